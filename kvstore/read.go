@@ -1,0 +1,137 @@
+package kvstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Reader reads rows. [Store] reads what is there now, [Snapshot] what was
+// there when it was taken.
+type Reader interface {
+	// Get returns a copy of the value under key, or [ErrNotFound].
+	Get(ns Namespace, key []byte) ([]byte, error)
+	// Scan yields the rows of r in order. An error is the last thing it
+	// yields.
+	Scan(ns Namespace, r Range) iter.Seq2[Item, error]
+}
+
+// Range selects rows of one namespace. The zero value selects all of them;
+// each bound narrows the others.
+type Range struct {
+	Prefix  []byte // only keys that begin with it
+	From    []byte // the first key, included
+	To      []byte // the end, excluded
+	Reverse bool   // last key first
+}
+
+// Item is one row. Key has no namespace. Both slices are valid until the next
+// step of the scan only.
+type Item struct {
+	Key, Value []byte
+}
+
+// bounds returns the range as Pebble's lower (included) and upper (excluded)
+// bounds.
+func (r Range) bounds(ns Namespace) (lower, upper []byte) {
+	lower = ns.physical(r.Prefix)
+	upper = successor(lower)
+	if from := ns.physical(r.From); r.From != nil && bytes.Compare(from, lower) > 0 {
+		lower = from
+	}
+	if to := ns.physical(r.To); r.To != nil && (upper == nil || bytes.Compare(to, upper) < 0) {
+		upper = to
+	}
+	return lower, upper
+}
+
+// Snapshot is the store as it was at one moment. It keeps what is replaced
+// meanwhile from being reclaimed, so close it soon.
+type Snapshot struct {
+	store *Store
+	snap  *pebble.Snapshot
+}
+
+// Snapshot takes a snapshot.
+func (s *Store) Snapshot() *Snapshot {
+	return &Snapshot{store: s, snap: s.db.NewSnapshot()}
+}
+
+// Close releases the snapshot.
+func (s *Snapshot) Close() error { return s.snap.Close() }
+
+// Get implements [Reader].
+func (s *Snapshot) Get(ns Namespace, key []byte) ([]byte, error) {
+	return s.store.get(s.snap, ns, key)
+}
+
+// Scan implements [Reader].
+func (s *Snapshot) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
+	return s.store.scan(s.snap, ns, r)
+}
+
+// Get implements [Reader].
+func (s *Store) Get(ns Namespace, key []byte) ([]byte, error) {
+	return s.get(s.db, ns, key)
+}
+
+// Scan implements [Reader]. A scan sees the store as it was when the loop
+// began.
+func (s *Store) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
+	return s.scan(s.db, ns, r)
+}
+
+func (s *Store) get(from pebble.Reader, ns Namespace, key []byte) ([]byte, error) {
+	value, closer, err := from.Get(ns.physical(key))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, s.readError(err, ns, key)
+	}
+	defer closer.Close()
+	return bytes.Clone(value), nil
+}
+
+func (s *Store) scan(from pebble.Reader, ns Namespace, r Range) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		lower, upper := r.bounds(ns)
+		if upper != nil && bytes.Compare(lower, upper) >= 0 {
+			return
+		}
+		it, err := from.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+		if err != nil {
+			yield(Item{}, s.readError(err, ns, r.Prefix))
+			return
+		}
+		defer it.Close()
+		first, next := it.First, it.Next
+		if r.Reverse {
+			first, next = it.Last, it.Prev
+		}
+		for ok := first(); ok; ok = next() {
+			value, err := it.ValueAndErr()
+			if err != nil {
+				yield(Item{}, s.readError(err, ns, it.Key()[1:]))
+				return
+			}
+			if !yield(Item{Key: it.Key()[1:], Value: value}, nil) {
+				return
+			}
+		}
+		if err := it.Error(); err != nil {
+			yield(Item{}, s.readError(err, ns, r.Prefix))
+		}
+	}
+}
+
+// readError gives a failed read its context and its kind.
+func (s *Store) readError(err error, ns Namespace, key []byte) error {
+	if pebble.IsCorruptionError(err) {
+		return fmt.Errorf("%w in %s: reading %c %q: %w", ErrCorrupt, s.dir, ns, key, err)
+	}
+	return fmt.Errorf("reading %c %q in %s: %w", ns, key, s.dir, err)
+}
