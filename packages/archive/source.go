@@ -1,0 +1,180 @@
+package archive
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+)
+
+// Source is an archive or a folder that can be walked any number of times.
+type Source struct {
+	walk  func(*walker) error
+	strip bool
+}
+
+// StripRoot returns the source with the first component of every name dropped, whatever it is called:
+// npm's tarballs keep all below "package/", a forge's below "name-commit/". A file that lies beside
+// the top folder is left out and reported.
+func (s Source) StripRoot() Source {
+	s.strip = true
+	return s
+}
+
+// OpenFile gives the archive or folder at path. What it is, a folder, .tar.gz, .tar or .zip, is told
+// by its content, not by its name. The file is opened anew for every walk.
+func OpenFile(path string) (Source, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Source{}, fmt.Errorf("couldn't open the archive: %w", err)
+	}
+	if info.IsDir() {
+		return Folder(path), nil
+	}
+	if !info.Mode().IsRegular() {
+		return Source{}, fmt.Errorf("couldn't open %s: neither a file nor a folder", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return Source{}, fmt.Errorf("couldn't open the archive: %w", err)
+	}
+	defer f.Close()
+	form, err := detect(f, info.Size())
+	if err != nil {
+		return Source{}, fmt.Errorf("couldn't open %s: %w", path, err)
+	}
+	return Source{walk: func(w *walker) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return w.fail(fmt.Errorf("couldn't open the archive: %w", err))
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		if err != nil {
+			return w.fail(fmt.Errorf("couldn't open the archive: %w", err))
+		}
+		return form(w, f, info.Size())
+	}}, nil
+}
+
+// Open gives the archive, .tar.gz, .tar or .zip, in the first size bytes of r, which must stay
+// readable for as long as the source is walked.
+func Open(r io.ReaderAt, size int64) (Source, error) {
+	form, err := detect(r, size)
+	if err != nil {
+		return Source{}, fmt.Errorf("couldn't open the archive: %w", err)
+	}
+	return Source{walk: func(w *walker) error { return form(w, r, size) }}, nil
+}
+
+// TarGz gives the .tar.gz that open opens; it is opened anew, and closed, for every walk.
+func TarGz(open func() (io.ReadCloser, error)) Source {
+	return Source{walk: func(w *walker) error {
+		r, err := open()
+		if err != nil {
+			return w.fail(err)
+		}
+		defer r.Close()
+		return walkTarGz(w, r)
+	}}
+}
+
+// form is one way an archive is written down.
+type form func(w *walker, r io.ReaderAt, size int64) error
+
+var errUnknown = errors.New("neither a .tar.gz, a .tar nor a .zip")
+
+// detect tells an archive's form from its first bytes.
+func detect(r io.ReaderAt, size int64) (form, error) {
+	head := make([]byte, min(size, 512))
+	if _, err := r.ReadAt(head, 0); err != nil && err != io.EOF {
+		return nil, err
+	}
+	switch s := string(head); {
+	case strings.HasPrefix(s, "\x1f\x8b"):
+		return func(w *walker, r io.ReaderAt, size int64) error {
+			return walkTarGz(w, io.NewSectionReader(r, 0, size))
+		}, nil
+	case strings.HasPrefix(s, "PK\x03\x04"), strings.HasPrefix(s, "PK\x05\x06"):
+		return walkZip, nil
+	case isTar(head):
+		return func(w *walker, r io.ReaderAt, size int64) error {
+			return walkTar(w, &sourceReader{w: w, r: io.NewSectionReader(r, 0, size)})
+		}, nil
+	}
+	return nil, errUnknown
+}
+
+// sourceReader reads a walk's source and records what goes wrong below the decoders, so that a broken
+// disk or a cancelled walk is never taken for a corrupt archive.
+type sourceReader struct {
+	w    *walker
+	r    io.Reader
+	read int64
+}
+
+func (s *sourceReader) Read(p []byte) (int, error) {
+	if err := s.w.ctx.Err(); err != nil {
+		return 0, s.w.fail(err)
+	}
+	n, err := s.r.Read(p)
+	s.read += int64(n)
+	if err != nil && err != io.EOF {
+		return n, s.w.fail(fmt.Errorf("couldn't read the archive: %w", err))
+	}
+	return n, err
+}
+
+// unpacked bounds the bytes that come out of a decompressor, whoever reads them and why: the total,
+// and how they compare to the bytes that went in.
+type unpacked struct {
+	w      *walker
+	r      io.Reader
+	source *sourceReader
+	read   int64
+	most   int64
+}
+
+func (u *unpacked) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	u.read += int64(n)
+	if u.read > u.most {
+		return 0, u.w.refuse("", "over %d bytes unpacked", u.w.limits.Unpacked)
+	}
+	if err := u.w.checkRatio(u.read, u.source.read); err != nil {
+		return 0, err
+	}
+	return n, err
+}
+
+func (w *walker) checkRatio(unpacked, packed int64) error {
+	if unpacked > ratioFrom && unpacked/w.limits.Ratio > packed {
+		return w.refuse("", "a compression bomb: %d bytes became more than %d", packed, unpacked)
+	}
+	return nil
+}
+
+func walkTarGz(w *walker, r io.Reader) error {
+	source := &sourceReader{w: w, r: r}
+	// The buffer is a gzip.Reader's own, only larger: fewer reads of the file below.
+	unzip, err := gzip.NewReader(bufio.NewReaderSize(source, 64<<10))
+	if err != nil {
+		return w.corrupt("", err)
+	}
+	defer unzip.Close()
+	out := &unpacked{w: w, r: unzip, source: source}
+	out.most = w.limits.Unpacked + int64(w.limits.Entries)*entryOverhead
+	if err := walkTar(w, out); err != nil {
+		return err
+	}
+	// What follows a tar's end is padding, but the gzip checksum comes after it. Bytes behind the last
+	// gzip stream are not the archive's: gzip ignores them too.
+	if _, err := io.Copy(io.Discard, out); err != nil && !errors.Is(err, gzip.ErrHeader) {
+		return w.corrupt("", err)
+	}
+	return w.err
+}
