@@ -1,0 +1,240 @@
+package packages
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// maxFiles bounds the files of a catalogue; the public one has 6195.
+const maxFiles = 50_000
+
+//go:embed starter
+var starterFS embed.FS
+
+// Catalogue is a set of packages, each from a file of its own. It does not change
+// and is safe for concurrent use.
+type Catalogue struct {
+	packages []*Package // sorted by name
+	byName   map[string]*Package
+	problems []*Invalid // sorted by file
+}
+
+// Starter returns the catalogue inside the program: a few well-known libraries.
+func Starter() *Catalogue { return starter() }
+
+var starter = sync.OnceValue(func() *Catalogue {
+	files, err := readFolder(starterFS, "starter")
+	if err != nil {
+		panic("packages: the embedded catalogue: " + err.Error())
+	}
+	return load(files)
+})
+
+// Open reads the catalogue at source: a folder, or a .tar.gz, .tgz or .zip archive
+// of one; "" and "starter" are the catalogue inside the program (a folder of that
+// name is "./starter").
+//
+// A catalogue keeps its files as packages/{first character}/{name}.json, see
+// [Path]. Where there is no folder called packages, every .json file is taken, so
+// that a folder of a few files works as well. Hidden files and folders and
+// symbolic links are left out.
+//
+// A file that is refused is among the catalogue's Problems; the error is only for
+// a source that cannot be read at all.
+func Open(source string) (*Catalogue, error) {
+	if source == "" || source == "starter" {
+		return Starter(), nil
+	}
+	info, err := os.Stat(source)
+	if err != nil {
+		return nil, fmt.Errorf("catalogue: %w; give a folder, a .tar.gz or .zip archive, or %q", err, "starter")
+	}
+	var files []file
+	if info.IsDir() {
+		var root *os.Root
+		if root, err = os.OpenRoot(source); err != nil {
+			return nil, fmt.Errorf("catalogue: %w", err)
+		}
+		defer root.Close()
+		files, err = readFolder(root.FS(), ".")
+	} else {
+		files, err = readArchive(source)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("catalogue %s: %w", source, err)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("catalogue %s: it holds no package; a catalogue keeps them as packages/{first letter}/{name}.json", source)
+	}
+	return load(files), nil
+}
+
+// Packages returns all packages, sorted by name. The slice must not be changed.
+func (c *Catalogue) Packages() []*Package { return c.packages }
+
+// Get returns the package with that name.
+func (c *Catalogue) Get(name string) (*Package, bool) {
+	p, ok := c.byName[name]
+	return p, ok
+}
+
+// Problems returns the files that were refused, sorted by name. The slice must not
+// be changed.
+func (c *Catalogue) Problems() []*Invalid { return c.problems }
+
+// file is a package JSON of a catalogue, or why it could not be read.
+type file struct {
+	name   string // slash-separated, relative to the catalogue
+	data   []byte
+	refuse string
+}
+
+// load parses the files of a catalogue.
+func load(files []file) *Catalogue {
+	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
+	c := &Catalogue{byName: make(map[string]*Package, len(files))}
+	for _, f := range files {
+		p, err := f.parse()
+		if err == nil {
+			if first := c.byName[p.Name]; first != nil {
+				err = invalid(f.name, "name", fmt.Sprintf("%q is also the package of %s; remove one of the files", p.Name, first.File))
+			}
+		}
+		if err != nil {
+			var problem *Invalid
+			if !errors.As(err, &problem) {
+				problem = invalid(f.name, "", err.Error())
+			}
+			c.problems = append(c.problems, problem)
+			continue
+		}
+		c.byName[p.Name] = p
+		c.packages = append(c.packages, p)
+	}
+	slices.SortFunc(c.packages, func(a, b *Package) int { return cmp.Compare(a.Name, b.Name) })
+	return c
+}
+
+func (f file) parse() (*Package, error) {
+	if f.refuse != "" {
+		return nil, invalid(f.name, "", f.refuse)
+	}
+	p, err := Parse(f.name, f.data)
+	if err != nil {
+		return nil, err
+	}
+	if want := Path(p.Name); strings.HasPrefix(f.name, "packages/") && f.name != want {
+		p.Warnings = append(p.Warnings, Problem{Line: 1, Column: 1, Severity: Warning,
+			Message: "the file belongs at " + want})
+	}
+	return p, nil
+}
+
+func invalid(file, property, message string) *Invalid {
+	return &Invalid{File: file, Problems: []Problem{{Line: 1, Column: 1, Property: property, Message: message}}}
+}
+
+// readFolder reads the package JSONs below a folder. One that cannot be read does
+// not keep the others from it.
+func readFolder(fsys fs.FS, folder string) ([]file, error) {
+	top := folder
+	if info, err := fs.Stat(fsys, path.Join(folder, "packages")); err == nil && info.IsDir() {
+		top = path.Join(folder, "packages")
+	}
+	var files []file
+	err := fs.WalkDir(fsys, top, func(name string, entry fs.DirEntry, err error) error {
+		shown := strings.TrimPrefix(strings.TrimPrefix(name, folder), "/")
+		switch {
+		case err != nil && name == top:
+			return err
+		case err != nil:
+			files = append(files, file{name: shown, refuse: "it cannot be read: " + cause(err)})
+			return fs.SkipDir
+		case name != top && strings.HasPrefix(entry.Name(), "."):
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case !entry.Type().IsRegular() || path.Ext(name) != ".json":
+			return nil
+		case len(files) == maxFiles:
+			return fmt.Errorf("it holds more than %d package files", maxFiles)
+		}
+		files = append(files, readFile(fsys, name, shown))
+		return nil
+	})
+	return files, err
+}
+
+func readFile(fsys fs.FS, name, shown string) file {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return file{name: shown, refuse: "it cannot be read: " + cause(err)}
+	}
+	defer f.Close()
+	return readAll(shown, f)
+}
+
+// readAll reads one file, up to the size that Parse refuses.
+func readAll(name string, r io.Reader) file {
+	data, err := io.ReadAll(io.LimitReader(r, MaxFileSize+1))
+	if err != nil {
+		return file{name: name, refuse: "it cannot be read: " + cause(err)}
+	}
+	return file{name: name, data: data}
+}
+
+// cause returns an error without the path that a message begins with anyway.
+func cause(err error) string {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		return pathError.Err.Error()
+	}
+	return err.Error()
+}
+
+// readArchive reads the package JSONs of an archive. A folder around everything,
+// as forges put into their archives, does not matter.
+func readArchive(name string) ([]file, error) {
+	source, err := archive.OpenFile(name)
+	if err != nil {
+		return nil, err
+	}
+	// A catalogue is small text; what is allowed to a release is too much here.
+	limits := archive.Limits{Unpacked: 256 << 20, Entries: maxFiles}
+	var files, below []file
+	err = archive.Walk(context.Background(), source, limits, func(entry archive.Entry, r io.Reader) error {
+		if entry.Skipped != "" || path.Ext(entry.Name) != ".json" || hidden(entry.Name) {
+			return nil
+		}
+		f := readAll(entry.Name, r)
+		if _, rest, ok := strings.Cut("/"+entry.Name, "/packages/"); ok {
+			f.name = "packages/" + rest
+			below = append(below, f)
+			return nil
+		}
+		files = append(files, f)
+		return nil
+	})
+	if below != nil {
+		files = below
+	}
+	return files, err
+}
+
+// hidden reports whether a path or one of its folders begins with a dot.
+func hidden(name string) bool {
+	return strings.HasPrefix(name, ".") || strings.Contains(name, "/.")
+}

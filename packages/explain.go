@@ -1,0 +1,242 @@
+package packages
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+)
+
+// explainSyntax says in plain words what keeps data from being JSON, and where.
+func explainSyntax(data []byte, err error) (offset int, message string) {
+	var syntax *json.SyntaxError
+	if !errors.As(err, &syntax) {
+		return 0, "the file is not JSON: " + err.Error()
+	}
+	// Offset counts the bytes up to and with the one that cannot be.
+	at := min(max(0, int(syntax.Offset)-1), len(data)-1)
+	if strings.HasPrefix(syntax.Error(), "unexpected end") {
+		return len(strings.TrimRight(string(data), " \t\r\n")), `the file ends too early; a closing "}", "]" or quotation mark is missing`
+	}
+	before := at - 1
+	for before > 0 && strings.IndexByte(" \t\r\n", data[before]) >= 0 {
+		before--
+	}
+	char, _ := utf8.DecodeRune(data[at:])
+	switch {
+	case before >= 0 && data[before] == ',' && (char == '}' || char == ']'):
+		return before, fmt.Sprintf("remove the comma: nothing follows before the %q", char)
+	case strings.Contains(syntax.Error(), "after object key:value pair"), strings.Contains(syntax.Error(), "after array element"):
+		return before + 1, fmt.Sprintf("a comma or a closing bracket is missing before %q", char)
+	case strings.Contains(syntax.Error(), "after object key"):
+		return at, fmt.Sprintf("a colon is missing between a property's name and its value, before %q", char)
+	case strings.Contains(syntax.Error(), "after top-level value"):
+		return at, fmt.Sprintf("the document is complete before %q; remove what follows", char)
+	case strings.Contains(syntax.Error(), "in string literal"):
+		return at, fmt.Sprintf("a string cannot hold %q; is its closing quotation mark missing? A line break is written \\n", char)
+	case strings.Contains(syntax.Error(), "in string escape code"), strings.Contains(syntax.Error(), `in \u`):
+		return at, fmt.Sprintf(`%q does not make an escape after a backslash; a backslash itself is written \\`, char)
+	case char == '\'':
+		return at, "JSON strings stand in double quotation marks, not single ones"
+	case char == '/' || char == '#':
+		return at, "JSON has no comments; remove it"
+	case strings.Contains(syntax.Error(), "beginning of object key"):
+		return at, fmt.Sprintf("a property's name in double quotation marks is expected, not %q", char)
+	default:
+		return at, fmt.Sprintf("a value is expected, not %q; strings stand in double quotation marks", char)
+	}
+}
+
+// schemaErrors turns the schema library's findings into problems.
+func (c *check) schemaErrors(err *jsonschema.ValidationError) {
+	if len(err.Causes) > 0 {
+		for _, cause := range err.Causes {
+			c.schemaErrors(cause)
+		}
+		return
+	}
+	at, s := err.InstanceLocation, schemaAt(err.InstanceLocation)
+	if s == nil {
+		s = &jsonschema.Schema{}
+	}
+	n := c.root.find(at...)
+	switch k := err.ErrorKind.(type) {
+	case *kind.Required:
+		for _, name := range k.Missing {
+			location := append(slices.Clone(at), name)
+			c.add(Error, n.at, location, missing(property(location), schemaAt(location)))
+		}
+	case *kind.AdditionalProperties:
+		slices.Sort(k.Properties)
+		for _, name := range k.Properties {
+			location := append(slices.Clone(at), name)
+			c.add(Error, n.find(name).keyAt, location, unknown(name, at, s))
+		}
+	case *kind.Type:
+		c.add(Error, n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
+			subject(at), article(k.Got), article(strings.Join(k.Want, " or ")), example(s)))
+	case *kind.MinLength:
+		c.add(Error, n.at, at, fmt.Sprintf("%s is empty; fill it in%s", subject(at), example(s)))
+	case *kind.MinItems:
+		c.add(Error, n.at, at, fmt.Sprintf("%s has no entries; add at least one%s", subject(at), example(s)))
+	case *kind.UniqueItems:
+		first, second := k.Duplicates[0], k.Duplicates[1]
+		location := append(slices.Clone(at), strconv.Itoa(second))
+		value := n.find(strconv.Itoa(first))
+		c.add(Error, n.find(strconv.Itoa(second)).at, location, fmt.Sprintf("%s holds %s twice; remove one of them",
+			subject(at), shorten(string(c.data[value.at:value.end]))))
+	case *kind.Pattern:
+		c.add(Error, n.at, at, fmt.Sprintf("%s is %s, which cannot be used. %s",
+			subject(at), shorten(strconv.Quote(k.Got)), s.Description))
+	case *kind.Enum:
+		allowed := make([]string, len(k.Want))
+		for i, want := range k.Want {
+			allowed[i] = fmt.Sprint(want)
+		}
+		got := fmt.Sprint(k.Got)
+		c.add(Error, n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
+			subject(at), shorten(strconv.Quote(got)), either(allowed), didYouMean(got, allowed)))
+	default:
+		c.add(Error, n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", subject(at), err.Error()))
+	}
+}
+
+// missing says that a property is not there and how it would look.
+func missing(name string, s *jsonschema.Schema) string {
+	message := fmt.Sprintf("%q is missing; add it", name)
+	if s != nil && len(s.Examples) > 0 {
+		last := name[strings.LastIndexByte(name, '.')+1:]
+		message += fmt.Sprintf(", for example %q: %s", last, marshal(s.Examples[0]))
+	}
+	return message
+}
+
+// unknown says that a property is not one of those that the object may have, and
+// which one was probably meant.
+func unknown(name string, at []string, s *jsonschema.Schema) string {
+	message := shorten(strconv.Quote(name)) + " is not a property"
+	if len(at) == 0 {
+		message += " of a package"
+	} else {
+		message += " of " + subject(at)
+	}
+	names := propertyNames(s)
+	if hint := didYouMean(name, names); hint != "" {
+		return message + hint
+	}
+	if home := homeOf(name); home != "" && len(at) == 0 {
+		return message + fmt.Sprintf("; it belongs inside %q", home)
+	}
+	return message + "; remove it. Known are " + list(names, "and")
+}
+
+// subject names the value at a location.
+func subject(location []string) string {
+	if len(location) == 0 {
+		return "the document"
+	}
+	return strconv.Quote(property(location))
+}
+
+func article(jsonType string) string {
+	switch jsonType {
+	case "null":
+		return "null"
+	case "array", "object", "integer":
+		return "an " + jsonType
+	case "boolean":
+		return "true or false"
+	default:
+		return "a " + jsonType
+	}
+}
+
+func example(s *jsonschema.Schema) string {
+	if len(s.Examples) == 0 {
+		return ""
+	}
+	return ", for example " + marshal(s.Examples[0])
+}
+
+// marshal writes an example of the schema on one line.
+func marshal(v any) string {
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return fmt.Sprint(v)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// shorten keeps a stranger's text in a message short.
+func shorten(text string) string {
+	const limit = 80
+	if utf8.RuneCountInString(text) <= limit {
+		return text
+	}
+	return string([]rune(text)[:limit]) + "…"
+}
+
+func either(words []string) string { return list(words, "or") }
+
+// list writes words as "a", "b" and "c".
+func list(words []string, last string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = strconv.Quote(word)
+	}
+	if len(quoted) < 2 {
+		return strings.Join(quoted, "")
+	}
+	end := len(quoted) - 1
+	return strings.Join(quoted[:end], ", ") + " " + last + " " + quoted[end]
+}
+
+// didYouMean returns a question about the word that is nearly got, or "".
+func didYouMean(got string, words []string) string {
+	const typos = 2
+	best, least := "", typos+1
+	for _, word := range words {
+		d := distance(strings.ToLower(got), strings.ToLower(word))
+		if d < least && d < len(word)/2+1 {
+			best, least = word, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// distance returns how many characters differ between a and b (Levenshtein), or
+// a large number where their lengths already tell that they have little in common.
+func distance(a, b string) int {
+	if len(a) > 2*len(b)+2 {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			above := row[j+1]
+			if a[i] == b[j] {
+				row[j+1] = diagonal
+			} else {
+				row[j+1] = 1 + min(diagonal, above, row[j])
+			}
+			diagonal = above
+		}
+	}
+	return row[len(b)]
+}

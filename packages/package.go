@@ -1,0 +1,126 @@
+package packages
+
+import (
+	"strings"
+
+	"github.com/larder-cdn/larder/packages/glob"
+)
+
+// Package is one library of the catalogue. A Package from [Parse] or a
+// [Catalogue] is valid, shared and must not be changed.
+type Package struct {
+	// Name is the package's name in URLs and the file's name without .json.
+	Name string `json:"name"`
+	// Filename is the default file, "" where the package names none.
+	Filename string `json:"filename,omitempty"`
+	// Description says in a sentence what the library does.
+	Description string `json:"description"`
+	// Keywords are the words people search for; never empty.
+	Keywords []string `json:"keywords"`
+	// Homepage is the library's own page, "" where unknown.
+	Homepage string `json:"homepage,omitempty"`
+	// License is an SPDX identifier or expression, "" where unknown.
+	License string `json:"license,omitempty"`
+	// Repository is where the source is developed; never nil.
+	Repository *Repository `json:"repository"`
+	// Authors are the people behind the library.
+	Authors []Author `json:"authors,omitempty"`
+	// Autoupdate says where releases come from. It is nil for a package that
+	// is served but not updated.
+	Autoupdate *Autoupdate `json:"autoupdate,omitempty"`
+	// Optimization says which files may get a minified copy.
+	Optimization Optimization `json:"optimization"`
+
+	// JSON is the file as its author wrote it.
+	JSON []byte `json:"-"`
+	// File is the file's name as given to [Parse], for messages.
+	File string `json:"-"`
+	// Warnings are the problems that did not keep the file from loading, in
+	// the file's order.
+	Warnings []Problem `json:"-"`
+
+	selectors []selector   // compiled autoupdate.fileMap
+	ignored   []*glob.Glob // compiled autoupdate.ignoreVersions
+}
+
+// Repository is where a package's source is developed.
+type Repository struct {
+	// Type is "git", "hg" or "svn".
+	Type string `json:"type"`
+	// URL is the address as the author wrote it, in any of git's forms.
+	URL string `json:"url"`
+}
+
+// Author is one of a package's authors.
+type Author struct {
+	// Name is never empty.
+	Name string `json:"name"`
+	// Email is "" where unknown.
+	Email string `json:"email,omitempty"`
+	// URL is the author's page, "" where unknown.
+	URL string `json:"url,omitempty"`
+}
+
+// Autoupdate says where a package's releases come from and what is published.
+type Autoupdate struct {
+	// Source is "npm" or "git".
+	Source string `json:"source"`
+	// Target is the npm package's name or the git repository's address.
+	Target string `json:"target"`
+	// FileMap says which files are published; never empty.
+	FileMap []FileSet `json:"fileMap"`
+	// IgnoreVersions are globs over version strings, see [Package.IgnoresVersion].
+	IgnoreVersions []string `json:"ignoreVersions,omitempty"`
+	// ExcludeFromSearch keeps the package out of search results.
+	ExcludeFromSearch bool `json:"excludeFromSearch,omitempty"`
+}
+
+// FileSet is one entry of a fileMap.
+type FileSet struct {
+	// BasePath is the folder the files are taken from, as written; "" is the
+	// whole release.
+	BasePath string `json:"basePath"`
+	// Files are globs relative to BasePath; never empty.
+	Files []string `json:"files"`
+}
+
+// Optimization says for which kinds of files a minified copy may be made. A
+// package JSON that does not mention a kind allows it.
+type Optimization struct {
+	JS  bool `json:"js"`
+	CSS bool `json:"css"`
+	PNG bool `json:"png"`
+	JPG bool `json:"jpg"`
+}
+
+// Author returns the authors as the API shows them: each as
+// "Name <email> (url)", joined with commas.
+func (p *Package) Author() string {
+	authors := make([]string, len(p.Authors))
+	for i, a := range p.Authors {
+		authors[i] = a.String()
+	}
+	return strings.Join(authors, ",")
+}
+
+// String returns the author as "Name <email> (url)", leaving out what is unknown.
+func (a Author) String() string {
+	s := a.Name
+	if a.Email != "" {
+		s += " <" + a.Email + ">"
+	}
+	if a.URL != "" {
+		s += " (" + a.URL + ")"
+	}
+	return s
+}
+
+// Path returns where a catalogue keeps the package called name:
+// "packages/{first character, lower case}/{name}.json".
+func Path(name string) string {
+	first := ""
+	if name != "" {
+		first = strings.ToLower(name[:1])
+	}
+	return "packages/" + first + "/" + name + ".json"
+}

@@ -1,0 +1,241 @@
+package packages
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/larder-cdn/larder/packages/glob"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+const (
+	// MaxFileSize is the size in bytes over which a package JSON is refused. The
+	// largest one of the public catalogue has a few thousand.
+	MaxFileSize = 1 << 20
+	// maxProblems bounds what is reported of one file.
+	maxProblems = 50
+)
+
+// Parse reads a package JSON. The base name of file, a slash-separated path that
+// also stands in messages, has to be the package's name and ".json"; an empty
+// file is for data without one and skips that check.
+//
+// The error is an [*Invalid] with everything that is wrong. What is merely not
+// good is in the package's Warnings. The package keeps data.
+func Parse(file string, data []byte) (*Package, error) {
+	c := &check{file: file, data: data}
+	p := c.parse()
+	c.sort()
+	if c.failed {
+		return nil, &Invalid{File: file, Problems: c.problems}
+	}
+	p.File, p.JSON, p.Warnings = file, data, c.problems
+	return p, nil
+}
+
+// CheckNew returns what the contract asks of a package that enters a catalogue
+// and does not ask of one that is already there: it has to say where its
+// releases come from.
+func (p *Package) CheckNew() []Problem {
+	if p.Autoupdate != nil {
+		return nil
+	}
+	c := &check{file: p.File, data: p.JSON}
+	at := max(0, bytes.IndexByte(p.JSON, '{'))
+	c.add(Error, at, []string{"autoupdate"}, missing("autoupdate", schemaAt([]string{"autoupdate"})))
+	return c.problems
+}
+
+// check collects the problems of one file.
+type check struct {
+	file     string
+	data     []byte
+	root     *node
+	problems []Problem
+	failed   bool
+	more     int // problems over maxProblems
+}
+
+func (c *check) add(severity Severity, offset int, location []string, message string) {
+	if severity == Error {
+		c.failed = true
+	}
+	if len(c.problems) >= maxProblems {
+		c.more++
+		return
+	}
+	line, column := lineColumn(c.data, offset)
+	c.problems = append(c.problems, Problem{
+		Line: line, Column: column, Property: property(location), Message: message, Severity: severity,
+	})
+}
+
+// sort puts the problems into the file's order.
+func (c *check) sort() {
+	slices.SortStableFunc(c.problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if c.more > 0 {
+		line, column := lineColumn(c.data, len(c.data))
+		c.problems = append(c.problems, Problem{Line: line, Column: column, Severity: Error,
+			Message: fmt.Sprintf("%d more problems are not shown; correct the ones above first", c.more)})
+	}
+}
+
+func (c *check) parse() *Package {
+	if !c.encoding() {
+		return nil
+	}
+	var document any
+	if err := json.Unmarshal(c.data, &document); err != nil {
+		offset, message := explainSyntax(c.data, err)
+		c.add(Error, offset, nil, message)
+		return nil
+	}
+	root, err := index(c.data)
+	if err != nil {
+		message := "the document could not be read: " + err.Error()
+		if errors.Is(err, errTooDeep) {
+			message = fmt.Sprintf("the document is nested more than %d levels deep; a package needs six", maxDepth)
+		}
+		c.add(Error, 0, nil, message)
+		return nil
+	}
+	c.root = root
+	root.duplicates(func(location []string, duplicate *node) {
+		c.add(Error, duplicate.keyAt, location,
+			fmt.Sprintf("%q appears twice in the same object; remove one of them", duplicate.key))
+	})
+	if err := compiledSchema().Validate(document); err != nil {
+		var invalid *jsonschema.ValidationError
+		if !errors.As(err, &invalid) {
+			c.add(Error, root.at, nil, "the document could not be checked: "+err.Error())
+		} else {
+			c.schemaErrors(invalid)
+		}
+		return nil
+	}
+	p := &Package{Optimization: Optimization{JS: true, CSS: true, PNG: true, JPG: true}}
+	if err := json.Unmarshal(c.data, p); err != nil {
+		c.add(Error, root.at, nil, "the document could not be read: "+err.Error())
+		return nil
+	}
+	c.name(p)
+	c.filename(p)
+	c.autoupdate(p)
+	return p
+}
+
+// encoding checks that the file is a reasonable amount of UTF-8.
+func (c *check) encoding() bool {
+	message, at := "", 0
+	switch {
+	case len(c.data) > MaxFileSize:
+		message = fmt.Sprintf("the file has %d bytes, over the limit of %d; a package JSON needs a few thousand", len(c.data), MaxFileSize)
+		c.data = nil // so that nobody looks for line ends in it
+	case len(bytes.TrimSpace(c.data)) == 0:
+		message = "the file is empty; write a package JSON"
+	case bytes.HasPrefix(c.data, []byte("\xef\xbb\xbf")):
+		message = "the file begins with a byte order mark; save it as UTF-8 without one"
+	case bytes.HasPrefix(c.data, []byte("\xfe\xff")), bytes.HasPrefix(c.data, []byte("\xff\xfe")), bytes.IndexByte(c.data, 0) >= 0:
+		message = "the file is not UTF-8 text, perhaps UTF-16; save it as UTF-8"
+	case !utf8.Valid(c.data):
+		for at < len(c.data) {
+			r, size := utf8.DecodeRune(c.data[at:])
+			if r == utf8.RuneError && size <= 1 {
+				break
+			}
+			at += size
+		}
+		message = fmt.Sprintf("byte 0x%02x is not UTF-8; save the file as UTF-8", c.data[at])
+	default:
+		return true
+	}
+	c.add(Error, at, nil, message)
+	return false
+}
+
+// name checks that the package is the one its file's name promises.
+func (c *check) name(p *Package) {
+	if c.file == "" {
+		return
+	}
+	if base := path.Base(c.file); base != p.Name+".json" {
+		c.add(Error, c.root.find("name").at, []string{"name"}, fmt.Sprintf(
+			"\"name\" is %q but the file is called %q; call the file %q or correct the name", p.Name, base, p.Name+".json"))
+	}
+}
+
+func (c *check) filename(p *Package) {
+	location := []string{"filename"}
+	if p.Filename == "" {
+		c.add(Warning, c.root.at, location, missing("filename", schemaAt(location)))
+		return
+	}
+	if !publishable(p.Filename) {
+		c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
+			"\"filename\" is %q, which is not a path of a published file; write it relative to the package, without %q or %q, for example \"js/app.min.js\"",
+			p.Filename, ".", ".."))
+	}
+}
+
+// publishable reports whether a file could be published at name.
+func publishable(name string) bool {
+	return name != "." && fs.ValidPath(name) && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '\\' || unicode.IsControl(r)
+	})
+}
+
+// autoupdate compiles what [Package.Select] and [Package.IgnoresVersion] need.
+func (c *check) autoupdate(p *Package) {
+	if p.Autoupdate == nil {
+		return
+	}
+	for i, set := range p.Autoupdate.FileMap {
+		entry := []string{"autoupdate", "fileMap", strconv.Itoa(i)}
+		base, err := newBase(set.BasePath)
+		if err != nil {
+			location := append(slices.Clone(entry), "basePath")
+			c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
+				"\"basePath\" is %v; name a folder inside the release", err))
+		}
+		s := selector{base: base}
+		for j, pattern := range set.Files {
+			location := append(slices.Clone(entry), "files", strconv.Itoa(j))
+			if g := c.glob(pattern, location); g != nil {
+				s.globs = append(s.globs, g)
+			}
+			if strings.HasPrefix(pattern, "/") {
+				c.add(Warning, c.root.find(location...).at, location, fmt.Sprintf(
+					"the glob %q begins with a slash and selects nothing; globs are relative to \"basePath\", so write %q",
+					pattern, strings.TrimLeft(pattern, "/")))
+			}
+		}
+		p.selectors = append(p.selectors, s)
+	}
+	for i, pattern := range p.Autoupdate.IgnoreVersions {
+		if g := c.glob(pattern, []string{"autoupdate", "ignoreVersions", strconv.Itoa(i)}); g != nil {
+			p.ignored = append(p.ignored, g)
+		}
+	}
+}
+
+func (c *check) glob(pattern string, location []string) *glob.Glob {
+	g, err := glob.Compile(pattern)
+	if err != nil {
+		c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
+			"%q is not a glob that can be used: %v", pattern, err))
+		return nil
+	}
+	return g
+}
