@@ -1,0 +1,16 @@
+// Package logs keeps the append-only Merkle log of everything that happened to
+// what Larder serves.
+//
+// An entry is a small JSON document; whatever is large (a release's manifest, a
+// package's JSON) is a content of the store that the entry names by hash. The
+// tree is hashed as in RFC 6962 by golang.org/x/mod/sumdb/tlog, so any client
+// of transparency logs can follow it.
+//
+// Guarantees: an entry, the tree hashes that it completes, the checkpoint state
+// and whatever views the caller adds to the same Tx become durable in one atomic
+// write or not at all; entries are numbered from 0 without gaps; nothing is ever
+// changed or removed.
+//
+// The package does not know how a release is made or served. Package views
+// derives from the log what serving needs.
+package logs

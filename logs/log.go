@@ -1,0 +1,218 @@
+package logs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// A Checkpoint is the state of the log at one moment: how many entries it has
+// and the hash of the tree over them.
+type Checkpoint struct {
+	Size int64
+	Root tlog.Hash
+}
+
+// stateKey is the one row of the LogState namespace.
+var stateKey = kvstore.Key("checkpoint")
+
+// A Log appends to the log in a store. It is safe for concurrent use; there must
+// be one for a store.
+type Log struct {
+	store *kvstore.Store
+
+	mu         sync.Mutex // serialises Update
+	checkpoint Checkpoint
+}
+
+// Open returns the log in store, which may still be empty.
+func Open(store *kvstore.Store) (*Log, error) {
+	checkpoint, err := ReadCheckpoint(store)
+	if err != nil {
+		return nil, err
+	}
+	return &Log{store: store, checkpoint: checkpoint}, nil
+}
+
+// Checkpoint returns the state after the last durable Update.
+func (l *Log) Checkpoint() Checkpoint {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.checkpoint
+}
+
+// Update calls fn to append entries and to set the rows that go with them, then
+// commits all of it in one synced write. If fn or the write fails, nothing
+// happened.
+func (l *Log) Update(fn func(*Tx) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	batch := l.store.NewBatch()
+	defer batch.Close()
+	tx := &Tx{Batch: batch, store: l.store, size: l.checkpoint.Size, hashes: make(map[int64]tlog.Hash)}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	next := l.checkpoint
+	if tx.size > l.checkpoint.Size {
+		root, err := tlog.TreeHash(tx.size, tx)
+		if err != nil {
+			return fmt.Errorf("logs: couldn't hash the tree of %d entries: %w", tx.size, err)
+		}
+		next = Checkpoint{Size: tx.size, Root: root}
+		batch.Set(kvstore.LogState, stateKey, encodeCheckpoint(next))
+	}
+	if err := batch.Commit(); err != nil {
+		return fmt.Errorf("logs: couldn't commit %d entries: %w", tx.size-l.checkpoint.Size, err)
+	}
+	l.checkpoint = next
+	return nil
+}
+
+// A Tx is one Update in the making.
+type Tx struct {
+	// Batch takes the rows that belong to the entries.
+	Batch *kvstore.Batch
+
+	store  *kvstore.Store
+	size   int64
+	hashes map[int64]tlog.Hash // of this Tx, by stored-hash index
+}
+
+// Append adds an entry and returns its index.
+func (tx *Tx) Append(e Entry) (int64, error) {
+	data, err := e.encode()
+	if err != nil {
+		return 0, err
+	}
+	index := tx.size
+	hashes, err := tlog.StoredHashes(index, data, tx)
+	if err != nil {
+		return 0, fmt.Errorf("logs: couldn't hash entry %d: %w", index, err)
+	}
+	tx.Batch.Set(kvstore.LogEntries, indexKey(index), data)
+	first := tlog.StoredHashIndex(0, index)
+	for i, h := range hashes {
+		tx.hashes[first+int64(i)] = h
+		tx.Batch.Set(kvstore.LogHashes, indexKey(first+int64(i)), h[:])
+	}
+	tx.size++
+	return index, nil
+}
+
+// ReadHashes implements tlog.HashReader over the store and what this Tx adds.
+func (tx *Tx) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(indexes))
+	for i, index := range indexes {
+		h, ok := tx.hashes[index]
+		if !ok {
+			var err error
+			if h, err = readHash(tx.store, index); err != nil {
+				return nil, err
+			}
+		}
+		out[i] = h
+	}
+	return out, nil
+}
+
+// ReadCheckpoint returns the state of the log in r.
+func ReadCheckpoint(r kvstore.Reader) (Checkpoint, error) {
+	data, err := r.Get(kvstore.LogState, stateKey)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		root, err := tlog.TreeHash(0, nil)
+		return Checkpoint{Root: root}, err
+	}
+	if err != nil {
+		return Checkpoint{}, fmt.Errorf("logs: couldn't read the checkpoint state: %w", err)
+	}
+	return decodeCheckpoint(data)
+}
+
+// An Indexed is an entry with its place in the log and the bytes that the tree
+// hashes.
+type Indexed struct {
+	Index int64
+	Entry
+	Raw []byte
+}
+
+// ReadEntry returns the entry at index, or kvstore.ErrNotFound.
+func ReadEntry(r kvstore.Reader, index int64) (Indexed, error) {
+	data, err := r.Get(kvstore.LogEntries, indexKey(index))
+	if err != nil {
+		return Indexed{}, fmt.Errorf("logs: entry %d: %w", index, err)
+	}
+	return indexed(index, data)
+}
+
+// Entries iterates over the entries from index on, oldest first.
+func Entries(r kvstore.Reader, from int64) iter.Seq2[Indexed, error] {
+	return func(yield func(Indexed, error) bool) {
+		for item, err := range r.Scan(kvstore.LogEntries, kvstore.Range{From: indexKey(from)}) {
+			if err != nil {
+				yield(Indexed{}, fmt.Errorf("logs: couldn't read the entries from %d on: %w", from, err))
+				return
+			}
+			index, err := parseIndexKey(item.Key)
+			if err != nil {
+				yield(Indexed{}, err)
+				return
+			}
+			if !yield(indexed(index, append([]byte(nil), item.Value...))) {
+				return
+			}
+		}
+	}
+}
+
+func indexed(index int64, data []byte) (Indexed, error) {
+	e, err := decodeEntry(data)
+	if err != nil {
+		return Indexed{}, fmt.Errorf("logs: entry %d: %w", index, err)
+	}
+	return Indexed{Index: index, Entry: e, Raw: data}, nil
+}
+
+func readHash(r kvstore.Reader, index int64) (tlog.Hash, error) {
+	data, err := r.Get(kvstore.LogHashes, indexKey(index))
+	if err != nil {
+		return tlog.Hash{}, fmt.Errorf("logs: tree hash %d: %w", index, err)
+	}
+	if len(data) != tlog.HashSize {
+		return tlog.Hash{}, fmt.Errorf("logs: tree hash %d has %d bytes, not %d", index, len(data), tlog.HashSize)
+	}
+	return tlog.Hash(data), nil
+}
+
+// indexKey orders rows by index.
+func indexKey(index int64) []byte {
+	return binary.BigEndian.AppendUint64(nil, uint64(index))
+}
+
+func parseIndexKey(key []byte) (int64, error) {
+	if len(key) != 8 {
+		return 0, fmt.Errorf("logs: the key %x is not an index", key)
+	}
+	return int64(binary.BigEndian.Uint64(key)), nil
+}
+
+const checkpointFormat = 1
+
+func encodeCheckpoint(c Checkpoint) []byte {
+	data := binary.BigEndian.AppendUint64([]byte{checkpointFormat}, uint64(c.Size))
+	return append(data, c.Root[:]...)
+}
+
+func decodeCheckpoint(data []byte) (Checkpoint, error) {
+	if len(data) != 1+8+tlog.HashSize || data[0] != checkpointFormat {
+		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)
+	}
+	return Checkpoint{Size: int64(binary.BigEndian.Uint64(data[1:9])), Root: tlog.Hash(data[9:])}, nil
+}

@@ -1,0 +1,225 @@
+package logs_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func openStore(t *testing.T) *kvstore.Store {
+	t.Helper()
+	store, err := kvstore.Open(t.TempDir(), kvstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// fill appends n entries, several to a write.
+func fill(t *testing.T, l *logs.Log, n int) {
+	t.Helper()
+	for done := 0; done < n; {
+		err := l.Update(func(tx *logs.Tx) error {
+			for range min(3, n-done) {
+				index, err := tx.Append(logs.Entry{Kind: logs.Detected, Time: noon, Actor: "bot", Package: "jquery", Version: fmt.Sprintf("1.0.%d", done)})
+				if err != nil {
+					return err
+				}
+				if index != int64(done) {
+					t.Errorf("entry has index %d, want %d", index, done)
+				}
+				done++
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTreeIsThatOfTlog(t *testing.T) {
+	store := openStore(t)
+	l, err := logs.Open(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Checkpoint().Size; got != 0 {
+		t.Fatalf("a new log has %d entries", got)
+	}
+	fill(t, l, 23)
+
+	var stored []tlog.Hash
+	reader := tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+		var out []tlog.Hash
+		for _, i := range indexes {
+			out = append(out, stored[i])
+		}
+		return out, nil
+	})
+	for e, err := range logs.Entries(store, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		hashes, err := tlog.StoredHashes(e.Index, e.Raw, reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored = append(stored, hashes...)
+	}
+	root, err := tlog.TreeHash(23, reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := logs.Checkpoint{Size: 23, Root: root}
+	if got := l.Checkpoint(); got != want {
+		t.Errorf("checkpoint %v, want %v", got, want)
+	}
+	if got, err := logs.Verify(store); err != nil || got != want {
+		t.Errorf("Verify: %v, %v, want %v", got, err, want)
+	}
+	again, err := logs.Open(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := again.Checkpoint(); got != want {
+		t.Errorf("opened again: %v, want %v", got, want)
+	}
+}
+
+func TestFailedUpdateLeavesNothing(t *testing.T) {
+	store := openStore(t)
+	l, err := logs.Open(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, l, 2)
+	before := l.Checkpoint()
+	stop := errors.New("stop")
+	err = l.Update(func(tx *logs.Tx) error {
+		if _, err := tx.Append(logs.Entry{Kind: logs.Detected, Package: "vue"}); err != nil {
+			return err
+		}
+		tx.Batch.Set(kvstore.Meta, []byte("row"), []byte("value"))
+		return stop
+	})
+	if !errors.Is(err, stop) {
+		t.Fatalf("error %v, want %v", err, stop)
+	}
+	if got := l.Checkpoint(); got != before {
+		t.Errorf("checkpoint moved to %v", got)
+	}
+	if _, err := store.Get(kvstore.Meta, []byte("row")); !errors.Is(err, kvstore.ErrNotFound) {
+		t.Errorf("the row is there: %v", err)
+	}
+	if _, err := logs.ReadEntry(store, 2); !errors.Is(err, kvstore.ErrNotFound) {
+		t.Errorf("the entry is there: %v", err)
+	}
+	if _, err := logs.Verify(store); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVerifyFindsEveryChangedRow(t *testing.T) {
+	const entries = 9
+	namespaces := []kvstore.Namespace{kvstore.LogEntries, kvstore.LogHashes, kvstore.LogState}
+	for _, ns := range namespaces {
+		store := openStore(t)
+		l, err := logs.Open(store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill(t, l, entries)
+		type row struct{ key, value []byte }
+		var rows []row
+		for item, err := range store.Scan(ns, kvstore.Range{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, row{append([]byte(nil), item.Key...), append([]byte(nil), item.Value...)})
+		}
+		set := func(key, value []byte) {
+			b := store.NewBatch()
+			defer b.Close()
+			if value == nil {
+				b.Delete(ns, key)
+			} else {
+				b.Set(ns, key, value)
+			}
+			if err := b.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, r := range rows {
+			flipped := append([]byte(nil), r.value...)
+			flipped[len(flipped)/2] ^= 1
+			for name, value := range map[string][]byte{"flipped": flipped, "deleted": nil} {
+				set(r.key, value)
+				if _, err := logs.Verify(store); err == nil {
+					t.Errorf("row %c %x %s: Verify found nothing", ns, r.key, name)
+				}
+				set(r.key, r.value)
+			}
+		}
+		if _, err := logs.Verify(store); err != nil {
+			t.Errorf("put back as it was: %v", err)
+		}
+	}
+}
+
+func TestEntryKeepsWhatItSays(t *testing.T) {
+	store := openStore(t)
+	l, err := logs.Open(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := logs.Entry{
+		Format: logs.EntryFormat, Kind: logs.Published, Time: noon, Actor: "bot", Package: "vue", Version: "3.5.0",
+		Released: noon.Add(-time.Hour), Manifest: kvstore.Sum([]byte("manifest")),
+	}
+	if err := l.Update(func(tx *logs.Tx) error { _, err := tx.Append(want); return err }); err != nil {
+		t.Fatal(err)
+	}
+	got, err := logs.ReadEntry(store, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Entry != want {
+		t.Errorf("got %+v\nwant %+v", got.Entry, want)
+	}
+	if strings.Contains(string(got.Raw), "packageJSON") {
+		t.Errorf("the entry names a content that it has not: %s", got.Raw)
+	}
+}
+
+func TestLongReasonIsCut(t *testing.T) {
+	store := openStore(t)
+	l, err := logs.Open(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = l.Update(func(tx *logs.Tx) error {
+		_, err := tx.Append(logs.Entry{Kind: logs.Refused, Package: "vue", Reason: strings.Repeat("é", 100_000)})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := logs.ReadEntry(store, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(e.Raw) > logs.MaxEntry || !strings.HasSuffix(e.Reason, "é…") {
+		t.Errorf("the entry has %d bytes, its reason ends in %q", len(e.Raw), e.Reason[len(e.Reason)-8:])
+	}
+}

@@ -1,0 +1,187 @@
+package views
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A File is where one asset's bytes are.
+type File struct {
+	Hash     kvstore.Hash // of the content
+	Size     int64        // of the identity, in bytes
+	Released time.Time    // upstream's publish time of the release, to the second
+}
+
+// A Version is a release that is or was published.
+type Version struct {
+	Package  string       `json:"package"`
+	Version  string       `json:"version"`
+	Released time.Time    `json:"released"` // upstream's publish time
+	Manifest kvstore.Hash `json:"manifest"`
+	Entry    int64        `json:"entry"`             // of the publication in the log, or of the withdrawal
+	Default  string       `json:"default,omitempty"` // path of the main file, "" for none
+	Files    int          `json:"files"`
+	Bytes    int64        `json:"bytes"` // of all files' identities
+	// Withdrawn is nil while the version is served.
+	Withdrawn *Withdrawal `json:"withdrawn,omitempty"`
+}
+
+// A Withdrawal says why a version is served no longer.
+type Withdrawal struct {
+	Entry  int64     `json:"entry"` // of the log
+	Reason string    `json:"reason"`
+	Time   time.Time `json:"time"`
+}
+
+// A Package is one enrolled package.
+type Package struct {
+	Name  string          `json:"name"`
+	JSON  json.RawMessage `json:"json"`  // the package JSON, white space normalised
+	Entry int64           `json:"entry"` // that added or last changed it
+}
+
+// LookupFile returns where the file at path is, or kvstore.ErrNotFound.
+func LookupFile(r kvstore.Reader, pkg, version, path string) (File, error) {
+	data, err := r.Get(kvstore.Files, kvstore.Key(pkg, version, path))
+	if err != nil {
+		return File{}, err
+	}
+	f, err := decodeFile(data)
+	if err != nil {
+		return File{}, fmt.Errorf("views: file %s of %s %s: %w", path, pkg, version, err)
+	}
+	return f, nil
+}
+
+// Files returns the paths of a version's files in byte order.
+func Files(r kvstore.Reader, pkg, version string) ([]string, error) {
+	prefix := kvstore.Prefix(pkg, version)
+	var paths []string
+	for item, err := range r.Scan(kvstore.Files, kvstore.Range{Prefix: prefix}) {
+		if err != nil {
+			return nil, fmt.Errorf("views: couldn't list the files of %s %s: %w", pkg, version, err)
+		}
+		paths = append(paths, string(item.Key[len(prefix):]))
+	}
+	return paths, nil
+}
+
+// LookupSRI returns the integrity of the file at path, or kvstore.ErrNotFound.
+func LookupSRI(r kvstore.Reader, pkg, version, path string) (logs.SRI, error) {
+	data, err := r.Get(kvstore.SRIs, kvstore.Key(pkg, version, path))
+	if err != nil {
+		return logs.SRI{}, err
+	}
+	if len(data) != len(logs.SRI{}) {
+		return logs.SRI{}, fmt.Errorf("views: the integrity of %s of %s %s has %d bytes, not %d", path, pkg, version, len(data), len(logs.SRI{}))
+	}
+	return logs.SRI(data), nil
+}
+
+// LookupVersion returns a published or withdrawn version, or
+// kvstore.ErrNotFound.
+func LookupVersion(r kvstore.Reader, pkg, version string) (Version, error) {
+	var v Version
+	return v, getJSON(r, kvstore.Versions, kvstore.Key(pkg, version), &v)
+}
+
+// Versions returns the published and withdrawn versions of a package in byte
+// order of their names; packages.SortVersions knows the order of releases.
+func Versions(r kvstore.Reader, pkg string) ([]Version, error) {
+	return scanJSON[Version](r, kvstore.Versions, kvstore.Prefix(pkg))
+}
+
+// LookupPackage returns an enrolled package, or kvstore.ErrNotFound.
+func LookupPackage(r kvstore.Reader, name string) (Package, error) {
+	var p Package
+	return p, getJSON(r, kvstore.Packages, kvstore.Key(name), &p)
+}
+
+// Packages returns every enrolled package in byte order of their names.
+func Packages(r kvstore.Reader) ([]Package, error) {
+	return scanJSON[Package](r, kvstore.Packages, nil)
+}
+
+// fileFormat begins a files row: the hash, then size and time as varints.
+const fileFormat = 1
+
+func (f File) encode() []byte {
+	row := make([]byte, 0, 1+len(f.Hash)+2*binary.MaxVarintLen64)
+	row = append(row, fileFormat)
+	row = append(row, f.Hash[:]...)
+	row = binary.AppendUvarint(row, uint64(f.Size))
+	return binary.AppendVarint(row, f.Released.Unix())
+}
+
+var errFileRow = errors.New("the row is malformed; `larder fsck` tells what else is")
+
+func decodeFile(row []byte) (File, error) {
+	var f File
+	if len(row) < 1+len(f.Hash) || row[0] != fileFormat {
+		return File{}, errFileRow
+	}
+	rest := row[1+copy(f.Hash[:], row[1:]):]
+	size, n := binary.Uvarint(rest)
+	if n <= 0 || int64(size) < 0 {
+		return File{}, errFileRow
+	}
+	rest = rest[n:]
+	seconds, n := binary.Varint(rest)
+	if n <= 0 || n != len(rest) {
+		return File{}, errFileRow
+	}
+	f.Size = int64(size)
+	f.Released = time.Unix(seconds, 0).UTC()
+	return f, nil
+}
+
+// jsonFormat begins every row whose value is JSON.
+const jsonFormat = 1
+
+func setJSON(b *kvstore.Batch, ns kvstore.Namespace, key []byte, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("views: couldn't encode the row %q: %w", key, err)
+	}
+	b.Set(ns, key, append([]byte{jsonFormat}, data...))
+	return nil
+}
+
+func getJSON(r kvstore.Reader, ns kvstore.Namespace, key []byte, value any) error {
+	data, err := r.Get(ns, key)
+	if err != nil {
+		return err
+	}
+	return decodeJSON(key, data, value)
+}
+
+func scanJSON[T any](r kvstore.Reader, ns kvstore.Namespace, prefix []byte) ([]T, error) {
+	var all []T
+	for item, err := range r.Scan(ns, kvstore.Range{Prefix: prefix}) {
+		if err != nil {
+			return nil, err
+		}
+		var value T
+		if err := decodeJSON(item.Key, item.Value, &value); err != nil {
+			return nil, err
+		}
+		all = append(all, value)
+	}
+	return all, nil
+}
+
+func decodeJSON(key, data []byte, value any) error {
+	if len(data) == 0 || data[0] != jsonFormat {
+		return fmt.Errorf("views: the row %q has a format that this release of Larder does not know", key)
+	}
+	if err := json.Unmarshal(data[1:], value); err != nil {
+		return fmt.Errorf("views: the row %q is malformed: %w", key, err)
+	}
+	return nil
+}
