@@ -1,0 +1,176 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"time"
+)
+
+// Options configures a Pool.
+type Options struct {
+	// Program is the executable that calls Main when its first argument is
+	// Argument; usually os.Executable().
+	Program string
+	// Size is how many children run at most, one job each.
+	Size int
+	// Nice runs the children at the lowest priority.
+	Nice bool
+	// Timeout ends a job, and the child with it. 0 means none.
+	Timeout time.Duration
+}
+
+// A Pool runs jobs in children that it starts when needed and keeps.
+type Pool struct {
+	options Options
+	idle    chan *child // holds a nil for each child that is not running
+}
+
+// A CrashError says that a job took its process down.
+type CrashError struct {
+	Task   Task
+	Reason string
+}
+
+func (e *CrashError) Error() string {
+	return fmt.Sprintf("%s: the process ended: %s", e.Task, e.Reason)
+}
+
+// NewPool returns a pool without any child yet.
+func NewPool(o Options) *Pool {
+	p := &Pool{options: o, idle: make(chan *child, o.Size)}
+	for range o.Size {
+		p.idle <- nil
+	}
+	return p
+}
+
+// Do runs one job and returns its result. The error is a *CrashError where the
+// job ended its process or ran out of time.
+func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
+	var c *child
+	select {
+	case c = <-p.idle:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	// Whatever happens, the place goes back, with the child where it lives.
+	defer func() { p.idle <- c }()
+	if c == nil {
+		var err error
+		if c, err = p.start(); err != nil {
+			return nil, err
+		}
+	}
+	if p.options.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, p.options.Timeout, fmt.Errorf("it took more than %v", p.options.Timeout))
+		defer cancel()
+	}
+	stop := context.AfterFunc(ctx, c.kill)
+	r, err := c.do(request{Task: t, Data: data})
+	if !stop() || err != nil {
+		reason := c.end()
+		c = nil
+		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
+			reason = context.Cause(ctx).Error()
+		} else if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, &CrashError{Task: t, Reason: reason}
+	}
+	if r.Error != "" {
+		return nil, errors.New(r.Error)
+	}
+	return r.Data, nil
+}
+
+// Close ends the children. No Do may be running or follow.
+func (p *Pool) Close() {
+	for range p.options.Size {
+		if c := <-p.idle; c != nil {
+			c.kill()
+			c.end()
+		}
+	}
+}
+
+// A child is one process.
+type child struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	in     *gob.Encoder
+	out    *gob.Decoder
+	stderr head
+}
+
+func (p *Pool) start() (*child, error) {
+	args := []string{Argument}
+	if p.options.Nice {
+		args = append(args, niceArgument)
+	}
+	c := &child{cmd: exec.Command(p.options.Program, args...)}
+	c.cmd.Stderr = &c.stderr
+	stdin, err := c.cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	stdout, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("worker: couldn't start %s: %w", p.options.Program, err)
+	}
+	c.stdin, c.in, c.out = stdin, gob.NewEncoder(stdin), gob.NewDecoder(stdout)
+	return c, nil
+}
+
+func (c *child) do(r request) (response, error) {
+	var answer response
+	if err := c.in.Encode(r); err != nil {
+		return answer, err
+	}
+	err := c.out.Decode(&answer)
+	return answer, err
+}
+
+func (c *child) kill() { _ = c.cmd.Process.Kill() }
+
+// end waits for the process and says what it died of.
+func (c *child) end() string {
+	c.stdin.Close()
+	err := c.cmd.Wait()
+	if line := c.stderr.firstLine(); line != "" {
+		return line
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return "it ended early"
+}
+
+// head keeps the beginning of what is written to it: a Go crash says what
+// happened there, and a goroutine dump after it has no end.
+type head struct{ bytes.Buffer }
+
+const headSize = 4 << 10
+
+func (h *head) Write(p []byte) (int, error) {
+	h.Buffer.Write(p[:min(len(p), max(0, headSize-h.Len()))])
+	return len(p), nil
+}
+
+func (h *head) firstLine() string {
+	for line := range bytes.Lines(h.Bytes()) {
+		if reason, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("fatal error: ")); ok {
+			return string(reason)
+		}
+	}
+	line, _, _ := bytes.Cut(h.Bytes(), []byte("\n"))
+	return string(bytes.TrimSpace(line))
+}

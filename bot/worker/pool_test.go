@@ -1,0 +1,130 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == Argument {
+		Main()
+	}
+	os.Exit(m.Run())
+}
+
+func newPool(t *testing.T, o Options) *Pool {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Program = program
+	p := NewPool(o)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestMinify(t *testing.T) {
+	p := newPool(t, Options{Size: 1})
+	tests := []struct {
+		name string
+		task Task
+		in   string
+		want string // exactly, or an error that contains it after "error: "
+	}{
+		{"local names shrink", MinifyJS, "function f(long) {\n  return long + 1;\n}\n", "function f(n){return n+1}\n"},
+		{"top-level names stay", MinifyJS, "var library = { a: 1 };\n", "var library={a:1};\n"},
+		{"legal comments stay", MinifyJS, "/*! (c) the authors */\nvar a = 1; // why\n", "/*! (c) the authors */var a=1;\n"},
+		{"modules stay modules", MinifyJS, "export const a = 1;\n", "export const a=1;\n"},
+		{"style sheets", MinifyCSS, "/*! MIT */\na {\n  color: #ff0000;\n}\n", "/*! MIT */a{color:red}\n"},
+		{"empty", MinifyJS, "", ""},
+		{"does not parse", MinifyJS, "var =", "error: line 1, column 5: "},
+		{"not UTF-8", MinifyJS, "var a = '\xff';", "error: not valid UTF-8"},
+		{"no such task", "dance", "", "error: unknown task"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := p.Do(context.Background(), tt.task, []byte(tt.in))
+			if want, ok := strings.CutPrefix(tt.want, "error: "); ok {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Fatalf("got %q, %v, want an error with %q", got, err, want)
+				}
+				return
+			}
+			if err != nil || string(got) != tt.want {
+				t.Errorf("got %q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestSqueeze(t *testing.T) {
+	p := newPool(t, Options{Size: 2, Nice: true})
+	in := bytes.Repeat([]byte("var larder = 'a store for food';\n"), 400)
+	var wg sync.WaitGroup
+	for task, c := range map[Task]coding.Coding{SqueezeBr: coding.Brotli, SqueezeGzip: coding.Gzip} {
+		wg.Go(func() {
+			coded, err := p.Do(context.Background(), task, in)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			back, err := coding.Decode(c, coded, int64(len(in)))
+			if err != nil || !bytes.Equal(back, in) {
+				t.Errorf("%s: decodes to %d bytes, %v", task, len(back), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestHostileJobCostsItselfOnly(t *testing.T) {
+	p := newPool(t, Options{Size: 1})
+	var crash *CrashError
+	for _, tt := range []struct {
+		task Task
+		data []byte
+	}{
+		{crashForTest, []byte("x")},
+		{MinifyJS, append(bytes.Repeat([]byte("!"), 1_000_000), 'a')},
+	} {
+		if _, err := p.Do(context.Background(), tt.task, tt.data); !errors.As(err, &crash) || !strings.Contains(err.Error(), "stack overflow") {
+			t.Errorf("%s: %v, want a stack overflow", tt.task, err)
+		}
+		if got, err := p.Do(context.Background(), MinifyJS, []byte("a")); err != nil || string(got) != "a;\n" {
+			t.Errorf("the job after it: %q, %v", got, err)
+		}
+	}
+}
+
+func TestStalledJobEnds(t *testing.T) {
+	p := newPool(t, Options{Size: 1, Timeout: 50 * time.Millisecond})
+	var crash *CrashError
+	if _, err := p.Do(context.Background(), stallForTest, nil); !errors.As(err, &crash) {
+		t.Errorf("out of time: %v, want a CrashError", err)
+	}
+	p = newPool(t, Options{Size: 1})
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if _, err := p.Do(ctx, stallForTest, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestProgramIsMissing(t *testing.T) {
+	p := NewPool(Options{Program: "/nonexistent/larder", Size: 1})
+	defer p.Close()
+	for range 2 { // a failed start gives its place back
+		if _, err := p.Do(context.Background(), MinifyJS, nil); err == nil || !strings.Contains(err.Error(), "couldn't start") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
