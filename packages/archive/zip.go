@@ -16,7 +16,7 @@ const directoryBytes = 512
 
 // walkZip reads a zip by its central directory, as every reader does that can be told apart from it.
 func walkZip(w *walker, r io.ReaderAt, size int64) error {
-	source := &sourceReaderAt{w: w, r: r, left: int64(w.limits.Entries)*directoryBytes + 128<<10}
+	source := &sourceReaderAt{w: w, r: r, size: size, left: int64(w.limits.Entries)*directoryBytes + 128<<10}
 	zr, err := zip.NewReader(source, size)
 	if err != nil && !errors.Is(err, zip.ErrInsecurePath) { // insecure names get our own reasons
 		return w.corrupt("", err)
@@ -75,12 +75,16 @@ func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 type sourceReaderAt struct {
 	w    *walker
 	r    io.ReaderAt
+	size int64
 	left int64 // bytes that may still be read, -1 for any number
 }
 
 func (s *sourceReaderAt) ReadAt(p []byte, offset int64) (int, error) {
 	if err := s.w.ctx.Err(); err != nil {
 		return 0, s.w.fail(err)
+	}
+	if offset < 0 || offset > s.size { // where a corrupt list of entries points
+		return 0, io.ErrUnexpectedEOF
 	}
 	if s.left >= 0 {
 		if s.left -= int64(len(p)); s.left < 0 {
