@@ -1,0 +1,149 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// cacheForever is 355 days. A published file never changes.
+const cacheForever = "public, max-age=30672000, immutable"
+
+// A field is one header field. The name is canonical as net/http wants it; the
+// value is a slice so that it goes into an http.Header as it is, shared by all
+// answers.
+type field struct {
+	name  string
+	value []string
+}
+
+func newField(name, value string) field { return field{name, []string{value}} }
+
+// crossOrigin goes with every answer, failures included: without it a script
+// cannot even see why it failed.
+var crossOrigin = []field{
+	newField("Access-Control-Allow-Origin", "*"),
+	newField("Timing-Allow-Origin", "*"),
+	newField("Cross-Origin-Resource-Policy", "cross-origin"),
+	newField("X-Content-Type-Options", "nosniff"),
+}
+
+var varyByCoding = newField("Vary", "Accept-Encoding")
+
+// An asset is what there is to know of one published file.
+type asset struct {
+	content  kvstore.Hash
+	size     int64 // of identity
+	squeezed bool
+	// representations are the stored ones, smallest first, and last identity
+	// where that must be inflated.
+	representations []representation
+
+	loaded     time.Time
+	generation uint64 // of the rows, see rows.go
+}
+
+// A representation is an asset in one coding, ready to be sent but for the bytes.
+type representation struct {
+	coding   coding.Coding
+	length   int64
+	sum      kvstore.Hash // of the bytes that are sent
+	stored   bool         // false for an identity that must be inflated
+	tag      string
+	released time.Time // zero where upstream does not say
+
+	contentType string
+	ok          []field // of a 200 answer
+	notModified []field // of a 304 answer that carries tag
+	vary        bool
+}
+
+func newAsset(path string, file views.File, content kvstore.Content) *asset {
+	f := &asset{content: file.Hash, size: content.Size, squeezed: content.Squeezed}
+	stored := content.Representations
+	_, identity := content.Find(coding.Identity)
+	// Where identity is the only coding, there is nothing to vary by.
+	vary := len(stored) > 1 || !identity
+	for _, r := range stored {
+		f.representations = append(f.representations, newRepresentation(path, file, r, true, vary))
+	}
+	if !identity {
+		r := kvstore.Representation{Coding: coding.Identity, Length: content.Size, Sum: file.Hash}
+		f.representations = append(f.representations, newRepresentation(path, file, r, false, vary))
+	}
+	return f
+}
+
+func newRepresentation(path string, file views.File, r kvstore.Representation, stored, vary bool) representation {
+	rep := representation{
+		coding:      r.Coding,
+		length:      r.Length,
+		sum:         r.Sum,
+		stored:      stored,
+		tag:         makeTag(file.Hash, r),
+		released:    file.Released.UTC().Truncate(time.Second),
+		contentType: contentType(path),
+		vary:        vary,
+	}
+	// RFC 9110 §15.4.5: a 304 repeats what a cache may have to update, and
+	// nothing that describes the body it does not have.
+	tag, cache := newField("Etag", rep.tag), newField("Cache-Control", cacheForever)
+	rep.notModified = append(rep.notModified, tag, cache)
+	rep.ok = append(rep.ok, newField("Content-Type", rep.contentType))
+	if !rep.identity() {
+		rep.ok = append(rep.ok, newField("Content-Encoding", r.Coding.String()))
+	}
+	rep.ok = append(rep.ok, newField("Content-Length", strconv.FormatInt(r.Length, 10)), tag)
+	if !rep.released.IsZero() {
+		rep.ok = append(rep.ok, newField("Last-Modified", rep.released.Format(http.TimeFormat)))
+	}
+	rep.ok = append(rep.ok, cache, newField("Accept-Ranges", "bytes"))
+	if vary {
+		rep.ok = append(rep.ok, varyByCoding)
+		rep.notModified = append(rep.notModified, varyByCoding)
+	}
+	rep.ok = append(rep.ok, crossOrigin...)
+	rep.notModified = append(rep.notModified, crossOrigin...)
+	return rep
+}
+
+func (r *representation) identity() bool { return r.coding == coding.Identity }
+
+// choose returns the acceptable representation of the greatest weight, and of
+// equal ones the smallest; nil where none is acceptable.
+func (f *asset) choose(a accepts) *representation {
+	var best *representation
+	for i := range f.representations {
+		r := &f.representations[i]
+		w := a[r.coding]
+		if w <= refused {
+			continue
+		}
+		if best == nil || w > a[best.coding] || w == a[best.coding] && r.length < best.length {
+			best = r
+		}
+	}
+	return best
+}
+
+// inflatable returns the stored representation that is cheapest to inflate.
+// Gzip takes a third of Brotli's time.
+func (f *asset) inflatable() *representation {
+	best := &f.representations[0]
+	for i := range f.representations {
+		if r := &f.representations[i]; r.stored && r.coding == coding.Gzip {
+			best = r
+		}
+	}
+	return best
+}
+
+// weigh is the memory that an asset takes in the cache, in bytes, roughly.
+func (f *asset) weigh() int64 {
+	const perAsset, perRepresentation = 400, 900
+	return perAsset + int64(len(f.representations))*perRepresentation
+}

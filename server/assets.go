@@ -1,0 +1,101 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// Options says what assets are served from and with how much memory. Only Store
+// is required.
+type Options struct {
+	// Store has the files.
+	Store *kvstore.Store
+	// CacheBytes bounds the memory for what is kept, in bytes. Default 256 MiB. A
+	// body over an eighth of it is not kept, but shared by those who ask for
+	// it at the same time.
+	CacheBytes int64
+	// SendBytes bounds the memory for bodies that are being sent, or read, and
+	// are not kept. Default 256 MiB. Beyond it a request that needs more waits for
+	// SendWait and is then answered with 503.
+	SendBytes int64
+	// SendWait is how long a request waits for room. Default 1 s.
+	SendWait time.Duration
+	// StallTimeout is how long a client may take for 64 KiB of a body. Default
+	// 30 s. It is then disconnected.
+	StallTimeout time.Duration
+	// Logger gets failures of the store, once a second at most. Default: nothing is
+	// logged.
+	Logger *slog.Logger
+	// Registerer gets the metrics. Default: nobody does.
+	Registerer prometheus.Registerer
+	// Hot is called with contents that are asked for while they could still be
+	// smaller, at most once a minute for each file that is kept. It must not block.
+	Hot func(kvstore.Hash)
+}
+
+func (o *Options) defaults() {
+	o.CacheBytes = cmp.Or(o.CacheBytes, 256<<20)
+	o.SendBytes = cmp.Or(o.SendBytes, 256<<20)
+	o.SendWait = cmp.Or(o.SendWait, time.Second)
+	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Assets serves assets. It is an http.Handler.
+type Assets struct {
+	store   *kvstore.Store
+	rows    *rows
+	bodies  *bodies
+	stall   time.Duration
+	metrics *metrics
+	logger  *slog.Logger
+	logged  throttle
+}
+
+// rowShare is the part of the cache that says where files are, not what is in
+// them. A file takes about 3 KB of it.
+const rowShare = 8
+
+// New returns a handler for the assets in a store.
+func New(o Options) (*Assets, error) {
+	if o.Store == nil {
+		return nil, errors.New("server: Options.Store is missing")
+	}
+	o.defaults()
+	if o.CacheBytes < 0 || o.SendBytes < 0 {
+		return nil, fmt.Errorf("server: CacheBytes %d and SendBytes %d must not be negative", o.CacheBytes, o.SendBytes)
+	}
+	a := &Assets{store: o.Store, stall: o.StallTimeout, metrics: newMetrics(), logger: o.Logger}
+	var err error
+	rowBytes := o.CacheBytes / rowShare
+	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, a.metrics.rows); err != nil {
+		return nil, fmt.Errorf("server: couldn't make the cache of assets: %w", err)
+	}
+	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, o.SendWait, a.metrics.bodies); err != nil {
+		return nil, fmt.Errorf("server: couldn't make the cache of bodies: %w", err)
+	}
+	if o.Registerer != nil {
+		if err := a.metrics.register(o.Registerer, a); err != nil {
+			return nil, fmt.Errorf("server: couldn't register the metrics: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// Forget drops what is kept of a version. Call it after a withdrawal is committed;
+// no request that begins later is answered with a file of that version. The
+// bytes may stay in memory until they are evicted: other versions may have the
+// same ones.
+func (a *Assets) Forget(pkg, version string) {
+	a.rows.generation.Add(1)
+	a.logger.Debug("server: forgot a version", "package", pkg, "version", version)
+}

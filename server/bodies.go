@@ -1,0 +1,244 @@
+package server
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// errBusy is returned where the bytes being sent leave no room for more.
+var errBusy = errors.New("too many bytes are being sent")
+
+// bodyOverhead is what a body takes in memory beside its bytes, roughly.
+const bodyOverhead = 256
+
+// A body is a representation's bytes in memory. Whoever got one from
+// bodies.acquire holds it until it calls bodies.release.
+type body struct {
+	sum   kvstore.Hash
+	bytes []byte
+	// state counts the holders, plus isCached while the cache has it.
+	state atomic.Int64
+}
+
+const isCached = 1 << 40
+
+// loose reports whether a body in that state is held by senders only.
+func loose(state int64) bool { return 0 < state && state < isCached }
+
+func (b *body) weigh() int64 { return int64(len(b.bytes)) + bodyOverhead }
+
+// bodies keeps the bodies in memory: those in a cache, bounded by its weight, and
+// the loose ones, which are being sent and are not in the cache because they
+// are too large, were not admitted, or were evicted since. Both bounds together
+// bound the memory. A body is known by the SHA-256 of its bytes, so what it is a
+// body of never matters, and there is one at most.
+type bodies struct {
+	cache   *otter.Cache[kvstore.Hash, *body]
+	largest int64         // weight of the heaviest body that goes into the cache
+	limit   int64         // of used
+	wait    time.Duration // how long a load waits for room
+	metrics *cacheMetrics
+
+	mu      sync.Mutex
+	loading map[kvstore.Hash]*flight
+	loose   map[kvstore.Hash]*body
+	used    int64         // weight of loose bodies and reservations
+	freed   chan struct{} // closed when used falls
+}
+
+// A flight is one load, for however many wait for it.
+type flight struct {
+	done chan struct{}
+	body *body
+	err  error
+}
+
+// cacheShare is the part of the cache that one body may take.
+const cacheShare = 8
+
+func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics) (*bodies, error) {
+	b := &bodies{
+		largest: cacheBytes / cacheShare,
+		limit:   sendBytes,
+		wait:    wait,
+		metrics: m,
+		loading: make(map[kvstore.Hash]*flight),
+		loose:   make(map[kvstore.Hash]*body),
+		freed:   make(chan struct{}),
+	}
+	cache, err := otter.New(&otter.Options[kvstore.Hash, *body]{
+		MaximumWeight:    uint64(cacheBytes),
+		Weigher:          func(_ kvstore.Hash, x *body) uint32 { return uint32(x.weigh()) },
+		OnAtomicDeletion: func(e otter.DeletionEvent[kvstore.Hash, *body]) { b.evicted(e.Value) },
+		StatsRecorder:    m,
+	})
+	b.cache = cache
+	return b, err
+}
+
+// cacheable reports whether a body of that many bytes goes into the cache.
+func (b *bodies) cacheable(length int64) bool { return length+bodyOverhead <= b.largest }
+
+// cached returns the body with that sum if it is in the cache.
+func (b *bodies) cached(sum kvstore.Hash) (*body, bool) {
+	x, ok := b.cache.GetIfPresent(sum)
+	if ok {
+		b.hold(x)
+	}
+	return x, ok
+}
+
+// acquire returns the body with that sum. Where it is not in memory, read is
+// called for its length bytes, once however many ask, and after there is room.
+func (b *bodies) acquire(sum kvstore.Hash, length int64, read func() ([]byte, error)) (*body, error) {
+	if x, ok := b.cached(sum); ok {
+		return x, nil
+	}
+	b.mu.Lock()
+	if x := b.loose[sum]; x != nil {
+		b.mu.Unlock()
+		b.hold(x)
+		return x, nil
+	}
+	if f := b.loading[sum]; f != nil {
+		b.mu.Unlock()
+		<-f.done
+		if f.err == nil {
+			b.hold(f.body)
+		}
+		return f.body, f.err
+	}
+	f := &flight{done: make(chan struct{}), err: errors.New("the load ended early")}
+	b.loading[sum] = f
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		delete(b.loading, sum)
+		b.mu.Unlock()
+		close(f.done)
+	}()
+	f.body, f.err = b.load(sum, length, read)
+	return f.body, f.err
+}
+
+// load returns a body that the caller holds.
+func (b *bodies) load(sum kvstore.Hash, length int64, read func() ([]byte, error)) (*body, error) {
+	weight := length + bodyOverhead
+	if err := b.reserve(weight); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	bytes, err := read()
+	b.metrics.loads.Observe(time.Since(start).Seconds())
+	if err == nil && int64(len(bytes)) != length {
+		err = errors.New("the store returned another length than it promised")
+	}
+	if err != nil {
+		b.unreserve(weight)
+		return nil, err
+	}
+	x := &body{sum: sum, bytes: bytes}
+	x.state.Store(1)
+	if weight > b.largest {
+		b.mu.Lock()
+		b.loose[sum] = x // the reservation is now its own
+		b.mu.Unlock()
+		return x, nil
+	}
+	x.state.Add(isCached)
+	b.unreserve(weight)
+	b.cache.Set(sum, x)
+	return x, nil
+}
+
+func (b *bodies) hold(x *body) {
+	if x.state.Add(1) == 1 {
+		b.becomeLoose(x)
+	}
+}
+
+// release ends a holding.
+func (b *bodies) release(x *body) {
+	if x.state.Add(-1) == 0 {
+		b.becomeUnused(x)
+	}
+}
+
+// evicted is called by the cache, under one of its locks.
+func (b *bodies) evicted(x *body) {
+	if loose(x.state.Add(-isCached)) {
+		b.becomeLoose(x)
+	}
+}
+
+// becomeLoose accounts for a body that senders alone keep in memory from now on.
+// It cannot be refused, only those who come later can.
+//
+// The changes of a body's state are ordered, the calls that follow from them are
+// not. The sums do not mind; the map is therefore set by what the state is now.
+func (b *bodies) becomeLoose(x *body) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used += x.weigh()
+	if loose(x.state.Load()) {
+		b.loose[x.sum] = x
+	}
+}
+
+func (b *bodies) becomeUnused(x *body) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.loose[x.sum] == x && !loose(x.state.Load()) {
+		delete(b.loose, x.sum)
+	}
+	b.free(x.weigh())
+}
+
+// reserve waits until n bytes more may be used. What is over the limit on its own
+// gets through when nothing else is being sent.
+func (b *bodies) reserve(n int64) error {
+	var timeout <-chan time.Time
+	b.mu.Lock()
+	for b.used > 0 && b.used+n > b.limit {
+		freed := b.freed
+		b.mu.Unlock()
+		if timeout == nil {
+			timeout = time.After(b.wait)
+		}
+		select {
+		case <-freed:
+		case <-timeout:
+			return errBusy
+		}
+		b.mu.Lock()
+	}
+	b.used += n
+	b.mu.Unlock()
+	return nil
+}
+
+func (b *bodies) unreserve(n int64) {
+	b.mu.Lock()
+	b.free(n)
+	b.mu.Unlock()
+}
+
+// free is called with mu held.
+func (b *bodies) free(n int64) {
+	b.used -= n
+	close(b.freed)
+	b.freed = make(chan struct{})
+}
+
+// sending returns the weight of what is being sent and not in the cache.
+func (b *bodies) sending() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}

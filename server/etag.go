@@ -1,0 +1,119 @@
+package server
+
+import (
+	"encoding/base64"
+	"strings"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// An entity tag is `"CONTENT.CODING.CODED"`: 16 bytes of the content's SHA-256,
+// the coding, and 8 bytes of the SHA-256 of the coded bytes. So it is strong (RFC
+// 9110 §8.8.1), every node gives the same, and a tag of an older coded form can
+// be told from that of another content.
+const (
+	tagContentBytes = 16
+	tagCodedBytes   = 8
+)
+
+var tagEncoding = base64.RawURLEncoding
+
+// tagPrefix is what all tags of a content in one coding have in common.
+func tagPrefix(content kvstore.Hash, c coding.Coding) string {
+	name := [codings]string{coding.Identity: "id", coding.Brotli: "br", coding.Gzip: "gz"}[c]
+	return `"` + tagEncoding.EncodeToString(content[:tagContentBytes]) + "." + name + "."
+}
+
+func makeTag(content kvstore.Hash, r kvstore.Representation) string {
+	return tagPrefix(content, r.Coding) + tagEncoding.EncodeToString(r.Sum[:tagCodedBytes]) + `"`
+}
+
+// isOlderForm reports whether tag names the same content in the same coding as
+// current, in whatever bytes. Identity has one form only.
+func isOlderForm(tag, current string) bool {
+	i := strings.LastIndexByte(current, '.') + 1
+	if len(tag) != len(current) || tag[:i] != current[:i] || strings.HasSuffix(current[:i], ".id.") {
+		return false
+	}
+	if tag[len(tag)-1] != '"' {
+		return false
+	}
+	_, err := tagEncoding.DecodeString(tag[i : len(tag)-1])
+	return err == nil
+}
+
+// nextTag cuts the first entity tag (RFC 9110 §8.8.3) off a list, with the
+// separators around it. The opaque tag has its quotes. At the end of the list, or
+// where it is malformed, ok is false.
+func nextTag(list string) (opaque string, weak bool, rest string, ok bool) {
+	list = strings.TrimLeft(list, " \t,")
+	list, weak = strings.CutPrefix(list, "W/")
+	if list == "" || list[0] != '"' {
+		return "", false, "", false
+	}
+	for i := 1; i < len(list); i++ {
+		switch c := list[i]; {
+		case c == '"':
+			opaque, rest = list[:i+1], strings.TrimLeft(list[i+1:], " \t")
+			if rest != "" && rest[0] != ',' {
+				return "", false, "", false
+			}
+			return opaque, weak, rest, true
+		case c < 0x21 || c == 0x7f:
+			return "", false, "", false
+		}
+	}
+	return "", false, "", false
+}
+
+// matchStrong reports whether a field's lines name current by strong comparison,
+// or are "*".
+func matchStrong(lines []string, current string) bool {
+	if isStar(lines) {
+		return true
+	}
+	for _, list := range lines {
+		for {
+			opaque, weak, rest, ok := nextTag(list)
+			if !ok {
+				break
+			}
+			if !weak && opaque == current {
+				return true
+			}
+			list = rest
+		}
+	}
+	return false
+}
+
+// matchWeak looks for current in an If-None-Match field by weak comparison, and
+// for older coded forms of the same. It returns the tag that the answer carries:
+// current where the client has it, else the tag as the client sent it, because
+// that is the one by which a cache finds what it may refresh (RFC 9111 §4.3.4).
+func matchWeak(lines []string, current string) (tag string, ok bool) {
+	if isStar(lines) {
+		return current, true
+	}
+	for _, list := range lines {
+		for {
+			opaque, weak, rest, more := nextTag(list)
+			if !more {
+				break
+			}
+			switch {
+			case opaque == current && !weak:
+				return current, true
+			case tag == "" && (opaque == current || isOlderForm(opaque, current)):
+				if tag = opaque; weak {
+					tag = "W/" + opaque
+				}
+			}
+			list = rest
+		}
+	}
+	return tag, tag != ""
+}
+
+func isStar(lines []string) bool { return len(lines) == 1 && trimOWS(lines[0]) == "*" }

@@ -1,0 +1,120 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// recheck is how long an asset is believed whose codings are still to be replaced by
+// smaller ones. Later it is read again, so hot files move to the smaller ones
+// without being evicted. Assets that are squeezed are believed for ever.
+const recheck = time.Minute
+
+// A withdrawnError says that the version was withdrawn.
+type withdrawnError struct{ views.Withdrawal }
+
+func (e *withdrawnError) Error() string { return fmt.Sprintf("withdrawn by log entry %d", e.Entry) }
+
+// rows finds assets, in a cache or in the store.
+//
+// Forgetting is by generation: each asset remembers the generation in which its
+// reading began, and one of an earlier generation is read again before it is
+// used. So a reading that a withdrawal overtakes cannot survive it, and a
+// withdrawal, which is rare, costs each hot asset one more reading.
+type rows struct {
+	store      *kvstore.Store
+	cache      *otter.Cache[string, *asset]
+	hot        func(kvstore.Hash)
+	now        func() time.Time
+	generation atomic.Uint64
+}
+
+func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), m *cacheMetrics) (*rows, error) {
+	cache, err := otter.New(&otter.Options[string, *asset]{
+		MaximumWeight: uint64(cacheBytes),
+		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weigh()) },
+		StatsRecorder: m,
+	})
+	return &rows{store: store, cache: cache, hot: hot, now: time.Now}, err
+}
+
+// lookup returns the asset that t names: errNoFile, a *withdrawnError, or an
+// error of the store otherwise. Absence is not remembered: a file that is
+// published is there at once.
+func (r *rows) lookup(t target) (*asset, error) {
+	f, ok := r.cache.GetIfPresent(t.key)
+	for !ok || !r.current(f) {
+		if ok {
+			r.drop(t, f)
+		}
+		var err error
+		// The key is cloned because it is a part of the whole request target.
+		f, err = r.cache.Get(context.Background(), strings.Clone(t.key), otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
+			return r.read(t)
+		}))
+		if err != nil {
+			return nil, err
+		}
+		ok = true
+	}
+	return f, nil
+}
+
+func (r *rows) current(f *asset) bool {
+	return f.generation == r.generation.Load() && (f.squeezed || r.now().Sub(f.loaded) < recheck)
+}
+
+// drop forgets f, and not what somebody else has put into its place.
+func (r *rows) drop(t target, f *asset) {
+	r.cache.ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
+		if have == f {
+			return nil, otter.InvalidateOp
+		}
+		return have, otter.CancelOp
+	})
+}
+
+func (r *rows) read(t target) (*asset, error) {
+	generation := r.generation.Load()
+	file, err := views.LookupFile(r.store, t.pkg, t.version, t.path)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, r.absence(t)
+	}
+	if err != nil {
+		return nil, err
+	}
+	content, err := r.store.Content(file.Hash)
+	if err != nil {
+		// Not even ErrNotFound is a 404 here: the store contradicts itself.
+		return nil, fmt.Errorf("server: %s names the content %s: %w", t.key, file.Hash, err)
+	}
+	f := newAsset(t.path, file, content)
+	f.generation, f.loaded = generation, r.now()
+	if !f.squeezed && r.hot != nil {
+		r.hot(file.Hash)
+	}
+	return f, nil
+}
+
+// absence returns why there is no file.
+func (r *rows) absence(t target) error {
+	v, err := views.LookupVersion(r.store, t.pkg, t.version)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return errNoFile
+	case err != nil:
+		return err
+	case v.Withdrawn != nil:
+		return &withdrawnError{*v.Withdrawn}
+	}
+	return errNoFile
+}

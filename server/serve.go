@@ -1,0 +1,264 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+const allowedMethods = "GET, HEAD, OPTIONS"
+
+// errReplaced says that a coding was replaced by a smaller one since the asset
+// was read.
+var errReplaced = errors.New("the coding has been replaced")
+
+// An outcome is what an answer came to, for the metrics.
+type outcome struct {
+	status int
+	coding label
+	sent   int64 // bytes of the body
+}
+
+// ServeHTTP implements http.Handler. It looks at the path as it came, so a router
+// in front must neither clean it nor redirect; see [Route].
+func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.metrics.inFlight.Inc()
+	defer a.metrics.inFlight.Dec()
+	a.metrics.answered(a.serve(w, r))
+}
+
+// Route returns a handler that answers what is below [Prefix] with assets, and
+// everything else with rest. Unlike http.ServeMux it leaves every path as it is.
+func Route(assets, rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.URL.Path) >= len(Prefix) && r.URL.Path[:len(Prefix)] == Prefix {
+			assets.ServeHTTP(w, r)
+		} else {
+			rest.ServeHTTP(w, r)
+		}
+	})
+}
+
+func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
+	fail := func(f failure) outcome { return outcome{f.status, labelNone, f.send(w, r)} }
+	if len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > maxRequestLine {
+		return fail(targetTooBig)
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodOptions:
+		return preflight(w)
+	default:
+		return fail(wrongMethod)
+	}
+	t, err := parseTarget(r.URL.EscapedPath())
+	if err != nil {
+		return fail(a.failureOf(t, err))
+	}
+	// An asset may describe a coding that has been replaced since. Then it is
+	// read again; a coding is replaced once or twice in its life.
+	const attempts = 4
+	for range attempts {
+		var f *asset
+		if f, err = a.rows.lookup(t); err != nil {
+			break
+		}
+		rep := f.choose(parseAcceptEncoding(r.Header["Accept-Encoding"]))
+		if rep == nil {
+			return fail(notAcceptable(f))
+		}
+		switch v, tag := rep.evaluate(r.Header); v {
+		case failed:
+			return fail(preconditionFailed(rep))
+		case notModified:
+			return rep.sendNotModified(w, tag)
+		}
+		if r.Method == http.MethodHead {
+			// RFC 9110 §14.2: a range is defined for GET only, so this answers
+			// as a GET without one.
+			rep.setFields(w)
+			w.WriteHeader(http.StatusOK)
+			return outcome{http.StatusOK, labelOf(rep), 0}
+		}
+		var spans []span
+		if lines := r.Header["Range"]; lines != nil && a.rangeable(rep) && rep.rangeApplies(r.Header) {
+			var v rangeVerdict
+			if spans, v = parseRanges(lines, rep.length); v == unsatisfiable {
+				return fail(rangeNotSatisfiable(rep))
+			}
+		}
+		var out outcome
+		if out, err = a.sendBody(w, f, rep, spans); err == nil {
+			return out
+		}
+		if !errors.Is(err, errReplaced) {
+			break
+		}
+		a.rows.drop(t, f)
+	}
+	return fail(a.failureOf(t, err))
+}
+
+// preflight answers OPTIONS. Every asset may be read by everyone, with any header
+// that a script can set; the answer is the same for all.
+func preflight(w http.ResponseWriter) outcome {
+	h := w.Header()
+	for _, f := range preflightFields {
+		h[f.name] = f.value
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return outcome{http.StatusNoContent, labelNone, 0}
+}
+
+var preflightFields = append([]field{
+	newField("Allow", allowedMethods),
+	newField("Access-Control-Allow-Methods", allowedMethods),
+	newField("Access-Control-Allow-Headers", "*"),
+	newField("Access-Control-Max-Age", "86400"),
+	newField("Cache-Control", noStore),
+}, crossOrigin...)
+
+func (r *representation) setFields(w http.ResponseWriter) {
+	h := w.Header()
+	for _, f := range r.ok {
+		h[f.name] = f.value
+	}
+}
+
+func (r *representation) sendNotModified(w http.ResponseWriter, tag string) outcome {
+	h := w.Header()
+	for _, f := range r.notModified {
+		h[f.name] = f.value
+	}
+	if tag != r.tag {
+		h.Set("Etag", tag)
+	}
+	w.WriteHeader(http.StatusNotModified)
+	return outcome{http.StatusNotModified, labelOf(r), 0}
+}
+
+// rangeable reports whether ranges of r are served. Those of an identity that must
+// be inflated are only where it is kept afterwards: a thousand ranges of one
+// byte must not inflate it a thousand times.
+func (a *Assets) rangeable(r *representation) bool { return r.stored || a.bodies.cacheable(r.length) }
+
+// inflateWhole is the size in bytes up to which an identity is inflated into the
+// cache. A larger one is inflated while it is sent, unless it is there already.
+const inflateWhole = 1 << 20
+
+// sendBody answers with the representation, or the spans of it. As long as it
+// returns an error nothing was sent.
+func (a *Assets) sendBody(w http.ResponseWriter, f *asset, r *representation, spans []span) (outcome, error) {
+	if !r.stored && spans == nil && (r.length > inflateWhole || !a.bodies.cacheable(r.length)) {
+		if x, ok := a.bodies.cached(r.sum); ok {
+			defer a.bodies.release(x)
+			return a.sendBytes(w, r, x.bytes, nil), nil
+		}
+		return a.inflate(w, f, r)
+	}
+	x, err := a.acquire(f, r)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer a.bodies.release(x)
+	return a.sendBytes(w, r, x.bytes, spans), nil
+}
+
+// acquire returns the bytes of a representation. They must be released.
+func (a *Assets) acquire(f *asset, r *representation) (*body, error) {
+	return a.bodies.acquire(r.sum, r.length, func() ([]byte, error) {
+		if !r.stored {
+			return a.store.Identity(f.content)
+		}
+		got, coded, err := a.store.Coded(f.content, r.coding)
+		switch {
+		case errors.Is(err, kvstore.ErrNotFound):
+			return nil, fmt.Errorf("server: content %s in %v: %w", f.content, r.coding, errReplaced)
+		case err != nil:
+			return nil, err
+		case got.Sum != r.sum:
+			return nil, errReplaced
+		}
+		return coded, nil
+	})
+}
+
+// sendBytes answers 200 with all of data, or 206 with the spans of it.
+func (a *Assets) sendBytes(w http.ResponseWriter, r *representation, data []byte, spans []span) outcome {
+	r.setFields(w)
+	to := a.newSender(w)
+	switch len(spans) {
+	case 0:
+		w.WriteHeader(http.StatusOK)
+		to.write(data)
+		return outcome{http.StatusOK, labelOf(r), to.sent}
+	case 1:
+		s := spans[0]
+		w.Header().Set("Content-Range", s.contentRange(r.length))
+		w.Header().Set("Content-Length", strconv.FormatInt(s.length, 10))
+		w.WriteHeader(http.StatusPartialContent)
+		to.write(data[s.start : s.start+s.length])
+	default:
+		m := newMultipart(spans, r.length, r.contentType)
+		w.Header().Set("Content-Type", "multipart/byteranges; boundary="+m.boundary)
+		w.Header().Set("Content-Length", strconv.FormatInt(m.length, 10))
+		w.WriteHeader(http.StatusPartialContent)
+		for i, s := range spans {
+			to.write([]byte(m.heads[i]))
+			to.write(data[s.start : s.start+s.length])
+		}
+		to.write([]byte(m.tail))
+	}
+	return outcome{http.StatusPartialContent, labelOf(r), to.sent}
+}
+
+// inflaterBytes is what a decoder takes, with its window, at most.
+const inflaterBytes = 4 << 20
+
+// inflate answers with an identity that is inflated while it is sent, so that a
+// few large files do not push everything else out of memory.
+func (a *Assets) inflate(w http.ResponseWriter, f *asset, r *representation) (outcome, error) {
+	from := f.inflatable()
+	x, err := a.acquire(f, from)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer a.bodies.release(x)
+	if err := a.bodies.reserve(inflaterBytes); err != nil {
+		return outcome{}, err
+	}
+	defer a.bodies.unreserve(inflaterBytes)
+	reader, err := coding.NewReader(from.coding, bytes.NewReader(x.bytes))
+	if err != nil {
+		return outcome{}, fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
+	}
+	defer reader.Close()
+	to := a.newSender(w)
+	chunk := make([]byte, chunkBytes)
+	for left := r.length; left > 0 && to.err == nil; {
+		n := min(left, chunkBytes)
+		if _, err := io.ReadFull(reader, chunk[:n]); err != nil {
+			err = fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
+			if left == r.length {
+				return outcome{}, err
+			}
+			// The length is already promised. Ending the connection is the
+			// only way left to say that this is not all of it.
+			a.failureOf(target{key: f.content.String()}, err)
+			panic(http.ErrAbortHandler)
+		}
+		if left == r.length {
+			r.setFields(w)
+			w.WriteHeader(http.StatusOK)
+		}
+		to.write(chunk[:n])
+		left -= n
+	}
+	return outcome{http.StatusOK, labelOf(r), to.sent}, nil
+}

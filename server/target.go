@@ -1,0 +1,90 @@
+package server
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+)
+
+// Prefix is where assets are: Prefix + package + "/" + version + "/" + path.
+const Prefix = "/ajax/libs/"
+
+// maxRequestLine bounds the request line in bytes: method, target and version.
+// A longer one is answered with 414 (RFC 9110 §15.5.15).
+const maxRequestLine = 8 << 10
+
+var (
+	errNoFile    = errors.New("the path names no file")
+	errMalformed = errors.New("the path is malformed")
+)
+
+// A target is the file that a request names.
+type target struct {
+	pkg, version, path string
+	// key is the three joined by slashes. It is unambiguous, because neither
+	// of the first two holds one.
+	key string
+}
+
+// parseTarget reads the path of a request target as it came, percent-encoded.
+// It decodes once, after splitting, so that an encoded slash never moves the
+// border between package, version and path. "+" is itself (RFC 3986).
+//
+// A path that could mean something outside of its version to a store, a proxy or
+// a file system is errMalformed; one that has too few parts is errNoFile.
+func parseTarget(escaped string) (target, error) {
+	rest, ok := strings.CutPrefix(escaped, Prefix)
+	if !ok {
+		return target{}, errNoFile
+	}
+	pkg, rest, _ := strings.Cut(rest, "/")
+	version, path, _ := strings.Cut(rest, "/")
+	t := target{pkg: pkg, version: version, path: path, key: escaped[len(Prefix):]}
+	if strings.IndexByte(escaped, '%') >= 0 {
+		var err error
+		if t, err = t.decode(); err != nil {
+			return target{}, err
+		}
+	}
+	return t, t.check()
+}
+
+func (t target) decode() (target, error) {
+	for _, part := range []*string{&t.pkg, &t.version, &t.path} {
+		decoded, err := url.PathUnescape(*part)
+		if err != nil {
+			return target{}, errMalformed
+		}
+		*part = decoded
+	}
+	t.key = t.pkg + "/" + t.version + "/" + t.path
+	return t, nil
+}
+
+func (t target) check() error {
+	// NUL separates the parts of the store's keys.
+	if strings.ContainsAny(t.key, "\\\x00") {
+		return errMalformed
+	}
+	if isDots(t.pkg) || isDots(t.version) {
+		return errMalformed
+	}
+	if strings.IndexByte(t.pkg, '/') >= 0 || strings.IndexByte(t.version, '/') >= 0 {
+		return errMalformed
+	}
+	empty := t.pkg == "" || t.version == ""
+	for rest, more := t.path, true; more; {
+		var segment string
+		segment, rest, more = strings.Cut(rest, "/")
+		if isDots(segment) {
+			return errMalformed
+		}
+		empty = empty || segment == ""
+	}
+	if empty {
+		return errNoFile
+	}
+	return nil
+}
+
+func isDots(segment string) bool { return segment == "." || segment == ".." }
