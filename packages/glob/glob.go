@@ -1,0 +1,183 @@
+// Package glob selects a release's files as node-glob 7 does, the library that
+// the patterns in package JSON files were written for.
+//
+// It knows *, ?, character classes, **, braces with lists and ranges, backslash
+// escapes and the extended forms @(a|b), +(a|b), *(a|b), ?(a|b) and !(a|b),
+// nested too. A leading dot is matched only by a dot that stands in the pattern.
+// There is no negated pattern and no comment: node-glob turns both off, so a
+// leading ! or # is an ordinary character.
+//
+// What it guarantees: Compile and Match do bounded work whatever the pattern and
+// the path. A pattern beyond the limits is refused by Compile; what compiles is
+// matched in time proportional to its size times the path's length, without
+// backtracking. A Glob is immutable and safe for use by several goroutines.
+//
+// node-glob is minimatch 3 applied to a walk over a folder, and minimatch builds
+// a regular expression out of text. Its habits are part of the contract, because
+// real patterns rely on them: see the comment on scan, and Differences below.
+//
+// # Differences
+//
+// Where minimatch 3 is plainly wrong, or differs from the walk, this package does
+// what the walk would select:
+//
+//   - Paths are files in a release: a path that is empty, absolute, ends with a
+//     slash or has an empty, "." or ".." portion is never selected.
+//   - A "." portion in a pattern is skipped (./dist/*.js is dist/*.js); a ".."
+//     portion selects nothing.
+//   - A portion with wildcards matches a leading dot only where it begins with a
+//     plain dot; minimatch alone would also take an escaped one.
+//   - With two or more ** in a pattern, minimatch 3.1.5 loses some matches: it
+//     forbids a leading dot in the portions after the last **, and counts too
+//     many portions between three of them.
+//   - An extended form that is not closed and holds a closed !(…), and a literal
+//     parenthesis beside a nested !(…), make minimatch cut its own regular
+//     expression in the wrong place.
+//   - A character class that begins with ] or holds a backslash before a letter
+//     is read as a class; minimatch asks the regular expression compiler first,
+//     which sees something else there.
+package glob
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// The limits of a pattern. The longest of the public catalogue has 76 bytes, three
+// levels of nesting and a dozen alternatives.
+const (
+	maxPattern      = 1024    // bytes
+	maxAlternatives = 4096    // patterns that the braces stand for
+	maxExpanded     = 1 << 20 // characters in them, all together
+	maxDepth        = 32      // levels of braces, of extended forms, of open brackets
+	maxInstructions = 1 << 14 // of the programs made from it, all together
+)
+
+// A Glob is a compiled pattern.
+type Glob struct {
+	pattern string
+	// alternatives are what the braces stand for, each split at its slashes. A path
+	// is selected where one of them matches all of it.
+	alternatives [][]portion
+}
+
+// Compile reads a pattern. It fails only for a pattern that is empty or beyond the
+// limits: what is not a well-formed wildcard stands for itself, as in a shell.
+func Compile(pattern string) (*Glob, error) {
+	g := &Glob{pattern: pattern}
+	if len(pattern) > maxPattern {
+		return nil, fmt.Errorf("glob: the pattern that begins with %.40q has %d bytes; the limit is %d", pattern, len(pattern), maxPattern)
+	}
+	trimmed := strings.TrimFunc(pattern, isSpace)
+	if trimmed == "" {
+		return nil, fmt.Errorf("glob: the pattern %q is empty; ** selects every file", pattern)
+	}
+	expanded, err := expandBraces(trimmed)
+	if err != nil {
+		return nil, fmt.Errorf("glob: pattern %q: %w", pattern, err)
+	}
+	c := compiler{portions: make(map[string]portion)}
+	for _, text := range expanded {
+		portions, err := c.alternative(text)
+		if err != nil {
+			return nil, fmt.Errorf("glob: pattern %q: %w", pattern, err)
+		}
+		if portions != nil {
+			g.alternatives = append(g.alternatives, portions)
+		}
+	}
+	return g, nil
+}
+
+// String returns the pattern as it was given to Compile.
+func (g *Glob) String() string { return g.pattern }
+
+// Match reports whether the pattern selects the file at path: relative to the
+// folder the pattern is for, with slashes, without empty, "." and ".." portions.
+// A single name, such as a version, is a path of one portion.
+func (g *Glob) Match(path string) bool {
+	var steps int
+	return g.match(path, &steps)
+}
+
+// match is Match; it adds the steps it took, so that a test can see their number.
+func (g *Glob) match(path string, steps *int) bool {
+	var room [16]string
+	names, ok := splitPath(path, room[:0])
+	if !ok {
+		return false
+	}
+	for _, portions := range g.alternatives {
+		if matchPortions(portions, names, steps) {
+			return true
+		}
+	}
+	return false
+}
+
+// splitPath appends the names in path to names; false where it is not the path of
+// a file.
+func splitPath(path string, names []string) ([]string, bool) {
+	for {
+		name, rest, more := strings.Cut(path, "/")
+		if name == "" || name == "." || name == ".." {
+			return nil, false
+		}
+		names = append(names, name)
+		if !more {
+			return names, true
+		}
+		path = rest
+	}
+}
+
+// matchPortions reports whether the portions match all the names. It keeps the set
+// of how many names the portions so far can have matched: each portion meets each
+// name once at most, however many ** there are.
+func matchPortions(portions []portion, names []string, steps *int) bool {
+	var room [2][32]bool
+	reached, next := room[0][:], room[1][:]
+	if len(names) >= len(reached) {
+		reached, next = make([]bool, len(names)+1), make([]bool, len(names)+1)
+	}
+	reached, next = reached[:len(names)+1], next[:len(names)+1]
+	reached[0] = true
+	for i := range portions {
+		p := &portions[i]
+		clear(next)
+		found := false
+		if p.kind == globstar {
+			// ** matches any number of names without a leading dot; the last
+			// portion must be a file, so there it matches one at least.
+			last := i == len(portions)-1
+			running := false
+			for j := range next {
+				*steps++
+				if running && names[j-1][0] == '.' {
+					running = false
+				}
+				next[j] = running || reached[j] && !last
+				running = running || reached[j]
+				found = found || next[j]
+			}
+		} else {
+			for j, name := range names {
+				*steps++
+				if reached[j] && p.match(name, steps) {
+					next[j+1], found = true, true
+				}
+			}
+		}
+		if !found {
+			return false
+		}
+		reached, next = next, reached
+	}
+	return reached[len(names)]
+}
+
+// isSpace reports whether JavaScript's trim removes r.
+func isSpace(r rune) bool {
+	return r == '\ufeff' || r != '\u0085' && unicode.IsSpace(r)
+}

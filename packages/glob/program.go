@@ -1,0 +1,301 @@
+package glob
+
+import (
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// A program is a nondeterministic automaton for one name. It is run from the
+// name's end to its beginning: at each position the instructions are found from
+// which the rest of the name leads to acceptance. That way a negation needs no
+// search of its own. It is a section whose instructions are found at the same
+// time, and what it says about a position is known before the instructions that
+// ask for it are looked at. Each instruction is visited once a position.
+type program struct {
+	instructions []instruction
+	// sections are the negations, inner ones before those around them, and last the
+	// whole.
+	sections []section
+	// before lists, for each instruction, those that lead to it without a character.
+	before [][]int32
+}
+
+type instruction struct {
+	op      op
+	unit    uint16
+	class   *class
+	next    int32
+	other   int32 // of opAlt: the second way to go
+	section int32 // of opLook
+}
+
+type section struct {
+	start, accept int32
+	consuming     []int32 // the instructions that take a character
+}
+
+// compileProgram returns nil where the tokens make no regular expression, which
+// then matches nothing.
+func compileProgram(tokens []token) (*program, error) {
+	p := parser{tokens: tokens}
+	parsed, ok := p.alternatives()
+	if !ok || p.at != len(tokens) {
+		return nil, nil
+	}
+	b := builder{program: &program{}}
+	accept := b.emit(instruction{op: opAccept})
+	start := b.alternatives(parsed, accept)
+	b.endSection(start, accept, nil)
+	if len(b.instructions) > maxInstructions {
+		return nil, errInstructions
+	}
+	b.before = make([][]int32, len(b.instructions))
+	for i, in := range b.instructions {
+		switch in.op {
+		case opAlt:
+			b.before[in.next] = append(b.before[in.next], int32(i))
+			if in.other != in.next {
+				b.before[in.other] = append(b.before[in.other], int32(i))
+			}
+		case opLook, opEnd, opNoDot, opNotEmpty:
+			b.before[in.next] = append(b.before[in.next], int32(i))
+		}
+	}
+	return b.program, nil
+}
+
+const opAccept op = opNotEmpty + 1
+
+// A node is a token, or a group with its alternatives.
+type node struct {
+	token
+	inside [][]node
+}
+
+type parser struct {
+	tokens []token
+	at     int
+}
+
+func (p *parser) alternatives() ([][]node, bool) {
+	all := [][]node{nil}
+	for ; p.at < len(p.tokens); p.at++ {
+		last := &all[len(all)-1]
+		switch t := p.tokens[p.at]; t.op {
+		case opClose:
+			return all, true
+		case opAlt:
+			all = append(all, nil)
+		case opClass:
+			if t.class == nil {
+				return nil, false
+			}
+			*last = append(*last, node{token: t})
+		case opOpen, opLook:
+			p.at++
+			inside, ok := p.alternatives()
+			if !ok || p.at == len(p.tokens) {
+				return nil, false
+			}
+			t.quantifier = p.tokens[p.at].quantifier
+			*last = append(*last, node{token: t, inside: inside})
+		default:
+			*last = append(*last, node{token: t})
+		}
+	}
+	return all, true
+}
+
+// A builder emits instructions from the last to the first, so that each knows where
+// to go next.
+type builder struct {
+	*program
+	consuming []int32 // of the section being built
+}
+
+func (b *builder) emit(in instruction) int32 {
+	b.instructions = append(b.instructions, in)
+	return int32(len(b.instructions) - 1)
+}
+
+func (b *builder) emitConsuming(in instruction) int32 {
+	i := b.emit(in)
+	b.consuming = append(b.consuming, i)
+	return i
+}
+
+func (b *builder) endSection(start, accept int32, around []int32) int32 {
+	b.sections = append(b.sections, section{start: start, accept: accept, consuming: b.consuming})
+	b.consuming = around
+	return int32(len(b.sections) - 1)
+}
+
+// alternatives emits all of them, each followed by next, and returns where to begin.
+func (b *builder) alternatives(all [][]node, next int32) int32 {
+	start := b.sequence(all[len(all)-1], next)
+	for i := len(all) - 2; i >= 0; i-- {
+		start = b.emit(instruction{op: opAlt, next: b.sequence(all[i], next), other: start})
+	}
+	return start
+}
+
+func (b *builder) sequence(nodes []node, next int32) int32 {
+	for i := len(nodes) - 1; i >= 0; i-- {
+		next = b.node(nodes[i], next)
+	}
+	return next
+}
+
+func (b *builder) node(n node, next int32) int32 {
+	switch n.op {
+	case opStar:
+		loop := b.emit(instruction{op: opAlt, other: next})
+		b.instructions[loop].next = b.emitConsuming(instruction{op: opAny, next: loop})
+		return loop
+	case opOpen:
+		switch n.quantifier {
+		case '?':
+			return b.emit(instruction{op: opAlt, next: b.alternatives(n.inside, next), other: next})
+		case '*', '+':
+			loop := b.emit(instruction{op: opAlt, other: next})
+			start := b.alternatives(n.inside, loop)
+			b.instructions[loop].next = start
+			if n.quantifier == '+' {
+				return start
+			}
+			return loop
+		}
+		return b.alternatives(n.inside, next)
+	case opLook:
+		if n.quantifier == '?' || n.quantifier == '*' {
+			return next
+		}
+		around := b.consuming
+		b.consuming = nil
+		accept := b.emit(instruction{op: opAccept})
+		start := b.alternatives(n.inside, accept)
+		return b.emit(instruction{op: opLook, next: next, section: b.endSection(start, accept, around)})
+	case opEnd, opNoDot, opNotEmpty:
+		return b.emit(instruction{op: n.op, next: next})
+	}
+	return b.emitConsuming(instruction{op: n.op, unit: n.unit, class: n.class, next: next})
+}
+
+// A run is a program at one position of a name.
+type run struct {
+	*program
+	units []uint16
+	at    int
+	// live is a set of the instructions that lead to acceptance here; later, of
+	// those that do at the next position.
+	live, later []uint64
+	refused     []bool // by section: its content matches from here on
+	steps       *int
+}
+
+// match reports whether the program accepts the whole name.
+func (p *program) match(name string, steps *int) bool {
+	var roomUnits [64]uint16
+	var room [2][4]uint64
+	var roomRefused [8]bool
+	r := run{program: p, units: appendUnits(roomUnits[:0], name), refused: roomRefused[:], steps: steps}
+	r.live, r.later = room[0][:], room[1][:]
+	if words := (len(p.instructions) + 63) / 64; words <= len(r.live) {
+		r.live, r.later = r.live[:words], r.later[:words]
+	} else {
+		r.live, r.later = make([]uint64, words), make([]uint64, words)
+	}
+	if len(p.sections) > len(r.refused) {
+		r.refused = make([]bool, len(p.sections))
+	}
+	whole := len(p.sections) - 1
+	for r.at = len(r.units); r.at >= 0; r.at-- {
+		clear(r.live)
+		for i := range p.sections {
+			s := &p.sections[i]
+			if i != whole || r.at == len(r.units) {
+				r.mark(s.accept)
+			}
+			if r.at < len(r.units) {
+				r.consume(s)
+			}
+			r.refused[i] = has(r.live, s.start)
+		}
+		r.live, r.later = r.later, r.live
+	}
+	return r.refused[whole]
+}
+
+// consume marks the instructions of a section that take the character here.
+func (r *run) consume(s *section) {
+	unit := r.units[r.at]
+	*r.steps += len(s.consuming)
+	for _, i := range s.consuming {
+		in := &r.instructions[i]
+		if !has(r.later, in.next) {
+			continue
+		}
+		switch in.op {
+		case opChar:
+			if in.unit != unit {
+				continue
+			}
+		case opClass:
+			if !in.class.contains(unit) {
+				continue
+			}
+		}
+		r.mark(i)
+	}
+}
+
+// mark adds an instruction, and those that lead to it without a character.
+func (r *run) mark(i int32) {
+	if has(r.live, i) {
+		return
+	}
+	r.live[i/64] |= 1 << (i % 64)
+	*r.steps++
+	for _, b := range r.before[i] {
+		*r.steps++
+		switch in := &r.instructions[b]; in.op {
+		case opLook:
+			if r.refused[in.section] {
+				continue
+			}
+		case opEnd:
+			if r.at < len(r.units) {
+				continue
+			}
+		case opNoDot:
+			if r.at < len(r.units) && r.units[r.at] == '.' {
+				continue
+			}
+		case opNotEmpty:
+			if r.at == len(r.units) || isLineEnd(r.units[r.at]) {
+				continue
+			}
+		}
+		r.mark(b)
+	}
+}
+
+func has(set []uint64, i int32) bool { return set[i/64]&(1<<(i%64)) != 0 }
+
+func isLineEnd(unit uint16) bool {
+	return unit == '\n' || unit == '\r' || unit == 0x2028 || unit == 0x2029
+}
+
+// appendUnits appends the name in UTF-16, in which minimatch counts characters.
+func appendUnits(units []uint16, name string) []uint16 {
+	for i := 0; i < len(name); i++ {
+		if name[i] >= utf8.RuneSelf {
+			for _, r := range name[i:] {
+				units = utf16.AppendRune(units, r)
+			}
+			return units
+		}
+		units = append(units, uint16(name[i]))
+	}
+	return units
+}
