@@ -45,10 +45,11 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if now := c.now(); now.Sub(c.checked) >= certificateRecheck {
 		c.checked = now
 		if changed := c.modified(); changed != c.changed {
-			c.changed = changed
+			// One file may be written before the other; then the next look helps.
 			if err := c.load(); err != nil {
 				c.logger.Error("server: keeping the old certificate", "err", err)
 			} else {
+				c.changed = changed
 				c.logger.Info("server: read a new certificate", "file", c.certFile, "until", c.current.Leaf.NotAfter)
 			}
 		}

@@ -1,0 +1,108 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/servertest"
+)
+
+// openStore returns a store in memory with the fixture's releases.
+func openStore(tb testing.TB, releases []servertest.Release) *kvstore.Store {
+	tb.Helper()
+	store, err := kvstore.Open("data", kvstore.Options{FS: vfs.NewMem(), MemTableBytes: 8 << 20, CacheBytes: 1 << 20, MinFreeBytes: -1})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { store.Close() })
+	if err := servertest.Publish(store, releases); err != nil {
+		tb.Fatal(err)
+	}
+	return store
+}
+
+// start serves assets over loopback and returns the address.
+func start(tb testing.TB, o server.Options, h server.HTTPOptions) (*server.Assets, string) {
+	tb.Helper()
+	assets, err := server.New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	listener, err := server.Listen(context.Background(), "127.0.0.1:0", 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := server.NewHTTPServer(server.Route(assets, http.NotFoundHandler()), h)
+	serve, scheme := s.Serve, "http://"
+	if h.TLS != nil {
+		serve, scheme = func(l net.Listener) error { return s.ServeTLS(l, "", "") }, "https://"
+	}
+	done := make(chan error)
+	go func() { done <- serve(listener) }()
+	tb.Cleanup(func() {
+		s.Close()
+		if err := <-done; err != http.ErrServerClosed {
+			tb.Error(err)
+		}
+	})
+	return assets, scheme + listener.Addr().String()
+}
+
+func TestScripts(t *testing.T) {
+	store := openStore(t, servertest.Releases())
+	scripts := os.DirFS("testdata")
+
+	t.Run("HTTP1", func(t *testing.T) {
+		_, url := start(t, server.Options{Store: store}, server.HTTPOptions{})
+		servertest.Run(t, url, scripts)
+	})
+	t.Run("TLS", func(t *testing.T) {
+		config, roots := selfSigned(t)
+		_, url := start(t, server.Options{Store: store}, server.HTTPOptions{TLS: config})
+		client := client(t, &http.Transport{ForceAttemptHTTP2: true, DisableCompression: true, TLSClientConfig: &tls.Config{RootCAs: roots}})
+		wantProtocol(t, client, url, "HTTP/2.0")
+		servertest.RunOver(t, servertest.Client(client, url), scripts)
+	})
+	t.Run("H2C", func(t *testing.T) {
+		_, url := start(t, server.Options{Store: store}, server.HTTPOptions{H2C: true})
+		protocols := new(http.Protocols)
+		protocols.SetUnencryptedHTTP2(true)
+		client := client(t, &http.Transport{Protocols: protocols, DisableCompression: true})
+		wantProtocol(t, client, url, "HTTP/2.0")
+	})
+}
+
+func client(t *testing.T, transport *http.Transport) *http.Client {
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func wantProtocol(t *testing.T, client *http.Client, url, want string) {
+	t.Helper()
+	r, err := client.Get(url + "/ajax/libs/demo/1.0.0/tiny.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, _ := io.ReadAll(r.Body)
+	if r.Proto != want || string(body) != "0123456789" {
+		t.Errorf("%s with the body %q, want %s", r.Proto, body, want)
+	}
+}
+
+// logged returns a logger and what it wrote.
+func logged() (*slog.Logger, *bytes.Buffer) {
+	var b bytes.Buffer
+	return slog.New(slog.NewTextHandler(&b, nil)), &b
+}
