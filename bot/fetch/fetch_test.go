@@ -1,0 +1,328 @@
+package fetch
+
+import (
+	"compress/gzip"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// client makes a client that does not wait, trusts the servers' certificates, and allows their hosts.
+func client(t *testing.T, o Options, servers ...*httptest.Server) *Client {
+	t.Helper()
+	o.RootCAs = x509.NewCertPool()
+	for _, server := range servers {
+		if server.TLS != nil {
+			o.RootCAs.AddCert(server.Certificate())
+		}
+		o.Allow = append(o.Allow, server.Listener.Addr().String())
+	}
+	if o.Sleep == nil {
+		o.Sleep = func(context.Context, time.Duration) error { return nil }
+	}
+	if o.Proxy == nil {
+		o.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func plain(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func secure(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	s := httptest.NewTLSServer(h)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// text gets a whole body.
+func text(c *Client, r Request) (string, error) {
+	var got []byte
+	err := c.Get(context.Background(), r, func(response *Response) (err error) {
+		got, err = io.ReadAll(response.Body)
+		return err
+	})
+	return string(got), err
+}
+
+func TestGet(t *testing.T) {
+	s := secure(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.UserAgent() != "larder/1.2" {
+			t.Errorf("User-Agent %q", r.UserAgent())
+		}
+		if r.Header.Get("Accept-Encoding") == "gzip" {
+			w.Header().Set("Content-Encoding", "gzip")
+			zw := gzip.NewWriter(w)
+			defer zw.Close()
+			fmt.Fprint(zw, "hello")
+			return
+		}
+		fmt.Fprint(w, "plain")
+	})
+	c := client(t, Options{UserAgent: "larder/1.2"}, s)
+	if got, err := text(c, Request{URL: s.URL + "/x"}); got != "hello" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	got, err := text(c, Request{URL: s.URL, Header: http.Header{"Accept-Encoding": {"identity"}}})
+	if got != "plain" || err != nil {
+		t.Errorf("as it is: got %q, %v", got, err)
+	}
+}
+
+func TestRetries(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	tests := []struct {
+		name    string
+		fail    int // how many answers fail
+		status  int
+		after   string // Retry-After
+		calls   int64  // requests made
+		pauses  string
+		want    error // nil: some error iff the last answer failed
+		retryAt time.Time
+	}{
+		{name: "no failure", calls: 1, pauses: "[]"},
+		{name: "503 twice", fail: 2, status: 503, calls: 3, pauses: "[500ms 1s]"},
+		{name: "for ever", fail: 99, status: 500, calls: 4, pauses: "[500ms 1s 2s]"},
+		{name: "429 with seconds", fail: 1, status: 429, after: "7", calls: 2, pauses: "[7.5s]"},
+		{name: "503 with date", fail: 1, status: 503, after: now.Add(9 * time.Second).Format(http.TimeFormat), calls: 2, pauses: "[9.5s]"},
+		{name: "date in the past", fail: 1, status: 503, after: now.Add(-time.Hour).Format(http.TimeFormat), calls: 2, pauses: "[500ms]"},
+		{name: "nonsense", fail: 1, status: 503, after: "soon", calls: 2, pauses: "[500ms]"},
+		{name: "a long wait is the caller's", fail: 99, status: 429, after: "3600", calls: 1, pauses: "[]", retryAt: now.Add(time.Hour)},
+		{name: "not found", fail: 99, status: 404, calls: 1, pauses: "[]", want: ErrNotFound},
+		{name: "gone", fail: 99, status: 410, calls: 1, pauses: "[]", want: ErrNotFound},
+		{name: "unauthorised", fail: 99, status: 401, calls: 1, pauses: "[]"},
+		{name: "teapot", fail: 99, status: 418, calls: 1, pauses: "[]"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var calls atomic.Int64
+			s := plain(t, func(w http.ResponseWriter, r *http.Request) {
+				if calls.Add(1) <= int64(test.fail) {
+					w.Header().Set("Retry-After", test.after)
+					w.WriteHeader(test.status)
+				}
+			})
+			pauses := []time.Duration{}
+			c := client(t, Options{
+				Now:    func() time.Time { return now },
+				Random: func() float64 { return 0.5 },
+				Sleep: func(_ context.Context, d time.Duration) error {
+					pauses = append(pauses, d)
+					return nil
+				},
+			}, s)
+			_, err := text(c, Request{URL: s.URL})
+			if calls.Load() != test.calls || fmt.Sprint(pauses) != test.pauses {
+				t.Errorf("%d requests, pauses %v; want %d, %s", calls.Load(), pauses, test.calls, test.pauses)
+			}
+			if failed := int64(test.fail) >= test.calls; failed != (err != nil) || test.want != nil && !errors.Is(err, test.want) {
+				t.Errorf("error %v, want %v", err, test.want)
+			}
+			if want := test.status == 429 || test.status >= 500; err != nil && Temporary(err) != want {
+				t.Errorf("%v: temporary %v, want %v", err, !want, want)
+			}
+			if at, _ := RetryAt(err); !at.Equal(test.retryAt) {
+				t.Errorf("retry at %v, want %v", at, test.retryAt)
+			}
+		})
+	}
+}
+
+func TestBrokenBody(t *testing.T) {
+	var calls atomic.Int64
+	s := plain(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		if calls.Add(1) == 1 {
+			fmt.Fprint(w, "01234") // and breaks off
+			return
+		}
+		fmt.Fprint(w, "0123456789")
+	})
+	c := client(t, Options{}, s)
+	if got, err := text(c, Request{URL: s.URL}); got != "0123456789" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	// A reader's own error is nobody else's.
+	own := errors.New("own")
+	calls.Store(1)
+	if err := c.Get(context.Background(), Request{URL: s.URL}, func(*Response) error { return own }); err != own || calls.Load() != 2 {
+		t.Errorf("got %v after %d requests", err, calls.Load()-1)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	s := plain(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/unknown" {
+			w.(http.Flusher).Flush() // no Content-Length
+		}
+		if r.URL.Path == "/packed" {
+			w.Header().Set("Content-Encoding", "gzip")
+			zw := gzip.NewWriter(w)
+			defer zw.Close()
+			zw.Write(make([]byte, 1000))
+			return
+		}
+		fmt.Fprint(w, "0123456789")
+	})
+	c := client(t, Options{}, s)
+	for path, limit := range map[string]int64{"/": 9, "/unknown": 9, "/packed": 999} {
+		if _, err := text(c, Request{URL: s.URL + path, Limit: limit}); !errors.Is(err, ErrTooLarge) || Temporary(err) {
+			t.Errorf("%s: over the limit: %v", path, err)
+		}
+		if _, err := text(c, Request{URL: s.URL + path, Limit: limit + 1}); err != nil {
+			t.Errorf("%s: just the limit: %v", path, err)
+		}
+	}
+}
+
+func TestStall(t *testing.T) {
+	quit := make(chan struct{})
+	s := plain(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/body" {
+			fmt.Fprint(w, "some")
+			w.(http.Flusher).Flush()
+		}
+		<-quit
+	})
+	t.Cleanup(func() { close(quit) })
+	c := client(t, Options{Stall: 20 * time.Millisecond, Tries: 2}, s)
+	for _, path := range []string{"/header", "/body"} {
+		if _, err := text(c, Request{URL: s.URL + path}); !errors.Is(err, errStalled) || !Temporary(err) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := c.Get(ctx, Request{URL: s.URL}, func(*Response) error { return nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestConcurrency(t *testing.T) {
+	var now, most atomic.Int64
+	s := plain(t, func(w http.ResponseWriter, r *http.Request) {
+		for n := now.Add(1); ; {
+			if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
+				break
+			}
+		}
+		fmt.Fprint(w, "x")
+		now.Add(-1)
+	})
+	c := client(t, Options{Concurrency: 3}, s)
+	done := make(chan error)
+	for range 20 {
+		go func() {
+			_, err := text(c, Request{URL: s.URL})
+			done <- err
+		}()
+	}
+	for range 20 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if most.Load() > 3 {
+		t.Errorf("%d requests at once", most.Load())
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	type visit struct{ path, authorization, referer string }
+	var seen []visit
+	var other *httptest.Server
+	home := plain(t, func(w http.ResponseWriter, r *http.Request) {
+		seen = append(seen, visit{"home" + r.URL.Path, r.Header.Get("Authorization"), r.Referer()})
+		switch r.URL.Path {
+		case "/away":
+			http.Redirect(w, r, other.URL+"/back", http.StatusFound)
+		case "/inside":
+			http.Redirect(w, r, "/end?secret=1", http.StatusMovedPermanently)
+		}
+	})
+	other = plain(t, func(w http.ResponseWriter, r *http.Request) {
+		seen = append(seen, visit{"other" + r.URL.Path, r.Header.Get("Authorization"), r.Referer()})
+		http.Redirect(w, r, home.URL+"/end", http.StatusTemporaryRedirect)
+	})
+	c := client(t, Options{}, home, other)
+	authorization := func(u *url.URL) string { return "Bearer for " + u.Path }
+	for path, want := range map[string]string{
+		"/inside": "[{home/inside Bearer for /inside } {home/end Bearer for /end }]",
+		// Not even back home: another origin chose where to.
+		"/away": "[{home/away Bearer for /away } {other/back  } {home/end  }]",
+	} {
+		seen = nil
+		if _, err := text(c, Request{URL: home.URL + path, Authorization: authorization}); err != nil {
+			t.Error(err)
+		}
+		if got := fmt.Sprint(seen); got != want {
+			t.Errorf("%s: saw %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	s := secure(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/loop":
+			http.Redirect(w, r, "/loop", http.StatusFound)
+		case "/nowhere":
+			w.WriteHeader(http.StatusFound)
+		case "/file":
+			http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
+		case "/private":
+			http.Redirect(w, r, "https://10.0.0.1/", http.StatusFound)
+		case "/plain":
+			http.Redirect(w, r, "http://example.invalid/", http.StatusFound)
+		case "/userinfo":
+			http.Redirect(w, r, "https://u:secret@example.invalid/", http.StatusFound)
+		}
+	})
+	c := client(t, Options{}, s)
+	for path, want := range map[string]error{
+		"/loop": errRedirect, "/nowhere": errRedirect,
+		"/file": ErrForbidden, "/private": ErrForbidden, "/plain": ErrForbidden, "/userinfo": ErrForbidden,
+	} {
+		_, err := text(c, Request{URL: s.URL + path})
+		if !errors.Is(err, want) || Temporary(err) {
+			t.Errorf("%s: got %v, want %v", path, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v tells a secret", path, err)
+		}
+	}
+}
+
+func TestErrorsTellNoSecrets(t *testing.T) {
+	s := plain(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(404) })
+	c := client(t, Options{Tries: 1}, s)
+	for _, target := range []string{
+		s.URL + "/a?token=secret#secret",
+		"http://user:secret@" + s.Listener.Addr().String() + "/",
+		"https://user:secret@exa mple/", "https://[secret", "secret:secret@x", "%secret",
+	} {
+		_, err := text(c, Request{URL: target})
+		if err == nil || strings.Contains(err.Error(), "secret@") || strings.Contains(err.Error(), "=secret") || strings.Contains(err.Error(), ":secret") {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+}
