@@ -1,0 +1,154 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func do(h http.Handler, method, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+	return w
+}
+
+func TestPublic(t *testing.T) {
+	h := Public(PublicOptions{Logger: quiet, Examples: func() []string { return []string{"/ajax/libs/a%20b/1/x.js"} }})
+	notFound := `{"error":true,"status":404,"message":"Endpoint not found"}`
+	const noStore = "no-cache, no-store, must-revalidate"
+	for _, tt := range []struct {
+		method, target string
+		status         int
+		contentType    string
+		cache          string
+		body           string
+	}{
+		{"GET", "/health", 200, "text/plain; charset=utf-8", noStore, "OK"},
+		{"GET", "/health/", 200, "text/plain; charset=utf-8", noStore, "OK"},
+		{"HEAD", "/health", 200, "text/plain; charset=utf-8", noStore, "OK"},
+		{"POST", "/health", 404, "application/json", "public, max-age=3600", notFound},
+		{"GET", "/nowhere", 404, "application/json", "public, max-age=3600", notFound},
+		{"GET", "//health", 404, "application/json", "public, max-age=3600", notFound},
+		{"GET", "/x/../health", 404, "application/json", "public, max-age=3600", notFound},
+		{"GET", "/Health", 404, "application/json", "public, max-age=3600", notFound},
+		{"OPTIONS", "/health", 204, "", "", ""},
+		{"OPTIONS", "/nowhere", 204, "", "", ""},
+	} {
+		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
+			w := do(h, tt.method, tt.target)
+			if w.Code != tt.status {
+				t.Errorf("status %d, want %d", w.Code, tt.status)
+			}
+			header := w.Header()
+			if got := header.Get("Content-Type"); got != tt.contentType {
+				t.Errorf("Content-Type %q, want %q", got, tt.contentType)
+			}
+			if got := header.Get("Cache-Control"); got != tt.cache {
+				t.Errorf("Cache-Control %q, want %q", got, tt.cache)
+			}
+			if got := header.Get("Access-Control-Allow-Origin"); got != "*" {
+				t.Errorf("Access-Control-Allow-Origin %q", got)
+			}
+			if got := w.Body.String(); got != tt.body {
+				t.Errorf("body %q, want %q", got, tt.body)
+			}
+			if tt.method == "OPTIONS" && (header.Get("Access-Control-Allow-Methods") != "GET,OPTIONS" ||
+				header.Get("Access-Control-Allow-Headers") != "Accept,Accept-Version,Content-Length,Content-MD5,Content-Type,Date") {
+				t.Errorf("preflight headers %v", header)
+			}
+		})
+	}
+	if body := do(h, "GET", "/").Body.String(); !strings.Contains(body, "/ajax/libs/a%20b/1/x.js") {
+		t.Errorf("the index does not show the example:\n%s", body)
+	}
+}
+
+func TestRootLeavesPathsAlone(t *testing.T) {
+	saw := func(name string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Write([]byte(name + " " + r.RequestURI))
+		})
+	}
+	h := Root(saw("assets"), saw("rest"))
+	for target, want := range map[string]string{
+		"/ajax/libs/p/1/a.js":          "assets",
+		"/ajax/libs/p/1/../../x":       "assets",
+		"/ajax/libs//p":                "assets",
+		"/ajax/libs/p/1/%2e%2e/%2fa.b": "assets",
+		"/ajax/libs":                   "rest",
+		"/ajax//libs/p":                "rest",
+		"/":                            "rest",
+	} {
+		if got := do(h, "GET", target).Body.String(); got != want+" "+target {
+			t.Errorf("%s: %q, want %q", target, got, want+" "+target)
+		}
+	}
+}
+
+func TestPanic(t *testing.T) {
+	var log strings.Builder
+	e := newEngine(slog.New(slog.NewJSONHandler(&log, nil)))
+	e.GET("/early", func(*gin.Context) { panic("boom") })
+	e.GET("/late", func(c *gin.Context) {
+		c.String(http.StatusOK, "half")
+		panic("boom")
+	})
+	w := do(e, "GET", "/early")
+	var body errorBody
+	if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
+		t.Fatal(err)
+	}
+	if w.Code != 500 || !body.Error || body.Message != "An unexpected error occurred" || body.Ref == "" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w.Header().Get("Expires") != "0" {
+		t.Error("the failure may be cached")
+	}
+	if !strings.Contains(log.String(), body.Ref) || !strings.Contains(log.String(), "boom") {
+		t.Errorf("the log does not tell of %s: %s", body.Ref, log.String())
+	}
+	func() {
+		defer func() {
+			if cause := recover(); cause != http.ErrAbortHandler {
+				t.Errorf("after the answer began, the panic was %v", cause)
+			}
+		}()
+		do(e, "GET", "/late")
+	}()
+}
+
+func TestPrivate(t *testing.T) {
+	metrics := prometheus.NewRegistry()
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "larder_test_total", Help: "A test's."})
+	metrics.MustRegister(counter)
+	var unready error
+	h := Private(PrivateOptions{Metrics: metrics, Ready: func() error { return unready }, Logger: quiet})
+	for target, want := range map[string]string{
+		"/livez":                         "ok\n",
+		"/readyz":                        "ok\n",
+		"/metrics":                       "larder_test_total 0",
+		"/debug/pprof/":                  "goroutine",
+		"/debug/pprof/cmdline":           "api.test",
+		"/debug/pprof/goroutine?debug=1": "goroutine profile",
+	} {
+		if w := do(h, "GET", target); w.Code != 200 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+		}
+	}
+	unready = errors.New("stopping")
+	if w := do(h, "GET", "/readyz"); w.Code != 503 || w.Body.String() != "stopping\n" {
+		t.Errorf("not ready: %d %q", w.Code, w.Body)
+	}
+	if w := do(h, "GET", "/elsewhere"); w.Code != 404 {
+		t.Errorf("elsewhere: %d", w.Code)
+	}
+}
