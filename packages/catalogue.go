@@ -149,12 +149,18 @@ func invalid(file, property, message string) *Invalid {
 // readFolder reads the package JSONs below a folder. One that cannot be read does
 // not keep the others from it.
 func readFolder(fsys fs.FS, folder string) ([]file, error) {
+	entries, err := fs.ReadDir(fsys, folder)
+	if err != nil {
+		return nil, err
+	}
 	top := folder
-	if info, err := fs.Stat(fsys, path.Join(folder, "packages")); err == nil && info.IsDir() {
-		top = path.Join(folder, "packages")
+	for _, entry := range entries {
+		if entry.Name() == "packages" && entry.IsDir() { // a link is none
+			top = path.Join(folder, "packages")
+		}
 	}
 	var files []file
-	err := fs.WalkDir(fsys, top, func(name string, entry fs.DirEntry, err error) error {
+	err = fs.WalkDir(fsys, top, func(name string, entry fs.DirEntry, err error) error {
 		shown := strings.TrimPrefix(strings.TrimPrefix(name, folder), "/")
 		switch {
 		case err != nil && name == top:

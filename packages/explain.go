@@ -61,6 +61,10 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 		}
 		return
 	}
+	c.failed = true
+	if c.full() {
+		return // before the work of writing a message
+	}
 	at, s := err.InstanceLocation, schemaAt(err.InstanceLocation)
 	if s == nil {
 		s = &jsonschema.Schema{}
@@ -75,6 +79,9 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 	case *kind.AdditionalProperties:
 		slices.Sort(k.Properties)
 		for _, name := range k.Properties {
+			if c.full() {
+				continue
+			}
 			location := append(slices.Clone(at), name)
 			c.add(Error, n.find(name).keyAt, location, unknown(name, at, s))
 		}
@@ -92,8 +99,9 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 		c.add(Error, n.find(strconv.Itoa(second)).at, location, fmt.Sprintf("%s holds %s twice; remove one of them",
 			subject(at), shorten(string(c.data[value.at:value.end]))))
 	case *kind.Pattern:
-		c.add(Error, n.at, at, fmt.Sprintf("%s is %s, which cannot be used. %s",
-			subject(at), shorten(strconv.Quote(k.Got)), s.Description))
+		// A pattern's $comment says in words what the pattern allows.
+		c.add(Error, n.at, at, fmt.Sprintf("%s is %s, which cannot be used; %s",
+			subject(at), quote(k.Got), s.Comment))
 	case *kind.Enum:
 		allowed := make([]string, len(k.Want))
 		for i, want := range k.Want {
@@ -101,7 +109,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 		}
 		got := fmt.Sprint(k.Got)
 		c.add(Error, n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
-			subject(at), shorten(strconv.Quote(got)), either(allowed), didYouMean(got, allowed)))
+			subject(at), quote(got), either(allowed), didYouMean(got, allowed)))
 	default:
 		c.add(Error, n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", subject(at), err.Error()))
 	}
@@ -120,7 +128,7 @@ func missing(name string, s *jsonschema.Schema) string {
 // unknown says that a property is not one of those that the object may have, and
 // which one was probably meant.
 func unknown(name string, at []string, s *jsonschema.Schema) string {
-	message := shorten(strconv.Quote(name)) + " is not a property"
+	message := quote(name) + " is not a property"
 	if len(at) == 0 {
 		message += " of a package"
 	} else {
@@ -175,7 +183,9 @@ func marshal(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// shorten keeps a stranger's text in a message short.
+// quote puts a stranger's text into a message: short, and without control characters.
+func quote(text string) string { return strconv.Quote(shorten(text)) }
+
 func shorten(text string) string {
 	const limit = 80
 	if utf8.RuneCountInString(text) <= limit {

@@ -24,6 +24,9 @@ const (
 	MaxFileSize = 1 << 20
 	// maxProblems bounds what is reported of one file.
 	maxProblems = 50
+	// maxGlobs bounds the globs of one package, and so what selecting its files
+	// costs. The public catalogue has at most 15.
+	maxGlobs = 100
 )
 
 // Parse reads a package JSON. The base name of file, a slash-separated path that
@@ -70,8 +73,7 @@ func (c *check) add(severity Severity, offset int, location []string, message st
 	if severity == Error {
 		c.failed = true
 	}
-	if len(c.problems) >= maxProblems {
-		c.more++
+	if c.full() {
 		return
 	}
 	line, column := lineColumn(c.data, offset)
@@ -80,15 +82,28 @@ func (c *check) add(severity Severity, offset int, location []string, message st
 	})
 }
 
+// full reports whether there are problems enough, and counts the one at hand.
+func (c *check) full() bool {
+	if len(c.problems) < maxProblems {
+		return false
+	}
+	c.more++
+	return true
+}
+
 // sort puts the problems into the file's order.
 func (c *check) sort() {
 	slices.SortStableFunc(c.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if c.more > 0 {
-		line, column := lineColumn(c.data, len(c.data))
-		c.problems = append(c.problems, Problem{Line: line, Column: column, Severity: Error,
-			Message: fmt.Sprintf("%d more problems are not shown; correct the ones above first", c.more)})
+		more := Problem{Severity: Warning,
+			Message: fmt.Sprintf("%d more problems are not shown; correct the ones above first", c.more)}
+		more.Line, more.Column = lineColumn(c.data, len(c.data))
+		if c.failed {
+			more.Severity = Error
+		}
+		c.problems = append(c.problems, more)
 	}
 }
 
@@ -114,7 +129,7 @@ func (c *check) parse() *Package {
 	c.root = root
 	root.duplicates(func(location []string, duplicate *node) {
 		c.add(Error, duplicate.keyAt, location,
-			fmt.Sprintf("%q appears twice in the same object; remove one of them", duplicate.key))
+			quote(duplicate.key)+" appears twice in the same object; remove one of them")
 	})
 	if err := compiledSchema().Validate(document); err != nil {
 		var invalid *jsonschema.ValidationError
@@ -172,7 +187,8 @@ func (c *check) name(p *Package) {
 	}
 	if base := path.Base(c.file); base != p.Name+".json" {
 		c.add(Error, c.root.find("name").at, []string{"name"}, fmt.Sprintf(
-			"\"name\" is %q but the file is called %q; call the file %q or correct the name", p.Name, base, p.Name+".json"))
+			"\"name\" is %s but the file is called %s; call the file %s or correct the name",
+			quote(p.Name), quote(base), quote(p.Name+".json")))
 	}
 }
 
@@ -184,8 +200,8 @@ func (c *check) filename(p *Package) {
 	}
 	if !publishable(p.Filename) {
 		c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
-			"\"filename\" is %q, which is not a path of a published file; write it relative to the package, without %q or %q, for example \"js/app.min.js\"",
-			p.Filename, ".", ".."))
+			"\"filename\" is %s, which is not the path of a published file; write it relative to the package, without \"..\", for example \"js/app.min.js\"",
+			quote(p.Filename)))
 	}
 }
 
@@ -201,13 +217,24 @@ func (c *check) autoupdate(p *Package) {
 	if p.Autoupdate == nil {
 		return
 	}
+	globs := len(p.Autoupdate.IgnoreVersions)
+	for _, set := range p.Autoupdate.FileMap {
+		globs += len(set.Files)
+	}
+	if globs > maxGlobs {
+		location := []string{"autoupdate"}
+		c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
+			"\"autoupdate\" has %d globs, over the limit of %d; say more with each, for example \"**/*.@(js|css)\"", globs, maxGlobs))
+		return
+	}
 	for i, set := range p.Autoupdate.FileMap {
 		entry := []string{"autoupdate", "fileMap", strconv.Itoa(i)}
-		base, err := newBase(set.BasePath)
-		if err != nil {
+		base, ok := newBase(set.BasePath)
+		if !ok {
 			location := append(slices.Clone(entry), "basePath")
 			c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
-				"\"basePath\" is %v; name a folder inside the release", err))
+				"\"basePath\" is %s, which leaves the release; name a folder inside it, without \"..\"",
+				quote(set.BasePath)))
 		}
 		s := selector{base: base}
 		for j, pattern := range set.Files {
@@ -217,8 +244,8 @@ func (c *check) autoupdate(p *Package) {
 			}
 			if strings.HasPrefix(pattern, "/") {
 				c.add(Warning, c.root.find(location...).at, location, fmt.Sprintf(
-					"the glob %q begins with a slash and selects nothing; globs are relative to \"basePath\", so write %q",
-					pattern, strings.TrimLeft(pattern, "/")))
+					"the glob %s begins with a slash and selects nothing; globs are relative to \"basePath\", so write %s",
+					quote(pattern), quote(strings.TrimLeft(pattern, "/"))))
 			}
 		}
 		p.selectors = append(p.selectors, s)
@@ -233,8 +260,8 @@ func (c *check) autoupdate(p *Package) {
 func (c *check) glob(pattern string, location []string) *glob.Glob {
 	g, err := glob.Compile(pattern)
 	if err != nil {
-		c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
-			"%q is not a glob that can be used: %v", pattern, err))
+		c.add(Error, c.root.find(location...).at, location,
+			"this glob cannot be used: "+strings.TrimPrefix(err.Error(), "glob: "))
 		return nil
 	}
 	return g

@@ -157,7 +157,7 @@ func property(location []string) string {
 		case b.Len() > 0:
 			b.WriteByte('.')
 		}
-		b.WriteString(step)
+		b.WriteString(shorten(step))
 		if s != nil {
 			s = s.Properties[step]
 		}

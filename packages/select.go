@@ -2,7 +2,6 @@ package packages
 
 import (
 	"cmp"
-	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -61,15 +60,16 @@ func (s selector) matches(name string) bool {
 	return slices.ContainsFunc(s.globs, func(g *glob.Glob) bool { return g.Match(name) })
 }
 
-// newBase returns basePath as a prefix of the paths below it: contributors
-// write "dist", "dist/", "/dist" and "./dist" for the same folder.
-func newBase(basePath string) (string, error) {
+// newBase returns basePath as a prefix of the paths below it, and false where it
+// leaves the release. Contributors write "dist", "dist/", "/dist" and "./dist" for
+// the same folder.
+func newBase(basePath string) (string, bool) {
 	if slices.Contains(strings.Split(basePath, "/"), "..") {
-		return "", fmt.Errorf("%q leaves the release through %q", basePath, "..")
+		return "", false
 	}
 	base := strings.TrimPrefix(path.Clean("/"+basePath), "/")
 	if base == "" {
-		return "", nil
+		return "", true
 	}
-	return base + "/", nil
+	return base + "/", true
 }

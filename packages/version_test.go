@@ -1,0 +1,196 @@
+package packages
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// ordered holds versions from newest to oldest.
+var ordered = []string{
+	// Valid semantic versions, by precedence.
+	"99999999999999999999999.0.0",
+	"18446744073709551616.0.0", // one over a uint64
+	"18446744073709551615.0.0",
+	"10.0.0",
+	"4.0.0",
+	"4.0.0-rc.1",
+	"4.0.0-beta.11",
+	"4.0.0-beta.2",
+	"4.0.0-beta",
+	"4.0.0-alpha.beta",
+	"4.0.0-alpha.1",
+	"4.0.0-alpha",
+	"4.0.0-99999999999999999999999",
+	"4.0.0-1",
+	"3.7.1+build.10", // equal precedence: natural order
+	"3.7.1+build.9",
+	"3.7.1",
+	"0.0.0-0",
+	// Coercible ones, by their first three numbers, then by what follows.
+	"20200103",
+	"v2012.01.02",
+	"2012-12-03",
+	"10.1.0.0",
+	"v5.0.0",
+	"05.0.0", // a leading zero is no semantic version
+	"1.10",
+	"1.9",
+	"1.2.3.10",
+	"1.2.3.4",
+	"1.2.03",
+	"1.2.3beta",
+	"1.2",
+	"1.2-beta2",
+	"1.2-beta",
+	"1",
+	"1.0rc10",
+	"1.0rc9",
+	"0",
+	// The rest, by natural order.
+	"release-2",
+	"release-1.10",
+	"release-1.9",
+	"r128",
+	"r0128",
+	"r71.5",
+	"r71",
+	"r9",
+	"master",
+	"Master",
+}
+
+func TestSortVersions(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		shuffled := slices.Clone(ordered)
+		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		SortVersions(shuffled)
+		for i := range shuffled {
+			if shuffled[i] != ordered[i] {
+				t.Fatalf("at %d: got %q, want %q\nall: %q", i, shuffled[i], ordered[i], shuffled)
+			}
+		}
+	}
+}
+
+// TestCompareVersionsIsTotal sorts many odd strings and compares every pair: the
+// order is total where every pair agrees with the sorted list.
+func TestCompareVersionsIsTotal(t *testing.T) {
+	parts := []string{"", "0", "00", "1", "01", "9", "10", "18446744073709551616", ".", "-", "+", "_", "a", "A", "v", "rc", "beta", "é"}
+	random := rand.New(rand.NewPCG(3, 4))
+	all := map[string]bool{}
+	for _, v := range ordered {
+		all[v] = true
+	}
+	for len(all) < 300 {
+		v := ""
+		for range 1 + random.IntN(7) {
+			v += parts[random.IntN(len(parts))]
+			if random.IntN(3) == 0 {
+				v += "."
+			}
+		}
+		all[v] = true
+	}
+	var versions []string
+	for v := range all {
+		versions = append(versions, v)
+	}
+	SortVersions(versions)
+	for i, a := range versions {
+		for j, b := range versions {
+			want := 0
+			switch {
+			case i < j:
+				want = 1
+			case i > j:
+				want = -1
+			}
+			if got := CompareVersions(a, b); got != want {
+				t.Fatalf("CompareVersions(%q, %q) = %d, but they stand at %d and %d", a, b, got, i, j)
+			}
+		}
+	}
+}
+
+func FuzzCompareVersions(f *testing.F) {
+	f.Add("1.0.0", "1.0.0+a", "1.0")
+	f.Add("r128", "r0128", "v1")
+	f.Add("1.0.0-99999999999999999999", "1.0.0-a", "")
+	f.Add("1.2-beta", "1.2", "1.2.0.0")
+	f.Fuzz(func(t *testing.T, a, b, c string) {
+		ab, ba, bc, ac := CompareVersions(a, b), CompareVersions(b, a), CompareVersions(b, c), CompareVersions(a, c)
+		if ab != -ba {
+			t.Errorf("%q against %q is %d, the other way %d", a, b, ab, ba)
+		}
+		if (ab == 0) != (a == b) {
+			t.Errorf("%q against %q is %d", a, b, ab)
+		}
+		if ab >= 0 && bc >= 0 && ac < 0 {
+			t.Errorf("%q ≥ %q ≥ %q, but the first is older than the last", a, b, c)
+		}
+		for _, v := range []string{a, b, c} {
+			if ValidVersion(v) && !publishable(v) {
+				t.Errorf("%q is a valid version but no path element", v)
+			}
+		}
+	})
+}
+
+func TestLatestVersion(t *testing.T) {
+	for _, test := range []struct {
+		versions []string
+		want     string
+	}{
+		{nil, ""},
+		{[]string{"1.0.0", "2.0.0-beta", "1.1.0"}, "1.1.0"},
+		{[]string{"9.0.0", "10.0.0"}, "10.0.0"},
+		{[]string{"2.0.0-beta.2", "2.0.0-beta.11"}, "2.0.0-beta.11"},
+		{[]string{"2.0.0-rc.1", "2.0", "r128"}, "2.0.0-rc.1"},
+		{[]string{"0.0.1", "r128", "99.0"}, "0.0.1"},
+		{[]string{"1.0.0+b", "1.0.0+a"}, "1.0.0+b"},
+		{[]string{"r71", "r128", "r9"}, "r9"}, // by the contract: the greatest string
+		{[]string{"2012-12-03", "2013-01-01"}, "2013-01-01"},
+	} {
+		if got := LatestVersion(test.versions); got != test.want {
+			t.Errorf("LatestVersion(%q) = %q, want %q", test.versions, got, test.want)
+		}
+	}
+}
+
+func TestValidVersion(t *testing.T) {
+	for _, v := range []string{"1", "1.0.0-rc.1+build", "r128", "2012-12-03", "a_b", "1..2"} {
+		if !ValidVersion(v) {
+			t.Errorf("%q is refused", v)
+		}
+	}
+	for _, v := range []string{"", ".", "..", ".1", "-1", "_", "1/2", "1\\2", "1 2", "1\n", "1\x00", "é", "1%2f"} {
+		if ValidVersion(v) {
+			t.Errorf("%q is accepted", v)
+		}
+	}
+}
+
+func BenchmarkSortVersions(b *testing.B) {
+	var versions []string
+	for i := range 2000 {
+		versions = append(versions, fmt.Sprintf("%d.%d.%d-canary-%x", i%20, i%7, i, i*7919))
+	}
+	random := rand.New(rand.NewPCG(5, 6))
+	for b.Loop() {
+		random.Shuffle(len(versions), func(i, j int) { versions[i], versions[j] = versions[j], versions[i] })
+		SortVersions(versions)
+	}
+}
+
+func ExampleSortVersions() {
+	versions := []string{"r128", "1.10", "3.7.1", "4.0.0-rc.1", "1.9", "4.0.0"}
+	SortVersions(versions)
+	fmt.Println(versions)
+	fmt.Println(LatestVersion(versions))
+	// Output:
+	// [4.0.0 4.0.0-rc.1 3.7.1 1.10 1.9 r128]
+	// 4.0.0
+}
