@@ -1,0 +1,109 @@
+// Package npm reads packages from an npm registry: which versions a package has, and their tarballs.
+//
+// What it guarantees:
+//
+//   - Which registry is asked, for which scope, and with which credentials is npm's own configuration
+//     and nothing else: npm_config_… variables and .npmrc files.
+//   - Credentials go only to the origin and path for which that configuration holds them.
+//   - A tarball is handed over only if its bytes are the ones that the packument promises.
+//   - What a packument says is a stranger's word: it is read as a stream, with bounded memory, and one
+//     malformed version does not stop the others.
+//
+// The registry that is configured may have any address; it is the operator's word. Tarballs elsewhere
+// come under package fetch's address rules.
+//
+// The package must not know what becomes of a release, nor keep anything on disk.
+package npm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+)
+
+var (
+	// ErrNotModified: the packument is still the one that the given validators describe.
+	ErrNotModified = errors.New("not modified")
+	// ErrNotFound: the registry has no such package or tarball.
+	ErrNotFound = fetch.ErrNotFound
+)
+
+// Options bound what is taken from a registry. Zero fields mean their defaults.
+type Options struct {
+	// PackumentBytes is the longest packument; default 256 MiB. It is never in memory whole.
+	PackumentBytes int64
+	// TarballBytes is the longest tarball; default 512 MiB.
+	TarballBytes int64
+}
+
+// Client asks the configured registries. It is safe for concurrent use.
+type Client struct {
+	config *Config
+	fetch  *fetch.Client
+	o      Options
+}
+
+// NewClient makes a client for the registries of config, which asks through f.
+func NewClient(config *Config, f *fetch.Client, o Options) *Client {
+	if o.PackumentBytes <= 0 {
+		o.PackumentBytes = 256 << 20
+	}
+	if o.TarballBytes <= 0 {
+		o.TarballBytes = 512 << 20
+	}
+	return &Client{config: config, fetch: f, o: o}
+}
+
+// Validators are what a registry gave to recognise a packument by. They are for sending back, not for
+// reading; the zero value asks unconditionally.
+type Validators struct {
+	ETag, LastModified string
+}
+
+// Packument gets the packument of the package of that name, scope included, unless it is still the one
+// that known describes: then the error is [ErrNotModified]. The validators returned describe the new one.
+//
+// Other errors are [ErrNotFound] and the rest of package fetch's, a *[NameError] and a
+// *[MalformedError].
+func (c *Client) Packument(ctx context.Context, name string, known Validators) (*Packument, Validators, error) {
+	target, err := c.config.packumentURL(name)
+	if err != nil {
+		return nil, Validators{}, err
+	}
+	header := http.Header{"Accept": {"application/json"}}
+	if known.ETag != "" {
+		header.Set("If-None-Match", known.ETag)
+	}
+	if known.LastModified != "" {
+		header.Set("If-Modified-Since", known.LastModified)
+	}
+	var packument *Packument
+	var validators Validators
+	err = c.fetch.Get(ctx, c.request(target, header, c.o.PackumentBytes), func(r *fetch.Response) error {
+		if r.Status == http.StatusNotModified {
+			return ErrNotModified
+		}
+		validators = Validators{ETag: r.Header.Get("ETag"), LastModified: r.Header.Get("Last-Modified")}
+		packument, err = decodePackument(name, r.Body)
+		return err
+	})
+	if err != nil {
+		return nil, Validators{}, fmt.Errorf("npm package %s: %w", name, err)
+	}
+	return packument, validators, nil
+}
+
+// request is what all requests to registries have in common.
+func (c *Client) request(target *url.URL, header http.Header, limit int64) fetch.Request {
+	return fetch.Request{
+		URL:           target.String(),
+		Header:        header,
+		Authorization: c.config.authorization,
+		Trusted:       c.config.trusted,
+		Limit:         limit,
+	}
+}

@@ -1,0 +1,318 @@
+package npm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+const (
+	// maxValue bounds one value of a packument, a version's manifest for instance.
+	maxValue = 16 << 20
+	// maxVersions bounds the members of "versions", "time" and "dist-tags". The most versions that a
+	// package has today are some ten thousand.
+	maxVersions = 200_000
+	// maxKept bounds what is kept of one version, in bytes.
+	maxKept = 8 << 10
+)
+
+// Packument is what a registry says about a package.
+type Packument struct {
+	Name string
+	// DistTags are names for versions: "latest", "next"….
+	DistTags map[string]string
+	// Versions are the published ones by version. The strings are npm's: nothing is checked here.
+	Versions map[string]Version
+	// Time is when each version was published, unpublished ones too. Old or mirrored packages may lack it.
+	Time map[string]time.Time
+	// Unpublished is when the whole package was taken back; zero for nearly all.
+	Unpublished time.Time
+}
+
+// Version is one version of a package.
+type Version struct {
+	Package, Version string
+	// Published is when it was published, zero if the packument does not say.
+	Published time.Time
+	// Tarball is the URL that the packument gives.
+	Tarball string
+	// Integrity is the tarball's hashes as subresource integrity; Shasum its SHA-1, in hexadecimal.
+	Integrity, Shasum string
+	// UnpackedSize in bytes and FileCount are the registry's claims, 0 if it makes none.
+	UnpackedSize int64
+	FileCount    int
+	// Deprecated is the message of a deprecated version.
+	Deprecated string
+	// Signatures are the registry's signatures over name, version and integrity, as JSON.
+	Signatures json.RawMessage
+	// Err is set where the manifest is malformed; the tarball of such a version cannot be got.
+	Err error
+}
+
+// MalformedError says that a registry's answer is not a packument.
+type MalformedError struct {
+	Package string
+	// Field is where, "versions.1.2.3" for instance; empty for the whole.
+	Field  string
+	Reason string
+}
+
+func (e *MalformedError) Error() string {
+	where := ""
+	if e.Field != "" {
+		where = fmt.Sprintf(" at %q", e.Field)
+	}
+	return fmt.Sprintf("malformed packument%s: %s (is the configured registry an npm registry?)", where, e.Reason)
+}
+
+// decodePackument reads the packument of the package called name. Only what is needed is kept; never
+// more than maxValue bytes of the rest are in memory.
+func decodePackument(name string, r io.Reader) (*Packument, error) {
+	d := &decoder{name: name, in: &meter{r: r}}
+	d.json = json.NewDecoder(d.in)
+	p := &Packument{
+		Name:     name,
+		DistTags: make(map[string]string),
+		Versions: make(map[string]Version),
+		Time:     make(map[string]time.Time),
+	}
+	var found, unpublished bool
+	err := d.object("", func(key string) error {
+		switch key {
+		case "name":
+			var got string
+			if err := d.value("name", &got); err != nil {
+				return err
+			}
+			if got != name {
+				return d.malformed("name", "it is the one of %.200q", got)
+			}
+			return nil
+		case "dist-tags":
+			return d.object(key, func(tag string) error {
+				var version string
+				err := d.value(key+"."+tag, &version)
+				p.DistTags[tag] = version
+				return err
+			})
+		case "versions":
+			found = true
+			return d.object(key, func(version string) (err error) {
+				p.Versions[version], err = d.version(version)
+				return err
+			})
+		case "time":
+			return d.object(key, func(of string) error {
+				if of == "unpublished" {
+					unpublished = true
+					var how struct{ Time string }
+					err := d.value("time.unpublished", &how)
+					p.Unpublished = parseTime(how.Time)
+					return err
+				}
+				var at string
+				if err := d.value("time."+of, &at); err != nil {
+					return err
+				}
+				if at := parseTime(at); !at.IsZero() && of != "created" && of != "modified" {
+					p.Time[of] = at
+				}
+				return nil
+			})
+		}
+		return d.value(key, new(skipped))
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.json.Token(); err != io.EOF {
+		return nil, d.syntax("", errors.New("more after its end"))
+	}
+	if !found && !unpublished {
+		return nil, d.malformed("versions", "missing")
+	}
+	for key, version := range p.Versions {
+		version.Published = p.Time[key]
+		p.Versions[key] = version
+	}
+	return p, nil
+}
+
+// decoder reads JSON in pieces, remembering where it is for errors.
+type decoder struct {
+	name string
+	in   *meter
+	json *json.Decoder
+}
+
+// object reads an object, calling member for each key to read its value. null passes for an empty one.
+func (d *decoder) object(field string, member func(key string) error) error {
+	d.in.allow(d.json)
+	token, err := d.json.Token()
+	if err != nil {
+		return d.syntax(field, err)
+	}
+	if token == nil && field != "" {
+		return nil
+	}
+	if token != json.Delim('{') {
+		return d.malformed(field, "it is no object")
+	}
+	for n := 0; d.json.More(); n++ {
+		if n == maxVersions {
+			return d.malformed(field, "more than %d members", maxVersions)
+		}
+		d.in.allow(d.json)
+		key, err := d.json.Token()
+		if err != nil {
+			return d.syntax(field, err)
+		}
+		if err := member(key.(string)); err != nil {
+			return err
+		}
+	}
+	d.in.allow(d.json)
+	if _, err := d.json.Token(); err != nil {
+		return d.syntax(field, err)
+	}
+	return nil
+}
+
+// value reads one value.
+func (d *decoder) value(field string, into any) error {
+	d.in.allow(d.json)
+	if err := d.json.Decode(into); err != nil {
+		return d.syntax(field, err)
+	}
+	return nil
+}
+
+// version reads the manifest of a version. What is wrong inside it is that version's fault alone.
+func (d *decoder) version(key string) (Version, error) {
+	var manifest struct {
+		Version    string
+		Deprecated json.RawMessage // a message, though false and true occur
+		Dist       *struct {
+			Tarball, Integrity, Shasum string
+			UnpackedSize               float64
+			FileCount                  float64
+			Signatures                 json.RawMessage
+		}
+	}
+	field := "versions." + key
+	d.in.allow(d.json)
+	err := d.json.Decode(&manifest)
+	var wrong *json.UnmarshalTypeError
+	if err != nil && !errors.As(err, &wrong) {
+		return Version{}, d.syntax(field, err)
+	}
+	v := Version{Package: d.name, Version: key}
+	var message string
+	var flag bool
+	if json.Unmarshal(manifest.Deprecated, &message) == nil {
+		v.Deprecated = message
+	} else if json.Unmarshal(manifest.Deprecated, &flag) == nil && flag {
+		v.Deprecated = "deprecated"
+	}
+	if dist := manifest.Dist; dist != nil {
+		v.Tarball, v.Integrity, v.Shasum = dist.Tarball, dist.Integrity, dist.Shasum
+		v.Signatures = dist.Signatures
+		v.UnpackedSize, v.FileCount = claim(dist.UnpackedSize), int(claim(dist.FileCount))
+	}
+	switch {
+	case wrong != nil && wrong.Field != "":
+		v.Err = d.malformed(field+"."+wrong.Field, "it is a %s", wrong.Value)
+	case wrong != nil:
+		v.Err = d.malformed(field, "it is a %s", wrong.Value)
+	case manifest.Version != "" && manifest.Version != key:
+		v.Err = d.malformed(field+".version", "it says %.200q", manifest.Version)
+	case v.Tarball == "":
+		v.Err = d.malformed(field+".dist.tarball", "missing")
+	case len(key)+len(v.Tarball)+len(v.Integrity)+len(v.Shasum)+len(v.Signatures) > maxKept:
+		v = Version{Package: d.name, Version: shorten(key)}
+		v.Err = d.malformed(field, "more than %d bytes of what is kept for a version", maxKept)
+	}
+	if len(v.Deprecated) > maxKept {
+		v.Deprecated = strings.ToValidUTF8(v.Deprecated[:maxKept], "")
+	}
+	return v, nil
+}
+
+// claim makes a count of what a stranger gave as a number.
+func claim(n float64) int64 {
+	if n < 0 || n > 1<<53 {
+		return 0
+	}
+	return int64(n)
+}
+
+// parseTime reads a time, zero if it is none.
+func parseTime(text string) time.Time {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}
+	}
+	return at.UTC()
+}
+
+func (d *decoder) malformed(field, reason string, args ...any) error {
+	return &MalformedError{Package: d.name, Field: shorten(field), Reason: fmt.Sprintf(reason, args...)}
+}
+
+// syntax makes an error of what the JSON decoder says. What the reader below said comes through, for
+// the body of an answer tells apart what is worth another try.
+func (d *decoder) syntax(field string, err error) error {
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case d.in.err != nil:
+		return d.in.err
+	case errors.Is(err, errLongValue):
+		return d.malformed(field, "a value of more than %d bytes", maxValue)
+	case err == io.EOF, err == io.ErrUnexpectedEOF:
+		return d.malformed(field, "it ends too early")
+	case errors.As(err, &wrong):
+		return d.malformed(field, "it is a %s", wrong.Value)
+	}
+	return d.malformed(field, "%.200v", err)
+}
+
+func shorten(field string) string {
+	const most = 200
+	if len(field) > most {
+		return field[:most] + "…"
+	}
+	return field
+}
+
+// skipped takes any JSON value and keeps nothing.
+type skipped struct{}
+
+func (*skipped) UnmarshalJSON([]byte) error { return nil }
+
+var errLongValue = errors.New("value too long")
+
+// meter lets a JSON decoder have maxValue bytes for each value, because it keeps a whole value in memory.
+type meter struct {
+	r    io.Reader
+	read int64
+	most int64
+	err  error // what the reader said, other than io.EOF
+}
+
+// allow lets d read its next value.
+func (m *meter) allow(d *json.Decoder) { m.most = d.InputOffset() + maxValue }
+
+func (m *meter) Read(p []byte) (int, error) {
+	if m.most <= m.read {
+		return 0, errLongValue
+	}
+	n, err := m.r.Read(p[:min(int64(len(p)), m.most-m.read)])
+	m.read += int64(n)
+	if err != nil && err != io.EOF {
+		m.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,174 @@
+package npm
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+)
+
+// IntegrityError says that a tarball's bytes are not the ones that its packument promises, or that it
+// promises none that could be checked. Trying again does not help.
+type IntegrityError struct {
+	Package, Version string
+	// Want is what the packument says; Got is the same hash of what came, empty where Want is unusable.
+	Want, Got string
+}
+
+func (e *IntegrityError) Error() string {
+	switch {
+	case e.Want == "":
+		return "integrity unknown: the packument has neither dist.integrity nor dist.shasum"
+	case e.Got == "":
+		return fmt.Sprintf("integrity unknown: the packument has no usable hash, only %.200q", e.Want)
+	}
+	return fmt.Sprintf("integrity mismatch: the packument says %s, the tarball has %s", e.Want, e.Got)
+}
+
+// Tarball gets the tarball of v into dst, which is emptied first, and compares it with the hash that the
+// packument gives: the strongest of dist.integrity, else dist.shasum. Where that does not match, or
+// there is none, the error is an *[IntegrityError]; dst's content is then worth nothing.
+func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) error {
+	if err := c.tarball(ctx, v, dst); err != nil {
+		return fmt.Errorf("npm package %s %s: %w", v.Package, v.Version, err)
+	}
+	return nil
+}
+
+func (c *Client) tarball(ctx context.Context, v Version, dst *os.File) error {
+	if v.Err != nil {
+		return v.Err
+	}
+	want, err := parseHashes(v)
+	if err != nil {
+		return err
+	}
+	target, err := c.config.tarballURL(v.Package, v.Tarball)
+	if err != nil {
+		return &MalformedError{Package: v.Package, Field: "versions." + shorten(v.Version), Reason: err.Error()}
+	}
+	// Some servers call the tarball's own gzip a Content-Encoding. The bytes are wanted as they are.
+	header := http.Header{"Accept-Encoding": {"identity"}}
+	return c.fetch.Get(ctx, c.request(target, header, c.o.TarballBytes), func(r *fetch.Response) error {
+		if r.Status != http.StatusOK {
+			return fmt.Errorf("the registry answers %d instead of a tarball", r.Status)
+		}
+		if _, err := dst.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if err := dst.Truncate(0); err != nil {
+			return err
+		}
+		sum := want.algorithm.new()
+		if _, err := io.Copy(io.MultiWriter(dst, sum), r.Body); err != nil {
+			return err
+		}
+		return want.check(v, sum.Sum(nil))
+	})
+}
+
+// algorithm is a hash that subresource integrity knows.
+type algorithm struct {
+	name string
+	new  func() hash.Hash
+	size int
+}
+
+// algorithms are the usable ones, strongest first. SHA-1 is what registries had before integrity came;
+// for many old releases there is nothing else.
+var algorithms = []algorithm{
+	{"sha512", sha512.New, sha512.Size},
+	{"sha384", sha512.New384, sha512.Size384},
+	{"sha256", sha256.New, sha256.Size},
+	{"sha1", sha1.New, sha1.Size},
+}
+
+// hashes are what a tarball may hash to with one algorithm.
+type hashes struct {
+	algorithm algorithm
+	sums      [][]byte
+	text      string // as the packument has it
+	hex       bool   // shasum's notation
+}
+
+// parseHashes takes from a version what its tarball is to be checked against.
+func parseHashes(v Version) (hashes, error) {
+	none := &IntegrityError{Package: v.Package, Version: v.Version, Want: v.Integrity}
+	switch {
+	case v.Integrity != "":
+		if want, ok := parseIntegrity(v.Integrity); ok {
+			return want, nil
+		}
+	case v.Shasum != "":
+		weakest := algorithms[len(algorithms)-1]
+		if sum, err := hex.DecodeString(v.Shasum); err == nil && len(sum) == weakest.size {
+			return hashes{algorithm: weakest, sums: [][]byte{sum}, text: v.Shasum, hex: true}, nil
+		}
+		none.Want = v.Shasum
+	}
+	return hashes{}, none
+}
+
+// parseIntegrity reads integrity metadata (W3C Subresource Integrity §3.5): of several hashes only those
+// of the strongest algorithm count, and one that matches is enough.
+func parseIntegrity(integrity string) (hashes, bool) {
+	for _, algorithm := range algorithms {
+		want := hashes{algorithm: algorithm}
+		var kept []string
+		for token := range strings.FieldsSeq(integrity) {
+			encoded, ok := strings.CutPrefix(token, algorithm.name+"-")
+			encoded, _, _ = strings.Cut(encoded, "?") // options, of which none exist
+			sum, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(encoded, "="))
+			if ok && err == nil && len(sum) == algorithm.size {
+				want.sums = append(want.sums, sum)
+				kept = append(kept, token)
+			}
+		}
+		if len(want.sums) > 0 {
+			want.text = strings.Join(kept, " ")
+			return want, true
+		}
+	}
+	return hashes{}, false
+}
+
+func (h hashes) check(v Version, got []byte) error {
+	if slices.ContainsFunc(h.sums, func(sum []byte) bool { return string(sum) == string(got) }) {
+		return nil
+	}
+	e := &IntegrityError{Package: v.Package, Version: v.Version, Want: h.text}
+	if h.hex {
+		e.Got = hex.EncodeToString(got)
+	} else {
+		e.Got = h.algorithm.name + "-" + base64.StdEncoding.EncodeToString(got)
+	}
+	return e
+}
+
+// IsPermanent reports whether err, of Packument or Tarball, will be the same however often it is tried,
+// as long as the registry's answer does not change.
+func IsPermanent(err error) bool {
+	var integrity *IntegrityError
+	var malformed *MalformedError
+	var name *NameError
+	var failed *fetch.Error
+	switch {
+	case errors.As(err, &integrity), errors.As(err, &malformed), errors.As(err, &name):
+		return true
+	case errors.As(err, &failed):
+		return !failed.Temporary
+	}
+	return false
+}
