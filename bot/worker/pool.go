@@ -40,6 +40,18 @@ func (e *CrashError) Error() string {
 	return fmt.Sprintf("%s: the process ended: %s", e.Task, e.Reason)
 }
 
+// A StartError says that no child can be started at all.
+type StartError struct {
+	Program string
+	Err     error
+}
+
+func (e *StartError) Error() string {
+	return fmt.Sprintf("couldn't start a worker process from %s: %v", e.Program, e.Err)
+}
+
+func (e *StartError) Unwrap() error { return e.Err }
+
 // NewPool returns a pool without any child yet.
 func NewPool(o Options) *Pool {
 	p := &Pool{options: o, idle: make(chan *child, o.Size)}
@@ -50,7 +62,8 @@ func NewPool(o Options) *Pool {
 }
 
 // Do runs one job and returns its result. The error is a *CrashError where the
-// job ended its process or ran out of time.
+// job ended its process or ran out of time, and a *StartError where there is no
+// process to run it in.
 func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
 	var c *child
 	select {
@@ -117,14 +130,14 @@ func (p *Pool) start() (*child, error) {
 	c.cmd.Stderr = &c.stderr
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("worker: %w", err)
+		return nil, &StartError{p.options.Program, err}
 	}
 	stdout, err := c.cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("worker: %w", err)
+		return nil, &StartError{p.options.Program, err}
 	}
 	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("worker: couldn't start %s: %w", p.options.Program, err)
+		return nil, &StartError{p.options.Program, err}
 	}
 	c.stdin, c.in, c.out = stdin, gob.NewEncoder(stdin), gob.NewDecoder(stdout)
 	return c, nil

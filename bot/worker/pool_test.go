@@ -123,7 +123,8 @@ func TestProgramIsMissing(t *testing.T) {
 	p := NewPool(Options{Program: "/nonexistent/larder", Size: 1})
 	defer p.Close()
 	for range 2 { // a failed start gives its place back
-		if _, err := p.Do(context.Background(), MinifyJS, nil); err == nil || !strings.Contains(err.Error(), "couldn't start") {
+		var start *StartError
+		if _, err := p.Do(context.Background(), MinifyJS, nil); !errors.As(err, &start) {
 			t.Errorf("got %v", err)
 		}
 	}

@@ -1,0 +1,44 @@
+# Everything a contributor runs. Needs Go and make; what else a target needs it says.
+
+GO      ?= go
+BIN     := bin/larder
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
+FUZZTIME ?= 20s
+CRASHES ?= 500
+
+.PHONY: build run test race lint fuzz bench crash clean
+
+build: ## build bin/larder
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./cmd/larder
+
+run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
+	$(BIN) up
+
+test: ## everything that can be tested here
+	$(GO) test ./...
+
+race: ## the same, with the race detector (needs a C compiler)
+	$(GO) test -race ./...
+
+lint: ## formatting, vet, staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+fuzz: ## each fuzz target for FUZZTIME
+	@set -e; for file in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
+	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
+	    echo "$$target in $$(dirname $$file)"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
+	  done; \
+	done
+
+bench: build ## ratios against C commands and at size (needs brotli and zopfli)
+	$(GO) run ./bench/...
+
+crash: ## kill the real process CRASHES times in the middle of ingests
+	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder
+
+clean:
+	rm -rf bin

@@ -1,0 +1,268 @@
+package bot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// What the quick encoders and the minifier take, measured: a base, and a multiple
+// of the file's size.
+const (
+	quickBase   = 8 << 20
+	quickFactor = 5
+)
+
+// maxFile is the largest file that is published, in bytes.
+const maxFile = 25 << 20
+
+// An assembly makes a release's manifest while storing its contents.
+type assembly struct {
+	*Bot
+	intake
+	pins *kvstore.Pins
+
+	targets map[string][]string // source path to the paths it is published at
+	paths   map[string]bool     // every published path, before minifying
+
+	mu       sync.Mutex
+	manifest *logs.Manifest
+}
+
+// assemble walks the archive twice: first to see what is there, because the
+// selection and the minified files depend on all names, then to read what is
+// selected. Only selected files are in memory, and only while they are worked on.
+func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*logs.Manifest, error) {
+	a := &assembly{
+		Bot: b, intake: in, pins: pins,
+		targets: make(map[string][]string),
+		paths:   make(map[string]bool),
+		manifest: &logs.Manifest{
+			Package: in.pkg.Name, Version: in.version, Released: in.released, Source: in.source,
+		},
+	}
+	if err := a.list(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.read(ctx); err != nil {
+		return nil, err
+	}
+	m := a.manifest
+	slices.SortFunc(m.Files, func(x, y logs.File) int { return strings.Compare(x.Path, y.Path) })
+	slices.SortFunc(m.LeftOut, func(x, y logs.LeftOut) int { return strings.Compare(x.Path, y.Path) })
+	slices.Sort(m.Notes)
+	m.Default = defaultFile(in.pkg.Filename, m.Files)
+	if in.pkg.Filename != "" && m.Default != in.pkg.Filename {
+		m.Notes = append(m.Notes, fmt.Sprintf("the package JSON's filename %q is not in this release; the default file is %q", in.pkg.Filename, m.Default))
+	}
+	return m, nil
+}
+
+// list reads the archive's names and selects from them.
+func (a *assembly) list(ctx context.Context) error {
+	var names []string
+	leftOut := make(map[string]string)
+	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
+		switch {
+		case e.Skipped != "":
+			leftOut[e.Name] = e.Skipped
+		case e.Size > maxFile:
+			leftOut[e.Name] = fmt.Sprintf("%d bytes, over the limit of %d", e.Size, maxFile)
+		}
+		names = append(names, e.Name)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range a.selectFrom(names) {
+		if reason, ok := leftOut[s.Source]; ok {
+			a.manifest.LeftOut = append(a.manifest.LeftOut, logs.LeftOut{Path: s.Path, Reason: reason})
+			continue
+		}
+		a.targets[s.Source] = append(a.targets[s.Source], s.Path)
+		a.paths[s.Path] = true
+	}
+	if len(a.targets) == 0 {
+		if len(a.manifest.LeftOut) > 0 {
+			l := a.manifest.LeftOut[0]
+			return refuse("nothing is left to publish: all %d selected files are left out, such as %q (%s)", len(a.manifest.LeftOut), l.Path, l.Reason)
+		}
+		return refuse("the package JSON's fileMap selects none of the release's %d files; `basePath` or `files` does not fit this release", len(names))
+	}
+	return nil
+}
+
+// selectFrom selects by the fileMap; a package without one publishes what the
+// operator imports.
+func (a *assembly) selectFrom(names []string) []packages.Selected {
+	if a.pkg.Autoupdate != nil {
+		return a.pkg.Select(names)
+	}
+	all := make([]packages.Selected, len(names))
+	for i, name := range names {
+		all[i] = packages.Selected{Path: name, Source: name}
+	}
+	return all
+}
+
+// read processes the selected files, several at once, as the archive yields them.
+func (a *assembly) read(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
+		paths := a.targets[e.Name]
+		if len(paths) == 0 || e.Skipped != "" {
+			return nil
+		}
+		weight := a.weight(e.Size)
+		if err := a.memory.Acquire(ctx, weight); err != nil {
+			return err
+		}
+		data := make([]byte, e.Size)
+		if _, err := io.ReadFull(r, data); err != nil {
+			a.memory.Release(weight)
+			return fmt.Errorf("couldn't read %s: %w", e.Name, err)
+		}
+		g.Go(func() error {
+			defer a.memory.Release(weight)
+			return a.file(ctx, paths, data)
+		})
+		return nil
+	})
+	// The files' own error says more than the walk's, which it has cancelled.
+	if fileErr := g.Wait(); fileErr != nil {
+		return fileErr
+	}
+	return err
+}
+
+// weight is what a file of the given size takes of the memory bound.
+func (b *Bot) weight(size int64) int64 {
+	return min(b.options.MemoryBytes, quickBase+quickFactor*size)
+}
+
+// file stores one file, and its minified form where it should have one.
+func (a *assembly) file(ctx context.Context, paths []string, data []byte) error {
+	if err := a.cpu.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer a.cpu.Release(1)
+	for _, path := range paths {
+		if err := a.add(logs.File{Path: path, Origin: logs.Upstream}, data); err != nil {
+			return err
+		}
+	}
+	for _, path := range paths {
+		target, task := a.minified(path)
+		if target == "" {
+			continue
+		}
+		small, err := a.minifiers.Do(ctx, task, data)
+		if ctx.Err() != nil || stops(err) {
+			return errors.Join(ctx.Err(), err)
+		}
+		if err != nil {
+			a.note("%s was not minified: %v", path, err)
+			continue
+		}
+		if err := a.add(logs.File{Path: target, Origin: logs.Minified, From: path}, small); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add stores one published file's content and adds the file to the manifest.
+func (a *assembly) add(f logs.File, data []byte) error {
+	hash, err := a.keep(a.pins, data)
+	if err != nil {
+		return err
+	}
+	f.Size, f.SHA256, f.SRI = int64(len(data)), hash, logs.SumSRI(data)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.manifest.Files = append(a.manifest.Files, f)
+	return nil
+}
+
+func (a *assembly) note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	a.logger.Debug("note", "package", a.pkg.Name, "version", a.version, "note", text)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.manifest.Notes = append(a.manifest.Notes, text)
+}
+
+// minified returns where the minified form of the file at path is published and
+// how it is made, or "" where it has none: the package does not want it, it is
+// minified itself, or upstream has one beside it.
+func (a *assembly) minified(path string) (target string, task worker.Task) {
+	for _, kind := range []struct {
+		extension string
+		wanted    bool
+		task      worker.Task
+	}{
+		{".js", a.pkg.Optimization.JS, worker.MinifyJS},
+		{".css", a.pkg.Optimization.CSS, worker.MinifyCSS},
+	} {
+		stem, ok := strings.CutSuffix(path, kind.extension)
+		if !ok || !kind.wanted || strings.HasSuffix(stem, ".min") || strings.HasSuffix(stem, "-min") {
+			continue
+		}
+		if target := stem + ".min" + kind.extension; !a.paths[target] {
+			return target, kind.task
+		}
+	}
+	return "", ""
+}
+
+// keep stores a content in its quick codings, unless it is there already, and
+// pins it.
+func (b *Bot) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
+	hash := kvstore.Sum(data)
+	if there, err := pins.Has(hash); err != nil || there {
+		return hash, err
+	}
+	// Whoever comes second waits for the first rather than doing it again. The
+	// content that the first stores is pinned for both by then; no context ends
+	// this, because it is not the second's to end.
+	_, err, _ := b.encoding.Do(hash.String(), func() (any, error) {
+		if there, err := pins.Has(hash); err != nil || there {
+			return nil, err
+		}
+		var coded []kvstore.Coded
+		for _, c := range coding.All {
+			quick, err := coding.Encode(c, coding.Quick, data)
+			if err != nil {
+				return nil, err
+			}
+			if coding.Worthwhile(len(data), len(quick)) {
+				coded = append(coded, kvstore.Coded{Coding: c, Bytes: quick})
+			}
+		}
+		if len(coded) == 0 {
+			coded = []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}
+		}
+		return nil, b.store.PutContent(hash, int64(len(data)), settled(data, coded), coded)
+	})
+	return hash, err
+}
+
+// settled reports whether the best codings need not be tried either: a content of
+// some size that the quick ones do not shrink is compressed or random already.
+func settled(data []byte, quick []kvstore.Coded) bool {
+	return len(data) == 0 || quick[0].Coding == coding.Identity && len(data) > 16<<10
+}

@@ -1,0 +1,281 @@
+package bot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Options configures a Bot. The first four are required.
+type Options struct {
+	Store     *kvstore.Store
+	Log       *logs.Log
+	Catalogue *packages.Catalogue
+	// Npm answers for packages whose source is npm.
+	Npm *npm.Client
+	// TempDir is a folder of the bot's own; what it finds there at the start it
+	// removes. Default: a new one in the system's.
+	TempDir string
+	// Worker is the program that package worker's children run. Default: this
+	// one, whose main must call worker.Main.
+	Worker string
+	// Releases is how many of the newest releases a new package starts with;
+	// default 10.
+	Releases int
+	// Interval is how often a package's upstream is asked; default one hour.
+	Interval time.Duration
+	// Downloads bounds the releases that are fetched and processed at once;
+	// default 4.
+	Downloads int
+	// MemoryBytes bounds the contents and encoders of releases under way, in
+	// bytes, and apart from that those of squeezing; default 512 MiB. A single
+	// file may exceed it, alone.
+	MemoryBytes int64
+	// Workers is how many files are processed at once; default: one for each
+	// processor.
+	Workers int
+	Logger  *slog.Logger
+	// Events, where set, is told what happens, from several goroutines.
+	Events func(Event)
+	// Now is the clock; default time.Now.
+	Now func() time.Time
+}
+
+func (o *Options) defaults() error {
+	if o.TempDir == "" {
+		dir, err := os.MkdirTemp("", "larder-")
+		if err != nil {
+			return err
+		}
+		o.TempDir = dir
+	}
+	if o.Worker == "" {
+		program, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("couldn't find this program's file to start workers from: %w", err)
+		}
+		o.Worker = program
+	}
+	setDefault(&o.Releases, 10)
+	setDefault(&o.Interval, time.Hour)
+	setDefault(&o.Downloads, 4)
+	setDefault(&o.MemoryBytes, 512<<20)
+	setDefault(&o.Workers, runtime.GOMAXPROCS(0))
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return nil
+}
+
+func setDefault[T comparable](p *T, value T) {
+	var zero T
+	if *p == zero {
+		*p = value
+	}
+}
+
+// A Bot fills one store. Its methods may be called at the same time.
+type Bot struct {
+	options Options
+	store   *kvstore.Store
+	log     *logs.Log
+	logger  *slog.Logger
+
+	memory    *semaphore.Weighted // bytes of releases under way
+	squeezing *semaphore.Weighted // bytes of contents being squeezed
+	releasing *semaphore.Weighted // releases under way
+	polling   *semaphore.Weighted // upstreams being asked
+	cpu       *semaphore.Weighted // files being processed
+	minifiers *worker.Pool
+	squeezers *worker.Pool
+	encoding  singleflight.Group // by content, so that equal ones are compressed once
+
+	claims  claims
+	agenda  agenda
+	squeeze squeezeQueue
+	// interrupted says that an earlier process ended in the middle of a release.
+	interrupted bool
+	// collecting is the set of contents to be spared while collect runs, else nil.
+	collecting atomic.Pointer[liveSet]
+}
+
+// pollsAtOnce bounds the upstreams that are asked at the same time.
+const pollsAtOnce = 8
+
+// minifyTimeout is far more than any honest file needs.
+const minifyTimeout = 2 * time.Minute
+
+// New returns a bot over a store. It removes what an interrupted download left.
+func New(o Options) (*Bot, error) {
+	if err := o.defaults(); err != nil {
+		return nil, fmt.Errorf("bot: %w", err)
+	}
+	if err := clear(o.TempDir); err != nil {
+		return nil, fmt.Errorf("bot: couldn't empty %s: %w", o.TempDir, err)
+	}
+	b := &Bot{
+		options:   o,
+		store:     o.Store,
+		log:       o.Log,
+		logger:    o.Logger,
+		memory:    semaphore.NewWeighted(o.MemoryBytes),
+		squeezing: semaphore.NewWeighted(o.MemoryBytes),
+		releasing: semaphore.NewWeighted(int64(o.Downloads)),
+		polling:   semaphore.NewWeighted(pollsAtOnce),
+		cpu:       semaphore.NewWeighted(int64(o.Workers)),
+		minifiers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Timeout: minifyTimeout}),
+		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Nice: true}),
+	}
+	if err := b.squeeze.open(b.store); err != nil {
+		return nil, fmt.Errorf("bot: %w", err)
+	}
+	var err error
+	if b.interrupted, err = wasInterrupted(b.store); err != nil {
+		return nil, fmt.Errorf("bot: %w", err)
+	}
+	return b, nil
+}
+
+// Close ends the worker processes. No method may be running or follow.
+func (b *Bot) Close() {
+	b.minifiers.Close()
+	b.squeezers.Close()
+}
+
+func clear(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	old, err := filepath.Glob(filepath.Join(dir, tempPattern))
+	if err != nil {
+		return err
+	}
+	for _, name := range old {
+		if err := os.Remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A Summary counts what a pass did.
+type Summary struct {
+	Packages  int   `json:"packages"` // whose upstream was asked
+	Published int   `json:"published"`
+	Refused   int   `json:"refused"`
+	Failed    int   `json:"failed"` // packages and releases to be tried again
+	Files     int   `json:"files"`
+	Bytes     int64 `json:"bytes"`
+}
+
+// tally makes a Summary from events.
+type tally struct {
+	mu sync.Mutex
+	s  Summary
+}
+
+func (t *tally) add(e Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch e.Kind {
+	case Checking:
+		t.s.Packages++
+	case Published:
+		t.s.Published++
+		t.s.Files += e.Files
+		t.s.Bytes += e.Bytes
+	case Refused:
+		t.s.Refused++
+	case Failed:
+		t.s.Failed++
+	}
+}
+
+func (t *tally) sum() Summary {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.s
+}
+
+// counted returns a context whose operation's events t counts as well.
+func counted(ctx context.Context, t *tally) context.Context {
+	outer, ok := ctx.Value(reportKey{}).(func(Event))
+	return WithReport(ctx, func(e Event) {
+		t.add(e)
+		if ok {
+			outer(e)
+		}
+	})
+}
+
+// Once asks every package's upstream and publishes what is due. What fails is
+// recorded in the states, not returned; the error is for what stops everything,
+// such as a full disk.
+func (b *Bot) Once(ctx context.Context) (Summary, error) {
+	var t tally
+	ctx = counted(ctx, &t)
+	if err := b.enrol(ctx, b.options.Catalogue.Packages()...); err != nil {
+		return Summary{}, err
+	}
+	queue := newQueue()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.drain(ctx, queue) })
+	g.Go(func() error {
+		defer queue.close()
+		polls, ctx := errgroup.WithContext(ctx)
+		for _, p := range b.options.Catalogue.Packages() {
+			polls.Go(func() error { return b.poll(ctx, p, queue) })
+		}
+		return polls.Wait()
+	})
+	err := g.Wait()
+	return t.sum(), err
+}
+
+// Run asks each package's upstream at its time, publishes what is new, tries
+// again what failed and squeezes what was published, until ctx ends. It returns
+// nil then, and an error where it cannot go on, such as a full disk.
+func (b *Bot) Run(ctx context.Context) error {
+	if err := b.enrol(ctx, b.options.Catalogue.Packages()...); err != nil {
+		return err
+	}
+	queue := newQueue()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.drain(ctx, queue) })
+	g.Go(func() error { return b.squeezeForever(ctx) })
+	g.Go(func() error { b.collect(ctx); return nil })
+	g.Go(func() error {
+		defer queue.close()
+		return b.schedule(ctx, queue)
+	})
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// stops reports whether the bot cannot go on after err.
+func stops(err error) bool {
+	var start *worker.StartError
+	return errors.As(err, &start) || errors.Is(err, kvstore.ErrDiskFull) || errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, context.Canceled)
+}

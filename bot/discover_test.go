@@ -1,0 +1,111 @@
+package bot
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func testPackage(t *testing.T, ignore string) *packages.Package {
+	t.Helper()
+	p, err := packages.Parse("a.json", fmt.Appendf(nil, `{
+		"name": "a", "description": "A.", "keywords": ["a"], "filename": "a.js",
+		"repository": {"type": "git", "url": "https://example.com/a.git"},
+		"autoupdate": {"source": "npm", "target": "a", "fileMap": [{"basePath": "", "files": ["**"]}], "ignoreVersions": [%s]}
+	}`, ignore))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// releasedAt makes a packument whose versions appeared an hour apart, oldest
+// first; "-" leaves an hour without one.
+func releasedAt(versions ...string) *npm.Packument {
+	p := &npm.Packument{Name: "a", Versions: make(map[string]npm.Version), Time: make(map[string]time.Time)}
+	for i, v := range versions {
+		p.Versions[v] = npm.Version{Version: v}
+		p.Time[v] = hour(i)
+	}
+	return p
+}
+
+func hour(i int) time.Time { return noon.Add(time.Duration(i) * time.Hour) }
+
+func TestPlan(t *testing.T) {
+	state := func(version string, kind views.StateKind, released, next time.Time) views.State {
+		return views.State{Package: "a", Version: version, Kind: kind, Released: released, Next: next}
+	}
+	now := hour(100)
+	tests := []struct {
+		name      string
+		packument *npm.Packument
+		ignore    string
+		states    []views.State
+		newest    int
+		detected  string
+		tasks     string
+		refused   string
+	}{
+		{"a new package starts with its newest", releasedAt("1.0.0", "1.1.0", "2.0.0", "1.1.1"), "", nil, 3, "1.1.1 2.0.0 1.1.0", "1.1.1 2.0.0 1.1.0", ""},
+		{"ignored versions do not count", releasedAt("1.0.0", "2.0.0-beta.1", "1.1.0"), `"*-beta*"`, nil, 2, "1.1.0 1.0.0", "1.1.0 1.0.0", ""},
+		{"a known one takes all that is newer", releasedAt("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.0.1"), "",
+			[]views.State{state("1.1.0", views.Published, hour(1), time.Time{})}, 1, "1.0.1 1.3.0 1.2.0", "1.0.1 1.3.0 1.2.0", ""},
+		{"nothing is new", releasedAt("1.0.0", "1.1.0"), "",
+			[]views.State{state("1.1.0", views.Published, hour(1), time.Time{})}, 10, "", "", ""},
+		{"what was not finished continues", releasedAt("1.0.0", "1.1.0", "1.2.0"), "",
+			[]views.State{state("1.0.0", views.Detected, hour(0), time.Time{}), state("1.1.0", views.Processing, hour(1), time.Time{}), state("1.2.0", views.Published, hour(2), time.Time{})},
+			10, "", "1.1.0 1.0.0", ""},
+		{"what failed waits for its time", releasedAt("1.0.0", "1.1.0"), "",
+			[]views.State{state("1.0.0", views.Failed, hour(0), now.Add(time.Minute)), state("1.1.0", views.Failed, hour(1), now.Add(-time.Minute))},
+			10, "", "1.1.0", ""},
+		{"what was refused stays so", releasedAt("1.0.0"), "", []views.State{state("1.0.0", views.Refused, hour(0), time.Time{})}, 10, "", "", ""},
+		{"what upstream took back is refused", releasedAt("1.0.0"), "",
+			[]views.State{state("1.0.0", views.Published, hour(0), time.Time{}), state("0.9.0", views.Failed, hour(0), time.Time{})}, 10, "", "", "0.9.0"},
+		{"a version that a URL cannot have is refused", releasedAt("1.0.0", "../2"), "", nil, 10, "1.0.0", "1.0.0", `"../2"`},
+		{"without times the order of versions decides", &npm.Packument{Name: "a", Versions: map[string]npm.Version{
+			"1.9.0": {Version: "1.9.0"}, "1.10.0": {Version: "1.10.0"}, "1.0.0": {Version: "1.0.0"}}}, "", nil, 2, "1.10.0 1.9.0", "1.10.0 1.9.0", ""},
+		{"an empty packument", releasedAt(), "", nil, 10, "", "", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := plan(testPackage(t, tt.ignore), tt.packument, tt.states, tt.newest, now)
+			var tasks []string
+			for i, task := range got.tasks {
+				tasks = append(tasks, task.version.Version)
+				if task.rank != i {
+					t.Errorf("task %d has rank %d", i, task.rank)
+				}
+			}
+			for _, c := range []struct{ what, got, want string }{
+				{"detected", versionsOf(got.detected), tt.detected},
+				{"tasks", strings.Join(tasks, " "), tt.tasks},
+				{"refused", versionsOf(got.refused), tt.refused},
+			} {
+				if c.got != c.want {
+					t.Errorf("%s: got %q, want %q", c.what, c.got, c.want)
+				}
+			}
+			for _, s := range got.refused {
+				if s.Reason == "" {
+					t.Errorf("%s is refused without a reason", s.Version)
+				}
+			}
+		})
+	}
+}
+
+func versionsOf(states []views.State) string {
+	var all []string
+	for _, s := range states {
+		all = append(all, s.Version)
+	}
+	return strings.Join(all, " ")
+}

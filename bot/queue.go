@@ -1,0 +1,149 @@
+package bot
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A task is a release to fetch.
+type task struct {
+	pkg      *packages.Package
+	version  npm.Version
+	released time.Time
+	rank     int // 0 for a package's newest, so that every package's newest come first
+}
+
+// id names the version for claims.
+func (t task) id() string { return t.pkg.Name + " " + t.version.Version }
+
+// A queue holds tasks, lowest rank first.
+type queue struct {
+	mu     sync.Mutex
+	tasks  taskHeap
+	ready  chan struct{} // holds a token while tasks may be taken or the queue is closed
+	closed bool
+}
+
+func newQueue() *queue { return &queue{ready: make(chan struct{}, 1)} }
+
+func (q *queue) push(tasks ...task) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, t := range tasks {
+		heap.Push(&q.tasks, t)
+	}
+	q.signal()
+}
+
+// close lets pop report the end once the queue is empty.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.signal()
+}
+
+// pop waits for a task. ok is false at the end.
+func (q *queue) pop(ctx context.Context) (t task, ok bool, err error) {
+	for {
+		q.mu.Lock()
+		if len(q.tasks) > 0 {
+			t = heap.Pop(&q.tasks).(task)
+			q.signal()
+			q.mu.Unlock()
+			return t, true, nil
+		}
+		closed := q.closed
+		q.mu.Unlock()
+		if closed {
+			q.signal() // for the next one that waits
+			return task{}, false, nil
+		}
+		select {
+		case <-q.ready:
+		case <-ctx.Done():
+			return task{}, false, ctx.Err()
+		}
+	}
+}
+
+func (q *queue) signal() {
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+type taskHeap []task
+
+func (h taskHeap) Len() int { return len(h) }
+func (h taskHeap) Less(i, j int) bool {
+	if h[i].rank != h[j].rank {
+		return h[i].rank < h[j].rank
+	}
+	return h[i].pkg.Name < h[j].pkg.Name
+}
+func (h taskHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *taskHeap) Push(x any)   { *h = append(*h, x.(task)) }
+func (h *taskHeap) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	*h = (*h)[:last]
+	return t
+}
+
+// drain releases tasks until the queue ends.
+func (b *Bot) drain(ctx context.Context, q *queue) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for range b.options.Downloads {
+		g.Go(func() error {
+			for {
+				t, ok, err := q.pop(ctx)
+				if !ok {
+					return err
+				}
+				if err := b.release(ctx, t); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// claims sees that nobody works on a version that somebody else works on.
+type claims struct {
+	mu   sync.Mutex
+	held map[string]chan struct{}
+}
+
+var errClaimed = errors.New("somebody else is at it")
+
+// take claims id, or returns a channel that is closed once its holder is done.
+func (c *claims) take(id string) (wait <-chan struct{}, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done, ok := c.held[id]; ok {
+		return done, errClaimed
+	}
+	if c.held == nil {
+		c.held = make(map[string]chan struct{})
+	}
+	c.held[id] = make(chan struct{})
+	return nil, nil
+}
+
+func (c *claims) drop(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.held[id])
+	delete(c.held, id)
+}

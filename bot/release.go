@@ -1,0 +1,229 @@
+package bot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// tempPattern names the files of downloads under way; never an upstream's name.
+const tempPattern = "download-*"
+
+// A refusal is an error that trying again does not mend.
+type refusal struct{ reason string }
+
+func (r *refusal) Error() string { return r.reason }
+
+func refuse(format string, args ...any) error {
+	return &refusal{reason: fmt.Sprintf(format, args...)}
+}
+
+// refused returns the reason where err says that a release is not acceptable.
+func refused(err error) (string, bool) {
+	var own *refusal
+	var archived *archive.RefusedError
+	var integrity *npm.IntegrityError
+	var malformed *npm.MalformedError
+	if errors.As(err, &own) || errors.As(err, &archived) || errors.As(err, &integrity) || errors.As(err, &malformed) ||
+		errors.Is(err, fetch.ErrForbidden) || errors.Is(err, fetch.ErrTooLarge) {
+		return err.Error(), true
+	}
+	return "", false
+}
+
+// release fetches and publishes one version, or records why not. The error is
+// for what stops the bot.
+func (b *Bot) release(ctx context.Context, t task) error {
+	wait, err := b.claims.take(t.id())
+	if err != nil {
+		// An operator's command and the schedule met at the same version.
+		select {
+		case <-wait:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	defer b.claims.drop(t.id())
+	if err := b.releasing.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer b.releasing.Release(1)
+
+	state, err := views.LookupState(b.store, t.pkg.Name, t.version.Version)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	if state.Kind == views.Published || state.Kind == views.Withdrawn {
+		return nil
+	}
+	attempts := state.Attempts
+	if state.Kind == views.Processing {
+		attempts++ // the process ended in the middle of the last one
+	}
+	state = views.State{
+		Package: t.pkg.Name, Version: t.version.Version, Kind: views.Processing,
+		Released: t.released, Updated: b.options.Now(), Attempts: attempts,
+	}
+	if err := b.setState(state); err != nil {
+		return err
+	}
+	b.emit(ctx, Event{Kind: Releasing, Package: state.Package, Version: state.Version})
+	start := b.options.Now()
+	manifest, err := b.fetch(ctx, t)
+	if err != nil {
+		return b.outcome(ctx, state, err)
+	}
+	event := publishedEvent(manifest)
+	b.logger.Info("published", "package", state.Package, "version", state.Version, "files", event.Files, "bytes", event.Bytes, "took", b.options.Now().Sub(start).Round(time.Millisecond))
+	b.emit(ctx, event)
+	return nil
+}
+
+func publishedEvent(m *logs.Manifest) Event {
+	event := Event{Kind: Published, Package: m.Package, Version: m.Version, Files: len(m.Files)}
+	for _, f := range m.Files {
+		event.Bytes += f.Size
+	}
+	return event
+}
+
+// outcome records that a release was not published.
+func (b *Bot) outcome(ctx context.Context, s views.State, cause error) error {
+	s.Updated = b.options.Now()
+	if reason, ok := refused(cause); ok {
+		s.Kind, s.Reason = views.Refused, reason
+		if err := b.refuse(s, actorBot); err != nil {
+			return err
+		}
+		b.logger.Warn("refused", "package", s.Package, "version", s.Version, "reason", reason)
+		b.emit(ctx, Event{Kind: Refused, Package: s.Package, Version: s.Version, Reason: reason})
+		return nil
+	}
+	if stops(cause) {
+		return fmt.Errorf("bot: %s %s: %w", s.Package, s.Version, cause)
+	}
+	s.Attempts++
+	s.Kind, s.Reason, s.Next = views.Failed, cause.Error(), s.Updated.Add(backoff(s.Attempts))
+	if at, ok := fetch.RetryAt(cause); ok {
+		s.Next = later(s.Next, at)
+	}
+	if err := b.setState(s); err != nil {
+		return err
+	}
+	b.agenda.set(s.Package, s.Next)
+	b.logger.Warn("failed", "package", s.Package, "version", s.Version, "error", cause, "attempts", s.Attempts, "next", s.Next)
+	b.emit(ctx, Event{Kind: Failed, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
+	return nil
+}
+
+// refuse records in the log and the states that a version will not be published.
+func (b *Bot) refuse(s views.State, actor string) error {
+	return b.log.Update(func(tx *logs.Tx) error {
+		entry := logs.Entry{
+			Kind: logs.Refused, Time: s.Updated, Actor: actor,
+			Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason,
+		}
+		index, err := tx.Append(entry)
+		if err != nil {
+			return err
+		}
+		return views.Apply(tx.Batch, views.Change{Index: index, Entry: entry})
+	})
+}
+
+func (b *Bot) setState(s views.State) error {
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	if err := views.SetState(batch, s); err != nil {
+		return err
+	}
+	return batch.Commit()
+}
+
+// fetch downloads a release and publishes it.
+func (b *Bot) fetch(ctx context.Context, t task) (*logs.Manifest, error) {
+	file, err := os.CreateTemp(b.options.TempDir, tempPattern)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't make a file for the download: %w", err)
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	if err := b.options.Npm.Tarball(ctx, t.version, file); err != nil {
+		return nil, err
+	}
+	source, err := archive.OpenFile(file.Name())
+	if err != nil {
+		return nil, refuse("%v", err)
+	}
+	return b.publish(ctx, intake{
+		pkg: t.pkg, version: t.version.Version, released: t.released, actor: actorBot,
+		archive: source.StripRoot(),
+		source:  logs.Source{Type: "npm", Name: t.pkg.Autoupdate.Target, Integrity: t.version.Integrity},
+	})
+}
+
+// An intake is a release on its way to publication.
+type intake struct {
+	pkg      *packages.Package
+	version  string
+	released time.Time
+	actor    string
+	archive  archive.Source
+	source   logs.Source
+}
+
+// publish takes the files that the package JSON names out of the archive and
+// publishes them. Contents are stored on the way; all that makes them a release
+// is one write at the end.
+func (b *Bot) publish(ctx context.Context, in intake) (*logs.Manifest, error) {
+	pins := b.store.Pin()
+	defer pins.Release()
+	manifest, err := b.assemble(ctx, in, pins)
+	if err != nil {
+		return nil, err
+	}
+	data, err := manifest.Encode()
+	if err != nil {
+		return nil, err
+	}
+	hash, err := b.keep(pins, data)
+	if err != nil {
+		return nil, err
+	}
+	queued := 0
+	err = b.log.Update(func(tx *logs.Tx) error {
+		entry := logs.Entry{
+			Kind: logs.Published, Time: b.options.Now(), Actor: in.actor,
+			Package: in.pkg.Name, Version: in.version, Released: in.released, Manifest: hash,
+		}
+		index, err := tx.Append(entry)
+		if err != nil {
+			return err
+		}
+		if err := views.Apply(tx.Batch, views.Change{Index: index, Entry: entry, Manifest: manifest}); err != nil {
+			return err
+		}
+		queued, err = b.squeeze.add(tx.Batch, b.store, manifest)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.squeeze.added(queued)
+	b.spare(hash)
+	for _, f := range manifest.Files {
+		b.spare(f.SHA256)
+	}
+	return manifest, nil
+}

@@ -1,0 +1,336 @@
+package bot
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A squeezeQueue holds the contents that are stored in quick codings only. Its
+// rows are written with the release that brings the contents, so it survives a
+// restart: a key is the release's time, newest first, and the content's hash.
+type squeezeQueue struct {
+	mu      sync.Mutex
+	waiting int                       // rows, an estimate while contents are being squeezed
+	hot     []kvstore.Hash            // asked for meanwhile, latest last
+	busy    map[kvstore.Hash]struct{} // in somebody's hands
+	wake    chan struct{}             // closed and replaced when rows come or leave somebody's hands
+}
+
+// maxHot bounds the contents that go first.
+const maxHot = 1024
+
+func (q *squeezeQueue) open(r kvstore.Reader) error {
+	q.busy = make(map[kvstore.Hash]struct{})
+	q.wake = make(chan struct{})
+	for _, err := range r.Scan(kvstore.Queue, kvstore.Range{}) {
+		if err != nil {
+			return fmt.Errorf("couldn't read the squeeze queue: %w", err)
+		}
+		q.waiting++
+	}
+	return nil
+}
+
+// add adds the release's contents that are not at their best to a batch and
+// returns how many; call added with that once the batch is committed.
+func (q *squeezeQueue) add(batch *kvstore.Batch, store *kvstore.Store, m *logs.Manifest) (int, error) {
+	seen := make(map[kvstore.Hash]struct{}, len(m.Files))
+	queued := 0
+	for _, f := range m.Files {
+		if _, ok := seen[f.SHA256]; ok {
+			continue
+		}
+		seen[f.SHA256] = struct{}{}
+		content, err := store.Content(f.SHA256)
+		if err != nil {
+			return 0, err
+		}
+		if !content.Squeezed {
+			batch.Set(kvstore.Queue, queueKey(m.Released, f.SHA256), nil)
+			queued++
+		}
+	}
+	return queued, nil
+}
+
+func (q *squeezeQueue) added(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting += n
+	if n > 0 {
+		q.changed()
+	}
+}
+
+// changed wakes whoever waits; the caller holds mu.
+func (q *squeezeQueue) changed() {
+	close(q.wake)
+	q.wake = make(chan struct{})
+}
+
+func queueKey(released time.Time, h kvstore.Hash) []byte {
+	newestFirst := ^uint64(max(0, released.Unix()))
+	return append(binary.BigEndian.AppendUint64(nil, newestFirst), h[:]...)
+}
+
+// Hot asks for a content to be squeezed before others, because it is being
+// served. It never waits.
+func (b *Bot) Hot(h kvstore.Hash) {
+	q := &b.squeeze
+	if !q.mu.TryLock() {
+		return
+	}
+	defer q.mu.Unlock()
+	if len(q.hot) < maxHot {
+		q.hot = append(q.hot, h)
+	}
+}
+
+// Backlog returns how many contents wait to be squeezed.
+func (b *Bot) Backlog() int {
+	b.squeeze.mu.Lock()
+	defer b.squeeze.mu.Unlock()
+	return max(0, b.squeeze.waiting)
+}
+
+// A SqueezeSummary counts what squeezing did.
+type SqueezeSummary struct {
+	Contents int   `json:"contents"`
+	Before   int64 `json:"before"` // bytes of their codings
+	After    int64 `json:"after"`
+}
+
+// Squeeze works off the whole queue.
+func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
+	var mu sync.Mutex
+	var sum SqueezeSummary
+	for {
+		wake := b.squeeze.waker()
+		err := b.squeezeAll(ctx, func(s squeezed) {
+			mu.Lock()
+			defer mu.Unlock()
+			sum.Contents++
+			sum.Before += s.before
+			sum.After += s.after
+		})
+		if err != nil || !b.squeeze.anyBusy() {
+			return sum, err
+		}
+		// The rest is in the hands of Run.
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return sum, ctx.Err()
+		}
+	}
+}
+
+func (q *squeezeQueue) waker() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.wake
+}
+
+func (q *squeezeQueue) anyBusy() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.busy) > 0
+}
+
+// squeezeForever works the queue off whenever there is something in it.
+func (b *Bot) squeezeForever(ctx context.Context) error {
+	for {
+		wake := b.squeeze.waker()
+		if err := b.squeezeAll(ctx, func(squeezed) {}); err != nil {
+			return err
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// What the best encoders take, measured: a base, and a multiple of the size.
+const (
+	bestBase   = 32 << 20
+	bestFactor = 16
+)
+
+// squeezed says what became of one content.
+type squeezed struct{ before, after int64 }
+
+// rowsAtOnce is how many rows are worked off before those done are deleted in
+// one write and newer ones are looked for.
+const rowsAtOnce = 64
+
+// squeezeAll works off the queue, newest release first, until it is empty.
+func (b *Bot) squeezeAll(ctx context.Context, done func(squeezed)) error {
+	for {
+		rows, err := b.nextRows()
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		g, groupCtx := errgroup.WithContext(ctx)
+		g.SetLimit(b.options.Workers)
+		for i := range rows {
+			g.Go(func() error {
+				for {
+					hot, ok := b.takeHot()
+					if !ok {
+						break
+					}
+					if err := b.squeezeOne(groupCtx, hot, done); err != nil {
+						return err
+					}
+				}
+				err := b.squeezeOne(groupCtx, rows[i].hash, done)
+				rows[i].done = err == nil
+				return err
+			})
+		}
+		if err := errors.Join(g.Wait(), b.dropRows(rows)); err != nil {
+			return err
+		}
+	}
+}
+
+type queueRow struct {
+	key  []byte
+	hash kvstore.Hash
+	done bool
+}
+
+// nextRows takes the first rows of the queue that nobody else has in hand.
+func (b *Bot) nextRows() ([]queueRow, error) {
+	b.squeeze.mu.Lock()
+	defer b.squeeze.mu.Unlock()
+	var rows []queueRow
+	for item, err := range b.store.Scan(kvstore.Queue, kvstore.Range{}) {
+		if err != nil {
+			return nil, fmt.Errorf("bot: couldn't read the squeeze queue: %w", err)
+		}
+		if len(item.Key) != 8+len(kvstore.Hash{}) {
+			return nil, fmt.Errorf("bot: the squeeze queue has a malformed row %x", item.Key)
+		}
+		hash := kvstore.Hash(item.Key[8:])
+		if _, ok := b.squeeze.busy[hash]; ok {
+			continue
+		}
+		b.squeeze.busy[hash] = struct{}{}
+		rows = append(rows, queueRow{key: append([]byte(nil), item.Key...), hash: hash})
+		if len(rows) == rowsAtOnce {
+			break
+		}
+	}
+	return rows, nil
+}
+
+// dropRows deletes the rows that are done and lets go of the others.
+func (b *Bot) dropRows(rows []queueRow) error {
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	dropped := 0
+	for _, row := range rows {
+		if row.done {
+			batch.Delete(kvstore.Queue, row.key)
+			dropped++
+		}
+	}
+	err := batch.Commit()
+	b.squeeze.mu.Lock()
+	defer b.squeeze.mu.Unlock()
+	for _, row := range rows {
+		delete(b.squeeze.busy, row.hash)
+	}
+	if err == nil {
+		b.squeeze.waiting -= dropped
+	}
+	b.squeeze.changed()
+	return err
+}
+
+func (b *Bot) takeHot() (kvstore.Hash, bool) {
+	b.squeeze.mu.Lock()
+	defer b.squeeze.mu.Unlock()
+	last := len(b.squeeze.hot) - 1
+	if last < 0 {
+		return kvstore.Hash{}, false
+	}
+	h := b.squeeze.hot[last]
+	b.squeeze.hot = b.squeeze.hot[:last]
+	return h, true
+}
+
+// squeezeOne replaces a content's codings by the best ones. A content that an
+// encoder cannot cope with keeps the codings it has.
+func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed)) error {
+	content, err := b.store.Content(h)
+	if errors.Is(err, kvstore.ErrNotFound) || err == nil && content.Squeezed {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	weight := min(b.options.MemoryBytes, bestBase+bestFactor*content.Size)
+	if err := b.squeezing.Acquire(ctx, weight); err != nil {
+		return err
+	}
+	defer b.squeezing.Release(weight)
+	data, err := b.store.Identity(h)
+	if err != nil {
+		// Others must not wait for a content that is damaged; `larder fsck
+		// --deep` and whoever asks for it are told.
+		b.logger.Error("not squeezed", "content", h, "error", err)
+		return nil
+	}
+	var coded []kvstore.Coded
+	for _, c := range coding.All {
+		best, err := b.squeezers.Do(ctx, squeezeTasks[c], data)
+		if ctx.Err() != nil || stops(err) {
+			return errors.Join(ctx.Err(), err)
+		}
+		if err != nil {
+			b.logger.Warn("not squeezed", "content", h, "coding", c, "error", err)
+			continue
+		}
+		if coding.Worthwhile(len(data), len(best)) {
+			coded = append(coded, kvstore.Coded{Coding: c, Bytes: best})
+		}
+	}
+	if err := b.store.PutContent(h, content.Size, true, coded); err != nil {
+		return err
+	}
+	after, err := b.store.Content(h)
+	if err != nil {
+		return err
+	}
+	s := squeezed{before: codedBytes(content), after: codedBytes(after)}
+	done(s)
+	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.Backlog()})
+	return nil
+}
+
+var squeezeTasks = map[coding.Coding]worker.Task{
+	coding.Brotli: worker.SqueezeBr,
+	coding.Gzip:   worker.SqueezeGzip,
+}
+
+func codedBytes(c kvstore.Content) (n int64) {
+	for _, r := range c.Representations {
+		n += r.Length
+	}
+	return n
+}

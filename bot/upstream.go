@@ -1,0 +1,55 @@
+package bot
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// An Upstream is what the bot remembers of a package's upstream.
+type Upstream struct {
+	Package    string         `json:"package"`
+	Validators npm.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
+	Checked    time.Time      `json:"checked"`
+	Next       time.Time      `json:"next"`               // when it is asked again
+	Attempts   int            `json:"attempts,omitempty"` // in a row that failed
+	Reason     string         `json:"reason,omitempty"`   // why the last one failed
+}
+
+// LookupUpstream returns what is remembered of a package's upstream, or
+// kvstore.ErrNotFound.
+func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
+	data, err := r.Get(kvstore.Upstreams, kvstore.Key(pkg))
+	if err != nil {
+		return Upstream{}, err
+	}
+	var u Upstream
+	if err := json.Unmarshal(data, &u); err != nil {
+		return Upstream{}, fmt.Errorf("bot: what is known of %s's upstream is malformed: %w", pkg, err)
+	}
+	return u, nil
+}
+
+// knownUpstream is LookupUpstream with the zero value for an unknown one. What
+// is remembered only saves a request, so a row that cannot be read is forgotten.
+func (b *Bot) knownUpstream(pkg string) Upstream {
+	u, err := LookupUpstream(b.store, pkg)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		b.logger.Warn("upstream row ignored", "package", pkg, "error", err)
+	}
+	u.Package = pkg
+	return u
+}
+
+func setUpstream(batch *kvstore.Batch, u Upstream) error {
+	data, err := json.Marshal(u)
+	if err != nil {
+		return fmt.Errorf("bot: %w", err)
+	}
+	batch.Set(kvstore.Upstreams, kvstore.Key(u.Package), data)
+	return nil
+}
