@@ -30,12 +30,15 @@
 //   - With two or more ** in a pattern, minimatch 3.1.5 loses some matches: it
 //     forbids a leading dot in the portions after the last **, and counts too
 //     many portions between three of them.
-//   - An extended form that is not closed and holds a closed !(…), and a literal
-//     parenthesis beside a nested !(…), make minimatch cut its own regular
-//     expression in the wrong place.
+//   - An extended form that is not closed and holds a closed !(…) or a backslash,
+//     and a literal parenthesis beside a nested !(…), make minimatch cut its own
+//     regular expression in the wrong place.
 //   - A character class that begins with ] or holds a backslash before a letter
 //     is read as a class; minimatch asks the regular expression compiler first,
-//     which sees something else there.
+//     which sees something else there. And [** is no class, nor "[undefined".
+//   - A line break in a pattern is a character like any other.
+//
+// As in JavaScript, a character is a UTF-16 unit: an emoji takes two question marks.
 package glob
 
 import (

@@ -189,7 +189,8 @@ type run struct {
 	// live is a set of the instructions that lead to acceptance here; later, of
 	// those that do at the next position.
 	live, later []uint64
-	refused     []bool // by section: its content matches from here on
+	matched     []bool // by section: it matches from here on
+	marks       int    // instructions added to live so far
 	steps       *int
 }
 
@@ -197,33 +198,38 @@ type run struct {
 func (p *program) match(name string, steps *int) bool {
 	var roomUnits [64]uint16
 	var room [2][4]uint64
-	var roomRefused [8]bool
-	r := run{program: p, units: appendUnits(roomUnits[:0], name), refused: roomRefused[:], steps: steps}
+	var roomMatched [8]bool
+	r := run{program: p, units: appendUnits(roomUnits[:0], name), matched: roomMatched[:], steps: steps}
 	r.live, r.later = room[0][:], room[1][:]
 	if words := (len(p.instructions) + 63) / 64; words <= len(r.live) {
 		r.live, r.later = r.live[:words], r.later[:words]
 	} else {
 		r.live, r.later = make([]uint64, words), make([]uint64, words)
 	}
-	if len(p.sections) > len(r.refused) {
-		r.refused = make([]bool, len(p.sections))
+	if len(p.sections) > len(r.matched) {
+		r.matched = make([]bool, len(p.sections))
 	}
 	whole := len(p.sections) - 1
 	for r.at = len(r.units); r.at >= 0; r.at-- {
 		clear(r.live)
+		var before int
 		for i := range p.sections {
 			s := &p.sections[i]
+			before = r.marks
 			if i != whole || r.at == len(r.units) {
 				r.mark(s.accept)
 			}
 			if r.at < len(r.units) {
 				r.consume(s)
 			}
-			r.refused[i] = has(r.live, s.start)
+			r.matched[i] = has(r.live, s.start)
+		}
+		if r.marks == before {
+			return false // the whole is last: nothing leads from here to acceptance
 		}
 		r.live, r.later = r.later, r.live
 	}
-	return r.refused[whole]
+	return r.matched[whole]
 }
 
 // consume marks the instructions of a section that take the character here.
@@ -255,12 +261,13 @@ func (r *run) mark(i int32) {
 		return
 	}
 	r.live[i/64] |= 1 << (i % 64)
+	r.marks++
 	*r.steps++
 	for _, b := range r.before[i] {
 		*r.steps++
 		switch in := &r.instructions[b]; in.op {
 		case opLook:
-			if r.refused[in.section] {
+			if r.matched[in.section] {
 				continue
 			}
 		case opEnd:
