@@ -17,8 +17,8 @@ import (
 type Options struct {
 	// Store has the files.
 	Store *kvstore.Store
-	// CacheBytes bounds the memory for what is kept, in bytes. Default 256 MiB. A
-	// body over an eighth of it is not kept, but shared by those who ask for
+	// CacheBytes bounds the memory for what is kept, in bytes. Default 256 MiB, at
+	// least 1 MiB. A body over an eighth of it is not kept, but shared by those who ask for
 	// it at the same time.
 	CacheBytes int64
 	// SendBytes bounds the memory for bodies that are being sent, or read, and
@@ -65,14 +65,16 @@ type Assets struct {
 // them. A file takes about 3 KB of it.
 const rowShare = 8
 
+const leastCache = 1 << 20
+
 // New returns a handler for the assets in a store.
 func New(o Options) (*Assets, error) {
 	if o.Store == nil {
 		return nil, errors.New("server: Options.Store is missing")
 	}
 	o.defaults()
-	if o.CacheBytes < 0 || o.SendBytes < 0 {
-		return nil, fmt.Errorf("server: CacheBytes %d and SendBytes %d must not be negative", o.CacheBytes, o.SendBytes)
+	if o.CacheBytes < leastCache || o.SendBytes < 0 {
+		return nil, fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", o.CacheBytes, o.SendBytes, leastCache)
 	}
 	a := &Assets{store: o.Store, stall: o.StallTimeout, metrics: newMetrics(), logger: o.Logger}
 	var err error

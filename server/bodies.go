@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,26 +134,31 @@ func (b *bodies) load(sum kvstore.Hash, length int64, read func() ([]byte, error
 	if err := b.reserve(weight); err != nil {
 		return nil, err
 	}
+	reserved := true
+	defer func() {
+		if reserved { // reading failed, or panicked, or the cache took over
+			b.unreserve(weight)
+		}
+	}()
 	start := time.Now()
 	bytes, err := read()
-	b.metrics.loads.Observe(time.Since(start).Seconds())
-	if err == nil && int64(len(bytes)) != length {
-		err = errors.New("the store returned another length than it promised")
-	}
 	if err != nil {
-		b.unreserve(weight)
 		return nil, err
 	}
+	b.metrics.loads.Observe(time.Since(start).Seconds())
+	if int64(len(bytes)) != length {
+		return nil, fmt.Errorf("%w: content of %d bytes where there should be %d", kvstore.ErrCorrupt, len(bytes), length)
+	}
 	x := &body{sum: sum, bytes: bytes}
-	x.state.Store(1)
 	if weight > b.largest {
+		x.state.Store(1)
 		b.mu.Lock()
-		b.loose[sum] = x // the reservation is now its own
+		b.loose[sum] = x
 		b.mu.Unlock()
+		reserved = false // it is the body's own now
 		return x, nil
 	}
-	x.state.Add(isCached)
-	b.unreserve(weight)
+	x.state.Store(1 + isCached)
 	b.cache.Set(sum, x)
 	return x, nil
 }

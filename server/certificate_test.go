@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/larder-cdn/larder/server"
@@ -71,4 +72,51 @@ func TestCertificateErrorNamesFiles(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "nowhere/cert.pem") {
 		t.Errorf("the error is %v, want one that names the file", err)
 	}
+}
+
+func TestRenewedCertificateIsRead(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	synctest.Test(t, func(t *testing.T) {
+		writeCertificate(t, certFile, keyFile, 1)
+		logger, lines := logged()
+		config, err := server.Certificate(certFile, keyFile, logger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := func(serial int64) {
+			t.Helper()
+			c, err := config.GetCertificate(&tls.ClientHelloInfo{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.Leaf.SerialNumber.Int64(); got != serial {
+				t.Errorf("the certificate is number %d, want %d", got, serial)
+			}
+		}
+		touch := func(minutes int) { // file systems may have coarse clocks
+			at := time.Now().Add(time.Duration(minutes) * time.Minute)
+			for _, name := range []string{certFile, keyFile} {
+				if err := os.Chtimes(name, at, at); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		want(1)
+		// A key that does not fit yet: the old pair stays.
+		if err := os.WriteFile(keyFile, []byte("half a key"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		touch(1)
+		want(1) // not looked at yet
+		time.Sleep(10 * time.Second)
+		want(1)
+		if !strings.Contains(lines.String(), "keeping the old certificate") {
+			t.Errorf("the log does not say so: %s", lines)
+		}
+		writeCertificate(t, certFile, keyFile, 2)
+		touch(2)
+		time.Sleep(10 * time.Second)
+		want(2)
+	})
 }

@@ -150,7 +150,7 @@ func (a *Assets) rangeable(r *representation) bool { return r.stored || a.bodies
 
 // inflateWhole is the size in bytes up to which an identity is inflated into the
 // cache. A larger one is inflated while it is sent, unless it is there already.
-const inflateWhole = 1 << 20
+const inflateWhole = 512 << 10
 
 // sendBody answers with the representation, or the spans of it. As long as it
 // returns an error nothing was sent.
@@ -218,8 +218,15 @@ func (a *Assets) sendBytes(w http.ResponseWriter, r *representation, data []byte
 	return outcome{http.StatusPartialContent, labelOf(r), to.sent}
 }
 
-// inflaterBytes is what a decoder takes, with its window, at most.
-const inflaterBytes = 4 << 20
+// inflaterBytes is what a decoder of r takes, with its window, and what it writes
+// into. A Brotli window is as large as the content, up to 16 MiB (RFC 7932 §9.1).
+func inflaterBytes(r *representation, size int64) int64 {
+	const gzip, window = 256 << 10, 16 << 20
+	if r.coding == coding.Brotli {
+		return chunkBytes + 2*min(size, window)
+	}
+	return chunkBytes + gzip
+}
 
 // inflate answers with an identity that is inflated while it is sent, so that a
 // few large files do not push everything else out of memory.
@@ -230,10 +237,11 @@ func (a *Assets) inflate(w http.ResponseWriter, f *asset, r *representation) (ou
 		return outcome{}, err
 	}
 	defer a.bodies.release(x)
-	if err := a.bodies.reserve(inflaterBytes); err != nil {
+	room := inflaterBytes(from, f.size)
+	if err := a.bodies.reserve(room); err != nil {
 		return outcome{}, err
 	}
-	defer a.bodies.unreserve(inflaterBytes)
+	defer a.bodies.unreserve(room)
 	reader, err := coding.NewReader(from.coding, bytes.NewReader(x.bytes))
 	if err != nil {
 		return outcome{}, fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)

@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -9,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -21,7 +22,7 @@ import (
 // openStore returns a store in memory with the fixture's releases.
 func openStore(tb testing.TB, releases []servertest.Release) *kvstore.Store {
 	tb.Helper()
-	store, err := kvstore.Open("data", kvstore.Options{FS: vfs.NewMem(), MemTableBytes: 8 << 20, CacheBytes: 1 << 20, MinFreeBytes: -1})
+	store, err := kvstore.Open("data", inMemory())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -30,6 +31,30 @@ func openStore(tb testing.TB, releases []servertest.Release) *kvstore.Store {
 		tb.Fatal(err)
 	}
 	return store
+}
+
+// fixture returns a store with servertest.Releases that all tests share. It is for
+// reading only.
+func fixture(tb testing.TB) *kvstore.Store {
+	tb.Helper()
+	store, err := openFixture()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return store
+}
+
+// openFixture makes a store that lives as long as the tests do.
+var openFixture = sync.OnceValues(func() (*kvstore.Store, error) {
+	store, err := kvstore.Open("data", inMemory())
+	if err != nil {
+		return nil, err
+	}
+	return store, servertest.Publish(store, servertest.Releases())
+})
+
+func inMemory() kvstore.Options {
+	return kvstore.Options{FS: vfs.NewMem(), MemTableBytes: 8 << 20, CacheBytes: 1 << 20, MinFreeBytes: -1}
 }
 
 // start serves assets over loopback and returns the address.
@@ -60,7 +85,7 @@ func start(tb testing.TB, o server.Options, h server.HTTPOptions) (*server.Asset
 }
 
 func TestScripts(t *testing.T) {
-	store := openStore(t, servertest.Releases())
+	store := fixture(t)
 	scripts := os.DirFS("testdata")
 
 	t.Run("HTTP1", func(t *testing.T) {
@@ -101,8 +126,26 @@ func wantProtocol(t *testing.T, client *http.Client, url, want string) {
 	}
 }
 
+// A logBuffer keeps what is logged by any goroutine.
+type logBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *logBuffer) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(line)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
 // logged returns a logger and what it wrote.
-func logged() (*slog.Logger, *bytes.Buffer) {
-	var b bytes.Buffer
-	return slog.New(slog.NewTextHandler(&b, nil)), &b
+func logged() (*slog.Logger, *logBuffer) {
+	b := new(logBuffer)
+	return slog.New(slog.NewTextHandler(b, nil)), b
 }

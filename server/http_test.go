@@ -1,0 +1,228 @@
+package server_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/servertest"
+)
+
+// dial sends raw bytes and returns what can be read of the answers.
+func dial(t *testing.T, url, request string) *bufio.Reader {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	return bufio.NewReader(conn)
+}
+
+func TestPipelining(t *testing.T) {
+	_, url := start(t, server.Options{Store: fixture(t)}, server.HTTPOptions{})
+	var request strings.Builder
+	names := []string{"tiny.txt", "noise.bin", "nothing", "odd/a+b.js", "tiny.txt"}
+	for _, name := range names {
+		fmt.Fprintf(&request, "GET /ajax/libs/demo/1.0.0/%s HTTP/1.1\r\nHost: x\r\n\r\n", name)
+	}
+	answers := dial(t, url, request.String())
+	for _, name := range names {
+		r, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, ok := servertest.Releases()[0].Files[name]; ok && !bytes.Equal(got, want) || !ok && r.StatusCode != 404 {
+			t.Errorf("%s is answered with %s and %d bytes", name, r.Status, len(got))
+		}
+	}
+}
+
+func TestOddRequests(t *testing.T) {
+	_, url := start(t, server.Options{Store: openStore(t, []servertest.Release{release("1.0.0", "a.js", text)})}, server.HTTPOptions{})
+	long := strings.Repeat("x", 9<<10)
+	for _, test := range []struct {
+		name, request string
+		want          int
+	}{
+		{"HTTP/1.0", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.0\r\n\r\n", 200},
+		{"absolute form", "GET http://elsewhere/ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 200},
+		{"asterisk", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 200}, // net/http answers
+		{"slashes before", "GET //ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+		{"prefix encoded", "GET /%61jax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+		{"long target", "GET /ajax/libs/lib/1.0.0/" + long + " HTTP/1.1\r\nHost: x\r\n\r\n", 414},
+		{"long query", "GET /ajax/libs/lib/1.0.0/a.js?" + long + " HTTP/1.1\r\nHost: x\r\n\r\n", 414},
+		{"long header", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat(long, 5) + "\r\n\r\n", 431},
+		{"NUL", "GET /ajax/libs/lib/1.0.0/a.js\x00 HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+		{"bad escape", "GET /ajax/libs/lib/1.0.0/%zz HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+		{"cut escape", "GET /ajax/libs/lib/1.0.0/a.js% HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+		{"raw high bytes", "GET /ajax/libs/lib/1.0.0/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+		{"a body", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", 200},
+		{"no host", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\n\r\n", 400},
+		{"two lengths", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400},
+		{"not HTTP", "hello\r\n\r\n", 400},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, err := http.ReadResponse(dial(t, url, test.request), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Body.Close()
+			wantStatus(t, r, test.want)
+			if r.StatusCode == 414 && r.Header.Get("Access-Control-Allow-Origin") != "*" {
+				t.Error("the 414 has no CORS headers")
+			}
+		})
+	}
+}
+
+// pipes is a listener whose connections are synchronous pipes: what the client
+// does not read the server cannot write.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// onPipe asks for a file over a pipe, in a bubble where time passes at once.
+func onPipe(t *testing.T, a http.Handler, target string, client func(*testing.T, net.Conn)) {
+	listener := make(pipes)
+	s := server.NewHTTPServer(a, server.HTTPOptions{})
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Serve(listener) })
+	ours, theirs := net.Pipe()
+	listener <- theirs
+	fmt.Fprintf(ours, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", target)
+	client(t, ours)
+	ours.Close()
+	close(listener)
+	wg.Wait()
+	s.Close()
+	synctest.Wait()
+}
+
+func TestSlowButSteadyClientGetsAll(t *testing.T) {
+	data := servertest.Releases()[0].Files["noise.bin"]
+	store := openStore(t, []servertest.Release{release("1.0.0", "noise.bin", bytes.Repeat(data, 80))}) // 24 MiB
+	synctest.Test(t, func(t *testing.T) {
+		a := newAssets(t, server.Options{Store: store})
+		onPipe(t, a, "/ajax/libs/lib/1.0.0/noise.bin", func(t *testing.T, conn net.Conn) {
+			start := time.Now()
+			n, buffer := 0, make([]byte, 16<<10)
+			for n < 80*len(data) {
+				time.Sleep(4 * time.Second)
+				m, err := io.ReadFull(conn, buffer)
+				n += m
+				if err != nil && n < 80*len(data) {
+					if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+						t.Fatalf("closed after %d bytes and %v", n, time.Since(start))
+					}
+					t.Fatal(err)
+				}
+				if 80*len(data)-n < len(buffer) {
+					break // the rest is less than a buffer
+				}
+			}
+			if took := time.Since(start); took < time.Hour {
+				t.Errorf("24 MiB took %v; the client is not slow", took)
+			}
+		})
+	})
+}
+
+func TestStalledClientIsClosed(t *testing.T) {
+	store := fixture(t)
+	for _, name := range []string{"noise.bin", "tiny.txt", "big.js"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAssets(t, server.Options{Store: store})
+				onPipe(t, a, "/ajax/libs/demo/1.0.0/"+name, func(t *testing.T, conn net.Conn) {
+					time.Sleep(31 * time.Second)
+					if n, err := io.Copy(io.Discard, conn); err != nil || n > 128<<10 {
+						t.Errorf("%d bytes and %v after 31 seconds without reading, want few and the end", n, err)
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestSilentClientIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listener := make(pipes)
+		s := server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{})
+		var wg sync.WaitGroup
+		wg.Go(func() { s.Serve(listener) })
+		ours, theirs := net.Pipe()
+		listener <- theirs
+		start := time.Now()
+		fmt.Fprint(ours, "GET / HTTP/1.1\r\n")
+		io.Copy(io.Discard, ours)
+		if took := time.Since(start); took != 10*time.Second {
+			t.Errorf("half a request lives %v, want 10s", took)
+		}
+		close(listener)
+		wg.Wait()
+		s.Close()
+	})
+}
+
+func TestMaxConnections(t *testing.T) {
+	listener, err := server.Listen(t.Context(), "127.0.0.1:0", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for range 2 {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	first, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan net.Conn)
+	go func() {
+		c, _ := listener.Accept()
+		second <- c
+	}()
+	select {
+	case <-second:
+		t.Error("the second connection was accepted beside the first")
+	default:
+	}
+	first.Close()
+	if c := <-second; c == nil {
+		t.Error("the second connection was not accepted after the first")
+	} else {
+		c.Close()
+	}
+}
