@@ -69,12 +69,27 @@ func (e *MalformedError) Error() string {
 }
 
 // decodePackument reads the packument of the package called name. Only what is needed is kept; never
-// more than maxValue bytes of the rest are in memory.
+// more than about maxValue bytes of the rest are in memory.
 func decodePackument(name string, r io.Reader) (*Packument, error) {
-	d := &decoder{name: name, in: &meter{r: r}}
-	d.json = json.NewDecoder(d.in)
+	return newDecoder(name, r).packument()
+}
+
+// decoder reads JSON in pieces, remembering where it is for errors.
+type decoder struct {
+	name    string
+	in      *meter
+	json    *json.Decoder
+	members int // the most members of an object that is read in pieces
+}
+
+func newDecoder(name string, r io.Reader) *decoder {
+	in := &meter{r: r, value: maxValue}
+	return &decoder{name: name, in: in, json: json.NewDecoder(in), members: maxVersions}
+}
+
+func (d *decoder) packument() (*Packument, error) {
 	p := &Packument{
-		Name:     name,
+		Name:     d.name,
 		DistTags: make(map[string]string),
 		Versions: make(map[string]Version),
 		Time:     make(map[string]time.Time),
@@ -87,7 +102,7 @@ func decodePackument(name string, r io.Reader) (*Packument, error) {
 			if err := d.value("name", &got); err != nil {
 				return err
 			}
-			if got != name {
+			if got != d.name {
 				return d.malformed("name", "it is the one of %.200q", got)
 			}
 			return nil
@@ -141,13 +156,6 @@ func decodePackument(name string, r io.Reader) (*Packument, error) {
 	return p, nil
 }
 
-// decoder reads JSON in pieces, remembering where it is for errors.
-type decoder struct {
-	name string
-	in   *meter
-	json *json.Decoder
-}
-
 // object reads an object, calling member for each key to read its value. null passes for an empty one.
 func (d *decoder) object(field string, member func(key string) error) error {
 	d.in.allow(d.json)
@@ -159,11 +167,11 @@ func (d *decoder) object(field string, member func(key string) error) error {
 		return nil
 	}
 	if token != json.Delim('{') {
-		return d.malformed(field, "it is no object")
+		return d.malformed(field, "not an object")
 	}
 	for n := 0; d.json.More(); n++ {
-		if n == maxVersions {
-			return d.malformed(field, "more than %d members", maxVersions)
+		if n == d.members {
+			return d.malformed(field, "more than %d members", d.members)
 		}
 		d.in.allow(d.json)
 		key, err := d.json.Token()
@@ -193,14 +201,16 @@ func (d *decoder) value(field string, into any) error {
 // version reads the manifest of a version. What is wrong inside it is that version's fault alone.
 func (d *decoder) version(key string) (Version, error) {
 	var manifest struct {
-		Version    string
-		Deprecated json.RawMessage // a message, though false and true occur
+		Version    string          `json:"version"`
+		Deprecated json.RawMessage `json:"deprecated"` // a message, though false and true occur
 		Dist       *struct {
-			Tarball, Integrity, Shasum string
-			UnpackedSize               float64
-			FileCount                  float64
-			Signatures                 json.RawMessage
-		}
+			Tarball      string          `json:"tarball"`
+			Integrity    string          `json:"integrity"`
+			Shasum       string          `json:"shasum"`
+			UnpackedSize float64         `json:"unpackedSize"`
+			FileCount    float64         `json:"fileCount"`
+			Signatures   json.RawMessage `json:"signatures"`
+		} `json:"dist"`
 	}
 	field := "versions." + key
 	d.in.allow(d.json)
@@ -224,9 +234,9 @@ func (d *decoder) version(key string) (Version, error) {
 	}
 	switch {
 	case wrong != nil && wrong.Field != "":
-		v.Err = d.malformed(field+"."+wrong.Field, "it is a %s", wrong.Value)
+		v.Err = d.malformed(field+"."+wrong.Field, "unexpected %s", wrong.Value)
 	case wrong != nil:
-		v.Err = d.malformed(field, "it is a %s", wrong.Value)
+		v.Err = d.malformed(field, "unexpected %s", wrong.Value)
 	case manifest.Version != "" && manifest.Version != key:
 		v.Err = d.malformed(field+".version", "it says %.200q", manifest.Version)
 	case v.Tarball == "":
@@ -270,11 +280,11 @@ func (d *decoder) syntax(field string, err error) error {
 	case d.in.err != nil:
 		return d.in.err
 	case errors.Is(err, errLongValue):
-		return d.malformed(field, "a value of more than %d bytes", maxValue)
+		return d.malformed(field, "a value of more than %d bytes", d.in.value)
 	case err == io.EOF, err == io.ErrUnexpectedEOF:
 		return d.malformed(field, "it ends too early")
 	case errors.As(err, &wrong):
-		return d.malformed(field, "it is a %s", wrong.Value)
+		return d.malformed(field, "unexpected %s", wrong.Value)
 	}
 	return d.malformed(field, "%.200v", err)
 }
@@ -294,16 +304,17 @@ func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
 var errLongValue = errors.New("value too long")
 
-// meter lets a JSON decoder have maxValue bytes for each value, because it keeps a whole value in memory.
+// meter lets a JSON decoder have so many bytes for each value, because it keeps a whole value in memory.
 type meter struct {
-	r    io.Reader
-	read int64
-	most int64
-	err  error // what the reader said, other than io.EOF
+	r     io.Reader
+	value int64 // the most bytes for a value
+	read  int64
+	most  int64 // what may be read until the next value
+	err   error // what the reader said, other than io.EOF
 }
 
 // allow lets d read its next value.
-func (m *meter) allow(d *json.Decoder) { m.most = d.InputOffset() + maxValue }
+func (m *meter) allow(d *json.Decoder) { m.most = d.InputOffset() + m.value }
 
 func (m *meter) Read(p []byte) (int, error) {
 	if m.most <= m.read {
