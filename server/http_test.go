@@ -3,7 +3,7 @@ package server_test
 import (
 	"bufio"
 	"bytes"
-	"errors"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -109,16 +109,15 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// onPipe asks for a file over a pipe, in a bubble where time passes at once.
-func onPipe(t *testing.T, a http.Handler, target string, client func(*testing.T, net.Conn)) {
+// onPipe serves a over a pipe, in a bubble where time passes at once.
+func onPipe(a http.Handler, client func(net.Conn)) {
 	listener := make(pipes)
-	s := server.NewHTTPServer(a, server.HTTPOptions{})
+	s := server.NewHTTPServer(a, server.HTTPOptions{H2C: true})
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Serve(listener) })
 	ours, theirs := net.Pipe()
 	listener <- theirs
-	fmt.Fprintf(ours, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", target)
-	client(t, ours)
+	client(ours)
 	ours.Close()
 	close(listener)
 	wg.Wait()
@@ -126,33 +125,44 @@ func onPipe(t *testing.T, a http.Handler, target string, client func(*testing.T,
 	synctest.Wait()
 }
 
+func ask(method, target string) string { return method + " " + target + " HTTP/1.1\r\nHost: x\r\n" }
+
 func TestSlowButSteadyClientGetsAll(t *testing.T) {
-	data := servertest.Releases()[0].Files["noise.bin"]
-	store := openStore(t, []servertest.Release{release("1.0.0", "noise.bin", bytes.Repeat(data, 80))}) // 24 MiB
-	synctest.Test(t, func(t *testing.T) {
-		a := newAssets(t, server.Options{Store: store})
-		onPipe(t, a, "/ajax/libs/lib/1.0.0/noise.bin", func(t *testing.T, conn net.Conn) {
-			start := time.Now()
-			n, buffer := 0, make([]byte, 16<<10)
-			for n < 80*len(data) {
-				time.Sleep(4 * time.Second)
-				m, err := io.ReadFull(conn, buffer)
-				n += m
-				if err != nil && n < 80*len(data) {
-					if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-						t.Fatalf("closed after %d bytes and %v", n, time.Since(start))
+	data := bytes.Repeat(servertest.Releases()[0].Files["noise.bin"], 80) // 24 MiB
+	store := openStore(t, []servertest.Release{release("1.0.0", "noise.bin", data)})
+	h2c := new(http.Protocols)
+	h2c.SetUnencryptedHTTP2(true)
+	for name, protocols := range map[string]*http.Protocols{"HTTP/1.1": nil, "HTTP/2.0": h2c} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
+					transport := &http.Transport{Protocols: protocols, DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
+					defer transport.CloseIdleConnections()
+					r, err := (&http.Client{Transport: transport}).Get("http://x/ajax/libs/lib/1.0.0/noise.bin")
+					if err != nil {
+						t.Fatal(err)
 					}
-					t.Fatal(err)
-				}
-				if 80*len(data)-n < len(buffer) {
-					break // the rest is less than a buffer
-				}
-			}
-			if took := time.Since(start); took < time.Hour {
-				t.Errorf("24 MiB took %v; the client is not slow", took)
-			}
+					defer r.Body.Close()
+					if r.Proto != name {
+						t.Errorf("the protocol is %s, want %s", r.Proto, name)
+					}
+					start, n := time.Now(), int64(0)
+					for err = nil; err == nil; {
+						var m int64
+						m, err = io.CopyN(io.Discard, r.Body, 16<<10)
+						n += m
+						time.Sleep(4 * time.Second)
+					}
+					if err != io.EOF || n != int64(len(data)) {
+						t.Errorf("%d of %d bytes, then %v after %v", n, len(data), err, time.Since(start))
+					}
+					if took := time.Since(start); took < time.Hour {
+						t.Errorf("it took %v; the client is not slow", took)
+					}
+				})
+			})
 		})
-	})
+	}
 }
 
 func TestStalledClientIsClosed(t *testing.T) {
@@ -160,8 +170,8 @@ func TestStalledClientIsClosed(t *testing.T) {
 	for _, name := range []string{"noise.bin", "tiny.txt", "big.js"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newAssets(t, server.Options{Store: store})
-				onPipe(t, a, "/ajax/libs/demo/1.0.0/"+name, func(t *testing.T, conn net.Conn) {
+				onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
+					fmt.Fprint(conn, ask("GET", "/ajax/libs/demo/1.0.0/"+name)+"\r\n")
 					time.Sleep(31 * time.Second)
 					if n, err := io.Copy(io.Discard, conn); err != nil || n > 128<<10 {
 						t.Errorf("%d bytes and %v after 31 seconds without reading, want few and the end", n, err)
@@ -173,23 +183,29 @@ func TestStalledClientIsClosed(t *testing.T) {
 }
 
 func TestSilentClientIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		listener := make(pipes)
-		s := server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{})
-		var wg sync.WaitGroup
-		wg.Go(func() { s.Serve(listener) })
-		ours, theirs := net.Pipe()
-		listener <- theirs
-		start := time.Now()
-		fmt.Fprint(ours, "GET / HTTP/1.1\r\n")
-		io.Copy(io.Discard, ours)
-		if took := time.Since(start); took != 10*time.Second {
-			t.Errorf("half a request lives %v, want 10s", took)
-		}
-		close(listener)
-		wg.Wait()
-		s.Close()
-	})
+	for name, test := range map[string]struct {
+		request string
+		want    time.Duration
+	}{
+		"before the end of the headers": {ask("GET", "/ajax/libs/demo/1.0.0/tiny.txt"), 10 * time.Second},
+		"before the body":               {ask("POST", "/ajax/libs/demo/1.0.0/tiny.txt") + "Content-Length: 10\r\n\r\n", 30 * time.Second},
+		"after an answer":               {ask("OPTIONS", "/ajax/libs/demo/1.0.0/tiny.txt") + "\r\n", 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := fixture(t)
+			synctest.Test(t, func(t *testing.T) {
+				onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
+					start := time.Now()
+					go fmt.Fprint(conn, test.request)
+					io.Copy(io.Discard, conn)
+					// net/http lingers for half a second where it did not read all.
+					if took := time.Since(start).Truncate(time.Second); took != test.want {
+						t.Errorf("the connection lives %v, want %v", took, test.want)
+					}
+				})
+			})
+		})
+	}
 }
 
 func TestMaxConnections(t *testing.T) {
