@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/bot"
+)
+
+// duties says what a process that has the data folder open does with it.
+type duties struct {
+	serve bool // answer on the public address
+	fill  bool // run the bot
+	once  bool // the bot makes a single pass, and that ends the process
+}
+
+// daemon returns the action of the commands that run until they are told to end.
+func (a *app) daemon(d duties) func(context.Context, []string) error {
+	return func(ctx context.Context, _ []string) error {
+		out := newTerminal(a.stderr)
+		least := slog.LevelInfo
+		if out.interactive {
+			least = slog.LevelWarn // the bars tell the rest
+		}
+		p := &daemon{app: a, duties: d, terminal: out, logger: a.settings.newLogger(out, least), metrics: newRegistry()}
+		return p.run(ctx)
+	}
+}
+
+// daemon is a process at work: what it opened on the way up and closes, in reverse, on the way down.
+type daemon struct {
+	*app
+	duties   duties
+	terminal *terminal
+	logger   *slog.Logger
+	metrics  *registry
+	folder   *folder
+	self     *process
+}
+
+func (p *daemon) run(parent context.Context) (err error) {
+	ctx, end := context.WithCancel(parent)
+	defer end()
+	s := p.settings
+
+	if p.duties.serve && s.readyFile != "" {
+		if err := os.Remove(s.readyFile); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
+			return fmt.Errorf("couldn't remove the old --ready-file: %w", err)
+		}
+	}
+	// Addresses first: where one is taken, nothing else has happened yet.
+	public, private, err := p.listen()
+	if err != nil {
+		return err
+	}
+	defer closeAll(public, private) // harmless where a server has closed them
+
+	shown := newProgress(p.terminal)
+	defer shown.close()
+	if p.folder, err = s.openFolder(p.logger, p.metrics.counting(shown.event)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.folder.close()) }()
+	socket, err := admin.Listen(s.data)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+
+	var filler *bot.Bot
+	if p.duties.fill {
+		if filler, err = p.folder.bot(); err != nil {
+			return err
+		}
+	}
+	p.self = &process{PID: os.Getpid(), Version: version(), Started: time.Now().UTC()}
+
+	// The private listener is the last to go: it tells that the others are going.
+	if private != nil {
+		p.self.Private = private.Addr().String()
+		server := newPrivateServer(ctx, p.metrics, p.logger)
+		go server.Serve(private) //nolint:errcheck // it ends with Close
+		defer server.Close()
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if public != nil {
+		site, err := p.newSite(filler)
+		if err != nil {
+			return err
+		}
+		p.self.Address = address(site, public)
+		serve(ctx, group, site, public)
+		if err := p.announce(shown); err != nil {
+			end()
+			return errors.Join(err, group.Wait())
+		}
+		if s.readyFile != "" {
+			defer os.Remove(s.readyFile)
+		}
+	}
+	serve(ctx, group, newAdminServer(ctx, p.folder.operations(p.self), p.logger), socket)
+	switch {
+	case p.duties.once:
+		group.Go(func() error {
+			defer end()
+			return p.fillOnce(ctx, filler)
+		})
+	case p.duties.fill:
+		group.Go(func() error { return p.keepFilling(ctx, filler) })
+	}
+	defer context.AfterFunc(parent, func() {
+		if p.terminal.interactive {
+			fmt.Fprintln(p.terminal, "Stopping; Ctrl-C once more ends it at once.")
+		}
+		p.logger.Info("stopping")
+	})()
+	return group.Wait()
+}
+
+func (p *daemon) fillOnce(ctx context.Context, filler *bot.Bot) error {
+	summary, err := filler.Once(ctx)
+	fmt.Fprintln(p.stdout, describeSummary(summary))
+	if err == nil && summary.Failed > 0 {
+		err = fmt.Errorf("%d failed and will be tried again; `larder status` tells why", summary.Failed)
+	}
+	return err
+}
+
+// fillAgain is how long a bot that could not go on rests where the process serves.
+const fillAgain = time.Minute
+
+// keepFilling runs the bot until ctx ends. A full disk stops the bot, but is no reason to stop serving: it starts again
+// after a while, when somebody may have made room.
+func (p *daemon) keepFilling(ctx context.Context, filler *bot.Bot) error {
+	for {
+		err := filler.Run(ctx)
+		if err == nil || ctx.Err() != nil || !p.duties.serve {
+			return err
+		}
+		p.logger.Error("the bot stopped; serving goes on, and the bot starts again", "error", err, "after", fillAgain)
+		select {
+		case <-time.After(fillAgain):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

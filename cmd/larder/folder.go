@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// folder is an open data folder, which no other process can open meanwhile:
+//
+//	store/      the key-value store
+//	tmp/        downloads and the like; emptied when the folder is opened
+//	admin.sock  where the process that has it open listens for commands
+type folder struct {
+	dir   string
+	store *kvstore.Store
+	log   *logs.Log
+	// bot makes the bot on first use: reading npm's configuration and the catalogue is not for commands that only look.
+	bot  func() (*bot.Bot, error)
+	made *bot.Bot       // by bot
+	busy sync.WaitGroup // operations under way
+}
+
+func storeDir(data string) string { return filepath.Join(data, "store") }
+func (f *folder) tmp() string     { return filepath.Join(f.dir, "tmp") }
+
+// openFolder opens the data folder of the settings, and makes it where there is none. The bot's events go to events.
+func (s *settings) openFolder(logger *slog.Logger, events func(bot.Event)) (*folder, error) {
+	if err := os.MkdirAll(s.data, 0o700); err != nil {
+		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)
+	}
+	f, err := s.open(kvstore.Options{Logger: logger.With("part", "store")})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(os.RemoveAll(f.tmp()), os.Mkdir(f.tmp(), 0o700)); err != nil {
+		return nil, errors.Join(fmt.Errorf("couldn't empty the folder for temporary files: %w", err), f.close())
+	}
+	f.bot = sync.OnceValues(func() (_ *bot.Bot, err error) {
+		f.made, err = s.newBot(f, logger, events)
+		return f.made, err
+	})
+	return f, nil
+}
+
+// openFolderReadOnly opens a data folder that has a store, for a look at it.
+func (s *settings) openFolderReadOnly(logger *slog.Logger) (*folder, error) {
+	if err := s.needStore(); err != nil {
+		return nil, err
+	}
+	f, err := s.open(kvstore.Options{ReadOnly: true, Logger: logger.With("part", "store")})
+	if err != nil {
+		return nil, err
+	}
+	f.bot = func() (*bot.Bot, error) { return nil, errors.New("the store was opened to be read only") }
+	return f, nil
+}
+
+func (s *settings) open(o kvstore.Options) (*folder, error) {
+	store, err := kvstore.Open(storeDir(s.data), o)
+	if errors.Is(err, kvstore.ErrLocked) {
+		return nil, fmt.Errorf("another larder process has %s open; wait until it is done, stop it, or choose another folder with --data", s.data)
+	}
+	if err != nil {
+		return nil, err
+	}
+	log, err := logs.Open(store)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return &folder{dir: s.data, store: store, log: log}, nil
+}
+
+// close waits for the operations under way, whose contexts must have ended, and closes the folder.
+func (f *folder) close() error {
+	f.busy.Wait()
+	if f.made != nil {
+		f.made.Close()
+	}
+	return f.store.Close()
+}
+
+func (s *settings) newBot(f *folder, logger *slog.Logger, events func(bot.Event)) (*bot.Bot, error) {
+	logger = logger.With("part", "bot")
+	catalogue, err := packages.Open(s.catalogue)
+	if err != nil {
+		return nil, err
+	}
+	for _, invalid := range catalogue.Problems() {
+		logger.Warn("package refused", "file", invalid.File, "err", invalid)
+	}
+	config, err := npm.LoadConfig(".")
+	if err != nil {
+		return nil, err
+	}
+	getter, err := fetch.New(fetch.Options{UserAgent: "larder/" + version(), Allow: s.allowHosts, Logger: logger})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.origin("allow-host"), err)
+	}
+	return bot.New(bot.Options{
+		Store:       f.store,
+		Log:         f.log,
+		Catalogue:   catalogue,
+		Npm:         npm.NewClient(config, getter, npm.Options{}),
+		Releases:    s.releases,
+		Interval:    s.interval,
+		Downloads:   s.downloads,
+		MemoryBytes: s.memory,
+		TempDir:     filepath.Join(f.tmp(), "bot"),
+		Logger:      logger,
+		Events:      events,
+	})
+}
+
+// needStore returns an error where the data folder has no store, for commands that have nothing to do in a new one.
+func (s *settings) needStore() error {
+	if _, err := os.Stat(storeDir(s.data)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s holds no store; name the data folder with --data, or fill this one with `larder up`", s.data)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// The operations that commands ask for, of the process that runs or of themselves. Their requests:
+type (
+	addRequest struct {
+		Package string `json:"package"`
+		Version string `json:"version,omitempty"` // "" for the newest releases, as for a new package
+	}
+	importRequest struct {
+		Package string `json:"package"`
+		Version string `json:"version"`
+		Source  string `json:"source"` // an absolute path
+	}
+	statusRequest struct {
+		Package string `json:"package,omitempty"` // "" for all
+	}
+	squeezeRequest struct{}
+	checkRequest   struct {
+		Deep bool `json:"deep,omitempty"`
+	}
+)
+
+// checkEvent is what `larder fsck` is told on the way; one of its members is there.
+type checkEvent struct {
+	Finding  *views.Finding `json:"finding,omitempty"`
+	Progress *checkProgress `json:"progress,omitempty"`
+}
+
+type checkProgress struct {
+	Entries int64 `json:"entries"`
+	Of      int64 `json:"of"`
+}
+
+// operations returns what can be asked of the process that has the folder open. process describes it, or is nil
+// where that is the command itself.
+func (f *folder) operations(process *process) map[string]admin.Operation {
+	withBot := func(ctx context.Context, report func(any), do func(context.Context, *bot.Bot) error) error {
+		b, err := f.bot()
+		if err != nil {
+			return err
+		}
+		return do(bot.WithReport(ctx, func(e bot.Event) { report(e) }), b)
+	}
+	operations := map[string]admin.Operation{
+		"add": admin.Typed(func(ctx context.Context, r addRequest, report func(any)) (any, error) {
+			return nil, withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
+				return b.Add(ctx, r.Package, r.Version)
+			})
+		}),
+		"import": admin.Typed(func(ctx context.Context, r importRequest, report func(any)) (any, error) {
+			return nil, withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
+				return b.Import(ctx, r.Package, r.Version, r.Source)
+			})
+		}),
+		"squeeze": admin.Typed(func(ctx context.Context, _ squeezeRequest, report func(any)) (any, error) {
+			var squeezed bot.SqueezeSummary
+			err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) (err error) {
+				squeezed, err = b.Squeeze(ctx)
+				return err
+			})
+			return squeezed, err
+		}),
+		"status": admin.Typed(func(_ context.Context, r statusRequest, _ func(any)) (any, error) {
+			return f.status(process, r.Package)
+		}),
+		"fsck": admin.Typed(func(ctx context.Context, r checkRequest, report func(any)) (any, error) {
+			return f.check(ctx, r.Deep, report)
+		}),
+	}
+	for name, operation := range operations {
+		operations[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+			f.busy.Add(1)
+			defer f.busy.Done()
+			return operation(ctx, request, report)
+		}
+	}
+	return operations
+}
+
+func (f *folder) check(ctx context.Context, deep bool, report func(any)) (summary views.CheckSummary, err error) {
+	if err := os.MkdirAll(f.tmp(), 0o700); err != nil {
+		return summary, err
+	}
+	scratch, err := os.MkdirTemp(f.tmp(), "fsck-")
+	if err != nil {
+		return summary, fmt.Errorf("couldn't make room for a second set of views to compare with: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	const eventEvery = 256 // entries; a finding is told at once
+	return views.Check(ctx, f.store, views.CheckOptions{
+		Deep:    deep,
+		Scratch: scratch,
+		Progress: func(entries, of int64) {
+			if entries%eventEvery == 0 || entries == of {
+				report(checkEvent{Progress: &checkProgress{Entries: entries, Of: of}})
+			}
+		},
+	}, func(finding views.Finding) { report(checkEvent{Finding: &finding}) })
+}

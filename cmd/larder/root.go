@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// app is what every command is given.
+type app struct {
+	settings *settings
+	environ  []string
+	stdout   io.Writer
+	stderr   io.Writer
+}
+
+// failure is an error that a command met while it did its work. Whatever else a run returns is a usage error.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// run executes one command line and returns the exit code. It prints each error once.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	a := &app{settings: newSettings(), environ: environ, stdout: stdout, stderr: stderr}
+	root := newRoot(a)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintf(stderr, "larder: %s\n", line)
+	}
+	if errors.As(err, new(failure)) {
+		return exitFailed
+	}
+	fmt.Fprintf(stderr, "Run `%s --help` for how to use it.\n", cmd.CommandPath())
+	return exitUsage
+}
+
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "larder",
+		Short: "Serve front-end packages: fetched, compressed ahead of time, published atomically",
+		Long: `Larder is a content delivery service for front-end packages, in one program. It fetches releases from an npm
+registry, compresses every file ahead of time, publishes each release at once or not at all, and serves the files
+under /ajax/libs/{package}/{version}/{file}.
+
+Every setting is a flag, an environment variable (LARDER_ and the flag's name: LARDER_PRIVATE_LISTEN), or a line in a
+YAML file given with --config; the first of these that is there counts.
+
+Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configuration.`,
+		Example: `  larder up                          # everything in one process, data in ./data
+  larder add htmx.org@2.0.4          # fetch one more release now
+  larder status                      # what is here, what is stuck and why`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+	}
+	root.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return root.Help()
+		}
+		var names []string
+		for _, c := range root.Commands() {
+			names = append(names, c.Name())
+		}
+		if best := nearest(args[0], names); best != "" {
+			return fmt.Errorf("unknown command %q; did you mean %s?", args[0], best)
+		}
+		return fmt.Errorf("unknown command %q", args[0])
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
+			var names []string
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+			if best := nearest("--"+unknown.GetSpecifiedName(), names); best != "" {
+				return fmt.Errorf("%w; did you mean %s?", err, best)
+			}
+		}
+		return err
+	})
+	root.AddCommand(
+		newUp(a), newServe(a), newBot(a),
+		newAdd(a), newImport(a), newStatus(a), newSqueeze(a), newFsck(a),
+		newLint(a), newVersion(a),
+	)
+	return root
+}
+
+// uses gives cmd the flags of these settings, in this order.
+func (a *app) uses(cmd *cobra.Command, groups ...[]string) *cobra.Command {
+	cmd.Flags().SortFlags = false
+	for _, names := range groups {
+		for _, name := range names {
+			cmd.Flags().AddFlag(a.settings.flags.Lookup(name))
+		}
+	}
+	return cmd
+}
+
+// configured makes a command's action out of work that needs the settings.
+func (a *app) configured(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := a.settings.load(a.environ); err != nil {
+			return err
+		}
+		err := work(cmd.Context(), args)
+		if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+			err = errors.New("interrupted")
+		}
+		if err != nil {
+			return failure{err}
+		}
+		return nil
+	}
+}
+
+// arguments checks how many a command gets; a most of -1 is any number.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && (most < 0 || len(args) <= most) {
+			return nil
+		}
+		_, takes, _ := strings.Cut(cmd.Use, " ")
+		if takes == "" {
+			return fmt.Errorf("%s takes no arguments, but got %q", cmd.Name(), args)
+		}
+		return fmt.Errorf("%s takes %s, but got %d of them", cmd.Name(), takes, len(args))
+	}
+}

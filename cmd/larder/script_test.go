@@ -1,0 +1,202 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/bot/worker"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
+		worker.Main() // a child of a larder that a script runs
+		return
+	}
+	testscript.Main(m, map[string]func(){"larder": main})
+}
+
+// upstream is a script's registry.
+type upstream struct {
+	registry *npmtest.Registry
+	now      time.Time // of the next release
+}
+
+type upstreamKey struct{}
+
+// TestScripts runs testdata/script, whole processes of the real program, each script with an npm registry of its own.
+// Besides what testscript knows, they may say:
+//
+//	publish NAME VERSION FOLDER   the registry has this release from now on; each is an hour younger than the last
+//	ready FILE                    wait for a ready file; $ADDRESS is what it says
+//	get [METHOD] PATH [HEADER:VALUE]...
+//	                              print status, headers and body of the answer of $ADDRESS (or of a whole URL)
+//	certificate FILE KEY          make a certificate for 127.0.0.1
+//	until STATUS PATH             ask again and again until the answer of $ADDRESS has this status
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			registry := npmtest.Start()
+			env.Defer(registry.Close)
+			env.Values[upstreamKey{}] = &upstream{registry, time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC)}
+			npm := filepath.Join(env.WorkDir, ".npm")
+			env.Vars = append(env.Vars, registry.Env(npm)...)
+			return os.Mkdir(npm, 0o700)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"certificate": scriptCertificate,
+			"publish":     scriptPublish,
+			"ready":       scriptReady,
+			"get":         scriptGet,
+			"until":       scriptUntil,
+		},
+	})
+}
+
+// scriptPatience is how long a script waits for what ought to happen at once.
+const scriptPatience = 30 * time.Second
+
+func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: publish NAME VERSION FOLDER")
+	}
+	files := map[string]string{}
+	root := os.DirFS(ts.MkAbs(args[2]))
+	ts.Check(fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := fs.ReadFile(root, path)
+		files[path] = string(data)
+		return err
+	}))
+	u := ts.Value(upstreamKey{}).(*upstream)
+	u.registry.Add(args[0], args[1], u.now, files)
+	u.now = u.now.Add(time.Hour)
+}
+
+func scriptReady(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: ready FILE")
+	}
+	for deadline := time.Now().Add(scriptPatience); ; time.Sleep(5 * time.Millisecond) {
+		text, err := os.ReadFile(ts.MkAbs(args[0]))
+		if err == nil {
+			ts.Setenv("ADDRESS", strings.TrimSpace(string(text)))
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("no ready file: %v", err)
+		}
+	}
+}
+
+// request asks $ADDRESS for a path, or the world for a URL. It follows no redirects and undoes no coding.
+func request(ts *testscript.TestScript, method, target string, header http.Header) (*http.Response, []byte, error) {
+	if strings.HasPrefix(target, "/") {
+		target = ts.Getenv("ADDRESS") + target
+	}
+	r, err := http.NewRequest(method, target, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.Header = header
+	transport := &http.Transport{
+		DisableKeepAlives:  true,
+		DisableCompression: true,
+		ForceAttemptHTTP2:  true,
+		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // a certificate of the script's own
+	}
+	response, err := transport.RoundTrip(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response, body, err
+}
+
+func scriptGet(ts *testscript.TestScript, neg bool, args []string) {
+	method := http.MethodGet
+	if len(args) > 1 && args[0] == strings.ToUpper(args[0]) && !strings.HasPrefix(args[0], "/") {
+		method, args = args[0], args[1:]
+	}
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: get [METHOD] PATH [HEADER:VALUE]...")
+	}
+	header := http.Header{}
+	for _, h := range args[1:] {
+		name, value, _ := strings.Cut(h, ":")
+		header.Add(name, value)
+	}
+	response, body, err := request(ts, method, args[0], header)
+	ts.Check(err)
+	fmt.Fprintf(ts.Stdout(), "%s\nstatus %d\n", response.Proto, response.StatusCode)
+	var lines []string
+	for name, values := range response.Header {
+		for _, value := range values {
+			lines = append(lines, fmt.Sprintf("%s: %s\n", strings.ToLower(name), value))
+		}
+	}
+	slices.Sort(lines)
+	fmt.Fprintf(ts.Stdout(), "%s\n%s\n", strings.Join(lines, ""), body)
+}
+
+func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: until STATUS PATH")
+	}
+	var last string
+	for deadline := time.Now().Add(scriptPatience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		response, _, err := request(ts, http.MethodGet, args[1], http.Header{})
+		if err != nil {
+			last = err.Error()
+			continue
+		}
+		if last = fmt.Sprint(response.StatusCode); last == args[0] {
+			return
+		}
+	}
+	ts.Fatalf("%s never answered %s; the last answer was %s", args[1], args[0], last)
+}
+
+func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: certificate FILE KEY")
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ts.Check(err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	ts.Check(err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+}

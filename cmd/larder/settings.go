@@ -1,0 +1,120 @@
+package main
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// settings is everything that can be configured. The flag set that newSettings returns is the one source of names,
+// kinds, defaults and meanings: the commands take their flags from it, the configuration file and the environment set
+// values through it, and the table in docs/configuration.md is printed from it.
+type settings struct {
+	config string
+
+	data      string
+	readyFile string
+
+	listen         string
+	privateListen  string
+	tlsCert        string
+	tlsKey         string
+	h2c            bool
+	maxConnections int
+	cache          int64
+
+	catalogue  string
+	releases   int
+	interval   time.Duration
+	downloads  int
+	memory     int64
+	allowHosts []string
+
+	logFormat string
+	logLevel  slog.Level
+
+	flags   *pflag.FlagSet
+	origins map[string]string // where a value that is not the default came from, as errors name it
+}
+
+// The flags that commands share, by what they are for.
+var (
+	dataFlags  = []string{"config", "data", "log-format", "log-level"}
+	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "ready-file", "private-listen"}
+	botFlags   = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
+)
+
+const (
+	mebibyte = 1 << 20
+
+	defaultListen        = "127.0.0.1:8080"
+	defaultPrivateListen = "127.0.0.1:8081"
+)
+
+func newSettings() *settings {
+	s := &settings{
+		data:           "./data",
+		listen:         defaultListen,
+		privateListen:  defaultPrivateListen,
+		maxConnections: 10_000,
+		cache:          256 * mebibyte,
+		catalogue:      "starter",
+		releases:       10,
+		interval:       time.Hour,
+		downloads:      4,
+		memory:         512 * mebibyte,
+		logFormat:      "text",
+		flags:          pflag.NewFlagSet("settings", pflag.ContinueOnError),
+		origins:        map[string]string{},
+	}
+	f := s.flags
+	f.SortFlags = false
+
+	f.Var(textValue(&s.config, "file"), "config", "configuration `FILE` (YAML); a key is a flag's name without the dashes in front")
+	f.Var(requiredValue(&s.data, "folder"), "data", "data `DIR`; it holds the store and belongs to one process at a time")
+
+	f.Var(addressValue(&s.listen), "listen", "public `ADDRESS`; port 0 picks a free one")
+	f.Var(textValue(&s.tlsCert, "file"), "tls-cert", "certificate chain `FILE` (PEM); with --tls-key, serves HTTPS and HTTP/2")
+	f.Var(textValue(&s.tlsKey, "file"), "tls-key", "private key `FILE` (PEM) of --tls-cert")
+	f.Var(boolValue(&s.h2c), "h2c", "accept HTTP/2 without TLS too, for a proxy in front that speaks it")
+	f.Lookup("h2c").NoOptDefVal = "true"
+	f.Var(countValue(&s.maxConnections, 1), "max-connections", "most public connections at once, `N`; more wait to be accepted")
+	f.Var(sizeValue(&s.cache, mebibyte), "cache", "`SIZE` of the memory cache of files being served")
+	f.Var(textValue(&s.readyFile, "file"), "ready-file", "write the public address to `FILE` once it serves; the file is removed when it ends")
+	f.Var(optionalAddressValue(&s.privateListen), "private-listen", "private `ADDRESS` of /metrics, /debug/pprof/, /livez and /readyz, or off; never expose it")
+
+	f.Var(textValue(&s.catalogue, "source"), "catalogue", "catalogue `SOURCE`: a folder, a .tar.gz or .zip archive, or starter for the one in the binary")
+	f.Var(countValue(&s.releases, 1), "releases", "newest releases that a new package starts with, `N`")
+	f.Var(durationValue(&s.interval, time.Second), "interval", "`DURATION` between two looks at a package's upstream")
+	f.Var(countValue(&s.downloads, 1), "downloads", "most downloads at once, `N`")
+	f.Var(sizeValue(&s.memory, 16*mebibyte), "memory", "`SIZE` of the file contents that the bot holds in memory at once")
+	f.Var(&listValue{target: &s.allowHosts, kind: "host"}, "allow-host", "`HOST` that may be fetched from although its address is private or it has no https; repeatable")
+
+	f.Var(choiceValue(&s.logFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
+	f.Var(levelValue(&s.logLevel), "log-level", "least `LEVEL` that is logged: debug, info, warn or error; where it is not given, less is logged to who watches a terminal")
+	return s
+}
+
+// set gives one setting a value and remembers where it came from.
+func (s *settings) set(name, origin, text string) error {
+	if err := s.flags.Lookup(name).Value.Set(text); err != nil {
+		return err
+	}
+	s.origins[name] = origin
+	return nil
+}
+
+// origin names where a setting's value came from, for messages: the flag, a variable, a line of a file.
+func (s *settings) origin(name string) string {
+	if origin, ok := s.origins[name]; ok {
+		return origin
+	}
+	return "--" + name
+}
+
+// given tells whether somebody asked for this value, rather than leaving the default.
+func (s *settings) given(name string) bool {
+	_, ok := s.origins[name]
+	return ok || s.flags.Lookup(name).Changed
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// status is what `larder status` tells, and its JSON form.
+type status struct {
+	Process  *process        `json:"process,omitempty"` // that has the folder open, if any
+	Packages []packageStatus `json:"packages"`
+	// Versions has every version of the package that was asked for, newest first; without one, only those that failed
+	// or were refused.
+	Versions   []views.State `json:"versions"`
+	Unsqueezed int           `json:"unsqueezed"` // contents that wait for their best compression
+}
+
+// process describes a running process.
+type process struct {
+	PID     int       `json:"pid"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	Address string    `json:"address,omitempty"` // where it serves
+	Private string    `json:"private,omitempty"` // host and port of the private listener
+}
+
+// packageStatus counts a package's versions by state.
+type packageStatus struct {
+	Name      string `json:"name"`
+	Newest    string `json:"newest,omitempty"` // latest version that is served
+	Published int    `json:"published"`
+	Waiting   int    `json:"waiting"` // detected or being processed
+	Failed    int    `json:"failed"`  // and tried again
+	Refused   int    `json:"refused"`
+	Withdrawn int    `json:"withdrawn"`
+	// Checked is when upstream was last asked, Next when it will be, and Problem why the last time failed.
+	Checked time.Time `json:"checked,omitzero"`
+	Next    time.Time `json:"next,omitzero"`
+	Problem string    `json:"problem,omitempty"`
+
+	served []string // versions
+}
+
+func (p *packageStatus) add(s views.State) {
+	switch s.Kind {
+	case views.Published:
+		p.Published++
+		p.served = append(p.served, s.Version)
+	case views.Failed:
+		p.Failed++
+	case views.Refused:
+		p.Refused++
+	case views.Withdrawn:
+		p.Withdrawn++
+	default:
+		p.Waiting++
+	}
+}
+
+// status reads the status of all packages, or of the one that is named.
+func (f *folder) status(process *process, name string) (*status, error) {
+	snapshot := f.store.Snapshot()
+	defer snapshot.Close()
+
+	enrolled, err := views.Packages(snapshot)
+	if err != nil {
+		return nil, err
+	}
+	states, err := views.States(snapshot, name)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*packageStatus{}
+	for _, p := range enrolled {
+		if name == "" || p.Name == name {
+			byName[p.Name] = &packageStatus{Name: p.Name}
+		}
+	}
+	s := &status{Process: process, Packages: []packageStatus{}, Versions: []views.State{}}
+	for _, state := range states {
+		if byName[state.Package] == nil {
+			byName[state.Package] = &packageStatus{Name: state.Package}
+		}
+		byName[state.Package].add(state)
+		if name != "" || state.Kind == views.Failed || state.Kind == views.Refused {
+			s.Versions = append(s.Versions, state)
+		}
+	}
+	if name != "" && len(byName) == 0 {
+		return nil, fmt.Errorf("no package %q is here; `larder status` lists those that are, `larder add` fetches one", name)
+	}
+	slices.SortStableFunc(s.Versions, func(a, b views.State) int {
+		return cmp.Or(cmp.Compare(a.Package, b.Package), packages.CompareVersions(b.Version, a.Version))
+	})
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		p := byName[name]
+		p.Newest = packages.LatestVersion(p.served)
+		switch upstream, err := bot.LookupUpstream(snapshot, name); {
+		case err == nil:
+			p.Checked, p.Next, p.Problem = upstream.Checked, upstream.Next, upstream.Reason
+		case !errors.Is(err, kvstore.ErrNotFound):
+			return nil, err
+		}
+		s.Packages = append(s.Packages, *p)
+	}
+	for _, err := range snapshot.Scan(kvstore.Queue, kvstore.Range{}) { // a row for each content
+		if err != nil {
+			return nil, err
+		}
+		s.Unsqueezed++
+	}
+	return s, nil
+}

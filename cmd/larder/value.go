@@ -1,0 +1,195 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+)
+
+// value is a setting's value as pflag wants it: text that is checked when it is set, whether it comes from a flag,
+// the environment or the configuration file.
+type value[T any] struct {
+	target *T
+	parse  func(string) (T, error)
+	format func(T) string
+	kind   string // what --help and the documentation call it
+	isBool bool   // may stand without a value
+}
+
+func (v *value[T]) Set(text string) error {
+	parsed, err := v.parse(text)
+	if err == nil {
+		*v.target = parsed
+	}
+	return err
+}
+
+func (v *value[T]) String() string {
+	if v.target == nil { // pflag asks a zero value for its text
+		return ""
+	}
+	return v.format(*v.target)
+}
+
+func (v *value[T]) Type() string     { return v.kind }
+func (v *value[T]) IsBoolFlag() bool { return v.isBool }
+
+func verbatim(s string) string { return s }
+
+func textValue(target *string, kind string) *value[string] {
+	return &value[string]{target: target, kind: kind, format: verbatim,
+		parse: func(s string) (string, error) { return s, nil }}
+}
+
+// requiredValue is text that cannot be empty.
+func requiredValue(target *string, kind string) *value[string] {
+	return &value[string]{target: target, kind: kind, format: verbatim, parse: func(s string) (string, error) {
+		if s == "" {
+			return "", errors.New("must not be empty")
+		}
+		return s, nil
+	}}
+}
+
+func choiceValue(target *string, choices ...string) *value[string] {
+	return &value[string]{target: target, kind: strings.Join(choices, "|"), format: verbatim, parse: func(s string) (string, error) {
+		for _, c := range choices {
+			if strings.EqualFold(s, c) {
+				return c, nil
+			}
+		}
+		return "", fmt.Errorf("must be one of %s", strings.Join(choices, ", "))
+	}}
+}
+
+func boolValue(target *bool) *value[bool] {
+	return &value[bool]{target: target, kind: "bool", isBool: true, format: strconv.FormatBool, parse: func(s string) (bool, error) {
+		parsed, err := strconv.ParseBool(s)
+		if err != nil {
+			return false, errors.New("must be true or false")
+		}
+		return parsed, nil
+	}}
+}
+
+// countValue is a whole number, least or more.
+func countValue(target *int, least int) *value[int] {
+	return &value[int]{target: target, kind: "int", format: strconv.Itoa, parse: func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < least {
+			return 0, fmt.Errorf("must be a whole number, %d or more", least)
+		}
+		return n, nil
+	}}
+}
+
+func durationValue(target *time.Duration, least time.Duration) *value[time.Duration] {
+	return &value[time.Duration]{target: target, kind: "duration", format: shortDuration, parse: func(s string) (time.Duration, error) {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < least {
+			return 0, fmt.Errorf("must be a duration such as 90s, 15m or 1h, at least %s", shortDuration(least))
+		}
+		return d, nil
+	}}
+}
+
+// shortDuration drops the zeros that time.Duration prints: 1h rather than 1h0m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// sizeValue is a number of bytes, least or more, written with or without a unit.
+func sizeValue(target *int64, least int64) *value[int64] {
+	format := func(n int64) string { return strings.ReplaceAll(humanize.IBytes(uint64(n)), " ", "") }
+	return &value[int64]{target: target, kind: "size", format: format, parse: func(s string) (int64, error) {
+		n, err := humanize.ParseBytes(s)
+		if err != nil || n > math.MaxInt64 || int64(n) < least {
+			return 0, fmt.Errorf("must be a size such as 256MiB or 1GB, at least %s", format(least))
+		}
+		return int64(n), nil
+	}}
+}
+
+func addressValue(target *string) *value[string] {
+	return &value[string]{target: target, kind: "address", format: verbatim, parse: parseAddress}
+}
+
+// optionalAddressValue also accepts off, and nothing at all, for no listener.
+func optionalAddressValue(target *string) *value[string] {
+	return &value[string]{target: target, kind: "address|off", format: verbatim, parse: func(s string) (string, error) {
+		if s == "" || s == off {
+			return off, nil
+		}
+		return parseAddress(s)
+	}}
+}
+
+// off is the address of a listener that is turned off.
+const off = "off"
+
+func parseAddress(s string) (string, error) {
+	const want = "must be an address such as 127.0.0.1:8080, or :8080 for every interface"
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", errors.New(want)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > math.MaxUint16 {
+		return "", fmt.Errorf("%s; %q is not a port", want, port)
+	}
+	return s, nil
+}
+
+func levelValue(target *slog.Level) *value[slog.Level] {
+	format := func(l slog.Level) string { return strings.ToLower(l.String()) }
+	return &value[slog.Level]{target: target, kind: "debug|info|warn|error", format: format, parse: func(s string) (slog.Level, error) {
+		var l slog.Level
+		if err := l.UnmarshalText([]byte(s)); err != nil {
+			return 0, errors.New("must be one of debug, info, warn, error")
+		}
+		return l, nil
+	}}
+}
+
+// listValue is a setting that may be given several times. What is set first replaces the default; in the environment
+// the members are separated by commas.
+type listValue struct {
+	target *[]string
+	kind   string
+	set    bool
+}
+
+func (v *listValue) Set(text string) error {
+	if !v.set {
+		*v.target, v.set = nil, true
+	}
+	for member := range strings.SplitSeq(text, ",") {
+		if member = strings.TrimSpace(member); member == "" {
+			return errors.New("must not be empty")
+		}
+		*v.target = append(*v.target, member)
+	}
+	return nil
+}
+
+func (v *listValue) String() string {
+	if v.target == nil {
+		return ""
+	}
+	return strings.Join(*v.target, ",")
+}
+
+func (v *listValue) Type() string { return v.kind }
