@@ -102,7 +102,7 @@ func TestLastModifiedIsUpstreams(t *testing.T) {
 func squeeze(t *testing.T, store *kvstore.Store, data []byte) {
 	t.Helper()
 	var all []kvstore.Coded
-	for _, c := range coding.All {
+	for _, c := range []coding.Coding{coding.Brotli, coding.Gzip} {
 		b, err := coding.Encode(c, coding.Best, data)
 		if err != nil {
 			t.Fatal(err)

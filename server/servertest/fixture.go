@@ -153,7 +153,7 @@ func (r Release) manifest() *logs.Manifest {
 
 func put(store *kvstore.Store, data []byte) error {
 	var coded []kvstore.Coded
-	for _, c := range coding.All {
+	for _, c := range []coding.Coding{coding.Brotli, coding.Gzip} {
 		if isNoise(data) {
 			break // the encoders would take long to find that out
 		}
