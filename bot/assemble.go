@@ -19,13 +19,6 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// What the quick encoders and the minifier take, measured: a base, and a multiple
-// of the file's size.
-const (
-	quickBase   = 8 << 20
-	quickFactor = 5
-)
-
 // maxFile is the largest file that is published, in bytes.
 const maxFile = 25 << 20
 
@@ -151,7 +144,7 @@ func (a *assembly) read(ctx context.Context) error {
 
 // weight is what a file of the given size takes of the memory bound.
 func (b *Bot) weight(size int64) int64 {
-	return min(b.options.MemoryBytes, quickBase+quickFactor*size)
+	return min(b.options.MemoryBytes, coding.Memory(coding.Brotli, coding.Quick, size))
 }
 
 // file stores one file, and its minified form where it should have one.
@@ -229,6 +222,9 @@ func (a *assembly) minified(path string) (target string, task worker.Task) {
 	return "", ""
 }
 
+// compressed are the codings in which a content is stored where it shrinks.
+var compressed = []coding.Coding{coding.Brotli, coding.Gzip}
+
 // keep stores a content in its quick codings, unless it is there already, and
 // pins it.
 func (b *Bot) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
@@ -244,7 +240,7 @@ func (b *Bot) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 			return nil, err
 		}
 		var coded []kvstore.Coded
-		for _, c := range coding.All {
+		for _, c := range compressed {
 			quick, err := coding.Encode(c, coding.Quick, data)
 			if err != nil {
 				return nil, err

@@ -162,7 +162,11 @@ func (b *Bot) fetch(ctx context.Context, t task) (*logs.Manifest, error) {
 	if err := b.options.Npm.Tarball(ctx, t.version, file); err != nil {
 		return nil, err
 	}
-	source, err := archive.OpenFile(file.Name())
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	source, err := archive.Open(file, info.Size())
 	if err != nil {
 		return nil, refuse("%v", err)
 	}

@@ -21,7 +21,7 @@ import (
 // restart: a key is the release's time, newest first, and the content's hash.
 type squeezeQueue struct {
 	mu      sync.Mutex
-	waiting int                       // rows, an estimate while contents are being squeezed
+	waiting int                       // contents, about: two releases may have queued the same one
 	hot     []kvstore.Hash            // asked for meanwhile, latest last
 	busy    map[kvstore.Hash]struct{} // in somebody's hands
 	wake    chan struct{}             // closed and replaced when rows come or leave somebody's hands
@@ -163,12 +163,6 @@ func (b *Bot) squeezeForever(ctx context.Context) error {
 	}
 }
 
-// What the best encoders take, measured: a base, and a multiple of the size.
-const (
-	bestBase   = 32 << 20
-	bestFactor = 16
-)
-
 // squeezed says what became of one content.
 type squeezed struct{ before, after int64 }
 
@@ -196,9 +190,11 @@ func (b *Bot) squeezeAll(ctx context.Context, done func(squeezed)) error {
 						return err
 					}
 				}
-				err := b.squeezeOne(groupCtx, rows[i].hash, done)
-				rows[i].done = err == nil
-				return err
+				if err := b.squeezeOne(groupCtx, rows[i].hash, done); err != nil {
+					return err
+				}
+				rows[i].done = true
+				return nil
 			})
 		}
 		if err := errors.Join(g.Wait(), b.dropRows(rows)); err != nil {
@@ -235,6 +231,9 @@ func (b *Bot) nextRows() ([]queueRow, error) {
 			break
 		}
 	}
+	if len(b.squeeze.busy) == 0 {
+		b.squeeze.waiting = 0 // what was queued twice was counted twice
+	}
 	return rows, nil
 }
 
@@ -242,11 +241,9 @@ func (b *Bot) nextRows() ([]queueRow, error) {
 func (b *Bot) dropRows(rows []queueRow) error {
 	batch := b.store.NewBatch()
 	defer batch.Close()
-	dropped := 0
 	for _, row := range rows {
 		if row.done {
 			batch.Delete(kvstore.Queue, row.key)
-			dropped++
 		}
 	}
 	err := batch.Commit()
@@ -254,9 +251,6 @@ func (b *Bot) dropRows(rows []queueRow) error {
 	defer b.squeeze.mu.Unlock()
 	for _, row := range rows {
 		delete(b.squeeze.busy, row.hash)
-	}
-	if err == nil {
-		b.squeeze.waiting -= dropped
 	}
 	b.squeeze.changed()
 	return err
@@ -284,7 +278,7 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 	if err != nil {
 		return err
 	}
-	weight := min(b.options.MemoryBytes, bestBase+bestFactor*content.Size)
+	weight := min(b.options.MemoryBytes, coding.Memory(coding.Brotli, coding.Best, content.Size))
 	if err := b.squeezing.Acquire(ctx, weight); err != nil {
 		return err
 	}
@@ -297,7 +291,7 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 		return nil
 	}
 	var coded []kvstore.Coded
-	for _, c := range coding.All {
+	for _, c := range compressed {
 		best, err := b.squeezers.Do(ctx, squeezeTasks[c], data)
 		if ctx.Err() != nil || stops(err) {
 			return errors.Join(ctx.Err(), err)
@@ -319,8 +313,16 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 	}
 	s := squeezed{before: codedBytes(content), after: codedBytes(after)}
 	done(s)
-	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.Backlog()})
+	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.squeeze.finished()})
 	return nil
+}
+
+// finished counts a content that waits no longer and returns how many do.
+func (q *squeezeQueue) finished() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = max(0, q.waiting-1)
+	return q.waiting
 }
 
 var squeezeTasks = map[coding.Coding]worker.Task{

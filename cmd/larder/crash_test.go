@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// TestCrash kills the real process at random points of an ingest, starts it
+// again, and holds store, log and views against each other: a release is absent
+// or whole, and one that was said to be published stays so. LARDER_TEST_CRASHES
+// is how often; `make crash` sets it.
+func TestCrash(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes by the dozen")
+	}
+	kills := 20
+	if value := os.Getenv("LARDER_TEST_CRASHES"); value != "" {
+		var err error
+		if kills, err = strconv.Atoi(value); err != nil {
+			t.Fatalf("LARDER_TEST_CRASHES: %v", err)
+		}
+	}
+	c := &crasher{T: t, registry: npmtest.New(t), random: rand.New(rand.NewPCG(1, uint64(kills)))}
+	c.build()
+	c.stock()
+
+	// One ingest that is left alone says how long there is to kill the others.
+	c.data = t.TempDir()
+	start := time.Now()
+	c.ingest(0)
+	whole := time.Since(start)
+	c.check()
+	c.complete()
+
+	for done := 0; done < kills; {
+		c.data = t.TempDir()
+		c.published = make(map[string]bool)
+		for range 8 { // of one data folder, then it is left to finish
+			if done == kills {
+				break
+			}
+			if !c.ingest(time.Duration(1 + c.random.Int64N(int64(whole)))) {
+				break // it was done before it could be killed
+			}
+			done++
+			c.check()
+		}
+		c.ingest(0)
+		c.check()
+		c.complete()
+	}
+}
+
+type crasher struct {
+	*testing.T
+	registry  *npmtest.Registry
+	random    *rand.Rand
+	binary    string
+	data      string
+	catalogue string
+	env       []string
+	files     map[string]map[string]string // what was released: "package version" to path to data
+	published map[string]bool              // what the process said it published
+}
+
+func (c *crasher) build() {
+	c.Helper()
+	c.binary = filepath.Join(c.TempDir(), "larder")
+	if out, err := exec.Command("go", "build", "-o", c.binary, ".").CombinedOutput(); err != nil {
+		c.Fatalf("go build: %v\n%s", err, out)
+	}
+}
+
+// stock fills registry and catalogue with packages whose releases share files.
+func (c *crasher) stock() {
+	c.Helper()
+	c.catalogue = c.TempDir()
+	c.files = make(map[string]map[string]string)
+	c.published = make(map[string]bool)
+	c.env = append(os.Environ(), c.registry.Env(c.TempDir())...)
+	for p := range 4 {
+		name := fmt.Sprintf("lib%d", p)
+		json := fmt.Sprintf(`{"name": %q, "description": "A test.", "keywords": ["test"], "filename": "main.js",
+			"repository": {"type": "git", "url": "https://example.com/lib.git"},
+			"autoupdate": {"source": "npm", "target": %q, "fileMap": [{"basePath": "dist", "files": ["**/*"]}]}}`, name, name)
+		if err := os.WriteFile(filepath.Join(c.catalogue, name+".json"), []byte(json), 0o644); err != nil {
+			c.Fatal(err)
+		}
+		for v := range 5 {
+			version := fmt.Sprintf("1.%d.0", v)
+			files := map[string]string{
+				"dist/shared.txt":  strings.Repeat("the same in every package\n", 500),
+				"dist/package.css": fmt.Sprintf("/* %s */\n%s", name, strings.Repeat("a { color: red }\n", 300)),
+				"dist/main.js":     fmt.Sprintf("function f() { return %d }\n%s", v, strings.Repeat("f();\n", 400)),
+			}
+			for i := range 12 {
+				files[fmt.Sprintf("dist/part/%d.txt", i)] = fmt.Sprintf("%s %s %d\n%s", name, version, i, c.words(1000))
+			}
+			c.files[name+" "+version] = files
+			c.registry.Add(name, version, time.Date(2026, 1, 1, v, p, 0, 0, time.UTC), files)
+		}
+	}
+}
+
+func (c *crasher) words(n int) string {
+	var b strings.Builder
+	for range n / 5 {
+		fmt.Fprintf(&b, "%04x ", c.random.IntN(1<<16))
+	}
+	return b.String()
+}
+
+// ingest runs one pass of the bot and kills it after a while, if that is not 0.
+// It reports whether it was killed, and fails the test where it failed by itself.
+func (c *crasher) ingest(kill time.Duration) bool {
+	c.Helper()
+	cmd := exec.Command(c.binary, "bot", "--once", "--data", c.data, "--catalogue", c.catalogue, "--log-format", "json", "--private-listen", "off")
+	cmd.Env = c.env
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		c.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.Fatal(err)
+	}
+	if kill > 0 {
+		timer := time.AfterFunc(kill, func() { cmd.Process.Kill() })
+		defer timer.Stop()
+	}
+	var said bytes.Buffer
+	lines := bufio.NewScanner(stderr)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		said.Write(append(lines.Bytes(), '\n'))
+		var line struct{ Msg, Package, Version string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "published" {
+			c.published[line.Package+" "+line.Version] = true
+		}
+	}
+	err = cmd.Wait()
+	if err == nil {
+		return false
+	}
+	if status, ok := err.(*exec.ExitError); ok && kill > 0 && !status.Exited() {
+		return true
+	}
+	c.Fatalf("larder bot --once: %v\n%s", err, &said)
+	return false
+}
+
+// check has larder check its own data folder, and looks for what was published.
+func (c *crasher) check() {
+	c.Helper()
+	if !c.stored() {
+		return
+	}
+	cmd := exec.Command(c.binary, "fsck", "--deep", "--data", c.data)
+	cmd.Env = c.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		c.Fatalf("larder fsck: %v\n%s", err, out)
+	}
+	store := c.open()
+	defer store.Close()
+	for id := range c.published {
+		name, version, _ := strings.Cut(id, " ")
+		if _, err := views.LookupVersion(store, name, version); err != nil {
+			c.Errorf("%s was published and is gone: %v", id, err)
+		}
+	}
+}
+
+// stored reports whether the process lived long enough to make a store.
+func (c *crasher) stored() bool {
+	found, _ := filepath.Glob(filepath.Join(c.data, "store", "*"))
+	return len(found) > 0
+}
+
+func (c *crasher) open() *kvstore.Store {
+	c.Helper()
+	store, err := kvstore.Open(filepath.Join(c.data, "store"), kvstore.Options{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return store
+}
+
+// complete checks that all that upstream has is there, byte for byte.
+func (c *crasher) complete() {
+	c.Helper()
+	store := c.open()
+	defer store.Close()
+	for id, files := range c.files {
+		name, version, _ := strings.Cut(id, " ")
+		for source, want := range files {
+			path := strings.TrimPrefix(source, "dist/")
+			f, err := views.LookupFile(store, name, version, path)
+			if err != nil {
+				c.Errorf("%s %s: %v", id, path, err)
+				continue
+			}
+			if got, err := store.Identity(f.Hash); err != nil || string(got) != want {
+				c.Errorf("%s %s is %.40q, %v; want %.40q", id, path, got, err, want)
+			}
+		}
+	}
+}
