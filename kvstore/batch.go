@@ -1,48 +1,71 @@
 package kvstore
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Batch gathers changes that become visible and durable together.
+// maxBatch bounds a batch, in bytes: Pebble panics at 4 GiB, and a batch is
+// held in memory as a whole.
+const maxBatch = 1 << 30
+
+// Batch gathers changes that become visible and durable together. It is for
+// one goroutine.
 type Batch struct {
 	store *Store
 	batch *pebble.Batch
-	err   error
+	err   error // what makes Commit refuse
 }
 
-// NewBatch begins a batch. Close it, whether committed or not.
+var errDone = errors.New("the batch was committed or closed before")
+
+// NewBatch begins a batch. Close it, committed or not.
 func (s *Store) NewBatch() *Batch {
 	return &Batch{store: s, batch: s.db.NewBatch()}
 }
 
 // Set stores value under key. Both are copied.
 func (b *Batch) Set(ns Namespace, key, value []byte) {
-	if b.err == nil {
+	if b.accept(len(key) + len(value)) {
 		b.err = b.batch.Set(ns.physical(key), value, nil)
 	}
 }
 
-// Delete removes key. That it is absent is no error.
+// Delete removes key, if it is there.
 func (b *Batch) Delete(ns Namespace, key []byte) {
-	if b.err == nil {
+	if b.accept(len(key)) {
 		b.err = b.batch.Delete(ns.physical(key), nil)
 	}
 }
 
+func (b *Batch) accept(n int) bool {
+	if b.err == nil && b.batch.Len()+n > maxBatch {
+		b.err = fmt.Errorf("a batch for the store in %s would exceed %d bytes: split it", b.store.dir, maxBatch)
+	}
+	return b.err == nil
+}
+
 // Commit writes the batch and waits until it, and every content put before
-// it, is on the disk.
+// it, is on the disk. A batch is committed once.
+//
+// After an error that is not [ErrDiskFull] from a refused write, such as one
+// from a failing disk, it is open until the store is opened again whether the
+// batch is there: whole or not at all.
 func (b *Batch) Commit() error {
 	if b.err != nil {
 		return b.err
 	}
-	if err := b.batch.Commit(pebble.Sync); err != nil {
-		return fmt.Errorf("writing to %s: %w", b.store.dir, err)
-	}
-	return nil
+	b.err = errDone
+	return b.store.write(b.batch, pebble.Sync)
 }
 
 // Close releases the batch. What was not committed is dropped.
-func (b *Batch) Close() error { return b.batch.Close() }
+func (b *Batch) Close() error {
+	if b.err == errDone {
+		return nil
+	}
+	b.err = errDone
+	return b.batch.Close()
+}

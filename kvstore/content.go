@@ -34,21 +34,21 @@ func ParseHash(s string) (Hash, error) {
 	return h, nil
 }
 
-// Representation is a content in one coding.
+// Representation says what a content is in one coding.
 type Representation struct {
 	Coding coding.Coding
 	Length int64 // bytes, coded
 	Sum    Hash  // SHA-256 of the coded bytes
 }
 
-// Content says how a content is kept.
+// Content says in what a content is kept.
 type Content struct {
 	Size            int64            // identity bytes
 	Squeezed        bool             // whether every coding is the best there is
 	Representations []Representation // smallest first, never empty
 }
 
-// Find returns the representation in c.
+// Find returns the representation in want, if there is one.
 func (c Content) Find(want coding.Coding) (Representation, bool) {
 	for _, r := range c.Representations {
 		if r.Coding == want {
@@ -66,7 +66,14 @@ type Coded struct {
 
 // Content returns how h is kept, or [ErrNotFound].
 func (s *Store) Content(h Hash) (Content, error) {
-	row, err := s.Get(Contents, h[:])
+	return s.readContent(s.db, h)
+}
+
+func (s *Store) readContent(from pebble.Reader, h Hash) (Content, error) {
+	row, err := s.get(from, Contents, h[:])
+	if errors.Is(err, ErrNotFound) {
+		return Content{}, fmt.Errorf("content %s: %w", h, ErrNotFound)
+	}
 	if err != nil {
 		return Content{}, err
 	}
@@ -77,82 +84,129 @@ func (s *Store) Content(h Hash) (Content, error) {
 	return c, nil
 }
 
-// PutContent stores a content in the given codings, which must decode to the
-// bytes whose hash is h and whose length is size. What is already stored and
-// not larger stays. It does not wait for the disk: the next [Batch.Commit]
-// makes it durable before itself.
+// PutContent stores a content in the given codings, each of which must decode
+// to the size bytes whose hash is h. A coding that is stored already is replaced
+// by a smaller one, never by a larger one, and the others stay; a reader sees
+// all of them change at once. Squeezed says that these are the best there are.
+//
+// It does not wait for the disk: the next [Batch.Commit], by whomever, makes
+// it durable no later than itself.
 func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) error {
-	s.content.Lock()
-	defer s.content.Unlock()
+	sums := make([]Hash, len(coded))
+	for i, c := range coded {
+		sums[i] = Sum(c.Bytes)
+	}
+	s.contents.Lock()
+	defer s.contents.Unlock()
 	have, err := s.Content(h)
-	if err != nil && !errors.Is(err, ErrNotFound) {
+	switch {
+	case errors.Is(err, ErrNotFound):
+		have, err = Content{Size: size}, nil
+	case err != nil:
 		return err
+	case have.Size != size:
+		return fmt.Errorf("content %s is stored with %d bytes and can't have %d", h, have.Size, size)
 	}
-	next := Content{Size: size, Squeezed: squeezed || have.Squeezed, Representations: slices.Clone(have.Representations)}
-	b := s.db.NewBatch()
-	defer b.Close()
-	for _, c := range coded {
-		r := Representation{Coding: c.Coding, Length: int64(len(c.Bytes)), Sum: Sum(c.Bytes)}
-		i := slices.IndexFunc(next.Representations, func(o Representation) bool { return o.Coding == c.Coding })
-		switch {
-		case i < 0:
-			next.Representations = append(next.Representations, r)
-		case r.Length < next.Representations[i].Length:
-			next.Representations[i] = r
-		default:
-			continue
-		}
-		if err := b.Set(Blobs.physical(blobKey(h, c.Coding)), c.Bytes, nil); err != nil {
-			return err
+	next := Content{Size: size, Squeezed: have.Squeezed || squeezed, Representations: slices.Clone(have.Representations)}
+	changed := next.Squeezed != have.Squeezed
+	bytes := 0
+	replaced := make(map[coding.Coding][]byte, len(coded))
+	for i, c := range coded {
+		if next.add(Representation{Coding: c.Coding, Length: int64(len(c.Bytes)), Sum: sums[i]}) {
+			replaced[c.Coding] = c.Bytes
+			bytes += len(c.Bytes)
+			changed = true
 		}
 	}
-	slices.SortStableFunc(next.Representations, func(a, b Representation) int { return cmp.Compare(a.Length, b.Length) })
-	if err := b.Set(Contents.physical(h[:]), encodeContent(next), nil); err != nil {
-		return err
+	if len(next.Representations) == 0 {
+		return fmt.Errorf("content %s needs a coding to be stored in", h)
 	}
-	if err := b.Commit(pebble.NoSync); err != nil {
-		return fmt.Errorf("writing to %s: %w", s.dir, err)
+	if !changed {
+		return nil
 	}
-	return nil
+	b := s.db.NewBatchWithSize(bytes + 1<<10)
+	for c, coded := range replaced {
+		err = errors.Join(err, b.Set(Blobs.physical(blobKey(h, c)), coded, nil))
+	}
+	err = errors.Join(err, b.Set(Contents.physical(h[:]), encodeContent(next), nil))
+	if err != nil {
+		return errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
+	}
+	return s.write(b, pebble.NoSync)
 }
 
-// Coded returns a content in one coding, checked against its checksum.
+// add adds r, or puts it in the place of a larger one, and says whether it did.
+func (c *Content) add(r Representation) bool {
+	i := slices.IndexFunc(c.Representations, func(o Representation) bool { return o.Coding == r.Coding })
+	switch {
+	case i < 0:
+		c.Representations = append(c.Representations, r)
+	case r.Length < c.Representations[i].Length:
+		c.Representations[i] = r
+	default:
+		return false
+	}
+	slices.SortStableFunc(c.Representations, func(a, b Representation) int { return cmp.Compare(a.Length, b.Length) })
+	return true
+}
+
+// Coded returns a content in one coding, its bytes checked against their
+// checksum. It returns [ErrNotFound] where the content isn't stored, or not in
+// that coding, and [ErrCorrupt] with the hash where it is damaged.
 func (s *Store) Coded(h Hash, c coding.Coding) (Representation, []byte, error) {
-	content, err := s.Content(h)
+	r, coded, err := s.coded(s.db, h, c)
+	if !errors.Is(err, ErrCorrupt) {
+		return r, coded, err
+	}
+	// The row and the blob may have been replaced between the two reads. A
+	// snapshot costs a lock, so it is only taken to be sure.
+	snap := s.db.NewSnapshot()
+	defer snap.Close()
+	return s.coded(snap, h, c)
+}
+
+func (s *Store) coded(from pebble.Reader, h Hash, c coding.Coding) (Representation, []byte, error) {
+	content, err := s.readContent(from, h)
 	if err != nil {
 		return Representation{}, nil, err
 	}
 	r, ok := content.Find(c)
 	if !ok {
-		return r, nil, ErrNotFound
+		return Representation{}, nil, fmt.Errorf("content %s in %s: %w", h, c, ErrNotFound)
 	}
-	b, err := s.Get(Blobs, blobKey(h, c))
-	if err != nil {
-		return r, nil, err
+	coded, err := s.get(from, Blobs, blobKey(h, c))
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return Representation{}, nil, fmt.Errorf("%w: content %s lacks its bytes in %s", ErrCorrupt, h, c)
+	case err != nil:
+		return Representation{}, nil, err
+	case int64(len(coded)) != r.Length || Sum(coded) != r.Sum:
+		return Representation{}, nil, fmt.Errorf("%w: content %s: its bytes in %s don't have the checksum they were stored with", ErrCorrupt, h, c)
 	}
-	if Sum(b) != r.Sum {
-		return r, nil, fmt.Errorf("%w: content %s", ErrCorrupt, h)
-	}
-	return r, b, nil
+	return r, coded, nil
 }
 
-// Identity returns a content's identity bytes, checked against h.
+// Identity returns a content's identity bytes, which are checked against h.
+// Errors are those of [Store.Coded].
 func (s *Store) Identity(h Hash) ([]byte, error) {
 	content, err := s.Content(h)
 	if err != nil {
 		return nil, err
 	}
-	c := content.Representations[0].Coding
+	c := coding.Identity
+	if _, ok := content.Find(c); !ok {
+		c = content.Representations[0].Coding
+	}
 	_, coded, err := s.Coded(h, c)
 	if err != nil {
 		return nil, err
 	}
 	identity, err := coding.Decode(c, coded, content.Size)
 	if err != nil {
-		return nil, fmt.Errorf("%w: content %s: %w", ErrCorrupt, h, err)
+		return nil, fmt.Errorf("%w: content %s in %s: %w", ErrCorrupt, h, c, err)
 	}
 	if Sum(identity) != h {
-		return nil, fmt.Errorf("%w: content %s", ErrCorrupt, h)
+		return nil, fmt.Errorf("%w: content %s: %s decodes to other bytes", ErrCorrupt, h, c)
 	}
 	return identity, nil
 }

@@ -4,22 +4,30 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// contentFormat is the version of the rows in Contents.
-const contentFormat = 1
+// A row in Contents is
+//
+//	format (1 byte), flags (1 byte), size (uvarint), number of representations (1 byte),
+//
+// and for each of them, smallest first,
+//
+//	coding (1 byte), length (uvarint), sum (32 bytes).
+const (
+	rowFormat   = 1
+	rowSqueezed = 1 << 0 // a flag
+)
 
-// A row is: format, flags, uvarint size, count, then for each representation
-// coding, uvarint length and sum.
 func encodeContent(c Content) []byte {
-	row := make([]byte, 0, 16+len(c.Representations)*(1+binary.MaxVarintLen64+len(Hash{})))
+	row := make([]byte, 0, 3+binary.MaxVarintLen64+len(c.Representations)*(1+binary.MaxVarintLen64+len(Hash{})))
 	var flags byte
 	if c.Squeezed {
-		flags = 1
+		flags |= rowSqueezed
 	}
-	row = append(row, contentFormat, flags)
+	row = append(row, rowFormat, flags)
 	row = binary.AppendUvarint(row, uint64(c.Size))
 	row = append(row, byte(len(c.Representations)))
 	for _, r := range c.Representations {
@@ -30,42 +38,66 @@ func encodeContent(c Content) []byte {
 	return row
 }
 
-var errShortRow = errors.New("the row ends early")
+var errRow = errors.New("its row is malformed")
 
+// decodeContent accepts what encodeContent writes and nothing else.
 func decodeContent(row []byte) (Content, error) {
-	var c Content
-	if len(row) < 2 {
-		return c, errShortRow
+	if len(row) == 0 || row[0] != rowFormat {
+		return Content{}, fmt.Errorf("%w, or of a format that this larder doesn't know", errRow)
 	}
-	if row[0] != contentFormat {
-		return c, fmt.Errorf("row format %d is not known", row[0])
-	}
-	c.Squeezed = row[1]&1 != 0
-	row = row[2:]
-	size, n := binary.Uvarint(row)
-	if n <= 0 || len(row) <= n {
-		return c, errShortRow
-	}
-	c.Size = int64(size)
-	count := int(row[n])
-	row = row[n+1:]
-	for range count {
-		if len(row) < 1 {
-			return c, errShortRow
+	d := rowDecoder{row: row[1:]}
+	flags := d.byte()
+	c := Content{Squeezed: flags&rowSqueezed != 0, Size: d.length()}
+	count := int(d.byte())
+	for i := 0; i < count && !d.failed; i++ {
+		r := Representation{Coding: coding.Coding(d.byte()), Length: d.length(), Sum: d.hash()}
+		_, twice := c.Find(r.Coding)
+		if twice || i > 0 && r.Length < c.Representations[i-1].Length {
+			return Content{}, errRow
 		}
-		r := Representation{Coding: coding.Coding(row[0])}
-		length, n := binary.Uvarint(row[1:])
-		if n <= 0 || len(row) < 1+n+len(r.Sum) {
-			return c, errShortRow
-		}
-		r.Length = int64(length)
-		row = row[1+n:]
-		copy(r.Sum[:], row)
-		row = row[len(r.Sum):]
 		c.Representations = append(c.Representations, r)
 	}
-	if count == 0 {
-		return c, errors.New("the row has no representation")
+	if d.failed || len(d.row) > 0 || count == 0 || flags&^rowSqueezed != 0 {
+		return Content{}, errRow
 	}
 	return c, nil
+}
+
+// rowDecoder takes values off the front of a row. Once one is missing, all
+// that follow are zero.
+type rowDecoder struct {
+	row    []byte
+	failed bool
+}
+
+func (d *rowDecoder) take(n int) []byte {
+	if n > len(d.row) {
+		d.row, d.failed = nil, true
+		return nil
+	}
+	taken := d.row[:n]
+	d.row = d.row[n:]
+	return taken
+}
+
+func (d *rowDecoder) byte() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *rowDecoder) hash() (h Hash) {
+	copy(h[:], d.take(len(h)))
+	return h
+}
+
+func (d *rowDecoder) length() int64 {
+	v, n := binary.Uvarint(d.row)
+	if n <= 0 || v > math.MaxInt64 || n > 1 && d.row[n-1] == 0 {
+		d.row, d.failed = nil, true
+		return 0
+	}
+	d.take(n)
+	return int64(v)
 }

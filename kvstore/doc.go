@@ -2,17 +2,22 @@
 //
 // Keys live in namespaces of one byte; what a value means and its format
 // version belong to whoever writes it. Contents, the bytes of files, are kept
-// by the SHA-256 of their identity bytes, once, in one or more codings.
+// once, by the SHA-256 of their identity bytes, in one or more codings.
 //
 // What it guarantees:
 //
-//   - A [Batch] is atomic and durable: after Commit returned nil all of it
+//   - A [Batch] is atomic and durable: once Commit has returned nil all of it
 //     survives a crash, and a crash before that leaves all of it or nothing.
 //   - What [Store.PutContent] stored before a Commit is at least as durable as
-//     that Commit, so a row that names a content never outlives it.
-//   - Content is checked whenever it is read; damaged bytes are never returned.
+//     that Commit, so no row outlives the content it names. Both go through one
+//     write-ahead log, and a log is only ever cut off at its end: syncing it for
+//     the later write syncs the earlier one.
+//   - A reader sees a content's codings as one whole, even while they are being
+//     replaced, and never gets bytes that fail their checksum: [ErrCorrupt].
 //   - One process owns a folder. A second one gets [ErrLocked].
-//   - A full disk refuses writes with [ErrDiskFull] and loses nothing.
+//   - A full disk refuses writes with [ErrDiskFull] and loses nothing; reads go
+//     on. The same holds for a disk that fails, with another error.
 //
-// It must not know packages, releases or HTTP.
+// It must not know packages, releases or HTTP. Layout and tuning, and what
+// they were measured against, are in docs/store.md.
 package kvstore

@@ -2,35 +2,51 @@ package kvstore
 
 import (
 	"log/slog"
+	"runtime"
+	"time"
 
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // Options tunes a store. The zero value is what Larder runs with.
 type Options struct {
-	// CacheBytes bounds the memory that keeps index blocks read from disk.
-	// Default 64 MiB. Lookups of keys that no longer fit pay a read each.
+	// CacheBytes bounds the memory that holds blocks read from the disk, in
+	// bytes. Default 128 MiB. A lookup that finds its blocks there costs a
+	// microsecond or two, one that doesn't a read from the disk or from the
+	// system's page cache.
 	CacheBytes int64
-	// MemTableBytes is how much is gathered in memory before it is written
-	// as a sorted table. Default 64 MiB. Up to four times as much is held.
+
+	// MemTableBytes is how much is gathered in memory before it is written out
+	// as a sorted table, in bytes. Default 32 MiB. Up to four times as much is
+	// held before writers have to wait; after a crash as much is replayed.
 	MemTableBytes int64
-	// MinFreeBytes is the free space on the disk below which writes are
-	// refused with [ErrDiskFull]. Default 256 MiB; negative never refuses.
+
+	// MinFreeBytes is the free space on the folder's disk, in bytes, below
+	// which writes are refused with [ErrDiskFull], so that what was accepted
+	// can still be written out. Default 256 MiB; negative never refuses.
 	MinFreeBytes int64
-	// ReadOnly refuses every write. The folder must hold a store.
+
+	// ReadOnly refuses every write. The folder must hold a store already.
 	ReadOnly bool
-	// Logger gets what happens in the background. Default: nothing is logged.
+
+	// Logger gets warnings, and what Pebble does at debug level. Default: none.
 	Logger *slog.Logger
-	// FS is the file system the folder is in. Default: the real one.
+
+	// FS is the file system that the folder is in. Default: the real one.
 	FS vfs.FS
+
+	patience time.Duration // how long a write waits for room on a full disk
 }
 
 func (o *Options) defaults() {
-	if o.CacheBytes == 0 {
-		o.CacheBytes = 64 << 20
+	if o.CacheBytes <= 0 {
+		o.CacheBytes = 128 << 20
 	}
-	if o.MemTableBytes == 0 {
-		o.MemTableBytes = 64 << 20
+	if o.MemTableBytes <= 0 {
+		o.MemTableBytes = 32 << 20
 	}
 	if o.MinFreeBytes == 0 {
 		o.MinFreeBytes = 256 << 20
@@ -41,4 +57,70 @@ func (o *Options) defaults() {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
+	if o.patience == 0 {
+		o.patience = 20 * time.Second
+	}
+}
+
+// separateFrom is the size, in bytes, from which values live in blob files, beside the
+// tables that refer to them. Index rows are far below it.
+const separateFrom = 2 << 10
+
+// compression is fast for keys and rows. Blob files are left alone: what is in
+// them is Brotli, gzip or something that neither made smaller.
+var compression = func() *sstable.CompressionProfile {
+	p := *sstable.FastestCompression
+	p.Name = "larder"
+	p.ValueBlocks = sstable.NoCompression.ValueBlocks
+	return &p
+}()
+
+// pebble returns Pebble's options, without those for which the store itself is
+// needed. docs/store.md has the measurements behind the numbers.
+func (o *Options) pebble() *pebble.Options {
+	po := &pebble.Options{
+		CacheSize: o.CacheBytes,
+		ReadOnly:  o.ReadOnly,
+
+		// A value lives in a sorted table for keys, and in a blob file beside it
+		// from separateFrom on, so that compactions move keys, not megabytes.
+		FormatMajorVersion: pebble.FormatNewest,
+
+		MemTableSize:                uint64(o.MemTableBytes),
+		MemTableStopWritesThreshold: 4,
+
+		// Releases arrive in bursts: let level 0 grow before writers wait.
+		L0CompactionThreshold: 4,
+		L0StopWritesThreshold: 24,
+		LBaseMaxBytes:         64 << 20,
+		CompactionConcurrencyRange: func() (int, int) {
+			return 1, max(1, runtime.GOMAXPROCS(0)/2)
+		},
+
+		// Write steadily instead of in gulps that make a later sync wait.
+		BytesPerSync:    1 << 20,
+		WALBytesPerSync: 1 << 20,
+
+		MaxOpenFiles: 1000,
+	}
+	po.TargetFileSizes[0] = 4 << 20
+	for i := range po.Levels {
+		l := &po.Levels[i]
+		l.BlockSize = 4 << 10
+		l.IndexBlockSize = 32 << 10
+		l.FilterPolicy = bloom.FilterPolicy(10)
+		l.Compression = func() *sstable.CompressionProfile { return compression }
+	}
+	po.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
+		return pebble.ValueSeparationPolicy{
+			Enabled:     true,
+			MinimumSize: separateFrom,
+			// Values are found by hash, one at a time, so there is no locality to
+			// restore by rewriting them: only garbage is worth it.
+			MaxBlobReferenceDepth: 256,
+			RewriteMinimumAge:     time.Minute,
+			TargetGarbageRatio:    0.2,
+		}
+	}
+	return po
 }

@@ -3,56 +3,79 @@ package kvstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Pins keeps contents from being collected while a release is being made,
-// from the look whether they are there to the commit of what names them.
-type Pins struct {
-	store  *Store
-	mu     sync.Mutex
-	hashes map[Hash]struct{}
+// pinned is what the collector has to spare.
+type pinned struct {
+	collector sync.Mutex // held by the one that collects
+
+	sync.Mutex
+	count map[Hash]int
+	// spared has what was pinned at any time since the running collection
+	// began, and is nil while there is none.
+	spared map[Hash]struct{}
 }
 
-// Pin begins a set of pins. Release it.
+// Pins keep contents from being collected while a release is being made: from
+// the look whether they are there to the commit of what names them.
+type Pins struct {
+	store  *Store
+	hashes map[Hash]struct{} // guarded by the store's pins
+}
+
+// Pin begins a set of pins. Release it after the commit, or when giving up.
 func (s *Store) Pin() *Pins {
 	return &Pins{store: s, hashes: make(map[Hash]struct{})}
 }
 
-// Has pins h and says whether it is stored.
+// Has pins h and says whether it is stored. If so, it stays until Release.
 func (p *Pins) Has(h Hash) (bool, error) {
-	p.store.pinned.Lock()
-	defer p.store.pinned.Unlock()
-	p.mu.Lock()
+	pins := &p.store.pins
+	pins.Lock()
+	defer pins.Unlock()
 	if _, ok := p.hashes[h]; !ok {
 		p.hashes[h] = struct{}{}
-		p.store.pinned.count[h]++
+		pins.count[h]++
+		if pins.spared != nil {
+			pins.spared[h] = struct{}{}
+		}
 	}
-	p.mu.Unlock()
-	_, err := p.store.Get(Contents, h[:])
+	_, err := p.store.Content(h)
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// Release ends the pins. A second call does nothing.
+// Release ends the pins. It may be called again, and for more of them.
 func (p *Pins) Release() {
-	p.store.pinned.Lock()
-	defer p.store.pinned.Unlock()
+	pins := &p.store.pins
+	pins.Lock()
+	defer pins.Unlock()
 	for h := range p.hashes {
-		if p.store.pinned.count[h]--; p.store.pinned.count[h] == 0 {
-			delete(p.store.pinned.count, h)
+		if pins.count[h]--; pins.count[h] == 0 {
+			delete(pins.count, h)
 		}
 	}
-	p.hashes = make(map[Hash]struct{})
+	clear(p.hashes)
 }
 
-// CollectOrphans deletes contents that are neither live nor pinned, and says
-// how many and how many coded bytes.
+// CollectOrphans removes contents that nothing names, such as those of an
+// interrupted release. It returns how many, and their coded bytes.
+//
+// It asks live for every content in turn, without a lock. Live must answer
+// from what was committed when CollectOrphans was called, or later; a set that
+// it needs for that is best gathered at its first call. What is pinned then or
+// is pinned meanwhile is spared, so nothing is lost between the two.
 func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int, bytes int64, err error) {
+	s.pins.collector.Lock()
+	defer s.pins.collector.Unlock()
+	s.pins.begin()
+	defer s.pins.end()
 	for item, err := range s.Scan(Contents, Range{}) {
 		if err != nil {
 			return n, bytes, err
@@ -60,40 +83,65 @@ func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int
 		if err := ctx.Err(); err != nil {
 			return n, bytes, err
 		}
-		var h Hash
-		copy(h[:], item.Key)
+		if len(item.Key) != len(Hash{}) {
+			return n, bytes, fmt.Errorf("%w: a content's key has %d bytes", ErrCorrupt, len(item.Key))
+		}
+		h := Hash(item.Key)
 		if live(h) {
 			continue
 		}
-		c, err := decodeContent(item.Value)
+		removed, size, err := s.removeUnpinned(h)
 		if err != nil {
 			return n, bytes, err
 		}
-		collected, err := s.collect(h, c)
-		if err != nil {
-			return n, bytes, err
-		}
-		if collected {
+		if removed {
 			n++
-			for _, r := range c.Representations {
-				bytes += r.Length
-			}
+			bytes += size
 		}
 	}
 	return n, bytes, nil
 }
 
-func (s *Store) collect(h Hash, c Content) (bool, error) {
-	s.pinned.Lock()
-	defer s.pinned.Unlock()
-	if s.pinned.count[h] > 0 {
-		return false, nil
+func (p *pinned) begin() {
+	p.Lock()
+	defer p.Unlock()
+	p.spared = make(map[Hash]struct{}, len(p.count))
+	for h := range p.count {
+		p.spared[h] = struct{}{}
+	}
+}
+
+func (p *pinned) end() {
+	p.Lock()
+	defer p.Unlock()
+	p.spared = nil
+}
+
+// removeUnpinned removes h unless it is pinned. The lock makes a [Pins.Has]
+// see it either pinned in time, or gone.
+func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
+	s.pins.Lock()
+	defer s.pins.Unlock()
+	if _, ok := s.pins.spared[h]; ok {
+		return false, 0, nil
+	}
+	s.contents.Lock()
+	defer s.contents.Unlock()
+	c, err := s.Content(h)
+	if err != nil {
+		return false, 0, err
 	}
 	b := s.db.NewBatch()
-	defer b.Close()
-	_ = b.Delete(Contents.physical(h[:]), nil)
+	err = b.Delete(Contents.physical(h[:]), nil)
 	for _, r := range c.Representations {
-		_ = b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil)
+		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
+		bytes += r.Length
 	}
-	return true, b.Commit(pebble.NoSync)
+	if err != nil {
+		return false, 0, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
+	}
+	if err := s.write(b, pebble.NoSync); err != nil {
+		return false, 0, err
+	}
+	return true, bytes, nil
 }

@@ -130,8 +130,12 @@ func (s *Store) scan(from pebble.Reader, ns Namespace, r Range) iter.Seq2[Item, 
 
 // readError gives a failed read its context and its kind.
 func (s *Store) readError(err error, ns Namespace, key []byte) error {
-	if pebble.IsCorruptionError(err) {
-		return fmt.Errorf("%w in %s: reading %c %q: %w", ErrCorrupt, s.dir, ns, key, err)
+	at := fmt.Sprintf("%q", key)
+	if ns == Blobs || ns == Contents {
+		at = fmt.Sprintf("content %x", key[:min(len(key), len(Hash{}))])
 	}
-	return fmt.Errorf("reading %c %q in %s: %w", ns, key, s.dir, err)
+	if pebble.IsCorruptionError(err) {
+		return fmt.Errorf("%w: reading %s from %s: %w", ErrCorrupt, at, s.dir, err)
+	}
+	return fmt.Errorf("couldn't read %s from %s: %w", at, s.dir, err)
 }

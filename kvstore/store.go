@@ -1,54 +1,222 @@
 package kvstore
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Store is an open folder.
+// Store is an open folder. It is safe for concurrent use.
 type Store struct {
-	dir  string
-	opts Options
-	db   *pebble.DB
+	dir   string
+	opts  Options
+	lock  *pebble.Lock
+	db    *pebble.DB
+	guard *guard
 
-	pinned struct {
-		sync.Mutex
-		count map[Hash]int
-	}
-	content sync.Mutex // serialises the replacing of contents
+	writers sync.RWMutex // held for reading by writes, for writing by Close
+	closed  bool
+	low     atomic.Bool // whether the last write found the disk too full
+
+	contents sync.Mutex // held while a content's row and blobs change
+	pins     pinned
 }
 
-// Open opens the store in dir, and makes it where there is none.
+// format is the version of the store's layout: of the keys and rows that this
+// package writes. A store says its own in Meta.
+const format = 1
+
+var formatKey = []byte("format")
+
+// Open opens the store in dir, which it makes where there is none. It returns
+// [ErrLocked] where another process, or this one, has it open already.
 func Open(dir string, o Options) (*Store, error) {
 	o.defaults()
-	po := &pebble.Options{
-		FS:                 o.FS,
-		CacheSize:          o.CacheBytes,
-		MemTableSize:       uint64(o.MemTableBytes),
-		FormatMajorVersion: pebble.FormatNewest,
-		ReadOnly:           o.ReadOnly,
+	if err := o.FS.MkdirAll(dir, 0o700); err != nil && !o.ReadOnly {
+		return nil, openError(dir, err)
 	}
-	for i := range po.Levels {
-		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
-	}
-	po.Logger = quiet{}
-	db, err := pebble.Open(dir, po)
+	lock, err := pebble.LockDirectory(dir, o.FS)
 	if err != nil {
-		return nil, fmt.Errorf("opening %s: %w", dir, err)
+		return nil, lockError(dir, err)
 	}
-	s := &Store{dir: dir, opts: o, db: db}
-	s.pinned.count = make(map[Hash]int)
+	s := &Store{dir: dir, opts: o, lock: lock, guard: newGuard(dir, o)}
+	s.pins.count = make(map[Hash]int)
+	if err := s.open(); err != nil {
+		s.guard.close()
+		return nil, errors.Join(openError(dir, err), lock.Close())
+	}
 	return s, nil
 }
 
-type quiet struct{}
+func (s *Store) open() (err error) {
+	// While it opens, Pebble reports a file system that refuses the MANIFEST to
+	// the logger only.
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case fatal:
+			err = p
+		default:
+			panic(p)
+		}
+	}()
+	po := s.opts.pebble()
+	po.Lock = s.lock
+	po.FS = s.guard.fs()
+	po.Logger = pebbleLogger{s.opts.Logger}
+	po.EventListener = listener(s.opts.Logger)
+	if s.db, err = pebble.Open(s.dir, po); err != nil {
+		return err
+	}
+	if err := s.checkFormat(); err != nil {
+		return errors.Join(err, s.db.Close())
+	}
+	s.guard.watch()
+	return nil
+}
 
-func (quiet) Infof(string, ...any)          {}
-func (quiet) Errorf(string, ...any)         {}
-func (quiet) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
+// checkFormat refuses a store that a newer Larder wrote, and marks a new one.
+func (s *Store) checkFormat() error {
+	have, err := s.Get(Meta, formatKey)
+	switch {
+	case errors.Is(err, ErrNotFound) && !s.opts.ReadOnly:
+		return s.db.Set(Meta.physical(formatKey), []byte{format}, pebble.Sync)
+	case errors.Is(err, ErrNotFound):
+		return errors.New("it holds no store yet")
+	case err != nil:
+		return err
+	case !bytes.Equal(have, []byte{format}):
+		return fmt.Errorf("its format is %d, and this larder reads %d: use the larder that wrote it, or a newer one", have, format)
+	}
+	return nil
+}
 
-// Close closes the store. What was committed is already on the disk.
-func (s *Store) Close() error { return s.db.Close() }
+func openError(dir string, err error) error {
+	switch {
+	case noSpace(err):
+		return fmt.Errorf("%w: couldn't open the store in %s: free some space, then start again", ErrDiskFull, dir)
+	case errors.Is(err, pebble.ErrDBDoesNotExist):
+		return fmt.Errorf("there is no store in %s", dir)
+	case pebble.IsCorruptionError(err):
+		return fmt.Errorf("%w: couldn't open %s: %w", ErrCorrupt, dir, err)
+	case strings.Contains(err.Error(), "unknown format major version"):
+		return fmt.Errorf("couldn't open the store in %s: a newer larder wrote it: use that one, or a newer one", dir)
+	}
+	return fmt.Errorf("couldn't open the store in %s: %w", dir, err)
+}
+
+func lockError(dir string, err error) error {
+	// A lock that someone holds is a bare EAGAIN or EACCES, or Pebble's own
+	// message where it is this process. A file that can't be made is a PathError.
+	var path *os.PathError
+	var errno syscall.Errno
+	if errors.As(err, &path) || errors.As(err, &errno) && errno != syscall.EAGAIN && errno != syscall.EACCES {
+		return openError(dir, err)
+	}
+	return fmt.Errorf("%w: another larder process uses %s: stop it, or choose another folder", ErrLocked, dir)
+}
+
+// write applies b, unless there is reason to refuse it, and closes it. When it
+// returns, b is visible, and with [pebble.Sync] durable.
+func (s *Store) write(b *pebble.Batch, o *pebble.WriteOptions) error {
+	s.writers.RLock()
+	defer s.writers.RUnlock()
+	if err := s.accept(b); err != nil || b.Empty() {
+		return errors.Join(err, b.Close())
+	}
+	// Once the guard has stopped the log the write never comes back, and b,
+	// which it still holds, is left to it.
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(s.db.Apply(b, o), b.Close()) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("couldn't write to the store in %s: %w", s.dir, err)
+		}
+		return nil
+	case <-s.guard.failed:
+		return s.guard.err
+	}
+}
+
+func (s *Store) accept(b *pebble.Batch) error {
+	switch {
+	case s.closed:
+		return fmt.Errorf("the store in %s is closed", s.dir)
+	case s.opts.ReadOnly:
+		return fmt.Errorf("the store in %s was opened to be read only", s.dir)
+	}
+	select {
+	case <-s.guard.failed:
+		return s.guard.err
+	default:
+		return s.room(b.Len())
+	}
+}
+
+// room refuses a write of n bytes where the disk couldn't hold it twice, in
+// the log and in a table, and keep its reserve.
+func (s *Store) room(n int) error {
+	if s.opts.MinFreeBytes < 0 {
+		return nil
+	}
+	usage, err := s.opts.FS.GetDiskUsage(s.dir)
+	if errors.Is(err, vfs.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't learn how much space %s has left: %w", s.dir, err)
+	}
+	need := uint64(s.opts.MinFreeBytes) + 2*uint64(n)
+	full := usage.AvailBytes < need
+	if s.low.Swap(full) != full {
+		if full {
+			s.opts.Logger.Error("the disk is full: nothing is written until there is space", "dir", s.dir, "free", usage.AvailBytes, "needed", need)
+		} else {
+			s.opts.Logger.Info("the disk has space again", "dir", s.dir, "free", usage.AvailBytes)
+		}
+	}
+	if full {
+		return fmt.Errorf("%w: the disk that holds %s has %d MiB left, and %d are needed: free some space; nothing was lost",
+			ErrDiskFull, s.dir, usage.AvailBytes>>20, need>>20)
+	}
+	return nil
+}
+
+// Close closes the store, after every reader is done with it. What was
+// committed is on the disk already; contents put since may be too.
+func (s *Store) Close() error {
+	s.writers.Lock()
+	defer s.writers.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	done := make(chan error, 1)
+	s.guard.close()
+	select {
+	case <-s.guard.failed:
+		// Pebble waits for a log that will never answer. The process ends
+		// without it, and the next one replays what is on the disk.
+		return s.guard.err
+	default:
+	}
+	go func() { done <- errors.Join(s.db.Close(), s.lock.Close()) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("couldn't close the store in %s: %w", s.dir, err)
+		}
+		return nil
+	case <-s.guard.failed:
+		return s.guard.err
+	}
+}

@@ -1,0 +1,168 @@
+package kvstore
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// A guard stands between Pebble and the disk.
+//
+// Pebble ends the process when it can't write its log or its manifest: with
+// some errors through Logger.Fatalf, with others by a panic under its locks.
+// Larder would rather go on serving what it has. So an error of such a file
+// never reaches Pebble: the store becomes read-only with that error, and the
+// goroutine that met it stops. Pebble does this I/O without holding the locks
+// that reads need, and treats it as a very slow disk.
+//
+// A full disk is given some time first. Errors of tables and blob files do
+// reach Pebble, which keeps what it has in the log and tries again.
+type guard struct {
+	dir  string
+	opts Options
+
+	failed  chan struct{} // closed when the store has become read-only
+	err     error         // why; set before failed is closed
+	once    sync.Once
+	closing chan struct{} // closed when waiting makes no sense any more
+	opened  atomic.Bool   // whether Open has succeeded; before, every error is its answer
+}
+
+// pause is how long a failed write of a table waits before Pebble learns of
+// it, because it tries again at once and for ever.
+const pause = time.Second
+
+func newGuard(dir string, o Options) *guard {
+	return &guard{dir: dir, opts: o, failed: make(chan struct{}), closing: make(chan struct{})}
+}
+
+// watch begins to keep errors from Pebble.
+func (g *guard) watch() { g.opened.Store(true) }
+
+// close ends all waiting. The store is about to close.
+func (g *guard) close() { close(g.closing) }
+
+// fs returns the file system for Pebble.
+func (g *guard) fs() vfs.FS {
+	return guardFS{FS: vfs.OnDiskFull(g.opts.FS, g.wait), guard: g}
+}
+
+// wait holds writers up while the disk is full, for a while. Then what failed
+// is tried once more.
+func (g *guard) wait() {
+	if !g.opened.Load() {
+		return
+	}
+	g.opts.Logger.Error("the disk is full: waiting for space", "dir", g.dir, "for", g.opts.patience)
+	deadline := time.NewTimer(g.opts.patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(max(g.opts.patience/40, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.closing:
+			return
+		case <-deadline.C:
+			return
+		case <-tick.C:
+			usage, err := g.opts.FS.GetDiskUsage(g.dir)
+			if err == nil && usage.AvailBytes > uint64(max(g.opts.MinFreeBytes, 64<<20)) {
+				return
+			}
+		}
+	}
+}
+
+// check decides what becomes of an error of the file name.
+func (g *guard) check(name string, err error) error {
+	if err == nil || !g.opened.Load() {
+		return err
+	}
+	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
+		select {
+		case <-time.After(min(pause, g.opts.patience)):
+		case <-g.closing:
+		}
+		return err
+	}
+	g.fail(name, err)
+	select {} // see guard: returning would end the process
+}
+
+func (g *guard) fail(name string, err error) {
+	g.once.Do(func() {
+		if noSpace(err) {
+			g.err = fmt.Errorf("%w: the disk that holds %s is full: free some space, then start again; what was committed is safe", ErrDiskFull, g.dir)
+		} else {
+			g.err = fmt.Errorf("couldn't write to the store in %s: %w: check the disk, then start again; what was committed is safe", g.dir, err)
+		}
+		g.opts.Logger.Error("the store can only be read until the next start", "dir", g.dir, "file", name, "err", err)
+		close(g.failed)
+	})
+}
+
+// guardFS shows a guard what fails.
+type guardFS struct {
+	vfs.FS
+	guard *guard
+}
+
+// Unwrap is for [vfs.Root].
+func (fs guardFS) Unwrap() vfs.FS { return fs.FS }
+
+func (fs guardFS) file(name string, f vfs.File, err error) (vfs.File, error) {
+	if err := fs.guard.check(name, err); err != nil {
+		return nil, err
+	}
+	return guardFile{File: f, name: name, guard: fs.guard}, nil
+}
+
+func (fs guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	return fs.file(name, f, err)
+}
+
+func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.ReuseForWrite(oldname, newname, c)
+	return fs.file(newname, f, err)
+}
+
+// OpenDir is watched for the syncs that make new files last.
+func (fs guardFS) OpenDir(name string) (vfs.File, error) {
+	f, err := fs.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return guardFile{File: f, name: name, guard: fs.guard}, nil
+}
+
+type guardFile struct {
+	vfs.File
+	name  string
+	guard *guard
+}
+
+func (f guardFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	return n, f.guard.check(f.name, err)
+}
+
+func (f guardFile) WriteAt(p []byte, offset int64) (int, error) {
+	n, err := f.File.WriteAt(p, offset)
+	return n, f.guard.check(f.name, err)
+}
+
+func (f guardFile) Sync() error { return f.guard.check(f.name, f.File.Sync()) }
+
+func (f guardFile) SyncData() error { return f.guard.check(f.name, f.File.SyncData()) }
+
+func (f guardFile) SyncTo(length int64) (bool, error) {
+	full, err := f.File.SyncTo(length)
+	return full, f.guard.check(f.name, err)
+}
+
+func (f guardFile) Close() error { return f.guard.check(f.name, f.File.Close()) }

@@ -1,0 +1,86 @@
+package kvstore
+
+import (
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Collector returns the store's metrics for Prometheus. Unregister it before
+// the store is closed.
+func (s *Store) Collector() prometheus.Collector { return collector{s} }
+
+type collector struct{ store *Store }
+
+// A metric is read from what Pebble counts.
+type metric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*pebble.Metrics) float64
+}
+
+var metrics = []metric{
+	gauge("disk_bytes", "Bytes that the store takes on the disk.", func(m *pebble.Metrics) float64 {
+		return float64(m.DiskSpaceUsage())
+	}),
+	gauge("blob_files", "Files that hold large values.", func(m *pebble.Metrics) float64 {
+		return float64(m.BlobFiles.LiveCount)
+	}),
+	gauge("blob_bytes", "Bytes of large values, replaced and removed ones included until they are reclaimed.", func(m *pebble.Metrics) float64 {
+		return float64(m.BlobFiles.ValueSize)
+	}),
+	gauge("blob_live_bytes", "Bytes of large values that something still refers to.", func(m *pebble.Metrics) float64 {
+		return float64(m.BlobFiles.ReferencedValueSize)
+	}),
+	gauge("cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 {
+		return float64(m.BlockCache.Size)
+	}),
+	counter("cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 {
+		return float64(m.BlockCache.Hits)
+	}),
+	counter("cache_misses_total", "Blocks that had to be read.", func(m *pebble.Metrics) float64 {
+		return float64(m.BlockCache.Misses)
+	}),
+	gauge("memtable_bytes", "Bytes held in memory until they are written as tables.", func(m *pebble.Metrics) float64 {
+		return float64(m.MemTable.Size)
+	}),
+	gauge("log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 {
+		return float64(m.WAL.PhysicalSize)
+	}),
+	gauge("compaction_debt_bytes", "Bytes that compactions have yet to move.", func(m *pebble.Metrics) float64 {
+		return float64(m.Compact.EstimatedDebt)
+	}),
+	gauge("read_amplification", "Tables that a lookup may have to consult.", func(m *pebble.Metrics) float64 {
+		return float64(m.ReadAmp())
+	}),
+}
+
+var failedDesc = prometheus.NewDesc("larder_store_failed", "1 when a failed disk has made the store read-only until the next start.", nil, nil)
+
+func gauge(name, help string, value func(*pebble.Metrics) float64) metric {
+	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.GaugeValue, value}
+}
+
+func counter(name, help string, value func(*pebble.Metrics) float64) metric {
+	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.CounterValue, value}
+}
+
+func (c collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, m := range metrics {
+		descs <- m.desc
+	}
+	descs <- failedDesc
+}
+
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	var failed float64
+	select {
+	case <-c.store.guard.failed:
+		failed = 1
+	default:
+	}
+	out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, failed)
+	m := c.store.db.Metrics()
+	for _, metric := range metrics {
+		out <- prometheus.MustNewConstMetric(metric.desc, metric.kind, metric.value(m))
+	}
+}
