@@ -23,9 +23,10 @@ type HTTPOptions struct {
 	// IdleTimeout is how long a connection may wait for its next request.
 	// Default 2 min.
 	IdleTimeout time.Duration
-	// BodyTimeout is how long a client may take for the body of a request, unless
-	// the handler moves the deadline. Default 30 s.
-	BodyTimeout time.Duration
+	// ReadTimeout is how long a client may take for a request with its body, unless
+	// the handler moves the deadline. Default 30 s. It matters for requests that are
+	// refused too: net/http reads what a handler leaves of a body before it answers.
+	ReadTimeout time.Duration
 	// WriteTimeout is how long an answer may take that does not move its own
 	// deadline, as Assets does for large bodies. Default 30 s.
 	WriteTimeout time.Duration
@@ -54,8 +55,9 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *http.Server {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &http.Server{
-		Handler:           limitBody(h, cmp.Or(o.BodyTimeout, 30*time.Second)),
+		Handler:           h,
 		ReadHeaderTimeout: cmp.Or(o.ReadHeaderTimeout, 10*time.Second),
+		ReadTimeout:       cmp.Or(o.ReadTimeout, 30*time.Second),
 		IdleTimeout:       cmp.Or(o.IdleTimeout, 2*time.Minute),
 		WriteTimeout:      cmp.Or(o.WriteTimeout, 30*time.Second),
 		MaxHeaderBytes:    cmp.Or(o.MaxHeaderBytes, 32<<10),
@@ -63,20 +65,6 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *http.Server {
 		Protocols:         protocols,
 		ErrorLog:          log.New(&errorLog{logger: o.Logger}, "", 0),
 	}
-}
-
-// limitBody gives requests with a body a deadline. net/http reads what a handler
-// leaves of a body before it answers, so one that never comes would hold the
-// connection for ever; and http.Server.ReadTimeout would also cancel the context
-// of every answer that takes longer.
-func limitBody(h http.Handler, timeout time.Duration) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			// Connections that know no deadlines belong to tests.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
-		}
-		h.ServeHTTP(w, r)
-	})
 }
 
 // Listen opens a TCP listener for [NewHTTPServer]. It has no more than

@@ -208,6 +208,32 @@ func TestSilentClientIsClosed(t *testing.T) {
 	}
 }
 
+// The deadline is the body's, not that of what the handler does with it.
+func TestHandlerMayTakeLongAfterTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		onPipe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.NewResponseController(w).SetWriteDeadline(time.Time{})
+			body, err := io.ReadAll(r.Body)
+			select {
+			case <-r.Context().Done():
+				t.Error("the request is cancelled while it is worked on")
+			case <-time.After(time.Hour):
+			}
+			fmt.Fprintf(w, "%s %v", body, err)
+		}), func(conn net.Conn) {
+			go fmt.Fprint(conn, ask("POST", "/")+"Content-Length: 5\r\n\r\nhello")
+			r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if got, _ := io.ReadAll(r.Body); string(got) != "hello <nil>" {
+				t.Errorf("the answer is %q", got)
+			}
+		})
+	})
+}
+
 func TestMaxConnections(t *testing.T) {
 	listener, err := server.Listen(t.Context(), "127.0.0.1:0", 1)
 	if err != nil {
