@@ -69,6 +69,7 @@ func (p *daemon) run(parent context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.folder.close()) }()
+	defer p.metrics.watch(p.folder.store)()
 	socket, err := admin.Listen(s.data)
 	if err != nil {
 		return err
@@ -80,6 +81,7 @@ func (p *daemon) run(parent context.Context) (err error) {
 		if filler, err = p.folder.bot(); err != nil {
 			return err
 		}
+		p.metrics.backlog(filler)
 	}
 	p.self = &process{PID: os.Getpid(), Version: version(), Started: time.Now().UTC()}
 
@@ -87,8 +89,8 @@ func (p *daemon) run(parent context.Context) (err error) {
 	if private != nil {
 		p.self.Private = private.Addr().String()
 		server := newPrivateServer(ctx, p.metrics, p.logger)
-		go server.Serve(private) //nolint:errcheck // it ends with Close
-		defer server.Close()
+		go server.Serve(private)        //nolint:errcheck // it ends with Close
+		defer stop(server, time.Second) // a scrape ends by then; a profile need not
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if public != nil {

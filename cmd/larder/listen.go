@@ -84,13 +84,18 @@ func serve(ctx context.Context, group *errgroup.Group, s *http.Server, l net.Lis
 	})
 	group.Go(func() error {
 		<-ctx.Done()
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-		defer cancel()
-		if s.Shutdown(bounded) != nil {
-			s.Close() // who has not taken his bytes by now is cut off
-		}
+		stop(s, drainTime)
 		return nil
 	})
+}
+
+// stop lets s finish what it is sending, and cuts off who has not taken it by then.
+func stop(s *http.Server, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if s.Shutdown(ctx) != nil {
+		s.Close()
+	}
 }
 
 // noTimeout is for answers that take as long as they take: an operation's events, a CPU profile.

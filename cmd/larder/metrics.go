@@ -5,6 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 // registry is what /metrics shows.
@@ -32,20 +33,28 @@ func (r *registry) counting(next func(bot.Event)) func(bot.Event) {
 		Name: "larder_bot_published_bytes_total",
 		Help: "Uncompressed size of the files that were published.",
 	})
-	waiting := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "larder_bot_squeeze_backlog",
-		Help: "Contents that wait for their best compression, as of the last one that was squeezed.",
-	})
-	r.MustRegister(events, files, bytes, waiting)
+	r.MustRegister(events, files, bytes)
 	return func(e bot.Event) {
 		events.WithLabelValues(string(e.Kind)).Inc()
-		switch e.Kind {
-		case bot.Published:
+		if e.Kind == bot.Published {
 			files.Add(float64(e.Files))
 			bytes.Add(float64(e.Bytes))
-		case bot.Squeezed:
-			waiting.Set(float64(e.Waiting))
 		}
 		next(e)
 	}
+}
+
+// watch shows the store's metrics until unwatch is called, which has to be before the store is closed.
+func (r *registry) watch(store *kvstore.Store) (unwatch func()) {
+	collector := store.Collector()
+	r.MustRegister(collector)
+	return func() { r.Unregister(collector) }
+}
+
+// backlog shows what the bot has yet to squeeze.
+func (r *registry) backlog(filler *bot.Bot) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "larder_bot_squeeze_backlog",
+		Help: "Contents that wait for their best compression.",
+	}, func() float64 { return float64(filler.Backlog()) }))
 }

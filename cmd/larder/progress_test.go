@@ -78,10 +78,10 @@ func TestProgressIsSafe(t *testing.T) {
 	out.interactive = true
 	p := newProgress(out)
 	var all sync.WaitGroup
-	for i := range 8 {
+	for i := range 4 {
 		all.Go(func() {
 			name := fmt.Sprint(i)
-			for n := range 20 {
+			for n := range 3 {
 				p.event(bot.Event{Kind: bot.Checked, Package: name, Waiting: 1})
 				fmt.Fprintln(out, "a line")
 				p.event(bot.Event{Kind: bot.Published, Package: name, Version: fmt.Sprint(n)})
