@@ -20,12 +20,13 @@ type Client struct {
 var ErrCutOff = errors.New("the larder process ended before it was done")
 
 // InProcess returns a client of a handler in this process. It speaks the same HTTP over a pipe, so that commands take
-// one path whether or not another process owns the data folder. Close releases it.
-func InProcess(handler http.Handler) (client *Client, close func() error) {
+// one path whether or not another process owns the data folder. The function stop waits for the operations under way,
+// which end with their calls, and releases the client.
+func InProcess(handler http.Handler) (client *Client, stop func() error) {
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: handler}
-	go server.Serve(l) //nolint:errcheck // it ends with Close
-	return newClient(l.dial), server.Close
+	go server.Serve(l) //nolint:errcheck // it ends with Shutdown
+	return newClient(l.dial), func() error { return server.Shutdown(context.Background()) }
 }
 
 func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {

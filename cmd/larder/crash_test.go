@@ -29,6 +29,8 @@ func TestCrash(t *testing.T) {
 	}
 	kills := 20
 	if value := os.Getenv("LARDER_TEST_CRASHES"); value != "" {
+		t.Setenv("LARDER_TEST_CRASHES", "") // and gone, because larder refuses a variable that is no setting
+		os.Unsetenv("LARDER_TEST_CRASHES")
 		var err error
 		if kills, err = strconv.Atoi(value); err != nil {
 			t.Fatalf("LARDER_TEST_CRASHES: %v", err)
