@@ -168,3 +168,26 @@ func TestSocketIsPrivateAndGone(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
+
+func TestProcessEnds(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, end := context.WithCancel(t.Context())
+	server := &http.Server{
+		Handler:     Handler(operations(make(chan struct{})), quiet),
+		BaseContext: func(net.Listener) context.Context { return process },
+	}
+	go server.Serve(l)
+	defer server.Close()
+	c, err := Dial(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Call[any](t.Context(), c, "hang", nil, func(any) { end() })
+	if err == nil || err.Error() != ErrCutOff.Error() {
+		t.Errorf("got %v", err)
+	}
+}

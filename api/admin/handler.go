@@ -77,6 +77,9 @@ func serve(c *gin.Context, name string, operation Operation, logger *slog.Logger
 		if broken := (panicked{}); errors.As(err, &broken) {
 			logger.Error("admin operation panicked", "operation", name, "panic", broken.cause, "stack", broken.stack)
 		}
+		if errors.Is(err, context.Canceled) && c.Request.Context().Err() != nil {
+			err = ErrCutOff // the client is still there to read it only where it is this process that ends
+		}
 		end = line{Error: err.Error()}
 	}
 	lines.end(end)

@@ -43,8 +43,11 @@ alone with these.`,
 				if ctx.Err() != nil {
 					return err
 				}
+				if err != nil && !strings.HasPrefix(err.Error(), name+":") {
+					err = fmt.Errorf("%s: %w", arg, err)
+				}
 				if err != nil { // one that fails does not stop the others
-					failures = append(failures, fmt.Errorf("%s: %w", arg, err))
+					failures = append(failures, err)
 				}
 			}
 			return errors.Join(failures...)
