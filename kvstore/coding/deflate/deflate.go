@@ -31,6 +31,7 @@ const chunkSize = 1 << 19
 // An Encoder makes DEFLATE streams, one after the other. It holds about 16 MB
 // once it has been used on a large input; it is not safe for concurrent use.
 type Encoder struct {
+	chunk   int // chunkSize; smaller in tests
 	finder  finder
 	parser  parser
 	huffman matchfinder.Encoder
@@ -39,7 +40,7 @@ type Encoder struct {
 
 // NewEncoder returns an encoder, which may be used any number of times.
 func NewEncoder() *Encoder {
-	return &Encoder{huffman: flate.NewEncoder()}
+	return &Encoder{chunk: chunkSize, huffman: flate.NewEncoder()}
 }
 
 // Append appends src as one complete DEFLATE stream to dst.
@@ -49,8 +50,8 @@ func (e *Encoder) Append(dst, src []byte) []byte {
 	if len(src) == 0 {
 		return e.huffman.Encode(dst, nil, nil, true)
 	}
-	for start := 0; start < len(src); start += chunkSize {
-		end := min(start+chunkSize, len(src))
+	for start := 0; start < len(src); start += e.chunk {
+		end := min(start+e.chunk, len(src))
 		e.finder.find(src, start, end)
 		blocks := e.parser.parse(&e.finder, src[start:end])
 		for i, b := range blocks {
