@@ -2,7 +2,6 @@ package bot
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -121,7 +120,8 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package) ([]task, error) {
 	}
 	upstream.Next, upstream.Attempts, upstream.Reason = now.Add(jittered(b.options.Interval)), 0, ""
 	upstream.Validators = fresh
-	plan := plan(p, packument, states, b.options.Releases, now)
+	plan := plan(p, packument, states, upstream.Seen, b.options.Releases, now)
+	upstream.Seen = plan.seen
 	if err := b.record(plan, upstream); err != nil {
 		return nil, err
 	}
@@ -170,47 +170,56 @@ type planned struct {
 	detected []views.State // new here
 	refused  []views.State // new here but not acceptable, or gone from upstream
 	tasks    []task        // to be fetched now, newest first
+	seen     []string      // the versions that upstream has
 }
 
-// release is a version of a packument with its time.
-type release struct {
-	npm.Version
-	released time.Time
-}
-
-// plan compares a packument with the states of the versions that are known. A
-// new package starts with its newest releases, a known one takes every release
-// that is newer than its newest known one. It is a pure function.
-func plan(p *packages.Package, packument *npm.Packument, states []views.State, newest int, now time.Time) planned {
+// plan compares a packument with what is known: the states of versions, and the
+// versions that upstream had before. A new package starts with its newest
+// releases, a known one takes every release that has appeared since and is newer
+// than the newest known one, by time or by version. It is a pure function.
+func plan(p *packages.Package, packument *npm.Packument, states []views.State, seen []string, newest int, now time.Time) planned {
 	known := make(map[string]views.State, len(states))
-	var since time.Time
+	var lastTime time.Time
+	var lastVersion string
 	for _, s := range states {
 		known[s.Version] = s
-		since = later(since, s.Released)
+		lastTime = later(lastTime, s.Released)
+		if lastVersion == "" || packages.CompareVersions(s.Version, lastVersion) > 0 {
+			lastVersion = s.Version
+		}
+	}
+	before := make(map[string]bool, len(seen))
+	for _, version := range seen {
+		before[version] = true
+	}
+	first := len(states) == 0 && len(seen) == 0
+	wanted := func(r release) bool {
+		if first {
+			return newest > 0
+		}
+		return !before[r.name] && (lastVersion == "" || r.released.After(lastTime) || packages.CompareVersions(r.name, lastVersion) > 0)
 	}
 	var out planned
-	taken := 0
-	for _, r := range releases(p, packument) {
-		state, ok := known[r.Version.Version]
-		delete(known, r.Version.Version)
-		rank := len(out.tasks)
+	for _, r := range releases(p, packument, now) {
+		out.seen = append(out.seen, r.name)
+		state, ok := known[r.name]
+		delete(known, r.name)
+		state.Package, state.Version, state.Released = p.Name, r.name, r.released
+		due := task{pkg: p, version: r.npm, released: r.released, rank: len(out.tasks) + triedRank*state.Attempts}
 		switch {
-		case ok && state.Kind.Final():
-		case ok && state.Next.After(now):
+		case ok && (state.Kind.Final() || state.Next.After(now)):
 		case ok:
-			// What was tried before lets what was not go first, above all where
-			// the attempt ended the process.
-			out.tasks = append(out.tasks, task{pkg: p, version: r.Version, released: r.released, rank: rank + triedRank*state.Attempts})
-		case len(states) == 0 && taken >= newest, len(states) > 0 && !r.released.After(since):
-		case !packages.ValidVersion(r.Version.Version):
-			out.refused = append(out.refused, views.State{
-				Package: p.Name, Version: fmt.Sprintf("%q", r.Version.Version), Kind: views.Refused, Released: r.released, Updated: now,
-				Reason: "the version has characters that a URL of Larder must not have; letters, digits and . _ + - are allowed, a letter or digit first",
-			})
+			out.tasks = append(out.tasks, due)
+		case !wanted(r):
+		case !packages.ValidVersion(r.name):
+			state.Version, state.Kind, state.Updated = fmt.Sprintf("%.100q", r.name), views.Refused, now
+			state.Reason = "the version has characters that a URL of Larder must not have; letters, digits and . _ + - are allowed, a letter or digit first"
+			out.refused = append(out.refused, state)
 		default:
-			taken++
-			out.detected = append(out.detected, views.State{Package: p.Name, Version: r.Version.Version, Kind: views.Detected, Released: r.released, Updated: now})
-			out.tasks = append(out.tasks, task{pkg: p, version: r.Version, released: r.released, rank: rank})
+			newest--
+			state.Kind, state.Updated = views.Detected, now
+			out.detected = append(out.detected, state)
+			out.tasks = append(out.tasks, due)
 		}
 	}
 	for _, s := range states {
@@ -225,17 +234,28 @@ func plan(p *packages.Package, packument *npm.Packument, states []views.State, n
 // triedRank is more releases than a package ever has waiting.
 const triedRank = 1 << 20
 
-// releases returns the versions that the package does not ignore, newest first:
-// by the time of publication, and by version order where that says nothing.
-func releases(p *packages.Package, packument *npm.Packument) []release {
+// A release is a version of a packument.
+type release struct {
+	name     string
+	npm      npm.Version
+	released time.Time
+}
+
+// releases returns the versions that the package does not ignore, newest first.
+// The order is that of versions: times are those of upstream only where the
+// registry is no mirror.
+func releases(p *packages.Package, packument *npm.Packument, now time.Time) []release {
 	var all []release
-	for version, v := range packument.Versions {
-		if !p.IgnoresVersion(version) {
-			all = append(all, release{Version: v, released: packument.Time[version]})
+	for name, v := range packument.Versions {
+		if p.IgnoresVersion(name) {
+			continue
 		}
+		r := release{name: name, npm: v, released: v.Published}
+		if r.released.IsZero() {
+			r.released = now
+		}
+		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b release) int {
-		return cmp.Or(b.released.Compare(a.released), packages.CompareVersions(b.Version.Version, a.Version.Version))
-	})
+	slices.SortFunc(all, func(a, b release) int { return packages.CompareVersions(b.name, a.name) })
 	return all
 }

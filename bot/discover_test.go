@@ -29,10 +29,9 @@ func testPackage(t *testing.T, ignore string) *packages.Package {
 // releasedAt makes a packument whose versions appeared an hour apart, oldest
 // first; "-" leaves an hour without one.
 func releasedAt(versions ...string) *npm.Packument {
-	p := &npm.Packument{Name: "a", Versions: make(map[string]npm.Version), Time: make(map[string]time.Time)}
+	p := &npm.Packument{Name: "a", Versions: make(map[string]npm.Version)}
 	for i, v := range versions {
-		p.Versions[v] = npm.Version{Version: v}
-		p.Time[v] = hour(i)
+		p.Versions[v] = npm.Version{Version: v, Published: hour(i)}
 	}
 	return p
 }
@@ -49,34 +48,42 @@ func TestPlan(t *testing.T) {
 		packument *npm.Packument
 		ignore    string
 		states    []views.State
+		seen      string
 		newest    int
 		detected  string
 		tasks     string
 		refused   string
 	}{
-		{"a new package starts with its newest", releasedAt("1.0.0", "1.1.0", "2.0.0", "1.1.1"), "", nil, 3, "1.1.1 2.0.0 1.1.0", "1.1.1 2.0.0 1.1.0", ""},
-		{"ignored versions do not count", releasedAt("1.0.0", "2.0.0-beta.1", "1.1.0"), `"*-beta*"`, nil, 2, "1.1.0 1.0.0", "1.1.0 1.0.0", ""},
+		{"a new package starts with its newest", releasedAt("1.0.0", "1.1.0", "2.0.0", "1.1.1"), "", nil, "", 3, "2.0.0 1.1.1 1.1.0", "2.0.0 1.1.1 1.1.0", ""},
+		{"ignored versions do not count", releasedAt("1.0.0", "2.0.0-beta.1", "1.1.0"), `"*-beta*"`, nil, "", 2, "1.1.0 1.0.0", "1.1.0 1.0.0", ""},
 		{"a known one takes all that is newer", releasedAt("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.0.1"), "",
-			[]views.State{state("1.1.0", views.Published, hour(1), time.Time{})}, 1, "1.0.1 1.3.0 1.2.0", "1.0.1 1.3.0 1.2.0", ""},
+			[]views.State{state("1.1.0", views.Published, hour(1), time.Time{})}, "1.0.0 1.1.0", 1, "1.3.0 1.2.0 1.0.1", "1.3.0 1.2.0 1.0.1", ""},
+		{"a mirror's new time for an old release is not news", releasedAt("1.1.0", "1.0.0"), "",
+			[]views.State{state("1.1.0", views.Published, hour(0), time.Time{})}, "1.0.0 1.1.0", 10, "", "", ""},
+		{"an old release that appears late is not newer", releasedAt("0.9.0", "1.1.0"), "",
+			[]views.State{state("1.1.0", views.Published, hour(1), time.Time{})}, "1.1.0", 10, "", "", ""},
+		{"a newer version counts whatever its time", releasedAt("1.2.0", "1.1.0"), "",
+			[]views.State{state("1.1.0", views.Published, hour(1), time.Time{})}, "1.1.0", 10, "1.2.0", "1.2.0", ""},
 		{"nothing is new", releasedAt("1.0.0", "1.1.0"), "",
-			[]views.State{state("1.1.0", views.Published, hour(1), time.Time{})}, 10, "", "", ""},
+			[]views.State{state("1.1.0", views.Published, hour(1), time.Time{})}, "1.0.0 1.1.0", 10, "", "", ""},
 		{"what was not finished continues", releasedAt("1.0.0", "1.1.0", "1.2.0"), "",
 			[]views.State{state("1.0.0", views.Detected, hour(0), time.Time{}), state("1.1.0", views.Processing, hour(1), time.Time{}), state("1.2.0", views.Published, hour(2), time.Time{})},
-			10, "", "1.1.0 1.0.0", ""},
+			"1.0.0 1.1.0 1.2.0", 10, "", "1.1.0 1.0.0", ""},
 		{"what failed waits for its time", releasedAt("1.0.0", "1.1.0"), "",
 			[]views.State{state("1.0.0", views.Failed, hour(0), now.Add(time.Minute)), state("1.1.0", views.Failed, hour(1), now.Add(-time.Minute))},
-			10, "", "1.1.0", ""},
-		{"what was refused stays so", releasedAt("1.0.0"), "", []views.State{state("1.0.0", views.Refused, hour(0), time.Time{})}, 10, "", "", ""},
+			"1.0.0 1.1.0", 10, "", "1.1.0", ""},
+		{"what was refused stays so", releasedAt("1.0.0"), "", []views.State{state("1.0.0", views.Refused, hour(0), time.Time{})}, "1.0.0 1.1.0", 10, "", "", ""},
 		{"what upstream took back is refused", releasedAt("1.0.0"), "",
-			[]views.State{state("1.0.0", views.Published, hour(0), time.Time{}), state("0.9.0", views.Failed, hour(0), time.Time{})}, 10, "", "", "0.9.0"},
-		{"a version that a URL cannot have is refused", releasedAt("1.0.0", "../2"), "", nil, 10, "1.0.0", "1.0.0", `"../2"`},
+			[]views.State{state("1.0.0", views.Published, hour(0), time.Time{}), state("0.9.0", views.Failed, hour(0), time.Time{})}, "0.9.0 1.0.0", 10, "", "", "0.9.0"},
+		{"a version that a URL cannot have is refused", releasedAt("1.0.0", "../2"), "", nil, "", 10, "1.0.0", "1.0.0", `"../2"`},
 		{"without times the order of versions decides", &npm.Packument{Name: "a", Versions: map[string]npm.Version{
-			"1.9.0": {Version: "1.9.0"}, "1.10.0": {Version: "1.10.0"}, "1.0.0": {Version: "1.0.0"}}}, "", nil, 2, "1.10.0 1.9.0", "1.10.0 1.9.0", ""},
-		{"an empty packument", releasedAt(), "", nil, 10, "", "", ""},
+			"1.9.0": {Version: "1.9.0"}, "1.10.0": {Version: "1.10.0"}, "1.0.0": {Version: "1.0.0"}}}, "", nil, "", 2, "1.10.0 1.9.0", "1.10.0 1.9.0", ""},
+		{"an empty packument", releasedAt(), "", nil, "", 10, "", "", ""},
+		{"the first release of a package that had none", releasedAt("1.0.0-rc.1", "1.0.0"), `"*-rc*"`, nil, "0.0.1", 10, "1.0.0", "1.0.0", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := plan(testPackage(t, tt.ignore), tt.packument, tt.states, tt.newest, now)
+			got := plan(testPackage(t, tt.ignore), tt.packument, tt.states, strings.Fields(tt.seen), tt.newest, now)
 			var tasks []string
 			for i, task := range got.tasks {
 				tasks = append(tasks, task.version.Version)

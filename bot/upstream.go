@@ -14,10 +14,13 @@ import (
 type Upstream struct {
 	Package    string         `json:"package"`
 	Validators npm.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
-	Checked    time.Time      `json:"checked"`
-	Next       time.Time      `json:"next"`               // when it is asked again
-	Attempts   int            `json:"attempts,omitempty"` // in a row that failed
-	Reason     string         `json:"reason,omitempty"`   // why the last one failed
+	// Seen are the versions that upstream had then. What is not among them later
+	// has appeared since, whatever its time says: mirrors make up times.
+	Seen     []string  `json:"seen,omitempty"`
+	Checked  time.Time `json:"checked"`
+	Next     time.Time `json:"next"`               // when it is asked again
+	Attempts int       `json:"attempts,omitempty"` // in a row that failed
+	Reason   string    `json:"reason,omitempty"`   // why the last one failed
 }
 
 // LookupUpstream returns what is remembered of a package's upstream, or
