@@ -42,7 +42,7 @@ func noise(n int) []byte {
 }
 
 func TestRoundTrip(t *testing.T) {
-	far := append(noise(windowSize)[:5000]...) // repeats at the greatest distance
+	far := append(noise(windowSize), noise(5000)...) // repeats at the greatest distance
 	tests := []struct {
 		name string
 		src  []byte
