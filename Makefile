@@ -2,14 +2,13 @@
 
 GO      ?= go
 BIN     := bin/larder
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 FUZZTIME ?= 20s
 CRASHES ?= 500
 
 .PHONY: build run test race lint fuzz bench crash clean
 
 build: ## build bin/larder
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./cmd/larder
+	$(GO) build -trimpath -o $(BIN) ./cmd/larder
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up
@@ -30,7 +29,7 @@ fuzz: ## each fuzz target for FUZZTIME
 	@set -e; for file in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
 	    echo "$$target in $$(dirname $$file)"; \
-	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzzminimizetime 1x -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
 	  done; \
 	done
 

@@ -122,7 +122,7 @@ func (b *Bot) lookup(name string) (*packages.Package, error) {
 		for _, p := range b.options.Catalogue.Packages() {
 			names = append(names, p.Name)
 		}
-		return nil, fmt.Errorf("the catalogue has no package %q%s; add its JSON to the catalogue, or name another with --catalogue", name, nearest(name, names))
+		return nil, fmt.Errorf("the catalogue has no package %q; add its JSON, or name another catalogue with --catalogue%s", name, nearest(name, names))
 	}
 	return p, nil
 }
