@@ -15,12 +15,10 @@ type Task string
 
 // The tasks.
 const (
-	MinifyJS     Task = "minify-js"
-	MinifyCSS    Task = "minify-css"
-	SqueezeBr    Task = "squeeze-br"
-	SqueezeGzip  Task = "squeeze-gzip"
-	crashForTest Task = "crash" // overflows the stack
-	stallForTest Task = "stall" // never returns
+	MinifyJS    Task = "minify-js"
+	MinifyCSS   Task = "minify-css"
+	SqueezeBr   Task = "squeeze-br"
+	SqueezeGzip Task = "squeeze-gzip"
 )
 
 // request and response are what goes over a child's standard input and output,
@@ -54,15 +52,9 @@ func run(t Task, data []byte) ([]byte, error) {
 		return coding.Encode(coding.Brotli, coding.Best, data)
 	case SqueezeGzip:
 		return coding.Encode(coding.Gzip, coding.Best, data)
-	case crashForTest:
-		return overflow(data), nil
-	case stallForTest:
-		select {}
 	}
 	return nil, fmt.Errorf("unknown task %q", t)
 }
-
-func overflow(data []byte) []byte { return append(overflow(data), data...) }
 
 // minify returns a smaller program or style sheet that means the same, with
 // legal comments kept. Top-level names stay, because other scripts use them.
