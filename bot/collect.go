@@ -57,7 +57,7 @@ func (b *Bot) collect(ctx context.Context) {
 		}
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		b.logger.Warn("couldn't remove what interrupted releases left", "error", err)
+		b.logger.Warn("couldn't remove what interrupted releases left", "err", err)
 	}
 }
 

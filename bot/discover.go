@@ -114,7 +114,7 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package) ([]task, error) {
 		if at, ok := fetch.RetryAt(err); ok {
 			upstream.Next = later(upstream.Next, at)
 		}
-		b.logger.Warn("upstream failed", "package", p.Name, "target", p.Autoupdate.Target, "error", err, "next", upstream.Next)
+		b.logger.Warn("upstream failed", "package", p.Name, "target", p.Autoupdate.Target, "err", err, "next", upstream.Next)
 		b.emit(ctx, Event{Kind: Failed, Package: p.Name, Reason: err.Error(), Next: upstream.Next})
 		return nil, b.setUpstream(upstream)
 	}

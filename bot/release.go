@@ -122,7 +122,7 @@ func (b *Bot) outcome(ctx context.Context, s views.State, cause error) error {
 		return err
 	}
 	b.agenda.set(s.Package, s.Next)
-	b.logger.Warn("failed", "package", s.Package, "version", s.Version, "error", cause, "attempts", s.Attempts, "next", s.Next)
+	b.logger.Warn("failed", "package", s.Package, "version", s.Version, "err", cause, "attempts", s.Attempts, "next", s.Next)
 	b.emit(ctx, Event{Kind: Failed, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
 	return nil
 }

@@ -287,7 +287,7 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 	if err != nil {
 		// Others must not wait for a content that is damaged; `larder fsck
 		// --deep` and whoever asks for it are told.
-		b.logger.Error("not squeezed", "content", h, "error", err)
+		b.logger.Error("not squeezed", "content", h, "err", err)
 		return nil
 	}
 	var coded []kvstore.Coded
@@ -297,7 +297,7 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 			return errors.Join(ctx.Err(), err)
 		}
 		if err != nil {
-			b.logger.Warn("not squeezed", "content", h, "coding", c, "error", err)
+			b.logger.Warn("not squeezed", "content", h, "coding", c, "err", err)
 			continue
 		}
 		if coding.Worthwhile(len(data), len(best)) {

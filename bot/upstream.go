@@ -42,7 +42,7 @@ func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
 func (b *Bot) knownUpstream(pkg string) Upstream {
 	u, err := LookupUpstream(b.store, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		b.logger.Warn("upstream row ignored", "package", pkg, "error", err)
+		b.logger.Warn("upstream row ignored", "package", pkg, "err", err)
 	}
 	u.Package = pkg
 	return u

@@ -61,9 +61,12 @@ func (r *report) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tfiles\tMB\tMB after\tof size\tseconds\tCPU seconds\tMB/s a core\tpeak MB\t")
 	for _, s := range r.Steps {
-		after, share, speed, peak := "", "", "", ""
+		after, share, took, cpu, speed, peak := "", "", "", "", "", ""
 		if s.Out > 0 {
 			after, share = fmt.Sprintf("%.2f", megabytes(s.Out)), fmt.Sprintf("%.4f", float64(s.Out)/float64(s.In))
+		}
+		if s.Seconds > 0 {
+			took, cpu = fmt.Sprintf("%.1f", s.Seconds), fmt.Sprintf("%.1f", s.CPU)
 		}
 		if s.CPU > 0 {
 			speed = fmt.Sprintf("%.2f", megabytes(s.In)/s.CPU)
@@ -71,8 +74,8 @@ func (r *report) print(out io.Writer) {
 		if s.MaxRSS > 0 {
 			peak = fmt.Sprintf("%.0f", megabytes(s.MaxRSS))
 		}
-		fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%s\t%.1f\t%.1f\t%s\t%s\t\n",
-			s.Name, s.Contents, megabytes(s.In), after, share, s.Seconds, s.CPU, speed, peak)
+		fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
+			s.Name, s.Contents, megabytes(s.In), after, share, took, cpu, speed, peak)
 	}
 	w.Flush()
 	fmt.Fprintln(out)
