@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/larder-cdn/larder/bot/fetch"
@@ -27,7 +26,6 @@ type registry struct {
 	client  *npm.Client
 	closing func()
 
-	mu      sync.Mutex
 	fetched atomic.Int64 // things that were not in the folder
 }
 
