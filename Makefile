@@ -33,8 +33,10 @@ fuzz: ## each fuzz target for FUZZTIME
 	  done; \
 	done
 
-bench: build ## ratios against C commands and at size (needs brotli and zopfli)
-	$(GO) run ./bench/...
+bench: build ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
+	$(GO) run ./bench/ingest -larder $(BIN) $(BENCH_INGEST)
+	$(GO) test -run '^$$' -bench Lookup -timeout 1h ./kvstore
+	$(GO) test -run '^$$' -bench . ./server
 
 crash: ## kill the real process CRASHES times in the middle of ingests
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder

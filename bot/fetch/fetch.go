@@ -179,7 +179,7 @@ func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error)
 			}
 			pause += max(asked, 0)
 		}
-		c.o.Logger.Debug("fetch failed, will try again", "url", failure.URL, "try", try, "pause", pause, "error", failure.Err)
+		c.o.Logger.Debug("fetch failed, will try again", "url", failure.URL, "try", try, "pause", pause, "err", failure.Err)
 		if c.o.Sleep(ctx, pause) != nil {
 			return err
 		}

@@ -147,7 +147,7 @@ func (p *daemon) keepFilling(ctx context.Context, filler *bot.Bot) error {
 		if err == nil || ctx.Err() != nil || !p.duties.serve {
 			return err
 		}
-		p.logger.Error("the bot stopped; serving goes on, and the bot starts again", "error", err, "after", fillAgain)
+		p.logger.Error("the bot stopped; serving goes on, and the bot starts again", "err", err, "after", fillAgain)
 		select {
 		case <-time.After(fillAgain):
 		case <-ctx.Done():
