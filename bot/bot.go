@@ -113,8 +113,8 @@ type Bot struct {
 	claims  claims
 	agenda  agenda
 	squeeze squeezeQueue
-	// interrupted says that an earlier process ended in the middle of a release.
-	interrupted bool
+	// leftovers says that contents may be stored that no release names.
+	leftovers atomic.Bool
 	// collecting is the set of contents to be spared while collect runs, else nil.
 	collecting atomic.Pointer[liveSet]
 }
@@ -149,9 +149,10 @@ func New(o Options) (*Bot, error) {
 	if err := b.squeeze.open(b.store); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
-	var err error
-	if b.interrupted, err = wasInterrupted(b.store); err != nil {
-		return nil, fmt.Errorf("bot: %w", err)
+	if err := b.begin(); err != nil {
+		// Such as a full disk, of which whoever has something to write is told.
+		b.logger.Warn("couldn't note that the bot is at work", "err", err)
+		b.leftovers.Store(true)
 	}
 	return b, nil
 }
@@ -160,6 +161,9 @@ func New(o Options) (*Bot, error) {
 func (b *Bot) Close() {
 	b.minifiers.Close()
 	b.squeezers.Close()
+	if err := b.end(); err != nil {
+		b.logger.Warn("couldn't note that the bot is done", "err", err)
+	}
 }
 
 func clear(dir string) error {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -598,4 +599,44 @@ func TestRunPublishesSqueezesAndEnds(t *testing.T) {
 		t.Errorf("states %s, want %s", got, want)
 	}
 	r.sound()
+}
+
+func TestLeftoversAreCollected(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "*.js"))
+	r.enrol("b", fromNpm("b", "*.js"))
+	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"readme.md": "not selected"}) // so a release fails
+	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"b.js": "b"})
+	r.open()
+	r.once()
+	data := []byte("left by a process that was killed")
+	left := kvstore.Sum(data)
+	if err := r.store.PutContent(left, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}); err != nil {
+		t.Fatal(err)
+	}
+	if sum := r.sound(); sum.Orphans != 1 {
+		t.Fatalf("%d leftovers, want 1", sum.Orphans)
+	}
+	r.open()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- r.bot.Run(ctx) }()
+	for {
+		if _, err := r.store.Content(left); errors.Is(err, kvstore.ErrNotFound) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := r.file("b", "1.0.0", "b.js"); got != "b" {
+		t.Errorf("b.js is %q", got)
+	}
+	if sum := r.sound(); sum.Orphans != 0 {
+		t.Errorf("%d leftovers are left", sum.Orphans)
+	}
 }

@@ -36,10 +36,41 @@ func (b *Bot) spare(h kvstore.Hash) {
 	}
 }
 
-// collect removes the contents that interrupted releases left, where an earlier
-// process ended in the middle of one. They are harmless but take space.
+// uncleanKey is the row of the Meta namespace that is there while a bot is at
+// work, and stays where it ended without tidying up.
+var uncleanKey = kvstore.Key("bot unclean")
+
+// begin notes that contents may be left behind from here on, and whether an
+// earlier bot left some.
+func (b *Bot) begin() error {
+	switch _, err := b.store.Get(kvstore.Meta, uncleanKey); {
+	case err == nil:
+		b.leftovers.Store(true)
+		return nil
+	case !errors.Is(err, kvstore.ErrNotFound):
+		return err
+	}
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	batch.Set(kvstore.Meta, uncleanKey, nil)
+	return batch.Commit()
+}
+
+// end is begin's counterpart.
+func (b *Bot) end() error {
+	if b.leftovers.Load() {
+		return nil
+	}
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	batch.Delete(kvstore.Meta, uncleanKey)
+	return batch.Commit()
+}
+
+// collect removes the contents that interrupted and failed releases left. They
+// are harmless but take space.
 func (b *Bot) collect(ctx context.Context) {
-	if !b.interrupted {
+	if !b.leftovers.Swap(false) {
 		return
 	}
 	// From here on publications report what they name, so what the log does not
@@ -56,22 +87,10 @@ func (b *Bot) collect(ctx context.Context) {
 			b.logger.Info("removed what interrupted releases left", "contents", n, "bytes", bytes)
 		}
 	}
-	if err != nil && !errors.Is(err, context.Canceled) {
-		b.logger.Warn("couldn't remove what interrupted releases left", "err", err)
-	}
-}
-
-// wasInterrupted reports whether an earlier process ended in the middle of a
-// release.
-func wasInterrupted(r kvstore.Reader) (bool, error) {
-	states, err := views.States(r, "")
 	if err != nil {
-		return false, err
-	}
-	for _, s := range states {
-		if s.Kind == views.Processing {
-			return true, nil
+		b.leftovers.Store(true)
+		if !errors.Is(err, context.Canceled) {
+			b.logger.Warn("couldn't remove what interrupted releases left", "err", err)
 		}
 	}
-	return false, nil
 }

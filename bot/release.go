@@ -190,7 +190,12 @@ type intake struct {
 // publish takes the files that the package JSON names out of the archive and
 // publishes them. Contents are stored on the way; all that makes them a release
 // is one write at the end.
-func (b *Bot) publish(ctx context.Context, in intake) (*logs.Manifest, error) {
+func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err error) {
+	defer func() {
+		if err != nil {
+			b.leftovers.Store(true)
+		}
+	}()
 	pins := b.store.Pin()
 	defer pins.Release()
 	manifest, err := b.assemble(ctx, in, pins)
