@@ -95,8 +95,13 @@ func (s *Store) get(from pebble.Reader, ns Namespace, key []byte) ([]byte, error
 	if err != nil {
 		return nil, s.readError(err, ns, key)
 	}
-	defer closer.Close()
-	return bytes.Clone(value), nil
+	// A value in a blob file is fetched as Get returns, which has no error for
+	// that: what went wrong then comes with Close, and value is worth nothing.
+	value = bytes.Clone(value)
+	if err := closer.Close(); err != nil {
+		return nil, s.readError(err, ns, key)
+	}
+	return value, nil
 }
 
 func (s *Store) scan(from pebble.Reader, ns Namespace, r Range) iter.Seq2[Item, error] {

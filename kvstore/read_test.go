@@ -1,0 +1,77 @@
+package kvstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// A disk that can't be read for a while is not taken for a damaged store, and
+// what it didn't give not for an empty row. Values in blob files are what Pebble
+// reads last, apart from the keys.
+func TestReadFails(t *testing.T) {
+	for _, cause := range []error{syscall.EMFILE, syscall.EIO} {
+		for _, kind := range []errorfs.OpKind{errorfs.OpOpen, errorfs.OpFileReadAt} {
+			t.Run(fmt.Sprintf("%v, %d", cause, kind), func(t *testing.T) {
+				disk, _ := newBadDisk(cause, []string{"*.blob"}, kind)
+				s := open(t, "store", small(disk))
+				body := noise(1, 50_000)
+				h := put(t, s, body)
+				row := string(noise(2, separateFrom))
+				set(t, s, Files, "row", row)
+				if err := errors.Join(s.db.Flush(), s.Close()); err != nil {
+					t.Fatal(err)
+				}
+
+				s = open(t, "store", small(disk)) // with nothing in memory
+				snap := s.Snapshot()
+				defer snap.Close()
+				reads := map[string]func() ([]byte, error){
+					"Store.Get":     func() ([]byte, error) { return s.Get(Files, []byte("row")) },
+					"Snapshot.Get":  func() ([]byte, error) { return snap.Get(Files, []byte("row")) },
+					"Store.Scan":    func() ([]byte, error) { return scanned(s) },
+					"Snapshot.Scan": func() ([]byte, error) { return scanned(snap) },
+					"Coded": func() ([]byte, error) {
+						_, coded, err := s.Coded(h, coding.Identity)
+						return coded, err
+					},
+					"Identity": func() ([]byte, error) { return s.Identity(h) },
+				}
+				disk.failing.Store(true)
+				for name, read := range reads {
+					got, err := read()
+					if !errors.Is(err, cause) || errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNotFound) || got != nil {
+						t.Errorf("%s: %d bytes, %v", name, len(got), err)
+					}
+				}
+				disk.failing.Store(false)
+				for name, read := range reads {
+					want := []byte(row)
+					if name == "Coded" || name == "Identity" {
+						want = body
+					}
+					if got, err := read(); err != nil || !bytes.Equal(got, want) {
+						t.Errorf("%s, once the disk is well: %d bytes, %v", name, len(got), err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// scanned returns the value of the only file.
+func scanned(r Reader) (value []byte, err error) {
+	for item, err := range r.Scan(Files, Range{}) {
+		if err != nil {
+			return nil, err
+		}
+		value = bytes.Clone(item.Value)
+	}
+	return value, nil
+}
