@@ -7,7 +7,7 @@
 //     component, no control character, no name twice, no name that is a file and a folder at once.
 //   - An archive that breaks a rule is refused as a whole with a [RefusedError]: absolute names, "..",
 //     backslashes or NUL in a name, a name given twice, too many bytes or entries, a compression bomb,
-//     encrypted, truncated or corrupt data.
+//     sparse files, encrypted, truncated or corrupt data.
 //   - Links, devices and the like, and files whose names cannot stand in a URL or a log (not UTF-8,
 //     control characters), are left out and reported through [Entry].Skipped.
 //   - Memory is bounded by [Limits], never by what an archive claims.

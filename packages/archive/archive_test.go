@@ -233,6 +233,17 @@ func TestTarOnly(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
+	t.Run("sparse", func(t *testing.T) {
+		for name, data := range sparseTars(t) {
+			for form, data := range map[string][]byte{"tar": data, "tar.gz": gzipped(t, data)} {
+				_, err := show(open(t, data), Limits{})
+				checkRefused(t, err, `"holes": a sparse file`)
+				if err == nil {
+					t.Errorf("%s in a %s", name, form)
+				}
+			}
+		}
+	})
 	t.Run("bytes behind the gzip stream", func(t *testing.T) {
 		got, err := show(open(t, append(tarball(t, entry{name: "a", body: "1"}), make([]byte, 700)...)), Limits{})
 		checkRefused(t, err, "")
@@ -256,6 +267,42 @@ func TestTarOnly(t *testing.T) {
 		_, err := show(open(t, data), Limits{})
 		checkRefused(t, err, "corrupt: gzip: invalid checksum")
 	})
+}
+
+// sparseTars writes files of 24 MiB that are all hole, in each of GNU tar's notations.
+func sparseTars(t *testing.T) map[string][]byte {
+	t.Helper()
+	const size = "25165824"
+	// archive/tar does not write what it reads here, so the records are written as another
+	// vendor's of the same length.
+	pax := func(records map[string]string, body string) []byte {
+		var buf bytes.Buffer
+		tw := tar.NewWriter(&buf)
+		h := &tar.Header{Name: "holes", Mode: 0o644, Size: int64(len(body)), Format: tar.FormatPAX, PAXRecords: map[string]string{}}
+		for key, value := range records {
+			h.PAXRecords["ABC.sparse."+key] = value
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(tw, body)
+		if err := tw.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return bytes.ReplaceAll(buf.Bytes(), []byte("ABC.sparse."), []byte("GNU.sparse."))
+	}
+	old := tarred(t, entry{name: "holes"})
+	clear(old[345:500]) // ustar's prefix; GNU's headers have the map of data there
+	copy(old[156:], "S")
+	copy(old[257:], "ustar  \x00")
+	copy(old[386:], "00140000000\x00"+"00000000000\x00") // no data, at the end
+	copy(old[483:], "00140000000\x00")                   // with the holes
+	fixChecksum(old)
+	return map[string][]byte{
+		"old GNU": old,
+		"PAX 0.1": pax(map[string]string{"numblocks": "1", "map": size + ",0", "size": size}, ""),
+		"PAX 1.0": pax(map[string]string{"major": "1", "minor": "0", "realsize": size}, "1\n"+size+"\n0\n"+strings.Repeat("\x00", 512-13)),
+	}
 }
 
 // fixChecksum makes the first tar header's checksum right again.
