@@ -16,10 +16,14 @@ var (
 	coercible = regexp.MustCompile(`^[vV]?([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?`)
 )
 
+// maxVersion is the longest version, in bytes.
+const maxVersion = 128
+
 // ValidVersion reports whether v can be the name of a version: letters, digits,
-// ".", "_", "+" and "-", beginning with a letter or a digit. So a version is
-// always one safe path element, never "." or "..".
-func ValidVersion(v string) bool { return validVersion.MatchString(v) }
+// ".", "_", "+" and "-", beginning with a letter or a digit, 128 bytes at most.
+// So a version is always one safe path element, never "." or "..", and short
+// enough for a key, a file's name and a line of a log.
+func ValidVersion(v string) bool { return len(v) <= maxVersion && validVersion.MatchString(v) }
 
 // CompareVersions orders versions from oldest to newest: it returns -1 where a
 // is older than b, +1 where it is newer, 0 only where both are the same string.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -161,12 +162,12 @@ func TestLatestVersion(t *testing.T) {
 }
 
 func TestValidVersion(t *testing.T) {
-	for _, v := range []string{"1", "1.0.0-rc.1+build", "r128", "2012-12-03", "a_b", "1..2"} {
+	for _, v := range []string{"1", "1.0.0-rc.1+build", "r128", "2012-12-03", "a_b", "1..2", strings.Repeat("1", 128)} {
 		if !ValidVersion(v) {
 			t.Errorf("%q is refused", v)
 		}
 	}
-	for _, v := range []string{"", ".", "..", ".1", "-1", "_", "1/2", "1\\2", "1 2", "1\n", "1\x00", "é", "1%2f"} {
+	for _, v := range []string{"", ".", "..", ".1", "-1", "_", "1/2", "1\\2", "1 2", "1\n", "1\x00", "é", "1%2f", strings.Repeat("1", 129)} {
 		if ValidVersion(v) {
 			t.Errorf("%q is accepted", v)
 		}
