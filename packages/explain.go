@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
@@ -213,8 +214,13 @@ func list(words []string, last string) string {
 func didYouMean(got string, words []string) string {
 	const typos = 2
 	best, least := "", typos+1
+	got = strings.ToLower(got)
+	length := utf8.RuneCountInString(got)
 	for _, word := range words {
-		d := distance(strings.ToLower(got), strings.ToLower(word))
+		if more := length - utf8.RuneCountInString(word); more > typos || more < -typos {
+			continue // by the lengths alone; a stranger's may be endless
+		}
+		d := levenshtein.ComputeDistance(got, strings.ToLower(word))
 		if d < least && d < len(word)/2+1 {
 			best, least = word, d
 		}
@@ -223,30 +229,4 @@ func didYouMean(got string, words []string) string {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %q?", best)
-}
-
-// distance returns how many characters differ between a and b (Levenshtein), or
-// a large number where their lengths already tell that they have little in common.
-func distance(a, b string) int {
-	if len(a) > 2*len(b)+2 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			above := row[j+1]
-			if a[i] == b[j] {
-				row[j+1] = diagonal
-			} else {
-				row[j+1] = 1 + min(diagonal, above, row[j])
-			}
-			diagonal = above
-		}
-	}
-	return row[len(b)]
 }
