@@ -22,7 +22,7 @@ var (
 )
 
 var (
-	errStalled   = errors.New("no progress")
+	errSlow      = errors.New("too slow")
 	errMalformed = errors.New("not a URL")
 )
 
@@ -34,7 +34,7 @@ type Error struct {
 	Status int
 	// Temporary means that the same request may succeed later.
 	Temporary bool
-	// RetryAt is when the server wants to be asked again; zero where it did not say.
+	// RetryAt is when the server wants to be asked again, a day ahead at most; zero where it did not say.
 	RetryAt time.Time
 	// Err is the cause.
 	Err error
@@ -44,13 +44,8 @@ func (e *Error) Error() string { return fmt.Sprintf("couldn't get %s: %v", e.URL
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Temporary reports whether err is a failure that may pass by itself.
-func Temporary(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Temporary
-}
-
-// RetryAt gives the time before which a server does not want to be asked again, as far as err says so.
+// RetryAt gives the time before which a server does not want to be asked again, as far as err says so: a
+// day ahead at most, whatever the server says.
 func RetryAt(err error) (time.Time, bool) {
 	var e *Error
 	if errors.As(err, &e) && !e.RetryAt.IsZero() {
@@ -97,15 +92,27 @@ func (c *Client) statusFailure(at *url.URL, r *http.Response) error {
 	return e
 }
 
+// longestWait bounds what a server may ask for, so that a mistake of its own does not lock it out for years.
+const longestWait = 24 * time.Hour
+
 // retryAt reads a Retry-After header: seconds or a date (RFC 9110 §10.2.3).
 func retryAt(value string, now time.Time) time.Time {
-	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
+	latest := now.Add(longestWait)
+	seconds, err := strconv.ParseUint(value, 10, 64)
+	switch {
+	case err == nil && seconds < uint64(longestWait/time.Second):
 		return now.Add(time.Duration(seconds) * time.Second)
+	case err == nil, errors.Is(err, strconv.ErrRange):
+		return latest
 	}
-	if at, err := http.ParseTime(value); err == nil && at.After(now) {
-		return at
+	at, err := http.ParseTime(value)
+	switch {
+	case err != nil, !at.After(now):
+		return time.Time{}
+	case at.After(latest):
+		return latest
 	}
-	return time.Time{}
+	return at
 }
 
 // cause prefers why a context ended over that it ended.

@@ -8,7 +8,8 @@
 //     operator allows is exempt ([Options].Allow, [Request].Trusted), and may then use http too.
 //   - Credentials are never sent to a place they are not meant for: they are asked for each URL, and
 //     not at all once a redirect has left the first URL's origin.
-//   - No answer is longer than the caller's limit, and none may stall: time rolls with progress.
+//   - No answer is longer than the caller's limit, and none may stall or trickle: it has to keep up a
+//     rate of 4 KiB a second, so even the longest one ends.
 //   - Network failures, 5xx and 429 are tried again with exponential backoff and full jitter, no
 //     sooner than the server asks for with Retry-After. Only GET exists.
 //   - Every failure is an [Error] that says whether trying again later can help; URLs in errors carry no
@@ -50,7 +51,8 @@ type Options struct {
 	// Pause is the longest pause before the second try, doubled for each further one up to MaxPause; the
 	// pause taken is a random part of it. Defaults 1 s and 1 min.
 	Pause, MaxPause time.Duration
-	// Stall is how long a request may go without an answer or a kilobyte of progress; default 1 min.
+	// Stall is how long a request may go without an answer, and a body without bringing what 4 KiB a
+	// second would bring in that time; default 1 min. So a body may pause, but not trickle.
 	Stall time.Duration
 	// Proxy chooses the proxy for a request; default http.ProxyFromEnvironment.
 	Proxy func(*http.Request) (*url.URL, error)
@@ -66,6 +68,10 @@ type Options struct {
 
 	resolver *net.Resolver // for tests; nil is the system's
 }
+
+// minRate is what a body must bring on average, in bytes a second, so that nobody holds one of the few
+// slots for long with little. Eight requests at once keep it up on a line of 256 kbit/s.
+const minRate = 4 << 10
 
 // Request is what to get.
 type Request struct {
@@ -196,7 +202,9 @@ func (c *Client) try(ctx context.Context, r *Request, target *url.URL, read func
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stall := time.AfterFunc(c.o.Stall, func() { cancel(fmt.Errorf("%w for %v", errStalled, c.o.Stall)) })
+	stall := time.AfterFunc(c.o.Stall, func() {
+		cancel(fmt.Errorf("%w: less than %d bytes a second for %v", errSlow, minRate, c.o.Stall))
+	})
 	defer stall.Stop()
 
 	response, err := c.follow(ctx, r, target)
@@ -212,6 +220,8 @@ func (c *Client) try(ctx context.Context, r *Request, target *url.URL, read func
 		return c.failure(at, tooLarge(r.Limit))
 	}
 	body := &body{ctx: ctx, r: response.Body, limit: r.Limit, stall: stall, timeout: c.o.Stall}
+	body.step = int64(minRate * c.o.Stall.Seconds())
+	stall.Reset(c.o.Stall) // the answer is there
 	err = read(&Response{Status: response.StatusCode, Header: response.Header, URL: at, Body: body})
 	if body.err != nil {
 		return c.failure(at, body.err)
@@ -230,7 +240,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// body bounds a response's body in bytes and in time without progress.
+// body bounds a response's body in bytes and in time: each step of it has to come within the timeout.
 type body struct {
 	ctx      context.Context
 	r        io.Reader
@@ -238,7 +248,8 @@ type body struct {
 	read     int64
 	stall    *time.Timer
 	timeout  time.Duration
-	reported int64 // read when the stall timer was last set back
+	step     int64 // how many bytes set the stall timer back
+	reported int64 // read when they last did
 	err      error // the first failure, kept in case the reader rewords it
 }
 
@@ -259,7 +270,7 @@ func (b *body) Read(p []byte) (int, error) {
 		}
 		return n, b.err
 	}
-	if b.read-b.reported >= 1<<10 {
+	if b.read-b.reported >= b.step {
 		b.reported = b.read
 		b.stall.Reset(b.timeout)
 	}

@@ -1,18 +1,22 @@
 package fetch
 
 import (
+	"bufio"
 	"compress/gzip"
 	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -62,6 +66,12 @@ func text(c *Client, r Request) (string, error) {
 	return string(got), err
 }
 
+// temporary reports whether err is a failure that may pass.
+func temporary(err error) bool {
+	var failure *Error
+	return errors.As(err, &failure) && failure.Temporary
+}
+
 func TestGet(t *testing.T) {
 	s := secure(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.UserAgent() != "larder/1.2" {
@@ -106,6 +116,13 @@ func TestRetries(t *testing.T) {
 		{name: "date in the past", fail: 1, status: 503, after: now.Add(-time.Hour).Format(http.TimeFormat), calls: 2, pauses: "[500ms]"},
 		{name: "nonsense", fail: 1, status: 503, after: "soon", calls: 2, pauses: "[500ms]"},
 		{name: "a long wait is the caller's", fail: 99, status: 429, after: "3600", calls: 1, pauses: "[]", retryAt: now.Add(time.Hour)},
+		{name: "just a day", fail: 99, status: 429, after: "86400", calls: 1, pauses: "[]", retryAt: now.Add(24 * time.Hour)},
+		{name: "over a day", fail: 99, status: 429, after: "86401", calls: 1, pauses: "[]", retryAt: now.Add(24 * time.Hour)},
+		{name: "136 years", fail: 99, status: 503, after: "4294967295", calls: 1, pauses: "[]", retryAt: now.Add(24 * time.Hour)},
+		{name: "longer than a Duration", fail: 99, status: 503, after: "18446744073709551615", calls: 1, pauses: "[]", retryAt: now.Add(24 * time.Hour)},
+		{name: "no number of bits", fail: 99, status: 503, after: strings.Repeat("9", 100), calls: 1, pauses: "[]", retryAt: now.Add(24 * time.Hour)},
+		{name: "next century", fail: 99, status: 503, after: "Sat, 01 Jan 2099 00:00:00 GMT", calls: 1, pauses: "[]", retryAt: now.Add(24 * time.Hour)},
+		{name: "negative", fail: 1, status: 503, after: "-5", calls: 2, pauses: "[500ms]"},
 		{name: "not found", fail: 99, status: 404, calls: 1, pauses: "[]", want: ErrNotFound},
 		{name: "gone", fail: 99, status: 410, calls: 1, pauses: "[]", want: ErrNotFound},
 		{name: "unauthorised", fail: 99, status: 401, calls: 1, pauses: "[]"},
@@ -136,7 +153,7 @@ func TestRetries(t *testing.T) {
 			if failed := int64(test.fail) >= test.calls; failed != (err != nil) || test.want != nil && !errors.Is(err, test.want) {
 				t.Errorf("error %v, want %v", err, test.want)
 			}
-			if want := test.status == 429 || test.status >= 500; err != nil && Temporary(err) != want {
+			if want := test.status == 429 || test.status >= 500; err != nil && temporary(err) != want {
 				t.Errorf("%v: temporary %v, want %v", err, !want, want)
 			}
 			if at, _ := RetryAt(err); !at.Equal(test.retryAt) {
@@ -184,7 +201,7 @@ func TestLimit(t *testing.T) {
 	})
 	c := client(t, Options{}, s)
 	for path, limit := range map[string]int64{"/": 9, "/unknown": 9, "/packed": 999} {
-		if _, err := text(c, Request{URL: s.URL + path, Limit: limit}); !errors.Is(err, ErrTooLarge) || Temporary(err) {
+		if _, err := text(c, Request{URL: s.URL + path, Limit: limit}); !errors.Is(err, ErrTooLarge) || temporary(err) {
 			t.Errorf("%s: over the limit: %v", path, err)
 		}
 		if _, err := text(c, Request{URL: s.URL + path, Limit: limit + 1}); err != nil {
@@ -205,7 +222,7 @@ func TestStall(t *testing.T) {
 	t.Cleanup(func() { close(quit) })
 	c := client(t, Options{Stall: 20 * time.Millisecond, Tries: 2}, s)
 	for _, path := range []string{"/header", "/body"} {
-		if _, err := text(c, Request{URL: s.URL + path}); !errors.Is(err, errStalled) || !Temporary(err) {
+		if _, err := text(c, Request{URL: s.URL + path}); !errors.Is(err, errSlow) || !temporary(err) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -214,6 +231,60 @@ func TestStall(t *testing.T) {
 	err := c.Get(ctx, Request{URL: s.URL}, func(*Response) error { return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestRate sends a body in pieces, with the clock of a bubble.
+func TestRate(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		piece   int           // bytes
+		every   time.Duration // the pause before each piece but the first
+		pieces  int
+		want    error
+		elapsed time.Duration
+	}{
+		{"steady", 5 << 10, time.Second, 3600, nil, 3599 * time.Second},
+		{"in bursts", 1 << 20, 59 * time.Second, 10, nil, 9 * 59 * time.Second},
+		{"short and slow", 1 << 10, 10 * time.Second, 5, nil, 40 * time.Second},
+		{"too slow", 3 << 10, time.Second, 3600, errSlow, time.Minute},
+		{"trickle", 1 << 10, 59 * time.Second, 3600, errSlow, time.Minute},
+		{"pause", 1 << 20, 61 * time.Second, 2, errSlow, time.Minute},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var served sync.WaitGroup
+				defer served.Wait()
+				c := client(t, Options{Tries: 1, Allow: []string{"pipe.example"}})
+				c.guard.trusted.DialContext = func(context.Context, string, string) (net.Conn, error) {
+					ours, theirs := net.Pipe()
+					served.Go(func() {
+						defer theirs.Close()
+						if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil {
+							t.Error(err)
+						}
+						fmt.Fprintf(theirs, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", test.piece*test.pieces)
+						for i := range test.pieces {
+							if i > 0 {
+								time.Sleep(test.every)
+							}
+							if _, err := theirs.Write(make([]byte, test.piece)); err != nil {
+								return // the client has had enough
+							}
+						}
+					})
+					return ours, nil
+				}
+				start := time.Now()
+				got, err := text(c, Request{URL: "http://pipe.example/"})
+				if !errors.Is(err, test.want) || err == nil && len(got) != test.piece*test.pieces || err != nil && !temporary(err) {
+					t.Errorf("%d bytes, %v; want %v", len(got), err, test.want)
+				}
+				if elapsed := time.Since(start); elapsed != test.elapsed {
+					t.Errorf("it took %v, want %v", elapsed, test.elapsed)
+				}
+			})
+		})
 	}
 }
 
@@ -303,7 +374,7 @@ func TestRedirects(t *testing.T) {
 		"/file": ErrForbidden, "/private": ErrForbidden, "/plain": ErrForbidden, "/userinfo": ErrForbidden,
 	} {
 		_, err := text(c, Request{URL: s.URL + path})
-		if !errors.Is(err, want) || Temporary(err) {
+		if !errors.Is(err, want) || temporary(err) {
 			t.Errorf("%s: got %v, want %v", path, err, want)
 		}
 		if err != nil && strings.Contains(err.Error(), "secret") {

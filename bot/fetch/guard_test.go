@@ -93,7 +93,7 @@ func TestAddressRules(t *testing.T) {
 		"127.0.0.1", "0x7f000001", "0x7f.1", "0.0.0.0", "localhost", "LOCALHOST", "localhost.", "rebinding.example", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "①②⑦.0.0.1",
 	} {
 		_, err := text(c, Request{URL: "https://" + host + ":" + port + "/"})
-		if !errors.Is(err, ErrForbidden) || Temporary(err) {
+		if !errors.Is(err, ErrForbidden) || temporary(err) {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
