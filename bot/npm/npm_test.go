@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +57,12 @@ func temp(t *testing.T) *os.File {
 	return f
 }
 
+// temporary reports whether err is a failure of fetch's that may pass.
+func temporary(err error) bool {
+	var failure *fetch.Error
+	return errors.As(err, &failure) && failure.Temporary
+}
+
 func TestPackument(t *testing.T) {
 	r, c := start(t, Options{})
 	r.Add("left", "1.0.0", published, map[string]string{"a.js": "1"}, npmtest.Deprecated("use right"))
@@ -91,12 +98,12 @@ func TestPackument(t *testing.T) {
 	if _, _, err := c.Packument(t.Context(), "@a/b", Validators{}); err != nil || r.Count("/@a%2fb") != 1 {
 		t.Errorf("scoped: %v, %v", err, r.Requests())
 	}
-	if _, _, err := c.Packument(t.Context(), "none", Validators{}); !errors.Is(err, ErrNotFound) || !IsPermanent(err) {
+	if _, _, err := c.Packument(t.Context(), "none", Validators{}); !errors.Is(err, ErrNotFound) || IsPermanent(err) {
 		t.Errorf("unknown: %v", err)
 	}
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "@a", "@a/", "@/b", "@a/../b", "a?b", "a#b", "a%2fb", "_a", "a b", "@a/b/c", "é", strings.Repeat("a", 215)} {
 		var bad *NameError
-		if _, _, err := c.Packument(t.Context(), name, Validators{}); !errors.As(err, &bad) {
+		if _, _, err := c.Packument(t.Context(), name, Validators{}); !errors.As(err, &bad) || !IsPermanent(err) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -120,12 +127,12 @@ func TestPackumentFaults(t *testing.T) {
 	}
 	r.Mend()
 	r.Fail(npmtest.Fault{Truncate: true})
-	if err := get(); !fetch.Temporary(err) || IsPermanent(err) {
+	if err := get(); !temporary(err) || IsPermanent(err) {
 		t.Errorf("always cut off: %v", err)
 	}
 	r.Mend()
 	r.SetPackument("a", []byte(`{"readme":"`+strings.Repeat("x", 10_000)+`"}`))
-	if err := get(); !errors.Is(err, fetch.ErrTooLarge) {
+	if err := get(); !errors.Is(err, fetch.ErrTooLarge) || !IsPermanent(err) {
 		t.Errorf("too large: %v", err)
 	}
 }
@@ -214,10 +221,10 @@ func TestTarball(t *testing.T) {
 	if _, err = get("3.0.0"); !errors.As(err, &bad) || bad.Want == bad.Got || !strings.HasPrefix(bad.Got, "sha512-") {
 		t.Errorf("garbled: %v", err)
 	}
-	if _, err := get("4.0.0", npmtest.Tarball(make([]byte, 5001))); !errors.Is(err, fetch.ErrTooLarge) {
+	if _, err := get("4.0.0", npmtest.Tarball(make([]byte, 5001))); !errors.Is(err, fetch.ErrTooLarge) || !IsPermanent(err) {
 		t.Errorf("too large: %v", err)
 	}
-	if _, err := get("5.0.0", npmtest.Dist("tarball", "https://10.1.2.3/x.tgz")); !errors.Is(err, fetch.ErrForbidden) {
+	if _, err := get("5.0.0", npmtest.Dist("tarball", "https://10.1.2.3/x.tgz")); !errors.Is(err, fetch.ErrForbidden) || !IsPermanent(err) {
 		t.Errorf("private address: %v", err)
 	}
 	r.Fail(npmtest.Fault{Path: "/a/-/", Times: 1, Redirect: "http://127.0.0.1:1/x.tgz"})
@@ -230,6 +237,53 @@ func TestTarball(t *testing.T) {
 	}
 	if _, err := get("6.0.1", npmtest.Dist("tarball", "x.tgz")); !errors.As(err, &malformed) {
 		t.Errorf("relative tarball: %v", err)
+	}
+}
+
+// TestLocalFault gets a tarball into files that cannot take it.
+func TestLocalFault(t *testing.T) {
+	r, c := start(t, Options{})
+	r.Add("a", "1.0.0", published, nil)
+	p, _, err := c.Packument(t.Context(), "a", Validators{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := temp(t)
+	closed.Close()
+	readOnly, err := os.Open(temp(t).Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer readOnly.Close()
+	for want, file := range map[error]*os.File{os.ErrClosed: closed, syscall.EINVAL: readOnly} {
+		before := r.Count("/a/-/")
+		err := c.Tarball(t.Context(), p.Versions["1.0.0"], file)
+		checkLocal(t, err, want, file)
+		if n := r.Count("/a/-/") - before; n != 1 {
+			t.Errorf("%v: %d requests, want 1", want, n)
+		}
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0) // it cannot be truncated, only written
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	_, err = localWriter{full}.Write([]byte("x"))
+	checkLocal(t, err, syscall.ENOSPC, full)
+	if err != nil && err.Error() != "couldn't write the download: no space left on device" {
+		t.Error(err)
+	}
+}
+
+func checkLocal(t *testing.T, err, want error, file *os.File) {
+	t.Helper()
+	var local *LocalError
+	var failure *fetch.Error
+	if !errors.As(err, &local) || !errors.Is(err, want) || errors.As(err, &failure) || IsPermanent(err) {
+		t.Errorf("got %v, want a local fault: %v", err, want)
+	}
+	if err != nil && strings.Contains(err.Error(), file.Name()) {
+		t.Errorf("%v tells where the file is", err)
 	}
 }
 
@@ -247,7 +301,7 @@ func TestCredentials(t *testing.T) {
 	r.Add("a", "1.0.0", published, nil)
 	r.Add("a", "2.0.0", published, nil, npmtest.Dist("tarball", other.URL+"/a.tgz"))
 
-	if _, _, err := client(t, Options{}).Packument(t.Context(), "a", Validators{}); err == nil || !IsPermanent(err) || !strings.Contains(err.Error(), "401") {
+	if _, _, err := client(t, Options{}).Packument(t.Context(), "a", Validators{}); err == nil || IsPermanent(err) || !strings.Contains(err.Error(), "401") {
 		t.Errorf("without a token: %v", err)
 	}
 
@@ -301,7 +355,7 @@ func TestConfiguredRegistry(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	p, _, err := c.Packument(ctx, "jquery", Validators{})
-	if fetch.Temporary(err) || errors.Is(err, fetch.ErrForbidden) {
+	if temporary(err) || errors.Is(err, fetch.ErrForbidden) {
 		t.Skipf("the configured registry, %s, cannot be reached: %v", config.Registry("jquery"), err)
 	}
 	if err != nil {
@@ -312,7 +366,7 @@ func TestConfiguredRegistry(t *testing.T) {
 		t.Fatalf("%d versions, 3.7.1: %+v", len(p.Versions), v)
 	}
 	file := temp(t)
-	if err := c.Tarball(ctx, v, file); fetch.Temporary(err) {
+	if err := c.Tarball(ctx, v, file); temporary(err) {
 		t.Skipf("the configured registry, %s, cannot be reached: %v", config.Registry("jquery"), err)
 	} else if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"slices"
@@ -37,9 +38,43 @@ func (e *IntegrityError) Error() string {
 	return fmt.Sprintf("integrity mismatch: the packument says %s, the tarball has %s", e.Want, e.Got)
 }
 
+// LocalError says that a download could not be written down. The fault is this machine's, not the
+// registry's: the disk is full or broken (errors.Is tells which, as with syscall.ENOSPC), and other
+// downloads will fail like this one until somebody mends that.
+type LocalError struct {
+	// Err is the cause, without the file's name.
+	Err error
+}
+
+func (e *LocalError) Error() string { return fmt.Sprintf("couldn't write the download: %v", e.Err) }
+
+func (e *LocalError) Unwrap() error { return e.Err }
+
+// localError leaves out the name of the file: what becomes of a release is published, this machine's
+// folders are not.
+func localError(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return &LocalError{Err: err}
+}
+
+// localWriter marks the errors of the file being written, among those of the body being read.
+type localWriter struct{ io.Writer }
+
+func (w localWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if err != nil {
+		err = localError(err)
+	}
+	return n, err
+}
+
 // Tarball gets the tarball of v into dst, which is emptied first, and compares it with the hash that the
 // packument gives: the strongest of dist.integrity, else dist.shasum. Where that does not match, or
-// there is none, the error is an *[IntegrityError]; dst's content is then worth nothing.
+// there is none, the error is an *[IntegrityError]; where dst cannot be written, it is a *[LocalError].
+// After any error dst's content is worth nothing.
 func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) error {
 	if err := c.tarball(ctx, v, dst); err != nil {
 		return fmt.Errorf("npm package %s %s: %w", v.Package, v.Version, err)
@@ -66,13 +101,13 @@ func (c *Client) tarball(ctx context.Context, v Version, dst *os.File) error {
 			return fmt.Errorf("the registry answers %d instead of a tarball", r.Status)
 		}
 		if _, err := dst.Seek(0, io.SeekStart); err != nil {
-			return err
+			return localError(err)
 		}
 		if err := dst.Truncate(0); err != nil {
-			return err
+			return localError(err)
 		}
 		sum := want.algorithm.new()
-		if _, err := io.Copy(io.MultiWriter(dst, sum), r.Body); err != nil {
+		if _, err := io.Copy(io.MultiWriter(localWriter{dst}, sum), r.Body); err != nil {
 			return err
 		}
 		return want.check(v, sum.Sum(nil))
@@ -157,18 +192,17 @@ func (h hashes) check(v Version, got []byte) error {
 	return e
 }
 
-// IsPermanent reports whether err, of Packument or Tarball, will be the same however often it is tried,
-// as long as the registry's answer does not change.
+// IsPermanent reports whether err, of Packument or Tarball, is about the package or release itself, so
+// that it comes again however often that is tried: bytes that break their promise, a malformed packument,
+// an impossible name, too many bytes, an address that the rules forbid.
+//
+// Everything else may pass and is not permanent, [ErrNotFound] least of all: a mirror or a cache may not
+// have yet what the packument lists. Neither are other statuses (a 401 or 403 is a matter of credentials
+// or of a registry's mood), certificates, redirects and a *[LocalError].
 func IsPermanent(err error) bool {
 	var integrity *IntegrityError
 	var malformed *MalformedError
 	var name *NameError
-	var failed *fetch.Error
-	switch {
-	case errors.As(err, &integrity), errors.As(err, &malformed), errors.As(err, &name):
-		return true
-	case errors.As(err, &failed):
-		return !failed.Temporary
-	}
-	return false
+	return errors.As(err, &integrity) || errors.As(err, &malformed) || errors.As(err, &name) ||
+		errors.Is(err, fetch.ErrTooLarge) || errors.Is(err, fetch.ErrForbidden)
 }
