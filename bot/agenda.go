@@ -35,6 +35,16 @@ func (a *agenda) set(pkg string, at time.Time) {
 	}
 }
 
+// sooner moves a package that is on the agenda to an earlier time.
+func (a *agenda) sooner(pkg string, at time.Time) {
+	a.mu.Lock()
+	current, ok := a.due[pkg]
+	a.mu.Unlock()
+	if ok && at.Before(current) {
+		a.set(pkg, at)
+	}
+}
+
 func (a *agenda) init() {
 	if a.due == nil {
 		a.due = make(map[string]time.Time)
@@ -47,7 +57,7 @@ func (a *agenda) next(ctx context.Context, now func() time.Time) (string, error)
 	for {
 		a.mu.Lock()
 		a.init()
-		for len(a.heap) > 0 && !a.due[a.heap[0].pkg].Equal(a.heap[0].at) {
+		for len(a.heap) > 0 && a.stale(a.heap[0]) {
 			heap.Pop(&a.heap)
 		}
 		wait := time.Hour
@@ -73,6 +83,12 @@ func (a *agenda) next(ctx context.Context, now func() time.Time) (string, error)
 	}
 }
 
+// stale reports whether d was replaced by another time, or is done.
+func (a *agenda) stale(d due) bool {
+	at, ok := a.due[d.pkg]
+	return !ok || !at.Equal(d.at)
+}
+
 type due struct {
 	pkg string
 	at  time.Time
@@ -96,11 +112,7 @@ func (h *dueHeap) Pop() any {
 // schedule asks each package's upstream when it is due, until ctx ends.
 func (b *Bot) schedule(ctx context.Context, q *queue) error {
 	for _, p := range b.options.Catalogue.Packages() {
-		at, err := b.due(p)
-		if err != nil {
-			return err
-		}
-		b.agenda.set(p.Name, at)
+		b.reschedule(p, q, time.Time{})
 	}
 	polls, ctx := errgroup.WithContext(ctx)
 	polls.Go(func() error {
@@ -117,44 +129,38 @@ func (b *Bot) schedule(ctx context.Context, q *queue) error {
 				if err := b.poll(ctx, p, q); err != nil {
 					return err
 				}
-				return b.reschedule(p)
+				b.reschedule(p, q, b.options.Now().Add(minWait))
+				return nil
 			})
 		}
 	})
 	return polls.Wait()
 }
 
-// reschedule puts a package on the agenda again after its rows have changed.
-func (b *Bot) reschedule(p *packages.Package) error {
-	at, err := b.due(p)
-	if err != nil {
-		return err
-	}
-	// Right after a poll that has queued its releases these are still waiting;
-	// asking again at once would only queue them twice.
-	b.agenda.set(p.Name, later(at, b.options.Now().Add(minWait)))
-	return nil
-}
-
-// minWait is the least time between two polls of a package.
-const minWait = time.Minute
-
-// due says when a package's upstream is to be asked: at its time, or before
-// where a release waits for another attempt.
-func (b *Bot) due(p *packages.Package) (time.Time, error) {
-	at := b.knownUpstream(p.Name).Next
+// reschedule puts a package on the agenda: at the time of its upstream, or before
+// where a release waits for another attempt that nobody has in hand, but not
+// before earliest.
+func (b *Bot) reschedule(p *packages.Package, q *queue, earliest time.Time) {
+	upstream := b.knownUpstream(p.Name)
+	at := upstream.Next
 	states, err := views.States(b.store, p.Name)
 	if err != nil {
-		return time.Time{}, err
+		// One package's damaged rows do not stop the others.
+		b.logger.Error("package not scheduled", "package", p.Name, "err", err)
+		return
 	}
-	for _, s := range states {
-		// The zero Next of a version that was never finished is long past.
-		if !s.Kind.Final() && s.Next.Before(at) {
-			at = s.Next
+	if upstream.Attempts == 0 { // else upstream itself is what has to be waited for
+		for _, s := range states {
+			if !s.Kind.Final() && s.Next.Before(at) && !q.has(releaseID(p.Name, s.Version)) {
+				at = s.Next
+			}
 		}
 	}
-	return at, nil
+	b.agenda.set(p.Name, later(at, earliest))
 }
+
+// minWait is the least time between two polls of a package in one process.
+const minWait = time.Minute
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {

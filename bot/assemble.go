@@ -30,10 +30,27 @@ type assembly struct {
 
 	targets map[string][]string // source path to the paths it is published at
 	paths   map[string]bool     // every published path, before minifying
+	names   map[string]bool     // every path in the release
 
 	mu       sync.Mutex
 	manifest *logs.Manifest
+	crashes  int // of the minifier
+	silent   int // notes and files left out that are not listed
 }
+
+// The bounds of what a manifest says besides its files.
+const (
+	maxNotes   = 100
+	maxLeftOut = 1000
+	maxNote    = 500 // bytes
+)
+
+// The bounds of minifying: what is larger, or comes after files that brought the
+// minifier down, is published as it is.
+const (
+	maxMinify  = 4 << 20
+	maxCrashes = 3
+)
 
 // assemble walks the archive twice: first to see what is there, because the
 // selection and the minified files depend on all names, then to read what is
@@ -43,6 +60,7 @@ func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*log
 		Bot: b, intake: in, pins: pins,
 		targets: make(map[string][]string),
 		paths:   make(map[string]bool),
+		names:   make(map[string]bool),
 		manifest: &logs.Manifest{
 			Package: in.pkg.Name, Version: in.version, Released: in.released, Source: in.source,
 		},
@@ -57,6 +75,9 @@ func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*log
 	slices.SortFunc(m.Files, func(x, y logs.File) int { return strings.Compare(x.Path, y.Path) })
 	slices.SortFunc(m.LeftOut, func(x, y logs.LeftOut) int { return strings.Compare(x.Path, y.Path) })
 	slices.Sort(m.Notes)
+	if a.silent > 0 {
+		m.Notes = append(m.Notes, fmt.Sprintf("%d more notes and files left out are not listed", a.silent))
+	}
 	m.Default = defaultFile(in.pkg.Filename, m.Files)
 	if in.pkg.Filename != "" && m.Default != in.pkg.Filename {
 		m.Notes = append(m.Notes, fmt.Sprintf("the package JSON's filename %q is not in this release; the default file is %q", in.pkg.Filename, m.Default))
@@ -76,6 +97,7 @@ func (a *assembly) list(ctx context.Context) error {
 			leftOut[e.Name] = fmt.Sprintf("%d bytes, over the limit of %d", e.Size, maxFile)
 		}
 		names = append(names, e.Name)
+		a.names[e.Name] = true
 		return nil
 	})
 	if err != nil {
@@ -83,7 +105,11 @@ func (a *assembly) list(ctx context.Context) error {
 	}
 	for _, s := range a.selectFrom(names) {
 		if reason, ok := leftOut[s.Source]; ok {
-			a.manifest.LeftOut = append(a.manifest.LeftOut, logs.LeftOut{Path: s.Path, Reason: reason})
+			if len(a.manifest.LeftOut) < maxLeftOut {
+				a.manifest.LeftOut = append(a.manifest.LeftOut, logs.LeftOut{Path: s.Path, Reason: reason})
+			} else {
+				a.silent++
+			}
 			continue
 		}
 		a.targets[s.Source] = append(a.targets[s.Source], s.Path)
@@ -120,7 +146,7 @@ func (a *assembly) read(ctx context.Context) error {
 		if len(paths) == 0 || e.Skipped != "" {
 			return nil
 		}
-		weight := a.weight(e.Size)
+		weight := a.weight(e)
 		if err := a.memory.Acquire(ctx, weight); err != nil {
 			return err
 		}
@@ -131,7 +157,7 @@ func (a *assembly) read(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			defer a.memory.Release(weight)
-			return a.file(ctx, paths, data)
+			return a.file(ctx, e.Name, paths, data)
 		})
 		return nil
 	})
@@ -142,28 +168,35 @@ func (a *assembly) read(ctx context.Context) error {
 	return err
 }
 
-// weight is what a file of the given size takes of the memory bound.
-func (b *Bot) weight(size int64) int64 {
-	return min(b.options.MemoryBytes, coding.Memory(coding.Brotli, coding.Quick, size))
+// minifierMemory is how many times its size a file takes in the minifier,
+// measured.
+const minifierMemory = 170
+
+// weight is what a file takes of the memory bound.
+func (a *assembly) weight(e archive.Entry) int64 {
+	weight := coding.Memory(coding.Brotli, coding.Quick, e.Size)
+	for _, path := range a.targets[e.Name] {
+		if target, _ := a.minified(e.Name, path); target != "" && e.Size <= maxMinify {
+			weight += minifierMemory * e.Size
+			break
+		}
+	}
+	return min(a.options.MemoryBytes, weight)
 }
 
 // file stores one file, and its minified form where it should have one.
-func (a *assembly) file(ctx context.Context, paths []string, data []byte) error {
-	if err := a.cpu.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	defer a.cpu.Release(1)
+func (a *assembly) file(ctx context.Context, source string, paths []string, data []byte) error {
 	for _, path := range paths {
-		if err := a.add(logs.File{Path: path, Origin: logs.Upstream}, data); err != nil {
+		if err := a.add(ctx, logs.File{Path: path, Origin: logs.Upstream}, data); err != nil {
 			return err
 		}
 	}
 	for _, path := range paths {
-		target, task := a.minified(path)
+		target, task := a.minified(source, path)
 		if target == "" {
 			continue
 		}
-		small, err := a.minifiers.Do(ctx, task, data)
+		small, err := a.minify(ctx, task, data)
 		if ctx.Err() != nil || stops(err) {
 			return errors.Join(ctx.Err(), err)
 		}
@@ -171,16 +204,44 @@ func (a *assembly) file(ctx context.Context, paths []string, data []byte) error 
 			a.note("%s was not minified: %v", path, err)
 			continue
 		}
-		if err := a.add(logs.File{Path: target, Origin: logs.Minified, From: path}, small); err != nil {
+		if err := a.add(ctx, logs.File{Path: target, Origin: logs.Minified, From: path}, small); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// minify has a child minify, unless that is too much to ask.
+func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([]byte, error) {
+	a.mu.Lock()
+	crashes := a.crashes
+	a.mu.Unlock()
+	if crashes >= maxCrashes {
+		return nil, fmt.Errorf("%d files of this release brought the minifier down", crashes)
+	}
+	if len(data) > maxMinify {
+		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), maxMinify)
+	}
+	small, err := a.minifiers.Do(ctx, task, data)
+	var crash *worker.CrashError
+	if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
+		small, err = a.minifiers.Do(ctx, task, data) // once more: somebody killed the process
+	}
+	if errors.As(err, &crash) {
+		a.mu.Lock()
+		a.crashes++
+		a.mu.Unlock()
+	}
+	return small, err
+}
+
 // add stores one published file's content and adds the file to the manifest.
-func (a *assembly) add(f logs.File, data []byte) error {
+func (a *assembly) add(ctx context.Context, f logs.File, data []byte) error {
+	if err := a.cpu.Acquire(ctx, 1); err != nil {
+		return err
+	}
 	hash, err := a.keep(a.pins, data)
+	a.cpu.Release(1)
 	if err != nil {
 		return err
 	}
@@ -193,16 +254,23 @@ func (a *assembly) add(f logs.File, data []byte) error {
 
 func (a *assembly) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
+	if len(text) > maxNote {
+		text = strings.ToValidUTF8(text[:maxNote], "") + "…"
+	}
 	a.logger.Debug("note", "package", a.pkg.Name, "version", a.version, "note", text)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.manifest.Notes = append(a.manifest.Notes, text)
+	if len(a.manifest.Notes) < maxNotes {
+		a.manifest.Notes = append(a.manifest.Notes, text)
+	} else {
+		a.silent++
+	}
 }
 
 // minified returns where the minified form of the file at path is published and
 // how it is made, or "" where it has none: the package does not want it, it is
-// minified itself, or upstream has one beside it.
-func (a *assembly) minified(path string) (target string, task worker.Task) {
+// minified itself, or upstream has one beside it, be that published or not.
+func (a *assembly) minified(source, path string) (target string, task worker.Task) {
 	for _, kind := range []struct {
 		extension string
 		wanted    bool
@@ -215,7 +283,9 @@ func (a *assembly) minified(path string) (target string, task worker.Task) {
 		if !ok || !kind.wanted || strings.HasSuffix(stem, ".min") || strings.HasSuffix(stem, "-min") {
 			continue
 		}
-		if target := stem + ".min" + kind.extension; !a.paths[target] {
+		target := stem + ".min" + kind.extension
+		beside := strings.TrimSuffix(source, kind.extension) + ".min" + kind.extension
+		if !a.paths[target] && !a.names[beside] {
 			return target, kind.task
 		}
 	}
@@ -243,7 +313,9 @@ func (b *Bot) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 		for _, c := range compressed {
 			quick, err := coding.Encode(c, coding.Quick, data)
 			if err != nil {
-				return nil, err
+				// It is served in the others, and inflated from them or as it is.
+				b.logger.Warn("not compressed", "content", hash, "coding", c, "err", err)
+				continue
 			}
 			if coding.Worthwhile(len(data), len(quick)) {
 				coded = append(coded, kvstore.Coded{Coding: c, Bytes: quick})

@@ -122,8 +122,8 @@ type Bot struct {
 // pollsAtOnce bounds the upstreams that are asked at the same time.
 const pollsAtOnce = 8
 
-// minifyTimeout is far more than any honest file needs.
-const minifyTimeout = 2 * time.Minute
+// minifyTimeout is far more than an honest file of maxMinify bytes needs.
+const minifyTimeout = 20 * time.Second
 
 // New returns a bot over a store. It removes what an interrupted download left.
 func New(o Options) (*Bot, error) {
@@ -148,6 +148,9 @@ func New(o Options) (*Bot, error) {
 	}
 	if err := b.squeeze.open(b.store); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
+	}
+	if err := b.recover(); err != nil {
+		b.logger.Warn("couldn't recover what an earlier process was at", "err", err)
 	}
 	if err := b.begin(); err != nil {
 		// Such as a full disk, of which whoever has something to write is told.
@@ -242,17 +245,20 @@ func (b *Bot) Once(ctx context.Context) (Summary, error) {
 		return Summary{}, err
 	}
 	queue := newQueue()
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.drain(ctx, queue) })
+	g, groupCtx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.drain(groupCtx, queue) })
 	g.Go(func() error {
 		defer queue.close()
-		polls, ctx := errgroup.WithContext(ctx)
+		polls, ctx := errgroup.WithContext(groupCtx)
 		for _, p := range b.options.Catalogue.Packages() {
 			polls.Go(func() error { return b.poll(ctx, p, queue) })
 		}
 		return polls.Wait()
 	})
 	err := g.Wait()
+	if err == nil {
+		b.collect(ctx)
+	}
 	return t.sum(), err
 }
 
@@ -264,15 +270,15 @@ func (b *Bot) Run(ctx context.Context) error {
 		return err
 	}
 	queue := newQueue()
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.drain(ctx, queue) })
-	g.Go(func() error { return b.squeezeForever(ctx) })
-	g.Go(func() error { b.collect(ctx); return nil })
+	g, groupCtx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.drain(groupCtx, queue) })
+	g.Go(func() error { return b.squeezeForever(groupCtx) })
+	g.Go(func() error { b.collect(groupCtx); return nil })
 	g.Go(func() error {
 		defer queue.close()
-		return b.schedule(ctx, queue)
+		return b.schedule(groupCtx, queue)
 	})
-	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+	if err := g.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil
@@ -281,5 +287,6 @@ func (b *Bot) Run(ctx context.Context) error {
 // stops reports whether the bot cannot go on after err.
 func stops(err error) bool {
 	var start *worker.StartError
-	return errors.As(err, &start) || errors.Is(err, kvstore.ErrDiskFull) || errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, context.Canceled)
+	var local *npm.LocalError
+	return errors.As(err, &start) || errors.As(err, &local) || errors.Is(err, kvstore.ErrDiskFull) || errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, context.Canceled)
 }

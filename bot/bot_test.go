@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -608,7 +607,6 @@ func TestLeftoversAreCollected(t *testing.T) {
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"readme.md": "not selected"}) // so a release fails
 	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"b.js": "b"})
 	r.open()
-	r.once()
 	data := []byte("left by a process that was killed")
 	left := kvstore.Sum(data)
 	if err := r.store.PutContent(left, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}); err != nil {
@@ -617,26 +615,148 @@ func TestLeftoversAreCollected(t *testing.T) {
 	if sum := r.sound(); sum.Orphans != 1 {
 		t.Fatalf("%d leftovers, want 1", sum.Orphans)
 	}
+	r.once()
+	if sum := r.sound(); sum.Orphans != 0 {
+		t.Errorf("%d leftovers are left", sum.Orphans)
+	}
+	if got := r.file("b", "1.0.0", "b.js"); got != "b" {
+		t.Errorf("b.js is %q", got)
+	}
+}
+
+// A release that takes long is neither asked for again nor in the way of others.
+func TestSlowReleaseHoldsNobodyUp(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"slow", "b", "c", "d", "e", "f"} {
+		r.enrol(name, fromNpm(name, "*.js"))
+		r.registry.Add(name, "1.0.0", hour(1), map[string]string{name + ".js": name})
+	}
+	r.registry.Fail(npmtest.Fault{Path: "/slow/-/", Hang: true, Times: 1})
 	r.open()
 	ctx, cancel := context.WithCancel(context.Background())
+	published := make(chan string, 10)
+	ctx = bot.WithReport(ctx, func(e bot.Event) {
+		if e.Kind == bot.Published {
+			published <- e.Package
+		}
+	})
 	done := make(chan error)
 	go func() { done <- r.bot.Run(ctx) }()
-	for {
-		if _, err := r.store.Content(left); errors.Is(err, kvstore.ErrNotFound) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
+	for range 5 {
+		if name := <-published; name == "slow" {
+			t.Error("the slow one was published")
 		}
-		runtime.Gosched()
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := r.file("b", "1.0.0", "b.js"); got != "b" {
-		t.Errorf("b.js is %q", got)
+	if s := r.state("slow", "1.0.0"); s.Kind != views.Detected || s.Attempts != 0 {
+		t.Errorf("after the stop: %+v", s)
 	}
-	if sum := r.sound(); sum.Orphans != 0 {
-		t.Errorf("%d leftovers are left", sum.Orphans)
+	if got := r.registry.Count("/slow"); got != 2 {
+		t.Errorf("%d requests for the slow package, want 2", got)
+	}
+}
+
+func TestOperatorAndScheduleMeet(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "*.js"))
+	for i := range 6 {
+		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": fmt.Sprint("release ", i)})
+	}
+	r.open()
+	var wg sync.WaitGroup
+	wg.Go(func() { r.once() })
+	for i := range 6 {
+		wg.Go(func() {
+			err := r.bot.Add(context.Background(), "a", fmt.Sprintf("1.%d.0", i))
+			if err != nil && !strings.Contains(err.Error(), "published already") {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := strings.Count(r.kinds(), "published a"); got != 6 {
+		t.Errorf("%d publications of 6 versions:\n%s", got, r.kinds())
+	}
+	r.sound()
+}
+
+func TestHostileVersionsStopNobody(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "*.js"))
+	r.enrol("b", fromNpm("b", "*.js"))
+	r.registry.Add("a", "1.0.0-"+strings.Repeat("a", 5_000), hour(1), map[string]string{"a.js": "a"})
+	r.registry.Add("a", "1.0.0\x00", hour(1), map[string]string{"a.js": "a"})
+	r.registry.Add("a", "0.9.0", hour(1), map[string]string{"a.js": "a"})
+	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"b.js": "b"})
+	r.open()
+	for pass, want := range []bot.Summary{{Packages: 2, Published: 2, Refused: 2}, {Packages: 2}} {
+		sum := r.once()
+		sum.Files, sum.Bytes = 0, 0
+		if sum != want {
+			t.Errorf("pass %d: %+v, want %+v", pass, sum, want)
+		}
+	}
+	r.sound()
+}
+
+func TestMendedPackageJSONRevivesWhatItHadRefused(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "wrong/*.js"))
+	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"})
+	r.open()
+	if sum := r.once(); sum.Refused != 1 {
+		t.Errorf("%+v", sum)
+	}
+	r.enrol("a", fromNpm("a", "*.js"))
+	r.open()
+	if sum := r.once(); sum.Published != 1 {
+		t.Errorf("after the mend: %+v", sum)
+	}
+	r.sound()
+}
+
+func TestImportedArchive(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "dist/*.js"))
+	dir := t.TempDir()
+	good, bad := filepath.Join(dir, "a-1.0.0.tgz"), filepath.Join(dir, "bad.tgz")
+	for name, data := range map[string][]byte{
+		good: tarball(entry{"a-1.0.0/dist/a.js", "a"}, entry{"a-1.0.0/readme.md", "r"}),
+		bad:  tarball(entry{"../a.js", "a"}),
+	} {
+		if err := os.WriteFile(name, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.open()
+	if err := r.bot.Import(context.Background(), "a", "1.0.0", good); err != nil {
+		t.Error(err)
+	} else if got, want := paths(r.manifest("a", "1.0.0")), "dist/a.js dist/a.min.js"; got != want {
+		t.Errorf("files %s, want %s", got, want)
+	}
+	if err := r.bot.Import(context.Background(), "a", "2.0.0", bad); err == nil || !strings.Contains(err.Error(), `".."`) {
+		t.Errorf("import: %v", err)
+	}
+	if s := r.state("a", "2.0.0"); s.Kind != views.Refused || !strings.Contains(r.kinds(), "refused a 2.0.0") {
+		t.Errorf("state %+v, log\n%s", s, r.kinds())
+	}
+	r.sound()
+}
+
+func TestMinifiedFormUpstreamHasIsNotMade(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "!(*.min).js"))
+	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": library, "a.min.js": "upstream's, not selected", "b.js": strings.Repeat("f(1);\n", 1<<20)})
+	r.open()
+	r.once()
+	m := r.manifest("a", "1.0.0")
+	if got, want := paths(m), "a.js b.js"; got != want {
+		t.Errorf("files %s, want %s", got, want)
+	}
+	if len(m.Notes) != 1 || !strings.Contains(m.Notes[0], "b.js was not minified") || !strings.Contains(m.Notes[0], "over the limit") {
+		t.Errorf("notes %q", m.Notes)
 	}
 }

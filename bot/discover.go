@@ -23,7 +23,8 @@ const (
 	actorOperator = "operator"
 )
 
-// enrol records packages whose JSON is new or has changed.
+// enrol records packages whose JSON is new or has changed. A change may mend what
+// a release was refused for, so refused releases are tried again.
 func (b *Bot) enrol(ctx context.Context, all ...*packages.Package) error {
 	pins := b.store.Pin()
 	defer pins.Release()
@@ -32,51 +33,80 @@ func (b *Bot) enrol(ctx context.Context, all ...*packages.Package) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			var now bytes.Buffer
-			if err := json.Compact(&now, p.JSON); err != nil {
-				return fmt.Errorf("bot: package %s: %w", p.Name, err)
+			if err := b.enrolOne(tx, pins, p); err != nil {
+				return fmt.Errorf("bot: couldn't enrol %s: %w", p.Name, err)
 			}
-			kind := logs.PackageChanged
-			known, err := views.LookupPackage(b.store, p.Name)
-			switch {
-			case errors.Is(err, kvstore.ErrNotFound):
-				kind = logs.PackageAdded
-			case err != nil:
-				return err
-			case bytes.Equal(known.JSON, now.Bytes()):
-				continue
-			}
-			hash, err := b.keep(pins, p.JSON)
-			if err != nil {
-				return err
-			}
-			entry := logs.Entry{Kind: kind, Time: b.options.Now(), Actor: actorBot, Package: p.Name, PackageJSON: hash}
-			index, err := tx.Append(entry)
-			if err != nil {
-				return err
-			}
-			if err := views.Apply(tx.Batch, views.Change{Index: index, Entry: entry, PackageJSON: p.JSON}); err != nil {
-				return err
-			}
-			b.spare(hash)
 		}
 		return nil
 	})
 }
 
+func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, p.JSON); err != nil {
+		return err
+	}
+	known, err := views.LookupPackage(b.store, p.Name)
+	isNew := errors.Is(err, kvstore.ErrNotFound)
+	if err != nil && !isNew {
+		return err
+	}
+	if !isNew && bytes.Equal(known.JSON, compact.Bytes()) {
+		return nil
+	}
+	hash, err := b.keep(pins, p.JSON)
+	if err != nil {
+		return err
+	}
+	entry := logs.Entry{Kind: logs.PackageChanged, Time: b.options.Now(), Actor: actorBot, Package: p.Name, PackageJSON: hash}
+	if isNew {
+		entry.Kind = logs.PackageAdded
+	}
+	if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: p.JSON}); err != nil {
+		return err
+	}
+	b.spare(hash)
+	if isNew {
+		return nil
+	}
+	upstream := b.knownUpstream(p.Name)
+	upstream.Validators, upstream.Next, upstream.Attempts = npm.Validators{}, time.Time{}, 0
+	if p.Autoupdate == nil || p.Autoupdate.Target != upstream.Target {
+		upstream.Seen = nil
+	}
+	if err := setUpstream(tx.Batch, upstream); err != nil {
+		return err
+	}
+	states, err := views.States(b.store, p.Name)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if s.Kind != views.Refused || !packages.ValidVersion(s.Version) {
+			continue
+		}
+		again := logs.Entry{Kind: logs.Detected, Time: entry.Time, Actor: actorBot, Package: p.Name, Version: s.Version, Released: s.Released}
+		if err := views.Record(tx, views.Change{Entry: again}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // poll asks a package's upstream what there is, records new versions and queues
-// what is to be fetched. A failure of the upstream is recorded; the error is for
+// what is to be fetched. A failure of this package is recorded; the error is for
 // what stops the bot.
 func (b *Bot) poll(ctx context.Context, p *packages.Package, q *queue) error {
 	if err := b.polling.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer b.polling.Release(1)
-	if p.Autoupdate == nil || p.Autoupdate.Source != "npm" {
+	if !fromNpm(p) {
 		// Such a package gets its releases by Import.
-		return b.setUpstream(Upstream{Package: p.Name, Checked: b.options.Now(), Next: b.options.Now().Add(jittered(b.options.Interval))})
+		now := b.options.Now()
+		return b.setUpstream(Upstream{Package: p.Name, Checked: now, Next: now.Add(jittered(b.options.Interval))})
 	}
-	tasks, err := b.ask(ctx, p)
+	tasks, err := b.ask(ctx, p, inquiry{has: q.has, actor: actorBot})
 	if err != nil {
 		return err
 	}
@@ -84,27 +114,26 @@ func (b *Bot) poll(ctx context.Context, p *packages.Package, q *queue) error {
 	return nil
 }
 
+func fromNpm(p *packages.Package) bool {
+	return p.Autoupdate != nil && p.Autoupdate.Source == "npm"
+}
+
+// An inquiry says on whose behalf an upstream is asked.
+type inquiry struct {
+	actor string
+	has   func(id string) bool // what is in hand already
+	force bool                 // releases that failed do not wait for their time
+}
+
 // ask is poll without the queue.
-func (b *Bot) ask(ctx context.Context, p *packages.Package) ([]task, error) {
+func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task, error) {
 	b.emit(ctx, Event{Kind: Checking, Package: p.Name})
-	states, err := views.States(b.store, p.Name)
-	if err != nil {
-		return nil, err
-	}
 	upstream := b.knownUpstream(p.Name)
-	validators := upstream.Validators
-	if slices.ContainsFunc(states, func(s views.State) bool { return !s.Kind.Final() }) {
-		// Something waits to be fetched, which needs the packument in whole.
-		validators = npm.Validators{}
-	}
-	packument, fresh, err := b.options.Npm.Packument(ctx, p.Autoupdate.Target, validators)
+	upstream.Target = p.Autoupdate.Target
+	tasks, err := b.discover(ctx, p, in, &upstream)
 	now := b.options.Now()
 	upstream.Checked = now
 	switch {
-	case errors.Is(err, npm.ErrNotModified):
-		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(jittered(b.options.Interval)), 0, ""
-		b.emit(ctx, Event{Kind: Checked, Package: p.Name})
-		return nil, b.setUpstream(upstream)
 	case stops(err):
 		return nil, err
 	case err != nil:
@@ -116,20 +145,54 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package) ([]task, error) {
 		}
 		b.logger.Warn("upstream failed", "package", p.Name, "target", p.Autoupdate.Target, "err", err, "next", upstream.Next)
 		b.emit(ctx, Event{Kind: Failed, Package: p.Name, Reason: err.Error(), Next: upstream.Next})
-		return nil, b.setUpstream(upstream)
+	default:
+		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(jittered(b.options.Interval)), 0, ""
+		b.emit(ctx, Event{Kind: Checked, Package: p.Name, Waiting: len(tasks)})
 	}
-	upstream.Next, upstream.Attempts, upstream.Reason = now.Add(jittered(b.options.Interval)), 0, ""
-	upstream.Validators = fresh
-	plan := plan(p, packument, states, upstream.Seen, b.options.Releases, now)
-	upstream.Seen = plan.seen
-	if err := b.record(plan, upstream); err != nil {
+	// Only now, when what the answer says is durable, may its validators be used.
+	return tasks, b.setUpstream(upstream)
+}
+
+// discover gets the packument, unless it is as it was, and records what follows
+// from it.
+func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, upstream *Upstream) ([]task, error) {
+	states, err := views.States(b.store, p.Name)
+	if err != nil {
 		return nil, err
 	}
-	for _, s := range plan.refused {
-		b.emit(ctx, Event{Kind: Refused, Package: p.Name, Version: s.Version, Reason: s.Reason})
+	validators := upstream.Validators
+	if slices.ContainsFunc(states, func(s views.State) bool {
+		return !s.Kind.Final() && (in.force || !s.Next.After(b.options.Now())) && !in.has(releaseID(s.Package, s.Version))
+	}) {
+		// Something is to be fetched, which needs the packument in whole.
+		validators = npm.Validators{}
 	}
-	b.emit(ctx, Event{Kind: Checked, Package: p.Name, Waiting: len(plan.tasks)})
-	return plan.tasks, nil
+	packument, fresh, err := b.options.Npm.Packument(ctx, p.Autoupdate.Target, validators)
+	if errors.Is(err, npm.ErrNotModified) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	plan := plan(p, packument, states, upstream.Seen, b.options.Releases, in.force, b.options.Now())
+	overtaken, err := b.record(plan.changes, in.actor)
+	if err != nil {
+		return nil, err
+	}
+	upstream.Validators, upstream.Seen = fresh, plan.seen
+	var tasks []task
+	for _, t := range plan.tasks {
+		if _, lost := overtaken[t.version.Version]; !lost {
+			t.actor = in.actor
+			tasks = append(tasks, t)
+		}
+	}
+	for _, c := range plan.changes {
+		if _, lost := overtaken[c.Version]; !lost && c.Kind == views.Refused {
+			b.emit(ctx, Event{Kind: Refused, Package: p.Name, Version: c.Version, Reason: c.Reason})
+		}
+	}
+	return tasks, nil
 }
 
 func (b *Bot) setUpstream(u Upstream) error {
@@ -141,43 +204,57 @@ func (b *Bot) setUpstream(u Upstream) error {
 	return batch.Commit()
 }
 
-// record makes a plan durable before anything of it is done.
-func (b *Bot) record(p planned, upstream Upstream) error {
-	return b.log.Update(func(tx *logs.Tx) error {
-		for _, s := range slices.Concat(p.detected, p.refused) {
-			kind := logs.Detected
-			if s.Kind == views.Refused {
-				kind = logs.Refused
-			}
-			entry := logs.Entry{
-				Kind: kind, Time: s.Updated, Actor: actorBot,
-				Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason,
-			}
-			index, err := tx.Append(entry)
-			if err != nil {
+// A stateChange is a version's next state and the one that it follows from.
+type stateChange struct {
+	views.State
+	was views.StateKind // "" for a version that is new here
+}
+
+// record writes changes to the log and the states. What somebody else has changed
+// since the plan was made is left as it is; the result names those versions.
+func (b *Bot) record(changes []stateChange, actor string) (overtaken map[string]struct{}, err error) {
+	overtaken = make(map[string]struct{})
+	if len(changes) == 0 {
+		return overtaken, nil
+	}
+	err = b.log.Update(func(tx *logs.Tx) error {
+		for _, c := range changes {
+			now, err := views.LookupState(b.store, c.Package, c.Version)
+			if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 				return err
 			}
-			if err := views.Apply(tx.Batch, views.Change{Index: index, Entry: entry}); err != nil {
+			if now.Kind != c.was {
+				overtaken[c.Version] = struct{}{}
+				continue
+			}
+			entry := logs.Entry{
+				Kind: logs.Detected, Time: c.Updated, Actor: actor,
+				Package: c.Package, Version: c.Version, Released: c.Released, Reason: c.Reason,
+			}
+			if c.Kind == views.Refused {
+				entry.Kind = logs.Refused
+			}
+			if err := views.Record(tx, views.Change{Entry: entry}); err != nil {
 				return err
 			}
 		}
-		return setUpstream(tx.Batch, upstream)
+		return nil
 	})
+	return overtaken, err
 }
 
 // planned is what follows from a packument.
 type planned struct {
-	detected []views.State // new here
-	refused  []views.State // new here but not acceptable, or gone from upstream
-	tasks    []task        // to be fetched now, newest first
-	seen     []string      // the versions that upstream has
+	changes []stateChange // detected: new here; refused: not acceptable, or gone from upstream
+	tasks   []task        // to be fetched now, newest first
+	seen    []string      // the versions that upstream has
 }
 
 // plan compares a packument with what is known: the states of versions, and the
 // versions that upstream had before. A new package starts with its newest
 // releases, a known one takes every release that has appeared since and is newer
 // than the newest known one, by time or by version. It is a pure function.
-func plan(p *packages.Package, packument *npm.Packument, states []views.State, seen []string, newest int, now time.Time) planned {
+func plan(p *packages.Package, packument *npm.Packument, states []views.State, seen []string, newest int, force bool, now time.Time) planned {
 	known := make(map[string]views.State, len(states))
 	var lastTime time.Time
 	var lastVersion string
@@ -192,9 +269,8 @@ func plan(p *packages.Package, packument *npm.Packument, states []views.State, s
 	for _, version := range seen {
 		before[version] = true
 	}
-	first := len(states) == 0 && len(seen) == 0
 	wanted := func(r release) bool {
-		if first {
+		if len(seen) == 0 { // upstream was never asked before
 			return newest > 0
 		}
 		return !before[r.name] && (lastVersion == "" || r.released.After(lastTime) || packages.CompareVersions(r.name, lastVersion) > 0)
@@ -204,28 +280,31 @@ func plan(p *packages.Package, packument *npm.Packument, states []views.State, s
 		out.seen = append(out.seen, r.name)
 		state, ok := known[r.name]
 		delete(known, r.name)
-		state.Package, state.Version, state.Released = p.Name, r.name, r.released
+		if ok {
+			newest-- // a restart must not begin to count anew
+		}
 		due := task{pkg: p, version: r.npm, released: r.released, rank: len(out.tasks) + triedRank*state.Attempts}
+		next := stateChange{was: state.Kind, State: views.State{Package: p.Name, Version: r.name, Kind: views.Detected, Released: r.released, Updated: now}}
 		switch {
-		case ok && (state.Kind.Final() || state.Next.After(now)):
+		case ok && (state.Kind.Final() || state.Next.After(now) && !force):
 		case ok:
 			out.tasks = append(out.tasks, due)
 		case !wanted(r):
-		case !packages.ValidVersion(r.name):
-			state.Version, state.Kind, state.Updated = fmt.Sprintf("%.100q", r.name), views.Refused, now
-			state.Reason = "the version has characters that a URL of Larder must not have; letters, digits and . _ + - are allowed, a letter or digit first"
-			out.refused = append(out.refused, state)
+		case !r.valid:
+			next.Kind = views.Refused
+			next.Reason = "the version is not one that a URL of Larder can have: up to 128 letters, digits and . _ + -, a letter or digit first"
+			out.changes = append(out.changes, next)
 		default:
 			newest--
-			state.Kind, state.Updated = views.Detected, now
-			out.detected = append(out.detected, state)
+			out.changes = append(out.changes, next)
 			out.tasks = append(out.tasks, due)
 		}
 	}
 	for _, s := range states {
 		if _, gone := known[s.Version]; gone && !s.Kind.Final() {
-			s.Kind, s.Reason, s.Updated = views.Refused, "upstream lists this version no longer, or the package JSON ignores it now", now
-			out.refused = append(out.refused, s)
+			change := stateChange{was: s.Kind, State: s}
+			change.Kind, change.Reason, change.Updated = views.Refused, "upstream lists this version no longer, or the package JSON ignores it now", now
+			out.changes = append(out.changes, change)
 		}
 	}
 	return out
@@ -236,7 +315,8 @@ const triedRank = 1 << 20
 
 // A release is a version of a packument.
 type release struct {
-	name     string
+	name     string // the version, or what stands for one that is not valid
+	valid    bool
 	npm      npm.Version
 	released time.Time
 }
@@ -250,7 +330,11 @@ func releases(p *packages.Package, packument *npm.Packument, now time.Time) []re
 		if p.IgnoresVersion(name) {
 			continue
 		}
-		r := release{name: name, npm: v, released: v.Published}
+		r := release{name: name, valid: packages.ValidVersion(name), npm: v, released: v.Published}
+		if !r.valid {
+			// Strangers' bytes of any length do not become part of a key.
+			r.name = fmt.Sprintf("%.40q#%.8s", name, kvstore.Sum([]byte(name)))
+		}
 		if r.released.IsZero() {
 			r.released = now
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -75,15 +76,19 @@ func TestPlan(t *testing.T) {
 		{"what was refused stays so", releasedAt("1.0.0"), "", []views.State{state("1.0.0", views.Refused, hour(0), time.Time{})}, "1.0.0 1.1.0", 10, "", "", ""},
 		{"what upstream took back is refused", releasedAt("1.0.0"), "",
 			[]views.State{state("1.0.0", views.Published, hour(0), time.Time{}), state("0.9.0", views.Failed, hour(0), time.Time{})}, "0.9.0 1.0.0", 10, "", "", "0.9.0"},
-		{"a version that a URL cannot have is refused", releasedAt("1.0.0", "../2"), "", nil, "", 10, "1.0.0", "1.0.0", `"../2"`},
+		{"a version that a URL cannot have is refused", releasedAt("1.0.0", "../2"), "", nil, "", 10, "1.0.0", "1.0.0", `"../2"#` + kvstore.Sum([]byte("../2")).String()[:8]},
 		{"without times the order of versions decides", &npm.Packument{Name: "a", Versions: map[string]npm.Version{
 			"1.9.0": {Version: "1.9.0"}, "1.10.0": {Version: "1.10.0"}, "1.0.0": {Version: "1.0.0"}}}, "", nil, "", 2, "1.10.0 1.9.0", "1.10.0 1.9.0", ""},
+		{"an old release fetched by hand does not make the package known", releasedAt("1.0.0", "1.1.0", "1.2.0", "1.3.0"), "",
+			[]views.State{state("1.0.0", views.Published, hour(0), time.Time{})}, "", 2, "1.3.0 1.2.0", "1.3.0 1.2.0", ""},
+		{"a restart right after the first look goes on with it", releasedAt("1.0.0", "1.1.0", "1.2.0"), "",
+			[]views.State{state("1.2.0", views.Published, hour(2), time.Time{}), state("1.1.0", views.Detected, hour(1), time.Time{})}, "", 2, "", "1.1.0", ""},
 		{"an empty packument", releasedAt(), "", nil, "", 10, "", "", ""},
 		{"the first release of a package that had none", releasedAt("1.0.0-rc.1", "1.0.0"), `"*-rc*"`, nil, "0.0.1", 10, "1.0.0", "1.0.0", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := plan(testPackage(t, tt.ignore), tt.packument, tt.states, strings.Fields(tt.seen), tt.newest, now)
+			got := plan(testPackage(t, tt.ignore), tt.packument, tt.states, strings.Fields(tt.seen), tt.newest, false, now)
 			var tasks []string
 			for i, task := range got.tasks {
 				tasks = append(tasks, task.version.Version)
@@ -92,27 +97,29 @@ func TestPlan(t *testing.T) {
 				}
 			}
 			for _, c := range []struct{ what, got, want string }{
-				{"detected", versionsOf(got.detected), tt.detected},
+				{"detected", versionsOf(got.changes, views.Detected), tt.detected},
 				{"tasks", strings.Join(tasks, " "), tt.tasks},
-				{"refused", versionsOf(got.refused), tt.refused},
+				{"refused", versionsOf(got.changes, views.Refused), tt.refused},
 			} {
 				if c.got != c.want {
 					t.Errorf("%s: got %q, want %q", c.what, c.got, c.want)
 				}
 			}
-			for _, s := range got.refused {
-				if s.Reason == "" {
-					t.Errorf("%s is refused without a reason", s.Version)
+			for _, c := range got.changes {
+				if c.Kind == views.Refused && c.Reason == "" {
+					t.Errorf("%s is refused without a reason", c.Version)
 				}
 			}
 		})
 	}
 }
 
-func versionsOf(states []views.State) string {
+func versionsOf(changes []stateChange, kind views.StateKind) string {
 	var all []string
-	for _, s := range states {
-		all = append(all, s.Version)
+	for _, c := range changes {
+		if c.Kind == kind {
+			all = append(all, c.Version)
+		}
 	}
 	return strings.Join(all, " ")
 }

@@ -44,6 +44,11 @@ func (b *Bot) emit(ctx context.Context, e Event) {
 	if b.options.Events != nil {
 		b.options.Events(e)
 	}
+	report(ctx, e)
+}
+
+// report tells only whoever gave the context.
+func report(ctx context.Context, e Event) {
 	if fn, ok := ctx.Value(reportKey{}).(func(Event)); ok {
 		fn(e)
 	}

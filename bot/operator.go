@@ -5,10 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/agnivade/levenshtein"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
@@ -26,57 +31,97 @@ func (b *Bot) Add(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	if p.Autoupdate == nil || p.Autoupdate.Source != "npm" {
+	if !fromNpm(p) {
 		return fmt.Errorf("package %s is not updated from npm; bring a release in with `larder import %s VERSION FOLDER|ARCHIVE`", name, name)
 	}
 	if err := b.enrol(ctx, p); err != nil {
 		return err
 	}
-	defer b.agenda.set(name, b.options.Now().Add(minWait))
+	// What an interrupted command leaves unfinished is the schedule's.
+	defer func() { b.agenda.sooner(name, b.options.Now().Add(minWait)) }()
 	var t tally
 	ctx = counted(ctx, &t)
+	var tasks []task
 	if version == "" {
-		err = b.addDue(ctx, p)
+		tasks, err = b.ask(ctx, p, inquiry{actor: actorOperator, force: true, has: func(string) bool { return false }})
 	} else {
-		err = b.addOne(ctx, p, version)
+		tasks, err = b.choose(ctx, p, version)
 	}
 	if err != nil {
 		return err
 	}
+	if err := b.releaseAll(ctx, tasks); err != nil {
+		return err
+	}
 	if s := t.sum(); s.Refused+s.Failed > 0 {
-		return fmt.Errorf("%s: %d published, %d refused, %d failed; `larder status %s` says why", name, s.Published, s.Refused, s.Failed, name)
+		return fmt.Errorf("%d published, %d refused, %d failed; `larder status %s` says why", s.Published, s.Refused, s.Failed, name)
 	}
 	return nil
 }
 
-func (b *Bot) addDue(ctx context.Context, p *packages.Package) error {
-	tasks, err := b.ask(ctx, p)
-	if err != nil {
-		return err
-	}
-	q := newQueue()
-	q.push(tasks...)
-	q.close()
-	return b.drain(ctx, q)
-}
-
-func (b *Bot) addOne(ctx context.Context, p *packages.Package, version string) error {
+// choose finds one version upstream and records that it is to be fetched.
+func (b *Bot) choose(ctx context.Context, p *packages.Package, version string) ([]task, error) {
 	if err := b.unpublished(p.Name, version); err != nil {
-		return err
+		return nil, err
 	}
 	packument, _, err := b.options.Npm.Packument(ctx, p.Autoupdate.Target, npm.Validators{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	v, ok := packument.Versions[version]
 	if !ok {
-		return fmt.Errorf("npm's %s has no version %s%s", p.Autoupdate.Target, version, nearest(version, mapKeys(packument.Versions)))
+		return nil, fmt.Errorf("npm's %s has no version %s%s", p.Autoupdate.Target, version, nearest(version, slices.Collect(maps.Keys(packument.Versions))))
 	}
-	state := views.State{Package: p.Name, Version: version, Kind: views.Detected, Released: packument.Time[version], Updated: b.options.Now()}
-	if err := b.record(planned{detected: []views.State{state}}, b.knownUpstream(p.Name)); err != nil {
-		return err
+	state, err := views.LookupState(b.store, p.Name, version)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return nil, err
 	}
-	return b.release(ctx, task{pkg: p, version: v, released: state.Released})
+	released := v.Published
+	if released.IsZero() {
+		released = b.options.Now()
+	}
+	change := stateChange{was: state.Kind, State: views.State{Package: p.Name, Version: version, Kind: views.Detected, Released: released, Updated: b.options.Now()}}
+	if state.Kind != views.Processing { // else it is on its way already
+		if _, err := b.record([]stateChange{change}, actorOperator); err != nil {
+			return nil, err
+		}
+	}
+	return []task{{pkg: p, version: v, released: released, actor: actorOperator}}, nil
+}
+
+// releaseAll releases the tasks now. Those that the schedule has in hand it waits
+// for, and tells how they ended.
+func (b *Bot) releaseAll(ctx context.Context, tasks []task) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(b.options.Downloads)
+	for _, t := range tasks {
+		g.Go(func() error {
+			for {
+				wait, err := b.release(ctx, t)
+				if wait == nil {
+					return err
+				}
+				select {
+				case <-wait:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				state, err := views.LookupState(b.store, t.pkg.Name, t.version.Version)
+				if err != nil {
+					return err
+				}
+				switch state.Kind {
+				case views.Published:
+					return nil
+				case views.Refused, views.Failed:
+					report(ctx, Event{Kind: EventKind(state.Kind), Package: state.Package, Version: state.Version, Reason: state.Reason, Next: state.Next})
+					return nil
+				}
+				// Whoever had it was stopped; now it is ours.
+			}
+		})
+	}
+	return g.Wait()
 }
 
 // Import publishes a version of a package from a folder or an archive, by the
@@ -89,30 +134,64 @@ func (b *Bot) Import(ctx context.Context, name, version, source string) error {
 	if err := b.enrol(ctx, p); err != nil {
 		return err
 	}
-	if err := b.unpublished(name, version); err != nil {
-		return err
-	}
 	opened, err := archive.OpenFile(source)
 	if err != nil {
 		return err
 	}
-	id := task{pkg: p, version: npm.Version{Version: version}}.id()
-	if _, err := b.claims.take(id); err != nil {
-		return fmt.Errorf("%s %s is being published right now", name, version)
+	id := releaseID(name, version)
+	if b.claims.take(id) != nil {
+		return fmt.Errorf("%s %s is being published right now; `larder status %s` tells how that ends", name, version, name)
 	}
 	defer b.claims.drop(id)
+	if err := b.unpublished(name, version); err != nil {
+		return err
+	}
+	if opened, err = b.withoutRoot(ctx, p, source, opened); err != nil {
+		return fmt.Errorf("%s %s was not imported: %w", name, version, err)
+	}
 	b.emit(ctx, Event{Kind: Releasing, Package: name, Version: version})
 	manifest, err := b.publish(ctx, intake{
 		pkg: p, version: version, released: b.options.Now(), actor: actorOperator,
 		archive: opened,
 		source:  logs.Source{Type: "import", Name: filepath.Base(source)},
 	})
+	if reason, ok := refused(err); ok {
+		state := views.State{Package: name, Version: version, Kind: views.Refused, Reason: reason, Updated: b.options.Now()}
+		if err := b.refuse(state, actorOperator); err != nil {
+			return err
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("%s %s was not imported: %w", name, version, err)
 	}
 	b.logger.Info("imported", "package", name, "version", version, "files", len(manifest.Files))
 	b.emit(ctx, publishedEvent(manifest))
 	return nil
+}
+
+// withoutRoot leaves out the one folder that archives often wrap everything in
+// (npm's "package", GitHub's "name-version"), unless the fileMap counts on it.
+func (b *Bot) withoutRoot(ctx context.Context, p *packages.Package, source string, a archive.Source) (archive.Source, error) {
+	if info, err := os.Stat(source); err != nil || info.IsDir() {
+		return a, err
+	}
+	roots := make(map[string]bool)
+	var names []string
+	err := archive.Walk(ctx, a, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
+		root, _, _ := strings.Cut(e.Name, "/")
+		roots[root] = true
+		names = append(names, e.Name)
+		return nil
+	})
+	if err != nil || len(roots) != 1 || len(p.Select(names)) > 0 {
+		return a, nil // a refused archive is refused where that is recorded
+	}
+	for root := range roots {
+		if root == "package" || strings.HasPrefix(strings.ToLower(root), strings.ToLower(p.Name)) || p.Autoupdate != nil {
+			return a.StripRoot(), nil
+		}
+	}
+	return a, nil
 }
 
 func (b *Bot) lookup(name string) (*packages.Package, error) {
@@ -157,12 +236,4 @@ func nearest(got string, words []string) string {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %q?", best)
-}
-
-func mapKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	return keys
 }

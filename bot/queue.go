@@ -3,7 +3,6 @@ package bot
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -19,28 +18,53 @@ type task struct {
 	version  npm.Version
 	released time.Time
 	rank     int // 0 for a package's newest, so that every package's newest come first
+	actor    string
 }
 
-// id names the version for claims.
-func (t task) id() string { return t.pkg.Name + " " + t.version.Version }
+// id names the version in queues and claims.
+func (t task) id() string { return releaseID(t.pkg.Name, t.version.Version) }
+
+func releaseID(pkg, version string) string { return pkg + " " + version }
 
 // A queue holds tasks, lowest rank first.
 type queue struct {
-	mu     sync.Mutex
-	tasks  taskHeap
-	ready  chan struct{} // holds a token while tasks may be taken or the queue is closed
-	closed bool
+	mu      sync.Mutex
+	tasks   taskHeap
+	pending map[string]struct{} // ids from push until done
+	ready   chan struct{}       // holds a token while tasks may be taken or the queue is closed
+	closed  bool
 }
 
-func newQueue() *queue { return &queue{ready: make(chan struct{}, 1)} }
+func newQueue() *queue {
+	return &queue{pending: make(map[string]struct{}), ready: make(chan struct{}, 1)}
+}
 
+// push adds the tasks that are not pending already.
 func (q *queue) push(tasks ...task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, t := range tasks {
-		heap.Push(&q.tasks, t)
+		if _, ok := q.pending[t.id()]; !ok {
+			q.pending[t.id()] = struct{}{}
+			heap.Push(&q.tasks, t)
+		}
 	}
 	q.signal()
+}
+
+// has reports whether a task with this id waits or is being worked on.
+func (q *queue) has(id string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, ok := q.pending[id]
+	return ok
+}
+
+// done ends a task that pop returned.
+func (q *queue) done(t task) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.pending, t.id())
 }
 
 // close lets pop report the end once the queue is empty.
@@ -110,7 +134,10 @@ func (b *Bot) drain(ctx context.Context, q *queue) error {
 				if !ok {
 					return err
 				}
-				if err := b.release(ctx, t); err != nil {
+				// One that an operator's command has in hand is left to it.
+				_, err = b.release(ctx, t)
+				q.done(t)
+				if err != nil {
 					return err
 				}
 			}
@@ -125,20 +152,18 @@ type claims struct {
 	held map[string]chan struct{}
 }
 
-var errClaimed = errors.New("somebody else is at it")
-
-// take claims id, or returns a channel that is closed once its holder is done.
-func (c *claims) take(id string) (wait <-chan struct{}, err error) {
+// take claims id and returns nil, or what is closed once its holder is done.
+func (c *claims) take(id string) (wait <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if done, ok := c.held[id]; ok {
-		return done, errClaimed
+		return done
 	}
 	if c.held == nil {
 		c.held = make(map[string]chan struct{})
 	}
 	c.held[id] = make(chan struct{})
-	return nil, nil
+	return nil
 }
 
 func (c *claims) drop(id string) {

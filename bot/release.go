@@ -32,48 +32,38 @@ func refuse(format string, args ...any) error {
 func refused(err error) (string, bool) {
 	var own *refusal
 	var archived *archive.RefusedError
-	var integrity *npm.IntegrityError
-	var malformed *npm.MalformedError
-	if errors.As(err, &own) || errors.As(err, &archived) || errors.As(err, &integrity) || errors.As(err, &malformed) ||
-		errors.Is(err, fetch.ErrForbidden) || errors.Is(err, fetch.ErrTooLarge) {
+	if errors.As(err, &own) || errors.As(err, &archived) || npm.IsPermanent(err) && !errors.Is(err, npm.ErrNotFound) {
 		return err.Error(), true
 	}
 	return "", false
 }
 
-// release fetches and publishes one version, or records why not. The error is
-// for what stops the bot.
-func (b *Bot) release(ctx context.Context, t task) error {
-	wait, err := b.claims.take(t.id())
-	if err != nil {
-		// An operator's command and the schedule met at the same version.
-		select {
-		case <-wait:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// release fetches and publishes one version, or records why not. Where somebody
+// else is at it, wait is closed once they are done. The error is for what stops
+// the bot.
+func (b *Bot) release(ctx context.Context, t task) (wait <-chan struct{}, err error) {
+	if wait := b.claims.take(t.id()); wait != nil {
+		return wait, nil
 	}
 	defer b.claims.drop(t.id())
 	if err := b.releasing.Acquire(ctx, 1); err != nil {
-		return err
+		return nil, err
 	}
 	defer b.releasing.Release(1)
+	return nil, b.releaseClaimed(ctx, t)
+}
 
+func (b *Bot) releaseClaimed(ctx context.Context, t task) error {
 	state, err := views.LookupState(b.store, t.pkg.Name, t.version.Version)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
 	}
-	if state.Kind == views.Published || state.Kind == views.Withdrawn {
-		return nil
-	}
-	attempts := state.Attempts
-	if state.Kind == views.Processing {
-		attempts++ // the process ended in the middle of the last one
+	if state.Kind.Final() {
+		return nil // by another way since the task was made
 	}
 	state = views.State{
 		Package: t.pkg.Name, Version: t.version.Version, Kind: views.Processing,
-		Released: t.released, Updated: b.options.Now(), Attempts: attempts,
+		Released: t.released, Updated: b.options.Now(), Attempts: state.Attempts,
 	}
 	if err := b.setState(state); err != nil {
 		return err
@@ -82,12 +72,41 @@ func (b *Bot) release(ctx context.Context, t task) error {
 	start := b.options.Now()
 	manifest, err := b.fetch(ctx, t)
 	if err != nil {
-		return b.outcome(ctx, state, err)
+		return b.outcome(ctx, t, state, err)
 	}
 	event := publishedEvent(manifest)
 	b.logger.Info("published", "package", state.Package, "version", state.Version, "files", event.Files, "bytes", event.Bytes, "took", b.options.Now().Sub(start).Round(time.Millisecond))
 	b.emit(ctx, event)
 	return nil
+}
+
+// tooOften is how many times the process may end in the middle of a release
+// before that one waits like one that failed.
+const tooOften = 10
+
+// recover gives the releases in whose middle an earlier process ended back to the
+// schedule.
+func (b *Bot) recover() error {
+	states, err := views.States(b.store, "")
+	if err != nil {
+		return err
+	}
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	for _, s := range states {
+		if s.Kind != views.Processing {
+			continue
+		}
+		s.Kind, s.Updated = views.Detected, b.options.Now()
+		if s.Attempts++; s.Attempts >= tooOften {
+			s.Kind, s.Reason = views.Failed, fmt.Sprintf("the process ended %d times in the middle of it", s.Attempts)
+			s.Next = s.Updated.Add(backoff(s.Attempts))
+		}
+		if err := views.SetState(batch, s); err != nil {
+			return err
+		}
+	}
+	return batch.Commit()
 }
 
 func publishedEvent(m *logs.Manifest) Event {
@@ -99,19 +118,28 @@ func publishedEvent(m *logs.Manifest) Event {
 }
 
 // outcome records that a release was not published.
-func (b *Bot) outcome(ctx context.Context, s views.State, cause error) error {
+func (b *Bot) outcome(ctx context.Context, t task, s views.State, cause error) error {
+	if _, err := views.LookupVersion(b.store, s.Package, s.Version); err == nil {
+		return nil // published by another way meanwhile, which its state says
+	}
 	s.Updated = b.options.Now()
 	if reason, ok := refused(cause); ok {
 		s.Kind, s.Reason = views.Refused, reason
-		if err := b.refuse(s, actorBot); err != nil {
+		if err := b.refuse(s, t.actor); err != nil {
 			return err
 		}
 		b.logger.Warn("refused", "package", s.Package, "version", s.Version, "reason", reason)
 		b.emit(ctx, Event{Kind: Refused, Package: s.Package, Version: s.Version, Reason: reason})
 		return nil
 	}
-	if stops(cause) {
-		return fmt.Errorf("bot: %s %s: %w", s.Package, s.Version, cause)
+	if stops(cause) || ctx.Err() != nil {
+		// It is not the release's fault. Should even this not be written, then
+		// recover has it at the next start.
+		s.Kind = views.Detected
+		if err := b.setState(s); err != nil {
+			b.logger.Debug("state not put back", "package", s.Package, "version", s.Version, "err", err)
+		}
+		return fmt.Errorf("bot: %s %s: %w", s.Package, s.Version, errors.Join(ctx.Err(), cause))
 	}
 	s.Attempts++
 	s.Kind, s.Reason, s.Next = views.Failed, cause.Error(), s.Updated.Add(backoff(s.Attempts))
@@ -121,7 +149,7 @@ func (b *Bot) outcome(ctx context.Context, s views.State, cause error) error {
 	if err := b.setState(s); err != nil {
 		return err
 	}
-	b.agenda.set(s.Package, s.Next)
+	b.agenda.sooner(s.Package, s.Next)
 	b.logger.Warn("failed", "package", s.Package, "version", s.Version, "err", cause, "attempts", s.Attempts, "next", s.Next)
 	b.emit(ctx, Event{Kind: Failed, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
 	return nil
@@ -130,15 +158,13 @@ func (b *Bot) outcome(ctx context.Context, s views.State, cause error) error {
 // refuse records in the log and the states that a version will not be published.
 func (b *Bot) refuse(s views.State, actor string) error {
 	return b.log.Update(func(tx *logs.Tx) error {
-		entry := logs.Entry{
-			Kind: logs.Refused, Time: s.Updated, Actor: actor,
-			Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason,
-		}
-		index, err := tx.Append(entry)
-		if err != nil {
+		if err := b.unpublished(s.Package, s.Version); err != nil {
 			return err
 		}
-		return views.Apply(tx.Batch, views.Change{Index: index, Entry: entry})
+		return views.Record(tx, views.Change{Entry: logs.Entry{
+			Kind: logs.Refused, Time: s.Updated, Actor: actor,
+			Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason,
+		}})
 	})
 }
 
@@ -171,7 +197,7 @@ func (b *Bot) fetch(ctx context.Context, t task) (*logs.Manifest, error) {
 		return nil, refuse("%v", err)
 	}
 	return b.publish(ctx, intake{
-		pkg: t.pkg, version: t.version.Version, released: t.released, actor: actorBot,
+		pkg: t.pkg, version: t.version.Version, released: t.released, actor: t.actor,
 		archive: source.StripRoot(),
 		source:  logs.Source{Type: "npm", Name: t.pkg.Autoupdate.Target, Integrity: t.version.Integrity},
 	})
@@ -212,15 +238,18 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 	}
 	queued := 0
 	err = b.log.Update(func(tx *logs.Tx) error {
-		entry := logs.Entry{
-			Kind: logs.Published, Time: b.options.Now(), Actor: in.actor,
-			Package: in.pkg.Name, Version: in.version, Released: in.released, Manifest: hash,
-		}
-		index, err := tx.Append(entry)
-		if err != nil {
+		// Whatever was true before, this is the moment that counts.
+		if err := b.unpublished(in.pkg.Name, in.version); err != nil {
 			return err
 		}
-		if err := views.Apply(tx.Batch, views.Change{Index: index, Entry: entry, Manifest: manifest}); err != nil {
+		err := views.Record(tx, views.Change{
+			Entry: logs.Entry{
+				Kind: logs.Published, Time: b.options.Now(), Actor: in.actor,
+				Package: in.pkg.Name, Version: in.version, Released: in.released, Manifest: hash,
+			},
+			Manifest: manifest,
+		})
+		if err != nil {
 			return err
 		}
 		queued, err = b.squeeze.add(tx.Batch, b.store, manifest)

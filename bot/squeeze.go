@@ -21,7 +21,7 @@ import (
 // restart: a key is the release's time, newest first, and the content's hash.
 type squeezeQueue struct {
 	mu      sync.Mutex
-	waiting int                       // contents, about: two releases may have queued the same one
+	waiting int                       // rows that nobody has begun
 	hot     []kvstore.Hash            // asked for meanwhile, latest last
 	busy    map[kvstore.Hash]struct{} // in somebody's hands
 	wake    chan struct{}             // closed and replaced when rows come or leave somebody's hands
@@ -166,38 +166,72 @@ func (b *Bot) squeezeForever(ctx context.Context) error {
 // squeezed says what became of one content.
 type squeezed struct{ before, after int64 }
 
-// rowsAtOnce is how many rows are worked off before those done are deleted in
-// one write and newer ones are looked for.
+// rowsAtOnce is how many rows are taken from the queue at a time; what is published
+// meanwhile waits for that many contents at most.
 const rowsAtOnce = 64
 
-// squeezeAll works off the queue, newest release first, until it is empty.
+// squeezeAll works off the queue, newest release first, until nothing is left in it
+// that nobody has in hand.
 func (b *Bot) squeezeAll(ctx context.Context, done func(squeezed)) error {
 	for {
-		rows, err := b.nextRows()
-		if err != nil || len(rows) == 0 {
+		// One content may stand in several rows, of which a pass takes one.
+		n, err := b.squeezePass(ctx, done)
+		if err != nil || n == 0 {
 			return err
 		}
-		g, groupCtx := errgroup.WithContext(ctx)
-		g.SetLimit(b.options.Workers)
+	}
+}
+
+// squeezePass works off the queue until nothing is left that nobody has in hand,
+// itself included, and returns how many rows it took.
+func (b *Bot) squeezePass(ctx context.Context, done func(squeezed)) (taken int, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(b.options.Workers)
+	var dropping errgroup.Group
+	for {
+		var rows []queueRow
+		if err = ctx.Err(); err == nil {
+			rows, err = b.nextRows()
+		}
+		if err != nil || len(rows) == 0 {
+			return taken, errors.Join(g.Wait(), dropping.Wait(), err)
+		}
+		taken += len(rows)
+		var batch sync.WaitGroup
+		batch.Add(len(rows))
 		for i := range rows {
-			g.Go(func() error {
-				for {
-					hot, ok := b.takeHot()
-					if !ok {
-						break
-					}
-					if err := b.squeezeOne(groupCtx, hot, done); err != nil {
-						return err
-					}
+			g.Go(func() error { // waits while all workers are busy
+				defer batch.Done()
+				if err := b.squeezeHot(ctx, done); err != nil {
+					return err
 				}
-				if err := b.squeezeOne(groupCtx, rows[i].hash, done); err != nil {
+				b.squeeze.added(-1)
+				if err := b.squeezeOne(ctx, rows[i].hash, done); err != nil {
+					b.squeeze.added(+1)
 					return err
 				}
 				rows[i].done = true
 				return nil
 			})
 		}
-		if err := errors.Join(g.Wait(), b.dropRows(rows)); err != nil {
+		// The last of these rows are still being worked on when the next are taken.
+		dropping.Go(func() error {
+			batch.Wait()
+			return b.dropRows(rows)
+		})
+	}
+}
+
+// squeezeHot squeezes what is being asked for.
+func (b *Bot) squeezeHot(ctx context.Context, done func(squeezed)) error {
+	for {
+		h, ok := b.takeHot()
+		if !ok {
+			return nil
+		}
+		err := b.squeezeOne(ctx, h, done)
+		b.squeeze.release(h)
+		if err != nil {
 			return err
 		}
 	}
@@ -219,7 +253,8 @@ func (b *Bot) nextRows() ([]queueRow, error) {
 			return nil, fmt.Errorf("bot: couldn't read the squeeze queue: %w", err)
 		}
 		if len(item.Key) != 8+len(kvstore.Hash{}) {
-			return nil, fmt.Errorf("bot: the squeeze queue has a malformed row %x", item.Key)
+			b.logger.Error("the squeeze queue has a malformed row", "key", fmt.Sprintf("%x", item.Key))
+			continue
 		}
 		hash := kvstore.Hash(item.Key[8:])
 		if _, ok := b.squeeze.busy[hash]; ok {
@@ -230,9 +265,6 @@ func (b *Bot) nextRows() ([]queueRow, error) {
 		if len(rows) == rowsAtOnce {
 			break
 		}
-	}
-	if len(b.squeeze.busy) == 0 {
-		b.squeeze.waiting = 0 // what was queued twice was counted twice
 	}
 	return rows, nil
 }
@@ -256,16 +288,27 @@ func (b *Bot) dropRows(rows []queueRow) error {
 	return err
 }
 
+// takeHot takes the content asked for last that nobody has in hand.
 func (b *Bot) takeHot() (kvstore.Hash, bool) {
-	b.squeeze.mu.Lock()
-	defer b.squeeze.mu.Unlock()
-	last := len(b.squeeze.hot) - 1
-	if last < 0 {
-		return kvstore.Hash{}, false
+	q := &b.squeeze
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for last := len(q.hot) - 1; last >= 0; last-- {
+		h := q.hot[last]
+		q.hot = q.hot[:last]
+		if _, ok := q.busy[h]; !ok {
+			q.busy[h] = struct{}{}
+			return h, true
+		}
 	}
-	h := b.squeeze.hot[last]
-	b.squeeze.hot = b.squeeze.hot[:last]
-	return h, true
+	return kvstore.Hash{}, false
+}
+
+func (q *squeezeQueue) release(h kvstore.Hash) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.busy, h)
+	q.changed()
 }
 
 // squeezeOne replaces a content's codings by the best ones. A content that an
@@ -291,20 +334,26 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 		return nil
 	}
 	var coded []kvstore.Coded
+	best := true
 	for _, c := range compressed {
-		best, err := b.squeezers.Do(ctx, squeezeTasks[c], data)
+		small, err := b.squeezers.Do(ctx, squeezeTasks[c], data)
+		var crash *worker.CrashError
+		if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
+			small, err = b.squeezers.Do(ctx, squeezeTasks[c], data) // once more: somebody killed the process
+		}
 		if ctx.Err() != nil || stops(err) {
 			return errors.Join(ctx.Err(), err)
 		}
 		if err != nil {
 			b.logger.Warn("not squeezed", "content", h, "coding", c, "err", err)
+			best = best && !(errors.As(err, &crash) && crash.Killed)
 			continue
 		}
-		if coding.Worthwhile(len(data), len(best)) {
-			coded = append(coded, kvstore.Coded{Coding: c, Bytes: best})
+		if coding.Worthwhile(len(data), len(small)) {
+			coded = append(coded, kvstore.Coded{Coding: c, Bytes: small})
 		}
 	}
-	if err := b.store.PutContent(h, content.Size, true, coded); err != nil {
+	if err := b.store.PutContent(h, content.Size, best, coded); err != nil {
 		return err
 	}
 	after, err := b.store.Content(h)
@@ -313,16 +362,8 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 	}
 	s := squeezed{before: codedBytes(content), after: codedBytes(after)}
 	done(s)
-	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.squeeze.finished()})
+	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.Backlog()})
 	return nil
-}
-
-// finished counts a content that waits no longer and returns how many do.
-func (q *squeezeQueue) finished() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.waiting = max(0, q.waiting-1)
-	return q.waiting
 }
 
 var squeezeTasks = map[coding.Coding]worker.Task{

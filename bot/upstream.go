@@ -13,6 +13,7 @@ import (
 // An Upstream is what the bot remembers of a package's upstream.
 type Upstream struct {
 	Package    string         `json:"package"`
+	Target     string         `json:"target,omitempty"`    // its name there
 	Validators npm.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
 	// Seen are the versions that upstream had then. What is not among them later
 	// has appeared since, whatever its time says: mirrors make up times.

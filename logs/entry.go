@@ -3,6 +3,7 @@ package logs
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -50,14 +51,20 @@ type Entry struct {
 	PackageJSON kvstore.Hash `json:"packageJSON,omitzero"`
 }
 
-// encode returns the entry's bytes, which are what the tree hashes.
-func (e Entry) encode() ([]byte, error) {
+// normal returns the entry as it will be decoded.
+func (e Entry) normal() Entry {
 	e.Format = EntryFormat
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
-	e.Released = e.Released.UTC()
+	e.Released = e.Released.UTC().Truncate(time.Millisecond)
+	e.Reason = strings.ToValidUTF8(e.Reason, "\uFFFD")
 	if len(e.Reason) > maxReason {
 		e.Reason = truncate(e.Reason, maxReason)
 	}
+	return e
+}
+
+// encode returns the entry's bytes, which are what the tree hashes.
+func (e Entry) encode() ([]byte, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("logs: couldn't encode a %s entry of %s: %w", e.Kind, e.Package, err)

@@ -85,16 +85,18 @@ type Tx struct {
 	hashes map[int64]tlog.Hash // of this Tx, by stored-hash index
 }
 
-// Append adds an entry and returns its index.
-func (tx *Tx) Append(e Entry) (int64, error) {
+// Append adds an entry and returns it as it will be read: with its index, times
+// to the millisecond, and a long reason cut.
+func (tx *Tx) Append(e Entry) (Indexed, error) {
+	e = e.normal()
 	data, err := e.encode()
 	if err != nil {
-		return 0, err
+		return Indexed{}, err
 	}
 	index := tx.size
 	hashes, err := tlog.StoredHashes(index, data, tx)
 	if err != nil {
-		return 0, fmt.Errorf("logs: couldn't hash entry %d: %w", index, err)
+		return Indexed{}, fmt.Errorf("logs: couldn't hash entry %d: %w", index, err)
 	}
 	tx.Batch.Set(kvstore.LogEntries, indexKey(index), data)
 	first := tlog.StoredHashIndex(0, index)
@@ -103,7 +105,7 @@ func (tx *Tx) Append(e Entry) (int64, error) {
 		tx.Batch.Set(kvstore.LogHashes, indexKey(first+int64(i)), h[:])
 	}
 	tx.size++
-	return index, nil
+	return Indexed{Index: index, Entry: e, Raw: data}, nil
 }
 
 // ReadHashes implements tlog.HashReader over the store and what this Tx adds.

@@ -31,12 +31,12 @@ func fill(t *testing.T, l *logs.Log, n int) {
 	for done := 0; done < n; {
 		err := l.Update(func(tx *logs.Tx) error {
 			for range min(3, n-done) {
-				index, err := tx.Append(logs.Entry{Kind: logs.Detected, Time: noon, Actor: "bot", Package: "jquery", Version: fmt.Sprintf("1.0.%d", done)})
+				e, err := tx.Append(logs.Entry{Kind: logs.Detected, Time: noon, Actor: "bot", Package: "jquery", Version: fmt.Sprintf("1.0.%d", done)})
 				if err != nil {
 					return err
 				}
-				if index != int64(done) {
-					t.Errorf("entry has index %d, want %d", index, done)
+				if e.Index != int64(done) {
+					t.Errorf("entry has index %d, want %d", e.Index, done)
 				}
 				done++
 			}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"syscall"
 )
 
 // Argument is the first argument of a process that is to become a child. The
@@ -16,15 +17,21 @@ const Argument = "worker-process"
 // reached before the machine's memory is.
 const maxStack = 256 << 20
 
+// maxMemory bounds a child's memory in bytes, where the system can. The largest
+// honest job, Brotli's best for 25 MiB, takes about 600 MiB.
+const maxMemory = 2 << 30
+
 // Main does jobs from standard input until that is closed, then ends the
 // process.
 func Main() {
 	debug.SetMaxStack(maxStack)
-	// Ctrl-C reaches the whole process group; the parent decides what it means.
-	signal.Ignore(os.Interrupt)
+	// Ctrl-C and a service manager's stop reach the whole group of processes; the
+	// parent decides what they mean, and its end closes the input.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	if len(os.Args) > 2 && os.Args[2] == niceArgument {
 		lowerPriority()
 	}
+	limitMemory(maxMemory)
 	jobs := make(chan request)
 	go func() {
 		in := gob.NewDecoder(bufio.NewReader(os.Stdin))
@@ -44,4 +51,8 @@ func Main() {
 	}
 }
 
-const niceArgument = "nice"
+// The second argument of a child that is to run, or runs, at the lowest priority.
+const (
+	niceArgument  = "nice"
+	nicedArgument = "niced"
+)

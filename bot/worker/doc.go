@@ -3,10 +3,10 @@
 //
 // A parser that a hostile file drives into the ground takes its process with it
 // (a megabyte of "!" overflows the stack of a recursive JavaScript parser, which
-// Go cannot recover from). So a job that crashes, stalls or eats memory costs
-// that one job an error and never the bot. A child may also run at the lowest
-// priority, so that squeezing leaves the processor to serving and publishing
-// without a scheduler of our own.
+// Go cannot recover from). So a job that crashes, stalls or eats memory (2 GiB,
+// where the system can bound it) costs that one job an error and never the bot. A
+// child may also run at the lowest priority, so that squeezing leaves the processor
+// to serving and publishing without a scheduler of our own.
 //
 // The package knows bytes only: no packages, no store.
 package worker

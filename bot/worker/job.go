@@ -65,6 +65,7 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	out := api.Transform(string(data), api.TransformOptions{
 		Loader:            loader,
 		Target:            api.ESNext,
+		Charset:           api.CharsetUTF8, // as the file was; escapes would double what is not ASCII
 		LegalComments:     api.LegalCommentsInline,
 		MinifyWhitespace:  true,
 		MinifyIdentifiers: true,
@@ -82,9 +83,10 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	return out.Code, nil
 }
 
+// parseError cuts the message, which may hold a token of megabytes.
 func parseError(m api.Message) error {
 	if m.Location == nil {
-		return errors.New(m.Text)
+		return fmt.Errorf("%.200s", m.Text)
 	}
-	return fmt.Errorf("line %d, column %d: %s", m.Location.Line, m.Location.Column+1, m.Text)
+	return fmt.Errorf("line %d, column %d: %.200s", m.Location.Line, m.Location.Column+1, m.Text)
 }

@@ -30,10 +30,12 @@ type Pool struct {
 	idle    chan *child // holds a nil for each child that is not running
 }
 
-// A CrashError says that a job took its process down.
+// A CrashError says that a job's process ended in the middle of it.
 type CrashError struct {
 	Task   Task
 	Reason string
+	// Killed says that somebody else ended the process; the job may be innocent.
+	Killed bool
 }
 
 func (e *CrashError) Error() string {
@@ -87,14 +89,14 @@ func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
 	stop := context.AfterFunc(ctx, c.kill)
 	r, err := c.do(request{Task: t, Data: data})
 	if !stop() || err != nil {
-		reason := c.end()
+		reason, killed := c.end()
 		c = nil
 		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
-			reason = context.Cause(ctx).Error()
+			reason, killed = context.Cause(ctx).Error(), false
 		} else if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, &CrashError{Task: t, Reason: reason}
+		return nil, &CrashError{Task: t, Reason: reason, Killed: killed}
 	}
 	if r.Error != "" {
 		return nil, errors.New(r.Error)
@@ -154,17 +156,18 @@ func (c *child) do(r request) (response, error) {
 
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
-// end waits for the process and says what it died of.
-func (c *child) end() string {
+// end waits for the process and says what it died of, and whether that was a
+// signal rather than something of its own.
+func (c *child) end() (reason string, killed bool) {
 	c.stdin.Close()
 	err := c.cmd.Wait()
 	if line := c.stderr.firstLine(); line != "" {
-		return line
+		return line, false
 	}
 	if err != nil {
-		return err.Error()
+		return err.Error(), !c.cmd.ProcessState.Exited()
 	}
-	return "it ended early"
+	return "it ended early", false
 }
 
 // head keeps the beginning of what is written to it: a Go crash says what

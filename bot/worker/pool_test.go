@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -128,5 +132,54 @@ func TestProgramIsMissing(t *testing.T) {
 		if _, err := p.Do(context.Background(), MinifyJS, nil); !errors.As(err, &start) {
 			t.Errorf("got %v", err)
 		}
+	}
+}
+
+func TestNiceChildIsNiceInEveryThread(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc")
+	}
+	p := newPool(t, Options{Size: 1, Nice: true})
+	if _, err := p.Do(context.Background(), SqueezeBr, bytes.Repeat([]byte("larder "), 10_000)); err != nil {
+		t.Fatal(err)
+	}
+	c := <-p.idle
+	defer func() { p.idle <- c }()
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", c.cmd.Process.Pid))
+	if err != nil || len(stats) < 2 {
+		t.Fatalf("%d threads, %v", len(stats), err)
+	}
+	for _, name := range stats {
+		stat, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, fields, _ := strings.Cut(string(stat), ") ") // the name may have spaces
+		if nice := strings.Fields(fields)[16]; nice != "19" {
+			t.Errorf("%s: the priority is %s, want 19", name, nice)
+		}
+	}
+}
+
+// A service manager's stop reaches the children too; it is not theirs to obey.
+func TestChildOutlivesTerm(t *testing.T) {
+	p := newPool(t, Options{Size: 1})
+	if _, err := p.Do(context.Background(), MinifyJS, []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	c := <-p.idle
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.idle <- c
+	if got, err := p.Do(context.Background(), MinifyJS, []byte("a")); err != nil || string(got) != "a;\n" {
+		t.Errorf("after SIGTERM: %q, %v", got, err)
+	}
+	c = <-p.idle
+	c.kill()
+	p.idle <- c
+	var crash *CrashError
+	if _, err := p.Do(context.Background(), MinifyJS, []byte("a")); !errors.As(err, &crash) || !crash.Killed {
+		t.Errorf("after SIGKILL: %v, want a CrashError that says so", err)
 	}
 }

@@ -2,7 +2,29 @@
 
 package worker
 
-import "golang.org/x/sys/unix"
+import (
+	"os"
+	"runtime"
 
-// lowerPriority gives way to every other process. It may fail without harm.
-func lowerPriority() { _ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) }
+	"golang.org/x/sys/unix"
+)
+
+// lowerPriority gives way to every other process. On Linux a priority belongs to a
+// thread and goes to those that it starts, so the process begins anew from one
+// that has it. Failing does no harm.
+func lowerPriority() {
+	program, err := os.Executable()
+	if err != nil {
+		return
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if unix.Setpriority(unix.PRIO_PROCESS, 0, 19) == nil {
+		_ = unix.Exec(program, []string{os.Args[0], Argument, nicedArgument}, os.Environ())
+	}
+}
+
+// limitMemory makes allocating more than this end the process.
+func limitMemory(bytes uint64) {
+	_ = unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: bytes, Max: bytes})
+}

@@ -56,6 +56,7 @@ func Check(ctx context.Context, store *kvstore.Store, o CheckOptions, report fun
 	c := &check{
 		options: o, store: store, snapshot: snapshot, report: report,
 		again: again, batch: again.NewBatch(), seen: make(map[kvstore.Hash]struct{}),
+		live: make(map[[2]string]int64),
 	}
 	defer func() { c.batch.Close() }()
 	err = c.run(ctx)
@@ -71,11 +72,13 @@ type check struct {
 	report   func(Finding)
 	batch    *kvstore.Batch // for again; committed now and then, because each commit waits for the disk
 	seen     map[kvstore.Hash]struct{}
+	live     map[[2]string]int64 // published versions and the entry that did it
+	pending  int                 // rows in batch, about
 	summary  CheckSummary
 }
 
-// entriesPerCommit bounds the memory that the second set of views waits in.
-const entriesPerCommit = 64
+// rowsPerCommit bounds the memory that the second set of views waits in.
+const rowsPerCommit = 50_000
 
 func (c *check) found(what, where, format string, args ...any) {
 	c.summary.Findings++
@@ -130,7 +133,16 @@ func (c *check) entry(e logs.Indexed) error {
 			c.content(h, nil)
 		}
 	}
+	id := [2]string{e.Package, e.Version}
+	if e.Kind == logs.Withdrawn {
+		delete(c.live, id)
+	}
 	if e.Kind == logs.Published {
+		if first, ok := c.live[id]; ok {
+			c.found("log", fmt.Sprintf("entry %d", e.Index), "%s %s was published already, by entry %d", e.Package, e.Version, first)
+		}
+		c.live[id] = e.Index
+		c.pending += 2 * len(change.Manifest.Files)
 		c.summary.Releases++
 		for i := range change.Manifest.Files {
 			c.summary.Files++
@@ -140,7 +152,7 @@ func (c *check) entry(e logs.Indexed) error {
 	if err := Apply(c.batch, change); err != nil {
 		c.found("log", fmt.Sprintf("entry %d", e.Index), "%v", err)
 	}
-	if c.summary.Entries%entriesPerCommit == 0 {
+	if c.pending++; c.pending >= rowsPerCommit {
 		return c.commit()
 	}
 	return nil
@@ -150,6 +162,7 @@ func (c *check) entry(e logs.Indexed) error {
 func (c *check) commit() error {
 	err := c.batch.Commit()
 	c.batch.Close()
+	c.pending = 0
 	c.batch = c.again.NewBatch()
 	return err
 }

@@ -8,6 +8,17 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
+// Record appends a change's entry to the log and adds the rows that it causes.
+// c.Index is not used.
+func Record(tx *logs.Tx, c Change) error {
+	e, err := tx.Append(c.Entry)
+	if err != nil {
+		return err
+	}
+	c.Index, c.Entry = e.Index, e.Entry
+	return Apply(tx.Batch, c)
+}
+
 // Load completes an entry with the contents that it names, ready for Apply.
 func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	c := Change{Index: e.Index, Entry: e.Entry}

@@ -134,13 +134,7 @@ func Withdraw(store *kvstore.Store, log *logs.Log, r Release) error {
 
 func apply(log *logs.Log, manifest *logs.Manifest, e logs.Entry) error {
 	e.Package, e.Version, e.Released, e.Time, e.Actor = manifest.Package, manifest.Version, Released, Released, "operator"
-	return log.Update(func(tx *logs.Tx) error {
-		index, err := tx.Append(e)
-		if err != nil {
-			return err
-		}
-		return views.Apply(tx.Batch, views.Change{Index: index, Entry: e, Manifest: manifest})
-	})
+	return log.Update(func(tx *logs.Tx) error { return views.Record(tx, views.Change{Entry: e, Manifest: manifest}) })
 }
 
 func (r Release) manifest() *logs.Manifest {
