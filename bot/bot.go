@@ -119,8 +119,8 @@ type Bot struct {
 	collecting atomic.Pointer[liveSet]
 }
 
-// pollsAtOnce bounds the upstreams that are asked at the same time.
-const pollsAtOnce = 8
+// PollsAtOnce bounds the upstreams that are asked at the same time.
+const PollsAtOnce = 8
 
 // minifyTimeout is far more than an honest file of maxMinify bytes needs.
 const minifyTimeout = 20 * time.Second
@@ -141,7 +141,7 @@ func New(o Options) (*Bot, error) {
 		memory:    semaphore.NewWeighted(o.MemoryBytes),
 		squeezing: semaphore.NewWeighted(o.MemoryBytes),
 		releasing: semaphore.NewWeighted(int64(o.Downloads)),
-		polling:   semaphore.NewWeighted(pollsAtOnce),
+		polling:   semaphore.NewWeighted(PollsAtOnce),
 		cpu:       semaphore.NewWeighted(int64(o.Workers)),
 		minifiers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Timeout: minifyTimeout}),
 		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Nice: true}),

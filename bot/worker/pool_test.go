@@ -101,8 +101,8 @@ func TestHostileJobCostsItselfOnly(t *testing.T) {
 	p := newPool(t, Options{Size: 1})
 	var crash *CrashError
 	hostile := append(bytes.Repeat([]byte("!"), 1_000_000), 'a')
-	if _, err := p.Do(context.Background(), MinifyJS, hostile); !errors.As(err, &crash) || !strings.Contains(err.Error(), "stack overflow") {
-		t.Errorf("%v, want a stack overflow", err)
+	if _, err := p.Do(context.Background(), MinifyJS, hostile); !errors.As(err, &crash) || crash.Killed {
+		t.Errorf("%v, want a CrashError", err) // for a stack overflow, or what the race detector makes of it
 	}
 	if got, err := p.Do(context.Background(), MinifyJS, []byte("a")); err != nil || string(got) != "a;\n" {
 		t.Errorf("the job after it: %q, %v", got, err)

@@ -104,7 +104,12 @@ func (s *settings) newBot(f *folder, logger *slog.Logger, events func(bot.Event)
 	if err != nil {
 		return nil, err
 	}
-	getter, err := fetch.New(fetch.Options{UserAgent: "larder/" + version(), Allow: s.allowHosts, Logger: logger})
+	getter, err := fetch.New(fetch.Options{
+		UserAgent:   "larder/" + version(),
+		Allow:       s.allowHosts,
+		Concurrency: s.downloads + bot.PollsAtOnce, // of which the bot itself keeps count
+		Logger:      logger,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.origin("allow-host"), err)
 	}
