@@ -1,230 +1,18 @@
 package bot_test
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/npm/npmtest"
-	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/packages"
 )
-
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
-		worker.Main()
-	}
-	os.Exit(m.Run())
-}
-
-var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-
-func hour(i int) time.Time { return noon.Add(time.Duration(i) * time.Hour) }
-
-// A rig is a bot over a store of its own, with a registry on loopback.
-type rig struct {
-	*testing.T
-	registry  *npmtest.Registry
-	catalogue string
-	data      string
-	store     *kvstore.Store
-	bot       *bot.Bot
-	now       time.Time
-
-	mu     sync.Mutex
-	events []bot.Event
-}
-
-func newRig(t *testing.T) *rig {
-	t.Helper()
-	r := &rig{T: t, registry: npmtest.New(t), catalogue: t.TempDir(), data: t.TempDir(), now: hour(1000)}
-	r.registry.Setenv(t)
-	t.Cleanup(r.close)
-	return r
-}
-
-// enrol writes a package JSON into the catalogue.
-func (r *rig) enrol(name, autoupdate string) {
-	r.Helper()
-	json := fmt.Sprintf(`{
-		"name": %q, "description": "A test.", "keywords": ["test"], "filename": "%s.js",
-		"repository": {"type": "git", "url": "https://example.com/%s.git"}%s
-	}`, name, name, name, autoupdate)
-	dir := filepath.Join(r.catalogue, "packages", name[:1])
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		r.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(json), 0o644); err != nil {
-		r.Fatal(err)
-	}
-}
-
-func fromNpm(target string, globs ...string) string {
-	return fmt.Sprintf(`, "autoupdate": {"source": "npm", "target": %q, "fileMap": [{"basePath": "", "files": ["%s"]}]}`, target, strings.Join(globs, `", "`))
-}
-
-// open starts a bot, again where there was one.
-func (r *rig) open() {
-	r.Helper()
-	r.close()
-	catalogue, err := packages.Open(r.catalogue)
-	if err != nil {
-		r.Fatal(err)
-	}
-	for _, p := range catalogue.Problems() {
-		r.Fatal(p)
-	}
-	config, err := npm.LoadConfig(r.data)
-	if err != nil {
-		r.Fatal(err)
-	}
-	client, err := fetch.New(fetch.Options{Tries: 1})
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(client.Close)
-	if r.store, err = kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{}); err != nil {
-		r.Fatal(err)
-	}
-	log, err := logs.Open(r.store)
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.bot, err = bot.New(bot.Options{
-		Store: r.store, Log: log, Catalogue: catalogue,
-		Npm:     npm.NewClient(config, client, npm.Options{}),
-		TempDir: filepath.Join(r.data, "tmp"),
-		Now:     func() time.Time { return r.now },
-		Events: func(e bot.Event) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.events = append(r.events, e)
-		},
-	})
-	if err != nil {
-		r.Fatal(err)
-	}
-}
-
-func (r *rig) close() {
-	if r.bot != nil {
-		r.bot.Close()
-		if err := r.store.Close(); err != nil {
-			r.Error(err)
-		}
-		r.bot = nil
-	}
-}
-
-func (r *rig) once() bot.Summary {
-	r.Helper()
-	sum, err := r.bot.Once(context.Background())
-	if err != nil {
-		r.Fatal(err)
-	}
-	return sum
-}
-
-// file returns a published file's bytes.
-func (r *rig) file(pkg, version, path string) string {
-	r.Helper()
-	f, err := views.LookupFile(r.store, pkg, version, path)
-	if err != nil {
-		r.Fatalf("%s %s %s: %v", pkg, version, path, err)
-	}
-	data, err := r.store.Identity(f.Hash)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return string(data)
-}
-
-func (r *rig) manifest(pkg, version string) *logs.Manifest {
-	r.Helper()
-	v, err := views.LookupVersion(r.store, pkg, version)
-	if err != nil {
-		r.Fatal(err)
-	}
-	m, err := logs.ReadManifest(r.store, v.Manifest)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return m
-}
-
-func (r *rig) states(pkg string) string {
-	r.Helper()
-	states, err := views.States(r.store, pkg)
-	if err != nil {
-		r.Fatal(err)
-	}
-	var all []string
-	for _, s := range states {
-		all = append(all, s.Version+" "+string(s.Kind))
-	}
-	return strings.Join(all, ", ")
-}
-
-func (r *rig) state(pkg, version string) views.State {
-	r.Helper()
-	s, err := views.LookupState(r.store, pkg, version)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return s
-}
-
-// sound fails the test unless store, log and views agree.
-func (r *rig) sound() views.CheckSummary {
-	r.Helper()
-	sum, err := views.Check(context.Background(), r.store, views.CheckOptions{Deep: true, Scratch: r.TempDir()}, func(f views.Finding) {
-		r.Errorf("%+v", f)
-	})
-	if err != nil {
-		r.Fatal(err)
-	}
-	return sum
-}
-
-// kinds returns the log as text.
-func (r *rig) kinds() string {
-	r.Helper()
-	var all []string
-	for e, err := range logs.Entries(r.store, 0) {
-		if err != nil {
-			r.Fatal(err)
-		}
-		all = append(all, strings.TrimSpace(string(e.Kind)+" "+e.Package+" "+e.Version))
-	}
-	return strings.Join(all, "\n")
-}
-
-func paths(m *logs.Manifest) string {
-	var all []string
-	for _, f := range m.Files {
-		all = append(all, f.Path)
-	}
-	return strings.Join(all, " ")
-}
-
-const library = "/*! a (c) its authors */\nfunction a(argument) {\n  return argument + 1;\n}\n"
 
 func TestPackageIsPublished(t *testing.T) {
 	r := newRig(t)
@@ -284,50 +72,6 @@ func TestPackageIsPublished(t *testing.T) {
 	r.registry.Add("@scope/a", "1.0.1", hour(3), map[string]string{"a.js": "1.0.1"})
 	if sum := r.once(); sum.Published != 1 {
 		t.Errorf("after a new release: %+v", sum)
-	}
-	r.sound()
-}
-
-// noiseOf returns bytes that no coding shrinks.
-func noiseOf(n int) []byte {
-	out := make([]byte, n)
-	x := uint64(88172645463325252)
-	for i := range out {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		out[i] = byte(x)
-	}
-	return out
-}
-
-func TestNewPackageStartsWithItsNewestReleases(t *testing.T) {
-	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
-	for i := range 15 {
-		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": fmt.Sprint(i)})
-	}
-	r.open()
-	if sum := r.once(); sum.Published != 10 {
-		t.Errorf("%+v", sum)
-	}
-	if _, err := views.LookupVersion(r.store, "a", "1.4.0"); !errors.Is(err, kvstore.ErrNotFound) {
-		t.Errorf("1.4.0: %v", err)
-	}
-	// A gap is filled on demand, once.
-	if err := r.bot.Add(context.Background(), "a", "1.3.0"); err != nil {
-		t.Error(err)
-	}
-	if got := r.file("a", "1.3.0", "a.js"); got != "3" {
-		t.Errorf("1.3.0 is %q", got)
-	}
-	for version, want := range map[string]string{"1.3.0": "never rewritten", "1.3.1": `did you mean "1.`, "..": "not a version"} {
-		if err := r.bot.Add(context.Background(), "a", version); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("add %s: %v, want %q", version, err, want)
-		}
-	}
-	if err := r.bot.Add(context.Background(), "aa", ""); err == nil || !strings.Contains(err.Error(), `did you mean "a"?`) {
-		t.Errorf("add of an unknown package: %v", err)
 	}
 	r.sound()
 }
@@ -426,32 +170,6 @@ func TestReleaseIsRefused(t *testing.T) {
 	}
 }
 
-type entry struct{ name, data string }
-
-func tarball(entries ...entry) []byte {
-	var out bytes.Buffer
-	zip := gzip.NewWriter(&out)
-	w := tar.NewWriter(zip)
-	for _, e := range entries {
-		h := &tar.Header{Name: e.name, Size: int64(len(e.data)), Mode: 0o644, Typeflag: tar.TypeReg}
-		if to, ok := strings.CutPrefix(e.data, "-> "); ok {
-			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, to, 0
-		}
-		if err := w.WriteHeader(h); err != nil {
-			panic(err)
-		}
-		if h.Typeflag == tar.TypeReg {
-			if _, err := w.Write([]byte(e.data)); err != nil {
-				panic(err)
-			}
-		}
-	}
-	if err := errors.Join(w.Close(), zip.Close()); err != nil {
-		panic(err)
-	}
-	return out.Bytes()
-}
-
 func TestLinksAndLargeFilesAreLeftOut(t *testing.T) {
 	r := newRig(t)
 	r.enrol("a", fromNpm("a", "**"))
@@ -468,38 +186,6 @@ func TestLinksAndLargeFilesAreLeftOut(t *testing.T) {
 		m.LeftOut[1].Path != "link.js" || m.LeftOut[1].Reason != "symbolic link" {
 		t.Errorf("left out %+v", m.LeftOut)
 	}
-}
-
-func TestImport(t *testing.T) {
-	r := newRig(t)
-	r.enrol("a", "")
-	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "a.js"), []byte(library), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(folder, "b.js")); err != nil {
-		t.Fatal(err)
-	}
-	r.open()
-	if sum := r.once(); sum.Failed+sum.Refused+sum.Published > 0 {
-		t.Errorf("a package without autoupdate: %+v", sum)
-	}
-	if err := r.bot.Import(context.Background(), "a", "2.0", folder); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := paths(r.manifest("a", "2.0")), "a.js a.min.js"; got != want {
-		t.Errorf("files %s, want %s", got, want)
-	}
-	if err := r.bot.Import(context.Background(), "a", "2.0", folder); err == nil || !strings.Contains(err.Error(), "never rewritten") {
-		t.Errorf("imported twice: %v", err)
-	}
-	if err := r.bot.Import(context.Background(), "a", "3.0", filepath.Join(folder, "nope")); err == nil {
-		t.Error("imported what is not there")
-	}
-	if err := r.bot.Add(context.Background(), "a", ""); err == nil || !strings.Contains(err.Error(), "larder import a") {
-		t.Errorf("add: %v", err)
-	}
-	r.sound()
 }
 
 func TestChangedPackageJSONIsAnEntry(t *testing.T) {
@@ -659,30 +345,6 @@ func TestSlowReleaseHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-func TestOperatorAndScheduleMeet(t *testing.T) {
-	r := newRig(t)
-	r.enrol("a", fromNpm("a", "*.js"))
-	for i := range 6 {
-		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": fmt.Sprint("release ", i)})
-	}
-	r.open()
-	var wg sync.WaitGroup
-	wg.Go(func() { r.once() })
-	for i := range 6 {
-		wg.Go(func() {
-			err := r.bot.Add(context.Background(), "a", fmt.Sprintf("1.%d.0", i))
-			if err != nil && !strings.Contains(err.Error(), "published already") {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if got := strings.Count(r.kinds(), "published a"); got != 6 {
-		t.Errorf("%d publications of 6 versions:\n%s", got, r.kinds())
-	}
-	r.sound()
-}
-
 func TestHostileVersionsStopNobody(t *testing.T) {
 	r := newRig(t)
 	r.enrol("a", fromNpm("a", "*.js"))
@@ -714,34 +376,6 @@ func TestMendedPackageJSONRevivesWhatItHadRefused(t *testing.T) {
 	r.open()
 	if sum := r.once(); sum.Published != 1 {
 		t.Errorf("after the mend: %+v", sum)
-	}
-	r.sound()
-}
-
-func TestImportedArchive(t *testing.T) {
-	r := newRig(t)
-	r.enrol("a", fromNpm("a", "dist/*.js"))
-	dir := t.TempDir()
-	good, bad := filepath.Join(dir, "a-1.0.0.tgz"), filepath.Join(dir, "bad.tgz")
-	for name, data := range map[string][]byte{
-		good: tarball(entry{"a-1.0.0/dist/a.js", "a"}, entry{"a-1.0.0/readme.md", "r"}),
-		bad:  tarball(entry{"../a.js", "a"}),
-	} {
-		if err := os.WriteFile(name, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.open()
-	if err := r.bot.Import(context.Background(), "a", "1.0.0", good); err != nil {
-		t.Error(err)
-	} else if got, want := paths(r.manifest("a", "1.0.0")), "dist/a.js dist/a.min.js"; got != want {
-		t.Errorf("files %s, want %s", got, want)
-	}
-	if err := r.bot.Import(context.Background(), "a", "2.0.0", bad); err == nil || !strings.Contains(err.Error(), `".."`) {
-		t.Errorf("import: %v", err)
-	}
-	if s := r.state("a", "2.0.0"); s.Kind != views.Refused || !strings.Contains(r.kinds(), "refused a 2.0.0") {
-		t.Errorf("state %+v, log\n%s", s, r.kinds())
 	}
 	r.sound()
 }

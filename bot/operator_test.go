@@ -1,0 +1,130 @@
+package bot_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+func TestNewPackageStartsWithItsNewestReleases(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "*.js"))
+	for i := range 15 {
+		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": fmt.Sprint(i)})
+	}
+	r.open()
+	if sum := r.once(); sum.Published != 10 {
+		t.Errorf("%+v", sum)
+	}
+	if _, err := views.LookupVersion(r.store, "a", "1.4.0"); !errors.Is(err, kvstore.ErrNotFound) {
+		t.Errorf("1.4.0: %v", err)
+	}
+	// A gap is filled on demand, once.
+	if err := r.bot.Add(context.Background(), "a", "1.3.0"); err != nil {
+		t.Error(err)
+	}
+	if got := r.file("a", "1.3.0", "a.js"); got != "3" {
+		t.Errorf("1.3.0 is %q", got)
+	}
+	for version, want := range map[string]string{"1.3.0": "never rewritten", "1.3.1": `did you mean "1.`, "..": "not a version"} {
+		if err := r.bot.Add(context.Background(), "a", version); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("add %s: %v, want %q", version, err, want)
+		}
+	}
+	if err := r.bot.Add(context.Background(), "aa", ""); err == nil || !strings.Contains(err.Error(), `did you mean "a"?`) {
+		t.Errorf("add of an unknown package: %v", err)
+	}
+	r.sound()
+}
+
+func TestImport(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", "")
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "a.js"), []byte(library), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(folder, "b.js")); err != nil {
+		t.Fatal(err)
+	}
+	r.open()
+	if sum := r.once(); sum.Failed+sum.Refused+sum.Published > 0 {
+		t.Errorf("a package without autoupdate: %+v", sum)
+	}
+	if err := r.bot.Import(context.Background(), "a", "2.0", folder); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := paths(r.manifest("a", "2.0")), "a.js a.min.js"; got != want {
+		t.Errorf("files %s, want %s", got, want)
+	}
+	if err := r.bot.Import(context.Background(), "a", "2.0", folder); err == nil || !strings.Contains(err.Error(), "never rewritten") {
+		t.Errorf("imported twice: %v", err)
+	}
+	if err := r.bot.Import(context.Background(), "a", "3.0", filepath.Join(folder, "nope")); err == nil {
+		t.Error("imported what is not there")
+	}
+	if err := r.bot.Add(context.Background(), "a", ""); err == nil || !strings.Contains(err.Error(), "larder import a") {
+		t.Errorf("add: %v", err)
+	}
+	r.sound()
+}
+
+func TestOperatorAndScheduleMeet(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "*.js"))
+	for i := range 6 {
+		r.registry.Add("a", fmt.Sprintf("1.%d.0", i), hour(i), map[string]string{"a.js": fmt.Sprint("release ", i)})
+	}
+	r.open()
+	var wg sync.WaitGroup
+	wg.Go(func() { r.once() })
+	for i := range 6 {
+		wg.Go(func() {
+			err := r.bot.Add(context.Background(), "a", fmt.Sprintf("1.%d.0", i))
+			if err != nil && !strings.Contains(err.Error(), "published already") {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := strings.Count(r.kinds(), "published a"); got != 6 {
+		t.Errorf("%d publications of 6 versions:\n%s", got, r.kinds())
+	}
+	r.sound()
+}
+
+func TestImportedArchive(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "dist/*.js"))
+	dir := t.TempDir()
+	good, bad := filepath.Join(dir, "a-1.0.0.tgz"), filepath.Join(dir, "bad.tgz")
+	for name, data := range map[string][]byte{
+		good: tarball(entry{"a-1.0.0/dist/a.js", "a"}, entry{"a-1.0.0/readme.md", "r"}),
+		bad:  tarball(entry{"../a.js", "a"}),
+	} {
+		if err := os.WriteFile(name, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.open()
+	if err := r.bot.Import(context.Background(), "a", "1.0.0", good); err != nil {
+		t.Error(err)
+	} else if got, want := paths(r.manifest("a", "1.0.0")), "dist/a.js dist/a.min.js"; got != want {
+		t.Errorf("files %s, want %s", got, want)
+	}
+	if err := r.bot.Import(context.Background(), "a", "2.0.0", bad); err == nil || !strings.Contains(err.Error(), `".."`) {
+		t.Errorf("import: %v", err)
+	}
+	if s := r.state("a", "2.0.0"); s.Kind != views.Refused || !strings.Contains(r.kinds(), "refused a 2.0.0") {
+		t.Errorf("state %+v, log\n%s", s, r.kinds())
+	}
+	r.sound()
+}

@@ -1,0 +1,264 @@
+package bot_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
+		worker.Main()
+	}
+	os.Exit(m.Run())
+}
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func hour(i int) time.Time { return noon.Add(time.Duration(i) * time.Hour) }
+
+// A rig is a bot over a store of its own, with a registry on loopback.
+type rig struct {
+	*testing.T
+	registry  *npmtest.Registry
+	catalogue string
+	data      string
+	store     *kvstore.Store
+	bot       *bot.Bot
+	now       time.Time
+
+	mu     sync.Mutex
+	events []bot.Event
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{T: t, registry: npmtest.New(t), catalogue: t.TempDir(), data: t.TempDir(), now: hour(1000)}
+	r.registry.Setenv(t)
+	t.Cleanup(r.close)
+	return r
+}
+
+// enrol writes a package JSON into the catalogue.
+func (r *rig) enrol(name, autoupdate string) {
+	r.Helper()
+	json := fmt.Sprintf(`{
+		"name": %q, "description": "A test.", "keywords": ["test"], "filename": "%s.js",
+		"repository": {"type": "git", "url": "https://example.com/%s.git"}%s
+	}`, name, name, name, autoupdate)
+	dir := filepath.Join(r.catalogue, "packages", name[:1])
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		r.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(json), 0o644); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func fromNpm(target string, globs ...string) string {
+	return fmt.Sprintf(`, "autoupdate": {"source": "npm", "target": %q, "fileMap": [{"basePath": "", "files": ["%s"]}]}`, target, strings.Join(globs, `", "`))
+}
+
+// open starts a bot, again where there was one.
+func (r *rig) open() {
+	r.Helper()
+	r.close()
+	catalogue, err := packages.Open(r.catalogue)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, p := range catalogue.Problems() {
+		r.Fatal(p)
+	}
+	config, err := npm.LoadConfig(r.data)
+	if err != nil {
+		r.Fatal(err)
+	}
+	client, err := fetch.New(fetch.Options{Tries: 1})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(client.Close)
+	if r.store, err = kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{}); err != nil {
+		r.Fatal(err)
+	}
+	log, err := logs.Open(r.store)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.bot, err = bot.New(bot.Options{
+		Store: r.store, Log: log, Catalogue: catalogue,
+		Npm:     npm.NewClient(config, client, npm.Options{}),
+		TempDir: filepath.Join(r.data, "tmp"),
+		Now:     func() time.Time { return r.now },
+		Events: func(e bot.Event) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.events = append(r.events, e)
+		},
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) close() {
+	if r.bot != nil {
+		r.bot.Close()
+		if err := r.store.Close(); err != nil {
+			r.Error(err)
+		}
+		r.bot = nil
+	}
+}
+
+func (r *rig) once() bot.Summary {
+	r.Helper()
+	sum, err := r.bot.Once(context.Background())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return sum
+}
+
+// file returns a published file's bytes.
+func (r *rig) file(pkg, version, path string) string {
+	r.Helper()
+	f, err := views.LookupFile(r.store, pkg, version, path)
+	if err != nil {
+		r.Fatalf("%s %s %s: %v", pkg, version, path, err)
+	}
+	data, err := r.store.Identity(f.Hash)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return string(data)
+}
+
+func (r *rig) manifest(pkg, version string) *logs.Manifest {
+	r.Helper()
+	v, err := views.LookupVersion(r.store, pkg, version)
+	if err != nil {
+		r.Fatal(err)
+	}
+	m, err := logs.ReadManifest(r.store, v.Manifest)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return m
+}
+
+func (r *rig) states(pkg string) string {
+	r.Helper()
+	states, err := views.States(r.store, pkg)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var all []string
+	for _, s := range states {
+		all = append(all, s.Version+" "+string(s.Kind))
+	}
+	return strings.Join(all, ", ")
+}
+
+func (r *rig) state(pkg, version string) views.State {
+	r.Helper()
+	s, err := views.LookupState(r.store, pkg, version)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return s
+}
+
+// sound fails the test unless store, log and views agree.
+func (r *rig) sound() views.CheckSummary {
+	r.Helper()
+	sum, err := views.Check(context.Background(), r.store, views.CheckOptions{Deep: true, Scratch: r.TempDir()}, func(f views.Finding) {
+		r.Errorf("%+v", f)
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return sum
+}
+
+// kinds returns the log as text.
+func (r *rig) kinds() string {
+	r.Helper()
+	var all []string
+	for e, err := range logs.Entries(r.store, 0) {
+		if err != nil {
+			r.Fatal(err)
+		}
+		all = append(all, strings.TrimSpace(string(e.Kind)+" "+e.Package+" "+e.Version))
+	}
+	return strings.Join(all, "\n")
+}
+
+func paths(m *logs.Manifest) string {
+	var all []string
+	for _, f := range m.Files {
+		all = append(all, f.Path)
+	}
+	return strings.Join(all, " ")
+}
+
+const library = "/*! a (c) its authors */\nfunction a(argument) {\n  return argument + 1;\n}\n"
+
+// noiseOf returns bytes that no coding shrinks.
+func noiseOf(n int) []byte {
+	out := make([]byte, n)
+	x := uint64(88172645463325252)
+	for i := range out {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		out[i] = byte(x)
+	}
+	return out
+}
+
+type entry struct{ name, data string }
+
+func tarball(entries ...entry) []byte {
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	w := tar.NewWriter(zip)
+	for _, e := range entries {
+		h := &tar.Header{Name: e.name, Size: int64(len(e.data)), Mode: 0o644, Typeflag: tar.TypeReg}
+		if to, ok := strings.CutPrefix(e.data, "-> "); ok {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, to, 0
+		}
+		if err := w.WriteHeader(h); err != nil {
+			panic(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := w.Write([]byte(e.data)); err != nil {
+				panic(err)
+			}
+		}
+	}
+	if err := errors.Join(w.Close(), zip.Close()); err != nil {
+		panic(err)
+	}
+	return out.Bytes()
+}
