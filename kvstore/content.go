@@ -109,12 +109,13 @@ func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) err
 	}
 	next := Content{Size: size, Squeezed: have.Squeezed || squeezed, Representations: slices.Clone(have.Representations)}
 	changed := next.Squeezed != have.Squeezed
-	bytes := 0
+	var bytes, stale int64
 	replaced := make(map[coding.Coding][]byte, len(coded))
 	for i, c := range coded {
-		if next.add(Representation{Coding: c.Coding, Length: int64(len(c.Bytes)), Sum: sums[i]}) {
+		if old, ok := next.add(Representation{Coding: c.Coding, Length: int64(len(c.Bytes)), Sum: sums[i]}); ok {
 			replaced[c.Coding] = c.Bytes
-			bytes += len(c.Bytes)
+			bytes += int64(len(c.Bytes))
+			stale += old.Length
 			changed = true
 		}
 	}
@@ -124,7 +125,7 @@ func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) err
 	if !changed {
 		return nil
 	}
-	b := s.db.NewBatchWithSize(bytes + 1<<10)
+	b := s.db.NewBatchWithSize(int(bytes) + 1<<10)
 	for c, coded := range replaced {
 		err = errors.Join(err, b.Set(Blobs.physical(blobKey(h, c)), coded, nil))
 	}
@@ -132,22 +133,23 @@ func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) err
 	if err != nil {
 		return errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
 	}
-	return s.write(b, pebble.NoSync)
+	return s.writeReplacing(b, stale)
 }
 
-// add adds r, or puts it in the place of a larger one, and says whether it did.
-func (c *Content) add(r Representation) bool {
+// add adds r, or puts it in the place of a larger one, old. It says whether it
+// did either.
+func (c *Content) add(r Representation) (old Representation, ok bool) {
 	i := slices.IndexFunc(c.Representations, func(o Representation) bool { return o.Coding == r.Coding })
 	switch {
 	case i < 0:
 		c.Representations = append(c.Representations, r)
 	case r.Length < c.Representations[i].Length:
-		c.Representations[i] = r
+		old, c.Representations[i] = c.Representations[i], r
 	default:
-		return false
+		return old, false
 	}
 	slices.SortStableFunc(c.Representations, func(a, b Representation) int { return cmp.Compare(a.Length, b.Length) })
-	return true
+	return old, true
 }
 
 // Coded returns a content in one coding, its bytes checked against their

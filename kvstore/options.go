@@ -38,7 +38,8 @@ type Options struct {
 	// FS is the file system that the folder is in. Default: the real one.
 	FS vfs.FS
 
-	patience time.Duration // how long a write waits for room on a full disk
+	patience     time.Duration // how long a write waits for room on a full disk
+	reclaimBytes int64         // see reclaimBytes
 }
 
 func (o *Options) defaults() {
@@ -59,6 +60,9 @@ func (o *Options) defaults() {
 	}
 	if o.patience == 0 {
 		o.patience = 20 * time.Second
+	}
+	if o.reclaimBytes == 0 {
+		o.reclaimBytes = reclaimBytes
 	}
 }
 
@@ -94,7 +98,7 @@ func (o *Options) pebble() *pebble.Options {
 		L0StopWritesThreshold: 24,
 		LBaseMaxBytes:         64 << 20,
 		CompactionConcurrencyRange: func() (int, int) {
-			return 1, max(1, runtime.GOMAXPROCS(0)/2)
+			return 1, max(2, runtime.GOMAXPROCS(0)/2)
 		},
 
 		// Write steadily instead of in gulps that make a later sync wait.
@@ -108,8 +112,8 @@ func (o *Options) pebble() *pebble.Options {
 	po.TargetFileSizes[0] = 4 << 20
 	for i := range po.Levels {
 		l := &po.Levels[i]
-		l.BlockSize = 4 << 10
-		l.IndexBlockSize = 32 << 10
+		l.BlockSize = 4 << 10        // a row is asked for alone
+		l.IndexBlockSize = 512 << 10 // mostly one level of index in a table
 		l.FilterPolicy = bloom.FilterPolicy(10)
 		l.Compression = func() *sstable.CompressionProfile { return compression }
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-
-	"github.com/cockroachdb/pebble/v2"
 )
 
 // pinned is what the collector has to spare.
@@ -140,7 +138,7 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	if err != nil {
 		return false, 0, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
 	}
-	if err := s.write(b, pebble.NoSync); err != nil {
+	if err := s.writeReplacing(b, bytes); err != nil {
 		return false, 0, err
 	}
 	return true, bytes, nil

@@ -27,6 +27,7 @@ type Store struct {
 	low     atomic.Bool // whether the last write found the disk too full
 
 	contents sync.Mutex // held while a content's row and blobs change
+	reclaim  reclaimer
 	pins     pinned
 }
 
@@ -76,7 +77,7 @@ func (s *Store) open() (err error) {
 	if s.db, err = pebble.Open(s.dir, po); err != nil {
 		return err
 	}
-	if err := s.checkFormat(); err != nil {
+	if err := errors.Join(s.checkFormat(), s.startReclaim()); err != nil {
 		return errors.Join(err, s.db.Close())
 	}
 	s.guard.watch()
@@ -193,11 +194,13 @@ func (s *Store) room(n int) error {
 // committed is on the disk already; contents put since may be too.
 func (s *Store) Close() error {
 	s.writers.Lock()
-	defer s.writers.Unlock()
-	if s.closed {
+	closed := s.closed
+	s.closed = true
+	s.writers.Unlock()
+	if closed {
 		return nil
 	}
-	s.closed = true
+	s.stopReclaim()
 	s.guard.close()
 	// Where the disk has failed, the process ends without Pebble's closing, and
 	// the next one replays what is on the disk.
