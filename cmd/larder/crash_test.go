@@ -48,6 +48,11 @@ func TestCrash(t *testing.T) {
 	c.check()
 	c.complete()
 
+	start = time.Now()
+	c.squeeze(0)
+	squeeze := time.Since(start)
+	c.check()
+
 	for done := 0; done < kills; {
 		c.data = t.TempDir()
 		c.published = make(map[string]bool)
@@ -62,6 +67,13 @@ func TestCrash(t *testing.T) {
 			c.check()
 		}
 		c.ingest(0)
+		for range 2 {
+			if done < kills && c.squeeze(time.Duration(1+c.random.Int64N(int64(squeeze)))) {
+				done++
+				c.check()
+			}
+		}
+		c.squeeze(0)
 		c.check()
 		c.complete()
 	}
@@ -130,7 +142,18 @@ func (c *crasher) words(n int) string {
 // It reports whether it was killed, and fails the test where it failed by itself.
 func (c *crasher) ingest(kill time.Duration) bool {
 	c.Helper()
-	cmd := exec.Command(c.binary, "bot", "--once", "--data", c.data, "--catalogue", c.catalogue, "--log-format", "json", "--private-listen", "off")
+	return c.run(kill, "bot", "--once", "--catalogue", c.catalogue, "--private-listen", "off")
+}
+
+// squeeze is ingest for squeezing.
+func (c *crasher) squeeze(kill time.Duration) bool {
+	c.Helper()
+	return c.run(kill, "squeeze")
+}
+
+func (c *crasher) run(kill time.Duration, args ...string) bool {
+	c.Helper()
+	cmd := exec.Command(c.binary, append(args, "--data", c.data, "--log-format", "json")...)
 	cmd.Env = c.env
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -160,7 +183,7 @@ func (c *crasher) ingest(kill time.Duration) bool {
 	if status, ok := err.(*exec.ExitError); ok && kill > 0 && !status.Exited() {
 		return true
 	}
-	c.Fatalf("larder bot --once: %v\n%s", err, &said)
+	c.Fatalf("larder %s: %v\n%s", args[0], err, &said)
 	return false
 }
 
