@@ -72,28 +72,6 @@ func TestPublic(t *testing.T) {
 	}
 }
 
-func TestRootLeavesPathsAlone(t *testing.T) {
-	saw := func(name string) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Write([]byte(name + " " + r.RequestURI))
-		})
-	}
-	h := Root(saw("assets"), saw("rest"))
-	for target, want := range map[string]string{
-		"/ajax/libs/p/1/a.js":          "assets",
-		"/ajax/libs/p/1/../../x":       "assets",
-		"/ajax/libs//p":                "assets",
-		"/ajax/libs/p/1/%2e%2e/%2fa.b": "assets",
-		"/ajax/libs":                   "rest",
-		"/ajax//libs/p":                "rest",
-		"/":                            "rest",
-	} {
-		if got := do(h, "GET", target).Body.String(); got != want+" "+target {
-			t.Errorf("%s: %q, want %q", target, got, want+" "+target)
-		}
-	}
-}
-
 func TestPanic(t *testing.T) {
 	var log strings.Builder
 	e := newEngine(slog.New(slog.NewJSONHandler(&log, nil)))

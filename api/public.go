@@ -12,21 +12,6 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// AssetPrefix begins the path of every asset.
-const AssetPrefix = "/ajax/libs/"
-
-// Root sends what is below AssetPrefix to assets and the rest to rest. Unlike http.ServeMux it leaves the path alone:
-// an asset's path may hold anything that a URL can.
-func Root(assets, rest http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, AssetPrefix) {
-			assets.ServeHTTP(w, r)
-			return
-		}
-		rest.ServeHTTP(w, r)
-	})
-}
-
 // PublicOptions is what the public routes need.
 type PublicOptions struct {
 	// Examples returns paths of assets that are there, most telling first, for whoever opens the address in a
@@ -55,7 +40,7 @@ func Public(o PublicOptions) http.Handler {
 // index is for a person who opens the address that `larder up` prints.
 func (o PublicOptions) index(c *gin.Context) {
 	var text strings.Builder
-	text.WriteString("Larder serves the files of front-end packages at\n\n  " + AssetPrefix + "{package}/{version}/{file}\n")
+	text.WriteString("Larder serves the files of front-end packages at\n\n  /ajax/libs/{package}/{version}/{file}\n")
 	var examples []string
 	if o.Examples != nil {
 		examples = o.Examples()

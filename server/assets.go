@@ -23,12 +23,14 @@ type Options struct {
 	CacheBytes int64
 	// SendBytes bounds the memory for bodies that are being sent, or read, and
 	// are not kept. Default 256 MiB. Beyond it a request that needs more waits for
-	// SendWait and is then answered with 503.
+	// SendWait and is then answered with 503. While more than half of it is used,
+	// who holds some of it must take 32 KiB a second on average, after StallTimeout:
+	// 25 MiB take 14 minutes at most, where a client may else have hours.
 	SendBytes int64
 	// SendWait is how long a request waits for room. Default 1 s.
 	SendWait time.Duration
 	// StallTimeout is how long a client may take for 64 KiB of a body. Default
-	// 30 s. It is then disconnected.
+	// 30 s. It is then disconnected. Over HTTP/2 that is for all its streams together.
 	StallTimeout time.Duration
 	// Logger gets failures of the store, once a second at most. Default: nothing is
 	// logged.

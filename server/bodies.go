@@ -248,3 +248,6 @@ func (b *bodies) sending() int64 {
 	defer b.mu.Unlock()
 	return b.used
 }
+
+// scarce reports whether so much is being sent that it is held by few for long.
+func (b *bodies) scarce() bool { return b.sending() > b.limit/2 }

@@ -17,8 +17,16 @@
 //     are being replaced by smaller ones. Another node gives the same tag for the same
 //     bytes.
 //   - Memory is bounded: Options.CacheBytes for what is kept, Options.SendBytes for
-//     what is being sent and is not (or no longer) kept.
+//     what is being sent and is not (or no longer) kept. A few clients cannot hold all of
+//     that for long.
 //   - After Forget no withdrawn file is served.
+//   - No client keeps others out by doing nothing: one that stalls is closed, and idle
+//     connections make room when there are too many.
+//
+// What it does not: net/http answers by itself where it cannot read a request, or its
+// headers are too large (400, 431, 501, 505). Those answers end the connection and have
+// neither CORS headers nor Cache-Control. A 405 says nothing of codings, because the file
+// was not looked up.
 //
 // It must not know where releases come from, nor how the API looks.
 package server

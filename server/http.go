@@ -3,12 +3,15 @@ package server
 import (
 	"bytes"
 	"cmp"
+	"container/list"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"log"
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -30,6 +33,15 @@ type HTTPOptions struct {
 	// WriteTimeout is how long an answer may take that does not move its own
 	// deadline, as Assets does for large bodies. Default 30 s.
 	WriteTimeout time.Duration
+	// StallTimeout is how long an HTTP/2 connection may take nothing of what is to
+	// be written to it. Default 30 s. The deadlines of its answers cannot end it: they
+	// only queue more to be written. There are no pings, because a slow client
+	// reads one only after all that was sent before it.
+	StallTimeout time.Duration
+	// MaxConnections is what the listener has been given. Above nine tenths of it
+	// whoever waits longest for a next request is closed, so that idle connections
+	// do not keep others out. Default: that never happens.
+	MaxConnections int
 	// MaxHeaderBytes bounds request line and headers together, beyond which the
 	// answer is 431 and the connection ends. Default 32 KiB; net/http allows 4 KiB
 	// more.
@@ -44,9 +56,17 @@ type HTTPOptions struct {
 	Logger *slog.Logger
 }
 
-// NewHTTPServer returns a server that protects itself against slow and greedy
-// clients. Its Serve or ServeTLS takes a listener from [Listen].
-func NewHTTPServer(h http.Handler, o HTTPOptions) *http.Server {
+// A Server is an http.Server that protects itself against slow and greedy
+// clients, and can tell how its end went.
+type Server struct {
+	*http.Server
+	connections *connections
+	handlers    *handlers
+}
+
+// NewHTTPServer returns a server whose Serve or ServeTLS takes a listener from
+// [Listen].
+func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -54,8 +74,10 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *http.Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &http.Server{
-		Handler:           h,
+	connections := &connections{most: o.MaxConnections * 9 / 10, open: make(map[net.Conn]*list.Element)}
+	handlers := &handlers{next: h, none: make(chan struct{}, 1)}
+	return &Server{connections: connections, handlers: handlers, Server: &http.Server{
+		Handler:           handlers,
 		ReadHeaderTimeout: cmp.Or(o.ReadHeaderTimeout, 10*time.Second),
 		ReadTimeout:       cmp.Or(o.ReadTimeout, 30*time.Second),
 		IdleTimeout:       cmp.Or(o.IdleTimeout, 2*time.Minute),
@@ -63,8 +85,68 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *http.Server {
 		MaxHeaderBytes:    cmp.Or(o.MaxHeaderBytes, 32<<10),
 		TLSConfig:         o.TLS,
 		Protocols:         protocols,
-		ErrorLog:          log.New(&errorLog{logger: o.Logger}, "", 0),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams,
+			WriteByteTimeout:     cmp.Or(o.StallTimeout, 30*time.Second),
+		},
+		ConnState: connections.observe,
+		ErrorLog:  log.New(&errorLog{logger: o.Logger}, "", 0),
+	}}
+}
+
+// lingering is how long Stop waits for handlers whose clients are gone.
+const lingering = 10 * time.Second
+
+// Stop ends the server. It takes no more requests, and gives clients that long
+// for what is being sent to them; the others are cut off, and it returns how many
+// that were. Then it waits until no handler runs; the error says that some still
+// do after 10 s, so that what they use must stay.
+func (s *Server) Stop(patience time.Duration) (cutOff int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if s.Shutdown(ctx) != nil {
+		cutOff = s.connections.busy()
+		s.Close()
 	}
+	return cutOff, s.handlers.wait(lingering)
+}
+
+// handlers runs a handler and knows how often it is running.
+type handlers struct {
+	next    http.Handler
+	running atomic.Int64
+	none    chan struct{} // has one where the last ended
+}
+
+func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.running.Add(1)
+	defer func() {
+		if h.running.Add(-1) == 0 {
+			select {
+			case h.none <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	if r.ProtoMajor == 1 && r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		// Nothing wants that body. Without this net/http would wait for it before it
+		// answers, with all that the answer holds in memory.
+		w.Header().Set("Connection", "close")
+	}
+	h.next.ServeHTTP(w, r)
+}
+
+// wait returns when none is running, of a server that takes no more requests.
+func (h *handlers) wait(patience time.Duration) error {
+	timeout := time.After(patience)
+	for h.running.Load() > 0 {
+		select {
+		case <-h.none:
+		case <-timeout:
+			return fmt.Errorf("server: %d requests are still being handled %v after their clients were cut off", h.running.Load(), patience)
+		}
+	}
+	return nil
 }
 
 // Listen opens a TCP listener for [NewHTTPServer]. It has no more than

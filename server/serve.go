@@ -33,18 +33,6 @@ func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.metrics.answered(a.serve(w, r))
 }
 
-// Route returns a handler that answers what is below [Prefix] with assets, and
-// everything else with rest. Unlike http.ServeMux it leaves every path as it is.
-func Route(assets, rest http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if len(r.URL.Path) >= len(Prefix) && r.URL.Path[:len(Prefix)] == Prefix {
-			assets.ServeHTTP(w, r)
-		} else {
-			rest.ServeHTTP(w, r)
-		}
-	})
-}
-
 func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 	fail := func(f failure) outcome { return outcome{f.status, labelNone, f.send(w, r)} }
 	if len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > maxRequestLine {
@@ -57,10 +45,11 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 	default:
 		return fail(wrongMethod)
 	}
-	t, err := parseTarget(r.URL.EscapedPath())
+	t, err := parseTarget(rawPath(r.URL))
 	if err != nil {
 		return fail(a.failureOf(t, err))
 	}
+	vary := false
 	// An asset may describe a coding that has been replaced since. Then it is
 	// read again; a coding is replaced once or twice in its life.
 	const attempts = 4
@@ -69,6 +58,7 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 		if f, err = a.rows.lookup(t); err != nil {
 			break
 		}
+		vary = f.representations[0].vary
 		rep := f.choose(parseAcceptEncoding(r.Header["Accept-Encoding"]))
 		if rep == nil {
 			return fail(notAcceptable(f))
@@ -94,7 +84,7 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 			}
 		}
 		var out outcome
-		if out, err = a.sendBody(w, f, rep, spans); err == nil {
+		if out, err = a.sendBody(w, r, f, rep, spans); err == nil {
 			return out
 		}
 		if !errors.Is(err, errReplaced) {
@@ -102,7 +92,9 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 		}
 		a.rows.drop(t, f)
 	}
-	return fail(a.failureOf(t, err))
+	failure := a.failureOf(t, err)
+	failure.vary = vary
+	return fail(failure)
 }
 
 // preflight answers OPTIONS. Every asset may be read by everyone, with any header
@@ -154,20 +146,20 @@ const inflateWhole = 512 << 10
 
 // sendBody answers with the representation, or the spans of it. As long as it
 // returns an error nothing was sent.
-func (a *Assets) sendBody(w http.ResponseWriter, f *asset, r *representation, spans []span) (outcome, error) {
+func (a *Assets) sendBody(w http.ResponseWriter, req *http.Request, f *asset, r *representation, spans []span) (outcome, error) {
 	if !r.stored && spans == nil && (r.length > inflateWhole || !a.bodies.cacheable(r.length)) {
 		if x, ok := a.bodies.cached(r.sum); ok {
 			defer a.bodies.release(x)
-			return a.sendBytes(w, r, x.bytes, nil), nil
+			return a.sendBytes(w, req, r, x, nil), nil
 		}
-		return a.inflate(w, f, r)
+		return a.inflate(w, req, f, r)
 	}
 	x, err := a.acquire(f, r)
 	if err != nil {
 		return outcome{}, err
 	}
 	defer a.bodies.release(x)
-	return a.sendBytes(w, r, x.bytes, spans), nil
+	return a.sendBytes(w, req, r, x, spans), nil
 }
 
 // acquire returns the bytes of a representation. They must be released.
@@ -189,10 +181,11 @@ func (a *Assets) acquire(f *asset, r *representation) (*body, error) {
 	})
 }
 
-// sendBytes answers 200 with all of data, or 206 with the spans of it.
-func (a *Assets) sendBytes(w http.ResponseWriter, r *representation, data []byte, spans []span) outcome {
+// sendBytes answers 200 with all of x, or 206 with the spans of it.
+func (a *Assets) sendBytes(w http.ResponseWriter, req *http.Request, r *representation, x *body, spans []span) outcome {
 	r.setFields(w)
-	to := a.newSender(w)
+	data := x.bytes
+	to := a.newSender(w, req, func() bool { return loose(x.state.Load()) && a.bodies.scarce() })
 	switch len(spans) {
 	case 0:
 		w.WriteHeader(http.StatusOK)
@@ -230,7 +223,7 @@ func inflaterBytes(r *representation, size int64) int64 {
 
 // inflate answers with an identity that is inflated while it is sent, so that a
 // few large files do not push everything else out of memory.
-func (a *Assets) inflate(w http.ResponseWriter, f *asset, r *representation) (outcome, error) {
+func (a *Assets) inflate(w http.ResponseWriter, req *http.Request, f *asset, r *representation) (outcome, error) {
 	from := f.inflatable()
 	x, err := a.acquire(f, from)
 	if err != nil {
@@ -247,7 +240,7 @@ func (a *Assets) inflate(w http.ResponseWriter, f *asset, r *representation) (ou
 		return outcome{}, fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
 	}
 	defer reader.Close()
-	to := a.newSender(w)
+	to := a.newSender(w, req, a.bodies.scarce)
 	chunk := make([]byte, chunkBytes)
 	for left := r.length; left > 0 && to.err == nil; {
 		n := min(left, chunkBytes)

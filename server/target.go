@@ -2,7 +2,9 @@ package server
 
 import (
 	"errors"
+	"net/http"
 	"net/url"
+	"path"
 	"strings"
 )
 
@@ -24,6 +26,41 @@ type target struct {
 	// key is the three joined by slashes. It is unambiguous, because neither
 	// of the first two holds one.
 	key string
+}
+
+// Route returns a handler that answers assets' paths with assets, and the others
+// with rest. Unlike http.ServeMux it leaves every path as it is.
+//
+// What only resembles an asset's path is for assets too, which answers 404 or 400:
+// an encoded prefix, slashes too many, or dots that lead there. The failures of a
+// site that gets its URLs slightly wrong are then like all failures of assets: a
+// script may see them and no cache keeps them for long.
+func Route(assets, rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if resemblesAsset(r.URL.Path) {
+			assets.ServeHTTP(w, r)
+		} else {
+			rest.ServeHTTP(w, r)
+		}
+	})
+}
+
+func resemblesAsset(decoded string) bool {
+	if strings.HasPrefix(decoded, Prefix) {
+		return true
+	}
+	clean := path.Clean("/" + decoded)
+	return clean == "/ajax" || strings.HasPrefix(clean, "/ajax/")
+}
+
+// rawPath returns the path as it came, percent-encoded. URL.EscapedPath is not
+// always that: it encodes the decoded path anew where the client left bytes
+// unencoded that it should not have, and every "%2F" is a "/" then.
+func rawPath(u *url.URL) string {
+	if u.RawPath != "" {
+		return u.RawPath
+	}
+	return u.EscapedPath() // what came is how it would encode it
 }
 
 // parseTarget reads the path of a request target as it came, percent-encoded.

@@ -1,6 +1,9 @@
 package server
 
 import (
+	"bufio"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -38,6 +41,64 @@ func FuzzParseTarget(f *testing.F) {
 			if segment == "" || segment == "." || segment == ".." {
 				t.Fatalf("%q has the segment %q", got.key, segment)
 			}
+		}
+	})
+}
+
+func TestRoute(t *testing.T) {
+	saw := func(name string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(name + " " + r.RequestURI)) })
+	}
+	h := Route(saw("assets"), saw("rest"))
+	for target, want := range map[string]string{
+		"/ajax/libs/p/1/a.js":          "assets",
+		"/ajax/libs/p/1/../../x":       "assets",
+		"/ajax/libs/../../x":           "assets",
+		"/ajax/libs//p":                "assets",
+		"/ajax/libs/p/1/%2e%2e/%2fa.b": "assets",
+		"/%61jax/libs/p/1/a.js":        "assets",
+		"/ajax%2Flibs/p/1/a.js":        "assets",
+		"/ajax/libs":                   "assets",
+		"/ajax":                        "assets",
+		"/ajax//libs/p":                "assets",
+		"//ajax/libs/p":                "assets",
+		"/x/../ajax/libs/p":            "assets",
+		"/x/%2e%2e/ajax/libs/p":        "assets",
+		"/x/ajax/libs/p":               "rest",
+		"/ajaxlibs":                    "rest",
+		"/Ajax/libs/p":                 "rest",
+		"/":                            "rest",
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, nil))
+		if got := w.Body.String(); got != want+" "+target {
+			t.Errorf("%s: %q, want %q", target, got, want+" "+target)
+		}
+	}
+}
+
+// The path that is cut is the one that the client wrote, whatever net/http and
+// net/url think of it.
+func FuzzRawPath(f *testing.F) {
+	for _, target := range []string{
+		"/ajax/libs/a%2F1.0.0/\"x", "/ajax/libs/a/1/%2f<>", "/%61jax/libs/a/1/x", "//ajax/libs", "/ajax/libs/a/1/\xff%2F", "/a?b%2Fc", "/a#b%2Fc", "/ajax/libs/a/1/{}|^`",
+	} {
+		f.Add(target)
+	}
+	f.Fuzz(func(t *testing.T, target string) {
+		if !strings.HasPrefix(target, "/") || strings.ContainsAny(target, " \r\n") {
+			return
+		}
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET " + target + " HTTP/1.1\r\nHost: x\r\n\r\n")))
+		if err != nil {
+			return
+		}
+		want, _, _ := strings.Cut(target, "?")
+		if got := rawPath(r.URL); got != want {
+			t.Fatalf("the path of %q is %q, want %q", target, got, want)
+		}
+		if _, err := parseTarget(want); err == nil && !resemblesAsset(r.URL.Path) {
+			t.Fatalf("%q names a file and is not routed to assets", target)
 		}
 	})
 }

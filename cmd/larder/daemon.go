@@ -56,6 +56,11 @@ func (p *daemon) run(parent context.Context) (err error) {
 			return fmt.Errorf("couldn't remove the old --ready-file: %w", err)
 		}
 	}
+	if p.duties.serve {
+		if err := s.limitConnections(p.logger); err != nil {
+			return err
+		}
+	}
 	// Addresses first: where one is taken, nothing else has happened yet.
 	public, private, err := p.listen()
 	if err != nil {
@@ -89,8 +94,8 @@ func (p *daemon) run(parent context.Context) (err error) {
 	if private != nil {
 		p.self.Private = private.Addr().String()
 		server := newPrivateServer(ctx, p.metrics, p.logger)
-		go server.Serve(private)        //nolint:errcheck // it ends with Close
-		defer stop(server, time.Second) // a scrape ends by then; a profile need not
+		go server.Serve(private)          //nolint:errcheck // it ends with Close
+		defer p.stop(server, time.Second) // a scrape ends by then; a profile need not
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if public != nil {
@@ -99,7 +104,7 @@ func (p *daemon) run(parent context.Context) (err error) {
 			return err
 		}
 		p.self.Address = address(site, public)
-		serve(ctx, group, site, public)
+		p.serve(ctx, group, site, public)
 		if err := p.announce(shown); err != nil {
 			end()
 			return errors.Join(err, group.Wait())
@@ -108,7 +113,7 @@ func (p *daemon) run(parent context.Context) (err error) {
 			defer os.Remove(s.readyFile)
 		}
 	}
-	serve(ctx, group, newAdminServer(ctx, p.folder.operations(p.self), p.logger), socket)
+	p.serve(ctx, group, newAdminServer(ctx, p.folder.operations(p.self), p.logger), socket)
 	switch {
 	case p.duties.once:
 		group.Go(func() error {

@@ -18,9 +18,6 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// drainTime is how long clients may go on taking what is being sent when the process is told to end.
-const drainTime = 15 * time.Second
-
 // listen opens the addresses that the process answers on; those that it does not need are nil.
 func (p *daemon) listen() (public, private net.Listener, err error) {
 	s := p.settings
@@ -68,8 +65,8 @@ func closeAll(listeners ...net.Listener) {
 	}
 }
 
-// serve runs s until ctx ends, then lets it finish what it is sending.
-func serve(ctx context.Context, group *errgroup.Group, s *http.Server, l net.Listener) {
+// serve runs s until ctx ends, then lets it finish what it is sending. When the group has ended, no handler runs.
+func (p *daemon) serve(ctx context.Context, group *errgroup.Group, s *server.Server, l net.Listener) {
 	group.Go(func() error {
 		var err error
 		if s.TLSConfig != nil {
@@ -84,17 +81,19 @@ func serve(ctx context.Context, group *errgroup.Group, s *http.Server, l net.Lis
 	})
 	group.Go(func() error {
 		<-ctx.Done()
-		stop(s, drainTime)
+		p.stop(s, p.settings.drain)
 		return nil
 	})
 }
 
 // stop lets s finish what it is sending, and cuts off who has not taken it by then.
-func stop(s *http.Server, patience time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if s.Shutdown(ctx) != nil {
-		s.Close()
+func (p *daemon) stop(s *server.Server, patience time.Duration) {
+	cutOff, err := s.Stop(patience)
+	if cutOff > 0 {
+		p.logger.Warn("cut off clients that were still being sent to", "clients", cutOff, "after", patience)
+	}
+	if err != nil {
+		p.logger.Error("stopping goes on although requests are being handled", "err", err)
 	}
 }
 
@@ -102,7 +101,7 @@ func stop(s *http.Server, patience time.Duration) {
 const noTimeout = -1
 
 // newAdminServer answers the commands that speak to this process. Its operations end with ctx.
-func newAdminServer(ctx context.Context, operations map[string]admin.Operation, logger *slog.Logger) *http.Server {
+func newAdminServer(ctx context.Context, operations map[string]admin.Operation, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "admin")
 	s := server.NewHTTPServer(admin.Handler(operations, logger), server.HTTPOptions{WriteTimeout: noTimeout, Logger: logger})
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
@@ -110,7 +109,7 @@ func newAdminServer(ctx context.Context, operations map[string]admin.Operation, 
 }
 
 // newPrivateServer is for whoever operates the process. It is ready until ctx ends.
-func newPrivateServer(ctx context.Context, metrics *registry, logger *slog.Logger) *http.Server {
+func newPrivateServer(ctx context.Context, metrics *registry, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "private")
 	ready := func() error {
 		if ctx.Err() != nil {

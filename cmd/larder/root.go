@@ -24,6 +24,11 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
+// usageError is a mistake in the settings that shows only when a command does its work.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
 // run executes one command line and returns the exit code. It prints each error once.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	a := &app{settings: newSettings(), environ: environ, stdout: stdout, stderr: stderr}
@@ -118,10 +123,10 @@ func (a *app) configured(work func(ctx context.Context, args []string) error) fu
 		if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
 			err = errors.New("interrupted")
 		}
-		if err != nil {
+		if err != nil && !errors.As(err, new(usageError)) {
 			return failure{err}
 		}
-		return nil
+		return err
 	}
 }
 

@@ -23,6 +23,8 @@ type settings struct {
 	h2c            bool
 	maxConnections int
 	cache          int64
+	sending        int64
+	drain          time.Duration
 
 	catalogue  string
 	releases   int
@@ -41,7 +43,7 @@ type settings struct {
 // The flags that commands share, by what they are for.
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
-	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "ready-file", "private-listen"}
+	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "sending", "drain", "ready-file", "private-listen"}
 	botFlags   = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
 )
 
@@ -59,6 +61,8 @@ func newSettings() *settings {
 		privateListen:  defaultPrivateListen,
 		maxConnections: 10_000,
 		cache:          256 * mebibyte,
+		sending:        256 * mebibyte,
+		drain:          15 * time.Second,
 		catalogue:      "starter",
 		releases:       10,
 		interval:       time.Hour,
@@ -79,8 +83,10 @@ func newSettings() *settings {
 	f.Var(textValue(&s.tlsKey, "file"), "tls-key", "private key `FILE` (PEM) of --tls-cert")
 	f.Var(boolValue(&s.h2c), "h2c", "accept HTTP/2 without TLS too, for a proxy in front that speaks it")
 	f.Lookup("h2c").NoOptDefVal = "true"
-	f.Var(countValue(&s.maxConnections, 1), "max-connections", "most public connections at once, `N`; more wait to be accepted")
+	f.Var(countValue(&s.maxConnections, 1), "max-connections", "most public connections at once, `N`; more wait to be accepted, and idle ones are closed to make room; less where the limit of open files is lower")
 	f.Var(sizeValue(&s.cache, mebibyte), "cache", "`SIZE` of the memory cache of files being served")
+	f.Var(sizeValue(&s.sending, mebibyte), "sending", "`SIZE` of the memory for files on their way to clients that the cache does not hold; more answer 503")
+	f.Var(durationValue(&s.drain, 0), "drain", "`DURATION` that clients have to take what is being sent when the process is told to end")
 	f.Var(textValue(&s.readyFile, "file"), "ready-file", "write the public address to `FILE` once it serves; the file is removed when it ends")
 	f.Var(optionalAddressValue(&s.privateListen), "private-listen", "private `ADDRESS` of /metrics, /debug/pprof/, /livez and /readyz, or off; never expose it")
 

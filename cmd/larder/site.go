@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/url"
+	"sync"
+	"time"
 
 	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/bot"
@@ -17,10 +18,10 @@ import (
 
 // newSite returns what answers on the public address, over the open folder. filler, where there is one, hears which
 // files are in demand.
-func (p *daemon) newSite(filler *bot.Bot) (*http.Server, error) {
+func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	s := p.settings
 	logger := p.logger.With("part", "server")
-	options := server.Options{Store: p.folder.store, CacheBytes: s.cache, Logger: logger, Registerer: p.metrics}
+	options := server.Options{Store: p.folder.store, CacheBytes: s.cache, SendBytes: s.sending, Logger: logger, Registerer: p.metrics}
 	if filler != nil {
 		options.Hot = filler.Hot
 	}
@@ -28,18 +29,18 @@ func (p *daemon) newSite(filler *bot.Bot) (*http.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	public := api.Public(api.PublicOptions{Examples: p.folder.examples, Logger: logger})
-	httpOptions := server.HTTPOptions{H2C: s.h2c, Logger: logger}
+	public := api.Public(api.PublicOptions{Examples: remembered(examplesFor, p.folder.examples), Logger: logger})
+	httpOptions := server.HTTPOptions{H2C: s.h2c, MaxConnections: s.maxConnections, Logger: logger}
 	if s.tlsCert != "" {
 		if httpOptions.TLS, err = server.Certificate(s.tlsCert, s.tlsKey, logger); err != nil {
 			return nil, fmt.Errorf("%w; both files must be PEM and belong together", err)
 		}
 	}
-	return server.NewHTTPServer(api.Root(assets, public), httpOptions), nil
+	return server.NewHTTPServer(server.Route(assets, public), httpOptions), nil
 }
 
 // address is the URL at which a program on this machine reaches site on l.
-func address(site *http.Server, l net.Listener) string {
+func address(site *server.Server, l net.Listener) string {
 	scheme := "http"
 	if site.TLSConfig != nil {
 		scheme = "https"
@@ -81,21 +82,40 @@ func (p *daemon) announce(shown *progress) error {
 	return writeReadyFile(p.settings.readyFile, p.self.Address)
 }
 
-// examples returns paths of default files in the latest version of some packages.
+// examplesFor is how long examples are shown before they are looked for again.
+const examplesFor = 5 * time.Second
+
+// remembered returns what look returned, which is called again when that is older than age, and once at a time.
+func remembered[T any](age time.Duration, look func() T) func() T {
+	var (
+		mu     sync.Mutex
+		last   T
+		looked time.Time
+	)
+	return func() T {
+		mu.Lock()
+		defer mu.Unlock()
+		if looked.IsZero() || time.Since(looked) >= age {
+			last, looked = look(), time.Now()
+		}
+		return last
+	}
+}
+
+// examples returns paths of default files in the latest version of some packages, of the first ones in the store.
 func (f *folder) examples() []string {
-	const most = 10
+	const most, mostLooked = 10, 1000
 	snapshot := f.store.Snapshot()
 	defer snapshot.Close()
-	all, err := views.Packages(snapshot)
-	if err != nil {
-		return nil // they are a courtesy; what is wrong shows elsewhere
-	}
 	var paths []string
-	for _, p := range all {
-		if path, ok := example(snapshot, p.Name); ok {
-			if paths = append(paths, path); len(paths) == most {
-				break
-			}
+	looked := 0
+	for item, err := range snapshot.Scan(kvstore.Packages, kvstore.Range{}) {
+		if err != nil || len(paths) == most || looked == mostLooked {
+			break // they are a courtesy; what is wrong shows elsewhere
+		}
+		looked++
+		if path, ok := example(snapshot, string(item.Key)); ok {
+			paths = append(paths, path)
 		}
 	}
 	return paths
@@ -118,5 +138,5 @@ func example(r kvstore.Reader, pkg string) (path string, ok bool) {
 		return "", false
 	}
 	latest := packages.LatestVersion(names)
-	return (&url.URL{Path: api.AssetPrefix + pkg + "/" + latest + "/" + files[latest]}).EscapedPath(), true
+	return (&url.URL{Path: server.Prefix + pkg + "/" + latest + "/" + files[latest]}).EscapedPath(), true
 }

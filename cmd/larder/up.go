@@ -6,8 +6,8 @@ import (
 
 const environmentNote = `
 
-Memory in all is about --cache and --memory together with the store's own 256 MiB; GOMEMLIMIT, if set, is a soft limit
-for the whole process and should leave room above that.`
+Memory in all is about --cache, --sending and --memory together with the store's own 256 MiB; GOMEMLIMIT, if set, is a
+soft limit for the whole process and should leave room above that.`
 
 func newUp(a *app) *cobra.Command {
 	cmd := &cobra.Command{
@@ -16,8 +16,8 @@ func newUp(a *app) *cobra.Command {
 		Long: `Serve the files that are here at once, and fetch what the catalogue names while it runs. It prints the address first,
 then what it publishes. A second start serves what is there and continues.
 
-Ctrl-C or SIGTERM ends it in order: what is being sent is finished, what is being published is finished or was never
-there. A second Ctrl-C ends it at once, which does no harm.` + environmentNote,
+Ctrl-C or SIGTERM ends it in order: clients have --drain to take what is being sent, what is being published is
+finished or was never there. A second Ctrl-C ends it at once, which does no harm.` + environmentNote,
 		Example: `  larder up
   larder up --data /var/lib/larder --listen :443 --tls-cert cert.pem --tls-key key.pem
   larder up --catalogue ./catalogue --releases 3
