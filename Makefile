@@ -36,7 +36,7 @@ fuzz: ## each fuzz target for FUZZTIME
 bench: build ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
 	$(GO) run ./bench/ingest -larder $(BIN) $(BENCH_INGEST)
 	$(GO) test -run '^$$' -bench Lookup -timeout 1h ./kvstore
-	$(GO) test -run '^$$' -bench . ./server
+	$(GO) test -run '^$$' -bench Serving ./server
 
 crash: ## kill the real process CRASHES times in the middle of ingests
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder

@@ -3,5 +3,3 @@
 package worker
 
 func lowerPriority() {}
-
-func limitMemory(uint64) {}

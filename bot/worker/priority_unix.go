@@ -23,8 +23,3 @@ func lowerPriority() {
 		_ = unix.Exec(program, []string{os.Args[0], Argument, nicedArgument}, os.Environ())
 	}
 }
-
-// limitMemory makes allocating more than this end the process.
-func limitMemory(bytes uint64) {
-	_ = unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: bytes, Max: bytes})
-}
