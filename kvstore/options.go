@@ -125,7 +125,7 @@ func (o *Options) pebble() *pebble.Options {
 			// restore by rewriting them: only garbage is worth it.
 			MaxBlobReferenceDepth: 256,
 			RewriteMinimumAge:     time.Minute,
-			TargetGarbageRatio:    0.2,
+			TargetGarbageRatio:    0.1,
 		}
 	}
 	return po

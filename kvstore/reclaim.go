@@ -27,11 +27,11 @@ type reclaimer struct {
 	end  context.CancelFunc
 }
 
-// A compaction begins when so many bytes are stale, and so large a part of all
-// that is in blob files.
+// A compaction begins when so many bytes are stale, and one part in so many of
+// all that is in blob files.
 const (
 	reclaimBytes = 64 << 20
-	reclaimPart  = 8 // an eighth
+	reclaimPart  = 16
 )
 
 var staleKey = []byte("stale")
@@ -48,6 +48,7 @@ func (s *Store) startReclaim() error {
 	return nil
 }
 
+// reclaimDue returns at how many stale bytes a compaction is worth it.
 func (s *Store) reclaimDue() int64 {
 	due := s.opts.reclaimBytes
 	if m := s.metrics(); m != nil {
@@ -72,28 +73,38 @@ func (s *Store) writeReplacing(b *pebble.Batch, stale int64) error {
 	r.stale += stale
 	if r.stale >= r.due && !r.busy && r.ctx.Err() == nil {
 		r.busy = true
-		before := r.stale
-		r.wait.Go(func() { s.compactBlobs(before) })
+		r.wait.Go(s.compactBlobs)
 	}
 	return nil
 }
 
-// compactBlobs makes Pebble see that values are garbage.
-func (s *Store) compactBlobs(stale int64) {
+// compactBlobs makes Pebble see which values are garbage, until little is.
+func (s *Store) compactBlobs() {
 	r := &s.reclaim
-	err := s.guard.do(func() error {
-		return s.db.Compact(r.ctx, []byte{byte(Blobs)}, []byte{byte(Blobs) + 1}, false)
-	})
-	if err != nil && r.ctx.Err() == nil {
-		s.opts.Logger.Warn("couldn't reclaim the space of replaced files", "dir", s.dir, "err", err)
-	}
-	due := s.reclaimDue()
-	s.contents.Lock()
-	defer s.contents.Unlock()
-	r.busy = false
-	if err == nil {
-		r.stale -= stale // the row follows with the next replacement
+	for {
+		s.contents.Lock()
+		stale := r.stale
+		r.busy = stale >= r.due && r.ctx.Err() == nil
+		if !r.busy {
+			s.contents.Unlock()
+			return
+		}
+		s.contents.Unlock()
+		err := s.guard.do(func() error {
+			return s.db.Compact(r.ctx, []byte{byte(Blobs)}, []byte{byte(Blobs) + 1}, false)
+		})
+		if err != nil && r.ctx.Err() == nil {
+			s.opts.Logger.Warn("couldn't reclaim the space of replaced files", "dir", s.dir, "err", err)
+		}
+		due := s.reclaimDue()
+		s.contents.Lock()
+		if err == nil {
+			r.stale -= stale // the row follows with the next replacement
+		} else {
+			due += r.stale // not at once again
+		}
 		r.due = due
+		s.contents.Unlock()
 	}
 }
 
