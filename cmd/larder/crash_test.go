@@ -196,7 +196,7 @@ func (c *crasher) check() {
 	cmd := exec.Command(c.binary, "fsck", "--deep", "--data", c.data)
 	cmd.Env = c.env
 	if out, err := cmd.CombinedOutput(); err != nil {
-		if bytes.Contains(out, []byte("holds no store yet")) && len(c.published) == 0 {
+		if (bytes.Contains(out, []byte("holds no store yet")) || bytes.Contains(out, []byte("there is no store in"))) && len(c.published) == 0 {
 			return // killed while the store was being made
 		}
 		c.Fatalf("larder fsck: %v\n%s", err, out)
