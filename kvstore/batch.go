@@ -50,9 +50,9 @@ func (b *Batch) accept(n int) bool {
 // Commit writes the batch and waits until it, and every content put before
 // it, is on the disk. A batch is committed once.
 //
-// After an error that is not [ErrDiskFull] from a refused write, such as one
-// from a failing disk, it is open until the store is opened again whether the
-// batch is there: whole or not at all.
+// A write that is refused, because the disk is nearly full or failed before,
+// leaves no trace. If the disk fails in the middle of one, the store becomes
+// read-only, and after the next Open the batch is there whole or not at all.
 func (b *Batch) Commit() error {
 	if b.err != nil {
 		return b.err

@@ -8,9 +8,12 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
 // small are options for tests, which open many stores.
@@ -264,16 +267,88 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-func TestClosedStoreRefusesWrites(t *testing.T) {
+func TestClosedStoreRefusesAll(t *testing.T) {
 	s := inMemory(t)
+	set(t, s, Files, "a", "1")
 	b := s.NewBatch()
-	b.Set(Files, []byte("a"), nil)
-	if err := errors.Join(s.Close(), s.Close()); err != nil {
-		t.Fatal(err)
+	b.Set(Files, []byte("b"), nil)
+	var inside error
+	for _, err := range s.Scan(Files, Range{}) { // Close waits for it, and it doesn't wait for Close
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan error)
+		go func() { closed <- s.Close() }()
+		for inside == nil {
+			_, inside = s.Get(Files, []byte("a"))
+		}
+		select {
+		case <-closed:
+			t.Error("it was closed during a scan")
+		default:
+		}
+		t.Cleanup(func() {
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	if err := b.Commit(); err == nil || !strings.Contains(err.Error(), "is closed") {
-		t.Errorf("Commit: %v", err)
+	if err := s.Close(); err != nil {
+		t.Errorf("closing twice: %v", err)
 	}
+	snap := s.Snapshot()
+	defer snap.Close()
+	errs := []error{
+		inside,
+		b.Commit(),
+		second(snap.Get(Files, []byte("a"))),
+		second(s.Content(Hash{})),
+		second(s.Pin().Has(Hash{})),
+		s.PutContent(Hash{}, 1, false, []Coded{{}}),
+	}
+	for _, err := range s.Scan(Files, Range{}) {
+		errs = append(errs, err)
+	}
+	for i, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "the store in store is closed") {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if got := scrape(t, s); len(got) > 0 {
+		t.Errorf("metrics: %v", got)
+	}
+}
+
+// Writers are told, and don't hang, when the store closes under them.
+func TestCloseWhileWriting(t *testing.T) {
+	o := small(vfs.NewMem())
+	o.reclaimBytes = 1 << 10 // reclaim all the time
+	s := open(t, "store", o)
+	var writers sync.WaitGroup
+	begun := make(chan struct{}, 4)
+	for w := range 4 {
+		writers.Go(func() {
+			for i := 0; ; i++ {
+				h, b := Hash{byte(w)}, noise(uint64(i), 50_000-i)
+				if err := s.PutContent(h, 50_000, false, []Coded{{coding.Brotli, b}}); err != nil {
+					if !strings.Contains(err.Error(), "is closed") {
+						t.Error(err)
+					}
+					return
+				}
+				if i == 10 { // then Close comes
+					begun <- struct{}{}
+				}
+			}
+		})
+	}
+	for range 4 {
+		<-begun
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	writers.Wait()
 }
 
 func TestNothingIsLoggedInGoodDays(t *testing.T) {

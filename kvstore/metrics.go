@@ -5,8 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Collector returns the store's metrics for Prometheus. Unregister it before
-// the store is closed.
+// Collector returns the store's metrics for Prometheus.
 func (s *Store) Collector() prometheus.Collector { return collector{s} }
 
 type collector struct{ store *Store }
@@ -72,6 +71,9 @@ func (c collector) Describe(descs chan<- *prometheus.Desc) {
 }
 
 func (c collector) Collect(out chan<- prometheus.Metric) {
+	if c.store.users.closed.Load() {
+		return
+	}
 	failed := 1.0
 	if m := c.store.metrics(); m != nil {
 		failed = 0
@@ -82,9 +84,13 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, failed)
 }
 
-// metrics returns Pebble's metrics, or nil where the store has failed: then
-// Pebble may wait for its manifest for ever.
+// metrics returns Pebble's metrics, or nil where the store is closed or has
+// failed: then Pebble may wait for its manifest for ever.
 func (s *Store) metrics() *pebble.Metrics {
+	if !s.users.enter() {
+		return nil
+	}
+	defer s.users.leave()
 	got := make(chan *pebble.Metrics, 1)
 	err := s.guard.do(func() error {
 		got <- s.db.Metrics()

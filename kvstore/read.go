@@ -57,11 +57,19 @@ type Snapshot struct {
 
 // Snapshot takes a snapshot.
 func (s *Store) Snapshot() *Snapshot {
+	if !s.users.enter() {
+		return &Snapshot{store: s} // whoever reads it learns
+	}
+	defer s.users.leave()
 	return &Snapshot{store: s, snap: s.db.NewSnapshot()}
 }
 
 // Close releases the snapshot.
 func (s *Snapshot) Close() error {
+	if !s.store.users.enter() {
+		return nil
+	}
+	defer s.store.users.leave()
 	_ = s.store.guard.do(s.snap.Close) // it may wait for the manifest; what was read is right all the same
 	return nil
 }
@@ -88,6 +96,10 @@ func (s *Store) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
 }
 
 func (s *Store) get(from pebble.Reader, ns Namespace, key []byte) ([]byte, error) {
+	if !s.users.enter() {
+		return nil, s.closedError()
+	}
+	defer s.users.leave()
 	value, closer, err := from.Get(ns.physical(key))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, ErrNotFound
@@ -110,6 +122,11 @@ func (s *Store) scan(from pebble.Reader, ns Namespace, r Range) iter.Seq2[Item, 
 		if upper != nil && bytes.Compare(lower, upper) >= 0 {
 			return
 		}
+		if !s.users.enter() {
+			yield(Item{}, s.closedError())
+			return
+		}
+		defer s.users.leave()
 		it, err := from.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 		if err != nil {
 			yield(Item{}, s.readError(err, ns, r.Prefix))

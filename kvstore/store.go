@@ -22,9 +22,8 @@ type Store struct {
 	db    *pebble.DB
 	guard *guard
 
-	writers sync.RWMutex // held for reading by writes, for writing by Close
-	closed  bool
-	low     atomic.Bool // whether the last write found the disk too full
+	users users
+	low   atomic.Bool // whether the last write found the disk too full
 
 	contents sync.Mutex // held while a content's row and blobs change
 	reclaim  reclaimer
@@ -50,6 +49,7 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	s := &Store{dir: dir, opts: o, lock: lock, guard: newGuard(dir, o)}
 	s.pins.count = make(map[Hash]int)
+	s.users.idle = make(chan struct{}, 1)
 	if err := s.open(); err != nil {
 		s.guard.close()
 		return nil, errors.Join(openError(dir, err), lock.Close())
@@ -128,8 +128,10 @@ func lockError(dir string, err error) error {
 // write applies b, unless there is reason to refuse it, and closes it. When it
 // returns, b is visible, and with [pebble.Sync] durable.
 func (s *Store) write(b *pebble.Batch, o *pebble.WriteOptions) error {
-	s.writers.RLock()
-	defer s.writers.RUnlock()
+	if !s.users.enter() {
+		return errors.Join(s.closedError(), b.Close())
+	}
+	defer s.users.leave()
 	if err := s.accept(b); err != nil || b.Empty() {
 		return errors.Join(err, b.Close())
 	}
@@ -149,10 +151,7 @@ func (s *Store) failure(what string, err error) error {
 }
 
 func (s *Store) accept(b *pebble.Batch) error {
-	switch {
-	case s.closed:
-		return fmt.Errorf("the store in %s is closed", s.dir)
-	case s.opts.ReadOnly:
+	if s.opts.ReadOnly {
 		return fmt.Errorf("the store in %s was opened to be read only", s.dir)
 	}
 	if err := s.guard.reason(); err != nil {
@@ -190,18 +189,20 @@ func (s *Store) room(n int) error {
 	return nil
 }
 
-// Close closes the store, after every reader is done with it. What was
-// committed is on the disk already; contents put since may be too.
+func (s *Store) closedError() error {
+	return fmt.Errorf("the store in %s is closed", s.dir)
+}
+
+// Close waits for what is under way and closes the store. What comes later
+// gets an error. What was committed is on the disk already; contents put since
+// may be too. Snapshots have to be closed before.
 func (s *Store) Close() error {
-	s.writers.Lock()
-	closed := s.closed
-	s.closed = true
-	s.writers.Unlock()
-	if closed {
+	if !s.users.close() {
 		return nil
 	}
-	s.stopReclaim()
 	s.guard.close()
+	s.stopReclaim()
+	s.users.wait()
 	// Where the disk has failed, the process ends without Pebble's closing, and
 	// the next one replays what is on the disk.
 	return s.failure("close", s.guard.do(func() error {
