@@ -40,7 +40,7 @@ func (s *settings) openFolder(logger *slog.Logger, events func(bot.Event)) (*fol
 	if err := os.MkdirAll(s.data, 0o700); err != nil {
 		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)
 	}
-	f, err := s.open(kvstore.Options{Logger: logger.With("part", "store")})
+	f, err := s.open(kvstore.Options{CacheBytes: s.storeCache, Logger: logger.With("part", "store")})
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (s *settings) openFolderReadOnly(logger *slog.Logger) (*folder, error) {
 	if err := s.needStore(); err != nil {
 		return nil, err
 	}
-	f, err := s.open(kvstore.Options{ReadOnly: true, Logger: logger.With("part", "store")})
+	f, err := s.open(kvstore.Options{ReadOnly: true, CacheBytes: s.storeCache, Logger: logger.With("part", "store")})
 	if err != nil {
 		return nil, err
 	}

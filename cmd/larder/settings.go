@@ -24,6 +24,7 @@ type settings struct {
 	maxConnections int
 	cache          int64
 	sending        int64
+	storeCache     int64
 	drain          time.Duration
 
 	catalogue  string
@@ -43,7 +44,7 @@ type settings struct {
 // The flags that commands share, by what they are for.
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
-	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "sending", "drain", "ready-file", "private-listen"}
+	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen"}
 	botFlags   = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
 )
 
@@ -62,6 +63,7 @@ func newSettings() *settings {
 		maxConnections: 10_000,
 		cache:          256 * mebibyte,
 		sending:        256 * mebibyte,
+		storeCache:     128 * mebibyte,
 		drain:          15 * time.Second,
 		catalogue:      "starter",
 		releases:       10,
@@ -86,6 +88,7 @@ func newSettings() *settings {
 	f.Var(countValue(&s.maxConnections, 1), "max-connections", "most public connections at once, `N`; more wait to be accepted, and idle ones are closed to make room; less where the limit of open files is lower")
 	f.Var(sizeValue(&s.cache, mebibyte), "cache", "`SIZE` of the memory cache of files being served")
 	f.Var(sizeValue(&s.sending, mebibyte), "sending", "`SIZE` of the memory for files on their way to clients that the cache does not hold; more answer 503")
+	f.Var(sizeValue(&s.storeCache, mebibyte), "store-cache", "`SIZE` of the memory cache of the store, which finds files fast while it holds about 80 bytes for each")
 	f.Var(durationValue(&s.drain, 0), "drain", "`DURATION` that clients have to take what is being sent when the process is told to end")
 	f.Var(textValue(&s.readyFile, "file"), "ready-file", "write the public address to `FILE` once it serves; the file is removed when it ends")
 	f.Var(optionalAddressValue(&s.privateListen), "private-listen", "private `ADDRESS` of /metrics, /debug/pprof/, /livez and /readyz, or off; never expose it")

@@ -6,7 +6,7 @@ import (
 
 const environmentNote = `
 
-Memory in all is about --cache, --sending and --memory together with the store's own 256 MiB; GOMEMLIMIT, if set, is a
+Memory in all is about --cache, --sending, --memory and --store-cache with 128 MiB for writing; GOMEMLIMIT, if set, is a
 soft limit for the whole process and should leave room above that.`
 
 func newUp(a *app) *cobra.Command {
