@@ -223,8 +223,8 @@ func TestSqueezeSurvivesARestart(t *testing.T) {
 	r.open()
 	r.once()
 	waiting := r.bot.Backlog()
-	if waiting == 0 {
-		t.Fatal("nothing waits to be squeezed")
+	if waiting != 4 { // two texts and two package.json, once each
+		t.Fatalf("%d contents wait to be squeezed, want 4", waiting)
 	}
 	r.open()
 	if got := r.bot.Backlog(); got != waiting {

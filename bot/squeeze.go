@@ -18,7 +18,8 @@ import (
 
 // A squeezeQueue holds the contents that are stored in quick codings only. Its
 // rows are written with the release that brings the contents, so it survives a
-// restart: a key is the release's time, newest first, and the content's hash.
+// restart. A content has two rows: in its turn, which is its release's time, newest
+// first, and by its hash, so that it is queued once.
 type squeezeQueue struct {
 	mu      sync.Mutex
 	waiting int                       // rows that nobody has begun
@@ -33,20 +34,29 @@ const maxHot = 1024
 func (q *squeezeQueue) open(r kvstore.Reader) error {
 	q.busy = make(map[kvstore.Hash]struct{})
 	q.wake = make(chan struct{})
-	for _, err := range r.Scan(kvstore.Queue, kvstore.Range{}) {
+	var err error
+	q.waiting, err = Unsqueezed(r)
+	return err
+}
+
+// Unsqueezed returns how many contents in a store wait to be squeezed. A running
+// bot knows without looking: Backlog.
+func Unsqueezed(r kvstore.Reader) (int, error) {
+	n := 0
+	for _, err := range r.Scan(kvstore.Queue, kvstore.Range{Prefix: turns}) {
 		if err != nil {
-			return fmt.Errorf("couldn't read the squeeze queue: %w", err)
+			return 0, fmt.Errorf("couldn't read the squeeze queue: %w", err)
 		}
-		q.waiting++
+		n++
 	}
-	return nil
+	return n, nil
 }
 
 // add adds the release's contents that are not at their best to a batch and
 // returns how many; call added with that once the batch is committed.
 func (q *squeezeQueue) add(batch *kvstore.Batch, store *kvstore.Store, m *logs.Manifest) (int, error) {
 	seen := make(map[kvstore.Hash]struct{}, len(m.Files))
-	queued := 0
+	added := 0
 	for _, f := range m.Files {
 		if _, ok := seen[f.SHA256]; ok {
 			continue
@@ -56,12 +66,19 @@ func (q *squeezeQueue) add(batch *kvstore.Batch, store *kvstore.Store, m *logs.M
 		if err != nil {
 			return 0, err
 		}
-		if !content.Squeezed {
-			batch.Set(kvstore.Queue, queueKey(m.Released, f.SHA256), nil)
-			queued++
+		if content.Squeezed {
+			continue
+		}
+		switch _, err := store.Get(kvstore.Queue, queuedKey(f.SHA256)); {
+		case errors.Is(err, kvstore.ErrNotFound):
+			batch.Set(kvstore.Queue, turnKey(m.Released, f.SHA256), nil)
+			batch.Set(kvstore.Queue, queuedKey(f.SHA256), nil)
+			added++
+		case err != nil:
+			return 0, err
 		}
 	}
-	return queued, nil
+	return added, nil
 }
 
 func (q *squeezeQueue) added(n int) {
@@ -79,10 +96,18 @@ func (q *squeezeQueue) changed() {
 	q.wake = make(chan struct{})
 }
 
-func queueKey(released time.Time, h kvstore.Hash) []byte {
+// turns and queued begin the keys of the two kinds of rows.
+var turns, queued = []byte("t"), []byte("h")
+
+// turnSize is the length of a key that begins with turns.
+const turnSize = 1 + 8 + len(kvstore.Hash{})
+
+func turnKey(released time.Time, h kvstore.Hash) []byte {
 	newestFirst := ^uint64(max(0, released.Unix()))
-	return append(binary.BigEndian.AppendUint64(nil, newestFirst), h[:]...)
+	return append(binary.BigEndian.AppendUint64(turns[:1:1], newestFirst), h[:]...)
 }
+
+func queuedKey(h kvstore.Hash) []byte { return append(queued[:1:1], h[:]...) }
 
 // Hot asks for a content to be squeezed before others, because it is being
 // served. It never waits.
@@ -174,7 +199,7 @@ const rowsAtOnce = 64
 // that nobody has in hand.
 func (b *Bot) squeezeAll(ctx context.Context, done func(squeezed)) error {
 	for {
-		// One content may stand in several rows, of which a pass takes one.
+		// What was published during a pass is the next one's.
 		n, err := b.squeezePass(ctx, done)
 		if err != nil || n == 0 {
 			return err
@@ -248,15 +273,15 @@ func (b *Bot) nextRows() ([]queueRow, error) {
 	b.squeeze.mu.Lock()
 	defer b.squeeze.mu.Unlock()
 	var rows []queueRow
-	for item, err := range b.store.Scan(kvstore.Queue, kvstore.Range{}) {
+	for item, err := range b.store.Scan(kvstore.Queue, kvstore.Range{Prefix: turns}) {
 		if err != nil {
 			return nil, fmt.Errorf("bot: couldn't read the squeeze queue: %w", err)
 		}
-		if len(item.Key) != 8+len(kvstore.Hash{}) {
+		if len(item.Key) != turnSize {
 			b.logger.Error("the squeeze queue has a malformed row", "key", fmt.Sprintf("%x", item.Key))
 			continue
 		}
-		hash := kvstore.Hash(item.Key[8:])
+		hash := kvstore.Hash(item.Key[9:])
 		if _, ok := b.squeeze.busy[hash]; ok {
 			continue
 		}
@@ -276,6 +301,7 @@ func (b *Bot) dropRows(rows []queueRow) error {
 	for _, row := range rows {
 		if row.done {
 			batch.Delete(kvstore.Queue, row.key)
+			batch.Delete(kvstore.Queue, queuedKey(row.hash))
 		}
 	}
 	err := batch.Commit()

@@ -112,11 +112,8 @@ func (f *folder) status(process *process, name string) (*status, error) {
 		}
 		s.Packages = append(s.Packages, *p)
 	}
-	for _, err := range snapshot.Scan(kvstore.Queue, kvstore.Range{}) { // a row for each content
-		if err != nil {
-			return nil, err
-		}
-		s.Unsqueezed++
+	if s.Unsqueezed, err = bot.Unsqueezed(snapshot); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
