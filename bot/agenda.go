@@ -26,6 +26,10 @@ type agenda struct {
 func (a *agenda) set(pkg string, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.put(pkg, at)
+}
+
+func (a *agenda) put(pkg string, at time.Time) {
 	a.init()
 	a.due[pkg] = at
 	heap.Push(&a.heap, due{pkg, at})
@@ -38,10 +42,9 @@ func (a *agenda) set(pkg string, at time.Time) {
 // sooner moves a package that is on the agenda to an earlier time.
 func (a *agenda) sooner(pkg string, at time.Time) {
 	a.mu.Lock()
-	current, ok := a.due[pkg]
-	a.mu.Unlock()
-	if ok && at.Before(current) {
-		a.set(pkg, at)
+	defer a.mu.Unlock()
+	if current, ok := a.due[pkg]; ok && at.Before(current) {
+		a.put(pkg, at)
 	}
 }
 
@@ -146,10 +149,11 @@ func (b *Bot) reschedule(p *packages.Package, q *queue, earliest time.Time) {
 	states, err := views.States(b.store, p.Name)
 	if err != nil {
 		// One package's damaged rows do not stop the others.
-		b.logger.Error("package not scheduled", "package", p.Name, "err", err)
+		b.logger.Error("states not read", "package", p.Name, "err", err)
+		b.agenda.set(p.Name, later(at, b.options.Now().Add(minWait)))
 		return
 	}
-	if upstream.Attempts == 0 { // else upstream itself is what has to be waited for
+	if upstream.Attempts == 0 && fromNpm(p) { // else upstream itself is what has to be waited for
 		for _, s := range states {
 			if !s.Kind.Final() && s.Next.Before(at) && !q.has(releaseID(p.Name, s.Version)) {
 				at = s.Next

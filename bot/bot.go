@@ -115,6 +115,7 @@ type Bot struct {
 	squeeze squeezeQueue
 	// leftovers says that contents may be stored that no release names.
 	leftovers atomic.Bool
+	collects  sync.Mutex // held by the one collect that runs
 	// collecting is the set of contents to be spared while collect runs, else nil.
 	collecting atomic.Pointer[liveSet]
 }

@@ -70,6 +70,8 @@ func (b *Bot) end() error {
 // collect removes the contents that interrupted and failed releases left. They
 // are harmless but take space.
 func (b *Bot) collect(ctx context.Context) {
+	b.collects.Lock()
+	defer b.collects.Unlock()
 	if !b.leftovers.Swap(false) {
 		return
 	}

@@ -134,8 +134,8 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 	now := b.options.Now()
 	upstream.Checked = now
 	switch {
-	case stops(err):
-		return nil, err
+	case stops(err), err != nil && ctx.Err() != nil:
+		return nil, errors.Join(ctx.Err(), err)
 	case err != nil:
 		upstream.Attempts++
 		upstream.Reason = err.Error()
@@ -175,6 +175,9 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 		return nil, err
 	}
 	plan := plan(p, packument, states, upstream.Seen, b.options.Releases, in.force, b.options.Now())
+	plan.changes = slices.DeleteFunc(plan.changes, func(c stateChange) bool {
+		return c.Reason == gone && in.has(releaseID(c.Package, c.Version)) // how that ends is not for this to say
+	})
 	overtaken, err := b.record(plan.changes, in.actor)
 	if err != nil {
 		return nil, err
@@ -247,7 +250,7 @@ func (b *Bot) record(changes []stateChange, actor string) (overtaken map[string]
 type planned struct {
 	changes []stateChange // detected: new here; refused: not acceptable, or gone from upstream
 	tasks   []task        // to be fetched now, newest first
-	seen    []string      // the versions that upstream has
+	seen    []string      // the versions that upstream has or had
 }
 
 // plan compares a packument with what is known: the states of versions, and the
@@ -286,6 +289,9 @@ func plan(p *packages.Package, packument *npm.Packument, states []views.State, s
 		due := task{pkg: p, version: r.npm, released: r.released, rank: len(out.tasks) + triedRank*state.Attempts}
 		next := stateChange{was: state.Kind, State: views.State{Package: p.Name, Version: r.name, Kind: views.Detected, Released: r.released, Updated: now}}
 		switch {
+		case ok && r.valid && state.Kind == views.Refused && state.Reason == gone:
+			out.changes = append(out.changes, next) // it is back
+			out.tasks = append(out.tasks, due)
 		case ok && (state.Kind.Final() || state.Next.After(now) && !force):
 		case ok:
 			out.tasks = append(out.tasks, due)
@@ -301,14 +307,28 @@ func plan(p *packages.Package, packument *npm.Packument, states []views.State, s
 		}
 	}
 	for _, s := range states {
-		if _, gone := known[s.Version]; gone && !s.Kind.Final() {
+		if _, missing := known[s.Version]; missing && !s.Kind.Final() {
 			change := stateChange{was: s.Kind, State: s}
-			change.Kind, change.Reason, change.Updated = views.Refused, "upstream lists this version no longer, or the package JSON ignores it now", now
+			change.Kind, change.Reason, change.Updated = views.Refused, gone, now
 			out.changes = append(out.changes, change)
+		}
+	}
+	// A registry that once answers in part does not make old releases new.
+	listed := make(map[string]bool, len(out.seen))
+	for _, version := range out.seen {
+		listed[version] = true
+	}
+	for _, version := range seen {
+		if !listed[version] {
+			out.seen = append(out.seen, version)
 		}
 	}
 	return out
 }
+
+// gone is why a version is refused that upstream had before. Registries lag, so it
+// may come back.
+const gone = "upstream lists this version no longer, or the package JSON ignores it now"
 
 // triedRank is more releases than a package ever has waiting.
 const triedRank = 1 << 20

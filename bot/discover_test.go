@@ -76,6 +76,8 @@ func TestPlan(t *testing.T) {
 		{"what was refused stays so", releasedAt("1.0.0"), "", []views.State{state("1.0.0", views.Refused, hour(0), time.Time{})}, "1.0.0 1.1.0", 10, "", "", ""},
 		{"what upstream took back is refused", releasedAt("1.0.0"), "",
 			[]views.State{state("1.0.0", views.Published, hour(0), time.Time{}), state("0.9.0", views.Failed, hour(0), time.Time{})}, "0.9.0 1.0.0", 10, "", "", "0.9.0"},
+		{"what upstream took back and has again is tried again", releasedAt("1.0.0"), "",
+			[]views.State{{Package: "a", Version: "1.0.0", Kind: views.Refused, Reason: gone, Released: hour(0)}}, "1.0.0", 10, "1.0.0", "1.0.0", ""},
 		{"a version that a URL cannot have is refused", releasedAt("1.0.0", "../2"), "", nil, "", 10, "1.0.0", "1.0.0", `"../2"#` + kvstore.Sum([]byte("../2")).String()[:8]},
 		{"without times the order of versions decides", &npm.Packument{Name: "a", Versions: map[string]npm.Version{
 			"1.9.0": {Version: "1.9.0"}, "1.10.0": {Version: "1.10.0"}, "1.0.0": {Version: "1.0.0"}}}, "", nil, "", 2, "1.10.0 1.9.0", "1.10.0 1.9.0", ""},
@@ -122,4 +124,14 @@ func versionsOf(changes []stateChange, kind views.StateKind) string {
 		}
 	}
 	return strings.Join(all, " ")
+}
+
+func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
+	p := testPackage(t, "")
+	states := []views.State{{Package: "a", Version: "1.2.0", Kind: views.Published, Released: hour(2)}}
+	first := plan(p, releasedAt("1.2.0"), states, []string{"1.0.0", "1.1.0", "1.2.0"}, 1, false, hour(100))
+	whole := &npm.Packument{Name: "a", Versions: map[string]npm.Version{"1.0.0": {Version: "1.0.0"}, "1.1.0": {Version: "1.1.0"}, "1.2.0": {Version: "1.2.0"}}}
+	if got := plan(p, whole, states, first.seen, 1, false, hour(101)); len(got.tasks) > 0 {
+		t.Errorf("%d old releases are fetched", len(got.tasks))
+	}
 }

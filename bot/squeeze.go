@@ -275,6 +275,9 @@ func (b *Bot) nextRows() ([]queueRow, error) {
 	var rows []queueRow
 	for item, err := range b.store.Scan(kvstore.Queue, kvstore.Range{Prefix: turns}) {
 		if err != nil {
+			for _, row := range rows {
+				delete(b.squeeze.busy, row.hash)
+			}
 			return nil, fmt.Errorf("bot: couldn't read the squeeze queue: %w", err)
 		}
 		if len(item.Key) != turnSize {
@@ -342,6 +345,10 @@ func (q *squeezeQueue) release(h kvstore.Hash) {
 func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed)) error {
 	content, err := b.store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && content.Squeezed {
+		return nil
+	}
+	if errors.Is(err, kvstore.ErrCorrupt) {
+		b.logger.Error("not squeezed", "content", h, "err", err)
 		return nil
 	}
 	if err != nil {

@@ -15,7 +15,7 @@ type Upstream struct {
 	Package    string         `json:"package"`
 	Target     string         `json:"target,omitempty"`    // its name there
 	Validators npm.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
-	// Seen are the versions that upstream had then. What is not among them later
+	// Seen are the versions that upstream ever had. What is not among them later
 	// has appeared since, whatever its time says: mirrors make up times.
 	Seen     []string  `json:"seen,omitempty"`
 	Checked  time.Time `json:"checked"`
