@@ -19,18 +19,54 @@ import (
 	"github.com/larder-cdn/larder/server/servertest"
 )
 
-// openStore returns a store in memory with the fixture's releases.
+// openStore returns a store in memory with the releases.
 func openStore(tb testing.TB, releases []servertest.Release) *kvstore.Store {
 	tb.Helper()
-	store, err := kvstore.Open("data", inMemory())
+	o := inMemory()
+	store, err := kvstore.Open("data", o)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { store.Close() })
 	if err := servertest.Publish(store, releases); err != nil {
 		tb.Fatal(err)
 	}
-	return store
+	settled, err := settle(store, o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { settled.Close() })
+	return settled
+}
+
+// settle opens a store again, which leaves nothing to be flushed, and reads it
+// all, so that every file is open already. Pebble opens files when they are first
+// read, with channels that must not be made in a synctest bubble, because the store
+// outlives it.
+func settle(store *kvstore.Store, o kvstore.Options) (*kvstore.Store, error) {
+	if err := store.Close(); err != nil {
+		return nil, err
+	}
+	store, err := kvstore.Open("data", o)
+	if err != nil {
+		return nil, err
+	}
+	for item, err := range store.Scan(kvstore.Contents, kvstore.Range{}) {
+		if err != nil {
+			return nil, err
+		}
+		if _, err := store.Identity(kvstore.Hash(item.Key)); err != nil {
+			return nil, err
+		}
+	}
+	for item, err := range store.Scan(kvstore.Files, kvstore.Range{}) {
+		if err != nil {
+			return nil, err
+		}
+		if _, err := store.Get(kvstore.Files, item.Key); err != nil {
+			return nil, err
+		}
+	}
+	return store, nil
 }
 
 // fixture returns a store with servertest.Releases that all tests share. It is for
@@ -46,11 +82,15 @@ func fixture(tb testing.TB) *kvstore.Store {
 
 // openFixture makes a store that lives as long as the tests do.
 var openFixture = sync.OnceValues(func() (*kvstore.Store, error) {
-	store, err := kvstore.Open("data", inMemory())
+	o := inMemory()
+	store, err := kvstore.Open("data", o)
 	if err != nil {
 		return nil, err
 	}
-	return store, servertest.Publish(store, servertest.Releases())
+	if err := servertest.Publish(store, servertest.Releases()); err != nil {
+		return nil, err
+	}
+	return settle(store, o)
 })
 
 func inMemory() kvstore.Options {
