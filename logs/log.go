@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ type Log struct {
 
 	mu         sync.Mutex // serialises Update
 	checkpoint Checkpoint
+	grown      chan struct{} // closed when the log has grown
 }
 
 // Open returns the log in store, which may still be empty.
@@ -37,7 +39,7 @@ func Open(store *kvstore.Store) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{store: store, checkpoint: checkpoint}, nil
+	return &Log{store: store, checkpoint: checkpoint, grown: make(chan struct{})}, nil
 }
 
 // Checkpoint returns the state after the last durable Update.
@@ -45,6 +47,24 @@ func (l *Log) Checkpoint() Checkpoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.checkpoint
+}
+
+// Wait returns when the log has more than size entries, or ctx's error when that
+// ends first. Whoever follows the log asks it what to read next.
+func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
+	for {
+		l.mu.Lock()
+		checkpoint, grown := l.checkpoint, l.grown
+		l.mu.Unlock()
+		if checkpoint.Size > size {
+			return checkpoint, nil
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return Checkpoint{}, ctx.Err()
+		}
+	}
 }
 
 // Update calls fn to append entries and to set the rows that go with them, then
@@ -70,6 +90,10 @@ func (l *Log) Update(fn func(*Tx) error) error {
 	}
 	if err := batch.Commit(); err != nil {
 		return fmt.Errorf("logs: couldn't commit %d entries: %w", tx.size-l.checkpoint.Size, err)
+	}
+	if next.Size > l.checkpoint.Size {
+		close(l.grown)
+		l.grown = make(chan struct{})
 	}
 	l.checkpoint = next
 	return nil

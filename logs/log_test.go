@@ -1,6 +1,7 @@
 package logs_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -173,6 +174,46 @@ func TestVerifyFindsEveryChangedRow(t *testing.T) {
 		}
 		if _, err := logs.Verify(store); err != nil {
 			t.Errorf("put back as it was: %v", err)
+		}
+	}
+}
+
+func TestWait(t *testing.T) {
+	l, err := logs.Open(openStore(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func() {
+		if err := l.Update(func(tx *logs.Tx) error {
+			_, err := tx.Append(logs.Entry{Kind: logs.Detected, Package: "vue", Version: "1.0.0"})
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	add()
+	if c, err := l.Wait(t.Context(), 0); err != nil || c.Size != 1 {
+		t.Errorf("with an entry there, Wait returns %d entries, %v", c.Size, err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Wait(over, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("of an ended context: %v", err)
+	}
+	sizes := make(chan int64)
+	for range 2 {
+		go func() {
+			c, err := l.Wait(t.Context(), 1)
+			if err != nil {
+				t.Error(err)
+			}
+			sizes <- c.Size
+		}()
+	}
+	add()
+	for range 2 {
+		if size := <-sizes; size != 2 {
+			t.Errorf("a waiter is told of %d entries", size)
 		}
 	}
 }
