@@ -59,17 +59,44 @@ func LookupFile(r kvstore.Reader, pkg, version, path string) (File, error) {
 	return f, nil
 }
 
-// Files returns the paths of a version's files in byte order.
-func Files(r kvstore.Reader, pkg, version string) ([]string, error) {
+// A PublishedFile is all that the views know of one file.
+type PublishedFile struct {
+	Path string
+	File
+	SRI logs.SRI
+}
+
+// Files returns a version's files by path, in byte order. There are none of a
+// version that was withdrawn, or is not known.
+func Files(r kvstore.Reader, pkg, version string) ([]PublishedFile, error) {
 	prefix := kvstore.Prefix(pkg, version)
-	var paths []string
+	var files []PublishedFile
 	for item, err := range r.Scan(kvstore.Files, kvstore.Range{Prefix: prefix}) {
 		if err != nil {
 			return nil, fmt.Errorf("views: couldn't list the files of %s %s: %w", pkg, version, err)
 		}
-		paths = append(paths, string(item.Key[len(prefix):]))
+		path := string(item.Key[len(prefix):])
+		f, err := decodeFile(item.Value)
+		if err != nil {
+			return nil, fmt.Errorf("views: file %s of %s %s: %w", path, pkg, version, err)
+		}
+		files = append(files, PublishedFile{Path: path, File: f})
 	}
-	return paths, nil
+	i := 0
+	for item, err := range r.Scan(kvstore.SRIs, kvstore.Range{Prefix: prefix}) {
+		if err != nil {
+			return nil, fmt.Errorf("views: couldn't list the integrities of %s %s: %w", pkg, version, err)
+		}
+		if i == len(files) || files[i].Path != string(item.Key[len(prefix):]) || len(item.Value) != len(logs.SRI{}) {
+			break
+		}
+		files[i].SRI = logs.SRI(item.Value)
+		i++
+	}
+	if i < len(files) {
+		return nil, fmt.Errorf("views: the rows of %s %s disagree on %s; `larder fsck` tells more", pkg, version, files[i].Path)
+	}
+	return files, nil
 }
 
 // LookupSRI returns the integrity of the file at path, or kvstore.ErrNotFound.

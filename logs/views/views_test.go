@@ -129,9 +129,12 @@ func TestApply(t *testing.T) {
 	if err != nil || sri != logs.SumSRI([]byte("v3")) {
 		t.Errorf("integrity %v, %v", sri, err)
 	}
-	paths, err := views.Files(s.store, "vue", "3.0.0")
-	if want := []string{"dist/vue.min.js", "vue.js"}; err != nil || !reflect.DeepEqual(paths, want) {
-		t.Errorf("files %q, %v, want %q", paths, err, want)
+	files, err := views.Files(s.store, "vue", "3.0.0")
+	if err != nil || len(files) != 2 || files[0].Path != "dist/vue.min.js" || files[1].Path != "vue.js" {
+		t.Fatalf("files %+v, %v", files, err)
+	}
+	if got := files[0]; got.SRI != sri || got.Hash != kvstore.Sum([]byte("v3")) || got.Size != 2 {
+		t.Errorf("file %+v", got)
 	}
 	v, err := views.LookupVersion(s.store, "vue", "3.0.0")
 	if err != nil || v.Files != 2 || v.Bytes != 11 || v.Default != "vue.js" || v.Withdrawn != nil || v.Entry != 2 {
