@@ -8,6 +8,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/negotiate"
 )
 
 // cacheForever is 355 days. A published file never changes.
@@ -42,6 +43,7 @@ type asset struct {
 	// representations are the stored ones, smallest first, and last identity
 	// where that must be inflated.
 	representations []representation
+	forms           []negotiate.Form // of representations, in the same order
 
 	loaded     time.Time
 	generation uint64 // of the rows, see rows.go
@@ -74,6 +76,9 @@ func newAsset(path string, file views.File, content kvstore.Content) *asset {
 	if !identity {
 		r := kvstore.Representation{Coding: coding.Identity, Length: content.Size, Sum: file.Hash}
 		f.representations = append(f.representations, newRepresentation(path, file, r, false, vary))
+	}
+	for _, r := range f.representations {
+		f.forms = append(f.forms, negotiate.Form{Coding: r.coding, Length: r.length})
 	}
 	return f
 }
@@ -113,21 +118,12 @@ func newRepresentation(path string, file views.File, r kvstore.Representation, s
 
 func (r *representation) identity() bool { return r.coding == coding.Identity }
 
-// choose returns the acceptable representation of the greatest weight, and of
-// equal ones the smallest; nil where none is acceptable.
-func (f *asset) choose(a accepts) *representation {
-	var best *representation
-	for i := range f.representations {
-		r := &f.representations[i]
-		w := a[r.coding]
-		if w <= refused {
-			continue
-		}
-		if best == nil || w > a[best.coding] || w == a[best.coding] && r.length < best.length {
-			best = r
-		}
+// choose returns the representation to send, nil where none is acceptable.
+func (f *asset) choose(w negotiate.Weights) *representation {
+	if i := w.Choose(f.forms); i >= 0 {
+		return &f.representations[i]
 	}
-	return best
+	return nil
 }
 
 // inflatable returns the stored representation that is cheapest to inflate.

@@ -3,6 +3,8 @@ package server
 import (
 	"net/http"
 	"time"
+
+	"github.com/larder-cdn/larder/server/negotiate"
 )
 
 // A verdict is what a request's conditions come to.
@@ -18,7 +20,7 @@ const (
 // For notModified it returns the tag that the answer carries.
 func (r *representation) evaluate(h http.Header) (verdict, string) {
 	if lines := h["If-Match"]; lines != nil {
-		if !matchStrong(lines, r.tag) {
+		if !negotiate.Match(lines, r.tag) {
 			return failed, ""
 		}
 	} else if since, ok := parseDate(h["If-Unmodified-Since"]); ok && r.released.After(since) {
@@ -45,8 +47,8 @@ func (r *representation) rangeApplies(h http.Header) bool {
 	case len(lines) > 1:
 		return false
 	}
-	if opaque, weak, rest, ok := nextTag(lines[0]); ok {
-		return rest == "" && !weak && opaque == r.tag
+	if tag, rest, ok := negotiate.NextTag(lines[0]); ok {
+		return rest == "" && !tag.Weak && tag.Opaque == r.tag
 	}
 	date, ok := parseDate(lines)
 	return ok && r.identity() && !r.released.IsZero() && date.Equal(r.released)

@@ -6,7 +6,11 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/server/negotiate"
 )
+
+// codings is how many codings there are; they are numbered from 0.
+const codings = int(coding.Gzip) + 1
 
 // An entity tag is `"CONTENT.CODING.CODED"`: 16 bytes of the content's SHA-256,
 // the coding, and 8 bytes of the SHA-256 of the coded bytes. So it is strong (RFC
@@ -43,77 +47,28 @@ func isOlderForm(tag, current string) bool {
 	return err == nil
 }
 
-// nextTag cuts the first entity tag (RFC 9110 §8.8.3) off a list, with the
-// separators around it. The opaque tag has its quotes. At the end of the list, or
-// where it is malformed, ok is false.
-func nextTag(list string) (opaque string, weak bool, rest string, ok bool) {
-	list = strings.TrimLeft(list, " \t,")
-	list, weak = strings.CutPrefix(list, "W/")
-	if list == "" || list[0] != '"' {
-		return "", false, "", false
-	}
-	for i := 1; i < len(list); i++ {
-		switch c := list[i]; {
-		case c == '"':
-			opaque, rest = list[:i+1], strings.TrimLeft(list[i+1:], " \t")
-			if rest != "" && rest[0] != ',' {
-				return "", false, "", false
-			}
-			return opaque, weak, rest, true
-		case c < 0x21 || c == 0x7f:
-			return "", false, "", false
-		}
-	}
-	return "", false, "", false
-}
-
-// matchStrong reports whether a field's lines name current by strong comparison,
-// or are "*".
-func matchStrong(lines []string, current string) bool {
-	if isStar(lines) {
-		return true
-	}
-	for _, list := range lines {
-		for {
-			opaque, weak, rest, ok := nextTag(list)
-			if !ok {
-				break
-			}
-			if !weak && opaque == current {
-				return true
-			}
-			list = rest
-		}
-	}
-	return false
-}
-
 // matchWeak looks for current in an If-None-Match field by weak comparison, and
 // for older coded forms of the same. It returns the tag that the answer carries:
 // current where the client has it, else the tag as the client sent it, because
 // that is the one by which a cache finds what it may refresh (RFC 9111 §4.3.4).
 func matchWeak(lines []string, current string) (tag string, ok bool) {
-	if isStar(lines) {
+	if negotiate.IsAny(lines) {
 		return current, true
 	}
 	for _, list := range lines {
 		for {
-			opaque, weak, rest, more := nextTag(list)
+			named, rest, more := negotiate.NextTag(list)
 			if !more {
 				break
 			}
 			switch {
-			case opaque == current && !weak:
+			case named.Opaque == current && !named.Weak:
 				return current, true
-			case tag == "" && (opaque == current || isOlderForm(opaque, current)):
-				if tag = opaque; weak {
-					tag = "W/" + opaque
-				}
+			case tag == "" && (named.Opaque == current || isOlderForm(named.Opaque, current)):
+				tag = named.String()
 			}
 			list = rest
 		}
 	}
 	return tag, tag != ""
 }
-
-func isStar(lines []string) bool { return len(lines) == 1 && trimOWS(lines[0]) == "*" }

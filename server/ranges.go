@@ -45,7 +45,7 @@ func parseRanges(lines []string, size int64) ([]span, rangeVerdict) {
 	for more := true; more; {
 		var member string
 		member, set, more = strings.Cut(set, ",")
-		if member = trimOWS(member); member == "" {
+		if member = strings.Trim(member, " \t"); member == "" {
 			continue
 		}
 		if members++; members > maxRanges {

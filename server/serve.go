@@ -10,6 +10,7 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/server/negotiate"
 )
 
 const allowedMethods = "GET, HEAD, OPTIONS"
@@ -59,7 +60,7 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 			break
 		}
 		vary = f.representations[0].vary
-		rep := f.choose(parseAcceptEncoding(r.Header["Accept-Encoding"]))
+		rep := f.choose(negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]))
 		if rep == nil {
 			return fail(notAcceptable(f))
 		}

@@ -1,4 +1,4 @@
-package server
+package negotiate
 
 import (
 	"strings"
@@ -9,21 +9,23 @@ import (
 // codings is how many codings there are; they are numbered from 0.
 const codings = int(coding.Gzip) + 1
 
-// A weight is a quality value (RFC 9110 §12.4.2) in thousandths, doubled. The
+// A Weight is a quality value (RFC 9110 §12.4.2) in thousandths, doubled. The
 // doubling leaves room for leastWeight below the smallest weight that a client
 // can express.
-type weight int
+type Weight int
+
+// Refused is the weight of what must not be sent.
+const Refused Weight = 0
 
 const (
-	refused     weight = 0
-	leastWeight weight = 1
-	unlisted    weight = -1
+	leastWeight Weight = 1
+	unlisted    Weight = -1
 )
 
-// accepts is what an Accept-Encoding field says about each of our codings.
-type accepts [codings]weight
+// Weights is what an Accept-Encoding field says about each of our codings.
+type Weights [codings]Weight
 
-// parseAcceptEncoding reads the lines of a request's Accept-Encoding field (RFC
+// ParseAcceptEncoding reads the lines of a request's Accept-Encoding field (RFC
 // 9110 §12.5.3).
 //
 //   - Without the field any coding would be acceptable; we send identity, because
@@ -32,8 +34,8 @@ type accepts [codings]weight
 //     less than everything that is.
 //   - A member that is malformed is ignored, and so is an unknown coding. Of a
 //     coding listed repeatedly the greatest weight counts: the client can decode it.
-func parseAcceptEncoding(lines []string) accepts {
-	listed := accepts{unlisted, unlisted, unlisted}
+func ParseAcceptEncoding(lines []string) Weights {
+	listed := Weights{unlisted, unlisted, unlisted}
 	star := unlisted
 	for _, line := range lines {
 		for more := true; more; {
@@ -58,14 +60,39 @@ func parseAcceptEncoding(lines []string) accepts {
 		case coding.Coding(c) == coding.Identity:
 			listed[c] = leastWeight
 		default:
-			listed[c] = refused
+			listed[c] = Refused
 		}
 	}
 	return listed
 }
 
+// Of returns the weight of a coding.
+func (w Weights) Of(c coding.Coding) Weight { return w[c] }
+
+// A Form is one of the forms that an answer could be sent in.
+type Form struct {
+	Coding coding.Coding
+	Length int64 // in bytes, of what would be sent
+}
+
+// Choose returns the index of the acceptable form of the greatest weight, and of
+// equal ones the shortest; -1 where none is acceptable, which is a 406.
+func (w Weights) Choose(forms []Form) int {
+	best := -1
+	for i, f := range forms {
+		weight := w[f.Coding]
+		if weight <= Refused {
+			continue
+		}
+		if best < 0 || weight > w[forms[best].Coding] || weight == w[forms[best].Coding] && f.Length < forms[best].Length {
+			best = i
+		}
+	}
+	return best
+}
+
 // parseMember reads `token [ OWS ";" OWS "q=" qvalue ]`.
-func parseMember(member string) (name string, w weight, ok bool) {
+func parseMember(member string) (name string, w Weight, ok bool) {
 	name, parameter, weighted := strings.Cut(member, ";")
 	name = trimOWS(name)
 	if !isToken(name) {
@@ -79,7 +106,7 @@ func parseMember(member string) (name string, w weight, ok bool) {
 		return "", 0, false
 	}
 	thousandths, ok := parseQuality(parameter[2:])
-	return name, weight(2 * thousandths), ok
+	return name, Weight(2 * thousandths), ok
 }
 
 // parseQuality reads a qvalue (RFC 9110 §12.4.2) in thousandths: "0" or "1" with
