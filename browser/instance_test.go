@@ -1,0 +1,226 @@
+package browser
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// An instance is the real program at work on a data folder of its own.
+type instance struct {
+	address string // such as http://127.0.0.1:34567
+
+	command *exec.Cmd
+	said    *output
+	ended   chan struct{}
+}
+
+// What testdata/releases does not hold.
+const (
+	manyFiles = 450 // in pantry 1.0.0: more than a page shows
+
+	refused         = "empty-jar 1.0.0" // a folder without files
+	withdrawn       = "jam 1.0.0"
+	withdrawnReason = "It was spoilt."
+)
+
+// start builds larder, imports the releases of testdata and serves them.
+func start(folder string) (*instance, error) {
+	if err := dependOnSources(".."); err != nil {
+		return nil, err
+	}
+	binary := filepath.Join(folder, "larder")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/larder")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	data := filepath.Join(folder, "data")
+	if err := stock(binary, data, folder); err != nil {
+		return nil, err
+	}
+
+	ready := filepath.Join(folder, "ready")
+	i := &instance{said: &output{}, ended: make(chan struct{})}
+	i.command = larder(binary, data, "up", "--listen", "127.0.0.1:0", "--private-listen", "off", "--ready-file", ready)
+	i.command.Stdout, i.command.Stderr = i.said, i.said
+	if err := i.command.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		i.command.Wait()
+		close(i.ended)
+	}()
+	var err error
+	if i.address, err = i.readiness(ready); err != nil {
+		i.stop()
+		return nil, err
+	}
+	return i, nil
+}
+
+// dependOnSources opens every folder of the module, which makes them inputs of the
+// test: go test would otherwise show a result that it remembers, whatever has changed
+// in the program.
+func dependOnSources(root string) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // another test's, and gone
+			}
+			return err
+		}
+		if !d.IsDir() || path == root {
+			return nil
+		}
+		if slices.Contains([]string{".git", "bin", "data", "node_modules"}, d.Name()) {
+			return filepath.SkipDir
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	})
+}
+
+// larder returns a command on the data folder that knows the test's catalogue, and
+// nothing of the settings of whoever runs the test.
+func larder(binary, data string, args ...string) *exec.Cmd {
+	command := exec.Command(binary, append(args, "--data", data, "--catalogue", "testdata/catalogue")...)
+	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LARDER_") })
+	return command
+}
+
+// stock fills the data folder.
+func stock(binary, data, folder string) error {
+	releases, err := filepath.Glob("testdata/releases/*/*")
+	if err != nil {
+		return err
+	}
+	pantry, err := bigRelease(filepath.Join(folder, "pantry", "1.0.0"))
+	if err != nil {
+		return err
+	}
+	empty := filepath.Join(folder, filepath.FromSlash(strings.ReplaceAll(refused, " ", "/")))
+	if err := os.MkdirAll(empty, 0o700); err != nil {
+		return err
+	}
+	for _, source := range append(releases, pantry, empty) {
+		version, name := filepath.Base(source), filepath.Base(filepath.Dir(source))
+		out, err := larder(binary, data, "import", name, version, source).CombinedOutput()
+		if err == nil && source == empty {
+			return fmt.Errorf("larder import published %s, which has no files", refused)
+		}
+		if err != nil && source != empty {
+			return fmt.Errorf("larder import %s %s: %w\n%s", name, version, err, out)
+		}
+	}
+	return withdraw(data)
+}
+
+// bigRelease writes a release of many small files.
+func bigRelease(folder string) (string, error) {
+	if err := os.MkdirAll(filepath.Join(folder, "shelf"), 0o700); err != nil {
+		return "", err
+	}
+	files := map[string]string{"pantry.js": "globalThis.pantry = true;\n"}
+	for n := len(files); n < manyFiles; n++ {
+		files[fmt.Sprintf("shelf/jar-%03d.json", n)] = fmt.Sprintf("{\"jar\": %d}\n", n)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, filepath.FromSlash(name)), []byte(text), 0o600); err != nil {
+			return "", err
+		}
+	}
+	return folder, nil
+}
+
+// withdraw writes the entry that no command writes yet.
+func withdraw(data string) (err error) {
+	store, err := kvstore.Open(filepath.Join(data, "store"), kvstore.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	log, err := logs.Open(store)
+	if err != nil {
+		return err
+	}
+	name, version, _ := strings.Cut(withdrawn, " ")
+	published, err := views.LookupVersion(store, name, version)
+	if err != nil {
+		return err
+	}
+	manifest, err := logs.ReadManifest(store, published.Manifest)
+	if err != nil {
+		return err
+	}
+	return log.Update(func(tx *logs.Tx) error {
+		return views.Record(tx, views.Change{
+			Entry: logs.Entry{
+				Kind: logs.Withdrawn, Time: time.Now(), Actor: "operator",
+				Package: name, Version: version, Manifest: published.Manifest, Reason: withdrawnReason,
+			},
+			Manifest: manifest,
+		})
+	})
+}
+
+// readiness waits for the ready file and returns what it says.
+func (i *instance) readiness(file string) (string, error) {
+	deadline := time.After(patience)
+	for {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			return strings.TrimSpace(string(text)), nil
+		}
+		select {
+		case <-i.ended:
+			return "", fmt.Errorf("larder up ended before it served:\n%s", i.said)
+		case <-deadline:
+			return "", fmt.Errorf("larder up did not serve within %v:\n%s", patience, i.said)
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+func (i *instance) stop() {
+	i.command.Process.Signal(os.Interrupt)
+	select {
+	case <-i.ended:
+	case <-time.After(patience):
+		i.command.Process.Kill()
+		<-i.ended
+	}
+}
+
+// output is what a process has said so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}

@@ -1,0 +1,1 @@
+globalThis.jam = { version: "1.0.1" };

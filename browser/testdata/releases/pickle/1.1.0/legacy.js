@@ -1,0 +1,1 @@
+globalThis.pickleLegacy = true;

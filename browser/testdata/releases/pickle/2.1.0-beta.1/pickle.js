@@ -1,0 +1,40 @@
+/*! pickle 2.1.0-beta.1 | MIT */
+(function (root) {
+	"use strict";
+
+	// Every value is kept under its name, as it was when it was put in.
+	var jars = new Map();
+
+	function put(name, value) {
+		if (typeof name !== "string" || name === "") {
+			throw new TypeError("pickle: a jar needs a name");
+		}
+		jars.set(name, structuredClone(value));
+		return value;
+	}
+
+	function take(name) {
+		if (!jars.has(name)) {
+			throw new RangeError("pickle: there is no jar named " + name);
+		}
+		return structuredClone(jars.get(name));
+	}
+
+	function names() {
+		return Array.from(jars.keys()).sort();
+	}
+
+	// Labels are what people read on a jar; they need not be unique.
+	var labels = new Map();
+
+	function label(name, text) {
+		if (!jars.has(name)) {
+			throw new RangeError("pickle: there is no jar named " + name);
+		}
+		labels.set(name, String(text));
+	}
+
+	put.label = label;
+
+	root.pickle = { version: "2.1.0-beta.1", put: put, take: take, names: names };
+})(globalThis);
