@@ -23,10 +23,13 @@
 //   - No client keeps others out by doing nothing: one that stalls is closed, and idle
 //     connections make room when there are too many.
 //
-// What it does not: net/http answers by itself where it cannot read a request, or its
-// headers are too large (400, 431, 501, 505). Those answers end the connection and have
-// neither CORS headers nor Cache-Control. A 405 says nothing of codings, because the file
-// was not looked up.
+// What it does not: a request that cannot be read, or has too large headers (400, 417,
+// 431, 501, 505), net/http answers by itself. Without TLS that answer is replaced by one
+// in the shape of the API's errors (refusals.go); over TLS it has neither that shape nor
+// CORS headers nor Cache-Control. In any case it ends the connection. HTTP/2 tells clients
+// the bound on headers beforehand; who exceeds it a little gets a 431 in HTML, and who
+// exceeds it by far an error of the connection. A 405 says nothing of codings, because the
+// file was not looked up.
 //
 // It must not know where releases come from, nor how the API looks.
 package server

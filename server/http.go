@@ -89,10 +89,19 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 			MaxConcurrentStreams: maxStreams,
 			WriteByteTimeout:     cmp.Or(o.StallTimeout, 30*time.Second),
 		},
-		ConnState: connections.observe,
-		ErrorLog:  log.New(&errorLog{logger: o.Logger}, "", 0),
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if refusing, ok := c.(*refusingConn); ok && state == http.StateIdle {
+				refusing.idle()
+			}
+			connections.observe(c, state)
+		},
+		ErrorLog: log.New(&errorLog{logger: o.Logger}, "", 0),
 	}}
 }
+
+// Serve is http.Server's, but a request that cannot be read is answered in the shape
+// of the API's errors. ServeTLS leaves net/http's own answer to it as it is.
+func (s *Server) Serve(l net.Listener) error { return s.Server.Serve(refusingListener{l}) }
 
 // lingering is how long Stop waits for handlers whose clients are gone.
 const lingering = 10 * time.Second
