@@ -1,0 +1,362 @@
+package library
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/api/search"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Options says what an Index reads. Store and Log are required.
+type Options struct {
+	Store *kvstore.Store
+	Log   *logs.Log
+	// Popularity says how much a library is in demand, 0 for unknown. Only the
+	// order of the numbers counts. Default: nothing is known.
+	Popularity func(name string) float64
+	// Logger gets what cannot be read. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// An Index knows all libraries. Call Run once; the other methods may be called at
+// any time, by anybody.
+type Index struct {
+	store      *kvstore.Store
+	log        *logs.Log
+	popularity func(string) float64
+	logger     *slog.Logger
+	search     *search.Index
+
+	mu      sync.Mutex
+	listing *Listing
+	seen    int64         // entries of the log that listing and search know of
+	err     error         // why there is no listing
+	changed chan struct{} // closed when one of them changes
+}
+
+// New returns an Index that knows nothing until Run has read the store.
+func New(o Options) (*Index, error) {
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, logger: o.Logger, changed: make(chan struct{})}
+	if x.popularity == nil {
+		x.popularity = func(string) float64 { return 0 }
+	}
+	if x.logger == nil {
+		x.logger = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if x.search, err = search.New(); err != nil {
+		return nil, fmt.Errorf("library: couldn't make the search index: %w", err)
+	}
+	return x, nil
+}
+
+// retry is how long Run waits after it couldn't read the store.
+const retry = time.Second
+
+// Run reads all libraries, then follows the log until ctx ends.
+func (x *Index) Run(ctx context.Context) error {
+	defer x.search.Close()
+	seen := int64(-1) // nothing has been read
+	for {
+		size, err := x.refresh(ctx, seen)
+		if err == nil {
+			seen = size
+			_, err = x.log.Wait(ctx, seen)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			x.fail(err)
+			select {
+			case <-time.After(retry):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// refresh reads the libraries that entries from seen on have changed, or all of
+// them where seen is negative. It returns how many entries it knows of now.
+func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
+	snapshot := x.store.Snapshot()
+	defer snapshot.Close()
+	checkpoint, err := logs.ReadCheckpoint(snapshot)
+	if err != nil {
+		return 0, err
+	}
+	names, err := changedNames(snapshot, seen)
+	if err != nil {
+		return 0, err
+	}
+	var before map[string]*Library
+	if seen >= 0 {
+		if before = x.listing.byName; len(names) == 0 {
+			x.publish(x.listing, checkpoint.Size)
+			return checkpoint.Size, nil
+		}
+	}
+	next := maps.Clone(before)
+	if next == nil {
+		next = make(map[string]*Library, len(names))
+	}
+	var documents []search.Document
+	var gone []string
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		l, err := newLibrary(snapshot, name)
+		if err != nil {
+			// One damaged row must not hide the others.
+			x.logger.Error("library: couldn't read a library", "package", name, "err", err)
+			l = nil
+		}
+		if l == nil {
+			delete(next, name)
+		} else {
+			next[name] = l
+		}
+		if l == nil || l.Hidden {
+			gone = append(gone, name)
+		} else {
+			documents = append(documents, l.document())
+		}
+	}
+	if err := x.search.Update(documents, gone); err != nil {
+		return 0, fmt.Errorf("library: couldn't update the search index: %w", err)
+	}
+	x.publish(newListing(next), checkpoint.Size)
+	return checkpoint.Size, nil
+}
+
+// changedNames returns the packages that entries from seen on are about, as far as
+// they change what is shown of them; all packages where seen is negative.
+func changedNames(r kvstore.Reader, seen int64) ([]string, error) {
+	var names []string
+	if seen < 0 {
+		for item, err := range r.Scan(kvstore.Packages, kvstore.Range{}) {
+			if err != nil {
+				return nil, fmt.Errorf("library: couldn't list the packages: %w", err)
+			}
+			names = append(names, string(item.Key))
+		}
+		return names, nil
+	}
+	for e, err := range logs.Entries(r, seen) {
+		if err != nil {
+			return nil, err
+		}
+		switch e.Kind {
+		case logs.Detected, logs.Refused:
+		default:
+			names = append(names, e.Package)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+func (x *Index) publish(l *Listing, seen int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.listing, x.seen, x.err = l, seen, nil
+	x.tell()
+}
+
+// tell wakes whoever waits for a change. x.mu is held.
+func (x *Index) tell() {
+	close(x.changed)
+	x.changed = make(chan struct{})
+}
+
+func (x *Index) fail(err error) {
+	x.logger.Error("library: couldn't follow the log; trying again", "after", retry, "err", err)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.listing == nil {
+		x.err = err
+		x.tell()
+	}
+}
+
+// A Listing is all libraries at one moment.
+type Listing struct {
+	// Libraries are in the order of their names, whatever their case.
+	Libraries []*Library
+
+	byName map[string]*Library
+}
+
+func newListing(byName map[string]*Library) *Listing {
+	l := &Listing{Libraries: slices.Collect(maps.Values(byName)), byName: byName}
+	slices.SortFunc(l.Libraries, func(a, b *Library) int {
+		return cmp.Or(cmp.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	return l
+}
+
+// Library returns the one with that name, nil where there is none.
+func (l *Listing) Library(name string) *Library { return l.byName[name] }
+
+// Listing returns the libraries as they are now. The pointer stays the same as long as
+// nothing has changed. Until all have been read for the first time it waits,
+// as long as ctx lasts.
+func (x *Index) Listing(ctx context.Context) (*Listing, error) {
+	return x.await(ctx, 0)
+}
+
+// Wait returns when the index knows of that many entries of the log.
+func (x *Index) Wait(ctx context.Context, entries int64) error {
+	_, err := x.await(ctx, entries)
+	return err
+}
+
+func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
+	for {
+		x.mu.Lock()
+		listing, seen, err, changed := x.listing, x.seen, x.err, x.changed
+		x.mu.Unlock()
+		switch {
+		case err != nil:
+			return nil, err
+		case listing != nil && seen >= entries:
+			return listing, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrNotReady, ctx.Err())
+		}
+	}
+}
+
+// ErrNotReady says that the libraries are still being read.
+var ErrNotReady = errors.New("library: the libraries are still being read")
+
+// Library returns the one with that name, or ErrNoLibrary.
+func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
+	listing, err := x.Listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if l := listing.Library(name); l != nil {
+		return l, nil
+	}
+	return nil, ErrNoLibrary
+}
+
+// Search returns the libraries that match text, best first. Fields restricts the
+// search to some of [search.Fields]; nil is all.
+func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Library, error) {
+	listing, err := x.Listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, err := x.search.Search(ctx, search.Query{Text: text, Fields: fields, Popularity: x.popularity})
+	if err != nil {
+		return nil, fmt.Errorf("library: couldn't search for %q: %w", text, err)
+	}
+	found := make([]*Library, 0, len(names))
+	for _, name := range names {
+		if l := listing.Library(name); l != nil { // the index may be a moment ahead
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}
+
+// Popular returns the libraries that are most in demand, up to n; where nothing is
+// known of demand, those with the most versions.
+func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
+	listing, err := x.Listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type ranked struct {
+		*Library
+		demand float64
+	}
+	var all []ranked
+	for _, l := range listing.Libraries {
+		if l.HasFile() && !l.Hidden {
+			all = append(all, ranked{l, x.popularity(l.Name)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(b.demand, a.demand), cmp.Compare(b.Versions, a.Versions))
+	})
+	libraries := make([]*Library, min(n, len(all)))
+	for i := range libraries {
+		libraries[i] = all[i].Library
+	}
+	return libraries, nil
+}
+
+// PackageJSON returns a library's package JSON as it is in the store, or
+// ErrNoLibrary.
+func (x *Index) PackageJSON(name string) ([]byte, error) {
+	if !validName(name) {
+		return nil, ErrNoLibrary
+	}
+	p, err := views.LookupPackage(x.store, name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, ErrNoLibrary
+	}
+	return p.JSON, err
+}
+
+// Versions returns a library's published versions, newest first. An unknown library
+// has none.
+func (x *Index) Versions(name string) ([]views.Version, error) {
+	if !validName(name) {
+		return nil, nil
+	}
+	return published(x.store, name)
+}
+
+// States returns what became of every version that upstream has or had, newest
+// first. An unknown library has none.
+func (x *Index) States(name string) ([]views.State, error) {
+	if !validName(name) {
+		return nil, nil
+	}
+	states, err := views.States(x.store, name)
+	slices.SortFunc(states, func(a, b views.State) int { return packages.CompareVersions(b.Version, a.Version) })
+	return states, err
+}
+
+// Release returns one version with its files: ErrNoLibrary, ErrNoVersion or a
+// *WithdrawnError where it is not served.
+func (x *Index) Release(ctx context.Context, name, version string) (*Release, error) {
+	if _, err := x.Library(ctx, name); err != nil {
+		return nil, err
+	}
+	snapshot := x.store.Snapshot()
+	defer snapshot.Close()
+	return readRelease(snapshot, name, version)
+}
+
+// Content returns in which codings, of which lengths, a file's content is kept.
+func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
+
+// Manifest returns a release's manifest, which also says where its files came from
+// and what was left out.
+func (x *Index) Manifest(r *Release) (*logs.Manifest, error) {
+	return logs.ReadManifest(x.store, r.Manifest)
+}
+
+func validName(name string) bool { return name != "" && !strings.ContainsRune(name, 0) }

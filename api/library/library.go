@@ -1,0 +1,262 @@
+// Package library is the read model of everything that people and clients
+// browse: which libraries there are, their versions, the files of a release.
+// The REST API, the pages and the commands all ask it, so that they agree.
+//
+// Index holds a few hundred bytes of each library in memory and follows the log,
+// so a publication shows at once, in search too; versions and files are read
+// from the store when they are asked for. What it returns is shared and must
+// not be changed.
+//
+// The package must not know HTTP, or how anything is shown.
+package library
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/api/search"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A Library is one enrolled package and what of it is published.
+type Library struct {
+	Name        string
+	Description string
+	Keywords    []string
+	Homepage    string // "" where unknown, as all that follow
+	License     string
+	Repository  *packages.Repository // nil where unknown
+	Author      string               // as the API shows it, see packages.Package.Author
+	Autoupdate  *Autoupdate          // nil where releases come by import only
+	Hidden      bool                 // search does not show it
+
+	// Version is the latest one, "" where none is published.
+	Version  string
+	Released time.Time // of the latest version, zero where unknown
+	Versions int       // how many are published
+	// Filename is the main file of the latest version, or the one that the package
+	// JSON names where nothing is published; "" for none.
+	Filename string
+	SRI      string // of the main file of the latest version, "" for none
+}
+
+// Autoupdate says where a library's releases come from.
+type Autoupdate struct {
+	Source string `json:"source"` // "npm" or "git"
+	Target string `json:"target"` // the npm package, or the repository's URL
+}
+
+// HasFile reports whether there is a main file that is served.
+func (l *Library) HasFile() bool { return l.Version != "" && l.Filename != "" }
+
+// FileType is the extension of the main file, without its dot.
+func (l *Library) FileType() string { return strings.TrimPrefix(path.Ext(l.Filename), ".") }
+
+// A GitHub names a repository there.
+type GitHub struct {
+	User string `json:"user"`
+	Repo string `json:"repo"`
+}
+
+var gitHubURL = regexp.MustCompile(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
+
+// GitHub returns the repository at GitHub, or nil where it is elsewhere or unknown.
+func (l *Library) GitHub() *GitHub {
+	if l.Repository == nil {
+		return nil
+	}
+	m := gitHubURL.FindStringSubmatch(strings.TrimSpace(l.Repository.URL))
+	if m == nil {
+		return nil
+	}
+	return &GitHub{User: m[1], Repo: m[2]}
+}
+
+var punctuation = strings.NewReplacer("-", "", "_", "", ".", "", " ", "", "+", "")
+
+// AlternativeNames returns what else the library may be searched for as: its name
+// without punctuation, without what tells that it is JavaScript or CSS, and the
+// name of its npm package. It never is nil.
+func (l *Library) AlternativeNames() []string {
+	name := strings.ToLower(l.Name)
+	bare := name
+	for _, affix := range []string{".js", "-js", ".css", "-css"} {
+		bare = strings.TrimSuffix(bare, affix)
+	}
+	candidates := []string{punctuation.Replace(name), bare, punctuation.Replace(bare)}
+	if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
+		candidates = append(candidates, strings.ToLower(l.Autoupdate.Target))
+	}
+	names := []string{}
+	for _, c := range candidates {
+		if c != "" && c != name && !slices.Contains(names, c) {
+			names = append(names, c)
+		}
+	}
+	return names
+}
+
+func (l *Library) document() search.Document {
+	d := search.Document{
+		Name:             l.Name,
+		AlternativeNames: l.AlternativeNames(),
+		Description:      l.Description,
+		Keywords:         l.Keywords,
+		Filename:         l.Filename,
+	}
+	if l.Repository != nil {
+		d.Repositories = []string{l.Repository.URL}
+	}
+	if g := l.GitHub(); g != nil {
+		d.GithubUser, d.GithubRepo = g.User, g.Repo
+	}
+	if l.Author != "" {
+		d.Maintainers = []string{l.Author}
+	}
+	return d
+}
+
+// newLibrary reads what there is of one library. A nil error with no library says that
+// it is not enrolled.
+func newLibrary(r kvstore.Reader, name string) (*Library, error) {
+	row, err := views.LookupPackage(r, name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := packages.Parse(packages.Path(name), row.JSON)
+	if err != nil {
+		return nil, fmt.Errorf("library: the package JSON of %s in the store: %w", name, err)
+	}
+	l := &Library{
+		Name: p.Name, Description: p.Description, Keywords: p.Keywords, Homepage: p.Homepage, License: p.License,
+		Repository: p.Repository, Author: p.Author(), Filename: p.Filename,
+	}
+	if p.Autoupdate != nil {
+		l.Autoupdate = &Autoupdate{Source: p.Autoupdate.Source, Target: p.Autoupdate.Target}
+		l.Hidden = p.Autoupdate.ExcludeFromSearch
+	}
+	versions, err := published(r, name)
+	if err != nil || len(versions) == 0 {
+		return l, err
+	}
+	latest := latestOf(versions)
+	l.Version, l.Released, l.Versions, l.Filename = latest.Version, latest.Released, len(versions), latest.Default
+	if l.Filename == "" {
+		return l, nil
+	}
+	sri, err := views.LookupSRI(r, name, latest.Version, latest.Default)
+	if err != nil {
+		return nil, fmt.Errorf("library: the main file %s of %s %s: %w", latest.Default, name, latest.Version, err)
+	}
+	l.SRI = sri.String()
+	return l, nil
+}
+
+// published returns the versions that are served, newest first.
+func published(r kvstore.Reader, name string) ([]views.Version, error) {
+	versions, err := views.Versions(r, name)
+	if err != nil {
+		return nil, err
+	}
+	versions = slices.DeleteFunc(versions, func(v views.Version) bool { return v.Withdrawn != nil })
+	slices.SortFunc(versions, func(a, b views.Version) int { return packages.CompareVersions(b.Version, a.Version) })
+	return versions, nil
+}
+
+func latestOf(versions []views.Version) views.Version {
+	names := make([]string, len(versions))
+	for i, v := range versions {
+		names[i] = v.Version
+	}
+	return versions[slices.Index(names, packages.LatestVersion(names))]
+}
+
+// A Release is one published version and its files.
+type Release struct {
+	Library  string
+	Version  string
+	Released time.Time             // upstream's publish time, zero where unknown
+	Default  string                // path of the main file, "" for none
+	Bytes    int64                 // of all files as they are without coding
+	Entry    int64                 // of its publication in the log
+	Manifest kvstore.Hash          // names the content that lists it
+	Files    []views.PublishedFile // by path, in byte order
+}
+
+// Find returns the file at a path.
+func (r *Release) Find(path string) (views.PublishedFile, bool) {
+	i, ok := slices.BinarySearchFunc(r.Files, path, func(f views.PublishedFile, path string) int { return cmp.Compare(f.Path, path) })
+	if !ok {
+		return views.PublishedFile{}, false
+	}
+	return r.Files[i], true
+}
+
+// What is not there.
+var (
+	ErrNoLibrary = errors.New("library not found")
+	ErrNoVersion = errors.New("version not found")
+)
+
+// A WithdrawnError says that a version was published once and is served no longer.
+type WithdrawnError struct {
+	Package, Version string
+	views.Withdrawal
+}
+
+func (e *WithdrawnError) Error() string {
+	return fmt.Sprintf("%s %s was withdrawn (log entry %d): %s", e.Package, e.Version, e.Entry, e.Reason)
+}
+
+// AssetPath returns the path under which a file is served, percent-encoded.
+func AssetPath(name, version, file string) string {
+	return "/ajax/libs/" + escape(name) + "/" + escape(version) + "/" + escape(file)
+}
+
+// escape percent-encodes what a URL's path may not hold as it is, and no slash.
+func escape(s string) string { return (&url.URL{Path: "/" + s}).EscapedPath()[1:] }
+
+// readRelease reads one published version with its files: ErrNoLibrary,
+// ErrNoVersion or a *WithdrawnError where there is none.
+func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
+	v, err := readVersion(r, name, version)
+	if err != nil {
+		return nil, err
+	}
+	files, err := views.Files(r, name, version)
+	if err != nil {
+		return nil, err
+	}
+	return &Release{
+		Library: name, Version: version, Released: v.Released, Default: v.Default, Bytes: v.Bytes,
+		Entry: v.Entry, Manifest: v.Manifest, Files: files,
+	}, nil
+}
+
+func readVersion(r kvstore.Reader, name, version string) (views.Version, error) {
+	if !packages.ValidVersion(version) {
+		return views.Version{}, ErrNoVersion
+	}
+	v, err := views.LookupVersion(r, name, version)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return views.Version{}, ErrNoVersion
+	case err != nil:
+		return views.Version{}, err
+	case v.Withdrawn != nil:
+		return views.Version{}, &WithdrawnError{Package: name, Version: version, Withdrawal: *v.Withdrawn}
+	}
+	return v, nil
+}

@@ -1,0 +1,331 @@
+package library_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+const chartJSON = `{
+  "name": "Chart.js", "filename": "chart.min.js", "description": "Charts on a canvas.", "keywords": ["chart", "canvas"],
+  "homepage": "https://charts.example/", "license": "MIT",
+  "repository": {"type": "git", "url": "git+https://github.com/chartjs/Chart.js.git"},
+  "authors": [{"name": "Chart people", "email": "chart@example.com"}],
+  "autoupdate": {"source": "npm", "target": "chart.js", "fileMap": [{"basePath": "dist", "files": ["*"]}]}
+}`
+
+const plainJSON = `{
+  "name": "plain", "description": "No more than it takes.", "keywords": ["plain"],
+  "repository": {"type": "git", "url": "https://git.example/plain.git"}
+}`
+
+const hiddenJSON = `{
+  "name": "hidden", "description": "Not for search.", "keywords": ["hidden"],
+  "repository": {"type": "git", "url": "https://git.example/hidden.git"},
+  "autoupdate": {"source": "npm", "target": "hidden", "fileMap": [{"basePath": "", "files": ["*"]}], "excludeFromSearch": true}
+}`
+
+func names(libraries []*library.Library) []string {
+	names := []string{}
+	for _, l := range libraries {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+func TestLibrary(t *testing.T) {
+	shelf := librarytest.New(t)
+	shelf.Enrol("plain", plainJSON)
+	shelf.Enrol("Chart.js", chartJSON)
+	shelf.Publish("Chart.js", "2.0.0-rc.1", "chart.min.js", map[string]string{"chart.min.js": "next"})
+	shelf.Publish("Chart.js", "1.9.0", "chart.js", map[string]string{"chart.js": "nine"})
+	shelf.Publish("Chart.js", "1.10.0", "chart.min.js", map[string]string{"chart.min.js": "ten", "chart.js": "ten, at length"})
+	x := shelf.Index(library.Options{})
+	listing, err := x.Listing(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := names(listing.Libraries), []string{"Chart.js", "plain"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("libraries %q, want %q", got, want)
+	}
+	chart := listing.Library("Chart.js")
+	if chart.Version != "1.10.0" || chart.Versions != 3 || chart.Filename != "chart.min.js" || chart.SRI != logs.SumSRI([]byte("ten")).String() || chart.FileType() != "js" {
+		t.Errorf("Chart.js is %+v", chart)
+	}
+	if got := chart.GitHub(); got == nil || *got != (library.GitHub{User: "chartjs", Repo: "Chart.js"}) {
+		t.Errorf("at GitHub it is %+v", got)
+	}
+	if got, want := chart.AlternativeNames(), []string{"chartjs", "chart"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("alternative names %q, want %q", got, want)
+	}
+	plain := listing.Library("plain")
+	if plain.HasFile() || plain.Autoupdate != nil || plain.GitHub() != nil || len(plain.AlternativeNames()) != 0 {
+		t.Errorf("plain is %+v", plain)
+	}
+	if listing.Library("chart.js") != nil {
+		t.Error("names are found in another case")
+	}
+
+	versions, err := x.Versions("Chart.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, v := range versions {
+		order = append(order, v.Version)
+	}
+	if want := []string{"2.0.0-rc.1", "1.10.0", "1.9.0"}; !reflect.DeepEqual(order, want) {
+		t.Errorf("versions %q, want %q", order, want)
+	}
+
+	release, err := x.Release(t.Context(), "Chart.js", "1.10.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, ok := release.Find("chart.js")
+	if !ok || file.Size != int64(len("ten, at length")) || file.SRI != logs.SumSRI([]byte("ten, at length")) || release.Default != "chart.min.js" {
+		t.Errorf("release %+v", release)
+	}
+	if _, ok := release.Find("chart"); ok {
+		t.Error("a file is found by a part of its path")
+	}
+	manifest, err := x.Manifest(release)
+	if err != nil || len(manifest.Files) != 2 {
+		t.Errorf("manifest %+v, %v", manifest, err)
+	}
+	if data, err := x.PackageJSON("plain"); err != nil || !strings.Contains(string(data), "No more than it takes") {
+		t.Errorf("package JSON %s, %v", data, err)
+	}
+}
+
+func TestAbsence(t *testing.T) {
+	shelf := librarytest.New(t)
+	shelf.Enrol("plain", plainJSON)
+	shelf.Publish("plain", "1.0.0", "", map[string]string{"a.js": "a"})
+	shelf.Withdraw("plain", "1.0.0", "it stole cookies")
+	x := shelf.Index(library.Options{})
+	for _, tt := range []struct {
+		name, version string
+		want          error
+	}{
+		{"nothing", "1.0.0", library.ErrNoLibrary},
+		{"", "1.0.0", library.ErrNoLibrary},
+		{"plain\x001.0.0", "a.js", library.ErrNoLibrary},
+		{"plain", "2.0.0", library.ErrNoVersion},
+		{"plain", "", library.ErrNoVersion},
+		{"plain", "1.0.0\x00a.js", library.ErrNoVersion},
+		{"plain", strings.Repeat("1", 1<<20), library.ErrNoVersion},
+	} {
+		if _, err := x.Release(t.Context(), tt.name, tt.version); !errors.Is(err, tt.want) {
+			t.Errorf("%.20q %.20q: %v, want %v", tt.name, tt.version, err, tt.want)
+		}
+	}
+	var withdrawn *library.WithdrawnError
+	if _, err := x.Release(t.Context(), "plain", "1.0.0"); !errors.As(err, &withdrawn) || withdrawn.Reason != "it stole cookies" || withdrawn.Entry != 2 {
+		t.Errorf("of a withdrawn version: %v", err)
+	}
+	l, err := x.Library(t.Context(), "plain")
+	if err != nil || l.Version != "" || l.Versions != 0 {
+		t.Errorf("with its only version withdrawn it is %+v, %v", l, err)
+	}
+	if versions, err := x.Versions("plain"); err != nil || len(versions) != 0 {
+		t.Errorf("versions %v, %v", versions, err)
+	}
+	for _, name := range []string{"nothing", "", "plain\x00"} {
+		if _, err := x.PackageJSON(name); !errors.Is(err, library.ErrNoLibrary) {
+			t.Errorf("package JSON of %q: %v", name, err)
+		}
+		if states, err := x.States(name); err != nil || len(states) != 0 {
+			t.Errorf("states of %q: %v, %v", name, states, err)
+		}
+	}
+}
+
+func TestFollowing(t *testing.T) {
+	shelf := librarytest.New(t)
+	x := shelf.Index(library.Options{})
+	listing := func() *library.Listing {
+		t.Helper()
+		librarytest.Await(t, x, shelf.Log)
+		l, err := x.Listing(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	empty := listing()
+	if len(empty.Libraries) != 0 {
+		t.Errorf("an empty store has %q", names(empty.Libraries))
+	}
+	shelf.Enrol("Chart.js", chartJSON)
+	first := listing()
+	if l := first.Library("Chart.js"); l == nil || l.Version != "" || l.Filename != "chart.min.js" {
+		t.Errorf("enrolled, it is %+v", l)
+	}
+	shelf.Refuse("Chart.js", "0.1.0", "no files")
+	if listing() != first {
+		t.Error("the listing changed although nothing of it did")
+	}
+	shelf.Publish("Chart.js", "1.0.0", "chart.min.js", map[string]string{"chart.min.js": "one"})
+	if l := listing().Library("Chart.js"); l.Version != "1.0.0" || l.Versions != 1 {
+		t.Errorf("published, it is %+v", l)
+	}
+	if first.Library("Chart.js").Version != "" {
+		t.Error("a listing changed under its reader")
+	}
+	shelf.Enrol("Chart.js", strings.Replace(chartJSON, "Charts on", "Graphs on", 1))
+	if l := listing().Library("Chart.js"); l.Description != "Graphs on a canvas." {
+		t.Errorf("changed, it is %+v", l)
+	}
+	found, err := x.Search(t.Context(), "graphs", nil)
+	if err != nil || len(found) != 1 {
+		t.Errorf("search finds %q, %v", names(found), err)
+	}
+	shelf.Withdraw("Chart.js", "1.0.0", "by mistake")
+	if l := listing().Library("Chart.js"); l.Version != "" {
+		t.Errorf("withdrawn, it is %+v", l)
+	}
+}
+
+func TestHidden(t *testing.T) {
+	shelf := librarytest.New(t)
+	shelf.Enrol("hidden", hiddenJSON)
+	shelf.Publish("hidden", "1.0.0", "a.js", map[string]string{"a.js": "a"})
+	x := shelf.Index(library.Options{})
+	if found, err := x.Search(t.Context(), "hidden", nil); err != nil || len(found) != 0 {
+		t.Errorf("search shows %q, %v", names(found), err)
+	}
+	if popular, err := x.Popular(t.Context(), 10); err != nil || len(popular) != 0 {
+		t.Errorf("among the popular are %q, %v", names(popular), err)
+	}
+	if _, err := x.Release(t.Context(), "hidden", "1.0.0"); err != nil {
+		t.Errorf("asked for by name: %v", err)
+	}
+	shelf.Enrol("hidden", strings.Replace(hiddenJSON, "true", "false", 1))
+	librarytest.Await(t, x, shelf.Log)
+	if found, err := x.Search(t.Context(), "hidden", nil); err != nil || len(found) != 1 {
+		t.Errorf("no longer hidden, search shows %q, %v", names(found), err)
+	}
+}
+
+func TestPopular(t *testing.T) {
+	shelf := librarytest.New(t)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		shelf.Enrol(name, strings.ReplaceAll(plainJSON, "plain", name))
+	}
+	files := map[string]string{"a.js": "a"}
+	shelf.Publish("a", "1.0.0", "a.js", files)
+	shelf.Publish("b", "1.0.0", "a.js", files)
+	shelf.Publish("b", "2.0.0", "a.js", files)
+	shelf.Publish("c", "1.0.0", "a.js", files)
+	demand := map[string]float64{"c": 2, "d": 9}
+	x := shelf.Index(library.Options{Popularity: func(name string) float64 { return demand[name] }})
+	got, err := x.Popular(t.Context(), 2)
+	if want := []string{"c", "b"}; err != nil || !reflect.DeepEqual(names(got), want) {
+		t.Errorf("popular are %q, %v; want %q", names(got), err, want)
+	}
+}
+
+func TestDamagedPackage(t *testing.T) {
+	shelf := librarytest.New(t)
+	shelf.Enrol("Chart.js", chartJSON)
+	shelf.Enrol("plain", plainJSON)
+	b := shelf.Store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.Packages, kvstore.Key("plain"), []byte("nonsense"))
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	listing, err := shelf.Index(library.Options{}).Listing(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := names(listing.Libraries), []string{"Chart.js"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("libraries %q, want %q", got, want)
+	}
+}
+
+func TestStates(t *testing.T) {
+	shelf := librarytest.New(t)
+	shelf.Enrol("plain", plainJSON)
+	shelf.Publish("plain", "1.9.0", "", map[string]string{"a.js": "a"})
+	shelf.Refuse("plain", "1.10.0", "it has no files")
+	next := librarytest.Released.Add(time.Hour)
+	shelf.SetState(views.State{Package: "plain", Version: "1.11.0", Kind: views.Failed, Reason: "the registry is away", Attempts: 3, Next: next})
+	states, err := shelf.Index(library.Options{}).States("plain")
+	if err != nil || len(states) != 3 {
+		t.Fatalf("states %+v, %v", states, err)
+	}
+	for i, want := range []string{"1.11.0 failed the registry is away", "1.10.0 refused it has no files", "1.9.0 published "} {
+		if got := states[i].Version + " " + string(states[i].Kind) + " " + states[i].Reason; got != want {
+			t.Errorf("state %d is %q, want %q", i, got, want)
+		}
+	}
+}
+
+func TestNotReady(t *testing.T) {
+	shelf := librarytest.New(t)
+	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // and nobody calls Run
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := x.Listing(ctx); !errors.Is(err, library.ErrNotReady) || !errors.Is(err, context.Canceled) {
+		t.Errorf("the listing is %v", err)
+	}
+}
+
+func TestGitHub(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://github.com/jquery/jquery.git":     "jquery/jquery",
+		"git+https://github.com/jquery/jquery.git": "jquery/jquery",
+		"git://github.com/jquery/jquery":           "jquery/jquery",
+		"git@github.com:jquery/jquery.git":         "jquery/jquery",
+		"ssh://git@github.com/jquery/jquery.git":   "jquery/jquery",
+		"http://www.github.com/a/b.c.git":          "a/b.c",
+		"https://github.com/a/b/tree/main":         "a/b",
+		"https://GitHub.com/a/b":                   "a/b",
+		"github.com/a/b":                           "a/b",
+		"https://github.com/a":                     "",
+		"https://gitlab.com/a/b":                   "",
+		"https://evil.example/github.com/a/b":      "",
+		"https://github.com.evil.example/a/b":      "",
+		"https://notgithub.com/a/b":                "",
+		"javascript:alert(1)//github.com/a/b":      "",
+	} {
+		got := ""
+		if g := (&library.Library{Repository: repository(url)}).GitHub(); g != nil {
+			got = g.User + "/" + g.Repo
+		}
+		if got != want {
+			t.Errorf("%s is %q, want %q", url, got, want)
+		}
+	}
+}
+
+func repository(url string) *packages.Repository { return &packages.Repository{Type: "git", URL: url} }
+
+func TestAssetPath(t *testing.T) {
+	for file, want := range map[string]string{
+		"dist/a.js":      "/ajax/libs/lib/1.0.0/dist/a.js",
+		"a b+c@d~%41.js": "/ajax/libs/lib/1.0.0/a%20b+c@d~%2541.js",
+		"who?#.js":       "/ajax/libs/lib/1.0.0/who%3F%23.js",
+		"文.js":           "/ajax/libs/lib/1.0.0/%E6%96%87.js",
+		"a:b.js":         "/ajax/libs/lib/1.0.0/a:b.js",
+	} {
+		if got := library.AssetPath("lib", "1.0.0", file); got != want {
+			t.Errorf("%s is at %s, want %s", file, got, want)
+		}
+	}
+}

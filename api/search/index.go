@@ -1,0 +1,260 @@
+package search
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/blevesearch/bleve/v2"
+	"github.com/blevesearch/bleve/v2/index/scorch"
+	"github.com/blevesearch/bleve/v2/mapping"
+	index "github.com/blevesearch/bleve_index_api"
+)
+
+// ErrClosed is what a closed index answers with.
+var ErrClosed = errors.New("search: the index is closed")
+
+// maxParts is how many updates an index takes before it is made anew. bleve
+// merges the parts of an index on disk; in memory each update remains a part of
+// its own, which every search has to look into.
+const maxParts = 32
+
+// Index is a set of documents that can be searched. Its methods may be called at
+// the same time.
+type Index struct {
+	// updating guards what only updates look at.
+	updating  sync.Mutex
+	documents map[string]*known
+	bleve     bleve.Index
+	parts     int
+
+	mu    sync.RWMutex
+	state *state // nil once closed; a search holds mu while it reads it
+}
+
+// known is a document and what is made of it once.
+type known struct {
+	Document
+	library *library
+}
+
+// state is what a search sees.
+type state struct {
+	reader    index.IndexReader
+	fuzzy     index.IndexReaderFuzzy // the same
+	libraries []*library             // sorted by name
+	at        map[uint64]int         // where in libraries a document of bleve's is
+}
+
+// New returns an empty index. Close it when it isn't needed any more.
+func New() (*Index, error) {
+	b, err := newBleve()
+	if err != nil {
+		return nil, err
+	}
+	x := &Index{documents: map[string]*known{}, bleve: b}
+	if x.state, err = newState(b, x.documents); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return x, nil
+}
+
+func newBleve() (bleve.Index, error) {
+	// Without a path the index is in memory. The mapping isn't used: documents
+	// are given as fields and terms.
+	b, err := bleve.NewUsing("", mapping.NewIndexMapping(), scorch.Name, scorch.Name, nil)
+	if err != nil {
+		return nil, fmt.Errorf("search: couldn't make an index: %w", err)
+	}
+	return b, nil
+}
+
+// Update removes the documents called remove and then puts the others in, each
+// in place of the one with its name. Searches see all of it or nothing. The
+// documents must not be changed afterwards. After an error searches see what
+// they saw before, and the update can be repeated.
+func (x *Index) Update(put []Document, remove []string) error {
+	for i := range put {
+		if put[i].Name == "" {
+			return fmt.Errorf("search: document %d of %d has no name; a document is known by its name", i+1, len(put))
+		}
+	}
+	x.updating.Lock()
+	defer x.updating.Unlock()
+	if x.bleve == nil {
+		return ErrClosed
+	}
+	changes := x.changes(put, remove)
+	if len(changes) == 0 {
+		return nil
+	}
+	documents := maps.Clone(x.documents)
+	for name, d := range changes {
+		if d == nil {
+			delete(documents, name)
+		} else {
+			documents[name] = d
+		}
+	}
+	b, parts := x.bleve, x.parts+1
+	if parts > maxParts {
+		var err error
+		if b, err = newBleve(); err != nil {
+			return err
+		}
+		changes, parts = documents, 1
+	}
+	err := apply(b, changes)
+	var fresh *state
+	if err == nil {
+		fresh, err = newState(b, documents)
+	}
+	if err != nil {
+		if b != x.bleve {
+			err = errors.Join(err, b.Close())
+		}
+		return err
+	}
+	x.mu.Lock()
+	old := x.state
+	x.state = fresh
+	x.mu.Unlock()
+	err = old.reader.Close()
+	if b != x.bleve {
+		err = errors.Join(err, x.bleve.Close())
+	}
+	x.documents, x.bleve, x.parts = documents, b, parts
+	if err != nil {
+		return fmt.Errorf("search: updated, but what was before couldn't be closed: %w", err)
+	}
+	return nil
+}
+
+// changes returns what an update changes: the new document by name, nil for one
+// that goes. A release rarely changes what is searched of its library.
+func (x *Index) changes(put []Document, remove []string) map[string]*known {
+	changes := map[string]*known{}
+	for _, name := range remove {
+		if _, ok := x.documents[name]; ok {
+			changes[name] = nil
+		}
+	}
+	for i := range put {
+		d := &put[i]
+		if old, ok := x.documents[d.Name]; ok && equal(&old.Document, d) {
+			delete(changes, d.Name)
+		} else {
+			changes[d.Name] = &known{*d, d.library()}
+		}
+	}
+	return changes
+}
+
+// apply puts the changes into b as one batch.
+func apply(b bleve.Index, changes map[string]*known) error {
+	batch := b.NewBatch()
+	for _, name := range slices.Sorted(maps.Keys(changes)) {
+		d := changes[name]
+		if d == nil {
+			batch.Delete(name)
+			continue
+		}
+		if err := batch.IndexAdvanced(d.entry()); err != nil {
+			return fmt.Errorf("search: %s: couldn't be indexed: %w", name, err)
+		}
+	}
+	if err := b.Batch(batch); err != nil {
+		return fmt.Errorf("search: couldn't index %d documents: %w", len(changes), err)
+	}
+	return nil
+}
+
+// newState opens what is in b, which are the documents.
+func newState(b bleve.Index, documents map[string]*known) (_ *state, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("search: couldn't open the index: %w", err)
+		}
+	}()
+	advanced, err := b.Advanced()
+	if err != nil {
+		return nil, err
+	}
+	reader, err := advanced.Reader()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, reader.Close())
+		}
+	}()
+	s := &state{reader: reader, at: make(map[uint64]int, len(documents))}
+	var ok bool
+	if s.fuzzy, ok = reader.(index.IndexReaderFuzzy); !ok {
+		return nil, fmt.Errorf("bleve's %T can't look for mistyped words", reader)
+	}
+	place := make(map[string]int, len(documents))
+	for i, name := range slices.Sorted(maps.Keys(documents)) {
+		s.libraries = append(s.libraries, documents[name].library)
+		place[name] = i
+	}
+	ids, err := reader.DocIDReaderAll()
+	if err != nil {
+		return nil, err
+	}
+	defer ids.Close()
+	for {
+		id, err := ids.Next()
+		if err != nil {
+			return nil, err
+		}
+		if id == nil {
+			return s, nil
+		}
+		name, err := reader.ExternalID(id)
+		if err != nil {
+			return nil, err
+		}
+		key, err := identity(id)
+		if err != nil {
+			return nil, err
+		}
+		i, ok := place[name]
+		if !ok {
+			return nil, fmt.Errorf("bleve has a document %q that wasn't given to it", name)
+		}
+		s.at[key] = i
+	}
+}
+
+// identity returns bleve's identity of a document as a number. What is in its
+// bytes is bleve's affair, but eight are compared faster as one.
+func identity(id index.IndexInternalID) (uint64, error) {
+	if len(id) != 8 {
+		return 0, fmt.Errorf("bleve names a document with %d bytes instead of 8", len(id))
+	}
+	return binary.BigEndian.Uint64(id), nil
+}
+
+// Close gives the index's memory back. Searches under way end first.
+func (x *Index) Close() error {
+	x.updating.Lock()
+	defer x.updating.Unlock()
+	if x.bleve == nil {
+		return nil
+	}
+	x.mu.Lock()
+	old := x.state
+	x.state = nil
+	x.mu.Unlock()
+	err := errors.Join(old.reader.Close(), x.bleve.Close())
+	x.bleve, x.documents = nil, nil
+	if err != nil {
+		return fmt.Errorf("search: couldn't close the index: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,363 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	index "github.com/blevesearch/bleve_index_api"
+)
+
+// enough is how many libraries make it unlikely that the query is mistyped.
+const enough = 10
+
+// sure is from which length on a whole query that is nearly a name is taken for
+// it, although the word exists: chat isn't chart.
+const sure = 6
+
+// maxMistyped is how many words a query may have to be looked through for typing
+// errors. A description that somebody pastes isn't mistyped.
+const maxMistyped = 12
+
+// lookup is one query's work in one state of the index.
+type lookup struct {
+	*state
+	ctx    context.Context
+	fields []*field
+
+	among   found              // what is still of interest; nil is all
+	posting index.TermFieldDoc // reused from one document to the next
+}
+
+// found has a match for each of the state's libraries, noTier where there is
+// none.
+type found []match
+
+// add notes m for a library, unless a better match is known.
+func (f found) add(i int, m match) {
+	if m.better(f[i]) {
+		f[i] = m
+	}
+}
+
+// count returns how many match, up to most.
+func (f found) count(most int) int {
+	n := 0
+	for _, m := range f {
+		if m.tier != noTier {
+			if n++; n == most {
+				break
+			}
+		}
+	}
+	return n
+}
+
+func (l *lookup) nothing() found {
+	return slices.Repeat(found{{tier: noTier}}, len(l.libraries))
+}
+
+func (l *lookup) has(name string) bool {
+	return slices.ContainsFunc(l.fields, func(f *field) bool { return f.name == name })
+}
+
+// names tells whether to look in names.
+func (l *lookup) names() bool { return l.has(fields[0].name) }
+
+// all returns what matches the text; everything where there is none.
+func (l *lookup) all(text string) (found, error) {
+	if text == "" {
+		return make(found, len(l.libraries)), nil
+	}
+	list := queryWords(text)
+	matches, err := l.everyWord(list, false)
+	if err != nil {
+		return nil, err
+	}
+	l.whole(text, matches)
+	if matches.count(enough) == enough || !mayBeMistyped(list) {
+		return matches, nil
+	}
+	more, err := l.everyWord(list, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.wholeMistyped(text, list, more); err != nil {
+		return nil, err
+	}
+	for i, m := range more {
+		matches.add(i, m)
+	}
+	return matches, nil
+}
+
+// mayBeMistyped tells whether to look for typing errors: where a word is long
+// enough for one, and not in whole paragraphs.
+func mayBeMistyped(list []string) bool {
+	return len(list) <= maxMistyped && slices.ContainsFunc(list, func(w string) bool {
+		return typos(utf8.RuneCountInString(w)) > 0
+	})
+}
+
+// everyWord returns the libraries that have all the words.
+func (l *lookup) everyWord(list []string, typos bool) (found, error) {
+	defer func() { l.among = nil }()
+	part := 1 / float64(len(list)) // of a word in the text's score
+	for _, w := range list {
+		this := l.nothing()
+		if err := l.word(w, this); err != nil {
+			return nil, err
+		}
+		if typos {
+			if err := l.wordMistyped(w, this); err != nil {
+				return nil, err
+			}
+		}
+		for i, m := range this {
+			if m.tier == noTier {
+				continue
+			}
+			var before match
+			if l.among != nil {
+				before = l.among[i]
+			}
+			this[i] = match{max(before.tier, m.tier), before.text + part*m.worth()}
+		}
+		l.among = this
+		if this.count(1) == 0 {
+			break
+		}
+	}
+	if l.among == nil {
+		return l.nothing(), nil
+	}
+	return l.among, nil
+}
+
+// worth is what one word's match adds to the text's score: mostly its tier, so
+// that of two libraries that have one word in their description, the one that
+// has the other in its name is first.
+func (m match) worth() float64 {
+	return 0.9*float64(noTier-m.tier)/float64(noTier) + 0.1*m.text
+}
+
+// word adds the libraries that have the word as it is.
+func (l *lookup) word(w string, to found) error {
+	length := utf8.RuneCountInString(w)
+	for _, f := range l.fields {
+		if err := l.term(f.name, w, match{f.tier, 1}, to); err != nil {
+			return err
+		}
+		var err error
+		switch {
+		case length < f.minStart:
+		case length <= f.maxStart:
+			err = l.term(f.name+startSuffix, w, match{f.tier, 0.5}, to)
+		default:
+			err = l.starting(f.name, w, match{f.tier, 0.5}, to)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if l.names() && length >= minInside {
+		l.inside(w, to)
+	}
+	return nil
+}
+
+// inside adds the libraries with w anywhere in the joined name.
+func (l *lookup) inside(w string, to found) {
+	for i, library := range l.libraries {
+		if l.wanted(i) && strings.Contains(library.joined, w) {
+			to.add(i, match{nameContains, 0.3})
+		}
+	}
+}
+
+// wordMistyped adds the libraries that have nearly the word w, to those that
+// have it.
+func (l *lookup) wordMistyped(w string, to found) error {
+	none := to.count(1) == 0
+	if l.names() {
+		in := wordsMistyped
+		if to.exists() {
+			in = mistyped
+		}
+		if err := l.near(nearField, w, func(int, string) tier { return in }, to); err != nil {
+			return err
+		}
+	}
+	// A word that is found as it is isn't looked for elsewhere with errors, and
+	// files and people are not what a mistyped word is likely to mean.
+	for _, f := range l.fields {
+		if !none || to.count(enough) == enough {
+			break
+		}
+		if f.name == fields[0].name || f.tier == elsewhere && len(l.fields) == len(fields) {
+			continue
+		}
+		if err := l.near(f.name, w, func(int, string) tier { return mistyped }, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// exists tells of the libraries that have a word whether it is probably meant as
+// it is: one has it in its name or keywords, or several have it.
+func (f found) exists() bool {
+	return f.count(3) == 3 || slices.ContainsFunc(f, func(m match) bool { return m.tier <= keyword })
+}
+
+// whole adds the libraries whose name is, starts with or contains the whole
+// query, however it is written.
+func (l *lookup) whole(text string, to found) {
+	names, others := l.names(), l.has("alternativeNames")
+	joined, stem := joined(text), stem(text)
+	for i, library := range l.libraries {
+		if names {
+			// A name without letters can still be typed.
+			switch {
+			case library.name == text:
+				to.add(i, match{exactName, 1})
+			case strings.EqualFold(library.name, text):
+				to.add(i, match{sameName, 1})
+			case joined == "":
+			case library.joined == joined:
+				to.add(i, match{joinedName, 1})
+			case library.stem == stem || library.stem == joined || library.joined == stem:
+				to.add(i, match{stemName, 1})
+			case strings.HasPrefix(library.joined, joined):
+				to.add(i, match{nameStarts, 1})
+			case len(joined) >= minInside && strings.Contains(library.joined, joined):
+				to.add(i, match{nameContains, 0.3})
+			}
+		}
+		if others && joined != "" && (slices.Contains(library.others, joined) || slices.Contains(library.others, stem)) {
+			to.add(i, match{otherName, 1})
+		}
+	}
+}
+
+// wholeMistyped adds the libraries whose name is nearly the query.
+func (l *lookup) wholeMistyped(text string, list []string, to found) error {
+	if !l.names() {
+		return nil
+	}
+	joined := joined(text)
+	in := nameMistyped
+	if len(list) == 1 && utf8.RuneCountInString(joined) < sure {
+		has := l.nothing()
+		if err := l.word(list[0], has); err != nil {
+			return err
+		}
+		if has.exists() {
+			in = mistyped
+		}
+	}
+	return l.near(nearField, joined, func(i int, term string) tier {
+		if library := l.libraries[i]; term == library.joined || term == library.stem {
+			return in
+		}
+		return noTier
+	}, to)
+}
+
+// typos returns how many letters of a word may be wrong.
+func typos(length int) int {
+	switch {
+	case length < 4, length > 24: // long words make automata large
+		return 0
+	case length < 8:
+		return 1
+	default:
+		return 2
+	}
+}
+
+// near adds the libraries that have a term close to w, in the tier that in says.
+// Short words must start alike: hardly anybody mistypes the first letter, and
+// there are too many words that differ only there.
+func (l *lookup) near(field, w string, in func(i int, term string) tier, to found) error {
+	length := utf8.RuneCountInString(w)
+	n := typos(length)
+	if n == 0 {
+		return nil
+	}
+	start := ""
+	if length < sure {
+		start = cut(w, 1)
+	}
+	dict, err := l.fuzzy.FieldDictFuzzy(field, w, n, start)
+	if err != nil {
+		return err
+	}
+	return l.each(dict, func(e *index.DictEntry) error {
+		return l.having(field, e.Term, func(i int, _ float64) {
+			to.add(i, match{in(i, e.Term), 0.5 / float64(1+e.EditDistance)})
+		})
+	})
+}
+
+// starting adds the libraries with a term in the field that starts with w.
+func (l *lookup) starting(field, w string, m match, to found) error {
+	dict, err := l.reader.FieldDictPrefix(field, []byte(w))
+	if err != nil {
+		return err
+	}
+	return l.each(dict, func(e *index.DictEntry) error { return l.term(field, e.Term, m, to) })
+}
+
+// each calls do for the dictionary's terms, and closes it.
+func (l *lookup) each(dict index.FieldDict, do func(*index.DictEntry) error) error {
+	for {
+		e, err := dict.Next()
+		if err == nil && e != nil {
+			err = do(e)
+		}
+		if err != nil || e == nil {
+			return errors.Join(err, dict.Close())
+		}
+	}
+}
+
+// term adds the libraries that have exactly the term in the field, the more
+// often and the shorter the field, the better.
+func (l *lookup) term(field, term string, m match, to found) error {
+	return l.having(field, term, func(i int, weight float64) {
+		to.add(i, match{m.tier, m.text * weight})
+	})
+}
+
+// having calls do for each library of interest that has the term, with the
+// term's weight as in TF-IDF; how rare the term is is the same for all of them.
+func (l *lookup) having(field, term string, do func(i int, weight float64)) error {
+	if err := l.ctx.Err(); err != nil {
+		return err
+	}
+	postings, err := l.reader.TermFieldReader(l.ctx, []byte(term), field, true, true, false)
+	if err != nil {
+		return err
+	}
+	defer postings.Close()
+	for {
+		p, err := postings.Next(l.posting.Reset())
+		if err != nil || p == nil {
+			return err
+		}
+		id, err := identity(p.ID)
+		if err != nil {
+			return err
+		}
+		if i, ok := l.at[id]; ok && l.wanted(i) {
+			do(i, min(1, math.Sqrt(float64(p.Freq))*p.Norm))
+		}
+	}
+}
+
+// wanted tells whether a library is still of interest.
+func (l *lookup) wanted(i int) bool { return l.among == nil || l.among[i].tier != noTier }

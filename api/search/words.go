@@ -1,0 +1,185 @@
+package search
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/blevesearch/bleve/v2/analysis/char/asciifolding"
+)
+
+const (
+	// maxWord is how many characters of a word count. The longest name in the
+	// public catalogue has 50.
+	maxWord = 64
+	// maxWords is how many different words of a query count. The description of
+	// a library has about a dozen.
+	maxWords = 32
+	// maxText is how many bytes of a query are looked at, more than the REST
+	// contract lets through.
+	maxText = 4096
+	// maxField is how many bytes of one value of a document are indexed. The
+	// longest description in the public catalogue has 1,100.
+	maxField = 16 << 10
+)
+
+// fold writes s without accents and ligatures, for comparing. The case stays,
+// because it parts words in names. Bytes that aren't UTF-8 part words.
+func fold(s string) string {
+	if isASCII(s) {
+		return s
+	}
+	return string(asciifolding.New().Filter([]byte(strings.ToValidUTF8(s, " "))))
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// words returns the words of s, in lower case and in s's order.
+func words(s string) []string {
+	// An accent of its own belongs to the letter before it.
+	s = strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Mn, r) {
+			return -1
+		}
+		return r
+	}, fold(cutBytes(s, maxField)))
+	list := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsNumber(r)
+	})
+	for i, w := range list {
+		list[i] = cut(w, maxWord)
+	}
+	return list
+}
+
+// joined returns the words of s as one, cut to the length of a word.
+func joined(s string) string { return cut(strings.Join(words(s), ""), maxWord) }
+
+// stem returns the joined s without what says only that it is JavaScript or a
+// style sheet: chartjs, Chart.js and chart all have the stem chart. "css" is
+// taken away only where it is a word, because postcss is not a style sheet
+// called post.
+func stem(s string) string {
+	list := words(s)
+	if n := len(list); n > 1 && (list[n-1] == "js" || list[n-1] == "css") {
+		return cut(strings.Join(list[:n-1], ""), maxWord)
+	}
+	whole := joined(s)
+	if short, ok := strings.CutSuffix(whole, "js"); ok && utf8.RuneCountInString(short) > 1 {
+		return short
+	}
+	return whole
+}
+
+// textTerms returns what is indexed of prose or of a list of words: the words,
+// and what is written together as one, so that frontend finds front-end.
+func textTerms(s string) []string {
+	var terms []string
+	for chunk := range strings.FieldsSeq(s) {
+		list := words(chunk)
+		terms = append(terms, list...)
+		if len(list) > 1 {
+			terms = append(terms, cut(strings.Join(list, ""), maxWord))
+		}
+	}
+	return terms
+}
+
+// nameTerms returns what is indexed of a name: as [textTerms], and the words
+// that only a capital parts: mmenu light of MmenuLight.
+func nameTerms(s string) []string {
+	terms := textTerms(s)
+	for _, w := range words(partCapitals(s)) {
+		if !slices.Contains(terms, w) {
+			terms = append(terms, w)
+		}
+	}
+	return terms
+}
+
+// partCapitals puts a space before a capital that follows a small letter, but
+// not after a word of one letter: jQuery is not a query.
+func partCapitals(s string) string {
+	var b strings.Builder
+	length := 0 // of the word so far
+	small := false
+	for _, r := range fold(s) {
+		if small && unicode.IsUpper(r) && length > 1 {
+			b.WriteByte(' ')
+			length = 0
+		}
+		b.WriteRune(r)
+		small = unicode.IsLower(r)
+		length++
+		if !unicode.IsLetter(r) && !unicode.IsNumber(r) {
+			length = 0
+		}
+	}
+	return b.String()
+}
+
+// nearTerms returns what a mistyped word or query may have been meant as in a
+// name: its words, whole and as far as somebody may have typed them, and all of
+// it as one.
+func nearTerms(name string) []string {
+	terms := append(nameTerms(name), words(joined(name)+" "+stem(name))...)
+	for _, t := range terms {
+		terms = appendBeginnings(terms, t, minHead, maxWord)
+	}
+	return unique(terms)
+}
+
+// appendBeginnings appends the beginnings of w that have from least to most
+// characters.
+func appendBeginnings(list []string, w string, least, most int) []string {
+	n := 0
+	for i := range w {
+		if n >= least && n <= most {
+			list = append(list, w[:i])
+		}
+		n++
+	}
+	if n >= least && n <= most {
+		list = append(list, w)
+	}
+	return list
+}
+
+// unique returns list sorted and without repetitions.
+func unique(list []string) []string {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// cut returns the first n characters of s.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for i := range s {
+		if n == 0 {
+			return s[:i]
+		}
+		n--
+	}
+	return s
+}
+
+// cutBytes returns at most n bytes of s and splits no character.
+func cutBytes(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
