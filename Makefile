@@ -5,7 +5,10 @@ BIN     := bin/larder
 FUZZTIME ?= 20s
 CRASHES ?= 500
 
-.PHONY: build run test race lint fuzz bench crash clean
+# As the tests look for it.
+CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
+
+.PHONY: build run test race lint fuzz audit bench crash clean
 
 build: ## build bin/larder
 	$(GO) build -trimpath -o $(BIN) ./cmd/larder
@@ -14,9 +17,11 @@ run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fill
 	$(BIN) up
 
 test: ## everything that can be tested here
+	@test -n "$(CHROMIUM)" || echo "no Chromium found: the browser tests are skipped (apt-get install chromium, or set CHROME_PATH)"
+	@test -z "$(CHROMIUM)" -o -e audit/node_modules/axe-core || echo "no axe-core found: the pages' accessibility is not tested (make audit fetches it)"
 	$(GO) test ./...
 
-race: ## the same, with the race detector (needs a C compiler)
+race: ## the same but the browser tests, with the race detector (needs a C compiler)
 	$(GO) test -race ./...
 
 lint: ## formatting, vet, staticcheck
@@ -32,6 +37,13 @@ fuzz: ## each fuzz target for FUZZTIME
 	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzzminimizetime 1x -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
 	  done; \
 	done
+
+audit: ## axe-core on every page, Lighthouse on two (needs Chromium, npm and Node 18 or newer)
+	@test -n "$(CHROMIUM)" || { echo "make audit needs Chromium: apt-get install chromium, or set CHROME_PATH"; exit 1; }
+	@command -v npm >/dev/null && node -e 'process.exit(process.versions.node.split(".")[0] < 18)' 2>/dev/null || \
+	  { echo "make audit needs Node 18 or newer, and npm; found: $$(node --version 2>&1)"; exit 1; }
+	npm ci --prefix audit --ignore-scripts --no-audit --no-fund
+	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./browser
 
 bench: build ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
 	$(GO) run ./bench/ingest -larder $(BIN) $(BENCH_INGEST)
