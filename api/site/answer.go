@@ -1,0 +1,174 @@
+package site
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/server/negotiate"
+)
+
+// An answer is what comes of a request: a page, or where to look for it.
+type answer struct {
+	status   int    // 0 for 200
+	location string // of a redirect
+	view     string // the name of its template
+
+	title       string // without the service's name
+	description string // for whoever finds the page in a list
+	canonical   string // path of the address that search engines should know, "" where they should not
+	section     string // path in the navigation that the page is under
+	searched    string // what the search box holds
+	data        any    // for the template
+}
+
+// contentSecurityPolicy allows what the pages need and no more: their own style
+// sheet, scripts and marks, the search, and forms that lead to pages.
+const contentSecurityPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+func setSafety(h http.Header) {
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+func redirect(w http.ResponseWriter, a *answer) {
+	h := w.Header()
+	setSafety(h)
+	h.Set("Location", a.location)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Content-Length", "0")
+	w.WriteHeader(a.status)
+}
+
+// send answers with a page, unless the client has it.
+func (s *Site) send(w http.ResponseWriter, r *http.Request, a *answer, body []byte) {
+	h := w.Header()
+	setSafety(h)
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", contentSecurityPolicy)
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Vary", "Accept-Encoding")
+	status := a.status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	h.Set("Cache-Control", "no-cache")
+	switch status {
+	case http.StatusGone, http.StatusInternalServerError:
+		h.Set("Cache-Control", "no-store")
+	case http.StatusServiceUnavailable:
+		h.Set("Cache-Control", "no-store")
+		h.Set("Retry-After", "5")
+	case http.StatusMethodNotAllowed:
+		h.Set("Allow", "GET, HEAD")
+	}
+	c := negotiated(r)
+	if status == http.StatusOK {
+		tag := entityTag(body, c)
+		h.Set("ETag", tag)
+		if !negotiate.NoneMatch(r.Header["If-None-Match"], tag) {
+			h.Del("Content-Type")
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	if c != coding.Identity {
+		if coded, err := coding.Encode(c, coding.Quick, body); err != nil {
+			s.logger.Error("site: couldn't compress a page", "path", r.URL.Path, "err", err)
+		} else {
+			body = coded
+			h.Set("Content-Encoding", c.String())
+		}
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // a client that has gone needs no answer
+	}
+}
+
+// negotiated returns the coding that a client likes best. Every page gains by each
+// of them, so which is the shortest needs no trying.
+func negotiated(r *http.Request) coding.Coding {
+	forms := [...]negotiate.Form{{Coding: coding.Brotli, Length: 1}, {Coding: coding.Gzip, Length: 2}, {Coding: coding.Identity, Length: 3}}
+	i := negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Choose(forms[:])
+	if i < 0 {
+		return coding.Identity // a page that may be unreadable is better than a 406 that is, too
+	}
+	return forms[i].Coding
+}
+
+func entityTag(body []byte, c coding.Coding) string {
+	sum := sha256.Sum256(body)
+	tag := base64.RawURLEncoding.EncodeToString(sum[:15])
+	if c != coding.Identity {
+		tag += "-" + c.String()
+	}
+	return `"` + tag + `"`
+}
+
+// A refusal is a failure that the client can do something about.
+type refusal struct {
+	status         int
+	title, message string
+}
+
+func (e *refusal) Error() string { return e.title + ": " + e.message }
+
+func refuse(status int, title, message string) error { return &refusal{status, title, message} }
+
+// A failed page says what went wrong, and what to do.
+type failed struct {
+	Status         int
+	Title, Message string
+	Reference      string // under which the log has it
+	// Missing is the library that there is none of, Near those that it may be mistaken for.
+	Missing string
+	Near    []*library.Library
+	// Library and Version are what could not be shown of a library that is there.
+	Library, Version string
+	Withdrawn        *library.WithdrawnError
+}
+
+// failure returns the page for an error. It is the one place where errors become
+// status codes.
+func (s *Site) failure(q *request, err error) *answer {
+	var (
+		refused   *refusal
+		withdrawn *library.WithdrawnError
+		f         failed
+	)
+	switch {
+	case errors.As(err, &refused):
+		f = failed{Status: refused.status, Title: refused.title, Message: refused.message}
+	case errors.Is(err, library.ErrNoLibrary) && len(q.segments) > 0:
+		f = failed{Status: http.StatusNotFound, Title: "Library not found", Missing: q.segments[0]}
+		f.Message = fmt.Sprintf("No library here is called “%s”.", cut(f.Missing, maxText))
+		if near, err := s.library.Search(q.Context(), cut(f.Missing, maxText), nil); err == nil {
+			f.Near = near[:min(len(near), 5)]
+		}
+	case errors.As(err, &withdrawn):
+		f = failed{Status: http.StatusGone, Title: "Version withdrawn", Library: withdrawn.Package, Version: withdrawn.Version, Withdrawn: withdrawn}
+		f.Message = fmt.Sprintf("%s %s was published here once and is served no longer.", withdrawn.Package, withdrawn.Version)
+	case errors.Is(err, library.ErrNoVersion) && len(q.segments) > 0:
+		f = failed{Status: http.StatusNotFound, Title: "Version not found", Library: q.segments[0]}
+		f.Message = fmt.Sprintf("That version of %s is not published here.", f.Library)
+	case errors.Is(err, library.ErrNotReady), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		f = failed{Status: http.StatusServiceUnavailable, Title: "Just a moment", Message: "The libraries are still being read. Please try again in a few seconds."}
+	default:
+		f = failed{Status: http.StatusInternalServerError, Title: "Something went wrong here", Reference: rand.Text()}
+		f.Message = "It is not your fault, and the log of this service knows more."
+		s.logger.Error("site: couldn't show a page", "ref", f.Reference, "method", q.Method, "path", q.URL.Path, "err", err, "stack", string(debug.Stack()))
+	}
+	return &answer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
+}

@@ -1,0 +1,139 @@
+package site
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// comparePage is what changed between two releases of a library.
+type comparePage struct {
+	Name     string
+	Versions []views.Version
+	From, To string // "" where there are not two
+
+	Added, Removed, Changed, Unchanged int
+	FromBytes, ToBytes                 int64
+	Changes                            []change
+	Pager                              pager
+}
+
+// A change is a file that is not the same in both.
+type change struct {
+	Kind     changeKind
+	Path     string
+	From, To int64 // sizes
+}
+
+type changeKind string
+
+const (
+	changed changeKind = "changed"
+	added   changeKind = "added"
+	removed changeKind = "removed"
+)
+
+// changesShown is how many files a page of changes has.
+const changesShown = 200
+
+func (s *Site) compare(q *request) (*answer, error) {
+	l, err := s.library.Library(q.Context(), q.segments[0])
+	if err != nil {
+		return nil, err
+	}
+	page := comparePage{Name: l.Name, From: q.text("from"), To: q.text("to")}
+	if page.Versions, err = s.library.Versions(l.Name); err != nil {
+		return nil, err
+	}
+	a := &answer{view: "compare", section: "/search", title: "Changes in " + l.Name, description: "What changed between two releases of " + l.Name + ": files added, removed and changed."}
+	page.choose(l.Version)
+	if page.From == "" || page.To == "" {
+		a.data = page
+		return a, nil
+	}
+	from, err := s.library.Release(q.Context(), l.Name, page.From)
+	if err != nil {
+		return nil, err
+	}
+	to, err := s.library.Release(q.Context(), l.Name, page.To)
+	if err != nil {
+		return nil, err
+	}
+	a.title = l.Name + " " + page.From + " → " + page.To
+	page.FromBytes, page.ToBytes = from.Bytes, to.Bytes
+	changes := page.count(from, to)
+	page.Pager = newPager(len(changes), changesShown, q.page(), "changes", func(n string) string {
+		return comparePath(l.Name, page.From, page.To, n)
+	})
+	page.Changes = part(page.Pager, changes)
+	a.data = page
+	return a, nil
+}
+
+// choose fills in what was not asked for: the latest version, and the one before the other.
+func (p *comparePage) choose(latest string) {
+	before := func(version string) string {
+		i := slices.IndexFunc(p.Versions, func(v views.Version) bool { return v.Version == version })
+		if i < 0 || i+1 >= len(p.Versions) {
+			return ""
+		}
+		return p.Versions[i+1].Version
+	}
+	p.To = or(p.To, latest)
+	p.From = or(p.From, before(p.To))
+}
+
+// count returns what is not the same in both, changed files first. Both lists of
+// files are in the order of their paths.
+func (p *comparePage) count(from, to *library.Release) []change {
+	var all []change
+	i, j := 0, 0
+	for i < len(from.Files) || j < len(to.Files) {
+		order := 0
+		switch {
+		case i == len(from.Files):
+			order = 1
+		case j == len(to.Files):
+			order = -1
+		default:
+			order = cmp.Compare(from.Files[i].Path, to.Files[j].Path)
+		}
+		switch {
+		case order < 0:
+			all = append(all, change{removed, from.Files[i].Path, from.Files[i].Size, 0})
+			p.Removed++
+			i++
+		case order > 0:
+			all = append(all, change{added, to.Files[j].Path, 0, to.Files[j].Size})
+			p.Added++
+			j++
+		default:
+			if from.Files[i].Hash != to.Files[j].Hash {
+				all = append(all, change{changed, to.Files[j].Path, from.Files[i].Size, to.Files[j].Size})
+				p.Changed++
+			} else {
+				p.Unchanged++
+			}
+			i, j = i+1, j+1
+		}
+	}
+	rank := map[changeKind]int{changed: 0, added: 1, removed: 2}
+	slices.SortStableFunc(all, func(a, b change) int { return rank[a.Kind] - rank[b.Kind] })
+	return all
+}
+
+// Delta is by how much the whole has grown.
+func (p comparePage) Delta() string { return formatDelta(p.FromBytes, p.ToBytes) }
+
+// Delta is by how much the file has grown.
+func (c change) Delta() string {
+	switch c.Kind {
+	case added:
+		return "+" + formatBytes(c.To)
+	case removed:
+		return "−" + formatBytes(c.From)
+	}
+	return formatDelta(c.From, c.To)
+}

@@ -1,0 +1,228 @@
+package site
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/larder-cdn/larder/api/library"
+)
+
+// docsPage is the API's documentation, made from its OpenAPI document.
+type docsPage struct {
+	Title, Description string
+	Base               string // where the API is
+	Groups             []docsGroup
+	Schemas            []docsSchema
+}
+
+type docsGroup struct {
+	ID, Name, Description string
+	Operations            []docsOperation
+}
+
+type docsOperation struct {
+	ID, Method, Path     string
+	Summary, Description string
+	Parameters           []docsParameter
+	Responses            []docsResponse
+	path                 string // with examples for parameters where there are some
+	Example              string // a command
+}
+
+type docsParameter struct {
+	Name, In, Type, Description string
+	Required                    bool
+}
+
+type docsResponse struct {
+	Status, Description, Type string
+	Schema                    string // the anchor of its schema, "" for none
+}
+
+type docsSchema struct {
+	ID, Name, Description, Type string
+	Properties                  []docsProperty
+}
+
+type docsProperty struct {
+	Name, Type, Description string
+	Schema                  string // as of docsResponse
+	Required                bool
+}
+
+// referenceCache keeps the page of the last document.
+type referenceCache struct {
+	mu       sync.Mutex
+	document []byte
+	page     docsPage
+}
+
+func (s *Site) docs(q *request) (*answer, error) {
+	page, err := s.reference.of(s.options.Document())
+	if err != nil {
+		return nil, err
+	}
+	page.Base = q.siteBase
+	// The examples are about something that is here.
+	example := &library.Library{Name: "jquery", Version: "3.7.1"}
+	popular, err := s.library.Popular(q.Context(), 1)
+	if err != nil {
+		return nil, err
+	}
+	if len(popular) > 0 {
+		example = popular[0]
+	}
+	page.Groups = slices.Clone(page.Groups)
+	for i, g := range page.Groups {
+		operations := slices.Clone(g.Operations)
+		for j, o := range operations {
+			operations[j].Example = "curl --compressed '" + strings.ReplaceAll(q.siteBase+o.fill(example), "'", "%27") + "'"
+		}
+		page.Groups[i].Operations = operations
+	}
+	return &answer{
+		view: "docs", title: "API", canonical: "/docs", section: "/docs", data: page,
+		description: "The REST API of " + s.options.Name + ": every route, its parameters, what it answers, and an example to run.",
+	}, nil
+}
+
+func (c *referenceCache) of(document []byte) (docsPage, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.document == nil || !bytes.Equal(c.document, document) {
+		page, err := newDocsPage(document)
+		if err != nil {
+			return docsPage{}, err
+		}
+		c.document, c.page = bytes.Clone(document), page
+	}
+	return c.page, nil
+}
+
+func newDocsPage(document []byte) (docsPage, error) {
+	var o openAPI
+	if err := json.Unmarshal(document, &o); err != nil {
+		return docsPage{}, fmt.Errorf("site: the OpenAPI document: %w", err)
+	}
+	page := docsPage{Title: or(o.Info.Title, "API"), Description: o.Info.Description}
+	for _, t := range o.Tags {
+		page.Groups = append(page.Groups, docsGroup{ID: "group-" + anchor(t.Name), Name: t.Name, Description: t.Description})
+	}
+	for _, p := range o.Paths {
+		for _, m := range []struct {
+			method string
+			*operation
+		}{{"GET", p.Value.Get}, {"HEAD", p.Value.Head}, {"POST", p.Value.Post}, {"PUT", p.Value.Put}, {"DELETE", p.Value.Delete}} {
+			if m.operation == nil {
+				continue
+			}
+			group := "Routes"
+			if len(m.Tags) > 0 {
+				group = m.Tags[0]
+			}
+			i := slices.IndexFunc(page.Groups, func(g docsGroup) bool { return g.Name == group })
+			if i < 0 {
+				i = len(page.Groups)
+				page.Groups = append(page.Groups, docsGroup{ID: "group-" + anchor(group), Name: group})
+			}
+			page.Groups[i].Operations = append(page.Groups[i].Operations, o.operation(m.method, p.Key, p.Value, m.operation))
+		}
+	}
+	page.Groups = slices.DeleteFunc(page.Groups, func(g docsGroup) bool { return len(g.Operations) == 0 })
+	for _, s := range o.Components.Schemas {
+		page.Schemas = append(page.Schemas, o.schema(s.Key, s.Value))
+	}
+	return page, nil
+}
+
+func (o *openAPI) operation(method, path string, item pathItem, op *operation) docsOperation {
+	d := docsOperation{ID: anchor(method + " " + path), Method: method, Path: path, Summary: op.Summary, Description: op.Description, path: path}
+	for _, p := range slices.Concat(item.Parameters, op.Parameters) {
+		p = o.parameter(p)
+		if p.Name == "" {
+			continue
+		}
+		if example := p.Example; p.In == "path" {
+			if example == nil {
+				example = p.Schema.Example
+			}
+			if example != nil {
+				d.path = strings.ReplaceAll(d.path, "{"+p.Name+"}", url.PathEscape(fmt.Sprint(example)))
+			}
+		}
+		d.Parameters = append(d.Parameters, docsParameter{p.Name, p.In, p.Schema.words(0), p.Description, p.Required})
+	}
+	for _, r := range op.Responses {
+		resolved := o.response(r.Value)
+		response := docsResponse{Status: r.Key, Description: resolved.Description}
+		if len(resolved.Content) > 0 {
+			content := resolved.Content[0]
+			response.Type = content.Key
+			if content.Value.Schema.Type != "" || content.Value.Schema.Ref != "" {
+				response.Type += ": " + content.Value.Schema.words(0)
+			}
+			response.Schema = o.anchorOf(content.Value.Schema)
+		}
+		d.Responses = append(d.Responses, response)
+	}
+	return d
+}
+
+func (o *openAPI) schema(name string, s schema) docsSchema {
+	d := docsSchema{ID: "schema-" + anchor(name), Name: name, Description: s.Description, Type: s.words(0)}
+	add := func(s schema) {
+		for _, p := range s.Properties {
+			d.Properties = append(d.Properties, docsProperty{
+				Name: p.Key, Type: p.Value.words(0), Description: p.Value.Description,
+				Schema: o.anchorOf(p.Value), Required: slices.Contains(s.Required, p.Key),
+			})
+		}
+	}
+	add(s)
+	for _, part := range s.AllOf {
+		if part.Ref != "" {
+			part, _ = o.Components.Schemas.find(refName(part.Ref))
+		}
+		add(part)
+	}
+	return d
+}
+
+func (o *openAPI) anchorOf(s schema) string {
+	name := s.named(0)
+	if _, ok := o.Components.Schemas.find(name); !ok {
+		return ""
+	}
+	return "schema-" + anchor(name)
+}
+
+// fill puts a library in the place of what is left of the path's parameters.
+func (d docsOperation) fill(l *library.Library) string {
+	return parameterInPath.ReplaceAllStringFunc(d.path, func(p string) string {
+		switch strings.ToLower(p[1 : len(p)-1]) {
+		case "version", "v":
+			return url.PathEscape(or(l.Version, "1.0.0"))
+		case "library", "package", "name", "l", "p":
+			return url.PathEscape(l.Name)
+		case "file", "path", "filename":
+			return url.PathEscape(or(l.Filename, "index.js"))
+		}
+		return p
+	})
+}
+
+var (
+	parameterInPath = regexp.MustCompile(`\{[^{}/]*\}`)
+	notInAnchors    = regexp.MustCompile(`[^a-z0-9]+`)
+)
+
+// anchor makes the identifier of an element from a text.
+func anchor(text string) string {
+	return strings.Trim(notInAnchors.ReplaceAllString(strings.ToLower(text), "-"), "-")
+}

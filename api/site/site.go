@@ -1,0 +1,192 @@
+// Package site is the web pages: finding a library, copying the tag that loads it,
+// seeing what a release holds and what became of the others.
+//
+// It guarantees that a page needs nothing from another host and no script, that
+// nothing in a package's metadata can become markup or a link that runs something,
+// and that an answer's size is bounded whatever is in the store or the query. Every
+// page has an entity tag and comes compressed; the style sheet, the scripts and
+// the mark have a hash in their names and may be kept for ever.
+//
+// All that is shown comes from package library. The package must not know the store
+// behind it, the REST API, or how assets are served.
+package site
+
+import (
+	"context"
+	"errors"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+)
+
+// Options says what the pages show. Only Library is required.
+type Options struct {
+	// Library is what there is to browse.
+	Library *library.Index
+	// AssetBase begins the URLs of files, without a slash at its end. Default: the
+	// origin that the page was asked from.
+	AssetBase string
+	// SiteBase begins the pages' own addresses, without a slash at its end. Default:
+	// the origin that the page was asked from.
+	SiteBase string
+	// Name is what the pages call the service. Default: Larder.
+	Name string
+	// Document returns the OpenAPI document in JSON, from which /docs is made. Nil:
+	// there is no such page.
+	Document func() []byte
+	// Logger gets what goes wrong. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// A Site answers requests for pages and what belongs to them. It is safe for
+// concurrent use.
+type Site struct {
+	options   Options
+	library   *library.Index
+	logger    *slog.Logger
+	files     *files
+	templates map[string]*template.Template
+	routes    []route
+	summary   summaryCache
+	reference referenceCache
+}
+
+// New returns the site. It fails only where what is embedded is broken.
+func New(o Options) (*Site, error) {
+	if o.Library == nil {
+		return nil, errors.New("site: Options.Library is missing")
+	}
+	if o.Name == "" {
+		o.Name = "Larder"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Site{options: o, library: o.Library, logger: o.Logger}
+	var err error
+	if s.files, err = loadFiles(); err != nil {
+		return nil, err
+	}
+	if s.templates, err = parseTemplates(s.files); err != nil {
+		return nil, err
+	}
+	s.routes = []route{
+		{"/", s.home},
+		{"/search", s.search},
+		{"/library/*", s.showLibrary},
+		{"/library/*/*", s.showVersion},
+		{"/compare/*", s.compare},
+		{"/history/*", s.history},
+		{"/statistics", s.statistics},
+		{"/about", s.about},
+	}
+	if o.Document != nil {
+		s.routes = append(s.routes, route{"/docs", s.docs}, route{"/api", s.docsElsewhere})
+	}
+	return s, nil
+}
+
+// A route leads to one page. A "*" in its pattern is any one segment.
+type route struct {
+	pattern string
+	show    func(*request) (*answer, error)
+}
+
+// Owns reports whether a path, percent-encoded as the client sent it, is one that
+// ServeHTTP answers. A single slash more at its end makes no difference.
+func (s *Site) Owns(path string) bool {
+	if s.files.byPath[path] != nil {
+		return true
+	}
+	_, _, ok := s.route(path)
+	return ok
+}
+
+// route finds the page of a path and what stands in the place of the stars.
+func (s *Site) route(path string) (route, []string, bool) {
+	if path != "/" {
+		path = strings.TrimSuffix(path, "/")
+	}
+	segments := strings.Split(path, "/")
+next:
+	for _, r := range s.routes {
+		pattern := strings.Split(r.pattern, "/")
+		if len(pattern) != len(segments) {
+			continue
+		}
+		var stars []string
+		for i, p := range pattern {
+			switch {
+			case p == "*" && segments[i] != "":
+				stars = append(stars, segments[i])
+			case p != segments[i]:
+				continue next
+			}
+		}
+		return r, stars, true
+	}
+	return route{}, nil, false
+}
+
+// patience is how long a page waits for the libraries to have been read, after a
+// start.
+const patience = 10 * time.Second
+
+// ServeHTTP answers a request for a path that the site owns, and any other with a
+// page that says so.
+func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	if f := s.files.byPath[path]; f != nil {
+		f.serve(w, r)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	q := &request{Request: r.WithContext(ctx)}
+	a, err := s.answer(q, path)
+	if err != nil {
+		a = s.failure(q, err)
+	}
+	if a.location != "" {
+		redirect(w, a)
+		return
+	}
+	body, err := s.render(q, a)
+	if err != nil { // a failure's page has nothing that could fail
+		a = s.failure(q, err)
+		if body, err = s.render(q, a); err != nil {
+			http.Error(w, "An unexpected error occurred", http.StatusInternalServerError)
+			return
+		}
+	}
+	s.send(w, r, a, body)
+}
+
+func (s *Site) answer(q *request, path string) (*answer, error) {
+	if err := q.parse(s.options); err != nil {
+		return nil, err
+	}
+	if q.Method != http.MethodGet && q.Method != http.MethodHead {
+		return nil, refuse(http.StatusMethodNotAllowed, "That cannot be done here", "Pages can only be read: the method must be GET or HEAD.")
+	}
+	route, stars, ok := s.route(path)
+	if !ok {
+		return nil, refuse(http.StatusNotFound, "Page not found", "There is no page at this address.")
+	}
+	for _, star := range stars {
+		segment, err := url.PathUnescape(star)
+		if err != nil || !plain(segment) {
+			return nil, refuse(http.StatusBadRequest, "This address is broken", "Its path is not valid UTF-8, or holds a control character.")
+		}
+		q.segments = append(q.segments, segment)
+	}
+	if path != "/" && strings.HasSuffix(path, "/") {
+		return &answer{status: http.StatusPermanentRedirect, location: withQuery(strings.TrimSuffix(path, "/"), q.URL.RawQuery)}, nil
+	}
+	return route.show(q)
+}
