@@ -8,6 +8,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/demand"
 	"github.com/larder-cdn/larder/server/negotiate"
 )
 
@@ -44,6 +45,8 @@ type asset struct {
 	// where that must be inflated.
 	representations []representation
 	forms           []negotiate.Form // of representations, in the same order
+
+	demand *demand.Counter // of its package; nil where nobody counts
 
 	loaded     time.Time
 	generation uint64 // of the rows, see rows.go
@@ -124,6 +127,13 @@ func (f *asset) choose(w negotiate.Weights) *representation {
 		return &f.representations[i]
 	}
 	return nil
+}
+
+// count notes that the asset was asked for.
+func (f *asset) count() {
+	if f.demand != nil {
+		f.demand.Add()
+	}
 }
 
 // inflatable returns the stored representation that is cheapest to inflate.

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/server/demand"
 )
 
 // Options says what assets are served from and with how much memory. Only Store
@@ -40,6 +41,9 @@ type Options struct {
 	// Hot is called with contents that are asked for while they could still be
 	// smaller, at most once a minute for each file that is kept. It must not block.
 	Hot func(kvstore.Hash)
+	// Demand counts the requests that are answered with a file of a package, or
+	// could be: ranges, HEAD and 304 too. Default: nobody does.
+	Demand *demand.Demand
 }
 
 func (o *Options) defaults() {
@@ -81,7 +85,7 @@ func New(o Options) (*Assets, error) {
 	a := &Assets{store: o.Store, stall: o.StallTimeout, metrics: newMetrics(), logger: o.Logger}
 	var err error
 	rowBytes := o.CacheBytes / rowShare
-	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, a.metrics.rows); err != nil {
+	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Demand, a.metrics.rows); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of assets: %w", err)
 	}
 	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, o.SendWait, a.metrics.bodies); err != nil {

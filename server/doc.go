@@ -31,5 +31,7 @@
 // exceeds it by far an error of the connection. A 405 says nothing of codings, because the
 // file was not looked up.
 //
+// How much each package is asked for is counted by package demand.
+//
 // It must not know where releases come from, nor how the API looks.
 package server

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -162,13 +163,16 @@ func TestRefusedClientIsNotKeptForLong(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				onPipe(http.NotFoundHandler(), func(conn net.Conn) {
 					begun := time.Now()
-					go func() {
+					var sending sync.WaitGroup
+					defer sending.Wait()
+					defer conn.Close()
+					sending.Go(func() {
 						_, err := io.WriteString(conn, "hello, is anybody there?\r\n\r\n")
 						for err == nil && test.sends > 0 {
 							time.Sleep(test.sends)
 							_, err = conn.Write([]byte("x"))
 						}
-					}()
+					})
 					answer, err := io.ReadAll(conn)
 					if took := time.Since(begun); err != nil || took != test.want || !bytes.HasPrefix(answer, []byte("HTTP/1.1 400 ")) {
 						t.Errorf("%q and %v after %v, want a 400 and the end after %v", answer, err, took, test.want)

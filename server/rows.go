@@ -12,6 +12,7 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/demand"
 )
 
 // recheck is how long an asset is believed whose codings are still to be replaced by
@@ -34,17 +35,18 @@ type rows struct {
 	store      *kvstore.Store
 	cache      *otter.Cache[string, *asset]
 	hot        func(kvstore.Hash)
+	demand     *demand.Demand
 	now        func() time.Time
 	generation atomic.Uint64
 }
 
-func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), m *cacheMetrics) (*rows, error) {
+func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *demand.Demand, m *cacheMetrics) (*rows, error) {
 	cache, err := otter.New(&otter.Options[string, *asset]{
 		MaximumWeight: uint64(cacheBytes),
 		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weigh()) },
 		StatsRecorder: m,
 	})
-	return &rows{store: store, cache: cache, hot: hot, now: time.Now}, err
+	return &rows{store: store, cache: cache, hot: hot, demand: d, now: time.Now}, err
 }
 
 // lookup returns the asset that t names: errNoFile, a *withdrawnError, or an
@@ -99,6 +101,9 @@ func (r *rows) read(t target) (*asset, error) {
 	}
 	f := newAsset(t.path, file, content)
 	f.generation, f.loaded = generation, r.now()
+	if r.demand != nil {
+		f.demand = r.demand.Counter(t.pkg)
+	}
 	if !f.squeezed && r.hot != nil {
 		r.hot(file.Hash)
 	}

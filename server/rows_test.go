@@ -25,7 +25,7 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 		t.Fatal(err)
 	}
 	hot := 0
-	r, err := newRows(store, 1<<20, func(kvstore.Hash) { hot++ }, newMetrics().rows)
+	r, err := newRows(store, 1<<20, func(kvstore.Hash) { hot++ }, nil, newMetrics().rows)
 	if err != nil {
 		t.Fatal(err)
 	}

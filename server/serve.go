@@ -68,11 +68,13 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 		case failed:
 			return fail(preconditionFailed(rep))
 		case notModified:
+			f.count()
 			return rep.sendNotModified(w, tag)
 		}
 		if r.Method == http.MethodHead {
 			// RFC 9110 §14.2: a range is defined for GET only, so this answers
 			// as a GET without one.
+			f.count()
 			rep.setFields(w)
 			w.WriteHeader(http.StatusOK)
 			return outcome{http.StatusOK, labelOf(rep), 0}
@@ -86,6 +88,7 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 		}
 		var out outcome
 		if out, err = a.sendBody(w, r, f, rep, spans); err == nil {
+			f.count()
 			return out
 		}
 		if !errors.Is(err, errReplaced) {

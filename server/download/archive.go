@@ -156,6 +156,7 @@ const (
 func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
 	header := &zip.FileHeader{Name: name, Flags: zipUTF8, Method: zip.Deflate, ReaderVersion: zipVersion, CreatorVersion: zipVersion}
 	header.SetMode(mode) // which makes the creator Unix
+	//lint:ignore SA1019 CreateRaw does not look at Modified, and both ways must give the same
 	header.ModifiedDate, header.ModifiedTime = dosTime(modified)
 	header.Extra = extendedTime(modified)
 	if c.file.Size > 0 && !isCompressed(c.file) {

@@ -274,7 +274,7 @@ func TestClientLeaves(t *testing.T) {
 
 // Memory is that of the largest file, however large the release.
 func TestMemoryIsBounded(t *testing.T) {
-	const files, size = 24, 4 << 20
+	const files, size = 12, 4 << 20
 	r := servertest.Release{Package: "many", Version: "1.0.0", Files: make(map[string][]byte)}
 	for i := range files {
 		data := noise(size)
@@ -282,7 +282,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		r.Files[fmt.Sprintf("%02d.bin", i)] = data
 	}
 	// Text inflates from next to nothing.
-	r.Files["text.js"] = bytes.Repeat(text, 64<<20/len(text))
+	r.Files["text.js"] = bytes.Repeat(text, 16<<20/len(text))
 	store := openStore(t, r)
 	wanted := make(map[string]kvstore.Hash)
 	for path, data := range r.Files {

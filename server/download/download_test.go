@@ -268,11 +268,26 @@ func damage(t *testing.T, store *kvstore.Store, data []byte) {
 	}
 }
 
-// shorten replaces a content by the first half of it, with checksums that hold.
 func shorten(t *testing.T, store *kvstore.Store, data []byte) {
 	t.Helper()
+	replace(t, store, data, data[:len(data)/2])
+}
+
+func lengthen(t *testing.T, store *kvstore.Store, data []byte) {
+	t.Helper()
+	replace(t, store, data, append(bytes.Clone(data), '!'))
+}
+
+func alter(t *testing.T, store *kvstore.Store, data []byte) {
+	t.Helper()
+	replace(t, store, data, bytes.ToUpper(data))
+}
+
+// replace puts other bytes in a content's place, with checksums that hold.
+func replace(t *testing.T, store *kvstore.Store, data, by []byte) {
+	t.Helper()
 	remove(t, store, data)
-	coded, err := coding.Encode(coding.Gzip, coding.Quick, data[:len(data)/2])
+	coded, err := coding.Encode(coding.Gzip, coding.Quick, by)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,10 +332,14 @@ func TestBadContents(t *testing.T) {
 		outcome string
 		says    string
 	}{
-		"damaged, first":   {early, damage, "failed", "the store is damaged"},
-		"damaged, last":    {late, damage, "broken", "the store is damaged"},
-		"shortened, first": {early, shorten, "failed", "decodes to other bytes"},
-		"shortened, last":  {late, shorten, "broken", "decodes to other bytes"},
+		"damaged, first":    {early, damage, "failed", "the store is damaged"},
+		"damaged, last":     {late, damage, "broken", "the store is damaged"},
+		"shortened, first":  {early, shorten, "failed", "decodes to other bytes"},
+		"shortened, last":   {late, shorten, "broken", "decodes to other bytes"},
+		"altered, first":    {early, alter, "failed", "decodes to other bytes"},
+		"altered, last":     {late, alter, "broken", "decodes to other bytes"},
+		"lengthened, first": {early, lengthen, "failed", "decodes to more bytes"},
+		"lengthened, last":  {late, lengthen, "broken", "decodes to more bytes"},
 		// What is missing is noticed before anything is sent.
 		"missing, first": {early, remove, "failed", "not found"},
 		"missing, last":  {late, remove, "failed", "not found"},

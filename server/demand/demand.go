@@ -1,0 +1,221 @@
+// Package demand knows how much each package is asked for lately, so that what is
+// popular can come first.
+//
+// A package's demand is the number of requests for its assets, each of which counts
+// less the longer it is past: half after 30 days. That is one number for each package,
+// which needs no history.
+//
+// What it guarantees:
+//
+//   - Counting takes one atomic addition: no lock, no allocation.
+//   - There are no more counters than packages that exist or did, where the caller asks
+//     for no others, see [Demand.Counter].
+//   - It survives a restart, but for what was counted in the last minutes before a
+//     crash. A row that cannot be read costs the numbers in it and nothing else.
+//
+// It must not know what a request is, nor what is done with the numbers.
+package demand
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// halfLife is after how long a request counts half.
+const halfLife = 30 * 24 * time.Hour
+
+// saveEvery is how often the numbers are written where they changed: the row of 4,000
+// packages has about 100 KB.
+const saveEvery = 5 * time.Minute
+
+// Options says where the numbers are kept. Only Store is required.
+type Options struct {
+	// Store has the row.
+	Store *kvstore.Store
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+	// Logger hears that the row could not be read or written. Default: nothing is
+	// logged.
+	Logger *slog.Logger
+}
+
+// Demand is the demand for each package. It is safe for use by several goroutines.
+type Demand struct {
+	store  *kvstore.Store
+	now    func() time.Time
+	logger *slog.Logger
+
+	mu       sync.RWMutex
+	counters map[string]*Counter
+	at       time.Time // when the scores are from
+	changed  bool      // whether scores are to be written
+}
+
+// A Counter counts the requests for one package.
+type Counter struct {
+	fresh atomic.Uint64 // requests since the score was made
+	score float64       // guarded by Demand.mu
+}
+
+// Add counts one request.
+func (c *Counter) Add() { c.fresh.Add(1) }
+
+// Open returns the demand as it was when it was last written.
+func Open(o Options) *Demand {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Demand{store: o.Store, now: o.Now, logger: o.Logger, counters: make(map[string]*Counter), at: o.Now()}
+	scores, at, err := load(o.Store)
+	if err != nil {
+		o.Logger.Warn("demand: begins anew", "err", err)
+		return d
+	}
+	faded := fade(d.at.Sub(at))
+	for name, score := range scores {
+		d.counters[name] = &Counter{score: score * faded}
+	}
+	return d
+}
+
+// Counter returns the counter of a package, the same for as long as d is used. Call
+// it only with the name of a package that exists: it is kept.
+func (d *Demand) Counter(name string) *Counter {
+	d.mu.RLock()
+	c := d.counters[name]
+	d.mu.RUnlock()
+	if c != nil {
+		return c
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c = d.counters[name]; c == nil {
+		c = new(Counter)
+		d.counters[strings.Clone(name)] = c // it may be a part of something large
+	}
+	return c
+}
+
+// Of returns the demand for a package: 0 where nobody has asked for it.
+func (d *Demand) Of(name string) float64 {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	c := d.counters[name]
+	if c == nil {
+		return 0
+	}
+	return c.value(fade(d.now().Sub(d.at)))
+}
+
+// A Package is a package that is asked for.
+type Package struct {
+	Name   string
+	Demand float64
+}
+
+// Top returns the packages that are asked for most, most first, and of equal ones
+// by name: at most that many, or all where most is 0.
+func (d *Demand) Top(most int) []Package {
+	d.mu.RLock()
+	faded := fade(d.now().Sub(d.at))
+	all := make([]Package, 0, len(d.counters))
+	for name, c := range d.counters {
+		if value := c.value(faded); value > 0 {
+			all = append(all, Package{name, value})
+		}
+	}
+	d.mu.RUnlock()
+	slices.SortFunc(all, func(a, b Package) int {
+		return cmp.Or(cmp.Compare(b.Demand, a.Demand), cmp.Compare(a.Name, b.Name))
+	})
+	if most > 0 && most < len(all) {
+		all = all[:most]
+	}
+	return slices.Clip(all)
+}
+
+// Run writes the numbers every few minutes where they changed, and once more when
+// ctx ends, before it returns. Do not call it where the store can only be read.
+func (d *Demand) Run(ctx context.Context) {
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.saveOrLog()
+		case <-ctx.Done():
+			d.saveOrLog()
+			return
+		}
+	}
+}
+
+func (d *Demand) saveOrLog() {
+	if err := d.Save(); err != nil {
+		d.logger.Warn("demand: couldn't be written; it is tried again", "err", err)
+	}
+}
+
+// Save writes the numbers if they changed since they were last written.
+func (d *Demand) Save() error {
+	scores, at := d.fold()
+	if scores == nil {
+		return nil
+	}
+	err := save(d.store, scores, at)
+	if err != nil {
+		d.mu.Lock()
+		d.changed = true
+		d.mu.Unlock()
+	}
+	return err
+}
+
+// fold adds what was counted to the scores and returns a copy of them, nil where
+// there is nothing new to write. What only faded is not new.
+func (d *Demand) fold() (map[string]float64, time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.counters {
+		if c.fresh.Load() > 0 {
+			d.changed = true
+			break
+		}
+	}
+	if !d.changed {
+		return nil, time.Time{}
+	}
+	d.changed = false
+	now := d.now()
+	faded := fade(now.Sub(d.at))
+	d.at = now
+	scores := make(map[string]float64, len(d.counters))
+	for name, c := range d.counters {
+		c.score = c.score*faded + float64(c.fresh.Swap(0))
+		scores[name] = c.score
+	}
+	maps.DeleteFunc(scores, func(_ string, score float64) bool { return score < negligible })
+	return scores, now
+}
+
+// value is called with Demand.mu held for reading. A request that is counted
+// meanwhile may be in it or not.
+func (c *Counter) value(faded float64) float64 { return c.score*faded + float64(c.fresh.Load()) }
+
+// fade is what is left of 1 after that long. A clock that was set back fades nothing.
+func fade(d time.Duration) float64 {
+	return math.Exp2(-max(0, d.Hours()) / halfLife.Hours())
+}
