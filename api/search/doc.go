@@ -15,7 +15,7 @@
 // a word that equals it or starts with it; in names, one that has it inside
 // ("query" finds jquery). The whole query without its gaps is also compared with
 // whole names, which is why "jquery ui" finds jqueryui. Where all of that finds
-// few libraries, words may be mistyped: one letter wrong, missing, too many or
+// few libraries and none that is called so, words may be mistyped: one letter wrong, missing, too many or
 // swapped with its neighbour from four letters on, two from eight.
 //
 // # What comes first

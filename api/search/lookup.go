@@ -78,7 +78,8 @@ func (l *lookup) all(text string) (found, error) {
 		return nil, err
 	}
 	l.whole(text, matches)
-	if matches.count(enough) == enough || !mayBeMistyped(list) {
+	named := slices.ContainsFunc(matches, func(m match) bool { return m.tier <= otherName })
+	if named || matches.count(enough) == enough || !mayBeMistyped(list) {
 		return matches, nil
 	}
 	more, err := l.everyWord(list, true)

@@ -64,12 +64,11 @@ func words(s string) []string {
 func joined(s string) string { return cut(strings.Join(words(s), ""), maxWord) }
 
 // stem returns the joined s without what says only that it is JavaScript or a
-// style sheet: chartjs, Chart.js and chart all have the stem chart. "css" is
-// taken away only where it is a word, because postcss is not a style sheet
-// called post.
+// style sheet: chartjs, Chart.js and chart all have the stem chart. Only .css is
+// taken away, because angular-css is not the style sheet of angular.
 func stem(s string) string {
 	list := words(s)
-	if n := len(list); n > 1 && (list[n-1] == "js" || list[n-1] == "css") {
+	if n := len(list); n > 1 && (list[n-1] == "js" || strings.HasSuffix(strings.ToLower(s), ".css")) {
 		return cut(strings.Join(list[:n-1], ""), maxWord)
 	}
 	whole := joined(s)
