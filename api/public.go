@@ -1,68 +1,94 @@
 package api
 
 import (
-	"crypto/rand"
-	"fmt"
+	"context"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/larder-cdn/larder/api/library"
 )
 
 // PublicOptions is what the public routes need.
 type PublicOptions struct {
-	// Examples returns paths of assets that are there, most telling first, for whoever opens the address in a
-	// browser. It is asked on every such visit. Nil for none.
+	// Library is what is asked about. Required.
+	Library *library.Index
+	// AssetBase is where clients get assets, SiteBase where people find the pages: URLs without a slash at the end.
+	// Where one is "", it is the origin under which a request came.
+	AssetBase string
+	SiteBase  string
+	// APIHost is the host that belongs to the API alone, with or without a port: there "/" and "/about" lead to the
+	// site, "/api" is the OpenAPI document, and robots keep out. "" for none.
+	APIHost string
+	// Name is what the service is called. Default "Larder".
+	Name string
+	// Site answers the paths of pages and of what they are made with. Default: there are no pages.
+	Site http.Handler
+	// Downloads answers what is below /download/. Default: there is nothing.
+	Downloads http.Handler
+	// Examples returns paths of assets for the page that is shown where there is no site. Nil for no such page.
 	Examples func() []string
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 }
 
 // Public returns the handler of every public path that is not an asset's.
-func Public(o PublicOptions) http.Handler {
-	e := newEngine(o.Logger)
-	e.Use(cors)
-	get(e, "/", o.index)
-	get(e, "/health", func(c *gin.Context) {
-		notCached(c)
-		c.String(http.StatusOK, "OK")
-	})
-	e.NoRoute(func(c *gin.Context) {
-		cachedFor(c, time.Hour)
-		writeError(c, http.StatusNotFound, "Endpoint not found", "")
-	})
+func Public(o PublicOptions) http.Handler { return newPublic(o).engine() }
+
+// public is what the handlers share.
+type public struct {
+	PublicOptions
+	lists      prepared[listKey, *list]
+	catalogues prepared[*library.Library, *body]
+	documents  prepared[string, *body]
+	newest     atomic.Pointer[library.Listing] // that lists may be of
+}
+
+func newPublic(o PublicOptions) *public {
+	if o.Name == "" {
+		o.Name = "Larder"
+	}
+	p := &public{PublicOptions: o}
+	p.lists.most, p.lists.mostBytes = 8, 64<<20
+	p.catalogues.most, p.catalogues.mostBytes = 8, 32<<20
+	p.documents.most, p.documents.mostBytes = 8, 1<<20
+	return p
+}
+
+func (p *public) engine() *gin.Engine {
+	e := newEngine(p.Logger)
+	e.Use(cors, bounded)
+	p.about(e)
+	get(e, "/stats", p.answering(p.stats))
+	get(e, "/whitelist", p.answering(p.whitelist))
+	get(e, "/libraries", p.answering(p.libraries))
+	get(e, "/libraries/:library", p.answering(p.library))
+	get(e, "/libraries/:library/:version", p.answering(p.version))
+	get(e, "/packages", p.answering(p.packages))
+	get(e, "/packages/:library", p.answering(p.pkg))
+	get(e, "/packages/:library/all", p.answering(p.pkgAll))
+	get(e, "/packages/:library/states", p.answering(p.pkgStates))
+	get(e, "/packages/:library/versions", p.answering(p.pkgVersions))
+	get(e, "/packages/:library/versions/:version", p.answering(p.pkgFiles))
+	get(e, "/packages/:library/sris/:version", p.answering(p.pkgSRIs))
+	e.NoRoute(p.elsewhere)
 	return e
 }
 
-// index is for a person who opens the address that `larder up` prints.
-func (o PublicOptions) index(c *gin.Context) {
-	var text strings.Builder
-	text.WriteString("Larder serves the files of front-end packages at\n\n  /ajax/libs/{package}/{version}/{file}\n")
-	var examples []string
-	if o.Examples != nil {
-		examples = o.Examples()
-	}
-	if len(examples) == 0 {
-		text.WriteString("\nNo release has been published here yet.\n")
-	} else {
-		text.WriteString("\nFor example:\n\n")
-		for _, path := range examples {
-			text.WriteString("  " + path + "\n")
-		}
-	}
-	notCached(c)
-	c.String(http.StatusOK, "%s", text.String())
-}
-
-// newEngine is gin without its own logging, and with no opinion about paths.
+// newEngine is gin without its own logging, and with no opinion about paths. It routes by the path as it came, so that
+// an encoded slash never moves the border between two parts; param decodes them, because gin would take "+" for a space.
 func newEngine(logger *slog.Logger) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.RedirectTrailingSlash = false
 	e.RedirectFixedPath = false
+	e.UseRawPath = true
+	e.UnescapePathValues = false
 	e.Use(recovered(logger))
 	return e
 }
@@ -77,6 +103,21 @@ func get(e *gin.Engine, path string, handler gin.HandlerFunc) {
 	}
 }
 
+// param returns a part of the path, decoded. An empty part names nothing, so that is no endpoint.
+func param(c *gin.Context, name string) (string, error) {
+	value := c.Param(name)
+	if c.Request.URL.RawPath != "" { // else the path was decoded, and had no encoded slash
+		var err error
+		if value, err = url.PathUnescape(value); err != nil {
+			return "", noEndpoint
+		}
+	}
+	if value == "" {
+		return "", noEndpoint
+	}
+	return value, nil
+}
+
 func cors(c *gin.Context) {
 	h := c.Writer.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
@@ -87,53 +128,78 @@ func cors(c *gin.Context) {
 	}
 }
 
-func notCached(c *gin.Context) {
-	h := c.Writer.Header()
-	h.Set("Cache-Control", "no-cache, no-store, must-revalidate")
-	h.Set("Pragma", "no-cache")
-	h.Set("Expires", "0")
-}
-
-func cachedFor(c *gin.Context, d time.Duration) {
-	h := c.Writer.Header()
-	h.Set("Cache-Control", fmt.Sprintf("public, max-age=%d", int(d.Seconds())))
-	h.Set("Expires", time.Now().Add(d).UTC().Format(http.TimeFormat))
-}
-
-// errorBody is what every error looks like to a client.
-type errorBody struct {
-	Error   bool   `json:"error"`
-	Status  int    `json:"status"`
-	Message string `json:"message"`
-	Ref     string `json:"ref,omitempty"`
-}
-
-// writeError answers with the one shape of errors. The type has no charset: the contract's is application/json.
-func writeError(c *gin.Context, status int, message, ref string) {
-	c.Writer.Header().Set("Content-Type", "application/json")
-	c.AbortWithStatusJSON(status, errorBody{Error: true, Status: status, Message: message, Ref: ref})
-}
-
-// recovered answers a panic with a 500 whose reference is in the log beside the stack.
-func recovered(logger *slog.Logger) gin.HandlerFunc {
-	return func(c *gin.Context) {
-		defer func() {
-			cause := recover()
-			if cause == nil {
-				return
-			}
-			if cause == http.ErrAbortHandler { // how a handler says that the connection is to be cut
-				panic(cause)
-			}
-			ref := rand.Text()
-			logger.Error("request panicked", "ref", ref, "method", c.Request.Method, "path", c.Request.URL.Path,
-				"panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
-			if c.Writer.Written() {
-				panic(http.ErrAbortHandler) // too late for another answer: let the client see that this one broke off
-			}
-			notCached(c)
-			writeError(c, http.StatusInternalServerError, "An unexpected error occurred", ref)
-		}()
-		c.Next()
+// bounded refuses queries that are longer than anybody's.
+func bounded(c *gin.Context) {
+	if len(c.Request.URL.RawQuery) > maxQuery {
+		queryTooLong.send(c)
 	}
+}
+
+// A request is what the handlers of JSON get.
+type request struct {
+	*http.Request
+	c     *gin.Context
+	query url.Values
+}
+
+// patience is how long a request waits for the libraries to be read after a start.
+const patience = 10 * time.Second
+
+// answering makes a handler of a function that returns the answer.
+func (p *public) answering(answer func(context.Context, *request) (*body, caching, error)) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		query, err := parseQuery(c.Request.URL.RawQuery)
+		if err != nil {
+			fail(c, p.Logger, err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.Request.Context(), patience)
+		defer cancel()
+		b, k, err := answer(ctx, &request{c.Request, c, query})
+		if err != nil {
+			fail(c, p.Logger, err)
+			return
+		}
+		send(c, http.StatusOK, k, b)
+	}
+}
+
+// pages are the first parts of the paths that the site owns, and whether it owns what is below. It owns "/" too.
+var pages = map[string]bool{
+	"": false, "search": false, "statistics": false, "docs": false, "api": false, "about": false,
+	"library": true, "compare": true, "history": true, "site": true,
+}
+
+// mounted returns who answers a path that has no route here, nil for nobody.
+func (p *public) mounted(r *http.Request) http.Handler {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return nil
+	}
+	path := r.URL.RawPath
+	if path == "" {
+		path = r.URL.Path
+	}
+	if !strings.HasPrefix(path, "/") {
+		return nil
+	}
+	first, rest, _ := strings.Cut(path[1:], "/")
+	if first == "download" {
+		return p.Downloads
+	}
+	if below, ok := pages[first]; ok && (below || rest == "") && path != "//" {
+		return p.Site
+	}
+	return nil
+}
+
+// elsewhere answers what has no route of its own.
+func (p *public) elsewhere(c *gin.Context) {
+	h := p.mounted(c.Request)
+	if h == nil {
+		noEndpoint.send(c)
+		return
+	}
+	c.Status(http.StatusOK) // where the handler says nothing else; gin would have it a 404
+	h.ServeHTTP(c.Writer, c.Request)
+	c.Writer.WriteHeaderNow() // a 404 without a body would get gin's
 }

@@ -1,0 +1,104 @@
+package api
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/routers"
+)
+
+func routeOf(item *openapi3.PathItem) *routers.Route {
+	return &routers.Route{Spec: document, PathItem: item, Method: "GET", Operation: item.Get}
+}
+
+func TestOpenAPIDocument(t *testing.T) {
+	if err := document.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"Error", "Library", "LibraryVersion"} {
+		if document.Components.Schemas[name] == nil {
+			t.Errorf("there is no schema %s", name)
+		}
+	}
+	for path, item := range document.Paths.Map() {
+		if item.Get == nil || len(item.Operations()) != 1 {
+			t.Errorf("%s is for more than GET", path)
+		} else if item.Get.Summary == "" || item.Get.Description == "" || len(item.Get.Tags) != 1 || document.Tags.Get(item.Get.Tags[0]) == nil {
+			t.Errorf("%s says too little", path)
+		}
+	}
+}
+
+// Every route is in the document, and all that is in the document has a route.
+func TestOpenAPIRoutes(t *testing.T) {
+	var routes []string
+	parameter := regexp.MustCompile(`:(\w+)`)
+	for _, r := range newPublic(PublicOptions{Logger: quiet}).engine().Routes() {
+		if r.Method == "GET" && (r.Path == "/" || !strings.HasSuffix(r.Path, "/")) {
+			routes = append(routes, parameter.ReplaceAllString(r.Path, "{$1}"))
+		}
+	}
+	routes = append(routes, "/download/{library}/{archive}") // mounted
+	slices.Sort(routes)
+	var documented []string
+	for path := range document.Paths.Map() {
+		documented = append(documented, path)
+	}
+	slices.Sort(documented)
+	equal(t, "paths of the document", documented, routes)
+}
+
+// Schemas and parameters name the fields that there are.
+func TestOpenAPIFields(t *testing.T) {
+	for schema, fields := range map[string]vocabulary{
+		"LibraryResult": resultFields, "Library": libraryFields, "LibraryVersion": versionFields, "Stats": statsFields, "Whitelist": whitelistFields,
+	} {
+		got := make([]string, 0)
+		for name := range document.Components.Schemas[schema].Value.Properties {
+			got = append(got, name)
+		}
+		slices.Sort(got)
+		equal(t, schema, got, slices.Sorted(slices.Values(fields)))
+	}
+	for path, fields := range map[string]vocabulary{
+		"/libraries": resultFields, "/libraries/{library}": libraryFields, "/libraries/{library}/{version}": versionFields, "/stats": statsFields, "/whitelist": whitelistFields,
+	} {
+		text := document.Paths.Find(path).Get.Parameters.GetByInAndName("query", "fields").Description
+		for _, name := range fields {
+			if !strings.Contains(text, "`"+name+"`") {
+				t.Errorf("fields of %s: no word of %s", path, name)
+			}
+		}
+	}
+}
+
+func TestOpenAPIIsServed(t *testing.T) {
+	s := newService(t, func(o *PublicOptions) { o.Name = `O'Larder "&"` })
+	for _, tt := range []struct{ target, host, server string }{
+		{"/openapi.json", "somewhere.example:8080", "http://somewhere.example:8080"},
+		{"/openapi.json/", "API.Example", "http://api.example"},
+		{"/api", "api.example", "http://api.example"},
+		{"/api/", "api.example:443", "http://api.example:443"},
+	} {
+		got := s.get(tt.target, "Host: "+tt.host)
+		var doc struct {
+			OpenAPI string
+			Info    struct{ Title string }
+			Servers []struct{ URL string }
+		}
+		if err := json.Unmarshal([]byte(got.body), &doc); err != nil {
+			t.Fatal(err)
+		}
+		if got.status != 200 || doc.OpenAPI != "3.0.0" || doc.Info.Title != `O'Larder "&" API` || len(doc.Servers) != 1 || doc.Servers[0].URL != tt.server {
+			t.Errorf("%s at %s: %d %+v", tt.target, tt.host, got.status, doc)
+		}
+		equal(t, "Cache-Control", got.get("Cache-Control"), "public, max-age=21600")
+	}
+	if got := s.get("/api", "Host: elsewhere.example"); got.status != 404 {
+		t.Errorf("/api without a site: %d", got.status)
+	}
+}

@@ -1,0 +1,189 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// packages answers /packages: the names of all.
+func (p *public) packages(ctx context.Context, _ *request) (*body, caching, error) {
+	listing, err := p.Library.Listing(ctx)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	names := make([]string, len(listing.Libraries))
+	for i, l := range listing.Libraries {
+		names[i] = l.Name
+	}
+	return newJSONOf(names), fiveMinutes, nil
+}
+
+// pkg answers /packages/{package}.
+func (p *public) pkg(ctx context.Context, r *request) (*body, caching, error) {
+	l, err := p.named(ctx, r)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	var w jsonWriter
+	w.beginObject()
+	if err := p.writePackage(&w, l); err != nil {
+		return nil, caching{}, err
+	}
+	w.endObject()
+	return newJSON(w.bytes()), fiveMinutes, nil
+}
+
+// writePackage writes the fields of the package JSON as its author wrote them, and "version" and "author" where there
+// are such.
+func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
+	text, err := p.Library.PackageJSON(l.Name)
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return fmt.Errorf("api: the package JSON of %s in the store is no object", l.Name)
+	}
+	written := map[string]bool{"version": true, "author": true} // ours, should it have such
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return fmt.Errorf("api: the package JSON of %s in the store: %w", l.Name, err)
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return fmt.Errorf("api: the package JSON of %s in the store: %w", l.Name, err)
+		}
+		if name := name.(string); !written[name] { // names of fields are strings, or Token had failed
+			w.field(name, value)
+			written[name] = true
+		}
+	}
+	if l.Version != "" {
+		w.field("version", l.Version)
+	}
+	if l.Author != "" {
+		w.field("author", l.Author)
+	}
+	return nil
+}
+
+// pkgAll answers /packages/{package}/all. It reads every version, so it is kept for as long as the library does not
+// change.
+func (p *public) pkgAll(ctx context.Context, r *request) (*body, caching, error) {
+	l, err := p.named(ctx, r)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	b, err := p.catalogues.get(l, func() (*body, int, error) {
+		// Others may be waiting for this too, and stay when this client goes.
+		var w jsonWriter
+		if err := p.writeAll(context.WithoutCancel(ctx), &w, l); err != nil {
+			return nil, 0, err
+		}
+		return newJSON(w.bytes()), w.len() + w.len()/2, nil
+	})
+	return b, fiveMinutes, err
+}
+
+func (p *public) writeAll(ctx context.Context, w *jsonWriter, l *library.Library) error {
+	w.beginObject()
+	if err := p.writePackage(w, l); err != nil {
+		return err
+	}
+	w.name("assets")
+	w.beginArray()
+	for release, err := range p.Library.Releases(ctx, l.Name) {
+		if err != nil {
+			return err
+		}
+		w.beginObject()
+		w.field("version", release.Version)
+		w.field("files", rawPaths(release.Files))
+		w.endObject()
+	}
+	w.endArray()
+	w.endObject()
+	return nil
+}
+
+// pkgVersions answers /packages/{package}/versions.
+func (p *public) pkgVersions(ctx context.Context, r *request) (*body, caching, error) {
+	l, err := p.named(ctx, r)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	names, err := p.versionNames(l)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	return newJSONOf(names), fiveMinutes, nil
+}
+
+// pkgFiles answers /packages/{package}/versions/{version}.
+func (p *public) pkgFiles(ctx context.Context, r *request) (*body, caching, error) {
+	_, files, err := p.namedFiles(ctx, r)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	return newJSONOf(rawPaths(files)), cachedForGood, nil
+}
+
+// pkgSRIs answers /packages/{package}/sris/{version}.
+func (p *public) pkgSRIs(ctx context.Context, r *request) (*body, caching, error) {
+	prefix, files, err := p.namedFiles(ctx, r)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	var w jsonWriter
+	writeSRIs(&w, prefix, files)
+	return newJSON(w.bytes()), cachedForGood, nil
+}
+
+// namedFiles returns the files of the version that the path names, and what is before them in the metadata.
+func (p *public) namedFiles(ctx context.Context, r *request) (prefix string, files []views.PublishedFile, err error) {
+	l, err := p.named(ctx, r)
+	if err != nil {
+		return "", nil, err
+	}
+	version, err := param(r.c, "version")
+	if err != nil {
+		return "", nil, err
+	}
+	files, err = p.files(ctx, l, version)
+	return l.Name + "/" + version + "/", files, err
+}
+
+// state is what became of one version, as clients see it.
+type state struct {
+	Version  string          `json:"version"`
+	State    views.StateKind `json:"state"`
+	Reason   string          `json:"reason,omitempty"`
+	Released time.Time       `json:"released,omitzero"`
+	Updated  time.Time       `json:"updated"`
+	Attempts int             `json:"attempts,omitempty"`
+	Next     time.Time       `json:"next,omitzero"`
+}
+
+// pkgStates answers /packages/{package}/states.
+func (p *public) pkgStates(ctx context.Context, r *request) (*body, caching, error) {
+	l, err := p.named(ctx, r)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	known, err := p.Library.States(l.Name)
+	if err != nil {
+		return nil, caching{}, err
+	}
+	states := make([]state, len(known))
+	for i, s := range known {
+		states[i] = state{s.Version, s.Kind, s.Reason, s.Released, s.Updated, s.Attempts, s.Next}
+	}
+	return newJSONOf(states), notCached, nil
+}
