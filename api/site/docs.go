@@ -143,21 +143,26 @@ func newDocsPage(document []byte) (docsPage, error) {
 
 func (o *openAPI) operation(method, path string, item pathItem, op *operation) docsOperation {
 	d := docsOperation{ID: anchor(method + " " + path), Method: method, Path: path, Summary: op.Summary, Description: op.Description, path: path}
+	var query []string
 	for _, p := range slices.Concat(item.Parameters, op.Parameters) {
 		p = o.parameter(p)
 		if p.Name == "" {
 			continue
 		}
-		if example := p.Example; p.In == "path" {
-			if example == nil {
-				example = p.Schema.Example
-			}
-			if example != nil {
-				d.path = strings.ReplaceAll(d.path, "{"+p.Name+"}", url.PathEscape(fmt.Sprint(example)))
-			}
+		example := p.Example
+		if example == nil {
+			example = p.Schema.Example
+		}
+		switch {
+		case example == nil:
+		case p.In == "path":
+			d.path = strings.ReplaceAll(d.path, "{"+p.Name+"}", url.PathEscape(fmt.Sprint(example)))
+		case p.In == "query":
+			query = append(query, p.Name, fmt.Sprint(example))
 		}
 		d.Parameters = append(d.Parameters, docsParameter{p.Name, p.In, p.Schema.words(0), p.Description, p.Required})
 	}
+	d.path = withQuery(d.path, encode(query...))
 	for _, r := range op.Responses {
 		resolved := o.response(r.Value)
 		response := docsResponse{Status: r.Key, Description: resolved.Description}
@@ -225,4 +230,20 @@ var (
 // anchor makes the identifier of an element from a text.
 func anchor(text string) string {
 	return strings.Trim(notInAnchors.ReplaceAllString(strings.ToLower(text), "-"), "-")
+}
+
+// A span is a run of a text, which backquotes part into prose and code.
+type span struct {
+	Text string
+	Code bool
+}
+
+func prose(text string) []span {
+	var spans []span
+	for i, part := range strings.Split(text, "`") {
+		if part != "" {
+			spans = append(spans, span{part, i%2 == 1})
+		}
+	}
+	return spans
 }

@@ -30,6 +30,7 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"version":  versionPath,
 		"history":  historyPath,
 		"compare":  comparePath,
+		"prose":    prose,
 		"download": downloadPath,
 	}).ParseFS(embeddedTemplates, "templates/frame.html", "templates/parts.html")
 	if err != nil {
