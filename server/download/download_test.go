@@ -309,8 +309,8 @@ func remove(t *testing.T, store *kvstore.Store, data []byte) {
 
 var text = []byte(strings.Repeat("a line of text that compresses well, number after number\n", 100))
 
-// before and after are releases with a bad file where something, or nothing, has
-// been sent already.
+// early and late are releases of which nothing, or something, has been sent when the
+// text's turn comes.
 var (
 	early = servertest.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.js": text, "z.bin": noise(300 << 10)}}
 	late  = servertest.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.bin": noise(300 << 10), "z.js": text}}
