@@ -125,7 +125,7 @@ func plausibleHost(host string) bool {
 	if address, ok := strings.CutPrefix(host, "["); ok {
 		address, port, ok := strings.Cut(address, "]")
 		ip, err := netip.ParseAddr(address)
-		return ok && err == nil && ip.Is6() && ip.Zone() == "" && (port == "" || hostName.MatchString("x"+port))
+		return ok && err == nil && ip.Is6() && ip.Zone() == "" && (port == "" || port[0] == ':' && hostName.MatchString("x"+port))
 	}
 	return hostName.MatchString(host)
 }

@@ -111,6 +111,9 @@ func (s *Site) Owns(path string) bool {
 func (s *Site) route(path string) (route, []string, bool) {
 	if path != "/" {
 		path = strings.TrimSuffix(path, "/")
+		if path == "/" {
+			return route{}, nil, false
+		}
 	}
 	segments := strings.Split(path, "/")
 next:
