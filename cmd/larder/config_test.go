@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,6 +126,18 @@ func TestMistakes(t *testing.T) {
 		{"format", []string{"--log-format", "xml"}, nil, "", []string{"must be one of text, json"}},
 		{"duration", []string{"--interval", "1"}, nil, "", []string{"must be a duration such as 90s, 15m or 1h, at least 1s"}},
 		{"empty", []string{"--data", ""}, nil, "", []string{"must not be empty"}},
+		{"base without scheme", []string{"--asset-base", "cdn.example.com"}, nil, "", []string{"must be a URL such as https://cdn.example.com"}},
+		{"base of another scheme", nil, []string{"LARDER_SITE_BASE=ftp://example.com"}, "", []string{`LARDER_SITE_BASE="ftp://example.com": must be a URL`}},
+		{"base with a query", nil, nil, "asset-base: https://example.com/?v=1\n", []string{"larder.yaml:1: asset-base:", "no query and no fragment"}},
+		{"base with a fragment", nil, nil, "asset-base: \"https://example.com#\"\n", []string{"no query and no fragment"}},
+		{"base with a password", []string{"--site-base", "https://me:secret@example.com"}, nil, "", []string{"would be told to everybody"}},
+		{"base with a bad port", []string{"--site-base", "https://example.com:99999"}, nil, "", []string{`"99999" is not a port`}},
+		{"base that moves", []string{"--site-base", "https://example.com/a/../b"}, nil, "", []string{"a browser leaves as it is"}},
+		{"host with a scheme", []string{"--api-host", "https://api.example.com"}, nil, "", []string{"must be a host such as api.example.com"}},
+		{"host with a blank", []string{"--api-host", "api example"}, nil, "", []string{"must be a host"}},
+		{"host and port nobody has", []string{"--api-host", "api.example.com:http"}, nil, "", []string{`"http" is not a port`}},
+		{"no name", []string{"--name", " "}, nil, "", []string{"must be text of one line, at most 60 characters"}},
+		{"two names", nil, nil, "name: |\n  a\n  b\n", []string{"larder.yaml:1: name:", "must be text of one line"}},
 		{"half of TLS", []string{"--tls-cert", "c"}, nil, "", []string{"--tls-cert needs --tls-key too"}},
 		{"the other half", nil, nil, "tls-key: k\n", []string{"larder.yaml:1 needs --tls-cert too"}},
 	} {
@@ -155,7 +168,8 @@ func TestServiceLinks(t *testing.T) {
 func TestSettingsSurviveText(t *testing.T) {
 	s := newSettings()
 	for _, pair := range [][2]string{{"cache", "1.5GiB"}, {"memory", "64MiB"}, {"interval", "1h30m"}, {"interval", "45s"}, {"interval", "2h"},
-		{"listen", "[::1]:0"}, {"private-listen", "off"}, {"log-level", "debug"}, {"h2c", "true"}, {"releases", "3"}} {
+		{"listen", "[::1]:0"}, {"private-listen", "off"}, {"log-level", "debug"}, {"h2c", "true"}, {"releases", "3"},
+		{"asset-base", "https://cdn.example.com/larder"}, {"site-base", "http://localhost:8080"}, {"api-host", "api.example.com"}, {"name", "Our shelf"}} {
 		f := s.flags.Lookup(pair[0])
 		for _, text := range []string{f.DefValue, pair[1]} {
 			if err := f.Value.Set(text); err != nil || f.Value.String() != text {
@@ -163,6 +177,83 @@ func TestSettingsSurviveText(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestBases(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                              "",
+		"https://cdn.example.com":       "https://cdn.example.com",
+		"https://cdn.example.com/":      "https://cdn.example.com",
+		"HTTPS://CDN.Example.com:8443/": "https://cdn.example.com:8443",
+		"http://[::1]:8080":             "http://[::1]:8080",
+		"http://localhost/larder//":     "http://localhost/larder",
+		"https://example.com/a%20b/c d": "https://example.com/a%20b/c%20d",
+		"https://xn--bcher-kva.example": "https://xn--bcher-kva.example",
+	} {
+		if got, err := parseBase(text); err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+		if again, err := parseBase(want); err != nil || again != want {
+			t.Errorf("%q becomes %q, %v", want, again, err)
+		}
+	}
+	for _, text := range []string{"https://", "https:///x", "//example.com", "https:example.com", "mailto:me@example.com", "https://exa mple.com",
+		"https://bücher.example", "https://example.com//a", "https://example.com/./a", "https://-a.example", "https://a..b", "http://[::1%25eth0]",
+		"http://[::1", "http://example.com:", "http://example.com:0", "https://\"><script>"} {
+		if got, err := parseBase(text); err == nil {
+			t.Errorf("%q is taken for %q", text, got)
+		}
+	}
+}
+
+func TestHosts(t *testing.T) {
+	for text, want := range map[string]string{
+		"API.example.com": "api.example.com", "localhost:8080": "localhost:8080", "127.0.0.1": "127.0.0.1", "[2001:DB8::1]:80": "[2001:db8::1]:80", "a_b.internal.": "a_b.internal.",
+	} {
+		if got, err := parseHost(text); err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", ":80", "a/b", "a@b", "a,b", "*.example.com", "::1", "[127.0.0.1]", "a:b:c", strings.Repeat("a", 64), strings.Repeat("a.", 127) + "a"} {
+		if got, err := parseHost(text); err == nil {
+			t.Errorf("%q is taken for %q", text, got)
+		}
+	}
+}
+
+func TestAssetBase(t *testing.T) {
+	for _, tt := range []struct{ base, address, listen, cert, want string }{
+		{"https://cdn.example.com", "http://127.0.0.1:8080", ":80", "", "https://cdn.example.com"},
+		{"", "http://127.0.0.1:8080", ":80", "", "http://127.0.0.1:8080"},
+		{"", "", "127.0.0.1:8080", "", "http://127.0.0.1:8080"},
+		{"", "", ":8080", "", "http://localhost:8080"},
+		{"", "", "[::]:443", "cert.pem", "https://localhost:443"},
+		{"", "", "[::1]:80", "", "http://[::1]:80"},
+		{"", "", "127.0.0.1:0", "", ""},
+	} {
+		s := &settings{assetBase: tt.base, listen: tt.listen, tlsCert: tt.cert}
+		if got := s.assetBaseAt(tt.address); got != tt.want {
+			t.Errorf("%+v: %q", tt, got)
+		}
+	}
+}
+
+func FuzzBase(f *testing.F) {
+	f.Add("https://cdn.example.com/a%2Fb/")
+	f.Add("http://[::1]:80/?#")
+	f.Fuzz(func(t *testing.T, text string) {
+		base, err := parseBase(text)
+		if err != nil || base == "" {
+			return
+		}
+		if again, err := parseBase(base); err != nil || again != base {
+			t.Errorf("%q became %q, which becomes %q, %v", text, base, again, err)
+		}
+		u, err := url.Parse(base + "/ajax/libs/a/1/a.js")
+		if err != nil || u.Host == "" || !strings.HasSuffix(u.Path, "/ajax/libs/a/1/a.js") || strings.ContainsAny(base, "\"<>' ?#\\") {
+			t.Errorf("%q became %q, behind which there is no path: %v", text, base, err)
+		}
+	})
 }
 
 func FuzzConfigFile(f *testing.F) {

@@ -105,6 +105,10 @@ func (p *daemon) run(parent context.Context) (err error) {
 		}
 		p.self.Address = address(site, public)
 		p.serve(ctx, group, site, public)
+		group.Go(func() error {
+			p.folder.demand().Run(ctx)
+			return nil
+		})
 		if err := p.announce(shown); err != nil {
 			end()
 			return errors.Join(err, group.Wait())
@@ -113,7 +117,7 @@ func (p *daemon) run(parent context.Context) (err error) {
 			defer os.Remove(s.readyFile)
 		}
 	}
-	p.serve(ctx, group, newAdminServer(ctx, p.folder.operations(p.self), p.logger), socket)
+	p.serve(ctx, group, newAdminServer(ctx, p.folder.operations(p.self, s.assetBaseAt(p.self.Address)), p.logger), socket)
 	switch {
 	case p.duties.once:
 		group.Go(func() error {

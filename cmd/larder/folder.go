@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,12 +10,14 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/server/demand"
 )
 
 // folder is an open data folder, which no other process can open meanwhile:
@@ -28,8 +31,13 @@ type folder struct {
 	log   *logs.Log
 	// bot makes the bot on first use: reading npm's configuration and the catalogue is not for commands that only look.
 	bot  func() (*bot.Bot, error)
-	made *bot.Bot       // by bot
-	busy sync.WaitGroup // operations under way
+	made *bot.Bot // by bot
+	// demand reads, on first use, how much each package is asked for.
+	demand func() *demand.Demand
+	// libraries begins to read all libraries on first use, and follows the log until the folder is closed.
+	libraries   func() (*library.Index, error)
+	stopReading func()         // what libraries began; nil where it has not
+	busy        sync.WaitGroup // operations under way
 }
 
 func storeDir(data string) string { return filepath.Join(data, "store") }
@@ -40,7 +48,7 @@ func (s *settings) openFolder(logger *slog.Logger, events func(bot.Event)) (*fol
 	if err := os.MkdirAll(s.data, 0o700); err != nil {
 		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)
 	}
-	f, err := s.open(kvstore.Options{CacheBytes: s.storeCache, Logger: logger.With("part", "store")})
+	f, err := s.open(kvstore.Options{CacheBytes: s.storeCache}, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +67,7 @@ func (s *settings) openFolderReadOnly(logger *slog.Logger) (*folder, error) {
 	if err := s.needStore(); err != nil {
 		return nil, err
 	}
-	f, err := s.open(kvstore.Options{ReadOnly: true, CacheBytes: s.storeCache, Logger: logger.With("part", "store")})
+	f, err := s.open(kvstore.Options{ReadOnly: true, CacheBytes: s.storeCache}, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +75,8 @@ func (s *settings) openFolderReadOnly(logger *slog.Logger) (*folder, error) {
 	return f, nil
 }
 
-func (s *settings) open(o kvstore.Options) (*folder, error) {
+func (s *settings) open(o kvstore.Options, logger *slog.Logger) (*folder, error) {
+	o.Logger = logger.With("part", "store")
 	store, err := kvstore.Open(storeDir(s.data), o)
 	if errors.Is(err, kvstore.ErrLocked) {
 		return nil, fmt.Errorf("another larder process has %s open; wait until it is done, stop it, or choose another folder with --data", s.data)
@@ -79,12 +88,36 @@ func (s *settings) open(o kvstore.Options) (*folder, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	return &folder{dir: s.data, store: store, log: log}, nil
+	f := &folder{dir: s.data, store: store, log: log}
+	f.demand = sync.OnceValue(func() *demand.Demand { return demand.Open(demand.Options{Store: store, Logger: logger}) })
+	f.libraries = sync.OnceValues(func() (*library.Index, error) { return f.read(logger.With("part", "library")) })
+	return f, nil
 }
 
-// close waits for the operations under way, whose contexts must have ended, and closes the folder.
+func (f *folder) read(logger *slog.Logger) (*library.Index, error) {
+	index, err := library.New(library.Options{Store: f.store, Log: f.log, Popularity: f.demand().Of, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := index.Run(ctx); err != nil {
+			logger.Error("what is published from now on does not show in search and pages; start again", "err", err)
+		}
+	}()
+	f.stopReading = func() { cancel(); <-done }
+	return index, nil
+}
+
+// close waits for the operations under way, whose contexts must have ended, and closes the folder. Whoever has the index
+// of libraries must be done with it.
 func (f *folder) close() error {
 	f.busy.Wait()
+	if f.stopReading != nil {
+		f.stopReading()
+	}
 	if f.made != nil {
 		f.made.Close()
 	}

@@ -44,8 +44,9 @@ type checkProgress struct {
 }
 
 // operations returns what can be asked of the process that has the folder open. process describes it, or is nil
-// where that is the command itself.
-func (f *folder) operations(process *process) map[string]admin.Operation {
+// where that is the command itself; assetBase is what it puts in front of the addresses of files, "" where that is not
+// known.
+func (f *folder) operations(process *process, assetBase string) map[string]admin.Operation {
 	withBot := func(ctx context.Context, report func(any), do func(context.Context, *bot.Bot) error) error {
 		b, err := f.bot()
 		if err != nil {
@@ -74,6 +75,15 @@ func (f *folder) operations(process *process) map[string]admin.Operation {
 		}),
 		"status": admin.Typed(func(_ context.Context, r statusRequest, _ func(any)) (any, error) {
 			return f.status(process, r.Package)
+		}),
+		"search": admin.Typed(func(ctx context.Context, r searchRequest, _ func(any)) (any, error) {
+			return f.search(ctx, r, assetBase)
+		}),
+		"info": admin.Typed(func(ctx context.Context, r infoRequest, _ func(any)) (any, error) {
+			return f.info(ctx, r, assetBase)
+		}),
+		"snippets": admin.Typed(func(ctx context.Context, r snippetRequest, _ func(any)) (any, error) {
+			return f.snippets(ctx, r, assetBase)
 		}),
 		"fsck": admin.Typed(func(ctx context.Context, r checkRequest, report func(any)) (any, error) {
 			return f.check(ctx, r.Deep, report)

@@ -26,7 +26,7 @@ func (a *app) reach(ctx context.Context, settingsUsed []string, open func(*slog.
 	if err != nil {
 		return err
 	}
-	client, stop := admin.InProcess(admin.Handler(f.operations(nil), logger))
+	client, stop := admin.InProcess(admin.Handler(f.operations(nil, a.settings.assetBaseAt("")), logger))
 	return errors.Join(use(client), stop(), f.close())
 }
 

@@ -56,13 +56,15 @@ func newRoot(a *app) *cobra.Command {
 		Short: "Serve front-end packages: fetched, compressed ahead of time, published atomically",
 		Long: `Larder is a content delivery service for front-end packages, in one program. It fetches releases from an npm
 registry, compresses every file ahead of time, publishes each release at once or not at all, and serves the files
-under /ajax/libs/{package}/{version}/{file}.
+under /ajax/libs/{package}/{version}/{file}. A site to browse them and the API that cdnjs has are on the same address.
 
 Every setting is a flag, an environment variable (LARDER_ and the flag's name: LARDER_PRIVATE_LISTEN), or a line in a
 YAML file given with --config; the first of these that is there counts.
 
 Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configuration.`,
 		Example: `  larder up                          # everything in one process, data in ./data
+  larder search date picker          # which libraries there are
+  larder tag jquery                  # the tag that loads one in a page
   larder add htmx.org@2.0.4          # fetch one more release now
   larder status                      # what is here, what is stuck and why`,
 		SilenceErrors: true,
@@ -94,11 +96,23 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		}
 		return err
 	})
-	root.AddCommand(
-		newUp(a), newServe(a), newBot(a),
-		newAdd(a), newImport(a), newStatus(a), newSqueeze(a), newFsck(a),
-		newLint(a), newVersion(a),
-	)
+	cobra.EnableCommandSorting = false // they are in the order in which people come to need them
+	for _, group := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"run", "Run it:", []*cobra.Command{newUp(a), newServe(a), newBot(a)}},
+		{"browse", "Find libraries and use them in a page:", []*cobra.Command{newSearch(a), newInfo(a), newTag(a), newURL(a)}},
+		{"publish", "Publish releases:", []*cobra.Command{newAdd(a), newImport(a), newLint(a)}},
+		{"keep", "Look after it:", []*cobra.Command{newStatus(a), newSqueeze(a), newFsck(a), newVersion(a)}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, c := range group.commands {
+			c.GroupID = group.id
+			root.AddCommand(c)
+		}
+	}
+	root.SetHelpCommandGroupID("keep")
 	return root
 }
 

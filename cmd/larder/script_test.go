@@ -50,7 +50,7 @@ type upstreamKey struct{}
 //	get [METHOD] PATH [HEADER:VALUE]...
 //	                              print status, headers and body of the answer of $ADDRESS (or of a whole URL)
 //	certificate FILE KEY          make a certificate for 127.0.0.1
-//	until STATUS PATH             ask again and again until the answer of $ADDRESS has this status
+//	until STATUS PATH [TEXT]      ask again and again until the answer of $ADDRESS has this status, and this text
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -164,21 +164,22 @@ func scriptGet(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: until STATUS PATH")
+	if neg || len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: until STATUS PATH [TEXT]")
 	}
+	want := strings.Join(args[2:], "")
 	var last string
 	for deadline := time.Now().Add(scriptPatience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		response, _, err := request(ts, http.MethodGet, args[1], http.Header{})
+		response, body, err := request(ts, http.MethodGet, args[1], http.Header{})
 		if err != nil {
 			last = err.Error()
 			continue
 		}
-		if last = fmt.Sprint(response.StatusCode); last == args[0] {
+		if last = fmt.Sprint(response.StatusCode); last == args[0] && strings.Contains(string(body), want) {
 			return
 		}
 	}
-	ts.Fatalf("%s never answered %s; the last answer was %s", args[1], args[0], last)
+	ts.Fatalf("%s never answered %s %s; the last answer was %s", args[1], args[0], want, last)
 }
 
 func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {

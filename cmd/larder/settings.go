@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -27,6 +28,11 @@ type settings struct {
 	storeCache     int64
 	drain          time.Duration
 
+	assetBase string
+	siteBase  string
+	apiHost   string
+	name      string
+
 	catalogue  string
 	releases   int
 	interval   time.Duration
@@ -44,8 +50,9 @@ type settings struct {
 // The flags that commands share, by what they are for.
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
-	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen"}
-	botFlags   = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
+	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen",
+		"asset-base", "site-base", "api-host", "name"}
+	botFlags = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
 )
 
 const (
@@ -65,6 +72,7 @@ func newSettings() *settings {
 		sending:        256 * mebibyte,
 		storeCache:     128 * mebibyte,
 		drain:          15 * time.Second,
+		name:           "Larder",
 		catalogue:      "starter",
 		releases:       10,
 		interval:       time.Hour,
@@ -92,6 +100,11 @@ func newSettings() *settings {
 	f.Var(durationValue(&s.drain, 0), "drain", "`DURATION` that clients have to take what is being sent when the process is told to end")
 	f.Var(textValue(&s.readyFile, "file"), "ready-file", "write the public address to `FILE` once it serves; the file is removed when it ends")
 	f.Var(optionalAddressValue(&s.privateListen), "private-listen", "private `ADDRESS` of /metrics, /debug/pprof/, /livez and /readyz, or off; never expose it")
+
+	f.Var(baseValue(&s.assetBase), "asset-base", "`URL` that the files are reached under, in front of /ajax/libs/, as tags and the API tell it; where it is not given, the address that was asked")
+	f.Var(baseValue(&s.siteBase), "site-base", "`URL` that the pages are reached under; where it is not given, the address that was asked")
+	f.Var(hostValue(&s.apiHost), "api-host", "`HOST` that is for the API alone, as api.cdnjs.com is: /, /about, /api and /robots.txt answer there as clients of that expect; without a port, on any")
+	f.Var(labelValue(&s.name, 60), "name", "`NAME` of the service in pages and in the API's description")
 
 	f.Var(textValue(&s.catalogue, "source"), "catalogue", "catalogue `SOURCE`: a folder, a .tar.gz or .zip archive, or starter for the one in the binary")
 	f.Var(countValue(&s.releases, 1), "releases", "newest releases that a new package starts with, `N`")
@@ -126,4 +139,31 @@ func (s *settings) origin(name string) string {
 func (s *settings) given(name string) bool {
 	_, ok := s.origins[name]
 	return ok || s.flags.Lookup(name).Changed
+}
+
+// assetBaseAt is the asset base of a process that serves at address, "" for one that does not serve: then it is where
+// a process with these settings would. Nothing is known where the port is left to chance.
+func (s *settings) assetBaseAt(address string) string {
+	host, port, err := net.SplitHostPort(s.listen)
+	switch {
+	case s.assetBase != "":
+		return s.assetBase
+	case address != "":
+		return address
+	case err != nil || port == "0":
+		return ""
+	}
+	return siteURL(s.tlsCert != "", host, port)
+}
+
+// siteURL is the URL at which a program on this machine reaches what listens on host, "" for all of its addresses.
+func siteURL(tls bool, host, port string) string {
+	scheme := "http"
+	if tls {
+		scheme = "https"
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
 }

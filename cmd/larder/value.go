@@ -6,9 +6,13 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
 )
@@ -151,6 +155,83 @@ func parseAddress(s string) (string, error) {
 		return "", fmt.Errorf("%s; %q is not a port", want, port)
 	}
 	return s, nil
+}
+
+// baseValue is a URL that paths are put behind, without the slash at its end; or nothing.
+func baseValue(target *string) *value[string] {
+	return &value[string]{target: target, kind: "url", format: verbatim, parse: parseBase}
+}
+
+func parseBase(s string) (string, error) {
+	const want = "must be a URL such as https://cdn.example.com"
+	if s == "" {
+		return "", nil
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Opaque != "" || u.Host == "" || u.Scheme != "http" && u.Scheme != "https": // url.Parse has lowered the scheme
+		return "", errors.New(want)
+	case u.User != nil:
+		return "", fmt.Errorf("%s; a name or password would be told to everybody", want)
+	case u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
+		return "", fmt.Errorf("%s; paths are put behind it, so it can have no query and no fragment", want)
+	}
+	host, err := parseHost(u.Host)
+	if err != nil {
+		return "", fmt.Errorf("%s; its host %w", want, err)
+	}
+	path := strings.TrimRight(u.EscapedPath(), "/")
+	for segment := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
+		if path != "" && (segment == "" || segment == "." || segment == "..") {
+			return "", fmt.Errorf("%s; its path must be one that a browser leaves as it is", want)
+		}
+	}
+	return u.Scheme + "://" + host + path, nil
+}
+
+// hostValue is a host as clients send it, with or without a port; or nothing.
+func hostValue(target *string) *value[string] {
+	return &value[string]{target: target, kind: "host", format: verbatim, parse: func(s string) (string, error) {
+		if s == "" {
+			return "", nil
+		}
+		return parseHost(s)
+	}}
+}
+
+// hostName is what RFC 1123 has for names, and what people have besides: underscores, and a dot at the end. The names of
+// the rest of the world are written in Punycode.
+var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.?$`)
+
+// parseHost returns a host, with or without a port, in lower case.
+func parseHost(s string) (string, error) {
+	s = strings.ToLower(s)
+	host, port := s, ""
+	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, ']') {
+		host, port = s[:i], s[i+1:]
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", fmt.Errorf("must be a host such as api.example.com or api.example.com:8080; %q is not a port", port)
+		}
+	}
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		if address, err := netip.ParseAddr(strings.TrimSuffix(inner, "]")); err == nil && address.Is6() && address.Zone() == "" && strings.HasSuffix(inner, "]") {
+			return s, nil
+		}
+	} else if len(host) <= 253 && hostName.MatchString(host) {
+		return s, nil
+	}
+	return "", errors.New("must be a host such as api.example.com or api.example.com:8080")
+}
+
+// labelValue is a line of text for people, of at most most characters.
+func labelValue(target *string, most int) *value[string] {
+	return &value[string]{target: target, kind: "text", format: verbatim, parse: func(s string) (string, error) {
+		s = strings.TrimSpace(s)
+		if s == "" || !utf8.ValidString(s) || utf8.RuneCountInString(s) > most || s != plain(s) {
+			return "", fmt.Errorf("must be text of one line, at most %d characters", most)
+		}
+		return s, nil
+	}}
 }
 
 func levelValue(target *slog.Level) *value[slog.Level] {

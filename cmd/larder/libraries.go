@@ -1,0 +1,355 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// What the commands that look for libraries ask, and what they are told; the answers are their JSON forms too.
+type (
+	searchRequest struct {
+		Text  string `json:"text"`
+		Limit int    `json:"limit"`
+	}
+	searchAnswer struct {
+		Results   []foundLibrary `json:"results"`
+		Total     int            `json:"total"`     // in results
+		Available int            `json:"available"` // that match
+	}
+	// foundLibrary has the API's names for things.
+	foundLibrary struct {
+		Name        string `json:"name"`
+		Version     string `json:"version,omitempty"` // the latest, where one is published
+		Description string `json:"description,omitempty"`
+		Latest      string `json:"latest,omitempty"` // URL of the main file
+	}
+
+	infoRequest struct {
+		Library string `json:"library"`
+		Version string `json:"version,omitempty"` // "" for the library as a whole
+	}
+	// info has one of its members.
+	info struct {
+		Library *libraryInfo `json:"library,omitempty"`
+		Release *releaseInfo `json:"release,omitempty"`
+	}
+
+	snippetRequest struct {
+		Library string   `json:"library"`
+		Version string   `json:"version,omitempty"` // "" for the latest
+		Files   []string `json:"files,omitempty"`   // none for the main file
+	}
+	snippet struct {
+		File      string `json:"file"`
+		URL       string `json:"url"`
+		Integrity string `json:"integrity"`
+		Tag       string `json:"tag,omitempty"` // where a tag loads the file
+	}
+)
+
+// libraryInfo is all that there is to tell of a library.
+type libraryInfo struct {
+	foundLibrary
+	Released   time.Time           `json:"released,omitzero"` // of the latest version
+	Filename   string              `json:"filename,omitempty"`
+	SRI        string              `json:"sri,omitempty"`
+	License    string              `json:"license,omitempty"`
+	Homepage   string              `json:"homepage,omitempty"`
+	Repository string              `json:"repository,omitempty"`
+	Author     string              `json:"author,omitempty"`
+	Keywords   []string            `json:"keywords"`
+	Autoupdate *library.Autoupdate `json:"autoupdate,omitempty"`
+	Versions   []versionInfo       `json:"versions"` // newest first
+	Problems   []views.State       `json:"problems"` // the newest versions that failed or were refused
+}
+
+type versionInfo struct {
+	Version  string    `json:"version"`
+	Released time.Time `json:"released,omitzero"`
+	Files    int       `json:"files"`
+	Bytes    int64     `json:"bytes"`
+}
+
+// releaseInfo is all that there is to tell of a release.
+type releaseInfo struct {
+	Name     string     `json:"name"`
+	Version  string     `json:"version"`
+	Released time.Time  `json:"released,omitzero"`
+	Filename string     `json:"filename,omitempty"`
+	Bytes    int64      `json:"bytes"`
+	Entry    int64      `json:"entry"` // of its publication in the log
+	Files    []fileInfo `json:"files"`
+}
+
+type fileInfo struct {
+	Path      string `json:"path"`
+	Size      int64  `json:"size"`
+	Gzip      int64  `json:"gzip,omitempty"` // size in that coding, where it is worth keeping
+	Brotli    int64  `json:"br,omitempty"`
+	URL       string `json:"url,omitempty"`
+	Integrity string `json:"integrity"`
+}
+
+// How long a command waits for a process that has just started to have read all libraries.
+const (
+	searchPatience = 30 * time.Second
+	hintPatience   = 5 * time.Second // for names that are near, which are a courtesy
+)
+
+func (f *folder) search(ctx context.Context, r searchRequest, base string) (searchAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, searchPatience)
+	defer cancel()
+	answer := searchAnswer{Results: []foundLibrary{}}
+	index, err := f.libraries()
+	if err != nil {
+		return answer, err
+	}
+	found, err := index.Search(ctx, r.Text, nil)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return answer, fmt.Errorf("the libraries are still being read after %s; try again in a moment", searchPatience)
+	}
+	if err != nil {
+		return answer, err
+	}
+	answer.Available = len(found)
+	for _, l := range found[:min(r.Limit, len(found))] {
+		answer.Results = append(answer.Results, summary(l, base))
+	}
+	answer.Total = len(answer.Results)
+	return answer, nil
+}
+
+func summary(l *library.Library, base string) foundLibrary {
+	found := foundLibrary{Name: l.Name, Version: l.Version, Description: l.Description}
+	if l.HasFile() && base != "" {
+		found.Latest = base + library.AssetPath(l.Name, l.Version, l.Filename)
+	}
+	return found
+}
+
+// mostProblems is how many versions that failed or were refused are told of.
+const mostProblems = 5
+
+func (f *folder) info(ctx context.Context, r infoRequest, base string) (info, error) {
+	snapshot := f.store.Snapshot()
+	defer snapshot.Close()
+	if r.Version != "" {
+		release, err := f.release(ctx, snapshot, r.Library, r.Version)
+		if err != nil {
+			return info{}, err
+		}
+		told, err := f.describeRelease(release, base)
+		return info{Release: told}, err
+	}
+	l, versions, err := f.library(ctx, snapshot, r.Library)
+	if err != nil {
+		return info{}, err
+	}
+	told := &libraryInfo{
+		foundLibrary: summary(l, base), Released: l.Released, Filename: l.Filename, SRI: l.SRI, License: l.License,
+		Homepage: l.Homepage, Author: l.Author, Keywords: append([]string{}, l.Keywords...), Autoupdate: l.Autoupdate,
+		Versions: []versionInfo{}, Problems: []views.State{},
+	}
+	if l.Repository != nil {
+		told.Repository = l.Repository.URL
+	}
+	for _, v := range versions {
+		told.Versions = append(told.Versions, versionInfo{v.Version, v.Released, v.Files, v.Bytes})
+	}
+	states, err := views.States(snapshot, r.Library)
+	if err != nil {
+		return info{}, err
+	}
+	slices.SortFunc(states, func(a, b views.State) int { return packages.CompareVersions(b.Version, a.Version) })
+	for _, state := range states {
+		if (state.Kind == views.Failed || state.Kind == views.Refused) && len(told.Problems) < mostProblems {
+			told.Problems = append(told.Problems, state)
+		}
+	}
+	return info{Library: told}, nil
+}
+
+func (f *folder) describeRelease(r *library.Release, base string) (*releaseInfo, error) {
+	told := &releaseInfo{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []fileInfo{}}
+	for _, file := range r.Files {
+		content, err := f.store.Content(file.Hash)
+		if err != nil {
+			return nil, fmt.Errorf("the file %s of %s %s: %w; `larder fsck` tells what else is wrong", file.Path, r.Library, r.Version, err)
+		}
+		size := func(c coding.Coding) int64 {
+			representation, _ := content.Find(c)
+			return representation.Length
+		}
+		described := fileInfo{Path: file.Path, Size: file.Size, Gzip: size(coding.Gzip), Brotli: size(coding.Brotli), Integrity: file.SRI.String()}
+		if base != "" {
+			described.URL = base + library.AssetPath(r.Library, r.Version, file.Path)
+		}
+		told.Files = append(told.Files, described)
+	}
+	return told, nil
+}
+
+// snippets returns what a page needs of each file, in the order of the request.
+func (f *folder) snippets(ctx context.Context, r snippetRequest, base string) ([]snippet, error) {
+	if base == "" {
+		return nil, errors.New("nobody knows under which address the files are reached; say so with --asset-base")
+	}
+	snapshot := f.store.Snapshot()
+	defer snapshot.Close()
+	version := r.Version
+	if version == "" {
+		l, _, err := f.library(ctx, snapshot, r.Library)
+		if err != nil {
+			return nil, err
+		}
+		if version = l.Version; version == "" {
+			return nil, fmt.Errorf("nothing of %s is published yet; `larder status %[1]s` tells why", r.Library)
+		}
+	}
+	release, err := f.release(ctx, snapshot, r.Library, version)
+	if err != nil {
+		return nil, err
+	}
+	files := r.Files
+	if len(files) == 0 {
+		if release.Default == "" {
+			return nil, fmt.Errorf("%s %s has no main file; name one of its files, which `larder info %[1]s@%[2]s` lists", r.Library, version)
+		}
+		files = []string{release.Default}
+	}
+	var snippets []snippet
+	var failures []error
+	for _, name := range files {
+		file, ok := release.Find(name)
+		if !ok {
+			failures = append(failures, fmt.Errorf("%s %s has no file %q%s; `larder info %[1]s@%[2]s` lists its files", r.Library, version, name, didYouMean(nearFiles(release, name))))
+			continue
+		}
+		s := library.NewSnippet(base, r.Library, version, file)
+		snippets = append(snippets, snippet{name, s.URL, s.Integrity, s.HTML})
+	}
+	return snippets, errors.Join(failures...)
+}
+
+// library reads a library, or tells which ones have a name like that.
+func (f *folder) library(ctx context.Context, r kvstore.Reader, name string) (*library.Library, []views.Version, error) {
+	l, versions, err := library.Lookup(r, name)
+	if errors.Is(err, library.ErrNoLibrary) {
+		err = fmt.Errorf("no library %q is here%s; `larder search` finds those that are, `larder add` fetches what the catalogue has",
+			name, didYouMean(f.nearLibraries(ctx, name)))
+	}
+	return l, versions, err
+}
+
+// release reads a release, or tells why there is none and which there are.
+func (f *folder) release(ctx context.Context, r kvstore.Reader, name, version string) (*library.Release, error) {
+	_, versions, err := f.library(ctx, r, name)
+	if err != nil {
+		return nil, err
+	}
+	release, err := library.LookupRelease(r, name, version)
+	var withdrawn *library.WithdrawnError
+	switch {
+	case errors.As(err, &withdrawn):
+		return nil, fmt.Errorf("%w; `larder info %s` lists the versions that are served", err, name)
+	case !errors.Is(err, library.ErrNoVersion):
+		return release, err
+	case version == "latest":
+		return nil, fmt.Errorf("%s has no version %q; the name alone, %[1]s, is for its latest version", name, version)
+	}
+	what := "is not here"
+	if state, err := views.LookupState(r, name, version); err == nil {
+		what = "is not published: " + string(state.Kind)
+		if state.Reason != "" {
+			what += ": " + state.Reason
+		}
+	}
+	return nil, fmt.Errorf("%s %s %s%s; `larder info %[1]s` lists the versions that are, `larder add %[1]s@%[2]s` fetches it", name, version, what, didYouMean(nearVersions(versions, version)))
+}
+
+// mostNear is how many names are offered for one that is unknown.
+const mostNear = 3
+
+func didYouMean(names []string) string {
+	for i, name := range names {
+		names[i] = plain(name)
+	}
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return "; did you mean " + names[0] + "?"
+	}
+	last := len(names) - 1
+	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "?"
+}
+
+func (f *folder) nearLibraries(ctx context.Context, name string) []string {
+	ctx, cancel := context.WithTimeout(ctx, hintPatience)
+	defer cancel()
+	index, err := f.libraries()
+	if err != nil {
+		return nil
+	}
+	found, err := index.Search(ctx, name, []string{"name", "alternativeNames"})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, l := range found[:min(mostNear, len(found))] {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+// nearVersions returns versions that begin with what was asked for, newest first.
+func nearVersions(versions []views.Version, asked string) []string {
+	var near []string
+	for _, v := range versions {
+		if strings.HasPrefix(v.Version, strings.TrimPrefix(asked, "v")) && len(near) < mostNear {
+			near = append(near, v.Version)
+		}
+	}
+	if near == nil && len(versions) > 0 {
+		near = []string{versions[0].Version}
+	}
+	return near
+}
+
+// nearFiles returns the files that were likely meant: of the same name in another folder, else in few letters another one.
+func nearFiles(r *library.Release, asked string) []string {
+	type candidate struct {
+		path     string
+		distance int
+	}
+	var near []candidate
+	for _, file := range r.Files {
+		distance := levenshtein.ComputeDistance(asked, file.Path)
+		if path.Base(file.Path) == path.Base(asked) {
+			distance = 0
+		}
+		if distance <= max(3, len(asked)/3) {
+			near = append(near, candidate{file.Path, distance})
+		}
+	}
+	slices.SortStableFunc(near, func(a, b candidate) int { return cmp.Compare(a.distance, b.distance) })
+	var names []string
+	for _, c := range near[:min(mostNear, len(near))] {
+		names = append(names, c.path)
+	}
+	return names
+}
