@@ -54,6 +54,43 @@ func (w *jsonWriter) separate() {
 	}
 }
 
+// copyValue writes the decoder's next value, its fields in their order. The value's own bytes may be escaped in ways that
+// ours are not.
+func (w *jsonWriter) copyValue(d *json.Decoder) error {
+	t, err := d.Token()
+	if err != nil {
+		return err
+	}
+	switch t {
+	case json.Delim('['):
+		w.beginArray()
+		for d.More() {
+			if err := w.copyValue(d); err != nil {
+				return err
+			}
+		}
+		w.endArray()
+	case json.Delim('{'):
+		w.beginObject()
+		for d.More() {
+			name, err := d.Token()
+			if err != nil {
+				return err
+			}
+			w.name(name.(string)) // else Token had failed
+			if err := w.copyValue(d); err != nil {
+				return err
+			}
+		}
+		w.endObject()
+	default:
+		w.value(t)
+		return nil
+	}
+	_, err = d.Token() // the end of it
+	return err
+}
+
 func (w *jsonWriter) bytes() []byte { return w.buffer.Bytes() }
 func (w *jsonWriter) len() int      { return w.buffer.Len() }
 

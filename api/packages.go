@@ -47,22 +47,24 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return fmt.Errorf("api: the package JSON of %s in the store is no object", l.Name)
 	}
 	written := map[string]bool{"version": true, "author": true} // ours, should it have such
 	for d.More() {
-		name, err := d.Token()
+		t, err := d.Token()
 		if err != nil {
 			return fmt.Errorf("api: the package JSON of %s in the store: %w", l.Name, err)
 		}
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return fmt.Errorf("api: the package JSON of %s in the store: %w", l.Name, err)
+		name, to := t.(string), w // else Token had failed
+		if written[name] {
+			to = new(jsonWriter) // for nobody
 		}
-		if name := name.(string); !written[name] { // names of fields are strings, or Token had failed
-			w.field(name, value)
-			written[name] = true
+		written[name] = true
+		to.name(name)
+		if err := to.copyValue(d); err != nil {
+			return fmt.Errorf("api: the package JSON of %s in the store: %w", l.Name, err)
 		}
 	}
 	if l.Version != "" {

@@ -121,7 +121,7 @@ func decode[T any](t testing.TB, r reply) T {
 	return v
 }
 
-func request1(method, target string, headers ...string) *http.Request {
+func newRequest(method, target string, headers ...string) *http.Request {
 	r := httptest.NewRequest(method, target, nil)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
@@ -134,21 +134,25 @@ func request1(method, target string, headers ...string) *http.Request {
 	return r
 }
 
+func serve(h http.Handler, r *http.Request) reply {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return reply{w.Code, w.Result().Header, w.Body.String()}
+}
+
 // ask sends a request, and holds the answer against what the contract says of every answer, and against the OpenAPI
 // document.
 func (s *service) ask(method, target string, headers ...string) reply {
 	s.t.Helper()
-	r := request1(method, target, headers...)
-	w := httptest.NewRecorder()
-	s.handler.ServeHTTP(w, r)
-	got := reply{w.Code, w.Result().Header, w.Body.String()}
+	r := newRequest(method, target, headers...)
+	got := serve(s.handler, r)
 	var reader io.Reader
 	switch coding := got.get("Content-Encoding"); coding {
 	case "br":
-		reader = brotli.NewReader(w.Body)
+		reader = brotli.NewReader(strings.NewReader(got.body))
 	case "gzip":
 		var err error
-		if reader, err = gzip.NewReader(w.Body); err != nil {
+		if reader, err = gzip.NewReader(strings.NewReader(got.body)); err != nil {
 			s.t.Fatal(err)
 		}
 	}
