@@ -53,6 +53,7 @@ type Site struct {
 	templates map[string]*template.Template
 	routes    []route
 	summary   summaryCache
+	totals    totalsCache
 	reference referenceCache
 }
 

@@ -568,7 +568,17 @@ func TestEmptyStore(t *testing.T) {
 	}
 	shelf.Publish("first", "1.0.0", "first.js", map[string]string{"first.js": script(5), "b.js": "b"})
 	librarytest.Await(t, site.library, shelf.Log)
-	if body := get(t, site, "/").Body.String(); !strings.Contains(body, "1 release · 2 files") {
+	if body := get(t, site, "/").Body.String(); !strings.Contains(body, "1 release<") {
 		t.Error("the first release does not show")
+	}
+	for range 2 {
+		if body := get(t, site, "/statistics").Body.String(); !strings.Contains(body, "<strong>2</strong> files") {
+			t.Error("the first release's files are not counted")
+		}
+	}
+	shelf.Publish("first", "1.0.1", "first.js", map[string]string{"first.js": script(5), "b.js": "b", "c.js": "c"})
+	librarytest.Await(t, site.library, shelf.Log)
+	if body := get(t, site, "/statistics").Body.String(); !strings.Contains(body, "<strong>5</strong> files") {
+		t.Error("the second release's files are not counted")
 	}
 }

@@ -1,20 +1,19 @@
 package site
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
 	"github.com/larder-cdn/larder/api/library"
 )
 
-// A summary is what can be said of all libraries together. It is made once for each
-// listing, however often it is asked for.
+// A summary is what can be said of all libraries together without reading more of
+// them. It is made once for each listing, however often it is asked for.
 type summary struct {
 	Enrolled  int // libraries, with releases or without
 	Libraries int // of which something is published
 	Versions  int
-	Files     int
-	Bytes     int64
 	Newest    []*library.Library // by the time of their latest release
 	Most      []*library.Library // by their number of releases
 	Licenses  []tally
@@ -27,22 +26,15 @@ type tally struct {
 	Count int
 }
 
-// summaryCache keeps the last summary, and what it takes to make the next one without
-// reading all versions of all libraries again.
+// listed is how many lines the lists of a summary have.
+const listed = 10
+
+// summaryCache keeps the last summary.
 type summaryCache struct {
 	mu      sync.Mutex
 	listing *library.Listing
 	summary *summary
-	totals  map[*library.Library]totals
 }
-
-type totals struct {
-	files int
-	bytes int64
-}
-
-// listed is how many lines the lists of a summary have.
-const listed = 10
 
 func (s *Site) summarize(q *request) (*summary, error) {
 	listing, err := s.library.Listing(q.Context())
@@ -52,33 +44,22 @@ func (s *Site) summarize(q *request) (*summary, error) {
 	c := &s.summary
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.listing == listing {
-		return c.summary, nil
+	if c.listing != listing {
+		c.listing, c.summary = listing, newSummary(listing)
 	}
-	next := &summary{Enrolled: len(listing.Libraries)}
-	known := make(map[*library.Library]totals, len(listing.Libraries))
+	return c.summary, nil
+}
+
+func newSummary(listing *library.Listing) *summary {
+	sum := &summary{Enrolled: len(listing.Libraries)}
 	licenses, kinds := map[string]int{}, map[string]int{}
 	var published []*library.Library
 	for _, l := range listing.Libraries {
 		if l.Version == "" {
 			continue
 		}
-		t, ok := c.totals[l] // a library that changes gets a new address
-		if !ok {
-			versions, err := s.library.Versions(l.Name)
-			if err != nil {
-				return nil, err
-			}
-			for _, v := range versions {
-				t.files += v.Files
-				t.bytes += v.Bytes
-			}
-		}
-		known[l] = t
-		next.Libraries++
-		next.Versions += l.Versions
-		next.Files += t.files
-		next.Bytes += t.bytes
+		sum.Libraries++
+		sum.Versions += l.Versions
 		licenses[or(l.License, "not stated")]++
 		if kind := l.FileType(); kind != "" {
 			kinds[kind]++
@@ -87,13 +68,60 @@ func (s *Site) summarize(q *request) (*summary, error) {
 			published = append(published, l)
 		}
 	}
-	next.Licenses, next.Kinds = tallies(licenses), tallies(kinds)
+	sum.Licenses, sum.Kinds = tallies(licenses), tallies(kinds)
 	slices.SortStableFunc(published, func(a, b *library.Library) int { return b.Released.Compare(a.Released) })
-	next.Newest = slices.Clone(published[:min(listed, len(published))])
-	slices.SortStableFunc(published, func(a, b *library.Library) int { return b.Versions - a.Versions })
-	next.Most = slices.Clone(published[:min(listed, len(published))])
-	c.listing, c.summary, c.totals = listing, next, known
-	return next, nil
+	sum.Newest = slices.Clone(published[:min(listed, len(published))])
+	slices.SortStableFunc(published, func(a, b *library.Library) int { return cmp.Compare(b.Versions, a.Versions) })
+	sum.Most = slices.Clone(published[:min(listed, len(published))])
+	return sum
+}
+
+// totals is how much is published.
+type totals struct {
+	Files int
+	Bytes int64
+}
+
+// totalsCache keeps the totals of each library, so that a publication costs no reading
+// of all the others' versions.
+type totalsCache struct {
+	mu        sync.Mutex
+	listing   *library.Listing
+	byLibrary map[*library.Library]totals // a library that changes gets a new address
+	all       totals
+}
+
+func (s *Site) count(q *request) (totals, error) {
+	listing, err := s.library.Listing(q.Context())
+	if err != nil {
+		return totals{}, err
+	}
+	c := &s.totals
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.listing == listing {
+		return c.all, nil
+	}
+	byLibrary := make(map[*library.Library]totals, len(listing.Libraries))
+	var all totals
+	for _, l := range listing.Libraries {
+		t, ok := c.byLibrary[l]
+		if !ok && l.Version != "" {
+			versions, err := s.library.Versions(l.Name)
+			if err != nil {
+				return totals{}, err
+			}
+			for _, v := range versions {
+				t.Files += v.Files
+				t.Bytes += v.Bytes
+			}
+		}
+		byLibrary[l] = t
+		all.Files += t.Files
+		all.Bytes += t.Bytes
+	}
+	c.listing, c.byLibrary, c.all = listing, byLibrary, all
+	return all, nil
 }
 
 // tallies returns the most frequent, most frequent first.
@@ -103,13 +131,7 @@ func tallies(counts map[string]int) []tally {
 		all = append(all, tally{what, n})
 	}
 	slices.SortFunc(all, func(a, b tally) int {
-		if a.Count != b.Count {
-			return b.Count - a.Count
-		}
-		if a.What < b.What {
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.What, b.What))
 	})
 	return all[:min(listed, len(all))]
 }
@@ -117,11 +139,16 @@ func tallies(counts map[string]int) []tally {
 // statisticsPage is how much there is.
 type statisticsPage struct {
 	*summary
+	totals
 	Popular []*library.Library
 }
 
 func (s *Site) statistics(q *request) (*answer, error) {
 	summary, err := s.summarize(q)
+	if err != nil {
+		return nil, err
+	}
+	totals, err := s.count(q)
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +159,6 @@ func (s *Site) statistics(q *request) (*answer, error) {
 	return &answer{
 		view: "statistics", title: "Statistics", canonical: "/statistics", section: "/statistics",
 		description: "How many libraries, releases and files are served here, which are new and which are asked for most.",
-		data:        statisticsPage{summary, popular},
+		data:        statisticsPage{summary, totals, popular},
 	}, nil
 }
