@@ -236,7 +236,7 @@ func (f *folder) snippets(ctx context.Context, r snippetRequest, base string) ([
 	for _, name := range files {
 		file, ok := release.Find(name)
 		if !ok {
-			failures = append(failures, fmt.Errorf("%s %s has no file %q%s; `larder info %[1]s@%[2]s` lists its files", r.Library, version, name, didYouMean(nearFiles(release, name))))
+			failures = append(failures, fmt.Errorf("%s %s has no file %q%s`larder info %[1]s@%[2]s` lists its files", r.Library, version, name, didYouMean(nearFiles(release, name))))
 			continue
 		}
 		s := library.NewSnippet(base, r.Library, version, file)
@@ -249,7 +249,7 @@ func (f *folder) snippets(ctx context.Context, r snippetRequest, base string) ([
 func (f *folder) library(ctx context.Context, r kvstore.Reader, name string) (*library.Library, []views.Version, error) {
 	l, versions, err := library.Lookup(r, name)
 	if errors.Is(err, library.ErrNoLibrary) {
-		err = fmt.Errorf("no library %q is here%s; `larder search` finds those that are, `larder add` fetches what the catalogue has",
+		err = fmt.Errorf("no library %q is here%s`larder search` finds those that are, `larder add` fetches what the catalogue has",
 			name, didYouMean(f.nearLibraries(ctx, name)))
 	}
 	return l, versions, err
@@ -278,24 +278,25 @@ func (f *folder) release(ctx context.Context, r kvstore.Reader, name, version st
 			what += ": " + state.Reason
 		}
 	}
-	return nil, fmt.Errorf("%s %s %s%s; `larder info %[1]s` lists the versions that are, `larder add %[1]s@%[2]s` fetches it", name, version, what, didYouMean(nearVersions(versions, version)))
+	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, `larder add %[1]s@%[2]s` fetches it", name, version, what, didYouMean(nearVersions(versions, version)))
 }
 
 // mostNear is how many names are offered for one that is unknown.
 const mostNear = 3
 
+// didYouMean goes between what is wrong and what else to do.
 func didYouMean(names []string) string {
 	for i, name := range names {
 		names[i] = plain(name)
 	}
 	switch len(names) {
 	case 0:
-		return ""
+		return "; "
 	case 1:
-		return "; did you mean " + names[0] + "?"
+		return "; did you mean " + names[0] + "? "
 	}
 	last := len(names) - 1
-	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "?"
+	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "? "
 }
 
 func (f *folder) nearLibraries(ctx context.Context, name string) []string {
@@ -330,7 +331,8 @@ func nearVersions(versions []views.Version, asked string) []string {
 	return near
 }
 
-// nearFiles returns the files that were likely meant: of the same name in another folder, else in few letters another one.
+// nearFiles returns the files that were likely meant: those whose names, wherever they are and whether they are minified,
+// differ in few letters.
 func nearFiles(r *library.Release, asked string) []string {
 	type candidate struct {
 		path     string
@@ -338,18 +340,21 @@ func nearFiles(r *library.Release, asked string) []string {
 	}
 	var near []candidate
 	for _, file := range r.Files {
-		distance := levenshtein.ComputeDistance(asked, file.Path)
-		if path.Base(file.Path) == path.Base(asked) {
-			distance = 0
-		}
-		if distance <= max(3, len(asked)/3) {
+		distance := levenshtein.ComputeDistance(bareName(asked), bareName(file.Path))
+		if distance <= len(bareName(asked))/4+1 {
 			near = append(near, candidate{file.Path, distance})
 		}
 	}
-	slices.SortStableFunc(near, func(a, b candidate) int { return cmp.Compare(a.distance, b.distance) })
+	slices.SortStableFunc(near, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(levenshtein.ComputeDistance(asked, a.path), levenshtein.ComputeDistance(asked, b.path)))
+	})
 	var names []string
 	for _, c := range near[:min(mostNear, len(near))] {
 		names = append(names, c.path)
 	}
 	return names
+}
+
+func bareName(file string) string {
+	return strings.ReplaceAll(strings.ToLower(path.Base(file)), ".min.", ".")
 }

@@ -122,6 +122,7 @@ func request(ts *testscript.TestScript, method, target string, header http.Heade
 		return nil, nil, err
 	}
 	r.Header = header
+	r.Host = header.Get("Host") // "" leaves it to the target
 	transport := &http.Transport{
 		DisableKeepAlives:  true,
 		DisableCompression: true,

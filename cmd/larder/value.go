@@ -205,12 +205,13 @@ var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a
 
 // parseHost returns a host, with or without a port, in lower case.
 func parseHost(s string) (string, error) {
+	const want = "must be a host such as api.example.com or api.example.com:8080"
 	s = strings.ToLower(s)
 	host, port := s, ""
-	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, ']') {
+	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, ']') && !strings.Contains(s, "/") {
 		host, port = s[:i], s[i+1:]
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return "", fmt.Errorf("must be a host such as api.example.com or api.example.com:8080; %q is not a port", port)
+			return "", fmt.Errorf("%s; %q is not a port", want, port)
 		}
 	}
 	if inner, ok := strings.CutPrefix(host, "["); ok {
@@ -220,7 +221,7 @@ func parseHost(s string) (string, error) {
 	} else if len(host) <= 253 && hostName.MatchString(host) {
 		return s, nil
 	}
-	return "", errors.New("must be a host such as api.example.com or api.example.com:8080")
+	return "", errors.New(want)
 }
 
 // labelValue is a line of text for people, of at most most characters.
