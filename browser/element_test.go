@@ -62,7 +62,8 @@ func (b *tab) tryAll(role, pattern string) ([]element, error) {
 }
 
 // find waits for the one element that has the role and a name that the pattern
-// matches.
+// matches. Where several have the very same name, whoever hears it must be right with
+// any; it returns the first.
 func (b *tab) find(role, pattern string) element {
 	b.Helper()
 	var found []element
@@ -71,8 +72,10 @@ func (b *tab) find(role, pattern string) element {
 		found, err = b.tryAll(role, pattern)
 		return err == nil && len(found) > 0
 	})
-	if len(found) > 1 {
-		b.Fatalf("%d elements have the role %s and a name like %q: %v", len(found), role, pattern, found)
+	for _, other := range found[1:] {
+		if other.name != found[0].name {
+			b.Fatalf("%d elements have the role %s and a name like %q: %v", len(found), role, pattern, found)
+		}
 	}
 	return found[0]
 }

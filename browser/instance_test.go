@@ -18,9 +18,11 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// An instance is the real program at work on a data folder of its own.
+// An instance is the real program, serving a data folder of its own.
 type instance struct {
 	address string // such as http://127.0.0.1:34567
+
+	binary, data string
 
 	command *exec.Cmd
 	said    *output
@@ -36,31 +38,31 @@ const (
 	withdrawnReason = "It was spoilt."
 )
 
-// start builds larder, imports the releases of testdata and serves them.
-func start(folder string) (*instance, error) {
+// build makes the program.
+func build(folder string) (binary string, err error) {
 	if err := dependOnSources(".."); err != nil {
-		return nil, err
+		return "", err
 	}
-	binary := filepath.Join(folder, "larder")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/larder")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("go build: %w\n%s", err, out)
+	binary = filepath.Join(folder, "larder")
+	command := exec.Command("go", "build", "-o", binary, "./cmd/larder")
+	command.Dir = ".."
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
-	data := filepath.Join(folder, "data")
-	if err := stock(binary, data, folder); err != nil {
-		return nil, err
-	}
+	return binary, nil
+}
 
-	ready := filepath.Join(folder, "ready")
-	i := &instance{said: &output{}, ended: make(chan struct{})}
+// serve starts the program on a data folder and waits until it answers.
+func serve(binary, data string) (*instance, error) {
+	ready := data + ".ready"
+	i := &instance{binary: binary, data: data, said: &output{}, ended: make(chan struct{})}
 	i.command = larder(binary, data, "up", "--listen", "127.0.0.1:0", "--private-listen", "off", "--ready-file", ready)
 	i.command.Stdout, i.command.Stderr = i.said, i.said
 	if err := i.command.Start(); err != nil {
 		return nil, err
 	}
 	go func() {
-		i.command.Wait()
+		_ = i.command.Wait() // that it ended is what matters
 		close(i.ended)
 	}()
 	var err error
@@ -198,11 +200,11 @@ func (i *instance) readiness(file string) (string, error) {
 }
 
 func (i *instance) stop() {
-	i.command.Process.Signal(os.Interrupt)
+	_ = i.command.Process.Signal(os.Interrupt) // unless it has ended by itself
 	select {
 	case <-i.ended:
 	case <-time.After(patience):
-		i.command.Process.Kill()
+		_ = i.command.Process.Kill()
 		<-i.ended
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -18,9 +19,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// shared is what all tests use: one program that serves, and one browser. Both are
-// started by the first test that needs them. Tests read only, so none disturbs
-// another; each opens tabs of its own.
+// shared is what the tests have in common: one program that serves the releases of
+// testdata, and one browser. Both are started by the first test that needs them.
+// Tests only look at them, so none disturbs another; each opens a tab of its own.
 var shared struct {
 	once     sync.Once
 	instance *instance
@@ -39,13 +40,22 @@ func open(t *testing.T) (*instance, context.Context) {
 	}
 	chromium, err := findChromium()
 	if err != nil {
-		t.Skip(err)
+		without(t, err)
 	}
 	shared.once.Do(func() {
 		if shared.folder, shared.err = os.MkdirTemp("", "larder-browser-"); shared.err != nil {
 			return
 		}
-		if shared.instance, shared.err = start(shared.folder); shared.err != nil {
+		binary, err := build(shared.folder)
+		if err != nil {
+			shared.err = err
+			return
+		}
+		data := filepath.Join(shared.folder, "data")
+		if shared.err = stock(binary, data, shared.folder); shared.err != nil {
+			return
+		}
+		if shared.instance, shared.err = serve(binary, data); shared.err != nil {
 			return
 		}
 		shared.cleanup = append(shared.cleanup, shared.instance.stop)
@@ -85,6 +95,18 @@ func launch(chromium string) (context.Context, context.CancelFunc) {
 		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 	)
 	return chromedp.NewContext(allocator)
+}
+
+// auditing says that `make audit` runs the tests, for which nothing may be missing.
+var auditing = os.Getenv("LARDER_TEST_AUDIT") != ""
+
+// without ends a test that lacks something of the machine.
+func without(t *testing.T, err error) {
+	t.Helper()
+	if auditing {
+		t.Fatal(err)
+	}
+	t.Skip(err)
 }
 
 // chromiums are the names that distributions give it.

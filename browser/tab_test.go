@@ -43,12 +43,18 @@ type tab struct {
 	tolerated  []*regexp.Regexp
 }
 
-// newTab opens a tab in which requests to the instance and to the given origins are
-// right.
-func newTab(t *testing.T, origins ...string) *tab {
+// newTab opens a tab on the shared instance.
+func newTab(t *testing.T) *tab {
 	t.Helper()
-	instance, ctx := open(t)
-	b := &tab{T: t, address: instance.address, origins: append(origins, instance.address)}
+	instance, _ := open(t)
+	return newTabOn(t, instance)
+}
+
+// newTabOn opens a tab in which requests to the instance are right.
+func newTabOn(t *testing.T, instance *instance) *tab {
+	t.Helper()
+	_, ctx := open(t)
+	b := &tab{T: t, address: instance.address, origins: []string{instance.address}}
 	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(b.watch))
 	b.ctx = ctx
 	b.do(chromedp.Steps())
@@ -109,6 +115,20 @@ func (b *tab) tolerate(pattern string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tolerated = append(b.tolerated, regexp.MustCompile(pattern))
+}
+
+// complained reports whether the console has said something like it.
+func (b *tab) complained(pattern string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.complaints, regexp.MustCompile(pattern).MatchString)
+}
+
+// allow says that requests to an origin are right.
+func (b *tab) allow(origin string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.origins = append(b.origins, origin)
 }
 
 func (b *tab) report() {
@@ -190,9 +210,17 @@ func tryEval[T any](b *tab, expression string) (T, error) {
 func (b *tab) until(expression string) {
 	b.Helper()
 	b.wait(expression, func() bool {
-		ok, err := tryEval[bool](b, "Boolean("+expression+")")
+		ok, err := tryEval[bool](b, "(async () => Boolean(await ("+expression+")))()")
 		return err == nil && ok // on the way to another page there is nothing to ask
 	})
+}
+
+// says waits for the main part of the page to have a text that the pattern matches,
+// whatever its case.
+func (b *tab) says(pattern string) {
+	b.Helper()
+	source, _ := json.Marshal(pattern) // strings always encode
+	b.until(fmt.Sprintf(`new RegExp(%s, "i").test(document.querySelector("main")?.innerText)`, source))
 }
 
 // wait looks again and again until something is so.
