@@ -1,14 +1,11 @@
 package site
 
 import (
-	"errors"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -28,8 +25,11 @@ type libraryPage struct {
 	Shown      string // what the list of files is filtered by
 	Pager      pager
 	FileCount  int
-	Troubles   []views.State // newest versions that are not published
-	HasWaiting bool          // some of them will be tried
+	LeftOut    []logs.LeftOut // some of the files that were selected and are not published
+	LeftOuts   int            // how many there are
+	Notes      []string       // what went wrong without stopping the release
+	Troubles   []views.State  // newest versions that are not published
+	HasWaiting bool           // some of them will be tried
 }
 
 // An origin is where a library comes from, as links that can be followed.
@@ -53,34 +53,13 @@ func newOrigin(l *library.Library) origin {
 	return a
 }
 
-// A use is how one file is loaded.
-type use struct {
-	Path string
-	library.Snippet
-	ImportMap string // for modules
-	Preload   string // for modules
-	Main      bool
-}
-
-// A fileLink leads to the uses of a file.
-type fileLink struct{ Path, Address string }
-
-// A fileRow is a file in the list.
-type fileRow struct {
-	fileLink
-	library.Snippet
-	Size         int64
-	Gzip, Brotli int64 // 0 where the file is not kept in that coding
-	Main, Chosen bool
-}
-
-// Incompressible reports whether no coding was worth while.
-func (f fileRow) Incompressible() bool { return f.Gzip == 0 && f.Brotli == 0 }
-
 const (
 	filesShown    = 100 // on a page
 	troublesShown = 3
 	modulesShown  = 4
+	leftOutShown  = 20
+	notesShown    = 5
+	mostManifest  = 2000 // files of a release whose manifest is read for its page
 )
 
 // showLibrary shows the latest release, or, for the version picker of a browser
@@ -156,6 +135,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	if page.Pager.Page > 1 {
 		pageNumber = q.query.Get("page")
 	}
+	minified := s.addManifest(&page)
 	address := func(path string) fileLink {
 		if path == r.Default {
 			return fileLink{path, withQuery(self, encode("filter", page.Shown, "page", pageNumber)) + "#use"}
@@ -167,7 +147,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 		if err != nil {
 			return nil, err
 		}
-		row.fileLink = address(f.Path)
+		row.fileLink, row.Minified = address(f.Path), minified[f.Path]
 		row.Chosen = page.Chosen != nil && f.Path == page.Chosen.Path
 		page.Files = append(page.Files, row)
 	}
@@ -185,86 +165,32 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	}, nil
 }
 
+// addManifest adds what only the manifest knows: what was left out, and which files were
+// minified here. A page does without for a release of so many files that reading its
+// manifest takes longer than all else.
+func (s *Site) addManifest(page *libraryPage) (minified map[string]bool) {
+	if len(page.Release.Files) > mostManifest {
+		return nil
+	}
+	m, err := s.library.Manifest(page.Release)
+	if err != nil {
+		s.logger.Error("site: couldn't read a manifest; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)
+		return nil
+	}
+	page.LeftOuts = len(m.LeftOut)
+	page.LeftOut, page.Notes = m.LeftOut[:min(leftOutShown, len(m.LeftOut))], m.Notes[:min(notesShown, len(m.Notes))]
+	minified = map[string]bool{}
+	for _, f := range m.Files {
+		if f.Origin == logs.Minified {
+			minified[f.Path] = true
+		}
+	}
+	return minified
+}
+
 // describe returns a library's description, or what stands for one.
 func describe(l *library.Library) string {
 	return or(cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
-}
-
-func newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) *use {
-	u := &use{Path: f.Path, Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Main: f.Path == r.Default}
-	if u.Kind == library.Module {
-		name := l.Name
-		if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
-			name = l.Autoupdate.Target // what its own documentation imports it as
-		}
-		u.ImportMap, u.Preload = importMap(name, u.Snippet), modulePreload(u.Snippet)
-	}
-	return u
-}
-
-func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile) (fileRow, error) {
-	row := fileRow{Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Size: f.Size, Main: f.Path == r.Default}
-	content, err := s.library.Content(f.Hash)
-	switch {
-	case errors.Is(err, kvstore.ErrNotFound): // withdrawn and erased since
-		return row, nil
-	case err != nil:
-		return row, err
-	}
-	if c, ok := content.Find(coding.Gzip); ok {
-		row.Gzip = c.Length
-	}
-	if c, ok := content.Find(coding.Brotli); ok {
-		row.Brotli = c.Length
-	}
-	return row, nil
-}
-
-// filter returns the files whose paths have all the words, the main one first.
-func filter(r *library.Release, text string) []views.PublishedFile {
-	words := strings.Fields(strings.ToLower(text))
-	files := make([]views.PublishedFile, 0, len(r.Files))
-	main := -1
-	for _, f := range r.Files {
-		path := strings.ToLower(f.Path)
-		if slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(path, word) }) {
-			continue
-		}
-		if f.Path == r.Default {
-			main = len(files)
-		}
-		files = append(files, f)
-	}
-	if main > 0 {
-		first := files[main]
-		copy(files[1:main+1], files[:main])
-		files[0] = first
-	}
-	return files
-}
-
-// modules returns the files of a release that are modules by their names, those
-// first that a page would load.
-func modules(r *library.Release, address func(string) fileLink) []fileLink {
-	var found []string
-	for _, f := range r.Files {
-		if library.KindOf(f.Path) == library.Module {
-			found = append(found, f.Path)
-		}
-	}
-	rank := func(path string) int {
-		rank := strings.Count(path, "/") * 4
-		if !strings.Contains(path, ".min.") && !strings.Contains(path, ".prod.") {
-			rank += 2
-		}
-		return rank
-	}
-	slices.SortStableFunc(found, func(a, b string) int { return rank(a) - rank(b) })
-	var links []fileLink
-	for _, path := range found[:min(modulesShown, len(found))] {
-		links = append(links, address(path))
-	}
-	return links
 }
 
 // addTroubles adds the newest versions, newer than what is published, that are not.

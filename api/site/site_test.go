@@ -15,6 +15,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -581,4 +582,47 @@ func TestEmptyStore(t *testing.T) {
 	if body := get(t, site, "/statistics").Body.String(); !strings.Contains(body, "<strong>5</strong> files") {
 		t.Error("the second release's files are not counted")
 	}
+}
+
+// TestManifest holds what a page tells of a release beyond its files.
+func TestManifest(t *testing.T) {
+	shelf := filled(t)
+	site := newSite(t, shelf, nil)
+	release, err := site.library.Release(t.Context(), "shelf-css", "1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := site.library.Manifest(release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Version, m.Files[0].Origin = "1.1.0", logs.Minified
+	m.Notes = []string{"one <i>went</i> wrong"}
+	for i := range 30 {
+		m.LeftOut = append(m.LeftOut, logs.LeftOut{Path: fmt.Sprintf("left-%d.css", i), Reason: "it is no CSS"})
+	}
+	encoded, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := kvstore.Sum(encoded)
+	if err := shelf.Store.PutContent(hash, int64(len(encoded)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: encoded}}); err != nil {
+		t.Fatal(err)
+	}
+	entry := logs.Entry{Kind: logs.Published, Package: "shelf-css", Version: "1.1.0", Manifest: hash, Time: librarytest.Released}
+	if err := shelf.Log.Update(func(tx *logs.Tx) error { return views.Record(tx, views.Change{Entry: entry, Manifest: m}) }); err != nil {
+		t.Fatal(err)
+	}
+	librarytest.Await(t, site.library, shelf.Log)
+	w := get(t, site, "/library/shelf-css")
+	body := w.Body.String()
+	for _, want := range []string{"minified here", "30 files of the release are not published", "<code>left-19.css</code>: it is no CSS", "one &lt;i&gt;went&lt;/i&gt; wrong"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if strings.Contains(body, "left-20.css") {
+		t.Error("all that was left out is listed")
+	}
+	checkPage(t, w)
 }
