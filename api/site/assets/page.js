@@ -50,5 +50,6 @@ for (const select of document.querySelectorAll('select[data-submits]')) {
     if (event.key === 'Enter' && select.value !== shown) select.form.requestSubmit();
   });
   select.addEventListener('pointerdown', () => { typing = false; });
+  window.addEventListener('pageshow', () => { select.value = shown; }); // after going back
   select.addEventListener('change', () => { if (!typing) select.form.requestSubmit(); });
 }

@@ -21,9 +21,14 @@ function attach(input) {
 
   let timer, request, chosen = -1, names = [];
 
-  function close() {
+  // settle keeps the list as it is: nobody's choice may change under their fingers.
+  function settle() {
     clearTimeout(timer);
     request?.abort();
+  }
+
+  function close() {
+    settle();
     list.hidden = true;
     input.setAttribute('aria-expanded', 'false');
     choose(-1);
@@ -76,7 +81,7 @@ function attach(input) {
       close();
       return;
     }
-    request?.abort();
+    settle();
     request = new AbortController();
     const { signal } = request;
     const query = new URLSearchParams({ search: text, limit: most, fields: 'name,description,version' });
@@ -101,6 +106,7 @@ function attach(input) {
       case 'ArrowDown':
       case 'ArrowUp':
         event.preventDefault();
+        settle();
         if (count === 0) ask();
         else if (event.key === 'ArrowDown') choose(chosen + 1 < count ? chosen + 1 : -1);
         else choose(chosen < 0 ? count - 1 : chosen - 1);
