@@ -111,14 +111,6 @@ function attach(input) {
         else if (event.key === 'ArrowDown') choose(chosen + 1 < count ? chosen + 1 : -1);
         else choose(chosen < 0 ? count - 1 : chosen - 1);
         break;
-      case 'Enter':
-        if (count > 0 && chosen >= 0) {
-          event.preventDefault();
-          visit(chosen);
-        } else {
-          close();
-        }
-        break;
       case 'Escape':
         if (count > 0) {
           event.preventDefault();
@@ -129,6 +121,12 @@ function attach(input) {
         close();
         break;
     }
+  });
+  // Enter submits, whoever presses it: a hand, an input method, another program.
+  input.form.addEventListener('submit', (event) => {
+    if (list.hidden || chosen < 0) return;
+    event.preventDefault();
+    visit(chosen);
   });
   list.addEventListener('pointerdown', (event) => event.preventDefault()); // the focus stays
   input.addEventListener('blur', close);
