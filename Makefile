@@ -40,7 +40,7 @@ fuzz: ## each fuzz target for FUZZTIME
 
 audit: ## axe-core on every page, Lighthouse on two (needs Chromium, npm and Node 18 or newer)
 	@test -n "$(CHROMIUM)" || { echo "make audit needs Chromium: apt-get install chromium, or set CHROME_PATH"; exit 1; }
-	@command -v npm >/dev/null && node -e 'process.exit(process.versions.node.split(".")[0] < 18)' 2>/dev/null || \
+	@command -v npm >/dev/null && node -e 'process.exit(Number(process.versions.node.split(".")[0] < 18))' 2>/dev/null || \
 	  { echo "make audit needs Node 18 or newer, and npm; found: $$(node --version 2>&1)"; exit 1; }
 	npm ci --prefix audit --ignore-scripts --no-audit --no-fund
 	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./browser

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -35,11 +36,11 @@ func (b *tab) all(role, pattern string) []element {
 
 func (b *tab) tryAll(role, pattern string) ([]element, error) {
 	name := regexp.MustCompile(pattern)
-	document, err := chromedp.Call(b.ctx, dom.GetDocument, dom.GetDocumentParams{Depth: new(int64)})
+	document, err := tryCall(b, dom.GetDocument, dom.GetDocumentParams{Depth: new(int64)})
 	if err != nil {
 		return nil, err
 	}
-	tree, err := chromedp.Call(b.ctx, accessibility.QueryAXTree, accessibility.QueryAXTreeParams{BackendNodeID: document.Root.BackendNodeID, Role: role})
+	tree, err := tryCall(b, accessibility.QueryAXTree, accessibility.QueryAXTreeParams{BackendNodeID: document.Root.BackendNodeID, Role: role})
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,9 @@ func (b *tab) find(role, pattern string) element {
 func on[T any](e element, function string) T {
 	e.tab.Helper()
 	object := call(e.tab, dom.ResolveNode, dom.ResolveNodeParams{BackendNodeID: e.node}).Object
-	v, err := chromedp.Run(e.tab.ctx, chromedp.CallFunctionOn[T](function, func(p *runtime.CallFunctionOnParams) {
+	ctx, cancel := context.WithTimeout(e.tab.ctx, patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.CallFunctionOn[T](function, func(p *runtime.CallFunctionOnParams) {
 		p.ObjectID = object.ObjectID
 	}))
 	if err != nil {

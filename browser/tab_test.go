@@ -25,7 +25,7 @@ import (
 // patience is how long a test waits for what ought to happen at once, and lookAgain
 // how often it looks.
 const (
-	patience  = 30 * time.Second
+	patience  = 20 * time.Second
 	lookAgain = 10 * time.Millisecond
 )
 
@@ -57,11 +57,13 @@ func newTabOn(t *testing.T, instance *instance) *tab {
 	b := &tab{T: t, address: instance.address, origins: []string{instance.address}}
 	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(b.watch))
 	b.ctx = ctx
-	b.do(chromedp.Steps())
 	t.Cleanup(func() {
 		cancel()
 		b.report()
 	})
+	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context that it is opened with
+		t.Fatal(err)
+	}
 	call(b, audits.Enable, cdp.Empty{})
 	// A tab behind others gets neither focus nor animation frames.
 	call(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
@@ -147,7 +149,9 @@ func (b *tab) report() {
 // do runs actions, within the time that anything may take.
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	if err := chromedp.Do(b.ctx, chromedp.Steps(actions...)); err != nil {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -155,13 +159,17 @@ func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 // call sends one command of the protocol.
 func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	result, err := chromedp.Call(ctx, command, params)
+	result, err := tryCall(b, command, params)
 	if err != nil {
 		b.Fatalf("%s: %v", command.Method, err)
 	}
 	return result
+}
+
+func tryCall[P, R any](b *tab, command cdp.Command[P, R], params P) (R, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	return chromedp.Call(ctx, command, params)
 }
 
 // goTo loads a path of the instance, or a whole URL, and returns the answer's status.
