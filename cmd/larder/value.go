@@ -182,6 +182,7 @@ func parseBase(s string) (string, error) {
 	}
 	path := strings.TrimRight(u.EscapedPath(), "/")
 	for segment := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
+		segment = strings.ReplaceAll(strings.ToLower(segment), "%2e", ".")
 		if path != "" && (segment == "" || segment == "." || segment == "..") {
 			return "", fmt.Errorf("%s; its path must be one that a browser leaves as it is", want)
 		}
