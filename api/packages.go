@@ -11,17 +11,21 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// packages answers /packages: the names of all.
+// packages answers /packages: the names of all, prepared once for each change of them.
 func (p *public) packages(ctx context.Context, _ *request) (*body, caching, error) {
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {
 		return nil, caching{}, err
 	}
-	names := make([]string, len(listing.Libraries))
-	for i, l := range listing.Libraries {
-		names[i] = l.Name
-	}
-	return newJSONOf(names), fiveMinutes, nil
+	b, err := p.names.get(listing, func() (*body, int, error) {
+		names := make([]string, len(listing.Libraries))
+		for i, l := range listing.Libraries {
+			names[i] = l.Name
+		}
+		b := newJSONOf(names)
+		return b, 2 * len(b.identity), nil
+	})
+	return b, fiveMinutes, err
 }
 
 // pkg answers /packages/{package}.

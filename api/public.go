@@ -31,8 +31,6 @@ type PublicOptions struct {
 	Site http.Handler
 	// Downloads answers what is below /download/. Default: there is nothing.
 	Downloads http.Handler
-	// Examples returns paths of assets for the page that is shown where there is no site. Nil for no such page.
-	Examples func() []string
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 }
@@ -44,6 +42,7 @@ func Public(o PublicOptions) http.Handler { return newPublic(o).engine() }
 type public struct {
 	PublicOptions
 	lists      prepared[listKey, *list]
+	names      prepared[*library.Listing, *body]
 	catalogues prepared[*library.Library, *body]
 	documents  prepared[string, *body]
 	newest     atomic.Pointer[library.Listing] // that lists may be of
@@ -55,6 +54,7 @@ func newPublic(o PublicOptions) *public {
 	}
 	p := &public{PublicOptions: o}
 	p.lists.most, p.lists.mostBytes = 8, 64<<20
+	p.names.most, p.names.mostBytes = 1, 8<<20
 	p.catalogues.most, p.catalogues.mostBytes = 8, 32<<20
 	p.documents.most, p.documents.mostBytes = 8, 1<<20
 	return p

@@ -92,7 +92,7 @@ func newService(t testing.TB, change ...func(*PublicOptions)) *service {
 func serviceOf(t testing.TB, shelf *librarytest.Shelf, change ...func(*PublicOptions)) *service {
 	t.Helper()
 	s := &service{t: t, shelf: shelf, index: shelf.Index(library.Options{}), log: new(bytes.Buffer)}
-	o := PublicOptions{Library: s.index, AssetBase: assetBase, SiteBase: siteBase, APIHost: apiHost, Logger: slog.New(slog.NewJSONHandler(s.log, nil))}
+	o := PublicOptions{Library: s.index, AssetBase: assetBase, SiteBase: siteBase, APIHost: apiHost, Logger: jsonLogger(s.log)}
 	for _, c := range change {
 		c(&o)
 	}
@@ -133,6 +133,8 @@ func newRequest(method, target string, headers ...string) *http.Request {
 	}
 	return r
 }
+
+func jsonLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewJSONHandler(w, nil)) }
 
 func serve(h http.Handler, r *http.Request) reply {
 	w := httptest.NewRecorder()
