@@ -97,9 +97,6 @@ func formatMoment(t time.Time) string {
 	return t.UTC().Format("2 January 2006, 15:04 UTC")
 }
 
-// formatStamp writes a time for the attribute datetime.
-func formatStamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
 // unknown reports whether t stands for no time: what is zero, or was stored as
 // the seconds of zero.
 func unknown(t time.Time) bool { return t.Unix() <= 0 }

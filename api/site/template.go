@@ -24,7 +24,6 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"number":   formatNumber,
 		"count":    formatCount,
 		"date":     formatDate,
-		"stamp":    formatStamp,
 		"moment":   formatMoment,
 		"library":  libraryPath,
 		"version":  versionPath,
