@@ -14,8 +14,8 @@ import (
 
 // about routes what is about the service and not about libraries.
 func (p *public) about(e *gin.Engine) {
-	get(e, "/", p.onAPIHost(p.toSite("/api")))
-	get(e, "/about", p.onAPIHost(p.toSite("/about")))
+	get(e, "/", p.toSite("/api"))
+	get(e, "/about", p.toSite("/about"))
 	get(e, "/api", p.onAPIHost(p.answering(p.openAPI)))
 	get(e, "/openapi.json", p.answering(p.openAPI))
 	get(e, "/health", func(c *gin.Context) { sendText(c, notCached, "OK") })
@@ -38,18 +38,18 @@ func (p *public) onAPIHost(handler gin.HandlerFunc) gin.HandlerFunc {
 	}
 }
 
+// toSite leads from the API's host to the site. Where nobody said what that is, this host is all there is, and a redirect
+// would lead back here.
 func (p *public) toSite(path string) gin.HandlerFunc {
-	return func(c *gin.Context) {
-		base, err := baseOr(p.SiteBase, c.Request)
-		if err != nil {
-			fail(c, p.Logger, err)
-			return
-		}
+	if p.SiteBase == "" {
+		return p.elsewhere
+	}
+	return p.onAPIHost(func(c *gin.Context) {
 		cachedForGood.set(c.Writer.Header())
-		c.Writer.Header().Set("Location", base+path)
+		c.Writer.Header().Set("Location", p.SiteBase+path)
 		c.Status(http.StatusMovedPermanently)
 		c.Writer.WriteHeaderNow()
-	}
+	})
 }
 
 // robots keeps them out of the API. On the site they find everything by links, so results of searches are of no use to

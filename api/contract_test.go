@@ -153,11 +153,18 @@ func TestAPIHost(t *testing.T) {
 			t.Errorf("/ at %q: %d", host, got.status)
 		}
 	}
-	s = newService(t, func(o *PublicOptions) { o.APIHost = "api.example:8080"; o.SiteBase = "" })
-	if got := s.get("/", "Host: api.example"); got.status != 404 {
-		t.Errorf("without the port: %d", got.status)
+	s = newService(t, func(o *PublicOptions) { o.APIHost = "api.example:8080" })
+	for host, want := range map[string]int{"api.example": 404, "api.example:80": 404, "Api.example:8080": 301} {
+		if got := s.get("/", "Host: "+host); got.status != want {
+			t.Errorf("/ at %s: %d", host, got.status)
+		}
 	}
-	equal(t, "site at the origin", s.get("/", "Host: Api.example:8080").get("Location"), "http://api.example:8080/api")
+	s = newService(t, func(o *PublicOptions) { o.SiteBase = "" })
+	for _, target := range []string{"/", "/about"} {
+		if got := s.get(target, "Host: api.example"); got.status != 404 {
+			t.Errorf("%s leads to %s although nobody said where the site is", target, got.get("Location"))
+		}
+	}
 }
 
 func TestError(t *testing.T) {

@@ -22,8 +22,8 @@ type PublicOptions struct {
 	// Where one is "", it is the origin under which a request came.
 	AssetBase string
 	SiteBase  string
-	// APIHost is the host that belongs to the API alone, with or without a port: there "/" and "/about" lead to the
-	// site, "/api" is the OpenAPI document, and robots keep out. "" for none.
+	// APIHost is the host that belongs to the API alone, with or without a port: there "/" and "/about" lead to
+	// SiteBase where that is given, "/api" is the OpenAPI document, and robots keep out. "" for none.
 	APIHost string
 	// Name is what the service is called. Default "Larder".
 	Name string
