@@ -228,7 +228,9 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Add("/library/a%2f..%2fb/", "page=2;q=a&&=&q")
 	f.Add("/compare/pickle", "from=%00&to=\xff")
-	site := newSite(f, filled(f), nil)
+	shelf := filled(f)
+	addPantry(f, shelf)
+	site := newSite(f, shelf, nil)
 	f.Fuzz(func(t *testing.T, path, query string) {
 		u, err := url.ParseRequestURI(path)
 		if err != nil || !strings.HasPrefix(path, "/") {
