@@ -386,10 +386,13 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 			coded = append(coded, kvstore.Coded{Coding: c, Bytes: small})
 		}
 	}
-	if err := b.store.PutContent(h, content.Size, best, coded); err != nil {
-		return err
+	var after kvstore.Content
+	if err = b.store.ImproveContent(h, content.Size, best, coded); err == nil {
+		after, err = b.store.Content(h)
 	}
-	after, err := b.store.Content(h)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil // it was erased meanwhile
+	}
 	if err != nil {
 		return err
 	}

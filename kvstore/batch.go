@@ -14,9 +14,10 @@ const maxBatch = 1 << 30
 // Batch gathers changes that become visible and durable together. It is for
 // one goroutine.
 type Batch struct {
-	store *Store
-	batch *pebble.Batch
-	err   error // what makes Commit refuse
+	store   *Store
+	batch   *pebble.Batch
+	removed []Hash
+	err     error // what makes Commit refuse
 }
 
 var errDone = errors.New("the batch was committed or closed before")
@@ -40,6 +41,12 @@ func (b *Batch) Delete(ns Namespace, key []byte) {
 	}
 }
 
+// Remove removes a content in all its codings, if it is there. Commit refuses the
+// whole batch with a [PinnedError] where somebody is about to name one of them.
+func (b *Batch) Remove(h Hash) {
+	b.removed = append(b.removed, h)
+}
+
 func (b *Batch) accept(n int) bool {
 	if b.err == nil && b.batch.Len()+n > maxBatch {
 		b.err = fmt.Errorf("a batch for the store in %s would exceed %d bytes: split it", b.store.dir, maxBatch)
@@ -58,6 +65,9 @@ func (b *Batch) Commit() error {
 		return b.err
 	}
 	b.err = errDone
+	if len(b.removed) > 0 {
+		return b.store.writeRemoving(b.batch, b.removed)
+	}
 	return b.store.write(b.batch, pebble.Sync)
 }
 

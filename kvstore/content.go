@@ -92,6 +92,17 @@ func (s *Store) readContent(from pebble.Reader, h Hash) (Content, error) {
 // It does not wait for the disk: the next [Batch.Commit], by whomever, makes
 // it durable no later than itself.
 func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) error {
+	return s.putContent(h, size, squeezed, coded, true)
+}
+
+// ImproveContent is [Store.PutContent] for a content that is stored. It returns
+// [ErrNotFound] for one that is not, or is no longer: who compressed it for a while
+// must not bring back what was removed meanwhile.
+func (s *Store) ImproveContent(h Hash, size int64, squeezed bool, coded []Coded) error {
+	return s.putContent(h, size, squeezed, coded, false)
+}
+
+func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add bool) error {
 	sums := make([]Hash, len(coded))
 	for i, c := range coded {
 		sums[i] = Sum(c.Bytes)
@@ -100,7 +111,7 @@ func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) err
 	defer s.contents.Unlock()
 	have, err := s.Content(h)
 	switch {
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, ErrNotFound) && add:
 		have, err = Content{Size: size}, nil
 	case err != nil:
 		return err
@@ -133,7 +144,7 @@ func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) err
 	if err != nil {
 		return errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
 	}
-	return s.writeReplacing(b, stale)
+	return s.writeReplacing(b, stale, pebble.NoSync)
 }
 
 // add adds r, or puts it in the place of a larger one, old. It says whether it

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
 // pinned is what the collector has to spare.
@@ -126,19 +128,18 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	c, err := s.Content(h)
+	if errors.Is(err, ErrNotFound) {
+		return false, 0, nil // it was erased since the collector saw it
+	}
 	if err != nil {
 		return false, 0, err
 	}
 	b := s.db.NewBatch()
-	err = b.Delete(Contents.physical(h[:]), nil)
-	for _, r := range c.Representations {
-		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
-		bytes += r.Length
+	if err := deleteContent(b, h, c); err != nil {
+		return false, 0, errors.Join(err, b.Close())
 	}
-	if err != nil {
-		return false, 0, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
-	}
-	if err := s.writeReplacing(b, bytes); err != nil {
+	bytes = c.coded()
+	if err := s.writeReplacing(b, bytes, pebble.NoSync); err != nil {
 		return false, 0, err
 	}
 	return true, bytes, nil

@@ -21,6 +21,7 @@ type reclaimer struct {
 	stale int64 // bytes since the last compaction; also in the store, under staleKey
 	due   int64 // the bytes at which the next one begins
 	busy  bool  // whether one runs
+	soon  bool  // whether one is to begin whatever is due, because something was erased
 
 	wait sync.WaitGroup
 	ctx  context.Context // ends when the store closes
@@ -59,19 +60,19 @@ func (s *Store) reclaimDue() int64 {
 
 // writeReplacing writes b, after which so many bytes of blobs are stale. The
 // caller holds s.contents.
-func (s *Store) writeReplacing(b *pebble.Batch, stale int64) error {
+func (s *Store) writeReplacing(b *pebble.Batch, stale int64, o *pebble.WriteOptions) error {
 	r := &s.reclaim
 	if stale == 0 {
-		return s.write(b, pebble.NoSync)
+		return s.write(b, o)
 	}
 	if err := b.Set(Meta.physical(staleKey), binary.AppendVarint(nil, r.stale+stale), nil); err != nil {
 		return errors.Join(err, b.Close())
 	}
-	if err := s.write(b, pebble.NoSync); err != nil {
+	if err := s.write(b, o); err != nil {
 		return err
 	}
 	r.stale += stale
-	if r.stale >= r.due && !r.busy && r.ctx.Err() == nil {
+	if (r.stale >= r.due || r.soon) && !r.busy && r.ctx.Err() == nil {
 		r.busy = true
 		r.wait.Go(s.compactBlobs)
 	}
@@ -84,7 +85,8 @@ func (s *Store) compactBlobs() {
 	for {
 		s.contents.Lock()
 		stale := r.stale
-		r.busy = stale >= r.due && r.ctx.Err() == nil
+		r.busy = (stale >= r.due || r.soon) && r.ctx.Err() == nil
+		r.soon = false
 		if !r.busy {
 			s.contents.Unlock()
 			return
