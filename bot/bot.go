@@ -116,8 +116,6 @@ type Bot struct {
 	// leftovers says that contents may be stored that no release names.
 	leftovers atomic.Bool
 	collects  sync.Mutex // held by the one collect that runs
-	// collecting is the set of contents to be spared while collect runs, else nil.
-	collecting atomic.Pointer[liveSet]
 }
 
 // PollsAtOnce bounds the upstreams that are asked at the same time.

@@ -3,38 +3,10 @@ package bot
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 )
-
-// A liveSet holds the contents that the log names.
-type liveSet struct {
-	mu     sync.Mutex
-	hashes map[kvstore.Hash]struct{}
-}
-
-func (l *liveSet) add(h kvstore.Hash) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.hashes[h] = struct{}{}
-}
-
-func (l *liveSet) has(h kvstore.Hash) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.hashes[h]
-	return ok
-}
-
-// spare keeps a content from a collection that may be running. Whoever publishes
-// calls it before the pin on the content ends.
-func (b *Bot) spare(h kvstore.Hash) {
-	if live := b.collecting.Load(); live != nil {
-		live.add(h)
-	}
-}
 
 // uncleanKey is the row of the Meta namespace that is there while a bot is at
 // work, and stays where it ended without tidying up.
@@ -75,20 +47,22 @@ func (b *Bot) collect(ctx context.Context) {
 	if !b.leftovers.Swap(false) {
 		return
 	}
-	// From here on publications report what they name, so what the log does not
-	// yet say while it is being read below is in the set all the same.
-	live := &liveSet{hashes: make(map[kvstore.Hash]struct{})}
-	b.collecting.Store(live)
-	defer b.collecting.Store(nil)
-	err := views.Contents(ctx, b.store, b.store, live.add)
-	if err == nil {
-		var n int
-		var bytes int64
-		n, bytes, err = b.store.CollectOrphans(ctx, live.has)
-		if n > 0 {
-			b.logger.Info("removed what interrupted releases left", "contents", n, "bytes", bytes)
+	var needed map[kvstore.Hash]struct{}
+	var unread error
+	n, bytes, err := b.store.CollectOrphans(ctx, func(h kvstore.Hash) bool {
+		if needed == nil {
+			// What is pinned since CollectOrphans was called is spared, so whatever
+			// is published, restored or noted while the log is read here is too.
+			needed = make(map[kvstore.Hash]struct{})
+			unread = views.Contents(ctx, b.store, b.store, func(h kvstore.Hash) { needed[h] = struct{}{} })
 		}
+		_, ok := needed[h]
+		return ok || unread != nil
+	})
+	if n > 0 {
+		b.logger.Info("removed what interrupted releases left", "contents", n, "bytes", bytes)
 	}
+	err = errors.Join(unread, err)
 	if err != nil {
 		b.leftovers.Store(true)
 		if !errors.Is(err, context.Canceled) {

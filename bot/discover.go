@@ -65,7 +65,6 @@ func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) err
 	if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: p.JSON}); err != nil {
 		return err
 	}
-	b.spare(hash)
 	if isNew {
 		return nil
 	}

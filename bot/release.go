@@ -259,9 +259,5 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 		return nil, err
 	}
 	b.squeeze.added(queued)
-	b.spare(hash)
-	for _, f := range manifest.Files {
-		b.spare(f.SHA256)
-	}
 	return manifest, nil
 }
