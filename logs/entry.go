@@ -17,38 +17,89 @@ const EntryFormat = 1
 // entry stays far below, because whoever needs more names a content instead.
 const MaxEntry = 16 << 10
 
-// maxReason bounds Entry.Reason, in bytes.
-const maxReason = 2 << 10
+// MaxReason bounds Entry.Reason, in bytes. A longer one is cut; whoever has more
+// to say keeps all of it as a content and names that in Entry.Detail.
+const MaxReason = 2 << 10
 
 // A Kind says what happened.
 type Kind string
 
 // The kinds of entries.
 const (
-	PackageAdded   Kind = "package-added"   // a package JSON was enrolled
-	PackageChanged Kind = "package-changed" // an enrolled package's JSON changed
-	Detected       Kind = "detected"        // upstream has a release that is not here yet
-	Refused        Kind = "refused"         // a release will not be published, for the entry's Reason
-	Published      Kind = "published"       // a release appeared: the files that Manifest lists
-	Withdrawn      Kind = "withdrawn"       // a published release is served no longer
+	PackageAdded    Kind = "package-added"    // a package JSON was enrolled
+	PackageChanged  Kind = "package-changed"  // an enrolled package's JSON changed, as Diff shows
+	Detected        Kind = "detected"         // upstream has a release that is not here yet
+	Refused         Kind = "refused"          // a release will not be published, for the entry's Reason
+	Processed       Kind = "processed"        // a release's files were made; Manifest says what was done to each
+	Published       Kind = "published"        // a release appeared: the files that Manifest lists
+	Withdrawn       Kind = "withdrawn"        // a published release is served no longer
+	Restored        Kind = "restored"         // a withdrawn release is served again
+	Erased          Kind = "erased"           // contents of a withdrawn release, those that Erasure lists, were removed
+	UpstreamChanged Kind = "upstream-changed" // what was published from is not what upstream has now
+	KeyChanged      Kind = "key-changed"      // checkpoints are signed with another key from here on
 )
 
-// An Entry is one change.
+// Kinds are all kinds of entries.
+var Kinds = []Kind{
+	PackageAdded, PackageChanged, Detected, Refused, Processed, Published,
+	Withdrawn, Restored, Erased, UpstreamChanged, KeyChanged,
+}
+
+// An Entry is one change. docs/log-entry.schema.json is the schema of its JSON.
 type Entry struct {
 	Format  int       `json:"format"`
 	Kind    Kind      `json:"kind"`
 	Time    time.Time `json:"time"`
-	Actor   string    `json:"actor"` // who did it: "bot" or "operator"
-	Package string    `json:"package"`
+	Actor   string    `json:"actor"`             // who did it: "bot" or "operator"
+	Package string    `json:"package,omitempty"` // "" for KeyChanged only
 	Version string    `json:"version,omitempty"`
 	// Released is when upstream published the release, where upstream says so.
 	Released time.Time `json:"released,omitzero"`
-	// Reason says in a sentence why, for Refused and Withdrawn.
+	// Reason says in a sentence why, for Refused, Withdrawn, Restored, Erased and
+	// UpstreamChanged.
 	Reason string `json:"reason,omitempty"`
-	// Manifest is the content that holds the Manifest of a Published entry.
+	// Manifest is the content that holds the Manifest of the release that the
+	// entry is about, from Processed on.
 	Manifest kvstore.Hash `json:"manifest,omitzero"`
 	// PackageJSON is the content that holds the package JSON as it now is.
 	PackageJSON kvstore.Hash `json:"packageJSON,omitzero"`
+	// Diff is the content that holds a unified diff from the package JSON as it
+	// was to PackageJSON.
+	Diff kvstore.Hash `json:"diff,omitzero"`
+	// Detail is the content that holds the whole text where Reason is cut.
+	Detail kvstore.Hash `json:"detail,omitzero"`
+	// Erasure is the content that holds the Erasure of an Erased entry.
+	Erasure kvstore.Hash `json:"erasure,omitzero"`
+	// Signature is what became of upstream's own signature, for Processed, and
+	// for Refused where that is the reason.
+	Signature Signature `json:"signature,omitzero"`
+	// Upstream is what changed there, for UpstreamChanged.
+	Upstream UpstreamChange `json:"upstream,omitzero"`
+	// Key is the new key of a KeyChanged entry: a verifier key as in
+	// https://c2sp.org/signed-note.
+	Key string `json:"key,omitempty"`
+	// KeySignature is what makes Key trustworthy to who trusts the key before: the
+	// signature line of that key in a signed note whose text is Key and a line feed.
+	KeySignature string `json:"keySignature,omitempty"`
+}
+
+// An UpstreamChange is the integrity that upstream states for a release's
+// archive, before and after; "" is that of a release that upstream does not have.
+type UpstreamChange struct {
+	Old string `json:"old"`
+	New string `json:"new"`
+}
+
+// Contents returns what the entry itself names: its documents, of which none is
+// ever removed. The files of a release are named by its manifest.
+func (e Entry) Contents() []kvstore.Hash {
+	var named []kvstore.Hash
+	for _, h := range []kvstore.Hash{e.Manifest, e.PackageJSON, e.Diff, e.Detail, e.Erasure} {
+		if h != (kvstore.Hash{}) {
+			named = append(named, h)
+		}
+	}
+	return named
 }
 
 // normal returns the entry as it will be decoded.
@@ -57,8 +108,8 @@ func (e Entry) normal() Entry {
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
 	e.Released = e.Released.UTC().Truncate(time.Millisecond)
 	e.Reason = strings.ToValidUTF8(e.Reason, "\uFFFD")
-	if len(e.Reason) > maxReason {
-		e.Reason = truncate(e.Reason, maxReason)
+	if len(e.Reason) > MaxReason {
+		e.Reason = truncate(e.Reason, MaxReason)
 	}
 	return e
 }

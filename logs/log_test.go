@@ -227,6 +227,9 @@ func TestEntryKeepsWhatItSays(t *testing.T) {
 	want := logs.Entry{
 		Format: logs.EntryFormat, Kind: logs.Published, Time: noon, Actor: "bot", Package: "vue", Version: "3.5.0",
 		Released: noon.Add(-time.Hour), Manifest: kvstore.Sum([]byte("manifest")),
+		Diff: kvstore.Sum([]byte("diff")), Detail: kvstore.Sum([]byte("detail")), Erasure: kvstore.Sum([]byte("erasure")),
+		Signature: logs.Signature{Outcome: logs.SignatureVerified, Key: "SHA256:x"},
+		Upstream:  logs.UpstreamChange{Old: "sha512-a"}, Key: "log+01234567+AQ==", KeySignature: "— log AA==",
 	}
 	if err := l.Update(func(tx *logs.Tx) error { _, err := tx.Append(want); return err }); err != nil {
 		t.Fatal(err)
@@ -240,6 +243,52 @@ func TestEntryKeepsWhatItSays(t *testing.T) {
 	}
 	if strings.Contains(string(got.Raw), "packageJSON") {
 		t.Errorf("the entry names a content that it has not: %s", got.Raw)
+	}
+	if named := want.Contents(); len(named) != 4 || named[0] != want.Manifest || named[3] != want.Erasure {
+		t.Errorf("the entry names %v", named)
+	}
+}
+
+func TestEntrySaysNothingOfWhatItHasNot(t *testing.T) {
+	l, err := logs.Open(openStore(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e logs.Indexed
+	err = l.Update(func(tx *logs.Tx) error {
+		e, err = tx.Append(logs.Entry{Kind: logs.KeyChanged, Time: noon, Actor: "operator", Key: "log+01234567+AQ=="})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"format":1,"kind":"key-changed","time":"2026-01-02T12:00:00Z","actor":"operator","key":"log+01234567+AQ=="}`; string(e.Raw) != want {
+		t.Errorf("got  %s\nwant %s", e.Raw, want)
+	}
+}
+
+func TestErasure(t *testing.T) {
+	a, b := kvstore.Sum([]byte("a")), kvstore.Sum([]byte("b"))
+	var encoded []string
+	for _, contents := range [][]kvstore.Hash{{a, b}, {b, a, b}} {
+		e := &logs.Erasure{Package: "vue", Version: "3.0.0", Contents: contents}
+		data, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		encoded = append(encoded, string(data))
+		got, err := logs.DecodeErasure(data)
+		if err != nil || got.Package != "vue" || got.Version != "3.0.0" || len(got.Contents) != 2 {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	}
+	if encoded[0] != encoded[1] {
+		t.Errorf("the same contents are\n%s and\n%s", encoded[0], encoded[1])
+	}
+	for _, bad := range []string{``, `[]`, `{"format":2}`, `{"format":1,"contents":["x"]}`} {
+		if _, err := logs.DecodeErasure([]byte(bad)); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
 	}
 }
 

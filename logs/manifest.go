@@ -36,7 +36,28 @@ type Source struct {
 	Type      string `json:"type"` // "npm" or "import"
 	Name      string `json:"name"` // npm: the package's name there; import: the base name of the folder or archive
 	Integrity string `json:"integrity,omitempty"`
+	// Signature is what became of the registry's signature; "" where the release
+	// has no registry.
+	Signature Signature `json:"signature,omitzero"`
 }
+
+// A Signature is what became of a registry's signature over a release's name,
+// version and integrity.
+type Signature struct {
+	Outcome SignatureOutcome `json:"outcome"`
+	Key     string           `json:"key,omitempty"` // the id of the key that it was made with
+}
+
+// A SignatureOutcome is what looking for a signature came to.
+type SignatureOutcome string
+
+// The outcomes.
+const (
+	SignatureVerified SignatureOutcome = "verified" // it is right
+	SignatureMissing  SignatureOutcome = "missing"  // the registry publishes keys and has not signed this release
+	SignatureNoKeys   SignatureOutcome = "no-keys"  // the registry publishes no keys
+	SignatureInvalid  SignatureOutcome = "invalid"  // it is wrong, or its key is; such a release is refused
+)
 
 // The values of File.Origin.
 const (

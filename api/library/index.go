@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,8 @@ type Options struct {
 	// Popularity says how much a library is in demand, 0 for unknown. Only the
 	// order of the numbers counts. Default: nothing is known.
 	Popularity func(name string) float64
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
 	// Logger gets what cannot be read. Default: nothing is logged.
 	Logger *slog.Logger
 }
@@ -36,21 +39,31 @@ type Index struct {
 	store      *kvstore.Store
 	log        *logs.Log
 	popularity func(string) float64
+	now        func() time.Time
 	logger     *slog.Logger
 	search     *search.Index
+
+	// unread are the libraries that could not be read, which is tried again. It is
+	// Run's alone.
+	unread map[string]bool
 
 	mu      sync.Mutex
 	listing *Listing
 	seen    int64         // entries of the log that listing and search know of
 	err     error         // why there is no listing
 	changed chan struct{} // closed when one of them changes
+
+	ranking ranking
 }
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(string) float64 { return 0 }
+	}
+	if x.now == nil {
+		x.now = time.Now
 	}
 	if x.logger == nil {
 		x.logger = slog.New(slog.DiscardHandler)
@@ -62,31 +75,50 @@ func New(o Options) (*Index, error) {
 	return x, nil
 }
 
-// retry is how long Run waits after it couldn't read the store.
-const retry = time.Second
+// How long Run waits after it couldn't read the store, each time twice as long, and
+// how long until it tries again to read single libraries that it couldn't.
+const (
+	retry     = time.Second
+	mostRetry = time.Minute
+	reread    = time.Minute
+)
 
 // Run reads all libraries, then follows the log until ctx ends.
 func (x *Index) Run(ctx context.Context) error {
 	defer x.search.Close()
 	seen := int64(-1) // nothing has been read
-	for {
+	pause := retry
+	for ctx.Err() == nil {
 		size, err := x.refresh(ctx, seen)
 		if err == nil {
-			seen = size
-			_, err = x.log.Wait(ctx, seen)
+			seen, pause = size, retry
+			x.sleep(ctx, seen)
+			continue
 		}
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
-		if err != nil {
-			x.fail(err)
-			select {
-			case <-time.After(retry):
-			case <-ctx.Done():
-				return nil
-			}
+		x.fail(err, pause)
+		// What the log cannot tell, because an entry of it is damaged, the packages can.
+		seen = -1
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 		}
+		pause = min(2*pause, mostRetry)
 	}
+	return nil
+}
+
+// sleep returns when there is something to read: new entries, or libraries that
+// could not be read before.
+func (x *Index) sleep(ctx context.Context, seen int64) {
+	if len(x.unread) > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, reread)
+		defer cancel()
+	}
+	_, _ = x.log.Wait(ctx, seen) // it fails only where ctx has ended
 }
 
 // refresh reads the libraries that entries from seen on have changed, or all of
@@ -103,33 +135,51 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 		return 0, err
 	}
 	var before map[string]*Library
-	if seen >= 0 {
-		if before = x.listing.byName; len(names) == 0 {
-			x.publish(x.listing, checkpoint.Size)
-			return checkpoint.Size, nil
-		}
+	if x.listing != nil {
+		before = x.listing.byName
 	}
-	next := maps.Clone(before)
-	if next == nil {
-		next = make(map[string]*Library, len(names))
+	names = slices.AppendSeq(names, maps.Keys(x.unread))
+	if seen < 0 {
+		names = slices.AppendSeq(names, maps.Keys(before)) // some may be gone
 	}
-	var documents []search.Document
-	var gone []string
-	for _, name := range names {
+	slices.Sort(names)
+	read := make(map[string]*Library)
+	unread := make(map[string]bool)
+	for _, name := range slices.Compact(names) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
 		l, err := newLibrary(snapshot, name)
 		if err != nil {
-			// One damaged row must not hide the others.
-			x.logger.Error("library: couldn't read a library", "package", name, "err", err)
-			l = nil
+			// One damaged row must not hide the others, nor this library what was
+			// known of it.
+			if unread[name] = true; !x.unread[name] {
+				x.logger.Error("library: couldn't read a library; it is shown as it was, if at all", "package", name, "err", err)
+			}
+			continue
 		}
-		if l == nil {
-			delete(next, name)
-		} else {
-			next[name] = l
+		// Not everything that the log tells of a library shows.
+		if !reflect.DeepEqual(before[name], l) {
+			read[name] = l
 		}
+	}
+	next := x.listing
+	if next == nil || len(read) > 0 {
+		if err := x.updateSearch(read); err != nil {
+			return 0, err
+		}
+		next = newListing(before, read)
+	}
+	x.unread = unread
+	x.publish(next, checkpoint.Size)
+	return checkpoint.Size, nil
+}
+
+// updateSearch puts libraries into the search index; nil ones are gone.
+func (x *Index) updateSearch(libraries map[string]*Library) error {
+	var documents []search.Document
+	var gone []string
+	for name, l := range libraries {
 		if l == nil || l.Hidden {
 			gone = append(gone, name)
 		} else {
@@ -137,10 +187,9 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 		}
 	}
 	if err := x.search.Update(documents, gone); err != nil {
-		return 0, fmt.Errorf("library: couldn't update the search index: %w", err)
+		return fmt.Errorf("library: couldn't update the search index: %w", err)
 	}
-	x.publish(newListing(next), checkpoint.Size)
-	return checkpoint.Size, nil
+	return nil
 }
 
 // changedNames returns the packages that entries from seen on are about, as far as
@@ -161,13 +210,12 @@ func changedNames(r kvstore.Reader, seen int64) ([]string, error) {
 			return nil, err
 		}
 		switch e.Kind {
-		case logs.Detected, logs.Refused:
+		case logs.Detected, logs.Refused, logs.Processed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged:
 		default:
 			names = append(names, e.Package)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	return names, nil
 }
 
 func (x *Index) publish(l *Listing, seen int64) {
@@ -183,8 +231,8 @@ func (x *Index) tell() {
 	x.changed = make(chan struct{})
 }
 
-func (x *Index) fail(err error) {
-	x.logger.Error("library: couldn't follow the log; trying again", "after", retry, "err", err)
+func (x *Index) fail(err error, pause time.Duration) {
+	x.logger.Error("library: couldn't follow the log; all is read again", "after", pause, "err", err)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.listing == nil {
@@ -201,7 +249,17 @@ type Listing struct {
 	byName map[string]*Library
 }
 
-func newListing(byName map[string]*Library) *Listing {
+// newListing returns what was before with some libraries changed; nil ones are gone.
+func newListing(before, changed map[string]*Library) *Listing {
+	byName := make(map[string]*Library, len(before)+len(changed))
+	maps.Copy(byName, before)
+	for name, l := range changed {
+		if l == nil {
+			delete(byName, name)
+		} else {
+			byName[name] = l
+		}
+	}
 	l := &Listing{Libraries: slices.Collect(maps.Values(byName)), byName: byName}
 	slices.SortFunc(l.Libraries, func(a, b *Library) int {
 		return cmp.Or(cmp.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name)), cmp.Compare(a.Name, b.Name))
@@ -277,33 +335,6 @@ func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Li
 		}
 	}
 	return found, nil
-}
-
-// Popular returns the libraries that are most in demand, up to n; where nothing is
-// known of demand, those with the most versions.
-func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
-	listing, err := x.Listing(ctx)
-	if err != nil {
-		return nil, err
-	}
-	type ranked struct {
-		*Library
-		demand float64
-	}
-	var all []ranked
-	for _, l := range listing.Libraries {
-		if l.HasFile() && !l.Hidden {
-			all = append(all, ranked{l, x.popularity(l.Name)})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(b.demand, a.demand), cmp.Compare(b.Versions, a.Versions))
-	})
-	libraries := make([]*Library, min(n, len(all)))
-	for i := range libraries {
-		libraries[i] = all[i].Library
-	}
-	return libraries, nil
 }
 
 // PackageJSON returns a library's package JSON as it is in the store, or

@@ -11,11 +11,12 @@ import (
 type Change struct {
 	Index int64
 	logs.Entry
-	// Manifest is that of a Published entry; for a Withdrawn one, that of the
-	// release that is withdrawn.
+	// Manifest is that of a Published, Withdrawn or Restored entry.
 	Manifest *logs.Manifest
 	// PackageJSON is the content that a PackageAdded or PackageChanged entry names.
 	PackageJSON []byte
+	// Erasure is that of an Erased entry.
+	Erasure *logs.Erasure
 }
 
 // Apply adds to b every row that the change causes.
@@ -27,18 +28,24 @@ func Apply(b *kvstore.Batch, c Change) error {
 		return SetState(b, c.state(Detected))
 	case logs.Refused:
 		return SetState(b, c.state(Refused))
-	case logs.Published:
+	case logs.Published, logs.Restored:
 		return applyPublished(b, c)
 	case logs.Withdrawn:
 		return applyWithdrawn(b, c)
+	case logs.Processed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged:
+		// They change nothing of what is served: of an erased release the
+		// withdrawal has taken the rows already.
+		return nil
 	}
 	return fmt.Errorf("views: entry %d has the unknown kind %q", c.Index, c.Kind)
 }
 
+// applyPublished makes the release's files found. After a withdrawal that puts
+// back what it took away, and its own row without the reason.
 func applyPublished(b *kvstore.Batch, c Change) error {
 	m := c.Manifest
 	if m.Package != c.Package || m.Version != c.Version {
-		return fmt.Errorf("views: entry %d publishes %s %s, but its manifest is that of %s %s", c.Index, c.Package, c.Version, m.Package, m.Version)
+		return fmt.Errorf("views: entry %d (%s) is about %s %s, but its manifest is that of %s %s", c.Index, c.Kind, c.Package, c.Version, m.Package, m.Version)
 	}
 	v := newVersion(c)
 	for _, f := range m.Files {
@@ -49,7 +56,9 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 	if err := setJSON(b, kvstore.Versions, kvstore.Key(c.Package, c.Version), v); err != nil {
 		return err
 	}
-	return SetState(b, c.state(Published))
+	state := c.state(Published)
+	state.Reason = "" // why it was restored explains nothing of what it is now
+	return SetState(b, state)
 }
 
 // applyWithdrawn takes the files away, so that finding one costs a live version

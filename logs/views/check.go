@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -56,7 +58,7 @@ func Check(ctx context.Context, store *kvstore.Store, o CheckOptions, report fun
 	c := &check{
 		options: o, store: store, snapshot: snapshot, report: report,
 		again: again, batch: again.NewBatch(), seen: make(map[kvstore.Hash]struct{}),
-		live: make(map[[2]string]int64),
+		live: make(map[release]standingEntry), gone: make(map[kvstore.Hash]string),
 	}
 	defer func() { c.batch.Close() }()
 	err = c.run(ctx)
@@ -72,9 +74,16 @@ type check struct {
 	report   func(Finding)
 	batch    *kvstore.Batch // for again; committed now and then, because each commit waits for the disk
 	seen     map[kvstore.Hash]struct{}
-	live     map[[2]string]int64 // published versions and the entry that did it
-	pending  int                 // rows in batch, about
+	live     map[release]standingEntry
+	gone     map[kvstore.Hash]string // files' contents that are not in the store, and which they are
+	pending  int                     // rows in batch, about
 	summary  CheckSummary
+}
+
+// A standingEntry is the last entry that made a release served or not.
+type standingEntry struct {
+	index     int64
+	withdrawn bool
 }
 
 // rowsPerCommit bounds the memory that the second set of views waits in.
@@ -117,6 +126,9 @@ func (c *check) run(ctx context.Context) error {
 	if err := c.states(); err != nil {
 		return err
 	}
+	if err := c.missing(ctx); err != nil {
+		return err
+	}
 	return c.orphans()
 }
 
@@ -128,26 +140,19 @@ func (c *check) entry(e logs.Indexed) error {
 		c.found("content", fmt.Sprintf("entry %d", e.Index), "%v", err)
 		return nil
 	}
-	for _, h := range []kvstore.Hash{e.PackageJSON, e.Manifest} {
-		if h != (kvstore.Hash{}) {
-			c.content(h, nil)
-		}
+	for _, h := range e.Contents() {
+		c.content(h, nil)
 	}
-	id := [2]string{e.Package, e.Version}
-	if e.Kind == logs.Withdrawn {
-		delete(c.live, id)
-	}
+	c.order(e)
 	if e.Kind == logs.Published {
-		if first, ok := c.live[id]; ok {
-			c.found("log", fmt.Sprintf("entry %d", e.Index), "%s %s was published already, by entry %d", e.Package, e.Version, first)
-		}
-		c.live[id] = e.Index
-		c.pending += 2 * len(change.Manifest.Files)
 		c.summary.Releases++
 		for i := range change.Manifest.Files {
 			c.summary.Files++
 			c.content(change.Manifest.Files[i].SHA256, &change.Manifest.Files[i])
 		}
+	}
+	if change.Manifest != nil {
+		c.pending += 2 * len(change.Manifest.Files)
 	}
 	if err := Apply(c.batch, change); err != nil {
 		c.found("log", fmt.Sprintf("entry %d", e.Index), "%v", err)
@@ -156,6 +161,36 @@ func (c *check) entry(e logs.Indexed) error {
 		return c.commit()
 	}
 	return nil
+}
+
+// order checks that what an entry does to a release could be done to it then.
+func (c *check) order(e logs.Indexed) {
+	id := release{e.Package, e.Version}
+	before, known := c.live[id]
+	served := known && !before.withdrawn
+	wrong := func(format string, args ...any) {
+		c.found("log", fmt.Sprintf("entry %d", e.Index), "%s %s "+format, append([]any{e.Package, e.Version}, args...)...)
+	}
+	switch e.Kind {
+	case logs.Published:
+		if served {
+			wrong("was published already, by entry %d", before.index)
+		}
+	case logs.Withdrawn:
+		if !served {
+			wrong("is withdrawn without being served")
+		}
+	case logs.Restored, logs.Erased:
+		if served || !known {
+			wrong("is %s without being withdrawn before", e.Kind)
+		}
+	}
+	switch e.Kind {
+	case logs.Published, logs.Restored:
+		c.live[id] = standingEntry{index: e.Index}
+	case logs.Withdrawn:
+		c.live[id] = standingEntry{index: e.Index, withdrawn: true}
+	}
 }
 
 // commit makes the second set of views readable up to here.
@@ -170,6 +205,10 @@ func (c *check) commit() error {
 // content checks one content, once. file is a manifest's line about it, or nil.
 func (c *check) content(h kvstore.Hash, file *logs.File) {
 	if _, ok := c.seen[h]; ok {
+		if where, gone := c.gone[h]; gone && file == nil {
+			delete(c.gone, h)
+			c.found("content", where, "an entry of the log names it, and it is not in the store")
+		}
 		return
 	}
 	c.seen[h] = struct{}{}
@@ -179,6 +218,10 @@ func (c *check) content(h kvstore.Hash, file *logs.File) {
 		where += " (" + file.Path + ")"
 	}
 	content, err := c.store.Content(h)
+	if file != nil && errors.Is(err, kvstore.ErrNotFound) {
+		c.gone[h] = where
+		return
+	}
 	if err != nil {
 		c.found("content", where, "%v", err)
 		return
@@ -191,6 +234,12 @@ func (c *check) content(h kvstore.Hash, file *logs.File) {
 	}
 	for _, r := range content.Representations {
 		_, coded, err := c.store.Coded(h, r.Coding)
+		if file != nil && errors.Is(err, kvstore.ErrNotFound) {
+			if _, err := c.store.Content(h); errors.Is(err, kvstore.ErrNotFound) {
+				c.gone[h] = where // erased meanwhile
+				return
+			}
+		}
 		if err != nil {
 			// A coding that was replaced meanwhile is read again as it is now.
 			c.found("content", where, "%s: %v", r.Coding, err)
@@ -277,6 +326,45 @@ func (c *check) states() error {
 	}
 	for id, kind := range byVersion {
 		c.found("state", id[0]+" "+id[1], "the state is missing, the log says %q", kind)
+	}
+	return nil
+}
+
+// missing tells of files' contents that are not in the store, unless they were
+// erased and nothing that is served needs them. Contents are read as they are now
+// and not from the snapshot, so the log is too.
+func (c *check) missing(ctx context.Context) error {
+	if len(c.gone) == 0 {
+		return nil
+	}
+	erased, _, err := standing(ctx, c.store, c.store)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err != nil {
+		erased = nil // which entry is wrong has been told
+	}
+	for _, h := range slices.SortedFunc(maps.Keys(c.gone), func(a, b kvstore.Hash) int { return bytes.Compare(a[:], b[:]) }) {
+		if _, ok := erased[h]; !ok {
+			c.found("content", c.gone[h], "it is not in the store, and no entry says that it was erased")
+			delete(c.gone, h)
+		}
+	}
+	if len(c.gone) == 0 {
+		return nil
+	}
+	for item, err := range c.store.Scan(kvstore.Files, kvstore.Range{}) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		f, err := decodeFile(item.Value)
+		if err != nil {
+			continue // told by compare
+		}
+		if _, gone := c.gone[f.Hash]; gone {
+			c.found("content", f.Hash.String(), "%s is served, and its content was erased", rowName(kvstore.Files, item.Key))
+			delete(c.gone, f.Hash)
+		}
 	}
 	return nil
 }

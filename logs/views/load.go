@@ -26,8 +26,10 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	switch e.Kind {
 	case logs.PackageAdded, logs.PackageChanged:
 		c.PackageJSON, err = store.Identity(e.PackageJSON)
-	case logs.Published, logs.Withdrawn:
+	case logs.Published, logs.Withdrawn, logs.Restored:
 		c.Manifest, err = logs.ReadManifest(store, e.Entry.Manifest)
+	case logs.Erased:
+		c.Erasure, err = logs.ReadErasure(store, e.Entry.Erasure)
 	}
 	if err != nil {
 		return Change{}, fmt.Errorf("views: entry %d (%s %s %s): %w", e.Index, e.Kind, e.Package, e.Version, err)
@@ -35,9 +37,14 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	return c, nil
 }
 
-// Contents calls fn for every content that the log in r names: package JSON,
-// manifests, and the files in them, repeats included.
+// Contents calls fn for every content that the log in r needs: what its entries
+// name and the files in the manifests, repeats included. Files of releases that are
+// not served are needed as evidence until an Erased entry lists them.
 func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn func(kvstore.Hash)) error {
+	erased, served, err := standing(ctx, store, r)
+	if err != nil {
+		return err
+	}
 	for e, err := range logs.Entries(r, 0) {
 		if err != nil {
 			return err
@@ -49,15 +56,50 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 		if err != nil {
 			return err
 		}
-		if c.PackageJSON != nil {
-			fn(e.PackageJSON)
+		for _, h := range e.Contents() {
+			fn(h)
 		}
-		if c.Manifest != nil {
-			fn(e.Manifest)
-			for _, f := range c.Manifest.Files {
+		if c.Manifest == nil {
+			continue
+		}
+		_, live := served[release{e.Package, e.Version}]
+		for _, f := range c.Manifest.Files {
+			if _, gone := erased[f.SHA256]; live || !gone {
 				fn(f.SHA256)
 			}
 		}
 	}
 	return nil
+}
+
+type release struct{ pkg, version string }
+
+// standing reads which contents were ever erased, and which releases are served at
+// the end of the log in r.
+func standing(ctx context.Context, store *kvstore.Store, r kvstore.Reader) (erased map[kvstore.Hash]struct{}, served map[release]struct{}, err error) {
+	erased = make(map[kvstore.Hash]struct{})
+	served = make(map[release]struct{})
+	for e, err := range logs.Entries(r, 0) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		switch e.Kind {
+		case logs.Published, logs.Restored:
+			served[release{e.Package, e.Version}] = struct{}{}
+		case logs.Withdrawn:
+			delete(served, release{e.Package, e.Version})
+		case logs.Erased:
+			c, err := Load(store, e)
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, h := range c.Erasure.Contents {
+				erased[h] = struct{}{}
+			}
+		}
+	}
+	return erased, served, nil
 }

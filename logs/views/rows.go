@@ -24,7 +24,7 @@ type Version struct {
 	Version  string       `json:"version"`
 	Released time.Time    `json:"released"` // upstream's publish time
 	Manifest kvstore.Hash `json:"manifest"`
-	Entry    int64        `json:"entry"`             // of the publication in the log, or of the withdrawal
+	Entry    int64        `json:"entry"`             // of the publication, the withdrawal or the restoration, whichever was last
 	Default  string       `json:"default,omitempty"` // path of the main file, "" for none
 	Files    int          `json:"files"`
 	Bytes    int64        `json:"bytes"` // of all files' identities
