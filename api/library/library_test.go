@@ -236,22 +236,125 @@ func TestPopular(t *testing.T) {
 	}
 }
 
+// Demand is asked for once a minute, or when the libraries have changed.
+func TestPopularIsRemembered(t *testing.T) {
+	shelf := librarytest.New(t)
+	files := map[string]string{"a.js": "a"}
+	for _, name := range []string{"a", "b"} {
+		shelf.Enrol(name, strings.ReplaceAll(plainJSON, "plain", name))
+		shelf.Publish(name, "1.0.0", "a.js", files)
+	}
+	demand := map[string]float64{"a": 1}
+	now := librarytest.Released
+	x := shelf.Index(library.Options{
+		Popularity: func(name string) float64 { return demand[name] },
+		Now:        func() time.Time { return now },
+	})
+	want := func(when string, want ...string) {
+		t.Helper()
+		if got, err := x.Popular(t.Context(), 9); err != nil || !reflect.DeepEqual(names(got), want) {
+			t.Errorf("%s popular are %q, %v; want %q", when, names(got), err, want)
+		}
+	}
+	want("at first", "a", "b")
+	demand["b"] = 2
+	now = now.Add(59 * time.Second)
+	want("within a minute", "a", "b")
+	now = now.Add(time.Second)
+	want("after a minute", "b", "a")
+	demand["a"] = 3
+	now = now.Add(-time.Hour)
+	want("with the clock set back", "a", "b")
+	demand["b"] = 4
+	shelf.Publish("a", "2.0.0", "a.js", files)
+	librarytest.Await(t, x, shelf.Log)
+	want("after a publication", "b", "a")
+	if none, err := x.Popular(t.Context(), 0); err != nil || len(none) != 0 {
+		t.Errorf("the first 0 are %q, %v", names(none), err)
+	}
+}
+
+func setRow(t *testing.T, shelf *librarytest.Shelf, name string, value []byte) {
+	t.Helper()
+	b := shelf.Store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.Packages, kvstore.Key(name), value)
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestDamagedPackage(t *testing.T) {
 	shelf := librarytest.New(t)
 	shelf.Enrol("Chart.js", chartJSON)
 	shelf.Enrol("plain", plainJSON)
-	b := shelf.Store.NewBatch()
-	defer b.Close()
-	b.Set(kvstore.Packages, kvstore.Key("plain"), []byte("nonsense"))
-	if err := b.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	setRow(t, shelf, "plain", []byte("nonsense"))
 	listing, err := shelf.Index(library.Options{}).Listing(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := names(listing.Libraries), []string{"Chart.js"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("libraries %q, want %q", got, want)
+	}
+}
+
+// A library that cannot be read for a while neither disappears nor stays as it was.
+func TestUnreadLibraryIsReadAgain(t *testing.T) {
+	shelf := librarytest.New(t)
+	shelf.Enrol("Chart.js", chartJSON)
+	shelf.Enrol("plain", plainJSON)
+	x := shelf.Index(library.Options{})
+	row, err := shelf.Store.Get(kvstore.Packages, kvstore.Key("plain"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"a.js": "a"}
+	setRow(t, shelf, "plain", []byte("nonsense"))
+	shelf.Publish("plain", "1.0.0", "a.js", files)
+	for _, step := range []struct{ other, want string }{{"1.0.0", ""}, {"1.1.0", "1.0.0"}} {
+		shelf.Publish("Chart.js", step.other, "a.js", files)
+		librarytest.Await(t, x, shelf.Log)
+		plain, err := x.Library(t.Context(), "plain")
+		if err != nil || plain.Version != step.want {
+			t.Fatalf("beside Chart.js %s it is %+v, %v; want the version %q", step.other, plain, err, step.want)
+		}
+		if chart, err := x.Library(t.Context(), "Chart.js"); err != nil || chart.Version != step.other {
+			t.Errorf("Chart.js is %+v, %v; want %s", chart, err, step.other)
+		}
+		setRow(t, shelf, "plain", row)
+	}
+}
+
+// Where the log cannot be followed, all libraries are read instead.
+func TestDamagedEntry(t *testing.T) {
+	shelf := librarytest.New(t)
+	shelf.Enrol("Chart.js", chartJSON)
+	x := shelf.Index(library.Options{})
+	shelf.Publish("Chart.js", "1.0.0", "a.js", map[string]string{"a.js": "a"})
+	var last []byte
+	for item, err := range shelf.Store.Scan(kvstore.LogEntries, kvstore.Range{Reverse: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = append([]byte(nil), item.Key...)
+		break
+	}
+	last[len(last)-1]++
+	changed := strings.Replace(chartJSON, "Charts on", "Graphs on", 1)
+	err := shelf.Log.Update(func(tx *logs.Tx) error {
+		e := logs.Entry{Kind: logs.PackageChanged, Time: librarytest.Released, Actor: "bot", Package: "Chart.js", PackageJSON: kvstore.Sum([]byte(changed))}
+		if err := views.Record(tx, views.Change{Entry: e, PackageJSON: []byte(changed)}); err != nil {
+			return err
+		}
+		tx.Batch.Set(kvstore.LogEntries, last, []byte("nonsense"))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	librarytest.Await(t, x, shelf.Log)
+	if l, err := x.Library(t.Context(), "Chart.js"); err != nil || l.Version != "1.0.0" || l.Description != "Graphs on a canvas." {
+		t.Errorf("it is %+v, %v", l, err)
 	}
 }
 
