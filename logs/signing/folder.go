@@ -1,0 +1,149 @@
+package signing
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// The files of a key folder.
+const (
+	keyFile        = "log.key"    // the private key that signs; only its owner may read it
+	publicFile     = "log.pub"    // its verifier key, to be handed out
+	checkpointFile = "checkpoint" // the last signed checkpoint
+	nextKeyFile    = "next.key"   // a key that is being put in place
+	oldKeyPattern  = "old-*.key"  // keys that sign beside the present one
+	lockFile       = "LOCK"
+)
+
+// ErrInUse is the error of [Open] where another process has the key folder open.
+var ErrInUse = errors.New("the key folder is in use")
+
+// A folder is an open key folder, which no other process has open meanwhile.
+type folder struct {
+	fs   vfs.FS
+	dir  string
+	lock io.Closer
+}
+
+func openFolder(fs vfs.FS, dir string) (*folder, error) {
+	if err := makeDir(fs, dir); err != nil {
+		return nil, fmt.Errorf("couldn't make the key folder: %w", err)
+	}
+	lock, err := fs.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
+		// A lock that someone holds is a bare EAGAIN or EACCES, or a message where
+		// it is this process. A file that can't be made is a PathError.
+		var path *os.PathError
+		var errno syscall.Errno
+		if errors.As(err, &path) || errors.As(err, &errno) && errno != syscall.EAGAIN && errno != syscall.EACCES {
+			return nil, fmt.Errorf("couldn't lock the key folder: %w", err)
+		}
+		return nil, fmt.Errorf("%w: another larder process signs with the keys in %s", ErrInUse, dir)
+	}
+	return &folder{fs: fs, dir: dir, lock: lock}, nil
+}
+
+// makeDir makes dir and the folders above it, so that they survive a crash.
+func makeDir(fs vfs.FS, dir string) error {
+	var made []string
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := fs.Stat(d); err == nil || d == filepath.Dir(d) {
+			break
+		}
+		made = append(made, d)
+	}
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, d := range made {
+		if err := syncDir(fs, filepath.Dir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (f *folder) close() error { return f.lock.Close() }
+
+func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
+
+// maxFile is more than any file of a key folder has.
+const maxFile = 1 << 20
+
+// read returns a file's content, nil where there is no such file.
+func (f *folder) read(name string) ([]byte, error) {
+	file, err := f.fs.Open(f.path(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is over %d bytes", f.path(name), maxFile)
+	}
+	if data == nil {
+		data = []byte{}
+	}
+	return data, err
+}
+
+// write puts a file in place, so that whatever happens there is the old one or
+// the new one, and the new one once it returns. Only the owner may read private
+// ones.
+func (f *folder) write(name string, data []byte, private bool) error {
+	fresh := f.path(name + ".new")
+	if err := f.writeFresh(fresh, data, private); err != nil {
+		return fmt.Errorf("couldn't write %s: %w", fresh, err)
+	}
+	return f.rename(name+".new", name)
+}
+
+func (f *folder) writeFresh(path string, data []byte, private bool) (err error) {
+	if err := f.fs.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of one that was killed
+		return err
+	}
+	if private && f.fs == vfs.Default {
+		// The file has its mode before it has anything in it.
+		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := file.Close(); err != nil {
+			return err
+		}
+	}
+	file, err := f.fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	// Write may change what it is given.
+	if _, err := file.Write(append([]byte(nil), data...)); err != nil {
+		return err
+	}
+	return file.Sync()
+}
+
+func (f *folder) rename(from, to string) error {
+	if err := f.fs.Rename(f.path(from), f.path(to)); err != nil {
+		return err
+	}
+	return syncDir(f.fs, f.dir)
+}

@@ -1,0 +1,386 @@
+package signing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// Options are what a Signer needs.
+type Options struct {
+	// Dir is the key folder. It is made where there is none. Required.
+	Dir string
+	// Origin is what the log is called. Default: what its key says, and
+	// "larder.local/" with 8 random digits for a new one.
+	Origin string
+	// Store holds the log's tree, and Log grows in it. Required.
+	Store *kvstore.Store
+	Log   *logs.Log
+	// Every is the least time between two signatures. Default 250 ms.
+	Every time.Duration
+	// Logger gets what goes wrong. Required.
+	Logger *slog.Logger
+	// Registerer gets the metrics. Default: nobody.
+	Registerer prometheus.Registerer
+	// FS is where Dir is. Default: the real file system.
+	FS vfs.FS
+}
+
+const defaultEvery = 250 * time.Millisecond
+
+// A Signer signs the checkpoints of one log. It is safe for concurrent use.
+type Signer struct {
+	options Options
+	logger  *slog.Logger
+	folder  *folder
+	origin  string
+	metrics *metrics
+
+	mu   sync.Mutex // serialises signing
+	keys keyring
+	last Signed // on the disk
+
+	shown atomic.Pointer[shown]
+}
+
+// shown is what clients get: a checkpoint, or why there is none.
+type shown struct {
+	signed Signed
+	err    error
+}
+
+// A RefusedError says why nothing is signed any more. It ends with what to do.
+type RefusedError struct {
+	Reason string
+}
+
+func (e *RefusedError) Error() string { return e.Reason }
+
+// Open opens the key folder, and makes a key where there is none.
+//
+// Where the tree does not contain the last signed checkpoint, there is no error:
+// the Signer is one that refuses, see [Signer.Checkpoint], so that everything else
+// goes on.
+func Open(o Options) (_ *Signer, err error) {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Every == 0 {
+		o.Every = defaultEvery
+	}
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return nil, fmt.Errorf("signing: %w", err)
+	}
+	f, err := openFolder(o.FS, o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("signing: %w", err)
+	}
+	s := &Signer{options: o, logger: o.Logger, folder: f}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("signing: %w", err), f.close())
+	}
+	s.metrics = newMetrics(s, o.Registerer)
+	return s, nil
+}
+
+func (s *Signer) open() error {
+	fresh, err := s.loadKeys()
+	if err != nil {
+		return err
+	}
+	s.origin = s.keys[0].signer.Name()
+	var refused *RefusedError
+	switch err := s.loadCheckpoint(fresh); {
+	case errors.As(err, &refused):
+		s.refuse(refused)
+		return nil
+	case err != nil:
+		return err
+	}
+	if fresh {
+		// The first checkpoint comes before the key has its name. So a key without
+		// a checkpoint is one whose checkpoint somebody has lost.
+		if err := s.signNow(); err != nil {
+			return err
+		}
+		if err := s.folder.rename(nextKeyFile, keyFile); err != nil {
+			return fmt.Errorf("couldn't put the new key in place: %w", err)
+		}
+		s.logger.Info("made the key that signs the log; who verifies the log pins it", "origin", s.origin, "key", s.keys[0].public, "folder", s.folder.dir)
+	}
+	s.show(shown{signed: s.last})
+	return s.writePublic()
+}
+
+// loadKeys reads the keys, and tells whether the present one is not yet in use.
+func (s *Signer) loadKeys() (fresh bool, err error) {
+	data, err := s.folder.read(keyFile)
+	if err != nil {
+		return false, err
+	}
+	name := keyFile
+	if data == nil {
+		fresh, name = true, nextKeyFile
+		if data, err = s.folder.read(nextKeyFile); err != nil {
+			return false, err
+		}
+	}
+	if data == nil {
+		if data, err = s.makeKey(); err != nil {
+			return false, err
+		}
+	}
+	present, err := parseKey(data)
+	if err != nil {
+		return false, fmt.Errorf("couldn't read %s: %w; put a good copy of it there", s.folder.path(name), err)
+	}
+	if o := s.options.Origin; o != "" && o != present.signer.Name() {
+		return false, fmt.Errorf("the key in %s is that of the log %q, not of %q; leave the origin to the key, or choose another key folder for another log",
+			s.folder.dir, present.signer.Name(), o)
+	}
+	s.keys = keyring{present}
+	return fresh, nil
+}
+
+// makeKey makes the key of a new log.
+func (s *Signer) makeKey() ([]byte, error) {
+	if data, err := s.folder.read(checkpointFile); err != nil || data != nil {
+		return nil, errors.Join(err, fmt.Errorf("there is a signed checkpoint in %s, but no %s; put the key back, or choose an empty key folder to begin a log that nobody knows yet",
+			s.folder.dir, keyFile))
+	}
+	origin := s.options.Origin
+	if origin == "" {
+		origin = someOrigin()
+	}
+	if err := CheckOrigin(origin); err != nil {
+		return nil, fmt.Errorf("the origin %q %w", origin, err)
+	}
+	k, err := newKey(origin)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't make a key: %w", err)
+	}
+	data := []byte(k.private + "\n")
+	return data, s.folder.write(nextKeyFile, data, true)
+}
+
+// loadCheckpoint reads the last signed checkpoint and holds the tree against it.
+// Of a fresh key there need not be one yet.
+func (s *Signer) loadCheckpoint(fresh bool) error {
+	path := s.folder.path(checkpointFile)
+	const restore = "put the latest signed checkpoint there, from a backup of the key folder or from somebody who follows the log"
+	data, err := s.folder.read(checkpointFile)
+	if err != nil {
+		return err
+	}
+	if data == nil {
+		if fresh {
+			return nil
+		}
+		return &RefusedError{fmt.Sprintf("the last signed checkpoint, %s, is gone, and without it a fork of the log could not be told; %s", path, restore)}
+	}
+	s.last, _, err = open(data, s.origin, s.keys.verifiers())
+	if err != nil {
+		return &RefusedError{fmt.Sprintf("the last signed checkpoint, %s, cannot be read: %v; %s", path, err, restore)}
+	}
+	if err = s.follows(s.options.Log.Checkpoint()); err == nil || errors.As(err, new(*RefusedError)) {
+		return err
+	}
+	return &RefusedError{fmt.Sprintf("the log's tree cannot be read: %v; `larder fsck` tells what is damaged", err)}
+}
+
+// follows returns an error where the tree of c does not contain the last signed
+// checkpoint.
+func (s *Signer) follows(c logs.Checkpoint) error {
+	const remedy = "as after restoring an old backup; bring a store that has at least those entries, from a newer backup or from whoever follows the log, " +
+		"or choose another key folder, which begins a log with a new key that everybody has to be told"
+	last := s.last.Checkpoint
+	switch {
+	case c.Size < last.Size:
+		return &RefusedError{fmt.Sprintf("the store has %d log entries, but a checkpoint of %d was signed before, %s", c.Size, last.Size, remedy)}
+	case c == last:
+		return nil
+	}
+	contains, err := contains(s.options.Store, c, last)
+	if err != nil {
+		return err
+	}
+	if !contains {
+		return &RefusedError{fmt.Sprintf("the store's log is another one than that of which a checkpoint of %d entries was signed before, %s", last.Size, remedy)}
+	}
+	return nil
+}
+
+// contains reports whether the tree of c begins with the tree of before. It takes
+// the stored hashes' word for nothing: what they say is checked as any client
+// would check it.
+func contains(r kvstore.Reader, c, before logs.Checkpoint) (bool, error) {
+	switch {
+	case c.Size == before.Size:
+		return c.Root == before.Root, nil
+	case before.Size == 0:
+		empty, err := tlog.TreeHash(0, nil)
+		return before.Root == empty, err
+	}
+	proof, err := tlog.ProveTree(c.Size, before.Size, logs.Hashes(r))
+	if err != nil {
+		return false, fmt.Errorf("couldn't prove that the log of %d entries contains that of %d: %w", c.Size, before.Size, err)
+	}
+	return tlog.CheckTree(proof, c.Size, c.Root, before.Size, before.Root) == nil, nil
+}
+
+// refuse ends signing until the next start.
+func (s *Signer) refuse(err *RefusedError) {
+	s.logger.Error("the log is not signed any more", "err", err, "keys", s.folder.dir)
+	s.show(shown{err: err})
+}
+
+func (s *Signer) show(what shown) { s.shown.Store(&what) }
+
+// refused returns why nothing is signed any more, nil where that is not so.
+func (s *Signer) refused() error {
+	if what := s.shown.Load(); what != nil {
+		return what.err
+	}
+	return nil
+}
+
+// writePublic writes the verifier key beside the private one.
+func (s *Signer) writePublic() error {
+	want := s.keys[0].public + "\n"
+	data, err := s.folder.read(publicFile)
+	if err != nil || string(data) == want {
+		return err
+	}
+	return s.folder.write(publicFile, []byte(want), false)
+}
+
+// Checkpoint returns the newest signed checkpoint that everybody may see, or a
+// [*RefusedError].
+func (s *Signer) Checkpoint() (Signed, error) {
+	what := s.shown.Load()
+	return what.signed, what.err
+}
+
+// Origin is what the log is called.
+func (s *Signer) Origin() string { return s.origin }
+
+// Key returns the verifier key that goes with the present key, to be pinned.
+func (s *Signer) Key() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys[0].public
+}
+
+// Folder is the key folder.
+func (s *Signer) Folder() string { return s.folder.dir }
+
+// Run signs whenever the log has grown, until ctx ends.
+func (s *Signer) Run(ctx context.Context) {
+	pause := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: time.Minute}
+	for s.refused() == nil {
+		if _, err := s.options.Log.Wait(ctx, s.signedSize()); err != nil {
+			return
+		}
+		rest := s.options.Every
+		if err := s.Sign(); err != nil {
+			rest = pause.NextBackOff()
+			s.logger.Error("couldn't sign the log; trying again", "err", err, "after", rest)
+		} else {
+			pause.Reset()
+		}
+		if !sleep(ctx, rest) {
+			return
+		}
+	}
+}
+
+// sleep returns whether ctx lived that long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s *Signer) signedSize() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last.Size
+}
+
+// Sign signs what is in the log now, if that is not signed yet.
+func (s *Signer) Sign() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refused(); err != nil {
+		return err
+	}
+	err := s.signNow()
+	var refused *RefusedError
+	switch {
+	case errors.As(err, &refused):
+		s.refuse(refused)
+	case err == nil:
+		s.show(shown{signed: s.last})
+	}
+	return err
+}
+
+// signNow brings the last signed checkpoint up to date, on the disk and in s.last.
+func (s *Signer) signNow() error {
+	c := s.options.Log.Checkpoint()
+	if s.last.Note != nil {
+		if err := s.follows(c); err != nil {
+			return err
+		}
+		if c == s.last.Checkpoint && s.signedByAll() {
+			return nil
+		}
+	}
+	signed, err := sign(s.origin, c, s.keys)
+	if err != nil {
+		return err
+	}
+	if err := s.folder.write(checkpointFile, signed.Note, false); err != nil {
+		s.metrics.failed()
+		return fmt.Errorf("signing: %w", err)
+	}
+	s.metrics.signed()
+	s.last = signed
+	return nil
+}
+
+// signedByAll reports whether every key has signed the last checkpoint.
+func (s *Signer) signedByAll() bool {
+	n, err := note.Open(s.last.Note, s.keys.verifiers())
+	return err == nil && hasAll(n, s.keys)
+}
+
+// Close signs what was appended last, and closes the key folder. Nothing may be
+// appended any more, and Run must have ended.
+func (s *Signer) Close() error {
+	var err error
+	if s.refused() == nil {
+		err = s.Sign()
+	}
+	s.metrics.unregister()
+	return errors.Join(err, s.folder.close())
+}
