@@ -25,7 +25,8 @@
 //
 //  1. the name, letter for letter; then without regard to case
 //  2. the name without punctuation (fontawesome, Font.Awesome)
-//  3. the name without .js, js or .css (angular and angularjs: angular.js)
+//  3. the name without .js, js or .css (angular and angularjs: angular.js), also
+//     where the query has more of that kind (jquery 3.7.1, bootstrap.min.css)
 //  4. another name of the library
 //  5. names that start with the query
 //  6. names in which each word of the query is, or starts, a word

@@ -55,19 +55,23 @@ type field struct {
 	// maxStart is up to which length beginnings have a field of their own, see
 	// startSuffix: longer where many words start alike.
 	maxStart int
+	// kept returns the terms of the attribute that are at hand with each library,
+	// so that their beginnings need no look into the dictionary: in names
+	// thousands of words may start alike. Nil for the others.
+	kept func(*library) []string
 }
 
 // fields are in the order of [Fields].
 var fields = [...]field{
-	{"name", func(d *Document) []string { return []string{d.Name} }, nameTerms, nameWords, 1, 6},
-	{"alternativeNames", func(d *Document) []string { return d.AlternativeNames }, nameTerms, nameWords, 1, 6},
-	{"github.repo", func(d *Document) []string { return []string{d.GithubRepo} }, nameTerms, keyword, 1, 6},
-	{"description", func(d *Document) []string { return []string{d.Description} }, textTerms, description, 1, 3},
-	{"keywords", func(d *Document) []string { return d.Keywords }, textTerms, keyword, 1, 6},
-	{"filename", func(d *Document) []string { return []string{d.Filename} }, words, elsewhere, 3, 3},
-	{"repositories.url", func(d *Document) []string { return d.Repositories }, words, elsewhere, 3, 3},
-	{"github.user", func(d *Document) []string { return []string{d.GithubUser} }, words, elsewhere, 1, 3},
-	{"maintainers.name", func(d *Document) []string { return d.Maintainers }, words, elsewhere, 1, 3},
+	{"name", func(d *Document) []string { return []string{d.Name} }, nameTerms, nameWords, 1, 0, func(l *library) []string { return l.words }},
+	{"alternativeNames", func(d *Document) []string { return d.AlternativeNames }, nameTerms, nameWords, 1, 0, func(l *library) []string { return l.otherWords }},
+	{"github.repo", func(d *Document) []string { return []string{d.GithubRepo} }, nameTerms, keyword, 1, 6, nil},
+	{"description", func(d *Document) []string { return []string{d.Description} }, textTerms, description, 1, 3, nil},
+	{"keywords", func(d *Document) []string { return d.Keywords }, textTerms, keyword, 1, 6, nil},
+	{"filename", func(d *Document) []string { return []string{d.Filename} }, words, elsewhere, 3, 3, nil},
+	{"repositories.url", func(d *Document) []string { return d.Repositories }, words, elsewhere, 3, 3, nil},
+	{"github.user", func(d *Document) []string { return []string{d.GithubUser} }, words, elsewhere, 1, 3, nil},
+	{"maintainers.name", func(d *Document) []string { return d.Maintainers }, words, elsewhere, 1, 3, nil},
 }
 
 // The fields beside the searchable ones.
@@ -77,9 +81,8 @@ const (
 	// It is one field because an automaton is made for each that is looked into.
 	nearField = "name/near"
 	// startSuffix, after a field's name, names the field with the beginnings of
-	// its words up to its maxStart. Looking through all words that start
-	// with "a", or all names that start with "jquery", would take longer than all
-	// the rest of a search.
+	// its words up to its maxStart. Looking through all words that start with "a"
+	// would take longer than all the rest of a search.
 	startSuffix = "/start"
 )
 
@@ -131,13 +134,16 @@ func (spaced) Analyze(text []byte) analysis.TokenStream {
 // with.
 type library struct {
 	name, joined, stem string
+	words              []string // of the name
 	others             []string // alternative names, joined, and their stems
+	otherWords         []string // of these
 }
 
 func (d *Document) library() *library {
-	l := &library{name: d.Name, joined: joined(d.Name), stem: stem(d.Name)}
+	l := &library{name: d.Name, joined: joined(d.Name), stem: stem(d.Name), words: nameTerms(d.Name)}
 	for _, other := range d.AlternativeNames {
 		l.others = append(l.others, joined(other), stem(other))
+		l.otherWords = append(l.otherWords, nameTerms(other)...)
 	}
 	return l
 }

@@ -18,6 +18,11 @@ const enough = 10
 // it, although the word exists: chat isn't chart.
 const sure = 6
 
+// maxStarting is how many words of one attribute a word of the query may be the
+// beginning of. In the public catalogue it is at most 108 where the beginning is so
+// long that it has no field of its own.
+const maxStarting = 200
+
 // maxMistyped is how many words a query may have to be looked through for typing
 // errors. A description that somebody pastes isn't mistyped.
 const maxMistyped = 12
@@ -155,6 +160,8 @@ func (l *lookup) word(w string, to found) error {
 		var err error
 		switch {
 		case length < f.minStart:
+		case f.kept != nil:
+			l.keptStarting(f, w, to)
 		case length <= f.maxStart:
 			err = l.term(f.name+startSuffix, w, match{f.tier, 0.5}, to)
 		default:
@@ -218,7 +225,7 @@ func (f found) exists() bool {
 // query, however it is written.
 func (l *lookup) whole(text string, to found) {
 	names, others := l.names(), l.has("alternativeNames")
-	joined, stem := joined(text), stem(text)
+	joined, stem := joined(text), stem(core(text))
 	for i, library := range l.libraries {
 		if names {
 			// A name without letters can still be typed.
@@ -273,7 +280,7 @@ func typos(length int) int {
 	switch {
 	case length < 4, length > 24: // long words make automata large
 		return 0
-	case length < 8:
+	case length < 8, length > 16:
 		return 1
 	default:
 		return 2
@@ -304,21 +311,49 @@ func (l *lookup) near(field, w string, in func(i int, term string) tier, to foun
 	})
 }
 
-// starting adds the libraries with a term in the field that starts with w.
+// keptStarting adds the libraries with a term at hand that starts with w, the
+// shorter the field, the better.
+func (l *lookup) keptStarting(f *field, w string, to found) {
+	for i, library := range l.libraries {
+		if !l.wanted(i) {
+			continue
+		}
+		terms := f.kept(library)
+		if slices.ContainsFunc(terms, func(t string) bool { return strings.HasPrefix(t, w) }) {
+			to.add(i, match{f.tier, 0.5 / math.Sqrt(float64(len(terms)))})
+		}
+	}
+}
+
+// starting adds the libraries with a term in the field that starts with w. Of
+// terms that only start with it the first maxStarting count.
 func (l *lookup) starting(field, w string, m match, to found) error {
 	dict, err := l.reader.FieldDictPrefix(field, []byte(w))
 	if err != nil {
 		return err
 	}
-	return l.each(dict, func(e *index.DictEntry) error { return l.term(field, e.Term, m, to) })
+	n := 0
+	return l.each(dict, func(e *index.DictEntry) error {
+		if n++; n > maxStarting {
+			return errEnough
+		}
+		return l.term(field, e.Term, m, to)
+	})
 }
 
-// each calls do for the dictionary's terms, and closes it.
+// errEnough ends each.
+var errEnough = errors.New("enough terms")
+
+// each calls do for the dictionary's terms, until it returns errEnough, and
+// closes it.
 func (l *lookup) each(dict index.FieldDict, do func(*index.DictEntry) error) error {
 	for {
 		e, err := dict.Next()
 		if err == nil && e != nil {
 			err = do(e)
+		}
+		if err == errEnough {
+			err, e = nil, nil
 		}
 		if err != nil || e == nil {
 			return errors.Join(err, dict.Close())

@@ -99,6 +99,22 @@ func TestSearch(t *testing.T) {
 		{"CAFÉ-TABLE", "café-table"},
 		{"cafe\u0301 table", "café-table"},
 
+		// What people add to a name.
+		{"jquery.min.js", "jquery"},
+		{"jquery 3", "jquery"},
+		{"jquery 3.7.1", "jquery"},
+		{"jquery cdn", "jquery"},
+		{"cdn jquery", "jquery"},
+		{"jquery v3 latest", "jquery"},
+		{"bootstrap css", "bootstrap"},
+		{"bootstrap.min.css", "bootstrap"},
+		{"bootstrap 4", "bootstrap"},
+		{"font awesome 5", "font-awesome"},
+		{"angularjs 1.8", "angular.js"},
+		{"vue 3", "vue"},
+		{"3 2 1", ""},
+		{"cdn", ""},
+
 		// Beginnings, insides and order of words.
 		{"font-awes", "font-awesome"},
 		{"fontaw", "font-awesome"},
@@ -410,6 +426,32 @@ func TestQueryWordsAreBounded(t *testing.T) {
 	x := indexOf(t, libraries(t))
 	for _, text := range []string{many.String(), strings.Repeat("a", 1<<20), strings.Repeat("日", 1<<18), strings.Repeat("\xf0", 1<<16), strings.Repeat("a ", 1<<18)} {
 		find(t, x, Query{Text: text})
+	}
+}
+
+// TestManyWordsStartAlike looks for what thousands of words start with.
+func TestManyWordsStartAlike(t *testing.T) {
+	var list []Document
+	for i := range 10 * maxStarting {
+		name := fmt.Sprintf("collection-%d", i)
+		list = append(list, Document{Name: name, Keywords: []string{fmt.Sprintf("assortment%d", i)}})
+	}
+	x := indexOf(t, list)
+	for text, want := range map[string]int{"collection": len(list), "collecti": len(list), "collection-19": 111, "assort": len(list), "assortment": maxStarting} {
+		if names := find(t, x, Query{Text: text}); len(names) != want {
+			t.Errorf("%q: found %d, want %d", text, len(names), want)
+		}
+	}
+}
+
+func TestCore(t *testing.T) {
+	for query, want := range map[string]string{
+		"jquery": "jquery", "jquery.min.js": "jquery", "Font Awesome 5.15.4 CDN": "font awesome", "cdnjs vue": "vue",
+		"js": "js", "3": "3", "cdn": "cdn", "min js": "min", "v8": "v8", "angular css": "angular", "": "",
+	} {
+		if got := core(query); got != want {
+			t.Errorf("the core of %q is %q, want %q", query, got, want)
+		}
 	}
 }
 

@@ -78,6 +78,29 @@ func stem(s string) string {
 	return whole
 }
 
+// core returns the words of a query without what people add to a library's name:
+// jquery 3.7.1, bootstrap.min.css, vue cdn.
+func core(query string) string {
+	list := words(query)
+	for n := len(list); n > 1 && isAdded(list[n-1]); n-- {
+		list = list[:n-1]
+	}
+	for len(list) > 1 && isCDN(list[0]) {
+		list = list[1:]
+	}
+	return strings.Join(list, " ")
+}
+
+func isAdded(w string) bool {
+	switch w {
+	case "js", "css", "min", "latest":
+		return true
+	}
+	return isCDN(w) || strings.Trim(strings.TrimPrefix(w, "v"), "0123456789") == ""
+}
+
+func isCDN(w string) bool { return w == "cdn" || w == "cdnjs" }
+
 // textTerms returns what is indexed of prose or of a list of words: the words,
 // and what is written together as one, so that frontend finds front-end.
 func textTerms(s string) []string {
