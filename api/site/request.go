@@ -2,12 +2,12 @@ package site
 
 import (
 	"net/http"
-	"net/netip"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/larder-cdn/larder/api/address"
 )
 
 // What a request may ask for.
@@ -28,24 +28,18 @@ type request struct {
 
 // parse reads what the pages need of a request and refuses what makes no sense.
 func (q *request) parse(o Options) error {
-	origin := "http://"
-	if q.TLS != nil {
-		origin = "https://"
-	}
-	if !plausibleHost(q.Host) && (o.SiteBase == "" || o.AssetBase == "") {
+	origin, ok := address.Origin(q.Request)
+	if !ok && (o.SiteBase == "" || o.AssetBase == "") {
 		// The host becomes part of what people copy into their pages.
 		return refuse(http.StatusBadRequest, "This address is broken", "The request's Host is not a name or an address.")
 	}
-	origin += q.Host
 	q.siteBase, q.assetBase = or(o.SiteBase, origin), or(o.AssetBase, origin)
 	if len(q.URL.RawQuery) > maxQuery {
 		return refuse(http.StatusRequestURITooLong, "This address is too long", "What follows the question mark may have 8 KiB.")
 	}
-	query, ok := parseQuery(q.URL.RawQuery)
-	if !ok {
+	if q.query, ok = address.Query(q.URL.RawQuery); !ok {
 		return refuse(http.StatusBadRequest, "This address is broken", "What follows the question mark is not valid UTF-8, or wrongly percent-encoded.")
 	}
-	q.query = query
 	return nil
 }
 
@@ -54,29 +48,6 @@ func or(s, otherwise string) string {
 		return s
 	}
 	return otherwise
-}
-
-// parseQuery is url.ParseQuery, but a semicolon is a character like any other, as
-// in browsers, and all must be valid UTF-8.
-func parseQuery(raw string) (url.Values, bool) {
-	values := url.Values{}
-	for raw != "" {
-		var pair string
-		pair, raw, _ = strings.Cut(raw, "&")
-		name, value, _ := strings.Cut(pair, "=")
-		name, err := url.QueryUnescape(name)
-		if err != nil || !utf8.ValidString(name) {
-			return nil, false
-		}
-		value, err = url.QueryUnescape(value)
-		if err != nil || !utf8.ValidString(value) {
-			return nil, false
-		}
-		if name != "" {
-			values.Add(name, value)
-		}
-	}
-	return values, true
 }
 
 // text returns a parameter as what somebody typed: without control characters and
@@ -115,19 +86,6 @@ func cut(s string, n int) string {
 // characters.
 func plain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
-}
-
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:[0-9]{1,5})?$`)
-
-// plausibleHost reports whether a Host field (RFC 9110 §7.2) could be one's own: a
-// name or an address, with a port or without.
-func plausibleHost(host string) bool {
-	if address, ok := strings.CutPrefix(host, "["); ok {
-		address, port, ok := strings.Cut(address, "]")
-		ip, err := netip.ParseAddr(address)
-		return ok && err == nil && ip.Is6() && ip.Zone() == "" && (port == "" || port[0] == ':' && hostName.MatchString("x"+port))
-	}
-	return hostName.MatchString(host)
 }
 
 func withQuery(path, query string) string {
