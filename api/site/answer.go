@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"runtime/debug"
 	"strconv"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/negotiate"
 )
 
@@ -135,18 +137,26 @@ type failed struct {
 	// Missing is the library that there is none of, Near those that it may be mistaken for.
 	Missing string
 	Near    []*library.Library
+	// Addable is a name that may be one of a package, and that a command can be told as it is.
+	Addable string
 	// Library and Version are what could not be shown of a library that is there.
 	Library, Version string
 	Withdrawn        *library.WithdrawnError
+	State            *views.State // what became of a version that is not published
 }
+
+// addable are names that mean nothing but themselves in a command that somebody copies
+// from a page, whoever made up its address.
+var addable = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // failure returns the page for an error. It is the one place where errors become
 // status codes.
 func (s *Site) failure(q *request, err error) *answer {
 	var (
-		refused   *refusal
-		withdrawn *library.WithdrawnError
-		f         failed
+		refused     *refusal
+		withdrawn   *library.WithdrawnError
+		unpublished *unpublishedError
+		f           failed
 	)
 	switch {
 	case errors.As(err, &refused):
@@ -157,12 +167,15 @@ func (s *Site) failure(q *request, err error) *answer {
 		if near, err := s.library.Search(q.Context(), cut(f.Missing, maxText), nil); err == nil {
 			f.Near = near[:min(len(near), 5)]
 		}
+		if addable.MatchString(f.Missing) {
+			f.Addable = f.Missing
+		}
 	case errors.As(err, &withdrawn):
 		f = failed{Status: http.StatusGone, Title: "Version withdrawn", Library: withdrawn.Package, Version: withdrawn.Version, Withdrawn: withdrawn}
 		f.Message = fmt.Sprintf("%s %s was published here once and is served no longer.", withdrawn.Package, withdrawn.Version)
-	case errors.Is(err, library.ErrNoVersion) && len(q.segments) > 0:
-		f = failed{Status: http.StatusNotFound, Title: "Version not found", Library: q.segments[0]}
-		f.Message = fmt.Sprintf("That version of %s is not published here.", f.Library)
+	case errors.As(err, &unpublished):
+		f = failed{Status: http.StatusNotFound, Title: "Version not found", Library: unpublished.library, Version: unpublished.version, State: unpublished.state}
+		f.Message = fmt.Sprintf("%s %s is not published here.", f.Library, shorten(100, f.Version))
 	case errors.Is(err, library.ErrNotReady), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		f = failed{Status: http.StatusServiceUnavailable, Title: "Just a moment", Message: "The libraries are still being read. Please try again in a few seconds."}
 	default:

@@ -50,14 +50,15 @@ func (s *Site) compare(q *request) (*answer, error) {
 	a := &answer{view: "compare", section: "/search", title: "Changes in " + l.Name, description: "What changed between two releases of " + l.Name + ": files added, removed and changed."}
 	page.choose(l.Version)
 	if page.From == "" || page.To == "" {
+		page.From, page.To = "", ""
 		a.data = page
 		return a, nil
 	}
-	from, err := s.library.Release(q.Context(), l.Name, page.From)
+	from, err := s.release(q, l.Name, page.From)
 	if err != nil {
 		return nil, err
 	}
-	to, err := s.library.Release(q.Context(), l.Name, page.To)
+	to, err := s.release(q, l.Name, page.To)
 	if err != nil {
 		return nil, err
 	}

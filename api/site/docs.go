@@ -31,8 +31,9 @@ type docsOperation struct {
 	Summary, Description string
 	Parameters           []docsParameter
 	Responses            []docsResponse
-	path                 string // with examples for parameters where there are some
-	Example              string // a command
+	Failures             []docsResponse // of which most are the same for all
+	path                 string         // with examples for parameters where there are some
+	Example              string         // a command
 }
 
 type docsParameter struct {
@@ -122,6 +123,9 @@ func newDocsPage(document []byte) (docsPage, error) {
 			if m.operation == nil {
 				continue
 			}
+			if !m.answers(&o) {
+				continue
+			}
 			group := "Routes"
 			if len(m.Tags) > 0 {
 				group = m.Tags[0]
@@ -174,9 +178,22 @@ func (o *openAPI) operation(method, path string, item pathItem, op *operation) d
 			}
 			response.Schema = o.anchorOf(content.Value.Schema)
 		}
-		d.Responses = append(d.Responses, response)
+		if response.Status >= "400" {
+			d.Failures = append(d.Failures, response)
+		} else {
+			d.Responses = append(d.Responses, response)
+		}
 	}
 	return d
+}
+
+// FailureStatuses lists them.
+func (d docsOperation) FailureStatuses() string {
+	statuses := make([]string, len(d.Failures))
+	for i, f := range d.Failures {
+		statuses[i] = f.Status
+	}
+	return strings.Join(statuses, ", ")
 }
 
 func (o *openAPI) schema(name string, s schema) docsSchema {

@@ -1,9 +1,11 @@
 package site
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // formatBytes writes a size with three digits at least, in powers of a thousand as
@@ -79,6 +81,32 @@ func formatCount(n int, one, many string) string {
 		return "1 " + one
 	}
 	return formatNumber(n) + " " + many
+}
+
+// shorten cuts a stranger's text to so many bytes, and shows that it did.
+func shorten(n int, s string) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.TrimRightFunc(cut(s, n), unicode.IsSpace) + "…"
+}
+
+// turns reports whether a character can make others appear in another order than they
+// are in, so that one name looks like another: the embeddings, overrides and isolates
+// of Unicode's bidirectional algorithm (https://www.unicode.org/reports/tr9/).
+func turns(r rune) bool { return '\u202a' <= r && r <= '\u202e' || '\u2066' <= r && r <= '\u2069' }
+
+// straighten makes such characters visible in a page.
+func straighten(page []byte) []byte {
+	if !bytes.ContainsFunc(page, turns) {
+		return page
+	}
+	return bytes.Map(func(r rune) rune {
+		if turns(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, page)
 }
 
 // formatDate writes the day for people, "" for a time that is not known.

@@ -141,6 +141,11 @@ func (s *Site) search(q *request) (*answer, error) {
 	return a, nil
 }
 
+// librariesElsewhere leads from what is left of a library's address without its name.
+func (s *Site) librariesElsewhere(*request) (*answer, error) {
+	return &answer{status: http.StatusSeeOther, location: "/search"}, nil
+}
+
 // docsElsewhere leads from the address that the API's document has on a host of its own
 // to its page here.
 func (s *Site) docsElsewhere(*request) (*answer, error) {

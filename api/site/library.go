@@ -1,8 +1,10 @@
 package site
 
 import (
+	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/logs"
@@ -30,6 +32,7 @@ type libraryPage struct {
 	Notes      []string       // what went wrong without stopping the release
 	Troubles   []views.State  // newest versions that are not published
 	HasWaiting bool           // some of them will be tried
+	Withdrawn  *views.State   // newest version that was withdrawn; only where nothing is published
 }
 
 // An origin is where a library comes from, as links that can be followed.
@@ -89,8 +92,13 @@ func (s *Site) showVersion(q *request) (*answer, error) {
 // showUnpublished says why there is nothing to show of a library yet.
 func (s *Site) showUnpublished(q *request, l *library.Library) (*answer, error) {
 	page := libraryPage{Library: l, origin: newOrigin(l)}
-	if err := s.addTroubles(&page); err != nil {
+	states, err := s.library.States(l.Name)
+	if err != nil {
 		return nil, err
+	}
+	page.addTroubles(states)
+	if i := slices.IndexFunc(states, func(state views.State) bool { return state.Kind == views.Withdrawn }); i >= 0 {
+		page.Withdrawn = &states[i]
 	}
 	return &answer{
 		view: "library", title: l.Name, section: "/search", description: describe(l), data: page,
@@ -99,7 +107,7 @@ func (s *Site) showUnpublished(q *request, l *library.Library) (*answer, error) 
 }
 
 func (s *Site) showRelease(q *request, l *library.Library, version string) (*answer, error) {
-	r, err := s.library.Release(q.Context(), l.Name, version)
+	r, err := s.release(q, l.Name, version)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +141,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	})
 	pageNumber := ""
 	if page.Pager.Page > 1 {
-		pageNumber = q.query.Get("page")
+		pageNumber = strconv.Itoa(page.Pager.Page)
 	}
 	minified := s.addManifest(&page)
 	address := func(path string) fileLink {
@@ -155,9 +163,11 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 		page.Modules = modules(r, address)
 	}
 	if page.Latest {
-		if err := s.addTroubles(&page); err != nil {
+		states, err := s.library.States(l.Name)
+		if err != nil {
 			return nil, err
 		}
+		page.addTroubles(states)
 	}
 	return &answer{
 		view: "library", title: l.Name + " " + version, section: "/search", description: describe(l), data: page,
@@ -194,11 +204,7 @@ func describe(l *library.Library) string {
 }
 
 // addTroubles adds the newest versions, newer than what is published, that are not.
-func (s *Site) addTroubles(page *libraryPage) error {
-	states, err := s.library.States(page.Name)
-	if err != nil {
-		return err
-	}
+func (page *libraryPage) addTroubles(states []views.State) {
 	for _, state := range states {
 		if state.Version == page.Version {
 			break
@@ -213,5 +219,29 @@ func (s *Site) addTroubles(page *libraryPage) error {
 			page.Troubles = append(page.Troubles, state)
 		}
 	}
-	return nil
+}
+
+// An unpublishedError says that a version of a library that is here is not.
+type unpublishedError struct {
+	library, version string
+	state            *views.State // why, nil where it has never been seen
+}
+
+func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
+
+// release reads a release, or finds out why there is none.
+func (s *Site) release(q *request, name, version string) (*library.Release, error) {
+	r, err := s.library.Release(q.Context(), name, version)
+	if !errors.Is(err, library.ErrNoVersion) {
+		return r, err
+	}
+	states, err := s.library.States(name)
+	if err != nil {
+		return nil, err
+	}
+	e := &unpublishedError{library: name, version: version}
+	if i := slices.IndexFunc(states, func(state views.State) bool { return state.Version == version }); i >= 0 {
+		e.state = &states[i]
+	}
+	return nil, e
 }

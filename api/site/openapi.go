@@ -46,6 +46,19 @@ type operation struct {
 	Responses   ordered[response] `json:"responses"`
 }
 
+// answers reports whether an operation tells a client something: it succeeds, and not with a
+// picture, which only browsers want.
+func (op *operation) answers(o *openAPI) bool {
+	for _, r := range op.Responses {
+		if !strings.HasPrefix(r.Key, "2") {
+			continue
+		}
+		content := o.response(r.Value).Content
+		return len(content) == 0 || !strings.HasPrefix(content[0].Key, "image/")
+	}
+	return len(op.Responses) == 0 // nothing is said of them
+}
+
 type parameter struct {
 	Ref         string `json:"$ref"`
 	Name        string `json:"name"`

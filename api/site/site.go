@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,6 +80,7 @@ func New(o Options) (*Site, error) {
 	s.routes = []route{
 		{"/", s.home},
 		{"/search", s.search},
+		{"/library", s.librariesElsewhere},
 		{"/library/*", s.showLibrary},
 		{"/library/*/*", s.showVersion},
 		{"/compare/*", s.compare},
@@ -99,13 +101,17 @@ type route struct {
 }
 
 // Owns reports whether a path, percent-encoded as the client sent it, is one that
-// ServeHTTP answers. A single slash more at its end makes no difference.
+// people may come to: that of a page or an embedded file, or one below a page, where
+// there is nothing but where people look, and find a page that says so.
 func (s *Site) Owns(path string) bool {
 	if s.files.byPath[path] != nil {
 		return true
 	}
-	_, _, ok := s.route(path)
-	return ok
+	if _, _, ok := s.route(path); ok {
+		return true
+	}
+	first, _, below := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return below && slices.ContainsFunc(s.routes, func(r route) bool { return strings.HasPrefix(r.pattern, "/"+first+"/*") })
 }
 
 // route finds the page of a path and what stands in the place of the stars.

@@ -77,6 +77,9 @@ func filled(t testing.TB) *librarytest.Shelf {
 	s.Publish("preserve", "1.0.0", "preserve.mjs", map[string]string{"preserve.mjs": script(30)})
 	s.Enrol("data", packageJSON(t, "data", nil))
 	s.Publish("data", "1.0.0", "", map[string]string{"data.json": "{}"})
+	s.Enrol("spoilt", packageJSON(t, "spoilt", nil))
+	s.Publish("spoilt", "1.0.0", "spoilt.js", map[string]string{"spoilt.js": script(8)})
+	s.Withdraw("spoilt", "1.0.0", "it had gone <b>off</b>")
 	s.Enrol("empty", packageJSON(t, "empty", nil))
 	s.Enrol("refused", packageJSON(t, "refused", nil))
 	s.Refuse("refused", "1.0.0", "it selects none of the files")
@@ -85,7 +88,7 @@ func filled(t testing.TB) *librarytest.Shelf {
 		"repository": map[string]string{"type": "git", "url": "javascript:alert(1)//https://github.com/a/b"},
 		"authors":    []map[string]string{{"name": hostile}},
 	}))
-	s.Publish("evil", "1.0.0", hostile+".js", map[string]string{hostile + ".js": "1", "</code></pre><script>alert(1)</script>.mjs": "2"})
+	s.Publish("evil", "1.0.0", hostile+".js", map[string]string{hostile + ".js": "1", "turned-\u202esj.exe": "3", "</code></pre><script>alert(1)</script>.mjs": "2"})
 	s.Refuse("evil", "2.0.0", hostile)
 	return s
 }
@@ -140,12 +143,12 @@ func get(t testing.TB, h http.Handler, target string, header ...string) *httptes
 var everyPage = map[string]int{
 	"/": 200, "/search": 200, "/search?q=pickle": 200, "/search?q=nothing+like+it": 200, "/search?page=99": 200, "/statistics": 200, "/docs": 200, "/about": 200,
 	"/library/pickle": 200, "/library/pickle/1.0.0": 200, "/library/pickle/2.0.0?file=pickle.mjs": 200, "/library/pickle/2.0.0?file=fonts/pickle.woff2&filter=pick": 200,
-	"/library/pickle/2.0.0?file=odd%2Fa+b%2541%26%27%22%3Ci%3E.js": 200, "/library/shelf-css": 200, "/library/preserve": 200, "/library/data": 200, "/library/empty": 200,
+	"/library/pickle/2.0.0?file=odd%2Fa+b%2541%26%27%22%3Ci%3E.js": 200, "/library/shelf-css": 200, "/library/preserve": 200, "/library/data": 200, "/library/empty": 200, "/library/spoilt": 200,
 	"/library/refused": 200, "/library/evil": 200, "/library/evil/1.0.0?file=%3C/code%3E%3C/pre%3E%3Cscript%3Ealert(1)%3C/script%3E.mjs": 200, "/library/pantry": 200,
 	"/library/pantry/1.0.0?page=3&filter=icon": 200, "/library/pantry?filter=nothing-is-called-so": 200,
-	"/compare/pickle": 200, "/compare/pickle?from=1.0.0&to=2.0.0": 200, "/compare/pickle?from=2.0.0&to=2.0.0": 200, "/compare/data": 200, "/compare/empty": 200, "/compare/pickle?to=1.0.0": 200,
+	"/compare/pickle": 200, "/compare/pickle?from=1.0.0&to=2.0.0": 200, "/compare/pickle?from=2.0.0&to=2.0.0": 200, "/compare/data": 200, "/compare/empty": 200, "/compare/empty?from=1.0.0": 200, "/compare/pickle?to=1.0.0": 200,
 	"/history/pickle": 200, "/history/empty": 200, "/history/evil": 200,
-	"/library/pikcle": 404, "/library/%22%3E%3Cscript%3Ealert(1)%3C/script%3E": 404, "/library/pickle/9.9.9": 404, "/library/pickle/latest": 404, "/library/pickle/0.9.0": 410,
+	"/library/pikcle": 404, "/library/%22%3E%3Cscript%3Ealert(1)%3C/script%3E": 404, "/library/pickle/9.9.9": 404, "/library/pickle/latest": 404, "/library/pickle/2.1.0": 404, "/library/evil/2.0.0": 404, "/library/pickle/0.9.0": 410,
 	"/compare/nothing": 404, "/compare/pickle?from=9&to=1.0.0": 404, "/compare/pickle?from=0.9.0": 410, "/history/nothing": 404, "/nowhere": 404,
 	"/search?q=%ff": 400, "/search?q=%zz": 400, "/library/%ff": 400, "/library/a%00b": 400, "/search?q=" + strings.Repeat("a", 9000): 414,
 }
@@ -465,6 +468,61 @@ func TestHostileMetadata(t *testing.T) {
 	}
 }
 
+// TestTurnedText holds that no name can look like another by the direction that it is read in.
+func TestTurnedText(t *testing.T) {
+	site := newSite(t, filled(t), nil)
+	for _, target := range []string{"/library/evil", "/library/evil?filter=%E2%80%AE", "/search?q=%E2%81%A6", "/library/%E2%80%AE"} {
+		if body := get(t, site, target).Body.String(); strings.ContainsFunc(body, turns) || !strings.ContainsRune(body, '\ufffd') {
+			t.Errorf("%s has characters that turn text", target)
+		}
+	}
+}
+
+// TestLongMetadata holds that what strangers write does not decide how long a page is.
+func TestLongMetadata(t *testing.T) {
+	shelf := librarytest.New(t)
+	long := strings.Repeat("words upon words ", 6000)
+	shelf.Enrol("long", packageJSON(t, "long", map[string]any{
+		"description": long, "license": long, "homepage": "https://long.example/" + long, "authors": []map[string]string{{"name": long}},
+		"repository": map[string]string{"type": "git", "url": "https://long.example/" + long},
+	}))
+	shelf.Publish("long", "1.0.0", "long.js", map[string]string{"long.js": "1"})
+	shelf.Publish("long", "0.9.0", "long.js", map[string]string{"long.js": "0"})
+	shelf.Withdraw("long", "0.9.0", long)
+	shelf.Refuse("long", "2.0.0", long)
+	site := newSite(t, shelf, nil)
+	for _, target := range []string{"/", "/search", "/library/long", "/library/lonk", "/library/long/0.9.0", "/library/long/2.0.0", "/history/long", "/statistics"} {
+		if n := get(t, site, target).Body.Len(); n > 20_000 {
+			t.Errorf("%s has %d bytes", target, n)
+		}
+	}
+}
+
+// TestNothingToShow holds what pages say in the place of a release that is not there.
+func TestNothingToShow(t *testing.T) {
+	site := newSite(t, filled(t), nil)
+	for target, want := range map[string]string{
+		"/library/empty":            "no version of it has been found yet",
+		"/library/refused":          "was refused: it selects none of the files",
+		"/library/spoilt":           "has been withdrawn, 1.0.0 last: it had gone &lt;b&gt;off&lt;/b&gt;",
+		"/library/pickle/3.0.0":     "3.0.0 was refused: package/pickle.js is too large",
+		"/library/pickle/2.1.0":     "2.1.0 could not be published yet: the registry is away; next attempt 29 February 2024, 13:30 UTC",
+		"/compare/pickle?from=7":    "pickle 7 is not published here.",
+		"/compare/empty?from=1.0.0": "Nothing of empty is published yet",
+		"/library/zzzzzzzz":         "<code>larder add zzzzzzzz</code>",
+	} {
+		if body := get(t, site, target).Body.String(); !strings.Contains(body, want) {
+			t.Errorf("%s lacks %q", target, want)
+		}
+	}
+	// Nobody should be led to copy a command that a stranger made up.
+	for _, name := range []string{"zzz;reboot", "$(zzz)", "zzz%20--data%20x", "--zzz", "zzz%0a"} {
+		if body := get(t, site, "/library/"+name).Body.String(); strings.Contains(body, "larder add") {
+			t.Errorf("for %s there is a command", name)
+		}
+	}
+}
+
 func TestSearch(t *testing.T) {
 	shelf := filled(t)
 	for i := range 50 {
@@ -483,7 +541,7 @@ func TestSearch(t *testing.T) {
 	if got := names("/search"); len(got) != resultsShown || got[0] != "data" {
 		t.Errorf("all libraries begin with %q", got)
 	}
-	if got := names("/search?page=2"); len(got) != 57-resultsShown {
+	if got := names("/search?page=2"); len(got) != 58-resultsShown {
 		t.Errorf("the second page has %d libraries", len(got))
 	}
 	if got := names("/search?q=pikcle"); len(got) != 1 || got[0] != "pickle" {

@@ -24,6 +24,7 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"number":   formatNumber,
 		"count":    formatCount,
 		"date":     formatDate,
+		"short":    shorten,
 		"moment":   formatMoment,
 		"library":  libraryPath,
 		"version":  versionPath,
@@ -83,7 +84,7 @@ func (s *Site) render(q *request, a *answer) ([]byte, error) {
 	if err := s.templates[a.view].Execute(&b, f); err != nil {
 		return nil, fmt.Errorf("site: couldn't render %s: %w", a.view, err)
 	}
-	return b.Bytes(), nil
+	return straighten(b.Bytes()), nil
 }
 
 // The addresses of pages.

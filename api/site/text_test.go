@@ -31,6 +31,14 @@ func TestFormats(t *testing.T) {
 			t.Errorf("from %d to %d is %q, want %q", tt.from, tt.to, got, tt.want)
 		}
 	}
+	for text, want := range map[string]string{"": "", "abc": "abc", "abcd": "abc…", "ab cd": "ab…", "abé": "ab…", "éé": "é…"} {
+		if got := shorten(3, text); got != want {
+			t.Errorf("%q is shortened to %q, want %q", text, got, want)
+		}
+	}
+	if got := string(straighten([]byte("a\u202eb\u2069\u200f“é”"))); got != "a\ufffdb\ufffd\u200f“é”" {
+		t.Errorf("what turns text becomes %+q", got)
+	}
 	if formatCount(1, "file", "files") != "1 file" || formatCount(2000, "file", "files") != "2,000 files" {
 		t.Error("counts")
 	}
@@ -86,7 +94,9 @@ func TestDocs(t *testing.T) {
 		"paths": {
 			"/z/{library}": {"get": {"tags": ["Jars"], "parameters": [{"$ref": "#/components/parameters/L"}, {"name": "fields", "in": "query", "example": "a b", "schema": {"type": "string"}}],
 				"responses": {"200": {"description": "One.", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Jar"}}}}, "404": {"$ref": "#/components/responses/None"}}}},
-			"/a/{library}/{version}/{x}": {"get": {"responses": {}}}
+			"/a/{library}/{version}/{x}": {"get": {"responses": {}}},
+			"/picture": {"get": {"responses": {"200": {"content": {"image/png": {}}}}}},
+			"/elsewhere": {"get": {"responses": {"301": {}, "404": {"$ref": "#/components/responses/None"}}}}
 		},
 		"components": {
 			"parameters": {"L": {"name": "library", "in": "path", "required": true, "schema": {"type": "string"}}},
@@ -104,6 +114,9 @@ func TestDocs(t *testing.T) {
 	if len(page.Groups) != 2 || page.Groups[0].Name != "Jars" || page.Groups[1].Name != "Routes" {
 		t.Fatalf("groups %+v", page.Groups)
 	}
+	if n := len(page.Groups[1].Operations); n != 1 {
+		t.Errorf("of what only browsers want, %d routes are shown", n-1)
+	}
 	one := page.Groups[0].Operations[0]
 	example := &library.Library{Name: "a b", Version: "1"}
 	if got := one.fill(example); got != "/z/a%20b?fields=a+b" {
@@ -112,7 +125,7 @@ func TestDocs(t *testing.T) {
 	if got := page.Groups[1].Operations[0].fill(example); got != "/a/a%20b/1/{x}" {
 		t.Errorf("the example is %s", got)
 	}
-	if one.Parameters[0].Name != "library" || !one.Parameters[0].Required || one.Responses[0].Schema != "schema-jar" || one.Responses[1].Description != "None." {
+	if one.Parameters[0].Name != "library" || !one.Parameters[0].Required || one.Responses[0].Schema != "schema-jar" || one.Failures[0].Description != "None." || one.FailureStatuses() != "404" {
 		t.Errorf("the operation is %+v", one)
 	}
 	var properties []string
