@@ -2,6 +2,7 @@ package kvstore
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,8 @@ type guard struct {
 	err     error         // why; set before
 	closing chan struct{} // closed when waiting makes no sense any more
 	opened  atomic.Bool   // whether Open has succeeded; before, every error is its answer
+
+	copying atomic.Pointer[copyFS] // the backup that is being made, if there is one
 }
 
 // pause is how long a failed write of a table waits before Pebble learns of
@@ -151,7 +154,19 @@ func (fs guardFS) file(name string, f vfs.File, err error) (vfs.File, error) {
 	return guardFile{File: f, name: name, guard: fs.guard}, nil
 }
 
+// of returns the backup that name belongs to, which is no business of the guard's,
+// or nil.
+func (fs guardFS) of(name string) *copyFS {
+	if c := fs.guard.copying.Load(); c != nil && c.owns(name) {
+		return c
+	}
+	return nil
+}
+
 func (fs guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if backup := fs.of(name); backup != nil {
+		return backup.Create(name, c)
+	}
 	f, err := fs.FS.Create(name, c)
 	return fs.file(name, f, err)
 }
@@ -163,11 +178,35 @@ func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory
 
 // OpenDir is watched for the syncs that make new files last.
 func (fs guardFS) OpenDir(name string) (vfs.File, error) {
+	if backup := fs.of(name); backup != nil {
+		return backup.OpenDir(name)
+	}
 	f, err := fs.FS.OpenDir(name)
 	if err != nil {
 		return nil, err
 	}
 	return guardFile{File: f, name: name, guard: fs.guard}, nil
+}
+
+func (fs guardFS) Link(oldname, newname string) error {
+	if backup := fs.of(newname); backup != nil {
+		return backup.Link(oldname, newname)
+	}
+	return fs.FS.Link(oldname, newname)
+}
+
+func (fs guardFS) MkdirAll(dir string, perm os.FileMode) error {
+	if backup := fs.of(dir); backup != nil {
+		return backup.MkdirAll(dir, perm)
+	}
+	return fs.FS.MkdirAll(dir, perm)
+}
+
+func (fs guardFS) RemoveAll(name string) error {
+	if backup := fs.of(name); backup != nil {
+		return backup.RemoveAll(name)
+	}
+	return fs.FS.RemoveAll(name)
 }
 
 type guardFile struct {

@@ -25,7 +25,8 @@ type Store struct {
 	users users
 	low   atomic.Bool // whether the last write found the disk too full
 
-	contents sync.Mutex // held while a content's row and blobs change
+	writing  sync.RWMutex // held for reading by each write, for writing while there must be none
+	contents sync.Mutex   // held while a content's row and blobs change
 	reclaim  reclaimer
 	pins     pinned
 }
@@ -137,6 +138,8 @@ func (s *Store) write(b *pebble.Batch, o *pebble.WriteOptions) error {
 	}
 	// If the guard gives up on it, b is left to the write, which still holds it.
 	err := s.guard.do(func() error {
+		s.writing.RLock()
+		defer s.writing.RUnlock()
 		return errors.Join(s.db.Apply(b, o), b.Close())
 	})
 	return s.failure("write to", err)

@@ -1,0 +1,285 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// BackupProgress counts what a backup has so far.
+type BackupProgress struct {
+	Files  int
+	Bytes  int64 // of the files
+	Linked int64 // of those, what hard links share with the store
+	Of     int64 // bytes that there will be, about
+}
+
+// Backup makes a copy of the store in dir, as it is at one moment of the call:
+// whatever was committed before is in it, and of each later [Batch] all or
+// nothing. The store is read and written meanwhile. Dir must not exist, its
+// parent must; with an error, nothing is left of it. A crash may leave a part,
+// so dir is best a temporary name, and the copy renamed.
+//
+// Tables and blob files, which never change once they are written, are hard links
+// where the file system has them, and copies elsewhere; what does change is always
+// copied. So a write to either store never shows in the other. When Backup
+// returns, the copy is on the disk.
+//
+// Progress, where set, is called after each file, and now and then in a large
+// one, from one goroutine at a time. The store keeps on its disk what it replaces during a backup, and writers
+// wait while the write-ahead log is copied at the end.
+func (s *Store) Backup(ctx context.Context, dir string, progress func(BackupProgress)) (BackupProgress, error) {
+	if !s.users.enter() {
+		return BackupProgress{}, s.closedError()
+	}
+	defer s.users.leave()
+	c := &copyFS{FS: s.opts.FS, ctx: ctx, store: s, dir: s.opts.FS.PathJoin(dir), progress: progress}
+	c.inside = strings.TrimSuffix(c.PathJoin(c.dir, "x"), "x")
+	if progress == nil {
+		c.progress = func(BackupProgress) {}
+	}
+	if err := c.vacant(); err != nil {
+		return BackupProgress{}, err
+	}
+	if !s.guard.copying.CompareAndSwap(nil, c) {
+		return BackupProgress{}, fmt.Errorf("another backup of the store in %s is under way: wait until it is done", s.dir)
+	}
+	work := c.checkpoint
+	if s.opts.ReadOnly {
+		work = c.copyAll
+	}
+	// Should the guard give up on it, it may go on, or wait for ever.
+	err := s.guard.do(func() error {
+		defer s.guard.copying.Store(nil)
+		return work()
+	})
+	switch {
+	case err == nil:
+		return c.sofar(), nil
+	case ctx.Err() != nil:
+		return BackupProgress{}, context.Cause(ctx)
+	case err == s.guard.reason(), errors.Is(err, ErrDiskFull):
+		return BackupProgress{}, err
+	case noSpace(err):
+		return BackupProgress{}, c.fullError()
+	}
+	return BackupProgress{}, fmt.Errorf("couldn't back the store in %s up to %s: %w", s.dir, dir, err)
+}
+
+// copyFS is the file system that a backup is written to. Pebble knows only the
+// store's own, so a guardFS sends here what is about the backup's folder: an error
+// there is the backup's and must not make the store read-only.
+type copyFS struct {
+	vfs.FS
+	ctx      context.Context
+	store    *Store
+	dir      string
+	inside   string // what the names of its files begin with
+	progress func(BackupProgress)
+	held     bool // whether writers wait
+
+	mu   sync.Mutex
+	done BackupProgress
+}
+
+// owns reports whether name is the backup's folder, in it, or the folder that it
+// is in, which is synced.
+func (c *copyFS) owns(name string) bool {
+	return name == c.dir || strings.HasPrefix(name, c.inside) || name == c.PathDir(c.dir)
+}
+
+// vacant returns an error unless the backup's folder can be made.
+func (c *copyFS) vacant() error {
+	if _, err := c.Stat(c.dir); err == nil {
+		return fmt.Errorf("couldn't back up to %s: it exists already", c.dir)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("couldn't back up to %s: %w", c.dir, err)
+	}
+	if _, err := c.Stat(c.PathDir(c.dir)); err != nil {
+		return fmt.Errorf("couldn't back up to %s: %w", c.dir, err)
+	}
+	return nil
+}
+
+// checkpoint has Pebble make the copy, which removes it again where that fails.
+func (c *copyFS) checkpoint() error {
+	m := c.store.db.Metrics()
+	c.done.Of = int64(m.Table.Local.LiveSize + m.BlobFiles.Local.LiveSize + m.WAL.PhysicalSize)
+	defer c.release()
+	return c.store.db.Checkpoint(c.dir, pebble.WithFlushedWAL())
+}
+
+// hold makes writers wait, and has the disk hold what they wrote. Pebble copies
+// its log as it finds it: of one that grows meanwhile, the copy may have a gap
+// before what is newer, and that counts as damage.
+func (c *copyFS) hold() error {
+	if c.held {
+		return nil
+	}
+	c.held = true
+	c.store.writing.Lock()
+	return c.store.db.LogData(nil, pebble.Sync)
+}
+
+func (c *copyFS) release() {
+	if c.held {
+		c.store.writing.Unlock()
+	}
+}
+
+// copyAll copies a store that nobody can write to: this process opened it to be
+// read only, and no other can have it open.
+func (c *copyFS) copyAll() (err error) {
+	from := c.store.dir
+	names, err := c.List(from)
+	if err != nil {
+		return err
+	}
+	sizes := make(map[string]int64, len(names))
+	for _, name := range names {
+		info, err := c.Stat(c.PathJoin(from, name))
+		if err != nil {
+			return err
+		}
+		if name != "LOCK" && !info.IsDir() {
+			sizes[name] = info.Size()
+			c.done.Of += info.Size()
+		}
+	}
+	if err := c.MkdirAll(c.dir, 0o755); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = c.RemoveAll(c.dir)
+		}
+	}()
+	for name := range sizes {
+		place := vfs.Copy
+		if immutable(name) {
+			place = vfs.LinkOrCopy
+		}
+		if err := place(c, c.PathJoin(from, name), c.PathJoin(c.dir, name)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.sync(c.dir), c.sync(c.PathDir(c.dir)))
+}
+
+func (c *copyFS) sync(dir string) error {
+	f, err := c.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// immutable reports whether a file of this name is never written to again.
+func immutable(name string) bool {
+	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
+}
+
+// Link implements [vfs.FS]. With most errors, Pebble copies instead.
+func (c *copyFS) Link(oldname, newname string) error {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	err := c.FS.Link(oldname, newname)
+	if errors.Is(err, os.ErrPermission) {
+		// So says a file system that has no links, too.
+		return fmt.Errorf("couldn't link: %v", err) //nolint:errorlint // Pebble would take it for the last word
+	}
+	if err != nil {
+		return err
+	}
+	info, err := c.Stat(newname)
+	if err != nil {
+		return err
+	}
+	c.count(1, info.Size(), info.Size())
+	return nil
+}
+
+// Create implements [vfs.FS].
+func (c *copyFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := c.ctx.Err(); err != nil {
+		return nil, err
+	}
+	if strings.HasSuffix(name, ".log") && !c.store.opts.ReadOnly {
+		if err := c.hold(); err != nil {
+			return nil, err
+		}
+	}
+	if immutable(name) {
+		if err := c.room(); err != nil {
+			return nil, err
+		}
+	}
+	f, err := c.FS.Create(name, category)
+	if err != nil {
+		return nil, err
+	}
+	c.count(1, 0, 0)
+	return copyFile{File: f, fs: c}, nil
+}
+
+// room refuses to fill the disk up with what will not fit in the end: it may be
+// the store's own.
+func (c *copyFS) room() error {
+	usage, err := c.GetDiskUsage(c.PathDir(c.dir))
+	if errors.Is(err, vfs.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't learn how much space %s has left: %w", c.PathDir(c.dir), err)
+	}
+	done := c.sofar()
+	if need := uint64(max(0, done.Of-done.Bytes) + max(0, c.store.opts.MinFreeBytes)); usage.AvailBytes < need {
+		return c.fullError()
+	}
+	return nil
+}
+
+func (c *copyFS) fullError() error {
+	return fmt.Errorf("%w: the disk that is to hold %s has no room for a copy of %d MiB that leaves %d MiB free: choose another, or free some space",
+		ErrDiskFull, c.dir, c.sofar().Of>>20, max(0, c.store.opts.MinFreeBytes)>>20)
+}
+
+func (c *copyFS) sofar() BackupProgress {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
+}
+
+// count adds to the progress and tells of it.
+func (c *copyFS) count(files int, bytes, linked int64) {
+	c.mu.Lock()
+	c.done.Files += files
+	c.done.Bytes += bytes
+	c.done.Linked += linked
+	c.done.Of = max(c.done.Of, c.done.Bytes)
+	done := c.done
+	c.mu.Unlock()
+	c.progress(done)
+}
+
+// copyFile counts what is copied, and ends with the backup's context.
+type copyFile struct {
+	vfs.File
+	fs *copyFS
+}
+
+func (f copyFile) Write(p []byte) (int, error) {
+	if err := f.fs.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := f.File.Write(p)
+	f.fs.count(0, int64(n), 0)
+	return n, err
+}
