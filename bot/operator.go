@@ -217,7 +217,7 @@ func (b *Bot) unpublished(name, version string) error {
 	case err != nil:
 		return err
 	case v.Withdrawn != nil:
-		return fmt.Errorf("%s %s was withdrawn (%s) and stays so", name, version, v.Withdrawn.Reason)
+		return fmt.Errorf("%s %s was withdrawn (%s); `larder restore %s %s` serves it again as it was", name, version, v.Withdrawn.Reason, name, version)
 	default:
 		return fmt.Errorf("%s %s is published already, and a published version is never rewritten", name, version)
 	}

@@ -74,8 +74,8 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 
 type release struct{ pkg, version string }
 
-// standing reads which contents were ever erased, and which releases are served at
-// the end of the log in r.
+// standing reads which contents were erased and not brought back by a later
+// publication, and which releases are served at the end of the log in r.
 func standing(ctx context.Context, store *kvstore.Store, r kvstore.Reader) (erased map[kvstore.Hash]struct{}, served map[release]struct{}, err error) {
 	erased = make(map[kvstore.Hash]struct{})
 	served = make(map[release]struct{})
@@ -89,6 +89,16 @@ func standing(ctx context.Context, store *kvstore.Store, r kvstore.Reader) (eras
 		switch e.Kind {
 		case logs.Published, logs.Restored:
 			served[release{e.Package, e.Version}] = struct{}{}
+			if len(erased) == 0 {
+				continue
+			}
+			c, err := Load(store, e)
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, f := range c.Manifest.Files {
+				delete(erased, f.SHA256)
+			}
 		case logs.Withdrawn:
 			delete(served, release{e.Package, e.Version})
 		case logs.Erased:

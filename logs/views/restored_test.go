@@ -164,13 +164,23 @@ func TestErasedContentsMayBeMissing(t *testing.T) {
 	}
 
 	// Another release brings the same bytes: from then on they are needed again.
-	s.publish("d3", "7.0.1", "d3.js", "d3")
+	c = s.publish("d3", "7.0.1", "d3.js", "d3")
 	if _, found := s.check(true); len(found) > 0 || !named("d3") || named("3") {
 		t.Errorf("published again: found %v, needed %v", found, named("d3"))
 	}
-	s.lose("d3")
-	if _, found := s.check(false); len(found) != 1 || found[0].What != "content" {
-		t.Errorf("lost what is served again: found %v", found)
+	// And also once that one is withdrawn, for it can be restored.
+	for _, what := range []string{"served", "evidence"} {
+		s.lose("d3")
+		if _, found := s.check(false); len(found) != 1 || found[0].What != "content" {
+			t.Errorf("lost what is %s again: found %v", what, found)
+		}
+		s.keep("d3")
+		if what == "served" {
+			s.again(c, logs.Withdrawn, "by order too")
+		}
+	}
+	if !named("d3") {
+		t.Error("what could be restored is not needed")
 	}
 }
 

@@ -1,0 +1,237 @@
+package withdrawal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// An Erasure says what erasing a release removed, and what it had to leave.
+type Erasure struct {
+	// Entry is that of the log, or -1 where nothing was removed.
+	Entry  int64 `json:"entry"`
+	Erased int   `json:"erased"` // contents
+	Bytes  int64 `json:"bytes"`  // of their identities
+	// Shared counts the contents that others need too, and With names some of those.
+	Shared int      `json:"shared"`
+	With   []string `json:"with,omitempty"`
+	// Busy counts the contents that a release which is being made may need; when
+	// that is done, the rest can be erased.
+	Busy int `json:"busy"`
+}
+
+// Erase removes for good the contents of a withdrawn release that nothing else
+// needs. It can be called again, for what it had to leave.
+func (d *Desk) Erase(ctx context.Context, name, version, reason string) (Erasure, error) {
+	reason, err := checkReason(reason)
+	if err != nil {
+		return Erasure{}, err
+	}
+	v, m, err := d.lookup(name, version)
+	if err != nil {
+		return Erasure{}, err
+	}
+	if v.Withdrawn == nil {
+		return Erasure{}, fmt.Errorf("%s %s is served; withdraw it before its files are erased", name, version)
+	}
+	c, err := d.candidates(m)
+	if err != nil {
+		return Erasure{}, err
+	}
+	seen, err := c.exclude(ctx, d.store, name, version)
+	if err != nil {
+		return Erasure{}, err
+	}
+	for {
+		entry, err := d.remove(ctx, c, seen, logs.Entry{
+			Kind: logs.Erased, Time: d.now(), Actor: actor,
+			Package: name, Version: version, Released: v.Released, Reason: reason, Manifest: v.Manifest,
+		})
+		var pinned *kvstore.PinnedError
+		if errors.As(err, &pinned) {
+			for _, h := range pinned.Hashes {
+				delete(c.sizes, h)
+			}
+			c.busy += len(pinned.Hashes)
+			continue
+		}
+		if err != nil {
+			return Erasure{}, err
+		}
+		return c.erasure(entry), nil
+	}
+}
+
+// remove erases the candidates that nothing has come to need since the log had
+// seen entries, and returns the entry's index.
+func (d *Desk) remove(ctx context.Context, c *candidates, seen int64, entry logs.Entry) (int64, error) {
+	index := int64(-1)
+	pins := d.store.Pin()
+	defer pins.Release()
+	err := d.log.Update(func(tx *logs.Tx) error {
+		// Nothing is published, restored or withdrawn while this runs.
+		if v, err := views.LookupVersion(d.store, entry.Package, entry.Version); err != nil {
+			return err
+		} else if v.Withdrawn == nil {
+			return fmt.Errorf("%s %s was restored meanwhile; nothing is erased", entry.Package, entry.Version)
+		}
+		for e, err := range logs.Entries(d.store, seen) {
+			if err := errors.Join(err, ctx.Err()); err != nil {
+				return err
+			}
+			if err := c.excludeEntry(d.store, e); err != nil {
+				return err
+			}
+		}
+		if len(c.sizes) == 0 {
+			return nil
+		}
+		erasure := &logs.Erasure{Package: entry.Package, Version: entry.Version}
+		for h := range c.sizes {
+			erasure.Contents = append(erasure.Contents, h)
+			tx.Batch.Remove(h)
+		}
+		data, err := erasure.Encode()
+		if err != nil {
+			return err
+		}
+		if entry.Erasure, err = d.keep(pins, data); err != nil {
+			return err
+		}
+		e, err := tx.Append(entry)
+		if err != nil {
+			return err
+		}
+		index = e.Index
+		return views.Apply(tx.Batch, views.Change{Index: e.Index, Entry: e.Entry, Erasure: erasure})
+	})
+	return index, err
+}
+
+// keep stores a document that an entry names.
+func (d *Desk) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
+	h := kvstore.Sum(data)
+	if there, err := pins.Has(h); err != nil || there {
+		return h, err
+	}
+	return h, d.store.PutContent(h, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}})
+}
+
+// candidates are contents that may be erased, as far as is known.
+type candidates struct {
+	sizes  map[kvstore.Hash]int64
+	shared int
+	with   map[string]struct{} // some of who shares them
+	busy   int
+}
+
+// candidates returns the contents of a release that are stored.
+func (d *Desk) candidates(m *logs.Manifest) (*candidates, error) {
+	c := &candidates{sizes: make(map[kvstore.Hash]int64), with: make(map[string]struct{})}
+	for _, f := range m.Files {
+		switch _, err := d.store.Content(f.SHA256); {
+		case err == nil:
+			c.sizes[f.SHA256] = f.Size
+		case !errors.Is(err, kvstore.ErrNotFound):
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// mostWith is how many of those that share contents are named.
+const mostWith = 5
+
+func (c *candidates) needed(h kvstore.Hash, by string) {
+	if _, ok := c.sizes[h]; !ok {
+		return
+	}
+	delete(c.sizes, h)
+	c.shared++
+	if len(c.with) < mostWith {
+		c.with[by] = struct{}{}
+	}
+}
+
+// exclude drops the candidates that anything but the one release needs: a release
+// that is served, one that could be restored, or the log itself. It returns how many
+// entries the log had.
+func (c *candidates) exclude(ctx context.Context, store *kvstore.Store, name, version string) (int64, error) {
+	snapshot := store.Snapshot()
+	defer snapshot.Close()
+	for f, err := range views.AllFiles(snapshot) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return 0, err
+		}
+		c.needed(f.Hash, f.Package+" "+f.Version)
+	}
+	type release struct{ name, version string }
+	withdrawn := make(map[release]kvstore.Hash) // its manifest
+	var seen int64
+	for e, err := range logs.Entries(snapshot, 0) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return 0, err
+		}
+		seen = e.Index + 1
+		c.excludeNamed(e)
+		switch r := (release{e.Package, e.Version}); e.Kind {
+		case logs.Withdrawn:
+			withdrawn[r] = e.Manifest
+		case logs.Published, logs.Restored, logs.Erased:
+			delete(withdrawn, r)
+		}
+	}
+	delete(withdrawn, release{name, version})
+	for r, manifest := range withdrawn {
+		if err := c.excludeManifest(store, manifest, r.name+" "+r.version); err != nil {
+			return 0, err
+		}
+	}
+	return seen, nil
+}
+
+// excludeEntry drops the candidates that one more entry needs.
+func (c *candidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
+	c.excludeNamed(e)
+	if e.Kind == logs.Published || e.Kind == logs.Restored {
+		return c.excludeManifest(store, e.Manifest, e.Package+" "+e.Version)
+	}
+	return nil
+}
+
+// excludeNamed drops the candidates that an entry names itself, such as a package
+// JSON that is also a file.
+func (c *candidates) excludeNamed(e logs.Indexed) {
+	for _, h := range e.Contents() {
+		c.needed(h, fmt.Sprintf("log entry %d", e.Index))
+	}
+}
+
+func (c *candidates) excludeManifest(store *kvstore.Store, h kvstore.Hash, by string) error {
+	m, err := logs.ReadManifest(store, h)
+	if err != nil {
+		return fmt.Errorf("%s may share files: %w", by, err)
+	}
+	for _, f := range m.Files {
+		c.needed(f.SHA256, by)
+	}
+	return nil
+}
+
+func (c *candidates) erasure(entry int64) Erasure {
+	e := Erasure{Entry: entry, Erased: len(c.sizes), Shared: c.shared, Busy: c.busy}
+	for _, size := range c.sizes {
+		e.Bytes += size
+	}
+	for by := range c.with {
+		e.With = append(e.With, by)
+	}
+	slices.Sort(e.With)
+	return e
+}

@@ -1,0 +1,192 @@
+// Package withdrawal takes published releases out of service, brings them back
+// and erases what only they have.
+//
+// Guarantees: each of these is an entry of the log, in the same write as the rows
+// that it changes; a release that was restored is served as it was before; erasing
+// removes no content that another release needs, whether that is served or could be
+// restored, that the log names, or that a release under way is about to name.
+//
+// It needs a store and its log only, no catalogue, so that nothing that is wrong
+// elsewhere keeps an operator from withdrawing. It does not know who serves: whoever
+// does follows the log.
+package withdrawal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// MaxReason bounds a reason, in bytes. Everybody who asks for the release is told
+// it.
+const MaxReason = 1000
+
+// actor is who does all this, as the log says it.
+const actor = "operator"
+
+// A Desk is where an operator says what is to be withdrawn. Its methods may be
+// called at the same time.
+type Desk struct {
+	store *kvstore.Store
+	log   *logs.Log
+	now   func() time.Time
+}
+
+// New returns a desk over a store and its log.
+func New(store *kvstore.Store, log *logs.Log, now func() time.Time) *Desk {
+	return &Desk{store: store, log: log, now: now}
+}
+
+// An Outcome says what became of a release.
+type Outcome struct {
+	Package string   `json:"package"`
+	Version string   `json:"version"`
+	Reason  string   `json:"reason"`
+	Entry   int64    `json:"entry"` // of the log
+	Files   []string `json:"files"` // paths, in the manifest's order
+	Bytes   int64    `json:"bytes"` // of all files
+}
+
+// Withdraw ends that a published release is served.
+func (d *Desk) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
+	return d.change(logs.Withdrawn, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
+		if w := v.Withdrawn; w != nil {
+			return fmt.Errorf("%s %s is withdrawn already (log entry %d: %s)", name, version, w.Entry, w.Reason)
+		}
+		return nil
+	})
+}
+
+// Restore makes a withdrawn release be served again, exactly as it was.
+func (d *Desk) Restore(ctx context.Context, name, version, reason string) (Outcome, error) {
+	return d.change(logs.Restored, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
+		if v.Withdrawn == nil {
+			return fmt.Errorf("%s %s is not withdrawn", name, version)
+		}
+		for _, f := range m.Files {
+			there, err := pins.Has(f.SHA256)
+			if err != nil {
+				return err
+			}
+			if !there {
+				return d.explainMissing(ctx, name, version, f)
+			}
+		}
+		return nil
+	})
+}
+
+// change appends an entry about a published or withdrawn release, if allowed lets
+// it.
+func (d *Desk) change(kind logs.Kind, name, version, reason string, allowed func(views.Version, *logs.Manifest, *kvstore.Pins) error) (Outcome, error) {
+	reason, err := checkReason(reason)
+	if err != nil {
+		return Outcome{}, err
+	}
+	pins := d.store.Pin()
+	defer pins.Release()
+	var out Outcome
+	err = d.log.Update(func(tx *logs.Tx) error {
+		v, m, err := d.lookup(name, version)
+		if err != nil {
+			return err
+		}
+		if err := allowed(v, m, pins); err != nil {
+			return err
+		}
+		e, err := tx.Append(logs.Entry{
+			Kind: kind, Time: d.now(), Actor: actor,
+			Package: name, Version: version, Released: v.Released, Reason: reason, Manifest: v.Manifest,
+		})
+		if err != nil {
+			return err
+		}
+		out = newOutcome(e, m)
+		return views.Apply(tx.Batch, views.Change{Index: e.Index, Entry: e.Entry, Manifest: m})
+	})
+	return out, err
+}
+
+func newOutcome(e logs.Indexed, m *logs.Manifest) Outcome {
+	out := Outcome{Package: e.Package, Version: e.Version, Reason: e.Reason, Entry: e.Index, Files: make([]string, len(m.Files))}
+	for i, f := range m.Files {
+		out.Files[i] = f.Path
+		out.Bytes += f.Size
+	}
+	return out
+}
+
+// lookup returns a release that is or was published.
+func (d *Desk) lookup(name, version string) (views.Version, *logs.Manifest, error) {
+	v, err := views.LookupVersion(d.store, name, version)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return v, nil, d.explainAbsent(name, version)
+	}
+	if err != nil {
+		return v, nil, err
+	}
+	m, err := logs.ReadManifest(d.store, v.Manifest)
+	return v, m, err
+}
+
+// explainAbsent says what there is instead of a release that was never published.
+func (d *Desk) explainAbsent(name, version string) error {
+	state, err := views.LookupState(d.store, name, version)
+	switch {
+	case err == nil:
+		return fmt.Errorf("%s %s was never published: it is %s", name, version, state.Kind)
+	case !errors.Is(err, kvstore.ErrNotFound):
+		return err
+	}
+	switch versions, err := views.Versions(d.store, name); {
+	case err != nil:
+		return err
+	case len(versions) == 0:
+		return fmt.Errorf("no release of %s was ever published; `larder status` lists the packages", name)
+	}
+	return fmt.Errorf("%s has no version %s; `larder status %s` lists those it has", name, version, name)
+}
+
+// explainMissing says why a withdrawn release cannot be restored.
+func (d *Desk) explainMissing(ctx context.Context, name, version string, f logs.File) error {
+	erased := logs.Indexed{Index: -1}
+	for e, err := range logs.Entries(d.store, 0) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if e.Kind == logs.Erased && e.Package == name && e.Version == version {
+			erased = e
+		}
+	}
+	if erased.Index < 0 {
+		return fmt.Errorf("%s %s cannot be restored: the content %s of its file %s is missing; `larder fsck` tells what else is", name, version, f.SHA256, f.Path)
+	}
+	return fmt.Errorf("%s %s cannot be restored: its files were erased for good (log entry %d: %s)", name, version, erased.Index, erased.Reason)
+}
+
+// checkReason returns a reason that can stand in the log, in answers and on a
+// terminal.
+func checkReason(reason string) (string, error) {
+	reason = strings.TrimSpace(reason)
+	switch {
+	case reason == "":
+		return "", errors.New("a reason is needed: it stands in the log, and whoever asks for the release is told it")
+	case len(reason) > MaxReason:
+		return "", fmt.Errorf("the reason has %d bytes; at most %d are told to everybody who asks: shorten it, and link to more", len(reason), MaxReason)
+	case !utf8.ValidString(reason) || strings.ContainsFunc(reason, unprintable):
+		return "", errors.New("the reason must be one line of text, without control characters")
+	}
+	return reason, nil
+}
+
+func unprintable(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+}
