@@ -2,12 +2,14 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"net/http"
+	"net/url"
 
 	"github.com/gin-gonic/gin"
 )
@@ -38,15 +40,16 @@ func (p *public) onAPIHost(handler gin.HandlerFunc) gin.HandlerFunc {
 	}
 }
 
-// toSite leads from the API's host to the site. Where nobody said what that is, this host is all there is, and a redirect
-// would lead back here.
+// toSite leads from the API's host to the site, unless that is said to be the same host: for 355 days the page about us
+// would lead to itself.
 func (p *public) toSite(path string) gin.HandlerFunc {
-	if p.SiteBase == "" {
+	base := cmp.Or(p.SiteBase, p.Self)
+	if u, err := url.Parse(base); err != nil || isHost(u.Host, p.APIHost) {
 		return p.elsewhere
 	}
 	return p.onAPIHost(func(c *gin.Context) {
 		cachedForGood.set(c.Writer.Header())
-		c.Writer.Header().Set("Location", p.SiteBase+path)
+		c.Writer.Header().Set("Location", base+path)
 		c.Status(http.StatusMovedPermanently)
 		c.Writer.WriteHeaderNow()
 	})

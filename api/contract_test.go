@@ -159,10 +159,16 @@ func TestAPIHost(t *testing.T) {
 			t.Errorf("/ at %s: %d", host, got.status)
 		}
 	}
-	s = newService(t, func(o *PublicOptions) { o.SiteBase = "" })
-	for _, target := range []string{"/", "/about"} {
-		if got := s.get(target, "Host: api.example"); got.status != 404 {
-			t.Errorf("%s leads to %s although nobody said where the site is", target, got.get("Location"))
+	s = newService(t, func(o *PublicOptions) { o.SiteBase, o.Self = "", "http://127.0.0.1:8080" })
+	for target, want := range map[string]string{"/": "http://127.0.0.1:8080/api", "/about": "http://127.0.0.1:8080/about"} {
+		if got := s.get(target, "Host: api.example"); got.status != 301 || got.get("Location") != want || got.get("Cache-Control") != year {
+			t.Errorf("%s where nobody said what the site is called: %d %v", target, got.status, got.header)
+		}
+	}
+	for _, base := range []string{"http://api.example", "https://API.example:8443"} {
+		s = newService(t, func(o *PublicOptions) { o.SiteBase = base })
+		if got := s.get("/about", "Host: api.example"); got.status != 404 {
+			t.Errorf("/about with the site at %s: %d %s", base, got.status, got.get("Location"))
 		}
 	}
 }

@@ -22,9 +22,12 @@ type PublicOptions struct {
 	// Where one is "", it is the origin under which a request came.
 	AssetBase string
 	SiteBase  string
-	// APIHost is the host that belongs to the API alone, with or without a port: there "/" and "/about" lead to
-	// SiteBase where that is given, "/api" is the OpenAPI document, and robots keep out. "" for none.
+	// APIHost is the host that belongs to the API alone, with or without a port: there "/" and "/about" lead to the site,
+	// "/api" is the OpenAPI document, and robots keep out. "" for none.
 	APIHost string
+	// Self is the URL of this process without a slash at the end, to which "/" and "/about" lead from the APIHost where
+	// there is no SiteBase: the origin of such a request is the APIHost itself. Required with an APIHost and no SiteBase.
+	Self string
 	// Name is what the service is called. Default "Larder".
 	Name string
 	// Site answers the paths of pages and of what they are made with. Default: there are no pages.

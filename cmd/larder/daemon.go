@@ -99,11 +99,11 @@ func (p *daemon) run(parent context.Context) (err error) {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if public != nil {
+		p.self.Address = s.address(public)
 		site, err := p.newSite(filler)
 		if err != nil {
 			return err
 		}
-		p.self.Address = address(site, public)
 		p.serve(ctx, group, site, public)
 		group.Go(func() error {
 			p.folder.demand().Run(ctx)

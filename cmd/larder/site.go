@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/server/download"
 )
 
-// newSite returns what answers on the public address, over the open folder. filler, where there is one, hears which
-// files are in demand.
+// newSite returns what answers on the public address, which p.self knows already, over the open folder. filler, where
+// there is one, hears which files are in demand.
 func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	s := p.settings
 	logger := p.logger.With("part", "server")
@@ -44,7 +44,7 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 		return nil, err
 	}
 	public := api.Public(api.PublicOptions{
-		Library: libraries, AssetBase: s.assetBase, SiteBase: s.siteBase, APIHost: s.apiHost, Name: s.name,
+		Library: libraries, AssetBase: s.assetBase, SiteBase: s.siteBase, APIHost: s.apiHost, Self: p.self.Address, Name: s.name,
 		Site: pages, Downloads: downloads, Logger: p.logger.With("part", "api"),
 	})
 	httpOptions := server.HTTPOptions{H2C: s.h2c, MaxConnections: s.maxConnections, Logger: logger}
@@ -56,10 +56,10 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	return server.NewHTTPServer(server.Route(assets, public), httpOptions), nil
 }
 
-// address is the URL at which a program on this machine reaches site on l.
-func address(s *server.Server, l net.Listener) string {
+// address is the URL at which a program on this machine reaches the site on l.
+func (s *settings) address(l net.Listener) string {
 	at := l.Addr().(*net.TCPAddr)
-	return siteURL(s.TLSConfig != nil, at.IP.String(), strconv.Itoa(at.Port))
+	return siteURL(s.tlsCert != "", at.IP.String(), strconv.Itoa(at.Port))
 }
 
 // announce tells that the site serves, and what one can do with it.
