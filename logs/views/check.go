@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 
@@ -50,17 +49,15 @@ type CheckSummary struct {
 func Check(ctx context.Context, store *kvstore.Store, o CheckOptions, report func(Finding)) (CheckSummary, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
-	again, err := kvstore.Open(o.Scratch, kvstore.Options{})
+	again, err := newSecond(o.Scratch)
 	if err != nil {
-		return CheckSummary{}, fmt.Errorf("views: couldn't open a second store to compare with: %w", err)
+		return CheckSummary{}, err
 	}
-	defer again.Close()
+	defer again.close()
 	c := &check{
-		options: o, store: store, snapshot: snapshot, report: report,
-		again: again, batch: again.NewBatch(), seen: make(map[kvstore.Hash]struct{}),
+		options: o, store: store, snapshot: snapshot, report: report, again: again, seen: make(map[kvstore.Hash]struct{}),
 		live: make(map[release]standingEntry), gone: make(map[kvstore.Hash]string),
 	}
-	defer func() { c.batch.Close() }()
 	err = c.run(ctx)
 	return c.summary, err
 }
@@ -70,13 +67,11 @@ type check struct {
 	options  CheckOptions
 	store    *kvstore.Store
 	snapshot *kvstore.Snapshot
-	again    *kvstore.Store // the views, built anew
+	again    *second
 	report   func(Finding)
-	batch    *kvstore.Batch // for again; committed now and then, because each commit waits for the disk
 	seen     map[kvstore.Hash]struct{}
 	live     map[release]standingEntry
 	gone     map[kvstore.Hash]string // files' contents that are not in the store, and which they are
-	pending  int                     // rows in batch, about
 	summary  CheckSummary
 }
 
@@ -85,9 +80,6 @@ type standingEntry struct {
 	index     int64
 	withdrawn bool
 }
-
-// rowsPerCommit bounds the memory that the second set of views waits in.
-const rowsPerCommit = 50_000
 
 func (c *check) found(what, where, format string, args ...any) {
 	c.summary.Findings++
@@ -115,16 +107,13 @@ func (c *check) run(ctx context.Context) error {
 			c.options.Progress(c.summary.Entries, checkpoint.Size)
 		}
 	}
-	if err := c.commit(); err != nil {
+	if err := c.again.commit(); err != nil {
 		return err
 	}
-	for _, ns := range []kvstore.Namespace{kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.Packages} {
-		if err := c.compare(ctx, ns); err != nil {
+	for _, view := range names {
+		if err := c.compare(ctx, view.ns); err != nil {
 			return err
 		}
-	}
-	if err := c.states(); err != nil {
-		return err
 	}
 	if err := c.missing(ctx); err != nil {
 		return err
@@ -151,16 +140,10 @@ func (c *check) entry(e logs.Indexed) error {
 			c.content(change.Manifest.Files[i].SHA256, &change.Manifest.Files[i])
 		}
 	}
-	if change.Manifest != nil {
-		c.pending += 2 * len(change.Manifest.Files)
-	}
-	if err := Apply(c.batch, change); err != nil {
+	if err := c.again.apply(change); err != nil {
 		c.found("log", fmt.Sprintf("entry %d", e.Index), "%v", err)
 	}
-	if c.pending++; c.pending >= rowsPerCommit {
-		return c.commit()
-	}
-	return nil
+	return c.again.relieve()
 }
 
 // order checks that what an entry does to a release could be done to it then.
@@ -191,15 +174,6 @@ func (c *check) order(e logs.Indexed) {
 	case logs.Withdrawn:
 		c.live[id] = standingEntry{index: e.Index, withdrawn: true}
 	}
-}
-
-// commit makes the second set of views readable up to here.
-func (c *check) commit() error {
-	err := c.batch.Commit()
-	c.batch.Close()
-	c.pending = 0
-	c.batch = c.again.NewBatch()
-	return err
 }
 
 // content checks one content, once. file is a manifest's line about it, or nil.
@@ -259,75 +233,16 @@ func (c *check) content(h kvstore.Hash, file *logs.File) {
 
 // compare holds one namespace of the views against the second set.
 func (c *check) compare(ctx context.Context, ns kvstore.Namespace) error {
-	nextHave, stopHave := iter.Pull2(c.snapshot.Scan(ns, kvstore.Range{}))
-	defer stopHave()
-	nextWant, stopWant := iter.Pull2(c.again.Scan(ns, kvstore.Range{}))
-	defer stopWant()
-	have, haveErr, haveOK := nextHave()
-	want, wantErr, wantOK := nextWant()
-	for haveOK || wantOK {
-		if err := errors.Join(wantErr, ctx.Err()); err != nil {
-			return err
-		}
-		if haveErr != nil {
-			c.found("view", string(ns), "%v", haveErr)
-			return nil
-		}
-		order := 0
-		switch {
-		case !haveOK:
-			order = 1
-		case !wantOK:
-			order = -1
-		default:
-			order = bytes.Compare(have.Key, want.Key)
-		}
-		switch {
-		case order < 0:
-			c.found("view", rowName(ns, have.Key), "no entry of the log explains this row")
-		case order > 0:
-			c.found("view", rowName(ns, want.Key), "the row is missing")
-		case !bytes.Equal(have.Value, want.Value):
-			c.found("view", rowName(ns, have.Key), "the row differs from what the log says")
-		}
-		if order <= 0 {
-			have, haveErr, haveOK = nextHave()
-		}
-		if order >= 0 {
-			want, wantErr, wantOK = nextWant()
-		}
-	}
-	return nil
-}
-
-// states checks that a version is said to be published, refused or withdrawn
-// exactly where the log says so.
-func (c *check) states() error {
-	want, err := States(c.again, "")
-	if err != nil {
-		return err
-	}
-	byVersion := make(map[[2]string]StateKind, len(want))
-	for _, s := range want {
-		byVersion[[2]string{s.Package, s.Version}] = s.Kind
-	}
-	have, err := States(c.snapshot, "")
-	if err != nil {
-		c.found("state", "all", "%v", err)
+	_, err := compare(ctx, c.snapshot, c.again, ns, func(d difference) error {
+		c.summary.Findings++
+		c.report(d.finding())
+		return nil
+	})
+	if damaged := (unreadable{}); errors.As(err, &damaged) {
+		c.found("view", viewName(ns), "%v", damaged)
 		return nil
 	}
-	for _, s := range have {
-		id := [2]string{s.Package, s.Version}
-		kind := byVersion[id]
-		delete(byVersion, id)
-		if (s.Kind.Final() || kind.Final()) && s.Kind != kind {
-			c.found("state", s.Package+" "+s.Version, "the state is %q, the log says %q", s.Kind, kind)
-		}
-	}
-	for id, kind := range byVersion {
-		c.found("state", id[0]+" "+id[1], "the state is missing, the log says %q", kind)
-	}
-	return nil
+	return err
 }
 
 // missing tells of files' contents that are not in the store, unless they were
@@ -385,12 +300,4 @@ func (c *check) orphans() error {
 		}
 	}
 	return nil
-}
-
-// rowName is a row's key as an operator would write it.
-func rowName(ns kvstore.Namespace, key []byte) string {
-	names := map[kvstore.Namespace]string{
-		kvstore.Files: "files", kvstore.SRIs: "sris", kvstore.Versions: "versions", kvstore.Packages: "packages",
-	}
-	return names[ns] + "/" + string(bytes.ReplaceAll(key, []byte{0}, []byte{'/'}))
 }
