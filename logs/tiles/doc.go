@@ -1,0 +1,17 @@
+// Package tiles serves a signed log as https://c2sp.org/tlog-tiles has it, so that
+// any client of that can read and verify it:
+//
+//	/log/checkpoint                     the newest signed checkpoint
+//	/log/tile/{L}/{N}[.p/{W}]           hashes of the tree, 256 to a tile
+//	/log/tile/entries/{N}[.p/{W}]       the entries under a tile of level 0
+//
+// and what goes with them:
+//
+//	/log/key                            the verifier key, to be pinned
+//
+// What it guarantees: nothing is served that the checkpoint of that moment does not
+// cover, and a full tile never changes, so that caches may keep it for ever.
+//
+// It must not know what entries say, how they are signed, or what else the process
+// serves.
+package tiles

@@ -1,0 +1,89 @@
+package tiles
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Prefix is where the log is.
+const Prefix = "/log/"
+
+// height is that of every tile: C2SP's tiles have 256 hashes.
+const height = 8
+
+// fullWidth is the number of hashes in a full tile.
+const fullWidth = 1 << height
+
+// maxLevel is the greatest level of a tile.
+const maxLevel = 63
+
+// A kind is one of those of things that a log is served as.
+type kind int
+
+const (
+	nothing kind = iota
+	checkpoint
+	hashes
+	entries
+	key
+	kinds
+)
+
+func (k kind) String() string {
+	return [kinds]string{"none", "checkpoint", "tile", "entries", "key"}[k]
+}
+
+// A target is what a path names.
+type target struct {
+	kind  kind
+	level int   // of a tile
+	n     int64 // of a tile or a bundle of entries
+	width int
+}
+
+func (t target) full() bool { return t.width == fullWidth }
+
+// parse reads a path as it came, percent-encoded. Each thing has one path.
+func parse(path string) target {
+	rest, ok := strings.CutPrefix(path, Prefix)
+	if !ok {
+		return target{}
+	}
+	switch rest {
+	case "checkpoint":
+		return target{kind: checkpoint}
+	case "key":
+		return target{kind: key}
+	}
+	rest, ok = strings.CutPrefix(rest, "tile/")
+	if !ok {
+		return target{}
+	}
+	level, index, _ := strings.Cut(rest, "/")
+	t := target{kind: hashes}
+	if level == "entries" {
+		t.kind, level = entries, "0"
+	}
+	if level == "data" { // what the checksum database of Go has instead of entries
+		return target{}
+	}
+	// Apart from the names, C2SP's tiles are those of the checksum database of Go,
+	// whose paths have the height too.
+	tile, err := tlog.ParseTilePath("tile/" + strconv.Itoa(height) + "/" + level + "/" + index)
+	if err != nil || tile.L > maxLevel {
+		return target{}
+	}
+	t.level, t.n, t.width = tile.L, tile.N, tile.W
+	return t
+}
+
+// within reports whether a log of that size has all of the tile.
+func (t target) within(size int64) bool {
+	if height*t.level >= 63 {
+		return false
+	}
+	size >>= height * t.level // the number of hashes at the level
+	return t.n <= size>>height && t.n<<height+int64(t.width) <= size
+}
