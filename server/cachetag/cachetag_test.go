@@ -1,0 +1,36 @@
+package cachetag_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/server/cachetag"
+)
+
+func TestFields(t *testing.T) {
+	tag := cachetag.Field{Name: "Cache-Tag", Value: "larder,pkg~htmx.org,ver~htmx.org~2.0.0-rc.1+b"}
+	key := cachetag.Field{Name: "Surrogate-Key", Value: "larder pkg~htmx.org ver~htmx.org~2.0.0-rc.1+b"}
+	for h, want := range map[cachetag.Headers][]cachetag.Field{
+		"": nil, cachetag.None: nil, cachetag.CacheTag: {tag}, cachetag.SurrogateKey: {key}, cachetag.Both: {tag, key},
+	} {
+		if got := h.Fields("htmx.org", "2.0.0-rc.1+b"); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %v, want %v", h, got, want)
+		}
+	}
+}
+
+func FuzzVersion(f *testing.F) {
+	f.Add("a", "1", "a", "1.0")
+	f.Add("a~b", "1", "a", "b~1")
+	f.Add("a, b", "1\n", "ä", "")
+	f.Fuzz(func(t *testing.T, name, version, otherName, otherVersion string) {
+		tag, other := cachetag.Version(name, version), cachetag.Version(otherName, otherVersion)
+		if (tag == other) != (name == otherName && version == otherVersion) {
+			t.Errorf("%q %q is %q, and %q %q is %q", name, version, tag, otherName, otherVersion, other)
+		}
+		if i := strings.IndexFunc(tag, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}*`, r) }); i >= 0 {
+			t.Errorf("%q has %q", tag, tag[i])
+		}
+	})
+}
