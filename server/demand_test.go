@@ -40,8 +40,8 @@ func TestDemandCountsAnsweredAssets(t *testing.T) {
 			t.Errorf("%s %s with %q was counted: %v, want %v", step.method, step.target, step.header, counted, step.counts)
 		}
 	}
-	if top := d.Top(0); len(top) != 1 || top[0].Name != "demo" {
-		t.Errorf("the demand is %v, want demo's only", top)
+	if nothing := d.Of("nothing"); nothing != 0 {
+		t.Errorf("the demand for a package that there is not is %v", nothing)
 	}
 }
 

@@ -95,7 +95,9 @@ const (
 )
 
 func (c *refusingConn) linger() {
-	_ = c.CloseWrite() // so that who waits for the end of the answer has it now
+	// Who waits for the end of the connection has it now, but where netutil's
+	// LimitListener hides how: then it comes after the silence.
+	_ = c.CloseWrite()
 	end := time.Now().Add(lingerTime)
 	rest := make([]byte, 16<<10)
 	for read := 0; read < lingerBytes; {

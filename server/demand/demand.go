@@ -17,12 +17,10 @@
 package demand
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"maps"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,33 +116,6 @@ func (d *Demand) Of(name string) float64 {
 		return 0
 	}
 	return c.value(fade(d.now().Sub(d.at)))
-}
-
-// A Package is a package that is asked for.
-type Package struct {
-	Name   string
-	Demand float64
-}
-
-// Top returns the packages that are asked for most, most first, and of equal ones
-// by name: at most that many, or all where most is 0.
-func (d *Demand) Top(most int) []Package {
-	d.mu.RLock()
-	faded := fade(d.now().Sub(d.at))
-	all := make([]Package, 0, len(d.counters))
-	for name, c := range d.counters {
-		if value := c.value(faded); value > 0 {
-			all = append(all, Package{name, value})
-		}
-	}
-	d.mu.RUnlock()
-	slices.SortFunc(all, func(a, b Package) int {
-		return cmp.Or(cmp.Compare(b.Demand, a.Demand), cmp.Compare(a.Name, b.Name))
-	})
-	if most > 0 && most < len(all) {
-		all = all[:most]
-	}
-	return slices.Clip(all)
 }
 
 // Run writes the numbers every few minutes where they changed, and once more when

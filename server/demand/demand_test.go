@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -72,23 +71,6 @@ func TestDemandFades(t *testing.T) {
 	want(t, d, "jquery", 5)
 	c.at = c.at.Add(-24 * time.Hour) // the clock is set back
 	want(t, d, "jquery", 5)
-}
-
-func TestTop(t *testing.T) {
-	d := Open(Options{Store: openStore(t, vfs.NewMem(), false)})
-	for name, times := range map[string]int{"b": 2, "a": 2, "c": 5, "never": 0} {
-		d.Counter(name)
-		ask(d, name, times)
-	}
-	for most, want := range map[int]string{0: "c a b", 1: "c", 2: "c a", 9: "c a b"} {
-		var names []string
-		for _, p := range d.Top(most) {
-			names = append(names, p.Name)
-		}
-		if got := strings.Join(names, " "); got != want {
-			t.Errorf("the top %d are %s, want %s", most, got, want)
-		}
-	}
 }
 
 func TestDemandSurvivesARestart(t *testing.T) {
@@ -169,8 +151,9 @@ func TestRowThatCannotBeRead(t *testing.T) {
 			}
 			var log strings.Builder
 			d := Open(Options{Store: store, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			if top := d.Top(0); len(top) > 0 || !strings.Contains(log.String(), "begins anew") {
-				t.Errorf("the demand is %v, and the log says %q", top, log.String())
+			want(t, d, "jquery", 0)
+			if !strings.Contains(log.String(), "begins anew") {
+				t.Errorf("the log says %q", log.String())
 			}
 			ask(d, "jquery", 1)
 			if err := d.Save(); err != nil {
@@ -195,15 +178,15 @@ func TestCountingTogether(t *testing.T) {
 					if err := d.Save(); err != nil {
 						t.Error(err)
 					}
-					d.Top(3)
+					d.Of("p3")
 				}
 			}
 		})
 	}
 	wg.Wait()
 	var all float64
-	for _, p := range d.Top(0) {
-		all += p.Demand
+	for i := range 5 {
+		all += d.Of(fmt.Sprint("p", i))
 	}
 	if math.Abs(all-8000) > 1 { // less what faded meanwhile
 		t.Errorf("8000 requests make a demand of %v", all)
@@ -251,7 +234,4 @@ func BenchmarkSave(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.ReportMetric(float64(len(value)), "bytes")
-	if !slices.IsSortedFunc(d.Top(0), func(a, b Package) int { return int(b.Demand - a.Demand) }) {
-		b.Error("the top is not in order")
-	}
 }
