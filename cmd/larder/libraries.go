@@ -257,7 +257,7 @@ func (f *folder) library(ctx context.Context, r kvstore.Reader, name string) (*l
 
 // release reads a release, or tells why there is none and which there are.
 func (f *folder) release(ctx context.Context, r kvstore.Reader, name, version string) (*library.Release, error) {
-	_, versions, err := f.library(ctx, r, name)
+	l, versions, err := f.library(ctx, r, name)
 	if err != nil {
 		return nil, err
 	}
@@ -275,10 +275,14 @@ func (f *folder) release(ctx context.Context, r kvstore.Reader, name, version st
 	if state, err := views.LookupState(r, name, version); err == nil {
 		what = "is not published: " + string(state.Kind)
 		if state.Reason != "" {
-			what += ": " + state.Reason
+			what += ": " + plain(state.Reason)
 		}
 	}
-	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, `larder add %[1]s@%[2]s` fetches it", name, version, what, didYouMean(nearVersions(versions, version)))
+	more := "`larder import` publishes others"
+	if l.Autoupdate != nil {
+		more = fmt.Sprintf("`larder add %s@%s` fetches it if upstream has it", name, version)
+	}
+	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, %[5]s", name, version, what, didYouMean(nearVersions(versions, version)), more)
 }
 
 // mostNear is how many names are offered for one that is unknown.
