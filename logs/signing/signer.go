@@ -63,12 +63,22 @@ type shown struct {
 	err    error
 }
 
-// A RefusedError says why nothing is signed any more. It ends with what to do.
+// A RefusedError says why nothing is signed any more.
 type RefusedError struct {
+	// Reason is for everybody. It ends with what to do.
 	Reason string
+	// Cause is what was met on the way, or nil.
+	Cause error
 }
 
-func (e *RefusedError) Error() string { return e.Reason }
+func (e *RefusedError) Error() string {
+	if e.Cause != nil {
+		return e.Reason + ": " + e.Cause.Error()
+	}
+	return e.Reason
+}
+
+func (e *RefusedError) Unwrap() error { return e.Cause }
 
 // Open opens the key folder, and makes a key where there is none.
 //
@@ -180,8 +190,7 @@ func (s *Signer) makeKey() ([]byte, error) {
 // loadCheckpoint reads the last signed checkpoint and holds the tree against it.
 // Of a fresh key there need not be one yet.
 func (s *Signer) loadCheckpoint(fresh bool) error {
-	path := s.folder.path(checkpointFile)
-	const restore = "put the latest signed checkpoint there, from a backup of the key folder or from somebody who follows the log"
+	const restore = "put the latest one into the key folder, from a backup of that or from somebody who follows the log"
 	data, err := s.folder.read(checkpointFile)
 	if err != nil {
 		return err
@@ -190,36 +199,32 @@ func (s *Signer) loadCheckpoint(fresh bool) error {
 		if fresh {
 			return nil
 		}
-		return &RefusedError{fmt.Sprintf("the last signed checkpoint, %s, is gone, and without it a fork of the log could not be told; %s", path, restore)}
+		return &RefusedError{Reason: "the last signed checkpoint is gone from the key folder, and without it nobody could tell a fork of the log; " + restore}
 	}
-	s.last, _, err = open(data, s.origin, s.keys.verifiers())
-	if err != nil {
-		return &RefusedError{fmt.Sprintf("the last signed checkpoint, %s, cannot be read: %v; %s", path, err, restore)}
+	if s.last, _, err = open(data, s.origin, s.keys.verifiers()); err != nil {
+		return &RefusedError{"the last signed checkpoint in the key folder cannot be read; " + restore, err}
 	}
 	if err = s.follows(s.options.Log.Checkpoint()); err == nil || errors.As(err, new(*RefusedError)) {
 		return err
 	}
-	return &RefusedError{fmt.Sprintf("the log's tree cannot be read: %v; `larder fsck` tells what is damaged", err)}
+	return &RefusedError{"the log's tree cannot be read; `larder fsck` tells what is damaged", err}
 }
 
 // follows returns an error where the tree of c does not contain the last signed
 // checkpoint.
 func (s *Signer) follows(c logs.Checkpoint) error {
-	const remedy = "as after restoring an old backup; bring a store that has at least those entries, from a newer backup or from whoever follows the log, " +
+	const remedy = ", as after restoring an old backup; bring a store that has those entries, from a newer backup or from somebody who follows the log, " +
 		"or choose another key folder, which begins a log with a new key that everybody has to be told"
 	last := s.last.Checkpoint
-	switch {
-	case c.Size < last.Size:
-		return &RefusedError{fmt.Sprintf("the store has %d log entries, but a checkpoint of %d was signed before, %s", c.Size, last.Size, remedy)}
-	case c == last:
-		return nil
+	if c.Size < last.Size {
+		return &RefusedError{Reason: fmt.Sprintf("the store has %d log entries, but a checkpoint of %d was signed before%s", c.Size, last.Size, remedy)}
 	}
 	contains, err := contains(s.options.Store, c, last)
 	if err != nil {
 		return err
 	}
 	if !contains {
-		return &RefusedError{fmt.Sprintf("the store's log is another one than that of which a checkpoint of %d entries was signed before, %s", last.Size, remedy)}
+		return &RefusedError{Reason: fmt.Sprintf("the store's log is another one than that of which a checkpoint of %d entries was signed before%s", last.Size, remedy)}
 	}
 	return nil
 }

@@ -318,7 +318,7 @@ func TestLostAndDamagedFiles(t *testing.T) {
 		refused string // what the Signer says
 		err     string // what Open says
 	}{
-		{"no checkpoint", func(r *rig) { os.Remove(r.file("checkpoint")) }, "is gone", ""},
+		{"no checkpoint", func(r *rig) { os.Remove(r.file("checkpoint")) }, "is gone from the key folder", ""},
 		{"empty checkpoint", func(r *rig) { r.writeFile("checkpoint", "") }, "cannot be read", ""},
 		{"half a checkpoint", func(r *rig) { r.writeFile("checkpoint", r.readFile("checkpoint")[:40]) }, "cannot be read", ""},
 		{"a checkpoint that says something else", func(r *rig) {
