@@ -61,6 +61,8 @@ func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) err
 	entry := logs.Entry{Kind: logs.PackageChanged, Time: b.options.Now(), Actor: actorBot, Package: p.Name, PackageJSON: hash}
 	if isNew {
 		entry.Kind = logs.PackageAdded
+	} else if entry.Diff, err = b.diff(pins, known, p); err != nil {
+		return err
 	}
 	if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: p.JSON}); err != nil {
 		return err

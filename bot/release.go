@@ -157,15 +157,25 @@ func (b *Bot) outcome(ctx context.Context, t task, s views.State, cause error) e
 
 // refuse records in the log and the states that a version will not be published.
 func (b *Bot) refuse(s views.State, actor string) error {
-	return b.log.Update(func(tx *logs.Tx) error {
+	pins := b.store.Pin()
+	defer pins.Release()
+	detail, err := b.detail(pins, s.Reason)
+	if err != nil {
+		return err
+	}
+	err = b.log.Update(func(tx *logs.Tx) error {
 		if err := b.unpublished(s.Package, s.Version); err != nil {
 			return err
 		}
 		return views.Record(tx, views.Change{Entry: logs.Entry{
 			Kind: logs.Refused, Time: s.Updated, Actor: actor,
-			Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason,
+			Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason, Detail: detail,
 		}})
 	})
+	if err != nil && detail != (kvstore.Hash{}) {
+		b.leftovers.Store(true)
+	}
+	return err
 }
 
 func (b *Bot) setState(s views.State) error {
@@ -242,16 +252,19 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 		if err := b.unpublished(in.pkg.Name, in.version); err != nil {
 			return err
 		}
-		err := views.Record(tx, views.Change{
-			Entry: logs.Entry{
-				Kind: logs.Published, Time: b.options.Now(), Actor: in.actor,
-				Package: in.pkg.Name, Version: in.version, Released: in.released, Manifest: hash,
-			},
-			Manifest: manifest,
-		})
-		if err != nil {
+		entry := logs.Entry{
+			Kind: logs.Processed, Time: b.options.Now(), Actor: in.actor,
+			Package: in.pkg.Name, Version: in.version, Released: in.released, Manifest: hash,
+			Signature: in.source.Signature,
+		}
+		if err := views.Record(tx, views.Change{Entry: entry}); err != nil {
 			return err
 		}
+		entry.Kind, entry.Signature = logs.Published, logs.Signature{}
+		if err := views.Record(tx, views.Change{Entry: entry, Manifest: manifest}); err != nil {
+			return err
+		}
+		var err error
 		queued, err = b.squeeze.add(tx.Batch, b.store, manifest)
 		return err
 	})
