@@ -37,6 +37,7 @@ var (
 	badHost      = &failure{status: http.StatusBadRequest, message: "The Host header is missing or malformed", cached: notCached}
 
 	notReady = &failure{status: http.StatusServiceUnavailable, message: "The libraries are still being read", cached: notCached, retryAfter: 5}
+	busy     = &failure{status: http.StatusServiceUnavailable, message: "There are too many large answers on their way", cached: notCached, retryAfter: 1}
 	// changing is for the moment between a withdrawal and the index's having heard of it.
 	changing = &failure{status: http.StatusServiceUnavailable, message: "The library is just changing", cached: notCached, retryAfter: 1}
 )

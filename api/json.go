@@ -31,6 +31,12 @@ func (w *jsonWriter) field(name string, value any) {
 
 func (w *jsonWriter) value(value any) {
 	w.separate()
+	if text, ok := value.(string); ok && isPlain(text) {
+		w.buffer.WriteByte('"')
+		w.buffer.WriteString(text)
+		w.buffer.WriteByte('"')
+		return
+	}
 	if w.encoder == nil {
 		w.encoder = json.NewEncoder(&w.buffer)
 		w.encoder.SetEscapeHTML(false)
@@ -39,6 +45,16 @@ func (w *jsonWriter) value(value any) {
 		panic(fmt.Sprintf("api: an answer has a value that is none of JSON's: %v", err))
 	}
 	w.buffer.Truncate(w.buffer.Len() - len("\n"))
+}
+
+// isPlain reports whether text is in JSON what it is, as most names and addresses are.
+func isPlain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // separate writes a comma where a value ended. Only the last byte needs a look: within a string nobody calls it.

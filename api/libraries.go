@@ -148,12 +148,11 @@ func (p *public) libraries(ctx context.Context, r *request) (*body, caching, err
 	set |= alwaysInResults
 	text := cut(r.query.Get("search"), maxSearch)
 	if strings.TrimSpace(text) != "" {
-		found, err := p.Library.Search(ctx, text, searchFields(r.query["search_fields"]))
-		if err != nil {
-			return nil, caching{}, err
-		}
-		n := min(limit, len(found))
-		return newList(found[:n], set, assetBase).first(n, len(found)), sixHours, nil
+		b, err := p.search(ctx, text, searchFields(r.query["search_fields"]), func(found []*library.Library) *body {
+			n := min(limit, len(found))
+			return newList(found[:n], set, assetBase).first(n, len(found))
+		})
+		return b, sixHours, err
 	}
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {
@@ -167,6 +166,22 @@ func (p *public) libraries(ctx context.Context, r *request) (*body, caching, err
 		return l.first(limit, n), sixHours, nil
 	}
 	return l.whole, sixHours, nil
+}
+
+// search answers with what is made of the libraries that a search finds. So many at once that they keep all cores busy
+// are as fast as more, which would take memory for their answers while they wait for a core.
+func (p *public) search(ctx context.Context, text string, fields []string, answer func([]*library.Library) *body) (*body, error) {
+	select {
+	case p.searching <- struct{}{}:
+		defer func() { <-p.searching }()
+	case <-ctx.Done():
+		return nil, busy
+	}
+	found, err := p.Library.Search(ctx, text, fields)
+	if err != nil {
+		return nil, err
+	}
+	return answer(found), nil
 }
 
 // searchFields returns those that a query names, nil for all, which it is too where it names none that there are.

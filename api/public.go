@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,8 @@ type public struct {
 	catalogues prepared[*library.Library, *body]
 	documents  prepared[string, *body]
 	newest     atomic.Pointer[library.Listing] // that lists may be of
+	sending    room
+	searching  chan struct{} // holds a token for each search whose answer is being made
 }
 
 func newPublic(o PublicOptions) *public {
@@ -60,6 +63,8 @@ func newPublic(o PublicOptions) *public {
 	p.names.most, p.names.mostBytes = 1, 8<<20
 	p.catalogues.most, p.catalogues.mostBytes = 8, 32<<20
 	p.documents.most, p.documents.mostBytes = 8, 1<<20
+	p.sending.most = 128 << 20
+	p.searching = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	return p
 }
 
@@ -163,6 +168,11 @@ func (p *public) answering(answer func(context.Context, *request) (*body, cachin
 			fail(c, p.Logger, err)
 			return
 		}
+		if !p.sending.enter(b) {
+			busy.send(c)
+			return
+		}
+		defer p.sending.leave(b)
 		send(c, http.StatusOK, k, b)
 	}
 }

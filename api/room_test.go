@@ -1,0 +1,87 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestRoom(t *testing.T) {
+	of := func(n int) *body { return newJSON(make([]byte, n)) }
+	r := room{most: 5 * largeAnswer}
+	first, second, third := of(3*largeAnswer), of(2*largeAnswer), of(largeAnswer)
+	for _, step := range []struct {
+		b    *body
+		want bool
+	}{{first, true}, {first, true}, {second, true}, {third, false}, {of(largeAnswer - 1), true}, {second, true}} {
+		if got := r.enter(step.b); got != step.want {
+			t.Errorf("room for %d bytes beside %d: %v", len(step.b.identity), r.bytes, got)
+		}
+	}
+	r.leave(first)
+	equal(t, "room while another sends the same", r.enter(third), false)
+	r.leave(first)
+	equal(t, "room after both", r.enter(third), true)
+	for _, b := range []*body{second, second, third} {
+		r.leave(b)
+	}
+	equal(t, "bytes at the end", r.bytes, 0)
+	equal(t, "bodies at the end", len(r.sender), 0)
+	equal(t, "room for the largest alone", r.enter(of(9*largeAnswer)), true)
+}
+
+// stalled is a client that takes nothing until it is told to.
+type stalled struct {
+	sink
+	begun, finish chan struct{}
+}
+
+func (s *stalled) Write(b []byte) (int, error) {
+	close(s.begun)
+	<-s.finish
+	return s.sink.Write(b)
+}
+
+func TestNoRoom(t *testing.T) {
+	s := crowded(t, 2000)
+	s.public.sending.most = largeAnswer
+	slow := &stalled{sink{header: http.Header{}}, make(chan struct{}), make(chan struct{})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.handler.ServeHTTP(slow, newRequest("GET", "/libraries?fields=*"))
+	}()
+	<-slow.begun
+	if got := s.get("/libraries?fields=description"); got.status != 503 || got.get("Retry-After") == "" || got.get("Expires") != "0" {
+		t.Errorf("a large answer beside another: %d %v", got.status, got.header)
+	}
+	for _, target := range []string{"/libraries?fields=*", "/libraries?limit=3", "/libraries/library-7"} {
+		if got := s.get(target); got.status != 200 {
+			t.Errorf("%s beside a large answer: %d", target, got.status)
+		}
+	}
+	close(slow.finish)
+	<-done
+	if got := s.get("/libraries?fields=description"); got.status != 200 {
+		t.Errorf("a large answer after another: %d", got.status)
+	}
+}
+
+func TestSearchesWaitTheirTurn(t *testing.T) {
+	s := newService(t)
+	for range cap(s.public.searching) {
+		s.public.searching <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	got := serve(s.handler, newRequest("GET", "/libraries?search=jquery").WithContext(ctx))
+	if got.status != 503 || !strings.Contains(got.body, "too many") {
+		t.Errorf("where all turns are taken: %d %s", got.status, got.body)
+	}
+	<-s.public.searching
+	if got := s.get("/libraries?search=jquery"); got.status != 200 {
+		t.Errorf("where one is free: %d", got.status)
+	}
+	equal(t, "turns taken at the end", len(s.public.searching), cap(s.public.searching)-1)
+}
