@@ -8,6 +8,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/demand"
 	"github.com/larder-cdn/larder/server/negotiate"
 )
@@ -24,6 +25,15 @@ type field struct {
 }
 
 func newField(name, value string) field { return field{name, []string{value}} }
+
+// tagFields are what a CDN can purge a release by.
+func tagFields(h cachetag.Headers, name, version string) []field {
+	var fields []field
+	for _, f := range h.Fields(name, version) {
+		fields = append(fields, newField(f.Name, f.Value))
+	}
+	return fields
+}
 
 // crossOrigin goes with every answer, failures included: without it a script
 // cannot even see why it failed.
@@ -67,18 +77,19 @@ type representation struct {
 	vary        bool
 }
 
-func newAsset(path string, file views.File, content kvstore.Content) *asset {
+// newAsset describes the file at path. The tags go with all its representations.
+func newAsset(path string, file views.File, content kvstore.Content, tags []field) *asset {
 	f := &asset{content: file.Hash, size: content.Size, squeezed: content.Squeezed}
 	stored := content.Representations
 	_, identity := content.Find(coding.Identity)
 	// Where identity is the only coding, there is nothing to vary by.
 	vary := len(stored) > 1 || !identity
 	for _, r := range stored {
-		f.representations = append(f.representations, newRepresentation(path, file, r, true, vary))
+		f.representations = append(f.representations, newRepresentation(path, file, r, true, vary, tags))
 	}
 	if !identity {
 		r := kvstore.Representation{Coding: coding.Identity, Length: content.Size, Sum: file.Hash}
-		f.representations = append(f.representations, newRepresentation(path, file, r, false, vary))
+		f.representations = append(f.representations, newRepresentation(path, file, r, false, vary, tags))
 	}
 	for _, r := range f.representations {
 		f.forms = append(f.forms, negotiate.Form{Coding: r.coding, Length: r.length})
@@ -86,7 +97,7 @@ func newAsset(path string, file views.File, content kvstore.Content) *asset {
 	return f
 }
 
-func newRepresentation(path string, file views.File, r kvstore.Representation, stored, vary bool) representation {
+func newRepresentation(path string, file views.File, r kvstore.Representation, stored, vary bool, tags []field) representation {
 	rep := representation{
 		coding:      r.Coding,
 		length:      r.Length,
@@ -114,8 +125,8 @@ func newRepresentation(path string, file views.File, r kvstore.Representation, s
 		rep.ok = append(rep.ok, varyByCoding)
 		rep.notModified = append(rep.notModified, varyByCoding)
 	}
-	rep.ok = append(rep.ok, crossOrigin...)
-	rep.notModified = append(rep.notModified, crossOrigin...)
+	rep.ok = append(append(rep.ok, tags...), crossOrigin...)
+	rep.notModified = append(append(rep.notModified, tags...), crossOrigin...)
 	return rep
 }
 
@@ -150,6 +161,6 @@ func (f *asset) inflatable() *representation {
 
 // weigh is the memory that an asset takes in the cache, in bytes, roughly.
 func (f *asset) weigh() int64 {
-	const perAsset, perRepresentation = 400, 900
+	const perAsset, perRepresentation = 600, 1000
 	return perAsset + int64(len(f.representations))*perRepresentation
 }

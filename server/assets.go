@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/demand"
 )
 
@@ -41,6 +42,9 @@ type Options struct {
 	// Hot is called with contents that are asked for while they could still be
 	// smaller, at most once a minute for each file that is kept. It must not block.
 	Hot func(kvstore.Hash)
+	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
+	// Default: none.
+	CacheTags cachetag.Headers
 	// Demand counts the requests that are answered with a file of a package, or
 	// could be: ranges, HEAD and 304 too. Default: nobody does.
 	Demand *demand.Demand
@@ -88,6 +92,7 @@ func New(o Options) (*Assets, error) {
 	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Demand, a.metrics.rows); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of assets: %w", err)
 	}
+	a.rows.tags = o.CacheTags
 	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, o.SendWait, a.metrics.bodies); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of bodies: %w", err)
 	}

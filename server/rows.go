@@ -12,6 +12,7 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/demand"
 )
 
@@ -36,6 +37,7 @@ type rows struct {
 	cache      *otter.Cache[string, *asset]
 	hot        func(kvstore.Hash)
 	demand     *demand.Demand
+	tags       cachetag.Headers
 	now        func() time.Time
 	generation atomic.Uint64
 }
@@ -99,7 +101,7 @@ func (r *rows) read(t target) (*asset, error) {
 		// Not even ErrNotFound is a 404 here: the store contradicts itself.
 		return nil, fmt.Errorf("server: %s names the content %s: %w", t.key, file.Hash, err)
 	}
-	f := newAsset(t.path, file, content)
+	f := newAsset(t.path, file, content, tagFields(r.tags, t.pkg, t.version))
 	f.generation, f.loaded = generation, r.now()
 	if r.demand != nil {
 		f.demand = r.demand.Counter(t.pkg)

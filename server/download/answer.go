@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/cachetag"
 )
 
 // An answer is what the headers say of an archive, known before it is made.
@@ -15,9 +16,10 @@ type answer struct {
 	released    time.Time // to the second; zero where upstream does not say
 	contentType string
 	disposition string
+	tags        []cachetag.Field
 }
 
-func newAnswer(t target, v views.Version) answer {
+func newAnswer(t target, v views.Version, tags cachetag.Headers) answer {
 	// 16 bytes of the manifest's hash, which covers every byte of every file,
 	// the format, and the form that the archive has in it.
 	const manifestBytes = 16
@@ -26,6 +28,7 @@ func newAnswer(t target, v views.Version) answer {
 		released:    v.Released.UTC().Truncate(time.Second),
 		contentType: t.format.contentType(),
 		disposition: disposition(t.filename()),
+		tags:        tags.Fields(t.pkg, t.version),
 	}
 }
 
@@ -49,6 +52,13 @@ func (a answer) setFields(w http.ResponseWriter) {
 	}
 	h.Set("Cache-Control", cacheForever)
 	h.Set("Accept-Ranges", "none")
+	a.setTags(h)
+}
+
+func (a answer) setTags(h http.Header) {
+	for _, f := range a.tags {
+		h.Set(f.Name, f.Value)
+	}
 }
 
 // sendNotModified repeats what a cache may have to update, and nothing that
@@ -58,6 +68,7 @@ func (a answer) sendNotModified(w http.ResponseWriter) outcome {
 	crossOrigin(h)
 	h.Set("Etag", a.tag)
 	h.Set("Cache-Control", cacheForever)
+	a.setTags(h)
 	w.WriteHeader(http.StatusNotModified)
 	return outNotModified
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/negotiate"
 )
 
@@ -34,6 +35,9 @@ type Options struct {
 	// together. While AtOnce archives are being made, a client must also take 128
 	// KiB a second on average, after StallTimeout.
 	StallTimeout time.Duration
+	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
+	// Default: none.
+	CacheTags cachetag.Headers
 	// Logger gets failures of the store, once a second at most. Default: nothing is
 	// logged.
 	Logger *slog.Logger
@@ -57,6 +61,7 @@ type Handler struct {
 	wait    time.Duration
 	stall   time.Duration
 	slots   chan struct{} // has one for each archive being made
+	tags    cachetag.Headers
 	metrics *metrics
 	logger  *slog.Logger
 
@@ -75,7 +80,7 @@ func New(o Options) (*Handler, error) {
 	}
 	h := &Handler{
 		store: o.Store, wait: o.Wait, stall: o.StallTimeout, logger: o.Logger,
-		slots: make(chan struct{}, o.AtOnce), metrics: newMetrics(),
+		slots: make(chan struct{}, o.AtOnce), tags: o.CacheTags, metrics: newMetrics(),
 	}
 	if o.Registerer != nil {
 		if err := h.metrics.register(o.Registerer); err != nil {
@@ -121,7 +126,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 	if err != nil {
 		return t, h.failureOf(t, err).send(w, r)
 	}
-	a := newAnswer(t, v)
+	a := newAnswer(t, v, h.tags)
 	switch {
 	case !negotiate.Match(r.Header["If-Match"], a.tag) || r.Header["If-Match"] == nil && a.changedSince(r.Header["If-Unmodified-Since"]):
 		return t, preconditionFailed.send(w, r)
