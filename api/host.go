@@ -2,23 +2,18 @@ package api
 
 import (
 	"net/http"
-	"regexp"
 	"strings"
+
+	"github.com/larder-cdn/larder/api/address"
 )
 
-// plausibleHost is a Host header that may become part of a URL: a name or an address, and a port.
-var plausibleHost = regexp.MustCompile(`^(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?$`)
-
-// origin returns the scheme and host under which a client reached us, or badHost. What a proxy in front says of itself
-// is not heard, because any client can say it too: behind one, the bases are configured.
+// origin returns the scheme and host under which a client reached us, or badHost.
 func origin(r *http.Request) (string, error) {
-	if !plausibleHost.MatchString(r.Host) {
+	o, ok := address.Origin(r)
+	if !ok {
 		return "", badHost
 	}
-	if r.TLS != nil {
-		return "https://" + strings.ToLower(r.Host), nil
-	}
-	return "http://" + strings.ToLower(r.Host), nil
+	return o, nil
 }
 
 // baseOr returns base where it is configured, else the request's origin.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/larder-cdn/larder/api/address"
 	"github.com/larder-cdn/larder/api/library"
 )
 
@@ -156,9 +157,9 @@ const patience = 10 * time.Second
 // answering makes a handler of a function that returns the answer.
 func (p *public) answering(answer func(context.Context, *request) (*body, caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		query, err := parseQuery(c.Request.URL.RawQuery)
-		if err != nil {
-			fail(c, p.Logger, err)
+		query, ok := address.Query(c.Request.URL.RawQuery)
+		if !ok {
+			badQuery.send(c)
 			return
 		}
 		ctx, cancel := context.WithTimeout(c.Request.Context(), patience)

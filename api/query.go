@@ -15,27 +15,6 @@ const maxQuery = 8 << 10
 // maxSearch is how much of a search text counts, in bytes.
 const maxSearch = 512
 
-// parseQuery reads a query as browsers write it. Unlike url.ParseQuery it takes a semicolon for itself: people search
-// for what they like.
-func parseQuery(raw string) (url.Values, error) {
-	values := url.Values{}
-	for more := true; more; {
-		var pair string
-		pair, raw, more = strings.Cut(raw, "&")
-		if pair == "" {
-			continue
-		}
-		name, value, _ := strings.Cut(pair, "=")
-		name, errName := url.QueryUnescape(name)
-		value, errValue := url.QueryUnescape(value)
-		if errName != nil || errValue != nil || !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return nil, badQuery
-		}
-		values[name] = append(values[name], value)
-	}
-	return values, nil
-}
-
 // words splits values that are lists, at commas and white space, into lower-case words.
 func words(values []string) []string {
 	var all []string
