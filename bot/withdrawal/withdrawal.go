@@ -45,6 +45,9 @@ func New(store *kvstore.Store, log *logs.Log, now func() time.Time) *Desk {
 	return &Desk{store: store, log: log, now: now}
 }
 
+// ErrAlready says that a release which is to be withdrawn was before.
+var ErrAlready = errors.New("is withdrawn already")
+
 // An Outcome says what became of a release.
 type Outcome struct {
 	Package string   `json:"package"`
@@ -59,7 +62,7 @@ type Outcome struct {
 func (d *Desk) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
 	return d.change(logs.Withdrawn, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		if w := v.Withdrawn; w != nil {
-			return fmt.Errorf("%s %s is withdrawn already (log entry %d: %s)", name, version, w.Entry, w.Reason)
+			return fmt.Errorf("%s %s %w (log entry %d: %s)", name, version, ErrAlready, w.Entry, w.Reason)
 		}
 		return nil
 	})
