@@ -147,3 +147,29 @@ func (f *folder) rename(from, to string) error {
 	}
 	return syncDir(f.fs, f.dir)
 }
+
+// remove removes a file, if there is one.
+func (f *folder) remove(name string) error {
+	if err := f.fs.Remove(f.path(name)); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return syncDir(f.fs, f.dir)
+}
+
+// list returns the names of the files that match pattern, in order.
+func (f *folder) list(pattern string) ([]string, error) {
+	names, err := f.fs.List(f.dir)
+	if err != nil {
+		return nil, err
+	}
+	var matching []string
+	for _, name := range names {
+		if ok, _ := filepath.Match(pattern, name); ok {
+			matching = append(matching, name)
+		}
+	}
+	return matching, nil
+}

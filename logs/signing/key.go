@@ -57,6 +57,9 @@ func parseKey(data []byte) (*key, error) {
 	return k, nil
 }
 
+// id tells a key from the others of the same origin.
+func (k *key) id() string { return fmt.Sprintf("%08x", k.signer.KeyHash()) }
+
 // keyring is the keys that sign, the newest first.
 type keyring []*key
 

@@ -50,9 +50,10 @@ type Signer struct {
 	origin  string
 	metrics *metrics
 
-	mu   sync.Mutex // serialises signing
-	keys keyring
-	last Signed // on the disk
+	mu    sync.Mutex // serialises signing
+	keys  keyring
+	last  Signed // on the disk
+	stuck error  // of a change of keys that only the next start can finish
 
 	shown atomic.Pointer[shown]
 }
@@ -113,6 +114,11 @@ func (s *Signer) open() error {
 		return err
 	}
 	s.origin = s.keys[0].signer.Name()
+	if !fresh {
+		if err := s.settle(); err != nil {
+			return err
+		}
+	}
 	var refused *RefusedError
 	switch err := s.loadCheckpoint(fresh); {
 	case errors.As(err, &refused):
@@ -131,6 +137,11 @@ func (s *Signer) open() error {
 			return fmt.Errorf("couldn't put the new key in place: %w", err)
 		}
 		s.logger.Info("made the key that signs the log; who verifies the log pins it", "origin", s.origin, "key", s.keys[0].public, "folder", s.folder.dir)
+	}
+	if !s.signedByAll() { // where a change of keys was cut short
+		if err := s.signNow(); err != nil {
+			return err
+		}
 	}
 	s.show(shown{signed: s.last})
 	return s.writePublic()
@@ -163,7 +174,7 @@ func (s *Signer) loadKeys() (fresh bool, err error) {
 			s.folder.dir, present.signer.Name(), o)
 	}
 	s.keys = keyring{present}
-	return fresh, nil
+	return fresh, s.loadOldKeys()
 }
 
 // makeKey makes the key of a new log.

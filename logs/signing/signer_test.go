@@ -28,6 +28,7 @@ import (
 type rig struct {
 	*testing.T
 	data  string
+	fs    vfs.FS // where data is; nil for the real file system
 	store *kvstore.Store
 	log   *logs.Log
 	next  signing.Options // of the next Signer
@@ -45,7 +46,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) openStore() {
 	r.Helper()
 	var err error
-	if r.store, err = kvstore.Open(r.data, kvstore.Options{}); err != nil {
+	if r.store, err = kvstore.Open(r.data, kvstore.Options{FS: r.fs}); err != nil {
 		r.Fatal(err)
 	}
 	if r.log, err = logs.Open(r.store); err != nil {
@@ -398,23 +399,39 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// TestNothingIsShownThatIsNotOnTheDisk crashes the file system before each of its
-// operations, losing whatever was not synced, or a part of it, and holds what a
+// TestNothingIsShownThatIsNotOnTheDisk crashes the file system before each
+// operation on the key folder, losing whatever was not synced, and holds what a
 // next process finds against what this one had shown by then.
 func TestNothingIsShownThatIsNotOnTheDisk(t *testing.T) {
 	type moment struct {
-		op      string
-		fs      *vfs.MemFS
-		key     string // "" while none was shown
-		size    int64
-		entries int64
+		op   string
+		fs   *vfs.MemFS
+		key  string // "" while none was shown
+		size int64
 	}
-	r := newRig(t)
 	mem := vfs.NewCrashableMem()
+	if err := mem.MkdirAll("/d/data", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"/", "/d"} { // the data folder is not what this is about
+		d, err := mem.OpenDir(dir)
+		if err == nil {
+			err = errors.Join(d.Sync(), d.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &rig{T: t, data: "/d/data", fs: mem}
+	r.next = signing.Options{Dir: "/d/keys", Logger: slog.New(slog.DiscardHandler)}
+	r.openStore()
+	defer func() { r.store.Close() }()
+
 	var s *signing.Signer
 	var moments []moment
+	var announced string // by Rotate, once that is done
 	crash := func(op string) {
-		m := moment{op: op, fs: mem.CrashClone(vfs.CrashCloneCfg{}), entries: r.log.Checkpoint().Size}
+		m := moment{op: op, fs: mem.CrashClone(vfs.CrashCloneCfg{})}
 		if s != nil {
 			signed, err := s.Checkpoint()
 			if err != nil {
@@ -425,7 +442,6 @@ func TestNothingIsShownThatIsNotOnTheDisk(t *testing.T) {
 		}
 		moments = append(moments, m)
 	}
-	r.next.Dir = "/d/keys"
 	r.next.FS = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			crash(fmt.Sprintf("%d %s", op.Kind, op.Path))
@@ -438,43 +454,69 @@ func TestNothingIsShownThatIsNotOnTheDisk(t *testing.T) {
 		r.sign(s)
 		crash("between")
 	}
+	first := s.Key()
+	for range 2 {
+		change, err := s.Rotate(noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		announced = change.Key
+		crash("between")
+		r.grow(1, "vue")
+		r.sign(s)
+	}
+	if s.Key() != announced {
+		t.Errorf("the key is %s, want %s", s.Key(), announced)
+	}
 	r.close(s)
-	if len(moments) < 20 {
+	if len(moments) < 40 {
 		t.Errorf("there were only %d moments to crash at", len(moments))
 	}
 	for i, m := range moments {
 		t.Run(fmt.Sprintf("%d %s", i, m.op), func(t *testing.T) {
+			again := &rig{T: t, data: r.data, fs: m.fs}
+			again.next = signing.Options{Dir: "/d/keys", FS: m.fs, Logger: slog.New(slog.DiscardHandler)}
+			again.openStore()
+			defer func() { again.store.Close() }()
+			s := again.open()
+			signed, err := s.Checkpoint()
+			if err != nil || signed.Size < m.size {
+				t.Errorf("%d entries were shown, now it is %d, %v", m.size, signed.Size, err)
+			}
 			if m.key != "" {
-				read := readFile(t, m.fs, "/d/keys/checkpoint")
-				verifier, err := note.NewVerifier(m.key)
+				// Who pinned the first key follows to the one that signs now, and who
+				// pinned the one that was shown last has its signature.
+				changes, err := s.KeyChanges()
 				if err != nil {
 					t.Fatal(err)
 				}
-				c, _, _, err := log.ParseCheckpoint([]byte(read), verifier.Name(), verifier)
-				if err != nil {
-					t.Fatal(err)
+				chain := signing.Follow(verifier(t, first), changes)
+				if last := chain[len(chain)-1]; last.KeyHash() != verifier(t, s.Key()).KeyHash() {
+					t.Errorf("the first key does not lead to %s by %v", s.Key(), changes)
 				}
-				if int64(c.Size) < m.size || int64(c.Size) > m.entries {
-					t.Errorf("the checkpoint on the disk has %d entries; %d were shown, and %d were in the log", c.Size, m.size, m.entries)
+				for _, v := range chain {
+					if _, err := note.Open(signed.Note, note.VerifierList(v)); err != nil {
+						t.Errorf("not signed with the key %08x: %v", v.KeyHash(), err)
+					}
 				}
 			}
-			o := r.next
-			o.FS, o.Store, o.Log = m.fs, r.store, r.log
-			again, err := signing.Open(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if m.key != "" && again.Key() != m.key {
-				t.Errorf("the key is %s, and %s was shown", again.Key(), m.key)
-			}
-			if err := again.Close(); err != nil {
-				t.Error(err)
-			}
-			if signed, err := again.Checkpoint(); err != nil || signed.Checkpoint != r.log.Checkpoint() {
-				t.Errorf("afterwards %v is signed, %v", signed.Checkpoint, err)
-			}
+			again.grow(1, "vue")
+			again.sign(s)
+			again.holds(s)
+			again.close(s)
 		})
 	}
+}
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func verifier(t *testing.T, key string) note.Verifier {
+	t.Helper()
+	v, err := note.NewVerifier(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 func readFile(t *testing.T, fs vfs.FS, path string) string {

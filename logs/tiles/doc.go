@@ -8,6 +8,7 @@
 // and what goes with them:
 //
 //	/log/key                            the verifier key, to be pinned
+//	/log/keys                           the same in JSON, and which keys have taken over
 //
 // What it guarantees: nothing is served that the checkpoint of that moment does not
 // cover, and a full tile never changes, so that caches may keep it for ever.

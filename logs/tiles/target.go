@@ -28,11 +28,12 @@ const (
 	hashes
 	entries
 	key
+	keys
 	kinds
 )
 
 func (k kind) String() string {
-	return [kinds]string{"none", "checkpoint", "tile", "entries", "key"}[k]
+	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys"}[k]
 }
 
 // A target is what a path names.
@@ -56,6 +57,8 @@ func parse(path string) target {
 		return target{kind: checkpoint}
 	case "key":
 		return target{kind: key}
+	case "keys":
+		return target{kind: keys}
 	}
 	rest, ok = strings.CutPrefix(rest, "tile/")
 	if !ok {

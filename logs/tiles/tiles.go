@@ -34,7 +34,9 @@ type Options struct {
 // A Signer is what the handler asks of a [signing.Signer].
 type Signer interface {
 	Checkpoint() (signing.Signed, error)
+	Origin() string
 	Key() string
+	KeyChanges() ([]signing.KeyChange, error)
 }
 
 // New returns the handler of all that is below [Prefix].
@@ -120,6 +122,9 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 	case key:
 		return send(w, "text/plain; charset=utf-8", []byte(h.Signer.Key()+"\n"))
 	}
+	if t.kind == keys {
+		return h.sendKeys(w)
+	}
 	signed, err := h.Signer.Checkpoint()
 	if err != nil {
 		return fail(w, http.StatusServiceUnavailable, "The log is not signed: "+publicReason(err))
@@ -132,13 +137,39 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 	}
 	data, err := h.read(t)
 	if err != nil {
-		h.Logger.Error("couldn't read the log", "path", r.URL.Path, "err", err)
-		return fail(w, http.StatusServiceUnavailable, "That part of the log cannot be read")
+		return h.unreadable(w, r.URL.Path, err)
 	}
 	if t.full() {
 		w.Header().Set("Cache-Control", cacheForever)
 	}
 	return send(w, "application/octet-stream", data)
+}
+
+func (h *handler) unreadable(w http.ResponseWriter, path string, err error) int {
+	h.Logger.Error("couldn't read the log", "path", path, "err", err)
+	return fail(w, http.StatusServiceUnavailable, "That part of the log cannot be read")
+}
+
+// Keys is the body of /log/keys. It proves itself: by the changes' signatures, who
+// has pinned an earlier key gets to the present one ([signing.Follow]).
+type Keys struct {
+	Origin  string              `json:"origin"`
+	Key     string              `json:"key"`
+	Changes []signing.KeyChange `json:"changes"` // oldest first
+}
+
+func (h *handler) sendKeys(w http.ResponseWriter) int {
+	body := Keys{Origin: h.Signer.Origin(), Key: h.Signer.Key(), Changes: []signing.KeyChange{}}
+	changes, err := h.Signer.KeyChanges()
+	if err != nil {
+		return h.unreadable(w, Prefix+"keys", err)
+	}
+	body.Changes = append(body.Changes, changes...)
+	data, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // of what there is nothing that could
+	}
+	return send(w, "application/json; charset=utf-8", data)
 }
 
 // read returns a tile or a bundle of entries.

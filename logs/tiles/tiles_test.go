@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/transparency-dev/merkle/proof"
@@ -401,7 +402,40 @@ type refusing struct{}
 func (refusing) Checkpoint() (signing.Signed, error) {
 	return signing.Signed{}, &signing.RefusedError{Reason: "bring a newer backup", Cause: fmt.Errorf("in /home/larder: no")}
 }
-func (refusing) Key() string { return "key" }
+func (refusing) Origin() string                           { return "log.example" }
+func (refusing) Key() string                              { return "key" }
+func (refusing) KeyChanges() ([]signing.KeyChange, error) { return nil, nil }
+
+// TestKeys leads who has pinned the first key to the third one, by what is served.
+func TestKeys(t *testing.T) {
+	r := newRig(t)
+	first := r.signer.Key()
+	verifier, err := note.NewVerifier(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		_, body := r.ask(r.server, http.MethodGet, "/log/keys")
+		var keys tiles.Keys
+		if err := json.Unmarshal(body, &keys); err != nil {
+			t.Fatal(err)
+		}
+		if keys.Origin != "cdn.example.com/log" || keys.Key != r.signer.Key() || len(keys.Changes) != n || keys.Changes == nil {
+			t.Errorf("after %d changes: %s", n, body)
+		}
+		chain := signing.Follow(verifier, keys.Changes)
+		if len(chain) != n+1 {
+			t.Fatalf("after %d changes the first key leads to %d others", n, len(chain)-1)
+		}
+		_, signed := r.ask(r.server, http.MethodGet, "/log/checkpoint")
+		if _, err := note.Open(signed, note.VerifierList(chain[n])); err != nil {
+			t.Errorf("after %d changes: %v", n, err)
+		}
+		if _, err := r.signer.Rotate(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 func TestDamage(t *testing.T) {
 	r := newRig(t)
