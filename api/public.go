@@ -33,11 +33,18 @@ type PublicOptions struct {
 	// Name is what the service is called. Default "Larder".
 	Name string
 	// Site answers the paths of pages and of what they are made with. Default: there are no pages.
-	Site http.Handler
+	Site Site
 	// Downloads answers what is below /download/. Default: there is nothing.
 	Downloads http.Handler
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
+}
+
+// A Site answers some of the paths that the API does not.
+type Site interface {
+	http.Handler
+	// Owns reports whether a path, percent-encoded as it came, is one of them.
+	Owns(path string) bool
 }
 
 // Public returns the handler of every public path that is not an asset's.
@@ -178,12 +185,6 @@ func (p *public) answering(answer func(context.Context, *request) (*body, cachin
 	}
 }
 
-// pages are the first parts of the paths that the site owns, and whether it owns what is below. It owns "/" too.
-var pages = map[string]bool{
-	"": false, "search": false, "statistics": false, "docs": false, "api": false, "about": false,
-	"library": true, "compare": true, "history": true, "site": true,
-}
-
 // mounted returns who answers a path that has no route here, nil for nobody.
 func (p *public) mounted(r *http.Request) http.Handler {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -193,14 +194,10 @@ func (p *public) mounted(r *http.Request) http.Handler {
 	if path == "" {
 		path = r.URL.Path
 	}
-	if !strings.HasPrefix(path, "/") {
-		return nil
-	}
-	first, rest, _ := strings.Cut(path[1:], "/")
-	if first == "download" {
+	switch {
+	case strings.HasPrefix(path, "/download/") && p.Downloads != nil:
 		return p.Downloads
-	}
-	if below, ok := pages[first]; ok && (below || rest == "") && path != "//" {
+	case p.Site != nil && p.Site.Owns(path):
 		return p.Site
 	}
 	return nil
