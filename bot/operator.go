@@ -157,7 +157,7 @@ func (b *Bot) Import(ctx context.Context, name, version, source string) error {
 	})
 	if reason, ok := refused(err); ok {
 		state := views.State{Package: name, Version: version, Kind: views.Refused, Reason: reason, Updated: b.options.Now()}
-		if err := b.refuse(state, actorOperator); err != nil {
+		if err := b.refuse(state, actorOperator, logs.Signature{}); err != nil {
 			return err
 		}
 	}

@@ -125,7 +125,12 @@ func (b *Bot) outcome(ctx context.Context, t task, s views.State, cause error) e
 	s.Updated = b.options.Now()
 	if reason, ok := refused(cause); ok {
 		s.Kind, s.Reason = views.Refused, reason
-		if err := b.refuse(s, t.actor); err != nil {
+		var signed logs.Signature
+		var invalid *npm.SignatureError
+		if errors.As(cause, &invalid) {
+			signed = logs.Signature{Outcome: logs.SignatureInvalid, Key: invalid.KeyID}
+		}
+		if err := b.refuse(s, t.actor, signed); err != nil {
 			return err
 		}
 		b.logger.Warn("refused", "package", s.Package, "version", s.Version, "reason", reason)
@@ -156,7 +161,7 @@ func (b *Bot) outcome(ctx context.Context, t task, s views.State, cause error) e
 }
 
 // refuse records in the log and the states that a version will not be published.
-func (b *Bot) refuse(s views.State, actor string) error {
+func (b *Bot) refuse(s views.State, actor string, signed logs.Signature) error {
 	pins := b.store.Pin()
 	defer pins.Release()
 	detail, err := b.detail(pins, s.Reason)
@@ -170,6 +175,7 @@ func (b *Bot) refuse(s views.State, actor string) error {
 		return views.Record(tx, views.Change{Entry: logs.Entry{
 			Kind: logs.Refused, Time: s.Updated, Actor: actor,
 			Package: s.Package, Version: s.Version, Released: s.Released, Reason: s.Reason, Detail: detail,
+			Signature: signed,
 		}})
 	})
 	if err != nil && detail != (kvstore.Hash{}) {
@@ -195,6 +201,10 @@ func (b *Bot) fetch(ctx context.Context, t task) (*logs.Manifest, error) {
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
+	signed, err := b.options.Npm.Verify(ctx, t.version)
+	if err != nil {
+		return nil, err
+	}
 	if err := b.options.Npm.Tarball(ctx, t.version, file); err != nil {
 		return nil, err
 	}
@@ -209,8 +219,22 @@ func (b *Bot) fetch(ctx context.Context, t task) (*logs.Manifest, error) {
 	return b.publish(ctx, intake{
 		pkg: t.pkg, version: t.version.Version, released: t.released, actor: t.actor,
 		archive: source.StripRoot(),
-		source:  logs.Source{Type: "npm", Name: t.pkg.Autoupdate.Target, Integrity: t.version.Integrity},
+		source: logs.Source{
+			Type: "npm", Name: t.pkg.Autoupdate.Target, Integrity: t.version.Hash(), Signature: signature(signed),
+		},
 	})
+}
+
+// signature is what the log says of a registry's signature.
+func signature(s npm.Signed) logs.Signature {
+	switch {
+	case s.KeyID != "":
+		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID}
+	case s.Keys:
+		return logs.Signature{Outcome: logs.SignatureMissing}
+	default:
+		return logs.Signature{Outcome: logs.SignatureNoKeys}
+	}
 }
 
 // An intake is a release on its way to publication.

@@ -176,6 +176,13 @@ func (c *Config) packumentURL(name string) (*url.URL, error) {
 	return url.Parse(strings.TrimRight(base.String(), "/") + "/" + strings.Replace(name, "/", "%2f", 1))
 }
 
+// keysURL is where the registry for a package publishes the keys that it signs with.
+func (c *Config) keysURL(name string) *url.URL {
+	base := *c.registryFor(name)
+	base.RawQuery, base.Fragment = "", ""
+	return base.JoinPath("-/npm/v1/keys")
+}
+
 // tarballURL gives the place to get a tarball from. A mirror may pass on packuments that name npm's own
 // registry: those tarballs are asked from the configured one, as npm does (replace-registry-host).
 func (c *Config) tarballURL(name, tarball string) (*url.URL, error) {

@@ -5,7 +5,8 @@
 //   - Which registry is asked, for which scope, and with which credentials is npm's own configuration
 //     and nothing else: npm_config_… variables and .npmrc files.
 //   - Credentials go only to the origin and path for which that configuration holds them.
-//   - A tarball is handed over only if its bytes are the ones that the packument promises.
+//   - A tarball is handed over only if its bytes are the ones that the packument promises. What the
+//     registry has signed of that promise can be verified.
 //   - What a packument says is a stranger's word: it is read as a stream, with bounded memory, and one
 //     malformed version does not stop the others.
 //
@@ -21,6 +22,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 )
@@ -38,6 +40,8 @@ type Options struct {
 	PackumentBytes int64
 	// TarballBytes is the longest tarball; default 512 MiB.
 	TarballBytes int64
+	// Now is the clock; default time.Now.
+	Now func() time.Time
 }
 
 // Client asks the configured registries. It is safe for concurrent use.
@@ -45,6 +49,7 @@ type Client struct {
 	config *Config
 	fetch  *fetch.Client
 	o      Options
+	keys   keyrings
 }
 
 // NewClient makes a client for the registries of config, which asks through f.
@@ -54,6 +59,9 @@ func NewClient(config *Config, f *fetch.Client, o Options) *Client {
 	}
 	if o.TarballBytes <= 0 {
 		o.TarballBytes = 512 << 20
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	return &Client{config: config, fetch: f, o: o}
 }
@@ -74,16 +82,9 @@ func (c *Client) Packument(ctx context.Context, name string, known Validators) (
 	if err != nil {
 		return nil, Validators{}, err
 	}
-	header := http.Header{"Accept": {"application/json"}}
-	if known.ETag != "" {
-		header.Set("If-None-Match", known.ETag)
-	}
-	if known.LastModified != "" {
-		header.Set("If-Modified-Since", known.LastModified)
-	}
 	var packument *Packument
 	var validators Validators
-	err = c.fetch.Get(ctx, c.request(target, header, c.o.PackumentBytes), func(r *fetch.Response) error {
+	err = c.fetch.Get(ctx, c.request(target, conditional(known), c.o.PackumentBytes), func(r *fetch.Response) error {
 		if r.Status == http.StatusNotModified {
 			return ErrNotModified
 		}
@@ -95,6 +96,18 @@ func (c *Client) Packument(ctx context.Context, name string, known Validators) (
 		return nil, Validators{}, fmt.Errorf("npm package %s: %w", name, err)
 	}
 	return packument, validators, nil
+}
+
+// conditional asks for JSON that is not the one that known describes.
+func conditional(known Validators) http.Header {
+	header := http.Header{"Accept": {"application/json"}}
+	if known.ETag != "" {
+		header.Set("If-None-Match", known.ETag)
+	}
+	if known.LastModified != "" {
+		header.Set("If-Modified-Since", known.LastModified)
+	}
+	return header
 }
 
 // request is what all requests to registries have in common.

@@ -193,16 +193,17 @@ func (h hashes) check(v Version, got []byte) error {
 }
 
 // IsPermanent reports whether err, of Packument or Tarball, is about the package or release itself, so
-// that it comes again however often that is tried: bytes that break their promise, a malformed packument,
-// an impossible name, too many bytes, an address that the rules forbid.
+// that it comes again however often that is tried: bytes that break their promise, a signature that is
+// wrong, a malformed packument, an impossible name, too many bytes, an address that the rules forbid.
 //
 // Everything else may pass and is not permanent, [ErrNotFound] least of all: a mirror or a cache may not
 // have yet what the packument lists. Neither are other statuses (a 401 or 403 is a matter of credentials
 // or of a registry's mood), certificates, redirects and a *[LocalError].
 func IsPermanent(err error) bool {
 	var integrity *IntegrityError
+	var signature *SignatureError
 	var malformed *MalformedError
 	var name *NameError
-	return errors.As(err, &integrity) || errors.As(err, &malformed) || errors.As(err, &name) ||
+	return errors.As(err, &integrity) || errors.As(err, &signature) || errors.As(err, &malformed) || errors.As(err, &name) ||
 		errors.Is(err, fetch.ErrTooLarge) || errors.Is(err, fetch.ErrForbidden)
 }

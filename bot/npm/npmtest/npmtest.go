@@ -36,6 +36,7 @@ type Registry struct {
 	mu       sync.Mutex
 	packages map[string]*pkg
 	tarballs map[string][]byte // by path
+	keys     []byte            // what is answered where keys are published; nil for nothing
 	token    string
 	faults   []*Fault
 	requests []Request
@@ -132,6 +133,7 @@ type release struct {
 	tarball    []byte
 	dist       map[string]any
 	deprecated any
+	keys       []*Key
 }
 
 // Tarball publishes these bytes instead of a tarball of the files.
@@ -169,6 +171,9 @@ func (r *Registry) Add(name, version string, published time.Time, files map[stri
 			dist[name] = value
 		}
 	}
+	if len(p.keys) > 0 {
+		dist["signatures"] = sign(p.keys, name, version, dist)
+	}
 	manifest := map[string]any{"name": name, "version": version, "dist": dist}
 	if p.deprecated != nil {
 		manifest["deprecated"] = p.deprecated
@@ -204,6 +209,20 @@ func (r *Registry) SetPackument(name string, data []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pkg(name).raw = data
+}
+
+// Remove takes a version back; its tarball stays.
+func (r *Registry) Remove(name, version string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pkg(name).versions, version)
+}
+
+// RemovePackage takes a whole package back, so that there is no packument.
+func (r *Registry) RemovePackage(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.packages, name)
 }
 
 // RequireToken answers 401 from now on where this bearer token is missing.
@@ -329,6 +348,9 @@ func (r *Registry) fault(path string) Fault {
 func (r *Registry) content(path string) (body []byte, kind string, ok bool) {
 	if tarball, ok := r.tarballs[path]; ok {
 		return tarball, "application/octet-stream", true
+	}
+	if path == keysPath {
+		return r.keys, "application/json", r.keys != nil
 	}
 	name := strings.TrimPrefix(path, "/")
 	entry, ok := r.packages[name]

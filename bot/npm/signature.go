@@ -1,0 +1,270 @@
+package npm
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+)
+
+// Registries that sign their packages do it as npm's own does: ECDSA over P-256 and SHA-256 of
+// "name@version:integrity", in dist.signatures, with keys that they publish. What holds here holds for
+// `npm audit signatures`: all signatures of a version have to be right, and a key signs nothing that was
+// published after it expired.
+
+const (
+	// maxKeys bounds the answer with a registry's keys, in bytes.
+	maxKeys = 1 << 20
+	// keysFresh is how long keys are used without asking whether they are still the ones.
+	keysFresh = time.Hour
+	// maxKeyID bounds the ids of keys, in bytes; those of npm's registry have 50.
+	maxKeyID = 200
+	// keysAgain is the same where one is missing.
+	keysAgain = time.Minute
+	// undated is when a version was published whose packument does not say, as npm has it.
+	undated = "2015-01-01T00:00:00Z"
+)
+
+// A Signed is what a registry says of a version by signing it, or not.
+type Signed struct {
+	// Keys says that the registry publishes keys.
+	Keys bool
+	// KeyID is the key that signed, "" where the registry has not signed this version. Of several keys it
+	// is the first one.
+	KeyID string
+}
+
+// SignatureError says that a registry's signature is wrong. Trying again does not help.
+type SignatureError struct {
+	// KeyID is the key that is said to have signed, "" where that cannot be read.
+	KeyID  string
+	Reason string
+}
+
+func (e *SignatureError) Error() string {
+	if e.KeyID == "" {
+		return "registry signature invalid: " + e.Reason
+	}
+	return fmt.Sprintf("registry signature by key %q invalid: %s", e.KeyID, e.Reason)
+}
+
+// Verify checks what the registry has signed of v. A version without a signature is no error, nor is a
+// registry without keys, whose packuments may carry the signatures of the one that it mirrors. A signature
+// that is wrong is a *[SignatureError]. One by a key that the registry does not publish is another error,
+// because its keys may be older than its packuments for a while.
+func (c *Client) Verify(ctx context.Context, v Version) (Signed, error) {
+	signed, err := c.verify(ctx, v)
+	if err != nil {
+		return Signed{}, fmt.Errorf("npm package %s %s: %w", v.Package, v.Version, err)
+	}
+	return signed, nil
+}
+
+func (c *Client) verify(ctx context.Context, v Version) (Signed, error) {
+	if v.Err != nil {
+		return Signed{}, v.Err
+	}
+	ring := c.keyring(v.Package)
+	keys, err := ring.get(ctx, c, keysFresh)
+	if err != nil || len(keys) == 0 {
+		return Signed{}, err
+	}
+	var signatures []struct {
+		KeyID string `json:"keyid"`
+		Sig   string `json:"sig"`
+	}
+	if len(v.Signatures) > 0 {
+		if err := json.Unmarshal(v.Signatures, &signatures); err != nil {
+			return Signed{}, &SignatureError{Reason: "dist.signatures is no list of key ids and signatures"}
+		}
+	}
+	signed := Signed{Keys: true}
+	for i, s := range signatures {
+		key, ok := keys[s.KeyID]
+		if !ok { // perhaps a new one
+			if keys, err = ring.get(ctx, c, keysAgain); err != nil {
+				return Signed{}, err
+			}
+			if key, ok = keys[s.KeyID]; !ok {
+				return Signed{}, fmt.Errorf("its registry signature is by key %.200q, which the registry does not publish", s.KeyID)
+			}
+		}
+		if err := key.verify(v, s.Sig); err != "" {
+			return Signed{}, &SignatureError{KeyID: s.KeyID, Reason: err}
+		}
+		if i == 0 {
+			signed.KeyID = s.KeyID
+		}
+	}
+	return signed, nil
+}
+
+// A publicKey is one of a registry's.
+type publicKey struct {
+	// key is nil for one that is not understood, which verifies nothing.
+	key     *ecdsa.PublicKey
+	expires string // as the registry has it, "" for never
+}
+
+// verify returns what is wrong, or "".
+func (k publicKey) verify(v Version, signature string) string {
+	if k.key == nil {
+		return "the key is no ECDSA key that Larder can read"
+	}
+	if k.expires != "" {
+		published := v.Published
+		if published.IsZero() {
+			published = parseTime(undated)
+		}
+		if end := parseTime(k.expires); end.IsZero() || !published.Before(end) {
+			return fmt.Sprintf("the key expired on %.40s, and this version was published after that", k.expires)
+		}
+	}
+	sig, err := base64.StdEncoding.DecodeString(signature)
+	if err != nil {
+		return "it is not in base64"
+	}
+	sum := sha256.Sum256([]byte(v.Package + "@" + v.Version + ":" + v.Hash()))
+	if !ecdsa.VerifyASN1(k.key, sum[:], sig) {
+		return "it does not fit name, version and integrity; somebody may have tampered with this version"
+	}
+	return ""
+}
+
+// Hash is the integrity of v's tarball as npm understands it: dist.integrity, or dist.shasum in its form.
+func (v Version) Hash() string {
+	if v.Integrity != "" {
+		return strings.Join(strings.Fields(v.Integrity), " ")
+	}
+	if want, err := parseHashes(v); err == nil {
+		return want.algorithm.name + "-" + base64.StdEncoding.EncodeToString(want.sums[0])
+	}
+	return ""
+}
+
+// A keyring has the keys of one registry.
+type keyring struct {
+	url *url.URL
+
+	turn       chan struct{} // holds one while nobody uses what follows
+	asked      time.Time
+	validators Validators
+	keys       map[string]publicKey
+}
+
+// keyrings are those of a client, by URL.
+type keyrings struct {
+	mu    sync.Mutex
+	byURL map[string]*keyring
+}
+
+// keyring returns that of the registry for a package.
+func (c *Client) keyring(name string) *keyring {
+	at := c.config.keysURL(name)
+	c.keys.mu.Lock()
+	defer c.keys.mu.Unlock()
+	ring, ok := c.keys.byURL[at.String()]
+	if !ok {
+		ring = &keyring{url: at, turn: make(chan struct{}, 1)}
+		ring.turn <- struct{}{}
+		if c.keys.byURL == nil {
+			c.keys.byURL = make(map[string]*keyring)
+		}
+		c.keys.byURL[at.String()] = ring
+	}
+	return ring
+}
+
+// get returns the registry's keys by id, as they were no longer than age ago; none where it publishes none.
+// What it returns is not changed later.
+func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[string]publicKey, error) {
+	select {
+	case <-k.turn:
+		defer func() { k.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	now := c.o.Now()
+	if !k.asked.IsZero() && now.Sub(k.asked) < age {
+		return k.keys, nil
+	}
+	keys, validators, err := c.registryKeys(ctx, k.url, k.validators)
+	switch {
+	case errors.Is(err, ErrNotModified):
+		keys, validators = k.keys, k.validators
+	case err != nil:
+		return nil, fmt.Errorf("couldn't get the registry's keys: %w", err)
+	}
+	k.asked, k.keys, k.validators = now, keys, validators
+	return keys, nil
+}
+
+// registryKeys asks a registry for its keys.
+func (c *Client) registryKeys(ctx context.Context, at *url.URL, known Validators) (keys map[string]publicKey, validators Validators, err error) {
+	err = c.fetch.Get(ctx, c.request(at, conditional(known), maxKeys), func(r *fetch.Response) error {
+		if r.Status == http.StatusNotModified {
+			return ErrNotModified
+		}
+		validators = Validators{ETag: r.Header.Get("ETag"), LastModified: r.Header.Get("Last-Modified")}
+		data, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		keys, err = parseKeys(data)
+		return err
+	})
+	var failure *fetch.Error
+	if errors.As(err, &failure) && failure.Status/100 == 4 && !failure.Temporary {
+		// There is nothing at that address, or nothing for us: it publishes none.
+		return nil, Validators{}, nil
+	}
+	return keys, validators, err
+}
+
+// parseKeys reads the answer of a registry that has something there. Those that show a page for people
+// wherever they have nothing publish no keys.
+func parseKeys(data []byte) (map[string]publicKey, error) {
+	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		return nil, nil
+	}
+	var answer struct {
+		Keys []struct {
+			KeyID   string  `json:"keyid"`
+			Key     string  `json:"key"`
+			Expires *string `json:"expires"`
+		} `json:"keys"`
+	}
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return nil, fmt.Errorf("they are malformed: %.200v", err)
+	}
+	keys := make(map[string]publicKey, len(answer.Keys))
+	for _, k := range answer.Keys {
+		if _, ok := keys[k.KeyID]; ok || k.KeyID == "" || len(k.KeyID) > maxKeyID {
+			continue // of several under one id the first counts, as for npm
+		}
+		var key publicKey
+		if k.Expires != nil {
+			key.expires = *k.Expires
+		}
+		if der, err := base64.StdEncoding.DecodeString(k.Key); err == nil {
+			if parsed, err := x509.ParsePKIXPublicKey(der); err == nil {
+				key.key, _ = parsed.(*ecdsa.PublicKey)
+			}
+		}
+		keys[k.KeyID] = key
+	}
+	return keys, nil
+}
