@@ -88,6 +88,13 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 		"fsck": admin.Typed(func(ctx context.Context, r checkRequest, report func(any)) (any, error) {
 			return f.check(ctx, r.Deep, report)
 		}),
+		"compare": admin.Typed(func(ctx context.Context, _ compareRequest, report func(any)) (any, error) {
+			return f.rebuild(ctx, true, report)
+		}),
+		"backup": admin.Typed(func(ctx context.Context, r backupRequest, report func(any)) (any, error) {
+			done, err := f.backup(ctx, r.Dir, report)
+			return done, throughProcess(process, err)
+		}),
 	}
 	for name, operation := range operations {
 		operations[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
@@ -100,22 +107,33 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 }
 
 func (f *folder) check(ctx context.Context, deep bool, report func(any)) (summary views.CheckSummary, err error) {
-	if err := os.MkdirAll(f.tmp(), 0o700); err != nil {
+	scratch, remove, err := f.scratch("fsck-")
+	if err != nil {
 		return summary, err
 	}
-	scratch, err := os.MkdirTemp(f.tmp(), "fsck-")
-	if err != nil {
-		return summary, fmt.Errorf("couldn't make room for a second set of views to compare with: %w", err)
+	defer func() { err = errors.Join(err, remove()) }()
+	return views.Check(ctx, f.store, views.CheckOptions{Deep: deep, Scratch: scratch, Progress: checkProgressTo(report)},
+		func(finding views.Finding) { report(checkEvent{Finding: &finding}) })
+}
+
+// scratch makes a folder for a second set of views; remove takes it away.
+func (f *folder) scratch(prefix string) (dir string, remove func() error, err error) {
+	if err := os.MkdirAll(f.tmp(), 0o700); err != nil {
+		return "", nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	dir, err = os.MkdirTemp(f.tmp(), prefix)
+	if err != nil {
+		return "", nil, fmt.Errorf("couldn't make room for a second set of views to compare with: %w", err)
+	}
+	return dir, func() error { return os.RemoveAll(dir) }, nil
+}
+
+// checkProgressTo returns what tells how much of the log has been read, now and then.
+func checkProgressTo(report func(any)) func(entries, of int64) {
 	const eventEvery = 256 // entries; a finding is told at once
-	return views.Check(ctx, f.store, views.CheckOptions{
-		Deep:    deep,
-		Scratch: scratch,
-		Progress: func(entries, of int64) {
-			if entries%eventEvery == 0 || entries == of {
-				report(checkEvent{Progress: &checkProgress{Entries: entries, Of: of}})
-			}
-		},
-	}, func(finding views.Finding) { report(checkEvent{Finding: &finding}) })
+	return func(entries, of int64) {
+		if entries%eventEvery == 0 || entries == of {
+			report(checkEvent{Progress: &checkProgress{Entries: entries, Of: of}})
+		}
+	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/npm/npmtest"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 func TestMain(m *testing.M) {
@@ -50,6 +51,7 @@ type upstreamKey struct{}
 //	get [METHOD] PATH [HEADER:VALUE]...
 //	                              print status, headers and body of the answer of $ADDRESS (or of a whole URL)
 //	certificate FILE KEY          make a certificate for 127.0.0.1
+//	spoil DATA NAMESPACE PART...  remove a row from the store of a data folder that no process runs on, or, with ! in front, add one
 //	until STATUS PATH [TEXT]      ask again and again until the answer of $ADDRESS has this status, and this text
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -68,6 +70,7 @@ func TestScripts(t *testing.T) {
 			"certificate": scriptCertificate,
 			"publish":     scriptPublish,
 			"ready":       scriptReady,
+			"spoil":       scriptSpoil,
 			"get":         scriptGet,
 			"until":       scriptUntil,
 		},
@@ -181,6 +184,26 @@ func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	ts.Fatalf("%s never answered %s %s; the last answer was %s", args[1], args[0], want, last)
+}
+
+func scriptSpoil(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 3 || len(args[1]) != 1 {
+		ts.Fatalf("usage: [!] spoil DATA NAMESPACE PART...")
+	}
+	store, err := kvstore.Open(storeDir(ts.MkAbs(args[0])), kvstore.Options{})
+	ts.Check(err)
+	defer func() { ts.Check(store.Close()) }()
+	ns, key := kvstore.Namespace(args[1][0]), kvstore.Key(args[2:]...)
+	b := store.NewBatch()
+	defer b.Close()
+	if neg {
+		b.Set(ns, key, []byte("no such row"))
+	} else {
+		_, err := store.Get(ns, key)
+		ts.Check(err)
+		b.Delete(ns, key)
+	}
+	ts.Check(b.Commit())
 }
 
 func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// TestBackupCrash backs a data folder up while the bot fills it, and kills the bot's process, which makes the backups
+// too. A backup that has its name is whole, and the data folder is none the worse.
+func TestBackupCrash(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes by the dozen")
+	}
+	c := &crasher{T: t, registry: npmtest.New(t), random: rand.New(rand.NewPCG(2, 2))}
+	c.build()
+	c.stock()
+	c.data = t.TempDir()
+	start := time.Now()
+	c.ingest(0)
+	whole := time.Since(start)
+
+	for range 2 {
+		c.data = t.TempDir()
+		c.published = make(map[string]bool)
+		for killed := true; killed; {
+			ended := make(chan bool, 1)
+			go func() { ended <- c.ingest(whole/8 + time.Duration(c.random.Int64N(int64(whole)))) }()
+			killed = c.backUpUntil(ended)
+			c.check()
+		}
+		c.complete()
+	}
+
+	// Where the backup is all that the process does.
+	backups := t.TempDir()
+	start = time.Now()
+	c.run(0, "backup", filepath.Join(backups, "first"))
+	whole = time.Since(start)
+	for i := range 8 {
+		dir := filepath.Join(backups, fmt.Sprint("killed-", i))
+		killed := c.run(time.Duration(1+c.random.Int64N(int64(whole))), "backup", dir)
+		c.wantBackup(dir, !killed)
+	}
+	c.check()
+	c.complete()
+}
+
+// backUpUntil makes one backup after the other once a process has the data folder, until that has ended. It returns
+// what that ended with.
+func (c *crasher) backUpUntil(ended <-chan bool) bool {
+	c.Helper()
+	backups := c.TempDir()
+	for n := 0; ; {
+		select {
+		case killed := <-ended:
+			return killed
+		default:
+		}
+		if _, err := admin.Dial(c.Context(), c.data); err != nil {
+			time.Sleep(time.Millisecond) // it has not come so far, or has ended
+			continue
+		}
+		n++
+		dir := filepath.Join(backups, fmt.Sprint(n))
+		cmd := exec.Command(c.binary, "backup", dir, "--data", c.data)
+		cmd.Env = c.env
+		out, err := cmd.CombinedOutput()
+		if err != nil && !bytes.Contains(out, []byte("the larder process")) && !bytes.Contains(out, []byte("no store")) {
+			c.Errorf("larder backup: %v\n%s", err, out)
+		}
+		c.wantBackup(dir, err == nil)
+	}
+}
+
+// wantBackup checks that a backup is whole, or has no name.
+func (c *crasher) wantBackup(dir string, succeeded bool) {
+	c.Helper()
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && !succeeded {
+		return // killed before its end
+	} else if err != nil {
+		c.Fatalf("the backup is not there: %v", err)
+	}
+	cmd := exec.Command(c.binary, "fsck", "--deep", "--data", dir)
+	cmd.Env = c.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		c.Errorf("of a backup, larder fsck: %v\n%s", err, out)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		c.Error(err)
+	}
+}
+
+// No hard links are made from one file system to another.
+func TestBackupToAnotherFileSystem(t *testing.T) {
+	const memory = "/dev/shm"
+	dir, err := os.MkdirTemp(memory, "larder-test-")
+	if err != nil {
+		t.Skipf("no second file system to write to: %v", err)
+	}
+	defer os.RemoveAll(dir)
+	data, probe := t.TempDir(), filepath.Join(t.TempDir(), "probe")
+	if err := os.WriteFile(probe, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if os.Link(probe, filepath.Join(dir, "probe")) == nil {
+		t.Skipf("%s is no other file system", memory)
+	}
+	var stdout, stderr bytes.Buffer
+	larder := func(args ...string) {
+		t.Helper()
+		stdout.Reset()
+		if code := run(t.Context(), append(args, "--data", data), nil, &stdout, &stderr); code != exitDone {
+			t.Fatalf("larder %s: %d\n%s%s", strings.Join(args, " "), code, &stdout, &stderr)
+		}
+	}
+	store, err := kvstore.Open(storeDir(data), kvstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	larder("backup", filepath.Join(dir, "copy"))
+	if !strings.HasPrefix(stdout.String(), "Backed up ") || strings.Contains(stdout.String(), "hard links") {
+		t.Errorf("it says %s", &stdout)
+	}
+	data = filepath.Join(dir, "copy")
+	larder("fsck", "--deep")
+}
