@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 )
 
@@ -21,8 +24,14 @@ type CheckOptions struct {
 	// Scratch is an empty folder in which the views are built a second time. It
 	// takes about as much space as they do.
 	Scratch string
+	// Workers is how many contents a deep check decodes at once. Default: one for
+	// each processor.
+	Workers int
 	// Progress, where set, is called after each entry of the log.
 	Progress func(entries, of int64)
+	// Decoded, where set, is called after each content that a deep check has
+	// decoded, with its size. Calls may overlap.
+	Decoded func(bytes int64)
 }
 
 // A Finding is one thing that Check found wrong.
@@ -43,9 +52,9 @@ type CheckSummary struct {
 }
 
 // Check holds the log, the contents and the views in store against each other
-// and calls report for whatever disagrees. It works on a snapshot, so a process
-// that serves and publishes meanwhile does not disturb it. The error is for what
-// kept it from checking.
+// and calls report for whatever disagrees, once at a time. It works on a snapshot,
+// so a process that serves and publishes meanwhile does not disturb it. The error
+// is for what kept it from checking.
 func Check(ctx context.Context, store *kvstore.Store, o CheckOptions, report func(Finding)) (CheckSummary, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
@@ -56,9 +65,14 @@ func Check(ctx context.Context, store *kvstore.Store, o CheckOptions, report fun
 	defer again.close()
 	c := &check{
 		options: o, store: store, snapshot: snapshot, report: report, again: again, seen: make(map[kvstore.Hash]struct{}),
-		live: make(map[release]standingEntry), gone: make(map[kvstore.Hash]string),
+		live: make(map[release]standingEntry), gone: make(map[kvstore.Hash]string), damaged: make(map[kvstore.Hash]string),
 	}
+	if c.options.Workers <= 0 {
+		c.options.Workers = runtime.GOMAXPROCS(0)
+	}
+	c.decoding.SetLimit(c.options.Workers)
 	err = c.run(ctx)
+	c.decoding.Wait() // harmless where it was waited for
 	return c.summary, err
 }
 
@@ -68,11 +82,15 @@ type check struct {
 	store    *kvstore.Store
 	snapshot *kvstore.Snapshot
 	again    *second
-	report   func(Finding)
 	seen     map[kvstore.Hash]struct{}
 	live     map[release]standingEntry
-	gone     map[kvstore.Hash]string // files' contents that are not in the store, and which they are
-	summary  CheckSummary
+	decoding errgroup.Group
+
+	mu      sync.Mutex // of what follows, while there is decoding
+	report  func(Finding)
+	gone    map[kvstore.Hash]string // files' contents that are not in the store, and which they are
+	damaged map[kvstore.Hash]string // contents of which something was told, and which they are
+	summary CheckSummary
 }
 
 // A standingEntry is the last entry that made a release served or not.
@@ -82,6 +100,8 @@ type standingEntry struct {
 }
 
 func (c *check) found(what, where, format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.summary.Findings++
 	c.report(Finding{What: what, Where: where, Problem: fmt.Sprintf(format, args...)})
 }
@@ -100,14 +120,18 @@ func (c *check) run(ctx context.Context) error {
 			return err
 		}
 		c.summary.Entries++
-		if err := c.entry(e); err != nil {
+		if err := c.entry(ctx, e); err != nil {
 			return err
 		}
 		if c.options.Progress != nil {
 			c.options.Progress(c.summary.Entries, checkpoint.Size)
 		}
 	}
-	if err := c.again.commit(); err != nil {
+	c.decoding.Wait()
+	if err := errors.Join(ctx.Err(), c.again.commit()); err != nil {
+		return err
+	}
+	if err := c.sharers(ctx); err != nil {
 		return err
 	}
 	for _, view := range names {
@@ -123,21 +147,22 @@ func (c *check) run(ctx context.Context) error {
 
 // entry checks the contents that an entry names and adds its rows to the second
 // set of views.
-func (c *check) entry(e logs.Indexed) error {
+func (c *check) entry(ctx context.Context, e logs.Indexed) error {
 	change, err := Load(c.store, e)
 	if err != nil {
 		c.found("content", fmt.Sprintf("entry %d", e.Index), "%v", err)
 		return nil
 	}
 	for _, h := range e.Contents() {
-		c.content(h, nil)
+		c.content(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, label(e)), nil)
 	}
 	c.order(e)
 	if e.Kind == logs.Published {
 		c.summary.Releases++
 		for i := range change.Manifest.Files {
 			c.summary.Files++
-			c.content(change.Manifest.Files[i].SHA256, &change.Manifest.Files[i])
+			file := &change.Manifest.Files[i]
+			c.content(ctx, file.SHA256, fileName(e, file), file)
 		}
 	}
 	if err := c.again.apply(change); err != nil {
@@ -176,66 +201,11 @@ func (c *check) order(e logs.Indexed) {
 	}
 }
 
-// content checks one content, once. file is a manifest's line about it, or nil.
-func (c *check) content(h kvstore.Hash, file *logs.File) {
-	if _, ok := c.seen[h]; ok {
-		if where, gone := c.gone[h]; gone && file == nil {
-			delete(c.gone, h)
-			c.found("content", where, "an entry of the log names it, and it is not in the store")
-		}
-		return
-	}
-	c.seen[h] = struct{}{}
-	c.summary.Contents++
-	where := h.String()
-	if file != nil {
-		where += " (" + file.Path + ")"
-	}
-	content, err := c.store.Content(h)
-	if file != nil && errors.Is(err, kvstore.ErrNotFound) {
-		c.gone[h] = where
-		return
-	}
-	if err != nil {
-		c.found("content", where, "%v", err)
-		return
-	}
-	if file != nil && content.Size != file.Size {
-		c.found("content", where, "the manifest says %d bytes, the store %d", file.Size, content.Size)
-	}
-	if !c.options.Deep {
-		return
-	}
-	for _, r := range content.Representations {
-		_, coded, err := c.store.Coded(h, r.Coding)
-		if file != nil && errors.Is(err, kvstore.ErrNotFound) {
-			if _, err := c.store.Content(h); errors.Is(err, kvstore.ErrNotFound) {
-				c.gone[h] = where // erased meanwhile
-				return
-			}
-		}
-		if err != nil {
-			// A coding that was replaced meanwhile is read again as it is now.
-			c.found("content", where, "%s: %v", r.Coding, err)
-			continue
-		}
-		identity, err := coding.Decode(r.Coding, coded, content.Size)
-		switch {
-		case err != nil:
-			c.found("content", where, "%s does not decode: %v", r.Coding, err)
-		case kvstore.Sum(identity) != h:
-			c.found("content", where, "%s decodes to other bytes, of hash %s", r.Coding, kvstore.Sum(identity))
-		case file != nil && logs.SumSRI(identity) != file.SRI:
-			c.found("content", where, "the integrity in the manifest is %s, that of the bytes %s", file.SRI, logs.SumSRI(identity))
-		}
-	}
-}
-
 // compare holds one namespace of the views against the second set.
 func (c *check) compare(ctx context.Context, ns kvstore.Namespace) error {
 	_, err := compare(ctx, c.snapshot, c.again, ns, func(d difference) error {
-		c.summary.Findings++
-		c.report(d.finding())
+		f := d.finding()
+		c.found(f.What, f.Where, "%s", f.Problem)
 		return nil
 	})
 	if damaged := (unreadable{}); errors.As(err, &damaged) {
