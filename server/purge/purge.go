@@ -77,7 +77,7 @@ func (j Job) key() []byte { return binary.BigEndian.AppendUint64(jobs[:1:1], uin
 
 // Pending returns the jobs in a store, oldest first.
 func Pending(r kvstore.Reader) ([]Job, error) {
-	var all []Job
+	all := []Job{}
 	for item, err := range r.Scan(kvstore.Queue, kvstore.Range{Prefix: jobs}) {
 		if err != nil {
 			return nil, fmt.Errorf("purge: couldn't read what is to be purged: %w", err)
