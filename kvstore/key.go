@@ -12,6 +12,7 @@ const (
 	Contents   Namespace = 'c' // hash: which codings there are; written by this package only
 	Files      Namespace = 'f' // package, version, path
 	LogHashes  Namespace = 'h' // Merkle tree hashes by index
+	LogIndex   Namespace = 'i' // where the log's entries about something are
 	LogState   Namespace = 'k' // size and checkpoint of the log
 	LogEntries Namespace = 'l' // log entries by index
 	Meta       Namespace = 'm' // the store's own format version, and settings

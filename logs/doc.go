@@ -11,6 +11,9 @@
 // write or not at all; entries are numbered from 0 without gaps; nothing is ever
 // changed or removed.
 //
+// Read finds entries by package, release and kind, newest first, through an index
+// that is written with them; it can be made again from the log, like the views.
+//
 // The package does not know how a release is made or served. Package views
 // derives from the log what serving needs.
 package logs

@@ -128,6 +128,7 @@ func (tx *Tx) Append(e Entry) (Indexed, error) {
 		tx.hashes[first+int64(i)] = h
 		tx.Batch.Set(kvstore.LogHashes, indexKey(first+int64(i)), h[:])
 	}
+	Index(tx.Batch, index, e)
 	tx.size++
 	return Indexed{Index: index, Entry: e, Raw: data}, nil
 }

@@ -3,10 +3,12 @@ package views
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"iter"
 
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
 )
 
 // names are the namespaces of the views as an operator would write them, in the
@@ -20,6 +22,7 @@ var names = []struct {
 	{kvstore.Versions, "versions"},
 	{kvstore.Packages, "packages"},
 	{kvstore.States, "states"},
+	{kvstore.LogIndex, "index"},
 }
 
 // second is a second set of views, which is built from the log alone in a store of
@@ -48,10 +51,11 @@ func (s *second) close() {
 
 // apply adds what a change causes. It can be read after the next commit.
 func (s *second) apply(c Change) error {
-	s.pending++
+	s.pending += 4
 	if c.Manifest != nil {
 		s.pending += 2 * len(c.Manifest.Files)
 	}
+	logs.Index(s.batch, c.Index, c.Entry)
 	return Apply(s.batch, c)
 }
 
@@ -186,6 +190,9 @@ func (d difference) kinds(otherwise string) string {
 
 // rowName is a row's key as an operator would write it.
 func rowName(ns kvstore.Namespace, key []byte) string {
+	if index := len(key) - 8; ns == kvstore.LogIndex && index >= 0 {
+		key = fmt.Appendf(bytes.Clone(key[:index]), "%d", binary.BigEndian.Uint64(key[index:]))
+	}
 	return viewName(ns) + "/" + string(bytes.ReplaceAll(key, []byte{0}, []byte{'/'}))
 }
 

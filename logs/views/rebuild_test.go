@@ -29,7 +29,7 @@ func (s *shelf) rebuild(check bool) (views.RebuildSummary, []string) {
 	return sum, found
 }
 
-var viewNamespaces = []kvstore.Namespace{kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.Packages, kvstore.States}
+var viewNamespaces = []kvstore.Namespace{kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.Packages, kvstore.States, kvstore.LogIndex}
 
 // dump is all rows of the views.
 func (s *shelf) dump() map[string]string {
@@ -121,7 +121,7 @@ func TestRebuildReplacesEveryRow(t *testing.T) {
 	}{
 		{"removed", strings.Clone, func(string) []byte { return nil }, "the row is missing"},
 		{"changed", strings.Clone, func(v string) []byte { return []byte(v + " ") }, "the row differs from what the log says"},
-		{"cut off", strings.Clone, func(v string) []byte { return []byte(v[:1]) }, "the row differs from what the log says"},
+		{"cut off", strings.Clone, func(v string) []byte { return []byte(v[:len(v)/2]) }, "the row differs from what the log says"},
 		{"copied", func(key string) string { return key + "-copy" }, func(v string) []byte { return []byte(v) }, "no entry of the log explains this row"},
 	} {
 		t.Run(damage.name, func(t *testing.T) {
@@ -258,8 +258,9 @@ func TestRebuildCounts(t *testing.T) {
 			{View: "versions", Rows: 4},
 			{View: "packages", Rows: 1, Unexplained: 1},
 			{View: "states", Rows: 8},
+			{View: "index", Rows: 40},
 		}
-		if sum.Rows != 23 || sum.Differences != 3 || !slices.Equal(sum.Views, want) {
+		if sum.Rows != 63 || sum.Differences != 3 || !slices.Equal(sum.Views, want) {
 			t.Errorf("%+v, want %+v", sum, want)
 		}
 		if want := []string{

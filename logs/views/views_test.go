@@ -243,6 +243,7 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 		{"a version is missing", kvstore.Versions, kvstore.Key("vue", "3.0.0"), nil, false, "view"},
 		{"a package is missing", kvstore.Packages, kvstore.Key("vue"), nil, false, "view"},
 		{"a state is missing", kvstore.States, kvstore.Key("vue", "3.0.0"), nil, false, "state"},
+		{"a row of the index is missing", kvstore.LogIndex, append(kvstore.Prefix("p", "vue", "published"), 0, 0, 0, 0, 0, 0, 0, 3), nil, false, "view"},
 		{"a version is published twice", kvstore.Meta, []byte("x"), func(s *shelf) []byte {
 			s.publish("vue", "3.0.0", "vue.js", "vue three", "dist/vue.min.js", "v3")
 			return []byte("x")

@@ -1,0 +1,243 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// A Query selects entries. The zero value selects all of them.
+type Query struct {
+	Package string // "" for all
+	Version string // of Package, "" for all
+	Kinds   []Kind // nil for all
+	// Since is the time before which nobody wants to know; zero for none.
+	Since time.Time
+	// Before is the index before which entries are wanted, 0 for the newest.
+	Before int64
+	// Limit is how many entries are wanted at most. Required.
+	Limit int
+}
+
+// Matches reports whether the query selects an entry, whatever its index.
+func (q Query) Matches(e Entry) bool {
+	return (q.Package == "" || e.Package == q.Package) &&
+		(q.Version == "" || e.Version == q.Version) &&
+		(len(q.Kinds) == 0 || slices.Contains(q.Kinds, e.Kind)) &&
+		!e.Time.Before(q.Since)
+}
+
+// A Page is a part of what a query selects.
+type Page struct {
+	Entries []Indexed // newest first
+	// Next is the Before of the query for what follows, 0 where nothing does.
+	Next int64
+}
+
+// clockSlack is how far entries may be out of the order of their times: they are in
+// the order in which they were written, and clocks are put right.
+const clockSlack = 24 * time.Hour
+
+// Read returns the newest entries that a query selects. What it costs depends on how
+// many those are, and not on how many there are besides.
+func Read(r kvstore.Reader, q Query) (Page, error) {
+	var page Page
+	for e, err := range q.descend(r) {
+		if err != nil {
+			return Page{}, err
+		}
+		if e.Time.Before(q.Since.Add(-clockSlack)) {
+			break
+		}
+		if e.Time.Before(q.Since) {
+			continue
+		}
+		if len(page.Entries) == q.Limit {
+			page.Next = page.Entries[q.Limit-1].Index
+			break
+		}
+		page.Entries = append(page.Entries, e)
+	}
+	return page, nil
+}
+
+// Known reports whether an entry is about the package, or, where version is not
+// "", about that version of it.
+func Known(r kvstore.Reader, pkg, version string) (bool, error) {
+	if pkg == "" || strings.ContainsRune(pkg+version, 0) {
+		return false, nil
+	}
+	for _, err := range r.Scan(kvstore.LogIndex, kvstore.Range{Prefix: kvstore.Prefix(scopeOf(pkg, version)...)}) {
+		return err == nil, err
+	}
+	return false, nil
+}
+
+// descend iterates over the entries of the query's package, version and kinds, newest
+// first.
+func (q Query) descend(r kvstore.Reader) iter.Seq2[Indexed, error] {
+	if q.Package == "" && len(q.Kinds) == 0 {
+		return q.descendAll(r)
+	}
+	return func(yield func(Indexed, error) bool) {
+		for index, err := range q.indexes(r) {
+			var e Indexed
+			if err == nil {
+				e, err = ReadEntry(r, index)
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (q Query) descendAll(r kvstore.Reader) iter.Seq2[Indexed, error] {
+	return func(yield func(Indexed, error) bool) {
+		scan := kvstore.Range{Reverse: true}
+		if q.Before > 0 {
+			scan.To = indexKey(q.Before)
+		}
+		for item, err := range r.Scan(kvstore.LogEntries, scan) {
+			var e Indexed
+			if err == nil {
+				var index int64
+				if index, err = parseIndexKey(item.Key); err == nil {
+					e, err = indexed(index, slices.Clone(item.Value))
+				}
+			} else {
+				err = fmt.Errorf("logs: couldn't read the newest entries: %w", err)
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// indexes merges what the index has of each kind, greatest first.
+func (q Query) indexes(r kvstore.Reader) iter.Seq2[int64, error] {
+	kinds := q.Kinds
+	if len(kinds) == 0 {
+		kinds = Kinds
+	}
+	return func(yield func(int64, error) bool) {
+		var heads []*head
+		defer func() {
+			for _, h := range heads {
+				h.stop()
+			}
+		}()
+		for i, kind := range kinds {
+			if slices.Contains(kinds[:i], kind) || strings.ContainsRune(string(kind)+q.Package+q.Version, 0) {
+				continue
+			}
+			heads = append(heads, q.newHead(r, kind))
+		}
+		for {
+			var greatest *head
+			for _, h := range heads {
+				if h.err != nil {
+					yield(0, h.err)
+					return
+				}
+				if h.ok && (greatest == nil || h.index > greatest.index) {
+					greatest = h
+				}
+			}
+			if greatest == nil || !yield(greatest.index, nil) {
+				return
+			}
+			greatest.step()
+		}
+	}
+}
+
+// A head is where a scan of one kind has come to.
+type head struct {
+	index int64
+	err   error
+	ok    bool
+	next  func() (int64, error, bool)
+	stop  func()
+}
+
+func (q Query) newHead(r kvstore.Reader, kind Kind) *head {
+	prefix := kindPrefix(scopeOf(q.Package, q.Version), kind)
+	scan := kvstore.Range{Prefix: prefix, Reverse: true}
+	if q.Before > 0 {
+		scan.To = append(slices.Clone(prefix), indexKey(q.Before)...)
+	}
+	h := new(head)
+	h.next, h.stop = iter.Pull2(func(yield func(int64, error) bool) {
+		for item, err := range r.Scan(kvstore.LogIndex, scan) {
+			var index int64
+			if err == nil {
+				index, err = parseIndexRow(prefix, item.Key)
+			} else {
+				err = fmt.Errorf("logs: couldn't read the index: %w", err)
+			}
+			if !yield(index, err) {
+				return
+			}
+		}
+	})
+	h.step()
+	return h
+}
+
+func (h *head) step() { h.index, h.err, h.ok = h.next() }
+
+// ErrSince says that a text is no time.
+var ErrSince = errors.New("must be a time such as 2006-01-02 or 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d")
+
+// ParseSince reads a time as people write it: a day, a time (RFC 3339), or how long
+// before now it was.
+func ParseSince(text string, now time.Time) (time.Time, error) {
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	if t, err := time.Parse(time.DateOnly, text); err == nil {
+		return t, nil
+	}
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return now.AddDate(0, 0, -int(n)), nil
+		}
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	return time.Time{}, ErrSince
+}
+
+// ParseKinds reads kinds that are separated by commas. Nothing is no kinds, which a
+// Query takes for all.
+func ParseKinds(text string) ([]Kind, error) {
+	var kinds []Kind
+	for word := range strings.SplitSeq(text, ",") {
+		kind := Kind(strings.ToLower(strings.TrimSpace(word)))
+		switch {
+		case kind == "":
+		case !slices.Contains(Kinds, kind):
+			return nil, fmt.Errorf("there is no kind %.50q; the kinds are %s", word, kindNames())
+		case !slices.Contains(kinds, kind):
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, nil
+}
+
+func kindNames() string {
+	names := make([]string, len(Kinds))
+	for i, k := range Kinds {
+		names[i] = string(k)
+	}
+	return strings.Join(names, ", ")
+}
