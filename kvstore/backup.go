@@ -39,7 +39,10 @@ func (s *Store) Backup(ctx context.Context, dir string, progress func(BackupProg
 		return BackupProgress{}, s.closedError()
 	}
 	defer s.users.leave()
-	c := &copyFS{FS: s.opts.FS, ctx: ctx, store: s, dir: s.opts.FS.PathJoin(dir), progress: progress}
+	// Should the guard give up on the work below, it ends at the next file, if it can.
+	working, end := context.WithCancel(ctx)
+	defer end()
+	c := &copyFS{FS: s.opts.FS, ctx: working, store: s, dir: s.opts.FS.PathJoin(dir), progress: progress}
 	c.inside = strings.TrimSuffix(c.PathJoin(c.dir, "x"), "x")
 	if progress == nil {
 		c.progress = func(BackupProgress) {}
@@ -54,7 +57,6 @@ func (s *Store) Backup(ctx context.Context, dir string, progress func(BackupProg
 	if s.opts.ReadOnly {
 		work = c.copyAll
 	}
-	// Should the guard give up on it, it may go on, or wait for ever.
 	err := s.guard.do(func() error {
 		defer s.guard.copying.Store(nil)
 		return work()
