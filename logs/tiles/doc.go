@@ -9,10 +9,14 @@
 //
 //	/log/key                            the verifier key, to be pinned
 //	/log/keys                           the same in JSON, and which keys have taken over
+//	/log/content/{I}/{SHA-256}          a content that entry I names: a manifest, a
+//	                                    package JSON, a diff, a long reason, an erasure
 //
 // What it guarantees: nothing is served that the checkpoint of that moment does not
-// cover, and a full tile never changes, so that caches may keep it for ever.
+// cover, and a full tile or a content never changes, so that caches may keep it for
+// ever. Contents are those that entries name themselves. Files are not among them,
+// because of those some are served no longer.
 //
-// It must not know what entries say, how they are signed, or what else the process
-// serves.
+// It must not know what entries say beyond which contents they name, how they are
+// signed, or what else the process serves.
 package tiles

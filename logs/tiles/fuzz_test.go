@@ -2,6 +2,7 @@ package tiles
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/transparency-dev/tessera/api/layout"
@@ -13,6 +14,7 @@ func FuzzPath(f *testing.F) {
 	for _, path := range []string{
 		"/log/checkpoint", "/log/key", "/log/keys", "/log/tile/0/000", "/log/tile/5/x001/x234/067.p/8", "/log/tile/entries/999", "/log/tile/entries/x001/000.p/255",
 		"/log/tile/data/000", "/log/tile/63/000", "/log/tile/64/000", "/log/tile/-0/000", "/log/tile/0/x000/001", "/log/tile/0/000.p/256", "/log/tile//000",
+		"/log/content/7/00000000000000000000000000000000000000000000000000000000000000ff", "/log/content/07/", "/log/content/-1/ff",
 		"/log/tile/0/x009/x223/x372/x036/x854/x775/808", "/log/tile/0/x018/x446/x744/x073/x709/x551/616", "/log/tile/0/000.p/", "/log/tile/0/.p/1",
 	} {
 		f.Add(path, int64(70_000))
@@ -26,6 +28,8 @@ func FuzzPath(f *testing.F) {
 			return
 		case checkpoint, key, keys:
 			again = target.kind.String()
+		case content:
+			again = strings.TrimPrefix(ContentPath(target.n, target.hash), Prefix)
 		case entries:
 			again = layout.EntriesPath(uint64(target.n), partial)
 		case hashes:

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 // Prefix is where the log is.
@@ -29,22 +31,25 @@ const (
 	entries
 	key
 	keys
+	content
 	kinds
 )
 
 func (k kind) String() string {
-	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys"}[k]
+	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys", "content"}[k]
 }
 
 // A target is what a path names.
 type target struct {
 	kind  kind
 	level int   // of a tile
-	n     int64 // of a tile or a bundle of entries
+	n     int64 // of a tile or a bundle of entries, or the entry that names a content
 	width int
+	hash  kvstore.Hash // of a content
 }
 
-func (t target) full() bool { return t.width == fullWidth }
+// immutable reports whether there is always the same under the target's path.
+func (t target) immutable() bool { return t.width == fullWidth || t.kind == content }
 
 // parse reads a path as it came, percent-encoded. Each thing has one path.
 func parse(path string) target {
@@ -59,6 +64,9 @@ func parse(path string) target {
 		return target{kind: key}
 	case "keys":
 		return target{kind: keys}
+	}
+	if rest, ok := strings.CutPrefix(rest, "content/"); ok {
+		return parseContent(rest)
 	}
 	rest, ok = strings.CutPrefix(rest, "tile/")
 	if !ok {
@@ -82,8 +90,11 @@ func parse(path string) target {
 	return t
 }
 
-// within reports whether a log of that size has all of the tile.
+// within reports whether a log of that size has all of the tile, or the entry.
 func (t target) within(size int64) bool {
+	if t.kind == content {
+		return t.n < size
+	}
 	if height*t.level >= 63 {
 		return false
 	}

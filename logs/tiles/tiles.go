@@ -14,15 +14,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
 // Options are what the handler needs.
 type Options struct {
-	// Store holds the entries and the tree. Required.
-	Store kvstore.Reader
+	// Store holds the entries, the tree and what the entries name. Required.
+	Store Store
 	// Signer tells what is signed. Required.
 	Signer Signer
 	// Logger gets what goes wrong. Required.
@@ -56,7 +55,7 @@ func New(o Options) (http.Handler, error) {
 	}
 	compressed := compressing(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, Prefix+"tile/entries/") { // hashes do not get any smaller
+		if strings.HasPrefix(r.URL.Path, Prefix+"tile/entries/") || strings.HasPrefix(r.URL.Path, Prefix+"content/") { // hashes do not get any smaller
 			compressed.ServeHTTP(w, r)
 		} else {
 			h.ServeHTTP(w, r)
@@ -133,13 +132,16 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 		return send(w, "text/plain; charset=utf-8", signed.Note)
 	}
 	if !t.within(signed.Size) {
-		return fail(w, http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that tile", signed.Size))
+		return fail(w, http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
 	}
 	data, err := h.read(t)
+	if errors.Is(err, errNotNamed) {
+		return fail(w, http.StatusNotFound, fmt.Sprintf("Entry %d names no such content", t.n))
+	}
 	if err != nil {
 		return h.unreadable(w, r.URL.Path, err)
 	}
-	if t.full() {
+	if t.immutable() {
 		w.Header().Set("Cache-Control", cacheForever)
 	}
 	return send(w, "application/octet-stream", data)
@@ -172,9 +174,12 @@ func (h *handler) sendKeys(w http.ResponseWriter) int {
 	return send(w, "application/json; charset=utf-8", data)
 }
 
-// read returns a tile or a bundle of entries.
+// read returns a tile, a bundle of entries or a content.
 func (h *handler) read(t target) ([]byte, error) {
-	if t.kind == hashes {
+	switch t.kind {
+	case content:
+		return h.readContent(t)
+	case hashes:
 		return tlog.ReadTileData(tlog.Tile{H: height, L: t.level, N: t.n, W: t.width}, logs.Hashes(h.Store))
 	}
 	raw, err := logs.RawEntries(h.Store, t.n<<height, t.width)
