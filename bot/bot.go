@@ -116,6 +116,7 @@ type Bot struct {
 	// leftovers says that contents may be stored that no release names.
 	leftovers atomic.Bool
 	collects  sync.Mutex // held by the one collect that runs
+	watching  sync.Mutex // held by the one watch that runs
 }
 
 // PollsAtOnce bounds the upstreams that are asked at the same time.

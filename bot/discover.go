@@ -169,10 +169,15 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 		validators = npm.Validators{}
 	}
 	packument, fresh, err := b.options.Npm.Packument(ctx, p.Autoupdate.Target, validators)
-	if errors.Is(err, npm.ErrNotModified) {
-		return nil, nil
+	switch {
+	case errors.Is(err, npm.ErrNotModified):
+		return nil, b.watch(ctx, p, look{unchanged: true}, states)
+	case errors.Is(err, npm.ErrNotFound):
+		return nil, errors.Join(err, b.watch(ctx, p, look{}, states))
+	case err != nil:
+		return nil, err
 	}
-	if err != nil {
+	if err := b.watch(ctx, p, look{packument: packument}, states); err != nil {
 		return nil, err
 	}
 	plan := plan(p, packument, states, upstream.Seen, b.options.Releases, in.force, b.options.Now())

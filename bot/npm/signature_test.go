@@ -261,3 +261,36 @@ func FuzzParseKeys(f *testing.F) {
 		}
 	})
 }
+
+func TestSameTarball(t *testing.T) {
+	const (
+		sha1, hex = "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk=", "da39a3ee5e6b4b0d3255bfef95601890afd80709" // of no bytes
+		sha512    = "sha512-z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwvY7kxvUdBeoGlODJ6+SfaPg=="
+	)
+	tests := []struct {
+		name        string
+		v           Version
+		before      string
+		same, known bool
+	}{
+		{"the same", Version{Integrity: sha512}, sha512, true, true},
+		{"another", Version{Integrity: realIntegrity}, sha512, false, true},
+		{"one of several", Version{Integrity: realIntegrity + " " + sha512}, sha512, true, true},
+		{"one of several before", Version{Integrity: sha512}, sha512 + " " + realIntegrity, true, true},
+		{"the strongest decides", Version{Integrity: realIntegrity + " " + sha1}, sha512 + " " + sha1, false, true},
+		{"shasum", Version{Shasum: hex}, sha1, true, true},
+		{"shasum, and integrity that came later", Version{Integrity: sha512, Shasum: hex}, sha1, true, true},
+		{"integrity in place of shasum", Version{Integrity: sha512}, sha1, false, false},
+		{"nothing", Version{}, sha512, false, false},
+		{"nothing before", Version{Integrity: sha512}, "", false, false},
+		{"nonsense", Version{Integrity: "sha512-!", Shasum: "x"}, "sha512-!", false, false},
+	}
+	for _, tt := range tests {
+		if same, known := tt.v.SameTarball(tt.before); same != tt.same || known != tt.known {
+			t.Errorf("%s: %v, %v, want %v, %v", tt.name, same, known, tt.same, tt.known)
+		}
+	}
+	if got := (Version{Shasum: hex}).Hash(); got != sha1 {
+		t.Errorf("shasum as integrity is %q, want %q", got, sha1)
+	}
+}

@@ -160,23 +160,49 @@ func parseHashes(v Version) (hashes, error) {
 // of the strongest algorithm count, and one that matches is enough.
 func parseIntegrity(integrity string) (hashes, bool) {
 	for _, algorithm := range algorithms {
-		want := hashes{algorithm: algorithm}
-		var kept []string
-		for token := range strings.FieldsSeq(integrity) {
-			encoded, ok := strings.CutPrefix(token, algorithm.name+"-")
-			encoded, _, _ = strings.Cut(encoded, "?") // options, of which none exist
-			sum, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(encoded, "="))
-			if ok && err == nil && len(sum) == algorithm.size {
-				want.sums = append(want.sums, sum)
-				kept = append(kept, token)
-			}
-		}
-		if len(want.sums) > 0 {
-			want.text = strings.Join(kept, " ")
+		if want := parseIntegrityOf(algorithm, integrity); len(want.sums) > 0 {
 			return want, true
 		}
 	}
 	return hashes{}, false
+}
+
+// parseIntegrityOf reads the hashes of one algorithm.
+func parseIntegrityOf(algorithm algorithm, integrity string) hashes {
+	want := hashes{algorithm: algorithm}
+	var kept []string
+	for token := range strings.FieldsSeq(integrity) {
+		encoded, ok := strings.CutPrefix(token, algorithm.name+"-")
+		encoded, _, _ = strings.Cut(encoded, "?") // options, of which none exist
+		sum, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(encoded, "="))
+		if ok && err == nil && len(sum) == algorithm.size {
+			want.sums = append(want.sums, sum)
+			kept = append(kept, token)
+		}
+	}
+	want.text = strings.Join(kept, " ")
+	return want
+}
+
+// SameTarball compares what the packument says of v's tarball with the Hash of a version that was seen
+// before. Where they have no algorithm in common, that cannot be told.
+func (v Version) SameTarball(hash string) (same, known bool) {
+	for _, algorithm := range algorithms {
+		have := parseIntegrityOf(algorithm, v.Integrity).sums
+		if algorithm.name == "sha1" {
+			if sum, err := hex.DecodeString(v.Shasum); err == nil && len(sum) == algorithm.size {
+				have = append(have, sum)
+			}
+		}
+		before := parseIntegrityOf(algorithm, hash).sums
+		if len(have) == 0 || len(before) == 0 {
+			continue
+		}
+		return slices.ContainsFunc(have, func(sum []byte) bool {
+			return slices.ContainsFunc(before, func(b []byte) bool { return string(b) == string(sum) })
+		}), true
+	}
+	return false, false
 }
 
 func (h hashes) check(v Version, got []byte) error {
