@@ -7,6 +7,7 @@ type metrics struct {
 	all        []prometheus.Collector
 	signatures prometheus.Counter
 	failures   prometheus.Counter
+	witnesses  *prometheus.CounterVec
 }
 
 func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
@@ -19,8 +20,12 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 		Name: "larder_log_signing_failures_total",
 		Help: "Signed checkpoints that could not be written, and so were not shown.",
 	})
+	m.witnesses = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "larder_log_witness_requests_total",
+		Help: "Checkpoints that witnesses were asked to sign, by outcome: cosigned, failed, or ahead where the witness has seen a larger log.",
+	}, []string{"witness", "outcome"})
 	m.all = []prometheus.Collector{
-		m.signatures, m.failures,
+		m.signatures, m.failures, m.witnesses,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_log_entries",
 			Help: "Entries in the log.",
@@ -56,6 +61,10 @@ func (m *metrics) unregister() {
 	for _, c := range m.all {
 		m.registerer.Unregister(c)
 	}
+}
+
+func (m *metrics) asked(witness, outcome string) {
+	m.witnesses.WithLabelValues(witness, outcome).Inc()
 }
 
 // signed and failed are called before there are metrics, too: by Open.

@@ -1,10 +1,12 @@
 package signing
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -30,8 +32,14 @@ type Options struct {
 	// Store holds the log's tree, and Log grows in it. Required.
 	Store *kvstore.Store
 	Log   *logs.Log
-	// Every is the least time between two signatures. Default 250 ms.
+	// Every is the least time between two signatures. Default 250 ms, and 5 s where
+	// there are witnesses.
 	Every time.Duration
+	// Witnesses sign every checkpoint too, if they can, before it is shown. Default:
+	// none.
+	Witnesses []Witness
+	// Client speaks to the witnesses. Default: one that waits 10 s for an answer.
+	Client *http.Client
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: nobody.
@@ -40,7 +48,12 @@ type Options struct {
 	FS vfs.FS
 }
 
-const defaultEvery = 250 * time.Millisecond
+const (
+	defaultEvery     = 250 * time.Millisecond
+	witnessedEvery   = 5 * time.Second
+	witnessTimeout   = 10 * time.Second
+	longestRetryRest = time.Minute
+)
 
 // A Signer signs the checkpoints of one log. It is safe for concurrent use.
 type Signer struct {
@@ -49,6 +62,8 @@ type Signer struct {
 	folder  *folder
 	origin  string
 	metrics *metrics
+
+	witnesses []*witnessing // Run's alone
 
 	mu    sync.Mutex // serialises signing
 	keys  keyring
@@ -92,6 +107,15 @@ func Open(o Options) (_ *Signer, err error) {
 	}
 	if o.Every == 0 {
 		o.Every = defaultEvery
+		if len(o.Witnesses) > 0 {
+			o.Every = witnessedEvery
+		}
+	}
+	if o.Client == nil {
+		o.Client = &http.Client{
+			Timeout:       witnessTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
 	}
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, fmt.Errorf("signing: %w", err)
@@ -101,6 +125,9 @@ func Open(o Options) (_ *Signer, err error) {
 		return nil, fmt.Errorf("signing: %w", err)
 	}
 	s := &Signer{options: o, logger: o.Logger, folder: f}
+	for _, w := range o.Witnesses {
+		s.witnesses = append(s.witnesses, &witnessing{Witness: w, client: o.Client, pause: newPause(o.Every)})
+	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("signing: %w", err), f.close())
 	}
@@ -304,24 +331,88 @@ func (s *Signer) Key() string {
 // Folder is the key folder.
 func (s *Signer) Folder() string { return s.folder.dir }
 
-// Run signs whenever the log has grown, until ctx ends.
+// Run signs whenever the log has grown, and has the witnesses sign, until ctx ends.
 func (s *Signer) Run(ctx context.Context) {
-	pause := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: time.Minute}
+	pause := newPause(s.options.Every)
+	done := s.signedSize()
+	if len(s.witnesses) > 0 {
+		done = -1 // they may not have signed what there was
+	}
 	for s.refused() == nil {
-		if _, err := s.options.Log.Wait(ctx, s.signedSize()); err != nil {
+		if !s.wait(ctx, done) {
+			return
+		}
+		size, err := s.advance(ctx)
+		if ctx.Err() != nil {
 			return
 		}
 		rest := s.options.Every
-		if err := s.Sign(); err != nil {
+		if err != nil {
 			rest = pause.NextBackOff()
 			s.logger.Error("couldn't sign the log; trying again", "err", err, "after", rest)
 		} else {
+			done = size
 			pause.Reset()
 		}
 		if !sleep(ctx, rest) {
 			return
 		}
 	}
+}
+
+// newPause returns the times between attempts at what failed.
+func newPause(first time.Duration) *backoff.ExponentialBackOff {
+	b := &backoff.ExponentialBackOff{InitialInterval: first, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: longestRetryRest}
+	b.Reset()
+	return b
+}
+
+// wait returns when the log has more than size entries, or a witness that has not
+// signed is to be asked again. It reports whether ctx lives.
+func (s *Signer) wait(ctx context.Context, size int64) bool {
+	waiting := ctx
+	if next, ok := s.nextAsked(); ok {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithDeadline(ctx, next)
+		defer cancel()
+	}
+	_, _ = s.options.Log.Wait(waiting, size) // its error is that of a context
+	return ctx.Err() == nil
+}
+
+// advance signs what is in the log now, has the witnesses sign it, and shows it
+// with what signatures there are then.
+func (s *Signer) advance(ctx context.Context) (size int64, err error) {
+	if len(s.witnesses) == 0 {
+		err := s.Sign()
+		return s.signedSize(), err
+	}
+	s.mu.Lock()
+	err = s.signOrRefuse()
+	signed := s.last
+	s.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	witnessed := signed
+	if signed.Size > 0 { // of an empty log there is nothing to witness
+		if witnessed, err = s.witness(ctx, signed); err != nil {
+			return 0, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !bytes.Equal(s.last.Note, signed.Note) {
+		return signed.Size, nil // somebody has signed more, and shown that
+	}
+	if !bytes.Equal(witnessed.Note, signed.Note) {
+		if err := s.folder.write(checkpointFile, witnessed.Note, false); err != nil {
+			return 0, fmt.Errorf("signing: %w", err)
+		}
+		s.last = witnessed
+	}
+	s.show(shown{signed: s.last})
+	return signed.Size, nil
 }
 
 // sleep returns whether ctx lived that long.
@@ -342,20 +433,27 @@ func (s *Signer) signedSize() int64 {
 	return s.last.Size
 }
 
-// Sign signs what is in the log now, if that is not signed yet.
+// Sign signs what is in the log now, if that is not signed yet, and shows it
+// without asking the witnesses.
 func (s *Signer) Sign() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	err := s.signOrRefuse()
+	if err == nil {
+		s.show(shown{signed: s.last})
+	}
+	return err
+}
+
+// signOrRefuse is signNow, for a Signer that may have to refuse from now on.
+func (s *Signer) signOrRefuse() error {
 	if err := s.refused(); err != nil {
 		return err
 	}
 	err := s.signNow()
 	var refused *RefusedError
-	switch {
-	case errors.As(err, &refused):
+	if errors.As(err, &refused) {
 		s.refuse(refused)
-	case err == nil:
-		s.show(shown{signed: s.last})
 	}
 	return err
 }

@@ -1,0 +1,287 @@
+package signing
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	cosignature "github.com/transparency-dev/formats/note"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A Witness is somebody who sees to it that the log shows everybody the same: it
+// signs a checkpoint too, once it has a proof that the log has only grown.
+type Witness struct {
+	// URL is what https://c2sp.org/tlog-witness calls the submission prefix,
+	// without a slash at its end.
+	URL string
+	// Verifier checks the witness's cosignatures.
+	Verifier note.Verifier
+}
+
+// ParseWitness reads a witness that is written as URL#KEY, where KEY is the
+// witness's verifier key.
+func ParseWitness(s string) (Witness, error) {
+	const want = "must be a URL, # and a witness's verifier key, such as https://witness.example.com/#witness.example.com+0123abcd+BA…"
+	prefix, key, ok := strings.Cut(s, "#")
+	if !ok {
+		return Witness{}, errors.New(want)
+	}
+	u, err := url.Parse(prefix)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" {
+		return Witness{}, fmt.Errorf("%s; its URL is none", want)
+	}
+	v, err := witnessVerifier(key)
+	if err != nil {
+		return Witness{}, fmt.Errorf("%s; its key is none: %w", want, err)
+	}
+	return Witness{URL: strings.TrimRight(u.String(), "/"), Verifier: v}, nil
+}
+
+// witnessVerifier reads a verifier key for cosignatures. Some witnesses give the
+// key for ordinary signatures, which the cosignatures are made with all the same.
+func witnessVerifier(key string) (note.Verifier, error) {
+	v, err := cosignature.NewVerifierForCosignatureV1(key)
+	if err != nil {
+		return nil, err
+	}
+	// It does not hold the key's hash against the key: a slip would go unnoticed.
+	_, rest, _ := strings.Cut(key, "+")
+	hash, encoded, _ := strings.Cut(rest, "+")
+	if material, err := base64.StdEncoding.DecodeString(encoded); err == nil && material[0] == algEd25519 {
+		_, err := note.NewVerifier(key)
+		return v, err
+	}
+	if hash != fmt.Sprintf("%08x", v.KeyHash()) {
+		return nil, fmt.Errorf("its hash is %08x, not %s", v.KeyHash(), hash)
+	}
+	return v, nil
+}
+
+// algEd25519 begins the keys for ordinary signatures.
+const algEd25519 = 1
+
+// errAhead is what a witness answers that has seen more of the log than there is.
+var errAhead = errors.New("it has seen a larger log than this one: the store and the key folder may both be from an old backup")
+
+// maxAnswer bounds what a witness may answer.
+const maxAnswer = 64 << 10
+
+// A witnessing is what one Signer knows about one witness.
+type witnessing struct {
+	Witness
+	client *http.Client
+	seen   int64 // the size of the log that the witness has seen, as far as is known
+
+	pause *backoff.ExponentialBackOff
+	again time.Time // when it is asked again, after it failed; else zero
+}
+
+// ask gets the witness's cosignatures of a checkpoint, whose note has the
+// signatures of the log only.
+func (w *witnessing) ask(ctx context.Context, signed Signed, tree tlog.HashReader) ([]note.Signature, error) {
+	const most = 3 // it may not know what we think it does, and hear of the log from others meanwhile
+	for range most {
+		if w.seen > signed.Size {
+			return nil, fmt.Errorf("%w: %d entries, and here are %d", errAhead, w.seen, signed.Size)
+		}
+		body, err := w.request(signed, tree)
+		if err != nil {
+			return nil, err
+		}
+		answer, seen, err := w.post(ctx, body)
+		if err != nil {
+			return nil, err
+		}
+		if answer != nil {
+			w.seen = signed.Size
+			return w.cosignatures(signed, answer)
+		}
+		if seen == w.seen {
+			return nil, fmt.Errorf("it has seen another log of %d entries", seen)
+		}
+		w.seen = seen
+	}
+	return nil, errors.New("others tell it of the log at the same time")
+}
+
+// request is the body of add-checkpoint.
+func (w *witnessing) request(signed Signed, tree tlog.HashReader) ([]byte, error) {
+	body := fmt.Appendf(nil, "old %d\n", w.seen)
+	if w.seen > 0 {
+		proof, err := tlog.ProveTree(signed.Size, w.seen, tree)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range proof {
+			body = fmt.Appendf(body, "%s\n", h)
+		}
+	}
+	body = append(body, '\n')
+	return append(body, signed.Note...), nil
+}
+
+// post returns the lines of signatures, or nil and the size of the log that the
+// witness has seen.
+func (w *witnessing) post(ctx context.Context, body []byte) (lines []byte, seen int64, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+"/add-checkpoint", bytes.NewReader(body))
+	if err != nil {
+		return nil, 0, err
+	}
+	request.Header.Set("Content-Type", "text/plain; charset=utf-8")
+	response, err := w.client.Do(request)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case len(answer) > maxAnswer:
+		return nil, 0, fmt.Errorf("its answer is over %d bytes", maxAnswer)
+	case response.StatusCode == http.StatusOK:
+		return append([]byte{}, answer...), 0, nil
+	case response.StatusCode == http.StatusConflict && mediaType(response) == "text/x.tlog.size":
+		text := strings.TrimSuffix(string(answer), "\n")
+		seen, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || seen < 0 || strconv.FormatInt(seen, 10) != text {
+			return nil, 0, fmt.Errorf("it says that it has seen %.40q entries", text)
+		}
+		return nil, seen, nil
+	}
+	return nil, 0, fmt.Errorf("it answers %s: %.200q", response.Status, answer)
+}
+
+func mediaType(r *http.Response) string {
+	t, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(t))
+}
+
+// cosignatures returns those of an answer that are the witness's.
+func (w *witnessing) cosignatures(signed Signed, answer []byte) ([]note.Signature, error) {
+	n, err := note.Open(append(bytes.Clone(signed.Note), answer...), note.VerifierList(w.Verifier))
+	if err != nil {
+		return nil, fmt.Errorf("its answer is no cosignature of the checkpoint: %w", err)
+	}
+	return n.Sigs, nil
+}
+
+// withSignatures takes the signatures of a checkpoint apart: the note with those
+// of the log, and those of the witnesses.
+func (s *Signer) withSignatures(signed Signed) (bare Signed, log, others []note.Signature, err error) {
+	n, err := note.Open(signed.Note, s.keys.verifiers())
+	if err != nil {
+		return Signed{}, nil, nil, err
+	}
+	log = n.Sigs
+	verifiers := make([]note.Verifier, len(s.witnesses))
+	for i, w := range s.witnesses {
+		verifiers[i] = w.Verifier
+	}
+	if n, err := note.Open(signed.Note, note.VerifierList(verifiers...)); err == nil {
+		others = n.Sigs
+	}
+	bare.Checkpoint = signed.Checkpoint
+	bare.Note, err = note.Sign(&note.Note{Text: n.Text, Sigs: log})
+	return bare, log, others, err
+}
+
+// A cosigned is what one witness came to.
+type cosigned struct {
+	signatures []note.Signature
+	err        error
+}
+
+// witness asks the witnesses that have not signed yet, all at once, and returns the
+// checkpoint with the signatures that there are now. One that failed is left alone
+// for a while, so that it does not hold up the others.
+func (s *Signer) witness(ctx context.Context, signed Signed) (Signed, error) {
+	s.mu.Lock()
+	bare, log, others, err := s.withSignatures(signed)
+	s.mu.Unlock()
+	if err != nil {
+		return Signed{}, err
+	}
+	answers := make(map[*witnessing]chan cosigned)
+	for _, w := range s.witnesses {
+		if hasSigned(others, w.Verifier) || time.Now().Before(w.again) {
+			continue
+		}
+		answer := make(chan cosigned, 1)
+		answers[w] = answer
+		go func() {
+			signatures, err := w.ask(ctx, bare, logs.Hashes(s.options.Store))
+			answer <- cosigned{signatures, err}
+		}()
+	}
+	for _, w := range s.witnesses {
+		if answers[w] == nil {
+			continue
+		}
+		answer := <-answers[w]
+		s.heard(ctx, w, answer.err)
+		others = append(others, answer.signatures...)
+	}
+	signed.Note, err = note.Sign(&note.Note{Text: text(bare.Note), Sigs: append(log, others...)})
+	return signed, err
+}
+
+// heard takes down what a witness came to.
+func (s *Signer) heard(ctx context.Context, w *witnessing, err error) {
+	outcome := "cosigned"
+	switch {
+	case err == nil:
+		w.again = time.Time{}
+		w.pause.Reset()
+	case ctx.Err() != nil: // we are stopping
+		return
+	case errors.Is(err, errAhead):
+		outcome = "ahead"
+	default:
+		outcome = "failed"
+	}
+	s.metrics.asked(w.Verifier.Name(), outcome)
+	if err != nil {
+		rest := w.pause.NextBackOff()
+		w.again = time.Now().Add(rest)
+		s.logger.Error("a witness did not sign the log; asking it again", "witness", w.Verifier.Name(), "url", w.URL, "err", err, "after", rest)
+	}
+}
+
+// nextAsked returns when the first of the witnesses that failed is asked again.
+func (s *Signer) nextAsked() (next time.Time, ok bool) {
+	for _, w := range s.witnesses {
+		if !w.again.IsZero() && (!ok || w.again.Before(next)) {
+			next, ok = w.again, true
+		}
+	}
+	return next, ok
+}
+
+func hasSigned(signatures []note.Signature, v note.Verifier) bool {
+	for _, s := range signatures {
+		if s.Name == v.Name() && s.Hash == v.KeyHash() {
+			return true
+		}
+	}
+	return false
+}
+
+// text is the part of a note that is signed.
+func text(signed []byte) string {
+	head, _, _ := bytes.Cut(signed, []byte("\n\n"))
+	return string(head) + "\n"
+}

@@ -1,0 +1,404 @@
+package signing_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	cosignature "github.com/transparency-dev/formats/note"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// A witness is one as https://c2sp.org/tlog-witness asks for. It verifies what it
+// is told with the note and tlog packages alone.
+type witness struct {
+	name   string
+	key    ed25519.PrivateKey
+	log    note.Verifier // the log's key that it trusts
+	server *httptest.Server
+
+	mu        sync.Mutex
+	size      int64
+	root      tlog.Hash
+	conflicts int
+	answers   func(w http.ResponseWriter) bool // in its stead, until it returns false
+}
+
+func newWitness(t *testing.T, name string, log note.Verifier) *witness {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &witness{name: name, key: key, log: log}
+	w.server = httptest.NewServer(w)
+	t.Cleanup(w.server.Close)
+	return w
+}
+
+func (w *witness) keyID() uint32 {
+	id := sha256.New()
+	fmt.Fprintf(id, "%s\n\x04%s", w.name, w.key.Public().(ed25519.PublicKey))
+	return binary.BigEndian.Uint32(id.Sum(nil))
+}
+
+func (w *witness) vkey() string {
+	return fmt.Sprintf("%s+%08x+%s", w.name, w.keyID(), base64.StdEncoding.EncodeToString(append([]byte{4}, w.key.Public().(ed25519.PublicKey)...)))
+}
+
+func (w *witness) configured(t *testing.T) signing.Witness {
+	t.Helper()
+	parsed, err := signing.ParseWitness(w.server.URL + "/prefix/#" + w.vkey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
+func (w *witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.answers != nil && w.answers(rw) {
+		return
+	}
+	if r.Method != http.MethodPost || r.URL.Path != "/prefix/add-checkpoint" {
+		http.Error(rw, "no such thing", http.StatusNotFound)
+		return
+	}
+	status, answer := w.add(r.Body)
+	if status == http.StatusConflict {
+		w.conflicts++
+		rw.Header().Set("Content-Type", "text/x.tlog.size")
+	}
+	rw.WriteHeader(status)
+	io.WriteString(rw, answer)
+}
+
+func (w *witness) add(body io.Reader) (status int, answer string) {
+	in := bufio.NewReader(body)
+	line, _ := in.ReadString('\n')
+	old, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(line, "old "), "\n"), 10, 64)
+	if err != nil || line != fmt.Sprintf("old %d\n", old) {
+		return http.StatusBadRequest, "no old size"
+	}
+	var proof tlog.TreeProof
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil || len(proof) > 63 {
+			return http.StatusBadRequest, "no proof"
+		}
+		if line == "\n" {
+			break
+		}
+		h, err := tlog.ParseHash(strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			return http.StatusBadRequest, "no hash"
+		}
+		proof = append(proof, h)
+	}
+	signed, err := io.ReadAll(in)
+	if err != nil {
+		return http.StatusBadRequest, "no checkpoint"
+	}
+	n, err := note.Open(signed, note.VerifierList(w.log))
+	if err != nil {
+		return http.StatusForbidden, err.Error()
+	}
+	lines := strings.Split(n.Text, "\n")
+	if lines[0] != w.log.Name() {
+		return http.StatusNotFound, "no such log"
+	}
+	size, err := strconv.ParseInt(lines[1], 10, 64)
+	if err != nil || old > size {
+		return http.StatusBadRequest, "no size"
+	}
+	root, err := tlog.ParseHash(lines[2])
+	if err != nil {
+		return http.StatusBadRequest, "no root"
+	}
+	if old != w.size {
+		return http.StatusConflict, fmt.Sprintf("%d\n", w.size)
+	}
+	switch {
+	case old == size && root != w.root:
+		return http.StatusConflict, fmt.Sprintf("%d\n", w.size)
+	case old == 0 && len(proof) > 0:
+		return http.StatusUnprocessableEntity, "a proof of nothing"
+	case old > 0:
+		if err := tlog.CheckTree(proof, size, root, old, w.root); err != nil {
+			return http.StatusUnprocessableEntity, err.Error()
+		}
+	}
+	w.size, w.root = size, root
+	return http.StatusOK, w.cosign(n.Text, 1_700_000_000)
+}
+
+// cosign makes a cosignature's line.
+func (w *witness) cosign(text string, time uint64) string {
+	sig := binary.BigEndian.AppendUint32(nil, w.keyID())
+	sig = binary.BigEndian.AppendUint64(sig, time)
+	sig = append(sig, ed25519.Sign(w.key, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", time, text))...)
+	return "— " + w.name + " " + base64.StdEncoding.EncodeToString(sig) + "\n"
+}
+
+// cosigned reports which of the witnesses have signed what s shows, if that is the
+// log as it is.
+func (r *rig) cosigned(s *signing.Signer, witnesses ...*witness) []bool {
+	r.Helper()
+	by := make([]bool, len(witnesses))
+	signed, err := s.Checkpoint()
+	if err != nil || signed.Checkpoint != r.log.Checkpoint() {
+		return by
+	}
+	for i, w := range witnesses {
+		v, err := cosignature.NewVerifierForCosignatureV1(w.vkey())
+		if err != nil {
+			r.Fatal(err)
+		}
+		_, err = note.Open(signed.Note, note.VerifierList(v))
+		by[i] = err == nil
+	}
+	return by
+}
+
+// run has s at work until the returned function is called.
+func (r *rig) run(s *signing.Signer) (stop func()) {
+	ctx, cancel := context.WithCancel(r.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// witnessed returns a rig whose key is there, and that key.
+func witnessed(t *testing.T) (*rig, note.Verifier) {
+	t.Helper()
+	r := newRig(t)
+	r.next.Origin = "log.example"
+	s := r.open()
+	defer r.close(s)
+	return r, verifier(t, s.Key())
+}
+
+func TestWitnesses(t *testing.T) {
+	r, key := witnessed(t)
+	one, two := newWitness(t, "one.example", key), newWitness(t, "two.example/w", key)
+	r.grow(5, "vue")
+	r.next.Witnesses = []signing.Witness{one.configured(t), two.configured(t)}
+	s := r.open()
+	stop := r.run(s)
+	for range 6 {
+		eventually(t, "both sign", func() bool { by := r.cosigned(s, one, two); return by[0] && by[1] })
+		r.holds(s)
+		r.grow(3, "vue")
+	}
+	eventually(t, "both sign", func() bool { by := r.cosigned(s, one, two); return by[0] && by[1] })
+	if one.conflicts+two.conflicts > 0 {
+		t.Errorf("what they had seen was guessed wrong %d times", one.conflicts+two.conflicts)
+	}
+	signed, _ := s.Checkpoint()
+	if got := r.readFile("checkpoint"); got != string(signed.Note) {
+		t.Errorf("on the disk is %s, want %s", got, signed.Note)
+	}
+	stop()
+	r.close(s)
+
+	// After a start what they signed is still there, and they say what they have seen.
+	s = r.open()
+	if by := r.cosigned(s, one, two); !by[0] || !by[1] {
+		t.Errorf("after a start %v have signed", by)
+	}
+	r.grow(1, "vue")
+	stop = r.run(s)
+	eventually(t, "both sign", func() bool { by := r.cosigned(s, one, two); return by[0] && by[1] })
+	if one.conflicts != 1 || two.conflicts != 1 {
+		t.Errorf("%d and %d conflicts, want one each", one.conflicts, two.conflicts)
+	}
+
+	// They trust the first key, which goes on signing.
+	if _, err := s.Rotate(noon); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both sign", func() bool { by := r.cosigned(s, one, two); return by[0] && by[1] })
+	r.holds(s)
+	stop()
+	r.close(s)
+}
+
+// TestAWitnessThatIsAway does not keep the others' signatures from being shown, and
+// is asked again without the log having to grow.
+func TestAWitnessThatIsAway(t *testing.T) {
+	r, key := witnessed(t)
+	here, away := newWitness(t, "here.example", key), newWitness(t, "away.example", key)
+	refuse := true
+	away.answers = func(w http.ResponseWriter) bool {
+		if refuse {
+			http.Error(w, "away", http.StatusServiceUnavailable)
+		}
+		return refuse
+	}
+	r.next.Witnesses = []signing.Witness{away.configured(t), here.configured(t)}
+	r.grow(2, "vue")
+	s := r.open()
+	stop := r.run(s)
+	eventually(t, "the one that is here signs", func() bool { return r.cosigned(s, here)[0] })
+	if r.cosigned(s, away)[0] {
+		t.Error("the other has signed too")
+	}
+	away.mu.Lock()
+	refuse = false
+	away.mu.Unlock()
+	eventually(t, "the one that was away signs", func() bool { by := r.cosigned(s, here, away); return by[0] && by[1] })
+	stop()
+	r.close(s)
+}
+
+// TestNothingIsShownBeforeTheWitnesses asks for the checkpoint while a witness has
+// not answered.
+func TestNothingIsShownBeforeTheWitnesses(t *testing.T) {
+	r, key := witnessed(t)
+	w := newWitness(t, "witness.example", key)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	w.answers = func(http.ResponseWriter) bool {
+		asked <- struct{}{}
+		<-answer
+		return false
+	}
+	r.next.Witnesses = []signing.Witness{w.configured(t)}
+	s := r.open()
+	before, _ := s.Checkpoint()
+	r.grow(2, "vue")
+	stop := r.run(s)
+	<-asked
+	if now, err := s.Checkpoint(); err != nil || now.Checkpoint != before.Checkpoint {
+		t.Errorf("%v is shown, %v; want what was before, %v", now.Checkpoint, err, before.Checkpoint)
+	}
+	if got := r.readFile("checkpoint"); !strings.HasPrefix(got, "log.example\n2\n") {
+		t.Errorf("a witness saw what is not on the disk, which has %s", got)
+	}
+	answer <- struct{}{}
+	eventually(t, "it is shown", func() bool { return r.cosigned(s, w)[0] })
+	stop()
+	r.close(s)
+}
+
+// TestWitnessesThatLie add nothing to what is shown.
+func TestWitnessesThatLie(t *testing.T) {
+	const text = "log.example\n2\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n"
+	for _, tt := range []struct {
+		name   string
+		status int
+		kind   string
+		answer func(w *witness) string
+		says   string
+	}{
+		{"of something else", 200, "", func(w *witness) string { return w.cosign(text, 1) }, "no cosignature"},
+		{"nothing", 200, "", func(*witness) string { return "" }, "no cosignature"},
+		{"of somebody else", 200, "", func(*witness) string { return "— other.example AAAAAAAAAAAA\n" }, "no cosignature"},
+		{"garbage", 200, "", func(*witness) string { return "\x00\xff\n\n" }, "no cosignature"},
+		{"a lot", 200, "", func(*witness) string { return strings.Repeat("x", 100<<10) }, "over 65536 bytes"},
+		{"elsewhere", 302, "", func(*witness) string { return "" }, "302 Found"},
+		{"not at home", 404, "", func(*witness) string { return "no\nsuch log" }, `404 Not Found: \"no\\nsuch log\"`},
+		{"ahead", 409, "text/x.tlog.size", func(*witness) string { return "3\n" }, "it has seen a larger log than this one"},
+		{"another log", 409, "Text/X.tlog.size; a=b", func(*witness) string { return "0\n" }, "it has seen another log of 0 entries"},
+		{"no size", 409, "text/x.tlog.size", func(*witness) string { return "-1\n" }, "entries"},
+		{"no size at all", 409, "text/x.tlog.size", func(*witness) string { return "" }, "entries"},
+		{"a conflict", 409, "text/plain", func(*witness) string { return "1" }, "409 Conflict"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, key := witnessed(t)
+			w := newWitness(t, "witness.example", key)
+			w.answers = func(rw http.ResponseWriter) bool {
+				if tt.kind != "" {
+					rw.Header().Set("Content-Type", tt.kind)
+				}
+				if tt.status == 302 {
+					rw.Header().Set("Location", w.server.URL)
+				}
+				rw.WriteHeader(tt.status)
+				io.WriteString(rw, tt.answer(w))
+				return true
+			}
+			var said lockedBuffer
+			r.next.Logger = slog.New(slog.NewTextHandler(&said, nil))
+			r.next.Witnesses = []signing.Witness{w.configured(t)}
+			s := r.open()
+			r.grow(2, "vue")
+			stop := r.run(s)
+			eventually(t, "the operator is told "+tt.says, func() bool { return strings.Contains(said.String(), tt.says) })
+			eventually(t, "it is shown all the same", func() bool { signed, _ := s.Checkpoint(); return signed.Size == 2 })
+			stop()
+			r.holds(s)
+			if signed, _ := s.Checkpoint(); bytes.Count(signed.Note, []byte("\n— ")) != 1 {
+				t.Errorf("what is shown has more than the log's signature:\n%s", signed.Note)
+			}
+			r.close(s)
+		})
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func TestParseWitness(t *testing.T) {
+	key := newWitness(t, "witness.example", nil).vkey()
+	ordinary := "log.example+cae7438d+AWJY8NjnXhthBWAcFrCjbVGGfs03Ez5rpU8VPPvHyhzv"
+	for s, want := range map[string]string{
+		"https://witness.example#" + key:                                      "https://witness.example",
+		"https://witness.example/a/b/#" + key:                                 "https://witness.example/a/b",
+		"http://127.0.0.1:8000/#" + ordinary:                                  "http://127.0.0.1:8000",
+		"https://witness.example":                                             "",
+		"#" + key:                                                             "",
+		"witness.example#" + key:                                              "",
+		"ftp://witness.example#" + key:                                        "",
+		"https://witness.example?a#" + key:                                    "",
+		"https://witness.example#":                                            "",
+		"https://witness.example#" + strings.Replace(key, "+", "+0", 1):       "",
+		"https://witness.example#" + strings.Replace(key, "wit", "tiw", 1):    "",
+		"https://witness.example#" + strings.Replace(ordinary, "ca", "ac", 1): "",
+		"https://witness.example#" + key + "AAAA":                             "",
+	} {
+		w, err := signing.ParseWitness(s)
+		if (err == nil) != (want != "") || w.URL != want {
+			t.Errorf("%s: %q, %v; want %q", s, w.URL, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), "must be a URL, # and a witness's verifier key") {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
