@@ -186,8 +186,12 @@ func (a *assembly) weight(e archive.Entry) int64 {
 
 // file stores one file, and its minified form where it should have one.
 func (a *assembly) file(ctx context.Context, source string, paths []string, data []byte) error {
+	module, err := a.isModule(ctx, source, data)
+	if err != nil {
+		return err
+	}
 	for _, path := range paths {
-		if err := a.add(ctx, logs.File{Path: path, Origin: logs.Upstream}, data); err != nil {
+		if err := a.add(ctx, logs.File{Path: path, Origin: logs.Upstream, Module: module}, data); err != nil {
 			return err
 		}
 	}
@@ -204,7 +208,7 @@ func (a *assembly) file(ctx context.Context, source string, paths []string, data
 			a.note("%s was not minified: %v", path, err)
 			continue
 		}
-		if err := a.add(ctx, logs.File{Path: target, Origin: logs.Minified, From: path}, small); err != nil {
+		if err := a.add(ctx, logs.File{Path: target, Origin: logs.Minified, From: path, Module: module}, small); err != nil {
 			return err
 		}
 	}

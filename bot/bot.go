@@ -106,6 +106,7 @@ type Bot struct {
 	releasing *semaphore.Weighted // releases under way
 	polling   *semaphore.Weighted // upstreams being asked
 	cpu       *semaphore.Weighted // files being processed
+	parsing   *semaphore.Weighted // scripts whose format is being found out
 	minifiers *worker.Pool
 	squeezers *worker.Pool
 	encoding  singleflight.Group // by content, so that equal ones are compressed once
@@ -143,6 +144,7 @@ func New(o Options) (*Bot, error) {
 		releasing: semaphore.NewWeighted(int64(o.Downloads)),
 		polling:   semaphore.NewWeighted(PollsAtOnce),
 		cpu:       semaphore.NewWeighted(int64(o.Workers)),
+		parsing:   semaphore.NewWeighted(1),
 		minifiers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Timeout: minifyTimeout}),
 		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Nice: true}),
 	}

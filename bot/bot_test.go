@@ -2,6 +2,7 @@ package bot_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -392,5 +393,28 @@ func TestMinifiedFormUpstreamHasIsNotMade(t *testing.T) {
 	}
 	if len(m.Notes) != 1 || !strings.Contains(m.Notes[0], "b.js was not minified") || !strings.Contains(m.Notes[0], "over the limit") {
 		t.Errorf("notes %q", m.Notes)
+	}
+}
+
+func TestModulesAreToldApart(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "*.*js"))
+	r.registry.Add("a", "1.0.0", hour(1), map[string]string{
+		"classic.js": library, "core.js": "export const a = 1;\n", "prose.js": "/*\nexport this\n*/\nvar a = 1;\n", "broken.js": "export export",
+	})
+	r.open()
+	r.once()
+	modules := map[string]bool{}
+	for _, f := range r.manifest("a", "1.0.0").Files {
+		modules[f.Path] = f.Module
+	}
+	want := map[string]bool{
+		"classic.js": false, "classic.min.js": false, "core.js": true, "core.min.js": true, "prose.js": false, "prose.min.js": false, "broken.js": false,
+	}
+	if !maps.Equal(modules, want) {
+		t.Errorf("modules %v, want %v", modules, want)
+	}
+	if f, err := views.LookupFile(r.store, "a", "1.0.0", "core.min.js"); err != nil || !f.Module {
+		t.Errorf("the file's row is %+v, %v", f, err)
 	}
 }

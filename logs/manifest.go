@@ -73,6 +73,9 @@ type File struct {
 	SRI    SRI          `json:"sri"`
 	Origin string       `json:"origin"`
 	From   string       `json:"from,omitempty"`
+	// Module says that a .js file is an ES module by what is in it, which a classic
+	// script's tag cannot load. Of other files nothing is said.
+	Module bool `json:"module,omitempty"`
 }
 
 // LeftOut is a file of the release that the package JSON selects but that is

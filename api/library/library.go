@@ -47,6 +47,7 @@ type Library struct {
 	// JSON names where nothing is published; "" for none.
 	Filename string
 	SRI      string // of the main file of the latest version, "" for none
+	Module   bool   // the main file of the latest version is an ES module, see views.File
 }
 
 // Autoupdate says where a library's releases come from.
@@ -160,7 +161,11 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	if err != nil {
 		return nil, fmt.Errorf("library: the main file %s of %s %s: %w", latest.Default, name, latest.Version, err)
 	}
-	l.SRI = sri.String()
+	file, err := views.LookupFile(r, name, latest.Version, latest.Default)
+	if err != nil {
+		return nil, fmt.Errorf("library: the main file %s of %s %s: %w", latest.Default, name, latest.Version, err)
+	}
+	l.SRI, l.Module = sri.String(), file.Module
 	return l, nil
 }
 

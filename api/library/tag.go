@@ -24,7 +24,7 @@ type Snippet struct {
 // without a slash at its end. It is the only place where tags are made, so that
 // the pages, the commands and whatever comes next never differ.
 func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet {
-	s := Snippet{URL: assetBase + AssetPath(name, version, f.Path), Integrity: f.SRI.String(), Kind: KindOf(f.Path)}
+	s := Snippet{URL: assetBase + AssetPath(name, version, f.Path), Integrity: f.SRI.String(), Kind: KindOf(f.Path, f.Module)}
 	// Without crossorigin a browser refuses to check a file of another origin.
 	check := ` integrity="` + html.EscapeString(s.Integrity) + `" crossorigin="anonymous"`
 	url := html.EscapeString(s.URL)
@@ -49,8 +49,9 @@ const (
 	Stylesheet             // CSS
 )
 
-// KindOf tells the kind of a file by its path; its content is not looked at.
-func KindOf(file string) Kind {
+// KindOf tells the kind of a file by its path, and by what its release's manifest says of
+// its syntax.
+func KindOf(file string, module bool) Kind {
 	folder, name := path.Split(strings.ToLower(file))
 	switch path.Ext(name) {
 	case ".css":
@@ -58,7 +59,7 @@ func KindOf(file string) Kind {
 	case ".mjs":
 		return Module
 	case ".js":
-		if saysModule(folder, name) {
+		if module || saysModule(folder, name) {
 			return Module
 		}
 		return Script
@@ -67,7 +68,8 @@ func KindOf(file string) Kind {
 }
 
 // saysModule reports whether a .js file names itself a module, as builds that ship
-// both forms do: three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. In a
+// both forms do: three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. The
+// manifest does not say so of files that were too large to be parsed. In a
 // tag for classic scripts such a file is a syntax error; a classic script that is
 // taken for a module by mistake mostly works.
 func saysModule(folder, name string) bool {

@@ -70,8 +70,13 @@ func TestKindOf(t *testing.T) {
 		"lib/esm-loader/es-shims.js":   Script,
 		"some.folder.esm.js/readme.md": Other,
 	} {
-		if got := KindOf(path); got != want {
+		if got := KindOf(path, false); got != want {
 			t.Errorf("%s: kind %d, want %d", path, got, want)
+		}
+	}
+	for path, want := range map[string]Kind{"three.core.js": Module, "a.css": Stylesheet, "a.txt": Other} {
+		if got := KindOf(path, true); got != want {
+			t.Errorf("%s, a module by its syntax: got %d, want %d", path, got, want)
 		}
 	}
 }

@@ -89,12 +89,12 @@ func filter(r *library.Release, text string) []views.PublishedFile {
 	return files
 }
 
-// modules returns the files of a release that are modules by their names, those
+// modules returns the files of a release that are modules, those
 // first that a page would load.
 func modules(r *library.Release, address func(string) fileLink) []fileLink {
 	var found []string
 	for _, f := range r.Files {
-		if library.KindOf(f.Path) == library.Module {
+		if library.KindOf(f.Path, f.Module) == library.Module {
 			found = append(found, f.Path)
 		}
 	}

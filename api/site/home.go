@@ -40,7 +40,7 @@ func newCard(q *request, l *library.Library) card {
 	c := card{Library: l}
 	var sri logs.SRI
 	if l.HasFile() && sri.UnmarshalText([]byte(l.SRI)) == nil {
-		c.Snippet = library.NewSnippet(q.assetBase, l.Name, l.Version, views.PublishedFile{Path: l.Filename, SRI: sri})
+		c.Snippet = library.NewSnippet(q.assetBase, l.Name, l.Version, views.PublishedFile{Path: l.Filename, SRI: sri, File: views.File{Module: l.Module}})
 	}
 	return c
 }

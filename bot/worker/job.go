@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"unicode/utf8"
@@ -17,6 +18,7 @@ type Task string
 const (
 	MinifyJS    Task = "minify-js"
 	MinifyCSS   Task = "minify-css"
+	FindFormat  Task = "find-format" // answers "esm", "cjs", or nothing where a script is neither
 	SqueezeBr   Task = "squeeze-br"
 	SqueezeGzip Task = "squeeze-gzip"
 )
@@ -48,6 +50,8 @@ func run(t Task, data []byte) ([]byte, error) {
 		return minify(data, api.LoaderJS)
 	case MinifyCSS:
 		return minify(data, api.LoaderCSS)
+	case FindFormat:
+		return findFormat(data)
 	case SqueezeBr:
 		return coding.Encode(coding.Brotli, coding.Best, data)
 	case SqueezeGzip:
@@ -81,6 +85,34 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 		return nil, fmt.Errorf("the minified form does not parse: %w", parseError(again.Errors[0]))
 	}
 	return out.Code, nil
+}
+
+// findFormat returns the module format that a script's syntax tells, as esbuild
+// names it.
+func findFormat(data []byte) ([]byte, error) {
+	const name = "script.js"
+	out := api.Build(api.BuildOptions{
+		Stdin:       &api.StdinOptions{Contents: string(data), Sourcefile: name, Loader: api.LoaderJS},
+		Bundle:      true,          // else what is imported is not looked at, and neither is the format
+		External:    []string{"*"}, // and nothing is read from a disk
+		Metafile:    true,
+		Format:      api.FormatESModule,
+		Target:      api.ESNext,
+		TreeShaking: api.TreeShakingFalse,
+		LogLevel:    api.LogLevelSilent,
+	})
+	if len(out.Errors) > 0 {
+		return nil, parseError(out.Errors[0])
+	}
+	var meta struct {
+		Inputs map[string]struct {
+			Format string `json:"format"`
+		} `json:"inputs"`
+	}
+	if err := json.Unmarshal([]byte(out.Metafile), &meta); err != nil {
+		return nil, err
+	}
+	return []byte(meta.Inputs[name].Format), nil
 }
 
 // parseError cuts the message, which may hold a token of megabytes.

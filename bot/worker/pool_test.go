@@ -59,6 +59,12 @@ func TestMinify(t *testing.T) {
 		{"empty", MinifyJS, "", ""},
 		{"does not parse", MinifyJS, "var =", "error: line 1, column 5: "},
 		{"not UTF-8", MinifyJS, "var a = '\xff';", "error: not valid UTF-8"},
+		{"a module that exports", FindFormat, "const a = 1\nexport { a }", "esm"},
+		{"a module that imports", FindFormat, `import"./other.js"`, "esm"},
+		{"import.meta", FindFormat, "console.log(import.meta.url)", "esm"},
+		{"CommonJS", FindFormat, "module.exports = 1", "cjs"},
+		{"a classic script", FindFormat, "var a = `\nexport default 1\n`; import('./other.js')", ""},
+		{"no script", FindFormat, "export export", "error: line 1, column 8: "},
 		{"no such task", "dance", "", "error: unknown task"},
 	}
 	for _, tt := range tests {

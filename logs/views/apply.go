@@ -50,7 +50,7 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 	v := newVersion(c)
 	for _, f := range m.Files {
 		key := kvstore.Key(c.Package, c.Version, f.Path)
-		b.Set(kvstore.Files, key, File{Hash: f.SHA256, Size: f.Size, Released: m.Released}.encode())
+		b.Set(kvstore.Files, key, File{Hash: f.SHA256, Size: f.Size, Released: m.Released, Module: f.Module}.encode())
 		b.Set(kvstore.SRIs, key, f.SRI[:])
 	}
 	if err := setJSON(b, kvstore.Versions, kvstore.Key(c.Package, c.Version), v); err != nil {

@@ -16,6 +16,7 @@ type File struct {
 	Hash     kvstore.Hash // of the content
 	Size     int64        // of the identity, in bytes
 	Released time.Time    // upstream's publish time of the release, to the second
+	Module   bool         // a .js file that is an ES module
 }
 
 // A Version is a release that is or was published.
@@ -135,15 +136,23 @@ func Packages(r kvstore.Reader) ([]Package, error) {
 	return scanJSON[Package](r, kvstore.Packages, nil)
 }
 
-// fileFormat begins a files row: the hash, then size and time as varints.
-const fileFormat = 1
+// fileFormat begins a files row: the hash, then size and time as varints, then
+// isModule where that is so.
+const (
+	fileFormat = 1
+	isModule   = 1
+)
 
 func (f File) encode() []byte {
 	row := make([]byte, 0, 1+len(f.Hash)+2*binary.MaxVarintLen64)
 	row = append(row, fileFormat)
 	row = append(row, f.Hash[:]...)
 	row = binary.AppendUvarint(row, uint64(f.Size))
-	return binary.AppendVarint(row, f.Released.Unix())
+	row = binary.AppendVarint(row, f.Released.Unix())
+	if f.Module {
+		row = append(row, isModule)
+	}
+	return row
 }
 
 var errFileRow = errors.New("the row is malformed; `larder fsck` tells what else is")
@@ -160,7 +169,12 @@ func decodeFile(row []byte) (File, error) {
 	}
 	rest = rest[n:]
 	seconds, n := binary.Varint(rest)
-	if n <= 0 || n != len(rest) {
+	if n <= 0 {
+		return File{}, errFileRow
+	}
+	if rest = rest[n:]; len(rest) == 1 && rest[0] == isModule {
+		f.Module = true
+	} else if len(rest) > 0 {
 		return File{}, errFileRow
 	}
 	f.Size = int64(size)
