@@ -13,6 +13,8 @@ import (
 	"github.com/agnivade/levenshtein"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // envPrefix begins the name of every environment variable that is a setting.
@@ -158,6 +160,14 @@ func (s *settings) check() error {
 			has, lacks = lacks, has
 		}
 		return fmt.Errorf("%s needs --%s too: HTTPS takes a certificate and its key", s.origin(has), lacks)
+	}
+	if s.purgeHook == "" {
+		return nil
+	}
+	// Not when it is set, where messages repeat the value: this one may have a password in it.
+	var err error
+	if s.hook, err = purge.ParseHook(s.purgeHook); err != nil {
+		return fmt.Errorf("%s %w", s.origin("purge-hook"), err)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (p *daemon) run(parent context.Context) (err error) {
 		}
 	}
 	if p.duties.serve {
-		if err := s.limitConnections(p.logger); err != nil {
+		if err := errors.Join(s.checkPurging(), s.limitConnections(p.logger)); err != nil {
 			return err
 		}
 	}
@@ -109,6 +109,14 @@ func (p *daemon) run(parent context.Context) (err error) {
 			p.folder.demand().Run(ctx)
 			return nil
 		})
+		group.Go(func() error {
+			p.folder.follower.run(ctx)
+			return nil
+		})
+		if err := p.purge(ctx, group); err != nil {
+			end()
+			return errors.Join(err, group.Wait())
+		}
 		if err := p.announce(shown); err != nil {
 			end()
 			return errors.Join(err, group.Wait())

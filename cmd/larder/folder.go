@@ -37,6 +37,8 @@ type folder struct {
 	// libraries begins to read all libraries on first use, and follows the log until the folder is closed.
 	libraries   func() (*library.Index, error)
 	stopReading func()         // what libraries began; nil where it has not
+	follower    *follower      // of who serves; nil where nobody does
+	purging     bool           // whether this process calls the purge hook
 	busy        sync.WaitGroup // operations under way
 }
 

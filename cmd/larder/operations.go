@@ -85,6 +85,12 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 		"snippets": admin.Typed(func(ctx context.Context, r snippetRequest, _ func(any)) (any, error) {
 			return f.snippets(ctx, r, assetBase)
 		}),
+		"withdraw": admin.Typed(func(ctx context.Context, r withdrawRequest, _ func(any)) (any, error) {
+			return f.withdraw(ctx, r, assetBase)
+		}),
+		"restore": admin.Typed(func(ctx context.Context, r restoreRequest, _ func(any)) (any, error) {
+			return f.restore(ctx, r, assetBase)
+		}),
 		"fsck": admin.Typed(func(ctx context.Context, r checkRequest, report func(any)) (any, error) {
 			return f.check(ctx, r.Deep, report)
 		}),

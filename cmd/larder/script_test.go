@@ -52,6 +52,8 @@ type upstreamKey struct{}
 //	                              print status, headers and body of the answer of $ADDRESS (or of a whole URL)
 //	certificate FILE KEY          make a certificate for 127.0.0.1
 //	spoil DATA NAMESPACE PART...  remove a row from the store of a data folder that no process runs on, or, with ! in front, add one
+//	cache FILE STATUS             start what stands in front; $CACHE is its address, FILE gets what it is asked
+//	called FILE PATTERN           wait until it was asked that
 //	until STATUS PATH [TEXT]      ask again and again until the answer of $ADDRESS has this status, and this text
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -67,6 +69,8 @@ func TestScripts(t *testing.T) {
 			return os.Mkdir(npm, 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"cache":       scriptCache,
+			"called":      scriptCalled,
 			"certificate": scriptCertificate,
 			"publish":     scriptPublish,
 			"ready":       scriptReady,

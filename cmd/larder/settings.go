@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/larder-cdn/larder/server/cachetag"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // settings is everything that can be configured. The flag set that newSettings returns is the one source of names,
@@ -33,6 +36,10 @@ type settings struct {
 	apiHost   string
 	name      string
 
+	cacheTags string
+	purgeHook string
+	hook      purge.Hook // purgeHook, by check
+
 	catalogue  string
 	releases   int
 	interval   time.Duration
@@ -51,7 +58,7 @@ type settings struct {
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
 	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen",
-		"asset-base", "site-base", "api-host", "name"}
+		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook"}
 	botFlags = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
 )
 
@@ -73,6 +80,7 @@ func newSettings() *settings {
 		storeCache:     128 * mebibyte,
 		drain:          15 * time.Second,
 		name:           "Larder",
+		cacheTags:      string(cachetag.Both),
 		catalogue:      "starter",
 		releases:       10,
 		interval:       time.Hour,
@@ -105,6 +113,11 @@ func newSettings() *settings {
 	f.Var(baseValue(&s.siteBase), "site-base", "`URL` that the pages are reached under; where it is not given, the address that was asked")
 	f.Var(hostValue(&s.apiHost), "api-host", "`HOST` that is for the API alone, as api.cdnjs.com is: /, /about, /api and /robots.txt answer there as clients of that expect; without a port, on any")
 	f.Var(labelValue(&s.name, 60), "name", "`NAME` of the service in pages and in the API's description")
+
+	f.Var(choiceValue(&s.cacheTags, string(cachetag.None), string(cachetag.CacheTag), string(cachetag.SurrogateKey), string(cachetag.Both)), "cache-tags",
+		"`FIELDS` of files' answers that tell a CDN what to purge when a release is withdrawn: cache-tag, surrogate-key (for Fastly), both or none")
+	f.Var(textValue(&s.purgeHook, "hook"), "purge-hook",
+		"what to call when a release is withdrawn, `[METHOD ]URL`: with {url} or {path} in it once for each file (PURGE), else once with all of them (POST, JSON)")
 
 	f.Var(textValue(&s.catalogue, "source"), "catalogue", "catalogue `SOURCE`: a folder, a .tar.gz or .zip archive, or starter for the one in the binary")
 	f.Var(countValue(&s.releases, 1), "releases", "newest releases that a new package starts with, `N`")

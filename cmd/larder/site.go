@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/download"
 )
 
@@ -20,7 +21,7 @@ import (
 func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	s := p.settings
 	logger := p.logger.With("part", "server")
-	options := server.Options{Store: p.folder.store, CacheBytes: s.cache, SendBytes: s.sending, Demand: p.folder.demand(), Logger: logger, Registerer: p.metrics}
+	options := server.Options{Store: p.folder.store, CacheBytes: s.cache, SendBytes: s.sending, Demand: p.folder.demand(), CacheTags: cachetag.Headers(s.cacheTags), Logger: logger, Registerer: p.metrics}
 	if filler != nil {
 		options.Hot = filler.Hot
 	}
@@ -32,6 +33,7 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.folder.follower = newFollower(p.folder, assets.Forget, libraries, logger)
 	pages, err := site.New(site.Options{
 		Library: libraries, AssetBase: s.assetBase, SiteBase: s.siteBase, Name: s.name,
 		Document: func() []byte { return api.OpenAPI(s.name, s.siteBase) }, Logger: p.logger.With("part", "site"),
@@ -39,7 +41,7 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	downloads, err := download.New(download.Options{Store: p.folder.store, Logger: p.logger.With("part", "download"), Registerer: p.metrics})
+	downloads, err := download.New(download.Options{Store: p.folder.store, CacheTags: cachetag.Headers(s.cacheTags), Logger: p.logger.With("part", "download"), Registerer: p.metrics})
 	if err != nil {
 		return nil, err
 	}

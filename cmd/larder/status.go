@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // status is what `larder status` tells, and its JSON form.
@@ -22,6 +23,7 @@ type status struct {
 	// or were refused.
 	Versions   []views.State `json:"versions"`
 	Unsqueezed int           `json:"unsqueezed"` // contents that wait for their best compression
+	Purges     []purge.Job   `json:"purges"`     // withdrawals of which the cache in front has yet to be told
 }
 
 // process describes a running process.
@@ -115,5 +117,9 @@ func (f *folder) status(process *process, name string) (*status, error) {
 	if s.Unsqueezed, err = bot.Unsqueezed(snapshot); err != nil {
 		return nil, err
 	}
+	if s.Purges, err = purge.Pending(snapshot); err != nil {
+		return nil, err
+	}
+	s.Purges = slices.DeleteFunc(s.Purges, func(j purge.Job) bool { return name != "" && j.Package != name })
 	return s, nil
 }

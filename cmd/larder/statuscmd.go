@@ -73,6 +73,7 @@ func (s *status) print(w io.Writer, one bool, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	if one {
 		s.printUpstream(w, now)
+		s.printPurges(w, now)
 		fmt.Fprintln(table, "\nVERSION\tSTATE\tSINCE\tREASON")
 		for _, v := range s.Versions {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", v.Version, v.Kind, v.Updated.Local().Format(time.DateTime), v.Reason, again(v.Next, now))
@@ -91,6 +92,7 @@ func (s *status) print(w io.Writer, one bool, now time.Time) error {
 		return err
 	}
 	s.printUpstream(w, now)
+	s.printPurges(w, now)
 	for _, v := range s.Versions {
 		fmt.Fprintf(w, "\n%s %s: %s: %s%s", v.Package, v.Version, v.Kind, v.Reason, again(v.Next, now))
 	}
@@ -119,6 +121,17 @@ func (s *status) printUpstream(w io.Writer, now time.Time) {
 		if p.Problem != "" {
 			fmt.Fprintf(w, "\n%s: couldn't ask upstream: %s%s\n", p.Name, p.Problem, again(p.Next, now))
 		}
+	}
+}
+
+// printPurges tells of withdrawals that the cache in front may not know of.
+func (s *status) printPurges(w io.Writer, now time.Time) {
+	for _, j := range s.Purges {
+		problem := "the purge hook is to be called"
+		if j.Problem != "" {
+			problem = "couldn't call the purge hook: " + j.Problem + again(j.Next, now)
+		}
+		fmt.Fprintf(w, "\n%s %s is withdrawn, but a cache in front may still have it: %s\n", j.Package, j.Version, problem)
 	}
 }
 
