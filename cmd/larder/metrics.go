@@ -1,11 +1,14 @@
 package main
 
 import (
+	"math"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // registry is what /metrics shows.
@@ -57,4 +60,18 @@ func (r *registry) backlog(filler *bot.Bot) {
 		Name: "larder_bot_squeeze_backlog",
 		Help: "Contents that wait for their best compression.",
 	}, func() float64 { return float64(filler.Backlog()) }))
+}
+
+// purges shows how many withdrawals the cache in front has yet to be told of.
+func (r *registry) purges(store *kvstore.Store) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "larder_purges_pending",
+		Help: "Withdrawals of which the purge hook has yet to be told, or could not be.",
+	}, func() float64 {
+		pending, err := purge.Pending(store)
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(len(pending))
+	}))
 }

@@ -214,6 +214,7 @@ func (p *daemon) purge(ctx context.Context, group *errgroup.Group) error {
 		return err
 	}
 	p.folder.purging = true
+	p.metrics.purges(p.folder.store)
 	group.Go(func() error {
 		purger.Run(ctx)
 		return nil
