@@ -29,6 +29,12 @@ func (w *jsonWriter) field(name string, value any) {
 	w.value(value)
 }
 
+// raw writes a value that is JSON already.
+func (w *jsonWriter) raw(text []byte) {
+	w.separate()
+	w.buffer.Write(text)
+}
+
 func (w *jsonWriter) value(value any) {
 	w.separate()
 	if text, ok := value.(string); ok && isPlain(text) {

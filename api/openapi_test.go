@@ -2,6 +2,8 @@ package api
 
 import (
 	"encoding/json"
+	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,6 +11,8 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/routers"
+
+	"github.com/larder-cdn/larder/logs"
 )
 
 func routeOf(item *openapi3.PathItem) *routers.Route {
@@ -74,6 +78,28 @@ func TestOpenAPIFields(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The schema of entries has the fields and the kinds that entries have.
+func TestOpenAPIEntries(t *testing.T) {
+	want := []string{"index"}
+	entry := reflect.TypeFor[logs.Entry]()
+	for i := range entry.NumField() {
+		name, _, _ := strings.Cut(entry.Field(i).Tag.Get("json"), ",")
+		want = append(want, name)
+	}
+	slices.Sort(want)
+	schema := document.Components.Schemas["LogEntry"].Value
+	equal(t, "fields", slices.Sorted(maps.Keys(schema.Properties)), want)
+	kinds := make([]any, len(logs.Kinds))
+	text := document.Components.Parameters["LogKind"].Value.Description
+	for i, kind := range logs.Kinds {
+		kinds[i] = string(kind)
+		if !strings.Contains(text, "`"+string(kind)+"`") {
+			t.Errorf("the parameter says no word of %s", kind)
+		}
+	}
+	equal(t, "kinds", schema.Properties["kind"].Value.Enum, kinds)
 }
 
 func TestOpenAPIIsServed(t *testing.T) {

@@ -36,6 +36,9 @@ type PublicOptions struct {
 	Site Site
 	// Downloads answers what is below /download/. Default: there is nothing.
 	Downloads http.Handler
+	// Stopping is closed when the process is to stop, which ends the streams of the log. Default: they end when their
+	// clients go.
+	Stopping <-chan struct{}
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 }
@@ -60,6 +63,8 @@ type public struct {
 	newest     atomic.Pointer[library.Listing] // that lists may be of
 	sending    room
 	searching  chan struct{} // holds a token for each search whose answer is being made
+	streams    chan struct{} // holds a token for each stream of the log
+	heartbeat  time.Duration // of streams
 }
 
 func newPublic(o PublicOptions) *public {
@@ -72,6 +77,7 @@ func newPublic(o PublicOptions) *public {
 	p.catalogues.most, p.catalogues.mostBytes = 8, 32<<20
 	p.documents.most, p.documents.mostBytes = 8, 1<<20
 	p.sending.most = 128 << 20
+	p.streams, p.heartbeat = make(chan struct{}, maxStreams), heartbeat
 	p.searching = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	return p
 }
@@ -92,6 +98,11 @@ func (p *public) engine() *gin.Engine {
 	get(e, "/packages/:library/versions", p.answering(p.pkgVersions))
 	get(e, "/packages/:library/versions/:version", p.answering(p.pkgFiles))
 	get(e, "/packages/:library/sris/:version", p.answering(p.pkgSRIs))
+	get(e, "/logs", p.answering(p.logEntries))
+	get(e, "/logs.atom", p.answering(p.logFeed))
+	get(e, "/logs/stream", p.logStream)
+	get(e, "/logs/:library", p.answering(p.logEntries))
+	get(e, "/logs/:library/:version", p.answering(p.logEntries))
 	e.NoRoute(p.elsewhere)
 	return e
 }

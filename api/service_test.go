@@ -267,6 +267,10 @@ func templateOf(path string) string {
 		return "/libraries/{library}"
 	case parts[0] == "libraries" && len(parts) == 3:
 		return "/libraries/{library}/{version}"
+	case parts[0] == "logs" && len(parts) == 2 && parts[1] != "stream":
+		return "/logs/{library}"
+	case parts[0] == "logs" && len(parts) == 3:
+		return "/logs/{library}/{version}"
 	case parts[0] == "packages" && len(parts) == 2:
 		return "/packages/{library}"
 	case parts[0] == "packages" && len(parts) == 3:

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -48,7 +49,7 @@ const clockSlack = 24 * time.Hour
 // many those are, and not on how many there are besides.
 func Read(r kvstore.Reader, q Query) (Page, error) {
 	var page Page
-	for e, err := range q.descend(r) {
+	for e, err := range q.walk(r, span{to: q.Before, reverse: true}) {
 		if err != nil {
 			return Page{}, err
 		}
@@ -79,14 +80,69 @@ func Known(r kvstore.Reader, pkg, version string) (bool, error) {
 	return false, nil
 }
 
-// descend iterates over the entries of the query's package, version and kinds, newest
-// first.
-func (q Query) descend(r kvstore.Reader) iter.Seq2[Indexed, error] {
+// First returns the oldest entry about a package, or kvstore.ErrNotFound.
+func First(r kvstore.Reader, pkg string) (Indexed, error) {
+	for e, err := range (Query{Package: pkg}).walk(r, span{}) {
+		return e, err
+	}
+	return Indexed{}, fmt.Errorf("logs: package %q: %w", pkg, kvstore.ErrNotFound)
+}
+
+// mostNext bounds what Next returns, in entries.
+const mostNext = 256
+
+// Next waits until the log has an entry from an index on, and returns those that the
+// query's package, version and kinds select, oldest first, of which there may be none.
+// It returns no more than some hundreds, so that whoever sends them to somebody slow
+// keeps nothing open meanwhile; after is the index from which to go on. It returns
+// ctx's error when that ends first.
+func (l *Log) Next(ctx context.Context, from int64, q Query) (entries []Indexed, after int64, err error) {
+	checkpoint, err := l.Wait(ctx, from)
+	if err != nil {
+		return nil, from, err
+	}
+	for e, err := range q.walk(l.store, span{from: from, to: checkpoint.Size}) {
+		if err != nil {
+			return nil, from, err
+		}
+		if entries = append(entries, e); len(entries) == mostNext {
+			return entries, e.Index + 1, nil
+		}
+	}
+	return entries, checkpoint.Size, nil
+}
+
+// A span is some of the indexes of the log, and the order in which they are wanted.
+type span struct {
+	from    int64 // included
+	to      int64 // excluded, 0 for all that there are
+	reverse bool
+}
+
+// after returns the range of the keys that end a prefix with the span's indexes.
+func (s span) after(prefix []byte) kvstore.Range {
+	r := kvstore.Range{Prefix: prefix, From: append(slices.Clone(prefix), indexKey(s.from)...), Reverse: s.reverse}
+	if s.to > 0 {
+		r.To = append(slices.Clone(prefix), indexKey(s.to)...)
+	}
+	return r
+}
+
+// comesBefore reports whether the index a is wanted before b.
+func (s span) comesBefore(a, b int64) bool {
+	if s.reverse {
+		return a > b
+	}
+	return a < b
+}
+
+// walk iterates over the entries of the query's package, version and kinds.
+func (q Query) walk(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	if q.Package == "" && len(q.Kinds) == 0 {
-		return q.descendAll(r)
+		return walkAll(r, s)
 	}
 	return func(yield func(Indexed, error) bool) {
-		for index, err := range q.indexes(r) {
+		for index, err := range q.indexes(r, s) {
 			var e Indexed
 			if err == nil {
 				e, err = ReadEntry(r, index)
@@ -98,13 +154,9 @@ func (q Query) descend(r kvstore.Reader) iter.Seq2[Indexed, error] {
 	}
 }
 
-func (q Query) descendAll(r kvstore.Reader) iter.Seq2[Indexed, error] {
+func walkAll(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	return func(yield func(Indexed, error) bool) {
-		scan := kvstore.Range{Reverse: true}
-		if q.Before > 0 {
-			scan.To = indexKey(q.Before)
-		}
-		for item, err := range r.Scan(kvstore.LogEntries, scan) {
+		for item, err := range r.Scan(kvstore.LogEntries, s.after(nil)) {
 			var e Indexed
 			if err == nil {
 				var index int64
@@ -112,7 +164,7 @@ func (q Query) descendAll(r kvstore.Reader) iter.Seq2[Indexed, error] {
 					e, err = indexed(index, slices.Clone(item.Value))
 				}
 			} else {
-				err = fmt.Errorf("logs: couldn't read the newest entries: %w", err)
+				err = fmt.Errorf("logs: couldn't read the entries: %w", err)
 			}
 			if !yield(e, err) || err != nil {
 				return
@@ -121,8 +173,8 @@ func (q Query) descendAll(r kvstore.Reader) iter.Seq2[Indexed, error] {
 	}
 }
 
-// indexes merges what the index has of each kind, greatest first.
-func (q Query) indexes(r kvstore.Reader) iter.Seq2[int64, error] {
+// indexes merges what the index has of each kind.
+func (q Query) indexes(r kvstore.Reader, s span) iter.Seq2[int64, error] {
 	kinds := q.Kinds
 	if len(kinds) == 0 {
 		kinds = Kinds
@@ -138,23 +190,23 @@ func (q Query) indexes(r kvstore.Reader) iter.Seq2[int64, error] {
 			if slices.Contains(kinds[:i], kind) || strings.ContainsRune(string(kind)+q.Package+q.Version, 0) {
 				continue
 			}
-			heads = append(heads, q.newHead(r, kind))
+			heads = append(heads, q.newHead(r, kind, s))
 		}
 		for {
-			var greatest *head
+			var first *head
 			for _, h := range heads {
 				if h.err != nil {
 					yield(0, h.err)
 					return
 				}
-				if h.ok && (greatest == nil || h.index > greatest.index) {
-					greatest = h
+				if h.ok && (first == nil || s.comesBefore(h.index, first.index)) {
+					first = h
 				}
 			}
-			if greatest == nil || !yield(greatest.index, nil) {
+			if first == nil || !yield(first.index, nil) {
 				return
 			}
-			greatest.step()
+			first.step()
 		}
 	}
 }
@@ -168,15 +220,11 @@ type head struct {
 	stop  func()
 }
 
-func (q Query) newHead(r kvstore.Reader, kind Kind) *head {
+func (q Query) newHead(r kvstore.Reader, kind Kind, s span) *head {
 	prefix := kindPrefix(scopeOf(q.Package, q.Version), kind)
-	scan := kvstore.Range{Prefix: prefix, Reverse: true}
-	if q.Before > 0 {
-		scan.To = append(slices.Clone(prefix), indexKey(q.Before)...)
-	}
 	h := new(head)
 	h.next, h.stop = iter.Pull2(func(yield func(int64, error) bool) {
-		for item, err := range r.Scan(kvstore.LogIndex, scan) {
+		for item, err := range r.Scan(kvstore.LogIndex, s.after(prefix)) {
 			var index int64
 			if err == nil {
 				index, err = parseIndexRow(prefix, item.Key)
@@ -226,7 +274,7 @@ func ParseKinds(text string) ([]Kind, error) {
 		switch {
 		case kind == "":
 		case !slices.Contains(Kinds, kind):
-			return nil, fmt.Errorf("there is no kind %.50q; the kinds are %s", word, kindNames())
+			return nil, fmt.Errorf("must be some of %s, not %.50q", kindNames(), word)
 		case !slices.Contains(kinds, kind):
 			kinds = append(kinds, kind)
 		}

@@ -1,6 +1,7 @@
 package logs_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -199,6 +200,68 @@ func TestKnown(t *testing.T) {
 		if got, err := logs.Known(store, tt.pkg, tt.version); got != tt.want || err != nil {
 			t.Errorf("%q %q: %v, %v", tt.pkg, tt.version, got, err)
 		}
+	}
+}
+
+func TestFirst(t *testing.T) {
+	store, all := mixed(t, 50)
+	want := all[slices.IndexFunc(all, func(e logs.Indexed) bool { return e.Package == "a-b" })]
+	if got, err := logs.First(store, "a-b"); err != nil || got.Index != want.Index {
+		t.Errorf("%d, %v, want %d", got.Index, err, want.Index)
+	}
+	if _, err := logs.First(store, "nothing"); !errors.Is(err, kvstore.ErrNotFound) {
+		t.Errorf("of nothing: %v", err)
+	}
+}
+
+// What Next returns, again and again, is what a look at every entry selects, in order.
+func TestNextIsAFilter(t *testing.T) {
+	store, all := mixed(t, 700)
+	l, err := logs.Open(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []logs.Query{{}, {Package: "a"}, {Package: "a", Version: "1.0"}, {Kinds: []logs.Kind{logs.Refused, logs.Published}}, {Kinds: logs.Kinds}, {Package: "nothing"}} {
+		var got, want []logs.Indexed
+		for _, e := range all[5:] {
+			if q.Matches(e.Entry) {
+				want = append(want, e)
+			}
+		}
+		for next := int64(5); next < 700; {
+			entries, after, err := l.Next(t.Context(), next, q)
+			if err != nil || after <= next || len(entries) > 300 {
+				t.Fatalf("%+v from %d: %d entries, then %d, %v", q, next, len(entries), after, err)
+			}
+			got, next = append(got, entries...), after
+		}
+		if !slices.Equal(indexesOf(got), indexesOf(want)) {
+			t.Errorf("%+v: %v, want %v", q, indexesOf(got), indexesOf(want))
+		}
+	}
+}
+
+func TestNextWaits(t *testing.T) {
+	l, err := logs.Open(openStore(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		next, after, err := l.Next(t.Context(), 0, logs.Query{})
+		if err == nil && (len(next) != 1 || next[0].Index != 0 || after != 1) {
+			err = fmt.Errorf("%v, %d", indexesOf(next), after)
+		}
+		done <- err
+	}()
+	fill(t, l, 1)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := l.Next(ctx, 1, logs.Query{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: %v", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/download"
@@ -45,9 +46,10 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	stopping := make(chan struct{})
 	public := api.Public(api.PublicOptions{
 		Library: libraries, AssetBase: s.assetBase, SiteBase: s.siteBase, APIHost: s.apiHost, Self: p.self.Address, Name: s.name,
-		Site: pages, Downloads: downloads, Logger: p.logger.With("part", "api"),
+		Site: pages, Downloads: downloads, Stopping: stopping, Logger: p.logger.With("part", "api"),
 	})
 	httpOptions := server.HTTPOptions{H2C: s.h2c, MaxConnections: s.maxConnections, Logger: logger}
 	if s.tlsCert != "" {
@@ -55,7 +57,11 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 			return nil, fmt.Errorf("%w; both files must be PEM and belong together", err)
 		}
 	}
-	return server.NewHTTPServer(server.Route(assets, public), httpOptions), nil
+	log, err := p.logHandler()
+	if err != nil {
+		return nil, err
+	}
+	return server.NewHTTPServer(server.Route(assets, tiles.Route(log, public)), httpOptions), nil
 }
 
 // address is the URL at which a program on this machine reaches the site on l.

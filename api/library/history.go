@@ -1,0 +1,90 @@
+package library
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// ErrNoEntry says that the log is not that long.
+var ErrNoEntry = errors.New("log entry not found")
+
+// Entries returns the entries of the log that a query selects, newest first. It is
+// ErrNoLibrary, or ErrNoVersion, where none is about what the query names.
+func (x *Index) Entries(q logs.Query) (logs.Page, error) { return Entries(x.store, q) }
+
+// Entries is Index.Entries for who has no Index.
+func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
+	snapshot := store.Snapshot()
+	defer snapshot.Close()
+	page, err := logs.Read(snapshot, q)
+	if err != nil || len(page.Entries) > 0 || q.Package == "" {
+		return page, err
+	}
+	for _, about := range []struct {
+		version string
+		missing error
+	}{{"", ErrNoLibrary}, {q.Version, ErrNoVersion}} {
+		switch known, err := logs.Known(snapshot, q.Package, about.version); {
+		case err != nil:
+			return page, err
+		case !known:
+			return page, about.missing
+		}
+	}
+	return page, nil
+}
+
+// Entry returns one entry of the log, or ErrNoEntry.
+func (x *Index) Entry(index int64) (logs.Indexed, error) {
+	e, err := logs.ReadEntry(x.store, index)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return logs.Indexed{}, ErrNoEntry
+	}
+	return e, err
+}
+
+// LogSize is how many entries the log has.
+func (x *Index) LogSize() int64 { return x.log.Checkpoint().Size }
+
+// NextEntries is [logs.Log.Next].
+func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entries []logs.Indexed, after int64, err error) {
+	return x.log.Next(ctx, from, q)
+}
+
+// FirstEntry returns the oldest entry about a package, or of the whole log where the
+// name is "": ErrNoEntry where there is none.
+func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
+	if name == "" {
+		return x.Entry(0)
+	}
+	first, err := logs.First(x.store, name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return logs.Indexed{}, ErrNoEntry
+	}
+	return first, err
+}
+
+// EntryManifest returns the manifest that an entry names, nil where it names none.
+func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
+	if e.Manifest == (kvstore.Hash{}) {
+		return nil, nil
+	}
+	return logs.ReadManifest(x.store, e.Manifest)
+}
+
+// Document returns a text that an entry names, such as its Diff or its Detail; "" where it
+// names none.
+func (x *Index) Document(h kvstore.Hash) (string, error) {
+	if h == (kvstore.Hash{}) {
+		return "", nil
+	}
+	data, err := x.store.Identity(h)
+	if err != nil {
+		return "", fmt.Errorf("library: couldn't read %s, which the log names: %w", h, err)
+	}
+	return string(data), nil
+}
