@@ -75,6 +75,9 @@ func (p *daemon) run(parent context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.folder.close()) }()
 	defer p.metrics.watch(p.folder.store)()
+	if err := s.openSigner(p.folder, p.logger, p.metrics); err != nil {
+		return err
+	}
 	socket, err := admin.Listen(s.data)
 	if err != nil {
 		return err
@@ -98,6 +101,10 @@ func (p *daemon) run(parent context.Context) (err error) {
 		defer p.stop(server, time.Second) // a scrape ends by then; a profile need not
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		p.folder.signer.Run(ctx)
+		return nil
+	})
 	if public != nil {
 		p.self.Address = s.address(public)
 		site, err := p.newSite(filler)

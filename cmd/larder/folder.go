@@ -16,6 +16,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server/demand"
 )
@@ -36,10 +37,11 @@ type folder struct {
 	demand func() *demand.Demand
 	// libraries begins to read all libraries on first use, and follows the log until the folder is closed.
 	libraries   func() (*library.Index, error)
-	stopReading func()         // what libraries began; nil where it has not
-	follower    *follower      // of who serves; nil where nobody does
-	purging     bool           // whether this process calls the purge hook
-	busy        sync.WaitGroup // operations under way
+	stopReading func()          // what libraries began; nil where it has not
+	follower    *follower       // of who serves; nil where nobody does
+	purging     bool            // whether this process calls the purge hook
+	signer      *signing.Signer // of who signs the log; nil where nobody does
+	busy        sync.WaitGroup  // operations under way
 }
 
 func storeDir(data string) string { return filepath.Join(data, "store") }
@@ -123,7 +125,11 @@ func (f *folder) close() error {
 	if f.made != nil {
 		f.made.Close()
 	}
-	return f.store.Close()
+	var unsigned error
+	if f.signer != nil {
+		unsigned = f.signer.Close()
+	}
+	return errors.Join(unsigned, f.store.Close())
 }
 
 func (s *settings) newBot(f *folder, logger *slog.Logger, events func(bot.Event)) (*bot.Bot, error) {

@@ -91,6 +91,9 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 		"restore": admin.Typed(func(ctx context.Context, r restoreRequest, _ func(any)) (any, error) {
 			return f.restore(ctx, r, assetBase)
 		}),
+		"rotate-key": admin.Typed(func(context.Context, rotateRequest, func(any)) (any, error) {
+			return f.rotateKey()
+		}),
 		"fsck": admin.Typed(func(ctx context.Context, r checkRequest, report func(any)) (any, error) {
 			return f.check(ctx, r.Deep, report)
 		}),
