@@ -5,13 +5,13 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"sync"
 
 	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/download"
@@ -57,11 +57,9 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 			return nil, fmt.Errorf("%w; both files must be PEM and belong together", err)
 		}
 	}
-	log, err := p.logHandler()
-	if err != nil {
-		return nil, err
-	}
-	return server.NewHTTPServer(server.Route(assets, tiles.Route(log, public)), httpOptions), nil
+	made := server.NewHTTPServer(server.Route(assets, public), httpOptions)
+	made.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) })) // what never ends by itself
+	return made, nil
 }
 
 // address is the URL at which a program on this machine reaches the site on l.
