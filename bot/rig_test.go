@@ -21,6 +21,7 @@ import (
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/logtest"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -43,6 +44,7 @@ type rig struct {
 	catalogue string
 	data      string
 	store     *kvstore.Store
+	log       *logs.Log
 	bot       *bot.Bot
 	now       time.Time
 
@@ -101,12 +103,11 @@ func (r *rig) open() {
 	if r.store, err = kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{}); err != nil {
 		r.Fatal(err)
 	}
-	log, err := logs.Open(r.store)
-	if err != nil {
+	if r.log, err = logs.Open(r.store); err != nil {
 		r.Fatal(err)
 	}
 	r.bot, err = bot.New(bot.Options{
-		Store: r.store, Log: log, Catalogue: catalogue,
+		Store: r.store, Log: r.log, Catalogue: catalogue,
 		Npm:     npm.NewClient(config, client, npm.Options{}),
 		TempDir: filepath.Join(r.data, "tmp"),
 		Now:     func() time.Time { return r.now },
@@ -189,9 +190,11 @@ func (r *rig) state(pkg, version string) views.State {
 	return s
 }
 
-// sound fails the test unless store, log and views agree.
+// sound fails the test unless store, log and views agree, and the log is as its
+// schema has it.
 func (r *rig) sound() views.CheckSummary {
 	r.Helper()
+	logtest.Check(r, r.store)
 	sum, err := views.Check(context.Background(), r.store, views.CheckOptions{Deep: true, Scratch: r.TempDir()}, func(f views.Finding) {
 		r.Errorf("%+v", f)
 	})

@@ -1,0 +1,63 @@
+package bot_test
+
+import (
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/bot/withdrawal"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/logtest"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// Everything that can happen to a release and to the log happens, and what the log
+// says of it is as the schema has it.
+func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
+	r := newRig(t)
+	key := npmtest.NewKey(t)
+	r.registry.PublishKeys(key)
+	r.enrol("a", fromNpm("a", "*.js"))
+	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": library, "broken.js": "var ="}, npmtest.Signed(key))
+	r.registry.Add("a", "1.1.0", hour(2), map[string]string{"a.js": "module", "index.html": "x"})
+	r.registry.Add("a", "1.2.0", hour(3), map[string]string{"b.css": "nothing selected"})
+	r.registry.Add("a", "not/a version", hour(4), map[string]string{"a.js": "a"})
+	r.open()
+	r.once()
+	r.enrol("a", fromNpm("a", "*.js", "*.html"))
+	r.open()
+	r.once()
+	r.registry.Remove("a", "1.1.0")
+	r.poll()
+	r.poll()
+
+	desk := withdrawal.New(r.store, r.log, func() time.Time { return r.now })
+	for _, do := range []func() error{
+		func() error { _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); return err },
+		func() error { _, err := desk.Restore(t.Context(), "a", "1.0.0", "a mistake"); return err },
+		func() error { _, err := desk.Withdraw(t.Context(), "a", "1.1.0", "malware"); return err },
+		func() error { _, err := desk.Erase(t.Context(), "a", "1.1.0", "by order"); return err },
+	} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signer, err := signing.Open(signing.Options{Dir: filepath.Join(r.data, "keys"), Store: r.store, Log: r.log, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer signer.Close()
+	if _, err := signer.Rotate(r.now); err != nil {
+		t.Fatal(err)
+	}
+
+	kinds := logtest.Check(t, r.store)
+	for _, kind := range logs.Kinds {
+		if kinds[kind] == 0 {
+			t.Errorf("no entry is %s; the log is\n%s", kind, r.kinds())
+		}
+	}
+	r.sound()
+}
