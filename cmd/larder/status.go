@@ -19,6 +19,8 @@ import (
 type status struct {
 	Process  *process        `json:"process,omitempty"` // that has the folder open, if any
 	Packages []packageStatus `json:"packages"`
+	// Changed has the published releases of which upstream has another archive now, or none.
+	Changed []changedUpstream `json:"changed"`
 	// Versions has every version of the package that was asked for, newest first; without one, only those that failed
 	// or were refused.
 	Versions   []views.State `json:"versions"`
@@ -33,6 +35,14 @@ type process struct {
 	Started time.Time `json:"started"`
 	Address string    `json:"address,omitempty"` // where it serves
 	Private string    `json:"private,omitempty"` // host and port of the private listener
+}
+
+// changedUpstream tells of a published release that upstream has changed or removed.
+type changedUpstream struct {
+	Package string    `json:"package"`
+	Version string    `json:"version"`
+	Reason  string    `json:"reason"`
+	Since   time.Time `json:"since"` // the entry in the log
 }
 
 // packageStatus counts a package's versions by state.
@@ -87,7 +97,7 @@ func (f *folder) status(process *process, name string) (*status, error) {
 			byName[p.Name] = &packageStatus{Name: p.Name}
 		}
 	}
-	s := &status{Process: process, Packages: []packageStatus{}, Versions: []views.State{}}
+	s := &status{Process: process, Packages: []packageStatus{}, Versions: []views.State{}, Changed: []changedUpstream{}}
 	for _, state := range states {
 		if byName[state.Package] == nil {
 			byName[state.Package] = &packageStatus{Name: state.Package}
@@ -113,6 +123,14 @@ func (f *folder) status(process *process, name string) (*status, error) {
 			return nil, err
 		}
 		s.Packages = append(s.Packages, *p)
+		origins, err := bot.LookupOrigins(snapshot, name)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return nil, err
+		}
+		for _, version := range origins.Changed() {
+			o := origins.Versions[version]
+			s.Changed = append(s.Changed, changedUpstream{Package: name, Version: version, Reason: o.Reason(), Since: o.Changed})
+		}
 	}
 	if s.Unsqueezed, err = bot.Unsqueezed(snapshot); err != nil {
 		return nil, err

@@ -115,12 +115,16 @@ func (s *status) printSums(w io.Writer) {
 		sum.Waiting, sum.Failed, sum.Refused, count(s.Unsqueezed, "file content", "file contents"))
 }
 
-// printUpstream tells of packages whose upstream did not answer.
+// printUpstream tells of packages whose upstream did not answer, and of releases that it has changed or removed since
+// they were published.
 func (s *status) printUpstream(w io.Writer, now time.Time) {
 	for _, p := range s.Packages {
 		if p.Problem != "" {
 			fmt.Fprintf(w, "\n%s: couldn't ask upstream: %s%s\n", p.Name, p.Problem, again(p.Next, now))
 		}
+	}
+	for _, c := range s.Changed {
+		fmt.Fprintf(w, "\n%s %s: %s (noticed %s)\n", c.Package, c.Version, c.Reason, c.Since.Local().Format(time.DateTime))
 	}
 }
 
