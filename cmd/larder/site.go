@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/download"
@@ -57,7 +58,11 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 			return nil, fmt.Errorf("%w; both files must be PEM and belong together", err)
 		}
 	}
-	made := server.NewHTTPServer(server.Route(assets, public), httpOptions)
+	log, err := p.logHandler()
+	if err != nil {
+		return nil, err
+	}
+	made := server.NewHTTPServer(server.Route(assets, tiles.Route(log, public)), httpOptions)
 	made.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) })) // what never ends by itself
 	return made, nil
 }
