@@ -34,6 +34,8 @@ type backupResult struct {
 	Linked  int64 `json:"linked"` // of the bytes, what hard links share with the data folder
 	Files   int   `json:"files"`
 	Entries int64 `json:"entries"` // of the log
+	// Keys is the key folder of the process that made the backup, which is not in it; "" where that does not sign.
+	Keys string `json:"keys,omitempty"`
 }
 
 func newBackup(a *app) *cobra.Command {
@@ -48,18 +50,22 @@ Where DIR is on the same file system, what never changes is hard links: that tak
 shows what happens in the other, but both are lost with the disk, so bring the backup elsewhere. On another file system
 everything is copied.
 
+The key folder is not in it, so that a backup cannot sign what the log has moved on from: keep a copy of it apart, and
+name it with --keys when you start on the backup.
+
 It works through the larder process that runs, which has to be allowed to write to DIR, or alone where none runs.`,
 		Example: `  larder backup /mnt/backup/larder-2026-01-02
-  larder up --data /mnt/backup/larder-2026-01-02       # restore`,
+  larder up --data /mnt/backup/larder-2026-01-02 --keys ./keys       # restore`,
 		Args: arguments(1, 1),
 	}
-	a.uses(cmd, dataFlags)
+	used := []string{"keys"}
+	a.uses(cmd, dataFlags, used)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		dir, err := filepath.Abs(args[0]) // the process that runs stands in another folder
 		if err != nil {
 			return err
 		}
-		return a.reach(ctx, nil, a.settings.openFolderReadOnly, func(client *admin.Client) error {
+		return a.reach(ctx, used, a.settings.openFolderReadOnly, func(client *admin.Client) error {
 			bar := a.newByteBar("copying")
 			done, err := admin.Call[backupResult](ctx, client, "backup", backupRequest{dir}, func(p backupProgress) { bar.show(p.Bytes, p.Of) })
 			bar.close()
@@ -71,7 +77,16 @@ It works through the larder process that runs, which has to be allowed to write 
 			if done.Linked > 0 {
 				fmt.Fprintf(a.stdout, "%s of it are hard links, on the same disk as the original: bring a copy elsewhere.\n", humanize.Bytes(uint64(done.Linked)))
 			}
-			fmt.Fprintf(a.stdout, "To restore, start on it: larder up --data %s\n", args[0])
+			keys := done.Keys
+			if keys == "" {
+				if keys, err = a.settings.keyFolder(); err != nil {
+					return err
+				}
+			}
+			if _, err := os.Stat(keys); err == nil {
+				fmt.Fprintf(a.stdout, "Not in it are the keys that sign the log, in %s: keep a copy of them apart.\n", keys)
+			}
+			fmt.Fprintf(a.stdout, "To restore, start on it: larder up --data %s --keys %s\n", args[0], keys)
 			return nil
 		})
 	})
@@ -111,6 +126,9 @@ func (f *folder) backup(ctx context.Context, dir string, report func(any)) (resu
 		return result, err
 	}
 	result = backupResult{Bytes: done.Bytes, Linked: done.Linked, Files: done.Files}
+	if f.signer != nil {
+		result.Keys = f.signer.Folder()
+	}
 	if result.Entries, err = entriesIn(storeDir(unfinished)); err != nil {
 		return result, fmt.Errorf("the backup cannot be read again, so it was removed: %w", err)
 	}
