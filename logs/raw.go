@@ -45,3 +45,6 @@ func RawEntries(r kvstore.Reader, from int64, n int) ([][]byte, error) {
 	}
 	return out, nil
 }
+
+// ParseEntry reads what RawEntries returns.
+func ParseEntry(index int64, raw []byte) (Indexed, error) { return indexed(index, raw) }
