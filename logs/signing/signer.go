@@ -171,7 +171,7 @@ func (s *Signer) open() error {
 		}
 	}
 	s.show(shown{signed: s.last})
-	return s.writePublic()
+	return errors.Join(s.writePublic(), s.noteSigner())
 }
 
 // loadKeys reads the keys, and tells whether the present one is not yet in use.

@@ -1,6 +1,7 @@
 package signing_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -380,6 +381,45 @@ func TestOneSignerForAKeyFolder(t *testing.T) {
 	}
 	r.close(s)
 	r.close(r.open())
+}
+
+// TestAnotherKey forgets where the keys are, which is told; changing them is no
+// reason to.
+func TestAnotherKey(t *testing.T) {
+	r := newRig(t)
+	r.grow(2, "vue")
+	var said bytes.Buffer
+	r.next.Logger = slog.New(slog.NewTextHandler(&said, nil))
+	s := r.open()
+	first := s.Key()
+	if _, err := s.Rotate(noon); err != nil {
+		t.Fatal(err)
+	}
+	second := s.Key()
+	r.close(s)
+	r.close(r.open())
+	if strings.Contains(said.String(), "another key signed") {
+		t.Errorf("the operator reads %s", &said)
+	}
+	keys := r.next.Dir
+	r.next.Dir = filepath.Join(t.TempDir(), "keys")
+	s = r.open()
+	if !strings.Contains(said.String(), "another key signed this log before") || !strings.Contains(said.String(), "before="+second) || s.Key() == first {
+		t.Errorf("the operator reads %s", &said)
+	}
+	r.close(s)
+	said.Reset()
+	r.next.Dir = keys
+	s = r.open()
+	if !strings.Contains(said.String(), "another key signed this log before") || s.Key() != second {
+		t.Errorf("back again, the operator reads %s", &said)
+	}
+	r.close(s)
+	said.Reset()
+	r.close(r.open())
+	if strings.Contains(said.String(), "another key") {
+		t.Errorf("the second time the operator reads %s", &said)
+	}
 }
 
 func TestOrigins(t *testing.T) {
