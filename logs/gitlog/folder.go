@@ -1,0 +1,163 @@
+package gitlog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
+)
+
+// A folder is a tree of the last commit, read when it is needed.
+type folder struct {
+	hash    plumbing.Hash // zero for one that has not been written
+	entries map[string]*entry
+}
+
+type entry struct {
+	file   plumbing.Hash // of a file
+	folder *folder       // nil for a file
+}
+
+// keptOpen is how deep folders stay in memory: those of packages are many.
+const keptOpen = 2
+
+// split returns the parts of a path, each of which must be a name that git, and every
+// system that somebody checks it out on, takes for nothing else.
+func split(path string) ([]string, error) {
+	parts := strings.Split(path, "/")
+	for _, p := range parts {
+		if p == "" || p[0] == '.' || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || strings.ContainsRune(`\:*?"<>|~`, r) }) {
+			return nil, fmt.Errorf("gitlog: %q is no path for everybody", path)
+		}
+	}
+	return parts, nil
+}
+
+// addText adds to the file at a path below f and returns f's new hash.
+func (r *Repository) addText(f *folder, parts []string, text string) (plumbing.Hash, error) {
+	return r.addBelow(f, parts, text, 0)
+}
+
+func (r *Repository) addBelow(f *folder, parts []string, text string, depth int) (plumbing.Hash, error) {
+	if err := r.read(f); err != nil {
+		return plumbing.ZeroHash, err
+	}
+	name := parts[0]
+	e := f.entries[name]
+	if len(parts) == 1 {
+		if e == nil {
+			e = new(entry)
+		}
+		if e.folder != nil {
+			return plumbing.ZeroHash, errors.New("there is a folder of that name")
+		}
+		blob, err := r.extend(e.file, text)
+		if err != nil {
+			return plumbing.ZeroHash, err
+		}
+		e.file = blob
+	} else {
+		if e == nil {
+			e = &entry{folder: new(folder)}
+		}
+		if e.folder == nil {
+			return plumbing.ZeroHash, fmt.Errorf("%s is a file", name)
+		}
+		if _, err := r.addBelow(e.folder, parts[1:], text, depth+1); err != nil {
+			return plumbing.ZeroHash, err
+		}
+	}
+	f.entries[name] = e
+	tree := new(object.Tree)
+	for name, e := range f.entries {
+		if e.folder != nil {
+			tree.Entries = append(tree.Entries, object.TreeEntry{Name: name, Mode: filemode.Dir, Hash: e.folder.hash})
+		} else {
+			tree.Entries = append(tree.Entries, object.TreeEntry{Name: name, Mode: filemode.Regular, Hash: e.file})
+		}
+	}
+	slices.SortFunc(tree.Entries, func(a, b object.TreeEntry) int { return strings.Compare(sortName(a), sortName(b)) })
+	hash, err := r.put(tree)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	f.hash = hash
+	if depth > keptOpen {
+		f.entries = nil
+	}
+	return hash, nil
+}
+
+// sortName is what git sorts a tree's entries by.
+func sortName(e object.TreeEntry) string {
+	if e.Mode == filemode.Dir {
+		return e.Name + "/"
+	}
+	return e.Name
+}
+
+// read reads a folder's entries, unless they are known.
+func (r *Repository) read(f *folder) error {
+	if f.entries != nil {
+		return nil
+	}
+	f.entries = map[string]*entry{}
+	if f.hash == plumbing.ZeroHash {
+		return nil
+	}
+	o, err := r.object(plumbing.TreeObject, f.hash)
+	if err != nil {
+		return err
+	}
+	tree := new(object.Tree)
+	if err := tree.Decode(o); err != nil {
+		return err
+	}
+	for _, e := range tree.Entries {
+		switch e.Mode {
+		case filemode.Dir:
+			f.entries[e.Name] = &entry{folder: &folder{hash: e.Hash}}
+		case filemode.Regular:
+			f.entries[e.Name] = &entry{file: e.Hash}
+		default:
+			return fmt.Errorf("%s is neither a file nor a folder", e.Name)
+		}
+	}
+	return nil
+}
+
+// extend returns the file with a text added, after an empty line.
+func (r *Repository) extend(file plumbing.Hash, text string) (plumbing.Hash, error) {
+	var before []byte
+	if file != plumbing.ZeroHash {
+		o, err := r.object(plumbing.BlobObject, file)
+		if err != nil {
+			return plumbing.ZeroHash, err
+		}
+		reader, err := o.Reader()
+		if err != nil {
+			return plumbing.ZeroHash, err
+		}
+		before, err = io.ReadAll(reader)
+		if err = errors.Join(err, reader.Close()); err != nil {
+			return plumbing.ZeroHash, err
+		}
+		before = append(before, '\n')
+	}
+	o := r.pending.NewEncodedObject()
+	o.SetType(plumbing.BlobObject)
+	w, err := o.Writer()
+	if err == nil {
+		_, err = w.Write(append(before, text...))
+		err = errors.Join(err, w.Close())
+	}
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	return r.keep(o)
+}

@@ -1,0 +1,235 @@
+// Package gitlog writes the log into a git repository, one commit for each entry, for
+// people and tools that read histories with git.
+//
+// The repository is a bare one: what strangers named becomes objects of git's and
+// never files of that name. It remembers in its last commit how far it has come, so
+// each run goes on where the last one ended; one that is killed leaves what it had
+// flushed. It is a copy for reading and proves nothing by itself: each commit names
+// the hash that the entry has in the log's tree.
+//
+// The package must not know what an entry says: it gets paths and texts.
+package gitlog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	git "github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/storer"
+	"github.com/go-git/go-git/v5/storage/memory"
+)
+
+// Branch is the branch that the commits are on.
+const Branch = "main"
+
+// A Change is one commit: a text that is added to the end of a file.
+type Change struct {
+	Index   int64     `json:"index"` // of the entry in the log
+	Hash    string    `json:"hash"`  // of the entry in the log's tree, without spaces
+	Time    time.Time `json:"time"`
+	Path    string    `json:"path"`
+	Subject string    `json:"subject"` // a line
+	Text    string    `json:"text"`
+}
+
+// A Position is how far a repository has come.
+type Position struct {
+	Index int64  `json:"index"` // of the last entry, -1 where there is none
+	Hash  string `json:"hash"`
+}
+
+// What ends each commit's message.
+const (
+	indexTrailer = "Log-Entry: "
+	hashTrailer  = "Log-Hash: "
+)
+
+// A Repository is open for one writer.
+type Repository struct {
+	store    storer.Storer
+	head     plumbing.Hash // of the last commit that was flushed
+	last     plumbing.Hash // of the last commit
+	position Position
+	root     *folder
+
+	pending *memory.Storage // objects that have not been flushed
+	changes int             // in pending
+	bytes   int
+}
+
+// Flush is called when either is reached: it bounds memory.
+const (
+	changesPerFlush = 2000
+	bytesPerFlush   = 64 << 20
+)
+
+// Open opens the repository in dir, or makes it where dir is empty or does not exist.
+func Open(dir string) (*Repository, error) {
+	if _, err := os.Stat(filepath.Join(dir, git.GitDirName)); err == nil {
+		return nil, fmt.Errorf("%s is a repository with files checked out, which an export would leave behind; give a bare one (git clone --bare), or a new folder", dir)
+	}
+	opened, err := git.PlainOpen(dir)
+	if errors.Is(err, git.ErrRepositoryNotExists) {
+		have, errHave := os.ReadDir(dir)
+		switch {
+		case errHave != nil && !os.IsNotExist(errHave):
+			return nil, fmt.Errorf("couldn't make a repository in %s: %w", dir, errHave)
+		case len(have) > 0:
+			return nil, fmt.Errorf("%s is neither empty nor a bare git repository; give a new folder", dir)
+		}
+		opened, err = git.PlainInitWithOptions(dir, &git.PlainInitOptions{
+			Bare: true, InitOptions: git.InitOptions{DefaultBranch: plumbing.NewBranchReferenceName(Branch)},
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("couldn't open the git repository in %s: %w", dir, err)
+	}
+	r := &Repository{store: opened.Storer, position: Position{Index: -1}, root: new(folder)}
+	r.renew()
+	ref, err := opened.Reference(plumbing.NewBranchReferenceName(Branch), true)
+	switch {
+	case errors.Is(err, plumbing.ErrReferenceNotFound):
+		return r, nil
+	case err != nil:
+		return nil, fmt.Errorf("couldn't read the branch %s of %s: %w", Branch, dir, err)
+	}
+	r.head, r.last = ref.Hash(), ref.Hash()
+	commit, err := object.GetCommit(r.store, r.head)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't read the last commit of %s: %w", dir, err)
+	}
+	if r.position, err = parseMessage(commit.Message); err != nil {
+		return nil, fmt.Errorf("the last commit of %s (%s) was not made by an export: %w; give another folder", dir, r.head, err)
+	}
+	r.root.hash = commit.TreeHash
+	return r, nil
+}
+
+// Position is how far the repository has come, with what was added and not flushed.
+func (r *Repository) Position() Position { return r.position }
+
+func (r *Repository) renew() { r.pending, r.changes, r.bytes = memory.NewStorage(), 0, 0 }
+
+// Add makes a commit. It is in the repository after the next Flush, which Add calls
+// now and then.
+func (r *Repository) Add(c Change) error {
+	if c.Index <= r.position.Index {
+		return fmt.Errorf("gitlog: entry %d comes after entry %d", c.Index, r.position.Index)
+	}
+	parts, err := split(c.Path)
+	if err != nil {
+		return err
+	}
+	tree, err := r.addText(r.root, parts, c.Text)
+	if err != nil {
+		return fmt.Errorf("gitlog: couldn't add to %s: %w", c.Path, err)
+	}
+	who := object.Signature{Name: "Larder", Email: "larder@localhost", When: c.Time.UTC()}
+	commit := &object.Commit{
+		Author: who, Committer: who, TreeHash: tree,
+		Message: fmt.Sprintf("%s\n\n%s%d\n%s%s\n", c.Subject, indexTrailer, c.Index, hashTrailer, c.Hash),
+	}
+	if r.last != plumbing.ZeroHash {
+		commit.ParentHashes = []plumbing.Hash{r.last}
+	}
+	if r.last, err = r.put(commit); err != nil {
+		return fmt.Errorf("gitlog: couldn't commit entry %d: %w", c.Index, err)
+	}
+	r.position = Position{c.Index, c.Hash}
+	r.changes++
+	r.bytes += len(c.Text)
+	if r.changes >= changesPerFlush || r.bytes >= bytesPerFlush {
+		return r.Flush()
+	}
+	return nil
+}
+
+// Flush writes what was added.
+func (r *Repository) Flush() error {
+	if r.changes == 0 {
+		return nil
+	}
+	writer, err := r.store.(storer.PackfileWriter).PackfileWriter()
+	if err != nil {
+		return fmt.Errorf("gitlog: couldn't write a pack: %w", err)
+	}
+	hashes := make([]plumbing.Hash, 0, len(r.pending.Objects))
+	for h := range r.pending.Objects {
+		hashes = append(hashes, h)
+	}
+	slices.SortFunc(hashes, func(a, b plumbing.Hash) int { return strings.Compare(string(a[:]), string(b[:])) })
+	const window = 10 // git's own
+	_, err = packfile.NewEncoder(writer, r.pending, false).Encode(hashes, window)
+	if err = errors.Join(err, writer.Close()); err != nil {
+		return fmt.Errorf("gitlog: couldn't write a pack: %w", err)
+	}
+	name := plumbing.NewBranchReferenceName(Branch)
+	var before *plumbing.Reference
+	if r.head != plumbing.ZeroHash {
+		before = plumbing.NewHashReference(name, r.head)
+	}
+	if err := r.store.CheckAndSetReference(plumbing.NewHashReference(name, r.last), before); err != nil {
+		return fmt.Errorf("gitlog: couldn't move the branch %s: %w", Branch, err)
+	}
+	r.head = r.last
+	r.renew()
+	return nil
+}
+
+// encoder is what git keeps: a commit or a tree.
+type encoder interface {
+	Encode(plumbing.EncodedObject) error
+}
+
+func (r *Repository) put(e encoder) (plumbing.Hash, error) {
+	o := r.pending.NewEncodedObject()
+	if err := e.Encode(o); err != nil {
+		return plumbing.ZeroHash, err
+	}
+	return r.keep(o)
+}
+
+// keep adds an object to those that wait, unless it was flushed before.
+func (r *Repository) keep(o plumbing.EncodedObject) (plumbing.Hash, error) {
+	if r.store.HasEncodedObject(o.Hash()) == nil {
+		return o.Hash(), nil
+	}
+	return r.pending.SetEncodedObject(o)
+}
+
+// object reads what waits or was flushed.
+func (r *Repository) object(kind plumbing.ObjectType, h plumbing.Hash) (plumbing.EncodedObject, error) {
+	if o, err := r.pending.EncodedObject(kind, h); err == nil {
+		return o, nil
+	}
+	return r.store.EncodedObject(kind, h)
+}
+
+// parseMessage reads the trailers of a commit's message.
+func parseMessage(message string) (p Position, err error) {
+	p.Index = -1
+	for line := range strings.Lines(message) {
+		line = strings.TrimSpace(line)
+		if text, ok := strings.CutPrefix(line, indexTrailer); ok {
+			if p.Index, err = strconv.ParseInt(text, 10, 64); err != nil {
+				return p, err
+			}
+		}
+		if text, ok := strings.CutPrefix(line, hashTrailer); ok {
+			p.Hash = text
+		}
+	}
+	if p.Index < 0 || p.Hash == "" {
+		return p, errors.New("it does not say which entry of the log it has")
+	}
+	return p, nil
+}
