@@ -16,6 +16,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/npm/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -172,8 +173,14 @@ func (c *crasher) run(kill time.Duration, args ...string) bool {
 	for lines.Scan() {
 		said.Write(append(lines.Bytes(), '\n'))
 		var line struct{ Msg, Package, Version string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "published" {
+		if json.Unmarshal(lines.Bytes(), &line) != nil {
+			continue
+		}
+		if line.Msg == "published" {
 			c.published[line.Package+" "+line.Version] = true
+		}
+		if strings.HasPrefix(line.Msg, "the log is not signed") || strings.HasPrefix(line.Msg, "another key signed") {
+			c.Errorf("after a kill: %s", lines.Bytes())
 		}
 	}
 	err = cmd.Wait()
@@ -226,11 +233,28 @@ func (c *crasher) open() *kvstore.Store {
 	return store
 }
 
+// signed checks that the last signed checkpoint is that of the log as it is.
+func (c *crasher) signed(store *kvstore.Store) {
+	c.Helper()
+	have, err := logs.ReadCheckpoint(store)
+	if err != nil {
+		c.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(c.data+"-keys", "checkpoint"))
+	if err != nil {
+		c.Fatal(err)
+	}
+	if want := fmt.Sprintf("\n%d\n%s\n\n", have.Size, have.Root); !strings.Contains(string(data), want) {
+		c.Errorf("the last signed checkpoint is\n%s, want%s", data, want)
+	}
+}
+
 // complete checks that all that upstream has is there, byte for byte.
 func (c *crasher) complete() {
 	c.Helper()
 	store := c.open()
 	defer store.Close()
+	c.signed(store)
 	for id, files := range c.files {
 		name, version, _ := strings.Cut(id, " ")
 		for source, want := range files {
