@@ -102,7 +102,7 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		commands  []*cobra.Command
 	}{
 		{"run", "Run it:", []*cobra.Command{newUp(a), newServe(a), newBot(a)}},
-		{"browse", "Find libraries and use them in a page:", []*cobra.Command{newSearch(a), newInfo(a), newTag(a), newURL(a)}},
+		{"browse", "Find libraries and use them in a page:", []*cobra.Command{newSearch(a), newInfo(a), newTag(a), newURL(a), newVerify(a)}},
 		{"publish", "Publish releases, and withdraw them:", []*cobra.Command{newAdd(a), newImport(a), newLint(a), newWithdraw(a), newRestore(a)}},
 		{"keep", "Look after it:", []*cobra.Command{newStatus(a), newSqueeze(a), newFsck(a), newLog(a), newRebuild(a), newBackup(a), newVersion(a)}},
 	} {

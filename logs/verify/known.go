@@ -18,6 +18,8 @@ import (
 type KnownLog struct {
 	// Key is the verifier key that is trusted.
 	Key string `json:"key"`
+	// Former are the keys that led to it.
+	Former []string `json:"former,omitempty"`
 	// Servers are the URLs under which the log was seen.
 	Servers []string `json:"servers"`
 	// Checkpoint is the largest signed one that was seen and verified, and Seen when.
@@ -72,7 +74,7 @@ func (k *Known) OfServer(server string) (KnownLog, bool) {
 	return k.Logs[i], true
 }
 
-// OfKey returns what is remembered of the log that a key signs.
+// OfKey returns what is remembered of the log that a key signs, or signed.
 func (k *Known) OfKey(key string) (KnownLog, bool) {
 	i := k.index(key)
 	if i < 0 {
@@ -82,7 +84,7 @@ func (k *Known) OfKey(key string) (KnownLog, bool) {
 }
 
 func (k *Known) index(key string) int {
-	return slices.IndexFunc(k.Logs, func(l KnownLog) bool { return l.Key == key })
+	return slices.IndexFunc(k.Logs, func(l KnownLog) bool { return l.Key == key || slices.Contains(l.Former, key) })
 }
 
 // Remember writes what was verified: the log under a server was trusted by a key,
@@ -121,6 +123,11 @@ func (k *Known) add(server, trusted string, l *Log, now time.Time) {
 		k.Logs = append(k.Logs, KnownLog{})
 	}
 	known := &k.Logs[i]
+	for _, former := range []string{known.Key, trusted} {
+		if former != "" && former != l.Key() && !slices.Contains(known.Former, former) {
+			known.Former = append(known.Former, former)
+		}
+	}
 	known.Key = l.Key()
 	known.Servers = append(known.Servers, server)
 	slices.Sort(known.Servers)

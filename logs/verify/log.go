@@ -19,8 +19,9 @@ type Options struct {
 	// Server is the URL in front of /log/, without a slash at the end. Required.
 	Server string
 	Trust  Trust
-	// Seen is the signed checkpoint of this log that was seen last, nil for none.
-	Seen []byte
+	// Seen, where set, returns the signed checkpoint that was seen last of the log that
+	// a key signs, nil for none. It is asked for the trusted key and for the present one.
+	Seen func(key string) []byte
 	// All has every entry read, also of a large log; see [Release.Complete].
 	All bool
 	// Progress, where set, is called while all entries are read.
@@ -38,6 +39,7 @@ type Log struct {
 	checkpoint
 	tree  tlog.Tree
 	key   string
+	seen  int64
 	proof map[tlog.Tile][]byte
 	last  struct {
 		n       int64
@@ -125,15 +127,17 @@ func (l *Log) keyChanges(ctx context.Context) ([]signing.KeyChange, error) {
 
 // follows returns a [ForkError] where the log does not contain what was seen before.
 func (l *Log) follows(ctx context.Context) error {
-	if l.options.Seen == nil {
+	before := l.remembered()
+	if before == nil {
 		return nil
 	}
-	seen, err := parseSeen(l.options.Seen, l.Origin())
+	seen, err := parseSeen(before, l.Origin())
 	if err != nil {
 		return fmt.Errorf("couldn't read the checkpoint that was seen before: %w", err)
 	}
+	l.seen = seen.N
 	fork := func(format string, args ...any) error {
-		return &ForkError{Seen: l.options.Seen, Shown: l.note, Why: fmt.Sprintf(format, args...)}
+		return &ForkError{Seen: before, Shown: l.note, Why: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case seen.N > l.tree.N:
@@ -149,6 +153,17 @@ func (l *Log) follows(ctx context.Context) error {
 		return fork("the log has forked: its first %d entries are not those that were signed and seen before", seen.N)
 	}
 	return nil
+}
+
+// remembered returns what was seen of the log, by whichever of its keys.
+func (l *Log) remembered() []byte {
+	if l.options.Seen == nil {
+		return nil
+	}
+	if before := l.options.Seen(l.key); before != nil {
+		return before
+	}
+	return l.options.Seen(l.options.Trust.Key)
 }
 
 func (l *Log) tiles(ctx context.Context) *tileReader {
@@ -182,6 +197,10 @@ func (l *Log) Key() string { return l.key }
 
 // Size is the number of entries that are signed.
 func (l *Log) Size() int64 { return l.tree.N }
+
+// Seen is the size of the log that was seen before, which this one contains; 0 where
+// none was.
+func (l *Log) Seen() int64 { return l.seen }
 
 // Root is the hash of the tree over them.
 func (l *Log) Root() tlog.Hash { return l.tree.Hash }

@@ -223,21 +223,21 @@ func TestForks(t *testing.T) {
 	seen := r.open(r.options()).Note()
 	before := r.Log.Checkpoint()
 	o := r.options()
-	o.Seen = seen
+	o.Seen = func(string) []byte { return seen }
 	if got := r.url(o, "vue/3.0.0/vue.js"); got.Outcome != verify.Proven {
 		t.Errorf("the same again: %+v", got)
 	}
 	r.append(300, logs.Entry{Kind: logs.Detected, Actor: "bot", Package: "react", Version: "1"})
 	r.sign()
 	l := r.open(o)
-	if l.Size() != 305 {
-		t.Errorf("grown to %d", l.Size())
+	if l.Size() != 305 || l.Seen() != 5 {
+		t.Errorf("grown to %d from %d", l.Size(), l.Seen())
 	}
 	var fork *verify.ForkError
 
 	// An older one than what was seen.
 	later := r.options()
-	later.Seen = l.Note()
+	later.Seen = func(string) []byte { return l.Note() }
 	r.lies["/log/checkpoint"] = instead(r.checkpoint(origin, before, r.key()))
 	if _, err := verify.Open(t.Context(), later); !errors.As(err, &fork) || !strings.Contains(err.Error(), "the server shows a log of 5 entries, and one of 305 was signed") {
 		t.Errorf("taken back: %v", err)
@@ -247,10 +247,11 @@ func TestForks(t *testing.T) {
 	// Another one, as large and larger.
 	other := r.options()
 	for _, size := range []int64{5, 305} {
-		other.Seen = r.checkpoint(origin, logs.Checkpoint{Size: size, Root: tlog.Hash{1}}, r.key())
+		seen := r.checkpoint(origin, logs.Checkpoint{Size: size, Root: tlog.Hash{1}}, r.key())
+		other.Seen = func(string) []byte { return seen }
 		if _, err := verify.Open(t.Context(), other); !errors.As(err, &fork) || !strings.Contains(err.Error(), "the log has forked") {
 			t.Errorf("of %d entries: %v", size, err)
-		} else if string(fork.Seen) != string(other.Seen) || string(fork.Shown) != string(l.Note()) {
+		} else if string(fork.Seen) != string(seen) || string(fork.Shown) != string(l.Note()) {
 			t.Errorf("the proof is %s and %s", fork.Seen, fork.Shown)
 		}
 	}
@@ -268,6 +269,18 @@ func TestKeyChanges(t *testing.T) {
 	l := r.open(first)
 	if l.Key() != r.signer.Key() || l.Key() == first.Trust.Key {
 		t.Errorf("led to %s, want %s", l.Key(), r.signer.Key())
+	}
+	for _, key := range []string{first.Trust.Key, l.Key()} { // what was seen counts, by whichever key
+		o := first
+		o.Seen = func(asked string) []byte {
+			if asked != key {
+				return nil
+			}
+			return r.checkpoint(origin, logs.Checkpoint{Size: 2, Root: tlog.Hash{1}}, stolen)
+		}
+		if _, err := verify.Open(t.Context(), o); !errors.As(err, new(*verify.ForkError)) {
+			t.Errorf("a fork of what was seen with %s: %v", key, err)
+		}
 	}
 	if got := r.url(first, "vue/3.0.0/vue.js"); got.Outcome != verify.Proven {
 		t.Errorf("%+v", got)
