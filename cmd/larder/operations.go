@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 
 	"github.com/larder-cdn/larder/api/admin"
@@ -105,6 +106,7 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 			return done, throughProcess(process, err)
 		}),
 	}
+	maps.Copy(operations, f.logOperations())
 	for name, operation := range operations {
 		operations[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
 			f.busy.Add(1)
