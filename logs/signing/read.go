@@ -1,0 +1,41 @@
+package signing
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
+)
+
+// ReadFolder reads the last signed checkpoint from a key folder, which a Signer may
+// have open meanwhile, and verifies it as anybody would who has the verifier key that
+// is there. Where nobody has made a key, it returns an error that is fs.ErrNotExist
+// and no key.
+func ReadFolder(dir string) (signed Signed, key string, err error) {
+	// The key is read first: a checkpoint that is signed with a newer one is signed
+	// with this one too.
+	public, err := os.ReadFile(filepath.Join(dir, publicFile))
+	if err != nil {
+		return Signed{}, "", fmt.Errorf("signing: couldn't read the verifier key: %w", err)
+	}
+	key = strings.TrimSpace(string(public))
+	verifier, err := note.NewVerifier(key)
+	if err != nil {
+		return Signed{}, key, fmt.Errorf("signing: %s does not hold a verifier key", filepath.Join(dir, publicFile))
+	}
+	path := filepath.Join(dir, checkpointFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Signed{}, key, fmt.Errorf("signing: couldn't read the last signed checkpoint: %w", err)
+	}
+	if signed, _, err = open(data, verifier.Name(), note.VerifierList(verifier)); err == nil {
+		return signed, key, nil
+	}
+	if unknown := (*note.UnverifiedNoteError)(nil); errors.As(err, &unknown) {
+		err = errors.New("it is not signed with the key in " + publicFile)
+	}
+	return Signed{}, key, fmt.Errorf("signing: %s: %w", path, err)
+}
