@@ -147,3 +147,36 @@ func TestCrashDuringCommit(t *testing.T) {
 		})
 	}
 }
+
+// A store that has just been made must be found again by its path.
+func TestPowerFailureRightAfterTheStoreIsMade(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	if err := fs.MkdirAll("/srv", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syncDir(fs, "/"); err != nil {
+		t.Fatal(err)
+	}
+	if err := fs.MkdirAll("/srv/data", 0o700); err != nil { // as a command does before it opens the store
+		t.Fatal(err)
+	}
+	s, err := Open("/srv/data/store", Options{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := publish(s, 1); err != nil {
+		t.Fatal(err)
+	}
+	crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, err = Open("/srv/data/store", Options{FS: crashed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Get(Versions, []byte(release(1))); err != nil {
+		t.Errorf("what was committed is gone: %v", err)
+	}
+}

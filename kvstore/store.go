@@ -41,7 +41,7 @@ var formatKey = []byte("format")
 // [ErrLocked] where another process, or this one, has it open already.
 func Open(dir string, o Options) (*Store, error) {
 	o.defaults()
-	if err := o.FS.MkdirAll(dir, 0o700); err != nil && !o.ReadOnly {
+	if err := makeDir(o.FS, dir); err != nil && !o.ReadOnly {
 		return nil, openError(dir, err)
 	}
 	lock, err := pebble.LockDirectory(dir, o.FS)
@@ -56,6 +56,34 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, errors.Join(openError(dir, err), lock.Close())
 	}
 	return s, nil
+}
+
+// makeDir makes dir where there is none, so that it is there after a power failure:
+// Pebble syncs what it makes in dir, and not the folders that lead there. Often the
+// folder above has just been made too.
+func makeDir(fs vfs.FS, dir string) error {
+	if _, err := fs.Stat(dir); err == nil {
+		return nil
+	}
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	above := fs.PathDir(dir)
+	if err := syncDir(fs, above); err != nil {
+		return err
+	}
+	if err := syncDir(fs, fs.PathDir(above)); err != nil && !errors.Is(err, os.ErrPermission) {
+		return err
+	}
+	return nil
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	f, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func (s *Store) open() (err error) {
