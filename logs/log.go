@@ -16,8 +16,8 @@ import (
 // A Checkpoint is the state of the log at one moment: how many entries it has
 // and the hash of the tree over them.
 type Checkpoint struct {
-	Size int64
-	Root tlog.Hash
+	Size int64     `json:"size"`
+	Root tlog.Hash `json:"root"`
 }
 
 // stateKey is the one row of the LogState namespace.

@@ -137,16 +137,19 @@ It works beside the larder process that runs on the data folder, which need not 
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
 		return a.reach(ctx, nil, a.settings.openFolderReadOnly, func(client *admin.Client) error {
+			bar := a.newCheckBar()
 			findings := []views.Finding{}
 			summary, err := admin.Call[views.CheckSummary](ctx, client, "fsck", request, func(e checkEvent) {
+				bar.event(e)
 				if e.Finding == nil {
 					return
 				}
 				findings = append(findings, *e.Finding)
 				if !asJSON {
-					fmt.Fprintf(a.stdout, "%s %s: %s\n", e.Finding.What, e.Finding.Where, e.Finding.Problem)
+					printFinding(a.stdout, *e.Finding)
 				}
 			})
+			bar.close()
 			if err != nil {
 				return err
 			}
@@ -156,9 +159,7 @@ It works beside the larder process that runs on the data folder, which need not 
 					List []views.Finding `json:"list"`
 				}{summary, findings})
 			} else {
-				_, err = fmt.Fprintf(a.stdout, "Checked %s, %s, %s in %s; %s; %d wrong.\n", count(int(summary.Entries), "log entry", "log entries"),
-					count(int(summary.Releases), "release", "releases"), count(int(summary.Files), "file", "files"), count(int(summary.Contents), "content", "contents"),
-					count(int(summary.Orphans), "leftover", "leftovers"), summary.Findings)
+				_, err = fmt.Fprintln(a.stdout, describeCheck(summary))
 			}
 			if err == nil && summary.Findings > 0 {
 				err = fmt.Errorf("fsck found %d things wrong", summary.Findings)

@@ -42,6 +42,7 @@ type checkEvent struct {
 type checkProgress struct {
 	Entries int64 `json:"entries"`
 	Of      int64 `json:"of"`
+	Decoded int64 `json:"decoded,omitempty"` // bytes of files
 }
 
 // operations returns what can be asked of the process that has the folder open. process describes it, or is nil
@@ -107,6 +108,7 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 		}),
 	}
 	maps.Copy(operations, f.logOperations())
+	maps.Copy(operations, f.auditOperations())
 	for name, operation := range operations {
 		operations[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
 			f.busy.Add(1)
@@ -123,7 +125,7 @@ func (f *folder) check(ctx context.Context, deep bool, report func(any)) (summar
 		return summary, err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	return views.Check(ctx, f.store, views.CheckOptions{Deep: deep, Scratch: scratch, Progress: checkProgressTo(report)},
+	return views.Check(ctx, f.store, f.checkOptions(deep, scratch, report),
 		func(finding views.Finding) { report(checkEvent{Finding: &finding}) })
 }
 
@@ -139,11 +141,13 @@ func (f *folder) scratch(prefix string) (dir string, remove func() error, err er
 	return dir, func() error { return os.RemoveAll(dir) }, nil
 }
 
+// progressEvery is how many entries there are between two events; a finding is told at once.
+const progressEvery = 256
+
 // checkProgressTo returns what tells how much of the log has been read, now and then.
 func checkProgressTo(report func(any)) func(entries, of int64) {
-	const eventEvery = 256 // entries; a finding is told at once
 	return func(entries, of int64) {
-		if entries%eventEvery == 0 || entries == of {
+		if entries%progressEvery == 0 || entries == of {
 			report(checkEvent{Progress: &checkProgress{Entries: entries, Of: of}})
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm/npmtest"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 func TestMain(m *testing.M) {
@@ -54,6 +55,7 @@ type upstreamKey struct{}
 //	spoil DATA NAMESPACE PART...  remove a row from the store of a data folder that no process runs on, or, with ! in front, add one
 //	cache FILE STATUS             start what stands in front; $CACHE is its address, FILE gets what it is asked
 //	called FILE PATTERN           wait until it was asked that
+//	flip DATA NAME VERSION FILE   change a bit of a file, as it is stored smallest, where no process runs on the data folder
 //	until STATUS PATH [TEXT]      ask again and again until the answer of $ADDRESS has this status, and this text
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -75,6 +77,7 @@ func TestScripts(t *testing.T) {
 			"publish":     scriptPublish,
 			"ready":       scriptReady,
 			"spoil":       scriptSpoil,
+			"flip":        scriptFlip,
 			"get":         scriptGet,
 			"until":       scriptUntil,
 		},
@@ -207,6 +210,28 @@ func scriptSpoil(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		b.Delete(ns, key)
 	}
+	ts.Check(b.Commit())
+}
+
+func scriptFlip(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 4 {
+		ts.Fatalf("usage: flip DATA NAME VERSION FILE")
+	}
+	store, err := kvstore.Open(storeDir(ts.MkAbs(args[0])), kvstore.Options{})
+	ts.Check(err)
+	defer func() { ts.Check(store.Close()) }()
+	file, err := views.LookupFile(store, args[1], args[2], args[3])
+	ts.Check(err)
+	content, err := store.Content(file.Hash)
+	ts.Check(err)
+	key := append(file.Hash[:], byte(content.Representations[0].Coding))
+	data, err := store.Get(kvstore.Blobs, key)
+	ts.Check(err)
+	data = slices.Clone(data)
+	data[len(data)/2] ^= 1
+	b := store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.Blobs, key, data)
 	ts.Check(b.Commit())
 }
 
