@@ -235,13 +235,18 @@ func (s *Site) release(q *request, name, version string) (*library.Release, erro
 	if !errors.Is(err, library.ErrNoVersion) {
 		return r, err
 	}
+	return nil, s.unpublished(name, version)
+}
+
+// unpublished says what became of a version that there is nothing to show of.
+func (s *Site) unpublished(name, version string) error {
 	states, err := s.library.States(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	e := &unpublishedError{library: name, version: version}
 	if i := slices.IndexFunc(states, func(state views.State) bool { return state.Version == version }); i >= 0 {
 		e.state = &states[i]
 	}
-	return nil, e
+	return e
 }

@@ -84,7 +84,9 @@ func New(o Options) (*Site, error) {
 		{"/library/*", s.showLibrary},
 		{"/library/*/*", s.showVersion},
 		{"/compare/*", s.compare},
+		{"/history", s.log},
 		{"/history/*", s.history},
+		{"/history/*/*", s.releaseHistory},
 		{"/statistics", s.statistics},
 		{"/about", s.about},
 	}

@@ -148,6 +148,10 @@ var everyPage = map[string]int{
 	"/library/pantry/1.0.0?page=3&filter=icon": 200, "/library/pantry?filter=nothing-is-called-so": 200,
 	"/compare/pickle": 200, "/compare/pickle?from=1.0.0&to=2.0.0": 200, "/compare/pickle?from=2.0.0&to=2.0.0": 200, "/compare/data": 200, "/compare/empty": 200, "/compare/empty?from=1.0.0": 200, "/compare/pickle?to=1.0.0": 200,
 	"/history/pickle": 200, "/history/empty": 200, "/history/evil": 200,
+	"/history": 200, "/history?package=pickle": 200, "/history?package=nothing": 200, "/history?kind=refused": 200, "/history?kind=refused,withdrawn&package=pickle": 200, "/history?before=3": 200, "/history?since=2d": 200,
+	"/history?package=%22%3E%3Cscript%3Ealert(1)%3C/script%3E": 200, "/history?entry=0": 200, "/history?entry=999": 404, "/history?entry=x": 404, "/history?entry=-1": 404, "/history?kind=eaten": 400, "/history?since=x": 400,
+	"/history/pickle/2.0.0": 200, "/history/pickle/0.9.0": 200, "/history/pickle/3.0.0": 200, "/history/evil/1.0.0": 200, "/history/evil/2.0.0": 200, "/history/pantry/1.0.0": 200, "/history/pantry/1.0.0?page=3": 200,
+	"/history/pickle/2.1.0": 404, "/history/pickle/9": 404, "/history/nothing/1.0.0": 404,
 	"/library/pikcle": 404, "/library/%22%3E%3Cscript%3Ealert(1)%3C/script%3E": 404, "/library/pickle/9.9.9": 404, "/library/pickle/latest": 404, "/library/pickle/2.1.0": 404, "/library/evil/2.0.0": 404, "/library/pickle/0.9.0": 410,
 	"/compare/nothing": 404, "/compare/pickle?from=9&to=1.0.0": 404, "/compare/pickle?from=0.9.0": 410, "/history/nothing": 404, "/nowhere": 404,
 	"/search?q=%ff": 400, "/search?q=%zz": 400, "/library/%ff": 400, "/library/a%00b": 400, "/search?q=" + strings.Repeat("a", 9000): 414,
@@ -594,22 +598,16 @@ func TestHistory(t *testing.T) {
 	site := newSite(t, filled(t), nil)
 	var got []string
 	for _, n := range find(t, get(t, site, "/history/pickle").Body.String(), func(n *html.Node) bool { return n.Data == "li" && attr(n.Parent, "class") == "events" }) {
-		var words []string
-		for d := range n.Descendants() {
-			if d.Type == html.TextNode {
-				words = append(words, strings.Fields(d.Data)...)
-			}
-		}
-		got = append(got, strings.Join(words, " "))
+		got = append(got, wordsOf(n))
 	}
 	const moment = "29 February 2024, 12:30 UTC"
 	want := []string{
-		"3.0.0 refused package/pickle.js is too large Released upstream 29 February 2024 Refused " + moment,
-		"2.1.0 failed the registry is away Last attempt " + moment + " Failed attempts 3 Next attempt 29 February 2024, 13:30 UTC",
-		"2.0.0 published Released upstream 29 February 2024 Published " + moment + " Files 6, 17.3 kB Log entry 3 Changes since 1.1.0",
-		"1.1.0 published Released upstream 29 February 2024 Published " + moment + " Files 6, 18.5 kB Log entry 2 Changes since 1.0.0",
-		"1.0.0 published Released upstream 29 February 2024 Published " + moment + " Files 6, 18.5 kB Log entry 1",
-		"0.9.0 withdrawn it <b>stole</b> cookies Withdrawn " + moment + " Log entry 5",
+		"3.0.0 refused package/pickle.js is too large Released upstream 29 February 2024 Refused " + moment + " Log all entries",
+		"2.1.0 failed the registry is away Last attempt " + moment + " Failed attempts 3 Next attempt 29 February 2024, 13:30 UTC Log all entries",
+		"2.0.0 published Released upstream 29 February 2024 Published " + moment + " Files 6, 17.3 kB Log entry 3 Changes since 1.1.0 Log all entries",
+		"1.1.0 published Released upstream 29 February 2024 Published " + moment + " Files 6, 18.5 kB Log entry 2 Changes since 1.0.0 Log all entries",
+		"1.0.0 published Released upstream 29 February 2024 Published " + moment + " Files 6, 18.5 kB Log entry 1 Log all entries",
+		"0.9.0 withdrawn it <b>stole</b> cookies Withdrawn " + moment + " Log entry 5 Log all entries",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the history is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -19,17 +19,24 @@ var embeddedTemplates embed.FS
 // around it goes frame.html, and in parts.html is what several have in common.
 func parseTemplates(f *files) (map[string]*template.Template, error) {
 	common, err := template.New("frame.html").Option("missingkey=error").Funcs(template.FuncMap{
-		"file":     f.path,
-		"bytes":    formatBytes,
-		"number":   formatNumber,
-		"count":    formatCount,
-		"date":     formatDate,
-		"short":    shorten,
-		"moment":   formatMoment,
-		"library":  libraryPath,
-		"version":  versionPath,
-		"history":  historyPath,
-		"compare":  comparePath,
+		"file":    f.path,
+		"bytes":   formatBytes,
+		"number":  formatNumber,
+		"count":   formatCount,
+		"date":    formatDate,
+		"short":   shorten,
+		"moment":  formatMoment,
+		"library": libraryPath,
+		"version": versionPath,
+		"history": historyPath,
+		"compare": comparePath,
+		"release": releasePath,
+		"entry":   entryPath,
+		"logged":  logPath,
+		"words": func(kind any) string {
+			return strings.ReplaceAll(strings.ReplaceAll(fmt.Sprint(kind), "-", " "), ",", ", ")
+		},
+		"rest":     func(all, shown int) int { return all - shown },
 		"prose":    prose,
 		"download": downloadPath,
 	}).ParseFS(embeddedTemplates, "templates/frame.html", "templates/parts.html")

@@ -167,7 +167,7 @@ func writeProcessed(b *strings.Builder, m *logs.Manifest) {
 	}
 	heading(b, "files")
 	for _, f := range m.Files {
-		done := "as upstream has it"
+		done := "unchanged"
 		if f.Origin == logs.Minified {
 			done = "minified here from " + clean(f.From)
 		}

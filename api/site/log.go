@@ -1,0 +1,285 @@
+package site
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// logPage is a part of the log, newest first, or one entry of it.
+type logPage struct {
+	One     bool // it is a single entry
+	Entries []logged
+	Package string // what the entries are about, "" for all
+	Kind    string // of which kinds they are, "" for all
+	Kinds   []logs.Kind
+	Older   string // address of what follows, "" where nothing does
+	Newest  string // address of the newest, "" where they are here
+	Stream  string // address at which entries come as they are made, "" where the newest are not here
+	Feed    string // address of the feed of publications
+}
+
+// A logged entry is one as it is shown.
+type logged struct {
+	Index int64
+	logs.Entry
+	Diff   []diffLine // of the package JSON
+	Detail string     // the reason in full
+	Cut    bool       // one of them is longer than what is shown
+	Level  int        // of its heading
+}
+
+// Done says in words what happened.
+func (l logged) Done() string { return strings.ReplaceAll(string(l.Kind), "-", " ") }
+
+// Signed says in words what became of upstream's signature, "" where it is not about one.
+func (l logged) Signed() string {
+	switch l.Signature.Outcome {
+	case logs.SignatureVerified:
+		return "verified"
+	case logs.SignatureMissing:
+		return "missing, though the registry has keys"
+	case logs.SignatureNoKeys:
+		return "none: the registry has no keys"
+	case logs.SignatureInvalid:
+		return "wrong"
+	}
+	return ""
+}
+
+// A diffLine is a line of a unified diff.
+type diffLine struct {
+	Kind string // "added", "removed", "" for what is the same
+	Text string
+}
+
+const (
+	entriesShown   = 50       // on a page of the log
+	documentShown  = 4 << 10  // bytes of a diff or a long reason, among other entries
+	documentsShown = 64 << 10 // the same on a page of its own
+)
+
+// log shows what happened.
+func (s *Site) log(q *request) (*answer, error) {
+	if text := q.query.Get("entry"); text != "" {
+		return s.logEntry(text)
+	}
+	page := logPage{Package: q.text("package"), Kinds: logs.Kinds, Feed: "/logs.atom"}
+	kinds, err := logs.ParseKinds(strings.Join(q.query["kind"], ","))
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "This address is broken", "What follows kind= "+err.Error()+".")
+	}
+	for _, kind := range kinds {
+		page.Kind = strings.TrimPrefix(page.Kind+","+string(kind), ",")
+	}
+	query := logs.Query{Package: page.Package, Kinds: kinds, Limit: entriesShown}
+	since := q.text("since")
+	if since != "" {
+		if query.Since, err = logs.ParseSince(since, time.Now()); err != nil {
+			return nil, refuse(http.StatusBadRequest, "This address is broken", "What follows since= "+err.Error()+".")
+		}
+	}
+	if before, err := strconv.ParseInt(q.query.Get("before"), 10, 64); err == nil && before > 0 {
+		query.Before = before
+	}
+	size := s.library.LogSize() // before the entries are read, so that none is missed by who follows
+	found, err := s.library.Entries(query)
+	if err != nil && !errors.Is(err, library.ErrNoLibrary) {
+		return nil, err
+	}
+	if page.Entries, err = s.logged(found.Entries, documentShown, 3); err != nil {
+		return nil, err
+	}
+	address := func(before string) string {
+		return logPath("package", page.Package, "kind", page.Kind, "since", since, "before", before)
+	}
+	if found.Next > 0 {
+		page.Older = address(strconv.FormatInt(found.Next, 10))
+	}
+	if query.Before > 0 {
+		page.Newest = address("")
+	} else {
+		after := ""
+		if size > 0 {
+			after = strconv.FormatInt(size-1, 10)
+		}
+		page.Stream = withQuery("/logs/stream", encode("after", after, "package", page.Package, "kind", page.Kind))
+	}
+	if page.Package != "" && len(page.Entries) > 0 {
+		page.Feed = withQuery(page.Feed, encode("package", page.Package))
+	}
+	a := &answer{
+		view: "log", section: "/history", title: "Log", data: page,
+		description: "Everything that happened here, from a log that nobody can change unnoticed: what was published, refused and withdrawn, when and why.",
+	}
+	if page.Package != "" {
+		a.title = "Log of " + cut(page.Package, 100)
+	}
+	if q.URL.RawQuery == "" {
+		a.canonical = logPath()
+	}
+	return a, nil
+}
+
+// logEntry shows one entry, whose address stays what it is.
+func (s *Site) logEntry(text string) (*answer, error) {
+	none := refuse(http.StatusNotFound, "Log entry not found", "The log has no entry with this number.")
+	index, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return nil, none
+	}
+	e, err := s.library.Entry(int64(index))
+	if errors.Is(err, library.ErrNoEntry) {
+		return nil, none
+	}
+	if err != nil {
+		return nil, err
+	}
+	page := logPage{One: true, Newest: logPath(), Package: e.Package}
+	if page.Entries, err = s.logged([]logs.Indexed{e}, documentsShown, 2); err != nil {
+		return nil, err
+	}
+	return &answer{
+		view: "log", section: "/history", title: "Log entry " + strconv.FormatInt(e.Index, 10), data: page,
+		description: "What entry " + strconv.FormatInt(e.Index, 10) + " of the log says.",
+	}, nil
+}
+
+// logged completes entries with the texts that they name, of each at most so many bytes.
+func (s *Site) logged(entries []logs.Indexed, most, level int) ([]logged, error) {
+	var all []logged
+	for _, e := range entries {
+		l := logged{Index: e.Index, Entry: e.Entry, Level: level}
+		diff, err := s.document(&l, e.Entry.Diff, most)
+		if err != nil {
+			return nil, err
+		}
+		l.Diff = diffLines(diff)
+		if l.Detail, err = s.document(&l, e.Entry.Detail, most); err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+func (s *Site) document(l *logged, h kvstore.Hash, most int) (string, error) {
+	text, err := s.library.Document(h)
+	if len(text) > most {
+		l.Cut = true
+		text = cut(text, most)
+	}
+	return strings.ToValidUTF8(text, "\uFFFD"), err
+}
+
+// diffLines takes a unified diff apart, without the names of its files.
+func diffLines(diff string) []diffLine {
+	var lines []diffLine
+	for text := range strings.Lines(diff) {
+		text = strings.TrimRight(text, "\r\n")
+		if len(lines) == 0 && (strings.HasPrefix(text, "--- ") || strings.HasPrefix(text, "+++ ")) {
+			continue
+		}
+		line := diffLine{Text: text}
+		switch {
+		case strings.HasPrefix(text, "+"):
+			line.Kind = "added"
+		case strings.HasPrefix(text, "-"):
+			line.Kind = "removed"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// releasePage is everything that happened to one version.
+type releasePage struct {
+	Name, Version string
+	Entries       []logged
+	More          string         // address of what there are more of, "" for nothing
+	Manifest      *logs.Manifest // nil where nothing came of the version
+	Served        bool
+	Files         []logs.File // on this page
+	Minified      int
+	Bytes         int64
+	Pager         pager
+	LeftOut       []logs.LeftOut // some
+	Notes         []string       // some
+}
+
+const (
+	releaseEntries  = 100
+	madeFilesShown  = 200
+	leftOutsToldOf  = 200
+	manifestNotesOf = 50
+)
+
+// releaseHistory shows what happened to one version, and what was done to each file.
+func (s *Site) releaseHistory(q *request) (*answer, error) {
+	name, version := q.segments[0], q.segments[1]
+	found, err := s.library.Entries(logs.Query{Package: name, Version: version, Limit: releaseEntries})
+	if errors.Is(err, library.ErrNoVersion) {
+		err = s.unpublished(name, version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	page := releasePage{Name: name, Version: version}
+	if page.Entries, err = s.logged(found.Entries, documentShown, 3); err != nil {
+		return nil, err
+	}
+	if found.Next > 0 {
+		page.More = logPath("package", name, "before", strconv.FormatInt(found.Next, 10))
+	}
+	if i := slices.IndexFunc(found.Entries, func(e logs.Indexed) bool { return e.Entry.Manifest != kvstore.Hash{} }); i >= 0 {
+		if page.Manifest, err = s.library.EntryManifest(found.Entries[i].Entry); err != nil {
+			return nil, err
+		}
+		page.addFiles(q)
+	}
+	for _, e := range found.Entries { // the newest that says so counts
+		if e.Kind == logs.Withdrawn {
+			break
+		}
+		if page.Served = e.Kind == logs.Published || e.Kind == logs.Restored; page.Served {
+			break
+		}
+	}
+	return &answer{
+		view: "release", section: "/search", title: "History of " + name + " " + version, data: page,
+		description: "Everything that happened to " + name + " " + version + " here, and what was done to each of its files.",
+	}, nil
+}
+
+func (page *releasePage) addFiles(q *request) {
+	m := page.Manifest
+	page.Pager = newPager(len(m.Files), madeFilesShown, q.page(), "files", func(n string) string {
+		return withQuery(releasePath(page.Name, page.Version), encode("page", n)) + "#files"
+	})
+	page.Files = part(page.Pager, m.Files)
+	for _, f := range m.Files {
+		page.Bytes += f.Size
+		if f.Origin == logs.Minified {
+			page.Minified++
+		}
+	}
+	page.LeftOut = m.LeftOut[:min(leftOutsToldOf, len(m.LeftOut))]
+	page.Notes = m.Notes[:min(manifestNotesOf, len(m.Notes))]
+}
+
+// logPath is the address of the log with a query of names and values.
+func logPath(pairs ...string) string { return withQuery("/history", encode(pairs...)) }
+
+// entryPath is the address of one entry.
+func entryPath(index int64) string { return logPath("entry", strconv.FormatInt(index, 10)) }
+
+// releasePath is the address of what happened to a version.
+func releasePath(l, version string) string { return historyPath(l) + "/" + url.PathEscape(version) }
