@@ -8,13 +8,16 @@ CRASHES ?= 500
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build run test race lint fuzz audit bench crash clean
+.PHONY: build run demonstration test race lint fuzz audit bench crash clean
 
 build: ## build bin/larder
 	$(GO) build -trimpath -o $(BIN) ./cmd/larder
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up
+
+demonstration: build ## break in, and see it found (needs curl)
+	LARDER=$(CURDIR)/$(BIN) sh docs/demonstration/run.sh
 
 test: ## everything that can be tested here
 	@test -n "$(CHROMIUM)" || echo "no Chromium found: the browser tests are skipped (apt-get install chromium, or set CHROME_PATH)"

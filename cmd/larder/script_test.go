@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -25,6 +26,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm/npmtest"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/tamper"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -33,7 +35,7 @@ func TestMain(m *testing.M) {
 		worker.Main() // a child of a larder that a script runs
 		return
 	}
-	testscript.Main(m, map[string]func(){"larder": main})
+	testscript.Main(m, map[string]func(){"larder": main, "tamper": scriptTamper})
 }
 
 // upstream is a script's registry.
@@ -66,6 +68,11 @@ func TestScripts(t *testing.T) {
 			registry := npmtest.Start()
 			env.Defer(registry.Close)
 			env.Values[upstreamKey{}] = &upstream{registry, time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC)}
+			root, err := filepath.Abs("../..")
+			if err != nil {
+				return err
+			}
+			env.Setenv("ROOT", root) // of the repository
 			npm := filepath.Join(env.WorkDir, ".npm")
 			env.Vars = append(env.Vars, registry.Env(npm)...)
 			return os.Mkdir(npm, 0o700)
@@ -233,6 +240,18 @@ func scriptFlip(ts *testscript.TestScript, neg bool, args []string) {
 	defer b.Close()
 	b.Set(kvstore.Blobs, key, data)
 	ts.Check(b.Commit())
+}
+
+// scriptTamper is docs/demonstration/tamper.
+func scriptTamper() {
+	store, err := kvstore.Open(storeDir(os.Args[1]), kvstore.Options{})
+	if err == nil {
+		err = errors.Join(tamper.Append(store, os.Args[2], os.Args[3], os.Args[4], []byte(os.Args[5]+"\n")), store.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {

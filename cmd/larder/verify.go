@@ -191,6 +191,7 @@ type verifiedFile struct {
 	Subject string `json:"subject"`
 	Server  string `json:"server"`
 	verify.Result
+	told bool // Problem, because it is the log's
 }
 
 // verify does what the command is for, and prints it.
@@ -216,7 +217,7 @@ func (a *app) verify(ctx context.Context, v verification, subjects []subject) er
 				log.print(a.stdout)
 			}
 		}
-		file := verifiedFile{Subject: s.arg, Server: s.server, Result: log.check(ctx, s)}
+		file := verifiedFile{Subject: s.arg, Server: s.server, Result: log.check(ctx, s), told: log.log == nil}
 		if err := ctx.Err(); err != nil {
 			return err
 		}

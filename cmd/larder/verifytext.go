@@ -56,7 +56,7 @@ func quoted(text string) string {
 // print tells people of a file.
 func (f verifiedFile) print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s", f.Outcome, f.Subject)
-	if f.Problem != "" {
+	if f.Problem != "" && !f.told {
 		fmt.Fprintf(w, ": %s", plain(f.Problem))
 	}
 	fmt.Fprintln(w)

@@ -81,11 +81,14 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	}
 	n, err := note.Open(signed, note.VerifierList(verifiers...))
 	if err != nil {
-		if strings.HasPrefix(string(signed), pinned.Name()+"\n") || !errors.As(err, new(*note.UnverifiedNoteError)) {
-			return checkpoint{}, "", nil, differs("the checkpoint is not signed with %s: %v", key, err)
-		}
 		origin, _, _ := strings.Cut(string(signed), "\n")
-		return checkpoint{}, "", nil, differs("the checkpoint is that of the log %.200q, not of %q", origin, pinned.Name())
+		switch unsigned := errors.As(err, new(*note.UnverifiedNoteError)); {
+		case unsigned && origin != pinned.Name():
+			return checkpoint{}, "", nil, differs("the checkpoint is that of the log %.200q, not of %q", origin, pinned.Name())
+		case unsigned:
+			return checkpoint{}, "", nil, differs("the checkpoint is not signed with %s", key)
+		}
+		return checkpoint{}, "", nil, differs("the checkpoint is not signed with %s: %v", key, err)
 	}
 	c := checkpoint{note: signed}
 	var own bool
