@@ -1,7 +1,9 @@
 package kvstore
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -219,13 +221,22 @@ func TestDamagedFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			damage(t, mem, pattern)
-			s, err := Open("store", small(mem))
+			var log bytes.Buffer
+			o := small(mem)
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			s, err := Open("store", o)
 			if err == nil {
 				defer s.Close()
 				_, err = s.Identity(h)
 			}
 			if !errors.Is(err, ErrCorrupt) {
 				t.Errorf("got %v", err)
+			}
+			if err != nil && strings.Contains(err.Error(), "carrier") {
+				t.Errorf("the error has Pebble's marker in it: %v", err)
+			}
+			if text := log.String(); pattern == "*.sst" && !strings.Contains(text, "checksum mismatch") || strings.Contains(text, "stack trace") {
+				t.Errorf("logged:\n%s", text)
 			}
 		})
 	}

@@ -2,6 +2,8 @@ package kvstore
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -24,3 +26,23 @@ var (
 func noSpace(err error) bool {
 	return vfs.IsNoSpaceError(err) || errors.Is(err, syscall.EDQUOT)
 }
+
+// plain returns an error with err's text on one line, without the marker that
+// Pebble joins to it, and none of the stack traces that a log that formats it
+// at length would get. It wraps err.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return plainError{err}
+}
+
+type plainError struct{ cause error }
+
+func (e plainError) Error() string {
+	lines := strings.FieldsFunc(e.cause.Error(), func(r rune) bool { return r == '\n' })
+	lines = slices.DeleteFunc(lines, func(line string) bool { return line == "<corruption detail carrier>" })
+	return strings.Join(lines, "; ")
+}
+
+func (e plainError) Unwrap() error { return e.cause }

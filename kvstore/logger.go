@@ -50,11 +50,11 @@ func listener(log *slog.Logger) *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			if !errors.Is(err, pebble.ErrCancelledCompaction) {
-				log.Warn("the store will try again", "err", err)
+				log.Warn("the store will try again", "err", plain(err))
 			}
 		},
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			log.Error("the store is damaged", "file", info.Path, "err", info.Details)
+			log.Error("the store is damaged", "file", info.Path, "err", plain(info.Details))
 		},
 		WriteStallBegin: func(info pebble.WriteStallBeginInfo) {
 			log.Debug("writes wait", "reason", info.Reason)

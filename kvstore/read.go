@@ -160,7 +160,7 @@ func (s *Store) readError(err error, ns Namespace, key []byte) error {
 		at = fmt.Sprintf("content %x", key[:min(len(key), len(Hash{}))])
 	}
 	if pebble.IsCorruptionError(err) {
-		return fmt.Errorf("%w: reading %s from %s: %w", ErrCorrupt, at, s.dir, err)
+		return fmt.Errorf("%w: reading %s from %s: %w", ErrCorrupt, at, s.dir, plain(err))
 	}
 	return fmt.Errorf("couldn't read %s from %s: %w", at, s.dir, err)
 }

@@ -135,8 +135,10 @@ func openError(dir string, err error) error {
 		return fmt.Errorf("%w: couldn't open the store in %s: free some space on its disk, then start again", ErrDiskFull, dir)
 	case errors.Is(err, pebble.ErrDBDoesNotExist):
 		return fmt.Errorf("there is no store in %s", dir)
+	case errors.Is(err, ErrCorrupt): // which says so already
+		return fmt.Errorf("couldn't open %s: %w", dir, err)
 	case pebble.IsCorruptionError(err):
-		return fmt.Errorf("%w: couldn't open %s: %w", ErrCorrupt, dir, err)
+		return fmt.Errorf("%w: couldn't open %s: %w", ErrCorrupt, dir, plain(err))
 	case strings.Contains(err.Error(), "unknown format major version"):
 		return fmt.Errorf("couldn't open the store in %s: a newer larder wrote it: use that one, or a newer one", dir)
 	}
