@@ -26,6 +26,8 @@ type status struct {
 	Versions   []views.State `json:"versions"`
 	Unsqueezed int           `json:"unsqueezed"` // contents that wait for their best compression
 	Purges     []purge.Job   `json:"purges"`     // withdrawals of which the cache in front has yet to be told
+	// Unsigned says why the process refuses to sign the log, and what to do; it is empty where nothing is wrong.
+	Unsigned string `json:"unsigned,omitempty"`
 }
 
 // process describes a running process.
@@ -137,6 +139,11 @@ func (f *folder) status(process *process, name string) (*status, error) {
 	}
 	if s.Purges, err = purge.Pending(snapshot); err != nil {
 		return nil, err
+	}
+	if f.signer != nil {
+		if _, err := f.signer.Checkpoint(); err != nil {
+			s.Unsigned = err.Error()
+		}
 	}
 	s.Purges = slices.DeleteFunc(s.Purges, func(j purge.Job) bool { return name != "" && j.Package != name })
 	return s, nil
