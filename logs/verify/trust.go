@@ -28,6 +28,9 @@ type Trust struct {
 
 // CheckKey returns an error where text is no verifier key.
 func CheckKey(text string) error {
+	if isPrivate(text) {
+		return errPrivate
+	}
 	if _, err := note.NewVerifier(text); err != nil {
 		return fmt.Errorf("%q is not a verifier key such as cdn.example.com/log+1a2b3c4d+AZ…: %w", text, err)
 	}
@@ -36,11 +39,19 @@ func CheckKey(text string) error {
 
 // CheckWitness returns an error where text is no verifier key of a witness.
 func CheckWitness(text string) error {
+	if isPrivate(text) {
+		return errPrivate
+	}
 	if _, err := formats.NewVerifierForCosignatureV1(text); err != nil {
 		return fmt.Errorf("%q is not the verifier key of a witness, such as witness.example+1a2b3c4d+BZ…: %w", text, err)
 	}
 	return nil
 }
+
+// errPrivate does not repeat the key: messages end up where others read them.
+var errPrivate = errors.New("that is a private key; give the verifier key that goes with it, which a key folder has in log.pub")
+
+func isPrivate(text string) bool { return strings.HasPrefix(text, "PRIVATE+KEY+") }
 
 // A Cosignature is a witness's word that the checkpoint follows those that it saw.
 type Cosignature struct {
