@@ -67,6 +67,15 @@ func Run(ctx context.Context, store *kvstore.Store, o Options, report func(views
 	signed, origin, err := readSigned(o.Keys)
 	if err != nil {
 		found("signed", "%v", err)
+	} else if origin == "" {
+		// A key folder that is not named, or gone, must not look like a log that nobody
+		// has signed: the comparison with what was signed is what is asked for.
+		switch key, err := signing.SignedBy(store); {
+		case err != nil:
+			found("signed", "%v", err)
+		case key != "":
+			found("signed", "the log was signed with %s, but no key is in the key folder %s: --keys names another", key, o.Keys)
+		}
 	}
 	summary.Signed, summary.Origin = signed.Size, origin
 	if summary.Checkpoint, err = logs.ReadCheckpoint(store); err != nil {

@@ -13,6 +13,16 @@ import (
 // store.
 var signedByKey = kvstore.Key("signed-by")
 
+// SignedBy returns the verifier key of whoever signed the log in the store last, and
+// "" where nobody has.
+func SignedBy(store kvstore.Reader) (key string, err error) {
+	data, err := store.Get(kvstore.LogState, signedByKey)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return "", fmt.Errorf("signing: couldn't read which key signed the log before: %w", err)
+	}
+	return string(data), nil
+}
+
 // noteSigner writes the present key into the store. Where another one signed the
 // log before, and has not handed over, somebody may just have forgotten to say
 // where the keys are: then everybody who has pinned the other one is left behind.
