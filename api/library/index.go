@@ -124,55 +124,72 @@ func (x *Index) sleep(ctx context.Context, seen int64) {
 // refresh reads the libraries that entries from seen on have changed, or all of
 // them where seen is negative. It returns how many entries it knows of now.
 func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
+	c, err := x.changes(ctx, seen)
+	if err != nil {
+		return 0, err
+	}
+	next := x.listing
+	if next == nil || len(c.read) > 0 {
+		if err := x.updateSearch(c.read); err != nil {
+			return 0, err
+		}
+		next = newListing(c.before, c.read)
+	}
+	x.unread = c.unread
+	x.publish(next, c.size)
+	return c.size, nil
+}
+
+// changes is what became of the libraries since they were read before.
+type changes struct {
+	size   int64               // entries of the log
+	before map[string]*Library // as they were
+	read   map[string]*Library // those that are different now, nil where gone
+	unread map[string]bool     // those that couldn't be read
+}
+
+// changes reads what refresh applies. The snapshot is closed before anybody hears of it:
+// updating the search may take seconds, and who waited for the index may close
+// the store next.
+func (x *Index) changes(ctx context.Context, seen int64) (changes, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
 	checkpoint, err := logs.ReadCheckpoint(snapshot)
 	if err != nil {
-		return 0, err
+		return changes{}, err
 	}
 	names, err := changedNames(snapshot, seen)
 	if err != nil {
-		return 0, err
+		return changes{}, err
 	}
-	var before map[string]*Library
+	c := changes{size: checkpoint.Size, read: make(map[string]*Library), unread: make(map[string]bool)}
 	if x.listing != nil {
-		before = x.listing.byName
+		c.before = x.listing.byName
 	}
 	names = slices.AppendSeq(names, maps.Keys(x.unread))
 	if seen < 0 {
-		names = slices.AppendSeq(names, maps.Keys(before)) // some may be gone
+		names = slices.AppendSeq(names, maps.Keys(c.before)) // some may be gone
 	}
 	slices.Sort(names)
-	read := make(map[string]*Library)
-	unread := make(map[string]bool)
 	for _, name := range slices.Compact(names) {
 		if err := ctx.Err(); err != nil {
-			return 0, err
+			return changes{}, err
 		}
 		l, err := newLibrary(snapshot, name)
 		if err != nil {
 			// One damaged row must not hide the others, nor this library what was
 			// known of it.
-			if unread[name] = true; !x.unread[name] {
+			if c.unread[name] = true; !x.unread[name] {
 				x.logger.Error("library: couldn't read a library; it is shown as it was, if at all", "package", name, "err", err)
 			}
 			continue
 		}
 		// Not everything that the log tells of a library shows.
-		if !reflect.DeepEqual(before[name], l) {
-			read[name] = l
+		if !reflect.DeepEqual(c.before[name], l) {
+			c.read[name] = l
 		}
 	}
-	next := x.listing
-	if next == nil || len(read) > 0 {
-		if err := x.updateSearch(read); err != nil {
-			return 0, err
-		}
-		next = newListing(before, read)
-	}
-	x.unread = unread
-	x.publish(next, checkpoint.Size)
-	return checkpoint.Size, nil
+	return c, nil
 }
 
 // updateSearch puts libraries into the search index; nil ones are gone.
