@@ -42,6 +42,8 @@ func ParseHook(s string) (Hook, error) {
 		return h, errors.New("begins with what is no HTTP method: write it in capitals, such as PURGE")
 	case h.method != "" && !h.Each() && h.method != http.MethodPost && h.method != http.MethodPut:
 		return h, errors.New("has neither {url} nor {path} in it, so JSON is sent to it: by POST or PUT")
+	case strings.Contains(h.template, "/"+pathHolder):
+		return h, errors.New("has a slash before {path}, which begins with one itself: leave that out, or no cache finds what is meant")
 	case h.method == "" && h.Each():
 		h.method = "PURGE"
 	case h.method == "":

@@ -32,7 +32,7 @@ func TestHook(t *testing.T) {
 	}
 	for _, hook := range []string{
 		"", "  ", "example.com/purge", "ftp://example.com/secret", "purge {url}", "GET https://example.com/secret", "PURGE https://example.com/secret",
-		"https:///secret", "https://example.com/secret{file}", "PURGE {url} now", "{url", "http://[::1/secret", "http://exa mple.com/", "http://example.com/%zzsecret",
+		"https:///secret", "https://example.com/secret{file}", "PURGE {url} now", "{url", "http://[::1/secret", "http://exa mple.com/", "http://example.com/%zzsecret", "http://example.com/secret/{path}",
 	} {
 		h, err := ParseHook(hook)
 		if err == nil {
