@@ -165,6 +165,7 @@ func (p *public) version(ctx context.Context, r *request) (*body, caching, error
 	if err != nil {
 		return nil, caching{}, err
 	}
+	p.tag(r, l.Name, version)
 	var w jsonWriter
 	w.beginObject()
 	for _, name := range versionFields.names(set) {

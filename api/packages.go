@@ -162,8 +162,11 @@ func (p *public) namedFiles(ctx context.Context, r *request) (prefix string, fil
 	if err != nil {
 		return "", nil, err
 	}
-	files, err = p.files(ctx, l, version)
-	return l.Name + "/" + version + "/", files, err
+	if files, err = p.files(ctx, l, version); err != nil {
+		return "", nil, err
+	}
+	p.tag(r, l.Name, version)
+	return l.Name + "/" + version + "/", files, nil
 }
 
 // state is what became of one version, as clients see it.

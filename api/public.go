@@ -14,6 +14,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/address"
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/server/cachetag"
 )
 
 // PublicOptions is what the public routes need.
@@ -39,6 +40,9 @@ type PublicOptions struct {
 	// Stopping is closed when the process is to stop, which ends the streams of the log. Default: they end when their
 	// clients go.
 	Stopping <-chan struct{}
+	// CacheTags are the fields that say which release an answer is about, on those that are cached for good: a CDN
+	// purges by them what was withdrawn. Default: none.
+	CacheTags cachetag.Headers
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 }
@@ -167,6 +171,13 @@ type request struct {
 	*http.Request
 	c     *gin.Context
 	query url.Values
+}
+
+// tag says which release the answer is about.
+func (p *public) tag(r *request, name, version string) {
+	for _, f := range p.CacheTags.Fields(name, version) {
+		r.c.Header(f.Name, f.Value)
+	}
 }
 
 // patience is how long a request waits for the libraries to be read after a start.

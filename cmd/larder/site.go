@@ -50,7 +50,7 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	stopping := make(chan struct{})
 	public := api.Public(api.PublicOptions{
 		Library: libraries, AssetBase: s.assetBase, SiteBase: s.siteBase, APIHost: s.apiHost, Self: p.self.Address, Name: s.name,
-		Site: pages, Downloads: downloads, Stopping: stopping, Logger: p.logger.With("part", "api"),
+		Site: pages, Downloads: downloads, CacheTags: cachetag.Headers(s.cacheTags), Stopping: stopping, Logger: p.logger.With("part", "api"),
 	})
 	httpOptions := server.HTTPOptions{H2C: s.h2c, MaxConnections: s.maxConnections, Logger: logger}
 	if s.tlsCert != "" {
