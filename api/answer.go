@@ -52,11 +52,14 @@ func (k caching) set(h http.Header) {
 // as they are.
 const compressible = 1 << 10
 
+// codings is how many codings there are; they are numbered from 0.
+const codings = int(coding.Gzip) + 1
+
 // A body is the bytes of an answer, and of each coding that was asked for so far. It may be used by many at once.
 type body struct {
 	contentType string
 	identity    []byte
-	forms       [len(preference)]form
+	forms       [codings]form // by coding.Coding
 }
 
 // A form is the body in one coding, which is identity where the other is not worthwhile.
@@ -66,16 +69,6 @@ type form struct {
 	bytes  []byte
 	tag    string // the strong entity tag
 }
-
-// preference stands for the forms in [negotiate.Weights.Choose]. The lengths are not known before a form is made, but
-// their order is, nearly always; it decides where a client likes several as much.
-var preference = [...]negotiate.Form{
-	{Coding: coding.Brotli, Length: 1},
-	{Coding: coding.Gzip, Length: 2},
-	{Coding: coding.Identity, Length: 3},
-}
-
-const identityForm = len(preference) - 1
 
 func newBody(contentType string, identity []byte) *body {
 	return &body{contentType: contentType, identity: identity}
@@ -88,14 +81,12 @@ func (b *body) varies() bool { return len(b.identity) >= compressible }
 
 // choose returns the form that a request asks for. Who refuses all gets identity: an error would help nobody.
 func (b *body) choose(r *http.Request) *form {
-	i := identityForm
+	c := coding.Identity
 	if b.varies() {
-		if chosen := negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Choose(preference[:]); chosen >= 0 {
-			i = chosen
-		}
+		c = negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Prefer()
 	}
-	f := &b.forms[i]
-	f.once.Do(func() { f.make(preference[i].Coding, b.identity) })
+	f := &b.forms[c]
+	f.once.Do(func() { f.make(c, b.identity) })
 	return f
 }
 

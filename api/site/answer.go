@@ -74,7 +74,7 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, a *answer, body []by
 	case http.StatusMethodNotAllowed:
 		h.Set("Allow", "GET, HEAD")
 	}
-	c := negotiated(r)
+	c := negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Prefer()
 	if status == http.StatusOK {
 		tag := entityTag(body, c)
 		h.Set("ETag", tag)
@@ -97,17 +97,6 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, a *answer, body []by
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body) // a client that has gone needs no answer
 	}
-}
-
-// negotiated returns the coding that a client likes best. Every page gains by each
-// of them, so which is the shortest needs no trying.
-func negotiated(r *http.Request) coding.Coding {
-	forms := [...]negotiate.Form{{Coding: coding.Brotli, Length: 1}, {Coding: coding.Gzip, Length: 2}, {Coding: coding.Identity, Length: 3}}
-	i := negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Choose(forms[:])
-	if i < 0 {
-		return coding.Identity // a page that may be unreadable is better than a 406 that is, too
-	}
-	return forms[i].Coding
 }
 
 func entityTag(body []byte, c coding.Coding) string {

@@ -91,6 +91,19 @@ func (w Weights) Choose(forms []Form) int {
 	return best
 }
 
+// Prefer returns the coding in which to make an answer that is text and not coded yet. Of
+// codings that are liked as much it is the one that nearly always is the shortest;
+// where none is acceptable it is identity, because a 406 would help nobody more.
+func (w Weights) Prefer() coding.Coding {
+	best := coding.Identity
+	for _, c := range [...]coding.Coding{coding.Gzip, coding.Brotli} {
+		if w[c] > Refused && w[c] >= w[best] {
+			best = c
+		}
+	}
+	return best
+}
+
 // parseMember reads `token [ OWS ";" OWS "q=" qvalue ]`.
 func parseMember(member string) (name string, w Weight, ok bool) {
 	name, parameter, weighted := strings.Cut(member, ";")

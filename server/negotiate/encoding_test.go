@@ -93,3 +93,28 @@ func FuzzAcceptEncoding(f *testing.F) {
 		}
 	})
 }
+
+func TestPrefer(t *testing.T) {
+	for field, want := range map[string]coding.Coding{
+		"":                            coding.Identity,
+		"gzip, deflate, br, zstd":     coding.Brotli,
+		"gzip":                        coding.Gzip,
+		"br;q=0.5, gzip":              coding.Gzip,
+		"br;q=0.5, gzip;q=0.5":        coding.Brotli,
+		"br;q=0.5, identity;q=0.9":    coding.Identity,
+		"*":                           coding.Brotli,
+		"br;q=0, *":                   coding.Gzip,
+		"identity;q=0":                coding.Identity,
+		"*;q=0":                       coding.Identity,
+		"identity;q=0, gzip;q=0.001":  coding.Gzip,
+		"gzip;q=0.001, identity;q=.5": coding.Gzip, // a malformed member says nothing
+	} {
+		var lines []string
+		if field != "" {
+			lines = []string{field}
+		}
+		if got := ParseAcceptEncoding(lines).Prefer(); got != want {
+			t.Errorf("%q: %v, want %v", field, got, want)
+		}
+	}
+}
