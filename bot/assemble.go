@@ -11,16 +11,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/bot/selection"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
-
-// maxFile is the largest file that is published, in bytes.
-const maxFile = 25 << 20
 
 // An assembly makes a release's manifest while storing its contents.
 type assembly struct {
@@ -28,9 +25,7 @@ type assembly struct {
 	intake
 	pins *kvstore.Pins
 
-	targets map[string][]string // source path to the paths it is published at
-	paths   map[string]bool     // every published path, before minifying
-	names   map[string]bool     // every path in the release
+	selected *selection.Selection
 
 	mu       sync.Mutex
 	manifest *logs.Manifest
@@ -45,12 +40,9 @@ const (
 	maxNote    = 500 // bytes
 )
 
-// The bounds of minifying: what is larger, or comes after files that brought the
-// minifier down, is published as it is.
-const (
-	maxMinify  = 4 << 20
-	maxCrashes = 3
-)
+// maxCrashes bounds minifying besides selection.MaxMinify: what comes after files
+// that brought the minifier down is published as it is.
+const maxCrashes = 3
 
 // assemble walks the archive twice: first to see what is there, because the
 // selection and the minified files depend on all names, then to read what is
@@ -58,9 +50,6 @@ const (
 func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*logs.Manifest, error) {
 	a := &assembly{
 		Bot: b, intake: in, pins: pins,
-		targets: make(map[string][]string),
-		paths:   make(map[string]bool),
-		names:   make(map[string]bool),
 		manifest: &logs.Manifest{
 			Package: in.pkg.Name, Version: in.version, Released: in.released, Source: in.source,
 		},
@@ -78,7 +67,11 @@ func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*log
 	if a.silent > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d more notes and files left out are not listed", a.silent))
 	}
-	m.Default = defaultFile(in.pkg.Filename, m.Files)
+	paths := make([]string, len(m.Files))
+	for i, f := range m.Files {
+		paths[i] = f.Path
+	}
+	m.Default = selection.DefaultFile(in.pkg.Filename, paths)
 	if in.pkg.Filename != "" && m.Default != in.pkg.Filename {
 		m.Notes = append(m.Notes, fmt.Sprintf("the package JSON's filename %q is not in this release; the default file is %q", in.pkg.Filename, m.Default))
 	}
@@ -86,63 +79,28 @@ func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*log
 }
 
 // list reads the archive's names and selects from them.
-func (a *assembly) list(ctx context.Context) error {
-	var names []string
-	leftOut := make(map[string]string)
-	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
-		switch {
-		case e.Skipped != "":
-			leftOut[e.Name] = e.Skipped
-		case e.Size > maxFile:
-			leftOut[e.Name] = fmt.Sprintf("%d bytes, over the limit of %d", e.Size, maxFile)
-		}
-		names = append(names, e.Name)
-		a.names[e.Name] = true
-		return nil
-	})
-	if err != nil {
+func (a *assembly) list(ctx context.Context) (err error) {
+	if a.selected, err = selection.Of(ctx, a.pkg, a.archive); err != nil {
 		return err
 	}
-	for _, s := range a.selectFrom(names) {
-		if reason, ok := leftOut[s.Source]; ok {
-			if len(a.manifest.LeftOut) < maxLeftOut {
-				a.manifest.LeftOut = append(a.manifest.LeftOut, logs.LeftOut{Path: s.Path, Reason: reason})
-			} else {
-				a.silent++
-			}
-			continue
-		}
-		a.targets[s.Source] = append(a.targets[s.Source], s.Path)
-		a.paths[s.Path] = true
+	if reason := a.selected.Nothing(); reason != "" {
+		return refuse("%s", reason)
 	}
-	if len(a.targets) == 0 {
-		if len(a.manifest.LeftOut) > 0 {
-			l := a.manifest.LeftOut[0]
-			return refuse("nothing is left to publish: all %d selected files are left out, such as %q (%s)", len(a.manifest.LeftOut), l.Path, l.Reason)
+	for _, l := range a.selected.LeftOut {
+		if len(a.manifest.LeftOut) < maxLeftOut {
+			a.manifest.LeftOut = append(a.manifest.LeftOut, logs.LeftOut(l))
+		} else {
+			a.silent++
 		}
-		return refuse("the package JSON's fileMap selects none of the release's %d files; `basePath` or `files` does not fit this release", len(names))
 	}
 	return nil
-}
-
-// selectFrom selects by the fileMap; a package without one publishes what the
-// operator imports.
-func (a *assembly) selectFrom(names []string) []packages.Selected {
-	if a.pkg.Autoupdate != nil {
-		return a.pkg.Select(names)
-	}
-	all := make([]packages.Selected, len(names))
-	for i, name := range names {
-		all[i] = packages.Selected{Path: name, Source: name}
-	}
-	return all
 }
 
 // read processes the selected files, several at once, as the archive yields them.
 func (a *assembly) read(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
-		paths := a.targets[e.Name]
+		paths := a.selected.Targets[e.Name]
 		if len(paths) == 0 || e.Skipped != "" {
 			return nil
 		}
@@ -175,8 +133,8 @@ const minifierMemory = 170
 // weight is what a file takes of the memory bound.
 func (a *assembly) weight(e archive.Entry) int64 {
 	weight := coding.Memory(coding.Brotli, coding.Quick, e.Size)
-	for _, path := range a.targets[e.Name] {
-		if target, _ := a.minified(e.Name, path); target != "" && e.Size <= maxMinify {
+	for _, path := range a.selected.Targets[e.Name] {
+		if target, _ := a.minified(e.Name, path); target != "" && e.Size <= selection.MaxMinify {
 			weight += minifierMemory * e.Size
 			break
 		}
@@ -223,8 +181,8 @@ func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([
 	if crashes >= maxCrashes {
 		return nil, fmt.Errorf("%d files of this release brought the minifier down", crashes)
 	}
-	if len(data) > maxMinify {
-		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), maxMinify)
+	if len(data) > selection.MaxMinify {
+		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), selection.MaxMinify)
 	}
 	small, err := a.minifiers.Do(ctx, task, data)
 	var crash *worker.CrashError
@@ -272,28 +230,13 @@ func (a *assembly) note(format string, args ...any) {
 }
 
 // minified returns where the minified form of the file at path is published and
-// how it is made, or "" where it has none: the package does not want it, it is
-// minified itself, or upstream has one beside it, be that published or not.
+// how it is made, or "" where it has none.
 func (a *assembly) minified(source, path string) (target string, task worker.Task) {
-	for _, kind := range []struct {
-		extension string
-		wanted    bool
-		task      worker.Task
-	}{
-		{".js", a.pkg.Optimization.JS, worker.MinifyJS},
-		{".css", a.pkg.Optimization.CSS, worker.MinifyCSS},
-	} {
-		stem, ok := strings.CutSuffix(path, kind.extension)
-		if !ok || !kind.wanted || strings.HasSuffix(stem, ".min") || strings.HasSuffix(stem, "-min") {
-			continue
-		}
-		target := stem + ".min" + kind.extension
-		beside := strings.TrimSuffix(source, kind.extension) + ".min" + kind.extension
-		if !a.paths[target] && !a.names[beside] {
-			return target, kind.task
-		}
+	target, extension := a.selected.Minified(source, path)
+	if extension == ".css" {
+		return target, worker.MinifyCSS
 	}
-	return "", ""
+	return target, worker.MinifyJS
 }
 
 // compressed are the codings in which a content is stored where it shrinks.

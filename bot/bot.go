@@ -123,7 +123,7 @@ type Bot struct {
 // PollsAtOnce bounds the upstreams that are asked at the same time.
 const PollsAtOnce = 8
 
-// minifyTimeout is far more than an honest file of maxMinify bytes needs.
+// minifyTimeout is far more than an honest file of selection.MaxMinify bytes needs.
 const minifyTimeout = 20 * time.Second
 
 // New returns a bot over a store. It removes what an interrupted download left.

@@ -1,10 +1,8 @@
-package bot
+package selection
 
 import (
 	"strings"
 	"testing"
-
-	"github.com/larder-cdn/larder/logs"
 )
 
 func TestDefaultFile(t *testing.T) {
@@ -19,11 +17,7 @@ func TestDefaultFile(t *testing.T) {
 		{"x.js", "", ""},
 	}
 	for _, tt := range tests {
-		var files []logs.File
-		for _, p := range strings.Fields(tt.files) {
-			files = append(files, logs.File{Path: p})
-		}
-		if got := defaultFile(tt.filename, files); got != tt.want {
+		if got := DefaultFile(tt.filename, strings.Fields(tt.files)); got != tt.want {
 			t.Errorf("%q among %s: got %q, want %q", tt.filename, tt.files, got, tt.want)
 		}
 	}
