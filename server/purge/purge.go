@@ -3,9 +3,10 @@
 // knows of would show where nobody had asked before.
 //
 // Guarantees: every withdrawal in the log from the first start on leads to a call that
-// was answered with success, whatever fails and whoever restarts in between; calls are
-// made at least once, a few at a time, and again after pauses that grow. The hook's
-// URL, in which there may be a password, is in no error and no log.
+// was answered with success, whatever fails and whoever restarts in between, or to that
+// of a later withdrawal of the same release; calls are made at least once, a few at a
+// time, and again after pauses that grow. The hook's URL, in which there may be a
+// password, is in no error and no log.
 //
 // The package does not know what is served under which URL, nor whose cache it is.
 package purge
@@ -214,23 +215,40 @@ func (p *Purger) round(ctx context.Context) (next time.Time, err error) {
 	return next, nil
 }
 
-// takeUp makes jobs of the withdrawals that the log has from the cursor on.
+// A release is what two jobs may both be about.
+type release struct{ name, version string }
+
+func (j Job) release() release { return release{j.Package, j.Version} }
+
+// takeUp makes jobs of the withdrawals that the log has from the cursor on. One that is withdrawn again, after it was
+// restored, takes the place of what was left to do of it.
 func (p *Purger) takeUp() error {
 	from := p.cursor
-	var found []Job
+	found := map[release]Job{}
 	for e, err := range logs.Entries(p.Store, from) {
 		if err != nil {
 			return err
 		}
 		p.cursor = e.Index + 1
 		if e.Kind == logs.Withdrawn {
-			found = append(found, Job{Entry: e.Index, Package: e.Package, Version: e.Version, Reason: e.Reason, Time: e.Time, Manifest: e.Manifest})
+			j := Job{Entry: e.Index, Package: e.Package, Version: e.Version, Reason: e.Reason, Time: e.Time, Manifest: e.Manifest}
+			found[j.release()] = j
 		}
 	}
 	if len(found) == 0 {
 		return nil // the cursor is written with the next job
 	}
-	err := p.write(func(b *kvstore.Batch) error {
+	before, err := Pending(p.Store)
+	if err != nil {
+		p.cursor = from
+		return err
+	}
+	err = p.write(func(b *kvstore.Batch) error {
+		for _, j := range before {
+			if _, again := found[j.release()]; again {
+				b.Delete(kvstore.Queue, j.key())
+			}
+		}
 		for _, j := range found {
 			if err := setJob(b, j); err != nil {
 				return err

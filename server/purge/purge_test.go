@@ -279,6 +279,44 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// A release that is withdrawn again, after it was restored, is to be purged once.
+func TestWithdrawnAgain(t *testing.T) {
+	s := librarytest.New(t)
+	s.Publish("demo", "1.0.0", "", files(1))
+	s.Publish("next", "1.0.0", "", files(1))
+	nobody := httptest.NewServer(nil)
+	nobody.Close()
+	var log safeBuilder
+	stop := start(t, s, nobody.URL+"{path}", &log)
+	s.Withdraw("demo", "1.0.0", "the first reason")
+	s.Withdraw("next", "1.0.0", "another release's")
+	for !strings.Contains(log.String(), "package=demo") || !strings.Contains(log.String(), "package=next") {
+		time.Sleep(time.Millisecond)
+	}
+	s.Restore("demo", "1.0.0", "a mistake")
+	s.Withdraw("demo", "1.0.0", "the second reason")
+	s.Restore("demo", "1.0.0", "a mistake again")
+	s.Withdraw("demo", "1.0.0", "the third reason")
+	var reasons []string
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		jobs, err := purge.Pending(s.Store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reasons = nil
+		for _, j := range jobs {
+			reasons = append(reasons, j.Reason)
+		}
+		if slices.Contains(reasons, "the third reason") {
+			break
+		}
+	}
+	stop()
+	if want := []string{"another release's", "the third reason"}; !slices.Equal(reasons, want) {
+		t.Errorf("to be purged: %q, want %q", reasons, want)
+	}
+}
+
 type safeBuilder struct {
 	mu sync.Mutex
 	b  strings.Builder

@@ -112,6 +112,17 @@ func (s *Shelf) Publish(name, version, main string, files map[string]string) {
 // Withdraw withdraws a published release.
 func (s *Shelf) Withdraw(name, version, reason string) {
 	s.tb.Helper()
+	s.change(logs.Withdrawn, name, version, reason)
+}
+
+// Restore serves a withdrawn release again.
+func (s *Shelf) Restore(name, version, reason string) {
+	s.tb.Helper()
+	s.change(logs.Restored, name, version, reason)
+}
+
+func (s *Shelf) change(kind logs.Kind, name, version, reason string) {
+	s.tb.Helper()
 	v, err := views.LookupVersion(s.Store, name, version)
 	if err != nil {
 		s.tb.Fatal(err)
@@ -121,7 +132,7 @@ func (s *Shelf) Withdraw(name, version, reason string) {
 		s.tb.Fatal(err)
 	}
 	s.record(views.Change{
-		Entry:    logs.Entry{Kind: logs.Withdrawn, Package: name, Version: version, Manifest: v.Manifest, Reason: reason},
+		Entry:    logs.Entry{Kind: kind, Package: name, Version: version, Manifest: v.Manifest, Reason: reason},
 		Manifest: m,
 	})
 }
