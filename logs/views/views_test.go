@@ -248,6 +248,10 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 			s.publish("vue", "3.0.0", "vue.js", "vue three", "dist/vue.min.js", "v3")
 			return []byte("x")
 		}, false, "log"},
+		{"an entry is malformed, and so is a file", kvstore.LogEntries, []byte{0, 0, 0, 0, 0, 0, 0, 0}, func(s *shelf) []byte {
+			s.change(kvstore.Files, file, nil)
+			return []byte("{")
+		}, false, "view"},
 		{"an entry is missing", kvstore.LogEntries, []byte{0, 0, 0, 0, 0, 0, 0, 3}, nil, false, "log"},
 		{"a content is missing", kvstore.Contents, hash[:], nil, false, "content"},
 		{"a blob is missing", kvstore.Blobs, append(hash[:], byte(coding.Identity)), nil, true, "content"},
