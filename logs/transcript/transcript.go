@@ -163,7 +163,7 @@ func heading(b *strings.Builder, text string) { fmt.Fprintf(b, "\n%s:\n", text) 
 func writeProcessed(b *strings.Builder, m *logs.Manifest) {
 	if s := m.Source; s.Type != "" {
 		heading(b, "source")
-		fmt.Fprintf(b, "  %s %s %s\n", clean(s.Type), clean(s.Name), clean(s.Integrity))
+		fmt.Fprintf(b, "  %s\n", clean(strings.TrimSpace(s.Type+" "+s.Name+" "+s.Integrity))) // a folder has no integrity
 	}
 	heading(b, "files")
 	for _, f := range m.Files {

@@ -49,6 +49,7 @@ func TestWrite(t *testing.T) {
 		{logs.Entry{Signature: logs.Signature{Outcome: logs.SignatureVerified, Key: "SHA256:k"}}, Documents{Manifest: m},
 			"signature  verified SHA256:k\n\nsource:\n  npm vue sha512-x\n\nfiles:\n  vue.js: unchanged\n  vue.min.js: minified here from vue.js\n\n" +
 				"left out:\n  a\ufffd[2Jb.exe: its type\ufffdis not served\n\nnotes:\n  odd.js could not be minified\n"},
+		{logs.Entry{}, Documents{Manifest: &logs.Manifest{Source: logs.Source{Type: "import", Name: "dist"}}}, "\nsource:\n  import dist\n\nfiles:\n"},
 		{logs.Entry{Kind: logs.Published}, Documents{Manifest: m}, "\nfiles:\n  vue.js: 12 bytes, " + none + "\n  vue.min.js (main): 7 bytes, " + none + "\n"},
 		{logs.Entry{Kind: logs.Withdrawn, Reason: "it \u202estole"}, Documents{Manifest: m}, "reason     it \ufffdstole\n"},
 		{logs.Entry{Kind: logs.UpstreamChanged, Upstream: logs.UpstreamChange{Old: "sha512-x"}}, Documents{}, "before     sha512-x\nafter      upstream does not have it\n"},
