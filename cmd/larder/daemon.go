@@ -75,21 +75,21 @@ func (p *daemon) run(parent context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.folder.close()) }()
 	defer p.metrics.watch(p.folder.store)()
-	if err := s.openSigner(p.folder, p.logger, p.metrics); err != nil {
-		return err
-	}
-	socket, err := admin.Listen(s.data)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
-
 	var filler *bot.Bot
 	if p.duties.fill {
 		if filler, err = p.folder.bot(); err != nil {
 			return err
 		}
 		p.metrics.backlog(filler)
+	}
+	socket, err := admin.Listen(s.data)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	// The key that may be made here is announced, so nothing is left that the settings could have wrong.
+	if err := s.openSigner(p.folder, p.logger, p.metrics); err != nil {
+		return err
 	}
 	p.self = &process{PID: os.Getpid(), Version: version(), Started: time.Now().UTC()}
 
@@ -116,6 +116,11 @@ func (p *daemon) run(parent context.Context) (err error) {
 			p.folder.demand().Run(ctx)
 			return nil
 		})
+		defer func() { // when all requests have been answered, and counted
+			if err := p.folder.demand().Save(); err != nil {
+				p.logger.Warn("what packages were asked for lately is forgotten", "err", err)
+			}
+		}()
 		group.Go(func() error {
 			p.folder.follower.run(ctx)
 			return nil

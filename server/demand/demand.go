@@ -118,25 +118,21 @@ func (d *Demand) Of(name string) float64 {
 	return c.value(fade(d.now().Sub(d.at)))
 }
 
-// Run writes the numbers every few minutes where they changed, and once more when
-// ctx ends, before it returns. Do not call it where the store can only be read.
+// Run writes the numbers every few minutes where they changed, until ctx ends. Then
+// call [Demand.Save] once nobody counts any more. Do not call either where the store
+// can only be read.
 func (d *Demand) Run(ctx context.Context) {
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			d.saveOrLog()
+			if err := d.Save(); err != nil {
+				d.logger.Warn("demand: couldn't be written; it is tried again", "err", err)
+			}
 		case <-ctx.Done():
-			d.saveOrLog()
 			return
 		}
-	}
-}
-
-func (d *Demand) saveOrLog() {
-	if err := d.Save(); err != nil {
-		d.logger.Warn("demand: couldn't be written; it is tried again", "err", err)
 	}
 }
 
