@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 // A failure is an answer that is not what was asked for.
@@ -46,6 +47,11 @@ func withdrawn(e *library.WithdrawnError) *failure {
 	return &failure{status: http.StatusGone, message: "Version withdrawn: " + e.Reason, cached: notCached}
 }
 
+// damaged is the answer where the store has lost what was asked for: as of assets, which may be there all the same.
+func damaged(ref string) *failure {
+	return &failure{status: http.StatusServiceUnavailable, message: "This cannot be read at the moment", cached: notCached, retryAfter: 5, ref: ref}
+}
+
 func unexpected(ref string) *failure {
 	return &failure{status: http.StatusInternalServerError, message: "An unexpected error occurred", cached: notCached, ref: ref}
 }
@@ -65,7 +71,9 @@ func fail(c *gin.Context, logger *slog.Logger, err error) {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		known = notReady
 	default:
-		known = unexpected(rand.Text())
+		if known = unexpected(rand.Text()); errors.Is(err, kvstore.ErrCorrupt) {
+			known = damaged(known.ref)
+		}
 		logger.Error("request failed", "ref", known.ref, "method", c.Request.Method, "path", c.Request.URL.Path, "err", err)
 	}
 	known.send(c)

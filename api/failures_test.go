@@ -12,6 +12,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -33,6 +34,7 @@ func TestFail(t *testing.T) {
 		{fmt.Errorf("x: %w", context.DeadlineExceeded), 503, "The libraries are still being read", never, "5", false},
 		{context.Canceled, 503, "The libraries are still being read", never, "5", false},
 		{changing, 503, "The library is just changing", never, "1", false},
+		{fmt.Errorf("secret: %w", kvstore.ErrCorrupt), 503, "This cannot be read at the moment", never, "5", true},
 		{errors.New("secret"), 500, "An unexpected error occurred", never, "", true},
 	} {
 		s := &service{t: t}

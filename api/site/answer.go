@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/negotiate"
@@ -170,6 +171,10 @@ func (s *Site) failure(q *request, err error) *answer {
 	default:
 		f = failed{Status: http.StatusInternalServerError, Title: "Something went wrong here", Reference: rand.Text()}
 		f.Message = "It is not your fault, and the log of this service knows more."
+		if errors.Is(err, kvstore.ErrCorrupt) { // the files themselves may be whole, or be brought back
+			f.Status, f.Title = http.StatusServiceUnavailable, "This cannot be shown at the moment"
+			f.Message += " Please try again later."
+		}
 		s.logger.Error("site: couldn't show a page", "ref", f.Reference, "method", q.Method, "path", q.URL.Path, "err", err, "stack", string(debug.Stack()))
 	}
 	return &answer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http/httptest"
@@ -219,6 +220,25 @@ func TestUnexpected(t *testing.T) {
 	if _, err := New(Options{}); err == nil {
 		t.Error("there is a site of nothing")
 	}
+}
+
+// A store that is damaged may be whole again later, and has the other pages.
+func TestDamaged(t *testing.T) {
+	var log bytes.Buffer
+	site := newSite(t, filled(t), func(o *Options) { o.Logger = slog.New(slog.NewJSONHandler(&log, nil)) })
+	q := &request{Request: httptest.NewRequest("GET", "/library/pickle", nil)}
+	a := site.failure(q, fmt.Errorf("secret: %w", kvstore.ErrCorrupt))
+	body, err := site.render(q, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	site.send(w, q.Request, a, body)
+	if w.Code != 503 || w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Retry-After") == "" ||
+		strings.Contains(w.Body.String(), "secret") || !strings.Contains(w.Body.String(), "try again later") || !strings.Contains(log.String(), "secret") {
+		t.Errorf("%d %v %s; the log has %s", w.Code, w.Header(), w.Body, &log)
+	}
+	checkPage(t, w)
 }
 
 // FuzzRequest asks for pages with any path and query. Whatever it is, the answer is a
