@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/logs"
@@ -165,8 +166,12 @@ func (f seenFile) read() (s seenCheckpoint, err error) {
 	if err == nil {
 		err = json.Unmarshal(data, &s)
 	}
-	if err == nil && s.Size < 0 {
+	switch {
+	case err != nil:
+	case s.Size < 0:
 		err = errors.New("a log has no less than no entries")
+	case s.Root == tlog.Hash{} || s.Time.IsZero(): // which no checkpoint has
+		err = errors.New("it is not as it was written")
 	}
 	if err != nil {
 		return s, fmt.Errorf("couldn't read the checkpoint that was seen before, in %s: %w; put a good copy there, or remove it to begin anew", f.path, err)

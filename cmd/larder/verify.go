@@ -150,8 +150,9 @@ func keyText(text string, check func(string) error) (string, error) {
 		return "", fmt.Errorf("%w, and there is no such file", check(text))
 	}
 	key := strings.TrimSpace(string(data))
-	if err := check(key); err != nil {
-		return "", fmt.Errorf("%s: %w", text, err)
+	if check(key) != nil {
+		// What else is in it is nobody's business: messages end up where others read them.
+		return "", fmt.Errorf("the file %s does not hold a verifier key, which is one line such as cdn.example.com/log+1a2b3c4d+AZ…; a key folder has it in log.pub", text)
 	}
 	return key, nil
 }
