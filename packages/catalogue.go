@@ -109,13 +109,13 @@ func load(files []file) *Catalogue {
 		p, err := f.parse()
 		if err == nil {
 			if first := c.byName[p.Name]; first != nil {
-				err = invalid(f.name, "name", fmt.Sprintf("%q is also the package of %s; remove one of the files", p.Name, first.File))
+				err = invalid(f.name, "duplicate", "name", fmt.Sprintf("%q is also the package of %s; remove one of the files", p.Name, first.File))
 			}
 		}
 		if err != nil {
 			var problem *Invalid
 			if !errors.As(err, &problem) {
-				problem = invalid(f.name, "", err.Error())
+				problem = invalid(f.name, "unreadable", "", err.Error())
 			}
 			c.problems = append(c.problems, problem)
 			continue
@@ -129,21 +129,21 @@ func load(files []file) *Catalogue {
 
 func (f file) parse() (*Package, error) {
 	if f.refuse != "" {
-		return nil, invalid(f.name, "", f.refuse)
+		return nil, invalid(f.name, "unreadable", "", f.refuse)
 	}
 	p, err := Parse(f.name, f.data)
 	if err != nil {
 		return nil, err
 	}
 	if want := Path(p.Name); strings.HasPrefix(f.name, "packages/") && f.name != want {
-		p.Warnings = append(p.Warnings, Problem{Line: 1, Column: 1, Severity: Warning,
+		p.Warnings = append(p.Warnings, Problem{Line: 1, Column: 1, Severity: Warning, Rule: "path",
 			Message: "the file belongs at " + want})
 	}
 	return p, nil
 }
 
-func invalid(file, property, message string) *Invalid {
-	return &Invalid{File: file, Problems: []Problem{{Line: 1, Column: 1, Property: property, Message: message}}}
+func invalid(file, rule, property, message string) *Invalid {
+	return &Invalid{File: file, Problems: []Problem{{Line: 1, Column: 1, Property: property, Message: message, Rule: rule}}}
 }
 
 // readFolder reads the package JSONs below a folder. One that cannot be read does

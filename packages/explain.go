@@ -75,7 +75,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 	case *kind.Required:
 		for _, name := range k.Missing {
 			location := append(slices.Clone(at), name)
-			c.add(Error, n.at, location, missing(property(location), schemaAt(location)))
+			c.add(Error, "required", n.at, location, missing(property(location), schemaAt(location)))
 		}
 	case *kind.AdditionalProperties:
 		slices.Sort(k.Properties)
@@ -84,24 +84,24 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 				continue
 			}
 			location := append(slices.Clone(at), name)
-			c.add(Error, n.find(name).keyAt, location, unknown(name, at, s))
+			c.add(Error, "unknown-property", n.find(name).keyAt, location, unknown(name, at, s))
 		}
 	case *kind.Type:
-		c.add(Error, n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
+		c.add(Error, "type", n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
 			subject(at), article(k.Got), article(strings.Join(k.Want, " or ")), example(s)))
 	case *kind.MinLength:
-		c.add(Error, n.at, at, fmt.Sprintf("%s is empty; fill it in%s", subject(at), example(s)))
+		c.add(Error, "empty", n.at, at, fmt.Sprintf("%s is empty; fill it in%s", subject(at), example(s)))
 	case *kind.MinItems:
-		c.add(Error, n.at, at, fmt.Sprintf("%s has no entries; add at least one%s", subject(at), example(s)))
+		c.add(Error, "empty", n.at, at, fmt.Sprintf("%s has no entries; add at least one%s", subject(at), example(s)))
 	case *kind.UniqueItems:
 		first, second := k.Duplicates[0], k.Duplicates[1]
 		location := append(slices.Clone(at), strconv.Itoa(second))
 		value := n.find(strconv.Itoa(first))
-		c.add(Error, n.find(strconv.Itoa(second)).at, location, fmt.Sprintf("%s holds %s twice; remove one of them",
+		c.add(Error, "repeated", n.find(strconv.Itoa(second)).at, location, fmt.Sprintf("%s holds %s twice; remove one of them",
 			subject(at), shorten(string(c.data[value.at:value.end]))))
 	case *kind.Pattern:
 		// A pattern's $comment says in words what the pattern allows.
-		c.add(Error, n.at, at, fmt.Sprintf("%s is %s, which cannot be used; %s",
+		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s, which cannot be used; %s",
 			subject(at), quote(k.Got), s.Comment))
 	case *kind.Enum:
 		allowed := make([]string, len(k.Want))
@@ -109,10 +109,10 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 			allowed[i] = fmt.Sprint(want)
 		}
 		got := fmt.Sprint(k.Got)
-		c.add(Error, n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
+		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
 			subject(at), quote(got), either(allowed), didYouMean(got, allowed)))
 	default:
-		c.add(Error, n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", subject(at), err.Error()))
+		c.add(Error, "schema", n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", subject(at), err.Error()))
 	}
 }
 

@@ -55,7 +55,7 @@ func (p *Package) CheckNew() []Problem {
 	}
 	c := &check{file: p.File, data: p.JSON}
 	at := max(0, bytes.IndexByte(p.JSON, '{'))
-	c.add(Error, at, []string{"autoupdate"}, missing("autoupdate", schemaAt([]string{"autoupdate"})))
+	c.add(Error, "autoupdate", at, []string{"autoupdate"}, missing("autoupdate", schemaAt([]string{"autoupdate"})))
 	return c.problems
 }
 
@@ -69,7 +69,7 @@ type check struct {
 	more     int // problems over maxProblems
 }
 
-func (c *check) add(severity Severity, offset int, location []string, message string) {
+func (c *check) add(severity Severity, rule string, offset int, location []string, message string) {
 	if severity == Error {
 		c.failed = true
 	}
@@ -78,7 +78,7 @@ func (c *check) add(severity Severity, offset int, location []string, message st
 	}
 	line, column := lineColumn(c.data, offset)
 	c.problems = append(c.problems, Problem{
-		Line: line, Column: column, Property: property(location), Message: message, Severity: severity,
+		Line: line, Column: column, Property: property(location), Message: message, Severity: severity, Rule: rule,
 	})
 }
 
@@ -97,7 +97,7 @@ func (c *check) sort() {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if c.more > 0 {
-		more := Problem{Severity: Warning,
+		more := Problem{Severity: Warning, Rule: "limit",
 			Message: fmt.Sprintf("%d more problems are not shown; correct the ones above first", c.more)}
 		more.Line, more.Column = lineColumn(c.data, len(c.data))
 		if c.failed {
@@ -114,7 +114,7 @@ func (c *check) parse() *Package {
 	var document any
 	if err := json.Unmarshal(c.data, &document); err != nil {
 		offset, message := explainSyntax(c.data, err)
-		c.add(Error, offset, nil, message)
+		c.add(Error, "syntax", offset, nil, message)
 		return nil
 	}
 	root, err := index(c.data)
@@ -123,18 +123,18 @@ func (c *check) parse() *Package {
 		if errors.Is(err, errTooDeep) {
 			message = fmt.Sprintf("the document is nested more than %d levels deep; a package needs six", maxDepth)
 		}
-		c.add(Error, 0, nil, message)
+		c.add(Error, "limit", 0, nil, message)
 		return nil
 	}
 	c.root = root
 	root.duplicates(func(location []string, duplicate *node) {
-		c.add(Error, duplicate.keyAt, location,
+		c.add(Error, "repeated", duplicate.keyAt, location,
 			quote(duplicate.key)+" appears twice in the same object; remove one of them")
 	})
 	if err := compiledSchema().Validate(document); err != nil {
 		var invalid *jsonschema.ValidationError
 		if !errors.As(err, &invalid) {
-			c.add(Error, root.at, nil, "the document could not be checked: "+err.Error())
+			c.add(Error, "schema", root.at, nil, "the document could not be checked: "+err.Error())
 		} else {
 			c.schemaErrors(invalid)
 		}
@@ -142,7 +142,7 @@ func (c *check) parse() *Package {
 	}
 	p := &Package{Optimization: Optimization{JS: true, CSS: true, PNG: true, JPG: true}}
 	if err := json.Unmarshal(c.data, p); err != nil {
-		c.add(Error, root.at, nil, "the document could not be read: "+err.Error())
+		c.add(Error, "schema", root.at, nil, "the document could not be read: "+err.Error())
 		return nil
 	}
 	c.name(p)
@@ -176,7 +176,7 @@ func (c *check) encoding() bool {
 	default:
 		return true
 	}
-	c.add(Error, at, nil, message)
+	c.add(Error, "encoding", at, nil, message)
 	return false
 }
 
@@ -186,7 +186,7 @@ func (c *check) name(p *Package) {
 		return
 	}
 	if base := path.Base(c.file); base != p.Name+".json" {
-		c.add(Error, c.root.find("name").at, []string{"name"}, fmt.Sprintf(
+		c.add(Error, "name", c.root.find("name").at, []string{"name"}, fmt.Sprintf(
 			"\"name\" is %s but the file is called %s; call the file %s or correct the name",
 			quote(p.Name), quote(base), quote(p.Name+".json")))
 	}
@@ -195,11 +195,11 @@ func (c *check) name(p *Package) {
 func (c *check) filename(p *Package) {
 	location := []string{"filename"}
 	if p.Filename == "" {
-		c.add(Warning, c.root.at, location, missing("filename", schemaAt(location)))
+		c.add(Warning, "filename", c.root.at, location, missing("filename", schemaAt(location)))
 		return
 	}
 	if !publishable(p.Filename) {
-		c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
+		c.add(Error, "filename", c.root.find(location...).at, location, fmt.Sprintf(
 			"\"filename\" is %s, which is not the path of a published file; write it relative to the package, without \"..\", for example \"js/app.min.js\"",
 			quote(p.Filename)))
 	}
@@ -223,7 +223,7 @@ func (c *check) autoupdate(p *Package) {
 	}
 	if globs > maxGlobs {
 		location := []string{"autoupdate"}
-		c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
+		c.add(Error, "limit", c.root.find(location...).at, location, fmt.Sprintf(
 			"\"autoupdate\" has %d globs, over the limit of %d; say more with each, for example \"**/*.@(js|css)\"", globs, maxGlobs))
 		return
 	}
@@ -232,7 +232,7 @@ func (c *check) autoupdate(p *Package) {
 		base, ok := newBase(set.BasePath)
 		if !ok {
 			location := append(slices.Clone(entry), "basePath")
-			c.add(Error, c.root.find(location...).at, location, fmt.Sprintf(
+			c.add(Error, "base-path", c.root.find(location...).at, location, fmt.Sprintf(
 				"\"basePath\" is %s, which leaves the release; name a folder inside it, without \"..\"",
 				quote(set.BasePath)))
 		}
@@ -243,7 +243,7 @@ func (c *check) autoupdate(p *Package) {
 				s.globs = append(s.globs, g)
 			}
 			if strings.HasPrefix(pattern, "/") {
-				c.add(Warning, c.root.find(location...).at, location, fmt.Sprintf(
+				c.add(Warning, "glob", c.root.find(location...).at, location, fmt.Sprintf(
 					"the glob %s begins with a slash and selects nothing; globs are relative to \"basePath\", so write %s",
 					quote(pattern), quote(strings.TrimLeft(pattern, "/"))))
 			}
@@ -260,7 +260,7 @@ func (c *check) autoupdate(p *Package) {
 func (c *check) glob(pattern string, location []string) *glob.Glob {
 	g, err := glob.Compile(pattern)
 	if err != nil {
-		c.add(Error, c.root.find(location...).at, location,
+		c.add(Error, "glob", c.root.find(location...).at, location,
 			"this glob cannot be used: "+strings.TrimPrefix(err.Error(), "glob: "))
 		return nil
 	}

@@ -35,6 +35,22 @@ type Problem struct {
 	Message string
 	// Severity is Error or Warning.
 	Severity Severity
+	// Rule names the rule that is broken in a word, such as "unknown-property",
+	// the same in every file; for sorting, counting and for other programs.
+	Rule string
+}
+
+// ProblemAt returns a problem about the value at location in data, a package JSON,
+// for rules that are checked elsewhere. A location is property names and indices
+// of arrays, from the outside in; where it leads nowhere, the problem is about
+// the innermost value on the way there.
+func ProblemAt(data []byte, severity Severity, rule, message string, location ...string) Problem {
+	c := &check{data: data, root: new(node)}
+	if root, err := index(data); err == nil {
+		c.root = root
+	}
+	c.add(severity, rule, c.root.find(location...).at, location, message)
+	return c.problems[0]
 }
 
 // String returns the problem as "line:column: severity: message".

@@ -50,6 +50,33 @@ func (p *Package) Select(paths []string) []Selected {
 	return selected
 }
 
+// A GlobUse is what one glob of a fileMap does for a release.
+type GlobUse struct {
+	// Entry and Index say which glob it is: autoupdate.fileMap[Entry].files[Index].
+	Entry, Index int
+	// Matches is how many of the release's files it matches, whatever other
+	// globs do.
+	Matches int
+}
+
+// GlobUses returns what each glob of the fileMap does for a release with the given
+// paths, in their order.
+func (p *Package) GlobUses(paths []string) []GlobUse {
+	var uses []GlobUse
+	for i, s := range p.selectors {
+		for j, g := range s.globs {
+			use := GlobUse{Entry: i, Index: j}
+			for _, source := range paths {
+				if name, below := strings.CutPrefix(source, s.base); below && g.Match(name) {
+					use.Matches++
+				}
+			}
+			uses = append(uses, use)
+		}
+	}
+	return uses
+}
+
 // IgnoresVersion reports whether a glob of autoupdate.ignoreVersions matches
 // version.
 func (p *Package) IgnoresVersion(version string) bool {
