@@ -26,24 +26,16 @@ type entry struct {
 // keptOpen is how deep folders stay in memory: those of packages are many.
 const keptOpen = 2
 
-// split returns the parts of a path, each of which must be a name that git, and every
-// system that somebody checks it out on, takes for nothing else.
-func split(path string) ([]string, error) {
-	parts := strings.Split(path, "/")
-	for _, p := range parts {
-		if p == "" || p[0] == '.' || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || strings.ContainsRune(`\:*?"<>|~`, r) }) {
-			return nil, fmt.Errorf("gitlog: %q is no path for everybody", path)
-		}
+// addText adds to the file of a change below f and returns f's new hash.
+func (r *Repository) addText(f *folder, c Change) (plumbing.Hash, error) {
+	parts, err := split(c.Path)
+	if err != nil {
+		return plumbing.ZeroHash, err
 	}
-	return parts, nil
+	return r.addBelow(f, parts, c, 0)
 }
 
-// addText adds to the file at a path below f and returns f's new hash.
-func (r *Repository) addText(f *folder, parts []string, text string) (plumbing.Hash, error) {
-	return r.addBelow(f, parts, text, 0)
-}
-
-func (r *Repository) addBelow(f *folder, parts []string, text string, depth int) (plumbing.Hash, error) {
+func (r *Repository) addBelow(f *folder, parts []string, c Change, depth int) (plumbing.Hash, error) {
 	if err := r.read(f); err != nil {
 		return plumbing.ZeroHash, err
 	}
@@ -56,7 +48,7 @@ func (r *Repository) addBelow(f *folder, parts []string, text string, depth int)
 		if e.folder != nil {
 			return plumbing.ZeroHash, errors.New("there is a folder of that name")
 		}
-		blob, err := r.extend(e.file, text)
+		blob, err := r.extend(e.file, c)
 		if err != nil {
 			return plumbing.ZeroHash, err
 		}
@@ -68,7 +60,7 @@ func (r *Repository) addBelow(f *folder, parts []string, text string, depth int)
 		if e.folder == nil {
 			return plumbing.ZeroHash, fmt.Errorf("%s is a file", name)
 		}
-		if _, err := r.addBelow(e.folder, parts[1:], text, depth+1); err != nil {
+		if _, err := r.addBelow(e.folder, parts[1:], c, depth+1); err != nil {
 			return plumbing.ZeroHash, err
 		}
 	}
@@ -131,8 +123,8 @@ func (r *Repository) read(f *folder) error {
 	return nil
 }
 
-// extend returns the file with a text added, after an empty line.
-func (r *Repository) extend(file plumbing.Hash, text string) (plumbing.Hash, error) {
+// extend returns the file with a change's text added.
+func (r *Repository) extend(file plumbing.Hash, c Change) (plumbing.Hash, error) {
 	var before []byte
 	if file != plumbing.ZeroHash {
 		o, err := r.object(plumbing.BlobObject, file)
@@ -147,13 +139,12 @@ func (r *Repository) extend(file plumbing.Hash, text string) (plumbing.Hash, err
 		if err = errors.Join(err, reader.Close()); err != nil {
 			return plumbing.ZeroHash, err
 		}
-		before = append(before, '\n')
 	}
 	o := r.pending.NewEncodedObject()
 	o.SetType(plumbing.BlobObject)
 	w, err := o.Writer()
 	if err == nil {
-		_, err = w.Write(append(before, text...))
+		_, err = w.Write(c.Append(before))
 		err = errors.Join(err, w.Close())
 	}
 	if err != nil {

@@ -7,7 +7,9 @@
 // flushed. It is a copy for reading and proves nothing by itself: each commit names
 // the hash that the entry has in the log's tree.
 //
-// The package must not know what an entry says: it gets paths and texts.
+// What a commit is, its path, content and message, is said by [Change] alone, so that
+// others can make the same ones elsewhere. The package must not know what an entry
+// says, nor who else gets the repository: it gets paths and texts.
 package gitlog
 
 import (
@@ -16,9 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	git "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
@@ -26,31 +26,6 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/storer"
 	"github.com/go-git/go-git/v5/storage/memory"
-)
-
-// Branch is the branch that the commits are on.
-const Branch = "main"
-
-// A Change is one commit: a text that is added to the end of a file.
-type Change struct {
-	Index   int64     `json:"index"` // of the entry in the log
-	Hash    string    `json:"hash"`  // of the entry in the log's tree, without spaces
-	Time    time.Time `json:"time"`
-	Path    string    `json:"path"`
-	Subject string    `json:"subject"` // a line
-	Text    string    `json:"text"`
-}
-
-// A Position is how far a repository has come.
-type Position struct {
-	Index int64  `json:"index"` // of the last entry, -1 where there is none
-	Hash  string `json:"hash"`
-}
-
-// What ends each commit's message.
-const (
-	indexTrailer = "Log-Entry: "
-	hashTrailer  = "Log-Hash: "
 )
 
 // A Repository is open for one writer.
@@ -107,7 +82,7 @@ func Open(dir string) (*Repository, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read the last commit of %s: %w", dir, err)
 	}
-	if r.position, err = parseMessage(commit.Message); err != nil {
+	if r.position, err = ParseMessage(commit.Message); err != nil {
 		return nil, fmt.Errorf("the last commit of %s (%s) was not made by an export: %w; give another folder", dir, r.head, err)
 	}
 	r.root.hash = commit.TreeHash
@@ -122,21 +97,17 @@ func (r *Repository) renew() { r.pending, r.changes, r.bytes = memory.NewStorage
 // Add makes a commit. It is in the repository after the next Flush, which Add calls
 // now and then.
 func (r *Repository) Add(c Change) error {
-	if c.Index <= r.position.Index {
-		return fmt.Errorf("gitlog: entry %d comes after entry %d", c.Index, r.position.Index)
-	}
-	parts, err := split(c.Path)
-	if err != nil {
+	if err := c.Check(r.position); err != nil {
 		return err
 	}
-	tree, err := r.addText(r.root, parts, c.Text)
+	tree, err := r.addText(r.root, c)
 	if err != nil {
 		return fmt.Errorf("gitlog: couldn't add to %s: %w", c.Path, err)
 	}
-	who := object.Signature{Name: "Larder", Email: "larder@localhost", When: c.Time.UTC()}
+	who := object.Signature{Name: AuthorName, Email: AuthorEmail, When: c.Time.UTC()}
 	commit := &object.Commit{
 		Author: who, Committer: who, TreeHash: tree,
-		Message: fmt.Sprintf("%s\n\n%s%d\n%s%s\n", c.Subject, indexTrailer, c.Index, hashTrailer, c.Hash),
+		Message: c.Message(),
 	}
 	if r.last != plumbing.ZeroHash {
 		commit.ParentHashes = []plumbing.Hash{r.last}
@@ -144,7 +115,7 @@ func (r *Repository) Add(c Change) error {
 	if r.last, err = r.put(commit); err != nil {
 		return fmt.Errorf("gitlog: couldn't commit entry %d: %w", c.Index, err)
 	}
-	r.position = Position{c.Index, c.Hash}
+	r.position = c.Position()
 	r.changes++
 	r.bytes += len(c.Text)
 	if r.changes >= changesPerFlush || r.bytes >= bytesPerFlush {
@@ -212,24 +183,4 @@ func (r *Repository) object(kind plumbing.ObjectType, h plumbing.Hash) (plumbing
 		return o, nil
 	}
 	return r.store.EncodedObject(kind, h)
-}
-
-// parseMessage reads the trailers of a commit's message.
-func parseMessage(message string) (p Position, err error) {
-	p.Index = -1
-	for line := range strings.Lines(message) {
-		line = strings.TrimSpace(line)
-		if text, ok := strings.CutPrefix(line, indexTrailer); ok {
-			if p.Index, err = strconv.ParseInt(text, 10, 64); err != nil {
-				return p, err
-			}
-		}
-		if text, ok := strings.CutPrefix(line, hashTrailer); ok {
-			p.Hash = text
-		}
-	}
-	if p.Index < 0 || p.Hash == "" {
-		return p, errors.New("it does not say which entry of the log it has")
-	}
-	return p, nil
 }

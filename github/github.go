@@ -1,0 +1,142 @@
+// Package github makes clients of GitHub's REST API, for GitHub itself and for GitHub
+// Enterprise Server.
+//
+// What it guarantees: the token goes to the configured host only, over TLS, and is in
+// no error and no log. No more is asked of GitHub than it allows: a request that would
+// be over a limit waits, as long as its context lets it, and is sent again where GitHub
+// answered that it was over one. Nothing else is sent twice, because nothing here knows
+// what may be; whoever calls does. An answer has a size and a time within which it comes.
+//
+// The package must not know what anybody does with a client.
+package github
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/go-github/v60/github"
+)
+
+// DefaultURL is where GitHub itself answers.
+const DefaultURL = "https://api.github.com"
+
+// Options are what a client needs.
+type Options struct {
+	// URL is where the API is: https://HOST/api/v3 for GitHub Enterprise Server. Default:
+	// DefaultURL.
+	URL string
+	// Token is what GitHub knows this program by. Default: it does not.
+	Token string
+	// UserAgent is sent with every request. Default "larder".
+	UserAgent string
+	// Pause is the least time from one request that changes something to the next.
+	// Default: the second that GitHub asks for.
+	Pause time.Duration
+	// Transport sends requests. Default: a copy of http.DefaultTransport.
+	Transport http.RoundTripper
+	// Logger is told of each wait for a limit. Default: nobody is.
+	Logger *slog.Logger
+}
+
+// A Client is a client of GitHub's. It is safe for concurrent use, but GitHub would
+// rather be asked one thing after the other.
+type Client struct {
+	*github.Client
+	transport *transport
+}
+
+// New returns a client. It asks for nothing yet.
+func New(o Options) (*Client, error) {
+	base, err := url.Parse(strings.TrimRight(cmp.Or(o.URL, DefaultURL), "/") + "/")
+	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" || base.Scheme != "https" && base.Scheme != "http" {
+		return nil, errors.New("github: the address of the API must be a URL such as " + DefaultURL)
+	}
+	if base.Scheme == "http" && !loopback(base.Hostname()) {
+		return nil, fmt.Errorf("github: the address of the API must begin with https: over http anybody between here and %s could read the token", base.Host)
+	}
+	if strings.ContainsFunc(o.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, errors.New("github: the token has a character that no token has, such as a space or the end of a line")
+	}
+	if o.Transport == nil {
+		o.Transport = http.DefaultTransport.(*http.Transport).Clone()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	t := &transport{base: o.Transport, host: base.Host, token: o.Token, pause: cmp.Or(o.Pause, time.Second), logger: o.Logger}
+	c := github.NewClient(&http.Client{
+		Transport: t,
+		// What is moved is told, and not followed: with a token, nor as a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	})
+	c.BaseURL, c.UserAgent = base, cmp.Or(o.UserAgent, "larder")
+	return &Client{Client: c, transport: t}, nil
+}
+
+// Waiting returns until when requests wait for one of GitHub's limits, zero where they
+// do not.
+func (c *Client) Waiting() time.Time {
+	c.transport.mu.Lock()
+	defer c.transport.mu.Unlock()
+	if time.Now().Before(c.transport.until) {
+		return c.transport.until
+	}
+	return time.Time{}
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback() || host == "localhost"
+}
+
+// Status returns the HTTP status of an answer that is an error, 0 where err is another
+// one.
+func Status(err error) int {
+	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
+		return e.Response.StatusCode
+	}
+	return 0
+}
+
+// Describe is an error of a client's for people: what GitHub says, or why it could not be
+// asked, without the address, which callers know better.
+func Describe(err error) string {
+	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
+		text := fmt.Sprintf("GitHub answered %d %s", e.Response.StatusCode, http.StatusText(e.Response.StatusCode))
+		if e.Message != "" {
+			text += ": " + short(e.Message)
+		}
+		for _, detail := range e.Errors {
+			if detail.Message != "" {
+				text += "; " + short(detail.Message)
+			}
+		}
+		return text
+	}
+	if e := (*url.Error)(nil); errors.As(err, &e) {
+		err = e.Err
+	}
+	// The local port differs each time.
+	if e := (*net.OpError)(nil); errors.As(err, &e) && e.Op != "dial" {
+		return fmt.Sprintf("couldn't %s: %v", e.Op, e.Err)
+	}
+	return err.Error()
+}
+
+// short is what another server says, on a line that is not too long.
+func short(s string) string {
+	const most = 300
+	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

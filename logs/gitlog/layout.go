@@ -1,0 +1,101 @@
+package gitlog
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Branch is the branch that the commits are on, where nobody names another.
+const Branch = "main"
+
+// AuthorName and AuthorEmail are author and committer of every commit.
+const (
+	AuthorName  = "Larder"
+	AuthorEmail = "larder@localhost"
+)
+
+// A Change is one commit: a text that is added to the end of a file.
+type Change struct {
+	Index   int64     `json:"index"` // of the entry in the log
+	Hash    string    `json:"hash"`  // of the entry in the log's tree, without spaces
+	Time    time.Time `json:"time"`
+	Path    string    `json:"path"`
+	Subject string    `json:"subject"` // a line
+	Text    string    `json:"text"`
+}
+
+// A Position is how far a repository has come.
+type Position struct {
+	Index int64  `json:"index"` // of the last entry, -1 where there is none
+	Hash  string `json:"hash"`
+}
+
+// What ends each commit's message.
+const (
+	indexTrailer = "Log-Entry: "
+	hashTrailer  = "Log-Hash: "
+)
+
+// Position is where a repository is that has the change as its last.
+func (c Change) Position() Position { return Position{c.Index, c.Hash} }
+
+// Message is the message of the change's commit, which [ParseMessage] reads.
+func (c Change) Message() string {
+	return fmt.Sprintf("%s\n\n%s%d\n%s%s\n", c.Subject, indexTrailer, c.Index, hashTrailer, c.Hash)
+}
+
+// Check returns an error where the change cannot come next in a repository: because of
+// its path, or because the repository has it.
+func (c Change) Check(p Position) error {
+	if c.Index <= p.Index {
+		return fmt.Errorf("gitlog: entry %d comes after entry %d", c.Index, p.Index)
+	}
+	_, err := split(c.Path)
+	return err
+}
+
+// Append returns what the change makes of its file: the text, after an empty line
+// where the file has something. Where there is no file, before is nil. It may write
+// behind before.
+func (c Change) Append(before []byte) []byte {
+	if before != nil {
+		before = append(before, '\n')
+	}
+	return append(before, c.Text...)
+}
+
+// split returns the parts of a path, each of which must be a name that git, and every
+// system that somebody checks it out on, takes for nothing else.
+func split(path string) ([]string, error) {
+	parts := strings.Split(path, "/")
+	for _, p := range parts {
+		if p == "" || p[0] == '.' || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || strings.ContainsRune(`\:*?"<>|~`, r) }) {
+			return nil, fmt.Errorf("gitlog: %q is no path for everybody", path)
+		}
+	}
+	return parts, nil
+}
+
+// ParseMessage reads how far a repository has come from the message of its last
+// commit. The error is for one that no export made.
+func ParseMessage(message string) (p Position, err error) {
+	p.Index = -1
+	for line := range strings.Lines(message) {
+		line = strings.TrimSpace(line)
+		if text, ok := strings.CutPrefix(line, indexTrailer); ok {
+			if p.Index, err = strconv.ParseInt(text, 10, 64); err != nil {
+				return p, err
+			}
+		}
+		if text, ok := strings.CutPrefix(line, hashTrailer); ok {
+			p.Hash = text
+		}
+	}
+	if p.Index < 0 || p.Hash == "" {
+		return p, errors.New("it does not say which entry of the log it has")
+	}
+	return p, nil
+}
