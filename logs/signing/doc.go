@@ -8,6 +8,8 @@
 //     beside the key, outside of the data folder, and the tree must contain it
 //     before anything else is signed. So a store that was restored from an old
 //     backup cannot fork the log: signing is refused instead, see [RefusedError].
+//     Where store and key folder are both from an old backup, witnesses know more,
+//     and their word ends signing too.
 //   - A checkpoint is on the disk before anybody sees it, whether clients or
 //     witnesses. A crash at any moment leaves the key folder with a key and with a
 //     checkpoint that is no older than what was shown.

@@ -22,7 +22,7 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 	})
 	m.witnesses = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_log_witness_requests_total",
-		Help: "Checkpoints that witnesses were asked to sign, by outcome: cosigned, failed, or ahead where the witness has seen a larger log.",
+		Help: "Checkpoints that witnesses were asked to sign, by outcome: cosigned, failed, or contradicted where it has cosigned what this log does not have.",
 	}, []string{"witness", "outcome"})
 	m.all = []prometheus.Collector{
 		m.signatures, m.failures, m.witnesses,
@@ -39,7 +39,7 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_log_refused",
-			Help: "Whether signing the log is refused, because the store contradicts what was signed before.",
+			Help: "Whether signing the log is refused, because the store contradicts what was signed before, or what a witness has cosigned.",
 		}, func() float64 {
 			if s.refused() != nil {
 				return 1

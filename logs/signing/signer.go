@@ -63,7 +63,10 @@ type Signer struct {
 	origin  string
 	metrics *metrics
 
-	witnesses []*witnessing // Run's alone
+	// Run's alone. Before the witnesses were asked about the last signed checkpoint,
+	// nothing new is signed: they may know that it would be a fork.
+	witnesses []*witnessing
+	asked     bool
 
 	mu    sync.Mutex // serialises signing
 	keys  keyring
@@ -343,7 +346,7 @@ func (s *Signer) Run(ctx context.Context) {
 			return
 		}
 		size, err := s.advance(ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.As(err, new(*RefusedError)) {
 			return
 		}
 		rest := s.options.Every
@@ -388,12 +391,15 @@ func (s *Signer) advance(ctx context.Context) (size int64, err error) {
 		return s.signedSize(), err
 	}
 	s.mu.Lock()
-	err = s.signOrRefuse()
+	if s.asked {
+		err = s.signOrRefuse()
+	}
 	signed := s.last
 	s.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
+	s.asked = true
 	witnessed := signed
 	if signed.Size > 0 { // of an empty log there is nothing to witness
 		if witnessed, err = s.witness(ctx, signed); err != nil {

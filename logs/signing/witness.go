@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,8 +74,17 @@ func witnessVerifier(key string) (note.Verifier, error) {
 // algEd25519 begins the keys for ordinary signatures.
 const algEd25519 = 1
 
-// errAhead is what a witness answers that has seen more of the log than there is.
-var errAhead = errors.New("it has seen a larger log than this one: the store and the key folder may both be from an old backup")
+// A contradiction is what a witness says that has cosigned what this log does not
+// have. Whatever is signed here with that key was on the disk before the witness saw
+// it, so somebody else signs with it, or store and key folder are both from an old
+// backup.
+type contradiction struct{ what string }
+
+func (e *contradiction) Error() string { return e.what }
+
+// errBehind says that the log has what the witness has seen, but the checkpoint has
+// not: it is to be signed again first.
+var errBehind = errors.New("it has seen more than the checkpoint has")
 
 // maxAnswer bounds what a witness may answer.
 const maxAnswer = 64 << 10
@@ -84,18 +94,22 @@ type witnessing struct {
 	Witness
 	client *http.Client
 	seen   int64 // the size of the log that the witness has seen, as far as is known
+	agreed bool  // whether it has signed what was sent from here
 
 	pause *backoff.ExponentialBackOff
 	again time.Time // when it is asked again, after it failed; else zero
 }
 
 // ask gets the witness's cosignatures of a checkpoint, whose note has the
-// signatures of the log only.
-func (w *witnessing) ask(ctx context.Context, signed Signed, tree tlog.HashReader) ([]note.Signature, error) {
+// signatures of the log only, and the log itself size entries.
+func (w *witnessing) ask(ctx context.Context, signed Signed, size int64, tree tlog.HashReader) ([]note.Signature, error) {
 	const most = 3 // it may not know what we think it does, and hear of the log from others meanwhile
 	for range most {
-		if w.seen > signed.Size {
-			return nil, fmt.Errorf("%w: %d entries, and here are %d", errAhead, w.seen, signed.Size)
+		switch {
+		case w.seen > size:
+			return nil, &contradiction{fmt.Sprintf("it has cosigned %d entries, and here are %d", w.seen, size)}
+		case w.seen > signed.Size:
+			return nil, errBehind
 		}
 		body, err := w.request(signed, tree)
 		if err != nil {
@@ -109,8 +123,11 @@ func (w *witnessing) ask(ctx context.Context, signed Signed, tree tlog.HashReade
 			w.seen = signed.Size
 			return w.cosignatures(signed, answer)
 		}
+		if seen == w.seen && seen == signed.Size && seen > 0 {
+			return nil, &contradiction{fmt.Sprintf("it has cosigned another log of %d entries", seen)}
+		}
 		if seen == w.seen {
-			return nil, fmt.Errorf("it has seen another log of %d entries", seen)
+			return nil, fmt.Errorf("it says that it has seen %d entries, which is what it was told", seen)
 		}
 		w.seen = seen
 	}
@@ -161,6 +178,8 @@ func (w *witnessing) post(ctx context.Context, body []byte) (lines []byte, seen 
 			return nil, 0, fmt.Errorf("it says that it has seen %.40q entries", text)
 		}
 		return nil, seen, nil
+	case response.StatusCode == http.StatusUnprocessableEntity && w.seen > 0:
+		return nil, 0, &contradiction{fmt.Sprintf("it says that this log does not continue the one of which it has cosigned %d entries", w.seen)}
 	}
 	return nil, 0, fmt.Errorf("it answers %s: %.200q", response.Status, answer)
 }
@@ -207,7 +226,8 @@ type cosigned struct {
 
 // witness asks the witnesses that have not signed yet, all at once, and returns the
 // checkpoint with the signatures that there are now. One that failed is left alone
-// for a while, so that it does not hold up the others.
+// for a while, so that it does not hold up the others. Where one contradicts the log,
+// nothing is signed any more, and the error is a [*RefusedError].
 func (s *Signer) witness(ctx context.Context, signed Signed) (Signed, error) {
 	s.mu.Lock()
 	bare, log, others, err := s.withSignatures(signed)
@@ -215,28 +235,50 @@ func (s *Signer) witness(ctx context.Context, signed Signed) (Signed, error) {
 	if err != nil {
 		return Signed{}, err
 	}
+	size := s.options.Log.Checkpoint().Size
 	answers := make(map[*witnessing]chan cosigned)
 	for _, w := range s.witnesses {
-		if hasSigned(others, w.Verifier) || time.Now().Before(w.again) {
+		// What is on the disk from before may be older than what it has signed since.
+		if w.agreed && hasSigned(others, w.Verifier) || time.Now().Before(w.again) {
 			continue
 		}
 		answer := make(chan cosigned, 1)
 		answers[w] = answer
 		go func() {
-			signatures, err := w.ask(ctx, bare, logs.Hashes(s.options.Store))
+			signatures, err := w.ask(ctx, bare, size, logs.Hashes(s.options.Store))
 			answer <- cosigned{signatures, err}
 		}()
 	}
+	var refused *RefusedError
 	for _, w := range s.witnesses {
 		if answers[w] == nil {
 			continue
 		}
 		answer := <-answers[w]
 		s.heard(ctx, w, answer.err)
-		others = append(others, answer.signatures...)
+		if answer.err == nil {
+			others = slices.DeleteFunc(others, func(s note.Signature) bool { return isOf(s, w.Verifier) })
+			others = append(others, answer.signatures...)
+		}
+		var c *contradiction
+		if errors.As(answer.err, &c) && refused == nil {
+			refused = w.refusal(c)
+		}
+	}
+	if refused != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.refuse(refused)
+		return Signed{}, refused
 	}
 	signed.Note, err = note.Sign(&note.Note{Text: text(bare.Note), Sigs: append(log, others...)})
 	return signed, err
+}
+
+// refusal says why nothing is signed after what the witness said.
+func (w *witnessing) refusal(c *contradiction) *RefusedError {
+	return &RefusedError{Reason: fmt.Sprintf("the witness %s contradicts this log: %s. Either the store and the key folder are both from an old backup: bring newer ones; "+
+		"or somebody else signs with the same key: end that, and find out who; where it is the witness that is wrong, take it out of the configuration and start again", w.Verifier.Name(), c)}
 }
 
 // heard takes down what a witness came to.
@@ -244,17 +286,20 @@ func (s *Signer) heard(ctx context.Context, w *witnessing, err error) {
 	outcome := "cosigned"
 	switch {
 	case err == nil:
+		w.agreed = true
 		w.again = time.Time{}
 		w.pause.Reset()
 	case ctx.Err() != nil: // we are stopping
 		return
-	case errors.Is(err, errAhead):
-		outcome = "ahead"
+	case errors.Is(err, errBehind): // it is asked again at once
+		return
+	case errors.As(err, new(*contradiction)):
+		outcome = "contradicted"
 	default:
 		outcome = "failed"
 	}
 	s.metrics.asked(w.Verifier.Name(), outcome)
-	if err != nil {
+	if outcome == "failed" {
 		rest := w.pause.NextBackOff()
 		w.again = time.Now().Add(rest)
 		s.logger.Error("a witness did not sign the log; asking it again", "witness", w.Verifier.Name(), "url", w.URL, "err", err, "after", rest)
@@ -272,13 +317,10 @@ func (s *Signer) nextAsked() (next time.Time, ok bool) {
 }
 
 func hasSigned(signatures []note.Signature, v note.Verifier) bool {
-	for _, s := range signatures {
-		if s.Name == v.Name() && s.Hash == v.KeyHash() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(signatures, func(s note.Signature) bool { return isOf(s, v) })
 }
+
+func isOf(s note.Signature, v note.Verifier) bool { return s.Name == v.Name() && s.Hash == v.KeyHash() }
 
 // text is the part of a note that is signed.
 func text(signed []byte) string {

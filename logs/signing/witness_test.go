@@ -8,11 +8,14 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -320,8 +323,8 @@ func TestWitnessesThatLie(t *testing.T) {
 		{"a lot", 200, "", func(*witness) string { return strings.Repeat("x", 100<<10) }, "over 65536 bytes"},
 		{"elsewhere", 302, "", func(*witness) string { return "" }, "302 Found"},
 		{"not at home", 404, "", func(*witness) string { return "no\nsuch log" }, `404 Not Found: \"no\\nsuch log\"`},
-		{"ahead", 409, "text/x.tlog.size", func(*witness) string { return "3\n" }, "it has seen a larger log than this one"},
-		{"another log", 409, "Text/X.tlog.size; a=b", func(*witness) string { return "0\n" }, "it has seen another log of 0 entries"},
+		{"what it was told", 409, "Text/X.tlog.size; a=b", func(*witness) string { return "0\n" }, "it has seen 0 entries, which is what it was told"},
+		{"no proof where there is none", 422, "", func(*witness) string { return "" }, "422 Unprocessable Entity"},
 		{"no size", 409, "text/x.tlog.size", func(*witness) string { return "-1\n" }, "entries"},
 		{"no size at all", 409, "text/x.tlog.size", func(*witness) string { return "" }, "entries"},
 		{"a conflict", 409, "text/plain", func(*witness) string { return "1" }, "409 Conflict"},
@@ -355,6 +358,93 @@ func TestWitnessesThatLie(t *testing.T) {
 			}
 			r.close(s)
 		})
+	}
+}
+
+// TestWitnessesKnowOfAFork restores store and key folder from one backup, which the
+// guard beside the key cannot notice.
+func TestWitnessesKnowOfAFork(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		grow     int
+		says     string
+		onDisk   int64
+		conflict bool
+	}{
+		{"ahead", 0, "it has cosigned 5 entries, and here are 2", 2, false},
+		{"ahead of what would be signed", 1, "it has cosigned 5 entries, and here are 3", 2, false},
+		{"as large", 3, "it has cosigned another log of 5 entries", 5, true},
+		{"behind", 6, "it says that this log does not continue the one of which it has cosigned 5 entries", 8, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, key := witnessed(t)
+			w, later := newWitness(t, "witness.example", key), newWitness(t, "later.example", key)
+			r.next.Witnesses = []signing.Witness{w.configured(t)}
+			cosign := func(n int) {
+				r.grow(n, "vue")
+				s := r.open()
+				stop := r.run(s)
+				eventually(t, "it signs", func() bool { return r.cosigned(s, w)[0] })
+				stop()
+				r.close(s)
+			}
+			cosign(2)
+			data, keys := r.backup(), filepath.Join(t.TempDir(), "keys")
+			if err := os.CopyFS(keys, os.DirFS(r.next.Dir)); err != nil {
+				t.Fatal(err)
+			}
+			cosign(3)
+
+			r.restore(data)
+			r.next.Dir = keys
+			r.grow(tt.grow, "react")
+			// One that knows nothing is no help to a fork.
+			r.next.Witnesses = append(r.next.Witnesses, later.configured(t))
+			s := r.open()
+			s.Run(t.Context()) // ends
+			_, err := s.Checkpoint()
+			if refused := (*signing.RefusedError)(nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "the witness witness.example contradicts") {
+				t.Errorf("shown with %v", err)
+			}
+			if err := s.Sign(); err == nil {
+				t.Error("signed all the same")
+			}
+			r.close(s)
+			if got := r.readFile("checkpoint"); !strings.HasPrefix(got, fmt.Sprintf("log.example\n%d\n", tt.onDisk)) {
+				t.Errorf("on the disk is %s", got)
+			}
+			if !tt.conflict && later.size > 2 {
+				t.Errorf("another witness was shown %d entries", later.size)
+			}
+
+			// Without it the operator has their way.
+			r.next.Witnesses = nil
+			s = r.open()
+			r.sign(s)
+			r.holds(s)
+			r.close(s)
+		})
+	}
+}
+
+// TestWitnessBesideAnOldKeyFolder has a witness that knows more than the last signed
+// checkpoint, and nothing that the store does not have.
+func TestWitnessBesideAnOldKeyFolder(t *testing.T) {
+	r, key := witnessed(t)
+	w := newWitness(t, "witness.example", key)
+	r.next.Witnesses = []signing.Witness{w.configured(t)}
+	keys := filepath.Join(t.TempDir(), "keys")
+	if err := os.CopyFS(keys, os.DirFS(r.next.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r.grow(3, "vue")
+		s := r.open()
+		stop := r.run(s)
+		eventually(t, "it signs", func() bool { return r.cosigned(s, w)[0] })
+		stop()
+		r.close(s)
+		r.next.Dir = keys
 	}
 }
 
