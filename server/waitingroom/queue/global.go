@@ -1,0 +1,242 @@
+package queue
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Global is the object that there is one of for a room. It hears the data centres'
+// reports and hands out grants. It is not safe for use by several goroutines at once.
+//
+// What it has granted must survive: an answer may be sent only after [Global.Snapshot]
+// is stored. Where that is lost all the same, [RecoverGlobal] begins again.
+type Global struct {
+	settings  Settings
+	now       time.Time // never goes back
+	first     Minute    // of the room's life, for averages
+	reporters map[reporterID]*reporter
+	order     []reporterID // sorted, so that the same reports give the same answers
+
+	// After a loss nobody is admitted before holdUntil; before that, only once all of
+	// expected have reported after closed.
+	holding   bool
+	holdUntil time.Time
+	closed    time.Time
+	expected  []string
+	// Reports from before barrier do not know who came in without grants.
+	barrier time.Time
+}
+
+type reporterID struct {
+	DataCentre  string
+	Incarnation int64
+}
+
+func (a reporterID) compare(b reporterID) int {
+	return cmp.Or(cmp.Compare(a.DataCentre, b.DataCentre), cmp.Compare(a.Incarnation, b.Incarnation))
+}
+
+const (
+	// usualReport and slowestReport bound how often a data centre reports. In between
+	// it is so often that all of them send reportsPerSecond. It draws no more often than
+	// fastestReport where it has been told that there is nothing to draw.
+	fastestReport    = time.Second
+	usualReport      = 2 * time.Second
+	slowestReport    = 10 * time.Second
+	reportsPerSecond = 20
+	// silent is after how long the visitors of a data centre that does not report keep
+	// nobody else from a slot.
+	silent = 45 * time.Second
+	// lead is how long before its begin a minute's grants may be handed out.
+	lead = 10 * time.Second
+)
+
+// NewGlobal returns the global object of a room that has never had a visitor: all slots
+// are free. The settings must have come from [Settings.WithDefaults].
+func NewGlobal(s Settings, now time.Time) *Global {
+	return &Global{settings: s, now: now, first: MinuteOf(now), reporters: map[reporterID]*reporter{}}
+}
+
+// RecoverGlobal returns the global object of a room whose state was lost. Nobody new is
+// admitted until each of the data centres in expected has reported, and what was
+// granted before must have expired; or, where one of them does not report, or expected
+// is empty, until every session that a data centre may have promised is over: a lease
+// and a session duration.
+func RecoverGlobal(s Settings, expected []string, now time.Time) *Global {
+	g := NewGlobal(s, now)
+	g.holding = true
+	g.expected = slices.Clone(expected)
+	// grants may have been out for this minute and the next
+	g.closed = (MinuteOf(now.Add(2*s.Skew+lead)) + 1).Time().Add(2 * s.Skew)
+	g.holdUntil = later(g.closed, now.Add(s.Lease+time.Minute+s.SessionDuration+3*s.Skew))
+	return g
+}
+
+// Configure changes the settings. A lower limit holds for what is granted from now on.
+func (g *Global) Configure(now time.Time, s Settings) {
+	g.advance(now)
+	if g.settings.unlimited() && !s.unlimited() {
+		g.barrier = g.now.Add(s.Skew)
+		for _, r := range g.reporters {
+			r.lease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
+		}
+	}
+	g.settings = s
+}
+
+func (g *Global) advance(now time.Time) {
+	if now.After(g.now) {
+		g.now = now
+	}
+	maps.DeleteFunc(g.reporters, func(id reporterID, r *reporter) bool {
+		r.forget(g.now, g.settings.Skew)
+		return !g.now.Before(r.Horizon)
+	})
+	g.order = slices.DeleteFunc(g.order, func(id reporterID) bool { return g.reporters[id] == nil })
+	g.holding = g.holding && g.mustHold()
+}
+
+// mustHold reports whether it is unknown yet who is inside.
+func (g *Global) mustHold() bool {
+	if !g.now.Before(g.holdUntil) {
+		return false
+	}
+	for _, name := range g.expected {
+		if !slices.ContainsFunc(g.order, func(id reporterID) bool { return id.DataCentre == name && g.complete(g.reporters[id]) }) {
+			return true
+		}
+	}
+	return len(g.expected) == 0
+}
+
+// complete reports whether a data centre's report tells of everybody inside: it was
+// sent when earlier grants had expired, and what an earlier life of the data centre had
+// promised is over.
+func (g *Global) complete(r *reporter) bool {
+	s := &g.settings
+	return !r.At.Before(g.closed) && !g.now.Before(r.Started.Add(time.Minute+s.SessionDuration+2*s.Skew))
+}
+
+// Receive takes a report and answers it.
+func (g *Global) Receive(now time.Time, report Report) State {
+	g.advance(now)
+	s := &g.settings
+	id := reporterID{report.DataCentre, report.Incarnation}
+	r := g.reporters[id]
+	if r == nil {
+		if r = g.welcome(id, report.Started); r == nil { // it is dead, and its successor known
+			return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.room()}
+		}
+	}
+	r.hear(g.now, report)
+	r.lease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
+	st := State{
+		DataCentre: id.DataCentre, Incarnation: id.Incarnation, Ack: r.Seq,
+		LeaseUntil: r.LeaseUntil, LeaseDuration: s.SessionDuration,
+		ReportEvery: g.reportEvery(),
+	}
+	st.Room = g.room()
+	if report.Seq == r.Seq && s.Allocator == Counter && !s.QueueAll && !s.unlimited() && s.Method != Reject && !g.blind() {
+		st.Anywhere = g.grant(r, &st.Room.Traffic)
+	}
+	for m := MinuteOf(g.now) - 1; m <= MinuteOf(g.now)+1; m++ {
+		if total := r.granted(m).Total; total > 0 {
+			st.Grants = append(st.Grants, Grant{m, total})
+		}
+	}
+	return st
+}
+
+// welcome begins to count a data centre that has not reported before. Its earlier lives
+// renew nothing any more.
+func (g *Global) welcome(id reporterID, started time.Time) *reporter {
+	for _, other := range g.order {
+		if other.DataCentre == id.DataCentre && other.Incarnation > id.Incarnation {
+			return nil
+		}
+	}
+	for _, other := range g.order {
+		if o := g.reporters[other]; other.DataCentre == id.DataCentre {
+			o.end(started, g.settings.Skew)
+		}
+	}
+	r := &reporter{Granted: map[Minute]*given{}, Counts: map[Minute]MinuteCounts{}}
+	g.reporters[id] = r
+	i, _ := slices.BinarySearchFunc(g.order, id, reporterID.compare)
+	g.order = slices.Insert(g.order, i, id)
+	return r
+}
+
+// blind reports whether somebody may be inside of whom nothing is known.
+func (g *Global) blind() bool {
+	if g.holding {
+		return true
+	}
+	for _, id := range g.order {
+		if r := g.reporters[id]; !r.Ended && (r.Unlimited || r.At.Before(g.barrier)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *Global) reportEvery() time.Duration {
+	return min(slowestReport, max(usualReport, time.Duration(len(g.order))*time.Second/reportsPerSecond))
+}
+
+// Room is what is known about the room.
+func (g *Global) Room(now time.Time) Room {
+	g.advance(now)
+	return g.room()
+}
+
+func (g *Global) room() Room {
+	m := MinuteOf(g.now)
+	room := Room{At: g.now, Holding: g.holding}
+	averaged := min(5, m-g.first)
+	admitted := 0
+	lists := make([][]Bucket, 0, len(g.order))
+	for _, id := range g.order {
+		r := g.reporters[id]
+		room.Active += r.Active
+		room.Admitted += r.Counts[m].Admitted
+		for k := m - averaged; k < m; k++ {
+			admitted += r.Counts[k].Admitted
+		}
+		if g.heard(r) {
+			room.Workers += r.Workers
+			lists = append(lists, r.Waiting)
+		}
+	}
+	room.Waiting = Sum(lists...)
+	room.PerMinute = float64(room.Admitted)
+	if averaged > 0 {
+		room.PerMinute = float64(admitted) / float64(averaged)
+	}
+	room.Traffic = g.traffic(m - Minute(g.settings.HistoryMinutes))
+	return room
+}
+
+// heard reports whether a data centre's visitors are still there, as far as is known.
+func (g *Global) heard(r *reporter) bool { return !r.Ended && g.now.Sub(r.Heard) < silent }
+
+// traffic is who tried to come in during a minute.
+func (g *Global) traffic(m Minute) Traffic {
+	t := Traffic{}
+	if g.settings.HistoryMinutes == 1 {
+		t.Of = g.settings.TotalActiveUsers
+	}
+	for _, id := range g.order { // sorted by data centre
+		users := g.reporters[id].Counts[m].Users
+		switch last := len(t.Shares) - 1; {
+		case users == 0:
+		case last >= 0 && t.Shares[last].DataCentre == id.DataCentre:
+			t.Shares[last].Users += users
+		default:
+			t.Shares = append(t.Shares, Share{id.DataCentre, users})
+		}
+	}
+	return t
+}
