@@ -1,0 +1,165 @@
+package config
+
+import (
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+)
+
+// A Table finds the room that covers a request. It is never changed.
+type Table struct {
+	hosts map[string][]entry // by host as configured, with or without port; "" for every host
+	ports bool               // whether some host has a port
+}
+
+type entry struct {
+	path string
+	room *Room
+}
+
+// NewTable returns the table of rooms, which must not change any more.
+func NewTable(rooms []Room) *Table {
+	t := &Table{hosts: map[string][]entry{}}
+	for i := range rooms {
+		for _, route := range rooms[i].Routes {
+			t.hosts[route.Host] = append(t.hosts[route.Host], entry{route.Path, &rooms[i]})
+			t.ports = t.ports || withoutPort(route.Host) != route.Host
+		}
+	}
+	for _, entries := range t.hosts {
+		slices.SortStableFunc(entries, func(a, b entry) int { return len(b.path) - len(a.path) })
+	}
+	return t
+}
+
+// Find returns the room that covers a path, percent-encoded as the client sent it, on a
+// host: the host's own before those for every host, and then the longest path. Where a
+// server that decodes and cleans the path would find another room, the request is
+// ambiguous and canonical is the path that is not; a browser never sends such a one.
+// Without room and canonical nothing covers the request.
+func (t *Table) Find(host, raw string) (room *Room, canonical string) {
+	room = t.lookup(host, raw)
+	if !suspicious(raw) {
+		return room, ""
+	}
+	clean := Clean(raw)
+	if other := t.lookup(host, clean); other != room {
+		return other, (&url.URL{Path: clean}).EscapedPath()
+	}
+	return room, ""
+}
+
+// Covers reports whether Find would say anything about a request. It allocates nothing
+// for a path that needs no cleaning.
+func (t *Table) Covers(host, raw string) bool {
+	if len(t.hosts) == 0 {
+		return false
+	}
+	return t.lookup(host, raw) != nil || suspicious(raw) && t.lookup(host, Clean(raw)) != nil
+}
+
+func (t *Table) lookup(host, p string) *Room {
+	host = NormalHost(host)
+	if t.ports {
+		if room := longest(t.hosts[host], p); room != nil {
+			return room
+		}
+	}
+	if bare := strings.TrimSuffix(withoutPort(host), "."); bare != "" {
+		if room := longest(t.hosts[bare], p); room != nil {
+			return room
+		}
+	}
+	return longest(t.hosts[""], p)
+}
+
+func longest(entries []entry, p string) *Room {
+	for i := range entries {
+		if strings.HasPrefix(p, entries[i].path) {
+			return entries[i].room
+		}
+	}
+	return nil
+}
+
+// withoutPort cuts the port off. The colons of an address in brackets are its own.
+func withoutPort(host string) string {
+	i := strings.LastIndexByte(host, ':')
+	if i < 0 || strings.IndexByte(host[i:], ']') >= 0 {
+		return host
+	}
+	return host[:i]
+}
+
+// suspicious reports whether a server may read a path as another one.
+func suspicious(raw string) bool {
+	return strings.IndexByte(raw, '%') >= 0 || strings.Contains(raw, "//") || strings.Contains(raw, "/.") || strings.IndexByte(raw, '\\') >= 0
+}
+
+// Clean returns a path as a server may read it that decodes percent-encoding, takes
+// backslashes for slashes, and resolves dots and double slashes.
+func Clean(raw string) string {
+	p := raw
+	if decoded, err := url.PathUnescape(raw); err == nil {
+		p = decoded
+	}
+	p = strings.ReplaceAll(p, `\`, "/")
+	if !strings.HasPrefix(p, "/") {
+		p = "/" + p
+	}
+	cleaned := path.Clean(p)
+	if cleaned != "/" && (strings.HasSuffix(p, "/") || strings.HasSuffix(p, "/.") || strings.HasSuffix(p, "/..")) {
+		cleaned += "/"
+	}
+	return cleaned
+}
+
+// Bypassed reports whether one of the room's rules lets a request past it. raw is its
+// path as the client sent it; address is the client's, invalid where nobody knows it.
+func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) bool {
+	for i := range r.Rules {
+		if r.Rules[i].holds(req, raw, address) {
+			return true
+		}
+	}
+	return false
+}
+
+func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool {
+	if rule.Disabled {
+		return false
+	}
+	if rule.Paths != nil {
+		begins := func(p string) bool {
+			return slices.ContainsFunc(rule.Paths, func(prefix string) bool { return strings.HasPrefix(p, prefix) })
+		}
+		// Both ways of reading it: /free/../shop must not go past the room as /free.
+		if !begins(raw) || suspicious(raw) && !begins(Clean(raw)) {
+			return false
+		}
+	}
+	if rule.Methods != nil && !slices.Contains(rule.Methods, req.Method) {
+		return false
+	}
+	for _, h := range rule.Headers {
+		if !hasValue(req, h) {
+			return false
+		}
+	}
+	if rule.Addresses != nil {
+		address = address.Unmap().WithZone("")
+		return address.IsValid() && slices.ContainsFunc(rule.Addresses, func(p netip.Prefix) bool { return p.Contains(address) })
+	}
+	return true
+}
+
+func hasValue(req *http.Request, h Header) bool {
+	if h.Name == "Host" { // net/http keeps it elsewhere
+		return h.Value == "*" || strings.EqualFold(req.Host, h.Value)
+	}
+	values := req.Header[h.Name]
+	return h.Value == "*" && len(values) > 0 || slices.Contains(values, h.Value)
+}

@@ -1,0 +1,138 @@
+package page
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/text/feature/plural"
+	"golang.org/x/text/language"
+)
+
+//go:embed languages.yaml
+var languagesText []byte
+
+// words is what the page says in one language.
+type words struct {
+	tag language.Tag
+
+	Title       string
+	Text        string
+	Wait        string
+	Unknown     string
+	Unavailable string
+	Range       string
+	Refresh     string
+	Random      string
+	Held        string
+	Prequeue    string
+	Starts      string
+	Shuffle     string
+	Full        string
+	Later       string
+	Updated     string
+	Minutes     map[string]string
+	Hours       map[string]string
+}
+
+// languages holds all that there are, English first, which is for everybody else.
+type languages struct {
+	words   []*words
+	matcher language.Matcher
+}
+
+var spoken = mustLoad()
+
+func mustLoad() *languages {
+	l, err := load(languagesText)
+	if err != nil {
+		panic(err) // embedded
+	}
+	return l
+}
+
+func load(text []byte) (*languages, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, fmt.Errorf("page: languages: %w", err)
+	}
+	l := &languages{}
+	var tags []language.Tag
+	root := document.Content[0]
+	for i := 0; i < len(root.Content); i += 2 {
+		tag, err := language.Parse(root.Content[i].Value)
+		if err != nil {
+			return nil, fmt.Errorf("page: languages: %w", err)
+		}
+		w := &words{tag: tag}
+		if err := root.Content[i+1].Decode(w); err != nil {
+			return nil, fmt.Errorf("page: languages: %v: %w", tag, err)
+		}
+		l.words, tags = append(l.words, w), append(tags, tag)
+	}
+	l.matcher = language.NewMatcher(tags)
+	return l, nil
+}
+
+// maxAccept bounds how much of an Accept-Language field is read.
+const maxAccept = 256
+
+// choose returns the language for a client that sent such an Accept-Language field
+// (RFC 9110 §12.5.4): the one that it likes best of those that there are, else fallback.
+func (l *languages) choose(accept string, fallback language.Tag) *words {
+	if len(accept) > maxAccept {
+		accept = accept[:strings.LastIndexByte(accept[:maxAccept], ',')+1]
+	}
+	if wanted, _, err := language.ParseAcceptLanguage(accept); err == nil && len(wanted) > 0 {
+		if _, i, confidence := l.matcher.Match(wanted...); confidence >= language.High {
+			return l.words[i]
+		}
+	}
+	_, i, _ := l.matcher.Match(fallback)
+	return l.words[i]
+}
+
+// Direction is how the language is written, as HTML's dir has it.
+func (w *words) Direction() string {
+	script, _ := w.tag.Script()
+	switch script.String() {
+	case "Arab", "Hebr":
+		return "rtl"
+	}
+	return "ltr"
+}
+
+// Tag is the language as HTML's lang has it.
+func (w *words) Tag() string { return w.tag.String() }
+
+var forms = map[plural.Form]string{plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many", plural.Other: "other"}
+
+func (w *words) counted(n int, by map[string]string) string {
+	form, ok := by[forms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]]
+	if !ok {
+		form = by["other"]
+	}
+	return strings.ReplaceAll(form, "{n}", strconv.Itoa(n))
+}
+
+// Duration writes minutes, with hours from an hour on.
+func (w *words) Duration(minutes int) string {
+	hours, rest := minutes/60, minutes%60
+	switch {
+	case hours == 0:
+		return w.counted(minutes, w.Minutes)
+	case rest == 0:
+		return w.counted(hours, w.Hours)
+	}
+	return w.counted(hours, w.Hours) + " " + w.counted(rest, w.Minutes)
+}
+
+// Between writes a range of minutes.
+func (w *words) Between(from, to int) string {
+	if from == to {
+		return w.Duration(from)
+	}
+	return strings.NewReplacer("{a}", w.Duration(from), "{b}", w.Duration(to)).Replace(w.Range)
+}

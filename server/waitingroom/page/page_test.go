@@ -1,0 +1,274 @@
+package page
+
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+	"golang.org/x/text/language"
+
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// waiting is the state of the article's examples.
+func waiting() State {
+	at := time.Date(2020, 8, 3, 23, 46, 0, 0, time.UTC)
+	return State{Method: config.FIFO, WaitKnown: true, Wait: 10 * time.Minute, LastUpdated: at, Now: at, RefreshInterval: 20 * time.Second}
+}
+
+// TestJSON holds the answer to the article's, byte by byte where it has the key.
+func TestJSON(t *testing.T) {
+	fifo := waiting()
+	want := `{"cfWaitingRoom":{"inWaitingRoom":true,"waitTimeKnown":true,"waitTime":10,"waitTime25Percentile":0,"waitTime50Percentile":0,"waitTime75Percentile":0,` +
+		`"waitTimeFormatted":"10 minutes","queueIsFull":false,"queueAll":false,"lastUpdated":"2020-08-03T23:46:00.000Z","refreshIntervalSeconds":20,` +
+		`"queueingMethod":"fifo","isFIFOQueue":true,"isRandomQueue":false,"isPassthroughQueue":false,"isRejectQueue":false,"isEventActive":false,"isEventPrequeueing":false,` +
+		`"timeUntilEventStart":0,"timeUntilEventStartFormatted":"","timeUntilEventEnd":0,"timeUntilEventEndFormatted":"","shuffleAtEventStart":false}}` + "\n"
+	if got := string(fifo.JSON()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	random := waiting()
+	random.Method, random.Percentiles = config.Random, [3]time.Duration{5 * time.Minute, 10 * time.Minute, 15 * time.Minute}
+	var got struct {
+		CfWaitingRoom map[string]any `json:"cfWaitingRoom"`
+	}
+	if err := json.Unmarshal(random.JSON(), &got); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]any{
+		"waitTime": 10., "waitTime25Percentile": 5., "waitTime50Percentile": 10., "waitTime75Percentile": 15., "waitTimeFormatted": "5 minutes to 15 minutes",
+		"queueingMethod": "random", "isFIFOQueue": false, "isRandomQueue": true,
+	} {
+		if got.CfWaitingRoom[name] != want {
+			t.Errorf("%s: got %v, want %v", name, got.CfWaitingRoom[name], want)
+		}
+	}
+}
+
+func TestEvent(t *testing.T) {
+	s := waiting()
+	s.Event = &config.Event{Start: s.Now.Add(90 * time.Minute), End: s.Now.Add(3 * time.Hour), Shuffle: true}
+	s.Phase, s.WaitKnown = config.Prequeueing, false
+	got := s.status(spoken.words[0])
+	if !got.IsEventPrequeueing || got.IsEventActive || got.TimeUntilEventStart != 90 || got.TimeUntilEventStartFormat != "1 hour 30 minutes" ||
+		got.TimeUntilEventEndFormatted != "3 hours" || !got.ShuffleAtEventStart || got.WaitTimeFormatted != "unavailable" {
+		t.Errorf("pre-queueing: %+v", got)
+	}
+	s.Phase = config.EventOn
+	got = s.status(spoken.words[0])
+	if got.IsEventPrequeueing || !got.IsEventActive || got.TimeUntilEventStart != 0 || got.TimeUntilEventStartFormat != "" || got.TimeUntilEventEnd != 180 || got.ShuffleAtEventStart {
+		t.Errorf("on: %+v", got)
+	}
+}
+
+func TestTemplate(t *testing.T) {
+	s := waiting()
+	s.Wait = 90 * time.Minute
+	var r Renderer
+	for name, c := range map[string]struct{ text, want string }{
+		"names":               {"{{waitTime}} {{waitTimeHours}}:{{waitTimeHourMinutes}} {{waitTimeFormatted}} {{lastUpdated}} {{refreshIntervalSeconds}}", "90 1:30 1 hour 30 minutes 2020-08-03T23:46:00.000Z 20"},
+		"sections":            {"{{#isFIFOQueue}}fifo{{/isFIFOQueue}}{{^isFIFOQueue}}other{{/isFIFOQueue}}{{#queueAll}}all{{/queueAll}}", "fifo"},
+		"unknown names":       {"a{{nothing}}b", "ab"},
+		"a partial":           {"a{{> /etc/passwd}}b{{> page}}c", "abc"},
+		"other delimiters":    {"{{=<% %>=}}<% waitTime %>", "90"},
+		"nothing but comment": {"{{! a }}", ""},
+	} {
+		got, err := r.Render(&s, c.text, "de", language.AmericanEnglish)
+		if err != nil || string(got.HTML) != c.want || got.Policy != "" || got.Language != "en-US" {
+			t.Errorf("%s: %q, %v, want %q", name, got.HTML, err, c.want)
+		}
+	}
+	for name, text := range map[string]string{
+		"broken":    "{{#a}}",
+		"too large": strings.Repeat("{{lastUpdated}}", config.MaxTemplate/len("{{lastUpdated}}")) + strings.Repeat("{{lastUpdated}}", 400_000),
+	} {
+		got, err := r.Render(&s, text, "", language.AmericanEnglish)
+		if err == nil || !strings.Contains(string(got.HTML), "You are in line") {
+			t.Errorf("%s: %v, and %.80q", name, err, got.HTML)
+		}
+	}
+}
+
+func TestLanguage(t *testing.T) {
+	for _, c := range []struct {
+		accept, fallback, want string
+	}{
+		{"", "en-US", "en"},
+		{"", "de-DE", "de"},
+		{"fr-CA,fr;q=0.9,en;q=0.8", "en-US", "fr"},
+		{"pt-BR", "en-US", "pt"},
+		{"zh-TW", "en-US", "zh-Hant"},
+		{"zh-CN,zh;q=0.9", "en-US", "zh-Hans"},
+		{"fi", "pl-PL", "pl"},
+		{"de;q=0,fr", "en-US", "fr"},
+		{"he-IL", "en-US", "he"},
+		{"§§§;;;,,", "ja", "ja"},
+		{strings.Repeat("de,", 10000), "en-US", "de"},
+		{strings.Repeat("x", 10000), "en-US", "en"},
+	} {
+		if got := spoken.choose(c.accept, language.MustParse(c.fallback)).Tag(); got != c.want {
+			t.Errorf("%.40q, %s: %s, want %s", c.accept, c.fallback, got, c.want)
+		}
+	}
+}
+
+// TestComplete holds every language to having all of the words.
+func TestComplete(t *testing.T) {
+	if len(spoken.words) < 10 || spoken.words[0].Tag() != "en" {
+		t.Fatalf("there are %d languages, and the first is %s", len(spoken.words), spoken.words[0].Tag())
+	}
+	for _, w := range spoken.words {
+		v := reflect.ValueOf(*w)
+		for i := range v.NumField() {
+			field, value := v.Type().Field(i), v.Field(i)
+			switch value.Kind() {
+			case reflect.String:
+				if value.String() == "" {
+					t.Errorf("%v lacks %s", w.tag, field.Name)
+				}
+			case reflect.Map:
+				if w.counted(5, value.Interface().(map[string]string)) == "" || value.MapIndex(reflect.ValueOf("other")).String() == "" {
+					t.Errorf("%v lacks %s", w.tag, field.Name)
+				}
+			}
+		}
+		for text, marks := range map[string][]string{w.Range: {"{a}", "{b}"}, w.Updated: {"{t}"}} {
+			for _, mark := range marks {
+				if !strings.Contains(text, mark) {
+					t.Errorf("%v: %q lacks %s", w.tag, text, mark)
+				}
+			}
+		}
+	}
+}
+
+func TestPlurals(t *testing.T) {
+	for _, c := range []struct {
+		tag     string
+		minutes int
+		want    string
+	}{
+		{"en", 1, "1 minute"}, {"en", 0, "0 minutes"}, {"pl", 3, "3 minuty"}, {"pl", 5, "5 minut"}, {"ru", 21, "21 минута"}, {"ru", 12, "12 минут"},
+		{"ar", 2, "دقيقتان"}, {"ar", 5, "5 دقائق"}, {"he", 2, "שתי דקות"}, {"ja", 90, "1時間 30分"}, {"de", 120, "2 Stunden"},
+	} {
+		if got := spoken.choose("", language.MustParse(c.tag)).Duration(c.minutes); got != c.want {
+			t.Errorf("%s %d: %q, want %q", c.tag, c.minutes, got, c.want)
+		}
+	}
+}
+
+// TestBuiltIn looks at the page of each language and case as a parser does.
+func TestBuiltIn(t *testing.T) {
+	cases := map[string]func(*State){
+		"fifo": func(*State) {}, "unknown": func(s *State) { s.WaitKnown = false }, "random": func(s *State) { s.Method = config.Random },
+		"queue all": func(s *State) { s.QueueAll = true }, "reject": func(s *State) { s.Method = config.Reject },
+		"prequeue": func(s *State) {
+			s.Phase, s.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour), Shuffle: true}
+		},
+	}
+	for _, w := range spoken.words {
+		for name, change := range cases {
+			s := waiting()
+			change(&s)
+			p := builtIn(&s, w)
+			root, err := html.Parse(strings.NewReader(string(p.HTML)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			headings := 0
+			for n := range root.Descendants() {
+				if n.Type != html.ElementNode {
+					continue
+				}
+				switch n.Data {
+				case "script", "img", "iframe", "form", "meta:refresh":
+					t.Errorf("%v, %s: has a %s", w.tag, name, n.Data)
+				case "h1":
+					headings++
+				case "html":
+					if got := attribute(n, "lang"); got != w.Tag() {
+						t.Errorf("%v, %s: lang is %q", w.tag, name, got)
+					}
+					if dir := attribute(n, "dir"); (dir == "rtl") != (w.Tag() == "ar" || w.Tag() == "he") {
+						t.Errorf("%v, %s: dir is %q", w.tag, name, dir)
+					}
+				case "style":
+					if nonce := attribute(n, "nonce"); !strings.Contains(p.Policy, "'nonce-"+nonce+"'") || len(nonce) < 20 {
+						t.Errorf("%v, %s: the policy does not know the style's nonce", w.tag, name)
+					}
+				}
+				for _, a := range n.Attr {
+					if a.Key == "src" || a.Key == "style" || a.Key == "href" && !strings.HasPrefix(a.Val, "data:") || strings.HasPrefix(a.Key, "on") {
+						t.Errorf("%v, %s: %s has %s=%q", w.tag, name, n.Data, a.Key, a.Val)
+					}
+				}
+			}
+			if headings != 1 {
+				t.Errorf("%v, %s: has %d headings", w.tag, name, headings)
+			}
+			if strings.Contains(string(p.HTML), "ZgotmplZ") || strings.Contains(string(p.HTML), "{n}") {
+				t.Errorf("%v, %s: something was not put in:\n%s", w.tag, name, p.HTML)
+			}
+		}
+	}
+}
+
+func attribute(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+func TestFormOf(t *testing.T) {
+	for _, c := range []struct {
+		accept string
+		json   bool
+		want   Form
+	}{
+		{"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8", true, HTML},
+		{"application/json", true, JSON},
+		{"application/json", false, Neither},
+		{"application/json, text/html;q=0.5", true, JSON},
+		{"application/json, text/html", true, HTML},
+		{"application/json;q=0.5, text/html", true, HTML},
+		{"application/json, text/html", false, HTML},
+		{"*/*", true, Neither},
+		{"", true, Neither},
+		{"text/*", true, Neither},
+		{"TEXT/HTML;level=1;q=0.001", true, HTML},
+		{"text/html;q=0", true, Neither},
+		{"text/html;q=0, application/json", true, JSON},
+		{"text/html;q=nonsense", true, Neither},
+		{"image/*", true, Neither},
+		{strings.Repeat("a/b,", 1000) + "text/html", true, Neither},
+	} {
+		if got := FormOf(http.Header{"Accept": {c.accept}}["Accept"], c.json); got != c.want {
+			t.Errorf("%.60q, json %v: %v, want %v", c.accept, c.json, got, c.want)
+		}
+	}
+	if FormOf(nil, true) != Neither {
+		t.Error("no field is taken for one")
+	}
+}
+
+func FuzzTemplate(f *testing.F) {
+	f.Add("{{waitTime}}{{#isFIFOQueue}}x{{/isFIFOQueue}}")
+	f.Add("{{=<% %>=}}<%& a %>{{{b}}}{{> c}}")
+	f.Fuzz(func(t *testing.T, text string) {
+		s := waiting()
+		var r Renderer
+		got, err := r.Render(&s, text, "", language.English)
+		if config.CheckTemplate(text) == "" && err != nil && !strings.Contains(err.Error(), errTooLarge.Error()) {
+			t.Errorf("a template that was accepted fails: %v", err)
+		}
+		if len(got.HTML) > 10*config.MaxTemplate {
+			t.Errorf("a page of %d bytes", len(got.HTML))
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package ticket
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/crypto/chacha20poly1305"
+)
+
+// KeySize is how many bytes a key has.
+const KeySize = chacha20poly1305.KeySize
+
+// maxKeys bounds how many keys are read, and so what a stranger's cookie can cost.
+const maxKeys = 16
+
+// A Keyring holds the keys of tickets: the first writes, all of them read. It is never
+// changed.
+type Keyring struct{ keys []key }
+
+// NewKeyring returns the ring of keys, the one that writes first.
+func NewKeyring(secrets ...[]byte) (*Keyring, error) {
+	if len(secrets) == 0 || len(secrets) > maxKeys {
+		return nil, fmt.Errorf("ticket: there are %d keys; there must be one at least and %d at most", len(secrets), maxKeys)
+	}
+	ring := &Keyring{}
+	for _, secret := range secrets {
+		aead, err := chacha20poly1305.NewX(secret)
+		if err != nil {
+			return nil, fmt.Errorf("ticket: %w", err)
+		}
+		sum := sha256.Sum256(append([]byte("larder waiting room key\x00"), secret...))
+		ring.keys = append(ring.keys, key{[keyIDSize]byte(sum[:]), aead})
+	}
+	return ring, nil
+}
+
+func (k *Keyring) find(id [keyIDSize]byte) *key {
+	for i := range k.keys {
+		if k.keys[i].id == id {
+			return &k.keys[i]
+		}
+	}
+	return nil
+}
+
+// KeyFile is the name of the file of keys in a key folder: a key in base64 on each line,
+// the one that writes first. To rotate, put a new line on top; to end the old tickets,
+// remove their line.
+const KeyFile = "waiting-room.keys"
+
+// OpenKeys reads the keys of a folder, and makes the first where there is none. Only its
+// owner may read the file.
+func OpenKeys(dir string) (*Keyring, error) {
+	file := filepath.Join(dir, KeyFile)
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if text, err = makeKeys(dir, file); err != nil {
+			return nil, fmt.Errorf("couldn't make the key of waiting rooms: %w", err)
+		}
+	} else if err != nil {
+		return nil, fmt.Errorf("couldn't read the keys of waiting rooms: %w", err)
+	}
+	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s may be read by others than its owner; whoever has a key can make tickets: chmod 600 it, and put a new key on top if somebody may have read it", file)
+	}
+	var secrets [][]byte
+	for i, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		secret, err := base64.StdEncoding.DecodeString(line)
+		if err != nil || len(secret) != KeySize { // never the line itself: it may be most of a key
+			return nil, fmt.Errorf("%s:%d: must be %d bytes in base64, such as `openssl rand -base64 %d` prints", file, i+1, KeySize, KeySize)
+		}
+		if slices.ContainsFunc(secrets, func(s []byte) bool { return string(s) == string(secret) }) {
+			return nil, fmt.Errorf("%s:%d: is the key of another line; remove it", file, i+1)
+		}
+		secrets = append(secrets, secret)
+	}
+	ring, err := NewKeyring(secrets...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return ring, nil
+}
+
+// makeKeys writes a first key. The file appears whole, and stays if the machine fails.
+func makeKeys(dir, file string) ([]byte, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	secret := make([]byte, KeySize)
+	rand.Read(secret)
+	text := []byte("# Keys of waiting rooms' tickets. The first writes, all of them read; put a new one on top to rotate.\n" +
+		base64.StdEncoding.EncodeToString(secret) + "\n")
+	f, err := os.CreateTemp(dir, ".waiting-room-*") // 0600
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, err
+	}
+	// Link rather than rename: where another process was first, its key counts.
+	if err := os.Link(f.Name(), file); errors.Is(err, fs.ErrExist) {
+		return os.ReadFile(file)
+	} else if err != nil {
+		return nil, err
+	}
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync() // a lost key costs those who wait their places, no more
+		d.Close()
+	}
+	return text, nil
+}
