@@ -27,15 +27,17 @@ the bot would get: the newest releases of a new package, whatever is newer of a 
 release, an older one too.
 
 It speaks to the larder process that runs on the data folder, which goes by its own settings; where none runs, it works
-alone with these.`,
+alone with these, and signs the log if its key is there.`,
 		Example: `  larder add jquery
   larder add jquery@1.12.4 htmx.org@2.0.4
   larder add --catalogue ./catalogue my-library`,
 		Args: arguments(1, -1),
 	}
-	a.uses(cmd, dataFlags, botFlags)
+	used := append([]string{"keys"}, botFlags...)
+	a.uses(cmd, dataFlags, used)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		return a.reach(ctx, botFlags, a.openForWork, func(client *admin.Client) error {
+		return a.reach(ctx, used, a.openToAppend, func(client *admin.Client) error {
+			defer a.tellUnsigned(ctx, client)
 			var failures []error
 			for _, arg := range args {
 				name, version, _ := strings.Cut(arg, "@")
@@ -65,12 +67,12 @@ rules hold as for a release from upstream: the package has to be in the catalogu
 a version that is published is never changed.
 
 It speaks to the larder process that runs on the data folder, which goes by its own settings; where none runs, it works
-alone with these.`,
+alone with these, and signs the log if its key is there.`,
 		Example: `  larder import my-library 1.0.0 ./dist
   larder import jquery 1.0.1 jquery-1.0.1.tar.gz`,
 		Args: arguments(3, 3),
 	}
-	used := []string{"catalogue", "memory"}
+	used := []string{"keys", "catalogue", "memory"}
 	a.uses(cmd, dataFlags, used)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		source, err := filepath.Abs(args[2]) // the process that runs stands in another folder
@@ -80,7 +82,8 @@ alone with these.`,
 		if _, err := os.Stat(source); err != nil {
 			return fmt.Errorf("%w; SOURCE is a folder or an archive", err)
 		}
-		return a.reach(ctx, used, a.openForWork, func(client *admin.Client) error {
+		return a.reach(ctx, used, a.openToAppend, func(client *admin.Client) error {
+			defer a.tellUnsigned(ctx, client)
 			_, err := admin.Call[any](ctx, client, "import", importRequest{args[0], args[1], source}, a.printEvent)
 			return err
 		})

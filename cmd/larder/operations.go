@@ -93,6 +93,9 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 		"restore": admin.Typed(func(ctx context.Context, r restoreRequest, _ func(any)) (any, error) {
 			return f.restore(ctx, r, assetBase)
 		}),
+		"unsigned": admin.Typed(func(context.Context, unsignedRequest, func(any)) (any, error) {
+			return f.whyUnsigned(), nil
+		}),
 		"rotate-key": admin.Typed(func(context.Context, rotateRequest, func(any)) (any, error) {
 			return f.rotateKey()
 		}),

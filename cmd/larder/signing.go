@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -90,6 +91,72 @@ func (s *settings) openSigner(f *folder, logger *slog.Logger, registerer prometh
 	}
 	return nil
 }
+
+// openToAppend opens the folder for a command that appends to the log where no process runs. Closing it signs what was
+// appended, where there is a key of this log.
+func (a *app) openToAppend(logger *slog.Logger) (*folder, error) {
+	f, err := a.openForWork(logger)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.settings.openSignerIfAny(f); err != nil {
+		return nil, errors.Join(err, f.close())
+	}
+	return f, nil
+}
+
+// openSignerIfAny opens the key folder, unless it is that of another log or of none: then f.unsigned says so. Neither
+// that nor a key that cannot be used stops a command: a release must be withdrawn whatever became of the keys.
+func (s *settings) openSignerIfAny(f *folder) error {
+	keys, err := s.keyFolder()
+	if err != nil {
+		return err
+	}
+	before, err := signing.SignedBy(f.store)
+	if err != nil {
+		return err
+	}
+	_, key, err := signing.ReadFolder(keys)
+	missing := key == "" && errors.Is(err, fs.ErrNotExist)
+	switch {
+	case missing && before == "": // nobody has signed it yet; whoever serves it will
+		return nil
+	case missing:
+		f.unsigned = fmt.Sprintf("it was signed before, and there is no key in %s; name its key folder with --keys", keys)
+		return nil
+	case key != before:
+		f.unsigned = fmt.Sprintf("the key in %s is not the one that signed it before; name its key folder with --keys", keys)
+		return nil
+	}
+	// What goes wrong is told once, by tellUnsigned.
+	err = s.openSigner(f, slog.New(slog.DiscardHandler), nil)
+	if err != nil && !errors.As(err, new(usageError)) {
+		f.unsigned, err = err.Error(), nil
+	}
+	return err
+}
+
+// whyUnsigned says why the log is not signed any more, and what to do; it is empty where nothing is wrong.
+func (f *folder) whyUnsigned() string {
+	if f.signer == nil {
+		return f.unsigned
+	}
+	if _, err := f.signer.Checkpoint(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// tellUnsigned warns whoever has just appended to a log that is not signed. It is appended all the same: what is served
+// must not depend on the keys, and should the log be begun anew, all of it is in it.
+func (a *app) tellUnsigned(ctx context.Context, client *admin.Client) {
+	why, err := admin.Call[string, any](ctx, client, "unsigned", unsignedRequest{}, nil)
+	if err == nil && why != "" {
+		fmt.Fprintf(a.stderr, "larder: warning: the log is not signed, so nobody can verify what was done just now, and it is lost if another store is brought: %s\n", plain(why))
+	}
+}
+
+type unsignedRequest struct{}
 
 // logHandler answers what is asked of the signed log.
 func (p *daemon) logHandler() (http.Handler, error) {

@@ -20,7 +20,11 @@ import (
 
 const speaksTo = `
 
-It speaks to the larder process that runs on the data folder; where none runs, it works alone.`
+It speaks to the larder process that runs on the data folder; where none runs, it works alone, and signs the log if its
+key is there.`
+
+// releaseFlags count where no process runs.
+var releaseFlags = append([]string{"keys"}, assetFlags...)
 
 func newWithdraw(a *app) *cobra.Command {
 	var request withdrawRequest
@@ -40,7 +44,7 @@ release that is withdrawn already can be erased later.` + speaksTo,
   larder withdraw left-pad 1.3.1 --reason "court order 12/34" --erase`,
 		Args: arguments(2, 2),
 	}
-	a.uses(cmd, dataFlags, assetFlags)
+	a.uses(cmd, dataFlags, releaseFlags)
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; it is told to everybody who asks for the release")
 	cmd.Flags().BoolVar(&request.Erase, "erase", false, "remove its files for good too")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before erasing")
@@ -71,7 +75,7 @@ entity tags and integrities. A release whose files were erased cannot be restore
 		Example: `  larder restore left-pad 1.3.1 --reason "the owner confirms that it is theirs"`,
 		Args:    arguments(2, 2),
 	}
-	a.uses(cmd, dataFlags, assetFlags)
+	a.uses(cmd, dataFlags, releaseFlags)
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; it stands in the log")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
@@ -97,9 +101,10 @@ func (a *app) aboutRelease(ctx context.Context, operation string, request any, a
 		if err := a.settings.needStore(); err != nil {
 			return nil, err
 		}
-		return a.openForWork(logger)
+		return a.openToAppend(logger)
 	}
-	return a.reach(ctx, assetFlags, open, func(client *admin.Client) error {
+	return a.reach(ctx, releaseFlags, open, func(client *admin.Client) error {
+		defer a.tellUnsigned(ctx, client)
 		answer, err := admin.Call[withdrawn, any](ctx, client, operation, request, nil)
 		if err != nil {
 			return err

@@ -1,168 +1,48 @@
 package signing_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	cosignature "github.com/transparency-dev/formats/note"
 	"golang.org/x/mod/sumdb/note"
-	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/signing/witnesstest"
 )
 
-// A witness is one as https://c2sp.org/tlog-witness asks for. It verifies what it
-// is told with the note and tlog packages alone.
-type witness struct {
-	name   string
-	key    ed25519.PrivateKey
-	log    note.Verifier // the log's key that it trusts
-	server *httptest.Server
-
-	mu        sync.Mutex
-	size      int64
-	root      tlog.Hash
-	conflicts int
-	answers   func(w http.ResponseWriter) bool // in its stead, until it returns false
-}
-
-func newWitness(t *testing.T, name string, log note.Verifier) *witness {
+func newWitness(t *testing.T, name string, log note.Verifier) *witnesstest.Witness {
 	t.Helper()
-	_, key, err := ed25519.GenerateKey(nil)
+	w, err := witnesstest.Start(name, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &witness{name: name, key: key, log: log}
-	w.server = httptest.NewServer(w)
-	t.Cleanup(w.server.Close)
+	t.Cleanup(w.Close)
 	return w
 }
 
-func (w *witness) keyID() uint32 {
-	id := sha256.New()
-	fmt.Fprintf(id, "%s\n\x04%s", w.name, w.key.Public().(ed25519.PublicKey))
-	return binary.BigEndian.Uint32(id.Sum(nil))
-}
-
-func (w *witness) vkey() string {
-	return fmt.Sprintf("%s+%08x+%s", w.name, w.keyID(), base64.StdEncoding.EncodeToString(append([]byte{4}, w.key.Public().(ed25519.PublicKey)...)))
-}
-
-func (w *witness) configured(t *testing.T) signing.Witness {
+func configured(t *testing.T, w *witnesstest.Witness) signing.Witness {
 	t.Helper()
-	parsed, err := signing.ParseWitness(w.server.URL + "/prefix/#" + w.vkey())
+	parsed, err := signing.ParseWitness(w.URL() + "#" + w.Key())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return parsed
 }
 
-func (w *witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.answers != nil && w.answers(rw) {
-		return
-	}
-	if r.Method != http.MethodPost || r.URL.Path != "/prefix/add-checkpoint" {
-		http.Error(rw, "no such thing", http.StatusNotFound)
-		return
-	}
-	status, answer := w.add(r.Body)
-	if status == http.StatusConflict {
-		w.conflicts++
-		rw.Header().Set("Content-Type", "text/x.tlog.size")
-	}
-	rw.WriteHeader(status)
-	io.WriteString(rw, answer)
-}
-
-func (w *witness) add(body io.Reader) (status int, answer string) {
-	in := bufio.NewReader(body)
-	line, _ := in.ReadString('\n')
-	old, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(line, "old "), "\n"), 10, 64)
-	if err != nil || line != fmt.Sprintf("old %d\n", old) {
-		return http.StatusBadRequest, "no old size"
-	}
-	var proof tlog.TreeProof
-	for {
-		line, err := in.ReadString('\n')
-		if err != nil || len(proof) > 63 {
-			return http.StatusBadRequest, "no proof"
-		}
-		if line == "\n" {
-			break
-		}
-		h, err := tlog.ParseHash(strings.TrimSuffix(line, "\n"))
-		if err != nil {
-			return http.StatusBadRequest, "no hash"
-		}
-		proof = append(proof, h)
-	}
-	signed, err := io.ReadAll(in)
-	if err != nil {
-		return http.StatusBadRequest, "no checkpoint"
-	}
-	n, err := note.Open(signed, note.VerifierList(w.log))
-	if err != nil {
-		return http.StatusForbidden, err.Error()
-	}
-	lines := strings.Split(n.Text, "\n")
-	if lines[0] != w.log.Name() {
-		return http.StatusNotFound, "no such log"
-	}
-	size, err := strconv.ParseInt(lines[1], 10, 64)
-	if err != nil || old > size {
-		return http.StatusBadRequest, "no size"
-	}
-	root, err := tlog.ParseHash(lines[2])
-	if err != nil {
-		return http.StatusBadRequest, "no root"
-	}
-	if old != w.size {
-		return http.StatusConflict, fmt.Sprintf("%d\n", w.size)
-	}
-	switch {
-	case old == size && root != w.root:
-		return http.StatusConflict, fmt.Sprintf("%d\n", w.size)
-	case old == 0 && len(proof) > 0:
-		return http.StatusUnprocessableEntity, "a proof of nothing"
-	case old > 0:
-		if err := tlog.CheckTree(proof, size, root, old, w.root); err != nil {
-			return http.StatusUnprocessableEntity, err.Error()
-		}
-	}
-	w.size, w.root = size, root
-	return http.StatusOK, w.cosign(n.Text, 1_700_000_000)
-}
-
-// cosign makes a cosignature's line.
-func (w *witness) cosign(text string, time uint64) string {
-	sig := binary.BigEndian.AppendUint32(nil, w.keyID())
-	sig = binary.BigEndian.AppendUint64(sig, time)
-	sig = append(sig, ed25519.Sign(w.key, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", time, text))...)
-	return "— " + w.name + " " + base64.StdEncoding.EncodeToString(sig) + "\n"
-}
-
 // cosigned reports which of the witnesses have signed what s shows, if that is the
 // log as it is.
-func (r *rig) cosigned(s *signing.Signer, witnesses ...*witness) []bool {
+func (r *rig) cosigned(s *signing.Signer, witnesses ...*witnesstest.Witness) []bool {
 	r.Helper()
 	by := make([]bool, len(witnesses))
 	signed, err := s.Checkpoint()
@@ -170,7 +50,7 @@ func (r *rig) cosigned(s *signing.Signer, witnesses ...*witness) []bool {
 		return by
 	}
 	for i, w := range witnesses {
-		v, err := cosignature.NewVerifierForCosignatureV1(w.vkey())
+		v, err := cosignature.NewVerifierForCosignatureV1(w.Key())
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -208,7 +88,7 @@ func TestWitnesses(t *testing.T) {
 	r, key := witnessed(t)
 	one, two := newWitness(t, "one.example", key), newWitness(t, "two.example/w", key)
 	r.grow(5, "vue")
-	r.next.Witnesses = []signing.Witness{one.configured(t), two.configured(t)}
+	r.next.Witnesses = []signing.Witness{configured(t, one), configured(t, two)}
 	s := r.open()
 	stop := r.run(s)
 	for range 6 {
@@ -217,8 +97,8 @@ func TestWitnesses(t *testing.T) {
 		r.grow(3, "vue")
 	}
 	eventually(t, "both sign", func() bool { by := r.cosigned(s, one, two); return by[0] && by[1] })
-	if one.conflicts+two.conflicts > 0 {
-		t.Errorf("what they had seen was guessed wrong %d times", one.conflicts+two.conflicts)
+	if one.Conflicts()+two.Conflicts() > 0 {
+		t.Errorf("what they had seen was guessed wrong %d times", one.Conflicts()+two.Conflicts())
 	}
 	signed, _ := s.Checkpoint()
 	if got := r.readFile("checkpoint"); got != string(signed.Note) {
@@ -235,8 +115,8 @@ func TestWitnesses(t *testing.T) {
 	r.grow(1, "vue")
 	stop = r.run(s)
 	eventually(t, "both sign", func() bool { by := r.cosigned(s, one, two); return by[0] && by[1] })
-	if one.conflicts != 1 || two.conflicts != 1 {
-		t.Errorf("%d and %d conflicts, want one each", one.conflicts, two.conflicts)
+	if one.Conflicts() != 1 || two.Conflicts() != 1 {
+		t.Errorf("%d and %d conflicts, want one each", one.Conflicts(), two.Conflicts())
 	}
 
 	// They trust the first key, which goes on signing.
@@ -254,14 +134,11 @@ func TestWitnesses(t *testing.T) {
 func TestAWitnessThatIsAway(t *testing.T) {
 	r, key := witnessed(t)
 	here, away := newWitness(t, "here.example", key), newWitness(t, "away.example", key)
-	refuse := true
-	away.answers = func(w http.ResponseWriter) bool {
-		if refuse {
-			http.Error(w, "away", http.StatusServiceUnavailable)
-		}
-		return refuse
-	}
-	r.next.Witnesses = []signing.Witness{away.configured(t), here.configured(t)}
+	away.Instead(func(w http.ResponseWriter) bool {
+		http.Error(w, "away", http.StatusServiceUnavailable)
+		return true
+	})
+	r.next.Witnesses = []signing.Witness{configured(t, away), configured(t, here)}
 	r.grow(2, "vue")
 	s := r.open()
 	stop := r.run(s)
@@ -269,9 +146,7 @@ func TestAWitnessThatIsAway(t *testing.T) {
 	if r.cosigned(s, away)[0] {
 		t.Error("the other has signed too")
 	}
-	away.mu.Lock()
-	refuse = false
-	away.mu.Unlock()
+	away.Instead(nil)
 	eventually(t, "the one that was away signs", func() bool { by := r.cosigned(s, here, away); return by[0] && by[1] })
 	stop()
 	r.close(s)
@@ -283,12 +158,12 @@ func TestNothingIsShownBeforeTheWitnesses(t *testing.T) {
 	r, key := witnessed(t)
 	w := newWitness(t, "witness.example", key)
 	asked, answer := make(chan struct{}), make(chan struct{})
-	w.answers = func(http.ResponseWriter) bool {
+	w.Instead(func(http.ResponseWriter) bool {
 		asked <- struct{}{}
 		<-answer
 		return false
-	}
-	r.next.Witnesses = []signing.Witness{w.configured(t)}
+	})
+	r.next.Witnesses = []signing.Witness{configured(t, w)}
 	s := r.open()
 	before, _ := s.Checkpoint()
 	r.grow(2, "vue")
@@ -313,39 +188,39 @@ func TestWitnessesThatLie(t *testing.T) {
 		name   string
 		status int
 		kind   string
-		answer func(w *witness) string
+		answer func(w *witnesstest.Witness) string
 		says   string
 	}{
-		{"of something else", 200, "", func(w *witness) string { return w.cosign(text, 1) }, "no cosignature"},
-		{"nothing", 200, "", func(*witness) string { return "" }, "no cosignature"},
-		{"of somebody else", 200, "", func(*witness) string { return "— other.example AAAAAAAAAAAA\n" }, "no cosignature"},
-		{"garbage", 200, "", func(*witness) string { return "\x00\xff\n\n" }, "no cosignature"},
-		{"a lot", 200, "", func(*witness) string { return strings.Repeat("x", 100<<10) }, "over 65536 bytes"},
-		{"elsewhere", 302, "", func(*witness) string { return "" }, "302 Found"},
-		{"not at home", 404, "", func(*witness) string { return "no\nsuch log" }, `404 Not Found: \"no\\nsuch log\"`},
-		{"what it was told", 409, "Text/X.tlog.size; a=b", func(*witness) string { return "0\n" }, "it has seen 0 entries, which is what it was told"},
-		{"no proof where there is none", 422, "", func(*witness) string { return "" }, "422 Unprocessable Entity"},
-		{"no size", 409, "text/x.tlog.size", func(*witness) string { return "-1\n" }, "entries"},
-		{"no size at all", 409, "text/x.tlog.size", func(*witness) string { return "" }, "entries"},
-		{"a conflict", 409, "text/plain", func(*witness) string { return "1" }, "409 Conflict"},
+		{"of something else", 200, "", func(w *witnesstest.Witness) string { return w.Cosign(text, 1) }, "no cosignature"},
+		{"nothing", 200, "", func(*witnesstest.Witness) string { return "" }, "no cosignature"},
+		{"of somebody else", 200, "", func(*witnesstest.Witness) string { return "— other.example AAAAAAAAAAAA\n" }, "no cosignature"},
+		{"garbage", 200, "", func(*witnesstest.Witness) string { return "\x00\xff\n\n" }, "no cosignature"},
+		{"a lot", 200, "", func(*witnesstest.Witness) string { return strings.Repeat("x", 100<<10) }, "over 65536 bytes"},
+		{"elsewhere", 302, "", func(*witnesstest.Witness) string { return "" }, "302 Found"},
+		{"not at home", 404, "", func(*witnesstest.Witness) string { return "no\nsuch log" }, `404 Not Found: \"no\\nsuch log\"`},
+		{"what it was told", 409, "Text/X.tlog.size; a=b", func(*witnesstest.Witness) string { return "0\n" }, "it has seen 0 entries, which is what it was told"},
+		{"no proof where there is none", 422, "", func(*witnesstest.Witness) string { return "" }, "422 Unprocessable Entity"},
+		{"no size", 409, "text/x.tlog.size", func(*witnesstest.Witness) string { return "-1\n" }, "entries"},
+		{"no size at all", 409, "text/x.tlog.size", func(*witnesstest.Witness) string { return "" }, "entries"},
+		{"a conflict", 409, "text/plain", func(*witnesstest.Witness) string { return "1" }, "409 Conflict"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, key := witnessed(t)
 			w := newWitness(t, "witness.example", key)
-			w.answers = func(rw http.ResponseWriter) bool {
+			w.Instead(func(rw http.ResponseWriter) bool {
 				if tt.kind != "" {
 					rw.Header().Set("Content-Type", tt.kind)
 				}
 				if tt.status == 302 {
-					rw.Header().Set("Location", w.server.URL)
+					rw.Header().Set("Location", w.URL())
 				}
 				rw.WriteHeader(tt.status)
 				io.WriteString(rw, tt.answer(w))
 				return true
-			}
+			})
 			var said lockedBuffer
 			r.next.Logger = slog.New(slog.NewTextHandler(&said, nil))
-			r.next.Witnesses = []signing.Witness{w.configured(t)}
+			r.next.Witnesses = []signing.Witness{configured(t, w)}
 			s := r.open()
 			r.grow(2, "vue")
 			stop := r.run(s)
@@ -379,7 +254,7 @@ func TestWitnessesKnowOfAFork(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r, key := witnessed(t)
 			w, later := newWitness(t, "witness.example", key), newWitness(t, "later.example", key)
-			r.next.Witnesses = []signing.Witness{w.configured(t)}
+			r.next.Witnesses = []signing.Witness{configured(t, w)}
 			cosign := func(n int) {
 				r.grow(n, "vue")
 				s := r.open()
@@ -399,7 +274,7 @@ func TestWitnessesKnowOfAFork(t *testing.T) {
 			r.next.Dir = keys
 			r.grow(tt.grow, "react")
 			// One that knows nothing is no help to a fork.
-			r.next.Witnesses = append(r.next.Witnesses, later.configured(t))
+			r.next.Witnesses = append(r.next.Witnesses, configured(t, later))
 			s := r.open()
 			s.Run(t.Context()) // ends
 			_, err := s.Checkpoint()
@@ -413,8 +288,8 @@ func TestWitnessesKnowOfAFork(t *testing.T) {
 			if got := r.readFile("checkpoint"); !strings.HasPrefix(got, fmt.Sprintf("log.example\n%d\n", tt.onDisk)) {
 				t.Errorf("on the disk is %s", got)
 			}
-			if !tt.conflict && later.size > 2 {
-				t.Errorf("another witness was shown %d entries", later.size)
+			if !tt.conflict && later.Size() > 2 {
+				t.Errorf("another witness was shown %d entries", later.Size())
 			}
 
 			// Without it the operator has their way.
@@ -432,7 +307,7 @@ func TestWitnessesKnowOfAFork(t *testing.T) {
 func TestWitnessBesideAnOldKeyFolder(t *testing.T) {
 	r, key := witnessed(t)
 	w := newWitness(t, "witness.example", key)
-	r.next.Witnesses = []signing.Witness{w.configured(t)}
+	r.next.Witnesses = []signing.Witness{configured(t, w)}
 	keys := filepath.Join(t.TempDir(), "keys")
 	if err := os.CopyFS(keys, os.DirFS(r.next.Dir)); err != nil {
 		t.Fatal(err)
@@ -466,7 +341,7 @@ func (b *lockedBuffer) String() string {
 }
 
 func TestParseWitness(t *testing.T) {
-	key := newWitness(t, "witness.example", nil).vkey()
+	key := newWitness(t, "witness.example", nil).Key()
 	ordinary := "log.example+cae7438d+AWJY8NjnXhthBWAcFrCjbVGGfs03Ez5rpU8VPPvHyhzv"
 	for s, want := range map[string]string{
 		"https://witness.example#" + key:                                      "https://witness.example",
