@@ -53,7 +53,7 @@ func (s *settings) loadEnv(environ []string) (set map[string]bool, err error) {
 	var problems []error
 	for _, pair := range environ {
 		name, text, _ := strings.Cut(pair, "=")
-		if !strings.HasPrefix(name, envPrefix) || serviceLink.MatchString(name) {
+		if !strings.HasPrefix(name, envPrefix) || serviceLink.MatchString(name) || slices.Contains(tokenVariables, name) {
 			continue
 		}
 		flag, ok := known[name]

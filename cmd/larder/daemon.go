@@ -61,6 +61,10 @@ func (p *daemon) run(parent context.Context) (err error) {
 			return err
 		}
 	}
+	hub, err := p.openGitHub()
+	if err != nil {
+		return err
+	}
 	// Addresses first: where one is taken, nothing else has happened yet.
 	public, private, err := p.listen()
 	if err != nil {
@@ -81,6 +85,9 @@ func (p *daemon) run(parent context.Context) (err error) {
 			return err
 		}
 		p.metrics.backlog(filler)
+	}
+	if hub != nil {
+		p.folder.pusher = p.newLogPusher(hub)
 	}
 	socket, err := admin.Listen(s.data)
 	if err != nil {
@@ -146,6 +153,12 @@ func (p *daemon) run(parent context.Context) (err error) {
 		})
 	case p.duties.fill:
 		group.Go(func() error { return p.keepFilling(ctx, filler) })
+		if p.folder.pusher != nil {
+			group.Go(func() error {
+				p.folder.pusher.Run(ctx)
+				return nil
+			})
+		}
 	}
 	defer context.AfterFunc(parent, func() {
 		if p.terminal.interactive {
@@ -161,6 +174,9 @@ func (p *daemon) fillOnce(ctx context.Context, filler *bot.Bot) error {
 	fmt.Fprintln(p.stdout, describeSummary(summary))
 	if err == nil && summary.Failed > 0 {
 		err = fmt.Errorf("%d failed and will be tried again; `larder status` tells why", summary.Failed)
+	}
+	if ctx.Err() == nil {
+		err = errors.Join(err, p.folder.catchUp(ctx))
 	}
 	return err
 }

@@ -41,7 +41,7 @@ type folder struct {
 	follower    *follower       // of who serves; nil where nobody does
 	purging     bool            // whether this process calls the purge hook
 	signer      *signing.Signer // of who signs the log; nil where nobody does
-	unsigned    string          // why there is no signer although the log was signed before
+	pusher      *logPusher      // of who pushes the log to GitHub; nil where nobody does
 	busy        sync.WaitGroup  // operations under way
 }
 

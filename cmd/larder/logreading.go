@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -129,35 +130,64 @@ func (f *folder) logFollow(ctx context.Context, r logFollowRequest, report func(
 
 // logExport reports what an export to git has not got yet.
 func (f *folder) logExport(ctx context.Context, position gitlog.Position, report func(any)) error {
-	size := f.log.Checkpoint().Size
-	if position.Index >= size {
-		return fmt.Errorf("the repository has entry %d, and this log no more than %s: it was exported from another log, or this one is an old backup", position.Index, count(int(size), "entry", "entries"))
-	}
-	if position.Index >= 0 {
-		e, err := logs.ReadEntry(f.store, position.Index)
-		if err != nil {
-			return err
-		}
-		if entryHash(e) != position.Hash {
-			return fmt.Errorf("entry %d in the repository is not the one of this log: it was exported from another log; give a new folder", position.Index)
-		}
-	}
-	for e, err := range logs.Entries(f.store, position.Index+1) {
+	for c, err := range f.changes(position, f.log.Checkpoint().Size) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		if e.Index >= size {
-			break
-		}
-		d, err := transcript.Load(f.store, e)
-		if err != nil {
-			return err
-		}
-		var text strings.Builder
-		if err := transcript.Write(&text, e, d); err != nil {
-			return err
-		}
-		report(gitlog.Change{Index: e.Index, Hash: entryHash(e), Time: e.Time, Path: transcript.Path(e.Entry), Subject: transcript.Subject(e.Entry), Text: text.String()})
+		report(c)
 	}
 	return nil
+}
+
+// changes returns what a repository that has come to position lacks of the log's first size entries.
+func (f *folder) changes(position gitlog.Position, size int64) iter.Seq2[gitlog.Change, error] {
+	return func(yield func(gitlog.Change, error) bool) {
+		if err := f.isPosition(position); err != nil {
+			yield(gitlog.Change{}, err)
+			return
+		}
+		for e, err := range logs.Entries(f.store, position.Index+1) {
+			if err == nil && e.Index >= size {
+				return
+			}
+			var c gitlog.Change
+			if err == nil {
+				c, err = f.change(e)
+			}
+			if !yield(c, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// isPosition returns an error where a position is not that of a repository of this log.
+func (f *folder) isPosition(position gitlog.Position) error {
+	if size := f.log.Checkpoint().Size; position.Index >= size {
+		return fmt.Errorf("the repository has entry %d, and this log no more than %s: it was exported from another log, or this one is an old backup", position.Index, count(int(size), "entry", "entries"))
+	}
+	if position.Index < 0 {
+		return nil
+	}
+	e, err := logs.ReadEntry(f.store, position.Index)
+	if err != nil {
+		return err
+	}
+	if entryHash(e) != position.Hash {
+		return fmt.Errorf("entry %d in the repository is not the one of this log: it was exported from another log; give a new one", position.Index)
+	}
+	return nil
+}
+
+// change is an entry as a commit.
+func (f *folder) change(e logs.Indexed) (gitlog.Change, error) {
+	d, err := transcript.Load(f.store, e)
+	if err != nil {
+		return gitlog.Change{}, err
+	}
+	var text strings.Builder
+	if err := transcript.Write(&text, e, d); err != nil {
+		return gitlog.Change{}, err
+	}
+	return gitlog.Change{Index: e.Index, Hash: entryHash(e), Time: e.Time, Path: transcript.Path(e.Entry), Subject: transcript.Subject(e.Entry), Text: text.String()}, nil
 }

@@ -48,6 +48,7 @@ type settings struct {
 	allowHosts []string
 
 	signingSettings
+	githubSettings
 
 	logFormat string
 	logLevel  slog.Level
@@ -128,7 +129,8 @@ func newSettings() *settings {
 	f.Var(sizeValue(&s.memory, 16*mebibyte), "memory", "`SIZE` of the file contents that the bot holds in memory at once")
 	f.Var(&listValue{target: &s.allowHosts, kind: "host"}, "allow-host", "`HOST` that may be fetched from although its address is private or it has no https; repeatable")
 
-	s.addTo(f)
+	s.signingSettings.addTo(f)
+	s.githubSettings.addTo(f)
 
 	f.Var(choiceValue(&s.logFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
 	f.Var(levelValue(&s.logLevel), "log-level", "least `LEVEL` that is logged: debug, info, warn or error; where it is not given, less is logged to who watches a terminal")

@@ -28,6 +28,8 @@ type status struct {
 	Purges     []purge.Job   `json:"purges"`     // withdrawals of which the cache in front has yet to be told
 	// Unsigned says why the process refuses to sign the log, and what to do; it is empty where nothing is wrong.
 	Unsigned string `json:"unsigned,omitempty"`
+	// LogPush is how far the log has come to GitHub, of a process that pushes it.
+	LogPush *logPush `json:"logPush,omitempty"`
 }
 
 // process describes a running process.
@@ -140,7 +142,12 @@ func (f *folder) status(process *process, name string) (*status, error) {
 	if s.Purges, err = purge.Pending(snapshot); err != nil {
 		return nil, err
 	}
-	s.Unsigned = f.whyUnsigned()
+	if f.signer != nil {
+		if _, err := f.signer.Checkpoint(); err != nil {
+			s.Unsigned = err.Error()
+		}
+	}
+	s.LogPush = f.logPush()
 	s.Purges = slices.DeleteFunc(s.Purges, func(j purge.Job) bool { return name != "" && j.Package != name })
 	return s, nil
 }

@@ -68,6 +68,7 @@ func (s *status) print(w io.Writer, one bool, now time.Time) error {
 	if s.Unsigned != "" {
 		fmt.Fprintf(w, "The log is not signed any more, and nobody can verify what is served: %s.\n", s.Unsigned)
 	}
+	s.LogPush.print(w, now)
 	if len(s.Packages) == 0 {
 		_, err := fmt.Fprintln(w, "Nothing is here yet; `larder up` fetches what its catalogue names, `larder add` one package.")
 		return err
