@@ -1,0 +1,227 @@
+package lint
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/github/go-spdx/v2/spdxexp/spdxlicenses"
+
+	"github.com/larder-cdn/larder/packages"
+)
+
+// maxLicense is the longest licence that is taken for an expression, in bytes.
+const maxLicense = 500
+
+func (l *Linter) license(r *Result, p *packages.Package) {
+	at := []string{"license"}
+	switch text := p.License; {
+	case text == "":
+		if r.Package != nil {
+			r.add(packages.Warning, "license", at, `"license" is missing; add the SPDX identifier of the library's licence, for example "license": "MIT"`)
+		}
+	case !validLicense(text):
+		if hint := nearestLicense(text); hint != "" {
+			r.add(l.lesser(), "license", at, "%q is not an SPDX licence identifier or expression; did you mean %q?", shorten(text), hint)
+			return
+		}
+		r.add(l.lesser(), "license", at, "%q is not an SPDX licence identifier or expression; write one such as \"MIT\", \"Apache-2.0\" or \"(MIT OR GPL-3.0-only)\", see spdx.org/licenses", shorten(text))
+	}
+}
+
+// validLicense reports whether a text is an SPDX expression (SPDX 2.3, annex D) of licences on SPDX's
+// list, deprecated ones included, or references to others. Case matters: programs compare as it stands.
+//
+// The module that has the list has a parser as well, but one that panics at "(((".
+func validLicense(text string) bool {
+	if len(text) > maxLicense {
+		return false
+	}
+	words := strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ").Replace(text))
+	e := expression{words: words}
+	return e.alternatives(0) && len(e.words) == 0
+}
+
+// expression is what is left to read of one, in words.
+type expression struct{ words []string }
+
+// alternatives reads licences joined by AND and OR. Which of them binds closer makes no difference to
+// what is valid.
+func (e *expression) alternatives(depth int) bool {
+	const deepest = 20
+	for {
+		if depth > deepest || !e.operand(depth) {
+			return false
+		}
+		if !e.take("AND") && !e.take("OR") {
+			return true
+		}
+	}
+}
+
+func (e *expression) operand(depth int) bool {
+	if e.take("(") {
+		return e.alternatives(depth+1) && e.take(")")
+	}
+	if len(e.words) == 0 || !knownLicense(e.words[0]) {
+		return false
+	}
+	e.words = e.words[1:]
+	if !e.take("WITH") {
+		return true
+	}
+	if len(e.words) == 0 || !exceptions()[e.words[0]] {
+		return false
+	}
+	e.words = e.words[1:]
+	return true
+}
+
+func (e *expression) take(word string) bool {
+	if len(e.words) == 0 || e.words[0] != word {
+		return false
+	}
+	e.words = e.words[1:]
+	return true
+}
+
+// licenseReference is a licence that is not on the list but described elsewhere.
+var licenseReference = regexp.MustCompile(`^(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+$`)
+
+func knownLicense(word string) bool {
+	return licenses()[word] || licenses()[strings.TrimSuffix(word, "+")] || licenseReference.MatchString(word)
+}
+
+var (
+	licenses   = sync.OnceValue(func() map[string]bool { return set(spdxlicenses.GetLicenses(), spdxlicenses.GetDeprecated()) })
+	exceptions = sync.OnceValue(func() map[string]bool { return set(spdxlicenses.GetExceptions()) })
+)
+
+func set(lists ...[]string) map[string]bool {
+	all := make(map[string]bool)
+	for _, list := range lists {
+		for _, name := range list {
+			all[name] = true
+		}
+	}
+	return all
+}
+
+// licenseCases are the identifiers by their lower case.
+var licenseCases = sync.OnceValue(func() map[string]string {
+	all := make(map[string]string)
+	for name := range licenses() {
+		all[strings.ToLower(name)] = name
+	}
+	return all
+})
+
+// usual are ways in which people write licences that are too far from the identifiers for counting
+// letters, by what simplify makes of them. Where the text leaves open which of several is meant, there
+// is none.
+var usual = map[string]string{
+	"apache":        "Apache-2.0",
+	"apache2":       "Apache-2.0",
+	"apache20":      "Apache-2.0",
+	"asl20":         "Apache-2.0",
+	"bsd2":          "BSD-2-Clause",
+	"bsd2clause":    "BSD-2-Clause",
+	"freebsd":       "BSD-2-Clause",
+	"simplifiedbsd": "BSD-2-Clause",
+	"bsd3":          "BSD-3-Clause",
+	"bsd3clause":    "BSD-3-Clause",
+	"modifiedbsd":   "BSD-3-Clause",
+	"newbsd":        "BSD-3-Clause",
+	"ccby30":        "CC-BY-3.0",
+	"ccby40":        "CC-BY-4.0",
+	"cc0":           "CC0-1.0",
+	"expat":         "MIT",
+	"mitx11":        "MIT",
+	"x11mit":        "MIT",
+	"gpl2":          "GPL-2.0-only",
+	"gpl3":          "GPL-3.0-only",
+	"lgpl21":        "LGPL-2.1-only",
+	"lgpl3":         "LGPL-3.0-only",
+	"agpl3":         "AGPL-3.0-only",
+	"mozilla20":     "MPL-2.0",
+	"mpl2":          "MPL-2.0",
+	"mpl20":         "MPL-2.0",
+	"sil11":         "OFL-1.1",
+	"silofl11":      "OFL-1.1",
+	"silopenfont11": "OFL-1.1",
+}
+
+// nearestLicense returns the identifier that was probably meant, or "".
+func nearestLicense(text string) string {
+	const typos = 2
+	if len(text) > maxLicense {
+		return ""
+	}
+	lower := strings.ToLower(strings.TrimSpace(text))
+	if name, ok := licenseCases()[lower]; ok {
+		return name
+	}
+	if lower == "unlicensed" { // npm's word for none at all, not the Unlicense
+		return ""
+	}
+	simple := simplify(lower)
+	if name, ok := usual[simple]; ok {
+		return name
+	}
+	best, least := "", typos+1
+	for i, name := range spdxlicenses.GetLicenses() {
+		known := simplified()[i]
+		// Of a few letters any are near; another digit is another version, not a slip.
+		if known != simple && (len(simple) < 4 || digits(known) != digits(simple)) || max(len(known)-len(simple), len(simple)-len(known)) > typos {
+			continue
+		}
+		if d := levenshtein.ComputeDistance(known, simple); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// simplified is what simplify makes of the list's licences, in its order.
+var simplified = sync.OnceValue(func() []string {
+	names := spdxlicenses.GetLicenses()
+	for i, name := range names {
+		names[i] = simplify(strings.ToLower(name))
+	}
+	return names
+})
+
+func digits(s string) string {
+	return strings.Map(func(r rune) rune {
+		if '0' <= r && r <= '9' {
+			return r
+		}
+		return -1
+	}, s)
+}
+
+// simplify leaves of a licence's name what tells it from others.
+func simplify(lower string) string {
+	var b strings.Builder
+	for _, word := range strings.FieldsFunc(lower, func(r rune) bool { return !('a' <= r && r <= 'z' || '0' <= r && r <= '9') }) {
+		switch word {
+		case "the", "license", "licence", "licensed", "version", "v", "public", "general", "gnu", "software", "foundation", "only", "style":
+			continue
+		}
+		b.WriteString(word)
+	}
+	s := b.String()
+	for _, family := range []string{"agpl", "lgpl", "gpl", "mpl", "apache"} { // gplv3, apachev2
+		if rest, ok := strings.CutPrefix(s, family+"v"); ok {
+			s = family + rest
+		}
+		if rest, ok := strings.CutPrefix(s, family+"l"); ok && family == "apache" {
+			s = family + rest
+		}
+	}
+	if strings.HasSuffix(s, "gpl20") || strings.HasSuffix(s, "gpl30") {
+		s = strings.TrimSuffix(s, "0")
+	}
+	return s
+}

@@ -1,0 +1,262 @@
+// Package lint checks package JSON files on their way into a catalogue, and puts right what has only one right form.
+//
+// Package packages says whether a file can be used at all. This one also says whether it should enter
+// a catalogue: where it lies, whether its licence is one, whether another package has the same
+// upstream, whether it is written like the others. It tells people and other programs what it found:
+// as text with the line at hand, as JSON, as SARIF 2.1.0, as GitHub annotations, as a table by rule.
+//
+// It guarantees that every problem points into the file it is about, that whatever a stranger wrote
+// cannot become a command to the terminal or the workflow that shows it, and that [Fix] changes the
+// form of a file only, never what it says. The package must not know upstreams: what only they can
+// tell is added to a [Result] by whoever asked them.
+package lint
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Options says what files are checked against. The zero value is good for use.
+type Options struct {
+	// Catalogue is what a file's upstream is looked for in; nil: it is not. The file itself may be
+	// part of it.
+	Catalogue *packages.Catalogue
+	// New tells that the files are not in the catalogue yet. What old packages are allowed to lack
+	// is an error then: autoupdate, an SPDX licence, an upstream of their own. The order of
+	// properties is looked at only then.
+	New bool
+}
+
+// A Linter checks files. It is safe for concurrent use.
+type Linter struct {
+	o       Options
+	targets map[string][]*packages.Package // by what sameTarget makes of them
+	names   map[string][]*packages.Package // by name in lower case
+}
+
+// New returns a linter.
+func New(o Options) *Linter {
+	l := &Linter{o: o, targets: map[string][]*packages.Package{}, names: map[string][]*packages.Package{}}
+	if o.Catalogue == nil {
+		return l
+	}
+	for _, p := range o.Catalogue.Packages() {
+		name := strings.ToLower(p.Name)
+		l.names[name] = append(l.names[name], p)
+		if p.Autoupdate != nil {
+			target := sameTarget(p.Autoupdate)
+			l.targets[target] = append(l.targets[target], p)
+		}
+	}
+	return l
+}
+
+// A Result is what was found in one file.
+type Result struct {
+	// File is the file's name as people are told it, slash-separated.
+	File string
+	// Data is its content.
+	Data []byte
+	// Package is what it says; nil where it breaks a rule that keeps it from being used.
+	Package *packages.Package
+	// Problems are in the file's order.
+	Problems []packages.Problem
+}
+
+// Add adds problems, keeping the file's order.
+func (r *Result) Add(problems ...packages.Problem) {
+	r.Problems = append(r.Problems, problems...)
+	slices.SortStableFunc(r.Problems, func(a, b packages.Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+}
+
+// Count returns how many errors and warnings there are.
+func (r *Result) Count() (errors, warnings int) {
+	for _, p := range r.Problems {
+		if p.Severity == packages.Error {
+			errors++
+		} else {
+			warnings++
+		}
+	}
+	return errors, warnings
+}
+
+// Unreadable returns the result for a file that could not be read.
+func Unreadable(file, reason string) *Result {
+	r := &Result{File: file}
+	r.Add(packages.ProblemAt(nil, packages.Error, "unreadable", reason))
+	return r
+}
+
+// Check checks one file. Its base name has to be the package's name. place is where it lies in its
+// catalogue, as [Place] tells; "" where that is unknown or does not matter.
+func (l *Linter) Check(file, place string, data []byte) *Result {
+	r := &Result{File: file, Data: data}
+	p, err := packages.Parse(file, data)
+	var invalid *packages.Invalid
+	switch {
+	case errors.As(err, &invalid):
+		r.Problems = invalid.Problems
+		// The rest of what it says is looked at as well, so that nobody has to come back for it.
+		p = new(packages.Package)
+		if len(data) > packages.MaxFileSize || !json.Valid(data) {
+			return r
+		}
+		_ = json.Unmarshal(data, p) // as far as that goes; what is wrong is among the problems
+	case err != nil:
+		r.Add(packages.ProblemAt(nil, packages.Error, "unreadable", err.Error()))
+		return r
+	default:
+		r.Package = p
+		r.Problems = slices.Clone(p.Warnings)
+	}
+	l.path(r, p, place)
+	l.license(r, p)
+	l.addresses(r, p)
+	l.duplicates(r, p)
+	if r.Package != nil {
+		if l.o.New {
+			r.Add(p.CheckNew()...)
+		}
+		l.form(r)
+	}
+	return r
+}
+
+// lesser is the severity of what is an error only in a new package.
+func (l *Linter) lesser() packages.Severity {
+	if l.o.New {
+		return packages.Error
+	}
+	return packages.Warning
+}
+
+func (r *Result) add(severity packages.Severity, rule string, location []string, format string, args ...any) {
+	r.Add(packages.ProblemAt(r.Data, severity, rule, fmt.Sprintf(format, args...), location...))
+}
+
+func (l *Linter) path(r *Result, p *packages.Package, place string) {
+	if place == "" || p.Name == "" || path.Base(place) != p.Name+".json" { // which is said already
+		return
+	}
+	if want := packages.Path(p.Name); place != want {
+		r.add(packages.Error, "path", []string{"name"}, "the file is at %q; a catalogue keeps this package at %q: move it, or have `larder lint --fix` do so", place, want)
+	}
+}
+
+// addresses looks at the URLs that people are going to follow.
+func (l *Linter) addresses(r *Result, p *packages.Package) {
+	link := func(location []string, address string) {
+		if address != "" && !isLink(address) {
+			r.add(packages.Warning, "address", location, "%q is not the address of a web page; write it whole, with https:// in front", shorten(address))
+		}
+	}
+	link([]string{"homepage"}, p.Homepage)
+	for i, a := range p.Authors {
+		link([]string{"authors", fmt.Sprint(i), "url"}, a.URL)
+	}
+	if p.Repository != nil {
+		if host, rest, ok := unencrypted(p.Repository.URL); ok {
+			r.add(packages.Warning, "address", []string{"repository", "url"}, "the git protocol is not encrypted, and large hosts have turned it off; write %q", "https://"+host+rest)
+		}
+	}
+}
+
+func isLink(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && (strings.EqualFold(u.Scheme, "http") || strings.EqualFold(u.Scheme, "https")) && u.Hostname() != "" && u.User == nil
+}
+
+// unencrypted takes apart an address of the git protocol.
+func unencrypted(address string) (host, rest string, ok bool) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "git" || u.Host == "" || u.User != nil {
+		return "", "", false
+	}
+	return u.Host, u.EscapedPath(), true
+}
+
+// duplicates looks for the package under another name.
+func (l *Linter) duplicates(r *Result, p *packages.Package) {
+	for _, other := range l.names[strings.ToLower(p.Name)] {
+		if other.Name != p.Name {
+			r.add(l.lesser(), "duplicate", []string{"name"}, "the catalogue has %q, which differs from %q only in case; people and some file systems cannot tell them apart", other.Name, p.Name)
+		}
+	}
+	if p.Autoupdate == nil || p.Autoupdate.Target == "" {
+		return
+	}
+	for _, other := range l.targets[sameTarget(p.Autoupdate)] {
+		if other.Name != p.Name {
+			r.add(l.lesser(), "duplicate", []string{"autoupdate", "target"}, "the catalogue's package %q has this upstream, too; change that one instead of adding another", other.Name)
+			return
+		}
+	}
+}
+
+// sameTarget makes one text of the forms in which an upstream can be written.
+func sameTarget(a *packages.Autoupdate) string {
+	if a.Source != "git" {
+		return a.Source + " " + a.Target
+	}
+	target := a.Target
+	if _, rest, ok := strings.Cut(target, "://"); ok {
+		target = rest
+	} else if host, rest, ok := strings.Cut(target, ":"); ok {
+		target = host + "/" + rest // git@host:owner/repository
+	}
+	if _, rest, ok := strings.Cut(target, "@"); ok {
+		target = rest
+	}
+	return "git " + strings.TrimSuffix(strings.TrimRight(strings.ToLower(target), "/"), ".git")
+}
+
+// form compares the file with what [Format] would make of it.
+func (l *Linter) form(r *Result) {
+	formatted, err := format(r.Data, false)
+	if err != nil {
+		return // said already
+	}
+	if !bytes.Equal(formatted, r.Data) {
+		at := 0
+		for at < len(formatted) && at < len(r.Data) && formatted[at] == r.Data[at] {
+			at++
+		}
+		line, column := position(r.Data, at)
+		r.Add(packages.Problem{Line: line, Column: column, Rule: "format", Severity: packages.Warning,
+			Message: "the file is not laid out as the others are, from here on: two spaces for each level, a line for each entry, a line break at the end; `larder lint --fix` does it"})
+	}
+	if !l.o.New {
+		return
+	}
+	if ordered, err := Format(r.Data); err == nil && !bytes.Equal(ordered, formatted) {
+		r.Add(packages.ProblemAt(r.Data, packages.Warning, "order",
+			"the properties are not in the usual order: "+strings.Join(order().names(), ", ")+"; `larder lint --fix` puts them so"))
+	}
+}
+
+// position returns the line and column, in characters, of a byte.
+func position(data []byte, at int) (line, column int) {
+	before := data[:at]
+	return bytes.Count(before, []byte("\n")) + 1, len([]rune(string(before[bytes.LastIndexByte(before, '\n')+1:]))) + 1
+}
+
+// shorten keeps strangers' text from filling a message.
+func shorten(text string) string {
+	const most = 100
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return text
+}
