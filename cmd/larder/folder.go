@@ -42,6 +42,7 @@ type folder struct {
 	purging     bool            // whether this process calls the purge hook
 	signer      *signing.Signer // of who signs the log; nil where nobody does
 	pusher      *logPusher      // of who pushes the log to GitHub; nil where nobody does
+	unsigned    string          // why there is no signer although the log was signed before
 	busy        sync.WaitGroup  // operations under way
 }
 

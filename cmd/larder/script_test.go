@@ -58,6 +58,7 @@ type upstreamKey struct{}
 //	cache FILE STATUS             start what stands in front; $CACHE is its address, FILE gets what it is asked
 //	called FILE PATTERN           wait until it was asked that
 //	flip DATA NAME VERSION FILE   change a bit of a file, as it is stored smallest, where no process runs on the data folder
+//	witness NAME FILE             start a witness of the log whose verifier key is in FILE; $NAME is its URL#KEY, NAME.key its key
 //	github DIR TOKEN              start a GitHub; $GITHUB is its API, DIR the bare repository example/logs
 //	same DIR DIR                  wait until two repositories are at the same commit
 //	until STATUS PATH [TEXT]      ask again and again until the answer of $ADDRESS has this status, and this text
@@ -91,6 +92,7 @@ func TestScripts(t *testing.T) {
 			"flip":        scriptFlip,
 			"get":         scriptGet,
 			"until":       scriptUntil,
+			"witness":     scriptWitness,
 		},
 	})
 }

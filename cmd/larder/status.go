@@ -142,11 +142,7 @@ func (f *folder) status(process *process, name string) (*status, error) {
 	if s.Purges, err = purge.Pending(snapshot); err != nil {
 		return nil, err
 	}
-	if f.signer != nil {
-		if _, err := f.signer.Checkpoint(); err != nil {
-			s.Unsigned = err.Error()
-		}
-	}
+	s.Unsigned = f.whyUnsigned()
 	s.LogPush = f.logPush()
 	s.Purges = slices.DeleteFunc(s.Purges, func(j purge.Job) bool { return name != "" && j.Package != name })
 	return s, nil
