@@ -10,6 +10,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/demand"
+	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/negotiate"
 )
 
@@ -74,7 +75,10 @@ type representation struct {
 	contentType string
 	ok          []field // of a 200 answer
 	notModified []field // of a 304 answer that carries tag
-	vary        bool
+	// The same, as they go over the fast lane.
+	okHead, notModifiedHead lane.Head
+
+	vary bool
 }
 
 // newAsset describes the file at path. The tags go with all its representations.
@@ -127,6 +131,8 @@ func newRepresentation(path string, file views.File, r kvstore.Representation, s
 	}
 	rep.ok = append(append(rep.ok, tags...), crossOrigin...)
 	rep.notModified = append(append(rep.notModified, tags...), crossOrigin...)
+	rep.okHead = newHead(http.StatusOK, rep.ok)
+	rep.notModifiedHead = newHead(http.StatusNotModified, rep.notModified)
 	return rep
 }
 
@@ -162,5 +168,9 @@ func (f *asset) inflatable() *representation {
 // weigh is the memory that an asset takes in the cache, in bytes, roughly.
 func (f *asset) weigh() int64 {
 	const perAsset, perRepresentation = 600, 1000
-	return perAsset + int64(len(f.representations))*perRepresentation
+	n := int64(perAsset)
+	for _, r := range f.representations {
+		n += perRepresentation + int64(len(r.okHead)+len(r.notModifiedHead))
+	}
+	return n
 }

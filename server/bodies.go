@@ -23,6 +23,7 @@ const bodyOverhead = 256
 type body struct {
 	sum   kvstore.Hash
 	bytes []byte
+	all   *bodies
 	// state counts the holders, plus isCached while the cache has it.
 	state atomic.Int64
 }
@@ -31,6 +32,10 @@ const isCached = 1 << 40
 
 // loose reports whether a body in that state is held by senders only.
 func loose(state int64) bool { return 0 < state && state < isCached }
+
+// Scarce reports whether the memory that the body takes is wanted for others. It asks for
+// a lock only where the body is not in the cache.
+func (b *body) Scarce() bool { return loose(b.state.Load()) && b.all.Scarce() }
 
 func (b *body) weigh() int64 { return int64(len(b.bytes)) + bodyOverhead }
 
@@ -149,7 +154,7 @@ func (b *bodies) load(sum kvstore.Hash, length int64, read func() ([]byte, error
 	if int64(len(bytes)) != length {
 		return nil, fmt.Errorf("%w: content of %d bytes where there should be %d", kvstore.ErrCorrupt, len(bytes), length)
 	}
-	x := &body{sum: sum, bytes: bytes}
+	x := &body{sum: sum, bytes: bytes, all: b}
 	if weight > b.largest {
 		x.state.Store(1)
 		b.mu.Lock()
@@ -249,5 +254,5 @@ func (b *bodies) sending() int64 {
 	return b.used
 }
 
-// scarce reports whether so much is being sent that it is held by few for long.
-func (b *bodies) scarce() bool { return b.sending() > b.limit/2 }
+// Scarce reports whether so much is being sent that it is held by few for long.
+func (b *bodies) Scarce() bool { return b.sending() > b.limit/2 }

@@ -18,19 +18,19 @@ const (
 
 // evaluate applies a GET's or HEAD's conditions in the order of RFC 9110 §13.2.2.
 // For notModified it returns the tag that the answer carries.
-func (r *representation) evaluate(h http.Header) (verdict, string) {
-	if lines := h["If-Match"]; lines != nil {
-		if !negotiate.Match(lines, r.tag) {
+func (r *representation) evaluate(f *negotiate.Fields) (verdict, string) {
+	if f.IfMatch != nil {
+		if !negotiate.Match(f.IfMatch, r.tag) {
 			return failed, ""
 		}
-	} else if since, ok := parseDate(h["If-Unmodified-Since"]); ok && r.released.After(since) {
+	} else if since, ok := parseDate(f.IfUnmodifiedSince); ok && r.released.After(since) {
 		return failed, ""
 	}
-	if lines := h["If-None-Match"]; lines != nil {
-		if tag, ok := matchWeak(lines, r.tag); ok {
+	if f.IfNoneMatch != nil {
+		if tag, ok := matchWeak(f.IfNoneMatch, r.tag); ok {
 			return notModified, tag
 		}
-	} else if since, ok := parseDate(h["If-Modified-Since"]); ok && !r.released.IsZero() && !r.released.After(since) {
+	} else if since, ok := parseDate(f.IfModifiedSince); ok && !r.released.IsZero() && !r.released.After(since) {
 		return notModified, r.tag
 	}
 	return proceed, ""
@@ -39,8 +39,7 @@ func (r *representation) evaluate(h http.Header) (verdict, string) {
 // rangeApplies evaluates If-Range (RFC 9110 §13.1.5). A date is a strong
 // validator of identity only: coded bytes may have been replaced since by smaller
 // ones, and a part of those spliced into the old ones is neither.
-func (r *representation) rangeApplies(h http.Header) bool {
-	lines := h["If-Range"]
+func (r *representation) rangeApplies(lines []string) bool {
 	switch {
 	case lines == nil:
 		return true

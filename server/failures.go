@@ -104,7 +104,7 @@ func (a *Assets) failureOf(t target, err error) failure {
 }
 
 // send writes the failure as text or as JSON, whichever the request prefers.
-func (f failure) send(w http.ResponseWriter, r *http.Request) int64 {
+func (f failure) send(w http.ResponseWriter, q *query) int64 {
 	h := w.Header()
 	for _, field := range crossOrigin {
 		h[field.name] = field.value
@@ -113,7 +113,7 @@ func (f failure) send(w http.ResponseWriter, r *http.Request) int64 {
 		h[field.name] = field.value
 	}
 	contentType, body := textPlain, []byte(f.message+"\n")
-	if negotiate.PrefersJSON(r.Header["Accept"]) {
+	if negotiate.PrefersJSON(q.fields.Accept) {
 		contentType, body = "application/json", f.json()
 	}
 	vary := "Accept"
@@ -125,7 +125,7 @@ func (f failure) send(w http.ResponseWriter, r *http.Request) int64 {
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(f.status)
-	if r.Method == http.MethodHead {
+	if q.head {
 		return 0
 	}
 	n, _ := w.Write(body)

@@ -6,6 +6,7 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log"
 	"log/slog"
@@ -14,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"github.com/larder-cdn/larder/server/lane"
 )
 
 // HTTPOptions says how connections are treated. The zero value is right for a
@@ -49,8 +50,12 @@ type HTTPOptions struct {
 	// H2C accepts HTTP/2 without TLS, from clients that know beforehand (RFC 9113
 	// §3.3). Default: without TLS there is HTTP/1.1 only.
 	H2C bool
-	// TLS is the configuration for ServeTLS, see [Certificate]. Default: none.
+	// TLS is the configuration of connections with TLS, see [Certificate]. Default:
+	// they have none.
 	TLS *tls.Config
+	// Lane answers simple requests over HTTP/1.1 in front of net/http; Assets does.
+	// Default: net/http has all of them.
+	Lane lane.Handler
 	// Logger gets what net/http complains about, a line a second at most.
 	// Default: nothing is logged.
 	Logger *slog.Logger
@@ -60,12 +65,12 @@ type HTTPOptions struct {
 // clients, and can tell how its end went.
 type Server struct {
 	*http.Server
+	lane        lane.Options
 	connections *connections
 	handlers    *handlers
 }
 
-// NewHTTPServer returns a server whose Serve or ServeTLS takes a listener from
-// [Listen].
+// NewHTTPServer returns a server whose Serve takes a listener from [Listen].
 func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -74,23 +79,35 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.TLS != nil {
+		o.TLS = o.TLS.Clone()
+		o.TLS.NextProtos = []string{"h2", "http/1.1"} // net/http looks here for what to prepare
+	}
+	o.ReadHeaderTimeout = cmp.Or(o.ReadHeaderTimeout, 10*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 2*time.Minute)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
+	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
 	connections := &connections{most: o.MaxConnections * 9 / 10, open: make(map[net.Conn]*list.Element)}
 	handlers := &handlers{next: h, none: make(chan struct{}, 1)}
-	return &Server{connections: connections, handlers: handlers, Server: &http.Server{
+	laneOptions := lane.Options{
+		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, Logger: o.Logger,
+		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
+	}
+	return &Server{connections: connections, handlers: handlers, lane: laneOptions, Server: &http.Server{
 		Handler:           handlers,
-		ReadHeaderTimeout: cmp.Or(o.ReadHeaderTimeout, 10*time.Second),
+		ReadHeaderTimeout: o.ReadHeaderTimeout,
 		ReadTimeout:       cmp.Or(o.ReadTimeout, 30*time.Second),
-		IdleTimeout:       cmp.Or(o.IdleTimeout, 2*time.Minute),
-		WriteTimeout:      cmp.Or(o.WriteTimeout, 30*time.Second),
+		IdleTimeout:       o.IdleTimeout,
+		WriteTimeout:      o.WriteTimeout,
 		MaxHeaderBytes:    cmp.Or(o.MaxHeaderBytes, 32<<10),
 		TLSConfig:         o.TLS,
 		Protocols:         protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams,
-			WriteByteTimeout:     cmp.Or(o.StallTimeout, 30*time.Second),
+			WriteByteTimeout:     o.StallTimeout,
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
-			if refusing, ok := c.(*refusingConn); ok && state == http.StateIdle {
+			if refusing, ok := c.(interface{ idle() }); ok && state == http.StateIdle {
 				refusing.idle()
 			}
 			connections.observe(c, state)
@@ -99,9 +116,40 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	}}
 }
 
-// Serve is http.Server's, but a request that cannot be read is answered in the shape
-// of the API's errors. ServeTLS leaves net/http's own answer to it as it is.
-func (s *Server) Serve(l net.Listener) error { return s.Server.Serve(refusingListener{l}) }
+// Serve is http.Server's, with TLS where that is configured, and with the fast lane in
+// front where there is one. A request that cannot be read is answered in the shape of
+// the API's errors. Who calls ServeTLS instead has neither.
+func (s *Server) Serve(l net.Listener) error {
+	if s.lane.Handler != nil || s.lane.TLS != nil {
+		front := lane.New(l, s.lane)
+		s.connections.add(front)
+		l = front
+	}
+	return s.Server.Serve(refusingListener{l})
+}
+
+// Close ends all connections at once.
+func (s *Server) Close() error {
+	err := s.Server.Close()
+	for _, front := range s.connections.fronts() {
+		front.Abort()
+	}
+	return err
+}
+
+// Shutdown takes no more requests and returns when those that are there are answered,
+// or ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	fronts := s.connections.fronts()
+	for _, front := range fronts {
+		front.Stop()
+	}
+	err := s.Server.Shutdown(ctx)
+	for _, front := range fronts {
+		err = errors.Join(err, front.Wait(ctx))
+	}
+	return err
+}
 
 // lingering is how long Stop waits for handlers whose clients are gone.
 const lingering = 10 * time.Second
@@ -117,7 +165,15 @@ func (s *Server) Stop(patience time.Duration) (cutOff int, err error) {
 		cutOff = s.connections.busy()
 		s.Close()
 	}
-	return cutOff, s.handlers.wait(lingering)
+	lingered, cancel := context.WithTimeout(context.Background(), lingering)
+	defer cancel()
+	for _, front := range s.connections.fronts() {
+		if front.Wait(lingered) != nil {
+			_, working := front.Counts()
+			err = fmt.Errorf("server: %d requests are still being answered %v after their clients were cut off", working, lingering)
+		}
+	}
+	return cutOff, errors.Join(err, s.handlers.wait(lingered))
 }
 
 // handlers runs a handler and knows how often it is running.
@@ -146,13 +202,12 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // wait returns when none is running, of a server that takes no more requests.
-func (h *handlers) wait(patience time.Duration) error {
-	timeout := time.After(patience)
+func (h *handlers) wait(ctx context.Context) error {
 	for h.running.Load() > 0 {
 		select {
 		case <-h.none:
-		case <-timeout:
-			return fmt.Errorf("server: %d requests are still being handled %v after their clients were cut off", h.running.Load(), patience)
+		case <-ctx.Done():
+			return fmt.Errorf("server: %d requests are still being handled %v after their clients were cut off", h.running.Load(), lingering)
 		}
 	}
 	return nil
@@ -171,7 +226,7 @@ func Listen(ctx context.Context, address string, maxConnections int) (net.Listen
 		return nil, err
 	}
 	if maxConnections > 0 {
-		l = netutil.LimitListener(l, maxConnections)
+		l = &limitedListener{TCPListener: l.(*net.TCPListener), places: make(chan struct{}, maxConnections), closed: make(chan struct{})}
 	}
 	return l, nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/servertest"
 )
 
@@ -36,71 +37,75 @@ func dial(t *testing.T, url, request string) *bufio.Reader {
 }
 
 func TestPipelining(t *testing.T) {
-	_, url := start(t, server.Options{Store: fixture(t)}, server.HTTPOptions{})
-	var request strings.Builder
-	names := []string{"tiny.txt", "noise.bin", "nothing", "odd/a+b.js", "tiny.txt"}
-	for _, name := range names {
-		fmt.Fprintf(&request, "GET /ajax/libs/demo/1.0.0/%s HTTP/1.1\r\nHost: x\r\n\r\n", name)
-	}
-	answers := dial(t, url, request.String())
-	for _, name := range names {
-		r, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			t.Fatal(err)
+	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
+		_, url := start(t, server.Options{Store: fixture(t)}, server.HTTPOptions{})
+		var request strings.Builder
+		names := []string{"tiny.txt", "noise.bin", "nothing", "odd/a+b.js", "tiny.txt"}
+		for _, name := range names {
+			fmt.Fprintf(&request, "GET /ajax/libs/demo/1.0.0/%s HTTP/1.1\r\nHost: x\r\n\r\n", name)
 		}
-		got, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want, ok := servertest.Releases()[0].Files[name]; ok && !bytes.Equal(got, want) || !ok && r.StatusCode != 404 {
-			t.Errorf("%s is answered with %s and %d bytes", name, r.Status, len(got))
-		}
-	}
-}
-
-func TestOddRequests(t *testing.T) {
-	_, url := start(t, server.Options{Store: openStore(t, []servertest.Release{release("1.0.0", "a.js", text)})}, server.HTTPOptions{})
-	long := strings.Repeat("x", 9<<10)
-	for _, test := range []struct {
-		name, request string
-		want          int
-	}{
-		{"HTTP/1.0", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.0\r\n\r\n", 200},
-		{"absolute form", "GET http://elsewhere/ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 200},
-		{"asterisk", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 200}, // net/http answers
-		{"slashes before", "GET //ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
-		{"prefix encoded", "GET /%61jax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
-		{"slash of the prefix encoded", "GET /ajax%2Flibs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
-		{"dots before", "GET /x/../ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
-		{"less than the prefix", "GET /ajax/libs HTTP/1.1\r\nHost: x\r\n\r\n", 404},
-		{"border encoded", "GET /ajax/libs/lib%2F1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 400},
-		{"border encoded beside a raw quote", "GET /ajax/libs/lib%2F1.0.0/\"a.js HTTP/1.1\r\nHost: x\r\n\r\n", 400},
-		{"long target", "GET /ajax/libs/lib/1.0.0/" + long + " HTTP/1.1\r\nHost: x\r\n\r\n", 414},
-		{"long query", "GET /ajax/libs/lib/1.0.0/a.js?" + long + " HTTP/1.1\r\nHost: x\r\n\r\n", 414},
-		{"long header", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat(long, 5) + "\r\n\r\n", 431},
-		{"NUL", "GET /ajax/libs/lib/1.0.0/a.js\x00 HTTP/1.1\r\nHost: x\r\n\r\n", 400},
-		{"bad escape", "GET /ajax/libs/lib/1.0.0/%zz HTTP/1.1\r\nHost: x\r\n\r\n", 400},
-		{"cut escape", "GET /ajax/libs/lib/1.0.0/a.js% HTTP/1.1\r\nHost: x\r\n\r\n", 400},
-		{"raw high bytes", "GET /ajax/libs/lib/1.0.0/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", 404},
-		{"a body", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", 200},
-		{"no host", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\n\r\n", 400},
-		{"two lengths", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400},
-		{"not HTTP", "hello\r\n\r\n", 400},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			r, err := http.ReadResponse(dial(t, url, test.request), nil)
+		answers := dial(t, url, request.String())
+		for _, name := range names {
+			r, err := http.ReadResponse(answers, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.Body.Close()
-			wantStatus(t, r, test.want)
-			if code := r.StatusCode; code >= 400 {
-				if r.Header.Get("Access-Control-Allow-Origin") != "*" || r.Header.Get("X-Content-Type-Options") != "nosniff" {
-					t.Errorf("the %d lacks headers of assets' failures: %v", code, r.Header)
-				}
+			got, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Fatal(err)
 			}
-		})
-	}
+			if want, ok := servertest.Releases()[0].Files[name]; ok && !bytes.Equal(got, want) || !ok && r.StatusCode != 404 {
+				t.Errorf("%s is answered with %s and %d bytes", name, r.Status, len(got))
+			}
+		}
+	})
+}
+
+func TestOddRequests(t *testing.T) {
+	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
+		_, url := start(t, server.Options{Store: openStore(t, []servertest.Release{release("1.0.0", "a.js", text)})}, server.HTTPOptions{})
+		long := strings.Repeat("x", 9<<10)
+		for _, test := range []struct {
+			name, request string
+			want          int
+		}{
+			{"HTTP/1.0", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.0\r\n\r\n", 200},
+			{"absolute form", "GET http://elsewhere/ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 200},
+			{"asterisk", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 200}, // net/http answers
+			{"slashes before", "GET //ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+			{"prefix encoded", "GET /%61jax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+			{"slash of the prefix encoded", "GET /ajax%2Flibs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+			{"dots before", "GET /x/../ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+			{"less than the prefix", "GET /ajax/libs HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+			{"border encoded", "GET /ajax/libs/lib%2F1.0.0/a.js HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+			{"border encoded beside a raw quote", "GET /ajax/libs/lib%2F1.0.0/\"a.js HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+			{"long target", "GET /ajax/libs/lib/1.0.0/" + long + " HTTP/1.1\r\nHost: x\r\n\r\n", 414},
+			{"long query", "GET /ajax/libs/lib/1.0.0/a.js?" + long + " HTTP/1.1\r\nHost: x\r\n\r\n", 414},
+			{"long header", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat(long, 5) + "\r\n\r\n", 431},
+			{"NUL", "GET /ajax/libs/lib/1.0.0/a.js\x00 HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+			{"bad escape", "GET /ajax/libs/lib/1.0.0/%zz HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+			{"cut escape", "GET /ajax/libs/lib/1.0.0/a.js% HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+			{"raw high bytes", "GET /ajax/libs/lib/1.0.0/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+			{"a body", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", 200},
+			{"no host", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\n\r\n", 400},
+			{"two lengths", "GET /ajax/libs/lib/1.0.0/a.js HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400},
+			{"not HTTP", "hello\r\n\r\n", 400},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				r, err := http.ReadResponse(dial(t, url, test.request), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Body.Close()
+				wantStatus(t, r, test.want)
+				if code := r.StatusCode; code >= 400 {
+					if r.Header.Get("Access-Control-Allow-Origin") != "*" || r.Header.Get("X-Content-Type-Options") != "nosniff" {
+						t.Errorf("the %d lacks headers of assets' failures: %v", code, r.Header)
+					}
+				}
+			})
+		}
+	})
 }
 
 // pipes is a listener whose connections are synchronous pipes: what the client
@@ -116,10 +121,18 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// onPipe serves a over a pipe, in a bubble where time passes at once.
+// onPipe serves a over a pipe, in a bubble where time passes at once, and then once more
+// with the fast lane in front if it is Assets.
 func onPipe(a http.Handler, client func(net.Conn)) {
+	onOnePipe(a, nil, client)
+	if assets, ok := a.(*server.Assets); ok {
+		onOnePipe(a, assets, client)
+	}
+}
+
+func onOnePipe(a http.Handler, l lane.Handler, client func(net.Conn)) {
 	listener := make(pipes)
-	s := server.NewHTTPServer(a, server.HTTPOptions{H2C: true})
+	s := server.NewHTTPServer(a, server.HTTPOptions{H2C: true, Lane: l})
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Serve(listener) })
 	ours, theirs := net.Pipe()

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -19,10 +20,10 @@ import (
 // handler always has more header fields. So nothing that a handler sends, not even a
 // file that has the same lines in it, is taken for one.
 //
-// A connection with TLS must reach net/http as *tls.Conn, or there would be no HTTP/2
-// on it: over TLS those lines stay as they are.
+// A connection with HTTP/2 over TLS must reach net/http as *tls.Conn, and has no such
+// lines.
 
-// refusingListener is for connections without TLS.
+// refusingListener wraps what speaks HTTP/1.
 type refusingListener struct{ net.Listener }
 
 func (l refusingListener) Accept() (net.Conn, error) {
@@ -30,8 +31,22 @@ func (l refusingListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	switch encrypted := c.(type) {
+	case *tls.Conn:
+		return c, nil
+	case interface{ ConnectionState() tls.ConnectionState }:
+		return &refusingTLSConn{refusingConn{Conn: c}, encrypted.ConnectionState()}, nil
+	}
 	return &refusingConn{Conn: c}, nil
 }
+
+// A refusingTLSConn tells net/http that there is TLS.
+type refusingTLSConn struct {
+	refusingConn
+	state tls.ConnectionState
+}
+
+func (c *refusingTLSConn) ConnectionState() tls.ConnectionState { return c.state }
 
 type refusingConn struct {
 	net.Conn
@@ -95,8 +110,7 @@ const (
 )
 
 func (c *refusingConn) linger() {
-	// Who waits for the end of the connection has it now, but where netutil's
-	// LimitListener hides how: then it comes after the silence.
+	// Who waits for the end of the connection has it now.
 	_ = c.CloseWrite()
 	end := time.Now().Add(lingerTime)
 	rest := make([]byte, 16<<10)

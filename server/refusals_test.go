@@ -54,58 +54,60 @@ func wantRefusal(t *testing.T, r *http.Response, status int, message string) {
 }
 
 func TestRefusals(t *testing.T) {
-	_, url := start(t, server.Options{Store: fixture(t)}, server.HTTPOptions{})
-	const before = "GET /ajax/libs/demo/1.0.0/tiny.txt HTTP/1.1\r\nHost: x\r\n"
-	for _, test := range []struct {
-		name, request string
-		status        int
-		message       string
-	}{
-		{"not HTTP", "hello\r\n\r\n", 400, "first line"},
-		{"no version", "GET /\r\n\r\n", 400, "first line"},
-		{"space in the target", "GET /libraries?search=a b HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
-		{"NUL in the target", "GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
-		{"method", "G(T / HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
-		{"no host", "GET / HTTP/1.1\r\n\r\n", 400, "missing required Host header"},
-		{"two hosts", before + "Host: y\r\n\r\n", 400, "malformed"},
-		{"odd host", "GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400, "malformed Host header"},
-		{"header without a colon", before + "nothing\r\n\r\n", 400, "malformed"},
-		{"header name", before + "a b: c\r\n\r\n", 400, "malformed"},
-		{"header value", before + "a: \x01\r\n\r\n", 400, "malformed"},
-		{"length", before + "Content-Length: x\r\n\r\n", 400, "malformed"},
-		{"coding", before + "Transfer-Encoding: gzip\r\n\r\n", 501, "Transfer-Encoding"},
-		{"version", "GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505, "version"},
-		{"expectation", before + "Expect: miracles\r\n\r\n", 417, "Expect"},
-		{"long header", before + "A: " + strings.Repeat("x", 40<<10) + "\r\n\r\n", 431, "too large"},
-		{"many headers", before + strings.Repeat("A: b\r\n", 10<<10) + "\r\n", 431, "too large"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			r, err := http.ReadResponse(dial(t, url, test.request), nil)
-			if err != nil {
-				t.Fatal(err)
+	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
+		_, url := start(t, server.Options{Store: fixture(t)}, server.HTTPOptions{})
+		const before = "GET /ajax/libs/demo/1.0.0/tiny.txt HTTP/1.1\r\nHost: x\r\n"
+		for _, test := range []struct {
+			name, request string
+			status        int
+			message       string
+		}{
+			{"not HTTP", "hello\r\n\r\n", 400, "first line"},
+			{"no version", "GET /\r\n\r\n", 400, "first line"},
+			{"space in the target", "GET /libraries?search=a b HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
+			{"NUL in the target", "GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
+			{"method", "G(T / HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
+			{"no host", "GET / HTTP/1.1\r\n\r\n", 400, "missing required Host header"},
+			{"two hosts", before + "Host: y\r\n\r\n", 400, "malformed"},
+			{"odd host", "GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400, "malformed Host header"},
+			{"header without a colon", before + "nothing\r\n\r\n", 400, "malformed"},
+			{"header name", before + "a b: c\r\n\r\n", 400, "malformed"},
+			{"header value", before + "a: \x01\r\n\r\n", 400, "malformed"},
+			{"length", before + "Content-Length: x\r\n\r\n", 400, "malformed"},
+			{"coding", before + "Transfer-Encoding: gzip\r\n\r\n", 501, "Transfer-Encoding"},
+			{"version", "GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505, "version"},
+			{"expectation", before + "Expect: miracles\r\n\r\n", 417, "Expect"},
+			{"long header", before + "A: " + strings.Repeat("x", 40<<10) + "\r\n\r\n", 431, "too large"},
+			{"many headers", before + strings.Repeat("A: b\r\n", 10<<10) + "\r\n", 431, "too large"},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				r, err := http.ReadResponse(dial(t, url, test.request), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantRefusal(t, r, test.status, test.message)
+			})
+		}
+		t.Run("after answers", func(t *testing.T) {
+			answers := dial(t, url, before+"\r\n"+before+"\r\nhello\r\n\r\n")
+			for range 2 {
+				r, err := http.ReadResponse(answers, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if body, _ := io.ReadAll(r.Body); r.StatusCode != 200 || string(body) != "0123456789" {
+					t.Errorf("%s with %q", r.Status, body)
+				}
 			}
-			wantRefusal(t, r, test.status, test.message)
-		})
-	}
-	t.Run("after answers", func(t *testing.T) {
-		answers := dial(t, url, before+"\r\n"+before+"\r\nhello\r\n\r\n")
-		for range 2 {
 			r, err := http.ReadResponse(answers, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if body, _ := io.ReadAll(r.Body); r.StatusCode != 200 || string(body) != "0123456789" {
-				t.Errorf("%s with %q", r.Status, body)
+			wantRefusal(t, r, 400, "malformed")
+			if rest, err := io.ReadAll(answers); err != nil || len(rest) > 0 {
+				t.Errorf("then %q and %v", rest, err)
 			}
-		}
-		r, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantRefusal(t, r, 400, "malformed")
-		if rest, err := io.ReadAll(answers); err != nil || len(rest) > 0 {
-			t.Errorf("then %q and %v", rest, err)
-		}
+		})
 	})
 }
 
@@ -185,28 +187,30 @@ func TestRefusedClientIsNotKeptForLong(t *testing.T) {
 
 // A file may hold anything, and a Write may begin anywhere in it.
 func TestFileThatLooksLikeARefusal(t *testing.T) {
-	const refusal = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"
-	data := append(servertest.Releases()[0].Files["noise.bin"][:128<<10], refusal...)
-	store := openStore(t, []servertest.Release{release("1.0.0", "odd.bin", data)})
-	h2c := new(http.Protocols)
-	h2c.SetUnencryptedHTTP2(true)
-	for name, protocols := range map[string]*http.Protocols{"HTTP/1.1": nil, "HTTP/2.0": h2c} {
-		t.Run(name, func(t *testing.T) {
-			_, base := start(t, server.Options{Store: store}, server.HTTPOptions{H2C: true})
-			c := client(t, &http.Transport{Protocols: protocols, DisableCompression: true})
-			for range 3 { // over one connection
-				r, err := c.Get(base + "/ajax/libs/lib/1.0.0/odd.bin")
-				if err != nil {
-					t.Fatal(err)
+	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
+		const refusal = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"
+		data := append(servertest.Releases()[0].Files["noise.bin"][:128<<10], refusal...)
+		store := openStore(t, []servertest.Release{release("1.0.0", "odd.bin", data)})
+		h2c := new(http.Protocols)
+		h2c.SetUnencryptedHTTP2(true)
+		for name, protocols := range map[string]*http.Protocols{"HTTP/1.1": nil, "HTTP/2.0": h2c} {
+			t.Run(name, func(t *testing.T) {
+				_, base := start(t, server.Options{Store: store}, server.HTTPOptions{H2C: true})
+				c := client(t, &http.Transport{Protocols: protocols, DisableCompression: true})
+				for range 3 { // over one connection
+					r, err := c.Get(base + "/ajax/libs/lib/1.0.0/odd.bin")
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, err := io.ReadAll(r.Body)
+					r.Body.Close()
+					if err != nil || r.Proto != name || !bytes.Equal(got, data) {
+						t.Errorf("%d of %d bytes over %s, then %v", len(got), len(data), r.Proto, err)
+					}
 				}
-				got, err := io.ReadAll(r.Body)
-				r.Body.Close()
-				if err != nil || r.Proto != name || !bytes.Equal(got, data) {
-					t.Errorf("%d of %d bytes over %s, then %v", len(got), len(data), r.Proto, err)
-				}
-			}
-		})
-	}
+			})
+		}
+	})
 }
 
 // A handler's answers are its own, whatever their status.

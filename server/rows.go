@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -56,21 +55,27 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *
 // published is there at once.
 func (r *rows) lookup(t target) (*asset, error) {
 	f, ok := r.cache.GetIfPresent(t.key)
-	for !ok || !r.current(f) {
-		if ok {
-			r.drop(t, f)
+	if ok && r.current(f) {
+		return f, nil
+	}
+	return r.load(t, f)
+}
+
+// load returns the asset that t names, where the cache has none or only stale.
+func (r *rows) load(t target, stale *asset) (*asset, error) {
+	t = t.clone() // the cache keeps the key, and who waits for it may outlive the request
+	for {
+		if stale != nil {
+			r.drop(t, stale)
 		}
-		var err error
-		// The key is cloned because it is a part of the whole request target.
-		f, err = r.cache.Get(context.Background(), strings.Clone(t.key), otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
+		f, err := r.cache.Get(context.Background(), t.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
 			return r.read(t)
 		}))
-		if err != nil {
-			return nil, err
+		if err != nil || r.current(f) {
+			return f, err
 		}
-		ok = true
+		stale = f
 	}
-	return f, nil
 }
 
 func (r *rows) current(f *asset) bool {

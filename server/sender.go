@@ -3,6 +3,8 @@ package server
 import (
 	"net/http"
 	"time"
+
+	"github.com/larder-cdn/larder/server/lane"
 )
 
 const (
@@ -34,19 +36,19 @@ type sender struct {
 	chunk       int
 	stall       time.Duration
 
-	// scarce reports whether this body keeps others from being sent. As long as
-	// it does, the average counts, after a grace period.
-	scarce func() bool
-	grace  time.Duration
-	begun  time.Time
+	// held says whether this body keeps others from being sent. As long as it
+	// does, the average counts, after a grace period.
+	held  lane.Scarcity
+	grace time.Duration
+	begun time.Time
 
 	sent int64
 	err  error // the first; nothing is written after it
 }
 
-func (a *Assets) newSender(w http.ResponseWriter, r *http.Request, scarce func() bool) sender {
-	s := sender{w: w, chunk: chunkBytes, stall: a.stall, scarce: scarce, grace: a.stall, begun: time.Now()}
-	if r.ProtoMajor == 2 {
+func (a *Assets) newSender(w http.ResponseWriter, protocol int, held lane.Scarcity) sender {
+	s := sender{w: w, chunk: chunkBytes, stall: a.stall, held: held, grace: a.stall, begun: time.Now()}
+	if protocol == 2 {
 		s.multiplexed = true
 		s.chunk = streamChunkBytes
 		s.stall = a.stall * maxStreams * streamChunkBytes / chunkBytes
@@ -76,7 +78,7 @@ func (s *sender) writeChunks(data []byte) {
 // deadline is when the next n bytes must have been taken.
 func (s *sender) deadline(n int) time.Time {
 	d := time.Now().Add(s.stall)
-	if s.scarce() {
+	if s.held.Scarce() {
 		atLeastRate := time.Duration(s.sent+int64(n)) * time.Second / leastRate
 		if due := s.begun.Add(s.grace + atLeastRate); due.Before(d) {
 			return due

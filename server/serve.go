@@ -26,29 +26,27 @@ type outcome struct {
 	sent   int64 // bytes of the body
 }
 
-// ServeHTTP implements http.Handler. It looks at the path as it came, so a router
-// in front must neither clean it nor redirect; see [Route].
-func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a.metrics.inFlight.Inc()
-	defer a.metrics.inFlight.Dec()
-	a.metrics.answered(a.serve(w, r))
+// A query is what is asked of an asset, however it came.
+type query struct {
+	head   bool   // whether only the head of the answer is wanted
+	path   string // as it came, percent-encoded
+	fields negotiate.Fields
 }
 
-func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
-	fail := func(f failure) outcome { return outcome{f.status, labelNone, f.send(w, r)} }
-	if len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > maxRequestLine {
-		return fail(targetTooBig)
-	}
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
-	case http.MethodOptions:
-		return preflight(w)
-	default:
-		return fail(wrongMethod)
-	}
-	t, err := parseTarget(rawPath(r.URL))
+// A recipient is who is answered. The methods send an answer and return what it came to;
+// as long as body returns an error nothing was sent.
+type recipient interface {
+	fail(*query, failure) outcome
+	notModified(r *representation, tag string) outcome
+	headOf(*representation) outcome
+	body(*query, *asset, *representation) (outcome, error)
+}
+
+// answer decides what a query comes to. It is generic so that a recipient takes no memory.
+func answer[R recipient](a *Assets, to R, q *query) outcome {
+	t, err := parseTarget(q.path)
 	if err != nil {
-		return fail(a.failureOf(t, err))
+		return to.fail(q, a.failureOf(t, err))
 	}
 	vary := false
 	// An asset may describe a coding that has been replaced since. Then it is
@@ -60,35 +58,28 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 			break
 		}
 		vary = f.representations[0].vary
-		rep := f.choose(negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]))
+		rep := f.choose(negotiate.ParseAcceptEncoding(q.fields.AcceptEncoding))
 		if rep == nil {
-			return fail(notAcceptable(f))
+			return to.fail(q, notAcceptable(f))
 		}
-		switch v, tag := rep.evaluate(r.Header); v {
+		switch v, tag := rep.evaluate(&q.fields); v {
 		case failed:
-			return fail(preconditionFailed(rep))
+			return to.fail(q, preconditionFailed(rep))
 		case notModified:
 			f.count()
-			return rep.sendNotModified(w, tag)
+			return to.notModified(rep, tag)
 		}
-		if r.Method == http.MethodHead {
+		if q.head {
 			// RFC 9110 §14.2: a range is defined for GET only, so this answers
 			// as a GET without one.
 			f.count()
-			rep.setFields(w)
-			w.WriteHeader(http.StatusOK)
-			return outcome{http.StatusOK, labelOf(rep), 0}
-		}
-		var spans []span
-		if lines := r.Header["Range"]; lines != nil && a.rangeable(rep) && rep.rangeApplies(r.Header) {
-			var v rangeVerdict
-			if spans, v = parseRanges(lines, rep.length); v == unsatisfiable {
-				return fail(rangeNotSatisfiable(rep))
-			}
+			return to.headOf(rep)
 		}
 		var out outcome
-		if out, err = a.sendBody(w, r, f, rep, spans); err == nil {
-			f.count()
+		if out, err = to.body(q, f, rep); err == nil {
+			if out.coding != labelNone {
+				f.count()
+			}
 			return out
 		}
 		if !errors.Is(err, errReplaced) {
@@ -98,7 +89,62 @@ func (a *Assets) serve(w http.ResponseWriter, r *http.Request) outcome {
 	}
 	failure := a.failureOf(t, err)
 	failure.vary = vary
-	return fail(failure)
+	return to.fail(q, failure)
+}
+
+// ServeHTTP implements http.Handler. It looks at the path as it came, so a router
+// in front must neither clean it nor redirect; see [Route].
+func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.metrics.inFlight.Inc()
+	defer a.metrics.inFlight.Dec()
+	a.metrics.answered(a.serve(overHTTP{a, w, r}))
+}
+
+// overHTTP is a recipient whom net/http serves.
+type overHTTP struct {
+	*Assets
+	w http.ResponseWriter
+	r *http.Request
+}
+
+func (a *Assets) serve(to overHTTP) outcome {
+	r := to.r
+	q := query{head: r.Method == http.MethodHead, path: rawPath(r.URL), fields: negotiate.FieldsOf(r.Header)}
+	if len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > maxRequestLine {
+		return to.fail(&q, targetTooBig)
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return answer(a, to, &q)
+	case http.MethodOptions:
+		return preflight(to.w)
+	}
+	return to.fail(&q, wrongMethod)
+}
+
+func (to overHTTP) fail(q *query, f failure) outcome {
+	return outcome{f.status, labelNone, f.send(to.w, q)}
+}
+
+func (to overHTTP) notModified(r *representation, tag string) outcome {
+	return r.sendNotModified(to.w, tag)
+}
+
+func (to overHTTP) headOf(r *representation) outcome {
+	r.setFields(to.w)
+	to.w.WriteHeader(http.StatusOK)
+	return outcome{http.StatusOK, labelOf(r), 0}
+}
+
+func (to overHTTP) body(q *query, f *asset, r *representation) (outcome, error) {
+	var spans []span
+	if lines := to.r.Header["Range"]; lines != nil && to.rangeable(r) && r.rangeApplies(to.r.Header["If-Range"]) {
+		var v rangeVerdict
+		if spans, v = parseRanges(lines, r.length); v == unsatisfiable {
+			return to.fail(q, rangeNotSatisfiable(r)), nil
+		}
+	}
+	return to.sendBody(to.w, to.r.ProtoMajor, f, r, spans)
 }
 
 // preflight answers OPTIONS. Every asset may be read by everyone, with any header
@@ -148,22 +194,28 @@ func (a *Assets) rangeable(r *representation) bool { return r.stored || a.bodies
 // cache. A larger one is inflated while it is sent, unless it is there already.
 const inflateWhole = 512 << 10
 
-// sendBody answers with the representation, or the spans of it. As long as it
-// returns an error nothing was sent.
-func (a *Assets) sendBody(w http.ResponseWriter, req *http.Request, f *asset, r *representation, spans []span) (outcome, error) {
-	if !r.stored && spans == nil && (r.length > inflateWhole || !a.bodies.cacheable(r.length)) {
-		if x, ok := a.bodies.cached(r.sum); ok {
-			defer a.bodies.release(x)
-			return a.sendBytes(w, req, r, x, nil), nil
-		}
-		return a.inflate(w, req, f, r)
-	}
-	x, err := a.acquire(f, r)
+// sendBody answers with the representation, or the spans of it, over that major version
+// of HTTP. As long as it returns an error nothing was sent.
+func (a *Assets) sendBody(w http.ResponseWriter, protocol int, f *asset, r *representation, spans []span) (outcome, error) {
+	x, err := a.bodyOf(f, r, spans != nil)
 	if err != nil {
 		return outcome{}, err
 	}
+	if x == nil {
+		return a.inflate(w, protocol, f, r)
+	}
 	defer a.bodies.release(x)
-	return a.sendBytes(w, req, r, x, spans), nil
+	return a.sendBytes(w, protocol, r, x, spans), nil
+}
+
+// bodyOf returns the bytes of a representation, which must be released, or nil where
+// they are to be inflated while they are sent. Of parts that is never done.
+func (a *Assets) bodyOf(f *asset, r *representation, parts bool) (*body, error) {
+	if !r.stored && !parts && (r.length > inflateWhole || !a.bodies.cacheable(r.length)) {
+		x, _ := a.bodies.cached(r.sum)
+		return x, nil
+	}
+	return a.acquire(f, r)
 }
 
 // acquire returns the bytes of a representation. They must be released.
@@ -186,10 +238,10 @@ func (a *Assets) acquire(f *asset, r *representation) (*body, error) {
 }
 
 // sendBytes answers 200 with all of x, or 206 with the spans of it.
-func (a *Assets) sendBytes(w http.ResponseWriter, req *http.Request, r *representation, x *body, spans []span) outcome {
+func (a *Assets) sendBytes(w http.ResponseWriter, protocol int, r *representation, x *body, spans []span) outcome {
 	r.setFields(w)
 	data := x.bytes
-	to := a.newSender(w, req, func() bool { return loose(x.state.Load()) && a.bodies.scarce() })
+	to := a.newSender(w, protocol, x)
 	switch len(spans) {
 	case 0:
 		w.WriteHeader(http.StatusOK)
@@ -227,7 +279,7 @@ func inflaterBytes(r *representation, size int64) int64 {
 
 // inflate answers with an identity that is inflated while it is sent, so that a
 // few large files do not push everything else out of memory.
-func (a *Assets) inflate(w http.ResponseWriter, req *http.Request, f *asset, r *representation) (outcome, error) {
+func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *representation) (outcome, error) {
 	from := f.inflatable()
 	x, err := a.acquire(f, from)
 	if err != nil {
@@ -244,7 +296,7 @@ func (a *Assets) inflate(w http.ResponseWriter, req *http.Request, f *asset, r *
 		return outcome{}, fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
 	}
 	defer reader.Close()
-	to := a.newSender(w, req, a.bodies.scarce)
+	to := a.newSender(w, protocol, a.bodies)
 	chunk := make([]byte, chunkBytes)
 	for left := r.length; left > 0 && to.err == nil; {
 		n := min(left, chunkBytes)

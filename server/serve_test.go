@@ -284,35 +284,37 @@ func TestDamagedStore(t *testing.T) {
 // A large identity is inflated while it is sent. Where that fails the connection
 // ends before the promised length.
 func TestDamageWhileInflating(t *testing.T) {
-	data := bytes.Repeat(text, 150)
-	coded, err := coding.Encode(coding.Gzip, coding.Quick, data[:len(data)/2])
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := openStore(t, []servertest.Release{release("1.0.0", "a.js", data)})
-	b := store.NewBatch()
-	defer b.Close()
-	h := kvstore.Sum(data)
-	b.Delete(kvstore.Contents, h[:])
-	if err := b.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.PutContent(h, int64(len(data)), true, []kvstore.Coded{{Coding: coding.Gzip, Bytes: coded}}); err != nil {
-		t.Fatal(err)
-	}
-	logger, lines := logged()
-	_, url := start(t, server.Options{Store: store, Logger: logger}, server.HTTPOptions{})
-	r, err := (&http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}).Get(url + "/ajax/libs/lib/1.0.0/a.js")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Body.Close()
-	if n, err := io.Copy(io.Discard, r.Body); err != io.ErrUnexpectedEOF {
-		t.Errorf("%d bytes arrived, then %v; want %v", n, err, io.ErrUnexpectedEOF)
-	}
-	if !strings.Contains(lines.String(), "damaged") {
-		t.Errorf("the log does not say so: %s", lines)
-	}
+	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
+		data := bytes.Repeat(text, 150)
+		coded, err := coding.Encode(coding.Gzip, coding.Quick, data[:len(data)/2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := openStore(t, []servertest.Release{release("1.0.0", "a.js", data)})
+		b := store.NewBatch()
+		defer b.Close()
+		h := kvstore.Sum(data)
+		b.Delete(kvstore.Contents, h[:])
+		if err := b.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.PutContent(h, int64(len(data)), true, []kvstore.Coded{{Coding: coding.Gzip, Bytes: coded}}); err != nil {
+			t.Fatal(err)
+		}
+		logger, lines := logged()
+		_, url := start(t, server.Options{Store: store, Logger: logger}, server.HTTPOptions{})
+		r, err := (&http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}).Get(url + "/ajax/libs/lib/1.0.0/a.js")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if n, err := io.Copy(io.Discard, r.Body); err != io.ErrUnexpectedEOF {
+			t.Errorf("%d bytes arrived, then %v; want %v", n, err, io.ErrUnexpectedEOF)
+		}
+		if !strings.Contains(lines.String(), "damaged") {
+			t.Errorf("the log does not say so: %s", lines)
+		}
+	})
 }
 
 func TestMetrics(t *testing.T) {

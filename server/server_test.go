@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -97,31 +96,54 @@ func inMemory() kvstore.Options {
 	return kvstore.Options{FS: vfs.NewMem(), MemTableBytes: 8 << 20, CacheBytes: 1 << 20, MinFreeBytes: -1}
 }
 
-// start serves assets over loopback and returns the address.
+// ways are the ways that a request can take over HTTP/1.1.
+var ways = map[string]func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string){
+	"lane":     startLane,
+	"net-http": start,
+}
+
+// eachWay runs a test for each way.
+func eachWay(t *testing.T, test func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string))) {
+	for name, start := range ways {
+		t.Run(name, func(t *testing.T) { test(t, start) })
+	}
+}
+
+// start serves assets over loopback, with net/http alone, and returns the address.
 func start(tb testing.TB, o server.Options, h server.HTTPOptions) (*server.Assets, string) {
 	tb.Helper()
-	assets, err := server.New(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	assets := newAssets(tb, o)
+	return assets, listen(tb, assets, h)
+}
+
+// startLane does the same with the fast lane in front.
+func startLane(tb testing.TB, o server.Options, h server.HTTPOptions) (*server.Assets, string) {
+	tb.Helper()
+	assets := newAssets(tb, o)
+	h.Lane = assets
+	return assets, listen(tb, assets, h)
+}
+
+func listen(tb testing.TB, assets *server.Assets, h server.HTTPOptions) string {
+	tb.Helper()
 	listener, err := server.Listen(context.Background(), "127.0.0.1:0", 0)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	s := server.NewHTTPServer(server.Route(assets, http.NotFoundHandler()), h)
-	serve, scheme := s.Serve, "http://"
+	scheme := "http://"
 	if h.TLS != nil {
-		serve, scheme = func(l net.Listener) error { return s.ServeTLS(l, "", "") }, "https://"
+		scheme = "https://"
 	}
 	done := make(chan error)
-	go func() { done <- serve(listener) }()
+	go func() { done <- s.Serve(listener) }()
 	tb.Cleanup(func() {
 		s.Close()
 		if err := <-done; err != http.ErrServerClosed {
 			tb.Error(err)
 		}
 	})
-	return assets, scheme + listener.Addr().String()
+	return scheme + listener.Addr().String()
 }
 
 func TestScripts(t *testing.T) {
@@ -132,9 +154,20 @@ func TestScripts(t *testing.T) {
 		_, url := start(t, server.Options{Store: store}, server.HTTPOptions{})
 		servertest.Run(t, url, scripts)
 	})
+	t.Run("lane", func(t *testing.T) {
+		_, url := startLane(t, server.Options{Store: store}, server.HTTPOptions{})
+		servertest.Run(t, url, scripts)
+	})
+	t.Run("lane with TLS", func(t *testing.T) {
+		config, roots := selfSigned(t)
+		_, url := startLane(t, server.Options{Store: store}, server.HTTPOptions{TLS: config})
+		client := client(t, &http.Transport{DisableCompression: true, TLSClientConfig: &tls.Config{RootCAs: roots}})
+		wantProtocol(t, client, url, "HTTP/1.1")
+		servertest.RunOver(t, servertest.Client(client, url), scripts)
+	})
 	t.Run("TLS", func(t *testing.T) {
 		config, roots := selfSigned(t)
-		_, url := start(t, server.Options{Store: store}, server.HTTPOptions{TLS: config})
+		_, url := startLane(t, server.Options{Store: store}, server.HTTPOptions{TLS: config})
 		client := client(t, &http.Transport{ForceAttemptHTTP2: true, DisableCompression: true, TLSClientConfig: &tls.Config{RootCAs: roots}})
 		wantProtocol(t, client, url, "HTTP/2.0")
 		servertest.RunOver(t, servertest.Client(client, url), scripts)

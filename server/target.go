@@ -98,6 +98,15 @@ func (t target) decode() (target, error) {
 	return t, nil
 }
 
+// clone returns a target that shares no memory with the request.
+func (t target) clone() target {
+	t.key = strings.Clone(t.key)
+	if n := len(t.pkg) + 1 + len(t.version) + 1; n+len(t.path) == len(t.key) { // else it names no file
+		t.pkg, t.version, t.path = t.key[:len(t.pkg)], t.key[len(t.pkg)+1:n-1], t.key[n:]
+	}
+	return t
+}
+
 func (t target) check() error {
 	// NUL separates the parts of the store's keys.
 	if strings.ContainsAny(t.key, "\\\x00") {

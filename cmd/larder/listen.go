@@ -68,12 +68,7 @@ func closeAll(listeners ...net.Listener) {
 // serve runs s until ctx ends, then lets it finish what it is sending. When the group has ended, no handler runs.
 func (p *daemon) serve(ctx context.Context, group *errgroup.Group, s *server.Server, l net.Listener) {
 	group.Go(func() error {
-		var err error
-		if s.TLSConfig != nil {
-			err = s.ServeTLS(l, "", "")
-		} else {
-			err = s.Serve(l)
-		}
+		err := s.Serve(l)
 		if errors.Is(err, http.ErrServerClosed) {
 			return nil
 		}

@@ -25,6 +25,7 @@ type settings struct {
 	tlsCert        string
 	tlsKey         string
 	h2c            bool
+	fastLane       bool
 	maxConnections int
 	cache          int64
 	sending        int64
@@ -60,7 +61,7 @@ type settings struct {
 // The flags that commands share, by what they are for.
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
-	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "max-connections", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen",
+	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "fast-lane", "max-connections", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen",
 		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook"}
 	botFlags = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
 )
@@ -77,6 +78,7 @@ func newSettings() *settings {
 		data:           "./data",
 		listen:         defaultListen,
 		privateListen:  defaultPrivateListen,
+		fastLane:       true,
 		maxConnections: 10_000,
 		cache:          256 * mebibyte,
 		sending:        256 * mebibyte,
@@ -104,6 +106,8 @@ func newSettings() *settings {
 	f.Var(textValue(&s.tlsKey, "file"), "tls-key", "private key `FILE` (PEM) of --tls-cert")
 	f.Var(boolValue(&s.h2c), "h2c", "accept HTTP/2 without TLS too, for a proxy in front that speaks it")
 	f.Lookup("h2c").NoOptDefVal = "true"
+	f.Var(boolValue(&s.fastLane), "fast-lane", "answer simple requests for files over HTTP/1.1 in front of the general HTTP server, which takes a third of the processor time; false has all go through that")
+	f.Lookup("fast-lane").NoOptDefVal = "true"
 	f.Var(countValue(&s.maxConnections, 1), "max-connections", "most public connections at once, `N`; more wait to be accepted, and idle ones are closed to make room; less where the limit of open files is lower")
 	f.Var(sizeValue(&s.cache, mebibyte), "cache", "`SIZE` of the memory cache of files being served")
 	f.Var(sizeValue(&s.sending, mebibyte), "sending", "`SIZE` of the memory for files on their way to clients that the cache does not hold; more answer 503")

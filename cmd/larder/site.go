@@ -53,6 +53,9 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 		Site: pages, Downloads: downloads, CacheTags: cachetag.Headers(s.cacheTags), Stopping: stopping, Logger: p.logger.With("part", "api"),
 	})
 	httpOptions := server.HTTPOptions{H2C: s.h2c, MaxConnections: s.maxConnections, Logger: logger}
+	if s.fastLane {
+		httpOptions.Lane = assets
+	}
 	if s.tlsCert != "" {
 		if httpOptions.TLS, err = server.Certificate(s.tlsCert, s.tlsKey, logger); err != nil {
 			return nil, fmt.Errorf("%w; both files must be PEM and belong together", err)

@@ -73,17 +73,22 @@ func (d *DataCentre) Queued(now time.Time) int { d.advance(now); return d.waitin
 func (d *DataCentre) Room() Room { return d.room.clone() }
 
 func (d *DataCentre) advance(now time.Time) {
-	if now.After(d.now) {
-		d.now = now
+	if !now.After(d.now) {
+		return
 	}
-	d.tickets.advance(d.now, &d.settings)
+	turned := MinuteOf(now) != MinuteOf(d.now)
+	d.now = now
+	d.tickets.advance(now, &d.settings)
+	if !turned {
+		return
+	}
 	for m := range d.minutes {
-		if m < MinuteOf(d.now)-keptMinutes {
+		if m < MinuteOf(now)-keptMinutes {
 			delete(d.minutes, m)
 		}
 	}
 	for name, w := range d.workers {
-		if d.now.Sub(w.seen) > workerGone {
+		if now.Sub(w.seen) > workerGone {
 			delete(d.workers, name)
 		}
 	}

@@ -102,46 +102,51 @@ func (w *Worker) estimate(v Visitor) Estimate {
 	return w.state.Room.estimate(w.settings.Method, w.settings.Shuffle.Place(v.ID, v.Bucket))
 }
 
-// chance decides by the slots that this worker may use this minute, and uses one.
+// chance decides by what this worker may admit this minute, and counts who comes in.
 func (w *Worker) chance(v *Visitor, first bool) bool {
 	s, room := &w.settings, &w.state.Room
 	if m := MinuteOf(w.now); w.budget.minute != m {
 		w.budget = budget{minute: m}
 		clear(w.covered)
 	}
-	slots := room.SlotsOfMinute(s)
-	if MinuteOf(room.At) != w.budget.minute { // what was admitted in that minute is inside now
-		slots = s.Available(room.Active, 0)
-	}
-	if s.Method != Random {
-		// the oldest buckets first, what is left is divided
-		place := s.Shuffle.Place(v.ID, v.Bucket)
-		reserved, left := Reserve(slots, room.Waiting)
-		for _, r := range reserved {
-			if first || r.Minute != place {
-				continue
-			}
-			if r.Slots < r.Waiting { // partly covered
-				return w.spend(r.Slots)
-			}
-			if w.covered[place] >= r.Waiting {
-				break
-			}
-			w.covered[place]++
-			return true
-		}
+	// what is left, and with what has been admitted this minute, as far as was heard
+	left, slots := s.Available(room.Active, room.Admitted), room.SlotsOfMinute(s)
+	if MinuteOf(room.At) != w.budget.minute {
+		left = s.Available(room.Active, 0)
 		slots = left
 	}
-	return w.spend(slots)
+	ok := false
+	switch covered, partly := w.coverage(v, left, first); {
+	case covered:
+		// a wholly covered bucket is admitted anywhere
+		ok = true
+		w.covered[v.Bucket]++
+	case partly || s.Method == Random:
+		ok = w.budget.used < w.Budget(slots)
+	}
+	if ok {
+		w.budget.used++
+	}
+	return ok
 }
 
-// spend uses one of this worker's part of the slots of the minute.
-func (w *Worker) spend(slots int) bool {
-	if w.budget.used >= w.Budget(slots) {
-		return false
+// coverage reports whether the slots that are left cover the visitor's bucket wholly, or
+// partly; for a first request, whether anything is left by all buckets.
+func (w *Worker) coverage(v *Visitor, left int, first bool) (wholly, partly bool) {
+	place := w.settings.Shuffle.Place(v.ID, v.Bucket)
+	if w.settings.Method == Random {
+		return false, false
 	}
-	w.budget.used++
-	return true
+	for _, b := range w.state.Room.Waiting {
+		if !first && b.Minute >= place {
+			wholly = b.Minute == place && b.Waiting <= left && w.covered[v.Bucket] < b.Waiting
+			return wholly, left > 0
+		}
+		if left -= b.Waiting; left <= 0 {
+			return false, false
+		}
+	}
+	return false, left > 0
 }
 
 // Budget is how many of a room's slots this worker may use: its part of the data

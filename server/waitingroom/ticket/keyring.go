@@ -1,9 +1,11 @@
 package ticket
 
 import (
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,7 +25,10 @@ const maxKeys = 16
 
 // A Keyring holds the keys of tickets: the first writes, all of them read. It is never
 // changed.
-type Keyring struct{ keys []key }
+type Keyring struct {
+	keys []key
+	salt []byte
+}
 
 // NewKeyring returns the ring of keys, the one that writes first.
 func NewKeyring(secrets ...[]byte) (*Keyring, error) {
@@ -39,7 +44,17 @@ func NewKeyring(secrets ...[]byte) (*Keyring, error) {
 		sum := sha256.Sum256(append([]byte("larder waiting room key\x00"), secret...))
 		ring.keys = append(ring.keys, key{[keyIDSize]byte(sum[:]), aead})
 	}
+	mac := hmac.New(sha256.New, secrets[len(secrets)-1]) // the one that changes last
+	mac.Write([]byte("larder waiting room salt"))
+	ring.salt = mac.Sum(nil)
 	return ring, nil
+}
+
+// Salt returns a number that whoever has the keys knows for a name, and nobody else.
+func (k *Keyring) Salt(name string) uint64 {
+	mac := hmac.New(sha256.New, k.salt)
+	mac.Write([]byte(name))
+	return binary.BigEndian.Uint64(mac.Sum(nil))
 }
 
 func (k *Keyring) find(id [keyIDSize]byte) *key {

@@ -1,0 +1,70 @@
+package server
+
+import (
+	"iter"
+	"net/http"
+	"strings"
+
+	"github.com/larder-cdn/larder/server/lane"
+)
+
+// Answer implements lane.Handler: it answers for assets, and leaves to net/http what has
+// another path. What is prepared is sent as it is; failures and what must be inflated go
+// the same way as over net/http.
+func (a *Assets) Answer(x *lane.Exchange) bool {
+	path, _, _ := strings.Cut(x.Target, "?")
+	if !strings.HasPrefix(path, Prefix) {
+		return false
+	}
+	a.metrics.inFlight.Inc()
+	defer a.metrics.inFlight.Dec()
+	q := query{head: x.Head, path: path, fields: x.Fields}
+	a.metrics.answered(answer(a, onLane{a, x}, &q))
+	return true
+}
+
+// onLane is a recipient whom the fast lane serves.
+type onLane struct {
+	*Assets
+	x *lane.Exchange
+}
+
+func (to onLane) fail(q *query, f failure) outcome {
+	return outcome{f.status, labelNone, f.send(to.x.Writer(), q)}
+}
+
+func (to onLane) notModified(r *representation, tag string) outcome {
+	if tag != r.tag {
+		return r.sendNotModified(to.x.Writer(), tag)
+	}
+	to.x.Send(r.notModifiedHead, nil, nil)
+	return outcome{http.StatusNotModified, labelOf(r), 0}
+}
+
+func (to onLane) headOf(r *representation) outcome {
+	to.x.Send(r.okHead, nil, nil)
+	return outcome{http.StatusOK, labelOf(r), 0}
+}
+
+func (to onLane) body(_ *query, f *asset, r *representation) (outcome, error) {
+	x, err := to.bodyOf(f, r, false)
+	if err != nil {
+		return outcome{}, err
+	}
+	if x == nil {
+		return to.inflate(to.x.Writer(), 1, f, r)
+	}
+	defer to.bodies.release(x)
+	return outcome{http.StatusOK, labelOf(r), to.x.Send(r.okHead, x.bytes, x)}, nil
+}
+
+// newHead prepares the head of an answer with those fields.
+func newHead(status int, fields []field) lane.Head {
+	return lane.NewHead(status, iter.Seq2[string, string](func(yield func(string, string) bool) {
+		for _, f := range fields {
+			if !yield(f.name, f.value[0]) {
+				return
+			}
+		}
+	}))
+}

@@ -1,0 +1,216 @@
+package lane
+
+import (
+	"errors"
+	"iter"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// errAborted is the error of an exchange whose handler did not end well.
+var errAborted = errors.New("the handler was aborted")
+
+// A Head is the head of an answer as it is sent, but for the date.
+type Head []byte
+
+// NewHead returns a head with those fields, in that order. Date and Connection are added
+// when it is sent.
+func NewHead(status int, fields iter.Seq2[string, string]) Head {
+	b := make([]byte, 0, 1<<10)
+	b = append(b, "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	b = append(b, http.StatusText(status)...)
+	for name, value := range fields {
+		b = append(b, "\r\n"...)
+		b = append(b, name...)
+		b = append(b, ": "...)
+		b = append(b, oneLine.Replace(value)...)
+	}
+	return slices.Clip(append(b, "\r\nDate: "...))
+}
+
+// oneLine is what net/http does to the values of fields, too.
+var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
+
+// Scarcity says whether what an answer holds is wanted by others, who have to wait.
+type Scarcity interface{ Scarce() bool }
+
+const (
+	// chunkBytes is how much is written under one deadline.
+	chunkBytes = 64 << 10
+	// gatherBytes is up to how much is copied together rather than given to the system in
+	// parts. For TLS it is a record with something before it.
+	gatherBytes = 16 << 10
+	// leastRate is what a client must take on average, in bytes a second, while what it
+	// holds is scarce.
+	leastRate = 32 << 10
+)
+
+var gatherers = sync.Pool{New: func() any {
+	b := make([]byte, 0, gatherBytes+1<<10)
+	return &b
+}}
+
+// An Exchange is a request and its answer.
+type Exchange struct {
+	Request
+
+	c     *conn
+	err   error // of the client; nothing is sent after it
+	sent  int64
+	slow  *writer
+	parts [3][]byte
+	left  net.Buffers // of parts
+}
+
+func (x *Exchange) begin(c *conn) {
+	x.c, x.err, x.slow = c, nil, nil
+	if c.listener.stopping.Load() {
+		x.closes = true
+	}
+}
+
+// Send sends an answer, and returns how many bytes of the body were taken; if not all, the
+// connection ends. A body of more than 64 KiB has a deadline for each of them, which is
+// earlier while held is scarce; it may be nil.
+func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
+	c := x.c
+	end := c.listener.clock.at(c.now, x.closes)
+	if len(body) <= chunkBytes {
+		c.writeBefore(c.now, c.listener.o.WriteTimeout)
+		return x.write(head, end, body)
+	}
+	begun := time.Now()
+	var sent int64
+	for now := begun; len(body) > 0 && x.err == nil; now = time.Now() {
+		n := min(len(body), chunkBytes)
+		x.allow(now, begun, sent+int64(n), held)
+		if sent == 0 {
+			sent = x.write(head, end, body[:n])
+		} else {
+			var m int
+			m, x.err = c.Write(body[:n])
+			sent += int64(m)
+		}
+		body = body[n:]
+		c.now = now
+	}
+	return sent
+}
+
+// allow sets the deadline for the next chunk, after which sent bytes will have been.
+func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
+	o := &x.c.listener.o
+	if held != nil && held.Scarce() {
+		due := begun.Add(o.StallTimeout + time.Duration(sent)*time.Second/leastRate)
+		if due.Before(now.Add(o.StallTimeout)) {
+			x.c.writeBy = due
+			_ = x.c.SetWriteDeadline(due)
+			return
+		}
+	}
+	x.c.writeBefore(now, o.StallTimeout)
+}
+
+// write writes the parts of an answer at once and returns how much of the body was taken.
+func (x *Exchange) write(head, end, body []byte) int64 {
+	before := len(head) + len(end)
+	if all := before + len(body); all <= gatherBytes || x.c.encrypted {
+		b := gatherers.Get().(*[]byte)
+		first := body[:min(len(body), max(0, gatherBytes-before))]
+		*b = append(append(append((*b)[:0], head...), end...), first...)
+		var n, more int
+		if n, x.err = x.c.Write(*b); x.err == nil && len(first) < len(body) {
+			more, x.err = x.c.Write(body[len(first):])
+		}
+		gatherers.Put(b)
+		return int64(max(0, n+more-before))
+	}
+	x.parts = [3][]byte{head, end, body}
+	x.left = x.parts[:]
+	n, err := x.left.WriteTo(x.c.Conn)
+	x.parts, x.left, x.err = [3][]byte{}, nil, err
+	return max(0, n-int64(before))
+}
+
+// Writer returns a way to send an answer that is not prepared. It knows deadlines as
+// http.ResponseController wants them. The answer must have a Content-Length or no body.
+func (x *Exchange) Writer() http.ResponseWriter {
+	if x.slow == nil {
+		x.slow = &writer{x: x, header: make(http.Header)}
+	}
+	return x.slow
+}
+
+// finish sends what the handler has left.
+func (x *Exchange) finish() {
+	if x.slow == nil {
+		return
+	}
+	x.slow.finish()
+	x.c.now = time.Now()
+}
+
+// A writer is an http.ResponseWriter.
+type writer struct {
+	x       *Exchange
+	header  http.Header
+	head    Head  // until it is sent
+	missing int64 // of the body
+}
+
+func (w *writer) Header() http.Header { return w.header }
+
+func (w *writer) WriteHeader(status int) {
+	w.head = NewHead(status, func(yield func(string, string) bool) {
+		for _, name := range slices.Sorted(maps.Keys(w.header)) {
+			for _, value := range w.header[name] {
+				if !yield(name, value) {
+					return
+				}
+			}
+		}
+	})
+	w.missing, _ = strconv.ParseInt(w.header.Get("Content-Length"), 10, 64)
+	w.x.c.writeBefore(w.x.c.now, w.x.c.listener.o.WriteTimeout)
+}
+
+func (w *writer) SetWriteDeadline(t time.Time) error {
+	w.x.c.writeBy = t
+	return w.x.c.SetWriteDeadline(t)
+}
+
+// Write implements io.Writer. The head goes with the first bytes.
+func (w *writer) Write(p []byte) (int, error) {
+	x := w.x
+	if x.err != nil {
+		return 0, x.err
+	}
+	var n int
+	if w.head != nil {
+		n = int(x.write(w.head, x.c.listener.clock.at(time.Now(), x.closes), p))
+		w.head = nil
+	} else {
+		n, x.err = x.c.Write(p)
+	}
+	w.missing -= int64(n)
+	return n, x.err
+}
+
+// finish sends the head where there is no body.
+func (w *writer) finish() {
+	x := w.x
+	if w.head != nil && x.err == nil {
+		x.write(w.head, x.c.listener.clock.at(time.Now(), x.closes), nil)
+	}
+	if w.missing != 0 && !x.Head && x.err == nil {
+		x.err = errAborted // the client must not take what comes next for the rest
+	}
+}

@@ -1,0 +1,290 @@
+package lane
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// bufferBytes bounds the head of a request that is answered here.
+	bufferBytes = 4 << 10
+	// pieces bounds how many reads the head of a request may come in.
+	pieces = 4
+)
+
+// The states of a connection; one that is positive is the time since when it waits for its
+// next request, in nanoseconds. Who sets it to ending closes it.
+const (
+	busy   int64 = 0
+	ending int64 = -1
+	fresh  int64 = -2 // it waits for its first request
+)
+
+// A conn is a connection while it is the lane's.
+type conn struct {
+	net.Conn  // with TLS after the handshake
+	encrypted bool
+	listener  *Listener
+	state     atomic.Int64
+
+	buffer     *[bufferBytes]byte
+	start, end int       // of what was read and is not answered yet
+	now        time.Time // when the last request came, 0 before the first
+	first      bool      // whether that is the first request
+	readBy     time.Time // the deadlines as they are
+	writeBy    time.Time
+	exchange   Exchange
+}
+
+var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
+
+func (c *conn) serve() {
+	defer c.listener.end(c)
+	if !c.handshake() {
+		return
+	}
+	if c.listener.o.Handler == nil {
+		c.handOver(c.handed())
+		return
+	}
+	c.buffer = buffers.Get().(*[bufferBytes]byte)
+	for c.next() {
+	}
+	// Nobody else knows of the buffer: what is handed over has its own.
+	buffers.Put(c.buffer)
+}
+
+// handshake returns false where the connection is closed or handed over.
+func (c *conn) handshake() bool {
+	o := &c.listener.o
+	if o.TLS == nil {
+		return true
+	}
+	// It has begun something: closing it now would not make room that nobody uses.
+	if !c.state.CompareAndSwap(fresh, busy) {
+		return false
+	}
+	t := tls.Server(c.Conn, o.TLS)
+	_ = t.SetDeadline(time.Now().Add(o.HeaderTimeout))
+	err := t.HandshakeContext(context.Background())
+	_ = t.SetDeadline(time.Time{})
+	if protocol := t.ConnectionState().NegotiatedProtocol; err != nil || protocol != "" && protocol != "http/1.1" {
+		// net/http is told the error again, answers where it can, and logs it.
+		c.handOver(t)
+		return false
+	}
+	c.Conn, c.encrypted = t, true
+	if !c.state.CompareAndSwap(busy, fresh) {
+		return false // it was aborted
+	}
+	return true
+}
+
+// next answers the next request, or hands it over. It returns false where the connection
+// is not the lane's any more.
+func (c *conn) next() bool {
+	if c.start < c.end {
+		c.first, c.now = false, time.Now()
+	} else if c.start, c.end = 0, 0; !c.wait() {
+		return false
+	}
+	n, v, err := c.read()
+	if err != nil {
+		return c.close()
+	}
+	if v != complete {
+		return c.handOver(c.handed())
+	}
+	x := &c.exchange
+	answered := c.answer()
+	switch {
+	case x.err != nil:
+		return c.close()
+	case !answered:
+		return c.handOver(c.handed())
+	case x.closes:
+		return c.close()
+	}
+	c.start += n
+	return true
+}
+
+// read reads the head of a request of which there is something, and returns its length.
+func (c *conn) read() (int, verdict, error) {
+	for piece := 1; ; piece++ {
+		n, v := c.exchange.parse(c.buffer[c.start:c.end])
+		if v != partial {
+			return n, v, nil
+		}
+		if piece == pieces || c.end-c.start == bufferBytes {
+			return 0, odd, nil
+		}
+		switch err := c.more(); {
+		case errors.Is(err, io.EOF):
+			return 0, odd, nil
+		case err != nil:
+			return 0, odd, err
+		}
+	}
+}
+
+// wait reads the beginning of the next request.
+func (c *conn) wait() bool {
+	o := &c.listener.o
+	state := fresh
+	if c.first = c.now.IsZero(); c.first {
+		c.readBefore(time.Now(), o.HeaderTimeout)
+	} else {
+		state = c.now.UnixNano()
+		if !c.state.CompareAndSwap(busy, state) {
+			return c.close()
+		}
+		c.readBefore(c.now, o.IdleTimeout)
+	}
+	if c.listener.stopping.Load() {
+		return c.close()
+	}
+	n, _ := c.Read(c.buffer[:]) // why there is nothing more to read does not matter
+	if !c.state.CompareAndSwap(state, busy) || n == 0 {
+		return c.close()
+	}
+	c.end = n
+	c.now = time.Now()
+	return true
+}
+
+// more reads what is missing of a request.
+func (c *conn) more() error {
+	if c.end == bufferBytes {
+		c.end = copy(c.buffer[:], c.buffer[c.start:c.end])
+		c.start = 0
+	}
+	if due := c.now.Add(c.listener.o.HeaderTimeout); !c.first && c.readBy != due {
+		c.readBy = due
+		_ = c.SetReadDeadline(due)
+	}
+	n, err := c.Read(c.buffer[c.end:])
+	c.end += n
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// slack is which part of a time limit need not be given, so that a deadline is not set
+// anew for each of a thousand requests a second.
+const slack = 32
+
+func (c *conn) readBefore(now time.Time, limit time.Duration) {
+	if left := c.readBy.Sub(now); left > limit || left < limit-limit/slack {
+		c.readBy = now.Add(limit)
+		_ = c.SetReadDeadline(c.readBy) // it fails where the connection is closed, as the read will
+	}
+}
+
+func (c *conn) writeBefore(now time.Time, limit time.Duration) {
+	if left := c.writeBy.Sub(now); left > limit || left < limit-limit/slack {
+		c.writeBy = now.Add(limit)
+		_ = c.SetWriteDeadline(c.writeBy)
+	}
+}
+
+// answer has the handler answer the request that was read.
+func (c *conn) answer() (answered bool) {
+	x := &c.exchange
+	x.begin(c)
+	defer func() {
+		if reason := recover(); reason != nil {
+			x.err = errAborted
+			answered = false
+			if reason != http.ErrAbortHandler {
+				c.listener.o.Logger.Error("server: a request made a handler panic", "client", c.RemoteAddr(), "panic", reason, "stack", string(debug.Stack()))
+			}
+		}
+	}()
+	answered = c.listener.o.Handler.Answer(x)
+	if answered {
+		x.finish()
+	}
+	return answered
+}
+
+// close returns false, for who returns that there is no connection any more.
+func (c *conn) close() bool {
+	c.state.Store(ending)
+	_ = c.Conn.Close()
+	return false
+}
+
+// handOver gives the connection away, as what net/http is to see, and returns false.
+func (c *conn) handOver(as net.Conn) bool {
+	if !c.state.CompareAndSwap(busy, ending) && !c.state.CompareAndSwap(fresh, ending) {
+		return false // somebody is closing it
+	}
+	if !c.readBy.IsZero() || !c.writeBy.IsZero() {
+		_ = c.SetDeadline(time.Time{})
+	}
+	select {
+	case c.listener.handed <- as:
+	case <-c.listener.closed:
+		_ = c.Close()
+	}
+	return false
+}
+
+// handed returns the connection with what was read of it and not answered.
+func (c *conn) handed() net.Conn {
+	h := &handedConn{Conn: c.Conn}
+	if c.end > c.start {
+		h.rest = slices.Clone(c.buffer[c.start:c.end])
+	}
+	if t, ok := c.Conn.(*tls.Conn); ok {
+		return &handedTLSConn{h, t.ConnectionState()}
+	}
+	return h
+}
+
+// A handedConn is read from the beginning of what the lane has not answered.
+type handedConn struct {
+	net.Conn
+	rest []byte
+}
+
+func (c *handedConn) Read(p []byte) (int, error) {
+	if len(c.rest) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.rest)
+	if c.rest = c.rest[n:]; len(c.rest) == 0 {
+		c.rest = nil
+	}
+	return n, nil
+}
+
+// CloseWrite is what net/http calls before it closes a connection that it has not read
+// to the end.
+func (c *handedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return fmt.Errorf("lane: %T: %w", c.Conn, os.ErrInvalid)
+}
+
+// A handedTLSConn tells net/http that it is one.
+type handedTLSConn struct {
+	*handedConn
+	state tls.ConnectionState
+}
+
+func (c *handedTLSConn) ConnectionState() tls.ConnectionState { return c.state }
