@@ -1,0 +1,463 @@
+package simulate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// begin is when every run begins. That it is the turn of a minute makes minutes of the
+// run those of the clock.
+var begin = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// drawTimeout is how long a request waits for the global object.
+const drawTimeout = time.Second
+
+type run struct {
+	Options
+	rng    *rand.Rand
+	now    time.Duration // since begin, by the global object's clock
+	events events
+
+	users    []user
+	sites    []site
+	global   *queue.Global
+	sessions []session
+	messages []message
+	free     []int32 // of the messages
+	left     int     // users that are not done
+
+	active, waiting int
+	result          *Result
+	err             error
+}
+
+type user struct {
+	Visitor
+	ticket  queue.Visitor
+	first   queue.Visitor // of one who resends
+	stay    time.Duration
+	gives   time.Duration // when it gives up waiting
+	site    int
+	session int32 // of the ticket, -1 without
+	state   userState
+}
+
+type userState uint8
+
+const (
+	coming userState = iota
+	waiting
+	inside
+	done
+)
+
+type session struct {
+	ends   time.Duration
+	closed bool
+}
+
+// A site is one data centre.
+type site struct {
+	name    string
+	dc      *queue.DataCentre
+	workers []*queue.Worker
+	offset  time.Duration // of its clock
+	down    bool
+	cut     bool
+	life    int32
+	drawing bool
+	pending []int32 // users who wait for a draw
+	users   int
+}
+
+type message struct {
+	report queue.Report
+	state  queue.State
+	copies int // that are still under way
+}
+
+// Run simulates until everybody has come and gone, or Longest is over.
+func Run(o Options) (*Result, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r := &run{Options: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5eed)), left: o.Visitors}
+	r.result = newResult(o)
+	r.global = queue.NewGlobal(o.Settings, r.time(0))
+	for i := range o.DataCentres {
+		s := site{name: fmt.Sprintf("dc%02d", i)}
+		// two clocks differ by no more than Clocks, and the global object's is in the middle
+		s.offset = time.Duration((r.rng.Float64() - 0.5) * float64(o.Clocks))
+		r.sites = append(r.sites, s)
+		r.start(i)
+	}
+	r.arrive()
+	for i, f := range o.Failures {
+		r.events.push(event{f.From, failureBegins, int32(i), 0})
+		if f.Kind == Down || f.Kind == Cut {
+			r.events.push(event{f.Until, failureEnds, int32(i), 0})
+		}
+	}
+	r.events.push(event{0, sample, 0, 0})
+	for r.left > 0 && len(r.events) > 0 && r.err == nil {
+		e := r.events.pop()
+		if e.at > o.Longest {
+			break
+		}
+		r.now = max(r.now, e.at)
+		r.handle(e)
+	}
+	r.result.finish(r)
+	return r.result, r.err
+}
+
+func (r *run) time(offset time.Duration) time.Time { return begin.Add(r.now + offset) }
+
+func (s *site) clock(r *run) time.Time { return r.time(s.offset) }
+
+// start begins a new life of a data centre.
+func (r *run) start(i int) {
+	s := &r.sites[i]
+	s.life++
+	s.dc = queue.NewDataCentre(s.name, int64(s.life), r.Settings, r.Seed, s.clock(r))
+	s.workers = nil
+	for w := range r.Workers {
+		worker := queue.NewWorker(fmt.Sprintf("%s/%d/%d", s.name, w, s.life), r.Settings, r.Seed)
+		s.workers = append(s.workers, worker)
+		r.events.push(event{r.now + time.Duration(r.rng.Int64N(int64(time.Second))), workerReports, int32(i), int32(w) | s.life<<8})
+	}
+	s.drawing, s.pending = false, nil
+	r.events.push(event{r.now + time.Duration(r.rng.Int64N(int64(2*time.Second))), dcReports, int32(i), s.life})
+}
+
+func (r *run) handle(e event) {
+	switch e.kind {
+	case userVisits:
+		r.visit(e.a)
+	case sessionEnds:
+		s := &r.sessions[e.a]
+		if s.ends > r.now {
+			r.events.push(event{s.ends, sessionEnds, e.a, 0})
+		} else if !s.closed {
+			s.closed = true
+			r.active--
+			r.result.ended(r.now)
+		}
+	case workerReports:
+		s := &r.sites[e.a]
+		if s.down || e.b>>8 != s.life {
+			return
+		}
+		w := s.workers[e.b&0xff]
+		w.Apply(s.dc.Merge(s.clock(r), w.Report(s.clock(r))))
+		r.events.push(event{r.now + w.ReportEvery(), workerReports, e.a, e.b})
+	case dcReports:
+		s := &r.sites[e.a]
+		if s.down || e.b != s.life {
+			return
+		}
+		r.report(e.a)
+		next := s.dc.NextReport(s.clock(r)).Sub(s.clock(r))
+		r.events.push(event{r.now + max(next, time.Millisecond), dcReports, e.a, e.b})
+	case reportArrives:
+		st := r.global.Receive(r.time(0), r.take(e.a).report)
+		r.send(int(e.b), message{state: st}, stateArrives)
+	case stateArrives:
+		s, m := &r.sites[e.b], r.take(e.a)
+		if s.down {
+			return
+		}
+		s.dc.Apply(s.clock(r), m.state)
+		r.settle(int(e.b))
+	case drawTimesOut:
+		if s := &r.sites[e.a]; e.b == s.life {
+			r.settle(int(e.a))
+		}
+	case failureBegins, failureEnds:
+		r.fail(r.Failures[e.a], e.kind == failureBegins)
+	case sample:
+		r.result.sample(r)
+		r.events.push(event{r.now + time.Second, sample, 0, 0})
+	}
+}
+
+func (r *run) fail(f Failure, begins bool) {
+	s := &r.sites[f.DataCentre]
+	switch f.Kind {
+	case Down:
+		s.down = begins
+		if begins {
+			for _, u := range s.pending { // they try again elsewhere
+				r.events.push(event{r.now + time.Second, userVisits, u, 0})
+			}
+			s.pending = nil
+		} else {
+			r.start(f.DataCentre)
+		}
+	case Cut:
+		s.cut = begins
+	case Amnesia:
+		var names []string
+		for i := range r.sites {
+			names = append(names, r.sites[i].name)
+		}
+		r.global = queue.RecoverGlobal(r.Settings, names, r.time(0))
+	case Restart:
+		data, err := r.global.Snapshot()
+		if err == nil {
+			r.global, err = queue.RestoreGlobal(data, r.Settings, r.time(0))
+		}
+		r.err = err
+	}
+}
+
+func (r *run) report(i int32) {
+	s := &r.sites[i]
+	r.send(int(i), message{report: s.dc.Report(s.clock(r))}, reportArrives)
+}
+
+// send carries a message between a data centre and the global object.
+func (r *run) send(site int, m message, kind eventKind) {
+	if r.sites[site].cut || r.rng.Float64() < r.Loss {
+		return
+	}
+	var slot int32
+	if n := len(r.free); n > 0 {
+		slot = r.free[n-1]
+		r.free = r.free[:n-1]
+	} else {
+		slot = int32(len(r.messages))
+		r.messages = append(r.messages, message{})
+	}
+	for m.copies = 0; m.copies == 0 || r.rng.Float64() < r.Repeat; m.copies++ {
+		delay := time.Duration((0.5 + r.rng.Float64()) * float64(r.Delay))
+		r.events.push(event{r.now + delay, kind, slot, int32(site)})
+	}
+	r.messages[slot] = m
+}
+
+// take is one copy of a message that arrives.
+func (r *run) take(slot int32) message {
+	m := r.messages[slot]
+	if r.messages[slot].copies--; m.copies == 1 {
+		r.messages[slot] = message{}
+		r.free = append(r.free, slot)
+	}
+	return m
+}
+
+// settle answers those who have waited for a draw.
+func (r *run) settle(i int) {
+	s := &r.sites[i]
+	pending := s.pending
+	s.drawing, s.pending = false, nil
+	for _, u := range pending {
+		r.decided(u, s.dc.Settle(s.clock(r), r.shown(u)))
+	}
+}
+
+// shown is the ticket that a user sends.
+func (r *run) shown(i int32) queue.Visitor {
+	u := &r.users[i]
+	if u.Attacks && u.state == waiting {
+		switch r.Attack {
+		case Drop:
+			return queue.Visitor{ID: r.newID()}
+		case Resend:
+			return u.first
+		}
+	}
+	return u.ticket
+}
+
+func (r *run) newID() (id queue.TicketID) {
+	binary.LittleEndian.PutUint64(id[:8], r.rng.Uint64())
+	binary.LittleEndian.PutUint64(id[8:], r.rng.Uint64())
+	return id
+}
+
+// visit is one request of a user.
+func (r *run) visit(i int32) {
+	u := &r.users[i]
+	if u.state == done {
+		return
+	}
+	if u.state == inside && r.now >= u.Admitted+u.stay || u.state == waiting && r.now >= u.gives {
+		if u.state == waiting {
+			r.waiting--
+		}
+		u.state = done
+		r.left--
+		return
+	}
+	if r.Roaming > 0 && r.rng.Float64() < r.Roaming {
+		u.site = r.rng.IntN(len(r.sites))
+	}
+	s := &r.sites[u.site]
+	for k := 1; s.down && k < len(r.sites); k++ {
+		s = &r.sites[(u.site+k)%len(r.sites)]
+	}
+	if s.down {
+		r.events.push(event{r.now + 5*time.Second, userVisits, i, 0})
+		return
+	}
+	r.request(i, s, r.shown(i))
+	if u.Attacks && r.Attack == Twice && u.state == waiting {
+		if d := s.workers[r.rng.IntN(len(s.workers))].Visit(s.clock(r), u.first); d.Outcome == queue.Ask {
+			if d := s.dc.Settle(s.clock(r), u.first); d.Outcome == queue.Pass {
+				r.decided(i, d)
+			}
+		}
+	}
+}
+
+// request brings a ticket to one of the site's workers, the first ones more often.
+func (r *run) request(i int32, s *site, v queue.Visitor) {
+	for range 3 {
+		w := s.workers[int(float64(len(s.workers))*r.rng.Float64()*r.rng.Float64())]
+		d := w.Visit(s.clock(r), v)
+		if d.Outcome == queue.Ask {
+			d = s.dc.Visit(s.clock(r), v)
+		}
+		switch d.Outcome {
+		case queue.Reissue:
+			v = queue.Visitor{ID: r.newID()}
+			r.users[i].ticket = v
+			continue
+		case queue.Draw:
+			r.result.Draws++
+			s.pending = append(s.pending, i)
+			r.users[i].ticket = v
+			if !s.drawing {
+				s.drawing = true
+				site := r.index(s)
+				r.report(site)
+				r.events.push(event{r.now + drawTimeout, drawTimesOut, site, s.life})
+			}
+		default:
+			r.decided(i, d)
+		}
+		return
+	}
+	r.err = fmt.Errorf("visitor %d: three tickets in a row were worth nothing", i)
+}
+
+func (r *run) index(s *site) int32 {
+	for i := range r.sites {
+		if &r.sites[i] == s {
+			return int32(i)
+		}
+	}
+	return -1
+}
+
+// decided does what the user does after an answer.
+func (r *run) decided(i int32, d queue.Decision) {
+	u := &r.users[i]
+	switch d.Outcome {
+	case queue.Pass:
+		fresh := u.session < 0 || u.ticket.ID != d.Visitor.ID || r.sessions[u.session].closed
+		if u.state == waiting {
+			r.waiting--
+		}
+		if u.state != inside && !u.In {
+			u.In, u.Admitted = true, r.now
+		}
+		u.state = inside
+		u.ticket = d.Visitor
+		// the ticket passes until the slowest clock has reached its end
+		ends := d.Visitor.Ends.Sub(begin) + r.Clocks/2
+		if fresh {
+			u.session = int32(len(r.sessions))
+			r.sessions = append(r.sessions, session{ends: ends})
+			r.events.push(event{ends, sessionEnds, u.session, 0})
+			r.active++
+			r.result.admitted(r)
+		} else if s := &r.sessions[u.session]; ends > s.ends {
+			s.ends = ends
+		}
+		// while it stays, a request every 5 to 25 seconds
+		next := min(r.now+5*time.Second+time.Duration(r.rng.Int64N(int64(20*time.Second))), max(r.now+time.Millisecond, u.Admitted+u.stay))
+		r.events.push(event{next, userVisits, i, 0})
+	case queue.Wait:
+		if u.state != waiting {
+			if u.state == coming && r.Patience > 0 {
+				u.gives = r.now + time.Duration(r.rng.ExpFloat64()*float64(r.Patience))
+			}
+			u.state = waiting
+			r.waiting++
+			u.first = d.Visitor
+		}
+		u.ticket = d.Visitor
+		next := d.Visitor.RefreshInterval + time.Duration(r.rng.Int64N(int64(300*time.Millisecond)))
+		if !d.Counted {
+			next = time.Duration(1+r.rng.Int64N(3)) * time.Second
+		} else {
+			u.CheckIns++
+		}
+		if u.Attacks && r.Attack != Twice {
+			next = time.Second
+		}
+		r.events.push(event{r.now + next, userVisits, i, 0})
+	case queue.Refuse:
+		if u.state == waiting {
+			r.waiting--
+		}
+		u.state = done
+		r.left--
+	}
+}
+
+// arrive makes the users and their first requests.
+func (r *run) arrive() {
+	weights := make([]float64, r.DataCentres)
+	for i := range weights {
+		weights[i] = 1 / float64(i+1)
+	}
+	pick := func(turn int) int {
+		sum := 0.0
+		for _, w := range weights {
+			sum += w
+		}
+		x := r.rng.Float64() * sum
+		for i, w := range weights {
+			if x -= w; x < 0 {
+				return (i + turn) % len(weights)
+			}
+		}
+		return 0
+	}
+	type burst struct {
+		at   time.Duration
+		site int
+	}
+	var bursts []burst
+	for range 4 {
+		bursts = append(bursts, burst{time.Duration(r.rng.Int64N(int64(r.Over))), r.rng.IntN(r.DataCentres)})
+	}
+	for i := range r.Visitors {
+		u := user{session: -1, gives: math.MaxInt64}
+		u.Arrived = time.Duration(r.rng.Int64N(int64(r.Over)))
+		u.site = pick(0)
+		switch r.Profile {
+		case Bursts:
+			if i%2 == 0 {
+				b := bursts[r.rng.IntN(len(bursts))]
+				u.Arrived, u.site = b.at+time.Duration(r.rng.Int64N(int64(6*time.Second))), b.site
+			}
+		case Shifts:
+			u.site = pick(int(u.Arrived / (2 * time.Minute)))
+		}
+		u.Attacks = i < r.Attackers
+		u.stay = time.Duration((0.9 + 0.2*r.rng.Float64()) * float64(r.Stay))
+		u.ticket = queue.Visitor{ID: r.newID()}
+		r.users = append(r.users, u)
+		r.events.push(event{u.Arrived, userVisits, int32(i), 0})
+	}
+}
