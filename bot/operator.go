@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -197,6 +198,11 @@ func (b *Bot) withoutRoot(ctx context.Context, p *packages.Package, source strin
 func (b *Bot) lookup(name string) (*packages.Package, error) {
 	p, ok := b.options.Catalogue.Get(name)
 	if !ok {
+		for _, refused := range b.options.Catalogue.Problems() {
+			if path.Base(refused.File) == name+".json" {
+				return nil, fmt.Errorf("the catalogue has a JSON for package %q, but it was refused: %w", name, refused)
+			}
+		}
 		var names []string
 		for _, p := range b.options.Catalogue.Packages() {
 			names = append(names, p.Name)
