@@ -34,6 +34,8 @@ type backupResult struct {
 	Linked  int64 `json:"linked"` // of the bytes, what hard links share with the data folder
 	Files   int   `json:"files"`
 	Entries int64 `json:"entries"` // of the log
+	// Unfinished are folders of backups that are being written to the same place, or were killed.
+	Unfinished []string `json:"unfinished,omitempty"`
 	// Keys is the key folder of the process that made the backup, which is not in it; "" where that does not sign.
 	Keys string `json:"keys,omitempty"`
 }
@@ -87,6 +89,10 @@ It works through the larder process that runs, which has to be allowed to write 
 				fmt.Fprintf(a.stdout, "Not in it are the keys that sign the log, in %s: keep a copy of them apart.\n", keys)
 			}
 			fmt.Fprintf(a.stdout, "To restore, start on it: larder up --data %s --keys %s\n", args[0], keys)
+			fmt.Fprintln(a.stdout, "Once the log has been signed with more entries than that, what starts on it serves them, but refuses to sign: only the newest backup goes on.")
+			for _, left := range done.Unfinished {
+				fmt.Fprintf(a.stdout, "Beside it is %s, which another backup is writing, or left when it was killed; remove it if none is.\n", left)
+			}
 			return nil
 		})
 	})
@@ -104,6 +110,10 @@ func (f *folder) backup(ctx context.Context, dir string, report func(any)) (resu
 	beside, pattern := filepath.Dir(dir), "."+filepath.Base(dir)+".unfinished-"
 	if exists {
 		beside, pattern = dir, ".unfinished-"
+	}
+	others, err := filepath.Glob(filepath.Join(escapeGlob(beside), escapeGlob(pattern)+"*"))
+	if err != nil {
+		return result, err
 	}
 	unfinished, err := os.MkdirTemp(beside, pattern)
 	if err != nil {
@@ -125,7 +135,7 @@ func (f *folder) backup(ctx context.Context, dir string, report func(any)) (resu
 	if err != nil {
 		return result, err
 	}
-	result = backupResult{Bytes: done.Bytes, Linked: done.Linked, Files: done.Files}
+	result = backupResult{Bytes: done.Bytes, Linked: done.Linked, Files: done.Files, Unfinished: others}
 	if f.signer != nil {
 		result.Keys = f.signer.Folder()
 	}
@@ -136,6 +146,11 @@ func (f *folder) backup(ctx context.Context, dir string, report func(any)) (resu
 		return result, fmt.Errorf("couldn't give the finished backup its name: %w", err)
 	}
 	return result, nil
+}
+
+// escapeGlob has a path mean itself in a pattern.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // throughProcess says who could not write, where that was not the command itself.

@@ -229,7 +229,9 @@ The repository is for reading: it proves nothing, but each commit names the hash
 			if err != nil {
 				return err
 			}
-			added, err := exportTo(ctx, client, repository)
+			bar := a.newEntryBar("exporting")
+			added, err := exportTo(ctx, client, repository, bar.show)
+			bar.close()
 			if err == nil || added > 0 {
 				fmt.Fprintf(a.stdout, "Added %s to %s, which has %s now.\n", count(added, "entry", "entries"), dir, upTo(repository.Position()))
 			}
@@ -239,19 +241,21 @@ The repository is for reading: it proves nothing, but each commit names the hash
 	return cmd
 }
 
-// exportTo adds what a repository lacks. What was added before something failed stays.
-func exportTo(ctx context.Context, client *admin.Client, repository *gitlog.Repository) (added int, err error) {
+// exportTo adds what a repository lacks, and tells how many entries it has then, and of how many. What was added before
+// something failed stays.
+func exportTo(ctx context.Context, client *admin.Client, repository *gitlog.Repository, shown func(has, of int64)) (added int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	_, err = admin.Call[any](ctx, client, "log-export", logExportRequest{repository.Position()}, func(c gitlog.Change) {
+	_, err = admin.Call[any](ctx, client, "log-export", logExportRequest{repository.Position()}, func(c exportedChange) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := repository.Add(c); err != nil {
+		if err := repository.Add(c.Change); err != nil {
 			cancel(err)
 			return
 		}
 		added++
+		shown(c.Index+1, c.Of)
 	})
 	if failed := repository.Flush(); failed != nil {
 		return 0, errors.Join(err, failed)

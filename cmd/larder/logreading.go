@@ -130,13 +130,20 @@ func (f *folder) logFollow(ctx context.Context, r logFollowRequest, report func(
 
 // logExport reports what an export to git has not got yet.
 func (f *folder) logExport(ctx context.Context, position gitlog.Position, report func(any)) error {
-	for c, err := range f.changes(position, f.log.Checkpoint().Size) {
+	size := f.log.Checkpoint().Size
+	for c, err := range f.changes(position, size) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		report(c)
+		report(exportedChange{c, size})
 	}
 	return nil
+}
+
+// An exportedChange also says how many entries the log has.
+type exportedChange struct {
+	gitlog.Change
+	Of int64 `json:"of"`
 }
 
 // changes returns what a repository that has come to position lacks of the log's first size entries.

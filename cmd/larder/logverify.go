@@ -123,6 +123,9 @@ func describeCheck(s views.CheckSummary) string {
 
 // describeAudit tells what the log was held against.
 func describeAudit(s audit.Summary, before seenCheckpoint, kept bool) string {
+	if s.KeyMissing && s.Findings == 1 {
+		return "Nothing else is wrong, but the log was not held against what was signed: --keys names the folder with its key."
+	}
 	if !s.Sound {
 		return "The log is not sound."
 	}

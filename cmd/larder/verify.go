@@ -246,7 +246,7 @@ func (a *app) verify(ctx context.Context, v verification, subjects []subject) er
 
 // openLog verifies a server's log, and remembers it.
 func (a *app) openLog(ctx context.Context, v verification, known *verify.Known, server string) *verifiedLog {
-	l := &verifiedLog{Server: server, Cosignatures: []verify.Cosignature{}, outcome: verify.Unproven, bar: a.newEntryBar()}
+	l := &verifiedLog{Server: server, Cosignatures: []verify.Cosignature{}, outcome: verify.Unproven, bar: a.newEntryBar("reading")}
 	o := verify.Options{
 		Server: server, All: v.all, Progress: l.bar.show, UserAgent: "larder/" + version(),
 		Trust: verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need},

@@ -97,11 +97,12 @@ func (f verifiedFile) from() string {
 
 // entryBar shows on a terminal how much of a log was read, if that takes more than one look. Elsewhere it shows nothing.
 type entryBar struct {
-	app *app
+	app  *app
+	name string
 	byteBar
 }
 
-func (a *app) newEntryBar() *entryBar { return &entryBar{app: a} }
+func (a *app) newEntryBar(name string) *entryBar { return &entryBar{app: a, name: name} }
 
 func (b *entryBar) show(read, of int64) {
 	if read == of && b.bar == nil || !newTerminal(b.app.stderr).interactive {
@@ -109,7 +110,7 @@ func (b *entryBar) show(read, of int64) {
 	}
 	if b.bar == nil {
 		b.bars = mpb.New(mpb.WithOutput(b.app.stderr), mpb.WithRefreshRate(200*time.Millisecond), mpb.WithWidth(48), mpb.WithAutoRefresh())
-		b.bar = b.bars.AddBar(0, mpb.PrependDecorators(decor.Name("reading "), decor.CountersNoUnit("%d of %d entries ")))
+		b.bar = b.bars.AddBar(0, mpb.PrependDecorators(decor.Name(b.name+" "), decor.CountersNoUnit("%d of %d entries ")))
 	}
 	b.byteBar.show(read, of)
 }

@@ -37,6 +37,9 @@ type Summary struct {
 	views.CheckSummary
 	// Checkpoint is that of the log, for the next run. It is right where Sound is true.
 	Checkpoint logs.Checkpoint `json:"checkpoint"`
+	// KeyMissing tells that the log was signed, and that the key folder has no key: what
+	// was signed is not known, so the log is not sound, whatever else it is.
+	KeyMissing bool `json:"keyMissing,omitempty"`
 	// Sound tells that tree and entries are as they were hashed, and continue what was
 	// signed and seen.
 	Sound bool `json:"sound"`
@@ -74,7 +77,8 @@ func Run(ctx context.Context, store *kvstore.Store, o Options, report func(views
 		case err != nil:
 			found("signed", "%v", err)
 		case key != "":
-			found("signed", "the log was signed with %s, but no key is in the key folder %s: --keys names another", key, o.Keys)
+			summary.KeyMissing = true
+			found("signed", "the log was signed with %s, but no key is in the key folder %s; name the one that has it with --keys, which no backup of the data folder has in it", key, o.Keys)
 		}
 	}
 	summary.Signed, summary.Origin = signed.Size, origin
