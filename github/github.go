@@ -107,10 +107,14 @@ func Status(err error) int {
 }
 
 // Describe is an error of a client's for people: what GitHub says, or why it could not be
-// asked, without the address, which callers know better.
+// asked, without the address, which callers know better. The same failure has the same
+// description each time.
 func Describe(err error) string {
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
 		text := fmt.Sprintf("GitHub answered %d %s", e.Response.StatusCode, http.StatusText(e.Response.StatusCode))
+		if e.Response.StatusCode >= http.StatusInternalServerError {
+			return text // with which it sends another number each time
+		}
 		if e.Message != "" {
 			text += ": " + short(e.Message)
 		}

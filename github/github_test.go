@@ -205,6 +205,33 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// A connection that is cut is described without the port that it had.
+func TestCut(t *testing.T) {
+	server := githubtest.New(token)
+	server.Break(githubtest.Fault{Lose: true})
+	url, stop := server.Start()
+	for _, closed := range []bool{false, true} {
+		if closed {
+			stop()
+		}
+		client, err := github.New(github.Options{URL: url, Token: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := map[string]bool{}
+		for range 3 {
+			_, _, err := client.Repositories.Get(t.Context(), "example", "logs")
+			if err == nil {
+				t.Fatal("there was an answer")
+			}
+			told[github.Describe(err)] = true
+		}
+		if len(told) != 1 {
+			t.Errorf("one failure has the descriptions %v", told)
+		}
+	}
+}
+
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
