@@ -10,6 +10,7 @@ type Namespace byte
 const (
 	Blobs      Namespace = 'b' // hash, coding: the coded bytes; written by this package only
 	Contents   Namespace = 'c' // hash: which codings there are; written by this package only
+	Durable    Namespace = 'd' // durable objects: class, name, and the times of their alarms
 	Files      Namespace = 'f' // package, version, path
 	LogHashes  Namespace = 'h' // Merkle tree hashes by index
 	LogIndex   Namespace = 'i' // where the log's entries about something are

@@ -1,0 +1,309 @@
+package durable
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// An Alarm is what a handler is told of the alarm that it is called for.
+type Alarm struct {
+	Scheduled time.Time // what it was set to
+	Retry     int       // how many times it was handled before and failed
+}
+
+// SetAlarm sets the object's alarm, in place of the one it has, as one of its writes.
+// A time in the past fires at once. The handler is called at that time or later, at
+// least once, also after a crash or a restart.
+//
+// If it fails, it is called again after two seconds, then after twice as long each time
+// up to [Limits].LongestRetry, and up to a quarter longer, until it succeeds. An alarm
+// that is set or deleted meanwhile, by the handler or another event, ends that.
+func (s *State) SetAlarm(ctx context.Context, at time.Time) error {
+	t, err := nanos(at)
+	if err != nil {
+		return err
+	}
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.object.mu.Unlock()
+	s.setAlarm(&alarm{scheduled: t, next: t})
+	return nil
+}
+
+// DeleteAlarm removes the object's alarm, if it has one.
+func (s *State) DeleteAlarm(ctx context.Context) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.object.mu.Unlock()
+	s.setAlarm(nil)
+	return nil
+}
+
+// GetAlarm returns when the object's alarm fires next, and whether it has one. While
+// an alarm is handled it has none, unless one was set since.
+func (s *State) GetAlarm(ctx context.Context) (time.Time, bool, error) {
+	if err := s.begin(ctx); err != nil {
+		return time.Time{}, false, err
+	}
+	defer s.object.mu.Unlock()
+	a := s.object.alarm
+	if s.tx != nil && s.tx.alarmed {
+		a = s.tx.alarm
+	}
+	if a == nil {
+		return time.Time{}, false, nil
+	}
+	return time.Unix(0, a.next), true, nil
+}
+
+// setAlarm sets the alarm, in the transaction if there is one. The caller holds o.mu.
+func (s *State) setAlarm(a *alarm) {
+	if s.tx != nil {
+		s.tx.alarmed, s.tx.alarm = true, a
+		return
+	}
+	s.object.setAlarm(a)
+}
+
+// alarms fires a class's alarms. The times are in the store, in order, so that what
+// sleeps takes no memory.
+type alarms struct {
+	mu      sync.Mutex
+	low     []byte // no row's key, without duePrefix, is less; so no scan crosses what was removed
+	changes uint64 // counts what may make low wrong
+	until   int64  // when the loop looks again
+	wake    chan struct{}
+	running map[string]struct{} // the objects whose alarm is being handled
+	held    map[string]hold     // those whose failure couldn't be written down
+}
+
+// A hold keeps an alarm from firing again at once.
+type hold struct {
+	until int64
+	retry uint32
+}
+
+func (a *alarms) init() {
+	a.wake = make(chan struct{}, 1)
+	a.running = make(map[string]struct{})
+	a.held = make(map[string]hold)
+}
+
+// changed is told that an object's alarm in the store is another one, or none.
+func (a *alarms) changed(name string, to *alarm) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.held, name)
+	if to == nil {
+		return
+	}
+	a.changes++
+	if key := dueKey("", name, to.next)[len(duePrefix("")):]; bytes.Compare(key, a.low) < 0 {
+		a.low = key
+	}
+	if to.next < a.until {
+		a.look()
+	}
+}
+
+// look has the loop look again. The caller holds a.mu.
+func (a *alarms) look() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	// longestSleep is how long the loop sleeps at most while there are alarms, in
+	// case that the clock is set.
+	longestSleep = time.Minute
+	// pauseAfterError is how long it sleeps where the store can't be read.
+	pauseAfterError = time.Second
+)
+
+// watch fires alarms until the runtime closes.
+func (c *class) watch() {
+	a := &c.alarms
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.runtime.ctx.Done():
+			return
+		case <-a.wake:
+		case <-timer.C:
+		}
+		names, next, err := c.due()
+		if err != nil {
+			c.runtime.logger.Error("alarms couldn't be read", "class", c.name, "err", err)
+			timer.Reset(pauseAfterError)
+			continue
+		}
+		for _, name := range names {
+			c.runtime.users.Go(func() { c.fire(name) })
+		}
+		if next < math.MaxInt64 {
+			timer.Reset(min(time.Duration(next-c.runtime.now().UnixNano()), longestSleep))
+		} else {
+			timer.Stop()
+		}
+	}
+}
+
+// due returns the objects whose alarm is to fire now, which count as running, and
+// when to look again.
+func (c *class) due() (names []string, next int64, err error) {
+	a := &c.alarms
+	a.mu.Lock()
+	low, changes, room := a.low, a.changes, c.limits.Alarms-len(a.running)
+	a.until = math.MinInt64 // whoever is done or sets an alarm from here on is seen below
+	a.mu.Unlock()
+	now := c.runtime.now().UnixNano()
+	next = math.MaxInt64
+	first := bytes.Repeat([]byte{0xff}, 8) // after all
+	prefix := duePrefix(c.name)
+	from := append(duePrefix(c.name), low...)
+	found := false
+	for item, err := range c.runtime.store.Scan(kvstore.Durable, kvstore.Range{Prefix: prefix, From: from}) {
+		if err != nil {
+			return nil, 0, err
+		}
+		name, at, err := parseDue(item.Key[len(prefix):])
+		if err != nil {
+			c.runtime.logger.Error("an alarm was skipped", "class", c.name, "err", err)
+			continue
+		}
+		if !found {
+			found, first = true, bytes.Clone(item.Key[len(prefix):])
+		}
+		if at > now {
+			next = min(next, at)
+			break
+		}
+		a.mu.Lock()
+		_, running := a.running[name]
+		held, isHeld := a.held[name]
+		a.mu.Unlock()
+		switch {
+		case running:
+		case isHeld && held.until > now:
+			next = min(next, held.until)
+		case len(names) < room:
+			names = append(names, name)
+		}
+		if len(names) >= room {
+			break // whoever is done wakes the loop
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range names {
+		a.running[name] = struct{}{}
+	}
+	if a.changes == changes {
+		a.low = first
+	} else {
+		a.look()
+	}
+	a.until = next
+	return names, next, nil
+}
+
+// fire has an object handle its alarm.
+func (c *class) fire(name string) {
+	a := &c.alarms
+	a.mu.Lock()
+	held := a.held[name]
+	a.mu.Unlock()
+	var failed alarm
+	err := c.event(c.runtime.ctx, name, func(ctx context.Context, s *State, instance any) error {
+		var err error
+		failed, err = s.object.ring(ctx, s, instance, held.retry)
+		return err
+	}, false)
+	if err != nil && !c.runtime.closed() {
+		c.runtime.logger.Warn("an alarm failed and is tried again", "class", c.name, "object", name, "retry", failed.retry, "err", err)
+		err = c.postpone(name)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.running, name)
+	if err != nil {
+		retry := max(failed.retry, held.retry)
+		a.held[name] = hold{until: c.retryAt(retry), retry: retry + 1}
+	}
+	a.look()
+}
+
+// ring calls the handler, if the alarm is still due, and writes down what became of
+// it. What it returns is the alarm that was handled.
+func (o *object) ring(ctx context.Context, s *State, instance any, retry uint32) (alarm, error) {
+	o.mu.Lock()
+	if o.alarm == nil || o.alarm.next > s.Now().UnixNano() {
+		o.mu.Unlock()
+		return alarm{}, nil
+	}
+	was := *o.alarm
+	o.alarm, o.replaced = nil, false
+	o.mu.Unlock()
+	told := Alarm{Scheduled: time.Unix(0, was.scheduled), Retry: int(max(was.retry, retry))}
+	err := errors.Join(o.class.alarm(ctx, s, instance, told), s.Wait(ctx))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.failed != nil || o.replaced:
+	case err == nil:
+		o.setAlarm(nil)
+	case o.class.runtime.closed():
+		o.alarm = &was // and so has the store
+	default:
+		o.setAlarm(o.class.later(was))
+	}
+	return was, err
+}
+
+// later returns an alarm that has just failed.
+func (c *class) later(a alarm) *alarm {
+	return &alarm{scheduled: a.scheduled, next: c.retryAt(a.retry), retry: a.retry + 1}
+}
+
+// firstRetry is the wait after the first failure.
+const firstRetry = 2 * time.Second
+
+// retryAt returns when an alarm is tried again that had failed so many times before
+// it did just now.
+func (c *class) retryAt(retry uint32) int64 {
+	wait := c.limits.LongestRetry
+	if retry < 32 {
+		wait = min(wait, firstRetry<<retry)
+	}
+	return c.runtime.now().Add(wait + c.runtime.jitter(wait)).UnixNano()
+}
+
+// postpone writes down that an alarm failed, where that was not done by the instance
+// because it was stopped.
+func (c *class) postpone(name string) error {
+	ctx := c.runtime.ctx
+	return c.deliver(name, func(o *object) error {
+		st := &strand{object: o}
+		if err := o.enter(ctx, st, true); err != nil {
+			return err
+		}
+		err := o.loadAlarm()
+		o.mu.Lock()
+		if err == nil && o.failed == nil && o.alarm != nil && o.alarm.next <= c.runtime.now().UnixNano() {
+			o.setAlarm(c.later(*o.alarm))
+		}
+		o.mu.Unlock()
+		return o.finish(ctx, st, err)
+	})
+}

@@ -1,0 +1,305 @@
+package durable
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Class says how the objects of one kind behave: they take a Q and answer an A.
+// Both may be pointers, but nobody else should hold what an object keeps.
+type Class[Q, A any] struct {
+	// Name is what the rows in the store go by: lower-case letters, digits and
+	// hyphens.
+	Name string
+	// New makes the instance of an object that comes into memory, with nothing
+	// but what it was given: what it reads is the object's storage, and no event is delivered
+	// before it has returned (see [State.BlockConcurrencyWhile]). What a Handler keeps in its
+	// fields lasts until the object leaves memory.
+	New func(context.Context, *State) (Handler[Q, A], error)
+	// Limits bounds them. The zero value has the defaults.
+	Limits Limits
+	// Client makes the requests of [State.Client]. Without one these are refused.
+	Client *http.Client
+}
+
+// A Handler is one object in memory. Its methods are never called while another
+// event has the turn, so its fields need no lock.
+type Handler[Q, A any] interface {
+	// Handle answers an event.
+	Handle(ctx context.Context, s *State, request Q) (A, error)
+	// Alarm does what is due. Embed [NoAlarm] where nothing ever is.
+	Alarm(ctx context.Context, s *State, a Alarm) error
+}
+
+// Limits bounds the objects of a class.
+type Limits struct {
+	// Events is how many events an object may have at once, from their arrival to
+	// their answer; default 1,000. Another one gets [ErrOverloaded].
+	Events int
+	// Idle is how long an object without events stays in memory; default 10 s.
+	Idle time.Duration
+	// Live is how many objects without events stay in memory; default 10,000.
+	Live int
+	// CacheBytes bounds the values of all objects that are kept in memory because
+	// they were used lately; default 32 MiB. What is not yet durable is not counted.
+	CacheBytes int64
+	// Alarms is how many alarms may be handled at once; default 64.
+	Alarms int
+	// LongestRetry bounds the wait before an alarm that failed is tried again;
+	// default one hour.
+	LongestRetry time.Duration
+}
+
+func (l *Limits) defaults() {
+	setDefault(&l.Events, 1000)
+	setDefault(&l.Idle, 10*time.Second)
+	setDefault(&l.Live, 10_000)
+	setDefault(&l.CacheBytes, 32<<20)
+	setDefault(&l.Alarms, 64)
+	setDefault(&l.LongestRetry, time.Hour)
+}
+
+func setDefault[T int | int64 | time.Duration](p *T, value T) {
+	if *p <= 0 {
+		*p = value
+	}
+}
+
+// NoAlarm is embedded by handlers whose objects never set an alarm.
+type NoAlarm struct{}
+
+// Alarm fails.
+func (NoAlarm) Alarm(context.Context, *State, Alarm) error {
+	return errors.New("objects of this class handle no alarms")
+}
+
+// A Namespace is the objects of a class.
+type Namespace[Q, A any] struct{ class *class }
+
+// Open begins to deliver events, and alarms that are due, to the objects of a class.
+// A runtime opens a class once.
+func Open[Q, A any](r *Runtime, c Class[Q, A]) (*Namespace[Q, A], error) {
+	if !className.MatchString(c.Name) {
+		return nil, fmt.Errorf("durable: %q can't be the name of a class: use lower-case letters, digits and hyphens", c.Name)
+	}
+	core := &class{
+		runtime: r,
+		name:    c.Name,
+		limits:  c.Limits,
+		client:  c.Client,
+		objects: make(map[string]*object),
+		make:    func(ctx context.Context, s *State) (any, error) { return c.New(ctx, s) },
+		alarm: func(ctx context.Context, s *State, instance any, a Alarm) error {
+			return instance.(Handler[Q, A]).Alarm(ctx, s, a)
+		},
+	}
+	core.limits.defaults()
+	core.alarms.init()
+	if err := r.add(core); err != nil {
+		return nil, fmt.Errorf("durable: class %s: %w", c.Name, err)
+	}
+	return &Namespace[Q, A]{core}, nil
+}
+
+// Object returns the object with a name, of 1 to 512 bytes without a zero byte. The
+// same name is the same object.
+func (n *Namespace[Q, A]) Object(name string) Object[Q, A] { return Object[Q, A]{n.class, name} }
+
+// NewUniqueID returns the name of an object that nobody has used: 26 letters and
+// digits that cannot be guessed.
+func (n *Namespace[Q, A]) NewUniqueID() string { return rand.Text() }
+
+// An Object is one object of a namespace. It is a value and costs nothing.
+type Object[Q, A any] struct {
+	class *class
+	name  string
+}
+
+// Name returns the object's name.
+func (o Object[Q, A]) Name() string { return o.name }
+
+// Send delivers an event and returns its answer, once everything that the object
+// wrote before is durable. With the context of another object's event it is a call of
+// that object's: see [State.Call].
+//
+// The handler runs with ctx, and Send returns when it does. Where ctx ends before the
+// event is delivered, or while the disk is being waited for, Send returns at once.
+func (o Object[Q, A]) Send(ctx context.Context, request Q) (A, error) {
+	var answer A
+	err := o.class.send(ctx, o.name, func(ctx context.Context, s *State, instance any) (err error) {
+		answer, err = instance.(Handler[Q, A]).Handle(ctx, s, request)
+		return err
+	})
+	if err != nil {
+		var none A
+		return none, fmt.Errorf("durable: %s %q: %w", o.class.name, o.name, err)
+	}
+	return answer, nil
+}
+
+// A class is what Namespace does whatever the types are.
+type class struct {
+	runtime *Runtime
+	name    string
+	limits  Limits
+	client  *http.Client
+	make    func(context.Context, *State) (any, error)
+	alarm   func(context.Context, *State, any, Alarm) error
+	alarms  alarms
+	cached  atomic.Int64 // bytes in the caches of all objects
+
+	mu      sync.Mutex
+	objects map[string]*object // in memory
+	idle    idleList           // of those, without events, longest first
+	sweeper *time.Timer        // set while idle is not empty
+}
+
+// send delivers an event from wherever ctx is from.
+func (c *class) send(ctx context.Context, name string, f handle) error {
+	if s, ok := ctx.Value(stateKey{}).(*State); ok {
+		switch s.place() {
+		case ended:
+			return ErrOutside
+		case inside:
+			return s.Call(ctx, func(ctx context.Context) error { return c.event(ctx, name, f, true) })
+		}
+	}
+	return c.event(ctx, name, f, true)
+}
+
+// acquire returns the object in memory, for one user more. Release has to follow.
+func (c *class) acquire(name string) (*object, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.runtime.closed() {
+		return nil, ErrClosed
+	}
+	o := c.objects[name]
+	if o == nil {
+		o = newObject(c, name)
+		c.objects[name] = o
+	}
+	if o.users == 0 {
+		c.idle.remove(o)
+	}
+	o.users++
+	c.runtime.users.Add(1)
+	return o, nil
+}
+
+// retain adds a user of an object that has one.
+func (c *class) retain(o *object) {
+	c.mu.Lock()
+	o.users++
+	c.runtime.users.Add(1)
+	c.mu.Unlock()
+}
+
+// release ends what acquire or retain began. An object without users is idle, and
+// leaves memory after a while.
+func (c *class) release(o *object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.runtime.users.Done()
+	o.users--
+	if o.users > 0 || c.objects[o.name] != o {
+		return
+	}
+	if c.runtime.closed() {
+		c.evict(o)
+		return
+	}
+	o.since = time.Now()
+	c.idle.push(o)
+	if c.idle.count > c.limits.Live || c.idle.count > 1 && c.cached.Load() > c.limits.CacheBytes/4*3 {
+		c.evict(c.idle.first)
+	}
+	if c.idle.count > 0 && c.sweeper == nil {
+		c.sweeper = time.AfterFunc(c.limits.Idle, c.sweep)
+	}
+}
+
+// sweep has objects leave memory that have been idle for long.
+func (c *class) sweep() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweeper = nil
+	now := time.Now()
+	for o := c.idle.first; o != nil; o = c.idle.first {
+		if wait := c.limits.Idle - now.Sub(o.since); wait > 0 && !c.runtime.closed() {
+			c.sweeper = time.AfterFunc(wait, c.sweep)
+			return
+		}
+		c.evict(o)
+	}
+}
+
+// evict takes an object that has no users out of memory. The caller holds c.mu.
+func (c *class) evict(o *object) {
+	c.idle.remove(o)
+	delete(c.objects, o.name)
+	o.cache.clear()
+}
+
+// replace puts a fresh instance into the place of o, which was stopped and has
+// writes under way or not. The caller holds o.mu.
+func (c *class) replace(o *object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.objects[o.name] != o {
+		return
+	}
+	delete(c.objects, o.name)
+	if o.writing == 0 {
+		return
+	}
+	o.next = newObject(c, o.name)
+	o.next.previous = o.settled
+	o.next.users = 1 // o, until its writes are settled
+	c.runtime.users.Add(1)
+	c.objects[o.name] = o.next
+}
+
+// idleList is a list of objects, linked through them.
+type idleList struct {
+	first, last *object
+	count       int
+}
+
+func (l *idleList) push(o *object) {
+	o.idle, o.before, o.after = true, l.last, nil
+	if l.last != nil {
+		l.last.after = o
+	} else {
+		l.first = o
+	}
+	l.last = o
+	l.count++
+}
+
+func (l *idleList) remove(o *object) {
+	if !o.idle {
+		return
+	}
+	if o.before != nil {
+		o.before.after = o.after
+	} else {
+		l.first = o.after
+	}
+	if o.after != nil {
+		o.after.before = o.before
+	} else {
+		l.last = o.before
+	}
+	o.idle, o.before, o.after = false, nil, nil
+	l.count--
+}

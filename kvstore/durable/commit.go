@@ -1,0 +1,287 @@
+package durable
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// A change is a key's new value, or its removal.
+type change struct {
+	key              string
+	value            []byte
+	deleted          bool
+	noCache, confirm bool
+	write            *write
+}
+
+func (c *change) size() int { return len(c.key) + len(c.value) }
+
+// A write is what happens to an object atomically: first it is the object's pending
+// one and grows, then it is sealed and belongs to the committer.
+type write struct {
+	object   *object
+	changes  []*change
+	bytes    int
+	confirm  bool // whether what the object tells has to wait for it
+	alarmed  bool // whether the alarm changes
+	from, to *alarm
+	done     chan struct{} // closed when it is durable or failed
+	err      error         // set before
+}
+
+// wait returns once the write is durable or failed, or ctx ends. A nil write is
+// durable.
+func (w *write) wait(ctx context.Context) error {
+	if w == nil {
+		return nil
+	}
+	select {
+	case <-w.done:
+		return w.err
+	default:
+	}
+	select {
+	case <-w.done:
+		return w.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func checkWrite(bytes, more int, deleted bool) error {
+	if !deleted && bytes+more > MaxWriteBytes {
+		return fmt.Errorf("%w: more than %d MiB would be written at once", ErrTooLarge, MaxWriteBytes>>20)
+	}
+	return nil
+}
+
+// grow returns the pending write. The caller holds o.mu, as for all below.
+func (o *object) grow() *write {
+	if o.pending == nil {
+		o.pending = &write{object: o, done: make(chan struct{})}
+	}
+	return o.pending
+}
+
+// add makes a change, which is visible at once and durable with the pending write.
+func (o *object) add(c change) error {
+	w := o.grow()
+	old := o.dirty[c.key]
+	if old != nil && old.write != w {
+		old = nil
+	}
+	size := c.size()
+	if old != nil {
+		size -= old.size()
+	}
+	if err := checkWrite(w.bytes, size, c.deleted); err != nil {
+		return err
+	}
+	o.changes++
+	o.cache.remove(c.key)
+	w.bytes += size
+	w.confirm = w.confirm || c.confirm
+	c.write = w
+	if old != nil {
+		*old = c
+		return nil
+	}
+	if o.dirty == nil {
+		o.dirty = make(map[string]*change)
+	}
+	o.dirty[c.key] = &c
+	w.changes = append(w.changes, &c)
+	return nil
+}
+
+// setAlarm changes the alarm with the pending write.
+func (o *object) setAlarm(a *alarm) {
+	o.alarm, o.replaced = a, true
+	w := o.grow()
+	w.alarmed, w.confirm = true, true
+}
+
+// seal hands the pending write over to the committer.
+func (o *object) seal() {
+	w := o.pending
+	if w == nil || o.failed != nil {
+		return
+	}
+	o.pending = nil
+	if w.alarmed {
+		w.from, w.to = o.sealed, o.alarm
+		o.sealed = o.alarm
+	}
+	o.last = w
+	if w.confirm {
+		o.gate = w
+	}
+	o.writing++
+	o.bytes += w.bytes
+	o.class.retain(o)
+	o.class.runtime.commits.add(w)
+}
+
+// finish tells an object how a write went.
+func (w *write) finish(err error) {
+	o := w.object
+	o.mu.Lock()
+	o.writing--
+	o.bytes -= w.bytes
+	stopped := o.failed != nil
+	if err != nil {
+		w.err = err
+		if o.lost == nil {
+			o.lost = err
+		}
+		o.fail(err)
+	} else {
+		for _, c := range w.changes {
+			if o.dirty[c.key] == c {
+				delete(o.dirty, c.key)
+				if !c.noCache && o.failed == nil {
+					o.cache.put(c.key, c.value, !c.deleted)
+				}
+			}
+		}
+	}
+	if o.gate == w {
+		o.gate = nil
+	}
+	if o.last == w {
+		o.last = nil
+	}
+	if stopped && o.writing == 0 {
+		o.settle()
+	}
+	if err == nil && w.alarmed {
+		o.class.alarms.changed(o.name, w.to)
+	}
+	close(w.done)
+	o.mu.Unlock()
+	o.class.release(o)
+}
+
+// A committer writes what all objects of a runtime hand over, in their order, as much
+// as there is at a time: one sync for many.
+type committer struct {
+	mu     sync.Mutex
+	queue  []*write
+	closed bool
+	wake   chan struct{}
+	done   chan struct{} // closed when run has returned
+}
+
+func (c *committer) add(w *write) {
+	c.mu.Lock()
+	c.queue = append(c.queue, w)
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// batchBytes bounds what is committed together, if it is more than one write.
+const batchBytes = 4 * MaxWriteBytes
+
+// take returns the next writes, or none once the committer is closed and empty.
+func (c *committer) take() []*write {
+	for {
+		c.mu.Lock()
+		n, bytes := 0, 0
+		for n < len(c.queue) && (n == 0 || bytes+c.queue[n].bytes <= batchBytes) {
+			bytes += c.queue[n].bytes
+			n++
+		}
+		writes := c.queue[:n:n]
+		if c.queue = c.queue[n:]; len(c.queue) == 0 {
+			c.queue = nil
+		}
+		closed := c.closed
+		c.mu.Unlock()
+		if n > 0 || closed {
+			return writes
+		}
+		<-c.wake
+	}
+}
+
+// run commits until close.
+func (c *committer) run(store *kvstore.Store, commit func(*kvstore.Batch) error) {
+	defer close(c.done)
+	for {
+		writes := c.take()
+		if len(writes) == 0 {
+			return
+		}
+		c.commit(store, writes, commit)
+	}
+}
+
+func (c *committer) commit(store *kvstore.Store, writes []*write, commit func(*kvstore.Batch) error) {
+	batch := store.NewBatch()
+	defer batch.Close()
+	var good []*write
+	for _, w := range writes {
+		// What was written on top of something that failed must not happen.
+		o := w.object
+		o.mu.Lock()
+		lost := o.lost
+		o.mu.Unlock()
+		if lost != nil {
+			w.finish(lost)
+			continue
+		}
+		good = append(good, w)
+		w.fill(batch)
+	}
+	err := commit(batch)
+	if err != nil {
+		err = fmt.Errorf("%w: couldn't write: %w", ErrReset, err)
+	}
+	for _, w := range good {
+		w.finish(err)
+	}
+}
+
+// close has run return once it has written what there is. Nobody may add any more.
+func (c *committer) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	<-c.done
+}
+
+// fill adds a write to a batch.
+func (w *write) fill(b *kvstore.Batch) {
+	class, name := w.object.class.name, w.object.name
+	prefix := valuePrefix(class, name)
+	for _, c := range w.changes {
+		key := append(prefix[:len(prefix):len(prefix)], c.key...)
+		if c.deleted {
+			b.Delete(kvstore.Durable, key)
+		} else {
+			b.Set(kvstore.Durable, key, c.value)
+		}
+	}
+	if !w.alarmed {
+		return
+	}
+	if w.from != nil {
+		b.Delete(kvstore.Durable, dueKey(class, name, w.from.next))
+	}
+	if w.to == nil {
+		b.Delete(kvstore.Durable, alarmKey(class, name))
+		return
+	}
+	b.Set(kvstore.Durable, alarmKey(class, name), w.to.encode())
+	b.Set(kvstore.Durable, dueKey(class, name, w.to.next), nil)
+}

@@ -1,0 +1,327 @@
+package durable
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// An object is an instance in memory: its turn, its queue, and what it has of its
+// storage.
+//
+// The turn is had by strands: the goroutine of an event, and those that it began. A
+// turn is over when none of its strands has it; then the next in line gets one.
+//
+// Locks are taken in the order object.mu, class.mu, and object.mu, committer.mu.
+type object struct {
+	class *class
+	name  string
+
+	// Guarded by class.mu.
+	users         int // events and writes under way
+	idle          bool
+	since         time.Time
+	before, after *object
+
+	previous <-chan struct{} // closed when the instance before has no writes under way; nil where there was none
+
+	mu       sync.Mutex
+	instance any        // the Handler, once it was made
+	loaded   bool       // whether alarm is known
+	active   int        // strands that have the turn
+	line     *list.List // of *waiter, in order of arrival
+	events   int        // from arrival to answer
+	failed   error      // why the instance has stopped, if it has
+	tx       *transaction
+
+	// Storage; see commit.go.
+	dirty    map[string]*change // what is not yet durable, newest
+	cache    cache
+	pending  *write        // what the next atomic write has so far, or nil
+	gate     *write        // the last that has to be waited for
+	writing  int           // writes handed over and not done
+	bytes    int           // of those
+	last     *write        // the last that was handed over
+	lost     error         // why a write failed; later ones must not happen
+	settled  chan struct{} // closed when failed is set and writing is 0
+	next     *object       // what took its place, and waits for settled
+	changes  uint64        // counts writes, to tell reads that were overtaken
+	alarm    *alarm        // as this object's events see it; nil: none
+	sealed   *alarm        // as the store will have it
+	replaced bool          // whether the alarm was set or deleted since a handler was called for it
+}
+
+func newObject(c *class, name string) *object {
+	o := &object{class: c, name: name, line: list.New(), settled: make(chan struct{})}
+	o.cache.total, o.cache.limit = &c.cached, c.limits.CacheBytes
+	return o
+}
+
+// A waiter is in line for the turn.
+type waiter struct {
+	strand *strand
+	fresh  bool // of an event that has not begun, and can begin with another instance
+	ready  chan struct{}
+	err    error // set before ready is closed
+}
+
+// enter waits until the strand has the turn. A fresh one does no longer once ctx
+// ends, or with errStale where the instance stops; any other has to come back.
+func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
+	o.mu.Lock()
+	if fresh && o.failed != nil {
+		o.mu.Unlock()
+		return errStale
+	}
+	if st.place == ended {
+		o.mu.Unlock()
+		return ErrOutside
+	}
+	if o.active == 0 && o.line.Len() == 0 {
+		o.active, st.place = 1, inside
+		o.mu.Unlock()
+		return nil
+	}
+	p := &waiter{strand: st, fresh: fresh, ready: make(chan struct{})}
+	e := o.line.PushBack(p)
+	o.mu.Unlock()
+	var end <-chan struct{}
+	if fresh {
+		end = ctx.Done()
+	}
+	select {
+	case <-p.ready:
+		return p.err
+	case <-end:
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	select {
+	case <-p.ready: // just now
+		if p.err == nil {
+			o.leave(st)
+		}
+	default:
+		o.line.Remove(e)
+	}
+	return context.Cause(ctx)
+}
+
+// leave gives a strand's turn away. The caller holds o.mu.
+func (o *object) leave(st *strand) {
+	st.place = outside
+	if o.active--; o.active > 0 {
+		return
+	}
+	o.seal()
+	for e := o.line.Front(); e != nil && o.active == 0; e = o.line.Front() {
+		p := o.line.Remove(e).(*waiter)
+		if p.strand.place != ended {
+			o.active, p.strand.place = 1, inside
+		}
+		close(p.ready)
+	}
+}
+
+// fail stops the instance: what it has not handed over is dropped, events that wait
+// go to the next one. The caller holds o.mu.
+func (o *object) fail(err error) {
+	if o.failed != nil {
+		return
+	}
+	o.failed = err
+	o.pending = nil
+	o.class.replace(o)
+	if o.writing == 0 {
+		o.settle()
+	}
+	for e := o.line.Front(); e != nil; {
+		next := e.Next()
+		if p := e.Value.(*waiter); p.fresh {
+			o.line.Remove(e)
+			p.err = errStale
+			close(p.ready)
+		}
+		e = next
+	}
+}
+
+// settle lets the next instance begin. The caller holds o.mu.
+func (o *object) settle() {
+	close(o.settled)
+	o.cache.clear()
+	if o.next != nil {
+		o.class.release(o.next)
+	}
+}
+
+// A handle is what an event does with an instance.
+type handle func(ctx context.Context, s *State, instance any) error
+
+// event delivers an event to the object with a name, and returns when what it has
+// to tell may be told.
+func (c *class) event(ctx context.Context, name string, f handle, limited bool) error {
+	return c.deliver(name, func(o *object) error { return o.event(ctx, f, limited) })
+}
+
+// deliver calls f with the object's instance, again with the next one where that
+// stopped before.
+func (c *class) deliver(name string, f func(*object) error) error {
+	for {
+		o, err := c.acquire(name)
+		if err != nil {
+			return err
+		}
+		err = func() error {
+			defer c.release(o)
+			return f(o)
+		}()
+		if !errors.Is(err, errStale) {
+			return err
+		}
+	}
+}
+
+func (o *object) event(ctx context.Context, f handle, limited bool) error {
+	o.mu.Lock()
+	if limited && o.events >= o.class.limits.Events {
+		o.mu.Unlock()
+		return ErrOverloaded
+	}
+	o.events++
+	o.mu.Unlock()
+	defer func() {
+		o.mu.Lock()
+		o.events--
+		o.mu.Unlock()
+	}()
+	st := &strand{object: o}
+	if err := o.enter(ctx, st, true); err != nil {
+		return err
+	}
+	finished := false
+	defer func() {
+		if !finished { // the handler has ended its goroutine
+			o.mu.Lock()
+			o.fail(fmt.Errorf("%w: its goroutine ended", ErrReset))
+			o.end(st)
+			o.mu.Unlock()
+		}
+	}()
+	err := o.finish(ctx, st, o.run(ctx, st, f))
+	finished = true
+	return err
+}
+
+// run has a strand that has the turn do its work.
+func (o *object) run(ctx context.Context, st *strand, f handle) (err error) {
+	s := &State{strand: st}
+	defer o.recover(&err)
+	if err := o.load(ctx, s); err != nil {
+		return err
+	}
+	err = f(s.context(ctx), s, o.instance)
+	return errors.Join(err, s.Wait(ctx))
+}
+
+// finish ends a strand that is an event, and waits until what it tells may leave.
+func (o *object) finish(ctx context.Context, st *strand, err error) error {
+	o.mu.Lock()
+	o.seal()
+	if last := o.last; last != nil && o.bytes > MaxWriteBytes {
+		// Unconfirmed writes must not pile up: the disk sets the pace.
+		o.mu.Unlock()
+		<-last.done
+		o.mu.Lock()
+	}
+	gate, failed := o.gate, o.failed
+	o.end(st)
+	o.mu.Unlock()
+	if failed != nil {
+		return stopped(failed, err)
+	}
+	if e := gate.wait(ctx); e != nil {
+		return e
+	}
+	return err
+}
+
+// end ends a strand. The caller holds o.mu.
+func (o *object) end(st *strand) {
+	if st.place == inside {
+		o.leave(st)
+	}
+	st.place = ended
+}
+
+// stopped returns the error of an event whose instance has stopped.
+func stopped(failed, err error) error {
+	if errors.Is(err, failed) {
+		return err
+	}
+	return failed
+}
+
+// recover stops an instance whose code has panicked: nobody knows what state it
+// is in.
+func (o *object) recover(err *error) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	o.class.runtime.logger.Error("a durable object panicked", "class", o.class.name, "object", o.name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	*err = fmt.Errorf("%w: it panicked: %v", ErrReset, p)
+	o.mu.Lock()
+	o.fail(*err)
+	o.mu.Unlock()
+}
+
+// load brings an object that was not in memory there.
+func (o *object) load(ctx context.Context, s *State) error {
+	if o.instance != nil {
+		return nil
+	}
+	if err := o.loadAlarm(); err != nil {
+		return err
+	}
+	return s.BlockConcurrencyWhile(s.context(ctx), func(ctx context.Context, s *State) error {
+		instance, err := o.class.make(ctx, s)
+		if err != nil {
+			return fmt.Errorf("couldn't begin: %w", err)
+		}
+		o.instance = instance
+		return nil
+	})
+}
+
+// loadAlarm reads the object's alarm, which is known from then on, once what the
+// instance before had under way is settled.
+func (o *object) loadAlarm() error {
+	if o.loaded {
+		return nil
+	}
+	if o.previous != nil {
+		<-o.previous
+	}
+	row, err := o.class.runtime.store.Get(kvstore.Durable, alarmKey(o.class.name, o.name))
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	if err == nil {
+		a, err := decodeAlarm(row)
+		if err != nil {
+			return err
+		}
+		o.mu.Lock()
+		o.alarm, o.sealed = &a, &a
+		o.mu.Unlock()
+	}
+	o.loaded = true
+	return nil
+}

@@ -1,0 +1,265 @@
+package durable
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// An Option gives up what an operation does otherwise. Several are joined with |.
+type Option uint8
+
+const (
+	// AllowConcurrency delivers other events while a read waits for the disk.
+	AllowConcurrency Option = 1 << iota
+	// AllowUnconfirmed lets out what the event tells before a write is durable.
+	AllowUnconfirmed
+	// NoCache does not keep in memory what is read or written: it won't be asked
+	// for soon.
+	NoCache
+)
+
+func join(options []Option) (all Option) {
+	for _, o := range options {
+		all |= o
+	}
+	return all
+}
+
+// Get returns the value of a key, and whether there is one. The value is the
+// caller's.
+func (s *State) Get(ctx context.Context, key string, options ...Option) ([]byte, bool, error) {
+	value, ok, err := s.get(ctx, key, join(options))
+	return bytes.Clone(value), ok, err
+}
+
+// GetAll returns the values of up to [MaxKeys] keys. What has no value is missing.
+func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (map[string][]byte, error) {
+	if len(keys) > MaxKeys {
+		return nil, fmt.Errorf("%w: %d keys were asked for at once, %d are allowed", ErrTooLarge, len(keys), MaxKeys)
+	}
+	found, err := s.getAll(ctx, keys, join(options))
+	for key, value := range found {
+		found[key] = bytes.Clone(value)
+	}
+	return found, err
+}
+
+// get is Get, but the value is shared.
+func (s *State) get(ctx context.Context, key string, option Option) ([]byte, bool, error) {
+	if err := checkKey(key); err != nil {
+		return nil, false, err
+	}
+	if err := s.begin(ctx); err != nil {
+		return nil, false, err
+	}
+	if value, ok, known := s.known(key); known {
+		s.object.mu.Unlock()
+		return value, ok, nil
+	}
+	var value []byte
+	var ok bool
+	o := s.object
+	err := s.read(option, func(r kvstore.Reader) (err error) {
+		value, ok, err = o.stored(r, key)
+		return err
+	}, func() { o.cache.put(key, value, ok) })
+	if err != nil {
+		return nil, false, err
+	}
+	return value, ok, nil
+}
+
+func (s *State) getAll(ctx context.Context, keys []string, option Option) (map[string][]byte, error) {
+	for _, key := range keys {
+		if err := checkKey(key); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.begin(ctx); err != nil {
+		return nil, err
+	}
+	o := s.object
+	found := make(map[string][]byte, len(keys))
+	var missing []string
+	for _, key := range keys {
+		switch value, ok, known := s.known(key); {
+		case !known:
+			missing = append(missing, key)
+		case ok:
+			found[key] = value
+		}
+	}
+	if missing == nil {
+		o.mu.Unlock()
+		return found, nil
+	}
+	err := s.read(option, func(r kvstore.Reader) error {
+		for _, key := range missing {
+			value, ok, err := o.stored(r, key)
+			if err != nil {
+				return err
+			}
+			if ok {
+				found[key] = value
+			}
+		}
+		return nil
+	}, func() {
+		for _, key := range missing {
+			value, ok := found[key]
+			o.cache.put(key, value, ok)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// known returns the value of a key if it is in memory. The caller holds o.mu.
+func (s *State) known(key string) (value []byte, ok, known bool) {
+	if s.tx != nil {
+		if c := s.tx.changes[key]; c != nil {
+			return c.value, !c.deleted, true
+		}
+	}
+	if c := s.object.dirty[key]; c != nil {
+		return c.value, !c.deleted, true
+	}
+	return s.object.cache.get(key)
+}
+
+// stored returns what the store has of a key.
+func (o *object) stored(r kvstore.Reader, key string) ([]byte, bool, error) {
+	value, err := r.Get(kvstore.Durable, append(valuePrefix(o.class.name, o.name), key...))
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, false, nil
+	}
+	return value, err == nil, err
+}
+
+// read runs f with the store as it is now, and then keep, unless the option says not
+// to or something was written meanwhile. The caller holds o.mu, which is unlocked.
+func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) error {
+	o := s.object
+	o.seal()
+	before := o.changes
+	// What is not durable yet was looked at under the same lock, so the two
+	// together are the object at one moment.
+	snapshot := o.class.runtime.store.Snapshot()
+	err := func() error {
+		if option&AllowConcurrency != 0 && !s.blocking && s.tx == nil {
+			defer s.away()()
+		} else {
+			o.mu.Unlock()
+		}
+		defer snapshot.Close()
+		if o.class.runtime.reading != nil {
+			o.class.runtime.reading(o.name)
+		}
+		return f(snapshot)
+	}()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failed != nil {
+		return o.failed
+	}
+	if err == nil && option&NoCache == 0 && o.changes == before {
+		keep()
+	}
+	return err
+}
+
+// Put sets the value of a key, of up to [MaxValueBytes]. It does not wait for the disk.
+func (s *State) Put(ctx context.Context, key string, value []byte, options ...Option) error {
+	if err := errors.Join(checkKey(key), checkValue(key, value)); err != nil {
+		return err
+	}
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.object.mu.Unlock()
+	return s.write(change{key: key, value: append([]byte{}, value...)}, join(options))
+}
+
+// Delete removes a key, if it is there. It does not wait for the disk.
+func (s *State) Delete(ctx context.Context, key string, options ...Option) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.object.mu.Unlock()
+	return s.write(change{key: key, deleted: true}, join(options))
+}
+
+// DeleteAll removes every key and the alarm, so that nothing is left of the object:
+// in one atomic write with those before and after it.
+func (s *State) DeleteAll(ctx context.Context, options ...Option) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.object.mu.Unlock()
+	entries, err := s.merge(s.object.class.runtime.store, ListOptions{}, s.overlay(ListOptions{}))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := s.write(change{key: e.Key, deleted: true}, join(options)); err != nil {
+			return err
+		}
+	}
+	s.setAlarm(nil)
+	return nil
+}
+
+// write makes a change, in the transaction if there is one. The caller holds o.mu.
+func (s *State) write(c change, option Option) error {
+	c.noCache = option&NoCache != 0
+	c.confirm = option&AllowUnconfirmed == 0
+	if s.tx != nil {
+		return s.tx.add(c)
+	}
+	return s.object.add(c)
+}
+
+// Sync waits until every write of the object is durable, those with
+// [AllowUnconfirmed] too. It keeps the turn.
+func (s *State) Sync(ctx context.Context) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	o := s.object
+	o.seal()
+	last := o.last
+	o.mu.Unlock()
+	return last.wait(ctx)
+}
+
+// GetJSON returns what [PutJSON] put, and whether there is something.
+func GetJSON[T any](ctx context.Context, s *State, key string, options ...Option) (T, bool, error) {
+	var v T
+	data, ok, err := s.get(ctx, key, join(options))
+	if err != nil || !ok {
+		return v, false, err
+	}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return v, false, fmt.Errorf("%w: the value of %q: %w", kvstore.ErrCorrupt, key, err)
+	}
+	return v, true, nil
+}
+
+// PutJSON sets the value of a key to v in JSON.
+func PutJSON[T any](ctx context.Context, s *State, key string, v T, options ...Option) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("the value of %q: %w", key, err)
+	}
+	return s.Put(ctx, key, data, options...)
+}

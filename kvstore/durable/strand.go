@@ -1,0 +1,308 @@
+package durable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// A strand is a line of work that has an object's turn or wants it back: an event,
+// or what one began with Go. All of it is guarded by object.mu.
+type strand struct {
+	object *object
+	place  where
+	tasks  int           // begun with Go and not done
+	failed error         // of the tasks
+	done   chan struct{} // closed when tasks is 0, where somebody waits
+}
+
+// where says what a strand may do.
+type where int
+
+const (
+	outside where = iota // in a call, or in line
+	inside               // it has the turn
+	ended
+)
+
+// State is what an event has of its object: the storage, and the ways out. It is for
+// the goroutine that it was given to, until that returns. Its methods return
+// [ErrOutside] elsewhere, and [ErrReset] once the object was stopped.
+//
+// Transactions, blocks and tasks get a State of their own.
+type State struct {
+	*strand
+	tx       *transaction
+	blocking bool // whether calls keep the turn
+}
+
+type stateKey struct{}
+
+// A stateContext is a context that belongs to a State.
+type stateContext struct {
+	context.Context
+	state *State
+}
+
+// Value implements [context.Context].
+func (c stateContext) Value(key any) any {
+	if key == (stateKey{}) {
+		return c.state
+	}
+	return c.Context.Value(key)
+}
+
+func (s *State) context(ctx context.Context) context.Context { return stateContext{ctx, s} }
+
+func (s *State) place() where {
+	s.object.mu.Lock()
+	defer s.object.mu.Unlock()
+	return s.strand.place
+}
+
+// Name returns the object's name.
+func (s *State) Name() string { return s.object.name }
+
+// Now returns the time by the runtime's clock.
+func (s *State) Now() time.Time { return s.object.class.runtime.now() }
+
+// begin locks the object for an operation, unless that is refused.
+func (s *State) begin(ctx context.Context) error {
+	o := s.object
+	o.mu.Lock()
+	for {
+		var err error
+		switch {
+		case o.failed != nil:
+			err = o.failed
+		case s.strand.place != inside || s.tx != nil && s.tx != o.tx:
+			err = ErrOutside
+		case o.tx == s.tx:
+			return nil
+		case o.tx.strand == s.strand:
+			err = errors.New("a transaction of the same event is open: use the state that it was given")
+		}
+		if err != nil {
+			o.mu.Unlock()
+			return err
+		}
+		// A task beside this one has a transaction open.
+		done := o.tx.done
+		o.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		o.mu.Lock()
+	}
+}
+
+// away gives the turn away, unless the state keeps it, and unlocks the object. What
+// it returns takes the turn again.
+func (s *State) away() (back func()) {
+	o := s.object
+	if s.blocking || s.tx != nil {
+		s.strand.place = outside
+		o.mu.Unlock()
+		return func() {
+			o.mu.Lock()
+			s.comeBack()
+			o.mu.Unlock()
+		}
+	}
+	o.leave(s.strand)
+	o.mu.Unlock()
+	return func() { _ = o.enter(context.Background(), s.strand, false) }
+}
+
+// comeBack undoes what away did to a state that keeps the turn, whose event may have
+// ended meanwhile.
+func (s *State) comeBack() {
+	if s.strand.place == outside {
+		s.strand.place = inside
+	}
+}
+
+// Call runs f, which talks to somebody: once every write before is durable, and
+// without the object's turn, so that other events are delivered meanwhile. Where
+// such a write fails f is not called. What f returns comes back as an event would,
+// when the object has a turn for it.
+//
+// F must not use the state, nor touch what belongs to the object without a lock.
+// In a transaction, whose writes nobody may know of yet, a call is refused.
+func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	o := s.object
+	if s.tx != nil {
+		o.mu.Unlock()
+		return errors.New("a transaction cannot call out: call before it or after it")
+	}
+	o.seal()
+	gate := o.gate
+	err := func() error {
+		defer s.away()()
+		if err := gate.wait(ctx); err != nil {
+			return err
+		}
+		return f(ctx)
+	}()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failed != nil {
+		return stopped(o.failed, err)
+	}
+	return err
+}
+
+// Client returns an HTTP client, made from that of the class, whose requests are
+// calls as [State.Call] has them. The body of an answer is read in the turn.
+func (s *State) Client() *http.Client {
+	client := http.Client{}
+	if base := s.object.class.client; base != nil {
+		client = *base
+		if client.Transport == nil {
+			client.Transport = http.DefaultTransport
+		}
+	}
+	client.Transport = gated{s, client.Transport}
+	return &client
+}
+
+// gated sends requests through the output gate.
+type gated struct {
+	state *State
+	base  http.RoundTripper
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (g gated) RoundTrip(r *http.Request) (response *http.Response, err error) {
+	if g.base == nil {
+		return nil, fmt.Errorf("objects of class %s have no HTTP client: give their class one", g.state.object.class.name)
+	}
+	err = g.state.Call(r.Context(), func(context.Context) (err error) {
+		response, err = g.base.RoundTrip(r)
+		return err
+	})
+	if err != nil && response != nil {
+		response.Body.Close()
+		response = nil
+	}
+	return response, err
+}
+
+// Go begins a task beside the one that calls it, in the same turn. Tasks are not
+// protected from each other until one comes back from a call: from then on it has a
+// turn of its own. The event ends when all of them have.
+func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
+	o, parent := s.object, s.strand
+	err := s.begin(ctx)
+	if err == nil && s.tx != nil {
+		o.mu.Unlock()
+		err = errors.New("a transaction cannot begin a task")
+	}
+	if err != nil {
+		o.mu.Lock()
+		parent.failed = errors.Join(parent.failed, err)
+		o.mu.Unlock()
+		return
+	}
+	task := &State{strand: &strand{object: o, place: inside}, blocking: s.blocking}
+	o.active++
+	parent.tasks++
+	o.mu.Unlock()
+	go func() {
+		err := task.run(ctx, f)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if task.strand.place == inside {
+			o.leave(task.strand)
+		}
+		task.strand.place = ended
+		parent.failed = errors.Join(parent.failed, err)
+		if parent.tasks--; parent.tasks == 0 && parent.done != nil {
+			close(parent.done)
+			parent.done = nil
+		}
+	}()
+}
+
+func (s *State) run(ctx context.Context, f func(context.Context, *State) error) (err error) {
+	defer s.object.recover(&err)
+	ctx = s.context(ctx)
+	return errors.Join(f(ctx, s), s.Wait(ctx))
+}
+
+// Wait waits for the tasks that were begun with [State.Go], without the turn, and
+// returns their errors since the last Wait, joined.
+func (s *State) Wait(context.Context) error {
+	o := s.object
+	o.mu.Lock()
+	for s.tasks > 0 {
+		if s.done == nil {
+			s.done = make(chan struct{})
+		}
+		done := s.done
+		if s.strand.place != inside {
+			o.mu.Unlock()
+			<-done
+		} else {
+			back := s.away()
+			<-done
+			back()
+		}
+		o.mu.Lock()
+	}
+	defer o.mu.Unlock()
+	err := s.strand.failed
+	s.strand.failed = nil
+	return err
+}
+
+// longestBlock is how long BlockConcurrencyWhile may take.
+const longestBlock = 30 * time.Second
+
+// BlockConcurrencyWhile runs f, and delivers no other event until it has returned,
+// not even while it calls out. If f fails, or takes longer than 30 seconds, the object is
+// stopped and starts again from its storage. It is how [Class].New runs.
+func (s *State) BlockConcurrencyWhile(ctx context.Context, f func(context.Context, *State) error) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	o := s.object
+	o.mu.Unlock()
+	if s.tx != nil {
+		return errors.New("a transaction cannot block: it keeps the turn anyway")
+	}
+	inner := &State{strand: s.strand, blocking: true}
+	bounded, cancel := context.WithTimeout(ctx, longestBlock)
+	defer cancel()
+	result := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { result <- err }()
+		defer o.recover(&err)
+		err = f(inner.context(bounded), inner)
+	}()
+	deadline := time.NewTimer(longestBlock)
+	defer deadline.Stop()
+	var err error
+	select {
+	case err = <-result:
+	case <-deadline.C:
+		err = fmt.Errorf("it blocked other events for more than %v", longestBlock)
+	}
+	if err == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failed == nil {
+		o.fail(fmt.Errorf("%w: %w", ErrReset, err))
+	}
+	return o.failed
+}
