@@ -133,6 +133,8 @@ func parseIndex(q url.Values, name string) (int64, error) {
 const (
 	// maxStreams is how many streams of the log there may be at once: each costs a goroutine and a connection.
 	maxStreams = 256
+	// maxStreamsOfOne is how many of them one client may have.
+	maxStreamsOfOne = 8
 	// heartbeat is how often a stream says that it is still there, so that neither side waits for one that is not.
 	heartbeat = 15 * time.Second
 	// streamPatience is how long a client may take for what a stream sends it at once.
@@ -142,6 +144,7 @@ const (
 )
 
 var noMoreStreams = &failure{status: http.StatusServiceUnavailable, message: "There are too many streams of the log", cached: notCached, retryAfter: 60}
+var noMoreStreamsOfOne = &failure{status: http.StatusTooManyRequests, message: "You follow the log with " + strconv.Itoa(maxStreamsOfOne) + " streams already", cached: notCached, retryAfter: 60}
 
 // logStream answers /logs/stream with entries as they come, as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html). It ends when the client goes or the process stops.
@@ -170,6 +173,11 @@ func (p *public) stream(r *request) error {
 		beginStream(r)
 		return nil
 	}
+	leave, ok := p.following.Enter(r.RemoteAddr)
+	if !ok {
+		return noMoreStreamsOfOne
+	}
+	defer leave()
 	select {
 	case p.streams <- struct{}{}:
 		defer func() { <-p.streams }()

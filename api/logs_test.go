@@ -318,6 +318,46 @@ func TestLogStream(t *testing.T) {
 	}
 }
 
+// One client may not take all streams. Clients of the internet are not of loopback, so the address is made up.
+func TestLogStreamsOfOneClient(t *testing.T) {
+	s := newService(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan struct{})
+	follow := func(remote string) *httptest.ResponseRecorder {
+		r := newRequest("GET", "/logs/stream").WithContext(ctx)
+		r.RemoteAddr = remote
+		w := httptest.NewRecorder()
+		s.handler.ServeHTTP(w, r)
+		return w
+	}
+	for i := range maxStreamsOfOne {
+		go func() {
+			follow(fmt.Sprintf("[2001:db8::%d]:1000", i))
+			ended <- struct{}{}
+		}()
+	}
+	for len(s.public.streams) < maxStreamsOfOne {
+		time.Sleep(time.Millisecond)
+	}
+	r := newRequest("GET", "/logs/stream")
+	r.RemoteAddr = "[2001:db8::ffff]:1000"
+	got := serve(s.handler, r)
+	for _, problem := range problems(r, got) {
+		t.Error(problem)
+	}
+	if got.status != 429 || got.get("Retry-After") != "60" || got.get("Cache-Control") != never || !strings.Contains(got.body, `"status":429,"message":"You follow the log with 8 streams already"`) {
+		t.Errorf("%d %v %s", got.status, got.header, got.body)
+	}
+	cancel()
+	for range maxStreamsOfOne {
+		<-ended
+	}
+	if w := follow("[2001:db8::1]:1000"); w.Code != 200 { // whose context has ended
+		t.Errorf("after they went: %d", w.Code)
+	}
+}
+
 func TestLogStreamHead(t *testing.T) {
 	s := newService(t)
 	w := httptest.NewRecorder()

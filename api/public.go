@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/api/address"
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/server/cachetag"
+	"github.com/larder-cdn/larder/server/clients"
 )
 
 // PublicOptions is what the public routes need.
@@ -66,9 +67,10 @@ type public struct {
 	documents  prepared[string, *body]
 	newest     atomic.Pointer[library.Listing] // that lists may be of
 	sending    room
-	searching  chan struct{} // holds a token for each search whose answer is being made
-	streams    chan struct{} // holds a token for each stream of the log
-	heartbeat  time.Duration // of streams
+	searching  chan struct{}  // holds a token for each search whose answer is being made
+	streams    chan struct{}  // holds a token for each stream of the log
+	following  *clients.Bound // of streams
+	heartbeat  time.Duration  // of streams
 }
 
 func newPublic(o PublicOptions) *public {
@@ -82,6 +84,7 @@ func newPublic(o PublicOptions) *public {
 	p.documents.most, p.documents.mostBytes = 8, 1<<20
 	p.sending.most = 128 << 20
 	p.streams, p.heartbeat = make(chan struct{}, maxStreams), heartbeat
+	p.following = clients.NewBound(maxStreamsOfOne)
 	p.searching = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	return p
 }

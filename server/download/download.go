@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/cachetag"
+	"github.com/larder-cdn/larder/server/clients"
 	"github.com/larder-cdn/larder/server/negotiate"
 )
 
@@ -23,7 +24,8 @@ import (
 type Options struct {
 	// Store has the releases.
 	Store *kvstore.Store
-	// AtOnce is how many archives are made at a time. Default 4. Each takes a
+	// AtOnce is how many archives are made at a time, half of them at most for one
+	// client. Default 4. Each takes a
 	// processor while its client is fast, and the memory of its largest content in
 	// its stored form, with up to 32 MiB for decoding where that is Brotli only.
 	AtOnce int
@@ -60,7 +62,8 @@ type Handler struct {
 	store   *kvstore.Store
 	wait    time.Duration
 	stall   time.Duration
-	slots   chan struct{} // has one for each archive being made
+	slots   chan struct{}  // has one for each archive being made
+	of      *clients.Bound // of them, for each client
 	tags    cachetag.Headers
 	metrics *metrics
 	logger  *slog.Logger
@@ -80,7 +83,7 @@ func New(o Options) (*Handler, error) {
 	}
 	h := &Handler{
 		store: o.Store, wait: o.Wait, stall: o.StallTimeout, logger: o.Logger,
-		slots: make(chan struct{}, o.AtOnce), tags: o.CacheTags, metrics: newMetrics(),
+		slots: make(chan struct{}, o.AtOnce), of: clients.NewBound(max(1, o.AtOnce/2)), tags: o.CacheTags, metrics: newMetrics(),
 	}
 	if o.Registerer != nil {
 		if err := h.metrics.register(o.Registerer); err != nil {
@@ -175,6 +178,11 @@ func (h *Handler) absence(t target) error {
 
 // sendArchive answers with the archive, when it is its turn.
 func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, v views.Version, a answer) outcome {
+	leave, ok := h.of.Enter(r.RemoteAddr)
+	if !ok {
+		return busyWithYours.send(w, r)
+	}
+	defer leave()
 	err := h.acquire(r.Context())
 	switch {
 	case r.Context().Err() != nil && err != nil:

@@ -45,6 +45,7 @@ var (
 	preconditionFailed = failure{http.StatusPreconditionFailed, "The archive is not in the state that If-Match or If-Unmodified-Since asks for.", outRefused}
 	targetTooBig       = failure{http.StatusRequestURITooLong, fmt.Sprintf("The request line is over %d bytes.", maxRequestLine), outRefused}
 	busy               = failure{http.StatusServiceUnavailable, "Too many archives are being made at the moment. Try again later.", outBusy}
+	busyWithYours      = failure{http.StatusTooManyRequests, "You are being sent other archives. Try again when they are complete.", outBusy}
 	unavailable        = failure{http.StatusServiceUnavailable, "The release cannot be read at the moment. Try again later.", outFailed}
 )
 
@@ -103,7 +104,7 @@ func (f failure) send(w http.ResponseWriter, r *http.Request) outcome {
 		h.Set("Expires", time.Now().Add(absentFor).UTC().Format(http.TimeFormat))
 	case http.StatusMethodNotAllowed:
 		h.Set("Allow", allowedMethods)
-	case http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		h.Set("Retry-After", retryAfter)
 	}
 	h.Set("Content-Type", "application/json")

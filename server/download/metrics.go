@@ -13,7 +13,7 @@ const (
 	outNotFound                   // 404
 	outWithdrawn                  // 410
 	outRefused                    // 400, 405, 412, 414
-	outBusy                       // 503: it was not its turn
+	outBusy                       // 429, 503: it was not its turn
 	outFailed                     // 503: the store failed
 	outBroken                     // the store failed in the middle of the archive
 	outLeft                       // the client left, or stalled
