@@ -1,0 +1,184 @@
+package waitingroom
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/ticket"
+)
+
+// A Minute is what happened in a room in one minute. Durations are in seconds, 0 where
+// there is nothing to measure.
+type Minute struct {
+	Time     time.Time `json:"time"`
+	Active   int       `json:"active_users"` // at its end, or now
+	Queued   int       `json:"queued_users"`
+	Admitted int       `json:"new_users"`
+	Revoked  int       `json:"sessions_revoked"`
+	// WaitP50 and WaitP90 are how long those waited who were let in.
+	WaitP50 float64 `json:"time_waited_p50_seconds"`
+	WaitP90 float64 `json:"time_waited_p90_seconds"`
+	// OriginP50 is how long those were in whose session ended.
+	OriginP50 float64 `json:"time_on_origin_p50_seconds"`
+}
+
+const (
+	// keptMinutes is how far analytics go back.
+	keptMinutes = 24 * 60
+	// keptSamples bounds the durations that a minute's percentiles are taken from.
+	keptSamples = 10_000
+	// keptSessions bounds the sessions that are watched for their length.
+	keptSessions = 1_000_000
+)
+
+// analytics counts what happens in a room, for people to look at. Nothing depends on it,
+// and a restart forgets it.
+type analytics struct {
+	mu       sync.Mutex
+	minute   int64 // of the present counts
+	active   int
+	queued   int
+	admitted int
+	revoked  int
+	waits    []float64
+	stays    []float64
+
+	past     []Minute // ascending, of minutes in which there was somebody
+	sessions map[ticket.ID]stay
+	ends     map[int64][]ticket.ID // by the minute in which a session may be over
+}
+
+// A stay is a session under way.
+type stay struct {
+	accepted, seen time.Time
+	over           int64 // minute
+}
+
+// sample notes how many are in the room and wait.
+func (a *analytics) sample(now time.Time, o overview) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(now)
+	a.active, a.queued = o.active, o.queued
+}
+
+// admit counts a user who was let in.
+func (a *analytics) admit(now time.Time, t ticket.Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(now)
+	a.admitted++
+	if len(a.waits) < keptSamples {
+		a.waits = append(a.waits, max(0, now.Sub(t.Since).Seconds()))
+	}
+}
+
+// see notes that a session was begun or renewed.
+func (a *analytics) see(now time.Time, t ticket.Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(now)
+	if a.sessions == nil {
+		a.sessions, a.ends = map[ticket.ID]stay{}, map[int64][]ticket.ID{}
+	}
+	old, known := a.sessions[t.ID]
+	if !known && len(a.sessions) >= keptSessions {
+		return
+	}
+	s := stay{t.Accepted, now, (t.Ends.Unix() + 59) / 60}
+	a.sessions[t.ID] = s
+	if !known || old.over != s.over {
+		a.ends[s.over] = append(a.ends[s.over], t.ID)
+	}
+}
+
+// revoke counts a session that the origin ended.
+func (a *analytics) revoke(now time.Time, t ticket.Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(now)
+	a.revoked++
+	if s, ok := a.sessions[t.ID]; ok {
+		delete(a.sessions, t.ID)
+		a.left(now.Sub(s.accepted))
+	}
+}
+
+func (a *analytics) left(after time.Duration) {
+	if len(a.stays) < keptSamples {
+		a.stays = append(a.stays, max(0, after.Seconds()))
+	}
+}
+
+// turn ends the minutes that are over. Those without anybody are not kept.
+func (a *analytics) turn(now time.Time) {
+	minute := now.Unix() / 60
+	if minute <= a.minute {
+		return
+	}
+	if a.minute != 0 {
+		if m := a.present(); m != (Minute{Time: m.Time}) {
+			a.past = append(a.past, m)
+		}
+		oldest := time.Unix((minute-keptMinutes)*60, 0)
+		first, _ := slices.BinarySearchFunc(a.past, oldest, func(m Minute, t time.Time) int { return m.Time.Compare(t) })
+		a.past = slices.Delete(a.past, 0, first)
+	}
+	if minute > a.minute+1 { // nobody reported, because nobody was there
+		a.active, a.queued = 0, 0
+	}
+	a.minute, a.admitted, a.revoked = minute, 0, 0
+	a.waits, a.stays = a.waits[:0], a.stays[:0]
+	for over, ids := range a.ends {
+		if over > minute {
+			continue
+		}
+		for _, id := range ids {
+			if s, ok := a.sessions[id]; ok && s.over <= minute {
+				delete(a.sessions, id)
+				a.left(s.seen.Sub(s.accepted))
+			}
+		}
+		delete(a.ends, over)
+	}
+}
+
+// present is the minute that is not over.
+func (a *analytics) present() Minute {
+	return Minute{
+		Time: time.Unix(a.minute*60, 0).UTC(), Active: a.active, Queued: a.queued, Admitted: a.admitted, Revoked: a.revoked,
+		WaitP50: percentile(a.waits, 50), WaitP90: percentile(a.waits, 90), OriginP50: percentile(a.stays, 50),
+	}
+}
+
+// minutes returns the last n minutes, the present one last.
+func (a *analytics) minutes(now time.Time, n int) []Minute {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(now)
+	all := make([]Minute, n)
+	for i := range all {
+		all[i].Time = time.Unix((a.minute-int64(n-1-i))*60, 0).UTC()
+	}
+	place := func(m Minute) {
+		if i := n - 1 - int(a.minute-m.Time.Unix()/60); i >= 0 && i < n {
+			all[i] = m
+		}
+	}
+	for _, m := range a.past {
+		place(m)
+	}
+	place(a.present())
+	return all
+}
+
+// percentile is the nearest rank's.
+func percentile(values []float64, p int) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare[float64])
+	return sorted[(len(sorted)*p+99)/100-1]
+}

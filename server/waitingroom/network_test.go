@@ -1,0 +1,428 @@
+package waitingroom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+var errLost = errors.New("the network lost it")
+
+// A network is a Transport that carries messages late, or not at all.
+type network struct {
+	to Transport
+
+	mu    sync.Mutex
+	rng   *rand.Rand
+	delay time.Duration // at most, each way
+	loss  float64       // of messages and of answers
+	down  atomic.Bool   // nothing comes through
+	lost  int
+}
+
+func (n *network) roll() (delay time.Duration, lost bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	lost = n.rng.Float64() < n.loss || n.down.Load()
+	if lost {
+		n.lost++
+	}
+	return time.Duration(n.rng.Int64N(int64(n.delay) + 1)), lost
+}
+
+// Report implements Transport.
+func (n *network) Report(ctx context.Context, room string, r queue.Report) (queue.State, error) {
+	delay, lost := n.roll()
+	if lost {
+		return queue.State{}, errLost
+	}
+	if err := sleep(ctx, delay); err != nil {
+		return queue.State{}, err
+	}
+	st, err := n.to.Report(ctx, room, r)
+	if err != nil {
+		return st, err
+	}
+	delay, lost = n.roll()
+	if lost {
+		return queue.State{}, errLost
+	}
+	return st, sleep(ctx, delay)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A world is several data centres in one process, with a global object elsewhere.
+type world struct {
+	*testing.T
+	*clock
+	globals *Globals
+	stop    func()
+	centres []*house
+	nets    []*network
+}
+
+type worldOptions struct {
+	yaml    string
+	centres int
+	skew    time.Duration // clocks are apart by that much, some before, some behind
+	delay   time.Duration
+	loss    float64
+	dir     string // of the global objects' store
+	known   bool
+	clock   *clock
+}
+
+func newWorld(t *testing.T, o worldOptions) *world {
+	t.Helper()
+	if o.dir == "" {
+		o.dir = t.TempDir()
+	}
+	w := &world{T: t, clock: o.clock}
+	if w.clock == nil {
+		w.clock = newClock()
+	}
+	w.openGlobals(o)
+	for i := range o.centres {
+		n := &network{to: transportOf(func() Transport { return w.globals }), rng: rand.New(rand.NewPCG(1, uint64(i))), delay: o.delay, loss: o.loss}
+		apart := time.Duration(0)
+		if o.centres > 1 {
+			apart = o.skew*time.Duration(i)/time.Duration(o.centres-1) - o.skew/2
+		}
+		w.nets = append(w.nets, n)
+		w.centres = append(w.centres, openWith(t, houseOptions{
+			yaml: o.yaml, clock: w.clock, centre: fmt.Sprintf("centre-%d", i), transport: n, skew: o.skew,
+			now: func() time.Time { return w.clock.Now().Add(apart) },
+		}))
+	}
+	return w
+}
+
+// transportOf is a Transport that may be replaced.
+type transportOf func() Transport
+
+func (f transportOf) Report(ctx context.Context, room string, r queue.Report) (queue.State, error) {
+	return f().Report(ctx, room, r)
+}
+
+func (w *world) openGlobals(o worldOptions) {
+	w.Helper()
+	configured, err := config.Parse("rooms.yaml", []byte(o.yaml))
+	if err != nil {
+		w.Fatal(err)
+	}
+	store, err := kvstore.Open(o.dir, kvstore.Options{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	runtime := durable.New(store, durable.Options{Now: w.Now})
+	var names []string
+	for i := range o.centres {
+		names = append(names, fmt.Sprintf("centre-%d", i))
+	}
+	w.globals, err = OpenGlobals(GlobalOptions{Rooms: configured, Runtime: runtime, Salt: testKeys(w).Salt, Skew: o.skew, Now: w.Now, DataCentres: names, Known: func(string) bool { return o.known }})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.stop = sync.OnceFunc(func() {
+		if err := errors.Join(runtime.Close(context.Background()), store.Close()); err != nil {
+			w.Error(err)
+		}
+	})
+	w.Cleanup(func() { w.stop() })
+}
+
+// pass moves the clock; every data centre that is not dead reports.
+func (w *world) pass(d time.Duration) {
+	w.Helper()
+	const step = 2 * time.Second
+	for d > 0 {
+		w.add(min(d, step))
+		d -= step
+		var all sync.WaitGroup
+		for _, h := range w.centres {
+			for _, room := range h.rooms.rooms {
+				all.Go(func() {
+					if _, err := room.send(w.Context(), event{moment: room.momentAt(room.now()), report: true}); err != nil {
+						w.Error(err)
+					}
+				})
+			}
+		}
+		all.Wait()
+	}
+}
+
+// A crowd comes to a world through real HTTP, and notes how many are in at once.
+type crowd struct {
+	*world
+	users []*visitorOf
+	limit int
+
+	mostActive, mostAdmitted int
+	admitted                 map[int64]int // by the minute of the true clock
+	errors                   atomic.Int64
+}
+
+type visitorOf struct {
+	*user
+	in      bool
+	left    bool
+	until   time.Time // leaves then
+	session time.Time // may still be counted until then
+}
+
+// visit has everybody who is there check in once, several at a time.
+func (c *crowd) visit(stay time.Duration) {
+	c.Helper()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	slots := make(chan struct{}, 16)
+	now := c.Now()
+	for _, v := range c.users {
+		if v.left {
+			continue
+		}
+		if v.in && now.After(v.until) {
+			v.left = true
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			r := v.get("/")
+			if r.StatusCode != http.StatusOK {
+				c.errors.Add(1)
+			}
+			if r.in() && !v.in {
+				mu.Lock()
+				c.admitted[now.Unix()/60]++
+				mu.Unlock()
+				v.in, v.until = true, now.Add(stay)
+			}
+			if v.in && !r.in() {
+				c.Error("who is in and comes back is thrown out")
+			}
+		})
+	}
+	all.Wait()
+	active := 0
+	for _, v := range c.users {
+		if v.in && !v.left {
+			active++
+		}
+	}
+	c.mostActive = max(c.mostActive, active)
+	for _, n := range c.admitted {
+		c.mostAdmitted = max(c.mostAdmitted, n)
+	}
+}
+
+const crowded = "- name: shop\n  total_active_users: 40\n  new_users_per_minute: 15\n  session_duration: 1\n"
+
+// TestLoad sends a crowd through three data centres whose clocks differ, over a network
+// that delays and loses messages. The limits hold all the same, and everybody comes in.
+func TestLoad(t *testing.T) {
+	w := newWorld(t, worldOptions{yaml: strings.Replace(crowded, "40", "20", 1), centres: 3, skew: time.Second, delay: 3 * time.Millisecond, loss: 0.2})
+	c := &crowd{world: w, admitted: map[int64]int{}}
+	w.pass(4 * time.Second)
+	for step := range 220 {
+		if step < 20 { // uneven: most through the first
+			for i := range 3 {
+				h := w.centres[min(i, step%3)]
+				c.users = append(c.users, &visitorOf{user: h.user()})
+			}
+		}
+		c.visit(45 * time.Second)
+		w.pass(4 * time.Second)
+	}
+	if c.mostActive > 20 || c.mostAdmitted > 15 {
+		t.Errorf("%d were active of 20, %d admitted in a minute of 15", c.mostActive, c.mostAdmitted)
+	}
+	in := 0
+	for _, v := range c.users {
+		if v.in {
+			in++
+		}
+	}
+	if in != len(c.users) || c.errors.Load() > 0 {
+		t.Errorf("%d of %d came in, with %d errors", in, len(c.users), c.errors.Load())
+	}
+	lost := 0
+	for _, n := range w.nets {
+		lost += n.lost
+	}
+	if lost == 0 {
+		t.Error("the network lost nothing")
+	}
+	t.Logf("%d users: at most %d active of 20, %d admitted a minute of 15; %d messages lost", len(c.users), c.mostActive, c.mostAdmitted, lost)
+}
+
+// TestDeadCentre has one of two data centres lose its connection with grants in hand:
+// the other gets the slots once they have expired, and nobody sees an error.
+func TestDeadCentre(t *testing.T) {
+	w := newWorld(t, worldOptions{yaml: crowded, centres: 2, skew: time.Second})
+	c := &crowd{world: w, admitted: map[int64]int{}}
+	w.pass(4 * time.Second)
+	for range 5 {
+		c.users = append(c.users, &visitorOf{user: w.centres[0].user()})
+	}
+	c.visit(20 * time.Second)
+	w.pass(10 * time.Second)
+	w.nets[0].down.Store(true)
+	for range 10 { // it goes on with what it was granted, then makes people wait
+		c.users = append(c.users, &visitorOf{user: w.centres[0].user()})
+	}
+	for range 60 {
+		c.users = append(c.users, &visitorOf{user: w.centres[1].user()})
+	}
+	for range 120 {
+		c.visit(20 * time.Second)
+		w.pass(5 * time.Second)
+	}
+	here := 0
+	for _, v := range c.users[15:] {
+		if v.in {
+			here++
+		}
+	}
+	if c.mostActive > 40 || c.mostAdmitted > 15 || c.errors.Load() > 0 {
+		t.Errorf("%d were active of 40, %d admitted in a minute of 15, %d errors", c.mostActive, c.mostAdmitted, c.errors.Load())
+	}
+	if here != 60 {
+		t.Errorf("of 60 at the living data centre %d came in", here)
+	}
+	if r := w.centres[0].user().get("/"); r.StatusCode != http.StatusOK || r.in() || r.refresh() == 0 {
+		t.Errorf("at the one that is cut off: %d %v", r.StatusCode, r.Header)
+	}
+}
+
+// TestLostState has the global object lose its state while people are inside: nobody new
+// comes in until all of them must be gone, and then they do.
+func TestLostState(t *testing.T) {
+	const yaml = "- name: shop\n  total_active_users: 4\n  new_users_per_minute: 4\n  session_duration: 1\n"
+	dir := t.TempDir()
+	h := openWith(t, houseOptions{yaml: yaml, dir: dir})
+	var inside []*user
+	for range 4 {
+		u := h.user()
+		if !u.get("/").in() {
+			t.Fatal("there is room, but somebody waits")
+		}
+		inside = append(inside, u)
+	}
+	h.close()
+	again := openWith(t, houseOptions{yaml: yaml, known: true, clock: h.clock}) // an empty store
+	for _, u := range inside {
+		u.house = again
+		u.set(mustCookie(t, u, h))
+		if r := u.get("/"); !r.in() {
+			t.Errorf("who is in does not stay in: %.100s", r.body)
+		}
+	}
+	newcomer := again.user()
+	if r := newcomer.get("/"); r.in() || r.StatusCode != http.StatusOK {
+		t.Fatalf("a newcomer before it is known who is inside: %d", r.StatusCode)
+	}
+	if got, _ := again.rooms.Status("shop"); !got.Recovering {
+		t.Errorf("%+v", got)
+	}
+	again.pass(50 * time.Second) // less than a session
+	if newcomer.get("/").in() {
+		t.Error("a newcomer comes in while those of before may be inside")
+	}
+	in := false
+	for range 60 {
+		again.pass(5 * time.Second)
+		in = in || newcomer.get("/").in()
+	}
+	if !in {
+		t.Error("the room never recovers")
+	}
+}
+
+func mustCookie(t *testing.T, u *user, from *house) string {
+	t.Helper()
+	now := u.house
+	u.house = from
+	defer func() { u.house = now }()
+	value := u.cookie()
+	if value == "" {
+		t.Fatal("no ticket")
+	}
+	return value
+}
+
+// TestRestart has the process end and begin again: sessions go on, places are kept, and
+// the limits hold.
+func TestRestart(t *testing.T) {
+	dir := t.TempDir()
+	h := openWith(t, houseOptions{yaml: small(2), dir: dir})
+	a, b, waits := h.user(), h.user(), h.user()
+	a.get("/")
+	b.get("/")
+	waits.get("/")
+	values := []string{a.cookie(), b.cookie(), waits.cookie()}
+	h.close()
+	h.add(5 * time.Second)
+	again := openWith(t, houseOptions{yaml: small(2), dir: dir, known: true, clock: h.clock})
+	for i, u := range []*user{a, b, waits} {
+		u.house = again
+		u.set(values[i])
+		if r := u.get("/"); r.in() != (i < 2) {
+			t.Errorf("user %d: in is %v", i, r.in())
+		}
+	}
+	jar := testKeys(t).Jar("shop", "")
+	before, _ := jar.Open(values[2])
+	after, _ := jar.Open(waits.cookie())
+	if before.Bucket != after.Bucket || before.ID != after.ID {
+		t.Errorf("the place is lost: %+v, then %+v", before, after)
+	}
+	if again.user().get("/").in() {
+		t.Error("after a restart there is room for one more than before")
+	}
+}
+
+// TestUnreachable has the data centre itself fail: everybody waits, nobody sees an error, and who is in stays in.
+func TestUnreachable(t *testing.T) {
+	h := open(t, small(5))
+	u := h.user()
+	u.get("/")
+	waiting := h.user()
+	h.rooms.byName["shop"].centre = h.rooms.centres.Object("nobody") // which cannot be woken
+	r := waiting.get("/")
+	if r.StatusCode != http.StatusOK || r.in() || r.refresh() == 0 || waiting.cookie() == "" {
+		t.Errorf("%d %v", r.StatusCode, r.Header)
+	}
+	place := waiting.cookie()
+	h.add(30 * time.Second)
+	if r := waiting.get("/"); r.in() || r.StatusCode != http.StatusOK || waiting.cookie() != place {
+		t.Errorf("the place is not kept: %v", r.Header)
+	}
+	h.add(25 * time.Second) // the next minute, in which the session would be renewed
+	if !u.get("/").in() {
+		t.Error("who is in is thrown out")
+	}
+}

@@ -1,0 +1,123 @@
+package waitingroom
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+const (
+	// upstreamDial is how long a connection to an upstream may take to be made.
+	upstreamDial = 5 * time.Second
+	// stall is how long a client or an upstream may take nothing, or send nothing, of a
+	// body.
+	stall = 30 * time.Second
+)
+
+// newUpstream returns the proxy to a room's upstream. The ticket is not told to it.
+func newUpstream(room *config.Room, cookie string, logger *slog.Logger) http.Handler {
+	transport := &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
+		TLSHandshakeTimeout:   upstreamDial,
+		ResponseHeaderTimeout: room.UpstreamTimeout,
+		ExpectContinueTimeout: time.Second,
+		IdleConnTimeout:       90 * time.Second,
+		MaxIdleConns:          512,
+		MaxIdleConnsPerHost:   128,
+		ForceAttemptHTTP2:     true,
+		DisableCompression:    true, // a coding is between the client and the upstream
+	}
+	proxy := &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(room.Upstream)
+			r.Out.Host = r.In.Host // the site is to know by which name it was asked
+			r.SetXForwarded()
+			hideCookie(r.Out.Header, cookie)
+		},
+		ErrorLog: slog.NewLogLogger(logger.With("part", "waitingroom", "room", room.Name).Handler(), slog.LevelWarn),
+		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
+			if req.Context().Err() != nil {
+				panic(http.ErrAbortHandler) // the client has gone
+			}
+			status, text := http.StatusBadGateway, "The site behind this address cannot be reached at the moment. Please try again later.\n"
+			if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+				status, text = http.StatusGatewayTimeout, "The site behind this address took too long to answer. Please try again later.\n"
+			}
+			logger.Warn("waitingroom: an upstream fails", "room", room.Name, "upstream", room.Upstream.Host, "err", err)
+			h := w.Header()
+			h.Set("Content-Type", "text/plain; charset=utf-8")
+			h.Set("X-Content-Type-Options", "nosniff")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, text)
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		c := http.NewResponseController(w)
+		// The server's own deadlines are for answers that are made here. Where it has none, there is nothing to move.
+		_ = c.SetWriteDeadline(time.Now().Add(room.UpstreamTimeout + stall))
+		_ = c.SetReadDeadline(time.Now().Add(stall))
+		if req.Body != nil && req.Body != http.NoBody {
+			req.Body = &movingReader{req.Body, c}
+		}
+		proxy.ServeHTTP(&movingWriter{w, c}, req)
+	})
+}
+
+// movingReader gives a client more time for each part of its body.
+type movingReader struct {
+	io.ReadCloser
+	c *http.ResponseController
+}
+
+func (m *movingReader) Read(p []byte) (int, error) {
+	_ = m.c.SetReadDeadline(time.Now().Add(stall))
+	return m.ReadCloser.Read(p)
+}
+
+// movingWriter gives a client more time for each part of the answer.
+type movingWriter struct {
+	http.ResponseWriter
+	c *http.ResponseController
+}
+
+func (m *movingWriter) Write(p []byte) (int, error) {
+	_ = m.c.SetWriteDeadline(time.Now().Add(stall))
+	return m.ResponseWriter.Write(p)
+}
+
+func (m *movingWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
+
+// hideCookie takes a cookie out of a request's header.
+func hideCookie(h http.Header, name string) {
+	lines := h["Cookie"]
+	if lines == nil {
+		return
+	}
+	var kept []string
+	for _, line := range lines {
+		var others []string
+		for pair := range strings.SplitSeq(line, ";") {
+			pair = strings.TrimSpace(pair)
+			if n, _, _ := strings.Cut(pair, "="); pair != "" && n != name {
+				others = append(others, pair)
+			}
+		}
+		if others != nil {
+			kept = append(kept, strings.Join(others, "; "))
+		}
+	}
+	if kept == nil {
+		delete(h, "Cookie")
+		return
+	}
+	h["Cookie"] = kept
+}
