@@ -8,7 +8,7 @@ CRASHES ?= 500
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build run demonstration test race lint fuzz audit bench crash clean
+.PHONY: build run demonstration test race lint fuzz audit bench bench-serve bench-headline crash clean
 
 build: ## build bin/larder
 	$(GO) build -trimpath -o $(BIN) ./cmd/larder
@@ -52,6 +52,12 @@ bench: build ## ratios: ingest against C commands (needs brotli and zopfli), loo
 	$(GO) run ./bench/ingest -larder $(BIN) $(BENCH_INGEST)
 	$(GO) test -run '^$$' -bench Lookup -timeout 1h ./kvstore
 	$(GO) test -run '^$$' -bench Serving ./server
+
+bench-serve: build ## against nginx and Caddy, as ratios (needs Linux with two cores, nginx with brotli_static, caddy, wrk and h2load)
+	$(GO) run ./bench/serving -larder $(BIN) $(BENCH_SERVE)
+
+bench-headline: build ## what share of cdnjs's traffic this machine serves (needs Linux)
+	$(GO) run ./bench/serving -larder $(BIN) -headline $(BENCH_HEADLINE)
 
 crash: ## kill the real process CRASHES times in the middle of ingests
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder

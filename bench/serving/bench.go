@@ -1,0 +1,522 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/gob"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// A bench is one run.
+type bench struct {
+	options
+	tmp    string
+	tls    certificate
+	corpus *corpus
+	files  []file
+	common peer // of nginx and Caddy
+	report report
+}
+
+const coldStart = "cold-start"
+
+// The sizes of Brotli-coded bodies that are measured, in bytes.
+var bodySizes = []struct {
+	name  string
+	bytes int
+}{{"1 KB", 1e3}, {"10 KB", 10e3}, {"18 KB", 18e3}, {"30 KB", 30e3}, {"100 KB", 100e3}, {"1 MB", 1e6}}
+
+const quickSize = 18e3 // the only one of -quick
+
+// A protocol is how a scenario's requests are sent.
+type protocol struct {
+	name   string
+	secure bool
+	close  bool
+	http2  bool
+	budget func(body int) float64 // least ratio to the best nginx; nil for none
+}
+
+var protocols = []protocol{
+	{name: "keep-alive", budget: func(body int) float64 {
+		switch {
+		case body <= 10e3:
+			return 1.3
+		case body <= 30e3:
+			return 1.2
+		}
+		return 1
+	}},
+	{name: "new connections", close: true},
+	{name: "TLS", secure: true, budget: func(body int) float64 {
+		if body <= 30e3 {
+			return 1.15
+		}
+		return 0
+	}},
+	{name: "HTTP/2", secure: true, http2: true},
+}
+
+// A scenario is what all servers are asked in turn.
+type scenario struct {
+	name     string
+	protocol protocol
+	body     int
+	requests []request
+	order    []int32
+	what     string
+	mixed    bool // wrk cannot send HEAD
+}
+
+// prepare fills the corpus and gives the peers their files.
+func prepare(ctx context.Context, o options, tmp string) (*bench, error) {
+	b := &bench{options: o, tmp: tmp}
+	var err error
+	if b.tls, err = newCertificate(tmp); err != nil {
+		return nil, err
+	}
+	if b.corpus, err = fillCorpus(ctx, o); err != nil {
+		return nil, err
+	}
+	if b.files, err = b.corpus.exportFiles(ctx); err != nil {
+		return nil, err
+	}
+	b.report.describe(o)
+	return b, nil
+}
+
+// measureAll runs the scenarios: the plain ones, the secure ones and the mix, each
+// kind with servers of its own.
+func (b *bench) measureAll(ctx context.Context) error {
+	var plain, secure, mixed []scenario
+	for _, p := range protocols {
+		for _, size := range bodySizes {
+			f, err := nearest(b.files, size.bytes)
+			if err != nil {
+				return err
+			}
+			s := scenario{
+				name: p.name + ", " + size.name, protocol: p, body: size.bytes, order: []int32{0},
+				requests: []request{{Method: http.MethodGet, Path: f.Path}},
+				what:     fmt.Sprintf("%s, %d bytes", f.Path, f.Length),
+			}
+			switch {
+			case !b.wanted(s.name) || b.quick && size.bytes != quickSize:
+			case p.secure:
+				secure = append(secure, s)
+			default:
+				plain = append(plain, s)
+			}
+		}
+	}
+	if b.wanted("mix") {
+		m, err := newMix(b.files, b.options.files)
+		if err != nil {
+			return err
+		}
+		b.report.Mix = m
+		mixed = []scenario{{name: "mix", protocol: protocol{name: "keep-alive"}, requests: m.requests, order: m.order, mixed: true,
+			what: fmt.Sprintf("Zipf over %d files, %.0f MB; the list asks for %d of them, %.0f MB; Larder's cache is %s", m.Files, megabytes(m.Bytes), m.Distinct, megabytes(m.Working), b.memory)}}
+	}
+	for _, part := range []struct {
+		scenarios []scenario
+		tls       certificate
+		cache     string
+	}{{plain, certificate{}, ""}, {secure, b.tls, ""}, {mixed, certificate{}, b.memory}} {
+		if len(part.scenarios) == 0 {
+			continue
+		}
+		if err := b.measurePart(ctx, part.scenarios, part.tls, part.cache); err != nil {
+			return err
+		}
+	}
+	if len(b.report.Scenarios) == 0 && b.only != "" {
+		return fmt.Errorf("-only %q names no scenario", b.only)
+	}
+	return nil
+}
+
+// start starts all servers. The first one is Larder, with which the others are
+// compared.
+func (b *bench) start(ctx context.Context, tls certificate, cache string) (servers []*server, err error) {
+	defer func() {
+		if err != nil {
+			stopAll(servers)
+		}
+	}()
+	for i, noLane := range []bool{false, true} {
+		data := filepath.Join(b.tmp, "larder-"+strconv.Itoa(i), "data")
+		if err := os.RemoveAll(filepath.Dir(data)); err != nil {
+			return servers, err
+		}
+		if err := clone(b.corpus.data(), data); err != nil {
+			return servers, err
+		}
+		s, err := startLarder(ctx, larderOptions{program: b.larder, data: data, core: serverCore, cache: cache, noLane: noLane, tls: tls})
+		if err != nil {
+			return servers, err
+		}
+		servers = append(servers, s)
+	}
+	if b.common.Types == nil {
+		conn, err := dial(ctx, servers[0].address, tls.Cert != "")
+		if err != nil {
+			return servers, err
+		}
+		defer conn.close()
+		if b.common, err = describe(conn, b.files); err != nil {
+			return servers, err
+		}
+	}
+	common := b.common
+	common.Work, common.Folder, common.TLS = b.tmp, b.corpus.peers(), tls
+	for _, one := range nginxes {
+		s, err := startNginx(ctx, common, one)
+		if err != nil {
+			return servers, err
+		}
+		servers = append(servers, s)
+	}
+	s, err := startCaddy(ctx, common)
+	if err != nil {
+		return servers, err
+	}
+	return append(servers, s), nil
+}
+
+func stopAll(servers []*server) {
+	for _, s := range servers {
+		s.stop()
+	}
+}
+
+func (b *bench) measurePart(ctx context.Context, scenarios []scenario, tls certificate, cache string) error {
+	servers, err := b.start(ctx, tls, cache)
+	if err != nil {
+		return err
+	}
+	defer func() { stopAll(servers) }()
+	for _, s := range scenarios {
+		known, err := b.compare(ctx, servers, s)
+		if err != nil {
+			return err
+		}
+		result, err := b.measure(ctx, servers, s, known)
+		if err != nil {
+			return err
+		}
+		b.report.Scenarios = append(b.report.Scenarios, result)
+	}
+	return nil
+}
+
+// known is what comparing found out of one server: each request as it is sent
+// there, and how long its answer is.
+type known struct {
+	requests [][]byte
+	lengths  []int
+}
+
+// compare asks every server for all of the scenario and ends the run where a peer's
+// answer is not Larder's.
+func (b *bench) compare(ctx context.Context, servers []*server, s scenario) ([]known, error) {
+	out := make([]known, len(servers))
+	for i := range out {
+		out[i] = known{make([][]byte, len(s.requests)), make([]int, len(s.requests))}
+	}
+	if s.mixed {
+		progress("comparing %d answers of %d servers", len(s.requests), len(servers))
+	}
+	client := newHTTP2Client()
+	defer client.CloseIdleConnections()
+	var mu sync.Mutex
+	const workers = 4
+	g, ctx := errgroup.WithContext(ctx)
+	for worker := range min(workers, len(s.requests)) {
+		g.Go(func() error {
+			connections := make([]*connection, len(servers))
+			defer func() {
+				for _, c := range connections {
+					if c != nil {
+						c.close()
+					}
+				}
+			}()
+			for at := worker; at < len(s.requests); at += workers {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				var first *answer
+				for i, server := range servers {
+					a, err := func() (*answer, error) {
+						if s.protocol.http2 {
+							return askHTTP2(ctx, client, server.address, s.requests[at])
+						}
+						var err error
+						if connections[i] == nil || s.protocol.close {
+							if connections[i], err = dial(ctx, server.address, server.secure); err != nil {
+								return nil, err
+							}
+						}
+						return askTwice(connections[i], s.requests[at], s.protocol.close, &out[i], at)
+					}()
+					if err != nil {
+						return fmt.Errorf("%s: %w", server.name, err)
+					}
+					if s.protocol.close && connections[i] != nil {
+						connections[i].close()
+					}
+					if first == nil {
+						first = a
+					}
+					for _, d := range differences(first, a) {
+						if !tolerated(server.name, d, a.status) {
+							return fmt.Errorf("%s does not answer as %s does, so that comparing them would mean nothing: %s %s: %s: %s",
+								server.name, servers[0].name, s.requests[at].Method, s.requests[at].Path, d.field, d.text)
+						}
+						mu.Lock()
+						b.report.tolerate(server.name, a.status, d)
+						mu.Unlock()
+					}
+				}
+			}
+			return nil
+		})
+	}
+	return out, g.Wait()
+}
+
+// askTwice asks, where the request has conditions, first for what they need. What
+// is learned goes to k.
+func askTwice(c *connection, q request, closing bool, k *known, at int) (*answer, error) {
+	var v validators
+	if q.Conditional {
+		a, err := c.ask(request{Method: http.MethodGet, Path: q.Path}, v, false, chrome)
+		if err != nil {
+			return nil, err
+		}
+		v = validatorsOf(a.header)
+	}
+	a, err := c.ask(q, v, closing, chrome)
+	if err != nil {
+		return nil, err
+	}
+	if q.Conditional && a.status != http.StatusNotModified {
+		return nil, fmt.Errorf("%s at %s: status %d to its own validators, not 304", q.Path, c.host, a.status)
+	}
+	k.requests[at], k.lengths[at] = q.wire(c.host, v, closing, chrome), a.length
+	return a, nil
+}
+
+const (
+	busyEnough  = 0.95 // of one core, for a turn to count
+	mostRepeats = 4    // turns for one that counts
+	connections = 64
+	streams     = 8 // of each of the connections over HTTP/2, which are fewer
+)
+
+// A sample is a turn with what the server's process used meanwhile.
+type sample struct {
+	turn
+	Busy float64       // share of one core that the server used
+	Load float64       // and the load generator
+	CPU  time.Duration // of the server, for a request
+}
+
+func (s sample) rate() float64 { return float64(s.Requests) / s.Took.Seconds() }
+
+// measure gives every server its turns, a round of all after the other.
+func (b *bench) measure(ctx context.Context, servers []*server, s scenario, k []known) (result, error) {
+	generators := []string{"wrk", "lean"}
+	switch {
+	case s.protocol.http2:
+		generators = []string{"h2load"}
+	case s.protocol.secure:
+		generators = []string{"wrk"}
+	case s.mixed, b.quick && s.protocol.close:
+		generators = []string{"lean"}
+	}
+	var r result
+	for len(generators) > 0 {
+		r = result{Name: s.name, What: s.what, Generator: generators[0], Protocol: s.protocol.name, Body: s.body}
+		samples := make([][]sample, len(servers))
+		thrown := make([]int, len(servers))
+		for _, server := range servers {
+			server.process.resetPeak()
+		}
+		// Caches fill, connections of the past end.
+		for i, server := range servers {
+			if b.quick {
+				break
+			}
+			if _, err := b.turn(ctx, server, s, k[i], generators[0], time.Second); err != nil {
+				return r, err
+			}
+		}
+		slow := false // the generator, which then gives way to the next one
+		for round := range b.rounds {
+			for i := range servers {
+				i = (i + round) % len(servers)
+				got, repeats, err := b.busyTurn(ctx, servers[i], s, k[i], generators[0])
+				if err != nil {
+					return r, err
+				}
+				slow = slow || got.Busy < busyEnough && got.Load >= busyEnough
+				samples[i] = append(samples[i], got)
+				thrown[i] += repeats
+				if slow && len(generators) > 1 {
+					break
+				}
+			}
+			if slow && len(generators) > 1 {
+				break
+			}
+		}
+		if slow && len(generators) > 1 {
+			progress("%s: %s keeps no server busy, once more with %s", s.name, generators[0], generators[1])
+			generators = generators[1:]
+			continue
+		}
+		for i, server := range servers {
+			r.Servers = append(r.Servers, summarize(server, samples[i], thrown[i]))
+		}
+		break
+	}
+	r.compare(s.protocol.budget)
+	progress("%s", r.line())
+	return r, nil
+}
+
+// busyTurn repeats a turn in which the server's core was not busy: something else
+// was measured then. The busiest one counts if none was.
+func (b *bench) busyTurn(ctx context.Context, server *server, s scenario, k known, generator string) (best sample, thrown int, err error) {
+	for try := range mostRepeats {
+		got, err := b.turn(ctx, server, s, k, generator, b.duration)
+		if err != nil {
+			return got, try, err
+		}
+		if try == 0 || got.Busy > best.Busy {
+			best = got
+		}
+		if best.Busy >= busyEnough || best.Load >= busyEnough || b.quick {
+			return best, try, nil
+		}
+	}
+	return best, mostRepeats - 1, nil
+}
+
+// turn loads one server once.
+func (b *bench) turn(ctx context.Context, server *server, s scenario, k known, generator string, d time.Duration) (sample, error) {
+	before, err := server.process.cpu()
+	if err != nil {
+		return sample{}, fmt.Errorf("%s is gone: %w", server.name, err)
+	}
+	var t turn
+	var load time.Duration
+	url := server.url() + s.requests[0].Path
+	switch generator {
+	case "wrk":
+		t, load, err = runWrk(ctx, url, s.protocol.close, d)
+	case "h2load":
+		t, load, err = runH2load(ctx, url, filepath.Join(b.tmp, "h2load.log"), d)
+	default:
+		t, load, err = runLeanJob(ctx, loadCore, leanJob{
+			Address: server.address, Requests: k.requests, Lengths: k.lengths, Order: s.order, Connections: connections, Duration: d, Closing: s.protocol.close,
+		})
+	}
+	if err != nil {
+		return sample{}, fmt.Errorf("%s, %s: %w", s.name, server.name, err)
+	}
+	after, err := server.process.cpu()
+	if err != nil {
+		return sample{}, fmt.Errorf("%s is gone: %w", server.name, err)
+	}
+	used := after - before
+	return sample{
+		turn: t, Busy: used.Seconds() / t.Took.Seconds(), Load: load.Seconds() / t.Took.Seconds(),
+		CPU: used / time.Duration(max(1, t.Requests)),
+	}, nil
+}
+
+func runWrk(ctx context.Context, url string, closing bool, d time.Duration) (turn, time.Duration, error) {
+	// wrk counts in whole seconds, and stops at a signal with what it has.
+	args := append([]string{"-t1", "-c" + strconv.Itoa(connections), "-d" + wholeSeconds(d), "--latency"}, arguments(closing)...)
+	out, cpu, err := output(ctx, loadCore, nil, "wrk", append(args, url)...)
+	if err != nil {
+		return turn{}, 0, err
+	}
+	t, err := parseWrk(out)
+	return t, cpu, err
+}
+
+func runH2load(ctx context.Context, url, log string, d time.Duration) (turn, time.Duration, error) {
+	args := append([]string{"-t1", "-c" + strconv.Itoa(connections/streams), "-m" + strconv.Itoa(streams), "-D" + wholeSeconds(d), "--log-file=" + log}, arguments(false)...)
+	out, cpu, err := output(ctx, loadCore, nil, "h2load", append(args, url)...)
+	if err != nil {
+		return turn{}, 0, err
+	}
+	data, err := readAndRemove(log)
+	if err != nil {
+		return turn{}, 0, err
+	}
+	t, err := parseH2load(out, data)
+	return t, cpu, err
+}
+
+func wholeSeconds(d time.Duration) string {
+	return strconv.Itoa(int(max(1, d.Round(time.Second)/time.Second)))
+}
+
+func runLeanJob(ctx context.Context, core int, job leanJob) (turn, time.Duration, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return turn{}, 0, err
+	}
+	var in bytes.Buffer
+	if err := gob.NewEncoder(&in).Encode(job); err != nil {
+		return turn{}, 0, err
+	}
+	out, cpu, err := output(ctx, core, in.Bytes(), program, leanArgument)
+	if err != nil {
+		return turn{}, 0, err
+	}
+	t, err := decodeTurn(out)
+	return t, cpu, err
+}
+
+// summarize takes medians over the rounds.
+func summarize(server *server, samples []sample, thrown int) entry {
+	of := func(f func(sample) float64) float64 {
+		var values []float64
+		for _, s := range samples {
+			values = append(values, f(s))
+		}
+		return median(values)
+	}
+	e := entry{
+		Server: server.name, Thrown: thrown, PeakRSS: server.process.peak(),
+		Rate:  of(sample.rate),
+		Bytes: of(func(s sample) float64 { return float64(s.Bytes) / s.Took.Seconds() }),
+		P50:   of(func(s sample) float64 { return s.P50.Seconds() * 1e6 }),
+		P99:   of(func(s sample) float64 { return s.P99.Seconds() * 1e6 }),
+		CPU:   of(func(s sample) float64 { return s.CPU.Seconds() * 1e6 }),
+		Busy:  of(func(s sample) float64 { return s.Busy }),
+		Load:  of(func(s sample) float64 { return s.Load }),
+	}
+	slowest := slices.MinFunc(samples, func(a, b sample) int { return cmp.Compare(a.rate(), b.rate()) })
+	fastest := slices.MaxFunc(samples, func(a, b sample) int { return cmp.Compare(a.rate(), b.rate()) })
+	if e.Rate > 0 {
+		e.Spread = (fastest.rate() - slowest.rate()) / e.Rate
+	}
+	return e
+}

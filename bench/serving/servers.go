@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A server is one of those that are compared, running.
+type server struct {
+	name    string
+	address string // host and port
+	secure  bool
+	process *process
+}
+
+func (s *server) url() string {
+	if s.secure {
+		return "https://" + s.address
+	}
+	return "http://" + s.address
+}
+
+func (s *server) stop() { s.process.stop() }
+
+// certificate is a pair of PEM files, or two "" for plain HTTP.
+type certificate struct{ Cert, Key string }
+
+type larderOptions struct {
+	program string
+	data    string
+	core    int
+	cache   string // "" is Larder's default
+	noLane  bool
+	tls     certificate
+}
+
+// startLarder starts `larder serve`, which is `larder up` without the bot: nothing
+// is fetched or squeezed meanwhile.
+func startLarder(ctx context.Context, o larderOptions) (*server, error) {
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"serve", "--data", o.data, "--listen", address, "--private-listen", "off", "--log-level", "error"}
+	if o.cache != "" {
+		args = append(args, "--cache", o.cache)
+	}
+	if o.noLane {
+		args = append(args, "--fast-lane=false")
+	}
+	if o.tls.Cert != "" {
+		args = append(args, "--tls-cert", o.tls.Cert, "--tls-key", o.tls.Key)
+	}
+	cmd := exec.Command(o.program, args...)
+	cmd.Env = os.Environ()
+	if o.core != anyCore {
+		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
+	}
+	name := "larder"
+	if o.noLane {
+		name = "larder, lane off"
+	}
+	return launch(ctx, name, cmd, address, o.core, o.tls.Cert != "")
+}
+
+// launch starts a server and waits until it takes connections.
+func launch(ctx context.Context, name string, cmd *exec.Cmd, address string, core int, secure bool) (*server, error) {
+	said := new(strings.Builder)
+	cmd.Stdout, cmd.Stderr = said, said
+	p, err := startProcess(cmd, core)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if conn, err := net.DialTimeout("tcp", address, time.Second); err == nil {
+			conn.Close()
+			return &server{name: name, address: address, secure: secure, process: p}, nil
+		}
+		select {
+		case <-p.done:
+			return nil, fmt.Errorf("%s does not run: %w: %s", name, errors.Join(p.err), said)
+		case <-ctx.Done():
+			p.stop()
+			return nil, ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// freeAddress is one on which nobody listens. Nobody keeps it until it is used.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// newCertificate makes a certificate for the loopback, with the kind of key that
+// most sites have.
+func newCertificate(folder string) (certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(0, 1, 0),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return certificate{}, err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return certificate{}, err
+	}
+	c := certificate{filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")}
+	return c, errors.Join(
+		os.WriteFile(c.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
+		os.WriteFile(c.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+}

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+)
+
+var errLinux = errors.New("needs Linux")
+
+func pin(int) error                      { return errLinux }
+func raiseOpenFiles()                    {}
+func openFiles() int                     { return 1024 }
+func runLean(io.Reader, io.Writer) error { return errLinux }
+func dropPages(*os.File) error           { return errLinux }
