@@ -222,7 +222,7 @@ func rawPath(u *url.URL) string {
 	if u.RawPath != "" {
 		return u.RawPath
 	}
-	return u.Path
+	return u.EscapedPath()
 }
 
 // overTLS reports whether the client has HTTPS. What a proxy says of it decides nothing

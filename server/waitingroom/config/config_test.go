@@ -235,6 +235,7 @@ func TestFind(t *testing.T) {
 		room("shop", Route{"shop.example.com", "/"}, Route{"m.example.com", "/shop"}),
 		room("cart", Route{"shop.example.com", "/cart"}),
 		room("port", Route{"shop.example.com:8443", "/cart/x"}),
+		room("cheese", Route{"", "/käse/ab c"}),
 		room("six", Route{"[2001:db8::1]", "/"}),
 	})
 	for _, c := range []struct{ host, path, room, canonical string }{
@@ -259,6 +260,8 @@ func TestFind(t *testing.T) {
 		{"shop.example.com", `/x/..%5c..\cart`, "cart", "/cart"},
 		{"shop.example.com", "/cart/a%20b", "cart", ""},
 		{"shop.example.com", "/x/%2e%2e/cart/", "cart", "/cart/"},
+		{"other", "/k%C3%A4se/ab%20c", "cheese", ""},
+		{"other", "/k%c3%a4se/%61b%20c", "cheese", "/k%C3%A4se/ab%20c"},
 		{"shop.example.com", "/%zz/../cart", "cart", "/cart"},
 	} {
 		got, canonical := table.Find(c.host, c.path)
@@ -355,6 +358,9 @@ func FuzzFind(f *testing.F) {
 		found, canonical := table.Find(host, path)
 		if covered := table.Covers(host, path); covered != (found != nil || canonical != "") {
 			t.Errorf("covers says %v, find %v %q", covered, found, canonical)
+		}
+		if _, again := table.Find(host, canonical); canonical != "" && again != "" {
+			t.Errorf("%q leads to %q, and that to %q", path, canonical, again)
 		}
 		clean := Clean(path)
 		if again := Clean(clean); suspicious(clean) == false && again != clean {

@@ -46,10 +46,14 @@ func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 		return room, ""
 	}
 	clean := Clean(raw)
-	if other := t.lookup(host, clean); other != room {
-		return other, (&url.URL{Path: clean}).EscapedPath()
+	other := t.lookup(host, clean)
+	if other == room {
+		return room, ""
 	}
-	return room, ""
+	if canonical = (&url.URL{Path: clean}).EscapedPath(); canonical == raw {
+		return other, "" // it has to be encoded, and is
+	}
+	return other, canonical
 }
 
 // Covers reports whether Find would say anything about a request. It allocates nothing
