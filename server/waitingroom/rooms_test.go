@@ -374,15 +374,23 @@ func TestCookies(t *testing.T) {
 	h.user().get("/") // it is full now
 	for name, value := range map[string]string{
 		"forged": strings.Repeat("A", 170), "empty": "", "huge": strings.Repeat("x", 20_000), "binary": "%00%ff\"'<>", "of another room": keys.Jar("other", "").Seal(&in),
-		"damaged":                   jar.Seal(&in)[:100] + "AAAA" + jar.Seal(&in)[104:],
-		"over":                      with(func(t *ticket.Ticket) { t.Ends = now }),
-		"from the future":           with(func(t *ticket.Ticket) { t.LastCheckIn, t.Accepted, t.Ends = now.Add(time.Hour), now.Add(time.Hour), now.Add(61*time.Minute) }),
-		"accepted in the future":    with(func(t *ticket.Ticket) { t.Accepted = now.Add(time.Hour) }),
-		"for a year":                with(func(t *ticket.Ticket) { t.Ends = now.Add(365 * 24 * time.Hour) }),
-		"without an end":            with(func(t *ticket.Ticket) { t.Ends = time.Time{} }),
-		"waiting since tomorrow":    with(func(t *ticket.Ticket) { t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, now.Add(24*time.Hour), now.Add(24*time.Hour) }),
-		"waiting since long ago":    with(func(t *ticket.Ticket) { t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, now.Add(-time.Hour), now.Add(-time.Hour) }),
-		"waiting since before 1970": with(func(t *ticket.Ticket) { t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, time.UnixMilli(-1<<60), time.UnixMilli(-1<<60) }),
+		"damaged": jar.Seal(&in)[:100] + "AAAA" + jar.Seal(&in)[104:],
+		"over":    with(func(t *ticket.Ticket) { t.Ends = now }),
+		"from the future": with(func(t *ticket.Ticket) {
+			t.LastCheckIn, t.Accepted, t.Ends = now.Add(time.Hour), now.Add(time.Hour), now.Add(61*time.Minute)
+		}),
+		"accepted in the future": with(func(t *ticket.Ticket) { t.Accepted = now.Add(time.Hour) }),
+		"for a year":             with(func(t *ticket.Ticket) { t.Ends = now.Add(365 * 24 * time.Hour) }),
+		"without an end":         with(func(t *ticket.Ticket) { t.Ends = time.Time{} }),
+		"waiting since tomorrow": with(func(t *ticket.Ticket) {
+			t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, now.Add(24*time.Hour), now.Add(24*time.Hour)
+		}),
+		"waiting since long ago": with(func(t *ticket.Ticket) {
+			t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, now.Add(-time.Hour), now.Add(-time.Hour)
+		}),
+		"waiting since before 1970": with(func(t *ticket.Ticket) {
+			t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, time.UnixMilli(-1<<60), time.UnixMilli(-1<<60)
+		}),
 	} {
 		u := h.user()
 		req, _ := http.NewRequest(http.MethodGet, h.url+"/", nil)
