@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/api/search"
@@ -43,9 +44,9 @@ type Index struct {
 	logger     *slog.Logger
 	search     *search.Index
 
-	// unread are the libraries that could not be read, which is tried again. It is
-	// Run's alone.
-	unread map[string]bool
+	// unread are the libraries that could not be read, which is tried again, and why.
+	// Run replaces it; it is never changed.
+	unread atomic.Pointer[map[string]error]
 
 	mu      sync.Mutex
 	listing *Listing
@@ -68,6 +69,7 @@ func New(o Options) (*Index, error) {
 	if x.logger == nil {
 		x.logger = slog.New(slog.DiscardHandler)
 	}
+	x.unread.Store(new(map[string]error))
 	var err error
 	if x.search, err = search.New(); err != nil {
 		return nil, fmt.Errorf("library: couldn't make the search index: %w", err)
@@ -113,7 +115,7 @@ func (x *Index) Run(ctx context.Context) error {
 // sleep returns when there is something to read: new entries, or libraries that
 // could not be read before.
 func (x *Index) sleep(ctx context.Context, seen int64) {
-	if len(x.unread) > 0 {
+	if len(*x.unread.Load()) > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, reread)
 		defer cancel()
@@ -135,7 +137,7 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 		}
 		next = newListing(c.before, c.read)
 	}
-	x.unread = c.unread
+	x.unread.Store(&c.unread)
 	x.publish(next, c.size)
 	return c.size, nil
 }
@@ -145,7 +147,7 @@ type changes struct {
 	size   int64               // entries of the log
 	before map[string]*Library // as they were
 	read   map[string]*Library // those that are different now, nil where gone
-	unread map[string]bool     // those that couldn't be read
+	unread map[string]error    // those that couldn't be read
 }
 
 // changes reads what refresh applies. The snapshot is closed before anybody hears of it:
@@ -162,11 +164,12 @@ func (x *Index) changes(ctx context.Context, seen int64) (changes, error) {
 	if err != nil {
 		return changes{}, err
 	}
-	c := changes{size: checkpoint.Size, read: make(map[string]*Library), unread: make(map[string]bool)}
+	c := changes{size: checkpoint.Size, read: make(map[string]*Library), unread: make(map[string]error)}
+	unread := *x.unread.Load()
 	if x.listing != nil {
 		c.before = x.listing.byName
 	}
-	names = slices.AppendSeq(names, maps.Keys(x.unread))
+	names = slices.AppendSeq(names, maps.Keys(unread))
 	if seen < 0 {
 		names = slices.AppendSeq(names, maps.Keys(c.before)) // some may be gone
 	}
@@ -179,7 +182,7 @@ func (x *Index) changes(ctx context.Context, seen int64) (changes, error) {
 		if err != nil {
 			// One damaged row must not hide the others, nor this library what was
 			// known of it.
-			if c.unread[name] = true; !x.unread[name] {
+			if c.unread[name] = err; unread[name] == nil {
 				x.logger.Error("library: couldn't read a library; it is shown as it was, if at all", "package", name, "err", err)
 			}
 			continue
@@ -322,7 +325,8 @@ func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 // ErrNotReady says that the libraries are still being read.
 var ErrNotReady = errors.New("library: the libraries are still being read")
 
-// Library returns the one with that name, or ErrNoLibrary.
+// Library returns the one with that name, or ErrNoLibrary. Where there may be one that
+// could never be read, the error is another one: nobody must remember that it is gone.
 func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -330,6 +334,9 @@ func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	}
 	if l := listing.Library(name); l != nil {
 		return l, nil
+	}
+	if err := (*x.unread.Load())[name]; err != nil {
+		return nil, err
 	}
 	return nil, ErrNoLibrary
 }

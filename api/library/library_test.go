@@ -289,12 +289,20 @@ func TestDamagedPackage(t *testing.T) {
 	shelf.Enrol("Chart.js", chartJSON)
 	shelf.Enrol("plain", plainJSON)
 	setRow(t, shelf, "plain", []byte("nonsense"))
-	listing, err := shelf.Index(library.Options{}).Listing(t.Context())
+	x := shelf.Index(library.Options{})
+	listing, err := x.Listing(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := names(listing.Libraries), []string{"Chart.js"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("libraries %q, want %q", got, want)
+	}
+	// Nobody may remember that there is no such library.
+	if _, err := x.Library(t.Context(), "plain"); err == nil || errors.Is(err, library.ErrNoLibrary) {
+		t.Errorf("of the one that cannot be read it says %v", err)
+	}
+	if _, err := x.Library(t.Context(), "other"); !errors.Is(err, library.ErrNoLibrary) {
+		t.Errorf("of one that is not there it says %v", err)
 	}
 }
 
