@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 // A Class says how the objects of one kind behave: they take a Q and answer an A.
@@ -114,6 +117,33 @@ func (n *Namespace[Q, A]) Object(name string) Object[Q, A] { return Object[Q, A]
 // NewUniqueID returns the name of an object that nobody has used: 26 letters and
 // digits that cannot be guessed.
 func (n *Namespace[Q, A]) NewUniqueID() string { return rand.Text() }
+
+// Names returns the names of up to limit objects that have stored something, in the
+// order of their bytes, beginning after a name. What is not yet durable does not count.
+func (n *Namespace[Q, A]) Names(after string, limit int) ([]string, error) {
+	class := kvstore.Prefix("o", n.class.name)
+	names := []string{}
+	for from := append(kvstore.Prefix("o", n.class.name), after...); len(names) < limit; {
+		if after != "" {
+			from = append(from, 1) // past all keys of the last one, which follow a zero
+		}
+		before := after
+		for item, err := range n.class.runtime.store.Scan(kvstore.Durable, kvstore.Range{Prefix: class, From: from}) {
+			if err != nil {
+				return nil, err
+			}
+			name, _, _ := bytes.Cut(item.Key[len(class):], []byte{0})
+			after = string(name)
+			break
+		}
+		if after == before {
+			break
+		}
+		names = append(names, after)
+		from = append(kvstore.Prefix("o", n.class.name), after...)
+	}
+	return names, nil
+}
 
 // An Object is one object of a namespace. It is a value and costs nothing.
 type Object[Q, A any] struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -524,6 +525,32 @@ func TestClassesAndNames(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestNames(t *testing.T) {
+	r := start(t)
+	ns, other := scripts(t, r, Limits{}), counters(t, r, Limits{})
+	want := []string{"\x01", "a", "a\x01", "a\x01b", "aa", "b", "\xff"}
+	for _, name := range want {
+		do(t, ns.Object(name), func(ctx context.Context, s *State) error {
+			return errors.Join(s.Put(ctx, "\x00", nil), s.Put(ctx, "key", nil), s.Put(ctx, "\xff", nil))
+		})
+	}
+	do(t, ns.Object("nothing"), func(context.Context, *State) error { return nil })
+	if _, err := other.Object("c").Send(t.Context(), struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range want {
+		if got, err := ns.Names("", i); !slices.Equal(got, want[:i]) || err != nil {
+			t.Errorf("the first %d: %q, %v", i, got, err)
+		}
+		if got, err := ns.Names(want[i], 100); !slices.Equal(got, want[i+1:]) || err != nil {
+			t.Errorf("after %q: %q, %v", want[i], got, err)
+		}
+	}
+	if got, err := ns.Names("a0", 2); !slices.Equal(got, []string{"aa", "b"}) || err != nil {
+		t.Errorf("after one that is not there: %q, %v", got, err)
+	}
 }
 
 func TestClose(t *testing.T) {

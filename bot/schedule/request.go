@@ -1,0 +1,124 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// A Request is what is sent, and when.
+type Request struct {
+	// URL is where: http or https, up to 2 KiB.
+	URL string `json:"url"`
+	// TriggerAt is when, in milliseconds since 1970; 0 is now, with TriggerEverySeconds
+	// after one interval.
+	TriggerAt int64 `json:"triggerAt,omitempty"`
+	// TriggerEverySeconds is the interval at which it repeats, up to 366 days; 0: once.
+	TriggerEverySeconds int64 `json:"triggerEverySeconds,omitempty"`
+	// Method is GET unless given.
+	Method string `json:"method,omitempty"`
+	// Headers are up to 32, of up to 8 KiB together.
+	Headers map[string]string `json:"headers,omitempty"`
+	// Body is up to 64 KiB.
+	Body string `json:"body,omitempty"`
+}
+
+// The bounds of a request.
+const (
+	maxURL     = 2 << 10
+	maxHeaders = 32
+	maxHeader  = 8 << 10
+	maxBody    = 64 << 10
+	maxEvery   = 366 * 24 * 60 * 60
+)
+
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+// reserved are headers that the connection needs.
+var reserved = []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// Check returns what is wrong with a request, if anything.
+func (r Request) Check() error {
+	if err := CheckURL(r.URL); err != nil {
+		return err
+	}
+	switch {
+	case r.Method != "" && !slices.Contains(methods, r.Method):
+		return fmt.Errorf("method: %.20q is none of %s", r.Method, strings.Join(methods, ", "))
+	case r.TriggerAt < 0 || r.TriggerAt > maxTrigger:
+		return errors.New("triggerAt: want milliseconds since 1970, up to the year 2261")
+	case r.TriggerEverySeconds < 0 || r.TriggerEverySeconds > maxEvery:
+		return errors.New("triggerEverySeconds: want 1 to 31622400 (366 days), or none for a single request")
+	case len(r.Body) > maxBody:
+		return fmt.Errorf("body: it has %d bytes, %d are allowed", len(r.Body), maxBody)
+	case !utf8.ValidString(r.Body):
+		return errors.New("body: it is no valid UTF-8")
+	case len(r.Headers) > maxHeaders:
+		return fmt.Errorf("headers: there are %d, %d are allowed", len(r.Headers), maxHeaders)
+	}
+	bytes := 0
+	for name, value := range r.Headers {
+		bytes += len(name) + len(value)
+		switch {
+		case !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value):
+			return fmt.Errorf("headers: %.40q is no valid header", name)
+		case slices.Contains(reserved, http.CanonicalHeaderKey(name)):
+			return fmt.Errorf("headers: %s is not for the request to set", http.CanonicalHeaderKey(name))
+		}
+	}
+	if bytes > maxHeader {
+		return fmt.Errorf("headers: they have %d bytes, %d are allowed", bytes, maxHeader)
+	}
+	return nil
+}
+
+// maxTrigger is the end of 2261 and what an alarm can hold.
+const maxTrigger = 9214646400000
+
+// CheckURL returns why nothing can be sent to a URL. The error does not repeat it.
+func CheckURL(raw string) error {
+	if raw == "" {
+		return errors.New("url: it is missing")
+	}
+	u, err := url.Parse(raw)
+	switch {
+	case len(raw) > maxURL:
+		return fmt.Errorf("url: it has %d bytes, %d are allowed", len(raw), maxURL)
+	case err != nil:
+		return errors.New("url: it is malformed")
+	case u.Scheme != "https" && u.Scheme != "http":
+		return errors.New("url: it has to begin with https:// or http://")
+	case u.Hostname() == "":
+		return errors.New("url: it has no host")
+	}
+	return nil
+}
+
+// first returns when a request is due that was posted now.
+func (r Request) first(now time.Time) time.Time {
+	switch {
+	case r.TriggerAt != 0:
+		return time.UnixMilli(r.TriggerAt)
+	case r.TriggerEverySeconds != 0:
+		return now.Add(r.every())
+	}
+	return now
+}
+
+func (r Request) every() time.Duration { return time.Duration(r.TriggerEverySeconds) * time.Second }
+
+// host names where a request goes, without what may be secret.
+func (r Request) host() string {
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		return "a malformed URL"
+	}
+	return u.Host
+}

@@ -1,0 +1,332 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore/durable"
+)
+
+// Options configures a Scheduler.
+type Options struct {
+	// Class is the name of the objects; default "request". A second scheduler over the
+	// same runtime has another.
+	Class string
+	// UserAgent is sent with every request that does not have its own; default "larder".
+	UserAgent string
+	// Before, where set, completes each request before it is sent. With [ErrGone] it is
+	// given up, with any other error tried again.
+	Before func(ctx context.Context, id string, r *http.Request, body []byte) error
+	// After, where set, is told of each attempt, at least once. With an error the
+	// attempt is made again.
+	After func(ctx context.Context, id string, s State) error
+	// Transport sends the requests; default one of its own.
+	Transport http.RoundTripper
+	Logger    *slog.Logger
+
+	jitter func(time.Duration) time.Duration // for tests
+}
+
+// The waits, and how long what is over can still be looked at.
+const (
+	firstPause   = 2 * time.Second
+	longestPause = time.Hour
+	giveUpAfter  = 3 * 24 * time.Hour
+	keepFor      = 24 * time.Hour
+	timeout      = 30 * time.Second
+	maxAnswer    = 64 << 10
+)
+
+var (
+	// ErrNotFound says that nothing is scheduled under an id.
+	ErrNotFound = errors.New("no request is scheduled under this id")
+	// ErrGone says that a request has no purpose any more.
+	ErrGone = errors.New("nobody wants it any more")
+)
+
+// A Status says what becomes of a request.
+type Status string
+
+const (
+	Waiting   Status = "waiting"   // for its time, or the next attempt
+	Delivered Status = "delivered" // and done; kept for a day
+	GivenUp   Status = "given-up"  // kept for a day
+)
+
+// A State is a request and how it fares.
+type State struct {
+	ID      string    `json:"id"`
+	Request Request   `json:"request"`
+	Status  Status    `json:"status"`
+	Due     time.Time `json:"due,omitzero"`  // of the delivery that is waited for
+	Next    time.Time `json:"next,omitzero"` // of the next attempt
+	// Attempts counts those for this delivery that failed, Deliveries those that were
+	// answered with 2xx, Missed what was given up for the next.
+	Attempts   int   `json:"attempts"`
+	Deliveries int64 `json:"deliveries"`
+	Missed     int64 `json:"missed,omitempty"`
+	// The last attempt, its answer's status (0: there was none), and why it failed.
+	Last    time.Time `json:"last,omitzero"`
+	Answer  int       `json:"answer,omitempty"`
+	Problem string    `json:"problem,omitempty"`
+	// Since is when the first attempt for this delivery failed.
+	Since time.Time `json:"since,omitzero"`
+}
+
+// A Scheduler sends what it was told to. Its methods may be called at the same time.
+type Scheduler struct {
+	options Options
+	objects *durable.Namespace[command, State]
+	client  *http.Client
+}
+
+// A command is what an object is told to do.
+type command struct {
+	put    *Request
+	keep   bool // leave a request alone that is there
+	remove bool
+}
+
+// Open begins to send what is due, until the runtime is closed.
+func Open(r *durable.Runtime, o Options) (*Scheduler, error) {
+	o.Class = cmp.Or(o.Class, "request")
+	o.UserAgent = cmp.Or(o.UserAgent, "larder")
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Transport == nil {
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.MaxResponseHeaderBytes = maxAnswer
+		o.Transport = t
+	}
+	if o.jitter == nil {
+		o.jitter = func(d time.Duration) time.Duration { return rand.N(d/4 + 1) }
+	}
+	s := &Scheduler{options: o, client: &http.Client{
+		Transport:     o.Transport,
+		Timeout:       timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	var err error
+	s.objects, err = durable.Open(r, durable.Class[command, State]{
+		Name: o.Class,
+		New: func(context.Context, *durable.State) (durable.Handler[command, State], error) {
+			return object{s}, nil
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("schedule: %w", err)
+	}
+	return s, nil
+}
+
+// Post puts a request on the schedule, under a new id where id is "", else in place
+// of what is there.
+func (s *Scheduler) Post(ctx context.Context, id string, r Request) (State, error) {
+	if id == "" {
+		id = s.objects.NewUniqueID()
+	}
+	return s.post(ctx, id, command{put: &r})
+}
+
+// PostOnce is [Scheduler.Post], but what is there already, or was done within a day,
+// stays as it is.
+func (s *Scheduler) PostOnce(ctx context.Context, id string, r Request) (State, error) {
+	return s.post(ctx, id, command{put: &r, keep: true})
+}
+
+func (s *Scheduler) post(ctx context.Context, id string, c command) (State, error) {
+	if err := c.put.Check(); err != nil {
+		return State{}, &RequestError{err}
+	}
+	return s.objects.Object(id).Send(ctx, c)
+}
+
+// A RequestError says what is wrong with a [Request].
+type RequestError struct{ Err error }
+
+func (e *RequestError) Error() string { return e.Err.Error() }
+func (e *RequestError) Unwrap() error { return e.Err }
+
+// Get returns how a request fares, or [ErrNotFound].
+func (s *Scheduler) Get(ctx context.Context, id string) (State, error) {
+	return s.objects.Object(id).Send(ctx, command{})
+}
+
+// Remove takes a request off the schedule, or returns [ErrNotFound].
+func (s *Scheduler) Remove(ctx context.Context, id string) error {
+	_, err := s.objects.Object(id).Send(ctx, command{remove: true})
+	return err
+}
+
+// List returns up to limit requests in the order of their ids, from after one.
+func (s *Scheduler) List(ctx context.Context, after string, limit int) ([]State, error) {
+	ids, err := s.objects.Names(after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: %w", err)
+	}
+	states := []State{}
+	for _, id := range ids {
+		state, err := s.Get(ctx, id)
+		if errors.Is(err, ErrNotFound) {
+			continue // just now
+		}
+		if err != nil {
+			return nil, err
+		}
+		states = append(states, state)
+	}
+	return states, nil
+}
+
+// object is a request on the schedule. It has one row with its state, and one with
+// a number that is another whenever it is replaced.
+type object struct{ *Scheduler }
+
+const (
+	stateKey   = "state"
+	versionKey = "version"
+)
+
+// Handle implements [durable.Handler].
+func (o object) Handle(ctx context.Context, s *durable.State, c command) (State, error) {
+	state, found, err := durable.GetJSON[State](ctx, s, stateKey)
+	switch {
+	case err != nil:
+		return State{}, err
+	case c.put != nil && !(found && c.keep):
+		due := c.put.first(s.Now())
+		state = State{ID: s.Name(), Request: *c.put, Status: Waiting, Due: due.UTC(), Next: due.UTC()}
+		return state, errors.Join(
+			durable.PutJSON(ctx, s, versionKey, rand.Uint64()),
+			durable.PutJSON(ctx, s, stateKey, state),
+			s.SetAlarm(ctx, due))
+	case !found:
+		return State{}, ErrNotFound
+	case c.remove:
+		return state, s.DeleteAll(ctx)
+	}
+	return state, nil
+}
+
+// Alarm implements [durable.Handler]: it makes an attempt, or forgets what is over.
+func (o object) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
+	state, found, err := durable.GetJSON[State](ctx, s, stateKey)
+	if err != nil || !found {
+		return err
+	}
+	version, _, err := durable.GetJSON[uint64](ctx, s, versionKey)
+	if err != nil {
+		return err
+	}
+	if state.Status != Waiting {
+		return s.DeleteAll(ctx)
+	}
+	if every := state.Request.every(); every > 0 {
+		if late := s.Now().Sub(state.Due) / every; late > 0 {
+			state.Missed += int64(late)
+			state.Due = state.Due.Add(late * every)
+			state.Attempts, state.Since = 0, time.Time{}
+		}
+	}
+	err = s.Call(ctx, func(ctx context.Context) error {
+		state = o.attempt(ctx, s.Now, state)
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // it is nobody's failure
+		}
+		if o.options.After != nil {
+			return o.options.After(ctx, state.ID, state)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// It may have been replaced or removed meanwhile.
+	if now, _, err := durable.GetJSON[uint64](ctx, s, versionKey); err != nil || now != version {
+		return err
+	}
+	alarm := state.Next
+	if state.Status != Waiting {
+		alarm = s.Now().Add(keepFor)
+	}
+	return errors.Join(durable.PutJSON(ctx, s, stateKey, state), s.SetAlarm(ctx, alarm))
+}
+
+// attempt sends a request and returns its state afterwards.
+func (o object) attempt(ctx context.Context, clock func() time.Time, s State) State {
+	answer, err := o.send(ctx, s)
+	now := clock().UTC()
+	s.Last, s.Answer, s.Problem = now, answer, ""
+	every := s.Request.every()
+	if err == nil {
+		s.Deliveries++
+		s.Attempts, s.Since = 0, time.Time{}
+		if every == 0 {
+			s.Status, s.Next, s.Due = Delivered, time.Time{}, time.Time{}
+			return s
+		}
+		s.Due = s.Due.Add((now.Sub(s.Due)/every + 1) * every)
+		s.Next = s.Due
+		return s
+	}
+	s.Problem = err.Error()
+	s.Attempts++
+	if s.Since.IsZero() {
+		s.Since = now
+	}
+	pause := longestPause
+	if s.Attempts < 20 {
+		pause = min(pause, firstPause<<(s.Attempts-1))
+	}
+	s.Next = now.Add(pause + o.options.jitter(pause))
+	switch {
+	case errors.Is(err, ErrGone) || every == 0 && s.Next.Sub(s.Since) > giveUpAfter:
+		s.Status, s.Next = GivenUp, time.Time{}
+	case every > 0 && s.Next.After(s.Due.Add(every)):
+		s.Next = s.Due.Add(every)
+	}
+	o.options.Logger.Warn("a scheduled request failed", "id", s.ID, "host", s.Request.host(), "err", err, "attempts", s.Attempts, "status", s.Status)
+	return s
+}
+
+// send sends a request once. The status is 0 where there was no answer.
+func (o object) send(ctx context.Context, s State) (status int, err error) {
+	host := s.Request.host()
+	r, err := http.NewRequestWithContext(ctx, cmp.Or(s.Request.Method, "GET"), s.Request.URL, strings.NewReader(s.Request.Body))
+	if err != nil {
+		return 0, fmt.Errorf("couldn't make a request to %s", host)
+	}
+	r.Header.Set("User-Agent", o.options.UserAgent)
+	for name, value := range s.Request.Headers {
+		r.Header.Set(name, value)
+	}
+	if o.options.Before != nil {
+		if err := o.options.Before(ctx, s.ID, r, []byte(s.Request.Body)); err != nil {
+			return 0, err
+		}
+	}
+	response, err := o.client.Do(r)
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err // the other part is the URL
+	}
+	if err != nil {
+		return 0, fmt.Errorf("couldn't reach %s: %w", host, err)
+	}
+	defer response.Body.Close()
+	_, _ = io.CopyN(io.Discard, response.Body, maxAnswer) // so that the connection can be used again
+	if response.StatusCode/100 != 2 {
+		return response.StatusCode, fmt.Errorf("%s answered %d %s", host, response.StatusCode, http.StatusText(response.StatusCode))
+	}
+	return response.StatusCode, nil
+}

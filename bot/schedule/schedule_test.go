@@ -1,0 +1,313 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
+)
+
+// A place takes requests in a test's virtual time.
+type place struct {
+	mu      sync.Mutex
+	begun   time.Time
+	answers []int // statuses; afterwards 200. 0 breaks the connection
+	got     []string
+	hold    time.Duration
+}
+
+func (p *place) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(p.hold):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	body, _ := io.ReadAll(r.Body)
+	p.got = append(p.got, strings.TrimSpace(fmt.Sprintf("%v %s %s %s", time.Since(p.begun).Round(time.Millisecond), r.Method, r.URL.Path, body)))
+	status := 200
+	if len(p.answers) > 0 {
+		status, p.answers = p.answers[0], p.answers[1:]
+	}
+	if status == 0 {
+		return nil, errors.New("connection refused")
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{"Location": {"http://elsewhere/"}}, Body: io.NopCloser(strings.NewReader("x")), Request: r}, nil
+}
+
+func (p *place) want(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	slices.Sort(p.got) // those of one moment come in any order
+	slices.Sort(want)
+	if !slices.Equal(p.got, want) {
+		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(p.got, "\n"), strings.Join(want, "\n"))
+	}
+	p.got = nil
+}
+
+func openStore(t *testing.T) *kvstore.Store {
+	t.Helper()
+	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func open(t *testing.T, store *kvstore.Store, o Options) (*Scheduler, *durable.Runtime) {
+	t.Helper()
+	o.jitter = func(time.Duration) time.Duration { return 0 }
+	r := durable.New(store, durable.Options{})
+	s, err := Open(r, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, r
+}
+
+func start(t *testing.T, o Options) *Scheduler {
+	t.Helper()
+	store := openStore(t)
+	s, r := open(t, store, o)
+	t.Cleanup(func() {
+		if err := errors.Join(r.Close(context.Background()), store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func post(t *testing.T, s *Scheduler, id string, r Request) State {
+	t.Helper()
+	state, err := s.Post(t.Context(), id, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+func TestRequestsAreSentInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &place{begun: time.Now()}
+		s := start(t, Options{Transport: p})
+		at := func(d time.Duration) int64 { return time.Now().Add(d).UnixMilli() }
+		post(t, s, "", Request{URL: "https://example.com/now"})
+		time.Sleep(time.Second)
+		post(t, s, "", Request{URL: "http://127.0.0.1/later", TriggerAt: at(time.Hour), Method: "POST", Body: "hello", Headers: map[string]string{"X-A": "b"}})
+		repeats := post(t, s, "", Request{URL: "https://example.com/every", TriggerEverySeconds: 1800})
+		moved := post(t, s, "", Request{URL: "https://example.com/old", TriggerAt: at(time.Minute)})
+		post(t, s, moved.ID, Request{URL: "https://example.com/new", TriggerAt: at(2 * time.Minute)})
+		removed := post(t, s, "", Request{URL: "https://example.com/removed", TriggerAt: at(time.Minute)})
+		if err := s.Remove(t.Context(), removed.ID); err != nil {
+			t.Error(err)
+		}
+		if err := s.Remove(t.Context(), removed.ID); !errors.Is(err, ErrNotFound) {
+			t.Errorf("removed twice: %v", err)
+		}
+		time.Sleep(time.Hour + time.Minute)
+		p.want(t, "0s GET /now", "2m1s GET /new", "30m1s GET /every", "1h0m1s POST /later hello", "1h0m1s GET /every")
+		if state, err := s.Get(t.Context(), repeats.ID); err != nil || state.Deliveries != 2 || state.Status != Waiting || time.Until(state.Next) != 29*time.Minute {
+			t.Errorf("got %+v, %v", state, err)
+		}
+		if state, err := s.Get(t.Context(), moved.ID); err != nil || state.Status != Delivered || state.Answer != 200 {
+			t.Errorf("got %+v, %v", state, err)
+		}
+		if states, err := s.List(t.Context(), "", 100); err != nil || len(states) != 4 {
+			t.Errorf("got %d, %v", len(states), err)
+		}
+		// What is done is forgotten, what repeats can be ended.
+		if err := s.Remove(t.Context(), repeats.ID); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(25 * time.Hour)
+		if states, err := s.List(t.Context(), "", 100); err != nil || len(states) != 0 {
+			t.Errorf("got %+v, %v", states, err)
+		}
+		p.want(t)
+	})
+}
+
+func TestFailuresAreTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &place{begun: time.Now(), answers: []int{0, 500, 302, 404}}
+		s := start(t, Options{Transport: p})
+		id := post(t, s, "", Request{URL: "https://u:secret@example.com/x?token=secret"}).ID
+		time.Sleep(10 * time.Second)
+		state, err := s.Get(t.Context(), id)
+		if err != nil || state.Attempts != 3 || state.Problem != "example.com answered 302 Found" || state.Answer != 302 {
+			t.Errorf("got %+v, %v", state, err)
+		}
+		time.Sleep(time.Hour)
+		p.want(t, "0s GET /x", "2s GET /x", "6s GET /x", "14s GET /x", "30s GET /x")
+		if state, err = s.Get(t.Context(), id); err != nil || state.Status != Delivered || state.Problem != "" {
+			t.Errorf("got %+v, %v", state, err)
+		}
+	})
+}
+
+func TestGivingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &place{begun: time.Now(), answers: slices.Repeat([]int{500}, 1000)}
+		s := start(t, Options{Transport: p})
+		once := post(t, s, "", Request{URL: "https://example.com/once"}).ID
+		time.Sleep(giveUpAfter - time.Hour)
+		if state, err := s.Get(t.Context(), once); err != nil || state.Status != Waiting || time.Until(state.Next) > longestPause {
+			t.Errorf("got %+v, %v", state, err)
+		}
+		time.Sleep(time.Hour + time.Minute)
+		if state, err := s.Get(t.Context(), once); err != nil || state.Status != GivenUp {
+			t.Errorf("got %+v, %v", state, err)
+		}
+		synctest.Wait()
+		p.mu.Lock()
+		p.got, p.begun = nil, time.Now()
+		p.mu.Unlock()
+		repeats := post(t, s, "", Request{URL: "https://example.com/every", TriggerEverySeconds: 10}).ID
+		time.Sleep(31 * time.Second)
+		p.want(t, "10s GET /every", "12s GET /every", "16s GET /every", "20s GET /every", "22s GET /every", "26s GET /every", "30s GET /every")
+		if state, err := s.Get(t.Context(), repeats); err != nil || state.Missed != 2 || state.Attempts != 1 {
+			t.Errorf("got %+v, %v", state, err)
+		}
+	})
+}
+
+func TestReplacedWhileItIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &place{begun: time.Now(), hold: 10 * time.Second}
+		s := start(t, Options{Transport: p})
+		replaced := post(t, s, "", Request{URL: "https://example.com/old"}).ID
+		removed := post(t, s, "", Request{URL: "https://example.com/gone"}).ID
+		time.Sleep(time.Second)
+		post(t, s, replaced, Request{URL: "https://example.com/new", TriggerAt: time.Now().Add(time.Minute).UnixMilli()})
+		if state, err := s.PostOnce(t.Context(), replaced, Request{URL: "https://example.com/once"}); err != nil || !strings.HasSuffix(state.Request.URL, "/new") {
+			t.Errorf("got %+v, %v", state, err)
+		}
+		if err := s.Remove(t.Context(), removed); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Hour)
+		p.want(t, "10s GET /gone", "10s GET /old", "1m11s GET /new")
+		if _, err := s.Get(t.Context(), removed); !errors.Is(err, ErrNotFound) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestScheduleOutlastsRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := openStore(t)
+		defer store.Close()
+		p := &place{begun: time.Now(), hold: time.Second}
+		s, r := open(t, store, Options{Transport: p})
+		post(t, s, "", Request{URL: "https://example.com/interrupted"})
+		post(t, s, "", Request{URL: "https://example.com/later", TriggerAt: time.Now().Add(time.Hour).UnixMilli()})
+		time.Sleep(time.Second / 2)
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		p.want(t)
+		time.Sleep(2 * time.Hour)
+		_, r = open(t, store, Options{Transport: p})
+		time.Sleep(time.Minute)
+		p.want(t, "2h0m1.5s GET /interrupted", "2h0m1.5s GET /later")
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestCheck(t *testing.T) {
+	good := Request{URL: "https://example.com/", Method: "PUT", TriggerAt: 1, TriggerEverySeconds: 30, Headers: map[string]string{"X-A": "1"}, Body: "ü"}
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+	many := make(map[string]string)
+	for i := range 33 {
+		many[fmt.Sprint("X-", i)] = ""
+	}
+	for want, spoil := range map[string]func(*Request){
+		"url: it is missing":              func(r *Request) { r.URL = "" },
+		"url: it is malformed":            func(r *Request) { r.URL = "https://exa mple.com" },
+		"url: it has to begin":            func(r *Request) { r.URL = "file:///etc/passwd" },
+		"url: it has no host":             func(r *Request) { r.URL = "https://" },
+		"url: it has 2049 bytes":          func(r *Request) { r.URL += strings.Repeat("x", 2049-len(r.URL)) },
+		`method: "TRACE" is none of`:      func(r *Request) { r.Method = "TRACE" },
+		"triggerAt: want":                 func(r *Request) { r.TriggerAt = -1 },
+		"triggerEverySeconds: want":       func(r *Request) { r.TriggerEverySeconds = 1e9 },
+		"body: it has 65537 bytes":        func(r *Request) { r.Body = strings.Repeat("x", 65537) },
+		"body: it is no valid UTF-8":      func(r *Request) { r.Body = "\xff" },
+		"headers: there are 33":           func(r *Request) { r.Headers = many },
+		`headers: "a b" is no valid`:      func(r *Request) { r.Headers = map[string]string{"a b": ""} },
+		`headers: "A" is no valid header`: func(r *Request) { r.Headers = map[string]string{"A": "b\r\nc: d"} },
+		"headers: Host is not":            func(r *Request) { r.Headers = map[string]string{"host": "x"} },
+		"headers: they have 8193 bytes":   func(r *Request) { r.Headers = map[string]string{"A": strings.Repeat("x", 8192)} },
+	} {
+		r := good
+		spoil(&r)
+		if err := r.Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func TestHandler(t *testing.T) {
+	s := start(t, Options{Transport: &place{begun: time.Now()}})
+	server := httptest.NewServer(s.Handler("/schedule"))
+	defer server.Close()
+	do := func(method, path, body string, status int, want ...string) string {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		got, _ := io.ReadAll(response.Body)
+		for _, want := range want {
+			if !strings.Contains(string(got), want) {
+				t.Errorf("%s %s: %s, want %s", method, path, got, want)
+			}
+		}
+		if response.StatusCode != status {
+			t.Errorf("%s %s: %d, want %d: %s", method, path, response.StatusCode, status, got)
+		}
+		return string(got)
+	}
+	made := do("POST", "/schedule", `{"url": "https://example.com", "triggerEverySeconds": 30}`, 201, `"status":"waiting"`)
+	_, rest, _ := strings.Cut(made, `"id":"`)
+	id, _, _ := strings.Cut(rest, `"`)
+	do("POST", "/schedule/"+id, `{"url": "https://example.com", "triggerEverySeconds": 60}`, 200, id, `"triggerEverySeconds":60`)
+	do("GET", "/schedule/"+id, "", 200, id)
+	do("GET", "/schedule", "", 200, id, "[")
+	do("GET", "/schedule?after="+id, "", 200, "[]")
+	do("GET", "/schedule?limit=0", "", 400, "limit: want 1 to 1000")
+	do("POST", "/schedule", `{"url": "ftp://example.com"}`, 400, "url: it has to begin")
+	do("POST", "/schedule", `{"uri": "https://example.com"}`, 400, "unknown field")
+	do("POST", "/schedule", `{`, 400, "error")
+	do("POST", "/schedule", strings.Repeat(" ", maxPosted+1), 400, "too large")
+	do("POST", "/schedule/unknown", `{"url": "https://example.com"}`, 404, "no request is scheduled")
+	do("DELETE", "/schedule/"+id, "", 204)
+	do("DELETE", "/schedule/"+id, "", 404, "no request is scheduled")
+	do("GET", "/schedule/"+id, "", 404)
+	do("PUT", "/schedule/"+id, "", 405)
+}
