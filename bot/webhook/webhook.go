@@ -1,0 +1,300 @@
+package webhook
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/schedule"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// Options configures Webhooks. The first three are required.
+type Options struct {
+	Runtime *durable.Runtime
+	Store   *kvstore.Store
+	Log     *logs.Log
+	// UserAgent is sent with every message; default "larder".
+	UserAgent string
+	// Transport sends the messages; default one of schedule's own.
+	Transport http.RoundTripper
+	Logger    *slog.Logger
+}
+
+// MaxHooks is how many webhooks there may be.
+const MaxHooks = 1000
+
+// ErrNotFound says that there is no webhook with an id.
+var ErrNotFound = errors.New("there is no such webhook: `larder webhook list` has the ids")
+
+// A Hook is a webhook, and how its messages fare.
+type Hook struct {
+	ID      string    `json:"id"`
+	URL     string    `json:"url"`
+	Package string    `json:"package,omitempty"` // "": of every package
+	Added   time.Time `json:"added"`
+	From    int64     `json:"from"` // the first entry of the log that it is told of
+	// Delivered counts the messages that were answered with 2xx, GivenUp those that
+	// never were; Pending are under way, or wait for the next attempt.
+	Delivered int64 `json:"delivered"`
+	GivenUp   int64 `json:"givenUp"`
+	Pending   int   `json:"pending"`
+	// Failures counts the attempts that failed since the last success.
+	Failures int64 `json:"failures"`
+	// The last attempt: when, of which message, the answer's status (0: none), and why
+	// it failed.
+	Last        time.Time `json:"last,omitzero"`
+	LastMessage string    `json:"lastMessage,omitempty"`
+	Answer      int       `json:"answer,omitempty"`
+	Problem     string    `json:"problem,omitempty"`
+}
+
+// hook is a Hook as it is stored.
+type hook struct {
+	Hook
+	Secret string `json:"secret"`
+}
+
+// A Message is the body of what is sent.
+type Message struct {
+	Type      string    `json:"type"`      // "release.published"
+	Timestamp time.Time `json:"timestamp"` // of the entry
+	Data      Release   `json:"data"`
+}
+
+// A Release is what a message is about.
+type Release struct {
+	Package  string       `json:"package"`
+	Version  string       `json:"version"`
+	Released time.Time    `json:"released,omitzero"` // by upstream
+	Entry    int64        `json:"entry"`             // of the log
+	Manifest kvstore.Hash `json:"manifest"`
+	Path     string       `json:"path"` // what its files' paths begin with, on the asset host
+}
+
+// Webhooks are the webhooks of a store. Their methods may be called at the same time.
+type Webhooks struct {
+	options  Options
+	registry durable.Object[command, answer]
+	messages *schedule.Scheduler
+	changed  chan struct{} // holds one after a webhook was added
+}
+
+// Open begins to send what is due. [Webhooks.Run] follows the log.
+func Open(o Options) (*Webhooks, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	w := &Webhooks{options: o, changed: make(chan struct{}, 1)}
+	registry, err := durable.Open(o.Runtime, durable.Class[command, answer]{
+		Name: "webhooks",
+		New: func(context.Context, *durable.State) (durable.Handler[command, answer], error) {
+			return object{}, nil
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.registry = registry.Object("all")
+	w.messages, err = schedule.Open(o.Runtime, schedule.Options{
+		Class: "webhook-message", UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger,
+		Before: w.sign, After: w.tell,
+	})
+	return w, err
+}
+
+// Add adds a webhook for one package, or for all where that is "". The secret is
+// told here and nowhere else.
+func (w *Webhooks) Add(ctx context.Context, url, pkg string) (h Hook, secret string, err error) {
+	if err := schedule.CheckURL(url); err != nil {
+		return h, "", err
+	}
+	new := hook{Secret: newSecret(), Hook: Hook{
+		ID: strings.ToLower(rand.Text()[:16]), URL: url, Package: pkg,
+		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
+	}}
+	if _, err := w.send(ctx, add{new}); err != nil {
+		return h, "", err
+	}
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+	return new.Hook, new.Secret, nil
+}
+
+// List returns all webhooks, oldest first.
+func (w *Webhooks) List(ctx context.Context) ([]Hook, error) {
+	a, err := w.send(ctx, list{})
+	hooks := make([]Hook, len(a.hooks))
+	for i, h := range a.hooks {
+		hooks[i] = h.Hook
+	}
+	slices.SortStableFunc(hooks, func(a, b Hook) int { return a.Added.Compare(b.Added) })
+	return hooks, err
+}
+
+// Remove ends a webhook. What is on its way may still arrive.
+func (w *Webhooks) Remove(ctx context.Context, id string) error {
+	_, err := w.send(ctx, remove{id})
+	return err
+}
+
+func (w *Webhooks) send(ctx context.Context, c command) (answer, error) {
+	return w.registry.Send(ctx, c)
+}
+
+// pause is how long following rests where the store fails.
+const pause = 5 * time.Second
+
+// Run follows the log until ctx ends.
+func (w *Webhooks) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		cursor, hooks, err := w.follow(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			w.options.Logger.Error("couldn't tell webhooks what was published; trying again", "err", err, "after", pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		case hooks == 0:
+			select {
+			case <-w.changed:
+			case <-ctx.Done():
+			}
+		default:
+			_, _ = w.options.Log.Wait(ctx, cursor)
+		}
+	}
+}
+
+// step is how many entries are taken up at a time.
+const step = 256
+
+// follow takes up what the log has from the cursor on. It returns where it stands, and
+// how many webhooks there are.
+func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err error) {
+	for {
+		a, err := w.send(ctx, list{})
+		if err != nil || len(a.hooks) == 0 {
+			return a.cursor, 0, err
+		}
+		cursor := a.cursor
+		var due []message
+		for e, err := range logs.Entries(w.options.Store, cursor) {
+			if err != nil {
+				return cursor, 0, err
+			}
+			if cursor = e.Index + 1; e.Kind == logs.Published {
+				for _, h := range a.hooks {
+					if e.Index >= h.From && (h.Package == "" || h.Package == e.Package) {
+						due = append(due, message{hook: h, id: messageID(h.ID, e.Index), entry: e})
+					}
+				}
+			}
+			if cursor-a.cursor >= step {
+				break
+			}
+		}
+		if cursor == a.cursor {
+			return cursor, len(a.hooks), nil
+		}
+		if err := w.enqueue(ctx, due); err != nil {
+			return cursor, 0, err
+		}
+		// Refused where the webhooks have changed meanwhile: then again, which sends
+		// nothing twice.
+		if _, err := w.send(ctx, advance{to: cursor, version: a.version}); err != nil {
+			return cursor, 0, err
+		}
+	}
+}
+
+// A message is to be sent to a webhook.
+type message struct {
+	hook  hook
+	id    string
+	entry logs.Indexed
+}
+
+// messageID is the same whenever the same entry is sent to the same webhook.
+func messageID(hook string, entry int64) string { return fmt.Sprintf("%s-%d", hook, entry) }
+
+// hookOf returns whose message it is.
+func hookOf(message string) string {
+	hook, _, _ := strings.Cut(message, "-")
+	return hook
+}
+
+func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
+	if len(due) == 0 {
+		return nil
+	}
+	ids := make([]string, len(due))
+	for i, m := range due {
+		ids[i] = m.id
+	}
+	if _, err := w.send(ctx, expect{ids}); err != nil {
+		return err
+	}
+	for _, m := range due {
+		body, err := json.Marshal(Message{Type: "release.published", Timestamp: m.entry.Time, Data: Release{
+			Package: m.entry.Package, Version: m.entry.Version, Released: m.entry.Released, Entry: m.entry.Index,
+			Manifest: m.entry.Manifest, Path: "/ajax/libs/" + m.entry.Package + "/" + m.entry.Version + "/",
+		}})
+		if err != nil {
+			return err
+		}
+		state, err := w.messages.PostOnce(ctx, m.id, schedule.Request{
+			URL: m.hook.URL, Method: "POST", Body: string(body), Headers: map[string]string{"Content-Type": "application/json"},
+		})
+		if err == nil && state.Status != schedule.Waiting {
+			_, err = w.send(ctx, settled{m.id}) // an earlier process had sent it, and told of it
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sign completes an attempt to send a message.
+func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []byte) error {
+	a, err := w.send(ctx, get{hookOf(id)})
+	if errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("%w: the webhook was removed", schedule.ErrGone)
+	}
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	signature, err := sign(a.hooks[0].Secret, id, now, body)
+	if err != nil {
+		return err
+	}
+	r.Header.Set(headerID, id)
+	r.Header.Set(headerTimestamp, strconv.FormatInt(now.Unix(), 10))
+	r.Header.Set(headerSignature, signature)
+	return nil
+}
+
+// tell notes how an attempt went.
+func (w *Webhooks) tell(ctx context.Context, id string, s schedule.State) error {
+	_, err := w.send(ctx, result{id, s})
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,292 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A receiver takes messages and verifies them, in a test's virtual time.
+type receiver struct {
+	mu      sync.Mutex
+	secrets map[string]string // by the URL's path
+	fail    bool
+	got     []string // what was verified
+	bad     []string
+}
+
+func (r *receiver) RoundTrip(request *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	body, err := io.ReadAll(request.Body)
+	if err == nil {
+		err = Verify(r.secrets[request.URL.Path], request.Header, body, time.Now())
+	}
+	var m Message
+	if err == nil {
+		err = json.Unmarshal(body, &m)
+	}
+	status := 200
+	switch {
+	case err != nil:
+		r.bad = append(r.bad, err.Error())
+	case r.fail:
+		status = 503
+	default:
+		r.got = append(r.got, request.URL.Path+" "+m.Data.Package+" "+m.Data.Version)
+	}
+	return &http.Response{StatusCode: status, Body: http.NoBody, Request: request}, nil
+}
+
+func (r *receiver) want(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.Sort(r.got)
+	slices.Sort(want)
+	if !slices.Equal(r.got, want) || r.bad != nil {
+		t.Errorf("got %q, bad %q; want %q", r.got, r.bad, want)
+	}
+	r.got = nil
+}
+
+// A rig is a store with a log, and a process at work on it.
+type rig struct {
+	*testing.T
+	store   *kvstore.Store
+	log     *logs.Log
+	place   *receiver
+	runtime *durable.Runtime
+	hooks   *Webhooks
+	end     func()
+}
+
+func newRig(t *testing.T) *rig {
+	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	log, err := logs.Open(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, store: store, log: log, place: &receiver{secrets: make(map[string]string)}}
+	r.begin()
+	return r
+}
+
+func (r *rig) begin() {
+	r.Helper()
+	r.runtime = durable.New(r.store, durable.Options{})
+	var err error
+	r.hooks, err = Open(Options{Runtime: r.runtime, Store: r.store, Log: r.log, Transport: r.place})
+	if err != nil {
+		r.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { r.hooks.Run(ctx) })
+	r.end = func() {
+		cancel()
+		running.Wait()
+		if err := r.runtime.Close(context.Background()); err != nil {
+			r.Error(err)
+		}
+	}
+}
+
+func (r *rig) publish(pkg, version string) {
+	r.Helper()
+	err := r.log.Update(func(tx *logs.Tx) error {
+		for _, kind := range []logs.Kind{logs.Detected, logs.Published} {
+			if _, err := tx.Append(logs.Entry{Kind: kind, Time: time.Now().UTC(), Actor: "bot", Package: pkg, Version: version}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) add(path, pkg string) Hook {
+	r.Helper()
+	h, secret, err := r.hooks.Add(r.Context(), "http://127.0.0.1:1"+path, pkg)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.place.mu.Lock()
+	r.place.secrets[path] = secret
+	r.place.mu.Unlock()
+	return h
+}
+
+func (r *rig) hook(id string) Hook {
+	r.Helper()
+	hooks, err := r.hooks.List(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, h := range hooks {
+		if h.ID == id {
+			return h
+		}
+	}
+	r.Fatalf("no webhook %s", id)
+	return Hook{}
+}
+
+func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		defer func() { r.end() }()
+		r.publish("vue", "0.9.0") // before anybody asked
+		all, vue := r.add("/all", ""), r.add("/vue", "vue")
+		r.publish("vue", "1.0.0")
+		r.publish("react", "2.0.0")
+		r.place.want(t, "/all vue 1.0.0", "/vue vue 1.0.0", "/all react 2.0.0")
+		late := r.add("/late", "")
+		r.publish("vue", "1.1.0")
+		r.place.want(t, "/all vue 1.1.0", "/vue vue 1.1.0", "/late vue 1.1.0")
+		if h := r.hook(all.ID); h.Delivered != 3 || h.Pending != 0 || h.Failures != 0 || h.Answer != 200 {
+			t.Errorf("got %+v", h)
+		}
+		if err := r.hooks.Remove(t.Context(), late.ID); err != nil {
+			t.Error(err)
+		}
+		if err := r.hooks.Remove(t.Context(), late.ID); !errors.Is(err, ErrNotFound) {
+			t.Errorf("got %v", err)
+		}
+		r.publish("vue", "1.2.0")
+		r.place.want(t, "/all vue 1.2.0", "/vue vue 1.2.0")
+		if h := r.hook(vue.ID); h.Delivered != 3 || h.Package != "vue" {
+			t.Errorf("got %+v", h)
+		}
+		if _, _, err := r.hooks.Add(t.Context(), "ftp://example.com", ""); err == nil {
+			t.Error("a URL that nothing can be sent to was accepted")
+		}
+	})
+}
+
+func TestFailedMessagesAreTriedAgainAndGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		defer func() { r.end() }()
+		h, gone := r.add("/a", ""), r.add("/gone", "")
+		r.place.fail = true
+		r.publish("vue", "1.0.0")
+		time.Sleep(time.Minute)
+		if h := r.hook(h.ID); h.Pending != 1 || h.Failures < 4 || h.Answer != 503 || h.Problem != "127.0.0.1:1 answered 503 Service Unavailable" {
+			t.Errorf("got %+v", h)
+		}
+		if err := r.hooks.Remove(t.Context(), gone.ID); err != nil {
+			t.Error(err)
+		}
+		r.place.mu.Lock()
+		r.place.fail = false
+		r.place.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		r.place.want(t, "/a vue 1.0.0")
+		if h := r.hook(h.ID); h.Pending != 0 || h.Failures != 0 || h.Delivered != 1 {
+			t.Errorf("got %+v", h)
+		}
+		r.place.mu.Lock()
+		r.place.fail = true
+		r.place.mu.Unlock()
+		r.publish("vue", "1.1.0")
+		time.Sleep(4 * 24 * time.Hour)
+		if h := r.hook(h.ID); h.Pending != 0 || h.GivenUp != 1 || h.Delivered != 1 {
+			t.Errorf("got %+v", h)
+		}
+	})
+}
+
+// Whatever was published while nobody was at work is told afterwards, and nothing twice.
+func TestFollowingResumesWhereItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		h := r.add("/a", "")
+		r.publish("vue", "1.0.0")
+		r.place.want(t, "/a vue 1.0.0")
+		r.end()
+		r.publish("vue", "1.1.0")
+		r.begin()
+		r.place.want(t, "/a vue 1.1.0")
+		// It ended after the messages were posted, and before that was noted.
+		a, err := r.hooks.send(t.Context(), list{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.end()
+		r.publish("vue", "1.2.0")
+		r.begin()
+		r.place.want(t, "/a vue 1.2.0")
+		if _, err := r.hooks.send(t.Context(), advance{to: a.cursor, version: a.version}); err != nil {
+			t.Fatal(err)
+		}
+		r.end()
+		r.begin()
+		r.place.want(t)
+		if h := r.hook(h.ID); h.Delivered != 3 || h.Pending != 0 {
+			t.Errorf("got %+v", h)
+		}
+		r.end()
+	})
+}
+
+// The vector is from the reference libraries of Standard Webhooks.
+func TestSign(t *testing.T) {
+	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	body := []byte(`{"test": 2432232314}`)
+	at := time.Unix(1614265330, 0)
+	got, err := sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", at, body)
+	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want || err != nil {
+		t.Fatalf("got %s, %v, want %s", got, err, want)
+	}
+	header := func(id, timestamp, signature string) http.Header {
+		h := http.Header{}
+		h.Set(headerID, id)
+		h.Set(headerTimestamp, timestamp)
+		h.Set(headerSignature, signature)
+		return h
+	}
+	good := header("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", "v1,bm9uc2Vuc2U= "+got)
+	if err := Verify(secret, good, body, at.Add(4*time.Minute)); err != nil {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{
+		"late":           Verify(secret, good, body, at.Add(6*time.Minute)),
+		"early":          Verify(secret, good, body, at.Add(-6*time.Minute)),
+		"other body":     Verify(secret, good, body[1:], at),
+		"other secret":   Verify(newSecret(), good, body, at),
+		"other id":       Verify(secret, header("msg", "1614265330", got), body, at),
+		"other time":     Verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265331", got), body, at),
+		"no time":        Verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "", got), body, at),
+		"no signature":   Verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", ""), body, at),
+		"no such secret": Verify("whsec_?", good, body, at),
+	} {
+		if err == nil {
+			t.Errorf("%s: it was taken for good", name)
+		}
+	}
+	if a, b := newSecret(), newSecret(); a == b || !strings.HasPrefix(a, secretPrefix) || len(a) < 40 {
+		t.Errorf("secrets %s and %s", a, b)
+	}
+}
