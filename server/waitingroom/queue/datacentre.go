@@ -259,8 +259,23 @@ func (d *DataCentre) mayDraw() bool {
 	if s.QueueAll || s.Allocator != Counter || d.room.Holding {
 		return false
 	}
+	if d.anywhere > 0 {
+		return true
+	}
 	// While people wait here, the reports ask for them.
-	return d.anywhere > 0 || d.waiting == 0 && d.now.Sub(d.stated) >= fastestReport
+	return d.waiting == 0 && (d.now.Sub(d.stated) >= fastestReport || !d.begun())
+}
+
+// begun reports whether there have been grants for the minutes that an admission now
+// would be charged to.
+func (d *DataCentre) begun() bool {
+	first, last := d.settings.chargeable(d.now)
+	for m := first; m <= last; m++ {
+		if l := d.minutes[m]; l == nil || l.granted == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (d *DataCentre) admit(v Visitor, r row) Decision {

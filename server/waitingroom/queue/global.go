@@ -49,8 +49,6 @@ const (
 	// silent is after how long the visitors of a data centre that does not report keep
 	// nobody else from a slot.
 	silent = 45 * time.Second
-	// lead is how long before its begin a minute's grants may be handed out.
-	lead = 10 * time.Second
 )
 
 // NewGlobal returns the global object of a room that has never had a visitor: all slots
@@ -68,8 +66,8 @@ func RecoverGlobal(s Settings, expected []string, now time.Time) *Global {
 	g := NewGlobal(s, now)
 	g.holding = true
 	g.expected = slices.Clone(expected)
-	// grants may have been out for this minute and the next
-	g.closed = (MinuteOf(now.Add(2*s.Skew+lead)) + 1).Time().Add(2 * s.Skew)
+	// grants may be out for this minute, and near its end for the next
+	g.closed = (MinuteOf(now.Add(2*s.Skew)) + 1).Time().Add(2 * s.Skew)
 	g.holdUntil = later(g.closed, now.Add(s.Lease+time.Minute+s.SessionDuration+3*s.Skew))
 	return g
 }

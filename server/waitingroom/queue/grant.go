@@ -23,23 +23,17 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	g.give(r, now, own)
 	r.account(now).Own += own
 	left -= own
-	if r.Want > 0 && anywhere > 0 {
+	if r.Want > own && anywhere > 0 {
 		ahead := anywhere / (8 * len(g.order)) // so that a burst does not ask for every visitor
 		drawn := g.give(r, now, min(anywhere, max(r.Want-own, ahead)))
 		r.account(now).Drawn += drawn
 		anywhere -= drawn
-		// near the turn of a minute an admission is charged to two
-		first, last := s.chargeable(r.At)
-		for m := first; m <= last; m++ {
-			if m != now {
-				g.give(r, m, min(r.Want, drawn+own)-r.outstanding(m, s.Skew))
-			}
-		}
 	}
-	if next := now + 1; mine == 0 && !next.Time().After(g.now.Add(lead)) {
-		if free := min(left, g.grantable(next)); free > 0 {
-			own, _ := g.forNew(r, next, free, traffic)
-			r.account(next).Own += g.give(r, next, own)
+	// near the turn of a minute an admission is charged to two
+	first, last := s.chargeable(r.At)
+	for m := first; m <= last; m++ {
+		if m != now {
+			g.give(r, m, min(r.Want, r.outstanding(now, s.Skew))-r.outstanding(m, s.Skew))
 		}
 	}
 	return anywhere

@@ -1,0 +1,216 @@
+package queue
+
+import (
+	"testing"
+	"time"
+)
+
+// full is a room for two, filled, with nobody waiting.
+func full(t testing.TB, method Method) (*world, *DataCentre) {
+	w := newWorld(t, settings(t, 2, 2, func(s *Settings) { s.Method = method }), "one", "two")
+	w.fill(w.sites[0], 2)
+	return w, w.sites[0]
+}
+
+func TestTooEarly(t *testing.T) {
+	w, d := full(t, FIFO)
+	v := w.outcome(d, w.newcomer(), Wait)
+	w.now = w.now.Add(v.RefreshInterval - time.Second)
+	if decision := w.visit(d, v); decision.Outcome != Wait || decision.Counted || decision.Changed || decision.Visitor != v {
+		t.Errorf("too early: %+v", decision)
+	}
+	w.now = w.now.Add(time.Second)
+	decision := w.visit(d, v)
+	if decision.Outcome != Wait || !decision.Counted || !decision.Visitor.LastCheckIn.Equal(w.now) || decision.Visitor.Bucket != v.Bucket {
+		t.Errorf("in time: %+v", decision)
+	}
+	// the ticket of before
+	if again := w.visit(d, v); again.Outcome != Wait || again.Counted {
+		t.Errorf("the old ticket once more: %+v", again)
+	}
+}
+
+func TestIntervalVaries(t *testing.T) {
+	w, d := full(t, FIFO)
+	seen := map[time.Duration]int{}
+	sum := time.Duration(0)
+	for range 700 {
+		v := w.outcome(d, w.newcomer(), Wait)
+		seen[v.RefreshInterval]++
+		sum += v.RefreshInterval
+	}
+	for i := 17 * time.Second; i <= 23*time.Second; i += time.Second {
+		if seen[i] < 60 {
+			t.Errorf("%v: %d times of 700", i, seen[i])
+		}
+	}
+	if mean := sum / 700; len(seen) != 7 || mean < 19700*time.Millisecond || mean > 20300*time.Millisecond {
+		t.Errorf("mean %v of %v", mean, seen)
+	}
+}
+
+// TestFirstRequestsComeLast frees slots while one visitor waits: newcomers get them only
+// beyond the one that the waiting could take, by every method.
+func TestFirstRequestsComeLast(t *testing.T) {
+	for _, method := range []Method{FIFO, Random} {
+		w, d := full(t, method)
+		v := w.outcome(d, w.newcomer(), Wait)
+		for w.now.Before(MinuteOf(w.now).end().Add(5 * time.Minute)) {
+			w.pass(10 * time.Second)
+			v = w.visit(d, v).Visitor
+			if !v.AcceptedAt.IsZero() {
+				break
+			}
+			if d.unused(false) == 1 {
+				w.outcome(d, w.newcomer(), Wait)
+			}
+		}
+		if v.AcceptedAt.IsZero() {
+			t.Errorf("%v: who waited is not in", method)
+		}
+	}
+}
+
+func TestSpentTickets(t *testing.T) {
+	w := newWorld(t, settings(t, 2, 1, func(s *Settings) { s.SessionDuration = time.Minute }), "one")
+	d := w.sites[0]
+	w.fill(d, 1)
+	old := w.outcome(d, w.newcomer(), Wait)
+	v := old
+	for v.AcceptedAt.IsZero() {
+		w.pass(25 * time.Second)
+		v = w.visit(d, v).Visitor
+	}
+	if active := d.Active(w.now); active != 1 && active != 2 {
+		t.Fatalf("%d active", active)
+	}
+	before := d.Active(w.now)
+	if again := w.outcome(d, old, Pass); !again.AcceptedAt.Equal(v.AcceptedAt) || d.Active(w.now) != before {
+		t.Errorf("the waiting ticket of somebody inside is %+v, %d active", again, d.Active(w.now))
+	}
+	w.pass(2*time.Minute + time.Second)
+	w.outcome(d, v, Reissue)
+	w.outcome(d, old, Reissue)
+	// forgotten only when the ticket has lost its place
+	w.pass(10 * time.Minute)
+	if len(d.rows) != 0 || len(d.ends)+len(d.wheel)+len(d.spent) != 0 {
+		t.Errorf("left behind: %d tickets, %d, %d, %d", len(d.rows), len(d.ends), len(d.wheel), len(d.spent))
+	}
+	w.outcome(d, old, Reissue)
+}
+
+func TestStrangeTickets(t *testing.T) {
+	w, d := full(t, FIFO)
+	now := w.now
+	inside := Visitor{ID: testID(99), Bucket: MinuteOf(now), AcceptedAt: now, LastCheckIn: now, Ends: now.Add(time.Minute)}
+	for name, change := range map[string]func(*Visitor){
+		"ended":           func(v *Visitor) { v.Ends = now },
+		"for ever":        func(v *Visitor) { v.Ends = now.Add(24 * time.Hour) },
+		"from the future": func(v *Visitor) { v.AcceptedAt, v.LastCheckIn = now.Add(time.Minute), now.Add(time.Minute) },
+		"seen before":     func(v *Visitor) { v.LastCheckIn = now.Add(-time.Second) },
+		"waits, lost":     func(v *Visitor) { *v = Visitor{ID: v.ID, LastCheckIn: now.Add(-5*time.Minute - 1)} },
+		"waits, future":   func(v *Visitor) { *v = Visitor{ID: v.ID, LastCheckIn: now.Add(time.Second)} },
+		"waits, too late": func(v *Visitor) {
+			*v = Visitor{ID: v.ID, Bucket: MinuteOf(now) + 1, LastCheckIn: now.Add(-time.Minute)}
+		},
+		"waits since ever": func(v *Visitor) { *v = Visitor{ID: v.ID, LastCheckIn: time.Unix(0, 0)} },
+	} {
+		v := inside
+		change(&v)
+		if decision := d.Settle(now, v); decision.Outcome != Reissue {
+			t.Errorf("%s: %v, want reissue", name, decision.Outcome)
+		}
+	}
+	w.outcome(d, inside, Pass)
+}
+
+func TestSession(t *testing.T) {
+	s := settings(t, 2, 2)
+	fixed := s
+	fixed.FixedSessions = true
+	start := minuteOf(t, "15:54").Time()
+	for _, c := range []struct {
+		name  string
+		s     Settings
+		after time.Duration
+		want  Session
+	}{
+		{"the same minute", s, 29 * time.Second, SessionPasses},
+		{"the next minute", s, 30 * time.Second, SessionRenews},
+		{"five minutes after the last request of the minute", s, 30*time.Second + 5*time.Minute - 1, SessionRenews},
+		{"then", s, 30*time.Second + 5*time.Minute, SessionOver},
+		{"fixed, the next minute", fixed, 30 * time.Second, SessionPasses},
+		{"fixed, to the end", fixed, 5*time.Minute - 1, SessionPasses},
+		{"fixed, at the end", fixed, 5 * time.Minute, SessionOver},
+	} {
+		at := start.Add(30 * time.Second)
+		v := Visitor{AcceptedAt: at, LastCheckIn: at, Ends: c.s.sessionEnd(at, maxSession)}
+		if got := c.s.Session(at.Add(c.after), &v); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestRenewal keeps a session alive by one renewal a minute, counted once.
+func TestRenewal(t *testing.T) {
+	w, d := full(t, FIFO)
+	inside := Visitor{ID: testID(1), Bucket: MinuteOf(w.now), AcceptedAt: w.now, LastCheckIn: w.now, Ends: w.settings.sessionEnd(w.now, maxSession)}
+	for range 20 {
+		w.pass(4 * time.Minute)
+		decision := w.visit(d, inside)
+		if decision.Outcome != Pass || !decision.Changed || !decision.Visitor.LastCheckIn.Equal(w.now) {
+			t.Fatalf("%+v", decision)
+		}
+		inside = decision.Visitor
+		w.now = MinuteOf(w.now).end().Add(-1)
+		if again := w.visit(d, inside); again.Outcome != Pass || again.Changed {
+			t.Fatalf("in the same minute: %+v", again)
+		}
+	}
+	if n := d.Active(w.now); n != 1 {
+		t.Errorf("%d active, want 1", n)
+	}
+}
+
+func TestRevoke(t *testing.T) {
+	for _, everywhere := range []bool{true, false} {
+		w := newWorld(t, settings(t, 2, 2), "one")
+		d := w.sites[0]
+		inside := w.fill(d, 2)
+		w.pass(time.Minute)
+		d.Revoke(w.now, inside[0].ID, everywhere)
+		w.outcome(d, inside[0], Reissue)
+		want := 2
+		if everywhere {
+			want = 1
+		}
+		if n := d.Active(w.now); n != want {
+			t.Errorf("everywhere %v: %d counted, want %d", everywhere, n, want)
+		}
+		w.pass(6 * time.Minute)
+		if n := d.Active(w.now); n != 0 {
+			t.Errorf("everywhere %v: %d counted after the end, want 0", everywhere, n)
+		}
+		w.outcome(d, inside[0], Reissue)
+		d.Revoke(w.now, testID(77), everywhere) // nobody
+	}
+}
+
+// TestAbsent has a visitor stay away: the slot goes to the next, but the place is kept.
+func TestAbsent(t *testing.T) {
+	w, d := full(t, FIFO)
+	first := w.outcome(d, w.newcomer(), Wait)
+	if n := d.Queued(w.now); n != 1 {
+		t.Fatalf("%d wait, want 1", n)
+	}
+	w.pass(first.RefreshInterval + absence + 9*time.Second)
+	if n := d.Queued(w.now); n != 0 {
+		t.Errorf("%d wait, want none", n)
+	}
+	w.pass(time.Minute)
+	second := w.outcome(d, w.newcomer(), Wait)
+	first = w.outcome(d, first, Wait)
+	if got := d.buckets; len(got) != 2 || got[0].Minute != first.Bucket || got[1].Minute != second.Bucket {
+		t.Errorf("buckets %v", got)
+	}
+}
