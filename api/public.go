@@ -38,6 +38,8 @@ type PublicOptions struct {
 	Site Site
 	// Downloads answers what is below /download/. Default: there is nothing.
 	Downloads http.Handler
+	// Rooms are the waiting rooms. Default: there are none.
+	Rooms Rooms
 	// Stopping is closed when the process is to stop, which ends the streams of the log. Default: they end when their
 	// clients go.
 	Stopping <-chan struct{}
@@ -110,6 +112,8 @@ func (p *public) engine() *gin.Engine {
 	get(e, "/logs/stream", p.logStream)
 	get(e, "/logs/:library", p.answering(p.logEntries))
 	get(e, "/logs/:library/:version", p.answering(p.logEntries))
+	get(e, "/rooms/:room/status", p.answering(p.roomStatus))
+	get(e, "/rooms/:room/analytics", p.answering(p.roomAnalytics))
 	e.NoRoute(p.elsewhere)
 	return e
 }

@@ -24,6 +24,7 @@ type answer struct {
 	status   int    // 0 for 200
 	location string // of a redirect
 	view     string // the name of its template
+	refresh  int    // seconds after which the browser loads the page again, 0 for never
 
 	title       string // without the service's name
 	description string // for whoever finds the page in a list
@@ -74,6 +75,9 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, a *answer, body []by
 		h.Set("Retry-After", "5")
 	case http.StatusMethodNotAllowed:
 		h.Set("Allow", "GET, HEAD")
+	}
+	if a.refresh > 0 {
+		h.Set("Refresh", strconv.Itoa(a.refresh))
 	}
 	c := negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Prefer()
 	if status == http.StatusOK {

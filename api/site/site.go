@@ -40,6 +40,8 @@ type Options struct {
 	// Document returns the OpenAPI document in JSON, from which /docs is made. Nil:
 	// there is no such page.
 	Document func() []byte
+	// Rooms are the waiting rooms. Nil: there are none, and no page of them.
+	Rooms Rooms
 	// Logger gets what goes wrong. Default: nothing is logged.
 	Logger *slog.Logger
 }
@@ -92,6 +94,9 @@ func New(o Options) (*Site, error) {
 	}
 	if o.Document != nil {
 		s.routes = append(s.routes, route{"/docs", s.docs}, route{"/api", s.docsElsewhere})
+	}
+	if o.Rooms != nil {
+		s.routes = append(s.routes, route{"/rooms", s.rooms}, route{"/rooms/*", s.room})
 	}
 	return s, nil
 }

@@ -39,6 +39,10 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"rest":     func(all, shown int) int { return all - shown },
 		"prose":    prose,
 		"download": downloadPath,
+
+		"room":      roomPath,
+		"roomstate": formatRoomStatus,
+		"seconds":   formatSeconds,
 	}).ParseFS(embeddedTemplates, "templates/frame.html", "templates/parts.html")
 	if err != nil {
 		return nil, fmt.Errorf("site: the embedded templates: %w", err)
@@ -76,13 +80,14 @@ type frame struct {
 	Searched    string
 	HasSearch   bool // the page has no search box of its own
 	HasDocs     bool
+	HasRooms    bool
 	Page        any
 }
 
 func (s *Site) render(q *request, a *answer) ([]byte, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
-		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, Page: a.data,
+		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, HasRooms: s.options.Rooms != nil, Page: a.data,
 	}
 	if a.canonical != "" {
 		f.Canonical = q.siteBase + a.canonical
