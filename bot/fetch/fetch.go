@@ -11,7 +11,8 @@
 //   - No answer is longer than the caller's limit, and none may stall or trickle: it has to keep up a
 //     rate of 4 KiB a second, so even the longest one ends.
 //   - Network failures, 5xx and 429 are tried again with exponential backoff and full jitter, no
-//     sooner than the server asks for with Retry-After. Only GET exists.
+//     sooner than the server asks for with Retry-After. Only GET exists, but for protocols over HTTP
+//     that need more: what they send through [Client.Transport] is sent once, under the same rules.
 //   - Every failure is an [Error] that says whether trying again later can help; URLs in errors carry no
 //     credentials and no query.
 //

@@ -98,15 +98,6 @@ func (c *Client) follow(ctx context.Context, r *Request, target *url.URL) (*http
 
 // get makes one request to one place.
 func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (*http.Response, error) {
-	trusted := g.allowed(at) || r.Trusted != nil && r.Trusted(at)
-	switch {
-	case at.Scheme != "https" && !(at.Scheme == "http" && trusted):
-		return nil, fmt.Errorf("%w: %q is not https (an operator can allow the host)", ErrForbidden, at.Scheme)
-	case at.Hostname() == "":
-		return nil, fmt.Errorf("%w: no host", ErrForbidden)
-	case at.User != nil:
-		return nil, fmt.Errorf("%w: a user or password in the URL", ErrForbidden)
-	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, err
@@ -120,6 +111,20 @@ func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (
 			request.Header.Set("Authorization", value)
 		}
 	}
+	return g.send(request, g.allowed(at) || r.Trusted != nil && r.Trusted(at))
+}
+
+// send sends a request where the address rules let it.
+func (g *guard) send(request *http.Request, trusted bool) (*http.Response, error) {
+	at := request.URL
+	switch {
+	case at.Scheme != "https" && !(at.Scheme == "http" && trusted):
+		return nil, fmt.Errorf("%w: %q is not https (an operator can allow the host)", ErrForbidden, at.Scheme)
+	case at.Hostname() == "":
+		return nil, fmt.Errorf("%w: no host", ErrForbidden)
+	case at.User != nil:
+		return nil, fmt.Errorf("%w: a user or password in the URL", ErrForbidden)
+	}
 	proxy, err := g.proxy(request)
 	if err != nil {
 		// Not err itself: it quotes the setting, which may hold a password.
@@ -127,7 +132,7 @@ func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (
 	}
 	if proxy != nil {
 		if !trusted {
-			if err := g.checkHost(ctx, at.Hostname()); err != nil {
+			if err := g.checkHost(request.Context(), at.Hostname()); err != nil {
 				return nil, err
 			}
 		}

@@ -66,11 +66,8 @@ func NewClient(config *Config, f *fetch.Client, o Options) *Client {
 	return &Client{config: config, fetch: f, o: o}
 }
 
-// Validators are what a registry gave to recognise a packument by. They are for sending back, not for
-// reading; the zero value asks unconditionally.
-type Validators struct {
-	ETag, LastModified string
-}
+// Validators are package fetch's.
+type Validators = fetch.Validators
 
 // Packument gets the packument of the package of that name, scope included, unless it is still the one
 // that known describes: then the error is [ErrNotModified]. The validators returned describe the new one.

@@ -268,7 +268,7 @@ func TestLocalFault(t *testing.T) {
 		t.Skip(err)
 	}
 	defer full.Close()
-	_, err = localWriter{full}.Write([]byte("x"))
+	_, err = fetch.LocalWriter(full).Write([]byte("x"))
 	checkLocal(t, err, syscall.ENOSPC, full)
 	if err != nil && err.Error() != "couldn't write the download: no space left on device" {
 		t.Error(err)

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"slices"
@@ -38,38 +37,8 @@ func (e *IntegrityError) Error() string {
 	return fmt.Sprintf("integrity mismatch: the packument says %s, the tarball has %s", e.Want, e.Got)
 }
 
-// LocalError says that a download could not be written down. The fault is this machine's, not the
-// registry's: the disk is full or broken (errors.Is tells which, as with syscall.ENOSPC), and other
-// downloads will fail like this one until somebody mends that.
-type LocalError struct {
-	// Err is the cause, without the file's name.
-	Err error
-}
-
-func (e *LocalError) Error() string { return fmt.Sprintf("couldn't write the download: %v", e.Err) }
-
-func (e *LocalError) Unwrap() error { return e.Err }
-
-// localError leaves out the name of the file: what becomes of a release is published, this machine's
-// folders are not.
-func localError(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		err = path.Err
-	}
-	return &LocalError{Err: err}
-}
-
-// localWriter marks the errors of the file being written, among those of the body being read.
-type localWriter struct{ io.Writer }
-
-func (w localWriter) Write(p []byte) (int, error) {
-	n, err := w.Writer.Write(p)
-	if err != nil {
-		err = localError(err)
-	}
-	return n, err
-}
+// LocalError is package fetch's.
+type LocalError = fetch.LocalError
 
 // Tarball gets the tarball of v into dst, which is emptied first, and compares it with the hash that the
 // packument gives: the strongest of dist.integrity, else dist.shasum. Where that does not match, or
@@ -101,13 +70,13 @@ func (c *Client) tarball(ctx context.Context, v Version, dst *os.File) error {
 			return fmt.Errorf("the registry answers %d instead of a tarball", r.Status)
 		}
 		if _, err := dst.Seek(0, io.SeekStart); err != nil {
-			return localError(err)
+			return fetch.NewLocalError(err)
 		}
 		if err := dst.Truncate(0); err != nil {
-			return localError(err)
+			return fetch.NewLocalError(err)
 		}
 		sum := want.algorithm.new()
-		if _, err := io.Copy(io.MultiWriter(localWriter{dst}, sum), r.Body); err != nil {
+		if _, err := io.Copy(io.MultiWriter(fetch.LocalWriter(dst), sum), r.Body); err != nil {
 			return err
 		}
 		return want.check(v, sum.Sum(nil))
