@@ -103,8 +103,9 @@ func (a *Assets) failureOf(t target, err error) failure {
 	return unavailable
 }
 
-// send writes the failure as text or as JSON, whichever the request prefers.
-func (f failure) send(w http.ResponseWriter, q *query) int64 {
+// send writes the failure as text or as JSON, whichever the lines of Accept prefer, or only
+// its head.
+func (f failure) send(w http.ResponseWriter, head bool, accept []string) int64 {
 	h := w.Header()
 	for _, field := range crossOrigin {
 		h[field.name] = field.value
@@ -113,7 +114,7 @@ func (f failure) send(w http.ResponseWriter, q *query) int64 {
 		h[field.name] = field.value
 	}
 	contentType, body := textPlain, []byte(f.message+"\n")
-	if negotiate.PrefersJSON(q.fields.Accept) {
+	if negotiate.PrefersJSON(accept) {
 		contentType, body = "application/json", f.json()
 	}
 	vary := "Accept"
@@ -125,7 +126,7 @@ func (f failure) send(w http.ResponseWriter, q *query) int64 {
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(f.status)
-	if q.head {
+	if head {
 		return 0
 	}
 	n, _ := w.Write(body)

@@ -29,8 +29,8 @@ type onLane struct {
 	x *lane.Exchange
 }
 
-func (to onLane) fail(q *query, f failure) outcome {
-	return outcome{f.status, labelNone, f.send(to.x.Writer(), q)}
+func (to onLane) fail(f failure) outcome {
+	return outcome{f.status, labelNone, f.send(to.x.Writer(), to.x.Head, to.x.Fields.Accept)}
 }
 
 func (to onLane) notModified(r *representation, tag string) outcome {
@@ -46,7 +46,7 @@ func (to onLane) headOf(r *representation) outcome {
 	return outcome{http.StatusOK, labelOf(r), 0}
 }
 
-func (to onLane) body(_ *query, f *asset, r *representation) (outcome, error) {
+func (to onLane) body(f *asset, r *representation) (outcome, error) {
 	x, err := to.bodyOf(f, r, false)
 	if err != nil {
 		return outcome{}, err

@@ -36,17 +36,17 @@ type query struct {
 // A recipient is who is answered. The methods send an answer and return what it came to;
 // as long as body returns an error nothing was sent.
 type recipient interface {
-	fail(*query, failure) outcome
+	fail(failure) outcome
 	notModified(r *representation, tag string) outcome
 	headOf(*representation) outcome
-	body(*query, *asset, *representation) (outcome, error)
+	body(*asset, *representation) (outcome, error)
 }
 
 // answer decides what a query comes to. It is generic so that a recipient takes no memory.
 func answer[R recipient](a *Assets, to R, q *query) outcome {
 	t, err := parseTarget(q.path)
 	if err != nil {
-		return to.fail(q, a.failureOf(t, err))
+		return to.fail(a.failureOf(t, err))
 	}
 	vary := false
 	// An asset may describe a coding that has been replaced since. Then it is
@@ -60,11 +60,11 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 		vary = f.representations[0].vary
 		rep := f.choose(negotiate.ParseAcceptEncoding(q.fields.AcceptEncoding))
 		if rep == nil {
-			return to.fail(q, notAcceptable(f))
+			return to.fail(notAcceptable(f))
 		}
 		switch v, tag := rep.evaluate(&q.fields); v {
 		case failed:
-			return to.fail(q, preconditionFailed(rep))
+			return to.fail(preconditionFailed(rep))
 		case notModified:
 			f.count()
 			return to.notModified(rep, tag)
@@ -76,7 +76,7 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 			return to.headOf(rep)
 		}
 		var out outcome
-		if out, err = to.body(q, f, rep); err == nil {
+		if out, err = to.body(f, rep); err == nil {
 			if out.coding != labelNone {
 				f.count()
 			}
@@ -89,7 +89,7 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 	}
 	failure := a.failureOf(t, err)
 	failure.vary = vary
-	return to.fail(q, failure)
+	return to.fail(failure)
 }
 
 // ServeHTTP implements http.Handler. It looks at the path as it came, so a router
@@ -111,7 +111,7 @@ func (a *Assets) serve(to overHTTP) outcome {
 	r := to.r
 	q := query{head: r.Method == http.MethodHead, path: rawPath(r.URL), fields: negotiate.FieldsOf(r.Header)}
 	if len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > maxRequestLine {
-		return to.fail(&q, targetTooBig)
+		return to.fail(targetTooBig)
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -119,11 +119,11 @@ func (a *Assets) serve(to overHTTP) outcome {
 	case http.MethodOptions:
 		return preflight(to.w)
 	}
-	return to.fail(&q, wrongMethod)
+	return to.fail(wrongMethod)
 }
 
-func (to overHTTP) fail(q *query, f failure) outcome {
-	return outcome{f.status, labelNone, f.send(to.w, q)}
+func (to overHTTP) fail(f failure) outcome {
+	return outcome{f.status, labelNone, f.send(to.w, to.r.Method == http.MethodHead, to.r.Header["Accept"])}
 }
 
 func (to overHTTP) notModified(r *representation, tag string) outcome {
@@ -136,12 +136,12 @@ func (to overHTTP) headOf(r *representation) outcome {
 	return outcome{http.StatusOK, labelOf(r), 0}
 }
 
-func (to overHTTP) body(q *query, f *asset, r *representation) (outcome, error) {
+func (to overHTTP) body(f *asset, r *representation) (outcome, error) {
 	var spans []span
 	if lines := to.r.Header["Range"]; lines != nil && to.rangeable(r) && r.rangeApplies(to.r.Header["If-Range"]) {
 		var v rangeVerdict
 		if spans, v = parseRanges(lines, r.length); v == unsatisfiable {
-			return to.fail(q, rangeNotSatisfiable(r)), nil
+			return to.fail(rangeNotSatisfiable(r)), nil
 		}
 	}
 	return to.sendBody(to.w, to.r.ProtoMajor, f, r, spans)

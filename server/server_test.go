@@ -126,15 +126,21 @@ func startLane(tb testing.TB, o server.Options, h server.HTTPOptions) (*server.A
 
 func listen(tb testing.TB, assets *server.Assets, h server.HTTPOptions) string {
 	tb.Helper()
-	listener, err := server.Listen(context.Background(), "127.0.0.1:0", 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	s := server.NewHTTPServer(server.Route(assets, http.NotFoundHandler()), h)
 	scheme := "http://"
 	if h.TLS != nil {
 		scheme = "https://"
 	}
+	return scheme + serveOn(tb, server.Route(assets, http.NotFoundHandler()), h)
+}
+
+// serveOn serves over loopback and returns the address.
+func serveOn(tb testing.TB, handler http.Handler, h server.HTTPOptions) string {
+	tb.Helper()
+	listener, err := server.Listen(context.Background(), "127.0.0.1:0", 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := server.NewHTTPServer(handler, h)
 	done := make(chan error)
 	go func() { done <- s.Serve(listener) }()
 	tb.Cleanup(func() {
@@ -143,7 +149,7 @@ func listen(tb testing.TB, assets *server.Assets, h server.HTTPOptions) string {
 			tb.Error(err)
 		}
 	})
-	return scheme + listener.Addr().String()
+	return listener.Addr().String()
 }
 
 func TestScripts(t *testing.T) {

@@ -47,7 +47,7 @@ const (
 	chunkBytes = 64 << 10
 	// gatherBytes is up to how much is copied together rather than given to the system in
 	// parts. For TLS it is a record with something before it.
-	gatherBytes = 16 << 10
+	gatherBytes = 4 << 10
 	// leastRate is what a client must take on average, in bytes a second, while what it
 	// holds is scarce.
 	leastRate = 32 << 10

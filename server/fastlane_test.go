@@ -1,0 +1,164 @@
+package server_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/lane"
+)
+
+// browser is what a browser asks with, but for the first line.
+const browser = "Host: cdn.example.com\r\n" +
+	"Connection: keep-alive\r\n" +
+	"sec-ch-ua: \"Chromium\";v=\"130\", \"Google Chrome\";v=\"130\", \"Not?A_Brand\";v=\"99\"\r\n" +
+	"sec-ch-ua-mobile: ?0\r\n" +
+	"sec-ch-ua-platform: \"Linux\"\r\n" +
+	"User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/130.0.0.0 Safari/537.36\r\n" +
+	"Accept: */*\r\n" +
+	"Sec-Fetch-Site: cross-site\r\n" +
+	"Sec-Fetch-Mode: no-cors\r\n" +
+	"Sec-Fetch-Dest: script\r\n" +
+	"Referer: https://www.example.com/\r\n" +
+	"Accept-Encoding: gzip, deflate, br, zstd\r\n" +
+	"Accept-Language: en-GB,en-US;q=0.9,en;q=0.8\r\n"
+
+// What is common must not be handed over: the connection stays where it is slow.
+func TestWhatBrowsersAskStaysOnTheLane(t *testing.T) {
+	assets := newAssets(t, server.Options{Store: fixture(t)})
+	address := serveOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.Errorf("net/http is asked %s %s", r.Method, r.RequestURI)
+	}), server.HTTPOptions{Lane: assets})
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	for _, test := range []struct {
+		method, path, field string
+		status              int
+	}{
+		{"GET", "demo.js", "", 200},
+		{"GET", "noise.bin", "", 200},
+		{"GET", "odd/100%25.js?v=1", "", 200},
+		{"HEAD", "demo.js", "", 200},
+		{"GET", "demo.js", "If-None-Match: *\r\n", 304},
+		{"GET", "demo.js", "If-None-Match: \"x\"\r\nIf-Modified-Since: Thu, 29 Feb 2024 12:30:45 GMT\r\nCache-Control: max-age=0\r\n", 200},
+		{"GET", "demo.js", "If-Match: \"x\"\r\n", 412},
+		{"GET", "demo.js", "Origin: https://www.example.com\r\nPriority: u=1\r\nDNT: 1\r\nCookie: a=b; c=d\r\nX-Forwarded-For: 192.0.2.1\r\n", 200},
+		{"GET", "nothing.js", "", 404},
+		{"HEAD", "nothing.js", "", 404},
+		{"GET", "../0.9.0/demo.js", "", 400},
+	} {
+		fmt.Fprintf(conn, "%s /ajax/libs/demo/1.0.0/%s HTTP/1.1\r\n%s%s\r\n", test.method, test.path, browser, test.field)
+		r, err := http.ReadResponse(answers, &http.Request{Method: test.method})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, r.Body); err != nil || r.StatusCode != test.status {
+			t.Errorf("%s %s is answered with %s and %v, want %d", test.method, test.path, r.Status, err, test.status)
+		}
+	}
+}
+
+// An answer on its way costs no memory beside what the connection has.
+func TestLaneAllocatesNothing(t *testing.T) {
+	assets := newAssets(t, server.Options{Store: fixture(t)})
+	for _, test := range []struct{ name, request string }{
+		{"hit", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser},
+		{"identity", "GET /ajax/libs/demo/1.0.0/font.woff2 HTTP/1.1\r\n" + browser},
+		{"large", "GET /ajax/libs/demo/1.0.0/noise.bin HTTP/1.1\r\n" + browser},
+		{"HEAD", "HEAD /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser},
+		{"304", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser + "If-None-Match: *\r\n"},
+		{"304 by date", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser + "If-Modified-Since: Thu, 29 Feb 2024 12:30:45 GMT\r\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			client, theirs := net.Pipe()
+			defer client.Close()
+			listener := make(pipes, 1)
+			listener <- theirs
+			front := lane.New(listener, lane.Options{Handler: assets, HeaderTimeout: 1e12, IdleTimeout: 1e12, WriteTimeout: 1e12, StallTimeout: 1e12})
+			defer front.Abort()
+			defer close(listener)
+			request := []byte(test.request + "\r\n")
+			if _, err := client.Write(request); err != nil {
+				t.Fatal(err)
+			}
+			r, err := http.ReadResponse(bufio.NewReaderSize(client, 16), &http.Request{Method: strings.Fields(test.request)[0]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, _ := io.Copy(io.Discard, r.Body)
+			size := int(n + headBytes(r))
+			buffer := make([]byte, 64<<10)
+			allocated := testing.AllocsPerRun(1000, func() {
+				if _, err := client.Write(request); err != nil {
+					t.Fatal(err)
+				}
+				for left := size; left > 0; {
+					n, err := client.Read(buffer[:min(left, len(buffer))])
+					if err != nil {
+						t.Fatal(err)
+					}
+					left -= n
+				}
+			})
+			if allocated != 0 {
+				t.Errorf("a request allocates %v times", allocated)
+			}
+		})
+	}
+}
+
+// BenchmarkLane is one connection to the fast lane, without the system.
+func BenchmarkLane(b *testing.B) {
+	assets := newAssets(b, server.Options{Store: fixture(b)})
+	for _, hit := range hits {
+		if hit.header == "Range" {
+			continue
+		}
+		b.Run(hit.name, func(b *testing.B) {
+			request := []byte("GET " + hit.target + " HTTP/1.1\r\n" + browser + "\r\n")
+			if hit.header == "If-None-Match" {
+				request = []byte("GET " + hit.target + " HTTP/1.1\r\n" + browser + "If-None-Match: *\r\n\r\n")
+			}
+			conn := &repeated{request: request, left: 1, closed: make(chan struct{})}
+			b.ReportAllocs()
+			b.ResetTimer()
+			conn.left = b.N
+			listener := make(pipes, 1)
+			listener <- conn
+			front := lane.New(listener, lane.Options{Handler: assets, HeaderTimeout: 1e12, IdleTimeout: 1e12, WriteTimeout: 1e12, StallTimeout: 1e12})
+			<-conn.closed
+			front.Abort()
+			close(listener)
+		})
+	}
+}
+
+// A repeated connection asks the same again and again, and throws the answers away.
+type repeated struct {
+	script
+	request []byte
+	left    int
+	closed  chan struct{}
+}
+
+func (c *repeated) Read(p []byte) (int, error) {
+	if c.left == 0 {
+		return 0, io.EOF
+	}
+	c.left--
+	return copy(p, c.request), nil
+}
+func (c *repeated) Write(p []byte) (int, error) { return len(p), nil }
+func (c *repeated) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return nil
+}
