@@ -14,6 +14,7 @@ import (
 type Request struct {
 	Head   bool   // whether the method is HEAD; else it is GET
 	Target string // as it came: a path, and a query where there is one
+	Host   string // as it came: the value of the field
 	Fields negotiate.Fields
 
 	closes bool // whether the client wants the connection to end
@@ -157,6 +158,7 @@ func (r *Request) field(line []byte) fieldKind {
 	case 4:
 		if is(name, "host") {
 			r.hosts++
+			r.Host = text(value)
 			return unless(!isHost(value))
 		}
 	case 5:

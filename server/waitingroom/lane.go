@@ -1,0 +1,22 @@
+package waitingroom
+
+import (
+	"strings"
+
+	"github.com/larder-cdn/larder/server/lane"
+)
+
+// Lane returns the rooms in front of the fast lane: what one of them covers is left to
+// net/http, and so to [Rooms.Handler].
+func (r *Rooms) Lane(next lane.Handler) lane.Handler { return &uncovered{r, next} }
+
+type uncovered struct {
+	rooms *Rooms
+	next  lane.Handler
+}
+
+// Answer implements lane.Handler.
+func (u *uncovered) Answer(x *lane.Exchange) bool {
+	path, _, _ := strings.Cut(x.Target, "?")
+	return !u.rooms.Covers(x.Host, path) && u.next.Answer(x)
+}
