@@ -88,11 +88,11 @@ func (s *State) status(w *words) Status {
 	switch {
 	case !s.WaitKnown:
 	case t.IsRandomQueue:
-		t.WaitTime25Percentile, t.WaitTime50Percentile, t.WaitTime75Percentile = minutes(s.Percentiles[0]), minutes(s.Percentiles[1]), minutes(s.Percentiles[2])
+		t.WaitTime25Percentile, t.WaitTime50Percentile, t.WaitTime75Percentile = wait(s.Percentiles[0]), wait(s.Percentiles[1]), wait(s.Percentiles[2])
 		t.WaitTime = t.WaitTime50Percentile
 		t.WaitTimeFormatted = w.Between(t.WaitTime25Percentile, t.WaitTime75Percentile)
 	default:
-		t.WaitTime = minutes(s.Wait)
+		t.WaitTime = wait(s.Wait)
 		t.WaitTimeFormatted = w.Duration(t.WaitTime)
 	}
 	if e := s.Event; e != nil {
@@ -106,6 +106,9 @@ func (s *State) status(w *words) Status {
 	}
 	return t
 }
+
+// wait is at least a minute: who is next in the line waits all the same.
+func wait(d time.Duration) int { return max(1, minutes(d)) }
 
 // minutes rounds up: nobody is kept longer than the page said for want of half a minute.
 func minutes(d time.Duration) int {
