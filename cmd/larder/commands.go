@@ -15,7 +15,6 @@ import (
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/packages"
 )
 
 func newAdd(a *app) *cobra.Command {
@@ -171,39 +170,6 @@ It works beside the larder process that runs on the data folder, which need not 
 		})
 	})
 	return cmd
-}
-
-func newLint(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "lint FILE...",
-		Short: "Check package JSON files",
-		Long: `Check package JSON files against the schema and the rules of the catalogue. Each problem is a line that begins with
-file:line:column; the exit code is 1 where one of them is an error.`,
-		Example: "  larder lint packages/j/jquery.json",
-		Args:    arguments(1, -1),
-		RunE: func(_ *cobra.Command, files []string) error {
-			refused := 0
-			for _, file := range files {
-				data, err := os.ReadFile(file)
-				if err != nil {
-					return failure{err}
-				}
-				p, err := packages.Parse(filepath.ToSlash(file), data)
-				if err != nil {
-					refused++
-					fmt.Fprintln(a.stdout, err)
-					continue
-				}
-				for _, warning := range p.Warnings {
-					fmt.Fprintf(a.stdout, "%s:%s\n", file, warning)
-				}
-			}
-			if refused > 0 {
-				return failure{fmt.Errorf("%d of %s refused", refused, count(len(files), "file", "files"))}
-			}
-			return nil
-		},
-	}
 }
 
 // printEvent tells a person what the bot does for a command.

@@ -48,6 +48,8 @@ type settings struct {
 	memory     int64
 	allowHosts []string
 
+	downloadsURL string
+
 	signingSettings
 	githubSettings
 
@@ -132,6 +134,8 @@ func newSettings() *settings {
 	f.Var(countValue(&s.downloads, 1), "downloads", "most downloads at once, `N`")
 	f.Var(sizeValue(&s.memory, 16*mebibyte), "memory", "`SIZE` of the file contents that the bot holds in memory at once")
 	f.Var(&listValue{target: &s.allowHosts, kind: "host"}, "allow-host", "`HOST` that may be fetched from although its address is private or it has no https; repeatable")
+
+	f.Var(baseValue(&s.downloadsURL), "downloads-url", "`URL` of an API like npm's that counts downloads, for the popularity of what is submitted; where it is not given, they are not looked at")
 
 	s.signingSettings.addTo(f)
 	s.githubSettings.addTo(f)

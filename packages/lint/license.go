@@ -30,6 +30,15 @@ func (l *Linter) license(r *Result, p *packages.Package) {
 	}
 }
 
+// License reports whether a text is an SPDX expression, and if it is none, which licence was probably
+// meant, or "".
+func License(text string) (valid bool, nearest string) {
+	if validLicense(text) {
+		return true, ""
+	}
+	return false, nearestLicense(text)
+}
+
 // validLicense reports whether a text is an SPDX expression (SPDX 2.3, annex D) of licences on SPDX's
 // list, deprecated ones included, or references to others. Case matters: programs compare as it stands.
 //
@@ -125,6 +134,8 @@ var usual = map[string]string{
 	"apache2":       "Apache-2.0",
 	"apache20":      "Apache-2.0",
 	"asl20":         "Apache-2.0",
+	"bsd0":          "0BSD",
+	"bsd0clause":    "0BSD",
 	"bsd2":          "BSD-2-Clause",
 	"bsd2clause":    "BSD-2-Clause",
 	"freebsd":       "BSD-2-Clause",
