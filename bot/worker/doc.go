@@ -8,5 +8,8 @@
 // child may also run at the lowest priority, so that squeezing leaves the processor
 // to serving and publishing without a scheduler of our own.
 //
+// A child gets none of the parent's environment but what Go itself reads: tokens are no
+// business of what works on strangers' bytes.
+//
 // The package knows bytes only: no packages, no store.
 package worker

@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -129,6 +132,7 @@ func (p *Pool) start() (*child, error) {
 		args = append(args, niceArgument)
 	}
 	c := &child{cmd: exec.Command(p.options.Program, args...)}
+	c.cmd.Env = environment(os.Environ())
 	c.cmd.Stderr = &c.stderr
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
@@ -143,6 +147,25 @@ func (p *Pool) start() (*child, error) {
 	}
 	c.stdin, c.in, c.out = stdin, gob.NewEncoder(stdin), gob.NewDecoder(stdout)
 	return c, nil
+}
+
+// inherited are the variables that a child gets of the parent's, whose others may hold
+// tokens: a child works on strangers' bytes.
+var inherited = []string{
+	"GOCOVERDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", // what the Go runtime reads
+	"LD_LIBRARY_PATH", // for a program that is linked with libraries
+}
+
+// environment returns what is inherited of an environment. It is never nil, with which
+// exec.Cmd would pass on everything.
+func environment(all []string) []string {
+	kept := []string{}
+	for _, variable := range all {
+		if name, _, _ := strings.Cut(variable, "="); slices.Contains(inherited, name) {
+			kept = append(kept, variable)
+		}
+	}
+	return kept
 }
 
 func (c *child) do(r request) (response, error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,24 +21,44 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == Argument {
-		if os.Getenv(stall) != "" {
+		switch filepath.Base(os.Args[0]) {
+		case stalls:
 			_, _ = io.Copy(io.Discard, os.Stdin) // takes jobs and never answers
+		case tells:
+			fmt.Fprintln(os.Stderr, strings.Join(os.Environ(), " ")) // which is what it dies of
+			os.Exit(1)
 		}
 		Main()
 	}
 	os.Exit(m.Run())
 }
 
-// stall names the variable that makes children stall.
-const stall = "WORKER_TEST_STALL"
+// Names under which this program is another child than Main makes of it.
+const (
+	stalls = "stalls"
+	tells  = "tells"
+)
+
+// link returns this program under another name.
+func link(t *testing.T, name string) string {
+	t.Helper()
+	program, err := os.Executable()
+	path := filepath.Join(t.TempDir(), name)
+	if err := errors.Join(err, os.Symlink(program, path)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 func newPool(t *testing.T, o Options) *Pool {
 	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
+	if o.Program == "" {
+		program, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Program = program
 	}
-	o.Program = program
 	p := NewPool(o)
 	t.Cleanup(p.Close)
 	return p
@@ -116,17 +137,38 @@ func TestHostileJobCostsItselfOnly(t *testing.T) {
 }
 
 func TestStalledJobEnds(t *testing.T) {
-	t.Setenv(stall, "1")
-	p := newPool(t, Options{Size: 1, Timeout: 50 * time.Millisecond})
+	program := link(t, stalls)
+	p := newPool(t, Options{Program: program, Size: 1, Timeout: 50 * time.Millisecond})
 	var crash *CrashError
 	if _, err := p.Do(context.Background(), MinifyJS, nil); !errors.As(err, &crash) {
 		t.Errorf("out of time: %v, want a CrashError", err)
 	}
-	p = newPool(t, Options{Size: 1})
+	p = newPool(t, Options{Program: program, Size: 1})
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if _, err := p.Do(ctx, MinifyJS, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestChildDoesNotGetSecrets(t *testing.T) {
+	t.Setenv("GITHUB_TOKEN", "secret")
+	t.Setenv("npm_config_//registry.example.com/:_authToken", "secret")
+	t.Setenv("GOTRACEBACK", "none")
+	var crash *CrashError
+	if _, err := newPool(t, Options{Program: link(t, tells), Size: 1}).Do(context.Background(), MinifyJS, nil); !errors.As(err, &crash) {
+		t.Fatalf("%v, want a CrashError with the environment", err)
+	}
+	var names []string
+	for variable := range strings.FieldsSeq(crash.Reason) {
+		name, _, _ := strings.Cut(variable, "=")
+		names = append(names, name)
+		if !slices.Contains(inherited, name) {
+			t.Errorf("the child has %s", name)
+		}
+	}
+	if !slices.Contains(names, "GOTRACEBACK") {
+		t.Errorf("the child has only %v", names)
 	}
 }
 
