@@ -158,16 +158,21 @@ func (o Object[Q, A]) Name() string { return o.name }
 // wrote before is durable. With the context of another object's event it is a call of
 // that object's: see [State.Call].
 //
-// The handler runs with ctx, and Send returns when it does. Where ctx ends before the
+// An error of the handler's is returned as it is, another one says which object it is
+// about. The handler runs with ctx, and Send returns when it does. Where ctx ends before the
 // event is delivered, or while the disk is being waited for, Send returns at once.
 func (o Object[Q, A]) Send(ctx context.Context, request Q) (A, error) {
-	var answer A
-	err := o.class.send(ctx, o.name, func(ctx context.Context, s *State, instance any) (err error) {
-		answer, err = instance.(Handler[Q, A]).Handle(ctx, s, request)
-		return err
+	var answer, none A
+	var own error
+	err := o.class.send(ctx, o.name, func(ctx context.Context, s *State, instance any) error {
+		answer, own = instance.(Handler[Q, A]).Handle(ctx, s, request)
+		return own
 	})
-	if err != nil {
-		var none A
+	switch {
+	case err == nil:
+	case err == own: //nolint:errorlint // it is about who returned it
+		return none, err
+	default:
 		return none, fmt.Errorf("durable: %s %q: %w", o.class.name, o.name, err)
 	}
 	return answer, nil

@@ -227,7 +227,10 @@ func (o *object) run(ctx context.Context, st *strand, f handle) (err error) {
 		return err
 	}
 	err = f(s.context(ctx), s, o.instance)
-	return errors.Join(err, s.Wait(ctx))
+	if failed := s.Wait(ctx); failed != nil {
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 // finish ends a strand that is an event, and waits until what it tells may leave.

@@ -19,6 +19,8 @@ type Options struct {
 	Now func() time.Time
 	// Logger gets what nobody else is told: alarms that fail, and panics. Default: none.
 	Logger *slog.Logger
+	// Quiet fires no alarms: for a process that has a look, and is gone.
+	Quiet bool
 }
 
 // A Runtime runs objects over one store, which it must be the only one to do. It
@@ -27,6 +29,7 @@ type Runtime struct {
 	store   *kvstore.Store
 	now     func() time.Time
 	logger  *slog.Logger
+	quiet   bool
 	commits committer
 
 	ctx    context.Context // of alarms; ends with Close
@@ -49,6 +52,7 @@ func New(store *kvstore.Store, o Options) *Runtime {
 		store:   store,
 		now:     o.Now,
 		logger:  o.Logger,
+		quiet:   o.Quiet,
 		classes: make(map[string]*class),
 		jitter:  func(d time.Duration) time.Duration { return rand.N(d/4 + 1) },
 		commit:  (*kvstore.Batch).Commit,
@@ -77,7 +81,9 @@ func (r *Runtime) add(c *class) error {
 		return errors.New("it is open already")
 	}
 	r.classes[c.name] = c
-	r.users.Go(c.watch)
+	if !r.quiet {
+		r.users.Go(c.watch)
+	}
 	return nil
 }
 
