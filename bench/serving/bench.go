@@ -1,20 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/gob"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // A bench is one run.
@@ -106,7 +102,7 @@ func (b *bench) measureAll(ctx context.Context) error {
 				return err
 			}
 			s := scenario{
-				name: p.name + ", " + size.name, protocol: p, body: size.bytes, order: []int32{0},
+				name: p.name + " " + size.name, protocol: p, body: size.bytes, order: []int32{0},
 				requests: []request{{Method: http.MethodGet, Path: f.Path}},
 				what:     fmt.Sprintf("%s, %d bytes", f.Path, f.Length),
 			}
@@ -220,104 +216,6 @@ func (b *bench) measurePart(ctx context.Context, scenarios []scenario, tls certi
 	return nil
 }
 
-// known is what comparing found out of one server: each request as it is sent
-// there, and how long its answer is.
-type known struct {
-	requests [][]byte
-	lengths  []int
-}
-
-// compare asks every server for all of the scenario and ends the run where a peer's
-// answer is not Larder's.
-func (b *bench) compare(ctx context.Context, servers []*server, s scenario) ([]known, error) {
-	out := make([]known, len(servers))
-	for i := range out {
-		out[i] = known{make([][]byte, len(s.requests)), make([]int, len(s.requests))}
-	}
-	if s.mixed {
-		progress("comparing %d answers of %d servers", len(s.requests), len(servers))
-	}
-	client := newHTTP2Client()
-	defer client.CloseIdleConnections()
-	var mu sync.Mutex
-	const workers = 4
-	g, ctx := errgroup.WithContext(ctx)
-	for worker := range min(workers, len(s.requests)) {
-		g.Go(func() error {
-			connections := make([]*connection, len(servers))
-			defer func() {
-				for _, c := range connections {
-					if c != nil {
-						c.close()
-					}
-				}
-			}()
-			for at := worker; at < len(s.requests); at += workers {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				var first *answer
-				for i, server := range servers {
-					a, err := func() (*answer, error) {
-						if s.protocol.http2 {
-							return askHTTP2(ctx, client, server.address, s.requests[at])
-						}
-						var err error
-						if connections[i] == nil || s.protocol.close {
-							if connections[i], err = dial(ctx, server.address, server.secure); err != nil {
-								return nil, err
-							}
-						}
-						return askTwice(connections[i], s.requests[at], s.protocol.close, &out[i], at)
-					}()
-					if err != nil {
-						return fmt.Errorf("%s: %w", server.name, err)
-					}
-					if s.protocol.close && connections[i] != nil {
-						connections[i].close()
-					}
-					if first == nil {
-						first = a
-					}
-					for _, d := range differences(first, a) {
-						if !tolerated(server.name, d, a.status) {
-							return fmt.Errorf("%s does not answer as %s does, so that comparing them would mean nothing: %s %s: %s: %s",
-								server.name, servers[0].name, s.requests[at].Method, s.requests[at].Path, d.field, d.text)
-						}
-						mu.Lock()
-						b.report.tolerate(server.name, a.status, d)
-						mu.Unlock()
-					}
-				}
-			}
-			return nil
-		})
-	}
-	return out, g.Wait()
-}
-
-// askTwice asks, where the request has conditions, first for what they need. What
-// is learned goes to k.
-func askTwice(c *connection, q request, closing bool, k *known, at int) (*answer, error) {
-	var v validators
-	if q.Conditional {
-		a, err := c.ask(request{Method: http.MethodGet, Path: q.Path}, v, false, chrome)
-		if err != nil {
-			return nil, err
-		}
-		v = validatorsOf(a.header)
-	}
-	a, err := c.ask(q, v, closing, chrome)
-	if err != nil {
-		return nil, err
-	}
-	if q.Conditional && a.status != http.StatusNotModified {
-		return nil, fmt.Errorf("%s at %s: status %d to its own validators, not 304", q.Path, c.host, a.status)
-	}
-	k.requests[at], k.lengths[at] = q.wire(c.host, v, closing, chrome), a.length
-	return a, nil
-}
-
 const (
 	busyEnough  = 0.95 // of one core, for a turn to count
 	mostRepeats = 4    // turns for one that counts
@@ -354,12 +252,12 @@ func (b *bench) measure(ctx context.Context, servers []*server, s scenario, k []
 		for _, server := range servers {
 			server.process.resetPeak()
 		}
-		// Caches fill, connections of the past end.
+		// Caches are warm from comparing, but that of the mix, which forgets.
 		for i, server := range servers {
-			if b.quick {
+			if !s.mixed || b.quick {
 				break
 			}
-			if _, err := b.turn(ctx, server, s, k[i], generators[0], time.Second); err != nil {
+			if _, err := b.turn(ctx, server, s, k[i], generators[0], b.duration); err != nil {
 				return r, err
 			}
 		}
@@ -397,101 +295,31 @@ func (b *bench) measure(ctx context.Context, servers []*server, s scenario, k []
 	return r, nil
 }
 
-// busyTurn repeats a turn in which the server's core was not busy: something else
-// was measured then. The busiest one counts if none was.
+// busyTurn repeats a turn in which the server's core was not busy, or that failed:
+// something else was measured then. The busiest one counts if none was.
 func (b *bench) busyTurn(ctx context.Context, server *server, s scenario, k known, generator string) (best sample, thrown int, err error) {
+	var failed error
 	for try := range mostRepeats {
 		got, err := b.turn(ctx, server, s, k, generator, b.duration)
+		if errors.Is(err, errLoad) {
+			progress("%v", err)
+			failed = err
+			continue
+		}
 		if err != nil {
 			return got, try, err
 		}
-		if try == 0 || got.Busy > best.Busy {
+		if got.Busy > best.Busy {
 			best = got
 		}
 		if best.Busy >= busyEnough || best.Load >= busyEnough || b.quick {
 			return best, try, nil
 		}
 	}
+	if best.Requests == 0 {
+		return best, mostRepeats, failed
+	}
 	return best, mostRepeats - 1, nil
-}
-
-// turn loads one server once.
-func (b *bench) turn(ctx context.Context, server *server, s scenario, k known, generator string, d time.Duration) (sample, error) {
-	before, err := server.process.cpu()
-	if err != nil {
-		return sample{}, fmt.Errorf("%s is gone: %w", server.name, err)
-	}
-	var t turn
-	var load time.Duration
-	url := server.url() + s.requests[0].Path
-	switch generator {
-	case "wrk":
-		t, load, err = runWrk(ctx, url, s.protocol.close, d)
-	case "h2load":
-		t, load, err = runH2load(ctx, url, filepath.Join(b.tmp, "h2load.log"), d)
-	default:
-		t, load, err = runLeanJob(ctx, loadCore, leanJob{
-			Address: server.address, Requests: k.requests, Lengths: k.lengths, Order: s.order, Connections: connections, Duration: d, Closing: s.protocol.close,
-		})
-	}
-	if err != nil {
-		return sample{}, fmt.Errorf("%s, %s: %w", s.name, server.name, err)
-	}
-	after, err := server.process.cpu()
-	if err != nil {
-		return sample{}, fmt.Errorf("%s is gone: %w", server.name, err)
-	}
-	used := after - before
-	return sample{
-		turn: t, Busy: used.Seconds() / t.Took.Seconds(), Load: load.Seconds() / t.Took.Seconds(),
-		CPU: used / time.Duration(max(1, t.Requests)),
-	}, nil
-}
-
-func runWrk(ctx context.Context, url string, closing bool, d time.Duration) (turn, time.Duration, error) {
-	// wrk counts in whole seconds, and stops at a signal with what it has.
-	args := append([]string{"-t1", "-c" + strconv.Itoa(connections), "-d" + wholeSeconds(d), "--latency"}, arguments(closing)...)
-	out, cpu, err := output(ctx, loadCore, nil, "wrk", append(args, url)...)
-	if err != nil {
-		return turn{}, 0, err
-	}
-	t, err := parseWrk(out)
-	return t, cpu, err
-}
-
-func runH2load(ctx context.Context, url, log string, d time.Duration) (turn, time.Duration, error) {
-	args := append([]string{"-t1", "-c" + strconv.Itoa(connections/streams), "-m" + strconv.Itoa(streams), "-D" + wholeSeconds(d), "--log-file=" + log}, arguments(false)...)
-	out, cpu, err := output(ctx, loadCore, nil, "h2load", append(args, url)...)
-	if err != nil {
-		return turn{}, 0, err
-	}
-	data, err := readAndRemove(log)
-	if err != nil {
-		return turn{}, 0, err
-	}
-	t, err := parseH2load(out, data)
-	return t, cpu, err
-}
-
-func wholeSeconds(d time.Duration) string {
-	return strconv.Itoa(int(max(1, d.Round(time.Second)/time.Second)))
-}
-
-func runLeanJob(ctx context.Context, core int, job leanJob) (turn, time.Duration, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return turn{}, 0, err
-	}
-	var in bytes.Buffer
-	if err := gob.NewEncoder(&in).Encode(job); err != nil {
-		return turn{}, 0, err
-	}
-	out, cpu, err := output(ctx, core, in.Bytes(), program, leanArgument)
-	if err != nil {
-		return turn{}, 0, err
-	}
-	t, err := decodeTurn(out)
-	return t, cpu, err
 }
 
 // summarize takes medians over the rounds.

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 )
 
@@ -126,59 +125,6 @@ func (c *connection) ask(q request, v validators, closing bool, encoding string)
 }
 
 func (c *connection) close() { _ = c.conn.Close() }
-
-// A difference says in what two answers are not alike.
-type difference struct {
-	field string // a header field, "status" or "body"
-	text  string
-}
-
-// differences compares a peer's answer with Larder's. Date, and the value of ETag,
-// each server makes by itself; everything else is compared.
-func differences(larder, peer *answer) []difference {
-	var out []difference
-	add := func(field, format string, args ...any) {
-		out = append(out, difference{field, fmt.Sprintf(format, args...)})
-	}
-	if larder.status != peer.status {
-		add("status", "%d, not %d", peer.status, larder.status)
-	}
-	if !bytes.Equal(larder.body, peer.body) {
-		add("body", "%d other bytes than Larder's %d", len(peer.body), len(larder.body))
-	}
-	for name, want := range larder.header {
-		got, ok := peer.header[name]
-		switch {
-		case !ok:
-			add(name, "missing, Larder says %q", want)
-		case name == "Date", name == "Etag" && len(got) == 1 && strings.HasPrefix(got[0], `"`):
-		case strings.Join(got, ", ") != strings.Join(want, ", "):
-			add(name, "%q, not %q", got, want)
-		}
-	}
-	for name, got := range peer.header {
-		if _, ok := larder.header[name]; !ok {
-			add(name, "more than Larder: %q", got)
-		}
-	}
-	return out
-}
-
-// tolerated is what a peer cannot be told to do as Larder does. It is told in the
-// report. What a peer sends more costs it a few bytes; Caddy, which leaves
-// Content-Length to chunks where a file is coded ahead of time, does no less.
-func tolerated(server string, d difference, status int) bool {
-	more := strings.HasPrefix(d.text, "more than Larder")
-	switch d.field {
-	case "Server", "Connection":
-		return more
-	case "Last-Modified", "Accept-Ranges":
-		return more && status == http.StatusNotModified
-	case "Content-Length":
-		return server == "caddy" && strings.HasPrefix(d.text, "missing")
-	}
-	return false
-}
 
 // askHTTP2 asks over HTTP/2. The answer's length is unknown.
 func askHTTP2(ctx context.Context, client *http.Client, address string, q request) (*answer, error) {

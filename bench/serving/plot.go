@@ -59,8 +59,7 @@ func newPanel(title string, results []result) (*plot.Plot, error) {
 	values := make([]plotter.Values, len(series))
 	highest := 1.0
 	for _, s := range results {
-		_, size, _ := strings.Cut(s.Name, ", ")
-		names = append(names, size)
+		names = append(names, strings.TrimPrefix(s.Name, s.Protocol+" "))
 		larder := s.Ratios[0].Rate
 		values[0] = append(values[0], larder)
 		for i := 1; i < len(series); i++ {

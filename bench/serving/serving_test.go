@@ -45,6 +45,7 @@ func TestParseWrk(t *testing.T) {
 	}
 	for _, said := range []string{
 		wrkSaid + "  Socket errors: connect 0, read 3, write 0, timeout 0\n",
+		strings.Replace(wrkSaid, "2340 requests", "0 requests", 1),
 		wrkSaid + "  Non-2xx or 3xx responses: 7\n",
 	} {
 		if _, err := parseWrk(said); !errors.Is(err, errLoad) {
@@ -215,6 +216,27 @@ func someFiles(n int) []file {
 		files[i] = file{Path: fmt.Sprintf("/ajax/libs/a/1/%d.js", i), Coding: "br", Length: int(math.Exp(6.5 + 1.7*rng.NormFloat64()))}
 	}
 	return files
+}
+
+func TestVerdict(t *testing.T) {
+	for _, tt := range []struct {
+		larder, nginx, busy float64
+		want                string
+	}{{1300, 1000, 1, "met"}, {1299, 1000, 1, "MISSED"}, {1300, 1000, 0.94, "unsure"}, {1299, 1000, 0.94, "unsure"}} {
+		r := result{Name: "keep-alive 1 KB", Body: 1000, Servers: []entry{
+			{Server: "larder", Rate: tt.larder, Busy: 1, CPU: 10, P99: 1}, {Server: "larder, lane off", Rate: 500, Busy: 1, CPU: 20, P99: 1},
+			{Server: "nginx, sendfile", Rate: tt.nginx, Busy: tt.busy, CPU: 13, P99: 2}, {Server: "nginx, no sendfile", Rate: 900, Busy: 1, CPU: 13, P99: 1},
+			{Server: "caddy", Rate: 100, Busy: 1, CPU: 100, P99: 1}}}
+		r.compare(protocols[0].budget)
+		if r.Best != "nginx, sendfile" || r.Ratios[0].P99 != 0.5 || r.Ratios[1].Rate != tt.larder/500 || r.Ratios[2].To != "caddy" {
+			t.Errorf("compared: %+v", r)
+		}
+		var out strings.Builder
+		(&report{Scenarios: []result{r}}).print(&out)
+		if !strings.Contains(out.String(), " "+tt.want+" ") {
+			t.Errorf("%+v: no %q in %s", tt, tt.want, out.String())
+		}
+	}
 }
 
 func TestMix(t *testing.T) {
