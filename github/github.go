@@ -1,5 +1,5 @@
 // Package github makes clients of GitHub's REST API, for GitHub itself and for GitHub
-// Enterprise Server.
+// Enterprise Server, and verifies what its webhooks send.
 //
 // What it guarantees: the token goes to the configured host only, over TLS, and is in
 // no error and no log. No more is asked of GitHub than it allows: a request that would

@@ -30,8 +30,13 @@ var notFound = problem{http.StatusNotFound, "Not Found"}
 func (s *Server) routes() {
 	handle := func(pattern string, do func(*repository, *http.Request) (status int, body any, err error)) {
 		method, rest, _ := strings.Cut(pattern, " ")
-		s.mux.HandleFunc(method+" /repos/{owner}/{name}"+rest, func(w http.ResponseWriter, r *http.Request) {
-			repo := s.repositories[r.PathValue("owner")+"/"+r.PathValue("name")]
+		answer := func(w http.ResponseWriter, r *http.Request) {
+			repo, moved := s.find(r)
+			if moved {
+				w.Header().Set("Location", fmt.Sprintf("http://%s/repositories/%d%s", r.Host, repo.id, strings.TrimPrefix(r.URL.Path, "/repos/"+r.PathValue("owner")+"/"+r.PathValue("name"))))
+				refuse(w, http.StatusMovedPermanently, "Moved Permanently")
+				return
+			}
 			if repo == nil {
 				refuse(w, http.StatusNotFound, "Not Found")
 				return
@@ -44,17 +49,22 @@ func (s *Server) routes() {
 				refuse(w, p.status, p.message)
 			} else if err != nil {
 				refuse(w, http.StatusInternalServerError, err.Error())
+			} else if to, ok := body.(redirect); ok {
+				w.Header().Set("Location", fmt.Sprintf("http://%s%s", r.Host, to))
+				w.WriteHeader(status)
 			} else if raw, ok := body.([]byte); ok {
 				w.Header().Set("Content-Type", "application/vnd.github.raw")
 				_, _ = w.Write(raw)
 			} else {
-				answer(w, status, body)
+				write(w, status, body)
 			}
-		})
+		}
+		s.mux.HandleFunc(method+" /repos/{owner}/{name}"+rest, answer)
+		s.mux.HandleFunc(method+" /repositories/{id}"+rest, answer)
 	}
-	handle("GET ", func(r *repository, _ *http.Request) (int, any, error) {
-		return http.StatusOK, map[string]any{"default_branch": r.defaultBranch, "private": false}, nil
-	})
+	handle("GET ", (*repository).get)
+	handle("GET /tags", (*repository).getTags)
+	handle("GET /tarball/{ref}", (*repository).getTarball)
 	handle("GET /git/ref/{ref...}", (*repository).getRef)
 	handle("POST /git/refs", (*repository).createRef)
 	handle("PATCH /git/refs/{ref...}", (*repository).updateRef)
@@ -172,7 +182,10 @@ func commitBody(c *object.Commit) any {
 	for _, h := range c.ParentHashes {
 		parents = append(parents, map[string]any{"sha": h.String()})
 	}
-	return map[string]any{"sha": c.Hash.String(), "message": c.Message, "tree": map[string]any{"sha": c.TreeHash.String()}, "parents": parents}
+	by := func(s object.Signature) any {
+		return map[string]any{"name": s.Name, "email": s.Email, "date": s.When.UTC().Format(time.RFC3339)}
+	}
+	return map[string]any{"sha": c.Hash.String(), "message": c.Message, "author": by(c.Author), "committer": by(c.Committer), "tree": map[string]any{"sha": c.TreeHash.String()}, "parents": parents}
 }
 
 func (r *repository) getCommit(q *http.Request) (int, any, error) {

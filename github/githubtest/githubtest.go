@@ -34,11 +34,15 @@ type Server struct {
 	faults       []*Fault
 	requests     []Request
 	limit        *limit
+	moved        map[string]*repository // by the names that they had
 }
 
 type repository struct {
 	*git.Repository
+	id            int
+	name          string // OWNER/NAME
 	defaultBranch string
+	archived      bool
 }
 
 type limit struct {
@@ -73,7 +77,7 @@ type Fault struct {
 
 // New returns a server that has no repositories.
 func New(token string) *Server {
-	s := &Server{Token: token, mux: http.NewServeMux(), repositories: map[string]*repository{}}
+	s := &Server{Token: token, mux: http.NewServeMux(), repositories: map[string]*repository{}, moved: map[string]*repository{}}
 	s.routes()
 	return s
 }
@@ -94,7 +98,7 @@ func (s *Server) Add(name, dir, defaultBranch string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.repositories[name] = &repository{r, defaultBranch}
+	s.repositories[name] = &repository{Repository: r, id: len(s.repositories) + 1001, name: name, defaultBranch: defaultBranch}
 	return nil
 }
 
@@ -167,6 +171,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) (answered bool) {
 	}()
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
+	if strings.HasPrefix(r.URL.Path, codeload) {
+		s.codeload(recorded, r) // another host, in the real world
+		return true
+	}
 	if s.limit != nil && !s.limit.take(now, w.Header()) {
 		refuse(recorded, http.StatusForbidden, "API rate limit exceeded for user ID 1.")
 		return true
@@ -187,7 +195,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) (answered bool) {
 		refuse(recorded, http.StatusUnauthorized, "Bad credentials")
 		return true
 	}
-	s.mux.ServeHTTP(recorded, r)
+	if r.Method != http.MethodGet {
+		s.mux.ServeHTTP(recorded, r)
+		return true
+	}
+	if s.conditional(recorded, r) && s.limit != nil {
+		s.limit.remaining++ // such an answer is free
+		w.Header().Set("X-RateLimit-Remaining", strconv.Itoa(s.limit.remaining))
+	}
 	return true
 }
 
@@ -230,10 +245,10 @@ func (r *recorder) WriteHeader(status int) {
 }
 
 func refuse(w http.ResponseWriter, status int, message string) {
-	answer(w, status, map[string]any{"message": message, "documentation_url": "https://docs.github.com/rest"})
+	write(w, status, map[string]any{"message": message, "documentation_url": "https://docs.github.com/rest"})
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
+func write(w http.ResponseWriter, status int, body any) {
 	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(body); err != nil {
 		panic(fmt.Sprintf("githubtest: %v", err))
