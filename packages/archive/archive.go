@@ -124,6 +124,8 @@ func Walk(ctx context.Context, src Source, limits Limits, fn func(Entry, io.Read
 		limits: limits.withDefaults(),
 		fn:     fn,
 		strip:  src.strip,
+		below:  src.below,
+		leave:  src.leave,
 		names:  make(map[string]kind),
 	}
 	err := src.walk(w)

@@ -15,6 +15,8 @@ import (
 type Source struct {
 	walk  func(*walker) error
 	strip bool
+	below int64 // size of the files that leave judges
+	leave func(data []byte) (reason string)
 }
 
 // StripRoot returns the source with the first component of every name dropped, whatever it is called:
@@ -22,6 +24,13 @@ type Source struct {
 // the top folder is left out and reported.
 func (s Source) StripRoot() Source {
 	s.strip = true
+	return s
+}
+
+// LeaveOut returns the source without the files for whose bytes why has a reason; they are reported with
+// it. Only files of less than below bytes are asked about, as they are held in memory for that.
+func (s Source) LeaveOut(below int64, why func(data []byte) (reason string)) Source {
+	s.below, s.leave = below, why
 	return s
 }
 

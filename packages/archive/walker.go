@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ type walker struct {
 	limits Limits
 	fn     func(Entry, io.Reader) error
 	strip  bool
+	below  int64
+	leave  func(data []byte) (reason string)
 
 	names    map[string]kind
 	entries  int
@@ -96,6 +99,14 @@ func (w *walker) file(raw string, size int64, skipped string, drain bool, open f
 	w.unpacked += size
 	if skipped == "" {
 		skipped = odd
+	}
+	if skipped == "" && w.leave != nil && size < w.below {
+		data := make([]byte, size)
+		if _, err := io.ReadFull(&body{w: w, entry: raw, open: open, left: size}, data); err != nil {
+			return w.fail(err)
+		}
+		skipped = w.leave(data)
+		open = func() (io.Reader, error) { return bytes.NewReader(data), nil }
 	}
 	if skipped != "" {
 		if err := w.fn(Entry{Name: printable(name), Skipped: skipped}, emptyReader{}); err != nil {
