@@ -71,7 +71,7 @@ func TestCounterNeverExceedsALimit(t *testing.T) {
 	full, busy := 0, 0
 	for seed := range uint64(seeds(t)) {
 		o := hostile(seed)
-		res, err := Run(o)
+		res, err := Run(t.Context(), o)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

@@ -53,16 +53,10 @@ const (
 	Uniform Profile = "uniform" // evenly over the time; the default
 	Bursts  Profile = "bursts"  // half of them within seconds, each time at one data centre
 	Shifts  Profile = "shifts"  // the data centres take turns in being the largest
+	// Together is the experiment of the article on random queueing: all are there when
+	// the room opens, with tickets that say they arrived evenly over the time before.
+	Together Profile = "together"
 )
-
-// ParseProfile reads one of uniform, bursts and shifts.
-func ParseProfile(s string) (Profile, error) {
-	switch p := Profile(s); p {
-	case Uniform, Bursts, Shifts:
-		return p, nil
-	}
-	return "", fmt.Errorf("profile %q: it is uniform, bursts or shifts", s)
-}
 
 // Failure is something that goes wrong with one data centre, or with the global object.
 type Failure struct {
@@ -95,6 +89,12 @@ const (
 	Resend Attack = "resend" // send the first ticket again and again
 	Twice  Attack = "twice"  // send every ticket twice, to two workers
 )
+
+// Check reports what cannot be run.
+func (o Options) Check() error {
+	_, err := o.withDefaults()
+	return err
+}
 
 func (o Options) withDefaults() (Options, error) {
 	var err error
@@ -143,8 +143,10 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Longest < time.Minute || o.Longest > 7*24*time.Hour:
 		return o, fmt.Errorf("a run of %v: it has to be from a minute to a week", o.Longest)
 	}
-	if _, err := ParseProfile(string(o.Profile)); err != nil {
-		return o, err
+	switch o.Profile {
+	case Uniform, Bursts, Shifts, Together:
+	default:
+		return o, fmt.Errorf("profile %q: it is uniform, bursts, shifts or together", o.Profile)
 	}
 	for _, f := range o.Failures {
 		if f.DataCentre < 0 || f.DataCentre >= o.DataCentres {

@@ -15,6 +15,8 @@ type Result struct {
 	// PeakActive is the most sessions at once, and PeakAdmitted the most admissions in
 	// one calendar minute of the global object's clock.
 	PeakActive, PeakAdmitted int
+	// FirstWait is how many were active when somebody had to wait first.
+	FirstWait int
 	// Draws is how many requests waited for the global object.
 	Draws int
 
@@ -24,7 +26,8 @@ type Result struct {
 
 // Visitor is one who came.
 type Visitor struct {
-	Arrived  time.Duration
+	Arrived  time.Duration // by the ticket
+	Joined   time.Duration // the first request
 	Admitted time.Duration // the first time
 	In       bool          // whether there was one
 	CheckIns int           // that counted, before the first admission and after the session
@@ -32,7 +35,7 @@ type Visitor struct {
 }
 
 // Wait is how long it took to come in.
-func (v Visitor) Wait() time.Duration { return v.Admitted - v.Arrived }
+func (v Visitor) Wait() time.Duration { return v.Admitted - v.Joined }
 
 // Minute is one minute of the run.
 type Minute struct {

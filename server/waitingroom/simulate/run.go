@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -70,9 +71,9 @@ type site struct {
 	down    bool
 	cut     bool
 	life    int32
-	drawing bool
-	pending []int32 // users who wait for a draw
-	users   int
+	drawing uint64  // the report under way for those who wait for it, 0 without
+	pending []int32 // they
+	late    []int32 // who wait for the one after it
 }
 
 type message struct {
@@ -82,7 +83,7 @@ type message struct {
 }
 
 // Run simulates until everybody has come and gone, or Longest is over.
-func Run(o Options) (*Result, error) {
+func Run(ctx context.Context, o Options) (*Result, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -112,6 +113,9 @@ func Run(o Options) (*Result, error) {
 		}
 		r.now = max(r.now, e.at)
 		r.handle(e)
+		if e.kind == sample && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 	}
 	r.result.finish(r)
 	return r.result, r.err
@@ -132,7 +136,7 @@ func (r *run) start(i int) {
 		s.workers = append(s.workers, worker)
 		r.events.push(event{r.now + time.Duration(r.rng.Int64N(int64(time.Second))), workerReports, int32(i), int32(w) | s.life<<8})
 	}
-	s.drawing, s.pending = false, nil
+	s.drawing, s.pending, s.late = 0, nil, nil
 	r.events.push(event{r.now + time.Duration(r.rng.Int64N(int64(2*time.Second))), dcReports, int32(i), s.life})
 }
 
@@ -174,10 +178,12 @@ func (r *run) handle(e event) {
 			return
 		}
 		s.dc.Apply(s.clock(r), m.state)
-		r.settle(int(e.b))
+		if s.drawing > 0 && m.state.Incarnation == int64(s.life) && m.state.Ack >= s.drawing {
+			r.settle(e.b)
+		}
 	case drawTimesOut:
-		if s := &r.sites[e.a]; e.b == s.life {
-			r.settle(int(e.a))
+		if s := &r.sites[e.a]; s.drawing == uint64(e.b) {
+			r.settle(e.a)
 		}
 	case failureBegins, failureEnds:
 		r.fail(r.Failures[e.a], e.kind == failureBegins)
@@ -193,10 +199,10 @@ func (r *run) fail(f Failure, begins bool) {
 	case Down:
 		s.down = begins
 		if begins {
-			for _, u := range s.pending { // they try again elsewhere
+			for _, u := range append(s.pending, s.late...) { // they try again elsewhere
 				r.events.push(event{r.now + time.Second, userVisits, u, 0})
 			}
-			s.pending = nil
+			s.drawing, s.pending, s.late = 0, nil, nil
 		} else {
 			r.start(f.DataCentre)
 		}
@@ -217,9 +223,19 @@ func (r *run) fail(f Failure, begins bool) {
 	}
 }
 
-func (r *run) report(i int32) {
+func (r *run) report(i int32) (seq uint64) {
 	s := &r.sites[i]
-	r.send(int(i), message{report: s.dc.Report(s.clock(r))}, reportArrives)
+	report := s.dc.Report(s.clock(r))
+	r.send(int(i), message{report: report}, reportArrives)
+	return report.Seq
+}
+
+// draw asks the global object on behalf of those who wait for it.
+func (r *run) draw(i int32) {
+	s := &r.sites[i]
+	s.pending, s.late = s.late, nil
+	s.drawing = r.report(i)
+	r.events.push(event{r.now + drawTimeout, drawTimesOut, i, int32(s.drawing)})
 }
 
 // send carries a message between a data centre and the global object.
@@ -252,13 +268,16 @@ func (r *run) take(slot int32) message {
 	return m
 }
 
-// settle answers those who have waited for a draw.
-func (r *run) settle(i int) {
+// settle answers those who have waited for a draw, and asks for those who came since.
+func (r *run) settle(i int32) {
 	s := &r.sites[i]
 	pending := s.pending
-	s.drawing, s.pending = false, nil
+	s.drawing, s.pending = 0, nil
 	for _, u := range pending {
 		r.decided(u, s.dc.Settle(s.clock(r), r.shown(u)))
+	}
+	if len(s.late) > 0 {
+		r.draw(i)
 	}
 }
 
@@ -332,13 +351,10 @@ func (r *run) request(i int32, s *site, v queue.Visitor) {
 			continue
 		case queue.Draw:
 			r.result.Draws++
-			s.pending = append(s.pending, i)
+			s.late = append(s.late, i)
 			r.users[i].ticket = v
-			if !s.drawing {
-				s.drawing = true
-				site := r.index(s)
-				r.report(site)
-				r.events.push(event{r.now + drawTimeout, drawTimesOut, site, s.life})
+			if s.drawing == 0 {
+				r.draw(r.index(s))
 			}
 		default:
 			r.decided(i, d)
@@ -392,6 +408,9 @@ func (r *run) decided(i int32, d queue.Decision) {
 			}
 			u.state = waiting
 			r.waiting++
+			if r.waiting == 1 && r.result.FirstWait == 0 {
+				r.result.FirstWait = r.active
+			}
 			u.first = d.Visitor
 		}
 		u.ticket = d.Visitor
@@ -457,7 +476,14 @@ func (r *run) arrive() {
 		u.Attacks = i < r.Attackers
 		u.stay = time.Duration((0.9 + 0.2*r.rng.Float64()) * float64(r.Stay))
 		u.ticket = queue.Visitor{ID: r.newID()}
+		u.Joined = u.Arrived
+		if r.Profile == Together {
+			u.Joined = time.Duration(r.rng.Int64N(int64(r.Settings.RefreshInterval)))
+			u.ticket.RefreshInterval = r.Settings.RefreshInterval
+			u.ticket.Bucket = queue.MinuteOf(begin.Add(u.Arrived - r.Over))
+			u.ticket.LastCheckIn = begin.Add(-time.Minute)
+		}
 		r.users = append(r.users, u)
-		r.events.push(event{u.Arrived, userVisits, int32(i), 0})
+		r.events.push(event{u.Joined, userVisits, int32(i), 0})
 	}
 }
