@@ -153,7 +153,11 @@ func (d *DataCentre) visit(now time.Time, v Visitor, draw bool) Decision {
 	if v.First() {
 		v.Bucket = MinuteOf(d.now)
 	}
-	if d.chance(&v, known) {
+	if !known && d.waiting >= mostWaiting {
+		// what is not remembered could be sent twice, so it has no chance
+		return d.waits(v)
+	}
+	if d.chance(&v) {
 		return d.admit(v, r)
 	}
 	if draw && d.mayDraw() {
@@ -210,7 +214,7 @@ func (d *DataCentre) longest() time.Duration {
 }
 
 // chance reports whether a check-in that counts gets one of the slots that are released.
-func (d *DataCentre) chance(v *Visitor, known bool) bool {
+func (d *DataCentre) chance(v *Visitor) bool {
 	if d.settings.QueueAll || !d.now.Before(d.leaseUntil) {
 		return false
 	}
@@ -308,17 +312,27 @@ func (d *DataCentre) admit(v Visitor, r row) Decision {
 	return Decision{Outcome: Pass, Visitor: v, Changed: true, Counted: true}
 }
 
+// wait counts a visitor as waiting.
 func (d *DataCentre) wait(v Visitor, r row) Decision {
 	d.countUser(&r)
-	v.LastCheckIn = d.now
-	v.RefreshInterval = d.settings.refresh(d.rng)
-	next := d.now.Add(v.RefreshInterval)
+	decision := d.waits(v)
+	next := d.now.Add(decision.Visitor.RefreshInterval)
 	d.join(v.ID, row{
 		kind: waiting, bucket: d.settings.Shuffle.Place(v.ID, v.Bucket), counted: r.counted,
 		at: next.UnixNano(), gone: next.Add(absence).UnixNano(),
 	})
+	return decision
+}
+
+// waits is the answer to a check-in that counts.
+func (d *DataCentre) waits(v Visitor) Decision {
+	v.LastCheckIn, v.RefreshInterval = d.now, d.settings.refresh(d.rng)
 	return Decision{Outcome: Wait, Visitor: v, Changed: true, Counted: true, Estimate: d.estimate(v)}
 }
+
+// mostWaiting bounds the memory that strangers can fill: about 200 MB. Who comes then
+// gets a ticket with a place, and a chance once fewer wait.
+const mostWaiting = 1 << 20
 
 // absence is how late a check-in may be before its slot is given to others. The ticket
 // keeps its place for longer.

@@ -165,6 +165,10 @@ func (w *Worker) Report(now time.Time) WorkerReport {
 		w.now = now
 	}
 	w.seq++
+	// what is over by now nobody needs to hear, however long reports have been lost
+	w.sent = slices.DeleteFunc(w.sent, func(t sentTicket) bool {
+		return !t.seen.Ends.After(w.now) && !t.waiting.Next.Add(absence).After(w.now)
+	})
 	r := WorkerReport{Worker: w.name, Seq: w.seq, At: w.now}
 	for _, t := range w.sent {
 		if t.seen.ID != (TicketID{}) {
