@@ -40,6 +40,8 @@ var pages = []page{
 	{"history of a version of many files", "/history/pantry/1.0.0?page=2", 200},
 	{"history of a withdrawn version", "/history/jam/1.0.0", 200},
 	{"statistics", "/statistics", 200},
+	{"waiting rooms", "/rooms?live=off", 200},
+	{"waiting room", "/rooms/downloads?live=off", 200},
 	{"API", "/docs", 200},
 	{"about", "/about", 200},
 }

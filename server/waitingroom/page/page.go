@@ -275,6 +275,6 @@ func builtIn(s *State, w *words) Page {
 	return Page{
 		HTML: b.Bytes(), Language: w.Tag(),
 		// Who may put the page into a frame is not said: rooms are for frames, too.
-		Policy: "default-src 'none'; style-src 'nonce-" + v.Nonce + "'; base-uri 'none'; form-action 'none'",
+		Policy: "default-src 'none'; img-src data:; style-src 'nonce-" + v.Nonce + "'; base-uri 'none'; form-action 'none'",
 	}
 }
