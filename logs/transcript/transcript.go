@@ -87,7 +87,7 @@ func Path(e logs.Entry) string {
 func Write(w io.Writer, e logs.Indexed, d Documents) error {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-11s%s\n", name, fmt.Sprintf(format, args...))
+		fmt.Fprintf(&b, "%-12s%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("entry", "%d", e.Index)
 	line("kind", "%s", e.Kind)
@@ -117,7 +117,7 @@ func Write(w io.Writer, e logs.Indexed, d Documents) error {
 		hash kvstore.Hash
 	}{{"manifest", e.Entry.Manifest}, {"packageJSON", e.Entry.PackageJSON}, {"diff", e.Entry.Diff}, {"detail", e.Entry.Detail}, {"erasure", e.Entry.Erasure}} {
 		if named.hash != (kvstore.Hash{}) {
-			fmt.Fprintf(&b, "%-11s %s\n", named.name, named.hash)
+			line(named.name, "%s", named.hash)
 		}
 	}
 	if e.Key != "" {

@@ -39,7 +39,7 @@ func TestWrite(t *testing.T) {
 		LeftOut: []logs.LeftOut{{Path: "a\x1b[2Jb.exe", Reason: "its type\nis not served"}},
 		Notes:   []string{"odd.js could not be minified"},
 	}
-	head := "entry      7\nkind       processed\ntime       2026-01-02T12:00:00.005Z\nactor      bot\npackage    vue\nversion    3.0.0\n"
+	head := "entry       7\nkind        processed\ntime        2026-01-02T12:00:00.005Z\nactor       bot\npackage     vue\nversion     3.0.0\n"
 	none := logs.SRI{}.String()
 	for _, tt := range []struct {
 		entry logs.Entry
@@ -47,16 +47,16 @@ func TestWrite(t *testing.T) {
 		want  string
 	}{
 		{logs.Entry{Signature: logs.Signature{Outcome: logs.SignatureVerified, Key: "SHA256:k"}}, Documents{Manifest: m},
-			"signature  verified SHA256:k\n\nsource:\n  npm vue sha512-x\n\nfiles:\n  vue.js: unchanged\n  vue.min.js: minified here from vue.js\n\n" +
+			"signature   verified SHA256:k\n\nsource:\n  npm vue sha512-x\n\nfiles:\n  vue.js: unchanged\n  vue.min.js: minified here from vue.js\n\n" +
 				"left out:\n  a\ufffd[2Jb.exe: its type\ufffdis not served\n\nnotes:\n  odd.js could not be minified\n"},
 		{logs.Entry{}, Documents{Manifest: &logs.Manifest{Source: logs.Source{Type: "import", Name: "dist"}}}, "\nsource:\n  import dist\n\nfiles:\n"},
 		{logs.Entry{Kind: logs.Published}, Documents{Manifest: m}, "\nfiles:\n  vue.js: 12 bytes, " + none + "\n  vue.min.js (main): 7 bytes, " + none + "\n"},
-		{logs.Entry{Kind: logs.Withdrawn, Reason: "it \u202estole"}, Documents{Manifest: m}, "reason     it \ufffdstole\n"},
-		{logs.Entry{Kind: logs.UpstreamChanged, Upstream: logs.UpstreamChange{Old: "sha512-x"}}, Documents{}, "before     sha512-x\nafter      upstream does not have it\n"},
+		{logs.Entry{Kind: logs.Withdrawn, Reason: "it \u202estole"}, Documents{Manifest: m}, "reason      it \ufffdstole\n"},
+		{logs.Entry{Kind: logs.UpstreamChanged, Upstream: logs.UpstreamChange{Old: "sha512-x"}}, Documents{}, "before      sha512-x\nafter       upstream does not have it\n"},
 		{logs.Entry{Kind: logs.Refused}, Documents{Detail: "a\r\nb\tc\n"}, "\nthe reason in full:\n  a\n  b\tc\n"},
 		{logs.Entry{Kind: logs.PackageChanged}, Documents{Diff: "-a\n+b"}, "\npackage JSON:\n  -a\n  +b\n"},
 		{logs.Entry{Kind: logs.Erased}, Documents{Erasure: &logs.Erasure{Contents: []kvstore.Hash{{}}}}, "\nerased contents (SHA-256):\n  " + kvstore.Hash{}.String() + "\n"},
-		{logs.Entry{Kind: logs.KeyChanged, Key: "a+b+c", KeySignature: "— a x"}, Documents{}, "key        a+b+c\nsigned     — a x\n"},
+		{logs.Entry{Kind: logs.KeyChanged, Key: "a+b+c", KeySignature: "— a x"}, Documents{}, "key         a+b+c\nsigned      — a x\n"},
 	} {
 		tt.entry.Time, tt.entry.Actor, tt.entry.Package, tt.entry.Version = noon, "bot", "vue", "3.0.0"
 		want := head
