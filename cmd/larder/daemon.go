@@ -78,6 +78,7 @@ func (p *daemon) run(parent context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.folder.close()) }()
+	p.folder.working = true
 	defer p.metrics.watch(p.folder.store)()
 	var filler *bot.Bot
 	if p.duties.fill {
@@ -144,7 +145,12 @@ func (p *daemon) run(parent context.Context) (err error) {
 			defer os.Remove(s.readyFile)
 		}
 	}
-	p.serve(ctx, group, newAdminServer(ctx, p.folder.operations(p.self, s.assetBaseAt(p.self.Address)), p.logger), socket)
+	scheduled, err := p.runErrands(ctx, group)
+	if err != nil {
+		end()
+		return errors.Join(err, group.Wait())
+	}
+	p.serve(ctx, group, newAdminServer(ctx, p.folder.operations(p.self, s.assetBaseAt(p.self.Address)), scheduled, p.logger), socket)
 	switch {
 	case p.duties.once:
 		group.Go(func() error {

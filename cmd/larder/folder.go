@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/packages"
@@ -36,14 +37,21 @@ type folder struct {
 	// demand reads, on first use, how much each package is asked for.
 	demand func() *demand.Demand
 	// libraries begins to read all libraries on first use, and follows the log until the folder is closed.
-	libraries   func() (*library.Index, error)
-	stopReading func()          // what libraries began; nil where it has not
-	follower    *follower       // of who serves; nil where nobody does
-	purging     bool            // whether this process calls the purge hook
-	signer      *signing.Signer // of who signs the log; nil where nobody does
-	pusher      *logPusher      // of who pushes the log to GitHub; nil where nobody does
-	unsigned    string          // why there is no signer although the log was signed before
-	busy        sync.WaitGroup  // operations under way
+	libraries func() (*library.Index, error)
+	// errands opens, on first use, what is to be sent.
+	errands     func() (*errands, error)
+	ran         *errands  // by errands
+	working     bool      // whether this is a process at work, which sends what is due
+	stopReading func()    // what libraries began; nil where it has not
+	follower    *follower // of who serves; nil where nobody does
+	// objects runs the durable objects, from its first use until the folder is closed.
+	objects  func() *durable.Runtime
+	running  *durable.Runtime // by objects
+	purging  bool             // whether this process calls the purge hook
+	signer   *signing.Signer  // of who signs the log; nil where nobody does
+	pusher   *logPusher       // of who pushes the log to GitHub; nil where nobody does
+	unsigned string           // why there is no signer although the log was signed before
+	busy     sync.WaitGroup   // operations under way
 }
 
 func storeDir(data string) string { return filepath.Join(data, "store") }
@@ -95,8 +103,16 @@ func (s *settings) open(o kvstore.Options, logger *slog.Logger) (*folder, error)
 		return nil, errors.Join(err, store.Close())
 	}
 	f := &folder{dir: s.data, store: store, log: log}
+	f.objects = sync.OnceValue(func() *durable.Runtime {
+		f.running = durable.New(store, durable.Options{Logger: logger.With("part", "objects")})
+		return f.running
+	})
 	f.demand = sync.OnceValue(func() *demand.Demand { return demand.Open(demand.Options{Store: store, Logger: logger}) })
 	f.libraries = sync.OnceValues(func() (*library.Index, error) { return f.read(logger.With("part", "library")) })
+	f.errands = sync.OnceValues(func() (_ *errands, err error) {
+		f.ran, err = f.openErrands(logger.With("part", "errands"))
+		return f.ran, err
+	})
 	return f, nil
 }
 
@@ -131,7 +147,11 @@ func (f *folder) close() error {
 	if f.signer != nil {
 		unsigned = f.signer.Close()
 	}
-	return errors.Join(unsigned, f.store.Close())
+	var undone error
+	if f.ran != nil {
+		undone = f.ran.close()
+	}
+	return errors.Join(unsigned, undone, f.store.Close())
 }
 
 func (s *settings) newBot(f *folder, logger *slog.Logger, events func(bot.Event)) (*bot.Bot, error) {

@@ -95,10 +95,15 @@ func (p *daemon) stop(s *server.Server, patience time.Duration) {
 // noTimeout is for answers that take as long as they take: an operation's events, a CPU profile.
 const noTimeout = -1
 
-// newAdminServer answers the commands that speak to this process. Its operations end with ctx.
-func newAdminServer(ctx context.Context, operations map[string]admin.Operation, logger *slog.Logger) *server.Server {
+// newAdminServer answers the commands that speak to this process, and whoever has something to schedule. Its operations
+// end with ctx.
+func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule http.Handler, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "admin")
-	s := server.NewHTTPServer(admin.Handler(operations, logger), server.HTTPOptions{WriteTimeout: noTimeout, Logger: logger})
+	mux := http.NewServeMux()
+	mux.Handle("/", admin.Handler(operations, logger))
+	mux.Handle(schedulePath, schedule)
+	mux.Handle(schedulePath+"/", schedule)
+	s := server.NewHTTPServer(mux, server.HTTPOptions{WriteTimeout: noTimeout, Logger: logger})
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
 	return s
 }
