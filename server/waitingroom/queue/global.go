@@ -136,7 +136,7 @@ func (g *Global) Receive(now time.Time, report Report) State {
 		ReportEvery: g.reportEvery(),
 	}
 	st.Room = g.room()
-	if report.Seq == r.Seq && s.Allocator == Counter && !s.QueueAll && !s.unlimited() && s.Method != Reject && !g.blind() {
+	if report.Seq == r.Seq && !r.Ended && s.Allocator == Counter && !s.QueueAll && !s.unlimited() && s.Method != Reject && !g.blind() {
 		st.Anywhere = g.grant(r, &st.Room.Traffic)
 	}
 	for m := MinuteOf(g.now) - 1; m <= MinuteOf(g.now)+1; m++ {

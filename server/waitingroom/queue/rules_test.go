@@ -15,6 +15,7 @@ func TestAdoption(t *testing.T) {
 	w.exchange(two)
 	v := w.fill(one, 1)[0]
 	w.now = w.now.Add(time.Minute)
+	w.exchange(two)
 	decision := two.Visit(w.now, v)
 	if decision.Outcome != Pass || decision.Changed {
 		t.Fatalf("before a report: %+v", decision)
@@ -133,9 +134,14 @@ func TestNextLife(t *testing.T) {
 	w := newWorld(t, s, "one", "two")
 	inside := w.fill(w.sites[0], 3)
 	w.exchange(w.sites[0])
+	delayed := w.sites[0].Report(w.now)
 	reborn := NewDataCentre("one", 2, s, 1, w.now)
 	w.sites[0] = reborn
 	w.exchange(reborn)
+	delayed.Want = 1
+	if st := w.global.Receive(w.now, delayed); len(st.Grants) > 0 && st.Grants[len(st.Grants)-1].Total > 3+1 {
+		t.Errorf("the last life is given %+v", st.Grants)
+	}
 	if room := w.global.Room(w.now); room.Active != 3 {
 		t.Errorf("%d active, want 3", room.Active)
 	}
@@ -228,6 +234,9 @@ func TestOldMessages(t *testing.T) {
 	d.Apply(w.now, first)
 	w.global.Receive(w.now, early)
 	w.global.Receive(w.now, early)
+	if room := w.global.Room(w.now); room.Active != 10 {
+		t.Errorf("an old report makes it %d active", room.Active)
+	}
 	w.outcome(d, w.newcomer(), Wait)
 	w.exchange(d)
 	if room := w.global.Room(w.now); room.Active != 10 || room.Admitted != 10 || room.Queued() != 1 {
