@@ -113,6 +113,7 @@ type Bot struct {
 
 	claims  claims
 	agenda  agenda
+	resume  sync.Once // see recovered
 	squeeze squeezeQueue
 	// leftovers says that contents may be stored that no release names.
 	leftovers atomic.Bool
@@ -150,9 +151,6 @@ func New(o Options) (*Bot, error) {
 	}
 	if err := b.squeeze.open(b.store); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
-	}
-	if err := b.recover(); err != nil {
-		b.logger.Warn("couldn't recover what an earlier process was at", "err", err)
 	}
 	if err := b.begin(); err != nil {
 		// Such as a full disk, of which whoever has something to write is told.
@@ -243,6 +241,7 @@ func counted(ctx context.Context, t *tally) context.Context {
 func (b *Bot) Once(ctx context.Context) (Summary, error) {
 	var t tally
 	ctx = counted(ctx, &t)
+	b.recovered()
 	if err := b.enrol(ctx, b.options.Catalogue.Packages()...); err != nil {
 		return Summary{}, err
 	}
@@ -268,6 +267,7 @@ func (b *Bot) Once(ctx context.Context) (Summary, error) {
 // again what failed and squeezes what was published, until ctx ends. It returns
 // nil then, and an error where it cannot go on, such as a full disk.
 func (b *Bot) Run(ctx context.Context) error {
+	b.recovered()
 	if err := b.enrol(ctx, b.options.Catalogue.Packages()...); err != nil {
 		return err
 	}

@@ -140,6 +140,7 @@ func (b *Bot) Import(ctx context.Context, name, version, source string) error {
 		return err
 	}
 	id := releaseID(name, version)
+	b.recovered()
 	if b.claims.take(id) != nil {
 		return fmt.Errorf("%s %s is being published right now; `larder status %s` tells how that ends", name, version, name)
 	}

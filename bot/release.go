@@ -42,6 +42,7 @@ func refused(err error) (string, bool) {
 // else is at it, wait is closed once they are done. The error is for what stops
 // the bot.
 func (b *Bot) release(ctx context.Context, t task) (wait <-chan struct{}, err error) {
+	b.recovered()
 	if wait := b.claims.take(t.id()); wait != nil {
 		return wait, nil
 	}
@@ -84,19 +85,27 @@ func (b *Bot) releaseClaimed(ctx context.Context, t task) error {
 // before that one waits like one that failed.
 const tooOften = 10
 
+// recovered returns once what an earlier process was at is back in the schedule. Whoever
+// is about to work on releases calls it first: with many releases in the store it takes
+// seconds, for which nobody who is served should wait.
+func (b *Bot) recovered() {
+	b.resume.Do(func() {
+		if err := b.recover(); err != nil {
+			b.logger.Warn("couldn't recover what an earlier process was at", "err", err)
+		}
+	})
+}
+
 // recover gives the releases in whose middle an earlier process ended back to the
 // schedule.
 func (b *Bot) recover() error {
-	states, err := views.States(b.store, "")
+	states, err := views.StatesOf(b.store, views.Processing)
 	if err != nil {
 		return err
 	}
 	batch := b.store.NewBatch()
 	defer batch.Close()
 	for _, s := range states {
-		if s.Kind != views.Processing {
-			continue
-		}
 		s.Kind, s.Updated = views.Detected, b.options.Now()
 		if s.Attempts++; s.Attempts >= tooOften {
 			s.Kind, s.Reason = views.Failed, fmt.Sprintf("the process ended %d times in the middle of it", s.Attempts)

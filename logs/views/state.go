@@ -1,6 +1,7 @@
 package views
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -57,4 +58,27 @@ func States(r kvstore.Reader, pkg string) ([]State, error) {
 		prefix = kvstore.Prefix(pkg)
 	}
 	return scanJSON[State](r, kvstore.States, prefix)
+}
+
+// StatesOf returns all states of one kind, in byte order of names and versions. It reads
+// every state but decodes few, so it is much faster than States.
+func StatesOf(r kvstore.Reader, kind StateKind) ([]State, error) {
+	var found []State
+	word := []byte(`"` + kind + `"`)
+	for item, err := range r.Scan(kvstore.States, kvstore.Range{}) {
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Contains(item.Value, word) {
+			continue
+		}
+		var s State
+		if err := decodeJSON(item.Key, item.Value, &s); err != nil {
+			return nil, err
+		}
+		if s.Kind == kind {
+			found = append(found, s)
+		}
+	}
+	return found, nil
 }

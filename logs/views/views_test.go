@@ -155,6 +155,9 @@ func TestApply(t *testing.T) {
 	if want := []string{"3.0.0 published", "3.1.0 published", "9.0.0 refused"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("states %q, want %q", got, want)
 	}
+	if of, err := views.StatesOf(s.store, views.Refused); err != nil || len(of) != 1 || of[0] != states[2] {
+		t.Errorf("refused %+v, %v, want %+v", of, err, states[2])
+	}
 	for _, lookup := range []func() error{
 		func() error { _, err := views.LookupFile(s.store, "vue", "3.0.0", "nope"); return err },
 		func() error { _, err := views.LookupFile(s.store, "vue", "3.0", "vue.js"); return err },
