@@ -121,6 +121,12 @@ func (s *settings) loadFile(file string, fromEnv map[string]bool) error {
 		if s.flags.Lookup(key.Value).Changed || fromEnv[key.Value] {
 			continue
 		}
+		if key.Value == "rooms" && value.Kind == yaml.SequenceNode {
+			if err := s.setRooms(file, at, value); err != nil {
+				problems = append(problems, err) // it tells the lines itself
+			}
+			continue
+		}
 		if err := s.setNode(key.Value, at, value); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %s: %w", at, key.Value, err))
 		}

@@ -57,7 +57,7 @@ func (p *daemon) run(parent context.Context) (err error) {
 		}
 	}
 	if p.duties.serve {
-		if err := errors.Join(s.checkPurging(), s.limitConnections(p.logger)); err != nil {
+		if err := errors.Join(s.checkPurging(), s.limitConnections(p.logger), s.checkRooms()); err != nil {
 			return err
 		}
 	}
@@ -115,9 +115,14 @@ func (p *daemon) run(parent context.Context) (err error) {
 	})
 	if public != nil {
 		p.self.Address = s.address(public)
+		if p.folder.rooms, err = p.openRooms(ctx, group); err != nil {
+			end()
+			return errors.Join(err, group.Wait())
+		}
 		site, err := p.newSite(filler)
 		if err != nil {
-			return err
+			end()
+			return errors.Join(err, group.Wait())
 		}
 		p.serve(ctx, group, site, public)
 		group.Go(func() error {

@@ -15,11 +15,11 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server/demand"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // folder is an open data folder, which no other process can open meanwhile:
@@ -40,18 +40,16 @@ type folder struct {
 	libraries func() (*library.Index, error)
 	// errands opens, on first use, what is to be sent.
 	errands     func() (*errands, error)
-	ran         *errands  // by errands
-	working     bool      // whether this is a process at work, which sends what is due
-	stopReading func()    // what libraries began; nil where it has not
-	follower    *follower // of who serves; nil where nobody does
-	// objects runs the durable objects, from its first use until the folder is closed.
-	objects  func() *durable.Runtime
-	running  *durable.Runtime // by objects
-	purging  bool             // whether this process calls the purge hook
-	signer   *signing.Signer  // of who signs the log; nil where nobody does
-	pusher   *logPusher       // of who pushes the log to GitHub; nil where nobody does
-	unsigned string           // why there is no signer although the log was signed before
-	busy     sync.WaitGroup   // operations under way
+	ran         *errands           // by errands
+	working     bool               // whether this is a process at work, which sends what is due
+	stopReading func()             // what libraries began; nil where it has not
+	follower    *follower          // of who serves; nil where nobody does
+	purging     bool               // whether this process calls the purge hook
+	signer      *signing.Signer    // of who signs the log; nil where nobody does
+	pusher      *logPusher         // of who pushes the log to GitHub; nil where nobody does
+	unsigned    string             // why there is no signer although the log was signed before
+	rooms       *waitingroom.Rooms // of who serves; nil where there are none
+	busy        sync.WaitGroup     // operations under way
 }
 
 func storeDir(data string) string { return filepath.Join(data, "store") }
@@ -103,10 +101,6 @@ func (s *settings) open(o kvstore.Options, logger *slog.Logger) (*folder, error)
 		return nil, errors.Join(err, store.Close())
 	}
 	f := &folder{dir: s.data, store: store, log: log}
-	f.objects = sync.OnceValue(func() *durable.Runtime {
-		f.running = durable.New(store, durable.Options{Logger: logger.With("part", "objects")})
-		return f.running
-	})
 	f.demand = sync.OnceValue(func() *demand.Demand { return demand.Open(demand.Options{Store: store, Logger: logger}) })
 	f.libraries = sync.OnceValues(func() (*library.Index, error) { return f.read(logger.With("part", "library")) })
 	f.errands = sync.OnceValues(func() (_ *errands, err error) {

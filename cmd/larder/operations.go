@@ -112,6 +112,7 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 	}
 	maps.Copy(operations, f.logOperations())
 	maps.Copy(operations, f.auditOperations())
+	maps.Copy(operations, f.roomOperations())
 	maps.Copy(operations, f.webhookOperations())
 	for name, operation := range operations {
 		operations[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {

@@ -50,6 +50,7 @@ type settings struct {
 
 	downloadsURL string
 
+	roomSettings
 	signingSettings
 	githubSettings
 
@@ -64,7 +65,7 @@ type settings struct {
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
 	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "fast-lane", "max-connections", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen",
-		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook"}
+		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms"}
 	botFlags = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
 )
 
@@ -137,6 +138,7 @@ func newSettings() *settings {
 
 	f.Var(baseValue(&s.downloadsURL), "downloads-url", "`URL` of an API like npm's that counts downloads, for the popularity of what is submitted; where it is not given, they are not looked at")
 
+	s.roomSettings.addTo(f)
 	s.signingSettings.addTo(f)
 	s.githubSettings.addTo(f)
 

@@ -36,10 +36,14 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 		return nil, err
 	}
 	p.folder.follower = newFollower(p.folder, assets.Forget, libraries, logger)
-	pages, err := site.New(site.Options{
+	pageOptions := site.Options{
 		Library: libraries, AssetBase: s.assetBase, SiteBase: s.siteBase, Name: s.name,
 		Document: func() []byte { return api.OpenAPI(s.name, s.siteBase) }, Logger: p.logger.With("part", "site"),
-	})
+	}
+	if p.folder.rooms != nil {
+		pageOptions.Rooms = p.folder.rooms
+	}
+	pages, err := site.New(pageOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -48,13 +52,20 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 		return nil, err
 	}
 	stopping := make(chan struct{})
-	public := api.Public(api.PublicOptions{
+	publicOptions := api.PublicOptions{
 		Library: libraries, AssetBase: s.assetBase, SiteBase: s.siteBase, APIHost: s.apiHost, Self: p.self.Address, Name: s.name,
 		Site: pages, Downloads: downloads, CacheTags: cachetag.Headers(s.cacheTags), Stopping: stopping, Logger: p.logger.With("part", "api"),
-	})
+	}
+	if p.folder.rooms != nil {
+		publicOptions.Rooms = p.folder.rooms
+	}
+	public := api.Public(publicOptions)
 	httpOptions := server.HTTPOptions{H2C: s.h2c, MaxConnections: s.maxConnections, Logger: logger}
 	if s.fastLane {
 		httpOptions.Lane = assets
+		if p.folder.rooms != nil {
+			httpOptions.Lane = p.folder.rooms.Lane(assets)
+		}
 	}
 	if s.tlsCert != "" {
 		if httpOptions.TLS, err = server.Certificate(s.tlsCert, s.tlsKey, logger); err != nil {
@@ -65,7 +76,11 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := server.NewHTTPServer(server.Route(assets, tiles.Route(log, public)), httpOptions)
+	handler := server.Route(assets, tiles.Route(log, public))
+	if p.folder.rooms != nil {
+		handler = p.folder.rooms.Handler(handler)
+	}
+	made := server.NewHTTPServer(handler, httpOptions)
 	made.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) })) // what never ends by itself
 	return made, nil
 }
