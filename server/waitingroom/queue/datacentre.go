@@ -133,6 +133,9 @@ func (d *DataCentre) visit(now time.Time, v Visitor, draw bool) Decision {
 	case known && r.kind == active && !r.revoked:
 		// its old waiting ticket: the session that it became
 		v.AcceptedAt, v.LastCheckIn, v.Ends, v.RefreshInterval = time.Unix(0, r.accepted).UTC(), time.Unix(0, r.at).UTC(), r.ends.Time(), 0
+		if s.FixedSessions { // the row knows its minute only
+			v.Ends = earlier(v.Ends, v.AcceptedAt.Add(s.SessionDuration))
+		}
 		decision := d.session(v)
 		decision.Changed = true
 		return decision
@@ -452,6 +455,13 @@ func (d *DataCentre) releaseTime(m Minute) int64 {
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
 		return a
 	}
 	return b

@@ -90,6 +90,9 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 // spend remembers a ticket for as long as a waiting ticket with its id may have a place.
 func (t *tickets) spend(id TicketID, r row, now time.Time, s *Settings) {
 	until := MinuteOf(now.Add(s.PlaceKept+s.Skew)) + 1
+	if r.revoked { // or as long as its accepted ticket would pass
+		until = max(until, r.ends+1)
+	}
 	t.rows[id] = row{kind: spent, revoked: r.revoked}
 	t.spent[until] = append(t.spent[until], id)
 }

@@ -185,7 +185,7 @@ func TestRenewal(t *testing.T) {
 
 func TestRevoke(t *testing.T) {
 	for _, everywhere := range []bool{true, false} {
-		w := newWorld(t, settings(t, 2, 2), "one")
+		w := newWorld(t, settings(t, 2, 2, func(s *Settings) { s.SessionDuration, s.PlaceKept = 10*time.Minute, time.Minute }), "one")
 		d := w.sites[0]
 		inside := w.fill(d, 2)
 		w.pass(time.Minute)
@@ -198,7 +198,10 @@ func TestRevoke(t *testing.T) {
 		if n := d.Active(w.now); n != want {
 			t.Errorf("everywhere %v: %d counted, want %d", everywhere, n, want)
 		}
-		w.pass(6 * time.Minute)
+		for range 10 { // for as long as the ticket would have passed
+			w.pass(time.Minute)
+			w.outcome(d, inside[0], Reissue)
+		}
 		if n := d.Active(w.now); n != 0 {
 			t.Errorf("everywhere %v: %d counted after the end, want 0", everywhere, n)
 		}

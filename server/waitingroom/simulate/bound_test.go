@@ -54,7 +54,7 @@ func TestUnusedSlots(t *testing.T) {
 		}
 	}
 	t.Logf("%d moments with free slots, %.1f %% needed the minute more", checked, 100*float64(slow)/float64(checked))
-	if checked < 1000 {
+	if checked < 300 {
 		t.Errorf("only %d moments were checked", checked)
 	}
 }
@@ -63,6 +63,7 @@ func TestUnusedSlots(t *testing.T) {
 // queues long before the limit, adaptive exceeds it after a quiet time, counter does
 // neither.
 func TestWeaknesses(t *testing.T) {
+	long(t)
 	type measure struct {
 		first    float64 // active users when somebody had to wait first, as part of the limit
 		exceeded float64 // the most active users, as part of the limit

@@ -31,6 +31,14 @@ func simulated(t *testing.T, o Options) *Result {
 	return res
 }
 
+// long leaves out what takes seconds where there is no time, or where the race detector
+// makes minutes of it and has one goroutine to watch.
+func long(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("takes long")
+	}
+}
+
 // fit is the least-squares line through the median waits by minute of arrival, and the
 // part of their variance that it explains.
 func fit(medians []float64) (slope, r2 float64) {
@@ -74,6 +82,7 @@ func TestFIFOWaits(t *testing.T) {
 
 // TestRandomWaits: the wait does not depend on when the ticket says that its holder came.
 func TestRandomWaits(t *testing.T) {
+	long(t)
 	res := simulated(t, experiment(queue.Random, Together))
 	all := res.Waits()
 	const groups, parts = 6, 4
@@ -157,6 +166,7 @@ func chiSquare(came, expected []float64) float64 {
 // TestRandomIsFair: who waits has the same chance as anybody else who does, whenever they
 // came and in whatever second they check in.
 func TestRandomIsFair(t *testing.T) {
+	long(t)
 	for _, seed := range []uint64{1, 2, 3} {
 		o := experiment(queue.Random, Uniform)
 		o.Visitors, o.Seed = 6_000, seed
@@ -183,6 +193,7 @@ func TestRandomIsFair(t *testing.T) {
 
 // TestAttackersGainNothing: who hammers, drops or repeats tickets comes in no earlier.
 func TestAttackersGainNothing(t *testing.T) {
+	long(t)
 	for _, method := range []queue.Method{queue.FIFO, queue.Random} {
 		for _, attack := range []Attack{Hammer, Drop, Resend, Twice} {
 			o := experiment(method, Uniform)
