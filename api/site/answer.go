@@ -73,6 +73,9 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, a *answer, body []by
 	case http.StatusServiceUnavailable:
 		h.Set("Cache-Control", "no-store")
 		h.Set("Retry-After", "5")
+	case http.StatusTooManyRequests:
+		h.Set("Cache-Control", "no-store")
+		h.Set("Retry-After", strconv.Itoa(int(draftsWindow.Seconds())))
 	case http.StatusMethodNotAllowed:
 		h.Set("Allow", "GET, HEAD")
 	}

@@ -42,6 +42,9 @@ type Options struct {
 	Document func() []byte
 	// Rooms are the waiting rooms. Nil: there are none, and no page of them.
 	Rooms Rooms
+	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
+	// may be called twice at once, and should end with its context. Nil: there is no page for that.
+	Draft func(ctx context.Context, npmName string) (*Draft, error)
 	// Logger gets what goes wrong. Default: nothing is logged.
 	Logger *slog.Logger
 }
@@ -58,6 +61,7 @@ type Site struct {
 	summary   summaryCache
 	totals    totalsCache
 	reference referenceCache
+	drafting  gate
 }
 
 // New returns the site. It fails only where what is embedded is broken.
@@ -71,7 +75,7 @@ func New(o Options) (*Site, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Site{options: o, library: o.Library, logger: o.Logger}
+	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now}}
 	var err error
 	if s.files, err = loadFiles(); err != nil {
 		return nil, err
@@ -91,6 +95,9 @@ func New(o Options) (*Site, error) {
 		{"/history/*/*", s.releaseHistory},
 		{"/statistics", s.statistics},
 		{"/about", s.about},
+	}
+	if o.Draft != nil {
+		s.routes = append(s.routes, route{"/new", s.newFile})
 	}
 	if o.Document != nil {
 		s.routes = append(s.routes, route{"/docs", s.docs}, route{"/api", s.docsElsewhere})

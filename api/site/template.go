@@ -80,6 +80,7 @@ type frame struct {
 	Searched    string
 	HasSearch   bool // the page has no search box of its own
 	HasDocs     bool
+	HasNew      bool
 	HasRooms    bool
 	Page        any
 }
@@ -87,7 +88,7 @@ type frame struct {
 func (s *Site) render(q *request, a *answer) ([]byte, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
-		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, HasRooms: s.options.Rooms != nil, Page: a.data,
+		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, HasNew: s.options.Draft != nil, HasRooms: s.options.Rooms != nil, Page: a.data,
 	}
 	if a.canonical != "" {
 		f.Canonical = q.siteBase + a.canonical

@@ -84,6 +84,13 @@ func (c *Config) moveUserinfo(registry *url.URL) {
 	registry.User = nil
 }
 
+// Anonymous returns the configuration without its credentials, for what anybody may ask for.
+func (c *Config) Anonymous() *Config {
+	anonymous := *c
+	anonymous.auths = make(datasource.NPMRegistryAuths)
+	return &anonymous
+}
+
 // Registry gives the address of the registry for a package, for people to read.
 func (c *Config) Registry(name string) string { return fetch.Show(c.registryFor(name)) }
 

@@ -32,11 +32,22 @@ type Draft struct {
 // JSON is the package JSON, in a catalogue's form.
 func (d *Draft) JSON() []byte { return d.Preview.Package.JSON }
 
+// UndraftableError says what a package lacks that only a person can supply.
+type UndraftableError struct {
+	// Package is the npm package, Version the release that was looked at.
+	Package, Version string
+	Reason           string
+}
+
+func (e *UndraftableError) Error() string {
+	return fmt.Sprintf("npm package %s %s: %s", e.Package, e.Version, e.Reason)
+}
+
 // NewDraft writes a package JSON for an npm package from its latest release: what it is from its
 // package.json, which files from what is really there. name is what the package is going to be called;
 // "" derives that from the npm package's.
 //
-// The error says what is missing that only a person can know.
+// Errors are an *[UndraftableError], [ErrNoReleases], and those of the source.
 func NewDraft(ctx context.Context, source Source, target, name string) (*Draft, error) {
 	if !npm.ValidName(target) {
 		return nil, &npm.NameError{Name: target}
@@ -70,7 +81,7 @@ func NewDraft(ctx context.Context, source Source, target, name string) (*Draft, 
 			}
 			var wrong *json.UnmarshalTypeError
 			if err != nil && !errors.As(err, &wrong) { // one odd field does not spoil the others
-				return fmt.Errorf("npm package %s %s: its package.json: %w", target, latest.Name, err)
+				return &UndraftableError{target, latest.Name, "its package.json: " + err.Error()}
 			}
 			return nil
 		})
@@ -81,11 +92,11 @@ func NewDraft(ctx context.Context, source Source, target, name string) (*Draft, 
 	d := &Draft{}
 	data, err := d.write(name, target, &m, files)
 	if err != nil {
-		return nil, fmt.Errorf("npm package %s %s: %w", target, latest.Name, err)
+		return nil, &UndraftableError{target, latest.Name, err.Error()}
 	}
 	p, err := packages.Parse("", data)
 	if err != nil {
-		return nil, fmt.Errorf("npm package %s %s: what it says of itself makes no package JSON: %w", target, latest.Name, err)
+		return nil, &UndraftableError{target, latest.Name, "what it says of itself makes no package JSON: " + err.Error()}
 	}
 	if d.Preview, err = Look(ctx, source, p, 0); err != nil {
 		return nil, err

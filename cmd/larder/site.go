@@ -43,6 +43,11 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	if p.folder.rooms != nil {
 		pageOptions.Rooms = p.folder.rooms
 	}
+	if filler != nil { // else this process has no business with upstreams
+		if pageOptions.Draft, err = s.newDrafts(p.logger.With("part", "site")); err != nil {
+			return nil, err
+		}
+	}
 	pages, err := site.New(pageOptions)
 	if err != nil {
 		return nil, err

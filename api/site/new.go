@@ -1,0 +1,137 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// A Draft is the package JSON of an npm package, for somebody to submit.
+type Draft struct {
+	// Name is what the package is called, Version the release that it was written from.
+	Name, Version string
+	// File is where a catalogue keeps the package JSON, Text its content.
+	File, Text string
+	// About says in a sentence what would be published of the release.
+	About string
+	// Files are what would be published, the first of them where there are many.
+	Files []DraftFile
+	// Notes are what its author should look at, Problems what would be said of the file as it is.
+	Notes, Problems []string
+	// More is how many files are not among Files.
+	More int
+}
+
+// A DraftFile is a file that would be published.
+type DraftFile struct {
+	Path string
+	Size string // for people
+	Main bool
+}
+
+// A DraftError is why there is no draft, in words for whoever asked for it.
+type DraftError struct{ Message string }
+
+func (e *DraftError) Error() string { return e.Message }
+
+// newPage is the page that writes a package JSON.
+type newPage struct {
+	Asked string
+	Draft *Draft
+	Why   string // why there is none
+}
+
+// newFile shows the package JSON of an npm package. Whoever asks makes this service fetch a release, so
+// there is a limit for each client, and one for all of them.
+func (s *Site) newFile(q *request) (*answer, error) {
+	a := &answer{view: "new", title: "Add a library", section: "/new",
+		description: "Have the package JSON of an npm package written, to submit it to the catalogue.",
+	}
+	page := newPage{Asked: q.text("npm")}
+	if page.Asked == "" {
+		a.canonical, a.data = "/new", page
+		return a, nil
+	}
+	done, err := s.drafting.enter(clientOf(q.RemoteAddr))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	draft, err := s.options.Draft(q.Context(), page.Asked)
+	var why *DraftError
+	switch {
+	case errors.As(err, &why):
+		page.Why, a.status = why.Message, http.StatusNotFound
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, refuse(http.StatusServiceUnavailable, "That took too long", "The release could not be fetched in time. It may go better in a minute; `larder new` has more patience.")
+	case err != nil:
+		return nil, fmt.Errorf("couldn't draft a package JSON: %w", err)
+	}
+	page.Draft = draft
+	a.data = page
+	return a, nil
+}
+
+const (
+	draftsAtOnce    = 2
+	draftsPerClient = 10
+	draftsWindow    = 10 * time.Minute
+	draftingClients = 10_000
+)
+
+// A gate lets only so many in: at once, and of each client in a while.
+type gate struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	inside  int
+	since   time.Time      // when counting began
+	entered map[string]int // by client, since then
+}
+
+// enter returns what to call at the end, or why somebody has to wait.
+func (g *gate) enter(client string) (leave func(), err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := g.now(); g.entered == nil || now.Sub(g.since) >= draftsWindow || now.Before(g.since) {
+		g.since, g.entered = now, make(map[string]int)
+	}
+	if g.entered[client] >= draftsPerClient || g.entered[client] == 0 && len(g.entered) >= draftingClients {
+		return nil, refuse(http.StatusTooManyRequests, "That was a lot", "Each of these makes this service fetch a release. Please go on in ten minutes, or use `larder new`.")
+	}
+	if g.inside >= draftsAtOnce {
+		return nil, refuse(http.StatusServiceUnavailable, "Just a moment", "Others are having a file written at this moment. Please try again in a few seconds.")
+	}
+	g.entered[client]++
+	g.inside++
+	return sync.OnceFunc(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.inside--
+	}), nil
+}
+
+// clientOf tells clients apart by their address; in IPv6 by the network, of which each has many addresses.
+func clientOf(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		host = remote
+	}
+	address, err := netip.ParseAddr(host)
+	if err != nil {
+		return host
+	}
+	address = address.Unmap().WithZone("")
+	if address.Is6() {
+		network, err := address.Prefix(64)
+		if err == nil {
+			return network.String()
+		}
+	}
+	return address.String()
+}
