@@ -118,7 +118,12 @@ func (s *Store) checkFormat() error {
 	have, err := s.Get(Meta, formatKey)
 	switch {
 	case errors.Is(err, ErrNotFound) && !s.opts.ReadOnly:
-		return s.db.Set(Meta.physical(formatKey), []byte{format}, pebble.Sync)
+		if err := s.db.Set(Meta.physical(formatKey), []byte{format}, pebble.Sync); err != nil {
+			return err
+		}
+		// Pebble begins the first log of a new store in its oldest format, in which damage
+		// cannot be told from what a crash left. The next one has the newest.
+		return s.db.Flush()
 	case errors.Is(err, ErrNotFound):
 		return errors.New("it holds no store yet")
 	case err != nil:
