@@ -125,7 +125,7 @@ func (s *settings) openSignerIfAny(f *folder) error {
 		f.unsigned = fmt.Sprintf("it was signed before, and there is no key in %s; name its key folder with --keys", keys)
 		return nil
 	case key != before:
-		f.unsigned = fmt.Sprintf("the key in %s is not the one that signed it before; name its key folder with --keys", keys)
+		f.unsigned = fmt.Sprintf("the key in %s is not the one that signed it before; name its key folder with --keys, or bring a newer store if the key was changed since this one was copied", keys)
 		return nil
 	}
 	// What goes wrong is told once, by tellUnsigned.

@@ -254,7 +254,7 @@ func (s *Signer) loadCheckpoint(fresh bool) error {
 // follows returns an error where the tree of c does not contain the last signed
 // checkpoint.
 func (s *Signer) follows(c logs.Checkpoint) error {
-	const remedy = ", as after restoring an old backup; bring a store that has those entries, from a newer backup or from somebody who follows the log, " +
+	const remedy = ", as after restoring an old backup or damage to the end of the store; bring a store that has those entries, from a newer backup or from somebody who follows the log, " +
 		"or choose another key folder, which begins a log with a new key that everybody has to be told"
 	last := s.last.Checkpoint
 	if c.Size < last.Size {
