@@ -55,3 +55,8 @@ func momentAt(room *config.Room, now time.Time, skew time.Duration, salt func(ev
 	}
 	return m, nil
 }
+
+// saltOf returns the salts of a room's events.
+func saltOf(secret func(string) uint64, room string) func(event string) uint64 {
+	return func(event string) uint64 { return secret(room + "/" + event) }
+}

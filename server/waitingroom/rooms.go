@@ -102,7 +102,7 @@ func New(o Options) (*Rooms, error) {
 		c := &o.Rooms[i]
 		made := &room{
 			config: c, now: o.Now, skew: o.Skew, transport: o.Transport, sole: o.Sole,
-			salt: func(event string) uint64 { return o.Keys.Salt(c.Name + "/" + event) },
+			salt: saltOf(o.Keys.Salt, c.Name),
 			jar:  o.Keys.Jar(c.Name, c.Cookie.Suffix), centre: r.centres.Object(c.Name), wake: make(chan struct{}, 1),
 		}
 		made.parts.perMinute = int64(c.SubresourcesPerMinute)

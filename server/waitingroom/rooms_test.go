@@ -720,6 +720,38 @@ func TestUpstream(t *testing.T) {
 	}
 }
 
+// TestStreaming has an upstream say something, and the rest much later: a client that takes
+// what there is is not cut off by the server's deadlines.
+func TestStreaming(t *testing.T) {
+	more := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%d bytes;", len(body))
+		w.(http.Flusher).Flush()
+		<-more
+		io.WriteString(w, " done")
+	}))
+	defer upstream.Close()
+	h := open(t, small(1, "  upstream: "+upstream.URL+"\n"))
+	front := httptest.NewUnstartedServer(h.rooms.Handler(http.NotFoundHandler()))
+	front.Config.ReadTimeout, front.Config.WriteTimeout = 50*time.Millisecond, 50*time.Millisecond
+	front.Start()
+	defer front.Close()
+	res, err := http.Post(front.URL, "text/plain", strings.NewReader(strings.Repeat("x", 1<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	first := make([]byte, len("1048576 bytes;"))
+	if _, err := io.ReadFull(res.Body, first); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { close(more) }) // beyond the deadlines
+	if rest, err := io.ReadAll(res.Body); err != nil || string(first)+string(rest) != "1048576 bytes; done" {
+		t.Errorf("%s%s, %v", first, rest, err)
+	}
+}
+
 // TestPassing holds what an accepted ticket costs.
 func TestPassing(t *testing.T) {
 	h := open(t, small(1))

@@ -89,7 +89,7 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 	}
 	switch d.Outcome {
 	case queue.Pass:
-		admitted := d.Changed && t.Waiting() && !d.Visitor.AcceptedAt.IsZero()
+		admitted := !d.Visitor.AcceptedAt.Before(now) // else an old ticket of a session that there is
 		t = remember(d.Visitor, t.Since)
 		if !d.Changed {
 			r.metrics.count(room, passed)

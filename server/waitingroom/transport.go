@@ -91,13 +91,13 @@ func (g *Globals) wake(ctx context.Context, s *durable.State) (durable.Handler[q
 	if room == nil {
 		return nil, fmt.Errorf("there is no room %q", s.Name())
 	}
-	obj := &global{now: o.Now, salt: o.Salt, skew: o.Skew, room: room}
+	obj := &global{now: o.Now, salt: saltOf(o.Salt, room.Name), skew: o.Skew, room: room}
 	if obj.now == nil {
 		obj.now = s.Now
 	}
 	now := obj.now()
 	var err error
-	if obj.moment, err = momentAt(room, now, o.Skew, o.Salt); err != nil {
+	if obj.moment, err = momentAt(room, now, o.Skew, obj.salt); err != nil {
 		return nil, err
 	}
 	text, found, err := s.Get(ctx, snapshotKey)

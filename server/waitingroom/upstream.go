@@ -61,10 +61,11 @@ func newUpstream(room *config.Room, cookie string, logger *slog.Logger) http.Han
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		// The server's own deadlines are for answers that are made here. An upstream may take its
+		// time between two parts of one; a client may not. Where there are no deadlines, there is nothing to move.
 		c := http.NewResponseController(w)
-		// The server's own deadlines are for answers that are made here. Where it has none, there is nothing to move.
-		_ = c.SetWriteDeadline(time.Now().Add(room.UpstreamTimeout + stall))
-		_ = c.SetReadDeadline(time.Now().Add(stall))
+		_ = c.SetWriteDeadline(time.Time{})
+		defer func() { _ = c.SetWriteDeadline(time.Now().Add(stall)) }() // for what is buffered
 		if req.Body != nil && req.Body != http.NoBody {
 			req.Body = &movingReader{req.Body, c}
 		}
@@ -72,7 +73,8 @@ func newUpstream(room *config.Room, cookie string, logger *slog.Logger) http.Han
 	})
 }
 
-// movingReader gives a client more time for each part of its body.
+// movingReader gives a client more time for each part of its body. With the end of that,
+// net/http takes the deadline away.
 type movingReader struct {
 	io.ReadCloser
 	c *http.ResponseController
@@ -83,15 +85,27 @@ func (m *movingReader) Read(p []byte) (int, error) {
 	return m.ReadCloser.Read(p)
 }
 
-// movingWriter gives a client more time for each part of the answer.
+// movingWriter gives a client time for each part of the answer.
 type movingWriter struct {
 	http.ResponseWriter
 	c *http.ResponseController
 }
 
 func (m *movingWriter) Write(p []byte) (int, error) {
-	_ = m.c.SetWriteDeadline(time.Now().Add(stall))
+	defer m.within()()
 	return m.ResponseWriter.Write(p)
+}
+
+// Flush implements http.Flusher.
+func (m *movingWriter) Flush() {
+	defer m.within()()
+	_ = m.c.Flush() // where it cannot there is nothing to flush
+}
+
+// within begins a deadline; what it returns ends it.
+func (m *movingWriter) within() func() {
+	_ = m.c.SetWriteDeadline(time.Now().Add(stall))
+	return func() { _ = m.c.SetWriteDeadline(time.Time{}) }
 }
 
 func (m *movingWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
