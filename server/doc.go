@@ -7,7 +7,10 @@
 //     representations prepared once (asset.go), kept in a cache (rows.go);
 //   - negotiation, conditions and ranges choose what of it to send (package negotiate,
 //     conditions.go, ranges.go); they know neither the store nor net/http's writer;
-//   - a body is a representation's bytes in memory, shared by all who send it (bodies.go).
+//   - a body is a representation's bytes in memory, shared by all who send it (bodies.go);
+//   - one decision (serve.go) answers whoever asked, over net/http or over the fast lane
+//     in front of it (fastlane.go, package lane), which has plain HTTP/1.1 and TLS. What
+//     they send differs in nothing but the order of the fields, and tests compare them.
 //
 // What it guarantees:
 //
@@ -24,9 +27,8 @@
 //     connections make room when there are too many.
 //
 // What it does not: a request that cannot be read, or has too large headers (400, 417,
-// 431, 501, 505), net/http answers by itself. Without TLS that answer is replaced by one
-// in the shape of the API's errors (refusals.go); over TLS it has neither that shape nor
-// CORS headers nor Cache-Control. In any case it ends the connection. HTTP/2 tells clients
+// 431, 501, 505), net/http answers by itself. Over HTTP/1.1 that answer is replaced by one
+// in the shape of the API's errors (refusals.go), and ends the connection. HTTP/2 tells clients
 // the bound on headers beforehand; who exceeds it a little gets a 431 in HTML, and who
 // exceeds it by far an error of the connection. A 405 says nothing of codings, because the
 // file was not looked up.

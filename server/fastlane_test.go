@@ -7,7 +7,10 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/lane"
@@ -161,4 +164,86 @@ func (c *repeated) Write(p []byte) (int, error) { return len(p), nil }
 func (c *repeated) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return nil
+}
+
+// Stop counts who is served on the lane, too.
+func TestStopWithTheLane(t *testing.T) {
+	store := fixture(t)
+	for name, test := range map[string]struct {
+		takes time.Duration // of the client
+		want  int
+	}{"in time": {10 * time.Second, 0}, "too late": {time.Minute, 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				assets := newAssets(t, server.Options{Store: store})
+				listener := make(pipes)
+				s := server.NewHTTPServer(server.Route(assets, http.NotFoundHandler()), server.HTTPOptions{Lane: assets, WriteTimeout: time.Hour})
+				go s.Serve(listener)
+				waiting, waits := net.Pipe()
+				listener <- waits
+				busy, works := net.Pipe()
+				listener <- works
+				fmt.Fprint(busy, ask("GET", "/ajax/libs/demo/1.0.0/demo.js")+"\r\n")
+				var client sync.WaitGroup
+				client.Go(func() {
+					time.Sleep(test.takes)
+					io.Copy(io.Discard, busy)
+				})
+				synctest.Wait()
+				begun := time.Now()
+				cut, err := s.Stop(15 * time.Second)
+				if cut != test.want || err != nil {
+					t.Errorf("%d clients were cut off (%v), want %d", cut, err, test.want)
+				}
+				if took := time.Since(begun); took != min(test.takes, 15*time.Second) {
+					t.Errorf("it took %v", took)
+				}
+				if n, err := waiting.Read(make([]byte, 1)); err != io.EOF {
+					t.Errorf("who asked for nothing reads %d bytes and %v", n, err)
+				}
+				close(listener)
+				client.Wait()
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// Idle connections make room on the lane, too, and who waits longest goes first wherever
+// it is.
+func TestIdleConnectionsMakeRoomOnTheLane(t *testing.T) {
+	store := fixture(t)
+	synctest.Test(t, func(t *testing.T) {
+		assets := newAssets(t, server.Options{Store: store})
+		listener := make(pipes)
+		s := server.NewHTTPServer(server.Route(assets, echo), server.HTTPOptions{Lane: assets, MaxConnections: 4}) // closes beyond 3
+		go s.Serve(listener)
+		connect := func(path string) net.Conn {
+			ours, theirs := net.Pipe()
+			listener <- theirs
+			fmt.Fprint(ours, ask("GET", path)+"\r\n")
+			r, err := http.ReadResponse(bufio.NewReader(ours), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, r.Body)
+			time.Sleep(time.Second)
+			return ours
+		}
+		isOpen := func(c net.Conn) bool {
+			c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			_, err := c.Read(make([]byte, 1))
+			return err != io.EOF
+		}
+		const hit = "/ajax/libs/demo/1.0.0/tiny.txt"
+		conns := []net.Conn{connect(hit), connect("/elsewhere"), connect(hit), connect(hit), connect(hit)}
+		for i, want := range []bool{false, false, true, true, true} {
+			if got := isOpen(conns[i]); got != want {
+				t.Errorf("connection %d is open: %v, want %v", i, got, want)
+			}
+		}
+		close(listener)
+		s.Close()
+		synctest.Wait()
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -239,4 +240,23 @@ func TestFailureOfAHandlerIsNotARefusal(t *testing.T) {
 			t.Errorf("%s with %q, want %d as the handler wrote it", r.Status, body, status)
 		}
 	}
+}
+
+// Over TLS, HTTP/1.1 is refused in the same shape.
+func TestRefusalOverTLS(t *testing.T) {
+	config, roots := selfSigned(t)
+	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
+		_, url := start(t, server.Options{Store: fixture(t)}, server.HTTPOptions{TLS: config})
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), &tls.Config{RootCAs: roots})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "GET /ajax/libs/demo/1.0.0/tiny.txt HTTP/1.1\r\n\r\n")
+		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRefusal(t, r, 400, "missing required Host header")
+	})
 }

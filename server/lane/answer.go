@@ -46,15 +46,16 @@ const (
 	// chunkBytes is how much is written under one deadline.
 	chunkBytes = 64 << 10
 	// gatherBytes is up to how much is copied together rather than given to the system in
-	// parts. For TLS it is a record with something before it.
+	// parts.
 	gatherBytes = 4 << 10
 	// leastRate is what a client must take on average, in bytes a second, while what it
 	// holds is scarce.
 	leastRate = 32 << 10
 )
 
+// gatherers are for a record of TLS, which is more than gatherBytes.
 var gatherers = sync.Pool{New: func() any {
-	b := make([]byte, 0, gatherBytes+1<<10)
+	b := make([]byte, 0, 17<<10)
 	return &b
 }}
 
@@ -64,7 +65,6 @@ type Exchange struct {
 
 	c     *conn
 	err   error // of the client; nothing is sent after it
-	sent  int64
 	slow  *writer
 	parts [3][]byte
 	left  net.Buffers // of parts
@@ -122,22 +122,44 @@ func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
 // write writes the parts of an answer at once and returns how much of the body was taken.
 func (x *Exchange) write(head, end, body []byte) int64 {
 	before := len(head) + len(end)
-	if all := before + len(body); all <= gatherBytes || x.c.encrypted {
+	if x.c.records != nil {
+		return x.encrypt(head, end, body)
+	}
+	if before+len(body) <= gatherBytes {
 		b := gatherers.Get().(*[]byte)
-		first := body[:min(len(body), max(0, gatherBytes-before))]
-		*b = append(append(append((*b)[:0], head...), end...), first...)
-		var n, more int
-		if n, x.err = x.c.Write(*b); x.err == nil && len(first) < len(body) {
-			more, x.err = x.c.Write(body[len(first):])
-		}
+		*b = append(append(append((*b)[:0], head...), end...), body...)
+		var n int
+		n, x.err = x.c.Write(*b)
 		gatherers.Put(b)
-		return int64(max(0, n+more-before))
+		return int64(max(0, n-before))
 	}
 	x.parts = [3][]byte{head, end, body}
 	x.left = x.parts[:]
 	n, err := x.left.WriteTo(x.c.Conn)
 	x.parts, x.left, x.err = [3][]byte{}, nil, err
 	return max(0, n-int64(before))
+}
+
+// encrypt is write for TLS, where each Write makes records of its own. The first has the
+// head and as much of the body as fits.
+func (x *Exchange) encrypt(head, end, body []byte) int64 {
+	const record = 16 << 10 // RFC 8446 §5.1
+	first := body[:min(len(body), max(0, record-len(head)-len(end)))]
+	b := gatherers.Get().(*[]byte)
+	*b = append(append(append((*b)[:0], head...), end...), first...)
+	x.c.records.gather()
+	_, x.err = x.c.Write(*b)
+	gatherers.Put(b)
+	if x.err == nil && len(first) < len(body) {
+		_, x.err = x.c.Write(body[len(first):])
+	}
+	if err := x.c.records.flush(); x.err == nil {
+		x.err = err
+	}
+	if x.err != nil {
+		return 0 // nobody knows how much of a record was taken
+	}
+	return int64(len(body))
 }
 
 // Writer returns a way to send an answer that is not prepared. It knows deadlines as

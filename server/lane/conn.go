@@ -33,10 +33,10 @@ const (
 
 // A conn is a connection while it is the lane's.
 type conn struct {
-	net.Conn  // with TLS after the handshake
-	encrypted bool
-	listener  *Listener
-	state     atomic.Int64
+	net.Conn           // with TLS after the handshake
+	records  *gatherer // below TLS; nil without
+	listener *Listener
+	state    atomic.Int64
 
 	buffer     *[bufferBytes]byte
 	start, end int       // of what was read and is not answered yet
@@ -75,7 +75,8 @@ func (c *conn) handshake() bool {
 	if !c.state.CompareAndSwap(fresh, busy) {
 		return false
 	}
-	t := tls.Server(c.Conn, o.TLS)
+	below := &gatherer{Conn: c.Conn}
+	t := tls.Server(below, o.TLS)
 	_ = t.SetDeadline(time.Now().Add(o.HeaderTimeout))
 	err := t.HandshakeContext(context.Background())
 	_ = t.SetDeadline(time.Time{})
@@ -84,7 +85,7 @@ func (c *conn) handshake() bool {
 		c.handOver(t)
 		return false
 	}
-	c.Conn, c.encrypted = t, true
+	c.Conn, c.records = t, below
 	if !c.state.CompareAndSwap(busy, fresh) {
 		return false // it was aborted
 	}
@@ -235,6 +236,7 @@ func (c *conn) handOver(as net.Conn) bool {
 	if !c.readBy.IsZero() || !c.writeBy.IsZero() {
 		_ = c.SetDeadline(time.Time{})
 	}
+	c.listener.end(c) // it must not count twice
 	select {
 	case c.listener.handed <- as:
 	case <-c.listener.closed:
@@ -274,11 +276,13 @@ func (c *handedConn) Read(p []byte) (int, error) {
 
 // CloseWrite is what net/http calls before it closes a connection that it has not read
 // to the end.
-func (c *handedConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+func (c *handedConn) CloseWrite() error { return closeWrite(c.Conn) }
+
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
-	return fmt.Errorf("lane: %T: %w", c.Conn, os.ErrInvalid)
+	return fmt.Errorf("lane: %T: %w", c, os.ErrInvalid)
 }
 
 // A handedTLSConn tells net/http that it is one.
