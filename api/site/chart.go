@@ -40,7 +40,7 @@ type mark struct {
 const (
 	chartWidth, chartHeight = 520, 200
 	chartLeft, chartRight   = 46, 512
-	chartTop, chartBottom   = 14, 176
+	chartTop, chartBottom   = 20, 176
 )
 
 // newChart draws lines, and a limit where it is not 0 and near enough to be seen beside
