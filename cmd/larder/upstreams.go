@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/github"
@@ -50,6 +51,7 @@ func (a *app) newUpstreams() (*upstreams, error) {
 		return nil, usageError{fmt.Errorf("%s, or the token in %s: %w", s.origin("github-url"), variable, err)}
 	}
 	u.popularity.Stars = stars(client)
+	u.sources["git"] = submission.Git(git.New(git.Options{Fetch: getter, GitHub: client}))
 	return u, nil
 }
 
