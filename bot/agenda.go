@@ -1,138 +1,141 @@
 package bot
 
 import (
-	"cmp"
-	"container/heap"
 	"context"
+	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
 
-// An agenda holds when each package's upstream is to be asked.
+// An agenda holds when each package's upstream is to be asked. Each package is a
+// durable object whose alarm is that time, so what sleeps takes no memory, and a
+// restart forgets nothing.
 type agenda struct {
-	mu   sync.Mutex
-	due  map[string]time.Time
-	heap dueHeap // may hold times that due no longer does
-	wake chan struct{}
+	packages *durable.Namespace[appointment, struct{}]
+	due      chan visit
+}
+
+// An appointment changes when a package is due.
+type appointment struct {
+	at     time.Time
+	sooner bool // only to an earlier time, and only where the package is on the agenda
+}
+
+// A visit is a package that is due. Whoever takes it says, once, when it is due next.
+type visit struct {
+	pkg  string
+	next chan<- time.Time
+}
+
+func openAgenda(r *durable.Runtime) (*agenda, error) {
+	a := &agenda{due: make(chan visit)}
+	var err error
+	a.packages, err = durable.Open(r, durable.Class[appointment, struct{}]{
+		Name: "poll",
+		New: func(context.Context, *durable.State) (durable.Handler[appointment, struct{}], error) {
+			return diary{a.due}, nil
+		},
+	})
+	return a, err
 }
 
 // set makes a package due at a time, in place of any other.
-func (a *agenda) set(pkg string, at time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.put(pkg, at)
-}
-
-func (a *agenda) put(pkg string, at time.Time) {
-	a.init()
-	a.due[pkg] = at
-	heap.Push(&a.heap, due{pkg, at})
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
+func (a *agenda) set(ctx context.Context, pkg string, at time.Time) error {
+	_, err := a.packages.Object(pkg).Send(ctx, appointment{at: at})
+	return err
 }
 
 // sooner moves a package that is on the agenda to an earlier time.
-func (a *agenda) sooner(pkg string, at time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if current, ok := a.due[pkg]; ok && at.Before(current) {
-		a.put(pkg, at)
-	}
-}
-
-func (a *agenda) init() {
-	if a.due == nil {
-		a.due = make(map[string]time.Time)
-		a.wake = make(chan struct{}, 1)
-	}
+func (a *agenda) sooner(ctx context.Context, pkg string, at time.Time) error {
+	_, err := a.packages.Object(pkg).Send(ctx, appointment{at: at, sooner: true})
+	return err
 }
 
 // next waits until a package is due and takes it off the agenda.
-func (a *agenda) next(ctx context.Context, now func() time.Time) (string, error) {
-	for {
-		a.mu.Lock()
-		a.init()
-		for len(a.heap) > 0 && a.stale(a.heap[0]) {
-			heap.Pop(&a.heap)
-		}
-		wait := time.Hour
-		if len(a.heap) > 0 {
-			first := a.heap[0]
-			if wait = first.at.Sub(now()); wait <= 0 {
-				heap.Pop(&a.heap)
-				delete(a.due, first.pkg)
-				a.mu.Unlock()
-				return first.pkg, nil
-			}
-		}
-		a.mu.Unlock()
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-a.wake:
-		case <-ctx.Done():
-			timer.Stop()
-			return "", ctx.Err()
-		}
-		timer.Stop()
+func (a *agenda) next(ctx context.Context) (visit, error) {
+	select {
+	case v := <-a.due:
+		return v, nil
+	case <-ctx.Done():
+		return visit{}, ctx.Err()
 	}
 }
 
-// stale reports whether d was replaced by another time, or is done.
-func (a *agenda) stale(d due) bool {
-	at, ok := a.due[d.pkg]
-	return !ok || !at.Equal(d.at)
+// diary is a package on the agenda.
+type diary struct{ due chan<- visit }
+
+// Handle implements [durable.Handler].
+func (diary) Handle(ctx context.Context, s *durable.State, a appointment) (struct{}, error) {
+	current, on, err := s.GetAlarm(ctx)
+	if err != nil || on && current.Equal(a.at) || a.sooner && !(on && a.at.Before(current)) {
+		return struct{}{}, err
+	}
+	return struct{}{}, s.SetAlarm(ctx, a.at)
 }
 
-type due struct {
-	pkg string
-	at  time.Time
+// Alarm implements [durable.Handler]. It lasts until the package has been asked for: if
+// the process ends before, the next one asks.
+func (d diary) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
+	var at time.Time
+	err := s.Call(ctx, func(ctx context.Context) error {
+		next := make(chan time.Time, 1)
+		select {
+		case d.due <- visit{s.Name(), next}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		select {
+		case at = <-next:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	if err != nil || at.IsZero() {
+		return err
+	}
+	return s.SetAlarm(ctx, at)
 }
 
-type dueHeap []due
-
-func (h dueHeap) Len() int { return len(h) }
-func (h dueHeap) Less(i, j int) bool {
-	return cmp.Or(h[i].at.Compare(h[j].at), cmp.Compare(h[i].pkg, h[j].pkg)) < 0
-}
-func (h dueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *dueHeap) Push(x any)   { *h = append(*h, x.(due)) }
-func (h *dueHeap) Pop() any {
-	last := len(*h) - 1
-	d := (*h)[last]
-	*h = (*h)[:last]
-	return d
-}
+// setsAtOnce is how many packages are put on the agenda together, so that their writes
+// share a sync.
+const setsAtOnce = 256
 
 // schedule asks each package's upstream when it is due, until ctx ends.
 func (b *Bot) schedule(ctx context.Context, q *queue) error {
+	sets, setCtx := errgroup.WithContext(ctx)
+	sets.SetLimit(setsAtOnce)
 	for _, p := range b.options.Catalogue.Packages() {
-		b.reschedule(p, q, time.Time{})
+		sets.Go(func() error { return b.agenda.set(setCtx, p.Name, b.nextVisit(p, q, time.Time{})) })
+	}
+	if err := sets.Wait(); err != nil {
+		return fmt.Errorf("bot: couldn't write down when packages are due: %w", err)
 	}
 	polls, ctx := errgroup.WithContext(ctx)
 	polls.Go(func() error {
 		for {
-			name, err := b.agenda.next(ctx, b.options.Now)
+			v, err := b.agenda.next(ctx)
 			if err != nil {
 				return err
 			}
-			p, ok := b.options.Catalogue.Get(name)
+			p, ok := b.options.Catalogue.Get(v.pkg)
 			if !ok {
+				v.next <- time.Time{}
 				continue
 			}
 			polls.Go(func() error {
+				next := b.options.Now().Add(minWait)
+				defer func() { v.next <- next }()
 				if err := b.poll(ctx, p, q); err != nil {
 					return err
 				}
-				b.reschedule(p, q, b.options.Now().Add(minWait))
+				next = b.nextVisit(p, q, b.options.Now().Add(minWait))
 				return nil
 			})
 		}
@@ -140,18 +143,17 @@ func (b *Bot) schedule(ctx context.Context, q *queue) error {
 	return polls.Wait()
 }
 
-// reschedule puts a package on the agenda: at the time of its upstream, or before
+// nextVisit returns when a package is due: at the time of its upstream, or before
 // where a release waits for another attempt that nobody has in hand, but not
 // before earliest.
-func (b *Bot) reschedule(p *packages.Package, q *queue, earliest time.Time) {
+func (b *Bot) nextVisit(p *packages.Package, q *queue, earliest time.Time) time.Time {
 	upstream := b.knownUpstream(p.Name)
 	at := upstream.Next
 	states, err := views.States(b.store, p.Name)
 	if err != nil {
 		// One package's damaged rows do not stop the others.
 		b.logger.Error("states not read", "package", p.Name, "err", err)
-		b.agenda.set(p.Name, later(at, b.options.Now().Add(minWait)))
-		return
+		return later(at, b.options.Now().Add(minWait))
 	}
 	if upstream.Attempts == 0 && fromNpm(p) { // else upstream itself is what has to be waited for
 		for _, s := range states {
@@ -160,7 +162,15 @@ func (b *Bot) reschedule(p *packages.Package, q *queue, earliest time.Time) {
 			}
 		}
 	}
-	b.agenda.set(p.Name, later(at, earliest))
+	return later(at, earliest)
+}
+
+// sooner has a package be asked for earlier, where that is written down; else it is asked
+// for at its time.
+func (b *Bot) sooner(ctx context.Context, pkg string, at time.Time) {
+	if err := b.agenda.sooner(context.WithoutCancel(ctx), pkg, at); err != nil {
+		b.logger.Warn("not moved on the agenda", "package", pkg, "err", err)
+	}
 }
 
 // minWait is the least time between two polls of a package in one process.

@@ -6,56 +6,158 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
 )
+
+// A notebook is an agenda over a store in memory.
+type notebook struct {
+	*testing.T
+	*agenda
+	store   *kvstore.Store
+	runtime *durable.Runtime
+}
+
+func newNotebook(t *testing.T) *notebook {
+	t.Helper()
+	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &notebook{T: t, store: store}
+	n.begin()
+	return n
+}
+
+func (n *notebook) begin() {
+	n.Helper()
+	n.runtime = durable.New(n.store, durable.Options{})
+	var err error
+	if n.agenda, err = openAgenda(n.runtime); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n *notebook) end() {
+	n.Helper()
+	if err := n.runtime.Close(n.Context()); err != nil {
+		n.Error(err)
+	}
+}
+
+func (n *notebook) close() {
+	n.Helper()
+	n.end()
+	if err := n.store.Close(); err != nil {
+		n.Error(err)
+	}
+}
+
+func (n *notebook) put(pkg string, at time.Time) {
+	n.Helper()
+	if err := n.set(n.Context(), pkg, at); err != nil {
+		n.Error(err)
+	}
+}
+
+// wantNext takes what is due next, and puts it back for a time.
+func (n *notebook) wantNext(want string, start time.Time, after time.Duration, again time.Time) {
+	n.Helper()
+	got, err := n.next(n.Context())
+	if err != nil {
+		n.Fatal(err)
+	}
+	if got.pkg != want || time.Since(start) != after {
+		n.Errorf("got %s after %v, want %s after %v", got.pkg, time.Since(start), want, after)
+	}
+	got.next <- again
+	synctest.Wait()
+}
 
 func TestAgendaYieldsInOrderOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		var a agenda
-		a.set("later", start.Add(time.Hour))
-		a.set("moved", start.Add(time.Minute))
-		a.set("first", start.Add(time.Second))
-		a.set("moved", start.Add(2*time.Hour))
-		a.set("past", start.Add(-time.Hour))
+		a := newNotebook(t)
+		defer a.close()
+		a.put("later", start.Add(time.Hour))
+		a.put("moved", start.Add(time.Minute))
+		a.put("first", start.Add(time.Second))
+		a.put("moved", start.Add(2*time.Hour))
+		a.put("past", start.Add(-time.Hour))
 		for _, want := range []struct {
 			pkg   string
 			after time.Duration
 		}{{"past", 0}, {"first", time.Second}, {"later", time.Hour}, {"moved", 2 * time.Hour}} {
-			got, err := a.next(t.Context(), time.Now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != want.pkg || time.Since(start) != want.after {
-				t.Errorf("got %s after %v, want %s after %v", got, time.Since(start), want.pkg, want.after)
-			}
+			a.wantNext(want.pkg, start, want.after, time.Time{})
 		}
 	})
 }
 
 func TestAgendaWakesForWhatIsSetMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a agenda
-		a.set("tomorrow", time.Now().Add(24*time.Hour))
+		a := newNotebook(t)
+		defer a.close()
+		a.put("tomorrow", time.Now().Add(24*time.Hour))
 		go func() {
 			time.Sleep(time.Minute)
-			a.set("now", time.Now())
+			a.put("now", time.Now())
 		}()
-		start := time.Now()
-		got, err := a.next(t.Context(), time.Now)
-		if err != nil || got != "now" || time.Since(start) != time.Minute {
-			t.Errorf("got %s, %v after %v", got, err, time.Since(start))
-		}
+		a.wantNext("now", time.Now(), time.Minute, time.Time{})
 	})
 }
 
 func TestAgendaEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		a := newNotebook(t)
+		defer a.close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		var a agenda
-		if _, err := a.next(ctx, time.Now); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := a.next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
+	})
+}
+
+// Sooner moves what is on the agenda, and nothing else.
+func TestAgendaSooner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		a := newNotebook(t)
+		defer a.close()
+		a.put("a", start.Add(time.Hour))
+		for pkg, at := range map[string]time.Time{"a": start.Add(time.Minute), "unknown": start} {
+			if err := a.sooner(t.Context(), pkg, at); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := a.sooner(t.Context(), "a", start.Add(2*time.Minute)); err != nil {
+			t.Error(err)
+		}
+		a.wantNext("a", start, time.Minute, start.Add(time.Hour))
+		a.wantNext("a", start, time.Hour, time.Time{})
+	})
+}
+
+// A restart forgets nothing, not even what was being asked for.
+func TestAgendaOutlastsRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		a := newNotebook(t)
+		defer a.close()
+		a.put("interrupted", start)
+		a.put("later", start.Add(time.Hour))
+		if got, err := a.next(t.Context()); got.pkg != "interrupted" || err != nil {
+			t.Errorf("got %s, %v", got.pkg, err)
+		}
+		a.end()
+		time.Sleep(time.Minute)
+		a.begin()
+		a.wantNext("interrupted", start, time.Minute, start.Add(2*time.Hour))
+		a.wantNext("later", start, time.Hour, time.Time{})
+		a.wantNext("interrupted", start, 2*time.Hour, time.Time{})
 	})
 }
 

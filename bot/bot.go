@@ -19,6 +19,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -51,6 +52,9 @@ type Options struct {
 	// Workers is how many files are processed at once; default: one for each
 	// processor.
 	Workers int
+	// Runtime has the agenda: when each package's upstream is to be asked. Default: one
+	// of the bot's own.
+	Runtime *durable.Runtime
 	Logger  *slog.Logger
 	// Events, where set, is told what happens, from several goroutines.
 	Events func(Event)
@@ -112,8 +116,9 @@ type Bot struct {
 	encoding  singleflight.Group // by content, so that equal ones are compressed once
 
 	claims  claims
-	agenda  agenda
-	resume  sync.Once // see recovered
+	agenda  *agenda
+	own     *durable.Runtime // where Options has none
+	resume  sync.Once        // see recovered
 	squeeze squeezeQueue
 	// leftovers says that contents may be stored that no release names.
 	leftovers atomic.Bool
@@ -157,11 +162,24 @@ func New(o Options) (*Bot, error) {
 		b.logger.Warn("couldn't note that the bot is at work", "err", err)
 		b.leftovers.Store(true)
 	}
+	if o.Runtime == nil {
+		o.Runtime = durable.New(o.Store, durable.Options{Now: o.Now, Logger: o.Logger})
+		b.own = o.Runtime
+	}
+	var err error
+	if b.agenda, err = openAgenda(o.Runtime); err != nil {
+		return nil, fmt.Errorf("bot: %w", err)
+	}
 	return b, nil
 }
 
 // Close ends the worker processes. No method may be running or follow.
 func (b *Bot) Close() {
+	if b.own != nil {
+		if err := b.own.Close(context.Background()); err != nil {
+			b.logger.Warn("the agenda was not closed", "err", err)
+		}
+	}
 	b.minifiers.Close()
 	b.squeezers.Close()
 	if err := b.end(); err != nil {

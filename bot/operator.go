@@ -39,7 +39,7 @@ func (b *Bot) Add(ctx context.Context, name, version string) error {
 		return err
 	}
 	// What an interrupted command leaves unfinished is the schedule's.
-	defer func() { b.agenda.sooner(name, b.options.Now().Add(minWait)) }()
+	defer func() { b.sooner(ctx, name, b.options.Now().Add(minWait)) }()
 	var t tally
 	ctx = counted(ctx, &t)
 	var tasks []task

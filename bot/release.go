@@ -163,7 +163,7 @@ func (b *Bot) outcome(ctx context.Context, t task, s views.State, cause error) e
 	if err := b.setState(s); err != nil {
 		return err
 	}
-	b.agenda.sooner(s.Package, s.Next)
+	b.sooner(ctx, s.Package, s.Next)
 	b.logger.Warn("failed", "package", s.Package, "version", s.Version, "err", cause, "attempts", s.Attempts, "next", s.Next)
 	b.emit(ctx, Event{Kind: Failed, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
 	return nil

@@ -170,7 +170,12 @@ func (s *settings) newBot(f *folder, logger *slog.Logger, events func(bot.Event)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.origin("allow-host"), err)
 	}
+	errands, err := f.errands()
+	if err != nil {
+		return nil, err
+	}
 	return bot.New(bot.Options{
+		Runtime:     errands.runtime,
 		Store:       f.store,
 		Log:         f.log,
 		Catalogue:   catalogue,
