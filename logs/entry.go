@@ -28,6 +28,7 @@ type Kind string
 const (
 	PackageAdded    Kind = "package-added"    // a package JSON was enrolled
 	PackageChanged  Kind = "package-changed"  // an enrolled package's JSON changed, as Diff shows
+	PackageRemoved  Kind = "package-removed"  // the catalogue has an enrolled package no more: what is published stays, nothing follows
 	Detected        Kind = "detected"         // upstream has a release that is not here yet
 	Refused         Kind = "refused"          // a release will not be published, for the entry's Reason
 	Processed       Kind = "processed"        // a release's files were made; Manifest says what was done to each
@@ -41,7 +42,7 @@ const (
 
 // Kinds are all kinds of entries.
 var Kinds = []Kind{
-	PackageAdded, PackageChanged, Detected, Refused, Processed, Published,
+	PackageAdded, PackageChanged, PackageRemoved, Detected, Refused, Processed, Published,
 	Withdrawn, Restored, Erased, UpstreamChanged, KeyChanged,
 }
 
@@ -61,7 +62,8 @@ type Entry struct {
 	// Manifest is the content that holds the Manifest of the release that the
 	// entry is about, from Processed on.
 	Manifest kvstore.Hash `json:"manifest,omitzero"`
-	// PackageJSON is the content that holds the package JSON as it now is.
+	// PackageJSON is the content that holds the package JSON as it now is; for
+	// PackageRemoved, as it last was.
 	PackageJSON kvstore.Hash `json:"packageJSON,omitzero"`
 	// Diff is the content that holds a unified diff from the package JSON as it
 	// was to PackageJSON.
@@ -84,7 +86,7 @@ type Entry struct {
 }
 
 // An UpstreamChange is the integrity that upstream states for a release's
-// archive, before and after; "" is that of a release that upstream does not have.
+// archive, or the commit that a tag names, before and after; "" is that of a release that upstream does not have.
 type UpstreamChange struct {
 	Old string `json:"old"`
 	New string `json:"new"`

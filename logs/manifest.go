@@ -33,9 +33,14 @@ type Manifest struct {
 
 // A Source says where a release's files came from.
 type Source struct {
-	Type      string `json:"type"` // "npm" or "import"
-	Name      string `json:"name"` // npm: the package's name there; import: the base name of the folder or archive
+	Type string `json:"type"` // "npm", "git" or "import"
+	// Name is the package's name at npm, the address of a git repository as the
+	// package JSON has it, or the base name of an imported folder or archive.
+	Name      string `json:"name"`
 	Integrity string `json:"integrity,omitempty"`
+	// Tag and Commit are those of a git repository; Commit in hexadecimal digits.
+	Tag    string `json:"tag,omitempty"`
+	Commit string `json:"commit,omitempty"`
 	// Signature is what became of the registry's signature; "" where the release
 	// has no registry.
 	Signature Signature `json:"signature,omitzero"`

@@ -94,6 +94,7 @@ func entries() map[logs.Kind]logs.Entry {
 	for _, e := range []logs.Entry{
 		{Format: 1, Kind: logs.PackageAdded, Time: at, Actor: "bot", Package: "vue", PackageJSON: h},
 		{Format: 1, Kind: logs.PackageChanged, Time: at, Actor: "bot", Package: "vue", PackageJSON: h, Diff: h},
+		{Format: 1, Kind: logs.PackageRemoved, Time: at, Actor: "bot", Package: "vue", PackageJSON: h},
 		{Format: 1, Kind: logs.KeyChanged, Time: at, Actor: "operator", Key: "a+01234567+AQ==", KeySignature: "— a AAAA"},
 		with(logs.Detected, func(*logs.Entry) {}),
 		with(logs.Refused, func(e *logs.Entry) {

@@ -163,7 +163,7 @@ func heading(b *strings.Builder, text string) { fmt.Fprintf(b, "\n%s:\n", text) 
 func writeProcessed(b *strings.Builder, m *logs.Manifest) {
 	if s := m.Source; s.Type != "" {
 		heading(b, "source")
-		fmt.Fprintf(b, "  %s\n", clean(strings.TrimSpace(s.Type+" "+s.Name+" "+s.Integrity))) // a folder has no integrity
+		fmt.Fprintf(b, "  %s\n", clean(strings.Join(strings.Fields(strings.Join([]string{s.Type, s.Name, s.Tag, s.Commit, s.Integrity}, " ")), " "))) // a folder has only a name
 	}
 	heading(b, "files")
 	for _, f := range m.Files {

@@ -13,7 +13,8 @@ type Change struct {
 	logs.Entry
 	// Manifest is that of a Published, Withdrawn or Restored entry.
 	Manifest *logs.Manifest
-	// PackageJSON is the content that a PackageAdded or PackageChanged entry names.
+	// PackageJSON is the content that a PackageAdded, PackageChanged or
+	// PackageRemoved entry names.
 	PackageJSON []byte
 	// Erasure is that of an Erased entry.
 	Erasure *logs.Erasure
@@ -22,8 +23,9 @@ type Change struct {
 // Apply adds to b every row that the change causes.
 func Apply(b *kvstore.Batch, c Change) error {
 	switch c.Kind {
-	case logs.PackageAdded, logs.PackageChanged:
-		return setJSON(b, kvstore.Packages, kvstore.Key(c.Package), Package{Name: c.Package, JSON: c.PackageJSON, Entry: c.Index})
+	case logs.PackageAdded, logs.PackageChanged, logs.PackageRemoved:
+		return setJSON(b, kvstore.Packages, kvstore.Key(c.Package),
+			Package{Name: c.Package, JSON: c.PackageJSON, Entry: c.Index, Removed: c.Kind == logs.PackageRemoved})
 	case logs.Detected:
 		return SetState(b, c.state(Detected))
 	case logs.Refused:

@@ -24,7 +24,7 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	c := Change{Index: e.Index, Entry: e.Entry}
 	var err error
 	switch e.Kind {
-	case logs.PackageAdded, logs.PackageChanged:
+	case logs.PackageAdded, logs.PackageChanged, logs.PackageRemoved:
 		c.PackageJSON, err = store.Identity(e.PackageJSON)
 	case logs.Published, logs.Withdrawn, logs.Restored:
 		c.Manifest, err = logs.ReadManifest(store, e.Entry.Manifest)

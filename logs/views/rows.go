@@ -44,7 +44,10 @@ type Withdrawal struct {
 type Package struct {
 	Name  string          `json:"name"`
 	JSON  json.RawMessage `json:"json"`  // the package JSON, white space normalised
-	Entry int64           `json:"entry"` // that added or last changed it
+	Entry int64           `json:"entry"` // that added, last changed or removed it
+	// Removed: the catalogue has it no more, so no release follows. Those that are
+	// published stay.
+	Removed bool `json:"removed,omitempty"`
 }
 
 // LookupFile returns where the file at path is, or kvstore.ErrNotFound.

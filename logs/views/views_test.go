@@ -301,3 +301,19 @@ func (r oneRow) Get(kvstore.Namespace, []byte) ([]byte, error) { return r, nil }
 func (r oneRow) Scan(kvstore.Namespace, kvstore.Range) iter.Seq2[kvstore.Item, error] {
 	return func(func(kvstore.Item, error) bool) {}
 }
+
+// A package that the catalogue has no more keeps its row, with the mark; enrolled
+// again it loses that.
+func TestPackageRemoved(t *testing.T) {
+	s := newShelf(t)
+	s.enrol(logs.PackageAdded, "vue", `{"name":"vue"}`)
+	s.enrol(logs.PackageRemoved, "vue", `{"name":"vue"}`)
+	p, err := views.LookupPackage(s.store, "vue")
+	if err != nil || !p.Removed || string(p.JSON) != `{"name":"vue"}` || p.Entry != 1 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	s.enrol(logs.PackageAdded, "vue", `{"name":"vue"}`)
+	if p, err = views.LookupPackage(s.store, "vue"); err != nil || p.Removed {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
