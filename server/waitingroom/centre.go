@@ -146,8 +146,9 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, e event) (answer,
 		active: c.machine.Active(now), queued: c.machine.Queued(now), perMinute: described.PerMinute, holding: described.Holding,
 		connected: !c.answered.IsZero() && now.Sub(c.answered) < time.Minute,
 	}
+	a.overview.active = max(described.Active, a.overview.active) // of an earlier life, or elsewhere
 	if !c.room.sole {
-		a.overview.active, a.overview.queued = max(described.Active, a.overview.active), max(described.Queued(), a.overview.queued)
+		a.overview.queued = max(described.Queued(), a.overview.queued)
 	}
 	a.next = c.machine.NextReport(c.reported)
 	return a, err
