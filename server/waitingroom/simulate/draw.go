@@ -161,7 +161,6 @@ func (r *Result) drawWaits() (*plot.Plot, error) {
 	colours.SetMax(most)
 	heat := plotter.NewHeatMap(h, colours.Palette(255))
 	heat.Min, heat.Max = 0, most
-	heat.Rasterized = true // no gaps between the cells
 	p.Add(heat)
 	return p, nil
 }
