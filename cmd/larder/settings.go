@@ -109,7 +109,7 @@ func newSettings() *settings {
 	f.Var(textValue(&s.tlsKey, "file"), "tls-key", "private key `FILE` (PEM) of --tls-cert")
 	f.Var(boolValue(&s.h2c), "h2c", "accept HTTP/2 without TLS too, for a proxy in front that speaks it")
 	f.Lookup("h2c").NoOptDefVal = "true"
-	f.Var(boolValue(&s.fastLane), "fast-lane", "answer simple requests for files over HTTP/1.1 in front of the general HTTP server, which takes a third of the processor time; false has all go through that")
+	f.Var(boolValue(&s.fastLane), "fast-lane", "answer simple requests for files over HTTP/1.1 in front of the general HTTP server, in less than half of the processor time; false has all go through that")
 	f.Lookup("fast-lane").NoOptDefVal = "true"
 	f.Var(countValue(&s.maxConnections, 1), "max-connections", "most public connections at once, `N`; more wait to be accepted, and idle ones are closed to make room; less where the limit of open files is lower")
 	f.Var(sizeValue(&s.cache, mebibyte), "cache", "`SIZE` of the memory cache of files being served")

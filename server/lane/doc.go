@@ -20,8 +20,8 @@
 //     beside what its handler does.
 //   - Time and memory of a connection are bounded: a deadline for the handshake, the
 //     head of a request, the wait for the next one and each write; one buffer of
-//     4 KiB, and another of 17 KiB while something is being sent. A request that does
-//     not fit, or comes in many pieces, is net/http's.
+//     4 KiB, and while something is being sent another of 17 KiB, with TLS 34 KiB more. A
+//     request that does not fit, or comes in many pieces, is net/http's.
 //
 // It must not know what is asked for, nor how net/http answers.
 package lane

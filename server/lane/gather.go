@@ -5,16 +5,18 @@ import (
 	"sync"
 )
 
-// A gatherer is what TLS writes its records to. While it gathers it keeps them, so that all
-// records of an answer go to the system at once; else it is the connection.
+// gatheredBytes bounds what a client that takes nothing holds: two records and a little.
+const gatheredBytes = 34 << 10
+
+// A gatherer is what TLS writes its records to. While it gathers it keeps them, so that the
+// records of an answer go to the system together; else it is the connection.
 type gatherer struct {
 	net.Conn
 	kept *[]byte // nil while it does not gather
 }
 
-// records are for the records of 64 KiB and a head.
 var records = sync.Pool{New: func() any {
-	b := make([]byte, 0, chunkBytes+8<<10)
+	b := make([]byte, 0, gatheredBytes)
 	return &b
 }}
 
@@ -37,7 +39,13 @@ func (g *gatherer) Write(p []byte) (int, error) {
 	if g.kept == nil {
 		return g.Conn.Write(p)
 	}
-	*g.kept = append(*g.kept, p...)
+	if len(*g.kept)+len(p) > cap(*g.kept) {
+		if _, err := g.Conn.Write(*g.kept); err != nil {
+			return 0, err
+		}
+		*g.kept = (*g.kept)[:0]
+	}
+	*g.kept = append(*g.kept, p...) // a record is always smaller
 	return len(p), nil
 }
 
