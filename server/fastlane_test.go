@@ -209,6 +209,35 @@ func TestStopWithTheLane(t *testing.T) {
 	}
 }
 
+// The front closes before net/http knows, and still Serve ends as one that was stopped.
+func TestServeWithTheLaneEndsAsStopped(t *testing.T) {
+	assets := newAssets(t, server.Options{Store: fixture(t)})
+	for range 100 {
+		listener, err := server.Listen(t.Context(), "127.0.0.1:0", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := server.NewHTTPServer(assets, server.HTTPOptions{Lane: assets})
+		served := make(chan error)
+		go func() { served <- s.Serve(listener) }()
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(conn, "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\nHost: example.com\r\n\r\n")
+		if _, err := conn.Read(make([]byte, 1)); err != nil { // so that it serves
+			t.Fatal(err)
+		}
+		conn.Close()
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-served; err != http.ErrServerClosed {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Idle connections make room on the lane, too, and who waits longest goes first wherever
 // it is.
 func TestIdleConnectionsMakeRoomOnTheLane(t *testing.T) {

@@ -68,6 +68,7 @@ type Server struct {
 	lane        lane.Options
 	connections *connections
 	handlers    *handlers
+	stopping    atomic.Bool
 }
 
 // NewHTTPServer returns a server whose Serve takes a listener from [Listen].
@@ -125,7 +126,11 @@ func (s *Server) Serve(l net.Listener) error {
 		s.connections.add(front)
 		l = front
 	}
-	return s.Server.Serve(refusingListener{l})
+	err := s.Server.Serve(refusingListener{l})
+	if s.stopping.Load() {
+		return http.ErrServerClosed // and not that the front is closed, which happens first
+	}
+	return err
 }
 
 // Close ends all connections at once.
@@ -140,6 +145,7 @@ func (s *Server) Close() error {
 // Shutdown takes no more requests and returns when those that are there are answered,
 // or ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.stopping.Store(true)
 	fronts := s.connections.fronts()
 	for _, front := range fronts {
 		front.Stop()

@@ -105,8 +105,12 @@ func (l *Listener) Accept() (net.Conn, error) {
 // Close ends the accepting of connections, and of those that are handed over. Others stay,
 // until Stop or Abort.
 func (l *Listener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
+	var err error // of the first time only: net/http closes what Stop has closed
+	l.once.Do(func() {
+		close(l.closed)
+		err = l.Listener.Close()
+	})
+	return err
 }
 
 func (l *Listener) start(raw net.Conn) {
