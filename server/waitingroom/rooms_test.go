@@ -536,6 +536,34 @@ func TestMethods(t *testing.T) {
 	}
 }
 
+// TestAllocators has each of them fill a room, and let who waits in once there is room again.
+func TestAllocators(t *testing.T) {
+	for _, allocator := range []string{"counter", "even", "adaptive"} {
+		h := open(t, small(2, "  allocator: "+allocator+"\n"))
+		h.pass(2 * time.Second)
+		in := 0
+		for range 5 {
+			if h.user().get("/").in() {
+				in++
+			}
+		}
+		if in != 2 {
+			t.Errorf("%s: %d of 5 came into a room for 2", allocator, in)
+		}
+		waits := h.user()
+		for range 50 {
+			if waits.get("/").in() {
+				in++
+				break
+			}
+			h.pass(5 * time.Second)
+		}
+		if in != 3 {
+			t.Errorf("%s: who waits never comes in", allocator)
+		}
+	}
+}
+
 func TestClients(t *testing.T) {
 	h := open(t, small(1, "  json_response_enabled: true\n  queueing_status_code: 202\n  custom_page_html: '<p>{{waitTimeFormatted}} {{refreshIntervalSeconds}}</p>'\n"))
 	h.user().get("/")
