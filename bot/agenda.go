@@ -111,7 +111,7 @@ const setsAtOnce = 256
 func (b *Bot) schedule(ctx context.Context, q *queue) error {
 	sets, setCtx := errgroup.WithContext(ctx)
 	sets.SetLimit(setsAtOnce)
-	for _, p := range b.options.Catalogue.Packages() {
+	for _, p := range b.catalogue().Packages() {
 		sets.Go(func() error { return b.agenda.set(setCtx, p.Name, b.nextVisit(p, q, time.Time{})) })
 	}
 	if err := sets.Wait(); err != nil {
@@ -124,7 +124,7 @@ func (b *Bot) schedule(ctx context.Context, q *queue) error {
 			if err != nil {
 				return err
 			}
-			p, ok := b.options.Catalogue.Get(v.pkg)
+			p, ok := b.catalogue().Get(v.pkg)
 			if !ok {
 				v.next <- time.Time{}
 				continue
@@ -155,7 +155,7 @@ func (b *Bot) nextVisit(p *packages.Package, q *queue, earliest time.Time) time.
 		b.logger.Error("states not read", "package", p.Name, "err", err)
 		return later(at, b.options.Now().Add(minWait))
 	}
-	if upstream.Attempts == 0 && fromNpm(p) { // else upstream itself is what has to be waited for
+	if upstream.Attempts == 0 && b.source(p) != nil { // else upstream itself is what has to be waited for
 		for _, s := range states {
 			if !s.Kind.Final() && s.Next.Before(at) && !q.has(releaseID(p.Name, s.Version)) {
 				at = s.Next

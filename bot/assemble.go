@@ -54,6 +54,9 @@ func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*log
 			Package: in.pkg.Name, Version: in.version, Released: in.released, Source: in.source,
 		},
 	}
+	for _, note := range in.notes {
+		a.note("%s", note)
+	}
 	if err := a.list(ctx); err != nil {
 		return nil, err
 	}

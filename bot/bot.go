@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
@@ -24,13 +26,17 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Options configures a Bot. The first four are required.
+// Options configures a Bot. Store, Log and Npm are required.
 type Options struct {
-	Store     *kvstore.Store
-	Log       *logs.Log
+	Store *kvstore.Store
+	Log   *logs.Log
+	// Catalogue is the one to begin with, until SetCatalogue has another. Nil: none
+	// is known yet, which is not the same as an empty one.
 	Catalogue *packages.Catalogue
 	// Npm answers for packages whose source is npm.
 	Npm *npm.Client
+	// Git answers for packages whose source is git. Default: they are not updated.
+	Git *git.Client
 	// TempDir is a folder of the bot's own; what it finds there at the start it
 	// removes. Default: a new one in the system's.
 	TempDir string
@@ -115,6 +121,9 @@ type Bot struct {
 	squeezers *worker.Pool
 	encoding  singleflight.Group // by content, so that equal ones are compressed once
 
+	current  atomic.Pointer[packages.Catalogue] // nil while none is known
+	adopting sync.Mutex                         // held by the one SetCatalogue that runs
+
 	claims  claims
 	agenda  *agenda
 	own     *durable.Runtime // where Options has none
@@ -154,6 +163,8 @@ func New(o Options) (*Bot, error) {
 		minifiers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Timeout: minifyTimeout}),
 		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Nice: true}),
 	}
+	b.current.Store(o.Catalogue)
+	b.options.Catalogue = nil // it is the first one only
 	if err := b.squeeze.open(b.store); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
@@ -260,7 +271,7 @@ func (b *Bot) Once(ctx context.Context) (Summary, error) {
 	var t tally
 	ctx = counted(ctx, &t)
 	b.recovered()
-	if err := b.enrol(ctx, b.options.Catalogue.Packages()...); err != nil {
+	if err := b.adoptFirst(ctx); err != nil {
 		return Summary{}, err
 	}
 	queue := newQueue()
@@ -269,7 +280,7 @@ func (b *Bot) Once(ctx context.Context) (Summary, error) {
 	g.Go(func() error {
 		defer queue.close()
 		polls, ctx := errgroup.WithContext(groupCtx)
-		for _, p := range b.options.Catalogue.Packages() {
+		for _, p := range b.catalogue().Packages() {
 			polls.Go(func() error { return b.poll(ctx, p, queue) })
 		}
 		return polls.Wait()
@@ -286,7 +297,7 @@ func (b *Bot) Once(ctx context.Context) (Summary, error) {
 // nil then, and an error where it cannot go on, such as a full disk.
 func (b *Bot) Run(ctx context.Context) error {
 	b.recovered()
-	if err := b.enrol(ctx, b.options.Catalogue.Packages()...); err != nil {
+	if err := b.adoptFirst(ctx); err != nil {
 		return err
 	}
 	queue := newQueue()
@@ -307,6 +318,6 @@ func (b *Bot) Run(ctx context.Context) error {
 // stops reports whether the bot cannot go on after err.
 func stops(err error) bool {
 	var start *worker.StartError
-	var local *npm.LocalError
+	var local *fetch.LocalError
 	return errors.As(err, &start) || errors.As(err, &local) || errors.Is(err, kvstore.ErrDiskFull) || errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, context.Canceled)
 }

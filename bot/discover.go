@@ -1,16 +1,14 @@
 package bot
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -23,77 +21,6 @@ const (
 	actorOperator = "operator"
 )
 
-// enrol records packages whose JSON is new or has changed. A change may mend what
-// a release was refused for, so refused releases are tried again.
-func (b *Bot) enrol(ctx context.Context, all ...*packages.Package) error {
-	pins := b.store.Pin()
-	defer pins.Release()
-	return b.log.Update(func(tx *logs.Tx) error {
-		for _, p := range all {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := b.enrolOne(tx, pins, p); err != nil {
-				return fmt.Errorf("bot: couldn't enrol %s: %w", p.Name, err)
-			}
-		}
-		return nil
-	})
-}
-
-func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, p.JSON); err != nil {
-		return err
-	}
-	known, err := views.LookupPackage(b.store, p.Name)
-	isNew := errors.Is(err, kvstore.ErrNotFound)
-	if err != nil && !isNew {
-		return err
-	}
-	if !isNew && bytes.Equal(known.JSON, compact.Bytes()) {
-		return nil
-	}
-	hash, err := b.keep(pins, p.JSON)
-	if err != nil {
-		return err
-	}
-	entry := logs.Entry{Kind: logs.PackageChanged, Time: b.options.Now(), Actor: actorBot, Package: p.Name, PackageJSON: hash}
-	if isNew {
-		entry.Kind = logs.PackageAdded
-	} else if entry.Diff, err = b.diff(pins, known, p); err != nil {
-		return err
-	}
-	if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: p.JSON}); err != nil {
-		return err
-	}
-	if isNew {
-		return nil
-	}
-	upstream := b.knownUpstream(p.Name)
-	upstream.Validators, upstream.Next, upstream.Attempts = npm.Validators{}, time.Time{}, 0
-	if p.Autoupdate == nil || p.Autoupdate.Target != upstream.Target {
-		upstream.Seen = nil
-	}
-	if err := setUpstream(tx.Batch, upstream); err != nil {
-		return err
-	}
-	states, err := views.States(b.store, p.Name)
-	if err != nil {
-		return err
-	}
-	for _, s := range states {
-		if s.Kind != views.Refused || !packages.ValidVersion(s.Version) {
-			continue
-		}
-		again := logs.Entry{Kind: logs.Detected, Time: entry.Time, Actor: actorBot, Package: p.Name, Version: s.Version, Released: s.Released}
-		if err := views.Record(tx, views.Change{Entry: again}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // poll asks a package's upstream what there is, records new versions and queues
 // what is to be fetched. A failure of this package is recorded; the error is for
 // what stops the bot.
@@ -102,7 +29,7 @@ func (b *Bot) poll(ctx context.Context, p *packages.Package, q *queue) error {
 		return err
 	}
 	defer b.polling.Release(1)
-	if !fromNpm(p) {
+	if b.source(p) == nil {
 		// Such a package gets its releases by Import.
 		now := b.options.Now()
 		return b.setUpstream(Upstream{Package: p.Name, Checked: now, Next: now.Add(jittered(b.options.Interval))})
@@ -113,10 +40,6 @@ func (b *Bot) poll(ctx context.Context, p *packages.Package, q *queue) error {
 	}
 	q.push(tasks...)
 	return nil
-}
-
-func fromNpm(p *packages.Package) bool {
-	return p.Autoupdate != nil && p.Autoupdate.Source == "npm"
 }
 
 // An inquiry says on whose behalf an upstream is asked.
@@ -130,13 +53,22 @@ type inquiry struct {
 func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task, error) {
 	b.emit(ctx, Event{Kind: Checking, Package: p.Name})
 	upstream := b.knownUpstream(p.Name)
-	upstream.Target = p.Autoupdate.Target
+	if !upstream.follows(p) {
+		upstream.Validators, upstream.Seen = fetch.Validators{}, nil
+	}
+	upstream.Source, upstream.Target = p.Autoupdate.Source, p.Autoupdate.Target
 	tasks, err := b.discover(ctx, p, in, &upstream)
 	now := b.options.Now()
 	upstream.Checked = now
+	var limit *git.LimitError
 	switch {
 	case stops(err), err != nil && ctx.Err() != nil:
 		return nil, errors.Join(ctx.Err(), err)
+	case errors.As(err, &limit):
+		// Nothing is wrong with it; but until then there is no use in asking.
+		upstream.Attempts, upstream.Reason = max(1, upstream.Attempts), err.Error()
+		upstream.Next = limit.Until.Add(jittered(minWait))
+		b.emit(ctx, Event{Kind: Checked, Package: p.Name})
 	case err != nil:
 		upstream.Attempts++
 		upstream.Reason = err.Error()
@@ -154,8 +86,8 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 	return tasks, b.setUpstream(upstream)
 }
 
-// discover gets the packument, unless it is as it was, and records what follows
-// from it.
+// discover asks for the versions, unless they are as they were, and records what
+// follows from them.
 func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, upstream *Upstream) ([]task, error) {
 	states, err := views.States(b.store, p.Name)
 	if err != nil {
@@ -165,22 +97,25 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 	if slices.ContainsFunc(states, func(s views.State) bool {
 		return !s.Kind.Final() && (in.force || !s.Next.After(b.options.Now())) && !in.has(releaseID(s.Package, s.Version))
 	}) {
-		// Something is to be fetched, which needs the packument in whole.
-		validators = npm.Validators{}
+		// Something is to be fetched, which needs the list in whole.
+		validators = fetch.Validators{}
 	}
-	packument, fresh, err := b.options.Npm.Packument(ctx, p.Autoupdate.Target, validators)
+	listed, err := b.source(p).list(ctx, p.Autoupdate.Target, validators)
 	switch {
-	case errors.Is(err, npm.ErrNotModified):
-		return nil, b.watch(ctx, p, look{unchanged: true}, states)
-	case errors.Is(err, npm.ErrNotFound):
+	case errors.Is(err, fetch.ErrNotFound):
 		return nil, errors.Join(err, b.watch(ctx, p, look{}, states))
 	case err != nil:
 		return nil, err
 	}
-	if err := b.watch(ctx, p, look{packument: packument}, states); err != nil {
+	b.note(ctx, upstream, listed)
+	if listed.unchanged {
+		upstream.Validators = listed.validators
+		return nil, b.watch(ctx, p, look{unchanged: true}, states)
+	}
+	if err := b.watch(ctx, p, look{listing: listed}, states); err != nil {
 		return nil, err
 	}
-	plan := plan(p, packument, states, upstream.Seen, b.options.Releases, in.force, b.options.Now())
+	plan := plan(p, listed.versions, states, upstream.Seen, b.options.Releases, in.force, b.options.Now())
 	plan.changes = slices.DeleteFunc(plan.changes, func(c stateChange) bool {
 		return c.Reason == gone && in.has(releaseID(c.Package, c.Version)) // how that ends is not for this to say
 	})
@@ -188,10 +123,10 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 	if err != nil {
 		return nil, err
 	}
-	upstream.Validators, upstream.Seen = fresh, plan.seen
+	upstream.Validators, upstream.Seen = listed.validators, plan.seen
 	var tasks []task
 	for _, t := range plan.tasks {
-		if _, lost := overtaken[t.version.Version]; !lost {
+		if _, lost := overtaken[t.version.name]; !lost {
 			t.actor = in.actor
 			tasks = append(tasks, t)
 		}
@@ -202,6 +137,20 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 		}
 	}
 	return tasks, nil
+}
+
+// note keeps what people should know of an upstream, and tells them of what is new.
+func (b *Bot) note(ctx context.Context, upstream *Upstream, listed *listing) {
+	if !listed.noted {
+		return
+	}
+	for _, note := range listed.notes {
+		if !slices.Contains(upstream.Notes, note) {
+			b.logger.Warn("upstream", "package", upstream.Package, "target", upstream.Target, "note", note)
+			b.emit(ctx, Event{Kind: Note, Package: upstream.Package, Reason: upstream.Package + ": " + note})
+		}
+	}
+	upstream.Notes = listed.notes
 }
 
 func (b *Bot) setUpstream(u Upstream) error {
@@ -252,18 +201,18 @@ func (b *Bot) record(changes []stateChange, actor string) (overtaken map[string]
 	return overtaken, err
 }
 
-// planned is what follows from a packument.
+// planned is what follows from the versions that a source lists.
 type planned struct {
 	changes []stateChange // detected: new here; refused: not acceptable, or gone from upstream
 	tasks   []task        // to be fetched now, newest first
 	seen    []string      // the versions that upstream has or had
 }
 
-// plan compares a packument with what is known: the states of versions, and the
+// plan compares what a source lists with what is known: the states of versions, and the
 // versions that upstream had before. A new package starts with its newest
 // releases, a known one takes every release that has appeared since and is newer
 // than the newest known one, by time or by version. It is a pure function.
-func plan(p *packages.Package, packument *npm.Packument, states []views.State, seen []string, newest int, force bool, now time.Time) planned {
+func plan(p *packages.Package, listed map[string]candidate, states []views.State, seen []string, newest int, force bool, now time.Time) planned {
 	known := make(map[string]views.State, len(states))
 	var lastTime time.Time
 	var lastVersion string
@@ -282,17 +231,17 @@ func plan(p *packages.Package, packument *npm.Packument, states []views.State, s
 		if len(seen) == 0 { // upstream was never asked before
 			return newest > 0
 		}
-		return !before[r.name] && (lastVersion == "" || r.released.After(lastTime) || packages.CompareVersions(r.name, lastVersion) > 0)
+		return !before[r.name] && (lastVersion == "" || r.released.IsZero() || r.released.After(lastTime) || packages.CompareVersions(r.name, lastVersion) > 0)
 	}
 	var out planned
-	for _, r := range releases(p, packument, now) {
+	for _, r := range releases(p, listed) {
 		out.seen = append(out.seen, r.name)
 		state, ok := known[r.name]
 		delete(known, r.name)
 		if ok {
 			newest-- // a restart must not begin to count anew
 		}
-		due := task{pkg: p, version: r.npm, released: r.released, rank: len(out.tasks) + triedRank*state.Attempts}
+		due := task{pkg: p, version: r.version, released: r.released, rank: len(out.tasks) + triedRank*state.Attempts}
 		next := stateChange{was: state.Kind, State: views.State{Package: p.Name, Version: r.name, Kind: views.Detected, Released: r.released, Updated: now}}
 		switch {
 		case ok && r.valid && state.Kind == views.Refused && state.Reason == gone:
@@ -320,12 +269,12 @@ func plan(p *packages.Package, packument *npm.Packument, states []views.State, s
 		}
 	}
 	// A registry that once answers in part does not make old releases new.
-	listed := make(map[string]bool, len(out.seen))
+	there := make(map[string]bool, len(out.seen))
 	for _, version := range out.seen {
-		listed[version] = true
+		there[version] = true
 	}
 	for _, version := range seen {
-		if !listed[version] {
+		if !there[version] {
 			out.seen = append(out.seen, version)
 		}
 	}
@@ -339,30 +288,27 @@ const gone = "upstream lists this version no longer, or the package JSON ignores
 // triedRank is more releases than a package ever has waiting.
 const triedRank = 1 << 20
 
-// A release is a version of a packument.
+// A release is a version of a source.
 type release struct {
 	name     string // the version, or what stands for one that is not valid
 	valid    bool
-	npm      npm.Version
-	released time.Time
+	version  candidate
+	released time.Time // zero where the source does not say
 }
 
 // releases returns the versions that the package does not ignore, newest first.
 // The order is that of versions: times are those of upstream only where the
 // registry is no mirror.
-func releases(p *packages.Package, packument *npm.Packument, now time.Time) []release {
+func releases(p *packages.Package, listed map[string]candidate) []release {
 	var all []release
-	for name, v := range packument.Versions {
+	for name, v := range listed {
 		if p.IgnoresVersion(name) {
 			continue
 		}
-		r := release{name: name, valid: packages.ValidVersion(name), npm: v, released: v.Published}
+		r := release{name: name, valid: packages.ValidVersion(name), version: v, released: v.published}
 		if !r.valid {
 			// Strangers' bytes of any length do not become part of a key.
 			r.name = fmt.Sprintf("%.40q#%.8s", name, kvstore.Sum([]byte(name)))
-		}
-		if r.released.IsZero() {
-			r.released = now
 		}
 		all = append(all, r)
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
@@ -27,14 +26,14 @@ func testPackage(t *testing.T, ignore string) *packages.Package {
 	return p
 }
 
-// releasedAt makes a packument whose versions appeared an hour apart, oldest
+// releasedAt makes a list whose versions appeared an hour apart, oldest
 // first; "-" leaves an hour without one.
-func releasedAt(versions ...string) *npm.Packument {
-	p := &npm.Packument{Name: "a", Versions: make(map[string]npm.Version)}
+func releasedAt(versions ...string) map[string]candidate {
+	all := make(map[string]candidate)
 	for i, v := range versions {
-		p.Versions[v] = npm.Version{Version: v, Published: hour(i)}
+		all[v] = candidate{name: v, published: hour(i)}
 	}
-	return p
+	return all
 }
 
 func hour(i int) time.Time { return noon.Add(time.Duration(i) * time.Hour) }
@@ -45,15 +44,15 @@ func TestPlan(t *testing.T) {
 	}
 	now := hour(100)
 	tests := []struct {
-		name      string
-		packument *npm.Packument
-		ignore    string
-		states    []views.State
-		seen      string
-		newest    int
-		detected  string
-		tasks     string
-		refused   string
+		name     string
+		listed   map[string]candidate
+		ignore   string
+		states   []views.State
+		seen     string
+		newest   int
+		detected string
+		tasks    string
+		refused  string
 	}{
 		{"a new package starts with its newest", releasedAt("1.0.0", "1.1.0", "2.0.0", "1.1.1"), "", nil, "", 3, "2.0.0 1.1.1 1.1.0", "2.0.0 1.1.1 1.1.0", ""},
 		{"ignored versions do not count", releasedAt("1.0.0", "2.0.0-beta.1", "1.1.0"), `"*-beta*"`, nil, "", 2, "1.1.0 1.0.0", "1.1.0 1.0.0", ""},
@@ -79,21 +78,21 @@ func TestPlan(t *testing.T) {
 		{"what upstream took back and has again is tried again", releasedAt("1.0.0"), "",
 			[]views.State{{Package: "a", Version: "1.0.0", Kind: views.Refused, Reason: gone, Released: hour(0)}}, "1.0.0", 10, "1.0.0", "1.0.0", ""},
 		{"a version that a URL cannot have is refused", releasedAt("1.0.0", "../2"), "", nil, "", 10, "1.0.0", "1.0.0", `"../2"#` + kvstore.Sum([]byte("../2")).String()[:8]},
-		{"without times the order of versions decides", &npm.Packument{Name: "a", Versions: map[string]npm.Version{
-			"1.9.0": {Version: "1.9.0"}, "1.10.0": {Version: "1.10.0"}, "1.0.0": {Version: "1.0.0"}}}, "", nil, "", 2, "1.10.0 1.9.0", "1.10.0 1.9.0", ""},
+		{"without times the order of versions decides", map[string]candidate{
+			"1.9.0": {name: "1.9.0"}, "1.10.0": {name: "1.10.0"}, "1.0.0": {name: "1.0.0"}}, "", nil, "", 2, "1.10.0 1.9.0", "1.10.0 1.9.0", ""},
 		{"an old release fetched by hand does not make the package known", releasedAt("1.0.0", "1.1.0", "1.2.0", "1.3.0"), "",
 			[]views.State{state("1.0.0", views.Published, hour(0), time.Time{})}, "", 2, "1.3.0 1.2.0", "1.3.0 1.2.0", ""},
 		{"a restart right after the first look goes on with it", releasedAt("1.0.0", "1.1.0", "1.2.0"), "",
 			[]views.State{state("1.2.0", views.Published, hour(2), time.Time{}), state("1.1.0", views.Detected, hour(1), time.Time{})}, "", 2, "", "1.1.0", ""},
-		{"an empty packument", releasedAt(), "", nil, "", 10, "", "", ""},
+		{"nothing there", releasedAt(), "", nil, "", 10, "", "", ""},
 		{"the first release of a package that had none", releasedAt("1.0.0-rc.1", "1.0.0"), `"*-rc*"`, nil, "0.0.1", 10, "1.0.0", "1.0.0", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := plan(testPackage(t, tt.ignore), tt.packument, tt.states, strings.Fields(tt.seen), tt.newest, false, now)
+			got := plan(testPackage(t, tt.ignore), tt.listed, tt.states, strings.Fields(tt.seen), tt.newest, false, now)
 			var tasks []string
 			for i, task := range got.tasks {
-				tasks = append(tasks, task.version.Version)
+				tasks = append(tasks, task.version.name)
 				if task.rank != i {
 					t.Errorf("task %d has rank %d", i, task.rank)
 				}
@@ -130,7 +129,7 @@ func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 	p := testPackage(t, "")
 	states := []views.State{{Package: "a", Version: "1.2.0", Kind: views.Published, Released: hour(2)}}
 	first := plan(p, releasedAt("1.2.0"), states, []string{"1.0.0", "1.1.0", "1.2.0"}, 1, false, hour(100))
-	whole := &npm.Packument{Name: "a", Versions: map[string]npm.Version{"1.0.0": {Version: "1.0.0"}, "1.1.0": {Version: "1.1.0"}, "1.2.0": {Version: "1.2.0"}}}
+	whole := map[string]candidate{"1.0.0": {name: "1.0.0"}, "1.1.0": {name: "1.1.0"}, "1.2.0": {name: "1.2.0"}}
 	if got := plan(p, whole, states, first.seen, 1, false, hour(101)); len(got.tasks) > 0 {
 		t.Errorf("%d old releases are fetched", len(got.tasks))
 	}

@@ -16,6 +16,7 @@ const (
 	Published EventKind = "published" // it is served: Files files of Bytes bytes
 	Refused   EventKind = "refused"   // it will not be published, for Reason
 	Failed    EventKind = "failed"    // a package or a release could not be had, for Reason; Next says when it is tried again
+	Waits     EventKind = "waits"     // a release has to wait for a limit of its upstream, for Reason, until Next
 	Squeezed  EventKind = "squeezed"  // a content is at its best; Bytes were saved, Waiting contents are left
 	Note      EventKind = "note"      // something worth knowing, in Reason
 )

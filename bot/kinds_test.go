@@ -2,6 +2,7 @@ package bot_test
 
 import (
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -52,6 +53,12 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 	if _, err := signer.Rotate(r.now); err != nil {
 		t.Fatal(err)
 	}
+
+	if err := os.Remove(filepath.Join(r.catalogue, "packages", "a", "a.json")); err != nil {
+		t.Fatal(err)
+	}
+	r.enrol("b", "")
+	r.setCatalogue()
 
 	kinds := logtest.Check(t, r.store)
 	for _, kind := range logs.Kinds {

@@ -16,7 +16,7 @@ import (
 	"github.com/agnivade/levenshtein"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -32,8 +32,8 @@ func (b *Bot) Add(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	if !fromNpm(p) {
-		return fmt.Errorf("package %s is not updated from npm; bring a release in with `larder import %s VERSION FOLDER|ARCHIVE`", name, name)
+	if b.source(p) == nil {
+		return fmt.Errorf("package %s is not updated from anywhere; bring a release in with `larder import %s VERSION FOLDER|ARCHIVE`", name, name)
 	}
 	if err := b.enrol(ctx, p); err != nil {
 		return err
@@ -65,22 +65,19 @@ func (b *Bot) choose(ctx context.Context, p *packages.Package, version string) (
 	if err := b.unpublished(p.Name, version); err != nil {
 		return nil, err
 	}
-	packument, _, err := b.options.Npm.Packument(ctx, p.Autoupdate.Target, npm.Validators{})
+	listed, err := b.source(p).list(ctx, p.Autoupdate.Target, fetch.Validators{})
 	if err != nil {
 		return nil, err
 	}
-	v, ok := packument.Versions[version]
+	v, ok := listed.versions[version]
 	if !ok {
-		return nil, fmt.Errorf("npm's %s has no version %s%s", p.Autoupdate.Target, version, nearest(version, slices.Collect(maps.Keys(packument.Versions))))
+		return nil, b.missing(p, version, slices.Collect(maps.Keys(listed.versions)))
 	}
 	state, err := views.LookupState(b.store, p.Name, version)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return nil, err
 	}
-	released := v.Published
-	if released.IsZero() {
-		released = b.options.Now()
-	}
+	released := v.published
 	change := stateChange{was: state.Kind, State: views.State{Package: p.Name, Version: version, Kind: views.Detected, Released: released, Updated: b.options.Now()}}
 	if state.Kind != views.Processing { // else it is on its way already
 		if _, err := b.record([]stateChange{change}, actorOperator); err != nil {
@@ -107,7 +104,7 @@ func (b *Bot) releaseAll(ctx context.Context, tasks []task) error {
 				case <-ctx.Done():
 					return ctx.Err()
 				}
-				state, err := views.LookupState(b.store, t.pkg.Name, t.version.Version)
+				state, err := views.LookupState(b.store, t.pkg.Name, t.version.name)
 				if err != nil {
 					return err
 				}
@@ -197,15 +194,15 @@ func (b *Bot) withoutRoot(ctx context.Context, p *packages.Package, source strin
 }
 
 func (b *Bot) lookup(name string) (*packages.Package, error) {
-	p, ok := b.options.Catalogue.Get(name)
+	p, ok := b.catalogue().Get(name)
 	if !ok {
-		for _, refused := range b.options.Catalogue.Problems() {
+		for _, refused := range b.catalogue().Problems() {
 			if path.Base(refused.File) == name+".json" {
 				return nil, fmt.Errorf("the catalogue has a JSON for package %q, but it was refused: %w", name, refused)
 			}
 		}
 		var names []string
-		for _, p := range b.options.Catalogue.Packages() {
+		for _, p := range b.catalogue().Packages() {
 			names = append(names, p.Name)
 		}
 		return nil, fmt.Errorf("the catalogue has no package %q; add its JSON, or name another catalogue with --catalogue%s", name, nearest(name, names))

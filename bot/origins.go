@@ -1,11 +1,13 @@
 package bot
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -21,7 +23,7 @@ import (
 // from, unless upstream has changed or removed that.
 type Origin struct {
 	// Published is the integrity of the archive that the release was published
-	// from; "" for a release that is not from this upstream.
+	// from, or the commit; "" for a release that is not from this upstream.
 	Published string `json:"published,omitempty"`
 	// Listed is the integrity that upstream listed when the log last told of it, ""
 	// where it has the release no longer.
@@ -43,6 +45,10 @@ func (o Origin) Reason() string {
 		return "upstream has this release no longer; the files published from it stay"
 	}
 	switch _, known := (npm.Version{Integrity: o.Listed}).SameTarball(o.Published); {
+	case isCommit(o.Published) && o.Differs():
+		return "upstream's tag names another commit now than the one that this release was published from; the files published stay"
+	case isCommit(o.Published):
+		return "upstream's tag names the commit again that this release was published from"
 	case !o.Differs():
 		return "upstream has this release again as it was published"
 	case !known:
@@ -78,8 +84,9 @@ func LookupOrigins(r kvstore.Reader, pkg string) (Origins, error) {
 
 // A look is what asking an upstream came to.
 type look struct {
-	packument *npm.Packument // nil where there is none
-	unchanged bool           // it is what it was at the last look
+	listing   *listing // nil where there is none
+	unchanged bool     // it is what it was at the last look
+	same      func(v candidate, published string) (same, known bool)
 }
 
 // watch compares what upstream has of the published releases with what they were
@@ -97,6 +104,7 @@ func (b *Bot) watch(ctx context.Context, p *packages.Package, at look, states []
 		known = Origins{Target: p.Autoupdate.Target, Versions: make(map[string]Origin)}
 	}
 	next := maps.Clone(known.Versions)
+	at.same = b.source(p).same
 	now := b.options.Now()
 	var changed []views.State
 	for _, s := range states {
@@ -106,7 +114,7 @@ func (b *Bot) watch(ctx context.Context, p *packages.Package, at look, states []
 		origin, ok := next[s.Version]
 		if !ok {
 			if at.unchanged {
-				continue // the packument that it was published from
+				continue // the list that it was published from
 			}
 			if origin, err = b.origin(p, s.Version); err != nil {
 				b.logger.Warn("origin not known", "package", p.Name, "version", s.Version, "err", err)
@@ -173,10 +181,10 @@ func (b *Bot) origin(p *packages.Package, version string) (Origin, error) {
 	if err != nil {
 		return Origin{}, err
 	}
-	if m.Source.Type != "npm" || m.Source.Name != p.Autoupdate.Target {
+	if m.Source.Type != p.Autoupdate.Source || m.Source.Name != p.Autoupdate.Target {
 		return Origin{}, nil
 	}
-	hash := bounded(m.Source.Integrity)
+	hash := bounded(cmp.Or(m.Source.Commit, m.Source.Integrity))
 	return Origin{Published: hash, Listed: hash}, nil
 }
 
@@ -212,21 +220,25 @@ func (at look) listed(o Origin, version string) (string, bool) {
 		return o.Listed, true
 	case at.unchanged:
 		return o.Seen, true
-	case at.packument == nil:
+	case at.listing == nil:
 		return "", true
 	}
-	v, ok := at.packument.Versions[version]
+	v, ok := at.listing.versions[version]
 	if !ok {
 		return "", true
 	}
-	if v.Err != nil || v.Hash() == "" {
+	if v.hash == "" {
 		return "", false
 	}
-	if same, _ := v.SameTarball(o.Published); same {
+	if same, _ := at.same(v, o.Published); same {
 		return o.Published, true
 	}
-	return bounded(v.Hash()), true
+	return bounded(v.hash), true
 }
+
+var commitHash = regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
+
+func isCommit(hash string) bool { return commitHash.MatchString(hash) }
 
 // maxIntegrity is the most that is kept of an integrity, in bytes; three hashes
 // are shorter.

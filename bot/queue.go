@@ -8,21 +8,20 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/packages"
 )
 
 // A task is a release to fetch.
 type task struct {
 	pkg      *packages.Package
-	version  npm.Version
+	version  candidate
 	released time.Time
 	rank     int // 0 for a package's newest, so that every package's newest come first
 	actor    string
 }
 
 // id names the version in queues and claims.
-func (t task) id() string { return releaseID(t.pkg.Name, t.version.Version) }
+func (t task) id() string { return releaseID(t.pkg.Name, t.version.name) }
 
 func releaseID(pkg, version string) string { return pkg + " " + version }
 

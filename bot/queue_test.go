@@ -5,12 +5,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/packages"
 )
 
 func newTask(pkg, version string, rank int) task {
-	return task{pkg: &packages.Package{Name: pkg}, version: npm.Version{Version: version}, rank: rank}
+	return task{pkg: &packages.Package{Name: pkg}, version: candidate{name: version}, rank: rank}
 }
 
 func TestQueueTakesEveryPackagesNewestFirst(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -32,7 +33,8 @@ func refuse(format string, args ...any) error {
 func refused(err error) (string, bool) {
 	var own *refusal
 	var archived *archive.RefusedError
-	if errors.As(err, &own) || errors.As(err, &archived) || npm.IsPermanent(err) && !errors.Is(err, npm.ErrNotFound) {
+	var git *git.RefusedError
+	if errors.As(err, &own) || errors.As(err, &archived) || errors.As(err, &git) || npm.IsPermanent(err) && !errors.Is(err, npm.ErrNotFound) {
 		return err.Error(), true
 	}
 	return "", false
@@ -55,7 +57,7 @@ func (b *Bot) release(ctx context.Context, t task) (wait <-chan struct{}, err er
 }
 
 func (b *Bot) releaseClaimed(ctx context.Context, t task) error {
-	state, err := views.LookupState(b.store, t.pkg.Name, t.version.Version)
+	state, err := views.LookupState(b.store, t.pkg.Name, t.version.name)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
 	}
@@ -63,7 +65,7 @@ func (b *Bot) releaseClaimed(ctx context.Context, t task) error {
 		return nil // by another way since the task was made
 	}
 	state = views.State{
-		Package: t.pkg.Name, Version: t.version.Version, Kind: views.Processing,
+		Package: t.pkg.Name, Version: t.version.name, Kind: views.Processing,
 		Released: t.released, Updated: b.options.Now(), Attempts: state.Attempts,
 	}
 	if err := b.setState(state); err != nil {
@@ -155,6 +157,16 @@ func (b *Bot) outcome(ctx context.Context, t task, s views.State, cause error) e
 		}
 		return fmt.Errorf("bot: %s %s: %w", s.Package, s.Version, errors.Join(ctx.Err(), cause))
 	}
+	var limit *git.LimitError
+	if errors.As(cause, &limit) {
+		s.Kind, s.Reason, s.Next = views.Detected, cause.Error(), limit.Until.Add(jittered(minWait))
+		if err := b.setState(s); err != nil {
+			return err
+		}
+		b.sooner(ctx, s.Package, s.Next)
+		b.emit(ctx, Event{Kind: Waits, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
+		return nil
+	}
 	s.Attempts++
 	s.Kind, s.Reason, s.Next = views.Failed, cause.Error(), s.Updated.Add(backoff(s.Attempts))
 	if at, ok := fetch.RetryAt(cause); ok {
@@ -210,40 +222,21 @@ func (b *Bot) fetch(ctx context.Context, t task) (*logs.Manifest, error) {
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	signed, err := b.options.Npm.Verify(ctx, t.version)
+	got, err := b.source(t.pkg).fetch(ctx, t.pkg.Autoupdate.Target, t.version, file)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.options.Npm.Tarball(ctx, t.version, file); err != nil {
-		return nil, err
+	released := t.released
+	if !got.released.IsZero() {
+		released = got.released
 	}
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	source, err := archive.Open(file, info.Size())
-	if err != nil {
-		return nil, refuse("%v", err)
+	if released.IsZero() {
+		released = b.options.Now()
 	}
 	return b.publish(ctx, intake{
-		pkg: t.pkg, version: t.version.Version, released: t.released, actor: t.actor,
-		archive: source.StripRoot(),
-		source: logs.Source{
-			Type: "npm", Name: t.pkg.Autoupdate.Target, Integrity: t.version.Hash(), Signature: signature(signed),
-		},
+		pkg: t.pkg, version: t.version.name, released: released, actor: t.actor,
+		archive: got.archive, source: got.source, notes: got.notes,
 	})
-}
-
-// signature is what the log says of a registry's signature.
-func signature(s npm.Signed) logs.Signature {
-	switch {
-	case s.KeyID != "":
-		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID}
-	case s.Keys:
-		return logs.Signature{Outcome: logs.SignatureMissing}
-	default:
-		return logs.Signature{Outcome: logs.SignatureNoKeys}
-	}
 }
 
 // An intake is a release on its way to publication.
@@ -254,6 +247,7 @@ type intake struct {
 	actor    string
 	archive  archive.Source
 	source   logs.Source
+	notes    []string
 }
 
 // publish takes the files that the package JSON names out of the archive and

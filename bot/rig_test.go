@@ -16,9 +16,11 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/npm/npmtest"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/github"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/logtest"
@@ -46,6 +48,7 @@ type rig struct {
 	store     *kvstore.Store
 	log       *logs.Log
 	bot       *bot.Bot
+	hub       *github.Client // of who asks GitHub
 	now       time.Time
 
 	mu     sync.Mutex
@@ -83,7 +86,6 @@ func fromNpm(target string, globs ...string) string {
 // open starts a bot, again where there was one.
 func (r *rig) open() {
 	r.Helper()
-	r.close()
 	catalogue, err := packages.Open(r.catalogue)
 	if err != nil {
 		r.Fatal(err)
@@ -91,6 +93,12 @@ func (r *rig) open() {
 	for _, p := range catalogue.Problems() {
 		r.Fatal(p)
 	}
+	r.openWith(catalogue)
+}
+
+func (r *rig) openWith(catalogue *packages.Catalogue) {
+	r.Helper()
+	r.close()
 	config, err := npm.LoadConfig(r.data)
 	if err != nil {
 		r.Fatal(err)
@@ -100,6 +108,11 @@ func (r *rig) open() {
 		r.Fatal(err)
 	}
 	r.Cleanup(client.Close)
+	strangers, err := fetch.New(fetch.Options{Tries: 1, Allow: []string{"127.0.0.1"}})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(strangers.Close)
 	if r.store, err = kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{}); err != nil {
 		r.Fatal(err)
 	}
@@ -109,6 +122,7 @@ func (r *rig) open() {
 	r.bot, err = bot.New(bot.Options{
 		Store: r.store, Log: r.log, Catalogue: catalogue,
 		Npm:     npm.NewClient(config, client, npm.Options{}),
+		Git:     git.New(git.Options{Fetch: strangers, GitHub: r.hub}),
 		TempDir: filepath.Join(r.data, "tmp"),
 		Now:     func() time.Time { return r.now },
 		Events: func(e bot.Event) {

@@ -1,20 +1,23 @@
 package bot
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/packages"
 )
 
 // An Upstream is what the bot remembers of a package's upstream.
 type Upstream struct {
-	Package    string         `json:"package"`
-	Target     string         `json:"target,omitempty"`    // its name there
-	Validators npm.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
+	Package    string           `json:"package"`
+	Source     string           `json:"source,omitempty"`    // "npm" or "git"; "" in old rows is npm
+	Target     string           `json:"target,omitempty"`    // its name or address there
+	Validators fetch.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
 	// Seen are the versions that upstream ever had. What is not among them later
 	// has appeared since, whatever its time says: mirrors make up times.
 	Seen     []string  `json:"seen,omitempty"`
@@ -22,6 +25,8 @@ type Upstream struct {
 	Next     time.Time `json:"next"`               // when it is asked again
 	Attempts int       `json:"attempts,omitempty"` // in a row that failed
 	Reason   string    `json:"reason,omitempty"`   // why the last one failed
+	// Notes are what people should know of the target, such as that it has moved.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // LookupUpstream returns what is remembered of a package's upstream, or
@@ -47,6 +52,11 @@ func (b *Bot) knownUpstream(pkg string) Upstream {
 	}
 	u.Package = pkg
 	return u
+}
+
+// follows reports whether u is about what a package's JSON names now.
+func (u Upstream) follows(p *packages.Package) bool {
+	return p.Autoupdate != nil && p.Autoupdate.Target == u.Target && p.Autoupdate.Source == cmp.Or(u.Source, npmType)
 }
 
 func setUpstream(batch *kvstore.Batch, u Upstream) error {

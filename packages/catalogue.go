@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -88,6 +89,31 @@ func (c *Catalogue) Packages() []*Package { return c.packages }
 func (c *Catalogue) Get(name string) (*Package, bool) {
 	p, ok := c.byName[name]
 	return p, ok
+}
+
+// Mentions reports whether the catalogue has the package with that name, or a file
+// for it that is refused.
+func (c *Catalogue) Mentions(name string) bool {
+	return c.byName[name] != nil || slices.ContainsFunc(c.problems, func(i *Invalid) bool { return i.packageName() == name })
+}
+
+// packageName is the name that the package of a refused file should have.
+func (i *Invalid) packageName() string { return strings.TrimSuffix(path.Base(i.File), ".json") }
+
+// Keeping returns the catalogue with the packages whose files are refused as they
+// were before, as far as before knows them, so that a broken file takes nothing away.
+// The Problems stay.
+func (c *Catalogue) Keeping(before func(name string) (*Package, bool)) *Catalogue {
+	kept := &Catalogue{packages: slices.Clone(c.packages), byName: maps.Clone(c.byName), problems: c.problems}
+	for _, i := range c.problems {
+		p, ok := before(i.packageName())
+		if ok && kept.byName[p.Name] == nil {
+			kept.byName[p.Name] = p
+			kept.packages = append(kept.packages, p)
+		}
+	}
+	slices.SortFunc(kept.packages, func(a, b *Package) int { return cmp.Compare(a.Name, b.Name) })
+	return kept
 }
 
 // Problems returns the files that were refused, sorted by name. The slice must not

@@ -25,12 +25,15 @@ type hub struct {
 	fetch    *fetch.Client
 	api, web string // hosts, with ports where they have one
 	limit    int64  // bytes of an archive
+	// turn is held by the one request that is under way: GitHub wants them one after
+	// the other, and whoever comes next then knows of the limit that one has met.
+	turn chan struct{}
 }
 
 func newHub(client *github.Client, f *fetch.Client, limit int64) *hub {
 	api := strings.ToLower(client.BaseURL.Host)
 	// GitHub itself: api.github.com; with data residency: api.NAME.ghe.com; a server: HOST/api/v3.
-	return &hub{client: client, fetch: f, api: api, web: strings.TrimPrefix(api, "api."), limit: limit}
+	return &hub{client: client, fetch: f, api: api, web: strings.TrimPrefix(api, "api."), limit: limit, turn: make(chan struct{}, 1)}
 }
 
 // repositoryPath is an owner and a name, as GitHub allows them.
@@ -78,6 +81,12 @@ func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh strin
 
 // ask does what asks GitHub, unless that has to wait for long.
 func (h *hub) ask(parent context.Context, do func(context.Context) error) error {
+	select {
+	case h.turn <- struct{}{}:
+		defer func() { <-h.turn }()
+	case <-parent.Done():
+		return context.Cause(parent)
+	}
 	if until := h.client.Waiting(); time.Until(until) > patience {
 		return &LimitError{until}
 	}

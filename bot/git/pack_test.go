@@ -16,8 +16,8 @@ import (
 // A packed is a pack in the making, by the bytes (gitformat-pack).
 type packed struct {
 	bytes.Buffer
-	count uint32
-	at    []int64 // where the objects begin
+
+	at []int64 // where the objects begin
 }
 
 func newPacked(count uint32) *packed {

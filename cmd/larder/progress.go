@@ -58,7 +58,7 @@ func (p *progress) count(e bot.Event) {
 	switch e.Kind {
 	case bot.Checked:
 		p.waiting[e.Package] = e.Waiting
-	case bot.Published, bot.Refused, bot.Failed:
+	case bot.Published, bot.Refused, bot.Failed, bot.Waits:
 		if e.Version == "" {
 			break // upstream did not answer
 		}
@@ -165,6 +165,8 @@ func describe(e bot.Event) string {
 			subject += " " + e.Version
 		}
 		return fmt.Sprintf("%s: failed: %s", subject, e.Reason)
+	case bot.Waits:
+		return fmt.Sprintf("%s %s: waits: %s", e.Package, e.Version, e.Reason)
 	case bot.Note:
 		return e.Reason
 	}

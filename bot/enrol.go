@@ -1,0 +1,208 @@
+package bot
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// catalogue returns the catalogue that counts now, an empty one before there is any.
+func (b *Bot) catalogue() *packages.Catalogue {
+	if c := b.current.Load(); c != nil {
+		return c
+	}
+	return &packages.Catalogue{}
+}
+
+// SetCatalogue has another catalogue count from now on: what is new in it is
+// enrolled, what has changed applies to releases that are begun from now on, and what
+// is gone is not updated any more. A package whose file is refused stays what it was.
+func (b *Bot) SetCatalogue(ctx context.Context, c *packages.Catalogue) error {
+	b.adopting.Lock()
+	defer b.adopting.Unlock()
+	before := b.catalogue()
+	c = c.Keeping(b.lastGood)
+	if err := b.adopt(ctx, c); err != nil {
+		return err
+	}
+	b.current.Store(c)
+	for _, p := range c.Packages() {
+		if old, ok := before.Get(p.Name); !ok || !bytes.Equal(old.JSON, p.JSON) {
+			if err := b.agenda.set(ctx, p.Name, b.knownUpstream(p.Name).Next); err != nil {
+				return fmt.Errorf("bot: couldn't put %s on the agenda: %w", p.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// adoptFirst adopts the catalogue that the bot was made with.
+func (b *Bot) adoptFirst(ctx context.Context) error {
+	c := b.current.Load()
+	if c == nil {
+		return nil
+	}
+	return b.SetCatalogue(ctx, c)
+}
+
+// lastGood returns a package as it was when its file was last accepted.
+func (b *Bot) lastGood(name string) (*packages.Package, bool) {
+	if p, ok := b.catalogue().Get(name); ok {
+		return p, true
+	}
+	known, err := views.LookupPackage(b.store, name)
+	if err != nil || known.Removed {
+		return nil, false
+	}
+	p, err := packages.Parse(packages.Path(name), known.JSON)
+	return p, err == nil
+}
+
+// adopt records what a catalogue changes of what is enrolled.
+func (b *Bot) adopt(ctx context.Context, c *packages.Catalogue) error {
+	if err := b.enrol(ctx, c.Packages()...); err != nil {
+		return err
+	}
+	enrolled, err := views.Packages(b.store)
+	if err != nil {
+		return err
+	}
+	for _, known := range enrolled {
+		if !known.Removed && !c.Mentions(known.Name) {
+			if err := b.remove(ctx, known); err != nil {
+				return fmt.Errorf("bot: couldn't record that the catalogue has %s no more: %w", known.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// removedReason is why a version is refused that waited when its package was removed.
+const removedReason = "the catalogue has the package no more"
+
+// remove records that a package is not updated any more. What waits of it is not
+// fetched; what is published stays.
+func (b *Bot) remove(ctx context.Context, known views.Package) error {
+	pins := b.store.Pin()
+	defer pins.Release()
+	data, err := b.packageJSON(known)
+	if err != nil {
+		// Its row has the same JSON without white space, and the damage is for a check to tell.
+		b.logger.Warn("the log will name the package JSON without white space", "package", known.Name, "err", err)
+		data = known.JSON
+	}
+	hash, err := b.keep(pins, data)
+	if err != nil {
+		return err
+	}
+	states, err := views.States(b.store, known.Name)
+	if err != nil {
+		return err
+	}
+	now := b.options.Now()
+	err = b.log.Update(func(tx *logs.Tx) error {
+		entry := logs.Entry{Kind: logs.PackageRemoved, Time: now, Actor: actorBot, Package: known.Name, PackageJSON: hash}
+		if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: data}); err != nil {
+			return err
+		}
+		for _, s := range states {
+			if s.Kind.Final() || s.Kind == views.Processing { // the latter is about to be published, or waits after all
+				continue
+			}
+			refused := logs.Entry{
+				Kind: logs.Refused, Time: now, Actor: actorBot,
+				Package: s.Package, Version: s.Version, Released: s.Released, Reason: removedReason,
+			}
+			if err := views.Record(tx, views.Change{Entry: refused}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	b.logger.Info("package removed", "package", known.Name)
+	b.emit(ctx, Event{Kind: Note, Package: known.Name, Reason: known.Name + ": " + removedReason + "; what is published stays"})
+	return nil
+}
+
+// enrol records packages whose JSON is new or has changed. A change may mend what
+// a release was refused for, so refused releases are tried again.
+func (b *Bot) enrol(ctx context.Context, all ...*packages.Package) error {
+	pins := b.store.Pin()
+	defer pins.Release()
+	return b.log.Update(func(tx *logs.Tx) error {
+		for _, p := range all {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := b.enrolOne(tx, pins, p); err != nil {
+				return fmt.Errorf("bot: couldn't enrol %s: %w", p.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, p.JSON); err != nil {
+		return err
+	}
+	known, err := views.LookupPackage(b.store, p.Name)
+	isNew := errors.Is(err, kvstore.ErrNotFound)
+	if err != nil && !isNew {
+		return err
+	}
+	if !isNew && !known.Removed && bytes.Equal(known.JSON, compact.Bytes()) {
+		return nil
+	}
+	hash, err := b.keep(pins, p.JSON)
+	if err != nil {
+		return err
+	}
+	entry := logs.Entry{Kind: logs.PackageChanged, Time: b.options.Now(), Actor: actorBot, Package: p.Name, PackageJSON: hash}
+	if isNew || known.Removed {
+		entry.Kind = logs.PackageAdded
+	} else if entry.Diff, err = b.diff(pins, known, p); err != nil {
+		return err
+	}
+	if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: p.JSON}); err != nil {
+		return err
+	}
+	if isNew {
+		return nil
+	}
+	upstream := b.knownUpstream(p.Name)
+	upstream.Validators, upstream.Next, upstream.Attempts = fetch.Validators{}, time.Time{}, 0
+	if !upstream.follows(p) {
+		upstream.Seen, upstream.Notes = nil, nil
+	}
+	if err := setUpstream(tx.Batch, upstream); err != nil {
+		return err
+	}
+	states, err := views.States(b.store, p.Name)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if s.Kind != views.Refused || !packages.ValidVersion(s.Version) {
+			continue
+		}
+		again := logs.Entry{Kind: logs.Detected, Time: entry.Time, Actor: actorBot, Package: p.Name, Version: s.Version, Released: s.Released}
+		if err := views.Record(tx, views.Change{Entry: again}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

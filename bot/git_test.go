@@ -1,0 +1,267 @@
+package bot_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/git/gittest"
+	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/github"
+	"github.com/larder-cdn/larder/github/githubtest"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+func fromGit(target string, globs ...string) string {
+	return strings.Replace(fromNpm(target, globs...), `"npm"`, `"git"`, 1)
+}
+
+// setCatalogue has the bot take the catalogue as it is now.
+func (r *rig) setCatalogue() {
+	r.Helper()
+	c, err := packages.Open(r.catalogue)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if err := r.bot.SetCatalogue(r.Context(), c); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func TestReleasesFromGit(t *testing.T) {
+	r := newRig(t)
+	repository := gittest.New(t).Repository(t, "a.git")
+	first := repository.Release("v1.0.0", hour(1), gittest.Files{"a.js": "alert(1)", "notes.txt": "not selected"})
+	second := repository.Commit(hour(2), gittest.Files{
+		"a.js": "alert(2)", "link:b.js": "/etc/passwd", "submodule:vendor": first,
+		"lfs.js": "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 7\n",
+	})
+	repository.Annotate("1.1.0", second)
+	repository.Tag("v1.1.0", first)
+	repository.Tag("docs/1", first)
+	r.enrol("a", fromGit(repository.URL, "*.js"))
+	r.open()
+	if sum := r.once(); sum.Published != 2 || sum.Failed > 0 || sum.Refused != 1 {
+		t.Fatalf("%+v\n%s", sum, r.states("a"))
+	}
+	m := r.manifest("a", "1.1.0")
+	if want := (logs.Source{Type: "git", Name: repository.URL, Tag: "1.1.0", Commit: second}); m.Source != want || !m.Released.Equal(hour(2)) {
+		t.Errorf("%+v, released %s", m.Source, m.Released)
+	}
+	if got := r.file("a", "1.1.0", "a.js"); got != "alert(2)" {
+		t.Errorf("%q", got)
+	}
+	if notes := strings.Join(m.Notes, "\n"); !strings.Contains(notes, `the tags "v1.1.0" and "1.1.0"; this is the second`) || !strings.Contains(notes, `submodule "vendor" was left out`) {
+		t.Errorf("notes\n%s", notes)
+	}
+	left := fmt.Sprint(m.LeftOut)
+	if len(m.LeftOut) != 2 || !strings.Contains(left, "{b.js symbolic link}") || !strings.Contains(left, "{lfs.js a Git LFS pointer") {
+		t.Errorf("left out %s", left)
+	}
+	if m := r.manifest("a", "1.0.0"); m.Source.Tag != "v1.0.0" || m.Source.Commit != first || !m.Released.Equal(hour(1)) {
+		t.Errorf("%+v", m.Source)
+	}
+
+	// A new tag is a new release; that of an old commit, too.
+	repository.Tag("v1.0.1", first)
+	r.poll()
+	if m := r.manifest("a", "1.0.1"); m.Source.Commit != first {
+		t.Errorf("%+v", m.Source)
+	}
+	if err := r.bot.Add(t.Context(), "a", "3"); err == nil || !strings.Contains(err.Error(), "git's "+repository.URL+" has no version 3") {
+		t.Errorf("%v", err)
+	}
+	r.sound()
+}
+
+// A tag that moves, or goes, is told of, and what was published stays.
+func TestTagsThatMove(t *testing.T) {
+	r := newRig(t)
+	repository := gittest.New(t).Repository(t, "a.git")
+	first := repository.Release("v1.0.0", hour(1), gittest.Files{"a.js": "alert(1)"})
+	r.enrol("a", fromGit(repository.URL, "*.js"))
+	r.open()
+	r.once()
+	r.poll()
+	second := repository.Release("v1.0.0", hour(2), gittest.Files{"a.js": "evil()"})
+	r.poll()
+	if got := r.changes(); got != "" {
+		t.Errorf("seen once, and the log says %s", got)
+	}
+	r.poll()
+	r.poll()
+	if e := r.one(logs.UpstreamChanged); e.Upstream != (logs.UpstreamChange{Old: first, New: second}) || !strings.Contains(e.Reason, "another commit") {
+		t.Errorf("%+v", e.Entry)
+	}
+	repository.Untag("v1.0.0")
+	r.poll()
+	r.poll()
+	repository.Tag("v1.0.0", first)
+	r.poll()
+	r.poll()
+	want := fmt.Sprintf("1.0.0 %.10s>%.10s\n1.0.0 %.10s>\n1.0.0 >%.10s", first, second, second, first)
+	if got := r.changes(); got != want {
+		t.Errorf("the log says\n%s\nwant\n%s", got, want)
+	}
+	if reason := r.entries(logs.UpstreamChanged)[2].Reason; !strings.Contains(reason, "names the commit again") {
+		t.Errorf("%q", reason)
+	}
+	if got := r.file("a", "1.0.0", "a.js"); got != "alert(1)" {
+		t.Errorf("%q", got)
+	}
+}
+
+// GitHub's limit fails nothing: what is left goes on when it is over.
+func TestGitHubLimit(t *testing.T) {
+	hub := githubtest.New("ghp_token")
+	url, stop := hub.Start()
+	defer stop()
+	r := newRig(t)
+	var err error
+	if r.hub, err = github.New(github.Options{URL: url, Token: "ghp_token"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := hub.Add("owner/a", t.TempDir(), "main"); err != nil {
+		t.Fatal(err)
+	}
+	repository := gittest.Use(t, hub.Repository("owner/a"))
+	for i := range 3 {
+		repository.Release(fmt.Sprintf("v1.0.%d", i), hour(i), gittest.Files{"a.js": fmt.Sprint(i)})
+	}
+	hub.Archive("owner/a")
+	r.enrol("a", fromGit(url+"/owner/a", "*.js"))
+	r.now = time.Now()
+	r.open()
+	hub.Limit(3, time.Hour) // enough to see the tags
+	if sum := r.once(); sum.Published != 0 || sum.Failed != 0 || sum.Refused != 0 {
+		t.Fatalf("%+v\n%s", sum, r.states("a"))
+	}
+	for _, version := range []string{"1.0.0", "1.0.1", "1.0.2"} {
+		if s := r.state("a", version); s.Kind != views.Detected || s.Attempts != 0 || s.Next.Before(r.now.Add(50*time.Minute)) || !strings.Contains(s.Reason, "GitHub takes no more requests until") {
+			t.Errorf("%+v", s)
+		}
+	}
+	u, err := bot.LookupUpstream(r.store, "a")
+	if err != nil || len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "archived") {
+		t.Errorf("%+v, %v", u, err)
+	}
+	from := len(hub.Requests())
+	if sum := r.once(); sum.Failed != 0 {
+		t.Errorf("%+v", sum)
+	}
+	if u, err = bot.LookupUpstream(r.store, "a"); err != nil || u.Next.Before(r.now.Add(50*time.Minute)) || !strings.Contains(u.Reason, "no more requests") {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if got := len(hub.Requests()); got != from {
+		t.Errorf("%d requests before the limit was over", got-from)
+	}
+	if r.hub, err = github.New(github.Options{URL: url, Token: "ghp_token"}); err != nil { // to whom nothing was said
+		t.Fatal(err)
+	}
+	hub.Limit(5000, time.Hour)
+	r.now = r.now.Add(3 * time.Hour)
+	r.open()
+	if sum := r.once(); sum.Published != 3 {
+		t.Errorf("%+v\n%s", sum, r.states("a"))
+	}
+}
+
+// A catalogue that changes while the bot is there.
+func TestSetCatalogue(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"a", "b"} {
+		r.registry.Add(name, "1.0.0", hour(1), map[string]string{name + ".js": name, "more.css": "a{}"})
+		r.enrol(name, fromNpm(name, "*.js"))
+	}
+	r.open()
+	r.once()
+	file := filepath.Join(r.catalogue, "packages", "a", "a.json")
+
+	// Gone: no updates, and what is published stays.
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	r.registry.Add("a", "1.1.0", hour(2), map[string]string{"a.js": "new"})
+	r.setCatalogue()
+	r.setCatalogue() // no news
+	r.poll()
+	removed := r.one(logs.PackageRemoved)
+	if p, err := views.LookupPackage(r.store, "a"); err != nil || !p.Removed || removed.Package != "a" || !strings.Contains(r.content(removed.PackageJSON), `"keywords": ["test"]`) {
+		t.Errorf("%+v, %v, %+v", p, err, removed.Entry)
+	}
+	if got := r.file("a", "1.0.0", "a.js"); got != "a" {
+		t.Errorf("%q", got)
+	}
+	if err := r.bot.Add(t.Context(), "a", ""); err == nil {
+		t.Error("it can be added")
+	}
+
+	// Back again: with what came meanwhile.
+	r.enrol("a", fromNpm("a", "*.js"))
+	r.setCatalogue()
+	r.poll()
+	if got := r.file("a", "1.1.0", "a.js"); got != "new" {
+		t.Errorf("%q", got)
+	}
+	if n := len(r.entries(logs.PackageAdded)); n != 3 {
+		t.Errorf("added %d times", n)
+	}
+
+	// Broken: what it was stays, in this process and in the next one.
+	if err := os.WriteFile(file, []byte(`{"name": "a"`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		r.registry.Add("a", fmt.Sprintf("1.2.%d", i), hour(3+i), map[string]string{"a.js": "newer"})
+		r.setCatalogue()
+		r.poll()
+		if got := r.file("a", fmt.Sprintf("1.2.%d", i), "a.js"); got != "newer" {
+			t.Errorf("%q", got)
+		}
+		r.close()
+		good, err := packages.Open(r.catalogue)
+		if err != nil || len(good.Problems()) != 1 {
+			t.Fatalf("%v, %v", good.Problems(), err)
+		}
+		r.openWith(good)
+	}
+	if n := len(r.entries(logs.PackageChanged)) + len(r.entries(logs.PackageRemoved)); n != 1 {
+		t.Errorf("a broken file changed the log: %s", r.kinds())
+	}
+
+	// Changed: from the next release on.
+	r.enrol("a", fromNpm("a", "*.js", "*.css"))
+	r.setCatalogue()
+	r.registry.Add("a", "1.3.0", hour(9), map[string]string{"a.js": "a", "more.css": "a{}"})
+	r.poll()
+	if got, before := paths(r.manifest("a", "1.3.0")), paths(r.manifest("a", "1.0.0")); !strings.Contains(got, "more.css") || strings.Contains(before, "more.css") {
+		t.Errorf("%s, and before %s", got, before)
+	}
+	if e := r.one(logs.PackageChanged); !strings.Contains(r.content(e.Diff), "*.css") {
+		t.Errorf("%+v", e.Entry)
+	}
+
+	// What waits of a package that goes is not fetched.
+	r.registry.Add("b", "2.0.0", hour(10), map[string]string{"b.js": "b"})
+	r.registry.Fail(npmtest.Fault{Path: "/b/-/", Status: 503})
+	r.poll()
+	r.registry.Mend()
+	if s := r.state("b", "2.0.0"); s.Kind != views.Failed {
+		t.Fatalf("%+v", s)
+	}
+	if err := os.Remove(filepath.Join(r.catalogue, "packages", "b", "b.json")); err != nil {
+		t.Fatal(err)
+	}
+	r.setCatalogue()
+	r.poll()
+	if s := r.state("b", "2.0.0"); s.Kind != views.Refused || s.Reason != "the catalogue has the package no more" {
+		t.Errorf("%+v", s)
+	}
+	r.sound()
+}
