@@ -34,7 +34,7 @@ func newLint(a *app) *cobra.Command {
 another package with the same upstream, and for how they are written; then whether their upstream exists, whether enough
 people use it, and whether its newest release has the files that they name. --offline leaves the upstream alone.
 
-Each problem is a line that begins with file:line:column, and the line it is about; for a folder a table by rule follows.
+Each problem is a line that begins with file:line:column, and the line it is about; for a folder a table follows.
 In GitHub Actions problems are annotations. The exit code is 1 where one of them is an error, 0 where all are warnings.
 
 Duplicates are looked for in the catalogue that the file lies in, or the one given with --catalogue.`,

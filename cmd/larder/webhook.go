@@ -67,6 +67,8 @@ func newWebhook(a *app) *cobra.Command {
 		Short: "Tell other services when a release is published",
 		Long: `Tell other services over HTTP when a release is published. docs/webhooks.md has what they get, how they verify it, and
 when it is tried again.`,
+		Example: `  larder webhook add https://ci.example.com/hooks/larder
+  larder webhook list`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -121,7 +123,9 @@ func newWebhookList(a *app) *cobra.Command {
 		Use:   "list",
 		Short: "List the webhooks, and how their messages fare",
 		Long:  "List the webhooks, oldest first: what is pending, how the last attempt went, what failed." + askedWhom,
-		Args:  arguments(0, 0),
+		Example: `  larder webhook list
+  larder webhook list --json`,
+		Args: arguments(0, 0),
 	}
 	a.uses(cmd, dataFlags)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -167,10 +171,11 @@ func printWebhooks(w io.Writer, hooks []webhook.Hook) error {
 
 func newWebhookRemove(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "remove ID",
-		Short: "End a webhook",
-		Long:  "End a webhook. What is on its way may still arrive; what is pending is dropped." + webhookReach,
-		Args:  arguments(1, 1),
+		Use:     "remove ID",
+		Short:   "End a webhook",
+		Long:    "End a webhook. What is on its way may still arrive; what is pending is dropped." + webhookReach,
+		Example: `  larder webhook remove 3f9c2a7be01d4c58`,
+		Args:    arguments(1, 1),
 	}
 	a.uses(cmd, dataFlags)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
