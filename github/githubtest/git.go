@@ -27,54 +27,56 @@ func (p problem) Error() string { return p.message }
 
 var notFound = problem{http.StatusNotFound, "Not Found"}
 
-func (s *Server) routes() {
-	handle := func(pattern string, do func(*repository, *http.Request) (status int, body any, err error)) {
-		method, rest, _ := strings.Cut(pattern, " ")
-		answer := func(w http.ResponseWriter, r *http.Request) {
-			repo, moved := s.find(r)
-			if moved {
-				w.Header().Set("Location", fmt.Sprintf("http://%s/repositories/%d%s", r.Host, repo.id, strings.TrimPrefix(r.URL.Path, "/repos/"+r.PathValue("owner")+"/"+r.PathValue("name"))))
-				refuse(w, http.StatusMovedPermanently, "Moved Permanently")
-				return
-			}
-			if repo == nil {
-				refuse(w, http.StatusNotFound, "Not Found")
-				return
-			}
-			status, body, err := do(repo, r)
-			if errors.Is(err, plumbing.ErrObjectNotFound) || errors.Is(err, plumbing.ErrReferenceNotFound) {
-				err = notFound
-			}
-			if p := (problem{}); errors.As(err, &p) {
-				refuse(w, p.status, p.message)
-			} else if err != nil {
-				refuse(w, http.StatusInternalServerError, err.Error())
-			} else if to, ok := body.(redirect); ok {
-				w.Header().Set("Location", fmt.Sprintf("http://%s%s", r.Host, to))
-				w.WriteHeader(status)
-			} else if raw, ok := body.([]byte); ok {
-				w.Header().Set("Content-Type", "application/vnd.github.raw")
-				_, _ = w.Write(raw)
-			} else {
-				write(w, status, body)
-			}
+// handle answers requests for something of a repository, by its name or its number.
+func (s *Server) handle(pattern string, do func(*repository, *http.Request) (status int, body any, err error)) {
+	method, rest, _ := strings.Cut(pattern, " ")
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		repo, moved := s.find(r)
+		if moved {
+			w.Header().Set("Location", fmt.Sprintf("http://%s/repositories/%d%s", r.Host, repo.id, strings.TrimPrefix(r.URL.Path, "/repos/"+r.PathValue("owner")+"/"+r.PathValue("name"))))
+			refuse(w, http.StatusMovedPermanently, "Moved Permanently")
+			return
 		}
-		s.mux.HandleFunc(method+" /repos/{owner}/{name}"+rest, answer)
-		s.mux.HandleFunc(method+" /repositories/{id}"+rest, answer)
+		if repo == nil {
+			refuse(w, http.StatusNotFound, "Not Found")
+			return
+		}
+		status, body, err := do(repo, r)
+		if errors.Is(err, plumbing.ErrObjectNotFound) || errors.Is(err, plumbing.ErrReferenceNotFound) {
+			err = notFound
+		}
+		if p := (problem{}); errors.As(err, &p) {
+			refuse(w, p.status, p.message)
+		} else if err != nil {
+			refuse(w, http.StatusInternalServerError, err.Error())
+		} else if to, ok := body.(redirect); ok {
+			w.Header().Set("Location", fmt.Sprintf("http://%s%s", r.Host, to))
+			w.WriteHeader(status)
+		} else if raw, ok := body.([]byte); ok {
+			w.Header().Set("Content-Type", "application/vnd.github.raw")
+			_, _ = w.Write(raw)
+		} else {
+			write(w, status, body)
+		}
 	}
-	handle("GET ", (*repository).get)
-	handle("GET /tags", (*repository).getTags)
-	handle("GET /tarball/{ref}", (*repository).getTarball)
-	handle("GET /git/ref/{ref...}", (*repository).getRef)
-	handle("POST /git/refs", (*repository).createRef)
-	handle("PATCH /git/refs/{ref...}", (*repository).updateRef)
-	handle("GET /git/commits/{sha}", (*repository).getCommit)
-	handle("POST /git/commits", (*repository).createCommit)
-	handle("POST /git/trees", (*repository).createTree)
-	handle("POST /git/blobs", (*repository).createBlob)
-	handle("GET /git/blobs/{sha}", (*repository).getBlob)
-	handle("GET /contents/{path...}", (*repository).getContents)
-	handle("PUT /contents/{path...}", (*repository).putContents)
+	s.mux.HandleFunc(method+" /repos/{owner}/{name}"+rest, answer)
+	s.mux.HandleFunc(method+" /repositories/{id}"+rest, answer)
+}
+
+func (s *Server) routes() {
+	s.handle("GET ", (*repository).get)
+	s.handle("GET /tags", (*repository).getTags)
+	s.handle("GET /tarball/{ref}", (*repository).getTarball)
+	s.handle("GET /git/ref/{ref...}", (*repository).getRef)
+	s.handle("POST /git/refs", (*repository).createRef)
+	s.handle("PATCH /git/refs/{ref...}", (*repository).updateRef)
+	s.handle("GET /git/commits/{sha}", (*repository).getCommit)
+	s.handle("POST /git/commits", (*repository).createCommit)
+	s.handle("POST /git/trees", (*repository).createTree)
+	s.handle("POST /git/blobs", (*repository).createBlob)
+	s.handle("GET /git/blobs/{sha}", (*repository).getBlob)
+	s.handle("GET /contents/{path...}", (*repository).getContents)
+	s.handle("PUT /contents/{path...}", (*repository).putContents)
 }
 
 // read reads a request's JSON.
@@ -408,6 +410,22 @@ func (r *repository) getContents(q *http.Request) (int, any, error) {
 	}
 	if e.Mode == filemode.Dir {
 		return http.StatusOK, []any{map[string]any{"type": "file"}}, nil
+	}
+	if e.Mode == filemode.Symlink {
+		// The answer is about the file that the link leads to, where there is one.
+		blob, err := r.BlobObject(e.Hash)
+		if err != nil {
+			return 0, nil, err
+		}
+		target, err := content(blob)
+		if err != nil {
+			return 0, nil, err
+		}
+		to, err := tree.FindEntry(path.Join(path.Dir(name), string(target)))
+		if err != nil || to.Mode != filemode.Regular {
+			return http.StatusOK, map[string]any{"type": "symlink", "name": path.Base(name), "path": name, "sha": e.Hash.String(), "target": string(target)}, nil
+		}
+		e = to
 	}
 	blob, err := r.BlobObject(e.Hash)
 	if err != nil {

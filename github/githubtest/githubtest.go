@@ -27,6 +27,11 @@ import (
 type Server struct {
 	// Token is the one that may write. Set it before the first request.
 	Token string
+	// Folder is where forks are made that are asked for over HTTP, as OWNER/NAME.git; "" refuses them.
+	Folder string
+	// Web is what the addresses of repositories begin with, for who clones them. Default
+	// https://github.com.
+	Web string
 
 	mu           sync.Mutex
 	mux          *http.ServeMux
@@ -35,10 +40,12 @@ type Server struct {
 	requests     []Request
 	limit        *limit
 	moved        map[string]*repository // by the names that they had
+	collaboration
 }
 
 type repository struct {
 	*git.Repository
+	server        *Server
 	id            int
 	name          string // OWNER/NAME
 	defaultBranch string
@@ -79,6 +86,7 @@ type Fault struct {
 func New(token string) *Server {
 	s := &Server{Token: token, mux: http.NewServeMux(), repositories: map[string]*repository{}, moved: map[string]*repository{}}
 	s.routes()
+	s.pullRoutes()
 	return s
 }
 
@@ -98,7 +106,7 @@ func (s *Server) Add(name, dir, defaultBranch string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.repositories[name] = &repository{Repository: r, id: len(s.repositories) + 1001, name: name, defaultBranch: defaultBranch}
+	s.repositories[name] = &repository{Repository: r, server: s, id: len(s.repositories) + 1001, name: name, defaultBranch: defaultBranch}
 	return nil
 }
 

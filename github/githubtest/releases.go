@@ -3,6 +3,7 @@ package githubtest
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -112,6 +113,7 @@ func (r *repository) get(*http.Request) (int, any, error) {
 	return http.StatusOK, map[string]any{
 		"id": r.id, "full_name": r.name, "html_url": "https://github.com/" + r.name, "private": false,
 		"default_branch": r.defaultBranch, "archived": r.archived, "stargazers_count": 250,
+		"clone_url": cmp.Or(r.server.Web, "https://github.com") + "/" + r.name + ".git",
 	}, nil
 }
 
