@@ -20,13 +20,13 @@ const listed = 500
 func (p *Preview) WriteMarkdown(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	r := &p.Latest
-	fmt.Fprintf(out, "### %s %s\n\n", code(p.Package.Name), code(r.Name))
+	fmt.Fprintf(out, "### %s %s\n\n", Code(p.Package.Name), Code(r.Name))
 	if r.Refused != "" {
-		fmt.Fprintf(out, "Nothing would be published: %s\n\n", code(r.Refused))
+		fmt.Fprintf(out, "Nothing would be published: %s\n\n", Code(r.Refused))
 	} else {
 		fmt.Fprintf(out, "%s.", r.Describe())
 		if r.Default != "" {
-			fmt.Fprintf(out, " The main file is %s.", code(r.Default))
+			fmt.Fprintf(out, " The main file is %s.", Code(r.Default))
 		}
 		fmt.Fprint(out, "\n\n<details><summary>The files</summary>\n\n")
 		var b strings.Builder
@@ -37,7 +37,7 @@ func (p *Preview) WriteMarkdown(w io.Writer) error {
 			}
 			fmt.Fprintf(&b, "%9s  %s\n", Size(f), line(f.Path))
 		}
-		fmt.Fprintf(out, "%s\n</details>\n\n", block(b.String()))
+		fmt.Fprintf(out, "%s\n</details>\n\n", Block(b.String()))
 	}
 	if len(p.Older) > 0 {
 		fmt.Fprint(out, "| release | files | size |\n| --- | --- | --- |\n")
@@ -89,8 +89,8 @@ func many(n int, what string) string {
 	return humanize.Comma(int64(n)) + " " + what + "s"
 }
 
-// code makes a code span, which nothing inside can end.
-func code(text string) string {
+// Code makes a code span of Markdown, on one line, which nothing inside can end.
+func Code(text string) string {
 	text = line(text)
 	fence := strings.Repeat("`", longestRun(text)+1)
 	if strings.HasPrefix(text, "`") || strings.HasSuffix(text, "`") || text == "" {
@@ -100,10 +100,10 @@ func code(text string) string {
 }
 
 // cell is code in a table.
-func cell(text string) string { return strings.ReplaceAll(code(text), "|", `\|`) }
+func cell(text string) string { return strings.ReplaceAll(Code(text), "|", `\|`) }
 
-// block makes a code block, which nothing inside can end.
-func block(text string) string {
+// Block makes a code block of Markdown from whole lines, which nothing inside can end.
+func Block(text string) string {
 	fence := strings.Repeat("`", max(3, longestRun(text)+1))
 	return fence + "\n" + text + fence + "\n"
 }

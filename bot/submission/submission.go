@@ -11,8 +11,10 @@ package submission
 
 import (
 	"context"
+	"crypto/sha512"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"time"
@@ -116,6 +118,8 @@ type Release struct {
 	// Entries is how many files the release has; Sources are their paths.
 	Entries int
 	Sources []string
+	// Integrity has the SHA-512 of the files that upstream has, by path; of the latest release alone.
+	Integrity map[string][sha512.Size]byte
 	// Refused says why nothing would be published; "" where something is.
 	Refused string
 	// Err is set where the release could not be had, so that nothing is known of it.
@@ -175,7 +179,7 @@ func Look(ctx context.Context, source Source, p *packages.Package, older int) (*
 	g.SetLimit(atOnce)
 	for i, v := range chosen {
 		g.Go(func() error {
-			releases[i] = look(groupCtx, source, p, v)
+			releases[i] = look(groupCtx, source, p, v, i == 0)
 			if i == 0 {
 				return releases[i].Err
 			}
@@ -188,7 +192,7 @@ func Look(ctx context.Context, source Source, p *packages.Package, older int) (*
 	return &Preview{Package: p, Latest: releases[0], Older: releases[1:]}, ctx.Err()
 }
 
-func look(ctx context.Context, source Source, p *packages.Package, v Version) (r Release) {
+func look(ctx context.Context, source Source, p *packages.Package, v Version, hashed bool) (r Release) {
 	r.Version = v
 	r.Err = withArchive(ctx, source, v, func(a archive.Source) error {
 		s, err := selection.Of(ctx, p, a)
@@ -201,12 +205,34 @@ func look(ctx context.Context, source Source, p *packages.Package, v Version) (r
 			paths[i] = f.Path
 		}
 		r.Default = selection.DefaultFile(p.Filename, paths)
+		if hashed {
+			return r.hash(ctx, s, a)
+		}
 		return nil
 	})
 	if r.Err != nil && refused(r.Err) {
 		r.Refused, r.Err = r.Err.Error(), nil // as the bot does
 	}
 	return r
+}
+
+// hash reads what is going to be published.
+func (r *Release) hash(ctx context.Context, s *selection.Selection, a archive.Source) error {
+	r.Integrity = make(map[string][sha512.Size]byte)
+	return archive.Walk(ctx, a, archive.DefaultLimits, func(e archive.Entry, content io.Reader) error {
+		targets := s.Targets[e.Name]
+		if len(targets) == 0 {
+			return nil
+		}
+		h := sha512.New()
+		if _, err := io.Copy(h, content); err != nil {
+			return err
+		}
+		for _, path := range targets {
+			r.Integrity[path] = [sha512.Size]byte(h.Sum(nil))
+		}
+		return nil
+	})
 }
 
 // withArchive hands the archive of a version to use.

@@ -2,6 +2,7 @@ package submission
 
 import (
 	"context"
+	"crypto/sha512"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,6 +82,8 @@ func TestLook(t *testing.T) {
 	}
 	if r := preview.Latest; r.Name != "2.0.0" || r.Entries < 3 || len(r.Files) != 4 || r.Made() != 2 || r.Bytes() != 11 || r.Default != "slider.min.js" || r.Refused != "" {
 		t.Errorf("latest: %+v", r)
+	} else if len(r.Integrity) != 2 || r.Integrity["slider.js"] != sha512.Sum512([]byte("window.a")) || r.Integrity["slider.css"] != sha512.Sum512([]byte("a{}")) {
+		t.Errorf("integrity: %v", r.Integrity)
 	}
 	var older []string
 	for _, r := range preview.Older {
@@ -394,7 +397,7 @@ func FuzzManifest(f *testing.F) {
 func FuzzCode(f *testing.F) {
 	f.Add("`a``b`|\n<b>")
 	f.Fuzz(func(t *testing.T, text string) {
-		span := code(text)
+		span := Code(text)
 		fence := span[:len(span)-len(strings.TrimLeft(span, "`"))]
 		inner := strings.TrimSuffix(strings.TrimPrefix(span, fence), fence)
 		if strings.Contains(inner, fence) || strings.HasPrefix(inner, "`") || strings.HasSuffix(inner, "`") || strings.ContainsAny(inner, "\r\n") {
@@ -404,7 +407,7 @@ func FuzzCode(f *testing.F) {
 			t.Errorf("%q breaks a table: %s", text, cell)
 		}
 		body := text + "\n"
-		b := block(body)
+		b := Block(body)
 		fence = b[:strings.IndexByte(b, '\n')]
 		if !strings.HasPrefix(fence, "```") || strings.Contains(body, fence) {
 			t.Errorf("%q ends a block: %s", text, b)
