@@ -81,6 +81,12 @@ func New(o Options) (*Client, error) {
 	return &Client{Client: c, transport: t}, nil
 }
 
+// IsHost reports whether repositories on host are those that the API at apiURL, "" for GitHub's own, knows.
+func IsHost(apiURL, host string) bool {
+	base, err := url.Parse(cmp.Or(apiURL, DefaultURL))
+	return err == nil && base.Host != "" && strings.TrimPrefix(strings.ToLower(base.Host), "api.") == strings.TrimPrefix(strings.ToLower(host), "www.")
+}
+
 // Waiting returns until when requests wait for one of GitHub's limits, zero where they
 // do not.
 func (c *Client) Waiting() time.Time {

@@ -4,11 +4,14 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 )
 
 // A Delivery is what a webhook sent, once it is known who did.
@@ -88,4 +91,70 @@ func parseSignature(header string) ([]byte, bool) {
 	}
 	sum, err := hex.DecodeString(digits)
 	return sum, err == nil
+}
+
+// A Webhook is an [http.Handler] for one webhook.
+type Webhook struct {
+	// Secret is the one that both sides know.
+	Secret string
+	// MaxBytes is the most that a payload may have.
+	MaxBytes int64
+	// Take is given each delivery that is genuine. It returns an HTTP status and what to say to whoever
+	// looks at the deliveries. GitHub waits ten seconds, so what takes longer must not be waited for.
+	Take func(Delivery) (status int, message string)
+	// Logger is told of deliveries.
+	Logger *slog.Logger
+
+	under atomic.Int32 // deliveries being read
+}
+
+// mostDeliveries is how many are read at once: anybody may begin one, and each takes memory.
+const mostDeliveries = 4
+
+// ServeHTTP implements http.Handler.
+func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Type", "application/json; charset=utf-8")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if h.under.Add(1) > mostDeliveries {
+		h.under.Add(-1)
+		header.Set("Retry-After", "1")
+		say(w, http.StatusServiceUnavailable, "too many deliveries at once")
+		return
+	}
+	delivery, err := ReadDelivery(r, h.Secret, h.MaxBytes)
+	h.under.Add(-1)
+	if err != nil {
+		refused := &WebhookError{http.StatusBadRequest, "malformed"}
+		errors.As(err, &refused)
+		if refused.Status == http.StatusMethodNotAllowed {
+			header.Set("Allow", http.MethodPost)
+		}
+		h.Logger.Warn("webhook refused", "path", r.URL.Path, "reason", refused.Reason)
+		say(w, refused.Status, refused.Reason)
+		return
+	}
+	status, message := h.Take(delivery)
+	h.Logger.Info("webhook", "path", r.URL.Path, "event", delivery.Event, "delivery", delivery.ID, "status", status, "said", message)
+	say(w, status, message)
+}
+
+func say(w http.ResponseWriter, status int, message string) {
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"message": message})
+}
+
+// PushedBranch returns the branch that a push event is about. ok is false where it is about a tag, or
+// a branch that is gone, or no such event at all.
+func PushedBranch(payload []byte) (branch string, ok bool) {
+	var push struct {
+		Ref     string `json:"ref"`
+		Deleted bool   `json:"deleted"`
+	}
+	if err := json.Unmarshal(payload, &push); err != nil {
+		return "", false
+	}
+	branch, ok = strings.CutPrefix(push.Ref, "refs/heads/")
+	return branch, ok && branch != "" && !push.Deleted
 }

@@ -3,9 +3,11 @@ package github_test
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/larder-cdn/larder/github"
@@ -100,6 +102,111 @@ func FuzzReadDelivery(f *testing.F) {
 		got, err := github.ReadDelivery(r, documentedSecret, most&0xFFFF)
 		if err == nil && (string(got.Payload) != body || int64(len(body)) > most&0xFFFF || body == documentedBody && !strings.EqualFold(signature, documentedSignature)) {
 			t.Errorf("%q was taken with %q", body, signature)
+		}
+	})
+}
+
+func TestWebhook(t *testing.T) {
+	var taken []string
+	hook := &github.Webhook{Secret: documentedSecret, MaxBytes: 100, Logger: slog.New(slog.DiscardHandler), Take: func(d github.Delivery) (int, string) {
+		taken = append(taken, string(d.Payload))
+		return http.StatusAccepted, "thanks"
+	}}
+	for _, tt := range []struct {
+		r      *http.Request
+		status int
+		body   string
+	}{
+		{delivery(documentedBody, documentedSignature), 202, `{"message":"thanks"}`},
+		{delivery(documentedBody, ""), 401, "X-Hub-Signature-256"},
+		{httptest.NewRequest(http.MethodGet, "/", nil), 405, "POST"},
+	} {
+		w := httptest.NewRecorder()
+		hook.ServeHTTP(w, tt.r)
+		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.body) || w.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	if len(taken) != 1 {
+		t.Errorf("taken %q", taken)
+	}
+
+	// Who sends slowly does not keep more than a few from sending.
+	blocked, release := make(chan struct{}), make(chan struct{})
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			r := delivery("", documentedSignature)
+			r.Body, r.ContentLength = io.NopCloser(blocking{blocked, release}), -1
+			hook.ServeHTTP(httptest.NewRecorder(), r)
+		})
+		<-blocked
+	}
+	w := httptest.NewRecorder()
+	hook.ServeHTTP(w, delivery(documentedBody, documentedSignature))
+	if w.Code != 503 || w.Header().Get("Retry-After") == "" {
+		t.Errorf("%d", w.Code)
+	}
+	close(release)
+	all.Wait()
+	w = httptest.NewRecorder()
+	hook.ServeHTTP(w, delivery(documentedBody, documentedSignature))
+	if w.Code != 202 {
+		t.Errorf("%d", w.Code)
+	}
+}
+
+// blocking is a body that has nothing until it is over.
+type blocking struct{ blocked, release chan struct{} }
+
+func (b blocking) Read([]byte) (int, error) {
+	b.blocked <- struct{}{}
+	<-b.release
+	return 0, io.EOF
+}
+
+func TestPushedBranch(t *testing.T) {
+	for payload, want := range map[string]string{
+		`{"ref":"refs/heads/main","deleted":false}`: "main",
+		`{"ref":"refs/heads/a/b"}`:                  "a/b",
+		`{"ref":"refs/heads/main","deleted":true}`:  "-",
+		`{"ref":"refs/tags/v1"}`:                    "-",
+		`{"ref":"refs/heads/"}`:                     "-",
+		`{"ref":7}`:                                 "-",
+		`{}`:                                        "-",
+		`[`:                                         "-",
+	} {
+		got, ok := github.PushedBranch([]byte(payload))
+		if !ok {
+			got = "-"
+		}
+		if got != want {
+			t.Errorf("%s: %q", payload, got)
+		}
+	}
+}
+
+func TestIsHost(t *testing.T) {
+	for _, tt := range []struct {
+		api, host string
+		want      bool
+	}{
+		{"", "github.com", true}, {"", "www.GitHub.com", true}, {"https://api.github.com", "github.com", true},
+		{"", "github.com.example.com", false}, {"", "gist.github.com", false}, {"", "", false},
+		{"https://git.example.com/api/v3", "git.example.com", true}, {"https://git.example.com/api/v3", "github.com", false},
+		{"https://api.octo.ghe.com", "octo.ghe.com", true}, {"http://127.0.0.1:3000", "127.0.0.1:3000", true}, {"http://127.0.0.1:3000", "127.0.0.1", false},
+	} {
+		if got := github.IsHost(tt.api, tt.host); got != tt.want {
+			t.Errorf("%q, %q: %v", tt.api, tt.host, got)
+		}
+	}
+}
+
+func FuzzPushedBranch(f *testing.F) {
+	f.Add([]byte(`{"ref":"refs/heads/main"}`))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		if branch, ok := github.PushedBranch(payload); ok && branch == "" {
+			t.Errorf("%q", payload)
 		}
 	})
 }

@@ -41,7 +41,7 @@ var repositoryPath = regexp.MustCompile(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.
 
 // has reports whether a repository is one of GitHub's.
 func (h *hub) has(at *url.URL) bool {
-	return strings.TrimPrefix(at.Host, "www.") == h.web
+	return github.IsHost(h.client.BaseURL.String(), at.Host)
 }
 
 // home returns the path of a repository in the API.

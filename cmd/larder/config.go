@@ -31,6 +31,7 @@ var serviceLink = regexp.MustCompile(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(
 // load fills in what no flag has set: from environ first, then from the configuration file. It reports every mistake
 // it finds, each with the place it stands in.
 func (s *settings) load(environ []string) error {
+	s.token, s.tokenFrom = githubToken(environ)
 	fromEnv, err := s.loadEnv(environ)
 	problems := []error{err}
 	if s.config != "" {
@@ -53,7 +54,7 @@ func (s *settings) loadEnv(environ []string) (set map[string]bool, err error) {
 	var problems []error
 	for _, pair := range environ {
 		name, text, _ := strings.Cut(pair, "=")
-		if !strings.HasPrefix(name, envPrefix) || serviceLink.MatchString(name) || slices.Contains(tokenVariables, name) {
+		if !strings.HasPrefix(name, envPrefix) || serviceLink.MatchString(name) || slices.Contains(tokenVariables, name) || name == secretVariable {
 			continue
 		}
 		flag, ok := known[name]

@@ -43,6 +43,7 @@ type daemon struct {
 	logger   *slog.Logger
 	metrics  *registry
 	folder   *folder
+	secret   string // of webhooks; "" for none
 	self     *process
 }
 
@@ -58,6 +59,12 @@ func (p *daemon) run(parent context.Context) (err error) {
 	}
 	if p.duties.serve {
 		if err := errors.Join(s.checkPurging(), s.limitConnections(p.logger), s.checkRooms()); err != nil {
+			return err
+		}
+	}
+	if p.duties.serve && p.duties.fill {
+		var err error
+		if p.secret, err = p.hookSecret(); err != nil {
 			return err
 		}
 	}
@@ -82,10 +89,12 @@ func (p *daemon) run(parent context.Context) (err error) {
 	defer p.metrics.watch(p.folder.store)()
 	var filler *bot.Bot
 	if p.duties.fill {
+		p.folder.follows = true
 		if filler, err = p.folder.bot(); err != nil {
 			return err
 		}
 		p.metrics.backlog(filler)
+		p.metrics.catalogue(p.folder.keeper)
 	}
 	if hub != nil {
 		p.folder.pusher = p.newLogPusher(hub)
@@ -164,6 +173,10 @@ func (p *daemon) run(parent context.Context) (err error) {
 		})
 	case p.duties.fill:
 		group.Go(func() error { return p.keepFilling(ctx, filler) })
+		group.Go(func() error {
+			p.folder.keeper.Run(ctx, filler.SetCatalogue)
+			return nil
+		})
 		if p.folder.pusher != nil {
 			group.Go(func() error {
 				p.folder.pusher.Run(ctx)
@@ -181,6 +194,9 @@ func (p *daemon) run(parent context.Context) (err error) {
 }
 
 func (p *daemon) fillOnce(ctx context.Context, filler *bot.Bot) error {
+	if err := p.folder.lookOnce(ctx, filler); err != nil {
+		return err
+	}
 	summary, err := filler.Once(ctx)
 	fmt.Fprintln(p.stdout, describeSummary(summary))
 	if err == nil && summary.Failed > 0 {

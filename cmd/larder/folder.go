@@ -12,12 +12,12 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server/demand"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
@@ -25,6 +25,7 @@ import (
 // folder is an open data folder, which no other process can open meanwhile:
 //
 //	store/      the key-value store
+//	catalogue/  the last good catalogue, where that is from a git repository
 //	tmp/        downloads and the like; emptied when the folder is opened
 //	admin.sock  where the process that has it open listens for commands
 type folder struct {
@@ -34,6 +35,9 @@ type folder struct {
 	// bot makes the bot on first use: reading npm's configuration and the catalogue is not for commands that only look.
 	bot  func() (*bot.Bot, error)
 	made *bot.Bot // by bot
+	// keeper keeps the catalogue, from bot on; who follows it takes what changes.
+	keeper  *catalogue.Keeper
+	follows bool
 	// demand reads, on first use, how much each package is asked for.
 	demand func() *demand.Demand
 	// libraries begins to read all libraries on first use, and follows the log until the folder is closed.
@@ -150,13 +154,6 @@ func (f *folder) close() error {
 
 func (s *settings) newBot(f *folder, logger *slog.Logger, events func(bot.Event)) (*bot.Bot, error) {
 	logger = logger.With("part", "bot")
-	catalogue, err := packages.Open(s.catalogue)
-	if err != nil {
-		return nil, err
-	}
-	for _, invalid := range catalogue.Problems() {
-		logger.Warn("package refused", "file", invalid.File, "err", invalid)
-	}
 	config, err := npm.LoadConfig(".")
 	if err != nil {
 		return nil, err
@@ -170,6 +167,17 @@ func (s *settings) newBot(f *folder, logger *slog.Logger, events func(bot.Event)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.origin("allow-host"), err)
 	}
+	repositories, err := s.newGit(getter, logger)
+	if err != nil {
+		return nil, err
+	}
+	if f.keeper, err = s.newKeeper(f.catalogueDir(), repositories, logger); err != nil {
+		return nil, err
+	}
+	first, err := f.openCatalogue()
+	if err != nil {
+		return nil, err
+	}
 	errands, err := f.errands()
 	if err != nil {
 		return nil, err
@@ -178,8 +186,9 @@ func (s *settings) newBot(f *folder, logger *slog.Logger, events func(bot.Event)
 		Runtime:     errands.runtime,
 		Store:       f.store,
 		Log:         f.log,
-		Catalogue:   catalogue,
+		Catalogue:   first,
 		Npm:         npm.NewClient(config, getter, npm.Options{}),
+		Git:         repositories,
 		Releases:    s.releases,
 		Interval:    s.interval,
 		Downloads:   s.downloads,

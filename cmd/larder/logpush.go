@@ -22,9 +22,11 @@ import (
 type githubSettings struct {
 	logRepository push.Repository
 	githubURL     string
+
+	token, tokenFrom string // by load: what the environment has, and the variable that has it
 }
 
-var githubFlags = []string{"log-repository", "github-url"}
+var githubFlags = []string{"log-repository"}
 
 func (s *githubSettings) addTo(f *pflag.FlagSet) {
 	f.Var(repositoryValue(&s.logRepository), "log-repository", "push the log to the GitHub repository `OWNER/NAME[@BRANCH]`, one commit for each entry; the token is in the environment, in LARDER_GITHUB_TOKEN or GITHUB_TOKEN")

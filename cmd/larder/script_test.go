@@ -60,6 +60,9 @@ type upstreamKey struct{}
 //	flip DATA NAME VERSION FILE   change a bit of a file, as it is stored smallest, where no process runs on the data folder
 //	witness NAME FILE             start a witness of the log whose verifier key is in FILE; $NAME is its URL#KEY, NAME.key its key
 //	github DIR TOKEN              start a GitHub; $GITHUB is its API, DIR the bare repository example/logs
+//	gitserver DIR                 serve the bare repositories below DIR; $GIT is the server's URL
+//	deliver STATUS PATH SECRET EVENT PAYLOAD
+//	                              send an event to a webhook of $ADDRESS, signed, and expect this status
 //	same DIR DIR                  wait until two repositories are at the same commit
 //	until STATUS PATH [TEXT]      ask again and again until the answer of $ADDRESS has this status, and this text
 func TestScripts(t *testing.T) {
@@ -84,7 +87,9 @@ func TestScripts(t *testing.T) {
 			"cache":       scriptCache,
 			"called":      scriptCalled,
 			"certificate": scriptCertificate,
+			"deliver":     scriptDeliver,
 			"github":      scriptGitHub,
+			"gitserver":   scriptGitServer,
 			"same":        scriptSame,
 			"publish":     scriptPublish,
 			"ready":       scriptReady,

@@ -41,7 +41,7 @@ type settings struct {
 	purgeHook string
 	hook      purge.Hook // purgeHook, by check
 
-	catalogue  string
+	catalogueSettings
 	releases   int
 	interval   time.Duration
 	downloads  int
@@ -66,7 +66,7 @@ var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
 	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "fast-lane", "max-connections", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen",
 		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms"}
-	botFlags = []string{"catalogue", "releases", "downloads", "memory", "allow-host"}
+	botFlags = []string{"catalogue", "releases", "downloads", "memory", "allow-host", "github-url"}
 )
 
 const (
@@ -78,25 +78,25 @@ const (
 
 func newSettings() *settings {
 	s := &settings{
-		data:           "./data",
-		listen:         defaultListen,
-		privateListen:  defaultPrivateListen,
-		fastLane:       true,
-		maxConnections: 10_000,
-		cache:          256 * mebibyte,
-		sending:        256 * mebibyte,
-		storeCache:     128 * mebibyte,
-		drain:          15 * time.Second,
-		name:           "Larder",
-		cacheTags:      string(cachetag.Both),
-		catalogue:      "starter",
-		releases:       10,
-		interval:       time.Hour,
-		downloads:      4,
-		memory:         512 * mebibyte,
-		logFormat:      "text",
-		flags:          pflag.NewFlagSet("settings", pflag.ContinueOnError),
-		origins:        map[string]string{},
+		data:              "./data",
+		listen:            defaultListen,
+		privateListen:     defaultPrivateListen,
+		fastLane:          true,
+		maxConnections:    10_000,
+		cache:             256 * mebibyte,
+		sending:           256 * mebibyte,
+		storeCache:        128 * mebibyte,
+		drain:             15 * time.Second,
+		name:              "Larder",
+		cacheTags:         string(cachetag.Both),
+		catalogueSettings: catalogueSettings{catalogue: "starter", catalogueInterval: 5 * time.Minute},
+		releases:          10,
+		interval:          time.Hour,
+		downloads:         4,
+		memory:            512 * mebibyte,
+		logFormat:         "text",
+		flags:             pflag.NewFlagSet("settings", pflag.ContinueOnError),
+		origins:           map[string]string{},
 	}
 	f := s.flags
 	f.SortFlags = false
@@ -129,7 +129,7 @@ func newSettings() *settings {
 	f.Var(textValue(&s.purgeHook, "hook"), "purge-hook",
 		"what to call when a release is withdrawn, `[METHOD ]URL`: with {url} or {path} in it once for each file (PURGE), else once with all of them (POST, JSON)")
 
-	f.Var(textValue(&s.catalogue, "source"), "catalogue", "catalogue `SOURCE`: a folder, a .tar.gz or .zip archive, or starter for the one in the binary")
+	s.catalogueSettings.addTo(f)
 	f.Var(countValue(&s.releases, 1), "releases", "newest releases that a new package starts with, `N`")
 	f.Var(durationValue(&s.interval, time.Second), "interval", "`DURATION` between two looks at a package's upstream")
 	f.Var(countValue(&s.downloads, 1), "downloads", "most downloads at once, `N`")

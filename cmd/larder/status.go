@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
@@ -28,6 +29,8 @@ type status struct {
 	Purges     []purge.Job   `json:"purges"`     // withdrawals of which the cache in front has yet to be told
 	// Unsigned says why the process refuses to sign the log, and what to do; it is empty where nothing is wrong.
 	Unsigned string `json:"unsigned,omitempty"`
+	// Catalogue is how the catalogue stands, of a process that follows it.
+	Catalogue *catalogue.State `json:"catalogue,omitempty"`
 	// LogPush is how far the log has come to GitHub, of a process that pushes it.
 	LogPush *logPush `json:"logPush,omitempty"`
 }
@@ -62,6 +65,10 @@ type packageStatus struct {
 	Checked time.Time `json:"checked,omitzero"`
 	Next    time.Time `json:"next,omitzero"`
 	Problem string    `json:"problem,omitempty"`
+	// Notes are what people should know of upstream, such as that it has moved.
+	Notes []string `json:"notes,omitempty"`
+	// Removed: the catalogue has it no more, so no release follows.
+	Removed bool `json:"removed,omitempty"`
 
 	served []string // versions
 }
@@ -98,7 +105,7 @@ func (f *folder) status(process *process, name string) (*status, error) {
 	byName := map[string]*packageStatus{}
 	for _, p := range enrolled {
 		if name == "" || p.Name == name {
-			byName[p.Name] = &packageStatus{Name: p.Name}
+			byName[p.Name] = &packageStatus{Name: p.Name, Removed: p.Removed}
 		}
 	}
 	s := &status{Process: process, Packages: []packageStatus{}, Versions: []views.State{}, Changed: []changedUpstream{}}
@@ -122,7 +129,7 @@ func (f *folder) status(process *process, name string) (*status, error) {
 		p.Newest = packages.LatestVersion(p.served)
 		switch upstream, err := bot.LookupUpstream(snapshot, name); {
 		case err == nil:
-			p.Checked, p.Next, p.Problem = upstream.Checked, upstream.Next, upstream.Reason
+			p.Checked, p.Next, p.Problem, p.Notes = upstream.Checked, upstream.Next, upstream.Reason, upstream.Notes
 		case !errors.Is(err, kvstore.ErrNotFound):
 			return nil, err
 		}
@@ -144,6 +151,7 @@ func (f *folder) status(process *process, name string) (*status, error) {
 	}
 	s.Unsigned = f.whyUnsigned()
 	s.LogPush = f.logPush()
+	s.Catalogue = f.catalogueState()
 	s.Purges = slices.DeleteFunc(s.Purges, func(j purge.Job) bool { return name != "" && j.Package != name })
 	return s, nil
 }

@@ -69,6 +69,7 @@ func (s *status) print(w io.Writer, one bool, now time.Time) error {
 		fmt.Fprintf(w, "The log is not signed any more, and nobody can verify what is served: %s.\n", s.Unsigned)
 	}
 	s.LogPush.print(w, now)
+	s.printCatalogue(w, now)
 	if len(s.Packages) == 0 {
 		_, err := fmt.Fprintln(w, "Nothing is here yet; `larder up` fetches what its catalogue names, `larder add` one package.")
 		return err
@@ -125,6 +126,12 @@ func (s *status) printUpstream(w io.Writer, now time.Time) {
 	for _, p := range s.Packages {
 		if p.Problem != "" {
 			fmt.Fprintf(w, "\n%s: couldn't ask upstream: %s%s\n", p.Name, p.Problem, again(p.Next, now))
+		}
+		for _, note := range p.Notes {
+			fmt.Fprintf(w, "\n%s: %s\n", p.Name, note)
+		}
+		if p.Removed {
+			fmt.Fprintf(w, "\n%s: the catalogue has it no more; what is published stays, and nothing follows\n", p.Name)
 		}
 	}
 	for _, c := range s.Changed {

@@ -24,7 +24,7 @@ finished or was never there. A second Ctrl-C ends it at once, which does no harm
   LARDER_LISTEN=:8000 larder up --config larder.yaml`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval"}, signingFlags, githubFlags)
+	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "catalogue-interval", "hook-secret-file"}, signingFlags, githubFlags)
 	cmd.RunE = a.configured(a.daemon(duties{serve: true, fill: true}))
 	return cmd
 }
@@ -55,7 +55,7 @@ publish what is new and come back; the exit code is 1 where a release failed for
   larder bot --interval 15m`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, botFlags, []string{"interval", "private-listen"}, signingFlags, githubFlags)
+	a.uses(cmd, dataFlags, botFlags, []string{"interval", "catalogue-interval", "private-listen"}, signingFlags, githubFlags)
 	cmd.Flags().BoolVar(&once, "once", false, "look at every package once, then end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.configured(a.daemon(duties{fill: true, once: once}))(cmd, args)

@@ -1,0 +1,200 @@
+package catalogue_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/git/gittest"
+	"github.com/larder-cdn/larder/packages"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func sound(name string) string {
+	return `{"name": "` + name + `", "description": "A.", "keywords": ["a"], "repository": {"type": "git", "url": "https://example.com/a.git"}}`
+}
+
+// A taker is what changes are applied to.
+type taker struct {
+	all  []string
+	fail error
+}
+
+func (t *taker) apply(_ context.Context, c *packages.Catalogue) error {
+	if t.fail != nil {
+		return t.fail
+	}
+	t.all = append(t.all, names(c))
+	return nil
+}
+
+func names(c *packages.Catalogue) string {
+	var all []string
+	for _, p := range c.Packages() {
+		all = append(all, p.Name)
+	}
+	return strings.Join(all, " ")
+}
+
+func keeper(t *testing.T, source, dir string) *catalogue.Keeper {
+	t.Helper()
+	f, err := fetch.New(fetch.Options{Tries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	k, err := catalogue.New(catalogue.Options{Source: source, Dir: dir, Git: git.New(git.Options{Fetch: f}), Now: func() time.Time { return noon }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// What is wrong with the source never takes away what was good.
+func TestLastGood(t *testing.T) {
+	server := gittest.New(t)
+	r := server.Repository(t, "c.git")
+	dir := filepath.Join(t.TempDir(), "kept")
+	k := keeper(t, r.URL, dir)
+	if !k.Remote() || k.Static() {
+		t.Error("what it is")
+	}
+	to := &taker{}
+	look := func(want string, problem bool) {
+		t.Helper()
+		err := k.Look(t.Context(), to.apply)
+		s := k.State()
+		if (err != nil) != problem || (s.Problem != "") != problem || s.Since.IsZero() == problem {
+			t.Errorf("%v, %+v", err, s)
+		}
+		if got := strings.Join(to.all, ", "); got != want {
+			t.Errorf("taken: %q, want %q", got, want)
+		}
+	}
+	if _, ok := k.Kept(); ok {
+		t.Error("something was kept of nothing")
+	}
+	look("", true) // no commit yet
+	r.Commit(noon, gittest.Files{"packages/a/a.json": sound("a"), "link:packages/l/l.json": "/etc/passwd"})
+	look("a", false)
+	look("a", false)
+	r.Commit(noon, gittest.Files{"README": "nothing else"})
+	look("a", true)
+	look("a", true)
+	r.Commit(noon, gittest.Files{"packages/a/a.json": "{", "packages/b/b.json": "{"})
+	look("a", true) // all are broken: that is no catalogue
+	r.Commit(noon, gittest.Files{"packages/a/a.json": "{", "packages/b/b.json": sound("b")})
+	look("a, b", false)
+	if s := k.State(); len(s.Refused) != 1 || s.Refused[0].File != "packages/a/a.json" || s.Packages != 1 || s.Branch != "main" || len(s.Commit) != 40 {
+		t.Errorf("%+v", s)
+	}
+
+	// What could not be applied is tried again.
+	r.Commit(noon, gittest.Files{"packages/c/c.json": sound("c")})
+	to.fail = errors.New("the disk is full")
+	look("a, b", true)
+	to.fail = nil
+	look("a, b, c", false)
+
+	// Another start needs no network; another source needs another catalogue.
+	server.Answer(nil)
+	if c, ok := keeper(t, r.URL, dir).Kept(); !ok || names(c) != "c" {
+		t.Errorf("kept: %v", ok)
+	}
+	if _, ok := keeper(t, r.URL+"#other", dir).Kept(); ok {
+		t.Error("that is another branch")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "catalogue.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := keeper(t, r.URL, dir).Kept(); ok {
+		t.Error("that is damaged")
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(left) != 2 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+func TestSources(t *testing.T) {
+	for source, want := range map[string]string{
+		"https://user:secret@example.com/c.git": "a user or a password",
+		"https:///c.git":                        "must be a URL",
+		"https://example.com/c.git?token=x":     "must be a URL",
+		"ssh://git@example.com/c.git":           "https: is what can be fetched",
+		"file:///srv/c.git":                     "https: is what can be fetched",
+		"https://example.com/c.git#main":        "",
+		"starter":                               "",
+	} {
+		k, err := catalogue.New(catalogue.Options{Source: source})
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret@")) {
+			t.Errorf("%s: %v", source, err)
+		}
+		if err == nil && k.Static() != (source == "starter") {
+			t.Errorf("%s: static %v", source, k.Static())
+		}
+	}
+	if _, err := keeper(t, filepath.Join(t.TempDir(), "none"), "").Open(t.Context()); err == nil || !strings.Contains(err.Error(), "give a folder") {
+		t.Errorf("nothing there: %v", err)
+	}
+}
+
+// Run looks at once, each interval, and when it is told to; a folder is read again only
+// where something in it was written.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a", sound("a"))
+	synctest.Test(t, func(t *testing.T) {
+		k := keeper(t, dir, "")
+		to := &taker{}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			k.Run(ctx, to.apply)
+		}()
+		expect := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			if got := strings.Join(to.all, ", "); got != want {
+				t.Errorf("taken: %q, want %q", got, want)
+			}
+		}
+		expect("a")
+		time.Sleep(11 * time.Minute)
+		expect("a")
+		write("b", sound("b"))
+		expect("a")
+		time.Sleep(5 * time.Minute)
+		expect("a, a b")
+		write("c", sound("c"))
+		k.Refresh()
+		k.Refresh()
+		expect("a, a b, a b c")
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		expect("a, a b, a b c")
+		if s := k.State(); s.Problem == "" || s.Packages != 3 {
+			t.Errorf("%+v", s)
+		}
+		cancel()
+		<-done
+	})
+}
