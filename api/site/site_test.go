@@ -648,6 +648,25 @@ func TestEmptyStore(t *testing.T) {
 	}
 }
 
+// TestRemoved: a library that the catalogue has no more is served, and its page says so.
+func TestRemoved(t *testing.T) {
+	shelf := librarytest.New(t)
+	site := newSite(t, shelf, nil)
+	shelf.Enrol("gone", packageJSON(t, "gone", nil))
+	shelf.Publish("gone", "1.0.0", "gone.js", map[string]string{"gone.js": script(5)})
+	for _, removed := range []bool{false, true} {
+		if removed {
+			shelf.Remove("gone")
+		}
+		librarytest.Await(t, site.library, shelf.Log)
+		w := get(t, site, "/library/gone")
+		checkPage(t, w)
+		if w.Code != 200 || strings.Contains(w.Body.String(), "not updated any more") != removed {
+			t.Errorf("removed %v: %d", removed, w.Code)
+		}
+	}
+}
+
 // TestManifest holds what a page tells of a release beyond its files.
 func TestManifest(t *testing.T) {
 	shelf := filled(t)

@@ -87,6 +87,19 @@ func (s *Shelf) Enrol(name, packageJSON string) {
 	})
 }
 
+// Remove takes a package out of the catalogue.
+func (s *Shelf) Remove(name string) {
+	s.tb.Helper()
+	p, err := views.LookupPackage(s.Store, name)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	s.record(views.Change{
+		Entry:       logs.Entry{Kind: logs.PackageRemoved, Package: name, PackageJSON: s.keep(p.JSON)},
+		PackageJSON: p.JSON,
+	})
+}
+
 // Publish publishes a release with these files by path, of which main, unless it
 // is "", is the default one.
 func (s *Shelf) Publish(name, version, main string, files map[string]string) {
