@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,7 @@ func sound(name string) string {
 
 // A taker is what changes are applied to.
 type taker struct {
+	mu   sync.Mutex
 	all  []string
 	fail error
 }
@@ -33,8 +35,16 @@ func (t *taker) apply(_ context.Context, c *packages.Catalogue) error {
 	if t.fail != nil {
 		return t.fail
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.all = append(t.all, names(c))
 	return nil
+}
+
+func (t *taker) taken() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(t.all, ", ")
 }
 
 func names(c *packages.Catalogue) string {
@@ -76,7 +86,7 @@ func TestLastGood(t *testing.T) {
 		if (err != nil) != problem || (s.Problem != "") != problem || s.Since.IsZero() == problem {
 			t.Errorf("%v, %+v", err, s)
 		}
-		if got := strings.Join(to.all, ", "); got != want {
+		if got := to.taken(); got != want {
 			t.Errorf("taken: %q, want %q", got, want)
 		}
 	}
@@ -171,7 +181,7 @@ func TestRun(t *testing.T) {
 		expect := func(want string) {
 			t.Helper()
 			synctest.Wait()
-			if got := strings.Join(to.all, ", "); got != want {
+			if got := to.taken(); got != want {
 				t.Errorf("taken: %q, want %q", got, want)
 			}
 		}

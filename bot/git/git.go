@@ -37,7 +37,7 @@ type Options struct {
 	GitHub *github.Client
 	// PackBytes is the most bytes that a pack, or GitHub's archive of a commit, may have; default 512 MiB.
 	PackBytes int64
-	// RefBytes is the most bytes that the list of a repository's references may have; default 32 MiB.
+	// RefBytes is the most bytes that the list of a repository's references may have; default 16 MiB.
 	RefBytes int64
 }
 
@@ -54,7 +54,7 @@ func New(o Options) *Client {
 		o.PackBytes = 512 << 20
 	}
 	if o.RefBytes <= 0 {
-		o.RefBytes = 32 << 20
+		o.RefBytes = 16 << 20
 	}
 	c := &Client{o: o, pack: make(chan struct{}, 1)}
 	if o.GitHub != nil {

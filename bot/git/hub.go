@@ -119,7 +119,7 @@ type repository struct {
 	Archived bool   `json:"archived"`
 }
 
-var movedTo = regexp.MustCompile(`/repositories/([0-9]{1,20})$`)
+var movedTo = regexp.MustCompile(`/repositories/([0-9]{1,20})(?:/|$)`)
 
 // moved returns the path that GitHub says a repository has now; "" where err says nothing like that.
 func (h *hub) moved(err error) string {
@@ -242,12 +242,17 @@ func tagsPath(home string, page int) string {
 }
 
 func (h *hub) release(ctx context.Context, at *url.URL, tag Tag, dst *os.File) (*Release, error) {
-	home, _, _, err := h.about(ctx, at, "")
+	home, err := h.home(at)
 	if err != nil {
 		return nil, err
 	}
 	var commit gogithub.Commit
-	if _, err := h.get(ctx, home+"/git/commits/"+tag.Commit, "", &commit); err != nil {
+	_, err = h.get(ctx, home+"/git/commits/"+tag.Commit, "", &commit)
+	if to := h.moved(err); to != "" {
+		home = to
+		_, err = h.get(ctx, home+"/git/commits/"+tag.Commit, "", &commit)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("commit %s: %w", tag.Commit, failed(err))
 	}
 	link, err := h.archiveLink(ctx, home, tag.Commit)

@@ -64,17 +64,40 @@ func (r *hubRig) asked(from int) string {
 func TestGitHub(t *testing.T) {
 	r := newHub(t)
 	first, second := releases(r.add(t, "owner/name"))
-	for _, target := range []string{r.url + "/owner/name", strings.Replace(r.url, "http", "git", 1) + "/owner/name.git"} {
-		if strings.HasPrefix(target, "git:") {
-			continue // its port is not that of https, so it is another host here
-		}
-		listing := wantReleases(t, r.Client, target, first, second)
-		if listing.About == nil || len(listing.About.Notes()) > 0 {
-			t.Errorf("%+v", listing.About)
-		}
+	listing := wantReleases(t, r.Client, r.url+"/owner/name", first, second)
+	if listing.About == nil || len(listing.About.Notes()) > 0 {
+		t.Errorf("%+v", listing.About)
 	}
 	if strings.Contains(r.log.String(), token) {
 		t.Error("the token is in the log")
+	}
+}
+
+// Whatever form the address of a repository at GitHub has, its API is asked.
+func TestGitHubAddresses(t *testing.T) {
+	server := githubtest.New(token)
+	if err := server.Add("owner/name", t.TempDir(), "main"); err != nil {
+		t.Fatal(err)
+	}
+	gittest.Use(t, server.Repository("owner/name")).Release("v1", noon, gittest.Files{"a": "a"})
+	hub, err := github.New(github.Options{Token: token, Transport: server})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := fetch.New(fetch.Options{Tries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c := git.New(git.Options{Fetch: f, GitHub: hub})
+	for _, target := range []string{
+		"https://github.com/owner/name", "https://github.com/owner/name.git", "https://www.GitHub.com/owner/name/", "http://github.com/owner/name",
+		"git://github.com/owner/name.git", "git+https://github.com/owner/name.git", "git@github.com:owner/name.git", "ssh://git@github.com/owner/name.git",
+		"git+ssh://git@github.com:22/owner/name.git", "https://github.com/owner/name.git?a=b#c", "  https://github.com/owner/name\n",
+	} {
+		if listing, err := c.Tags(t.Context(), target, ""); err != nil || len(listing.Tags) != 1 {
+			t.Errorf("%s: %+v, %v", target, listing, err)
+		}
 	}
 }
 
