@@ -660,10 +660,10 @@ func TestRemoved(t *testing.T) {
 		}
 		librarytest.Await(t, site.library, shelf.Log)
 		w := get(t, site, "/library/gone")
-		checkPage(t, w)
 		if w.Code != 200 || strings.Contains(w.Body.String(), "not updated any more") != removed {
 			t.Errorf("removed %v: %d", removed, w.Code)
 		}
+		checkPage(t, w)
 	}
 }
 
