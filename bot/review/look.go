@@ -1,0 +1,172 @@
+package review
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/submission"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/lint"
+)
+
+const (
+	// lookedAtOnce is how many upstreams of one pull request are asked at the same time.
+	lookedAtOnce = 4
+	// mostShown is of how many packages older releases are looked at, too.
+	mostShown  = 20
+	olderShown = 10
+	// patience is how long an upstream may take.
+	patience = 5 * time.Minute
+)
+
+// look looks at what a pull request changes.
+func (r *Reviewer) look(ctx context.Context, p pull) (*report, error) {
+	c, err := r.changes(ctx, p.number)
+	if err != nil {
+		return nil, err
+	}
+	// The list is that of the newest commit, whichever that is.
+	now, err := r.pull(ctx, p.number)
+	if err != nil {
+		return nil, err
+	}
+	if now.head != p.head {
+		return nil, &movedError{now.head}
+	}
+	if err := r.read(ctx, c, p.head); err != nil {
+		return nil, err
+	}
+	report := &report{removed: c.removed, other: c.other, left: c.left, cut: c.cut}
+	if report.files, err = r.lint(ctx, c, report); err != nil {
+		return nil, err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(lookedAtOnce)
+	for i, f := range report.files {
+		if f.Package == nil {
+			continue
+		}
+		g.Go(func() error {
+			older := olderShown
+			if i >= mostShown {
+				older = 0
+			}
+			return r.upstream(ctx, f, older)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return report, nil
+}
+
+// lint checks the files by themselves.
+func (r *Reviewer) lint(ctx context.Context, c *changes, report *report) ([]*reviewed, error) {
+	o := lint.Options{Changed: map[string]*packages.Package{}}
+	for _, name := range c.removed {
+		o.Changed[strings.TrimSuffix(path.Base(name), ".json")] = nil
+	}
+	for _, f := range c.files {
+		if p, err := packages.Parse(f.path, f.data); err == nil {
+			o.Changed[p.Name] = p
+		}
+	}
+	if r.o.Catalogue != nil {
+		var err error
+		if o.Catalogue, err = r.o.Catalogue(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			report.note(fmt.Sprintf("duplicates in the catalogue, which cannot be read: %v", err))
+		}
+	}
+	known := lint.New(o)
+	o.New = true
+	fresh := lint.New(o)
+	var files []*reviewed
+	for _, f := range c.files {
+		reviewed := &reviewed{isNew: f.isNew}
+		switch {
+		case f.unreadable != "":
+			reviewed.Result = lint.Unreadable(f.path, f.unreadable)
+		case f.isNew:
+			reviewed.Result = fresh.Check(f.path, f.path, f.data)
+		default:
+			reviewed.Result = known.Check(f.path, f.path, f.data)
+		}
+		files = append(files, reviewed)
+	}
+	return files, nil
+}
+
+// upstream adds what a package's upstream tells, and what is published. The error is ctx's.
+func (r *Reviewer) upstream(ctx context.Context, f *reviewed, older int) error {
+	p := f.Package
+	if p.Autoupdate != nil {
+		limited, cancel := context.WithTimeout(ctx, patience)
+		preview, err := r.o.Look(limited, p, older)
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			f.Add(submission.Trouble(p, err))
+		} else {
+			f.preview = preview
+			f.Add(preview.Problems()...)
+		}
+		if r.o.Popularity != nil {
+			problems, unknown := r.o.Popularity(ctx, p)
+			f.Add(problems...)
+			f.notes = append(f.notes, unknown...)
+		}
+	}
+	if r.o.Published != nil {
+		published, err := r.o.Published(ctx, p.Name)
+		if err != nil && ctx.Err() == nil {
+			f.notes = append(f.notes, fmt.Sprintf("what is published of %s: %v", p.Name, err))
+		}
+		f.published = published
+	}
+	if f.preview != nil {
+		f.tags = r.tags(f.preview)
+	}
+	return ctx.Err()
+}
+
+// mostTags is how many files' tags are shown of a package besides the main one.
+const mostTags = 3
+
+// tags returns what pages are going to load the latest release with: the main file first.
+func (r *Reviewer) tags(preview *submission.Preview) []string {
+	latest := &preview.Latest
+	if r.o.Tag == nil || latest.Refused != "" {
+		return nil
+	}
+	var names []string
+	if latest.Default != "" {
+		names = append(names, latest.Default)
+	}
+	for _, f := range latest.Files {
+		// Of a file in two forms people take the smaller.
+		if f.Path != latest.Default && strings.Contains(path.Base(f.Path), ".min.") {
+			names = append(names, f.Path)
+		}
+	}
+	var tags []string
+	for _, name := range names {
+		var integrity *Integrity
+		if sum, ok := latest.Integrity[name]; ok { // else it is going to be made
+			integrity = (*Integrity)(&sum)
+		}
+		if tag := r.o.Tag(preview.Package.Name, latest.Name, name, integrity); tag != "" && len(tags) <= mostTags {
+			tags = append(tags, tag)
+		}
+	}
+	return tags
+}
