@@ -347,11 +347,15 @@ func TestMoved(t *testing.T) {
 	})
 }
 
-// A pull request that is closed is not looked at any further.
+// A pull request that is closed is not looked at any further, unless it is opened again.
 func TestClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		looks := 0
 		r := newRig(t, func(o *Options) {
-			o.Look = func(ctx context.Context, _ *packages.Package, _ int) (*submission.Preview, error) {
+			o.Look = func(ctx context.Context, p *packages.Package, older int) (*submission.Preview, error) {
+				if looks++; looks > 1 {
+					return lookAt(ctx, p, older)
+				}
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
@@ -369,6 +373,12 @@ func TestClosed(t *testing.T) {
 		}
 		if n := r.reviewer.queue.waiting(); n != 0 {
 			t.Errorf("%d wait", n)
+		}
+		r.hub.ReopenPull(catalogue, number)
+		r.deliver("pull_request", pullEvent("reopened", number, head))
+		settle()
+		if all := r.hub.Checks(catalogue); len(all) != 2 || all[1].Conclusion != "success" {
+			t.Errorf("%+v", all)
 		}
 	})
 }

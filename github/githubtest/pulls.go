@@ -194,15 +194,30 @@ func (s *Server) Notice() {
 	}
 }
 
-// Close closes a pull request.
-func (s *Server) ClosePull(base string, number int) {
+// ClosePull closes a pull request.
+func (s *Server) ClosePull(base string, number int) { s.setClosed(base, number, true) }
+
+// ReopenPull opens one again.
+func (s *Server) ReopenPull(base string, number int) { s.setClosed(base, number, false) }
+
+func (s *Server) setClosed(base string, number int, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, err := s.pull(s.repositories[base], strconv.Itoa(number))
-	if err == nil {
-		p.closed = true
-		s.tell(p.base, "pull_request", p.event("closed"))
+	if p, err := s.pull(s.repositories[base], strconv.Itoa(number)); err == nil {
+		s.close(p, closed)
 	}
+}
+
+func (s *Server) close(p *pull, closed bool) {
+	if p.closed == closed {
+		return
+	}
+	p.closed = closed
+	action := "reopened"
+	if closed {
+		action = "closed"
+	}
+	s.tell(p.base, "pull_request", p.event(action))
 }
 
 func (s *Server) pull(base *repository, number string) (*pull, error) {
@@ -286,13 +301,8 @@ func (s *Server) updatePull(r *repository, q *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if closed := in.State == "closed"; in.State != "" && closed != p.closed {
-		p.closed = closed
-		action := "reopened"
-		if closed {
-			action = "closed"
-		}
-		s.tell(p.base, "pull_request", p.event(action))
+	if in.State != "" {
+		s.close(p, in.State == "closed")
 	}
 	return http.StatusOK, p.body(), nil
 }
