@@ -101,7 +101,7 @@ func TestFailureIsTriedAgain(t *testing.T) {
 		t.Errorf("before its time: %+v", sum)
 	}
 	r.open() // the state survives
-	r.now = s.Next
+	r.setNow(s.Next)
 	if sum := r.once(); sum.Published != 1 {
 		t.Errorf("at its time: %+v", sum)
 	}

@@ -136,7 +136,7 @@ func TestGitHubLimit(t *testing.T) {
 	}
 	hub.Archive("owner/a")
 	r.enrol("a", fromGit(url+"/owner/a", "*.js"))
-	r.now = time.Now()
+	r.setNow(time.Now())
 	r.open()
 	hub.Limit(3, time.Hour) // enough to see the tags
 	if sum := r.once(); sum.Published != 0 || sum.Failed != 0 || sum.Refused != 0 {
@@ -165,7 +165,7 @@ func TestGitHubLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	hub.Limit(5000, time.Hour)
-	r.now = r.now.Add(3 * time.Hour)
+	r.setNow(r.now.Add(3 * time.Hour))
 	r.open()
 	if sum := r.once(); sum.Published != 3 {
 		t.Errorf("%+v\n%s", sum, r.states("a"))

@@ -14,7 +14,7 @@ import (
 // poll asks upstream at the next hour.
 func (r *rig) poll() {
 	r.Helper()
-	r.now = r.now.Add(time.Hour + time.Minute)
+	r.setNow(r.now.Add(time.Hour + time.Minute))
 	r.once()
 }
 
@@ -130,7 +130,7 @@ func TestUpstreamThatLagsIsNotLogged(t *testing.T) {
 		r.registry.Remove("a", "1.1.0")
 		r.poll()
 		// Looks that follow at once are no proof that it lasts.
-		r.now = r.now.Add(time.Minute)
+		r.setNow(r.now.Add(time.Minute))
 		r.once()
 		r.registry.Add("a", "1.1.0", hour(1), map[string]string{"a.js": "two"})
 		r.poll()

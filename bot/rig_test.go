@@ -124,7 +124,7 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 		Npm:     npm.NewClient(config, client, npm.Options{}),
 		Git:     git.New(git.Options{Fetch: strangers, GitHub: r.hub}),
 		TempDir: filepath.Join(r.data, "tmp"),
-		Now:     func() time.Time { return r.now },
+		Now:     r.clock,
 		Events: func(e bot.Event) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -134,6 +134,19 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 	if err != nil {
 		r.Fatal(err)
 	}
+}
+
+// clock is the bot's, and its agenda's, which looks at it whenever it likes.
+func (r *rig) clock() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+func (r *rig) setNow(at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = at
 }
 
 func (r *rig) close() {
