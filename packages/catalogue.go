@@ -58,6 +58,9 @@ func Open(source string) (*Catalogue, error) {
 	if source == "" || source == "starter" {
 		return Starter(), nil
 	}
+	if strings.Contains(source, "://") {
+		return nil, fmt.Errorf("catalogue %s: nothing is fetched for this; give a clone of it, which is a folder", source)
+	}
 	info, err := os.Stat(source)
 	if err != nil {
 		return nil, fmt.Errorf("catalogue: %w; give a folder, a .tar.gz or .zip archive, or %q", err, "starter")
