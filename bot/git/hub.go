@@ -315,9 +315,13 @@ func (h *hub) archiveLink(ctx context.Context, home, commit string) (string, err
 	return link, failed(err)
 }
 
-// trusted reports whether an archive is on the host that the operator named, or below it, as codeload is.
+// trusted reports whether an archive is on the host that the operator named, or below it, as codeload is,
+// and no less protected on its way than the API.
 func (h *hub) trusted(u *url.URL) bool {
 	host := strings.ToLower(u.Host)
+	if u.Scheme != "https" && u.Scheme != h.client.BaseURL.Scheme {
+		return false
+	}
 	return host == h.api || host == h.web || strings.HasSuffix(host, "."+h.web)
 }
 
