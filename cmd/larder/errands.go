@@ -52,8 +52,11 @@ func (p *daemon) runErrands(ctx context.Context, group *errgroup.Group) (http.Ha
 	if err != nil {
 		return nil, err
 	}
+	objects := e.runtime.Collector()
+	p.metrics.MustRegister(objects)
 	group.Go(func() error {
 		e.webhooks.Run(ctx)
+		p.metrics.Unregister(objects) // it reads the store, which is closed afterwards
 		return nil
 	})
 	return e.schedule.Handler(schedulePath), nil

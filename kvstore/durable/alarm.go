@@ -224,6 +224,7 @@ func (c *class) fire(name string) {
 	a.mu.Lock()
 	held := a.held[name]
 	a.mu.Unlock()
+	c.counts.alarms.Add(1)
 	var failed alarm
 	err := c.event(c.runtime.ctx, name, func(ctx context.Context, s *State, instance any) error {
 		var err error
@@ -231,6 +232,7 @@ func (c *class) fire(name string) {
 		return err
 	}, false)
 	if err != nil && !c.runtime.closed() {
+		c.counts.failures.Add(1)
 		c.runtime.logger.Warn("an alarm failed and is tried again", "class", c.name, "object", name, "retry", failed.retry, "err", err)
 		err = c.postpone(name)
 	}

@@ -188,6 +188,7 @@ type class struct {
 	alarm   func(context.Context, *State, any, Alarm) error
 	alarms  alarms
 	cached  atomic.Int64 // bytes in the caches of all objects
+	counts  counts
 
 	mu      sync.Mutex
 	objects map[string]*object // in memory

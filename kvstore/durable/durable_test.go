@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -380,123 +381,111 @@ func TestCoalescedWritesAreAtomic(t *testing.T) {
 
 // Many objects' writes are one commit while the disk is busy.
 func TestWritesOfManyObjectsAreCommittedTogether(t *testing.T) {
-	r := start(t)
-	var commits atomic.Int64
-	hold := make(chan struct{})
-	var first sync.Once
-	r.commit = func(b *kvstore.Batch) error {
-		commits.Add(1)
-		first.Do(func() { <-hold })
-		return b.Commit()
-	}
-	ns := counters(t, r, Limits{})
-	var wg sync.WaitGroup
-	for i := range 1000 {
-		wg.Go(func() {
-			if _, err := ns.Object(fmt.Sprint(i)).Send(t.Context(), struct{}{}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for {
-		r.commits.mu.Lock()
-		n := len(r.commits.queue)
-		r.commits.mu.Unlock()
-		if n+1 >= 1000 || commits.Load() > 1 {
-			break
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		var commits atomic.Int64
+		hold := make(chan struct{})
+		var first sync.Once
+		r.commit = func(b *kvstore.Batch) error {
+			commits.Add(1)
+			first.Do(func() { <-hold })
+			return b.Commit()
 		}
-		time.Sleep(time.Millisecond)
-		if n > 900 {
-			break
+		ns := counters(t, r, Limits{})
+		var wg sync.WaitGroup
+		for i := range 1000 {
+			wg.Go(func() {
+				if _, err := ns.Object(fmt.Sprint(i)).Send(t.Context(), struct{}{}); err != nil {
+					t.Error(err)
+				}
+			})
 		}
-	}
-	close(hold)
-	wg.Wait()
-	if n := commits.Load(); n > 100 {
-		t.Errorf("%d commits for 1,000 writes", n)
-	}
+		synctest.Wait() // all wait for the disk
+		close(hold)
+		wg.Wait()
+		if n := commits.Load(); n != 2 {
+			t.Errorf("%d commits for 1,000 writes", n)
+		}
+	})
 }
 
 func TestOverload(t *testing.T) {
-	r := start(t)
-	ns := scripts(t, r, Limits{Events: 3})
-	o := ns.Object("a")
-	var wg sync.WaitGroup
-	begun, proceed := make(chan struct{}), make(chan struct{})
-	wg.Go(func() {
-		do(t, o, func(context.Context, *State) error { close(begun); <-proceed; return nil })
-	})
-	<-begun
-	ctx, cancel := context.WithCancel(t.Context())
-	wg.Go(func() {
-		if _, err := o.Send(ctx, nil); !errors.Is(err, context.Canceled) {
-			t.Errorf("a canceled event: %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		ns := scripts(t, start(t), Limits{Events: 3})
+		o := ns.Object("a")
+		var wg sync.WaitGroup
+		proceed := make(chan struct{})
+		wg.Go(func() {
+			do(t, o, func(context.Context, *State) error { <-proceed; return nil })
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		wg.Go(func() {
+			if _, err := o.Send(ctx, nil); !errors.Is(err, context.Canceled) {
+				t.Errorf("a canceled event: %v", err)
+			}
+		})
+		wg.Go(func() { do(t, o, func(context.Context, *State) error { return nil }) })
+		synctest.Wait()
+		if _, err := o.Send(t.Context(), nil); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("got %v", err)
 		}
-	})
-	wg.Go(func() { do(t, o, func(context.Context, *State) error { return nil }) })
-	waitFor(t, r, func() bool { return eventsOf(ns, "a") == 3 })
-	if _, err := o.Send(t.Context(), nil); !errors.Is(err, ErrOverloaded) {
-		t.Errorf("got %v", err)
-	}
-	do(t, ns.Object("b"), func(context.Context, *State) error { return nil })
-	cancel() // and there is room again
-	waitFor(t, r, func() bool { return eventsOf(ns, "a") == 2 })
-	wg.Go(func() { do(t, o, func(context.Context, *State) error { return nil }) })
-	waitFor(t, r, func() bool { return eventsOf(ns, "a") == 3 })
-	close(proceed)
-	wg.Wait()
-}
-
-func eventsOf[Q, A any](ns *Namespace[Q, A], name string) int {
-	ns.class.mu.Lock()
-	o := ns.class.objects[name]
-	ns.class.mu.Unlock()
-	if o == nil {
-		return 0
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.events
-}
-
-// waitFor waits for what another goroutine is about to do.
-func waitFor(t *testing.T, _ *Runtime, f func() bool) {
-	t.Helper()
-	for range 10_000 {
-		if f() {
-			return
+		do(t, ns.Object("b"), func(context.Context, *State) error { return nil })
+		cancel() // and there is room again
+		synctest.Wait()
+		wg.Go(func() { do(t, o, func(context.Context, *State) error { return nil }) })
+		synctest.Wait()
+		if _, err := o.Send(t.Context(), nil); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("got %v", err)
 		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Fatal("it never happened")
+		close(proceed)
+		wg.Wait()
+	})
 }
 
 func TestIdleObjectsLeaveMemoryAndComeBack(t *testing.T) {
-	r := start(t)
-	ns := scripts(t, r, Limits{Live: 2})
-	put := func(ctx context.Context, s *State) error { return s.Put(ctx, "key", []byte(s.Name())) }
-	for _, name := range []string{"a", "b", "c"} {
-		if n := do(t, ns.Object(name), put); n != 1 {
-			t.Errorf("%s had %d events", name, n)
+	synctest.Test(t, func(t *testing.T) {
+		ns := scripts(t, start(t), Limits{Live: 2})
+		inMemory := func() int {
+			synctest.Wait() // an object is idle a moment after its answer
+			ns.class.mu.Lock()
+			defer ns.class.mu.Unlock()
+			return len(ns.class.objects)
 		}
-	}
-	if n := len(ns.class.objects); n != 2 {
-		t.Errorf("%d objects in memory", n)
-	}
-	for _, test := range []struct {
-		name string
-		want int // events of the instance
-	}{{"b", 2}, {"c", 2}, {"a", 1}, {"c", 3}, {"b", 1}} {
-		n := do(t, ns.Object(test.name), func(ctx context.Context, s *State) error {
-			if value, ok, err := s.Get(ctx, "key"); string(value) != test.name || !ok || err != nil {
-				t.Errorf("%s: got %q, %v, %v", test.name, value, ok, err)
+		put := func(ctx context.Context, s *State) error { return s.Put(ctx, "key", []byte(s.Name())) }
+		for _, name := range []string{"a", "b", "c"} {
+			if n := do(t, ns.Object(name), put); n != 1 {
+				t.Errorf("%s had %d events", name, n)
 			}
-			return nil
-		})
-		if n != test.want {
-			t.Errorf("%s had %d events, want %d", test.name, n, test.want)
+			synctest.Wait()
 		}
-	}
+		if n := inMemory(); n != 2 {
+			t.Errorf("%d objects in memory", n)
+		}
+		for _, test := range []struct {
+			name string
+			want int // events of the instance
+		}{{"b", 2}, {"c", 2}, {"a", 1}, {"c", 3}, {"b", 1}} {
+			n := do(t, ns.Object(test.name), func(ctx context.Context, s *State) error {
+				if value, ok, err := s.Get(ctx, "key"); string(value) != test.name || !ok || err != nil {
+					t.Errorf("%s: got %q, %v, %v", test.name, value, ok, err)
+				}
+				return nil
+			})
+			if n != test.want {
+				t.Errorf("%s had %d events, want %d", test.name, n, test.want)
+			}
+			synctest.Wait()
+		}
+		time.Sleep(10*time.Second - 1)
+		if n := inMemory(); n != 2 {
+			t.Errorf("%d objects in memory before they were idle for long", n)
+		}
+		time.Sleep(time.Nanosecond)
+		if n := inMemory(); n != 0 {
+			t.Errorf("%d objects in memory after they were idle for long", n)
+		}
+	})
 }
 
 func TestClassesAndNames(t *testing.T) {

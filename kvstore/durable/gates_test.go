@@ -28,42 +28,38 @@ func TestInputGate(t *testing.T) {
 		{"open", AllowConcurrency, []string{"first reads", "second", "first has read"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := start(t)
-			ns := scripts(t, r, Limits{})
-			o := ns.Object("a")
-			var mu sync.Mutex
-			var got []string
-			note := func(what string) {
-				mu.Lock()
-				got = append(got, what)
-				mu.Unlock()
-			}
-			reading, proceed := make(chan struct{}), make(chan struct{})
-			r.reading = func(string) { close(reading); <-proceed }
-			var events sync.WaitGroup
-			events.Go(func() {
-				do(t, o, func(ctx context.Context, s *State) error {
-					note("first reads")
-					_, _, err := s.Get(ctx, "key", test.option)
-					note("first has read")
-					return err
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t)
+				o := scripts(t, r, Limits{}).Object("a")
+				var mu sync.Mutex
+				var got []string
+				note := func(what string) {
+					mu.Lock()
+					got = append(got, what)
+					mu.Unlock()
+				}
+				proceed := make(chan struct{})
+				r.reading = func(string) { <-proceed }
+				var events sync.WaitGroup
+				events.Go(func() {
+					do(t, o, func(ctx context.Context, s *State) error {
+						note("first reads")
+						_, _, err := s.Get(ctx, "key", test.option)
+						note("first has read")
+						return err
+					})
 				})
+				synctest.Wait()
+				events.Go(func() {
+					do(t, o, func(context.Context, *State) error { note("second"); return nil })
+				})
+				synctest.Wait() // the second has done what it can
+				close(proceed)
+				events.Wait()
+				if !slices.Equal(got, test.want) {
+					t.Errorf("got %q, want %q", got, test.want)
+				}
 			})
-			<-reading
-			second := make(chan struct{})
-			events.Go(func() {
-				do(t, o, func(context.Context, *State) error { note("second"); close(second); return nil })
-			})
-			if test.option == 0 {
-				waitFor(t, r, func() bool { return eventsOf(ns, "a") == 2 })
-			} else {
-				<-second
-			}
-			close(proceed)
-			events.Wait()
-			if !slices.Equal(got, test.want) {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
 		})
 	}
 }
@@ -132,7 +128,7 @@ func TestCallsPassTheOutputGate(t *testing.T) {
 	r := start(t)
 	var durable atomic.Bool
 	r.commit = func(b *kvstore.Batch) error {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // a slow disk: whoever does not wait for it is first
 		err := b.Commit()
 		durable.Store(true)
 		return err
@@ -311,32 +307,39 @@ func TestTransaction(t *testing.T) {
 		}
 		return nil
 	})
-	// A task beside waits for the end of a transaction.
-	do(t, o, func(ctx context.Context, s *State) error {
-		open, proceed := make(chan struct{}), make(chan struct{})
-		s.Go(ctx, func(ctx context.Context, s *State) error {
-			return s.Transaction(ctx, func(ctx context.Context, tx *State) error {
-				close(open)
-				<-proceed
-				return PutJSON(ctx, tx, "counter", 41)
-			})
-		})
-		s.Go(ctx, func(ctx context.Context, s *State) error {
-			<-open
-			time.AfterFunc(time.Millisecond, func() { close(proceed) })
-			if n, _, err := GetJSON[int](ctx, s, "counter"); n != 41 || err != nil {
-				t.Errorf("a task saw %d, %v", n, err)
-			}
-			return nil
-		})
-		return s.Wait(ctx)
-	})
 	if _, err := o.Send(t.Context(), func(ctx context.Context, s *State) error {
 		return s.Transaction(ctx, func(context.Context, *State) error { panic("oh") })
 	}); !errors.Is(err, ErrReset) {
 		t.Errorf("got %v", err)
 	}
 	do(t, o, func(ctx context.Context, s *State) error { return s.Put(ctx, "a", nil) })
+}
+
+func TestTasksBesideWaitForTheEndOfATransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		do(t, scripts(t, start(t), Limits{}).Object("a"), func(ctx context.Context, s *State) error {
+			open, proceed := make(chan struct{}), make(chan struct{})
+			s.Go(ctx, func(ctx context.Context, s *State) error {
+				return s.Transaction(ctx, func(ctx context.Context, tx *State) error {
+					close(open)
+					<-proceed
+					return PutJSON(ctx, tx, "counter", 41)
+				})
+			})
+			s.Go(ctx, func(ctx context.Context, s *State) error {
+				<-open
+				go func() {
+					synctest.Wait() // the other task waits
+					close(proceed)
+				}()
+				if n, _, err := GetJSON[int](ctx, s, "counter"); n != 41 || err != nil {
+					t.Errorf("a task saw %d, %v", n, err)
+				}
+				return nil
+			})
+			return s.Wait(ctx)
+		})
+	})
 }
 
 func TestBlockConcurrencyWhile(t *testing.T) {

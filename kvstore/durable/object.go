@@ -136,6 +136,7 @@ func (o *object) fail(err error) {
 		return
 	}
 	o.failed = err
+	o.class.counts.resets.Add(1)
 	o.pending = nil
 	o.class.replace(o)
 	if o.writing == 0 {
@@ -192,10 +193,14 @@ func (o *object) event(ctx context.Context, f handle, limited bool) error {
 	o.mu.Lock()
 	if limited && o.events >= o.class.limits.Events {
 		o.mu.Unlock()
+		o.class.counts.overloads.Add(1)
 		return ErrOverloaded
 	}
 	o.events++
 	o.mu.Unlock()
+	if limited { // else it is an alarm
+		o.class.counts.events.Add(1)
+	}
 	defer func() {
 		o.mu.Lock()
 		o.events--
