@@ -35,7 +35,7 @@ type catalogueSettings struct {
 func (s *catalogueSettings) addTo(f *pflag.FlagSet) {
 	f.Var(textValue(&s.catalogue, "source"), "catalogue", "catalogue `SOURCE`: the https URL of a git repository (with #BRANCH where it is not the default branch), a bare one on this machine, a folder, a .tar.gz or .zip archive, or starter for the one in the binary")
 	f.Var(durationValue(&s.catalogueInterval, time.Second), "catalogue-interval", "`DURATION` between two looks at the catalogue")
-	f.Var(textValue(&s.hookSecretFile, "file"), "hook-secret-file", "`FILE` with the secret of the webhooks that a git host sends, so that a push to the catalogue is taken at once (POST /hooks/catalogue); it may be in the environment instead, in LARDER_HOOK_SECRET")
+	f.Var(textValue(&s.hookSecretFile, "file"), "hook-secret-file", "`FILE` with the secret of the webhooks that a git host sends, so that a push to the catalogue is taken at once (POST /hooks/catalogue) and pull requests are looked at (POST /hooks/review); it may be in the environment instead, in LARDER_HOOK_SECRET")
 }
 
 // secretVariable may hold the secret of webhooks.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/review"
 )
 
 // duties says what a process that has the data folder open does with it.
@@ -43,7 +44,8 @@ type daemon struct {
 	logger   *slog.Logger
 	metrics  *registry
 	folder   *folder
-	secret   string // of webhooks; "" for none
+	secret   string           // of webhooks; "" for none
+	reviewer *review.Reviewer // nil where pull requests are not looked at
 	self     *process
 }
 
@@ -65,6 +67,9 @@ func (p *daemon) run(parent context.Context) (err error) {
 	if p.duties.serve && p.duties.fill {
 		var err error
 		if p.secret, err = p.hookSecret(); err != nil {
+			return err
+		}
+		if err := p.checkReview(); err != nil {
 			return err
 		}
 	}
@@ -125,6 +130,10 @@ func (p *daemon) run(parent context.Context) (err error) {
 	if public != nil {
 		p.self.Address = s.address(public)
 		if p.folder.rooms, err = p.openRooms(ctx, group); err != nil {
+			end()
+			return errors.Join(err, group.Wait())
+		}
+		if p.reviewer, err = p.reviewInside(ctx, group, filler); err != nil {
 			end()
 			return errors.Join(err, group.Wait())
 		}

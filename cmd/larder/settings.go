@@ -53,6 +53,7 @@ type settings struct {
 	roomSettings
 	signingSettings
 	githubSettings
+	reviewSettings
 
 	logFormat string
 	logLevel  slog.Level
@@ -141,6 +142,7 @@ func newSettings() *settings {
 	s.roomSettings.addTo(f)
 	s.signingSettings.addTo(f)
 	s.githubSettings.addTo(f)
+	s.reviewSettings.addTo(f)
 
 	f.Var(choiceValue(&s.logFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
 	f.Var(levelValue(&s.logLevel), "log-level", "least `LEVEL` that is logged: debug, info, warn or error; where it is not given, less is logged to who watches a terminal")

@@ -81,7 +81,7 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	handler := server.Route(assets, tiles.Route(log, p.withHook(filler, p.secret, public)))
+	handler := server.Route(assets, tiles.Route(log, p.withHook(filler, p.secret, p.withReviewer(public))))
 	if p.folder.rooms != nil {
 		handler = p.folder.rooms.Handler(handler)
 	}

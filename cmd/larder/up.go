@@ -24,7 +24,7 @@ finished or was never there. A second Ctrl-C ends it at once, which does no harm
   LARDER_LISTEN=:8000 larder up --config larder.yaml`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "catalogue-interval", "hook-secret-file"}, signingFlags, githubFlags)
+	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "catalogue-interval", "hook-secret-file"}, signingFlags, githubFlags, reviewFlags, []string{"downloads-url"})
 	cmd.RunE = a.configured(a.daemon(duties{serve: true, fill: true}))
 	return cmd
 }

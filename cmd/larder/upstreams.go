@@ -24,15 +24,21 @@ type upstreams struct {
 	getter     *fetch.Client
 	sources    map[string]submission.Source // by what a package JSON calls them
 	popularity submission.Popularity
+	git        *git.Client
+	github     *github.Client
 }
 
+// newUpstreams is for commands that look and are done: what goes wrong is in what they tell.
 func (a *app) newUpstreams() (*upstreams, error) {
+	return a.openUpstreams(a.settings.newLogger(a.stderr, slog.LevelError))
+}
+
+func (a *app) openUpstreams(logger *slog.Logger) (*upstreams, error) {
 	s := a.settings
 	config, err := strangersConfig()
 	if err != nil {
 		return nil, err
 	}
-	logger := s.newLogger(a.stderr, slog.LevelError)
 	getter, err := fetch.New(fetch.Options{UserAgent: "larder/" + version(), Allow: s.allowHosts, Logger: logger})
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", s.origin("allow-host"), err)}
@@ -50,8 +56,9 @@ func (a *app) newUpstreams() (*upstreams, error) {
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s, or the token in %s: %w", s.origin("github-url"), variable, err)}
 	}
+	u.github, u.git = client, git.New(git.Options{Fetch: getter, GitHub: client})
 	u.popularity.Stars = stars(client)
-	u.sources["git"] = submission.Git(git.New(git.Options{Fetch: getter, GitHub: client}))
+	u.sources["git"] = submission.Git(u.git)
 	return u, nil
 }
 
