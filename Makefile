@@ -8,7 +8,7 @@ CRASHES ?= 500
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build run demonstration test race lint fuzz audit bench bench-serve bench-headline crash clean
+.PHONY: build run demonstration story test race lint fuzz audit bench bench-serve bench-headline crash clean
 
 build: ## build bin/larder
 	$(GO) build -trimpath -o $(BIN) ./cmd/larder
@@ -18,6 +18,9 @@ run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fill
 
 demonstration: build ## break in, and see it found (needs curl)
 	LARDER=$(CURDIR)/$(BIN) sh docs/demonstration/run.sh
+
+story: build ## from a fork of the catalogue to a tag in a page (needs git, curl and openssl)
+	LARDER=$(CURDIR)/$(BIN) sh docs/story/run.sh
 
 test: ## everything that can be tested here
 	@test -n "$(CHROMIUM)" || echo "no Chromium found: the browser tests are skipped (apt-get install chromium, or set CHROME_PATH)"

@@ -25,6 +25,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/npm/npmtest"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/docs/story/world"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/tamper"
 	"github.com/larder-cdn/larder/logs/views"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 		worker.Main() // a child of a larder that a script runs
 		return
 	}
-	testscript.Main(m, map[string]func(){"larder": main, "tamper": scriptTamper})
+	testscript.Main(m, map[string]func(){"larder": main, "tamper": scriptTamper, "world": world.Main})
 }
 
 // upstream is a script's registry.
