@@ -10,6 +10,10 @@
 // replaces the request, deleting it takes it off the schedule: what is under way then
 // may still arrive.
 //
+// A few requests at once go to one receiver, and a single one where the last has failed;
+// those that are due besides come back later, each at a time of its own. So one that is
+// dead, and has much to be told, delays nobody else.
+//
 // The URLs are the operator's own word, as those of the purge hook are: they may have any address,
 // loopback and private ones too, and http. To nowhere else is anything sent, because
 // redirects are not followed; they count as failures. Answers are read to 64 KiB and

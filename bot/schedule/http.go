@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+
+	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
 // Handler serves the schedule under prefix, such as "/schedule":
@@ -15,7 +17,7 @@ import (
 //	GET    {prefix}        200 with up to ?limit States (100), from ?after an id
 //	DELETE {prefix}/{id}   takes it off the schedule; 204
 //
-// What is wrong is told as {"error": "…"}, with 400 or 404.
+// What is wrong is told as {"error": "…"}, with 400, 404, or 503 where it may be tried again.
 func (s *Scheduler) Handler(prefix string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+prefix, func(w http.ResponseWriter, r *http.Request) { s.servePost(w, r, "") })
@@ -91,6 +93,8 @@ func answerError(w http.ResponseWriter, err error) {
 		status, err = http.StatusNotFound, ErrNotFound
 	case errors.As(err, new(*RequestError)):
 		status = http.StatusBadRequest
+	case errors.Is(err, durable.ErrOverloaded), errors.Is(err, durable.ErrClosed):
+		status = http.StatusServiceUnavailable
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -23,6 +23,9 @@ type Options struct {
 	Class string
 	// UserAgent is sent with every request that does not have its own; default "larder".
 	UserAgent string
+	// Receiver, where set, names whom a request goes to; default the host of its URL.
+	// A few requests at once are sent to the same one.
+	Receiver func(id string, r Request) string
 	// Before, where set, completes each request before it is sent. With [ErrGone] it is
 	// given up, with any other error tried again.
 	Before func(ctx context.Context, id string, r *http.Request, body []byte) error
@@ -44,6 +47,7 @@ const (
 	keepFor      = 24 * time.Hour
 	timeout      = 30 * time.Second
 	maxAnswer    = 64 << 10
+	maxProblem   = 300 // bytes
 )
 
 var (
@@ -87,6 +91,7 @@ type Scheduler struct {
 	options Options
 	objects *durable.Namespace[command, State]
 	client  *http.Client
+	shares  shares
 }
 
 // A command is what an object is told to do.
@@ -108,6 +113,9 @@ func Open(r *durable.Runtime, o Options) (*Scheduler, error) {
 		t.MaxResponseHeaderBytes = maxAnswer
 		o.Transport = t
 	}
+	if o.Receiver == nil {
+		o.Receiver = func(_ string, r Request) string { return r.host() }
+	}
 	if o.jitter == nil {
 		o.jitter = func(d time.Duration) time.Duration { return rand.N(d/4 + 1) }
 	}
@@ -122,6 +130,7 @@ func Open(r *durable.Runtime, o Options) (*Scheduler, error) {
 		New: func(context.Context, *durable.State) (durable.Handler[command, State], error) {
 			return object{s}, nil
 		},
+		Limits: durable.Limits{Alarms: turns},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %w", err)
@@ -148,7 +157,15 @@ func (s *Scheduler) post(ctx context.Context, id string, c command) (State, erro
 	if err := c.put.Check(); err != nil {
 		return State{}, &RequestError{err}
 	}
+	if !possible(id) {
+		return State{}, &RequestError{fmt.Errorf("id: want 1 to %d bytes, none of them zero", durable.MaxNameBytes)}
+	}
 	return s.objects.Object(id).Send(ctx, c)
+}
+
+// possible reports whether something can be scheduled under an id.
+func possible(id string) bool {
+	return id != "" && len(id) <= durable.MaxNameBytes && !strings.ContainsRune(id, 0)
 }
 
 // A RequestError says what is wrong with a [Request].
@@ -159,11 +176,17 @@ func (e *RequestError) Unwrap() error { return e.Err }
 
 // Get returns how a request fares, or [ErrNotFound].
 func (s *Scheduler) Get(ctx context.Context, id string) (State, error) {
+	if !possible(id) {
+		return State{}, ErrNotFound
+	}
 	return s.objects.Object(id).Send(ctx, command{})
 }
 
 // Remove takes a request off the schedule, or returns [ErrNotFound].
 func (s *Scheduler) Remove(ctx context.Context, id string) error {
+	if !possible(id) {
+		return ErrNotFound
+	}
 	_, err := s.objects.Object(id).Send(ctx, command{remove: true})
 	return err
 }
@@ -188,18 +211,37 @@ func (s *Scheduler) List(ctx context.Context, after string, limit int) ([]State,
 	return states, nil
 }
 
-// object is a request on the schedule. It has one row with its state, and one with
-// a number that is another whenever it is replaced.
+// object is a request on the schedule. It has one row with its state, one with the body,
+// which may be as large as a row, and one with a number that is another whenever it is
+// replaced.
 type object struct{ *Scheduler }
 
 const (
 	stateKey   = "state"
+	bodyKey    = "body"
 	versionKey = "version"
 )
 
+// read returns the request's state, and whether there is one.
+func read(ctx context.Context, s *durable.State) (State, bool, error) {
+	state, found, err := durable.GetJSON[State](ctx, s, stateKey)
+	if err != nil || !found {
+		return state, false, err
+	}
+	body, _, err := s.Get(ctx, bodyKey)
+	state.Request.Body = string(body)
+	return state, true, err
+}
+
+// write stores the state, but for the body, and sets when to look at it next.
+func write(ctx context.Context, s *durable.State, state State, next time.Time) error {
+	state.Request.Body = ""
+	return errors.Join(durable.PutJSON(ctx, s, stateKey, state), s.SetAlarm(ctx, next))
+}
+
 // Handle implements [durable.Handler].
 func (o object) Handle(ctx context.Context, s *durable.State, c command) (State, error) {
-	state, found, err := durable.GetJSON[State](ctx, s, stateKey)
+	state, found, err := read(ctx, s)
 	switch {
 	case err != nil:
 		return State{}, err
@@ -208,8 +250,8 @@ func (o object) Handle(ctx context.Context, s *durable.State, c command) (State,
 		state = State{ID: s.Name(), Request: *c.put, Status: Waiting, Due: due.UTC(), Next: due.UTC()}
 		return state, errors.Join(
 			durable.PutJSON(ctx, s, versionKey, rand.Uint64()),
-			durable.PutJSON(ctx, s, stateKey, state),
-			s.SetAlarm(ctx, due))
+			s.Put(ctx, bodyKey, []byte(state.Request.Body)),
+			write(ctx, s, state, due))
 	case !found:
 		return State{}, ErrNotFound
 	case c.remove:
@@ -220,7 +262,7 @@ func (o object) Handle(ctx context.Context, s *durable.State, c command) (State,
 
 // Alarm implements [durable.Handler]: it makes an attempt, or forgets what is over.
 func (o object) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
-	state, found, err := durable.GetJSON[State](ctx, s, stateKey)
+	state, found, err := read(ctx, s)
 	if err != nil || !found {
 		return err
 	}
@@ -238,8 +280,17 @@ func (o object) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) er
 			state.Attempts, state.Since = 0, time.Time{}
 		}
 	}
+	receiver, begun := o.options.Receiver(state.ID, state.Request), s.Now()
+	ok, again := o.shares.take(receiver, begun)
+	if !ok {
+		state.Next = again.UTC()
+		return write(ctx, s, state, again)
+	}
 	err = s.Call(ctx, func(ctx context.Context) error {
+		failed := true
+		defer func() { o.shares.leave(receiver, s.Now().Sub(begun), failed) }()
 		state = o.attempt(ctx, s.Now, state)
+		failed = state.Problem != ""
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // it is nobody's failure
 		}
@@ -259,7 +310,7 @@ func (o object) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) er
 	if state.Status != Waiting {
 		alarm = s.Now().Add(keepFor)
 	}
-	return errors.Join(durable.PutJSON(ctx, s, stateKey, state), s.SetAlarm(ctx, alarm))
+	return write(ctx, s, state, alarm)
 }
 
 // attempt sends a request and returns its state afterwards.
@@ -280,6 +331,9 @@ func (o object) attempt(ctx context.Context, clock func() time.Time, s State) St
 		return s
 	}
 	s.Problem = err.Error()
+	if len(s.Problem) > maxProblem { // it may repeat what the receiver said
+		s.Problem = strings.ToValidUTF8(s.Problem[:maxProblem], "") + "…"
+	}
 	s.Attempts++
 	if s.Since.IsZero() {
 		s.Since = now
@@ -295,7 +349,7 @@ func (o object) attempt(ctx context.Context, clock func() time.Time, s State) St
 	case every > 0 && s.Next.After(s.Due.Add(every)):
 		s.Next = s.Due.Add(every)
 	}
-	o.options.Logger.Warn("a scheduled request failed", "id", s.ID, "host", s.Request.host(), "err", err, "attempts", s.Attempts, "status", s.Status)
+	o.options.Logger.Warn("a scheduled request failed", "id", s.ID, "host", s.Request.host(), "err", s.Problem, "attempts", s.Attempts, "status", s.Status)
 	return s
 }
 

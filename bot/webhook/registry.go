@@ -19,7 +19,8 @@ type (
 	add     struct{ hook hook }
 	remove  struct{ id string }
 	get     struct{ id string }
-	list    struct{}
+	look    struct{}
+	list    struct{}                    // look, with what is pending
 	expect  struct{ messages []string } // they count as pending
 	advance struct {
 		to      int64
@@ -104,6 +105,8 @@ func one(ctx context.Context, s *durable.State, id string) (hook, error) {
 	}
 	return h, err
 }
+
+func (look) do(ctx context.Context, s *durable.State) (answer, error) { return read(ctx, s) }
 
 func (list) do(ctx context.Context, s *durable.State) (answer, error) {
 	a, err := read(ctx, s)

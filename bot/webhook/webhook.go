@@ -108,7 +108,8 @@ func Open(o Options) (*Webhooks, error) {
 	w.registry = registry.Object("all")
 	w.messages, err = schedule.Open(o.Runtime, schedule.Options{
 		Class: "webhook-message", UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger,
-		Before: w.sign, After: w.tell,
+		Receiver: func(id string, _ schedule.Request) string { return hookOf(id) },
+		Before:   w.sign, After: w.tell,
 	})
 	return w, err
 }
@@ -187,7 +188,7 @@ const step = 256
 // how many webhooks there are.
 func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err error) {
 	for {
-		a, err := w.send(ctx, list{})
+		a, err := w.send(ctx, look{})
 		if err != nil || len(a.hooks) == 0 {
 			return a.cursor, 0, err
 		}
