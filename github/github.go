@@ -35,6 +35,8 @@ type Options struct {
 	URL string
 	// Token is what GitHub knows this program by. Default: it does not.
 	Token string
+	// App is a GitHub App to ask as, in place of Token. Default: none.
+	App *App
 	// UserAgent is sent with every request. Default "larder".
 	UserAgent string
 	// Pause is the least time from one request that changes something to the next.
@@ -72,6 +74,12 @@ func New(o Options) (*Client, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	t := &transport{base: o.Transport, host: base.Host, token: o.Token, pause: cmp.Or(o.Pause, time.Second), logger: o.Logger}
+	if o.App != nil {
+		if o.App.ID == "" || o.App.Key == nil || strings.Count(o.App.Repository, "/") != 1 {
+			return nil, errors.New("github: an app needs its id, its key and a repository OWNER/NAME that it is installed in")
+		}
+		t.app = &appTokens{app: *o.App, base: base.String(), userAgent: cmp.Or(o.UserAgent, "larder"), transport: o.Transport}
+	}
 	c := github.NewClient(&http.Client{
 		Transport: t,
 		// What is moved is told, and not followed: with a token, nor as a GET.

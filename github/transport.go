@@ -34,6 +34,7 @@ type transport struct {
 	base   http.RoundTripper
 	host   string // that gets the token
 	token  string
+	app    *appTokens // nil: token is all there is
 	pause  time.Duration
 	logger *slog.Logger
 
@@ -82,8 +83,15 @@ func (t *transport) send(r *http.Request) (*http.Response, []byte, error) {
 			return nil, nil, err
 		}
 	}
-	if t.token != "" {
-		sent.Header.Set("Authorization", "Bearer "+t.token)
+	token := t.token
+	if t.app != nil {
+		var err error
+		if token, err = t.app.get(ctx); err != nil {
+			return nil, nil, causeOf(ctx, err)
+		}
+	}
+	if token != "" {
+		sent.Header.Set("Authorization", "Bearer "+token)
 	}
 	response, err := t.base.RoundTrip(sent)
 	if err != nil {
@@ -96,6 +104,9 @@ func (t *transport) send(r *http.Request) (*http.Response, []byte, error) {
 		return nil, nil, causeOf(ctx, err)
 	case len(body) > answerSize:
 		return nil, nil, fmt.Errorf("github: an answer of more than %d MiB", answerSize>>20)
+	}
+	if response.StatusCode == http.StatusUnauthorized && t.app != nil {
+		t.app.refused(token)
 	}
 	response.Body, response.Request = io.NopCloser(bytes.NewReader(body)), r
 	return response, body, nil
