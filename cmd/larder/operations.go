@@ -114,6 +114,7 @@ func (f *folder) operations(process *process, assetBase string) map[string]admin
 	maps.Copy(operations, f.auditOperations())
 	maps.Copy(operations, f.roomOperations())
 	maps.Copy(operations, f.webhookOperations())
+	maps.Copy(operations, f.scheduleOperations())
 	for name, operation := range operations {
 		operations[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
 			f.busy.Add(1)
