@@ -32,12 +32,16 @@ import (
 // reviewSettings say whose pull requests are looked at.
 type reviewSettings struct {
 	reviewRepository string
+	githubApp        string
+	githubAppKeyFile string
 }
 
-var reviewFlags = []string{"review-repository"}
+var reviewFlags = []string{"review-repository", "github-app", "github-app-key-file"}
 
 func (s *reviewSettings) addTo(f *pflag.FlagSet) {
 	f.Var(textValue(&s.reviewRepository, "repository"), "review-repository", "look at the pull requests of the catalogue in the GitHub repository `OWNER/NAME`; docs/review.md tells what GitHub needs for that")
+	f.Var(textValue(&s.githubApp, "id"), "github-app", "`ID` of the GitHub App that the checks of pull requests are written as, in place of the token in the environment")
+	f.Var(textValue(&s.githubAppKeyFile, "file"), "github-app-key-file", "`FILE` with the private key of --github-app (PEM)")
 }
 
 func newReview(a *app) *cobra.Command {
@@ -51,9 +55,11 @@ pull requests by a webhook (POST /hooks/review), and asks for them at the start 
 Nothing of a submission is checked out or run. It needs no data folder: what is to be done, GitHub knows. With
 --site-base it compares with what the Larder there has published. larder up does the same with --review-repository.
 
-The secret of the webhook is in --hook-secret-file or LARDER_HOOK_SECRET, the token in LARDER_GITHUB_TOKEN or
-GITHUB_TOKEN; docs/review.md tells what they may do, and why the token should be a GitHub App's.`,
-		Example: `  larder review --review-repository example/catalogue --hook-secret-file hook-secret --listen :8082
+The secret of the webhook is in --hook-secret-file or LARDER_HOOK_SECRET. Only a GitHub App may write check runs, so
+give it one with --github-app; with a token in LARDER_GITHUB_TOKEN or GITHUB_TOKEN it writes commit statuses, which show
+no lines. docs/review.md tells what either has to be allowed.`,
+		Example: `  larder review --review-repository example/catalogue --hook-secret-file hook-secret \
+    --github-app 123456 --github-app-key-file app.pem --listen :8082
   larder review --review-repository example/catalogue --site-base https://cdn.example.com`,
 		Args: arguments(0, 0),
 	}
@@ -75,10 +81,35 @@ func (p *daemon) checkReview() error {
 		return nil
 	case p.secret == "":
 		return usageError{fmt.Errorf("%s needs the secret of the webhook, in --hook-secret-file or %s; `openssl rand -hex 32` makes one", s.origin("review-repository"), secretVariable)}
-	case s.token == "":
-		return usageError{fmt.Errorf("%s needs a token that may write checks there: put it into the variable %s or %s", s.origin("review-repository"), tokenVariables[0], tokenVariables[1])}
+	case (s.githubApp == "") != (s.githubAppKeyFile == ""):
+		return usageError{errors.New("--github-app and --github-app-key-file go together: the id of a GitHub App, and its private key")}
+	case s.githubApp == "" && s.token == "":
+		return usageError{fmt.Errorf("%s needs somebody who may write checks there: a GitHub App with --github-app, or a token in the variable %s or %s", s.origin("review-repository"), tokenVariables[0], tokenVariables[1])}
 	}
 	return nil
+}
+
+// reviewClient returns the client that pull requests are read and checks are written with.
+func (p *daemon) reviewClient(u *upstreams) (*github.Client, error) {
+	s := p.settings
+	if s.githubApp == "" {
+		return u.github, nil
+	}
+	text, err := os.ReadFile(s.githubAppKeyFile)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app-key-file"), err)}
+	}
+	key, err := github.ParseAppKey(text)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app-key-file"), err)}
+	}
+	client, err := github.New(github.Options{
+		URL: s.githubURL, App: &github.App{ID: s.githubApp, Key: key, Repository: s.reviewRepository}, UserAgent: "larder/" + version(), Logger: p.logger.With("part", "github"),
+	})
+	if err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app"), err)}
+	}
+	return client, nil
 }
 
 // runReview is `larder review`.
@@ -198,7 +229,11 @@ func (p *daemon) reviewInside(ctx context.Context, group *errgroup.Group, filler
 // newReviewer completes what a reviewer works with.
 func (p *daemon) newReviewer(u *upstreams, o review.Options, assetBase string) (*review.Reviewer, error) {
 	s := p.settings
-	o.Client, o.Repository, o.Look, o.Popularity = u.github, s.reviewRepository, u.look, u.popularity.Check
+	var err error
+	if o.Client, err = p.reviewClient(u); err != nil {
+		return nil, err
+	}
+	o.Repository, o.Look, o.Popularity = s.reviewRepository, u.look, u.popularity.Check
 	o.Logger, o.Registerer = p.logger.With("part", "review"), p.metrics
 	if assetBase != "" {
 		o.Tag = func(name, version, file string, integrity *review.Integrity) string {
