@@ -44,10 +44,20 @@ type analytics struct {
 	revoked  int
 	waits    []float64
 	stays    []float64
+	computed percentiles // of waits and stays
 
 	past     []Minute // ascending, of minutes in which there was somebody
 	sessions map[ticket.ID]stay
 	ends     map[int64][]ticket.ID // by the minute in which a session may be over
+}
+
+// percentiles are kept until there are more durations, and for a second where there are
+// many: whoever asks for them again and again must not hold up who is let in.
+type percentiles struct {
+	at                        time.Time
+	minute                    int64
+	waits, stays              int // how many they are of
+	waitP50, waitP90, stayP50 float64
 }
 
 // A stay is a session under way.
@@ -119,7 +129,7 @@ func (a *analytics) turn(now time.Time) {
 		return
 	}
 	if a.minute != 0 {
-		if m := a.present(); m != (Minute{Time: m.Time}) {
+		if m := a.present(time.Time{}); m != (Minute{Time: m.Time}) {
 			a.past = append(a.past, m)
 		}
 		oldest := time.Unix((minute-keptMinutes)*60, 0)
@@ -145,11 +155,18 @@ func (a *analytics) turn(now time.Time) {
 	}
 }
 
-// present is the minute that is not over.
-func (a *analytics) present() Minute {
+// present is the minute that is not over; with the zero time, as exactly as is known.
+func (a *analytics) present(now time.Time) Minute {
+	const many = 100
+	c := &a.computed
+	same := c.minute == a.minute && c.waits == len(a.waits) && c.stays == len(a.stays)
+	recent := c.minute == a.minute && c.waits > many && !now.IsZero() && now.Sub(c.at) < time.Second
+	if !same && !recent {
+		*c = percentiles{now, a.minute, len(a.waits), len(a.stays), percentile(a.waits, 50), percentile(a.waits, 90), percentile(a.stays, 50)}
+	}
 	return Minute{
 		Time: time.Unix(a.minute*60, 0).UTC(), Active: a.active, Queued: a.queued, Admitted: a.admitted, Revoked: a.revoked,
-		WaitP50: percentile(a.waits, 50), WaitP90: percentile(a.waits, 90), OriginP50: percentile(a.stays, 50),
+		WaitP50: c.waitP50, WaitP90: c.waitP90, OriginP50: c.stayP50,
 	}
 }
 
@@ -170,7 +187,7 @@ func (a *analytics) minutes(now time.Time, n int) []Minute {
 	for _, m := range a.past {
 		place(m)
 	}
-	place(a.present())
+	place(a.present(now))
 	return all
 }
 

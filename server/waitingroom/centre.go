@@ -66,8 +66,8 @@ const (
 	revokedPrefix = "revoked/"
 	// patience is how long a visitor is kept for the global object's answer.
 	patience = 2 * time.Second
-	// keptRevoked bounds how many revocations are read after a start.
-	keptRevoked = 100_000
+	// revokedAtOnce is how many revocations are read at a time.
+	revokedAtOnce = 1000
 )
 
 func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[event, answer], error) {
@@ -98,21 +98,37 @@ func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[eve
 }
 
 func restoreRevoked(ctx context.Context, s *durable.State, to *revocations, now time.Time) error {
-	rows, err := s.List(ctx, durable.ListOptions{Prefix: revokedPrefix, Limit: keptRevoked})
-	if err != nil {
-		return err
-	}
-	for _, row := range rows {
-		id, until, ok := parseRevoked(row)
-		if ok && until.After(now) {
-			to.add(id, until, now)
-			continue
+	_, err := eachRevoked(ctx, s, now, func(id ticket.ID, until time.Time) { to.add(id, until, now) })
+	return err
+}
+
+// eachRevoked calls f with the revocations that are not over, and forgets those that are.
+// It returns when the first will be, zero where there is none.
+func eachRevoked(ctx context.Context, s *durable.State, now time.Time, f func(id ticket.ID, until time.Time)) (first time.Time, err error) {
+	o := durable.ListOptions{Prefix: revokedPrefix, Limit: revokedAtOnce}
+	for {
+		rows, err := s.List(ctx, o, durable.NoCache)
+		if err != nil {
+			return first, err
 		}
-		if err := s.Delete(ctx, row.Key); err != nil {
-			return err
+		for _, row := range rows {
+			id, until, ok := parseRevoked(row)
+			if !ok || !until.After(now) {
+				if err := s.Delete(ctx, row.Key); err != nil {
+					return first, err
+				}
+				continue
+			}
+			f(id, until)
+			if first.IsZero() || until.Before(first) {
+				first = until
+			}
 		}
+		if len(rows) < o.Limit {
+			return first, nil
+		}
+		o.StartAfter = rows[len(rows)-1].Key
 	}
-	return nil
 }
 
 func parseRevoked(row durable.Entry) (id ticket.ID, until time.Time, ok bool) {
@@ -258,26 +274,9 @@ func (c *centre) revoke(ctx context.Context, s *durable.State, now time.Time, r 
 
 // Alarm forgets the revocations that are over.
 func (c *centre) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
-	rows, err := s.List(ctx, durable.ListOptions{Prefix: revokedPrefix, Limit: keptRevoked})
-	if err != nil {
+	next, err := eachRevoked(ctx, s, c.room.now(), func(ticket.ID, time.Time) {})
+	if err != nil || next.IsZero() {
 		return err
-	}
-	now := c.room.now()
-	var next time.Time
-	for _, row := range rows {
-		_, until, ok := parseRevoked(row)
-		if ok && until.After(now) {
-			if next.IsZero() || until.Before(next) {
-				next = until
-			}
-			continue
-		}
-		if err := s.Delete(ctx, row.Key); err != nil {
-			return err
-		}
-	}
-	if next.IsZero() {
-		return nil
 	}
 	return s.SetAlarm(ctx, next.Add(time.Minute))
 }

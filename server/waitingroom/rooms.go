@@ -113,7 +113,7 @@ func New(o Options) (*Rooms, error) {
 		made.current.Store(m)
 		made.overview.Store(&overview{})
 		if c.Upstream != nil {
-			made.upstream = newUpstream(c, ticket.CookieName(c.Cookie.Suffix), o.Logger)
+			made.upstream = newUpstream(c, o.Logger)
 		}
 		r.rooms, r.byName[c.Name] = append(r.rooms, made), made
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -518,6 +519,9 @@ func TestMethods(t *testing.T) {
 		if r.in() || !strings.Contains(r.body, c.says) {
 			t.Errorf("%s: %.300s", c.name, r.body)
 		}
+		if s, _ := h.rooms.Status("shop"); s.Status != Queueing {
+			t.Errorf("%s: the room is %s", c.name, s.Status)
+		}
 		if refreshes := r.Header.Get("Refresh") != ""; refreshes != (c.name != "reject") {
 			t.Errorf("%s: Refresh is %q", c.name, r.Header.Get("Refresh"))
 		}
@@ -732,11 +736,11 @@ func TestUpstream(t *testing.T) {
 	h := open(t, small(1, "  upstream: "+upstream.URL+"\n"))
 	u := h.user()
 	u.get("/first")
-	u.header.Set("Cookie", "mine=1")
+	u.header.Set("Cookie", "mine=1; __larder_room_of_another=x; __larder_roomy=2")
 	u.header.Set("X-Forwarded-For", "203.0.113.9")
 	r := u.get("/a%2Fb?c=d")
 	host := strings.TrimPrefix(h.url, "http://")
-	if want := `GET /a%2Fb?c=d ` + host + ` cookie="mine=1" for=127.0.0.1 proto=http`; r.body != want || r.Header.Get("Cache-Control") != "private, no-store" || r.Header.Get("Cf-Waiting-Room-Command") != "" {
+	if want := `GET /a%2Fb?c=d ` + host + ` cookie="mine=1; __larder_roomy=2" for=127.0.0.1 proto=http`; r.body != want || r.Header.Get("Cache-Control") != "private, no-store" || r.Header.Get("Cf-Waiting-Room-Command") != "" {
 		t.Errorf("%v\n got %s\nwant %s", r.Header, r.body, want)
 	}
 	if r := h.user().get("/"); !strings.Contains(r.body, "You are in line") {
@@ -745,6 +749,21 @@ func TestUpstream(t *testing.T) {
 	upstream.Close()
 	if r := u.get("/"); r.StatusCode != http.StatusBadGateway || strings.Contains(r.body, "127.0.0.1") {
 		t.Errorf("without an upstream: %d %s", r.StatusCode, r.body)
+	}
+}
+
+// A request may name no path at all (RFC 9112 §3.2.2).
+func TestEmptyPath(t *testing.T) {
+	h := open(t, small(1))
+	h.user().get("/")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET http://shop.example.com HTTP/1.1\r\nHost: shop.example.com\r\nAccept: text/html\r\nConnection: close\r\n\r\n")
+	if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), "You are in line") {
+		t.Errorf("%v: %.300s", err, answer)
 	}
 }
 

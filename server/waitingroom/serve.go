@@ -219,8 +219,11 @@ func redirect(w http.ResponseWriter, req *http.Request, path string) {
 
 // rawPath is the path of a request as the client sent it.
 func rawPath(u *url.URL) string {
-	if u.RawPath != "" {
+	switch {
+	case u.RawPath != "":
 		return u.RawPath
+	case u.Path == "": // of "GET http://host HTTP/1.1" (RFC 9112 §3.2.2)
+		return "/"
 	}
 	return u.EscapedPath()
 }

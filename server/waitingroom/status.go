@@ -84,7 +84,7 @@ func (r *room) status() Status {
 		s.Status = Suspended
 	case m.phase == config.Prequeueing:
 		s.Status = EventPrequeueing
-	case o.queued > 0 || m.settings.QueueAll || m.traffic.Method == config.Reject && o.active >= s.TotalActiveUsers:
+	case o.queued > 0 || m.settings.QueueAll || m.traffic.Method == config.Reject:
 		s.Status = Queueing
 	}
 	return s

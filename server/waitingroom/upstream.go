@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/ticket"
 )
 
 const (
@@ -22,8 +23,8 @@ const (
 	stall = 30 * time.Second
 )
 
-// newUpstream returns the proxy to a room's upstream. The ticket is not told to it.
-func newUpstream(room *config.Room, cookie string, logger *slog.Logger) http.Handler {
+// newUpstream returns the proxy to a room's upstream. No room's ticket is told to it.
+func newUpstream(room *config.Room, logger *slog.Logger) http.Handler {
 	transport := &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
 		TLSHandshakeTimeout:   upstreamDial,
@@ -41,7 +42,7 @@ func newUpstream(room *config.Room, cookie string, logger *slog.Logger) http.Han
 			r.SetURL(room.Upstream)
 			r.Out.Host = r.In.Host // the site is to know by which name it was asked
 			r.SetXForwarded()
-			hideCookie(r.Out.Header, cookie)
+			hideTickets(r.Out.Header)
 		},
 		ErrorLog: slog.NewLogLogger(logger.With("part", "waitingroom", "room", room.Name).Handler(), slog.LevelWarn),
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
@@ -110,8 +111,8 @@ func (m *movingWriter) within() func() {
 
 func (m *movingWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
-// hideCookie takes a cookie out of a request's header.
-func hideCookie(h http.Header, name string) {
+// hideTickets takes the tickets of all rooms out of a request's header.
+func hideTickets(h http.Header) {
 	lines := h["Cookie"]
 	if lines == nil {
 		return
@@ -121,7 +122,7 @@ func hideCookie(h http.Header, name string) {
 		var others []string
 		for pair := range strings.SplitSeq(line, ";") {
 			pair = strings.TrimSpace(pair)
-			if n, _, _ := strings.Cut(pair, "="); pair != "" && n != name {
+			if n, _, _ := strings.Cut(pair, "="); pair != "" && !ticket.IsCookie(n) {
 				others = append(others, pair)
 			}
 		}

@@ -10,6 +10,7 @@ package config
 import (
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"golang.org/x/text/language"
@@ -191,6 +192,23 @@ func (r *Room) At(t time.Time) (Traffic, *Event, Phase) {
 		return traffic, e, Prequeueing
 	}
 	return r.Traffic, nil, NoEvent
+}
+
+// CookiePath is the Path of the room's cookie: "/" for a room with routes of several
+// paths. A browser sends a cookie to what its path is a folder of (RFC 6265 §5.1.4), so
+// that of a room is the last folder in its path.
+func (r *Room) CookiePath() string {
+	path := r.Routes[0].Path
+	for _, route := range r.Routes[1:] {
+		if route.Path != path {
+			return "/"
+		}
+	}
+	path = path[:strings.LastIndexByte(path, '/')+1]
+	if strings.IndexFunc(path, func(r rune) bool { return r <= ' ' || r == ';' || r == ',' || r == '"' || r > '~' }) >= 0 {
+		return "/" // browsers compare it with the path as they encode it
+	}
+	return path
 }
 
 // LongestSession is the longest that a session may last in this room, whatever event is on.

@@ -146,6 +146,10 @@ func TestMistakes(t *testing.T) {
 		{"cookie", least + "  cookie_attributes: {samesite: none, secure: never}\n", "browsers refuse"},
 		{"samesite", least + "  cookie_attributes: {samesite: all}\n", "must be one of auto, lax, none, strict"},
 		{"suffix", least + "  cookie_suffix: 'a;b'\n", "cookie_suffix"},
+		{"same cookie", least + "  path: /a\n" + strings.ReplaceAll(least, "name: a", "name: b") + "  path: /b\n", "r:5: cookie_suffix: the room a keeps its tickets in the same cookie"},
+		{"same cookie on one host", least + "  path: /a\n" + strings.ReplaceAll(least, "name: a", "name: b") + "  host: shop:8080\n", "the room a keeps"},
+		{"same cookie on another port", least + "  host: shop:80\n" + strings.ReplaceAll(least, "name: a", "name: b") + "  host: shop:8080\n", "the room a keeps"},
+		{"same cookie on every host", least + "  host: shop\n" + strings.ReplaceAll(least, "name: a", "name: b") + "  path: /b\n", "the room a keeps"},
 		{"routes without suffix", least + "  additional_routes: [{path: /x}]\n", "needs a cookie_suffix"},
 		{"command", least + "  enabled_origin_commands: [explode]\n", `"explode" is no command; there is revoke`},
 		{"host", least + "  host: 'http://x'\n", "must be a host such as"},
@@ -302,6 +306,14 @@ func TestBypassed(t *testing.T) {
 		{"GET", "/health", nil, "", true},
 		{"GET", "/health/../shop", nil, "", false},
 		{"GET", "/x/../health", nil, "", false},
+		{"GET", "/health/%2e%2e/shop", nil, "", false},
+		{"GET", "/health/%252e%252e/shop", nil, "", false},
+		{"GET", "/health/..;/shop", nil, "", false},
+		{"GET", "/health/..;x=1/shop", nil, "", false},
+		{"GET", "/health/%2e%2e%3b/shop", nil, "", false},
+		{"GET", `/health\..\shop`, nil, "", false},
+		{"GET", "/health;x/all", nil, "", true},
+		{"GET", "/health/100%25", nil, "", true},
 		{"GET", "/shop", nil, "", false},
 		{"POST", "/api/x", nil, "", true},
 		{"GET", "/api/x", nil, "", false},
@@ -316,6 +328,16 @@ func TestBypassed(t *testing.T) {
 		if got := room.Bypassed(req, c.path, address); got != c.want {
 			t.Errorf("%s %s %v %s: %v", c.method, c.path, c.header, c.address, got)
 		}
+	}
+}
+
+// What is told apart by a suffix, a folder or a host needs nothing else.
+func TestCookiesApart(t *testing.T) {
+	const limits = "total_active_users: 2, new_users_per_minute: 1}\n"
+	rooms, err := Parse("r", []byte("- {name: a, "+limits+"- {name: b, path: /b/, "+limits+
+		"- {name: c, path: /c, cookie_suffix: c, "+limits+"- {name: d, host: d, cookie_suffix: d, "+limits+"- {name: e, host: e, cookie_suffix: d, "+limits))
+	if err != nil || len(rooms) != 5 {
+		t.Errorf("%d rooms, %v", len(rooms), err)
 	}
 }
 

@@ -140,6 +140,44 @@ func (r *reader) checkTogether(rooms []Room, nodes []*yaml.Node) {
 			routes[route] = rooms[i].Name
 		}
 	}
+	r.checkCookies(rooms, nodes)
+}
+
+// checkCookies looks for rooms whose tickets would overwrite each other: with cookies of
+// one name and path on the same host, whatever its port (RFC 6265 §5.3, §8.5).
+func (r *reader) checkCookies(rooms []Room, nodes []*yaml.Node) {
+	type cookie struct{ suffix, path string }
+	keepers := map[cookie]map[string]string{} // by host, "" for every one; which room it is
+	for i := range rooms {
+		room := &rooms[i]
+		c := cookie{room.Cookie.Suffix, room.CookiePath()}
+		hosts := keepers[c]
+		if hosts == nil {
+			hosts = map[string]string{}
+			keepers[c] = hosts
+		}
+		other := ""
+		for _, route := range room.Routes {
+			host := withoutPort(route.Host)
+			for _, same := range [...]string{host, ""} {
+				if keeper := hosts[same]; keeper != "" && keeper != room.Name {
+					other = keeper
+				}
+			}
+			for _, keeper := range hosts {
+				if host == "" && keeper != room.Name && (other == "" || keeper < other) {
+					other = keeper
+				}
+			}
+		}
+		if other != "" {
+			r.fail(resolve(nodes[i]), "cookie_suffix", "the room %s keeps its tickets in the same cookie, so users of one would lose their place in the other; give one of them a cookie_suffix", other)
+			continue
+		}
+		for _, route := range room.Routes {
+			hosts[withoutPort(route.Host)] = room.Name
+		}
+	}
 }
 
 func (r *reader) host(target *string, field string) func(*yaml.Node) {

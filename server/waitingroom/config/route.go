@@ -1,10 +1,12 @@
 package config
 
 import (
+	"iter"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -121,6 +123,26 @@ func Clean(raw string) string {
 	return cleaned
 }
 
+// readings yields a path as it came and as servers behind may read it: decoded and
+// cleaned, decoded again, and without the parameters of its folders (RFC 3986 §3.3).
+func readings(raw string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if !yield(raw) || !suspicious(raw) && strings.IndexByte(raw, ';') < 0 {
+			return
+		}
+		const deepest = 3
+		p := raw
+		for range deepest {
+			p = Clean(p)
+			if !yield(p) || !yield(Clean(parameters.ReplaceAllString(p, ""))) {
+				return
+			}
+		}
+	}
+}
+
+var parameters = regexp.MustCompile(`;[^/]*`)
+
 // Bypassed reports whether one of the room's rules lets a request past it. raw is its
 // path as the client sent it; address is the client's, invalid where nobody knows it.
 func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) bool {
@@ -140,9 +162,11 @@ func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool 
 		begins := func(p string) bool {
 			return slices.ContainsFunc(rule.Paths, func(prefix string) bool { return strings.HasPrefix(p, prefix) })
 		}
-		// Both ways of reading it: /free/../shop must not go past the room as /free.
-		if !begins(raw) || suspicious(raw) && !begins(Clean(raw)) {
-			return false
+		// In every way of reading it: /free/../shop must not go past the room as /free.
+		for p := range readings(raw) {
+			if !begins(p) {
+				return false
+			}
 		}
 	}
 	if rule.Methods != nil && !slices.Contains(rule.Methods, req.Method) {

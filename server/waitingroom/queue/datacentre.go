@@ -142,6 +142,9 @@ func (d *DataCentre) visit(now time.Time, v Visitor, draw bool) Decision {
 	case known && r.kind != waiting:
 		return Decision{Outcome: Reissue}
 	case s.Method == Passthrough:
+		if !known && d.tickets.active >= mostActive {
+			return Decision{Outcome: Pass, Visitor: v}
+		}
 		return d.admit(v, r)
 	case s.Method == Reject:
 		return Decision{Outcome: Refuse, Visitor: v}
@@ -336,6 +339,10 @@ func (d *DataCentre) waits(v Visitor) Decision {
 // mostWaiting bounds the memory that strangers can fill: about 200 MB. Who comes then
 // gets a ticket with a place, and a chance once fewer wait.
 const mostWaiting = 1 << 20
+
+// mostActive bounds it likewise where everybody passes. Who comes then passes uncounted,
+// without a session.
+const mostActive = 1 << 20
 
 // absence is how late a check-in may be before its slot is given to others. The ticket
 // keeps its place for longer.

@@ -274,6 +274,22 @@ func TestPassthroughIsCounted(t *testing.T) {
 	w.outcome(w.sites[1], w.newcomer(), Pass)
 }
 
+// TestPassthroughIsBounded has more visitors than are remembered.
+func TestPassthroughIsBounded(t *testing.T) {
+	s := settings(t, 10, 10, func(s *Settings) { s.Method = Passthrough })
+	now := minuteOf(t, "15:54").Time()
+	d := NewDataCentre("one", 1, s, 1, now)
+	for n := range uint64(mostActive + 10) {
+		decision := d.Visit(now, Visitor{ID: testID(n)})
+		if decision.Outcome != Pass || decision.Changed != (n < mostActive) {
+			t.Fatalf("visitor %d: %+v", n, decision)
+		}
+	}
+	if n := d.Active(now); n != mostActive {
+		t.Errorf("%d sessions", n)
+	}
+}
+
 // TestEvent has five visitors wait before it, in an order that the shuffle changes and
 // that does not depend on when they came.
 func TestEvent(t *testing.T) {

@@ -231,6 +231,9 @@ func (d *DataCentre) merge(t SeenTicket) {
 	if known && r.kind == active && r.at >= t.At.UnixNano() || !t.Ends.After(d.now) {
 		return
 	}
+	if !known && d.settings.Method == Passthrough && d.tickets.active >= mostActive {
+		return
+	}
 	d.countUser(&r)
 	if known && r.kind == waiting {
 		d.leave(r.bucket)

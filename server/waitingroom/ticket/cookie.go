@@ -19,6 +19,12 @@ func CookieName(suffix string) string {
 	return cookiePrefix + "_" + suffix
 }
 
+// IsCookie reports whether a cookie of that name may hold a ticket, of whichever room.
+func IsCookie(name string) bool {
+	rest, ok := strings.CutPrefix(name, cookiePrefix)
+	return ok && (rest == "" || rest[0] == '_')
+}
+
 // Cookie returns the Set-Cookie field (RFC 6265bis §4.1) that hands a room's ticket to a
 // client, which keeps it for so long; a value of "" takes it away. secure says that the
 // request came over HTTPS.
@@ -40,7 +46,7 @@ func Cookie(room *config.Room, value string, keep time.Duration, secure bool) st
 		sameSite = config.SameSiteLax // without Secure browsers refuse None, and nobody could wait
 	}
 	c := http.Cookie{
-		Name: CookieName(room.Cookie.Suffix), Value: value, Path: cookiePath(room), HttpOnly: true, Secure: only,
+		Name: CookieName(room.Cookie.Suffix), Value: value, Path: room.CookiePath(), HttpOnly: true, Secure: only,
 		MaxAge: max(1, int(keep/time.Second)),
 	}
 	if value == "" {
@@ -56,21 +62,4 @@ func Cookie(room *config.Room, value string, keep time.Duration, secure bool) st
 		c.SameSite = http.SameSiteLaxMode
 	}
 	return c.String()
-}
-
-// cookiePath is "/" for a room with routes of several paths. A browser sends a cookie to
-// what its path is a folder of (RFC 6265 §5.1.4), so that of a room is the last folder
-// in its path.
-func cookiePath(room *config.Room) string {
-	path := room.Routes[0].Path
-	for _, r := range room.Routes[1:] {
-		if r.Path != path {
-			return "/"
-		}
-	}
-	path = path[:strings.LastIndexByte(path, '/')+1]
-	if strings.IndexFunc(path, func(r rune) bool { return r <= ' ' || r == ';' || r == ',' || r == '"' || r > '~' }) >= 0 {
-		return "/" // browsers compare it with the path as they encode it
-	}
-	return path
 }
