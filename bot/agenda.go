@@ -148,7 +148,7 @@ func (b *Bot) schedule(ctx context.Context, q *queue) error {
 // before earliest.
 func (b *Bot) nextVisit(p *packages.Package, q *queue, earliest time.Time) time.Time {
 	upstream := b.knownUpstream(p.Name)
-	at := upstream.Next
+	at := upstream.due(b.options.Interval)
 	states, err := views.States(b.store, p.Name)
 	if err != nil {
 		// One package's damaged rows do not stop the others.

@@ -161,6 +161,31 @@ func TestAgendaOutlastsRestarts(t *testing.T) {
 	})
 }
 
+// A shorter interval does not wait for the end of the longer one that was, but what is due and what
+// failed stays when it was.
+func TestUpstreamIsDue(t *testing.T) {
+	checked := time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		next     time.Duration // since it was checked
+		attempts int
+		want     time.Duration
+	}{
+		{24 * time.Hour, 0, 66 * time.Minute},
+		{66 * time.Minute, 0, 66 * time.Minute},
+		{time.Hour, 0, time.Hour},
+		{time.Minute, 0, time.Minute},
+		{24 * time.Hour, 1, 24 * time.Hour},
+	} {
+		u := Upstream{Checked: checked, Next: checked.Add(tt.next), Attempts: tt.attempts}
+		if got := u.due(time.Hour).Sub(checked); got != tt.want {
+			t.Errorf("next after %v, %d attempts failed: due after %v, want %v", tt.next, tt.attempts, got, tt.want)
+		}
+	}
+	if got := (Upstream{}).due(time.Hour); !got.IsZero() {
+		t.Errorf("never asked: due at %v", got)
+	}
+}
+
 func TestBackoffDoublesUpToItsCap(t *testing.T) {
 	for attempts, want := range map[int]time.Duration{
 		0: time.Minute, 1: time.Minute, 2: 2 * time.Minute, 5: 16 * time.Minute, 9: 256 * time.Minute, 10: longestWait, 1000: longestWait,

@@ -59,6 +59,15 @@ func (u Upstream) follows(p *packages.Package) bool {
 	return p.Autoupdate != nil && p.Autoupdate.Target == u.Target && p.Autoupdate.Source == cmp.Or(u.Source, npmType)
 }
 
+// due returns when the upstream is to be asked again. Next was written down under the interval
+// of that time; one that is shorter now brings it forward, unless it waits for another reason.
+func (u Upstream) due(interval time.Duration) time.Time {
+	if longest := u.Checked.Add(interval + interval/10); u.Attempts == 0 && longest.Before(u.Next) {
+		return longest
+	}
+	return u.Next
+}
+
 func setUpstream(batch *kvstore.Batch, u Upstream) error {
 	data, err := json.Marshal(u)
 	if err != nil {
