@@ -318,9 +318,14 @@ const maxEntries = 200_000
 
 // fingerprint is short and differs where a file was added, removed or written.
 func fingerprint(ctx context.Context, name string) (string, error) {
+	// A link to a folder is a usual way to replace all of it at once.
+	name, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return "", fmt.Errorf("catalogue: %w", err)
+	}
 	var all strings.Builder
 	entries := 0
-	err := filepath.WalkDir(name, func(path string, entry fs.DirEntry, err error) error {
+	err = filepath.WalkDir(name, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}

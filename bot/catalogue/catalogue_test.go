@@ -208,3 +208,39 @@ func TestRun(t *testing.T) {
 		<-done
 	})
 }
+
+// A folder may be behind a link, and be replaced at once by another one.
+func TestLinkedFolder(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"one", "two"} {
+		at := filepath.Join(dir, name)
+		if err := errors.Join(os.Mkdir(at, 0o700), os.WriteFile(filepath.Join(at, name+".json"), []byte(sound(name)), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(dir, "current")
+	k := keeper(t, link, "")
+	to := &taker{}
+	look := func(want string) {
+		t.Helper()
+		if err := k.Look(t.Context(), to.apply); err != nil {
+			t.Error(err)
+		}
+		if got := to.taken(); got != want {
+			t.Errorf("taken: %q, want %q", got, want)
+		}
+	}
+	if err := os.Symlink("one", link); err != nil {
+		t.Fatal(err)
+	}
+	look("one")
+	look("one")
+	if err := os.WriteFile(filepath.Join(dir, "one", "more.json"), []byte(sound("more")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	look("one, more one")
+	if err := errors.Join(os.Remove(link), os.Symlink("two", link)); err != nil {
+		t.Fatal(err)
+	}
+	look("one, more one, two")
+}
