@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/larder-cdn/larder/packages/lint"
 )
 
 // app is what every command is given.
@@ -41,7 +43,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return exitDone
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintf(stderr, "larder: %s\n", line)
+		// Errors name files, as strangers have called them.
+		fmt.Fprintf(stderr, "larder: %s\n", lint.Plain(line))
 	}
 	if errors.As(err, new(failure)) {
 		return exitFailed
