@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
 // Rooms are the waiting rooms that the pages show.
@@ -116,7 +117,12 @@ var statusWords = map[string]string{
 	waitingroom.NotQueueing: "nobody waits", waitingroom.Queueing: "people wait", waitingroom.EventPrequeueing: "people wait for an event", waitingroom.Suspended: "suspended",
 }
 
-func formatRoomStatus(status string) string { return or(statusWords[status], status) }
+func formatRoomStatus(s waitingroom.Status) string {
+	if s.Status == waitingroom.Queueing && s.Method == config.Reject {
+		return "nobody new is let in"
+	}
+	return or(statusWords[s.Status], s.Status)
+}
 
 // formatSeconds writes how long something took: "12 s", "3 min 20 s".
 func formatSeconds(seconds float64) string {

@@ -74,3 +74,17 @@ func TestNiceStep(t *testing.T) {
 		}
 	}
 }
+
+func TestRoomStatusWords(t *testing.T) {
+	for want, s := range map[string]waitingroom.Status{
+		"nobody waits":         {Status: waitingroom.NotQueueing, Method: "fifo"},
+		"people wait":          {Status: waitingroom.Queueing, Method: "fifo"},
+		"nobody new is let in": {Status: waitingroom.Queueing, Method: "reject"},
+		"suspended":            {Status: waitingroom.Suspended, Method: "reject"},
+		"another":              {Status: "another"},
+	} {
+		if got := formatRoomStatus(s); got != want {
+			t.Errorf("%+v: %q, want %q", s, got, want)
+		}
+	}
+}

@@ -42,6 +42,8 @@ type Options struct {
 	Document func() []byte
 	// Rooms are the waiting rooms. Nil: there are none, and no page of them.
 	Rooms Rooms
+	// Catalogue tells how the catalogue stands. Nil: nothing is said of it.
+	Catalogue func() Catalogue
 	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
 	// may be called twice at once, and should end with its context. Nil: there is no page for that.
 	Draft func(ctx context.Context, npmName string) (*Draft, error)

@@ -648,6 +648,34 @@ func TestEmptyStore(t *testing.T) {
 	}
 }
 
+// TestCatalogue: whoever has submitted something sees whether it has arrived.
+func TestCatalogue(t *testing.T) {
+	shelf := librarytest.New(t)
+	noon := time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
+	var now Catalogue
+	site := newSite(t, shelf, func(o *Options) { o.Catalogue = func() Catalogue { return now } })
+	for _, tt := range []struct {
+		state Catalogue
+		want  string
+	}{
+		{Catalogue{}, "The catalogue It has not been read yet."},
+		{Catalogue{Failing: noon}, "The catalogue It has not been read yet. It cannot be read since 29 February 2024, 12:00 UTC. What is here stays, and is kept up to date."},
+		{Catalogue{Packages: 1, Checked: noon}, "The catalogue It has 1 package, as of 29 February 2024, 12:00 UTC."},
+		{
+			Catalogue{Packages: 4118, Commit: "0123456789ab", Checked: noon, Refused: []string{"packages/b/<b>.json:1:1: error"}},
+			"The catalogue It has 4,118 packages at commit 0123456789ab, as of 29 February 2024, 12:00 UTC. These files of it cannot be used, so that their packages stay what they were: packages/b/<b>.json:1:1: error",
+		},
+	} {
+		now = tt.state
+		w := get(t, site, "/statistics")
+		checkPage(t, w)
+		sections := find(t, w.Body.String(), func(n *html.Node) bool { return n.Data == "section" && attr(n, "aria-labelledby") == "catalogue" })
+		if len(sections) != 1 || wordsOf(sections[0]) != tt.want {
+			t.Errorf("%+v: %d sections\n%s\nwant\n%s", tt.state, len(sections), wordsOf(sections[0]), tt.want)
+		}
+	}
+}
+
 // TestRemoved: a library that the catalogue has no more is served, and its page says so.
 func TestRemoved(t *testing.T) {
 	shelf := librarytest.New(t)

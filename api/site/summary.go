@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/larder-cdn/larder/api/library"
 )
@@ -140,7 +141,20 @@ func tallies(counts map[string]int) []tally {
 type statisticsPage struct {
 	*summary
 	totals
-	Popular []*library.Library
+	Popular   []*library.Library
+	Catalogue *Catalogue // nil where nothing is said of it
+}
+
+// A Catalogue is how the catalogue stands, for whoever wonders whether a submission has arrived.
+type Catalogue struct {
+	// Packages is how many it has; Commit is what it was read from, "" where that is no git repository.
+	Packages int
+	Commit   string
+	// Checked is when it was last found to be so, zero where it has not been read yet; Failing since when
+	// it cannot be read, zero where it can.
+	Checked, Failing time.Time
+	// Refused says of each file that cannot be used why not.
+	Refused []string
 }
 
 func (s *Site) statistics(q *request) (*answer, error) {
@@ -156,9 +170,14 @@ func (s *Site) statistics(q *request) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	page := statisticsPage{summary: summary, totals: totals, Popular: popular}
+	if s.options.Catalogue != nil {
+		c := s.options.Catalogue()
+		page.Catalogue = &c
+	}
 	return &answer{
 		view: "statistics", title: "Statistics", canonical: "/statistics", section: "/statistics",
 		description: "How many libraries, releases and files are served here, which are new and which are asked for most.",
-		data:        statisticsPage{summary, totals, popular},
+		data:        page,
 	}, nil
 }

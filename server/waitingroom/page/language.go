@@ -35,6 +35,7 @@ type words struct {
 	Updated     string
 	Minutes     map[string]string
 	Hours       map[string]string
+	Days        map[string]string
 }
 
 // languages holds all that there are, English first, which is for everybody else.
@@ -117,9 +118,17 @@ func (w *words) counted(n int, by map[string]string) string {
 	return strings.ReplaceAll(form, "{n}", strconv.Itoa(n))
 }
 
-// Duration writes minutes, with hours from an hour on.
+// Duration writes minutes, with hours from an hour on, and with days but no minutes from
+// two days on.
 func (w *words) Duration(minutes int) string {
 	hours, rest := minutes/60, minutes%60
+	switch days, rest := hours/24, hours%24; {
+	case days < 2:
+	case rest == 0:
+		return w.counted(days, w.Days)
+	default:
+		return w.counted(days, w.Days) + " " + w.counted(rest, w.Hours)
+	}
 	switch {
 	case hours == 0:
 		return w.counted(minutes, w.Minutes)

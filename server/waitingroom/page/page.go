@@ -107,16 +107,19 @@ func (s *State) status(w *words) Status {
 	return t
 }
 
-// wait is at least a minute: who is next in the line waits all the same.
-func wait(d time.Duration) int { return max(1, minutes(d)) }
+// wait is at least a minute: who is next in the line waits all the same. More than a week
+// says nothing.
+func wait(d time.Duration) int {
+	const week = 7 * 24 * 60
+	return min(max(1, minutes(d)), week)
+}
 
 // minutes rounds up: nobody is kept longer than the page said for want of half a minute.
 func minutes(d time.Duration) int {
 	if d <= 0 {
 		return 0
 	}
-	const week = 7 * 24 * 60
-	return int(math.Min(math.Ceil(d.Minutes()), week))
+	return int(math.Ceil(d.Minutes()))
 }
 
 // JSON returns the state as JSON under one key. Its words are English, as those of

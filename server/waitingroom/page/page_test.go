@@ -57,6 +57,10 @@ func TestEvent(t *testing.T) {
 		got.TimeUntilEventEndFormatted != "3 hours" || !got.ShuffleAtEventStart || got.WaitTimeFormatted != "unavailable" {
 		t.Errorf("pre-queueing: %+v", got)
 	}
+	s.Event.Start = s.Now.Add(30 * 24 * time.Hour)
+	if got := s.status(spoken.words[0]); got.TimeUntilEventStart != 30*24*60 || got.TimeUntilEventStartFormat != "30 days" {
+		t.Errorf("far ahead: %+v", got)
+	}
 	s.Phase = config.EventOn
 	got = s.status(spoken.words[0])
 	if got.IsEventPrequeueing || !got.IsEventActive || got.TimeUntilEventStart != 0 || got.TimeUntilEventStartFormat != "" || got.TimeUntilEventEnd != 180 || got.ShuffleAtEventStart {
@@ -153,6 +157,7 @@ func TestPlurals(t *testing.T) {
 	}{
 		{"en", 1, "1 minute"}, {"en", 0, "0 minutes"}, {"pl", 3, "3 minuty"}, {"pl", 5, "5 minut"}, {"ru", 21, "21 минута"}, {"ru", 12, "12 минут"},
 		{"ar", 2, "دقيقتان"}, {"ar", 5, "5 دقائق"}, {"he", 2, "שתי דקות"}, {"ja", 90, "1時間 30分"}, {"de", 120, "2 Stunden"},
+		{"en", 47 * 60, "47 hours"}, {"en", 48 * 60, "2 days"}, {"en", 174*60 + 30, "7 days 6 hours"}, {"pl", 22 * 24 * 60, "22 dni"}, {"ar", 48 * 60, "يومان"},
 	} {
 		if got := spoken.choose("", language.MustParse(c.tag)).Duration(c.minutes); got != c.want {
 			t.Errorf("%s %d: %q, want %q", c.tag, c.minutes, got, c.want)
