@@ -1,6 +1,7 @@
 package review
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -96,6 +97,64 @@ func TestFull(t *testing.T) {
 	r.reviewer.queue.done(pull, false, false)
 	if status := r.deliverAs("1", secret, "pull_request", event); status != http.StatusAccepted {
 		t.Errorf("answered %d", status)
+	}
+}
+
+// Who asks for a commit while GitHub is being asked which one is the newest neither disturbs the look nor is
+// forgotten.
+func TestQueue(t *testing.T) {
+	q := newQueue(3)
+	begin := func() context.Context {
+		t.Helper()
+		select {
+		case pull := <-q.ready:
+			ctx, _ := q.take(t.Context(), pull)
+			return ctx
+		default:
+			t.Fatal("nothing is due")
+			return nil
+		}
+	}
+	add := func(head string, again bool) {
+		t.Helper()
+		if err := q.add(1, head, again); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("a", false)
+	add("a", false)
+	ctx := begin()
+	add("a", false)
+	q.at(1, "a")
+	if q.done(1, false, false); ctx.Err() == nil || q.waiting() != 0 || len(q.ready) != 0 {
+		t.Error("the same commit is looked at twice")
+	}
+	add("a", false)
+	ctx = begin()
+	add("b", false)
+	if q.at(1, "a"); ctx.Err() != nil {
+		t.Error("disturbed")
+	}
+	q.done(1, false, false)
+	ctx = begin()
+	q.at(1, "b")
+	add("c", false)
+	if context.Cause(ctx) != errSuperseded {
+		t.Error("not disturbed")
+	}
+	q.done(1, false, false)
+	ctx = begin()
+	q.at(1, "c")
+	if add("c", true); context.Cause(ctx) != errSuperseded {
+		t.Error("not disturbed")
+	}
+	q.done(1, false, false)
+	if _, again := q.take(t.Context(), <-q.ready); !again {
+		t.Error("not looked at again")
+	}
+	q.done(1, false, false)
+	if q.waiting() != 0 || len(q.ready) != 0 {
+		t.Errorf("%d wait", q.waiting())
 	}
 }
 

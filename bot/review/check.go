@@ -109,13 +109,8 @@ func (r *Reviewer) finish(ctx context.Context, c *check, report *report) error {
 	})
 }
 
-// abandonTime is how long telling may take that a look is over before its end.
-const abandonTime = 10 * time.Second
-
-// abandon says of a check that nobody is at it any more. The look's context is over.
+// abandon says of a check that nobody is at it any more.
 func (r *Reviewer) abandon(ctx context.Context, c *check, cause error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
-	defer cancel()
 	why := "A newer commit is looked at instead."
 	if cause == errClosed {
 		why = "The pull request was closed."

@@ -20,8 +20,9 @@ const (
 	// mostShown is of how many packages older releases are looked at, too.
 	mostShown  = 20
 	olderShown = 10
-	// patience is how long an upstream may take.
-	patience = 5 * time.Minute
+	// patience is how long an upstream may take, allPatience how long all of a pull request may.
+	patience    = 5 * time.Minute
+	allPatience = 20 * time.Minute
 )
 
 // look looks at what a pull request changes.
@@ -45,10 +46,12 @@ func (r *Reviewer) look(ctx context.Context, p pull) (*report, error) {
 	if report.files, err = r.lint(ctx, c, report); err != nil {
 		return nil, err
 	}
+	deadline := time.Now().Add(allPatience)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(lookedAtOnce)
 	for i, f := range report.files {
 		if f.Package == nil {
+			f.section = f.describe(nil, nil, nil)
 			continue
 		}
 		g.Go(func() error {
@@ -56,7 +59,7 @@ func (r *Reviewer) look(ctx context.Context, p pull) (*report, error) {
 			if i >= mostShown {
 				older = 0
 			}
-			return r.upstream(ctx, f, older)
+			return r.upstream(ctx, f, older, deadline)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -90,7 +93,7 @@ func (r *Reviewer) lint(ctx context.Context, c *changes, report *report) ([]*rev
 	fresh := lint.New(o)
 	var files []*reviewed
 	for _, f := range c.files {
-		reviewed := &reviewed{isNew: f.isNew}
+		reviewed := &reviewed{}
 		switch {
 		case f.unreadable != "":
 			reviewed.Result = lint.Unreadable(f.path, f.unreadable)
@@ -104,20 +107,26 @@ func (r *Reviewer) lint(ctx context.Context, c *changes, report *report) ([]*rev
 	return files, nil
 }
 
-// upstream adds what a package's upstream tells, and what is published. The error is ctx's.
-func (r *Reviewer) upstream(ctx context.Context, f *reviewed, older int) error {
+// upstream adds what a package's upstream tells, and what is published. Of a release, which may have many
+// files, only the words are kept. The error is ctx's.
+func (r *Reviewer) upstream(ctx context.Context, f *reviewed, older int, deadline time.Time) error {
 	p := f.Package
+	var preview *submission.Preview
+	var published *Published
 	if p.Autoupdate != nil {
-		limited, cancel := context.WithTimeout(ctx, patience)
-		preview, err := r.o.Look(limited, p, older)
-		cancel()
+		whole, cancelWhole := context.WithDeadline(ctx, deadline)
+		defer cancelWhole()
+		limited, cancel := context.WithTimeout(whole, patience)
+		defer cancel()
+		var err error
+		preview, err = r.o.Look(limited, p, older)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err != nil {
+			preview = nil
 			f.Add(submission.Trouble(p, err))
 		} else {
-			f.preview = preview
 			f.Add(preview.Problems()...)
 		}
 		if r.o.Popularity != nil {
@@ -127,15 +136,12 @@ func (r *Reviewer) upstream(ctx context.Context, f *reviewed, older int) error {
 		}
 	}
 	if r.o.Published != nil {
-		published, err := r.o.Published(ctx, p.Name)
-		if err != nil && ctx.Err() == nil {
+		var err error
+		if published, err = r.o.Published(ctx, p.Name); err != nil && ctx.Err() == nil {
 			f.notes = append(f.notes, fmt.Sprintf("what is published of %s: %v", p.Name, err))
 		}
-		f.published = published
 	}
-	if f.preview != nil {
-		f.tags = r.tags(f.preview)
-	}
+	f.section = f.describe(preview, published, r.tags(preview))
 	return ctx.Err()
 }
 
@@ -144,10 +150,10 @@ const mostTags = 3
 
 // tags returns what pages are going to load the latest release with: the main file first.
 func (r *Reviewer) tags(preview *submission.Preview) []string {
-	latest := &preview.Latest
-	if r.o.Tag == nil || latest.Refused != "" {
+	if r.o.Tag == nil || preview == nil || preview.Latest.Refused != "" {
 		return nil
 	}
+	latest := &preview.Latest
 	var names []string
 	if latest.Default != "" {
 		names = append(names, latest.Default)

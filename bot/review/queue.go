@@ -28,7 +28,8 @@ type queue struct {
 
 type job struct {
 	again    bool   // look even where somebody has looked
-	head     string // what is being looked at, "" where nothing is known of it yet
+	head     string // what is being looked at, "" where GitHub has yet to say
+	told     string // the last commit that somebody asked for before GitHub said
 	stop     context.CancelCauseFunc
 	rerun    bool        // as soon as the present look has ended
 	rest     *time.Timer // after a failure, until the next attempt
@@ -52,6 +53,10 @@ func (q *queue) add(pull int, head string, again bool) error {
 		q.ready <- pull
 	case j.stop != nil:
 		if !again && (head == "" || head == j.head) {
+			return nil
+		}
+		if !again && j.head == "" {
+			j.told = head
 			return nil
 		}
 		j.again, j.rerun = again, true
@@ -82,7 +87,7 @@ func (q *queue) take(ctx context.Context, pull int) (_ context.Context, again bo
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j := q.jobs[pull]
-	j.head, j.stop, j.rest = "", stop, nil
+	j.head, j.told, j.stop, j.rest = "", "", stop, nil
 	again, j.again = j.again, false
 	return ctx, again
 }
@@ -91,7 +96,10 @@ func (q *queue) take(ctx context.Context, pull int) (_ context.Context, again bo
 func (q *queue) at(pull int, head string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.jobs[pull].head = head
+	j := q.jobs[pull]
+	if j.head = head; j.told != "" && j.told != head {
+		j.rerun = true // it may be newer than what GitHub said
+	}
 }
 
 // done ends a look. After a failure the next one begins in a while, up to attempts times in all.

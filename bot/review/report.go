@@ -33,11 +33,8 @@ type report struct {
 // reviewed is a file of it.
 type reviewed struct {
 	*lint.Result
-	isNew     bool
-	preview   *submission.Preview // nil where there is none
-	published *Published          // nil where nothing is
-	tags      []string
-	notes     []string
+	section string   // of the summary
+	notes   []string // what could not be found out
 }
 
 func (r *report) note(text string) {
@@ -138,7 +135,7 @@ func clip(text string, most int) string {
 func (r *report) summary() string {
 	var s summary
 	for i, f := range r.files {
-		if !s.add(f.section()) {
+		if !s.add(f.section) {
 			s.addAlways(fmt.Sprintf("There is no room for %s more.\n\n", many(len(r.files)-i, "package")))
 			break
 		}
@@ -208,14 +205,16 @@ func names(all []string) string {
 // mostSection is how long the part about one package may be, in bytes, before it is told in short.
 const mostSection = 20_000
 
-func (f *reviewed) section() string {
+// describe is the part about one package, once all of its problems are known. preview and published are nil
+// where there is none.
+func (f *reviewed) describe(preview *submission.Preview, published *Published, tags []string) string {
 	var b strings.Builder
-	if f.preview != nil {
-		_ = f.preview.WriteMarkdown(&b) // into memory
+	if preview != nil {
+		_ = preview.WriteMarkdown(&b) // into memory
 		if b.Len() > mostSection {
 			b.Reset()
-			latest := &f.preview.Latest
-			fmt.Fprintf(&b, "### %s %s\n\n%s.\n\n", submission.Code(clip(f.preview.Package.Name, 120)), submission.Code(clip(latest.Name, 120)), latest.Describe())
+			latest := &preview.Latest
+			fmt.Fprintf(&b, "### %s %s\n\n%s.\n\n", submission.Code(clip(preview.Package.Name, 120)), submission.Code(clip(latest.Name, 120)), latest.Describe())
 		}
 	} else {
 		fmt.Fprintf(&b, "### %s\n\n", submission.Code(clip(f.File, 200)))
@@ -226,18 +225,17 @@ func (f *reviewed) section() string {
 	} else {
 		fmt.Fprintf(&b, "%s and %s; they are beside the lines of %s.\n\n", many(errors, "error"), many(warnings, "warning"), submission.Code(clip(f.File, 200)))
 	}
-	if len(f.tags) > 0 {
-		b.WriteString("Pages load it with:\n\n" + submission.Block(clip(strings.Join(f.tags, "\n"), 4_000)+"\n") + "\n")
+	if len(tags) > 0 {
+		b.WriteString("Pages load it with:\n\n" + submission.Block(clip(strings.Join(tags, "\n"), 4_000)+"\n") + "\n")
 	}
-	if f.preview != nil && f.published != nil {
-		b.WriteString(f.difference())
+	if preview != nil && published != nil {
+		b.WriteString(describeDifference(&preview.Latest, published))
 	}
 	return b.String()
 }
 
-// difference tells in what the latest release would differ from the one that is published.
-func (f *reviewed) difference() string {
-	latest, published := &f.preview.Latest, f.published
+// describeDifference tells in what the latest release would differ from the one that is published.
+func describeDifference(latest *submission.Release, published *Published) string {
 	d := compare(latest, published)
 	text := fmt.Sprintf("Compared with %s, which is published: %s more, %s fewer, %s with other content.", submission.Code(clip(published.Version, 120)),
 		many(len(d.added), "file"), many(len(d.removed), "file"), many(len(d.changed), "file"))

@@ -243,7 +243,7 @@ func (r *Reviewer) finished(p pull) {
 func (r *Reviewer) attempt(parent context.Context, number int) {
 	ctx, again := r.queue.take(parent, number)
 	logger := r.o.Logger.With("pull", number)
-	err := r.review(ctx, logger, number, again)
+	err := r.review(parent, ctx, logger, number, again)
 	if parent.Err() != nil {
 		r.queue.done(number, false, false)
 		return
@@ -293,8 +293,9 @@ type movedError struct{ to string }
 
 func (e *movedError) Error() string { return "the pull request has a newer commit" }
 
-// review looks at a pull request once.
-func (r *Reviewer) review(ctx context.Context, logger *slog.Logger, number int, again bool) error {
+// review looks at a pull request once. What is written does not end with looking, which ends where there is
+// something newer: a check that was begun is finished, one way or the other.
+func (r *Reviewer) review(ctx, looking context.Context, logger *slog.Logger, number int, again bool) error {
 	p, err := r.pull(ctx, number)
 	if github.Status(err) == http.StatusNotFound {
 		return nil // of another repository, or gone
@@ -312,11 +313,11 @@ func (r *Reviewer) review(ctx context.Context, logger *slog.Logger, number int, 
 		r.finished(p)
 		return nil
 	}
-	report, err := r.look(ctx, p)
+	report, err := r.look(looking, p)
 	var moved *movedError
-	if cause := context.Cause(ctx); errors.As(err, &moved) || errors.Is(cause, errSuperseded) || errors.Is(cause, errClosed) {
+	if cause := context.Cause(looking); err != nil && (errors.As(err, &moved) || errors.Is(cause, errSuperseded) || errors.Is(cause, errClosed)) {
 		r.abandon(ctx, check, cause)
-		return cmp.Or(err, cause)
+		return err
 	}
 	if err != nil {
 		return err

@@ -323,6 +323,57 @@ func TestNewerCommit(t *testing.T) {
 	})
 }
 
+// A report that is being written when a newer commit comes is written to its end, for its own commit.
+func TestNewerCommitWhileWriting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		number, first, second := 0, "", ""
+		r.before = func(q *http.Request) {
+			if q.Method == http.MethodPatch && second == "" {
+				second = r.commit("packages/f/fresh.json", packageJSON(t, "fresh"))
+				r.deliver("pull_request", pullEvent("synchronize", number, second))
+			}
+		}
+		first = r.commit(withMistakes(t, 120)...)
+		number = r.open()
+		r.run()
+		r.deliver("pull_request", pullEvent("opened", number, first))
+		settle()
+		if check := r.only(first); check.Conclusion != "failure" || len(check.Annotations) != 120 {
+			t.Errorf("the older: %s with %d annotations", check.Conclusion, len(check.Annotations))
+		}
+		if check := r.only(second); check.Conclusion != "success" {
+			t.Errorf("the newer: %+v", check)
+		}
+	})
+}
+
+// Upstreams that never answer hold nobody up for long.
+func TestSlowUpstreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) {
+			o.Look = func(ctx context.Context, _ *packages.Package, _ int) (*submission.Preview, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		})
+		var pairs []string
+		for i := range 60 {
+			name := fmt.Sprint("slow", i)
+			pairs = append(pairs, "packages/s/"+name+".json", packageJSON(t, name))
+		}
+		head := r.commit(pairs...)
+		number := r.open()
+		r.run()
+		r.deliver("pull_request", pullEvent("opened", number, head))
+		time.Sleep(allPatience + time.Minute)
+		check := r.only(head)
+		if check.Conclusion != "failure" || len(check.Annotations) != 60 || !strings.Contains(check.Annotations[0].Message, "could not be looked at in time") {
+			t.Errorf("%s with %d annotations", check.Conclusion, len(check.Annotations))
+		}
+	})
+}
+
 // A commit that comes between two questions to GitHub does not mix with the one before.
 func TestMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
