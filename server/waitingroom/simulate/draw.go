@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"image/color"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"gonum.org/v1/plot/palette/moreland"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
 )
 
 // Waits are the waits of those who came in, in ascending order.
@@ -103,13 +105,45 @@ func (r *Result) Draw(dir, name string) (files []string, err error) {
 	}{{name + "-waits", waits}, {name + "-room", room}} {
 		for _, ext := range []string{".png", ".svg"} {
 			file := filepath.Join(dir, p.name+ext)
-			if err := p.plot.Save(20*vg.Centimeter, 13*vg.Centimeter, file); err != nil {
+			if err := save(p.plot, file, ext[1:]); err != nil {
 				return files, err
 			}
 			files = append(files, file)
 		}
 	}
 	return files, nil
+}
+
+// save writes a picture with a margin around it.
+func save(p *plot.Plot, file, format string) error {
+	const width, height, margin = 20 * vg.Centimeter, 13 * vg.Centimeter, 12
+	canvas, err := draw.NewFormattedCanvas(width, height, format)
+	if err != nil {
+		return err
+	}
+	c := draw.New(canvas)
+	c.SetColor(color.White)
+	c.Fill(c.Rectangle.Path())
+	p.Draw(draw.Crop(c, margin, -margin, margin, -margin))
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = canvas.WriteTo(f)
+	return errors.Join(err, f.Close())
+}
+
+// newPlot returns a plot without content.
+func newPlot(title, x, y string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
+	p.Title.Padding = 8
+	for _, style := range []*draw.TextStyle{
+		&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle,
+	} {
+		style.Font.Variant = "Sans"
+	}
+	return p
 }
 
 // A histogram counts visitors by the minute of their arrival and by their wait.
@@ -147,15 +181,13 @@ func (h histogram) X(c int) float64    { return float64(c) + 0.5 }
 func (h histogram) Y(r int) float64    { return (float64(r) + 0.5) * h.wait.Minutes() }
 
 func (r *Result) drawWaits() (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text = fmt.Sprintf("Wait by minute of arrival, %s, %s", r.Settings.Method, r.Settings.Allocator)
-	p.X.Label.Text = "minute of arrival"
-	p.Y.Label.Text = "wait in minutes"
 	h := r.histogram()
 	most := 1.0
 	for _, c := range h.counts {
 		most = math.Max(most, slices.Max(c))
 	}
+	title := fmt.Sprintf("Wait by minute of arrival, %s, %s: from black, nobody, to white, %.0f users", r.Settings.Method, r.Settings.Allocator, most)
+	p := newPlot(title, "minute of arrival", "wait in minutes")
 	colours := moreland.ExtendedBlackBody()
 	colours.SetMin(0)
 	colours.SetMax(most)
@@ -166,12 +198,9 @@ func (r *Result) drawWaits() (*plot.Plot, error) {
 }
 
 func (r *Result) drawRoom() (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text = fmt.Sprintf("Active and waiting users, %s, %s", r.Settings.Method, r.Settings.Allocator)
-	p.X.Label.Text = "minute"
-	p.Y.Label.Text = "users"
+	p := newPlot(fmt.Sprintf("Active and waiting users, %s, %s", r.Settings.Method, r.Settings.Allocator), "minute", "users")
 	p.Y.Min = 0
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.Padding = true, 4
 	active := make(plotter.XYs, len(r.Seconds))
 	waiting := make(plotter.XYs, len(r.Seconds))
 	for i, s := range r.Seconds {
@@ -186,9 +215,9 @@ func (r *Result) drawRoom() (*plot.Plot, error) {
 		colour color.Color
 		dashed bool
 	}{
-		{"limit", limit, color.RGBA{0xb8, 0x86, 0x0b, 0xff}, true},
-		{"active", active, color.RGBA{0x1b, 0x7f, 0x3b, 0xff}, false},
 		{"waiting", waiting, color.RGBA{0x1f, 0x5f, 0xbf, 0xff}, false},
+		{"active", active, color.RGBA{0x1b, 0x7f, 0x3b, 0xff}, false},
+		{"limit", limit, color.RGBA{0xe0, 0x6c, 0x00, 0xff}, true}, // over the others
 	} {
 		line, err := plotter.NewLine(l.points)
 		if err != nil {
