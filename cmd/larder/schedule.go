@@ -90,7 +90,8 @@ func newScheduleAdd(a *app) *cobra.Command {
 		Use:   "add URL",
 		Short: "Put a request on the schedule",
 		Long: `Put a request on the schedule: at once, at a time, or at an interval. It is sent until it is answered with 2xx, after
-longer and longer pauses, for three days at most, or until its next time has come. The URL may be on any host, this one too.` + scheduleReach,
+longer and longer pauses, for three days at most, or until its next time has come. The URL may be on any host, this one
+too.` + scheduleReach,
 		Example: `  larder schedule add https://ci.example.com/nightly --every 24h --method POST
   larder schedule add http://127.0.0.1:9000/report --at 2027-01-01T00:00:00Z --header 'Authorization: Bearer x'`,
 		Args: arguments(1, 1),
@@ -143,15 +144,16 @@ longer and longer pauses, for three days at most, or until its next time has com
 // scheduleReach ends the description of what changes the schedule.
 const scheduleReach = `
 
-It speaks to the larder process that runs on the data folder; where none runs, it works alone, and requests are sent when
-one does.`
+It speaks to the larder process that runs on the data folder; where none runs, it works alone, and requests are sent
+when one does.`
 
 func newScheduleList(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the requests on the schedule",
-		Long:  "List the requests on the schedule, in the order of their ids: when each is sent next, and how the last attempt went. What is over is listed for a day." + askedWhom,
+		Long: `List the requests on the schedule, in the order of their ids: when each is sent next, and how the last attempt went.
+What is over is listed for a day.` + askedWhom,
 		Example: `  larder schedule list
   larder schedule list --json | jq '.[] | select(.status == "given-up")'`,
 		Args: arguments(0, 0),
