@@ -29,6 +29,8 @@ type onLane struct {
 	x *lane.Exchange
 }
 
+func (to onLane) wait() { to.x.Leave() }
+
 func (to onLane) fail(f failure) outcome {
 	return outcome{f.status, labelNone, f.send(to.x.Writer(), to.x.Head, to.x.Fields.Accept)}
 }
@@ -47,9 +49,13 @@ func (to onLane) headOf(r *representation) outcome {
 }
 
 func (to onLane) body(f *asset, r *representation) (outcome, error) {
-	x, err := to.bodyOf(f, r, false)
-	if err != nil {
-		return outcome{}, err
+	x, ok := to.bodies.cached(r.sum)
+	if !ok {
+		to.wait()
+		var err error
+		if x, err = to.bodyOf(f, r, false); err != nil {
+			return outcome{}, err
+		}
 	}
 	if x == nil {
 		return to.inflate(to.x.Writer(), 1, f, r)

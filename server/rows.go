@@ -50,18 +50,16 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *
 	return &rows{store: store, cache: cache, hot: hot, demand: d, now: time.Now}, err
 }
 
-// lookup returns the asset that t names: errNoFile, a *withdrawnError, or an
-// error of the store otherwise. Absence is not remembered: a file that is
-// published is there at once.
-func (r *rows) lookup(t target) (*asset, error) {
+// cached returns the asset that t names, if the cache has it. One that is stale it
+// returns too, for load.
+func (r *rows) cached(t target) (*asset, bool) {
 	f, ok := r.cache.GetIfPresent(t.key)
-	if ok && r.current(f) {
-		return f, nil
-	}
-	return r.load(t, f)
+	return f, ok && r.current(f)
 }
 
-// load returns the asset that t names, where the cache has none or only stale.
+// load returns the asset that t names, where the cache has none or only stale:
+// errNoFile, a *withdrawnError, or an error of the store otherwise. Absence is not
+// remembered: a file that is published is there at once.
 func (r *rows) load(t target, stale *asset) (*asset, error) {
 	t = t.clone() // the cache keeps the key, and who waits for it may outlive the request
 	for {

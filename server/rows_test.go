@@ -37,7 +37,10 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := r.lookup(target)
+		f, ok := r.cached(target)
+		if !ok {
+			f, err = r.load(target, f)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,6 +36,8 @@ type query struct {
 // A recipient is who is answered. The methods send an answer and return what it came to;
 // as long as body returns an error nothing was sent.
 type recipient interface {
+	// wait is called before what may take long.
+	wait()
 	fail(failure) outcome
 	notModified(r *representation, tag string) outcome
 	headOf(*representation) outcome
@@ -53,9 +55,12 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 	// read again; a coding is replaced once or twice in its life.
 	const attempts = 4
 	for range attempts {
-		var f *asset
-		if f, err = a.rows.lookup(t); err != nil {
-			break
+		f, ok := a.rows.cached(t)
+		if !ok {
+			to.wait()
+			if f, err = a.rows.load(t, f); err != nil {
+				break
+			}
 		}
 		vary = f.representations[0].vary
 		rep := f.choose(negotiate.ParseAcceptEncoding(q.fields.AcceptEncoding))
@@ -121,6 +126,8 @@ func (a *Assets) serve(to overHTTP) outcome {
 	}
 	return to.fail(wrongMethod)
 }
+
+func (overHTTP) wait() {}
 
 func (to overHTTP) fail(f failure) outcome {
 	return outcome{f.status, labelNone, f.send(to.w, to.r.Method == http.MethodHead, to.r.Header["Accept"])}

@@ -77,32 +77,46 @@ func (x *Exchange) begin(c *conn) {
 	}
 }
 
+// Leave is called before something that may take long, such as reading from a disk:
+// other connections must not wait for it.
+func (x *Exchange) Leave() { x.c.leave() }
+
 // Send sends an answer, and returns how many bytes of the body were taken; if not all, the
 // connection ends. A body of more than 64 KiB has a deadline for each of them, which is
 // earlier while held is scarce; it may be nil.
 func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 	c := x.c
-	end := c.listener.clock.at(c.now, x.closes)
-	if len(body) <= chunkBytes {
+	x.parts = [3][]byte{head, c.listener.clock.at(c.now, x.closes), body}
+	defer func() { x.parts = [3][]byte{} }()
+	if c.on != nil {
+		x.err = c.on.write(c, &x.parts)
+		if x.err != nil || len(x.parts[0])+len(x.parts[1])+len(x.parts[2]) == 0 {
+			return int64(len(body) - len(x.parts[2]))
+		}
+		c.leave()
+	}
+	head, end, rest := x.parts[0], x.parts[1], x.parts[2]
+	taken := int64(len(body) - len(rest))
+	if len(rest) <= chunkBytes {
 		c.writeBefore(c.now, c.listener.o.WriteTimeout)
-		return x.write(head, end, body)
+		return taken + x.write(head, end, rest)
 	}
 	begun := time.Now()
-	var sent int64
-	for now := begun; len(body) > 0 && x.err == nil; now = time.Now() {
-		n := min(len(body), chunkBytes)
-		x.allow(now, begun, sent+int64(n), held)
-		if sent == 0 {
-			sent = x.write(head, end, body[:n])
+	for now := begun; len(rest) > 0 && x.err == nil; now = time.Now() {
+		n := min(len(rest), chunkBytes)
+		x.allow(now, begun, taken+int64(n), held)
+		if len(head)+len(end) > 0 {
+			taken += x.write(head, end, rest[:n])
+			head, end = nil, nil
 		} else {
 			var m int
-			m, x.err = c.Write(body[:n])
-			sent += int64(m)
+			m, x.err = c.Write(rest[:n])
+			taken += int64(m)
 		}
-		body = body[n:]
+		rest = rest[n:]
 		c.now = now
 	}
-	return sent
+	return taken
 }
 
 // allow sets the deadline for the next chunk, after which sent bytes will have been.
@@ -165,6 +179,7 @@ func (x *Exchange) encrypt(head, end, body []byte) int64 {
 // Writer returns a way to send an answer that is not prepared. It knows deadlines as
 // http.ResponseController wants them. The answer must have a Content-Length or no body.
 func (x *Exchange) Writer() http.ResponseWriter {
+	x.Leave()
 	if x.slow == nil {
 		x.slow = &writer{x: x, header: make(http.Header)}
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -40,11 +41,18 @@ type conn struct {
 
 	buffer     *[bufferBytes]byte
 	start, end int       // of what was read and is not answered yet
+	opened     time.Time // with TLS when the handshake ended
 	now        time.Time // when the last request came, 0 before the first
-	first      bool      // whether that is the first request
+	due        time.Time // for the head of a request that is there in part
 	readBy     time.Time // the deadlines as they are
 	writeBy    time.Time
 	exchange   Exchange
+
+	// Of a connection that waits for requests on a loop.
+	loop *loop
+	on   *loop // while the loop's goroutine serves it
+	raw  syscall.RawConn
+	fd   int
 }
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
@@ -85,7 +93,7 @@ func (c *conn) handshake() bool {
 		c.handOver(t)
 		return false
 	}
-	c.Conn, c.records = t, below
+	c.Conn, c.records, c.opened = t, below, time.Now()
 	if !c.state.CompareAndSwap(busy, fresh) {
 		return false // it was aborted
 	}
@@ -96,10 +104,24 @@ func (c *conn) handshake() bool {
 // is not the lane's any more.
 func (c *conn) next() bool {
 	if c.start < c.end {
-		c.first, c.now = false, time.Now()
+		c.begin(time.Now())
 	} else if c.start, c.end = 0, 0; !c.wait() {
 		return false
 	}
+	return c.step()
+}
+
+// begin notes that there is something of a request.
+func (c *conn) begin(now time.Time) {
+	since := now
+	if c.now.IsZero() {
+		since = c.opened
+	}
+	c.now, c.due = now, since.Add(c.listener.o.HeaderTimeout)
+}
+
+// step answers a request of which there is something, as next does.
+func (c *conn) step() bool {
 	n, v, err := c.read()
 	if err != nil {
 		return c.close()
@@ -144,8 +166,9 @@ func (c *conn) read() (int, verdict, error) {
 func (c *conn) wait() bool {
 	o := &c.listener.o
 	state := fresh
-	if c.first = c.now.IsZero(); c.first {
-		c.readBefore(time.Now(), o.HeaderTimeout)
+	if c.now.IsZero() {
+		c.readBy = c.opened.Add(o.HeaderTimeout)
+		_ = c.SetReadDeadline(c.readBy)
 	} else {
 		state = c.now.UnixNano()
 		if !c.state.CompareAndSwap(busy, state) {
@@ -161,19 +184,20 @@ func (c *conn) wait() bool {
 		return c.close()
 	}
 	c.end = n
-	c.now = time.Now()
+	c.begin(time.Now())
 	return true
 }
 
 // more reads what is missing of a request.
 func (c *conn) more() error {
+	c.leave()
 	if c.end == bufferBytes {
 		c.end = copy(c.buffer[:], c.buffer[c.start:c.end])
 		c.start = 0
 	}
-	if due := c.now.Add(c.listener.o.HeaderTimeout); !c.first && c.readBy != due {
-		c.readBy = due
-		_ = c.SetReadDeadline(due)
+	if c.readBy != c.due {
+		c.readBy = c.due
+		_ = c.SetReadDeadline(c.due)
 	}
 	n, err := c.Read(c.buffer[c.end:])
 	c.end += n
@@ -237,6 +261,10 @@ func (c *conn) handOver(as net.Conn) bool {
 		_ = c.SetDeadline(time.Time{})
 	}
 	c.listener.end(c) // it must not count twice
+	if c.loop != nil {
+		c.leave()
+		c.loop.letGo(c)
+	}
 	select {
 	case c.listener.handed <- as:
 	case <-c.listener.closed:

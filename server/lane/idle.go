@@ -47,7 +47,7 @@ func (l *Listener) closeKept(before int64) bool {
 		l.idlers[0] = idler{}
 		l.idlers = l.idlers[1:]
 		if longest.c.state.CompareAndSwap(longest.since, ending) {
-			delete(l.open, longest.c)
+			l.remove(longest.c)
 			go longest.c.Close() // TLS says goodbye first, and may wait for that
 			return true
 		}

@@ -13,7 +13,8 @@ import (
 
 // A Handler answers requests. Answer sends an answer to x and returns true, or sends
 // nothing and returns false; then the connection goes to net/http, with the request. It
-// may panic with http.ErrAbortHandler to end the connection.
+// may panic with http.ErrAbortHandler to end the connection. Before it does what may take
+// long, such as reading from a disk, it calls [Exchange.Leave].
 type Handler interface {
 	Answer(x *Exchange) bool
 }
@@ -29,7 +30,9 @@ type Options struct {
 	// for what is missing of the head of a later one.
 	HeaderTimeout time.Duration
 	// IdleTimeout is how long a connection may wait for its next request. It may be
-	// closed a little earlier, by a thirty-second part of the time.
+	// closed a little earlier, by a thirty-second part of the time. Where there are event
+	// loops, a connection that is silent may be closed a little later, by an eighth of
+	// the shorter one of this and HeaderTimeout.
 	IdleTimeout time.Duration
 	// WriteTimeout is how long an answer may take that is not larger than 64 KiB.
 	WriteTimeout time.Duration
@@ -57,6 +60,10 @@ type Listener struct {
 	open     map[*conn]struct{}
 	none     chan struct{} // closed when stopping and none is open
 	idlers   []idler       // the longest idle ones, as of a while ago, longest first
+
+	loopsOnce sync.Once
+	loops     []*loop
+	next      int // of them has the next connection
 }
 
 // New returns a listener that takes all connections of inner, from now on.
@@ -114,13 +121,18 @@ func (l *Listener) Close() error {
 }
 
 func (l *Listener) start(raw net.Conn) {
-	c := &conn{listener: l, Conn: raw}
+	c := &conn{listener: l, Conn: raw, opened: time.Now()}
 	c.state.Store(fresh)
+	c.loop = l.loopFor(raw)
 	l.mu.Lock()
 	l.open[c] = struct{}{}
 	l.mu.Unlock()
 	if l.o.Opened != nil {
 		l.o.Opened()
+	}
+	if c.loop != nil {
+		c.loop.take(c)
+		return
 	}
 	go c.serve()
 }
@@ -129,8 +141,16 @@ func (l *Listener) start(raw net.Conn) {
 func (l *Listener) end(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.open, c)
+	l.remove(c)
 	l.checkNone()
+}
+
+// remove is called with mu held.
+func (l *Listener) remove(c *conn) {
+	if _, ok := l.open[c]; ok && c.loop != nil {
+		c.loop.forget(c)
+	}
+	delete(l.open, c)
 }
 
 // checkNone is called with mu held.
@@ -155,6 +175,9 @@ func (l *Listener) Stop() {
 	for c := range l.open {
 		if state := c.state.Load(); state != busy && c.state.CompareAndSwap(state, ending) {
 			go c.Close() // TLS says goodbye first, and may wait for that
+			if c.loop != nil {
+				l.remove(c) // who else would
+			}
 		}
 	}
 	l.checkNone()

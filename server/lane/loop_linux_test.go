@@ -1,0 +1,240 @@
+package lane_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/server/lane"
+)
+
+// large is more than any socket takes at once.
+var large = bytes.Repeat([]byte("0123456789abcdef"), 4<<20)
+
+// A gate answers as a handler does, but /held only when it is open.
+type gate struct {
+	handler
+	held chan struct{} // has one for each request that is held
+	open chan struct{}
+}
+
+func (g *gate) Answer(x *lane.Exchange) bool {
+	switch strings.Clone(x.Target) {
+	case "/held":
+		x.Leave()
+		g.held <- struct{}{}
+		<-g.open
+	case "/large":
+		length := maps.All(map[string]string{"Content-Length": strconv.Itoa(len(large))})
+		x.Send(lane.NewHead(http.StatusOK, length), large, nil)
+		return true
+	}
+	return g.handler.Answer(x)
+}
+
+// overTCP gives a lane that has loops, with two connections for each at least.
+func overTCP(t *testing.T, o lane.Options) (l *lane.Listener, conns []*net.TCPConn) {
+	t.Helper()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Logger = slog.New(slog.DiscardHandler)
+	o.WriteTimeout, o.StallTimeout = time.Minute, time.Minute
+	l = lane.New(inner, o)
+	t.Cleanup(func() {
+		l.Abort()
+		if err := l.Wait(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 * runtime.GOMAXPROCS(0) {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		conns = append(conns, c.(*net.TCPConn))
+	}
+	return l, conns
+}
+
+func patient(h lane.Handler) lane.Options {
+	return lane.Options{Handler: h, HeaderTimeout: time.Minute, IdleTimeout: time.Minute}
+}
+
+// One client that makes a loop wait must not make others wait.
+func TestLoopWaitsForNobody(t *testing.T) {
+	g := &gate{held: make(chan struct{}), open: make(chan struct{})}
+	_, conns := overTCP(t, patient(g))
+	half := len(conns) / 2
+	ask := func(c net.Conn, what string) {
+		t.Helper()
+		if _, err := io.WriteString(c, what); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, begin := range map[string]func(c *net.TCPConn){
+		"a handler that waits": func(c *net.TCPConn) {
+			ask(c, "GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+			<-g.held
+		},
+		"one that reads nothing": func(c *net.TCPConn) { ask(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n") },
+		"half a request":         func(c *net.TCPConn) { ask(c, "GET /a HTTP/1.1\r\nHo") },
+	} {
+		for _, c := range conns[:half] {
+			begin(c)
+		}
+		for _, c := range conns[half:] {
+			for range 3 {
+				get(t, c, "/b")
+			}
+		}
+		for _, c := range conns[:half] {
+			switch name {
+			case "a handler that waits":
+				g.open <- struct{}{}
+				answered(t, bufio.NewReader(c), "/held")
+			case "one that reads nothing":
+				answered(t, bufio.NewReader(c), string(large))
+			default:
+				ask(c, "st: x\r\n\r\n")
+				answered(t, bufio.NewReader(c), "/a")
+			}
+			get(t, c, "/c") // it waits on the loop again
+		}
+	}
+}
+
+func answered(t *testing.T, from *bufio.Reader, want string) {
+	t.Helper()
+	r, err := http.ReadResponse(from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(r.Body); err != nil || string(body) != want {
+		t.Fatalf("answered with %d bytes and %v, want %d", len(body), err, len(want))
+	}
+}
+
+// What comes together, or with the end of the connection, is answered to the last request.
+func TestLoopAnswersAllThatComes(t *testing.T) {
+	_, conns := overTCP(t, patient(&gate{}))
+	var all sync.WaitGroup
+	for i, c := range conns {
+		all.Go(func() {
+			const n = 500 // of more than one read
+			go func() {
+				io.WriteString(c, strings.Repeat("GET /a HTTP/1.1\r\nHost: x\r\nX-Padding: "+strings.Repeat("x", i)+"\r\n\r\n", n))
+				c.CloseWrite()
+			}()
+			from := bufio.NewReader(c)
+			for range n {
+				r, err := http.ReadResponse(from, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.Copy(io.Discard, r.Body)
+			}
+			if rest, err := io.ReadAll(from); err != nil || len(rest) > 0 {
+				t.Errorf("then %q and %v", rest, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestLoopHandsOver(t *testing.T) {
+	l, conns := overTCP(t, patient(&gate{}))
+	for _, c := range conns {
+		get(t, c, "/a")
+		const rest = "GET /else HTTP/1.1\r\nHost: x\r\n\r\n"
+		io.WriteString(c, rest)
+		handed, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(c, "more")
+		got := make([]byte, len(rest)+len("more"))
+		if _, err := io.ReadFull(handed, got); err != nil || string(got) != rest+"more" {
+			t.Errorf("%q and %v", got, err)
+		}
+		handed.Close()
+	}
+	if l.Len() != 0 {
+		t.Errorf("%d are still the lane's", l.Len())
+	}
+}
+
+func TestLoopClosesWhoIsSilent(t *testing.T) {
+	t.Run("at first", func(t *testing.T) {
+		o := patient(&gate{})
+		o.HeaderTimeout = 50 * time.Millisecond
+		_, conns := overTCP(t, o)
+		for _, c := range conns {
+			wantClosed(t, c)
+		}
+	})
+	t.Run("later", func(t *testing.T) {
+		o := patient(&gate{})
+		o.IdleTimeout = 50 * time.Millisecond
+		_, conns := overTCP(t, o)
+		for _, c := range conns {
+			get(t, c, "/a")
+			wantClosed(t, c)
+		}
+	})
+	t.Run("within a request", func(t *testing.T) {
+		o := patient(&gate{})
+		o.HeaderTimeout = 50 * time.Millisecond
+		_, conns := overTCP(t, o)
+		for _, c := range conns {
+			io.WriteString(c, "GET /a HT")
+			wantClosed(t, c)
+		}
+	})
+	t.Run("when it stops", func(t *testing.T) {
+		l, conns := overTCP(t, patient(&gate{}))
+		for _, c := range conns {
+			get(t, c, "/a")
+		}
+		l.Stop()
+		for _, c := range conns {
+			wantClosed(t, c)
+		}
+	})
+	t.Run("when others need room", func(t *testing.T) {
+		l, conns := overTCP(t, patient(&gate{}))
+		for _, c := range conns {
+			get(t, c, "/a")
+		}
+		for range conns {
+			for !l.CloseIdle(time.Now()) { // until the loop has seen that the last one waits
+				runtime.Gosched()
+			}
+		}
+		for _, c := range conns {
+			wantClosed(t, c)
+		}
+	})
+}
+
+// wantClosed waits for the end of a connection.
+func wantClosed(t *testing.T, c net.Conn) {
+	t.Helper()
+	if n, err := io.Copy(io.Discard, c); n > 0 || err != nil {
+		t.Errorf("%d bytes and %v, want the end", n, err)
+	}
+}
