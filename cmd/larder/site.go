@@ -43,6 +43,9 @@ func (p *daemon) newSite(filler *bot.Bot) (*server.Server, error) {
 	if p.folder.rooms != nil {
 		pageOptions.Rooms = p.folder.rooms
 	}
+	if p.folder.catalogueState() != nil && !p.folder.keeper.Static() {
+		pageOptions.Catalogue = p.folder.shownCatalogue
+	}
 	if filler != nil { // else this process has no business with upstreams
 		if pageOptions.Draft, err = s.newDrafts(p.logger.With("part", "site")); err != nil {
 			return nil, err
