@@ -19,6 +19,7 @@ type event struct {
 	visit  *queue.Visitor
 	revoke *revocation
 	report bool // whatever is due
+	stop   bool // nothing is decided any more
 }
 
 type revocation struct {
@@ -42,7 +43,7 @@ type overview struct {
 }
 
 // centre is a data centre's object of one room. It forgets its users when it leaves memory, as package
-// queue allows; how often it has lived and whom it has revoked is durable.
+// queue allows, unless it was stopped in order; how often it has lived and whom it has revoked is durable.
 type centre struct {
 	room    *room
 	moment  *moment
@@ -59,6 +60,7 @@ type centre struct {
 	flying                bool
 	landed                chan struct{} // closed when a report has come back
 	unreachable           bool          // logged
+	stopped               bool
 }
 
 const (
@@ -80,19 +82,24 @@ func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[eve
 	if err != nil {
 		return nil, err
 	}
-	lives = max(lives+1, now.UnixNano())
-	if err := durable.PutJSON(ctx, s, livesKey, lives); err != nil {
+	c := &centre{room: room, moment: room.momentAt(now), logger: r.options.Logger, landed: make(chan struct{})}
+	if c.machine, err = resume(ctx, s, r.options.DataCentre, c.moment, lives, now); err != nil {
 		return nil, err
 	}
-	// Nothing is promised in this life before the disk knows of it.
-	if err := s.Sync(ctx); err != nil {
-		return nil, err
+	if c.machine == nil {
+		lives = max(lives+1, now.UnixNano())
+		if err := durable.PutJSON(ctx, s, livesKey, lives); err != nil {
+			return nil, err
+		}
+		// Nothing is promised in this life before the disk knows of it.
+		if err := s.Sync(ctx); err != nil {
+			return nil, err
+		}
+		c.machine = queue.NewDataCentre(r.options.DataCentre, lives, c.moment.settings, rand.Uint64(), now)
 	}
 	if err := restoreRevoked(ctx, s, &room.revoked, now); err != nil {
 		return nil, err
 	}
-	c := &centre{room: room, moment: room.momentAt(now), logger: r.options.Logger, landed: make(chan struct{})}
-	c.machine = queue.NewDataCentre(r.options.DataCentre, lives, c.moment.settings, rand.Uint64(), now)
 	c.worker = queue.NewWorker(r.options.DataCentre, c.moment.settings, rand.Uint64())
 	return c, nil
 }
@@ -149,6 +156,10 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, e event) (answer,
 	var a answer
 	var err error
 	switch {
+	case e.stop:
+		err = c.stop(ctx, s)
+	case c.stopped && e.revoke == nil:
+		return a, errStopped
 	case e.visit != nil:
 		a.decision, err = c.visit(ctx, s, now, *e.visit)
 	case e.revoke != nil:
@@ -187,6 +198,9 @@ func (c *centre) visit(ctx context.Context, s *durable.State, now time.Time, v q
 		if err := c.awaitReport(ctx, s); err != nil {
 			return d, err
 		}
+	}
+	if c.stopped { // meanwhile
+		return d, errStopped
 	}
 	return c.machine.Settle(c.room.now(), v), nil
 }
@@ -249,6 +263,9 @@ func (c *centre) send(ctx context.Context, s *durable.State) error {
 		}
 		c.unreachable = true
 		return nil
+	}
+	if c.stopped {
+		return nil // the answer is lost, as if it had not come
 	}
 	c.unreachable, c.answered = false, c.room.now()
 	c.machine.Apply(c.answered, st)

@@ -403,6 +403,52 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestStop has a process stop in order, and the next one continue: nobody is counted twice.
+func TestStop(t *testing.T) {
+	dir := t.TempDir()
+	h := openWith(t, houseOptions{yaml: small(4), dir: dir})
+	users := []*user{h.user(), h.user(), h.user()}
+	for _, u := range users {
+		u.get("/")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.rooms.Run(ended)
+	if h.user().get("/").in() {
+		t.Error("somebody was let in after the end")
+	}
+	if !users[0].get("/").in() || strings.Contains(h.log.String(), "level=ERROR") {
+		t.Errorf("who is in is thrown out, or somebody is alarmed: %s", h.log)
+	}
+	values := []string{users[0].cookie(), users[1].cookie(), users[2].cookie()}
+	h.close()
+	h.add(5 * time.Second)
+	again := openWith(t, houseOptions{yaml: small(4), dir: dir, known: true, clock: h.clock})
+	for i, u := range users {
+		u.house = again
+		u.set(values[i])
+	}
+	again.pass(time.Minute) // so that all of them are renewed
+	for i, u := range users {
+		if !u.get("/").in() {
+			t.Errorf("user %d is thrown out", i)
+		}
+	}
+	again.pass(4 * time.Second)
+	if s, _ := again.rooms.Status("shop"); s.Active != 3 {
+		t.Errorf("%d are in, want 3", s.Active)
+	}
+	if !again.user().get("/").in() || again.user().get("/").in() {
+		t.Error("there is not room for one more exactly")
+	}
+	// It continues once: who crashes next has nothing to continue from.
+	again.close()
+	third := openWith(t, houseOptions{yaml: small(4), dir: dir, known: true, clock: h.clock})
+	if third.user().get("/").in() {
+		t.Error("there is room in a full room")
+	}
+}
+
 // TestUnreachable has the data centre itself fail: everybody waits, nobody sees an error, and who is in stays in.
 func TestUnreachable(t *testing.T) {
 	h := open(t, small(5))

@@ -153,11 +153,17 @@ func (r *room) send(ctx context.Context, e event) (answer, error) {
 	return a, err
 }
 
-// Run has the data centres report until ctx ends.
+// Run has the data centres report until ctx ends. Then they stop: nobody new is let in any
+// more, and the next process continues where they were.
 func (r *Rooms) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, room := range r.rooms {
-		running.Go(func() { r.report(ctx, room) })
+		running.Go(func() {
+			r.report(ctx, room)
+			if _, err := room.send(ctx, event{moment: room.momentAt(r.now()), stop: true}); err != nil {
+				r.options.Logger.Warn("waitingroom: a room couldn't keep who is in it; the next process counts them as they come", "room", room.config.Name, "err", err)
+			}
+		})
 	}
 	running.Wait()
 }

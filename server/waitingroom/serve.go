@@ -1,6 +1,7 @@
 package waitingroom
 
 import (
+	"errors"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -80,7 +81,9 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 	d, err := r.ask(req, room, m, &t)
 	if err != nil {
 		r.metrics.count(room, undecided)
-		r.options.Logger.Error("waitingroom: couldn't decide about a visitor, who waits", "room", room.config.Name, "err", err)
+		if !errors.Is(err, errStopped) {
+			r.options.Logger.Error("waitingroom: couldn't decide about a visitor, who waits", "room", room.config.Name, "err", err)
+		}
 		if ours && !t.Waiting() {
 			room.pass(w, req, next, t, nil) // its session is not over; it is renewed another time
 			return

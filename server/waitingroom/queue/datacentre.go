@@ -11,7 +11,8 @@ import (
 // several goroutines at once.
 //
 // It may forget everything when its process ends: a new incarnation starts with nothing,
-// and the global object counts what the last one promised until that must be over.
+// and the global object counts what the last one promised until that must be over. One
+// that ends in order may be continued instead: see [DataCentre.Snapshot].
 type DataCentre struct {
 	name        string
 	incarnation int64
