@@ -39,6 +39,8 @@ wait_for() {
 }
 # check COMMIT CONCLUSION succeeds once the check of a commit has come to it.
 check() { api GET "/repos/example/catalogue/commits/$1/check-runs" | tee check | grep -q "\"conclusion\":\"$2\""; }
+# unescape undoes what JSON does to texts.
+unescape() { awk '{ gsub(/\\n/, "\n"); gsub(/\\u003c/, "<"); gsub(/\\u003e/, ">"); gsub(/\\"/, "\""); print }'; }
 # annotations prints what that check says beside the lines, and keeps it in the file lines.
 annotations() {
 	run=$(sed -n 's/.*"id":\([0-9]*\),"name":"larder review".*/\1/p' check)
@@ -82,14 +84,13 @@ try git -C owner push -q origin HEAD:main
 
 say "Its operator serves what the catalogue has, and looks at pull requests. GitHub is given the two webhooks."
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >hook-secret
-export GITHUB_TOKEN=$token
 "$larder" up --catalogue "$github/example/catalogue.git" --catalogue-interval 1h --github-url "$github" --hook-secret-file hook-secret \
 	--listen 127.0.0.1:0 --private-listen off --ready-file ready-up >log-up 2>&1 &
 pids="$pids $!"
 wait_for "larder up" test -s ready-up
 cdn=$(cat ready-up)
 "$larder" review --review-repository example/catalogue --site-base "$cdn" --github-url "$github" --hook-secret-file hook-secret \
-	--listen 127.0.0.1:0 --private-listen off --ready-file ready-review >log-review 2>&1 &
+	--github-app 4711 --github-app-key-file world/app.pem --listen 127.0.0.1:0 --private-listen off --ready-file ready-review >log-review 2>&1 &
 pids="$pids $!"
 wait_for "larder review" test -s ready-review
 api POST /repos/example/catalogue/hooks "{\"config\": {\"url\": \"$cdn/hooks/catalogue\", \"secret\": \"$(cat hook-secret)\"}, \"events\": [\"push\"]}" >/dev/null
@@ -166,7 +167,7 @@ check "$wrong" failure # what is said of an older commit stays
 wait_for "the third check" check "$right" success
 
 say "It passes, and tells what is going to be published."
-sed -n 's/.*"summary":"\(.*\)","title":.*/\1/p' check | sed 's/\\n/\n/g; s/\\u003c/</g; s/\\u003e/>/g; s/\\"/"/g' >summary
+sed -n 's/.*"summary":"\(.*\)","title":.*/\1/p' check | unescape >summary
 cat summary
 promised=$(grep 'slider\.js"' summary | grep -o 'sha512-[A-Za-z0-9+/=]*')
 
@@ -186,8 +187,24 @@ curl -sS "$url" >served
 cmp served releases/demo-slider@2.0.0/dist/slider.js
 test "$integrity" = "sha512-$(openssl dgst -sha512 -binary <served | openssl base64 -A)"
 test "$integrity" = "$promised"
+echo "The bytes are upstream's, the tag's integrity is theirs, and it is the one that the check promised."
+
+say "A change to what is published is compared with it."
+cd fork
+try git checkout -q -b without-styles
+sed -i.bak 's/@(js|css)/js/' packages/d/demo-slider.json
+rm packages/d/*.bak
+git commit -q -a -m "Leave the styles out"
+try git push -q origin without-styles
+change=$(git rev-parse HEAD)
+cd ..
+api POST /repos/example/catalogue/pulls '{"title": "Leave the styles out", "head": "contributor:without-styles", "base": "main"}' >/dev/null
+wait_for "the check of the change" check "$change" success
+grep -o 'Compared with `2.0.0`[^\\]*' check
+grep -o '```diff[^`]*```' check | unescape
+grep -q 'Compared with `2.0.0`, which is published: 0 files more, 2 files fewer, 0 files with other content.' check
+
 if grep -e "$token" -e "$(cat hook-secret)" log-*; then
 	echo "a secret is in a log" >&2
 	exit 1
 fi
-echo "The bytes are upstream's, the tag's integrity is theirs, and it is the one that the check promised."

@@ -22,7 +22,8 @@ type apps struct {
 // tokenTime is how long a token of an app's is good.
 const tokenTime = time.Hour
 
-// App installs a GitHub App in all repositories. Its tokens count besides the server's own.
+// App installs a GitHub App in all repositories. Its tokens count besides the server's own, and alone may
+// write check runs.
 func (s *Server) App(id string, key *rsa.PublicKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

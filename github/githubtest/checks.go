@@ -186,6 +186,9 @@ func (s *Server) createCheck(r *repository, q *http.Request) (int, any, error) {
 	if s.refused != "" {
 		return 0, nil, problem{http.StatusForbidden, s.refused}
 	}
+	if s.key != nil && q.Header.Get("Authorization") == "Bearer "+s.Token {
+		return 0, nil, problem{http.StatusForbidden, "You must authenticate via a GitHub App."}
+	}
 	in, err := read[checkInput](q)
 	if err != nil {
 		return 0, nil, err
