@@ -163,7 +163,7 @@ func (d *Draft) write(name, target string, m *manifest, files []string) ([]byte,
 	if p.Filename == "" {
 		d.note("it has no main file that a page could load; name one as filename if there is")
 	}
-	d.note("look through the files: chosen are those of the kinds that pages load, in " + folderName(set.BasePath))
+	d.note("look through the files: chosen are those of the kinds that pages load, in " + folderNames(set))
 	return encode(&p)
 }
 
@@ -174,11 +174,14 @@ const (
 
 func (d *Draft) note(text string) { d.Notes = append(d.Notes, text) }
 
-func folderName(base string) string {
-	if base == "" {
+func folderNames(set packages.FileSet) string {
+	switch several, _, ok := strings.Cut(set.Files[0], "}/"); {
+	case ok && strings.HasPrefix(several, "{"):
+		return strings.ReplaceAll(several[1:], ",", "/, ") + "/"
+	case set.BasePath == "":
 		return "the release's top folder"
 	}
-	return base + "/"
+	return set.BasePath + "/"
 }
 
 // encode writes a package JSON in a catalogue's form, without what is empty or as it is by default.
@@ -214,14 +217,24 @@ var homes = []string{"dist", "build", "umd", "browser", "bundles", "bundle", "_b
 // chooseFiles chooses the folder and the globs, and returns the paths that they publish.
 func chooseFiles(files []string) (packages.FileSet, []string) {
 	base := chooseBase(files)
+	folders := kindFolders(files)
+	if !slices.Contains(folders, strings.TrimSuffix(base, "/")) {
+		folders = nil
+	}
+	prefix := "**/"
+	if len(folders) > 1 {
+		// A style sheet in css/ loads what is in fonts/ beside it.
+		base, prefix = "", "{"+strings.Join(folders, ",")+"}/**/"
+	}
 	var here []string
 	for _, f := range files {
-		if name, ok := strings.CutPrefix(f, base); ok && fs.ValidPath(name) {
+		name, ok := strings.CutPrefix(f, base)
+		folder, _, _ := strings.Cut(f, "/")
+		if ok && fs.ValidPath(name) && (len(folders) < 2 || slices.Contains(folders, folder)) {
 			here = append(here, name)
 		}
 	}
-	prefix := "**/"
-	if base == "" {
+	if base == "" && len(folders) < 2 {
 		// At the top are also the sources, the tests and what is for developers.
 		prefix = ""
 	}
@@ -262,6 +275,19 @@ func chooseFiles(files []string) (packages.FileSet, []string) {
 		}
 	}
 	return set, published
+}
+
+// kindFolders returns the folders at the top that are called by the kind of files in them.
+func kindFolders(files []string) []string {
+	var found []string
+	for _, folder := range []string{"css", "js", "fonts", "font", "webfonts", "images", "img"} {
+		if slices.ContainsFunc(files, func(f string) bool {
+			return strings.HasPrefix(f, folder+"/") && !hidden(f) && slices.Contains(kinds, strings.TrimPrefix(path.Ext(f), "."))
+		}) {
+			found = append(found, folder)
+		}
+	}
+	return found
 }
 
 // chooseBase returns the folder to publish from, "" or with a slash at its end.

@@ -45,6 +45,9 @@ Look it over before you submit it: what had to be guessed is told.`,
 		}
 		p := draft.Preview.Package
 		if printed {
+			for _, note := range draft.Notes {
+				fmt.Fprintf(a.stderr, "larder: %s\n", plain(note))
+			}
 			_, err := a.stdout.Write(draft.JSON())
 			return err
 		}
