@@ -272,10 +272,15 @@ func CheckTemplate(s string) string {
 	case strings.Contains(s, "\x00"):
 		return "holds a NUL byte; it must be text"
 	}
-	if _, err := mustache.ParseStringPartials(s, noPartials{}); err != nil {
+	if _, err := ParseTemplate(s); err != nil {
 		return "is no Mustache template: " + err.Error()
 	}
 	return ""
+}
+
+// ParseTemplate reads a template, which can include no other.
+func ParseTemplate(s string) (*mustache.Template, error) {
+	return mustache.ParseStringPartials(s, noPartials{})
 }
 
 // noPartials keeps templates from reading files.

@@ -199,7 +199,7 @@ func (r *Renderer) parse(text string) (*mustache.Template, error) {
 	if t := r.parsed[text]; t != nil {
 		return t, nil
 	}
-	t, err := mustache.ParseStringPartials(text, noPartials{})
+	t, err := config.ParseTemplate(text)
 	if err != nil {
 		return nil, fmt.Errorf("page: the template: %w", err)
 	}
@@ -209,11 +209,6 @@ func (r *Renderer) parse(text string) (*mustache.Template, error) {
 	r.parsed[text] = t
 	return t, nil
 }
-
-// noPartials keeps templates from reading files.
-type noPartials struct{}
-
-func (noPartials) Get(string) (string, error) { return "", nil }
 
 // bounded is a buffer that refuses more than it has room for.
 type bounded struct {
