@@ -2,8 +2,10 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
+	"unsafe"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -88,6 +90,7 @@ func newAsset(path string, file views.File, content kvstore.Content, tags []fiel
 	_, identity := content.Find(coding.Identity)
 	// Where identity is the only coding, there is nothing to vary by.
 	vary := len(stored) > 1 || !identity
+	f.representations = make([]representation, 0, len(stored)+1)
 	for _, r := range stored {
 		f.representations = append(f.representations, newRepresentation(path, file, r, true, vary, tags))
 	}
@@ -95,6 +98,7 @@ func newAsset(path string, file views.File, content kvstore.Content, tags []fiel
 		r := kvstore.Representation{Coding: coding.Identity, Length: content.Size, Sum: file.Hash}
 		f.representations = append(f.representations, newRepresentation(path, file, r, false, vary, tags))
 	}
+	f.forms = make([]negotiate.Form, 0, len(f.representations))
 	for _, r := range f.representations {
 		f.forms = append(f.forms, negotiate.Form{Coding: r.coding, Length: r.length})
 	}
@@ -131,6 +135,8 @@ func newRepresentation(path string, file views.File, r kvstore.Representation, s
 	}
 	rep.ok = append(append(rep.ok, tags...), crossOrigin...)
 	rep.notModified = append(append(rep.notModified, tags...), crossOrigin...)
+	// They are kept for long, and appending has left room behind them.
+	rep.ok, rep.notModified = slices.Clone(rep.ok), slices.Clone(rep.notModified)
 	rep.okHead = newHead(http.StatusOK, rep.ok)
 	rep.notModifiedHead = newHead(http.StatusNotModified, rep.notModified)
 	return rep
@@ -165,12 +171,20 @@ func (f *asset) inflatable() *representation {
 	return best
 }
 
-// weigh is the memory that an asset takes in the cache, in bytes, roughly.
+// weigh is the memory that an asset takes in the cache, in bytes, roughly; a test
+// measures that it is not less. Tags, which all representations share, count with each.
 func (f *asset) weigh() int64 {
-	const perAsset, perRepresentation = 600, 1000
+	const (
+		perAsset = 600 // with its place in the cache
+		perField = int64(unsafe.Sizeof(field{}))
+		// own are the values that no other asset has: slices of one string each, and texts.
+		own = 6*int64(unsafe.Sizeof("")) + 240
+	)
 	n := int64(perAsset)
-	for _, r := range f.representations {
-		n += perRepresentation + int64(len(r.okHead)+len(r.notModifiedHead))
+	for i := range f.representations {
+		r := &f.representations[i]
+		n += int64(unsafe.Sizeof(*r)) + int64(unsafe.Sizeof(negotiate.Form{})) + own
+		n += int64(cap(r.ok)+cap(r.notModified))*perField + int64(len(r.okHead)+len(r.notModifiedHead))
 	}
 	return n
 }

@@ -72,7 +72,7 @@ type Assets struct {
 }
 
 // rowShare is the part of the cache that says where files are, not what is in
-// them. A file takes about 3 KB of it.
+// them. A file with three codings takes about 7 KB of it.
 const rowShare = 8
 
 const leastCache = 1 << 20

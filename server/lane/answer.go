@@ -33,7 +33,7 @@ func NewHead(status int, fields iter.Seq2[string, string]) Head {
 		b = append(b, ": "...)
 		b = append(b, oneLine.Replace(value)...)
 	}
-	return slices.Clip(append(b, "\r\nDate: "...))
+	return slices.Clone(append(b, "\r\nDate: "...)) // heads are kept for long, and b has room
 }
 
 // oneLine is what net/http does to the values of fields, too.
