@@ -2,8 +2,11 @@ package review
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,6 +53,48 @@ packages/s/odd name?ref=main#x.json`
 			if strings.Contains(q.Path, "elsewhere") || strings.Contains(q.Path, "README") {
 				t.Errorf("asked for %s", q.Path)
 			}
+		}
+	})
+}
+
+// Duplicates are looked for in the catalogue as it is going to be.
+func TestCatalogue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		for _, name := range []string{"old", "known"} {
+			at := filepath.Join(dir, filepath.FromSlash(packages.Path(name)))
+			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(packageJSON(t, name)), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now, err := packages.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		away := false
+		r := newRig(t, func(o *Options) {
+			o.Catalogue = func(context.Context) (*packages.Catalogue, error) {
+				if away {
+					return nil, errors.New("the host is away")
+				}
+				return now, nil
+			}
+		})
+		r.run()
+		head := r.commit("packages/o/old.json", "", "packages/r/renamed.json", packageJSON(t, "renamed", `"target": "renamed"`, `"target": "old"`),
+			"packages/s/second.json", packageJSON(t, "second", `"target": "second"`, `"target": "known"`))
+		number := r.open()
+		r.deliver("pull_request", pullEvent("opened", number, head))
+		settle()
+		if got := lines(r.only(head).Annotations); got != "packages/s/second.json:16:15 failure duplicate" {
+			t.Errorf("annotations:\n%s", got)
+		}
+		away = true
+		head = r.commit("packages/s/second.json", packageJSON(t, "second", `"target": "second"`, `"target": "known"`))
+		r.deliver("pull_request", pullEvent("synchronize", number, head))
+		settle()
+		if check := r.only(head); check.Conclusion != "success" || !strings.Contains(check.Summary, "Not checked: `duplicates in the catalogue, which cannot be read: the host is away`") {
+			t.Errorf("%+v", check)
 		}
 	})
 }
