@@ -234,6 +234,7 @@ func plan(p *packages.Package, listed map[string]candidate, states []views.State
 		return !before[r.name] && (lastVersion == "" || r.released.IsZero() || r.released.After(lastTime) || packages.CompareVersions(r.name, lastVersion) > 0)
 	}
 	var out planned
+	unusable := 0
 	for _, r := range releases(p, listed) {
 		out.seen = append(out.seen, r.name)
 		state, ok := known[r.name]
@@ -252,6 +253,9 @@ func plan(p *packages.Package, listed map[string]candidate, states []views.State
 			out.tasks = append(out.tasks, due)
 		case !wanted(r):
 		case !r.valid:
+			if unusable++; unusable > mostUnusable {
+				continue
+			}
 			next.Kind = views.Refused
 			next.Reason = "the version is not one that a URL of Larder can have: up to 128 letters, digits and . _ + -, a letter or digit first"
 			out.changes = append(out.changes, next)
@@ -274,12 +278,19 @@ func plan(p *packages.Package, listed map[string]candidate, states []views.State
 		there[version] = true
 	}
 	for _, version := range seen {
-		if !there[version] {
+		if !there[version] && len(out.seen) < max(mostSeen, len(listed)) {
 			out.seen = append(out.seen, version)
 		}
 	}
 	return out
 }
+
+// The bounds of what one upstream may have written down. Anybody can give tags any names, as many as they like,
+// and others the next day.
+const (
+	mostUnusable = 20     // refusals, at one look, of what is no version
+	mostSeen     = 20_000 // versions, with those that upstream has no longer
+)
 
 // gone is why a version is refused that upstream had before. Registries lag, so it
 // may come back.

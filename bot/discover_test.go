@@ -2,6 +2,7 @@ package bot
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,5 +133,33 @@ func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 	whole := map[string]candidate{"1.0.0": {name: "1.0.0"}, "1.1.0": {name: "1.1.0"}, "1.2.0": {name: "1.2.0"}}
 	if got := plan(p, whole, states, first.seen, 1, false, hour(101)); len(got.tasks) > 0 {
 		t.Errorf("%d old releases are fetched", len(got.tasks))
+	}
+}
+
+// Tags cost nothing, so they must not fill the log, nor what is remembered.
+func TestPlanIsBounded(t *testing.T) {
+	p := testPackage(t, "")
+	var seen []string
+	for look := range 4 {
+		listed := map[string]candidate{"1.0.0": {name: "1.0.0"}}
+		for i := range 9_000 {
+			name := fmt.Sprintf("packages/a@%d.%d", look, i)
+			listed[name] = candidate{name: name}
+		}
+		states := []views.State{{Package: "a", Version: "1.0.0", Kind: views.Published}}
+		got := plan(p, listed, states, seen, 10, false, hour(100))
+		if len(got.changes) != mostUnusable || len(got.tasks) > 0 {
+			t.Errorf("look %d: %d changes, %d tasks", look, len(got.changes), len(got.tasks))
+		}
+		seen = got.seen
+		if want := min(9_000*(look+1)+1, mostSeen); len(seen) != want {
+			t.Errorf("look %d: %d are remembered, want %d", look, len(seen), want)
+		}
+		if again := plan(p, listed, states, seen, 10, false, hour(101)); len(again.changes) > 0 {
+			t.Errorf("look %d: %d changes the second time", look, len(again.changes))
+		}
+	}
+	if !slices.Contains(seen, "1.0.0") {
+		t.Error("what is there is forgotten")
 	}
 }
