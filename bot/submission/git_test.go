@@ -44,4 +44,14 @@ func TestGit(t *testing.T) {
 	if problem := Trouble(p, err); !errors.Is(err, fetch.ErrNotFound) || !strings.Contains(problem.Message, "the git server has no") {
 		t.Errorf("gone: %v, %v", err, problem)
 	}
+	for _, address := range []string{"https://10.0.0.1/o/r.git", "https://u:secret@example.com/o/r", "file:///etc/passwd", "--upload-pack=x"} {
+		p, _, err := look(address)
+		if err == nil {
+			t.Errorf("%s: no error", address)
+			continue
+		}
+		if m := Trouble(p, err).Message; !strings.HasPrefix(m, "the upstream cannot be used: ") || strings.Contains(m, "try again") || strings.Contains(m, "secret") {
+			t.Errorf("%s: %s", address, m)
+		}
+	}
 }

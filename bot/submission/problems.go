@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -106,6 +107,7 @@ func Trouble(p *packages.Package, err error) packages.Problem {
 	at, message := []string{"autoupdate", "target"}, ""
 	target := p.Autoupdate.Target
 	var name *npm.NameError
+	var unusable *git.RefusedError
 	switch {
 	case errors.As(err, &name):
 		message = name.Error()
@@ -113,6 +115,8 @@ func Trouble(p *packages.Package, err error) packages.Problem {
 		message = fmt.Sprintf("%s has no %.200q; correct the name, or publish the package there first", upstreams[p.Autoupdate.Source], target)
 	case errors.Is(err, ErrNoReleases):
 		message = fmt.Sprintf("%.200q has no release that could be published, or \"ignoreVersions\" leaves all of them out", target)
+	case errors.As(err, &unusable), errors.Is(err, fetch.ErrForbidden):
+		message = fmt.Sprintf("the upstream cannot be used: %v", err) // trying again does not help
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		message = "the upstream could not be looked at in time; try again, or check with --offline"
 	default:
