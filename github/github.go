@@ -1,8 +1,8 @@
 // Package github makes clients of GitHub's REST API, for GitHub itself and for GitHub
 // Enterprise Server, and verifies what its webhooks send.
 //
-// What it guarantees: the token goes to the configured host only, over TLS, and is in
-// no error and no log. No more is asked of GitHub than it allows: a request that would
+// What it guarantees: the token goes to the configured host only, over TLS unless that is
+// this machine, and is in no error and no log. No more is asked of GitHub than it allows: a request that would
 // be over a limit waits, as long as its context lets it, and is sent again where GitHub
 // answered that it was over one. Nothing else is sent twice, because nothing here knows
 // what may be; whoever calls does. An answer has a size and a time within which it comes.

@@ -5,7 +5,7 @@
 // it guarantees:
 //
 //   - Addresses are strangers': https only, under package fetch's rules, at every redirect. Credentials go
-//     to GitHub's API, and to nobody else.
+//     to GitHub's API, and to the origin of a [Remote] that has a token; to nobody else.
 //   - Nothing is checked out. The files of a commit become an archive, in a file that the caller names,
 //     and whoever reads that has package archive's rules. A pack that it takes has bounds on its bytes,
 //     its objects, how large they become and how deep they are built on each other.
