@@ -129,6 +129,12 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, read func() ([]byte, er
 		b.mu.Unlock()
 		close(f.done)
 	}()
+	// A load may have ended since the cache was asked.
+	if e, ok := b.cache.GetEntryQuietly(sum); ok {
+		b.hold(e.Value)
+		f.body, f.err = e.Value, nil
+		return f.body, nil
+	}
 	f.body, f.err = b.load(sum, length, read)
 	return f.body, f.err
 }
