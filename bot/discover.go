@@ -1,6 +1,7 @@
 package bot
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,6 +82,10 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 	default:
 		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(jittered(b.options.Interval)), 0, ""
 		b.emit(ctx, Event{Kind: Checked, Package: p.Name, Waiting: len(tasks)})
+	}
+	if counts, ok := b.catalogue().Get(p.Name); ok && !bytes.Equal(counts.JSON, p.JSON) {
+		// The catalogue has changed meanwhile, and by what it says now nobody has looked yet.
+		upstream.Validators, upstream.Next = fetch.Validators{}, time.Time{}
 	}
 	// Only now, when what the answer says is durable, may its validators be used.
 	return tasks, b.setUpstream(upstream)

@@ -265,3 +265,31 @@ func TestSetCatalogue(t *testing.T) {
 	}
 	r.sound()
 }
+
+// What the catalogue says of a package while its upstream is being asked counts as soon as that is over.
+func TestSetCatalogueWhileAsking(t *testing.T) {
+	r := newRig(t)
+	for _, version := range []string{"1.0.0", "2.0.0", "~refused"} {
+		r.registry.Add("a", version, hour(1), map[string]string{"a.js": "a"})
+	}
+	asked := fromNpm("a", "*.js")
+	r.enrol("a", strings.TrimSuffix(asked, "}")+`, "ignoreVersions": ["2.*"]}`)
+	r.open()
+	changed := false
+	r.during = func(e bot.Event) {
+		if e.Kind == bot.Refused && !changed { // the answer is there, and not yet taken in whole
+			changed = true
+			r.enrol("a", asked)
+			r.setCatalogue()
+		}
+	}
+	r.once()
+	if u, err := bot.LookupUpstream(r.store, "a"); err != nil || u.Next.After(r.clock()) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	r.poll()
+	if s := r.state("a", "2.0.0"); s.Kind != views.Published || !changed {
+		t.Errorf("%+v", s)
+	}
+	r.sound()
+}

@@ -51,6 +51,8 @@ type rig struct {
 	hub       *github.Client // of who asks GitHub
 	now       time.Time
 
+	during func(bot.Event) // is told of each event as it happens; may be nil
+
 	mu     sync.Mutex
 	events []bot.Event
 }
@@ -126,6 +128,9 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 		TempDir: filepath.Join(r.data, "tmp"),
 		Now:     r.clock,
 		Events: func(e bot.Event) {
+			if r.during != nil {
+				r.during(e)
+			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.events = append(r.events, e)
