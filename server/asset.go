@@ -27,11 +27,11 @@ type field struct {
 	value []string
 }
 
-func newField(name, value string) field { return field{name, []string{value}} }
+func newField(name, value string) *field { return &field{name, []string{value}} }
 
 // tagFields are what a CDN can purge a release by.
-func tagFields(h cachetag.Headers, name, version string) []field {
-	var fields []field
+func tagFields(h cachetag.Headers, name, version string) []*field {
+	var fields []*field
 	for _, f := range h.Fields(name, version) {
 		fields = append(fields, newField(f.Name, f.Value))
 	}
@@ -40,14 +40,18 @@ func tagFields(h cachetag.Headers, name, version string) []field {
 
 // crossOrigin goes with every answer, failures included: without it a script
 // cannot even see why it failed.
-var crossOrigin = []field{
+var crossOrigin = []*field{
 	newField("Access-Control-Allow-Origin", "*"),
 	newField("Timing-Allow-Origin", "*"),
 	newField("Cross-Origin-Resource-Policy", "cross-origin"),
 	newField("X-Content-Type-Options", "nosniff"),
 }
 
-var varyByCoding = newField("Vary", "Accept-Encoding")
+var (
+	varyByCoding = newField("Vary", "Accept-Encoding")
+	mayBeKept    = newField("Cache-Control", cacheForever)
+	hasRanges    = newField("Accept-Ranges", "bytes")
+)
 
 // An asset is what there is to know of one published file.
 type asset struct {
@@ -75,8 +79,8 @@ type representation struct {
 	released time.Time // zero where upstream does not say
 
 	contentType string
-	ok          []field // of a 200 answer
-	notModified []field // of a 304 answer that carries tag
+	ok          []*field // of a 200 answer
+	notModified []*field // of a 304 answer that carries tag
 	// The same, as they go over the fast lane.
 	okHead, notModifiedHead lane.Head
 
@@ -84,7 +88,7 @@ type representation struct {
 }
 
 // newAsset describes the file at path. The tags go with all its representations.
-func newAsset(path string, file views.File, content kvstore.Content, tags []field) *asset {
+func newAsset(path string, file views.File, content kvstore.Content, tags []*field) *asset {
 	f := &asset{content: file.Hash, size: content.Size, squeezed: content.Squeezed}
 	stored := content.Representations
 	_, identity := content.Find(coding.Identity)
@@ -105,7 +109,7 @@ func newAsset(path string, file views.File, content kvstore.Content, tags []fiel
 	return f
 }
 
-func newRepresentation(path string, file views.File, r kvstore.Representation, stored, vary bool, tags []field) representation {
+func newRepresentation(path string, file views.File, r kvstore.Representation, stored, vary bool, tags []*field) representation {
 	rep := representation{
 		coding:      r.Coding,
 		length:      r.Length,
@@ -118,8 +122,8 @@ func newRepresentation(path string, file views.File, r kvstore.Representation, s
 	}
 	// RFC 9110 §15.4.5: a 304 repeats what a cache may have to update, and
 	// nothing that describes the body it does not have.
-	tag, cache := newField("Etag", rep.tag), newField("Cache-Control", cacheForever)
-	rep.notModified = append(rep.notModified, tag, cache)
+	tag := newField("Etag", rep.tag)
+	rep.notModified = append(rep.notModified, tag, mayBeKept)
 	rep.ok = append(rep.ok, newField("Content-Type", rep.contentType))
 	if !rep.identity() {
 		rep.ok = append(rep.ok, newField("Content-Encoding", r.Coding.String()))
@@ -128,7 +132,7 @@ func newRepresentation(path string, file views.File, r kvstore.Representation, s
 	if !rep.released.IsZero() {
 		rep.ok = append(rep.ok, newField("Last-Modified", rep.released.Format(http.TimeFormat)))
 	}
-	rep.ok = append(rep.ok, cache, newField("Accept-Ranges", "bytes"))
+	rep.ok = append(rep.ok, mayBeKept, hasRanges)
 	if vary {
 		rep.ok = append(rep.ok, varyByCoding)
 		rep.notModified = append(rep.notModified, varyByCoding)
@@ -172,13 +176,13 @@ func (f *asset) inflatable() *representation {
 }
 
 // weigh is the memory that an asset takes in the cache, in bytes, roughly; a test
-// measures that it is not less. Tags, which all representations share, count with each.
+// measures that it is not less. The values of tags are not in it, which are short.
 func (f *asset) weigh() int64 {
 	const (
 		perAsset = 600 // with its place in the cache
-		perField = int64(unsafe.Sizeof(field{}))
-		// own are the values that no other asset has: slices of one string each, and texts.
-		own = 6*int64(unsafe.Sizeof("")) + 240
+		perField = int64(unsafe.Sizeof((*field)(nil)))
+		// own are the fields that no other asset has, each a slice of one string, and texts.
+		own = 5*int64(unsafe.Sizeof(field{})+unsafe.Sizeof("")) + 240
 	)
 	n := int64(perAsset)
 	for i := range f.representations {

@@ -28,16 +28,16 @@ type failure struct {
 	entry   *int64  // of the log, where one says why
 	cache   string  // Cache-Control
 	vary    bool    // whether the URL has codings
-	fields  []field // of this kind of failure only
+	fields  []*field // of this kind of failure only
 }
 
 var (
 	badPath      = failure{status: http.StatusBadRequest, message: `The path is malformed: it has a "." or ".." segment, a backslash, a NUL or a bad percent-encoding.`, cache: noStore}
 	notFound     = failure{status: http.StatusNotFound, message: "No such file. Names, versions and paths are case-sensitive, and versions are exact.", cache: cacheBriefly}
-	wrongMethod  = failure{status: http.StatusMethodNotAllowed, message: "Assets can be read only: use GET, HEAD or OPTIONS.", cache: noStore, fields: []field{newField("Allow", allowedMethods)}}
+	wrongMethod  = failure{status: http.StatusMethodNotAllowed, message: "Assets can be read only: use GET, HEAD or OPTIONS.", cache: noStore, fields: []*field{newField("Allow", allowedMethods)}}
 	targetTooBig = failure{status: http.StatusRequestURITooLong, message: fmt.Sprintf("The request line is over %d bytes.", maxRequestLine), cache: noStore}
-	unavailable  = failure{status: http.StatusServiceUnavailable, message: "The file cannot be read at the moment. Try again later.", cache: noStore, fields: []field{newField("Retry-After", retryAfter)}}
-	overloaded   = failure{status: http.StatusServiceUnavailable, message: "Too much is being sent at the moment. Try again later.", cache: noStore, fields: []field{newField("Retry-After", "1")}}
+	unavailable  = failure{status: http.StatusServiceUnavailable, message: "The file cannot be read at the moment. Try again later.", cache: noStore, fields: []*field{newField("Retry-After", retryAfter)}}
+	overloaded   = failure{status: http.StatusServiceUnavailable, message: "Too much is being sent at the moment. Try again later.", cache: noStore, fields: []*field{newField("Retry-After", "1")}}
 )
 
 // notAcceptable says which codings there are (RFC 9110 §15.5.7). It varies even
@@ -66,7 +66,7 @@ func rangeNotSatisfiable(r *representation) failure {
 		message: "The range lies outside of the " + size + " bytes that there are in this coding.",
 		cache:   noStore,
 		vary:    r.vary,
-		fields:  []field{newField("Content-Range", "bytes */"+size)},
+		fields:  []*field{newField("Content-Range", "bytes */"+size)},
 	}
 }
 

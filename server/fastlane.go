@@ -65,7 +65,7 @@ func (to onLane) body(f *asset, r *representation) (outcome, error) {
 }
 
 // newHead prepares the head of an answer with those fields.
-func newHead(status int, fields []field) lane.Head {
+func newHead(status int, fields []*field) lane.Head {
 	return lane.NewHead(status, iter.Seq2[string, string](func(yield func(string, string) bool) {
 		for _, f := range fields {
 			if !yield(f.name, f.value[0]) {

@@ -181,7 +181,7 @@ func (f failure) raw(now time.Time) []byte {
 	body := f.json()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", f.status, http.StatusText(f.status))
-	fields := append([]field{
+	fields := append([]*field{
 		newField("Date", now.UTC().Format(http.TimeFormat)),
 		newField("Content-Type", "application/json"),
 		newField("Content-Length", strconv.Itoa(len(body))),

@@ -165,7 +165,7 @@ func preflight(w http.ResponseWriter) outcome {
 	return outcome{http.StatusNoContent, labelNone, 0}
 }
 
-var preflightFields = append([]field{
+var preflightFields = append([]*field{
 	newField("Allow", allowedMethods),
 	newField("Access-Control-Allow-Methods", allowedMethods),
 	newField("Access-Control-Allow-Headers", "*"),
