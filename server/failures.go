@@ -25,9 +25,9 @@ const (
 type failure struct {
 	status  int
 	message string
-	entry   *int64  // of the log, where one says why
-	cache   string  // Cache-Control
-	vary    bool    // whether the URL has codings
+	entry   *int64   // of the log, where one says why
+	cache   string   // Cache-Control
+	vary    bool     // whether the URL has codings
 	fields  []*field // of this kind of failure only
 }
 
