@@ -29,7 +29,8 @@ type App struct {
 	ID string
 	// Key is its private key.
 	Key *rsa.PrivateKey
-	// Repository, OWNER/NAME, is one that the app is installed in. Tokens are for what it may do there.
+	// Repository, OWNER/NAME, is one that the app is installed in. Tokens are for that one alone, and for
+	// reading what is public.
 	Repository string
 }
 
@@ -80,14 +81,16 @@ func (a *appTokens) get(ctx context.Context) (string, error) {
 		return a.token, nil
 	}
 	var installation struct{ ID int64 }
-	if err := a.ask(ctx, http.MethodGet, "repos/"+a.app.Repository+"/installation", &installation); err != nil {
+	if err := a.ask(ctx, http.MethodGet, "repos/"+a.app.Repository+"/installation", nil, &installation); err != nil {
 		return "", fmt.Errorf("couldn't find where the GitHub App %s is installed in %s: %w", a.app.ID, a.app.Repository, err)
 	}
 	var made struct {
 		Token   string
 		Expires time.Time `json:"expires_at"`
 	}
-	err := a.ask(ctx, http.MethodPost, fmt.Sprintf("app/installations/%d/access_tokens", installation.ID), &made)
+	_, name, _ := strings.Cut(a.app.Repository, "/")
+	only := map[string][]string{"repositories": {name}}
+	err := a.ask(ctx, http.MethodPost, fmt.Sprintf("app/installations/%d/access_tokens", installation.ID), only, &made)
 	if err == nil && (made.Token == "" || strings.ContainsFunc(made.Token, func(r rune) bool { return r <= ' ' || r > '~' })) {
 		err = errors.New("GitHub's answer has no token")
 	}
@@ -108,12 +111,18 @@ func (a *appTokens) refused(token string) {
 }
 
 // ask asks as the app itself.
-func (a *appTokens) ask(ctx context.Context, method, path string, answer any) error {
+func (a *appTokens) ask(ctx context.Context, method, path string, question, answer any) error {
 	proof, err := a.proof(time.Now())
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, method, a.base+path, nil)
+	var asked []byte
+	if question != nil {
+		if asked, err = json.Marshal(question); err != nil {
+			return err
+		}
+	}
+	r, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(asked))
 	if err != nil {
 		return err
 	}

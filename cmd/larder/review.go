@@ -89,27 +89,35 @@ func (p *daemon) checkReview() error {
 	return nil
 }
 
-// reviewClient returns the client that pull requests are read and checks are written with.
-func (p *daemon) reviewClient(u *upstreams) (*github.Client, error) {
+// reviewClients return what asks GitHub about pull requests and writes checks, and what asks it about upstreams. Those are
+// named by strangers, and what is found is shown to anybody: so they are asked for as an app, which may read what
+// is public and the catalogue, or as nobody, and never with a token that may read what is private.
+func (p *daemon) reviewClients() (pulls, upstreams *github.Client, err error) {
 	s := p.settings
+	o := github.Options{URL: s.githubURL, UserAgent: "larder/" + version(), Logger: p.logger.With("part", "github")}
 	if s.githubApp == "" {
-		return u.github, nil
+		if upstreams, err = github.New(o); err != nil {
+			return nil, nil, usageError{fmt.Errorf("%s: %w", s.origin("github-url"), err)}
+		}
+		o.Token = s.token
+		if pulls, err = github.New(o); err != nil {
+			return nil, nil, usageError{fmt.Errorf("%s, or the token in %s: %w", s.origin("github-url"), s.tokenFrom, err)}
+		}
+		return pulls, upstreams, nil
 	}
 	text, err := os.ReadFile(s.githubAppKeyFile)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app-key-file"), err)}
+		return nil, nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app-key-file"), err)}
 	}
 	key, err := github.ParseAppKey(text)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app-key-file"), err)}
+		return nil, nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app-key-file"), err)}
 	}
-	client, err := github.New(github.Options{
-		URL: s.githubURL, App: &github.App{ID: s.githubApp, Key: key, Repository: s.reviewRepository}, UserAgent: "larder/" + version(), Logger: p.logger.With("part", "github"),
-	})
-	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app"), err)}
+	o.App = &github.App{ID: s.githubApp, Key: key, Repository: s.reviewRepository}
+	if pulls, err = github.New(o); err != nil {
+		return nil, nil, usageError{fmt.Errorf("%s: %w", s.origin("github-app"), err)}
 	}
-	return client, nil
+	return pulls, pulls, nil
 }
 
 // runReview is `larder review`.
@@ -131,7 +139,11 @@ func (p *daemon) runReview(parent context.Context) (err error) {
 		return err
 	}
 	defer closeAll(public, private)
-	u, err := p.openUpstreams(p.logger)
+	pulls, others, err := p.reviewClients()
+	if err != nil {
+		return err
+	}
+	u, err := p.openUpstreams(p.logger, others)
 	if err != nil {
 		return err
 	}
@@ -150,7 +162,7 @@ func (p *daemon) runReview(parent context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	o := review.Options{Catalogue: currentCatalogue(keeper)}
+	o := review.Options{Client: pulls, Catalogue: currentCatalogue(keeper)}
 	if s.siteBase != "" {
 		if o.Published, err = review.PublishedBy(u.getter, s.siteBase); err != nil {
 			return usageError{fmt.Errorf("%s: %w", s.origin("site-base"), err)}
@@ -203,11 +215,16 @@ func (p *daemon) reviewInside(ctx context.Context, group *errgroup.Group, filler
 	if p.settings.reviewRepository == "" || filler == nil {
 		return nil, nil
 	}
-	u, err := p.openUpstreams(p.logger)
+	pulls, others, err := p.reviewClients()
+	if err != nil {
+		return nil, err
+	}
+	u, err := p.openUpstreams(p.logger, others)
 	if err != nil {
 		return nil, err
 	}
 	o := review.Options{
+		Client:    pulls,
 		Catalogue: currentCatalogue(p.folder.keeper),
 		Published: func(_ context.Context, name string) (*review.Published, error) {
 			return publishedIn(p.folder.store, name)
@@ -229,10 +246,6 @@ func (p *daemon) reviewInside(ctx context.Context, group *errgroup.Group, filler
 // newReviewer completes what a reviewer works with.
 func (p *daemon) newReviewer(u *upstreams, o review.Options, assetBase string) (*review.Reviewer, error) {
 	s := p.settings
-	var err error
-	if o.Client, err = p.reviewClient(u); err != nil {
-		return nil, err
-	}
 	o.Repository, o.Look, o.Popularity = s.reviewRepository, u.look, u.popularity.Check
 	o.Logger, o.Registerer = p.logger.With("part", "review"), p.metrics
 	if assetBase != "" {

@@ -2,11 +2,16 @@ package main
 
 import (
 	"crypto/sha512"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/larder-cdn/larder/api/library/librarytest"
 	"github.com/larder-cdn/larder/bot/review"
+	"github.com/larder-cdn/larder/github"
 	"github.com/larder-cdn/larder/logs"
 )
 
@@ -31,6 +36,31 @@ func TestPublishedIn(t *testing.T) {
 	shelf.Withdraw("slider", "2.0.0", "a test")
 	if got, err := publishedIn(shelf.Store, "slider"); err != nil || got == nil || got.Version != "1.0.0" {
 		t.Errorf("after a withdrawal: %+v, %v", got, err)
+	}
+}
+
+// What a submission names is not asked for with a token that may read what is private.
+func TestReviewClients(t *testing.T) {
+	var sent []string
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent = append(sent, r.Header.Get("Authorization"))
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer hub.Close()
+	a := &app{settings: newSettings()}
+	a.settings.githubURL, a.settings.token, a.settings.reviewRepository = hub.URL, "ghp_0123456789secret", "example/catalogue"
+	p := &daemon{app: a, logger: slog.New(slog.DiscardHandler)}
+	pulls, upstreams, err := p.reviewClients()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, client := range []*github.Client{pulls, upstreams} {
+		if _, _, err := client.Repositories.Get(t.Context(), "example", "private"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"Bearer ghp_0123456789secret", ""}; !slices.Equal(sent, want) {
+		t.Errorf("sent %q", sent)
 	}
 }
 

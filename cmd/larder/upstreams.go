@@ -25,15 +25,21 @@ type upstreams struct {
 	sources    map[string]submission.Source // by what a package JSON calls them
 	popularity submission.Popularity
 	git        *git.Client
-	github     *github.Client
 }
 
 // newUpstreams is for commands that look and are done: what goes wrong is in what they tell.
 func (a *app) newUpstreams() (*upstreams, error) {
-	return a.openUpstreams(a.settings.newLogger(a.stderr, slog.LevelError))
+	logger := a.settings.newLogger(a.stderr, slog.LevelError)
+	token, variable := githubToken(a.environ)
+	client, err := github.New(github.Options{URL: a.settings.githubURL, Token: token, UserAgent: "larder/" + version(), Logger: logger})
+	if err != nil {
+		return nil, usageError{fmt.Errorf("%s, or the token in %s: %w", a.settings.origin("github-url"), variable, err)}
+	}
+	return a.openUpstreams(logger, client)
 }
 
-func (a *app) openUpstreams(logger *slog.Logger) (*upstreams, error) {
+// openUpstreams asks GitHub with client.
+func (a *app) openUpstreams(logger *slog.Logger, client *github.Client) (*upstreams, error) {
 	s := a.settings
 	config, err := strangersConfig()
 	if err != nil {
@@ -51,12 +57,7 @@ func (a *app) openUpstreams(logger *slog.Logger) (*upstreams, error) {
 			return nil, usageError{fmt.Errorf("%s: %w", s.origin("downloads-url"), err)}
 		}
 	}
-	token, variable := githubToken(a.environ)
-	client, err := github.New(github.Options{URL: s.githubURL, Token: token, UserAgent: "larder/" + version(), Logger: logger})
-	if err != nil {
-		return nil, usageError{fmt.Errorf("%s, or the token in %s: %w", s.origin("github-url"), variable, err)}
-	}
-	u.github, u.git = client, git.New(git.Options{Fetch: getter, GitHub: client})
+	u.git = git.New(git.Options{Fetch: getter, GitHub: client})
 	u.popularity.Stars = stars(client)
 	u.sources["git"] = submission.Git(u.git)
 	return u, nil

@@ -35,6 +35,11 @@ func (s *Server) appRoutes() {
 		return http.StatusOK, map[string]any{"id": 71, "app_slug": "larder"}, nil
 	})
 	s.mux.HandleFunc("POST /app/installations/71/access_tokens", func(w http.ResponseWriter, r *http.Request) {
+		in, err := read[struct{ Repositories []string }](r)
+		if err != nil || len(in.Repositories) == 0 {
+			refuse(w, http.StatusUnprocessableEntity, "name the repositories: a token for all of them is more than anybody needs here")
+			return
+		}
 		token := fmt.Sprintf("ghs_%d", len(s.tokens))
 		until := time.Now().Add(tokenTime)
 		s.tokens[token] = until
