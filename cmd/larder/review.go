@@ -89,6 +89,20 @@ func (p *daemon) checkReview() error {
 	return nil
 }
 
+// openReview returns what asks GitHub about pull requests, and the upstreams of what they submit.
+func (p *daemon) openReview() (*github.Client, *upstreams, error) {
+	pulls, others, err := p.reviewClients()
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := strangersConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	u, err := p.openUpstreams(p.logger, config.Anonymous(), others) // what only the operator may see is nobody's business here
+	return pulls, u, err
+}
+
 // reviewClients return what asks GitHub about pull requests and writes checks, and what asks it about upstreams. Those are
 // named by strangers, and what is found is shown to anybody: so they are asked for as an app, which may read what
 // is public and the catalogue, or as nobody, and never with a token that may read what is private.
@@ -139,11 +153,7 @@ func (p *daemon) runReview(parent context.Context) (err error) {
 		return err
 	}
 	defer closeAll(public, private)
-	pulls, others, err := p.reviewClients()
-	if err != nil {
-		return err
-	}
-	u, err := p.openUpstreams(p.logger, others)
+	pulls, u, err := p.openReview()
 	if err != nil {
 		return err
 	}
@@ -215,11 +225,7 @@ func (p *daemon) reviewInside(ctx context.Context, group *errgroup.Group, filler
 	if p.settings.reviewRepository == "" || filler == nil {
 		return nil, nil
 	}
-	pulls, others, err := p.reviewClients()
-	if err != nil {
-		return nil, err
-	}
-	u, err := p.openUpstreams(p.logger, others)
+	pulls, u, err := p.openReview()
 	if err != nil {
 		return nil, err
 	}

@@ -35,16 +35,16 @@ func (a *app) newUpstreams() (*upstreams, error) {
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s, or the token in %s: %w", a.settings.origin("github-url"), variable, err)}
 	}
-	return a.openUpstreams(logger, client)
-}
-
-// openUpstreams asks GitHub with client.
-func (a *app) openUpstreams(logger *slog.Logger, client *github.Client) (*upstreams, error) {
-	s := a.settings
 	config, err := strangersConfig()
 	if err != nil {
 		return nil, err
 	}
+	return a.openUpstreams(logger, config, client)
+}
+
+// openUpstreams asks the npm registry of config, and GitHub with client.
+func (a *app) openUpstreams(logger *slog.Logger, config *npm.Config, client *github.Client) (*upstreams, error) {
+	s := a.settings
 	getter, err := fetch.New(fetch.Options{UserAgent: "larder/" + version(), Allow: s.allowHosts, Logger: logger})
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", s.origin("allow-host"), err)}
