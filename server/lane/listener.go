@@ -186,12 +186,22 @@ func (l *Listener) Stop() {
 // Abort stops, and closes all connections at once.
 func (l *Listener) Abort() {
 	l.Stop()
+	l.cut()
+}
+
+// cut closes all connections. Those that are not busy have nobody else to forget them if
+// they are on a loop, such as one that became idle after Stop had looked at it.
+func (l *Listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		c.state.Store(ending)
+		state := c.state.Swap(ending)
 		go c.Close()
+		if state != busy && c.loop != nil {
+			l.remove(c)
+		}
 	}
+	l.checkNone()
 }
 
 // Wait returns when a listener that was stopped has no connections any more.

@@ -1,0 +1,45 @@
+package lane
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+// A loop that has let others run comes back, however often it has: nobody else wakes it
+// where all clients wait for their answers.
+func TestLoopComesBack(t *testing.T) {
+	l, err := newLoop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	if err := l.epoll.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 1000 {
+		l.now = l.begun.Add(2 * turn)
+		if err := l.wait.Read(l.poll); err != nil {
+			t.Fatalf("after %d times: %v", n, err)
+		}
+	}
+}
+
+// A connection that comes back to its loop between the halves of Abort is nobody's to
+// forget but Abort's.
+func TestAbortForgetsWhoCameBack(t *testing.T) {
+	ours, theirs := net.Pipe()
+	t.Cleanup(func() { theirs.Close() })
+	l := &Listener{open: make(map[*conn]struct{}), none: make(chan struct{})}
+	c := &conn{listener: l, Conn: ours, loop: new(loop)}
+	l.open[c] = struct{}{}
+	l.stopping.Store(true)
+	c.state.Store(time.Now().UnixNano()) // as becomeIdle begins
+	l.cut()
+	l.closeIdle(c, time.Now().UnixNano()) // and ends
+	select {
+	case <-l.none:
+	default:
+		t.Errorf("%d are still the lane's", l.Len())
+	}
+}
