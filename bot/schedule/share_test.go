@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +44,21 @@ func (w *town) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
+// sent returns when the one that answers was sent something, and how many requests the
+// other one had at most at once.
+func (w *town) sent() (alive []time.Time, most int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.alive), w.most
+}
+
+// deliveries returns how often the other one took what was sent to path.
+func (w *town) deliveries(path string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dead[path]
+}
+
 // One receiver that is dead, and has more to be sent than there are turns, delays nobody
 // else; what is for it comes when it is back.
 func TestDeadReceiverDelaysNobodyElse(t *testing.T) {
@@ -59,17 +75,17 @@ func TestDeadReceiverDelaysNobodyElse(t *testing.T) {
 			post(t, s, fmt.Sprint("alive-", i), Request{URL: "http://alive/", TriggerAt: at.UnixMilli()})
 			time.Sleep(time.Until(at))
 			synctest.Wait()
-			if n := len(w.alive); n != i+1 || !w.alive[i].Equal(at) {
-				t.Fatalf("request %d: was sent %v, want another one at %v", i, w.alive, at)
+			if alive, _ := w.sent(); len(alive) != i+1 || !alive[i].Equal(at) {
+				t.Fatalf("request %d: was sent %v, want another one at %v", i, alive, at)
 			}
 		}
-		if w.most > atOnce {
-			t.Errorf("%d requests at once for one receiver", w.most)
+		if _, most := w.sent(); most > atOnce {
+			t.Errorf("%d requests at once for one receiver", most)
 		}
 		time.Sleep(time.Until(w.open) + 3*time.Hour)
 		synctest.Wait()
 		for i := range pending {
-			if n := w.dead[fmt.Sprintf("/%d", i)]; n != 1 {
+			if n := w.deliveries(fmt.Sprintf("/%d", i)); n != 1 {
 				t.Fatalf("request %d was delivered %d times", i, n)
 			}
 		}
