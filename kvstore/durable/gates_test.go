@@ -320,13 +320,6 @@ func TestTasksBesideWaitForTheEndOfATransaction(t *testing.T) {
 		do(t, scripts(t, start(t), Limits{}).Object("a"), func(ctx context.Context, s *State) error {
 			open, proceed := make(chan struct{}), make(chan struct{})
 			s.Go(ctx, func(ctx context.Context, s *State) error {
-				return s.Transaction(ctx, func(ctx context.Context, tx *State) error {
-					close(open)
-					<-proceed
-					return PutJSON(ctx, tx, "counter", 41)
-				})
-			})
-			s.Go(ctx, func(ctx context.Context, s *State) error {
 				<-open
 				go func() {
 					synctest.Wait() // the other task waits
@@ -336,6 +329,14 @@ func TestTasksBesideWaitForTheEndOfATransaction(t *testing.T) {
 					t.Errorf("a task saw %d, %v", n, err)
 				}
 				return nil
+			})
+			// The last one to begin: while its transaction is open, Go waits as well.
+			s.Go(ctx, func(ctx context.Context, s *State) error {
+				return s.Transaction(ctx, func(ctx context.Context, tx *State) error {
+					close(open)
+					<-proceed
+					return PutJSON(ctx, tx, "counter", 41)
+				})
 			})
 			return s.Wait(ctx)
 		})
