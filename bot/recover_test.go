@@ -35,6 +35,9 @@ func TestInterruptedReleaseIsTakenUpAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.open()
+		if s := r.state("a", "1.0.0"); s.Kind != views.Processing {
+			t.Errorf("the start looked at releases, for which nobody who is served should wait: %+v", s)
+		}
 		r.once()
 		s := r.state("a", "1.0.0")
 		if s.Kind != tt.want || tt.want == views.Failed && (s.Attempts != tt.after || !strings.Contains(s.Reason, "ended 10 times") || !s.Next.After(r.now)) {
