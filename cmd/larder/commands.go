@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,13 +100,7 @@ bot does the same in the background while larder runs.`,
 	}
 	a.uses(cmd, dataFlags, []string{"memory"})
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		open := func(logger *slog.Logger) (*folder, error) {
-			if err := a.settings.needStore(); err != nil {
-				return nil, err
-			}
-			return a.openForWork(logger)
-		}
-		return a.reach(ctx, []string{"memory"}, open, func(client *admin.Client) error {
+		return a.reach(ctx, []string{"memory"}, a.openExisting, func(client *admin.Client) error {
 			squeezed, err := admin.Call[bot.SqueezeSummary](ctx, client, "squeeze", squeezeRequest{}, a.printEvent)
 			if err != nil {
 				return err
@@ -141,16 +134,7 @@ It works beside the larder process that runs on the data folder, which need not 
 		return a.reach(ctx, nil, a.settings.openFolderReadOnly, func(client *admin.Client) error {
 			bar := a.newCheckBar()
 			findings := []views.Finding{}
-			summary, err := admin.Call[views.CheckSummary](ctx, client, "fsck", request, func(e checkEvent) {
-				bar.event(e)
-				if e.Finding == nil {
-					return
-				}
-				findings = append(findings, *e.Finding)
-				if !asJSON {
-					printFinding(a.stdout, *e.Finding)
-				}
-			})
+			summary, err := admin.Call[views.CheckSummary](ctx, client, "fsck", request, bar.collect(&findings, asJSON))
 			bar.close()
 			if err != nil {
 				return err

@@ -78,16 +78,7 @@ A log that somebody wrote anew, key and all, is found by who remembers the old o
 			request := auditRequest{Deep: deep, Keys: keys, Seen: before.Checkpoint}
 			findings := []views.Finding{}
 			bar := a.newCheckBar()
-			summary, err := admin.Call[audit.Summary](ctx, client, "verify", request, func(e checkEvent) {
-				bar.event(e)
-				if e.Finding == nil {
-					return
-				}
-				findings = append(findings, *e.Finding)
-				if !asJSON {
-					printFinding(a.stdout, *e.Finding)
-				}
-			})
+			summary, err := admin.Call[audit.Summary](ctx, client, "verify", request, bar.collect(&findings, asJSON))
 			bar.close()
 			if err != nil {
 				return err
@@ -290,6 +281,21 @@ func (b *checkBar) event(e checkEvent) {
 	}
 	b.bar.SetTotal(p.Of, false)
 	b.bar.SetCurrent(p.Entries)
+}
+
+// collect returns what a check is to report to: it shows progress, adds each finding to findings, and prints it unless all
+// of them are printed as JSON at the end.
+func (b *checkBar) collect(findings *[]views.Finding, asJSON bool) func(checkEvent) {
+	return func(e checkEvent) {
+		b.event(e)
+		if e.Finding == nil {
+			return
+		}
+		*findings = append(*findings, *e.Finding)
+		if !asJSON {
+			printFinding(b.app.stdout, *e.Finding)
+		}
+	}
 }
 
 func (b *checkBar) close() {

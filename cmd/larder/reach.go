@@ -48,3 +48,11 @@ func (a *app) warnUnused(names []string) {
 func (a *app) openForWork(logger *slog.Logger) (*folder, error) {
 	return a.settings.openFolder(logger, nil)
 }
+
+// openExisting is openForWork for commands that have nothing to do where no store is.
+func (a *app) openExisting(logger *slog.Logger) (*folder, error) {
+	if err := a.settings.needStore(); err != nil {
+		return nil, err
+	}
+	return a.openForWork(logger)
+}

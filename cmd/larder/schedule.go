@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -244,13 +243,7 @@ func newScheduleRemove(a *app) *cobra.Command {
 	}
 	a.uses(cmd, dataFlags)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		open := func(logger *slog.Logger) (*folder, error) {
-			if err := a.settings.needStore(); err != nil {
-				return nil, err
-			}
-			return a.openForWork(logger)
-		}
-		return a.reach(ctx, nil, open, func(client *admin.Client) error {
+		return a.reach(ctx, nil, a.openExisting, func(client *admin.Client) error {
 			if _, err := admin.Call[any, any](ctx, client, "schedule-remove", scheduleIDRequest{args[0]}, nil); err != nil {
 				return err
 			}

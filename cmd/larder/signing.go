@@ -196,10 +196,7 @@ It speaks to the larder process that runs on the data folder; where none runs, i
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
 		open := func(logger *slog.Logger) (*folder, error) {
-			if err := a.settings.needStore(); err != nil {
-				return nil, err
-			}
-			f, err := a.openForWork(logger)
+			f, err := a.openExisting(logger)
 			if err != nil {
 				return nil, err
 			}

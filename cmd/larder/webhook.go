@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
@@ -179,13 +178,7 @@ func newWebhookRemove(a *app) *cobra.Command {
 	}
 	a.uses(cmd, dataFlags)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		open := func(logger *slog.Logger) (*folder, error) {
-			if err := a.settings.needStore(); err != nil {
-				return nil, err
-			}
-			return a.openForWork(logger)
-		}
-		return a.reach(ctx, nil, open, func(client *admin.Client) error {
+		return a.reach(ctx, nil, a.openExisting, func(client *admin.Client) error {
 			_, err := admin.Call[any, any](ctx, client, "webhook-remove", webhookRemoveRequest{args[0]}, nil)
 			if err != nil {
 				return err
