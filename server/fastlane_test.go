@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -144,6 +145,42 @@ func BenchmarkLane(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAnswer is what the handler does for a request that was read, without the system.
+func BenchmarkAnswer(b *testing.B) {
+	assets := newAssets(b, server.Options{Store: fixture(b)})
+	body := []byte("only this")
+	head := lane.NewHead(http.StatusOK, maps.All(map[string]string{"Content-Length": "9"}))
+	for _, test := range []struct {
+		name, path, field string
+		answer            answerFunc
+	}{
+		{"hit", "demo.js", "", assets.Answer},
+		{"304", "demo.js", "If-None-Match: *\r\n", assets.Answer},
+		{"sending", "demo.js", "", func(x *lane.Exchange) bool { x.Send(head, body, nil); return true }},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			conn := &repeated{request: []byte("GET /ajax/libs/demo/1.0.0/" + test.path + " HTTP/1.1\r\n" + browser + test.field + "\r\n"), left: 1, closed: make(chan struct{})}
+			listener := make(pipes, 1)
+			b.ReportAllocs()
+			front := lane.New(listener, lane.Options{Handler: answerFunc(func(x *lane.Exchange) bool {
+				for b.Loop() {
+					test.answer(x)
+				}
+				return true
+			}), HeaderTimeout: 1e12, IdleTimeout: 1e12, WriteTimeout: 1e12, StallTimeout: 1e12})
+			listener <- conn
+			<-conn.closed
+			front.Abort()
+			close(listener)
+		})
+	}
+}
+
+// An answerFunc is a lane.Handler.
+type answerFunc func(*lane.Exchange) bool
+
+func (f answerFunc) Answer(x *lane.Exchange) bool { return f(x) }
 
 // A repeated connection asks the same again and again, and throws the answers away.
 type repeated struct {

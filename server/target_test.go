@@ -45,6 +45,19 @@ func FuzzParseTarget(f *testing.F) {
 	})
 }
 
+func BenchmarkParseTarget(b *testing.B) {
+	for name, path := range map[string]string{"plain": Prefix + "jquery/3.7.1/jquery.min.js", "deep": Prefix + "highlight.js/11.9.0/languages/es/javascript.min.js", "encoded": Prefix + "demo/1.0.0/a%20b%2Bc"} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := parseTarget(path); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 func TestRoute(t *testing.T) {
 	saw := func(name string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(name + " " + r.RequestURI)) })
