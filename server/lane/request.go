@@ -3,6 +3,7 @@ package lane
 import (
 	"bytes"
 	"encoding/binary"
+	"math/bits"
 	"unsafe"
 
 	"github.com/larder-cdn/larder/server/negotiate"
@@ -14,14 +15,14 @@ import (
 type Request struct {
 	Head   bool   // whether the method is HEAD; else it is GET
 	Target string // as it came: a path, and a query where there is one
+	Path   string // as it came: Target without the query
 	Host   string // as it came: the value of the field
 	Fields negotiate.Fields
 
 	closes bool // whether the client wants the connection to end
 
-	lines  [collected][maxLines]string
-	counts [collected]int
-	hosts  int
+	lines              [collected][maxLines]string // of Fields
+	hosts, connections int                         // how many of these fields there are
 }
 
 // The fields that are collected.
@@ -49,39 +50,34 @@ const (
 
 // parse reads the head of a request from the beginning of b and returns its length.
 // It takes each line as it is there, so what is odd is found before the head is
-// complete, as net/http would.
+// complete, as net/http would. Each byte is looked at once: what ends a line also is what
+// must not be in it.
 func (r *Request) parse(b []byte) (int, verdict) {
-	end := bytes.IndexByte(b, '\n')
-	if end < 0 {
+	pos, ok := r.first(b)
+	if !ok {
+		if isWhole(b) {
+			return 0, odd
+		}
 		return 0, beginning(b)
 	}
-	if !r.first(b[:end]) {
-		return 0, odd
-	}
-	r.counts, r.hosts, r.closes = [collected]int{}, 0, false
-	connections := 0
-	for pos := end + 1; ; {
-		end := bytes.IndexByte(b[pos:], '\n')
-		if end < 0 {
-			return 0, partial
+	r.Fields, r.hosts, r.connections, r.closes = negotiate.Fields{}, 0, 0, false
+	var lower name // of a field
+	for {
+		end := visible(b, pos)
+		if end+1 >= len(b) || b[end] != '\r' || b[end+1] != '\n' {
+			return 0, notALine(b[pos:])
 		}
-		line := b[pos : pos+end]
-		pos += end + 1
-		if len(line) == 0 || line[len(line)-1] != '\r' {
-			return 0, odd
-		}
-		if line = line[:len(line)-1]; len(line) == 0 {
-			if r.hosts != 1 || connections > 1 {
+		line := b[pos:end]
+		pos = end + len("\r\n")
+		if len(line) == 0 {
+			if r.hosts != 1 || r.connections > 1 {
 				return 0, odd
 			}
-			r.collect()
 			return pos, complete
 		}
-		switch r.field(line) {
-		case fieldOdd:
+		n := lower.read(line)
+		if n == 0 || n == len(line) || line[n] != ':' || n <= len(lower) && !r.field(lower[:n], line[n+1:]) {
 			return 0, odd
-		case fieldConnection:
-			connections++
 		}
 	}
 }
@@ -97,152 +93,123 @@ func beginning(b []byte) verdict {
 	return odd
 }
 
-// first reads the request line.
-func (r *Request) first(line []byte) bool {
-	const version = " HTTP/1.1\r"
-	n := len(line) - len(version)
-	if n < 0 || string(line[n:]) != version {
-		return false
+// notALine tells whether what is no line yet may become one.
+func notALine(line []byte) verdict {
+	if isWhole(line) {
+		return odd
 	}
-	switch line = line[:n]; {
-	case bytes.HasPrefix(line, []byte("GET /")):
-		r.Head, line = false, line[len("GET "):]
-	case bytes.HasPrefix(line, []byte("HEAD /")):
-		r.Head, line = true, line[len("HEAD "):]
+	return partial
+}
+
+// isWhole reports whether there is a line in b to its end.
+func isWhole(b []byte) bool { return bytes.IndexByte(b, '\n') >= 0 }
+
+func hasPrefix(b []byte, prefix string) bool {
+	return len(b) >= len(prefix) && string(b[:len(prefix)]) == prefix
+}
+
+// first reads the request line and returns its length, with its end.
+func (r *Request) first(b []byte) (int, bool) {
+	begin := len("GET ")
+	switch {
+	case hasPrefix(b, "GET /"):
+		r.Head = false
+	case hasPrefix(b, "HEAD /"):
+		r.Head = true
+		begin = len("HEAD ")
 	default:
+		return 0, false
+	}
+	n, query := begin, 0
+	for ; n+8 <= len(b); n += 8 {
+		x := binary.LittleEndian.Uint64(b[n : n+8])
+		if others := highs &^ (between(x|0x20*ones, 'a', 'z') | between(x, '-', '9')); others != 0 {
+			n += bits.TrailingZeros64(others) / 8
+			break
+		}
+	}
+	for ; n < len(b); n++ {
+		c := b[n]
+		if targetBytes[c] {
+			continue
+		}
+		if c == '?' {
+			if query == 0 {
+				query = n
+			}
+			continue
+		}
+		if c != '%' {
+			break
+		}
+		if n+2 >= len(b) || !isHex(b[n+1]) || !isHex(b[n+2]) {
+			return 0, false
+		}
+	}
+	const version = " HTTP/1.1\r\n"
+	if !hasPrefix(b[n:], version) {
+		return 0, false
+	}
+	r.Target = text(b[begin:n])
+	r.Path = r.Target
+	if query > 0 {
+		r.Path = r.Target[:query-begin]
+	}
+	return n + len(version), true
+}
+
+// field reads a field, and returns false where net/http is to judge. A name that is not
+// known says nothing about the message or the connection, and no handler asks for it.
+func (r *Request) field(lower, value []byte) bool {
+	switch string(lower) {
+	case "host":
+		r.hosts++
+		value = trim(value)
+		r.Host = text(value)
+		return isHost(value)
+	case "connection":
+		r.connections++
+		value = trim(value)
+		r.closes = !is(value, "keep-alive")
+		return !r.closes || is(value, "close")
+	case "accept":
+		return r.add(&r.Fields.Accept, accept, value)
+	case "accept-encoding":
+		return r.add(&r.Fields.AcceptEncoding, acceptEncoding, value)
+	case "if-match":
+		return r.add(&r.Fields.IfMatch, ifMatch, value)
+	case "if-none-match":
+		return r.add(&r.Fields.IfNoneMatch, ifNoneMatch, value)
+	case "if-modified-since":
+		return r.add(&r.Fields.IfModifiedSince, ifModifiedSince, value)
+	case "if-unmodified-since":
+		return r.add(&r.Fields.IfUnmodifiedSince, ifUnmodifiedSince, value)
+	case "te", "range", "expect", "upgrade", "trailer", "if-range", "content-length", "http2-settings", "proxy-connection", "transfer-encoding":
 		return false
 	}
-	for i, c := range line {
-		if !targetBytes[c] {
-			return false
-		}
-		if c == '%' && (i+2 >= len(line) || !isHex(line[i+1]) || !isHex(line[i+2])) {
-			return false
-		}
-	}
-	r.Target = text(line)
 	return true
 }
 
-type fieldKind int
+// add gives the handler one more line of a field.
+func (r *Request) add(to *[]string, field int, value []byte) bool {
+	n := len(*to)
+	if n == maxLines {
+		return false
+	}
+	r.lines[field][n] = text(trim(value))
+	*to = r.lines[field][: n+1 : n+1]
+	return true
+}
 
-const (
-	fieldOdd fieldKind = iota
-	fieldPlain
-	fieldConnection
-)
-
-// field reads the line of a field. A name that is not known says nothing about the message
-// or the connection, and no handler asks for it.
-func (r *Request) field(line []byte) fieldKind {
-	n := 0
-	for n < len(line) && tokenBytes[line[n]] {
-		n++
-	}
-	if n == 0 || n == len(line) || line[n] != ':' {
-		return fieldOdd
-	}
-	name, value := line[:n], line[n+1:]
-	if !plain(value) {
-		return fieldOdd
-	}
+// trim cuts off the spaces around a value; tabs do not get here.
+func trim(value []byte) []byte {
 	for len(value) > 0 && value[0] == ' ' {
 		value = value[1:]
 	}
 	for len(value) > 0 && value[len(value)-1] == ' ' {
 		value = value[:len(value)-1]
 	}
-	switch len(name) {
-	case 2:
-		return unless(is(name, "te"))
-	case 4:
-		if is(name, "host") {
-			r.hosts++
-			r.Host = text(value)
-			return unless(!isHost(value))
-		}
-	case 5:
-		return unless(is(name, "range"))
-	case 6:
-		if is(name, "accept") {
-			return r.add(accept, value)
-		}
-		return unless(is(name, "expect"))
-	case 7:
-		return unless(is(name, "upgrade") || is(name, "trailer"))
-	case 8:
-		if is(name, "if-match") {
-			return r.add(ifMatch, value)
-		}
-		return unless(is(name, "if-range"))
-	case 10:
-		if is(name, "connection") {
-			switch {
-			case is(value, "close"):
-				r.closes = true
-			case !is(value, "keep-alive"):
-				return fieldOdd
-			}
-			return fieldConnection
-		}
-	case 13:
-		if is(name, "if-none-match") {
-			return r.add(ifNoneMatch, value)
-		}
-	case 14:
-		return unless(is(name, "content-length") || is(name, "http2-settings"))
-	case 15:
-		if is(name, "accept-encoding") {
-			return r.add(acceptEncoding, value)
-		}
-	case 16:
-		return unless(is(name, "proxy-connection"))
-	case 17:
-		if is(name, "if-modified-since") {
-			return r.add(ifModifiedSince, value)
-		}
-		return unless(is(name, "transfer-encoding"))
-	case 19:
-		if is(name, "if-unmodified-since") {
-			return r.add(ifUnmodifiedSince, value)
-		}
-	}
-	return fieldPlain
-}
-
-func unless(isOdd bool) fieldKind {
-	if isOdd {
-		return fieldOdd
-	}
-	return fieldPlain
-}
-
-func (r *Request) add(field int, value []byte) fieldKind {
-	n := r.counts[field]
-	if n == maxLines {
-		return fieldOdd
-	}
-	r.lines[field][n] = text(value)
-	r.counts[field]++
-	return fieldPlain
-}
-
-// collect gives the handler the lines of each field, nil where there is none.
-func (r *Request) collect() {
-	of := func(field int) []string {
-		if n := r.counts[field]; n > 0 {
-			return r.lines[field][:n:n]
-		}
-		return nil
-	}
-	r.Fields = negotiate.Fields{
-		Accept:            of(accept),
-		AcceptEncoding:    of(acceptEncoding),
-		IfMatch:           of(ifMatch),
-		IfNoneMatch:       of(ifNoneMatch),
-		IfModifiedSince:   of(ifModifiedSince),
-		IfUnmodifiedSince: of(ifUnmodifiedSince),
-	}
+	return value
 }
 
 // text returns b as a string without copying it; see [Request].
@@ -251,9 +218,10 @@ func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 // is compares what can only be a token with one in lower case. Setting the bit that tells
 // cases apart maps no other token byte to a letter or a hyphen.
 func is(b []byte, lower string) bool {
-	if len(b) != len(lower) {
-		return false
-	}
+	return string(b) == lower || len(b) == len(lower) && isFolded(b, lower)
+}
+
+func isFolded(b []byte, lower string) bool {
 	for i := range b {
 		if b[i]|0x20 != lower[i] {
 			return false
@@ -262,23 +230,63 @@ func is(b []byte, lower string) bool {
 	return true
 }
 
-// plain reports whether a field's value has no control characters, tabs included.
-func plain(b []byte) bool {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	for len(b) >= 8 {
-		x := binary.LittleEndian.Uint64(b)
-		deleted := x ^ 0x7f*ones
-		if ((x-0x20*ones)&^x|(deleted-ones)&^deleted)&highs != 0 {
-			return false
+// A name is the name of a field in lower case, as far as one is that matters here.
+type name [24]byte
+
+// read reads the token that b begins with, and returns its length. It takes eight bytes at a
+// time, as long as they are letters and hyphens; that is how names mostly are.
+func (m *name) read(b []byte) int {
+	n := 0
+	for ; n+8 <= len(b); n += 8 {
+		x := binary.LittleEndian.Uint64(b[n : n+8])
+		lower := x | 0x20*ones
+		if n < len(m) {
+			binary.LittleEndian.PutUint64(m[n:n+8], lower)
 		}
-		b = b[8:]
-	}
-	for _, c := range b {
-		if c < 0x20 || c == 0x7f {
-			return false
+		if others := highs &^ (between(lower, 'a', 'z') | between(x, '-', '-')); others != 0 {
+			n += bits.TrailingZeros64(others) / 8
+			break
 		}
 	}
-	return true
+	for ; n < len(b) && tokenBytes[b[n]]; n++ {
+		if n < len(m) {
+			m[n] = b[n] | 0x20
+		}
+	}
+	return n
+}
+
+// visible returns where in b the first control character is, tabs included, from n on, and
+// len(b) where there is none. It takes eight bytes at a time, and those that are not ASCII
+// one by one.
+func visible(b []byte, n int) int {
+	for n+8 <= len(b) {
+		x := binary.LittleEndian.Uint64(b[n : n+8])
+		// What is visible makes no carry, so the first byte that is marked is none of it.
+		found := ((x - 0x20*ones) | (x + ones)) & highs
+		if found == 0 {
+			n += 8
+			continue
+		}
+		n += bits.TrailingZeros64(found) / 8
+		if b[n] < 0x80 {
+			return n
+		}
+		n++
+	}
+	for n < len(b) && b[n] >= 0x20 && b[n] != 0x7f {
+		n++
+	}
+	return n
+}
+
+// The lowest bit of each byte of a word, and the highest.
+const ones, highs = 0x0101010101010101, 0x8080808080808080
+
+// between marks, by their highest bits, the bytes of x from first to last, which are ASCII.
+// A byte that is not makes carries, so what is above the first unmarked byte means nothing.
+func between(x, first, last uint64) uint64 {
+	return (x + (0x80-first)*ones) &^ (x + (0x7f-last)*ones)
 }
 
 // isHost reports whether a Host field's value has only what names, addresses and ports
@@ -297,10 +305,10 @@ func isHex(c byte) bool {
 }
 
 // What stands in tokens (RFC 9110 §5.6.2), and what this package takes in targets (RFC
-// 3986 §3.3, §3.4) and in Host.
+// 3986 §3.3, §3.4), beside what is encoded and where the query begins, and in Host.
 var (
 	tokenBytes  = alphanumericAnd("!#$%&'*+-.^_`|~")
-	targetBytes = alphanumericAnd("-._~!$&'()*+,;=:@/?%")
+	targetBytes = alphanumericAnd("-._~!$&'()*+,;=:@/")
 	hostBytes   = alphanumericAnd("-._:[]")
 )
 
