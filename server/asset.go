@@ -2,8 +2,6 @@ package server
 
 import (
 	"net/http"
-	"slices"
-	"strconv"
 	"time"
 	"unsafe"
 
@@ -12,7 +10,6 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/cachetag"
 	"github.com/larder-cdn/larder/server/demand"
-	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/negotiate"
 )
 
@@ -29,15 +26,6 @@ type field struct {
 
 func newField(name, value string) *field { return &field{name, []string{value}} }
 
-// tagFields are what a CDN can purge a release by.
-func tagFields(h cachetag.Headers, name, version string) []*field {
-	var fields []*field
-	for _, f := range h.Fields(name, version) {
-		fields = append(fields, newField(f.Name, f.Value))
-	}
-	return fields
-}
-
 // crossOrigin goes with every answer, failures included: without it a script
 // cannot even see why it failed.
 var crossOrigin = []*field{
@@ -47,103 +35,75 @@ var crossOrigin = []*field{
 	newField("X-Content-Type-Options", "nosniff"),
 }
 
-var (
-	varyByCoding = newField("Vary", "Accept-Encoding")
-	mayBeKept    = newField("Cache-Control", cacheForever)
-	hasRanges    = newField("Accept-Ranges", "bytes")
-)
-
-// An asset is what there is to know of one published file.
+// An asset is what there is to know of one published file. Many are kept, so it is small:
+// the heads of its answers are made when they are sent (head.go).
 type asset struct {
 	content  kvstore.Hash
 	size     int64 // of identity
 	squeezed bool
+	vary     bool // whether there is more than one coding to choose from
 	// representations are the stored ones, smallest first, and last identity
 	// where that must be inflated.
 	representations []representation
 	forms           []negotiate.Form // of representations, in the same order
 
+	*mediaType
+	released     time.Time          // zero where upstream does not say
+	lastModified [lastModified]byte // released as text
+	purged       cachetag.Release   // by which a CDN can purge its answers
+
 	demand *demand.Counter // of its package; nil where nobody counts
 
 	loaded     time.Time
 	generation uint64 // of the rows, see rows.go
+
+	// What the slices are made of, so that an asset is one piece of memory but for its tags.
+	ownRepresentations [codings]representation
+	ownForms           [codings]negotiate.Form
 }
 
 // A representation is an asset in one coding, ready to be sent but for the bytes.
 type representation struct {
-	coding   coding.Coding
-	length   int64
-	sum      kvstore.Hash // of the bytes that are sent
-	stored   bool         // false for an identity that must be inflated
-	tag      string
-	released time.Time // zero where upstream does not say
-
-	contentType string
-	ok          []*field // of a 200 answer
-	notModified []*field // of a 304 answer that carries tag
-	// The same, as they go over the fast lane.
-	okHead, notModifiedHead lane.Head
-
-	vary bool
+	*asset
+	coding coding.Coding
+	stored bool // false for an identity that must be inflated
+	length int64
+	sum    kvstore.Hash // of the bytes that are sent
+	tag    string
 }
 
-// newAsset describes the file at path. The tags go with all its representations.
-func newAsset(path string, file views.File, content kvstore.Content, tags []*field) *asset {
-	f := &asset{content: file.Hash, size: content.Size, squeezed: content.Squeezed}
-	stored := content.Representations
+// newAsset describes the file that t names. It keeps t's text.
+func newAsset(t target, file views.File, content kvstore.Content, headers cachetag.Headers) *asset {
 	_, identity := content.Find(coding.Identity)
-	// Where identity is the only coding, there is nothing to vary by.
-	vary := len(stored) > 1 || !identity
-	f.representations = make([]representation, 0, len(stored)+1)
-	for _, r := range stored {
-		f.representations = append(f.representations, newRepresentation(path, file, r, true, vary, tags))
+	f := &asset{
+		content: file.Hash, size: content.Size, squeezed: content.Squeezed,
+		// Where identity is the only coding, there is nothing to vary by.
+		vary:      len(content.Representations) > 1 || !identity,
+		mediaType: mediaTypeOf(t.path),
+		released:  file.Released.UTC().Truncate(time.Second),
+		purged:    headers.Release(t.pkg, t.version),
+	}
+	if !f.released.IsZero() {
+		f.released.AppendFormat(f.lastModified[:0], http.TimeFormat)
+	}
+	f.representations, f.forms = f.ownRepresentations[:0], f.ownForms[:0]
+	tags := make([]byte, 0, codings*tagLength)
+	add := func(r kvstore.Representation, stored bool) {
+		f.representations = append(f.representations, representation{asset: f, coding: r.Coding, stored: stored, length: r.Length, sum: r.Sum})
+		f.forms = append(f.forms, negotiate.Form{Coding: r.Coding, Length: r.Length})
+		tags = appendTag(tags, file.Hash, r)
+	}
+	for _, r := range content.Representations {
+		add(r, true)
 	}
 	if !identity {
-		r := kvstore.Representation{Coding: coding.Identity, Length: content.Size, Sum: file.Hash}
-		f.representations = append(f.representations, newRepresentation(path, file, r, false, vary, tags))
+		add(kvstore.Representation{Coding: coding.Identity, Length: content.Size, Sum: file.Hash}, false)
 	}
-	f.forms = make([]negotiate.Form, 0, len(f.representations))
-	for _, r := range f.representations {
-		f.forms = append(f.forms, negotiate.Form{Coding: r.coding, Length: r.length})
+	text := string(tags)
+	for i := range f.representations {
+		f.representations[i].tag = text[i*tagLength : (i+1)*tagLength]
 	}
 	return f
-}
-
-func newRepresentation(path string, file views.File, r kvstore.Representation, stored, vary bool, tags []*field) representation {
-	rep := representation{
-		coding:      r.Coding,
-		length:      r.Length,
-		sum:         r.Sum,
-		stored:      stored,
-		tag:         makeTag(file.Hash, r),
-		released:    file.Released.UTC().Truncate(time.Second),
-		contentType: contentType(path),
-		vary:        vary,
-	}
-	// RFC 9110 §15.4.5: a 304 repeats what a cache may have to update, and
-	// nothing that describes the body it does not have.
-	tag := newField("Etag", rep.tag)
-	rep.notModified = append(rep.notModified, tag, mayBeKept)
-	rep.ok = append(rep.ok, newField("Content-Type", rep.contentType))
-	if !rep.identity() {
-		rep.ok = append(rep.ok, newField("Content-Encoding", r.Coding.String()))
-	}
-	rep.ok = append(rep.ok, newField("Content-Length", strconv.FormatInt(r.Length, 10)), tag)
-	if !rep.released.IsZero() {
-		rep.ok = append(rep.ok, newField("Last-Modified", rep.released.Format(http.TimeFormat)))
-	}
-	rep.ok = append(rep.ok, mayBeKept, hasRanges)
-	if vary {
-		rep.ok = append(rep.ok, varyByCoding)
-		rep.notModified = append(rep.notModified, varyByCoding)
-	}
-	rep.ok = append(append(rep.ok, tags...), crossOrigin...)
-	rep.notModified = append(append(rep.notModified, tags...), crossOrigin...)
-	// They are kept for long, and appending has left room behind them.
-	rep.ok, rep.notModified = slices.Clone(rep.ok), slices.Clone(rep.notModified)
-	rep.okHead = newHead(http.StatusOK, rep.ok)
-	rep.notModifiedHead = newHead(http.StatusNotModified, rep.notModified)
-	return rep
 }
 
 func (r *representation) identity() bool { return r.coding == coding.Identity }
@@ -175,20 +135,9 @@ func (f *asset) inflatable() *representation {
 	return best
 }
 
-// weigh is the memory that an asset takes in the cache, in bytes, roughly; a test
-// measures that it is not less. The values of tags are not in it, which are short.
+// weigh is the memory that an asset takes in the cache beside its key, in bytes, roughly; a
+// test measures that it is not less.
 func (f *asset) weigh() int64 {
-	const (
-		perAsset = 600 // with its place in the cache
-		perField = int64(unsafe.Sizeof((*field)(nil)))
-		// own are the fields that no other asset has, each a slice of one string, and texts.
-		own = 5*int64(unsafe.Sizeof(field{})+unsafe.Sizeof("")) + 240
-	)
-	n := int64(perAsset)
-	for i := range f.representations {
-		r := &f.representations[i]
-		n += int64(unsafe.Sizeof(*r)) + int64(unsafe.Sizeof(negotiate.Form{})) + own
-		n += int64(cap(r.ok)+cap(r.notModified))*perField + int64(len(r.okHead)+len(r.notModifiedHead))
-	}
-	return n
+	const place = 200 // in the cache
+	return place + int64(unsafe.Sizeof(*f)) + int64(len(f.representations)*tagLength)
 }

@@ -3,8 +3,8 @@
 // The way of a request is lookup, representation, bytes:
 //
 //   - a target is what the path names (target.go);
-//   - an asset is what the store knows about that file, with the headers of each of its
-//     representations prepared once (asset.go), kept in a cache (rows.go);
+//   - an asset is what the store knows about that file (asset.go), kept in a cache
+//     (rows.go); the heads of its answers are put together when they are sent (head.go);
 //   - negotiation, conditions and ranges choose what of it to send (package negotiate,
 //     conditions.go, ranges.go); they know neither the store nor net/http's writer;
 //   - a body is a representation's bytes in memory, shared by all who send it (bodies.go);

@@ -23,14 +23,15 @@ const (
 
 var tagEncoding = base64.RawURLEncoding
 
-// tagPrefix is what all tags of a content in one coding have in common.
-func tagPrefix(content kvstore.Hash, c coding.Coding) string {
-	name := [codings]string{coding.Identity: "id", coding.Brotli: "br", coding.Gzip: "gz"}[c]
-	return `"` + tagEncoding.EncodeToString(content[:tagContentBytes]) + "." + name + "."
-}
+// tagLength is that of every tag.
+const tagLength = len(`"`) + (tagContentBytes*8+5)/6 + len(".id.") + (tagCodedBytes*8+5)/6 + len(`"`)
 
-func makeTag(content kvstore.Hash, r kvstore.Representation) string {
-	return tagPrefix(content, r.Coding) + tagEncoding.EncodeToString(r.Sum[:tagCodedBytes]) + `"`
+// appendTag appends the tag of a content in the representation r.
+func appendTag(b []byte, content kvstore.Hash, r kvstore.Representation) []byte {
+	name := [codings]string{coding.Identity: ".id.", coding.Brotli: ".br.", coding.Gzip: ".gz."}[r.Coding]
+	b = tagEncoding.AppendEncode(append(b, '"'), content[:tagContentBytes])
+	b = tagEncoding.AppendEncode(append(b, name...), r.Sum[:tagCodedBytes])
+	return append(b, '"')
 }
 
 // isOlderForm reports whether tag names the same content in the same coding as

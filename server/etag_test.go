@@ -12,7 +12,7 @@ import (
 func tags() (current, older, other, identity string) {
 	content := kvstore.Sum([]byte("content"))
 	tag := func(content kvstore.Hash, c coding.Coding, coded string) string {
-		return makeTag(content, kvstore.Representation{Coding: c, Sum: kvstore.Sum([]byte(coded))})
+		return string(appendTag(nil, content, kvstore.Representation{Coding: c, Sum: kvstore.Sum([]byte(coded))}))
 	}
 	return tag(content, coding.Brotli, "now"), tag(content, coding.Brotli, "before"),
 		tag(kvstore.Sum([]byte("other")), coding.Brotli, "now"), tag(content, coding.Identity, "content")

@@ -36,15 +36,12 @@ func (to onLane) fail(f failure) outcome {
 }
 
 func (to onLane) notModified(r *representation, tag string) outcome {
-	if tag != r.tag {
-		return r.sendNotModified(to.x.Writer(), tag)
-	}
-	to.x.Send(r.notModifiedHead, nil, nil)
+	to.send(r.notModifiedHead(tag), nil)
 	return outcome{http.StatusNotModified, labelOf(r), 0}
 }
 
 func (to onLane) headOf(r *representation) outcome {
-	to.x.Send(r.okHead, nil, nil)
+	to.send(r.okHead(), nil)
 	return outcome{http.StatusOK, labelOf(r), 0}
 }
 
@@ -61,7 +58,18 @@ func (to onLane) body(f *asset, r *representation) (outcome, error) {
 		return to.inflate(to.x.Writer(), 1, f, r)
 	}
 	defer to.bodies.release(x)
-	return outcome{http.StatusOK, labelOf(r), to.x.Send(r.okHead, x.bytes, x)}, nil
+	return outcome{http.StatusOK, labelOf(r), to.send(r.okHead(), x)}, nil
+}
+
+// send sends a head, which goes back to heads, and the body if there is one.
+func (to onLane) send(h *lane.Head, x *body) (sent int64) {
+	if x == nil {
+		to.x.Send(*h, nil, nil)
+	} else {
+		sent = to.x.Send(*h, x.bytes, x)
+	}
+	heads.Put(h)
+	return sent
 }
 
 // newHead prepares the head of an answer with those fields.

@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/cachetag"
 )
 
 // live returns how much memory is in use after fill, beyond what was before.
@@ -72,11 +73,11 @@ func TestCachesStayWithinTheirBounds(t *testing.T) {
 			}
 			for i := range uint64(30_000) {
 				sum := key(i)
-				r.cache.Set(fmt.Sprintf("package-%d/1.0.0/dist/file-%d.min.js", i, i), newAsset("dist/file.min.js",
+				r.cache.Set(fmt.Sprintf("package-%d/1.0.0/dist/file-%d.min.js", i, i), newAsset(target{path: "dist/file.min.js"},
 					views.File{Hash: sum, Released: time.Unix(1e9, 0)},
 					kvstore.Content{Size: 100_000, Representations: []kvstore.Representation{
 						{Coding: coding.Brotli, Length: 20_000, Sum: sum}, {Coding: coding.Gzip, Length: 25_000, Sum: sum},
-					}}, nil))
+					}}, cachetag.Both))
 			}
 			r.cache.CleanUp()
 			if kept := r.cache.WeightedSize(); kept < bound/2 {

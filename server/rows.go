@@ -104,7 +104,7 @@ func (r *rows) read(t target) (*asset, error) {
 		// Not even ErrNotFound is a 404 here: the store contradicts itself.
 		return nil, fmt.Errorf("server: %s names the content %s: %w", t.key, file.Hash, err)
 	}
-	f := newAsset(t.path, file, content, tagFields(r.tags, t.pkg, t.version))
+	f := newAsset(t, file, content, r.tags)
 	f.generation, f.loaded = generation, r.now()
 	if r.demand != nil {
 		f.demand = r.demand.Counter(t.pkg)

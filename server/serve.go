@@ -134,11 +134,13 @@ func (to overHTTP) fail(f failure) outcome {
 }
 
 func (to overHTTP) notModified(r *representation, tag string) outcome {
-	return r.sendNotModified(to.w, tag)
+	setFields(to.w.Header(), r.notModifiedHead(tag))
+	to.w.WriteHeader(http.StatusNotModified)
+	return outcome{http.StatusNotModified, labelOf(r), 0}
 }
 
 func (to overHTTP) headOf(r *representation) outcome {
-	r.setFields(to.w)
+	setFields(to.w.Header(), r.okHead())
 	to.w.WriteHeader(http.StatusOK)
 	return outcome{http.StatusOK, labelOf(r), 0}
 }
@@ -172,25 +174,6 @@ var preflightFields = append([]*field{
 	newField("Access-Control-Max-Age", "86400"),
 	newField("Cache-Control", noStore),
 }, crossOrigin...)
-
-func (r *representation) setFields(w http.ResponseWriter) {
-	h := w.Header()
-	for _, f := range r.ok {
-		h[f.name] = f.value
-	}
-}
-
-func (r *representation) sendNotModified(w http.ResponseWriter, tag string) outcome {
-	h := w.Header()
-	for _, f := range r.notModified {
-		h[f.name] = f.value
-	}
-	if tag != r.tag {
-		h.Set("Etag", tag)
-	}
-	w.WriteHeader(http.StatusNotModified)
-	return outcome{http.StatusNotModified, labelOf(r), 0}
-}
 
 // rangeable reports whether ranges of r are served. Those of an identity that must
 // be inflated are only where it is kept afterwards: a thousand ranges of one
@@ -246,7 +229,7 @@ func (a *Assets) acquire(f *asset, r *representation) (*body, error) {
 
 // sendBytes answers 200 with all of x, or 206 with the spans of it.
 func (a *Assets) sendBytes(w http.ResponseWriter, protocol int, r *representation, x *body, spans []span) outcome {
-	r.setFields(w)
+	setFields(w.Header(), r.okHead())
 	data := x.bytes
 	to := a.newSender(w, protocol, x)
 	switch len(spans) {
@@ -318,7 +301,7 @@ func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *repre
 			panic(http.ErrAbortHandler)
 		}
 		if left == r.length {
-			r.setFields(w)
+			setFields(w.Header(), r.okHead())
 			w.WriteHeader(http.StatusOK)
 		}
 		to.write(chunk[:n])

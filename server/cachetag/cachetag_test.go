@@ -17,6 +17,14 @@ func TestFields(t *testing.T) {
 		if got := h.Fields("htmx.org", "2.0.0-rc.1+b"); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %v, want %v", h, got, want)
 		}
+		lines := "HTTP/1.1 200 OK"
+		for _, f := range want {
+			lines += "\r\n" + f.Name + ": " + f.Value
+		}
+		release := h.Release("htmx.org", "2.0.0-rc.1+b")
+		if got := string(release.AppendLines([]byte("HTTP/1.1 200 OK"))); got != lines {
+			t.Errorf("%q: %q, want %q", h, got, lines)
+		}
 	}
 }
 
