@@ -6,9 +6,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// codings is how many codings there are; they are numbered from 0.
-const codings = int(coding.Gzip) + 1
-
 // A Weight is a quality value (RFC 9110 §12.4.2) in thousandths, doubled. The
 // doubling leaves room for leastWeight below the smallest weight that a client
 // can express.
@@ -19,11 +16,12 @@ const Refused Weight = 0
 
 const (
 	leastWeight Weight = 1
+	fullWeight  Weight = 2 * 1000
 	unlisted    Weight = -1
 )
 
 // Weights is what an Accept-Encoding field says about each of our codings.
-type Weights [codings]Weight
+type Weights struct{ identity, brotli, gzip Weight }
 
 // ParseAcceptEncoding reads the lines of a request's Accept-Encoding field (RFC
 // 9110 §12.5.3).
@@ -35,39 +33,62 @@ type Weights [codings]Weight
 //   - A member that is malformed is ignored, and so is an unknown coding. Of a
 //     coding listed repeatedly the greatest weight counts: the client can decode it.
 func ParseAcceptEncoding(lines []string) Weights {
-	listed := Weights{unlisted, unlisted, unlisted}
-	star := unlisted
+	star, identity, brotli, gzip := unlisted, unlisted, unlisted, unlisted
 	for _, line := range lines {
 		for more := true; more; {
-			var member string
-			member, line, more = strings.Cut(line, ",")
-			name, w, ok := parseMember(member)
-			if !ok {
-				continue
+			var name string
+			var w Weight
+			if name, line, more = cutName(line); name != "" {
+				w = fullWeight
+			} else {
+				var member string
+				member, line, more = strings.Cut(line, ",")
+				var ok bool
+				if name, w, ok = parseMember(member); !ok {
+					continue
+				}
 			}
-			if name == "*" {
+			switch {
+			case name == "*":
 				star = max(star, w)
-			} else if c, ok := parseCoding(name); ok {
-				listed[c] = max(listed[c], w)
+			case is(name, "br"):
+				brotli = max(brotli, w)
+			case is(name, "gzip"), is(name, "x-gzip"): // RFC 9110 §8.4.1.3
+				gzip = max(gzip, w)
+			case is(name, "identity"):
+				identity = max(identity, w)
 			}
 		}
 	}
-	for c := range listed {
-		switch {
-		case listed[c] != unlisted:
-		case star != unlisted:
-			listed[c] = star
-		case coding.Coding(c) == coding.Identity:
-			listed[c] = leastWeight
-		default:
-			listed[c] = Refused
-		}
+	return Weights{
+		identity: settle(identity, star, leastWeight),
+		brotli:   settle(brotli, star, Refused),
+		gzip:     settle(gzip, star, Refused),
 	}
-	return listed
+}
+
+// settle returns the weight of a coding: what is listed, or what star says of all others, or
+// else what it has where nobody says anything.
+func settle(listed, star, otherwise Weight) Weight {
+	switch {
+	case listed != unlisted:
+		return listed
+	case star != unlisted:
+		return star
+	}
+	return otherwise
 }
 
 // Of returns the weight of a coding.
-func (w Weights) Of(c coding.Coding) Weight { return w[c] }
+func (w Weights) Of(c coding.Coding) Weight {
+	switch c {
+	case coding.Brotli:
+		return w.brotli
+	case coding.Gzip:
+		return w.gzip
+	}
+	return w.identity
+}
 
 // A Form is one of the forms that an answer could be sent in.
 type Form struct {
@@ -78,14 +99,11 @@ type Form struct {
 // Choose returns the index of the acceptable form of the greatest weight, and of
 // equal ones the shortest; -1 where none is acceptable, which is a 406.
 func (w Weights) Choose(forms []Form) int {
-	best := -1
-	for i, f := range forms {
-		weight := w[f.Coding]
-		if weight <= Refused {
-			continue
-		}
-		if best < 0 || weight > w[forms[best].Coding] || weight == w[forms[best].Coding] && f.Length < forms[best].Length {
-			best = i
+	best, heaviest := -1, Refused
+	for i := range forms {
+		weight := w.Of(forms[i].Coding)
+		if weight > heaviest || weight == heaviest && best >= 0 && forms[i].Length < forms[best].Length {
+			best, heaviest = i, weight
 		}
 	}
 	return best
@@ -97,11 +115,33 @@ func (w Weights) Choose(forms []Form) int {
 func (w Weights) Prefer() coding.Coding {
 	best := coding.Identity
 	for _, c := range [...]coding.Coding{coding.Gzip, coding.Brotli} {
-		if w[c] > Refused && w[c] >= w[best] {
+		if weight := w.Of(c); weight > Refused && weight >= w.Of(best) {
 			best = c
 		}
 	}
 	return best
+}
+
+// cutName cuts a member off the list that is nothing but a name, as they mostly are. Where
+// the first one is another, name is empty and rest is the list.
+func cutName(list string) (name, rest string, more bool) {
+	begin := 0
+	for begin < len(list) && (list[begin] == ' ' || list[begin] == '\t') {
+		begin++
+	}
+	end := begin
+	for end < len(list) && tokenBytes[list[end]] {
+		end++
+	}
+	switch {
+	case end == begin:
+		return "", list, true
+	case end == len(list):
+		return list[begin:], "", false
+	case list[end] == ',':
+		return list[begin:end], list[end+1:], true
+	}
+	return "", list, true
 }
 
 // parseMember reads `token [ OWS ";" OWS "q=" qvalue ]`.
@@ -112,7 +152,7 @@ func parseMember(member string) (name string, w Weight, ok bool) {
 		return "", 0, false
 	}
 	if !weighted {
-		return name, 2 * 1000, true
+		return name, fullWeight, true
 	}
 	parameter = trimOWS(parameter)
 	if len(parameter) < 2 || parameter[0]|0x20 != 'q' || parameter[1] != '=' {
@@ -142,33 +182,25 @@ func parseQuality(s string) (int, bool) {
 	return q, q <= 1000
 }
 
-// parseCoding returns the coding with that name, in any case. "x-gzip" is gzip
-// (RFC 9110 §8.4.1.3).
-func parseCoding(name string) (coding.Coding, bool) {
-	switch {
-	case strings.EqualFold(name, "br"):
-		return coding.Brotli, true
-	case strings.EqualFold(name, "gzip"), strings.EqualFold(name, "x-gzip"):
-		return coding.Gzip, true
-	case strings.EqualFold(name, "identity"):
-		return coding.Identity, true
-	}
-	return coding.Identity, false
-}
+// is compares a token with one in lower case.
+func is(name, lower string) bool { return len(name) == len(lower) && strings.EqualFold(name, lower) }
 
 // trimOWS removes optional white space (RFC 9110 §5.6.3).
 func trimOWS(s string) string { return strings.Trim(s, " \t") }
 
 // isToken reports whether s is a token (RFC 9110 §5.6.2).
 func isToken(s string) bool {
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
-		default:
+	for i := range len(s) {
+		if !tokenBytes[s[i]] {
 			return false
 		}
 	}
 	return s != ""
 }
+
+var tokenBytes = func() (set [256]bool) {
+	for _, c := range []byte("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") {
+		set[c] = true
+	}
+	return set
+}()

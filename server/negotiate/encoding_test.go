@@ -1,6 +1,7 @@
 package negotiate
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -77,13 +78,17 @@ func FuzzAcceptEncoding(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, first, second string) {
 		a := ParseAcceptEncoding([]string{first, second})
-		for c, w := range a {
-			if w < Refused || w > 2000 {
-				t.Fatalf("%v has the weight %d", coding.Coding(c), w)
+		for c := range coding.Gzip + 1 {
+			if w := a.Of(c); w < Refused || w > 2000 {
+				t.Fatalf("%v has the weight %d", c, w)
 			}
 		}
 		if b := ParseAcceptEncoding([]string{first + "," + second}); a != b {
 			t.Fatalf("two lines are %v, one list of both is %v", a, b)
+		}
+		spaced := func(line string) string { return strings.ReplaceAll(line, ",", "\t, ") + " " }
+		if b := ParseAcceptEncoding([]string{spaced(first), spaced(second)}); a != b {
+			t.Fatalf("without white space %v, with it %v", a, b)
 		}
 		if b := ParseAcceptEncoding([]string{second, first}); a != b {
 			t.Fatalf("in one order %v, in the other %v", a, b)
