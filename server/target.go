@@ -70,32 +70,59 @@ func rawPath(u *url.URL) string {
 // A path that could mean something outside of its version to a store, a proxy or
 // a file system is errMalformed; one that has too few parts is errNoFile.
 func parseTarget(escaped string) (target, error) {
-	rest, ok := strings.CutPrefix(escaped, Prefix)
+	key, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
 		return target{}, errNoFile
 	}
-	pkg, rest, _ := strings.Cut(rest, "/")
-	version, path, _ := strings.Cut(rest, "/")
-	t := target{pkg: pkg, version: version, path: path, key: escaped[len(Prefix):]}
-	if strings.IndexByte(escaped, '%') >= 0 {
-		var err error
-		if t, err = t.decode(); err != nil {
-			return target{}, err
-		}
+	if strings.IndexByte(key, '%') < 0 {
+		return split(key)
 	}
-	return t, t.check()
+	return decode(key)
 }
 
-func (t target) decode() (target, error) {
-	for _, part := range []*string{&t.pkg, &t.version, &t.path} {
+// decode is split for a key that is percent-encoded.
+func decode(key string) (target, error) {
+	pkg, rest, _ := strings.Cut(key, "/")
+	version, path, _ := strings.Cut(rest, "/")
+	for _, part := range []*string{&pkg, &version, &path} {
 		decoded, err := url.PathUnescape(*part)
 		if err != nil {
 			return target{}, errMalformed
 		}
 		*part = decoded
 	}
-	t.key = t.pkg + "/" + t.version + "/" + t.path
-	return t, nil
+	if strings.IndexByte(pkg, '/') >= 0 || strings.IndexByte(version, '/') >= 0 {
+		return target{}, errMalformed
+	}
+	return split(pkg + "/" + version + "/" + path)
+}
+
+// split checks a key, and returns the target that has it.
+func split(key string) (target, error) {
+	var ends [2]int // of package and version
+	segments, begin, empty := 0, 0, false
+	for i := 0; i <= len(key); i++ {
+		if i < len(key) && key[i] != '/' {
+			if key[i] == '\\' || key[i] == 0 { // NUL separates the parts of the store's keys
+				return target{}, errMalformed
+			}
+			continue
+		}
+		segment := key[begin:i]
+		if segment == "." || segment == ".." {
+			return target{}, errMalformed
+		}
+		empty = empty || segment == ""
+		if segments < len(ends) {
+			ends[segments] = i
+		}
+		segments++
+		begin = i + 1
+	}
+	if empty || segments <= len(ends) {
+		return target{}, errNoFile
+	}
+	return target{pkg: key[:ends[0]], version: key[ends[0]+1 : ends[1]], path: key[ends[1]+1:], key: key}, nil
 }
 
 // clone returns a target that shares no memory with the request.
@@ -106,31 +133,3 @@ func (t target) clone() target {
 	}
 	return t
 }
-
-func (t target) check() error {
-	// NUL separates the parts of the store's keys.
-	if strings.ContainsAny(t.key, "\\\x00") {
-		return errMalformed
-	}
-	if isDots(t.pkg) || isDots(t.version) {
-		return errMalformed
-	}
-	if strings.IndexByte(t.pkg, '/') >= 0 || strings.IndexByte(t.version, '/') >= 0 {
-		return errMalformed
-	}
-	empty := t.pkg == "" || t.version == ""
-	for rest, more := t.path, true; more; {
-		var segment string
-		segment, rest, more = strings.Cut(rest, "/")
-		if isDots(segment) {
-			return errMalformed
-		}
-		empty = empty || segment == ""
-	}
-	if empty {
-		return errNoFile
-	}
-	return nil
-}
-
-func isDots(segment string) bool { return segment == "." || segment == ".." }
