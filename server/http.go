@@ -231,10 +231,7 @@ func Listen(ctx context.Context, address string, maxConnections int) (net.Listen
 	if err != nil {
 		return nil, err
 	}
-	if maxConnections > 0 {
-		l = &limitedListener{TCPListener: l.(*net.TCPListener), places: make(chan struct{}, maxConnections), closed: make(chan struct{})}
-	}
-	return l, nil
+	return lane.Limit(l.(*net.TCPListener), maxConnections), nil
 }
 
 // errorLog passes what net/http logs on, bounded: a scanner that fails one TLS

@@ -88,12 +88,8 @@ func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 	c := x.c
 	x.parts = [3][]byte{head, c.listener.clock.at(c.now, x.closes), body}
 	defer func() { x.parts = [3][]byte{} }()
-	if c.on != nil {
-		x.err = c.on.write(c, &x.parts)
-		if x.err != nil || len(x.parts[0])+len(x.parts[1])+len(x.parts[2]) == 0 {
-			return int64(len(body) - len(x.parts[2]))
-		}
-		c.leave()
+	if c.loop != nil && c.records == nil && x.sendNow() {
+		return int64(len(body) - len(x.parts[2]))
 	}
 	head, end, rest := x.parts[0], x.parts[1], x.parts[2]
 	taken := int64(len(body) - len(rest))
@@ -119,14 +115,24 @@ func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 	return taken
 }
 
+// sendNow writes what the client takes of the parts at once, and returns whether that was
+// all there will be. Else the goroutine is the connection's, to wait.
+func (x *Exchange) sendNow() bool {
+	if x.err = x.c.sendNow(&x.parts); x.err != nil || len(x.parts[0])+len(x.parts[1])+len(x.parts[2]) == 0 {
+		return true
+	}
+	x.c.leave()
+	x.err = x.c.adopt()
+	return x.err != nil
+}
+
 // allow sets the deadline for the next chunk, after which sent bytes will have been.
 func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
 	o := &x.c.listener.o
 	if held != nil && held.Scarce() {
 		due := begun.Add(o.StallTimeout + time.Duration(sent)*time.Second/leastRate)
 		if due.Before(now.Add(o.StallTimeout)) {
-			x.c.writeBy = due
-			_ = x.c.SetWriteDeadline(due)
+			x.c.setWriteBy(due)
 			return
 		}
 	}
@@ -138,6 +144,17 @@ func (x *Exchange) write(head, end, body []byte) int64 {
 	before := len(head) + len(end)
 	if x.c.records != nil {
 		return x.encrypt(head, end, body)
+	}
+	if x.c.bare {
+		x.parts = [3][]byte{head, end, body}
+		done := x.sendNow()
+		head, end, rest := x.parts[0], x.parts[1], x.parts[2]
+		x.parts = [3][]byte{}
+		taken := int64(len(body) - len(rest))
+		if done {
+			return taken
+		}
+		return taken + x.write(head, end, rest)
 	}
 	if before+len(body) <= gatherBytes {
 		b := gatherers.Get().(*[]byte)
@@ -220,8 +237,8 @@ func (w *writer) WriteHeader(status int) {
 }
 
 func (w *writer) SetWriteDeadline(t time.Time) error {
-	w.x.c.writeBy = t
-	return w.x.c.SetWriteDeadline(t)
+	w.x.c.setWriteBy(t)
+	return nil
 }
 
 // Write implements io.Writer. The head goes with the first bytes.
@@ -235,7 +252,7 @@ func (w *writer) Write(p []byte) (int, error) {
 		n = int(x.write(w.head, x.c.listener.clock.at(time.Now(), x.closes), p))
 		w.head = nil
 	} else {
-		n, x.err = x.c.Write(p)
+		n = int(x.write(nil, nil, p))
 	}
 	w.missing -= int64(n)
 	return n, x.err

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -34,7 +33,9 @@ const (
 
 // A conn is a connection while it is the lane's.
 type conn struct {
-	net.Conn           // with TLS after the handshake
+	// Conn waits, where a loop does not. After the handshake it is the one with TLS;
+	// without TLS it is nil as long as only a loop has the descriptor.
+	net.Conn
 	records  *gatherer // below TLS; nil without
 	listener *Listener
 	state    atomic.Int64
@@ -49,21 +50,39 @@ type conn struct {
 	exchange   Exchange
 
 	// Of a connection that waits for requests on a loop.
-	loop *loop
-	on   *loop // while the loop's goroutine serves it
-	raw  syscall.RawConn
-	fd   int
+	loop    *loop
+	on      *loop // while the loop's goroutine serves it
+	fd      int
+	bare    bool // whether only the loop has the descriptor, and Go does not
+	ended   bool // whether the set says that the client has closed, or the like
+	drained bool // whether all was read, as far as the set has told
+	waiting bool // for the rest of a request, which is not the loop's to do
+	vectors vectors
 }
+
+// errAgain says that there is nothing to read yet. crypto/tls goes on after an error that
+// is temporary, with what it has read.
+var errAgain net.Error = againError{}
+
+type againError struct{}
+
+func (againError) Error() string   { return "there is nothing to read yet" }
+func (againError) Timeout() bool   { return false }
+func (againError) Temporary() bool { return true }
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
 func (c *conn) serve() {
+	if c.handshake() && c.moveToLoop() {
+		return
+	}
 	defer c.listener.end(c)
-	if !c.handshake() {
+	// It was aborted, or closed, or is somebody else's already.
+	if state := c.state.Load(); state == ending || state == busy && !c.state.CompareAndSwap(busy, fresh) {
 		return
 	}
 	if c.listener.o.Handler == nil {
-		c.handOver(c.handed())
+		c.handOver(nil)
 		return
 	}
 	c.buffer = buffers.Get().(*[bufferBytes]byte)
@@ -93,10 +112,10 @@ func (c *conn) handshake() bool {
 		c.handOver(t)
 		return false
 	}
-	c.Conn, c.records, c.opened = t, below, time.Now()
-	if !c.state.CompareAndSwap(busy, fresh) {
-		return false // it was aborted
-	}
+	c.listener.mu.Lock() // for who closes it meanwhile
+	c.Conn = t
+	c.listener.mu.Unlock()
+	c.records, c.opened = below, time.Now()
 	return true
 }
 
@@ -127,7 +146,7 @@ func (c *conn) step() bool {
 		return c.close()
 	}
 	if v != complete {
-		return c.handOver(c.handed())
+		return c.handOver(nil)
 	}
 	x := &c.exchange
 	answered := c.answer()
@@ -135,7 +154,7 @@ func (c *conn) step() bool {
 	case x.err != nil:
 		return c.close()
 	case !answered:
-		return c.handOver(c.handed())
+		return c.handOver(nil)
 	case x.closes:
 		return c.close()
 	}
@@ -191,6 +210,11 @@ func (c *conn) wait() bool {
 // more reads what is missing of a request.
 func (c *conn) more() error {
 	c.leave()
+	if err := c.adopt(); err != nil {
+		return err
+	}
+	c.waiting = true
+	defer func() { c.waiting = false }()
 	if c.end == bufferBytes {
 		c.end = copy(c.buffer[:], c.buffer[c.start:c.end])
 		c.start = 0
@@ -220,8 +244,15 @@ func (c *conn) readBefore(now time.Time, limit time.Duration) {
 
 func (c *conn) writeBefore(now time.Time, limit time.Duration) {
 	if left := c.writeBy.Sub(now); left > limit || left < limit-limit/slack {
-		c.writeBy = now.Add(limit)
-		_ = c.SetWriteDeadline(c.writeBy)
+		c.setWriteBy(now.Add(limit))
+	}
+}
+
+// setWriteBy sets the deadline for writes that wait: of a bare connection when it waits.
+func (c *conn) setWriteBy(t time.Time) {
+	c.writeBy = t
+	if !c.bare {
+		_ = c.SetWriteDeadline(t)
 	}
 }
 
@@ -234,7 +265,7 @@ func (c *conn) answer() (answered bool) {
 			x.err = errAborted
 			answered = false
 			if reason != http.ErrAbortHandler {
-				c.listener.o.Logger.Error("server: a request made a handler panic", "client", c.RemoteAddr(), "panic", reason, "stack", string(debug.Stack()))
+				c.listener.o.Logger.Error("server: a request made a handler panic", "client", c.client(), "panic", reason, "stack", string(debug.Stack()))
 			}
 		}
 	}()
@@ -245,25 +276,56 @@ func (c *conn) answer() (answered bool) {
 	return answered
 }
 
-// close returns false, for who returns that there is no connection any more.
+// client is for logs.
+func (c *conn) client() net.Addr {
+	if c.adopt() != nil {
+		return nil
+	}
+	return c.RemoteAddr()
+}
+
+// close closes a connection and forgets it. It returns false, for who returns that there
+// is no connection any more.
 func (c *conn) close() bool {
 	c.state.Store(ending)
-	_ = c.Conn.Close()
+	c.listener.end(c) // first: nobody may know of a descriptor that is another's
+	_ = c.Close()
 	return false
 }
 
-// handOver gives the connection away, as what net/http is to see, and returns false.
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	if c.Conn == nil {
+		return c.closeDescriptor()
+	}
+	return c.Conn.Close()
+}
+
+// handOver gives the connection away, as what net/http is to see: itself, if as is nil,
+// with what was read of it and not answered. It returns false.
 func (c *conn) handOver(as net.Conn) bool {
 	if !c.state.CompareAndSwap(busy, ending) && !c.state.CompareAndSwap(fresh, ending) {
+		if c.loop != nil {
+			return c.close() // it was only shut down
+		}
 		return false // somebody is closing it
-	}
-	if !c.readBy.IsZero() || !c.writeBy.IsZero() {
-		_ = c.SetDeadline(time.Time{})
 	}
 	c.listener.end(c) // it must not count twice
 	if c.loop != nil {
 		c.leave()
-		c.loop.letGo(c)
+		if c.detach() != nil {
+			_ = c.Close()
+			return false
+		}
+	}
+	if c.records != nil {
+		c.records.of = nil
+	}
+	if !c.readBy.IsZero() || !c.writeBy.IsZero() {
+		_ = c.SetDeadline(time.Time{})
+	}
+	if as == nil {
+		as = c.handed()
 	}
 	select {
 	case c.listener.handed <- as:

@@ -5,10 +5,11 @@
 // them to a [Handler], which sends prepared bytes. What the lane does not answer comes out
 // of Listener.Accept, with the bytes that were read, and never comes back.
 //
-// On Linux connections without TLS wait for requests on event loops, as many as can run
-// at a time (loop_linux.go). What may take long is never done there: whoever calls
-// [Exchange.Leave], or would wait for the client, stays with the connection, and
-// another goroutine goes on with the loop. Other connections have a goroutine each.
+// On Linux connections wait for requests on event loops, as many as can run at a time
+// (loop_linux.go), with TLS as soon as the handshake is done. What may take long is never
+// done there: whoever calls [Exchange.Leave], or would wait for the client, stays with the
+// connection, and another goroutine goes on with the loop. Go's poller hears of a
+// connection only then (descriptor_linux.go). Elsewhere each connection has a goroutine.
 //
 // What it guarantees:
 //
@@ -24,8 +25,9 @@
 //     beside what its handler does.
 //   - Time and memory of a connection are bounded: a deadline for the handshake, the
 //     head of a request, the wait for the next one and each write; one buffer of
-//     4 KiB (none while it waits on a loop), and while something is being sent another of 17 KiB, with TLS 34 KiB more. A
-//     request that does not fit, or comes in many pieces, is net/http's.
+//     4 KiB (none while it waits on a loop), and while something is being sent another of
+//     17 KiB, with TLS 34 KiB more. A request that does not fit, or comes in many pieces,
+//     is net/http's.
 //
 // It must not know what is asked for, nor how net/http answers.
 package lane

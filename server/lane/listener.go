@@ -61,27 +61,36 @@ type Listener struct {
 	none     chan struct{} // closed when stopping and none is open
 	idlers   []idler       // the longest idle ones, as of a while ago, longest first
 
-	loopsOnce sync.Once
-	loops     []*loop
-	next      int // of them has the next connection
+	source *limited // of descriptors; nil where inner is no TCP listener
+	loops  []*loop
+	next   int // of them has the next connection
 }
 
-// New returns a listener that takes all connections of inner, from now on.
+// New returns a listener that takes all connections of inner, from now on. There are
+// event loops only for a *net.TCPListener and what [Limit] returns.
 func New(inner net.Listener, o Options) *Listener {
+	if tcp, ok := inner.(*net.TCPListener); ok {
+		inner = Limit(tcp, 0)
+	}
 	l := &Listener{
 		Listener: inner, o: o,
 		handed: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
 		open: make(map[*conn]struct{}), none: make(chan struct{}),
 	}
+	l.source, _ = inner.(*limited)
+	l.startLoops()
 	go l.run()
 	return l
 }
 
 func (l *Listener) run() {
+	accept := l.accept
+	if len(l.loops) > 0 && l.o.TLS == nil {
+		accept = l.acceptBare
+	}
 	for {
-		raw, err := l.Listener.Accept()
+		err := accept()
 		if err == nil {
-			l.start(raw)
 			continue
 		}
 		// Whoever accepts decides whether to go on. After an error that passes it rests
@@ -95,6 +104,22 @@ func (l *Listener) run() {
 			return
 		}
 	}
+}
+
+func (l *Listener) accept() error {
+	raw, err := l.Listener.Accept()
+	if err == nil {
+		l.start(raw)
+	}
+	return err
+}
+
+func (l *Listener) acceptBare() error {
+	fd, err := l.source.acceptDescriptor()
+	if err == nil {
+		l.startBare(fd)
+	}
+	return err
 }
 
 // Accept implements net.Listener.
@@ -123,16 +148,11 @@ func (l *Listener) Close() error {
 func (l *Listener) start(raw net.Conn) {
 	c := &conn{listener: l, Conn: raw, opened: time.Now()}
 	c.state.Store(fresh)
-	c.loop = l.loopFor(raw)
 	l.mu.Lock()
 	l.open[c] = struct{}{}
 	l.mu.Unlock()
 	if l.o.Opened != nil {
 		l.o.Opened()
-	}
-	if c.loop != nil {
-		c.loop.take(c)
-		return
 	}
 	go c.serve()
 }
@@ -174,10 +194,10 @@ func (l *Listener) Stop() {
 	defer l.mu.Unlock()
 	for c := range l.open {
 		if state := c.state.Load(); state != busy && c.state.CompareAndSwap(state, ending) {
-			go c.Close() // TLS says goodbye first, and may wait for that
 			if c.loop != nil {
 				l.remove(c) // who else would
 			}
+			go c.Close() // TLS says goodbye first, and may wait for that
 		}
 	}
 	l.checkNone()
@@ -195,10 +215,15 @@ func (l *Listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		state := c.state.Swap(ending)
-		go c.Close()
-		if state != busy && c.loop != nil {
+		switch state := c.state.Swap(ending); {
+		case c.loop == nil:
+			conn := c.Conn
+			go conn.Close()
+		case state == busy:
+			c.shutDown()
+		case state != ending: // else somebody is closing it
 			l.remove(c)
+			go c.Close()
 		}
 	}
 	l.checkNone()

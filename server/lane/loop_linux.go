@@ -14,12 +14,15 @@ import (
 )
 
 // A loop serves the connections that are ready, one after the other, in one goroutine.
-// Those that wait for a request cost nothing but their place in an epoll set. Go's own
-// poller has them too, edge-triggered as here: it sees what happens and does nothing while
-// no goroutine waits.
+// Those that wait for a request cost nothing but their place in an epoll set, edge-triggered,
+// and with TLS what crypto/tls keeps.
 //
 // What may take long never happens in the loop: the goroutine that has come to it stays
 // with the connection, and another one goes on with the loop, see [Exchange.Leave].
+//
+// A connection's descriptor is closed by who serves it, or by who finds it waiting; who
+// ends one that is being served only shuts it down. So nobody uses a number that is
+// another connection's already.
 type loop struct {
 	epoll  *os.File
 	wait   syscall.RawConn // of epoll
@@ -32,14 +35,7 @@ type loop struct {
 	now    time.Time
 	begun  time.Time // when it last let others run
 
-	poll func(uintptr) bool // the methods, made once so that calling them allocates nothing
-	recv func(uintptr)
-	send func(uintptr)
-	iov  [3]unix.Iovec
-	iovs int // of iov
-	size int // of them together
-	got  int
-	err  syscall.Errno
+	poll func(uintptr) bool // the method, made once so that calling it allocates nothing
 
 	mu    sync.Mutex
 	conns []*conn // by descriptor
@@ -56,6 +52,8 @@ const (
 	// scheduler would not look for what the network has for them, as long as there is
 	// something to run.
 	turn = 200 * time.Microsecond
+	// rounds is how often a loop reads of one connection before it goes on without it.
+	rounds = 16
 )
 
 // one is what an eventfd takes for 1.
@@ -90,7 +88,7 @@ func newLoop() (*loop, error) {
 	}
 	_ = unix.SetNonblock(fd, true) // so that Go polls it
 	l := &loop{epoll: os.NewFile(uintptr(fd), "epoll"), buffer: buffers.Get().(*[bufferBytes]byte)}
-	l.poll, l.recv, l.send = l.doPoll, l.doRecv, l.doSend
+	l.poll = l.doPoll
 	if l.nudge, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		l.epoll.Close()
 		return nil, fmt.Errorf("lane: eventfd: %w", err)
@@ -111,29 +109,15 @@ func (l *loop) close() {
 	unix.Close(l.nudge)
 }
 
-// take makes the loop serve c from now on.
-func (l *loop) take(c *conn) {
-	raw, err := c.Conn.(syscall.Conn).SyscallConn()
-	if err == nil {
-		c.raw = raw
-		if e := raw.Control(func(fd uintptr) { err = l.add(c, int(fd)) }); e != nil {
-			err = e
-		}
-	}
-	if err != nil || c.listener.stopping.Load() {
-		c.listener.closeIdle(c, fresh)
-	}
-}
-
-func (l *loop) add(c *conn, fd int) error {
+// add has the loop look after c from now on.
+func (l *loop) add(c *conn) error {
 	l.mu.Lock()
-	for len(l.conns) <= fd {
+	for len(l.conns) <= c.fd {
 		l.conns = append(l.conns, nil)
 	}
-	c.fd = fd
-	l.conns[fd] = c
+	l.conns[c.fd] = c
 	l.mu.Unlock()
-	return l.control(unix.EPOLL_CTL_ADD, fd)
+	return l.control(unix.EPOLL_CTL_ADD, c.fd)
 }
 
 func (l *loop) control(op, fd int) error {
@@ -146,15 +130,14 @@ func (l *loop) control(op, fd int) error {
 	return err
 }
 
-// again has the loop look at c again, if there is something to see.
-func (l *loop) again(c *conn) {
-	_ = c.raw.Control(func(fd uintptr) { _ = l.control(unix.EPOLL_CTL_MOD, int(fd)) })
-}
+// again has the loop look at the connection with that descriptor again, if there is
+// something to see.
+func (l *loop) again(fd int) { _ = l.control(unix.EPOLL_CTL_MOD, fd) }
 
-// forget is called when c is closed or somebody else's.
+// forget is called before c is closed, or somebody else's.
 func (l *loop) forget(c *conn) {
 	l.mu.Lock()
-	if c.fd < len(l.conns) && l.conns[c.fd] == c {
+	if 0 <= c.fd && c.fd < len(l.conns) && l.conns[c.fd] == c {
 		l.conns[c.fd] = nil
 	}
 	l.mu.Unlock()
@@ -162,7 +145,8 @@ func (l *loop) forget(c *conn) {
 
 // letGo takes c out of the set.
 func (l *loop) letGo(c *conn) {
-	_ = c.raw.Control(func(fd uintptr) { _ = l.control(unix.EPOLL_CTL_DEL, int(fd)) })
+	l.forget(c)
+	_ = l.control(unix.EPOLL_CTL_DEL, c.fd)
 }
 
 // run serves, until the loop is closed or another goroutine goes on.
@@ -215,44 +199,70 @@ func (l *loop) serve(c *conn, more bool) bool {
 	if state == busy || state == ending || !c.state.CompareAndSwap(state, busy) {
 		return true
 	}
-	if c.raw.Control(l.recv) != nil {
-		l.got, l.err = 0, 0
-	}
-	if l.err == unix.EAGAIN || l.err == unix.EINTR {
-		c.becomeIdle(state, l.err == unix.EINTR)
-		return true
-	}
-	if l.got <= 0 {
-		c.close()
-		c.listener.end(c)
-		return true
-	}
-	c.on, c.buffer, c.start, c.end = l, l.buffer, 0, l.got
-	more = more || l.got == bufferBytes
-	c.begin(l.now)
-	open := c.step()
-	for open && c.start < c.end {
-		open = c.next()
-	}
+	c.on, c.buffer, c.drained, c.ended = l, l.buffer, false, more
+	return c.serveNow(l.now)
+}
+
+// serveNow answers what has come, then lets c wait on its loop. It returns whether this
+// goroutine is the loop's.
+func (c *conn) serveNow(now time.Time) bool {
+	open := c.answerAll(now)
 	mine := c.on != nil
 	if !mine {
 		buffers.Put(c.buffer)
 	}
 	c.on, c.buffer = nil, nil
-	if !open {
-		c.listener.end(c)
-	} else {
-		c.becomeIdle(c.now.UnixNano(), more || !mine)
+	if open {
+		// What came meanwhile was told to a loop that saw c served.
+		c.becomeIdle(!mine)
 	}
 	return mine
 }
 
+func (c *conn) answerAll(now time.Time) (open bool) {
+	for round := 0; ; round++ {
+		n, err := c.receive()
+		if err == errAgain && n == 0 {
+			return true
+		}
+		if n == 0 {
+			return c.close()
+		}
+		if round > 0 {
+			now = time.Now()
+		}
+		if round == rounds {
+			c.leave() // others wait
+		}
+		c.start, c.end = 0, n
+		c.begin(now)
+		open := c.step()
+		for open && c.start < c.end {
+			open = c.next()
+		}
+		if !open {
+			return false
+		}
+	}
+}
+
+// receive reads what is there of requests.
+func (c *conn) receive() (int, error) {
+	if c.records != nil {
+		return c.Conn.Read(c.buffer[:])
+	}
+	return c.receiveNow(c.buffer[:])
+}
+
 // becomeIdle lets c wait for its next request; again where the set may not tell that
 // there is something already.
-func (c *conn) becomeIdle(state int64, again bool) {
+func (c *conn) becomeIdle(again bool) {
+	state, loop, fd := fresh, c.loop, c.fd
+	if !c.now.IsZero() {
+		state = c.now.UnixNano()
+	}
 	if !c.state.CompareAndSwap(busy, state) {
 		c.close()
-		c.listener.end(c)
 		return
 	}
 	if c.listener.stopping.Load() {
@@ -260,7 +270,7 @@ func (c *conn) becomeIdle(state int64, again bool) {
 		return
 	}
 	if again {
-		c.loop.again(c)
+		loop.again(fd) // who closes c meanwhile does no harm: there is nothing to look at
 	}
 }
 
@@ -273,49 +283,4 @@ func (c *conn) leave() {
 	c.on = nil
 	l.buffer = buffers.Get().(*[bufferBytes]byte)
 	go l.run()
-}
-
-func (l *loop) doRecv(fd uintptr) {
-	n, _, err := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(l.buffer)), bufferBytes)
-	l.got, l.err = int(n), err
-}
-
-// doSend tells the runtime of the system call only where much is copied: else the garbage
-// collector can wait for it.
-func (l *loop) doSend(fd uintptr) {
-	call := unix.RawSyscall
-	if l.size > chunkBytes {
-		call = unix.Syscall
-	}
-	n, _, err := call(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&l.iov[0])), uintptr(l.iovs))
-	l.got, l.err = int(n), err
-}
-
-// write writes as much of the parts as c takes at once, and leaves the rest of them.
-func (l *loop) write(c *conn, parts *[3][]byte) error {
-	l.iovs, l.size = 0, 0
-	for _, p := range parts {
-		if len(p) > 0 {
-			l.iov[l.iovs].Base = &p[0]
-			l.iov[l.iovs].SetLen(len(p))
-			l.iovs++
-			l.size += len(p)
-		}
-	}
-	err := c.raw.Control(l.send)
-	l.iov = [3]unix.Iovec{}
-	switch {
-	case err != nil:
-		return err
-	case l.err == unix.EAGAIN || l.err == unix.EINTR:
-		return nil
-	case l.err != 0:
-		return os.NewSyscallError("writev", l.err)
-	}
-	for i, n := 0, l.got; i < len(parts) && n > 0; i++ {
-		m := min(n, len(parts[i]))
-		parts[i] = parts[i][m:]
-		n -= m
-	}
-	return nil
 }

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strconv"
 	"strings"
@@ -43,8 +45,28 @@ func (g *gate) Answer(x *lane.Exchange) bool {
 	return g.handler.Answer(x)
 }
 
-// overTCP gives a lane that has loops, with two connections for each at least.
-func overTCP(t *testing.T, o lane.Options) (l *lane.Listener, conns []*net.TCPConn) {
+// A client is one end of a connection, with TLS or without.
+type client interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// plainAndTLS runs a test with connections that have TLS, and with some that have none.
+func plainAndTLS(t *testing.T, test func(t *testing.T, secure *tls.Config)) {
+	t.Run("plain", func(t *testing.T) { test(t, nil) })
+	t.Run("TLS", func(t *testing.T) { test(t, certificate(t)) })
+}
+
+// certificate is for both ends.
+func certificate(t *testing.T) *tls.Config {
+	s := httptest.NewTLSServer(nil)
+	t.Cleanup(s.Close)
+	trusted := s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	return &tls.Config{Certificates: s.TLS.Certificates, RootCAs: trusted, ServerName: "example.com"}
+}
+
+// connect gives a lane that has loops, with two connections for each at least.
+func connect(t *testing.T, o lane.Options) (l *lane.Listener, conns []client) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,61 +82,76 @@ func overTCP(t *testing.T, o lane.Options) (l *lane.Listener, conns []*net.TCPCo
 		}
 	})
 	for range 2 * runtime.GOMAXPROCS(0) {
-		c, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := dial(t, inner.Addr().String(), o.TLS)
 		t.Cleanup(func() { c.Close() })
-		conns = append(conns, c.(*net.TCPConn))
+		conns = append(conns, c)
 	}
 	return l, conns
 }
 
-func patient(h lane.Handler) lane.Options {
-	return lane.Options{Handler: h, HeaderTimeout: time.Minute, IdleTimeout: time.Minute}
+func dial(t *testing.T, address string, secure *tls.Config) client {
+	t.Helper()
+	if secure != nil {
+		c, err := tls.Dial("tcp", address, secure)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.TCPConn)
+}
+
+func patient(h lane.Handler, secure *tls.Config) lane.Options {
+	return lane.Options{Handler: h, TLS: secure, HeaderTimeout: time.Minute, IdleTimeout: time.Minute}
 }
 
 // One client that makes a loop wait must not make others wait.
 func TestLoopWaitsForNobody(t *testing.T) {
-	g := &gate{held: make(chan struct{}), open: make(chan struct{})}
-	_, conns := overTCP(t, patient(g))
-	half := len(conns) / 2
-	ask := func(c net.Conn, what string) {
-		t.Helper()
-		if _, err := io.WriteString(c, what); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, begin := range map[string]func(c *net.TCPConn){
-		"a handler that waits": func(c *net.TCPConn) {
-			ask(c, "GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
-			<-g.held
-		},
-		"one that reads nothing": func(c *net.TCPConn) { ask(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n") },
-		"half a request":         func(c *net.TCPConn) { ask(c, "GET /a HTTP/1.1\r\nHo") },
-	} {
-		for _, c := range conns[:half] {
-			begin(c)
-		}
-		for _, c := range conns[half:] {
-			for range 3 {
-				get(t, c, "/b")
+	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
+		g := &gate{held: make(chan struct{}), open: make(chan struct{})}
+		_, conns := connect(t, patient(g, secure))
+		half := len(conns) / 2
+		ask := func(c net.Conn, what string) {
+			t.Helper()
+			if _, err := io.WriteString(c, what); err != nil {
+				t.Fatal(err)
 			}
 		}
-		for _, c := range conns[:half] {
-			switch name {
-			case "a handler that waits":
-				g.open <- struct{}{}
-				answered(t, bufio.NewReader(c), "/held")
-			case "one that reads nothing":
-				answered(t, bufio.NewReader(c), string(large))
-			default:
-				ask(c, "st: x\r\n\r\n")
-				answered(t, bufio.NewReader(c), "/a")
+		for name, begin := range map[string]func(c net.Conn){
+			"a handler that waits": func(c net.Conn) {
+				ask(c, "GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+				<-g.held
+			},
+			"one that reads nothing": func(c net.Conn) { ask(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n") },
+			"half a request":         func(c net.Conn) { ask(c, "GET /a HTTP/1.1\r\nHo") },
+		} {
+			for _, c := range conns[:half] {
+				begin(c)
 			}
-			get(t, c, "/c") // it waits on the loop again
+			for _, c := range conns[half:] {
+				for range 3 {
+					get(t, c, "/b")
+				}
+			}
+			for _, c := range conns[:half] {
+				switch name {
+				case "a handler that waits":
+					g.open <- struct{}{}
+					answered(t, bufio.NewReader(c), "/held")
+				case "one that reads nothing":
+					answered(t, bufio.NewReader(c), string(large))
+				default:
+					ask(c, "st: x\r\n\r\n")
+					answered(t, bufio.NewReader(c), "/a")
+				}
+				get(t, c, "/c") // it waits on the loop again
+			}
 		}
-	}
+	})
 }
 
 func answered(t *testing.T, from *bufio.Reader, want string) {
@@ -130,103 +167,148 @@ func answered(t *testing.T, from *bufio.Reader, want string) {
 
 // What comes together, or with the end of the connection, is answered to the last request.
 func TestLoopAnswersAllThatComes(t *testing.T) {
-	_, conns := overTCP(t, patient(&gate{}))
-	var all sync.WaitGroup
-	for i, c := range conns {
-		all.Go(func() {
-			const n = 500 // of more than one read
-			go func() {
-				io.WriteString(c, strings.Repeat("GET /a HTTP/1.1\r\nHost: x\r\nX-Padding: "+strings.Repeat("x", i)+"\r\n\r\n", n))
-				c.CloseWrite()
-			}()
-			from := bufio.NewReader(c)
-			for range n {
-				r, err := http.ReadResponse(from, nil)
-				if err != nil {
-					t.Error(err)
-					return
+	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
+		_, conns := connect(t, patient(&gate{}, secure))
+		var all sync.WaitGroup
+		for i, c := range conns {
+			all.Go(func() {
+				const n = 500 // of more than one read, and with TLS of more than one record
+				go func() {
+					io.WriteString(c, strings.Repeat("GET /a HTTP/1.1\r\nHost: x\r\nX-Padding: "+strings.Repeat("x", i)+"\r\n\r\n", n))
+					c.CloseWrite()
+				}()
+				from := bufio.NewReader(c)
+				for range n {
+					r, err := http.ReadResponse(from, nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					io.Copy(io.Discard, r.Body)
 				}
-				io.Copy(io.Discard, r.Body)
-			}
-			if rest, err := io.ReadAll(from); err != nil || len(rest) > 0 {
-				t.Errorf("then %q and %v", rest, err)
-			}
-		})
-	}
-	all.Wait()
+				if rest, err := io.ReadAll(from); err != nil || len(rest) > 0 {
+					t.Errorf("then %q and %v", rest, err)
+				}
+			})
+		}
+		all.Wait()
+	})
 }
 
 func TestLoopHandsOver(t *testing.T) {
-	l, conns := overTCP(t, patient(&gate{}))
-	for _, c := range conns {
-		get(t, c, "/a")
-		const rest = "GET /else HTTP/1.1\r\nHost: x\r\n\r\n"
-		io.WriteString(c, rest)
-		handed, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
+	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
+		l, conns := connect(t, patient(&gate{}, secure))
+		for _, c := range conns {
+			get(t, c, "/a")
+			const rest = "GET /else HTTP/1.1\r\nHost: x\r\n\r\n"
+			io.WriteString(c, rest)
+			handed, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if handed.RemoteAddr().String() != c.LocalAddr().String() {
+				t.Errorf("it comes from %v, want %v", handed.RemoteAddr(), c.LocalAddr())
+			}
+			io.WriteString(c, "more")
+			got := make([]byte, len(rest)+len("more"))
+			if _, err := io.ReadFull(handed, got); err != nil || string(got) != rest+"more" {
+				t.Errorf("%q and %v", got, err)
+			}
+			go handed.Write(large)
+			if _, err := io.ReadFull(c, make([]byte, len(large))); err != nil {
+				t.Error(err)
+			}
+			handed.Close()
 		}
-		io.WriteString(c, "more")
-		got := make([]byte, len(rest)+len("more"))
-		if _, err := io.ReadFull(handed, got); err != nil || string(got) != rest+"more" {
-			t.Errorf("%q and %v", got, err)
+		if l.Len() != 0 {
+			t.Errorf("%d are still the lane's", l.Len())
 		}
-		handed.Close()
-	}
-	if l.Len() != 0 {
-		t.Errorf("%d are still the lane's", l.Len())
-	}
+	})
 }
 
 func TestLoopClosesWhoIsSilent(t *testing.T) {
-	t.Run("at first", func(t *testing.T) {
-		o := patient(&gate{})
-		o.HeaderTimeout = 50 * time.Millisecond
-		_, conns := overTCP(t, o)
-		for _, c := range conns {
-			wantClosed(t, c)
+	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
+		short := 50 * time.Millisecond
+		if secure != nil {
+			short = time.Second // is for the handshake, too
 		}
+		t.Run("at first", func(t *testing.T) {
+			o := patient(&gate{}, secure)
+			o.HeaderTimeout = short
+			_, conns := connect(t, o)
+			for _, c := range conns {
+				wantClosed(t, c)
+			}
+		})
+		t.Run("later", func(t *testing.T) {
+			o := patient(&gate{}, secure)
+			o.IdleTimeout = 50 * time.Millisecond
+			_, conns := connect(t, o)
+			for _, c := range conns {
+				get(t, c, "/a")
+				wantClosed(t, c)
+			}
+		})
+		t.Run("within a request", func(t *testing.T) {
+			o := patient(&gate{}, secure)
+			o.HeaderTimeout = short
+			_, conns := connect(t, o)
+			for _, c := range conns {
+				io.WriteString(c, "GET /a HT")
+				wantClosed(t, c)
+			}
+		})
+		t.Run("when it stops", func(t *testing.T) {
+			l, conns := connect(t, patient(&gate{}, secure))
+			for _, c := range conns {
+				get(t, c, "/a")
+			}
+			l.Stop()
+			for _, c := range conns {
+				wantClosed(t, c)
+			}
+		})
+		t.Run("when others need room", func(t *testing.T) {
+			l, conns := connect(t, patient(&gate{}, secure))
+			for _, c := range conns {
+				get(t, c, "/a")
+			}
+			for range conns {
+				for !l.CloseIdle(time.Now()) { // until the loop has seen that the last one waits
+					runtime.Gosched()
+				}
+			}
+			for _, c := range conns {
+				wantClosed(t, c)
+			}
+		})
 	})
-	t.Run("later", func(t *testing.T) {
-		o := patient(&gate{})
-		o.IdleTimeout = 50 * time.Millisecond
-		_, conns := overTCP(t, o)
-		for _, c := range conns {
-			get(t, c, "/a")
-			wantClosed(t, c)
-		}
-	})
-	t.Run("within a request", func(t *testing.T) {
-		o := patient(&gate{})
-		o.HeaderTimeout = 50 * time.Millisecond
-		_, conns := overTCP(t, o)
-		for _, c := range conns {
-			io.WriteString(c, "GET /a HT")
-			wantClosed(t, c)
-		}
-	})
-	t.Run("when it stops", func(t *testing.T) {
-		l, conns := overTCP(t, patient(&gate{}))
-		for _, c := range conns {
-			get(t, c, "/a")
-		}
-		l.Stop()
-		for _, c := range conns {
-			wantClosed(t, c)
-		}
-	})
-	t.Run("when others need room", func(t *testing.T) {
-		l, conns := overTCP(t, patient(&gate{}))
-		for _, c := range conns {
-			get(t, c, "/a")
-		}
-		for range conns {
-			for !l.CloseIdle(time.Now()) { // until the loop has seen that the last one waits
-				runtime.Gosched()
+}
+
+// Abort waits for no client, whatever it is at.
+func TestAbortCutsWhoIsServed(t *testing.T) {
+	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
+		l, conns := connect(t, patient(&gate{}, secure))
+		for i, c := range conns {
+			switch i % 2 {
+			case 0:
+				io.WriteString(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+				io.ReadFull(c, make([]byte, 1000))
+			case 1:
+				io.WriteString(c, "GET /a HTTP/1.1\r\nHo")
 			}
 		}
+		for working := 0; working < len(conns); _, working = l.Counts() {
+			runtime.Gosched()
+		}
+		l.Abort()
+		if err := l.Wait(context.Background()); err != nil {
+			t.Error(err)
+		}
 		for _, c := range conns {
-			wantClosed(t, c)
+			if n, _ := io.Copy(io.Discard, c); n >= int64(len(large)) {
+				t.Errorf("%d bytes were still sent", n)
+			}
 		}
 	})
 }

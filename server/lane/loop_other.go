@@ -2,15 +2,31 @@
 
 package lane
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
-// A loop is for Linux.
-type loop struct{}
+// Elsewhere than on Linux there are no loops, and Go has all descriptors.
+type (
+	loop    struct{}
+	vectors struct{}
+)
 
-func newLoops() ([]*loop, error)            { return nil, errors.ErrUnsupported }
-func (*loop) take(*conn) bool               { return false }
-func (*loop) forget(*conn)                  {}
-func (*loop) letGo(*conn)                   {}
-func (*loop) close()                        {}
-func (*loop) write(*conn, *[3][]byte) error { return nil }
-func (*conn) leave()                        {}
+func newLoops() ([]*loop, error) { return nil, errors.ErrUnsupported }
+func (*loop) add(*conn) error    { return errors.ErrUnsupported }
+func (*loop) forget(*conn)       {}
+func (*loop) close()             {}
+
+func (*limited) prepare() error                 { return errors.ErrUnsupported }
+func (*limited) acceptDescriptor() (int, error) { return -1, errors.ErrUnsupported }
+func (*limitedConn) descriptor() (int, error)   { return -1, errors.ErrUnsupported }
+
+func (*conn) adopt() error                   { return nil }
+func (*conn) detach() error                  { return nil }
+func (*conn) closeDescriptor() error         { return nil }
+func (*conn) shutDown()                      {}
+func (*conn) leave()                         {}
+func (*conn) serveNow(time.Time) bool        { return false }
+func (*conn) receiveNow([]byte) (int, error) { return 0, errors.ErrUnsupported }
+func (*conn) sendNow(*[3][]byte) error       { return errors.ErrUnsupported }

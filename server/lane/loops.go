@@ -1,14 +1,27 @@
 package lane
 
 import (
-	"net"
-	"syscall"
+	"errors"
 	"time"
 )
 
+// startLoops is called once, before any connection is there. Without loops, or without a
+// handler, each connection has a goroutine.
 func (l *Listener) startLoops() {
+	if l.source == nil || l.o.Handler == nil {
+		return
+	}
 	loops, err := newLoops()
+	if err == nil {
+		err = l.source.prepare()
+	}
 	if err != nil {
+		for _, loop := range loops {
+			loop.close()
+		}
+		if errors.Is(err, errors.ErrUnsupported) {
+			return
+		}
 		l.o.Logger.Warn("server: there is no event loop, so each connection has a goroutine", "error", err)
 		return
 	}
@@ -16,25 +29,70 @@ func (l *Listener) startLoops() {
 	go l.sweep()
 }
 
-// loopFor returns the loop of the next connection, nil where it is to have a goroutine:
-// with TLS one read of it is many of the system's.
-func (l *Listener) loopFor(raw net.Conn) *loop {
-	if _, ok := raw.(syscall.Conn); !ok || l.o.Handler == nil || l.o.TLS != nil {
-		return nil
-	}
-	l.loopsOnce.Do(l.startLoops)
-	if len(l.loops) == 0 {
-		return nil
-	}
+// nextLoop is called with mu held.
+func (l *Listener) nextLoop() *loop {
 	l.next++
 	return l.loops[l.next%len(l.loops)]
+}
+
+// startBare has a loop serve the connection with that descriptor.
+func (l *Listener) startBare(fd int) {
+	c := &conn{listener: l, fd: fd, bare: true, opened: time.Now()}
+	c.state.Store(fresh)
+	l.mu.Lock()
+	c.loop = l.nextLoop()
+	l.open[c] = struct{}{}
+	// Nobody closes it, and with it the descriptor, while mu is held.
+	err := c.loop.add(c)
+	l.mu.Unlock()
+	if err != nil || l.stopping.Load() {
+		l.closeIdle(c, fresh)
+	}
+	if l.o.Opened != nil {
+		l.o.Opened()
+	}
+}
+
+// moveToLoop makes a connection with TLS wait for its requests on a loop. It returns
+// false where it stays with its goroutine.
+func (c *conn) moveToLoop() bool {
+	l := c.listener
+	if c.records == nil || len(l.loops) == 0 {
+		return false
+	}
+	below, ok := c.records.Conn.(*limitedConn)
+	if !ok {
+		return false
+	}
+	l.mu.Lock()
+	if c.state.Load() != busy {
+		l.mu.Unlock()
+		return false
+	}
+	fd, err := below.descriptor()
+	if err != nil {
+		l.mu.Unlock()
+		return false
+	}
+	c.fd, c.bare, c.loop = fd, true, l.nextLoop()
+	c.records.Conn, c.records.of = nil, c
+	err = c.loop.add(c)
+	l.mu.Unlock()
+	if err != nil {
+		c.close()
+		return true
+	}
+	// With the end of the handshake the first request may have come.
+	c.buffer, c.ended = buffers.Get().(*[bufferBytes]byte), true
+	c.serveNow(time.Now())
+	return true
 }
 
 // closeIdle closes a connection that waits on a loop, if its state is still that.
 func (l *Listener) closeIdle(c *conn, state int64) {
 	if c.state.CompareAndSwap(state, ending) {
-		_ = c.Close()
 		l.end(c)
+		_ = c.Close()
 	}
 }
 
@@ -69,8 +127,8 @@ func (l *Listener) closeOverdue(now time.Time) {
 		state := c.state.Load()
 		if state > 0 && state < idle || state == fresh && now.Sub(c.opened) > l.o.HeaderTimeout {
 			if c.state.CompareAndSwap(state, ending) {
-				_ = c.Close()
 				l.remove(c)
+				_ = c.Close()
 			}
 		}
 	}
