@@ -199,6 +199,22 @@ func (s *Store) coded(from pebble.Reader, h Hash, c coding.Coding) (Representati
 	return r, coded, nil
 }
 
+// Read returns the bytes of a content in the representation r, of which [Store.Content]
+// told, checked against r's checksum. It returns [ErrNotFound] where the content is not
+// stored, or not as r any more, because a smaller coding has taken its place, and
+// [ErrCorrupt] with the hash where it is damaged.
+func (s *Store) Read(h Hash, r Representation) ([]byte, error) {
+	coded, err := s.get(s.db, Blobs, blobKey(h, r.Coding))
+	if err == nil && int64(len(coded)) == r.Length && Sum(coded) == r.Sum {
+		return coded, nil // whatever the row says by now
+	}
+	now, coded, err := s.Coded(h, r.Coding)
+	if err == nil && now != r {
+		return nil, fmt.Errorf("content %s in %s, as it was: %w", h, r.Coding, ErrNotFound)
+	}
+	return coded, err
+}
+
 // Identity returns a content's identity bytes, which are checked against h.
 // Errors are those of [Store.Coded].
 func (s *Store) Identity(h Hash) ([]byte, error) {

@@ -148,6 +148,34 @@ func TestPutContentAgainWritesNothing(t *testing.T) {
 	}
 }
 
+// Who knows a representation reads that one or none.
+func TestRead(t *testing.T) {
+	s := inMemory(t)
+	h := Sum(nil)
+	first, second := noise(1, 5000), noise(2, 4000)
+	as := func(c coding.Coding, coded []byte) Representation {
+		return Representation{c, int64(len(coded)), Sum(coded)}
+	}
+	read := func(name string, r Representation, want []byte) {
+		t.Helper()
+		got, err := s.Read(h, r)
+		if want == nil && (!errors.Is(err, ErrNotFound) || got != nil) || want != nil && (err != nil || !bytes.Equal(got, want)) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+	}
+	read("not stored", as(coding.Brotli, first), nil)
+	for _, coded := range [][]byte{first, second} {
+		if err := s.PutContent(h, 9000, false, []Coded{{coding.Brotli, coded}}); err != nil {
+			t.Fatal(err)
+		}
+		read("stored", as(coding.Brotli, coded), coded)
+		read("in no such coding", as(coding.Gzip, coded), nil)
+		read("of another sum", Representation{coding.Brotli, int64(len(coded)), Hash{}}, nil)
+		read("of another length", Representation{coding.Brotli, 1, Sum(coded)}, nil)
+	}
+	read("replaced", as(coding.Brotli, first), nil)
+}
+
 // A coding is replaced while others read it.
 func TestReadersNeverSeeHalfAReplacement(t *testing.T) {
 	s := inMemory(t)
@@ -216,6 +244,15 @@ func TestDamageIsFound(t *testing.T) {
 			_, err := s.Identity(h)
 			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), test.message) || !strings.Contains(err.Error(), h.String()) {
 				t.Errorf("Identity: %v", err)
+			}
+			r := Representation{coding.Brotli, int64(len(br.Bytes)), Sum(br.Bytes)}
+			switch got, err := s.Read(h, r); {
+			case test.ns == Contents: // who read the row before it was damaged reads on
+				if err != nil || !bytes.Equal(got, br.Bytes) {
+					t.Errorf("Read: %d bytes, %v", len(got), err)
+				}
+			case !errors.Is(err, ErrCorrupt) || got != nil || !strings.Contains(err.Error(), test.message) || !strings.Contains(err.Error(), h.String()):
+				t.Errorf("Read: %d bytes, %v", len(got), err)
 			}
 		})
 	}

@@ -41,6 +41,9 @@ func TestReadFails(t *testing.T) {
 						_, coded, err := s.Coded(h, coding.Identity)
 						return coded, err
 					},
+					"Read": func() ([]byte, error) {
+						return s.Read(h, Representation{coding.Identity, int64(len(body)), h})
+					},
 					"Identity": func() ([]byte, error) { return s.Identity(h) },
 				}
 				disk.failing.Store(true)
@@ -53,7 +56,7 @@ func TestReadFails(t *testing.T) {
 				disk.failing.Store(false)
 				for name, read := range reads {
 					want := []byte(row)
-					if name == "Coded" || name == "Identity" {
+					if name == "Coded" || name == "Read" || name == "Identity" {
 						want = body
 					}
 					if got, err := read(); err != nil || !bytes.Equal(got, want) {

@@ -214,16 +214,11 @@ func (a *Assets) acquire(f *asset, r *representation) (*body, error) {
 		if !r.stored {
 			return a.store.Identity(f.content)
 		}
-		got, coded, err := a.store.Coded(f.content, r.coding)
-		switch {
-		case errors.Is(err, kvstore.ErrNotFound):
-			return nil, fmt.Errorf("server: content %s in %v: %w", f.content, r.coding, errReplaced)
-		case err != nil:
-			return nil, err
-		case got.Sum != r.sum:
-			return nil, errReplaced
+		coded, err := a.store.Read(f.content, kvstore.Representation{Coding: r.coding, Length: r.length, Sum: r.sum})
+		if errors.Is(err, kvstore.ErrNotFound) {
+			err = fmt.Errorf("server: content %s in %v: %w", f.content, r.coding, errReplaced)
 		}
-		return coded, nil
+		return coded, err
 	})
 }
 
