@@ -1,0 +1,215 @@
+package lane
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// keepAlive is how often the system asks a silent client whether it is there, and after how
+// many questions without an answer it is not: what package net does by default.
+const (
+	keepAlive       = 15 * time.Second
+	keepAliveProbes = 9
+)
+
+// prepare makes acceptDescriptor possible. It gives the listener the options that package
+// net gives each connection: those that are accepted inherit them.
+func (l *limited) prepare() error {
+	var err error
+	if l.file, err = l.File(); err != nil {
+		return err
+	}
+	if l.raw, err = l.file.SyscallConn(); err != nil {
+		return err
+	}
+	if e := l.raw.Control(func(fd uintptr) {
+		for _, o := range [...]struct{ level, name, value int }{
+			{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+			{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+			{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAlive / time.Second)},
+			{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAlive / time.Second)},
+			{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveProbes},
+		} {
+			if err == nil {
+				err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), o.level, o.name, o.value))
+			}
+		}
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
+// acceptDescriptor is Accept for who wants nothing but the descriptor: Go's poller never
+// hears of it. Who closes it calls leave.
+func (l *limited) acceptDescriptor() (int, error) {
+	if err := l.enter(); err != nil {
+		return -1, err
+	}
+	fd, accepted := -1, error(nil)
+	err := l.raw.Read(func(listener uintptr) bool {
+		for {
+			fd, _, accepted = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+			switch accepted {
+			case unix.EINTR, unix.ECONNABORTED:
+				continue
+			case unix.EAGAIN:
+				return false
+			}
+			return true
+		}
+	})
+	if errors.Is(err, os.ErrClosed) {
+		err = net.ErrClosed
+	}
+	if err == nil && accepted != nil {
+		err = &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: os.NewSyscallError("accept4", accepted)}
+	}
+	if err != nil {
+		l.leave()
+		return -1, err
+	}
+	return fd, nil
+}
+
+// descriptor takes a connection away from Go. Its place stays taken.
+func (c *limitedConn) descriptor() (int, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	if e := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		err = e
+	}
+	if err != nil {
+		return -1, err
+	}
+	return fd, c.TCPConn.Close()
+}
+
+// adopt makes the connection one that can be waited for, beside its loop. Only who serves
+// it may.
+func (c *conn) adopt() error {
+	if !c.bare {
+		return nil
+	}
+	if err := c.detach(); err != nil {
+		return err
+	}
+	return c.loop.add(c)
+}
+
+// detach is adopt for a connection that will not wait on its loop any more.
+func (c *conn) detach() error {
+	c.loop.letGo(c)
+	if !c.bare {
+		return nil
+	}
+	file := os.NewFile(uintptr(c.fd), "")
+	adopted, err := net.FileConn(file) // which has another descriptor
+	fd := -1
+	if err == nil {
+		var raw syscall.RawConn
+		if raw, err = adopted.(syscall.Conn).SyscallConn(); err == nil {
+			err = raw.Control(func(d uintptr) { fd = int(d) })
+		}
+	}
+	c.listener.mu.Lock() // for cut
+	c.fd, c.bare = fd, false
+	c.listener.mu.Unlock()
+	_ = file.Close()
+	if err != nil {
+		c.listener.source.leave()
+		return err
+	}
+	below := &limitedConn{TCPConn: adopted.(*net.TCPConn), of: c.listener.source}
+	if c.records != nil {
+		c.records.Conn = below
+	} else {
+		c.Conn = below
+	}
+	_ = below.SetReadDeadline(c.readBy)
+	_ = below.SetWriteDeadline(c.writeBy)
+	return nil
+}
+
+// closeDescriptor is Close for a connection that was never adopted, or failed to be.
+func (c *conn) closeDescriptor() error {
+	if c.fd < 0 {
+		return nil
+	}
+	err := unix.Close(c.fd)
+	c.listener.source.leave()
+	return err
+}
+
+// shutDown makes reading and writing fail for who serves c, who then closes it. It is
+// called with the listener's mu held.
+func (c *conn) shutDown() {
+	if c.fd >= 0 {
+		_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
+	}
+}
+
+// receiveNow reads what is there; errAgain says that there is nothing.
+func (c *conn) receiveNow(p []byte) (int, error) {
+	if c.drained {
+		return 0, errAgain
+	}
+	for {
+		n, _, err := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), 0, 0, 0)
+		switch err {
+		case 0:
+			c.drained = int(n) < len(p) && !c.ended
+			return int(n), nil
+		case unix.EAGAIN:
+			c.drained = true
+			return 0, errAgain
+		case unix.EINTR:
+		default:
+			return 0, os.NewSyscallError("recvfrom", err)
+		}
+	}
+}
+
+// parts are what a writev takes; kept with the connection, because they must not move.
+type vectors [3]unix.Iovec
+
+// sendNow writes as much of the parts as c takes at once, and leaves the rest of them.
+func (c *conn) sendNow(parts *[3][]byte) error {
+	n, size := 0, 0
+	for _, p := range parts {
+		if len(p) > 0 {
+			c.vectors[n].Base = &p[0]
+			c.vectors[n].SetLen(len(p))
+			n++
+			size += len(p)
+		}
+	}
+	// The runtime is told only where much is copied: else the garbage collector can wait.
+	call := unix.RawSyscall
+	if size > chunkBytes {
+		call = unix.Syscall
+	}
+	sent, _, err := call(unix.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&c.vectors)), uintptr(n))
+	c.vectors = vectors{}
+	switch {
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return nil
+	case err != 0:
+		return os.NewSyscallError("writev", err)
+	}
+	for i, left := 0, int(sent); i < len(parts) && left > 0; i++ {
+		m := min(left, len(parts[i]))
+		parts[i] = parts[i][m:]
+		left -= m
+	}
+	return nil
+}
