@@ -95,7 +95,7 @@ func visit(c client, random *rand.Rand, target string, answers *atomic.Int64) er
 		}
 		answers.Add(1)
 	}
-	switch random.IntN(6) {
+	switch random.IntN(7) {
 	case 0: // it just goes
 	case 1:
 		io.WriteString(c, "GET "+target) // and no more
@@ -109,7 +109,11 @@ func visit(c client, random *rand.Rand, target string, answers *atomic.Int64) er
 		if rest, err := io.ReadAll(from); err == nil && len(rest) > 0 {
 			return fmt.Errorf("after the end comes %q", rest)
 		}
-	case 5:
+	case 5: // no goodbye
+		if secure, ok := c.(*tls.Conn); ok {
+			secure.NetConn().Close()
+		}
+	case 6:
 		const echoed = "GET /else HTTP/1.1\r\n\r\n"
 		io.WriteString(c, echoed)
 		got := make([]byte, len(echoed))

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -158,7 +159,8 @@ func (c *conn) shutDown() {
 	}
 }
 
-// receiveNow reads what is there; errAgain says that there is nothing.
+// receiveNow reads what is there; errAgain says that there is nothing, io.EOF that nothing
+// will be.
 func (c *conn) receiveNow(p []byte) (int, error) {
 	if c.drained {
 		return 0, errAgain
@@ -167,6 +169,9 @@ func (c *conn) receiveNow(p []byte) (int, error) {
 		n, _, err := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), 0, 0, 0)
 		switch err {
 		case 0:
+			if n == 0 {
+				return 0, io.EOF
+			}
 			c.drained = int(n) < len(p) && !c.ended
 			return int(n), nil
 		case unix.EAGAIN:
