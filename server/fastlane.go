@@ -12,13 +12,12 @@ import (
 // another path. What is prepared is sent as it is; failures and what must be inflated go
 // the same way as over net/http.
 func (a *Assets) Answer(x *lane.Exchange) bool {
-	path, _, _ := strings.Cut(x.Target, "?")
-	if !strings.HasPrefix(path, Prefix) {
+	if !strings.HasPrefix(x.Path, Prefix) {
 		return false
 	}
-	a.metrics.inFlight.Inc()
-	defer a.metrics.inFlight.Dec()
-	q := query{head: x.Head, path: path, fields: x.Fields}
+	a.metrics.inFlight.Add(1)
+	defer a.metrics.inFlight.Add(-1)
+	q := query{head: x.Head, path: x.Path, fields: &x.Fields}
 	a.metrics.answered(answer(a, onLane{a, x}, &q))
 	return true
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,24 +28,26 @@ func (l label) String() string {
 	return coding.Coding(l).String()
 }
 
-// statuses are all that an asset request can be answered with. Their counters are
-// made once, so that counting takes no lock.
+// statuses are all that an asset request can be answered with.
 var statuses = []int{200, 204, 206, 304, 400, 404, 405, 406, 410, 412, 414, 416, 503}
 
-type metrics struct {
-	requests *prometheus.CounterVec
-	sent     *prometheus.CounterVec
-	inFlight prometheus.Gauge
+// A tally counts answers of one status and coding. It is a plain sum, because a
+// prometheus.Counter can be more than that and takes longer.
+type tally struct {
+	answers atomic.Uint64
+	sent    atomic.Uint64 // bytes of their bodies
+}
 
-	byStatus [600]*[labels]prometheus.Counter // nil where no answer has it
-	byCoding [labels]prometheus.Counter
+type metrics struct {
+	inFlight atomic.Int64
+	byStatus [600]*[labels]tally // nil where no answer has it
 
 	errors                    *prometheus.CounterVec
 	busy, corrupt, unreadable prometheus.Counter
 
-	hits, misses, evictions *prometheus.CounterVec
-	loads                   *prometheus.HistogramVec
-	rows, bodies            *cacheMetrics
+	misses, evictions *prometheus.CounterVec
+	loads             *prometheus.HistogramVec
+	rows, bodies      *cacheMetrics
 }
 
 func newMetrics() *metrics {
@@ -52,12 +55,8 @@ func newMetrics() *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		requests: counter("requests_total", "Requests for assets, by status and content coding of the answer.", "status", "coding"),
-		sent:     counter("sent_bytes_total", "Bytes of bodies sent, by content coding.", "coding"),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "assets", Name: "in_flight_requests", Help: "Requests for assets being answered."}),
-		errors:   counter("errors_total", "Requests answered with 503, by kind: store (unreadable), corrupt (a checksum failed), busy (too many bytes being sent).", "kind"),
-		hits:     counter("cache_hits_total", "Look-ups answered from memory, by cache: rows (where a file is), bodies (its bytes).", "cache"),
-		misses:   counter("cache_misses_total", "Look-ups that memory could not answer, by cache.", "cache"),
+		errors: counter("errors_total", "Requests answered with 503, by kind: store (unreadable), corrupt (a checksum failed), busy (too many bytes being sent).", "kind"),
+		misses: counter("cache_misses_total", "Look-ups that memory could not answer, by cache.", "cache"),
 		evictions: counter("cache_evictions_total",
 			"Entries that made room for others, by cache.", "cache"),
 		loads: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -67,13 +66,7 @@ func newMetrics() *metrics {
 		}, []string{"cache"}),
 	}
 	for _, status := range statuses {
-		m.byStatus[status] = new([labels]prometheus.Counter)
-		for l := range label(labels) {
-			m.byStatus[status][l] = m.requests.WithLabelValues(strconv.Itoa(status), l.String())
-		}
-	}
-	for l := range label(labels) {
-		m.byCoding[l] = m.sent.WithLabelValues(l.String())
+		m.byStatus[status] = new([labels]tally)
 	}
 	m.busy, m.corrupt, m.unreadable = m.errors.WithLabelValues("busy"), m.errors.WithLabelValues("corrupt"), m.errors.WithLabelValues("store")
 	m.rows, m.bodies = m.cache("rows"), m.cache("bodies")
@@ -81,21 +74,51 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) answered(o outcome) {
-	m.byStatus[o.status][o.coding].Inc()
-	m.byCoding[o.coding].Add(float64(o.sent))
+	t := &m.byStatus[o.status][o.coding]
+	t.answers.Add(1)
+	if o.sent > 0 {
+		t.sent.Add(uint64(o.sent))
+	}
+}
+
+// sent returns how many bytes of bodies were sent in that coding.
+func (m *metrics) sent(l label) float64 {
+	var sum uint64
+	for _, status := range statuses {
+		sum += m.byStatus[status][l].sent.Load()
+	}
+	return float64(sum)
 }
 
 func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help, ConstLabels: labels}, value)
 	}
-	const weight = "Memory that a cache takes, in bytes."
-	for _, c := range []prometheus.Collector{
-		m.requests, m.sent, m.inFlight, m.errors, m.hits, m.misses, m.evictions, m.loads,
+	counter := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help, ConstLabels: labels}, value)
+	}
+	const (
+		weight = "Memory that a cache takes, in bytes."
+		hits   = "Look-ups answered from memory, by cache: rows (where a file is), bodies (its bytes)."
+	)
+	collectors := []prometheus.Collector{
+		m.errors, m.misses, m.evictions, m.loads,
+		gauge("in_flight_requests", "Requests for assets being answered.", nil, func() float64 { return float64(m.inFlight.Load()) }),
+		counter("cache_hits_total", hits, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(m.rows.hits.Load()) }),
+		counter("cache_hits_total", hits, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(m.bodies.hits.Load()) }),
 		gauge("cache_bytes", weight, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(a.rows.cache.WeightedSize()) }),
 		gauge("cache_bytes", weight, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(a.bodies.cache.WeightedSize()) }),
 		gauge("sending_bytes", "Memory of bodies that are being sent or read and are not in the cache, in bytes.", nil, func() float64 { return float64(a.bodies.sending()) }),
-	} {
+	}
+	for l := range label(labels) {
+		collectors = append(collectors, counter("sent_bytes_total", "Bytes of bodies sent, by content coding.",
+			prometheus.Labels{"coding": l.String()}, func() float64 { return m.sent(l) }))
+		for _, status := range statuses {
+			collectors = append(collectors, counter("requests_total", "Requests for assets, by status and content coding of the answer.",
+				prometheus.Labels{"status": strconv.Itoa(status), "coding": l.String()}, func() float64 { return float64(m.byStatus[status][l].answers.Load()) }))
+		}
+	}
+	for _, c := range collectors {
 		if err := to.Register(c); err != nil {
 			return err
 		}
@@ -105,20 +128,20 @@ func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 
 // cacheMetrics implements stats.Recorder.
 type cacheMetrics struct {
-	hits, misses, evictions prometheus.Counter
-	loads                   prometheus.Observer
+	hits              atomic.Uint64
+	misses, evictions prometheus.Counter
+	loads             prometheus.Observer
 }
 
 func (m *metrics) cache(name string) *cacheMetrics {
 	return &cacheMetrics{
-		hits:      m.hits.WithLabelValues(name),
 		misses:    m.misses.WithLabelValues(name),
 		evictions: m.evictions.WithLabelValues(name),
 		loads:     m.loads.WithLabelValues(name),
 	}
 }
 
-func (c *cacheMetrics) RecordHits(n int)                  { c.hits.Add(float64(n)) }
+func (c *cacheMetrics) RecordHits(n int)                  { c.hits.Add(uint64(n)) }
 func (c *cacheMetrics) RecordMisses(n int)                { c.misses.Add(float64(n)) }
 func (c *cacheMetrics) RecordEviction(uint32)             { c.evictions.Inc() }
 func (c *cacheMetrics) RecordLoadSuccess(d time.Duration) { c.loads.Observe(d.Seconds()) }

@@ -30,7 +30,7 @@ type outcome struct {
 type query struct {
 	head   bool   // whether only the head of the answer is wanted
 	path   string // as it came, percent-encoded
-	fields negotiate.Fields
+	fields *negotiate.Fields
 }
 
 // A recipient is who is answered. The methods send an answer and return what it came to;
@@ -67,7 +67,7 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 		if rep == nil {
 			return to.fail(notAcceptable(f))
 		}
-		switch v, tag := rep.evaluate(&q.fields); v {
+		switch v, tag := rep.evaluate(q.fields); v {
 		case failed:
 			return to.fail(preconditionFailed(rep))
 		case notModified:
@@ -100,8 +100,8 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 // ServeHTTP implements http.Handler. It looks at the path as it came, so a router
 // in front must neither clean it nor redirect; see [Route].
 func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a.metrics.inFlight.Inc()
-	defer a.metrics.inFlight.Dec()
+	a.metrics.inFlight.Add(1)
+	defer a.metrics.inFlight.Add(-1)
 	a.metrics.answered(a.serve(overHTTP{a, w, r}))
 }
 
@@ -114,7 +114,8 @@ type overHTTP struct {
 
 func (a *Assets) serve(to overHTTP) outcome {
 	r := to.r
-	q := query{head: r.Method == http.MethodHead, path: rawPath(r.URL), fields: negotiate.FieldsOf(r.Header)}
+	fields := negotiate.FieldsOf(r.Header)
+	q := query{head: r.Method == http.MethodHead, path: rawPath(r.URL), fields: &fields}
 	if len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > maxRequestLine {
 		return to.fail(targetTooBig)
 	}

@@ -183,7 +183,9 @@ func parseQuality(s string) (int, bool) {
 }
 
 // is compares a token with one in lower case.
-func is(name, lower string) bool { return len(name) == len(lower) && strings.EqualFold(name, lower) }
+func is(name, lower string) bool {
+	return name == lower || len(name) == len(lower) && strings.EqualFold(name, lower)
+}
 
 // trimOWS removes optional white space (RFC 9110 §5.6.3).
 func trimOWS(s string) string { return strings.Trim(s, " \t") }

@@ -1,10 +1,6 @@
 package waitingroom
 
-import (
-	"strings"
-
-	"github.com/larder-cdn/larder/server/lane"
-)
+import "github.com/larder-cdn/larder/server/lane"
 
 // Lane returns the rooms in front of the fast lane: what one of them covers is left to
 // net/http, and so to [Rooms.Handler].
@@ -17,6 +13,5 @@ type uncovered struct {
 
 // Answer implements lane.Handler.
 func (u *uncovered) Answer(x *lane.Exchange) bool {
-	path, _, _ := strings.Cut(x.Target, "?")
-	return !u.rooms.Covers(x.Host, path) && u.next.Answer(x)
+	return !u.rooms.Covers(x.Host, x.Path) && u.next.Answer(x)
 }
