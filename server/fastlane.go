@@ -4,6 +4,7 @@ import (
 	"iter"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/larder-cdn/larder/server/lane"
 )
@@ -27,6 +28,8 @@ type onLane struct {
 	*Assets
 	x *lane.Exchange
 }
+
+func (to onLane) now() time.Time { return to.x.Now() }
 
 func (to onLane) wait() { to.x.Leave() }
 

@@ -50,11 +50,11 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *
 	return &rows{store: store, cache: cache, hot: hot, demand: d, now: time.Now}, err
 }
 
-// cached returns the asset that t names, if the cache has it. One that is stale it
+// cached returns the asset that t names, if the cache has it. One that is stale by now it
 // returns too, for load.
-func (r *rows) cached(t target) (*asset, bool) {
+func (r *rows) cached(t target, now time.Time) (*asset, bool) {
 	f, ok := r.cache.GetIfPresent(t.key)
-	return f, ok && r.current(f)
+	return f, ok && r.current(f, now)
 }
 
 // load returns the asset that t names, where the cache has none or only stale:
@@ -69,15 +69,15 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 		f, err := r.cache.Get(context.Background(), t.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
 			return r.read(t)
 		}))
-		if err != nil || r.current(f) {
+		if err != nil || r.current(f, r.now()) {
 			return f, err
 		}
 		stale = f
 	}
 }
 
-func (r *rows) current(f *asset) bool {
-	return f.generation == r.generation.Load() && (f.squeezed || r.now().Sub(f.loaded) < recheck)
+func (r *rows) current(f *asset, now time.Time) bool {
+	return f.generation == r.generation.Load() && (f.squeezed || now.Sub(f.loaded) < recheck)
 }
 
 // drop forgets f, and not what somebody else has put into its place.

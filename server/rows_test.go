@@ -37,7 +37,7 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, ok := r.cached(target)
+		f, ok := r.cached(target, now)
 		if !ok {
 			f, err = r.load(target, f)
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -36,6 +37,8 @@ type query struct {
 // A recipient is who is answered. The methods send an answer and return what it came to;
 // as long as body returns an error nothing was sent.
 type recipient interface {
+	// now returns the time when the request came.
+	now() time.Time
 	// wait is called before what may take long.
 	wait()
 	fail(failure) outcome
@@ -55,7 +58,7 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 	// read again; a coding is replaced once or twice in its life.
 	const attempts = 4
 	for range attempts {
-		f, ok := a.rows.cached(t)
+		f, ok := a.rows.cached(t, to.now())
 		if !ok {
 			to.wait()
 			if f, err = a.rows.load(t, f); err != nil {
@@ -127,6 +130,8 @@ func (a *Assets) serve(to overHTTP) outcome {
 	}
 	return to.fail(wrongMethod)
 }
+
+func (overHTTP) now() time.Time { return time.Now() }
 
 func (overHTTP) wait() {}
 

@@ -97,16 +97,19 @@ func decode(key string) (target, error) {
 	return split(pkg + "/" + version + "/" + path)
 }
 
+// special is what is no part of a name. NUL separates the parts of the store's keys.
+var special = [256]bool{'/': true, '\\': true, 0: true}
+
 // split checks a key, and returns the target that has it.
 func split(key string) (target, error) {
 	var ends [2]int // of package and version
 	segments, begin, empty := 0, 0, false
 	for i := 0; i <= len(key); i++ {
+		for i < len(key) && !special[key[i]] {
+			i++
+		}
 		if i < len(key) && key[i] != '/' {
-			if key[i] == '\\' || key[i] == 0 { // NUL separates the parts of the store's keys
-				return target{}, errMalformed
-			}
-			continue
+			return target{}, errMalformed
 		}
 		segment := key[begin:i]
 		if segment == "." || segment == ".." {

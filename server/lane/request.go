@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"time"
 	"unsafe"
 
 	"github.com/larder-cdn/larder/server/negotiate"
@@ -24,6 +25,9 @@ type Request struct {
 	lines              [collected][maxLines]string // of Fields
 	hosts, connections int                         // how many of these fields there are
 }
+
+// Now returns the time when the request came. It asks no clock.
+func (x *Exchange) Now() time.Time { return x.c.now }
 
 // The fields that are collected.
 const (
