@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/pace"
 )
 
 // HTTPOptions says how connections are treated. The zero value is right for a
@@ -104,7 +105,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 		TLSConfig:         o.TLS,
 		Protocols:         protocols,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams,
+			MaxConcurrentStreams: pace.Streams,
 			WriteByteTimeout:     o.StallTimeout,
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {

@@ -5,41 +5,22 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/pace"
 )
 
-const (
-	// chunkBytes is how much is written under one deadline, and streamChunkBytes
-	// over HTTP/2, where it is what one stream sends before it is another's turn.
-	chunkBytes       = 64 << 10
-	streamChunkBytes = 16 << 10
-
-	// maxStreams is how many requests a client may have under way on one
-	// HTTP/2 connection.
-	maxStreams = 100
-
-	// leastRate is what a client must take on average, in bytes a second, while
-	// room is scarce.
-	leastRate = 32 << 10
-)
-
-// A sender writes a body under a deadline that rolls: each chunk has
-// Options.StallTimeout to be taken. A client that is slow but steady gets all of
-// a large file, one that stalls is closed. Over HTTP/1 what fits into one chunk is
-// left to the deadline of the whole answer, which NewHTTPServer sets.
-//
-// Over HTTP/2 all streams share what the client takes, so each has as long as
-// maxStreams of them need when the client is as slow as it may be. A connection
-// that takes nothing at all is HTTPOptions.StallTimeout's to find.
+// A sender writes a body at a pace of Options.StallTimeout for each chunk. Over HTTP/1 what
+// fits into one chunk is left to the deadline of the whole answer, which NewHTTPServer
+// sets. An HTTP/2 connection that takes nothing at all is HTTPOptions.StallTimeout's
+// to find.
 type sender struct {
 	w           http.ResponseWriter
 	multiplexed bool
+	pace        pace.Pace
 	chunk       int
 	stall       time.Duration
 
-	// held says whether this body keeps others from being sent. As long as it
-	// does, the average counts, after a grace period.
+	// held says whether this body keeps others from being sent.
 	held  lane.Scarcity
-	grace time.Duration
 	begun time.Time
 
 	sent int64
@@ -47,17 +28,13 @@ type sender struct {
 }
 
 func (a *Assets) newSender(w http.ResponseWriter, protocol int, held lane.Scarcity) sender {
-	s := sender{w: w, chunk: chunkBytes, stall: a.stall, held: held, grace: a.stall, begun: time.Now()}
-	if protocol == 2 {
-		s.multiplexed = true
-		s.chunk = streamChunkBytes
-		s.stall = a.stall * maxStreams * streamChunkBytes / chunkBytes
-	}
+	s := sender{w: w, multiplexed: protocol == 2, pace: pace.Pace{Stall: a.stall, Least: pace.AssetRate}, held: held, begun: time.Now()}
+	s.chunk, s.stall = s.pace.Over(protocol)
 	return s
 }
 
 func (s *sender) write(data []byte) {
-	if s.multiplexed || s.sent+int64(len(data)) > chunkBytes {
+	if s.multiplexed || s.sent+int64(len(data)) > pace.Chunk {
 		s.writeChunks(data)
 		return
 	}
@@ -77,14 +54,8 @@ func (s *sender) writeChunks(data []byte) {
 
 // deadline is when the next n bytes must have been taken.
 func (s *sender) deadline(n int) time.Time {
-	d := time.Now().Add(s.stall)
-	if s.held.Scarce() {
-		atLeastRate := time.Duration(s.sent+int64(n)) * time.Second / leastRate
-		if due := s.begun.Add(s.grace + atLeastRate); due.Before(d) {
-			return due
-		}
-	}
-	return d
+	now := time.Now()
+	return now.Add(s.pace.Allow(s.stall, now.Sub(s.begun), s.sent+int64(n), s.held.Scarce()))
 }
 
 func (s *sender) writeOnce(data []byte) {

@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/server/negotiate"
+	"github.com/larder-cdn/larder/server/pace"
 )
 
 const allowedMethods = "GET, HEAD, OPTIONS"
@@ -263,9 +264,9 @@ func (a *Assets) sendBytes(w http.ResponseWriter, protocol int, r *representatio
 func inflaterBytes(r *representation, size int64) int64 {
 	const gzip, window = 256 << 10, 16 << 20
 	if r.coding == coding.Brotli {
-		return chunkBytes + 2*min(size, window)
+		return pace.Chunk + 2*min(size, window)
 	}
-	return chunkBytes + gzip
+	return pace.Chunk + gzip
 }
 
 // inflate answers with an identity that is inflated while it is sent, so that a
@@ -288,9 +289,9 @@ func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *repre
 	}
 	defer reader.Close()
 	to := a.newSender(w, protocol, a.bodies)
-	chunk := make([]byte, chunkBytes)
+	chunk := make([]byte, pace.Chunk)
 	for left := r.length; left > 0 && to.err == nil; {
-		n := min(left, chunkBytes)
+		n := min(left, pace.Chunk)
 		if _, err := io.ReadFull(reader, chunk[:n]); err != nil {
 			err = fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
 			if left == r.length {

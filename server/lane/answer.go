@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/larder-cdn/larder/server/pace"
 )
 
 // errAborted is the error of an exchange whose handler did not end well.
@@ -42,16 +44,9 @@ var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 // Scarcity says whether what an answer holds is wanted by others, who have to wait.
 type Scarcity interface{ Scarce() bool }
 
-const (
-	// chunkBytes is how much is written under one deadline.
-	chunkBytes = 64 << 10
-	// gatherBytes is up to how much is copied together rather than given to the system in
-	// parts.
-	gatherBytes = 4 << 10
-	// leastRate is what a client must take on average, in bytes a second, while what it
-	// holds is scarce.
-	leastRate = 32 << 10
-)
+// gatherBytes is up to how much is copied together rather than given to the system in
+// parts.
+const gatherBytes = 4 << 10
 
 // gatherers are for a record of TLS, which is more than gatherBytes.
 var gatherers = sync.Pool{New: func() any {
@@ -93,13 +88,13 @@ func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 	}
 	head, end, rest := x.parts[0], x.parts[1], x.parts[2]
 	taken := int64(len(body) - len(rest))
-	if len(rest) <= chunkBytes {
+	if len(rest) <= pace.Chunk {
 		c.writeBefore(c.now, c.listener.o.WriteTimeout)
 		return taken + x.write(head, end, rest)
 	}
 	begun := time.Now()
 	for now := begun; len(rest) > 0 && x.err == nil; now = time.Now() {
-		n := min(len(rest), chunkBytes)
+		n := min(len(rest), pace.Chunk)
 		x.allow(now, begun, taken+int64(n), held)
 		if len(head)+len(end) > 0 {
 			taken += x.write(head, end, rest[:n])
@@ -128,15 +123,13 @@ func (x *Exchange) sendNow() bool {
 
 // allow sets the deadline for the next chunk, after which sent bytes will have been.
 func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
-	o := &x.c.listener.o
-	if held != nil && held.Scarce() {
-		due := begun.Add(o.StallTimeout + time.Duration(sent)*time.Second/leastRate)
-		if due.Before(now.Add(o.StallTimeout)) {
-			x.c.setWriteBy(due)
-			return
-		}
+	p := pace.Pace{Stall: x.c.listener.o.StallTimeout, Least: pace.AssetRate}
+	switch allowed := p.Allow(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce()); {
+	case allowed < p.Stall:
+		x.c.setWriteBy(now.Add(allowed))
+	default:
+		x.c.writeBefore(now, p.Stall)
 	}
-	x.c.writeBefore(now, o.StallTimeout)
 }
 
 // write writes the parts of an answer at once and returns how much of the body was taken.

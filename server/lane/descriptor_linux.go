@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/larder-cdn/larder/server/pace"
 )
 
 // keepAlive is how often the system asks a silent client whether it is there, and after how
@@ -166,7 +168,7 @@ func (c *conn) receiveNow(p []byte) (int, error) {
 		return 0, errAgain
 	}
 	for {
-		n, _, err := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), 0, 0, 0)
+		n, _, err := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), 0, 0, 0)
 		switch err {
 		case 0:
 			if n == 0 {
@@ -174,10 +176,10 @@ func (c *conn) receiveNow(p []byte) (int, error) {
 			}
 			c.drained = int(n) < len(p) && !c.ended
 			return int(n), nil
-		case unix.EAGAIN:
+		case syscall.EAGAIN:
 			c.drained = true
 			return 0, errAgain
-		case unix.EINTR:
+		case syscall.EINTR:
 		default:
 			return 0, os.NewSyscallError("recvfrom", err)
 		}
@@ -199,11 +201,13 @@ func (c *conn) sendNow(parts *[3][]byte) error {
 		}
 	}
 	// The runtime is told only where much is copied: else the garbage collector can wait.
-	call := unix.RawSyscall
-	if size > chunkBytes {
-		call = unix.Syscall
+	var sent uintptr
+	var err syscall.Errno
+	if size > pace.Chunk {
+		sent, _, err = syscall.Syscall(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&c.vectors)), uintptr(n))
+	} else {
+		sent, _, err = syscall.RawSyscall6(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&c.vectors)), uintptr(n), 0, 0, 0)
 	}
-	sent, _, err := call(unix.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&c.vectors)), uintptr(n))
 	c.vectors = vectors{}
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:

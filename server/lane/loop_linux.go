@@ -174,7 +174,7 @@ func (l *loop) doPoll(epoll uintptr) bool {
 		_, _ = unix.Write(l.nudge, one[:])
 		return false
 	}
-	n, _, err := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&l.events[0])), uintptr(len(l.events)), 0, 0, 0)
+	n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&l.events[0])), uintptr(len(l.events)), 0, 0, 0)
 	l.now = time.Now()
 	if err != 0 || n == 0 {
 		l.begun = l.now
