@@ -154,6 +154,10 @@ const (
 func oddities() map[string]string {
 	all := map[string]string{
 		"nothing":                "",
+		"a byte":                 "0",
+		"three bytes":            "0\r\n",
+		"four bytes":             "0\r\n\r",
+		"the first bytes":        "GET",
 		"hit":                    simple,
 		"HEAD":                   "HEAD" + simple[3:],
 		"identity":               "GET " + asset + "demo.js HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -321,7 +325,7 @@ func TestLaneAnswersAsNetHTTP(t *testing.T) {
 	for name, odd := range oddities() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, all := range []string{odd, odd + probe, simple + odd + probe, odd[:len(odd)/2], strings.TrimSuffix(odd, "\n")} {
+			for _, all := range []string{odd, odd + probe, simple + odd, simple + odd + probe, odd[:len(odd)/2], strings.TrimSuffix(odd, "\n")} {
 				for _, size := range []int{len(all), 1000, 50, 1} {
 					if size == 1 && len(all) > 5000 {
 						continue
@@ -339,6 +343,7 @@ func FuzzLaneAnswersAsNetHTTP(f *testing.F) {
 	for _, odd := range oddities() {
 		if len(odd) < 1000 {
 			f.Add([]byte(odd+probe), uint16(100))
+			f.Add([]byte(simple+odd), uint16(100))
 		}
 	}
 	f.Fuzz(func(t *testing.T, sent []byte, size uint16) {

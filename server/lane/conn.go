@@ -21,6 +21,10 @@ const (
 	bufferBytes = 4 << 10
 	// pieces bounds how many reads the head of a request may come in.
 	pieces = 4
+	// leastLater is for how many bytes of a later request net/http waits before it judges
+	// them. Where fewer come it closes without a word, which it could not know to do when
+	// it is handed them as those of a first request.
+	leastLater = 4
 )
 
 // The states of a connection; one that is positive is the time since when it waits for its
@@ -48,6 +52,7 @@ type conn struct {
 	readBy     time.Time // the deadlines as they are
 	writeBy    time.Time
 	exchange   Exchange
+	served     bool // whether a request was answered
 
 	// Of a connection that waits for requests on a loop.
 	loop    *loop
@@ -159,6 +164,7 @@ func (c *conn) step() bool {
 		return c.close()
 	}
 	c.start += n
+	c.served = true
 	return true
 }
 
@@ -166,14 +172,15 @@ func (c *conn) step() bool {
 func (c *conn) read() (int, verdict, error) {
 	for piece := 1; ; piece++ {
 		n, v := c.exchange.parse(c.buffer[c.start:c.end])
-		if v != partial {
+		few := v != complete && c.served && c.end-c.start < leastLater
+		if v != partial && !few {
 			return n, v, nil
 		}
-		if piece == pieces || c.end-c.start == bufferBytes {
+		if !few && (piece == pieces || c.end-c.start == bufferBytes) {
 			return 0, odd, nil
 		}
 		switch err := c.more(); {
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) && !few:
 			return 0, odd, nil
 		case err != nil:
 			return 0, odd, err
