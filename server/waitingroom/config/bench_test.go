@@ -5,6 +5,7 @@ import "testing"
 func BenchmarkCovers(b *testing.B) {
 	for name, rooms := range map[string][]Room{
 		"no room":     nil,
+		"one room":    {{Routes: []Route{{"", "/download/"}}}},
 		"three rooms": {{Routes: []Route{{"", "/download/"}}}, {Routes: []Route{{"", "/api/"}}}, {Routes: []Route{{"shop.example.com", "/"}}}},
 	} {
 		b.Run(name, func(b *testing.B) {

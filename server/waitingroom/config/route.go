@@ -13,7 +13,8 @@ import (
 
 // A Table finds the room that covers a request. It is never changed.
 type Table struct {
-	hosts map[string][]entry // by host as configured, with or without port; "" for every host
+	hosts map[string][]entry // by host as configured, with or without port
+	every []entry            // for every host
 	ports bool               // whether some host has a port
 }
 
@@ -27,13 +28,20 @@ func NewTable(rooms []Room) *Table {
 	t := &Table{hosts: map[string][]entry{}}
 	for i := range rooms {
 		for _, route := range rooms[i].Routes {
-			t.hosts[route.Host] = append(t.hosts[route.Host], entry{route.Path, &rooms[i]})
+			e := entry{route.Path, &rooms[i]}
+			if route.Host == "" {
+				t.every = append(t.every, e)
+				continue
+			}
+			t.hosts[route.Host] = append(t.hosts[route.Host], e)
 			t.ports = t.ports || withoutPort(route.Host) != route.Host
 		}
 	}
+	longestFirst := func(a, b entry) int { return len(b.path) - len(a.path) }
 	for _, entries := range t.hosts {
-		slices.SortStableFunc(entries, func(a, b entry) int { return len(b.path) - len(a.path) })
+		slices.SortStableFunc(entries, longestFirst)
 	}
+	slices.SortStableFunc(t.every, longestFirst)
 	return t
 }
 
@@ -61,25 +69,27 @@ func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 // Covers reports whether Find would say anything about a request. It allocates nothing
 // for a path that needs no cleaning.
 func (t *Table) Covers(host, raw string) bool {
-	if len(t.hosts) == 0 {
+	if len(t.hosts) == 0 && len(t.every) == 0 {
 		return false
 	}
 	return t.lookup(host, raw) != nil || suspicious(raw) && t.lookup(host, Clean(raw)) != nil
 }
 
 func (t *Table) lookup(host, p string) *Room {
-	host = NormalHost(host)
-	if t.ports {
-		if room := longest(t.hosts[host], p); room != nil {
-			return room
+	if len(t.hosts) > 0 {
+		host = NormalHost(host)
+		if t.ports {
+			if room := longest(t.hosts[host], p); room != nil {
+				return room
+			}
+		}
+		if bare := strings.TrimSuffix(withoutPort(host), "."); bare != "" {
+			if room := longest(t.hosts[bare], p); room != nil {
+				return room
+			}
 		}
 	}
-	if bare := strings.TrimSuffix(withoutPort(host), "."); bare != "" {
-		if room := longest(t.hosts[bare], p); room != nil {
-			return room
-		}
-	}
-	return longest(t.hosts[""], p)
+	return longest(t.every, p)
 }
 
 func longest(entries []entry, p string) *Room {
