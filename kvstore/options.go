@@ -70,6 +70,9 @@ func (o *Options) defaults() {
 // tables that refer to them. Index rows are far below it.
 const separateFrom = 2 << 10
 
+// memTables is how many memtables there are before writers have to wait.
+const memTables = 4
+
 // compression is fast for keys and rows. Blob files are left alone: what is in
 // them is Brotli, gzip or something that neither made smaller.
 var compression = func() *sstable.CompressionProfile {
@@ -91,7 +94,7 @@ func (o *Options) pebble() *pebble.Options {
 		FormatMajorVersion: pebble.FormatNewest,
 
 		MemTableSize:                uint64(o.MemTableBytes),
-		MemTableStopWritesThreshold: 4,
+		MemTableStopWritesThreshold: memTables,
 
 		// Releases arrive in bursts: let level 0 grow before writers wait.
 		L0CompactionThreshold: 4,

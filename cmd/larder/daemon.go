@@ -124,6 +124,10 @@ func (p *daemon) run(parent context.Context) (err error) {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
+		p.limitMemory(ctx)
+		return nil
+	})
+	group.Go(func() error {
 		p.folder.signer.Run(ctx)
 		return nil
 	})

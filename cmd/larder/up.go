@@ -6,8 +6,8 @@ import (
 
 const environmentNote = `
 
-Memory in all is about --cache, --sending, --memory and --store-cache with 128 MiB for writing; GOMEMLIMIT, if set, is a
-soft limit for the whole process and should leave room above that.`
+Memory in all is about --cache, --sending, --memory and --store-cache with 128 MiB for writing; docs/configuration.md has
+measurements. Garbage is collected so that it comes to no more; GOMEMLIMIT, if set, is another soft limit for that.`
 
 func newUp(a *app) *cobra.Command {
 	cmd := &cobra.Command{

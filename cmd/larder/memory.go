@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"runtime/debug"
+	"runtime/metrics"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// otherMemory is for what no setting bounds: the index of search and pages, connections and their goroutines, and the
+// garbage between two collections.
+const otherMemory = 256 * mebibyte
+
+// memoryBudget returns what the settings come to of the memory that Go manages, in bytes.
+func (p *daemon) memoryBudget() int64 {
+	s := p.settings
+	budget := otherMemory + s.memory + kvstore.Options{CacheBytes: s.storeCache}.HeapBytes()
+	if p.duties.serve {
+		budget += s.cache + s.sending
+	}
+	return budget
+}
+
+// limitMemory keeps the process near what its settings come to until ctx ends, unless GOMEMLIMIT is set. Left alone, Go's
+// garbage collector lets as much garbage pile up as there is in use, so a process all of whose memory is in use would take
+// twice that. Under a limit it collects earlier the nearer it comes.
+//
+// A limit below what is in use would have it collect all the time. So where more is in use than was thought of, the limit
+// gives way: a quarter of it is always left for garbage.
+func (p *daemon) limitMemory(ctx context.Context) {
+	if slices.ContainsFunc(p.environ, func(pair string) bool { return strings.HasPrefix(pair, "GOMEMLIMIT=") }) {
+		return
+	}
+	budget := p.memoryBudget()
+	limit := budget
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"},
+		// What Go has of the system, and what of that is the heap's.
+		{Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/heap/unused:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"},
+	}
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		metrics.Read(samples)
+		value := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
+		used := value(0) + value(1)
+		for i := 2; i < len(samples); i++ {
+			used -= value(i)
+		}
+		next := memoryLimit(budget, used)
+		if next > budget && limit == budget {
+			p.logger.Warn("more memory is in use than the settings come to", "used", used, "settings", budget)
+		}
+		if next != limit {
+			limit = next
+			debug.SetMemoryLimit(limit)
+		}
+	}
+}
+
+// memoryLimit returns the limit for a process that uses so much of its budget.
+func memoryLimit(budget, used int64) int64 { return max(budget, used+used/3) }

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/server/servertest"
+)
+
+// TestMemoryLimit asks the real program for far more files than its cache holds, and looks at what memory it takes. Left
+// alone it takes more than GOMEMLIMIT allows in the end; with that it stays below, and with one that it cannot keep to it
+// serves all the same.
+func TestMemoryLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("publishes 90 MB")
+	}
+	const cache, limit = 32 * mebibyte, 60 * mebibyte
+	data := t.TempDir()
+	files := stockNoise(t, data, 3000, 30_000)
+	for _, test := range []struct {
+		env     string
+		check   func(most int64) bool
+		problem string
+	}{
+		{"", func(most int64) bool { return most > limit }, "so the limit is not tested"},
+		{"GOMEMLIMIT=60MiB", func(most int64) bool { return most < limit*21/20 }, "which is over the limit"},
+		{"GOMEMLIMIT=8MiB", func(int64) bool { return true }, ""},
+	} {
+		t.Run(cmp.Or(test.env, "no limit"), func(t *testing.T) {
+			s := startServe(t, data, test.env, "--cache", strconv.Itoa(cache), "--store-cache", "8MiB")
+			var most int64
+			for range 4 {
+				s.load(files, 1500)
+				most = max(most, s.metric("go_memstats_sys_bytes")-s.metric("go_memstats_heap_released_bytes"))
+			}
+			t.Logf("%d MB, %d MB with what Go does not manage", most/1e6, s.metric("process_resident_memory_bytes")/1e6)
+			if !test.check(most) {
+				t.Errorf("it takes %d MB, %s", most/1e6, test.problem)
+			}
+			if kept := s.metric(`larder_assets_cache_bytes{cache="bodies"}`); kept < cache/2 {
+				t.Errorf("only %d bytes are kept", kept)
+			}
+		})
+	}
+}
+
+// stockNoise publishes n files of size bytes that do not compress, and returns them by path.
+func stockNoise(t *testing.T, data string, n, size int) map[string][]byte {
+	t.Helper()
+	store, err := kvstore.Open(filepath.Join(data, "store"), kvstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	noise := rand.NewChaCha8([32]byte{})
+	files := make(map[string][]byte, n)
+	release := servertest.Release{Package: "noise", Version: "1.0.0", Files: map[string][]byte{}}
+	for i := range n {
+		body := make([]byte, size)
+		_, _ = noise.Read(body) // never fails
+		path := fmt.Sprintf("%d.bin", i)
+		release.Files[path], files["/ajax/libs/noise/1.0.0/"+path] = body, body
+	}
+	if err := servertest.Publish(store, []servertest.Release{release}); err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// A serving is a `larder serve` that runs.
+type serving struct {
+	*testing.T
+	public, private string
+}
+
+func startServe(t *testing.T, data, env string, args ...string) *serving {
+	t.Helper()
+	s := &serving{T: t, private: "http://" + freeAddress(t)}
+	ctx, cancel := context.WithCancel(context.Background())
+	args = append([]string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--private-listen", strings.TrimPrefix(s.private, "http://")}, args...)
+	cmd := exec.CommandContext(ctx, "larder", args...) // testscript.Main has put it there
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(pair string) bool {
+		return strings.HasPrefix(pair, "GOMEMLIMIT=") || strings.HasPrefix(pair, "GOGC=")
+	})
+	if env != "" {
+		cmd.Env = append(cmd.Env, env)
+	}
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() != 0 {
+			t.Errorf("larder serve: %v", err)
+		}
+	})
+	lines := bufio.NewScanner(stdout)
+	for s.public == "" && lines.Scan() {
+		if rest, ok := strings.CutPrefix(lines.Text(), "Larder serves "); ok {
+			s.public, _, _ = strings.Cut(rest, " ")
+		}
+	}
+	if s.public == "" {
+		t.Fatal("larder serve did not say where")
+	}
+	go io.Copy(io.Discard, stdout) //nolint:errcheck // it ends with the process
+	return s
+}
+
+// freeAddress is one on which nobody listens. Nobody keeps it until it is used.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// load asks n times for one of the files, with several clients at once.
+func (s *serving) load(files map[string][]byte, n int) {
+	s.Helper()
+	paths := make(chan string)
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for path := range paths {
+				r, err := http.Get(s.public + path)
+				if err != nil {
+					s.Error(err)
+					continue
+				}
+				body, err := io.ReadAll(r.Body)
+				r.Body.Close()
+				if err != nil || r.StatusCode != http.StatusOK || !bytes.Equal(body, files[path]) {
+					s.Errorf("%s: %s, %d bytes, %v", path, r.Status, len(body), err)
+				}
+			}
+		})
+	}
+	sent := 0
+	for sent < n {
+		for path := range files { // in another order each time
+			if sent++; sent > n {
+				break
+			}
+			paths <- path
+		}
+	}
+	close(paths)
+	clients.Wait()
+}
+
+// metric returns the value of one of the process's metrics.
+func (s *serving) metric(name string) int64 {
+	s.Helper()
+	r, err := http.Get(s.private + "/metrics")
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer r.Body.Close()
+	lines := bufio.NewScanner(r.Body)
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			value, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				s.Fatal(err)
+			}
+			return int64(value)
+		}
+	}
+	s.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// The limit is what the settings come to, and above what is in use by enough for the garbage collector to rest.
+func TestMemoryLimitGivesWay(t *testing.T) {
+	for _, test := range []struct{ budget, used, want int64 }{
+		{1200, 0, 1200}, {1200, 900, 1200}, {1200, 1200, 1600}, {1200, 3000, 4000},
+	} {
+		if got := memoryLimit(test.budget, test.used); got != test.want {
+			t.Errorf("of %d, %d are used: the limit is %d, want %d", test.budget, test.used, got, test.want)
+		}
+	}
+}
