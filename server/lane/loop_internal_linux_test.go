@@ -2,7 +2,9 @@ package lane
 
 import (
 	"net"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -42,4 +44,38 @@ func TestAbortForgetsWhoCameBack(t *testing.T) {
 	default:
 		t.Errorf("%d are still the lane's", l.Len())
 	}
+}
+
+// Goroutines that are done rest, though not any number of them, are used again before there
+// are new ones, and end with the loop.
+func TestGoroutinesRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &loop{wake: make(chan struct{}), ended: make(chan struct{})}
+		var wanted, unwanted atomic.Int32
+		for range mostResting + 3 {
+			go func() {
+				if l.rest() {
+					wanted.Add(1)
+				} else {
+					unwanted.Add(1)
+				}
+			}()
+		}
+		want := func(w, u int32) {
+			t.Helper()
+			synctest.Wait()
+			if wanted.Load() != w || unwanted.Load() != u {
+				t.Errorf("%d are wanted again and %d are not, want %d and %d", wanted.Load(), unwanted.Load(), w, u)
+			}
+		}
+		want(0, 3)
+		c := &conn{on: l}
+		c.leave()
+		want(1, 3)
+		close(l.ended)
+		want(1, mostResting+2)
+		if l.resting.Load() != 0 {
+			t.Errorf("%d are said to rest", l.resting.Load())
+		}
+	})
 }

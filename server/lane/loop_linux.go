@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -37,6 +38,12 @@ type loop struct {
 
 	poll func(uintptr) bool // the method, made once so that calling it allocates nothing
 
+	// Goroutines that have left the loop and are done rest until one is wanted again: their
+	// stacks are large enough already for what a miss needs, and a new one would have to grow.
+	resting atomic.Int32
+	wake    chan struct{}
+	ended   chan struct{} // closed with the loop
+
 	mu    sync.Mutex
 	conns []*conn // by descriptor
 }
@@ -54,6 +61,8 @@ const (
 	turn = 200 * time.Microsecond
 	// rounds is how often a loop reads of one connection before it goes on without it.
 	rounds = 16
+	// mostResting bounds what the resting goroutines of a loop take, some 32 KiB each.
+	mostResting = 16
 )
 
 // one is what an eventfd takes for 1.
@@ -87,7 +96,10 @@ func newLoop() (*loop, error) {
 		return nil, fmt.Errorf("lane: epoll: %w", err)
 	}
 	_ = unix.SetNonblock(fd, true) // so that Go polls it
-	l := &loop{epoll: os.NewFile(uintptr(fd), "epoll"), buffer: buffers.Get().(*[bufferBytes]byte)}
+	l := &loop{
+		epoll: os.NewFile(uintptr(fd), "epoll"), buffer: buffers.Get().(*[bufferBytes]byte),
+		wake: make(chan struct{}), ended: make(chan struct{}),
+	}
 	l.poll = l.doPoll
 	if l.nudge, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		l.epoll.Close()
@@ -105,6 +117,7 @@ func newLoop() (*loop, error) {
 }
 
 func (l *loop) close() {
+	close(l.ended)
 	l.epoll.Close()
 	unix.Close(l.nudge)
 }
@@ -156,13 +169,28 @@ func (l *loop) run() {
 			r := l.ready[l.at]
 			l.ready[l.at] = readyConn{}
 			l.at++
-			if !l.serve(r.c, r.more) {
+			if !l.serve(r.c, r.more) && !l.rest() {
 				return
 			}
 		}
 		if l.wait.Read(l.poll) != nil {
 			return
 		}
+	}
+}
+
+// rest waits until this goroutine is the loop's again. It returns false where it is not
+// wanted any more.
+func (l *loop) rest() bool {
+	defer l.resting.Add(-1)
+	if l.resting.Add(1) > mostResting {
+		return false
+	}
+	select {
+	case <-l.wake:
+		return true
+	case <-l.ended:
+		return false
 	}
 }
 
@@ -282,5 +310,9 @@ func (c *conn) leave() {
 	}
 	c.on = nil
 	l.buffer = buffers.Get().(*[bufferBytes]byte)
-	go l.run()
+	select {
+	case l.wake <- struct{}{}: // somebody rests
+	default:
+		go l.run()
+	}
 }
