@@ -31,21 +31,38 @@ type badDisk struct {
 func newBadDisk(cause error, files []string, kinds ...errorfs.OpKind) (*badDisk, *vfs.MemFS) {
 	mem := vfs.NewCrashableMem()
 	d := &badDisk{cause: cause, files: files, kinds: kinds, failed: make(chan struct{}, 1)}
-	d.FS = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if d.failing.Load() && slices.Contains(d.kinds, op.Kind) {
-			for _, pattern := range d.files {
-				if ok, _ := filepath.Match(pattern, filepath.Base(op.Path)); ok {
-					select {
-					case d.failed <- struct{}{}:
-					default:
-					}
-					return d.cause
-				}
-			}
-		}
-		return nil
-	}))
+	d.FS = errorfs.Wrap(mem, errorfs.InjectorFunc(d.fault))
 	return d, mem
+}
+
+// fault returns the error that op meets.
+func (d *badDisk) fault(op errorfs.Op) error {
+	if !d.failing.Load() || !slices.Contains(d.kinds, op.Kind) {
+		return nil
+	}
+	for _, pattern := range d.files {
+		if ok, _ := filepath.Match(pattern, filepath.Base(op.Path)); ok {
+			select {
+			case d.failed <- struct{}{}:
+			default:
+			}
+			return d.cause
+		}
+	}
+	return nil
+}
+
+// ReuseForWrite implements vfs.FS. That of errorfs returns a file that never fails, which a
+// log becomes as soon as it is recycled.
+func (d *badDisk) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := d.FS.ReuseForWrite(oldname, newname, c)
+	if err != nil {
+		return nil, err
+	}
+	return errorfs.WrapFile(f, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		op.Path = newname
+		return d.fault(op)
+	})), nil
 }
 
 func TestRefusesWritesBeforeTheDiskIsFull(t *testing.T) {
