@@ -6,8 +6,8 @@ import (
 
 const environmentNote = `
 
-Memory in all is about --cache, --sending, --memory and --store-cache with 128 MiB for writing; docs/configuration.md has
-measurements. Garbage is collected so that it comes to no more; GOMEMLIMIT, if set, is another soft limit for that.`
+Memory in all is about --cache, --sending, --memory and --store-cache with 128 MiB for writing. Garbage is collected so
+that it comes to no more; GOMEMLIMIT, if set, is another soft limit for that. docs/configuration.md has measurements.`
 
 func newUp(a *app) *cobra.Command {
 	cmd := &cobra.Command{
