@@ -72,15 +72,16 @@ func (x *Exchange) begin(c *conn) {
 	}
 }
 
-// Leave is called before something that may take long, such as reading from a disk:
-// other connections must not wait for it.
-func (x *Exchange) Leave() { x.c.leave() }
+// Leave is called before something that may take long, such as reading from a disk: other
+// connections wait for it only for a moment.
+func (x *Exchange) Leave() { x.c.lend() }
 
 // Send sends an answer, and returns how many bytes of the body were taken; if not all, the
 // connection ends. A body of more than 64 KiB has a deadline for each of them, which is
 // earlier while held is scarce; it may be nil.
 func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 	c := x.c
+	c.isBack()
 	x.parts = [3][]byte{head, c.listener.clock.at(c.now, x.closes), body}
 	defer func() { x.parts = [3][]byte{} }()
 	if c.loop != nil && c.records == nil && x.sendNow() {
@@ -189,7 +190,7 @@ func (x *Exchange) encrypt(head, end, body []byte) int64 {
 // Writer returns a way to send an answer that is not prepared. It knows deadlines as
 // http.ResponseController wants them. The answer must have a Content-Length or no body.
 func (x *Exchange) Writer() http.ResponseWriter {
-	x.Leave()
+	x.c.leave()
 	if x.slow == nil {
 		x.slow = &writer{x: x, header: make(http.Header)}
 	}

@@ -57,6 +57,7 @@ type conn struct {
 	// Of a connection that waits for requests on a loop.
 	loop    *loop
 	on      *loop // while the loop's goroutine serves it
+	lends   bool  // whether that goroutine has lent the loop
 	fd      int
 	bare    bool // whether only the loop has the descriptor, and Go does not
 	ended   bool // whether the set says that the client has closed, or the like
@@ -268,6 +269,7 @@ func (c *conn) answer() (answered bool) {
 	x := &c.exchange
 	x.begin(c)
 	defer func() {
+		c.isBack()
 		if reason := recover(); reason != nil {
 			x.err = errAborted
 			answered = false

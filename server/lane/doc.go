@@ -6,10 +6,11 @@
 // of Listener.Accept, with the bytes that were read, and never comes back.
 //
 // On Linux connections wait for requests on event loops, as many as can run at a time
-// (loop_linux.go), with TLS as soon as the handshake is done. What may take long is never
-// done there: whoever calls [Exchange.Leave], or would wait for the client, stays with the
-// connection, and another goroutine goes on with the loop. Go's poller hears of a
-// connection only then (descriptor_linux.go). Elsewhere each connection has a goroutine.
+// (loop_linux.go), with TLS as soon as the handshake is done. What may take long does not
+// keep others waiting there: whoever would wait for the client, or has called
+// [Exchange.Leave] and is not done soon, stays with the connection, and another goroutine
+// goes on with the loop. Go's poller hears of a connection only when a client has to be
+// waited for (descriptor_linux.go). Elsewhere each connection has a goroutine.
 //
 // What it guarantees:
 //

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -78,4 +79,37 @@ func TestGoroutinesRest(t *testing.T) {
 			t.Errorf("%d are said to rest", l.resting.Load())
 		}
 	})
+}
+
+// A loop that is lent stays with its goroutine if that is back soon, and else is another's,
+// whoever lends it then.
+func TestLending(t *testing.T) {
+	l, err := newLoop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	early, late, next := &conn{on: l}, &conn{on: l}, &conn{on: l}
+
+	l.lentBy.Store(early) // as lend does, but nobody looks
+	early.lends = true
+	early.isBack()
+	if early.on != l || l.lentBy.Load() != nil {
+		t.Error("who is back soon has lost the loop, or it is still lent")
+	}
+
+	late.lend()
+	for l.lentBy.Load() != nil { // until somebody has it
+		runtime.Gosched()
+	}
+	l.lentBy.Store(next)
+	next.lends = true
+	late.isBack()
+	if late.on != nil || l.lentBy.Load() != next {
+		t.Error("who is back late still has the loop, or has taken it from who lent it since")
+	}
+	next.isBack()
+	if next.on != l {
+		t.Error("the one after that has lost it")
+	}
 }

@@ -18,8 +18,11 @@ import (
 // Those that wait for a request cost nothing but their place in an epoll set, edge-triggered,
 // and with TLS what crypto/tls keeps.
 //
-// What may take long never happens in the loop: the goroutine that has come to it stays
-// with the connection, and another one goes on with the loop, see [Exchange.Leave].
+// Nobody makes the others wait for long. A goroutine that has to wait for a client stays with
+// the connection, and another one goes on with the loop. One whose handler says that it may
+// take a while, see [Exchange.Leave], lends the loop: if it is not back soon, another one
+// takes it, and else nothing has changed, which is much cheaper than a change of goroutines
+// for each read of what is in memory anyway.
 //
 // A connection's descriptor is closed by who serves it, or by who finds it waiting; who
 // ends one that is being served only shuts it down. So nobody uses a number that is
@@ -44,6 +47,9 @@ type loop struct {
 	wake    chan struct{}
 	ended   chan struct{} // closed with the loop
 
+	lentBy atomic.Pointer[conn] // by the goroutine that serves it, which may not come back
+	patrol *time.Timer          // that takes it then
+
 	mu    sync.Mutex
 	conns []*conn // by descriptor
 }
@@ -59,6 +65,8 @@ const (
 	// scheduler would not look for what the network has for them, as long as there is
 	// something to run.
 	turn = 200 * time.Microsecond
+	// patience is for how long a loop may be lent.
+	patience = 100 * time.Microsecond
 	// rounds is how often a loop reads of one connection before it goes on without it.
 	rounds = 16
 	// mostResting bounds what the resting goroutines of a loop take, some 32 KiB each.
@@ -101,6 +109,7 @@ func newLoop() (*loop, error) {
 		wake: make(chan struct{}), ended: make(chan struct{}),
 	}
 	l.poll = l.doPoll
+	l.patrol = time.AfterFunc(time.Hour, l.takeOver)
 	if l.nudge, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		l.epoll.Close()
 		return nil, fmt.Errorf("lane: eventfd: %w", err)
@@ -118,6 +127,7 @@ func newLoop() (*loop, error) {
 
 func (l *loop) close() {
 	close(l.ended)
+	l.patrol.Stop()
 	l.epoll.Close()
 	unix.Close(l.nudge)
 }
@@ -302,8 +312,40 @@ func (c *conn) becomeIdle(again bool) {
 	}
 }
 
+// lend lets another goroutine have the loop, if it is this one's and is not back soon.
+func (c *conn) lend() {
+	if l := c.on; l != nil && !c.lends {
+		c.lends = true
+		l.lentBy.Store(c)
+		l.patrol.Reset(patience)
+	}
+}
+
+// isBack is called before anything is done with a connection that may have lent its loop.
+func (c *conn) isBack() {
+	if !c.lends {
+		return
+	}
+	c.lends = false
+	if c.on.lentBy.CompareAndSwap(c, nil) {
+		c.on.patrol.Stop()
+	} else {
+		c.on = nil // another goroutine has it
+	}
+}
+
+// takeOver goes on with a loop whose goroutine is not back. It may come too early, where
+// the loop has been lent again, which does no harm.
+func (l *loop) takeOver() {
+	if c := l.lentBy.Load(); c != nil && l.lentBy.CompareAndSwap(c, nil) {
+		l.buffer = buffers.Get().(*[bufferBytes]byte)
+		l.run()
+	}
+}
+
 // leave makes this goroutine the connection's own, if it is the loop's.
 func (c *conn) leave() {
+	c.isBack()
 	l := c.on
 	if l == nil {
 		return

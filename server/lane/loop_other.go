@@ -26,6 +26,8 @@ func (*conn) adopt() error                   { return nil }
 func (*conn) detach() error                  { return nil }
 func (*conn) closeDescriptor() error         { return nil }
 func (*conn) shutDown()                      {}
+func (*conn) lend()                          {}
+func (*conn) isBack()                        {}
 func (*conn) leave()                         {}
 func (*conn) serveNow(time.Time) bool        { return false }
 func (*conn) receiveNow([]byte) (int, error) { return 0, errors.ErrUnsupported }
