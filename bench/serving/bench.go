@@ -269,7 +269,7 @@ func (b *bench) measure(ctx context.Context, servers []*server, s scenario, k []
 				if err != nil {
 					return r, err
 				}
-				slow = slow || got.Busy < busyEnough && got.Load >= busyEnough
+				slow = slow || got.Load >= busyEnough && got.Load > got.Busy
 				samples[i] = append(samples[i], got)
 				thrown[i] += repeats
 				if slow && len(generators) > 1 {
