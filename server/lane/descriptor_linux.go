@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -31,7 +30,7 @@ func (l *limited) prepare() error {
 	if l.raw, err = l.file.SyscallConn(); err != nil {
 		return err
 	}
-	if e := l.raw.Control(func(fd uintptr) {
+	return l.raw.Control(func(fd uintptr) {
 		for _, o := range [...]struct{ level, name, value int }{
 			{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
 			{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
@@ -39,14 +38,11 @@ func (l *limited) prepare() error {
 			{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAlive / time.Second)},
 			{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveProbes},
 		} {
-			if err == nil {
-				err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), o.level, o.name, o.value))
-			}
+			// Package net ignores the error, too: Go's listeners are Multipath TCP's, of
+			// which older kernels know only some options. Time limits do not depend on it.
+			_ = unix.SetsockoptInt(int(fd), o.level, o.name, o.value)
 		}
-	}); e != nil {
-		return e
-	}
-	return err
+	})
 }
 
 // acceptDescriptor is Accept for who wants nothing but the descriptor: Go's poller never
@@ -68,8 +64,12 @@ func (l *limited) acceptDescriptor() (int, error) {
 			return true
 		}
 	})
-	if errors.Is(err, os.ErrClosed) {
-		err = net.ErrClosed
+	select {
+	case <-l.closed: // of which Go's own error for a file says nothing
+		if err != nil {
+			err = net.ErrClosed
+		}
+	default:
 	}
 	if err == nil && accepted != nil {
 		err = &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: os.NewSyscallError("accept4", accepted)}
@@ -94,7 +94,8 @@ func (c *limitedConn) descriptor() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	return fd, c.TCPConn.Close()
+	_ = c.TCPConn.Close() // the other one stays
+	return fd, nil
 }
 
 // adopt makes the connection one that can be waited for, beside its loop. Only who serves
@@ -116,14 +117,7 @@ func (c *conn) detach() error {
 		return nil
 	}
 	file := os.NewFile(uintptr(c.fd), "")
-	adopted, err := net.FileConn(file) // which has another descriptor
-	fd := -1
-	if err == nil {
-		var raw syscall.RawConn
-		if raw, err = adopted.(syscall.Conn).SyscallConn(); err == nil {
-			err = raw.Control(func(d uintptr) { fd = int(d) })
-		}
-	}
+	adopted, fd, err := tcpConn(file)
 	c.listener.mu.Lock() // for cut
 	c.fd, c.bare = fd, false
 	c.listener.mu.Unlock()
@@ -132,7 +126,7 @@ func (c *conn) detach() error {
 		c.listener.source.leave()
 		return err
 	}
-	below := &limitedConn{TCPConn: adopted.(*net.TCPConn), of: c.listener.source}
+	below := &limitedConn{TCPConn: adopted, of: c.listener.source}
 	if c.records != nil {
 		c.records.Conn = below
 	} else {
@@ -141,6 +135,29 @@ func (c *conn) detach() error {
 	_ = below.SetReadDeadline(c.readBy)
 	_ = below.SetWriteDeadline(c.writeBy)
 	return nil
+}
+
+// tcpConn makes the connection that file is one of package net's, with another descriptor.
+// One that the client has reset is none: the system has forgotten who that was, and nobody
+// is to answer somebody from nowhere, who escapes what one address may have.
+func tcpConn(file *os.File) (*net.TCPConn, int, error) {
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return nil, -1, err
+	}
+	tcp, fd := conn.(*net.TCPConn), -1
+	raw, err := tcp.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(d uintptr) { fd = int(d) })
+	}
+	if err == nil && tcp.RemoteAddr() == nil {
+		err = unix.ENOTCONN
+	}
+	if err != nil {
+		_ = tcp.Close()
+		return nil, -1, err
+	}
+	return tcp, fd, nil
 }
 
 // closeDescriptor is Close for a connection that was never adopted, or failed to be.
