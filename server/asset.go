@@ -48,7 +48,7 @@ type asset struct {
 	forms           []negotiate.Form // of representations, in the same order
 
 	*mediaType
-	released     time.Time          // zero where upstream does not say
+	released     time.Time          // zero where upstream does not say, or HTTP cannot
 	lastModified [lastModified]byte // released as text
 	purged       cachetag.Release   // by which a CDN can purge its answers
 
@@ -83,8 +83,8 @@ func newAsset(t target, file views.File, content kvstore.Content, headers cachet
 		released:  file.Released.UTC().Truncate(time.Second),
 		purged:    headers.Release(t.pkg, t.version),
 	}
-	if !f.released.IsZero() {
-		f.released.AppendFormat(f.lastModified[:0], http.TimeFormat)
+	if text := f.released.AppendFormat(f.lastModified[:0], http.TimeFormat); len(text) != lastModified {
+		f.released = time.Time{} // HTTP has no date with such a year
 	}
 	f.representations, f.forms = f.ownRepresentations[:0], f.ownForms[:0]
 	tags := make([]byte, 0, codings*tagLength)
