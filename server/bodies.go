@@ -106,6 +106,7 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, read func() ([]byte, er
 	if x, ok := b.cached(sum); ok {
 		return x, nil
 	}
+	b.metrics.misses.Inc()
 	b.mu.Lock()
 	if x := b.loose[sum]; x != nil {
 		b.mu.Unlock()

@@ -142,7 +142,10 @@ func (m *metrics) cache(name string) *cacheMetrics {
 }
 
 func (c *cacheMetrics) RecordHits(n int)                  { c.hits.Add(uint64(n)) }
-func (c *cacheMetrics) RecordMisses(n int)                { c.misses.Add(float64(n)) }
 func (c *cacheMetrics) RecordEviction(uint32)             { c.evictions.Inc() }
 func (c *cacheMetrics) RecordLoadSuccess(d time.Duration) { c.loads.Observe(d.Seconds()) }
 func (c *cacheMetrics) RecordLoadFailure(time.Duration)   {}
+
+// RecordMisses does nothing: who finds nothing looks again before loading, and that is one
+// miss, which who loads counts.
+func (c *cacheMetrics) RecordMisses(int) {}

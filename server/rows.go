@@ -39,6 +39,7 @@ type rows struct {
 	tags       cachetag.Headers
 	now        func() time.Time
 	generation atomic.Uint64
+	metrics    *cacheMetrics
 }
 
 func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *demand.Demand, m *cacheMetrics) (*rows, error) {
@@ -47,7 +48,7 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *
 		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weigh()) },
 		StatsRecorder: m,
 	})
-	return &rows{store: store, cache: cache, hot: hot, demand: d, now: time.Now}, err
+	return &rows{store: store, cache: cache, hot: hot, demand: d, now: time.Now, metrics: m}, err
 }
 
 // cached returns the asset that t names, if the cache has it. One that is stale by now it
@@ -61,6 +62,7 @@ func (r *rows) cached(t target, now time.Time) (*asset, bool) {
 // errNoFile, a *withdrawnError, or an error of the store otherwise. Absence is not
 // remembered: a file that is published is there at once.
 func (r *rows) load(t target, stale *asset) (*asset, error) {
+	r.metrics.misses.Inc()
 	t = t.clone() // the cache keeps the key, and who waits for it may outlive the request
 	for {
 		if stale != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/servertest"
 )
 
@@ -318,32 +319,54 @@ func TestDamageWhileInflating(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	a := newAssets(t, server.Options{Store: openStore(t, []servertest.Release{release("1.0.0", "a.js", text)}), Registerer: registry})
-	for range 3 {
-		get(a, "GET", "/ajax/libs/lib/1.0.0/a.js", "Accept-Encoding", "gzip")
-	}
-	get(a, "GET", "/ajax/libs/lib/1.0.0/b.js")
-	size := get(a, "HEAD", "/ajax/libs/lib/1.0.0/a.js", "Accept-Encoding", "gzip").ContentLength
-	for _, test := range []struct {
-		name, label, value string
-		want               float64
-	}{
-		{"larder_assets_requests_total", "coding", "gzip", 4},
-		{"larder_assets_requests_total", "status", "404", 1},
-		{"larder_assets_sent_bytes_total", "coding", "gzip", float64(3 * size)},
-		{"larder_assets_cache_hits_total", "cache", "bodies", 2},
-		{"larder_assets_cache_misses_total", "cache", "bodies", 1},
-		{"larder_assets_cache_load_seconds", "cache", "bodies", 1},
-		{"larder_assets_in_flight_requests", "", "", 0},
-		{"larder_assets_sending_bytes", "", "", 0},
+	requests := [][2]string{{"GET", "a.js"}, {"GET", "a.js"}, {"GET", "a.js"}, {"GET", "b.js"}, {"HEAD", "a.js"}}
+	for name, ask := range map[string]func(*server.Assets){
+		"over net/http": func(a *server.Assets) {
+			for _, r := range requests {
+				get(a, r[0], "/ajax/libs/lib/1.0.0/"+r[1], "Accept-Encoding", "gzip")
+			}
+		},
+		"on the lane": func(a *server.Assets) {
+			var pieces [][]byte
+			for _, r := range requests {
+				pieces = append(pieces, fmt.Appendf(nil, "%s /ajax/libs/lib/1.0.0/%s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n", r[0], r[1]))
+			}
+			conn, listener := newScript(pieces), make(pipes, 1)
+			listener <- conn
+			front := lane.New(listener, lane.Options{Handler: a, HeaderTimeout: 1e12, IdleTimeout: 1e12, WriteTimeout: 1e12, StallTimeout: 1e12})
+			<-conn.closed
+			front.Abort()
+			close(listener)
+		},
 	} {
-		if got := counter(t, registry, test.name, test.label, test.value); got != test.want {
-			t.Errorf("%s{%s=%q} is %v, want %v", test.name, test.label, test.value, got, test.want)
-		}
-	}
-	if got := counter(t, registry, "larder_assets_cache_bytes", "cache", "bodies"); got < float64(size) {
-		t.Errorf("the cache has %v bytes, want at least %d", got, size)
+		t.Run(name, func(t *testing.T) {
+			store := openStore(t, []servertest.Release{release("1.0.0", "a.js", text)})
+			size := get(newAssets(t, server.Options{Store: store}), "HEAD", "/ajax/libs/lib/1.0.0/a.js", "Accept-Encoding", "gzip").ContentLength
+			registry := prometheus.NewRegistry()
+			ask(newAssets(t, server.Options{Store: store, Registerer: registry}))
+			for _, test := range []struct {
+				name, label, value string
+				want               float64
+			}{
+				{"larder_assets_requests_total", "coding", "gzip", 4},
+				{"larder_assets_requests_total", "status", "404", 1},
+				{"larder_assets_sent_bytes_total", "coding", "gzip", float64(3 * size)},
+				{"larder_assets_cache_hits_total", "cache", "rows", 3},
+				{"larder_assets_cache_misses_total", "cache", "rows", 2},
+				{"larder_assets_cache_hits_total", "cache", "bodies", 2},
+				{"larder_assets_cache_misses_total", "cache", "bodies", 1},
+				{"larder_assets_cache_load_seconds", "cache", "bodies", 1},
+				{"larder_assets_in_flight_requests", "", "", 0},
+				{"larder_assets_sending_bytes", "", "", 0},
+			} {
+				if got := counter(t, registry, test.name, test.label, test.value); got != test.want {
+					t.Errorf("%s{%s=%q} is %v, want %v", test.name, test.label, test.value, got, test.want)
+				}
+			}
+			if got := counter(t, registry, "larder_assets_cache_bytes", "cache", "bodies"); got < float64(size) {
+				t.Errorf("the cache has %v bytes, want at least %d", got, size)
+			}
+		})
 	}
 }
 
