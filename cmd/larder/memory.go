@@ -25,18 +25,21 @@ func (p *daemon) memoryBudget() int64 {
 	return budget
 }
 
-// limitMemory keeps the process near what its settings come to until ctx ends, unless GOMEMLIMIT is set. Left alone, Go's
-// garbage collector lets as much garbage pile up as there is in use, so a process all of whose memory is in use would take
-// twice that. Under a limit it collects earlier the nearer it comes.
+// limitMemory keeps the process near what its settings come to until ctx ends, unless GOMEMLIMIT says otherwise. Left
+// alone, Go's garbage collector lets as much garbage pile up as there is in use, so a process all of whose memory is in
+// use would take twice that. Under a limit it collects earlier the nearer it comes.
 //
-// A limit below what is in use would have it collect all the time. So where more is in use than was thought of, the limit
-// gives way: a quarter of it is always left for garbage.
+// A limit below what is in use would have it collect all the time. So where more is in use than was thought of, the
+// limit gives way: a quarter of it is always left for garbage.
 func (p *daemon) limitMemory(ctx context.Context) {
-	if slices.ContainsFunc(p.environ, func(pair string) bool { return strings.HasPrefix(pair, "GOMEMLIMIT=") }) {
+	if slices.ContainsFunc(p.environ, func(pair string) bool {
+		value, ok := strings.CutPrefix(pair, "GOMEMLIMIT=")
+		return ok && value != "" // which is none for Go, too
+	}) {
 		return
 	}
-	budget := p.memoryBudget()
-	limit := budget
+	m := memoryLimit{budget: p.memoryBudget()}
+	limit := m.budget
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"},
@@ -61,9 +64,9 @@ func (p *daemon) limitMemory(ctx context.Context) {
 		for i := 2; i < len(samples); i++ {
 			used -= value(i)
 		}
-		next := memoryLimit(budget, used)
-		if next > budget && limit == budget {
-			p.logger.Warn("more memory is in use than the settings come to", "used", used, "settings", budget)
+		next, exceeded := m.next(used)
+		if exceeded {
+			p.logger.Warn("more memory is in use than the settings come to", "used", used, "settings", m.budget)
 		}
 		if next != limit {
 			limit = next
@@ -72,5 +75,16 @@ func (p *daemon) limitMemory(ctx context.Context) {
 	}
 }
 
-// memoryLimit returns the limit for a process that uses so much of its budget.
-func memoryLimit(budget, used int64) int64 { return max(budget, used+used/3) }
+// A memoryLimit is one that gives way.
+type memoryLimit struct {
+	budget   int64 // in bytes
+	exceeded bool  // whether more has been used
+}
+
+// next returns the limit for a process that uses so much, and whether that is the first time that it is more than the
+// budget.
+func (m *memoryLimit) next(used int64) (limit int64, exceeded bool) {
+	exceeded = used > m.budget && !m.exceeded
+	m.exceeded = m.exceeded || exceeded
+	return max(m.budget, used+used/3), exceeded
+}

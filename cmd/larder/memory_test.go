@@ -5,10 +5,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -92,9 +92,9 @@ type serving struct {
 
 func startServe(t *testing.T, data, env string, args ...string) *serving {
 	t.Helper()
-	s := &serving{T: t, private: "http://" + freeAddress(t)}
+	s := &serving{T: t}
 	ctx, cancel := context.WithCancel(context.Background())
-	args = append([]string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--private-listen", strings.TrimPrefix(s.private, "http://")}, args...)
+	args = append([]string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--private-listen", "127.0.0.1:0"}, args...)
 	cmd := exec.CommandContext(ctx, "larder", args...) // testscript.Main has put it there
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(pair string) bool {
 		return strings.HasPrefix(pair, "GOMEMLIMIT=") || strings.HasPrefix(pair, "GOGC=")
@@ -127,18 +127,16 @@ func startServe(t *testing.T, data, env string, args ...string) *serving {
 		t.Fatal("larder serve did not say where")
 	}
 	go io.Copy(io.Discard, stdout) //nolint:errcheck // it ends with the process
-	return s
-}
-
-// freeAddress is one on which nobody listens. Nobody keeps it until it is used.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	out, err := exec.Command("larder", "status", "--json", "--data", data).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	var status struct{ Process process }
+	if err := json.Unmarshal(out, &status); err != nil {
+		t.Fatal(err)
+	}
+	s.private = "http://" + status.Process.Private
+	return s
 }
 
 // load asks n times for one of the files, with several clients at once.
@@ -197,13 +195,35 @@ func (s *serving) metric(name string) int64 {
 	return 0
 }
 
+// The real program has the limit that its settings come to, or the one that it is given.
+func TestMemoryLimitIsSet(t *testing.T) {
+	const storeCache = 8 * mebibyte
+	settings := (32+24+48+256)*mebibyte + kvstore.Options{CacheBytes: storeCache}.HeapBytes()
+	for _, test := range []struct {
+		env  string
+		want int64
+	}{{"", settings}, {"GOMEMLIMIT=", settings}, {"GOMEMLIMIT=96MiB", 96 * mebibyte}} {
+		t.Run(cmp.Or(test.env, "no limit"), func(t *testing.T) {
+			s := startServe(t, t.TempDir(), test.env, "--cache", "32MiB", "--sending", "24MiB", "--memory", "48MiB", "--store-cache", strconv.Itoa(storeCache))
+			if got := s.metric("go_gc_gomemlimit_bytes"); got != test.want {
+				t.Errorf("the limit is %d bytes, want %d", got, test.want)
+			}
+		})
+	}
+}
+
 // The limit is what the settings come to, and above what is in use by enough for the garbage collector to rest.
 func TestMemoryLimitGivesWay(t *testing.T) {
-	for _, test := range []struct{ budget, used, want int64 }{
-		{1200, 0, 1200}, {1200, 900, 1200}, {1200, 1200, 1600}, {1200, 3000, 4000},
+	m := memoryLimit{budget: 1200}
+	for _, test := range []struct {
+		used, want int64
+		exceeded   bool
+	}{
+		{0, 1200, false}, {900, 1200, false}, {1200, 1600, false}, {3000, 4000, true},
+		{1200, 1600, false}, {3000, 4000, false}, // it has been told
 	} {
-		if got := memoryLimit(test.budget, test.used); got != test.want {
-			t.Errorf("of %d, %d are used: the limit is %d, want %d", test.budget, test.used, got, test.want)
+		if got, exceeded := m.next(test.used); got != test.want || exceeded != test.exceeded {
+			t.Errorf("of 1200, %d are used: the limit is %d, exceeded %v; want %d, %v", test.used, got, exceeded, test.want, test.exceeded)
 		}
 	}
 }

@@ -6,8 +6,9 @@ import (
 
 const environmentNote = `
 
-Memory in all is about --cache, --sending, --memory and --store-cache with 128 MiB for writing. Garbage is collected so
-that it comes to no more; GOMEMLIMIT, if set, is another soft limit for that. docs/configuration.md has measurements.`
+Memory in all is about --cache, --sending, --memory, 256 MiB, and --store-cache with 128 MiB for writing. Garbage is
+collected so that it adds nothing to that; GOMEMLIMIT, if set, is a limit of your own in place of that one.
+docs/configuration.md has measurements.`
 
 func newUp(a *app) *cobra.Command {
 	cmd := &cobra.Command{
