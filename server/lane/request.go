@@ -219,8 +219,8 @@ func trim(value []byte) []byte {
 // text returns b as a string without copying it; see [Request].
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// is compares what can only be a token with one in lower case. Setting the bit that tells
-// cases apart maps no other token byte to a letter or a hyphen.
+// is compares what is visible with a token in lower case that has letters and hyphens. Setting
+// the bit that tells cases apart maps no other visible byte to one of those.
 func is(b []byte, lower string) bool {
 	return string(b) == lower || len(b) == len(lower) && isFolded(b, lower)
 }
@@ -234,7 +234,7 @@ func isFolded(b []byte, lower string) bool {
 	return true
 }
 
-// A name is the name of a field in lower case, as far as one is that matters here.
+// A name is the name of a field in lower case; no name that matters here is longer.
 type name [24]byte
 
 // read reads the token that b begins with, and returns its length. It takes eight bytes at a
