@@ -2,6 +2,7 @@ package lane
 
 import (
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -57,8 +58,10 @@ func (g *gatherer) send(p []byte) (int, error) {
 	err := c.sendNow(&c.exchange.parts)
 	rest := c.exchange.parts[0]
 	c.exchange.parts = [3][]byte{}
-	// Who closes says goodbye, and does not wait for that.
-	if err != nil || len(rest) == 0 || c.state.Load() == ending {
+	if err == nil && len(rest) > 0 && c.state.Load() == ending {
+		err = io.ErrShortWrite // who closes says goodbye, and does not wait for that
+	}
+	if err != nil || len(rest) == 0 {
 		return len(p) - len(rest), err
 	}
 	c.leave()
