@@ -106,7 +106,6 @@ func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 			taken += int64(m)
 		}
 		rest = rest[n:]
-		c.now = now
 	}
 	return taken
 }
@@ -203,7 +202,6 @@ func (x *Exchange) finish() {
 		return
 	}
 	x.slow.finish()
-	x.c.now = time.Now()
 }
 
 // A writer is an http.ResponseWriter.

@@ -166,6 +166,9 @@ func (c *conn) step() bool {
 	}
 	c.start += n
 	c.served = true
+	if c.on == nil {
+		c.now = time.Now() // the answer may have taken long, and the wait begins after it
+	}
 	return true
 }
 

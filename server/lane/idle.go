@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -32,7 +33,7 @@ func (l *Listener) CloseIdle(before time.Time) bool {
 			l.idlers = append(l.idlers, idler{c, since})
 		}
 	}
-	slices.SortFunc(l.idlers, func(a, b idler) int { return int(a.since - b.since) })
+	slices.SortFunc(l.idlers, func(a, b idler) int { return cmp.Compare(a.since, b.since) })
 	clear(l.idlers[min(len(l.idlers), idlersKept):])
 	l.idlers = l.idlers[:min(len(l.idlers), idlersKept)]
 	return l.closeKept(before.UnixNano())

@@ -3,6 +3,7 @@ package lane_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"maps"
@@ -124,6 +125,13 @@ func TestSilence(t *testing.T) {
 			wantEnd(t, c, 2*time.Minute)
 		})
 	})
+	t.Run("after an answer that took long", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, l *lane.Listener, connect func() net.Conn) {
+			c := connect()
+			get(t, c, "/slow")
+			wantEnd(t, c, 2*time.Minute)
+		})
+	})
 	t.Run("within a later request", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, l *lane.Listener, connect func() net.Conn) {
 			c := connect()
@@ -163,6 +171,22 @@ func TestStopEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
 		if _, err := l.Accept(); err != net.ErrClosed {
 			t.Errorf("Accept's error is %v, want %v", err, net.ErrClosed)
 		}
+	})
+}
+
+// Who waits for the end of a lane may close what its handler uses, so nothing begins then.
+func TestAcceptedWhenItHasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := make(pipes)
+		l := lane.New(inner, lane.Options{Handler: handler{}, TLS: new(tls.Config), HeaderTimeout: 10 * time.Second})
+		l.Stop()
+		ours, theirs := net.Pipe()
+		inner <- theirs
+		wantEnd(t, ours, 0)
+		if err := l.Wait(context.Background()); err != nil || l.Len() != 0 {
+			t.Errorf("%d are open, and waiting ends with %v", l.Len(), err)
+		}
+		close(inner)
 	})
 }
 

@@ -149,6 +149,11 @@ func (l *Listener) start(raw net.Conn) {
 	c := &conn{listener: l, Conn: raw, opened: time.Now()}
 	c.state.Store(fresh)
 	l.mu.Lock()
+	if l.stopping.Load() {
+		l.mu.Unlock()
+		_ = c.Close()
+		return
+	}
 	l.open[c] = struct{}{}
 	l.mu.Unlock()
 	if l.o.Opened != nil {

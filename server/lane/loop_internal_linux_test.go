@@ -113,3 +113,31 @@ func TestLending(t *testing.T) {
 		t.Error("the one after that has lost it")
 	}
 }
+
+// lockWatcher sees whether everybody has to wait for a client to be closed.
+type lockWatcher struct {
+	net.Conn
+	l    *Listener
+	free bool
+}
+
+func (w *lockWatcher) Close() error {
+	if w.free = w.l.mu.TryLock(); w.free {
+		w.l.mu.Unlock()
+	}
+	return nil
+}
+
+// However many connections are overdue at once, nobody waits until all are closed.
+func TestSweepingKeepsNobody(t *testing.T) {
+	l := &Listener{open: make(map[*conn]struct{}), none: make(chan struct{}), o: Options{IdleTimeout: time.Second}}
+	w := &lockWatcher{l: l}
+	c := &conn{listener: l, Conn: w, loop: new(loop)}
+	l.open[c] = struct{}{}
+	now := time.Now()
+	c.state.Store(now.Add(-time.Minute).UnixNano())
+	l.closeOverdue(now)
+	if !w.free || l.Len() != 0 {
+		t.Errorf("it was closed while nobody waited: %v; %d are open", w.free, l.Len())
+	}
+}

@@ -40,12 +40,17 @@ func (l *Listener) startBare(fd int) {
 	c := &conn{listener: l, fd: fd, bare: true, opened: time.Now()}
 	c.state.Store(fresh)
 	l.mu.Lock()
+	if l.stopping.Load() {
+		l.mu.Unlock()
+		_ = c.Close()
+		return
+	}
 	c.loop = l.nextLoop()
 	l.open[c] = struct{}{}
 	// Nobody closes it, and with it the descriptor, while mu is held.
 	err := c.loop.add(c)
 	l.mu.Unlock()
-	if err != nil || l.stopping.Load() {
+	if err != nil {
 		l.closeIdle(c, fresh)
 	}
 	if l.o.Opened != nil {
@@ -117,6 +122,13 @@ func (l *Listener) sweep() {
 }
 
 func (l *Listener) closeOverdue(now time.Time) {
+	for _, c := range l.overdue(now) {
+		_ = c.Close() // without mu, for which others wait
+	}
+}
+
+// overdue forgets the connections that closeOverdue closes.
+func (l *Listener) overdue(now time.Time) (overdue []*conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	idle := now.Add(-l.o.IdleTimeout).UnixNano()
@@ -128,9 +140,10 @@ func (l *Listener) closeOverdue(now time.Time) {
 		if state > 0 && state < idle || state == fresh && now.Sub(c.opened) > l.o.HeaderTimeout {
 			if c.state.CompareAndSwap(state, ending) {
 				l.remove(c)
-				_ = c.Close()
+				overdue = append(overdue, c)
 			}
 		}
 	}
 	l.checkNone()
+	return overdue
 }
