@@ -249,6 +249,35 @@ func TestStopWithTheLane(t *testing.T) {
 	}
 }
 
+// stuck is a handler that is never done.
+type stuck chan struct{}
+
+func (s stuck) Answer(*lane.Exchange) bool {
+	<-s
+	return false
+}
+
+// Stop tells how many are still being answered on the lane.
+func TestStopTellsWhoIsLeftOnTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answering := make(stuck)
+		listener := make(pipes)
+		s := server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{Lane: answering})
+		go s.Serve(listener)
+		ours, theirs := net.Pipe()
+		listener <- theirs
+		fmt.Fprint(ours, ask("GET", "/")+"\r\n")
+		synctest.Wait()
+		if cut, err := s.Stop(time.Second); cut != 1 || err == nil || !strings.Contains(err.Error(), " 1 requests are still being answered") {
+			t.Errorf("%d clients were cut off, and the error is %v; want 1 and that one is still being answered", cut, err)
+		}
+		close(answering)
+		close(listener)
+		ours.Close()
+		synctest.Wait()
+	})
+}
+
 // The front closes before net/http knows, and still Serve ends as one that was stopped.
 func TestServeWithTheLaneEndsAsStopped(t *testing.T) {
 	assets := newAssets(t, server.Options{Store: fixture(t)})

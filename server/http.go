@@ -176,8 +176,7 @@ func (s *Server) Stop(patience time.Duration) (cutOff int, err error) {
 	defer cancel()
 	for _, front := range s.connections.fronts() {
 		if front.Wait(lingered) != nil {
-			_, working := front.Counts()
-			err = fmt.Errorf("server: %d requests are still being answered %v after their clients were cut off", working, lingering)
+			err = fmt.Errorf("server: %d requests are still being answered %v after their clients were cut off", front.Len(), lingering)
 		}
 	}
 	return cutOff, errors.Join(err, s.handlers.wait(lingered))
