@@ -3,15 +3,22 @@
 GO      ?= go
 BIN     := bin/larder
 FUZZTIME ?= 20s
+GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.6.0
 CRASHES ?= 500
+SWEEP   ?= 1000
+BACKLOG ?= 40000
+
+# One static file, whatever the system has; gin without a format that nothing here speaks.
+export CGO_ENABLED ?= 0
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack
 
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build run demonstration story test race lint fuzz audit bench bench-serve bench-headline crash clean
+.PHONY: build run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
 
 build: ## build bin/larder
-	$(GO) build -trimpath -o $(BIN) ./cmd/larder
+	$(GO) build -trimpath -ldflags "-s -w" -o $(BIN) ./cmd/larder
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up
@@ -24,17 +31,34 @@ story: build ## from a fork of the catalogue to a tag in a page (needs git, curl
 
 test: ## everything that can be tested here
 	@test -n "$(CHROMIUM)" || echo "no Chromium found: the browser tests are skipped (apt-get install chromium, or set CHROME_PATH)"
-	@test -z "$(CHROMIUM)" -o -e audit/node_modules/axe-core || echo "no axe-core found: the pages' accessibility is not tested (make audit fetches it)"
-	$(GO) test ./...
+	@test -z "$(CHROMIUM)" -o -e api/site/browsertest/audit/node_modules/axe-core || echo "no axe-core found: the pages' accessibility is not tested (make audit fetches it)"
+	$(GO) test -timeout 30m ./...
+	$(GO) test -C bench ./...
+	$(GO) test -C tools/h2spec ./...
+
+agreement: ## do lint, show-files and the bot agree over a folder of package JSONs, CATALOGUE? (asks the registry that npm is configured with)
+	@test -n "$(CATALOGUE)" || { echo "name the folder: make agreement CATALOGUE=DIR"; exit 2; }
+	LARDER_AGREEMENT=$(abspath $(CATALOGUE)) $(GO) test -count 1 -timeout 24h -run '^TestAgreementWithRegistry$$' -v ./bot
 
 race: ## the same but the browser tests, with the race detector (needs a C compiler)
-	$(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 40m ./...
+	CGO_ENABLED=1 $(GO) test -C bench -race ./...
 
 lint: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
+	$(GO) vet -C bench ./...
+	$(GO) vet -C tools/h2spec ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
+	cd tools/h2spec && $(GO) tool -modfile=../go.mod staticcheck ./...
+
+vuln: ## known vulnerabilities in code that Larder calls (needs the Go module proxy and the vulnerability database)
+	$(GO) run $(GOVULNCHECK) ./...
+
+vuln-database: ## can the vulnerability database be asked?
+	@$(GO) run $(GOVULNCHECK) -mode query -format json stdlib@go1.26.0 >/dev/null
 
 fuzz: ## each fuzz target for FUZZTIME
 	@set -e; for file in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
@@ -48,22 +72,42 @@ audit: ## axe-core on every page, Lighthouse on two (needs Chromium, npm and Nod
 	@test -n "$(CHROMIUM)" || { echo "make audit needs Chromium: apt-get install chromium, or set CHROME_PATH"; exit 1; }
 	@command -v npm >/dev/null && node -e 'process.exit(Number(process.versions.node.split(".")[0] < 18))' 2>/dev/null || \
 	  { echo "make audit needs Node 18 or newer, and npm; found: $$(node --version 2>&1)"; exit 1; }
-	npm ci --prefix audit --ignore-scripts --no-audit --no-fund
-	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./browser
+	npm ci --prefix api/site/browsertest/audit --ignore-scripts --no-audit --no-fund
+	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./api/site/browsertest
 
-bench: build ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
-	$(GO) run ./bench/ingest -larder $(BIN) $(BENCH_INGEST)
+bin/ingest bin/serving bin/attack: FORCE # so that they run here, and paths in their options are from here
+	$(GO) build -C bench -o ../$@ ./$(@F)
+
+bench: build bin/ingest ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
+	bin/ingest -larder $(BIN) $(BENCH_INGEST)
 	$(GO) test -run '^$$' -bench Lookup -timeout 1h ./kvstore
 	$(GO) test -run '^$$' -bench Serving ./server
 
-bench-serve: build ## against nginx and Caddy, as ratios (needs Linux with two cores, nginx with brotli_static, caddy, wrk and h2load)
-	$(GO) run ./bench/serving -larder $(BIN) $(BENCH_SERVE)
+bench-serve: build bin/serving ## against nginx and Caddy, as ratios (needs Linux with two cores, nginx with brotli_static, caddy, wrk and h2load)
+	bin/serving -larder $(BIN) $(BENCH_SERVE)
 
-bench-headline: build ## what share of cdnjs's traffic this machine serves (needs Linux)
-	$(GO) run ./bench/serving -larder $(BIN) -headline $(BENCH_HEADLINE)
+bench-headline: build bin/serving ## what share of cdnjs's traffic this machine serves, with BENCH_HEADLINE=-h2 over HTTP/2 and TLS (needs Linux)
+	bin/serving -larder $(BIN) -headline $(BENCH_HEADLINE)
 
-crash: ## kill the real process CRASHES times in the middle of ingests
+attack: build bin/attack ## attack the real program from one address, and measure what a client at another gets (needs Linux; nginx where it is)
+	bin/attack -larder $(BIN) $(ATTACK)
+
+crash: ## kill the real process CRASHES times in the middle of ingests, and 50 times in the import of a tree
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder
+
+sweep: ## damage a store at SWEEP positions of each kind of file, repair it, and lose the power SWEEP times, and CRASHES times while it is signed
+	LARDER_TEST_SWEEP=$(SWEEP) $(GO) test -count 1 -timeout 2h -v -run '^(TestSweepDamage|TestFlippedBitInManifest|TestNoFalseAlarmAfterACrash)$$' ./kvstore
+	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 10h -v -run '^TestSweepRepair$$' ./logs/repair
+	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestPowerFailures$$' ./logs/signing
+
+withdrawal: ## find a withdrawal that the server hides, in a log of 222,000 entries
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^TestHiddenWithdrawal$$' ./logs/verify
+
+fresh: ## from the word of a release to its files, beside BACKLOG releases that wait; what it costs to look at 4,300 packages for an hour
+	LARDER_TEST_BACKLOG=$(BACKLOG) $(GO) test -count 1 -timeout 1h -v -run '^TestFresh$$' ./cmd/larder
+	LARDER_TEST_PACKAGES=4300 $(GO) test -count 1 -timeout 1h -v -run '^TestCostOfLooking$$' ./bot
 
 clean:
 	rm -rf bin
+
+FORCE:

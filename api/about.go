@@ -10,8 +10,17 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"path"
+	"strconv"
+	"strings"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // about routes what is about the service and not about libraries.
@@ -21,11 +30,11 @@ func (p *public) about(e *gin.Engine) {
 	get(e, "/api", p.onAPIHost(p.answering(p.openAPI)))
 	get(e, "/openapi.json", p.answering(p.openAPI))
 	get(e, "/health", func(c *gin.Context) { sendText(c, notCached, "OK") })
-	get(e, "/error", func(c *gin.Context) { fail(c, p.Logger, errors.New("somebody asked for an error, to see one")) })
+	get(e, "/error", func(c *gin.Context) { fail(c, p.Logger, errors.New("a client asked for an error, to see one")) })
 	get(e, "/robots.txt", p.robots)
 	get(e, "/opensearch.xml", p.openSearch)
 	for _, m := range readMarks() {
-		get(e, m.path, func(c *gin.Context) { send(c, http.StatusOK, cachedForGood, m.body) })
+		get(e, m.path, func(c *gin.Context) { send(c, cachedForGood, m.body) })
 	}
 }
 
@@ -48,7 +57,7 @@ func (p *public) toSite(path string) gin.HandlerFunc {
 		return p.elsewhere
 	}
 	return p.onAPIHost(func(c *gin.Context) {
-		cachedForGood.set(c.Writer.Header())
+		cachedForGood.Set(c.Writer.Header())
 		c.Writer.Header().Set("Location", base+path)
 		c.Status(http.StatusMovedPermanently)
 		c.Writer.WriteHeaderNow()
@@ -101,9 +110,9 @@ func (p *public) openSearch(c *gin.Context) {
 		fail(c, p.Logger, err)
 		return
 	}
-	text, err := xml.MarshalIndent(openSearchDescription{
-		ShortName:     firstRunes(p.Name, maxShortName),
-		Description:   firstRunes("Search the front-end libraries on "+p.Name, maxDescription),
+	document, err := xml.MarshalIndent(openSearchDescription{
+		ShortName:     text.CutRunes(p.Name, maxShortName),
+		Description:   text.CutRunes("Search the front-end libraries on "+p.Name, maxDescription),
 		InputEncoding: "UTF-8",
 		Image:         openSearchImage{Width: 16, Height: 16, Type: "image/x-icon", URL: base + "/favicon.ico"},
 		URL:           openSearchURL{Type: "text/html", Method: "get", Template: base + "/search?q={searchTerms}"},
@@ -112,16 +121,7 @@ func (p *public) openSearch(c *gin.Context) {
 		fail(c, p.Logger, err)
 		return
 	}
-	send(c, http.StatusOK, cachedForGood, newBody("application/opensearchdescription+xml", append([]byte(xml.Header), text...)))
-}
-
-func firstRunes(text string, n int) string {
-	for i := range text {
-		if n--; n < 0 {
-			return text[:i]
-		}
-	}
-	return text
+	send(c, addressed(p.SiteBase != "", cachedForGood), answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)))
 }
 
 //go:embed marks
@@ -130,7 +130,7 @@ var marks embed.FS
 // A mark is one of the pictures that browsers ask every site for.
 type mark struct {
 	path string
-	body *body
+	body *answers.Body
 }
 
 func readMarks() []mark {
@@ -145,7 +145,7 @@ func readMarks() []mark {
 		if err != nil {
 			panic(err) // it is not in the binary
 		}
-		all = append(all, mark{"/" + name, newBody(contentType, data)})
+		all = append(all, mark{"/" + name, answers.NewBody(contentType, data)})
 	}
 	return all
 }
@@ -173,14 +173,159 @@ func quoted(text string) []byte {
 	return quoted
 }
 
-func (p *public) openAPI(_ context.Context, r *request) (*body, caching, error) {
-	server, err := origin(r.Request)
-	if err != nil {
-		return nil, caching{}, err
+func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	server, err := baseOr(p.SiteBase, r.Request)
+	onAPIHost := isHost(r.Host, p.APIHost)
+	if onAPIHost {
+		server, err = client.Scheme(r.Request)+"://"+p.APIHost, nil
 	}
-	b, err := p.documents.get(server, func() (*body, int, error) {
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	b, err := p.documents.Get(server, func() (*answers.Body, int, error) {
 		text := OpenAPI(p.Name, server)
 		return newJSON(text), 2 * len(text), nil
 	})
-	return b, sixHours, err
+	return b, addressed(onAPIHost || p.SiteBase != "", sixHours), err
+}
+
+// categories says of which extensions a version's files are shown, and what they are, in the contract's order.
+var categories = []struct{ extension, category string }{
+	{"js", "JavaScript"}, {"mjs", "JavaScript"},
+	{"ts", "TypeScript"},
+	{"wasm", "WebAssembly"},
+	{"map", "Source Maps"},
+	{"swf", "Flash"},
+	{"json", "JSON"},
+	{"css", "Styling"}, {"scss", "Styling"},
+	{"png", "Images"}, {"gif", "Images"}, {"jpg", "Images"}, {"jpeg", "Images"}, {"svg", "Images"}, {"webp", "Images"}, {"cur", "Images"},
+	{"ttf", "Fonts"}, {"eot", "Fonts"}, {"woff", "Fonts"}, {"woff2", "Fonts"}, {"otf", "Fonts"},
+	{"aac", "Audio"}, {"mp3", "Audio"}, {"ogg", "Audio"},
+	{"lang", "Other"}, {"hpb", "Other"},
+}
+
+var whitelisted = func() map[string]bool {
+	set := map[string]bool{}
+	for _, c := range categories {
+		set[c.extension] = true
+	}
+	return set
+}()
+
+// rawPaths returns the paths of all files.
+func rawPaths(files []views.PublishedFile) []string {
+	paths := make([]string, len(files))
+	for i, f := range files {
+		paths[i] = f.Path
+	}
+	return paths
+}
+
+// shownPaths returns the paths of the files whose extension is on the whitelist, as it is there: the public service
+// regards case.
+func shownPaths(files []views.PublishedFile) []string {
+	paths := []string{}
+	for _, f := range files {
+		if whitelisted[strings.TrimPrefix(path.Ext(f.Path), ".")] {
+			paths = append(paths, f.Path)
+		}
+	}
+	return paths
+}
+
+var whitelistFields = vocabulary{"extensions", "categories"}
+
+// whitelist answers /whitelist.
+func (p *public) whitelist(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	set := whitelistFields.parseOrAll(r.query["fields"])
+	var w jsonWriter
+	w.beginObject()
+	if whitelistFields.has(set, "extensions") {
+		w.name("extensions")
+		w.beginArray()
+		for _, c := range categories {
+			w.value(c.extension)
+		}
+		w.endArray()
+	}
+	if whitelistFields.has(set, "categories") {
+		w.name("categories")
+		w.beginObject()
+		for _, c := range categories {
+			w.field(c.extension, c.category)
+		}
+		w.endObject()
+	}
+	w.endObject()
+	return newJSON(w.bytes()), sixHours, nil
+}
+
+var statsFields = vocabulary{"libraries"}
+
+// stats answers /stats.
+func (p *public) stats(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	set := statsFields.parseOrAll(r.query["fields"])
+	listing, err := p.Library.Listing(ctx)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	var w jsonWriter
+	w.beginObject()
+	if statsFields.has(set, "libraries") {
+		w.field("libraries", len(listing.Libraries))
+	}
+	w.endObject()
+	return newJSON(w.bytes()), sixHours, nil
+}
+
+// Rooms are the waiting rooms that can be asked about.
+type Rooms interface {
+	// Status returns the state of a room, false where there is none of that name.
+	Status(name string) (waitingroom.Status, bool)
+	// Analytics returns what happened in a room in the last so many minutes, false where
+	// there is none of that name.
+	Analytics(name string, minutes int) ([]waitingroom.Minute, bool)
+}
+
+var (
+	noRoom     = failure(http.StatusNotFound, "Waiting room not found")
+	badMinutes = failure(http.StatusBadRequest, "minutes must be a whole number from 1 to "+strconv.Itoa(waitingroom.MaxMinutes))
+)
+
+// roomStatus answers /rooms/{room}/status.
+func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	name, err := param(r.c, "room")
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	if p.Rooms == nil {
+		return nil, answers.Caching{}, noRoom
+	}
+	status, ok := p.Rooms.Status(name)
+	if !ok {
+		return nil, answers.Caching{}, noRoom
+	}
+	return newJSONOf(status), notCached, nil
+}
+
+// roomAnalytics answers /rooms/{room}/analytics.
+func (p *public) roomAnalytics(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	name, err := param(r.c, "room")
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	minutes := 60
+	if text := r.query.Get("minutes"); text != "" {
+		if minutes, err = strconv.Atoi(text); err != nil || minutes < 1 || minutes > waitingroom.MaxMinutes {
+			return nil, answers.Caching{}, badMinutes
+		}
+	}
+	if p.Rooms == nil {
+		return nil, answers.Caching{}, noRoom
+	}
+	all, ok := p.Rooms.Analytics(name, minutes)
+	if !ok {
+		return nil, answers.Caching{}, noRoom
+	}
+	return newJSONOf(all), notCached, nil
 }

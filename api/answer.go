@@ -1,138 +1,326 @@
 package api
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
 	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
 	"strconv"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/server/negotiate"
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/kvstore"
 )
 
-// caching says who may keep an answer for how long.
-type caching struct {
-	control string        // Cache-Control
-	age     time.Duration // 0 where nobody may
-}
-
-// The contract's kinds of caching. What is immutable is kept for 355 days.
+// The contract's kinds of caching.
 var (
-	notCached      = caching{control: "no-cache, no-store, must-revalidate"}
-	fiveMinutes    = cachedFor(5 * time.Minute)
-	oneHour        = cachedFor(time.Hour)
-	sixHours       = cachedFor(6 * time.Hour)
-	oneDay         = cachedFor(24 * time.Hour)
-	cachedForGood  = caching{control: cachedFor(355*24*time.Hour).control + ", immutable", age: 355 * 24 * time.Hour}
-	withoutCharset = "application/json" // the contract's type of every JSON answer
+	notCached     = answers.Uncached
+	fiveMinutes   = answers.For(5 * time.Minute).Expiring()
+	sixHours      = answers.For(6 * time.Hour).Expiring()
+	oneDay        = answers.For(24 * time.Hour).Expiring()
+	cachedForGood = answers.Immutable(answers.Forever).Expiring()
 )
 
-func cachedFor(d time.Duration) caching {
-	return caching{control: "public, max-age=" + strconv.Itoa(int(d.Seconds())), age: d}
-}
-
-// set writes the headers. Date is written too, so that Expires is the age away from it whenever net/http gets to it.
-func (k caching) set(h http.Header) {
-	h.Set("Cache-Control", k.control)
-	if k.age == 0 {
-		h.Set("Pragma", "no-cache")
-		h.Set("Expires", "0")
-		return
-	}
-	now := time.Now().UTC()
-	h.Set("Date", now.Format(http.TimeFormat))
-	h.Set("Expires", now.Add(k.age).Format(http.TimeFormat))
-}
-
-// compressible is the size in bytes from which a coding is made: a smaller answer and its headers fit into one packet
-// as they are.
-const compressible = 1 << 10
-
-// codings is how many codings there are; they are numbered from 0.
-const codings = int(coding.Gzip) + 1
-
-// A body is the bytes of an answer, and of each coding that was asked for so far. It may be used by many at once.
-type body struct {
-	contentType string
-	identity    []byte
-	forms       [codings]form // by coding.Coding
-}
-
-// A form is the body in one coding, which is identity where the other is not worthwhile.
-type form struct {
-	once   sync.Once
-	coding coding.Coding
-	bytes  []byte
-	tag    string // the strong entity tag
-}
-
-func newBody(contentType string, identity []byte) *body {
-	return &body{contentType: contentType, identity: identity}
-}
-
-func newJSON(identity []byte) *body { return newBody(withoutCharset, identity) }
-
-// varies reports whether there may be several forms.
-func (b *body) varies() bool { return len(b.identity) >= compressible }
-
-// choose returns the form that a request asks for. Who refuses all gets identity: an error would help nobody.
-func (b *body) choose(r *http.Request) *form {
-	c := coding.Identity
-	if b.varies() {
-		c = negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Prefer()
-	}
-	f := &b.forms[c]
-	f.once.Do(func() { f.make(c, b.identity) })
-	return f
-}
-
-// make encodes quickly also what is kept: the best codings take seconds for a list of thousands of libraries, which
-// changes with every publication.
-func (f *form) make(c coding.Coding, identity []byte) {
-	f.coding, f.bytes = coding.Identity, identity
-	if c != coding.Identity {
-		// Without a coding the answer is as good, so an encoder's failure is none of the request.
-		if coded, err := coding.Encode(c, coding.Quick, identity); err == nil && coding.Worthwhile(len(identity), len(coded)) {
-			f.coding, f.bytes = c, coded
-		}
-	}
-	sum := sha256.Sum256(f.bytes)
-	f.tag = `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`
-}
+func newJSON(identity []byte) *answers.Body { return answers.NewBody(answers.JSON, identity) }
 
 // send answers with b, or with 304 where the client has it.
-func send(c *gin.Context, status int, k caching, b *body) {
-	h := c.Writer.Header()
-	k.set(h)
-	if b.varies() {
-		h.Set("Vary", "Accept-Encoding")
-	}
-	f := b.choose(c.Request)
-	if status == http.StatusOK {
-		h.Set("Etag", f.tag)
-		if !negotiate.NoneMatch(c.Request.Header["If-None-Match"], f.tag) {
-			c.Writer.WriteHeader(http.StatusNotModified)
-			c.Writer.WriteHeaderNow()
-			return
-		}
-	}
-	h.Set("Content-Type", b.contentType)
-	h.Set("Content-Length", strconv.Itoa(len(f.bytes)))
-	if f.coding != coding.Identity {
-		h.Set("Content-Encoding", f.coding.String())
-	}
-	c.Writer.WriteHeader(status)
+func send(c *gin.Context, k answers.Caching, b *answers.Body) {
+	k.Set(c.Writer.Header())
+	b.Send(c.Writer, c.Request, http.StatusOK)
 	c.Writer.WriteHeaderNow()
-	if c.Request.Method != http.MethodHead {
-		_, _ = c.Writer.Write(f.bytes) // who has gone needs no answer
-	}
 }
 
 // sendText answers with a few words.
-func sendText(c *gin.Context, k caching, text string) {
-	send(c, http.StatusOK, k, newBody("text/plain; charset=utf-8", []byte(text)))
+func sendText(c *gin.Context, k answers.Caching, text string) {
+	send(c, k, answers.NewBody(answers.Plain, []byte(text)))
+}
+
+var (
+	queryTooLong = failure(http.StatusRequestURITooLong, "The query is over "+strconv.Itoa(maxQuery)+" bytes")
+	badQuery     = failure(http.StatusBadRequest, "The query has a malformed percent-encoding or is not UTF-8")
+	badLimit     = failure(http.StatusBadRequest, "limit must be a whole number")
+	badHost      = failure(http.StatusBadRequest, "The Host header is missing or malformed")
+
+	notReady = unavailable("The libraries are still being read", 5)
+	busy     = unavailable("There are too many large answers on their way", 1)
+	noTurn   = unavailable("Too many answers are being made for you or others", 2)
+	// changing is for the moment between a withdrawal and the index's next update.
+	changing = unavailable("The library is just changing", 1)
+)
+
+// failure returns one that must not be cached.
+func failure(status int, message string) *answers.Failure {
+	return &answers.Failure{Status: status, Message: message, Caching: notCached}
+}
+
+func unavailable(message string, retry int) *answers.Failure {
+	return &answers.Failure{Status: http.StatusServiceUnavailable, Message: message, Caching: notCached, Retry: retry}
+}
+
+func unexpected() *answers.Failure {
+	f := failure(http.StatusInternalServerError, "An unexpected error occurred")
+	f.Ref = rand.Text()
+	return f
+}
+
+// fail answers with what err comes to, in this one place. What is the server's own fault gets into the log.
+func fail(c *gin.Context, logger *slog.Logger, err error) {
+	var known *answers.Failure
+	var gone *library.WithdrawnError
+	switch {
+	case errors.As(err, &known):
+	case errors.Is(err, library.ErrNoLibrary):
+		known = answers.NoLibrary
+	case errors.Is(err, library.ErrNoVersion):
+		known = answers.NoVersion
+	case errors.As(err, &gone):
+		known = failure(http.StatusGone, "Version withdrawn: "+gone.Reason)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		known = notReady
+	default:
+		known = unexpected()
+		if errors.Is(err, kvstore.ErrCorrupt) { // as of assets: the stored copy is damaged, not gone
+			known = unavailable("This cannot be read at the moment", 5)
+			known.Ref = rand.Text()
+		}
+		logger.Error("request failed", "ref", known.Ref, "method", c.Request.Method, "path", c.Request.URL.Path, "err", err)
+	}
+	refuse(c, known)
+}
+
+// refuse answers with a failure, and ends the handling of the request.
+func refuse(c *gin.Context, f *answers.Failure) {
+	c.Abort()
+	f.SendJSON(c.Writer, c.Request)
+	c.Writer.WriteHeaderNow()
+}
+
+// recovered answers a panic with a 500 whose reference is in the log beside the stack.
+func recovered(logger *slog.Logger) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		defer func() {
+			cause := recover()
+			if cause == nil {
+				return
+			}
+			if cause == http.ErrAbortHandler { // how a handler says that the connection is to be cut
+				panic(cause)
+			}
+			f := unexpected()
+			logger.Error("request panicked", "ref", f.Ref, "method", c.Request.Method, "path", c.Request.URL.Path,
+				"panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			if c.Writer.Written() {
+				panic(http.ErrAbortHandler) // too late for another answer: let the client see that this one broke off
+			}
+			refuse(c, f)
+		}()
+		c.Next()
+	}
+}
+
+// A jsonWriter writes JSON whose objects have their fields in the order of the calls, and in which "<" and "&" are what
+// they are: the answers are data, not part of a page. The zero value is ready.
+type jsonWriter struct {
+	buffer  bytes.Buffer
+	encoder *json.Encoder
+}
+
+func (w *jsonWriter) beginObject() { w.separate(); w.buffer.WriteByte('{') }
+func (w *jsonWriter) endObject()   { w.buffer.WriteByte('}') }
+func (w *jsonWriter) beginArray()  { w.separate(); w.buffer.WriteByte('[') }
+func (w *jsonWriter) endArray()    { w.buffer.WriteByte(']') }
+
+// name begins a field; its value must follow.
+func (w *jsonWriter) name(name string) {
+	w.value(name)
+	w.buffer.WriteByte(':')
+}
+
+func (w *jsonWriter) field(name string, value any) {
+	w.name(name)
+	w.value(value)
+}
+
+// raw writes a value that is JSON already.
+func (w *jsonWriter) raw(text []byte) {
+	w.separate()
+	w.buffer.Write(text)
+}
+
+func (w *jsonWriter) value(value any) {
+	w.separate()
+	if text, ok := value.(string); ok && isPlain(text) {
+		w.buffer.WriteByte('"')
+		w.buffer.WriteString(text)
+		w.buffer.WriteByte('"')
+		return
+	}
+	if w.encoder == nil {
+		w.encoder = json.NewEncoder(&w.buffer)
+		w.encoder.SetEscapeHTML(false)
+	}
+	if err := w.encoder.Encode(value); err != nil {
+		panic(fmt.Sprintf("api: an answer has a value that JSON cannot hold: %v", err))
+	}
+	w.buffer.Truncate(w.buffer.Len() - len("\n"))
+}
+
+// isPlain reports whether text is in JSON what it is, as most names and addresses are.
+func isPlain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// separate writes a comma where a value ended. Only the last byte needs a look: it is never called within a string.
+func (w *jsonWriter) separate() {
+	text := w.buffer.Bytes()
+	if len(text) == 0 {
+		return
+	}
+	switch text[len(text)-1] {
+	case '{', '[', ':', ',':
+	default:
+		w.buffer.WriteByte(',')
+	}
+}
+
+// copyValue writes the decoder's next value, its fields in their order. The value's own bytes may be escaped in ways that
+// ours are not.
+func (w *jsonWriter) copyValue(d *json.Decoder) error {
+	t, err := d.Token()
+	if err != nil {
+		return err
+	}
+	switch t {
+	case json.Delim('['):
+		w.beginArray()
+		for d.More() {
+			if err := w.copyValue(d); err != nil {
+				return err
+			}
+		}
+		w.endArray()
+	case json.Delim('{'):
+		w.beginObject()
+		for d.More() {
+			name, err := d.Token()
+			if err != nil {
+				return err
+			}
+			w.name(name.(string)) // else Token had failed
+			if err := w.copyValue(d); err != nil {
+				return err
+			}
+		}
+		w.endObject()
+	default:
+		w.value(t)
+		return nil
+	}
+	_, err = d.Token() // the end of it
+	return err
+}
+
+func (w *jsonWriter) bytes() []byte { return w.buffer.Bytes() }
+func (w *jsonWriter) len() int      { return w.buffer.Len() }
+
+// newJSONOf returns the body that is one value.
+func newJSONOf(value any) *answers.Body {
+	var w jsonWriter
+	w.value(value)
+	return newJSON(w.bytes())
+}
+
+// maxQuery bounds what is after the question mark, in bytes.
+const maxQuery = 8 << 10
+
+// maxSearch is how much of a search text counts, in bytes.
+const maxSearch = 512
+
+// words splits values that are lists, at commas and white space, into lower-case words.
+func words(values []string) []string {
+	var all []string
+	for _, v := range values {
+		all = append(all, strings.FieldsFunc(strings.ToLower(v), func(r rune) bool { return r == ',' || r == ' ' || '\t' <= r && r <= '\r' })...)
+	}
+	return all
+}
+
+// A fieldSet is some of a vocabulary's names: bit i stands for name i.
+type fieldSet uint32
+
+// A vocabulary is the fields that an answer can have, in its order.
+type vocabulary []string
+
+func (v vocabulary) all() fieldSet { return 1<<len(v) - 1 }
+
+// has reports whether name is in the set.
+func (v vocabulary) has(set fieldSet, name string) bool {
+	i := slices.Index(v, name)
+	return i >= 0 && set&(1<<i) != 0
+}
+
+// parse returns the fields that a query names, and whether it names any, known or not.
+func (v vocabulary) parse(values []string) (set fieldSet, given bool) {
+	all := words(values)
+	for _, word := range all {
+		if word == "*" {
+			return v.all(), true
+		}
+		if i := slices.IndexFunc(v, func(name string) bool { return strings.ToLower(name) == word }); i >= 0 {
+			set |= 1 << i
+		}
+	}
+	return set, len(all) > 0
+}
+
+// parseOrAll is parse for answers that are whole unless the query names fields.
+func (v vocabulary) parseOrAll(values []string) fieldSet {
+	if set, given := v.parse(values); given {
+		return set
+	}
+	return v.all()
+}
+
+// names returns those in the set.
+func (v vocabulary) names(set fieldSet) []string {
+	var names []string
+	for i, name := range v {
+		if set&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// parseLimit returns how many results are wanted at most.
+func parseLimit(q url.Values) (int, error) {
+	text := q.Get("limit")
+	if text == "" {
+		return math.MaxInt, nil
+	}
+	if strings.Trim(text, "0123456789") != "" {
+		return 0, badLimit
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n == 0 { // digits only, so an error says that there are too many
+		return math.MaxInt, nil
+	}
+	return n, nil
 }

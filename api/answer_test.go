@@ -1,15 +1,12 @@
 package api
 
 import (
-	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
-	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/internal/testkit"
 )
 
 // TestCodings asks for an answer that is worth a coding, and for one that is not.
@@ -86,23 +83,12 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// What is not worth its coding is sent as it is, and under the same tag.
-func TestIncompressible(t *testing.T) {
-	noise := make([]byte, 4<<10)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(noise) // never fails
-	b := newBody("application/octet-stream", noise)
-	plain, coded := b.choose(newRequest("GET", "/")), b.choose(newRequest("GET", "/", "Accept-Encoding: br"))
-	if coded.coding != coding.Identity || coded.tag != plain.tag || !bytes.Equal(coded.bytes, noise) {
-		t.Errorf("it is sent in %v as %s, not as %s", coded.coding, coded.tag, plain.tag)
-	}
-}
-
 func TestPublicationShows(t *testing.T) {
 	s := newService(t)
 	before := s.get("/libraries?fields=version")
 	equal(t, "again", s.get("/libraries?fields=version").get("Etag"), before.get("Etag"))
 	s.shelf.Publish("bare", "1.0.0", "bare.js", map[string]string{"bare.js": "at last"})
-	librarytest.Await(t, s.index, s.shelf.Log)
+	testkit.Await(t, s.index, s.shelf.Log)
 	after := s.get("/libraries?fields=version")
 	if want := fmt.Sprintf(`{"name":"bare","latest":"%s/ajax/libs/bare/1.0.0/bare.js","version":"1.0.0"}`, assetBase); !strings.Contains(after.body, want) {
 		t.Errorf("after a publication: %s", after.body)
@@ -110,7 +96,7 @@ func TestPublicationShows(t *testing.T) {
 	if after.get("Etag") == before.get("Etag") {
 		t.Error("the tag is the old one")
 	}
-	if n := len(s.public.lists.entries); n != 1 {
+	if n := s.public.lists.Len(); n != 1 {
 		t.Errorf("%d lists are kept", n)
 	}
 }

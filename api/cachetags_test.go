@@ -4,13 +4,13 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/larder-cdn/larder/server/cachetag"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // What is cached for good says which release it is about, so that a CDN can be told to forget it.
 func TestCacheTags(t *testing.T) {
 	const want = "larder,pkg~jquery,ver~jquery~3.7.1"
-	s := newService(t, func(o *PublicOptions) { o.CacheTags = cachetag.CacheTag })
+	s := newService(t, func(o *PublicOptions) { o.CacheTags = purge.CacheTag })
 	for target, tags := range map[string]string{
 		"/libraries/jquery/3.7.1": want, "/libraries/jquery/3.7.1?fields=name": want,
 		"/packages/jquery/versions/3.7.1": want, "/packages/jquery/sris/3.7.1": want,

@@ -13,7 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 const (
@@ -162,7 +163,7 @@ func TestAPIHost(t *testing.T) {
 	s = newService(t, func(o *PublicOptions) { o.SiteBase, o.Self = "", "http://127.0.0.1:8080" })
 	for target, want := range map[string]string{"/": "http://127.0.0.1:8080/api", "/about": "http://127.0.0.1:8080/about"} {
 		if got := s.get(target, "Host: api.example"); got.status != 301 || got.get("Location") != want || got.get("Cache-Control") != year {
-			t.Errorf("%s where nobody said what the site is called: %d %v", target, got.status, got.header)
+			t.Errorf("%s without a name for the site: %d %v", target, got.status, got.header)
 		}
 	}
 	for _, base := range []string{"http://api.example", "https://API.example:8443"} {
@@ -336,7 +337,7 @@ func TestLongSearch(t *testing.T) {
 		{strings.Repeat("a", 509) + "😀", strings.Repeat("a", 509)},
 		{"", ""},
 	} {
-		equal(t, "cut", cut(tt.text, maxSearch), tt.want)
+		equal(t, "cut", text.Cut(tt.text, maxSearch), tt.want)
 	}
 	s := newService(t)
 	if got := s.get("/libraries?search=" + strings.Repeat("%C3%A9", 600)); got.status != 200 {
@@ -414,7 +415,7 @@ func TestPackages(t *testing.T) {
 	again := s.get("/packages/jquery/all")
 	equal(t, "again", again.get("Etag"), all.get("Etag"))
 	s.shelf.Publish("jquery", "3.8.0", "jquery.js", map[string]string{"jquery.js": "new"})
-	librarytest.Await(t, s.index, s.shelf.Log)
+	testkit.Await(t, s.index, s.shelf.Log)
 	if changed := s.get("/packages/jquery/all"); changed.get("Etag") == all.get("Etag") || !strings.Contains(changed.body, `{"version":"3.8.0","files":["jquery.js"]}`) {
 		t.Error("a publication does not show")
 	}
@@ -470,7 +471,7 @@ func TestOrigin(t *testing.T) {
 		"example.com": "http://example.com", "EXAMPLE.com:8080": "http://example.com:8080", "[::1]:8080": "http://[::1]:8080", "127.0.0.1": "http://127.0.0.1",
 		"": "", "a b": "", "evil.example/path": "", "user@evil.example": "", "example.com:x": "", `"><script>`: "", "example.com:123456": "", "[::1": "",
 	} {
-		for _, target := range []string{"/libraries?search=jquery", "/libraries?limit=9", "/libraries/jquery?fields=latest", "/opensearch.xml", "/openapi.json"} {
+		for _, target := range []string{"/libraries?search=jquery", "/libraries?limit=9", "/libraries/jquery?fields=latest", "/opensearch.xml", "/openapi.json", "/logs.atom"} {
 			got := s.get(target, "Host: "+host)
 			if want == "" {
 				if got.status != 400 || got.get("Cache-Control") != never {
@@ -478,6 +479,8 @@ func TestOrigin(t *testing.T) {
 				}
 			} else if got.status != 200 || !strings.Contains(got.body, want+"/") && target != "/openapi.json" || !strings.Contains(got.body, want) {
 				t.Errorf("%s at %q: %d %s", target, host, got.status, got.body)
+			} else if got.get("Cache-Control") != never {
+				t.Errorf("%s at %q may be kept, and has what the client wrote in Host", target, host)
 			}
 		}
 		if got := s.get("/health", "Host: "+host); got.status != 200 {

@@ -11,7 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -56,7 +56,7 @@ func TestFail(t *testing.T) {
 
 // Before the libraries have been read, what needs them says when to try again, and the rest answers.
 func TestNotReady(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	index, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // which does not run
 	if err != nil {
 		t.Fatal(err)
@@ -98,9 +98,9 @@ func TestUnreadableStore(t *testing.T) {
 	}
 }
 
-// A version that was withdrawn a moment ago, which the index has not heard of, is not shown, nor is anything cached.
+// A version that was withdrawn a moment ago, which the index does not know of yet, is not shown, nor is anything cached.
 func TestWithdrawnMeanwhile(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("x", plainJSON("x", "X."))
 	shelf.Publish("x", "1.0.0", "x.js", map[string]string{"x.js": "x"})
 	index, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
@@ -115,9 +115,9 @@ func TestWithdrawnMeanwhile(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	librarytest.Await(t, index, shelf.Log)
+	testkit.Await(t, index, shelf.Log)
 	cancel()
-	<-done // it hears of nothing any more
+	<-done // it follows the log no more
 	shelf.Withdraw("x", "1.0.0", "a mistake")
 	h := Public(PublicOptions{Library: index, AssetBase: assetBase, Logger: quiet})
 	if got := serve(h, newRequest("GET", "/libraries/x")); got.status != http.StatusServiceUnavailable || got.get("Cache-Control") != never {

@@ -2,10 +2,18 @@ package api
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
+
+	"github.com/gin-gonic/gin"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/search"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
 )
 
 // resultFields are what a result of /libraries can have.
@@ -64,6 +72,8 @@ func resultField(l *library.Library, name, assetBase string) any {
 		return l.Repository
 	case "author":
 		return l.Author
+	case "autoupdate":
+		return l.Autoupdate
 	case "sri":
 		return l.SRI
 	}
@@ -80,9 +90,9 @@ func orEmpty(list []string) []string {
 
 // A list is the results of an answer of /libraries, of which any first part can be had.
 type list struct {
-	records []byte // with commas between
-	ends    []int  // of each result in records
-	whole   *body  // all of them, where the list is kept
+	records []byte        // with commas between
+	ends    []int         // of each result in records
+	whole   *answers.Body // all of them, where the list is kept
 }
 
 func newList(libraries []*library.Library, set fieldSet, assetBase string) *list {
@@ -97,7 +107,7 @@ func newList(libraries []*library.Library, set fieldSet, assetBase string) *list
 }
 
 // first returns the answer that has n of the results.
-func (l *list) first(n, available int) *body {
+func (l *list) first(n, available int) *answers.Body {
 	end := 0
 	if n > 0 {
 		end = l.ends[n-1]
@@ -125,9 +135,9 @@ type listKey struct {
 // all returns the list of all libraries, which is made once for each change of them. Those of earlier listings are let go.
 func (p *public) all(listing *library.Listing, set fieldSet, assetBase string) (*list, error) {
 	if p.newest.Swap(listing) != listing {
-		p.lists.forget(func(k listKey) bool { return k.listing != listing })
+		p.lists.Forget(func(k listKey) bool { return k.listing != listing })
 	}
-	return p.lists.get(listKey{listing, set, assetBase}, func() (*list, int, error) {
+	return p.lists.Get(listKey{listing, set, assetBase}, func() (*list, int, error) {
 		l := newList(listing.Libraries, set, assetBase)
 		l.whole = l.first(len(l.ends), len(l.ends))
 		return l, 3 * len(l.records), nil // the records, the whole, and that in its codings
@@ -135,49 +145,42 @@ func (p *public) all(listing *library.Listing, set fieldSet, assetBase string) (
 }
 
 // libraries answers /libraries: all of them, or those that a search finds.
-func (p *public) libraries(ctx context.Context, r *request) (*body, caching, error) {
+func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	limit, err := parseLimit(r.query)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	assetBase, err := baseOr(p.AssetBase, r.Request)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	set, _ := resultFields.parse(r.query["fields"])
 	set |= alwaysInResults
-	text := cut(r.query.Get("search"), maxSearch)
-	if strings.TrimSpace(text) != "" {
-		b, err := p.search(ctx, text, searchFields(r.query["search_fields"]), func(found []*library.Library) *body {
+	wanted := text.Cut(r.query.Get("search"), maxSearch)
+	if strings.TrimSpace(wanted) != "" {
+		b, err := p.search(ctx, wanted, searchFields(r.query["search_fields"]), func(found []*library.Library) *answers.Body {
 			n := min(limit, len(found))
 			return newList(found[:n], set, assetBase).first(n, len(found))
 		})
-		return b, sixHours, err
+		return b, addressed(p.AssetBase != "", sixHours), err
 	}
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	l, err := p.all(listing, set, assetBase)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	if n := len(l.ends); limit < n {
-		return l.first(limit, n), sixHours, nil
+		return l.first(limit, n), addressed(p.AssetBase != "", sixHours), nil
 	}
-	return l.whole, sixHours, nil
+	return l.whole, addressed(p.AssetBase != "", sixHours), nil
 }
 
-// search answers with what is made of the libraries that a search finds. So many at once that they keep all cores busy
-// are as fast as more, which would take memory for their answers while they wait for a core.
-func (p *public) search(ctx context.Context, text string, fields []string, answer func([]*library.Library) *body) (*body, error) {
-	select {
-	case p.searching <- struct{}{}:
-		defer func() { <-p.searching }()
-	case <-ctx.Done():
-		return nil, busy
-	}
-	found, err := p.Library.Search(ctx, text, fields)
+// search answers with what is made of the libraries that a search finds.
+func (p *public) search(ctx context.Context, wanted string, fields []string, answer func([]*library.Library) *answers.Body) (*answers.Body, error) {
+	found, err := p.Library.Search(ctx, wanted, fields)
 	if err != nil {
 		return nil, err
 	}
@@ -192,4 +195,175 @@ func searchFields(values []string) []string {
 		return nil
 	}
 	return named.names(set)
+}
+
+// libraryFields are what /libraries/{library} answers.
+var libraryFields = vocabulary{
+	"name", "latest", "sri", "filename", "description", "version", "keywords", "homepage", "license", "repository",
+	"author", "autoupdate", "versions", "assets",
+}
+
+// ofLibrary makes a handler of a function that answers about the library that the path names.
+func (p *public) ofLibrary(answer func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
+	return p.answering(func(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
+		name, err := param(r.c, "library")
+		if err != nil {
+			return nil, answers.Caching{}, err
+		}
+		l, err := p.Library.Library(ctx, name)
+		if err != nil {
+			return nil, answers.Caching{}, err
+		}
+		return answer(ctx, r, l)
+	})
+}
+
+// library answers /libraries/{library}. What is not asked for is not read.
+func (p *public) library(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	assetBase, err := baseOr(p.AssetBase, r.Request)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	set := libraryFields.parseOrAll(r.query["fields"])
+	var w jsonWriter
+	w.beginObject()
+	for _, name := range libraryFields.names(set) {
+		switch name {
+		case "versions":
+			versions, err := p.versionNames(l)
+			if err != nil {
+				return nil, answers.Caching{}, err
+			}
+			w.field(name, versions)
+		case "assets":
+			w.name(name)
+			w.beginArray()
+			if err := p.writeAssets(ctx, &w, l); err != nil {
+				return nil, answers.Caching{}, err
+			}
+			w.endArray()
+		default:
+			if value, ok := libraryField(l, name, assetBase); ok {
+				w.field(name, value)
+			}
+		}
+	}
+	w.endObject()
+	return newJSON(w.bytes()), addressed(p.AssetBase != "", sixHours), nil
+}
+
+// libraryField returns what is known of a library without reading. What it lacks is left out, but "latest" and "sri",
+// which are null.
+func libraryField(l *library.Library, name, assetBase string) (value any, ok bool) {
+	switch v := resultField(l, name, assetBase).(type) {
+	case nil:
+		return nil, true
+	case []string:
+		return v, len(v) > 0
+	case *packages.Repository:
+		return v, v != nil
+	case *library.Autoupdate:
+		return v, v != nil
+	case string:
+		if name == "sri" && v == "" {
+			return nil, true
+		}
+		return v, v != ""
+	default:
+		panic(fmt.Sprintf("api: the field %s is a %T", name, v))
+	}
+}
+
+func (p *public) versionNames(l *library.Library) ([]string, error) {
+	versions, err := p.Library.Versions(l.Name)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(versions))
+	for i, v := range versions {
+		names[i] = v.Version
+	}
+	return names, nil
+}
+
+// writeAssets writes the one entry of "assets", the latest version; none where nothing is published.
+func (p *public) writeAssets(ctx context.Context, w *jsonWriter, l *library.Library) error {
+	if l.Version == "" {
+		return nil
+	}
+	release, err := p.Library.Release(ctx, l.Name, l.Version)
+	if gone := (*library.WithdrawnError)(nil); errors.As(err, &gone) {
+		return changing
+	}
+	if err != nil {
+		return err
+	}
+	w.beginObject()
+	w.field("version", release.Version)
+	w.field("files", shownPaths(release.Files))
+	w.field("rawFiles", rawPaths(release.Files))
+	w.name("sri")
+	writeSRIs(w, "", release.Files)
+	w.endObject()
+	return nil
+}
+
+func writeSRIs(w *jsonWriter, prefix string, files []views.PublishedFile) {
+	w.beginObject()
+	for _, f := range files {
+		w.field(prefix+f.Path, f.SRI.String())
+	}
+	w.endObject()
+}
+
+// versionFields are what /libraries/{library}/{version} answers.
+var versionFields = vocabulary{"name", "version", "rawFiles", "files", "sri"}
+
+// ofVersion is what needs no files.
+const ofVersion fieldSet = 1<<0 | 1<<1
+
+// version answers /libraries/{library}/{version}.
+func (p *public) version(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	version, err := param(r.c, "version")
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	set := versionFields.parseOrAll(r.query["fields"])
+	var files []views.PublishedFile
+	if set&^ofVersion == 0 {
+		_, err = p.Library.Version(ctx, l.Name, version)
+	} else {
+		files, err = p.files(ctx, l, version)
+	}
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	p.tag(r, l.Name, version)
+	var w jsonWriter
+	w.beginObject()
+	for _, name := range versionFields.names(set) {
+		w.name(name)
+		switch name {
+		case "name":
+			w.value(l.Name)
+		case "version":
+			w.value(version)
+		case "rawFiles":
+			w.value(rawPaths(files))
+		case "files":
+			w.value(shownPaths(files))
+		case "sri":
+			writeSRIs(&w, "", files)
+		}
+	}
+	w.endObject()
+	return newJSON(w.bytes()), cachedForGood, nil
+}
+
+func (p *public) files(ctx context.Context, l *library.Library, version string) ([]views.PublishedFile, error) {
+	release, err := p.Library.Release(ctx, l.Name, version)
+	if err != nil {
+		return nil, err
+	}
+	return release.Files, nil
 }

@@ -1,8 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/xml"
 	"errors"
+	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -11,9 +16,11 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/larder-cdn/larder/api/address"
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/logs"
 )
 
@@ -23,22 +30,22 @@ const (
 	mostEntries  = 1000
 )
 
-var noEntries = &failure{status: http.StatusNotFound, message: "The log has nothing about it", cached: notCached}
+var noEntries = failure(http.StatusNotFound, "The log has nothing about it")
 
-func badValue(name, problem string) *failure {
-	return &failure{status: http.StatusBadRequest, message: name + " " + problem, cached: notCached}
+func badValue(name, problem string) *answers.Failure {
+	return failure(http.StatusBadRequest, name+" "+problem)
 }
 
 // logEntries answers /logs and what is below: entries of the log, newest first. Where there are more, the header Link
 // leads to them.
-func (p *public) logEntries(_ context.Context, r *request) (*body, caching, error) {
+func (p *public) logEntries(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	q, err := p.logQuery(r)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	page, err := p.Library.Entries(q)
 	if err != nil {
-		return nil, caching{}, nothingLogged(err)
+		return nil, answers.Caching{}, nothingLogged(err)
 	}
 	var w jsonWriter
 	w.beginArray()
@@ -48,9 +55,7 @@ func (p *public) logEntries(_ context.Context, r *request) (*body, caching, erro
 	w.endArray()
 	if page.Next > 0 {
 		next := url.Values{}
-		for name, values := range r.query {
-			next[name] = values
-		}
+		maps.Copy(next, r.query)
 		next.Set("before", strconv.FormatInt(page.Next, 10))
 		h := r.c.Writer.Header()
 		h.Set("Link", "<?"+next.Encode()+`>; rel="next"`)
@@ -133,8 +138,6 @@ func parseIndex(q url.Values, name string) (int64, error) {
 const (
 	// maxStreams is how many streams of the log there may be at once: each costs a goroutine and a connection.
 	maxStreams = 256
-	// maxStreamsOfOne is how many of them one client may have.
-	maxStreamsOfOne = 8
 	// heartbeat is how often a stream says that it is still there, so that neither side waits for one that is not.
 	heartbeat = 15 * time.Second
 	// streamPatience is how long a client may take for what a stream sends it at once.
@@ -143,15 +146,14 @@ const (
 	reconnect = 5 * time.Second
 )
 
-var noMoreStreams = &failure{status: http.StatusServiceUnavailable, message: "There are too many streams of the log", cached: notCached, retryAfter: 60}
-var noMoreStreamsOfOne = &failure{status: http.StatusTooManyRequests, message: "You follow the log with " + strconv.Itoa(maxStreamsOfOne) + " streams already", cached: notCached, retryAfter: 60}
+var noMoreStreams = unavailable("There are too many streams of the log", 60)
 
 // logStream answers /logs/stream with entries as they come, as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html). It ends when the client goes or the process stops.
 func (p *public) logStream(c *gin.Context) {
-	query, ok := address.Query(c.Request.URL.RawQuery)
+	query, ok := requests.Query(c.Request.URL.RawQuery)
 	if !ok {
-		badQuery.send(c)
+		refuse(c, badQuery)
 		return
 	}
 	if err := p.stream(&request{c.Request, c, query}); err != nil {
@@ -173,18 +175,12 @@ func (p *public) stream(r *request) error {
 		beginStream(r)
 		return nil
 	}
-	leave, ok := p.following.Enter(r.RemoteAddr)
-	if !ok {
-		return noMoreStreamsOfOne
-	}
-	defer leave()
-	select {
-	case p.streams <- struct{}{}:
-		defer func() { <-p.streams }()
-	default:
+	ctx, leave, err := p.streams.Enter(r.Context(), r.RemoteAddr, 0)
+	if err != nil {
 		return noMoreStreams
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	defer leave()
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		select {
@@ -227,9 +223,7 @@ func (p *public) stream(r *request) error {
 func (p *public) streamFrom(r *request) (int64, error) {
 	size := p.Library.LogSize()
 	text := r.Header.Get("Last-Event-ID")
-	if text == "" {
-		text = r.query.Get("after")
-	}
+	text = cmp.Or(text, r.query.Get("after"))
 	if text == "" {
 		return size, nil
 	}
@@ -242,7 +236,7 @@ func (p *public) streamFrom(r *request) (int64, error) {
 
 func beginStream(r *request) {
 	h := r.c.Writer.Header()
-	notCached.set(h)
+	notCached.Set(h)
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // or nginx keeps events back until there are many
 	r.c.Writer.WriteHeader(http.StatusOK)
@@ -266,4 +260,98 @@ func (s *eventWriter) send(text []byte) {
 		s.err = s.c.Flush()
 	}
 	_ = s.c.SetWriteDeadline(time.Time{})
+}
+
+// feedEntries is how many publications the feed has.
+const feedEntries = 50
+
+// The parts of Atom (RFC 4287) that the feed has.
+type (
+	atomFeed struct {
+		XMLName   xml.Name    `xml:"http://www.w3.org/2005/Atom feed"`
+		ID        string      `xml:"id"`
+		Title     string      `xml:"title"`
+		Updated   string      `xml:"updated"`
+		Author    atomPerson  `xml:"author"`
+		Generator string      `xml:"generator"`
+		Links     []atomLink  `xml:"link"`
+		Entries   []atomEntry `xml:"entry"`
+	}
+	atomEntry struct {
+		ID        string     `xml:"id"`
+		Title     string     `xml:"title"`
+		Updated   string     `xml:"updated"`
+		Published string     `xml:"published"`
+		Links     []atomLink `xml:"link"`
+		Summary   string     `xml:"summary"`
+	}
+	atomPerson struct {
+		Name string `xml:"name"`
+	}
+	atomLink struct {
+		Rel  string `xml:"rel,attr"`
+		Type string `xml:"type,attr"`
+		Href string `xml:"href,attr"`
+	}
+)
+
+// logFeed answers /logs.atom: what was published last, of all packages or of one.
+func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	base, err := baseOr(p.SiteBase, r.Request)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	name := r.query.Get("package")
+	page, err := p.Library.Entries(logs.Query{Package: name, Kinds: []logs.Kind{logs.Published}, Limit: feedEntries})
+	if err != nil {
+		return nil, answers.Caching{}, nothingLogged(err)
+	}
+	feed := atomFeed{Title: p.Name + ": new releases", Author: atomPerson{p.Name}, Generator: "Larder"}
+	self, shown := base+"/logs.atom", base+"/history?kind="+string(logs.Published)
+	if name != "" {
+		feed.Title = p.Name + ": new releases of " + name
+		self += "?package=" + url.QueryEscape(name)
+		shown += "&package=" + url.QueryEscape(name)
+	}
+	feed.Links = []atomLink{{"self", "application/atom+xml", self}, {"alternate", "text/html", shown}}
+	if feed.ID, feed.Updated, err = p.feedIdentity(name, self); err != nil {
+		return nil, answers.Caching{}, err
+	}
+	for i, e := range page.Entries {
+		when := e.Time.Format(time.RFC3339)
+		if i == 0 {
+			feed.Updated = when
+		}
+		entry := atomEntry{ID: entryID(e), Title: e.Package + " " + e.Version, Updated: when, Published: when}
+		entry.Links = []atomLink{{"alternate", "text/html", base + "/library/" + url.PathEscape(e.Package) + "/" + url.PathEscape(e.Version)}}
+		entry.Summary = fmt.Sprintf("%s %s was published (log entry %d).", e.Package, e.Version, e.Index)
+		if !e.Released.IsZero() {
+			entry.Summary += " Upstream released it on " + e.Released.Format("2 January 2006") + "."
+		}
+		feed.Entries = append(feed.Entries, entry)
+	}
+	text, err := xml.MarshalIndent(feed, "", " ")
+	if err != nil {
+		return nil, answers.Caching{}, fmt.Errorf("api: couldn't write the feed: %w", err)
+	}
+	return answers.NewBody("application/atom+xml; charset=utf-8", append([]byte(xml.Header), text...)), addressed(p.SiteBase != "", fiveMinutes), nil
+}
+
+// feedIdentity returns the feed's id, which is that of the first entry about what it is about: it stays under whatever
+// address the feed is read. That entry says when the feed was last updated, should it be empty.
+func (p *public) feedIdentity(name, self string) (id, updated string, err error) {
+	first, err := p.Library.FirstEntry(name)
+	if errors.Is(err, library.ErrNoEntry) { // the log is empty
+		return self, time.Unix(0, 0).UTC().Format(time.RFC3339), nil
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return entryID(first), first.Time.Format(time.RFC3339), nil
+}
+
+// entryID names an entry by its hash in the tree (RFC 6920), so that it has one name for ever.
+func entryID(e logs.Indexed) string {
+	hash := tlog.RecordHash(e.Raw)
+	return "ni:///sha-256;" + base64.RawURLEncoding.EncodeToString(hash[:])
 }

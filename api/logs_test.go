@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server"
 )
@@ -64,16 +65,16 @@ func TestLogs(t *testing.T) {
 		got := s.get(target)
 		equal(t, target, got.status, 200)
 		equal(t, target, texts(decode[[]loggedEntry](t, got)), want)
-		equal(t, "Cache-Control", got.get("Cache-Control"), notCached.control)
+		equal(t, "Cache-Control", got.get("Cache-Control"), notCached.Control())
 	}
 	first := decode[[]loggedEntry](t, s.get("/logs/gone/2.0.0"))[0]
-	if first.Reason != `it stole <cookies> & "more"` || !first.Time.Equal(librarytest.Released) || first.Actor != "bot" || len(first.Manifest) != 64 {
+	if first.Reason != `it stole <cookies> & "more"` || !first.Time.Equal(testkit.Released) || first.Actor != "bot" || len(first.Manifest) != 64 {
 		t.Errorf("%+v", first)
 	}
 	for target, want := range map[string]string{
-		"/logs/nothing": "404 The log has nothing about it", "/logs/gone/9": "404 The log has nothing about it", "/logs/gone%00": "404 The log has nothing about it",
+		"/logs/nothing": "404 The log has nothing about it", "/logs/gone/9": "404 The log has nothing about it", "/logs/gone%00": "404 Endpoint not found",
 		"/logs/a/b/c":         "404 Endpoint not found",
-		"/logs?kind=eaten":    "400 kind must be some of package-added, package-changed, package-removed, detected, refused, processed, published, withdrawn, restored, erased, upstream-changed, key-changed, not \"eaten\"",
+		"/logs?kind=eaten":    "400 kind must be some of package-added, package-changed, package-removed, detected, refused, processed, published, withdrawn, restored, erased, upstream-changed, key-changed, loss-accepted, not \"eaten\"",
 		"/logs?since=morning": "400 since " + logs.ErrSince.Error(), "/logs?before=x": "400 before must be the number of an entry, more than 0", "/logs?before=0": "400 before must be the number of an entry, more than 0",
 		"/logs?limit=-1": "400 limit must be a whole number", "/logs?version=1": "400 version needs a package", "/logs?kind=%ff": "400 The query has a malformed percent-encoding or is not UTF-8",
 		"/logs.atom?package=nothing": "404 The log has nothing about it", "/logs/stream?kind=eaten": "400 ", "/logs/stream?after=x": "400 after must be the number of an entry",
@@ -85,7 +86,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// Whoever follows the links sees each entry once, newest first, also while others come.
+// A client that follows the links sees each entry once, newest first, also while others come.
 func TestLogsPages(t *testing.T) {
 	s := newService(t)
 	size := int(s.index.LogSize())
@@ -149,7 +150,7 @@ func TestLogFeed(t *testing.T) {
 		got := s.get(target, header...)
 		equal(t, target, got.status, 200)
 		equal(t, "Content-Type", got.get("Content-Type"), "application/atom+xml; charset=utf-8")
-		equal(t, "Cache-Control", got.get("Cache-Control"), fiveMinutes.control)
+		equal(t, "Cache-Control", got.get("Cache-Control"), notCached.Control()) // without a base
 		var f feed
 		if err := xml.Unmarshal([]byte(got.body), &f); err != nil {
 			t.Fatal(err)
@@ -182,7 +183,7 @@ func TestLogFeed(t *testing.T) {
 	if none := read("/logs.atom?package=bare"); len(none.Entries) != 0 || none.ID == one.ID || none.Updated == "" {
 		t.Errorf("%+v", none)
 	}
-	empty := serviceOf(t, librarytest.New(t))
+	empty := serviceOf(t, testkit.NewShelf(t))
 	if got := empty.get("/logs.atom"); got.status != 200 || !strings.Contains(got.body, "<updated>1970-") {
 		t.Errorf("an empty log: %d %s", got.status, got.body)
 	}
@@ -255,7 +256,7 @@ func TestLogStream(t *testing.T) {
 	stopping := make(chan struct{})
 	s := newService(t, func(o *PublicOptions) { o.Stopping = stopping })
 	s.public.heartbeat = 10 * time.Millisecond
-	s.public.streams = make(chan struct{}, 4)
+	s.public.streams = client.NewShares(4)
 	listener, err := server.Listen(t.Context(), "127.0.0.1:0", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +268,7 @@ func TestLogStream(t *testing.T) {
 	url := "http://" + listener.Addr().String() + "/logs/stream"
 
 	all, some := s.follow(url, ""), s.follow(url+"?package=gone&kind=refused,withdrawn&after=0", "")
-	if got := all.response.Header; got.Get("Content-Type") != "text/event-stream" || got.Get("Cache-Control") != notCached.control || got.Get("Access-Control-Allow-Origin") != "*" {
+	if got := all.response.Header; got.Get("Content-Type") != "text/event-stream" || got.Get("Cache-Control") != notCached.Control() || got.Get("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("%v", got)
 	}
 	some.want("withdrawn gone 2.0.0", "refused gone 3.0.0")
@@ -318,27 +319,32 @@ func TestLogStream(t *testing.T) {
 	}
 }
 
-// One client may not take all streams. Clients of the internet are not of loopback, so the address is made up.
-func TestLogStreamsOfOneClient(t *testing.T) {
+// A client may take all streams that no other wants. The next client gets one of them.
+func TestLogStreamsAreShared(t *testing.T) {
 	s := newService(t)
+	s.public.streams = client.NewShares(4)
+	type stream struct {
+		w     *httptest.ResponseRecorder
+		ended chan struct{}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	ended := make(chan struct{})
-	follow := func(remote string) *httptest.ResponseRecorder {
+	follow := func(remote string) stream {
 		r := newRequest("GET", "/logs/stream").WithContext(ctx)
 		r.RemoteAddr = remote
-		w := httptest.NewRecorder()
-		s.handler.ServeHTTP(w, r)
-		return w
-	}
-	for i := range maxStreamsOfOne {
+		one := stream{httptest.NewRecorder(), make(chan struct{})}
 		go func() {
-			follow(fmt.Sprintf("[2001:db8::%d]:1000", i))
-			ended <- struct{}{}
+			defer close(one.ended)
+			s.handler.ServeHTTP(one.w, r)
 		}()
+		return one
 	}
-	for len(s.public.streams) < maxStreamsOfOne {
-		time.Sleep(time.Millisecond)
+	var greedy []stream
+	for i := range 4 {
+		greedy = append(greedy, follow(fmt.Sprintf("[2001:db8::%d]:1000", i)))
+		for s.public.streams.Taken() < i+1 {
+			time.Sleep(time.Millisecond)
+		}
 	}
 	r := newRequest("GET", "/logs/stream")
 	r.RemoteAddr = "[2001:db8::ffff]:1000"
@@ -346,15 +352,20 @@ func TestLogStreamsOfOneClient(t *testing.T) {
 	for _, problem := range problems(r, got) {
 		t.Error(problem)
 	}
-	if got.status != 429 || got.get("Retry-After") != "60" || got.get("Cache-Control") != never || !strings.Contains(got.body, `"status":429,"message":"You follow the log with 8 streams already"`) {
+	if got.status != 503 || got.get("Retry-After") != "60" || got.get("Cache-Control") != never {
 		t.Errorf("%d %v %s", got.status, got.header, got.body)
 	}
+	other := follow("203.0.113.7:1000")
+	<-greedy[3].ended
 	cancel()
-	for range maxStreamsOfOne {
-		<-ended
+	for _, one := range append(greedy[:3], other) {
+		<-one.ended
+		if one.w.Code != 200 {
+			t.Errorf("%d: %s", one.w.Code, one.w.Body)
+		}
 	}
-	if w := follow("[2001:db8::1]:1000"); w.Code != 200 { // whose context has ended
-		t.Errorf("after they went: %d", w.Code)
+	if left := s.public.streams.Taken(); left != 0 {
+		t.Errorf("%d streams are left", left)
 	}
 }
 

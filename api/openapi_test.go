@@ -84,8 +84,8 @@ func TestOpenAPIFields(t *testing.T) {
 func TestOpenAPIEntries(t *testing.T) {
 	want := []string{"index"}
 	entry := reflect.TypeFor[logs.Entry]()
-	for i := range entry.NumField() {
-		name, _, _ := strings.Cut(entry.Field(i).Tag.Get("json"), ",")
+	for field := range entry.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		want = append(want, name)
 	}
 	slices.Sort(want)
@@ -105,10 +105,10 @@ func TestOpenAPIEntries(t *testing.T) {
 func TestOpenAPIIsServed(t *testing.T) {
 	s := newService(t, func(o *PublicOptions) { o.Name = `O'Larder "&"` })
 	for _, tt := range []struct{ target, host, server string }{
-		{"/openapi.json", "somewhere.example:8080", "http://somewhere.example:8080"},
+		{"/openapi.json", "somewhere.example:8080", siteBase},
 		{"/openapi.json/", "API.Example", "http://api.example"},
 		{"/api", "api.example", "http://api.example"},
-		{"/api/", "api.example:443", "http://api.example:443"},
+		{"/api/", "api.example:443", "http://api.example"},
 	} {
 		got := s.get(tt.target, "Host: "+tt.host)
 		var doc struct {

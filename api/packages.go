@@ -8,36 +8,33 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
 // packages answers /packages: the names of all, prepared once for each change of them.
-func (p *public) packages(ctx context.Context, _ *request) (*body, caching, error) {
+func (p *public) packages(ctx context.Context, _ *request) (*answers.Body, answers.Caching, error) {
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
-	b, err := p.names.get(listing, func() (*body, int, error) {
+	b, err := p.names.Get(listing, func() (*answers.Body, int, error) {
 		names := make([]string, len(listing.Libraries))
 		for i, l := range listing.Libraries {
 			names[i] = l.Name
 		}
 		b := newJSONOf(names)
-		return b, 2 * len(b.identity), nil
+		return b, 2 * b.Len(), nil
 	})
 	return b, fiveMinutes, err
 }
 
 // pkg answers /packages/{package}.
-func (p *public) pkg(ctx context.Context, r *request) (*body, caching, error) {
-	l, err := p.named(ctx, r)
-	if err != nil {
-		return nil, caching{}, err
-	}
+func (p *public) pkg(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	var w jsonWriter
 	w.beginObject()
 	if err := p.writePackage(&w, l); err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	w.endObject()
 	return newJSON(w.bytes()), fiveMinutes, nil
@@ -63,7 +60,7 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 		}
 		name, to := t.(string), w // else Token had failed
 		if written[name] {
-			to = new(jsonWriter) // for nobody
+			to = new(jsonWriter) // whose output is thrown away
 		}
 		written[name] = true
 		to.name(name)
@@ -82,12 +79,8 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 
 // pkgAll answers /packages/{package}/all. It reads every version, so it is kept for as long as the library does not
 // change.
-func (p *public) pkgAll(ctx context.Context, r *request) (*body, caching, error) {
-	l, err := p.named(ctx, r)
-	if err != nil {
-		return nil, caching{}, err
-	}
-	b, err := p.catalogues.get(l, func() (*body, int, error) {
+func (p *public) pkgAll(ctx context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	b, err := p.catalogues.Get(l, func() (*answers.Body, int, error) {
 		// Others may be waiting for this too, and stay when this client goes.
 		var w jsonWriter
 		if err := p.writeAll(context.WithoutCancel(ctx), &w, l); err != nil {
@@ -120,44 +113,36 @@ func (p *public) writeAll(ctx context.Context, w *jsonWriter, l *library.Library
 }
 
 // pkgVersions answers /packages/{package}/versions.
-func (p *public) pkgVersions(ctx context.Context, r *request) (*body, caching, error) {
-	l, err := p.named(ctx, r)
-	if err != nil {
-		return nil, caching{}, err
-	}
+func (p *public) pkgVersions(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	names, err := p.versionNames(l)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	return newJSONOf(names), fiveMinutes, nil
 }
 
 // pkgFiles answers /packages/{package}/versions/{version}.
-func (p *public) pkgFiles(ctx context.Context, r *request) (*body, caching, error) {
-	_, files, err := p.namedFiles(ctx, r)
+func (p *public) pkgFiles(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	_, files, err := p.namedFiles(ctx, r, l)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	return newJSONOf(rawPaths(files)), cachedForGood, nil
 }
 
 // pkgSRIs answers /packages/{package}/sris/{version}.
-func (p *public) pkgSRIs(ctx context.Context, r *request) (*body, caching, error) {
-	prefix, files, err := p.namedFiles(ctx, r)
+func (p *public) pkgSRIs(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	prefix, files, err := p.namedFiles(ctx, r, l)
 	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	var w jsonWriter
 	writeSRIs(&w, prefix, files)
 	return newJSON(w.bytes()), cachedForGood, nil
 }
 
-// namedFiles returns the files of the version that the path names, and what is before them in the metadata.
-func (p *public) namedFiles(ctx context.Context, r *request) (prefix string, files []views.PublishedFile, err error) {
-	l, err := p.named(ctx, r)
-	if err != nil {
-		return "", nil, err
-	}
+// namedFiles returns the files of the version of a library that the path names, and what is before them in the metadata.
+func (p *public) namedFiles(ctx context.Context, r *request, l *library.Library) (prefix string, files []views.PublishedFile, err error) {
 	version, err := param(r.c, "version")
 	if err != nil {
 		return "", nil, err
@@ -175,24 +160,21 @@ type state struct {
 	State    views.StateKind `json:"state"`
 	Reason   string          `json:"reason,omitempty"`
 	Released time.Time       `json:"released,omitzero"`
-	Updated  time.Time       `json:"updated"`
+	Updated  time.Time       `json:"updated,omitzero"`
 	Attempts int             `json:"attempts,omitempty"`
 	Next     time.Time       `json:"next,omitzero"`
+	Command  string          `json:"command,omitempty"`
 }
 
 // pkgStates answers /packages/{package}/states.
-func (p *public) pkgStates(ctx context.Context, r *request) (*body, caching, error) {
-	l, err := p.named(ctx, r)
+func (p *public) pkgStates(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	known, err := p.Library.Accounts(l.Name)
 	if err != nil {
-		return nil, caching{}, err
-	}
-	known, err := p.Library.States(l.Name)
-	if err != nil {
-		return nil, caching{}, err
+		return nil, answers.Caching{}, err
 	}
 	states := make([]state, len(known))
 	for i, s := range known {
-		states[i] = state{s.Version, s.Kind, s.Reason, s.Released, s.Updated, s.Attempts, s.Next}
+		states[i] = state{s.Version, s.Kind, s.Reason, s.Released, s.Updated, s.Attempts, s.Next, s.Command}
 	}
 	return newJSONOf(states), notCached, nil
 }

@@ -1,21 +1,44 @@
+// Package api answers everything that is not an asset: the public routes beside /ajax/libs/, and the private ones for
+// the operator of the process. Administration is in api/admin; the pages (api/site) and the downloads are mounted here.
+//
+// The public routes are cdnjs's API as its clients know it, and the metadata behind it; openapi.json describes them. A
+// request's way is route, answer, body: public.go routes by the path as it came; libraries.go, packages.go, logs.go and
+// about.go each return the answer with its caching, or an error that answer.go maps to the one shape of errors; package
+// answers chooses the coding and compares entity tags.
+//
+// It guarantees:
+//
+//   - A public answer has the CORS and caching headers of the contract, and JSON is exactly application/json.
+//   - A path reaches a handler as the client wrote it: nothing is cleaned, nothing redirected, and an encoded slash
+//     never moves the border between two parts.
+//   - What the fields of a request do not need is not read. The list of all libraries is prepared once for each change
+//     of them; a request for it costs microseconds.
+//   - A failure of ours, and a panic, is answered with a 500 that carries the reference under which the log has it.
+//
+// It must not know how assets are cached, how a release is made, or what the store looks like: it asks api/library.
 package api
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/pprof"
 	"net/url"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/larder-cdn/larder/api/address"
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/server/cachetag"
-	"github.com/larder-cdn/larder/server/clients"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // PublicOptions is what the public routes need.
@@ -40,12 +63,15 @@ type PublicOptions struct {
 	Downloads http.Handler
 	// Rooms are the waiting rooms. Default: there are none.
 	Rooms Rooms
+	// Turns are those in which answers are made, so that making them leaves processors for files. Default: as many as
+	// [client.Processors] says.
+	Turns *client.Shares
 	// Stopping is closed when the process is to stop, which ends the streams of the log. Default: they end when their
 	// clients go.
 	Stopping <-chan struct{}
 	// CacheTags are the fields that say which release an answer is about, on those that are cached for good: a CDN
 	// purges by them what was withdrawn. Default: none.
-	CacheTags cachetag.Headers
+	CacheTags purge.TagHeaders
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 }
@@ -63,31 +89,26 @@ func Public(o PublicOptions) http.Handler { return newPublic(o).engine() }
 // public is what the handlers share.
 type public struct {
 	PublicOptions
-	lists      prepared[listKey, *list]
-	names      prepared[*library.Listing, *body]
-	catalogues prepared[*library.Library, *body]
-	documents  prepared[string, *body]
+	lists      answers.Prepared[listKey, *list]
+	names      answers.Prepared[*library.Listing, *answers.Body]
+	catalogues answers.Prepared[*library.Library, *answers.Body]
+	documents  answers.Prepared[string, *answers.Body]
 	newest     atomic.Pointer[library.Listing] // that lists may be of
 	sending    room
-	searching  chan struct{}  // holds a token for each search whose answer is being made
-	streams    chan struct{}  // holds a token for each stream of the log
-	following  *clients.Bound // of streams
+	streams    *client.Shares // of the log
 	heartbeat  time.Duration  // of streams
 }
 
 func newPublic(o PublicOptions) *public {
-	if o.Name == "" {
-		o.Name = "Larder"
-	}
+	o.Name = cmp.Or(o.Name, "Larder")
+	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
 	p := &public{PublicOptions: o}
-	p.lists.most, p.lists.mostBytes = 8, 64<<20
-	p.names.most, p.names.mostBytes = 1, 8<<20
-	p.catalogues.most, p.catalogues.mostBytes = 8, 32<<20
-	p.documents.most, p.documents.mostBytes = 8, 1<<20
+	p.lists.Most, p.lists.MostBytes = 8, 64<<20
+	p.names.Most, p.names.MostBytes = 1, 8<<20
+	p.catalogues.Most, p.catalogues.MostBytes = 8, 32<<20
+	p.documents.Most, p.documents.MostBytes = 8, 1<<20
 	p.sending.most = 128 << 20
-	p.streams, p.heartbeat = make(chan struct{}, maxStreams), heartbeat
-	p.following = clients.NewBound(maxStreamsOfOne)
-	p.searching = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
+	p.streams, p.heartbeat = client.NewShares(maxStreams), heartbeat
 	return p
 }
 
@@ -98,15 +119,15 @@ func (p *public) engine() *gin.Engine {
 	get(e, "/stats", p.answering(p.stats))
 	get(e, "/whitelist", p.answering(p.whitelist))
 	get(e, "/libraries", p.answering(p.libraries))
-	get(e, "/libraries/:library", p.answering(p.library))
-	get(e, "/libraries/:library/:version", p.answering(p.version))
+	get(e, "/libraries/:library", p.ofLibrary(p.library))
+	get(e, "/libraries/:library/:version", p.ofLibrary(p.version))
 	get(e, "/packages", p.answering(p.packages))
-	get(e, "/packages/:library", p.answering(p.pkg))
-	get(e, "/packages/:library/all", p.answering(p.pkgAll))
-	get(e, "/packages/:library/states", p.answering(p.pkgStates))
-	get(e, "/packages/:library/versions", p.answering(p.pkgVersions))
-	get(e, "/packages/:library/versions/:version", p.answering(p.pkgFiles))
-	get(e, "/packages/:library/sris/:version", p.answering(p.pkgSRIs))
+	get(e, "/packages/:library", p.ofLibrary(p.pkg))
+	get(e, "/packages/:library/all", p.ofLibrary(p.pkgAll))
+	get(e, "/packages/:library/states", p.ofLibrary(p.pkgStates))
+	get(e, "/packages/:library/versions", p.ofLibrary(p.pkgVersions))
+	get(e, "/packages/:library/versions/:version", p.ofLibrary(p.pkgFiles))
+	get(e, "/packages/:library/sris/:version", p.ofLibrary(p.pkgSRIs))
 	get(e, "/logs", p.answering(p.logEntries))
 	get(e, "/logs.atom", p.answering(p.logFeed))
 	get(e, "/logs/stream", p.logStream)
@@ -141,17 +162,15 @@ func get(e *gin.Engine, path string, handler gin.HandlerFunc) {
 	}
 }
 
-// param returns a part of the path, decoded. An empty part names nothing, so that is no endpoint.
+// param returns a part of the path, decoded. What can be no name is no endpoint.
 func param(c *gin.Context, name string) (string, error) {
-	value := c.Param(name)
-	if c.Request.URL.RawPath != "" { // else the path was decoded, and had no encoded slash
-		var err error
-		if value, err = url.PathUnescape(value); err != nil {
-			return "", noEndpoint
-		}
+	segment := c.Param(name)
+	if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
+		segment = url.PathEscape(segment)
 	}
-	if value == "" {
-		return "", noEndpoint
+	value, err := requests.Name(segment)
+	if err != nil {
+		return "", answers.NoEndpoint
 	}
 	return value, nil
 }
@@ -166,10 +185,10 @@ func cors(c *gin.Context) {
 	}
 }
 
-// bounded refuses queries that are longer than anybody's.
+// bounded refuses queries that are longer than any client's needs to be.
 func bounded(c *gin.Context) {
 	if len(c.Request.URL.RawQuery) > maxQuery {
-		queryTooLong.send(c)
+		refuse(c, queryTooLong)
 	}
 }
 
@@ -182,47 +201,59 @@ type request struct {
 
 // tag says which release the answer is about.
 func (p *public) tag(r *request, name, version string) {
-	for _, f := range p.CacheTags.Fields(name, version) {
-		r.c.Header(f.Name, f.Value)
-	}
+	answers.Set(r.c.Writer.Header(), p.CacheTags.Fields(name, version)...)
 }
 
 // patience is how long a request waits for the libraries to be read after a start.
 const patience = 10 * time.Second
 
 // answering makes a handler of a function that returns the answer.
-func (p *public) answering(answer func(context.Context, *request) (*body, caching, error)) gin.HandlerFunc {
+func (p *public) answering(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		query, ok := address.Query(c.Request.URL.RawQuery)
+		query, ok := requests.Query(c.Request.URL.RawQuery)
 		if !ok {
-			badQuery.send(c)
+			refuse(c, badQuery)
 			return
 		}
 		ctx, cancel := context.WithTimeout(c.Request.Context(), patience)
 		defer cancel()
-		b, k, err := answer(ctx, &request{c.Request, c, query})
+		b, k, err := p.inTurn(ctx, answer, &request{c.Request, c, query})
 		if err != nil {
 			fail(c, p.Logger, err)
 			return
 		}
 		if !p.sending.enter(b) {
-			busy.send(c)
+			refuse(c, busy)
 			return
 		}
 		defer p.sending.leave(b)
-		send(c, http.StatusOK, k, b)
+		send(c, k, b)
 	}
 }
 
-// mounted returns who answers a path that has no route here, nil for nobody.
+// inTurn calls answer when it is the client's turn.
+func (p *public) inTurn(ctx context.Context, answer func(context.Context, *request) (*answers.Body, answers.Caching, error), r *request) (*answers.Body, answers.Caching, error) {
+	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, client.Patience)
+	if errors.Is(err, client.ErrNoPlace) {
+		return nil, answers.Caching{}, noTurn
+	}
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	defer leave()
+	b, k, err := answer(ctx, r)
+	if err == nil {
+		b.Prepare(r.Request)
+	}
+	return b, k, err
+}
+
+// mounted returns the handler of a path that has no route here, nil for none.
 func (p *public) mounted(r *http.Request) http.Handler {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return nil
 	}
-	path := r.URL.RawPath
-	if path == "" {
-		path = r.URL.Path
-	}
+	path := requests.RawPath(r.URL)
 	switch {
 	case strings.HasPrefix(path, "/download/") && p.Downloads != nil:
 		return p.Downloads
@@ -236,10 +267,98 @@ func (p *public) mounted(r *http.Request) http.Handler {
 func (p *public) elsewhere(c *gin.Context) {
 	h := p.mounted(c.Request)
 	if h == nil {
-		noEndpoint.send(c)
+		refuse(c, answers.NoEndpoint)
 		return
 	}
 	c.Status(http.StatusOK) // where the handler says nothing else; gin would have it a 404
 	h.ServeHTTP(c.Writer, c.Request)
 	c.Writer.WriteHeaderNow() // a 404 without a body would get gin's
+}
+
+// origin returns the scheme and host under which a client reached us, or badHost.
+func origin(r *http.Request) (string, error) {
+	o, ok := requests.Origin(r)
+	if !ok {
+		return "", badHost
+	}
+	return o, nil
+}
+
+// baseOr returns base where it is configured, else the request's origin.
+func baseOr(base string, r *http.Request) (string, error) {
+	if base != "" {
+		return base, nil
+	}
+	return origin(r)
+}
+
+// addressed returns how an answer with addresses may be kept: as k says where these are configured, else not at all, because
+// they are made of the Host that the client wrote.
+func addressed(configured bool, k answers.Caching) answers.Caching {
+	if configured {
+		return k
+	}
+	return notCached
+}
+
+// isHost reports whether a Host header names want. The port counts only where want has one.
+func isHost(host, want string) bool {
+	if want == "" {
+		return false
+	}
+	if _, port := splitPort(want); port == "" {
+		host, _ = splitPort(host)
+	}
+	return strings.EqualFold(host, want)
+}
+
+// splitPort cuts the port off, which is "" where there is none. The colons of an address in brackets are its own.
+func splitPort(host string) (name, port string) {
+	i := strings.LastIndexByte(host, ':')
+	if i < 0 || strings.IndexByte(host[i:], ']') >= 0 {
+		return host, ""
+	}
+	return host[:i], host[i+1:]
+}
+
+// PrivateOptions is what the private routes need.
+type PrivateOptions struct {
+	// Metrics is what /metrics shows. Required.
+	Metrics prometheus.Gatherer
+	// Ready returns nil while the process can answer requests, or why it cannot. Required.
+	Ready func() error
+	// Logger gets what goes wrong. Required.
+	Logger *slog.Logger
+}
+
+// Private returns the handler for the operator of the process: /metrics, /debug/pprof/, /livez (the process answers)
+// and /readyz (it serves). It tells secrets and takes CPU time on request, so it must not be reachable from outside.
+func Private(o PrivateOptions) http.Handler {
+	e := newEngine(o.Logger)
+	get(e, "/metrics", gin.WrapH(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError)})))
+	get(e, "/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
+	get(e, "/readyz", func(c *gin.Context) {
+		if err := o.Ready(); err != nil {
+			c.String(http.StatusServiceUnavailable, "%v\n", err)
+			return
+		}
+		c.String(http.StatusOK, "ok\n")
+	})
+	e.GET("/debug/pprof/", gin.WrapF(pprof.Index))
+	e.GET("/debug/pprof/:profile", func(c *gin.Context) {
+		switch name := c.Param("profile"); name {
+		case "cmdline":
+			pprof.Cmdline(c.Writer, c.Request)
+		case "profile":
+			pprof.Profile(c.Writer, c.Request)
+		case "symbol":
+			pprof.Symbol(c.Writer, c.Request)
+		case "trace":
+			pprof.Trace(c.Writer, c.Request)
+		default:
+			pprof.Handler(name).ServeHTTP(c.Writer, c.Request)
+		}
+	})
+	e.POST("/debug/pprof/symbol", gin.WrapF(pprof.Symbol))
+	return e
 }

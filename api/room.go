@@ -1,6 +1,10 @@
 package api
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/larder-cdn/larder/internal/answers"
+)
 
 // largeAnswer is from how many bytes on an answer is counted: of smaller ones the connections that there may be hold
 // little.
@@ -13,37 +17,37 @@ type room struct {
 
 	mu     sync.Mutex
 	bytes  int
-	sender map[*body]int // how many send a body, which counts once
+	sender map[*answers.Body]int // how many send a body, which counts once
 }
 
 // enter reports whether there is room for sending b. Then leave must follow. Alone, the largest body has room.
-func (r *room) enter(b *body) bool {
-	if len(b.identity) < largeAnswer {
+func (r *room) enter(b *answers.Body) bool {
+	if b.Len() < largeAnswer {
 		return true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.sender[b] == 0 {
-		if r.bytes > 0 && r.bytes+len(b.identity) > r.most {
+		if r.bytes > 0 && r.bytes+b.Len() > r.most {
 			return false
 		}
-		r.bytes += len(b.identity)
+		r.bytes += b.Len()
 	}
 	if r.sender == nil {
-		r.sender = map[*body]int{}
+		r.sender = map[*answers.Body]int{}
 	}
 	r.sender[b]++
 	return true
 }
 
-func (r *room) leave(b *body) {
-	if len(b.identity) < largeAnswer {
+func (r *room) leave(b *answers.Body) {
+	if b.Len() < largeAnswer {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.sender[b]--; r.sender[b] == 0 {
 		delete(r.sender, b)
-		r.bytes -= len(b.identity)
+		r.bytes -= b.Len()
 	}
 }

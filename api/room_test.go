@@ -3,27 +3,29 @@ package api
 import (
 	"context"
 	"net/http"
-	"strings"
 	"testing"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 )
 
 func TestRoom(t *testing.T) {
-	of := func(n int) *body { return newJSON(make([]byte, n)) }
+	of := func(n int) *answers.Body { return newJSON(make([]byte, n)) }
 	r := room{most: 5 * largeAnswer}
 	first, second, third := of(3*largeAnswer), of(2*largeAnswer), of(largeAnswer)
 	for _, step := range []struct {
-		b    *body
+		b    *answers.Body
 		want bool
 	}{{first, true}, {first, true}, {second, true}, {third, false}, {of(largeAnswer - 1), true}, {second, true}} {
 		if got := r.enter(step.b); got != step.want {
-			t.Errorf("room for %d bytes beside %d: %v", len(step.b.identity), r.bytes, got)
+			t.Errorf("room for %d bytes beside %d: %v", step.b.Len(), r.bytes, got)
 		}
 	}
 	r.leave(first)
 	equal(t, "room while another sends the same", r.enter(third), false)
 	r.leave(first)
 	equal(t, "room after both", r.enter(third), true)
-	for _, b := range []*body{second, second, third} {
+	for _, b := range []*answers.Body{second, second, third} {
 		r.leave(b)
 	}
 	equal(t, "bytes at the end", r.bytes, 0)
@@ -68,20 +70,23 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-func TestSearchesWaitTheirTurn(t *testing.T) {
-	s := newService(t)
-	for range cap(s.public.searching) {
-		s.public.searching <- struct{}{}
+func TestAnswersWaitTheirTurn(t *testing.T) {
+	turns := client.NewTurns(1)
+	s := newService(t, func(o *PublicOptions) { o.Turns = turns })
+	_, leave, err := turns.Enter(t.Context(), "203.0.113.7:1", 0)
+	if err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	got := serve(s.handler, newRequest("GET", "/libraries?search=jquery").WithContext(ctx))
-	if got.status != 503 || !strings.Contains(got.body, "too many") {
-		t.Errorf("where all turns are taken: %d %s", got.status, got.body)
+	for _, target := range []string{"/libraries?search=jquery", "/libraries/jquery", "/packages"} {
+		if got := serve(s.handler, newRequest("GET", target).WithContext(ctx)); got.status != 503 || got.get("Retry-After") == "" {
+			t.Errorf("%s where all turns are taken: %d %s", target, got.status, got.body)
+		}
 	}
-	<-s.public.searching
+	leave()
 	if got := s.get("/libraries?search=jquery"); got.status != 200 {
 		t.Errorf("where one is free: %d", got.status)
 	}
-	equal(t, "turns taken at the end", len(s.public.searching), cap(s.public.searching)-1)
+	equal(t, "turns taken at the end", turns.Taken(), 0)
 }

@@ -32,8 +32,8 @@ func TestRooms(t *testing.T) {
 		`"total_active_users":3,"new_users_per_minute":2,"queueing_method":"fifo","routes":["/shop"]}`
 	for target, want := range map[string]string{
 		"/rooms/shop/status": status, "/rooms/shop/status/": status, "/rooms/other/status": errorText(404, "Waiting room not found"),
-		"/rooms/other/analytics": errorText(404, "Waiting room not found"), "/rooms/shop/analytics?minutes=0": errorText(400, badMinutes.message),
-		"/rooms/shop/analytics?minutes=1441": errorText(400, badMinutes.message), "/rooms/shop/analytics?minutes=x": errorText(400, badMinutes.message),
+		"/rooms/other/analytics": errorText(404, "Waiting room not found"), "/rooms/shop/analytics?minutes=0": errorText(400, badMinutes.Message),
+		"/rooms/shop/analytics?minutes=1441": errorText(400, badMinutes.Message), "/rooms/shop/analytics?minutes=x": errorText(400, badMinutes.Message),
 	} {
 		if got := s.get(target); got.body != want {
 			t.Errorf("%s:\n got %s\nwant %s", target, got.body, want)

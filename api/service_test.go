@@ -20,7 +20,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -47,7 +47,7 @@ func plainJSON(name, description string) string {
 }
 
 // stock publishes what the tests ask for.
-func stock(shelf *librarytest.Shelf) {
+func stock(shelf *testkit.Shelf) {
 	shelf.Enrol("jquery", jqueryJSON)
 	for _, v := range []string{"1.9.0", "1.10.0", "4.0.0-beta.2", "4.0.0-beta", "3.7.1", "3.7.0", "1.2", "v1.3", "r20", "r100"} {
 		shelf.Publish("jquery", v, "jquery.min.js", map[string]string{
@@ -65,7 +65,7 @@ func stock(shelf *librarytest.Shelf) {
 	shelf.Publish("gone", "2.0.0", "gone.js", map[string]string{"gone.js": "2"})
 	shelf.Withdraw("gone", "2.0.0", `it stole <cookies> & "more"`)
 	shelf.Refuse("gone", "3.0.0", "a bomb")
-	shelf.SetState(views.State{Package: "gone", Version: "4.0.0", Kind: views.Failed, Reason: "time out", Updated: librarytest.Released, Attempts: 2, Next: librarytest.Released.Add(time.Hour)})
+	shelf.SetState(views.State{Package: "gone", Version: "4.0.0", Kind: views.Failed, Reason: "time out", Updated: testkit.Released, Attempts: 2, Next: testkit.Released.Add(time.Hour)})
 	shelf.Enrol("font-awesome", plainJSON("font-awesome", "Icons."))
 	shelf.Publish("font-awesome", "6.0.0", "css/all.min.css", map[string]string{"css/all.min.css": "icons"})
 	shelf.Enrol("hidden", `{"name":"hidden","description":"Not for search.","keywords":["hidden"],"repository":{"type":"git","url":"https://git.example/hidden.git"},`+
@@ -75,7 +75,7 @@ func stock(shelf *librarytest.Shelf) {
 // A service answers requests over a stocked shelf, and looks at every answer.
 type service struct {
 	t       testing.TB
-	shelf   *librarytest.Shelf
+	shelf   *testkit.Shelf
 	index   *library.Index
 	public  *public
 	handler http.Handler
@@ -84,12 +84,12 @@ type service struct {
 
 func newService(t testing.TB, change ...func(*PublicOptions)) *service {
 	t.Helper()
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	stock(shelf)
 	return serviceOf(t, shelf, change...)
 }
 
-func serviceOf(t testing.TB, shelf *librarytest.Shelf, change ...func(*PublicOptions)) *service {
+func serviceOf(t testing.TB, shelf *testkit.Shelf, change ...func(*PublicOptions)) *service {
 	t.Helper()
 	s := &service{t: t, shelf: shelf, index: shelf.Index(library.Options{}), log: new(bytes.Buffer)}
 	o := PublicOptions{Library: s.index, AssetBase: assetBase, SiteBase: siteBase, APIHost: apiHost, Logger: jsonLogger(s.log)}
@@ -186,7 +186,7 @@ func problems(r *http.Request, got reply) (all []string) {
 		return all
 	}
 	control, expires := got.get("Cache-Control"), got.get("Expires")
-	if control == notCached.control {
+	if control == notCached.Control() {
 		if expires != "0" || got.get("Pragma") != "no-cache" {
 			problem("it must not be cached, but Expires is " + expires + " and Pragma " + got.get("Pragma"))
 		}

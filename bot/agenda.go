@@ -3,7 +3,6 @@ package bot
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,10 +23,10 @@ type agenda struct {
 // An appointment changes when a package is due.
 type appointment struct {
 	at     time.Time
-	sooner bool // only to an earlier time, and only where the package is on the agenda
+	sooner bool // only to an earlier time
 }
 
-// A visit is a package that is due. Whoever takes it says, once, when it is due next.
+// A visit is a package that is due. The goroutine that takes it says, once, when it is due next.
 type visit struct {
 	pkg  string
 	next chan<- time.Time
@@ -73,7 +72,7 @@ type diary struct{ due chan<- visit }
 // Handle implements [durable.Handler].
 func (diary) Handle(ctx context.Context, s *durable.State, a appointment) (struct{}, error) {
 	current, on, err := s.GetAlarm(ctx)
-	if err != nil || on && current.Equal(a.at) || a.sooner && !(on && a.at.Before(current)) {
+	if err != nil || on && (current.Equal(a.at) || a.sooner && !a.at.Before(current)) {
 		return struct{}{}, err
 	}
 	return struct{}{}, s.SetAlarm(ctx, a.at)
@@ -99,6 +98,9 @@ func (d diary) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) err
 	})
 	if err != nil || at.IsZero() {
 		return err
+	}
+	if current, on, err := s.GetAlarm(ctx); err != nil || on && current.Before(at) {
+		return err // it was moved meanwhile
 	}
 	return s.SetAlarm(ctx, at)
 }
@@ -129,10 +131,19 @@ func (b *Bot) schedule(ctx context.Context, q *queue) error {
 				v.next <- time.Time{}
 				continue
 			}
+			if b.news.has(v.pkg) { // what looks at it says when it is due next
+				v.next <- b.options.Now().Add(minWait)
+				continue
+			}
 			polls.Go(func() error {
 				next := b.options.Now().Add(minWait)
 				defer func() { v.next <- next }()
-				if err := b.poll(ctx, p, q); err != nil {
+				err := b.poll(ctx, p, q, func() { b.sooner(ctx, p.Name, b.options.Now()) })
+				if err == errParked {
+					next = b.options.Now().Add(jittered(b.options.Interval)) // or sooner
+					return nil
+				}
+				if err != nil {
 					return err
 				}
 				next = b.nextVisit(p, q, b.options.Now().Add(minWait))
@@ -144,7 +155,7 @@ func (b *Bot) schedule(ctx context.Context, q *queue) error {
 }
 
 // nextVisit returns when a package is due: at the time of its upstream, or before
-// where a release waits for another attempt that nobody has in hand, but not
+// where a release waits for another attempt that no goroutine has in hand, but not
 // before earliest.
 func (b *Bot) nextVisit(p *packages.Package, q *queue, earliest time.Time) time.Time {
 	upstream := b.knownUpstream(p.Name)
@@ -172,32 +183,3 @@ func (b *Bot) sooner(ctx context.Context, pkg string, at time.Time) {
 		b.logger.Warn("not moved on the agenda", "package", pkg, "err", err)
 	}
 }
-
-// minWait is the least time between two polls of a package in one process.
-const minWait = time.Minute
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// The waits between attempts: doubling from the first to the longest, and up to
-// a quarter more so that what failed together is not tried again together.
-const (
-	firstWait   = time.Minute
-	longestWait = 6 * time.Hour
-)
-
-// backoff returns how long to wait after the given number of attempts failed.
-func backoff(attempts int) time.Duration {
-	wait := longestWait
-	if attempts < 10 {
-		wait = min(longestWait, firstWait<<max(0, attempts-1))
-	}
-	return wait + rand.N(wait/4)
-}
-
-// jittered returns d and up to a tenth more.
-func jittered(d time.Duration) time.Duration { return d + rand.N(d/10+1) }

@@ -121,22 +121,27 @@ func TestAgendaEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Sooner moves what is on the agenda, and nothing else.
+// Sooner never moves to a later time, and counts for a package that is being asked for, too.
 func TestAgendaSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		a := newNotebook(t)
 		defer a.close()
 		a.put("a", start.Add(time.Hour))
-		for pkg, at := range map[string]time.Time{"a": start.Add(time.Minute), "unknown": start} {
-			if err := a.sooner(t.Context(), pkg, at); err != nil {
+		sooner := func(at time.Duration) {
+			if err := a.sooner(t.Context(), "a", start.Add(at)); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := a.sooner(t.Context(), "a", start.Add(2*time.Minute)); err != nil {
-			t.Error(err)
+		sooner(time.Minute)
+		sooner(2 * time.Minute)
+		v, err := a.next(t.Context())
+		if err != nil || time.Since(start) != time.Minute {
+			t.Fatalf("%v after %v", err, time.Since(start))
 		}
-		a.wantNext("a", start, time.Minute, start.Add(time.Hour))
+		sooner(3 * time.Minute)
+		v.next <- start.Add(time.Hour)
+		a.wantNext("a", start, 3*time.Minute, start.Add(time.Hour))
 		a.wantNext("a", start, time.Hour, time.Time{})
 	})
 }

@@ -1,31 +1,36 @@
 package bot
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/selection"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
 // An assembly makes a release's manifest while storing its contents.
 type assembly struct {
 	*Bot
+	*bench
 	intake
 	pins *kvstore.Pins
 
-	selected *selection.Selection
+	selected *packages.Plan
 
 	mu       sync.Mutex
 	manifest *logs.Manifest
@@ -38,9 +43,10 @@ const (
 	maxNotes   = 100
 	maxLeftOut = 1000
 	maxNote    = 500 // bytes
+	maxPath    = 150 // bytes of a path in a note about several
 )
 
-// maxCrashes bounds minifying besides selection.MaxMinify: what comes after files
+// maxCrashes bounds minifying besides packages.MaxMinify: what comes after files
 // that brought the minifier down is published as it is.
 const maxCrashes = 3
 
@@ -49,10 +55,13 @@ const maxCrashes = 3
 // selected. Only selected files are in memory, and only while they are worked on.
 func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*logs.Manifest, error) {
 	a := &assembly{
-		Bot: b, intake: in, pins: pins,
+		Bot: b, bench: b.backlog, intake: in, pins: pins,
 		manifest: &logs.Manifest{
 			Package: in.pkg.Name, Version: in.version, Released: in.released, Source: in.source,
 		},
+	}
+	if in.fresh {
+		a.bench = b.fresh
 	}
 	for _, note := range in.notes {
 		a.note("%s", note)
@@ -74,16 +83,26 @@ func (b *Bot) assemble(ctx context.Context, in intake, pins *kvstore.Pins) (*log
 	for i, f := range m.Files {
 		paths[i] = f.Path
 	}
-	m.Default = selection.DefaultFile(in.pkg.Filename, paths)
+	if m.Alike = packages.Alike(paths); len(m.Alike) > 0 {
+		m.Notes = slices.Insert(m.Notes, 0, alikeNote(m.Alike))
+	}
+	m.Default = packages.DefaultFile(in.pkg.Filename, paths)
 	if in.pkg.Filename != "" && m.Default != in.pkg.Filename {
 		m.Notes = append(m.Notes, fmt.Sprintf("the package JSON's filename %q is not in this release; the default file is %q", in.pkg.Filename, m.Default))
 	}
 	return m, nil
 }
 
+// alikeNote says what alike files mean. The paths are written in ASCII, so that they do not look the same.
+func alikeNote(alike [][]string) string {
+	first := alike[0]
+	return fmt.Sprintf("%s of files with paths that differ only in case or in Unicode form, such as %s and %s; a mirror on a file system that does not tell them apart keeps one file of each",
+		text.Count(len(alike), "group", "groups"), text.Short(strconv.QuoteToASCII(first[0]), maxPath), text.Short(strconv.QuoteToASCII(first[1]), maxPath))
+}
+
 // list reads the archive's names and selects from them.
 func (a *assembly) list(ctx context.Context) (err error) {
-	if a.selected, err = selection.Of(ctx, a.pkg, a.archive); err != nil {
+	if a.selected, err = packages.NewPlan(ctx, a.pkg, a.archive); err != nil {
 		return err
 	}
 	if reason := a.selected.Nothing(); reason != "" {
@@ -107,17 +126,17 @@ func (a *assembly) read(ctx context.Context) error {
 		if len(paths) == 0 || e.Skipped != "" {
 			return nil
 		}
-		weight := a.weight(e)
-		if err := a.memory.Acquire(ctx, weight); err != nil {
+		leave, err := a.lanes.file(ctx, a.intake.fresh, coding.Memory(coding.Brotli, coding.Quick, e.Size), a.childMemory(e))
+		if err != nil {
 			return err
 		}
 		data := make([]byte, e.Size)
 		if _, err := io.ReadFull(r, data); err != nil {
-			a.memory.Release(weight)
+			leave()
 			return fmt.Errorf("couldn't read %s: %w", e.Name, err)
 		}
 		g.Go(func() error {
-			defer a.memory.Release(weight)
+			defer leave()
 			return a.file(ctx, e.Name, paths, data)
 		})
 		return nil
@@ -129,20 +148,17 @@ func (a *assembly) read(ctx context.Context) error {
 	return err
 }
 
-// minifierMemory is how many times its size a file takes in the minifier,
-// measured.
-const minifierMemory = 170
-
-// weight is what a file takes of the memory bound.
-func (a *assembly) weight(e archive.Entry) int64 {
-	weight := coding.Memory(coding.Brotli, coding.Quick, e.Size)
+// childMemory is what the child may have that looks for a file's format or minifies it; 0 where there is none.
+func (a *assembly) childMemory(e archive.Entry) int64 {
+	child := e.Size <= maxModule && strings.EqualFold(path.Ext(e.Name), ".js")
 	for _, path := range a.selected.Targets[e.Name] {
-		if target, _ := a.minified(e.Name, path); target != "" && e.Size <= selection.MaxMinify {
-			weight += minifierMemory * e.Size
-			break
-		}
+		target, _ := a.minified(e.Name, path)
+		child = child || target != "" && e.Size <= packages.MaxMinify
 	}
-	return min(a.options.MemoryBytes, weight)
+	if !child {
+		return 0
+	}
+	return worker.Memory(worker.MinifyJS, e.Size)
 }
 
 // file stores one file, and its minified form where it should have one.
@@ -184,13 +200,13 @@ func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([
 	if crashes >= maxCrashes {
 		return nil, fmt.Errorf("%d files of this release brought the minifier down", crashes)
 	}
-	if len(data) > selection.MaxMinify {
-		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), selection.MaxMinify)
+	if len(data) > packages.MaxMinify {
+		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), packages.MaxMinify)
 	}
 	small, err := a.minifiers.Do(ctx, task, data)
 	var crash *worker.CrashError
 	if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
-		small, err = a.minifiers.Do(ctx, task, data) // once more: somebody killed the process
+		small, err = a.minifiers.Do(ctx, task, data) // once more: a signal from outside killed the process
 	}
 	if errors.As(err, &crash) {
 		a.mu.Lock()
@@ -218,15 +234,12 @@ func (a *assembly) add(ctx context.Context, f logs.File, data []byte) error {
 }
 
 func (a *assembly) note(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if len(text) > maxNote {
-		text = strings.ToValidUTF8(text[:maxNote], "") + "…"
-	}
-	a.logger.Debug("note", "package", a.pkg.Name, "version", a.version, "note", text)
+	note := text.Short(fmt.Sprintf(format, args...), maxNote)
+	a.logger.Debug("note", "package", a.pkg.Name, "version", a.version, "note", note)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.manifest.Notes) < maxNotes {
-		a.manifest.Notes = append(a.manifest.Notes, text)
+		a.manifest.Notes = append(a.manifest.Notes, note)
 	} else {
 		a.silent++
 	}
@@ -252,7 +265,7 @@ func (b *Bot) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	if there, err := pins.Has(hash); err != nil || there {
 		return hash, err
 	}
-	// Whoever comes second waits for the first rather than doing it again. The
+	// The second goroutine waits for the first rather than doing it again. The
 	// content that the first stores is pinned for both by then; no context ends
 	// this, because it is not the second's to end.
 	_, err, _ := b.encoding.Do(hash.String(), func() (any, error) {
@@ -283,4 +296,48 @@ func (b *Bot) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 // some size that the quick ones do not shrink is compressed or random already.
 func settled(data []byte, quick []kvstore.Coded) bool {
 	return len(data) == 0 || quick[0].Coding == coding.Identity && len(data) > 16<<10
+}
+
+// maxModule is the largest script whose format is found out, in bytes.
+const maxModule = 2 << 20
+
+// isModule reports whether a .js file is an ES module, so that its tag can say so. What
+// is too large, or does not parse, is taken for a classic script. An error ends
+// the release.
+func (a *assembly) isModule(ctx context.Context, source string, data []byte) (bool, error) {
+	if !strings.HasSuffix(strings.ToLower(source), ".js") || len(data) > maxModule || !maybeModule(data) {
+		return false, nil
+	}
+	format, err := a.minifiers.Do(ctx, worker.FindFormat, data)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if stops(err) {
+		return false, err
+	}
+	return err == nil && string(format) == "esm", nil
+}
+
+// maybeModule reports whether a script has a word that only modules begin a statement
+// with. Parsing takes a hundred times as long, and few scripts need it.
+func maybeModule(data []byte) bool {
+	if bytes.Contains(data, []byte("import.meta")) {
+		return true
+	}
+	for _, word := range []string{"export", "import"} {
+		for rest := data; ; {
+			i := bytes.Index(rest, []byte(word))
+			if i < 0 {
+				break
+			}
+			before := bytes.TrimRight(rest[:i], " \t")
+			after := rest[i+len(word):]
+			if (len(before) == 0 || strings.IndexByte("\n\r;})/", before[len(before)-1]) >= 0) &&
+				len(after) > 0 && strings.IndexByte(" \t\r\n{*\"'/", after[0]) >= 0 {
+				return true
+			}
+			rest = after
+		}
+	}
+	return false
 }

@@ -1,6 +1,19 @@
+// Package bot brings releases in: it asks upstreams what is new, fetches a
+// release, takes the files that the package JSON names, makes what is missing,
+// compresses and hashes them, and publishes the release in one atomic write.
+// Afterwards it squeezes what it published.
+//
+// Guarantees: a release is published whole or not at all; a published version is
+// never rewritten; every version that upstream has ends in a state with a reason,
+// and one that failed for a passing reason is tried again, also after a restart;
+// one bad package never stops the others; memory and downloads under way are
+// bounded by Options.
+//
+// The package does not know how files are served.
 package bot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +33,9 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/packages"
@@ -46,14 +61,17 @@ type Options struct {
 	// Releases is how many of the newest releases a new package starts with;
 	// default 10.
 	Releases int
-	// Interval is how often a package's upstream is asked; default one hour.
+	// Interval is the longest time between two looks at a package's upstream; default one hour. What has releases often is
+	// asked more often, up to every five minutes.
 	Interval time.Duration
+	// Feed is the address of a registry's change feed, whose events packages from npm are looked at for. Default: none.
+	Feed string
 	// Downloads bounds the releases that are fetched and processed at once;
 	// default 4.
 	Downloads int
-	// MemoryBytes bounds the contents and encoders of releases under way, in
-	// bytes, and apart from that those of squeezing; default 512 MiB. A single
-	// file may exceed it, alone.
+	// MemoryBytes bounds the contents of releases under way and of squeezing, and
+	// all child processes, in bytes; default 512 MiB. A single file whose child
+	// needs more is squeezed alone, and not minified. An eighth is for fresh releases.
 	MemoryBytes int64
 	// Workers is how many files are processed at once; default: one for each
 	// processor.
@@ -64,8 +82,9 @@ type Options struct {
 	Logger  *slog.Logger
 	// Events, where set, is told what happens, from several goroutines.
 	Events func(Event)
-	// Now is the clock; default time.Now.
-	Now func() time.Time
+	// Now is the clock and Sleep waits on it, for at most that long; default the real ones.
+	Now   func() time.Time
+	Sleep func(context.Context, time.Duration) error
 }
 
 func (o *Options) defaults() error {
@@ -83,25 +102,19 @@ func (o *Options) defaults() error {
 		}
 		o.Worker = program
 	}
-	setDefault(&o.Releases, 10)
-	setDefault(&o.Interval, time.Hour)
-	setDefault(&o.Downloads, 4)
-	setDefault(&o.MemoryBytes, 512<<20)
-	setDefault(&o.Workers, runtime.GOMAXPROCS(0))
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Releases = cmp.Or(o.Releases, 10)
+	o.Interval = cmp.Or(o.Interval, time.Hour)
+	o.Downloads = cmp.Or(o.Downloads, 4)
+	o.MemoryBytes = cmp.Or(o.MemoryBytes, 512<<20)
+	o.Workers = cmp.Or(o.Workers, runtime.GOMAXPROCS(0))
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return nil
-}
-
-func setDefault[T comparable](p *T, value T) {
-	var zero T
-	if *p == zero {
-		*p = value
+	if o.Sleep == nil {
+		o.Sleep = retry.Sleep
 	}
+	return nil
 }
 
 // A Bot fills one store. Its methods may be called at the same time.
@@ -111,21 +124,27 @@ type Bot struct {
 	log     *logs.Log
 	logger  *slog.Logger
 
-	memory    *semaphore.Weighted // bytes of releases under way
-	squeezing *semaphore.Weighted // bytes of contents being squeezed
-	releasing *semaphore.Weighted // releases under way
+	lanes     *lanes              // files of releases, and contents being squeezed
+	releasing *semaphore.Weighted // releases under way that are not fresh
 	polling   *semaphore.Weighted // upstreams being asked
-	cpu       *semaphore.Weighted // files being processed
-	parsing   *semaphore.Weighted // scripts whose format is being found out
-	minifiers *worker.Pool
 	squeezers *worker.Pool
-	encoding  singleflight.Group // by content, so that equal ones are compressed once
+	// Fresh releases have a bench of their own, so that they wait for no other.
+	backlog, fresh *bench
+	encoding       singleflight.Group // by content, so that equal ones are compressed once
 
 	current  atomic.Pointer[packages.Catalogue] // nil while none is known
 	adopting sync.Mutex                         // held by the one SetCatalogue that runs
 
+	following atomic.Pointer[followers] // of current
+
+	outages *outages
 	claims  claims
+	rows    sync.Mutex // held while what is remembered of an upstream is written by what was read before
+	looks   claims     // packages, by name: one look at a time, until what it found is in the queue
+	refills sync.Map   // packages, by name, that still need releases in place of refused ones
 	agenda  *agenda
+	news    *news
+	feed    *feed            // nil for none
 	own     *durable.Runtime // where Options has none
 	resume  sync.Once        // see recovered
 	squeeze squeezeQueue
@@ -135,11 +154,41 @@ type Bot struct {
 	watching  sync.Mutex // held by the one watch that runs
 }
 
-// PollsAtOnce bounds the upstreams that are asked at the same time.
-const PollsAtOnce = 8
+// PollsAtOnce bounds the upstreams that are asked at their time at once, and namedAtOnce those that an event named.
+const (
+	PollsAtOnce = 8
+	namedAtOnce = 4
+)
 
-// minifyTimeout is far more than an honest file of selection.MaxMinify bytes needs.
-const minifyTimeout = 20 * time.Second
+// RequestsAtOnce is how many requests a bot has under way, beside the downloads of its options: looks at upstreams,
+// downloads of fresh releases and the feed.
+const RequestsAtOnce = PollsAtOnce + namedAtOnce + freshDownloads + 1
+
+// A bench is where releases are made.
+type bench struct {
+	cpu       *semaphore.Weighted // files being processed
+	minifiers *worker.Pool
+}
+
+func newBench(o Options, minifiers int) *bench {
+	return &bench{
+		cpu: semaphore.NewWeighted(int64(o.Workers)),
+		minifiers: worker.NewPool(worker.Options{
+			Program: o.Worker, Size: minifiers, Timeout: MinifyTimeout,
+			Memory: max(worker.Small, o.MemoryBytes-coding.Memory(coding.Brotli, coding.Quick, packages.MaxMinify)),
+		}),
+	}
+}
+
+// freshWorkers is how many minifiers fresh releases have for themselves.
+func freshWorkers(workers int) int { return max(1, workers/4) }
+
+// MinifyTimeout is far more than an honest file of packages.MaxMinify bytes needs to be minified.
+const MinifyTimeout = 20 * time.Second
+
+// squeezeTimeout is far more than the largest content needs: a minute and a half where the processor is idle, and many
+// times that at the lowest priority where it is not.
+const squeezeTimeout = 2 * time.Hour
 
 // New returns a bot over a store. It removes what an interrupted download left.
 func New(o Options) (*Bot, error) {
@@ -154,22 +203,22 @@ func New(o Options) (*Bot, error) {
 		store:     o.Store,
 		log:       o.Log,
 		logger:    o.Logger,
-		memory:    semaphore.NewWeighted(o.MemoryBytes),
-		squeezing: semaphore.NewWeighted(o.MemoryBytes),
+		backlog:   newBench(o, o.Workers),
+		fresh:     newBench(o, freshWorkers(o.Workers)),
+		lanes:     newLanes(o.Workers, o.MemoryBytes),
 		releasing: semaphore.NewWeighted(int64(o.Downloads)),
 		polling:   semaphore.NewWeighted(PollsAtOnce),
-		cpu:       semaphore.NewWeighted(int64(o.Workers)),
-		parsing:   semaphore.NewWeighted(1),
-		minifiers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Timeout: minifyTimeout}),
-		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers, Nice: true}),
+		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers + 1, Nice: true, Timeout: squeezeTimeout}),
 	}
+	b.lanes.minifiers.drop, b.lanes.fresh.drop, b.lanes.squeezers.drop = b.backlog.minifiers.Drop, b.fresh.minifiers.Drop, b.squeezers.Drop
+	b.outages, b.news = newOutages(o.Now, o.Logger), newNews()
 	b.current.Store(o.Catalogue)
 	b.options.Catalogue = nil // it is the first one only
 	if err := b.squeeze.open(b.store); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
 	if err := b.begin(); err != nil {
-		// Such as a full disk, of which whoever has something to write is told.
+		// Such as a full disk, which the next write reports.
 		b.logger.Warn("couldn't note that the bot is at work", "err", err)
 		b.leftovers.Store(true)
 	}
@@ -181,6 +230,11 @@ func New(o Options) (*Bot, error) {
 	if b.agenda, err = openAgenda(o.Runtime); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
+	if o.Feed != "" {
+		if b.feed, err = openFeed(o.Runtime, o.Feed); err != nil {
+			return nil, fmt.Errorf("bot: %w", err)
+		}
+	}
 	return b, nil
 }
 
@@ -191,7 +245,8 @@ func (b *Bot) Close() {
 			b.logger.Warn("the agenda was not closed", "err", err)
 		}
 	}
-	b.minifiers.Close()
+	b.backlog.minifiers.Close()
+	b.fresh.minifiers.Close()
 	b.squeezers.Close()
 	if err := b.end(); err != nil {
 		b.logger.Warn("couldn't note that the bot is done", "err", err)
@@ -226,8 +281,9 @@ type Summary struct {
 
 // tally makes a Summary from events.
 type tally struct {
-	mu sync.Mutex
-	s  Summary
+	mu    sync.Mutex
+	s     Summary
+	asked map[string]struct{} // packages
 }
 
 func (t *tally) add(e Event) {
@@ -235,7 +291,11 @@ func (t *tally) add(e Event) {
 	defer t.mu.Unlock()
 	switch e.Kind {
 	case Checking:
-		t.s.Packages++
+		if t.asked == nil {
+			t.asked = make(map[string]struct{})
+		}
+		t.asked[e.Package] = struct{}{}
+		t.s.Packages = len(t.asked)
 	case Published:
 		t.s.Published++
 		t.s.Files += e.Files
@@ -274,22 +334,42 @@ func (b *Bot) Once(ctx context.Context) (Summary, error) {
 	if err := b.adoptFirst(ctx); err != nil {
 		return Summary{}, err
 	}
+	b.refills.Clear()
+	for all := b.catalogue().Packages(); len(all) > 0; all = b.toRefill() {
+		if err := b.pass(ctx, all); err != nil {
+			return t.sum(), err
+		}
+	}
+	b.collect(ctx)
+	return t.sum(), nil
+}
+
+// pass asks the upstreams of packages and publishes what is due.
+func (b *Bot) pass(ctx context.Context, all []*packages.Package) error {
 	queue := newQueue()
 	g, groupCtx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.drain(groupCtx, queue) })
+	g.Go(func() error { return b.drain(groupCtx, queue, false) })
 	g.Go(func() error {
 		defer queue.close()
 		polls, ctx := errgroup.WithContext(groupCtx)
-		for _, p := range b.catalogue().Packages() {
-			polls.Go(func() error { return b.poll(ctx, p, queue) })
+		for _, p := range all {
+			polls.Go(func() error { return b.poll(ctx, p, queue, nil) })
 		}
 		return polls.Wait()
 	})
-	err := g.Wait()
-	if err == nil {
-		b.collect(ctx)
+	return g.Wait()
+}
+
+// toRefill returns the packages of which releases were refused since it was asked last, before they had those
+// that they start with.
+func (b *Bot) toRefill() []*packages.Package {
+	var all []*packages.Package
+	for _, p := range b.catalogue().Packages() {
+		if _, ok := b.refills.LoadAndDelete(p.Name); ok {
+			all = append(all, p)
+		}
 	}
-	return t.sum(), err
+	return all
 }
 
 // Run asks each package's upstream at its time, publishes what is new, tries
@@ -301,10 +381,15 @@ func (b *Bot) Run(ctx context.Context) error {
 		return err
 	}
 	queue := newQueue()
+	defer b.outages.close()
 	g, groupCtx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.drain(groupCtx, queue) })
+	g.Go(func() error { return b.drain(groupCtx, queue, true) })
 	g.Go(func() error { return b.squeezeForever(groupCtx) })
 	g.Go(func() error { b.collect(groupCtx); return nil })
+	g.Go(func() error { return b.heed(groupCtx, queue) })
+	if b.feed != nil {
+		g.Go(func() error { return b.followFeed(groupCtx) })
+	}
 	g.Go(func() error {
 		defer queue.close()
 		return b.schedule(groupCtx, queue)
@@ -320,4 +405,54 @@ func stops(err error) bool {
 	var start *worker.StartError
 	var local *fetch.LocalError
 	return errors.As(err, &start) || errors.As(err, &local) || errors.Is(err, kvstore.ErrDiskFull) || errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, context.Canceled)
+}
+
+// An EventKind says what an Event is about.
+type EventKind string
+
+// The kinds of events.
+const (
+	Checking  EventKind = "checking"  // a package's upstream is asked
+	Checked   EventKind = "checked"   // it answered; Waiting releases of the package are to be fetched
+	Releasing EventKind = "release"   // a release is being fetched and processed
+	Published EventKind = "published" // it is served: Files files of Bytes bytes
+	Refused   EventKind = "refused"   // it will not be published, for Reason
+	Failed    EventKind = "failed"    // a package or a release could not be had, for Reason; Next says when it is tried again
+	Waits     EventKind = "waits"     // a release has to wait for a limit of its upstream, for Reason, until Next
+	Squeezed  EventKind = "squeezed"  // a content is at its best; Bytes were saved, Waiting contents are left
+	Note      EventKind = "note"      // something worth knowing, in Reason
+)
+
+// An Event tells the terminal or the command that watches what the bot does.
+type Event struct {
+	Kind    EventKind `json:"kind"`
+	Package string    `json:"package,omitempty"`
+	Version string    `json:"version,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	Files   int       `json:"files,omitempty"`
+	Bytes   int64     `json:"bytes,omitempty"`
+	Waiting int       `json:"waiting,omitempty"`
+	Next    time.Time `json:"next,omitzero"`
+}
+
+type reportKey struct{}
+
+// WithReport returns a context whose operation's events also go to fn, which may
+// be called from several goroutines at once.
+func WithReport(ctx context.Context, fn func(Event)) context.Context {
+	return context.WithValue(ctx, reportKey{}, fn)
+}
+
+func (b *Bot) emit(ctx context.Context, e Event) {
+	if b.options.Events != nil {
+		b.options.Events(e)
+	}
+	report(ctx, e)
+}
+
+// report tells only the caller that gave the context.
+func report(ctx context.Context, e Event) {
+	if fn, ok := ctx.Value(reportKey{}).(func(Event)); ok {
+		fn(e)
+	}
 }

@@ -90,7 +90,10 @@ func TestPlan(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := plan(testPackage(t, tt.ignore), tt.listed, tt.states, strings.Fields(tt.seen), tt.newest, false, now)
+			got := plan(survey{
+				pkg: testPackage(t, tt.ignore), listed: tt.listed, states: tt.states, newest: tt.newest, now: now,
+				known: Upstream{Seen: strings.Fields(tt.seen), Filled: tt.seen != ""},
+			})
 			var tasks []string
 			for i, task := range got.tasks {
 				tasks = append(tasks, task.version.name)
@@ -116,6 +119,94 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestPlanWhileFilling has packages that do not have yet what they start with: at the first looks, and after their JSON was
+// mended.
+func TestPlanWhileFilling(t *testing.T) {
+	state := func(version string, kind views.StateKind, released int) views.State {
+		return views.State{Package: "a", Version: version, Kind: kind, Released: hour(released), Updated: hour(40)}
+	}
+	published := func(version string, released int) views.State { return state(version, views.Published, released) }
+	refused := func(version string, released int) views.State { return state(version, views.Refused, released) }
+	failed := func(version string, next int) views.State {
+		s := state(version, views.Failed, 0)
+		s.Next = hour(next)
+		return s
+	}
+	back := refused("1.2.0", 2)
+	back.Reason = gone
+	five := []string{"1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0"}
+	tests := []struct {
+		name   string
+		listed []string
+		latest string
+		known  Upstream
+		states []views.State
+		named  bool
+		force  bool
+		tasks  string // with a star where they go ahead of the backlog
+		fresh  string
+		mended string
+		filled bool
+	}{
+		{"the first look, because of an event", five, "", Upstream{}, nil, true, false, "1.4.0* 1.3.0", "1.4.0", "", false},
+		{"what upstream calls latest is one of them", five, "1.0.0", Upstream{}, nil, false, false, "1.4.0 1.3.0 1.0.0", "", "", false},
+		{"refused ones make room for older ones", five, "", Upstream{Seen: five},
+			[]views.State{refused("1.4.0", 4), published("1.3.0", 3)}, false, false, "1.2.0", "", "", false},
+		{"all are there", five, "", Upstream{Seen: five},
+			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2)}, false, false, "", "", "", true},
+		{"a new release comes while one waits", append(five, "2.0.0"), "", Upstream{Seen: five},
+			[]views.State{failed("1.4.0", 200), published("1.3.0", 3)}, false, false, "2.0.0*", "2.0.0", "", false},
+		{"a new release of an older line comes while one waits", append(five, "1.3.1"), "", Upstream{Seen: five},
+			[]views.State{failed("1.4.0", 200), published("1.3.0", 3)}, false, false, "1.3.1*", "1.3.1", "", false},
+		{"an old release appears while one waits", append([]string{"0.9.0"}, five...), "", Upstream{Seen: five},
+			[]views.State{failed("1.4.0", 200), published("1.3.0", 9)}, false, false, "", "", "", false},
+		{"a new release fails, and is still new", append(five, "2.0.0"), "", Upstream{Seen: append(five, "2.0.0"), Fresh: []string{"2.0.0"}},
+			[]views.State{failed("2.0.0", 200), state("1.4.0", views.Detected, 4), published("1.3.0", 3)}, false, false, "1.4.0", "2.0.0", "", false},
+		{"the operator does not wait for its time", append(five, "2.0.0"), "", Upstream{Seen: append(five, "2.0.0"), Fresh: []string{"2.0.0"}},
+			[]views.State{failed("2.0.0", 200), failed("1.4.0", 200), published("1.3.0", 3)}, false, true, "2.0.0* 1.4.0", "2.0.0", "", false},
+		{"an event while the newest waits for its time", five, "", Upstream{Seen: five},
+			[]views.State{failed("1.4.0", 200), state("1.3.0", views.Detected, 3)}, true, false, "1.3.0*", "1.3.0", "", false},
+		{"it is back, while others are missing", five, "", Upstream{Seen: five},
+			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), back}, false, false, "1.2.0", "", "", false},
+		{"a mended JSON has the newest tried again", five, "", Upstream{Seen: five, Began: hour(50), Mended: []string{"1.4.0", "1.1.0", "1.0.0"}},
+			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2), refused("1.1.0", 1), refused("1.0.0", 0)}, false, false, "1.4.0", "", "1.1.0 1.0.0", false},
+		{"a mended JSON does not have others of the backlog be new", five, "", Upstream{Seen: five, Began: hour(50), Mended: []string{"1.4.0"}},
+			[]views.State{refused("1.4.0", 4), state("1.3.0", views.Detected, 3), published("1.2.0", 2)}, false, false, "1.4.0 1.3.0", "", "", false},
+		{"a release comes with the mended JSON", append(five, "2.0.0"), "", Upstream{Seen: five, Began: hour(50), Mended: []string{"1.4.0"}},
+			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2)}, false, false, "2.0.0* 1.4.0", "2.0.0", "", false},
+		{"a mended JSON did not help", five, "", Upstream{Seen: five, Began: hour(50)},
+			[]views.State{refused("1.4.0", 4), published("1.3.0", 3), published("1.2.0", 2)}, false, false, "", "", "", true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := plan(survey{
+				pkg: testPackage(t, ""), listed: releasedAt(tt.listed...), latest: tt.latest, states: tt.states, newest: 2,
+				known: tt.known, named: tt.named, force: tt.force, now: hour(100),
+			})
+			var tasks []string
+			for _, task := range got.tasks {
+				name := task.version.name
+				if task.fresh {
+					name += "*"
+				}
+				tasks = append(tasks, name)
+			}
+			for _, c := range []struct{ what, got, want string }{
+				{"tasks", strings.Join(tasks, " "), tt.tasks},
+				{"fresh", strings.Join(got.fresh, " "), tt.fresh},
+				{"mended", strings.Join(got.mended, " "), tt.mended},
+			} {
+				if c.got != c.want {
+					t.Errorf("%s: got %q, want %q", c.what, c.got, c.want)
+				}
+			}
+			if got.filled != tt.filled {
+				t.Errorf("filled: %v", got.filled)
+			}
+		})
+	}
+}
+
 func versionsOf(changes []stateChange, kind views.StateKind) string {
 	var all []string
 	for _, c := range changes {
@@ -129,9 +220,11 @@ func versionsOf(changes []stateChange, kind views.StateKind) string {
 func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 	p := testPackage(t, "")
 	states := []views.State{{Package: "a", Version: "1.2.0", Kind: views.Published, Released: hour(2)}}
-	first := plan(p, releasedAt("1.2.0"), states, []string{"1.0.0", "1.1.0", "1.2.0"}, 1, false, hour(100))
-	whole := map[string]candidate{"1.0.0": {name: "1.0.0"}, "1.1.0": {name: "1.1.0"}, "1.2.0": {name: "1.2.0"}}
-	if got := plan(p, whole, states, first.seen, 1, false, hour(101)); len(got.tasks) > 0 {
+	look := survey{pkg: p, states: states, newest: 1, now: hour(100), known: Upstream{Seen: []string{"1.0.0", "1.1.0", "1.2.0"}, Filled: true}}
+	look.listed = releasedAt("1.2.0")
+	look.known.Seen = plan(look).seen
+	look.listed = map[string]candidate{"1.0.0": {name: "1.0.0"}, "1.1.0": {name: "1.1.0"}, "1.2.0": {name: "1.2.0"}}
+	if got := plan(look); len(got.tasks) > 0 {
 		t.Errorf("%d old releases are fetched", len(got.tasks))
 	}
 }
@@ -139,27 +232,26 @@ func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 // Tags cost nothing, so they must not fill the log, nor what is remembered.
 func TestPlanIsBounded(t *testing.T) {
 	p := testPackage(t, "")
-	var seen []string
+	s := survey{pkg: p, newest: 10, now: hour(100), states: []views.State{{Package: "a", Version: "1.0.0", Kind: views.Published}}}
 	for look := range 4 {
-		listed := map[string]candidate{"1.0.0": {name: "1.0.0"}}
+		s.listed = map[string]candidate{"1.0.0": {name: "1.0.0"}}
 		for i := range 9_000 {
 			name := fmt.Sprintf("packages/a@%d.%d", look, i)
-			listed[name] = candidate{name: name}
+			s.listed[name] = candidate{name: name}
 		}
-		states := []views.State{{Package: "a", Version: "1.0.0", Kind: views.Published}}
-		got := plan(p, listed, states, seen, 10, false, hour(100))
+		got := plan(s)
 		if len(got.changes) != mostUnusable || len(got.tasks) > 0 {
 			t.Errorf("look %d: %d changes, %d tasks", look, len(got.changes), len(got.tasks))
 		}
-		seen = got.seen
-		if want := min(9_000*(look+1)+1, mostSeen); len(seen) != want {
-			t.Errorf("look %d: %d are remembered, want %d", look, len(seen), want)
+		s.known = Upstream{Seen: got.seen, Filled: true}
+		if want := min(9_000*(look+1)+1, mostSeen); len(got.seen) != want {
+			t.Errorf("look %d: %d are remembered, want %d", look, len(got.seen), want)
 		}
-		if again := plan(p, listed, states, seen, 10, false, hour(101)); len(again.changes) > 0 {
+		if again := plan(s); len(again.changes) > 0 {
 			t.Errorf("look %d: %d changes the second time", look, len(again.changes))
 		}
 	}
-	if !slices.Contains(seen, "1.0.0") {
+	if !slices.Contains(s.known.Seen, "1.0.0") {
 		t.Error("what is there is forgotten")
 	}
 }

@@ -4,8 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -109,6 +110,8 @@ func TestLongReasonIsKeptWhole(t *testing.T) {
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"}, npmtest.Dist("integrity", strings.Join(hashes, " ")))
 	r.registry.Add("a", "1.0.1", hour(2), map[string]string{"a.js": "a"}, npmtest.Dist("integrity", hashes[0]))
 	r.open()
+	r.once()
+	r.setNow(r.now.Add(7 * time.Hour)) // the same wrong bytes are refused then
 	r.once()
 	all := r.entries(logs.Refused)
 	slices.SortFunc(all, func(a, b logs.Indexed) int { return strings.Compare(a.Version, b.Version) })

@@ -6,7 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/aymanbagabas/go-udiff"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/kvstore"
@@ -137,10 +141,13 @@ func (b *Bot) remove(ctx context.Context, known views.Package) error {
 }
 
 // enrol records packages whose JSON is new or has changed. A change may mend what
-// a release was refused for, so refused releases are tried again.
+// a release was refused for, so refused releases are looked at again: those among which a new
+// package would begin, and those that are newer.
 func (b *Bot) enrol(ctx context.Context, all ...*packages.Package) error {
 	pins := b.store.Pin()
 	defer pins.Release()
+	b.rows.Lock()
+	defer b.rows.Unlock()
 	return b.log.Update(func(tx *logs.Tx) error {
 		for _, p := range all {
 			if err := ctx.Err(); err != nil {
@@ -186,23 +193,64 @@ func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) err
 	upstream := b.knownUpstream(p.Name)
 	upstream.Validators, upstream.Next, upstream.Attempts = fetch.Validators{}, time.Time{}, 0
 	if !upstream.follows(p) {
-		upstream.Seen, upstream.Notes = nil, nil
-	}
-	if err := setUpstream(tx.Batch, upstream); err != nil {
-		return err
+		upstream.forget()
+		upstream.Notes = nil
+		if p.Autoupdate != nil {
+			upstream.Source, upstream.Target = p.Autoupdate.Source, p.Autoupdate.Target
+		}
 	}
 	states, err := views.States(b.store, p.Name)
 	if err != nil {
 		return err
 	}
 	for _, s := range states {
-		if s.Kind != views.Refused || !packages.ValidVersion(s.Version) {
-			continue
-		}
-		again := logs.Entry{Kind: logs.Detected, Time: entry.Time, Actor: actorBot, Package: p.Name, Version: s.Version, Released: s.Released}
-		if err := views.Record(tx, views.Change{Entry: again}); err != nil {
-			return err
+		if s.Kind == views.Refused && packages.ValidVersion(s.Version) && !slices.Contains(upstream.Mended, s.Version) {
+			upstream.Mended, upstream.Filled = append(upstream.Mended, s.Version), false
 		}
 	}
+	if err := setUpstream(tx.Batch, upstream); err != nil {
+		return err
+	}
 	return nil
+}
+
+// diff stores what changed in a package's JSON and returns the content's hash. The
+// entry that uses it can do without: where the JSON as it was cannot be read, the
+// hash is zero and the damage is for a check to tell.
+func (b *Bot) diff(pins *kvstore.Pins, known views.Package, p *packages.Package) (kvstore.Hash, error) {
+	before, err := b.packageJSON(known)
+	if err != nil {
+		b.logger.Warn("the log will not say what changed", "package", p.Name, "err", err)
+		return kvstore.Hash{}, nil
+	}
+	path := packages.Path(p.Name)
+	diff, err := udiff.ToUnified("a/"+path, "b/"+path, string(before), udiff.Lines(string(before), string(p.JSON)), udiff.DefaultContextLines)
+	if err != nil {
+		return kvstore.Hash{}, fmt.Errorf("couldn't write down what changed: %w", err)
+	}
+	return b.keep(pins, []byte(diff))
+}
+
+// packageJSON returns a package's JSON as it was written. The views have it without
+// white space, which makes no diff that people can read.
+func (b *Bot) packageJSON(p views.Package) ([]byte, error) {
+	e, err := logs.ReadEntry(b.store, p.Entry)
+	if err != nil {
+		return nil, err
+	}
+	data, err := b.store.Identity(e.PackageJSON)
+	if err != nil {
+		return nil, fmt.Errorf("the package JSON of entry %d: %w", p.Entry, err)
+	}
+	return data, nil
+}
+
+// detail stores a reason that is too long for an entry and returns the content's
+// hash; zero for the others.
+func (b *Bot) detail(pins *kvstore.Pins, reason string) (kvstore.Hash, error) {
+	whole := strings.ToValidUTF8(reason, "\uFFFD")
+	if len(whole) <= logs.MaxReason {
+		return kvstore.Hash{}, nil
+	}
+	return b.keep(pins, []byte(whole))
 }

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/git/gittest"
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
-	"github.com/larder-cdn/larder/github"
-	"github.com/larder-cdn/larder/github/githubtest"
+	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/gittest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
@@ -161,7 +161,7 @@ func TestGitHubLimit(t *testing.T) {
 	if got := len(hub.Requests()); got != from {
 		t.Errorf("%d requests before the limit was over", got-from)
 	}
-	if r.hub, err = github.New(github.Options{URL: url, Token: "ghp_token"}); err != nil { // to whom nothing was said
+	if r.hub, err = github.New(github.Options{URL: url, Token: "ghp_token"}); err != nil { // a client that has asked nothing yet
 		t.Fatal(err)
 	}
 	hub.Limit(5000, time.Hour)
@@ -290,6 +290,57 @@ func TestSetCatalogueWhileAsking(t *testing.T) {
 	r.poll()
 	if s := r.state("a", "2.0.0"); s.Kind != views.Published || !changed {
 		t.Errorf("%+v", s)
+	}
+	r.sound()
+}
+
+// A package JSON that is mended while its upstream is being asked has what was refused by the old one tried again.
+func TestMendedWhileAsking(t *testing.T) {
+	r := newRig(t)
+	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"dist/a.js": "a"})
+	r.enrol("a", fromNpm("a", "*.js"))
+	r.open()
+	r.once()
+	if s := r.state("a", "1.0.0"); s.Kind != views.Refused {
+		t.Fatalf("%+v", s)
+	}
+	r.settle()
+	mended := false
+	r.during = func(e bot.Event) {
+		if e.Kind == bot.Checked && !mended { // what is remembered of upstream is not written yet
+			mended = true
+			r.enrol("a", fromNpm("a", "dist/*.js"))
+			r.setCatalogue()
+		}
+	}
+	r.once()
+	if u, err := bot.LookupUpstream(r.store, "a"); err != nil || u.Next.After(r.clock()) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	r.once()
+	if s := r.state("a", "1.0.0"); s.Kind != views.Published || !mended {
+		t.Errorf("%+v", s)
+	}
+	r.sound()
+}
+
+// Another target has versions of the same names, of which those that were refused are tried again.
+func TestAnotherTarget(t *testing.T) {
+	r := newRig(t)
+	for _, version := range []string{"1.0.0", "2.0.0"} {
+		r.registry.Add("wrong", version, hour(1), map[string]string{"readme.md": "wrong"})
+		r.registry.Add("right", version, hour(1), map[string]string{"a.js": version})
+	}
+	r.enrol("a", fromNpm("wrong", "*.js"))
+	r.open()
+	r.settle()
+	r.enrol("a", fromNpm("right", "*.js"))
+	r.setCatalogue()
+	r.once()
+	for _, version := range []string{"1.0.0", "2.0.0"} {
+		if s := r.state("a", version); s.Kind != views.Published {
+			t.Errorf("%+v", s)
+		}
 	}
 	r.sound()
 }

@@ -12,11 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
-	"github.com/agnivade/levenshtein"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -28,6 +29,37 @@ import (
 // version is "", else that one version, which may be older than those known or
 // have been refused before.
 func (b *Bot) Add(ctx context.Context, name, version string) error {
+	return b.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
+		if version == "" {
+			return b.addDue(ctx, p)
+		}
+		return b.addChosen(ctx, p, version)
+	})
+}
+
+// Retry fetches all releases of a package now that were refused or have failed.
+func (b *Bot) Retry(ctx context.Context, name string) error {
+	return b.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
+		states, err := views.States(b.store, name)
+		if err != nil {
+			return err
+		}
+		var versions []string
+		for _, s := range states {
+			if tried := s.Kind == views.Refused && s.Reason != gone || s.Kind == views.Failed; tried && packages.ValidVersion(s.Version) {
+				versions = append(versions, s.Version)
+			}
+		}
+		if versions == nil {
+			return fmt.Errorf("no release of %s was refused or has failed; `larder add %s` gets those that are new", name, name)
+		}
+		return b.addChosen(ctx, p, versions...)
+	})
+}
+
+// forOperator does what the operator asks about a package of the catalogue, and tells as an error what came of the
+// releases if not all were published.
+func (b *Bot) forOperator(ctx context.Context, name string, do func(context.Context, *packages.Package) error) error {
 	p, err := b.lookup(name)
 	if err != nil {
 		return err
@@ -41,17 +73,7 @@ func (b *Bot) Add(ctx context.Context, name, version string) error {
 	// What an interrupted command leaves unfinished is the schedule's.
 	defer func() { b.sooner(ctx, name, b.options.Now().Add(minWait)) }()
 	var t tally
-	ctx = counted(ctx, &t)
-	var tasks []task
-	if version == "" {
-		tasks, err = b.ask(ctx, p, inquiry{actor: actorOperator, force: true, has: func(string) bool { return false }})
-	} else {
-		tasks, err = b.choose(ctx, p, version)
-	}
-	if err != nil {
-		return err
-	}
-	if err := b.releaseAll(ctx, tasks); err != nil {
+	if err := do(counted(ctx, &t), p); err != nil {
 		return err
 	}
 	if s := t.sum(); s.Refused+s.Failed > 0 {
@@ -60,31 +82,64 @@ func (b *Bot) Add(ctx context.Context, name, version string) error {
 	return nil
 }
 
-// choose finds one version upstream and records that it is to be fetched.
-func (b *Bot) choose(ctx context.Context, p *packages.Package, version string) ([]task, error) {
-	if err := b.unpublished(p.Name, version); err != nil {
-		return nil, err
+// addDue releases what is due, until a new package has the releases that it starts with.
+func (b *Bot) addDue(ctx context.Context, p *packages.Package) error {
+	for again := true; again; _, again = b.refills.LoadAndDelete(p.Name) {
+		if err := b.looks.hold(ctx, p.Name); err != nil {
+			return err
+		}
+		tasks, err := b.ask(ctx, p, inquiry{actor: actorOperator, force: true, has: func(string) bool { return false }})
+		b.looks.drop(p.Name)
+		if err == nil {
+			err = b.releaseAll(ctx, tasks)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addChosen releases these versions, if upstream has all of them.
+func (b *Bot) addChosen(ctx context.Context, p *packages.Package, versions ...string) error {
+	for _, version := range versions {
+		if err := b.unpublished(p.Name, version); err != nil {
+			return err
+		}
 	}
 	listed, err := b.source(p).list(ctx, p.Autoupdate.Target, fetch.Validators{})
 	if err != nil {
-		return nil, err
+		return err
 	}
+	var tasks []task
+	for _, version := range versions {
+		t, err := b.choose(p, version, listed)
+		if err != nil {
+			return err
+		}
+		tasks = append(tasks, t)
+	}
+	return b.releaseAll(ctx, tasks)
+}
+
+// choose finds one version upstream and records that it is to be fetched.
+func (b *Bot) choose(p *packages.Package, version string, listed *listing) (task, error) {
 	v, ok := listed.versions[version]
 	if !ok {
-		return nil, b.missing(p, version, slices.Collect(maps.Keys(listed.versions)))
+		return task{}, b.missing(p, version, slices.Collect(maps.Keys(listed.versions)))
 	}
 	state, err := views.LookupState(b.store, p.Name, version)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return nil, err
+		return task{}, err
 	}
 	released := v.published
 	change := stateChange{was: state.Kind, State: views.State{Package: p.Name, Version: version, Kind: views.Detected, Released: released, Updated: b.options.Now()}}
 	if state.Kind != views.Processing { // else it is on its way already
 		if _, err := b.record([]stateChange{change}, actorOperator); err != nil {
-			return nil, err
+			return task{}, err
 		}
 	}
-	return []task{{pkg: p, version: v, released: released, actor: actorOperator}}, nil
+	return task{pkg: p, version: v, released: released, actor: actorOperator}, nil
 }
 
 // releaseAll releases the tasks now. Those that the schedule has in hand it waits
@@ -115,7 +170,7 @@ func (b *Bot) releaseAll(ctx context.Context, tasks []task) error {
 					report(ctx, Event{Kind: EventKind(state.Kind), Package: state.Package, Version: state.Version, Reason: state.Reason, Next: state.Next})
 					return nil
 				}
-				// Whoever had it was stopped; now it is ours.
+				// The goroutine that had it was stopped; now it is ours.
 			}
 		})
 	}
@@ -123,7 +178,8 @@ func (b *Bot) releaseAll(ctx context.Context, tasks []task) error {
 }
 
 // Import publishes a version of a package from a folder or an archive, by the
-// same rules and in the same log as one from npm.
+// same rules and in the same log as one from npm. Where it fails, nothing is said of the
+// version anywhere.
 func (b *Bot) Import(ctx context.Context, name, version, source string) error {
 	p, err := b.lookup(name)
 	if err != nil {
@@ -154,13 +210,7 @@ func (b *Bot) Import(ctx context.Context, name, version, source string) error {
 		archive: opened,
 		source:  logs.Source{Type: "import", Name: filepath.Base(source)},
 	})
-	if reason, ok := refused(err); ok {
-		state := views.State{Package: name, Version: version, Kind: views.Refused, Reason: reason, Updated: b.options.Now()}
-		if err := b.refuse(state, actorOperator, logs.Signature{}); err != nil {
-			return err
-		}
-	}
-	if err != nil {
+	if err != nil { // the version is as it was: upstream may have it yet
 		return fmt.Errorf("%s %s was not imported: %w", name, version, err)
 	}
 	b.logger.Info("imported", "package", name, "version", version, "files", len(manifest.Files))
@@ -229,15 +279,139 @@ func (b *Bot) unpublished(name, version string) error {
 
 // nearest returns a hint at the word that is most like got, or "".
 func nearest(got string, words []string) string {
-	best, least := "", max(2, len(got)/3)+1
-	for _, word := range words {
-		d := levenshtein.ComputeDistance(strings.ToLower(got), strings.ToLower(word))
-		if d < least || d == least && cmp.Compare(word, best) < 0 && best != "" {
-			best, least = word, d
+	if best, ok := text.Nearest(got, words); ok {
+		return fmt.Sprintf("; did you mean %q?", best)
+	}
+	return ""
+}
+
+// A Status tells how far releases have come.
+type Status struct {
+	Packages []PackageStatus `json:"packages"`
+	// Changed has the published releases of which upstream has another archive now, or none.
+	Changed []ChangedUpstream `json:"changed"`
+	// Troubles are all that is wrong, by cause, the most harmful first.
+	Troubles []Trouble `json:"troubles"`
+	// Versions has every version that the upstream of the package that was asked for has or had, newest first; without
+	// one, only those that failed or were refused.
+	Versions   []views.Account `json:"versions"`
+	Unsqueezed int             `json:"unsqueezed"` // contents that wait for their best compression
+	Squeezing  Squeezing       `json:"squeezing"`  // what is left of that, and how long it takes
+}
+
+// ChangedUpstream tells of a published release that upstream has changed or removed.
+type ChangedUpstream struct {
+	Package string    `json:"package"`
+	Version string    `json:"version"`
+	Reason  string    `json:"reason"`
+	Since   time.Time `json:"since"` // the entry in the log
+}
+
+// PackageStatus counts a package's versions by state.
+type PackageStatus struct {
+	Name      string `json:"name"`
+	Newest    string `json:"newest,omitempty"` // latest version that is served
+	Published int    `json:"published"`
+	Waiting   int    `json:"waiting"` // detected or being processed
+	Failed    int    `json:"failed"`  // and tried again
+	Refused   int    `json:"refused"`
+	Withdrawn int    `json:"withdrawn"`
+	// Checked is when upstream was last asked, Next when it will be, and Problem why the last time failed.
+	Checked time.Time `json:"checked,omitzero"`
+	Next    time.Time `json:"next,omitzero"`
+	Problem string    `json:"problem,omitempty"`
+	// Notes are what people should know of upstream, such as that it has moved.
+	Notes []string `json:"notes,omitempty"`
+	// Looked is how many releases of a new package were looked at to find those that can be published.
+	Looked int `json:"looked,omitempty"`
+	// Removed: the catalogue has it no more, so no release follows.
+	Removed bool `json:"removed,omitempty"`
+
+	target string   // what the package is called upstream
+	served []string // versions
+	outage string   // the upstream, where it does not answer
+}
+
+func (p *PackageStatus) add(s views.State) {
+	switch s.Kind {
+	case views.Published:
+		p.Published++
+		p.served = append(p.served, s.Version)
+	case views.Failed:
+		p.Failed++
+	case views.Refused:
+		p.Refused++
+	case views.Withdrawn:
+		p.Withdrawn++
+	default:
+		p.Waiting++
+	}
+}
+
+// ReadStatus reads the status of all packages, or of the one that is named.
+func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
+	enrolled, err := views.Packages(snapshot)
+	if err != nil {
+		return nil, err
+	}
+	states, err := views.States(snapshot, name)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*PackageStatus{}
+	for _, p := range enrolled {
+		if name == "" || p.Name == name {
+			byName[p.Name] = &PackageStatus{Name: p.Name, Removed: p.Removed}
 		}
 	}
-	if best == "" {
-		return ""
+	s := &Status{Packages: []PackageStatus{}, Versions: []views.Account{}, Changed: []ChangedUpstream{}}
+	for _, state := range states {
+		if byName[state.Package] == nil {
+			byName[state.Package] = &PackageStatus{Name: state.Package}
+		}
+		byName[state.Package].add(state)
+		if name == "" && (state.Kind == views.Failed || state.Kind == views.Refused) {
+			s.Versions = append(s.Versions, views.Account{State: state})
+		}
 	}
-	return fmt.Sprintf("; did you mean %q?", best)
+	if name != "" && len(byName) == 0 {
+		return nil, fmt.Errorf("no package %q is here; `larder status` lists those that are, `larder add` fetches one", name)
+	}
+	if name != "" {
+		if s.Versions, err = ReadAccounts(snapshot, name); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(s.Versions, func(a, b views.Account) int {
+		return cmp.Or(cmp.Compare(a.Package, b.Package), packages.CompareVersions(b.Version, a.Version))
+	})
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		p := byName[name]
+		p.Newest = packages.LatestVersion(p.served)
+		switch upstream, err := LookupUpstream(snapshot, name); {
+		case err == nil:
+			p.Checked, p.Next, p.Problem, p.Notes = upstream.Checked, upstream.Next, upstream.Reason, upstream.Notes
+			p.Looked, p.target = upstream.Looked, upstream.Target
+			if upstream.Outage && upstream.Reason != "" {
+				p.outage = upstreamOf(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
+			}
+		case !errors.Is(err, kvstore.ErrNotFound):
+			return nil, err
+		}
+		s.Packages = append(s.Packages, *p)
+		origins, err := LookupOrigins(snapshot, name)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return nil, err
+		}
+		for _, version := range origins.Changed() {
+			o := origins.Versions[version]
+			s.Changed = append(s.Changed, ChangedUpstream{Package: name, Version: version, Reason: o.Reason(), Since: o.Changed})
+		}
+	}
+	s.Troubles = s.troubles()
+	if s.Squeezing, err = ReadSqueezing(snapshot); err != nil {
+		return nil, err
+	}
+	s.Unsqueezed = s.Squeezing.Contents
+	return s, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -123,8 +124,68 @@ func TestImportedArchive(t *testing.T) {
 	if err := r.bot.Import(context.Background(), "a", "2.0.0", bad); err == nil || !strings.Contains(err.Error(), `".."`) {
 		t.Errorf("import: %v", err)
 	}
-	if s := r.state("a", "2.0.0"); s.Kind != views.Refused || !strings.Contains(r.kinds(), "refused a 2.0.0") {
-		t.Errorf("state %+v, log\n%s", s, r.kinds())
+	if _, err := views.LookupState(r.store, "a", "2.0.0"); !errors.Is(err, kvstore.ErrNotFound) || strings.Contains(r.kinds(), "2.0.0") {
+		t.Errorf("the failed import left %v, log\n%s", err, r.kinds())
+	}
+	r.registry.Add("a", "2.0.0", hour(1), map[string]string{"dist/a.js": "upstream's"})
+	r.once()
+	if s := r.state("a", "2.0.0"); s.Kind != views.Published {
+		t.Errorf("upstream's release after a failed import: %+v", s)
 	}
 	r.sound()
+}
+
+// TestAPublishedVersionNeverGetsOtherFiles has the rows of withdrawn releases lost, as after
+// damage, so that only the log knows of them.
+func TestAPublishedVersionNeverGetsOtherFiles(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "*.js"))
+	for i, version := range []string{"1.0.0", "1.1.0", "1.2.0"} {
+		r.registry.Add("a", version, hour(i), map[string]string{"a.js": "good " + version})
+	}
+	r.open()
+	r.once()
+	desk := withdrawal.New(r.store, r.log, r.clock)
+	before := map[string]kvstore.Hash{}
+	manifest := func(version string) kvstore.Hash {
+		v, err := views.LookupVersion(r.store, "a", version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Manifest
+	}
+	batch := r.store.NewBatch()
+	for _, version := range []string{"1.0.0", "1.1.0", "1.2.0"} {
+		before[version] = manifest(version)
+		if _, err := desk.Withdraw(t.Context(), "a", version, "malware"); err != nil {
+			t.Fatal(err)
+		}
+		batch.Delete(kvstore.Versions, kvstore.Key("a", version))
+		batch.Delete(kvstore.States, kvstore.Key("a", version))
+	}
+	if err := batch.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "a.js"), []byte("other"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.bot.Import(t.Context(), "a", "1.0.0", folder); err == nil || !strings.Contains(err.Error(), "was published with other files") {
+		t.Errorf("imported with other files: %v", err)
+	}
+	r.registry.Add("a", "1.1.0", hour(1), map[string]string{"a.js": "other"})
+	for _, version := range []string{"1.1.0", "1.2.0"} {
+		if err := r.bot.Add(t.Context(), "a", version); (err == nil) != (version == "1.2.0") {
+			t.Errorf("%s again: %v", version, err)
+		}
+	}
+	if s := r.state("a", "1.1.0"); s.Kind != views.Refused || !strings.Contains(s.Reason, "a version that was published never gets other files") {
+		t.Errorf("it is %s: %s", s.Kind, s.Reason)
+	}
+	if kinds := r.kinds(); strings.Count(kinds, "published a 1.0.0") != 1 || strings.Count(kinds, "published a 1.1.0") != 1 || strings.Count(kinds, "refused a") != 1 {
+		t.Errorf("the log is\n%s", kinds)
+	}
+	if s := r.state("a", "1.2.0"); s.Kind != views.Published || manifest("1.2.0") != before["1.2.0"] || strings.Count(r.kinds(), "published a 1.2.0") != 2 {
+		t.Errorf("the same files: %+v\n%s", s, r.kinds())
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -245,11 +246,7 @@ func isCommit(hash string) bool { return commitHash.MatchString(hash) }
 const maxIntegrity = 512
 
 func bounded(integrity string) string {
-	integrity = strings.ToValidUTF8(integrity, "\uFFFD")
-	if len(integrity) <= maxIntegrity {
-		return integrity
-	}
-	return strings.ToValidUTF8(integrity[:maxIntegrity], "")
+	return text.Cut(strings.ToValidUTF8(integrity, "\uFFFD"), maxIntegrity)
 }
 
 // Changed returns the versions of which upstream has another archive now, or none,

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
 )
 

@@ -1,8 +1,10 @@
 package bot
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +18,9 @@ type task struct {
 	pkg      *packages.Package
 	version  candidate
 	released time.Time
-	rank     int // 0 for a package's newest, so that every package's newest come first
+	fresh    bool // it has appeared since the first look at the package, so it goes ahead of every backlog
+	tried    int  // attempts that failed
+	rank     int  // 0 for a package's newest, so that every package's newest come first
 	actor    string
 }
 
@@ -25,20 +29,20 @@ func (t task) id() string { return releaseID(t.pkg.Name, t.version.name) }
 
 func releaseID(pkg, version string) string { return pkg + " " + version }
 
-// A queue holds tasks, lowest rank first.
+// A queue holds tasks: fresh ones first, then those that never failed, then by rank.
 type queue struct {
 	mu      sync.Mutex
 	tasks   taskHeap
 	pending map[string]struct{} // ids from push until done
-	ready   chan struct{}       // holds a token while tasks may be taken or the queue is closed
+	changed chan struct{}       // closed, and replaced, when there is something new for goroutines that wait
 	closed  bool
 }
 
 func newQueue() *queue {
-	return &queue{pending: make(map[string]struct{}), ready: make(chan struct{}, 1)}
+	return &queue{pending: make(map[string]struct{}), changed: make(chan struct{})}
 }
 
-// push adds the tasks that are not pending already.
+// push adds the tasks that are not pending already. Of those that wait, it makes fresh what is fresh now.
 func (q *queue) push(tasks ...task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -46,7 +50,44 @@ func (q *queue) push(tasks ...task) {
 		if _, ok := q.pending[t.id()]; !ok {
 			q.pending[t.id()] = struct{}{}
 			heap.Push(&q.tasks, t)
+		} else if t.fresh {
+			q.freshen(t)
 		}
+	}
+	q.signal()
+}
+
+// freshen is called with mu held.
+func (q *queue) freshen(t task) {
+	for i, waiting := range q.tasks {
+		if waiting.version.name == t.version.name && waiting.pkg.Name == t.pkg.Name {
+			q.tasks[i].fresh = true
+			heap.Fix(&q.tasks, i)
+			return
+		}
+	}
+}
+
+// hasten makes the newest release of a package that waits a fresh one.
+func (q *queue) hasten(pkg string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, waiting := range q.tasks {
+		if waiting.pkg.Name == pkg && waiting.rank == 0 && !waiting.fresh {
+			q.tasks[i].fresh = true
+			heap.Fix(&q.tasks, i)
+			q.signal()
+			return
+		}
+	}
+}
+
+// putBack adds tasks again that pop has returned, and that are not done.
+func (q *queue) putBack(tasks ...task) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, t := range tasks {
+		heap.Push(&q.tasks, t)
 	}
 	q.signal()
 }
@@ -74,78 +115,90 @@ func (q *queue) close() {
 	q.signal()
 }
 
-// pop waits for a task. ok is false at the end.
-func (q *queue) pop(ctx context.Context) (t task, ok bool, err error) {
+// pop waits for a task, or only for a fresh one. ok is false at the end.
+func (q *queue) pop(ctx context.Context, fresh bool) (t task, ok bool, err error) {
 	for {
 		q.mu.Lock()
-		if len(q.tasks) > 0 {
+		if len(q.tasks) > 0 && (!fresh || q.tasks[0].fresh) {
 			t = heap.Pop(&q.tasks).(task)
-			q.signal()
 			q.mu.Unlock()
 			return t, true, nil
 		}
-		closed := q.closed
+		closed, changed := q.closed, q.changed
 		q.mu.Unlock()
 		if closed {
-			q.signal() // for the next one that waits
 			return task{}, false, nil
 		}
 		select {
-		case <-q.ready:
+		case <-changed:
 		case <-ctx.Done():
 			return task{}, false, ctx.Err()
 		}
 	}
 }
 
+// signal wakes what waits. It is called with mu held.
 func (q *queue) signal() {
-	select {
-	case q.ready <- struct{}{}:
-	default:
-	}
+	close(q.changed)
+	q.changed = make(chan struct{})
 }
 
 type taskHeap []task
 
 func (h taskHeap) Len() int { return len(h) }
 func (h taskHeap) Less(i, j int) bool {
-	if h[i].rank != h[j].rank {
-		return h[i].rank < h[j].rank
+	a, b := &h[i], &h[j]
+	if a.fresh != b.fresh {
+		return a.fresh
 	}
-	return h[i].pkg.Name < h[j].pkg.Name
+	return cmp.Or(cmp.Compare(a.tried, b.tried), cmp.Compare(a.rank, b.rank), strings.Compare(a.pkg.Name, b.pkg.Name)) < 0
 }
 func (h taskHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 func (h *taskHeap) Push(x any)   { *h = append(*h, x.(task)) }
 func (h *taskHeap) Pop() any {
 	last := len(*h) - 1
 	t := (*h)[last]
+	(*h)[last] = task{}
 	*h = (*h)[:last]
 	return t
 }
 
-// drain releases tasks until the queue ends.
-func (b *Bot) drain(ctx context.Context, q *queue) error {
+// freshDownloads are the downloads, beside those of the options, that only fresh releases get.
+const freshDownloads = 2
+
+// drain releases tasks until the queue ends. Where it is patient, tasks wait while their upstream is down, and fresh
+// ones do not wait for the others.
+func (b *Bot) drain(ctx context.Context, q *queue, patient bool) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for range b.options.Downloads {
-		g.Go(func() error {
-			for {
-				t, ok, err := q.pop(ctx)
-				if !ok {
-					return err
-				}
-				// One that an operator's command has in hand is left to it.
-				_, err = b.release(ctx, t)
-				q.done(t)
-				if err != nil {
-					return err
-				}
+	work := func(fresh bool) error {
+		for {
+			t, ok, err := q.pop(ctx, fresh)
+			if !ok {
+				return err
 			}
-		})
+			if patient && !b.outages.admit(archivesOf(t.pkg), t.id(), func() { q.putBack(t) }) {
+				continue
+			}
+			// One that an operator's command has in hand is left to it.
+			_, err = b.release(ctx, t)
+			q.done(t)
+			if err != nil {
+				return err
+			}
+		}
+	}
+	for range b.options.Downloads {
+		g.Go(func() error { return work(false) })
+	}
+	if patient {
+		for range freshDownloads {
+			g.Go(func() error { return work(true) })
+		}
 	}
 	return g.Wait()
 }
 
-// claims sees that nobody works on a version that somebody else works on.
+// claims sees that no two goroutines work on the same thing, such as a version.
 type claims struct {
 	mu   sync.Mutex
 	held map[string]chan struct{}
@@ -163,6 +216,21 @@ func (c *claims) take(id string) (wait <-chan struct{}) {
 	}
 	c.held[id] = make(chan struct{})
 	return nil
+}
+
+// hold is take for a goroutine that waits for its turn.
+func (c *claims) hold(ctx context.Context, id string) error {
+	for {
+		wait := c.take(id)
+		if wait == nil {
+			return nil
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func (c *claims) drop(id string) {

@@ -19,7 +19,7 @@ func TestQueueTakesEveryPackagesNewestFirst(t *testing.T) {
 	q.close()
 	var got []string
 	for {
-		task, ok, err := q.pop(context.Background())
+		task, ok, err := q.pop(context.Background(), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestQueueEndsForAllWhoWait(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if _, ok, err := q.pop(context.Background()); ok || err != nil {
+			if _, ok, err := q.pop(context.Background(), false); ok || err != nil {
 				t.Errorf("pop: %v, %v", ok, err)
 			}
 		})

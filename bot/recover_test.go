@@ -36,7 +36,7 @@ func TestInterruptedReleaseIsTakenUpAgain(t *testing.T) {
 		}
 		r.open()
 		if s := r.state("a", "1.0.0"); s.Kind != views.Processing {
-			t.Errorf("the start looked at releases, for which nobody who is served should wait: %+v", s)
+			t.Errorf("the start looked at releases, for which no client should wait: %+v", s)
 		}
 		r.once()
 		s := r.state("a", "1.0.0")

@@ -21,9 +21,14 @@ import (
 const tempPattern = "download-*"
 
 // A refusal is an error that trying again does not mend.
-type refusal struct{ reason string }
+type refusal struct {
+	reason string
+	cause  error // may be nil
+}
 
 func (r *refusal) Error() string { return r.reason }
+
+func (r *refusal) Unwrap() error { return r.cause }
 
 func refuse(format string, args ...any) error {
 	return &refusal{reason: fmt.Sprintf(format, args...)}
@@ -34,14 +39,18 @@ func refused(err error) (string, bool) {
 	var own *refusal
 	var archived *archive.RefusedError
 	var git *git.RefusedError
+	var passing passing
+	if errors.As(err, &passing) {
+		return "", false
+	}
 	if errors.As(err, &own) || errors.As(err, &archived) || errors.As(err, &git) || npm.IsPermanent(err) && !errors.Is(err, npm.ErrNotFound) {
 		return err.Error(), true
 	}
 	return "", false
 }
 
-// release fetches and publishes one version, or records why not. Where somebody
-// else is at it, wait is closed once they are done. The error is for what stops
+// release fetches and publishes one version, or records why not. Where another
+// goroutine has it in hand, wait is closed once that is done. The error is for what stops
 // the bot.
 func (b *Bot) release(ctx context.Context, t task) (wait <-chan struct{}, err error) {
 	b.recovered()
@@ -49,10 +58,12 @@ func (b *Bot) release(ctx context.Context, t task) (wait <-chan struct{}, err er
 		return wait, nil
 	}
 	defer b.claims.drop(t.id())
-	if err := b.releasing.Acquire(ctx, 1); err != nil {
-		return nil, err
+	if !t.fresh { // fresh ones have downloads of their own
+		if err := b.releasing.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		defer b.releasing.Release(1)
 	}
-	defer b.releasing.Release(1)
 	return nil, b.releaseClaimed(ctx, t)
 }
 
@@ -66,14 +77,14 @@ func (b *Bot) releaseClaimed(ctx context.Context, t task) error {
 	}
 	state = views.State{
 		Package: t.pkg.Name, Version: t.version.name, Kind: views.Processing,
-		Released: t.released, Updated: b.options.Now(), Attempts: state.Attempts,
+		Released: t.released, Updated: b.options.Now(), Attempts: state.Attempts, Wrong: state.Wrong,
 	}
 	if err := b.setState(state); err != nil {
 		return err
 	}
 	b.emit(ctx, Event{Kind: Releasing, Package: state.Package, Version: state.Version})
 	start := b.options.Now()
-	manifest, err := b.fetch(ctx, t)
+	manifest, err := b.fetch(ctx, t, &state.Wrong)
 	if err != nil {
 		return b.outcome(ctx, t, state, err)
 	}
@@ -87,9 +98,9 @@ func (b *Bot) releaseClaimed(ctx context.Context, t task) error {
 // before that one waits like one that failed.
 const tooOften = 10
 
-// recovered returns once what an earlier process was at is back in the schedule. Whoever
-// is about to work on releases calls it first: with many releases in the store it takes
-// seconds, for which nobody who is served should wait.
+// recovered returns once what an earlier process was at is back in the schedule. A goroutine
+// that is about to work on releases calls it first: with many releases in the store it takes
+// seconds, for which no client should wait.
 func (b *Bot) recovered() {
 	b.resume.Do(func() {
 		if err := b.recover(); err != nil {
@@ -146,6 +157,10 @@ func (b *Bot) outcome(ctx context.Context, t task, s views.State, cause error) e
 		}
 		b.logger.Warn("refused", "package", s.Package, "version", s.Version, "reason", reason)
 		b.emit(ctx, Event{Kind: Refused, Package: s.Package, Version: s.Version, Reason: reason})
+		if !b.knownUpstream(s.Package).Filled { // the next one takes its place
+			b.refills.Store(s.Package, true)
+			b.sooner(ctx, s.Package, s.Updated)
+		}
 		return nil
 	}
 	if stops(cause) || ctx.Err() != nil {
@@ -167,8 +182,17 @@ func (b *Bot) outcome(ctx context.Context, t task, s views.State, cause error) e
 		b.emit(ctx, Event{Kind: Waits, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
 		return nil
 	}
-	s.Attempts++
-	s.Kind, s.Reason, s.Next = views.Failed, cause.Error(), s.Updated.Add(backoff(s.Attempts))
+	down := isOutage(cause) && b.outages.down(archivesOf(t.pkg))
+	if s.Attempts == 0 || !down {
+		s.Attempts++
+	}
+	s.Kind, s.Reason, s.Next = views.Failed, cause.Error(), s.Updated.Add(min(longestRest, backoff(s.Attempts)))
+	if down {
+		s.Next = s.Updated.Add(minWait)
+	}
+	if wrong(cause) != "" {
+		s.Reason += seen(s.Wrong)
+	}
 	if at, ok := fetch.RetryAt(cause); ok {
 		s.Next = later(s.Next, at)
 	}
@@ -205,6 +229,21 @@ func (b *Bot) refuse(s views.State, actor string, signed logs.Signature) error {
 	return err
 }
 
+// neverOther refuses a release that was published with another manifest, by the word of the
+// log: the views may have lost that, as they may a withdrawal.
+func (b *Bot) neverOther(name, version string, manifest kvstore.Hash) error {
+	before, err := logs.Publication(b.store, name, version)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case before.Manifest != manifest:
+		return refuse("it was published with other files (log entry %d), and a version that was published never gets other files; `larder repair` brings back what was known of it", before.Index)
+	}
+	return nil
+}
+
 func (b *Bot) setState(s views.State) error {
 	batch := b.store.NewBatch()
 	defer batch.Close()
@@ -214,15 +253,15 @@ func (b *Bot) setState(s views.State) error {
 	return batch.Commit()
 }
 
-// fetch downloads a release and publishes it.
-func (b *Bot) fetch(ctx context.Context, t task) (*logs.Manifest, error) {
+// fetch downloads a release and publishes it. It counts in came what came instead.
+func (b *Bot) fetch(ctx context.Context, t task, came *views.WrongBytes) (*logs.Manifest, error) {
 	file, err := os.CreateTemp(b.options.TempDir, tempPattern)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't make a file for the download: %w", err)
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	got, err := b.source(t.pkg).fetch(ctx, t.pkg.Autoupdate.Target, t.version, file)
+	got, err := b.fetchRight(ctx, t, file, came)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +274,7 @@ func (b *Bot) fetch(ctx context.Context, t task) (*logs.Manifest, error) {
 	}
 	return b.publish(ctx, intake{
 		pkg: t.pkg, version: t.version.name, released: released, actor: t.actor,
-		archive: got.archive, source: got.source, notes: got.notes,
+		archive: got.archive, source: got.source, notes: got.notes, fresh: t.fresh,
 	})
 }
 
@@ -248,6 +287,8 @@ type intake struct {
 	archive  archive.Source
 	source   logs.Source
 	notes    []string
+	fresh    bool                       // it does not wait for releases that are not
+	check    func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
 }
 
 // publish takes the files that the package JSON names out of the archive and
@@ -265,6 +306,11 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 	if err != nil {
 		return nil, err
 	}
+	if in.check != nil {
+		if err := in.check(manifest); err != nil {
+			return nil, err
+		}
+	}
 	data, err := manifest.Encode()
 	if err != nil {
 		return nil, err
@@ -276,7 +322,7 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 	queued := 0
 	err = b.log.Update(func(tx *logs.Tx) error {
 		// Whatever was true before, this is the moment that counts.
-		if err := b.unpublished(in.pkg.Name, in.version); err != nil {
+		if err := errors.Join(b.unpublished(in.pkg.Name, in.version), b.neverOther(in.pkg.Name, in.version, hash)); err != nil {
 			return err
 		}
 		entry := logs.Entry{

@@ -17,19 +17,21 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/npm"
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
 	"github.com/larder-cdn/larder/bot/worker"
-	"github.com/larder-cdn/larder/github"
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/logtest"
+	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
+		dieIfTold()
 		worker.Main()
 	}
 	os.Exit(m.Run())
@@ -48,8 +50,14 @@ type rig struct {
 	store     *kvstore.Store
 	log       *logs.Log
 	bot       *bot.Bot
-	hub       *github.Client // of who asks GitHub
+	hub       *github.Client // where GitHub is asked
 	now       time.Time
+	newest    int           // releases that a package starts with; 0 is the default
+	npm       *npm.Client   // the bot's
+	slept     int           // times that a download was waited with
+	stall     time.Duration // how long an upstream may say nothing; 0 is the default
+	worker    string        // the program of worker processes; "" is this one
+	feed      string        // the registry's change feed; "" for none
 
 	during func(bot.Event) // is told of each event as it happens; may be nil
 
@@ -105,7 +113,7 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	client, err := fetch.New(fetch.Options{Tries: 1})
+	client, err := fetch.New(fetch.Options{Tries: 1, Stall: r.stall, Now: r.clock})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -121,12 +129,21 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 	if r.log, err = logs.Open(r.store); err != nil {
 		r.Fatal(err)
 	}
+	r.npm = npm.NewClient(config, client, npm.Options{})
 	r.bot, err = bot.New(bot.Options{
 		Store: r.store, Log: r.log, Catalogue: catalogue,
-		Npm:     npm.NewClient(config, client, npm.Options{}),
+		Npm: r.npm, Releases: r.newest,
 		Git:     git.New(git.Options{Fetch: strangers, GitHub: r.hub}),
 		TempDir: filepath.Join(r.data, "tmp"),
+		Worker:  r.worker,
+		Feed:    r.feed,
 		Now:     r.clock,
+		Sleep: func(context.Context, time.Duration) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.slept++
+			return nil
+		},
 		Events: func(e bot.Event) {
 			if r.during != nil {
 				r.during(e)
@@ -170,6 +187,32 @@ func (r *rig) once() bot.Summary {
 	if err != nil {
 		r.Fatal(err)
 	}
+	return sum
+}
+
+// settle is once, and again for what may have been wrong for a moment only, until that is known.
+func (r *rig) settle() bot.Summary {
+	r.Helper()
+	sum := r.once()
+	for range 20 {
+		var next time.Time
+		states, err := views.States(r.store, "")
+		if err != nil {
+			r.Fatal(err)
+		}
+		for _, s := range states {
+			if s.Kind == views.Failed && s.Wrong.Times > 0 {
+				next = s.Next
+			}
+		}
+		if next.IsZero() {
+			return sum
+		}
+		r.setNow(next)
+		more := r.once()
+		sum.Published, sum.Refused = sum.Published+more.Published, sum.Refused+more.Refused
+	}
+	r.Fatal("still in doubt")
 	return sum
 }
 
@@ -224,10 +267,10 @@ func (r *rig) state(pkg, version string) views.State {
 
 // sound fails the test unless store, log and views agree, and the log is as its
 // schema has it.
-func (r *rig) sound() views.CheckSummary {
+func (r *rig) sound() fsck.Summary {
 	r.Helper()
-	logtest.Check(r, r.store)
-	sum, err := views.Check(context.Background(), r.store, views.CheckOptions{Deep: true, Scratch: r.TempDir()}, func(f views.Finding) {
+	testkit.CheckEntries(r, r.store)
+	sum, err := fsck.Run(context.Background(), r.store, fsck.Options{Deep: true, Keys: filepath.Join(r.data, "keys"), Temp: r.TempDir()}, func(f fsck.Finding) {
 		r.Errorf("%+v", f)
 	})
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -35,7 +35,7 @@ func TestRegistrySignatures(t *testing.T) {
 			}
 			r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "a"}, tt.options...)
 			r.open()
-			r.once()
+			r.settle()
 			if s := r.state("a", "1.0.0"); s.Kind != tt.state {
 				t.Fatalf("state %+v, want %s", s, tt.state)
 			}

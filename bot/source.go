@@ -1,16 +1,25 @@
 package bot
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
@@ -39,6 +48,7 @@ type candidate struct {
 type listing struct {
 	unchanged  bool // since what the validators describe; no version is in it
 	versions   map[string]candidate
+	latest     string // the version that upstream calls so; "" where it calls none
 	validators fetch.Validators
 	notes      []string // what people should know of the target
 	noted      bool     // notes are all there are; else there are those of the last time
@@ -48,7 +58,7 @@ type listing struct {
 type fetched struct {
 	archive  archive.Source
 	source   logs.Source
-	released time.Time // zero where the listing says it, or nobody does
+	released time.Time // zero where the listing says it, or it is not known
 	notes    []string
 }
 
@@ -66,6 +76,25 @@ func (b *Bot) source(p *packages.Package) source {
 	return nil
 }
 
+// upstreamOf names the registry or host that a package's versions are listed by, for [outages].
+func upstreamOf(p *packages.Package) string {
+	target := p.Autoupdate.Target
+	if p.Autoupdate.Source == npmType {
+		scope, _, scoped := strings.Cut(target, "/")
+		if !scoped {
+			scope = ""
+		}
+		return strings.TrimSpace("npm " + scope) // a scope may have a registry of its own
+	}
+	if at, err := url.Parse(target); err == nil && at.Host != "" {
+		return at.Host
+	}
+	return p.Autoupdate.Source
+}
+
+// archivesOf names where a package's archives come from, which may be down alone.
+func archivesOf(p *packages.Package) string { return "archives of " + upstreamOf(p) }
+
 // The types of sources, in package JSONs and in manifests.
 const (
 	npmType = "npm"
@@ -82,7 +111,7 @@ func (s npmSource) list(ctx context.Context, target string, known fetch.Validato
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{versions: make(map[string]candidate, len(packument.Versions)), validators: fresh, noted: true}
+	l := &listing{versions: make(map[string]candidate, len(packument.Versions)), latest: packument.DistTags["latest"], validators: fresh, noted: true}
 	for name, v := range packument.Versions {
 		listed := candidate{name: name, published: v.Published, ref: v}
 		if v.Err == nil {
@@ -95,23 +124,12 @@ func (s npmSource) list(ctx context.Context, target string, known fetch.Validato
 
 func (s npmSource) fetch(ctx context.Context, target string, v candidate, dst *os.File) (*fetched, error) {
 	listed := v.ref.(npm.Version)
-	signed, err := s.client.Verify(ctx, listed)
+	opened, signed, err := s.client.Release(ctx, listed, dst)
 	if err != nil {
 		return nil, err
-	}
-	if err := s.client.Tarball(ctx, listed, dst); err != nil {
-		return nil, err
-	}
-	info, err := dst.Stat()
-	if err != nil {
-		return nil, err
-	}
-	opened, err := archive.Open(dst, info.Size())
-	if err != nil {
-		return nil, refuse("%v", err)
 	}
 	return &fetched{
-		archive: opened.StripRoot(),
+		archive: opened,
 		source:  logs.Source{Type: npmType, Name: target, Integrity: listed.Hash(), Signature: signature(signed)},
 	}, nil
 }
@@ -155,6 +173,12 @@ func (s gitSource) list(ctx context.Context, target string, known fetch.Validato
 func (s gitSource) fetch(ctx context.Context, target string, v candidate, dst *os.File) (*fetched, error) {
 	tag := v.ref.(git.Tag)
 	release, err := s.client.Release(ctx, target, tag, dst)
+	if err == nil { // the hash is of the commit, which the archive's bytes cannot be compared with
+		err = archive.Walk(ctx, release.Archive, archive.DefaultLimits, func(archive.Entry, io.Reader) error { return nil })
+	}
+	if _, ok := refused(err); ok {
+		return nil, unverified{err, hashOf(dst, err)}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +188,19 @@ func (s gitSource) fetch(ctx context.Context, target string, v candidate, dst *o
 	}, nil
 }
 
+// hashOf returns the hash of what was downloaded, and of what is wrong with it.
+func hashOf(file *os.File, cause error) string {
+	sum := sha256.New()
+	io.WriteString(sum, cause.Error())
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err.Error()
+	}
+	if _, err := io.Copy(sum, file); err != nil {
+		return err.Error()
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
 func (s gitSource) same(v candidate, published string) (same, known bool) {
 	return v.hash == published, true
 }
@@ -171,4 +208,117 @@ func (s gitSource) same(v candidate, published string) (same, known bool) {
 // missing says that a source does not have a version.
 func (b *Bot) missing(p *packages.Package, name string, there []string) error {
 	return fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, name, nearest(name, there))
+}
+
+// An Upstream is what the bot remembers of a package's upstream.
+type Upstream struct {
+	Package    string           `json:"package"`
+	Source     string           `json:"source,omitempty"`    // "npm" or "git"; "" in old rows is npm
+	Target     string           `json:"target,omitempty"`    // its name or address there
+	Validators fetch.Validators `json:"validators,omitzero"` // of the last answer that was taken in whole
+	// Seen are the versions that upstream ever had. What is not among them later
+	// has appeared since, whatever its time says: mirrors make up times.
+	Seen []string `json:"seen,omitempty"`
+	// Gone is how many of Seen, at its end, upstream did not list the last time; Ignored are versions that it did list
+	// and the package JSON leaves out.
+	Gone    int      `json:"gone,omitempty"`
+	Ignored []string `json:"ignored,omitempty"`
+	// Filled says that the package has the releases that it starts with, as far as upstream has any that can be
+	// published; Looked is how many were looked at for that.
+	Filled bool `json:"filled,omitempty"`
+	Looked int  `json:"looked,omitempty"`
+	// Began is when it had them first. What was refused since is new to the package.
+	Began time.Time `json:"began,omitzero"`
+	// Mended are the versions that were refused by an earlier package JSON, and not looked at again yet.
+	Mended []string `json:"mended,omitempty"`
+	// Tried has the hashes, as upstream states them, of the archives of versions that were refused or are about to be
+	// fetched. With another one a refused version is tried again.
+	Tried map[string]string `json:"tried,omitempty"`
+	// Fresh are the versions that appeared after the first look, and wait, while Filled does not hold.
+	Fresh []string `json:"fresh,omitempty"`
+	// Moves are when the last few releases appeared, newest first; Changed is when a look last found that upstream had
+	// changed, and Named when an event last said so. They set the pace of the looks.
+	Moves    []time.Time `json:"moves,omitempty"`
+	Changed  time.Time   `json:"changed,omitzero"`
+	Named    time.Time   `json:"named,omitzero"`
+	Checked  time.Time   `json:"checked"`
+	Next     time.Time   `json:"next"`               // when it is asked again
+	Attempts int         `json:"attempts,omitempty"` // in a row that failed
+	Reason   string      `json:"reason,omitempty"`   // why the last one failed
+	Outage   bool        `json:"outage,omitempty"`   // that is not about the package
+	// Notes are what people should know of the target, such as that it has moved.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// LookupUpstream returns what is remembered of a package's upstream, or
+// kvstore.ErrNotFound.
+func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
+	data, err := r.Get(kvstore.Upstreams, kvstore.Key(pkg))
+	if err != nil {
+		return Upstream{}, err
+	}
+	var u Upstream
+	if err := json.Unmarshal(data, &u); err != nil {
+		return Upstream{}, fmt.Errorf("bot: what is known of %s's upstream is malformed: %w", pkg, err)
+	}
+	return u, nil
+}
+
+// knownUpstream is LookupUpstream with the zero value for an unknown one. What
+// is remembered only saves a request, so a row that cannot be read is forgotten.
+func (b *Bot) knownUpstream(pkg string) Upstream {
+	u, err := LookupUpstream(b.store, pkg)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		b.logger.Warn("upstream row ignored", "package", pkg, "err", err)
+	}
+	u.Package = pkg
+	return u
+}
+
+// follows reports whether u is about what a package's JSON names now.
+func (u Upstream) follows(p *packages.Package) bool {
+	return p.Autoupdate != nil && p.Autoupdate.Target == u.Target && p.Autoupdate.Source == cmp.Or(u.Source, npmType)
+}
+
+// filledBy reports whether a package whose upstream was asked before has chosen the releases that it starts with: where
+// none of those was refused, no other has to take its place.
+func (u *Upstream) filledBy(states []views.State, newest int) bool {
+	refused := len(u.Mended) > 0
+	if !u.Filled && len(u.Seen) > 0 && !refused {
+		first := packages.NewStart(newest)
+		pending := false
+		for _, s := range states {
+			count(first, s)
+			pending = pending || !s.Kind.Final()
+			refused = refused || s.Kind == views.Refused
+		}
+		u.Filled, u.Looked = !pending && (!refused || first.Full()), first.Looked()
+	}
+	return u.Filled || !refused
+}
+
+// forget leaves nothing that is about another target.
+func (u *Upstream) forget() {
+	u.Validators, u.Seen, u.Filled, u.Looked, u.Tried = fetch.Validators{}, nil, false, 0, nil
+	u.Gone, u.Ignored = 0, nil
+	u.Began, u.Mended = time.Time{}, nil
+	u.Fresh, u.Moves, u.Changed, u.Named = nil, nil, time.Time{}, time.Time{}
+}
+
+// due returns when the upstream is to be asked again. Next was written down under the interval
+// of that time; one that is shorter now brings it forward, unless it waits for another reason.
+func (u Upstream) due(interval time.Duration) time.Time {
+	if longest := u.Checked.Add(interval + interval/10); u.Attempts == 0 && longest.Before(u.Next) {
+		return longest
+	}
+	return u.Next
+}
+
+func setUpstream(batch *kvstore.Batch, u Upstream) error {
+	data, err := json.Marshal(u)
+	if err != nil {
+		return fmt.Errorf("bot: %w", err)
+	}
+	batch.Set(kvstore.Upstreams, kvstore.Key(u.Package), data)
+	return nil
 }

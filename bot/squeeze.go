@@ -1,11 +1,12 @@
 package bot
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,144 +14,50 @@ import (
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
-// A squeezeQueue holds the contents that are stored in quick codings only. Its
-// rows are written with the release that brings the contents, so it survives a
-// restart. A content has two rows: in its turn, which is its release's time, newest
-// first, and by its hash, so that it is queued once.
-type squeezeQueue struct {
-	mu      sync.Mutex
-	waiting int                       // rows that nobody has begun
-	hot     []kvstore.Hash            // asked for meanwhile, latest last
-	busy    map[kvstore.Hash]struct{} // in somebody's hands
-	wake    chan struct{}             // closed and replaced when rows come or leave somebody's hands
-}
+// tellLeft is how often Squeeze tells what is left.
+const tellLeft = time.Minute
 
-// maxHot bounds the contents that go first.
-const maxHot = 1024
-
-func (q *squeezeQueue) open(r kvstore.Reader) error {
-	q.busy = make(map[kvstore.Hash]struct{})
-	q.wake = make(chan struct{})
-	var err error
-	q.waiting, err = Unsqueezed(r)
-	return err
-}
-
-// Unsqueezed returns how many contents in a store wait to be squeezed. A running
-// bot knows without looking: Backlog.
-func Unsqueezed(r kvstore.Reader) (int, error) {
-	n := 0
-	for _, err := range r.Scan(kvstore.Queue, kvstore.Range{Prefix: turns}) {
-		if err != nil {
-			return 0, fmt.Errorf("couldn't read the squeeze queue: %w", err)
-		}
-		n++
-	}
-	return n, nil
-}
-
-// add adds the release's contents that are not at their best to a batch and
-// returns how many; call added with that once the batch is committed.
-func (q *squeezeQueue) add(batch *kvstore.Batch, store *kvstore.Store, m *logs.Manifest) (int, error) {
-	seen := make(map[kvstore.Hash]struct{}, len(m.Files))
-	added := 0
-	for _, f := range m.Files {
-		if _, ok := seen[f.SHA256]; ok {
-			continue
-		}
-		seen[f.SHA256] = struct{}{}
-		content, err := store.Content(f.SHA256)
-		if err != nil {
-			return 0, err
-		}
-		if content.Squeezed {
-			continue
-		}
-		switch _, err := store.Get(kvstore.Queue, queuedKey(f.SHA256)); {
-		case errors.Is(err, kvstore.ErrNotFound):
-			batch.Set(kvstore.Queue, turnKey(m.Released, f.SHA256), nil)
-			batch.Set(kvstore.Queue, queuedKey(f.SHA256), nil)
-			added++
-		case err != nil:
-			return 0, err
-		}
-	}
-	return added, nil
-}
-
-func (q *squeezeQueue) added(n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.waiting += n
-	if n > 0 {
-		q.changed()
-	}
-}
-
-// changed wakes whoever waits; the caller holds mu.
-func (q *squeezeQueue) changed() {
-	close(q.wake)
-	q.wake = make(chan struct{})
-}
-
-// turns and queued begin the keys of the two kinds of rows.
-var turns, queued = []byte("t"), []byte("h")
-
-// turnSize is the length of a key that begins with turns.
-const turnSize = 1 + 8 + len(kvstore.Hash{})
-
-func turnKey(released time.Time, h kvstore.Hash) []byte {
-	newestFirst := ^uint64(max(0, released.Unix()))
-	return append(binary.BigEndian.AppendUint64(turns[:1:1], newestFirst), h[:]...)
-}
-
-func queuedKey(h kvstore.Hash) []byte { return append(queued[:1:1], h[:]...) }
-
-// Hot asks for a content to be squeezed before others, because it is being
-// served. It never waits.
-func (b *Bot) Hot(h kvstore.Hash) {
-	q := &b.squeeze
-	if !q.mu.TryLock() {
-		return
-	}
-	defer q.mu.Unlock()
-	if len(q.hot) < maxHot {
-		q.hot = append(q.hot, h)
-	}
-}
-
-// Backlog returns how many contents wait to be squeezed.
-func (b *Bot) Backlog() int {
-	b.squeeze.mu.Lock()
-	defer b.squeeze.mu.Unlock()
-	return max(0, b.squeeze.waiting)
-}
-
-// A SqueezeSummary counts what squeezing did.
-type SqueezeSummary struct {
-	Contents int   `json:"contents"`
-	Before   int64 `json:"before"` // bytes of their codings
-	After    int64 `json:"after"`
-}
-
-// Squeeze works off the whole queue.
+// Squeeze works off the whole queue, and what was given up before. It tells the report of ctx now and then what is left.
 func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
+	if err := b.squeezeAgain(); err != nil {
+		return SqueezeSummary{}, err
+	}
+	tell := func() error {
+		left, err := ReadSqueezing(b.store)
+		if err == nil && left.Contents > 0 {
+			report(ctx, Event{Kind: Note, Reason: left.String()})
+		}
+		return err
+	}
+	told := b.options.Now()
+	if err := tell(); err != nil {
+		return SqueezeSummary{}, err
+	}
 	var mu sync.Mutex
 	var sum SqueezeSummary
 	for {
 		wake := b.squeeze.waker()
 		err := b.squeezeAll(ctx, func(s squeezed) {
 			mu.Lock()
-			defer mu.Unlock()
 			sum.Contents++
 			sum.Before += s.before
 			sum.After += s.after
+			due := b.options.Now().Sub(told) >= tellLeft
+			if due {
+				told = b.options.Now()
+			}
+			mu.Unlock()
+			if due {
+				_ = tell() // the end tells it, too
+			}
 		})
 		if err != nil || !b.squeeze.anyBusy() {
-			return sum, err
+			left, leftErr := ReadSqueezing(b.store)
+			sum.Left, sum.LeftBytes, sum.GivenUp = left.Contents, left.Bytes, left.GivenUp
+			return sum, errors.Join(err, leftErr)
 		}
 		// The rest is in the hands of Run.
 		select {
@@ -159,18 +66,6 @@ func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 			return sum, ctx.Err()
 		}
 	}
-}
-
-func (q *squeezeQueue) waker() <-chan struct{} {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.wake
-}
-
-func (q *squeezeQueue) anyBusy() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.busy) > 0
 }
 
 // squeezeForever works the queue off whenever there is something in it.
@@ -191,195 +86,201 @@ func (b *Bot) squeezeForever(ctx context.Context) error {
 // squeezed says what became of one content.
 type squeezed struct{ before, after int64 }
 
-// rowsAtOnce is how many rows are taken from the queue at a time; what is published
-// meanwhile waits for that many contents at most.
-const rowsAtOnce = 64
+// A squeezing is one goroutine's work on the queue.
+type squeezing struct {
+	*Bot
+	done   func(squeezed)
+	group  *errgroup.Group
+	inHand atomic.Int64 // sheaves whose rows are still in the queue
+}
 
 // squeezeAll works off the queue, newest release first, until nothing is left in it
-// that nobody has in hand.
+// that no other goroutine has in hand.
 func (b *Bot) squeezeAll(ctx context.Context, done func(squeezed)) error {
+	group, ctx := errgroup.WithContext(ctx)
+	s := &squeezing{Bot: b, done: done, group: group}
 	for {
-		// What was published during a pass is the next one's.
-		n, err := b.squeezePass(ctx, done)
-		if err != nil || n == 0 {
-			return err
+		wake := b.squeeze.waker()
+		s.squeezeHot(ctx)
+		rows, err := b.nextRows()
+		if err == nil {
+			s.squeezeRows(ctx, rows)
+			err = ctx.Err()
+		}
+		if err != nil {
+			return cmp.Or(group.Wait(), err)
+		}
+		if len(rows) > 0 {
+			continue
+		}
+		if s.inHand.Load() == 0 {
+			return group.Wait()
+		}
+		// A huge content may take minutes; what is published meanwhile does not wait for it.
+		select {
+		case <-wake:
+		case <-ctx.Done():
 		}
 	}
 }
 
-// squeezePass works off the queue until nothing is left that nobody has in hand,
-// itself included, and returns how many rows it took.
-func (b *Bot) squeezePass(ctx context.Context, done func(squeezed)) (taken int, err error) {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(b.options.Workers)
-	var dropping errgroup.Group
-	for {
-		var rows []queueRow
-		if err = ctx.Err(); err == nil {
-			rows, err = b.nextRows()
+// A sheaf is rows that leave the queue together.
+type sheaf struct {
+	rows []*queueRow
+	left atomic.Int64 // that are still being worked on
+}
+
+// squeezeRows begins with each of the rows, and waits with those of ordinary size until there
+// is a place for them.
+func (s *squeezing) squeezeRows(ctx context.Context, rows []queueRow) {
+	ordinary := new(sheaf)
+	sheaves := make([]*sheaf, len(rows))
+	sizes := make([]int64, len(rows))
+	for i := range rows {
+		content, err := s.store.Content(rows[i].hash)
+		if err == nil { // else squeezeOne tells
+			sizes[i] = content.Size
 		}
-		if err != nil || len(rows) == 0 {
-			return taken, errors.Join(g.Wait(), dropping.Wait(), err)
+		sheaves[i] = ordinary
+		if sizes[i] > hugeSize {
+			sheaves[i] = new(sheaf)
 		}
-		taken += len(rows)
-		var batch sync.WaitGroup
-		batch.Add(len(rows))
-		for i := range rows {
-			g.Go(func() error { // waits while all workers are busy
-				defer batch.Done()
-				if err := b.squeezeHot(ctx, done); err != nil {
-					return err
-				}
-				b.squeeze.added(-1)
-				if err := b.squeezeOne(ctx, rows[i].hash, done); err != nil {
-					b.squeeze.added(+1)
-					return err
-				}
-				rows[i].done = true
+		if sheaves[i].left.Add(1) == 1 {
+			s.inHand.Add(1)
+		}
+		sheaves[i].rows = append(sheaves[i].rows, &rows[i])
+	}
+	for i := range rows {
+		row := &rows[i]
+		work := func() error {
+			s.squeeze.added(-1)
+			crash, err := s.squeezeOne(ctx, row.hash, s.done)
+			if err != nil {
+				s.squeeze.added(+1)
+				return err
+			}
+			row.done = true
+			if crash != nil {
+				s.crashed(ctx, row, sizes[i], crash)
+			}
+			return nil
+		}
+		s.begin(ctx, sizes[i], work, func() error {
+			if sheaves[i].left.Add(-1) > 0 {
 				return nil
-			})
+			}
+			err := s.dropRows(sheaves[i].rows)
+			s.inHand.Add(-1)
+			s.squeeze.wakeAll()
+			return err
+		})
+		if sizes[i] <= hugeSize {
+			s.squeezeHot(ctx)
 		}
-		// The last of these rows are still being worked on when the next are taken.
-		dropping.Go(func() error {
-			batch.Wait()
-			return b.dropRows(rows)
+	}
+}
+
+// begin works on a content of that size as soon as there is a place, and calls after at the
+// end, also where ctx ends first. It waits for the place unless the content is huge.
+func (s *squeezing) begin(ctx context.Context, size int64, work, after func() error) {
+	run := func(leave func(), err error) error {
+		if err == nil {
+			err = work()
+			leave()
+		}
+		return errors.Join(err, after())
+	}
+	if size > hugeSize {
+		s.group.Go(func() error { return run(s.lanes.enter(ctx, size)) })
+		return
+	}
+	leave, err := s.lanes.enter(ctx, size)
+	s.group.Go(func() error { return run(leave, err) })
+}
+
+// squeezeHot begins with what is being asked for. What crashes is tried again in its turn.
+func (s *squeezing) squeezeHot(ctx context.Context) {
+	for ctx.Err() == nil {
+		h, ok := s.takeHot()
+		if !ok {
+			return
+		}
+		content, err := s.store.Content(h)
+		_, notGivenUp := s.store.Get(kvstore.Queue, givenUpKey(h))
+		if err != nil || notGivenUp == nil {
+			s.squeeze.release(h)
+			continue
+		}
+		s.inHand.Add(1)
+		s.begin(ctx, content.Size, func() error {
+			crash, err := s.squeezeOne(ctx, h, s.done)
+			if crash != nil {
+				s.logger.Warn("not squeezed; tried again in its turn", "content", h, "err", crash)
+			}
+			return err
+		}, func() error {
+			s.inHand.Add(-1)
+			s.squeeze.release(h)
+			return nil
 		})
 	}
 }
 
-// squeezeHot squeezes what is being asked for.
-func (b *Bot) squeezeHot(ctx context.Context, done func(squeezed)) error {
-	for {
-		h, ok := b.takeHot()
-		if !ok {
-			return nil
-		}
-		err := b.squeezeOne(ctx, h, done)
-		b.squeeze.release(h)
-		if err != nil {
-			return err
-		}
-	}
-}
+// squeezeTries is how many times a content's encoder may be killed or crash before the content
+// is given up.
+const squeezeTries = 3
 
-type queueRow struct {
-	key  []byte
-	hash kvstore.Hash
-	done bool
-}
-
-// nextRows takes the first rows of the queue that nobody else has in hand.
-func (b *Bot) nextRows() ([]queueRow, error) {
-	b.squeeze.mu.Lock()
-	defer b.squeeze.mu.Unlock()
-	var rows []queueRow
-	for item, err := range b.store.Scan(kvstore.Queue, kvstore.Range{Prefix: turns}) {
-		if err != nil {
-			for _, row := range rows {
-				delete(b.squeeze.busy, row.hash)
-			}
-			return nil, fmt.Errorf("bot: couldn't read the squeeze queue: %w", err)
-		}
-		if len(item.Key) != turnSize {
-			b.logger.Error("the squeeze queue has a malformed row", "key", fmt.Sprintf("%x", item.Key))
-			continue
-		}
-		hash := kvstore.Hash(item.Key[9:])
-		if _, ok := b.squeeze.busy[hash]; ok {
-			continue
-		}
-		b.squeeze.busy[hash] = struct{}{}
-		rows = append(rows, queueRow{key: append([]byte(nil), item.Key...), hash: hash})
-		if len(rows) == rowsAtOnce {
-			break
-		}
+// crashed has a content tried again, after all others, or gives it up.
+func (b *Bot) crashed(ctx context.Context, row *queueRow, size int64, crash *worker.CrashError) {
+	row.turn.size = size
+	row.turn.crashes++
+	row.again = row.turn.crashes < squeezeTries
+	if row.again {
+		b.logger.Warn("an encoder ended; its content is tried again", "content", row.hash, "bytes", size, "times", row.turn.crashes, "err", crash)
+		b.squeeze.added(+1)
+		return
 	}
-	return rows, nil
-}
-
-// dropRows deletes the rows that are done and lets go of the others.
-func (b *Bot) dropRows(rows []queueRow) error {
-	batch := b.store.NewBatch()
-	defer batch.Close()
-	for _, row := range rows {
-		if row.done {
-			batch.Delete(kvstore.Queue, row.key)
-			batch.Delete(kvstore.Queue, queuedKey(row.hash))
-		}
-	}
-	err := batch.Commit()
-	b.squeeze.mu.Lock()
-	defer b.squeeze.mu.Unlock()
-	for _, row := range rows {
-		delete(b.squeeze.busy, row.hash)
-	}
-	b.squeeze.changed()
-	return err
-}
-
-// takeHot takes the content asked for last that nobody has in hand.
-func (b *Bot) takeHot() (kvstore.Hash, bool) {
-	q := &b.squeeze
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for last := len(q.hot) - 1; last >= 0; last-- {
-		h := q.hot[last]
-		q.hot = q.hot[:last]
-		if _, ok := q.busy[h]; !ok {
-			q.busy[h] = struct{}{}
-			return h, true
-		}
-	}
-	return kvstore.Hash{}, false
-}
-
-func (q *squeezeQueue) release(h kvstore.Hash) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.busy, h)
-	q.changed()
+	row.givenUp = true
+	b.logger.Error("not squeezed: its encoders ended", "content", row.hash, "bytes", size, "times", row.turn.crashes, "err", crash)
+	b.emit(ctx, Event{Kind: Note, Reason: fmt.Sprintf("the content %s (%d bytes) stays as it is, because its encoder ended %d times: %v; `larder squeeze` tries it again",
+		row.hash, size, row.turn.crashes, crash)})
 }
 
 // squeezeOne replaces a content's codings by the best ones. A content that an
-// encoder cannot cope with keeps the codings it has.
-func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed)) error {
+// encoder cannot cope with keeps the codings it has. Where an encoder's process ended, by a
+// signal or by itself, crash says so, and the content does not count as squeezed.
+func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed)) (crash *worker.CrashError, err error) {
 	content, err := b.store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && content.Squeezed {
-		return nil
+		return nil, nil
 	}
 	if errors.Is(err, kvstore.ErrCorrupt) {
 		b.logger.Error("not squeezed", "content", h, "err", err)
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	weight := min(b.options.MemoryBytes, coding.Memory(coding.Brotli, coding.Best, content.Size))
-	if err := b.squeezing.Acquire(ctx, weight); err != nil {
-		return err
-	}
-	defer b.squeezing.Release(weight)
 	data, err := b.store.Identity(h)
 	if err != nil {
 		// Others must not wait for a content that is damaged; `larder fsck
-		// --deep` and whoever asks for it are told.
+		// --deep` and clients that ask for it are told.
 		b.logger.Error("not squeezed", "content", h, "err", err)
-		return nil
+		return nil, nil
 	}
+	measured := b.squeeze.speed.begin(time.Now())
+	defer func() { measured(time.Now(), content.Size) }()
 	var coded []kvstore.Coded
-	best := true
 	for _, c := range compressed {
 		small, err := b.squeezers.Do(ctx, squeezeTasks[c], data)
-		var crash *worker.CrashError
-		if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
-			small, err = b.squeezers.Do(ctx, squeezeTasks[c], data) // once more: somebody killed the process
-		}
 		if ctx.Err() != nil || stops(err) {
-			return errors.Join(ctx.Err(), err)
+			return nil, errors.Join(ctx.Err(), err)
+		}
+		if errors.As(err, &crash) {
+			continue
 		}
 		if err != nil {
 			b.logger.Warn("not squeezed", "content", h, "coding", c, "err", err)
-			best = best && !(errors.As(err, &crash) && crash.Killed)
 			continue
 		}
 		if coding.Worthwhile(len(data), len(small)) {
@@ -387,19 +288,19 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 		}
 	}
 	var after kvstore.Content
-	if err = b.store.ImproveContent(h, content.Size, best, coded); err == nil {
+	if err = b.store.ImproveContent(h, content.Size, crash == nil, coded); err == nil {
 		after, err = b.store.Content(h)
 	}
 	if errors.Is(err, kvstore.ErrNotFound) {
-		return nil // it was erased meanwhile
+		return nil, nil // it was erased meanwhile
 	}
-	if err != nil {
-		return err
+	if err != nil || crash != nil {
+		return crash, err
 	}
 	s := squeezed{before: codedBytes(content), after: codedBytes(after)}
 	done(s)
 	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.Backlog()})
-	return nil
+	return nil, nil
 }
 
 var squeezeTasks = map[coding.Coding]worker.Task{
@@ -412,4 +313,67 @@ func codedBytes(c kvstore.Content) (n int64) {
 		n += r.Length
 	}
 	return n
+}
+
+// uncleanKey is the row of the Meta namespace that is there while a bot is at
+// work, and stays where it ended without tidying up.
+var uncleanKey = kvstore.Key("bot unclean")
+
+// begin notes that contents may be left behind from here on, and whether an
+// earlier bot left some.
+func (b *Bot) begin() error {
+	switch _, err := b.store.Get(kvstore.Meta, uncleanKey); {
+	case err == nil:
+		b.leftovers.Store(true)
+		return nil
+	case !errors.Is(err, kvstore.ErrNotFound):
+		return err
+	}
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	batch.Set(kvstore.Meta, uncleanKey, nil)
+	return batch.Commit()
+}
+
+// end is begin's counterpart.
+func (b *Bot) end() error {
+	if b.leftovers.Load() {
+		return nil
+	}
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	batch.Delete(kvstore.Meta, uncleanKey)
+	return batch.Commit()
+}
+
+// collect removes the contents that interrupted and failed releases left. They
+// are harmless but take space.
+func (b *Bot) collect(ctx context.Context) {
+	b.collects.Lock()
+	defer b.collects.Unlock()
+	if !b.leftovers.Swap(false) {
+		return
+	}
+	var needed map[kvstore.Hash]struct{}
+	var unread error
+	n, bytes, err := b.store.CollectOrphans(ctx, func(h kvstore.Hash) bool {
+		if needed == nil {
+			// What is pinned since CollectOrphans was called is spared, so whatever
+			// is published, restored or noted while the log is read here is too.
+			needed = make(map[kvstore.Hash]struct{})
+			unread = views.Contents(ctx, b.store, b.store, func(h kvstore.Hash) { needed[h] = struct{}{} })
+		}
+		_, ok := needed[h]
+		return ok || unread != nil
+	})
+	if n > 0 {
+		b.logger.Info("removed what interrupted releases left", "contents", n, "bytes", bytes)
+	}
+	err = errors.Join(unread, err)
+	if err != nil {
+		b.leftovers.Store(true)
+		if !errors.Is(err, context.Canceled) {
+			b.logger.Warn("couldn't remove what interrupted releases left", "err", err)
+		}
+	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/internal/disk"
 )
 
 // BackupProgress counts what a backup has so far.
@@ -135,8 +137,8 @@ func (c *copyFS) release() {
 	}
 }
 
-// copyAll copies a store that nobody can write to: this process opened it to be
-// read only, and no other can have it open.
+// copyAll copies a store while no process can write to it: this one opened it
+// read-only, and no other can have it open.
 func (c *copyFS) copyAll() (err error) {
 	from := c.store.dir
 	names, err := c.List(from)
@@ -171,15 +173,7 @@ func (c *copyFS) copyAll() (err error) {
 			return err
 		}
 	}
-	return errors.Join(c.sync(c.dir), c.sync(c.PathDir(c.dir)))
-}
-
-func (c *copyFS) sync(dir string) error {
-	f, err := c.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return errors.Join(disk.SyncFolder(c, c.dir), disk.SyncFolder(c, c.PathDir(c.dir)))
 }
 
 // immutable reports whether a file of this name is never written to again.

@@ -42,7 +42,7 @@ func (b *Batch) Delete(ns Namespace, key []byte) {
 }
 
 // Remove removes a content in all its codings, if it is there. Commit refuses the
-// whole batch with a [PinnedError] where somebody is about to name one of them.
+// whole batch with a [PinnedError] where a publication under way is about to name one of them.
 func (b *Batch) Remove(h Hash) {
 	b.removed = append(b.removed, h)
 }
@@ -78,4 +78,71 @@ func (b *Batch) Close() error {
 	}
 	b.err = errDone
 	return b.batch.Close()
+}
+
+// A PinnedError says that a [Batch] was refused because it removes contents that
+// are pinned: what is about to be published may name them.
+type PinnedError struct{ Hashes []Hash }
+
+func (e *PinnedError) Error() string {
+	return fmt.Sprintf("%d contents are needed by a release that is being made, content %s among them", len(e.Hashes), e.Hashes[0])
+}
+
+// writeRemoving writes b and removes the contents in the same write, unless one
+// of them is pinned. The locks make a [Pins.Has] see a content either pinned in
+// time, or gone.
+func (s *Store) writeRemoving(b *pebble.Batch, removed []Hash) error {
+	s.pins.Lock()
+	defer s.pins.Unlock()
+	var pinned []Hash
+	for _, h := range removed {
+		if s.pins.count[h] > 0 {
+			pinned = append(pinned, h)
+		}
+	}
+	if pinned != nil {
+		return errors.Join(&PinnedError{pinned}, b.Close())
+	}
+	s.contents.Lock()
+	defer s.contents.Unlock()
+	var stale int64
+	for _, h := range removed {
+		c, err := s.Content(h)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = deleteContent(b, h, c)
+		}
+		if err != nil {
+			return errors.Join(err, b.Close())
+		}
+		stale += c.coded()
+	}
+	s.reclaim.soon = stale > 0
+	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
+		return err
+	}
+	s.mender.removed(removed...)
+	return nil
+}
+
+// deleteContent adds to b that a content goes.
+func deleteContent(b *pebble.Batch, h Hash, c Content) error {
+	err := b.Delete(Contents.physical(h[:]), nil)
+	for _, r := range c.Representations {
+		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
+	}
+	if err != nil {
+		return fmt.Errorf("content %s: %w", h, err)
+	}
+	return nil
+}
+
+// coded returns the bytes of all codings.
+func (c Content) coded() (n int64) {
+	for _, r := range c.Representations {
+		n += r.Length
+	}
+	return n
 }

@@ -3,9 +3,11 @@ package kvstore
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -32,6 +34,15 @@ func ParseHash(s string) (Hash, error) {
 		return Hash{}, fmt.Errorf("%q is not a SHA-256 in hexadecimal", s)
 	}
 	return h, nil
+}
+
+// MarshalText implements encoding.TextMarshaler with [Hash.String].
+func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler with [ParseHash].
+func (h *Hash) UnmarshalText(text []byte) (err error) {
+	*h, err = ParseHash(string(text))
+	return err
 }
 
 // Representation says what a content is in one coding.
@@ -66,7 +77,11 @@ type Coded struct {
 
 // Content returns how h is kept, or [ErrNotFound].
 func (s *Store) Content(h Hash) (Content, error) {
-	return s.readContent(s.db, h)
+	c, err := s.readContent(s.db, h)
+	if errors.Is(err, ErrCorrupt) {
+		s.met(h)
+	}
+	return c, err
 }
 
 func (s *Store) readContent(from pebble.Reader, h Hash) (Content, error) {
@@ -96,7 +111,7 @@ func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) err
 }
 
 // ImproveContent is [Store.PutContent] for a content that is stored. It returns
-// [ErrNotFound] for one that is not, or is no longer: who compressed it for a while
+// [ErrNotFound] for one that is not, or is no longer: an encoder that took a while
 // must not bring back what was removed meanwhile.
 func (s *Store) ImproveContent(h Hash, size int64, squeezed bool, coded []Coded) error {
 	return s.putContent(h, size, squeezed, coded, false)
@@ -175,7 +190,10 @@ func (s *Store) Coded(h Hash, c coding.Coding) (Representation, []byte, error) {
 	// snapshot costs a lock, so it is only taken to be sure.
 	snap := s.Snapshot()
 	defer snap.Close()
-	return s.coded(snap.snap, h, c)
+	if r, coded, err = s.coded(snap.snap, h, c); errors.Is(err, ErrCorrupt) {
+		s.met(h)
+	}
+	return r, coded, err
 }
 
 func (s *Store) coded(from pebble.Reader, h Hash, c coding.Coding) (Representation, []byte, error) {
@@ -215,31 +233,139 @@ func (s *Store) Read(h Hash, r Representation) ([]byte, error) {
 	return coded, err
 }
 
-// Identity returns a content's identity bytes, which are checked against h.
-// Errors are those of [Store.Coded].
+// Identity returns a content's identity bytes, which are checked against h, from any coding
+// that is sound. Errors are those of [Store.Coded].
 func (s *Store) Identity(h Hash) ([]byte, error) {
 	content, err := s.Content(h)
 	if err != nil {
 		return nil, err
 	}
-	c := coding.Identity
-	if _, ok := content.Find(c); !ok {
-		c = content.Representations[0].Coding
+	// Identity itself needs no decoding.
+	slices.SortStableFunc(content.Representations, func(a, b Representation) int {
+		return cmp.Compare(min(a.Coding, 1), min(b.Coding, 1))
+	})
+	var failed error
+	for _, r := range content.Representations {
+		identity, err := s.decoded(h, r.Coding, content.Size)
+		if err == nil {
+			return identity, nil
+		}
+		if failed == nil || errors.Is(err, ErrCorrupt) && !errors.Is(failed, ErrCorrupt) {
+			failed = err
+		}
 	}
+	return nil, failed
+}
+
+func (s *Store) decoded(h Hash, c coding.Coding, size int64) ([]byte, error) {
 	_, coded, err := s.Coded(h, c)
 	if err != nil {
 		return nil, err
 	}
-	identity, err := coding.Decode(c, coded, content.Size)
-	if err != nil {
-		return nil, fmt.Errorf("%w: content %s in %s: %w", ErrCorrupt, h, c, err)
+	identity, err := coding.Decode(c, coded, size)
+	if err == nil && Sum(identity) != h {
+		err = errors.New("it decodes to other bytes")
 	}
-	if Sum(identity) != h {
-		return nil, fmt.Errorf("%w: content %s: %s decodes to other bytes", ErrCorrupt, h, c)
+	if err != nil {
+		s.met(h)
+		return nil, fmt.Errorf("%w: content %s in %s: %w", ErrCorrupt, h, c, err)
 	}
 	return identity, nil
 }
 
 func blobKey(h Hash, c coding.Coding) []byte {
 	return append(h[:len(h):len(h)], byte(c))
+}
+
+// A row in Contents is
+//
+//	format (1 byte), flags (1 byte), size (uvarint), number of representations (1 byte),
+//
+// and for each of them, smallest first,
+//
+//	coding (1 byte), length (uvarint), sum (32 bytes).
+const (
+	rowFormat   = 1
+	rowSqueezed = 1 << 0 // a flag
+)
+
+func encodeContent(c Content) []byte {
+	row := make([]byte, 0, 3+binary.MaxVarintLen64+len(c.Representations)*(1+binary.MaxVarintLen64+len(Hash{})))
+	var flags byte
+	if c.Squeezed {
+		flags |= rowSqueezed
+	}
+	row = append(row, rowFormat, flags)
+	row = binary.AppendUvarint(row, uint64(c.Size))
+	row = append(row, byte(len(c.Representations)))
+	for _, r := range c.Representations {
+		row = append(row, byte(r.Coding))
+		row = binary.AppendUvarint(row, uint64(r.Length))
+		row = append(row, r.Sum[:]...)
+	}
+	return row
+}
+
+var errRow = errors.New("its row is malformed")
+
+// decodeContent accepts what encodeContent writes and nothing else.
+func decodeContent(row []byte) (Content, error) {
+	if len(row) == 0 || row[0] != rowFormat {
+		return Content{}, fmt.Errorf("%w, or of a format that this larder doesn't know", errRow)
+	}
+	d := rowDecoder{row: row[1:]}
+	flags := d.byte()
+	c := Content{Squeezed: flags&rowSqueezed != 0, Size: d.length()}
+	count := int(d.byte())
+	for i := 0; i < count && !d.failed; i++ {
+		r := Representation{Coding: coding.Coding(d.byte()), Length: d.length(), Sum: d.hash()}
+		_, twice := c.Find(r.Coding)
+		if twice || i > 0 && r.Length < c.Representations[i-1].Length {
+			return Content{}, errRow
+		}
+		c.Representations = append(c.Representations, r)
+	}
+	if d.failed || len(d.row) > 0 || count == 0 || flags&^rowSqueezed != 0 {
+		return Content{}, errRow
+	}
+	return c, nil
+}
+
+// rowDecoder takes values off the front of a row. Once one is missing, all
+// that follow are zero.
+type rowDecoder struct {
+	row    []byte
+	failed bool
+}
+
+func (d *rowDecoder) take(n int) []byte {
+	if n > len(d.row) {
+		d.row, d.failed = nil, true
+		return nil
+	}
+	taken := d.row[:n]
+	d.row = d.row[n:]
+	return taken
+}
+
+func (d *rowDecoder) byte() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *rowDecoder) hash() (h Hash) {
+	copy(h[:], d.take(len(h)))
+	return h
+}
+
+func (d *rowDecoder) length() int64 {
+	v, n := binary.Uvarint(d.row)
+	if n <= 0 || v > math.MaxInt64 || n > 1 && d.row[n-1] == 0 {
+		d.row, d.failed = nil, true
+		return 0
+	}
+	d.take(n)
+	return int64(v)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
@@ -154,7 +155,7 @@ func TestPowerFailureRightAfterTheStoreIsMade(t *testing.T) {
 	if err := fs.MkdirAll("/srv", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := syncDir(fs, "/"); err != nil {
+	if err := disk.SyncFolder(fs, "/"); err != nil {
 		t.Fatal(err)
 	}
 	if err := fs.MkdirAll("/srv/data", 0o700); err != nil { // as a command does before it opens the store

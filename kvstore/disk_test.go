@@ -243,8 +243,10 @@ func TestDamagedFiles(t *testing.T) {
 			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			s, err := Open("store", o)
 			if err == nil {
-				defer s.Close()
 				_, err = s.Identity(h)
+				if err := s.Close(); err != nil { // after which nothing is mended, or logged
+					t.Error(err)
+				}
 			}
 			if !errors.Is(err, ErrCorrupt) {
 				t.Errorf("got %v", err)
@@ -259,15 +261,11 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// What was synced and is damaged in the log is an error, as long as something behind it
-// proves that it was synced. At the end nothing does, and it is taken for what a crash
-// left there: only who remembers what there was can tell, as package signing does.
+// Pebble takes what is damaged near the end of a log for what a crash left there. The look
+// before it finds that a bit was flipped.
 func TestDamagedLog(t *testing.T) {
 	const last = 4 // all of which is in one log
-	for _, tt := range []struct {
-		at   float64
-		want error
-	}{{0.1, ErrCorrupt}, {0.5, ErrCorrupt}, {0.999, nil}} {
+	for _, at := range []float64{0.1, 0.5, 0.999} {
 		mem := vfs.NewMem()
 		o := small(mem)
 		s := open(t, "store", o)
@@ -279,18 +277,17 @@ func TestDamagedLog(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		damage(t, mem, "*.log", tt.at)
-		s, err := Open("store", o)
-		if !errors.Is(err, tt.want) {
-			t.Errorf("damaged at %v of the log: %v", tt.at, err)
+		damage(t, mem, "*.log", at)
+		if _, err := Open("store", o); !errors.Is(err, ErrCorrupt) || !errors.Is(err, ErrDamaged) {
+			t.Errorf("damaged at %v of the log: %v", at, err)
 		}
-		if err != nil {
-			continue
+		// What comes before the damage can be read.
+		o.ReadOnly = true
+		sound := -1
+		if at > 0.9 {
+			sound = last - 1
 		}
-		wantReleases(t, s, last-1, last-1)
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		wantReleases(t, open(t, "store", o), sound, last)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package kvstore keeps everything Larder knows in one folder, on Pebble.
 //
 // Keys live in namespaces of one byte; what a value means and its format
-// version belong to whoever writes it. Contents, the bytes of files, are kept
+// version belong to the package that writes it. Contents, the bytes of files, are kept
 // once, by the SHA-256 of their identity bytes, in one or more codings.
 //
 // What it guarantees:
@@ -14,6 +14,9 @@
 //     the later write syncs the earlier one.
 //   - A reader sees a content's codings as one whole, even while they are being
 //     replaced, and never gets bytes that fail their checksum: [ErrCorrupt].
+//   - A content that has a sound coding can be read, and is mended: [Store.Mend].
+//   - A store that is damaged, or has less than it had on the disk, is not opened for
+//     writing, and none of its files are deleted: [DamageError].
 //   - One process owns a folder. A second one gets [ErrLocked].
 //   - A full disk refuses writes with [ErrDiskFull] and loses nothing; reads go
 //     on. The same holds for a disk that fails, with another error.

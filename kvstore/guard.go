@@ -2,7 +2,9 @@ package kvstore
 
 import (
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,14 +36,25 @@ type guard struct {
 	opened  atomic.Bool   // whether Open has succeeded; before, every error is its answer
 
 	copying atomic.Pointer[copyFS] // the backup that is being made, if there is one
+
+	disk   onDisk
+	looked *look // what was found before the store was opened
+
+	unsound atomic.Bool // whether a block could not be read
+	stuck   atomic.Bool // whether a goroutine of Pebble's has stopped for that
+	ended   atomic.Bool // whether Pebble is to do nothing more, because it can't be closed
+
+	sizesMu sync.Mutex
+	sizes   map[string]int64 // of tables and blob files
 }
 
 // pause is how long a failed write of a table waits before Pebble learns of
 // it, because it tries again at once and for ever.
 const pause = time.Second
 
-func newGuard(dir string, o Options) *guard {
-	return &guard{dir: dir, opts: o, failed: make(chan struct{}), closing: make(chan struct{})}
+func newGuard(dir string, o Options, looked *look) *guard {
+	return &guard{dir: dir, opts: o, failed: make(chan struct{}), closing: make(chan struct{}),
+		disk: onDisk{files: make(map[string]*extent)}, looked: looked, sizes: looked.version.files()}
 }
 
 // watch begins to keep errors from Pebble.
@@ -138,6 +151,21 @@ func (g *guard) fail(name string, err error) {
 	})
 }
 
+// size returns how many bytes a table or blob file has to have, or 0.
+func (g *guard) size(name string) int64 {
+	g.sizesMu.Lock()
+	defer g.sizesMu.Unlock()
+	return g.sizes[name]
+}
+
+func (g *guard) sized(name string, size int64) {
+	g.sizesMu.Lock()
+	defer g.sizesMu.Unlock()
+	if g.sizes[name] = size; size == 0 {
+		delete(g.sizes, name)
+	}
+}
+
 // guardFS shows a guard what fails.
 type guardFS struct {
 	vfs.FS
@@ -147,11 +175,23 @@ type guardFS struct {
 // Unwrap is for [vfs.Root].
 func (fs guardFS) Unwrap() vfs.FS { return fs.FS }
 
+// halt stops a goroutine of Pebble's after the end.
+func (g *guard) halt() {
+	if g.ended.Load() {
+		select {}
+	}
+}
+
 func (fs guardFS) file(name string, f vfs.File, err error) (vfs.File, error) {
 	if err := fs.guard.check(name, err); err != nil {
 		return nil, err
 	}
-	return guardFile{File: f, name: name, guard: fs.guard}, nil
+	base := fs.PathBase(name)
+	guarded := guardFile{File: f, name: name, guard: fs.guard, extent: fs.guard.disk.made(base)}
+	if immutable(name) {
+		guarded.extent, guarded.immutable = new(extent), base
+	}
+	return guarded, nil
 }
 
 // of returns the backup that name belongs to, which is no business of the guard's,
@@ -167,13 +207,53 @@ func (fs guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error)
 	if backup := fs.of(name); backup != nil {
 		return backup.Create(name, c)
 	}
+	fs.guard.halt()
 	f, err := fs.FS.Create(name, c)
 	return fs.file(name, f, err)
 }
 
 func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	fs.guard.halt()
+	fs.guard.disk.gone(fs.PathBase(oldname))
 	f, err := fs.FS.ReuseForWrite(oldname, newname, c)
 	return fs.file(newname, f, err)
+}
+
+// List leaves out what a store that is opened read-only can't be opened with. It has the blob
+// files that are missing: Pebble is to find out by opening them.
+func (fs guardFS) List(dir string) ([]string, error) {
+	names, err := fs.FS.List(dir)
+	names = slices.DeleteFunc(names, func(name string) bool { return fs.guard.looked.hidden[name] })
+	return append(names, fs.guard.looked.missing...), err
+}
+
+// Open checks blob files and tables. A damaged log, which only a store that is opened read-only may
+// have, ends where it is still sound.
+func (fs guardFS) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
+	f, err := fs.FS.Open(name, o...)
+	switch base := fs.PathBase(name); {
+	case isBlobFile(base):
+		return fs.guard.openBlobFile(base, f, err)
+	case strings.HasSuffix(base, ".sst"):
+		return fs.guard.openTableFile(base, f, err)
+	case err == nil && base == fs.guard.looked.cut:
+		return cutFile{f, io.LimitReader(f, fs.guard.looked.sound)}, nil
+	}
+	return f, err
+}
+
+type cutFile struct {
+	vfs.File
+	sound io.Reader
+}
+
+func (f cutFile) Read(p []byte) (int, error) { return f.sound.Read(p) }
+
+func (fs guardFS) Remove(name string) error {
+	fs.guard.halt()
+	fs.guard.disk.gone(fs.PathBase(name))
+	fs.guard.sized(fs.PathBase(name), 0)
+	return fs.FS.Remove(name)
 }
 
 // OpenDir is watched for the syncs that make new files last.
@@ -211,12 +291,19 @@ func (fs guardFS) RemoveAll(name string) error {
 
 type guardFile struct {
 	vfs.File
-	name  string
-	guard *guard
+	name   string
+	guard  *guard
+	extent *extent // nil for a file that no mark has, nor size
+
+	immutable string // the name of a table or blob file, without the folder
 }
 
 func (f guardFile) Write(p []byte) (int, error) {
+	f.guard.halt()
 	n, err := f.File.Write(p)
+	if f.extent != nil {
+		f.extent.written.Add(int64(n))
+	}
 	return n, f.guard.check(f.name, err)
 }
 
@@ -225,13 +312,31 @@ func (f guardFile) WriteAt(p []byte, offset int64) (int, error) {
 	return n, f.guard.check(f.name, err)
 }
 
-func (f guardFile) Sync() error { return f.guard.check(f.name, f.File.Sync()) }
+func (f guardFile) Sync() error { return f.sync(f.File.Sync) }
 
-func (f guardFile) SyncData() error { return f.guard.check(f.name, f.File.SyncData()) }
+func (f guardFile) SyncData() error { return f.sync(f.File.SyncData) }
+
+func (f guardFile) sync(sync func() error) error {
+	var written int64
+	if f.extent != nil {
+		written = f.extent.written.Load()
+	}
+	err := sync()
+	if f.extent != nil && err == nil {
+		f.extent.synced.Store(written)
+	}
+	return f.guard.check(f.name, err)
+}
 
 func (f guardFile) SyncTo(length int64) (bool, error) {
 	full, err := f.File.SyncTo(length)
 	return full, f.guard.check(f.name, err)
 }
 
-func (f guardFile) Close() error { return f.guard.check(f.name, f.File.Close()) }
+func (f guardFile) Close() error {
+	err := f.guard.check(f.name, f.File.Close())
+	if err == nil && f.immutable != "" {
+		f.guard.sized(f.immutable, f.extent.written.Load())
+	}
+	return err
+}

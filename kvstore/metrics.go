@@ -55,6 +55,11 @@ var metrics = []metric{
 
 var failedDesc = prometheus.NewDesc("larder_store_failed", "1 when a failed disk has made the store read-only until the next start.", nil, nil)
 
+var (
+	mendedDesc = prometheus.NewDesc("larder_store_contents_mended_total", "Contents whose damaged codings were dropped, or that were stored again.", nil, nil)
+	lostDesc   = prometheus.NewDesc("larder_store_contents_damaged", "Contents that were found damaged in every coding, and have to be repaired.", nil, nil)
+)
+
 func gauge(name, help string, value func(*pebble.Metrics) float64) metric {
 	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.GaugeValue, value}
 }
@@ -68,6 +73,8 @@ func (c collector) Describe(descs chan<- *prometheus.Desc) {
 		descs <- m.desc
 	}
 	descs <- failedDesc
+	descs <- mendedDesc
+	descs <- lostDesc
 }
 
 func (c collector) Collect(out chan<- prometheus.Metric) {
@@ -82,6 +89,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, failed)
+	mended, lost := c.store.mender.counts()
+	out <- prometheus.MustNewConstMetric(mendedDesc, prometheus.CounterValue, float64(mended))
+	out <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(lost))
 }
 
 // metrics returns Pebble's metrics, or nil where the store is closed or has

@@ -1,6 +1,9 @@
 package kvstore
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"time"
@@ -32,6 +35,12 @@ type Options struct {
 	// ReadOnly refuses every write. The folder must hold a store already.
 	ReadOnly bool
 
+	// Mark is a small file outside of the folder; nothing is kept while that has no
+	// folder. While the store is open for writing it says what is on the disk for good,
+	// at most a second late and up to date after Close. A store with less is [Behind].
+	// What replaces the store by another one removes the file. Default: none.
+	Mark string
+
 	// Logger gets warnings, and what Pebble does at debug level. Default: none.
 	Logger *slog.Logger
 
@@ -39,7 +48,9 @@ type Options struct {
 	FS vfs.FS
 
 	patience     time.Duration // how long a write waits for room on a full disk
+	markEvery    time.Duration // how old a mark may be
 	reclaimBytes int64         // see reclaimBytes
+	rewriteAge   time.Duration // how old a blob file is before it is rewritten
 }
 
 func (o *Options) defaults() {
@@ -60,6 +71,12 @@ func (o *Options) defaults() {
 	}
 	if o.patience == 0 {
 		o.patience = 20 * time.Second
+	}
+	if o.markEvery == 0 {
+		o.markEvery = time.Second
+	}
+	if o.rewriteAge == 0 {
+		o.rewriteAge = time.Minute
 	}
 	if o.reclaimBytes == 0 {
 		o.reclaimBytes = reclaimBytes
@@ -109,6 +126,9 @@ func (o *Options) pebble() *pebble.Options {
 		WALBytesPerSync: 1 << 20,
 
 		MaxOpenFiles: 1000,
+
+		// A missing table is an error to the caller that reads it.
+		DisableConsistencyCheck: o.ReadOnly,
 	}
 	// Compactions that reads ask for would make a reader wait for the manifest.
 	po.Experimental.ReadSamplingMultiplier = -1
@@ -127,9 +147,75 @@ func (o *Options) pebble() *pebble.Options {
 			// Values are found by hash, one at a time, so there is no locality to
 			// restore by rewriting them: only garbage is worth it.
 			MaxBlobReferenceDepth: 256,
-			RewriteMinimumAge:     time.Minute,
+			RewriteMinimumAge:     o.rewriteAge,
 			TargetGarbageRatio:    0.1,
 		}
 	}
 	return po
+}
+
+// HeapBytes is how much of the memory of a store with these options is Go's, in bytes, so
+// that the garbage collector and its limit see it: all that Pebble keeps of blocks and of
+// what is not yet in tables, or nothing where Larder was built with cgo, because then that
+// is allocated by C.
+func (o Options) HeapBytes() int64 {
+	if !inGoHeap {
+		return 0
+	}
+	o.defaults()
+	return o.CacheBytes + memTables*o.MemTableBytes
+}
+
+// pebbleLogger gives Pebble's lines to slog: its daily work at debug level.
+type pebbleLogger struct{ log *slog.Logger }
+
+func (l pebbleLogger) Infof(format string, args ...any) {
+	if l.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.log.Debug(fmt.Sprintf(format, args...))
+	}
+}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.log.Warn(fmt.Sprintf(format, args...))
+}
+
+// Fatalf must not return. With the guard keeping the disk's errors away, what
+// is left is a broken invariant: Pebble can't go on, and says so loudly.
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	f := fatal{message: fmt.Sprintf(format, args...)}
+	for _, arg := range args {
+		if err, ok := arg.(error); ok {
+			f.cause = err
+		}
+	}
+	l.log.Error("the store cannot go on", "err", f)
+	panic(f)
+}
+
+// fatal is what Fatalf panics with.
+type fatal struct {
+	message string
+	cause   error
+}
+
+func (f fatal) Error() string { return f.message }
+func (f fatal) Unwrap() error { return f.cause }
+
+// listener reports what concerns an operator. What Pebble would end the
+// process for, damage found while reading, is an error to the caller that reads.
+func listener(log *slog.Logger) *pebble.EventListener {
+	return &pebble.EventListener{
+		BackgroundError: func(err error) {
+			if !errors.Is(err, pebble.ErrCancelledCompaction) {
+				log.Warn("the store will try again", "err", plain(err))
+			}
+		},
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			log.Error("the store is damaged", "file", info.Path, "err", plain(info.Details))
+		},
+		WriteStallBegin: func(info pebble.WriteStallBeginInfo) {
+			log.Debug("writes wait", "reason", info.Reason)
+		},
+		WriteStallEnd: func() { log.Debug("writes go on") },
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/internal/disk"
 )
 
 // Store is an open folder. It is safe for concurrent use.
@@ -29,6 +32,8 @@ type Store struct {
 	contents sync.Mutex   // held while a content's row and blobs change
 	reclaim  reclaimer
 	pins     pinned
+	mender   mender
+	marker   *marker
 }
 
 // format is the version of the store's layout: of the keys and rows that this
@@ -38,52 +43,39 @@ const format = 1
 var formatKey = []byte("format")
 
 // Open opens the store in dir, which it makes where there is none. It returns
-// [ErrLocked] where another process, or this one, has it open already.
+// [ErrLocked] where another process, or this one, has it open already, and a
+// [*DamageError] where [Look] has found something and it is not to be opened
+// read-only.
 func Open(dir string, o Options) (*Store, error) {
 	o.defaults()
-	if err := makeDir(o.FS, dir); err != nil && !o.ReadOnly {
+	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) && o.ReadOnly {
+		return nil, openError(dir, ErrNoStore)
+	}
+	if err := disk.MakeFolder(o.FS, dir); err != nil && !o.ReadOnly {
 		return nil, openError(dir, err)
 	}
 	lock, err := pebble.LockDirectory(dir, o.FS)
 	if err != nil {
 		return nil, lockError(dir, err)
 	}
-	s := &Store{dir: dir, opts: o, lock: lock, guard: newGuard(dir, o)}
+	looked, damage := newLook(dir, o)
+	if damage == nil {
+		damage = looked.verdict()
+	}
+	if damage != nil && !o.ReadOnly {
+		return nil, errors.Join(openError(dir, damage), lock.Close())
+	}
+	s := &Store{dir: dir, opts: o, lock: lock, guard: newGuard(dir, o, looked)}
 	s.pins.count = make(map[Hash]int)
 	s.users.idle = make(chan struct{}, 1)
 	if err := s.open(); err != nil {
 		s.guard.close()
+		if damage != nil {
+			err = damage // the cause of whatever is missing
+		}
 		return nil, errors.Join(openError(dir, err), lock.Close())
 	}
 	return s, nil
-}
-
-// makeDir makes dir where there is none, so that it is there after a power failure:
-// Pebble syncs what it makes in dir, and not the folders that lead there. Often the
-// folder above has just been made too.
-func makeDir(fs vfs.FS, dir string) error {
-	if _, err := fs.Stat(dir); err == nil {
-		return nil
-	}
-	if err := fs.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	above := fs.PathDir(dir)
-	if err := syncDir(fs, above); err != nil {
-		return err
-	}
-	if err := syncDir(fs, fs.PathDir(above)); err != nil && !errors.Is(err, os.ErrPermission) {
-		return err
-	}
-	return nil
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	f, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 func (s *Store) open() (err error) {
@@ -101,15 +93,34 @@ func (s *Store) open() (err error) {
 	po := s.opts.pebble()
 	po.Lock = s.lock
 	po.FS = s.guard.fs()
+	policy := po.Experimental.ValueSeparationPolicy
+	po.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
+		p := policy()
+		if s.guard.unsound.Load() || !s.guard.opened.Load() {
+			p.TargetGarbageRatio = 1 // nothing is rewritten, see unread
+		}
+		return p
+	}
 	po.Logger = pebbleLogger{s.opts.Logger}
 	po.EventListener = listener(s.opts.Logger)
+	po.EventListener.ManifestCreated = func(info pebble.ManifestCreateInfo) {
+		if info.Err == nil {
+			s.guard.disk.live(s.opts.FS.PathBase(info.Path))
+		}
+	}
 	if s.db, err = pebble.Open(s.dir, po); err != nil {
 		return err
 	}
-	if err := errors.Join(s.checkFormat(), s.startReclaim()); err != nil {
+	err = errors.Join(s.checkFormat(), s.startReclaim())
+	if errors.Is(err, ErrCorrupt) && s.opts.ReadOnly {
+		s.opts.Logger.Error("the store is opened although it is damaged", "dir", s.dir, "err", err)
+	} else if err != nil {
 		return errors.Join(err, s.db.Close())
 	}
 	s.guard.watch()
+	if s.Behind() == nil {
+		s.marker = s.startMarker()
+	}
 	return nil
 }
 
@@ -125,7 +136,7 @@ func (s *Store) checkFormat() error {
 		// cannot be told from what a crash left. The next one has the newest.
 		return s.db.Flush()
 	case errors.Is(err, ErrNotFound):
-		return errors.New("it holds no store yet")
+		return ErrNoStore
 	case err != nil:
 		return err
 	case !bytes.Equal(have, []byte{format}):
@@ -134,12 +145,32 @@ func (s *Store) checkFormat() error {
 	return nil
 }
 
+// Damage returns what [Look] found before the store was opened read-only, and nil where that
+// was nothing.
+func (s *Store) Damage() *DamageError {
+	var damage *DamageError
+	errors.As(s.guard.looked.verdict(), &damage)
+	return damage
+}
+
+// Behind returns what the store lacked of its mark when it was opened, and nil where that was
+// nothing, or where the store is damaged.
+func (s *Store) Behind() *Behind {
+	if s.Damage() != nil {
+		return nil
+	}
+	return s.guard.looked.behind()
+}
+
 func openError(dir string, err error) error {
+	var damage *DamageError
 	switch {
+	case errors.As(err, &damage): // which names the folder
+		return err
 	case noSpace(err):
 		return fmt.Errorf("%w: couldn't open the store in %s: free some space on its disk, then start again", ErrDiskFull, dir)
-	case errors.Is(err, pebble.ErrDBDoesNotExist):
-		return fmt.Errorf("there is no store in %s", dir)
+	case errors.Is(err, pebble.ErrDBDoesNotExist), errors.Is(err, ErrNoStore):
+		return fmt.Errorf("%w in %s", ErrNoStore, dir)
 	case errors.Is(err, ErrCorrupt): // which says so already
 		return fmt.Errorf("couldn't open %s: %w", dir, err)
 	case pebble.IsCorruptionError(err):
@@ -175,7 +206,11 @@ func (s *Store) write(b *pebble.Batch, o *pebble.WriteOptions) error {
 	err := s.guard.do(func() error {
 		s.writing.RLock()
 		defer s.writing.RUnlock()
-		return errors.Join(s.db.Apply(b, o), b.Close())
+		err := s.db.Apply(b, o)
+		if err == nil && o.Sync {
+			s.guard.disk.committed(b)
+		}
+		return errors.Join(err, b.Close())
 	})
 	return s.failure("write to", err)
 }
@@ -239,11 +274,105 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.guard.close()
+	s.mender.stop()
 	s.stopReclaim()
 	s.users.wait()
+	s.marker.end()
 	// Where the disk has failed, the process ends without Pebble's closing, and
 	// the next one replays what is on the disk.
 	return s.failure("close", s.guard.do(func() error {
-		return errors.Join(s.db.Close(), s.lock.Close())
+		if s.guard.stuck.Load() { // Pebble would wait for the goroutine
+			err := s.db.LogData(nil, pebble.Sync)
+			s.guard.ended.Store(true)
+			return errors.Join(err, s.lock.Close(), s.lock.Close()) // Pebble's part of it, too
+		}
+		err := s.db.Close()
+		if err == nil {
+			s.marker.write()
+		}
+		return errors.Join(err, s.lock.Close())
 	}))
 }
+
+// users counts the operations under way in a store, so that Close can wait for them: Pebble panics
+// when it is used after it was closed.
+//
+// A read lock would deadlock a scan whose loop reads: while Close waits for the scan, the read
+// would wait for Close.
+type users struct {
+	count  atomic.Int64
+	closed atomic.Bool
+	idle   chan struct{} // holds one when count may have come to zero after closing
+}
+
+// enter says whether the store is still open. If so, leave has to follow.
+func (u *users) enter() bool {
+	u.count.Add(1)
+	if u.closed.Load() {
+		u.leave()
+		return false
+	}
+	return true
+}
+
+func (u *users) leave() {
+	if u.count.Add(-1) == 0 && u.closed.Load() {
+		select {
+		case u.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// close has enter refuse from now on. It reports whether this is the first call.
+func (u *users) close() bool { return !u.closed.Swap(true) }
+
+// wait returns when all have left, after close.
+func (u *users) wait() {
+	for u.count.Load() > 0 {
+		<-u.idle
+	}
+}
+
+// The errors that callers decide on. They come wrapped with what they concern.
+var (
+	// ErrNotFound says that a row, a content or a coding of it isn't stored.
+	ErrNotFound = errors.New("not found")
+	// ErrLocked says that another process has the folder open.
+	ErrLocked = errors.New("the store is locked")
+	// ErrNoStore says that a folder that was opened to be read only holds no store.
+	ErrNoStore = errors.New("there is no store")
+	// ErrDiskFull says that the disk has no room for a write.
+	ErrDiskFull = errors.New("the disk is full")
+	// ErrCorrupt says that what is on the disk is not what was written there.
+	ErrCorrupt = errors.New("the store is damaged")
+	// ErrDamaged says that a store was not opened for writing, because it is
+	// damaged: see [DamageError].
+	ErrDamaged = errors.New("the store is damaged and can't be opened for writing")
+)
+
+// noSpace reports whether err says that the disk, or the user's share of it,
+// is used up.
+func noSpace(err error) bool {
+	return vfs.IsNoSpaceError(err) || errors.Is(err, syscall.EDQUOT)
+}
+
+// plain returns an error with err's text on one line, without the marker that
+// Pebble joins to it, and none of the stack traces that a log that formats it
+// at length would get. It wraps err.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return plainError{err}
+}
+
+type plainError struct{ cause error }
+
+func (e plainError) Error() string {
+	lines := strings.FieldsFunc(e.cause.Error(), func(r rune) bool { return r == '\n' })
+	lines = slices.DeleteFunc(lines, func(line string) bool { return line == "<corruption detail carrier>" })
+	return strings.Join(lines, "; ")
+}
+
+func (e plainError) Unwrap() error { return e.cause }

@@ -14,6 +14,11 @@
 // Read finds entries by package, release and kind, newest first, through an index
 // that is written with them; it can be made again from the log, like the views.
 //
+// Every entry carries the root of the map of live releases after itself (package livemap).
+// The map's nodes change in the entry's write; those that an Update replaces stay for as
+// long as clients may hold a checkpoint from before it. Nothing is appended to a log whose
+// stored map does not have the root that its last entry says.
+//
 // The package does not know how a release is made or served. Package views
 // derives from the log what serving needs.
 package logs

@@ -2,10 +2,12 @@ package logs
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -14,10 +16,10 @@ import (
 const EntryFormat = 1
 
 // MaxEntry is the largest entry in bytes. C2SP tlog-tiles allows 65,535; an
-// entry stays far below, because whoever needs more names a content instead.
+// entry stays far below, because an entry that needs more names a content instead.
 const MaxEntry = 16 << 10
 
-// MaxReason bounds Entry.Reason, in bytes. A longer one is cut; whoever has more
+// MaxReason bounds Entry.Reason, in bytes. A longer one is cut; a caller that has more
 // to say keeps all of it as a content and names that in Entry.Detail.
 const MaxReason = 2 << 10
 
@@ -38,12 +40,13 @@ const (
 	Erased          Kind = "erased"           // contents of a withdrawn release, those that Erasure lists, were removed
 	UpstreamChanged Kind = "upstream-changed" // what was published from is not what upstream has now
 	KeyChanged      Kind = "key-changed"      // checkpoints are signed with another key from here on
+	LossAccepted    Kind = "loss-accepted"    // the log before, of another origin, has lost entries that were signed; it goes on as this one
 )
 
 // Kinds are all kinds of entries.
 var Kinds = []Kind{
 	PackageAdded, PackageChanged, PackageRemoved, Detected, Refused, Processed, Published,
-	Withdrawn, Restored, Erased, UpstreamChanged, KeyChanged,
+	Withdrawn, Restored, Erased, UpstreamChanged, KeyChanged, LossAccepted,
 }
 
 // An Entry is one change. docs/log-entry.schema.json is the schema of its JSON.
@@ -52,7 +55,7 @@ type Entry struct {
 	Kind    Kind      `json:"kind"`
 	Time    time.Time `json:"time"`
 	Actor   string    `json:"actor"`             // who did it: "bot" or "operator"
-	Package string    `json:"package,omitempty"` // "" for KeyChanged only
+	Package string    `json:"package,omitempty"` // "" for KeyChanged and LossAccepted only
 	Version string    `json:"version,omitempty"`
 	// Released is when upstream published the release, where upstream says so.
 	Released time.Time `json:"released,omitzero"`
@@ -62,6 +65,9 @@ type Entry struct {
 	// Manifest is the content that holds the Manifest of the release that the
 	// entry is about, from Processed on.
 	Manifest kvstore.Hash `json:"manifest,omitzero"`
+	// Files is the root of the tree over the manifest's files, [Manifest.Root], for
+	// Published.
+	Files kvstore.Hash `json:"files,omitzero"`
 	// PackageJSON is the content that holds the package JSON as it now is; for
 	// PackageRemoved, as it last was.
 	PackageJSON kvstore.Hash `json:"packageJSON,omitzero"`
@@ -83,6 +89,12 @@ type Entry struct {
 	// KeySignature is what makes Key trustworthy to who trusts the key before: the
 	// signature line of that key in a signed note whose text is Key and a line feed.
 	KeySignature string `json:"keySignature,omitempty"`
+	// Former is the last signed checkpoint of the log before, for LossAccepted, and Lost the
+	// entries of it that are lost.
+	Former string `json:"former,omitempty"`
+	Lost   Range  `json:"lost,omitzero"`
+	// Live is the root of the map of live releases after the entry. Append sets it.
+	Live kvstore.Hash `json:"live"`
 }
 
 // An UpstreamChange is the integrity that upstream states for a release's
@@ -90,6 +102,12 @@ type Entry struct {
 type UpstreamChange struct {
 	Old string `json:"old"`
 	New string `json:"new"`
+}
+
+// A Range is a part of a log.
+type Range struct {
+	From int64 `json:"from"` // the first entry
+	To   int64 `json:"to"`   // the one after the last
 }
 
 // Contents returns what the entry itself names: its documents, of which none is
@@ -109,10 +127,7 @@ func (e Entry) normal() Entry {
 	e.Format = EntryFormat
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
 	e.Released = e.Released.UTC().Truncate(time.Millisecond)
-	e.Reason = strings.ToValidUTF8(e.Reason, "\uFFFD")
-	if len(e.Reason) > MaxReason {
-		e.Reason = truncate(e.Reason, MaxReason)
-	}
+	e.Reason = text.Short(strings.ToValidUTF8(e.Reason, "\uFFFD"), MaxReason)
 	return e
 }
 
@@ -137,15 +152,8 @@ func decodeEntry(data []byte) (Entry, error) {
 	if e.Format != EntryFormat {
 		return Entry{}, fmt.Errorf("entry format %d is not known to this release of Larder, which writes format %d", e.Format, EntryFormat)
 	}
-	return e, nil
-}
-
-// truncate cuts s to at most n bytes without splitting a character.
-func truncate(s string, n int) string {
-	const mark = "…"
-	n -= len(mark)
-	for n > 0 && s[n]&0xC0 == 0x80 {
-		n--
+	if e.Live == (kvstore.Hash{}) {
+		return Entry{}, errors.New("the entry has no root of the map of live releases")
 	}
-	return s[:n] + mark
+	return e, nil
 }

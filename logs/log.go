@@ -11,6 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/livemap"
 )
 
 // A Checkpoint is the state of the log at one moment: how many entries it has
@@ -28,9 +29,12 @@ var stateKey = kvstore.Key("checkpoint")
 type Log struct {
 	store *kvstore.Store
 
-	mu         sync.Mutex // serialises Update
+	writing    sync.Mutex // serialises Update and Exclusive; taken before mu
+	mu         sync.Mutex
 	checkpoint Checkpoint
 	grown      chan struct{} // closed when the log has grown
+	live       *livemap.Map  // after the last entry; nil where it has yet to be read
+	kept       keptMaps
 }
 
 // Open returns the log in store, which may still be empty.
@@ -50,7 +54,7 @@ func (l *Log) Checkpoint() Checkpoint {
 }
 
 // Wait returns when the log has more than size entries, or ctx's error when that
-// ends first. Whoever follows the log asks it what to read next.
+// ends first. A follower of the log asks it what to read next.
 func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
 	for {
 		l.mu.Lock()
@@ -71,12 +75,19 @@ func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
 // commits all of it in one synced write. If fn or the write fails, nothing
 // happened.
 func (l *Log) Update(fn func(*Tx) error) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	batch := l.store.NewBatch()
 	defer batch.Close()
-	tx := &Tx{Batch: batch, store: l.store, size: l.checkpoint.Size, hashes: make(map[int64]tlog.Hash)}
-	if err := fn(tx); err != nil {
+	tx := &Tx{Batch: batch, store: l.store, size: l.checkpoint.Size, hashes: make(map[int64]tlog.Hash), live: l.live}
+	l.live = nil // until it is sure what becomes of it
+	err := fn(tx)
+	if err == nil {
+		err = tx.err
+	}
+	if err != nil {
 		return err
 	}
 	next := l.checkpoint
@@ -87,6 +98,9 @@ func (l *Log) Update(fn func(*Tx) error) error {
 		}
 		next = Checkpoint{Size: tx.size, Root: root}
 		batch.Set(kvstore.LogState, stateKey, encodeCheckpoint(next))
+		if err := l.writeLive(tx); err != nil {
+			return err
+		}
 	}
 	if err := batch.Commit(); err != nil {
 		return fmt.Errorf("logs: couldn't commit %d entries: %w", tx.size-l.checkpoint.Size, err)
@@ -95,8 +109,20 @@ func (l *Log) Update(fn func(*Tx) error) error {
 		close(l.grown)
 		l.grown = make(chan struct{})
 	}
-	l.checkpoint = next
+	l.checkpoint, l.live = next, tx.live
 	return nil
+}
+
+// Exclusive calls fn while no Update runs: it may write the rows that follow from the log, which
+// has not grown when it returns. Readers of the log do not wait.
+func (l *Log) Exclusive(fn func() error) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	err := fn()
+	l.mu.Lock()
+	l.live = nil // its rows may be others now
+	l.mu.Unlock()
+	return err
 }
 
 // A Tx is one Update in the making.
@@ -107,20 +133,32 @@ type Tx struct {
 	store  *kvstore.Store
 	size   int64
 	hashes map[int64]tlog.Hash // of this Tx, by stored-hash index
+	live   *livemap.Map        // after the last entry; nil where it has yet to be read
+	err    error               // why nothing of this Tx may be committed
 }
 
 // Append adds an entry and returns it as it will be read: with its index, times
-// to the millisecond, and a long reason cut.
+// to the millisecond, a long reason cut, and the root of the map of live releases.
 func (tx *Tx) Append(e Entry) (Indexed, error) {
 	e = e.normal()
-	data, err := e.encode()
-	if err != nil {
+	var err error
+	if e.Live, err = tx.liveAfter(e); err != nil {
 		return Indexed{}, err
 	}
+	data, err := e.encode()
+	if err != nil {
+		return Indexed{}, tx.fail(err)
+	}
+	return tx.add(e, data)
+}
+
+// add adds an entry, after which the map of live releases is as it says, and the rows that
+// it has in tree and index.
+func (tx *Tx) add(e Entry, data []byte) (Indexed, error) {
 	index := tx.size
 	hashes, err := tlog.StoredHashes(index, data, tx)
 	if err != nil {
-		return Indexed{}, fmt.Errorf("logs: couldn't hash entry %d: %w", index, err)
+		return Indexed{}, tx.fail(fmt.Errorf("logs: couldn't hash entry %d: %w", index, err))
 	}
 	tx.Batch.Set(kvstore.LogEntries, indexKey(index), data)
 	first := tlog.StoredHashIndex(0, index)
@@ -131,6 +169,12 @@ func (tx *Tx) Append(e Entry) (Indexed, error) {
 	Index(tx.Batch, index, e)
 	tx.size++
 	return Indexed{Index: index, Entry: e, Raw: data}, nil
+}
+
+// fail has the Tx fail, because the map of live releases may be ahead of the entries.
+func (tx *Tx) fail(err error) error {
+	tx.err = errors.Join(tx.err, err)
+	return err
 }
 
 // ReadHashes implements tlog.HashReader over the store and what this Tx adds.

@@ -3,10 +3,14 @@ package logs
 import (
 	"crypto/sha512"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -29,6 +33,9 @@ type Manifest struct {
 	Files   []File    `json:"files"` // by path
 	LeftOut []LeftOut `json:"leftOut,omitempty"`
 	Notes   []string  `json:"notes,omitempty"` // what went wrong without stopping the release
+	// Alike are the groups of files' paths that differ only in case or in Unicode form: what mirrors
+	// to a file system that does not tell them apart has to know.
+	Alike [][]string `json:"alike,omitempty"`
 }
 
 // A Source says where a release's files came from.
@@ -120,17 +127,75 @@ func (s *SRI) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// MaxManifest bounds a manifest, in bytes: 100,000 files take some 30 MB. An archive
+// has 50,000 at most, of which some are published minified too.
+const MaxManifest = 32 << 20
+
+const (
+	maxManifestItems = 150_000 // elements of its lists
+	maxManifestDepth = 8
+)
+
 // Encode returns the manifest's bytes, the same for equal manifests.
 func (m *Manifest) Encode() ([]byte, error) {
 	m.Format = ManifestFormat
 	m.Released = m.Released.UTC()
-	return json.Marshal(m)
+	data, err := json.Marshal(m)
+	if err == nil {
+		_, err = checkManifest(data)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+// checkManifest refuses what takes far more memory than its bytes, such as a list of
+// millions of empty objects. It returns how many elements the lists have, or one more each.
+func checkManifest(data []byte) (items int, err error) {
+	if len(data) > MaxManifest {
+		return 0, fmt.Errorf("logs: a manifest of %d bytes, over the limit of %d", len(data), MaxManifest)
+	}
+	var depth int
+	var lists [maxManifestDepth + 1]bool // whether it is in a list, by depth
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			if depth++; depth > maxManifestDepth {
+				return 0, fmt.Errorf("logs: malformed manifest: it nests over %d levels", maxManifestDepth)
+			}
+			if lists[depth] = data[i] == '['; lists[depth] {
+				items++
+			}
+		case '}', ']':
+			depth = max(depth-1, 0) // decoding it tells what is wrong
+		case ',':
+			if lists[depth] {
+				items++
+			}
+		}
+	}
+	if items > maxManifestItems {
+		return 0, fmt.Errorf("logs: a manifest whose lists have %d elements, over the limit of %d", items, maxManifestItems)
+	}
+	return items, nil
 }
 
 // DecodeManifest is the inverse of Manifest.Encode; it refuses formats that it
-// does not know.
+// does not know, and what is larger than any manifest. The memory it takes is a few times
+// that of data.
 func DecodeManifest(data []byte) (*Manifest, error) {
-	m := new(Manifest)
+	items, err := checkManifest(data)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manifest{Files: make([]File, 0, items)} // growing it would take several times that
 	if err := json.Unmarshal(data, m); err != nil {
 		return nil, fmt.Errorf("logs: malformed manifest: %w", err)
 	}
@@ -147,4 +212,95 @@ func ReadManifest(store *kvstore.Store, h kvstore.Hash) (*Manifest, error) {
 		return nil, fmt.Errorf("logs: couldn't read manifest %s: %w", h, err)
 	}
 	return DecodeManifest(data)
+}
+
+// A FileTree is the Merkle tree over the files of a manifest, in their order, hashed as in
+// RFC 6962. The record of a file is
+//
+//	SHA-256, 32 bytes || SHA-512, 64 bytes || size, 8 bytes big-endian || path
+type FileTree struct {
+	size   int64
+	stored []tlog.Hash // as tlog numbers them
+}
+
+// NewFileTree makes the tree over files.
+func NewFileTree(files []File) *FileTree {
+	t := &FileTree{stored: make([]tlog.Hash, 0, 2*len(files))}
+	for _, f := range files {
+		hashes, err := tlog.StoredHashesForRecordHash(t.size, f.leaf(), t)
+		if err != nil {
+			panic(err) // the hashes before are all there
+		}
+		t.stored = append(t.stored, hashes...)
+		t.size++
+	}
+	return t
+}
+
+// ReadHashes implements [tlog.HashReader].
+func (t *FileTree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(indexes))
+	for i, index := range indexes {
+		if index >= int64(len(t.stored)) {
+			return nil, errors.New("logs: a manifest has no such file")
+		}
+		out[i] = t.stored[index]
+	}
+	return out, nil
+}
+
+// Size is the number of files.
+func (t *FileTree) Size() int64 { return t.size }
+
+// Root is the hash of the whole tree.
+func (t *FileTree) Root() kvstore.Hash {
+	root, err := tlog.TreeHash(t.size, t)
+	if err != nil {
+		panic(err)
+	}
+	return kvstore.Hash(root)
+}
+
+// Prove returns the proof that a file is in the tree.
+func (t *FileTree) Prove(index int64) (tlog.RecordProof, error) {
+	return tlog.ProveRecord(t.size, index, t)
+}
+
+// Root is the root of the tree over the manifest's files, which the entry of its
+// publication names.
+func (m *Manifest) Root() kvstore.Hash { return NewFileTree(m.Files).Root() }
+
+// A FilePlace says where a file is in the tree of a published entry.
+type FilePlace struct {
+	Index int64            `json:"index"` // in the order of the manifest
+	Of    int64            `json:"of"`    // files
+	Proof tlog.RecordProof `json:"proof"`
+}
+
+// Check returns an error unless the place shows that a tree with the root has the file.
+func (p FilePlace) Check(root kvstore.Hash, f File) error {
+	if p.Of > maxManifestItems { // package tlog does not come to an end with sizes near the largest integer
+		return fmt.Errorf("logs: a tree of %d files, and %d are the most", p.Of, maxManifestItems)
+	}
+	return tlog.CheckRecord(p.Proof, p.Of, tlog.Hash(root), p.Index, f.leaf())
+}
+
+// leaf is the hash of a file's record.
+func (f File) leaf() tlog.Hash {
+	data := append([]byte(nil), f.SHA256[:]...)
+	data = append(data, f.SRI[:]...)
+	data = binary.BigEndian.AppendUint64(data, uint64(f.Size))
+	return tlog.RecordHash(append(data, f.Path...))
+}
+
+// FileProofFormat is the version of the form of [FileProof].
+const FileProofFormat = 1
+
+// A FileProof leads from a file to the leaf of the log: it is the extra data, in JSON, of
+// the file's proof as in https://c2sp.org/tlog-proof.
+type FileProof struct {
+	Format int    `json:"format"`
+	Entry  string `json:"entry"` // the bytes of the entry that published the release
+	Path   string `json:"path"`  // of the file in the release
+	FilePlace
 }

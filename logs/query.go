@@ -18,7 +18,7 @@ type Query struct {
 	Package string // "" for all
 	Version string // of Package, "" for all
 	Kinds   []Kind // nil for all
-	// Since is the time before which nobody wants to know; zero for none.
+	// Since is the time from which on entries are wanted; zero for all.
 	Since time.Time
 	// Before is the index before which entries are wanted, 0 for the newest.
 	Before int64
@@ -88,12 +88,21 @@ func First(r kvstore.Reader, pkg string) (Indexed, error) {
 	return Indexed{}, fmt.Errorf("logs: package %q: %w", pkg, kvstore.ErrNotFound)
 }
 
+// Publication returns the newest entry that published a release, or kvstore.ErrNotFound. It
+// takes the log's word, whatever became of the views.
+func Publication(r kvstore.Reader, pkg, version string) (Indexed, error) {
+	for e, err := range (Query{Package: pkg, Version: version, Kinds: []Kind{Published}}).walk(r, span{reverse: true}) {
+		return e, err
+	}
+	return Indexed{}, fmt.Errorf("logs: a publication of %q %q: %w", pkg, version, kvstore.ErrNotFound)
+}
+
 // mostNext bounds what Next returns, in entries.
 const mostNext = 256
 
 // Next waits until the log has an entry from an index on, and returns those that the
 // query's package, version and kinds select, oldest first, of which there may be none.
-// It returns no more than some hundreds, so that whoever sends them to somebody slow
+// It returns no more than some hundreds, so that a caller that sends them to a slow client
 // keeps nothing open meanwhile; after is the index from which to go on. It returns
 // ctx's error when that ends first.
 func (l *Log) Next(ctx context.Context, from int64, q Query) (entries []Indexed, after int64, err error) {
@@ -288,4 +297,55 @@ func kindNames() string {
 		names[i] = string(k)
 	}
 	return strings.Join(names, ", ")
+}
+
+// The index finds entries without reading the others. An entry has a row in it for
+// each scope that can be asked for: the whole log, its package, its release. Within
+// a scope rows are apart by kind, so that the few refusals among thousands of
+// publications cost no more than as many refusals alone.
+//
+// Append writes the rows; repair calls Index for each entry.
+
+// indexRow is the value of every row: the version of its form.
+var indexRow = []byte{1}
+
+// Index adds the rows of the index that an entry has to b.
+func Index(b *kvstore.Batch, index int64, e Entry) {
+	for _, scope := range scopes(e.Package, e.Version) {
+		b.Set(kvstore.LogIndex, indexRowKey(scope, e.Kind, index), indexRow)
+	}
+}
+
+// scopes are where an entry about these is found, the widest first.
+func scopes(pkg, version string) [][]string {
+	all := [][]string{{"a"}}
+	if pkg != "" {
+		all = append(all, []string{"p", pkg})
+	}
+	if pkg != "" && version != "" {
+		all = append(all, []string{"r", pkg, version})
+	}
+	return all
+}
+
+func scopeOf(pkg, version string) []string {
+	all := scopes(pkg, version)
+	return all[len(all)-1]
+}
+
+// kindPrefix begins the rows of one kind in a scope, which the entries' indexes end.
+func kindPrefix(scope []string, kind Kind) []byte {
+	return append(kvstore.Prefix(scope...), kvstore.Prefix(string(kind))...)
+}
+
+func indexRowKey(scope []string, kind Kind, index int64) []byte {
+	return append(kindPrefix(scope, kind), indexKey(index)...)
+}
+
+// parseIndexRow returns the index that a row's key ends with.
+func parseIndexRow(prefix, key []byte) (int64, error) {
+	if len(key) != len(prefix)+8 {
+		return 0, fmt.Errorf("logs: the row %q of the index is malformed; `larder repair` makes it again", key)
+	}
+	return parseIndexKey(key[len(prefix):])
 }

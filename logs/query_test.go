@@ -173,7 +173,7 @@ func TestReadTellsOfDamage(t *testing.T) {
 	if err := b.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := logs.Read(store, logs.Query{Package: "odd", Limit: 1}); err == nil || !strings.Contains(err.Error(), "larder rebuild") {
+	if _, err := logs.Read(store, logs.Query{Package: "odd", Limit: 1}); err == nil || !strings.Contains(err.Error(), "larder repair") {
 		t.Errorf("a malformed row: %v", err)
 	}
 	if _, err := logs.Read(store, logs.Query{Kinds: logs.Kinds, Limit: 20}); !errors.Is(err, kvstore.ErrNotFound) {

@@ -48,3 +48,35 @@ func RawEntries(r kvstore.Reader, from int64, n int) ([][]byte, error) {
 
 // ParseEntry reads what RawEntries returns.
 func ParseEntry(index int64, raw []byte) (Indexed, error) { return indexed(index, raw) }
+
+// AppendRaw adds an entry as its bytes are, those that another store of the same log has,
+// so that the tree comes out the same. The caller compares that with what was signed.
+func (tx *Tx) AppendRaw(raw []byte) (Indexed, error) {
+	if len(raw) > MaxEntry {
+		return Indexed{}, fmt.Errorf("logs: entry %d has %d bytes, over the limit of %d", tx.size, len(raw), MaxEntry)
+	}
+	e, err := decodeEntry(raw)
+	if err != nil {
+		return Indexed{}, fmt.Errorf("logs: entry %d: %w", tx.size, err)
+	}
+	if err := tx.checkLive(e); err != nil {
+		return Indexed{}, err
+	}
+	return tx.add(e, raw)
+}
+
+// RawEntry returns the bytes of one entry, which is found also where a scan ends at damage
+// before it, or kvstore.ErrNotFound.
+func RawEntry(r kvstore.Reader, index int64) ([]byte, error) {
+	data, err := r.Get(kvstore.LogEntries, indexKey(index))
+	if err != nil {
+		return nil, fmt.Errorf("logs: entry %d: %w", index, err)
+	}
+	return data, nil
+}
+
+// Belongs reports whether an entry is the one over which the tree in r was hashed.
+func Belongs(r kvstore.Reader, index int64, raw []byte) bool {
+	h, err := readHash(r, tlog.StoredHashIndex(0, index))
+	return err == nil && h == tlog.RecordHash(raw)
+}

@@ -9,9 +9,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/agnivade/levenshtein"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // explainSyntax says in plain words what keeps data from being JSON, and where.
@@ -98,7 +99,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 		location := append(slices.Clone(at), strconv.Itoa(second))
 		value := n.find(strconv.Itoa(first))
 		c.add(Error, "repeated", n.find(strconv.Itoa(second)).at, location, fmt.Sprintf("%s holds %s twice; remove one of them",
-			subject(at), shorten(string(c.data[value.at:value.end]))))
+			subject(at), short(string(c.data[value.at:value.end]))))
 	case *kind.Pattern:
 		// A pattern's $comment says in words what the pattern allows.
 		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s, which cannot be used; %s",
@@ -185,15 +186,9 @@ func marshal(v any) string {
 }
 
 // quote puts a stranger's text into a message: short, and without control characters.
-func quote(text string) string { return strconv.Quote(shorten(text)) }
+func quote(s string) string { return strconv.Quote(short(s)) }
 
-func shorten(text string) string {
-	const limit = 80
-	if utf8.RuneCountInString(text) <= limit {
-		return text
-	}
-	return string([]rune(text)[:limit]) + "…"
-}
+func short(s string) string { return text.Short(s, 80) }
 
 func either(words []string) string { return list(words, "or") }
 
@@ -212,21 +207,8 @@ func list(words []string, last string) string {
 
 // didYouMean returns a question about the word that is nearly got, or "".
 func didYouMean(got string, words []string) string {
-	const typos = 2
-	best, least := "", typos+1
-	got = strings.ToLower(got)
-	length := utf8.RuneCountInString(got)
-	for _, word := range words {
-		if more := length - utf8.RuneCountInString(word); more > typos || more < -typos {
-			continue // by the lengths alone; a stranger's may be endless
-		}
-		d := levenshtein.ComputeDistance(got, strings.ToLower(word))
-		if d < least && d < len(word)/2+1 {
-			best, least = word, d
-		}
+	if best, ok := text.Nearest(got, words); ok {
+		return fmt.Sprintf("; did you mean %q?", best)
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %q?", best)
+	return ""
 }

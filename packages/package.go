@@ -1,3 +1,19 @@
+// Package packages is about what Larder serves, not how: the package JSON that
+// contributors write, the catalogue those files form, which files of a release
+// a package publishes, and the order of its versions.
+//
+// It guarantees that a [Package] returned by [Parse] or found in a [Catalogue]
+// follows every rule of the package JSON contract, that every [Problem] names
+// the line and column in the file and says in plain words what to change, and
+// that one bad file never keeps the others from loading. The files come from
+// strangers: whatever they hold, the work and the memory spent on them is
+// bounded, and the paths that [Package.Select] returns stay inside the package.
+//
+// The rules live in schema.json, a JSON Schema (draft 2020-12) that [Schema]
+// returns; what a schema cannot say (globs that do not compile, a name that is
+// not the file's) is checked beside it. A test holds the Go types to the schema.
+//
+// It must not know HTTP, upstreams or stores.
 package packages
 
 import (
@@ -113,6 +129,14 @@ func (a Author) String() string {
 		s += " (" + a.URL + ")"
 	}
 	return s
+}
+
+// LaidOut returns the package for releases that are laid out as they are to be served: all of their files are published,
+// at the paths that they have, and no minified copies are made.
+func (p *Package) LaidOut() *Package {
+	laid := *p
+	laid.Autoupdate, laid.Optimization, laid.selectors = nil, Optimization{}, nil
+	return &laid
 }
 
 // Path returns where a catalogue keeps the package called name:

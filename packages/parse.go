@@ -3,6 +3,7 @@ package packages
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,11 +12,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/larder-cdn/larder/packages/glob"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/larder-cdn/larder/packages/glob"
 )
 
 const (
@@ -82,7 +85,7 @@ func (c *check) add(severity Severity, rule string, offset int, location []strin
 	})
 }
 
-// full reports whether there are problems enough, and counts the one at hand.
+// full reports whether there are problems enough, and counts this one.
 func (c *check) full() bool {
 	if len(c.problems) < maxProblems {
 		return false
@@ -157,7 +160,7 @@ func (c *check) encoding() bool {
 	switch {
 	case len(c.data) > MaxFileSize:
 		message = fmt.Sprintf("the file has %d bytes, over the limit of %d; a package JSON needs a few thousand", len(c.data), MaxFileSize)
-		c.data = nil // so that nobody looks for line ends in it
+		c.data = nil // so that no line ends are looked for in it
 	case len(bytes.TrimSpace(c.data)) == 0:
 		message = "the file is empty; write a package JSON"
 	case bytes.HasPrefix(c.data, []byte("\xef\xbb\xbf")):
@@ -265,4 +268,72 @@ func (c *check) glob(pattern string, location []string) *glob.Glob {
 		return nil
 	}
 	return g
+}
+
+//go:embed schema.json
+var schemaJSON []byte
+
+// Schema returns the JSON Schema (draft 2020-12) of a package JSON, for editors
+// and for people. Its examples appear in the messages of problems.
+func Schema() []byte { return bytes.Clone(schemaJSON) }
+
+// compiledSchema returns the schema ready for use; it is part of the program, so
+// one that does not compile is a programming error.
+var compiledSchema = sync.OnceValue(func() *jsonschema.Schema {
+	const address = "urn:larder:package"
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(schemaJSON))
+	if err != nil {
+		panic("packages: schema.json: " + err.Error())
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource(address, document); err != nil {
+		panic("packages: schema.json: " + err.Error())
+	}
+	return compiler.MustCompile(address)
+})
+
+// schemaAt returns the part of the schema that speaks about the value at
+// location, nil where there is none.
+func schemaAt(location []string) *jsonschema.Schema {
+	s := compiledSchema()
+	for _, step := range location {
+		if s.Items2020 != nil {
+			s = s.Items2020
+		} else {
+			s = s.Properties[step]
+		}
+		if s == nil {
+			return nil
+		}
+	}
+	return s
+}
+
+// homeOf returns the property that holds a property called name, for a contributor who
+// wrote it in the wrong place: "autoupdate" for "target". It is "" where no
+// property, or more than one, has it.
+func homeOf(name string) string {
+	var homes []string
+	for property, s := range compiledSchema().Properties {
+		if s.Items2020 != nil {
+			s = s.Items2020
+		}
+		if _, ok := s.Properties[name]; ok {
+			homes = append(homes, property)
+		}
+	}
+	if len(homes) != 1 {
+		return ""
+	}
+	return homes[0]
+}
+
+// propertyNames returns the names that the object described by s may have, sorted.
+func propertyNames(s *jsonschema.Schema) []string {
+	names := make([]string, 0, len(s.Properties))
+	for name := range s.Properties {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
 }

@@ -78,13 +78,14 @@ func checkProblems(t *testing.T, data []byte, invalid *Invalid) {
 
 func TestEncoding(t *testing.T) {
 	good := string(documentWith(t, []FileSet{{"", []string{"*"}}}, nil))
-	utf16 := "\xff\xfe"
+	var utf16 strings.Builder
+	utf16.WriteString("\xff\xfe")
 	for _, r := range good {
-		utf16 += string([]byte{byte(r), 0})
+		utf16.WriteString(string([]byte{byte(r), 0}))
 	}
 	for _, test := range []struct{ name, data, want string }{
-		{"UTF-16", utf16, "1:1: error: the file is not UTF-8 text, perhaps UTF-16; save it as UTF-8"},
-		{"UTF-16 without a mark", utf16[2:], "1:1: error: the file is not UTF-8 text, perhaps UTF-16; save it as UTF-8"},
+		{"UTF-16", utf16.String(), "1:1: error: the file is not UTF-8 text, perhaps UTF-16; save it as UTF-8"},
+		{"UTF-16 without a mark", utf16.String()[2:], "1:1: error: the file is not UTF-8 text, perhaps UTF-16; save it as UTF-8"},
 		{"byte order mark", "\xef\xbb\xbf" + good, "1:1: error: the file begins with a byte order mark; save it as UTF-8 without one"},
 		{"Latin-1", "{\n\"description\": \"é M\xfcller\"}", "2:20: error: byte 0xfc is not UTF-8; save the file as UTF-8"},
 		{"too large", strings.Repeat(" ", MaxFileSize) + good, "1:1: error: the file has 1048888 bytes, over the limit of 1048576; a package JSON needs a few thousand"},

@@ -1,8 +1,14 @@
 package packages
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Severity tells whether a [Problem] keeps a file from being used.
@@ -75,4 +81,158 @@ func (e *Invalid) Error() string {
 		lines[i] = e.File + ":" + p.String()
 	}
 	return strings.Join(lines, "\n")
+}
+
+// maxDepth bounds how deeply a document may be nested. A package JSON needs six.
+const maxDepth = 32
+
+var errTooDeep = errors.New("too deep")
+
+// node is a value of a JSON document with its place in the file. The tree is as
+// large as the document, whatever the document is.
+type node struct {
+	key        string // the property's name, "" for entries of arrays
+	keyAt      int    // offset of the property's name; of the value in arrays
+	at, end    int    // offsets of the value
+	children   []*node
+	properties map[string]*node // nil for anything but objects
+	twice      []*node          // properties whose name an earlier one has
+}
+
+// index reads data, which must be valid JSON, into a tree of positions. The error
+// is errTooDeep or, should data not be valid, the decoder's.
+func index(data []byte) (*node, error) {
+	ix := indexer{data: data, decoder: json.NewDecoder(bytes.NewReader(data))}
+	root := new(node)
+	if err := ix.value(root, 0); err != nil {
+		return nil, err
+	}
+	root.keyAt = root.at
+	return root, nil
+}
+
+type indexer struct {
+	data    []byte
+	decoder *json.Decoder
+}
+
+// next returns where the next token begins.
+func (ix *indexer) next() int {
+	at := int(ix.decoder.InputOffset())
+	for at < len(ix.data) && strings.IndexByte(" \t\r\n,:", ix.data[at]) >= 0 {
+		at++
+	}
+	return at
+}
+
+func (ix *indexer) value(n *node, depth int) error {
+	if depth > maxDepth {
+		return errTooDeep
+	}
+	n.at = ix.next()
+	token, err := ix.decoder.Token()
+	if err != nil {
+		return err
+	}
+	switch token {
+	case json.Delim('{'):
+		n.properties = make(map[string]*node)
+		for ix.decoder.More() {
+			if err := ix.property(n, depth); err != nil {
+				return err
+			}
+		}
+	case json.Delim('['):
+		for ix.decoder.More() {
+			child := &node{keyAt: ix.next()}
+			n.children = append(n.children, child)
+			if err := ix.value(child, depth+1); err != nil {
+				return err
+			}
+		}
+	default:
+		n.end = int(ix.decoder.InputOffset())
+		return nil
+	}
+	_, err = ix.decoder.Token() // the closing bracket
+	n.end = int(ix.decoder.InputOffset())
+	return err
+}
+
+func (ix *indexer) property(n *node, depth int) error {
+	child := &node{keyAt: ix.next()}
+	key, err := ix.decoder.Token()
+	if err != nil {
+		return err
+	}
+	child.key = fmt.Sprint(key)
+	if n.properties[child.key] != nil {
+		n.twice = append(n.twice, child)
+	} else {
+		n.properties[child.key] = child
+	}
+	n.children = append(n.children, child)
+	return ix.value(child, depth+1)
+}
+
+// find returns the value at location, or the innermost one on the way there.
+func (n *node) find(location ...string) *node {
+	for _, step := range location {
+		child := n.properties[step]
+		if i, err := strconv.Atoi(step); err == nil && n.properties == nil && 0 <= i && i < len(n.children) {
+			child = n.children[i]
+		}
+		if child == nil {
+			return n
+		}
+		n = child
+	}
+	return n
+}
+
+// duplicates calls yield for every property whose name occurs twice in an object.
+func (n *node) duplicates(yield func(location []string, duplicate *node)) {
+	var walk func(n *node, location []string)
+	walk = func(n *node, location []string) {
+		for _, duplicate := range n.twice {
+			yield(append(slices.Clone(location), duplicate.key), duplicate)
+		}
+		for i, child := range n.children {
+			step := child.key
+			if n.properties == nil {
+				step = strconv.Itoa(i)
+			}
+			walk(child, append(location, step))
+		}
+	}
+	walk(n, nil)
+}
+
+// lineColumn returns the line and column, both from 1, of the byte at offset.
+// Columns count characters.
+func lineColumn(data []byte, offset int) (line, column int) {
+	before := data[:min(offset, len(data))]
+	line = bytes.Count(before, []byte("\n")) + 1
+	return line, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
+}
+
+// property writes a location the way people do: autoupdate.fileMap[0].files.
+func property(location []string) string {
+	var b strings.Builder
+	s := schemaAt(nil)
+	for _, step := range location {
+		switch {
+		case s != nil && s.Items2020 != nil:
+			b.WriteString("[" + step + "]")
+			s = s.Items2020
+			continue
+		case b.Len() > 0:
+			b.WriteByte('.')
+		}
+		b.WriteString(short(step))
+		if s != nil {
+			s = s.Properties[step]
+		}
+	}
+	return b.String()
 }

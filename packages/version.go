@@ -3,7 +3,6 @@ package packages
 import (
 	"cmp"
 	"regexp"
-	"slices"
 	"strings"
 
 	"golang.org/x/mod/semver"
@@ -54,11 +53,6 @@ func CompareVersions(a, b string) int {
 	return cmp.Or(c, compareNatural(a, b), strings.Compare(a, b))
 }
 
-// SortVersions sorts versions in place, newest first.
-func SortVersions(versions []string) {
-	slices.SortFunc(versions, func(a, b string) int { return CompareVersions(b, a) })
-}
-
 // LatestVersion returns the version a package's default links point to: the
 // greatest stable semantic version, else the greatest prerelease, else the
 // greatest string; "" for no versions.
@@ -67,9 +61,9 @@ func LatestVersion(versions []string) string {
 	for _, v := range versions {
 		rank := 0 // no semantic version
 		if classify(v) == semantic {
-			rank = 1
-			if semver.Prerelease("v"+v) == "" {
-				rank = 2
+			rank = 2
+			if IsPrerelease(v) {
+				rank = 1
 			}
 		}
 		newer := rank > latestRank
@@ -85,6 +79,17 @@ func LatestVersion(versions []string) string {
 		}
 	}
 	return latest
+}
+
+// IsPrerelease reports whether v comes before a release: 2.0.0-beta.1, 2.0b1.
+func IsPrerelease(v string) bool {
+	switch classify(v) {
+	case semantic:
+		return semver.Prerelease("v"+v) != ""
+	case coerced:
+		return suffixRank(v[len(coercible.FindString(v)):]) == 0
+	}
+	return false
 }
 
 // class is how much of a version a string is.
@@ -150,7 +155,7 @@ func compareNatural(a, b string) int {
 		case nb > 0:
 			return 1
 		default:
-			na, nb = text(a), text(b)
+			na, nb = letters(a), letters(b)
 			c = strings.Compare(a[:na], b[:nb])
 		}
 		if c != 0 {
@@ -170,8 +175,8 @@ func digits(s string) int {
 	return i
 }
 
-// text returns the length of the run without digits that s begins with.
-func text(s string) int {
+// letters returns the length of the run without digits that s begins with.
+func letters(s string) int {
 	if i := strings.IndexAny(s, "0123456789"); i >= 0 {
 		return i
 	}

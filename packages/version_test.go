@@ -62,12 +62,12 @@ var ordered = []string{
 	"Master",
 }
 
-func TestSortVersions(t *testing.T) {
+func TestOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
 		shuffled := slices.Clone(ordered)
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-		SortVersions(shuffled)
+		newestFirst(shuffled)
 		for i := range shuffled {
 			if shuffled[i] != ordered[i] {
 				t.Fatalf("at %d: got %q, want %q\nall: %q", i, shuffled[i], ordered[i], shuffled)
@@ -86,20 +86,20 @@ func TestCompareVersionsIsTotal(t *testing.T) {
 		all[v] = true
 	}
 	for len(all) < 300 {
-		v := ""
+		var v strings.Builder
 		for range 1 + random.IntN(7) {
-			v += parts[random.IntN(len(parts))]
+			v.WriteString(parts[random.IntN(len(parts))])
 			if random.IntN(3) == 0 {
-				v += "."
+				v.WriteString(".")
 			}
 		}
-		all[v] = true
+		all[v.String()] = true
 	}
 	var versions []string
 	for v := range all {
 		versions = append(versions, v)
 	}
-	SortVersions(versions)
+	newestFirst(versions)
 	for i, a := range versions {
 		for j, b := range versions {
 			want := 0
@@ -174,7 +174,7 @@ func TestValidVersion(t *testing.T) {
 	}
 }
 
-func BenchmarkSortVersions(b *testing.B) {
+func BenchmarkOrder(b *testing.B) {
 	var versions []string
 	for i := range 2000 {
 		versions = append(versions, fmt.Sprintf("%d.%d.%d-canary-%x", i%20, i%7, i, i*7919))
@@ -182,16 +182,20 @@ func BenchmarkSortVersions(b *testing.B) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for b.Loop() {
 		random.Shuffle(len(versions), func(i, j int) { versions[i], versions[j] = versions[j], versions[i] })
-		SortVersions(versions)
+		newestFirst(versions)
 	}
 }
 
-func ExampleSortVersions() {
+func ExampleCompareVersions() {
 	versions := []string{"r128", "1.10", "3.7.1", "4.0.0-rc.1", "1.9", "4.0.0"}
-	SortVersions(versions)
+	newestFirst(versions)
 	fmt.Println(versions)
 	fmt.Println(LatestVersion(versions))
 	// Output:
 	// [4.0.0 4.0.0-rc.1 3.7.1 1.10 1.9 r128]
 	// 4.0.0
+}
+
+func newestFirst(versions []string) {
+	slices.SortFunc(versions, func(a, b string) int { return CompareVersions(b, a) })
 }

@@ -26,7 +26,7 @@ func TestLastModified(t *testing.T) {
 	} {
 		f := newAsset(target{path: "a.js"}, views.File{Released: test.released},
 			kvstore.Content{Size: 1, Representations: []kvstore.Representation{{Coding: coding.Identity, Length: 1}}}, "")
-		head := f.representations[0].okHead()
+		head := f.representations[0].okHead(plain)
 		if bytes.IndexByte(*head, 0) >= 0 {
 			t.Errorf("%v: there is a NUL in %q", test.released, *head)
 		}

@@ -1,17 +1,57 @@
+// Package server answers requests for assets: /ajax/libs/{package}/{version}/{path}.
+//
+// The way of a request is lookup, representation, bytes:
+//
+//   - a target is what the path names (target.go);
+//   - an asset is what the store knows about that file, kept in a cache (rows.go);
+//     the heads of its answers are put together when they are sent (head.go);
+//   - negotiation, conditions and ranges choose what of it to send (package requests,
+//     conditions.go); they know neither the store nor net/http's writer;
+//   - a body is a representation's bytes in memory, shared by all who send it (bodies.go);
+//   - one decision (serve.go) answers a client, over net/http or over the fast lane
+//     in front of it (fastlane.go, package lane), which has HTTP/1.1, HTTP/2 and TLS. What
+//     they send differs in nothing but the order of the fields, and tests compare them.
+//
+// What it guarantees:
+//
+//   - Bytes are sent only after their checksum was verified; where that fails the
+//     answer is 503.
+//   - An entity tag, a length and the bytes of one answer belong together, also while codings
+//     are being replaced by smaller ones. Another node gives the same tag for the same
+//     bytes.
+//   - Memory is bounded: Options.CacheBytes for what is kept, Options.SendBytes for
+//     what is being sent and is not (or no longer) kept. A few clients cannot hold all of
+//     that for long.
+//   - After Forget no withdrawn file is served.
+//   - No client keeps others out by doing nothing: one that stalls is closed, and idle
+//     connections make room when there are too many.
+//
+// What it does not: a request that cannot be read, or has too large headers (400, 417,
+// 431, 501, 505), net/http answers by itself. That answer is replaced by one in the shape of
+// the API's errors (failures.go), and ends the connection. Over HTTP/2 the lane resets such a
+// request; 431 is answered in that shape, too. A 405 says nothing of codings, because the file
+// was not looked up.
+//
+// How much each package is asked for is counted by [Demand].
+//
+// It must not know where releases come from, nor how the API looks.
 package server
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/server/cachetag"
-	"github.com/larder-cdn/larder/server/demand"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // Options says what assets are served from and with how much memory. Only Store
@@ -37,17 +77,20 @@ type Options struct {
 	// Logger gets failures of the store, once a second at most. Default: nothing is
 	// logged.
 	Logger *slog.Logger
-	// Registerer gets the metrics. Default: nobody does.
+	// Registerer gets the metrics. Default: none.
 	Registerer prometheus.Registerer
 	// Hot is called with contents that are asked for while they could still be
 	// smaller, at most once a minute for each file that is kept. It must not block.
 	Hot func(kvstore.Hash)
 	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
 	// Default: none.
-	CacheTags cachetag.Headers
+	CacheTags purge.TagHeaders
+	// Lacking says that the store lacks some of what was published, so that what is not
+	// found is 503, rather than 404.
+	Lacking bool
 	// Demand counts the requests that are answered with a file of a package, or
-	// could be: ranges, HEAD and 304 too. Default: nobody does.
-	Demand *demand.Demand
+	// could be: ranges, HEAD and 304 too. Default: none.
+	Demand *Demand
 }
 
 func (o *Options) defaults() {
@@ -55,9 +98,7 @@ func (o *Options) defaults() {
 	o.SendBytes = cmp.Or(o.SendBytes, 256<<20)
 	o.SendWait = cmp.Or(o.SendWait, time.Second)
 	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 }
 
 // Assets serves assets. It is an http.Handler.
@@ -66,9 +107,10 @@ type Assets struct {
 	rows    *rows
 	bodies  *bodies
 	stall   time.Duration
+	lacking bool
 	metrics *metrics
 	logger  *slog.Logger
-	logged  throttle
+	logged  answers.Throttle
 }
 
 // rowShare is the part of the cache that says where files are, not what is in them. A
@@ -87,7 +129,7 @@ func New(o Options) (*Assets, error) {
 	if o.CacheBytes < leastCache || o.SendBytes < 0 {
 		return nil, fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", o.CacheBytes, o.SendBytes, leastCache)
 	}
-	a := &Assets{store: o.Store, stall: o.StallTimeout, metrics: newMetrics(), logger: o.Logger}
+	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, metrics: newMetrics(), logger: o.Logger}
 	var err error
 	rowBytes := o.CacheBytes / rowShare
 	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Demand, a.metrics.rows); err != nil {
@@ -97,6 +139,7 @@ func New(o Options) (*Assets, error) {
 	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, o.SendWait, a.metrics.bodies); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of bodies: %w", err)
 	}
+	a.bodies.sent = a.metrics.sentLater
 	if o.Registerer != nil {
 		if err := a.metrics.register(o.Registerer, a); err != nil {
 			return nil, fmt.Errorf("server: couldn't register the metrics: %w", err)
@@ -112,4 +155,70 @@ func New(o Options) (*Assets, error) {
 func (a *Assets) Forget(pkg, version string) {
 	a.rows.generation.Add(1)
 	a.logger.Debug("server: forgot a version", "package", pkg, "version", version)
+}
+
+// A Follower has [Assets] forget a release when the log says that it is withdrawn, restored or erased.
+type Follower struct {
+	store  *kvstore.Store
+	log    *logs.Log
+	forget func(name, version string)
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	seen    int64         // entries of the log that were heard of
+	changed chan struct{} // closed when there are more
+}
+
+// Follow returns a follower of what comes from now on. The assets must not have served yet.
+func (a *Assets) Follow(log *logs.Log) *Follower {
+	return &Follower{
+		store: a.store, log: log, forget: a.Forget, logger: a.logger,
+		seen: log.Checkpoint().Size, changed: make(chan struct{}),
+	}
+}
+
+// Run follows the log until ctx ends.
+func (f *Follower) Run(ctx context.Context) {
+	for seen := f.seen; ; {
+		checkpoint, err := f.log.Wait(ctx, seen)
+		if err != nil {
+			return
+		}
+		for e, err := range logs.Entries(f.store, seen) {
+			if err != nil {
+				// It may be a withdrawal, so every release is forgotten.
+				f.logger.Error("an entry of the log cannot be read; `larder fsck` tells more", "err", err)
+				f.forget("", "")
+				break
+			}
+			switch e.Kind {
+			case logs.Withdrawn, logs.Restored, logs.Erased:
+				f.forget(e.Package, e.Version)
+			}
+			seen = e.Index + 1
+		}
+		seen = max(seen, checkpoint.Size)
+		f.mu.Lock()
+		f.seen = seen
+		close(f.changed)
+		f.changed = make(chan struct{})
+		f.mu.Unlock()
+	}
+}
+
+// Wait returns when so many entries have been heard of: what is served goes by them.
+func (f *Follower) Wait(ctx context.Context, entries int64) error {
+	for {
+		f.mu.Lock()
+		seen, changed := f.seen, f.changed
+		f.mu.Unlock()
+		if seen >= entries {
+			return ctx.Err()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }

@@ -18,7 +18,7 @@ var errBusy = errors.New("too many bytes are being sent")
 // bodyOverhead is what a body takes in memory beside its bytes, roughly.
 const bodyOverhead = 256
 
-// A body is a representation's bytes in memory. Whoever got one from
+// A body is a representation's bytes in memory. A goroutine that got one from
 // bodies.acquire holds it until it calls bodies.release.
 type body struct {
 	sum   kvstore.Hash
@@ -26,6 +26,23 @@ type body struct {
 	all   *bodies
 	// state counts the holders, plus isCached while the cache has it.
 	state atomic.Int64
+	// label is the coding that it was last sent in, for Release.
+	label atomic.Int32
+}
+
+// sentAs notes the coding that the body is sent in, which is the same for all who ask for it.
+func (b *body) sentAs(l label) {
+	if b.label.Load() != int32(l) {
+		b.label.Store(int32(l))
+	}
+}
+
+// Release implements h2.Held.
+func (b *body) Release(sent int64) {
+	if b.all.sent != nil {
+		b.all.sent(label(b.label.Load()), sent)
+	}
+	b.all.release(b)
 }
 
 const isCached = 1 << 40
@@ -33,8 +50,8 @@ const isCached = 1 << 40
 // loose reports whether a body in that state is held by senders only.
 func loose(state int64) bool { return 0 < state && state < isCached }
 
-// Scarce reports whether the memory that the body takes is wanted for others. It asks for
-// a lock only where the body is not in the cache.
+// Scarce reports memory pressure, if the body is not in the cache: only then does it take
+// a lock.
 func (b *body) Scarce() bool { return loose(b.state.Load()) && b.all.Scarce() }
 
 func (b *body) weigh() int64 { return int64(len(b.bytes)) + bodyOverhead }
@@ -50,6 +67,7 @@ type bodies struct {
 	limit   int64         // of used
 	wait    time.Duration // how long a load waits for room
 	metrics *cacheMetrics
+	sent    func(label, int64) // counts what was sent of a body after its answer was
 
 	mu      sync.Mutex
 	loading map[kvstore.Hash]*flight
@@ -261,5 +279,5 @@ func (b *bodies) sending() int64 {
 	return b.used
 }
 
-// Scarce reports whether so much is being sent that it is held by few for long.
+// Scarce reports memory pressure: more than half of the limit is being sent.
 func (b *bodies) Scarce() bool { return b.sending() > b.limit/2 }

@@ -6,18 +6,18 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/cachetag"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 func TestCacheTags(t *testing.T) {
 	store := fixture(t)
 	const path = "/ajax/libs/demo/1.0.0/demo.js"
-	for tags, want := range map[cachetag.Headers][2]string{
-		"":                    {"", ""},
-		cachetag.None:         {"", ""},
-		cachetag.CacheTag:     {"larder,pkg~demo,ver~demo~1.0.0", ""},
-		cachetag.SurrogateKey: {"", "larder pkg~demo ver~demo~1.0.0"},
-		cachetag.Both:         {"larder,pkg~demo,ver~demo~1.0.0", "larder pkg~demo ver~demo~1.0.0"},
+	for tags, want := range map[purge.TagHeaders][2]string{
+		"":                 {"", ""},
+		purge.NoTags:       {"", ""},
+		purge.CacheTag:     {"larder,pkg~demo,ver~demo~1.0.0", ""},
+		purge.SurrogateKey: {"", "larder pkg~demo ver~demo~1.0.0"},
+		purge.BothTags:     {"larder,pkg~demo,ver~demo~1.0.0", "larder pkg~demo ver~demo~1.0.0"},
 	} {
 		a := newAssets(t, server.Options{Store: store, CacheTags: tags})
 		whole := get(a, "GET", path)
@@ -44,12 +44,12 @@ func TestCacheTags(t *testing.T) {
 func TestCacheTagsAllocateNothing(t *testing.T) {
 	store := fixture(t)
 	r := httptest.NewRequest("GET", "/ajax/libs/demo/1.0.0/demo.js", nil)
-	allocations := func(tags cachetag.Headers) float64 {
+	allocations := func(tags purge.TagHeaders) float64 {
 		a := newAssets(t, server.Options{Store: store, CacheTags: tags})
 		w := &discard{make(http.Header)}
 		return testing.AllocsPerRun(100, func() { a.ServeHTTP(w, r) })
 	}
-	if with, without := allocations(cachetag.Both), allocations(cachetag.None); with > without {
+	if with, without := allocations(purge.BothTags), allocations(purge.NoTags); with > without {
 		t.Errorf("%v allocations with tags, %v without", with, without)
 	}
 }

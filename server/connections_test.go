@@ -34,7 +34,7 @@ func TestLongestIdleIsClosed(t *testing.T) {
 	if len(c.open) != 3 || c.idle.Len() != 1 {
 		t.Errorf("%d are open and %d idle, want 3 and 1", len(c.open), c.idle.Len())
 	}
-	// Who has just become idle is closed too where nobody else is.
+	// A connection that has just become idle is closed too, if it is the only one.
 	last := open(http.StateNew)
 	c.observe(last, http.StateActive)
 	if _, err := ours[0].Read(make([]byte, 1)); err != io.EOF {

@@ -6,12 +6,11 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/demand"
 )
 
 func TestDemandCountsAnsweredAssets(t *testing.T) {
 	store := fixture(t)
-	d := demand.Open(demand.Options{Store: store})
+	d := server.OpenDemand(server.DemandOptions{Store: store})
 	a := newAssets(t, server.Options{Store: store, Demand: d})
 	const tiny = "/ajax/libs/demo/1.0.0/tiny.txt"
 	for _, step := range []struct {
@@ -48,12 +47,12 @@ func TestDemandCountsAnsweredAssets(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	store := fixture(t)
 	r := httptest.NewRequest("GET", "/ajax/libs/demo/1.0.0/demo.js", nil)
-	allocations := func(d *demand.Demand) float64 {
+	allocations := func(d *server.Demand) float64 {
 		a := newAssets(t, server.Options{Store: store, Demand: d})
 		w := &discard{make(http.Header)}
 		return testing.AllocsPerRun(100, func() { a.ServeHTTP(w, r) })
 	}
-	without, with := allocations(nil), allocations(demand.Open(demand.Options{Store: store}))
+	without, with := allocations(nil), allocations(server.OpenDemand(server.DemandOptions{Store: store}))
 	if with > without {
 		t.Errorf("%v allocations with counting, %v without", with, without)
 	}

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/server/negotiate"
 )
 
 func tags() (current, older, other, identity string) {
@@ -85,7 +85,7 @@ func FuzzMatchWeak(f *testing.F) {
 		if strings.ContainsAny(tag, "\r\n\x00") {
 			t.Fatalf("the tag %q would split the header", tag)
 		}
-		if !negotiate.NoneMatch([]string{field}, current) && !ok {
+		if !requests.NoneMatch([]string{field}, current) && !ok {
 			t.Fatal("a match without older forms is none with them")
 		}
 	})

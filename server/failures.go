@@ -1,94 +1,65 @@
 package server
 
 import (
-	"encoding/json"
+	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/server/negotiate"
 )
 
-const (
-	noStore = "no-store"
-	// cacheBriefly lets caches absorb a flood of requests for what is not there, and
-	// forget it soon after it is.
-	cacheBriefly = "public, max-age=10"
-	// retryAfter is what a 503 asks for, in seconds.
-	retryAfter = "5"
-)
-
-// A failure is an answer that is not the asset.
-type failure struct {
-	status  int
-	message string
-	entry   *int64   // of the log, where one says why
-	cache   string   // Cache-Control
-	vary    bool     // whether the URL has codings
-	fields  []*field // of this kind of failure only
-}
-
+// Caches may absorb a flood of requests for what is not there, and forget it soon after it is.
 var (
-	badPath      = failure{status: http.StatusBadRequest, message: `The path is malformed: it has a "." or ".." segment, a backslash, a NUL or a bad percent-encoding.`, cache: noStore}
-	notFound     = failure{status: http.StatusNotFound, message: "No such file. Names, versions and paths are case-sensitive, and versions are exact.", cache: cacheBriefly}
-	wrongMethod  = failure{status: http.StatusMethodNotAllowed, message: "Assets can be read only: use GET, HEAD or OPTIONS.", cache: noStore, fields: []*field{newField("Allow", allowedMethods)}}
-	targetTooBig = failure{status: http.StatusRequestURITooLong, message: fmt.Sprintf("The request line is over %d bytes.", maxRequestLine), cache: noStore}
-	unavailable  = failure{status: http.StatusServiceUnavailable, message: "The file cannot be read at the moment. Try again later.", cache: noStore, fields: []*field{newField("Retry-After", retryAfter)}}
-	overloaded   = failure{status: http.StatusServiceUnavailable, message: "Too much is being sent at the moment. Try again later.", cache: noStore, fields: []*field{newField("Retry-After", "1")}}
+	notFound = &answers.Failure{Status: http.StatusNotFound, Caching: answers.For(10 * time.Second),
+		Message: "No such file. Names, versions and paths are case-sensitive, and versions are exact."}
+	unavailable = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The file cannot be read at the moment. Try again later.", Retry: 5}
+	overloaded  = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too much is being sent at the moment. Try again later.", Retry: 1}
+
+	preconditionFailed = &answers.Failure{Status: http.StatusPreconditionFailed, Message: "The file is not in the state that If-Match or If-Unmodified-Since asks for."}
 )
 
-// notAcceptable says which codings there are (RFC 9110 §15.5.7). It varies even
-// where identity is the only one.
-func notAcceptable(f *asset) failure {
+// notAcceptable says which codings there are (RFC 9110 §15.5.7).
+func notAcceptable(f *asset) *answers.Failure {
 	var names []string
 	for _, r := range f.representations {
 		names = append(names, r.coding.String())
 	}
-	return failure{
-		status:  http.StatusNotAcceptable,
-		message: "Accept-Encoding refuses every coding of this file: " + strings.Join(names, ", ") + ".",
-		cache:   noStore,
-		vary:    true,
-	}
+	return &answers.Failure{Status: http.StatusNotAcceptable, Message: "Accept-Encoding refuses every coding of this file: " + strings.Join(names, ", ") + "."}
 }
 
-func preconditionFailed(r *representation) failure {
-	return failure{status: http.StatusPreconditionFailed, message: "The file is not in the state that If-Match or If-Unmodified-Since asks for.", cache: noStore, vary: r.vary}
-}
-
-func rangeNotSatisfiable(r *representation) failure {
+func rangeNotSatisfiable(r *representation) *answers.Failure {
 	size := strconv.FormatInt(r.length, 10)
-	return failure{
-		status:  http.StatusRequestedRangeNotSatisfiable,
-		message: "The range lies outside of the " + size + " bytes that there are in this coding.",
-		cache:   noStore,
-		vary:    r.vary,
-		fields:  []*field{newField("Content-Range", "bytes */"+size)},
-	}
-}
-
-func gone(e *withdrawnError) failure {
-	return failure{
-		status:  http.StatusGone,
-		message: fmt.Sprintf("This version was withdrawn (log entry %d): %s", e.Entry, e.Reason),
-		entry:   &e.Entry,
-		cache:   noStore,
+	return &answers.Failure{
+		Status:  http.StatusRequestedRangeNotSatisfiable,
+		Message: "The range lies outside of the " + size + " bytes that there are in this coding.",
+		Fields:  []answers.Field{{Name: "Content-Range", Value: "bytes */" + size}},
 	}
 }
 
 // failureOf maps what can go wrong below to an answer, in this one place.
-func (a *Assets) failureOf(t target, err error) failure {
+func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	var withdrawn *withdrawnError
 	switch {
-	case errors.Is(err, errMalformed):
-		return badPath
+	case errors.Is(err, requests.ErrMalformed):
+		return answers.BadPath
+	case errors.Is(err, errNoFile) && a.lacking:
+		return answers.Missing
 	case errors.Is(err, errNoFile):
 		return notFound
 	case errors.As(err, &withdrawn):
-		return gone(withdrawn)
+		return &answers.Failure{
+			Status: http.StatusGone, Entry: &withdrawn.Entry,
+			Message: fmt.Sprintf("This version was withdrawn (log entry %d): %s", withdrawn.Entry, withdrawn.Reason),
+		}
 	case errors.Is(err, errBusy):
 		a.metrics.busy.Inc()
 		return overloaded
@@ -97,52 +68,200 @@ func (a *Assets) failureOf(t target, err error) failure {
 	default:
 		a.metrics.unreadable.Inc()
 	}
-	if n, ok := a.logged.next(); ok {
+	if n, ok := a.logged.Next(); ok {
 		a.logger.Error("server: couldn't read an asset", "asset", t.key, "err", err, "alike", n)
 	}
 	return unavailable
 }
 
-// send writes the failure as text or as JSON, whichever the lines of Accept prefer, or only
-// its head.
-func (f failure) send(w http.ResponseWriter, head bool, accept []string) int64 {
-	h := w.Header()
-	for _, field := range crossOrigin {
-		h[field.name] = field.value
+// sendFailure writes a failure as text or as JSON, or only its head. The URL of what varies has codings.
+func sendFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, accept []string) int64 {
+	answers.Set(w.Header(), answers.AnyOrigin...)
+	if varies {
+		w.Header().Set("Vary", "Accept-Encoding")
 	}
-	for _, field := range f.fields {
-		h[field.name] = field.value
-	}
-	contentType, body := textPlain, []byte(f.message+"\n")
-	if negotiate.PrefersJSON(accept) {
-		contentType, body = "application/json", f.json()
-	}
-	vary := "Accept"
-	if f.vary {
-		vary = "Accept-Encoding, Accept"
-	}
-	h.Set("Vary", vary)
-	h.Set("Cache-Control", f.cache)
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(f.status)
-	if head {
-		return 0
-	}
-	n, _ := w.Write(body)
-	return int64(n)
+	return f.Send(w, head, accept)
 }
 
-// json has the shape of the API's errors.
-func (f failure) json() []byte {
-	body, err := json.Marshal(struct {
-		Error    bool   `json:"error"`
-		Status   int    `json:"status"`
-		Message  string `json:"message"`
-		LogEntry *int64 `json:"logEntry,omitempty"`
-	}{true, f.status, f.message, f.entry})
+// A request that net/http cannot read never reaches a handler: net/http writes a
+// few fixed lines to the connection and closes it. Clients of the API must be able
+// to rely on one shape of errors, so a refusingConn puts an answer of ours in the
+// place of those lines.
+//
+// They come in a single Write, and first after a request began, where an answer of a
+// handler always has more header fields. So nothing that a handler sends, not even a
+// file that has the same lines in it, is taken for one.
+
+// refusingListener wraps all connections but those whose handshake failed.
+type refusingListener struct{ net.Listener }
+
+func (l refusingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
 	if err != nil {
-		return []byte(`{"error":true}` + "\n") // cannot happen: there is nothing in it that does not encode
+		return nil, err
 	}
-	return append(body, '\n')
+	switch encrypted := c.(type) {
+	case *tls.Conn:
+		return c, nil
+	case interface{ ConnectionState() tls.ConnectionState }:
+		return &refusingTLSConn{refusingConn{Conn: c}, encrypted.ConnectionState()}, nil
+	}
+	return &refusingConn{Conn: c}, nil
+}
+
+// A refusingTLSConn tells net/http that there is TLS.
+type refusingTLSConn struct {
+	refusingConn
+	state tls.ConnectionState
+}
+
+func (c *refusingTLSConn) ConnectionState() tls.ConnectionState { return c.state }
+
+type refusingConn struct {
+	net.Conn
+	turn atomic.Uint32 // a proxy of an upgraded connection writes from a goroutine of its own
+}
+
+// The values of refusingConn.turn.
+const (
+	requesting uint32 = iota // nothing was written since the last answer ended
+	answering
+	other // it is not HTTP/1
+)
+
+// idle is called when an answer has ended.
+func (c *refusingConn) idle() { c.turn.CompareAndSwap(answering, requesting) }
+
+func (c *refusingConn) Write(p []byte) (int, error) {
+	if c.turn.Load() == requesting {
+		return c.begin(p)
+	}
+	return c.Conn.Write(p)
+}
+
+// begin writes the first bytes of an answer.
+func (c *refusingConn) begin(p []byte) (int, error) {
+	if !bytes.HasPrefix(p, []byte("HTTP/1.")) {
+		c.turn.Store(other)
+		return c.Conn.Write(p)
+	}
+	c.turn.Store(answering)
+	f, ok := refusal(p)
+	if !ok {
+		return c.Conn.Write(p)
+	}
+	if _, err := c.Conn.Write(raw(f)); err != nil {
+		return 0, err
+	}
+	c.linger()
+	return len(p), nil
+}
+
+// CloseWrite is what net/http calls before it closes a connection that it has not
+// read to the end.
+func (c *refusingConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// A refused client may still be sending what it was refused for. If the connection
+// were closed then, its system would answer what is under way with a reset, and the
+// client might never see why (RFC 9112 §9.6). So all that is read and thrown away
+// first, within these bounds.
+const (
+	lingerBytes   = 4 << 20
+	lingerSilence = time.Second     // without a byte
+	lingerTime    = 5 * time.Second // in all
+)
+
+func (c *refusingConn) linger() {
+	// Who waits for the end of the connection has it now.
+	_ = c.CloseWrite()
+	end := time.Now().Add(lingerTime)
+	rest := make([]byte, 16<<10)
+	for read := 0; read < lingerBytes; {
+		deadline := time.Now().Add(lingerSilence)
+		if end.Before(deadline) {
+			deadline = end
+		}
+		if c.SetReadDeadline(deadline) != nil {
+			return
+		}
+		n, err := c.Read(rest)
+		if err != nil {
+			return
+		}
+		read += n
+	}
+}
+
+// refusalFields is how net/http's refusals go on after their status line.
+const refusalFields = "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+
+// refusal returns our answer for one that net/http writes without a handler.
+func refusal(p []byte) (*answers.Failure, bool) {
+	const version = len("HTTP/1.1 ")
+	if len(p) < version+len("400 ") || p[version] != '4' && p[version] != '5' {
+		return nil, false
+	}
+	status, err := strconv.Atoi(string(p[version : version+3]))
+	end := bytes.IndexByte(p, '\r')
+	if err != nil || end < 0 {
+		return nil, false
+	}
+	reason := ""
+	if bytes.HasPrefix(p[end:], []byte(refusalFields)) {
+		_, after, _ := bytes.Cut(p[:end], []byte(": "))
+		reason = string(after)
+	} else if status != http.StatusExpectationFailed {
+		// To an Expect field that it does not know, net/http answers through its own
+		// response writer. No handler of ours answers 417.
+		return nil, false
+	}
+	return &answers.Failure{Status: status, Message: refusalMessage(status, reason)}, true
+}
+
+// refuseTooLarge answers a request over HTTP/2 whose fields are not all there.
+func refuseTooLarge(w http.ResponseWriter, r *http.Request) {
+	const status = http.StatusRequestHeaderFieldsTooLarge
+	f := &answers.Failure{Status: status, Message: refusalMessage(status, "")}
+	sendFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
+}
+
+// refusalMessage says what is wrong; reason is net/http's own word on it, if any.
+func refusalMessage(status int, reason string) string {
+	switch {
+	case status == http.StatusRequestHeaderFieldsTooLarge:
+		return "The URL and the headers together are too large. Send a shorter URL, or fewer and shorter headers."
+	case status == http.StatusNotImplemented:
+		return `The Transfer-Encoding is not known. Send "chunked", or none.`
+	case status == http.StatusHTTPVersionNotSupported:
+		return "The version of HTTP is not supported. Use HTTP/1.1 or HTTP/2."
+	case status == http.StatusExpectationFailed:
+		return `The Expect field is not known. Send "100-continue", or none.`
+	case reason != "":
+		return "The request is malformed: " + reason + "."
+	}
+	return "The request is malformed: its first line or a header cannot be read as HTTP."
+}
+
+// raw returns the failure as it goes over a connection that ends after it.
+func raw(f *answers.Failure) []byte {
+	body := f.JSON()
+	h := http.Header{}
+	f.SetHeader(h)
+	answers.Set(h, answers.AnyOrigin...)
+	answers.Set(h,
+		answers.Field{Name: "Date", Value: time.Now().UTC().Format(http.TimeFormat)},
+		answers.Field{Name: "Content-Type", Value: answers.JSON},
+		answers.Field{Name: "Content-Length", Value: strconv.Itoa(len(body))},
+		answers.Field{Name: "Connection", Value: "close"})
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", f.Status, http.StatusText(f.Status))
+	_ = h.Write(&b) // a buffer takes everything
+	b.WriteString("\r\n")
+	b.Write(body)
+	return b.Bytes()
 }

@@ -83,16 +83,14 @@ func TestLaneAllocatesNothing(t *testing.T) {
 		{"large", "GET /ajax/libs/demo/1.0.0/noise.bin HTTP/1.1\r\n" + browser},
 		{"HEAD", "HEAD /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser},
 		{"304", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser + "If-None-Match: *\r\n"},
+		{"document", "GET /ajax/libs/demo/1.0.0/active/page.html HTTP/1.1\r\n" + browser},
+		{"304 of a document", "GET /ajax/libs/demo/1.0.0/active/page.html HTTP/1.1\r\n" + browser + "If-None-Match: *\r\n"},
 		{"304 by date", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser + "If-Modified-Since: Thu, 29 Feb 2024 12:30:45 GMT\r\n"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			client, theirs := net.Pipe()
+		allocatesNothing := func(t *testing.T, client net.Conn, listener net.Listener) {
 			defer client.Close()
-			listener := make(pipes, 1)
-			listener <- theirs
-			front := lane.New(listener, lane.Options{Handler: assets, HeaderTimeout: 1e12, IdleTimeout: 1e12, WriteTimeout: 1e12, StallTimeout: 1e12})
+			front := lane.New(listener, lane.Options{Handler: apart.Lane(assets), HeaderTimeout: 1e12, IdleTimeout: 1e12, WriteTimeout: 1e12, StallTimeout: 1e12})
 			defer front.Abort()
-			defer close(listener)
 			request := []byte(test.request + "\r\n")
 			if _, err := client.Write(request); err != nil {
 				t.Fatal(err)
@@ -119,6 +117,27 @@ func TestLaneAllocatesNothing(t *testing.T) {
 			if allocated != 0 {
 				t.Errorf("a request allocates %v times", allocated)
 			}
+		}
+		t.Run(test.name, func(t *testing.T) {
+			client, theirs := net.Pipe()
+			listener := make(pipes, 1)
+			listener <- theirs
+			defer close(listener)
+			allocatesNothing(t, client, listener)
+		})
+		if test.name == "large" {
+			continue // a socket does not take it at once, and waiting allocates
+		}
+		t.Run(test.name+" over loopback", func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			allocatesNothing(t, client, listener)
 		})
 	}
 }
@@ -206,7 +225,7 @@ func (c *repeated) Close() error {
 	return nil
 }
 
-// Stop counts who is served on the lane, too.
+// Stop counts clients on the lane, too.
 func TestStopWithTheLane(t *testing.T) {
 	store := fixture(t)
 	for name, test := range map[string]struct {
@@ -239,7 +258,7 @@ func TestStopWithTheLane(t *testing.T) {
 					t.Errorf("it took %v", took)
 				}
 				if n, err := waiting.Read(make([]byte, 1)); err != io.EOF {
-					t.Errorf("who asked for nothing reads %d bytes and %v", n, err)
+					t.Errorf("a client that asked for nothing reads %d bytes and %v", n, err)
 				}
 				close(listener)
 				client.Wait()
@@ -307,8 +326,8 @@ func TestServeWithTheLaneEndsAsStopped(t *testing.T) {
 	}
 }
 
-// Idle connections make room on the lane, too, and who waits longest goes first wherever
-// it is.
+// Idle connections make room on the lane, too, and the one that waits longest goes first,
+// wherever it is.
 func TestIdleConnectionsMakeRoomOnTheLane(t *testing.T) {
 	store := fixture(t)
 	synctest.Test(t, func(t *testing.T) {

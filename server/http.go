@@ -12,11 +12,15 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/server/lane"
-	"github.com/larder-cdn/larder/server/pace"
 )
 
 // HTTPOptions says how connections are treated. The zero value is right for a
@@ -35,18 +39,22 @@ type HTTPOptions struct {
 	// WriteTimeout is how long an answer may take that does not move its own
 	// deadline, as Assets does for large bodies. Default 30 s.
 	WriteTimeout time.Duration
-	// StallTimeout is how long an HTTP/2 connection may take nothing of what is to
-	// be written to it. Default 30 s. The deadlines of its answers cannot end it: they
-	// only queue more to be written. There are no pings, because a slow client
-	// reads one only after all that was sent before it.
+	// StallTimeout is how long a client may take for 64 KiB of prepared answers, over HTTP/2 of all
+	// of them together. Default 30 s.
 	StallTimeout time.Duration
 	// MaxConnections is what the listener has been given. Above nine tenths of it
-	// whoever waits longest for a next request is closed, so that idle connections
-	// do not keep others out. Default: that never happens.
+	// the client with the most connections gives way, or where no client has many, the
+	// connection that has waited longest for its next request. Default: that never happens.
 	MaxConnections int
+	// Proxies are those that are trusted: their connections are not counted as one client's.
+	// Default: none.
+	Proxies *client.Proxies
+	// ProxyProtocol has these say whose a connection is before all else, with the PROXY protocol;
+	// one that does not is refused. Default: they do not.
+	ProxyProtocol bool
 	// MaxHeaderBytes bounds request line and headers together, beyond which the
-	// answer is 431 and the connection ends. Default 32 KiB; net/http allows 4 KiB
-	// more.
+	// answer is 431 and, over HTTP/1.1, the connection ends. Default 32 KiB; net/http allows
+	// 4 KiB more.
 	MaxHeaderBytes int
 	// H2C accepts HTTP/2 without TLS, from clients that know beforehand (RFC 9113
 	// §3.3). Default: without TLS there is HTTP/1.1 only.
@@ -54,8 +62,8 @@ type HTTPOptions struct {
 	// TLS is the configuration of connections with TLS, see [Certificate]. Default:
 	// they have none.
 	TLS *tls.Config
-	// Lane answers simple requests over HTTP/1.1 in front of net/http; Assets does.
-	// Default: net/http has all of them.
+	// Lane answers simple requests in front of net/http and the handler; Assets does.
+	// Default: they have all of them.
 	Lane lane.Handler
 	// Logger gets what net/http complains about, a line a second at most.
 	// Default: nothing is logged.
@@ -75,39 +83,34 @@ type Server struct {
 // NewHTTPServer returns a server whose Serve takes a listener from [Listen].
 func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(true)
-	protocols.SetUnencryptedHTTP2(o.H2C)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	protocols.SetHTTP1(true) // HTTP/2 is the lane's
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()
-		o.TLS.NextProtos = []string{"h2", "http/1.1"} // net/http looks here for what to prepare
+		o.TLS.NextProtos = []string{"h2", "http/1.1"}
 	}
 	o.ReadHeaderTimeout = cmp.Or(o.ReadHeaderTimeout, 10*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 2*time.Minute)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
 	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, 30*time.Second)
+	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
 	connections := &connections{most: o.MaxConnections * 9 / 10, open: make(map[net.Conn]*list.Element)}
 	handlers := &handlers{next: h, none: make(chan struct{}, 1)}
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, Logger: o.Logger,
 		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
+		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
+		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
 	}
-	return &Server{connections: connections, handlers: handlers, lane: laneOptions, Server: &http.Server{
+	s := &Server{connections: connections, handlers: handlers, Server: &http.Server{
 		Handler:           handlers,
 		ReadHeaderTimeout: o.ReadHeaderTimeout,
-		ReadTimeout:       cmp.Or(o.ReadTimeout, 30*time.Second),
+		ReadTimeout:       o.ReadTimeout,
 		IdleTimeout:       o.IdleTimeout,
 		WriteTimeout:      o.WriteTimeout,
-		MaxHeaderBytes:    cmp.Or(o.MaxHeaderBytes, 32<<10),
-		TLSConfig:         o.TLS,
+		MaxHeaderBytes:    o.MaxHeaderBytes,
 		Protocols:         protocols,
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: pace.Streams,
-			WriteByteTimeout:     o.StallTimeout,
-		},
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if refusing, ok := c.(interface{ idle() }); ok && state == http.StateIdle {
 				refusing.idle()
@@ -116,13 +119,19 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 		},
 		ErrorLog: log.New(&errorLog{logger: o.Logger}, "", 0),
 	}}
+	laneOptions.Context = context.WithValue(context.Background(), http.ServerContextKey, s.Server)
+	s.lane = laneOptions
+	return s
 }
+
+// http2Overhead is what the fields of a usual request count over HTTP/2 beside their text.
+const http2Overhead = 10 * 32
 
 // Serve is http.Server's, with TLS where that is configured, and with the fast lane in
 // front where there is one. A request that cannot be read is answered in the shape of
-// the API's errors. Who calls ServeTLS instead has neither.
+// the API's errors. ServeTLS does neither.
 func (s *Server) Serve(l net.Listener) error {
-	if s.lane.Handler != nil || s.lane.TLS != nil {
+	if s.lane.Handler != nil || s.lane.TLS != nil || s.lane.Clear || s.lane.Proxies != nil {
 		front := lane.New(l, s.lane)
 		s.connections.add(front)
 		l = front
@@ -238,12 +247,173 @@ func Listen(ctx context.Context, address string, maxConnections int) (net.Listen
 // handshake after the other must not fill the disk.
 type errorLog struct {
 	logger *slog.Logger
-	logged throttle
+	logged answers.Throttle
 }
 
 func (e *errorLog) Write(line []byte) (int, error) {
-	if n, ok := e.logged.next(); ok {
+	if n, ok := e.logged.Next(); ok {
 		e.logger.Warn("server: "+string(bytes.TrimSpace(line)), "alike", n)
 	}
 	return len(line), nil
+}
+
+// connections knows net/http's open connections, and which of them wait for a request; the
+// fast lanes know theirs. Where there are more than most, the one that has waited longest is
+// closed, so that connections that ask for nothing never keep others out.
+type connections struct {
+	most int // 0 for any number
+
+	mu    sync.Mutex
+	lanes []*lane.Listener
+	open  map[net.Conn]*list.Element // its place in idle; nil where it does not wait
+	idle  list.List                  // of idler, longest idle first
+}
+
+// An idler is a connection and when it began to wait for a request.
+type idler struct {
+	conn  net.Conn
+	since time.Time
+}
+
+func (c *connections) add(l *lane.Listener) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lanes = append(c.lanes, l)
+}
+
+func (c *connections) fronts() []*lane.Listener {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.lanes)
+}
+
+// observe is an http.Server's ConnState.
+func (c *connections) observe(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if place := c.open[conn]; place != nil {
+		c.idle.Remove(place)
+	}
+	switch state {
+	case http.StateClosed, http.StateHijacked:
+		delete(c.open, conn)
+		return
+	case http.StateIdle:
+		c.open[conn] = c.idle.PushBack(idler{conn, time.Now()})
+	default:
+		c.open[conn] = nil
+	}
+	c.makeRoomLocked()
+}
+
+// makeRoom is called when a lane has one connection more.
+func (c *connections) makeRoom() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.makeRoomLocked()
+}
+
+func (c *connections) makeRoomLocked() {
+	if c.most == 0 {
+		return
+	}
+	n := len(c.open)
+	for _, l := range c.lanes {
+		n += l.Len()
+	}
+	if n <= c.most || slices.ContainsFunc(c.lanes, func(l *lane.Listener) bool { return !l.Fair() }) {
+		return // or a client with many gives way
+	}
+	before, longest := time.Now(), c.idle.Front()
+	if longest != nil {
+		before = longest.Value.(idler).since
+	}
+	for _, l := range c.lanes {
+		if l.CloseIdle(before) {
+			return
+		}
+	}
+	if longest != nil {
+		victim := c.idle.Remove(longest).(idler).conn
+		c.open[victim] = nil // until it says that it is closed
+		go victim.Close()    // TLS says goodbye first, and may wait for that
+	}
+}
+
+// busy returns how many connections are not idle.
+func (c *connections) busy() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.open) - c.idle.Len()
+	for _, l := range c.lanes {
+		_, working := l.Counts()
+		n += working
+	}
+	return n
+}
+
+// certificateRecheck is how often the files are looked at for a newer certificate.
+const certificateRecheck = 10 * time.Second
+
+// Certificate returns a TLS configuration with the certificate in two PEM files.
+// When they change they are read again, within ten seconds of use, so a renewed
+// certificate needs no restart; while they do not fit together the old one is kept
+// and logger is told.
+func Certificate(certFile, keyFile string, logger *slog.Logger) (*tls.Config, error) {
+	c := &certificate{certFile: certFile, keyFile: keyFile, logger: logger, now: time.Now}
+	c.logger = cmp.Or(c.logger, slog.New(slog.DiscardHandler))
+	c.changed, c.checked = c.modified(), c.now()
+	if err := c.load(); err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}, nil
+}
+
+type certificate struct {
+	certFile, keyFile string
+	logger            *slog.Logger
+	now               func() time.Time
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	checked time.Time
+	changed [2]time.Time // of the files when they were last read
+}
+
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.now(); now.Sub(c.checked) >= certificateRecheck {
+		c.checked = now
+		if changed := c.modified(); changed != c.changed {
+			// One file may be written before the other; then the next look helps.
+			if err := c.load(); err != nil {
+				c.logger.Error("server: keeping the old certificate", "err", err)
+			} else {
+				c.changed = changed
+				c.logger.Info("server: read a new certificate", "file", c.certFile, "until", c.current.Leaf.NotAfter)
+			}
+		}
+	}
+	return c.current, nil
+}
+
+func (c *certificate) load() error {
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return fmt.Errorf("server: couldn't read the certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
+	}
+	c.current = &pair
+	return nil
+}
+
+// modified returns when the files changed. A file that cannot be looked at has the
+// zero time, which is a change too.
+func (c *certificate) modified() (times [2]time.Time) {
+	for i, name := range []string{c.certFile, c.keyFile} {
+		if info, err := os.Stat(name); err == nil {
+			times[i] = info.ModTime()
+		}
+	}
+	return times
 }

@@ -3,6 +3,8 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -12,11 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // A client that allows everything to be sent and then reads nothing: the stream's
@@ -68,9 +71,9 @@ func (c throttled) Read(b []byte) (int, error) {
 // All the streams of a slow client are slower than one would be.
 func TestSlowHTTP2ClientGetsAllOfManyStreams(t *testing.T) {
 	const streams = 90
-	data := servertest.Releases()[0].Files["noise.bin"][:50_000]
+	data := testkit.Releases()[0].Files["noise.bin"][:50_000]
 	small := data[:20_000]
-	store := openStore(t, []servertest.Release{{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"large.bin": data, "small.bin": small}}})
+	store := openStore(t, []testkit.Release{{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"large.bin": data, "small.bin": small}}})
 	synctest.Test(t, func(t *testing.T) {
 		onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
 			h2c := new(http.Protocols)
@@ -116,8 +119,8 @@ func TestSlowHTTP2ClientGetsAllOfManyStreams(t *testing.T) {
 
 // Who holds what others need must take it at a reasonable rate.
 func TestSlowClientIsClosedWhereRoomIsScarce(t *testing.T) {
-	data := bytes.Repeat(servertest.Releases()[0].Files["noise.bin"], 20) // 6 MiB
-	store := openStore(t, []servertest.Release{release("1.0.0", "noise.bin", data)})
+	data := bytes.Repeat(testkit.Releases()[0].Files["noise.bin"], 20) // 6 MiB
+	store := openStore(t, []testkit.Release{release("1.0.0", "noise.bin", data)})
 	for _, test := range []struct {
 		name      string
 		sendBytes int64
@@ -137,5 +140,142 @@ func TestSlowClientIsClosedWhereRoomIsScarce(t *testing.T) {
 				})
 			})
 		})
+	}
+}
+
+// A hit on an open connection takes no memory over HTTP/2 either.
+func TestHTTP2AllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("with the race detector a sync.Pool forgets at random")
+	}
+	assets := newAssets(t, server.Options{Store: fixture(t)})
+	secure, roots := selfSigned(t)
+	for _, test := range []struct{ name, method, path, field string }{
+		{"hit", "GET", "demo.js", ""},
+		{"identity", "GET", "font.woff2", ""},
+		{"HEAD", "HEAD", "demo.js", ""},
+		{"304", "GET", "demo.js", "*"},
+		{"document", "GET", "active/page.html", ""},
+	} {
+		for _, config := range []*tls.Config{nil, secure} {
+			t.Run(fmt.Sprintf("%s, TLS %v", test.name, config != nil), func(t *testing.T) {
+				address := serveOn(t, server.Route(assets, http.NotFoundHandler()), server.HTTPOptions{Lane: assets, H2C: true, TLS: config})
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if config != nil {
+					conn = tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
+				}
+				defer conn.Close()
+				const huge = 1<<31 - 1
+				var sent, block bytes.Buffer
+				frames, fields := http2.NewFramer(&sent, conn), hpack.NewEncoder(&block)
+				ask := func(stream uint32) []byte {
+					sent.Reset()
+					block.Reset()
+					for _, f := range [][2]string{{":method", test.method}, {":scheme", "http"}, {":authority", "x"}, {":path", asset + test.path}, {"user-agent", "x"}, {"accept-encoding", "gzip, br"}, {"if-none-match", test.field}} {
+						if f[1] != "" {
+							fields.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: f[0] == ":path"})
+						}
+					}
+					frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+					return sent.Bytes()
+				}
+				io.WriteString(conn, http2.ClientPreface)
+				frames.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: huge})
+				frames.WriteWindowUpdate(0, huge-65535)
+				conn.Write(sent.Bytes())
+				conn.Write(ask(1))
+				for over := false; !over; {
+					f, err := frames.ReadFrame()
+					if err != nil {
+						t.Fatal(err)
+					}
+					over = f.Header().StreamID == 1 && f.Header().Flags.Has(http2.FlagDataEndStream)
+				}
+				later := ask(3)
+				buffer := make([]byte, 16<<10)
+				stream := uint32(1)
+				allocated := testing.AllocsPerRun(1000, func() {
+					stream += 2
+					binary.BigEndian.PutUint32(later[5:], stream)
+					if _, err := conn.Write(later); err != nil {
+						t.Fatal(err)
+					}
+					for over := false; !over; { // frame by frame: one that was not in memory has another head
+						if _, err := io.ReadFull(conn, buffer[:9]); err != nil {
+							t.Fatal(err)
+						}
+						over = buffer[4]&byte(http2.FlagDataEndStream) != 0 && binary.BigEndian.Uint32(buffer[5:]) == stream
+						if _, err := io.ReadFull(conn, buffer[:int(buffer[1])<<8|int(buffer[2])]); err != nil {
+							t.Fatal(err)
+						}
+					}
+				})
+				most := 0.0
+				if config != nil {
+					most = 3 // crypto/tls allocates whenever it looks for a record: the client once, the server twice
+				}
+				if allocated > most {
+					t.Errorf("a request allocates %v times, want at most %v", allocated, most)
+				}
+			})
+		}
+	}
+}
+
+// Clients that ask for much and take nothing, or a byte, hold little of what there is to send
+// with: others are served meanwhile.
+func TestBodiesOnTheirWayHaveAShare(t *testing.T) {
+	store := fixture(t)
+	for _, window := range []uint32{0, 1} {
+		for _, name := range []string{"noise.bin", "big.js"} { // which is not kept, and which is inflated
+			t.Run(fmt.Sprintf("%s in a window of %d", name, window), func(t *testing.T) {
+				registry := prometheus.NewRegistry()
+				const limit = 128 << 20
+				_, url := startLane(t, server.Options{Store: store, CacheBytes: 1 << 20, SendBytes: limit, Registerer: registry}, server.HTTPOptions{H2C: true})
+				for range 12 {
+					conn, err := net.Dial("tcp", url[len("http://"):])
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer conn.Close()
+					frames := http2.NewFramer(conn, conn)
+					io.WriteString(conn, http2.ClientPreface)
+					frames.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+					var block bytes.Buffer
+					fields := hpack.NewEncoder(&block)
+					for i := range uint32(100) {
+						block.Reset()
+						for _, f := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "x"}, {":path", asset + name}} {
+							fields.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+						}
+						frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+					}
+					frames.WritePing(false, [8]byte{})
+					for answered := false; !answered; { // so that all of it was read
+						f, err := frames.ReadFrame()
+						if err != nil {
+							t.Fatal(err)
+						}
+						answered = f.Header().Type == http2.FramePing
+					}
+				}
+				for range 64 {
+					r, err := http.Get(url + asset + name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if n, err := io.Copy(io.Discard, r.Body); r.StatusCode != 200 || n != r.ContentLength && r.ContentLength >= 0 || err != nil {
+						t.Errorf("another client gets %s, %d bytes, %v", r.Status, n, err)
+					}
+					r.Body.Close()
+				}
+				if n := counter(t, registry, "larder_assets_sending_bytes", "", ""); n > limit/2 {
+					t.Errorf("%v bytes are held", n)
+				}
+			})
+		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/lane"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // dial sends raw bytes and returns what can be read of the answers.
@@ -54,7 +54,7 @@ func TestPipelining(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want, ok := servertest.Releases()[0].Files[name]; ok && !bytes.Equal(got, want) || !ok && r.StatusCode != 404 {
+			if want, ok := testkit.Releases()[0].Files[name]; ok && !bytes.Equal(got, want) || !ok && r.StatusCode != 404 {
 				t.Errorf("%s is answered with %s and %d bytes", name, r.Status, len(got))
 			}
 		}
@@ -63,7 +63,7 @@ func TestPipelining(t *testing.T) {
 
 func TestOddRequests(t *testing.T) {
 	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
-		_, url := start(t, server.Options{Store: openStore(t, []servertest.Release{release("1.0.0", "a.js", text)})}, server.HTTPOptions{})
+		_, url := start(t, server.Options{Store: openStore(t, []testkit.Release{release("1.0.0", "a.js", text)})}, server.HTTPOptions{})
 		long := strings.Repeat("x", 9<<10)
 		for _, test := range []struct {
 			name, request string
@@ -148,8 +148,8 @@ func onOnePipe(a http.Handler, l lane.Handler, client func(net.Conn)) {
 func ask(method, target string) string { return method + " " + target + " HTTP/1.1\r\nHost: x\r\n" }
 
 func TestSlowButSteadyClientGetsAll(t *testing.T) {
-	data := bytes.Repeat(servertest.Releases()[0].Files["noise.bin"], 80) // 24 MiB
-	store := openStore(t, []servertest.Release{release("1.0.0", "noise.bin", data)})
+	data := bytes.Repeat(testkit.Releases()[0].Files["noise.bin"], 80) // 24 MiB
+	store := openStore(t, []testkit.Release{release("1.0.0", "noise.bin", data)})
 	h2c := new(http.Protocols)
 	h2c.SetUnencryptedHTTP2(true)
 	for name, protocols := range map[string]*http.Protocols{"HTTP/1.1": nil, "HTTP/2.0": h2c} {

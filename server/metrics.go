@@ -1,6 +1,7 @@
 package server
 
 import (
+	"net/http"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -78,6 +79,13 @@ func (m *metrics) answered(o outcome) {
 	t.answers.Add(1)
 	if o.sent > 0 {
 		t.sent.Add(uint64(o.sent))
+	}
+}
+
+// sentLater counts bytes of a body that are sent when its answer was counted before.
+func (m *metrics) sentLater(l label, sent int64) {
+	if sent > 0 {
+		m.byStatus[http.StatusOK][l].sent.Add(uint64(sent))
 	}
 }
 

@@ -6,12 +6,11 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/cachetag"
-	"github.com/larder-cdn/larder/server/demand"
 	"github.com/larder-cdn/larder/server/lane"
-	"github.com/larder-cdn/larder/server/servertest"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // BenchmarkMiss is what a file costs that is not in memory, on the fast lane and without the
@@ -20,11 +19,11 @@ import (
 func BenchmarkMiss(b *testing.B) {
 	const packages, versions, perRelease = 5, 5, 40
 	rng := rand.New(rand.NewPCG(1, 2))
-	var releases []servertest.Release
+	var releases []testkit.Release
 	var paths []string
 	size := 0
 	for i := range packages * versions {
-		r := servertest.Release{Package: fmt.Sprintf("library-%d", i/versions), Version: fmt.Sprintf("1.%d.0", i%versions), Files: map[string][]byte{}}
+		r := testkit.Release{Package: fmt.Sprintf("library-%d", i/versions), Version: fmt.Sprintf("1.%d.0", i%versions), Files: map[string][]byte{}}
 		for n := range perRelease {
 			path := fmt.Sprintf("dist/components/module-%d.min.js", n)
 			// Coded they have a mean of 18 KB, as what cdnjs sends.
@@ -42,7 +41,7 @@ func BenchmarkMiss(b *testing.B) {
 	for _, test := range []struct{ name, method string }{{"row", "HEAD"}, {"body", "GET"}} {
 		b.Run(test.name, func(b *testing.B) {
 			assets := newAssets(b, server.Options{
-				Store: store, CacheBytes: 1 << 20, CacheTags: cachetag.Both, Demand: demand.Open(demand.Options{Store: store}),
+				Store: store, CacheBytes: 1 << 20, CacheTags: purge.BothTags, Demand: server.OpenDemand(server.DemandOptions{Store: store}),
 			})
 			var requests [][]byte
 			for _, path := range paths {
@@ -83,14 +82,14 @@ func hexadecimal(rng *rand.Rand, n int) []byte {
 }
 
 // onDisk publishes releases in a store of their own that has been written out.
-func onDisk(b *testing.B, releases []servertest.Release) *kvstore.Store {
+func onDisk(b *testing.B, releases []testkit.Release) *kvstore.Store {
 	b.Helper()
 	dir := b.TempDir()
 	store, err := kvstore.Open(dir, kvstore.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := servertest.Publish(store, releases); err != nil {
+	if err := testkit.Publish(store, releases); err != nil {
 		b.Fatal(err)
 	}
 	if err := store.Close(); err != nil {

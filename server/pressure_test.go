@@ -11,9 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // However many ask for a file that nobody asked for before, it is read once.
@@ -65,7 +65,7 @@ func TestStampedeOnColdFileReadsOnce(t *testing.T) {
 func TestLogIsFollowedAtOnce(t *testing.T) {
 	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
 		one := release("1.0.0", "a.js", text)
-		store := openStore(t, []servertest.Release{one})
+		store := openStore(t, []testkit.Release{one})
 		assets, url := start(t, server.Options{Store: store}, server.HTTPOptions{})
 		conn, err := net.Dial("tcp", url[len("http://"):])
 		if err != nil {
@@ -86,7 +86,7 @@ func TestLogIsFollowedAtOnce(t *testing.T) {
 		}
 		want("1.0.0", 200)
 		want("2.0.0", 404)
-		if err := servertest.Publish(store, []servertest.Release{release("2.0.0", "a.js", text)}); err != nil {
+		if err := testkit.Publish(store, []testkit.Release{release("2.0.0", "a.js", text)}); err != nil {
 			t.Fatal(err)
 		}
 		want("2.0.0", 200)
@@ -95,7 +95,7 @@ func TestLogIsFollowedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		one.Withdrawn = "the author asked for it"
-		if err := servertest.Withdraw(store, log, one); err != nil {
+		if err := testkit.Withdraw(store, log, one); err != nil {
 			t.Fatal(err)
 		}
 		assets.Forget("lib", "1.0.0")

@@ -18,8 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // wantRefusal checks that an answer has the shape of the API's errors.
@@ -190,8 +190,8 @@ func TestRefusedClientIsNotKeptForLong(t *testing.T) {
 func TestFileThatLooksLikeARefusal(t *testing.T) {
 	eachWay(t, func(t *testing.T, start func(testing.TB, server.Options, server.HTTPOptions) (*server.Assets, string)) {
 		const refusal = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"
-		data := append(servertest.Releases()[0].Files["noise.bin"][:128<<10], refusal...)
-		store := openStore(t, []servertest.Release{release("1.0.0", "odd.bin", data)})
+		data := append(testkit.Releases()[0].Files["noise.bin"][:128<<10], refusal...)
+		store := openStore(t, []testkit.Release{release("1.0.0", "odd.bin", data)})
 		h2c := new(http.Protocols)
 		h2c.SetUnencryptedHTTP2(true)
 		for name, protocols := range map[string]*http.Protocols{"HTTP/1.1": nil, "HTTP/2.0": h2c} {

@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/maypok86/otter/v2"
 
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/cachetag"
-	"github.com/larder-cdn/larder/server/demand"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // recheck is how long an asset is believed whose codings are still to be replaced by
@@ -35,14 +38,14 @@ type rows struct {
 	store      *kvstore.Store
 	cache      *otter.Cache[string, *asset]
 	hot        func(kvstore.Hash)
-	demand     *demand.Demand
-	tags       cachetag.Headers
+	demand     *Demand
+	tags       purge.TagHeaders
 	now        func() time.Time
 	generation atomic.Uint64
 	metrics    *cacheMetrics
 }
 
-func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *demand.Demand, m *cacheMetrics) (*rows, error) {
+func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *Demand, m *cacheMetrics) (*rows, error) {
 	cache, err := otter.New(&otter.Options[string, *asset]{
 		MaximumWeight: uint64(cacheBytes),
 		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weigh()) },
@@ -82,7 +85,7 @@ func (r *rows) current(f *asset, now time.Time) bool {
 	return f.generation == r.generation.Load() && (f.squeezed || now.Sub(f.loaded) < recheck)
 }
 
-// drop forgets f, and not what somebody else has put into its place.
+// drop forgets f, but not what another goroutine has put into its place.
 func (r *rows) drop(t target, f *asset) {
 	r.cache.ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
 		if have == f {
@@ -90,6 +93,24 @@ func (r *rows) drop(t target, f *asset) {
 		}
 		return have, otter.CancelOp
 	})
+}
+
+// without returns f without a coding that is damaged, or nil where no other is left. For a
+// while the asset is known so: the store mends it meanwhile, unless it is open read-only.
+func (r *rows) without(t target, f *asset, c coding.Coding) *asset {
+	rest := f.without(c)
+	if rest == nil {
+		r.drop(t, f)
+		return nil
+	}
+	rest.loaded = r.now()
+	r.cache.ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
+		if have == f {
+			return rest, otter.WriteOp
+		}
+		return have, otter.CancelOp
+	})
+	return rest
 }
 
 func (r *rows) read(t target) (*asset, error) {
@@ -129,4 +150,140 @@ func (r *rows) absence(t target) error {
 		return &withdrawnError{*v.Withdrawn}
 	}
 	return errNoFile
+}
+
+// An asset is what there is to know of one published file. Many are kept, so it is small:
+// the heads of its answers are made when they are sent (head.go).
+type asset struct {
+	content  kvstore.Hash
+	size     int64 // of identity
+	squeezed bool
+	damaged  bool // whether it was in more codings
+	vary     bool // whether there is more than one coding to choose from
+	// representations are the stored ones, smallest first, and last identity
+	// where that must be inflated.
+	representations []representation
+	forms           []requests.Form // of representations, in the same order
+
+	*mediaType
+	released     time.Time           // zero where upstream does not say, or HTTP cannot
+	lastModified [lastModified]byte  // released as text
+	purged       purge.TaggedRelease // by which a CDN can purge its answers
+
+	demand *Counter // of its package; nil where requests are not counted
+
+	loaded     time.Time
+	generation uint64 // of the rows, see rows.go
+
+	// What the slices are made of, so that an asset is one piece of memory but for its tags.
+	ownRepresentations [codings]representation
+	ownForms           [codings]requests.Form
+}
+
+// A representation is an asset in one coding, ready to be sent but for the bytes.
+type representation struct {
+	*asset
+	coding coding.Coding
+	stored bool // false for an identity that must be inflated
+	length int64
+	sum    kvstore.Hash // of the bytes that are sent
+	tag    string
+}
+
+// newAsset describes the file that t names. It keeps t's text.
+func newAsset(t target, file views.File, content kvstore.Content, headers purge.TagHeaders) *asset {
+	_, identity := content.Find(coding.Identity)
+	f := &asset{
+		content: file.Hash, size: content.Size, squeezed: content.Squeezed,
+		// Where identity is the only coding, there is nothing to vary by.
+		vary:      len(content.Representations) > 1 || !identity,
+		mediaType: mediaTypeOf(t.path),
+		released:  file.Released.UTC().Truncate(time.Second),
+		purged:    headers.Release(t.pkg, t.version),
+	}
+	if text := f.released.AppendFormat(f.lastModified[:0], http.TimeFormat); len(text) != lastModified {
+		f.released = time.Time{} // HTTP has no date with such a year
+	}
+	f.representations, f.forms = f.ownRepresentations[:0], f.ownForms[:0]
+	tags := make([]byte, 0, codings*tagLength)
+	add := func(r kvstore.Representation, stored bool) {
+		f.representations = append(f.representations, representation{asset: f, coding: r.Coding, stored: stored, length: r.Length, sum: r.Sum})
+		f.forms = append(f.forms, requests.Form{Coding: r.Coding, Length: r.Length})
+		tags = appendTag(tags, file.Hash, r)
+	}
+	for _, r := range content.Representations {
+		add(r, true)
+	}
+	if !identity {
+		add(kvstore.Representation{Coding: coding.Identity, Length: content.Size, Sum: file.Hash}, false)
+	}
+	text := string(tags)
+	for i := range f.representations {
+		f.representations[i].tag = text[i*tagLength : (i+1)*tagLength]
+	}
+	return f
+}
+
+// without returns the asset as it is where what is stored in a coding cannot be read, or nil
+// if nothing else is stored. An identity is inflated then.
+func (f *asset) without(c coding.Coding) *asset {
+	rest := *f
+	rest.squeezed, rest.damaged = false, true
+	rest.representations, rest.forms = rest.ownRepresentations[:0], rest.ownForms[:0]
+	add := func(r representation) {
+		r.asset = &rest
+		rest.representations = append(rest.representations, r)
+		rest.forms = append(rest.forms, requests.Form{Coding: r.coding, Length: r.length})
+	}
+	for _, r := range f.representations {
+		if r.stored && r.coding != c {
+			add(r)
+		}
+	}
+	if len(rest.representations) == 0 {
+		return nil
+	}
+	for _, r := range f.representations {
+		if r.identity() && (!r.stored || r.coding == c) {
+			r.stored = false
+			add(r)
+		}
+	}
+	return &rest
+}
+
+func (r *representation) identity() bool { return r.coding == coding.Identity }
+
+// choose returns the representation to send, nil where none is acceptable.
+func (f *asset) choose(w requests.Weights) *representation {
+	if i := w.Choose(f.forms); i >= 0 {
+		return &f.representations[i]
+	}
+	return nil
+}
+
+// count notes that the asset was asked for.
+func (f *asset) count() {
+	if f.demand != nil {
+		f.demand.Add()
+	}
+}
+
+// inflatable returns the stored representation that is cheapest to inflate.
+// Gzip takes a third of Brotli's time.
+func (f *asset) inflatable() *representation {
+	best := &f.representations[0]
+	for i := range f.representations {
+		if r := &f.representations[i]; r.stored && r.coding == coding.Gzip {
+			best = r
+		}
+	}
+	return best
+}
+
+// weigh is the memory that an asset takes in the cache beside its key, in bytes, roughly; a
+// test measures that it is not less.
+func (f *asset) weigh() int64 {
+	const place = 200 // in the cache
+	return place + int64(unsafe.Sizeof(*f)) + int64(len(f.representations)*tagLength)
 }

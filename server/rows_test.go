@@ -6,9 +6,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // While a file can still become smaller its asset is read again each minute, so
@@ -20,8 +20,8 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 	}
 	defer store.Close()
 	data := []byte("identity is as small as this gets")
-	release := servertest.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.txt": data}}
-	if err := servertest.Publish(store, []servertest.Release{release}); err != nil {
+	release := testkit.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.txt": data}}
+	if err := testkit.Publish(store, []testkit.Release{release}); err != nil {
 		t.Fatal(err)
 	}
 	hot := 0
@@ -68,20 +68,5 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 	r.generation.Add(1)
 	if find() == third {
 		t.Error("not read again after a version was forgotten")
-	}
-}
-
-func TestThrottle(t *testing.T) {
-	now := time.Unix(0, 0)
-	l := throttle{now: func() time.Time { return now }}
-	for i, step := range []struct {
-		after time.Duration
-		held  int
-		ok    bool
-	}{{0, 0, true}, {0, 0, false}, {999 * time.Millisecond, 0, false}, {time.Millisecond, 2, true}, {time.Hour, 0, true}} {
-		now = now.Add(step.after)
-		if held, ok := l.next(); held != step.held || ok != step.ok {
-			t.Errorf("step %d: %d, %v, want %d, %v", i, held, ok, step.held, step.ok)
-		}
 	}
 }

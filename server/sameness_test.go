@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	clients "github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/server"
 )
 
@@ -77,7 +78,7 @@ func (s *script) SetWriteDeadline(time.Time) error { return nil }
 func twoWays(tb testing.TB) (lane, alone func(pieces [][]byte) string) {
 	assets := newAssets(tb, server.Options{Store: fixture(tb)})
 	way := func(o server.HTTPOptions) func(pieces [][]byte) string {
-		s := server.NewHTTPServer(server.Route(assets, echo), o)
+		s := server.NewHTTPServer(apart.Handler(server.Route(assets, echo)), o)
 		listener := make(pipes)
 		go s.Serve(listener)
 		tb.Cleanup(func() {
@@ -93,8 +94,11 @@ func twoWays(tb testing.TB) (lane, alone func(pieces [][]byte) string) {
 			return conn.answer.String()
 		}
 	}
-	return way(server.HTTPOptions{Lane: assets}), way(server.HTTPOptions{})
+	return way(server.HTTPOptions{Lane: apart.Lane(assets)}), way(server.HTTPOptions{})
 }
+
+// apart are two hosts, which the tests' usual host is none of.
+var apart = server.NewHosts("https://files.test", "https://site.test", "", "/log/")
 
 var (
 	dates      = regexp.MustCompile(`(?m)^Date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT\r$`)
@@ -163,6 +167,12 @@ func oddities() map[string]string {
 		"identity":               "GET " + asset + "demo.js HTTP/1.1\r\nHost: x\r\n\r\n",
 		"large":                  "GET " + asset + "noise.bin HTTP/1.1\r\nHost: x\r\n\r\n",
 		"inflated":               "GET " + asset + "big.js HTTP/1.1\r\nHost: x\r\n\r\n",
+		"document":               "GET " + asset + "active/mark.svg HTTP/1.1\r\nHost: x\r\n\r\n",
+		"large document":         "GET " + asset + "active/page.html HTTP/1.1\r\nHost: x\r\nAccept-Encoding: br\r\n\r\n",
+		"document in gzip":       "GET " + asset + "active/page.html HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n",
+		"HEAD of a document":     "HEAD " + asset + "active/page.html HTTP/1.1\r\nHost: x\r\n\r\n",
+		"known document":         "GET " + asset + "active/page.html HTTP/1.1\r\nHost: x\r\nIf-None-Match: *\r\n\r\n",
+		"range of a document":    "GET " + asset + "active/page.html HTTP/1.1\r\nHost: x\r\nRange: bytes=0-9\r\n\r\n",
 		"empty file":             "GET " + asset + "empty.txt HTTP/1.1\r\nHost: x\r\n\r\n",
 		"HEAD of nothing":        "HEAD " + asset + "nothing HTTP/1.1\r\nHost: x\r\n\r\n",
 		"404":                    "GET " + asset + "nothing HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -305,6 +315,15 @@ func oddities() map[string]string {
 	for i, name := range []string{"Transfer-Encoding ", " Transfer-Encoding", "Transfer_Encoding", "Transfer-Encoding\x00", "\x00Transfer-Encoding", "Transfer\r-Encoding", "X: y\nTransfer-Encoding", "Transfer-\xc4\x96ncoding", "transfer-encoding"} {
 		all[fmt.Sprintf("TE.name %d", i)] = hit + name + ": chunked\r\n\r\n0\r\n\r\n"
 	}
+	for _, host := range []string{"files.test", "Files.Test:8443", "files.test.", "site.test", "SITE.test", "site.test:80", "site.test.:80", "site.test..", "xsite.test", "site.testx", "[site.test]", "site.test:"} {
+		for _, target := range []string{asset + "demo.js", asset + "nothing", "/ajax/libs", "/libraries", "/log/checkpoint"} {
+			all["host "+host+" "+target] = "GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n"
+		}
+		all["forwarded "+host] = hit + "X-Forwarded-Host: " + host + "\r\n\r\n"
+		all["from "+host] = strings.Replace(hit, "Host: x", "Host: "+host, 1) + "x-forwarded-HOST: files.test\r\nForwarded: host=x\r\n\r\n"
+		all["absolute "+host] = "GET http://" + host + asset + "demo.js HTTP/1.1\r\nHost: x\r\n\r\n"
+		all["HEAD, host "+host] = "HEAD" + strings.Replace(hit, "Host: x", "Host: "+host, 1)[3:] + "Accept: application/json\r\n\r\n"
+	}
 	for i, target := range []string{
 		"", "/", "*", "//" + asset, asset, asset + "../1.0.0/demo.js", asset + "./demo.js", asset + "%2e%2e/demo.js", asset + "a/..%2fdemo.js", asset + "a//demo.js", asset + "demo%2ejs",
 		asset + "%64emo.js", asset + "demo.js%", asset + "demo.js%2", asset + "demo.js%zz", asset + "demo.js?%zz", asset + "demo.js?a%", asset + "demo.js?", asset + "demo.js?a=b&c", asset + "demo.js??",
@@ -359,11 +378,15 @@ func FuzzLaneAnswersAsNetHTTP(f *testing.F) {
 func TestLaneAnswersAsNetHTTPOverLoopback(t *testing.T) {
 	assets := newAssets(t, server.Options{Store: fixture(t)})
 	config, roots := selfSigned(t)
+	proxies, err := clients.NewProxies([]string{"127.0.0.1"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, secure := range map[string]*tls.Config{"plain": nil, "TLS": config} {
 		t.Run(name, func(t *testing.T) {
 			way := func(o server.HTTPOptions) func(string) string {
 				o.TLS = secure
-				address := serveOn(t, server.Route(assets, echo), o)
+				address := serveOn(t, proxies.Handler(apart.Handler(server.Route(assets, echo))), o)
 				return func(sent string) string {
 					conn, err := net.Dial("tcp", address)
 					if err != nil {
@@ -385,7 +408,7 @@ func TestLaneAnswersAsNetHTTPOverLoopback(t *testing.T) {
 					return string(answers)
 				}
 			}
-			lane, alone := way(server.HTTPOptions{Lane: assets}), way(server.HTTPOptions{})
+			lane, alone := way(server.HTTPOptions{Lane: apart.Lane(assets)}), way(server.HTTPOptions{})
 			for name, odd := range oddities() {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()

@@ -9,17 +9,27 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/server/negotiate"
-	"github.com/larder-cdn/larder/server/pace"
 )
-
-const allowedMethods = "GET, HEAD, OPTIONS"
 
 // errReplaced says that a coding was replaced by a smaller one since the asset
 // was read.
 var errReplaced = errors.New("the coding has been replaced")
+
+// errLater says that the client does not take a body now, or that what is asked for is not in memory
+// and must not be waited for.
+var errLater = errors.New("it cannot be answered now")
+
+// A damagedError says that an asset cannot be sent in one of its codings.
+type damagedError struct {
+	coding coding.Coding
+	error
+}
+
+func (e *damagedError) Unwrap() error { return e.error }
 
 // An outcome is what an answer came to, for the metrics.
 type outcome struct {
@@ -32,17 +42,18 @@ type outcome struct {
 type query struct {
 	head   bool   // whether only the head of the answer is wanted
 	path   string // as it came, percent-encoded
-	fields *negotiate.Fields
+	fields *requests.Fields
 }
 
-// A recipient is who is answered. The methods send an answer and return what it came to;
-// as long as body returns an error nothing was sent.
+// A recipient is a client that waits for an answer, over net/http or on the fast lane. The
+// methods send one and return what it came to; if body returns an error nothing was sent.
 type recipient interface {
 	// now returns the time when the request came.
 	now() time.Time
-	// wait is called before what may take long.
-	wait()
-	fail(failure) outcome
+	// mayBlock is called before what may block, such as reading from a disk. Where it returns false
+	// that must not be done now: the outcome is none.
+	mayBlock() bool
+	fail(f *answers.Failure, varies bool) outcome
 	notModified(r *representation, tag string) outcome
 	headOf(*representation) outcome
 	body(*asset, *representation) (outcome, error)
@@ -52,28 +63,38 @@ type recipient interface {
 func answer[R recipient](a *Assets, to R, q *query) outcome {
 	t, err := parseTarget(q.path)
 	if err != nil {
-		return to.fail(a.failureOf(t, err))
+		return to.fail(a.failureOf(t, err), false)
 	}
-	vary := false
+	varies := false
 	// An asset may describe a coding that has been replaced since. Then it is
-	// read again; a coding is replaced once or twice in its life.
-	const attempts = 4
+	// read again; a coding is replaced once or twice in its life. One that is damaged is
+	// left out.
+	const attempts = 4 + codings
+	var f *asset
 	for range attempts {
-		f, ok := a.rows.cached(t, to.now())
-		if !ok {
-			to.wait()
-			if f, err = a.rows.load(t, f); err != nil {
-				break
+		if f == nil {
+			var ok bool
+			if f, ok = a.rows.cached(t, to.now()); !ok {
+				if !to.mayBlock() {
+					return outcome{}
+				}
+				if f, err = a.rows.load(t, f); err != nil {
+					break
+				}
 			}
 		}
-		vary = f.representations[0].vary
-		rep := f.choose(negotiate.ParseAcceptEncoding(q.fields.AcceptEncoding))
+		varies = f.vary
+		rep := f.choose(requests.ParseAcceptEncoding(q.fields.AcceptEncoding))
+		if rep == nil && f.damaged {
+			err = fmt.Errorf("%w: content %s: the codings that are sound are not what the client takes", kvstore.ErrCorrupt, f.content)
+			break
+		}
 		if rep == nil {
-			return to.fail(notAcceptable(f))
+			return to.fail(notAcceptable(f), true) // even where identity is the only one
 		}
 		switch v, tag := rep.evaluate(q.fields); v {
 		case failed:
-			return to.fail(preconditionFailed(rep))
+			return to.fail(preconditionFailed, varies)
 		case notModified:
 			f.count()
 			return to.notModified(rep, tag)
@@ -91,14 +112,23 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 			}
 			return out
 		}
+		if err == errLater {
+			return outcome{}
+		}
+		var damaged *damagedError
+		if errors.As(err, &damaged) {
+			if f = a.rows.without(t, f, damaged.coding); f != nil {
+				continue
+			}
+			break
+		}
 		if !errors.Is(err, errReplaced) {
 			break
 		}
 		a.rows.drop(t, f)
+		f = nil
 	}
-	failure := a.failureOf(t, err)
-	failure.vary = vary
-	return to.fail(failure)
+	return to.fail(a.failureOf(t, err), varies)
 }
 
 // ServeHTTP implements http.Handler. It looks at the path as it came, so a router
@@ -109,7 +139,7 @@ func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.metrics.answered(a.serve(overHTTP{a, w, r}))
 }
 
-// overHTTP is a recipient whom net/http serves.
+// overHTTP is a recipient over net/http.
 type overHTTP struct {
 	*Assets
 	w http.ResponseWriter
@@ -118,36 +148,37 @@ type overHTTP struct {
 
 func (a *Assets) serve(to overHTTP) outcome {
 	r := to.r
-	fields := negotiate.FieldsOf(r.Header)
-	q := query{head: r.Method == http.MethodHead, path: rawPath(r.URL), fields: &fields}
-	if len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > maxRequestLine {
-		return to.fail(targetTooBig)
+	fields := requests.FieldsOf(r.Header)
+	q := query{head: r.Method == http.MethodHead, path: requests.RawPath(r.URL), fields: &fields}
+	if requests.LineTooLong(r) {
+		return to.fail(answers.LineTooLong, false)
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		return answer(a, to, &q)
 	case http.MethodOptions:
-		return preflight(to.w)
+		answers.Preflight(to.w)
+		return outcome{http.StatusNoContent, labelNone, 0}
 	}
-	return to.fail(wrongMethod)
+	return to.fail(answers.WrongMethod, false)
 }
 
 func (overHTTP) now() time.Time { return time.Now() }
 
-func (overHTTP) wait() {}
+func (overHTTP) mayBlock() bool { return true }
 
-func (to overHTTP) fail(f failure) outcome {
-	return outcome{f.status, labelNone, f.send(to.w, to.r.Method == http.MethodHead, to.r.Header["Accept"])}
+func (to overHTTP) fail(f *answers.Failure, varies bool) outcome {
+	return outcome{f.Status, labelNone, sendFailure(to.w, f, varies, to.r.Method == http.MethodHead, to.r.Header["Accept"])}
 }
 
 func (to overHTTP) notModified(r *representation, tag string) outcome {
-	setFields(to.w.Header(), r.notModifiedHead(tag))
+	setFields(to.w.Header(), r.notModifiedHead(plain, tag))
 	to.w.WriteHeader(http.StatusNotModified)
 	return outcome{http.StatusNotModified, labelOf(r), 0}
 }
 
 func (to overHTTP) headOf(r *representation) outcome {
-	setFields(to.w.Header(), r.okHead())
+	setFields(to.w.Header(), r.okHead(plain))
 	to.w.WriteHeader(http.StatusOK)
 	return outcome{http.StatusOK, labelOf(r), 0}
 }
@@ -157,30 +188,11 @@ func (to overHTTP) body(f *asset, r *representation) (outcome, error) {
 	if lines := to.r.Header["Range"]; lines != nil && to.rangeable(r) && r.rangeApplies(to.r.Header["If-Range"]) {
 		var v rangeVerdict
 		if spans, v = parseRanges(lines, r.length); v == unsatisfiable {
-			return to.fail(rangeNotSatisfiable(r)), nil
+			return to.fail(rangeNotSatisfiable(r), r.vary), nil
 		}
 	}
 	return to.sendBody(to.w, to.r.ProtoMajor, f, r, spans)
 }
-
-// preflight answers OPTIONS. Every asset may be read by everyone, with any header
-// that a script can set; the answer is the same for all.
-func preflight(w http.ResponseWriter) outcome {
-	h := w.Header()
-	for _, f := range preflightFields {
-		h[f.name] = f.value
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return outcome{http.StatusNoContent, labelNone, 0}
-}
-
-var preflightFields = append([]*field{
-	newField("Allow", allowedMethods),
-	newField("Access-Control-Allow-Methods", allowedMethods),
-	newField("Access-Control-Allow-Headers", "*"),
-	newField("Access-Control-Max-Age", "86400"),
-	newField("Cache-Control", noStore),
-}, crossOrigin...)
 
 // rangeable reports whether ranges of r are served. Those of an identity that must
 // be inflated are only where it is kept afterwards: a thousand ranges of one
@@ -225,38 +237,46 @@ func (a *Assets) acquire(f *asset, r *representation) (*body, error) {
 		if errors.Is(err, kvstore.ErrNotFound) {
 			err = fmt.Errorf("server: content %s in %v: %w", f.content, r.coding, errReplaced)
 		}
+		if errors.Is(err, kvstore.ErrCorrupt) {
+			err = &damagedError{r.coding, err}
+		}
 		return coded, err
 	})
 }
 
 // sendBytes answers 200 with all of x, or 206 with the spans of it.
 func (a *Assets) sendBytes(w http.ResponseWriter, protocol int, r *representation, x *body, spans []span) outcome {
-	setFields(w.Header(), r.okHead())
+	setFields(w.Header(), r.okHead(plain))
 	data := x.bytes
-	to := a.newSender(w, protocol, x)
+	to := a.writer(w, protocol, x.Scarce)
 	switch len(spans) {
 	case 0:
 		w.WriteHeader(http.StatusOK)
-		to.write(data)
-		return outcome{http.StatusOK, labelOf(r), to.sent}
+		to.Write(data)
+		return outcome{http.StatusOK, labelOf(r), to.Sent}
 	case 1:
 		s := spans[0]
 		w.Header().Set("Content-Range", s.contentRange(r.length))
 		w.Header().Set("Content-Length", strconv.FormatInt(s.length, 10))
 		w.WriteHeader(http.StatusPartialContent)
-		to.write(data[s.start : s.start+s.length])
+		to.Write(data[s.start : s.start+s.length])
 	default:
 		m := newMultipart(spans, r.length, r.contentType)
 		w.Header().Set("Content-Type", "multipart/byteranges; boundary="+m.boundary)
 		w.Header().Set("Content-Length", strconv.FormatInt(m.length, 10))
 		w.WriteHeader(http.StatusPartialContent)
 		for i, s := range spans {
-			to.write([]byte(m.heads[i]))
-			to.write(data[s.start : s.start+s.length])
+			to.Write([]byte(m.heads[i]))
+			to.Write(data[s.start : s.start+s.length])
 		}
-		to.write([]byte(m.tail))
+		to.Write([]byte(m.tail))
 	}
-	return outcome{http.StatusPartialContent, labelOf(r), to.sent}
+	return outcome{http.StatusPartialContent, labelOf(r), to.Sent}
+}
+
+// writer returns what writes a body to a client. Its errors are no concern here.
+func (a *Assets) writer(w http.ResponseWriter, protocol int, scarce func() bool) *answers.Writer {
+	return answers.NewWriter(w, protocol, answers.Pace{Stall: a.stall, Least: answers.AssetRate}, scarce)
 }
 
 // inflaterBytes is what a decoder of r takes, with its window, and what it writes
@@ -264,9 +284,9 @@ func (a *Assets) sendBytes(w http.ResponseWriter, protocol int, r *representatio
 func inflaterBytes(r *representation, size int64) int64 {
 	const gzip, window = 256 << 10, 16 << 20
 	if r.coding == coding.Brotli {
-		return pace.Chunk + 2*min(size, window)
+		return answers.Chunk + 2*min(size, window)
 	}
-	return pace.Chunk + gzip
+	return answers.Chunk + gzip
 }
 
 // inflate answers with an identity that is inflated while it is sent, so that a
@@ -288,10 +308,10 @@ func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *repre
 		return outcome{}, fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
 	}
 	defer reader.Close()
-	to := a.newSender(w, protocol, a.bodies)
-	chunk := make([]byte, pace.Chunk)
-	for left := r.length; left > 0 && to.err == nil; {
-		n := min(left, pace.Chunk)
+	to := a.writer(w, protocol, a.bodies.Scarce)
+	chunk := make([]byte, answers.Chunk)
+	for left := r.length; left > 0 && to.Err == nil; {
+		n := min(left, answers.Chunk)
 		if _, err := io.ReadFull(reader, chunk[:n]); err != nil {
 			err = fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
 			if left == r.length {
@@ -303,11 +323,11 @@ func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *repre
 			panic(http.ErrAbortHandler)
 		}
 		if left == r.length {
-			setFields(w.Header(), r.okHead())
+			setFields(w.Header(), r.okHead(plain))
 			w.WriteHeader(http.StatusOK)
 		}
-		to.write(chunk[:n])
+		to.Write(chunk[:n])
 		left -= n
 	}
-	return outcome{http.StatusOK, labelOf(r), to.sent}, nil
+	return outcome{http.StatusOK, labelOf(r), to.Sent}, nil
 }

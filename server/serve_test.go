@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,17 +13,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/lane"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // release returns a small release with one file.
-func release(version, path string, data []byte) servertest.Release {
-	return servertest.Release{Package: "lib", Version: version, Files: map[string][]byte{path: data}}
+func release(version, path string, data []byte) testkit.Release {
+	return testkit.Release{Package: "lib", Version: version, Files: map[string][]byte{path: data}}
 }
 
 var text = []byte(strings.Repeat("a line of text that compresses well, number after number\n", 100))
@@ -38,32 +37,7 @@ func newAssets(tb testing.TB, o server.Options) *server.Assets {
 	return a
 }
 
-// get asks a handler; header is a list of names and values.
-func get(h http.Handler, method, target string, header ...string) *http.Response {
-	r := httptest.NewRequest(method, target, nil)
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Add(header[i], header[i+1])
-	}
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w.Result()
-}
-
-func body(tb testing.TB, r *http.Response) []byte {
-	tb.Helper()
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return b
-}
-
-func wantStatus(tb testing.TB, r *http.Response, want int) {
-	tb.Helper()
-	if r.StatusCode != want {
-		tb.Errorf("the status is %d, want %d", r.StatusCode, want)
-	}
-}
+var get, body, wantStatus = testkit.Ask, testkit.Body, testkit.WantStatus
 
 func TestOptions(t *testing.T) {
 	store := openStore(t, nil)
@@ -84,7 +58,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestLastModifiedIsUpstreams(t *testing.T) {
-	a := newAssets(t, server.Options{Store: openStore(t, []servertest.Release{release("1.0.0", "a.js", text)})})
+	a := newAssets(t, server.Options{Store: openStore(t, []testkit.Release{release("1.0.0", "a.js", text)})})
 	r := get(a, "GET", "/ajax/libs/lib/1.0.0/a.js")
 	if got, want := r.Header.Get("Last-Modified"), "Thu, 29 Feb 2024 12:30:45 GMT"; got != want {
 		t.Errorf("Last-Modified is %s, want %s", got, want)
@@ -135,7 +109,7 @@ func mixed() []byte {
 
 func TestReplacedCoding(t *testing.T) {
 	data := mixed()
-	store := openStore(t, []servertest.Release{release("1.0.0", "a.js", data)})
+	store := openStore(t, []testkit.Release{release("1.0.0", "a.js", data)})
 	const target = "/ajax/libs/lib/1.0.0/a.js"
 	var hot []kvstore.Hash
 	a := newAssets(t, server.Options{Store: store, Hot: func(h kvstore.Hash) { hot = append(hot, h) }})
@@ -184,7 +158,7 @@ func TestReplacedCoding(t *testing.T) {
 
 func TestForget(t *testing.T) {
 	lost, kept := release("1.0.0", "a.js", text), release("2.0.0", "a.js", text)
-	store := openStore(t, []servertest.Release{lost, kept})
+	store := openStore(t, []testkit.Release{lost, kept})
 	a := newAssets(t, server.Options{Store: store})
 	wantStatus(t, get(a, "GET", "/ajax/libs/lib/1.0.0/a.js"), 200)
 	log, err := logs.Open(store)
@@ -202,7 +176,7 @@ func TestForget(t *testing.T) {
 		})
 	}
 	lost.Withdrawn = "the author asked for it"
-	if err := servertest.Withdraw(store, log, lost); err != nil {
+	if err := testkit.Withdraw(store, log, lost); err != nil {
 		t.Fatal(err)
 	}
 	a.Forget("lib", "1.0.0")
@@ -221,7 +195,7 @@ func TestPublishedFileIsThereAtOnce(t *testing.T) {
 	store := openStore(t, nil)
 	a := newAssets(t, server.Options{Store: store})
 	wantStatus(t, get(a, "GET", "/ajax/libs/lib/1.0.0/a.js"), 404)
-	if err := servertest.Publish(store, []servertest.Release{release("1.0.0", "a.js", text)}); err != nil {
+	if err := testkit.Publish(store, []testkit.Release{release("1.0.0", "a.js", text)}); err != nil {
 		t.Fatal(err)
 	}
 	wantStatus(t, get(a, "GET", "/ajax/libs/lib/1.0.0/a.js"), 200)
@@ -254,11 +228,14 @@ func TestDamagedStore(t *testing.T) {
 	for _, ns := range []kvstore.Namespace{kvstore.Blobs, kvstore.Contents, kvstore.Files} {
 		for _, coding := range []string{"br", "gzip", "identity"} {
 			t.Run(fmt.Sprintf("%c %s", ns, coding), func(t *testing.T) {
-				store := openStore(t, []servertest.Release{release("1.0.0", "a.js", text)})
+				store := openStore(t, []testkit.Release{release("1.0.0", "a.js", text)})
 				logger, lines := logged()
 				registry := prometheus.NewRegistry()
 				a := newAssets(t, server.Options{Store: store, Logger: logger, Registerer: registry})
 				damage(t, store, ns)
+				if ns == kvstore.Contents { // the row alone would be mended
+					damage(t, store, kvstore.Blobs)
+				}
 				for range 5 {
 					r := get(a, "GET", "/ajax/libs/lib/1.0.0/a.js", "Accept-Encoding", coding)
 					wantStatus(t, r, 503)
@@ -291,7 +268,7 @@ func TestDamageWhileInflating(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		store := openStore(t, []servertest.Release{release("1.0.0", "a.js", data)})
+		store := openStore(t, []testkit.Release{release("1.0.0", "a.js", data)})
 		b := store.NewBatch()
 		defer b.Close()
 		h := kvstore.Sum(data)
@@ -340,7 +317,7 @@ func TestMetrics(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t, []servertest.Release{release("1.0.0", "a.js", text)})
+			store := openStore(t, []testkit.Release{release("1.0.0", "a.js", text)})
 			size := get(newAssets(t, server.Options{Store: store}), "HEAD", "/ajax/libs/lib/1.0.0/a.js", "Accept-Encoding", "gzip").ContentLength
 			registry := prometheus.NewRegistry()
 			ask(newAssets(t, server.Options{Store: store, Registerer: registry}))

@@ -4,29 +4,27 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // openStore returns a store in memory with the releases.
-func openStore(tb testing.TB, releases []servertest.Release) *kvstore.Store {
+func openStore(tb testing.TB, releases []testkit.Release) *kvstore.Store {
 	tb.Helper()
 	o := inMemory()
 	store, err := kvstore.Open("data", o)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := servertest.Publish(store, releases); err != nil {
+	if err := testkit.Publish(store, releases); err != nil {
 		tb.Fatal(err)
 	}
 	settled, err := settle(store, o)
@@ -68,7 +66,7 @@ func settle(store *kvstore.Store, o kvstore.Options) (*kvstore.Store, error) {
 	return store, nil
 }
 
-// fixture returns a store with servertest.Releases that all tests share. It is for
+// fixture returns a store with testkit.Releases that all tests share. It is for
 // reading only.
 func fixture(tb testing.TB) *kvstore.Store {
 	tb.Helper()
@@ -86,7 +84,7 @@ var openFixture = sync.OnceValues(func() (*kvstore.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := servertest.Publish(store, servertest.Releases()); err != nil {
+	if err := testkit.Publish(store, testkit.Releases()); err != nil {
 		return nil, err
 	}
 	return settle(store, o)
@@ -158,25 +156,25 @@ func TestScripts(t *testing.T) {
 
 	t.Run("HTTP1", func(t *testing.T) {
 		_, url := start(t, server.Options{Store: store}, server.HTTPOptions{})
-		servertest.Run(t, url, scripts)
+		testkit.Run(t, url, scripts)
 	})
 	t.Run("lane", func(t *testing.T) {
 		_, url := startLane(t, server.Options{Store: store}, server.HTTPOptions{})
-		servertest.Run(t, url, scripts)
+		testkit.Run(t, url, scripts)
 	})
 	t.Run("lane with TLS", func(t *testing.T) {
 		config, roots := selfSigned(t)
 		_, url := startLane(t, server.Options{Store: store}, server.HTTPOptions{TLS: config})
 		client := client(t, &http.Transport{DisableCompression: true, TLSClientConfig: &tls.Config{RootCAs: roots}})
 		wantProtocol(t, client, url, "HTTP/1.1")
-		servertest.RunOver(t, servertest.Client(client, url), scripts)
+		testkit.RunOver(t, testkit.Client(client, url), scripts)
 	})
 	t.Run("TLS", func(t *testing.T) {
 		config, roots := selfSigned(t)
 		_, url := startLane(t, server.Options{Store: store}, server.HTTPOptions{TLS: config})
 		client := client(t, &http.Transport{ForceAttemptHTTP2: true, DisableCompression: true, TLSClientConfig: &tls.Config{RootCAs: roots}})
 		wantProtocol(t, client, url, "HTTP/2.0")
-		servertest.RunOver(t, servertest.Client(client, url), scripts)
+		testkit.RunOver(t, testkit.Client(client, url), scripts)
 	})
 	t.Run("H2C", func(t *testing.T) {
 		_, url := start(t, server.Options{Store: store}, server.HTTPOptions{H2C: true})
@@ -205,26 +203,4 @@ func wantProtocol(t *testing.T, client *http.Client, url, want string) {
 	}
 }
 
-// A logBuffer keeps what is logged by any goroutine.
-type logBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *logBuffer) Write(line []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(line)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
-// logged returns a logger and what it wrote.
-func logged() (*slog.Logger, *logBuffer) {
-	b := new(logBuffer)
-	return slog.New(slog.NewTextHandler(b, nil)), b
-}
+var logged = testkit.Logged

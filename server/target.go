@@ -3,22 +3,17 @@ package server
 import (
 	"errors"
 	"net/http"
-	"net/url"
 	"path"
 	"strings"
+
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // Prefix is where assets are: Prefix + package + "/" + version + "/" + path.
 const Prefix = "/ajax/libs/"
 
-// maxRequestLine bounds the request line in bytes: method, target and version.
-// A longer one is answered with 414 (RFC 9110 §15.5.15).
-const maxRequestLine = 8 << 10
-
-var (
-	errNoFile    = errors.New("the path names no file")
-	errMalformed = errors.New("the path is malformed")
-)
+// errNoFile says that a path names no file.
+var errNoFile = errors.New("the path names no file")
 
 // A target is the file that a request names.
 type target struct {
@@ -53,79 +48,29 @@ func resemblesAsset(decoded string) bool {
 	return clean == "/ajax" || strings.HasPrefix(clean, "/ajax/")
 }
 
-// rawPath returns the path as it came, percent-encoded. URL.EscapedPath is not
-// always that: it encodes the decoded path anew where the client left bytes
-// unencoded that it should not have, and every "%2F" is a "/" then.
-func rawPath(u *url.URL) string {
-	if u.RawPath != "" {
-		return u.RawPath
-	}
-	return u.EscapedPath() // what came is how it would encode it
-}
-
-// parseTarget reads the path of a request target as it came, percent-encoded.
-// It decodes once, after splitting, so that an encoded slash never moves the
-// border between package, version and path. "+" is itself (RFC 3986).
-//
-// A path that could mean something outside of its version to a store, a proxy or
-// a file system is errMalformed; one that has too few parts is errNoFile.
-func parseTarget(escaped string) (target, error) {
+// parseTarget reads a path as it came, percent-encoded. One that could mean something outside of
+// its version is [requests.ErrMalformed]; one that has too few parts is errNoFile.
+func parseTarget(escaped string) (t target, _ error) {
 	key, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
 		return target{}, errNoFile
 	}
-	if strings.IndexByte(key, '%') < 0 {
-		return split(key)
-	}
-	return decode(key)
-}
-
-// decode is split for a key that is percent-encoded.
-func decode(key string) (target, error) {
 	pkg, rest, _ := strings.Cut(key, "/")
-	version, path, _ := strings.Cut(rest, "/")
-	for _, part := range []*string{&pkg, &version, &path} {
-		decoded, err := url.PathUnescape(*part)
-		if err != nil {
-			return target{}, errMalformed
-		}
-		*part = decoded
-	}
-	if strings.IndexByte(pkg, '/') >= 0 || strings.IndexByte(version, '/') >= 0 {
-		return target{}, errMalformed
-	}
-	return split(pkg + "/" + version + "/" + path)
-}
-
-// special is what is no part of a name. NUL separates the parts of the store's keys.
-var special = [256]bool{'/': true, '\\': true, 0: true}
-
-// split checks a key, and returns the target that has it.
-func split(key string) (target, error) {
-	var ends [2]int // of package and version
-	segments, begin, empty := 0, 0, false
-	for i := 0; i <= len(key); i++ {
-		for i < len(key) && !special[key[i]] {
-			i++
-		}
-		if i < len(key) && key[i] != '/' {
-			return target{}, errMalformed
-		}
-		segment := key[begin:i]
-		if segment == "." || segment == ".." {
-			return target{}, errMalformed
-		}
-		empty = empty || segment == ""
-		if segments < len(ends) {
-			ends[segments] = i
-		}
-		segments++
-		begin = i + 1
-	}
-	if empty || segments <= len(ends) {
+	version, file, _ := strings.Cut(rest, "/")
+	var errPkg, errVersion, errFile error
+	t.pkg, errPkg = requests.Name(pkg)
+	t.version, errVersion = requests.Name(version)
+	t.path, errFile = requests.File(file)
+	switch {
+	case errPkg == requests.ErrMalformed, errVersion == requests.ErrMalformed, errFile == requests.ErrMalformed:
+		return target{}, requests.ErrMalformed
+	case errPkg != nil, errVersion != nil, errFile != nil:
 		return target{}, errNoFile
 	}
-	return target{pkg: key[:ends[0]], version: key[ends[0]+1 : ends[1]], path: key[ends[1]+1:], key: key}, nil
+	if t.key = key; strings.IndexByte(key, '%') >= 0 {
+		t.key = t.pkg + "/" + t.version + "/" + t.path
+	}
+	return t, nil
 }
 
 // clone returns a target that shares no memory with the request.
@@ -135,4 +80,107 @@ func (t target) clone() target {
 		t.pkg, t.version, t.path = t.key[:len(t.pkg)], t.key[len(t.pkg)+1:n-1], t.key[n:]
 	}
 	return t
+}
+
+const (
+	textPlain  = "text/plain; charset=utf-8"
+	javaScript = "text/javascript; charset=utf-8" // RFC 9239
+	octets     = "application/octet-stream"
+)
+
+// contentTypes is the Content-Type of each file name extension, in lower case.
+// The list is ours, not the operating system's, so that every node gives the same
+// answer: Linux says that .ts is a video. Text is UTF-8. Source code for which no
+// type is registered, or none that browsers know, is text/plain.
+var contentTypes = func() map[string]string {
+	types := make(map[string]string)
+	for contentType, extensions := range map[string]string{
+		javaScript:                  "js mjs cjs es6",
+		"application/json":          "map json topojson",
+		"application/json5":         "json5",
+		"application/ld+json":       "jsonld",
+		"application/geo+json":      "geojson",
+		"application/manifest+json": "webmanifest",
+		"application/wasm":          "wasm",
+		"text/css; charset=utf-8":   "css",
+		"text/html; charset=utf-8":  "html htm",
+		"application/xhtml+xml":     "xhtml",
+		"application/xml":           "xml xsl xslt xsd",
+		"application/xml-dtd":       "dtd",
+		"application/rss+xml":       "rss",
+		"application/atom+xml":      "atom",
+		textPlain: "txt text log ts mts cts tsx jsx coffee litcoffee ls vue svelte less sass scss styl hbs " +
+			"handlebars mustache ejs pug jade tmpl tpl flow glsl vert frag wgsl graphql sql py rb php as sh " +
+			"properties ini conf po pot ftl bnf",
+		"text/markdown; charset=utf-8":             "md markdown",
+		"text/csv; charset=utf-8":                  "csv",
+		"text/tab-separated-values; charset=utf-8": "tsv",
+		"text/calendar; charset=utf-8":             "ics",
+		"text/vtt; charset=utf-8":                  "vtt",
+		"text/x-component; charset=utf-8":          "htc",
+		"application/yaml":                         "yaml yml",
+		"application/toml":                         "toml",
+		"application/pdf":                          "pdf",
+		"application/rtf":                          "rtf",
+		"text/cache-manifest; charset=utf-8":       "appcache",
+		"image/svg+xml":                            "svg",
+		"image/png":                                "png",
+		"image/apng":                               "apng",
+		"image/jpeg":                               "jpg jpeg",
+		"image/gif":                                "gif",
+		"image/webp":                               "webp",
+		"image/avif":                               "avif",
+		"image/x-icon":                             "ico cur",
+		"image/bmp":                                "bmp",
+		"image/tiff":                               "tif tiff",
+		"image/jxl":                                "jxl",
+		"image/ktx2":                               "ktx2",
+		"image/vnd.radiance":                       "hdr",
+		"font/woff":                                "woff",
+		"font/woff2":                               "woff2",
+		"font/ttf":                                 "ttf",
+		"font/otf":                                 "otf",
+		"font/collection":                          "ttc",
+		"application/vnd.ms-fontobject":            "eot",
+		"audio/mpeg":                               "mp3",
+		"audio/ogg":                                "ogg oga opus",
+		"audio/wav":                                "wav",
+		"audio/mp4":                                "m4a",
+		"audio/aac":                                "aac",
+		"audio/flac":                               "flac",
+		"audio/midi":                               "mid",
+		"audio/webm":                               "weba",
+		"video/mp4":                                "mp4 m4v",
+		"video/webm":                               "webm",
+		"video/ogg":                                "ogv",
+		"video/quicktime":                          "mov",
+		"model/gltf-binary":                        "glb",
+		"model/gltf+json":                          "gltf",
+		"model/obj":                                "obj",
+		"model/mtl":                                "mtl",
+		"model/stl":                                "stl",
+		"application/zip":                          "zip",
+		"application/gzip":                         "gz tgz",
+		"application/x-tar":                        "tar",
+		"application/x-shockwave-flash":            "swf",
+	} {
+		for _, extension := range strings.Fields(extensions) {
+			types[extension] = contentType
+		}
+	}
+	return types
+}()
+
+// contentType returns the Content-Type of the file at path. Without a known
+// extension it is application/octet-stream, which no browser runs or shows.
+func contentType(path string) string {
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 {
+		return octets
+	}
+	if t, ok := contentTypes[strings.ToLower(name[dot+1:])]; ok {
+		return t
+	}
+	return octets
 }

@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/packages"
 )
 
 // publicCatalogue fills a shelf with the public catalogue, two releases a package.
-func publicCatalogue(b *testing.B) *librarytest.Shelf {
+func publicCatalogue(b *testing.B) *testkit.Shelf {
 	b.Helper()
 	source := filepath.Join("..", "..", "..", "shared", "data", "cdnjs-packages.tar.gz")
 	if _, err := os.Stat(source); err != nil {
@@ -23,7 +23,7 @@ func publicCatalogue(b *testing.B) *librarytest.Shelf {
 	if err != nil {
 		b.Fatal(err)
 	}
-	shelf := librarytest.New(b)
+	shelf := testkit.NewShelf(b)
 	for _, p := range catalogue.Packages() {
 		shelf.Enrol(p.Name, string(p.JSON))
 		main := p.Filename
@@ -62,7 +62,7 @@ func BenchmarkPublication(b *testing.B) {
 		i++
 		shelf.Publish("jquery", fmt.Sprintf("99.0.%d", i), "jquery.js", map[string]string{"jquery.js": "new"})
 		b.StartTimer()
-		librarytest.Await(b, x, shelf.Log)
+		testkit.Await(b, x, shelf.Log)
 	}
 }
 
@@ -80,7 +80,7 @@ func BenchmarkSearch(b *testing.B) {
 }
 
 // start returns an index that has read all of the shelf.
-func start(b *testing.B, shelf *librarytest.Shelf) *library.Index {
+func start(b *testing.B, shelf *testkit.Shelf) *library.Index {
 	b.Helper()
 	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log})
 	if err != nil {
@@ -95,6 +95,6 @@ func start(b *testing.B, shelf *librarytest.Shelf) *library.Index {
 			b.Error(err)
 		}
 	})
-	librarytest.Await(b, x, shelf.Log)
+	testkit.Await(b, x, shelf.Log)
 	return x
 }

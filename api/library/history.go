@@ -16,7 +16,7 @@ var ErrNoEntry = errors.New("log entry not found")
 // ErrNoLibrary, or ErrNoVersion, where none is about what the query names.
 func (x *Index) Entries(q logs.Query) (logs.Page, error) { return Entries(x.store, q) }
 
-// Entries is Index.Entries for who has no Index.
+// Entries is Index.Entries for a caller without an Index.
 func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
@@ -49,6 +49,13 @@ func (x *Index) Entry(index int64) (logs.Indexed, error) {
 
 // LogSize is how many entries the log has.
 func (x *Index) LogSize() int64 { return x.log.Checkpoint().Size }
+
+// Seen returns how many of the log's entries the index has followed. It comes after LogSize, by moments.
+func (x *Index) Seen() int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.seen
+}
 
 // NextEntries is [logs.Log.Next].
 func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entries []logs.Indexed, after int64, err error) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/search"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -28,6 +29,9 @@ type Options struct {
 	// Popularity says how much a library is in demand, 0 for unknown. Only the
 	// order of the numbers counts. Default: nothing is known.
 	Popularity func(name string) float64
+	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
+	// states of those that were tried.
+	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 	// Logger gets what cannot be read. Default: nothing is logged.
@@ -35,11 +39,12 @@ type Options struct {
 }
 
 // An Index knows all libraries. Call Run once; the other methods may be called at
-// any time, by anybody.
+// any time, from any goroutine.
 type Index struct {
 	store      *kvstore.Store
 	log        *logs.Log
 	popularity func(string) float64
+	accounts   func(kvstore.Reader, string) ([]views.Account, error)
 	now        func() time.Time
 	logger     *slog.Logger
 	search     *search.Index
@@ -59,16 +64,14 @@ type Index struct {
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, accounts: o.Accounts, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(string) float64 { return 0 }
 	}
 	if x.now == nil {
 		x.now = time.Now
 	}
-	if x.logger == nil {
-		x.logger = slog.New(slog.DiscardHandler)
-	}
+	x.logger = cmp.Or(x.logger, slog.New(slog.DiscardHandler))
 	x.unread.Store(new(map[string]error))
 	var err error
 	if x.search, err = search.New(); err != nil {
@@ -80,34 +83,32 @@ func New(o Options) (*Index, error) {
 // How long Run waits after it couldn't read the store, each time twice as long, and
 // how long until it tries again to read single libraries that it couldn't.
 const (
-	retry     = time.Second
-	mostRetry = time.Minute
-	reread    = time.Minute
+	firstPause   = time.Second
+	longestPause = time.Minute
+	reread       = time.Minute
 )
 
 // Run reads all libraries, then follows the log until ctx ends.
 func (x *Index) Run(ctx context.Context) error {
 	defer x.search.Close()
 	seen := int64(-1) // nothing has been read
-	pause := retry
+	failures := 0
 	for ctx.Err() == nil {
 		size, err := x.refresh(ctx, seen)
 		if err == nil {
-			seen, pause = size, retry
+			seen, failures = size, 0
 			x.sleep(ctx, seen)
 			continue
 		}
 		if ctx.Err() != nil {
 			break
 		}
+		failures++
+		pause := retry.Doubled(failures, firstPause, longestPause)
 		x.fail(err, pause)
 		// What the log cannot tell, because an entry of it is damaged, the packages can.
 		seen = -1
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		pause = min(2*pause, mostRetry)
+		_ = retry.Sleep(ctx, pause) // its error is that of ctx
 	}
 	return nil
 }
@@ -150,8 +151,8 @@ type changes struct {
 	unread map[string]error    // those that couldn't be read
 }
 
-// changes reads what refresh applies. The snapshot is closed before anybody hears of it:
-// updating the search may take seconds, and who waited for the index may close
+// changes reads what refresh applies. The snapshot is closed before any waiting goroutine is told:
+// updating the search may take seconds, and a goroutine that waited for the index may close
 // the store next.
 func (x *Index) changes(ctx context.Context, seen int64) (changes, error) {
 	snapshot := x.store.Snapshot()
@@ -230,7 +231,7 @@ func changedNames(r kvstore.Reader, seen int64) ([]string, error) {
 			return nil, err
 		}
 		switch e.Kind {
-		case logs.Detected, logs.Refused, logs.Processed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged:
+		case logs.Detected, logs.Refused, logs.Processed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged, logs.LossAccepted:
 		default:
 			names = append(names, e.Package)
 		}
@@ -245,7 +246,7 @@ func (x *Index) publish(l *Listing, seen int64) {
 	x.tell()
 }
 
-// tell wakes whoever waits for a change. x.mu is held.
+// tell wakes the goroutines that wait for a change. x.mu is held.
 func (x *Index) tell() {
 	close(x.changed)
 	x.changed = make(chan struct{})
@@ -326,7 +327,7 @@ func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 var ErrNotReady = errors.New("library: the libraries are still being read")
 
 // Library returns the one with that name, or ErrNoLibrary. Where there may be one that
-// could never be read, the error is another one: nobody must remember that it is gone.
+// could never be read, the error is another one, because callers must not remember that it is gone.
 func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -383,7 +384,26 @@ func (x *Index) Versions(name string) ([]views.Version, error) {
 	return published(x.store, name)
 }
 
-// States returns what became of every version that upstream has or had, newest
+// Accounts returns what became of every version that upstream has or had, newest first, whether it was tried or not. An
+// unknown library has none. It takes longer than States.
+func (x *Index) Accounts(name string) ([]views.Account, error) {
+	if !validName(name) {
+		return nil, nil
+	}
+	if x.accounts != nil {
+		snapshot := x.store.Snapshot()
+		defer snapshot.Close()
+		return x.accounts(snapshot, name)
+	}
+	states, err := x.States(name)
+	all := make([]views.Account, len(states))
+	for i, s := range states {
+		all[i] = views.Account{State: s}
+	}
+	return all, err
+}
+
+// States returns what became of every version that was tried, newest
 // first. An unknown library has none.
 func (x *Index) States(name string) ([]views.State, error) {
 	if !validName(name) {
@@ -415,3 +435,54 @@ func (x *Index) Manifest(r *Release) (*logs.Manifest, error) {
 }
 
 func validName(name string) bool { return name != "" && !strings.ContainsRune(name, 0) }
+
+// A ranking is what Popular answers from.
+type ranking struct {
+	mu        sync.Mutex
+	of        *Listing
+	made      time.Time
+	libraries []*Library // most in demand first
+}
+
+// rankEvery is how long the popular ones are believed.
+const rankEvery = time.Minute
+
+// Popular returns the libraries that are most in demand, up to n; where nothing is
+// known of demand, those with the most versions. It may be a minute late to see that
+// demand has changed: asking for that of every library takes a millisecond.
+func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
+	listing, err := x.Listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &x.ranking
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if age := x.now().Sub(r.made); r.of != listing || age < 0 || age >= rankEvery {
+		r.of, r.made, r.libraries = listing, x.now(), x.rank(listing)
+	}
+	n = max(0, min(n, len(r.libraries)))
+	return r.libraries[:n:n], nil
+}
+
+// rank returns the libraries that people may look for in the order of demand.
+func (x *Index) rank(listing *Listing) []*Library {
+	type ranked struct {
+		*Library
+		demand float64
+	}
+	var all []ranked
+	for _, l := range listing.Libraries {
+		if l.HasFile() && !l.Hidden {
+			all = append(all, ranked{l, x.popularity(l.Name)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(b.demand, a.demand), cmp.Compare(b.Versions, a.Versions))
+	})
+	libraries := make([]*Library, len(all))
+	for i := range libraries {
+		libraries[i] = all[i].Library
+	}
+	return libraries
+}

@@ -12,8 +12,11 @@ package library
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"html"
+	"iter"
 	"net/url"
 	"path"
 	"regexp"
@@ -266,4 +269,140 @@ func readVersion(r kvstore.Reader, name, version string) (views.Version, error) 
 		return views.Version{}, &WithdrawnError{Package: name, Version: version, Withdrawal: *v.Withdrawn}
 	}
 	return v, nil
+}
+
+// Lookup reads one library and its published versions, newest first, for a caller that needs
+// that one alone and should not wait until an Index has read all of them. It
+// returns ErrNoLibrary where there is none.
+func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
+	if !validName(name) {
+		return nil, nil, ErrNoLibrary
+	}
+	l, err := newLibrary(r, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if l == nil {
+		return nil, nil, ErrNoLibrary
+	}
+	versions, err := published(r, name)
+	return l, versions, err
+}
+
+// LookupRelease reads one version of a library that is there, like Index.Release.
+func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
+	if !validName(name) {
+		return nil, ErrNoLibrary
+	}
+	return readRelease(r, name, version)
+}
+
+// Version returns what is known of one version without its files, which may be many:
+// ErrNoLibrary, ErrNoVersion or a *WithdrawnError where it is not served.
+func (x *Index) Version(ctx context.Context, name, version string) (views.Version, error) {
+	if _, err := x.Library(ctx, name); err != nil {
+		return views.Version{}, err
+	}
+	return readVersion(x.store, name, version)
+}
+
+// Releases returns every published version of a library with its files, newest
+// first, all as they are at one moment. An error ends it. An unknown library has
+// none.
+func (x *Index) Releases(ctx context.Context, name string) iter.Seq2[*Release, error] {
+	return func(yield func(*Release, error) bool) {
+		if !validName(name) {
+			return
+		}
+		snapshot := x.store.Snapshot()
+		defer snapshot.Close()
+		versions, err := published(snapshot, name)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for _, v := range versions {
+			if err := ctx.Err(); err != nil {
+				yield(nil, err)
+				return
+			}
+			r, err := readRelease(snapshot, name, v.Version)
+			if !yield(r, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// A Snippet is what a page needs of one file of a release: its address, and the
+// tag that loads it.
+type Snippet struct {
+	URL       string // absolute, percent-encoded
+	Integrity string // for the attribute of that name
+	// HTML is the tag, "" for a file that no tag loads by itself: a font, an image,
+	// a source map.
+	HTML string
+	Kind Kind
+}
+
+// NewSnippet returns the snippet of a file under an asset base, which is a URL
+// without a slash at its end. It is the only place where tags are made, so that
+// the pages, the commands and whatever comes next never differ.
+func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet {
+	s := Snippet{URL: assetBase + AssetPath(name, version, f.Path), Integrity: f.SRI.String(), Kind: KindOf(f.Path, f.Module)}
+	// Without crossorigin a browser refuses to check a file of another origin.
+	check := ` integrity="` + html.EscapeString(s.Integrity) + `" crossorigin="anonymous"`
+	url := html.EscapeString(s.URL)
+	switch s.Kind {
+	case Module:
+		s.HTML = `<script type="module" src="` + url + `"` + check + `></script>`
+	case Script:
+		s.HTML = `<script src="` + url + `"` + check + `></script>`
+	case Stylesheet:
+		s.HTML = `<link rel="stylesheet" href="` + url + `"` + check + `>`
+	}
+	return s
+}
+
+// A Kind is how a page loads a file.
+type Kind int
+
+const (
+	Other      Kind = iota // not by a tag
+	Script                 // a classic script
+	Module                 // an ES module
+	Stylesheet             // CSS
+)
+
+// KindOf tells the kind of a file by its path, and by what its release's manifest says of
+// its syntax.
+func KindOf(file string, module bool) Kind {
+	folder, name := path.Split(strings.ToLower(file))
+	switch path.Ext(name) {
+	case ".css":
+		return Stylesheet
+	case ".mjs":
+		return Module
+	case ".js":
+		if module || saysModule(folder, name) {
+			return Module
+		}
+		return Script
+	}
+	return Other
+}
+
+// saysModule reports whether a .js file names itself a module, as builds that ship
+// both forms do: three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. The
+// manifest does not say so of files that were too large to be parsed. In a
+// tag for classic scripts such a file is a syntax error; a classic script that is
+// taken for a module by mistake mostly works.
+func saysModule(folder, name string) bool {
+	if slices.Contains(strings.Split(folder, "/"), "esm") {
+		return true
+	}
+	parts := strings.Split(name, ".")
+	return slices.ContainsFunc(parts[1:], func(part string) bool { // the first is what the file is about
+		return part == "module" || part == "esm" || strings.HasPrefix(part, "esm-")
+	})
 }

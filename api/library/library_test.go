@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -44,7 +44,7 @@ func names(libraries []*library.Library) []string {
 }
 
 func TestLibrary(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("plain", plainJSON)
 	shelf.Enrol("Chart.js", chartJSON)
 	shelf.Publish("Chart.js", "2.0.0-rc.1", "chart.min.js", map[string]string{"chart.min.js": "next"})
@@ -109,7 +109,7 @@ func TestLibrary(t *testing.T) {
 }
 
 func TestAbsence(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("plain", plainJSON)
 	shelf.Publish("plain", "1.0.0", "", map[string]string{"a.js": "a"})
 	shelf.Withdraw("plain", "1.0.0", "it stole cookies")
@@ -152,11 +152,11 @@ func TestAbsence(t *testing.T) {
 }
 
 func TestFollowing(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	x := shelf.Index(library.Options{})
 	listing := func() *library.Listing {
 		t.Helper()
-		librarytest.Await(t, x, shelf.Log)
+		testkit.Await(t, x, shelf.Log)
 		l, err := x.Listing(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -198,7 +198,7 @@ func TestFollowing(t *testing.T) {
 }
 
 func TestHidden(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("hidden", hiddenJSON)
 	shelf.Publish("hidden", "1.0.0", "a.js", map[string]string{"a.js": "a"})
 	x := shelf.Index(library.Options{})
@@ -212,14 +212,14 @@ func TestHidden(t *testing.T) {
 		t.Errorf("asked for by name: %v", err)
 	}
 	shelf.Enrol("hidden", strings.Replace(hiddenJSON, "true", "false", 1))
-	librarytest.Await(t, x, shelf.Log)
+	testkit.Await(t, x, shelf.Log)
 	if found, err := x.Search(t.Context(), "hidden", nil); err != nil || len(found) != 1 {
 		t.Errorf("no longer hidden, search shows %q, %v", names(found), err)
 	}
 }
 
 func TestPopular(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	for _, name := range []string{"a", "b", "c", "d"} {
 		shelf.Enrol(name, strings.ReplaceAll(plainJSON, "plain", name))
 	}
@@ -238,14 +238,14 @@ func TestPopular(t *testing.T) {
 
 // Demand is asked for once a minute, or when the libraries have changed.
 func TestPopularIsRemembered(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	files := map[string]string{"a.js": "a"}
 	for _, name := range []string{"a", "b"} {
 		shelf.Enrol(name, strings.ReplaceAll(plainJSON, "plain", name))
 		shelf.Publish(name, "1.0.0", "a.js", files)
 	}
 	demand := map[string]float64{"a": 1}
-	now := librarytest.Released
+	now := testkit.Released
 	x := shelf.Index(library.Options{
 		Popularity: func(name string) float64 { return demand[name] },
 		Now:        func() time.Time { return now },
@@ -267,14 +267,14 @@ func TestPopularIsRemembered(t *testing.T) {
 	want("with the clock set back", "a", "b")
 	demand["b"] = 4
 	shelf.Publish("a", "2.0.0", "a.js", files)
-	librarytest.Await(t, x, shelf.Log)
+	testkit.Await(t, x, shelf.Log)
 	want("after a publication", "b", "a")
 	if none, err := x.Popular(t.Context(), 0); err != nil || len(none) != 0 {
 		t.Errorf("the first 0 are %q, %v", names(none), err)
 	}
 }
 
-func setRow(t *testing.T, shelf *librarytest.Shelf, name string, value []byte) {
+func setRow(t *testing.T, shelf *testkit.Shelf, name string, value []byte) {
 	t.Helper()
 	b := shelf.Store.NewBatch()
 	defer b.Close()
@@ -285,7 +285,7 @@ func setRow(t *testing.T, shelf *librarytest.Shelf, name string, value []byte) {
 }
 
 func TestDamagedPackage(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("Chart.js", chartJSON)
 	shelf.Enrol("plain", plainJSON)
 	setRow(t, shelf, "plain", []byte("nonsense"))
@@ -297,7 +297,7 @@ func TestDamagedPackage(t *testing.T) {
 	if got, want := names(listing.Libraries), []string{"Chart.js"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("libraries %q, want %q", got, want)
 	}
-	// Nobody may remember that there is no such library.
+	// No client may remember that there is no such library.
 	if _, err := x.Library(t.Context(), "plain"); err == nil || errors.Is(err, library.ErrNoLibrary) {
 		t.Errorf("of the one that cannot be read it says %v", err)
 	}
@@ -308,7 +308,7 @@ func TestDamagedPackage(t *testing.T) {
 
 // A library that cannot be read for a while neither disappears nor stays as it was.
 func TestUnreadLibraryIsReadAgain(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("Chart.js", chartJSON)
 	shelf.Enrol("plain", plainJSON)
 	x := shelf.Index(library.Options{})
@@ -321,7 +321,7 @@ func TestUnreadLibraryIsReadAgain(t *testing.T) {
 	shelf.Publish("plain", "1.0.0", "a.js", files)
 	for _, step := range []struct{ other, want string }{{"1.0.0", ""}, {"1.1.0", "1.0.0"}} {
 		shelf.Publish("Chart.js", step.other, "a.js", files)
-		librarytest.Await(t, x, shelf.Log)
+		testkit.Await(t, x, shelf.Log)
 		plain, err := x.Library(t.Context(), "plain")
 		if err != nil || plain.Version != step.want {
 			t.Fatalf("beside Chart.js %s it is %+v, %v; want the version %q", step.other, plain, err, step.want)
@@ -335,7 +335,7 @@ func TestUnreadLibraryIsReadAgain(t *testing.T) {
 
 // Where the log cannot be followed, all libraries are read instead.
 func TestDamagedEntry(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("Chart.js", chartJSON)
 	x := shelf.Index(library.Options{})
 	shelf.Publish("Chart.js", "1.0.0", "a.js", map[string]string{"a.js": "a"})
@@ -350,7 +350,7 @@ func TestDamagedEntry(t *testing.T) {
 	last[len(last)-1]++
 	changed := strings.Replace(chartJSON, "Charts on", "Graphs on", 1)
 	err := shelf.Log.Update(func(tx *logs.Tx) error {
-		e := logs.Entry{Kind: logs.PackageChanged, Time: librarytest.Released, Actor: "bot", Package: "Chart.js", PackageJSON: kvstore.Sum([]byte(changed))}
+		e := logs.Entry{Kind: logs.PackageChanged, Time: testkit.Released, Actor: "bot", Package: "Chart.js", PackageJSON: kvstore.Sum([]byte(changed))}
 		if err := views.Record(tx, views.Change{Entry: e, PackageJSON: []byte(changed)}); err != nil {
 			return err
 		}
@@ -360,18 +360,18 @@ func TestDamagedEntry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	librarytest.Await(t, x, shelf.Log)
+	testkit.Await(t, x, shelf.Log)
 	if l, err := x.Library(t.Context(), "Chart.js"); err != nil || l.Version != "1.0.0" || l.Description != "Graphs on a canvas." {
 		t.Errorf("it is %+v, %v", l, err)
 	}
 }
 
 func TestStates(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("plain", plainJSON)
 	shelf.Publish("plain", "1.9.0", "", map[string]string{"a.js": "a"})
 	shelf.Refuse("plain", "1.10.0", "it has no files")
-	next := librarytest.Released.Add(time.Hour)
+	next := testkit.Released.Add(time.Hour)
 	shelf.SetState(views.State{Package: "plain", Version: "1.11.0", Kind: views.Failed, Reason: "the registry is away", Attempts: 3, Next: next})
 	states, err := shelf.Index(library.Options{}).States("plain")
 	if err != nil || len(states) != 3 {
@@ -385,8 +385,8 @@ func TestStates(t *testing.T) {
 }
 
 func TestNotReady(t *testing.T) {
-	shelf := librarytest.New(t)
-	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // and nobody calls Run
+	shelf := testkit.NewShelf(t)
+	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // whose Run is never called
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,11 +7,11 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 )
 
 func TestVersion(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("plain", plainJSON)
 	shelf.Publish("plain", "1.0.0", "a.js", map[string]string{"a.js": "a", "b.js": "b"})
 	shelf.Publish("plain", "2.0.0", "a.js", map[string]string{"a.js": "a"})
@@ -36,7 +36,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestReleases(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	shelf.Enrol("plain", plainJSON)
 	for _, version := range []string{"1.9.0", "1.10.0", "2.0.0", "1.0.0"} {
 		shelf.Publish("plain", version, "a.js", map[string]string{"a.js": version})

@@ -1,3 +1,54 @@
+// Package search finds libraries by what people type: a full-text index in
+// memory over what is known of each library, and the order of the answers.
+//
+// Guarantees: every word of a query is found in each answer, so nonsense finds
+// nothing; a library whose name is exactly the query is first; the work for a
+// query is bounded whatever its bytes are; a search sees the documents as they
+// were before or after an update, never half of one; equal documents and equal
+// queries give equal answers, in whatever order the documents came.
+//
+// # What matches
+//
+// Documents and queries are cut into words in the same way: letters and digits
+// without accents, in lower case, everything else parts them. "font-awesome" is
+// the words font and awesome, and fontawesome as one. A word of the query matches
+// a word that equals it or starts with it; in names, one that has it inside
+// ("query" finds jquery). The whole query without its gaps is also compared with
+// whole names, which is why "jquery ui" finds jqueryui. Where all of that finds
+// few libraries and none that is called so, words may be mistyped: one letter wrong, missing, too many or
+// swapped with its neighbour from four letters on, two from eight.
+//
+// # What comes first
+//
+// Each answer belongs to a tier, and a better tier always comes first, however
+// popular the others are:
+//
+//  1. the name, letter for letter; then without regard to case
+//  2. the name without punctuation (fontawesome, Font.Awesome)
+//  3. the name without .js, js or .css (angular and angularjs: angular.js), also
+//     where the query has more of that kind (jquery 3.7.1, bootstrap.min.css)
+//  4. another name of the library
+//  5. names that start with the query
+//  6. names in which each word of the query is, or starts, a word
+//  7. names that contain the words anywhere
+//  8. names that are the query but for a typing error, and then names whose
+//     words are the query's but for one
+//  9. words in keywords and the repository's name
+//  10. words in the description
+//  11. words in the rest: file name, repository's address, people
+//  12. typing errors of words that other libraries do have, and typing errors
+//     outside names
+//
+// A library whose words match in several places is in the tier of the worst.
+// Within a tier the better text (whole words before beginnings, more of the name
+// covered, shorter fields) and the popularity count about alike; then the shorter
+// name is first, then the alphabet decides.
+//
+// bleve keeps the dictionary and says which documents have a word; the order is
+// made here, because tiers can't be expressed as weights of one sum.
+//
+// The package does not know stores, releases or HTTP, nor where popularity comes
+// from.
 package search
 
 import (
@@ -8,9 +59,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/blevesearch/bleve/v2"
 	"github.com/blevesearch/bleve/v2/index/scorch"
-	"github.com/blevesearch/bleve/v2/mapping"
 	index "github.com/blevesearch/bleve_index_api"
 )
 
@@ -22,14 +71,18 @@ var ErrClosed = errors.New("search: the index is closed")
 // its own, which every search has to look into.
 const maxParts = 32
 
+// analysts is how many goroutines prepare documents for bleve.
+const analysts = 4
+
 // Index is a set of documents that can be searched. Its methods may be called at
 // the same time.
 type Index struct {
 	// updating guards what only updates look at.
 	updating  sync.Mutex
 	documents map[string]*known
-	bleve     bleve.Index
+	bleve     index.Index
 	parts     int
+	queue     *index.AnalysisQueue
 
 	mu    sync.RWMutex
 	state *state // nil once closed; a search holds mu while it reads it
@@ -51,21 +104,27 @@ type state struct {
 
 // New returns an empty index. Close it when it isn't needed any more.
 func New() (*Index, error) {
-	b, err := newBleve()
+	queue := index.NewAnalysisQueue(analysts)
+	b, err := newBleve(queue)
 	if err != nil {
+		queue.Close()
 		return nil, err
 	}
-	x := &Index{documents: map[string]*known{}, bleve: b}
+	x := &Index{documents: map[string]*known{}, bleve: b, queue: queue}
 	if x.state, err = newState(b, x.documents); err != nil {
+		queue.Close()
 		return nil, errors.Join(err, b.Close())
 	}
 	return x, nil
 }
 
-func newBleve() (bleve.Index, error) {
-	// Without a path the index is in memory. The mapping isn't used: documents
-	// are given as fields and terms.
-	b, err := bleve.NewUsing("", mapping.NewIndexMapping(), scorch.Name, scorch.Name, nil)
+// newBleve makes one of bleve's indexes in memory. bleve's own package would add the parts that index and search
+// texts; here documents are given as fields and terms, and searched by terms.
+func newBleve(queue *index.AnalysisQueue) (index.Index, error) {
+	b, err := scorch.NewScorch(scorch.Name, map[string]any{"path": ""}, queue)
+	if err == nil {
+		err = b.Open()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("search: couldn't make an index: %w", err)
 	}
@@ -102,7 +161,7 @@ func (x *Index) Update(put []Document, remove []string) error {
 	b, parts := x.bleve, x.parts+1
 	if parts > maxParts {
 		var err error
-		if b, err = newBleve(); err != nil {
+		if b, err = newBleve(x.queue); err != nil {
 			return err
 		}
 		changes, parts = documents, 1
@@ -154,17 +213,15 @@ func (x *Index) changes(put []Document, remove []string) map[string]*known {
 }
 
 // apply puts the changes into b as one batch.
-func apply(b bleve.Index, changes map[string]*known) error {
-	batch := b.NewBatch()
+func apply(b index.Index, changes map[string]*known) error {
+	batch := index.NewBatch()
 	for _, name := range slices.Sorted(maps.Keys(changes)) {
 		d := changes[name]
 		if d == nil {
 			batch.Delete(name)
 			continue
 		}
-		if err := batch.IndexAdvanced(d.entry()); err != nil {
-			return fmt.Errorf("search: %s: couldn't be indexed: %w", name, err)
-		}
+		batch.Update(d.entry())
 	}
 	if err := b.Batch(batch); err != nil {
 		return fmt.Errorf("search: couldn't index %d documents: %w", len(changes), err)
@@ -173,17 +230,13 @@ func apply(b bleve.Index, changes map[string]*known) error {
 }
 
 // newState opens what is in b, which are the documents.
-func newState(b bleve.Index, documents map[string]*known) (_ *state, err error) {
+func newState(b index.Index, documents map[string]*known) (_ *state, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("search: couldn't open the index: %w", err)
 		}
 	}()
-	advanced, err := b.Advanced()
-	if err != nil {
-		return nil, err
-	}
-	reader, err := advanced.Reader()
+	reader, err := b.Reader()
 	if err != nil {
 		return nil, err
 	}
@@ -252,6 +305,7 @@ func (x *Index) Close() error {
 	x.state = nil
 	x.mu.Unlock()
 	err := errors.Join(old.reader.Close(), x.bleve.Close())
+	x.queue.Close()
 	x.bleve, x.documents = nil, nil
 	if err != nil {
 		return fmt.Errorf("search: couldn't close the index: %w", err)

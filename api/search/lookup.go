@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	index "github.com/blevesearch/bleve_index_api"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // enough is how many libraries make it unlikely that the query is mistyped.
@@ -24,7 +26,7 @@ const sure = 6
 const maxStarting = 200
 
 // maxMistyped is how many words a query may have to be looked through for typing
-// errors. A description that somebody pastes isn't mistyped.
+// errors. A description that a user pastes isn't mistyped.
 const maxMistyped = 12
 
 // lookup is one query's work in one state of the index.
@@ -103,9 +105,7 @@ func (l *lookup) all(text string) (found, error) {
 // mayBeMistyped tells whether to look for typing errors: where a word is long
 // enough for one, and not in whole paragraphs.
 func mayBeMistyped(list []string) bool {
-	return len(list) <= maxMistyped && slices.ContainsFunc(list, func(w string) bool {
-		return typos(utf8.RuneCountInString(w)) > 0
-	})
+	return len(list) <= maxMistyped && slices.ContainsFunc(list, func(w string) bool { return typos(utf8.RuneCountInString(w)) > 0 })
 }
 
 // everyWord returns the libraries that have all the words.
@@ -288,7 +288,7 @@ func typos(length int) int {
 }
 
 // near adds the libraries that have a term close to w, in the tier that in says.
-// Short words must start alike: hardly anybody mistypes the first letter, and
+// Short words must start alike: users hardly ever mistype the first letter, and
 // there are too many words that differ only there.
 func (l *lookup) near(field, w string, in func(i int, term string) tier, to found) error {
 	length := utf8.RuneCountInString(w)
@@ -298,7 +298,7 @@ func (l *lookup) near(field, w string, in func(i int, term string) tier, to foun
 	}
 	start := ""
 	if length < sure {
-		start = cut(w, 1)
+		start = text.CutRunes(w, 1)
 	}
 	dict, err := l.fuzzy.FieldDictFuzzy(field, w, n, start)
 	if err != nil {

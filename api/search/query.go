@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // Query is what to look for.
 type Query struct {
-	// Text is what somebody typed: any bytes. Without anything but white space
+	// Text is what the user typed: any bytes. Without anything but white space
 	// it finds every library.
 	Text string
 	// Fields are the attributes to look in, of [Fields], without regard to case.
@@ -24,31 +27,31 @@ type Query struct {
 // Search returns the names of the libraries that match q, best first; the order
 // is described with the package. For a query without text it is the alphabet's.
 func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
-	text := strings.TrimSpace(cutBytes(q.Text, maxText))
-	answers, err := x.find(ctx, text, q.Fields)
+	wanted := strings.TrimSpace(text.Cut(q.Text, maxText))
+	answers, err := x.find(ctx, wanted, q.Fields)
 	if err != nil {
 		return nil, err
 	}
-	if text == "" {
+	if wanted == "" {
 		return namesOf(answers), nil
 	}
-	return rank(answers, text, q.Popularity), nil
+	return rank(answers, wanted, q.Popularity), nil
 }
 
 // find returns what matches, sorted by name.
-func (x *Index) find(ctx context.Context, text string, names []string) ([]answer, error) {
+func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answer, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if x.state == nil {
 		return nil, ErrClosed
 	}
 	l := &lookup{state: x.state, ctx: ctx, fields: chosen(names)}
-	matches, err := l.all(text)
+	matches, err := l.all(wanted)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("search: couldn't look up %q: %w", cutBytes(text, 80), err)
+		return nil, fmt.Errorf("search: couldn't look up %q: %w", text.Cut(wanted, 80), err)
 	}
 	var answers []answer
 	for i, m := range matches {
@@ -88,4 +91,93 @@ func queryWords(text string) []string {
 	}
 	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	return list
+}
+
+// tier is how well a library answers a query; the smaller, the better. What the
+// tiers mean is told with the package.
+type tier uint8
+
+const (
+	exactName     tier = iota
+	sameName           // but for the case
+	joinedName         // but for punctuation
+	stemName           // but for .js
+	otherName          // another name, in any of these ways
+	nameStarts         // with the query
+	nameWords          // each word is or starts one of the name's
+	nameContains       // the words, anywhere
+	nameMistyped       // the whole name but for a typing error
+	wordsMistyped      // words of the name but for typing errors
+	keyword
+	description
+	elsewhere
+	mistyped // a word that may be right as it is
+	noTier
+)
+
+// match is how a library matches.
+type match struct {
+	tier tier
+	// text is how well the words match inside the tier, from 0 to 1.
+	text float64
+}
+
+// better tells whether m comes before o.
+func (m match) better(o match) bool {
+	return m.tier < o.tier || m.tier == o.tier && m.text > o.text
+}
+
+// answer is a library that matches.
+type answer struct {
+	match
+	name  string
+	score float64 // inside the tier: text, name and popularity
+}
+
+// rank returns the names of the answers, best first.
+func rank(answers []answer, text string, popularity func(string) float64) []string {
+	most := 0.0
+	for i := range answers {
+		a := &answers[i]
+		if popularity == nil {
+			break
+		}
+		// What isn't a number, is negative or infinite would break the order.
+		if p := popularity(a.name); p > 0 && !math.IsInf(p, 1) {
+			a.score = math.Log1p(p)
+			most = max(most, a.score)
+		}
+	}
+	for i := range answers {
+		a := &answers[i]
+		if most > 0 {
+			a.score /= most
+		}
+		a.score += a.text
+		if a.tier <= wordsMistyped {
+			a.score += share(text, a.name)
+		}
+	}
+	slices.SortFunc(answers, func(a, b answer) int {
+		return cmp.Or(
+			cmp.Compare(a.tier, b.tier),
+			cmp.Compare(b.score, a.score),
+			cmp.Compare(len(a.name), len(b.name)),
+			cmp.Compare(a.name, b.name),
+		)
+	})
+	return namesOf(answers)
+}
+
+func namesOf(answers []answer) []string {
+	names := make([]string, len(answers))
+	for i, a := range answers {
+		names[i] = a.name
+	}
+	return names
+}
+
+// share tells how much of whole part is, from 0 to 1, by their lengths.
+func share(part, whole string) float64 {
+	return min(1, float64(len(part))/float64(max(len(whole), 1)))
 }

@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/blevesearch/bleve/v2/analysis/char/asciifolding"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 const (
@@ -50,18 +52,16 @@ func words(s string) []string {
 			return -1
 		}
 		return r
-	}, fold(cutBytes(s, maxField)))
-	list := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsNumber(r)
-	})
+	}, fold(text.Cut(s, maxField)))
+	list := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
 	for i, w := range list {
-		list[i] = cut(w, maxWord)
+		list[i] = text.CutRunes(w, maxWord)
 	}
 	return list
 }
 
 // joined returns the words of s as one, cut to the length of a word.
-func joined(s string) string { return cut(strings.Join(words(s), ""), maxWord) }
+func joined(s string) string { return text.CutRunes(strings.Join(words(s), ""), maxWord) }
 
 // stem returns the joined s without what says only that it is JavaScript or a
 // style sheet: chartjs, Chart.js and chart all have the stem chart. Only .css is
@@ -69,7 +69,7 @@ func joined(s string) string { return cut(strings.Join(words(s), ""), maxWord) }
 func stem(s string) string {
 	list := words(s)
 	if n := len(list); n > 1 && (list[n-1] == "js" || strings.HasSuffix(strings.ToLower(s), ".css")) {
-		return cut(strings.Join(list[:n-1], ""), maxWord)
+		return text.CutRunes(strings.Join(list[:n-1], ""), maxWord)
 	}
 	whole := joined(s)
 	if short, ok := strings.CutSuffix(whole, "js"); ok && utf8.RuneCountInString(short) > 1 {
@@ -109,7 +109,7 @@ func textTerms(s string) []string {
 		list := words(chunk)
 		terms = append(terms, list...)
 		if len(list) > 1 {
-			terms = append(terms, cut(strings.Join(list, ""), maxWord))
+			terms = append(terms, text.CutRunes(strings.Join(list, ""), maxWord))
 		}
 	}
 	return terms
@@ -149,7 +149,7 @@ func partCapitals(s string) string {
 }
 
 // nearTerms returns what a mistyped word or query may have been meant as in a
-// name: its words, whole and as far as somebody may have typed them, and all of
+// name: its words, whole and as far as a user may have typed them, and all of
 // it as one.
 func nearTerms(name string) []string {
 	terms := append(nameTerms(name), words(joined(name)+" "+stem(name))...)
@@ -179,29 +179,4 @@ func appendBeginnings(list []string, w string, least, most int) []string {
 func unique(list []string) []string {
 	slices.Sort(list)
 	return slices.Compact(list)
-}
-
-// cut returns the first n characters of s.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for i := range s {
-		if n == 0 {
-			return s[:i]
-		}
-		n--
-	}
-	return s
-}
-
-// cutBytes returns at most n bytes of s and splits no character.
-func cutBytes(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }

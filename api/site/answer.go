@@ -1,22 +1,24 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/negotiate"
 )
 
 // An answer is what comes of a request: a page, or where to look for it.
@@ -27,7 +29,7 @@ type answer struct {
 	refresh  int    // seconds after which the browser loads the page again, 0 for never
 
 	title       string // without the service's name
-	description string // for whoever finds the page in a list
+	description string // for readers of a list of pages
 	canonical   string // path of the address that search engines should know, "" where they should not
 	section     string // path in the navigation that the page is under
 	searched    string // what the search box holds
@@ -39,7 +41,10 @@ type answer struct {
 const contentSecurityPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
+// setSafety keeps pages and what they are made with to this origin: scripts of others have the API, under whose fields
+// the site is mounted.
 func setSafety(h http.Header) {
+	h.Del("Access-Control-Allow-Origin")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
@@ -54,67 +59,39 @@ func redirect(w http.ResponseWriter, a *answer) {
 }
 
 // send answers with a page, unless the client has it.
-func (s *Site) send(w http.ResponseWriter, r *http.Request, a *answer, body []byte) {
+func (s *Site) send(w http.ResponseWriter, r *http.Request, p *page) {
+	a := p.answer
 	h := w.Header()
 	setSafety(h)
-	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Referrer-Policy", "same-origin")
-	h.Set("Vary", "Accept-Encoding")
-	status := a.status
-	if status == 0 {
-		status = http.StatusOK
-	}
-	h.Set("Cache-Control", "no-cache")
-	switch status {
-	case http.StatusGone, http.StatusInternalServerError:
-		h.Set("Cache-Control", "no-store")
-	case http.StatusServiceUnavailable:
-		h.Set("Cache-Control", "no-store")
-		h.Set("Retry-After", "5")
-	case http.StatusTooManyRequests:
-		h.Set("Cache-Control", "no-store")
-		h.Set("Retry-After", strconv.Itoa(int(draftsWindow.Seconds())))
-	case http.StatusMethodNotAllowed:
-		h.Set("Allow", "GET, HEAD")
-	}
 	if a.refresh > 0 {
 		h.Set("Refresh", strconv.Itoa(a.refresh))
 	}
-	c := negotiate.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Prefer()
-	if status == http.StatusOK {
-		tag := entityTag(body, c)
-		h.Set("ETag", tag)
-		if !negotiate.NoneMatch(r.Header["If-None-Match"], tag) {
-			h.Del("Content-Type")
-			w.WriteHeader(http.StatusNotModified)
-			return
-		}
+	f := answers.Failure{Status: a.status, Caching: answers.Revalidated}
+	if s.options.SiteBase == "" || s.options.AssetBase == "" {
+		f.Caching = answers.NoStore // it has addresses made of the request's Host
 	}
-	if c != coding.Identity {
-		if coded, err := coding.Encode(c, coding.Quick, body); err != nil {
-			s.logger.Error("site: couldn't compress a page", "path", r.URL.Path, "err", err)
-		} else {
-			body = coded
-			h.Set("Content-Encoding", c.String())
-		}
+	switch a.status {
+	case 0, http.StatusOK:
+		f.Caching.Set(h)
+		p.body.Send(w, r, http.StatusOK)
+		return
+	case http.StatusGone, http.StatusInternalServerError:
+		f.Caching = answers.NoStore
+	case http.StatusServiceUnavailable:
+		f.Caching, f.Retry = answers.NoStore, 5
+	case http.StatusTooManyRequests:
+		f.Caching, f.Retry = answers.NoStore, int(draftsWindow.Seconds())
+	case http.StatusMethodNotAllowed:
+		f.Fields = []answers.Field{{Name: "Allow", Value: readOnly}}
 	}
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // a client that has gone needs no answer
-	}
+	f.SendPage(w, r, p.body)
 }
 
-func entityTag(body []byte, c coding.Coding) string {
-	sum := sha256.Sum256(body)
-	tag := base64.RawURLEncoding.EncodeToString(sum[:15])
-	if c != coding.Identity {
-		tag += "-" + c.String()
-	}
-	return `"` + tag + `"`
-}
+// readOnly are the methods of pages and what belongs to them.
+const readOnly = "GET, HEAD"
 
 // A refusal is a failure that the client can do something about.
 type refusal struct {
@@ -139,11 +116,11 @@ type failed struct {
 	// Library and Version are what could not be shown of a library that is there.
 	Library, Version string
 	Withdrawn        *library.WithdrawnError
-	State            *views.State // what became of a version that is not published
+	State            *views.Account // what became of a version that is not published
 }
 
-// addable are names that mean nothing but themselves in a command that somebody copies
-// from a page, whoever made up its address.
+// addable are names that mean nothing but themselves in a command that a user copies
+// from a page, whose address a stranger may have made up.
 var addable = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // failure returns the page for an error. It is the one place where errors become
@@ -160,8 +137,8 @@ func (s *Site) failure(q *request, err error) *answer {
 		f = failed{Status: refused.status, Title: refused.title, Message: refused.message}
 	case errors.Is(err, library.ErrNoLibrary) && len(q.segments) > 0:
 		f = failed{Status: http.StatusNotFound, Title: "Library not found", Missing: q.segments[0]}
-		f.Message = fmt.Sprintf("No library here is called “%s”.", cut(f.Missing, maxText))
-		if near, err := s.library.Search(q.Context(), cut(f.Missing, maxText), nil); err == nil {
+		f.Message = fmt.Sprintf("No library here is called “%s”.", text.Cut(f.Missing, maxText))
+		if near, err := s.library.Search(q.Context(), text.Cut(f.Missing, maxText), nil); err == nil {
 			f.Near = near[:min(len(near), 5)]
 		}
 		if addable.MatchString(f.Missing) {
@@ -172,7 +149,7 @@ func (s *Site) failure(q *request, err error) *answer {
 		f.Message = fmt.Sprintf("%s %s was published here once and is served no longer.", withdrawn.Package, withdrawn.Version)
 	case errors.As(err, &unpublished):
 		f = failed{Status: http.StatusNotFound, Title: "Version not found", Library: unpublished.library, Version: unpublished.version, State: unpublished.state}
-		f.Message = fmt.Sprintf("%s %s is not published here.", f.Library, shorten(100, f.Version))
+		f.Message = fmt.Sprintf("%s %s is not published here.", f.Library, text.Short(f.Version, 100))
 	case errors.Is(err, library.ErrNotReady), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		f = failed{Status: http.StatusServiceUnavailable, Title: "Just a moment", Message: "The libraries are still being read. Please try again in a few seconds."}
 	default:
@@ -185,4 +162,65 @@ func (s *Site) failure(q *request, err error) *answer {
 		s.logger.Error("site: couldn't show a page", "ref", f.Reference, "method", q.Method, "path", q.URL.Path, "err", err, "stack", string(debug.Stack()))
 	}
 	return &answer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
+}
+
+// What a request may ask for.
+const (
+	maxQuery = 8 << 10 // bytes of a query string
+	maxText  = 512     // bytes of what is searched or filtered for, as in the API
+	maxPage  = 1 << 20
+)
+
+// A request is one for a page.
+type request struct {
+	*http.Request
+	segments  []string // decoded, those that the route leaves open
+	query     url.Values
+	siteBase  string
+	assetBase string
+}
+
+// parse reads what the pages need of a request and refuses what makes no sense.
+func (q *request) parse(o Options) error {
+	origin, ok := requests.Origin(q.Request)
+	if !ok && (o.SiteBase == "" || o.AssetBase == "") {
+		// The host becomes part of what people copy into their pages.
+		return refuse(http.StatusBadRequest, "This address is broken", "The request's Host is not a name or an address.")
+	}
+	q.siteBase, q.assetBase = cmp.Or(o.SiteBase, origin), cmp.Or(o.AssetBase, origin)
+	if len(q.URL.RawQuery) > maxQuery {
+		return refuse(http.StatusRequestURITooLong, "This address is too long", "What follows the question mark may have 8 KiB.")
+	}
+	if q.query, ok = requests.Query(q.URL.RawQuery); !ok {
+		return refuse(http.StatusBadRequest, "This address is broken", "What follows the question mark is not valid UTF-8, or wrongly percent-encoded.")
+	}
+	return nil
+}
+
+// text returns a parameter as what the user typed: without control characters and
+// white space around, cut to maxText bytes.
+func (q *request) text(name string) string {
+	s := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, q.query.Get(name))
+	return strings.TrimSpace(text.Cut(strings.TrimSpace(s), maxText))
+}
+
+// page returns the number of the page that is asked for, from 1. What is no number is 1.
+func (q *request) page() int {
+	n, err := strconv.Atoi(q.query.Get("page"))
+	if err != nil {
+		return 1
+	}
+	return min(max(n, 1), maxPage)
+}
+
+func withQuery(path, query string) string {
+	if query == "" {
+		return path
+	}
+	return path + "?" + query
 }

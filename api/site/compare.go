@@ -38,12 +38,9 @@ const (
 // changesShown is how many files a page of changes has.
 const changesShown = 200
 
-func (s *Site) compare(q *request) (*answer, error) {
-	l, err := s.library.Library(q.Context(), q.segments[0])
-	if err != nil {
-		return nil, err
-	}
+func (s *Site) compare(q *request, l *library.Library) (*answer, error) {
 	page := comparePage{Name: l.Name, From: q.text("from"), To: q.text("to")}
+	var err error
 	if page.Versions, err = s.library.Versions(l.Name); err != nil {
 		return nil, err
 	}
@@ -75,15 +72,17 @@ func (s *Site) compare(q *request) (*answer, error) {
 
 // choose fills in what was not asked for: the latest version, and the one before the other.
 func (p *comparePage) choose(latest string) {
-	before := func(version string) string {
-		i := slices.IndexFunc(p.Versions, func(v views.Version) bool { return v.Version == version })
-		if i < 0 || i+1 >= len(p.Versions) {
-			return ""
-		}
-		return p.Versions[i+1].Version
+	p.To = cmp.Or(p.To, latest)
+	p.From = cmp.Or(p.From, before(p.Versions, p.To))
+}
+
+// before returns the version before another one, "" for the first.
+func before(versions []views.Version, version string) string {
+	i := slices.IndexFunc(versions, func(v views.Version) bool { return v.Version == version })
+	if i < 0 || i+1 >= len(versions) {
+		return ""
 	}
-	p.To = or(p.To, latest)
-	p.From = or(p.From, before(p.To))
+	return versions[i+1].Version
 }
 
 // count returns what is not the same in both, changed files first. Both lists of
@@ -92,21 +91,12 @@ func (p *comparePage) count(from, to *library.Release) []change {
 	var all []change
 	i, j := 0, 0
 	for i < len(from.Files) || j < len(to.Files) {
-		order := 0
 		switch {
-		case i == len(from.Files):
-			order = 1
-		case j == len(to.Files):
-			order = -1
-		default:
-			order = cmp.Compare(from.Files[i].Path, to.Files[j].Path)
-		}
-		switch {
-		case order < 0:
+		case j == len(to.Files) || i < len(from.Files) && from.Files[i].Path < to.Files[j].Path:
 			all = append(all, change{removed, from.Files[i].Path, from.Files[i].Size, 0})
 			p.Removed++
 			i++
-		case order > 0:
+		case i == len(from.Files) || to.Files[j].Path < from.Files[i].Path:
 			all = append(all, change{added, to.Files[j].Path, 0, to.Files[j].Size})
 			p.Added++
 			j++

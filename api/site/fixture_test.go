@@ -3,6 +3,7 @@ package site
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,7 +13,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -26,9 +27,7 @@ func packageJSON(t testing.TB, name string, more map[string]any) string {
 		"name": name, "description": "What " + name + " is for.", "keywords": []string{name},
 		"repository": map[string]string{"type": "git", "url": "git+https://github.com/jars/" + name + ".git"},
 	}
-	for k, v := range more {
-		fields[k] = v
-	}
+	maps.Copy(fields, more)
 	b, err := json.Marshal(fields)
 	if err != nil {
 		t.Fatal(err)
@@ -40,9 +39,9 @@ func packageJSON(t testing.TB, name string, more map[string]any) string {
 const hostile = `"><script>alert(1)</script><img src=x onerror=alert(1)>'`
 
 // filled returns a shelf with what the pages have to show.
-func filled(t testing.TB) *librarytest.Shelf {
+func filled(t testing.TB) *testkit.Shelf {
 	t.Helper()
-	s := librarytest.New(t)
+	s := testkit.NewShelf(t)
 	s.Enrol("pickle", packageJSON(t, "pickle", map[string]any{
 		"filename": "pickle.min.js", "homepage": "https://pickle.example/a?b=c&d", "license": "MIT",
 		"authors":    []map[string]string{{"name": "Pickle people"}},
@@ -64,7 +63,7 @@ func filled(t testing.TB) *librarytest.Shelf {
 	s.Refuse("pickle", "3.0.0", "package/pickle.js is too large")
 	s.SetState(views.State{
 		Package: "pickle", Version: "2.1.0", Kind: views.Failed, Reason: "the registry is away", Attempts: 3,
-		Updated: librarytest.Released, Next: librarytest.Released.Add(time.Hour),
+		Updated: testkit.Released, Next: testkit.Released.Add(time.Hour),
 	})
 	s.Enrol("shelf-css", packageJSON(t, "shelf-css", nil))
 	s.Publish("shelf-css", "1.0.0", "shelf.css", map[string]string{"shelf.css": script(30)})
@@ -89,7 +88,7 @@ func filled(t testing.TB) *librarytest.Shelf {
 }
 
 // addPantry adds a release of many files, which takes a while.
-func addPantry(t testing.TB, s *librarytest.Shelf) {
+func addPantry(t testing.TB, s *testkit.Shelf) {
 	t.Helper()
 	many := map[string]string{}
 	for i := range 1234 {
@@ -100,7 +99,7 @@ func addPantry(t testing.TB, s *librarytest.Shelf) {
 	s.Publish("pantry", "1.0.0", "pantry.js", many)
 }
 
-func newSite(t testing.TB, s *librarytest.Shelf, change func(*Options)) *Site {
+func newSite(t testing.TB, s *testkit.Shelf, change func(*Options)) *Site {
 	t.Helper()
 	document, err := os.ReadFile("../openapi.json")
 	if err != nil {

@@ -2,23 +2,43 @@ package site
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// historyPage is what became of every version of a library.
+// historyPage is what became of every version of a library: of those that were tried all that is known, of the others a
+// line in a fold for each reason.
 type historyPage struct {
 	*library.Library
-	Counts []tally
-	Events []event
-	Pager  pager
+	Counts  []stateCount
+	Only    string // the state of the versions that are shown; "" for all that were tried
+	Done    string // that state in words
+	Untried string // why the versions that are shown were never tried; "" for those that were
+	Events  []event
+	Pager   pager
+	Folds   []fold
+}
+
+// A stateCount is how many versions are in a state, which has this name in an address.
+type stateCount struct {
+	Kind  views.StateKind
+	Done  string
+	Count int
+}
+
+// A fold is the versions that were not tried for one reason.
+type fold struct {
+	stateCount
+	Why  string
+	Some []views.Account // the newest
 }
 
 // An event is what became of one version.
 type event struct {
-	views.State
+	views.Account
 	Entry  int64 // of the log, -1 for none
 	Files  int   // of a published one
 	Bytes  int64
@@ -31,6 +51,13 @@ func (e event) Done() string { return stateNames[e.Kind] }
 var stateNames = map[views.StateKind]string{
 	views.Detected: "waiting", views.Processing: "in progress", views.Published: "published",
 	views.Refused: "refused", views.Failed: "failed", views.Withdrawn: "withdrawn",
+	views.Older: "older than what was taken", views.Prerelease: "prereleases not taken", views.Ignored: "ignored by a pattern", views.Gone: "gone from upstream",
+}
+
+// shownStates are all states, those first that a visitor may have to know of.
+var shownStates = []views.StateKind{
+	views.Published, views.Processing, views.Detected, views.Failed, views.Refused, views.Withdrawn,
+	views.Older, views.Prerelease, views.Ignored, views.Gone,
 }
 
 // When says in a word what happened at the time of Updated.
@@ -44,57 +71,97 @@ func (e event) When() string {
 	return strings.ToUpper(e.Done()[:1]) + e.Done()[1:]
 }
 
-// eventsShown is how many versions a page of history has.
-const eventsShown = 100
+const (
+	eventsShown  = 100 // versions on a page of history
+	untriedShown = 500 // of those of which there is little to say
+	foldShown    = 20
+)
 
-func (s *Site) history(q *request) (*answer, error) {
-	l, err := s.library.Library(q.Context(), q.segments[0])
-	if err != nil {
-		return nil, err
-	}
-	states, err := s.library.States(l.Name)
-	if err != nil {
-		return nil, err
-	}
-	versions, err := s.library.Versions(l.Name)
+// untried says why versions in a state were never tried.
+var untried = map[views.StateKind]string{
+	views.Older:      "A library starts with its newest releases, and then gets those that are newer.",
+	views.Prerelease: "A library starts with its newest releases, of which at most two are prereleases, and then gets those that are newer.",
+	views.Ignored:    "The library’s package JSON has patterns for versions that are left out.",
+	views.Gone:       "Upstream had these once, and they were not taken while it did.",
+}
+
+func (s *Site) history(q *request, l *library.Library) (*answer, error) {
+	all, err := s.library.Accounts(l.Name)
 	if err != nil {
 		return nil, err
 	}
 	page := historyPage{Library: l}
-	counts := map[string]int{}
-	for _, state := range states {
-		counts[stateNames[state.Kind]]++
+	only := views.StateKind(q.text("state"))
+	if slices.ContainsFunc(all, func(a views.Account) bool { return a.Kind == only }) {
+		page.Only, page.Done, page.Untried = string(only), stateNames[only], untried[only]
 	}
-	page.Counts = tallies(counts)
-	page.Pager = newPager(len(states), eventsShown, q.page(), "versions", func(n string) string {
-		return withQuery(historyPath(l.Name), encode("page", n))
+	counts, newest := map[views.StateKind]int{}, map[views.StateKind][]views.Account{}
+	var shown []views.Account
+	for _, a := range all {
+		if counts[a.Kind]++; counts[a.Kind] <= foldShown {
+			newest[a.Kind] = append(newest[a.Kind], a)
+		}
+		if page.Only == string(a.Kind) || page.Only == "" && untried[a.Kind] == "" {
+			shown = append(shown, a)
+		}
+	}
+	for _, kind := range shownStates {
+		count := stateCount{kind, stateNames[kind], counts[kind]}
+		if count.Count == 0 {
+			continue
+		}
+		page.Counts = append(page.Counts, count)
+		if why := untried[kind]; why != "" && page.Only == "" {
+			page.Folds = append(page.Folds, fold{count, why, newest[kind]})
+		}
+	}
+	each := eventsShown
+	if page.Untried != "" {
+		each = untriedShown
+	}
+	page.Pager = newPager(len(shown), each, q.page(), "versions", func(n string) string {
+		return withQuery(historyPath(l.Name), encode("state", page.Only, "page", n))
 	})
+	if err := s.addEvents(q, &page, part(page.Pager, shown)); err != nil {
+		return nil, err
+	}
+	a := &answer{
+		view: "history", section: "/search", title: "History of " + l.Name, data: page,
+		description: "What became of every version of " + l.Name + " that upstream has: published, refused, failed, withdrawn or not taken, and why.",
+	}
+	if page.Only != "" {
+		a.title += ": " + page.Done
+	} else if page.Pager.Page == 1 {
+		a.canonical = historyPath(l.Name)
+	}
+	return a, nil
+}
+
+// addEvents adds what the store knows of these versions besides.
+func (s *Site) addEvents(q *request, page *historyPage, shown []views.Account) error {
+	versions, err := s.library.Versions(page.Name)
+	if err != nil {
+		return err
+	}
 	published := make(map[string]int, len(versions))
 	for i, v := range versions {
 		published[v.Version] = i
 	}
-	for _, state := range part(page.Pager, states) {
-		e := event{State: state, Entry: -1}
-		if i, ok := published[state.Version]; ok {
+	for _, a := range shown {
+		e := event{Account: a, Entry: -1}
+		if i, ok := published[a.Version]; ok {
 			v := versions[i]
 			e.Entry, e.Files, e.Bytes = v.Entry, v.Files, v.Bytes
 			if i+1 < len(versions) {
 				e.Before = versions[i+1].Version
 			}
-		} else if state.Kind == views.Withdrawn {
+		} else if a.Kind == views.Withdrawn {
 			var withdrawn *library.WithdrawnError
-			if _, err := s.library.Release(q.Context(), l.Name, state.Version); errors.As(err, &withdrawn) {
+			if _, err := s.library.Release(q.Context(), page.Name, a.Version); errors.As(err, &withdrawn) {
 				e.Entry = withdrawn.Entry
 			}
 		}
 		page.Events = append(page.Events, e)
 	}
-	a := &answer{
-		view: "history", section: "/search", title: "History of " + l.Name, data: page,
-		description: "What became of every version of " + l.Name + ": published, refused, failed or withdrawn, when and why.",
-	}
-	if page.Pager.Page == 1 {
-		a.canonical = historyPath(l.Name)
-	}
-	return a, nil
+	return nil
 }

@@ -9,18 +9,19 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
 func TestOwns(t *testing.T) {
-	site := newSite(t, librarytest.New(t), nil)
+	site := newSite(t, testkit.NewShelf(t), nil)
 	for path, want := range map[string]bool{
 		"/": true, "/search": true, "/search/": true, "/statistics": true, "/docs": true, "/api": true, "/about": true,
 		"/library/jquery": true, "/library/jquery/": true, "/library/jquery/3.7.1": true, "/library/a%2Fb": true, "/compare/jquery": true, "/history/jquery": true,
@@ -33,7 +34,7 @@ func TestOwns(t *testing.T) {
 			t.Errorf("owns %q: %v, want %v", path, got, want)
 		}
 	}
-	without := newSite(t, librarytest.New(t), func(o *Options) { o.Document = nil })
+	without := newSite(t, testkit.NewShelf(t), func(o *Options) { o.Document = nil })
 	if without.Owns("/docs") || without.Owns("/api") {
 		t.Error("there is documentation of nothing")
 	}
@@ -119,16 +120,16 @@ func TestMethods(t *testing.T) {
 }
 
 func TestEmbeddedFiles(t *testing.T) {
-	site := newSite(t, librarytest.New(t), nil)
+	site := newSite(t, testkit.NewShelf(t), nil)
 	if len(site.files.byPath) == 0 {
 		t.Fatal("there are none")
 	}
-	for path, f := range site.files.byPath {
+	for path := range site.files.byPath {
 		if !regexp.MustCompile(`^/site/[a-z]+\.[0-9a-f]{12}\.(css|js)$`).MatchString(path) {
 			t.Errorf("a file is at %s", path)
 		}
 		whole := get(t, site, path)
-		if whole.Code != 200 || whole.Header().Get("Cache-Control") != "public, max-age=31536000, immutable" || whole.Header().Get("Content-Type") != f.contentType || f.contentType == "" {
+		if whole.Code != 200 || whole.Header().Get("Cache-Control") != "public, max-age=31536000, immutable" || whole.Header().Get("Content-Type") != fileTypes[filepath.Ext(path)] || fileTypes[filepath.Ext(path)] == "" {
 			t.Errorf("%s: %d %v", path, whole.Code, whole.Header())
 		}
 		w := get(t, site, path, "Accept-Encoding", "br")
@@ -179,8 +180,8 @@ func TestOrigin(t *testing.T) {
 }
 
 func TestNotReady(t *testing.T) {
-	shelf := librarytest.New(t)
-	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // and nobody calls Run
+	shelf := testkit.NewShelf(t)
+	x, err := library.New(library.Options{Store: shelf.Store, Log: shelf.Log}) // whose Run is never called
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,12 +229,12 @@ func TestDamaged(t *testing.T) {
 	site := newSite(t, filled(t), func(o *Options) { o.Logger = slog.New(slog.NewJSONHandler(&log, nil)) })
 	q := &request{Request: httptest.NewRequest("GET", "/library/pickle", nil)}
 	a := site.failure(q, fmt.Errorf("secret: %w", kvstore.ErrCorrupt))
-	body, err := site.render(q, a)
+	p, err := site.render(q, a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	site.send(w, q.Request, a, body)
+	site.send(w, q.Request, p)
 	if w.Code != 503 || w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Retry-After") == "" ||
 		strings.Contains(w.Body.String(), "secret") || !strings.Contains(w.Body.String(), "try again later") || !strings.Contains(log.String(), "secret") {
 		t.Errorf("%d %v %s; the log has %s", w.Code, w.Header(), w.Body, &log)

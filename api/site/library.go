@@ -1,12 +1,21 @@
 package site
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
+	"html"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -67,11 +76,7 @@ const (
 
 // showLibrary shows the latest release, or, for the version picker of a browser
 // without scripts, leads to the one that was picked.
-func (s *Site) showLibrary(q *request) (*answer, error) {
-	l, err := s.library.Library(q.Context(), q.segments[0])
-	if err != nil {
-		return nil, err
-	}
+func (s *Site) showLibrary(q *request, l *library.Library) (*answer, error) {
 	if version := q.text("version"); version != "" {
 		return &answer{status: http.StatusSeeOther, location: versionPath(l.Name, version)}, nil
 	}
@@ -81,11 +86,7 @@ func (s *Site) showLibrary(q *request) (*answer, error) {
 	return s.showRelease(q, l, l.Version)
 }
 
-func (s *Site) showVersion(q *request) (*answer, error) {
-	l, err := s.library.Library(q.Context(), q.segments[0])
-	if err != nil {
-		return nil, err
-	}
+func (s *Site) showVersion(q *request, l *library.Library) (*answer, error) {
 	return s.showRelease(q, l, q.segments[1])
 }
 
@@ -115,9 +116,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	if page.Versions, err = s.library.Versions(l.Name); err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(page.Versions, func(v views.Version) bool { return v.Version == version }); i >= 0 && i+1 < len(page.Versions) {
-		page.Previous = page.Versions[i+1].Version
-	}
+	page.Previous = before(page.Versions, version)
 	self := versionPath(l.Name, version)
 	canonical := self
 	if page.Latest {
@@ -200,7 +199,7 @@ func (s *Site) addManifest(page *libraryPage) (minified map[string]bool) {
 
 // describe returns a library's description, or what stands for one.
 func describe(l *library.Library) string {
-	return or(cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
+	return cmp.Or(text.Cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
 }
 
 // addTroubles adds the newest versions, newer than what is published, that are not.
@@ -224,7 +223,7 @@ func (page *libraryPage) addTroubles(states []views.State) {
 // An unpublishedError says that a version of a library that is here is not.
 type unpublishedError struct {
 	library, version string
-	state            *views.State // why, nil where it has never been seen
+	state            *views.Account // why, nil where it has never been seen
 }
 
 func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
@@ -240,13 +239,175 @@ func (s *Site) release(q *request, name, version string) (*library.Release, erro
 
 // unpublished says what became of a version that there is nothing to show of.
 func (s *Site) unpublished(name, version string) error {
-	states, err := s.library.States(name)
+	states, err := s.library.Accounts(name)
 	if err != nil {
 		return err
 	}
 	e := &unpublishedError{library: name, version: version}
-	if i := slices.IndexFunc(states, func(state views.State) bool { return state.Version == version }); i >= 0 {
+	if i := slices.IndexFunc(states, func(a views.Account) bool { return a.Version == version }); i >= 0 {
 		e.state = &states[i]
 	}
 	return e
 }
+
+// A use is how one file is loaded.
+type use struct {
+	Path string
+	library.Snippet
+	ImportMap string // for modules
+	Preload   string // for modules
+	Main      bool
+}
+
+// A fileLink leads to the uses of a file.
+type fileLink struct{ Path, Address string }
+
+// A fileRow is a file in the list.
+type fileRow struct {
+	fileLink
+	library.Snippet
+	Size         int64
+	Gzip, Brotli int64 // 0 where the file is not kept in that coding
+	Main, Chosen bool
+	Minified     bool // here, from another file
+}
+
+// Incompressible reports whether no coding was worth while.
+func (f fileRow) Incompressible() bool { return f.Gzip == 0 && f.Brotli == 0 }
+
+func newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) *use {
+	u := &use{Path: f.Path, Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Main: f.Path == r.Default}
+	if u.Kind == library.Module {
+		name := l.Name
+		if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
+			name = l.Autoupdate.Target // what its own documentation imports it as
+		}
+		u.ImportMap, u.Preload = importMap(name, u.Snippet), modulePreload(u.Snippet)
+	}
+	return u
+}
+
+func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile) (fileRow, error) {
+	row := fileRow{Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Size: f.Size, Main: f.Path == r.Default}
+	content, err := s.library.Content(f.Hash)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound): // withdrawn and erased since
+		return row, nil
+	case err != nil:
+		return row, err
+	}
+	if c, ok := content.Find(coding.Gzip); ok {
+		row.Gzip = c.Length
+	}
+	if c, ok := content.Find(coding.Brotli); ok {
+		row.Brotli = c.Length
+	}
+	return row, nil
+}
+
+// filter returns the files whose paths have all the words, the main one first.
+func filter(r *library.Release, text string) []views.PublishedFile {
+	words := strings.Fields(strings.ToLower(text))
+	files := make([]views.PublishedFile, 0, len(r.Files))
+	main := -1
+	for _, f := range r.Files {
+		path := strings.ToLower(f.Path)
+		if slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(path, word) }) {
+			continue
+		}
+		if f.Path == r.Default {
+			main = len(files)
+		}
+		files = append(files, f)
+	}
+	if main > 0 {
+		first := files[main]
+		copy(files[1:main+1], files[:main])
+		files[0] = first
+	}
+	return files
+}
+
+// modules returns the files of a release that are modules, those
+// first that a page would load.
+func modules(r *library.Release, address func(string) fileLink) []fileLink {
+	var found []string
+	for _, f := range r.Files {
+		if library.KindOf(f.Path, f.Module) == library.Module {
+			found = append(found, f.Path)
+		}
+	}
+	rank := func(path string) int {
+		rank := strings.Count(path, "/") * 4
+		if !strings.Contains(path, ".min.") && !strings.Contains(path, ".prod.") {
+			rank += 2
+		}
+		return rank
+	}
+	slices.SortStableFunc(found, func(a, b string) int { return rank(a) - rank(b) })
+	var links []fileLink
+	for _, path := range found[:min(modulesShown, len(found))] {
+		links = append(links, address(path))
+	}
+	return links
+}
+
+// importMap returns the markup with which a page imports a module by its name. The
+// integrity stands in the map (https://html.spec.whatwg.org/#import-map-integrity-metadata-map),
+// because an import statement has no place for it.
+func importMap(name string, module library.Snippet) string {
+	type pair map[string]string
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", "  ") // and "<" is escaped, so that nothing ends the script element
+	_ = e.Encode(struct {
+		Imports   pair `json:"imports"`
+		Integrity pair `json:"integrity"`
+	}{pair{name: module.URL}, pair{module.URL: module.Integrity}}) // strings always encode
+	quoted, _ := json.Marshal(name) // too
+	return "<script type=\"importmap\">\n" + b.String() + "</script>\n" +
+		"<script type=\"module\">\n  import * as " + identifier(name) + " from " + string(quoted) + ";\n</script>"
+}
+
+// modulePreload returns the tag that fetches a module before it is imported, and checks
+// it where a browser does not know integrity in import maps.
+func modulePreload(module library.Snippet) string {
+	return `<link rel="modulepreload" href="` + html.EscapeString(module.URL) + `" integrity="` + html.EscapeString(module.Integrity) + `" crossorigin="anonymous">`
+}
+
+// identifier makes a name for a variable of a package's name.
+func identifier(name string) string {
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		name = name[i+1:] // the scope
+	}
+	name = strings.TrimSuffix(strings.TrimSuffix(name, ".js"), ".mjs")
+	var b strings.Builder
+	upper := false
+	for _, r := range name {
+		switch {
+		case r < unicode.MaxASCII && (unicode.IsLetter(r) || r == '_' || r == '$' || unicode.IsDigit(r) && b.Len() > 0):
+			if upper {
+				r = unicode.ToUpper(r)
+			}
+			b.WriteRune(r)
+			upper = false
+		default:
+			upper = b.Len() > 0
+		}
+	}
+	if id := b.String(); id != "" && !reserved[id] {
+		return id
+	}
+	return "library"
+}
+
+// reserved are the names that no variable of a module can have.
+var reserved = func() map[string]bool {
+	m := map[string]bool{}
+	for word := range strings.FieldsSeq(`await break case catch class const continue debugger default delete do else enum export extends false
+		finally for function if implements import in instanceof interface let new null package private protected public return static super
+		switch this throw true try typeof var void while with yield arguments eval`) {
+		m[word] = true
+	}
+	return m
+}()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 )
@@ -90,7 +91,7 @@ func (s *Site) log(q *request) (*answer, error) {
 	if before, err := strconv.ParseInt(q.query.Get("before"), 10, 64); err == nil && before > 0 {
 		query.Before = before
 	}
-	size := s.library.LogSize() // before the entries are read, so that none is missed by who follows
+	size := s.library.LogSize() // before the entries are read, so that a reader who follows misses none
 	found, err := s.library.Entries(query)
 	if err != nil && !errors.Is(err, library.ErrNoLibrary) {
 		return nil, err
@@ -118,10 +119,10 @@ func (s *Site) log(q *request) (*answer, error) {
 	}
 	a := &answer{
 		view: "log", section: "/history", title: "Log", data: page,
-		description: "Everything that happened here, from a log that nobody can change unnoticed: what was published, refused and withdrawn, when and why.",
+		description: "Everything that happened here, from a log that cannot be changed unnoticed: what was published, refused and withdrawn, when and why.",
 	}
 	if page.Package != "" {
-		a.title = "Log of " + cut(page.Package, 100)
+		a.title = "Log of " + text.Cut(page.Package, 100)
 	}
 	if q.URL.RawQuery == "" {
 		a.canonical = logPath()
@@ -172,12 +173,9 @@ func (s *Site) logged(entries []logs.Indexed, most, level int) ([]logged, error)
 }
 
 func (s *Site) document(l *logged, h kvstore.Hash, most int) (string, error) {
-	text, err := s.library.Document(h)
-	if len(text) > most {
-		l.Cut = true
-		text = cut(text, most)
-	}
-	return strings.ToValidUTF8(text, "\uFFFD"), err
+	document, err := s.library.Document(h)
+	l.Cut = l.Cut || len(document) > most
+	return strings.ToValidUTF8(text.Cut(document, most), "\uFFFD"), err
 }
 
 // diffLines takes a unified diff apart, without the names of its files.
@@ -213,6 +211,7 @@ type releasePage struct {
 	Pager         pager
 	LeftOut       []logs.LeftOut // some
 	Notes         []string       // some
+	Alike         [][]string     // some of the groups of paths that differ only in case or in Unicode form
 }
 
 const (
@@ -220,6 +219,8 @@ const (
 	madeFilesShown  = 200
 	leftOutsToldOf  = 200
 	manifestNotesOf = 50
+	alikeToldOf     = 50
+	alikeInGroup    = 10
 )
 
 // releaseHistory shows what happened to one version, and what was done to each file.
@@ -273,6 +274,18 @@ func (page *releasePage) addFiles(q *request) {
 	}
 	page.LeftOut = m.LeftOut[:min(leftOutsToldOf, len(m.LeftOut))]
 	page.Notes = m.Notes[:min(manifestNotesOf, len(m.Notes))]
+	for _, group := range m.Alike[:min(alikeToldOf, len(m.Alike))] {
+		page.Alike = append(page.Alike, ascii(group[:min(alikeInGroup, len(group))]))
+	}
+}
+
+// ascii writes paths so that those which look the same can be told apart.
+func ascii(paths []string) []string {
+	quoted := make([]string, len(paths))
+	for i, path := range paths {
+		quoted[i] = text.Short(strconv.QuoteToASCII(path), 300)
+	}
+	return quoted
 }
 
 // logPath is the address of the log with a query of names and values.

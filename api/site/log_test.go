@@ -8,14 +8,14 @@ import (
 
 	"golang.org/x/net/html"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 )
 
 // logbook returns a shelf with entries that name documents.
-func logbook(t testing.TB) *librarytest.Shelf {
+func logbook(t testing.TB) *testkit.Shelf {
 	t.Helper()
 	s := filled(t)
 	keep := func(data []byte) kvstore.Hash {
@@ -28,7 +28,7 @@ func logbook(t testing.TB) *librarytest.Shelf {
 	manifest, err := (&logs.Manifest{
 		Package: "pickle", Version: "5.0.0", Source: logs.Source{Type: "npm", Name: "@jars/pickle", Integrity: "sha512-archive"},
 		Files:   []logs.File{{Path: "pickle.js", Size: 1500, Origin: logs.Upstream}, {Path: "pickle.min.js", Size: 500, Origin: logs.Minified, From: "pickle.js"}},
-		LeftOut: []logs.LeftOut{{Path: hostile, Reason: hostile}}, Notes: []string{hostile},
+		LeftOut: []logs.LeftOut{{Path: hostile, Reason: hostile}}, Notes: []string{hostile}, Alike: [][]string{{hostile, "caf\u00e9.js", "cafe\u0301.js"}},
 	}).Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -36,13 +36,13 @@ func logbook(t testing.TB) *librarytest.Shelf {
 	err = s.Log.Update(func(tx *logs.Tx) error {
 		for _, e := range []logs.Entry{
 			{Kind: logs.PackageChanged, Package: "pickle", Diff: keep([]byte("--- before\n+++ after\n@@ -1 +1 @@\n-\"a\"\n+\"" + hostile + "\"\n \"c\"\n"))},
-			{Kind: logs.Detected, Package: "pickle", Version: "5.0.0", Released: librarytest.Released},
+			{Kind: logs.Detected, Package: "pickle", Version: "5.0.0", Released: testkit.Released},
 			{Kind: logs.Processed, Package: "pickle", Version: "5.0.0", Manifest: keep(manifest), Signature: logs.Signature{Outcome: logs.SignatureVerified, Key: "k"}},
 			{Kind: logs.UpstreamChanged, Package: "pickle", Version: "5.0.0", Reason: "it is gone", Upstream: logs.UpstreamChange{Old: "sha512-old"}},
 			{Kind: logs.Refused, Package: "pickle", Version: "6.0.0", Reason: "long…", Detail: keep([]byte(strings.Repeat("long "+hostile+"\n", 1000)))},
 			{Kind: logs.KeyChanged, Key: "log+1+key", KeySignature: "signature"},
 		} {
-			e.Time, e.Actor = librarytest.Released, "bot"
+			e.Time, e.Actor = testkit.Released, "bot"
 			if _, err := tx.Append(e); err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// Whoever goes on from page to page sees every entry once.
+// A reader who goes on from page to page sees every entry once.
 func TestLogPages(t *testing.T) {
 	shelf := filled(t)
 	for i := range 120 {
@@ -160,7 +160,7 @@ func TestReleaseHistory(t *testing.T) {
 	if want := []string{"File What was done Size", "pickle.js unchanged 1.50 kB", "pickle.min.js minified here from pickle.js 500 B"}; strings.Join(rows, "\n") != strings.Join(want, "\n") {
 		t.Errorf("rows %q", rows)
 	}
-	for _, want := range []string{"2.00 kB, 1 minified here, 1 left out", "npm @jars/pickle", "sha512-archive"} {
+	for _, want := range []string{"2.00 kB, 1 minified here, 1 left out", "npm @jars/pickle", "sha512-archive", "Alike but for case or Unicode form", `caf\u00e9.js`, `cafe\u0301.js`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no word of %q", want)
 		}

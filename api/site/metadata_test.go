@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 )
 
 func TestHostileMetadata(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTurnedText(t *testing.T) {
 
 // TestLongMetadata holds that what strangers write does not decide how long a page is.
 func TestLongMetadata(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	long := strings.Repeat("words upon words ", 6000)
 	shelf.Enrol("long", packageJSON(t, "long", map[string]any{
 		"description": long, "license": long, "homepage": "https://long.example/" + long, "authors": []map[string]string{{"name": long}},
@@ -70,7 +70,7 @@ func TestNothingToShow(t *testing.T) {
 			t.Errorf("%s lacks %q", target, want)
 		}
 	}
-	// Nobody should be led to copy a command that a stranger made up.
+	// No user should be led to copy a command that a stranger made up.
 	for _, name := range []string{"zzz;reboot", "$(zzz)", "zzz%20--data%20x", "--zzz", "zzz%0a"} {
 		if body := get(t, site, "/library/"+name).Body.String(); strings.Contains(body, "larder add") {
 			t.Errorf("for %s there is a command", name)

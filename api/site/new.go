@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/client"
 )
 
-// A Draft is the package JSON of an npm package, for somebody to submit.
+// A Draft is the package JSON of an npm package, for a contributor to submit.
 type Draft struct {
 	// Name is what the package is called, Version the release that it was written from.
 	Name, Version string
@@ -34,7 +35,7 @@ type DraftFile struct {
 	Main bool
 }
 
-// A DraftError is why there is no draft, in words for whoever asked for it.
+// A DraftError is why there is no draft, in words for the user who asked for it.
 type DraftError struct{ Message string }
 
 func (e *DraftError) Error() string { return e.Message }
@@ -46,7 +47,7 @@ type newPage struct {
 	Why   string // why there is none
 }
 
-// newFile shows the package JSON of an npm package. Whoever asks makes this service fetch a release, so
+// newFile shows the package JSON of an npm package. A request makes this service fetch a release, so
 // there is a limit for each client, and one for all of them.
 func (s *Site) newFile(q *request) (*answer, error) {
 	a := &answer{view: "new", title: "Add a library", section: "/new",
@@ -57,7 +58,7 @@ func (s *Site) newFile(q *request) (*answer, error) {
 		a.canonical, a.data = "/new", page
 		return a, nil
 	}
-	done, err := s.drafting.enter(clientOf(q.RemoteAddr))
+	done, err := s.drafting.enter(q.RemoteAddr)
 	if err != nil {
 		return nil, err
 	}
@@ -80,6 +81,7 @@ func (s *Site) newFile(q *request) (*answer, error) {
 const (
 	draftsAtOnce    = 2
 	draftsPerClient = 10
+	draftsAtEase    = 60 // while no more are asked for, a client may have more: many users may be behind one address
 	draftsWindow    = 10 * time.Minute
 	draftingClients = 10_000
 )
@@ -90,48 +92,31 @@ type gate struct {
 
 	mu      sync.Mutex
 	inside  int
-	since   time.Time      // when counting began
-	entered map[string]int // by client, since then
+	since   time.Time            // when counting began
+	entered map[netip.Prefix]int // by client, since then
+	all     int                  // of them
 }
 
-// enter returns what to call at the end, or why somebody has to wait.
-func (g *gate) enter(client string) (leave func(), err error) {
+// enter returns what to call at the end, or why the user has to wait.
+func (g *gate) enter(remote string) (leave func(), err error) {
+	from, _ := client.Of(remote)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now := g.now(); g.entered == nil || now.Sub(g.since) >= draftsWindow || now.Before(g.since) {
-		g.since, g.entered = now, make(map[string]int)
+		g.since, g.entered, g.all = now, make(map[netip.Prefix]int), 0
 	}
-	if g.entered[client] >= draftsPerClient || g.entered[client] == 0 && len(g.entered) >= draftingClients {
+	if g.entered[from] >= draftsPerClient && g.all >= draftsAtEase || g.entered[from] == 0 && len(g.entered) >= draftingClients {
 		return nil, refuse(http.StatusTooManyRequests, "That was a lot", "Each of these makes this service fetch a release. Please go on in ten minutes, or use `larder new`.")
 	}
 	if g.inside >= draftsAtOnce {
 		return nil, refuse(http.StatusServiceUnavailable, "Just a moment", "Others are having a file written at this moment. Please try again in a few seconds.")
 	}
-	g.entered[client]++
+	g.entered[from]++
+	g.all++
 	g.inside++
 	return sync.OnceFunc(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.inside--
 	}), nil
-}
-
-// clientOf tells clients apart by their address; in IPv6 by the network, of which each has many addresses.
-func clientOf(remote string) string {
-	host, _, err := net.SplitHostPort(remote)
-	if err != nil {
-		host = remote
-	}
-	address, err := netip.ParseAddr(host)
-	if err != nil {
-		return host
-	}
-	address = address.Unmap().WithZone("")
-	if address.Is6() {
-		network, err := address.Prefix(64)
-		if err == nil {
-			return network.String()
-		}
-	}
-	return address.String()
 }

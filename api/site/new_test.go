@@ -3,12 +3,13 @@ package site
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 )
 
 func TestNew(t *testing.T) {
@@ -31,7 +32,7 @@ func TestNew(t *testing.T) {
 			Files: []DraftFile{{Path: "x.min.js", Size: "1 kB", Main: true}, {Path: hostile, Size: "made"}}, More: 1234, Notes: []string{hostile}, Problems: []string{"1:1: " + hostile},
 		}, nil
 	}
-	s := newSite(t, librarytest.New(t), func(o *Options) { o.Draft = draft })
+	s := newSite(t, testkit.NewShelf(t), func(o *Options) { o.Draft = draft })
 	for target, want := range map[string]struct {
 		status int
 		says   string
@@ -58,15 +59,15 @@ func TestNew(t *testing.T) {
 	if !strings.Contains(get(t, s, "/about").Body.String(), `<a href="/new">`) {
 		t.Error("nothing leads to the page")
 	}
-	if without := newSite(t, librarytest.New(t), nil); without.Owns("/new") || !s.Owns("/new") {
-		t.Error("the page is there where nobody drafts, or not where somebody does")
+	if without := newSite(t, testkit.NewShelf(t), nil); without.Owns("/new") || !s.Owns("/new") {
+		t.Error("the page is there without drafts, or missing with them")
 	}
 }
 
 func TestNewIsBounded(t *testing.T) {
 	release := make(chan struct{})
 	started := make(chan struct{})
-	s := newSite(t, librarytest.New(t), func(o *Options) {
+	s := newSite(t, testkit.NewShelf(t), func(o *Options) {
 		o.Draft = func(_ context.Context, name string) (*Draft, error) {
 			if name == "wait" {
 				started <- struct{}{}
@@ -88,10 +89,10 @@ func TestNewIsBounded(t *testing.T) {
 	close(release)
 	for range draftsAtOnce {
 		if code := <-ended; code != http.StatusOK {
-			t.Errorf("who waited got %d", code)
+			t.Errorf("the user who waited got %d", code)
 		}
 	}
-	for i := draftsAtOnce; i < draftsPerClient; i++ {
+	for i := draftsAtOnce; i < draftsAtEase; i++ { // no other asks
 		if w := get(t, s, "/new?npm=x"); w.Code != http.StatusOK {
 			t.Errorf("draft %d: %d", i, w.Code)
 		}
@@ -102,17 +103,27 @@ func TestNewIsBounded(t *testing.T) {
 	if w := get(t, s, "/new"); w.Code != http.StatusOK {
 		t.Errorf("the empty page: %d", w.Code)
 	}
-	if leave, err := s.drafting.enter("somebody else"); err != nil {
+	if leave, err := s.drafting.enter("203.0.113.7:1"); err != nil {
 		t.Errorf("another client: %v", err)
 	} else {
 		leave()
+	}
+	for range draftsPerClient - 1 {
+		if leave, err := s.drafting.enter("203.0.113.7:2"); err != nil {
+			t.Errorf("its own share: %v", err)
+		} else {
+			leave()
+		}
+	}
+	if _, err := s.drafting.enter("203.0.113.7:3"); err == nil {
+		t.Error("another client has no bound")
 	}
 	now = now.Add(draftsWindow)
 	if w := get(t, s, "/new?npm=x"); w.Code != http.StatusOK {
 		t.Errorf("later: %d", w.Code)
 	}
 	for i := range draftingClients {
-		leave, err := s.drafting.enter(string(rune(i)) + "client")
+		leave, err := s.drafting.enter(fmt.Sprintf("10.1.%d.%d:1", i/256, i%256))
 		if err != nil {
 			if i < draftingClients-1 {
 				t.Fatalf("client %d: %v", i, err)
@@ -121,17 +132,7 @@ func TestNewIsBounded(t *testing.T) {
 		}
 		leave()
 	}
-	if _, err := s.drafting.enter("new here"); err == nil {
+	if _, err := s.drafting.enter("203.0.113.8:1"); err == nil {
 		t.Error("clients without number are counted")
-	}
-}
-
-func TestClientOf(t *testing.T) {
-	for remote, want := range map[string]string{
-		"192.0.2.7:1234": "192.0.2.7", "[::ffff:192.0.2.7]:1": "192.0.2.7", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64", "[fe80::1%eth0]:1": "fe80::/64", "@": "@", "": "",
-	} {
-		if got := clientOf(remote); got != want {
-			t.Errorf("%s: got %s, want %s", remote, got, want)
-		}
 	}
 }

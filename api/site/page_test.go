@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/html"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // everyPage is a page of each kind, with its status.
@@ -32,7 +34,7 @@ func TestEveryPage(t *testing.T) {
 	addPantry(t, shelf)
 	site := newSite(t, shelf, nil)
 	for target, status := range everyPage {
-		t.Run(cut(target, 80), func(t *testing.T) {
+		t.Run(text.Cut(target, 80), func(t *testing.T) {
 			w := get(t, site, target)
 			if w.Code != status {
 				t.Fatalf("status %d, want %d:\n%s", w.Code, status, w.Body)
@@ -61,83 +63,98 @@ func checkPage(t *testing.T, w *httptest.ResponseRecorder) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var (
-		ids      = map[string]bool{}
-		labelled = map[string]bool{}
-		referred []string
-		inputs   []*html.Node
-		headings []int
-		titles   int
-	)
+	c := pageCheck{T: t, ids: map[string]bool{}, labelled: map[string]bool{}}
 	for n := range doc.Descendants() {
-		if n.Type != html.ElementNode {
-			continue
-		}
-		for _, a := range n.Attr {
-			switch {
-			case strings.HasPrefix(a.Key, "on"), a.Key == "style":
-				t.Errorf("<%s> has the attribute %s", n.Data, a.Key)
-			case a.Key == "id":
-				if ids[a.Val] {
-					t.Errorf("two elements have the id %s", a.Val)
-				}
-				ids[a.Val] = true
-			case a.Key == "aria-labelledby", a.Key == "for", a.Key == "data-copy-from":
-				referred = append(referred, a.Val)
-			case a.Key == "href" || a.Key == "src" || a.Key == "action":
-				checkLink(t, n, a.Val)
-			}
-		}
-		switch n.Data {
-		case "style", "iframe", "object", "embed", "base", "img":
-			t.Errorf("there is a <%s>", n.Data)
-		case "script":
-			if src := attr(n, "src"); !strings.HasPrefix(src, "/site/") || n.FirstChild != nil {
-				t.Errorf("a script comes from %q, with %v in it", src, n.FirstChild)
-			}
-		case "title":
-			titles++
-			if strings.TrimSpace(text(n)) == "" && n.Parent.Data == "head" {
-				t.Error("the title is empty")
-			}
-		case "label":
-			labelled[attr(n, "for")] = true
-		case "input", "select", "textarea":
-			inputs = append(inputs, n)
-		case "button":
-			if label := attr(n, "aria-label"); attr(n, "class") == "copy" && !strings.HasPrefix(label, "Copy ") {
-				t.Errorf("a button to copy is called %q", label)
-			}
-		case "h1", "h2", "h3", "h4":
-			headings = append(headings, int(n.Data[1]-'0'))
-			if strings.TrimSpace(text(n)) == "" {
-				t.Errorf("an <%s> is empty", n.Data)
-			}
+		if n.Type == html.ElementNode {
+			c.attributes(n)
+			c.element(n)
 		}
 	}
-	for _, id := range referred {
-		if !ids[id] {
-			t.Errorf("nothing has the id %s", id)
+	c.whole()
+}
+
+// A pageCheck is what was seen of a page.
+type pageCheck struct {
+	*testing.T
+	ids, labelled map[string]bool
+	referred      []string
+	inputs        []*html.Node
+	headings      []int
+	titles        int
+}
+
+func (c *pageCheck) attributes(n *html.Node) {
+	for _, a := range n.Attr {
+		switch {
+		case strings.HasPrefix(a.Key, "on"), a.Key == "style":
+			c.Errorf("<%s> has the attribute %s", n.Data, a.Key)
+		case a.Key == "id":
+			if c.ids[a.Val] {
+				c.Errorf("two elements have the id %s", a.Val)
+			}
+			c.ids[a.Val] = true
+		case a.Key == "aria-labelledby", a.Key == "for", a.Key == "data-copy-from":
+			c.referred = append(c.referred, a.Val)
+		case a.Key == "href" || a.Key == "src" || a.Key == "action":
+			checkLink(c.T, n, a.Val)
 		}
 	}
-	for _, n := range inputs {
-		if !labelled[attr(n, "id")] {
-			t.Errorf("<%s name=%s> has no label", n.Data, attr(n, "name"))
+}
+
+func (c *pageCheck) element(n *html.Node) {
+	switch n.Data {
+	case "style", "iframe", "object", "embed", "base", "img":
+		c.Errorf("there is a <%s>", n.Data)
+	case "script":
+		if src := attr(n, "src"); !strings.HasPrefix(src, "/site/") || n.FirstChild != nil {
+			c.Errorf("a script comes from %q, with %v in it", src, n.FirstChild)
+		}
+	case "title":
+		c.titles++
+		if strings.TrimSpace(textOf(n)) == "" && n.Parent.Data == "head" {
+			c.Error("the title is empty")
+		}
+	case "label":
+		c.labelled[attr(n, "for")] = true
+	case "input", "select", "textarea":
+		c.inputs = append(c.inputs, n)
+	case "button":
+		if label := attr(n, "aria-label"); attr(n, "class") == "copy" && !strings.HasPrefix(label, "Copy ") {
+			c.Errorf("a button to copy is called %q", label)
+		}
+	case "h1", "h2", "h3", "h4":
+		c.headings = append(c.headings, int(n.Data[1]-'0'))
+		if strings.TrimSpace(textOf(n)) == "" {
+			c.Errorf("an <%s> is empty", n.Data)
 		}
 	}
-	if titles != 1 {
-		t.Errorf("%d titles", titles)
+}
+
+// whole checks what only shows when all elements were seen.
+func (c *pageCheck) whole() {
+	for _, id := range c.referred {
+		if !c.ids[id] {
+			c.Errorf("nothing has the id %s", id)
+		}
+	}
+	for _, n := range c.inputs {
+		if !c.labelled[attr(n, "id")] {
+			c.Errorf("<%s name=%s> has no label", n.Data, attr(n, "name"))
+		}
+	}
+	if c.titles != 1 {
+		c.Errorf("%d titles", c.titles)
 	}
 	last := 0
-	for i, level := range headings {
+	for i, level := range c.headings {
 		if level == 1 && i > 0 || level > last+1 {
-			t.Errorf("headings go %v", headings)
+			c.Errorf("headings go %v", c.headings)
 			break
 		}
 		last = level
 	}
-	if len(headings) == 0 {
-		t.Error("there is no heading")
+	if len(c.headings) == 0 {
+		c.Error("there is no heading")
 	}
 }
 
@@ -166,7 +183,7 @@ func attr(n *html.Node, key string) string {
 	return ""
 }
 
-func text(n *html.Node) string {
+func textOf(n *html.Node) string {
 	var b strings.Builder
 	for d := range n.Descendants() {
 		if d.Type == html.TextNode {

@@ -1,13 +1,12 @@
 package site
 
 import (
-	"math"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
@@ -35,7 +34,7 @@ func (house) Analytics(name string, minutes int) ([]waitingroom.Minute, bool) {
 }
 
 func TestRooms(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	s := newSite(t, shelf, func(o *Options) { o.Rooms = house{} })
 	for target, wants := range map[string][]string{
 		"/rooms":      {`<a href="/rooms/shop">shop</a>`, "1,234", "people wait", "event sale", "shop.example/&lt;b&gt;", "?live=off"},
@@ -66,22 +65,13 @@ func TestRooms(t *testing.T) {
 	}
 }
 
-func TestNiceStep(t *testing.T) {
-	for _, highest := range []float64{0, 0.4, 1, 3, 4, 5, 7, 10, 11, 49, 99, 100, 101, 999, 12_345, 1e9} {
-		step := niceStep(highest)
-		if n := math.Ceil(highest / step); step < 1 || n > 6 || highest > 4 && n < 2 {
-			t.Errorf("%v: %v marks %v apart", highest, n, step)
-		}
-	}
-}
-
 func TestRoomStatusWords(t *testing.T) {
 	for want, s := range map[string]waitingroom.Status{
-		"nobody waits":         {Status: waitingroom.NotQueueing, Method: "fifo"},
-		"people wait":          {Status: waitingroom.Queueing, Method: "fifo"},
-		"nobody new is let in": {Status: waitingroom.Queueing, Method: "reject"},
-		"suspended":            {Status: waitingroom.Suspended, Method: "reject"},
-		"another":              {Status: "another"},
+		"no visitor waits":         {Status: waitingroom.NotQueueing, Method: "fifo"},
+		"people wait":              {Status: waitingroom.Queueing, Method: "fifo"},
+		"no new visitor is let in": {Status: waitingroom.Queueing, Method: "reject"},
+		"suspended":                {Status: waitingroom.Suspended, Method: "reject"},
+		"another":                  {Status: "another"},
 	} {
 		if got := formatRoomStatus(s); got != want {
 			t.Errorf("%+v: %q, want %q", s, got, want)

@@ -12,17 +12,20 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"html/template"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // Options says what the pages show. Only Library is required.
@@ -47,6 +50,9 @@ type Options struct {
 	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
 	// may be called twice at once, and should end with its context. Nil: there is no page for that.
 	Draft func(ctx context.Context, npmName string) (*Draft, error)
+	// Turns are those in which pages are made, so that making them leaves processors for files. Default: as many as
+	// [client.Processors] says.
+	Turns *client.Shares
 	// Logger gets what goes wrong. Default: nothing is logged.
 	Logger *slog.Logger
 }
@@ -64,6 +70,8 @@ type Site struct {
 	totals    totalsCache
 	reference referenceCache
 	drafting  gate
+	kept      answers.Prepared[pageKey, *page]
+	now       func() time.Time
 }
 
 // New returns the site. It fails only where what is embedded is broken.
@@ -71,13 +79,11 @@ func New(o Options) (*Site, error) {
 	if o.Library == nil {
 		return nil, errors.New("site: Options.Library is missing")
 	}
-	if o.Name == "" {
-		o.Name = "Larder"
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now}}
+	o.Name = cmp.Or(o.Name, "Larder")
+	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now}, now: time.Now}
+	s.kept.Most, s.kept.MostBytes = mostKept, mostKeptBytes
 	var err error
 	if s.files, err = loadFiles(); err != nil {
 		return nil, err
@@ -89,11 +95,11 @@ func New(o Options) (*Site, error) {
 		{"/", s.home},
 		{"/search", s.search},
 		{"/library", s.librariesElsewhere},
-		{"/library/*", s.showLibrary},
-		{"/library/*/*", s.showVersion},
-		{"/compare/*", s.compare},
+		{"/library/*", s.ofLibrary(s.showLibrary)},
+		{"/library/*/*", s.ofLibrary(s.showVersion)},
+		{"/compare/*", s.ofLibrary(s.compare)},
 		{"/history", s.log},
-		{"/history/*", s.history},
+		{"/history/*", s.ofLibrary(s.history)},
 		{"/history/*/*", s.releaseHistory},
 		{"/statistics", s.statistics},
 		{"/about", s.about},
@@ -114,6 +120,17 @@ func New(o Options) (*Site, error) {
 type route struct {
 	pattern string
 	show    func(*request) (*answer, error)
+}
+
+// ofLibrary returns what shows a page of the library that the path names.
+func (s *Site) ofLibrary(show func(*request, *library.Library) (*answer, error)) func(*request) (*answer, error) {
+	return func(q *request) (*answer, error) {
+		l, err := s.library.Library(q.Context(), q.segments[0])
+		if err != nil {
+			return nil, err
+		}
+		return show(q, l)
+	}
 }
 
 // Owns reports whether a path, percent-encoded as the client sent it, is one that
@@ -166,37 +183,27 @@ const patience = 10 * time.Second
 // ServeHTTP answers a request for a path that the site owns, and any other with a
 // page that says so.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path := r.URL.EscapedPath()
+	path := requests.RawPath(r.URL)
 	if f := s.files.byPath[path]; f != nil {
-		f.serve(w, r)
+		sendFile(w, r, f)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	q := &request{Request: r.WithContext(ctx)}
-	a, err := s.answer(q, path)
-	if err != nil {
-		a = s.failure(q, err)
-	}
-	if a.location != "" {
-		redirect(w, a)
+	p, err := s.page(q, path)
+	if err != nil { // not even the page of a failure could be made
+		http.Error(w, "An unexpected error occurred", http.StatusInternalServerError)
 		return
 	}
-	body, err := s.render(q, a)
-	if err != nil { // a failure's page has nothing that could fail
-		a = s.failure(q, err)
-		if body, err = s.render(q, a); err != nil {
-			http.Error(w, "An unexpected error occurred", http.StatusInternalServerError)
-			return
-		}
+	if p.location != "" {
+		redirect(w, p.answer)
+		return
 	}
-	s.send(w, r, a, body)
+	s.send(w, r, p)
 }
 
 func (s *Site) answer(q *request, path string) (*answer, error) {
-	if err := q.parse(s.options); err != nil {
-		return nil, err
-	}
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
 		return nil, refuse(http.StatusMethodNotAllowed, "That cannot be done here", "Pages can only be read: the method must be GET or HEAD.")
 	}
@@ -205,11 +212,11 @@ func (s *Site) answer(q *request, path string) (*answer, error) {
 		return nil, refuse(http.StatusNotFound, "Page not found", "There is no page at this address.")
 	}
 	for _, star := range stars {
-		segment, err := url.PathUnescape(star)
-		if err != nil || !plain(segment) {
-			return nil, refuse(http.StatusBadRequest, "This address is broken", "Its path is not valid UTF-8, or holds a control character.")
+		name, err := requests.Name(star)
+		if err != nil {
+			return nil, refuse(http.StatusBadRequest, "This address is broken", "Its path is wrongly percent-encoded or not valid UTF-8, or holds a slash or a character that no name has.")
 		}
-		q.segments = append(q.segments, segment)
+		q.segments = append(q.segments, name)
 	}
 	if path != "/" && strings.HasSuffix(path, "/") {
 		return &answer{status: http.StatusPermanentRedirect, location: withQuery(strings.TrimSuffix(path, "/"), q.URL.RawQuery)}, nil

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/net/html"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -26,7 +26,7 @@ func TestSnippets(t *testing.T) {
 		if len(found) != 1 {
 			t.Fatalf("%s has %d elements with the id %s", target, len(found), id)
 		}
-		return text(found[0])
+		return textOf(found[0])
 	}
 	const at = "https://assets.example/ajax/libs/pickle/2.0.0/"
 	sri := func(data string) string { return logs.SumSRI([]byte(data)).String() }
@@ -91,7 +91,7 @@ func TestFiles(t *testing.T) {
 		t.Helper()
 		var paths []string
 		for _, n := range find(t, get(t, site, target).Body.String(), func(n *html.Node) bool { return attr(n, "role") == "rowheader" }) {
-			paths = append(paths, strings.TrimSpace(strings.TrimSuffix(text(n), " main")))
+			paths = append(paths, strings.TrimSpace(strings.TrimSuffix(textOf(n), " main")))
 		}
 		return paths
 	}
@@ -158,7 +158,7 @@ func TestSearch(t *testing.T) {
 		t.Helper()
 		var names []string
 		for _, n := range find(t, get(t, site, target).Body.String(), func(n *html.Node) bool { return n.Data == "h2" && n.Parent.Data == "article" }) {
-			names = append(names, text(n))
+			names = append(names, textOf(n))
 		}
 		return names
 	}
@@ -190,7 +190,7 @@ func TestCompare(t *testing.T) {
 	for _, n := range find(t, body, func(n *html.Node) bool { return n.Data == "tr" && n.Parent.Data == "tbody" }) {
 		var cells []string
 		for c := range n.ChildNodes() {
-			cells = append(cells, text(c))
+			cells = append(cells, textOf(c))
 		}
 		got = append(got, strings.Join(cells, " | "))
 	}
@@ -235,7 +235,7 @@ func TestHistory(t *testing.T) {
 }
 
 func TestEmptyStore(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	site := newSite(t, shelf, nil)
 	for target, want := range map[string]string{
 		"/": "The shelves are still empty", "/search": "The shelves are still empty", "/search?q=a": "Nothing matches", "/statistics": "Nothing is published here yet", "/docs": "/libraries/jquery",
@@ -247,12 +247,12 @@ func TestEmptyStore(t *testing.T) {
 		checkPage(t, w)
 	}
 	shelf.Enrol("first", packageJSON(t, "first", nil))
-	librarytest.Await(t, site.library, shelf.Log)
+	testkit.Await(t, site.library, shelf.Log)
 	if body := get(t, site, "/").Body.String(); !strings.Contains(body, "1 library is enrolled") {
 		t.Error("the first library does not show")
 	}
 	shelf.Publish("first", "1.0.0", "first.js", map[string]string{"first.js": script(5), "b.js": "b"})
-	librarytest.Await(t, site.library, shelf.Log)
+	testkit.Await(t, site.library, shelf.Log)
 	if body := get(t, site, "/").Body.String(); !strings.Contains(body, "1 release<") {
 		t.Error("the first release does not show")
 	}
@@ -262,15 +262,15 @@ func TestEmptyStore(t *testing.T) {
 		}
 	}
 	shelf.Publish("first", "1.0.1", "first.js", map[string]string{"first.js": script(5), "b.js": "b", "c.js": "c"})
-	librarytest.Await(t, site.library, shelf.Log)
+	testkit.Await(t, site.library, shelf.Log)
 	if body := get(t, site, "/statistics").Body.String(); !strings.Contains(body, "<strong>5</strong> files") {
 		t.Error("the second release's files are not counted")
 	}
 }
 
-// TestCatalogue: whoever has submitted something sees whether it has arrived.
+// TestCatalogue: a contributor sees whether a submission has arrived.
 func TestCatalogue(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	noon := time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
 	var now Catalogue
 	site := newSite(t, shelf, func(o *Options) { o.Catalogue = func() Catalogue { return now } })
@@ -302,7 +302,7 @@ func TestCatalogue(t *testing.T) {
 
 // TestRemoved: a library that the catalogue has no more is served, and its page says so.
 func TestRemoved(t *testing.T) {
-	shelf := librarytest.New(t)
+	shelf := testkit.NewShelf(t)
 	site := newSite(t, shelf, nil)
 	shelf.Enrol("gone", packageJSON(t, "gone", nil))
 	shelf.Publish("gone", "1.0.0", "gone.js", map[string]string{"gone.js": script(5)})
@@ -310,7 +310,7 @@ func TestRemoved(t *testing.T) {
 		if removed {
 			shelf.Remove("gone")
 		}
-		librarytest.Await(t, site.library, shelf.Log)
+		testkit.Await(t, site.library, shelf.Log)
 		w := get(t, site, "/library/gone")
 		if w.Code != 200 || strings.Contains(w.Body.String(), "not updated any more") != removed {
 			t.Errorf("removed %v: %d", removed, w.Code)
@@ -344,11 +344,11 @@ func TestManifest(t *testing.T) {
 	if err := shelf.Store.PutContent(hash, int64(len(encoded)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: encoded}}); err != nil {
 		t.Fatal(err)
 	}
-	entry := logs.Entry{Kind: logs.Published, Package: "shelf-css", Version: "1.1.0", Manifest: hash, Time: librarytest.Released}
+	entry := logs.Entry{Kind: logs.Published, Package: "shelf-css", Version: "1.1.0", Manifest: hash, Time: testkit.Released}
 	if err := shelf.Log.Update(func(tx *logs.Tx) error { return views.Record(tx, views.Change{Entry: entry, Manifest: m}) }); err != nil {
 		t.Fatal(err)
 	}
-	librarytest.Await(t, site.library, shelf.Log)
+	testkit.Await(t, site.library, shelf.Log)
 	w := get(t, site, "/library/shelf-css")
 	body := w.Body.String()
 	for _, want := range []string{"minified here", "30 files of the release are not published", "<code>left-19.css</code>: it is no CSS", "one &lt;i&gt;went&lt;/i&gt; wrong"} {

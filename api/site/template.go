@@ -2,15 +2,162 @@ package site
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"fmt"
 	"html/template"
+	"io/fs"
+	"net/http"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
+	"time"
+	"unicode"
+
+	"github.com/dustin/go-humanize"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs/views"
 )
+
+// formatBytes writes a size with three digits at least, in powers of a thousand as
+// browsers' developer tools do.
+func formatBytes(n int64) string {
+	if n < 0 {
+		return "−" + formatBytes(-n)
+	}
+	if n < 1000 {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	size := float64(n)
+	for _, unit := range []string{"kB", "MB", "GB", "TB"} {
+		size /= 1000
+		if size < 999.5 || unit == "TB" {
+			decimals := 0
+			switch {
+			case size < 9.995:
+				decimals = 2
+			case size < 99.95:
+				decimals = 1
+			}
+			return strconv.FormatFloat(size, 'f', decimals, 64) + " " + unit
+		}
+	}
+	panic("unreachable")
+}
+
+// formatDelta writes by how much a size has changed.
+func formatDelta(from, to int64) string {
+	switch {
+	case from == to:
+		return "same size"
+	case to > from:
+		return "+" + formatBytes(to-from) + percent(from, to)
+	default:
+		return formatBytes(to-from) + percent(from, to)
+	}
+}
+
+func percent(from, to int64) string {
+	if from == 0 {
+		return ""
+	}
+	change := 100 * float64(to-from) / float64(from)
+	decimals := 0
+	if change > -10 && change < 10 {
+		decimals = 1
+	}
+	s := strconv.FormatFloat(change, 'f', decimals, 64)
+	if s = strings.Replace(s, "-", "−", 1); change > 0 {
+		s = "+" + s
+	}
+	return " (" + s + " %)"
+}
+
+// formatNumber groups the digits of a count.
+func formatNumber(n int) string { return humanize.Comma(int64(n)) }
+
+// turns reports whether a character can make others appear in another order than they
+// are in, so that one name looks like another: the embeddings, overrides and isolates
+// of Unicode's bidirectional algorithm (https://www.unicode.org/reports/tr9/).
+func turns(r rune) bool { return '\u202a' <= r && r <= '\u202e' || '\u2066' <= r && r <= '\u2069' }
+
+// straighten makes such characters visible in a page.
+func straighten(page []byte) []byte {
+	if !bytes.ContainsFunc(page, turns) {
+		return page
+	}
+	return bytes.Map(func(r rune) rune {
+		if turns(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, page)
+}
+
+// formatDate writes the day for people, "" for a time that is not known.
+func formatDate(t time.Time) string {
+	if unknown(t) {
+		return ""
+	}
+	return t.UTC().Format("2 January 2006")
+}
+
+// formatMoment is formatDate to the minute.
+func formatMoment(t time.Time) string {
+	if unknown(t) {
+		return ""
+	}
+	return t.UTC().Format("2 January 2006, 15:04 UTC")
+}
+
+// unknown reports whether t stands for no time: what is zero, or was stored as
+// the seconds of zero.
+func unknown(t time.Time) bool { return t.Unix() <= 0 }
+
+// A pager is the part of a long list that one page shows.
+type pager struct {
+	Page, Pages int
+	First, Last int // counted from 1; First is 0 where the list is empty
+	Total       int
+	// Previous and Next are addresses, "" at the ends.
+	Previous, Next string
+	// What tells one pager from another for users who do not see where it stands.
+	What string
+}
+
+// newPager returns the page of that number, or the last one where there are fewer.
+// Address makes the address of another one.
+func newPager(total, each, page int, what string, address func(page string) string) pager {
+	p := pager{Total: total, Pages: max(1, (total+each-1)/each), What: what}
+	p.Page = min(max(page, 1), p.Pages)
+	p.First, p.Last = min((p.Page-1)*each+1, total), min(p.Page*each, total)
+	at := func(n int) string {
+		if n == 1 {
+			return address("")
+		}
+		return address(strconv.Itoa(n))
+	}
+	if p.Page > 1 {
+		p.Previous = at(p.Page - 1)
+	}
+	if p.Page < p.Pages {
+		p.Next = at(p.Page + 1)
+	}
+	return p
+}
+
+// part returns the elements of all that the page shows.
+func part[T any](p pager, all []T) []T {
+	if p.Total == 0 {
+		return nil
+	}
+	return all[p.First-1 : p.Last]
+}
 
 //go:embed templates
 var embeddedTemplates embed.FS
@@ -22,13 +169,16 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"file":    f.path,
 		"bytes":   formatBytes,
 		"number":  formatNumber,
-		"count":   formatCount,
+		"count":   text.Count,
 		"date":    formatDate,
-		"short":   shorten,
+		"short":   func(n int, s string) string { return text.Short(s, n) },
 		"moment":  formatMoment,
 		"library": libraryPath,
 		"version": versionPath,
 		"history": historyPath,
+		"states": func(l string, kind views.StateKind) string {
+			return withQuery(historyPath(l), encode("state", string(kind)))
+		},
 		"compare": comparePath,
 		"release": releasePath,
 		"entry":   entryPath,
@@ -85,7 +235,7 @@ type frame struct {
 	Page        any
 }
 
-func (s *Site) render(q *request, a *answer) ([]byte, error) {
+func (s *Site) render(q *request, a *answer) (*page, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
 		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, HasNew: s.options.Draft != nil, HasRooms: s.options.Rooms != nil, Page: a.data,
@@ -97,7 +247,7 @@ func (s *Site) render(q *request, a *answer) ([]byte, error) {
 	if err := s.templates[a.view].Execute(&b, f); err != nil {
 		return nil, fmt.Errorf("site: couldn't render %s: %w", a.view, err)
 	}
-	return straighten(b.Bytes()), nil
+	return &page{a, answers.NewBody(answers.HTML, straighten(b.Bytes()))}, nil
 }
 
 // The addresses of pages.
@@ -155,4 +305,60 @@ func repositoryLink(l *library.Library) string {
 		return "https://github.com/" + g.User + "/" + g.Repo
 	}
 	return strings.TrimSuffix(webLink(strings.TrimPrefix(l.Repository.URL, "git+")), ".git")
+}
+
+//go:embed assets
+var embeddedFiles embed.FS
+
+// files are what pages load: a style sheet, scripts, the mark.
+type files struct {
+	byPath map[string]*answers.Body // as requested
+	paths  map[string]string        // by name in the folder
+}
+
+var fileTypes = map[string]string{
+	".css": "text/css; charset=utf-8",
+	".js":  "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml",
+}
+
+func loadFiles() (*files, error) {
+	loaded := &files{byPath: map[string]*answers.Body{}, paths: map[string]string{}}
+	entries, err := fs.ReadDir(embeddedFiles, "assets")
+	if err != nil {
+		return nil, fmt.Errorf("site: couldn't list the embedded files: %w", err)
+	}
+	for _, e := range entries {
+		data, err := embeddedFiles.ReadFile("assets/" + e.Name())
+		if err != nil {
+			return nil, fmt.Errorf("site: couldn't read the embedded file %s: %w", e.Name(), err)
+		}
+		sum := sha256.Sum256(data)
+		hash := hex.EncodeToString(sum[:6])
+		ext := path.Ext(e.Name())
+		p := "/site/" + strings.TrimSuffix(e.Name(), ext) + "." + hash + ext
+		loaded.paths[e.Name()], loaded.byPath[p] = p, answers.NewBody(fileTypes[ext], data)
+	}
+	return loaded, nil
+}
+
+// path returns where a page finds the embedded file with that name.
+func (f *files) path(name string) (string, error) {
+	p, ok := f.paths[name]
+	if !ok {
+		return "", fmt.Errorf("site: there is no embedded file %s", name)
+	}
+	return p, nil
+}
+
+// sendFile answers with an embedded file, which never changes under its path, because that holds the hash of its bytes.
+func sendFile(w http.ResponseWriter, r *http.Request, f *answers.Body) {
+	setSafety(w.Header())
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", readOnly)
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	answers.Immutable(365 * 24 * time.Hour).Set(w.Header())
+	f.Send(w, r, http.StatusOK)
 }

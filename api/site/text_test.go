@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -31,15 +32,10 @@ func TestFormats(t *testing.T) {
 			t.Errorf("from %d to %d is %q, want %q", tt.from, tt.to, got, tt.want)
 		}
 	}
-	for text, want := range map[string]string{"": "", "abc": "abc", "abcd": "abc…", "ab cd": "ab…", "abé": "ab…", "éé": "é…"} {
-		if got := shorten(3, text); got != want {
-			t.Errorf("%q is shortened to %q, want %q", text, got, want)
-		}
-	}
 	if got := string(straighten([]byte("a\u202eb\u2069\u200f“é”"))); got != "a\ufffdb\ufffd\u200f“é”" {
 		t.Errorf("what turns text becomes %+q", got)
 	}
-	if formatCount(1, "file", "files") != "1 file" || formatCount(2000, "file", "files") != "2,000 files" {
+	if text.Count(1, "file", "files") != "1 file" || text.Count(2000, "file", "files") != "2,000 files" {
 		t.Error("counts")
 	}
 	if formatDate(time.Time{}) != "" || formatDate(time.Unix(0, 0)) != "" || formatMoment(time.Time{}) != "" {

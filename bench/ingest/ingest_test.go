@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
 func TestRegistryKeepsWhatItGave(t *testing.T) {

@@ -39,9 +39,21 @@ type protocol struct {
 	name   string
 	secure bool
 	close  bool
-	http2  bool
-	budget func(body int) float64 // least ratio to the best nginx; nil for none
+	// HTTP/2, over TLS or h2c, on so many connections with so many streams each; 0 for HTTP/1.1.
+	connections, streams int
+	// handshakes has each request come over a new connection with TLS, of which the client does
+	// the handshake in full or resumes a session.
+	handshakes string
+	// byCPU has processor time decide whether the budget is met, and the rate and the tail only
+	// where the servers were busy: the load generator takes longer than they do.
+	byCPU  bool
+	budget func(body int) float64 // least ratio to the best nginx; nil for none, 0 for none at that size
 }
+
+func (p protocol) http2() bool { return p.streams > 0 }
+
+// inQuick reports whether -quick runs it.
+func (p protocol) inQuick() bool { return !p.http2() || p.connections == connections/streams }
 
 var protocols = []protocol{
 	{name: "keep-alive", budget: func(body int) float64 {
@@ -53,14 +65,40 @@ var protocols = []protocol{
 		}
 		return 1
 	}},
-	{name: "new connections", close: true},
+	{name: "new connections", close: true, byCPU: true, budget: forSmallest(1)},
 	{name: "TLS", secure: true, budget: func(body int) float64 {
 		if body <= 30e3 {
 			return 1.15
 		}
 		return 0
 	}},
-	{name: "HTTP/2", secure: true, http2: true},
+	{name: "handshakes in full", secure: true, handshakes: inFull, byCPU: true, budget: forSmallest(1 / 1.4)},
+	{name: "handshakes resumed", secure: true, handshakes: resumed, byCPU: true, budget: forSmallest(1 / 1.4)},
+	overHTTP2("HTTP/2 1x100", true, 1, 100),
+	overHTTP2("HTTP/2 8x8", true, connections/streams, streams),
+	overHTTP2("HTTP/2 64x8", true, connections, streams),
+	overHTTP2("h2c 1x100", false, 1, 100),
+	overHTTP2("h2c 8x8", false, connections/streams, streams),
+	overHTTP2("h2c 64x8", false, connections, streams),
+}
+
+func overHTTP2(name string, secure bool, connections, streams int) protocol {
+	return protocol{name: name, secure: secure, connections: connections, streams: streams, byCPU: true, budget: func(body int) float64 {
+		if body <= 30e3 {
+			return 1.2
+		}
+		return 1
+	}}
+}
+
+// forSmallest is a budget where connections are most of the work.
+func forSmallest(budget float64) func(int) float64 {
+	return func(body int) float64 {
+		if body <= 1e3 {
+			return budget
+		}
+		return 0
+	}
 }
 
 // A scenario is what all servers are asked in turn.
@@ -68,6 +106,7 @@ type scenario struct {
 	name     string
 	protocol protocol
 	body     int
+	length   int // of the one body there is, in bytes
 	requests []request
 	order    []int32
 	what     string
@@ -94,7 +133,7 @@ func prepare(ctx context.Context, o options, tmp string) (*bench, error) {
 // measureAll runs the scenarios: the plain ones, the secure ones and the mix, each
 // kind with servers of its own.
 func (b *bench) measureAll(ctx context.Context) error {
-	var plain, secure, mixed []scenario
+	var plain, secure, clear, mixed []scenario
 	for _, p := range protocols {
 		for _, size := range bodySizes {
 			f, err := nearest(b.files, size.bytes)
@@ -102,12 +141,15 @@ func (b *bench) measureAll(ctx context.Context) error {
 				return err
 			}
 			s := scenario{
-				name: p.name + " " + size.name, protocol: p, body: size.bytes, order: []int32{0},
+				name: p.name + " " + size.name, protocol: p, body: size.bytes, length: f.Length, order: []int32{0},
 				requests: []request{{Method: http.MethodGet, Path: f.Path}},
 				what:     fmt.Sprintf("%s, %d bytes", f.Path, f.Length),
 			}
 			switch {
-			case !b.wanted(s.name) || b.quick && size.bytes != quickSize:
+			case !b.wanted(s.name) || b.quick && (size.bytes != quickSize || !p.inQuick()):
+			case p.handshakes != "" && !b.quick && size.bytes > 1e3:
+			case p.http2() && !p.secure:
+				clear = append(clear, s)
 			case p.secure:
 				secure = append(secure, s)
 			default:
@@ -128,11 +170,12 @@ func (b *bench) measureAll(ctx context.Context) error {
 		scenarios []scenario
 		tls       certificate
 		cache     string
-	}{{plain, certificate{}, ""}, {secure, b.tls, ""}, {mixed, certificate{}, b.memory}} {
+		h2c       bool // nginx then speaks nothing else
+	}{{plain, certificate{}, "", false}, {secure, b.tls, "", false}, {clear, certificate{}, "", true}, {mixed, certificate{}, b.memory, false}} {
 		if len(part.scenarios) == 0 {
 			continue
 		}
-		if err := b.measurePart(ctx, part.scenarios, part.tls, part.cache); err != nil {
+		if err := b.measurePart(ctx, part.scenarios, part.tls, part.cache, part.h2c); err != nil {
 			return err
 		}
 	}
@@ -144,7 +187,7 @@ func (b *bench) measureAll(ctx context.Context) error {
 
 // start starts all servers. The first one is Larder, with which the others are
 // compared.
-func (b *bench) start(ctx context.Context, tls certificate, cache string) (servers []*server, err error) {
+func (b *bench) start(ctx context.Context, tls certificate, cache string, h2c bool) (servers []*server, err error) {
 	defer func() {
 		if err != nil {
 			stopAll(servers)
@@ -158,7 +201,7 @@ func (b *bench) start(ctx context.Context, tls certificate, cache string) (serve
 		if err := clone(b.corpus.data(), data); err != nil {
 			return servers, err
 		}
-		s, err := startLarder(ctx, larderOptions{program: b.larder, data: data, core: serverCore, cache: cache, noLane: noLane, tls: tls})
+		s, err := startLarder(ctx, larderOptions{program: b.larder, data: data, core: serverCore, cache: cache, noLane: noLane, tls: tls, h2c: h2c})
 		if err != nil {
 			return servers, err
 		}
@@ -175,7 +218,7 @@ func (b *bench) start(ctx context.Context, tls certificate, cache string) (serve
 		}
 	}
 	common := b.common
-	common.Work, common.Folder, common.TLS = b.tmp, b.corpus.peers(), tls
+	common.Work, common.Folder, common.TLS, common.H2C = b.tmp, b.corpus.peers(), tls, h2c
 	for _, one := range nginxes {
 		s, err := startNginx(ctx, common, one)
 		if err != nil {
@@ -196,8 +239,8 @@ func stopAll(servers []*server) {
 	}
 }
 
-func (b *bench) measurePart(ctx context.Context, scenarios []scenario, tls certificate, cache string) error {
-	servers, err := b.start(ctx, tls, cache)
+func (b *bench) measurePart(ctx context.Context, scenarios []scenario, tls certificate, cache string, h2c bool) error {
+	servers, err := b.start(ctx, tls, cache, h2c)
 	if err != nil {
 		return err
 	}
@@ -216,11 +259,19 @@ func (b *bench) measurePart(ctx context.Context, scenarios []scenario, tls certi
 	return nil
 }
 
+// tailTurn is how long a turn takes in which enough answers end to tell a tail.
+func tailTurn(length int) time.Duration {
+	if length > 500e3 {
+		return 5 * time.Second
+	}
+	return time.Second
+}
+
 const (
 	busyEnough  = 0.95 // of one core, for a turn to count
 	mostRepeats = 4    // turns for one that counts
 	connections = 64
-	streams     = 8 // of each of the connections over HTTP/2, which are fewer
+	streams     = 8 // of each of the connections over HTTP/2
 )
 
 // A sample is a turn with what the server's process used meanwhile.
@@ -233,11 +284,13 @@ type sample struct {
 
 func (s sample) rate() float64 { return float64(s.Requests) / s.Took.Seconds() }
 
-// measure gives every server its turns, a round of all after the other.
+// measure gives every server its turns, with the next load generator where one is too slow.
 func (b *bench) measure(ctx context.Context, servers []*server, s scenario, k []known) (result, error) {
 	generators := []string{"wrk", "lean"}
 	switch {
-	case s.protocol.http2:
+	case s.protocol.handshakes != "":
+		generators = []string{"handshakes"}
+	case s.protocol.http2():
 		generators = []string{"h2load"}
 	case s.protocol.secure:
 		generators = []string{"wrk"}
@@ -245,54 +298,70 @@ func (b *bench) measure(ctx context.Context, servers []*server, s scenario, k []
 		generators = []string{"lean"}
 	}
 	var r result
-	for len(generators) > 0 {
-		r = result{Name: s.name, What: s.what, Generator: generators[0], Protocol: s.protocol.name, Body: s.body}
-		samples := make([][]sample, len(servers))
-		thrown := make([]int, len(servers))
-		for _, server := range servers {
-			server.process.resetPeak()
+	for i, generator := range generators {
+		more := i+1 < len(generators)
+		var slow bool
+		var err error
+		if r, slow, err = b.measureWith(ctx, servers, s, k, generator, more); err != nil {
+			return r, err
 		}
-		// Caches are warm from comparing, but that of the mix, which forgets.
-		for i, server := range servers {
-			if !s.mixed || b.quick {
-				break
-			}
-			if _, err := b.turn(ctx, server, s, k[i], generators[0], b.duration); err != nil {
-				return r, err
-			}
+		if !slow || !more {
+			break
 		}
-		slow := false // the generator, which then gives way to the next one
-		for round := range b.rounds {
-			for i := range servers {
-				i = (i + round) % len(servers)
-				got, repeats, err := b.busyTurn(ctx, servers[i], s, k[i], generators[0])
-				if err != nil {
-					return r, err
-				}
-				slow = slow || got.Load >= busyEnough && got.Load > got.Busy
-				samples[i] = append(samples[i], got)
-				thrown[i] += repeats
-				if slow && len(generators) > 1 {
-					break
-				}
-			}
-			if slow && len(generators) > 1 {
-				break
-			}
-		}
-		if slow && len(generators) > 1 {
-			progress("%s: %s keeps no server busy, once more with %s", s.name, generators[0], generators[1])
-			generators = generators[1:]
-			continue
-		}
-		for i, server := range servers {
-			r.Servers = append(r.Servers, summarize(server, samples[i], thrown[i]))
-		}
-		break
+		progress("%s: %s keeps no server busy, once more with %s", s.name, generator, generators[i+1])
 	}
-	r.compare(s.protocol.budget)
+	r.compare(s.protocol)
 	progress("%s", r.line())
 	return r, nil
+}
+
+// measureWith gives every server its turns with one load generator, a round of all after the other. It reports whether
+// the generator was busier than a server, and stops there where there is another one.
+func (b *bench) measureWith(ctx context.Context, servers []*server, s scenario, k []known, generator string, more bool) (r result, slow bool, err error) {
+	r = result{Name: s.name, What: s.what, Generator: generator, Protocol: s.protocol.name, Body: s.body}
+	samples := make([][]sample, len(servers))
+	thrown := make([]int, len(servers))
+	for _, server := range servers {
+		server.process.resetPeak()
+	}
+	if s.mixed && !b.quick { // other caches are warm from comparing, but that of the mix forgets
+		for i, server := range servers {
+			if _, err := b.turn(ctx, server, s, k[i], generator, b.duration); err != nil {
+				return r, false, err
+			}
+		}
+	}
+	for round := range b.rounds {
+		for i := range servers {
+			i = (i + round) % len(servers)
+			got, repeats, err := b.busyTurn(ctx, servers[i], s, k[i], generator)
+			if err != nil {
+				return r, false, err
+			}
+			samples[i] = append(samples[i], got)
+			thrown[i] += repeats
+			slow = slow || got.Load >= busyEnough && got.Load > got.Busy
+			if slow && more {
+				return r, true, nil
+			}
+		}
+	}
+	for i, server := range servers {
+		r.Servers = append(r.Servers, summarize(server, samples[i], thrown[i]))
+		if generator == "h2load" && !b.quick {
+			// Its log tells the latencies, and takes of the time, so it is written in a turn of its own.
+			var t sample
+			err := errLoad
+			for try := 0; try < mostRepeats && errors.Is(err, errLoad); try++ {
+				t, err = b.turn(ctx, server, s, k[i], "h2load with log", max(b.duration, tailTurn(s.length)))
+			}
+			if err != nil {
+				return r, false, err
+			}
+			r.Servers[i].P50, r.Servers[i].P99 = t.P50.Seconds()*1e6, t.P99.Seconds()*1e6
+		}
+	}
+	return r, slow, nil
 }
 
 // busyTurn repeats a turn in which the server's core was not busy, or that failed:
@@ -312,7 +381,7 @@ func (b *bench) busyTurn(ctx context.Context, server *server, s scenario, k know
 		if got.Busy > best.Busy {
 			best = got
 		}
-		if best.Busy >= busyEnough || best.Load >= busyEnough || b.quick {
+		if best.Busy >= busyEnough || best.Load >= busyEnough || b.quick || s.protocol.byCPU {
 			return best, try, nil
 		}
 	}

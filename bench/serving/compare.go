@@ -18,19 +18,29 @@ type known struct {
 	lengths  []int
 }
 
+// A comparison asks every server for all of a scenario.
+type comparison struct {
+	*bench
+	scenario
+	servers []*server
+	client  *http.Client // over HTTP/2
+	known   []known      // by server
+	blocks  *blocks      // of requests to the first server over HTTP/2
+
+	mu sync.Mutex // guards the report
+}
+
 // compare asks every server for all of the scenario and ends the run where a peer's
 // answer is not Larder's.
 func (b *bench) compare(ctx context.Context, servers []*server, s scenario) ([]known, error) {
-	out := make([]known, len(servers))
-	for i := range out {
-		out[i] = known{make([][]byte, len(s.requests)), make([]int, len(s.requests))}
+	c := &comparison{bench: b, scenario: s, servers: servers, client: newHTTP2Client(s.protocol.secure), known: make([]known, len(servers)), blocks: newBlocks(servers[0].address)}
+	defer c.client.CloseIdleConnections()
+	for i := range c.known {
+		c.known[i] = known{make([][]byte, len(s.requests)), make([]int, len(s.requests))}
 	}
 	if s.mixed {
 		progress("comparing %d answers of %d servers", len(s.requests), len(servers))
 	}
-	client := newHTTP2Client()
-	defer client.CloseIdleConnections()
-	var mu sync.Mutex
 	const workers = 4
 	g, ctx := errgroup.WithContext(ctx)
 	for worker := range min(workers, len(s.requests)) {
@@ -44,47 +54,78 @@ func (b *bench) compare(ctx context.Context, servers []*server, s scenario) ([]k
 				}
 			}()
 			for at := worker; at < len(s.requests); at += workers {
-				if err := ctx.Err(); err != nil {
+				if err := c.request(ctx, connections, at); err != nil {
 					return err
-				}
-				var first *answer
-				for i, server := range servers {
-					a, err := func() (*answer, error) {
-						if s.protocol.http2 {
-							return askHTTP2(ctx, client, server.address, s.requests[at])
-						}
-						var err error
-						if connections[i] == nil || s.protocol.close {
-							if connections[i], err = dial(ctx, server.address, server.secure); err != nil {
-								return nil, err
-							}
-						}
-						return askTwice(connections[i], s.requests[at], s.protocol.close, &out[i], at)
-					}()
-					if err != nil {
-						return fmt.Errorf("%s: %w", server.name, err)
-					}
-					if s.protocol.close && connections[i] != nil {
-						connections[i].close()
-					}
-					if first == nil {
-						first = a
-					}
-					for _, d := range differences(first, a) {
-						if !tolerated(server.name, d, a.status) {
-							return fmt.Errorf("%s does not answer as %s does, so that comparing them would mean nothing: %s %s: %s: %s",
-								server.name, servers[0].name, s.requests[at].Method, s.requests[at].Path, d.field, d.text)
-						}
-						mu.Lock()
-						b.report.tolerate(server.name, a.status, d)
-						mu.Unlock()
-					}
 				}
 			}
 			return nil
 		})
 	}
-	return out, g.Wait()
+	return c.known, g.Wait()
+}
+
+// request compares the answers to one request with that of the first server.
+func (c *comparison) request(ctx context.Context, connections []*connection, at int) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var first *answer
+	for i, server := range c.servers {
+		a, err := c.ask(ctx, &connections[i], i, at)
+		if err != nil {
+			return fmt.Errorf("%s: %w", server.name, err)
+		}
+		if first == nil {
+			first = a
+		}
+		for _, d := range differences(first, a) {
+			if !tolerated(server.name, d, a.status) {
+				return fmt.Errorf("%s does not answer as %s does, so that comparing them would mean nothing: %s %s: %s: %s",
+					server.name, c.servers[0].name, c.requests[at].Method, c.requests[at].Path, d.field, d.text)
+			}
+			c.mu.Lock()
+			c.report.tolerate(server.name, a.status, d)
+			c.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// ask asks server i for request at, over a connection that it makes where there is none.
+func (c *comparison) ask(ctx context.Context, connection **connection, i, at int) (*answer, error) {
+	server := c.servers[i]
+	if c.protocol.http2() {
+		return c.askHTTP2(ctx, server, &c.known[i], at)
+	}
+	if *connection == nil || c.protocol.close {
+		var err error
+		if *connection, err = dial(ctx, server.address, server.secure); err != nil {
+			return nil, err
+		}
+	}
+	a, err := askTwice(*connection, c.requests[at], c.protocol.close, &c.known[i], at)
+	if c.protocol.close {
+		(*connection).close()
+	}
+	return a, err
+}
+
+// askHTTP2 asks, where the request has conditions, first for what they need.
+func (c *comparison) askHTTP2(ctx context.Context, server *server, k *known, at int) (*answer, error) {
+	q := c.requests[at]
+	var v validators
+	if q.Conditional {
+		a, err := askHTTP2(ctx, c.client, server.url(), request{Method: http.MethodGet, Path: q.Path}, v)
+		if err != nil {
+			return nil, err
+		}
+		v = validatorsOf(a.header)
+	}
+	a, err := askHTTP2(ctx, c.client, server.url(), q, v)
+	if err == nil {
+		k.requests[at], k.lengths[at] = c.blocks.of(q, v), len(a.body)
+	}
+	return a, err
 }
 
 // askTwice asks, where the request has conditions, first for what they need. What
@@ -156,6 +197,8 @@ func tolerated(server string, d difference, status int) bool {
 		return more
 	case "Last-Modified", "Accept-Ranges":
 		return more && status == http.StatusNotModified
+	case "Content-Security-Policy": // nginx knows no type there, by which it would say it
+		return !more && status == http.StatusNotModified
 	case "Content-Length":
 		return server == "caddy" && strings.HasPrefix(d.text, "missing")
 	}

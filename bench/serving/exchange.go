@@ -127,13 +127,17 @@ func (c *connection) ask(q request, v validators, closing bool, encoding string)
 func (c *connection) close() { _ = c.conn.Close() }
 
 // askHTTP2 asks over HTTP/2. The answer's length is unknown.
-func askHTTP2(ctx context.Context, client *http.Client, address string, q request) (*answer, error) {
-	r, err := http.NewRequestWithContext(ctx, q.Method, "https://"+address+q.Path, nil)
+func askHTTP2(ctx context.Context, client *http.Client, url string, q request, v validators) (*answer, error) {
+	r, err := http.NewRequestWithContext(ctx, q.Method, url+q.Path, nil)
 	if err != nil {
 		return nil, err
 	}
 	for _, field := range browser {
 		r.Header.Set(field[0], field[1])
+	}
+	if q.Conditional {
+		r.Header.Set("If-None-Match", v.etag)
+		r.Header.Set("If-Modified-Since", v.modified)
 	}
 	response, err := client.Do(r)
 	if err != nil {
@@ -141,14 +145,17 @@ func askHTTP2(ctx context.Context, client *http.Client, address string, q reques
 	}
 	defer response.Body.Close()
 	if response.ProtoMajor != 2 {
-		return nil, errors.New(address + " does not speak HTTP/2")
+		return nil, errors.New(url + " does not speak HTTP/2")
 	}
 	body, err := io.ReadAll(response.Body)
 	return &answer{status: response.StatusCode, header: response.Header, body: body}, err
 }
 
-func newHTTP2Client() *http.Client {
+func newHTTP2Client(secure bool) *http.Client {
+	p := new(http.Protocols)
+	p.SetHTTP2(secure)
+	p.SetUnencryptedHTTP2(!secure)
 	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, DisableCompression: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, Protocols: p, DisableCompression: true,
 	}}
 }

@@ -48,12 +48,27 @@ func runLean(in io.Reader, out io.Writer) error {
 	if len(l.Order) == 0 || len(l.Requests) != len(l.Lengths) || l.Connections < 1 {
 		return errors.New("nothing to do")
 	}
+	other := l.shakeHands
+	if l.Streams > 0 {
+		other = l.runHTTP2
+	}
+	if l.Handshakes != "" || l.Streams > 0 {
+		if err := other(); err != nil {
+			return err
+		}
+		return l.tell(out)
+	}
 	l.took = make([]uint32, 0, 1<<22)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := l.run(); err != nil {
 		return err
 	}
+	return l.tell(out)
+}
+
+// tell writes what came of it.
+func (l *lean) tell(out io.Writer) error {
 	slices.Sort(l.took)
 	if len(l.took) == 0 {
 		return errors.New("no request was answered")

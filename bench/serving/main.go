@@ -33,6 +33,7 @@ type options struct {
 	only     string
 	quick    bool
 	headline bool
+	http2    bool // of the headline
 	rounds   int
 	duration time.Duration
 	files    int
@@ -69,6 +70,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.only, "only", "", "run only scenarios whose name contains one of these `words`, separated by commas; cold-start runs only if it is named")
 	flags.BoolVar(&o.quick, "quick", false, "a few seconds, to see that everything works; the numbers mean nothing")
 	flags.BoolVar(&o.headline, "headline", false, "measure what share of cdnjs's traffic this machine serves, load included")
+	flags.BoolVar(&o.http2, "h2", false, "with -headline, over HTTP/2 and TLS")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds; in each, every server has its turn")
 	flags.DurationVar(&o.duration, "duration", 2*time.Second, "how long a turn takes")
 	flags.IntVar(&o.files, "files", 100_000, "files in the mix")

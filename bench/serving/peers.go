@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,6 +25,7 @@ type peer struct {
 	Work      string // for what it writes
 	Address   string
 	TLS       certificate
+	H2C       bool
 	Root      bool
 	OpenFiles int
 	Cached    int // entries of open_file_cache
@@ -124,6 +126,11 @@ http {
 	{{- end}}
 	}
 	types_hash_max_size 4096;
+	map $sent_http_content_type $confined { # an empty one is not sent
+	{{- range .Documents}}
+		"{{.}}" "{{$.Confined}}";
+	{{- end}}
+	}
 	sendfile {{if .Sendfile}}on{{else}}off{{end}};
 	tcp_nopush {{if .NoPush}}on{{else}}off{{end}};
 	tcp_nodelay on;
@@ -139,7 +146,7 @@ http {
 	gzip_vary on;
 	max_ranges 0; # it says Accept-Ranges where there is no coding only; so by hand, below
 	server {
-		listen {{.Address}}{{if .TLS.Cert}} ssl http2{{end}} backlog=4096;
+		listen {{.Address}}{{if .TLS.Cert}} ssl http2{{else if .H2C}} http2{{end}} backlog=4096;
 		{{- if .TLS.Cert}}
 		ssl_certificate {{.TLS.Cert}};
 		ssl_certificate_key {{.TLS.Key}};
@@ -169,6 +176,7 @@ http {
 			{{- range .Fields}}
 			add_header {{index . 0}} "{{index . 1}}";
 			{{- end}}
+			add_header Content-Security-Policy $confined;
 		}
 		{{- end}}
 	}
@@ -182,7 +190,7 @@ var caddyConfiguration = template.Must(template.New("").Parse(`{
 		output discard
 	}
 	servers {
-		protocols h1 h2
+		protocols h1 h2{{if .H2C}} h2c{{end}}
 	}
 }
 {{if .TLS.Cert}}https{{else}}http{{end}}://{{.Address}} {
@@ -205,6 +213,9 @@ var caddyConfiguration = template.Must(template.New("").Parse(`{
 	{{- range $type, $extensions := .Types}}
 	@{{index $extensions 0}} path{{range $extensions}} *.{{.}}{{end}}
 	header @{{index $extensions 0}} Content-Type "{{$type}}"
+	{{- if $.Confines $type}}
+	header @{{index $extensions 0}} Content-Security-Policy "{{$.Confined}}"
+	{{- end}}
 	{{- end}}
 	file_server {
 		precompressed br gzip
@@ -224,6 +235,20 @@ var caddyConfiguration = template.Must(template.New("").Parse(`{
 	}
 }
 `))
+
+// Confined is the policy of published documents.
+func (p peer) Confined() string { return "sandbox allow-scripts" }
+
+// Confines reports whether it is for that type.
+func (p peer) Confines(contentType string) bool {
+	essence, _, _ := strings.Cut(contentType, ";")
+	return essence == "text/html" || strings.HasSuffix(essence, "/xml") || strings.HasSuffix(essence, "+xml")
+}
+
+// Documents are the types that it is for.
+func (p peer) Documents() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(p.Types)), func(t string) bool { return !p.Confines(t) })
+}
 
 // nginxes are the three configurations, of which the best one counts.
 var nginxes = []peer{

@@ -97,7 +97,7 @@ func (c *corpus) fill(ctx context.Context, o options, releases []string) error {
 	progress("filling Larder with %d releases from npm's registry, into %s", len(releases), c.folder)
 	for i, release := range releases {
 		at := strings.LastIndexByte(release, '@')
-		// A package's name has no slash here; what it is called matters to nobody.
+		// A package's name has no slash here; what it is called does not matter.
 		name := strings.NewReplacer("@", "", "/", "-").Replace(release[:at])
 		if err := writePackage(catalogue, name, release[:at]); err != nil {
 			return err

@@ -44,6 +44,7 @@ type larderOptions struct {
 	core    int
 	cache   string // "" is Larder's default
 	noLane  bool
+	h2c     bool
 	tls     certificate
 }
 
@@ -60,6 +61,9 @@ func startLarder(ctx context.Context, o larderOptions) (*server, error) {
 	}
 	if o.noLane {
 		args = append(args, "--fast-lane=false")
+	}
+	if o.h2c {
+		args = append(args, "--h2c")
 	}
 	if o.tls.Cert != "" {
 		args = append(args, "--tls-cert", o.tls.Cert, "--tls-key", o.tls.Key)
@@ -100,7 +104,7 @@ func launch(ctx context.Context, name string, cmd *exec.Cmd, address string, cor
 	}
 }
 
-// freeAddress is one on which nobody listens. Nobody keeps it until it is used.
+// freeAddress is one on which no process listens. It is not reserved until it is used.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

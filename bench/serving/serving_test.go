@@ -70,7 +70,7 @@ time for request:      554us     36.42ms      2.73ms      2.18ms    95.65%
 
 func TestParseH2load(t *testing.T) {
 	log := "1795279596755940\t200\t4000\n1795279596755914\t200\t1000\n1795279596756094\t200\t3000\n1795279596756095\t200\t2000\n"
-	got, err := parseH2load(h2loadSaid, []byte(log))
+	got, err := parseH2load(h2loadSaid, []byte(log), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,14 +78,20 @@ func TestParseH2load(t *testing.T) {
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if _, err := parseH2load(strings.Replace(h2loadSaid, "0 errored", "1 errored", 1), []byte(log)); !errors.Is(err, errLoad) {
+	if _, err := parseH2load(strings.Replace(h2loadSaid, "0 errored", "1 errored", 1), []byte(log), 0); !errors.Is(err, errLoad) {
 		t.Errorf("error %v for an error", err)
 	}
-	if _, err := parseH2load(h2loadSaid, []byte(strings.Replace(log, "\t200", "\t503", 1))); !errors.Is(err, errLoad) {
+	if _, err := parseH2load(h2loadSaid, []byte(strings.Replace(log, "\t200", "\t503", 1)), 0); !errors.Is(err, errLoad) {
 		t.Errorf("error %v for a 503", err)
 	}
-	for _, bad := range [][2]string{{"", log}, {h2loadSaid, ""}, {h2loadSaid, "1 2\n"}} {
-		if _, err := parseH2load(bad[0], []byte(bad[1])); err == nil {
+	if got, err := parseH2load(h2loadSaid, nil, 0); err != nil || got.Requests != 4 || got.P99 != 0 {
+		t.Errorf("without a log: %+v, %v", got, err)
+	}
+	if got, err := parseH2load(h2loadSaid, nil, 1_000_000); err != nil || got.Requests != 28 {
+		t.Errorf("by bytes: %+v, %v", got, err)
+	}
+	for _, bad := range [][2]string{{"", log}, {h2loadSaid, ""}, {h2loadSaid, "1 2\n"}, {strings.Replace(h2loadSaid, "0 5xx", "1 5xx", 1), log}} {
+		if _, err := parseH2load(bad[0], append([]byte{}, bad[1]...), 0); err == nil {
 			t.Errorf("no error for %q and %q", bad[0], bad[1])
 		}
 	}
@@ -227,7 +233,7 @@ func TestVerdict(t *testing.T) {
 			{Server: "larder", Rate: tt.larder, Busy: 1, CPU: 10, P99: 1}, {Server: "larder, lane off", Rate: 500, Busy: 1, CPU: 20, P99: 1},
 			{Server: "nginx, sendfile", Rate: tt.nginx, Busy: tt.busy, CPU: 13, P99: 2}, {Server: "nginx, no sendfile", Rate: 900, Busy: 1, CPU: 13, P99: 1},
 			{Server: "caddy", Rate: 100, Busy: 1, CPU: 100, P99: 1}}}
-		r.compare(protocols[0].budget)
+		r.compare(protocols[0])
 		if r.Best != "nginx, sendfile" || r.Ratios[0].P99 != 0.5 || r.Ratios[1].Rate != tt.larder/500 || r.Ratios[2].To != "caddy" {
 			t.Errorf("compared: %+v", r)
 		}
@@ -328,9 +334,11 @@ func TestQuick(t *testing.T) {
 		t.Skip("takes half a minute")
 	}
 	tmp := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", tmp+string(filepath.Separator), ".", "../../cmd/larder")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	for dir, pkg := range map[string]string{"../..": "./cmd/larder", ".": "."} { // of two modules
+		build := exec.CommandContext(t.Context(), "go", "build", "-C", dir, "-o", tmp+string(filepath.Separator), pkg)
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	corpus := filepath.Join(tmp, "corpus")
 	writeCorpus(t, corpus)
@@ -357,7 +365,13 @@ func TestQuick(t *testing.T) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Scenarios) != len(protocols)+1 {
+	want := 1
+	for _, p := range protocols {
+		if p.inQuick() {
+			want++
+		}
+	}
+	if len(r.Scenarios) != want {
 		t.Errorf("%d scenarios, want one for each protocol, and the mix", len(r.Scenarios))
 	}
 	for _, s := range r.Scenarios {
@@ -377,6 +391,9 @@ func TestQuick(t *testing.T) {
 	}
 	if out := run("-headline"); !strings.Contains(out, "% of that") {
 		t.Errorf("the headline is missing: %s", out)
+	}
+	if out := run("-headline", "-h2"); !strings.Contains(out, "over HTTP/2") {
+		t.Errorf("the headline over HTTP/2 is missing: %s", out)
 	}
 	if out := run("-only", coldStart); !strings.Contains(out, "first answer after") {
 		t.Errorf("no cold start: %s", out)

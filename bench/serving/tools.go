@@ -93,12 +93,13 @@ func parseBytes(s string) (int64, error) {
 var (
 	h2Finished = regexp.MustCompile(`(?m)^finished in ([\d.]+\w+), `)
 	h2Requests = regexp.MustCompile(`(?m)^requests: \d+ total, \d+ started, (\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout$`)
-	h2Codes    = regexp.MustCompile(`(?m)^status codes: (\d+) 2xx, `)
-	h2Traffic  = regexp.MustCompile(`(?m)^traffic: \S+ \((\d+)\) total`)
+	h2Codes    = regexp.MustCompile(`(?m)^status codes: \d+ 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx$`)
+	h2Traffic  = regexp.MustCompile(`(?m)^traffic: \S+ \((\d+)\) total, .*, \S+ \((\d+)\) data$`)
 )
 
-// parseH2load reads what h2load prints, and the log of all requests that it writes.
-func parseH2load(text string, log []byte) (turn, error) {
+// parseH2load reads what h2load prints, and the log of all requests that it wrote, if it wrote one. Where each answer's body has that
+// many bytes, the requests are as many as bytes have come for: many streams of large files may end together, and after the turn.
+func parseH2load(text string, log []byte, body int) (turn, error) {
 	var t turn
 	finished, requests := h2Finished.FindStringSubmatch(text), h2Requests.FindStringSubmatch(text)
 	codes, traffic := h2Codes.FindStringSubmatch(text), h2Traffic.FindStringSubmatch(text)
@@ -115,6 +116,22 @@ func parseH2load(text string, log []byte) (turn, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return t, fmt.Errorf("unexpected output of h2load: %w", err)
 	}
+	if body > 0 {
+		data, err := strconv.ParseInt(traffic[2], 10, 64)
+		if err != nil {
+			return t, fmt.Errorf("unexpected output of h2load: %w", err)
+		}
+		t.Requests = data / int64(body)
+	}
+	if t.Requests == 0 || t.Took == 0 {
+		return t, fmt.Errorf("%w: h2load made no requests", errLoad)
+	}
+	if codes[1] != "0" || codes[2] != "0" || codes[3] != "0" {
+		return t, fmt.Errorf("%w: h2load: %s", errLoad, codes[0])
+	}
+	if log == nil {
+		return t, nil
+	}
 	var took []int64
 	for line := range bytes.Lines(log) {
 		fields := strings.Fields(string(line))
@@ -130,8 +147,8 @@ func parseH2load(text string, log []byte) (turn, error) {
 		}
 		took = append(took, us)
 	}
-	if len(took) == 0 || t.Requests == 0 || t.Took == 0 {
-		return t, fmt.Errorf("h2load made no requests: %q", text)
+	if len(took) == 0 {
+		return t, fmt.Errorf("%w: h2load logged no requests", errLoad)
 	}
 	slices.Sort(took)
 	t.P50, t.P99 = percentile(took, 50), percentile(took, 99)
@@ -180,8 +197,17 @@ type leanJob struct {
 	Order       []int32 // indexes of the two, from the first to the last and again
 	Connections int
 	Duration    time.Duration
-	Closing     bool // a new connection for each request, which the server closes
+	Closing     bool   // a new connection for each request, which the server closes
+	Streams     int    // over HTTP/2 and TLS, on each connection; requests are header blocks then, lengths those of bodies
+	First       []byte // header block of each connection's first request over HTTP/2
+	Handshakes  string // over TLS, with a new connection for each request, whose session is new or resumed
 }
+
+// The values of leanJob.Handshakes.
+const (
+	inFull  = "in full"
+	resumed = "resumed"
+)
 
 func decodeTurn(text string) (turn, error) {
 	var t turn

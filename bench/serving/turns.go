@@ -24,10 +24,12 @@ func (b *bench) turn(ctx context.Context, server *server, s scenario, k known, g
 	case "wrk":
 		t, load, err = runWrk(ctx, url, s.protocol.close, d)
 	case "h2load":
-		t, load, err = runH2load(ctx, url, filepath.Join(b.tmp, "h2load.log"), d)
+		t, load, err = runH2load(ctx, url, s, "", d)
+	case "h2load with log":
+		t, load, err = runH2load(ctx, url, s, filepath.Join(b.tmp, "h2load.log"), d)
 	default:
 		t, load, err = runLeanJob(ctx, loadCore, leanJob{
-			Address: server.address, Requests: k.requests, Lengths: k.lengths, Order: s.order, Connections: connections, Duration: d, Closing: s.protocol.close,
+			Address: server.address, Requests: k.requests, Lengths: k.lengths, Order: s.order, Connections: connections, Duration: d, Closing: s.protocol.close, Handshakes: s.protocol.handshakes,
 		})
 	}
 	if err != nil {
@@ -55,17 +57,30 @@ func runWrk(ctx context.Context, url string, closing bool, d time.Duration) (tur
 	return t, cpu, err
 }
 
-func runH2load(ctx context.Context, url, log string, d time.Duration) (turn, time.Duration, error) {
-	args := append([]string{"-t1", "-c" + strconv.Itoa(connections/streams), "-m" + strconv.Itoa(streams), "-D" + wholeSeconds(d), "--log-file=" + log}, arguments(false)...)
-	out, cpu, err := output(ctx, loadCore, nil, "h2load", append(args, url)...)
+// runH2load writes a log only where one is named: with a line for each request, h2load would take longer for the lines
+// than a server for small files.
+func runH2load(ctx context.Context, url string, s scenario, log string, d time.Duration) (turn, time.Duration, error) {
+	args := append([]string{"-t1", "-c" + strconv.Itoa(s.protocol.connections), "-m" + strconv.Itoa(s.protocol.streams), "-D" + wholeSeconds(d)}, arguments(false)...)
+	if log != "" {
+		args = append(args, "--log-file="+log)
+	}
+	// h2load does not end where the turn ends before all its clients have connected.
+	limited, cancel := context.WithTimeout(ctx, d+20*time.Second)
+	defer cancel()
+	out, cpu, err := output(limited, loadCore, nil, "h2load", append(args, url)...)
+	if limited.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: h2load does not end", errLoad)
+	}
 	if err != nil {
 		return turn{}, 0, err
 	}
-	data, err := readAndRemove(log)
-	if err != nil {
-		return turn{}, 0, err
+	var data []byte
+	if log != "" {
+		if data, err = readAndRemove(log); err != nil {
+			return turn{}, 0, err
+		}
 	}
-	t, err := parseH2load(out, data)
+	t, err := parseH2load(out, data, s.length)
 	return t, cpu, err
 }
 

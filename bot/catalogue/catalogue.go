@@ -5,12 +5,13 @@
 // says what is wrong and since when. What came from a git repository is kept in a folder, so that a start
 // needs no network. Looks that are asked for while one is under way are one.
 //
-// The package must not know what a catalogue is for, nor who asks for a look.
+// The package must not know what a catalogue is for, nor which part asks for a look.
 package catalogue
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,6 +24,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -37,11 +39,11 @@ type Options struct {
 	Dir string
 	// Git reads repositories.
 	Git *git.Client
-	// Token gives the token for a repository's URL, or "". Default: nobody has one.
+	// Token gives the token for a repository's URL, or "". Default: none has one.
 	Token func(*url.URL) string
 	// Interval is the time between two looks; default five minutes.
 	Interval time.Duration
-	// Logger is told of changes and of what is wrong; default: nobody is.
+	// Logger is told of changes and of what is wrong; default: none.
 	Logger *slog.Logger
 	// Now is the clock; default time.Now.
 	Now func() time.Time
@@ -86,9 +88,7 @@ type Keeper struct {
 // New returns a keeper. It looks at nothing yet.
 func New(o Options) (*Keeper, error) {
 	o.Interval = cmp.Or(o.Interval, 5*time.Minute)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -113,7 +113,7 @@ func newSource(o Options) (source, error) {
 			return nil, errors.New("the catalogue must be a URL such as https://example.com/owner/catalogue.git, with #BRANCH where it is not the default branch")
 		}
 		if at.User != nil {
-			return nil, errors.New("the catalogue's URL has a user or a password in it, which anybody can read in a list of processes")
+			return nil, errors.New("the catalogue's URL has a user or a password in it, which every user of this machine can read in the list of processes")
 		}
 		token := ""
 		if o.Token != nil {
@@ -202,16 +202,10 @@ func (k *Keeper) Run(ctx context.Context, apply func(context.Context, *packages.
 		if err := k.Look(ctx, apply); err == nil || !k.State().Changed.IsZero() {
 			pause = k.o.Interval
 		}
-		timer := time.NewTimer(min(pause, k.o.Interval))
-		pause *= 2
-		select {
-		case <-timer.C:
-		case <-k.wake:
-			timer.Stop()
-		case <-ctx.Done():
-			timer.Stop()
+		if retry.SleepUnless(ctx, min(pause, k.o.Interval), k.wake) != nil {
 			return
 		}
+		pause *= 2
 	}
 }
 
@@ -390,4 +384,83 @@ func (l local) read(ctx context.Context, seen string) (*packages.Catalogue, vers
 		head, _, err := git.LocalSnapshot(ctx, l.dir, l.branch, dst)
 		return head, err
 	})
+}
+
+// What is kept of a git repository: the files of the last commit that was a catalogue, and which that is.
+const (
+	filesName = "catalogue.tar"
+	headName  = "catalogue.json"
+)
+
+// note says what is in filesName.
+type note struct {
+	Source string `json:"source"`
+	Commit string `json:"commit"`
+	Branch string `json:"branch,omitempty"`
+}
+
+// keep gets the files of a commit, and keeps them where they are a catalogue.
+func keep(o Options, get func(*os.File) (git.Head, error)) (_ *packages.Catalogue, _ version, err error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, version{}, fmt.Errorf("couldn't make a folder for the catalogue: %w", err)
+	}
+	file, err := os.CreateTemp(o.Dir, "fetched-*.tar")
+	if err != nil {
+		return nil, version{}, fmt.Errorf("couldn't make a file for the catalogue: %w", err)
+	}
+	defer func() {
+		if gone := os.Remove(file.Name()); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}()
+	defer file.Close()
+	head, err := get(file)
+	if err != nil {
+		return nil, version{}, err
+	}
+	c, err := packages.Open(file.Name())
+	if err != nil {
+		return nil, version{}, fmt.Errorf("commit %s is no catalogue: %w", head.Commit, withoutPath(err))
+	}
+	if len(c.Packages()) == 0 {
+		return nil, version{}, fmt.Errorf("commit %s is no catalogue: all %d package files are refused, the first because of %w", head.Commit, len(c.Problems()), c.Problems()[0])
+	}
+	data, err := json.Marshal(note{o.Source, head.Commit, head.Branch})
+	if err != nil {
+		return nil, version{}, err
+	}
+	at := filepath.Join(o.Dir, headName)
+	// Whatever is interrupted, the note is never about other files.
+	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, version{}, err
+	}
+	if err := errors.Join(file.Sync(), os.Rename(file.Name(), filepath.Join(o.Dir, filesName)), os.WriteFile(at, data, 0o600)); err != nil {
+		return nil, version{}, fmt.Errorf("couldn't keep the catalogue: %w", err)
+	}
+	return c, version{head, head.Commit}, nil
+}
+
+// withoutPath leaves out the name of the file, which no operator gave.
+func withoutPath(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return errors.New("it holds no package; a catalogue keeps them as packages/{first letter}/{name}.json")
+}
+
+// kept reads what keep has kept of the same source.
+func kept(o Options) (*packages.Catalogue, version, error) {
+	data, err := os.ReadFile(filepath.Join(o.Dir, headName))
+	if err != nil {
+		return nil, version{}, err
+	}
+	var n note
+	if err := json.Unmarshal(data, &n); err != nil || n.Commit == "" {
+		return nil, version{}, fmt.Errorf("%s is damaged", headName)
+	}
+	if n.Source != o.Source {
+		return nil, version{}, fs.ErrNotExist
+	}
+	c, err := packages.Open(filepath.Join(o.Dir, filesName))
+	return c, version{git.Head{Commit: n.Commit, Branch: n.Branch}, n.Commit}, err
 }

@@ -177,7 +177,7 @@ func TestBrokenBody(t *testing.T) {
 	if got, err := text(c, Request{URL: s.URL}); got != "0123456789" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	// A reader's own error is nobody else's.
+	// A reader's own error is returned as it is.
 	own := errors.New("own")
 	calls.Store(1)
 	if err := c.Get(context.Background(), Request{URL: s.URL}, func(*Response) error { return own }); err != own || calls.Load() != 2 {
@@ -395,5 +395,34 @@ func TestErrorsTellNoSecrets(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "secret@") || strings.Contains(err.Error(), "=secret") || strings.Contains(err.Error(), ":secret") {
 			t.Errorf("%s: %v", target, err)
 		}
+	}
+}
+
+// TestWith makes sure that clients made of one another share their bound, and reach hosts in their own ways.
+func TestWith(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	c, err := New(Options{Concurrency: 1, Tries: 1, Allow: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	derived := c.With(Network{RootCAs: roots})
+	nothing := func(*Response) error { return nil }
+	if err := c.Get(t.Context(), Request{URL: s.URL}, nothing); err == nil {
+		t.Error("the first client knows the certificate")
+	}
+	err = derived.Get(t.Context(), Request{URL: s.URL}, func(*Response) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if err := c.Get(ctx, Request{URL: s.URL}, nothing); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a second request is under way: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -1,15 +1,20 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,7 +38,7 @@ type guard struct {
 }
 
 func newGuard(o *Options) (*guard, error) {
-	g := &guard{allow: make(map[string]bool), proxy: o.Proxy, resolver: o.resolver, agent: o.UserAgent}
+	allow := make(map[string]bool)
 	for _, host := range o.Allow {
 		if host == "" || strings.ContainsAny(host, "/@ \t") {
 			return nil, fmt.Errorf("allowed host %q: want a host or host:port, without scheme and path", host)
@@ -42,25 +47,41 @@ func newGuard(o *Options) (*guard, error) {
 		if err != nil {
 			name, port = strings.Trim(host, "[]"), ""
 		}
-		g.allow[hostKey(name, port)] = true
+		allow[hostKey(name, port)] = true
+	}
+	return (&guard{allow: allow, resolver: o.resolver, agent: o.UserAgent}).with(o), nil
+}
+
+// unverified are the settings of which the log has said that they accept every certificate.
+var unverified sync.Map
+
+// with returns a guard with the same rules that reaches hosts in the way o says.
+func (g *guard) with(o *Options) *guard {
+	if o.Unverified != "" && o.Logger.Enabled(context.Background(), slog.LevelWarn) {
+		if _, said := unverified.LoadOrStore(o.Unverified, true); !said {
+			o.Logger.Warn("certificates are not verified", "setting", o.Unverified)
+		}
 	}
 	transport := func(dial *net.Dialer) *http.Transport {
 		dial.Timeout = 15 * time.Second
 		return &http.Transport{
 			DialContext:            dial.DialContext,
 			ForceAttemptHTTP2:      true,
-			TLSClientConfig:        &tls.Config{RootCAs: o.RootCAs, MinVersion: tls.VersionTLS12},
+			TLSClientConfig:        &tls.Config{RootCAs: o.RootCAs, InsecureSkipVerify: o.Unverified != "", MinVersion: tls.VersionTLS12},
 			TLSHandshakeTimeout:    15 * time.Second,
 			MaxIdleConnsPerHost:    o.Concurrency,
 			IdleConnTimeout:        90 * time.Second,
 			MaxResponseHeaderBytes: 256 << 10,
 		}
 	}
-	g.strict = transport(&net.Dialer{Control: checkDial, Resolver: o.resolver})
-	g.trusted = transport(&net.Dialer{Resolver: o.resolver})
-	g.proxied = transport(&net.Dialer{})
-	g.proxied.Proxy = o.Proxy
-	return g, nil
+	made := &guard{
+		allow: g.allow, resolver: g.resolver, agent: g.agent, proxy: o.Proxy,
+		strict:  transport(&net.Dialer{Control: checkDial, Resolver: o.resolver}),
+		trusted: transport(&net.Dialer{Resolver: o.resolver}),
+		proxied: transport(&net.Dialer{}),
+	}
+	made.proxied.Proxy = o.Proxy
+	return made
 }
 
 func (g *guard) close() {
@@ -102,9 +123,7 @@ func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (
 	if err != nil {
 		return nil, err
 	}
-	for name, values := range r.Header {
-		request.Header[name] = values
-	}
+	maps.Copy(request.Header, r.Header)
 	request.Header.Set("User-Agent", g.agent)
 	if atHome && r.Authorization != nil {
 		if value := r.Authorization(at); value != "" {
@@ -216,3 +235,114 @@ func hostKey(host, port string) string {
 	}
 	return net.JoinHostPort(host, port)
 }
+
+// Validators are what a server gave to recognise an answer by. They are for sending back, not for
+// reading; the zero value asks unconditionally.
+type Validators struct {
+	ETag, LastModified string
+}
+
+// TransportOptions say what a transport may do.
+type TransportOptions struct {
+	// Authorization gives the Authorization header's value for a URL, or "". It may be nil.
+	Authorization func(*url.URL) string
+	// Trusted says whether a URL is one that the operator named, as Options.Allow does for hosts. It may
+	// be nil.
+	Trusted func(*url.URL) bool
+	// Limit is the most bytes that the body of an answer may have; default 64 MiB.
+	Limit int64
+}
+
+// Transport returns a transport for clients of protocols over HTTP that need more than Get. It has the
+// client's address rules, for each request anew and so for each redirect that its caller follows; its
+// bounds on how slow an answer may be, and its bound on how many are under way, until a body is closed.
+// A request is sent once, with no credentials but those of o. Errors of a body are an [*Error], too.
+func (c *Client) Transport(o TransportOptions) http.RoundTripper {
+	o.Limit = cmp.Or(o.Limit, 64<<20)
+	return &transport{client: c, o: o}
+}
+
+type transport struct {
+	client *Client
+	o      TransportOptions
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	c := t.client
+	abandon := func(err error) (*http.Response, error) {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, c.failure(r.URL, err)
+	}
+	select {
+	case c.slots <- struct{}{}:
+	case <-r.Context().Done():
+		return abandon(context.Cause(r.Context()))
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	stall := time.AfterFunc(c.o.Stall, func() {
+		cancel(fmt.Errorf("%w: less than %d bytes a second for %v", errSlow, minRate, c.o.Stall))
+	})
+	end := func() {
+		stall.Stop()
+		cancel(nil)
+		<-c.slots
+	}
+	sent := r.Clone(ctx)
+	sent.Header.Set("User-Agent", c.o.UserAgent)
+	sent.Header.Del("Authorization")
+	if t.o.Authorization != nil {
+		if value := t.o.Authorization(r.URL); value != "" {
+			sent.Header.Set("Authorization", value)
+		}
+	}
+	response, err := c.guard.send(sent, c.guard.allowed(r.URL) || t.o.Trusted != nil && t.o.Trusted(r.URL))
+	if err != nil {
+		err = cause(ctx, err)
+		end()
+		return abandon(err)
+	}
+	if response.ContentLength > t.o.Limit {
+		response.Body.Close()
+		end()
+		return nil, c.failure(r.URL, tooLarge(t.o.Limit))
+	}
+	bounded := &body{ctx: ctx, r: response.Body, limit: t.o.Limit, stall: stall, timeout: c.o.Stall}
+	bounded.step = int64(minRate * c.o.Stall.Seconds())
+	stall.Reset(c.o.Stall) // the answer is there
+	response.Body = &transportBody{body: bounded, client: c, at: r.URL, close: response.Body, end: end}
+	response.Request = r
+	return response, nil
+}
+
+// transportBody is a bounded body that the user of the transport closes.
+type transportBody struct {
+	body   *body
+	client *Client
+	at     *url.URL
+	close  io.Closer
+	end    func() // nil once it is closed
+}
+
+func (b *transportBody) Read(p []byte) (int, error) {
+	n, err := b.body.Read(p)
+	if err != nil && err != io.EOF {
+		err = b.client.failure(b.at, err)
+	}
+	return n, err
+}
+
+func (b *transportBody) Close() error {
+	if b.end == nil {
+		return nil
+	}
+	err := b.close.Close()
+	b.end()
+	b.end = nil
+	return err
+}
+
+// StatusError makes an [*Error] of an answer that is none, for users of a [Client.Transport].
+func (c *Client) StatusError(r *http.Response) error { return c.statusFailure(r.Request.URL, r) }

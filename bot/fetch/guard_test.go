@@ -123,7 +123,7 @@ func TestTrustIsNotPooled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := text(c, Request{URL: s.URL}); !errors.Is(err, ErrForbidden) {
-		t.Errorf("after a trusted request anybody may: %v", err)
+		t.Errorf("after a trusted request every request may: %v", err)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestProxy(t *testing.T) {
 	use := func(*http.Request) (*url.URL, error) { return proxy, nil }
 
 	// The proxy's own address needs no permission, the target's does.
-	c := client(t, Options{Proxy: use, Tries: 1, resolver: names(t, "8.8.8.8")})
+	c := client(t, Options{Network: Network{Proxy: use}, Tries: 1, resolver: names(t, "8.8.8.8")})
 	if _, err := text(c, Request{URL: "https://public.example/"}); err == nil || errors.Is(err, ErrForbidden) {
 		t.Errorf("public: %v", err)
 	}
@@ -173,7 +173,7 @@ func TestProxy(t *testing.T) {
 		t.Errorf("the proxy was asked %q, want %q", got, want)
 	}
 	asked = nil
-	c = client(t, Options{Proxy: use, Tries: 1, resolver: names(t, "10.0.0.1"), Allow: []string{"inside.example"}})
+	c = client(t, Options{Network: Network{Proxy: use}, Tries: 1, resolver: names(t, "10.0.0.1"), Allow: []string{"inside.example"}})
 	for _, host := range []string{"private.example", "127.0.0.1", "[::1]"} {
 		if _, err := text(c, Request{URL: "https://" + host + "/"}); !errors.Is(err, ErrForbidden) {
 			t.Errorf("%s: %v", host, err)
@@ -187,7 +187,7 @@ func TestProxy(t *testing.T) {
 	}
 
 	broken := func(*http.Request) (*url.URL, error) { return nil, errors.New("user:secret@proxy") }
-	c = client(t, Options{Proxy: broken, Tries: 1})
+	c = client(t, Options{Network: Network{Proxy: broken}, Tries: 1})
 	if _, err := text(c, Request{URL: "https://public.example/"}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("broken: %v", err)
 	}

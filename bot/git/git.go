@@ -5,9 +5,9 @@
 // it guarantees:
 //
 //   - Addresses are strangers': https only, under package fetch's rules, at every redirect. Credentials go
-//     to GitHub's API, and to the origin of a [Remote] that has a token; to nobody else.
+//     to GitHub's API, and to the origin of a [Remote] that has a token; nowhere else.
 //   - Nothing is checked out. The files of a commit become an archive, in a file that the caller names,
-//     and whoever reads that has package archive's rules. A pack that it takes has bounds on its bytes,
+//     which is read under package archive's rules. A pack that it takes has bounds on its bytes,
 //     its objects, how large they become and how deep they are built on each other.
 //   - Files are those of the commit that the tag named when it was listed: objects are found by their
 //     hash, computed here; GitHub is asked for the commit, not for the tag.
@@ -18,14 +18,25 @@
 package git
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/storer"
+
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/github"
+	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/internal/baregit"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -50,12 +61,8 @@ type Client struct {
 
 // New returns a client. It asks for nothing yet.
 func New(o Options) *Client {
-	if o.PackBytes <= 0 {
-		o.PackBytes = 512 << 20
-	}
-	if o.RefBytes <= 0 {
-		o.RefBytes = 16 << 20
-	}
+	o.PackBytes = cmp.Or(o.PackBytes, 512<<20)
+	o.RefBytes = cmp.Or(o.RefBytes, 16<<20)
 	c := &Client{o: o, pack: make(chan struct{}, 1)}
 	if o.GitHub != nil {
 		c.hub = newHub(o.GitHub, o.Fetch, o.PackBytes)
@@ -120,6 +127,22 @@ func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, 
 	}
 	listing, err := c.remoteTags(ctx, at, validator)
 	return listing, named(target, err)
+}
+
+// Metered reports whether each look at a repository counts against a small limit: GitHub's where there is no token, so
+// that even what has not changed counts.
+func (c *Client) Metered(target string) bool {
+	at, err := parseAddress(target)
+	return err == nil && c.hub != nil && c.hub.has(at) && !c.hub.client.Authorized()
+}
+
+// Place writes the address of a repository in one way, whichever of git's forms it has; "" where it is none.
+func Place(target string) string {
+	at, err := parseAddress(target)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(at.Host + "/" + strings.TrimSuffix(strings.Trim(at.Path, "/"), ".git"))
 }
 
 // A Release is what a tag has.
@@ -200,3 +223,225 @@ func (e *LimitError) Error() string {
 }
 
 func sameHost(a, b *url.URL) bool { return a.Hostname() == b.Hostname() && a.Port() == b.Port() }
+
+// scpLike is git's short form of an ssh address: [user@]host:path.
+var scpLike = regexp.MustCompile(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*)$`)
+
+// maxAddress is the longest address of a repository, in bytes.
+const maxAddress = 2048
+
+// parseAddress reads the address of a repository in any of git's forms, and returns where it is over
+// https. Old package JSONs have git://, which hosts have stopped answering, and ssh, which needs a key
+// that Larder does not have; the same repositories answer over https.
+func parseAddress(target string) (*url.URL, error) {
+	target = strings.TrimSpace(target)
+	if len(target) > maxAddress {
+		return nil, refuse("the address of the repository has %d bytes, over the limit of %d", len(target), maxAddress)
+	}
+	if !strings.Contains(target, "://") {
+		if m := scpLike.FindStringSubmatch(target); m != nil {
+			target = "ssh://" + m[1] + "/" + m[2]
+		}
+	}
+	at, err := url.Parse(strings.TrimPrefix(target, "git+"))
+	if err != nil || at.Hostname() == "" || strings.Trim(at.Path, "/") == "" {
+		// url.Error repeats the URL, which may hold credentials.
+		return nil, refuse("the address of the repository is no URL such as https://example.com/owner/name.git")
+	}
+	switch at.Scheme {
+	case "git", "ssh":
+		at.Scheme, at.User = "https", nil
+		at.Host = at.Hostname() // their ports are not that of https
+		if strings.Contains(at.Host, ":") {
+			at.Host = "[" + at.Host + "]"
+		}
+	case "https", "http":
+	default:
+		return nil, refuse("the address of the repository begins with %.20q; https: is what can be asked", at.Scheme+":")
+	}
+	if at.User != nil {
+		return nil, refuse("the address of the repository has a user or a password in it, which Larder does not send")
+	}
+	at.Host = strings.ToLower(at.Host)
+	at.RawQuery, at.Fragment, at.RawFragment = "", "", ""
+	at.Path, at.RawPath = strings.TrimRight(at.Path, "/"), ""
+	return at, nil
+}
+
+// commitHash is a SHA-1, or a SHA-256 where the repository uses that.
+var commitHash = regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
+
+const (
+	maxTags    = 10_000
+	maxTagName = 1024 // bytes
+)
+
+// versions makes releases of tags: name to commit. Of "v1.0" and "1.0" the second counts, because that is
+// how the version is written; the first is told of. What has no place in a version stays, for the
+// bot to refuse.
+func versions(commits map[string]string) ([]Tag, error) {
+	if len(commits) > maxTags {
+		return nil, refuse("the repository has %d tags, over the limit of %d", len(commits), maxTags)
+	}
+	tags := make([]Tag, 0, len(commits))
+	for name, commit := range commits {
+		version, short := shortened(name)
+		if _, exact := commits[version]; short && exact {
+			continue
+		}
+		tag := Tag{Version: version, Name: name, Commit: commit}
+		if _, both := commits["v"+name]; both && !short && startsWithDigit(name) {
+			tag.Note = fmt.Sprintf("the repository has the tags %.100q and %.100q; this is the second", "v"+name, name)
+		}
+		tags = append(tags, tag)
+	}
+	slices.SortFunc(tags, func(a, b Tag) int { return strings.Compare(a.Version, b.Version) })
+	return tags, nil
+}
+
+// shortened drops the "v" of "v1.0"; "vanilla-1.0" begins with a word and stays.
+func shortened(name string) (version string, short bool) {
+	if rest, ok := strings.CutPrefix(name, "v"); ok && startsWithDigit(rest) {
+		return rest, true
+	}
+	return name, false
+}
+
+func startsWithDigit(s string) bool { return s != "" && '0' <= s[0] && s[0] <= '9' }
+
+// Remote is a repository that the operator named: it may have any address, and be asked over http.
+type Remote struct {
+	// URL is where it is, without a user or a password.
+	URL *url.URL
+	// Branch is the branch to read; "" for the default one.
+	Branch string
+	// Token is sent to the host of URL, where it is not "" and goes over TLS or stays on this machine.
+	Token string
+}
+
+// A Head is the last commit of a branch.
+type Head struct {
+	// Commit is in hexadecimal digits.
+	Commit string
+	// Branch is its name, where that is known.
+	Branch string
+}
+
+func (r Remote) access() access {
+	host := *r.URL
+	local := host.Hostname() == "127.0.0.1" || host.Hostname() == "::1" || host.Hostname() == "localhost"
+	return access{
+		trusted: func(u *url.URL) bool { return fetch.SameOrigin(u, &host) },
+		authorization: func(u *url.URL) string {
+			if r.Token == "" || !fetch.SameOrigin(u, &host) || u.Scheme != "https" && !local {
+				return ""
+			}
+			// What GitHub, Gitea and GitLab take: any user, and the token for a password.
+			return "Basic " + base64.StdEncoding.EncodeToString([]byte("x-access-token:"+r.Token))
+		},
+	}
+}
+
+// Head returns the last commit of a remote's branch. A repository or a branch that is not there is
+// [fetch.ErrNotFound].
+func (c *Client) Head(ctx context.Context, r Remote) (Head, error) {
+	s, err := c.open(ctx, r.URL, r.access())
+	if err != nil {
+		return Head{}, named(fetch.Show(r.URL), err)
+	}
+	defer s.Close()
+	head, _, err := s.head(r.Branch)
+	return head, named(fetch.Show(r.URL), err)
+}
+
+// Snapshot gets the files of the last commit of a remote's branch into dst, as an archive.
+func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *Release, error) {
+	if err := empty(dst); err != nil {
+		return Head{}, nil, err
+	}
+	s, err := c.open(ctx, r.URL, r.access())
+	if err != nil {
+		return Head{}, nil, named(fetch.Show(r.URL), err)
+	}
+	defer s.Close()
+	head, hash, err := s.head(r.Branch)
+	if err != nil {
+		return Head{}, nil, named(fetch.Show(r.URL), err)
+	}
+	release, err := c.take(ctx, s, hash, head.Commit, dst)
+	return head, release, named(fetch.Show(r.URL), err)
+}
+
+func (s *session) head(branch string) (Head, plumbing.Hash, error) {
+	if branch != "" {
+		hash, ok := s.refs.References[plumbing.NewBranchReferenceName(branch).String()]
+		if !ok {
+			return Head{}, hash, fmt.Errorf("the branch %.100q: %w", branch, fetch.ErrNotFound)
+		}
+		return Head{hash.String(), branch}, hash, nil
+	}
+	if s.refs.Head == nil {
+		return Head{}, plumbing.ZeroHash, errors.New("the repository has no commit yet")
+	}
+	head := Head{Commit: s.refs.Head.String()}
+	for _, symbolic := range s.refs.Capabilities.Get(capability.SymRef) {
+		if name, ok := strings.CutPrefix(symbolic, "HEAD:refs/heads/"); ok {
+			head.Branch = name
+		}
+	}
+	return head, *s.refs.Head, nil
+}
+
+// IsRepository reports whether a folder is a bare repository, such as one made with `git clone --bare` or
+// --mirror: it has no files to read but through git.
+func IsRepository(dir string) bool {
+	for _, name := range []string{"HEAD", "objects", "refs"} {
+		if _, err := os.Stat(dir + string(os.PathSeparator) + name); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// LocalHead returns the last commit of a branch, "" for the default one, of a bare repository on this
+// machine.
+func LocalHead(dir, branch string) (Head, error) {
+	_, head, err := localHead(dir, branch)
+	return head, err
+}
+
+func localHead(dir, branch string) (storer.Storer, Head, error) {
+	r, err := baregit.Open(dir)
+	if err != nil {
+		return nil, Head{}, fmt.Errorf("git repository %s: %w", dir, err)
+	}
+	name := plumbing.HEAD
+	if branch != "" {
+		name = plumbing.NewBranchReferenceName(branch)
+	}
+	ref, err := storer.ResolveReference(r, name)
+	if err != nil {
+		return nil, Head{}, fmt.Errorf("git repository %s: branch %q: %w", dir, branch, err)
+	}
+	return r, Head{ref.Hash().String(), ref.Name().Short()}, nil
+}
+
+// LocalSnapshot is Client.Snapshot for a bare repository on this machine.
+func LocalSnapshot(ctx context.Context, dir, branch string, dst *os.File) (Head, *Release, error) {
+	if err := empty(dst); err != nil {
+		return Head{}, nil, err
+	}
+	r, head, err := localHead(dir, branch)
+	if err != nil {
+		return Head{}, nil, err
+	}
+	get := func(h plumbing.Hash) (plumbing.EncodedObject, error) {
+		return r.EncodedObject(plumbing.AnyObject, h)
+	}
+	commit, err := readCommit(get, plumbing.NewHash(head.Commit))
+	if err != nil {
+		return Head{}, nil, err
+	}
+	release, err := exported(ctx, get, commit, dst)
+	return head, release, err
+}

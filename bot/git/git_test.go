@@ -17,7 +17,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/git/gittest"
+	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -227,7 +227,7 @@ func TestMoved(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 
-	// Not to where the rules do not let anybody.
+	// Not to where the rules let no request go.
 	asked := len(elsewhere.Requests())
 	f, err := fetch.New(fetch.Options{Tries: 1, Allow: []string{strings.TrimPrefix(server.URL, "http://")}})
 	if err != nil {
@@ -273,7 +273,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// A commit may have any tree that somebody wrote by hand. What breaks a rule of archives is refused when
+// A commit may have any tree that its author wrote by hand. What breaks a rule of archives is refused when
 // it is read, and nothing of it is ever a path here.
 func TestTreesByHand(t *testing.T) {
 	server := gittest.New(t)

@@ -15,7 +15,7 @@ import (
 	gogithub "github.com/google/go-github/v60/github"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/github"
+	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -26,7 +26,7 @@ type hub struct {
 	api, web string // hosts, with ports where they have one
 	limit    int64  // bytes of an archive
 	// turn is held by the one request that is under way: GitHub wants them one after
-	// the other, and whoever comes next then knows of the limit that one has met.
+	// the other, and the next one then knows of a limit that this one has met.
 	turn chan struct{}
 }
 
@@ -53,8 +53,8 @@ func (h *hub) home(at *url.URL) (string, error) {
 	return "repos/" + m[1] + "/" + m[2], nil
 }
 
-// patience is how long an answer may take, short waits for limits included. A longer wait is for whoever
-// schedules, who has other things to do meanwhile.
+// patience is how long an answer may take, short waits for limits included. A longer wait is for
+// the scheduler, which has other things to do meanwhile.
 const patience = 90 * time.Second
 
 // errNotModified: an answer is the one that is known.
@@ -272,11 +272,7 @@ func (h *hub) release(ctx context.Context, at *url.URL, tag Tag, dst *os.File) (
 	if err != nil {
 		return nil, err
 	}
-	info, err := dst.Stat()
-	if err != nil {
-		return nil, fetch.NewLocalError(err)
-	}
-	source, err := archive.Open(dst, info.Size())
+	source, err := archive.OpenDownload(dst)
 	if err != nil {
 		return nil, refuse("GitHub's archive of commit %s: %v", tag.Commit, err)
 	}
@@ -340,7 +336,7 @@ func hasSubmodules(ctx context.Context, a archive.Source) (found bool) {
 
 var errDone = errors.New("done")
 
-// sensible is a commit's time, zero for one that nobody can have meant: whoever commits may write any.
+// sensible is a commit's time, zero for one that cannot be true: a committer may write any.
 func sensible(seconds int64) time.Time {
 	at := time.Unix(seconds, 0).UTC()
 	if at.Year() < 1990 || at.Year() > 2200 {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/git/gittest"
-	"github.com/larder-cdn/larder/github"
-	"github.com/larder-cdn/larder/github/githubtest"
+	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/gittest"
 )
 
 const token = "ghp_0123456789secret"

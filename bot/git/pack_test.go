@@ -199,7 +199,7 @@ func TestVersions(t *testing.T) {
 		{"vanilla V1", "V1=V1 vanilla=vanilla"},
 	} {
 		commits := map[string]string{}
-		for _, name := range strings.Fields(tt.tags) {
+		for name := range strings.FieldsSeq(tt.tags) {
 			commits[name] = "x"
 		}
 		tags, err := versions(commits)

@@ -38,7 +38,7 @@ type session struct {
 // access is how a repository is asked.
 type access struct {
 	authorization func(*url.URL) string // nil for none
-	trusted       func(*url.URL) bool   // nil for nobody
+	trusted       func(*url.URL) bool   // nil for no address
 }
 
 // open begins a session: it gets the list of references.
@@ -214,11 +214,7 @@ func exported(ctx context.Context, get objects, c *object.Commit, dst *os.File) 
 	if err != nil {
 		return nil, err
 	}
-	info, err := dst.Stat()
-	if err != nil {
-		return nil, fetch.NewLocalError(err)
-	}
-	source, err := archive.Open(dst, info.Size())
+	source, err := archive.OpenDownload(dst)
 	if err != nil {
 		return nil, refuse("the commit has no files")
 	}

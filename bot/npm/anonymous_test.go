@@ -3,12 +3,10 @@ package npm
 import (
 	"net/url"
 	"testing"
-
-	"github.com/google/osv-scalibr/clients/datasource"
 )
 
 func TestAnonymous(t *testing.T) {
-	c, err := newConfig(datasource.NPMRegistryConfig{ScopeURLs: map[string]string{"": "https://user:secret@registry.example/npm/"}})
+	c, err := newConfig([]setting{{key: "registry", values: []string{"https://user:secret@registry.example/npm/"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

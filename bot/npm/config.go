@@ -1,23 +1,28 @@
 package npm
 
 import (
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
+	"net/http"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 
-	"github.com/google/osv-scalibr/clients/datasource"
+	"golang.org/x/net/http/httpproxy"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 )
 
-// Config is npm's configuration, as far as registries are concerned.
+// Config is npm's configuration, as far as registries and the way to them are concerned.
 type Config struct {
 	registry *url.URL            // where packages without a scope are, and those of scopes not named
 	scopes   map[string]*url.URL // "@scope" to its registry
-	auths    datasource.NPMRegistryAuths
+	auths    map[string]string   // "//host/path/" to an Authorization header
+	network  fetch.Network
 	// public is the host of the registry that npm uses where nothing is configured.
 	public string
 }
@@ -25,37 +30,109 @@ type Config struct {
 // LoadConfig reads npm's configuration as npm run in the folder dir would: npm_config_… variables (in any
 // case), then .npmrc of the folder, of the user, and the global and built-in ones, the first that has
 // a setting deciding. npm itself need not be there; without any configuration the registry is npm's own.
+// Errors name the file and the key, and never quote a value.
 func LoadConfig(dir string) (*Config, error) {
-	loaded, err := datasource.LoadNPMRegistryConfig(dir)
+	settings, err := loadSettings(dir)
 	if err != nil {
-		var path *fs.PathError
-		if errors.As(err, &path) {
-			return nil, fmt.Errorf("couldn't read npm's configuration: %w", path)
-		}
-		// Not err itself: it quotes the line, which may hold a token.
-		return nil, errors.New("couldn't read npm's configuration: every line of an .npmrc file (the folder's, the user's, the global one) has to be key=value or a comment")
+		return nil, err
 	}
-	return newConfig(loaded)
+	return newConfig(settings)
 }
 
-func newConfig(loaded datasource.NPMRegistryConfig) (*Config, error) {
-	c := &Config{scopes: make(map[string]*url.URL), auths: loaded.Auths}
-	if c.auths == nil {
-		c.auths = make(datasource.NPMRegistryAuths)
-	}
-	// The library knows npm's default registry, so that no host has to stand here.
-	if public, err := url.Parse(datasource.ParseNPMRegistryInfo(nil).ScopeURLs[""]); err == nil {
-		c.public = public.Host
-	}
-	for scope, address := range loaded.ScopeURLs {
-		key := scope + ":registry"
-		if scope == "" {
-			key = "registry"
+// newConfig makes a Config of settings, of which the last for a key decides.
+func newConfig(settings []setting) (*Config, error) {
+	decisive := make(map[string]setting)
+	for _, s := range settings {
+		key := s.key
+		if key == "cafile" {
+			if isNone(s) {
+				continue
+			}
+			key = "ca" // the later of both decides
 		}
-		registry, err := url.Parse(address)
+		decisive[key] = s
+	}
+	public, err := url.Parse(publicRegistry())
+	if err != nil {
+		return nil, err
+	}
+	c := &Config{registry: public, scopes: make(map[string]*url.URL), public: public.Host}
+	if err := c.setAuths(decisive); err != nil {
+		return nil, err
+	}
+	if err := c.setRegistries(decisive); err != nil {
+		return nil, err
+	}
+	c.network, err = newNetwork(decisive)
+	return c, err
+}
+
+// invalid says that a setting cannot be what it has to be. It does not quote the value, which may hold a password.
+func invalid(s setting, why string) error {
+	return fmt.Errorf("npm's configuration: %s: %q is %s", s.origin, s.key, why)
+}
+
+// isNone reports whether a setting takes back what another one said.
+func isNone(s setting) bool { return s.last() == "" || s.last() == "null" }
+
+// cutKey splits the key of a setting for one registry: //host/path/:key or @scope:key.
+func cutKey(key string) (of, name string) {
+	at := strings.LastIndexByte(key, ':')
+	if at < 0 {
+		return "", key
+	}
+	return key[:at], key[at+1:]
+}
+
+func (c *Config) setAuths(decisive map[string]setting) error {
+	c.auths = make(map[string]string)
+	for _, key := range slices.Sorted(maps.Keys(decisive)) {
+		of, name := cutKey(key)
+		value := decisive[key].last()
+		if of == "" || value == "" {
+			continue
+		}
+		// Sorted, _auth comes before _authToken and _password, and the strongest is set last.
+		switch name {
+		case "_authToken":
+			c.auths[of] = "Bearer " + value
+		case "_auth":
+			c.auths[of] = "Basic " + value
+		case "_password":
+			user, ok := decisive[of+":username"]
+			if _, stronger := c.auths[of]; stronger || !ok || user.last() == "" {
+				continue
+			}
+			password, err := decodePassword(value)
+			if err != nil {
+				return invalid(decisive[key], "not base64")
+			}
+			c.auths[of] = basic(user.last(), password)
+		}
+	}
+	return nil
+}
+
+func basic(user, password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+}
+
+// decodePassword decodes base64 in either alphabet, padded or not, as npm takes it.
+func decodePassword(text string) (string, error) {
+	text = strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(text, "="))
+	password, err := base64.RawStdEncoding.DecodeString(text)
+	return string(password), err
+}
+
+func (c *Config) setRegistries(decisive map[string]setting) error {
+	for _, key := range slices.Sorted(maps.Keys(decisive)) {
+		scope, name := cutKey(key)
+		if name != "registry" || scope != "" && !strings.HasPrefix(scope, "@") {
+			continue
+		}
+		registry, err := url.Parse(decisive[key].last())
 		if err != nil || registry.Scheme != "https" && registry.Scheme != "http" || registry.Hostname() == "" {
-			return nil, fmt.Errorf("npm's configuration has no usable registry: the value of %q is no http or https URL; "+
-				"set it in .npmrc, or as npm_config_registry in the environment", key)
+			return invalid(decisive[key], "no http or https URL")
 		}
 		c.moveUserinfo(registry)
 		if scope == "" {
@@ -64,10 +141,7 @@ func newConfig(loaded datasource.NPMRegistryConfig) (*Config, error) {
 			c.scopes[scope] = registry
 		}
 	}
-	if c.registry == nil {
-		return nil, errors.New(`npm's configuration has no registry: set "registry" in .npmrc, or npm_config_registry in the environment`)
-	}
-	return c, nil
+	return nil
 }
 
 // moveUserinfo takes user and password out of a registry's URL and keeps them where npm's configuration
@@ -78,16 +152,16 @@ func (c *Config) moveUserinfo(registry *url.URL) {
 	}
 	password, _ := registry.User.Password()
 	key := "//" + registry.Host + strings.TrimSuffix(registry.EscapedPath(), "/") + "/"
-	if _, ok := c.auths[key]; !ok {
-		c.auths[key] = &datasource.HTTPAuthentication{Username: registry.User.Username(), Password: password}
+	if _, ok := c.auths[key]; !ok && registry.User.Username() != "" && password != "" {
+		c.auths[key] = basic(registry.User.Username(), password)
 	}
 	registry.User = nil
 }
 
-// Anonymous returns the configuration without its credentials, for what anybody may ask for.
+// Anonymous returns the configuration without its credentials, for what every client may ask for.
 func (c *Config) Anonymous() *Config {
 	anonymous := *c
-	anonymous.auths = make(datasource.NPMRegistryAuths)
+	anonymous.auths = nil
 	return &anonymous
 }
 
@@ -129,16 +203,18 @@ func (c *Config) authorization(u *url.URL) string {
 	if strings.Contains(at.Path+"/", "/../") || strings.Contains(at.Path+"/", "/./") {
 		return ""
 	}
-	switch auth := c.auths.GetAuth(at.String()); {
-	case auth == nil:
-		return ""
-	case auth.BearerToken != "":
-		return "Bearer " + auth.BearerToken
-	case auth.BasicAuth != "":
-		return "Basic " + auth.BasicAuth
-	default:
-		return "Basic " + base64.StdEncoding.EncodeToString([]byte(auth.Username+":"+auth.Password))
+	// //host/path/ comes before //host/path, and both before //host/.
+	for key := "//" + at.Host + at.EscapedPath(); key != "//"; {
+		if authorization, ok := c.auths[key]; ok {
+			return authorization
+		}
+		parent, folder := strings.CutSuffix(key, "/")
+		if !folder {
+			parent = key[:strings.LastIndexByte(key, '/')+1]
+		}
+		key = parent
 	}
+	return ""
 }
 
 // NameError says that a name is none that npm could have.
@@ -206,4 +282,118 @@ func (c *Config) tarballURL(name, tarball string) (*url.URL, error) {
 		target.Scheme = "https" // as old packuments have it
 	}
 	return target, nil
+}
+
+// newNetwork takes from the settings how registries and the places of tarballs are reached.
+func newNetwork(decisive map[string]setting) (fetch.Network, error) {
+	var n fetch.Network
+	var err error
+	if n.Unverified, err = unverified(decisive["strict-ssl"]); err != nil {
+		return n, err
+	}
+	if n.RootCAs, err = authorities(decisive["ca"]); err != nil {
+		return n, err
+	}
+	n.Proxy, err = newProxy(decisive)
+	return n, err
+}
+
+// unverified names the setting that has every certificate accepted, if there is one.
+func unverified(s setting) (string, error) {
+	if s.key == "" {
+		return "", nil
+	}
+	switch s.last() {
+	case "false":
+		return s.key + "=false in " + s.origin, nil
+	case "true", "null", "":
+		return "", nil
+	}
+	return "", invalid(s, "neither true nor false")
+}
+
+// authorities are those that ca holds or cafile names. As with npm, no others count then.
+func authorities(s setting) (*x509.CertPool, error) {
+	if s.key == "" || isNone(s) {
+		return nil, nil
+	}
+	texts := s.values
+	if s.key == "cafile" {
+		text, err := os.ReadFile(homePath(s.last()))
+		if err != nil {
+			return nil, fmt.Errorf("npm's configuration: %s: %q: %w", s.origin, s.key, err)
+		}
+		texts = []string{string(text)}
+	}
+	pool := x509.NewCertPool()
+	for _, text := range texts {
+		if !pool.AppendCertsFromPEM([]byte(text)) {
+			return nil, invalid(s, "no certificate in PEM format")
+		}
+	}
+	return pool, nil
+}
+
+// newProxy gives what chooses a proxy. As with npm, https-proxy decides, else proxy, for both kinds of URLs; else the
+// environment, where npm knows HTTPS_PROXY for both kinds, and HTTP_PROXY and PROXY for http.
+func newProxy(decisive map[string]setting) (func(*http.Request) (*url.URL, error), error) {
+	var configured *url.URL
+	for _, key := range []string{"proxy", "https-proxy"} {
+		s, ok := decisive[key]
+		if !ok || isNone(s) || s.last() == "false" {
+			continue
+		}
+		proxy, err := url.Parse(s.last())
+		if err != nil || proxy.Hostname() == "" {
+			return nil, invalid(s, "no URL of a proxy")
+		}
+		switch proxy.Scheme {
+		case "http", "https", "socks5", "socks5h":
+		default:
+			return nil, invalid(s, "no URL of a proxy over http, https or socks5")
+		}
+		configured = proxy
+	}
+	direct := strings.Join(decisive["noproxy"].values, ",")
+	if direct == "" {
+		direct = variable("no_proxy")
+	}
+	environment := (&httpproxy.Config{
+		HTTPSProxy: variable("https_proxy"),
+		HTTPProxy:  variable("https_proxy", "http_proxy", "proxy"),
+		NoProxy:    direct,
+	}).ProxyFunc()
+	return func(r *http.Request) (*url.URL, error) {
+		switch {
+		case isDirect(r.URL.Hostname(), direct):
+			return nil, nil
+		case configured != nil:
+			return configured, nil
+		}
+		return environment(r.URL)
+	}, nil
+}
+
+// variable gives the first variable that is set, in small letters or capitals.
+func variable(names ...string) string {
+	for _, name := range names {
+		for _, name := range []string{name, strings.ToUpper(name)} {
+			if value := os.Getenv(name); value != "" {
+				return value
+			}
+		}
+	}
+	return ""
+}
+
+// isDirect reports whether a list of domains has a host or a domain above it. A dot before a domain means nothing.
+func isDirect(host, domains string) bool {
+	host = "." + strings.ToLower(strings.TrimSuffix(host, "."))
+	for domain := range strings.SplitSeq(domains, ",") {
+		domain = strings.ToLower(strings.Trim(trim(domain), "."))
+		if domain != "" && strings.HasSuffix(host, "."+domain) {
+			return true
+		}
+	}
+	return false
 }

@@ -1,23 +1,36 @@
 package npm
 
 import (
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/osv-scalibr/clients/datasource"
 )
 
 // load makes a Config of lines of an .npmrc file, without what this machine is configured with.
 func load(t *testing.T, lines ...string) (*Config, error) {
+	t.Helper()
+	return loadWith(t, nil, lines...)
+}
+
+// loadWith does it with an environment ("NAME=value") of its own.
+func loadWith(t *testing.T, environment []string, lines ...string) (*Config, error) {
 	t.Helper()
 	for _, variable := range os.Environ() {
 		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(strings.ToLower(name), "npm_config_") {
 			t.Setenv(name, value)
 			os.Unsetenv(name)
 		}
+	}
+	for _, name := range []string{"https_proxy", "http_proxy", "no_proxy", "proxy"} {
+		t.Setenv(name, "")
+		t.Setenv(strings.ToUpper(name), "")
+	}
+	for _, variable := range environment {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
 	}
 	dir := t.TempDir()
 	t.Setenv("npm_config_userconfig", filepath.Join(dir, "user"))
@@ -111,6 +124,68 @@ func TestConfigFromEnvironment(t *testing.T) {
 	}
 }
 
+func TestPrecedence(t *testing.T) {
+	if _, err := load(t); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The npm that would be run has its configuration beside it.
+	write("npm/bin/npm", "#!/bin/sh\n")
+	t.Setenv("PATH", filepath.Join(dir, "npm", "bin"))
+	t.Setenv("HOME", filepath.Join(dir, "home"))
+	t.Setenv("SCOPE", "@s")
+	os.Unsetenv("npm_config_userconfig")
+	os.Unsetenv("npm_config_globalconfig")
+	for i, file := range []struct{ name, text string }{
+		{"npm/npmrc", "prefix=" + filepath.Join(dir, "prefix")},
+		{"prefix/etc/npmrc", ""},
+		{"home/.npmrc", ""},
+		{"project/.npmrc", "userconfig=~/other"},
+		{"home/other", "globalconfig=" + filepath.Join(dir, "global")},
+		{"global", ""},
+	} {
+		text := fmt.Sprintf("%s\nregistry=http://127.0.0.1:%d\n", file.text, i+1)
+		if i == 0 {
+			text += "${SCOPE}:registry=http://127.0.0.1:9\n"
+		}
+		write(file.name, text)
+		want := fmt.Sprintf("http://127.0.0.1:%d", min(i, 3)+1)
+		c, err := LoadConfig(filepath.Join(dir, "project"))
+		if err != nil || c.Registry("a") != want || c.Registry("@s/a") != "http://127.0.0.1:9" {
+			t.Errorf("with %s: %v, registry %s, want %s", file.name, err, c.Registry("a"), want)
+		}
+	}
+	// Without the project's registry, the user's counts, then the global one.
+	write("project/.npmrc", "userconfig=~/other")
+	if c, err := LoadConfig(filepath.Join(dir, "project")); err != nil || c.Registry("a") != "http://127.0.0.1:5" {
+		t.Errorf("%v, %s", err, c.Registry("a"))
+	}
+	write("home/other", "globalconfig="+filepath.Join(dir, "global"))
+	if c, err := LoadConfig(filepath.Join(dir, "project")); err != nil || c.Registry("a") != "http://127.0.0.1:6" {
+		t.Errorf("%v, %s", err, c.Registry("a"))
+	}
+	t.Setenv("npm_config_registry", "http://127.0.0.1:7")
+	t.Setenv("npm_config_//127.0.0.1:7/:_authToken", "token")
+	c, err := LoadConfig(filepath.Join(dir, "project"))
+	if err != nil || c.Registry("a") != "http://127.0.0.1:7" || c.auths["//127.0.0.1:7/"] != "Bearer token" {
+		t.Errorf("%v, %s", err, c.Registry("a"))
+	}
+	write("home/other", "//secret")
+	if _, err := LoadConfig(filepath.Join(dir, "project")); err == nil || !strings.Contains(err.Error(), "other:1") || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}
+
 func TestNoConfiguration(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("PATH", "") // no npm either
@@ -157,7 +232,9 @@ func TestTarballURL(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	for _, lines := range [][]string{
 		{"registry="}, {"registry=secret"}, {"registry=ftp://secret/"}, {"registry=file:///secret"}, {"registry=https:///secret"},
-		{"registry=https://a:secret@%zz/"}, {"@a:registry=secret"}, {"secret-without-equals-sign"},
+		{"registry=https://a:secret@%zz/"}, {"@a:registry=secret"}, {"secret-without-equals-sign"}, {"=secret"},
+		{"//a.example/:username=a", "//a.example/:_password=secret!"}, {"strict-ssl=secret"},
+		{"ca=secret"}, {"cafile=/none"}, {"cafile=config_test.go"}, {"proxy=secret"}, {"https-proxy=socks4://a:secret@b"}, {"proxy=http://a:secret@"},
 	} {
 		c, err := load(t, lines...)
 		if err == nil {
@@ -169,7 +246,7 @@ func TestBadConfig(t *testing.T) {
 }
 
 func TestUserinfo(t *testing.T) {
-	c, err := newConfig(datasource.NPMRegistryConfig{ScopeURLs: map[string]string{"": "https://me:secret@mirror.example/npm"}})
+	c, err := newConfig([]setting{{key: "registry", values: []string{"https://me:secret@mirror.example/npm"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

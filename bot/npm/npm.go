@@ -2,27 +2,32 @@
 //
 // What it guarantees:
 //
-//   - Which registry is asked, for which scope, and with which credentials is npm's own configuration
-//     and nothing else: npm_config_… variables and .npmrc files.
+//   - Which registry is asked, for which scope, with which credentials, trusting which certificates and
+//     through which proxy is npm's own configuration and nothing else: npm_config_… variables, .npmrc
+//     files, and the variables for proxies.
 //   - Credentials go only to the origin and path for which that configuration holds them.
 //   - A tarball is handed over only if its bytes are the ones that the packument promises. What the
 //     registry has signed of that promise can be verified.
-//   - What a packument says is a stranger's word: it is read as a stream, with bounded memory, and one
+//   - What a packument says is not trusted: it is read as a stream, with bounded memory, and one
 //     malformed version does not stop the others.
 //
-// The registry that is configured may have any address; it is the operator's word. Tarballs elsewhere
-// come under package fetch's address rules.
+// The registry that is configured may have any address, and so may a proxy; they are the operator's word.
+// Tarballs elsewhere come under package fetch's address rules.
 //
 // The package must not know what becomes of a release, nor keep anything on disk.
 package npm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
+
+	"github.com/google/osv-scalibr/veles/secrets/npmjsaccesstoken"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 )
@@ -50,20 +55,19 @@ type Client struct {
 	fetch  *fetch.Client
 	o      Options
 	keys   keyrings
+	// plainFeed says that the change feed knows since and limit only.
+	plainFeed atomic.Bool
 }
 
-// NewClient makes a client for the registries of config, which asks through f.
+// NewClient makes a client for the registries of config, which asks through f, but with the certificates and
+// proxies of config.
 func NewClient(config *Config, f *fetch.Client, o Options) *Client {
-	if o.PackumentBytes <= 0 {
-		o.PackumentBytes = 256 << 20
-	}
-	if o.TarballBytes <= 0 {
-		o.TarballBytes = 512 << 20
-	}
+	o.PackumentBytes = cmp.Or(o.PackumentBytes, 256<<20)
+	o.TarballBytes = cmp.Or(o.TarballBytes, 512<<20)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Client{config: config, fetch: f, o: o}
+	return &Client{config: config, fetch: f.With(config.network), o: o}
 }
 
 // Validators are package fetch's.
@@ -116,4 +120,14 @@ func (c *Client) request(target *url.URL, header http.Header, limit int64) fetch
 		Trusted:       c.config.trusted,
 		Limit:         limit,
 	}
+}
+
+// publicRegistry is the registry that npm asks where nothing is configured. A library knows where its access
+// tokens are checked, so that no host has to stand here.
+func publicRegistry() string {
+	at, err := url.Parse(npmjsaccesstoken.NewValidator().Endpoint)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: at.Scheme, Host: at.Host, Path: "/"}).String()
 }

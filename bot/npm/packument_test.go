@@ -8,8 +8,6 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
-
-	"github.com/google/osv-scalibr/clients/datasource"
 )
 
 func TestDecodePackument(t *testing.T) {
@@ -123,7 +121,7 @@ func FuzzPackument(f *testing.F) {
 	f.Add(`{"name":"a","dist-tags":{"latest":"1"},"versions":{"1":{"version":"1","deprecated":"no","dist":{"tarball":"https://x/y.tgz","integrity":"sha512-xx","shasum":"00","unpackedSize":1,"fileCount":2,"signatures":[]}}},"time":{"created":"2020-01-02T03:04:05.678Z","1":"2020-01-02T03:04:05.678Z"}}`)
 	f.Add(`{"time":{"unpublished":{"time":"2021-01-02T03:04:05Z"}}}`)
 	f.Add(`{"versions":{"1":[],"2":{"dist":null}}}`)
-	c, err := newConfig(datasource.ParseNPMRegistryInfo(nil))
+	c, err := newConfig(nil)
 	if err != nil {
 		f.Fatal(err)
 	}

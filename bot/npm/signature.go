@@ -139,7 +139,7 @@ func (k publicKey) verify(v Version, signature string) string {
 	}
 	sum := sha256.Sum256([]byte(v.Package + "@" + v.Version + ":" + v.Hash()))
 	if !ecdsa.VerifyASN1(k.key, sum[:], sig) {
-		return "it does not fit name, version and integrity; somebody may have tampered with this version"
+		return "it does not fit name, version and integrity; this version may have been tampered with"
 	}
 	return ""
 }
@@ -159,7 +159,7 @@ func (v Version) Hash() string {
 type keyring struct {
 	url *url.URL
 
-	turn       chan struct{} // holds one while nobody uses what follows
+	turn       chan struct{} // holds one while what follows is not in use
 	asked      time.Time
 	validators Validators
 	keys       map[string]publicKey

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
 // A key of npm's own registry and what it signed with it, as the registry publishes them.

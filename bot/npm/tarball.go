@@ -17,10 +17,12 @@ import (
 	"strings"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/packages/archive"
 )
 
 // IntegrityError says that a tarball's bytes are not the ones that its packument promises, or that it
-// promises none that could be checked. Trying again does not help.
+// promises none that could be checked. Where Got is set, the bytes may be those of a bad moment: an error
+// page, a download that was cut short.
 type IntegrityError struct {
 	Package, Version string
 	// Want is what the packument says; Got is the same hash of what came, empty where Want is unusable.
@@ -82,6 +84,26 @@ func (c *Client) tarball(ctx context.Context, v Version, dst *os.File) error {
 		return want.check(v, sum.Sum(nil))
 	})
 }
+
+// Release gets the tarball of v into dst and opens it, once what the registry has signed of v is verified. Errors are
+// those of [Client.Verify] and [Client.Tarball], and an [archive.RefusedError] for a tarball that is none.
+func (c *Client) Release(ctx context.Context, v Version, dst *os.File) (archive.Source, Signed, error) {
+	signed, err := c.Verify(ctx, v)
+	if err != nil {
+		return archive.Source{}, Signed{}, err
+	}
+	if err := c.Tarball(ctx, v, dst); err != nil {
+		return archive.Source{}, Signed{}, err
+	}
+	opened, err := archive.OpenDownload(dst)
+	if err != nil {
+		return archive.Source{}, Signed{}, &archive.RefusedError{Reason: err.Error()}
+	}
+	return opened.StripRoot(), signed, nil
+}
+
+// Reconnect has the next requests open connections anew.
+func (c *Client) Reconnect() { c.fetch.Reconnect() }
 
 // algorithm is a hash that subresource integrity knows.
 type algorithm struct {
@@ -188,17 +210,17 @@ func (h hashes) check(v Version, got []byte) error {
 }
 
 // IsPermanent reports whether err, of Packument or Tarball, is about the package or release itself, so
-// that it comes again however often that is tried: bytes that break their promise, a signature that is
-// wrong, a malformed packument, an impossible name, too many bytes, an address that the rules forbid.
+// that it comes again however often that is tried: no usable hash, a signature that is wrong, a malformed
+// packument, an impossible name, too many bytes, an address that the rules forbid.
 //
-// Everything else may pass and is not permanent, [ErrNotFound] least of all: a mirror or a cache may not
-// have yet what the packument lists. Neither are other statuses (a 401 or 403 is a matter of credentials
+// Everything else may pass and is not permanent. Bytes that break their promise may be a proxy's error page.
+// [ErrNotFound] is permanent least of all: a mirror or a cache may not have yet what the packument lists. Neither are other statuses (a 401 or 403 is a matter of credentials
 // or of a registry's mood), certificates, redirects and a *[LocalError].
 func IsPermanent(err error) bool {
 	var integrity *IntegrityError
 	var signature *SignatureError
 	var malformed *MalformedError
 	var name *NameError
-	return errors.As(err, &integrity) || errors.As(err, &signature) || errors.As(err, &malformed) || errors.As(err, &name) ||
+	return errors.As(err, &integrity) && integrity.Got == "" || errors.As(err, &signature) || errors.As(err, &malformed) || errors.As(err, &name) ||
 		errors.Is(err, fetch.ErrTooLarge) || errors.Is(err, fetch.ErrForbidden)
 }

@@ -145,7 +145,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// Who asks for a commit while GitHub is being asked which one is the newest neither disturbs the look nor is
+// A goroutine that asks for a commit while GitHub is being asked which one is the newest neither disturbs the look nor is
 // forgotten.
 func TestQueue(t *testing.T) {
 	q := newQueue(3)

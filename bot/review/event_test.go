@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/github"
+	"github.com/larder-cdn/larder/bot/github"
 )
 
 var someHead = strings.Repeat("0123456789abcdef", 3)[:40]

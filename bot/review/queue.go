@@ -2,7 +2,12 @@ package review
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -17,7 +22,7 @@ var (
 var errFull = errors.New("too many pull requests wait to be looked at")
 
 // queue holds the pull requests that are to be looked at, each once. One that is being looked at is not
-// given to somebody else meanwhile.
+// given to another goroutine meanwhile.
 type queue struct {
 	most  int
 	ready chan int // pull requests that are due; each is in it once at most, so it never is full
@@ -27,9 +32,9 @@ type queue struct {
 }
 
 type job struct {
-	again    bool   // look even where somebody has looked
+	again    bool   // look even where there is a finished check
 	head     string // what is being looked at, "" where GitHub has yet to say
-	told     string // the last commit that somebody asked for before GitHub said
+	told     string // the last commit that a delivery asked for before GitHub said
 	stop     context.CancelCauseFunc
 	rerun    bool        // as soon as the present look has ended
 	rest     *time.Timer // after a failure, until the next attempt
@@ -140,3 +145,99 @@ const (
 	longestPause = 10 * time.Minute
 	attempts     = 8
 )
+
+// An event is what a delivery asks for.
+type event struct {
+	repository string // OWNER/NAME
+	pull       int    // 0: those whose newest commit is head
+	head       string // commit
+	again      bool   // look even where there is a finished check
+	closed     bool   // the pull request is over
+}
+
+// errUnwanted: the event is none that there is something to do for.
+var errUnwanted = errors.New("nothing to do for such an event")
+
+var (
+	repositoryName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,99}/[A-Za-z0-9._-]{1,100}$`)
+	commitHash     = regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
+)
+
+// parseEvent reads a delivery. Of the text in it only the repository's name and commits are used.
+func parseEvent(kind string, payload []byte) (event, error) {
+	type head struct {
+		SHA string `json:"sha"`
+	}
+	var p struct {
+		Action     string
+		Repository struct {
+			FullName string `json:"full_name"`
+		}
+		PullRequest struct {
+			Number int
+			Head   head
+		} `json:"pull_request"`
+		Changes struct{ Base json.RawMessage }
+		Check   struct {
+			Name       string
+			HeadSHA    string `json:"head_sha"`
+			ExternalID string `json:"external_id"`
+		} `json:"check_run"`
+		Suite struct {
+			HeadSHA string `json:"head_sha"`
+		} `json:"check_suite"`
+	}
+	switch kind {
+	case "pull_request", "check_run", "check_suite":
+	default:
+		return event{}, errUnwanted
+	}
+	if err := json.Unmarshal(payload, &p); err != nil {
+		return event{}, fmt.Errorf("the payload of %s is not what GitHub sends: %w", kind, err)
+	}
+	e := event{repository: p.Repository.FullName}
+	switch kind + " " + p.Action {
+	case "pull_request opened", "pull_request synchronize", "pull_request reopened":
+		e.pull, e.head = p.PullRequest.Number, p.PullRequest.Head.SHA
+	case "pull_request edited":
+		if len(p.Changes.Base) == 0 {
+			return event{}, errUnwanted
+		}
+		e.pull, e.head, e.again = p.PullRequest.Number, p.PullRequest.Head.SHA, true // it changes other files now
+	case "pull_request closed":
+		e.pull, e.head, e.closed = p.PullRequest.Number, p.PullRequest.Head.SHA, true
+	case "check_run rerequested":
+		if p.Check.Name != Name {
+			return event{}, errUnwanted
+		}
+		e.pull, e.head, e.again = pullOf(p.Check.ExternalID), p.Check.HeadSHA, true
+	case "check_suite rerequested":
+		e.head, e.again = p.Suite.HeadSHA, true // GitHub names no pull requests from forks here
+	default:
+		return event{}, errUnwanted
+	}
+	switch {
+	case !repositoryName.MatchString(e.repository):
+		return event{}, fmt.Errorf("the payload of %s names no repository", kind)
+	case !commitHash.MatchString(e.head):
+		return event{}, fmt.Errorf("the payload of %s names no commit", kind)
+	case e.pull < 0, e.pull == 0 && kind == "pull_request":
+		return event{}, fmt.Errorf("the payload of %s names no pull request", kind)
+	}
+	return e, nil
+}
+
+// A check run knows its pull request by its external id.
+const externalPrefix = "larder-pull-"
+
+func externalID(pull int) string { return externalPrefix + strconv.Itoa(pull) }
+
+// pullOf returns 0 for an id that this program did not write.
+func pullOf(externalID string) int {
+	digits, ok := strings.CutPrefix(externalID, externalPrefix)
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if !ok || err != nil {
+		return 0
+	}
+	return int(n)
+}

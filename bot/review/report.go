@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	gogithub "github.com/google/go-github/v60/github"
 
 	"github.com/larder-cdn/larder/bot/submission"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/lint"
 )
@@ -58,7 +58,7 @@ const (
 	neutral = "neutral"
 )
 
-// conclusion is failure where there is an error, or something that nobody has looked at though it counts.
+// conclusion is failure where there is an error, or something that was not looked at though it counts.
 func (r *report) conclusion() string {
 	_, errors, _ := lint.Totals(r.results())
 	switch {
@@ -73,19 +73,20 @@ func (r *report) conclusion() string {
 // title says in a line what was found.
 func (r *report) title() string {
 	_, errors, warnings := lint.Totals(r.results())
+	files := text.Count(len(r.files), "package JSON file", "package JSON files")
 	switch {
 	case r.left > 0 || r.cut:
 		return "There are too many files to look at all of them"
 	case len(r.files) == 0 && len(r.removed) == 0:
 		return "No package JSON file is changed"
 	case len(r.files) == 0:
-		return many(len(r.removed), "package JSON file") + " removed"
+		return text.Count(len(r.removed), "package JSON file", "package JSON files") + " removed"
 	case errors == 0 && warnings == 0:
-		return many(len(r.files), "package JSON file") + " without a problem"
+		return files + " without a problem"
 	case errors == 0:
-		return many(warnings, "warning") + " in " + many(len(r.files), "package JSON file")
+		return text.Count(warnings, "warning", "warnings") + " in " + files
 	}
-	return many(errors, "error") + " and " + many(warnings, "warning") + " in " + many(len(r.files), "package JSON file")
+	return text.Count(errors, "error", "errors") + " and " + text.Count(warnings, "warning", "warnings") + " in " + files
 }
 
 // annotations are shown beside the lines, errors before warnings, as many as there may be.
@@ -114,29 +115,19 @@ func annotation(file string, p packages.Problem) *gogithub.CheckRunAnnotation {
 	}
 	return &gogithub.CheckRunAnnotation{
 		Path: &file, StartLine: &p.Line, EndLine: &p.Line, StartColumn: &p.Column, EndColumn: &p.Column,
-		AnnotationLevel: &level, Title: &p.Rule, Message: gogithub.String(clip(lint.Plain(p.Message), mostMessage)),
+		AnnotationLevel: &level, Title: &p.Rule, Message: new(clip(lint.Plain(p.Message), mostMessage)),
 	}
 }
 
 // clip keeps the beginning of a text, of valid UTF-8.
-func clip(text string, most int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= most {
-		return text
-	}
-	cut := most - len("…")
-	for !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + "…"
-}
+func clip(s string, most int) string { return text.Short(strings.ToValidUTF8(s, "\uFFFD"), most) }
 
 // summary is the report in Markdown. Of strangers' text nothing is taken for Markdown.
 func (r *report) summary() string {
 	var s summary
 	for i, f := range r.files {
 		if !s.add(f.section) {
-			s.addAlways(fmt.Sprintf("There is no room for %s more.\n\n", many(len(r.files)-i, "package")))
+			s.addAlways(fmt.Sprintf("There is no room for %s more.\n\n", text.Count(len(r.files)-i, "package", "packages")))
 			break
 		}
 	}
@@ -144,7 +135,7 @@ func (r *report) summary() string {
 		s.addAlways("Only the files `packages/**.json` are looked at, and none of them is added, changed or removed.\n\n")
 	}
 	if r.left > 0 {
-		s.addAlways(fmt.Sprintf("**%s not looked at**: a pull request may change %d of them, of %d MiB in all. Make several of it.\n\n", many(r.left, "package JSON file")+" were", mostFiles, mostBytes>>20))
+		s.addAlways(fmt.Sprintf("**%s not looked at**: a pull request may change %d of them, of %d MiB in all. Make several of it.\n\n", text.Count(r.left, "package JSON file", "package JSON files")+" were", mostFiles, mostBytes>>20))
 	}
 	if r.cut {
 		s.addAlways(fmt.Sprintf("**Not all files were looked at**: GitHub tells of the first %d only. Make several pull requests of it.\n\n", mostChanged))
@@ -168,7 +159,7 @@ func (r *report) summary() string {
 		s.addAlways("Not checked: " + submission.Code(clip(note, 300)) + "\n\n")
 	}
 	if _, more := r.annotations(); more > 0 {
-		s.addAlways(many(more, "problem") + " more than are shown beside the lines.\n\n")
+		s.addAlways(text.Count(more, "problem", "problems") + " more than are shown beside the lines.\n\n")
 	}
 	return s.String()
 }
@@ -223,7 +214,7 @@ func (f *reviewed) describe(preview *submission.Preview, published *Published, t
 	if errors+warnings == 0 {
 		b.WriteString("No problem was found.\n\n")
 	} else {
-		fmt.Fprintf(&b, "%s and %s; they are beside the lines of %s.\n\n", many(errors, "error"), many(warnings, "warning"), submission.Code(clip(f.File, 200)))
+		fmt.Fprintf(&b, "%s and %s; they are beside the lines of %s.\n\n", text.Count(errors, "error", "errors"), text.Count(warnings, "warning", "warnings"), submission.Code(clip(f.File, 200)))
 	}
 	if len(tags) > 0 {
 		b.WriteString("Pages load it with:\n\n" + submission.Block(clip(strings.Join(tags, "\n"), 4_000)+"\n") + "\n")
@@ -238,7 +229,7 @@ func (f *reviewed) describe(preview *submission.Preview, published *Published, t
 func describeDifference(latest *submission.Release, published *Published) string {
 	d := compare(latest, published)
 	text := fmt.Sprintf("Compared with %s, which is published: %s more, %s fewer, %s with other content.", submission.Code(clip(published.Version, 120)),
-		many(len(d.added), "file"), many(len(d.removed), "file"), many(len(d.changed), "file"))
+		text.Count(len(d.added), "file", "files"), text.Count(len(d.removed), "file", "files"), text.Count(len(d.changed), "file", "files"))
 	if latest.Name == published.Version {
 		text += " What is published stays as it is; the change counts for the releases to come."
 	}
@@ -261,11 +252,4 @@ func describeDifference(latest *submission.Release, published *Published) string
 	block := submission.Block(b.String())
 	fence := block[:strings.IndexByte(block, '\n')]
 	return text + "\n\n<details><summary>The differences</summary>\n\n" + fence + "diff" + block[len(fence):] + "\n</details>\n\n"
-}
-
-func many(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

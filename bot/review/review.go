@@ -1,3 +1,19 @@
+// Package review looks at the pull requests of a catalogue that lives on GitHub, and says beside the lines
+// what is wrong: what `larder lint` says, what the upstream has, which files the bot would publish, and in
+// what that differs from what is published.
+//
+// What it guarantees: nothing of a submission is checked out or run; package JSON files are read through
+// GitHub's API, under limits, and what they name is fetched under the rules of package fetch. Each look at a
+// commit is one check run of that commit, and what belongs to an older commit or an older look never takes
+// the place of the newer. What a stranger wrote cannot become Markdown or more than text. GitHub's rate
+// limits are waited for.
+//
+// It keeps nothing. What is to be done is what GitHub says: at the start and each hour it asks for the
+// open pull requests, and those whose newest commit has no finished check are looked at. So neither a
+// restart nor a lost delivery loses work.
+//
+// The package must not know what a store is, how files are served, or how a delivery came; the caller that hands one to
+// [Reviewer.Take] has verified its signature.
 package review
 
 import (
@@ -15,8 +31,9 @@ import (
 	gogithub "github.com/google/go-github/v60/github"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/submission"
-	"github.com/larder-cdn/larder/github"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -45,9 +62,9 @@ type Options struct {
 	Tag func(name, version, file string, integrity *Integrity) string
 	// Interval is the time between two surveys of the open pull requests; default an hour.
 	Interval time.Duration
-	// Logger is told of what was looked at; default: nobody is.
+	// Logger is told of what was looked at; default: none.
 	Logger *slog.Logger
-	// Registerer gets the metrics; default: nobody does.
+	// Registerer gets the metrics; default: none.
 	Registerer prometheus.Registerer
 }
 
@@ -83,9 +100,7 @@ func New(o Options) (*Reviewer, error) {
 		return nil, fmt.Errorf("review: the repository must be OWNER/NAME, and not %.100q", o.Repository)
 	}
 	o.Interval = cmp.Or(o.Interval, time.Hour)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	r := &Reviewer{
 		o: o, owner: owner, name: name, queue: newQueue(mostWaiting), seen: newSeen(mostDeliveries),
 		survey: make(chan struct{}, 1), surveyed: map[int]string{}, wanted: map[string]bool{},
@@ -95,7 +110,7 @@ func New(o Options) (*Reviewer, error) {
 }
 
 // Take takes a delivery whose signature has been verified, and returns at once: an HTTP status, and what to
-// say to whoever looks at the deliveries.
+// tell the operator in the list of deliveries.
 func (r *Reviewer) Take(d github.Delivery) (status int, message string) {
 	if d.Event == "ping" {
 		return http.StatusOK, "the secret is right"
@@ -156,27 +171,21 @@ func (r *Reviewer) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// keepSurveying asks for the open pull requests at once, at each interval, and when somebody wants to know.
+// keepSurveying asks for the open pull requests at once, at each interval, and when a delivery asks for it.
 func (r *Reviewer) keepSurveying(ctx context.Context) {
-	pause := firstPause
+	failures := 0
 	for {
 		next := r.o.Interval
 		if err := r.lookAround(ctx); ctx.Err() != nil {
 			return
 		} else if err != nil {
-			next = min(pause, r.o.Interval)
-			pause = min(2*pause, longestPause)
+			failures++
+			next = min(retry.Doubled(failures, firstPause, longestPause), r.o.Interval)
 			r.o.Logger.Error("couldn't ask for the open pull requests; trying again", "err", github.Describe(err), "after", next)
 		} else {
-			pause = firstPause
+			failures = 0
 		}
-		timer := time.NewTimer(next)
-		select {
-		case <-timer.C:
-		case <-r.survey:
-			timer.Stop()
-		case <-ctx.Done():
-			timer.Stop()
+		if retry.SleepUnless(ctx, next, r.survey) != nil {
 			return
 		}
 	}
@@ -309,7 +318,7 @@ func (r *Reviewer) review(ctx, looking context.Context, logger *slog.Logger, num
 	if err != nil {
 		return err
 	}
-	if check == nil { // somebody has looked
+	if check == nil { // another process has looked
 		r.finished(p)
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/submission"
-	"github.com/larder-cdn/larder/github/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -220,7 +220,7 @@ func TestNewerCommitWhileWriting(t *testing.T) {
 	})
 }
 
-// Upstreams that never answer hold nobody up for long.
+// Upstreams that never answer hold no look up for long.
 func TestSlowUpstreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) {

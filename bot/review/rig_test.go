@@ -7,17 +7,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/git/gittest"
-	"github.com/larder-cdn/larder/bot/selection"
+	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/submission"
-	"github.com/larder-cdn/larder/github"
-	"github.com/larder-cdn/larder/github/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -161,9 +161,7 @@ func (r *rig) run() (stop func()) {
 func (r *rig) commit(pairs ...string) string {
 	r.t.Helper()
 	files := gittest.Files{}
-	for name, text := range r.files {
-		files[name] = text
-	}
+	maps.Copy(files, r.files)
 	for i := 0; i < len(pairs); i += 2 {
 		if files[pairs[i]] = pairs[i+1]; pairs[i+1] == "" {
 			delete(files, pairs[i])
@@ -257,7 +255,7 @@ func lines(annotations []githubtest.Annotation) string {
 func lookAt(_ context.Context, p *packages.Package, _ int) (*submission.Preview, error) {
 	preview := &submission.Preview{Package: p, Latest: submission.Release{
 		Version: submission.Version{Name: "2.0.0"}, Entries: 2, Sources: []string{"dist/slider.js", "package.json"},
-		Files:     []selection.File{{Path: "slider.js", Source: "dist/slider.js", Size: 5}, {Path: "slider.min.js", Source: "dist/slider.js", Minified: true}},
+		Files:     []packages.PlannedFile{{Path: "slider.js", Source: "dist/slider.js", Size: 5}, {Path: "slider.min.js", Source: "dist/slider.js", Minified: true}},
 		Integrity: map[string][sha512.Size]byte{"slider.js": sha512.Sum512([]byte("slide"))},
 		Default:   "slider.js",
 	}}

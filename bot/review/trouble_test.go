@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/submission"
-	"github.com/larder-cdn/larder/github/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/packages"
 )
 
-// What a process left, and what nobody delivered, is found at the next start; what is done is not done again.
+// What a process left, and what was never delivered, is found at the next start; what is done is not done again.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks int
@@ -62,7 +62,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A check that somebody asks for again is another run, because GitHub adds annotations to those that are there.
+// A check that a user asks for again is another run, because GitHub adds annotations to those that are there.
 func TestRerequested(t *testing.T) {
 	for name, event := range map[string]func(head string, number int) (string, any){
 		"check_run": func(head string, number int) (string, any) {
@@ -108,7 +108,7 @@ func TestRerequested(t *testing.T) {
 	}
 }
 
-// Who is no app writes commit statuses.
+// A client that is no app writes commit statuses.
 func TestStatuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)

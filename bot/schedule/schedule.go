@@ -1,3 +1,26 @@
+// Package schedule sends HTTP requests at their time: once, or again and again.
+//
+// Each request is a durable object (package kvstore/durable) whose alarm is its next
+// delivery, so any number of them sleep for nothing, and a restart forgets none.
+//
+// Guarantees: each delivery is made at least once, at its time or later, until it is
+// answered with 2xx; what fails is tried again after 2 s, twice as long each time up to an
+// hour, and up to a quarter longer. A single request is given up after three days; one that
+// repeats when its next time has come, and is counted as missed. Posting to an id
+// replaces the request, deleting it takes it off the schedule: what is under way then
+// may still arrive.
+//
+// A few requests at once go to one receiver, and a single one where the last has failed;
+// those that are due besides come back later, each at a time of its own. So one that is
+// dead, and has much to be told, delays no other.
+//
+// The URLs are the operator's own word, as those of the purge hook are: they may have any address,
+// loopback and private ones too, and http. To nowhere else is anything sent, because
+// redirects are not followed; they count as failures. Answers are read to 64 KiB and
+// have to come within 30 s. A URL may hold a secret: errors and logs name its host.
+//
+// It is in bot, beside fetch, because it talks to others, and not in kvstore, which
+// knows no HTTP. It does not know what is sent, or why.
 package schedule
 
 import (
@@ -11,8 +34,11 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
@@ -23,7 +49,7 @@ type Options struct {
 	Class string
 	// UserAgent is sent with every request that does not have its own; default "larder".
 	UserAgent string
-	// Receiver, where set, names whom a request goes to; default the host of its URL.
+	// Receiver, where set, names the receiver of a request; default the host of its URL.
 	// A few requests at once are sent to the same one.
 	Receiver func(id string, r Request) string
 	// Before, where set, completes each request before it is sent. With [ErrGone] it is
@@ -54,7 +80,7 @@ var (
 	// ErrNotFound says that nothing is scheduled under an id.
 	ErrNotFound = errors.New("no request is scheduled under this id")
 	// ErrGone says that a request has no purpose any more.
-	ErrGone = errors.New("nobody wants it any more")
+	ErrGone = errors.New("it has no purpose any more")
 )
 
 // A Status says what becomes of a request.
@@ -105,9 +131,7 @@ type command struct {
 func Open(r *durable.Runtime, o Options) (*Scheduler, error) {
 	o.Class = cmp.Or(o.Class, "request")
 	o.UserAgent = cmp.Or(o.UserAgent, "larder")
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxResponseHeaderBytes = maxAnswer
@@ -126,10 +150,8 @@ func Open(r *durable.Runtime, o Options) (*Scheduler, error) {
 	}}
 	var err error
 	s.objects, err = durable.Open(r, durable.Class[command, State]{
-		Name: o.Class,
-		New: func(context.Context, *durable.State) (durable.Handler[command, State], error) {
-			return object{s}, nil
-		},
+		Name:   o.Class,
+		New:    func(context.Context, *durable.State) (durable.Handler[command, State], error) { return object{s}, nil },
 		Limits: durable.Limits{Alarms: turns},
 	})
 	if err != nil {
@@ -292,7 +314,7 @@ func (o object) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) er
 		state = o.attempt(ctx, s.Now, state)
 		failed = state.Problem != ""
 		if ctx.Err() != nil {
-			return context.Cause(ctx) // it is nobody's failure
+			return context.Cause(ctx) // stopping is not a failure of the receiver
 		}
 		if o.options.After != nil {
 			return o.options.After(ctx, state.ID, state)
@@ -330,18 +352,12 @@ func (o object) attempt(ctx context.Context, clock func() time.Time, s State) St
 		s.Next = s.Due
 		return s
 	}
-	s.Problem = err.Error()
-	if len(s.Problem) > maxProblem { // it may repeat what the receiver said
-		s.Problem = strings.ToValidUTF8(s.Problem[:maxProblem], "") + "…"
-	}
+	s.Problem = text.Short(err.Error(), maxProblem) // it may repeat what the receiver said
 	s.Attempts++
 	if s.Since.IsZero() {
 		s.Since = now
 	}
-	pause := longestPause
-	if s.Attempts < 20 {
-		pause = min(pause, firstPause<<(s.Attempts-1))
-	}
+	pause := retry.Doubled(s.Attempts, firstPause, longestPause)
 	s.Next = now.Add(pause + o.options.jitter(pause))
 	switch {
 	case errors.Is(err, ErrGone) || every == 0 && s.Next.Sub(s.Since) > giveUpAfter:
@@ -383,4 +399,83 @@ func (o object) send(ctx context.Context, s State) (status int, err error) {
 		return response.StatusCode, fmt.Errorf("%s answered %d %s", host, response.StatusCode, http.StatusText(response.StatusCode))
 	}
 	return response.StatusCode, nil
+}
+
+// shares keep one receiver that is slow or dead, and has much to be sent to it, from
+// taking the turns of all others. A request that finds the turns of its receiver taken is told
+// when to come back: one after the other, as fast as the receiver takes them.
+type shares struct {
+	mu sync.Mutex
+	of map[string]*share
+}
+
+type share struct {
+	running int
+	failing bool          // the last attempt failed
+	pace    time.Duration // about how long an attempt takes
+	next    time.Time     // when the last of the requests that were sent away comes back
+}
+
+const (
+	// turns is how many requests are sent at once, and atOnce how many of them to one
+	// receiver; to one whose last answer was a failure it is a single one.
+	turns  = 256
+	atOnce = 4
+	// longestAway bounds how long a request stays away that finds no turn, as its
+	// receiver may recover meanwhile.
+	longestAway = 10 * time.Minute
+	// firstPace and leastPace are what is assumed of a receiver that is not known, and
+	// of one that answers at once.
+	firstPace, leastPace = 100 * time.Millisecond, time.Millisecond
+	// keptShares bounds the receivers that are remembered although nothing is being
+	// sent to them.
+	keptShares = 1000
+)
+
+// take takes a turn, which leave gives back, or says when to try again.
+func (s *shares) take(receiver string, now time.Time) (ok bool, again time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.of[receiver]
+	if r == nil {
+		if s.of == nil {
+			s.of = make(map[string]*share)
+		}
+		r = &share{pace: firstPace}
+		s.of[receiver] = r
+	}
+	width := atOnce
+	if r.failing {
+		width = 1
+	}
+	if r.running < width {
+		r.running++
+		return true, time.Time{}
+	}
+	if r.next.Before(now) {
+		r.next = now
+	}
+	r.next = r.next.Add(max(leastPace, r.pace/time.Duration(width)))
+	if latest := now.Add(longestAway); r.next.After(latest) {
+		r.next = latest
+	}
+	return false, r.next
+}
+
+// leave gives a turn back, after an attempt that took so long.
+func (s *shares) leave(receiver string, took time.Duration, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.of[receiver]
+	r.running--
+	r.failing = failed
+	r.pace = (3*r.pace + took) / 4
+	if len(s.of) <= keptShares {
+		return
+	}
+	for name, r := range s.of {
+		if r.running == 0 {
+			delete(s.of, name)
+		}
+	}
 }

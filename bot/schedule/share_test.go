@@ -59,7 +59,7 @@ func (w *town) deliveries(path string) int {
 	return w.dead[path]
 }
 
-// One receiver that is dead, and has more to be sent than there are turns, delays nobody
+// One receiver that is dead, and has more to be sent than there are turns, delays no other
 // else; what is for it comes when it is back.
 func TestDeadReceiverDelaysNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,15 +2,12 @@ package submission
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/url"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -31,6 +28,9 @@ type Draft struct {
 
 // JSON is the package JSON, in a catalogue's form.
 func (d *Draft) JSON() []byte { return d.Preview.Package.JSON }
+
+// File is where a catalogue keeps the package JSON, with slashes.
+func (d *Draft) File() string { return packages.Path(d.Preview.Package.Name) }
 
 // UndraftableError says what a package lacks that only a person can supply.
 type UndraftableError struct {
@@ -155,7 +155,7 @@ func (d *Draft) write(name, target string, m *manifest, files []string) ([]byte,
 	} else {
 		return nil, errors.New(`its package.json names no repository that can be reached; a package JSON needs one`)
 	}
-	for _, author := range append([]text{m.Author}, m.Authors...) {
+	for _, author := range append([]anyText{m.Author}, m.Authors...) {
 		if a, ok := author.author(); ok && len(p.Authors) < maxAuthors {
 			p.Authors = append(p.Authors, a)
 		}
@@ -203,219 +203,6 @@ var unusable = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 // packageName derives a package's name from that of the npm package: @scope/name becomes scope-name.
 func packageName(target string) string {
 	return strings.TrimLeft(unusable.ReplaceAllString(strings.TrimPrefix(target, "@"), "-"), "._-")
-}
-
-// The kinds of files that pages load. What loads them comes first.
-var (
-	loaders = []string{"js", "css", "mjs"}
-	kinds   = append(slices.Clone(loaders), "wasm", "svg", "png", "jpg", "jpeg", "gif", "webp", "avif", "ico", "woff2", "woff", "ttf", "eot", "otf")
-)
-
-// homes are the folders where libraries keep what is built for pages, in the order of trust.
-var homes = []string{"dist", "build", "umd", "browser", "bundles", "bundle", "_bundles", "cdn", "out", "output", "release", "public", "min", "lib", "js", "css", "src"}
-
-// chooseFiles chooses the folder and the globs, and returns the paths that they publish.
-func chooseFiles(files []string) (packages.FileSet, []string) {
-	base := chooseBase(files)
-	folders := kindFolders(files)
-	if !slices.Contains(folders, strings.TrimSuffix(base, "/")) {
-		folders = nil
-	}
-	prefix := "**/"
-	if len(folders) > 1 {
-		// A style sheet in css/ loads what is in fonts/ beside it.
-		base, prefix = "", "{"+strings.Join(folders, ",")+"}/**/"
-	}
-	var here []string
-	for _, f := range files {
-		name, ok := strings.CutPrefix(f, base)
-		folder, _, _ := strings.Cut(f, "/")
-		if ok && fs.ValidPath(name) && (len(folders) < 2 || slices.Contains(folders, folder)) {
-			here = append(here, name)
-		}
-	}
-	if base == "" && len(folders) < 2 {
-		// At the top are also the sources, the tests and what is for developers.
-		prefix = ""
-	}
-	present := map[string]bool{}
-	maps := false
-	for _, name := range here {
-		if prefix == "" && strings.Contains(name, "/") || hidden(name) {
-			continue
-		}
-		extension := strings.TrimPrefix(path.Ext(name), ".")
-		if slices.Contains(kinds, extension) {
-			present[extension] = true
-		}
-		maps = maps || strings.HasSuffix(name, ".js.map") || strings.HasSuffix(name, ".css.map") || strings.HasSuffix(name, ".mjs.map")
-	}
-	var extensions []string
-	for _, kind := range kinds {
-		if present[kind] {
-			extensions = append(extensions, kind)
-		}
-	}
-	if len(extensions) == 0 {
-		return packages.FileSet{}, nil
-	}
-	glob := prefix + "*.@(" + strings.Join(extensions, "|") + ")"
-	if len(extensions) == 1 {
-		glob = prefix + "*." + extensions[0]
-	}
-	if maps {
-		glob += "?(.map)"
-	}
-	set := packages.FileSet{BasePath: strings.TrimSuffix(base, "/"), Files: []string{glob}}
-	var published []string
-	for _, name := range here {
-		extension := strings.TrimPrefix(path.Ext(strings.TrimSuffix(name, ".map")), ".")
-		if present[extension] && !hidden(name) && (prefix != "" || !strings.Contains(name, "/")) {
-			published = append(published, name)
-		}
-	}
-	return set, published
-}
-
-// kindFolders returns the folders at the top that are called by the kind of files in them.
-func kindFolders(files []string) []string {
-	var found []string
-	for _, folder := range []string{"css", "js", "fonts", "font", "webfonts", "images", "img"} {
-		if slices.ContainsFunc(files, func(f string) bool {
-			return strings.HasPrefix(f, folder+"/") && !hidden(f) && slices.Contains(kinds, strings.TrimPrefix(path.Ext(f), "."))
-		}) {
-			found = append(found, folder)
-		}
-	}
-	return found
-}
-
-// chooseBase returns the folder to publish from, "" or with a slash at its end.
-func chooseBase(files []string) string {
-	loads := func(name string) bool {
-		return slices.Contains(loaders, strings.TrimPrefix(path.Ext(name), ".")) && !hidden(name)
-	}
-	for i, home := range homes {
-		if home == "lib" && slices.ContainsFunc(files, func(f string) bool { return !strings.Contains(f, "/") && loads(f) && !isConfiguration(f) }) {
-			return "" // from here on folders are as likely to hold sources
-		}
-		if slices.ContainsFunc(files, func(f string) bool { return strings.HasPrefix(f, homes[i]+"/") && loads(f) }) {
-			return home + "/"
-		}
-	}
-	if slices.ContainsFunc(files, func(f string) bool { return !strings.Contains(f, "/") && loads(f) }) {
-		return ""
-	}
-	// Some other folder: the one with the most of it.
-	counts := map[string]int{}
-	for _, f := range files {
-		if folder, _, ok := strings.Cut(f, "/"); ok && loads(f) {
-			counts[folder]++
-		}
-	}
-	best := ""
-	for folder, n := range counts {
-		if best == "" || n > counts[best] || n == counts[best] && folder < best {
-			best = folder
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return best + "/"
-}
-
-// isConfiguration reports whether a file at the top is for tools, such as rollup.config.js.
-func isConfiguration(name string) bool {
-	return strings.Contains(name, ".config.") || strings.HasPrefix(name, "Gruntfile") || strings.HasPrefix(name, "gulpfile") || strings.HasPrefix(name, "test")
-}
-
-func hidden(name string) bool { return strings.HasPrefix(name, ".") || strings.Contains(name, "/.") }
-
-// chooseMain returns the default file: what the author gives to pages or to content delivery networks,
-// in its minified form where there is one or will be one, else what is called like the library.
-func chooseMain(target string, m *manifest, base string, published []string) string {
-	there := make(map[string]bool, len(published))
-	for _, p := range published {
-		there[p] = true
-	}
-	below := func(entry string) string {
-		entry = strings.TrimPrefix(path.Clean("/"+entry), "/")
-		if base != "" {
-			var ok bool
-			if entry, ok = strings.CutPrefix(entry, base+"/"); !ok {
-				return ""
-			}
-		}
-		for _, candidate := range []string{entry, entry + ".js", entry + "/index.js"} {
-			if there[candidate] {
-				return candidate
-			}
-		}
-		return ""
-	}
-	minified := func(name string) string {
-		extension := path.Ext(name)
-		stem := strings.TrimSuffix(name, extension)
-		if extension != ".js" && extension != ".css" || strings.HasSuffix(stem, ".min") || strings.HasSuffix(stem, "-min") {
-			return name
-		}
-		return stem + ".min" + extension // which upstream has, or the bot makes
-	}
-	for _, entry := range []text{m.Unpkg, m.JSDelivr} {
-		if name := below(entry.string()); entry.string() != "" && name != "" {
-			return minified(name)
-		}
-	}
-	wanted := []string{}
-	for _, entry := range []text{m.Browser, m.Main, m.Style, m.Module} {
-		if name := below(entry.string()); entry.string() != "" && name != "" {
-			wanted = append(wanted, name)
-		}
-	}
-	short := strings.ToLower(target[strings.LastIndexByte(target, '/')+1:])
-	bare := strings.TrimSuffix(strings.TrimSuffix(short, ".js"), ".css")
-	score := func(name string) int {
-		stem := strings.ToLower(path.Base(name))
-		extension := path.Ext(stem)
-		stem = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(stem, extension), ".min"), "-min")
-		s := 0
-		switch {
-		case extension == ".js":
-			s += 4
-		case extension == ".css":
-			s += 3
-		case extension != ".mjs":
-			return -1000
-		}
-		switch {
-		case stem == bare || stem == short:
-			s += 30
-		case strings.HasPrefix(stem, bare+"."), strings.HasPrefix(stem, bare+"-"):
-			s += 15
-		case stem == "index", stem == "main":
-			s += 8
-		}
-		for _, word := range strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return strings.ContainsRune("./-_", r) }) {
-			switch word {
-			case "umd", "iife", "global", "browser", "bundle", "prod", "production":
-				s += 12
-			case "cjs", "commonjs", "node", "server", "esm", "es", "es6", "mjs", "module", "common", "test", "tests", "dev", "development", "ssr", "types", "worker", "debug":
-				s -= 14
-			}
-		}
-		if i := slices.Index(wanted, name); i >= 0 {
-			s += 14 - i
-		}
-		return s - 3*strings.Count(name, "/")
-	}
-	best := slices.MaxFunc(published, func(a, b string) int {
-		return cmp.Or(cmp.Compare(score(a), score(b)), -cmp.Compare(len(a), len(b)), -cmp.Compare(a, b))
-	})
-	if score(best) < -500 {
-		return ""
-	}
-	return minified(best)
 }
 
 // webAddress returns an address that people can follow, or "".

@@ -8,7 +8,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/git/gittest"
+	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/packages"
 )
 

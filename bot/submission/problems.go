@@ -1,11 +1,11 @@
 package submission
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"io"
 	"strconv"
 	"strings"
 
@@ -14,6 +14,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -31,7 +32,7 @@ func (p *Preview) Problems() []packages.Problem {
 	}
 	r, fileMap := &p.Latest, []string{"autoupdate", "fileMap"}
 	if r.Refused != "" {
-		add(packages.Error, "selection", fileMap, "nothing of %s would be published: %s%s", r.Name, r.Refused, p.folders())
+		add(packages.Error, "selection", fileMap, "nothing of %s would be published: %s", r.Name, r.Refused)
 	}
 	if r.Entries > 0 {
 		p.globs(add)
@@ -43,6 +44,13 @@ func (p *Preview) Problems() []packages.Problem {
 			break
 		}
 		add(packages.Warning, "selection", fileMap, "%q of %s would be left out: %s", left.Path, r.Name, left.Reason)
+	}
+	alike := packages.Alike(r.paths())
+	for _, group := range alike[:min(most, len(alike))] {
+		add(packages.Warning, "alike", fileMap, "%s of %s differ only in case or in Unicode form; mirrors on some file systems keep one of them: leave the others out", quoted(group), r.Name)
+	}
+	if more := len(alike) - most; more > 0 {
+		add(packages.Warning, "alike", fileMap, "%d more groups of files of %s differ only in case or in Unicode form", more, r.Name)
 	}
 	if filename := p.Package.Filename; filename != "" && r.Refused == "" && r.Default != filename {
 		hint := "; no published file is of its kind"
@@ -61,6 +69,19 @@ func (p *Preview) Problems() []packages.Problem {
 	return problems
 }
 
+// quoted lists some paths, so that those which look the same can be told apart.
+func quoted(paths []string) string {
+	const most = 3
+	var shown []string
+	for _, path := range paths[:min(most, len(paths))] {
+		shown = append(shown, text.Short(strconv.QuoteToASCII(path), 100))
+	}
+	if len(paths) > most {
+		shown = append(shown, fmt.Sprintf("%d more", len(paths)-most))
+	}
+	return strings.Join(shown[:len(shown)-1], ", ") + " and " + shown[len(shown)-1]
+}
+
 // globs tells of globs that select nothing, or everything there is.
 func (p *Preview) globs(add func(severity packages.Severity, rule string, at []string, format string, args ...any)) {
 	r := &p.Latest
@@ -76,29 +97,6 @@ func (p *Preview) globs(add func(severity packages.Severity, rule string, at []s
 				pattern, r.Name, r.Entries)
 		}
 	}
-}
-
-// folders names the folders at the top of a release, for whoever has named one that is not there.
-func (p *Preview) folders() string {
-	counts := map[string]int{}
-	for _, source := range p.Latest.Sources {
-		if folder, _, ok := strings.Cut(source, "/"); ok {
-			counts[folder]++
-		}
-	}
-	const most = 10
-	var shown []string
-	for _, folder := range slices.Sorted(maps.Keys(counts)) {
-		if len(shown) == most {
-			shown = append(shown, "…")
-			break
-		}
-		shown = append(shown, fmt.Sprintf("%.60q (%d)", folder, counts[folder]))
-	}
-	if shown == nil {
-		return ""
-	}
-	return "; its folders and their numbers of files: " + strings.Join(shown, ", ")
 }
 
 // Trouble makes a problem of an error of [Look]. What is unknown is an error, too: a check that could not
@@ -126,3 +124,109 @@ func Trouble(p *packages.Package, err error) packages.Problem {
 }
 
 var upstreams = map[string]string{"npm": "the npm registry", "git": "the git server"}
+
+// listed is how many files of a release a summary lists.
+const listed = 500
+
+// WriteMarkdown writes a preview for a pull request: what of the latest release would be published, and
+// how many files of the older ones. Nothing that a stranger chose is taken for Markdown.
+func (p *Preview) WriteMarkdown(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	r := &p.Latest
+	fmt.Fprintf(out, "### %s %s\n\n", Code(p.Package.Name), Code(r.Name))
+	if r.Refused != "" {
+		fmt.Fprintf(out, "Nothing would be published: %s\n\n", Code(r.Refused))
+	} else {
+		fmt.Fprintf(out, "%s.", r.Describe())
+		if r.Default != "" {
+			fmt.Fprintf(out, " The main file is %s.", Code(r.Default))
+		}
+		fmt.Fprint(out, "\n\n<details><summary>The files</summary>\n\n")
+		var b strings.Builder
+		for i, f := range r.Files {
+			if i == listed {
+				fmt.Fprintf(&b, "… and %d more\n", len(r.Files)-listed)
+				break
+			}
+			fmt.Fprintf(&b, "%9s  %s\n", Size(f), line(f.Path))
+		}
+		fmt.Fprintf(out, "%s\n</details>\n\n", Block(b.String()))
+	}
+	if len(p.Older) > 0 {
+		fmt.Fprint(out, "| release | files | size |\n| --- | --- | --- |\n")
+		for i := range p.Older {
+			older := &p.Older[i]
+			files, size := older.Count()
+			fmt.Fprintf(out, "| %s | %s | %s |\n", cell(older.Name), files, size)
+		}
+		fmt.Fprintln(out)
+	}
+	return out.Flush()
+}
+
+// Describe says in words what would be published of a release.
+func (r *Release) Describe() string {
+	told := fmt.Sprintf("%s of the release's %s would be published, %s in all", text.Count(len(r.Files)-r.Made(), "file", "files"), humanize.Comma(int64(r.Entries)), humanize.Bytes(uint64(r.Bytes())))
+	if made := r.Made(); made > 0 {
+		told += fmt.Sprintf("; %s would be made", text.Count(made, "minified file", "minified files"))
+	}
+	if n := len(r.LeftOut); n > 0 {
+		told += fmt.Sprintf("; %s left out", text.Count(n, "file", "files"))
+	}
+	return told
+}
+
+// Size is a file's size for people; of one that is made, which has none yet, it says that.
+func Size(f packages.PlannedFile) string {
+	if f.Minified {
+		return "made"
+	}
+	return humanize.Bytes(uint64(f.Size))
+}
+
+// Count says how many files of a release there would be, and of what size.
+func (r *Release) Count() (files, size string) {
+	switch {
+	case r.Err != nil:
+		return "not known", ""
+	case r.Refused != "":
+		return "none", ""
+	}
+	return humanize.Comma(int64(len(r.Files))), humanize.Bytes(uint64(r.Bytes()))
+}
+
+// Code makes a code span of Markdown, on one line, which nothing inside can end.
+func Code(text string) string {
+	text = line(text)
+	fence := strings.Repeat("`", longestRun(text)+1)
+	if strings.HasPrefix(text, "`") || strings.HasSuffix(text, "`") || text == "" {
+		text = " " + text + " "
+	}
+	return fence + text + fence
+}
+
+// cell is code in a table.
+func cell(text string) string { return strings.ReplaceAll(Code(text), "|", `\|`) }
+
+// Block makes a code block of Markdown from whole lines, which nothing inside can end.
+func Block(text string) string {
+	fence := strings.Repeat("`", max(3, longestRun(text)+1))
+	return fence + "\n" + text + fence + "\n"
+}
+
+func longestRun(text string) (longest int) {
+	run := 0
+	for _, r := range text {
+		run++
+		if r != '`' {
+			run = 0
+		}
+		longest = max(longest, run)
+	}
+	return longest
+}
+
+// line puts strangers' text on one line of sensible length.
+func line(s string) string {
+	return text.Short(text.Line(strings.ToValidUTF8(s, "\uFFFD"), ' '), 500)
+}

@@ -1,4 +1,4 @@
-// Package submission looks at what a package JSON says of its upstream before anybody enrols it: whether
+// Package submission looks at what a package JSON says of its upstream before it is enrolled: whether
 // the target exists and how many people use it, and which files the bot would publish of its newest
 // releases. It also drafts a package JSON from a release.
 //
@@ -6,7 +6,7 @@
 // against its hash, and the files are chosen by package selection, as the bot does. Nothing of a release
 // is ever run, or put on disk by a name of its own. What comes from strangers is bounded.
 //
-// The package must not know stores, nor who asks.
+// The package must not know stores, nor which command or page asks.
 package submission
 
 import (
@@ -16,15 +16,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
-	"github.com/larder-cdn/larder/bot/selection"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
-	"golang.org/x/sync/errgroup"
 )
 
 // ErrNoReleases: the target exists, but has no release that could be published.
@@ -45,8 +46,10 @@ type Version struct {
 	Name string
 	// Published is when it appeared; zero where the source does not say.
 	Published time.Time
-	// Deprecated is what its author says to whoever still uses it; "" for nearly all.
+	// Deprecated is what its author says to its users; "" for nearly all.
 	Deprecated string
+	// Latest tells that upstream calls it so.
+	Latest bool
 	// Source is for the source itself, which knows the version by it.
 	Source any
 }
@@ -63,24 +66,14 @@ func (s npmSource) Releases(ctx context.Context, target string) ([]Version, erro
 	}
 	versions := make([]Version, 0, len(packument.Versions))
 	for name, v := range packument.Versions {
-		versions = append(versions, Version{Name: name, Published: v.Published, Deprecated: v.Deprecated, Source: v})
+		versions = append(versions, Version{Name: name, Published: v.Published, Deprecated: v.Deprecated, Latest: name == packument.DistTags["latest"], Source: v})
 	}
 	return versions, nil
 }
 
 func (s npmSource) Archive(ctx context.Context, v Version, dst *os.File) (archive.Source, error) {
-	if err := s.client.Tarball(ctx, v.Source.(npm.Version), dst); err != nil {
-		return archive.Source{}, err
-	}
-	info, err := dst.Stat()
-	if err != nil {
-		return archive.Source{}, err
-	}
-	source, err := archive.Open(dst, info.Size())
-	if err != nil {
-		return archive.Source{}, &RefusedError{err}
-	}
-	return source.StripRoot(), nil
+	source, _, err := s.client.Release(ctx, v.Source.(npm.Version), dst)
+	return source, err
 }
 
 // RefusedError says that the bot would refuse a release for what it is, so that trying again does not help.
@@ -103,7 +96,7 @@ type Preview struct {
 	Package *packages.Package
 	// Latest is the release that most people are going to get.
 	Latest Release
-	// Older are others of the newest releases, newest first.
+	// Older are others of those that the bot would begin with, newest first.
 	Older []Release
 }
 
@@ -111,8 +104,8 @@ type Preview struct {
 type Release struct {
 	Version
 	// Files are what would be published, by path; LeftOut are selected but would not.
-	Files   []selection.File
-	LeftOut []selection.LeftOut
+	Files   []packages.PlannedFile
+	LeftOut []packages.LeftOut
 	// Default is the main file; "" where there is none.
 	Default string
 	// Entries is how many files the release has; Sources are their paths.
@@ -158,9 +151,7 @@ func Look(ctx context.Context, source Source, p *packages.Package, older int) (*
 	if err != nil {
 		return nil, err
 	}
-	versions = slices.DeleteFunc(versions, func(v Version) bool {
-		return !packages.ValidVersion(v.Name) || p.IgnoresVersion(v.Name)
-	})
+	versions = slices.DeleteFunc(versions, func(v Version) bool { return !packages.ValidVersion(v.Name) || p.IgnoresVersion(v.Name) })
 	if len(versions) == 0 {
 		return nil, ErrNoReleases
 	}
@@ -170,10 +161,20 @@ func Look(ctx context.Context, source Source, p *packages.Package, older int) (*
 		names[i] = v.Name
 	}
 	// A prerelease may be newer; but pages and tags show the latest by this.
-	i := slices.Index(names, packages.LatestVersion(names))
-	latest := versions[i]
-	chosen := append([]Version{latest}, slices.Delete(versions, i, i+1)...)
-	chosen = chosen[:min(len(chosen), 1+older)]
+	latest := packages.LatestVersion(names)
+	start := packages.NewStart(1 + older)
+	chosen := []Version{versions[slices.Index(names, latest)]}
+	start.Take(latest)
+	for _, v := range versions {
+		switch {
+		case v.Name == latest:
+		case start.Wants(v.Name):
+			start.Take(v.Name)
+			chosen = append(chosen, v)
+		case v.Latest && older > 0:
+			chosen = append(chosen, v)
+		}
+	}
 	releases := make([]Release, len(chosen))
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
@@ -192,19 +193,33 @@ func Look(ctx context.Context, source Source, p *packages.Package, older int) (*
 	return &Preview{Package: p, Latest: releases[0], Older: releases[1:]}, ctx.Err()
 }
 
+// A Minifier tells by its error that no minified form can be made of a script (".js") or a style sheet (".css"), and by
+// ctx's error that it could not find out.
+type Minifier func(ctx context.Context, extension string, data []byte) error
+
+// Minified returns a source of whose releases [Look] shows those minified forms only that can be made. Without it, all
+// are shown that the bot would try to make.
+func Minified(s Source, m Minifier) Source { return minifying{s, m} }
+
+type minifying struct {
+	Source
+	minify Minifier
+}
+
 func look(ctx context.Context, source Source, p *packages.Package, v Version, hashed bool) (r Release) {
 	r.Version = v
 	r.Err = withArchive(ctx, source, v, func(a archive.Source) error {
-		s, err := selection.Of(ctx, p, a)
+		s, err := packages.NewPlan(ctx, p, a)
 		if err != nil {
 			return err
 		}
 		r.Files, r.LeftOut, r.Entries, r.Sources, r.Refused = s.Files(), s.LeftOut, s.Entries, s.Sources(), s.Nothing()
-		paths := make([]string, len(r.Files))
-		for i, f := range r.Files {
-			paths[i] = f.Path
+		if with, ok := source.(minifying); ok {
+			if err := r.leaveUnmade(ctx, s, a, with.minify); err != nil {
+				return err
+			}
 		}
-		r.Default = selection.DefaultFile(p.Filename, paths)
+		r.Default = packages.DefaultFile(p.Filename, r.paths())
 		if hashed {
 			return r.hash(ctx, s, a)
 		}
@@ -216,8 +231,39 @@ func look(ctx context.Context, source Source, p *packages.Package, v Version, ha
 	return r
 }
 
+// paths are those of Files.
+func (r *Release) paths() []string {
+	paths := make([]string, len(r.Files))
+	for i, f := range r.Files {
+		paths[i] = f.Path
+	}
+	return paths
+}
+
+// leaveUnmade takes out the minified forms that cannot be made.
+func (r *Release) leaveUnmade(ctx context.Context, s *packages.Plan, a archive.Source, minify Minifier) error {
+	if r.Made() == 0 {
+		return nil
+	}
+	unmade := make(map[string]bool) // by the source's path
+	err := archive.Walk(ctx, a, archive.DefaultLimits, func(e archive.Entry, content io.Reader) error {
+		i := slices.IndexFunc(r.Files, func(f packages.PlannedFile) bool { return f.Minified && f.Source == e.Name })
+		if i < 0 {
+			return nil
+		}
+		data, err := io.ReadAll(content)
+		if err != nil {
+			return err
+		}
+		unmade[e.Name] = minify(ctx, path.Ext(r.Files[i].Path), data) != nil
+		return ctx.Err()
+	})
+	r.Files = slices.DeleteFunc(r.Files, func(f packages.PlannedFile) bool { return f.Minified && unmade[f.Source] })
+	return err
+}
+
 // hash reads what is going to be published.
-func (r *Release) hash(ctx context.Context, s *selection.Selection, a archive.Source) error {
+func (r *Release) hash(ctx context.Context, s *packages.Plan, a archive.Source) error {
 	r.Integrity = make(map[string][sha512.Size]byte)
 	return archive.Walk(ctx, a, archive.DefaultLimits, func(e archive.Entry, content io.Reader) error {
 		targets := s.Targets[e.Name]

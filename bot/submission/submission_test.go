@@ -16,8 +16,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
-	"github.com/larder-cdn/larder/bot/selection"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/lint"
 )
@@ -167,12 +166,21 @@ func TestProblems(t *testing.T) {
 			}
 		})
 	}
+	const composed, decomposed = "caf\u00e9.js", "cafe\u0301.js"
+	alike := &Preview{Package: pkg(t, "a.js", "", "*.js"), Latest: Release{Version: Version{Name: "1.0.0"}, Default: "a.js"}}
+	for _, path := range []string{"A.js", "a.js", composed, decomposed} {
+		alike.Latest.Files = append(alike.Latest.Files, packages.PlannedFile{Path: path})
+	}
+	if got := alike.Problems(); rules(got) != "warning alike, warning alike" || !strings.HasPrefix(got[0].Message, `"A.js" and "a.js" of 1.0.0 differ only`) ||
+		!strings.HasPrefix(got[1].Message, `"cafe\u0301.js" and "caf\u00e9.js" of 1.0.0`) {
+		t.Errorf("alike: %v", got)
+	}
 	many := &Preview{Package: pkg(t, "a0.js", "", "*.js"), Latest: Release{Version: Version{Name: "1.0.0"}, Default: "a0.js"}}
 	for i := range manyFiles + 1 {
-		many.Latest.Files = append(many.Latest.Files, selection.File{Path: fmt.Sprintf("a%d.js", i)})
+		many.Latest.Files = append(many.Latest.Files, packages.PlannedFile{Path: fmt.Sprintf("a%d.js", i)})
 	}
 	for i := range 8 {
-		many.Latest.LeftOut = append(many.Latest.LeftOut, selection.LeftOut{Path: fmt.Sprintf("l%d", i), Reason: "symbolic link"})
+		many.Latest.LeftOut = append(many.Latest.LeftOut, packages.LeftOut{Path: fmt.Sprintf("l%d", i), Reason: "symbolic link"})
 	}
 	if got := rules(many.Problems()); strings.Count(got, "warning selection") != 6 || !strings.HasSuffix(got, "warning size") {
 		t.Errorf("many: %s", got)
@@ -206,7 +214,7 @@ func TestPopularity(t *testing.T) {
 		"few, no repository": {Popularity{count(5, nil), stars(0, fetch.ErrNotFound)}, "warning address, warning popularity", 0},
 		"one is not known":   {Popularity{count(0, broken), stars(3, nil)}, "", 1},
 		"stars not known":    {Popularity{count(3, nil), stars(0, broken)}, "", 1},
-		"nobody asked":       {Popularity{}, "", 2},
+		"not asked":          {Popularity{}, "", 2},
 	}
 	for name, tt := range tests {
 		problems, unknown := tt.popularity.Check(context.Background(), pkg(t, "a.js", "", "*.js"))
@@ -310,7 +318,7 @@ func TestDraft(t *testing.T) {
 			n++
 			target := fmt.Sprintf("p%d", n)
 			files := map[string]string{}
-			for _, f := range strings.Fields(tt.files) {
+			for f := range strings.FieldsSeq(tt.files) {
 				files[strings.ReplaceAll(f, "p.", target+".")] = "x"
 			}
 			for f := range files {

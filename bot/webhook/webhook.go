@@ -1,6 +1,21 @@
+// Package webhook tells others over HTTP when a release is published.
+//
+// A webhook is a URL, and a secret that its messages are signed with. Package webhook
+// follows the log: for every entry that says that a release was published, after a
+// webhook was added, each webhook that asked for its package is sent a message, as a
+// scheduled request (package schedule), which keeps on trying.
+//
+// Guarantees: every such entry is sent at least once, whichever side restarts in between, or
+// given up after three days of failures; a message has the same id in each attempt.
+// Each attempt is signed for its own time, as Standard Webhooks has it
+// (https://www.standardwebhooks.com), so a recording of one is worth nothing soon
+// after. Secrets are in the store and told once, when the webhook is added.
+//
+// The package does not know how releases come about.
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -14,6 +29,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/schedule"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
@@ -92,15 +108,11 @@ type Webhooks struct {
 
 // Open begins to send what is due. [Webhooks.Run] follows the log.
 func Open(o Options) (*Webhooks, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	w := &Webhooks{options: o, changed: make(chan struct{}, 1)}
 	registry, err := durable.Open(o.Runtime, durable.Class[command, answer]{
 		Name: "webhooks",
-		New: func(context.Context, *durable.State) (durable.Handler[command, answer], error) {
-			return object{}, nil
-		},
+		New:  func(context.Context, *durable.State) (durable.Handler[command, answer], error) { return object{}, nil },
 	})
 	if err != nil {
 		return nil, err
@@ -166,10 +178,7 @@ func (w *Webhooks) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 		case err != nil:
 			w.options.Logger.Error("couldn't tell webhooks what was published; trying again", "err", err, "after", pause)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			_ = retry.Sleep(ctx, pause) // its error is that of ctx
 		case hooks == 0:
 			select {
 			case <-w.changed:
@@ -192,25 +201,9 @@ func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err err
 		if err != nil || len(a.hooks) == 0 {
 			return a.cursor, 0, err
 		}
-		cursor := a.cursor
-		var due []message
-		for e, err := range logs.Entries(w.options.Store, cursor) {
-			if err != nil {
-				return cursor, 0, err
-			}
-			if cursor = e.Index + 1; e.Kind == logs.Published {
-				for _, h := range a.hooks {
-					if e.Index >= h.From && (h.Package == "" || h.Package == e.Package) {
-						due = append(due, message{hook: h, id: messageID(h.ID, e.Index), entry: e})
-					}
-				}
-			}
-			if cursor-a.cursor >= step {
-				break
-			}
-		}
-		if cursor == a.cursor {
-			return cursor, len(a.hooks), nil
+		cursor, due, err := w.due(a)
+		if err != nil || cursor == a.cursor {
+			return cursor, len(a.hooks), err
 		}
 		if err := w.enqueue(ctx, due); err != nil {
 			return cursor, 0, err
@@ -223,6 +216,31 @@ func (w *Webhooks) follow(ctx context.Context) (cursor int64, hooks int, err err
 	}
 }
 
+// due returns the messages of the next entries, and the cursor after them.
+func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
+	cursor = a.cursor
+	for e, err := range logs.Entries(w.options.Store, cursor) {
+		if err != nil {
+			return cursor, nil, err
+		}
+		cursor = e.Index + 1
+		for _, h := range a.hooks {
+			if h.wants(e) {
+				due = append(due, message{hook: h, id: messageID(h.ID, e.Index), entry: e})
+			}
+		}
+		if cursor-a.cursor >= step {
+			break
+		}
+	}
+	return cursor, due, nil
+}
+
+// wants reports whether a webhook is told of an entry.
+func (h hook) wants(e logs.Indexed) bool {
+	return e.Kind == logs.Published && e.Index >= h.From && (h.Package == "" || h.Package == e.Package)
+}
+
 // A message is to be sent to a webhook.
 type message struct {
 	hook  hook
@@ -233,7 +251,7 @@ type message struct {
 // messageID is the same whenever the same entry is sent to the same webhook.
 func messageID(hook string, entry int64) string { return fmt.Sprintf("%s-%d", hook, entry) }
 
-// hookOf returns whose message it is.
+// hookOf returns the webhook that a message belongs to.
 func hookOf(message string) string {
 	hook, _, _ := strings.Cut(message, "-")
 	return hook

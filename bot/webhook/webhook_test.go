@@ -157,7 +157,7 @@ func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		defer func() { r.end() }()
-		r.publish("vue", "0.9.0") // before anybody asked
+		r.publish("vue", "0.9.0") // before any webhook was added
 		all, vue := r.add("/all", ""), r.add("/vue", "vue")
 		r.publish("vue", "1.0.0")
 		r.publish("react", "2.0.0")
@@ -218,7 +218,7 @@ func TestFailedMessagesAreTriedAgainAndGivenUp(t *testing.T) {
 	})
 }
 
-// Whatever was published while nobody was at work is told afterwards, and nothing twice.
+// Whatever was published while no process ran is told afterwards, and nothing twice.
 func TestFollowingResumesWhereItWas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -127,7 +127,7 @@ func (d *Desk) keep(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 type candidates struct {
 	sizes  map[kvstore.Hash]int64
 	shared int
-	with   map[string]struct{} // some of who shares them
+	with   map[string]struct{} // some of the releases that share them
 	busy   int
 }
 

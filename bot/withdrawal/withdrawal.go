@@ -7,7 +7,7 @@
 // restored, that the log names, or that a release under way is about to name.
 //
 // It needs a store and its log only, no catalogue, so that nothing that is wrong
-// elsewhere keeps an operator from withdrawing. It does not know who serves: whoever
+// elsewhere keeps an operator from withdrawing. It does not know how releases are served: what
 // does follows the log.
 package withdrawal
 
@@ -17,19 +17,19 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// MaxReason bounds a reason, in bytes. Everybody who asks for the release is told
+// MaxReason bounds a reason, in bytes. Every client that asks for the release is told
 // it.
 const MaxReason = 1000
 
-// actor is who does all this, as the log says it.
+// actor does all this, as the log says it.
 const actor = "operator"
 
 // A Desk is where an operator says what is to be withdrawn. Its methods may be
@@ -73,6 +73,12 @@ func (d *Desk) Restore(ctx context.Context, name, version, reason string) (Outco
 	return d.change(logs.Restored, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
 		if v.Withdrawn == nil {
 			return fmt.Errorf("%s %s is not withdrawn", name, version)
+		}
+		switch before, err := logs.Publication(d.store, name, version); {
+		case err != nil:
+			return err
+		case before.Manifest != v.Manifest:
+			return fmt.Errorf("%s %s cannot be restored: its row names other files than log entry %d published; `larder repair` mends it", name, version, before.Index)
 		}
 		for _, f := range m.Files {
 			there, err := pins.Has(f.SHA256)
@@ -181,15 +187,31 @@ func checkReason(reason string) (string, error) {
 	reason = strings.TrimSpace(reason)
 	switch {
 	case reason == "":
-		return "", errors.New("a reason is needed: it stands in the log, and whoever asks for the release is told it")
+		return "", errors.New("a reason is needed: it stands in the log, and is told to every client that asks for the release")
 	case len(reason) > MaxReason:
-		return "", fmt.Errorf("the reason has %d bytes; at most %d are told to everybody who asks: shorten it, and link to more", len(reason), MaxReason)
-	case !utf8.ValidString(reason) || strings.ContainsFunc(reason, unprintable):
+		return "", fmt.Errorf("the reason has %d bytes; at most %d are told to clients: shorten it, and link to more", len(reason), MaxReason)
+	case !utf8.ValidString(reason) || strings.ContainsFunc(reason, text.Unprintable):
 		return "", errors.New("the reason must be one line of text, without control characters")
 	}
 	return reason, nil
 }
 
-func unprintable(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+// End withdraws a release and, where erase says so, removes its files once inForce has returned: no process serves them
+// then. A release that was withdrawn before can be erased later; there is no outcome then.
+func (d *Desk) End(ctx context.Context, name, version, reason string, erase bool, inForce func(context.Context) error) (*Outcome, *Erasure, error) {
+	var withdrawn *Outcome
+	switch out, err := d.Withdraw(ctx, name, version, reason); {
+	case err == nil:
+		withdrawn = &out
+	case !errors.Is(err, ErrAlready) || !erase:
+		return nil, nil, err
+	}
+	if err := inForce(ctx); err != nil || !erase {
+		return withdrawn, nil, err
+	}
+	erasure, err := d.Erase(ctx, name, version, reason)
+	if err != nil && withdrawn != nil {
+		err = fmt.Errorf("%s %s is withdrawn (log entry %d), but its files could not be erased: %w", name, version, withdrawn.Entry, err)
+	}
+	return withdrawn, &erasure, err
 }

@@ -9,25 +9,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
 	"github.com/larder-cdn/larder/bot/withdrawal"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-func now() time.Time { return librarytest.Released.Add(time.Hour) }
+func now() time.Time { return testkit.Released.Add(time.Hour) }
 
 // A counter is a desk over a shelf with some releases.
 type counter struct {
-	*librarytest.Shelf
+	*testkit.Shelf
 	desk *withdrawal.Desk
 	t    *testing.T
 }
 
 func stocked(t *testing.T) *counter {
-	s := librarytest.New(t)
+	s := testkit.NewShelf(t)
 	s.Publish("demo", "1.0.0", "demo.js", map[string]string{"demo.js": "one", "shared.js": "shared", "old.js": "old", "package.json": `{"name":"x"}`})
 	s.Publish("demo", "1.1.0", "demo.js", map[string]string{"demo.js": "two", "shared.js": "shared"})
 	s.Publish("other", "2.0.0", "a.js", map[string]string{"a.js": "old"})
@@ -55,7 +56,7 @@ func (c *counter) stored(data string) bool {
 
 func (c *counter) sound() {
 	c.t.Helper()
-	_, err := views.Check(c.t.Context(), c.Store, views.CheckOptions{Deep: true, Scratch: c.t.TempDir()}, func(f views.Finding) { c.t.Errorf("%+v", f) })
+	_, err := fsck.Run(c.t.Context(), c.Store, fsck.Options{Deep: true, Temp: c.t.TempDir()}, func(f fsck.Finding) { c.t.Errorf("%+v", f) })
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestWithdrawAndRestore(t *testing.T) {
 		t.Errorf("restored:\n%q\nwant\n%q", got, before)
 	}
 	state, err := views.LookupState(c.Store, "demo", "1.0.0")
-	if err != nil || state.Kind != views.Published || !state.Released.Equal(librarytest.Released) {
+	if err != nil || state.Kind != views.Published || !state.Released.Equal(testkit.Released) {
 		t.Errorf("state %+v, %v", state, err)
 	}
 	c.sound()
@@ -211,8 +212,8 @@ func TestCheckFindsWhatNoErasureExplains(t *testing.T) {
 	if err := b.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	var found []views.Finding
-	if _, err := views.Check(t.Context(), c.Store, views.CheckOptions{Scratch: t.TempDir()}, func(f views.Finding) { found = append(found, f) }); err != nil {
+	var found []fsck.Finding
+	if _, err := fsck.Run(t.Context(), c.Store, fsck.Options{Temp: t.TempDir()}, func(f fsck.Finding) { found = append(found, f) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(found) != 1 || !strings.Contains(found[0].Where, h.String()) {
@@ -315,4 +316,26 @@ func publish(store *kvstore.Store, log *logs.Log, name, version string, contents
 	return log.Update(func(tx *logs.Tx) error {
 		return views.Record(tx, views.Change{Entry: logs.Entry{Kind: logs.Published, Time: now(), Actor: "bot", Package: name, Version: version, Manifest: h}, Manifest: m})
 	})
+}
+
+// TestRestoredAsTheLogHasIt has the row of a withdrawn release name another one's files.
+func TestRestoredAsTheLogHasIt(t *testing.T) {
+	c := stocked(t)
+	c.withdraw("demo", "1.0.0")
+	c.withdraw("demo", "1.1.0")
+	row, err := c.Store.Get(kvstore.Versions, kvstore.Key("demo", "1.1.0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := c.Store.NewBatch()
+	b.Set(kvstore.Versions, kvstore.Key("demo", "1.0.0"), row)
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.desk.Restore(t.Context(), "demo", "1.0.0", "a mistake"); err == nil || !strings.Contains(err.Error(), "its row names other files than log entry") {
+		t.Errorf("restored: %v", err)
+	}
+	if _, err := c.desk.Restore(t.Context(), "demo", "1.1.0", "a mistake"); err != nil {
+		t.Error(err)
+	}
 }

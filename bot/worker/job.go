@@ -1,9 +1,34 @@
+// Package worker does heavy work on strangers' bytes in child processes:
+// minifying, and encoding at the best ratio.
+//
+// A parser that a hostile file makes crash takes its process with it
+// (a megabyte of "!" overflows the stack of a recursive JavaScript parser, which
+// Go cannot recover from). So a job that crashes, stalls or takes more memory than
+// [Memory] tells costs that one job an error and never the bot. A
+// child may also run at the lowest priority, so that squeezing leaves the processor
+// to serving and publishing without a scheduler of our own.
+//
+// Before it reads the first byte, a child gives up for good what it does not need: on Linux
+// it cannot open files or sockets, start processes, signal others or raise its limits
+// (Landlock, a system-call filter). [Unprotected] tells what of that a system lacks; a
+// child that fails to apply what there is does no work. It has
+// none of the parent's descriptors besides its pipes, and of the environment only what Go
+// itself reads: tokens are no business of what works on strangers' bytes.
+//
+// The package knows bytes only: no packages, no store.
 package worker
 
 import (
+	"bufio"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/evanw/esbuild/pkg/api"
@@ -23,11 +48,17 @@ const (
 	SqueezeGzip Task = "squeeze-gzip"
 )
 
-// request and response are what goes over a child's standard input and output,
+// hello, request and response are what goes over a child's standard output and input,
 // gob-encoded.
+type hello struct {
+	Mapped  int64  // bytes that it has mapped and does not use
+	Failure string // why it does not work
+}
+
 type request struct {
-	Task Task
-	Data []byte
+	Task   Task
+	Data   []byte
+	Memory int64 // of the whole child, in bytes
 }
 
 type response struct {
@@ -44,20 +75,39 @@ func do(r request) response {
 	return response{Data: data}
 }
 
+// tasks are what children do. Tests add some that are not allowed.
+var tasks = map[Task]func(data []byte) ([]byte, error){
+	MinifyJS:    func(data []byte) ([]byte, error) { return minify(data, api.LoaderJS) },
+	MinifyCSS:   func(data []byte) ([]byte, error) { return minify(data, api.LoaderCSS) },
+	FindFormat:  findFormat,
+	SqueezeBr:   func(data []byte) ([]byte, error) { return coding.Encode(coding.Brotli, coding.Best, data) },
+	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
+}
+
 func run(t Task, data []byte) ([]byte, error) {
-	switch t {
-	case MinifyJS:
-		return minify(data, api.LoaderJS)
-	case MinifyCSS:
-		return minify(data, api.LoaderCSS)
-	case FindFormat:
-		return findFormat(data)
-	case SqueezeBr:
-		return coding.Encode(coding.Brotli, coding.Best, data)
-	case SqueezeGzip:
-		return coding.Encode(coding.Gzip, coding.Best, data)
+	if task, ok := tasks[t]; ok {
+		return task(data)
 	}
 	return nil, fmt.Errorf("unknown task %q", t)
+}
+
+// Small is the memory that every child may have, in bytes: enough for most jobs.
+const Small = 32 << 20
+
+// minifierMemory is how many times its size a file takes in the minifier, measured.
+const minifierMemory = 170
+
+// Memory returns how much memory a job's child may have, in bytes, and is killed where it needs more; the program's
+// own pages, which all share, are apart.
+func Memory(t Task, size int64) int64 {
+	switch t {
+	case MinifyJS, MinifyCSS, FindFormat:
+		return max(Small, 16<<20+minifierMemory*size)
+	default:
+		// What is reckoned with is resident. More is mapped, because blocks of the heap are left over.
+		resident := coding.Memory(coding.Brotli, coding.Best, size)
+		return max(Small, resident+min(resident/2, 40<<20))
+	}
 }
 
 // minify returns a smaller program or style sheet that means the same, with
@@ -122,3 +172,73 @@ func parseError(m api.Message) error {
 	}
 	return fmt.Errorf("line %d, column %d: %.200s", m.Location.Line, m.Location.Column+1, m.Text)
 }
+
+// Argument is the first argument of a process that is to become a child. The
+// program that uses a Pool calls Main when it finds it there.
+const Argument = "worker-process"
+
+// maxStack bounds a child's stack in bytes: enough for any honest file, and
+// reached before the machine's memory is.
+const maxStack = 256 << 20
+
+// Main does jobs from standard input until that is closed, then ends the
+// process.
+func Main() { serve(system) }
+
+func serve(k kernel) {
+	debug.SetMaxStack(maxStack)
+	// Ctrl-C and a service manager's stop reach the whole group of processes; the
+	// parent decides what they mean, and its end closes the input.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM)
+	if len(os.Args) > 2 && os.Args[2] == niceArgument {
+		_ = lowerPriority() // if it fails, the work goes on at the usual priority
+	}
+	closeInherited()
+	out := gob.NewEncoder(os.Stdout)
+	first := hello{Mapped: addressSpace()}
+	err := k.confine()
+	if err != nil {
+		first.Failure = "it couldn't confine itself: " + err.Error() // and does not begin to read
+	}
+	if err = errors.Join(err, out.Encode(first)); err != nil {
+		os.Exit(1)
+	}
+	jobs := make(chan request)
+	go func() {
+		in := gob.NewDecoder(bufio.NewReader(os.Stdin))
+		for {
+			var r request
+			if err := in.Decode(&r); err != nil {
+				os.Exit(0) // the parent is gone, perhaps in the middle of a job
+			}
+			jobs <- r
+		}
+	}()
+	for r := range jobs {
+		if r.Memory > 0 {
+			debug.SetMemoryLimit(r.Memory - r.Memory/8) // so that it collects garbage before it is killed
+		}
+		if r.Task == SqueezeBr || r.Task == SqueezeGzip {
+			debug.SetGCPercent(encoderGarbage)
+		}
+		if err := out.Encode(do(r)); err != nil {
+			os.Exit(1)
+		}
+		if large := len(r.Data) > keptMemory; large {
+			r = request{}
+			runtime.GC() // what is pooled survives one
+			debug.FreeOSMemory()
+		}
+	}
+}
+
+// encoderGarbage is how much garbage an encoder leaves until it is collected, in percent of
+// what it has in use. Its memory is few large tables without pointers, so looking often is cheap.
+const encoderGarbage = 25
+
+// keptMemory is the size in bytes of a job's data above which the child gives all memory back
+// after it: others count on that.
+const keptMemory = 32 << 10
+
+// niceArgument is the second argument of a child that is to run at the lowest priority.
+const niceArgument = "nice"

@@ -9,15 +9,17 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
 // Options configures a Pool.
 type Options struct {
-	// Program is the executable that calls Main when its first argument is
-	// Argument; usually os.Executable().
+	// Program is the path, not relative, of the executable that calls Main when its
+	// first argument is Argument; usually os.Executable().
 	Program string
 	// Size is how many children run at most, one job each.
 	Size int
@@ -25,6 +27,8 @@ type Options struct {
 	Nice bool
 	// Timeout ends a job, and the child with it. 0 means none.
 	Timeout time.Duration
+	// Memory bounds what a job's child may have where [Memory] is more, in bytes. 0 means no other bound.
+	Memory int64
 }
 
 // A Pool runs jobs in children that it starts when needed and keeps.
@@ -37,7 +41,7 @@ type Pool struct {
 type CrashError struct {
 	Task   Task
 	Reason string
-	// Killed says that somebody else ended the process; the job may be innocent.
+	// Killed says that a signal from outside ended the process; the job may be innocent.
 	Killed bool
 }
 
@@ -78,6 +82,10 @@ func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
 	}
 	// Whatever happens, the place goes back, with the child where it lives.
 	defer func() { p.idle <- c }()
+	memory := Memory(t, int64(len(data)))
+	if p.options.Memory > 0 {
+		memory = min(memory, p.options.Memory)
+	}
 	if c == nil {
 		var err error
 		if c, err = p.start(); err != nil {
@@ -90,10 +98,16 @@ func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
 		defer cancel()
 	}
 	stop := context.AfterFunc(ctx, c.kill)
-	r, err := c.do(request{Task: t, Data: data})
+	r, err := c.do(request{Task: t, Data: data, Memory: memory})
 	if !stop() || err != nil {
 		reason, killed := c.end()
 		c = nil
+		if start := new(confineError); errors.As(err, &start) {
+			return nil, &StartError{p.options.Program, err}
+		}
+		if slices.ContainsFunc(outOfMemory, func(words string) bool { return strings.Contains(reason, words) }) {
+			reason = fmt.Sprintf("it needed more than %d MiB of memory", memory>>20)
+		}
 		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
 			reason, killed = context.Cause(ctx).Error(), false
 		} else if ctx.Err() != nil {
@@ -101,10 +115,32 @@ func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
 		}
 		return nil, &CrashError{Task: t, Reason: reason, Killed: killed}
 	}
+	if used(c.cmd.Process.Pid) > c.mapped+Small*mappedPerByte { // what is mapped once could be used again without a limit
+		c.kill()
+		c.end()
+		c = nil
+	}
 	if r.Error != "" {
 		return nil, errors.New(r.Error)
 	}
 	return r.Data, nil
+}
+
+// Drop ends a child that has no job, if there is one.
+func (p *Pool) Drop() {
+	for range p.options.Size {
+		select {
+		case c := <-p.idle:
+			p.idle <- nil
+			if c != nil {
+				c.kill()
+				c.end()
+				return
+			}
+		default:
+			return
+		}
+	}
 }
 
 // Close ends the children. No Do may be running or follow.
@@ -124,6 +160,9 @@ type child struct {
 	in     *gob.Encoder
 	out    *gob.Decoder
 	stderr head
+
+	confined bool  // its hello has come
+	mapped   int64 // see hello
 }
 
 func (p *Pool) start() (*child, error) {
@@ -132,6 +171,7 @@ func (p *Pool) start() (*child, error) {
 		args = append(args, niceArgument)
 	}
 	c := &child{cmd: exec.Command(p.options.Program, args...)}
+	c.cmd.Dir = string(filepath.Separator)
 	c.cmd.Env = environment(os.Environ())
 	c.cmd.Stderr = &c.stderr
 	stdin, err := c.cmd.StdinPipe()
@@ -152,7 +192,7 @@ func (p *Pool) start() (*child, error) {
 // inherited are the variables that a child gets of the parent's, whose others may hold
 // tokens: a child works on strangers' bytes.
 var inherited = []string{
-	"GOCOVERDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", // what the Go runtime reads
+	"GODEBUG", "GOGC", "GOMAXPROCS", "GOTRACEBACK", // what the Go runtime reads
 	"LD_LIBRARY_PATH", // for a program that is linked with libraries
 }
 
@@ -168,12 +208,32 @@ func environment(all []string) []string {
 	return kept
 }
 
-func (c *child) do(r request) (response, error) {
-	var answer response
+// outOfMemory are words with which Go's runtime, or the race detector, ends at a limit on memory.
+var outOfMemory = []string{"out of memory", "cannot allocate memory", "failed to allocate"}
+
+// A confineError says why a child may not work.
+type confineError struct{ reason string }
+
+func (e *confineError) Error() string { return e.reason }
+
+func (c *child) do(r request) (answer response, err error) {
+	if !c.confined {
+		var first hello
+		if err := c.out.Decode(&first); err != nil {
+			return answer, err
+		}
+		if first.Failure != "" {
+			return answer, &confineError{first.Failure}
+		}
+		c.confined, c.mapped = true, first.Mapped
+	}
+	if err := limitMemory(c.cmd.Process.Pid, c.mapped+r.Memory*mappedPerByte); err != nil && system.memory() == nil && !errors.Is(err, syscall.ESRCH) {
+		return answer, &confineError{"couldn't limit its memory: " + err.Error()}
+	}
 	if err := c.in.Encode(r); err != nil {
 		return answer, err
 	}
-	err := c.out.Decode(&answer)
+	err = c.out.Decode(&answer)
 	return answer, err
 }
 

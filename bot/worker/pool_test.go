@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, strings.Join(os.Environ(), " ")) // which is what it dies of
 			os.Exit(1)
 		}
-		Main()
+		confinedMain()
 	}
 	os.Exit(m.Run())
 }

@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
 // actionStep is one of the steps of action.yml.
@@ -52,7 +52,7 @@ func readAction(t *testing.T) map[string]actionStep {
 			t.Errorf("%s: a composite action's step has to name its shell", step.Name)
 		}
 		if strings.Contains(step.Run, "${{") {
-			t.Errorf("%s: what stands between ${{ and }} becomes part of the script, whoever wrote it", step.Name)
+			t.Errorf("%s: what stands between ${{ and }} becomes part of the script, whatever its author meant", step.Name)
 		}
 		for variable, value := range step.Env {
 			name, ok := strings.CutPrefix(strings.Trim(value, "${} "), "inputs.")

@@ -10,22 +10,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // TestAssets runs the scripts of the asset contract against the real program,
 // which has fetched the files from a registry itself.
 func TestAssets(t *testing.T) {
 	registry := npmtest.New(t)
-	for _, r := range servertest.Releases() {
+	for _, r := range testkit.Releases() {
 		files := make(map[string]string)
 		for path, data := range r.Files {
 			files["files/"+path] = string(data)
 		}
-		registry.Add(r.Package, r.Version, servertest.Released, files)
+		registry.Add(r.Package, r.Version, testkit.Released, files)
 	}
 	dir := t.TempDir()
 	catalogue := filepath.Join(dir, "demo.json")
@@ -76,7 +76,7 @@ func TestAssets(t *testing.T) {
 		for lines.Scan() {
 		}
 	}()
-	servertest.Run(t, url, os.DirFS("../../server/testdata"))
+	testkit.Run(t, url, os.DirFS("../../server/testdata"))
 }
 
 // withdraw withdraws what the scripts expect to be withdrawn.
@@ -91,11 +91,11 @@ func withdraw(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range servertest.Releases() {
+	for _, r := range testkit.Releases() {
 		if r.Withdrawn == "" {
 			continue
 		}
-		if err := servertest.Withdraw(store, log, r); err != nil {
+		if err := testkit.Withdraw(store, log, r); err != nil {
 			t.Fatal(err)
 		}
 	}

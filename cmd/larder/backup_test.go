@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,8 +15,10 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/fsck"
 )
 
 // TestBackupCrash backs a data folder up while the bot fills it, and kills the bot's process, which makes the backups
@@ -94,10 +97,21 @@ func (c *crasher) wantBackup(dir string, succeeded bool) {
 	} else if err != nil {
 		c.Fatalf("the backup is not there: %v", err)
 	}
-	cmd := exec.Command(c.binary, "fsck", "--deep", "--data", dir)
+	cmd := exec.Command(c.binary, "fsck", "--deep", "--json", "--data", dir, "--keys", c.data+"-keys")
 	cmd.Env = c.env
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.Output()
+	var report struct {
+		Checkpoint *logs.Checkpoint `json:"checkpoint"`
+		List       []fsck.Finding   `json:"list"`
+	}
+	if json.Unmarshal(out, &report) != nil || report.Checkpoint == nil {
 		c.Errorf("of a backup, larder fsck: %v\n%s", err, out)
+	}
+	for _, f := range report.List {
+		// The process may have signed more since.
+		if f.Kind != fsck.Checkpoint || !strings.Contains(f.Problem, "the last signed checkpoint has ") {
+			c.Errorf("a backup: %+v", f)
+		}
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		c.Error(err)
@@ -127,7 +141,7 @@ func TestBackupToAnotherFileSystem(t *testing.T) {
 			t.Fatalf("larder %s: %d\n%s%s", strings.Join(args, " "), code, &stdout, &stderr)
 		}
 	}
-	store, err := kvstore.Open(storeDir(data), kvstore.Options{})
+	store, err := kvstore.Open(filepath.Join(data, "store"), kvstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,11 @@ import (
 	"github.com/mattn/go-runewidth"
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 const askedWhom = `
@@ -28,17 +33,7 @@ runs, they begin with --asset-base or where --listen says that it would be.`
 // assetFlags are the settings that say under which address files are reached, for commands that show addresses.
 var assetFlags = []string{"asset-base", "listen"}
 
-// look has a command ask an operation that only reads.
-func look[Result any](ctx context.Context, a *app, operation string, request any) (answer Result, err error) {
-	err = a.reach(ctx, assetFlags, a.settings.openFolderReadOnly, func(client *admin.Client) (err error) {
-		answer, err = admin.Call[Result, any](ctx, client, operation, request, nil)
-		return err
-	})
-	return answer, err
-}
-
-func newSearch(a *app) *cobra.Command {
-	var asJSON bool
+func newSearch(a *cli) *cobra.Command {
 	limit := 20
 	cmd := &cobra.Command{
 		Use:   "search WORDS...",
@@ -50,26 +45,23 @@ API does: a slip of the pen, a missing dash or half a name do no harm.` + askedW
 		Args: arguments(1, -1),
 	}
 	a.uses(cmd, dataFlags, assetFlags)
-	cmd.Flags().Var(countValue(&limit, 1), "limit", "most libraries to show, `N`")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().Var(settings.Count(&limit, 1), "limit", "most libraries to show, `N`")
+	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		request := searchRequest{Text: strings.Join(args, " "), Limit: limit}
-		answer, err := look[searchAnswer](ctx, a, "search", request)
+		request := library.SearchRequest{Text: strings.Join(args, " "), Limit: limit}
+		found, err := ask(ctx, a, assetFlags, app.OpSearch, request)
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			return printJSON(a.stdout, answer)
-		}
-		return answer.print(a.stdout, request.Text, widthOf(a.stdout))
+		return a.print(*asJSON, found, func() error { return printFound(a.stdout, found, request.Text, terminal.Width(a.stdout)) })
 	})
 	return cmd
 }
 
-// print writes what was found for people, on lines of so many columns.
-func (s searchAnswer) print(w io.Writer, text string, width int) error {
+// printFound writes what was found for people, on lines of so many columns.
+func printFound(w io.Writer, s library.Found, query string, width int) error {
 	if s.Total == 0 {
-		_, err := fmt.Fprintf(w, "Nothing matches %q; `larder status` lists what is here.\n", text)
+		_, err := fmt.Fprintf(w, "Nothing matches %q; `larder status` lists what is here.\n", query)
 		return err
 	}
 	const gap = 2
@@ -80,12 +72,12 @@ func (s searchAnswer) print(w io.Writer, text string, width int) error {
 	}
 	left := width
 	if width > 0 {
-		left = max(width-nameWidth-versionWidth-2*gap, leastCut)
+		left = max(width-nameWidth-versionWidth-2*gap, terminal.LeastCut)
 	}
 	table := tabwriter.NewWriter(w, 0, 8, gap, ' ', 0)
 	fmt.Fprintln(table, "NAME\tLATEST\tDESCRIPTION")
 	for _, l := range s.Results {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", l.Name, orDash(l.Version), cut(plain(l.Description), left))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", l.Name, cmp.Or(l.Version, "-"), terminal.Cut(text.Plain(l.Description), left))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -96,8 +88,7 @@ func (s searchAnswer) print(w io.Writer, text string, width int) error {
 	return nil
 }
 
-func newInfo(a *app) *cobra.Command {
-	var asJSON bool
+func newInfo(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info NAME[@VERSION]",
 		Short: "Tell all about a library, or list the files of a release",
@@ -109,45 +100,38 @@ could not be published. With a version, list the files of that release with thei
 		Args: arguments(1, 1),
 	}
 	a.uses(cmd, dataFlags, assetFlags)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		name, version, err := nameAndVersion(args[0])
 		if err != nil {
 			return err
 		}
-		answer, err := look[info](ctx, a, "info", infoRequest{name, version})
-		switch {
-		case err != nil:
+		answer, err := ask(ctx, a, assetFlags, app.OpInfo, library.InfoRequest{Library: name, Version: version})
+		if err != nil {
 			return err
-		case answer.Release != nil && asJSON:
-			return printJSON(a.stdout, answer.Release)
-		case answer.Release != nil:
-			return answer.Release.print(a.stdout)
-		case asJSON:
-			return printJSON(a.stdout, answer.Library)
 		}
-		return answer.Library.print(a.stdout, widthOf(a.stdout), time.Now())
+		if r := answer.Release; r != nil {
+			return a.print(*asJSON, r, func() error { return printRelease(a.stdout, r) })
+		}
+		return a.print(*asJSON, answer.Library, func() error { return printAbout(a.stdout, answer.Library, terminal.Width(a.stdout), time.Now()) })
 	})
 	return cmd
 }
 
-// print writes all about a library for people, on lines of so many columns.
-func (l *libraryInfo) print(w io.Writer, width int, now time.Time) error {
+// printAbout writes all about a library for people, on lines of so many columns.
+func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	if l.Version == "" {
 		fmt.Fprintf(w, "%s, nothing published yet\n", l.Name)
 	} else {
 		fmt.Fprintf(w, "%s %s%s\n", l.Name, l.Version, on(l.Released))
 	}
 	if l.Description != "" {
-		fmt.Fprintln(w, plain(l.Description))
+		fmt.Fprintln(w, text.Plain(l.Description))
 	}
 	fmt.Fprintln(w)
-	var source string
-	switch {
-	case l.Autoupdate != nil:
+	source := "`larder import` only"
+	if l.Autoupdate != nil {
 		source = l.Autoupdate.Source + " " + l.Autoupdate.Target
-	default:
-		source = "`larder import` only"
 	}
 	versions := make([]string, len(l.Versions))
 	for i, v := range l.Versions {
@@ -165,13 +149,13 @@ func (l *libraryInfo) print(w io.Writer, width int, now time.Time) error {
 		{"homepage", []string{l.Homepage}},
 		{"repository", []string{l.Repository}},
 		{"author", []string{l.Author}},
-		{"keywords", wrap(l.Keywords, max(0, width-indent))},
+		{"keywords", terminal.Wrap(l.Keywords, max(0, width-indent))},
 		{"releases by", []string{source}},
-		{"versions", wrap(versions, max(0, width-indent))},
+		{"versions", terminal.Wrap(versions, max(0, width-indent))},
 	} {
 		name := field.name
 		for _, line := range field.lines {
-			if line = plain(line); line != "" {
+			if line = text.Plain(line); line != "" {
 				fmt.Fprintf(w, "%-*s%s\n", indent, name, line)
 			}
 			name = ""
@@ -183,13 +167,13 @@ func (l *libraryInfo) print(w io.Writer, width int, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "\nNOT PUBLISHED\tSTATE\tREASON")
 	for _, s := range l.Problems {
-		fmt.Fprintf(table, "%s\t%s\t%s%s\n", s.Version, s.Kind, plain(s.Reason), again(s.Next, now))
+		fmt.Fprintf(table, "%s\t%s\t%s%s\n", s.Version, s.Kind, text.Plain(s.Reason), again(s.Next, now))
 	}
 	return table.Flush()
 }
 
-// print writes a release's files for people.
-func (r *releaseInfo) print(w io.Writer) error {
+// printRelease writes a release's files for people.
+func printRelease(w io.Writer, r *library.AboutRelease) error {
 	fmt.Fprintf(w, "%s %s%s, %s, %s (log entry %d)\n\n", r.Name, r.Version, on(r.Released),
 		count(len(r.Files), "file", "files"), humanize.Bytes(uint64(r.Bytes)), r.Entry)
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -205,13 +189,12 @@ func (r *releaseInfo) print(w io.Writer) error {
 		if f.Path == r.Filename {
 			main = " (main)"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(f.Size), size(f.Gzip), size(f.Brotli), plain(f.Path), main)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(f.Size), size(f.Gzip), size(f.Brotli), text.Plain(f.Path), main)
 	}
 	return table.Flush()
 }
 
-func newTag(a *app) *cobra.Command {
-	var asJSON bool
+func newTag(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tag NAME[@VERSION] [FILE...]",
 		Short: "Print the tag that loads a file, with its integrity",
@@ -225,7 +208,7 @@ what a page loads never changes by itself.` + askedWhom + whichAddress,
 		Args: arguments(1, -1),
 	}
 	a.uses(cmd, dataFlags, assetFlags)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		snippets, err := lookForSnippets(ctx, a, args)
 		if err != nil {
@@ -234,24 +217,23 @@ what a page loads never changes by itself.` + askedWhom + whichAddress,
 		var failures []error
 		for _, s := range snippets {
 			if s.Tag == "" {
-				failures = append(failures, fmt.Errorf("no tag loads %s by itself; `larder url %s %[1]s` tells its address", plain(s.File), args[0]))
+				failures = append(failures, fmt.Errorf("no tag loads %s by itself; `larder url %s %[1]s` tells its address", text.Plain(s.File), args[0]))
 			}
 		}
-		switch {
-		case failures != nil:
+		if failures != nil {
 			return errors.Join(failures...)
-		case asJSON:
-			return printJSON(a.stdout, snippets)
 		}
-		for _, s := range snippets {
-			fmt.Fprintln(a.stdout, s.Tag)
-		}
-		return nil
+		return a.print(*asJSON, snippets, func() error {
+			for _, s := range snippets {
+				fmt.Fprintln(a.stdout, s.Tag)
+			}
+			return nil
+		})
 	})
 	return cmd
 }
 
-func newURL(a *app) *cobra.Command {
+func newURL(a *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "url NAME[@VERSION] [FILE...]",
@@ -267,33 +249,32 @@ the address then names.` + askedWhom + whichAddress,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the integrity and the tag of each")
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		snippets, err := lookForSnippets(ctx, a, args)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case asJSON:
-			return printJSON(a.stdout, snippets)
 		}
-		for _, s := range snippets {
-			fmt.Fprintln(a.stdout, s.URL)
-		}
-		return nil
+		return a.print(asJSON, snippets, func() error {
+			for _, s := range snippets {
+				fmt.Fprintln(a.stdout, s.URL)
+			}
+			return nil
+		})
 	})
 	return cmd
 }
 
 // lookForSnippets reads NAME[@VERSION] [FILE...] and asks for what belongs to it.
-func lookForSnippets(ctx context.Context, a *app, args []string) ([]snippet, error) {
+func lookForSnippets(ctx context.Context, a *cli, args []string) ([]library.FileSnippet, error) {
 	name, version, err := nameAndVersion(args[0])
 	if err != nil {
 		return nil, err
 	}
-	return look[[]snippet](ctx, a, "snippets", snippetRequest{name, version, args[1:]})
+	return ask(ctx, a, assetFlags, app.OpSnippets, library.SnippetRequest{Library: name, Version: version, Files: args[1:]})
 }
 
 func nameAndVersion(arg string) (name, version string, err error) {
 	name, version, versioned := strings.Cut(arg, "@")
 	if name == "" || versioned && version == "" {
-		return "", "", usageError{fmt.Errorf("%q is not NAME or NAME@VERSION", arg)}
+		return "", "", settings.Mistakef("%q is not NAME or NAME@VERSION", arg)
 	}
 	return name, version, nil
 }
@@ -304,11 +285,4 @@ func on(released time.Time) string {
 		return ""
 	}
 	return ", released on " + released.UTC().Format(time.DateOnly)
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func TestSearchTable(t *testing.T) {
-	answer := searchAnswer{Total: 2, Available: 1202, Results: []foundLibrary{
+	answer := library.Found{Total: 2, Available: 1202, Results: []library.Brief{
 		{Name: "date-picker", Version: "1.0.0", Description: "Picks dates.\nAnd times, and everything that one may want to pick."},
 		{Name: "new", Description: "Nothing is published."},
 	}}
@@ -34,7 +34,7 @@ new          -       Nothing is published.
 `},
 	} {
 		var b strings.Builder
-		if err := answer.print(&b, "date", tt.width); err != nil {
+		if err := printFound(&b, answer, "date", tt.width); err != nil {
 			t.Fatal(err)
 		}
 		if got := "\n" + b.String(); got != tt.want {
@@ -45,17 +45,17 @@ new          -       Nothing is published.
 
 func TestInfoText(t *testing.T) {
 	now := time.Date(2024, 5, 17, 12, 0, 0, 0, time.UTC)
-	l := libraryInfo{
-		foundLibrary: foundLibrary{Name: "demo", Version: "2.0.0", Description: "A test."},
-		License:      "MIT\x1b[2J",
-		Versions:     []versionInfo{{Version: "2.0.0"}, {Version: "1.10.0"}, {Version: "1.9.0"}, {Version: "1.8.0"}},
+	l := library.About{
+		Brief:    library.Brief{Name: "demo", Version: "2.0.0", Description: "A test."},
+		License:  "MIT\x1b[2J",
+		Versions: []library.AboutVersion{{Version: "2.0.0"}, {Version: "1.10.0"}, {Version: "1.9.0"}, {Version: "1.8.0"}},
 		Problems: []views.State{
 			{Version: "3.0.0", Kind: views.Failed, Reason: "no answer", Next: now.Add(time.Hour)},
 			{Version: "2.1.0", Kind: views.Refused, Reason: "nothing selected"},
 		},
 	}
 	var b strings.Builder
-	if err := l.print(&b, 39, now); err != nil {
+	if err := printAbout(&b, &l, 39, now); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := "\n"+b.String(), `
@@ -72,37 +72,5 @@ NOT PUBLISHED  STATE    REASON
 2.1.0          refused  nothing selected
 `; got != want {
 		t.Errorf("got%s\nwant%s", got, want)
-	}
-}
-
-func TestNearFiles(t *testing.T) {
-	r := &library.Release{}
-	for _, path := range []string{"css/bootstrap-grid.css", "css/bootstrap.css", "css/bootstrap.min.css", "js/bootstrap.bundle.js", "js/bootstrap.min.js"} {
-		r.Files = append(r.Files, views.PublishedFile{Path: path})
-	}
-	for asked, want := range map[string]string{
-		"bootstrap.min.css":     "css/bootstrap.min.css css/bootstrap.css",
-		"dist/js/bootstrap.js":  "js/bootstrap.min.js",
-		"bootstrp.bundel.js":    "js/bootstrap.bundle.js",
-		"BOOTSTRAP.CSS":         "css/bootstrap.css css/bootstrap.min.css",
-		"jquery.js":             "",
-		"":                      "",
-		strings.Repeat("/", 99): "",
-	} {
-		if got := strings.Join(nearFiles(r, asked), " "); !strings.HasPrefix(got, want) || want == "" && got != "" {
-			t.Errorf("%q: %s", asked, got)
-		}
-	}
-}
-
-func TestNearVersions(t *testing.T) {
-	versions := []views.Version{{Version: "3.1.0"}, {Version: "3.0.1"}, {Version: "3.0.0"}, {Version: "2.10.0"}, {Version: "2.1.0"}}
-	for asked, want := range map[string]string{"3": "3.1.0 3.0.1 3.0.0", "v2.1": "2.10.0 2.1.0", "4.0.0": "3.1.0"} {
-		if got := strings.Join(nearVersions(versions, asked), " "); got != want {
-			t.Errorf("%s: %s, want %s", asked, got, want)
-		}
-	}
-	if got := nearVersions(nil, "1"); got != nil {
-		t.Errorf("of none: %q", got)
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/terminal"
 )
 
-func newAdd(a *app) *cobra.Command {
+func newAdd(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add NAME[@VERSION]...",
 		Short: "Fetch and publish releases now",
@@ -31,15 +31,36 @@ alone with these, and signs the log if its key is there.`,
   larder add --catalogue ./catalogue my-library`,
 		Args: arguments(1, -1),
 	}
+	a.fetches(cmd, false)
+	return cmd
+}
+
+func newRetry(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "retry NAME[@VERSION]...",
+		Short: "Fetch refused and failed releases again",
+		Long: `Fetch releases again now that were refused or have failed, when what was wrong with them has been put right upstream.
+NAME alone is all of them of that package; NAME@VERSION is that one. A failed release is tried again by itself, and a
+refused one when its package JSON or its integrity upstream changes.`,
+		Example: `  larder retry jquery
+  larder retry jquery@1.12.4`,
+		Args: arguments(1, -1),
+	}
+	a.fetches(cmd, true)
+	return cmd
+}
+
+// fetches has a command fetch the releases that its arguments name.
+func (a *cli) fetches(cmd *cobra.Command, retry bool) {
 	used := append([]string{"keys"}, botFlags...)
 	a.uses(cmd, dataFlags, used)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		return a.reach(ctx, used, a.openToAppend, func(client *admin.Client) error {
+		return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
 			defer a.tellUnsigned(ctx, client)
 			var failures []error
 			for _, arg := range args {
 				name, version, _ := strings.Cut(arg, "@")
-				_, err := admin.Call[any](ctx, client, "add", addRequest{name, version}, a.printEvent)
+				_, err := app.OpAdd.Ask(ctx, client, app.AddRequest{Package: name, Version: version, Retry: retry}, a.printEvent)
 				if ctx.Err() != nil {
 					return err
 				}
@@ -53,112 +74,102 @@ alone with these, and signs the log if its key is there.`,
 			return errors.Join(failures...)
 		})
 	})
-	return cmd
 }
 
-func newImport(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "import NAME VERSION SOURCE",
-		Short: "Publish a release from a folder or an archive",
-		Long: `Publish a release from files that are here: SOURCE is a folder, or a .tar.gz, .tgz, .tar or .zip archive. The same
-rules hold as for a release from upstream: the package has to be in the catalogue, its file map selects the files, and
-a version that is published is never changed.
-
-It speaks to the larder process that runs on the data folder, which goes by its own settings; where none runs, it works
-alone with these, and signs the log if its key is there.`,
-		Example: `  larder import my-library 1.0.0 ./dist
-  larder import jquery 1.0.1 jquery-1.0.1.tar.gz`,
-		Args: arguments(3, 3),
-	}
-	used := []string{"keys", "catalogue", "memory"}
-	a.uses(cmd, dataFlags, used)
-	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		source, err := filepath.Abs(args[2]) // the process that runs stands in another folder
-		if err != nil {
-			return err
-		}
-		if _, err := os.Stat(source); err != nil {
-			return fmt.Errorf("%w; SOURCE is a folder or an archive", err)
-		}
-		return a.reach(ctx, used, a.openToAppend, func(client *admin.Client) error {
-			defer a.tellUnsigned(ctx, client)
-			_, err := admin.Call[any](ctx, client, "import", importRequest{args[0], args[1], source}, a.printEvent)
-			return err
-		})
-	})
-	return cmd
-}
-
-func newSqueeze(a *app) *cobra.Command {
+func newSqueeze(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "squeeze",
 		Short: "Bring everything to its best compression now",
-		Long: `Compress every file that was published with quick codings as well as it goes, and come back when none is left. The
-bot does the same in the background while larder runs.`,
+		Long: `Compress every file that was published with quick codings as well as it goes, and come back when none is left. It says
+first how much there is, and how long that takes at the speed measured last. The bot does the same in the background
+while larder runs. A file whose encoder was killed three times stays as it is until this command tries it again.`,
 		Example: "  larder squeeze",
 		Args:    arguments(0, 0),
 	}
 	a.uses(cmd, dataFlags, []string{"memory"})
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		return a.reach(ctx, []string{"memory"}, a.openExisting, func(client *admin.Client) error {
-			squeezed, err := admin.Call[bot.SqueezeSummary](ctx, client, "squeeze", squeezeRequest{}, a.printEvent)
+		return a.reach(ctx, []string{"memory"}, a.writing(app.WriterOptions{Existing: true}), func(client *app.Client) error {
+			squeezed, err := app.OpSqueeze.Ask(ctx, client, struct{}{}, a.printEvent)
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(a.stdout, "Squeezed %s from %s to %s.\n", count(squeezed.Contents, "file content", "file contents"),
 				humanize.Bytes(uint64(squeezed.Before)), humanize.Bytes(uint64(squeezed.After)))
+			if squeezed.Left > 0 {
+				fmt.Fprintf(a.stdout, "%s of %s came meanwhile.\n", count(squeezed.Left, "file content", "file contents"), humanize.Bytes(uint64(squeezed.LeftBytes)))
+			}
+			if squeezed.GivenUp > 0 {
+				fmt.Fprintf(a.stdout, "%s could not be squeezed, because an encoder was killed three times; a lower --memory may help.\n",
+					count(squeezed.GivenUp, "file content", "file contents"))
+			}
 			return nil
 		})
 	})
 	return cmd
 }
 
-func newFsck(a *app) *cobra.Command {
-	var request checkRequest
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "fsck",
-		Short: "Check the store, the log and what is served against each other",
-		Long: `Check that the log's tree is whole, that every content it names is stored, and that what is served is what the log
-says, no more and no less. Each thing that is wrong is a line; the exit code is then 1. Nothing is changed.
-
-It works beside the larder process that runs on the data folder, which need not stop.`,
-		Example: `  larder fsck
-  larder fsck --deep        # decodes and hashes every stored file too`,
-		Args: arguments(0, 0),
+// printEvent tells a person what the bot does for a command.
+func (a *cli) printEvent(e bot.Event) {
+	if line := terminal.Describe(e); line != "" {
+		fmt.Fprintln(a.stdout, line)
 	}
-	a.uses(cmd, dataFlags)
-	cmd.Flags().BoolVar(&request.Deep, "deep", false, "decode every coding of every content and hash the bytes again")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		return a.reach(ctx, nil, a.settings.openFolderReadOnly, func(client *admin.Client) error {
-			bar := a.newCheckBar()
-			findings := []views.Finding{}
-			summary, err := admin.Call[views.CheckSummary](ctx, client, "fsck", request, bar.collect(&findings, asJSON))
-			bar.close()
+}
+
+func newBackup(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Copy the data folder while it is in use",
+		Long: `Make DIR a copy of the data folder as it is now: files, log, views, states and queue, whole and of one moment, while
+the larder process that runs on the data folder goes on serving and publishing. DIR must be empty or not exist; it
+appears when it is complete, and is a data folder itself: to restore, start on it.
+
+If DIR is on the same file system, files that never change are hard links, which takes a moment and no space. Changes in
+one folder do not show in the other, but both are lost with the disk, so copy the backup to another one. On another file
+system everything is copied.
+
+The key folder is not in it, so that a restored backup cannot sign a fork of the log: keep a copy of it apart, and
+name it with --keys when you start on the backup.
+
+The larder process that runs makes the backup and must be allowed to write to DIR; if none runs, the command makes it.`,
+		Example: `  larder backup /mnt/backup/larder-2026-01-02
+  larder up --data /mnt/backup/larder-2026-01-02 --keys ./keys       # restore`,
+		Args: arguments(1, 1),
+	}
+	used := []string{"keys"}
+	a.uses(cmd, dataFlags, used)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		dir, err := filepath.Abs(args[0]) // the process that runs has another working directory
+		if err != nil {
+			return err
+		}
+		return a.reach(ctx, used, a.readingLong, func(client *app.Client) error {
+			bar := terminal.NewByteBar(a.stderr, "copying")
+			done, err := app.OpBackup.Ask(ctx, client, app.BackupRequest{Dir: dir}, func(p app.BackupProgress) { bar.Show(p.Bytes, p.Of) })
+			bar.Close()
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				err = printJSON(a.stdout, struct {
-					views.CheckSummary
-					List []views.Finding `json:"list"`
-				}{summary, findings})
-			} else {
-				_, err = fmt.Fprintln(a.stdout, describeCheck(summary))
+			fmt.Fprintf(a.stdout, "Backed up %s to %s: %s in %s, %s.\n", a.settings.Data, args[0], humanize.Bytes(uint64(done.Bytes)),
+				count(done.Files, "file", "files"), count(int(done.Entries), "log entry", "log entries"))
+			if done.Linked > 0 {
+				fmt.Fprintf(a.stdout, "%s of it are hard links, on the same disk as the original: bring a copy elsewhere.\n", humanize.Bytes(uint64(done.Linked)))
 			}
-			if err == nil && summary.Findings > 0 {
-				err = fmt.Errorf("fsck found %d things wrong", summary.Findings)
+			keys := done.Keys
+			if keys == "" {
+				if keys, err = a.settings.KeyFolder(); err != nil {
+					return err
+				}
 			}
-			return err
+			if _, err := os.Stat(keys); err == nil {
+				fmt.Fprintf(a.stdout, "Not in it are the keys that sign the log, in %s: keep a copy of them apart.\n", keys)
+			}
+			fmt.Fprintf(a.stdout, "To restore, start on it: larder up --data %s --keys %s\n", args[0], keys)
+			fmt.Fprintln(a.stdout, "Once the log has been signed with more entries than that, what starts on it only serves them, until `larder repair` has brought the others: only the newest backup goes on by itself.")
+			for _, left := range done.Unfinished {
+				fmt.Fprintf(a.stdout, "Beside it is %s, which another backup is writing, or left when it was killed; remove it if none is.\n", left)
+			}
+			return nil
 		})
 	})
 	return cmd
-}
-
-// printEvent tells a person what the bot does for a command.
-func (a *app) printEvent(e bot.Event) {
-	if line := describe(e); line != "" {
-		fmt.Fprintln(a.stdout, line)
-	}
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -28,15 +28,7 @@ func TestCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes by the dozen")
 	}
-	kills := 20
-	if value := os.Getenv("LARDER_TEST_CRASHES"); value != "" {
-		t.Setenv("LARDER_TEST_CRASHES", "") // and gone, because larder refuses a variable that is no setting
-		os.Unsetenv("LARDER_TEST_CRASHES")
-		var err error
-		if kills, err = strconv.Atoi(value); err != nil {
-			t.Fatalf("LARDER_TEST_CRASHES: %v", err)
-		}
-	}
+	kills := crashes(t, 20)
 	c := &crasher{T: t, registry: npmtest.New(t), random: rand.New(rand.NewPCG(1, uint64(kills)))}
 	c.build()
 	c.stock()
@@ -78,6 +70,22 @@ func TestCrash(t *testing.T) {
 		c.check()
 		c.complete()
 	}
+}
+
+// crashes is how often to kill the process.
+func crashes(t *testing.T, unlessSet int) int {
+	t.Helper()
+	value := os.Getenv("LARDER_TEST_CRASHES")
+	if value == "" {
+		return unlessSet
+	}
+	t.Setenv("LARDER_TEST_CRASHES", "") // and gone, because larder refuses a variable that is no setting
+	os.Unsetenv("LARDER_TEST_CRASHES")
+	kills, err := strconv.Atoi(value)
+	if err != nil {
+		t.Fatalf("LARDER_TEST_CRASHES: %v", err)
+	}
+	return kills
 }
 
 type crasher struct {

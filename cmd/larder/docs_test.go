@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/larder-cdn/larder/internal/settings"
 )
 
 var update = flag.Bool("update", false, "rewrite the settings in docs/configuration.md")
@@ -18,11 +20,11 @@ const documentation = "../../docs/configuration.md"
 
 // settingsTable is the part of the documentation that is printed from the flags.
 func settingsTable() string {
-	a := &app{settings: newSettings()}
+	a := &cli{settings: settings.New()}
 	commands := newRoot(a).Commands()
 	var b strings.Builder
 	b.WriteString("| setting | environment | default | used by | meaning |\n| --- | --- | --- | --- | --- |\n")
-	a.settings.flags.VisitAll(func(f *pflag.Flag) {
+	a.settings.Flags.VisitAll(func(f *pflag.Flag) {
 		var users []string
 		for _, c := range commands {
 			if c.Flags().Lookup(f.Name) == f {
@@ -34,7 +36,7 @@ func settingsTable() string {
 		if value != "" {
 			value = "`" + value + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", f.Name, envName(f.Name), value, strings.Join(users, ", "), strings.ReplaceAll(usage, "|", "\\|"))
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", f.Name, settings.EnvName(f.Name), value, strings.Join(users, ", "), strings.ReplaceAll(usage, "|", "\\|"))
 	})
 	return b.String()
 }
@@ -60,7 +62,7 @@ func TestDocumentation(t *testing.T) {
 
 // TestHelp holds every command to what a person needs to work from its help.
 func TestHelp(t *testing.T) {
-	a := &app{settings: newSettings()}
+	a := &cli{settings: settings.New()}
 	used := map[string]bool{}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
@@ -83,7 +85,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	visit(newRoot(a))
-	a.settings.flags.VisitAll(func(f *pflag.Flag) {
+	a.settings.Flags.VisitAll(func(f *pflag.Flag) {
 		if !used[f.Name] {
 			t.Errorf("no command uses --%s", f.Name)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -42,7 +42,7 @@ func filled(t *testing.T) string {
 	if err := os.WriteFile(filepath.Join(dir, "demo.json"), []byte(faultPackage), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"bot", "--once", "--catalogue", dir, "--private-listen", "off"}, {"squeeze"}, {"log", "verify"}} {
+	for _, args := range [][]string{{"bot", "--once", "--catalogue", dir, "--private-listen", "off"}, {"squeeze"}, {"fsck"}} {
 		if code, out := larder(t, dir, args...); code != exitDone {
 			t.Fatalf("%s: exit code %d\n%s", args[0], code, out)
 		}
@@ -96,17 +96,21 @@ func (f *faulty) entry(kind logs.Kind) logs.Indexed {
 	return last
 }
 
-// blob flips a bit in a content's bytes in one coding, or in the first one that there is.
-func (f *faulty) blob(h kvstore.Hash, c ...coding.Coding) {
+// blob flips a bit in a content's bytes in some codings, or in all that there are.
+func (f *faulty) blob(h kvstore.Hash, codings ...coding.Coding) {
 	f.Helper()
 	content, err := f.store.Content(h)
 	if err != nil {
 		f.Fatal(err)
 	}
-	if c == nil {
-		c = []coding.Coding{content.Representations[0].Coding}
+	if codings == nil {
+		for _, r := range content.Representations {
+			codings = append(codings, r.Coding)
+		}
 	}
-	f.flip(kvstore.Blobs, append(h[:], byte(c[0])), 100)
+	for _, c := range codings {
+		f.flip(kvstore.Blobs, append(h[:len(h):len(h)], byte(c)), 100)
+	}
 }
 
 // file flips a bit where part begins in a file of the key folder.
@@ -129,7 +133,7 @@ func (f *faulty) file(name, part string) {
 
 func index(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
-// TestFaults flips one bit in each kind of thing that is stored, which the log's verification finds and names.
+// TestFaults flips one bit in each kind of thing that is stored, which fsck finds and names.
 func TestFaults(t *testing.T) {
 	large, small := kvstore.Sum([]byte(faultFiles["large.txt"])), kvstore.Sum([]byte(faultFiles["small.txt"]))
 	release := []string{"demo", "1.0.0"}
@@ -147,6 +151,7 @@ func TestFaults(t *testing.T) {
 		{"how a file is kept: its size", func(f *faulty) { f.flip(kvstore.Contents, large[:], 16) }, []string{"content " + large.String() + " (demo/1.0.0/large.txt): "}},
 		{"how a file is kept: a checksum", func(f *faulty) { f.flip(kvstore.Contents, large[:], 300) }, []string{"content " + large.String() + " (demo/1.0.0/large.txt): "}},
 		{"the manifest", func(f *faulty) { f.blob(f.entry(logs.Published).Manifest) }, []string{"content entry 3: views: entry 3 (published demo 1.0.0): logs: couldn't read manifest "}},
+		{"the manifest in one coding", func(f *faulty) { f.blob(f.entry(logs.Published).Manifest, coding.Gzip) }, []string{"content "}},
 		{"the package JSON", func(f *faulty) { f.blob(f.entry(logs.PackageAdded).PackageJSON) }, []string{"content entry 0: "}},
 		{"an entry", func(f *faulty) {
 			f.flip(kvstore.LogEntries, index(1), 8*bytes.Index(f.entry(logs.Detected).Raw, []byte("1.0.0")))
@@ -178,14 +183,14 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			var err error
-			if f.store, err = kvstore.Open(storeDir(filepath.Join(f.dir, "data")), kvstore.Options{}); err != nil {
+			if f.store, err = kvstore.Open(filepath.Join(f.dir, "data", "store"), kvstore.Options{}); err != nil {
 				t.Fatal(err)
 			}
 			tt.flip(f)
 			if err := f.store.Close(); err != nil {
 				t.Fatal(err)
 			}
-			code, out := larder(t, f.dir, "log", "verify", "--deep")
+			code, out := larder(t, f.dir, "fsck", "--deep")
 			if code != exitFailed {
 				t.Errorf("exit code %d", code)
 			}
@@ -196,7 +201,7 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	if code, out := larder(t, original, "log", "verify", "--deep"); code != exitDone || !strings.Contains(out, "; 0 wrong.\nThe log is sound, and contains the 4 entries signed as larder.local/") {
+	if code, out := larder(t, original, "fsck", "--deep"); code != exitDone || !strings.Contains(out, "; 0 wrong.\nThe log is sound, and contains the 4 entries signed as larder.local/") {
 		t.Errorf("without a fault: exit code %d\n%s", code, out)
 	}
 }

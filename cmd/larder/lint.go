@@ -11,17 +11,20 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/submission"
-	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages/lint"
 )
+
+// upstreamFlags are the settings of commands that look at upstreams without a bot.
+var upstreamFlags = []string{"downloads-url", "github-url", "allow-host", "log-format", "log-level"}
 
 // lintFormats are the ways in which problems can be told.
 var lintFormats = []string{"text", "table", "json", "sarif", "github"}
 
-func newLint(a *app) *cobra.Command {
+func newLint(a *cli) *cobra.Command {
 	var options struct {
 		format       string
 		offline, fix bool
@@ -63,7 +66,7 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 				return err
 			}
 		}
-		results, err := a.lint(files, lint.Options{New: options.isNew})
+		results, err := lint.CheckFiles(files, a.catalogueGiven(), lint.Options{New: options.isNew})
 		if err != nil {
 			return err
 		}
@@ -89,7 +92,7 @@ func formatFlag(cmd *cobra.Command, target *string, formats []string) {
 }
 
 // formatOr returns the format that was asked for, or what is usual here.
-func (a *app) formatOr(asked, otherwise string, formats []string) (string, error) {
+func (a *cli) formatOr(asked, otherwise string, formats []string) (string, error) {
 	if asked == "" {
 		if slices.Contains(a.environ, "GITHUB_ACTIONS=true") {
 			return "github", nil
@@ -97,14 +100,14 @@ func (a *app) formatOr(asked, otherwise string, formats []string) (string, error
 		return otherwise, nil
 	}
 	if !slices.Contains(formats, asked) {
-		return "", usageError{fmt.Errorf("--format: must be one of %s", strings.Join(formats, ", "))}
+		return "", settings.Mistakef("--format: must be one of %s", strings.Join(formats, ", "))
 	}
 	return asked, nil
 }
 
 // fix puts files right and returns their names afterwards. What it did it tells on standard error, for standard output
 // may be for a program.
-func (a *app) fix(files []string, format string) ([]string, error) {
+func (a *cli) fix(files []string, format string) ([]string, error) {
 	var failures []error
 	fixed := make([]string, 0, len(files))
 	for _, file := range files {
@@ -113,99 +116,29 @@ func (a *app) fix(files []string, format string) ([]string, error) {
 			failures = append(failures, err)
 		}
 		if len(f.Done) > 0 {
-			fmt.Fprintf(a.stderr, "%s: %s\n", plain(file), strings.Join(f.Done, ", "))
+			fmt.Fprintf(a.stderr, "%s: %s\n", text.Plain(file), strings.Join(f.Done, ", "))
 		}
 		if f.Left != "" {
-			fmt.Fprintf(a.stderr, "%s: left as it is: %s\n", plain(file), plain(f.Left))
+			fmt.Fprintf(a.stderr, "%s: left as it is: %s\n", text.Plain(file), text.Plain(f.Left))
 		}
 		fixed = append(fixed, f.To)
 	}
 	return fixed, errors.Join(failures...)
 }
 
-// lint checks files without asking anybody.
-func (a *app) lint(files []string, o lint.Options) ([]*lint.Result, error) {
-	linters := make(map[string]*lint.Linter) // by the catalogue's folder
-	linter := func(folder string) (*lint.Linter, error) {
-		if a.settings.given("catalogue") {
-			folder = a.settings.catalogue
-		}
-		if l := linters[folder]; l != nil {
-			return l, nil
-		}
-		o := o
-		if folder != "" {
-			catalogue, err := packages.Open(folder)
-			if err != nil {
-				return nil, err
-			}
-			o.Catalogue = catalogue
-		}
-		linters[folder] = lint.New(o)
-		return linters[folder], nil
-	}
-	results := make([]*lint.Result, 0, len(files))
-	for _, file := range files {
-		shown := filepath.ToSlash(file)
-		data, err := lint.Read(file)
-		if err != nil {
-			results = append(results, lint.Unreadable(shown, err.Error()))
-			continue
-		}
-		place, folder := lint.Place(file)
-		l, err := linter(folder)
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, l.Check(shown, place, data))
-	}
-	return results, nil
-}
-
-// lintedAtOnce is how many upstreams are asked at the same time.
-const lintedAtOnce = 4
-
 // lintUpstream adds what the upstreams of the packages tell. What could not be found out, but need not, goes to standard
-// error, each such thing once.
-func (a *app) lintUpstream(ctx context.Context, results []*lint.Result) error {
-	u, err := a.newUpstreams()
+// error.
+func (a *cli) lintUpstream(ctx context.Context, results []*lint.Result) error {
+	u, err := app.OpenUpstreams(a.settings, a.quiet())
 	if err != nil {
 		return err
 	}
-	defer u.close()
-	unknown := make([][]string, len(results))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(lintedAtOnce)
-	for i, r := range results {
-		if r.Package == nil || r.Package.Autoupdate == nil {
-			continue
-		}
-		g.Go(func() error {
-			preview, err := u.look(ctx, r.Package, 0)
-			if err != nil {
-				r.Add(submission.Trouble(r.Package, err))
-				return ctx.Err()
-			}
-			r.Add(preview.Problems()...)
-			var problems []packages.Problem
-			problems, unknown[i] = u.popularity.Check(ctx, r.Package)
-			r.Add(problems...)
-			return ctx.Err()
-		})
+	defer u.Close()
+	unknown, err := u.Lint(ctx, results)
+	for _, note := range unknown {
+		fmt.Fprintf(a.stderr, "larder: not checked: %s\n", text.Plain(note))
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	said := make(map[string]bool)
-	for _, notes := range unknown {
-		for _, note := range notes {
-			if !said[note] {
-				said[note] = true
-				fmt.Fprintf(a.stderr, "larder: not checked: %s\n", plain(note))
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 // writeResults tells what was found. The table is for more files than one.
@@ -214,7 +147,7 @@ func writeResults(w io.Writer, format string, results []*lint.Result, table bool
 	case "json":
 		return lint.WriteJSON(w, results)
 	case "sarif":
-		return lint.WriteSARIF(w, version(), results)
+		return lint.WriteSARIF(w, app.Version(), results)
 	case "table":
 		return lint.WriteTable(w, results)
 	case "github":
@@ -233,15 +166,22 @@ func writeResults(w io.Writer, format string, results []*lint.Result, table bool
 	return lint.WriteTable(w, results)
 }
 
-// readPackage reads the one package JSON that a command is about, whose problems are told where it cannot be used.
-func (a *app) readPackage(file string) (*packages.Package, *lint.Result, error) {
+// catalogueGiven is the catalogue that duplicates are looked for in, "" for the one that a file lies in.
+func (a *cli) catalogueGiven() string {
+	if !a.settings.Given("catalogue") {
+		return ""
+	}
+	return a.settings.Catalogue
+}
+
+// readPackage reads the one package JSON that a command is about. The result has no package where that cannot be used.
+func readPackage(file string) (*lint.Result, error) {
 	data, err := lint.Read(file)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			err = errors.New("no such file")
 		}
-		return nil, nil, fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	r := lint.New(lint.Options{}).Check(filepath.ToSlash(file), "", data)
-	return r.Package, r, nil
+	return lint.New(lint.Options{}).Check(filepath.ToSlash(file), "", data), nil
 }

@@ -1,16 +1,281 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
 
-func newLog(a *app) *cobra.Command {
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/gitlog"
+)
+
+func newLog(a *cli) *cobra.Command {
+	return group("log", "Read the log of every change, and look after it",
+		"The log has an entry for every change of what is served, and proves it: docs/audit-log.md.",
+		"  larder log list --package jquery\n  larder log show 17\n  larder log rotate-key",
+		newLogList(a), newLogShow(a), newLogTail(a), newLogExport(a), newRotateKey(a))
+}
+
+func newRotateKey(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "log",
-		Short:   "Read the log of every change, and look after it",
-		Long:    "The log has an entry for every change of what is served, and proves it: docs/audit-log.md.",
-		Example: "  larder log list --package jquery\n  larder log verify --deep\n  larder log rotate-key",
-		Args:    arguments(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:   "rotate-key",
+		Short: "Sign the log with a new key from now on",
+		Long: `Make a new key that signs the log from now on. The log names it in an entry that the present key signs, so that
+clients that have pinned that one are led to the new one. Both sign until the old key's file, old-….key in the key
+folder, is removed: do that once all clients had time to pin the new one, or at once where the old one has got into
+wrong hands.
+
+It speaks to the larder process that runs on the data folder; where none runs, it works alone.`,
+		Example: `  larder log rotate-key
+  larder log rotate-key --data /var/lib/larder/data`,
+		Args: arguments(0, 0),
 	}
-	cmd.AddCommand(newLogList(a), newLogShow(a), newLogTail(a), newLogVerify(a), newLogExport(a), newRotateKey(a))
+	used := []string{"keys", "log-origin"}
+	a.uses(cmd, dataFlags, used)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		return a.reach(ctx, used, a.writing(app.WriterOptions{Existing: true, Signing: app.Signed}), func(client *app.Client) error {
+			done, err := app.OpRotateKey.Ask(ctx, client, struct{}{}, nil)
+			if err != nil {
+				return err
+			}
+			return a.print(*asJSON, done, func() error {
+				_, err := fmt.Fprintf(a.stdout, "The log is signed with a new key, as its entry %d says:\n%s\nThe old key signs too until its file is removed: old-….key in %s.\n",
+					done.Index, done.Key, done.Folder)
+				return err
+			})
+		})
+	})
 	return cmd
+}
+
+// logFilter is what the flags say that entries are to be about.
+type logFilter struct {
+	pkg, version string
+	kinds, since string
+}
+
+func (l *logFilter) addTo(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&l.pkg, "package", "", "only entries about the package `NAME`")
+	f.StringVar(&l.version, "version", "", "only entries about this `VERSION` of it")
+	f.StringVar(&l.kinds, "kind", "", "only entries of these `KINDS`, separated by commas: published, withdrawn, refused and others")
+	f.StringVar(&l.since, "since", "", "only entries from `TIME` on: a day, a time, or how long ago, such as 24h or 7d")
+}
+
+func (l *logFilter) query(limit int) (q app.LogQuery, err error) {
+	q = app.LogQuery{Package: l.pkg, Version: l.version, Limit: limit}
+	if l.version != "" && l.pkg == "" {
+		return q, settings.Mistakef("--version needs --package too")
+	}
+	if q.Kinds, err = logs.ParseKinds(l.kinds); err != nil {
+		return q, settings.Mistakef("--kind %w", err)
+	}
+	if l.since != "" {
+		if q.Since, err = logs.ParseSince(l.since, time.Now()); err != nil {
+			return q, settings.Mistakef("--since %w", err)
+		}
+	}
+	return q, nil
+}
+
+func newLogList(a *cli) *cobra.Command {
+	var filter logFilter
+	var before int64
+	limit := 20
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List what happened, newest first",
+		Long:  "List what happened, newest first: what was detected, refused, published and withdrawn, when and why." + askedWhom,
+		Example: `  larder log list
+  larder log list --package jquery --kind published,withdrawn
+  larder log list --since 24h --kind refused --limit 1000 --json`,
+		Args: arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	filter.addTo(cmd)
+	cmd.Flags().Var(settings.Count(&limit, 1), "limit", "most entries to show, `N`")
+	cmd.Flags().Int64Var(&before, "before", 0, "only entries before the one with the number `INDEX`")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		q, err := filter.query(limit)
+		if err != nil {
+			return err
+		}
+		if q.Before = before; before < 0 {
+			return settings.Mistakef("--before must be the number of an entry")
+		}
+		page, err := ask(ctx, a, nil, app.OpLogList, q)
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, page, func() error { return printLogPage(a.stdout, page, terminal.Width(a.stdout)) })
+	})
+	return cmd
+}
+
+// printLogPage writes entries for people, on lines of so many columns.
+func printLogPage(w io.Writer, p app.LogPage, width int) error {
+	if len(p.Entries) == 0 {
+		_, err := fmt.Fprintf(w, "No entry is like that; the log has %s.\n", count(int(p.Size), "entry", "entries"))
+		return err
+	}
+	for _, e := range p.Entries {
+		printEntry(w, e, width)
+	}
+	if p.Next > 0 {
+		fmt.Fprintf(w, "\nThere are more: --limit shows more at once, --before %d what follows.\n", p.Next)
+	}
+	return nil
+}
+
+// printEntry writes an entry on a line of so many columns.
+func printEntry(w io.Writer, e app.LogEntry, width int) {
+	what := e.Package
+	if e.Version != "" {
+		what += " " + e.Version
+	}
+	if e.Reason != "" {
+		what += ": " + e.Reason
+	}
+	head := fmt.Sprintf("%6d  %s  %-16s  ", e.Index, e.Time.Local().Format(time.DateTime), e.Kind)
+	left := width
+	if width > 0 {
+		left = max(width-len(head), terminal.LeastCut)
+	}
+	fmt.Fprintf(w, "%s%s\n", head, terminal.Cut(text.Plain(what), left))
+}
+
+func newLogShow(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show INDEX",
+		Short: "Tell all about one entry",
+		Long: `Tell all that an entry says, and what the contents say that it names: what was done to each file of a release, how a
+package JSON changed, a long reason in full.` + askedWhom,
+		Example: `  larder log show 17
+  larder log show 17 --json | jq .documents.manifest.files`,
+		Args: arguments(1, 1),
+	}
+	a.uses(cmd, dataFlags)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		index, err := strconv.ParseInt(args[0], 10, 64)
+		if err != nil || index < 0 {
+			return settings.Mistakef("%q is not the number of an entry; `larder log list` has them", args[0])
+		}
+		e, err := ask(ctx, a, nil, app.OpLogShow, app.LogShowRequest{Index: index})
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, e, func() error {
+			return gitlog.WriteText(a.stdout, logs.Indexed{Index: e.Index, Entry: e.Entry}, e.Documents)
+		})
+	})
+	return cmd
+}
+
+func newLogTail(a *cli) *cobra.Command {
+	var filter logFilter
+	var asJSON bool
+	limit := 10
+	cmd := &cobra.Command{
+		Use:   "tail",
+		Short: "Tell what happens, as it happens",
+		Long: `Tell what happened last, and go on with what happens, until it is stopped with Ctrl-C or the larder process ends that
+runs on the data folder. It needs that process: where none runs, nothing happens.`,
+		Example: `  larder log tail
+  larder log tail --kind refused,withdrawn --limit 0 --json`,
+		Args: arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	filter.addTo(cmd)
+	cmd.Flags().Var(settings.Count(&limit, 0), "limit", "most entries to begin with, `N`")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, an entry on each line")
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		q, err := filter.query(max(limit, 1))
+		if err != nil {
+			return err
+		}
+		client, err := app.Dial(ctx, a.settings.Data)
+		if errors.Is(err, app.ErrNoProcess) {
+			return fmt.Errorf("no larder process runs on %s, so nothing happens there; `larder log list` tells what happened", a.settings.Data)
+		}
+		if err != nil {
+			return err
+		}
+		show := func(e app.LogEntry) { printEntry(a.stdout, e, terminal.Width(a.stdout)) }
+		if asJSON {
+			lines := json.NewEncoder(a.stdout)
+			lines.SetEscapeHTML(false)
+			show = func(e app.LogEntry) { _ = lines.Encode(e) }
+		}
+		page, err := app.OpLogList.Ask(ctx, client, q, nil)
+		if err != nil {
+			return err
+		}
+		for i := min(limit, len(page.Entries)) - 1; i >= 0; i-- {
+			show(page.Entries[i])
+		}
+		_, err = app.OpLogFollow.Ask(ctx, client, app.LogFollowRequest{LogQuery: q, After: page.Size - 1}, show)
+		if ctx.Err() != nil {
+			return nil // that is how it ends
+		}
+		return err
+	})
+	return cmd
+}
+
+func newLogExport(a *cli) *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "export --git DIR",
+		Short: "Write the log into a git repository",
+		Long: `Write the log into a bare git repository, in the layout of cdnjs's own repository of logs:
+packages/{letter}/{package}/{version}/{stage}.log, one commit for each entry, with its time. DIR is made where it does
+not exist; a later run adds what has happened since, so it can be pushed anywhere after each.
+
+The repository is for reading: it proves nothing, but each commit names the hash that its entry has in the log.` + askedWhom,
+		Example: `  larder log export --git ./logs.git
+  git -C ./logs.git log --stat -- packages/j/jquery
+  git -C ./logs.git push git@github.com:example/logs.git main`,
+		Args: arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	cmd.Flags().StringVar(&dir, "git", "", "the repository, `DIR`")
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		if dir == "" {
+			return settings.Mistakef("say where to with --git DIR")
+		}
+		return a.reach(ctx, nil, a.readingLong, func(client *app.Client) error {
+			repository, err := gitlog.Open(dir)
+			if err != nil {
+				return err
+			}
+			bar := terminal.NewCountBar(a.stderr, "exporting", "entries")
+			added, err := app.ExportLog(ctx, client, repository, bar.Show)
+			bar.Close()
+			if err == nil || added > 0 {
+				fmt.Fprintf(a.stdout, "Added %s to %s, which has %s now.\n", count(added, "entry", "entries"), dir, upTo(repository.Position()))
+			}
+			return err
+		})
+	})
+	return cmd
+}
+
+func upTo(p gitlog.Position) string {
+	if p.Index < 0 {
+		return "none"
+	}
+	return "all up to " + strconv.FormatInt(p.Index, 10)
 }

@@ -1,18 +1,22 @@
 // Larder serves the files of front-end packages: it fetches releases from upstream, compresses them ahead of time,
 // publishes each at once or not at all, and answers for them over HTTP.
 //
-// This package wires the others together: commands, flags and configuration, what a person sees on the terminal, and
-// the order in which things start and stop. It holds no rule about packages, storage or HTTP.
+// This package is the commands: their flags, and what a person sees on the terminal. What a process is made of stands in
+// package app, what can be configured in package settings. It holds no rule about packages, storage or HTTP.
 package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
-	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
 )
 
 // Exit codes. A usage error is a mistake in the command line or the configuration: running the same again cannot help.
@@ -23,8 +27,7 @@ const (
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
-		worker.Main() // a child of the bot's, for heavy work on strangers' bytes
+	if app.Child(os.Args) {
 		return
 	}
 	os.Exit(mainWith(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
@@ -37,4 +40,17 @@ func mainWith(args, environ []string, stdout, stderr io.Writer) int {
 	// ends it at once, which the store survives.
 	context.AfterFunc(ctx, stop)
 	return run(ctx, args, environ, stdout, stderr)
+}
+
+func newVersion(a *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  larder version",
+		Args:    arguments(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			fmt.Fprintf(a.stdout, "larder %s (%s, %s/%s)\n", app.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return nil
+		},
+	}
 }

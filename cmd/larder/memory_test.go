@@ -20,8 +20,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // TestMemoryLimit asks the real program for far more files than its cache holds, and looks at what memory it takes. Left
@@ -31,7 +33,7 @@ func TestMemoryLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("publishes 90 MB")
 	}
-	const cache, limit = 32 * mebibyte, 60 * mebibyte
+	const cache, limit = 32 * settings.Mebibyte, 60 * settings.Mebibyte
 	data := t.TempDir()
 	files := stockNoise(t, data, 3000, 30_000)
 	for _, test := range []struct {
@@ -71,14 +73,14 @@ func stockNoise(t *testing.T, data string, n, size int) map[string][]byte {
 	defer store.Close()
 	noise := rand.NewChaCha8([32]byte{})
 	files := make(map[string][]byte, n)
-	release := servertest.Release{Package: "noise", Version: "1.0.0", Files: map[string][]byte{}}
+	release := testkit.Release{Package: "noise", Version: "1.0.0", Files: map[string][]byte{}}
 	for i := range n {
 		body := make([]byte, size)
 		_, _ = noise.Read(body) // never fails
 		path := fmt.Sprintf("%d.bin", i)
 		release.Files[path], files["/ajax/libs/noise/1.0.0/"+path] = body, body
 	}
-	if err := servertest.Publish(store, []servertest.Release{release}); err != nil {
+	if err := testkit.Publish(store, []testkit.Release{release}); err != nil {
 		t.Fatal(err)
 	}
 	return files
@@ -131,7 +133,7 @@ func startServe(t *testing.T, data, env string, args ...string) *serving {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var status struct{ Process process }
+	var status struct{ Process app.Process }
 	if err := json.Unmarshal(out, &status); err != nil {
 		t.Fatal(err)
 	}
@@ -197,33 +199,17 @@ func (s *serving) metric(name string) int64 {
 
 // The real program has the limit that its settings come to, or the one that it is given.
 func TestMemoryLimitIsSet(t *testing.T) {
-	const storeCache = 8 * mebibyte
-	settings := (32+24+48+256)*mebibyte + kvstore.Options{CacheBytes: storeCache}.HeapBytes()
+	const storeCache = 8 * settings.Mebibyte
+	budget := (32+24+48+256)*settings.Mebibyte + kvstore.Options{CacheBytes: storeCache}.HeapBytes()
 	for _, test := range []struct {
 		env  string
 		want int64
-	}{{"", settings}, {"GOMEMLIMIT=", settings}, {"GOMEMLIMIT=96MiB", 96 * mebibyte}} {
+	}{{"", budget}, {"GOMEMLIMIT=", budget}, {"GOMEMLIMIT=96MiB", 96 * settings.Mebibyte}} {
 		t.Run(cmp.Or(test.env, "no limit"), func(t *testing.T) {
 			s := startServe(t, t.TempDir(), test.env, "--cache", "32MiB", "--sending", "24MiB", "--memory", "48MiB", "--store-cache", strconv.Itoa(storeCache))
 			if got := s.metric("go_gc_gomemlimit_bytes"); got != test.want {
 				t.Errorf("the limit is %d bytes, want %d", got, test.want)
 			}
 		})
-	}
-}
-
-// The limit is what the settings come to, and above what is in use by enough for the garbage collector to rest.
-func TestMemoryLimitGivesWay(t *testing.T) {
-	m := memoryLimit{budget: 1200}
-	for _, test := range []struct {
-		used, want int64
-		exceeded   bool
-	}{
-		{0, 1200, false}, {900, 1200, false}, {1200, 1600, false}, {3000, 4000, true},
-		{1200, 1600, false}, {3000, 4000, false}, // it has been told
-	} {
-		if got, exceeded := m.next(test.used); got != test.want || exceeded != test.exceeded {
-			t.Errorf("of 1200, %d are used: the limit is %d, exceeded %v; want %d, %v", test.used, got, exceeded, test.want, test.exceeded)
-		}
 	}
 }

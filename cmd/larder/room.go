@@ -1,30 +1,30 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/text/language"
 
-	"github.com/larder-cdn/larder/server/waitingroom/queue"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/simulate"
 )
 
-func newRoom(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "room",
-		Short:   "Try out a waiting room",
-		Long:    "Try out how a waiting room lets visitors in. See docs/waiting-room.md.",
-		Example: "  larder room simulate --total 400 --out ./simulated",
-		Args:    arguments(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newRoomStatus(a), newRoomPreview(a), newRoomSimulate(a))
-	return cmd
+func newRoom(a *cli) *cobra.Command {
+	return group("room", "Try out a waiting room",
+		"Try out how a waiting room lets visitors in. See docs/waiting-room.md.",
+		"  larder room simulate --total 400 --out ./simulated",
+		newRoomStatus(a), newRoomPreview(a), newRoomSimulate(a))
 }
 
-// simulation is what `larder room simulate` is asked for.
+// simulation is the flags of `larder room simulate`.
 type simulation struct {
 	methods   []string
 	allocator string
@@ -34,19 +34,19 @@ type simulation struct {
 	options   simulate.Options
 }
 
-func newRoomSimulate(a *app) *cobra.Command {
+func newRoomSimulate(a *cli) *cobra.Command {
 	s := simulation{methods: []string{"fifo", "random"}, allocator: "counter", profile: "together", history: 1}
 	o := &s.options
-	o.Settings = queue.Settings{TotalActiveUsers: 400, NewUsersPerMinute: 400, SessionDuration: time.Minute, CurveFactor: 1}
+	o.Settings.TotalActiveUsers, o.Settings.NewUsersPerMinute, o.Settings.SessionDuration, o.Settings.CurveFactor = 400, 400, time.Minute, 1
 	o.Visitors, o.Over, o.Stay = 10_000, 30*time.Minute, time.Minute
 	o.DataCentres, o.Workers, o.Delay, o.Seed = 2, 3, 50*time.Millisecond, 1
 	cmd := &cobra.Command{
 		Use:   "simulate",
 		Short: "Run a waiting room in virtual time: a table, heat maps of the waits, a chart",
 		Long: `Run visitors through a waiting room in virtual time, with the same code that decides in a real one, and print the
-minutes in a table. With --out it writes two pictures for each method, as PNG and SVG: a heat map of how long those
-wait who arrive in each minute, and a chart of active and waiting users with the limit. The same flags give the same
-result. Without any flag it is the experiment in docs/waiting-room.md, first in, first out, then at random.`,
+minutes in a table. With --out it writes two SVG pictures for each method: a heat map of the waits by the minute of
+arrival, and a chart of active and waiting users with the limit. The same flags give the same result. Without any flag
+it is the experiment in docs/waiting-room.md: first in, first out, then at random.`,
 		Example: `  larder room simulate --out ./simulated
   larder room simulate --arrivals 2000 --over 10m --total 100 --per-minute 50 --profile bursts
   larder room simulate --method fifo --allocator even --loss 0.2 --delay 2s`,
@@ -54,25 +54,25 @@ result. Without any flag it is the experiment in docs/waiting-room.md, first in,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(countValue(&o.Visitors, 1), "arrivals", "how many visitors come")
-	f.Var(durationValue(&o.Over, time.Second), "over", "the time in which they come")
-	f.Var(choiceValue(&s.profile, "together", "uniform", "bursts", "shifts"), "profile", "how they come: all are there at the start with tickets from the time before; evenly; half of them in bursts; or through data centres that take turns")
-	f.Var(durationValue(&o.Stay, time.Second), "stay", "how long each goes on sending requests once admitted, on average")
-	f.Var(durationValue(&o.Patience, 0), "patience", "how long they wait on average before they leave; 0 is for ever")
-	f.Var(countValue(&o.Settings.TotalActiveUsers, 1), "total", "total_active_users of the room")
-	f.Var(countValue(&o.Settings.NewUsersPerMinute, 1), "per-minute", "new_users_per_minute of the room")
-	f.Var(durationValue(&o.Settings.SessionDuration, time.Minute), "session", "session_duration of the room")
+	f.Var(settings.Count(&o.Visitors, 1), "arrivals", "how many visitors come")
+	f.Var(settings.Duration(&o.Over, time.Second), "over", "the time in which they come")
+	f.Var(settings.Choice(&s.profile, "together", "uniform", "bursts", "shifts"), "profile", "how they come: all at the start, with tickets from the time before; evenly; half of them in bursts; or through data centres that take turns")
+	f.Var(settings.Duration(&o.Stay, time.Second), "stay", "how long each keeps sending requests once admitted, on average")
+	f.Var(settings.Duration(&o.Patience, 0), "patience", "how long they wait on average before they leave; 0 is for ever")
+	f.Var(settings.Count(&o.Settings.TotalActiveUsers, 1), "total", "total_active_users of the room")
+	f.Var(settings.Count(&o.Settings.NewUsersPerMinute, 1), "per-minute", "new_users_per_minute of the room")
+	f.Var(settings.Duration(&o.Settings.SessionDuration, time.Minute), "session", "session_duration of the room")
 	f.StringSliceVar(&s.methods, "method", s.methods, "fifo, random, passthrough or reject; several are run one after the other")
-	f.Var(choiceValue(&s.allocator, "counter", "even", "adaptive"), "allocator", "how slots are divided")
+	f.Var(settings.Choice(&s.allocator, "counter", "even", "adaptive"), "allocator", "how slots are divided")
 	f.Float64Var(&o.Settings.CurveFactor, "curve-factor", o.Settings.CurveFactor, "exponent of the adaptive allocator")
-	f.Var(countValue(&s.history, 1), "history", "which minute's traffic decides the shares: 1, the one before, or 2")
-	f.Var(countValue(&o.DataCentres, 1), "data-centres", "how many data centres there are, of different size")
-	f.Var(countValue(&o.Workers, 1), "workers", "how many workers each has")
-	f.Var(durationValue(&o.Delay, 0), "delay", "how long a message to or from the global object takes")
-	f.Float64Var(&o.Loss, "loss", 0, "the part of them that gets lost, from 0 to 0.95")
-	f.Var(durationValue(&o.Settings.Skew, 0), "skew", "how far the clocks differ")
-	f.Uint64Var(&o.Seed, "seed", o.Seed, "of the random numbers")
-	f.StringVar(&s.out, "out", "", "write the pictures into `DIR`")
+	f.Var(settings.Count(&s.history, 1), "history", "which minute's traffic decides the shares: 1, the one before, or 2")
+	f.Var(settings.Count(&o.DataCentres, 1), "data-centres", "how many data centres there are, of different sizes")
+	f.Var(settings.Count(&o.Workers, 1), "workers", "how many workers each has")
+	f.Var(settings.Duration(&o.Delay, 0), "delay", "how long a message to or from the global object takes")
+	f.Float64Var(&o.Loss, "loss", 0, "the part of these messages that is lost, from 0 to 0.95")
+	f.Var(settings.Duration(&o.Settings.Skew, 0), "skew", "how far the clocks differ")
+	f.Uint64Var(&o.Seed, "seed", o.Seed, "seed of the random numbers")
+	f.StringVar(&s.out, "out", "", "write the pictures, as SVG, into `DIR`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		runs, err := s.prepare()
 		if err != nil {
@@ -88,33 +88,18 @@ result. Without any flag it is the experiment in docs/waiting-room.md, first in,
 	return cmd
 }
 
-// prepare makes the runs, and finds the mistakes in the flags.
+// prepare returns the runs, or the mistake in the flags.
 func (s *simulation) prepare() ([]simulate.Options, error) {
 	o := s.options
 	o.Profile = simulate.Profile(s.profile)
 	o.Settings.HistoryMinutes = s.history
-	allocator, err := queue.ParseAllocator(s.allocator)
-	if err != nil {
-		return nil, err
-	}
-	o.Settings.Allocator = allocator
 	if len(s.methods) == 0 {
 		return nil, errors.New("--method names none; it takes fifo, random, passthrough or reject")
 	}
-	var runs []simulate.Options
-	for _, name := range s.methods {
-		if o.Settings.Method, err = queue.ParseMethod(name); err != nil {
-			return nil, err
-		}
-		if err := o.Check(); err != nil {
-			return nil, err
-		}
-		runs = append(runs, o)
-	}
-	return runs, nil
+	return o.Each(s.allocator, s.methods)
 }
 
-func (a *app) simulate(cmd *cobra.Command, o simulate.Options, out string) error {
+func (a *cli) simulate(cmd *cobra.Command, o simulate.Options, out string) error {
 	result, err := simulate.Run(cmd.Context(), o)
 	if err != nil {
 		return err
@@ -127,7 +112,7 @@ func (a *app) simulate(cmd *cobra.Command, o simulate.Options, out string) error
 	if out == "" {
 		return nil
 	}
-	files, err := result.Draw(out, fmt.Sprint(o.Settings.Method))
+	files, err := result.Draw(out, string(o.Settings.Method))
 	for _, file := range files {
 		fmt.Fprintln(a.stdout, file)
 	}
@@ -135,4 +120,84 @@ func (a *app) simulate(cmd *cobra.Command, o simulate.Options, out string) error
 		fmt.Fprintln(a.stdout)
 	}
 	return err
+}
+
+func newRoomStatus(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status [ROOM]",
+		Short: "Show how full the waiting rooms are",
+		Long: `Show how many users are in each waiting room of the running process, how many wait, and the longest wait. The page
+/rooms shows the same, with charts of the last hour.`,
+		Example: `  larder room status
+  larder room status --json shop | jq '.[0].estimated_queued_users'`,
+		Args: arguments(0, 1),
+	}
+	a.uses(cmd, dataFlags)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		request := app.RoomsRequest{}
+		if len(args) == 1 {
+			request.Room = args[0]
+		}
+		statuses, err := ask(ctx, a, nil, app.OpRooms, request)
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, statuses, func() error {
+			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+			fmt.Fprintln(table, "ROOM\tSTATUS\tIN\tOF\tWAITING\tLONGEST WAIT\tCOVERS")
+			for _, s := range statuses {
+				status := strings.ReplaceAll(s.Status, "_", " ")
+				if s.EventID != "" {
+					status += " (" + s.EventID + ")"
+				}
+				if s.Recovering {
+					status += ", recovering"
+				}
+				wait := "-"
+				if s.MaxMinutes > 0 {
+					wait = fmt.Sprintf("%d min", s.MaxMinutes)
+				}
+				fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.Name, status, s.Active, s.TotalActiveUsers, s.Queued, wait, strings.Join(s.Routes, ", "))
+			}
+			return table.Flush()
+		})
+	})
+	return cmd
+}
+
+func newRoomPreview(a *cli) *cobra.Command {
+	shown, tag := page.Preview{Method: "fifo"}, "en-US"
+	cmd := &cobra.Command{
+		Use:   "preview [TEMPLATE]",
+		Short: "Print the page that waiting users see",
+		Long: `Print the page that users of a waiting room see: your Mustache template with example values, or the built-in page
+where no template is given. The names that a template may use are in docs/waiting-room.md.`,
+		Example: `  larder room preview > page.html
+  larder room preview --language ar > page.html
+  larder room preview --method random page.mustache > page.html`,
+		Args: arguments(0, 1),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Var(settings.Choice(&shown.Method, "fifo", "random", "reject"), "method", "queueing method of the room")
+	f.StringVar(&tag, "language", tag, "`LANGUAGE` of the room")
+	f.BoolVar(&shown.QueueAll, "queue-all", false, "as if no user were let in")
+	f.BoolVar(&shown.Event, "event", false, "as if an event started in half an hour")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		var err error
+		if shown.Language, err = language.Parse(tag); err != nil {
+			return fmt.Errorf("--language %q must be a language such as en-US or de-DE", tag)
+		}
+		if len(args) == 1 {
+			shown.Template = args[0]
+		}
+		html, err := shown.HTML(time.Now())
+		if err != nil {
+			return failure{err}
+		}
+		_, err = a.stdout.Write(html)
+		return err
+	}
+	return cmd
 }

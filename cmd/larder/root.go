@@ -2,20 +2,24 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// app is what every command is given.
-type app struct {
-	settings *settings
+// cli is what every command is given.
+type cli struct {
+	settings *settings.Settings
 	environ  []string
 	stdout   io.Writer
 	stderr   io.Writer
@@ -26,14 +30,17 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// usageError is a mistake in the settings that shows only when a command does its work.
-type usageError struct{ error }
+// A verdict is a failure with an exit code of its own.
+type verdict struct {
+	failure
+	code int
+}
 
-func (u usageError) Unwrap() error { return u.error }
+func (v verdict) Unwrap() error { return v.failure }
 
 // run executes one command line and returns the exit code. It prints each error once.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	a := &app{settings: newSettings(), environ: environ, stdout: stdout, stderr: stderr}
+	a := &cli{settings: settings.New(), environ: environ, stdout: stdout, stderr: stderr}
 	root := newRoot(a)
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -46,6 +53,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		// Errors name files, as strangers have called them.
 		fmt.Fprintf(stderr, "larder: %s\n", lint.Plain(line))
 	}
+	if v := (verdict{}); errors.As(err, &v) {
+		return v.code
+	}
 	if errors.As(err, new(failure)) {
 		return exitFailed
 	}
@@ -53,7 +63,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	return exitUsage
 }
 
-func newRoot(a *app) *cobra.Command {
+func newRoot(a *cli) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "larder",
 		Short: "Serve front-end packages: fetched, compressed ahead of time, published atomically",
@@ -78,22 +88,18 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		if len(args) == 0 {
 			return root.Help()
 		}
-		var names []string
-		for _, c := range root.Commands() {
-			names = append(names, c.Name())
-		}
-		if best := nearest(args[0], names); best != "" {
-			return fmt.Errorf("unknown command %q; did you mean %s?", args[0], best)
-		}
-		return fmt.Errorf("unknown command %q", args[0])
+		return unknownCommand(root, args[0])
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd.HasSubCommands() && cmd.Flags().NArg() > 0 { // the flag is that of a command that does not exist
+			return unknownCommand(cmd, cmd.Flags().Arg(0))
+		}
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
 			var names []string
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
-			if best := nearest("--"+unknown.GetSpecifiedName(), names); best != "" {
+			if best, ok := text.Nearest("--"+unknown.GetSpecifiedName(), names); ok {
 				return fmt.Errorf("%w; did you mean %s?", err, best)
 			}
 		}
@@ -106,42 +112,74 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 	}{
 		{"run", "Run it:", []*cobra.Command{newUp(a), newServe(a), newBot(a)}},
 		{"browse", "Find libraries and use them in a page:", []*cobra.Command{newSearch(a), newInfo(a), newTag(a), newURL(a), newVerify(a)}},
-		{"publish", "Publish releases, and withdraw them:", []*cobra.Command{newAdd(a), newImport(a), newWithdraw(a), newRestore(a)}},
+		{"publish", "Publish releases, and withdraw them:", []*cobra.Command{newAdd(a), newRetry(a), newImport(a), newWithdraw(a), newRestore(a)}},
 		{"submit", "Put packages into a catalogue:", []*cobra.Command{newNew(a), newLint(a), newShowFiles(a), newReview(a)}},
-		{"keep", "Look after it:", []*cobra.Command{newStatus(a), newRoom(a), newSqueeze(a), newFsck(a), newLog(a), newWebhook(a), newSchedule(a), newRebuild(a), newBackup(a), newVersion(a)}},
+		{"keep", "Look after it:", []*cobra.Command{newStatus(a), newRoom(a), newSqueeze(a), newFsck(a), newRepair(a), newBackup(a), newLog(a), newWebhook(a), newSchedule(a), newVersion(a)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, c := range group.commands {
 			c.GroupID = group.id
 			root.AddCommand(c)
+			if c.HasSubCommands() {
+				c.Args = func(cmd *cobra.Command, args []string) error {
+					if len(args) == 0 {
+						return nil
+					}
+					return unknownCommand(cmd, args[0])
+				}
+			}
 		}
 	}
 	root.SetHelpCommandGroupID("keep")
 	return root
 }
 
+// unknownCommand says that parent has no such command, and which one is nearest by its name or by what its SuggestFor
+// lists.
+func unknownCommand(parent *cobra.Command, name string) error {
+	path := func(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ") }
+	command := name
+	if parent.HasParent() {
+		command = path(parent) + " " + name
+	}
+	var known []string
+	meant := make(map[string]string)
+	for _, c := range slices.Concat(parent.Commands(), parent.Root().Commands()) {
+		for _, word := range append([]string{path(c)}, c.SuggestFor...) {
+			if strings.Count(word, " ") == strings.Count(command, " ") {
+				known = append(known, word)
+				meant[word] = path(c)
+			}
+		}
+	}
+	if best, ok := text.Nearest(command, known); ok {
+		return fmt.Errorf("unknown command %q; did you mean %s?", command, meant[best])
+	}
+	return fmt.Errorf("unknown command %q", command)
+}
+
 // uses gives cmd the flags of these settings, in this order.
-func (a *app) uses(cmd *cobra.Command, groups ...[]string) *cobra.Command {
+func (a *cli) uses(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 	cmd.Flags().SortFlags = false
 	for _, names := range groups {
 		for _, name := range names {
-			cmd.Flags().AddFlag(a.settings.flags.Lookup(name))
+			cmd.Flags().AddFlag(a.settings.Flags.Lookup(name))
 		}
 	}
 	return cmd
 }
 
 // configured makes a command's action out of work that needs the settings.
-func (a *app) configured(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+func (a *cli) configured(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := a.settings.load(a.environ); err != nil {
+		if err := a.settings.Load(a.environ); err != nil {
 			return err
 		}
 		err := work(cmd.Context(), args)
 		if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
 			err = errors.New("interrupted")
 		}
-		if err != nil && !errors.As(err, new(usageError)) {
+		if err != nil && !errors.As(err, new(settings.Mistake)) {
 			return failure{err}
 		}
 		return err
@@ -160,4 +198,35 @@ func arguments(least, most int) cobra.PositionalArgs {
 		}
 		return fmt.Errorf("%s takes %s, but got %d of them", cmd.Name(), takes, len(args))
 	}
+}
+
+// jsonFlag gives a command the flag that has it print JSON.
+func jsonFlag(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("json", false, "print JSON")
+}
+
+// print prints an answer as JSON, or has text do it for people.
+func (a *cli) print(asJSON bool, answer any, text func() error) error {
+	if asJSON {
+		return printJSON(a.stdout, answer)
+	}
+	return text()
+}
+
+func printJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// group makes a command that only has others.
+func group(use, short, long, example string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Example: example,
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(commands...)
+	return cmd
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -13,74 +12,23 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot/schedule"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
-// What `larder schedule` asks.
-type (
-	scheduleListRequest struct {
-		After string `json:"after,omitempty"` // an id; "" from the first
-	}
-	scheduleIDRequest struct {
-		ID string `json:"id"`
-	}
-)
-
-// scheduleAtOnce is how many requests one answer has.
-const scheduleAtOnce = 100
-
-// scheduleOperations are the operations about scheduled requests.
-func (f *folder) scheduleOperations() map[string]admin.Operation {
-	return map[string]admin.Operation{
-		"schedule-add": admin.Typed(func(ctx context.Context, r schedule.Request, _ func(any)) (any, error) {
-			e, err := f.errands()
-			if err != nil {
-				return nil, err
-			}
-			return e.schedule.Post(ctx, "", r)
-		}),
-		"schedule-list": admin.Typed(func(ctx context.Context, r scheduleListRequest, _ func(any)) (any, error) {
-			e, err := f.errands()
-			if err != nil {
-				return nil, err
-			}
-			return e.schedule.List(ctx, r.After, scheduleAtOnce)
-		}),
-		"schedule-show": admin.Typed(func(ctx context.Context, r scheduleIDRequest, _ func(any)) (any, error) {
-			e, err := f.errands()
-			if err != nil {
-				return nil, err
-			}
-			return e.schedule.Get(ctx, r.ID)
-		}),
-		"schedule-remove": admin.Typed(func(ctx context.Context, r scheduleIDRequest, _ func(any)) (any, error) {
-			e, err := f.errands()
-			if err != nil {
-				return nil, err
-			}
-			return nil, e.schedule.Remove(ctx, r.ID)
-		}),
-	}
-}
-
-func newSchedule(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "schedule",
-		Short: "Send HTTP requests at their time, once or again and again",
-		Long: `Send HTTP requests at their time, once or again and again, each at least once, whoever restarts in between. Programs
-have the same on the admin socket: see docs/webhooks.md.`,
-		Example: `  larder schedule add https://ci.example.com/nightly --every 24h --method POST
+func newSchedule(a *cli) *cobra.Command {
+	return group("schedule", "Send HTTP requests at their time, once or again and again",
+		`Send HTTP requests at their time, once or again and again, each at least once, whichever side restarts in between.
+Programs have the same on the admin socket: see docs/webhooks.md.`,
+		`  larder schedule add https://ci.example.com/nightly --every 24h --method POST
   larder schedule list
   larder schedule remove 3ZQ4KX7V2M5N6P7R8S9TABCDEF`,
-		Args: arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newScheduleAdd(a), newScheduleList(a), newScheduleShow(a), newScheduleRemove(a))
-	return cmd
+		newScheduleAdd(a), newScheduleList(a), newScheduleShow(a), newScheduleRemove(a))
 }
 
-func newScheduleAdd(a *app) *cobra.Command {
+func newScheduleAdd(a *cli) *cobra.Command {
 	var r schedule.Request
 	var at string
 	var every time.Duration
@@ -90,7 +38,7 @@ func newScheduleAdd(a *app) *cobra.Command {
 		Short: "Put a request on the schedule",
 		Long: `Put a request on the schedule: at once, at a time, or at an interval. It is sent until it is answered with 2xx, after
 longer and longer pauses, for three days at most, or until its next time has come. The URL may be on any host, this one
-too.` + scheduleReach,
+too.` + sentLater,
 		Example: `  larder schedule add https://ci.example.com/nightly --every 24h --method POST
   larder schedule add http://127.0.0.1:9000/report --at 2027-01-01T00:00:00Z --header 'Authorization: Bearer x'`,
 		Args: arguments(1, 1),
@@ -99,26 +47,26 @@ too.` + scheduleReach,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&at, "at", "", "`TIME` to send it first, such as 2027-01-01T00:00:00Z; where it is not given, now, or after one interval")
-	f.Var(durationValue(&every, 0), "every", "`INTERVAL` to send it again after, in whole seconds; where it is not given, it is sent once")
+	f.Var(settings.Duration(&every, 0), "every", "`INTERVAL` to send it again after, in whole seconds; where it is not given, it is sent once")
 	f.StringVar(&r.Method, "method", "GET", "`METHOD` of the request")
 	f.StringArrayVar(&headers, "header", nil, "a header, as `NAME: VALUE`; repeatable")
 	f.StringVar(&r.Body, "body", "", "`TEXT` of the body")
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		r.URL, r.TriggerEverySeconds = args[0], int64(every/time.Second)
 		if every%time.Second != 0 {
-			return usageError{errors.New("--every: it must be whole seconds")}
+			return settings.Mistakef("--every: it must be whole seconds")
 		}
 		if at != "" {
 			t, err := time.Parse(time.RFC3339, at)
 			if err != nil {
-				return usageError{fmt.Errorf("--at: %q must be a time such as 2027-01-01T00:00:00Z", at)}
+				return settings.Mistakef("--at: %q must be a time such as 2027-01-01T00:00:00Z", at)
 			}
 			r.TriggerAt = t.UnixMilli()
 		}
 		for _, h := range headers {
 			name, value, ok := strings.Cut(h, ":")
 			if !ok {
-				return usageError{errors.New("--header: want NAME: VALUE")} // it may be a secret
+				return settings.Mistakef("--header: want NAME: VALUE") // it may be a secret
 			}
 			if r.Headers == nil {
 				r.Headers = make(map[string]string)
@@ -126,10 +74,10 @@ too.` + scheduleReach,
 			r.Headers[name] = strings.TrimSpace(value)
 		}
 		if err := r.Check(); err != nil {
-			return usageError{err}
+			return settings.Mistake{Err: err}
 		}
-		return a.reach(ctx, nil, a.openForWork, func(client *admin.Client) error {
-			state, err := admin.Call[schedule.State, any](ctx, client, "schedule-add", r, nil)
+		return a.reach(ctx, nil, a.writing(app.WriterOptions{}), func(client *app.Client) error {
+			state, err := app.OpScheduleAdd.Ask(ctx, client, r, nil)
 			if err != nil {
 				return err
 			}
@@ -140,14 +88,13 @@ too.` + scheduleReach,
 	return cmd
 }
 
-// scheduleReach ends the description of what changes the schedule.
-const scheduleReach = `
+// sentLater ends the description of what changes the schedule or the webhooks.
+const sentLater = `
 
 It speaks to the larder process that runs on the data folder; where none runs, it works alone, and requests are sent
 when one does.`
 
-func newScheduleList(a *app) *cobra.Command {
-	var asJSON bool
+func newScheduleList(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the requests on the schedule",
@@ -158,25 +105,22 @@ What is over is listed for a day.` + askedWhom,
 		Args: arguments(0, 0),
 	}
 	a.uses(cmd, dataFlags)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		return a.reach(ctx, nil, a.settings.openFolderReadOnly, func(client *admin.Client) error {
-			all := []schedule.State{}
+		all := []schedule.State{}
+		err := a.reach(ctx, nil, a.reading, func(client *app.Client) error {
 			for after := ""; ; after = all[len(all)-1].ID {
-				some, err := admin.Call[[]schedule.State, any](ctx, client, "schedule-list", scheduleListRequest{after}, nil)
-				if err != nil {
+				some, err := app.OpScheduleList.Ask(ctx, client, app.ScheduleListRequest{After: after}, nil)
+				if err != nil || len(some) == 0 {
 					return err
 				}
 				all = append(all, some...)
-				if len(some) == 0 {
-					break
-				}
 			}
-			if asJSON {
-				return printJSON(a.stdout, all)
-			}
-			return printSchedule(a.stdout, all)
 		})
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, all, func() error { return printSchedule(a.stdout, all) })
 	})
 	return cmd
 }
@@ -196,7 +140,7 @@ func printSchedule(w io.Writer, all []schedule.State) error {
 		if n := s.Request.TriggerEverySeconds; n > 0 {
 			every = (time.Duration(n) * time.Second).String()
 		}
-		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\t%s\t%d\t%s\n", plain(s.ID), cmp.Or(s.Request.Method, "GET"), plain(s.Request.URL), s.Status, next, every, s.Deliveries, lastAttempt(s))
+		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\t%s\t%d\t%s\n", text.Plain(s.ID), cmp.Or(s.Request.Method, "GET"), text.Plain(s.Request.URL), s.Status, next, every, s.Deliveries, lastAttempt(s))
 	}
 	return table.Flush()
 }
@@ -209,10 +153,10 @@ func lastAttempt(s schedule.State) string {
 	case s.Problem == "":
 		return fmt.Sprintf("%s: %d", humanize.Time(s.Last), s.Answer)
 	}
-	return fmt.Sprintf("%s: %s (%s)", humanize.Time(s.Last), plain(s.Problem), count(s.Attempts, "failure", "failures"))
+	return fmt.Sprintf("%s: %s (%s)", humanize.Time(s.Last), text.Plain(s.Problem), count(s.Attempts, "failure", "failures"))
 }
 
-func newScheduleShow(a *app) *cobra.Command {
+func newScheduleShow(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show ID",
 		Short:   "Print a request on the schedule, and how it fares, as JSON",
@@ -222,32 +166,136 @@ func newScheduleShow(a *app) *cobra.Command {
 	}
 	a.uses(cmd, dataFlags)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		return a.reach(ctx, nil, a.settings.openFolderReadOnly, func(client *admin.Client) error {
-			state, err := admin.Call[schedule.State, any](ctx, client, "schedule-show", scheduleIDRequest{args[0]}, nil)
-			if err != nil {
-				return err
-			}
-			return printJSON(a.stdout, state)
-		})
+		state, err := ask(ctx, a, nil, app.OpScheduleShow, app.IDRequest{ID: args[0]})
+		if err != nil {
+			return err
+		}
+		return printJSON(a.stdout, state)
 	})
 	return cmd
 }
 
-func newScheduleRemove(a *app) *cobra.Command {
+func newScheduleRemove(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remove ID",
 		Short:   "Take a request off the schedule",
-		Long:    "Take a request off the schedule. What is being sent at that moment may still arrive." + scheduleReach,
+		Long:    "Take a request off the schedule. What is being sent at that moment may still arrive." + sentLater,
 		Example: `  larder schedule remove 3ZQ4KX7V2M5N6P7R8S9TABCDEF`,
 		Args:    arguments(1, 1),
 	}
 	a.uses(cmd, dataFlags)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		return a.reach(ctx, nil, a.openExisting, func(client *admin.Client) error {
-			if _, err := admin.Call[any, any](ctx, client, "schedule-remove", scheduleIDRequest{args[0]}, nil); err != nil {
+		return a.reach(ctx, nil, a.writing(app.WriterOptions{Existing: true}), func(client *app.Client) error {
+			if _, err := app.OpScheduleRemove.Ask(ctx, client, app.IDRequest{ID: args[0]}, nil); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(a.stdout, "Request %s is off the schedule.\n", plain(args[0]))
+			_, err := fmt.Fprintf(a.stdout, "Request %s is off the schedule.\n", text.Plain(args[0]))
+			return err
+		})
+	})
+	return cmd
+}
+
+func newWebhook(a *cli) *cobra.Command {
+	return group("webhook", "Tell other services when a release is published",
+		`Tell other services over HTTP when a release is published. docs/webhooks.md has what they get, how they verify it, and
+when it is tried again.`,
+		`  larder webhook add https://ci.example.com/hooks/larder
+  larder webhook list`,
+		newWebhookAdd(a), newWebhookList(a), newWebhookRemove(a))
+}
+
+func newWebhookAdd(a *cli) *cobra.Command {
+	var request app.WebhookAddRequest
+	cmd := &cobra.Command{
+		Use:   "add URL",
+		Short: "Send a message to a URL for each release that is published from now on",
+		Long: `Send a signed message to a URL for each release that is published from now on. The secret that its receiver verifies
+messages with is told here, once. The URL may be on any host, this one too; a user who can run this command could
+call it anyway.` + sentLater,
+		Example: `  larder webhook add https://ci.example.com/hooks/larder
+  larder webhook add http://127.0.0.1:9000/rebuild --package jquery`,
+		Args: arguments(1, 1),
+	}
+	a.uses(cmd, dataFlags)
+	cmd.Flags().StringVar(&request.Package, "package", "", "only releases of the package `NAME`")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		request.URL = args[0]
+		if err := schedule.CheckURL(request.URL); err != nil {
+			return settings.Mistake{Err: err}
+		}
+		return a.reach(ctx, nil, a.writing(app.WriterOptions{}), func(client *app.Client) error {
+			added, err := app.OpWebhookAdd.Ask(ctx, client, request, nil)
+			if err != nil {
+				return err
+			}
+			return a.print(*asJSON, added, func() error {
+				_, err = fmt.Fprintf(a.stdout, "Webhook %s is told of what is published from now on.\n\nIts secret, which is not told again:\n\n  %s\n", added.ID, added.Secret)
+				return err
+			})
+		})
+	})
+	return cmd
+}
+
+func newWebhookList(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the webhooks, and how their messages fare",
+		Long:  "List the webhooks, oldest first: what is pending, how the last attempt went, what failed." + askedWhom,
+		Example: `  larder webhook list
+  larder webhook list --json`,
+		Args: arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		hooks, err := ask(ctx, a, nil, app.OpWebhookList, struct{}{})
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, hooks, func() error {
+			if len(hooks) == 0 {
+				_, err := fmt.Fprintln(a.stdout, "There is no webhook; `larder webhook add URL` adds one.")
+				return err
+			}
+			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+			fmt.Fprintln(table, "ID\tURL\tPACKAGE\tDELIVERED\tPENDING\tGIVEN UP\tLAST ATTEMPT")
+			for _, h := range hooks {
+				last := "none"
+				if !h.Last.IsZero() {
+					last = humanize.Time(h.Last) + ": "
+					if h.Problem == "" {
+						last += fmt.Sprint(h.Answer)
+					} else {
+						last += text.Plain(h.Problem) + fmt.Sprintf(" (%s since the last success)", count(int(h.Failures), "failure", "failures"))
+					}
+				}
+				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", h.ID, text.Plain(h.URL), text.Plain(cmp.Or(h.Package, "all")), h.Delivered, h.Pending, h.GivenUp, last)
+			}
+			return table.Flush()
+		})
+	})
+	return cmd
+}
+
+func newWebhookRemove(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "remove ID",
+		Short:   "End a webhook",
+		Long:    "End a webhook. What is on its way may still arrive; what is pending is dropped." + sentLater,
+		Example: `  larder webhook remove 3f9c2a7be01d4c58`,
+		Args:    arguments(1, 1),
+	}
+	a.uses(cmd, dataFlags)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		return a.reach(ctx, nil, a.writing(app.WriterOptions{Existing: true}), func(client *app.Client) error {
+			_, err := app.OpWebhookRemove.Ask(ctx, client, app.IDRequest{ID: args[0]}, nil)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.stdout, "Webhook %s is removed.\n", args[0])
 			return err
 		})
 	})

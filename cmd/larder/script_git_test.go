@@ -5,8 +5,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/larder-cdn/larder/bot/git/gittest"
-	"github.com/larder-cdn/larder/github/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/gittest"
 )
 
 // scriptGitServer serves the bare repositories below a folder.

@@ -7,7 +7,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/larder-cdn/larder/github/githubtest"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
 

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -23,20 +22,18 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/larder-cdn/larder/bot/npm/npmtest"
-	"github.com/larder-cdn/larder/bot/worker"
-	"github.com/larder-cdn/larder/docs/story/world"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/logs/tamper"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == worker.Argument {
-		worker.Main() // a child of a larder that a script runs
+	if app.Child(os.Args) { // of a larder that a script runs
 		return
 	}
-	testscript.Main(m, map[string]func(){"larder": main, "tamper": scriptTamper, "world": world.Main})
+	testscript.Main(m, map[string]func(){"larder": main, "tamper": testkit.Tamper, "world": testkit.World})
 }
 
 // upstream is a script's registry.
@@ -51,6 +48,7 @@ type upstreamKey struct{}
 // Besides what testscript knows, they may say:
 //
 //	publish NAME VERSION FOLDER   the registry has this release from now on; each is an hour younger than the last
+//	hang PATH                     the registry answers half of what is below that path from now on, and then nothing; with ! in front, all again
 //	ready FILE                    wait for a ready file; $ADDRESS is what it says
 //	get [METHOD] PATH [HEADER:VALUE]...
 //	                              print status, headers and body of the answer of $ADDRESS (or of a whole URL)
@@ -93,6 +91,7 @@ func TestScripts(t *testing.T) {
 			"gitserver":   scriptGitServer,
 			"same":        scriptSame,
 			"publish":     scriptPublish,
+			"hang":        scriptHang,
 			"ready":       scriptReady,
 			"spoil":       scriptSpoil,
 			"flip":        scriptFlip,
@@ -123,6 +122,18 @@ func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
 	u := ts.Value(upstreamKey{}).(*upstream)
 	u.registry.Add(args[0], args[1], u.now, files)
 	u.now = u.now.Add(time.Hour)
+}
+
+func scriptHang(ts *testscript.TestScript, neg bool, args []string) {
+	registry := ts.Value(upstreamKey{}).(*upstream).registry
+	switch {
+	case neg && len(args) == 0:
+		registry.Mend()
+	case !neg && len(args) == 1:
+		registry.Fail(npmtest.Fault{Path: args[0], Hang: true})
+	default:
+		ts.Fatalf("usage: hang PATH, or ! hang")
+	}
 }
 
 func scriptReady(ts *testscript.TestScript, neg bool, args []string) {
@@ -216,7 +227,7 @@ func scriptSpoil(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 3 || len(args[1]) != 1 {
 		ts.Fatalf("usage: [!] spoil DATA NAMESPACE PART...")
 	}
-	store, err := kvstore.Open(storeDir(ts.MkAbs(args[0])), kvstore.Options{})
+	store, err := kvstore.Open(filepath.Join(ts.MkAbs(args[0]), "store"), kvstore.Options{})
 	ts.Check(err)
 	defer func() { ts.Check(store.Close()) }()
 	ns, key := kvstore.Namespace(args[1][0]), kvstore.Key(args[2:]...)
@@ -236,7 +247,7 @@ func scriptFlip(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 4 {
 		ts.Fatalf("usage: flip DATA NAME VERSION FILE")
 	}
-	store, err := kvstore.Open(storeDir(ts.MkAbs(args[0])), kvstore.Options{})
+	store, err := kvstore.Open(filepath.Join(ts.MkAbs(args[0]), "store"), kvstore.Options{})
 	ts.Check(err)
 	defer func() { ts.Check(store.Close()) }()
 	file, err := views.LookupFile(store, args[1], args[2], args[3])
@@ -252,18 +263,6 @@ func scriptFlip(ts *testscript.TestScript, neg bool, args []string) {
 	defer b.Close()
 	b.Set(kvstore.Blobs, key, data)
 	ts.Check(b.Commit())
-}
-
-// scriptTamper is docs/demonstration/tamper.
-func scriptTamper() {
-	store, err := kvstore.Open(storeDir(os.Args[1]), kvstore.Options{})
-	if err == nil {
-		err = errors.Join(tamper.Append(store, os.Args[2], os.Args[3], os.Args[4], []byte(os.Args[5]+"\n")), store.Close())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
 }
 
 func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {

@@ -7,7 +7,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/larder-cdn/larder/logs/signing/witnesstest"
+	"github.com/larder-cdn/larder/internal/testkit"
 )
 
 // scriptWitness starts a witness.
@@ -17,7 +17,7 @@ func scriptWitness(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	log, err := note.NewVerifier(strings.TrimSpace(ts.ReadFile(args[1])))
 	ts.Check(err)
-	w, err := witnesstest.Start(args[0]+".example", log)
+	w, err := testkit.StartWitness(args[0]+".example", log)
 	ts.Check(err)
 	ts.Defer(w.Close)
 	ts.Setenv(args[0], w.URL()+"#"+w.Key())

@@ -1,63 +1,61 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/packages/lint"
 )
 
-func newStatus(a *app) *cobra.Command {
-	var asJSON bool
+func newStatus(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Tell what is here, what waits, and what is stuck and why",
-		Long: `Tell which packages are here and how far their releases have come. With a package's name, tell the state of each
-of its versions: detected, processing, published, refused, failed (it is tried again) or withdrawn.
+		Long: `Tell which packages are here and how far their releases have come: a table counts what is wrong by its cause, the
+most harmful first, and then everything else. With a package's name, tell what became of each version that upstream has:
+detected, processing, published, refused, failed (it is tried again), withdrawn, older than what was taken, prerelease,
+ignored by a pattern or gone, with the command that gets it. --json lists those that were never tried one by one.
 
-It asks the larder process that runs on the data folder; where none runs, it looks itself and changes nothing.`,
+It asks the larder process that runs on the data folder, also a command such as squeeze or import; where none runs, it
+looks itself and changes nothing.`,
 		Example: `  larder status
   larder status jquery
   larder status --json | jq '.versions[] | select(.state == "failed")'`,
 		Args: arguments(0, 1),
 	}
 	a.uses(cmd, dataFlags)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
-		var request statusRequest
+		var request app.StatusRequest
 		if len(args) == 1 {
 			request.Package = args[0]
 		}
-		return a.reach(ctx, nil, a.settings.openFolderReadOnly, func(client *admin.Client) error {
-			answer, err := admin.Call[status, any](ctx, client, "status", request, nil)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(a.stdout, answer)
-			}
-			return answer.print(a.stdout, request.Package != "", time.Now())
+		status, err := ask(ctx, a, nil, app.OpStatus, request)
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, status, func() error {
+			return statusText{status}.print(a.stdout, request.Package != "", time.Now())
 		})
 	})
 	return cmd
 }
 
-func printJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
-}
+// statusText tells people how things stand.
+type statusText struct{ *app.Status }
 
 // print writes the status for people: of one package with all its versions, or of all with what is in trouble.
-func (s *status) print(w io.Writer, one bool, now time.Time) error {
+func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	if p := s.Process; p != nil {
 		fmt.Fprintf(w, "larder %s runs as process %d since %s", p.Version, p.PID, p.Started.Local().Format(time.DateTime))
 		if p.Address != "" {
@@ -65,68 +63,76 @@ func (s *status) print(w io.Writer, one bool, now time.Time) error {
 		}
 		fmt.Fprintln(w, ".")
 	}
-	if s.Unsigned != "" {
-		fmt.Fprintf(w, "The log is not signed any more, and nobody can verify what is served: %s.\n", s.Unsigned)
+	if s.Degraded != "" {
+		fmt.Fprintf(w, "Nothing is written, and only what is left is served: %s.\n", s.Degraded)
 	}
-	s.LogPush.print(w, now)
+	if s.Behind != "" {
+		fmt.Fprintf(w, "The store lacks the last changes that it had, none of which was signed, and waiting rooms recover: %s.\n", s.Behind)
+	}
+	if s.Unsigned != "" {
+		fmt.Fprintf(w, "The log's newest entries are not signed, so they cannot be verified: %s.\n", s.Unsigned)
+	}
+	for _, dispute := range s.Disputes {
+		fmt.Fprintf(w, "The log is disputed: %s.\n", dispute)
+	}
+	for _, lack := range s.Unprotected {
+		fmt.Fprintf(w, "Child processes that read strangers' files go without %s.\n", lack)
+	}
+	s.printLogPush(w, now)
 	s.printCatalogue(w, now)
+	fmt.Fprint(w, s.Feed.Tell())
 	if len(s.Packages) == 0 {
 		_, err := fmt.Fprintln(w, "Nothing is here yet; `larder up` fetches what its catalogue names, `larder add` one package.")
 		return err
 	}
-	s.printSums(w)
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	s.printCounts(table, now)
 	if one {
-		s.printUpstream(w, now)
-		s.printPurges(w, now)
-		fmt.Fprintln(table, "\nVERSION\tSTATE\tSINCE\tREASON")
-		for _, v := range s.Versions {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", v.Version, v.Kind, v.Updated.Local().Format(time.DateTime), v.Reason, again(v.Next, now))
+		s.printVersions(table, now)
+	} else {
+		fmt.Fprintln(table, "\nPACKAGE\tNEWEST\tPUBLISHED\tWAITING\tFAILED\tREFUSED\tWITHDRAWN")
+		for _, p := range s.Packages {
+			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\n", p.Name, cmp.Or(p.Newest, "-"), p.Published, p.Waiting, p.Failed, p.Refused, p.Withdrawn)
 		}
-		return table.Flush()
-	}
-	fmt.Fprintln(table, "\nPACKAGE\tNEWEST\tPUBLISHED\tWAITING\tFAILED\tREFUSED")
-	for _, p := range s.Packages {
-		newest := p.Newest
-		if newest == "" {
-			newest = "-"
-		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\n", p.Name, newest, p.Published, p.Waiting, p.Failed, p.Refused)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	s.printUpstream(w, now)
 	s.printPurges(w, now)
-	for _, v := range s.Versions {
-		fmt.Fprintf(w, "\n%s %s: %s: %s%s", v.Package, v.Version, v.Kind, v.Reason, again(v.Next, now))
-	}
-	if len(s.Versions) > 0 {
-		fmt.Fprintln(w)
-	}
 	return nil
 }
 
-func (s *status) printSums(w io.Writer) {
-	var sum packageStatus
-	for _, p := range s.Packages {
-		sum.Published += p.Published
-		sum.Waiting += p.Waiting
-		sum.Failed += p.Failed
-		sum.Refused += p.Refused
+// printCounts prints the table that counts everything.
+func (s statusText) printCounts(table io.Writer, now time.Time) {
+	fmt.Fprintln(table, "\nCOUNT\tWHAT\tPACKAGES\tWHY, AND WHAT HELPS")
+	for _, l := range s.Lines() {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(int64(l.Count)), l.What, l.Packages, lint.Plain(l.Why), again(l.Next, now))
 	}
-	fmt.Fprintf(w, "%s, %s published, %d waiting, %d failed, %d refused; %s not yet at the best compression.\n",
-		count(len(s.Packages), "package", "packages"), count(sum.Published, "release", "releases"),
-		sum.Waiting, sum.Failed, sum.Refused, count(s.Unsqueezed, "file content", "file contents"))
+}
+
+// printVersions prints what became of the versions of a package.
+func (s statusText) printVersions(table io.Writer, now time.Time) {
+	if len(s.Versions) == 0 {
+		return
+	}
+	fmt.Fprintln(table, "\nVERSION\tSTATE\tSINCE\tWHY, AND THE COMMAND THAT GETS IT")
+	for _, v := range s.FoldedVersions() {
+		since, why := "", lint.Plain(firstLine(v.Reason))+again(v.Next, now)
+		if !v.Updated.IsZero() {
+			since = v.Updated.Local().Format(time.DateTime)
+		}
+		if v.Command != "" {
+			why = strings.TrimPrefix(why+"; `"+v.Command+"`", "; ")
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", v.Version, v.Kind, since, why)
+	}
 }
 
 // printUpstream tells of packages whose upstream did not answer, and of releases that it has changed or removed since
 // they were published.
-func (s *status) printUpstream(w io.Writer, now time.Time) {
+func (s statusText) printUpstream(w io.Writer, now time.Time) {
 	for _, p := range s.Packages {
-		if p.Problem != "" {
-			fmt.Fprintf(w, "\n%s: couldn't ask upstream: %s%s\n", p.Name, p.Problem, again(p.Next, now))
-		}
 		for _, note := range p.Notes {
 			fmt.Fprintf(w, "\n%s: %s\n", p.Name, note)
 		}
@@ -140,7 +146,7 @@ func (s *status) printUpstream(w io.Writer, now time.Time) {
 }
 
 // printPurges tells of withdrawals that the cache in front may not know of.
-func (s *status) printPurges(w io.Writer, now time.Time) {
+func (s statusText) printPurges(w io.Writer, now time.Time) {
 	for _, j := range s.Purges {
 		problem := "the purge hook is to be called"
 		if j.Problem != "" {
@@ -150,6 +156,51 @@ func (s *status) printPurges(w io.Writer, now time.Time) {
 	}
 }
 
+// printLogPush tells how far the log has come to GitHub, where it is pushed.
+func (s statusText) printLogPush(w io.Writer, now time.Time) {
+	l := s.LogPush
+	if l == nil {
+		return
+	}
+	has := "not known yet how many"
+	if l.Entries >= 0 {
+		has = humanize.Comma(l.Entries)
+	}
+	fmt.Fprintf(w, "The log is pushed to %s, which has %s of %s.\n", l.Repository, has, count(int(l.Of), "entry", "entries"))
+	if l.Problem != "" {
+		fmt.Fprintf(w, "Pushing it fails since %s: %s%s\n", l.Since.Local().Format(time.DateTime), l.Problem, again(l.Next, now))
+	}
+	if l.Waiting.After(now) {
+		fmt.Fprintf(w, "GitHub takes more requests %s.\n", humanize.RelTime(l.Waiting, now, "ago", "from now"))
+	}
+}
+
+// printCatalogue tells how the catalogue stands, where there is something to tell.
+func (s statusText) printCatalogue(w io.Writer, now time.Time) {
+	c := s.Catalogue
+	if c == nil {
+		return
+	}
+	if c.Commit != "" {
+		fmt.Fprintf(w, "The catalogue is commit %.12s of %s.\n", c.Commit, c.Source)
+	}
+	if c.Problem != "" {
+		stays := "the last good one stays"
+		if c.Changed.IsZero() {
+			stays = "there is none yet"
+		}
+		fmt.Fprintf(w, "The catalogue cannot be read since %s, and %s: %s\n", humanize.RelTime(c.Since, now, "ago", "from now"), stays, c.Problem)
+	}
+	for _, refused := range c.Refused {
+		fmt.Fprintf(w, "A file of the catalogue is refused, and its package stays what it was: %s\n", lint.Plain(firstLine(refused.Reason)))
+	}
+}
+
+func firstLine(s string) string {
+	first, _, _ := strings.Cut(s, "\n")
+	return first
+}
+
 // again tells when something is tried again.
 func again(next, now time.Time) string {
 	switch {
@@ -157,15 +208,9 @@ func again(next, now time.Time) string {
 		return ""
 	case next.After(now):
 		return fmt.Sprintf(" (tried again %s)", humanize.RelTime(next, now, "ago", "from now"))
-	default:
-		return " (to be tried again)"
 	}
+	return " (to be tried again)"
 }
 
 // count is a number with its noun.
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return humanize.Comma(int64(n)) + " " + many
-}
+func count(n int, one, many string) string { return text.Count(n, one, many) }

@@ -1,7 +1,27 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+
 	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/terminal"
+)
+
+// The flags that commands share, by what they are for.
+var (
+	dataFlags  = []string{"config", "data", "log-format", "log-level"}
+	serveFlags = []string{"listen", "tls-cert", "tls-key", "h2c", "fast-lane", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "sending", "store-cache", "drain", "ready-file", "private-listen",
+		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms"}
+	botFlags     = []string{"catalogue", "releases", "downloads", "memory", "allow-host", "github-url"}
+	signingFlags = []string{"keys", "log-origin", "witness", "witness-policy"}
+	githubFlags  = []string{"log-repository"}
+	reviewFlags  = []string{"review-repository", "github-app", "github-app-key-file"}
 )
 
 const environmentNote = `
@@ -10,7 +30,7 @@ Memory in all is about --cache, --sending, --memory, 256 MiB, and --store-cache 
 collected so that it adds nothing to that; GOMEMLIMIT, if set, is a limit of your own in place of that one.
 docs/configuration.md has measurements.`
 
-func newUp(a *app) *cobra.Command {
+func newUp(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Serve and fill, everything in one process",
@@ -25,12 +45,12 @@ finished or was never there. A second Ctrl-C ends it at once, which does no harm
   LARDER_LISTEN=:8000 larder up --config larder.yaml`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "catalogue-interval", "hook-secret-file"}, signingFlags, githubFlags, reviewFlags, []string{"downloads-url"})
-	cmd.RunE = a.configured(a.daemon(duties{serve: true, fill: true}))
+	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file"}, signingFlags, githubFlags, reviewFlags, []string{"downloads-url"})
+	cmd.RunE = a.configured(a.runs(app.Server{Serve: true, Fill: true}))
 	return cmd
 }
 
-func newServe(a *app) *cobra.Command {
+func newServe(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve what is here, and fetch only what is asked for",
@@ -41,11 +61,11 @@ process, and the flags about catalogue, releases, downloads, memory and allowed 
 		Args: arguments(0, 0),
 	}
 	a.uses(cmd, dataFlags, serveFlags, botFlags, signingFlags)
-	cmd.RunE = a.configured(a.daemon(duties{serve: true}))
+	cmd.RunE = a.configured(a.runs(app.Server{Serve: true}))
 	return cmd
 }
 
-func newBot(a *app) *cobra.Command {
+func newBot(a *cli) *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{
 		Use:   "bot",
@@ -56,10 +76,61 @@ publish what is new and come back; the exit code is 1 where a release failed for
   larder bot --interval 15m`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, botFlags, []string{"interval", "catalogue-interval", "private-listen"}, signingFlags, githubFlags)
+	a.uses(cmd, dataFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "private-listen"}, signingFlags, githubFlags)
 	cmd.Flags().BoolVar(&once, "once", false, "look at every package once, then end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.configured(a.daemon(duties{fill: true, once: once}))(cmd, args)
+		return a.configured(a.runs(app.Server{Fill: true, Once: once}))(cmd, args)
 	}
 	return cmd
+}
+
+// runs returns the action of a command that works until it is told to end, and tells what happens.
+func (a *cli) runs(s app.Server) func(context.Context, []string) error {
+	return func(ctx context.Context, _ []string) error {
+		out := terminal.New(a.stderr)
+		least := slog.LevelInfo
+		if out.Interactive {
+			least = slog.LevelWarn // the bars tell the rest
+		}
+		shown := terminal.NewProgress(out)
+		defer shown.Close()
+		s.Settings, s.Logger, s.Events = a.settings, a.settings.NewLogger(out, least), shown.Event
+		s.Serving = func(address string, example func() (string, bool)) {
+			hint := func(w io.Writer, path string) {
+				fmt.Fprintf(w, "Try: curl --compressed %s%s\n", address, path)
+			}
+			if example == nil {
+				fmt.Fprintf(a.stdout, "Larder serves on %s what is left in %s; `larder status` tells what is wrong.\n", address, a.settings.Data)
+				return
+			}
+			fmt.Fprintf(a.stdout, "Larder serves %s from %s.\n", address, a.settings.Data)
+			fmt.Fprintf(a.stdout, "Open %s/ in a browser to find libraries and copy their tags.\n", address)
+			path, ok := example()
+			switch {
+			case ok:
+				hint(a.stdout, path)
+			case s.Fill:
+				fmt.Fprintln(a.stdout, "Nothing is here yet; releases are served as soon as they are published.")
+				shown.AfterFirst(func() {
+					w := a.stdout
+					if out.Interactive {
+						w = out // above the bars
+					}
+					if path, ok := example(); ok {
+						hint(w, path)
+					}
+				})
+			default:
+				fmt.Fprintln(a.stdout, "Nothing is here yet; `larder add` and `larder import` publish releases.")
+			}
+		}
+		s.Filled = func(done bot.Summary) { fmt.Fprintln(a.stdout, terminal.Summary(done)) }
+		s.Stopping = func() {
+			if out.Interactive {
+				fmt.Fprintln(out, "Stopping; Ctrl-C once more ends it at once.")
+			}
+			s.Logger.Info("stopping")
+		}
+		return s.Run(ctx)
+	}
 }

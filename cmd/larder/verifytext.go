@@ -7,30 +7,29 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// print tells people of a log, before its files.
+// print describes a log, before its files.
 func (l *verifiedLog) print(w io.Writer) {
 	if l.FirstUse && l.Key != "" {
-		fmt.Fprintf(w, "The log of %s was never seen from here, so its key is the server's own word:\n  %s\n", l.Server, plain(l.Key))
+		fmt.Fprintf(w, "The log of %s was never seen from here, so its key is the server's own word:\n  %s\n", l.Server, text.Plain(l.Key))
 		fmt.Fprintln(w, "Compare it with the one that the operator publishes, or give that one with --key.")
 		if l.log != nil {
 			fmt.Fprintln(w, "From now on it is remembered.")
 		}
 	}
 	if l.log == nil {
-		fmt.Fprintf(w, "The log of %s: %s\n", l.Server, plain(l.Problem))
-		if l.Fork != nil {
-			fmt.Fprintf(w, "Keep these two checkpoints. They are signed with the log's key, and contradict each other.\nSeen before:\n%s\nShown now:\n%s\n", quoted(l.Fork.Seen), quoted(l.Fork.Shown))
+		fmt.Fprintf(w, "The log of %s: %s\n", l.Server, text.Plain(l.Problem))
+		if l.Evidence != "" {
+			fmt.Fprintf(w, "Keep the evidence, which proves that to anyone who has the log's key:\n  larder verify --evidence %s\n", text.Plain(l.Evidence))
 		}
 		return
 	}
-	fmt.Fprintf(w, "The log %s has %s, signed", plain(l.Origin), count(int(l.Size), "entry", "entries"))
+	fmt.Fprintf(w, "The log %s has %s, signed", text.Plain(l.Origin), count(int(l.Size), "entry", "entries"))
 	if l.Since != nil {
 		fmt.Fprintf(w, "; it contains the %s seen on %s", humanize.Comma(l.Since.Size), l.Since.Time.Local().Format(time.DateTime))
 	}
@@ -39,25 +38,44 @@ func (l *verifiedLog) print(w io.Writer) {
 		if i == 0 {
 			before = "; witnessed by "
 		}
-		fmt.Fprintf(w, "%s%s on %s", before, plain(c.Witness), c.Time.Local().Format(time.DateTime))
+		fmt.Fprintf(w, "%s%s on %s", before, text.Plain(c.Witness), c.Time.Local().Format(time.DateTime))
 	}
 	fmt.Fprintln(w, ".")
+	if l.Problem != "" {
+		fmt.Fprintf(w, "The log of %s: %s\n", l.Server, text.Plain(l.Problem))
+	}
 }
 
-// quoted is a text of many lines that strangers wrote, for a terminal.
-func quoted(text string) string {
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+// printEvidence describes what a file of evidence proves.
+func printEvidence(w io.Writer, e verify.Evidence) {
+	if e.Outcome != verify.Forked {
+		fmt.Fprintf(w, "%s: %s: %s\n", e.Outcome, e.File, text.Plain(e.Problem))
+		return
+	}
+	fmt.Fprintf(w, "%s: %s: %s\n", e.Outcome, e.File, e.Why)
+	if !e.Pinned {
+		fmt.Fprintln(w, "The key is the one in the file. Compare it with the one that the log's operator publishes, or give that one with --key:")
+	}
+	fmt.Fprintf(w, "  %s\n", text.Plain(e.Key))
+	for _, head := range e.Heads {
+		fmt.Fprintf(w, "One head:\n%s\n", quoted(head))
+	}
+}
+
+// quoted makes an untrusted text of many lines safe for a terminal.
+func quoted(said string) string {
+	lines := strings.Split(strings.TrimRight(said, "\n"), "\n")
 	for i, line := range lines {
-		lines[i] = "  " + plain(line)
+		lines[i] = "  " + text.Plain(line)
 	}
 	return strings.Join(lines, "\n")
 }
 
-// print tells people of a file.
+// print describes a file.
 func (f verifiedFile) print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s", f.Outcome, f.Subject)
 	if f.Problem != "" && !f.told {
-		fmt.Fprintf(w, ": %s", plain(f.Problem))
+		fmt.Fprintf(w, ": %s", text.Plain(f.Problem))
 	}
 	fmt.Fprintln(w)
 	if f.Outcome == verify.Proven {
@@ -76,46 +94,21 @@ func (f verifiedFile) print(w io.Writer) {
 	case f.Outcome == verify.Proven && f.Complete:
 		fmt.Fprintln(w, "  not withdrawn, as the whole log says")
 	case f.Outcome == verify.Proven:
-		fmt.Fprintln(w, "  not withdrawn, as far as the server tells; --all reads the whole log")
+		fmt.Fprintln(w, "  not withdrawn, as the log's last entry says; --all reads the others, too")
 	}
 }
 
-// from says where the bytes come from.
+// from says which upstream the bytes come from.
 func (f verifiedFile) from() string {
 	if f.Source == nil || f.SRI == (logs.SRI{}) {
 		return ""
 	}
-	text := fmt.Sprintf(", as %s's %s had it", f.Source.Type, plain(f.Source.Name))
+	from := fmt.Sprintf(", as %s's %s had it", f.Source.Type, text.Plain(f.Source.Name))
 	if f.Source.Type == "import" {
-		text = fmt.Sprintf(", as the operator brought it in %s", plain(f.Source.Name))
+		from = fmt.Sprintf(", as the operator brought it in %s", text.Plain(f.Source.Name))
 	}
 	if f.Origin == logs.Minified {
-		return fmt.Sprintf(", minified here from %s%s", plain(f.From), text)
+		return fmt.Sprintf(", minified here from %s%s", text.Plain(f.From), from)
 	}
-	return text
-}
-
-// entryBar shows on a terminal how much of a log was read, if that takes more than one look. Elsewhere it shows nothing.
-type entryBar struct {
-	app  *app
-	name string
-	byteBar
-}
-
-func (a *app) newEntryBar(name string) *entryBar { return &entryBar{app: a, name: name} }
-
-func (b *entryBar) show(read, of int64) {
-	if read == of && b.bar == nil || !newTerminal(b.app.stderr).interactive {
-		return
-	}
-	if b.bar == nil {
-		b.bars = mpb.New(mpb.WithOutput(b.app.stderr), mpb.WithRefreshRate(200*time.Millisecond), mpb.WithWidth(48), mpb.WithAutoRefresh())
-		b.bar = b.bars.AddBar(0, mpb.PrependDecorators(decor.Name(b.name+" "), decor.CountersNoUnit("%d of %d entries ")))
-	}
-	b.byteBar.show(read, of)
-}
-
-func (b *entryBar) close() {
-	b.byteBar.close()
-	b.byteBar = byteBar{}
+	return from
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -14,8 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/larder-cdn/larder/api/admin"
-	"github.com/larder-cdn/larder/bot/withdrawal"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 const speaksTo = `
@@ -26,9 +26,9 @@ key is there.`
 // releaseFlags count where no process runs.
 var releaseFlags = append([]string{"keys"}, assetFlags...)
 
-func newWithdraw(a *app) *cobra.Command {
-	var request withdrawRequest
-	var yes, asJSON bool
+func newWithdraw(a *cli) *cobra.Command {
+	var request app.WithdrawRequest
+	var yes bool
 	cmd := &cobra.Command{
 		Use:   "withdraw NAME VERSION --reason TEXT",
 		Short: "Stop serving a release",
@@ -45,10 +45,10 @@ release that is withdrawn already can be erased later.` + speaksTo,
 		Args: arguments(2, 2),
 	}
 	a.uses(cmd, dataFlags, releaseFlags)
-	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; it is told to everybody who asks for the release")
+	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; it is told to every client that asks for the release")
 	cmd.Flags().BoolVar(&request.Erase, "erase", false, "remove its files for good too")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before erasing")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.Package, request.Version = args[0], args[1]
 		if err := needReason(request.Reason); err != nil {
@@ -59,14 +59,13 @@ release that is withdrawn already can be erased later.` + speaksTo,
 				return err
 			}
 		}
-		return a.aboutRelease(ctx, "withdraw", request, asJSON, (*withdrawn).print)
+		return aboutRelease(ctx, a, app.OpWithdraw, request, *asJSON, printWithdrawn)
 	})
 	return cmd
 }
 
-func newRestore(a *app) *cobra.Command {
-	var request restoreRequest
-	var asJSON bool
+func newRestore(a *cli) *cobra.Command {
+	var request app.RestoreRequest
 	cmd := &cobra.Command{
 		Use:   "restore NAME VERSION --reason TEXT",
 		Short: "Serve a withdrawn release again",
@@ -77,43 +76,34 @@ entity tags and integrities. A release whose files were erased cannot be restore
 	}
 	a.uses(cmd, dataFlags, releaseFlags)
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; it stands in the log")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.Package, request.Version = args[0], args[1]
 		if err := needReason(request.Reason); err != nil {
 			return err
 		}
-		return a.aboutRelease(ctx, "restore", request, asJSON, (*withdrawn).printRestored)
+		return aboutRelease(ctx, a, app.OpRestore, request, *asJSON, printRestored)
 	})
 	return cmd
 }
 
 func needReason(reason string) error {
 	if strings.TrimSpace(reason) == "" {
-		return usageError{errors.New("say why with --reason TEXT: it stands in the log, and whoever asks is told it")}
+		return settings.Mistakef("say why with --reason TEXT: it stands in the log, and clients that ask are told it")
 	}
 	return nil
 }
 
 // aboutRelease has an operation done and prints what it came to.
-func (a *app) aboutRelease(ctx context.Context, operation string, request any, asJSON bool, print func(*withdrawn, io.Writer) error) error {
-	open := func(logger *slog.Logger) (*folder, error) {
-		if err := a.settings.needStore(); err != nil {
-			return nil, err
-		}
-		return a.openToAppend(logger)
-	}
-	return a.reach(ctx, releaseFlags, open, func(client *admin.Client) error {
+func aboutRelease[Request any](ctx context.Context, a *cli, o app.Operation[Request, any, *app.Withdrawn], request Request, asJSON bool, print func(*app.Withdrawn, io.Writer) error) error {
+	open := a.writing(app.WriterOptions{Existing: true, Signing: app.SignedIfKey})
+	return a.reach(ctx, releaseFlags, open, func(client *app.Client) error {
 		defer a.tellUnsigned(ctx, client)
-		answer, err := admin.Call[withdrawn, any](ctx, client, operation, request, nil)
+		answer, err := o.Ask(ctx, client, request, nil)
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			err = printJSON(a.stdout, answer)
-		} else {
-			err = print(&answer, a.stdout)
-		}
+		err = a.print(asJSON, answer, func() error { return print(answer, a.stdout) })
 		if e := answer.Erasure; err == nil && e != nil && e.Busy > 0 {
 			err = fmt.Errorf("%s not erased, because a release that is being published may need %s; run the same again when that is done",
 				count(e.Busy, "file content was", "file contents were"), it(e.Busy))
@@ -129,10 +119,10 @@ func it(n int) string {
 	return "them"
 }
 
-// confirmErasing has whoever sits at the terminal say that they mean it.
+// confirmErasing has the operator at the terminal confirm.
 func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, version string) error {
 	if !term.IsTerminal(int(in.Fd())) {
-		return usageError{errors.New("--erase cannot be undone; where nobody can be asked, add --yes")}
+		return settings.Mistakef("--erase cannot be undone; where no person can be asked, add --yes")
 	}
 	fmt.Fprintf(out, "The files of %s %s will be removed for good; it cannot be restored afterwards.\nType its version to go on: ", name, version)
 	answer := make(chan string, 1)
@@ -151,44 +141,40 @@ func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, versi
 	}
 }
 
-// print tells a person what a withdrawal came to.
-func (a *withdrawn) print(w io.Writer) error {
+// printWithdrawn tells a person what a withdrawal came to.
+func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	if r := a.Release; r != nil {
-		fmt.Fprintf(w, "%s %s is withdrawn (log entry %d): %s\n", r.Package, r.Version, r.Entry, plain(r.Reason))
+		fmt.Fprintf(w, "%s %s is withdrawn (log entry %d): %s\n", r.Package, r.Version, r.Entry, text.Plain(r.Reason))
 		fmt.Fprintf(w, "%s under %s, its archives and the API now answer 410.\n", count(len(r.Files), "URL", "URLs"), a.Prefix)
 		fmt.Fprintf(w, "\nCopies that browsers and other caches hold already cannot be recalled: they were told to keep them for a year.\n")
 		switch a.Hook {
-		case hookCalled:
+		case app.HookCalled:
 			fmt.Fprintln(w, "The purge hook is being called; `larder status` tells if that fails.")
-		case hookLater:
+		case app.HookLater:
 			fmt.Fprintln(w, "The purge hook will be called when a larder process serves from this folder.")
 		default:
 			fmt.Fprintf(w, "In a cache in front, purge the tag %s (see --cache-tags), or everything under that prefix.\n", a.Tag)
 		}
 	}
-	if a.Erasure != nil {
-		return printErasure(w, a.Erasure)
+	if e := a.Erasure; e != nil {
+		switch {
+		case e.Erased > 0:
+			fmt.Fprintf(w, "Erased for good (log entry %d): %s, %s. Backups may still have them.\n", e.Entry, count(e.Erased, "file content", "file contents"), humanize.Bytes(uint64(e.Bytes)))
+		case e.Busy == 0:
+			fmt.Fprintln(w, "There was nothing to erase that only this release has.")
+		}
+		if e.Shared > 0 {
+			fmt.Fprintf(w, "Kept, because others need them too (%s): %s.\n", strings.Join(e.With, ", "), count(e.Shared, "file content", "file contents"))
+		}
+		return nil
 	}
 	_, err := fmt.Fprintf(w, "Its files are kept; `larder restore %s %s --reason TEXT` serves it again as it was.\n", a.Release.Package, a.Release.Version)
 	return err
 }
 
 // printRestored tells a person what a restoration came to.
-func (a *withdrawn) printRestored(w io.Writer) error {
+func printRestored(a *app.Withdrawn, w io.Writer) error {
 	r := a.Release
 	_, err := fmt.Fprintf(w, "%s %s is served again as it was (log entry %d): %s under %s\n", r.Package, r.Version, r.Entry, count(len(r.Files), "URL", "URLs"), a.Prefix)
 	return err
-}
-
-func printErasure(w io.Writer, e *withdrawal.Erasure) error {
-	switch {
-	case e.Erased > 0:
-		fmt.Fprintf(w, "Erased for good (log entry %d): %s, %s. Backups may still have them.\n", e.Entry, count(e.Erased, "file content", "file contents"), humanize.Bytes(uint64(e.Bytes)))
-	case e.Busy == 0:
-		fmt.Fprintln(w, "There was nothing to erase that only this release has.")
-	}
-	if e.Shared > 0 {
-		fmt.Fprintf(w, "Kept, because others need them too (%s): %s.\n", strings.Join(e.With, ", "), count(e.Shared, "file content", "file contents"))
-	}
-	return nil
 }

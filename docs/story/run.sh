@@ -13,7 +13,7 @@ dir=$(mktemp -d)
 pids=
 trap 'test -z "$pids" || kill $pids 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
 if [ -z "$world" ]; then
-	go build -o "$dir/world-program" ./docs/story
+	go build -o "$dir/world-program" ./docs/demonstration
 	world=$dir/world-program
 fi
 cd "$dir"
@@ -97,7 +97,7 @@ api POST /repos/example/catalogue/hooks "{\"config\": {\"url\": \"$cdn/hooks/cat
 api POST /repos/example/catalogue/hooks "{\"config\": {\"url\": \"$(cat ready-review)/hooks/review\", \"secret\": \"$(cat hook-secret)\"}, \"events\": [\"pull_request\", \"check_run\", \"check_suite\"]}" >/dev/null
 wait_for "the catalogue" curl -sS --fail "$cdn/libraries/other"
 
-say "Somebody forks the catalogue, writes a package JSON with three mistakes, and opens a pull request."
+say "A contributor forks the catalogue, writes a package JSON with three mistakes, and opens a pull request."
 api POST /repos/example/catalogue/forks '{"organization": "contributor"}' >/dev/null
 try git clone -q "$github/contributor/catalogue.git" fork
 cd fork
@@ -177,7 +177,7 @@ wait_for "the release" curl -sS --fail "$cdn/ajax/libs/demo-slider/2.0.0/slider.
 wait_for "the older release" curl -sS --fail "$cdn/ajax/libs/demo-slider/1.9.0/slider.js"
 try "$larder" log list
 
-say "Anybody can put it into a page."
+say "Any author can put it into a page."
 try "$larder" tag demo-slider slider.js >tag
 cat tag
 url=$(sed -n 's/.* src="\([^"]*\)".*/\1/p' tag)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -165,7 +166,7 @@ func (c *class) due() (names []string, next int64, err error) {
 	a := &c.alarms
 	a.mu.Lock()
 	low, changes, room := a.low, a.changes, c.limits.Alarms-len(a.running)
-	a.until = math.MinInt64 // whoever is done or sets an alarm from here on is seen below
+	a.until = math.MinInt64 // alarms that are set or end from here on are seen below
 	a.mu.Unlock()
 	now := c.runtime.now().UnixNano()
 	next = math.MaxInt64
@@ -201,7 +202,7 @@ func (c *class) due() (names []string, next int64, err error) {
 			names = append(names, name)
 		}
 		if len(names) >= room {
-			break // whoever is done wakes the loop
+			break // an alarm that ends wakes the loop
 		}
 	}
 	a.mu.Lock()
@@ -283,11 +284,8 @@ const firstRetry = 2 * time.Second
 
 // retryAt returns when an alarm is tried again that had failed so many times before
 // it did just now.
-func (c *class) retryAt(retry uint32) int64 {
-	wait := c.limits.LongestRetry
-	if retry < 32 {
-		wait = min(wait, firstRetry<<retry)
-	}
+func (c *class) retryAt(before uint32) int64 {
+	wait := retry.Doubled(int(before)+1, firstRetry, c.limits.LongestRetry)
 	return c.runtime.now().Add(wait + c.runtime.jitter(wait)).UnixNano()
 }
 

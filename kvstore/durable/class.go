@@ -2,6 +2,8 @@ package durable
 
 import (
 	"bytes"
+	"cmp"
+	"container/list"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -15,7 +17,7 @@ import (
 )
 
 // A Class says how the objects of one kind behave: they take a Q and answer an A.
-// Both may be pointers, but nobody else should hold what an object keeps.
+// Both may be pointers, but other code must not hold what an object keeps.
 type Class[Q, A any] struct {
 	// Name is what the rows in the store go by: lower-case letters, digits and
 	// hyphens.
@@ -60,18 +62,12 @@ type Limits struct {
 }
 
 func (l *Limits) defaults() {
-	setDefault(&l.Events, 1000)
-	setDefault(&l.Idle, 10*time.Second)
-	setDefault(&l.Live, 10_000)
-	setDefault(&l.CacheBytes, 32<<20)
-	setDefault(&l.Alarms, 64)
-	setDefault(&l.LongestRetry, time.Hour)
-}
-
-func setDefault[T int | int64 | time.Duration](p *T, value T) {
-	if *p <= 0 {
-		*p = value
-	}
+	l.Events = cmp.Or(l.Events, 1000)
+	l.Idle = cmp.Or(l.Idle, 10*time.Second)
+	l.Live = cmp.Or(l.Live, 10_000)
+	l.CacheBytes = cmp.Or(l.CacheBytes, 32<<20)
+	l.Alarms = cmp.Or(l.Alarms, 64)
+	l.LongestRetry = cmp.Or(l.LongestRetry, time.Hour)
 }
 
 // NoAlarm is embedded by handlers whose objects never set an alarm.
@@ -114,7 +110,7 @@ func Open[Q, A any](r *Runtime, c Class[Q, A]) (*Namespace[Q, A], error) {
 // same name is the same object.
 func (n *Namespace[Q, A]) Object(name string) Object[Q, A] { return Object[Q, A]{n.class, name} }
 
-// NewUniqueID returns the name of an object that nobody has used: 26 letters and
+// NewUniqueID returns the name of an object that was never used: 26 letters and
 // digits that cannot be guessed.
 func (n *Namespace[Q, A]) NewUniqueID() string { return rand.Text() }
 
@@ -170,7 +166,7 @@ func (o Object[Q, A]) Send(ctx context.Context, request Q) (A, error) {
 	})
 	switch {
 	case err == nil:
-	case err == own: //nolint:errorlint // it is about who returned it
+	case err == own: //nolint:errorlint // it asks which function returned it
 		return none, err
 	default:
 		return none, fmt.Errorf("durable: %s %q: %w", o.class.name, o.name, err)
@@ -192,7 +188,7 @@ type class struct {
 
 	mu      sync.Mutex
 	objects map[string]*object // in memory
-	idle    idleList           // of those, without events, longest first
+	idle    list.List          // of those, *object without events, longest first
 	sweeper *time.Timer        // set while idle is not empty
 }
 
@@ -225,7 +221,7 @@ func (c *class) acquire(name string) (*object, error) {
 		c.objects[name] = o
 	}
 	if o.users == 0 {
-		c.idle.remove(o)
+		c.use(o)
 	}
 	o.users++
 	c.runtime.users.Add(1)
@@ -255,11 +251,11 @@ func (c *class) release(o *object) {
 		return
 	}
 	o.since = time.Now()
-	c.idle.push(o)
-	if c.idle.count > c.limits.Live || c.idle.count > 1 && c.cached.Load() > c.limits.CacheBytes/4*3 {
-		c.evict(c.idle.first)
+	o.idle = c.idle.PushBack(o)
+	if c.idle.Len() > c.limits.Live || c.idle.Len() > 1 && c.cached.Load() > c.limits.CacheBytes/4*3 {
+		c.evict(c.idle.Front().Value.(*object))
 	}
-	if c.idle.count > 0 && c.sweeper == nil {
+	if c.idle.Len() > 0 && c.sweeper == nil {
 		c.sweeper = time.AfterFunc(c.limits.Idle, c.sweep)
 	}
 }
@@ -270,7 +266,8 @@ func (c *class) sweep() {
 	defer c.mu.Unlock()
 	c.sweeper = nil
 	now := time.Now()
-	for o := c.idle.first; o != nil; o = c.idle.first {
+	for e := c.idle.Front(); e != nil; e = c.idle.Front() {
+		o := e.Value.(*object)
 		if wait := c.limits.Idle - now.Sub(o.since); wait > 0 && !c.runtime.closed() {
 			c.sweeper = time.AfterFunc(wait, c.sweep)
 			return
@@ -281,7 +278,7 @@ func (c *class) sweep() {
 
 // evict takes an object that has no users out of memory. The caller holds c.mu.
 func (c *class) evict(o *object) {
-	c.idle.remove(o)
+	c.use(o)
 	delete(c.objects, o.name)
 	o.cache.clear()
 }
@@ -305,37 +302,10 @@ func (c *class) replace(o *object) {
 	c.objects[o.name] = o.next
 }
 
-// idleList is a list of objects, linked through them.
-type idleList struct {
-	first, last *object
-	count       int
-}
-
-func (l *idleList) push(o *object) {
-	o.idle, o.before, o.after = true, l.last, nil
-	if l.last != nil {
-		l.last.after = o
-	} else {
-		l.first = o
+// use takes an object off the list of idle ones. The caller holds c.mu.
+func (c *class) use(o *object) {
+	if o.idle != nil {
+		c.idle.Remove(o.idle)
+		o.idle = nil
 	}
-	l.last = o
-	l.count++
-}
-
-func (l *idleList) remove(o *object) {
-	if !o.idle {
-		return
-	}
-	if o.before != nil {
-		o.before.after = o.after
-	} else {
-		l.first = o.after
-	}
-	if o.after != nil {
-		o.after.before = o.before
-	} else {
-		l.last = o.before
-	}
-	o.idle, o.before, o.after = false, nil, nil
-	l.count--
 }

@@ -1,9 +1,11 @@
 package durable
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -248,7 +250,7 @@ func (c *committer) commit(store *kvstore.Store, writes []*write, commit func(*k
 	}
 }
 
-// close has run return once it has written what there is. Nobody may add any more.
+// close has run return once it has written what there is. Callers must not add any more.
 func (c *committer) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -284,4 +286,67 @@ func (w *write) fill(b *kvstore.Batch) {
 	}
 	b.Set(kvstore.Durable, alarmKey(class, name), w.to.encode())
 	b.Set(kvstore.Durable, dueKey(class, name, w.to.next), nil)
+}
+
+// A cache keeps values of one object that are as the store has them, and which keys
+// have none, recently used last. It is guarded by object.mu; all caches of a class
+// share a bound.
+type cache struct {
+	entries map[string]*list.Element
+	order   list.List     // of the entries, which are *cached
+	total   *atomic.Int64 // bytes in all caches
+	limit   int64
+}
+
+type cached struct {
+	key   string
+	value []byte
+	ok    bool // whether there is a value
+}
+
+// size is about what an entry takes, in bytes.
+func (e *cached) size() int64 { return int64(len(e.key) + len(e.value) + 192) }
+
+func (c *cache) get(key string) (value []byte, ok, known bool) {
+	at := c.entries[key]
+	if at == nil {
+		return nil, false, false
+	}
+	c.order.MoveToBack(at)
+	e := at.Value.(*cached)
+	return e.value, e.ok, true
+}
+
+// put keeps an entry if there is room for it, once the object's own older ones are
+// gone.
+func (c *cache) put(key string, value []byte, ok bool) {
+	c.remove(key)
+	e := &cached{key: key, value: value, ok: ok}
+	for c.total.Add(e.size()) > c.limit {
+		c.total.Add(-e.size())
+		oldest := c.order.Front()
+		if oldest == nil {
+			return
+		}
+		c.remove(oldest.Value.(*cached).key)
+	}
+	if c.entries == nil {
+		c.entries = make(map[string]*list.Element)
+	}
+	c.entries[key] = c.order.PushBack(e)
+}
+
+func (c *cache) remove(key string) {
+	if e := c.entries[key]; e != nil {
+		delete(c.entries, key)
+		c.total.Add(-c.order.Remove(e).(*cached).size())
+	}
+}
+
+func (c *cache) clear() {
+	for e := c.order.Front(); e != nil; e = e.Next() {
+		c.total.Add(-e.Value.(*cached).size())
+	}
+	c.entries = nil
+	c.order.Init()
 }

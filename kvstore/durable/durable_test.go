@@ -177,7 +177,7 @@ func TestNoNumberTwiceThoughWritesFail(t *testing.T) {
 		switch n := commits.Add(1); {
 		case n%3 == 0: // nothing is written
 			return errInjected
-		case n%7 == 0: // everything is, but nobody knows
+		case n%7 == 0: // everything is, but no caller was told
 			return errors.Join(b.Commit(), errInjected)
 		}
 		return b.Commit()
@@ -259,7 +259,7 @@ func TestFailedWriteDropsTheAnswer(t *testing.T) {
 	if !errors.Is(err, ErrReset) || called {
 		t.Errorf("called: %v, %v", called, err)
 	}
-	// Whoever does not wait for the disk is not told.
+	// A caller that does not wait for the disk is not told.
 	n, err := o.Send(t.Context(), func(ctx context.Context, s *State) error {
 		return s.Put(ctx, "key", []byte("new"), AllowUnconfirmed)
 	})
@@ -320,46 +320,9 @@ func TestCoalescedWritesAreAtomic(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			rng := rand.New(rand.NewPCG(seed, 3))
-			mem := vfs.NewCrashableMem()
-			store := openStore(t, mem)
+			after, atLeast := crashWhileWriting(t, rand.New(rand.NewPCG(seed, 3)))
+			store := openStore(t, after)
 			r := New(store, Options{})
-			o := scripts(t, r, Limits{}).Object("a")
-			var told atomic.Int64
-			stop := make(chan struct{})
-			var writer sync.WaitGroup
-			writer.Go(func() {
-				for i := 1; ; i++ {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					_, err := o.Send(context.Background(), func(ctx context.Context, s *State) error {
-						for key := range 20 {
-							if err := PutJSON(ctx, s, fmt.Sprint("key", key), i); err != nil {
-								return err
-							}
-						}
-						return s.Delete(ctx, fmt.Sprint("round", i-1))
-					})
-					if err == nil {
-						told.Store(int64(i))
-					}
-				}
-			})
-			for told.Load() < 1+rng.Int64N(50) {
-				time.Sleep(time.Microsecond)
-			}
-			atLeast := told.Load()
-			after := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rng.IntN(101), RNG: rng})
-			close(stop)
-			writer.Wait()
-			if err := errors.Join(r.Close(t.Context()), store.Close()); err != nil {
-				t.Fatal(err)
-			}
-			store = openStore(t, after)
-			r = New(store, Options{})
 			do(t, scripts(t, r, Limits{}).Object("a"), func(ctx context.Context, s *State) error {
 				first, _, err := GetJSON[int64](ctx, s, "key0")
 				if err != nil || first < atLeast {
@@ -377,6 +340,49 @@ func TestCoalescedWritesAreAtomic(t *testing.T) {
 			}
 		})
 	}
+}
+
+// crashWhileWriting has an object write one number into 20 keys, again and again, and returns the disk as a crash leaves
+// it, with the last number that the caller had been told of before.
+func crashWhileWriting(t *testing.T, rng *rand.Rand) (after vfs.FS, told int64) {
+	mem := vfs.NewCrashableMem()
+	store := openStore(t, mem)
+	r := New(store, Options{})
+	o := scripts(t, r, Limits{}).Object("a")
+	var newest atomic.Int64
+	stop := make(chan struct{})
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for i := 1; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_, err := o.Send(context.Background(), func(ctx context.Context, s *State) error {
+				for key := range 20 {
+					if err := PutJSON(ctx, s, fmt.Sprint("key", key), i); err != nil {
+						return err
+					}
+				}
+				return s.Delete(ctx, fmt.Sprint("round", i-1))
+			})
+			if err == nil {
+				newest.Store(int64(i))
+			}
+		}
+	})
+	for newest.Load() < 1+rng.Int64N(50) {
+		time.Sleep(time.Microsecond)
+	}
+	told = newest.Load()
+	after = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rng.IntN(101), RNG: rng})
+	close(stop)
+	writer.Wait()
+	if err := errors.Join(r.Close(t.Context()), store.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return after, told
 }
 
 // Many objects' writes are one commit while the disk is busy.

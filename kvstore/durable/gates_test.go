@@ -128,7 +128,7 @@ func TestCallsPassTheOutputGate(t *testing.T) {
 	r := start(t)
 	var durable atomic.Bool
 	r.commit = func(b *kvstore.Batch) error {
-		time.Sleep(time.Millisecond) // a slow disk: whoever does not wait for it is first
+		time.Sleep(time.Millisecond) // a slow disk: a caller that does not wait for it is first
 		err := b.Commit()
 		durable.Store(true)
 		return err

@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -138,4 +142,114 @@ func (s *State) merge(r kvstore.Reader, o ListOptions, changes []*change) (entri
 		add(changes[0])
 	}
 	return entries, nil
+}
+
+// The rows of package durable, in [kvstore.Durable]. What docs/store.md says of
+// them is part of the format.
+
+// The bounds of what an object keeps and is called, in bytes.
+const (
+	MaxKeyBytes   = 2 << 10
+	MaxValueBytes = 128 << 10
+	MaxNameBytes  = 512
+	// MaxWriteBytes bounds what becomes one atomic write: keys and values.
+	MaxWriteBytes = 16 << 20
+	// MaxKeys is how many keys one [State.GetAll] may ask for.
+	MaxKeys = 128
+)
+
+var className = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+
+// checkName refuses names that cannot be part of a row's key.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("an object needs a name")
+	case len(name) > MaxNameBytes:
+		return fmt.Errorf("%w: the name has %d bytes, %d are allowed", ErrTooLarge, len(name), MaxNameBytes)
+	case strings.ContainsRune(name, 0):
+		return fmt.Errorf("the name %q has a zero byte", name)
+	}
+	return nil
+}
+
+func checkKey(key string) error {
+	if key == "" {
+		return fmt.Errorf("a key has to have at least one byte")
+	}
+	if len(key) > MaxKeyBytes {
+		return fmt.Errorf("%w: the key %.40q… has %d bytes, %d are allowed", ErrTooLarge, key, len(key), MaxKeyBytes)
+	}
+	return nil
+}
+
+func checkValue(key string, value []byte) error {
+	if len(value) > MaxValueBytes {
+		return fmt.Errorf("%w: the value of %q has %d bytes, %d are allowed", ErrTooLarge, key, len(value), MaxValueBytes)
+	}
+	return nil
+}
+
+// valuePrefix is what the keys of an object's values begin with.
+func valuePrefix(class, name string) []byte { return kvstore.Prefix("o", class, name) }
+
+// alarmKey is the key of an object's alarm.
+func alarmKey(class, name string) []byte { return kvstore.Key("t", class, name) }
+
+// duePrefix is what the keys of a class's alarms, in order of time, begin with.
+func duePrefix(class string) []byte { return kvstore.Prefix("a", class) }
+
+// dueKey is the key that says when an object's alarm is to fire next.
+func dueKey(class, name string, at int64) []byte {
+	return append(binary.BigEndian.AppendUint64(duePrefix(class), uint64(at)), name...)
+}
+
+// parseDue reads what follows duePrefix in a dueKey.
+func parseDue(rest []byte) (name string, at int64, err error) {
+	if len(rest) <= 8 {
+		return "", 0, fmt.Errorf("%w: a row of alarms has the key %x", kvstore.ErrCorrupt, rest)
+	}
+	return string(rest[8:]), int64(binary.BigEndian.Uint64(rest)), nil
+}
+
+// An alarm is what an object's row says: times in nanoseconds since 1970, of
+// which none is negative.
+type alarm struct {
+	scheduled int64 // what it was set to
+	next      int64 // when it fires; later than scheduled once it has failed
+	retry     uint32
+}
+
+const alarmFormat = 1
+
+func (a alarm) encode() []byte {
+	b := []byte{alarmFormat}
+	b = binary.BigEndian.AppendUint64(b, uint64(a.scheduled))
+	b = binary.BigEndian.AppendUint64(b, uint64(a.next))
+	return binary.BigEndian.AppendUint32(b, a.retry)
+}
+
+func decodeAlarm(b []byte) (alarm, error) {
+	if len(b) != 21 || b[0] != alarmFormat {
+		return alarm{}, fmt.Errorf("%w: an alarm is %x", kvstore.ErrCorrupt, b)
+	}
+	return alarm{
+		scheduled: int64(binary.BigEndian.Uint64(b[1:])),
+		next:      int64(binary.BigEndian.Uint64(b[9:])),
+		retry:     binary.BigEndian.Uint32(b[17:]),
+	}, nil
+}
+
+// lastTime is the last second that fits into a row.
+var lastTime = time.Date(2262, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// nanos returns a time as rows have it. What lies before 1970 has passed, too.
+func nanos(t time.Time) (int64, error) {
+	if t.After(lastTime) {
+		return 0, fmt.Errorf("an alarm cannot be set for %s: the last possible time is %s", t.Format(time.RFC3339), lastTime.Format(time.RFC3339))
+	}
+	if t.Before(time.Unix(0, 0)) {
+		return 0, nil
+	}
+	return t.UnixNano(), nil
 }

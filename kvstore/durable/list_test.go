@@ -150,100 +150,17 @@ func TestBounds(t *testing.T) {
 func FuzzStorage(f *testing.F) {
 	f.Add([]byte("pa1pb2l\x00e\x00gatdaTl\x03"))
 	f.Add([]byte("pa1ePa2pb1lxlyctpa1rpc1Rl\xffxl\x07DpaEl"))
-	f.Fuzz(func(t *testing.T, program []byte) {
-		if len(program) > 300 {
+	f.Fuzz(func(t *testing.T, bytes []byte) {
+		if len(bytes) > 300 {
 			return
 		}
 		r := start(t)
 		ns := scripts(t, r, Limits{Live: 1, CacheBytes: 600})
 		want := make(model)
-		next := func() byte {
-			if len(program) == 0 {
-				return 0
-			}
-			b := program[0]
-			program = program[1:]
-			return b
-		}
-		key := func() string {
-			keys := []string{"a", "aa", "ab", "b", "\x00", "\xff", "\xff\xff", "a\x00"}
-			return keys[int(next())%len(keys)]
-		}
-		bound := func() string {
-			if b := next(); b%2 == 0 {
-				return key()
-			}
-			return ""
-		}
-		options := func() Option { return Option(next() % 8) }
-		for len(program) > 0 {
-			var inTransaction func(ctx context.Context, s *State, m model) bool
-			inTransaction = func(ctx context.Context, s *State, m model) bool {
-				for len(program) > 0 {
-					switch next() % 9 {
-					case 0, 1:
-						k, v := key(), fmt.Sprint(next())
-						if err := s.Put(ctx, k, []byte(v), options()); err != nil {
-							t.Fatal(err)
-						}
-						m[k] = v
-					case 2:
-						k := key()
-						if err := s.Delete(ctx, k, options()); err != nil {
-							t.Fatal(err)
-						}
-						delete(m, k)
-					case 3:
-						k := key()
-						value, ok, err := s.Get(ctx, k, options())
-						if v, has := m[k]; string(value) != v || ok != has || err != nil {
-							t.Fatalf("%q is %q, %v, %v; want %q, %v", k, value, ok, err, v, has)
-						}
-					case 4:
-						o := ListOptions{Prefix: bound(), End: bound(), Reverse: next()%2 == 0, Limit: int(next() % 4)}
-						if next()%2 == 0 {
-							o.Start = bound()
-						} else {
-							o.StartAfter = bound()
-						}
-						entries, err := s.List(ctx, o, options())
-						if got, want := show(entries), show(m.list(o)); got != want || err != nil {
-							t.Fatalf("%+v: got %s, %v, want %s", o, got, err, want)
-						}
-					case 5:
-						if s.tx != nil {
-							return next()%2 == 0
-						}
-						m2 := maps.Clone(m)
-						err := s.Transaction(ctx, func(ctx context.Context, tx *State) error {
-							if inTransaction(ctx, tx, m2) {
-								return nil
-							}
-							return context.Canceled
-						})
-						if err == nil {
-							clear(m)
-							maps.Copy(m, m2)
-						}
-					case 6:
-						if err := s.DeleteAll(ctx, options()); err != nil {
-							t.Fatal(err)
-						}
-						clear(m)
-					case 7:
-						if err := s.Sync(ctx); err != nil {
-							t.Fatal(err)
-						}
-					case 8:
-						if s.tx == nil {
-							return true
-						}
-					}
-				}
-				return true
-			}
+		p := &program{t, bytes}
+		for len(p.bytes) > 0 {
 			do(t, ns.Object("a"), func(ctx context.Context, s *State) error {
-				inTransaction(ctx, s, want)
+				p.run(ctx, s, want)
 				return nil
 			})
 			do(t, ns.Object("b"), func(ctx context.Context, s *State) error { return nil })
@@ -252,4 +169,106 @@ func FuzzStorage(f *testing.F) {
 			t.Errorf("%d bytes are cached", n)
 		}
 	})
+}
+
+// A program is the operations that are left to do.
+type program struct {
+	t     *testing.T
+	bytes []byte
+}
+
+func (p *program) next() byte {
+	if len(p.bytes) == 0 {
+		return 0
+	}
+	b := p.bytes[0]
+	p.bytes = p.bytes[1:]
+	return b
+}
+
+func (p *program) key() string {
+	keys := []string{"a", "aa", "ab", "b", "\x00", "\xff", "\xff\xff", "a\x00"}
+	return keys[int(p.next())%len(keys)]
+}
+
+func (p *program) bound() string {
+	if b := p.next(); b%2 == 0 {
+		return p.key()
+	}
+	return ""
+}
+
+func (p *program) option() Option { return Option(p.next() % 8) }
+
+func (p *program) check(err error) {
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// run does operations, to the state and to the model, up to the end of an event or a transaction. It reports whether the
+// transaction is kept.
+func (p *program) run(ctx context.Context, s *State, m model) bool {
+	for len(p.bytes) > 0 {
+		switch p.next() % 9 {
+		case 0, 1:
+			k, v := p.key(), fmt.Sprint(p.next())
+			p.check(s.Put(ctx, k, []byte(v), p.option()))
+			m[k] = v
+		case 2:
+			k := p.key()
+			p.check(s.Delete(ctx, k, p.option()))
+			delete(m, k)
+		case 3:
+			k := p.key()
+			value, ok, err := s.Get(ctx, k, p.option())
+			if v, has := m[k]; string(value) != v || ok != has || err != nil {
+				p.t.Fatalf("%q is %q, %v, %v; want %q, %v", k, value, ok, err, v, has)
+			}
+		case 4:
+			p.list(ctx, s, m)
+		case 5:
+			if s.tx != nil {
+				return p.next()%2 == 0
+			}
+			p.transaction(ctx, s, m)
+		case 6:
+			p.check(s.DeleteAll(ctx, p.option()))
+			clear(m)
+		case 7:
+			p.check(s.Sync(ctx))
+		case 8:
+			if s.tx == nil {
+				return true
+			}
+		}
+	}
+	return true
+}
+
+func (p *program) list(ctx context.Context, s *State, m model) {
+	o := ListOptions{Prefix: p.bound(), End: p.bound(), Reverse: p.next()%2 == 0, Limit: int(p.next() % 4)}
+	if p.next()%2 == 0 {
+		o.Start = p.bound()
+	} else {
+		o.StartAfter = p.bound()
+	}
+	entries, err := s.List(ctx, o, p.option())
+	if got, want := show(entries), show(m.list(o)); got != want || err != nil {
+		p.t.Fatalf("%+v: got %s, %v, want %s", o, got, err, want)
+	}
+}
+
+func (p *program) transaction(ctx context.Context, s *State, m model) {
+	after := maps.Clone(m)
+	err := s.Transaction(ctx, func(ctx context.Context, tx *State) error {
+		if p.run(ctx, tx, after) {
+			return nil
+		}
+		return context.Canceled
+	})
+	if err == nil {
+		clear(m)
+		maps.Copy(m, after)
+	}
 }

@@ -24,10 +24,9 @@ type object struct {
 	name  string
 
 	// Guarded by class.mu.
-	users         int // events and writes under way
-	idle          bool
-	since         time.Time
-	before, after *object
+	users int           // events and writes under way
+	idle  *list.Element // in the class's list of idle objects, nil where it is not
+	since time.Time
 
 	previous <-chan struct{} // closed when the instance before has no writes under way; nil where there was none
 
@@ -276,8 +275,8 @@ func stopped(failed, err error) error {
 	return failed
 }
 
-// recover stops an instance whose code has panicked: nobody knows what state it
-// is in.
+// recover stops an instance whose code has panicked: its state in memory cannot be
+// trusted.
 func (o *object) recover(err *error) {
 	p := recover()
 	if p == nil {

@@ -1,14 +1,85 @@
+// Package durable runs objects that have a name, one thread and storage of their
+// own, on a kvstore. It is the model of Cloudflare's Durable Objects: code that
+// reads, changes and writes needs no lock, and what it tells others is on the disk
+// before they get it.
+//
+//	// A counter that gives each number to one caller only.
+//	type counter struct{ durable.NoAlarm }
+//
+//	func (counter) Handle(ctx context.Context, s *durable.State, _ struct{}) (int, error) {
+//		n, _, err := durable.GetJSON[int](ctx, s, "counter")
+//		if err != nil {
+//			return 0, err
+//		}
+//		return n, durable.PutJSON(ctx, s, "counter", n+1)
+//	}
+//
+//	runtime := durable.New(store, durable.Options{})
+//	counters, err := durable.Open(runtime, durable.Class[struct{}, int]{Name: "counter", New: …})
+//	n, err := counters.Object("tickets").Send(ctx, struct{}{})
+//
+// A [Runtime] runs them over one store. A [Class] says how objects of a
+// kind behave. A [Namespace] is all objects of a class; an [Object] is one of them,
+// by name, whether it was ever used or not. Sending to it delivers an event: the
+// runtime has a [Handler] made, if none is in memory, and calls it with a [State],
+// which is the storage and every way out.
+//
+// # What is guaranteed
+//
+//   - One instance of an object, and one event at a time. An event has the object's
+//     turn from its delivery to its return. Its reads and writes do not give the turn
+//     away, so no other event comes between them: the input gate. It is given
+//     away where the event waits for something outside: in [State.Call] and
+//     what goes through it, in [State.Wait], and in a read with [AllowConcurrency].
+//   - What an event lets out, be it the answer, an error or a call, leaves once every
+//     write that the object made before is durable: the output gate. If such a write
+//     fails, the answer is dropped, the caller gets [ErrReset], and the object starts
+//     again from its storage. Only a write with [AllowUnconfirmed] is not waited for.
+//   - Writes are one atomic write with those before them, until the event reads what
+//     is not in memory, lets a call out, calls [State.Sync] or returns. Later
+//     writes are never there without earlier ones.
+//   - A read sees all writes of the object that were made before it, durable or not,
+//     and none that were made after.
+//   - An alarm fires at its time or later, at least once, whatever is killed
+//     meanwhile. See [State.SetAlarm].
+//   - Memory is bounded by [Limits]. An object that sleeps costs none, nor a goroutine,
+//     whether it has an alarm or not.
+//
+// An event that begins several tasks with [State.Go] is not protected from
+// itself: they run at the same time, until one of them comes back from a call, which is
+// like an event of its own.
+//
+// # How it is enforced
+//
+// A State works in the event that it was given to, while that has the turn; before, in
+// a call and afterwards it refuses everything. [State.Client] is an HTTP client whose
+// every request passes the output gate, and an Object that is sent to with
+// the context of an event does, too. So a Handler should be made of values, and of
+// nothing that talks by itself: that belongs in a [State.Call].
+//
+// An event runs in the goroutine of the caller of Send, and an error that a handler
+// returns does not undo its writes; [State.Transaction] is for that. A handler that
+// panics loses what it wrote since the last point named above, and the object starts
+// again.
+//
+// The package knows nothing of packages, releases or rooms. The rows are described in
+// docs/store.md.
 package durable
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -17,7 +88,7 @@ import (
 type Options struct {
 	// Now is the clock that alarms go by; default [time.Now].
 	Now func() time.Time
-	// Logger gets what nobody else is told: alarms that fail, and panics. Default: none.
+	// Logger gets what no caller is told: alarms that fail, and panics. Default: none.
 	Logger *slog.Logger
 	// Quiet fires no alarms: for a process that has a look, and is gone.
 	Quiet bool
@@ -60,9 +131,7 @@ func New(store *kvstore.Store, o Options) *Runtime {
 	if r.now == nil {
 		r.now = time.Now
 	}
-	if r.logger == nil {
-		r.logger = slog.New(slog.DiscardHandler)
-	}
+	r.logger = cmp.Or(r.logger, slog.New(slog.DiscardHandler))
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.commits.wake = make(chan struct{}, 1)
 	r.commits.done = make(chan struct{})
@@ -102,7 +171,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	}
 	r.cancel()
 	for _, c := range r.classes {
-		c.mu.Lock() // whoever saw the runtime open has been counted
+		c.mu.Lock() // events that saw the runtime open have been counted
 		if c.sweeper != nil {
 			c.sweeper.Stop()
 		}
@@ -130,4 +199,115 @@ func (r *Runtime) Close(ctx context.Context) error {
 		c.mu.Unlock()
 	}
 	return fmt.Errorf("durable: %d objects are still at work: %w", busy, context.Cause(ctx))
+}
+
+// The errors that callers decide on. They come wrapped with the object that they
+// concern.
+var (
+	// ErrOverloaded says that an object has as many events as it may have. The
+	// event was not delivered.
+	ErrOverloaded = errors.New("overloaded: it has too many requests waiting, try again later")
+	// ErrReset says that an object was stopped in the middle of an event and starts
+	// again from its storage. What the event wrote may be there or not.
+	ErrReset = errors.New("stopped, and starts again from its storage")
+	// ErrClosed says that the runtime is closed or about to be.
+	ErrClosed = errors.New("the runtime of durable objects is closed")
+	// ErrOutside says that a State was used where it has no turn: after its event, or
+	// while another call made with it is under way.
+	ErrOutside = errors.New("the state was used outside of its turn: use it before the handler returns and not within Call, and begin what is to run beside with Go")
+	// ErrTooLarge says that a key, a value or an atomic write exceeds its bound.
+	ErrTooLarge = errors.New("too large")
+)
+
+// errStale says that the instance stopped before the event was delivered to it.
+var errStale = errors.New("the instance is no longer the object's")
+
+// counts are what has happened to the objects of a class.
+type counts struct {
+	events, overloads, resets, alarms, failures atomic.Int64
+}
+
+// Collector returns the metrics of all classes for Prometheus. It reads the store, and
+// must not be asked any more once that is closed.
+func (r *Runtime) Collector() prometheus.Collector { return collector{r} }
+
+type collector struct{ runtime *Runtime }
+
+var (
+	eventsDesc    = describe("events_total", "Events that were delivered to durable objects, alarms aside.")
+	overloadsDesc = describe("overloads_total", "Events that were refused because an object had as many as it may have.")
+	resetsDesc    = describe("resets_total", "How often an object was stopped to start again from its storage: a write failed, or its code panicked.")
+	alarmsDesc    = describe("alarms_total", "Alarms that were fired.")
+	failuresDesc  = describe("alarm_failures_total", "Alarms that failed, and are fired again.")
+	liveDesc      = describe("live", "Durable objects in memory.")
+	lateDesc      = describe("alarm_late_seconds", "For how long the oldest alarm that is due and not being handled has been due; 0 where there is none.")
+)
+
+func describe(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("larder_objects_"+name, help, []string{"class"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{eventsDesc, overloadsDesc, resetsDesc, alarmsDesc, failuresDesc, liveDesc, lateDesc} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(to chan<- prometheus.Metric) {
+	c.runtime.mu.Lock()
+	classes := slices.Collect(maps.Values(c.runtime.classes))
+	c.runtime.mu.Unlock()
+	for _, class := range classes {
+		send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64) {
+			to <- prometheus.MustNewConstMetric(d, kind, value, class.name)
+		}
+		for d, n := range map[*prometheus.Desc]*atomic.Int64{
+			eventsDesc: &class.counts.events, overloadsDesc: &class.counts.overloads, resetsDesc: &class.counts.resets,
+			alarmsDesc: &class.counts.alarms, failuresDesc: &class.counts.failures,
+		} {
+			send(d, prometheus.CounterValue, float64(n.Load()))
+		}
+		class.mu.Lock()
+		live := len(class.objects)
+		class.mu.Unlock()
+		send(liveDesc, prometheus.GaugeValue, float64(live))
+		if late, err := class.late(); err != nil {
+			to <- prometheus.NewInvalidMetric(lateDesc, err)
+		} else {
+			send(lateDesc, prometheus.GaugeValue, late.Seconds())
+		}
+	}
+}
+
+// late returns for how long the oldest alarm has been due that is neither being handled
+// nor held back.
+func (c *class) late() (time.Duration, error) {
+	a := &c.alarms
+	a.mu.Lock()
+	low := slices.Clone(a.low)
+	a.mu.Unlock()
+	now := c.runtime.now().UnixNano()
+	prefix := duePrefix(c.name)
+	for item, err := range c.runtime.store.Scan(kvstore.Durable, kvstore.Range{Prefix: prefix, From: append(duePrefix(c.name), low...)}) {
+		if err != nil {
+			return 0, err
+		}
+		name, at, err := parseDue(item.Key[len(prefix):])
+		if err != nil {
+			continue // firing it logs the error
+		}
+		if at >= now {
+			break
+		}
+		a.mu.Lock()
+		_, running := a.running[name]
+		_, held := a.held[name]
+		a.mu.Unlock()
+		if !running && !held {
+			return time.Duration(now - at), nil
+		}
+	}
+	return 0, nil
 }

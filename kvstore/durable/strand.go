@@ -15,7 +15,7 @@ type strand struct {
 	place  where
 	tasks  int           // begun with Go and not done
 	failed error         // of the tasks
-	done   chan struct{} // closed when tasks is 0, where somebody waits
+	done   chan struct{} // closed when tasks is 0, where a goroutine waits for that
 }
 
 // where says what a strand may do.
@@ -126,13 +126,13 @@ func (s *State) comeBack() {
 	}
 }
 
-// Call runs f, which talks to somebody: once every write before is durable, and
+// Call runs f, which talks to something outside: once every write before is durable, and
 // without the object's turn, so that other events are delivered meanwhile. Where
 // such a write fails f is not called. What f returns comes back as an event would,
 // when the object has a turn for it.
 //
 // F must not use the state, nor touch what belongs to the object without a lock.
-// In a transaction, whose writes nobody may know of yet, a call is refused.
+// In a transaction, whose writes must not be seen outside yet, a call is refused.
 func (s *State) Call(ctx context.Context, f func(context.Context) error) error {
 	if err := s.begin(ctx); err != nil {
 		return err

@@ -1,15 +1,12 @@
-// Package gitlog writes the log into a git repository, one commit for each entry, for
-// people and tools that read histories with git.
+// Package gitlog writes the log into git repositories, one commit for each entry, for people and tools that read
+// histories with git: into a bare one on this machine ([Repository]), or into a branch on GitHub ([Pusher]).
 //
-// The repository is a bare one: what strangers named becomes objects of git's and
-// never files of that name. It remembers in its last commit how far it has come, so
-// each run goes on where the last one ended; one that is killed leaves what it had
-// flushed. It is a copy for reading and proves nothing by itself: each commit names
-// the hash that the entry has in the log's tree.
+// A repository remembers in its last commit how far it has come, so each run goes on where the last one ended; one that
+// is killed leaves what it had flushed. It is a copy for reading and proves nothing by itself: each commit names the
+// hash that the entry has in the log's tree. What a commit is, its path, content and message, is said by [Change] alone,
+// so both kinds get the same ones. What strangers named becomes objects of git's and never files of that name.
 //
-// What a commit is, its path, content and message, is said by [Change] alone, so that
-// others can make the same ones elsewhere. The package must not know what an entry
-// says, nor who else gets the repository: it gets paths and texts.
+// The package must not know what becomes of the repository, nor the token that may write to it.
 package gitlog
 
 import (
@@ -20,12 +17,13 @@ import (
 	"slices"
 	"strings"
 
-	git "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/storer"
 	"github.com/go-git/go-git/v5/storage/memory"
+
+	"github.com/larder-cdn/larder/internal/baregit"
 )
 
 // A Repository is open for one writer.
@@ -49,11 +47,11 @@ const (
 
 // Open opens the repository in dir, or makes it where dir is empty or does not exist.
 func Open(dir string) (*Repository, error) {
-	if _, err := os.Stat(filepath.Join(dir, git.GitDirName)); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, ".git")); err == nil {
 		return nil, fmt.Errorf("%s is a repository with files checked out, which an export would leave behind; give a bare one (git clone --bare), or a new folder", dir)
 	}
-	opened, err := git.PlainOpen(dir)
-	if errors.Is(err, git.ErrRepositoryNotExists) {
+	store, err := baregit.Open(dir)
+	if errors.Is(err, baregit.ErrNone) {
 		have, errHave := os.ReadDir(dir)
 		switch {
 		case errHave != nil && !os.IsNotExist(errHave):
@@ -61,16 +59,14 @@ func Open(dir string) (*Repository, error) {
 		case len(have) > 0:
 			return nil, fmt.Errorf("%s is neither empty nor a bare git repository; give a new folder", dir)
 		}
-		opened, err = git.PlainInitWithOptions(dir, &git.PlainInitOptions{
-			Bare: true, InitOptions: git.InitOptions{DefaultBranch: plumbing.NewBranchReferenceName(Branch)},
-		})
+		store, err = baregit.Init(dir, Branch)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("couldn't open the git repository in %s: %w", dir, err)
 	}
-	r := &Repository{store: opened.Storer, position: Position{Index: -1}, root: new(folder)}
+	r := &Repository{store: store, position: Position{Index: -1}, root: new(folder)}
 	r.renew()
-	ref, err := opened.Reference(plumbing.NewBranchReferenceName(Branch), true)
+	ref, err := storer.ResolveReference(store, plumbing.NewBranchReferenceName(Branch))
 	switch {
 	case errors.Is(err, plumbing.ErrReferenceNotFound):
 		return r, nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Branch is the branch that the commits are on, where nobody names another.
+// Branch is the branch that the commits are on, where no other is named.
 const Branch = "main"
 
 // AuthorName and AuthorEmail are author and committer of every commit.
@@ -68,12 +68,12 @@ func (c Change) Append(before []byte) []byte {
 }
 
 // split returns the parts of a path, each of which must be a name that git, and every
-// system that somebody checks it out on, takes for nothing else.
+// system that it is checked out on, takes for nothing else.
 func split(path string) ([]string, error) {
 	parts := strings.Split(path, "/")
 	for _, p := range parts {
 		if p == "" || p[0] == '.' || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || strings.ContainsRune(`\:*?"<>|~`, r) }) {
-			return nil, fmt.Errorf("gitlog: %q is no path for everybody", path)
+			return nil, fmt.Errorf("gitlog: %q is no path on every system", path)
 		}
 	}
 	return parts, nil

@@ -1,9 +1,16 @@
 package signing
 
 import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/transparency-dev/formats/log"
 	"golang.org/x/mod/sumdb/note"
@@ -51,22 +58,110 @@ func parseBody(text, origin string) (logs.Checkpoint, error) {
 	if body.Origin != origin {
 		return logs.Checkpoint{}, fmt.Errorf("it is that of the log %q, not of %q", body.Origin, origin)
 	}
-	if len(body.Hash) != tlog.HashSize || body.Size > math.MaxInt64 || string(body.Marshal()) != text {
+	if len(body.Hash) != tlog.HashSize || string(body.Marshal()) != text {
 		return logs.Checkpoint{}, errors.New("its text is not that of a checkpoint")
+	}
+	if body.Size > MaxSize {
+		return logs.Checkpoint{}, fmt.Errorf("it is of %d entries, and %d is the most", body.Size, int64(MaxSize))
 	}
 	return logs.Checkpoint{Size: int64(body.Size), Root: tlog.Hash(body.Hash)}, nil
 }
 
-// hasAll reports whether each of the keys has signed.
-func hasAll(n *note.Note, keys keyring) bool {
-	have := make(map[uint32]bool)
-	for _, s := range n.Sigs {
-		have[s.Hash] = true
+// signatureLines returns signatures as a note ends with them.
+func signatureLines(sigs []note.Signature) []byte {
+	var lines []byte
+	for _, s := range sigs {
+		lines = fmt.Appendf(lines, "— %s %s\n", s.Name, s.Base64)
 	}
-	for _, k := range keys {
-		if !have[k.signer.KeyHash()] {
-			return false
-		}
+	return lines
+}
+
+// signedWith reports whether a note has a signature that v verifies.
+func signedWith(data []byte, v note.Verifier) bool {
+	_, err := note.Open(data, note.VerifierList(v))
+	return err == nil
+}
+
+// A key is one that signs checkpoints, in the forms that it is needed in.
+type key struct {
+	private  string // as https://c2sp.org/signed-note has them
+	public   string
+	signer   note.Signer
+	verifier note.Verifier
+}
+
+// newKey makes a key. Its name is the log's origin.
+func newKey(origin string) (*key, error) {
+	private, _, err := note.GenerateKey(rand.Reader, origin)
+	if err != nil {
+		return nil, err
 	}
-	return true
+	return parseKey([]byte(private))
+}
+
+// parseKey reads a private key.
+func parseKey(data []byte) (*key, error) {
+	k := &key{private: string(bytes.TrimSpace(data))}
+	var err error
+	if k.signer, err = note.NewSigner(k.private); err != nil {
+		return nil, errors.New("it does not hold a private key for signed notes")
+	}
+	// The last of the parts, of which there are as many as NewSigner has found.
+	secret, err := base64.StdEncoding.DecodeString(strings.SplitN(k.private, "+", 5)[4])
+	if err != nil {
+		return nil, err
+	}
+	public := ed25519.NewKeyFromSeed(secret[1:]).Public().(ed25519.PublicKey)
+	if k.public, err = note.NewEd25519VerifierKey(k.signer.Name(), public); err != nil {
+		return nil, err
+	}
+	if k.verifier, err = note.NewVerifier(k.public); err != nil {
+		return nil, err
+	}
+	if k.verifier.KeyHash() != k.signer.KeyHash() {
+		return nil, errors.New("its two halves do not belong together")
+	}
+	return k, nil
+}
+
+// id tells a key from the others of the same origin.
+func (k *key) id() string { return fmt.Sprintf("%08x", k.signer.KeyHash()) }
+
+// keyring is the keys that sign, the newest first.
+type keyring []*key
+
+func (r keyring) signers() []note.Signer {
+	signers := make([]note.Signer, len(r))
+	for i, k := range r {
+		signers[i] = k.signer
+	}
+	return signers
+}
+
+func (r keyring) verifiers() note.Verifiers {
+	verifiers := make([]note.Verifier, len(r))
+	for i, k := range r {
+		verifiers[i] = k.verifier
+	}
+	return note.VerifierList(verifiers...)
+}
+
+// maxOrigin bounds an origin in bytes. ML-DSA cosignatures have a byte for its
+// length.
+const maxOrigin = 255
+
+// CheckOrigin returns an error where a log cannot be called that.
+func CheckOrigin(origin string) error {
+	bad := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsGraphic(r) || r == '+' }
+	if origin == "" || len(origin) > maxOrigin || !utf8.ValidString(origin) || strings.ContainsFunc(origin, bad) {
+		return fmt.Errorf("must be a name such as cdn.example.com/log: up to %d bytes, no spaces and no +", maxOrigin)
+	}
+	return nil
+}
+
+// someOrigin is for a log that the operator has not named.
+func someOrigin() string {
+	unique := make([]byte, 4)
+	rand.Read(unique)
+	return "larder.local/" + hex.EncodeToString(unique)
 }

@@ -1,14 +1,19 @@
 package signing
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/larder-cdn/larder/internal/disk"
 )
 
 // The files of a key folder.
@@ -16,6 +21,7 @@ const (
 	keyFile        = "log.key"    // the private key that signs; only its owner may read it
 	publicFile     = "log.pub"    // its verifier key, to be handed out
 	checkpointFile = "checkpoint" // the last signed checkpoint
+	publishedFile  = "published"  // the last one that was shown, of a log with witnesses
 	nextKeyFile    = "next.key"   // a key that is being put in place
 	oldKeyPattern  = "old-*.key"  // keys that sign beside the present one
 	lockFile       = "LOCK"
@@ -32,7 +38,7 @@ type folder struct {
 }
 
 func openFolder(fs vfs.FS, dir string) (*folder, error) {
-	if err := makeDir(fs, dir); err != nil {
+	if err := disk.MakeFolder(fs, dir); err != nil {
 		return nil, fmt.Errorf("couldn't make the key folder: %w", err)
 	}
 	lock, err := fs.Lock(filepath.Join(dir, lockFile))
@@ -47,34 +53,6 @@ func openFolder(fs vfs.FS, dir string) (*folder, error) {
 		return nil, fmt.Errorf("%w: another larder process signs with the keys in %s", ErrInUse, dir)
 	}
 	return &folder{fs: fs, dir: dir, lock: lock}, nil
-}
-
-// makeDir makes dir and the folders above it, so that they survive a crash.
-func makeDir(fs vfs.FS, dir string) error {
-	var made []string
-	for d := dir; ; d = filepath.Dir(d) {
-		if _, err := fs.Stat(d); err == nil || d == filepath.Dir(d) {
-			break
-		}
-		made = append(made, d)
-	}
-	if err := fs.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for _, d := range made {
-		if err := syncDir(fs, filepath.Dir(d)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 func (f *folder) close() error { return f.lock.Close() }
@@ -145,7 +123,7 @@ func (f *folder) rename(from, to string) error {
 	if err := f.fs.Rename(f.path(from), f.path(to)); err != nil {
 		return err
 	}
-	return syncDir(f.fs, f.dir)
+	return disk.SyncFolder(f.fs, f.dir)
 }
 
 // remove removes a file, if there is one.
@@ -156,7 +134,7 @@ func (f *folder) remove(name string) error {
 		}
 		return err
 	}
-	return syncDir(f.fs, f.dir)
+	return disk.SyncFolder(f.fs, f.dir)
 }
 
 // list returns the names of the files that match pattern, in order.
@@ -172,4 +150,54 @@ func (f *folder) list(pattern string) ([]string, error) {
 		}
 	}
 	return matching, nil
+}
+
+// ReadFolder reads the last signed checkpoint from a key folder, which a Signer may
+// have open meanwhile, and verifies it as any client would that has the verifier key which
+// is there. Where no key was made, it returns an error that is fs.ErrNotExist
+// and no key.
+func ReadFolder(dir string) (_ Signed, key string, err error) {
+	// The key is read first: a checkpoint that is signed with a newer one is signed
+	// with this one too.
+	public, err := os.ReadFile(filepath.Join(dir, publicFile))
+	if err != nil {
+		return Signed{}, "", fmt.Errorf("signing: couldn't read the verifier key: %w", err)
+	}
+	key = strings.TrimSpace(string(public))
+	verifier, err := note.NewVerifier(key)
+	if err != nil || string(public) != written(verifier, key) {
+		return Signed{}, key, fmt.Errorf("signing: %s does not hold a verifier key", filepath.Join(dir, publicFile))
+	}
+	path := filepath.Join(dir, checkpointFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Signed{}, key, fmt.Errorf("signing: couldn't read the last signed checkpoint: %w", err)
+	}
+	signed, n, err := open(data, verifier.Name(), note.VerifierList(verifier))
+	if err == nil {
+		if err = strict(n); err == nil {
+			return signed, key, nil
+		}
+	}
+	if unknown := (*note.UnverifiedNoteError)(nil); errors.As(err, &unknown) {
+		err = errors.New("it is not signed with the key in " + publicFile)
+	}
+	return Signed{}, key, fmt.Errorf("signing: %s: %w", path, err)
+}
+
+// written is a verifier key's file as it is written.
+func written(v note.Verifier, key string) string {
+	_, data, _ := strings.Cut(strings.TrimPrefix(key, v.Name()+"+"), "+")
+	return fmt.Sprintf("%s+%08x+%s\n", v.Name(), v.KeyHash(), data)
+}
+
+// strict returns an error where a signature has bits that no verifier reads, and which are
+// not as they are written.
+func strict(n *note.Note) error {
+	for _, s := range append(n.Sigs[:len(n.Sigs):len(n.Sigs)], n.UnverifiedSigs...) {
+		if _, err := base64.StdEncoding.Strict().DecodeString(s.Base64); err != nil {
+			return fmt.Errorf("a signature of %s is not as it was written: %w", s.Name, err)
+		}
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ type metrics struct {
 	signatures prometheus.Counter
 	failures   prometheus.Counter
 	witnesses  *prometheus.CounterVec
+	disputes   prometheus.Gauge
 }
 
 func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
@@ -22,24 +23,29 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 	})
 	m.witnesses = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_log_witness_requests_total",
-		Help: "Checkpoints that witnesses were asked to sign, by outcome: cosigned, failed, or contradicted where it has cosigned what this log does not have.",
+		Help: "Checkpoints that witnesses were asked to sign, by outcome: cosigned, failed, claimed where it says without proof that it knows this log otherwise, or disputed where it proves it.",
 	}, []string{"witness", "outcome"})
+	m.disputes = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "larder_log_disputes",
+		Help: "Witnesses that have proved that a checkpoint is signed with the log's key which the log does not contain.",
+	})
+	m.disputes.Set(float64(len(s.disputes)))
 	m.all = []prometheus.Collector{
-		m.signatures, m.failures, m.witnesses,
+		m.signatures, m.failures, m.witnesses, m.disputes,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_log_entries",
 			Help: "Entries in the log.",
 		}, func() float64 { return float64(s.options.Log.Checkpoint().Size) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_log_signed_entries",
-			Help: "Entries in the signed checkpoint that is shown; 0 where signing is refused.",
+			Help: "Entries in the signed checkpoint that is shown.",
 		}, func() float64 {
 			signed, _ := s.Checkpoint()
 			return float64(signed.Size)
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_log_refused",
-			Help: "Whether signing the log is refused, because the store contradicts what was signed before, or what a witness has cosigned.",
+			Help: "Whether signing the log is refused, because the store contradicts what was signed before.",
 		}, func() float64 {
 			if s.refused() != nil {
 				return 1
@@ -67,7 +73,13 @@ func (m *metrics) asked(witness, outcome string) {
 	m.witnesses.WithLabelValues(witness, outcome).Inc()
 }
 
-// signed and failed are called before there are metrics, too: by Open.
+// These are called before there are metrics, too: by Open.
+
+func (m *metrics) disputed(n int) {
+	if m != nil {
+		m.disputes.Set(float64(n))
+	}
+}
 
 func (m *metrics) signed() {
 	if m != nil {

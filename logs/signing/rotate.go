@@ -5,11 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/mod/sumdb/note"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 )
@@ -28,7 +31,7 @@ func (c KeyChange) By(v note.Verifier) bool {
 }
 
 // Follow returns the keys to which changes, oldest first, lead from the one that
-// somebody trusts: that one and then its successors. It stops at the first change
+// a client trusts: that one and then its successors. It stops at the first change
 // that is not theirs to make.
 func Follow(trusted note.Verifier, changes []KeyChange) []note.Verifier {
 	chain := []note.Verifier{trusted}
@@ -80,7 +83,7 @@ func (s *Signer) KeyChanges() ([]KeyChange, error) { return KeyChanges(s.options
 func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.refused(); err != nil {
+	if err := s.maySign(); err != nil {
 		return KeyChange{}, fmt.Errorf("signing: %w", err)
 	}
 	change, err := s.rotate(now)
@@ -115,8 +118,12 @@ func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	if err := s.signNow(); err != nil {
 		return KeyChange{}, err
 	}
-	s.show(shown{signed: s.last})
-	return change, s.writePublic()
+	// What is shown has the new key's signature before clients learn of that key.
+	signed, cosignatures, err := s.renew(s.shown.Load().signed.Note)
+	if err == nil {
+		err = s.show(Signed{signed.Checkpoint, append(signed.Note, cosignatures...)})
+	}
+	return change, errors.Join(err, s.publish(), s.writePublic(), s.noteSigner())
 }
 
 // announce appends the entry that names the next key.
@@ -173,7 +180,7 @@ func (s *Signer) settle() error {
 		return fmt.Errorf("couldn't read %s: %w", s.folder.path(nextKeyFile), err)
 	}
 	if len(changes) == 0 || changes[len(changes)-1].Key != next.public {
-		return s.folder.remove(nextKeyFile) // nobody has heard of it
+		return s.folder.remove(nextKeyFile) // no client has seen it
 	}
 	return s.install(next)
 }
@@ -201,4 +208,129 @@ func (s *Signer) loadOldKeys() error {
 		}
 	}
 	return nil
+}
+
+// Replay writes the row that lists the changes of keys in the log of store, as it follows
+// from the entries.
+func Replay(store *kvstore.Store) error {
+	var indexes []byte
+	for e, err := range logs.Entries(store, 0) {
+		if err != nil {
+			return err
+		}
+		if e.Kind == logs.KeyChanged {
+			indexes = binary.BigEndian.AppendUint64(indexes, uint64(e.Index))
+		}
+	}
+	if indexes == nil {
+		return nil
+	}
+	b := store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.LogState, changesKey, indexes)
+	return b.Commit()
+}
+
+// Carries reports whether a row of LogState is one that says who signed what. The others
+// follow from the log.
+func Carries(key []byte) bool { return bytes.Equal(key, signedKey) || bytes.Equal(key, signedByKey) }
+
+// A Succession tells which log goes on in the place of one that has lost signed entries.
+type Succession struct {
+	Former string     `json:"former"` // the origin of the log before
+	Lost   logs.Range `json:"lost"`   // its entries that are lost
+	Origin string     `json:"origin"`
+	Key    string     `json:"key"`            // the verifier key, to be pinned
+	Kept   string     `json:"kept,omitempty"` // where the key folder's files of the log before are
+}
+
+// Succeed has the log in o.Store go on under a new origin and with a new key, because the
+// end of what was signed is lost for good. The next entry says so. The files of the log
+// before are kept in a folder of their own in the key folder. Of a Succeed that was
+// interrupted, the next one does what is left.
+func Succeed(o Options, now time.Time) (Succession, error) {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	signed, key, err := ReadFolder(o.Dir)
+	if err != nil {
+		return Succession{}, err
+	}
+	next := Succession{Lost: logs.Range{From: o.Log.Checkpoint().Size, To: signed.Size}}
+	next.Former, _, _ = strings.Cut(key, "+")
+	stamp := now.UTC().Format("20060102-150405")
+	base, _, _ := strings.Cut(next.Former, "/after-")
+	if o.Origin = base + "/after-" + stamp; o.Origin == next.Former {
+		return next, errors.New("signing: the log was succeeded a second ago")
+	}
+	if err := CheckOrigin(o.Origin); err != nil {
+		o.Origin = someOrigin()
+	}
+	f, err := openFolder(o.FS, o.Dir)
+	if err != nil {
+		return next, fmt.Errorf("signing: %w", err)
+	}
+	err = announceLoss(o, &next, signed, now)
+	if err == nil {
+		next.Kept, err = f.putAside("former-" + stamp)
+	}
+	if err := errors.Join(err, f.close()); err != nil {
+		return next, fmt.Errorf("signing: couldn't begin a new log: %w", err)
+	}
+	s, err := Open(o)
+	if err != nil {
+		return next, err
+	}
+	next.Origin, next.Key = s.Origin(), s.Key()
+	return next, s.Close()
+}
+
+// announceLoss appends the entry that names what is lost, unless that is there. In the same
+// batch goes what the store has of the log before.
+func announceLoss(o Options, next *Succession, signed Signed, now time.Time) error {
+	if size := next.Lost.From; size > 0 {
+		last, err := logs.ReadEntry(o.Store, size-1)
+		if err != nil {
+			return err
+		}
+		if last.Kind == logs.LossAccepted && last.Former == string(signed.Note) {
+			next.Lost = last.Lost
+			return nil
+		}
+	}
+	return o.Log.Update(func(tx *logs.Tx) error {
+		for _, key := range [][]byte{signedKey, signedByKey, changesKey} {
+			tx.Batch.Delete(kvstore.LogState, key)
+		}
+		_, err := tx.Append(logs.Entry{Kind: logs.LossAccepted, Time: now, Actor: "operator", Former: string(signed.Note), Lost: next.Lost})
+		return err
+	})
+}
+
+// putAside moves the files of a log into a folder of the key folder. Those that say what was
+// signed come last, so that whatever a crash leaves is not signed.
+func (f *folder) putAside(name string) (string, error) {
+	aside := f.path(name)
+	if err := disk.MakeFolder(f.fs, aside); err != nil {
+		return "", err
+	}
+	names, err := f.list(oldKeyPattern)
+	if err != nil {
+		return "", err
+	}
+	disputes, err := f.list(disputePattern)
+	if err != nil {
+		return "", err
+	}
+	for _, file := range append(append(names, disputes...), publishedFile, nextKeyFile, keyFile, checkpointFile, publicFile) {
+		if data, err := f.read(file); err != nil {
+			return "", err
+		} else if data == nil {
+			continue
+		}
+		if err := f.fs.Rename(f.path(file), filepath.Join(aside, file)); err != nil {
+			return "", err
+		}
+	}
+	return aside, errors.Join(disk.SyncFolder(f.fs, aside), disk.SyncFolder(f.fs, f.dir))
 }

@@ -158,12 +158,17 @@ func (r *rig) writeFile(name, data string) {
 	}
 }
 
-// refuses checks that s shows nothing, for this reason.
-func (r *rig) refuses(s *signing.Signer, reason string) {
+// refuses checks that s signs nothing, for this reason, and still shows the checkpoint of
+// that many entries.
+func (r *rig) refuses(s *signing.Signer, shows int64, reason string) {
 	r.Helper()
 	var refused *signing.RefusedError
-	if signed, err := s.Checkpoint(); !errors.As(err, &refused) || !strings.Contains(err.Error(), reason) || signed.Note != nil {
-		r.Errorf("%q, %v; want that it is refused because %s", signed.Note, err, reason)
+	signed, err := s.Checkpoint()
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), reason) {
+		r.Errorf("%v; want that it is refused because %s", err, reason)
+	}
+	if n, err := note.Open(signed.Note, note.VerifierList(verifier(r.T, s.Key()))); err != nil || !strings.HasPrefix(n.Text, fmt.Sprintf("%s\n%d\n", s.Origin(), shows)) || signed.Size != shows {
+		r.Errorf("%q is shown, %v; want a checkpoint of %d entries", signed.Note, err, shows)
 	}
 	if err := s.Sign(); !errors.As(err, &refused) {
 		r.Errorf("signing: %v, want that it is refused", err)
@@ -260,6 +265,7 @@ func TestRunFollowsTheLog(t *testing.T) {
 func TestRefusesToForkTheLog(t *testing.T) {
 	r := newRig(t)
 	r.grow(5, "vue")
+	r.close(r.open())
 	old := r.backup()
 	s := r.open()
 	r.grow(3, "vue")
@@ -269,18 +275,21 @@ func TestRefusesToForkTheLog(t *testing.T) {
 
 	r.restore(old)
 	s = r.open()
-	r.refuses(s, "the store has 5 log entries, but a checkpoint of 8 was signed before")
+	r.refuses(s, 8, "the store has 5 log entries, but a checkpoint of 8 was signed before")
 	r.grow(3, "react")
-	r.refuses(s, "the store has 5 log entries") // of which none of the others is
-	s.Run(t.Context())                          // comes back at once
+	r.refuses(s, 8, "the store has 5 log entries") // of which none of the others is
+	if held := s.Held(); held.Size != 5 {
+		t.Errorf("%d entries of the store were signed, want 5", held.Size)
+	}
+	s.Run(t.Context()) // comes back at once
 	r.close(s)
 
 	s = r.open()
-	r.refuses(s, "another one than that of which a checkpoint of 8 entries was signed before")
+	r.refuses(s, 8, "another one than that of which a checkpoint of 8 entries was signed before")
 	r.grow(7, "react")
 	r.close(s)
 	s = r.open()
-	r.refuses(s, "another one than that of which a checkpoint of 8 entries was signed before")
+	r.refuses(s, 8, "another one than that of which a checkpoint of 8 entries was signed before")
 	r.close(s)
 	if r.readFile("checkpoint") != signed {
 		t.Error("the last signed checkpoint has changed")
@@ -307,7 +316,7 @@ func TestRefusesInTheMiddle(t *testing.T) {
 	if err := s.Sign(); !errors.As(err, new(*signing.RefusedError)) {
 		t.Errorf("signing: %v, want that it is refused", err)
 	}
-	r.refuses(s, "another one")
+	r.refuses(s, 4, "another one")
 	r.close(s)
 }
 
@@ -357,7 +366,7 @@ func TestLostAndDamagedFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.refused != "" {
-				r.refuses(s, tt.refused)
+				r.refuses(s, 3, tt.refused)
 			} else {
 				r.grow(1, "vue")
 				r.sign(s)

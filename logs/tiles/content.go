@@ -16,8 +16,8 @@ type Store interface {
 	Identity(kvstore.Hash) ([]byte, error)
 }
 
-// errNotNamed keeps what the log does not name inside: files are served by whoever
-// knows which of them are withdrawn.
+// errNotNamed keeps what the log does not name inside: the asset handler serves files,
+// because it knows which of them are withdrawn.
 var errNotNamed = errors.New("the entry names no such content")
 
 // ContentPath is where the content is that an entry names.

@@ -16,6 +16,8 @@ func FuzzPath(f *testing.F) {
 		"/log/tile/data/000", "/log/tile/63/000", "/log/tile/64/000", "/log/tile/-0/000", "/log/tile/0/x000/001", "/log/tile/0/000.p/256", "/log/tile//000",
 		"/log/content/7/00000000000000000000000000000000000000000000000000000000000000ff", "/log/content/07/", "/log/content/-1/ff",
 		"/log/tile/0/x009/x223/x372/x036/x854/x775/808", "/log/tile/0/x018/x446/x744/x073/x709/x551/616", "/log/tile/0/000.p/", "/log/tile/0/.p/1",
+		"/log/live/vue/3.0.0", "/log/live/@vue/core/3.0.0", "/log/live/%40vue%2fcore/3.0.0", "/log/live//3.0.0", "/log/live/vue/%00", "/log/live/vue/%zz", "/log/live/@a/b",
+		"/log/proof/vue/3.0.0/dist/vue.js.tlog-proof", "/log/proof/vue/3.0.0/.tlog-proof", "/log/proof/@vue/core/3.0.0/a%20b%2Fc.js.tlog-proof",
 	} {
 		f.Add(path, int64(70_000))
 	}
@@ -25,6 +27,17 @@ func FuzzPath(f *testing.F) {
 		partial := uint8(target.width % fullWidth)
 		switch target.kind {
 		case nothing:
+			return
+		case live, proof:
+			f := target.file
+			if f.pkg == "" || f.version == "" || (f.path == "") != (target.kind == live) || strings.ContainsRune(f.pkg+f.version+f.path, 0) {
+				t.Errorf("%q is of %+v", path, f)
+			}
+			if target.kind == live {
+				if path, _, _ = strings.Cut(LivePath(f.pkg, f.version, 1), "?"); parse(path) != target {
+					t.Errorf("%+v is not what %q is of", f, path)
+				}
+			}
 			return
 		case checkpoint, key, keys:
 			again = target.kind.String()

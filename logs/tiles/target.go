@@ -3,9 +3,11 @@ package tiles
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -32,11 +34,13 @@ const (
 	key
 	keys
 	content
+	live
+	proof
 	kinds
 )
 
 func (k kind) String() string {
-	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys", "content"}[k]
+	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys", "content", "live", "proof"}[k]
 }
 
 // A target is what a path names.
@@ -46,10 +50,17 @@ type target struct {
 	n     int64 // of a tile or a bundle of entries, or the entry that names a content
 	width int
 	hash  kvstore.Hash // of a content
+	file  file         // what a proof is about
 }
 
-// immutable reports whether there is always the same under the target's path.
-func (t target) immutable() bool { return t.width == fullWidth || t.kind == content }
+// caching is how long caches may keep what is there. A partial tile never changes either, but
+// only clients of one checkpoint ask for it, and the full one takes its place.
+func (t target) caching() answers.Caching {
+	if t.width == fullWidth || t.kind == content {
+		return answers.Immutable(answers.Forever)
+	}
+	return answers.Immutable(time.Hour)
+}
 
 // parse reads a path as it came, percent-encoded. Each thing has one path.
 func parse(path string) target {
@@ -67,6 +78,12 @@ func parse(path string) target {
 	}
 	if rest, ok := strings.CutPrefix(rest, "content/"); ok {
 		return parseContent(rest)
+	}
+	if rest, ok := strings.CutPrefix(rest, "live/"); ok {
+		return parseLive(rest)
+	}
+	if rest, ok := strings.CutPrefix(rest, "proof/"); ok {
+		return parseProof(rest)
 	}
 	rest, ok = strings.CutPrefix(rest, "tile/")
 	if !ok {

@@ -1,7 +1,6 @@
 package tiles
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +11,9 @@ import (
 
 	"github.com/klauspost/compress/gzhttp"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 )
@@ -33,6 +33,7 @@ type Options struct {
 // A Signer is what the handler asks of a [signing.Signer].
 type Signer interface {
 	Checkpoint() (signing.Signed, error)
+	Held() logs.Checkpoint
 	Origin() string
 	Key() string
 	KeyChanges() ([]signing.KeyChange, error)
@@ -55,7 +56,7 @@ func New(o Options) (http.Handler, error) {
 	}
 	compressed := compressing(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, Prefix+"tile/entries/") || strings.HasPrefix(r.URL.Path, Prefix+"content/") { // hashes do not get any smaller
+		if strings.HasPrefix(r.URL.Path, Prefix+"tile/entries/") || strings.HasPrefix(r.URL.Path, Prefix+"content/") || strings.HasPrefix(r.URL.Path, LivePrefix) { // hashes alone do not get any smaller
 			compressed.ServeHTTP(w, r)
 		} else {
 			h.ServeHTTP(w, r)
@@ -78,24 +79,14 @@ func Route(log, rest http.Handler) http.Handler {
 type handler struct {
 	Options
 	requests *prometheus.CounterVec
+	trees    fileTrees
 }
-
-const (
-	// cacheForever is 355 days, as for assets.
-	cacheForever = "public, max-age=30672000, immutable"
-	noStore      = "no-store"
-	methods      = "GET, HEAD, OPTIONS"
-)
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A verifier may be a script in a page of somebody else.
-	header := w.Header()
-	header.Set("Access-Control-Allow-Origin", "*")
-	header.Set("Timing-Allow-Origin", "*")
-	header.Set("Cross-Origin-Resource-Policy", "cross-origin")
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("Cache-Control", noStore)
-	t := parse(r.URL.EscapedPath())
+	answers.Set(w.Header(), answers.AnyOrigin...)
+	answers.NoStore.Set(w.Header())
+	t := parse(requests.RawPath(r.URL))
 	status := h.answer(w, r, t)
 	h.requests.WithLabelValues(t.kind.String(), strconv.Itoa(status)).Inc()
 }
@@ -105,51 +96,53 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodOptions:
-		w.Header().Set("Allow", methods)
-		w.Header().Set("Access-Control-Allow-Methods", methods)
-		w.Header().Set("Access-Control-Allow-Headers", "*")
-		w.Header().Set("Access-Control-Max-Age", "86400")
-		w.WriteHeader(http.StatusNoContent)
+		answers.Preflight(w)
 		return http.StatusNoContent
 	default:
-		w.Header().Set("Allow", methods)
-		return fail(w, http.StatusMethodNotAllowed, "The log can only be read")
+		return refuse(w, r, answers.WrongMethod)
 	}
-	switch t.kind {
-	case nothing:
-		return fail(w, http.StatusNotFound, "The log has no such path")
-	case key:
-		return send(w, "text/plain; charset=utf-8", []byte(h.Signer.Key()+"\n"))
+	if t.kind == nothing {
+		return fail(w, r, http.StatusNotFound, "The log has no such path")
 	}
-	if t.kind == keys {
-		return h.sendKeys(w)
-	}
-	signed, err := h.Signer.Checkpoint()
-	if err != nil {
-		return fail(w, http.StatusServiceUnavailable, "The log is not signed: "+publicReason(err))
+	signed, refused := h.Signer.Checkpoint()
+	switch {
+	case t.kind == key && h.Signer.Key() != "":
+		return send(w, answers.Plain, []byte(h.Signer.Key()+"\n"))
+	case t.kind == keys && h.Signer.Key() != "":
+		return h.sendKeys(w, r)
+	case signed.Note == nil:
+		return fail(w, r, http.StatusServiceUnavailable, "The log is not signed: "+publicReason(refused))
 	}
 	if t.kind == checkpoint {
-		return send(w, "text/plain; charset=utf-8", signed.Note)
+		return send(w, answers.Plain, signed.Note)
+	}
+	if t.kind == live || t.kind == proof {
+		return h.sendProof(w, r, t, signed, refused)
 	}
 	if !t.within(signed.Size) {
-		return fail(w, http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
+		return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
+	}
+	held := h.Signer.Held()
+	if refused != nil && !t.within(held.Size) {
+		return fail(w, r, http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
 	}
 	data, err := h.read(t)
 	if errors.Is(err, errNotNamed) {
-		return fail(w, http.StatusNotFound, fmt.Sprintf("Entry %d names no such content", t.n))
+		return fail(w, r, http.StatusNotFound, fmt.Sprintf("Entry %d names no such content", t.n))
+	}
+	if err == nil && refused != nil {
+		err = h.prove(t, data, held)
 	}
 	if err != nil {
-		return h.unreadable(w, r.URL.Path, err)
+		return h.unreadable(w, r, err)
 	}
-	if t.immutable() {
-		w.Header().Set("Cache-Control", cacheForever)
-	}
+	t.caching().Set(w.Header())
 	return send(w, "application/octet-stream", data)
 }
 
-func (h *handler) unreadable(w http.ResponseWriter, path string, err error) int {
-	h.Logger.Error("couldn't read the log", "path", path, "err", err)
-	return fail(w, http.StatusServiceUnavailable, "That part of the log cannot be read")
+func (h *handler) unreadable(w http.ResponseWriter, r *http.Request, err error) int {
+	h.Logger.Error("couldn't read the log", "path", r.URL.Path, "err", err)
+	return fail(w, r, http.StatusServiceUnavailable, "That part of the log cannot be read")
 }
 
 // Keys is the body of /log/keys. It proves itself: by the changes' signatures, who
@@ -160,38 +153,18 @@ type Keys struct {
 	Changes []signing.KeyChange `json:"changes"` // oldest first
 }
 
-func (h *handler) sendKeys(w http.ResponseWriter) int {
+func (h *handler) sendKeys(w http.ResponseWriter, r *http.Request) int {
 	body := Keys{Origin: h.Signer.Origin(), Key: h.Signer.Key(), Changes: []signing.KeyChange{}}
 	changes, err := h.Signer.KeyChanges()
 	if err != nil {
-		return h.unreadable(w, Prefix+"keys", err)
+		return h.unreadable(w, r, err)
 	}
 	body.Changes = append(body.Changes, changes...)
 	data, err := json.Marshal(body)
 	if err != nil {
 		panic(err) // of what there is nothing that could
 	}
-	return send(w, "application/json; charset=utf-8", data)
-}
-
-// read returns a tile, a bundle of entries or a content.
-func (h *handler) read(t target) ([]byte, error) {
-	switch t.kind {
-	case content:
-		return h.readContent(t)
-	case hashes:
-		return tlog.ReadTileData(tlog.Tile{H: height, L: t.level, N: t.n, W: t.width}, logs.Hashes(h.Store))
-	}
-	raw, err := logs.RawEntries(h.Store, t.n<<height, t.width)
-	if err != nil {
-		return nil, err
-	}
-	var bundle []byte
-	for _, entry := range raw {
-		bundle = binary.BigEndian.AppendUint16(bundle, uint16(len(entry))) // logs.MaxEntry is less
-		bundle = append(bundle, entry...)
-	}
-	return bundle, nil
+	return send(w, answers.JSON, data)
 }
 
 func send(w http.ResponseWriter, contentType string, data []byte) int {
@@ -201,25 +174,27 @@ func send(w http.ResponseWriter, contentType string, data []byte) int {
 	return http.StatusOK
 }
 
-// fail answers in the form that all errors of the API have.
-func fail(w http.ResponseWriter, status int, message string) int {
-	body, err := json.Marshal(struct {
-		Error   bool   `json:"error"`
-		Status  int    `json:"status"`
-		Message string `json:"message"`
-	}{true, status, message})
-	if err != nil {
-		panic(err) // of what there is nothing that could
+func fail(w http.ResponseWriter, r *http.Request, status int, message string) int {
+	f := &answers.Failure{Status: status, Message: message}
+	if status == http.StatusServiceUnavailable {
+		f.Retry = retryAfter
 	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	w.Write(body)
-	return status
+	return refuse(w, r, f)
+}
+
+// retryAfter is how many seconds a client waits for what cannot be had at the moment.
+const retryAfter = 60
+
+func refuse(w http.ResponseWriter, r *http.Request, f *answers.Failure) int {
+	f.SendJSON(w, r)
+	return f.Status
 }
 
 // publicReason is what everybody may know of an error.
 func publicReason(err error) string {
+	if err == nil {
+		return "its first checkpoint waits for witnesses"
+	}
 	var refused *signing.RefusedError
 	if errors.As(err, &refused) {
 		return refused.Reason

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +27,7 @@ import (
 	"github.com/transparency-dev/tessera/api"
 	"github.com/transparency-dev/tessera/client"
 	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -35,6 +38,7 @@ import (
 // A rig is a signed log and the server of its tiles.
 type rig struct {
 	*testing.T
+	dir    string
 	store  *kvstore.Store
 	log    *logs.Log
 	signer *signing.Signer
@@ -43,24 +47,32 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{T: t}
-	dir := t.TempDir()
+	r := &rig{T: t, dir: t.TempDir()}
+	r.open()
+	t.Cleanup(r.close)
+	return r
+}
+
+func (r *rig) open() {
+	r.Helper()
 	var err error
-	if r.store, err = kvstore.Open(filepath.Join(dir, "data"), kvstore.Options{}); err != nil {
-		t.Fatal(err)
+	if r.store, err = kvstore.Open(filepath.Join(r.dir, "data"), kvstore.Options{}); err != nil {
+		r.Fatal(err)
 	}
-	t.Cleanup(func() { r.store.Close() })
 	if r.log, err = logs.Open(r.store); err != nil {
-		t.Fatal(err)
+		r.Fatal(err)
 	}
 	logger := slog.New(slog.DiscardHandler)
-	r.signer, err = signing.Open(signing.Options{Dir: filepath.Join(dir, "keys"), Origin: "cdn.example.com/log", Store: r.store, Log: r.log, Logger: logger})
+	r.signer, err = signing.Open(signing.Options{Dir: filepath.Join(r.dir, "keys"), Origin: "cdn.example.com/log", Store: r.store, Log: r.log, Logger: logger})
 	if err != nil {
-		t.Fatal(err)
+		r.Fatal(err)
 	}
-	t.Cleanup(func() { r.signer.Close() })
 	r.server = r.serve(tiles.Options{Store: r.store, Signer: r.signer, Logger: logger})
-	return r
+}
+
+func (r *rig) close() {
+	r.signer.Close()
+	r.store.Close()
 }
 
 func (r *rig) serve(o tiles.Options) *httptest.Server {
@@ -79,11 +91,20 @@ func (r *rig) serve(o tiles.Options) *httptest.Server {
 // grow makes the log have size entries, and signs it.
 func (r *rig) grow(size int64) {
 	r.Helper()
+	r.append(size, "vue")
+	if err := r.signer.Sign(); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// append makes the log have size entries, the new ones about a package.
+func (r *rig) append(size int64, pkg string) {
+	r.Helper()
 	for have := r.log.Checkpoint().Size; have < size; {
 		err := r.log.Update(func(tx *logs.Tx) error {
 			for range min(5000, size-have) {
 				have++
-				if _, err := tx.Append(logs.Entry{Kind: logs.Detected, Actor: "bot", Package: "vue", Version: fmt.Sprint(have)}); err != nil {
+				if _, err := tx.Append(logs.Entry{Kind: logs.Detected, Actor: "bot", Package: pkg, Version: fmt.Sprint(have)}); err != nil {
 					return err
 				}
 			}
@@ -92,9 +113,6 @@ func (r *rig) grow(size int64) {
 		if err != nil {
 			r.Fatal(err)
 		}
-	}
-	if err := r.signer.Sign(); err != nil {
-		r.Fatal(err)
 	}
 }
 
@@ -233,7 +251,7 @@ func (r *rig) ask(server *httptest.Server, method, path string, fields ...string
 func TestAnswers(t *testing.T) {
 	r := newRig(t)
 	r.grow(600)
-	const forever, never = "public, max-age=30672000, immutable", "no-store"
+	const forever, hour, never = "public, max-age=30672000, immutable", "public, max-age=3600, immutable", "no-store"
 	for _, tt := range []struct {
 		path   string
 		status int
@@ -244,13 +262,13 @@ func TestAnswers(t *testing.T) {
 		{"/log/key", 200, 0, never},
 		{"/log/tile/0/000", 200, 8192, forever},
 		{"/log/tile/0/001", 200, 8192, forever},
-		{"/log/tile/0/002.p/88", 200, 88 * 32, never},
-		{"/log/tile/0/002.p/1", 200, 32, never}, // of a checkpoint before
-		{"/log/tile/0/000.p/255", 200, 255 * 32, never},
+		{"/log/tile/0/002.p/88", 200, 88 * 32, hour},
+		{"/log/tile/0/002.p/1", 200, 32, hour}, // of a checkpoint before
+		{"/log/tile/0/000.p/255", 200, 255 * 32, hour},
 		{"/log/tile/0/002", 404, 0, never},
 		{"/log/tile/0/002.p/89", 404, 0, never},
 		{"/log/tile/0/003.p/1", 404, 0, never},
-		{"/log/tile/1/000.p/2", 200, 64, never},
+		{"/log/tile/1/000.p/2", 200, 64, hour},
 		{"/log/tile/1/000.p/3", 404, 0, never},
 		{"/log/tile/2/000.p/1", 404, 0, never},
 		{"/log/tile/7/000.p/1", 404, 0, never},
@@ -258,7 +276,7 @@ func TestAnswers(t *testing.T) {
 		{"/log/tile/63/000", 404, 0, never},
 		{"/log/tile/63/x999/x999/x999/x999/x999/999", 404, 0, never},
 		{"/log/tile/entries/000", 200, 0, forever},
-		{"/log/tile/entries/002.p/88", 200, 0, never},
+		{"/log/tile/entries/002.p/88", 200, 0, hour},
 		{"/log/tile/entries/002.p/89", 404, 0, never},
 		{"/log/tile/entries/002", 404, 0, never},
 		{"/log/tile/0/0", 404, 0, never},
@@ -309,7 +327,7 @@ func TestAnswers(t *testing.T) {
 			want := "text/plain; charset=utf-8"
 			switch {
 			case tt.status == 404:
-				want = "application/json; charset=utf-8"
+				want = "application/json"
 			case strings.HasPrefix(tt.path, "/log/tile/"):
 				want = "application/octet-stream"
 			}
@@ -381,8 +399,8 @@ func TestEntriesAreCompressed(t *testing.T) {
 	}
 }
 
-// TestRefused has a store that was restored from an old backup.
-func TestRefused(t *testing.T) {
+// TestNoCheckpoint has a signer that has lost its checkpoint, and knows of no other.
+func TestNoCheckpoint(t *testing.T) {
 	r := newRig(t)
 	r.grow(3)
 	server := r.serve(tiles.Options{Store: r.store, Signer: refusing{}, Logger: slog.New(slog.DiscardHandler)})
@@ -402,9 +420,120 @@ type refusing struct{}
 func (refusing) Checkpoint() (signing.Signed, error) {
 	return signing.Signed{}, &signing.RefusedError{Reason: "bring a newer backup", Cause: fmt.Errorf("in /home/larder: no")}
 }
+func (refusing) Held() logs.Checkpoint                    { return logs.Checkpoint{} }
 func (refusing) Origin() string                           { return "log.example" }
 func (refusing) Key() string                              { return "key" }
 func (refusing) KeyChanges() ([]signing.KeyChange, error) { return nil, nil }
+
+// reopen closes store and signer, has change do something to the folders, and serves what
+// is there then.
+func (r *rig) reopen(change func(data, keys string)) {
+	r.Helper()
+	r.close()
+	change(filepath.Join(r.dir, "data"), filepath.Join(r.dir, "keys"))
+	r.open()
+}
+
+func replace(t *testing.T, dir, with string) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(with))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServingNeverWaitsForTrust takes the store back, lets it grow otherwise, damages it and
+// loses the checkpoint: nothing new is signed then, but what was signed and is there stays
+// served, and never anything else.
+func TestServingNeverWaitsForTrust(t *testing.T) {
+	r := newRig(t)
+	r.grow(300)
+	backup := filepath.Join(t.TempDir(), "old")
+	r.reopen(func(data, _ string) { replace(t, backup, data) })
+	r.grow(600)
+	was := map[string][]byte{}
+	read := func(path string) (int, []byte) {
+		response, body := r.ask(r.server, http.MethodGet, path)
+		return response.StatusCode, body
+	}
+	old := []string{"/log/tile/0/000", "/log/tile/0/001.p/44", "/log/tile/1/000.p/1", "/log/tile/entries/000", "/log/tile/entries/001.p/44", "/log/tile/entries/001.p/3"}
+	young := []string{"/log/tile/0/001", "/log/tile/0/001.p/45", "/log/tile/0/002.p/88", "/log/tile/1/000.p/2", "/log/tile/entries/001", "/log/tile/entries/002.p/88"}
+	for _, path := range slices.Concat([]string{"/log/checkpoint"}, old, young) {
+		status, body := read(path)
+		if status != 200 {
+			t.Fatalf("%s: %d", path, status)
+		}
+		was[path] = body
+	}
+	stays := func(when string, paths ...string) {
+		t.Helper()
+		for _, path := range paths {
+			if status, body := read(path); status != 200 || !bytes.Equal(body, was[path]) {
+				t.Errorf("%s, %s: %d, %t", when, path, status, bytes.Equal(body, was[path]))
+			}
+		}
+	}
+	gone := func(when string, paths ...string) {
+		t.Helper()
+		for _, path := range paths {
+			if status, _ := read(path); status != 503 {
+				t.Errorf("%s, %s: %d, want 503", when, path, status)
+			}
+		}
+		if status, _ := read("/log/tile/0/002.p/89"); status != 404 { // never was
+			t.Errorf("%s, what never was: %d", when, status)
+		}
+	}
+	refuses := func(when string) {
+		t.Helper()
+		if _, err := r.signer.Checkpoint(); !errors.As(err, new(*signing.RefusedError)) {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	present := filepath.Join(t.TempDir(), "present")
+	r.reopen(func(data, keys string) {
+		replace(t, present, data)
+		replace(t, data, backup)
+	})
+	refuses("taken back")
+	stays("taken back", append(old, "/log/checkpoint")...)
+	gone("taken back", young...)
+
+	r.append(700, "other")
+	stays("grown otherwise", append(old, "/log/checkpoint")...)
+	gone("grown otherwise", young...)
+	r.reopen(func(string, string) {})
+	refuses("grown otherwise")
+	stays("after a start", append(old, "/log/checkpoint")...)
+	gone("after a start", young...)
+
+	r.reopen(func(data, keys string) {
+		replace(t, data, present)
+		if err := os.Remove(filepath.Join(keys, "checkpoint")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	refuses("without the checkpoint")
+	stays("without the checkpoint", slices.Concat([]string{"/log/checkpoint"}, old, young)...)
+	if err := os.WriteFile(filepath.Join(r.dir, "keys", "checkpoint"), was["/log/checkpoint"], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.reopen(func(string, string) {})
+
+	b := r.store.NewBatch()
+	for _, index := range []int64{tlog.StoredHashIndex(0, 5), tlog.StoredHashIndex(3, 74)} { // in a tile, and for the next root
+		b.Set(kvstore.LogHashes, binary.BigEndian.AppendUint64(nil, uint64(index)), make([]byte, 32))
+	}
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	r.append(601, "vue")
+	if err := r.signer.Sign(); err == nil {
+		t.Error("a damaged tree was signed")
+	}
+	refuses("damaged")
+	stays("damaged", slices.Concat([]string{"/log/checkpoint", "/log/tile/0/001.p/44", "/log/tile/entries/001.p/44"}, young)...)
+	gone("damaged", "/log/tile/0/000", "/log/tile/entries/000")
+}
 
 // TestKeys leads who has pinned the first key to the third one, by what is served.
 func TestKeys(t *testing.T) {

@@ -2,8 +2,12 @@ package verify
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/sha512"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
 )
 
 // A Name is what a file is called: its package, version and path.
@@ -48,6 +53,11 @@ func ParseURL(text string) (server string, name Name, err error) {
 // ParseName reads PACKAGE/VERSION/PATH.
 func ParseName(text string) (Name, error) {
 	parts := strings.SplitN(text, "/", 3)
+	if strings.HasPrefix(text, "@") { // a scope
+		if parts = strings.SplitN(text, "/", 4); len(parts) == 4 {
+			parts = append([]string{parts[0] + "/" + parts[1]}, parts[2:]...)
+		}
+	}
 	if len(parts) < 3 || slices.Contains(parts, "") {
 		return Name{}, fmt.Errorf("%q is not PACKAGE/VERSION/PATH, such as jquery/3.7.1/jquery.min.js", text)
 	}
@@ -57,13 +67,19 @@ func ParseName(text string) (Name, error) {
 // An Outcome is what verifying a file came to.
 type Outcome string
 
-// The outcomes.
+// The outcomes. Each is worse than the one before it.
 const (
 	Proven    Outcome = "proven"    // the bytes are those that were published, and still are
+	Published Outcome = "published" // by a proof that is verified offline: the bytes were published
+	Unproven  Outcome = "unproven"  // it could not be found out: a witness, the network or a file is missing
+	Stale     Outcome = "stale"     // the server shows an older state of the log than was seen before
 	Withdrawn Outcome = "withdrawn" // the release was published, and withdrawn since
 	Differs   Outcome = "differs"   // something is not what the log says
-	Unproven  Outcome = "unproven"  // it could not be found out
+	Forked    Outcome = "forked"    // the log's key has signed two logs, and there is evidence of it
 )
+
+// Outcomes are all of them, in that order.
+var Outcomes = []Outcome{Proven, Published, Unproven, Stale, Withdrawn, Differs, Forked}
 
 // A Result tells of one file.
 type Result struct {
@@ -97,25 +113,30 @@ func event(e logs.Indexed) *Event { return &Event{e.Index, e.Time, e.Actor, e.Re
 
 // URL verifies the bytes that are served under a URL, in each coding that there is.
 func (l *Log) URL(ctx context.Context, address string, name Name) Result {
-	return l.verify(ctx, name, func(r *Result, file logs.File, known bool) error {
-		return l.fetchAll(ctx, address, r, file, known)
+	return l.verify(ctx, name, func(r *Result, live bool, file logs.File, known bool) error {
+		return l.fetchAll(ctx, address, r, live, file, known)
 	})
 }
 
 // Bytes verifies bytes that somebody has.
 func (l *Log) Bytes(ctx context.Context, data []byte, name Name) Result {
-	return l.verify(ctx, name, func(_ *Result, file logs.File, known bool) error {
+	return l.verify(ctx, name, func(_ *Result, _ bool, file logs.File, known bool) error {
 		if !known {
 			return differs("the release has no such file")
 		}
-		return compare(file, data)
+		s := newSums()
+		s.Write(data)
+		return s.compare(file)
 	})
 }
 
 // verify finds what the log says of a file, and has check hold something against it.
-func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, file logs.File, known bool) error) Result {
+func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live bool, file logs.File, known bool) error) Result {
 	r := Result{Name: name}
 	release, err := l.Release(ctx, name.Package, name.Version)
+	if errors.Is(err, errNoRelease) && l.doubt != nil {
+		return r.failed(&Doubt{l.doubt.Outcome, l.doubt.Problem + "; in this one, " + err.Error()})
+	}
 	if err != nil {
 		return r.failed(err)
 	}
@@ -127,45 +148,71 @@ func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, file 
 	if known {
 		r.Size, r.SHA256, r.SRI, r.Origin, r.From = file.Size, file.SHA256, file.SRI, file.Origin, file.From
 	}
-	if err := check(&r, file, known); err != nil {
+	if err := check(&r, release.Live, file, known); err != nil {
 		return r.failed(err)
 	}
 	if r.Withdrawn != nil {
 		r.Outcome, r.Problem = Withdrawn, "the release was withdrawn: "+release.Withdrawn.Reason
 		return r
 	}
+	if !release.Live {
+		r.Outcome, r.Problem = Withdrawn, "the release was withdrawn: it is not among the live ones, and the server does not tell which entry withdrew it"
+		return r
+	}
+	if l.doubt != nil {
+		return r.failed(l.doubt)
+	}
 	r.Outcome = Proven
 	return r
 }
 
 func (r Result) failed(err error) Result {
-	r.Outcome, r.Problem = Unproven, err.Error()
-	if difference := (*Difference)(nil); errors.As(err, &difference) {
-		r.Outcome = Differs
-	}
+	r.Outcome, r.Problem = OutcomeOf(err), err.Error()
 	return r
 }
 
-// compare holds bytes against a manifest's line.
-func compare(file logs.File, data []byte) error {
+// sums are what a manifest says of a file's bytes.
+type sums struct {
+	size   int64
+	sha256 hash.Hash
+	sha512 hash.Hash
+}
+
+func newSums() *sums { return &sums{sha256: sha256.New(), sha512: sha512.New()} }
+
+func (s *sums) Write(data []byte) (int, error) {
+	s.size += int64(len(data))
+	s.sha256.Write(data)
+	s.sha512.Write(data)
+	return len(data), nil
+}
+
+// compare holds the bytes against a manifest's line.
+func (s *sums) compare(file logs.File) error {
+	got := s.file(file.Path)
 	switch {
-	case int64(len(data)) != file.Size:
-		return differs("there are %d bytes, the manifest says %d", len(data), file.Size)
-	case kvstore.Sum(data) != file.SHA256:
-		return differs("the SHA-256 of the bytes is %s, the manifest says %s", kvstore.Sum(data), file.SHA256)
-	case logs.SumSRI(data) != file.SRI:
-		return differs("the integrity of the bytes is %s, the manifest says %s", logs.SumSRI(data), file.SRI)
+	case got.Size != file.Size:
+		return differs("there are %d bytes, the manifest says %d", got.Size, file.Size)
+	case got.SHA256 != file.SHA256:
+		return differs("the SHA-256 of the bytes is %s, the manifest says %s", got.SHA256, file.SHA256)
+	case got.SRI != file.SRI:
+		return differs("the integrity of the bytes is %s, the manifest says %s", got.SRI, file.SRI)
 	}
 	return nil
+}
+
+// file is what a manifest would say of the bytes as a file.
+func (s *sums) file(path string) logs.File {
+	return logs.File{Path: path, Size: s.size, SHA256: kvstore.Hash(s.sha256.Sum(nil)), SRI: logs.SRI(s.sha512.Sum(nil))}
 }
 
 // accepted are the codings that files are asked for in, one at a time: what is right
 // in one may be wrong in another.
 var accepted = []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
 
-func (l *Log) fetchAll(ctx context.Context, address string, r *Result, file logs.File, known bool) error {
+func (l *Log) fetchAll(ctx context.Context, address string, r *Result, live bool, file logs.File, known bool) error {
 	for _, accept := range accepted {
-		got, err := l.fetch(ctx, address, accept, r.Withdrawn != nil, file, known)
+		got, err := l.fetch(ctx, address, accept, live, file, known)
 		if err != nil {
 			return err
 		}
@@ -178,24 +225,22 @@ func (l *Log) fetchAll(ctx context.Context, address string, r *Result, file logs
 
 // fetch gets a file once, and returns the coding that it came in, "" where it is not
 // served because it was withdrawn.
-func (l *Log) fetch(ctx context.Context, address string, accept coding.Coding, withdrawn bool, file logs.File, known bool) (string, error) {
-	limit := 2*file.Size + 64<<10 // a coding may be longer than what it codes
-	body, response, err := l.remote.ask(ctx, address, accept.String(), limit)
+func (l *Log) fetch(ctx context.Context, address string, accept coding.Coding, live bool, file logs.File, known bool) (string, error) {
+	response, err := l.remote.ask(ctx, address, accept.String())
 	if err != nil {
 		return "", err
 	}
+	defer response.Body.Close()
 	served := response.StatusCode == http.StatusOK
 	switch {
-	case withdrawn && (response.StatusCode == http.StatusGone || response.StatusCode == http.StatusNotFound):
+	case !live && (response.StatusCode == http.StatusGone || response.StatusCode == http.StatusNotFound):
 		return "", nil
 	case !known && served:
 		return "", differs("the server has a file there, and the release has none of that name")
 	case !known:
-		return "", fmt.Errorf("the release has no such file; the server answered %s", response.Status)
+		return "", fmt.Errorf("the release has no such file; the server answered %s", status(response))
 	case !served:
-		return "", fmt.Errorf("the server answered %s%s", response.Status, excerpt(response, body))
-	case int64(len(body)) > limit:
-		return "", differs("there are over %d bytes, the manifest says %d", limit, file.Size)
+		return "", fmt.Errorf("the server answered %s%s", status(response), excerpt(response))
 	}
 	token := response.Header.Get("Content-Encoding")
 	if token == "" {
@@ -205,15 +250,122 @@ func (l *Log) fetch(ctx context.Context, address string, accept coding.Coding, w
 	if !ok {
 		return "", fmt.Errorf("the server answered in the coding %.40q, which was not asked for", token)
 	}
-	data, err := coding.Decode(coded, body, file.Size)
-	if err != nil && coded != coding.Identity {
-		return "", differs("in %s: it does not decode to the %d bytes that the manifest says: %v", coded, file.Size, err)
-	}
-	if coded == coding.Identity {
-		data = body
-	}
-	if err := compare(file, data); err != nil {
-		return "", differs("in %s: %v", coded, err)
+	if err := decode(coded, response.Body, file); err != nil {
+		return "", err
 	}
 	return coded.String(), nil
+}
+
+// decode holds a body against a manifest's line. It keeps none of it, so a file may be of
+// any size.
+func decode(coded coding.Coding, body io.Reader, file logs.File) error {
+	in := &counted{rest: body, limit: codedLimit(file.Size)}
+	s := newSums()
+	err := in.into(s, coded, file.Size)
+	if err != nil {
+		io.Copy(io.Discard, in) // that it is far too long says more
+	}
+	switch {
+	case in.over:
+		return differs("there are over %d bytes, the manifest says %d", in.limit, file.Size)
+	case in.err != nil: // it is the network that failed
+		return in.err
+	case err != nil && coded != coding.Identity:
+		return differs("in %s: it does not decode to the %d bytes that the manifest says: %v", coded, file.Size, err)
+	}
+	if err := s.compare(file); err != nil {
+		return differs("in %s: %v", coded, err)
+	}
+	return nil
+}
+
+// codedLimit bounds a coding, which may be longer than what it codes.
+func codedLimit(size int64) int64 { return 2*min(size, 1<<50) + 64<<10 }
+
+// counted reads a body up to a limit, and remembers why it ended.
+type counted struct {
+	rest  io.Reader
+	n     int64
+	limit int64
+	over  bool
+	err   error
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.rest.Read(p)
+	c.n += int64(n)
+	switch {
+	case c.n > c.limit:
+		c.over = true
+		return 0, errors.New("it is too long")
+	case err != nil && err != io.EOF:
+		c.err = err
+	}
+	return n, err
+}
+
+// into decodes the body, and one byte more than the file may have, to see its end.
+func (c *counted) into(w io.Writer, coded coding.Coding, size int64) error {
+	if coded == coding.Identity {
+		_, err := io.Copy(w, c)
+		return err
+	}
+	r, err := coding.NewReader(coded, c)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	n, err := io.Copy(w, io.LimitReader(r, size+1))
+	switch {
+	case err != nil:
+		return err
+	case n != size:
+		return fmt.Errorf("it decodes to %d bytes or more", n)
+	}
+	var more [1]byte
+	if n, _ := c.Read(more[:]); n > 0 {
+		return errors.New("something follows its end")
+	}
+	return nil
+}
+
+// A Difference is an error that says what is not as it was promised. Other errors
+// say why something could not be found out.
+type Difference struct{ problem string }
+
+func (d *Difference) Error() string { return d.problem }
+
+func differs(format string, args ...any) error {
+	return &Difference{fmt.Sprintf(format, args...)}
+}
+
+// A ForkError says that the log's key has signed two checkpoints that cannot both be of
+// one log, and has the evidence.
+type ForkError struct {
+	Evidence *signing.Evidence
+	Fork     signing.Fork
+}
+
+func (e *ForkError) Error() string { return "the log has forked: " + e.Fork.Why }
+
+// A Doubt is why nothing that a log says is proven, though nothing in it is wrong.
+type Doubt struct {
+	Outcome Outcome // Stale or Unproven
+	Problem string
+}
+
+func (d *Doubt) Error() string { return d.Problem }
+
+// OutcomeOf is what an error comes to.
+func OutcomeOf(err error) Outcome {
+	var doubt *Doubt
+	switch {
+	case errors.As(err, new(*ForkError)):
+		return Forked
+	case errors.As(err, new(*Difference)):
+		return Differs
+	case errors.As(err, &doubt):
+		return doubt.Outcome
+	}
+	return Unproven
 }

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/lockedfile"
+
+	"github.com/larder-cdn/larder/logs/signing"
 )
 
 // A KnownLog is what is remembered of a log.
@@ -23,8 +26,11 @@ type KnownLog struct {
 	// Servers are the URLs under which the log was seen.
 	Servers []string `json:"servers"`
 	// Checkpoint is the largest signed one that was seen and verified, and Seen when.
-	Checkpoint string    `json:"checkpoint,omitempty"`
-	Seen       time.Time `json:"seen"`
+	Checkpoint string `json:"checkpoint,omitempty"`
+	// Kept are signed checkpoints that are still to be compared with it: of a log that was
+	// smaller, or not cosigned by the witnesses that were asked for.
+	Kept []string  `json:"kept,omitempty"`
+	Seen time.Time `json:"seen"`
 }
 
 // Known is a file of logs that were seen before. Several processes may use it.
@@ -88,7 +94,8 @@ func (k *Known) index(key string) int {
 }
 
 // Remember writes what was verified: the log under a server was trusted by a key,
-// which may have led to another one, and has this checkpoint.
+// which may have led to another one, and has this checkpoint. One of which there is a
+// doubt is not gone by later, but what is to be compared with the log is kept.
 func (k *Known) Remember(server, trusted string, l *Log, now time.Time) error {
 	if err := os.MkdirAll(filepath.Dir(k.path), 0o700); err != nil {
 		return fmt.Errorf("couldn't remember the log: %w", err)
@@ -110,6 +117,25 @@ func (k *Known) Remember(server, trusted string, l *Log, now time.Time) error {
 	return nil
 }
 
+// KeepEvidence writes the evidence of a fork beside the file of known logs, and returns
+// the path. The same evidence is in the same file.
+func (k *Known) KeepEvidence(e *signing.Evidence) (string, error) {
+	data, err := e.Encode()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	path := filepath.Join(filepath.Dir(k.path), fmt.Sprintf("fork-%x.json", sum[:8]))
+	err = os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = replace(path, data)
+	}
+	if err != nil {
+		return "", fmt.Errorf("couldn't keep the evidence that the log has forked: %w", err)
+	}
+	return path, nil
+}
+
 func (k *Known) add(server, trusted string, l *Log, now time.Time) {
 	for i := range k.Logs { // a server has one log
 		k.Logs[i].Servers = slices.DeleteFunc(k.Logs[i].Servers, func(s string) bool { return s == server })
@@ -123,14 +149,28 @@ func (k *Known) add(server, trusted string, l *Log, now time.Time) {
 		k.Logs = append(k.Logs, KnownLog{})
 	}
 	known := &k.Logs[i]
+	if !slices.Contains(known.Servers, server) {
+		known.Servers = append(known.Servers, server)
+		slices.Sort(known.Servers)
+	}
+	known.Kept = slices.DeleteFunc(known.Kept, func(head string) bool { return slices.Contains(l.settled, head) })
+	for _, head := range l.kept {
+		if !slices.Contains(known.Kept, head) && len(known.Kept) < maxKept {
+			known.Kept = append(known.Kept, head)
+		}
+	}
+	if known.Key == "" {
+		known.Key = l.Key()
+	}
+	if l.doubt != nil {
+		return
+	}
 	for _, former := range []string{known.Key, trusted} {
-		if former != "" && former != l.Key() && !slices.Contains(known.Former, former) {
+		if former != l.Key() && !slices.Contains(known.Former, former) {
 			known.Former = append(known.Former, former)
 		}
 	}
 	known.Key = l.Key()
-	known.Servers = append(known.Servers, server)
-	slices.Sort(known.Servers)
 	if tree, err := parseSeen([]byte(known.Checkpoint), l.Origin()); known.Checkpoint == "" || err != nil || tree.N <= l.Size() {
 		known.Checkpoint = string(l.Note())
 	}
@@ -145,14 +185,19 @@ func (k *Known) write() error {
 	if err := encoder.Encode(knownFile{knownFormat, k.Logs}); err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(filepath.Dir(k.path), filepath.Base(k.path)+".new-*")
+	return replace(k.path, data.Bytes())
+}
+
+// replace puts a file in its place at once.
+func replace(path string, data []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(data.Bytes())
+	_, err = file.Write(data)
 	err = errors.Join(err, file.Sync(), file.Close())
 	if err == nil {
-		err = os.Rename(file.Name(), k.path)
+		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(file.Name()))

@@ -57,7 +57,7 @@ func TestKnown(t *testing.T) {
 	}
 	o := r.options()
 	o.Trust.Key = key
-	o.Seen = func(string) []byte { return []byte(want.Checkpoint) }
+	o.Known = seen([]byte(want.Checkpoint))
 	led := r.open(o)
 	if err := known.Remember(r.server.URL, key, led, now); err != nil {
 		t.Fatal(err)

@@ -19,15 +19,14 @@ type Options struct {
 	// Server is the URL in front of /log/, without a slash at the end. Required.
 	Server string
 	Trust  Trust
-	// Seen, where set, returns the signed checkpoint that was seen last of the log that
-	// a key signs, nil for none. It is asked for the trusted key and for the present one.
-	Seen func(key string) []byte
-	// All has every entry read, also of a large log; see [Release.Complete].
+	// Known, where set, returns what is remembered of the log that a key signs, or signed:
+	// [Known.OfKey]. It is asked for the present key and for the trusted one.
+	Known func(key string) (KnownLog, bool)
+	// All has every entry read, however many there are; see [Release.Complete].
 	All bool
-	// Progress, where set, is called while all entries are read.
+	// Progress, where set, is called while entries are read.
 	Progress func(entries, of int64)
-	// Client and UserAgent are for requests. Default: one that follows redirects and
-	// waits two minutes for each answer, and "larder".
+	// Client and UserAgent are for requests. Default: that of [NewClient], and "larder".
 	Client    *http.Client
 	UserAgent string
 }
@@ -37,11 +36,17 @@ type Log struct {
 	options Options
 	remote  *remote
 	checkpoint
-	tree  tlog.Tree
-	key   string
-	seen  int64
-	proof map[tlog.Tile][]byte
-	last  struct {
+	tree     tlog.Tree
+	key      string
+	changes  []signing.KeyChange // as the server tells them; they carry their own proofs
+	trusted  []string            // verifier keys by which checkpoints count, the oldest first
+	seen     int64
+	doubt    *Doubt
+	kept     []string // signed checkpoints that are still to be compared with the log
+	settled  []string // those that were kept and that it contains
+	proof    map[tlog.Tile][]byte
+	releases map[[2]string]*Release
+	last     struct {
 		n       int64
 		entries []logs.Indexed
 	}
@@ -49,14 +54,15 @@ type Log struct {
 
 // Limits of what a server may answer.
 const (
-	maxCheckpoint = 1 << 20
-	maxKeys       = 4 << 20
+	maxCheckpoint = 64 << 10
+	maxKey        = 4 << 10
+	maxKeys       = 1 << 20
 )
 
 // FetchKey returns the verifier key that a server says is its log's. Nothing makes
 // that trustworthy.
 func FetchKey(ctx context.Context, o Options) (string, error) {
-	data, err := o.remote().get(ctx, "/log/key", 64<<10)
+	data, err := o.remote().get(ctx, "/log/key", maxKey)
 	if err != nil {
 		return "", err
 	}
@@ -67,7 +73,7 @@ func FetchKey(ctx context.Context, o Options) (string, error) {
 func (o Options) remote() *remote {
 	r := &remote{base: strings.TrimSuffix(o.Server, "/"), client: o.Client, agent: o.UserAgent}
 	if r.client == nil {
-		r.client = http.DefaultClient
+		r.client = NewClient()
 	}
 	if r.agent == "" {
 		r.agent = "larder"
@@ -75,26 +81,36 @@ func (o Options) remote() *remote {
 	return r
 }
 
-// Open fetches the log's checkpoint and verifies it.
+// Open fetches the log's checkpoint and verifies it. Where that is right, but nothing is
+// proven by it, the log has a [Log.Doubt]. The caller bounds the time that it takes.
 func Open(ctx context.Context, o Options) (*Log, error) {
-	l := &Log{options: o, remote: o.remote(), proof: map[tlog.Tile][]byte{}}
+	l := &Log{options: o, remote: o.remote(), proof: map[tlog.Tile][]byte{}, releases: map[[2]string]*Release{}}
+	// The keys come first: the one before a change signs for a while after it, but the one
+	// after it does not sign before.
+	var err error
+	if l.changes, err = l.keyChanges(ctx); err != nil {
+		return nil, fmt.Errorf("couldn't learn which keys the log has had: %w", err)
+	}
 	signed, err := l.remote.get(ctx, "/log/checkpoint", maxCheckpoint)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get the log's checkpoint: %w", err)
 	}
-	changes, err := l.keyChanges(ctx)
+	c, key, used, err := o.Trust.open(signed, l.changes)
 	if err != nil {
-		return nil, fmt.Errorf("couldn't learn which keys the log has had: %w", err)
+		var ok bool
+		if c, key, ok = l.olderKey(signed); !ok {
+			return nil, err
+		}
 	}
-	c, key, used, err := o.Trust.open(signed, changes)
-	if err != nil {
+	l.checkpoint, l.tree, l.key, l.trusted = c, c.Tree, key, []string{o.Trust.Key, key}
+	if err := l.follow(ctx); err != nil {
 		return nil, err
 	}
-	l.checkpoint, l.tree, l.key = c, c.Tree, key
-	if err := l.follows(ctx); err != nil {
-		return nil, err
+	if missing := o.Trust.Need - len(l.cosignatures); missing > 0 && l.doubt == nil {
+		l.doubt = &Doubt{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", len(l.cosignatures), o.Trust.Need)}
+		l.keep(string(l.note))
 	}
-	for _, change := range used { // what was signed for somebody must be there for everybody
+	for _, change := range used { // what was signed for one client must be there for all
 		e, err := l.Entry(ctx, change.Index)
 		if err != nil {
 			return nil, fmt.Errorf("couldn't find the change of the key in the log: %w", err)
@@ -125,65 +141,13 @@ func (l *Log) keyChanges(ctx context.Context) ([]signing.KeyChange, error) {
 	return keys.Changes, nil
 }
 
-// follows returns a [ForkError] where the log does not contain what was seen before.
-func (l *Log) follows(ctx context.Context) error {
-	before := l.remembered()
-	if before == nil {
-		return nil
-	}
-	seen, err := parseSeen(before, l.Origin())
-	if err != nil {
-		return fmt.Errorf("couldn't read the checkpoint that was seen before: %w", err)
-	}
-	l.seen = seen.N
-	fork := func(format string, args ...any) error {
-		return &ForkError{Seen: before, Shown: l.note, Why: fmt.Sprintf(format, args...)}
-	}
-	switch {
-	case seen.N > l.tree.N:
-		return fork("the server shows a log of %d entries, and one of %d was signed and seen before: entries are kept back, or an old backup was restored", l.tree.N, seen.N)
-	case seen.N == 0:
-		return nil
-	}
-	hash, err := tlog.TreeHash(seen.N, l.hashes(ctx))
-	if err != nil {
-		return fmt.Errorf("couldn't prove that the log contains what was seen before: %w", err)
-	}
-	if hash != seen.Hash {
-		return fork("the log has forked: its first %d entries are not those that were signed and seen before", seen.N)
-	}
-	return nil
-}
-
-// remembered returns what was seen of the log, by whichever of its keys.
-func (l *Log) remembered() []byte {
-	if l.options.Seen == nil {
-		return nil
-	}
-	if before := l.options.Seen(l.key); before != nil {
-		return before
-	}
-	return l.options.Seen(l.options.Trust.Key)
-}
-
-func (l *Log) tiles(ctx context.Context) *tileReader {
-	return &tileReader{ctx: ctx, remote: l.remote, cache: l.proof}
+func (l *Log) tiles(ctx context.Context, cache map[tlog.Tile][]byte) *tileReader {
+	return &tileReader{ctx: ctx, remote: l.remote, cache: cache}
 }
 
 // hashes reads the tree's hashes, each of which is proven.
 func (l *Log) hashes(ctx context.Context) tlog.HashReader {
-	reader := l.tiles(ctx)
-	proven := tlog.TileHashReader(l.tree, reader)
-	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
-		hashes, err := proven.ReadHashes(indexes)
-		switch {
-		case reader.err != nil:
-			return nil, reader.err
-		case err != nil:
-			return nil, differs("the log's tiles do not belong to the tree of %d entries that is signed: %v", l.tree.N, err)
-		}
-		return hashes, nil
-	})
+	return l.tiles(ctx, l.proof).of(l.tree)
 }
 
 // Origin is what the log is called.
@@ -207,6 +171,9 @@ func (l *Log) Root() tlog.Hash { return l.tree.Hash }
 
 // Note is the signed checkpoint, for the next time.
 func (l *Log) Note() []byte { return l.note }
+
+// Doubt is why nothing that this log says is proven, or nil.
+func (l *Log) Doubt() *Doubt { return l.doubt }
 
 // Cosignatures are those of the given witnesses.
 func (l *Log) Cosignatures() []Cosignature { return l.cosignatures }

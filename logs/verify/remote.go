@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -13,10 +14,45 @@ import (
 // errNotThere is that the server has no such path.
 var errNotThere = errors.New("there is no such thing")
 
-// timeout is for one answer, body and all.
-const timeout = 2 * time.Minute
+const (
+	maxHeaders   = 64 << 10 // of one answer, with all that come before it, such as 103
+	maxRedirects = 5
+	maxExcerpt   = 300
+	parallel     = 8 // requests at once
+)
 
-// remote asks one server. Whatever it answers is bounded.
+// NewClient returns a client for requests to servers that may be hostile: the headers of
+// an answer are bounded, and a redirect does not lead to another host. How long an answer
+// may take is up to the context of the request.
+func NewClient() *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxResponseHeaderBytes = maxHeaders
+	transport.MaxIdleConnsPerHost = parallel
+	transport.MaxConnsPerHost = parallel
+	transport.ResponseHeaderTimeout = time.Minute
+	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
+}
+
+// checkRedirect refuses other hosts: a server that the user has named must not make this
+// program send requests into the user's own network.
+func checkRedirect(next *http.Request, via []*http.Request) error {
+	first := via[0].URL
+	switch {
+	case len(via) > maxRedirects:
+		return fmt.Errorf("the server redirects over %d times", maxRedirects)
+	case next.URL.Scheme == first.Scheme && next.URL.Host == first.Host:
+		return nil
+	case first.Scheme == "http" && next.URL.Scheme == "https" && next.URL.Hostname() == first.Hostname() && standardPort(first) && standardPort(next.URL):
+		return nil
+	}
+	return fmt.Errorf("the server redirects to %.200q; if that is right, verify what is there", next.URL.Scheme+"://"+next.URL.Host)
+}
+
+func standardPort(u *url.URL) bool {
+	return u.Port() == "" || u.Scheme == "http" && u.Port() == "80" || u.Scheme == "https" && u.Port() == "443"
+}
+
+// remote asks one server. What it holds of an answer is bounded.
 type remote struct {
 	base   string // without a slash at the end
 	client *http.Client
@@ -25,52 +61,56 @@ type remote struct {
 
 // get returns the body under a path, of no more than limit bytes.
 func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, error) {
-	body, response, err := r.ask(ctx, r.base+path, "", limit)
+	response, err := r.ask(ctx, r.base+path, "")
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return nil, fmt.Errorf("%s%s: %w", r.base, path, errNotThere)
+	default:
+		return nil, fmt.Errorf("%s%s: the server answered %s%s", r.base, path, status(response), excerpt(response))
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	switch {
 	case err != nil:
-		return nil, err
-	case response.StatusCode == http.StatusNotFound:
-		return nil, fmt.Errorf("%s%s: %w", r.base, path, errNotThere)
-	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s%s: the server answered %s%s", r.base, path, response.Status, excerpt(response, body))
+		return nil, fmt.Errorf("%s%s: %w", r.base, path, err)
 	case int64(len(body)) > limit:
-		return nil, differs("%s%s has over %d bytes", r.base, path, limit)
+		return nil, fmt.Errorf("%s%s has over %d bytes", r.base, path, limit)
 	}
 	return body, nil
 }
 
-// ask returns an answer and its body, cut after limit and one more bytes. With an
-// accepted coding the body is as it came; without, as the client likes.
-func (r *remote) ask(ctx context.Context, url, accept string, limit int64) ([]byte, *http.Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+// ask returns an answer, whose body the caller closes. With an accepted coding the body is
+// as it came; without, as the client likes.
+func (r *remote) ask(ctx context.Context, url, accept string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	request.Header.Set("User-Agent", r.agent)
 	if accept != "" {
 		request.Header.Set("Accept-Encoding", accept)
 	}
-	response, err := r.client.Do(request)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", url, err)
-	}
-	return body, response, nil
+	return r.client.Do(request)
 }
+
+// status is a server's status line, cut to what a person can read.
+func status(response *http.Response) string { return fmt.Sprintf("%.100s", response.Status) }
 
 // excerpt is what a server says in an answer that is no success, as far as it can be
 // shown to a person.
-func excerpt(response *http.Response, body []byte) string {
-	const most = 300
+func excerpt(response *http.Response) string {
 	contentType := response.Header.Get("Content-Type")
-	if len(body) == 0 || !strings.HasPrefix(contentType, "application/json") && !strings.HasPrefix(contentType, "text/plain") {
+	if !strings.HasPrefix(contentType, "application/json") && !strings.HasPrefix(contentType, "text/plain") {
 		return ""
 	}
-	return fmt.Sprintf(": %.*q", most, body)
+	body := make([]byte, maxExcerpt)
+	n, _ := io.ReadFull(response.Body, body) // a part of it is better than nothing
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(": %q", body[:n])
 }

@@ -2,19 +2,20 @@ package verify_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
@@ -28,13 +29,30 @@ const origin = "cdn.example.com/log"
 // A rig is a server with files and their log, which may be made to lie.
 type rig struct {
 	*testing.T
-	*librarytest.Shelf
+	*testkit.Shelf
 	keys   string
 	signer *signing.Signer
 	server *httptest.Server
-	lies   map[string]lie // by path, whatever the query
+	lies   map[string]lie              // by path, whatever the query
+	raw    map[string]http.HandlerFunc // by path, in the place of the honest server
+	mu     sync.Mutex
 	asked  map[string]int // requests, by path
+	sent   atomic.Int64   // bytes of bodies
 }
+
+// counting counts the bytes of bodies that were sent.
+type counting struct {
+	http.ResponseWriter
+	rig *rig
+}
+
+func (c *counting) Write(data []byte) (int, error) {
+	c.rig.sent.Add(int64(len(data)))
+	return c.ResponseWriter.Write(data)
+}
+
+// Unwrap is for [http.ResponseController].
+func (c *counting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // A lie changes what an honest server answers.
 type lie func(status int, header http.Header, body []byte) (int, []byte)
@@ -43,7 +61,12 @@ var alert = strings.Repeat("alert('a file that compresses well');\n", 40)
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{T: t, Shelf: librarytest.New(t), keys: t.TempDir(), lies: map[string]lie{}, asked: map[string]int{}}
+	return newRigOf(t, testkit.NewShelf(t))
+}
+
+func newRigOf(t *testing.T, shelf *testkit.Shelf) *rig {
+	t.Helper()
+	r := &rig{T: t, Shelf: shelf, keys: t.TempDir(), lies: map[string]lie{}, raw: map[string]http.HandlerFunc{}, asked: map[string]int{}}
 	logger := slog.New(slog.DiscardHandler)
 	var err error
 	if r.signer, err = signing.Open(signing.Options{Dir: r.keys, Origin: origin, Store: r.Store, Log: r.Log, Logger: logger}); err != nil {
@@ -58,13 +81,23 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	honest := tiles.Route(log, server.Route(assets, http.HandlerFunc(r.entries)))
+	honest := tiles.Route(log, server.Route(assets, http.NotFoundHandler()))
 	r.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		r.mu.Lock()
 		r.asked[request.URL.Path]++
+		r.mu.Unlock()
+		w = &counting{w, r}
+		if handle, ok := r.raw[request.URL.Path]; ok {
+			handle(w, request)
+			return
+		}
 		change, ok := r.lies[request.URL.Path]
 		if !ok {
 			honest.ServeHTTP(w, request)
 			return
+		}
+		if strings.HasPrefix(request.URL.Path, tiles.Prefix) {
+			request.Header.Del("Accept-Encoding") // the lie is about what is in the answer
 		}
 		recorded := httptest.NewRecorder()
 		honest.ServeHTTP(recorded, request)
@@ -81,35 +114,21 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// entries answers /logs/{package}/{version}.
-func (r *rig) entries(w http.ResponseWriter, request *http.Request) {
-	parts := strings.Split(request.URL.Path, "/")
-	if len(parts) != 4 || parts[1] != "logs" {
-		http.NotFound(w, request)
-		return
-	}
-	page, err := logs.Read(r.Store, logs.Query{Package: parts[2], Version: parts[3], Limit: 1000})
-	if err != nil {
-		r.Error(err)
-	}
-	told := []map[string]any{}
-	for _, e := range page.Entries {
-		told = append(told, map[string]any{"index": e.Index, "kind": e.Kind})
-	}
-	json.NewEncoder(w).Encode(told)
-}
-
 // stocked is a rig with a library, two releases and one of another library.
 func stocked(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
-	r.Enrol("vue", `{"name":"vue"}`)
-	r.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": alert, "dist/a b.min.js": "alert(2)"})
-	r.Publish("vue", "3.1.0", "vue.js", map[string]string{"vue.js": alert + "//"})
-	r.Enrol("d3", `{"name":"d3"}`)
-	r.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3"})
+	stock(r.Shelf)
 	r.sign()
 	return r
+}
+
+func stock(s *testkit.Shelf) {
+	s.Enrol("vue", `{"name":"vue"}`)
+	s.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": alert, "dist/a b.min.js": "alert(2)"})
+	s.Publish("vue", "3.1.0", "vue.js", map[string]string{"vue.js": alert + "//"})
+	s.Enrol("d3", `{"name":"d3"}`)
+	s.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3"})
 }
 
 func (r *rig) sign() {
@@ -122,7 +141,12 @@ func (r *rig) sign() {
 // append adds entries that say nothing about what is served.
 func (r *rig) append(n int, e logs.Entry) {
 	r.Helper()
-	err := r.Log.Update(func(tx *logs.Tx) error {
+	appendTo(r.T, r.Shelf, n, e)
+}
+
+func appendTo(t *testing.T, s *testkit.Shelf, n int, e logs.Entry) {
+	t.Helper()
+	err := s.Log.Update(func(tx *logs.Tx) error {
 		for range n {
 			if _, err := tx.Append(e); err != nil {
 				return err
@@ -131,7 +155,7 @@ func (r *rig) append(n int, e logs.Entry) {
 		return nil
 	})
 	if err != nil {
-		r.Fatal(err)
+		t.Fatal(err)
 	}
 }
 
@@ -146,7 +170,7 @@ func (r *rig) restore(pkg, version string) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	change := views.Change{Entry: logs.Entry{Kind: logs.Restored, Time: librarytest.Released, Actor: "operator", Package: pkg, Version: version, Manifest: v.Manifest, Reason: "it was all right"}, Manifest: m}
+	change := views.Change{Entry: logs.Entry{Kind: logs.Restored, Time: testkit.Released, Actor: "operator", Package: pkg, Version: version, Manifest: v.Manifest, Reason: "it was all right"}, Manifest: m}
 	if err := r.Log.Update(func(tx *logs.Tx) error { return views.Record(tx, change) }); err != nil {
 		r.Fatal(err)
 	}
@@ -154,6 +178,11 @@ func (r *rig) restore(pkg, version string) {
 
 func (r *rig) options() verify.Options {
 	return verify.Options{Server: r.server.URL, Trust: verify.Trust{Key: r.signer.Key()}}
+}
+
+// seen remembers a signed checkpoint of the log of any key.
+func seen(signed []byte) func(string) (verify.KnownLog, bool) {
+	return func(string) (verify.KnownLog, bool) { return verify.KnownLog{Checkpoint: string(signed)}, true }
 }
 
 func (r *rig) open(o verify.Options) *verify.Log {
@@ -175,11 +204,7 @@ func (r *rig) url(o verify.Options, name string) verify.Result {
 	}
 	l, err := verify.Open(r.Context(), o)
 	if err != nil {
-		outcome := verify.Unproven
-		if isDifference(err) {
-			outcome = verify.Differs
-		}
-		return verify.Result{Outcome: outcome, Problem: err.Error()}
+		return verify.Result{Outcome: verify.OutcomeOf(err), Problem: err.Error()}
 	}
 	return l.URL(r.Context(), address, n)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/logs"
 )
@@ -18,9 +19,6 @@ const (
 	fullWidth = 1 << height
 )
 
-// maxEntry is the largest entry that a bundle can have.
-const maxEntry = 1<<16 - 1
-
 // tileReader fetches tiles for one verification. Package tlog holds each of them
 // against the tree before it goes by it.
 type tileReader struct {
@@ -30,36 +28,55 @@ type tileReader struct {
 	err    error                // of fetching
 }
 
+// of reads the hashes of a tree, each of which is proven.
+func (t *tileReader) of(tree tlog.Tree) tlog.HashReader {
+	proven := tlog.TileHashReader(tree, t)
+	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+		hashes, err := proven.ReadHashes(indexes)
+		switch {
+		case t.err != nil:
+			return nil, t.err
+		case err != nil:
+			return nil, differs("the log's tiles do not belong to the tree of %d entries that is signed: %v", tree.N, err)
+		}
+		return hashes, nil
+	})
+}
+
 func (t *tileReader) Height() int { return height }
 
 func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
-	data, err := t.readTiles(tiles)
-	t.err = err
-	return data, err
-}
-
-func (t *tileReader) readTiles(tiles []tlog.Tile) ([][]byte, error) {
 	data := make([][]byte, len(tiles))
+	group, ctx := errgroup.WithContext(t.ctx)
+	group.SetLimit(parallel)
 	for i, tile := range tiles {
 		var ok bool
 		if data[i], ok = t.cache[tile]; ok {
 			continue
 		}
-		var err error
-		if data[i], err = t.fetch(tile, strings.TrimPrefix(tile.Path(), fmt.Sprintf("tile/%d/", height)), tlog.HashSize); err != nil {
-			return nil, err
-		}
-		want := tile.W * tlog.HashSize
-		if len(data[i]) < want {
-			return nil, differs("%s/log/tile/… of level %d, number %d has %d bytes, not %d", t.remote.base, tile.L, tile.N, len(data[i]), want)
-		}
-		data[i] = data[i][:want] // of a full tile in the place of a partial one
+		group.Go(func() (err error) {
+			data[i], err = t.readTile(ctx, tile)
+			return err
+		})
 	}
-	return data, nil
+	t.err = group.Wait()
+	return data, t.err
+}
+
+func (t *tileReader) readTile(ctx context.Context, tile tlog.Tile) ([]byte, error) {
+	data, err := t.remote.tile(ctx, tile, strings.TrimPrefix(tile.Path(), fmt.Sprintf("tile/%d/", height)), tlog.HashSize)
+	if err != nil {
+		return nil, err
+	}
+	want := tile.W * tlog.HashSize
+	if len(data) < want {
+		return nil, differs("%s/log/tile/… of level %d, number %d has %d bytes, not %d", t.remote.base, tile.L, tile.N, len(data), want)
+	}
+	return data[:want], nil // of a full tile in the place of a partial one
 }
 
 func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
-	const most = 4096 // tiles, 8 KiB each
+	const most = 1024 // tiles, 8 KiB each
 	if len(t.cache) > most {
 		clear(t.cache)
 	}
@@ -68,54 +85,80 @@ func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 	}
 }
 
-// fetch returns what a partial tile has, or the full one that has taken its place.
-func (t *tileReader) fetch(tile tlog.Tile, path string, most int64) ([]byte, error) {
-	data, err := t.remote.get(t.ctx, "/log/tile/"+path, int64(tile.W)*most)
+// tile returns what a partial tile has, or the full one that has taken its place. An
+// element has most bytes.
+func (r *remote) tile(ctx context.Context, tile tlog.Tile, path string, most int64) ([]byte, error) {
+	data, err := r.get(ctx, "/log/tile/"+path, int64(tile.W)*most)
 	if tile.W < fullWidth && errors.Is(err, errNotThere) {
 		full, _, _ := strings.Cut(path, ".p/")
-		return t.remote.get(t.ctx, "/log/tile/"+full, fullWidth*most)
+		return r.get(ctx, "/log/tile/"+full, fullWidth*most)
 	}
 	return data, err
 }
 
-// bundle returns the entries under a tile of level 0, each of which is proven to be
-// in the tree.
-func (l *Log) bundle(ctx context.Context, n int64) ([]logs.Indexed, error) {
-	if l.last.entries != nil && l.last.n == n {
-		return l.last.entries, nil
-	}
-	tile := tlog.Tile{H: height, L: 0, N: n, W: int(min(fullWidth, l.tree.N-n<<height))}
+// entryTile is the tile of level 0 over the entries of bundle n.
+func (l *Log) entryTile(n int64) tlog.Tile {
+	return tlog.Tile{H: height, L: 0, N: n, W: int(min(fullWidth, l.tree.N-n<<height))}
+}
+
+// fetchBundle returns the entries under a tile of level 0, of which nothing is proven.
+func (l *Log) fetchBundle(ctx context.Context, n int64) ([]byte, error) {
+	tile := l.entryTile(n)
 	_, number, _ := strings.Cut(strings.TrimPrefix(tile.Path(), "tile/"), "/") // without the height
 	_, number, _ = strings.Cut(number, "/")                                    // without the level
-	reader := l.tiles(ctx)
-	data, err := reader.fetch(tile, "entries/"+number, 2+maxEntry)
-	if err != nil {
-		return nil, err
+	return l.remote.tile(ctx, tile, "entries/"+number, 2+logs.MaxEntry)
+}
+
+// bundles returns the entries of the bundles from n until end, each of which is proven to
+// be in the tree.
+func (l *Log) bundles(ctx context.Context, n, end int64) ([]logs.Indexed, error) {
+	data := make([][]byte, end-n)
+	group, fetching := errgroup.WithContext(ctx)
+	for i := range data {
+		group.Go(func() (err error) {
+			data[i], err = l.fetchBundle(fetching, n+int64(i))
+			return err
+		})
 	}
-	indexes := make([]int64, tile.W)
+	first, last := n<<height, min(end<<height, l.tree.N)
+	indexes := make([]int64, last-first)
 	for i := range indexes {
-		indexes[i] = tlog.StoredHashIndex(0, n<<height+int64(i))
+		indexes[i] = tlog.StoredHashIndex(0, first+int64(i))
 	}
 	hashes, err := l.hashes(ctx).ReadHashes(indexes)
+	if failed := group.Wait(); failed != nil {
+		return nil, failed
+	}
 	if err != nil {
 		return nil, err
 	}
-	entries := make([]logs.Indexed, tile.W)
-	for i := range entries {
+	entries := make([]logs.Indexed, 0, len(hashes))
+	for i, bundle := range data {
+		if entries, err = unpack(entries, bundle, n+int64(i), hashes[i<<height:min(len(hashes), (i+1)<<height)]); err != nil {
+			return nil, err
+		}
+	}
+	return entries, nil
+}
+
+// unpack appends the entries of a bundle, which have these hashes.
+func unpack(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([]logs.Indexed, error) {
+	for i, hash := range hashes {
 		index := n<<height + int64(i)
 		if len(data) < 2 || len(data)-2 < int(binary.BigEndian.Uint16(data)) {
 			return nil, differs("the bundle of entries %d ends before entry %d", n, index)
 		}
 		raw := data[2 : 2+binary.BigEndian.Uint16(data)]
 		data = data[2+len(raw):]
-		if tlog.RecordHash(raw) != hashes[i] {
+		if tlog.RecordHash(raw) != hash {
 			return nil, differs("entry %d is not the one in the signed tree", index)
 		}
-		if entries[i], err = logs.ParseEntry(index, raw); err != nil {
+		e, err := logs.ParseEntry(index, raw)
+		if err != nil {
 			return nil, fmt.Errorf("%w; a newer larder may know it", err)
 		}
+		entries = append(entries, e)
 	}
-	l.last.n, l.last.entries = n, entries
 	return entries, nil
 }
 
@@ -124,9 +167,13 @@ func (l *Log) Entry(ctx context.Context, index int64) (logs.Indexed, error) {
 	if index < 0 || index >= l.tree.N {
 		return logs.Indexed{}, fmt.Errorf("the signed log has %d entries, and entry %d is not among them", l.tree.N, index)
 	}
-	entries, err := l.bundle(ctx, index>>height)
-	if err != nil {
-		return logs.Indexed{}, err
+	n := index >> height
+	if l.last.entries == nil || l.last.n != n {
+		entries, err := l.bundles(ctx, n, n+1)
+		if err != nil {
+			return logs.Indexed{}, err
+		}
+		l.last.n, l.last.entries = n, entries
 	}
-	return entries[index&(fullWidth-1)], nil
+	return l.last.entries[index&(fullWidth-1)], nil
 }

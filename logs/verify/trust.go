@@ -1,18 +1,24 @@
 package verify
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
+	"io"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/transparency-dev/formats/log"
 	formats "github.com/transparency-dev/formats/note"
+	tlogproof "github.com/transparency-dev/formats/proof"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
 )
 
 // Trust says whose signatures count.
@@ -93,7 +99,10 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	n, err := note.Open(signed, note.VerifierList(verifiers...))
 	if err != nil {
 		origin, _, _ := strings.Cut(string(signed), "\n")
-		switch unsigned := errors.As(err, new(*note.UnverifiedNoteError)); {
+		unsigned, wrong := errors.As(err, new(*note.UnverifiedNoteError)), errors.As(err, new(*note.InvalidSignatureError))
+		switch {
+		case !unsigned && !wrong: // such as the page of a proxy
+			return checkpoint{}, "", nil, fmt.Errorf("the answer in the place of the checkpoint is no signed note: %w", err)
 		case unsigned && origin != pinned.Name():
 			return checkpoint{}, "", nil, differs("the checkpoint is that of the log %.200q, not of %q", origin, pinned.Name())
 		case unsigned:
@@ -120,9 +129,6 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	if c.Tree, err = parse(n.Text, pinned.Name()); err != nil {
 		return checkpoint{}, "", nil, differs("the checkpoint is signed, but: %v", err)
 	}
-	if len(c.cosignatures) < t.Need {
-		return checkpoint{}, "", nil, differs("%d of the given witnesses have signed the checkpoint, and %d are required", len(c.cosignatures), t.Need)
-	}
 	return c, key, used, nil
 }
 
@@ -135,7 +141,7 @@ func parse(text, origin string) (tlog.Tree, error) {
 	if body.Origin != origin {
 		return tlog.Tree{}, fmt.Errorf("it is that of the log %.200q, not of %q", body.Origin, origin)
 	}
-	if len(body.Hash) != tlog.HashSize || body.Size > math.MaxInt64 {
+	if len(body.Hash) != tlog.HashSize || body.Size > signing.MaxSize {
 		return tlog.Tree{}, errors.New("its text is not that of a checkpoint")
 	}
 	return tlog.Tree{N: int64(body.Size), Hash: tlog.Hash(body.Hash)}, nil
@@ -145,4 +151,124 @@ func parse(text, origin string) (tlog.Tree, error) {
 func parseSeen(signed []byte, origin string) (tlog.Tree, error) {
 	text, _, _ := strings.Cut(string(signed), "\n\n")
 	return parse(text+"\n", origin)
+}
+
+// MaxProof bounds a file's proof: a checkpoint with its signatures, an entry and some
+// hundred hashes.
+const MaxProof = 256 << 10
+
+// Proof verifies, without a network, that bytes are those of a file that was published, by
+// a proof as in https://c2sp.org/tlog-proof. name, where it has a package, is what the file
+// has to be called. The outcome is [Published] at best: whether the release was withdrawn
+// since the proof was made is not known.
+func (t Trust) Proof(proof, data []byte, name Name) Result {
+	r := Result{Name: name}
+	if err := t.proof(&r, proof, data); err != nil {
+		return r.failed(err)
+	}
+	r.Outcome = Published
+	return r
+}
+
+func (t Trust) proof(r *Result, data, file []byte) error {
+	var p tlogproof.TLogProof
+	if len(data) > MaxProof {
+		return fmt.Errorf("the proof has over %d bytes", MaxProof)
+	}
+	if err := p.Unmarshal(data); err != nil {
+		return fmt.Errorf("it is no proof as in https://c2sp.org/tlog-proof: %w", err)
+	}
+	if !bytes.Equal(p.Marshal(), data) || p.Index > signing.MaxSize {
+		return errors.New("it is no proof as in https://c2sp.org/tlog-proof: it is not as it was written")
+	}
+	c, _, _, err := t.open(p.Checkpoint, nil)
+	if err != nil {
+		return err
+	}
+	if missing := t.Need - len(c.cosignatures); missing > 0 {
+		return &Doubt{Unproven, fmt.Sprintf("%d of the given witnesses have signed the proof's checkpoint, and %d are required", len(c.cosignatures), t.Need)}
+	}
+	var extra logs.FileProof
+	if err := json.Unmarshal(p.ExtraData, &extra); err != nil || extra.Format != logs.FileProofFormat {
+		return errors.New("its extra data is not that of a file's proof, in a format that this larder knows")
+	}
+	inTree := tiles.ProvenEntry{Index: int64(p.Index), Entry: extra.Entry}
+	for _, h := range p.Hashes {
+		inTree.Proof = append(inTree.Proof, tlog.Hash(h))
+	}
+	if err := inTree.Check(c.Tree); err != nil {
+		return differs("the proof's entry is not in the signed tree: %v", err)
+	}
+	e, err := logs.ParseEntry(inTree.Index, []byte(extra.Entry))
+	if err != nil {
+		return fmt.Errorf("%w; a newer larder may know it", err)
+	}
+	if e.Kind != logs.Published {
+		return differs("entry %d does not publish a release", e.Index)
+	}
+	proven := Name{e.Package, e.Version, extra.Path}
+	if r.Package != "" && r.Name != proven {
+		return differs("the proof is of %s, not of %s", proven, r.Name)
+	}
+	sums := newSums()
+	sums.Write(file)
+	found := sums.file(extra.Path)
+	r.Name, r.Size, r.SHA256, r.SRI, r.Published = proven, found.Size, found.SHA256, found.SRI, event(e)
+	if err := extra.FilePlace.Check(e.Files, found); err != nil {
+		return differs("the bytes are not those that were published as %s: with the SHA-256 %s, they do not lead to the root of the release's files", proven, found.SHA256)
+	}
+	return nil
+}
+
+// Evidence is what a file that was kept of a fork proves.
+type Evidence struct {
+	Outcome Outcome `json:"outcome"` // [Forked] or [Unproven]
+	File    string  `json:"file"`
+	Pinned  bool    `json:"pinned"` // the key was given, rather than taken from the file
+	signing.Fork
+	Heads   []string `json:"heads,omitempty"`
+	Problem string   `json:"problem,omitempty"`
+}
+
+// ReadEvidence verifies what a file proves of a fork, by the log's verifier key, or by the one in the file where key
+// is "". The error is for a file that cannot be read.
+func ReadEvidence(path, key string) (Evidence, error) {
+	found := Evidence{Outcome: Unproven, File: path, Pinned: key != ""}
+	data, err := readAtMost(path, signing.MaxEvidence)
+	if err != nil {
+		return found, err
+	}
+	evidence, err := signing.DecodeEvidence(data)
+	if err == nil {
+		found.Fork, err = evidence.Check(key)
+	}
+	if err != nil {
+		found.Problem = err.Error()
+		return found, nil
+	}
+	found.Outcome, found.Heads = Forked, evidence.Heads[:]
+	return found, nil
+}
+
+// ReadProof is Proof for two files.
+func (t Trust) ReadProof(proof, file string, name Name) (Result, error) {
+	p, err := readAtMost(proof, MaxProof)
+	if err != nil {
+		return Result{}, err
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return Result{}, err
+	}
+	return t.Proof(p, data, name), nil
+}
+
+// readAtMost reads a file, and one byte more than the limit where it is larger.
+func readAtMost(path string, limit int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, limit+1))
 }

@@ -29,7 +29,7 @@ func AllFiles(r kvstore.Reader) iter.Seq2[ServedFile, error] {
 				return
 			}
 			s := ServedFile{Package: string(name[0]), Version: string(name[1]), Path: string(name[2])}
-			if s.File, err = decodeFile(item.Value); err != nil {
+			if s.File, err = DecodeFile(item.Value); err != nil {
 				yield(ServedFile{}, fmt.Errorf("views: file %s of %s %s: %w", s.Path, s.Package, s.Version, err))
 				return
 			}

@@ -34,7 +34,7 @@ func Apply(b *kvstore.Batch, c Change) error {
 		return applyPublished(b, c)
 	case logs.Withdrawn:
 		return applyWithdrawn(b, c)
-	case logs.Processed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged:
+	case logs.Processed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged, logs.LossAccepted:
 		// They change nothing of what is served: of an erased release the
 		// withdrawal has taken the rows already.
 		return nil

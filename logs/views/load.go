@@ -9,8 +9,11 @@ import (
 )
 
 // Record appends a change's entry to the log and adds the rows that it causes.
-// c.Index is not used.
+// c.Index is not used, and c.Files is that of the manifest.
 func Record(tx *logs.Tx, c Change) error {
+	if c.Kind == logs.Published {
+		c.Entry.Files = c.Manifest.Root()
+	}
 	e, err := tx.Append(c.Entry)
 	if err != nil {
 		return err
@@ -70,6 +73,13 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 		}
 	}
 	return nil
+}
+
+// Erased returns the contents that were erased and not brought back by a later
+// publication.
+func Erased(ctx context.Context, store *kvstore.Store) (map[kvstore.Hash]struct{}, error) {
+	erased, _, err := standing(ctx, store, store)
+	return erased, err
 }
 
 type release struct{ pkg, version string }

@@ -56,7 +56,7 @@ func LookupFile(r kvstore.Reader, pkg, version, path string) (File, error) {
 	if err != nil {
 		return File{}, err
 	}
-	f, err := decodeFile(data)
+	f, err := DecodeFile(data)
 	if err != nil {
 		return File{}, fmt.Errorf("views: file %s of %s %s: %w", path, pkg, version, err)
 	}
@@ -80,7 +80,7 @@ func Files(r kvstore.Reader, pkg, version string) ([]PublishedFile, error) {
 			return nil, fmt.Errorf("views: couldn't list the files of %s %s: %w", pkg, version, err)
 		}
 		path := string(item.Key[len(prefix):])
-		f, err := decodeFile(item.Value)
+		f, err := DecodeFile(item.Value)
 		if err != nil {
 			return nil, fmt.Errorf("views: file %s of %s %s: %w", path, pkg, version, err)
 		}
@@ -123,7 +123,7 @@ func LookupVersion(r kvstore.Reader, pkg, version string) (Version, error) {
 }
 
 // Versions returns the published and withdrawn versions of a package in byte
-// order of their names; packages.SortVersions knows the order of releases.
+// order of their names; packages.CompareVersions knows the order of releases.
 func Versions(r kvstore.Reader, pkg string) ([]Version, error) {
 	return scanJSON[Version](r, kvstore.Versions, kvstore.Prefix(pkg))
 }
@@ -160,7 +160,8 @@ func (f File) encode() []byte {
 
 var errFileRow = errors.New("the row is malformed; `larder fsck` tells what else is")
 
-func decodeFile(row []byte) (File, error) {
+// DecodeFile reads the value of a row of kvstore.Files.
+func DecodeFile(row []byte) (File, error) {
 	var f File
 	if len(row) < 1+len(f.Hash) || row[0] != fileFormat {
 		return File{}, errFileRow

@@ -20,6 +20,20 @@ const (
 	Withdrawn  StateKind = "withdrawn"  // it was published and is served no longer
 )
 
+// What became of the versions that upstream has and that were never tried. No state of them is stored.
+const (
+	Older      StateKind = "older"      // than what was taken
+	Prerelease StateKind = "prerelease" // one of those that the package did not start with
+	Ignored    StateKind = "ignored"    // a pattern of the package JSON leaves it out
+	Gone       StateKind = "gone"       // upstream had it once
+)
+
+// An Account is what became of a version that upstream has or had, whether it was tried or not.
+type Account struct {
+	State
+	Command string `json:"command,omitempty"` // what an operator gets it with; "" where nothing is to be got
+}
+
 // Final reports whether the bot leaves a version in this state alone.
 func (k StateKind) Final() bool {
 	return k == Published || k == Refused || k == Withdrawn
@@ -27,16 +41,25 @@ func (k StateKind) Final() bool {
 
 // A State is what became of one version that upstream has: what was tried, when,
 // why it failed and when it is tried again. Apply writes the states that follow
-// from the log; the bot writes Processing and Failed, which a rebuild forgets.
+// from the log; the bot writes Processing and Failed, which a repair leaves alone.
 type State struct {
 	Package  string    `json:"package"`
 	Version  string    `json:"version"`
 	Kind     StateKind `json:"state"`
 	Reason   string    `json:"reason,omitempty"`
 	Released time.Time `json:"released,omitzero"` // when upstream published it, where known
-	Updated  time.Time `json:"updated"`
+	Updated  time.Time `json:"updated,omitzero"`
 	Attempts int       `json:"attempts,omitempty"` // that failed
 	Next     time.Time `json:"next,omitzero"`      // of the next attempt, for Failed
+	// Wrong is what came in place of the archive, for Failed.
+	Wrong WrongBytes `json:"wrong,omitzero"`
+}
+
+// WrongBytes counts how often the same bytes came in place of those that upstream promises.
+type WrongBytes struct {
+	Hash  string    `json:"hash"` // of the bytes, in the notation of upstream's promise
+	Times int       `json:"times"`
+	First time.Time `json:"first"`
 }
 
 // SetState adds a version's state to b.
@@ -48,6 +71,12 @@ func SetState(b *kvstore.Batch, s State) error {
 func LookupState(r kvstore.Reader, pkg, version string) (State, error) {
 	var s State
 	return s, getJSON(r, kvstore.States, kvstore.Key(pkg, version), &s)
+}
+
+// DecodeState reads a row of kvstore.States.
+func DecodeState(row kvstore.Item) (State, error) {
+	var s State
+	return s, decodeJSON(row.Key, row.Value, &s)
 }
 
 // States returns the states of a package's versions, or of all packages' where
@@ -72,8 +101,8 @@ func StatesOf(r kvstore.Reader, kind StateKind) ([]State, error) {
 		if !bytes.Contains(item.Value, word) {
 			continue
 		}
-		var s State
-		if err := decodeJSON(item.Key, item.Value, &s); err != nil {
+		s, err := DecodeState(item)
+		if err != nil {
 			return nil, err
 		}
 		if s.Kind == kind {

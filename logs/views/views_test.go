@@ -1,150 +1,77 @@
 package views_test
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// noon has more digits than the log keeps, as real clocks do.
-var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456789, time.UTC)
-
-// A shelf is a store with its log.
-type shelf struct {
-	t     *testing.T
-	store *kvstore.Store
-	log   *logs.Log
-}
-
-func newShelf(t *testing.T) *shelf {
+// record appends an entry and applies it.
+func record(t *testing.T, s *testkit.Shelf, c views.Change) {
 	t.Helper()
-	store, err := kvstore.Open(t.TempDir(), kvstore.Options{})
+	c.Time, c.Actor = testkit.Released, "bot"
+	if err := s.Log.Update(func(tx *logs.Tx) error { return views.Record(tx, c) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sound fails the test unless the views are what follows from the log.
+func sound(t *testing.T, s *testkit.Shelf) {
+	t.Helper()
+	_, err := fsck.Run(t.Context(), s.Store, fsck.Options{Deep: true, Temp: t.TempDir()}, func(f fsck.Finding) { t.Errorf("found %+v", f) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { store.Close() })
-	log, err := logs.Open(store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &shelf{t, store, log}
 }
 
-func (s *shelf) keep(data string) kvstore.Hash {
-	s.t.Helper()
-	h := kvstore.Sum([]byte(data))
-	if err := s.store.PutContent(h, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: []byte(data)}}); err != nil {
-		s.t.Fatal(err)
-	}
-	return h
-}
-
-func (s *shelf) record(c views.Change) {
-	s.t.Helper()
-	err := s.log.Update(func(tx *logs.Tx) error { return views.Record(tx, c) })
-	if err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// publish publishes a release with the given files, path and content in turn.
-func (s *shelf) publish(pkg, version string, files ...string) views.Change {
-	s.t.Helper()
-	m := &logs.Manifest{Package: pkg, Version: version, Released: noon, Default: files[0]}
-	for i := 0; i < len(files); i += 2 {
-		data := files[i+1]
-		m.Files = append(m.Files, logs.File{Path: files[i], Size: int64(len(data)), SHA256: s.keep(data), SRI: logs.SumSRI([]byte(data)), Origin: logs.Upstream})
-	}
-	encoded, err := m.Encode()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	c := views.Change{
-		Entry:    logs.Entry{Kind: logs.Published, Time: noon, Actor: "bot", Package: pkg, Version: version, Manifest: s.keep(string(encoded))},
-		Manifest: m,
-	}
-	s.record(c)
-	return c
-}
-
-func (s *shelf) enrol(kind logs.Kind, name, json string) {
-	s.t.Helper()
-	s.record(views.Change{
-		Entry:       logs.Entry{Kind: kind, Time: noon, Actor: "bot", Package: name, PackageJSON: s.keep(json)},
-		PackageJSON: []byte(json),
-	})
-}
-
-func (s *shelf) check(deep bool) (views.CheckSummary, []views.Finding) {
-	s.t.Helper()
-	var found []views.Finding
-	sum, err := views.Check(context.Background(), s.store, views.CheckOptions{Deep: deep, Scratch: s.t.TempDir()}, func(f views.Finding) { found = append(found, f) })
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return sum, found
-}
-
-func (s *shelf) change(ns kvstore.Namespace, key, value []byte) {
-	s.t.Helper()
-	b := s.store.NewBatch()
-	defer b.Close()
-	if value == nil {
-		b.Delete(ns, key)
-	} else {
-		b.Set(ns, key, value)
-	}
-	if err := b.Commit(); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func stocked(t *testing.T) *shelf {
-	s := newShelf(t)
-	s.enrol(logs.PackageAdded, "vue", `{"name":"vue"}`)
-	s.record(views.Change{Entry: logs.Entry{Kind: logs.Detected, Time: noon, Package: "vue", Version: "3.0.0", Released: noon}})
-	s.publish("vue", "3.0.0", "vue.js", "vue three", "dist/vue.min.js", "v3")
-	s.publish("vue", "3.1.0", "vue.js", "vue three point one", "dist/vue.min.js", "v3")
-	s.record(views.Change{Entry: logs.Entry{Kind: logs.Refused, Time: noon, Package: "vue", Version: "9.0.0", Reason: "a bomb"}})
-	s.enrol(logs.PackageChanged, "vue", `{"name":"vue","homepage":"https://example.com"}`)
+func stocked(t *testing.T) *testkit.Shelf {
+	t.Helper()
+	s := testkit.NewShelf(t)
+	s.Enrol("vue", `{"name":"vue"}`)
+	record(t, s, views.Change{Entry: logs.Entry{Kind: logs.Detected, Package: "vue", Version: "3.0.0"}})
+	s.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": "vue three", "dist/vue.min.js": "v3"})
+	s.Publish("vue", "3.1.0", "vue.js", map[string]string{"vue.js": "vue three point one", "dist/vue.min.js": "v3"})
+	s.Refuse("vue", "9.0.0", "a bomb")
+	s.Enrol("vue", `{"name":"vue","homepage":"https://example.com"}`)
 	return s
 }
 
 func TestApply(t *testing.T) {
 	s := stocked(t)
-	f, err := views.LookupFile(s.store, "vue", "3.1.0", "vue.js")
-	if want := (views.File{Hash: kvstore.Sum([]byte("vue three point one")), Size: 19, Released: noon.Truncate(time.Second)}); err != nil || f != want {
+	f, err := views.LookupFile(s.Store, "vue", "3.1.0", "vue.js")
+	if want := (views.File{Hash: kvstore.Sum([]byte("vue three point one")), Size: 19, Released: testkit.Released}); err != nil || f != want {
 		t.Errorf("file %+v, %v, want %+v", f, err, want)
 	}
-	sri, err := views.LookupSRI(s.store, "vue", "3.0.0", "dist/vue.min.js")
+	sri, err := views.LookupSRI(s.Store, "vue", "3.0.0", "dist/vue.min.js")
 	if err != nil || sri != logs.SumSRI([]byte("v3")) {
 		t.Errorf("integrity %v, %v", sri, err)
 	}
-	files, err := views.Files(s.store, "vue", "3.0.0")
+	files, err := views.Files(s.Store, "vue", "3.0.0")
 	if err != nil || len(files) != 2 || files[0].Path != "dist/vue.min.js" || files[1].Path != "vue.js" {
 		t.Fatalf("files %+v, %v", files, err)
 	}
 	if got := files[0]; got.SRI != sri || got.Hash != kvstore.Sum([]byte("v3")) || got.Size != 2 {
 		t.Errorf("file %+v", got)
 	}
-	v, err := views.LookupVersion(s.store, "vue", "3.0.0")
+	v, err := views.LookupVersion(s.Store, "vue", "3.0.0")
 	if err != nil || v.Files != 2 || v.Bytes != 11 || v.Default != "vue.js" || v.Withdrawn != nil || v.Entry != 2 {
 		t.Errorf("version %+v, %v", v, err)
 	}
-	p, err := views.LookupPackage(s.store, "vue")
+	p, err := views.LookupPackage(s.Store, "vue")
 	if err != nil || !strings.Contains(string(p.JSON), "homepage") || p.Entry != 5 {
 		t.Errorf("package %+v, %v", p, err)
 	}
-	states, err := views.States(s.store, "vue")
+	states, err := views.States(s.Store, "vue")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,15 +82,15 @@ func TestApply(t *testing.T) {
 	if want := []string{"3.0.0 published", "3.1.0 published", "9.0.0 refused"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("states %q, want %q", got, want)
 	}
-	if of, err := views.StatesOf(s.store, views.Refused); err != nil || len(of) != 1 || of[0] != states[2] {
+	if of, err := views.StatesOf(s.Store, views.Refused); err != nil || len(of) != 1 || of[0] != states[2] {
 		t.Errorf("refused %+v, %v, want %+v", of, err, states[2])
 	}
 	for _, lookup := range []func() error{
-		func() error { _, err := views.LookupFile(s.store, "vue", "3.0.0", "nope"); return err },
-		func() error { _, err := views.LookupFile(s.store, "vue", "3.0", "vue.js"); return err },
-		func() error { _, err := views.LookupVersion(s.store, "vu", "3.0.0"); return err },
-		func() error { _, err := views.LookupPackage(s.store, "vu"); return err },
-		func() error { _, err := views.LookupState(s.store, "vue", "1"); return err },
+		func() error { _, err := views.LookupFile(s.Store, "vue", "3.0.0", "nope"); return err },
+		func() error { _, err := views.LookupFile(s.Store, "vue", "3.0", "vue.js"); return err },
+		func() error { _, err := views.LookupVersion(s.Store, "vu", "3.0.0"); return err },
+		func() error { _, err := views.LookupPackage(s.Store, "vu"); return err },
+		func() error { _, err := views.LookupState(s.Store, "vue", "1"); return err },
 	} {
 		if err := lookup(); !errors.Is(err, kvstore.ErrNotFound) {
 			t.Errorf("unknown: %v", err)
@@ -173,24 +100,21 @@ func TestApply(t *testing.T) {
 
 func TestWithdrawnVersionHasNoFiles(t *testing.T) {
 	s := stocked(t)
-	c := s.publish("d3", "7.0.0", "d3.js", "d3")
-	c.Kind, c.Reason = logs.Withdrawn, "malware"
-	s.record(c)
-	if _, err := views.LookupFile(s.store, "d3", "7.0.0", "d3.js"); !errors.Is(err, kvstore.ErrNotFound) {
+	s.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3"})
+	s.Withdraw("d3", "7.0.0", "malware")
+	if _, err := views.LookupFile(s.Store, "d3", "7.0.0", "d3.js"); !errors.Is(err, kvstore.ErrNotFound) {
 		t.Errorf("the file is still there: %v", err)
 	}
-	v, err := views.LookupVersion(s.store, "d3", "7.0.0")
+	v, err := views.LookupVersion(s.Store, "d3", "7.0.0")
 	if err != nil || v.Withdrawn == nil || v.Withdrawn.Reason != "malware" || v.Withdrawn.Entry != 7 {
 		t.Errorf("version %+v, %v", v, err)
 	}
-	if _, found := s.check(true); len(found) > 0 {
-		t.Errorf("found %v", found)
-	}
+	sound(t, s)
 }
 
 func TestForeignManifestIsNotApplied(t *testing.T) {
-	s := newShelf(t)
-	b := s.store.NewBatch()
+	s := testkit.NewShelf(t)
+	b := s.Store.NewBatch()
 	defer b.Close()
 	err := views.Apply(b, views.Change{
 		Entry:    logs.Entry{Kind: logs.Published, Package: "vue", Version: "3.0.0"},
@@ -198,87 +122,6 @@ func TestForeignManifestIsNotApplied(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), "jquery") {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestCheckFindsNothingWrong(t *testing.T) {
-	s := stocked(t)
-	for _, deep := range []bool{false, true} {
-		sum, found := s.check(deep)
-		if len(found) > 0 {
-			t.Errorf("deep %v: found %v", deep, found)
-		}
-		// The JSON twice, two manifests, three distinct files.
-		if want := (views.CheckSummary{Entries: 6, Releases: 2, Files: 4, Contents: 7}); sum != want {
-			t.Errorf("deep %v: %+v, want %+v", deep, sum, want)
-		}
-	}
-	s.keep("left by an interrupted release")
-	if sum, found := s.check(false); sum.Orphans != 1 || len(found) > 0 {
-		t.Errorf("%d orphans, found %v; want 1 and nothing", sum.Orphans, found)
-	}
-}
-
-func TestCheckFindsWhatIsWrong(t *testing.T) {
-	row := func(ns kvstore.Namespace, key []byte) func(*shelf) []byte {
-		return func(s *shelf) []byte {
-			data, err := s.store.Get(ns, key)
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			return append(data, ' ')
-		}
-	}
-	hash := kvstore.Sum([]byte("v3"))
-	file := kvstore.Key("vue", "3.0.0", "vue.js")
-	tests := []struct {
-		name  string
-		ns    kvstore.Namespace
-		key   []byte
-		value func(*shelf) []byte // nil deletes
-		deep  bool
-		what  string
-	}{
-		{"a file is missing", kvstore.Files, file, nil, false, "view"},
-		{"a file changed", kvstore.Files, file, row(kvstore.Files, file), false, "view"},
-		{"a file too many", kvstore.Files, kvstore.Key("vue", "3.0.0", "x.js"), row(kvstore.Files, file), false, "view"},
-		{"an integrity is missing", kvstore.SRIs, file, nil, false, "view"},
-		{"a version is missing", kvstore.Versions, kvstore.Key("vue", "3.0.0"), nil, false, "view"},
-		{"a package is missing", kvstore.Packages, kvstore.Key("vue"), nil, false, "view"},
-		{"a state is missing", kvstore.States, kvstore.Key("vue", "3.0.0"), nil, false, "state"},
-		{"a row of the index is missing", kvstore.LogIndex, append(kvstore.Prefix("p", "vue", "published"), 0, 0, 0, 0, 0, 0, 0, 3), nil, false, "view"},
-		{"a version is published twice", kvstore.Meta, []byte("x"), func(s *shelf) []byte {
-			s.publish("vue", "3.0.0", "vue.js", "vue three", "dist/vue.min.js", "v3")
-			return []byte("x")
-		}, false, "log"},
-		{"an entry is malformed, and so is a file", kvstore.LogEntries, []byte{0, 0, 0, 0, 0, 0, 0, 0}, func(s *shelf) []byte {
-			s.change(kvstore.Files, file, nil)
-			return []byte("{")
-		}, false, "view"},
-		{"an entry is missing", kvstore.LogEntries, []byte{0, 0, 0, 0, 0, 0, 0, 3}, nil, false, "log"},
-		{"a content is missing", kvstore.Contents, hash[:], nil, false, "content"},
-		{"a blob is missing", kvstore.Blobs, append(hash[:], byte(coding.Identity)), nil, true, "content"},
-		{"a blob changed", kvstore.Blobs, append(hash[:], byte(coding.Identity)), func(*shelf) []byte { return []byte("v4") }, true, "content"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			s := stocked(t)
-			var value []byte
-			if tt.value != nil {
-				value = tt.value(s)
-			}
-			s.change(tt.ns, tt.key, value)
-			_, found := s.check(tt.deep)
-			if len(found) == 0 {
-				t.Fatal("found nothing")
-			}
-			for _, f := range found {
-				if f.What == tt.what {
-					return
-				}
-			}
-			t.Errorf("found %v, nothing about the %s", found, tt.what)
-		})
 	}
 }
 
@@ -305,15 +148,110 @@ func (r oneRow) Scan(kvstore.Namespace, kvstore.Range) iter.Seq2[kvstore.Item, e
 // A package that the catalogue has no more keeps its row, with the mark; enrolled
 // again it loses that.
 func TestPackageRemoved(t *testing.T) {
-	s := newShelf(t)
-	s.enrol(logs.PackageAdded, "vue", `{"name":"vue"}`)
-	s.enrol(logs.PackageRemoved, "vue", `{"name":"vue"}`)
-	p, err := views.LookupPackage(s.store, "vue")
+	s := testkit.NewShelf(t)
+	s.Enrol("vue", `{"name":"vue"}`)
+	s.Remove("vue")
+	p, err := views.LookupPackage(s.Store, "vue")
 	if err != nil || !p.Removed || string(p.JSON) != `{"name":"vue"}` || p.Entry != 1 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	s.enrol(logs.PackageAdded, "vue", `{"name":"vue"}`)
-	if p, err = views.LookupPackage(s.store, "vue"); err != nil || p.Removed {
+	record(t, s, views.Change{Entry: logs.Entry{Kind: logs.PackageAdded, Package: "vue", PackageJSON: kvstore.Sum([]byte(`{"name":"vue"}`))}, PackageJSON: []byte(`{"name":"vue"}`)})
+	if p, err = views.LookupPackage(s.Store, "vue"); err != nil || p.Removed {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+func TestRestoredVersionIsAsItWas(t *testing.T) {
+	s := stocked(t)
+	s.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3", "d3.min.js": "3"})
+	rows := func() (all []string) {
+		for _, ns := range []kvstore.Namespace{kvstore.Files, kvstore.SRIs} {
+			for item, err := range s.Store.Scan(ns, kvstore.Range{}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, fmt.Sprintf("%c %q %x", ns, item.Key, item.Value))
+			}
+		}
+		return all
+	}
+	before := rows()
+	s.Withdraw("d3", "7.0.0", "malware")
+	if got := rows(); len(got) != len(before)-4 {
+		t.Fatalf("withdrawn: %d rows of %d", len(got), len(before))
+	}
+	s.Restore("d3", "7.0.0", "a mistake")
+	if got := rows(); !reflect.DeepEqual(got, before) {
+		t.Errorf("restored:\n%q\nwant\n%q", got, before)
+	}
+	v, err := views.LookupVersion(s.Store, "d3", "7.0.0")
+	if err != nil || v.Withdrawn != nil || v.Entry != 8 {
+		t.Errorf("version %+v, %v", v, err)
+	}
+	state, err := views.LookupState(s.Store, "d3", "7.0.0")
+	if err != nil || state.Kind != views.Published || state.Reason != "" {
+		t.Errorf("state %+v, %v", state, err)
+	}
+	sound(t, s)
+}
+
+func TestEntriesThatChangeNoView(t *testing.T) {
+	s := stocked(t)
+	s.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3"})
+	s.Withdraw("d3", "7.0.0", "malware")
+	rows := func() (all []string) {
+		for _, ns := range []kvstore.Namespace{kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.Packages, kvstore.States} {
+			for item, err := range s.Store.Scan(ns, kvstore.Range{}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, fmt.Sprintf("%c %q %x", ns, item.Key, item.Value))
+			}
+		}
+		return all
+	}
+	before := rows()
+	v, err := views.LookupVersion(s.Store, "d3", "7.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	erasure := &logs.Erasure{Package: "d3", Version: "7.0.0", Contents: []kvstore.Hash{kvstore.Sum([]byte("d3"))}}
+	encoded, err := erasure.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := kvstore.Sum(encoded)
+	if err := s.Store.PutContent(h, int64(len(encoded)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: encoded}}); err != nil {
+		t.Fatal(err)
+	}
+	e := logs.Entry{Kind: logs.Erased, Package: "d3", Version: "7.0.0", Manifest: v.Manifest, Erasure: h, Reason: "by order"}
+	record(t, s, views.Change{Entry: e, Erasure: erasure})
+	record(t, s, views.Change{Entry: logs.Entry{Kind: logs.Processed, Package: "d3", Version: "7.0.0", Manifest: v.Manifest}})
+	record(t, s, views.Change{Entry: logs.Entry{
+		Kind: logs.UpstreamChanged, Package: "vue", Version: "3.0.0",
+		Reason: "gone", Upstream: logs.UpstreamChange{Old: "sha512-x"},
+	}})
+	record(t, s, views.Change{Entry: logs.Entry{Kind: logs.KeyChanged, Key: "a+b+c", KeySignature: "x"}})
+	if got := rows(); !reflect.DeepEqual(got, before) {
+		t.Errorf("rows\n%q\nwant\n%q", got, before)
+	}
+	sound(t, s)
+}
+
+func TestEveryKindIsApplied(t *testing.T) {
+	s := testkit.NewShelf(t)
+	for _, kind := range logs.Kinds {
+		b := s.Store.NewBatch()
+		m := &logs.Manifest{Package: "vue", Version: "3.0.0"}
+		err := views.Apply(b, views.Change{Entry: logs.Entry{Kind: kind, Package: "vue", Version: "3.0.0"}, Manifest: m, Erasure: &logs.Erasure{}, PackageJSON: []byte("{}")})
+		if err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		b.Close()
+	}
+	b := s.Store.NewBatch()
+	defer b.Close()
+	if err := views.Apply(b, views.Change{Entry: logs.Entry{Kind: "eaten"}}); err == nil {
+		t.Error("an unknown kind was applied")
 	}
 }

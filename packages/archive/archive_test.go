@@ -254,9 +254,7 @@ func TestTarOnly(t *testing.T) {
 	t.Run("truncated anywhere", func(t *testing.T) {
 		data := tarball(t, entry{name: "a", body: strings.Repeat("some text ", 300)}, entry{name: "b", body: "2"})
 		for n := 2; n < len(data); n++ {
-			if _, err := show(TarGz(func() (io.ReadCloser, error) {
-				return io.NopCloser(bytes.NewReader(data[:n])), nil
-			}), Limits{}); err == nil {
+			if _, err := show(tarGz(bytes.NewReader(data[:n])), Limits{}); err == nil {
 				t.Fatalf("the first %d of %d bytes pass for an archive", n, len(data))
 			}
 		}
@@ -490,9 +488,7 @@ func TestErrors(t *testing.T) {
 	data := tarball(t, entry{name: "a", body: "1"}, entry{name: "b", body: "2"}, entry{name: "a", body: "3"})
 	none := func(Entry, io.Reader) error { return nil }
 
-	broken := TarGz(func() (io.ReadCloser, error) {
-		return io.NopCloser(failing{bytes.NewReader(data[:20])}), nil
-	})
+	broken := tarGz(failing{bytes.NewReader(data[:20])})
 	if err := Walk(context.Background(), broken, Limits{}, none); !errors.Is(err, errDisk) {
 		t.Errorf("broken source: got %v", err)
 	}
@@ -521,4 +517,9 @@ func TestErrors(t *testing.T) {
 		return nil
 	})
 	checkRefused(t, err, "truncated")
+}
+
+// tarGz gives the .tar.gz that r has, for one walk.
+func tarGz(r io.Reader) Source {
+	return Source{walk: func(w *walker) error { return walkTarGz(w, r) }}
 }

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -80,16 +84,14 @@ func Open(r io.ReaderAt, size int64) (Source, error) {
 	return Source{walk: func(w *walker) error { return form(w, r, size) }}, nil
 }
 
-// TarGz gives the .tar.gz that open opens; it is opened anew, and closed, for every walk.
-func TarGz(open func() (io.ReadCloser, error)) Source {
-	return Source{walk: func(w *walker) error {
-		r, err := open()
-		if err != nil {
-			return w.fail(err)
-		}
-		defer r.Close()
-		return walkTarGz(w, r)
-	}}
+// OpenDownload gives the archive in a file that was just written, and must stay open for as long as
+// the source is walked.
+func OpenDownload(f *os.File) (Source, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return Source{}, fmt.Errorf("couldn't open the archive: %w", err)
+	}
+	return Open(f, info.Size())
 }
 
 // form is one way an archive is written down.
@@ -105,9 +107,7 @@ func detect(r io.ReaderAt, size int64) (form, error) {
 	}
 	switch s := string(head); {
 	case strings.HasPrefix(s, "\x1f\x8b"):
-		return func(w *walker, r io.ReaderAt, size int64) error {
-			return walkTarGz(w, io.NewSectionReader(r, 0, size))
-		}, nil
+		return func(w *walker, r io.ReaderAt, size int64) error { return walkTarGz(w, io.NewSectionReader(r, 0, size)) }, nil
 	case strings.HasPrefix(s, "PK\x03\x04"), strings.HasPrefix(s, "PK\x05\x06"):
 		return walkZip, nil
 	case isTar(head):
@@ -138,7 +138,7 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unpacked bounds the bytes that come out of a decompressor, whoever reads them and why: the total,
+// unpacked bounds the bytes that come out of a decompressor, for every reader: the total,
 // and how they compare to the bytes that went in.
 type unpacked struct {
 	w      *walker
@@ -186,4 +186,126 @@ func walkTarGz(w *walker, r io.Reader) error {
 		return w.corrupt("", err)
 	}
 	return w.err
+}
+
+// Folder gives the files below a folder, hidden ones included, sorted by name. Links are reported, not
+// followed, also where they are swapped in during the walk: everything is opened relative to the
+// folder's own descriptor, and what was opened must be what was listed.
+func Folder(name string) Source {
+	return folderOf(func() (*os.Root, error) { return os.OpenRoot(name) })
+}
+
+// FolderIn is Folder for a folder below root, outside of which nothing is opened.
+func FolderIn(root *os.Root, name string) Source {
+	return folderOf(func() (*os.Root, error) { return root.OpenRoot(name) })
+}
+
+func folderOf(open func() (*os.Root, error)) Source {
+	return Source{walk: func(w *walker) error {
+		root, err := open()
+		if err != nil {
+			return w.fail(fmt.Errorf("couldn't open the folder: %w", err))
+		}
+		defer root.Close()
+		return walkFolder(w, root, ".")
+	}}
+}
+
+func walkFolder(w *walker, root *os.Root, dir string) error {
+	entries, err := list(root, dir)
+	if err != nil {
+		return w.fail(fmt.Errorf("couldn't read the folder: %w", err))
+	}
+	for _, entry := range entries {
+		name := path.Join(dir, entry.Name())
+		if entry.IsDir() {
+			if err := w.folder(name); err != nil {
+				return err
+			}
+			if err := walkFolder(w, root, name); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := walkFolderEntry(w, root, name, entry.Type()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list reads one folder, sorted by name. A link in its place is not followed.
+func list(root *os.Root, dir string) ([]fs.DirEntry, error) {
+	before, err := root.Lstat(dir)
+	if err != nil {
+		return nil, err
+	}
+	f, err := root.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := same(before, f); err != nil {
+		return nil, err
+	}
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
+}
+
+func walkFolderEntry(w *walker, root *os.Root, name string, mode fs.FileMode) error {
+	switch {
+	case mode&fs.ModeSymlink != 0:
+		return w.skip(name, "symbolic link")
+	case mode&fs.ModeNamedPipe != 0:
+		return w.skip(name, "named pipe")
+	case mode&fs.ModeSocket != 0:
+		return w.skip(name, "socket")
+	case !mode.IsRegular():
+		return w.skip(name, "device")
+	}
+	info, err := root.Lstat(name)
+	if err != nil {
+		return w.fail(fmt.Errorf("couldn't read the folder: %w", err))
+	}
+	if !info.Mode().IsRegular() {
+		return w.fail(fmt.Errorf("couldn't read the folder: %s: %w", name, errChanged))
+	}
+	var f *os.File
+	defer func() {
+		if f != nil {
+			f.Close()
+		}
+	}()
+	w.modified = info.ModTime()
+	return w.file(name, info.Size(), "", false, func() (io.Reader, error) {
+		var err error
+		// O_NONBLOCK: opening must not hang where a pipe has taken the file's place.
+		f, err = root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			err = same(info, f)
+		}
+		if err != nil {
+			return nil, w.fail(fmt.Errorf("couldn't read the folder: %w", err))
+		}
+		// A file that grows meanwhile is read up to the size it had.
+		return io.LimitReader(&sourceReader{w: w, r: f}, info.Size()), nil
+	})
+}
+
+var errChanged = errors.New("changed while it was read")
+
+// same makes sure that f is what was listed as info.
+func same(info fs.FileInfo, f *os.File) error {
+	opened, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(info, opened) {
+		return fmt.Errorf("%s: %w", strings.TrimPrefix(f.Name(), "./"), errChanged)
+	}
+	return nil
 }

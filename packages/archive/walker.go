@@ -2,10 +2,15 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"time"
+	"unicode/utf8"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // kind is what a name was seen as.
@@ -24,6 +29,8 @@ type walker struct {
 	strip  bool
 	below  int64
 	leave  func(data []byte) (reason string)
+
+	modified time.Time // of the file at hand
 
 	names    map[string]kind
 	entries  int
@@ -97,9 +104,7 @@ func (w *walker) file(raw string, size int64, skipped string, drain bool, open f
 		return w.refuse("", "over %d bytes unpacked", w.limits.Unpacked)
 	}
 	w.unpacked += size
-	if skipped == "" {
-		skipped = odd
-	}
+	skipped = cmp.Or(skipped, odd)
 	if skipped == "" && w.leave != nil && size < w.below {
 		data := make([]byte, size)
 		if _, err := io.ReadFull(&body{w: w, entry: raw, open: open, left: size}, data); err != nil {
@@ -109,7 +114,7 @@ func (w *walker) file(raw string, size int64, skipped string, drain bool, open f
 		open = func() (io.Reader, error) { return bytes.NewReader(data), nil }
 	}
 	if skipped != "" {
-		if err := w.fn(Entry{Name: printable(name), Skipped: skipped}, emptyReader{}); err != nil {
+		if err := w.fn(Entry{Name: text.Line(name, utf8.RuneError), Skipped: skipped}, emptyReader{}); err != nil {
 			return w.fail(err)
 		}
 		if open == nil {
@@ -118,7 +123,7 @@ func (w *walker) file(raw string, size int64, skipped string, drain bool, open f
 	}
 	body := &body{w: w, entry: raw, open: open, left: size}
 	if skipped == "" {
-		err := w.fn(Entry{Name: name, Size: size}, body)
+		err := w.fn(Entry{Name: name, Size: size, Modified: w.modified}, body)
 		if w.err != nil {
 			return w.err
 		}

@@ -87,12 +87,12 @@ func TestMatch(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		for _, path := range strings.Fields(test.selects) {
+		for path := range strings.FieldsSeq(test.selects) {
 			if !g.Match(path) {
 				t.Errorf("%s should select %s", test.pattern, path)
 			}
 		}
-		for _, path := range strings.Fields(test.leaves) {
+		for path := range strings.FieldsSeq(test.leaves) {
 			if g.Match(path) {
 				t.Errorf("%s should not select %s", test.pattern, path)
 			}

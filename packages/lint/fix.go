@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -74,13 +76,10 @@ func Fix(name string) (Fixed, error) {
 // Create writes a file that is not there yet, and the folders above it. Where there is one already, the
 // error is [fs.ErrExist] and nothing is changed.
 func Create(name string, data []byte) error {
-	temporary, err := writeBeside(name, data, 0o644)
-	if err != nil {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	defer os.Remove(temporary)
-	// Unlike a rename, a link never takes the place of another file.
-	return os.Link(temporary, name)
+	return disk.Create(name, data, 0o644)
 }
 
 func move(from, to string, data []byte) error {
@@ -95,35 +94,136 @@ func replace(name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	temporary, err := writeBeside(name, data, info.Mode().Perm())
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, name); err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	return nil
+	return disk.Replace(name, data, info.Mode().Perm())
 }
 
-// writeBeside writes a temporary file in the folder of name, hidden from whoever reads the catalogue.
-func writeBeside(name string, data []byte, mode fs.FileMode) (temporary string, err error) {
-	folder := filepath.Dir(name)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return "", err
+// maxFiles bounds the files of one run.
+const maxFiles = 50_000
+
+// Files returns the names of the package JSONs that names stand for: a folder stands for those below it
+// (below its folder packages, where it has one), anything else for itself. Hidden files and links in
+// folders are left out.
+func Files(names []string) ([]string, error) {
+	var files []string
+	for _, name := range names {
+		info, err := os.Lstat(name)
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			files = append(files, name)
+			continue
+		}
+		top := name
+		if info, err := os.Lstat(filepath.Join(name, "packages")); err == nil && info.IsDir() {
+			top = filepath.Join(name, "packages")
+		}
+		before := len(files)
+		err = filepath.WalkDir(top, func(at string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case at != top && strings.HasPrefix(entry.Name(), "."):
+				if entry.IsDir() {
+					return fs.SkipDir
+				}
+			case entry.Type().IsRegular() && filepath.Ext(at) == ".json":
+				if files = append(files, at); len(files) > maxFiles {
+					return fmt.Errorf("more than %d files; check fewer at a time", maxFiles)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(files) == before {
+			return nil, fmt.Errorf("%s: it holds no .json file; a catalogue keeps them as packages/{first character}/{name}.json", name)
+		}
 	}
-	f, err := os.CreateTemp(folder, "."+strings.TrimSuffix(path.Base(filepath.ToSlash(name)), ".json")+".*")
+	return files, nil
+}
+
+// Read reads a package JSON, up to the size that is refused. A link is not followed: a submitted
+// one could point to a file that the contributor must not see.
+func Read(name string) ([]byte, error) {
+	info, err := os.Lstat(name)
 	if err != nil {
-		return "", err
+		return nil, cause(err)
 	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(mode)
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is a link or something else that is no regular file; only regular files are read")
 	}
-	if err == nil {
-		err = f.Sync()
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, cause(err)
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(f.Name()))
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, packages.MaxFileSize+1))
+	if err != nil {
+		return nil, cause(err)
 	}
-	return f.Name(), nil
+	return data, nil
+}
+
+func cause(err error) error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		return pathError.Err
+	}
+	return err
+}
+
+// Place returns where the file called name lies in its catalogue, "packages/j/jquery.json" for
+// instance, and the catalogue's folder. Both are "" for one that is below no folder called packages.
+func Place(name string) (place, folder string) {
+	absolute, err := filepath.Abs(name)
+	if err != nil {
+		return "", ""
+	}
+	slashed := filepath.ToSlash(absolute)
+	at := strings.LastIndex(path.Dir(slashed)+"/", "/packages/")
+	if at < 0 {
+		return "", ""
+	}
+	return slashed[at+1:], filepath.FromSlash(slashed[:at+1])
+}
+
+// CheckFiles checks files, each in the catalogue that it lies in, or all in the one at catalogue unless that is "".
+func CheckFiles(files []string, catalogue string, o Options) ([]*Result, error) {
+	linters := make(map[string]*Linter) // by the catalogue's folder
+	linter := func(folder string) (*Linter, error) {
+		if catalogue != "" {
+			folder = catalogue
+		}
+		if l := linters[folder]; l != nil {
+			return l, nil
+		}
+		o := o
+		if folder != "" {
+			opened, err := packages.Open(folder)
+			if err != nil {
+				return nil, err
+			}
+			o.Catalogue = opened
+		}
+		linters[folder] = New(o)
+		return linters[folder], nil
+	}
+	results := make([]*Result, 0, len(files))
+	for _, file := range files {
+		shown := filepath.ToSlash(file)
+		data, err := Read(file)
+		if err != nil {
+			results = append(results, Unreadable(shown, err.Error()))
+			continue
+		}
+		place, folder := Place(file)
+		l, err := linter(folder)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, l.Check(shown, place, data))
+	}
+	return results, nil
 }

@@ -179,7 +179,7 @@ type orders struct {
 	items      *orders
 }
 
-// rank is a property's place; those that nobody knows come last.
+// rank is a property's place; unknown ones come last.
 func (o *orders) rank(name string) int {
 	if rank, ok := o.ranks[name]; ok {
 		return rank

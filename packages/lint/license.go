@@ -5,9 +5,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/agnivade/levenshtein"
 	"github.com/github/go-spdx/v2/spdxexp/spdxlicenses"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -164,12 +164,11 @@ var usual = map[string]string{
 }
 
 // nearestLicense returns the identifier that was probably meant, or "".
-func nearestLicense(text string) string {
-	const typos = 2
-	if len(text) > maxLicense {
+func nearestLicense(written string) string {
+	if len(written) > maxLicense {
 		return ""
 	}
-	lower := strings.ToLower(strings.TrimSpace(text))
+	lower := strings.ToLower(strings.TrimSpace(written))
 	if name, ok := licenseCases()[lower]; ok {
 		return name
 	}
@@ -180,18 +179,19 @@ func nearestLicense(text string) string {
 	if name, ok := usual[simple]; ok {
 		return name
 	}
-	best, least := "", typos+1
+	var known []string
+	names := make(map[string]string)
 	for i, name := range spdxlicenses.GetLicenses() {
-		known := simplified()[i]
-		// Of a few letters any are near; another digit is another version, not a slip.
-		if known != simple && (len(simple) < 4 || digits(known) != digits(simple)) || max(len(known)-len(simple), len(simple)-len(known)) > typos {
-			continue
-		}
-		if d := levenshtein.ComputeDistance(known, simple); d < least {
-			best, least = name, d
+		// Another digit is another version, not a slip.
+		if k := simplified()[i]; digits(k) == digits(simple) && names[k] == "" {
+			known, names[k] = append(known, k), name
 		}
 	}
-	return best
+	if len(simple) < 4 { // of a few letters any are near
+		return names[simple]
+	}
+	best, _ := text.Nearest(simple, known)
+	return names[best]
 }
 
 // simplified is what simplify makes of the list's licences, in its order.

@@ -3,12 +3,12 @@
 // Package packages says whether a file can be used at all. This one also says whether it should enter
 // a catalogue: where it lies, whether its licence is one, whether another package has the same
 // upstream, whether it is written like the others. It tells people and other programs what it found:
-// as text with the line at hand, as JSON, as SARIF 2.1.0, as GitHub annotations, as a table by rule.
+// as text with the line, as JSON, as SARIF 2.1.0, as GitHub annotations, as a table by rule.
 //
 // It guarantees that every problem points into the file it is about, that whatever a stranger wrote
 // cannot become a command to the terminal or the workflow that shows it, and that [Fix] changes the
 // form of a file only, never what it says. The package must not know upstreams: what only they can
-// tell is added to a [Result] by whoever asked them.
+// tell is added to a [Result] by the caller.
 package lint
 
 import (
@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -121,7 +122,7 @@ func (l *Linter) Check(file, place string, data []byte) *Result {
 	switch {
 	case errors.As(err, &invalid):
 		r.Problems = invalid.Problems
-		// The rest of what it says is looked at as well, so that nobody has to come back for it.
+		// The rest of what it says is looked at as well, so that the contributor sees all mistakes at once.
 		p = new(packages.Package)
 		if len(data) > packages.MaxFileSize || !json.Valid(data) {
 			return r
@@ -266,10 +267,46 @@ func position(data []byte, at int) (line, column int) {
 }
 
 // shorten keeps strangers' text from filling a message.
-func shorten(text string) string {
-	const most = 100
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "…"
+func shorten(s string) string { return text.Short(s, 100) }
+
+// A Rule is one thing that files are checked for.
+type Rule struct {
+	// Name is what problems call it.
+	Name string
+	// About says in a sentence what it asks for.
+	About string
+}
+
+// Rules returns all rules, those of package packages and those that need an upstream among them, in the
+// order in which people come to meet them.
+func Rules() []Rule {
+	return []Rule{
+		{"unreadable", "The file can be read, is a regular file and is not a link."},
+		{"encoding", "The file is UTF-8 text without a byte order mark, of a sensible size."},
+		{"syntax", "The file is JSON."},
+		{"limit", "The document is not nested too deeply, and has not too many globs."},
+		{"repeated", "No property and no entry is given twice."},
+		{"required", "Every property that a package needs is there."},
+		{"unknown-property", "Every property is a known one."},
+		{"type", "Every value is of the kind that its property asks for."},
+		{"empty", "No text and no list is empty."},
+		{"value", "Names and choices are among those that can be used."},
+		{"schema", "The document follows the schema."},
+		{"name", "The package has the name of its file."},
+		{"path", "The file lies where a catalogue keeps it: packages/{first character}/{name}.json."},
+		{"autoupdate", "A new package says where its releases come from."},
+		{"filename", "The package names its default file, and the newest release has it."},
+		{"base-path", "A fileMap's basePath stays inside the release."},
+		{"glob", "Every glob can be used, and selects something, though not everything."},
+		{"license", "The license is an SPDX identifier or expression."},
+		{"address", "The addresses of pages and repositories can be followed."},
+		{"duplicate", "No other package of the catalogue has the name or the upstream."},
+		{"order", "The properties of a new package are in the usual order."},
+		{"format", "The file is laid out as the others are."},
+		{"upstream", "The target exists upstream, has releases and can be asked."},
+		{"popularity", "Enough people use the library: by npm's downloads in a month, or by GitHub's stars."},
+		{"selection", "The fileMap selects files that can be published."},
+		{"alike", "No two published paths of a release differ only in case or in Unicode form."},
+		{"size", "A release has a sensible number of files and bytes."},
 	}
-	return text
 }

@@ -265,7 +265,7 @@ func TestFiles(t *testing.T) {
 	}
 	for names, want := range tests {
 		var all []string
-		for _, name := range strings.Fields(names) {
+		for name := range strings.FieldsSeq(names) {
 			all = append(all, filepath.Join(folder, name))
 		}
 		files, err := Files(all)

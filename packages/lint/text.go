@@ -7,14 +7,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/mattn/go-runewidth"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -25,9 +27,9 @@ func WriteText(w io.Writer, results []*Result) error {
 	for _, r := range results {
 		for _, p := range r.Problems {
 			fmt.Fprintf(out, "%s:%d:%d: %s: %s [%s]\n", Plain(r.File), p.Line, p.Column, p.Severity, Plain(p.Message), p.Rule)
-			if text, mark := excerpt(r.Data, p.Line, p.Column); text != "" {
+			if shown, mark := excerpt(r.Data, p.Line, p.Column); shown != "" {
 				number := fmt.Sprint(p.Line)
-				fmt.Fprintf(out, "  %s | %s\n  %s | %s^\n", number, text, strings.Repeat(" ", len(number)), mark)
+				fmt.Fprintf(out, "  %s | %s\n  %s | %s^\n", number, shown, strings.Repeat(" ", len(number)), mark)
 			}
 		}
 	}
@@ -36,7 +38,7 @@ func WriteText(w io.Writer, results []*Result) error {
 
 // excerpt returns a line of a file, or the part of it around a column, and blanks as wide as what stands
 // before that column.
-func excerpt(data []byte, line, column int) (text, mark string) {
+func excerpt(data []byte, line, column int) (shown, mark string) {
 	const before, most = 60, 100 // characters
 	for ; line > 1; line-- {
 		_, rest, ok := bytes.Cut(data, []byte("\n"))
@@ -53,7 +55,10 @@ func excerpt(data []byte, line, column int) (text, mark string) {
 		at += size
 	}
 	left, right := string(data[:at]), string(data[at:min(len(data), at+4*most)])
-	left, right = lastRunes(left, before), firstRunes(right, most-before)
+	left = lastRunes(left, before)
+	if cut := text.CutRunes(right, most-before); cut != right {
+		right = cut + "…"
+	}
 	if strings.TrimSpace(left+right) == "" {
 		return "", ""
 	}
@@ -73,25 +78,9 @@ func lastRunes(s string, n int) string {
 	return "…" + s[at:]
 }
 
-func firstRunes(s string, n int) string {
-	for at := range s {
-		if n--; n < 0 {
-			return s[:at] + "…"
-		}
-	}
-	return s
-}
-
 // blank puts a blank for each character that would move the cursor, change colours or turn the
 // direction of what follows, and for bytes that are no text.
-func blank(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
-			return ' '
-		}
-		return r
-	}, s)
-}
+func blank(s string) string { return text.Line(s, ' ') }
 
 // Plain is a name that a stranger chose as it may go into a line of text, for terminals and for logs of
 // GitHub Actions, which take "##[" anywhere in a line for a command.
@@ -149,7 +138,7 @@ func WriteTable(w io.Writer, results []*Result) error {
 // Summary says in a sentence how many files were checked and what was found.
 func Summary(results []*Result) string {
 	refused, errors, warnings := Totals(results)
-	return fmt.Sprintf("%s checked: %s in %s, %s.", many(len(results), "file"), many(errors, "error"), many(refused, "file"), many(warnings, "warning"))
+	return fmt.Sprintf("%s checked: %s in %s, %s.", text.Count(len(results), "file", "files"), text.Count(errors, "error", "errors"), text.Count(refused, "file", "files"), text.Count(warnings, "warning", "warnings"))
 }
 
 // Totals counts the files with errors, the errors and the warnings.
@@ -162,13 +151,6 @@ func Totals(results []*Result) (refused, errors, warnings int) {
 		errors, warnings = errors+e, warnings+w
 	}
 	return refused, errors, warnings
-}
-
-func many(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // WriteJSON writes one object: how many files were checked, the counts, and the problems.
@@ -198,4 +180,129 @@ func WriteJSON(w io.Writer, results []*Result) error {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(report)
+}
+
+// WriteGitHub writes each problem as a workflow command of GitHub Actions, which shows it beside the line:
+//
+//	::error file=packages/x/x.json,line=3,col=5,title=unknown-property::message
+//
+// (https://docs.github.com/actions/reference/workflow-commands-for-github-actions).
+func WriteGitHub(w io.Writer, results []*Result) error {
+	out := bufio.NewWriter(w)
+	for _, r := range results {
+		for _, p := range r.Problems {
+			command := "warning"
+			if p.Severity == packages.Error {
+				command = "error"
+			}
+			fmt.Fprintf(out, "::%s file=%s,line=%d,col=%d,title=%s::%s\n",
+				command, escapeProperty(r.File), p.Line, p.Column, escapeProperty(p.Rule), escapeData(p.Message))
+		}
+	}
+	return out.Flush()
+}
+
+// The escapes of @actions/core: nothing that a stranger wrote ends the line, or the property.
+var (
+	dataEscapes     = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
+	propertyEscapes = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
+)
+
+func escapeData(s string) string     { return dataEscapes.Replace(s) }
+func escapeProperty(s string) string { return propertyEscapes.Replace(s) }
+
+// The parts of SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/) that a list of problems
+// needs. A library for it would bring a second schema validator into the program; a test holds this to
+// the standard's own schema.
+type (
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool struct {
+			Driver sarifDriver `json:"driver"`
+		} `json:"tool"`
+		ColumnKind string        `json:"columnKind"`
+		Results    []sarifResult `json:"results"`
+	}
+	sarifDriver struct {
+		Name           string      `json:"name"`
+		Version        string      `json:"version,omitempty"`
+		InformationURI string      `json:"informationUri"`
+		Rules          []sarifRule `json:"rules"`
+	}
+	sarifRule struct {
+		ID               string    `json:"id"`
+		ShortDescription sarifText `json:"shortDescription"`
+	}
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifResult struct {
+		RuleID    string          `json:"ruleId"`
+		RuleIndex int             `json:"ruleIndex"`
+		Level     string          `json:"level"`
+		Message   sarifText       `json:"message"`
+		Locations []sarifLocation `json:"locations"`
+	}
+	sarifLocation struct {
+		PhysicalLocation struct {
+			ArtifactLocation struct {
+				URI string `json:"uri"`
+			} `json:"artifactLocation"`
+			Region struct {
+				StartLine   int `json:"startLine"`
+				StartColumn int `json:"startColumn"`
+			} `json:"region"`
+		} `json:"physicalLocation"`
+	}
+)
+
+// WriteSARIF writes a SARIF 2.1.0 log of one run. version is this program's.
+func WriteSARIF(w io.Writer, version string, results []*Result) error {
+	var run sarifRun
+	run.Tool.Driver = sarifDriver{Name: "larder lint", Version: version, InformationURI: "https://github.com/larder-cdn/larder"}
+	run.ColumnKind = "unicodeCodePoints"
+	run.Results = []sarifResult{}
+	index := make(map[string]int)
+	for i, rule := range Rules() {
+		index[rule.Name] = i
+		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{ID: rule.Name, ShortDescription: sarifText{rule.About}})
+	}
+	for _, r := range results {
+		for _, p := range r.Problems {
+			result := sarifResult{RuleID: p.Rule, RuleIndex: -1, Level: "warning", Message: sarifText{p.Message}, Locations: make([]sarifLocation, 1)}
+			if i, ok := index[p.Rule]; ok {
+				result.RuleIndex = i
+			}
+			if p.Severity == packages.Error {
+				result.Level = "error"
+			}
+			at := &result.Locations[0].PhysicalLocation
+			at.ArtifactLocation.URI = reference(r.File)
+			at.Region.StartLine, at.Region.StartColumn = p.Line, p.Column
+			run.Results = append(run.Results, result)
+		}
+	}
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(sarifLog{
+		Schema:  "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json",
+		Version: "2.1.0", Runs: []sarifRun{run},
+	})
+}
+
+// reference writes a file's name as a URI reference (RFC 3986): relative, or of the scheme file.
+func reference(file string) string {
+	file = path.Clean(file)
+	if !utf8.ValidString(file) {
+		file = strings.ToValidUTF8(file, "\uFFFD")
+	}
+	u := url.URL{Path: file}
+	if path.IsAbs(file) {
+		u.Scheme = "file"
+	}
+	return u.String()
 }

@@ -1,13 +1,23 @@
 package download
 
 import (
+	"bufio"
+	"context"
 	"encoding/base64"
+	"errors"
+	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/cachetag"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // An answer is what the headers say of an archive, known before it is made.
@@ -16,10 +26,10 @@ type answer struct {
 	released    time.Time // to the second; zero where upstream does not say
 	contentType string
 	disposition string
-	tags        []cachetag.Field
+	tags        []answers.Field
 }
 
-func newAnswer(t target, v views.Version, tags cachetag.Headers) answer {
+func newAnswer(t target, v views.Version, tags purge.TagHeaders) answer {
 	// 16 bytes of the manifest's hash, which covers every byte of every file,
 	// the format, and the form that the archive has in it.
 	const manifestBytes = 16
@@ -32,80 +42,30 @@ func newAnswer(t target, v views.Version, tags cachetag.Headers) answer {
 	}
 }
 
-// crossOrigin goes with every answer, failures included: without it a script
-// cannot even see why it failed.
-func crossOrigin(h http.Header) {
-	h.Set("Access-Control-Allow-Origin", "*")
-	h.Set("Timing-Allow-Origin", "*")
-	h.Set("Cross-Origin-Resource-Policy", "cross-origin")
-	h.Set("X-Content-Type-Options", "nosniff")
-}
-
 func (a answer) setFields(w http.ResponseWriter) {
 	h := w.Header()
-	crossOrigin(h)
+	a.setCommon(h)
 	h.Set("Content-Type", a.contentType)
 	h.Set("Content-Disposition", a.disposition)
-	h.Set("Etag", a.tag)
 	if !a.released.IsZero() {
 		h.Set("Last-Modified", a.released.Format(http.TimeFormat))
 	}
-	h.Set("Cache-Control", cacheForever)
 	h.Set("Accept-Ranges", "none")
-	a.setTags(h)
 }
 
-func (a answer) setTags(h http.Header) {
-	for _, f := range a.tags {
-		h.Set(f.Name, f.Value)
-	}
+func (a answer) setCommon(h http.Header) {
+	answers.Set(h, answers.AnyOrigin...)
+	answers.Set(h, a.tags...)
+	answers.Immutable(answers.Forever).Set(h)
+	h.Set("Etag", a.tag)
 }
 
 // sendNotModified repeats what a cache may have to update, and nothing that
 // describes the body it does not have (RFC 9110 §15.4.5).
 func (a answer) sendNotModified(w http.ResponseWriter) outcome {
-	h := w.Header()
-	crossOrigin(h)
-	h.Set("Etag", a.tag)
-	h.Set("Cache-Control", cacheForever)
-	a.setTags(h)
+	a.setCommon(w.Header())
 	w.WriteHeader(http.StatusNotModified)
 	return outNotModified
-}
-
-// preflight answers OPTIONS as assets do: every release may be read by everyone.
-func preflight(w http.ResponseWriter) outcome {
-	h := w.Header()
-	crossOrigin(h)
-	h.Set("Allow", allowedMethods)
-	h.Set("Access-Control-Allow-Methods", allowedMethods)
-	h.Set("Access-Control-Allow-Headers", "*")
-	h.Set("Access-Control-Max-Age", "86400")
-	h.Set("Cache-Control", noStore)
-	w.WriteHeader(http.StatusNoContent)
-	return outPreflight
-}
-
-// unchangedSince evaluates If-Modified-Since (RFC 9110 §13.1.3).
-func (a answer) unchangedSince(lines []string) bool {
-	since, ok := parseDate(lines)
-	return ok && !a.released.IsZero() && !a.released.After(since)
-}
-
-// changedSince evaluates If-Unmodified-Since (RFC 9110 §13.1.4).
-func (a answer) changedSince(lines []string) bool {
-	since, ok := parseDate(lines)
-	return ok && a.released.After(since)
-}
-
-// parseDate reads an HTTP date (RFC 9110 §5.6.7). A field that is absent,
-// repeated or malformed is ignored.
-func parseDate(lines []string) (time.Time, bool) {
-	if len(lines) != 1 {
-		return time.Time{}, false
-	}
-	t, err := http.ParseTime(lines[0])
-	return t, err == nil
 }
 
 // disposition has a client save the archive under that name (RFC 6266). Names and
@@ -144,4 +104,233 @@ func disposition(filename string) string {
 // isAttrChar reports whether RFC 8187 §3.2.1 lets a byte stand for itself.
 func isAttrChar(b byte) bool {
 	return '0' <= b && b <= '9' || 'A' <= b && b <= 'Z' || 'a' <= b && b <= 'z' || strings.IndexByte("!#$&+-.^_`|~", b) >= 0
+}
+
+// Prefix is where whole releases are: Prefix + package + "/" + version + ".tar.gz"
+// or ".zip".
+const Prefix = "/download/"
+
+var (
+	errNoEndpoint = errors.New("the path has not the form of an archive's")
+	errNoPackage  = errors.New("there is no such package")
+	errNoVersion  = errors.New("the package has no such version")
+)
+
+// A target is the archive that a request names.
+type target struct {
+	pkg, version string
+	format       format
+}
+
+// top is the folder in the archive that holds everything.
+func (t target) top() string { return t.pkg + "-" + t.version }
+
+// filename is what the archive is called where it is saved.
+func (t target) filename() string { return t.top() + t.format.suffix() }
+
+// parseTarget reads a path as it came, percent-encoded. The suffix is cut off once, from the
+// right: what is left of it is the version, whatever that ends in. A path that could mean
+// something else than it means here is [requests.ErrMalformed]; one of another form is
+// errNoEndpoint.
+func parseTarget(escaped string) (target, error) {
+	rest, ok := strings.CutPrefix(escaped, Prefix)
+	if !ok {
+		return target{}, errNoEndpoint
+	}
+	var names []string
+	for segment := range strings.SplitSeq(rest, "/") {
+		name, err := requests.Name(segment)
+		if err == requests.ErrMalformed {
+			return target{}, err
+		}
+		names = append(names, name)
+	}
+	if len(names) != 2 || names[0] == "" {
+		return target{}, errNoEndpoint
+	}
+	for _, f := range formats {
+		version, ok := strings.CutSuffix(names[1], f.suffix())
+		switch {
+		case !ok:
+			continue
+		case version == "." || version == "..":
+			return target{}, requests.ErrMalformed
+		case version == "":
+			return target{}, errNoEndpoint
+		}
+		return target{pkg: names[0], version: version, format: f}, nil
+	}
+	return target{}, errNoEndpoint
+}
+
+// errBusy is returned where it is not a request's turn.
+var errBusy = errors.New("too many archives are being made")
+
+// A withdrawnError says that the version was withdrawn.
+type withdrawnError struct{ views.Withdrawal }
+
+func (e *withdrawnError) Error() string { return fmt.Sprintf("withdrawn by log entry %d", e.Entry) }
+
+// A failure is an answer that is not the archive, and its outcome for the metrics.
+type failure struct {
+	*answers.Failure
+	outcome outcome
+}
+
+var (
+	badPath            = failure{answers.BadPath, outRefused}
+	noEndpoint         = failure{answers.NoEndpoint, outNotFound}
+	noPackage          = failure{answers.NoLibrary, outNotFound}
+	noVersion          = failure{answers.NoVersion, outNotFound}
+	wrongMethod        = failure{answers.WrongMethod, outRefused}
+	targetTooBig       = failure{answers.LineTooLong, outRefused}
+	preconditionFailed = failure{&answers.Failure{Status: http.StatusPreconditionFailed, Message: "The archive is not in the state that If-Match or If-Unmodified-Since asks for."}, outRefused}
+	busy               = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many archives are being made at the moment. Try again later.", Retry: 5}, outBusy}
+	unavailable        = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "The release cannot be read at the moment. Try again later.", Retry: 5}, outFailed}
+)
+
+// failureOf maps what can go wrong below to an answer, in this one place, and logs
+// what an operator should know.
+func (h *Handler) failureOf(t target, err error) failure {
+	var withdrawn *withdrawnError
+	switch {
+	case errors.Is(err, requests.ErrMalformed):
+		return badPath
+	case errors.Is(err, errNoEndpoint):
+		return noEndpoint
+	case errors.Is(err, errNoPackage):
+		return noPackage
+	case errors.Is(err, errNoVersion):
+		return noVersion
+	case errors.As(err, &withdrawn):
+		return failure{&answers.Failure{Status: http.StatusGone, Message: "Version withdrawn: " + withdrawn.Reason}, outWithdrawn}
+	case errors.Is(err, errBusy):
+		return busy
+	case errors.Is(err, kvstore.ErrCorrupt):
+		h.metrics.corrupt.Inc()
+	default:
+		h.metrics.unreadable.Inc()
+	}
+	if n, ok := h.logged.Next(); ok {
+		h.logger.Error("download: couldn't make an archive", "package", t.pkg, "version", t.version, "err", err, "alike", n)
+	}
+	return unavailable
+}
+
+func (f failure) send(w http.ResponseWriter, r *http.Request) outcome {
+	answers.Set(w.Header(), answers.AnyOrigin...)
+	f.SendJSON(w, r)
+	return f.outcome
+}
+
+// leastRate is what a client must take on average, in bytes a second, while others would
+// have to wait. It is more than for assets: there are few turns, and a client that holds one
+// holds it for a whole release.
+const leastRate = 128 << 10
+
+// A sender writes an archive to a client.
+type sender struct {
+	*answers.Writer
+	place  context.Context // ends when another client needs the place
+	buffer *bufio.Writer
+	w      http.ResponseWriter
+	begin  func() // sets the headers
+	begun  bool   // whether anything was sent, headers included
+}
+
+func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
+	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, h.scarce)}
+	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
+	return s
+}
+
+// Write implements io.Writer. Nothing is sent before a whole chunk is there, so an
+// archive that fails early can still be answered for.
+func (s *sender) Write(data []byte) (int, error) { return s.buffer.Write(data) }
+
+// finish sends what is left. The length of an archive of which nothing was sent is
+// known.
+func (s *sender) finish() error {
+	if !s.begun {
+		s.w.Header().Set("Content-Length", strconv.Itoa(s.buffer.Buffered()))
+	}
+	return s.buffer.Flush()
+}
+
+// chunks is what a sender's buffer writes to.
+type chunks struct{ *sender }
+
+func (s chunks) Write(data []byte) (int, error) {
+	if s.place.Err() != nil {
+		return 0, context.Cause(s.place)
+	}
+	if !s.begun {
+		s.begun = true
+		s.begin()
+		s.w.WriteHeader(http.StatusOK)
+	}
+	return s.Writer.Write(data)
+}
+
+// An outcome is what a request came to, for the metrics.
+type outcome int
+
+const (
+	outSent        outcome = iota // the whole archive
+	outHead                       // 200 to HEAD
+	outNotModified                // 304
+	outPreflight                  // 204 to OPTIONS
+	outNotFound                   // 404
+	outWithdrawn                  // 410
+	outRefused                    // 400, 405, 412, 414
+	outBusy                       // 503: it was not its turn
+	outFailed                     // 503: the store failed
+	outBroken                     // the store failed in the middle of the archive
+	outLeft                       // the client left, or stalled
+	outcomes
+)
+
+func (o outcome) String() string {
+	return [outcomes]string{"sent", "head", "not_modified", "preflight", "not_found", "withdrawn", "refused", "busy", "failed", "broken", "left"}[o]
+}
+
+type metrics struct {
+	requests, sentBytes, errors *prometheus.CounterVec
+	making                      prometheus.Gauge
+
+	byOutcome           [len(formats) + 1][outcomes]prometheus.Counter
+	sent                [len(formats) + 1]prometheus.Counter
+	corrupt, unreadable prometheus.Counter
+}
+
+func newMetrics() *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "larder", Subsystem: "downloads", Name: name, Help: help}, labels)
+	}
+	m := &metrics{
+		requests:  counter("requests_total", `Requests for whole releases, by archive format ("none" where the request names none) and outcome.`, "format", "outcome"),
+		sentBytes: counter("sent_bytes_total", "Bytes of archives sent, by archive format.", "format"),
+		errors:    counter("errors_total", "Archives that could not be made, by kind: store (unreadable), corrupt (a checksum failed).", "kind"),
+		making:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "downloads", Name: "in_progress", Help: "Archives being made."}),
+	}
+	for f := range m.byOutcome {
+		name := format(f).String()
+		for o := range outcomes {
+			m.byOutcome[f][o] = m.requests.WithLabelValues(name, o.String())
+		}
+		m.sent[f] = m.sentBytes.WithLabelValues(name)
+	}
+	m.corrupt, m.unreadable = m.errors.WithLabelValues("corrupt"), m.errors.WithLabelValues("store")
+	return m
+}
+
+func (m *metrics) answered(f format, o outcome) { m.byOutcome[f][o].Inc() }
+
+func (m *metrics) register(to prometheus.Registerer) error {
+	for _, c := range []prometheus.Collector{m.requests, m.sentBytes, m.errors, m.making} {
+		if err := to.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -20,10 +20,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/server/download"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // An entry is what an archive says of a file.
@@ -54,7 +54,7 @@ func readTarGzip(tb testing.TB, archive []byte) (entries []entry) {
 			tb.Fatal(err)
 		}
 		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.Gname != "" || h.Typeflag != tar.TypeReg {
-			tb.Errorf("%s belongs to somebody, or is no file: %+v", h.Name, h)
+			tb.Errorf("%s has an owner, or is no file: %+v", h.Name, h)
 		}
 		data, err := io.ReadAll(r)
 		if err != nil {
@@ -90,7 +90,7 @@ func readZip(tb testing.TB, archive []byte) (entries []entry) {
 
 var readers = map[string]func(testing.TB, []byte) []entry{".tar.gz": readTarGzip, ".zip": readZip}
 
-func fetch(tb testing.TB, h *download.Handler, r servertest.Release, suffix string) []byte {
+func fetch(tb testing.TB, h *download.Handler, r testkit.Release, suffix string) []byte {
 	tb.Helper()
 	answer := get(h, "GET", download.Prefix+url.PathEscape(r.Package)+"/"+url.PathEscape(r.Version)+suffix)
 	wantStatus(tb, answer, 200)
@@ -99,9 +99,9 @@ func fetch(tb testing.TB, h *download.Handler, r servertest.Release, suffix stri
 
 // odd are releases that the bot would not publish under such names; a store may
 // have them all the same.
-func odd() []servertest.Release {
+func odd() []testkit.Release {
 	long := strings.Repeat("folder/", 40) + strings.Repeat("n", 200) + ".js"
-	return []servertest.Release{
+	return []testkit.Release{
 		{Package: "lib", Version: "1.0.0.tar.gz", Files: map[string][]byte{"a.js": []byte("suffix")}},
 		{Package: "lib", Version: ".zip", Files: map[string][]byte{"a.js": []byte("all suffix")}},
 		{Package: "lib", Version: `v1 ü;"%41`, Files: map[string][]byte{"a.js": []byte("signs")}},
@@ -114,7 +114,7 @@ func odd() []servertest.Release {
 }
 
 func TestArchivesHaveTheRelease(t *testing.T) {
-	releases := slices.DeleteFunc(append(servertest.Releases(), odd()...), func(r servertest.Release) bool { return r.Withdrawn != "" })
+	releases := slices.DeleteFunc(append(testkit.Releases(), odd()...), func(r testkit.Release) bool { return r.Withdrawn != "" })
 	h := newHandler(t, download.Options{Store: openStore(t, releases...)})
 	for _, r := range releases {
 		for suffix, read := range readers {
@@ -132,8 +132,8 @@ func TestArchivesHaveTheRelease(t *testing.T) {
 					if !bytes.Equal(e.data, r.Files[path]) {
 						t.Errorf("%q has other bytes", path)
 					}
-					if e.mode != 0o644 || !e.modified.Equal(servertest.Released) {
-						t.Errorf("%q has mode %v and time %v, want -rw-r--r-- and %v", path, e.mode, e.modified, servertest.Released)
+					if e.mode != 0o644 || !e.modified.Equal(testkit.Released) {
+						t.Errorf("%q has mode %v and time %v, want -rw-r--r-- and %v", path, e.mode, e.modified, testkit.Released)
 					}
 				}
 			})
@@ -143,7 +143,7 @@ func TestArchivesHaveTheRelease(t *testing.T) {
 
 // What people have must read it too.
 func TestExtractedByCommands(t *testing.T) {
-	r := servertest.Releases()[0]
+	r := testkit.Releases()[0]
 	r.Files["PNG.PNG"] = bytes.Repeat([]byte("stored"), 1000)
 	r.Files[strings.Repeat("folder/", 20)+strings.Repeat("n", 150)+".js"] = []byte("long")
 	h := newHandler(t, download.Options{Store: openStore(t, r)})
@@ -181,8 +181,8 @@ func TestExtractedByCommands(t *testing.T) {
 				if want, ok := r.Files[filepath.ToSlash(name)]; !ok || !bytes.Equal(data, want) {
 					t.Errorf("%q is not a file of the release, or has other bytes", name)
 				}
-				if info, err := d.Info(); err != nil || !info.ModTime().Equal(servertest.Released) {
-					t.Errorf("%q has the time %v (%v), want %v", name, info.ModTime(), err, servertest.Released)
+				if info, err := d.Info(); err != nil || !info.ModTime().Equal(testkit.Released) {
+					t.Errorf("%q has the time %v (%v), want %v", name, info.ModTime(), err, testkit.Released)
 				}
 				return nil
 			})
@@ -215,7 +215,7 @@ func TestZipStoresWhatIsCompressed(t *testing.T) {
 }
 
 // golden has a bit of everything and comes from nothing that may change.
-func golden() servertest.Release {
+func golden() testkit.Release {
 	var script strings.Builder
 	state := uint32(1)
 	for script.Len() < 200<<10 {
@@ -227,7 +227,7 @@ func golden() servertest.Release {
 		state = state*1664525 + 1013904223
 		noise[i] = byte(state >> 24)
 	}
-	return servertest.Release{Package: "golden", Version: "1.0.0", Files: map[string][]byte{
+	return testkit.Release{Package: "golden", Version: "1.0.0", Files: map[string][]byte{
 		"golden.js": []byte(script.String()), "noise.png": noise, "noise.bin": noise, "empty.txt": nil,
 		"ünïcødé.txt": []byte("unicode"), strings.Repeat("long/", 60) + "x.txt": []byte("long"),
 	}}

@@ -4,13 +4,13 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server/download"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // BenchmarkArchive is in bytes of the release's files, not of the archive.
 func BenchmarkArchive(b *testing.B) {
-	r := servertest.Releases()[0]
+	r := testkit.Releases()[0]
 	h := newHandler(b, download.Options{Store: openStore(b, r)})
 	for suffix := range readers {
 		b.Run(suffix[1:], func(b *testing.B) {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/larder-cdn/larder/server/download"
 )
@@ -20,34 +21,41 @@ func (h *held) WriteHeader(status int) {
 	h.ResponseRecorder.WriteHeader(status)
 }
 
-// TestArchivesOfOneClient has a client of the internet take what one may have.
-func TestArchivesOfOneClient(t *testing.T) {
-	h := newHandler(t, download.Options{Store: openStore(t, big()), AtOnce: 2})
-	ask := func(w http.ResponseWriter, remote string) {
+// TestArchivesAreShared has a client take all turns while no other wants one. The next client takes its newest.
+func TestArchivesAreShared(t *testing.T) {
+	h := newHandler(t, download.Options{Store: openStore(t, big()), AtOnce: 2, Wait: time.Millisecond})
+	ask := func(w http.ResponseWriter, remote string) (aborted bool) {
+		defer func() { aborted = recover() == http.ErrAbortHandler }()
 		r := httptest.NewRequest("GET", bigTarGzip, nil)
 		r.RemoteAddr = remote
 		h.ServeHTTP(w, r)
+		return false
 	}
-	slow := &held{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		ask(slow, "203.0.113.7:1000")
-	}()
-	<-slow.begun
-	second := httptest.NewRecorder()
-	ask(second, "203.0.113.7:1001")
-	wantStatus(t, second.Result(), http.StatusTooManyRequests)
-	if second.Header().Get("Retry-After") == "" || second.Header().Get("Cache-Control") != "no-store" {
-		t.Errorf("%v", second.Header())
+	type slow struct {
+		*held
+		aborted chan bool
 	}
-	checkError(t, second.Body.Bytes(), http.StatusTooManyRequests, "You are being sent other archives. Try again when they are complete.")
-	other := httptest.NewRecorder()
-	ask(other, "203.0.113.8:1000")
-	wantStatus(t, other.Result(), http.StatusOK)
-	close(slow.free)
-	<-done
+	begin := func(remote string) slow {
+		s := slow{&held{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}, make(chan bool, 1)}
+		go func() { s.aborted <- ask(s.held, remote) }()
+		<-s.begun
+		return s
+	}
+	first, second := begin("203.0.113.7:1000"), begin("203.0.113.7:1001")
 	third := httptest.NewRecorder()
 	ask(third, "203.0.113.7:1002")
-	wantStatus(t, third.Result(), http.StatusOK)
+	wantStatus(t, third.Result(), http.StatusServiceUnavailable)
+	if third.Header().Get("Retry-After") == "" || third.Header().Get("Cache-Control") != "no-store" {
+		t.Errorf("%v", third.Header())
+	}
+	other := httptest.NewRecorder()
+	if ask(other, "203.0.113.8:1000") {
+		t.Error("the other client's archive was cut off")
+	}
+	wantStatus(t, other.Result(), http.StatusOK)
+	close(first.free)
+	close(second.free)
+	if <-first.aborted || !<-second.aborted {
+		t.Error("the newest of the two has to give way, and it only")
+	}
 }

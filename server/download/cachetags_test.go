@@ -3,14 +3,14 @@ package download_test
 import (
 	"testing"
 
-	"github.com/larder-cdn/larder/server/cachetag"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server/download"
-	"github.com/larder-cdn/larder/server/servertest"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 func TestCacheTags(t *testing.T) {
-	store := openStore(t, servertest.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"lib.js": []byte("lib")}})
-	h := newHandler(t, download.Options{Store: store, CacheTags: cachetag.Both})
+	store := openStore(t, testkit.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"lib.js": []byte("lib")}})
+	h := newHandler(t, download.Options{Store: store, CacheTags: purge.BothTags})
 	whole := get(h, "GET", "/download/lib/1.0.0.zip")
 	unchanged := get(h, "GET", "/download/lib/1.0.0.zip", "If-None-Match", whole.Header.Get("Etag"))
 	wantStatus(t, whole, 200)
@@ -21,6 +21,6 @@ func TestCacheTags(t *testing.T) {
 		}
 	}
 	if r := get(newHandler(t, download.Options{Store: store}), "GET", "/download/lib/1.0.0.zip"); r.Header.Get("Cache-Tag") != "" {
-		t.Errorf("tags although nobody asked for them: %v", r.Header)
+		t.Errorf("tags although none were configured: %v", r.Header)
 	}
 }

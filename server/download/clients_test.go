@@ -17,14 +17,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server/download"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // big has an archive of 8 MiB, more than what lies between a server and a client.
-func big() servertest.Release {
-	return servertest.Release{Package: "big", Version: "1.0.0", Files: map[string][]byte{"a.bin": noise(8 << 20)}}
+func big() testkit.Release {
+	return testkit.Release{Package: "big", Version: "1.0.0", Files: map[string][]byte{"a.bin": noise(8 << 20)}}
 }
 
 const bigTarGzip = "/download/big/1.0.0.tar.gz"
@@ -66,10 +66,10 @@ func TestSlowClients(t *testing.T) {
 		taker  taker
 		whole  bool
 	}{
-		"steady, nobody waits":        {2, taker{32 << 10, 4 * time.Second}, true},
+		"steady, no client waits":     {2, taker{32 << 10, 4 * time.Second}, true},
 		"steady, others wait":         {1, taker{32 << 10, 4 * time.Second}, false},
 		"fast enough, others wait":    {1, taker{32 << 10, 200 * time.Millisecond}, true},
-		"stalling, nobody waits":      {2, taker{1 << 20, 20 * time.Minute}, false},
+		"stalling, no client waits":   {2, taker{1 << 20, 20 * time.Minute}, false},
 		"stalling, others would wait": {1, taker{1 << 20, 20 * time.Minute}, false},
 	} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
@@ -107,7 +107,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// Whoever comes too many waits for a second, and gets in when the one before has
+// A client that comes too many waits for a second, and gets in when the one before has
 // gone: at its end, or because it left or does not take what it asked for.
 func TestTurns(t *testing.T) {
 	store := openStore(t, big())
@@ -217,7 +217,7 @@ func TestWithdrawnInTheMiddle(t *testing.T) {
 				if archive.Len() == 0 {
 					withdrawn := r
 					withdrawn.Withdrawn = "a reason"
-					if err := servertest.Withdraw(store, log, withdrawn); err != nil {
+					if err := testkit.Withdraw(store, log, withdrawn); err != nil {
 						t.Error(err)
 					}
 					wantStatus(t, get(h, "GET", target), 410)
@@ -274,7 +274,7 @@ func TestClientLeaves(t *testing.T) {
 // Memory is that of the largest file, however large the release.
 func TestMemoryIsBounded(t *testing.T) {
 	const files, size = 8, 4 << 20
-	r := servertest.Release{Package: "many", Version: "1.0.0", Files: make(map[string][]byte)}
+	r := testkit.Release{Package: "many", Version: "1.0.0", Files: make(map[string][]byte)}
 	for i := range files {
 		data := noise(size)
 		copy(data, fmt.Sprint(i)) // each its own content

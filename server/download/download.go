@@ -1,3 +1,34 @@
+// Package download answers requests for whole releases:
+// /download/{package}/{version}.tar.gz and .zip.
+//
+// An archive is made while it is sent, from the manifest and the contents of the
+// store. It holds the release's files in the byte order of their paths, under one
+// folder {package}-{version}, and nothing else: extracting two releases side by
+// side mixes nothing up. Every file has mode 0644 and the time at which upstream
+// published the release.
+//
+// What it guarantees:
+//
+//   - The same release gives the same bytes, at any time and on any node, whatever
+//     codings its contents are kept in. So an archive has a strong entity tag that is
+//     known before the archive is made, and HEAD and 304 cost a look-up.
+//   - Every file is checked against the hash in the manifest on its way. Where one is
+//     damaged the connection ends in the middle, or the answer is 503 where nothing
+//     was sent yet; there is never a complete answer with less, or other, than the
+//     release.
+//   - Memory is bounded: Options.AtOnce archives are made at a time, and each holds
+//     its manifest and one content in its stored form, with a decoder's window.
+//     A client that keeps others waiting must take 128 KiB a second on average.
+//   - A withdrawn release is not served. An archive whose sending began before the
+//     withdrawal is sent to its end.
+//
+// What it does not: there are no ranges, because the middle of an archive cannot be
+// made without its beginning; a Range field is ignored, as RFC 9110 §14.2 allows.
+// The length of an archive is known beforehand only where it is small, so a client of
+// HTTP/1.0 learns of an archive that broke off from the archive alone; both formats
+// show it. A path with a slash at its end is not the archive's.
+//
+// It must not know where releases come from, nor how assets are served.
 package download
 
 import (
@@ -7,16 +38,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/cachetag"
-	"github.com/larder-cdn/larder/server/clients"
-	"github.com/larder-cdn/larder/server/negotiate"
+	"github.com/larder-cdn/larder/server/purge"
 )
 
 // Options says what archives are made from and how many at a time. Only Store is
@@ -39,11 +70,11 @@ type Options struct {
 	StallTimeout time.Duration
 	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
 	// Default: none.
-	CacheTags cachetag.Headers
+	CacheTags purge.TagHeaders
 	// Logger gets failures of the store, once a second at most. Default: nothing is
 	// logged.
 	Logger *slog.Logger
-	// Registerer gets the metrics. Default: nobody does.
+	// Registerer gets the metrics. Default: none.
 	Registerer prometheus.Registerer
 }
 
@@ -51,9 +82,7 @@ func (o *Options) defaults() {
 	o.AtOnce = cmp.Or(o.AtOnce, 4)
 	o.Wait = cmp.Or(o.Wait, time.Second)
 	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 }
 
 // Handler serves whole releases. It is an http.Handler for every path that begins
@@ -62,14 +91,12 @@ type Handler struct {
 	store   *kvstore.Store
 	wait    time.Duration
 	stall   time.Duration
-	slots   chan struct{}  // has one for each archive being made
-	of      *clients.Bound // of them, for each client
-	tags    cachetag.Headers
+	slots   *client.Shares // in which archives are made
+	tags    purge.TagHeaders
 	metrics *metrics
 	logger  *slog.Logger
 
-	logged atomic.Int64 // when the last failure was, in nanoseconds
-	held   atomic.Int64 // failures since then that were not logged
+	logged answers.Throttle
 }
 
 // New returns a handler for the releases in a store.
@@ -83,7 +110,7 @@ func New(o Options) (*Handler, error) {
 	}
 	h := &Handler{
 		store: o.Store, wait: o.Wait, stall: o.StallTimeout, logger: o.Logger,
-		slots: make(chan struct{}, o.AtOnce), of: clients.NewBound(max(1, o.AtOnce/2)), tags: o.CacheTags, metrics: newMetrics(),
+		slots: client.NewShares(o.AtOnce), tags: o.CacheTags, metrics: newMetrics(),
 	}
 	if o.Registerer != nil {
 		if err := h.metrics.register(o.Registerer); err != nil {
@@ -92,11 +119,6 @@ func New(o Options) (*Handler, error) {
 	}
 	return h, nil
 }
-
-// cacheForever is 355 days. A published release never changes.
-const cacheForever = "public, max-age=30672000, immutable"
-
-const allowedMethods = "GET, HEAD, OPTIONS"
 
 // ServeHTTP implements http.Handler. It looks at the path as it came, so a router
 // in front must neither clean it nor redirect.
@@ -111,17 +133,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome) {
-	if len(r.Method)+len(r.RequestURI)+len(r.Proto)+len("  ") > maxRequestLine {
+	if requests.LineTooLong(r) {
 		return target{}, targetTooBig.send(w, r)
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodOptions:
-		return target{}, preflight(w)
+		answers.Preflight(w)
+		return target{}, outPreflight
 	default:
 		return target{}, wrongMethod.send(w, r)
 	}
-	t, err := parseTarget(rawPath(r.URL))
+	t, err := parseTarget(requests.RawPath(r.URL))
 	if err != nil {
 		return target{}, h.failureOf(t, err).send(w, r)
 	}
@@ -130,10 +153,11 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 		return t, h.failureOf(t, err).send(w, r)
 	}
 	a := newAnswer(t, v, h.tags)
+	fields := requests.FieldsOf(r.Header)
 	switch {
-	case !negotiate.Match(r.Header["If-Match"], a.tag) || r.Header["If-Match"] == nil && a.changedSince(r.Header["If-Unmodified-Since"]):
+	case fields.Fails(a.tag, a.released):
 		return t, preconditionFailed.send(w, r)
-	case !negotiate.NoneMatch(r.Header["If-None-Match"], a.tag) || r.Header["If-None-Match"] == nil && a.unchangedSince(r.Header["If-Modified-Since"]):
+	case fields.Unchanged(a.tag, a.released):
 		return t, a.sendNotModified(w)
 	case r.Method == http.MethodHead:
 		a.setFields(w)
@@ -158,7 +182,7 @@ func (h *Handler) lookup(t target) (views.Version, error) {
 }
 
 // absence returns why there is no such version. A package without a package JSON
-// may have versions: whoever imports releases need not enrol it.
+// may have versions: an operator who imports releases need not enrol it.
 func (h *Handler) absence(t target) error {
 	_, err := views.LookupPackage(h.store, t.pkg)
 	switch {
@@ -178,27 +202,24 @@ func (h *Handler) absence(t target) error {
 
 // sendArchive answers with the archive, when it is its turn.
 func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, v views.Version, a answer) outcome {
-	leave, ok := h.of.Enter(r.RemoteAddr)
-	if !ok {
-		return busyWithYours.send(w, r)
+	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, h.wait)
+	switch {
+	case errors.Is(err, client.ErrNoPlace):
+		return h.failureOf(t, errBusy).send(w, r)
+	case err != nil:
+		return outLeft
 	}
 	defer leave()
-	err := h.acquire(r.Context())
-	switch {
-	case r.Context().Err() != nil && err != nil:
-		return outLeft
-	case err != nil:
-		return h.failureOf(t, err).send(w, r)
-	}
-	defer h.release()
+	// A client that takes nothing must not keep a place that another needs.
+	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
 	h.metrics.making.Inc()
 	defer h.metrics.making.Dec()
 
-	to := h.newSender(w, r, func() { a.setFields(w) })
-	defer func() { h.metrics.sent[t.format].Add(float64(to.sent)) }()
+	to := h.newSender(ctx, w, r, func() { a.setFields(w) })
+	defer func() { h.metrics.sent[t.format].Add(float64(to.Sent)) }()
 	files, err := h.readRelease(t, v)
 	if err == nil {
-		err = h.makeArchive(r.Context(), to, t.format, files)
+		err = h.makeArchive(ctx, to, t.format, files)
 	}
 	if err == nil {
 		err = to.finish()
@@ -206,7 +227,7 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 	switch {
 	case err == nil:
 		return outSent
-	case to.err != nil || r.Context().Err() != nil:
+	case to.Err != nil || ctx.Err() != nil:
 		return outLeft
 	}
 	f := h.failureOf(t, err) // which logs it
@@ -216,26 +237,5 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 	return f.send(w, r)
 }
 
-// acquire waits until another archive may be made.
-func (h *Handler) acquire(ctx context.Context) error {
-	select {
-	case h.slots <- struct{}{}:
-		return nil
-	default:
-	}
-	turn := time.NewTimer(h.wait)
-	defer turn.Stop()
-	select {
-	case h.slots <- struct{}{}:
-		return nil
-	case <-turn.C:
-		return errBusy
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (h *Handler) release() { <-h.slots }
-
-// scarce reports whether whoever comes next would have to wait.
-func (h *Handler) scarce() bool { return len(h.slots) == cap(h.slots) }
+// scarce reports whether the next client would have to wait.
+func (h *Handler) scarce() bool { return h.slots.Full() }

@@ -15,12 +15,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/download"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 const (
@@ -69,7 +69,7 @@ func wantHeaders(t *testing.T, r *http.Response, want map[string]string) {
 }
 
 func TestHeaders(t *testing.T) {
-	h := newHandler(t, download.Options{Store: openStore(t, servertest.Releases()...)})
+	h := newHandler(t, download.Options{Store: openStore(t, testkit.Releases()...)})
 	for target, contentType := range map[string]string{demoTarGzip: "application/gzip", demoZip: "application/zip"} {
 		t.Run(target, func(t *testing.T) {
 			head := get(h, "HEAD", target)
@@ -107,7 +107,7 @@ func TestHeaders(t *testing.T) {
 }
 
 func TestSmallArchivesHaveALength(t *testing.T) {
-	h := newHandler(t, download.Options{Store: openStore(t, servertest.Releases()...)})
+	h := newHandler(t, download.Options{Store: openStore(t, testkit.Releases()...)})
 	r := get(h, "GET", "/download/demo/1.0.1-beta.1+build.2.zip")
 	if got, want := r.Header.Get("Content-Length"), strconv.Itoa(len(body(t, r))); got != want {
 		t.Errorf("Content-Length is %q, want %s", got, want)
@@ -115,7 +115,7 @@ func TestSmallArchivesHaveALength(t *testing.T) {
 }
 
 func TestConditions(t *testing.T) {
-	h := newHandler(t, download.Options{Store: openStore(t, servertest.Releases()...)})
+	h := newHandler(t, download.Options{Store: openStore(t, testkit.Releases()...)})
 	tag := get(h, "HEAD", demoZip).Header.Get("Etag")
 	other := get(h, "HEAD", demoTarGzip).Header.Get("Etag")
 	const at, before = "Thu, 29 Feb 2024 12:30:45 GMT", "Thu, 29 Feb 2024 12:30:44 GMT"
@@ -155,7 +155,7 @@ func TestConditions(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	store := openStore(t, servertest.Releases()...)
+	store := openStore(t, testkit.Releases()...)
 	enrol(t, store, "enrolled")
 	h := newHandler(t, download.Options{Store: store})
 	const hour, never = "public, max-age=3600", "no-store"
@@ -166,7 +166,7 @@ func TestFailures(t *testing.T) {
 	}{
 		{"GET", "/download/none/1.0.0.zip", 404, "Library not found", hour},
 		{"GET", "/download/dem/1.0.0.zip", 404, "Library not found", hour},
-		{"GET", "/download/%FF/%FF.zip", 404, "Library not found", hour},
+		{"GET", "/download/%FF/%FF.zip", 400, "malformed", never},
 		{"GET", "/download/demo/9.9.9.zip", 404, "Version not found", hour},
 		{"HEAD", "/download/demo/9.9.9.tar.gz", 404, "Version not found", hour},
 		{"GET", "/download/demo/1.0.0.zip.zip", 404, "Version not found", hour},
@@ -188,8 +188,9 @@ func TestFailures(t *testing.T) {
 			wantStatus(t, r, test.status)
 			want := map[string]string{"Content-Type": "application/json", "Content-Length": r.Header.Get("Content-Length"), "Cache-Control": test.cache}
 			if test.cache == hour {
-				want["Expires"] = r.Header.Get("Expires")
-				if at, err := http.ParseTime(want["Expires"]); err != nil || time.Until(at) > time.Hour || time.Until(at) < 55*time.Minute {
+				want["Expires"], want["Date"] = r.Header.Get("Expires"), r.Header.Get("Date")
+				date, _ := http.ParseTime(want["Date"])
+				if at, err := http.ParseTime(want["Expires"]); err != nil || at.Sub(date) != time.Hour || time.Until(at) < 55*time.Minute {
 					t.Errorf("it expires at %q (%v), want in an hour", want["Expires"], err)
 				}
 			}
@@ -229,7 +230,7 @@ func enrol(t *testing.T, store *kvstore.Store, name string) {
 		t.Fatal(err)
 	}
 	err = log.Update(func(tx *logs.Tx) error {
-		e := logs.Entry{Kind: logs.PackageAdded, Time: servertest.Released, Actor: "operator", Package: name, PackageJSON: kvstore.Sum(text)}
+		e := logs.Entry{Kind: logs.PackageAdded, Time: testkit.Released, Actor: "operator", Package: name, PackageJSON: kvstore.Sum(text)}
 		return views.Record(tx, views.Change{Entry: e, PackageJSON: text})
 	})
 	if err != nil {
@@ -312,8 +313,8 @@ var text = []byte(strings.Repeat("a line of text that compresses well, number af
 // early and late are releases of which nothing, or something, has been sent when the
 // text's turn comes.
 var (
-	early = servertest.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.js": text, "z.bin": noise(300 << 10)}}
-	late  = servertest.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.bin": noise(300 << 10), "z.js": text}}
+	early = testkit.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.js": text, "z.bin": noise(300 << 10)}}
+	late  = testkit.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.bin": noise(300 << 10), "z.js": text}}
 )
 
 func noise(n int) []byte {
@@ -327,7 +328,7 @@ func noise(n int) []byte {
 
 func TestBadContents(t *testing.T) {
 	for name, test := range map[string]struct {
-		release servertest.Release
+		release testkit.Release
 		spoil   func(*testing.T, *kvstore.Store, []byte)
 		outcome string
 		says    string
@@ -420,7 +421,7 @@ func TestBadManifest(t *testing.T) {
 				}
 			}
 			err = log.Update(func(tx *logs.Tx) error {
-				e := logs.Entry{Kind: logs.Published, Package: "bad", Version: "1.0.0", Time: servertest.Released, Actor: "operator", Manifest: kvstore.Sum(encoded)}
+				e := logs.Entry{Kind: logs.Published, Package: "bad", Version: "1.0.0", Time: testkit.Released, Actor: "operator", Manifest: kvstore.Sum(encoded)}
 				recorded := m
 				recorded.Package = "bad"
 				return views.Record(tx, views.Change{Entry: e, Manifest: &recorded})
@@ -437,7 +438,7 @@ func TestBadManifest(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	h := newHandler(t, download.Options{Store: openStore(t, servertest.Releases()...), Registerer: registry})
+	h := newHandler(t, download.Options{Store: openStore(t, testkit.Releases()...), Registerer: registry})
 	get(h, "GET", demoZip)
 	get(h, "GET", demoZip)
 	get(h, "HEAD", demoTarGzip)

@@ -1,12 +1,8 @@
 package download_test
 
 import (
-	"bytes"
-	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,23 +10,23 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/download"
-	"github.com/larder-cdn/larder/server/servertest"
 )
 
 // openStore returns a store that has published the releases. Nothing in it is left
 // to be flushed and all its files are open, because Pebble opens files when they are
 // first read, with channels that must not be made in a synctest bubble.
-func openStore(tb testing.TB, releases ...servertest.Release) *kvstore.Store {
+func openStore(tb testing.TB, releases ...testkit.Release) *kvstore.Store {
 	tb.Helper()
 	o := kvstore.Options{FS: vfs.NewMem(), MemTableBytes: 8 << 20, CacheBytes: 1 << 20, MinFreeBytes: -1}
 	store, err := kvstore.Open("data", o)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := servertest.Publish(store, releases); err != nil {
+	if err := testkit.Publish(store, releases); err != nil {
 		tb.Fatal(err)
 	}
 	if err := store.Close(); err != nil {
@@ -60,55 +56,7 @@ func newHandler(tb testing.TB, o download.Options) *download.Handler {
 	return h
 }
 
-// get asks a handler; header is a list of names and values.
-func get(h http.Handler, method, target string, header ...string) *http.Response {
-	r := httptest.NewRequest(method, target, nil)
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Add(header[i], header[i+1])
-	}
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w.Result()
-}
-
-func body(tb testing.TB, r *http.Response) []byte {
-	tb.Helper()
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return b
-}
-
-func wantStatus(tb testing.TB, r *http.Response, want int) {
-	tb.Helper()
-	if r.StatusCode != want {
-		tb.Errorf("the status is %d, want %d", r.StatusCode, want)
-	}
-}
-
-// lines is a log that may be read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func logged() (*slog.Logger, *lines) {
-	l := new(lines)
-	return slog.New(slog.NewTextHandler(l, nil)), l
-}
+var get, body, wantStatus, logged = testkit.Ask, testkit.Body, testkit.WantStatus, testkit.Logged
 
 // count returns the counter of requests with that format and outcome.
 func count(tb testing.TB, g prometheus.Gatherer, format, outcome string) float64 {

@@ -7,22 +7,23 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 func TestParseTarget(t *testing.T) {
 	for path, want := range map[string]target{
-		"/download/lib/1.0.0.tar.gz":           {"lib", "1.0.0", tarGzip},
-		"/download/lib/1.0.0.zip":              {"lib", "1.0.0", zipped},
-		"/download/lib/1.0.0.tar.gz.zip":       {"lib", "1.0.0.tar.gz", zipped},
-		"/download/lib/1.0.0.tar.gz.tar.gz":    {"lib", "1.0.0.tar.gz", tarGzip},
-		"/download/lib/.zip.zip":               {"lib", ".zip", zipped},
-		"/download/lib/...zip.tar.gz":          {"lib", "...zip", tarGzip},
-		"/download/a%62c/1+2%2B3.zip":          {"abc", "1+2+3", zipped},
-		"/download/lib/1.0.0%2ezip":            {"lib", "1.0.0", zipped},
-		"/download/%C3%BC%20%25/1%3F2%23.zip":  {"ü %", "1?2#", zipped},
-		"/download/%252e%252e/%252e%252e.zip":  {"%2e%2e", "%2e%2e", zipped},
-		"/download/lib/1.0.0%FF.zip":           {"lib", "1.0.0\xff", zipped},
-		"/download/lib.zip/1.0.0%0A%22.tar.gz": {"lib.zip", "1.0.0\n\"", tarGzip},
+		"/download/lib/1.0.0.tar.gz":          {"lib", "1.0.0", tarGzip},
+		"/download/lib/1.0.0.zip":             {"lib", "1.0.0", zipped},
+		"/download/lib/1.0.0.tar.gz.zip":      {"lib", "1.0.0.tar.gz", zipped},
+		"/download/lib/1.0.0.tar.gz.tar.gz":   {"lib", "1.0.0.tar.gz", tarGzip},
+		"/download/lib/.zip.zip":              {"lib", ".zip", zipped},
+		"/download/lib/...zip.tar.gz":         {"lib", "...zip", tarGzip},
+		"/download/a%62c/1+2%2B3.zip":         {"abc", "1+2+3", zipped},
+		"/download/lib/1.0.0%2ezip":           {"lib", "1.0.0", zipped},
+		"/download/%C3%BC%20%25/1%3F2%23.zip": {"ü %", "1?2#", zipped},
+		"/download/%252e%252e/%252e%252e.zip": {"%2e%2e", "%2e%2e", zipped},
+		"/download/lib.zip/1.0.0%22.tar.gz":   {"lib.zip", "1.0.0\"", tarGzip},
 	} {
 		if got, err := parseTarget(path); err != nil || got != want {
 			t.Errorf("%s is %+v (%v), want %+v", path, got, err, want)
@@ -35,8 +36,9 @@ func TestParseTarget(t *testing.T) {
 			"/download/lib/.zip", "/download/lib/.tar.gz", "/download/lib/zip", "/download//1.0.0.zip", "/download/lib//1.0.0.zip", "/download/lib/1.0.0.zip/",
 			"/download/lib/1.0.0/a.zip", "/download/@scope/lib/1.0.0.zip",
 		},
-		errMalformed: {
+		requests.ErrMalformed: {
 			"/download/../1.0.0.zip", "/download/./1.0.0.zip", "/download/%2e%2E/1.0.0.zip", "/download/lib/../../etc/1.zip", "/download/lib/..", "/download/lib/1.zip/..",
+			"/download/lib/1.0.0%FF.zip", "/download/lib/1.0.0%0A.tar.gz",
 			"/download/lib/..zip", "/download/lib/...zip", "/download/lib/%2e%2e.tar.gz",
 			"/download/a%2Fb/1.0.0.zip", "/download/lib/1%2f2.zip", "/download/a%5Cb/1.0.0.zip", "/download/a\\b/1.0.0.zip", "/download/lib/1%00.zip",
 			"/download/lib/1%.zip", "/download/lib/1%2.zip", "/download/%zz/1.zip",
@@ -60,7 +62,7 @@ func FuzzParseTarget(f *testing.F) {
 	f.Fuzz(func(t *testing.T, escaped string) {
 		got, err := parseTarget(escaped)
 		if err != nil {
-			if err != errNoEndpoint && err != errMalformed {
+			if err != errNoEndpoint && err != requests.ErrMalformed {
 				t.Fatalf("unknown error %v", err)
 			}
 			if got != (target{}) {

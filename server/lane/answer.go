@@ -1,22 +1,23 @@
 package lane
 
 import (
-	"errors"
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
 	"iter"
-	"maps"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/larder-cdn/larder/server/pace"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/server/lane/h2"
 )
-
-// errAborted is the error of an exchange whose handler did not end well.
-var errAborted = errors.New("the handler was aborted")
 
 // A Head is the head of an answer as it is sent, but for the date.
 type Head []byte
@@ -24,16 +25,9 @@ type Head []byte
 // NewHead returns a head with those fields, in that order. Date and Connection are added
 // when it is sent.
 func NewHead(status int, fields iter.Seq2[string, string]) Head {
-	b := make([]byte, 0, 1<<10)
-	b = append(b, "HTTP/1.1 "...)
-	b = strconv.AppendInt(b, int64(status), 10)
-	b = append(b, ' ')
-	b = append(b, http.StatusText(status)...)
+	b := fmt.Appendf(nil, "HTTP/1.1 %d %s", status, http.StatusText(status))
 	for name, value := range fields {
-		b = append(b, "\r\n"...)
-		b = append(b, name...)
-		b = append(b, ": "...)
-		b = append(b, oneLine.Replace(value)...)
+		b = fmt.Appendf(b, "\r\n%s: %s", name, oneLine.Replace(value))
 	}
 	return slices.Clone(append(b, "\r\nDate: "...)) // heads are kept for long, and b has room
 }
@@ -41,90 +35,95 @@ func NewHead(status int, fields iter.Seq2[string, string]) Head {
 // oneLine is what net/http does to the values of fields, too.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
-// Scarcity says whether what an answer holds is wanted by others, who have to wait.
+// A Scarcity reports memory pressure.
 type Scarcity interface{ Scarce() bool }
-
-// gatherBytes is up to how much is copied together rather than given to the system in
-// parts.
-const gatherBytes = 4 << 10
-
-// gatherers are for a record of TLS, which is more than gatherBytes.
-var gatherers = sync.Pool{New: func() any {
-	b := make([]byte, 0, 17<<10)
-	return &b
-}}
 
 // An Exchange is a request and its answer.
 type Exchange struct {
 	Request
 
-	c     *conn
-	err   error // of the client; nothing is sent after it
-	slow  *writer
-	parts [3][]byte
-	left  net.Buffers // of parts
+	c    *conn
+	err  error // of the client; nothing is sent after it
+	slow *writer
+
+	// Over HTTP/2.
+	stream *h2.Stream
+	brief  *brief
+	later  bool // it cannot be answered now
 }
 
-func (x *Exchange) begin(c *conn) {
-	x.c, x.err, x.slow = c, nil, nil
-	if c.listener.stopping.Load() {
-		x.closes = true
+// MayBlock is called before something that may block, such as reading from a disk, so that
+// other connections are not delayed. It holds until Send, Writer or the end of the answer. Where
+// it returns false that must not be done: then the handler returns, and is asked again, or an
+// http.Handler is.
+func (x *Exchange) MayBlock() bool {
+	if x.stream != nil {
+		x.later = true
+		return false
 	}
+	x.c.mayBlock()
+	return true
 }
 
-// Leave is called before something that may take long, such as reading from a disk: other
-// connections wait for it only for a moment.
-func (x *Exchange) Leave() { x.c.lend() }
+// Multiplexed reports whether the answer is one of HTTP/2, whose head is a header block.
+func (x *Exchange) Multiplexed() bool { return x.stream != nil }
+
+// Ready is called before a body is taken from memory. Where it returns false the client does not
+// take one now: then the handler returns, and is asked again.
+func (x *Exchange) Ready() bool {
+	if x.stream == nil || x.stream.CanSend() {
+		return true
+	}
+	x.later = true
+	return false
+}
+
+// SendHeld answers over HTTP/2. The body is released when it was sent, and not before: that may be
+// after the handler is back.
+func (x *Exchange) SendHeld(block, body []byte, held h2.Held) {
+	x.stream.Send(block, x.c.listener.clock.block(x.c.now), body, held)
+}
 
 // Send sends an answer, and returns how many bytes of the body were taken; if not all, the
 // connection ends. A body of more than 64 KiB has a deadline for each of them, which is
-// earlier while held is scarce; it may be nil.
+// earlier under memory pressure, if held is not nil and reports it.
 func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
+	if x.stream != nil {
+		x.SendHeld(head, body, nil)
+		return int64(len(body))
+	}
 	c := x.c
 	c.isBack()
-	x.parts = [3][]byte{head, c.listener.clock.at(c.now, x.closes), body}
-	defer func() { x.parts = [3][]byte{} }()
-	if c.loop != nil && c.records == nil && x.sendNow() {
-		return int64(len(body) - len(x.parts[2]))
+	c.parts = [3][]byte{head, c.listener.clock.at(c.now, x.closes), body}
+	if c.loop != nil && c.secure == nil {
+		if x.err = c.sendNow(); x.err == nil && c.unsent() > 0 {
+			x.err = c.prepareToWait()
+		}
+		if x.err != nil || c.unsent() == 0 {
+			return int64(len(body) - c.forget())
+		}
 	}
-	head, end, rest := x.parts[0], x.parts[1], x.parts[2]
-	taken := int64(len(body) - len(rest))
-	if len(rest) <= pace.Chunk {
+	rest := c.parts[2]
+	if len(rest) <= answers.Chunk {
 		c.writeBefore(c.now, c.listener.o.WriteTimeout)
-		return taken + x.write(head, end, rest)
+		return int64(len(body) - x.write())
 	}
 	begun := time.Now()
 	for now := begun; len(rest) > 0 && x.err == nil; now = time.Now() {
-		n := min(len(rest), pace.Chunk)
-		x.allow(now, begun, taken+int64(n), held)
-		if len(head)+len(end) > 0 {
-			taken += x.write(head, end, rest[:n])
-			head, end = nil, nil
-		} else {
-			var m int
-			m, x.err = c.Write(rest[:n])
-			taken += int64(m)
+		c.parts[2] = rest[:min(len(rest), answers.Chunk)]
+		rest = rest[len(c.parts[2]):]
+		x.allow(now, begun, int64(len(body)-len(rest)), held)
+		if left := x.write(); left > 0 {
+			return int64(len(body) - len(rest) - left)
 		}
-		rest = rest[n:]
 	}
-	return taken
-}
-
-// sendNow writes what the client takes of the parts at once, and returns whether that was
-// all there will be. Else the goroutine is the connection's, to wait.
-func (x *Exchange) sendNow() bool {
-	if x.err = x.c.sendNow(&x.parts); x.err != nil || len(x.parts[0])+len(x.parts[1])+len(x.parts[2]) == 0 {
-		return true
-	}
-	x.c.leave()
-	x.err = x.c.adopt()
-	return x.err != nil
+	return int64(len(body) - len(rest))
 }
 
 // allow sets the deadline for the next chunk, after which sent bytes will have been.
 func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
-	p := pace.Pace{Stall: x.c.listener.o.StallTimeout, Least: pace.AssetRate}
-	switch allowed := p.Allow(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce()); {
+	p := answers.Pace{Stall: x.c.listener.o.StallTimeout, Least: answers.AssetRate}
+	switch allowed := p.Allow(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce() || x.c.listener.isScarce()); {
 	case allowed < p.Stall:
 		x.c.setWriteBy(now.Add(allowed))
 	default:
@@ -132,76 +131,30 @@ func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
 	}
 }
 
-// write writes the parts of an answer at once and returns how much of the body was taken.
-func (x *Exchange) write(head, end, body []byte) int64 {
-	before := len(head) + len(end)
-	if x.c.records != nil {
-		return x.encrypt(head, end, body)
+// write writes the parts, and returns how much of the body was not taken.
+func (x *Exchange) write() int {
+	if x.c.secure != nil {
+		x.err = x.c.encrypt()
+	} else {
+		x.err = x.c.send()
 	}
-	if x.c.bare {
-		x.parts = [3][]byte{head, end, body}
-		done := x.sendNow()
-		head, end, rest := x.parts[0], x.parts[1], x.parts[2]
-		x.parts = [3][]byte{}
-		taken := int64(len(body) - len(rest))
-		if done {
-			return taken
-		}
-		return taken + x.write(head, end, rest)
-	}
-	if before+len(body) <= gatherBytes {
-		b := gatherers.Get().(*[]byte)
-		*b = append(append(append((*b)[:0], head...), end...), body...)
-		var n int
-		n, x.err = x.c.Write(*b)
-		gatherers.Put(b)
-		return int64(max(0, n-before))
-	}
-	x.parts = [3][]byte{head, end, body}
-	x.left = x.parts[:]
-	n, err := x.left.WriteTo(x.c.Conn)
-	x.parts, x.left, x.err = [3][]byte{}, nil, err
-	return max(0, n-int64(before))
-}
-
-// encrypt is write for TLS, where each Write makes records of its own. The first has the
-// head and as much of the body as fits.
-func (x *Exchange) encrypt(head, end, body []byte) int64 {
-	const record = 16 << 10 // RFC 8446 §5.1
-	first := body[:min(len(body), max(0, record-len(head)-len(end)))]
-	b := gatherers.Get().(*[]byte)
-	*b = append(append(append((*b)[:0], head...), end...), first...)
-	x.c.records.gather()
-	_, x.err = x.c.Write(*b)
-	gatherers.Put(b)
-	if x.err == nil && len(first) < len(body) {
-		_, x.err = x.c.Write(body[len(first):])
-	}
-	if err := x.c.records.flush(); x.err == nil {
-		x.err = err
-	}
-	if x.err != nil {
-		return 0 // nobody knows how much of a record was taken
-	}
-	return int64(len(body))
+	return x.c.forget()
 }
 
 // Writer returns a way to send an answer that is not prepared. It knows deadlines as
 // http.ResponseController wants them. The answer must have a Content-Length or no body.
 func (x *Exchange) Writer() http.ResponseWriter {
-	x.c.leave()
+	if x.stream != nil {
+		if x.brief == nil {
+			x.brief = &brief{header: make(http.Header)}
+		}
+		return x.brief
+	}
+	x.c.leaveLoop()
 	if x.slow == nil {
 		x.slow = &writer{x: x, header: make(http.Header)}
 	}
 	return x.slow
-}
-
-// finish sends what the handler has left.
-func (x *Exchange) finish() {
-	if x.slow == nil {
-		return
-	}
-	x.slow.finish()
 }
 
 // A writer is an http.ResponseWriter.
@@ -215,15 +168,11 @@ type writer struct {
 func (w *writer) Header() http.Header { return w.header }
 
 func (w *writer) WriteHeader(status int) {
-	w.head = NewHead(status, func(yield func(string, string) bool) {
-		for _, name := range slices.Sorted(maps.Keys(w.header)) {
-			for _, value := range w.header[name] {
-				if !yield(name, value) {
-					return
-				}
-			}
-		}
-	})
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", status, http.StatusText(status))
+	_ = w.header.Write(&b)
+	b.WriteString("Date: ")
+	w.head = b.Bytes()
 	w.missing, _ = strconv.ParseInt(w.header.Get("Content-Length"), 10, 64)
 	w.x.c.writeBefore(w.x.c.now, w.x.c.listener.o.WriteTimeout)
 }
@@ -239,24 +188,234 @@ func (w *writer) Write(p []byte) (int, error) {
 	if x.err != nil {
 		return 0, x.err
 	}
-	var n int
+	x.c.parts[2] = p
 	if w.head != nil {
-		n = int(x.write(w.head, x.c.listener.clock.at(time.Now(), x.closes), p))
+		x.c.parts[0], x.c.parts[1] = w.head, x.c.listener.clock.at(time.Now(), x.closes)
 		w.head = nil
-	} else {
-		n = int(x.write(nil, nil, p))
 	}
+	n := len(p) - x.write()
 	w.missing -= int64(n)
 	return n, x.err
 }
 
-// finish sends the head where there is no body.
+// finish sends the head where there is no body, when the handler is done.
 func (w *writer) finish() {
 	x := w.x
-	if w.head != nil && x.err == nil {
-		x.write(w.head, x.c.listener.clock.at(time.Now(), x.closes), nil)
+	if w.head != nil {
+		_, _ = w.Write(nil)
 	}
 	if w.missing != 0 && !x.Head && x.err == nil {
-		x.err = errAborted // the client must not take what comes next for the rest
+		x.err = io.ErrShortWrite // the client must not take what comes next for the rest
 	}
+}
+
+// A brief is an answer over HTTP/2 that is not prepared. It is whole before it is sent.
+type brief struct {
+	header http.Header
+	status int
+	body   []byte
+}
+
+func (b *brief) Header() http.Header { return b.header }
+
+func (b *brief) WriteHeader(status int) { b.status = status }
+
+func (b *brief) Write(p []byte) (int, error) {
+	b.body = append(b.body, p...)
+	return len(p), nil
+}
+
+// finish sends it.
+func (b *brief) finish(x *Exchange) {
+	x.SendHeld(appendFields(h2.AppendStatus(nil, b.status), b.header), b.body, nil)
+}
+
+// A clock has the end of a head ready: the value of Date, and what comes after it.
+type clock struct{ now atomic.Pointer[stamp] }
+
+type stamp struct {
+	second        int64
+	open, closing []byte // where the connection stays open, and where not
+	block         []byte // of HTTP/2: all of the field
+}
+
+// at returns the end of a head that is sent at that time.
+func (c *clock) at(now time.Time, closes bool) []byte {
+	if s := c.stamp(now); closes {
+		return s.closing
+	} else {
+		return s.open
+	}
+}
+
+// block returns the last field of a header block that is sent at that time.
+func (c *clock) block(now time.Time) []byte { return c.stamp(now).block }
+
+func (c *clock) stamp(now time.Time) *stamp {
+	s := c.now.Load()
+	if second := now.Unix(); s == nil || s.second != second {
+		date := now.UTC().Format(http.TimeFormat)
+		s = &stamp{second, []byte(date + "\r\n\r\n"), []byte(date + "\r\nConnection: close\r\n\r\n"), h2.AppendField(nil, "date", date)}
+		c.now.Store(s)
+	}
+	return s
+}
+
+const (
+	// leastParts is up to how many bytes are copied rather than given to Go in parts.
+	leastParts = 4 << 10
+	// gathered bounds what a client that takes nothing holds: two records and a little.
+	gathered = 34 << 10
+	// record is what a record of TLS holds (RFC 8446 §5.1).
+	record = 16 << 10
+)
+
+// copies hold a record and its overhead, or what is copied.
+var copies, gatherings = byteSlices(record + 1<<10), byteSlices(gathered)
+
+func byteSlices(size int) *sync.Pool {
+	return &sync.Pool{New: func() any {
+		b := make([]byte, 0, size)
+		return &b
+	}}
+}
+
+func (c *conn) unsent() int { return len(c.parts[0]) + len(c.parts[1]) + len(c.parts[2]) }
+
+// sent takes the first n bytes off the parts.
+func (c *conn) sent(n int) {
+	for i := range c.parts {
+		m := min(n, len(c.parts[i]))
+		c.parts[i] = c.parts[i][m:]
+		n -= m
+	}
+}
+
+// forget drops the parts, and returns how much was left of the last, the body.
+func (c *conn) forget() int {
+	left := len(c.parts[2])
+	c.parts = [3][]byte{}
+	return left
+}
+
+// copied returns the parts in one piece, which goes back to copies.
+func (c *conn) copied() *[]byte {
+	b := copies.Get().(*[]byte)
+	*b = append(append(append((*b)[:0], c.parts[0]...), c.parts[1]...), c.parts[2]...)
+	return b
+}
+
+// send writes the parts, and leaves what the client does not take. A goroutine that is alone
+// waits for the client; any other first writes what needs no waiting.
+func (c *conn) send() error {
+	if c.loop != nil && (c.socket == nil || c.state() != alone) {
+		if err := c.sendNow(); err != nil || c.unsent() == 0 {
+			return err
+		}
+		if c.state() == closing {
+			return io.ErrShortWrite // TLS says goodbye, which is not worth waiting
+		}
+		if err := c.prepareToWait(); err != nil {
+			return err
+		}
+	}
+	if c.unsent() > leastParts {
+		c.left = c.parts[:]
+		_, err := c.left.WriteTo(c.socket)
+		c.left = nil
+		return err
+	}
+	b := c.copied()
+	n, err := c.socket.Write(*b)
+	copies.Put(b)
+	c.sent(n)
+	return err
+}
+
+// encrypt is send for TLS, where each Write makes records of its own: the first has the head
+// and as much of the body as fits. After an error all of the body is left, because how much
+// of a record was taken is unknown.
+func (c *conn) encrypt() (err error) {
+	body := c.parts[2]
+	rest := body
+	kept := gatherings.Get().(*[]byte)
+	*kept = (*kept)[:0]
+	c.records.kept = kept
+	if n := c.unsent() - len(body); n > 0 {
+		c.parts[2] = body[:min(len(body), max(0, record-n))]
+		rest = body[len(c.parts[2]):]
+		b := c.copied()
+		_, err = c.secure.Write(*b)
+		copies.Put(b)
+	}
+	if err == nil && len(rest) > 0 {
+		_, err = c.secure.Write(rest)
+	}
+	c.records.kept = nil
+	_, e := c.records.Write(*kept)
+	gatherings.Put(kept)
+	err = cmp.Or(err, e)
+	if c.forget(); err != nil {
+		c.parts[2] = body
+	}
+	return err
+}
+
+// A gatherer is what TLS reads and writes its records from and to. While it gathers it keeps
+// what is written, so that the records of an answer go to the system together.
+type gatherer struct {
+	net.Conn              // the socket; nil while only a loop has the descriptor
+	of       *conn        // whose loop must not wait, so that reading fails with errAgain; or nil
+	kept     *[]byte      // nil while it does not gather
+	m        *multiplexer // which gathers all that is written, and sends it; or nil
+}
+
+func (g *gatherer) Read(p []byte) (int, error) {
+	if g.of == nil {
+		return g.Conn.Read(p)
+	}
+	return g.of.receiveNow(p)
+}
+
+func (g *gatherer) send(p []byte) (int, error) {
+	c := g.of
+	if c == nil {
+		return g.Conn.Write(p)
+	}
+	c.parts = [3][]byte{2: p}
+	err := c.send()
+	return len(p) - c.forget(), err
+}
+
+func (g *gatherer) Write(p []byte) (int, error) {
+	if g.m != nil {
+		g.m.sealedWrite(p)
+		return len(p), nil
+	}
+	if g.kept == nil {
+		return g.send(p)
+	}
+	if len(*g.kept)+len(p) > cap(*g.kept) {
+		if _, err := g.send(*g.kept); err != nil {
+			return 0, err
+		}
+		*g.kept = (*g.kept)[:0]
+	}
+	*g.kept = append(*g.kept, p...) // a record is always smaller
+	return len(p), nil
+}
+
+// Close implements net.Conn, as does SetWriteDeadline, which leaveSet makes up for.
+func (g *gatherer) Close() error {
+	if g.Conn == nil {
+		return g.of.closeDescriptor()
+	}
+	return g.Conn.Close()
+}
+
+func (g *gatherer) SetWriteDeadline(t time.Time) error {
+	if g.Conn == nil {
+		return nil
+	}
+	return g.Conn.SetWriteDeadline(t)
 }

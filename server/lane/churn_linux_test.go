@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/server/lane"
 )
 
-// However connections end, nobody is answered what another asked, and each gives its place
+// However connections end, no client is answered what another asked, and each gives its place
 // back: descriptors are numbers, which the system gives to the next connection.
 func TestConnectionsStayApart(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
@@ -33,7 +33,7 @@ func TestConnectionsStayApart(t *testing.T) {
 		})
 		address := tcp.Addr().String()
 		var others sync.WaitGroup
-		others.Go(func() { // who takes what is handed over, and makes room
+		others.Go(func() { // takes what is handed over, and makes room
 			for {
 				c, err := l.Accept()
 				if err != nil {
@@ -124,7 +124,7 @@ func visit(c client, random *rand.Rand, target string, answers *atomic.Int64) er
 	return nil
 }
 
-func ask(c client, from *bufio.Reader, target string) (*http.Response, error) {
+func ask(c net.Conn, from *bufio.Reader, target string) (*http.Response, error) {
 	if _, err := io.WriteString(c, "GET "+target+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		return nil, err
 	}

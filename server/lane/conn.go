@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,220 +21,249 @@ const (
 	bufferBytes = 4 << 10
 	// pieces bounds how many reads the head of a request may come in.
 	pieces = 4
-	// leastLater is for how many bytes of a later request net/http waits before it judges
-	// them. Where fewer come it closes without a word, which it could not know to do when
-	// it is handed them as those of a first request.
+	// leastLater is how many bytes of a later request net/http waits for before it judges
+	// them. It closes without an answer where fewer come, but not if they are handed over,
+	// as those of a first request.
 	leastLater = 4
+	// slack is which part of a time limit need not be given, so that a deadline is not moved
+	// for each of a thousand requests a second.
+	slack = 32
 )
 
-// The states of a connection; one that is positive is the time since when it waits for its
-// next request, in nanoseconds. Who sets it to ending closes it.
-const (
-	busy   int64 = 0
-	ending int64 = -1
-	fresh  int64 = -2 // it waits for its first request
-)
-
-// A conn is a connection while it is the lane's.
+// A conn is a connection while it is the lane's. Only its owner uses it, but for its state.
 type conn struct {
-	// Conn waits, where a loop does not. After the handshake it is the one with TLS;
-	// without TLS it is nil as long as only a loop has the descriptor.
-	net.Conn
-	records  *gatherer // below TLS; nil without
+	lifecycle
 	listener *Listener
-	state    atomic.Int64
+	socket   net.Conn  // Go's; nil while only the loop has the descriptor
+	secure   *tls.Conn // nil without TLS, and during the handshake
+	records  *gatherer // between secure and socket
 
 	buffer     *[bufferBytes]byte
 	start, end int       // of what was read and is not answered yet
-	opened     time.Time // with TLS when the handshake ended
-	now        time.Time // when the last request came, 0 before the first
-	due        time.Time // for the head of a request that is there in part
+	opened     time.Time // when it was accepted, or shook hands; 0 after the first answer
+	now        time.Time // when the last request came, or where it took long was answered
 	readBy     time.Time // the deadlines as they are
 	writeBy    time.Time
 	exchange   Exchange
-	served     bool // whether a request was answered
+	parts      [3][]byte   // what is left to send
+	left       net.Buffers // of parts
 
-	// Of a connection that waits for requests on a loop.
-	loop    *loop
-	on      *loop // while the loop's goroutine serves it
-	lends   bool  // whether that goroutine has lent the loop
-	fd      int
-	bare    bool // whether only the loop has the descriptor, and Go does not
-	ended   bool // whether the set says that the client has closed, or the like
-	drained bool // whether all was read, as far as the set has told
-	waiting bool // for the rest of a request, which is not the loop's to do
-	vectors vectors
+	multiplexed atomic.Pointer[multiplexer] // nil where it is HTTP/1.1
+	remote      string                      // its address, where that was looked for
+
+	place *place // in the listener's room, or nil
+
+	// Of a connection that waits on a loop.
+	loop   *loop // nil where a goroutine waits
+	fd     int
+	unread unread
 }
 
-// errAgain says that there is nothing to read yet. crypto/tls goes on after an error that
-// is temporary, with what it has read.
-var errAgain net.Error = againError{}
+// unread is what is known of the bytes that can be read without waiting.
+type unread uint8
 
-type againError struct{}
+const (
+	unknown unread = iota // a read tells
+	some                  // there are some, and a read that is short takes the last
+	none
+)
 
-func (againError) Error() string   { return "there is nothing to read yet" }
-func (againError) Timeout() bool   { return false }
-func (againError) Temporary() bool { return true }
+// errAgain says that there is nothing to read yet. It is temporary, so that crypto/tls goes
+// on after it, with what it has read.
+var errAgain = os.ErrDeadlineExceeded
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
+// serve shakes hands, and goes on with a connection that does not wait on a loop.
 func (c *conn) serve() {
-	if c.handshake() && c.moveToLoop() {
+	o := &c.listener.o
+	as, next := c.handshake()
+	if next == handed || next == idle && o.Handler == nil && (o.TLS != nil || !o.speaksClear()) {
+		c.handOver(as)
 		return
 	}
-	defer c.listener.end(c)
-	// It was aborted, or closed, or is somebody else's already.
-	if state := c.state.Load(); state == ending || state == busy && !c.state.CompareAndSwap(busy, fresh) {
+	if c.moveToLoop(next) {
 		return
 	}
-	if c.listener.o.Handler == nil {
-		c.handOver(nil)
-		return
+	if next == idle {
+		c.buffer = buffers.Get().(*[bufferBytes]byte)
+		for c.wait() && c.settle(c.answerRead(time.Now())) {
+		}
+		buffers.Put(c.buffer)
+	} else {
+		c.multiplex(nil, time.Now())
 	}
-	c.buffer = buffers.Get().(*[bufferBytes]byte)
-	for c.next() {
+	if m := c.multiplexed.Load(); m != nil {
+		m.read()
 	}
-	// Nobody else knows of the buffer: what is handed over has its own.
-	buffers.Put(c.buffer)
 }
 
-// handshake returns false where the connection is closed or handed over.
-func (c *conn) handshake() bool {
+// handshake returns idle, or busy where the client wants HTTP/2, or what to hand over.
+func (c *conn) handshake() (as net.Conn, next state) {
 	o := &c.listener.o
 	if o.TLS == nil {
-		return true
+		return nil, idle
 	}
-	// It has begun something: closing it now would not make room that nobody uses.
-	if !c.state.CompareAndSwap(fresh, busy) {
-		return false
-	}
-	below := &gatherer{Conn: c.Conn}
-	t := tls.Server(below, o.TLS)
+	c.records = &gatherer{Conn: c.socket}
+	t := tls.Server(c.records, o.TLS)
 	_ = t.SetDeadline(time.Now().Add(o.HeaderTimeout))
 	err := t.HandshakeContext(context.Background())
 	_ = t.SetDeadline(time.Time{})
-	if protocol := t.ConnectionState().NegotiatedProtocol; err != nil || protocol != "" && protocol != "http/1.1" {
-		// net/http is told the error again, answers where it can, and logs it.
-		c.handOver(t)
+	switch protocol := t.ConnectionState().NegotiatedProtocol; {
+	case err == nil && protocol == "h2" && o.Requests != nil:
+		next = busy
+	case err != nil || protocol != "" && protocol != "http/1.1":
+		return t, handed // net/http is told the error again, answers where it can, and logs it
+	default:
+		next = idle
+	}
+	c.secure, c.opened = t, time.Now()
+	return nil, next
+}
+
+// moveToLoop has a connection with TLS wait for its requests on a loop. It returns false
+// where it stays with its goroutine.
+func (c *conn) moveToLoop(next state) bool {
+	l := c.listener
+	below, ok := c.socket.(*limitedConn)
+	if !ok || c.secure == nil || len(l.loops) == 0 {
 		return false
 	}
-	c.listener.mu.Lock() // for who closes it meanwhile
-	c.Conn = t
-	c.listener.mu.Unlock()
-	c.records, c.opened = below, time.Now()
-	return true
-}
-
-// next answers the next request, or hands it over. It returns false where the connection
-// is not the lane's any more.
-func (c *conn) next() bool {
-	if c.start < c.end {
-		c.begin(time.Now())
-	} else if c.start, c.end = 0, 0; !c.wait() {
-		return false
+	l.mu.Lock() // for cut
+	fd, err := below.descriptor()
+	if err == nil {
+		c.moveTo(alone)
+		c.socket, c.records.Conn, c.records.of = nil, nil, c
+		c.fd, c.loop = fd, l.nextLoop()
+		err = c.loop.add(c)
 	}
-	return c.step()
-}
-
-// begin notes that there is something of a request.
-func (c *conn) begin(now time.Time) {
-	since := now
-	if c.now.IsZero() {
-		since = c.opened
-	}
-	c.now, c.due = now, since.Add(c.listener.o.HeaderTimeout)
-}
-
-// step answers a request of which there is something, as next does.
-func (c *conn) step() bool {
-	n, v, err := c.read()
-	if err != nil {
-		return c.close()
-	}
-	if v != complete {
-		return c.handOver(nil)
-	}
-	x := &c.exchange
-	answered := c.answer()
+	l.mu.Unlock()
 	switch {
-	case x.err != nil:
-		return c.close()
-	case !answered:
-		return c.handOver(nil)
-	case x.closes:
-		return c.close()
-	}
-	c.start += n
-	c.served = true
-	if c.on == nil {
-		c.now = time.Now() // the answer may have taken long, and the wait begins after it
+	case c.loop == nil:
+		return false
+	case err != nil:
+		c.close()
+	case next == busy:
+		c.multiplex(nil, time.Now())
+	default:
+		c.buffer = buffers.Get().(*[bufferBytes]byte)
+		c.serveReady(time.Now()) // the first request may have come with the handshake
 	}
 	return true
 }
 
-// read reads the head of a request of which there is something, and returns its length.
-func (c *conn) read() (int, verdict, error) {
-	for piece := 1; ; piece++ {
-		n, v := c.exchange.parse(c.buffer[c.start:c.end])
-		few := v != complete && c.served && c.end-c.start < leastLater
-		if v != partial && !few {
-			return n, v, nil
+// settle moves c to the state that answering has come to, unless that is to wait, and reports
+// whether the lane still has c.
+func (c *conn) settle(next state) bool {
+	switch next {
+	case busy:
+		c.multiplex(c.buffer[c.start:c.end], c.now)
+	case handed:
+		c.handOver(nil)
+	case closing:
+		c.close()
+	}
+	return next == idle
+}
+
+// waitingState is the state that c has when it begins to wait for a request.
+func (c *conn) waitingState() state {
+	if c.opened.IsZero() {
+		return idle.since(c.now)
+	}
+	return fresh.since(c.opened)
+}
+
+// wait reads the beginning of the next request. It returns false where c is closed.
+func (c *conn) wait() bool {
+	if limit := c.listener.o.IdleTimeout; !c.opened.IsZero() {
+		c.setReadBy(c.headBy())
+	} else if isDue(c.readBy, c.now, limit) {
+		c.setReadBy(c.now.Add(limit))
+	}
+	s := c.waitingState()
+	c.moveTo(s)
+	if !c.listener.stopping.Load() {
+		n, _ := c.stream().Read(c.buffer[:]) // why there is nothing more to read does not matter
+		if c.start, c.end = 0, n; n > 0 {
+			return c.move(s, alone)
 		}
-		if !few && (piece == pieces || c.end-c.start == bufferBytes) {
-			return 0, odd, nil
+	}
+	c.listener.closeWaiting(c, s)
+	return false
+}
+
+// answerRead answers the requests that were read at that time, and returns the state that
+// c goes to: idle (or fresh), handed or closing.
+func (c *conn) answerRead(now time.Time) state {
+	for c.now = now; ; c.now = time.Now() {
+		n, next := c.read()
+		if next == idle {
+			next = c.answer()
+		}
+		if next != idle {
+			return next
+		}
+		c.opened = time.Time{}
+		if c.start += n; c.start == c.end {
+			break
+		}
+	}
+	if c.state() != onLoop {
+		c.now = time.Now() // the time to wait begins after an answer that took long
+	}
+	return idle
+}
+
+// clearPreface is as much of the beginning of HTTP/2 as tells it from HTTP/1.1.
+const clearPreface = "PRI "
+
+// read reads the head of a request that has begun. It returns its length and idle, or the
+// state that c goes to.
+func (c *conn) read() (int, state) {
+	o := &c.listener.o
+	clear := c.secure == nil && !c.opened.IsZero() && o.speaksClear()
+	for piece := 1; ; piece++ {
+		n, v := 0, odd
+		if begun := text(c.buffer[c.start:c.end]); clear && strings.HasPrefix(begun, clearPreface) {
+			return 0, busy
+		} else if clear && strings.HasPrefix(clearPreface, begun) {
+			v = partial
+		} else if o.Handler != nil {
+			n, v = c.exchange.parse(c.buffer[c.start:c.end])
+		}
+		few := v != complete && c.opened.IsZero() && c.end-c.start < leastLater
+		switch {
+		case v == complete:
+			return n, idle
+		case !few && (v == odd || piece == pieces || c.end-c.start == bufferBytes):
+			return 0, handed
 		}
 		switch err := c.more(); {
+		case err == nil:
 		case errors.Is(err, io.EOF) && !few:
-			return 0, odd, nil
-		case err != nil:
-			return 0, odd, err
+			return 0, handed
+		default:
+			return 0, closing
 		}
 	}
 }
 
-// wait reads the beginning of the next request.
-func (c *conn) wait() bool {
-	o := &c.listener.o
-	state := fresh
-	if c.now.IsZero() {
-		c.readBy = c.opened.Add(o.HeaderTimeout)
-		_ = c.SetReadDeadline(c.readBy)
-	} else {
-		state = c.now.UnixNano()
-		if !c.state.CompareAndSwap(busy, state) {
-			return c.close()
-		}
-		c.readBefore(c.now, o.IdleTimeout)
-	}
-	if c.listener.stopping.Load() {
-		return c.close()
-	}
-	n, _ := c.Read(c.buffer[:]) // why there is nothing more to read does not matter
-	if !c.state.CompareAndSwap(state, busy) || n == 0 {
-		return c.close()
-	}
-	c.end = n
-	c.begin(time.Now())
-	return true
-}
-
-// more reads what is missing of a request.
+// more waits for what is missing of a request.
 func (c *conn) more() error {
-	c.leave()
-	if err := c.adopt(); err != nil {
+	if err := c.prepareToWait(); err != nil {
 		return err
 	}
-	c.waiting = true
-	defer func() { c.waiting = false }()
 	if c.end == bufferBytes {
 		c.end = copy(c.buffer[:], c.buffer[c.start:c.end])
 		c.start = 0
 	}
-	if c.readBy != c.due {
-		c.readBy = c.due
-		_ = c.SetReadDeadline(c.due)
+	c.setReadBy(c.headBy())
+	if c.loop != nil && c.records != nil {
+		c.records.of = nil // this waits
+		defer func() { c.records.of = c }()
 	}
-	n, err := c.Read(c.buffer[c.end:])
+	n, err := c.stream().Read(c.buffer[c.end:])
 	c.end += n
 	if n > 0 {
 		return nil
@@ -242,119 +271,140 @@ func (c *conn) more() error {
 	return err
 }
 
-// slack is which part of a time limit need not be given, so that a deadline is not set
-// anew for each of a thousand requests a second.
-const slack = 32
+// headBy is when the head of the request that comes must be there.
+func (c *conn) headBy() time.Time {
+	since := c.now
+	if !c.opened.IsZero() {
+		since = c.opened
+	}
+	return since.Add(c.listener.o.HeaderTimeout)
+}
 
-func (c *conn) readBefore(now time.Time, limit time.Duration) {
-	if left := c.readBy.Sub(now); left > limit || left < limit-limit/slack {
-		c.readBy = now.Add(limit)
-		_ = c.SetReadDeadline(c.readBy) // it fails where the connection is closed, as the read will
+// isDue reports whether a deadline is to be moved, to limit after now.
+func isDue(deadline, now time.Time, limit time.Duration) bool {
+	left := deadline.Sub(now)
+	return left > limit || left < limit-limit/slack
+}
+
+// setReadBy sets the deadline for reads. That fails where c is closed, as the read will.
+func (c *conn) setReadBy(t time.Time) {
+	if c.readBy != t {
+		c.readBy = t
+		_ = c.socket.SetReadDeadline(t)
 	}
 }
 
 func (c *conn) writeBefore(now time.Time, limit time.Duration) {
-	if left := c.writeBy.Sub(now); left > limit || left < limit-limit/slack {
+	if isDue(c.writeBy, now, limit) {
 		c.setWriteBy(now.Add(limit))
 	}
 }
 
-// setWriteBy sets the deadline for writes that wait: of a bare connection when it waits.
+// setWriteBy sets the deadline for writes that wait; leaveSet does where none can yet.
 func (c *conn) setWriteBy(t time.Time) {
 	c.writeBy = t
-	if !c.bare {
-		_ = c.SetWriteDeadline(t)
+	if c.socket != nil {
+		_ = c.socket.SetWriteDeadline(t)
 	}
 }
 
-// answer has the handler answer the request that was read.
-func (c *conn) answer() (answered bool) {
+// answer has the handler answer the request that was read, and returns as answerRead does.
+func (c *conn) answer() (next state) {
 	x := &c.exchange
-	x.begin(c)
+	x.c, x.err, x.slow = c, nil, nil
+	x.closes = x.closes || c.listener.stopping.Load()
 	defer func() {
 		c.isBack()
 		if reason := recover(); reason != nil {
-			x.err = errAborted
-			answered = false
+			next = closing
 			if reason != http.ErrAbortHandler {
 				c.listener.o.Logger.Error("server: a request made a handler panic", "client", c.client(), "panic", reason, "stack", string(debug.Stack()))
 			}
 		}
 	}()
-	answered = c.listener.o.Handler.Answer(x)
-	if answered {
-		x.finish()
+	answered := c.listener.o.Handler.Answer(x)
+	if answered && x.slow != nil {
+		x.slow.finish()
 	}
-	return answered
+	switch {
+	case x.err != nil || answered && x.closes:
+		return closing
+	case !answered:
+		return handed
+	}
+	return idle
 }
 
 // client is for logs.
 func (c *conn) client() net.Addr {
-	if c.adopt() != nil {
+	if c.prepareToWait() != nil {
 		return nil
 	}
-	return c.RemoteAddr()
+	return c.socket.RemoteAddr()
 }
 
-// close closes a connection and forgets it. It returns false, for who returns that there
-// is no connection any more.
-func (c *conn) close() bool {
-	c.state.Store(ending)
-	c.listener.end(c) // first: nobody may know of a descriptor that is another's
-	_ = c.Close()
-	return false
+// close is for the owner.
+func (c *conn) close() {
+	c.moveTo(closing)
+	c.listener.end(c) // first: the descriptor's number may be another connection's soon
+	_ = c.shut()
 }
 
-// Close implements net.Conn.
-func (c *conn) Close() error {
-	if c.Conn == nil {
+// shut is for the goroutine that has moved c to closing. TLS says goodbye first, which may
+// take time.
+func (c *conn) shut() error {
+	if m := c.multiplexed.Load(); m != nil {
+		m.goodbye()
+		return nil
+	}
+	if c.secure == nil && c.socket == nil {
 		return c.closeDescriptor()
 	}
-	return c.Conn.Close()
+	return c.stream().Close()
 }
 
-// handOver gives the connection away, as what net/http is to see: itself, if as is nil,
-// with what was read of it and not answered. It returns false.
-func (c *conn) handOver(as net.Conn) bool {
-	if !c.state.CompareAndSwap(busy, ending) && !c.state.CompareAndSwap(fresh, ending) {
-		if c.loop != nil {
-			return c.close() // it was only shut down
-		}
-		return false // somebody is closing it
+// stream is what the client sends and reads.
+func (c *conn) stream() net.Conn {
+	if c.secure != nil {
+		return c.secure
 	}
+	return c.socket
+}
+
+// handOver is for the owner. It gives net/http as, or if that is nil c itself, with what was
+// read of it and not answered.
+func (c *conn) handOver(as net.Conn) {
 	c.listener.end(c) // it must not count twice
-	if c.loop != nil {
-		c.leave()
-		if c.detach() != nil {
-			_ = c.Close()
-			return false
-		}
+	if c.listener.stopping.Load() || c.loop != nil && c.leaveSet() != nil {
+		c.close()
+		return
 	}
 	if c.records != nil {
 		c.records.of = nil
 	}
 	if !c.readBy.IsZero() || !c.writeBy.IsZero() {
-		_ = c.SetDeadline(time.Time{})
+		_ = c.socket.SetDeadline(time.Time{})
 	}
 	if as == nil {
-		as = c.handed()
+		as = c.rest()
 	}
 	select {
 	case c.listener.handed <- as:
+		c.place.become(nil)
+		c.moveTo(handed)
 	case <-c.listener.closed:
-		_ = c.Close()
+		c.close()
 	}
-	return false
 }
 
-// handed returns the connection with what was read of it and not answered.
-func (c *conn) handed() net.Conn {
-	h := &handedConn{Conn: c.Conn}
+// rest returns what net/http reads from the first byte that is not answered.
+func (c *conn) rest() net.Conn {
+	h := &handedConn{Conn: c.stream()}
 	if c.end > c.start {
 		h.rest = slices.Clone(c.buffer[c.start:c.end])
 	}
-	if t, ok := c.Conn.(*tls.Conn); ok {
-		return &handedTLSConn{h, t.ConnectionState()}
+	if c.secure != nil {
+		return &handedTLSConn{h, c.secure.ConnectionState()}
 	}
 	return h
 }
@@ -378,13 +428,11 @@ func (c *handedConn) Read(p []byte) (int, error) {
 
 // CloseWrite is what net/http calls before it closes a connection that it has not read
 // to the end.
-func (c *handedConn) CloseWrite() error { return closeWrite(c.Conn) }
-
-func closeWrite(c net.Conn) error {
-	if half, ok := c.(interface{ CloseWrite() error }); ok {
+func (c *handedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
-	return fmt.Errorf("lane: %T: %w", c, os.ErrInvalid)
+	return nil
 }
 
 // A handedTLSConn tells net/http that it is one.

@@ -1,27 +1,21 @@
 package lane
 
 import (
+	"cmp"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/larder-cdn/larder/server/pace"
-)
-
-// keepAlive is how often the system asks a silent client whether it is there, and after how
-// many questions without an answer it is not: what package net does by default.
-const (
-	keepAlive       = 15 * time.Second
-	keepAliveProbes = 9
+	"github.com/larder-cdn/larder/internal/answers"
 )
 
 // prepare makes acceptDescriptor possible. It gives the listener the options that package
-// net gives each connection: those that are accepted inherit them.
+// net gives each connection by default: those that are accepted inherit them.
 func (l *limited) prepare() error {
 	var err error
 	if l.file, err = l.File(); err != nil {
@@ -34,9 +28,9 @@ func (l *limited) prepare() error {
 		for _, o := range [...]struct{ level, name, value int }{
 			{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
 			{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
-			{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAlive / time.Second)},
-			{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAlive / time.Second)},
-			{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveProbes},
+			{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15}, // seconds
+			{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15},
+			{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9},
 		} {
 			// Package net ignores the error, too: Go's listeners are Multipath TCP's, of
 			// which older kernels know only some options. Time limits do not depend on it.
@@ -45,16 +39,32 @@ func (l *limited) prepare() error {
 	})
 }
 
-// acceptDescriptor is Accept for who wants nothing but the descriptor: Go's poller never
-// hears of it. Who closes it calls leave.
-func (l *limited) acceptDescriptor() (int, error) {
-	if err := l.enter(); err != nil {
-		return -1, err
+// acceptDescriptor is Accept for a caller that needs the descriptor only: Go's poller never
+// hears of it. The goroutine that closes it calls leave.
+func (l *limited) acceptDescriptor() (int, *place, error) {
+	for {
+		fd, peer, err := l.acceptNext()
+		if err != nil {
+			return -1, nil, err
+		}
+		p := l.newPlace(fd, nil)
+		if p == nil || l.admit(p, addressOf(peer)) {
+			return fd, p, nil
+		}
+		cutDescriptor(fd)
+		_ = unix.Close(fd)
+		l.leave()
 	}
-	fd, accepted := -1, error(nil)
+}
+
+func (l *limited) acceptNext() (int, unix.Sockaddr, error) {
+	if err := l.enter(); err != nil {
+		return -1, nil, err
+	}
+	fd, peer, accepted := -1, unix.Sockaddr(nil), error(nil)
 	err := l.raw.Read(func(listener uintptr) bool {
 		for {
-			fd, _, accepted = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+			fd, peer, accepted = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 			switch accepted {
 			case unix.EINTR, unix.ECONNABORTED:
 				continue
@@ -76,9 +86,26 @@ func (l *limited) acceptDescriptor() (int, error) {
 	}
 	if err != nil {
 		l.leave()
-		return -1, err
+		return -1, nil, err
 	}
-	return fd, nil
+	return fd, peer, nil
+}
+
+// addressOf returns an address of the system's as one of package net's.
+func addressOf(peer unix.Sockaddr) net.Addr {
+	switch a := peer.(type) {
+	case *unix.SockaddrInet4:
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)))
+	case *unix.SockaddrInet6:
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)))
+	}
+	return nil
+}
+
+// cutDescriptor is place.cut of a descriptor.
+func cutDescriptor(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 }
 
 // descriptor takes a connection away from Go. Its place stays taken.
@@ -88,58 +115,61 @@ func (c *limitedConn) descriptor() (int, error) {
 		return -1, err
 	}
 	fd := -1
-	if e := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
-		err = e
-	}
-	if err != nil {
+	closed := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = cmp.Or(closed, err); err != nil {
 		return -1, err
 	}
+	c.place.hold(fd, nil)
 	_ = c.TCPConn.Close() // the other one stays
 	return fd, nil
 }
 
-// adopt makes the connection one that can be waited for, beside its loop. Only who serves
-// it may.
-func (c *conn) adopt() error {
-	if !c.bare {
+// prepareToWait is called before waiting for the client: another goroutine goes on with the
+// loop, and Go's poller knows the connection beside it.
+func (c *conn) prepareToWait() error {
+	if c.leaveLoop(); c.socket != nil {
 		return nil
 	}
-	if err := c.detach(); err != nil {
+	if err := c.leaveSet(); err != nil {
 		return err
 	}
 	return c.loop.add(c)
 }
 
-// detach is adopt for a connection that will not wait on its loop any more.
-func (c *conn) detach() error {
-	c.loop.letGo(c)
-	if !c.bare {
+// leaveSet makes Go's poller know the connection, and its loop forget it.
+func (c *conn) leaveSet() error {
+	c.loop.forget(c)
+	_ = c.loop.control(unix.EPOLL_CTL_DEL, c.fd, 0)
+	switch {
+	case c.socket != nil:
 		return nil
+	case c.fd < 0: // it has failed before
+		return net.ErrClosed
 	}
 	file := os.NewFile(uintptr(c.fd), "")
-	adopted, fd, err := tcpConn(file)
+	socket, fd, err := tcpConn(file)
 	c.listener.mu.Lock() // for cut
-	c.fd, c.bare = fd, false
+	c.fd = fd
+	c.place.hold(-1, socket)
 	c.listener.mu.Unlock()
 	_ = file.Close()
 	if err != nil {
+		c.place.leave()
 		c.listener.source.leave()
 		return err
 	}
-	below := &limitedConn{TCPConn: adopted, of: c.listener.source}
+	c.socket = &limitedConn{TCPConn: socket, of: c.listener.source, place: c.place}
 	if c.records != nil {
-		c.records.Conn = below
-	} else {
-		c.Conn = below
+		c.records.Conn = c.socket
 	}
-	_ = below.SetReadDeadline(c.readBy)
-	_ = below.SetWriteDeadline(c.writeBy)
+	_ = c.socket.SetReadDeadline(c.readBy)
+	_ = c.socket.SetWriteDeadline(c.writeBy)
 	return nil
 }
 
 // tcpConn makes the connection that file is one of package net's, with another descriptor.
-// One that the client has reset is none: the system has forgotten who that was, and nobody
-// is to answer somebody from nowhere, who escapes what one address may have.
+// A reset connection has no peer address, so limits for an address cannot apply to it: it is
+// an error.
 func tcpConn(file *os.File) (*net.TCPConn, int, error) {
 	conn, err := net.FileConn(file)
 	if err != nil {
@@ -160,18 +190,20 @@ func tcpConn(file *os.File) (*net.TCPConn, int, error) {
 	return tcp, fd, nil
 }
 
-// closeDescriptor is Close for a connection that was never adopted, or failed to be.
+// closeDescriptor closes a connection without a socket; there is no descriptor either where
+// leaveSet has failed.
 func (c *conn) closeDescriptor() error {
 	if c.fd < 0 {
 		return nil
 	}
+	c.place.leave()
 	err := unix.Close(c.fd)
 	c.listener.source.leave()
 	return err
 }
 
-// shutDown makes reading and writing fail for who serves c, who then closes it. It is
-// called with the listener's mu held.
+// shutDown makes reading and writing fail. It is called with the listener's mu held, so that
+// the number is not another connection's already.
 func (c *conn) shutDown() {
 	if c.fd >= 0 {
 		_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
@@ -181,7 +213,7 @@ func (c *conn) shutDown() {
 // receiveNow reads what is there; errAgain says that there is nothing, io.EOF that nothing
 // will be.
 func (c *conn) receiveNow(p []byte) (int, error) {
-	if c.drained {
+	if c.unread == none {
 		return 0, errAgain
 	}
 	for {
@@ -191,10 +223,12 @@ func (c *conn) receiveNow(p []byte) (int, error) {
 			if n == 0 {
 				return 0, io.EOF
 			}
-			c.drained = int(n) < len(p) && !c.ended
+			if int(n) < len(p) && c.unread == some {
+				c.unread = none
+			}
 			return int(n), nil
 		case syscall.EAGAIN:
-			c.drained = true
+			c.unread = none
 			return 0, errAgain
 		case syscall.EINTR:
 		default:
@@ -203,16 +237,14 @@ func (c *conn) receiveNow(p []byte) (int, error) {
 	}
 }
 
-// parts are what a writev takes; kept with the connection, because they must not move.
-type vectors [3]unix.Iovec
-
-// sendNow writes as much of the parts as c takes at once, and leaves the rest of them.
-func (c *conn) sendNow(parts *[3][]byte) error {
+// sendNow writes as much of the parts as the system takes at once, and leaves the rest.
+func (c *conn) sendNow() error {
+	var vectors [len(c.parts)]unix.Iovec
 	n, size := 0, 0
-	for _, p := range parts {
+	for _, p := range c.parts {
 		if len(p) > 0 {
-			c.vectors[n].Base = &p[0]
-			c.vectors[n].SetLen(len(p))
+			vectors[n].Base = &p[0]
+			vectors[n].SetLen(len(p))
 			n++
 			size += len(p)
 		}
@@ -220,22 +252,17 @@ func (c *conn) sendNow(parts *[3][]byte) error {
 	// The runtime is told only where much is copied: else the garbage collector can wait.
 	var sent uintptr
 	var err syscall.Errno
-	if size > pace.Chunk {
-		sent, _, err = syscall.Syscall(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&c.vectors)), uintptr(n))
+	if size > answers.Chunk {
+		sent, _, err = syscall.Syscall(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&vectors)), uintptr(n))
 	} else {
-		sent, _, err = syscall.RawSyscall6(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&c.vectors)), uintptr(n), 0, 0, 0)
+		sent, _, err = syscall.RawSyscall6(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&vectors)), uintptr(n), 0, 0, 0)
 	}
-	c.vectors = vectors{}
-	switch {
-	case err == unix.EAGAIN || err == unix.EINTR:
-		return nil
-	case err != 0:
+	switch err {
+	case 0:
+		c.sent(int(sent))
+	case unix.EAGAIN, unix.EINTR:
+	default:
 		return os.NewSyscallError("writev", err)
-	}
-	for i, left := 0, int(sent); i < len(parts) && left > 0; i++ {
-		m := min(left, len(parts[i]))
-		parts[i] = parts[i][m:]
-		left -= m
 	}
 	return nil
 }

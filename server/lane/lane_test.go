@@ -2,6 +2,7 @@ package lane_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -174,7 +176,7 @@ func TestStopEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
 	})
 }
 
-// Who waits for the end of a lane may close what its handler uses, so nothing begins then.
+// The caller of Wait may then close what the handler uses, so nothing begins after it.
 func TestAcceptedWhenItHasStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := make(pipes)
@@ -190,7 +192,7 @@ func TestAcceptedWhenItHasStopped(t *testing.T) {
 	})
 }
 
-func TestCloseIdleClosesWhoWaitsLongest(t *testing.T) {
+func TestCloseIdleClosesTheLongestIdle(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *lane.Listener, connect func() net.Conn) {
 		conns := []net.Conn{connect(), connect(), connect(), connect()}
 		for _, c := range conns {
@@ -269,4 +271,21 @@ func TestAnswerThatEndsEarlyEndsTheConnection(t *testing.T) {
 			}
 		})
 	}
+}
+
+// large is more than any socket takes at once.
+var large = bytes.Repeat([]byte("0123456789abcdef"), 4<<20)
+
+// plainAndTLS runs a test with connections that have TLS, and with some that have none.
+func plainAndTLS(t *testing.T, test func(t *testing.T, secure *tls.Config)) {
+	t.Run("plain", func(t *testing.T) { test(t, nil) })
+	t.Run("TLS", func(t *testing.T) { test(t, certificate(t)) })
+}
+
+// certificate is for both ends.
+func certificate(t *testing.T) *tls.Config {
+	s := httptest.NewTLSServer(nil)
+	t.Cleanup(s.Close)
+	trusted := s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	return &tls.Config{Certificates: s.TLS.Certificates, RootCAs: trusted, ServerName: "example.com"}
 }

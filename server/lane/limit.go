@@ -1,40 +1,148 @@
 package lane
 
 import (
+	"cmp"
+	"math"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
+	"time"
 )
 
-// A limited listener has so many connections open at a time. Unlike netutil's it leaves
-// them TCP connections, so that an answer can be written in parts with one system call,
-// and on Linux it can give them away as bare descriptors.
+// This file closes connections that wait for a request, which any goroutine may do.
+
+// closeWaiting closes c if it still waits as it did in s, and reports whether it did.
+func (l *Listener) closeWaiting(c *conn, s state) bool {
+	l.mu.Lock()
+	closes := l.evict(c, s)
+	l.mu.Unlock()
+	if closes {
+		_ = c.shut()
+	}
+	return closes
+}
+
+// evict forgets c if it still waits as it did in s, and reports whether the caller is to
+// shut it. It is called with mu held, but other goroutines must not wait for a goodbye.
+func (l *Listener) evict(c *conn, s state) bool {
+	if !c.move(s, closing) {
+		return false
+	}
+	l.remove(c)
+	return true
+}
+
+// An idler is a connection that has been waiting for its next request since it had that
+// state, if it still has.
+type idler struct {
+	c     *conn
+	state state
+}
+
+// idlersKept bounds how many are remembered from one look at all connections.
+const idlersKept = 256
+
+// CloseIdle closes the connection that has been waiting longest for its next request, if
+// it has since before that time, and reports whether there was one.
+//
+// Since when a connection waits stands in its state and nowhere else, so that answering
+// takes no lock. So all have to be looked at; but the one that waited longest then and
+// still does waits longest now, so one look is good for many calls.
+func (l *Listener) CloseIdle(before time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closeKept(idle.since(before)) {
+		return true
+	}
+	for c := range l.open {
+		if s := c.state(); s.name() == idle {
+			l.idlers = append(l.idlers, idler{c, s})
+		}
+	}
+	slices.SortFunc(l.idlers, func(a, b idler) int { return cmp.Compare(a.state, b.state) })
+	l.idlers = slices.Delete(l.idlers, min(len(l.idlers), idlersKept), len(l.idlers))
+	return l.closeKept(idle.since(before))
+}
+
+func (l *Listener) closeKept(before state) bool {
+	for len(l.idlers) > 0 {
+		longest := l.idlers[0]
+		if longest.state >= before && longest.c.state() == longest.state {
+			return false
+		}
+		l.idlers[0] = idler{}
+		l.idlers = l.idlers[1:]
+		if l.evict(longest.c, longest.state) {
+			go longest.c.shut()
+			return true
+		}
+	}
+	l.idlers = nil
+	return false
+}
+
+// sweeps is how often the shortest time limit is looked after.
+const sweeps = 8
+
+// sweep closes the connections on loops whose time is over, and in the end the loops.
+func (l *Listener) sweep() {
+	ticks := time.NewTicker(max(time.Millisecond, min(l.o.HeaderTimeout, l.o.IdleTimeout)/sweeps))
+	defer ticks.Stop()
+	for {
+		select {
+		case now := <-ticks.C:
+			l.closeOverdue(now)
+		case <-l.none:
+			for _, loop := range l.loops {
+				loop.close()
+			}
+			return
+		}
+	}
+}
+
+func (l *Listener) closeOverdue(now time.Time) {
+	oldest := [nameBits + 1]state{fresh: fresh.since(now.Add(-l.o.HeaderTimeout)), idle: idle.since(now.Add(-l.o.IdleTimeout))}
+	var overdue []*conn
+	l.mu.Lock()
+	for c := range l.open {
+		if s := c.state(); c.loop != nil && s.waits() && s < oldest[s.name()] && l.evict(c, s) {
+			overdue = append(overdue, c)
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range overdue {
+		_ = c.shut()
+	}
+}
+
+// A limited listener bounds how many of its connections are open. Unlike netutil's it leaves
+// them TCP connections, so that an answer can be written in parts with one system call, and on
+// Linux it can give them away as descriptors.
 type limited struct {
 	*net.TCPListener
-	places chan struct{} // has one for each connection; nil where any number may be open
+	places chan struct{} // has one for each connection
+	room   *room
+	trusts func(peer net.Addr) bool // whether that is a proxy, whose connections are not counted as a client's; nil for never
 	closed chan struct{}
 	once   sync.Once
 
-	// The same socket, for acceptDescriptor: what package net has does not wait.
+	// The same socket, for acceptDescriptor: package net has no way to wait for it.
 	file *os.File
 	raw  syscall.RawConn
 }
 
 // Limit returns a listener that has no more than most connections of l open at a time,
-// where that is not 0; the others wait in the system's queue.
+// where that is not 0; the others wait in the system's queue. Near that many the client with
+// the most gives way to others.
 func Limit(l *net.TCPListener, most int) net.Listener {
-	limited := &limited{TCPListener: l, closed: make(chan struct{})}
-	if most > 0 {
-		limited.places = make(chan struct{}, most)
-	}
-	return limited
+	places := make(chan struct{}, cmp.Or(most, math.MaxInt)) // they take no memory
+	return &limited{TCPListener: l, places: places, room: newRoom(most), closed: make(chan struct{})}
 }
 
 func (l *limited) enter() error {
-	if l.places == nil {
-		return nil
-	}
 	select {
 	case l.places <- struct{}{}:
 		return nil
@@ -43,23 +151,49 @@ func (l *limited) enter() error {
 	}
 }
 
-func (l *limited) leave() {
-	if l.places != nil {
-		<-l.places
+func (l *limited) leave() { <-l.places }
+
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		if err := l.enter(); err != nil {
+			return nil, err
+		}
+		c, err := l.AcceptTCP()
+		if err != nil {
+			l.leave()
+			return nil, err
+		}
+		p := l.newPlace(-1, c)
+		if l.admit(p, c.RemoteAddr()) {
+			return &limitedConn{TCPConn: c, of: l, place: p}, nil
+		}
+		_ = c.SetLinger(0)
+		_ = c.Close()
+		l.leave()
 	}
 }
 
-func (l *limited) Accept() (net.Conn, error) {
-	if err := l.enter(); err != nil {
-		return nil, err
+func (l *limited) newPlace(fd int, tcp *net.TCPConn) *place {
+	if l.room.most == 0 && l.trusts == nil {
+		return nil
 	}
-	c, err := l.AcceptTCP()
-	if err != nil {
-		l.leave()
-		return nil, err
-	}
-	return &limitedConn{TCPConn: c, of: l}, nil
+	return &place{room: l.room, fd: fd, tcp: tcp}
 }
+
+// admit reports whether a connection may stay.
+func (l *limited) admit(p *place, peer net.Addr) bool {
+	if p == nil {
+		return true
+	}
+	p.proxy = l.trusts != nil && peer != nil && l.trusts(peer)
+	return l.room.admit(p, crowdOf(peer), !p.proxy)
+}
+
+// Fair reports whether no client has so many connections that it gives way before others do.
+func (l *Listener) Fair() bool { return l.source == nil || l.source.room.isFair() }
+
+// isScarce reports whether connections are, so that clients have to hurry.
+func (l *Listener) isScarce() bool { return l.source != nil && l.source.room.scarce.Load() }
 
 func (l *limited) Close() error {
 	l.once.Do(func() {
@@ -73,11 +207,21 @@ func (l *limited) Close() error {
 
 type limitedConn struct {
 	*net.TCPConn
-	of   *limited
-	once sync.Once
+	of    *limited
+	place *place
+	once  sync.Once
+}
+
+// RemoteAddr is the client's.
+func (c *limitedConn) RemoteAddr() net.Addr {
+	if c.place != nil && c.place.remote != nil {
+		return c.place.remote
+	}
+	return c.TCPConn.RemoteAddr()
 }
 
 func (c *limitedConn) Close() error {
+	c.place.leave()
 	err := c.TCPConn.Close()
 	c.once.Do(c.of.leave)
 	return err

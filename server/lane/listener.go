@@ -6,15 +6,20 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 )
 
 // A Handler answers requests. Answer sends an answer to x and returns true, or sends
 // nothing and returns false; then the connection goes to net/http, with the request. It
-// may panic with http.ErrAbortHandler to end the connection. Before it does what may take
-// long, such as reading from a disk, it calls [Exchange.Leave].
+// may panic with http.ErrAbortHandler to end the connection. Before it does what may block,
+// such as reading from a disk, it calls [Exchange.MayBlock].
 type Handler interface {
 	Answer(x *Exchange) bool
 }
@@ -24,6 +29,20 @@ type Options struct {
 	// Handler answers what is simple. Where it is nil, all connections are handed over,
 	// with nothing read of them but the TLS handshake.
 	Handler Handler
+	// Requests answers what the handler does not over HTTP/2, request by request. Where it is nil,
+	// connections with HTTP/2 are handed over.
+	Requests http.Handler
+	// TooLarge answers requests over HTTP/2 with more fields than HeaderBytes allows.
+	TooLarge http.Handler
+	// Clear has HTTP/2 without TLS, for clients that know beforehand (RFC 9113 §3.3).
+	Clear bool
+	// Context is where those of requests come from. Default: the background.
+	Context context.Context
+	// HeaderBytes bounds the fields of a request over HTTP/2, as RFC 9113 §6.5.2 counts them.
+	HeaderBytes int
+	// ReadTimeout is how long a client may take for the body of a request over HTTP/2, unless the
+	// handler moves the deadline. Default: for ever.
+	ReadTimeout time.Duration
 	// TLS is the configuration of connections with TLS. Default: they have none.
 	TLS *tls.Config
 	// HeaderTimeout is for the TLS handshake, for the first request of a connection, and
@@ -38,11 +57,21 @@ type Options struct {
 	WriteTimeout time.Duration
 	// StallTimeout is how long a client may take for 64 KiB of a larger one.
 	StallTimeout time.Duration
+	// Proxies are those that are trusted: their connections are not counted as one client's. Default:
+	// none.
+	Proxies *client.Proxies
+	// ProxyProtocol has them say first whose connection it is; one that does not is refused.
+	ProxyProtocol bool
 	// Opened is called after a connection was accepted. Default: nothing is.
 	Opened func()
-	// Logger hears of handlers that panic.
+	// Logger gets the panics of handlers.
 	Logger *slog.Logger
+
+	moved func(from, to state) // see lifecycle
 }
+
+// speaksClear reports whether a client may begin with HTTP/2 without TLS.
+func (o *Options) speaksClear() bool { return o.Clear && o.TLS == nil && o.Requests != nil }
 
 // A Listener is a net.Listener of the connections that are not for the lane.
 type Listener struct {
@@ -58,12 +87,14 @@ type Listener struct {
 	stopping atomic.Bool
 	mu       sync.Mutex
 	open     map[*conn]struct{}
-	none     chan struct{} // closed when stopping and none is open
-	idlers   []idler       // the longest idle ones, as of a while ago, longest first
+	none     chan struct{} // closed by ended, when stopping and none is open
+	ended    sync.Once
+	refused  answers.Throttle
+	idlers   []idler // those that waited longest when CloseIdle last looked, longest first
 
 	source *limited // of descriptors; nil where inner is no TCP listener
 	loops  []*loop
-	next   int // of them has the next connection
+	next   int // in loops, for the next connection
 }
 
 // New returns a listener that takes all connections of inner, from now on. There are
@@ -77,23 +108,59 @@ func New(inner net.Listener, o Options) *Listener {
 		handed: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
 		open: make(map[*conn]struct{}), none: make(chan struct{}),
 	}
-	l.source, _ = inner.(*limited)
+	if l.source, _ = inner.(*limited); l.source != nil && o.Proxies != nil {
+		l.source.trusts = o.Proxies.Trust
+	}
 	l.startLoops()
 	go l.run()
 	return l
 }
 
-func (l *Listener) run() {
-	accept := l.accept
-	if len(l.loops) > 0 && l.o.TLS == nil {
-		accept = l.acceptBare
+// startLoops is called once, before any connection is there. Without loops, or without a
+// handler, each connection has a goroutine.
+func (l *Listener) startLoops() {
+	if l.source == nil || l.o.Handler == nil && (l.o.Requests == nil || l.o.TLS == nil && !l.o.Clear) {
+		return
 	}
+	err := l.source.prepare()
+	for n := 0; n < runtime.GOMAXPROCS(0) && err == nil; n++ {
+		var loop *loop
+		if loop, err = newLoop(); err == nil {
+			l.loops = append(l.loops, loop)
+			go loop.run()
+		}
+	}
+	if err == nil {
+		go l.sweep()
+		return
+	}
+	for _, loop := range l.loops {
+		loop.close()
+	}
+	l.loops = nil
+	if !errors.Is(err, errors.ErrUnsupported) {
+		l.o.Logger.Warn("server: there is no event loop, so each connection has a goroutine", "error", err)
+	}
+}
+
+// nextLoop is called with mu held.
+func (l *Listener) nextLoop() *loop {
+	l.next++
+	return l.loops[l.next%len(l.loops)]
+}
+
+func (l *Listener) run() {
 	for {
-		err := accept()
-		if err == nil {
+		c, err := l.accept()
+		switch {
+		case err == nil && l.o.ProxyProtocol && c.place != nil && c.place.proxy:
+			go l.introduce(c)
+			continue
+		case err == nil:
+			l.start(c)
 			continue
 		}
-		// Whoever accepts decides whether to go on. After an error that passes it rests
+		// The caller of Accept decides whether to go on. After an error that passes it rests
 		// a little, and this waits until it comes back.
 		select {
 		case l.failed <- err:
@@ -106,20 +173,47 @@ func (l *Listener) run() {
 	}
 }
 
-func (l *Listener) accept() error {
-	raw, err := l.Listener.Accept()
-	if err == nil {
-		l.start(raw)
+// accept returns a connection, without a socket where it waits on a loop from the start.
+func (l *Listener) accept() (c *conn, err error) {
+	c = &conn{lifecycle: lifecycle{moved: l.o.moved}, listener: l}
+	if len(l.loops) > 0 && l.o.TLS == nil {
+		c.fd, c.place, err = l.source.acceptDescriptor()
+	} else {
+		c.socket, err = l.Listener.Accept()
+		if below, ok := c.socket.(*limitedConn); ok {
+			c.place = below.place
+		}
 	}
-	return err
+	c.place.become(c)
+	c.opened = time.Now()
+	return c, err
 }
 
-func (l *Listener) acceptBare() error {
-	fd, err := l.source.acceptDescriptor()
-	if err == nil {
-		l.startBare(fd)
+func (l *Listener) start(c *conn) {
+	l.mu.Lock()
+	if l.stopping.Load() {
+		l.mu.Unlock()
+		c.close()
+		return
 	}
-	return err
+	l.open[c] = struct{}{}
+	var err error
+	s, bare := c.waitingState(), c.socket == nil
+	if bare {
+		c.loop = l.nextLoop()
+		c.moveTo(s)
+		err = c.loop.add(c) // with mu held, so that it is not closed meanwhile
+	}
+	l.mu.Unlock()
+	if err != nil {
+		l.closeWaiting(c, s)
+	}
+	if l.o.Opened != nil {
+		l.o.Opened()
+	}
+	if !bare {
+		go c.serve()
+	}
 }
 
 // Accept implements net.Listener.
@@ -145,93 +239,82 @@ func (l *Listener) Close() error {
 	return err
 }
 
-func (l *Listener) start(raw net.Conn) {
-	c := &conn{listener: l, Conn: raw, opened: time.Now()}
-	c.state.Store(fresh)
-	l.mu.Lock()
-	if l.stopping.Load() {
-		l.mu.Unlock()
-		_ = c.Close()
-		return
-	}
-	l.open[c] = struct{}{}
-	l.mu.Unlock()
-	if l.o.Opened != nil {
-		l.o.Opened()
-	}
-	go c.serve()
-}
-
-// end forgets c, which is closed or somebody else's.
+// end forgets c, which is closed or handed over.
 func (l *Listener) end(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.remove(c)
-	l.checkNone()
 }
 
 // remove is called with mu held.
 func (l *Listener) remove(c *conn) {
-	if _, ok := l.open[c]; ok && c.loop != nil {
+	if c.loop != nil {
 		c.loop.forget(c)
 	}
 	delete(l.open, c)
+	l.checkNone()
 }
 
 // checkNone is called with mu held.
 func (l *Listener) checkNone() {
-	if len(l.open) > 0 || !l.stopping.Load() {
-		return
-	}
-	select {
-	case <-l.none:
-	default:
-		close(l.none)
+	if len(l.open) == 0 && l.stopping.Load() {
+		l.ended.Do(func() { close(l.none) })
 	}
 }
 
-// Stop closes all connections that wait for a request, and the others after the answer
-// that they are at. It does not wait for them.
+// Stop closes all connections that wait for a request, and has the others closed after the
+// answer that they are at. It does not wait for them.
 func (l *Listener) Stop() {
 	l.stopping.Store(true)
 	l.Close()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	for c := range l.open {
-		if state := c.state.Load(); state != busy && c.state.CompareAndSwap(state, ending) {
-			if c.loop != nil {
-				l.remove(c) // who else would
-			}
-			go c.Close() // TLS says goodbye first, and may wait for that
+		if s := c.state(); s.waits() && c.multiplexed.Load() == nil && l.evict(c, s) {
+			go c.shut() // TLS says goodbye first, and may wait for that
 		}
 	}
 	l.checkNone()
+	l.mu.Unlock()
+	for _, m := range l.multiplexed() {
+		m.stop()
+	}
+}
+
+// multiplexed returns the connections with HTTP/2.
+func (l *Listener) multiplexed() (all []*multiplexer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		if m := c.multiplexed.Load(); m != nil {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // Abort stops, and closes all connections at once.
 func (l *Listener) Abort() {
 	l.Stop()
 	l.cut()
+	for _, m := range l.multiplexed() {
+		m.abort()
+	}
 }
 
-// cut closes all connections. Those that are not busy have nobody else to forget them if
-// they are on a loop, such as one that became idle after Stop had looked at it.
+// cut makes reading and writing fail for the owners of connections, which then close them. A
+// connection that has begun to wait since Stop looked at it is being closed already.
 func (l *Listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		switch state := c.state.Swap(ending); {
+		switch s := c.state(); {
+		case s.waits(), c.multiplexed.Load() != nil:
 		case c.loop == nil:
-			conn := c.Conn
-			go conn.Close()
-		case state == busy:
+			_ = c.socket.Close()
+		default:
 			c.shutDown()
-		case state != ending: // else somebody is closing it
-			l.remove(c)
-			go c.Close()
 		}
 	}
-	l.checkNone()
 }
 
 // Wait returns when a listener that was stopped has no connections any more.
@@ -250,7 +333,7 @@ func (l *Listener) Counts() (open, working int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		if c.state.Load() == busy {
+		if !c.state().waits() {
 			working++
 		}
 	}

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"io"
 	"net"
 	"runtime"
 	"sync/atomic"
@@ -9,7 +10,7 @@ import (
 	"time"
 )
 
-// A loop that has let others run comes back, however often it has: nobody else wakes it
+// A loop that has let other goroutines run comes back, however often: nothing else wakes it
 // where all clients wait for their answers.
 func TestLoopComesBack(t *testing.T) {
 	l, err := newLoop()
@@ -28,22 +29,31 @@ func TestLoopComesBack(t *testing.T) {
 	}
 }
 
-// A connection that comes back to its loop between the halves of Abort is nobody's to
-// forget but Abort's.
-func TestAbortForgetsWhoCameBack(t *testing.T) {
+// in returns c in a state that it would take a client to bring it to.
+func in(s state, c *conn) *conn {
+	c.word.Store(int64(s))
+	return c
+}
+
+// A connection that begins to wait between the halves of Abort is closed and forgotten.
+func TestAbortForgetsWhatBeganToWait(t *testing.T) {
 	ours, theirs := net.Pipe()
 	t.Cleanup(func() { theirs.Close() })
 	l := &Listener{open: make(map[*conn]struct{}), none: make(chan struct{})}
-	c := &conn{listener: l, Conn: ours, loop: new(loop)}
+	c := in(onLoop, &conn{listener: l, socket: ours, loop: new(loop), now: time.Now()})
 	l.open[c] = struct{}{}
 	l.stopping.Store(true)
-	c.state.Store(time.Now().UnixNano()) // as becomeIdle begins
+	s := c.waitingState()
+	c.moveTo(s) // as waitOnLoop begins
 	l.cut()
-	l.closeIdle(c, time.Now().UnixNano()) // and ends
+	l.closeWaiting(c, s) // and ends
 	select {
 	case <-l.none:
 	default:
 		t.Errorf("%d are still the lane's", l.Len())
+	}
+	if _, err := ours.Write(nil); err != io.ErrClosedPipe {
+		t.Errorf("the connection is open: %v", err)
 	}
 }
 
@@ -70,8 +80,7 @@ func TestGoroutinesRest(t *testing.T) {
 			}
 		}
 		want(0, 3)
-		c := &conn{on: l}
-		c.leave()
+		in(onLoop, &conn{loop: l}).leaveLoop()
 		want(1, 3)
 		close(l.ended)
 		want(1, mostResting+2)
@@ -81,40 +90,38 @@ func TestGoroutinesRest(t *testing.T) {
 	})
 }
 
-// A loop that is lent stays with its goroutine if that is back soon, and else is another's,
-// whoever lends it then.
-func TestLending(t *testing.T) {
+// A loop stays with its goroutine if that is back soon from what may block, and else is
+// another's, whatever may block then.
+func TestMayBlock(t *testing.T) {
 	l, err := newLoop()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.close)
-	early, late, next := &conn{on: l}, &conn{on: l}, &conn{on: l}
+	early, late, next := &conn{loop: l}, &conn{loop: l}, &conn{loop: l}
 
-	l.lentBy.Store(early) // as lend does, but nobody looks
-	early.lends = true
+	in(mayBlock, early) // but takeOver is not due
 	early.isBack()
-	if early.on != l || l.lentBy.Load() != nil {
-		t.Error("who is back soon has lost the loop, or it is still lent")
+	if early.state() != onLoop {
+		t.Error("a goroutine that is back soon has lost the loop")
 	}
 
-	late.lend()
-	for l.lentBy.Load() != nil { // until somebody has it
+	in(onLoop, late).mayBlock()
+	for late.state() != alone { // until another goroutine has the loop
 		runtime.Gosched()
 	}
-	l.lentBy.Store(next)
-	next.lends = true
+	l.blocker.Store(in(mayBlock, next))
 	late.isBack()
-	if late.on != nil || l.lentBy.Load() != next {
-		t.Error("who is back late still has the loop, or has taken it from who lent it since")
+	if late.state() != alone || next.state() != mayBlock {
+		t.Error("a goroutine that is back late still has the loop, or has taken it from the next one")
 	}
 	next.isBack()
-	if next.on != l {
+	if next.state() != onLoop {
 		t.Error("the one after that has lost it")
 	}
 }
 
-// lockWatcher sees whether everybody has to wait for a client to be closed.
+// lockWatcher sees whether the lock is held while a connection is closed.
 type lockWatcher struct {
 	net.Conn
 	l    *Listener
@@ -128,16 +135,15 @@ func (w *lockWatcher) Close() error {
 	return nil
 }
 
-// However many connections are overdue at once, nobody waits until all are closed.
-func TestSweepingKeepsNobody(t *testing.T) {
+// However many connections are overdue at once, others need not wait until all are closed.
+func TestSweepingDelaysNoOthers(t *testing.T) {
 	l := &Listener{open: make(map[*conn]struct{}), none: make(chan struct{}), o: Options{IdleTimeout: time.Second}}
 	w := &lockWatcher{l: l}
-	c := &conn{listener: l, Conn: w, loop: new(loop)}
-	l.open[c] = struct{}{}
 	now := time.Now()
-	c.state.Store(now.Add(-time.Minute).UnixNano())
+	c := in(idle.since(now.Add(-time.Minute)), &conn{listener: l, socket: w, loop: new(loop)})
+	l.open[c] = struct{}{}
 	l.closeOverdue(now)
 	if !w.free || l.Len() != 0 {
-		t.Errorf("it was closed while nobody waited: %v; %d are open", w.free, l.Len())
+		t.Errorf("it was closed without the lock: %v; %d are open", w.free, l.Len())
 	}
 }

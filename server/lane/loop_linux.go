@@ -1,10 +1,10 @@
 package lane
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,15 +18,10 @@ import (
 // Those that wait for a request cost nothing but their place in an epoll set, edge-triggered,
 // and with TLS what crypto/tls keeps.
 //
-// Nobody makes the others wait for long. A goroutine that has to wait for a client stays with
-// the connection, and another one goes on with the loop. One whose handler says that it may
-// take a while, see [Exchange.Leave], lends the loop: if it is not back soon, another one
-// takes it, and else nothing has changed, which is much cheaper than a change of goroutines
-// for each read of what is in memory anyway.
-//
-// A connection's descriptor is closed by who serves it, or by who finds it waiting; who
-// ends one that is being served only shuts it down. So nobody uses a number that is
-// another connection's already.
+// Before its goroutine waits for a client it leaves the loop to another one, and stays with the
+// connection. After [Exchange.MayBlock] another goroutine takes the loop, but only if the
+// handler is not back soon: mostly it is, because what it reads is in memory anyway, and a
+// change of goroutines for each such read would cost much more.
 type loop struct {
 	epoll  *os.File
 	wait   syscall.RawConn // of epoll
@@ -34,38 +29,31 @@ type loop struct {
 	buffer *[bufferBytes]byte
 
 	events [128]unix.EpollEvent
-	ready  [128]readyConn
-	at, n  int // in ready
+	at, n  int // in events
 	now    time.Time
-	begun  time.Time // when it last let others run
+	begun  time.Time // when other goroutines could last run
 
 	poll func(uintptr) bool // the method, made once so that calling it allocates nothing
 
-	// Goroutines that have left the loop and are done rest until one is wanted again: their
-	// stacks are large enough already for what a miss needs, and a new one would have to grow.
+	// Goroutines that have left the loop and are done rest until one is needed again: their
+	// stacks are large enough already for a miss, and that of a new one would have to grow.
 	resting atomic.Int32
 	wake    chan struct{}
 	ended   chan struct{} // closed with the loop
 
-	lentBy atomic.Pointer[conn] // by the goroutine that serves it, which may not come back
-	patrol *time.Timer          // that takes it then
+	blocker atomic.Pointer[conn] // may block, or might when it was stored here
+	overdue *time.Timer          // calls takeOver
 
 	mu    sync.Mutex
 	conns []*conn // by descriptor
 }
 
-type readyConn struct {
-	c    *conn
-	more bool // than what one read tells, such as that the client has closed
-}
-
 const (
 	interest = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
-	// turn is for how long a loop runs before it lets other goroutines run. Go's
-	// scheduler would not look for what the network has for them, as long as there is
-	// something to run.
+	// turn is how long a loop runs before other goroutines can. Go's scheduler does not look
+	// at the network for them as long as there is something to run.
 	turn = 200 * time.Microsecond
-	// patience is for how long a loop may be lent.
+	// patience is how long a handler may block before another goroutine takes the loop.
 	patience = 100 * time.Microsecond
 	// rounds is how often a loop reads of one connection before it goes on without it.
 	rounds = 16
@@ -73,50 +61,26 @@ const (
 	mostResting = 16
 )
 
-// one is what an eventfd takes for 1.
-var one = func() (b [8]byte) {
-	binary.NativeEndian.PutUint64(b[:], 1)
-	return b
-}()
-
-// newLoops returns as many as can run at a time.
-func newLoops() ([]*loop, error) {
-	var loops []*loop
-	for range runtime.GOMAXPROCS(0) {
-		l, err := newLoop()
-		if err != nil {
-			for _, l := range loops {
-				l.close()
-			}
-			return nil, err
-		}
-		loops = append(loops, l)
-	}
-	for _, l := range loops {
-		go l.run()
-	}
-	return loops, nil
-}
+var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 func newLoop() (*loop, error) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("lane: epoll: %w", err)
 	}
-	_ = unix.SetNonblock(fd, true) // so that Go polls it
+	_ = unix.SetNonblock(epoll, true) // so that Go polls it
 	l := &loop{
-		epoll: os.NewFile(uintptr(fd), "epoll"), buffer: buffers.Get().(*[bufferBytes]byte),
+		epoll: os.NewFile(uintptr(epoll), "epoll"), buffer: buffers.Get().(*[bufferBytes]byte),
 		wake: make(chan struct{}), ended: make(chan struct{}),
 	}
 	l.poll = l.doPoll
-	l.patrol = time.AfterFunc(time.Hour, l.takeOver)
-	if l.nudge, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		l.epoll.Close()
-		return nil, fmt.Errorf("lane: eventfd: %w", err)
-	}
-	err = unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, l.nudge, &unix.EpollEvent{Events: interest, Fd: int32(l.nudge)})
+	l.overdue = time.AfterFunc(time.Hour, l.takeOver)
+	l.nudge, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err == nil {
 		l.wait, err = l.epoll.SyscallConn()
+	}
+	if err == nil {
+		err = l.control(unix.EPOLL_CTL_ADD, l.nudge, interest)
 	}
 	if err != nil {
 		l.close()
@@ -127,12 +91,12 @@ func newLoop() (*loop, error) {
 
 func (l *loop) close() {
 	close(l.ended)
-	l.patrol.Stop()
+	l.overdue.Stop()
 	l.epoll.Close()
 	unix.Close(l.nudge)
 }
 
-// add has the loop look after c from now on.
+// add has the loop serve c when that is ready.
 func (l *loop) add(c *conn) error {
 	l.mu.Lock()
 	for len(l.conns) <= c.fd {
@@ -140,24 +104,18 @@ func (l *loop) add(c *conn) error {
 	}
 	l.conns[c.fd] = c
 	l.mu.Unlock()
-	return l.control(unix.EPOLL_CTL_ADD, c.fd)
+	return l.control(unix.EPOLL_CTL_ADD, c.fd, interest)
 }
 
-func (l *loop) control(op, fd int) error {
+func (l *loop) control(op, fd int, events uint32) error {
 	var err error
-	if e := l.wait.Control(func(epoll uintptr) {
-		err = unix.EpollCtl(int(epoll), op, fd, &unix.EpollEvent{Events: interest, Fd: int32(fd)})
-	}); e != nil {
-		return e
-	}
-	return err
+	closed := l.wait.Control(func(epoll uintptr) {
+		err = unix.EpollCtl(int(epoll), op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+	})
+	return cmp.Or(closed, err)
 }
 
-// again has the loop look at the connection with that descriptor again, if there is
-// something to see.
-func (l *loop) again(fd int) { _ = l.control(unix.EPOLL_CTL_MOD, fd) }
-
-// forget is called before c is closed, or somebody else's.
+// forget is called before c is closed or handed over.
 func (l *loop) forget(c *conn) {
 	l.mu.Lock()
 	if 0 <= c.fd && c.fd < len(l.conns) && l.conns[c.fd] == c {
@@ -166,20 +124,12 @@ func (l *loop) forget(c *conn) {
 	l.mu.Unlock()
 }
 
-// letGo takes c out of the set.
-func (l *loop) letGo(c *conn) {
-	l.forget(c)
-	_ = l.control(unix.EPOLL_CTL_DEL, c.fd)
-}
-
 // run serves, until the loop is closed or another goroutine goes on.
 func (l *loop) run() {
 	for {
 		for l.at < l.n {
-			r := l.ready[l.at]
-			l.ready[l.at] = readyConn{}
 			l.at++
-			if !l.serve(r.c, r.more) && !l.rest() {
+			if !l.serve(l.events[l.at-1]) && !l.rest() {
 				return
 			}
 		}
@@ -189,8 +139,8 @@ func (l *loop) run() {
 	}
 }
 
-// rest waits until this goroutine is the loop's again. It returns false where it is not
-// wanted any more.
+// rest waits until this goroutine is the loop's again. It returns false where that is not
+// needed any more.
 func (l *loop) rest() bool {
 	defer l.resting.Add(-1)
 	if l.resting.Add(1) > mostResting {
@@ -207,9 +157,9 @@ func (l *loop) rest() bool {
 // doPoll asks for connections that are ready, and returns false where there are none.
 func (l *loop) doPoll(epoll uintptr) bool {
 	if l.now.Sub(l.begun) > turn {
-		// It waits for itself. Nobody reads the sum of the nudges: ones never fill it.
+		// The set is ready at once. The sum in the eventfd is never read: ones do not fill it.
 		l.begun = l.now
-		_, _ = unix.Write(l.nudge, one[:])
+		_, _ = unix.Write(l.nudge, one)
 		return false
 	}
 	n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&l.events[0])), uintptr(len(l.events)), 0, 0, 0)
@@ -218,142 +168,133 @@ func (l *loop) doPoll(epoll uintptr) bool {
 		l.begun = l.now
 		return false
 	}
-	l.at, l.n = 0, 0
-	l.mu.Lock()
-	for _, e := range l.events[:n] {
-		if fd := int(e.Fd); fd < len(l.conns) && l.conns[fd] != nil {
-			l.ready[l.n] = readyConn{l.conns[fd], e.Events&^unix.EPOLLIN != 0}
-			l.n++
-		}
-	}
-	l.mu.Unlock()
+	l.at, l.n = 0, int(n)
 	return true
 }
 
-// serve answers what c asks, and returns false where this goroutine is not the loop's
-// any more.
-func (l *loop) serve(c *conn, more bool) bool {
-	state := c.state.Load()
-	if state == busy || state == ending || !c.state.CompareAndSwap(state, busy) {
+// serve answers what a connection asks, and returns whether this goroutine is the loop's. One
+// that has an owner is left to it, and one that has another's old number has nothing to read.
+func (l *loop) serve(e unix.EpollEvent) bool {
+	var c *conn
+	l.mu.Lock()
+	if fd := int(e.Fd); fd < len(l.conns) {
+		c = l.conns[fd]
+	}
+	l.mu.Unlock()
+	if c == nil {
 		return true
 	}
-	c.on, c.buffer, c.drained, c.ended = l, l.buffer, false, more
-	return c.serveNow(l.now)
+	s := c.state()
+	if m := c.multiplexed.Load(); m != nil {
+		m.event(e.Events, l.now)
+		return true
+	}
+	if !s.waits() || !c.move(s, onLoop) {
+		return true
+	}
+	c.buffer, c.unread = l.buffer, some
+	if e.Events != unix.EPOLLIN { // the client has closed the connection, or it broke
+		c.unread = unknown
+	}
+	return c.serveReady(l.now)
 }
 
-// serveNow answers what has come, then lets c wait on its loop. It returns whether this
+// serveReady answers what has come, then lets c wait on its loop. It returns whether this
 // goroutine is the loop's.
-func (c *conn) serveNow(now time.Time) bool {
-	open := c.answerAll(now)
-	mine := c.on != nil
-	if !mine {
-		buffers.Put(c.buffer)
+func (c *conn) serveReady(now time.Time) bool {
+	next := c.answerReady(now)
+	if next == handed {
+		c.leaveLoop() // net/http may take its time
 	}
-	c.on, c.buffer = nil, nil
+	mine, buffer := c.state() == onLoop, c.buffer
+	open := c.settle(next)
+	if next == busy {
+		c.buffer = nil // the multiplexer has had the loop look again
+	}
+	if !mine {
+		buffers.Put(buffer)
+	}
 	if open {
-		// What came meanwhile was told to a loop that saw c served.
-		c.becomeIdle(!mine)
+		c.waitOnLoop(!mine) // what came meanwhile was told to a loop that saw an owner
 	}
 	return mine
 }
 
-func (c *conn) answerAll(now time.Time) (open bool) {
+// answerReady answers what can be read without waiting, and returns what answerRead does.
+func (c *conn) answerReady(now time.Time) state {
+	read := c.receiveNow
+	if c.secure != nil {
+		read = c.secure.Read
+	}
 	for round := 0; ; round++ {
-		n, err := c.receive()
-		if err == errAgain && n == 0 {
-			return true
-		}
-		if n == 0 {
-			return c.close()
+		n, err := read(c.buffer[:])
+		switch {
+		case n == 0 && err == errAgain:
+			return idle
+		case n == 0:
+			return closing
+		case round == rounds:
+			c.leaveLoop() // other connections are ready
 		}
 		if round > 0 {
 			now = time.Now()
 		}
-		if round == rounds {
-			c.leave() // others wait
-		}
 		c.start, c.end = 0, n
-		c.begin(now)
-		open := c.step()
-		for open && c.start < c.end {
-			open = c.next()
-		}
-		if !open {
-			return false
+		if next := c.answerRead(now); next != idle {
+			return next
 		}
 	}
 }
 
-// receive reads what is there of requests.
-func (c *conn) receive() (int, error) {
-	if c.records != nil {
-		return c.Conn.Read(c.buffer[:])
-	}
-	return c.receiveNow(c.buffer[:])
-}
-
-// becomeIdle lets c wait for its next request; again where the set may not tell that
-// there is something already.
-func (c *conn) becomeIdle(again bool) {
-	state, loop, fd := fresh, c.loop, c.fd
-	if !c.now.IsZero() {
-		state = c.now.UnixNano()
-	}
-	if !c.state.CompareAndSwap(busy, state) {
-		c.close()
-		return
-	}
+// waitOnLoop lets c wait for its next request; again where the set may not tell that there
+// is something already.
+func (c *conn) waitOnLoop(again bool) {
+	s, loop, fd := c.waitingState(), c.loop, c.fd
+	c.buffer = nil
+	c.moveTo(s)
 	if c.listener.stopping.Load() {
-		c.listener.closeIdle(c, state)
-		return
-	}
-	if again {
-		loop.again(fd) // who closes c meanwhile does no harm: there is nothing to look at
+		c.listener.closeWaiting(c, s)
+	} else if again {
+		_ = loop.control(unix.EPOLL_CTL_MOD, fd, interest) // it tells again; or c is closed meanwhile
 	}
 }
 
-// lend lets another goroutine have the loop, if it is this one's and is not back soon.
-func (c *conn) lend() {
-	if l := c.on; l != nil && !c.lends {
-		c.lends = true
-		l.lentBy.Store(c)
-		l.patrol.Reset(patience)
+// mayBlock lets another goroutine take the loop, if this one has it and is not back soon.
+func (c *conn) mayBlock() {
+	if c.state() == onLoop {
+		c.moveTo(mayBlock)
+		c.loop.blocker.Store(c)
+		c.loop.overdue.Reset(patience)
 	}
 }
 
-// isBack is called before anything is done with a connection that may have lent its loop.
+// isBack ends what mayBlock has begun.
 func (c *conn) isBack() {
-	if !c.lends {
-		return
-	}
-	c.lends = false
-	if c.on.lentBy.CompareAndSwap(c, nil) {
-		c.on.patrol.Stop()
-	} else {
-		c.on = nil // another goroutine has it
+	if c.state() == mayBlock && c.move(mayBlock, onLoop) {
+		c.loop.overdue.Stop()
 	}
 }
 
 // takeOver goes on with a loop whose goroutine is not back. It may come too early, where
-// the loop has been lent again, which does no harm.
+// that may block again, which changes nothing.
 func (l *loop) takeOver() {
-	if c := l.lentBy.Load(); c != nil && l.lentBy.CompareAndSwap(c, nil) {
+	if c := l.blocker.Load(); c != nil && c.move(mayBlock, alone) {
 		l.buffer = buffers.Get().(*[bufferBytes]byte)
 		l.run()
 	}
 }
 
-// leave makes this goroutine the connection's own, if it is the loop's.
-func (c *conn) leave() {
+// leaveLoop makes this goroutine the connection's own: another one goes on with the loop.
+func (c *conn) leaveLoop() {
 	c.isBack()
-	l := c.on
-	if l == nil {
+	if c.state() != onLoop {
 		return
 	}
-	c.on = nil
+	c.moveTo(alone)
+	l := c.loop
 	l.buffer = buffers.Get().(*[bufferBytes]byte)
 	select {
-	case l.wake <- struct{}{}: // somebody rests
+	case l.wake <- struct{}{}: // to one that rests
 	default:
 		go l.run()
 	}

@@ -2,7 +2,6 @@ package lane_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"strconv"
 	"strings"
@@ -20,9 +18,6 @@ import (
 
 	"github.com/larder-cdn/larder/server/lane"
 )
-
-// large is more than any socket takes at once.
-var large = bytes.Repeat([]byte("0123456789abcdef"), 4<<20)
 
 // A gate answers as a handler does, but /held only when it is open.
 type gate struct {
@@ -34,7 +29,7 @@ type gate struct {
 func (g *gate) Answer(x *lane.Exchange) bool {
 	switch strings.Clone(x.Target) {
 	case "/held":
-		x.Leave()
+		x.MayBlock()
 		g.held <- struct{}{}
 		<-g.open
 	case "/large":
@@ -49,20 +44,6 @@ func (g *gate) Answer(x *lane.Exchange) bool {
 type client interface {
 	net.Conn
 	CloseWrite() error
-}
-
-// plainAndTLS runs a test with connections that have TLS, and with some that have none.
-func plainAndTLS(t *testing.T, test func(t *testing.T, secure *tls.Config)) {
-	t.Run("plain", func(t *testing.T) { test(t, nil) })
-	t.Run("TLS", func(t *testing.T) { test(t, certificate(t)) })
-}
-
-// certificate is for both ends.
-func certificate(t *testing.T) *tls.Config {
-	s := httptest.NewTLSServer(nil)
-	t.Cleanup(s.Close)
-	trusted := s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
-	return &tls.Config{Certificates: s.TLS.Certificates, RootCAs: trusted, ServerName: "example.com"}
 }
 
 // connect gives a lane that has loops, with two connections for each at least.
@@ -110,7 +91,7 @@ func patient(h lane.Handler, secure *tls.Config) lane.Options {
 }
 
 // One client that makes a loop wait must not make others wait.
-func TestLoopWaitsForNobody(t *testing.T) {
+func TestLoopWaitsForNoClient(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
 		g := &gate{held: make(chan struct{}), open: make(chan struct{})}
 		_, conns := connect(t, patient(g, secure))
@@ -226,7 +207,7 @@ func TestLoopHandsOver(t *testing.T) {
 	})
 }
 
-func TestLoopClosesWhoIsSilent(t *testing.T) {
+func TestLoopClosesSilentConnections(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
 		short := 50 * time.Millisecond
 		if secure != nil {
@@ -286,7 +267,7 @@ func TestLoopClosesWhoIsSilent(t *testing.T) {
 }
 
 // Abort waits for no client, whatever it is at.
-func TestAbortCutsWhoIsServed(t *testing.T) {
+func TestAbortCutsAnswers(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
 		l, conns := connect(t, patient(&gate{}, secure))
 		for i, c := range conns {

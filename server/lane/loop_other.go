@@ -8,27 +8,34 @@ import (
 )
 
 // Elsewhere than on Linux there are no loops, and Go has all descriptors.
-type (
-	loop    struct{}
-	vectors struct{}
-)
+type loop struct{}
 
-func newLoops() ([]*loop, error) { return nil, errors.ErrUnsupported }
-func (*loop) add(*conn) error    { return errors.ErrUnsupported }
-func (*loop) forget(*conn)       {}
-func (*loop) close()             {}
+func newLoop() (*loop, error) { return nil, errors.ErrUnsupported }
+func (*loop) run()            {}
+func (*loop) add(*conn) error { return errors.ErrUnsupported }
+func (*loop) forget(*conn)    {}
+func (*loop) close()          {}
 
-func (*limited) prepare() error                 { return errors.ErrUnsupported }
-func (*limited) acceptDescriptor() (int, error) { return -1, errors.ErrUnsupported }
-func (*limitedConn) descriptor() (int, error)   { return -1, errors.ErrUnsupported }
+func (*limited) prepare() error                         { return errors.ErrUnsupported }
+func (*limited) acceptDescriptor() (int, *place, error) { return -1, nil, errors.ErrUnsupported }
+func (*limitedConn) descriptor() (int, error)           { return -1, errors.ErrUnsupported }
 
-func (*conn) adopt() error                   { return nil }
-func (*conn) detach() error                  { return nil }
+func cutDescriptor(int) {}
+
+func (*conn) leaveSet() error                { return nil }
+func (*conn) prepareToWait() error           { return nil }
 func (*conn) closeDescriptor() error         { return nil }
 func (*conn) shutDown()                      {}
-func (*conn) lend()                          {}
+func (*conn) mayBlock()                      {}
 func (*conn) isBack()                        {}
-func (*conn) leave()                         {}
-func (*conn) serveNow(time.Time) bool        { return false }
+func (*conn) leaveLoop()                     {}
+func (*conn) serveReady(time.Time) bool      { return false }
 func (*conn) receiveNow([]byte) (int, error) { return 0, errors.ErrUnsupported }
-func (*conn) sendNow(*[3][]byte) error       { return errors.ErrUnsupported }
+func (*conn) sendNow() error                 { return errors.ErrUnsupported }
+
+func (*conn) again()                         {}
+func (*multiplexer) shutWrite()              {}
+func (*conn) peer() string                   { return "" }
+func (*multiplexer) sealedWrite([]byte)      {}
+func (*multiplexer) closeNow()               {}
+func (*multiplexer) sendNow(time.Time) error { return errors.ErrUnsupported }

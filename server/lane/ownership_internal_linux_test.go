@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// accepted gives a bare connection of a listener that has one place, and its client.
+// accepted returns a connection of a listener that has one place, and its client.
 func accepted(t *testing.T) (*conn, *net.TCPConn) {
 	t.Helper()
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,7 +25,7 @@ func accepted(t *testing.T) (*conn, *net.TCPConn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	fd, err := source.acceptDescriptor()
+	fd, p, err := source.acceptDescriptor()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,12 +35,12 @@ func accepted(t *testing.T) (*conn, *net.TCPConn) {
 	}
 	t.Cleanup(loop.close)
 	l := &Listener{open: make(map[*conn]struct{}), none: make(chan struct{}), source: source}
-	return &conn{listener: l, loop: loop, fd: fd, bare: true}, client.(*net.TCPConn)
+	return &conn{listener: l, loop: loop, fd: fd, place: p}, client.(*net.TCPConn)
 }
 
-// The system forgets who a client is that resets the connection. What it has asked for must
-// not reach anybody who bounds what one address may have, as from nowhere.
-func TestNobodyIsHandedOver(t *testing.T) {
+// A connection that the client has reset has no peer address. Its requests must not escape
+// limits for an address.
+func TestResetConnectionIsNotHandedOver(t *testing.T) {
 	c, client := accepted(t)
 	if _, err := client.Write([]byte("GET /else HTTP/1.1\r\n\r\n")); err != nil {
 		t.Fatal(err)
@@ -49,22 +49,22 @@ func TestNobodyIsHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Close()
-	if err := c.detach(); err == nil {
-		t.Errorf("a connection from %v is handed over", c.RemoteAddr())
+	if err := c.leaveSet(); err == nil {
+		t.Errorf("a connection from %v is handed over", c.client())
 	}
-	c.Close()
+	_ = c.shut()
 	if n := len(c.listener.source.places); n > 0 {
-		t.Errorf("%d places are taken by nobody", n)
+		t.Errorf("%d places are taken and have no connection", n)
 	}
 }
 
-// Who accepts can tell a listener that was closed from one that cannot go on.
+// The caller of Accept can tell a listener that was closed from one that cannot go on.
 func TestAcceptDescriptorAfterClose(t *testing.T) {
 	c, _ := accepted(t)
-	c.Close()
+	_ = c.shut()
 	c.listener.source.Close()
 	for range 10 { // there is a place, which it may find first
-		if _, err := c.listener.source.acceptDescriptor(); !errors.Is(err, net.ErrClosed) {
+		if _, _, err := c.listener.source.acceptDescriptor(); !errors.Is(err, net.ErrClosed) {
 			t.Fatalf("the error is %v, want %v", err, net.ErrClosed)
 		}
 	}
@@ -73,11 +73,11 @@ func TestAcceptDescriptorAfterClose(t *testing.T) {
 // TLS must not take what was sent in part for sent.
 func TestSendingLessIsAnError(t *testing.T) {
 	c, _ := accepted(t)
-	defer c.Close()
+	defer c.shut()
 	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<10); err != nil {
 		t.Fatal(err)
 	}
-	c.state.Store(ending)
+	in(closing, c)
 	p := make([]byte, 16<<20)
 	if n, err := (&gatherer{of: c}).Write(p); n >= len(p) || err == nil {
 		t.Errorf("%d of %d bytes were written, and the error is %v", n, len(p), err)

@@ -4,44 +4,38 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"strings"
 	"time"
 	"unsafe"
 
-	"github.com/larder-cdn/larder/server/negotiate"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // A Request is what a client asks for. Its strings are parts of the connection's
-// buffer: they hold for as long as the request is being answered, and who keeps
-// one longer has to clone it.
+// buffer: they hold for as long as the request is being answered, and a handler that
+// keeps one longer has to clone it.
 type Request struct {
 	Head   bool   // whether the method is HEAD; else it is GET
 	Target string // as it came: a path, and a query where there is one
 	Path   string // as it came: Target without the query
 	Host   string // as it came: the value of the field
-	Fields negotiate.Fields
+	Fields requests.Fields
+	// Forwarded says that a field may tell which host a proxy was asked for.
+	Forwarded bool
 
 	closes bool // whether the client wants the connection to end
 
-	lines              [collected][maxLines]string // of Fields
-	hosts, connections int                         // how many of these fields there are
+	hosts, connections int // how many of these fields there are
+
+	// The lines of Fields.
+	accept, acceptEncoding, ifMatch, ifNoneMatch, ifModifiedSince, ifUnmodifiedSince lines
 }
+
+// lines are those of one field, which may be there so often.
+type lines [2]string
 
 // Now returns the time when the request came. It asks no clock.
 func (x *Exchange) Now() time.Time { return x.c.now }
-
-// The fields that are collected.
-const (
-	accept = iota
-	acceptEncoding
-	ifMatch
-	ifNoneMatch
-	ifModifiedSince
-	ifUnmodifiedSince
-	collected
-)
-
-// maxLines is how often a field may be there.
-const maxLines = 2
 
 // A verdict is what bytes are.
 type verdict int
@@ -59,17 +53,14 @@ const (
 func (r *Request) parse(b []byte) (int, verdict) {
 	pos, ok := r.first(b)
 	if !ok {
-		if isWhole(b) {
-			return 0, odd
-		}
 		return 0, beginning(b)
 	}
-	r.Fields, r.hosts, r.connections, r.closes = negotiate.Fields{}, 0, 0, false
+	r.Fields, r.Forwarded, r.hosts, r.connections, r.closes = requests.Fields{}, false, 0, 0, false
 	var lower name // of a field
 	for {
 		end := visible(b, pos)
 		if end+1 >= len(b) || b[end] != '\r' || b[end+1] != '\n' {
-			return 0, notALine(b[pos:])
+			return 0, rest(b[pos:])
 		}
 		line := b[pos:end]
 		pos = end + len("\r\n")
@@ -89,42 +80,50 @@ func (r *Request) parse(b []byte) (int, verdict) {
 // beginning tells whether a request line that is not complete may become simple.
 func beginning(b []byte) verdict {
 	for _, method := range [...]string{"GET /", "HEAD /"} {
-		n := min(len(b), len(method))
-		if string(b[:n]) == method[:n] {
-			return partial
+		if n := min(len(b), len(method)); string(b[:n]) == method[:n] {
+			return rest(b)
 		}
 	}
 	return odd
 }
 
-// notALine tells whether what is no line yet may become one.
-func notALine(line []byte) verdict {
-	if isWhole(line) {
+// rest tells whether what is no simple line yet may become one: not where it has an end.
+func rest(line []byte) verdict {
+	if bytes.IndexByte(line, '\n') >= 0 {
 		return odd
 	}
 	return partial
-}
-
-// isWhole reports whether there is a line in b to its end.
-func isWhole(b []byte) bool { return bytes.IndexByte(b, '\n') >= 0 }
-
-func hasPrefix(b []byte, prefix string) bool {
-	return len(b) >= len(prefix) && string(b[:len(prefix)]) == prefix
 }
 
 // first reads the request line and returns its length, with its end.
 func (r *Request) first(b []byte) (int, bool) {
 	begin := len("GET ")
 	switch {
-	case hasPrefix(b, "GET /"):
+	case strings.HasPrefix(text(b), "GET /"):
 		r.Head = false
-	case hasPrefix(b, "HEAD /"):
+	case strings.HasPrefix(text(b), "HEAD /"):
 		r.Head = true
 		begin = len("HEAD ")
 	default:
 		return 0, false
 	}
-	n, query := begin, 0
+	n, query, ok := scanTarget(b, begin)
+	const version = " HTTP/1.1\r\n"
+	if !ok || !strings.HasPrefix(text(b[n:]), version) {
+		return 0, false
+	}
+	r.Target = text(b[begin:n])
+	r.Path = r.Target
+	if query > 0 {
+		r.Path = r.Target[:query-begin]
+	}
+	return n + len(version), true
+}
+
+// scanTarget returns where a target ends that begins at begin, and where its query does, 0 for
+// none. It returns false where what is encoded is not.
+func scanTarget(b []byte, begin int) (n, query int, ok bool) {
+	n = begin
 	for ; n+8 <= len(b); n += 8 {
 		x := binary.LittleEndian.Uint64(b[n : n+8])
 		if others := highs &^ (between(x|0x20*ones, 'a', 'z') | between(x, '-', '9')); others != 0 {
@@ -147,19 +146,10 @@ func (r *Request) first(b []byte) (int, bool) {
 			break
 		}
 		if n+2 >= len(b) || !isHex(b[n+1]) || !isHex(b[n+2]) {
-			return 0, false
+			return n, query, false
 		}
 	}
-	const version = " HTTP/1.1\r\n"
-	if !hasPrefix(b[n:], version) {
-		return 0, false
-	}
-	r.Target = text(b[begin:n])
-	r.Path = r.Target
-	if query > 0 {
-		r.Path = r.Target[:query-begin]
-	}
-	return n + len(version), true
+	return n, query, true
 }
 
 // field reads a field, and returns false where net/http is to judge. A name that is not
@@ -168,26 +158,27 @@ func (r *Request) field(lower, value []byte) bool {
 	switch string(lower) {
 	case "host":
 		r.hosts++
-		value = trim(value)
-		r.Host = text(value)
-		return isHost(value)
+		r.Host = trim(value)
+		return isHost(r.Host)
 	case "connection":
 		r.connections++
-		value = trim(value)
-		r.closes = !is(value, "keep-alive")
-		return !r.closes || is(value, "close")
+		connection := trim(value)
+		r.closes = !is(connection, "keep-alive")
+		return !r.closes || is(connection, "close")
 	case "accept":
-		return r.add(&r.Fields.Accept, accept, value)
+		return r.accept.add(&r.Fields.Accept, value)
 	case "accept-encoding":
-		return r.add(&r.Fields.AcceptEncoding, acceptEncoding, value)
+		return r.acceptEncoding.add(&r.Fields.AcceptEncoding, value)
 	case "if-match":
-		return r.add(&r.Fields.IfMatch, ifMatch, value)
+		return r.ifMatch.add(&r.Fields.IfMatch, value)
 	case "if-none-match":
-		return r.add(&r.Fields.IfNoneMatch, ifNoneMatch, value)
+		return r.ifNoneMatch.add(&r.Fields.IfNoneMatch, value)
 	case "if-modified-since":
-		return r.add(&r.Fields.IfModifiedSince, ifModifiedSince, value)
+		return r.ifModifiedSince.add(&r.Fields.IfModifiedSince, value)
 	case "if-unmodified-since":
-		return r.add(&r.Fields.IfUnmodifiedSince, ifUnmodifiedSince, value)
+		return r.ifUnmodifiedSince.add(&r.Fields.IfUnmodifiedSince, value)
+	case "forwarded", "x-forwarded-host":
+		r.Forwarded = true
 	case "te", "range", "expect", "upgrade", "trailer", "if-range", "content-length", "http2-settings", "proxy-connection", "transfer-encoding":
 		return false
 	}
@@ -195,43 +186,36 @@ func (r *Request) field(lower, value []byte) bool {
 }
 
 // add gives the handler one more line of a field.
-func (r *Request) add(to *[]string, field int, value []byte) bool {
+func (l *lines) add(to *[]string, value []byte) bool { return l.put(to, trim(value)) }
+
+func (l *lines) put(to *[]string, value string) bool {
 	n := len(*to)
-	if n == maxLines {
+	if n == len(l) {
 		return false
 	}
-	r.lines[field][n] = text(trim(value))
-	*to = r.lines[field][: n+1 : n+1]
+	l[n] = value
+	*to = l[: n+1 : n+1]
 	return true
 }
 
 // trim cuts off the spaces around a value; tabs do not get here.
-func trim(value []byte) []byte {
+func trim(value []byte) string {
 	for len(value) > 0 && value[0] == ' ' {
 		value = value[1:]
 	}
 	for len(value) > 0 && value[len(value)-1] == ' ' {
 		value = value[:len(value)-1]
 	}
-	return value
+	return text(value)
 }
 
 // text returns b as a string without copying it; see [Request].
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// is compares what is visible with a token in lower case that has letters and hyphens. Setting
-// the bit that tells cases apart maps no other visible byte to one of those.
-func is(b []byte, lower string) bool {
-	return string(b) == lower || len(b) == len(lower) && isFolded(b, lower)
-}
-
-func isFolded(b []byte, lower string) bool {
-	for i := range b {
-		if b[i]|0x20 != lower[i] {
-			return false
-		}
-	}
-	return true
+// is compares with a token in lower case. What is as long has no letters but those of ASCII,
+// if it is equal.
+func is(value, lower string) bool {
+	return value == lower || len(value) == len(lower) && strings.EqualFold(value, lower)
 }
 
 // A name is the name of a field in lower case; no name that matters here is longer.
@@ -295,13 +279,13 @@ func between(x, first, last uint64) uint64 {
 
 // isHost reports whether a Host field's value has only what names, addresses and ports
 // consist of.
-func isHost(b []byte) bool {
-	for _, c := range b {
-		if !hostBytes[c] {
+func isHost(s string) bool {
+	for i := range len(s) {
+		if !hostBytes[s[i]] {
 			return false
 		}
 	}
-	return len(b) > 0
+	return s != ""
 }
 
 func isHex(c byte) bool {

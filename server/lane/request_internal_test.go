@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/server/negotiate"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // chrome is what a browser sends for a script.
@@ -102,7 +102,7 @@ func readPlainly(text string) (Request, int, verdict) {
 	if len(values["host"]) != 1 || len(values["connection"]) > 1 {
 		return r, 0, odd
 	}
-	r.Fields = negotiate.Fields{
+	r.Fields = requests.Fields{
 		Accept: values["accept"], AcceptEncoding: values["accept-encoding"], IfMatch: values["if-match"],
 		IfNoneMatch: values["if-none-match"], IfModifiedSince: values["if-modified-since"], IfUnmodifiedSince: values["if-unmodified-since"],
 	}

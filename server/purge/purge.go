@@ -1,9 +1,9 @@
 // Package purge tells the cache in front of Larder what it must not answer with any
 // longer. Files are published to be kept for a year, so a withdrawal that only Larder
-// knows of would show where nobody had asked before.
+// knows of would show only to clients without a copy.
 //
 // Guarantees: every withdrawal in the log from the first start on leads to a call that
-// was answered with success, whatever fails and whoever restarts in between, or to that
+// was answered with success, whatever fails and whichever side restarts in between, or to that
 // of a later withdrawal of the same release; calls are made at least once, a few at a
 // time, and again after pauses that grow. The hook's URL, in which there may be a
 // password, is in no error and no log.
@@ -21,16 +21,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/server/cachetag"
 )
 
 // Options configures a Purger. The first four are required.
@@ -117,9 +118,7 @@ func New(o Options) (*Purger, error) {
 	o.UserAgent = cmp.Or(o.UserAgent, "larder")
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.Pause = cmp.Or(o.Pause, 5*time.Second)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	p := &Purger{Options: o, client: &http.Client{
 		Timeout: o.Timeout,
 		// A redirected PURGE would become a GET.
@@ -200,7 +199,7 @@ func (p *Purger) round(ctx context.Context) (next time.Time, err error) {
 	}
 	for _, j := range pending {
 		if j.Hook != p.Hook.id() {
-			// Somebody has mended the hook, or moved to another cache.
+			// The operator has mended the hook, or moved to another cache.
 			j.Hook, j.Done, j.Next = p.Hook.id(), 0, time.Time{}
 		}
 		if !j.Next.After(time.Now()) {
@@ -268,7 +267,7 @@ func (p *Purger) do(ctx context.Context, j *Job) error {
 	err := p.call(ctx, j)
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err() // it is nobody's failure
+		return ctx.Err() // stopping is not a failure of the hook
 	case err == nil:
 		j.Next = time.Time{}
 		p.Logger.Info("purged", "package", j.Package, "version", j.Version, "entry", j.Entry)
@@ -279,17 +278,9 @@ func (p *Purger) do(ctx context.Context, j *Job) error {
 	}
 	j.Attempts++
 	j.Problem = err.Error()
-	j.Next = time.Now().Add(p.pause(j.Attempts)).UTC()
+	j.Next = time.Now().Add(retry.After(j.Attempts, p.Pause, longestPause)).UTC()
 	p.Logger.Warn("couldn't purge; trying again", "package", j.Package, "version", j.Version, "err", err, "attempts", j.Attempts, "next", j.Next)
 	return p.save(*j)
-}
-
-func (p *Purger) pause(attempts int) time.Duration {
-	pause := longestPause
-	if attempts < 20 {
-		pause = min(pause, p.Pause<<(attempts-1))
-	}
-	return pause + rand.N(pause/4+1)
 }
 
 // Calls for single URLs are made so many at once, and counted as done so many at a
@@ -345,7 +336,7 @@ type notice struct {
 func (p *Purger) tell(ctx context.Context, j *Job, urls []string) error {
 	body, err := json.Marshal(notice{
 		Event: string(logs.Withdrawn), Package: j.Package, Version: j.Version, Reason: j.Reason,
-		Entry: j.Entry, Time: j.Time, URLs: urls, Tags: []string{cachetag.Version(j.Package, j.Version)},
+		Entry: j.Entry, Time: j.Time, URLs: urls, Tags: []string{VersionTag(j.Package, j.Version)},
 	})
 	if err != nil {
 		return err
@@ -400,3 +391,89 @@ func (p *Purger) request(ctx context.Context, to *url.URL, body []byte) (status 
 	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // so that the connection can be used again
 	return response.StatusCode, nil
 }
+
+// What stands in a hook's URL for what is to be purged.
+const (
+	urlHolder  = "{url}"  // the whole URL
+	pathHolder = "{path}" // its path, which begins with a slash
+)
+
+// A Hook is what to call. The zero value is none.
+type Hook struct {
+	method   string
+	template string
+}
+
+// ParseHook reads a hook: a URL, with an HTTP method in front where that is not to be
+// the default. One with {url} or {path} in it is called with the method PURGE for each
+// URL, another once for each withdrawal, by POST, with JSON.
+func ParseHook(s string) (Hook, error) {
+	var h Hook
+	fields := strings.Fields(s)
+	switch len(fields) {
+	case 1:
+		h.template = fields[0]
+	case 2:
+		h.method, h.template = fields[0], fields[1]
+	default:
+		return h, errors.New("must be a URL, or an HTTP method and a URL")
+	}
+	switch {
+	case h.method != "" && !methods.MatchString(h.method):
+		return h, errors.New("begins with what is no HTTP method: write it in capitals, such as PURGE")
+	case h.method != "" && !h.Each() && h.method != http.MethodPost && h.method != http.MethodPut:
+		return h, errors.New("has neither {url} nor {path} in it, so JSON is sent to it: by POST or PUT")
+	case strings.Contains(h.template, "/"+pathHolder):
+		return h, errors.New("has a slash before {path}, which begins with one itself: leave that out, or no cache finds what is meant")
+	case h.method == "" && h.Each():
+		h.method = "PURGE"
+	case h.method == "":
+		h.method = http.MethodPost
+	}
+	if _, err := h.expand("https://example.com/ajax/libs/a/1/a.js"); err != nil {
+		return h, err
+	}
+	return h, nil
+}
+
+var methods = regexp.MustCompile(`^[A-Z]{1,20}$`)
+
+// Each reports whether the hook is called for each URL.
+func (h Hook) Each() bool {
+	return strings.Contains(h.template, urlHolder) || strings.Contains(h.template, pathHolder)
+}
+
+// NeedsHost reports whether it does not do to know the paths of what is to be purged.
+func (h Hook) NeedsHost() bool { return !h.Each() || strings.Contains(h.template, urlHolder) }
+
+// expand returns the URL to call for something that is to be purged. Its errors do
+// not repeat the hook, in which there may be a password.
+func (h Hook) expand(target string) (*url.URL, error) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not a URL to purge", target)
+	}
+	path := u.EscapedPath()
+	front, query, hasQuery := strings.Cut(h.template, "?")
+	if rest, ok := strings.CutPrefix(front, urlHolder); ok {
+		front = target + strings.ReplaceAll(rest, urlHolder, url.PathEscape(target))
+	} else {
+		front = strings.ReplaceAll(front, urlHolder, url.PathEscape(target))
+	}
+	expanded := strings.ReplaceAll(front, pathHolder, path)
+	if hasQuery {
+		query = strings.ReplaceAll(query, urlHolder, url.QueryEscape(target))
+		expanded += "?" + strings.ReplaceAll(query, pathHolder, url.QueryEscape(path))
+	}
+	if strings.ContainsAny(expanded, "{}") {
+		return nil, errors.New("may have {url} and {path} in braces, and nothing else")
+	}
+	called, err := url.Parse(expanded)
+	if err != nil || called.Host == "" || called.Scheme != "http" && called.Scheme != "https" {
+		return nil, errors.New("must be an http or https URL with a host")
+	}
+	return called, nil
+}
+
+// id tells this hook from others without giving it away.
+func (h Hook) id() string { return kvstore.Sum([]byte(h.method + " " + h.template)).String()[:16] }

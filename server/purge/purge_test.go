@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/library/librarytest"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server/purge"
 )
 
@@ -74,7 +74,7 @@ func urls(name, version string, files []string) (all []string) {
 }
 
 // start runs a purger until the test ends or stop is called.
-func start(t *testing.T, s *librarytest.Shelf, hook string, log io.Writer) (stop func()) {
+func start(t *testing.T, s *testkit.Shelf, hook string, log io.Writer) (stop func()) {
 	t.Helper()
 	h, err := purge.ParseHook(hook)
 	if err != nil {
@@ -96,7 +96,7 @@ func start(t *testing.T, s *librarytest.Shelf, hook string, log io.Writer) (stop
 }
 
 // empty waits until nothing is to be purged.
-func empty(t *testing.T, s *librarytest.Shelf) {
+func empty(t *testing.T, s *testkit.Shelf) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		jobs, err := purge.Pending(s.Store)
@@ -132,9 +132,9 @@ func files(n int) map[string]string {
 }
 
 func TestEveryURL(t *testing.T) {
-	s := librarytest.New(t)
+	s := testkit.NewShelf(t)
 	s.Publish("old", "1.0.0", "", files(1))
-	s.Withdraw("old", "1.0.0", "before anybody had a hook")
+	s.Withdraw("old", "1.0.0", "before there was a hook")
 	s.Publish("demo", "1.0.0", "", files(150))
 	c := newCache(t, func(call string) int {
 		if strings.Contains(call, "f007") {
@@ -156,7 +156,7 @@ func TestEveryURL(t *testing.T) {
 }
 
 func TestOneNotice(t *testing.T) {
-	s := librarytest.New(t)
+	s := testkit.NewShelf(t)
 	s.Publish("demo", "1.0.0", "", files(2))
 	c := newCache(t, fine)
 	start(t, s, strings.Replace(c.URL, "//", "//larder:word@", 1)+"/hook?key=1", io.Discard)
@@ -187,7 +187,7 @@ func TestOneNotice(t *testing.T) {
 // A cache that fails is told again, also by the next process and through another hook;
 // what it was told before the failure is not repeated.
 func TestFailuresAreRepeated(t *testing.T) {
-	s := librarytest.New(t)
+	s := testkit.NewShelf(t)
 	s.Publish("demo", "1.0.0", "", files(70))
 	s.Publish("next", "1.0.0", "", files(1))
 	var mu sync.Mutex
@@ -250,19 +250,19 @@ func TestFailuresAreRepeated(t *testing.T) {
 // What is withdrawn while no process runs is purged by the next; a mended hook is
 // called at once, and for everything.
 func TestRestart(t *testing.T) {
-	s := librarytest.New(t)
+	s := testkit.NewShelf(t)
 	s.Publish("demo", "1.0.0", "", files(1))
 	c := newCache(t, fine)
 	if known, err := purge.Known(s.Store); known || err != nil {
 		t.Errorf("known: %v, %v", known, err)
 	}
-	nobody := httptest.NewServer(nil)
-	nobody.Close()
-	start(t, s, nobody.URL+"/?{path}", io.Discard)()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	start(t, s, closed.URL+"/?{path}", io.Discard)()
 	s.Withdraw("demo", "1.0.0", "by order")
 
-	var log safeBuilder
-	stop := start(t, s, nobody.URL+"/secret?{path}", &log)
+	var log testkit.Buffer
+	stop := start(t, s, closed.URL+"/secret?{path}", &log)
 	for !strings.Contains(log.String(), "couldn't purge") {
 		time.Sleep(time.Millisecond)
 	}
@@ -281,13 +281,13 @@ func TestRestart(t *testing.T) {
 
 // A release that is withdrawn again, after it was restored, is to be purged once.
 func TestWithdrawnAgain(t *testing.T) {
-	s := librarytest.New(t)
+	s := testkit.NewShelf(t)
 	s.Publish("demo", "1.0.0", "", files(1))
 	s.Publish("next", "1.0.0", "", files(1))
-	nobody := httptest.NewServer(nil)
-	nobody.Close()
-	var log safeBuilder
-	stop := start(t, s, nobody.URL+"{path}", &log)
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	var log testkit.Buffer
+	stop := start(t, s, closed.URL+"{path}", &log)
 	s.Withdraw("demo", "1.0.0", "the first reason")
 	s.Withdraw("next", "1.0.0", "another release's")
 	for !strings.Contains(log.String(), "package=demo") || !strings.Contains(log.String(), "package=next") {
@@ -315,21 +315,4 @@ func TestWithdrawnAgain(t *testing.T) {
 	if want := []string{"another release's", "the third reason"}; !slices.Equal(reasons, want) {
 		t.Errorf("to be purged: %q, want %q", reasons, want)
 	}
-}
-
-type safeBuilder struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (s *safeBuilder) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuilder) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

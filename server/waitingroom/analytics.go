@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/larder-cdn/larder/server/waitingroom/ticket"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // A Minute is what happened in a room in one minute. Durations are in seconds, 0 where
@@ -17,10 +17,10 @@ type Minute struct {
 	Queued   int       `json:"queued_users"`
 	Admitted int       `json:"new_users"`
 	Revoked  int       `json:"sessions_revoked"`
-	// WaitP50 and WaitP90 are how long those waited who were let in.
+	// WaitP50 and WaitP90 are how long the admitted users had waited.
 	WaitP50 float64 `json:"time_waited_p50_seconds"`
 	WaitP90 float64 `json:"time_waited_p90_seconds"`
-	// OriginP50 is how long those were in whose session ended.
+	// OriginP50 is how long the users were in whose session ended.
 	OriginP50 float64 `json:"time_on_origin_p50_seconds"`
 }
 
@@ -33,8 +33,8 @@ const (
 	keptSessions = 1_000_000
 )
 
-// analytics counts what happens in a room, for people to look at. Nothing depends on it,
-// and a restart forgets it.
+// analytics counts what happens in a room, for people to look at. No decision depends on
+// it, and a restart forgets it.
 type analytics struct {
 	mu       sync.Mutex
 	minute   int64 // of the present counts
@@ -46,17 +46,17 @@ type analytics struct {
 	stays    []float64
 	computed percentiles // of waits and stays
 
-	past     []Minute // ascending, of minutes in which there was somebody
-	sessions map[ticket.ID]stay
-	ends     map[int64][]ticket.ID // by the minute in which a session may be over
+	past     []Minute // ascending, of minutes with users
+	sessions map[queue.TicketID]stay
+	ends     map[int64][]queue.TicketID // by the minute in which a session may be over
 }
 
 // percentiles are kept until there are more durations, and for a second where there are
-// many: whoever asks for them again and again must not hold up who is let in.
+// many, so that repeated questions for them do not hold up admissions.
 type percentiles struct {
 	at                        time.Time
 	minute                    int64
-	waits, stays              int // how many they are of
+	waits, stays              int // how many durations they are of
 	waitP50, waitP90, stayP50 float64
 }
 
@@ -66,16 +66,16 @@ type stay struct {
 	over           int64 // minute
 }
 
-// sample notes how many are in the room and wait.
-func (a *analytics) sample(now time.Time, o overview) {
+// sample records how many are in the room and how many wait.
+func (a *analytics) sample(now time.Time, o *overview) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn(now)
 	a.active, a.queued = o.active, o.queued
 }
 
-// admit counts a user who was let in.
-func (a *analytics) admit(now time.Time, t ticket.Ticket) {
+// admit counts an admission.
+func (a *analytics) admit(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn(now)
@@ -85,19 +85,19 @@ func (a *analytics) admit(now time.Time, t ticket.Ticket) {
 	}
 }
 
-// see notes that a session was begun or renewed.
-func (a *analytics) see(now time.Time, t ticket.Ticket) {
+// see records that a session was begun or renewed.
+func (a *analytics) see(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn(now)
 	if a.sessions == nil {
-		a.sessions, a.ends = map[ticket.ID]stay{}, map[int64][]ticket.ID{}
+		a.sessions, a.ends = map[queue.TicketID]stay{}, map[int64][]queue.TicketID{}
 	}
 	old, known := a.sessions[t.ID]
 	if !known && len(a.sessions) >= keptSessions {
 		return
 	}
-	s := stay{t.Accepted, now, (t.Ends.Unix() + 59) / 60}
+	s := stay{t.AcceptedAt, now, (t.Ends.Unix() + 59) / 60}
 	a.sessions[t.ID] = s
 	if !known || old.over != s.over {
 		a.ends[s.over] = append(a.ends[s.over], t.ID)
@@ -105,7 +105,7 @@ func (a *analytics) see(now time.Time, t ticket.Ticket) {
 }
 
 // revoke counts a session that the origin ended.
-func (a *analytics) revoke(now time.Time, t ticket.Ticket) {
+func (a *analytics) revoke(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn(now)
@@ -122,7 +122,7 @@ func (a *analytics) left(after time.Duration) {
 	}
 }
 
-// turn ends the minutes that are over. Those without anybody are not kept.
+// turn ends the minutes that are over. Those without users are not kept.
 func (a *analytics) turn(now time.Time) {
 	minute := now.Unix() / 60
 	if minute <= a.minute {
@@ -136,7 +136,7 @@ func (a *analytics) turn(now time.Time) {
 		first, _ := slices.BinarySearchFunc(a.past, oldest, func(m Minute, t time.Time) int { return m.Time.Compare(t) })
 		a.past = slices.Delete(a.past, 0, first)
 	}
-	if minute > a.minute+1 { // nobody reported, because nobody was there
+	if minute > a.minute+1 { // there were no reports, because there were no users
 		a.active, a.queued = 0, 0
 	}
 	a.minute, a.admitted, a.revoked = minute, 0, 0
@@ -155,7 +155,7 @@ func (a *analytics) turn(now time.Time) {
 	}
 }
 
-// present is the minute that is not over; with the zero time, as exactly as is known.
+// present is the minute that is not over. With a zero time its percentiles are exact.
 func (a *analytics) present(now time.Time) Minute {
 	const many = 100
 	c := &a.computed

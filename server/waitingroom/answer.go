@@ -1,11 +1,14 @@
 package waitingroom
 
 import (
-	"context"
+	"bufio"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -13,23 +16,22 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
-	"github.com/larder-cdn/larder/server/waitingroom/ticket"
 )
 
-// private keeps an answer out of every cache: it may hand out a ticket.
+// private keeps an answer out of every cache, because it may hand out a ticket.
 const private = "private, no-store"
 
-// answer shows a user that, and for how long, there is no getting in.
-func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *moment, d queue.Decision, cookie string) {
+// answer shows the waiting page, or its JSON, to a user who does not get in.
+func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *config.Moment, d queue.Decision, cookie string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
 	h.Set("X-Content-Type-Options", "nosniff")
 	if cookie != "" {
 		h.Add("Set-Cookie", cookie)
 	}
-	now := r.now()
+	now := room.now()
 	form := page.FormOf(req.Header["Accept"], room.config.JSON)
-	again := seconds(d.Visitor.LastCheckIn.Add(d.Visitor.RefreshInterval).Sub(now))
+	again := seconds(d.Ticket.LastCheckIn.Add(d.Ticket.RefreshInterval).Sub(now))
 	if d.Outcome == queue.Refuse {
 		again = 60 // for programs; the page does not refresh itself
 	}
@@ -43,14 +45,14 @@ func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *
 	if room.config.QueueingStatus == http.StatusTooManyRequests {
 		h.Set("Retry-After", strconv.Itoa(again))
 	}
-	state := stateOf(m, d, now)
+	state := page.State{Moment: m, Decision: d, Now: now}
 	var body []byte
 	if form == page.JSON {
 		h.Set("Content-Type", "application/json")
 		allowReading(h, req)
 		body = state.JSON()
 	} else {
-		made, err := r.pages.Render(&state, m.traffic.Template, req.Header.Get("Accept-Language"), room.config.Language)
+		made, err := r.pages.Render(&state, req.Header.Get("Accept-Language"), room.config.Language)
 		if err != nil {
 			r.options.Logger.Error("waitingroom: the template of a room fails; its users see the built-in page", "room", room.config.Name, "err", err)
 		}
@@ -65,40 +67,14 @@ func (r *Rooms) answer(w http.ResponseWriter, req *http.Request, room *room, m *
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(room.config.QueueingStatus)
 	if req.Method != http.MethodHead {
-		_, _ = w.Write(body) // a client that has gone needs no answer
+		_, _ = w.Write(body) // the client may have gone
 	}
 }
 
-// stateOf is what a user is told of a decision.
-func stateOf(m *moment, d queue.Decision, now time.Time) page.State {
-	s := page.State{
-		Method: m.traffic.Method, QueueAll: m.settings.QueueAll && m.phase != config.Prequeueing, WaitKnown: d.Estimate.Known,
-		LastUpdated: d.Visitor.LastCheckIn, RefreshInterval: d.Visitor.RefreshInterval, Now: now, Event: m.event, Phase: m.phase,
-	}
-	if m.settings.QueueAll || d.Outcome == queue.Refuse {
-		s.WaitKnown = false
-	}
-	if d.Outcome == queue.Refuse {
-		s.LastUpdated = now
-	}
-	s.Wait = inMinutes(d.Estimate.Minutes)
-	s.Percentiles = [...]time.Duration{inMinutes(d.Estimate.P25), inMinutes(d.Estimate.P50), inMinutes(d.Estimate.P75)}
-	return s
-}
-
-// inMinutes is a number of minutes, which may be infinite, as a duration.
-func inMinutes(m float64) time.Duration {
-	const most = 7 * 24 * 60
-	if !(m < most) {
-		m = most
-	}
-	return time.Duration(m * float64(time.Minute))
-}
-
-// seconds rounds up, so that who comes back then is not too early.
+// seconds rounds up, so that a client that comes back then is not too early.
 func seconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
 
-// tooMany tells a client that can show nothing to come back later.
+// tooMany tells a client that shows no pages to come back later.
 func tooMany(w http.ResponseWriter, req *http.Request, again time.Duration) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
@@ -106,7 +82,7 @@ func tooMany(w http.ResponseWriter, req *http.Request, again time.Duration) {
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Retry-After", strconv.Itoa(seconds(again)))
 	allowReading(h, req)
-	body := fmt.Sprintf("Too many users are here at the moment. Please try again in %d seconds.\n", seconds(again))
+	body := fmt.Sprintf("There are too many users at the moment. Please try again in %d seconds.\n", seconds(again))
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusTooManyRequests)
 	if req.Method != http.MethodHead {
@@ -114,8 +90,8 @@ func tooMany(w http.ResponseWriter, req *http.Request, again time.Duration) {
 	}
 }
 
-// allowReading lets scripts of any page see that they are to wait (Fetch §3.2). There is
-// nothing else to see. A script that sends cookies must be named.
+// allowReading lets scripts of any origin read the answer (Fetch §3.2), which only says that
+// they have to wait. For a script that sends cookies its origin must be named.
 func allowReading(h http.Header, req *http.Request) {
 	h.Add("Vary", "Origin")
 	h.Set("Access-Control-Expose-Headers", "Retry-After, Refresh")
@@ -129,15 +105,90 @@ func allowReading(h http.Header, req *http.Request) {
 	h.Set("Access-Control-Allow-Credentials", "true")
 }
 
-// revoke ends a user's session, as the origin asked.
-func (r *room) revoke(ctx context.Context, t ticket.Ticket) {
-	now := r.now()
-	if t.Waiting() {
+// commandField is the header of an answer by which an origin gives the room a command.
+const commandField = "Cf-Waiting-Room-Command"
+
+// passing is the answer to an admitted user. It keeps caches from storing the answer, and
+// carries out the origin's commands to the room.
+type passing struct {
+	http.ResponseWriter
+	room    *room
+	request *http.Request
+	ticket  queue.Ticket
+	cookie  string // "" for none
+	begun   bool
+}
+
+// begin sets the room's headers, after the origin has set its own.
+func (p *passing) begin() {
+	if p.begun {
 		return
 	}
-	// No session is promised for longer, whoever renewed it meanwhile.
-	until := now.Add(r.config.LongestSession() + 2*time.Minute + r.skew)
-	r.revoked.add(t.ID, until, now) // at once; the object makes it durable
-	r.analytics.revoke(now, t)
-	_, _ = r.send(ctx, event{moment: r.momentAt(now), revoke: &revocation{t.ID, until}}) // logged where it reports
+	p.begun = true
+	h := p.Header()
+	h["Cache-Control"] = privateValue
+	for _, f := range sharedCaches {
+		delete(h, f)
+	}
+	if commands := h[commandField]; commands != nil {
+		delete(h, commandField)
+		if p.room.config.OriginRevokes && isRevoke(commands) && p.ticket.ID != (queue.TicketID{}) {
+			p.room.revoke(p.request.Context(), p.ticket)
+			p.cookie = setCookie(p.room.config, "", 0, overTLS(p.request))
+		}
+	}
+	if p.cookie != "" {
+		h.Add("Set-Cookie", p.cookie)
+	}
 }
+
+var privateValue = []string{private}
+
+// sharedCaches are fields that tell caches in front otherwise (RFC 9213, and vendors' own).
+var sharedCaches = []string{"Cdn-Cache-Control", "Surrogate-Control", "Cloudflare-Cdn-Cache-Control", "Expires"}
+
+func isRevoke(commands []string) bool {
+	for _, line := range commands {
+		for c := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.TrimSpace(c), "revoke") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// WriteHeader implements http.ResponseWriter. Informational answers (1xx) come before the answer.
+func (p *passing) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		p.begin()
+	}
+	p.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (p *passing) Write(b []byte) (int, error) {
+	p.begin()
+	return p.ResponseWriter.Write(b)
+}
+
+// ReadFrom keeps sendfile where the connection has it.
+func (p *passing) ReadFrom(src io.Reader) (int64, error) {
+	p.begin()
+	return io.Copy(p.ResponseWriter, src)
+}
+
+// Flush implements http.Flusher.
+func (p *passing) Flush() {
+	p.begin()
+	_ = http.NewResponseController(p.ResponseWriter).Flush() // a writer that cannot flush has nothing to flush
+}
+
+// Hijack implements http.Hijacker, for upgrades that a proxy carries.
+func (p *passing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	p.begin()
+	return http.NewResponseController(p.ResponseWriter).Hijack()
+}
+
+// Unwrap lets http.ResponseController reach the writer that sets deadlines.
+func (p *passing) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/server/waitingroom/ticket"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // TestNoGain holds the room to letting nobody profit from hammering, from throwing the
@@ -66,51 +66,51 @@ func TestNoGain(t *testing.T) {
 func TestCookies(t *testing.T) {
 	h := open(t, small(1))
 	keys := testKeys(t)
-	jar := keys.Jar("shop", "")
+	jar := keys.jar("shop", "")
 	now := h.Now()
-	in := ticket.Ticket{ID: ticket.NewID(), Bucket: now, LastCheckIn: now, Accepted: now, Ends: now.Add(90 * time.Second)}
-	with := func(change func(*ticket.Ticket)) string {
+	in := queue.Ticket{ID: newTicket().ID, Since: now, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(90 * time.Second)}
+	with := func(change func(*queue.Ticket)) string {
 		c := in
 		change(&c)
-		return jar.Seal(&c)
+		return jar.seal(&c)
 	}
 	h.user().get("/") // it is full now
 	for name, value := range map[string]string{
-		"forged": strings.Repeat("A", 170), "empty": "", "huge": strings.Repeat("x", 20_000), "binary": "%00%ff\"'<>", "of another room": keys.Jar("other", "").Seal(&in),
-		"damaged": jar.Seal(&in)[:100] + "AAAA" + jar.Seal(&in)[104:],
-		"over":    with(func(t *ticket.Ticket) { t.Ends = now }),
-		"from the future": with(func(t *ticket.Ticket) {
-			t.LastCheckIn, t.Accepted, t.Ends = now.Add(time.Hour), now.Add(time.Hour), now.Add(61*time.Minute)
+		"forged": strings.Repeat("A", 170), "empty": "", "huge": strings.Repeat("x", 20_000), "binary": "%00%ff\"'<>", "of another room": keys.jar("other", "").seal(&in),
+		"damaged": jar.seal(&in)[:100] + "AAAA" + jar.seal(&in)[104:],
+		"over":    with(func(t *queue.Ticket) { t.Ends = now }),
+		"from the future": with(func(t *queue.Ticket) {
+			t.LastCheckIn, t.AcceptedAt, t.Ends = now.Add(time.Hour), now.Add(time.Hour), now.Add(61*time.Minute)
 		}),
-		"accepted in the future": with(func(t *ticket.Ticket) { t.Accepted = now.Add(time.Hour) }),
-		"for a year":             with(func(t *ticket.Ticket) { t.Ends = now.Add(365 * 24 * time.Hour) }),
-		"without an end":         with(func(t *ticket.Ticket) { t.Ends = time.Time{} }),
-		"waiting since tomorrow": with(func(t *ticket.Ticket) {
-			t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, now.Add(24*time.Hour), now.Add(24*time.Hour)
+		"accepted in the future": with(func(t *queue.Ticket) { t.AcceptedAt = now.Add(time.Hour) }),
+		"for a year":             with(func(t *queue.Ticket) { t.Ends = now.Add(365 * 24 * time.Hour) }),
+		"without an end":         with(func(t *queue.Ticket) { t.Ends = time.Time{} }),
+		"waiting since tomorrow": with(func(t *queue.Ticket) {
+			t.AcceptedAt, t.Since, t.LastCheckIn = time.Time{}, now.Add(24*time.Hour), now.Add(24*time.Hour)
 		}),
-		"waiting since long ago": with(func(t *ticket.Ticket) {
-			t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, now.Add(-time.Hour), now.Add(-time.Hour)
+		"waiting since long ago": with(func(t *queue.Ticket) {
+			t.AcceptedAt, t.Since, t.LastCheckIn = time.Time{}, now.Add(-time.Hour), now.Add(-time.Hour)
 		}),
-		"waiting since before 1970": with(func(t *ticket.Ticket) {
-			t.Accepted, t.Bucket, t.LastCheckIn = time.Time{}, time.UnixMilli(-1<<60), time.UnixMilli(-1<<60)
+		"waiting since before 1970": with(func(t *queue.Ticket) {
+			t.AcceptedAt, t.Since, t.LastCheckIn = time.Time{}, time.UnixMilli(-1<<60), time.UnixMilli(-1<<60)
 		}),
 	} {
 		u := h.user()
 		req, _ := http.NewRequest(http.MethodGet, h.url+"/", nil)
 		req.Header.Set("Accept", browserAccept)
-		req.Header.Set("Cookie", "a=b; "+ticket.CookieName("")+"="+value)
+		req.Header.Set("Cookie", "a=b; "+cookieName("")+"="+value)
 		r := u.send(req)
 		if r.in() || r.StatusCode != http.StatusOK || len(r.Header["Set-Cookie"]) != 1 {
 			t.Errorf("%s: %d %v %.60s", name, r.StatusCode, r.Header["Set-Cookie"], r.body)
 			continue
 		}
-		fresh, ok := jar.Open(u.cookie())
-		if !ok || !fresh.Waiting() || fresh.ID == in.ID || fresh.Bucket != now.Truncate(time.Minute) {
+		fresh, ok := jar.open(u.cookie())
+		if !ok || !fresh.Waiting() || fresh.ID == in.ID || !fresh.Since.Equal(now) {
 			t.Errorf("%s: is not a new user at the back: %+v", name, fresh)
 		}
 	}
 	valid := h.user()
-	valid.set(jar.Seal(&in))
+	valid.set(jar.seal(&in))
 	if r := valid.get("/"); !r.in() {
 		t.Errorf("a ticket that is in its session waits: %.60s", r.body)
 	}
@@ -159,8 +159,8 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("%d sessions revoked: %+v", sum, minutes)
 	}
 	// A restart does not forget it.
-	jar := testKeys(t).Jar("shop", "")
-	mine, _ := jar.Open(other.cookie())
+	jar := testKeys(t).jar("shop", "")
+	mine, _ := jar.open(other.cookie())
 	h.rooms.byName["shop"].revoke(t.Context(), mine)
 	h.close()
 	again := openWith(t, houseOptions{yaml: yaml, dir: dir, clock: h.clock})

@@ -11,8 +11,9 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-// BenchmarkNew is a request of a new user, who is let in, without the network.
-func BenchmarkNew(b *testing.B) {
+// wideOpen returns a room that never fills, without the network.
+func wideOpen(b *testing.B) *Rooms {
+	b.Helper()
 	rooms, err := config.Parse("rooms.yaml", []byte("- {name: a, total_active_users: 1000000000, new_users_per_minute: 1000000000, session_duration: 1}"))
 	if err != nil {
 		b.Fatal(err)
@@ -21,18 +22,25 @@ func BenchmarkNew(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer store.Close()
 	runtime := durable.New(store, durable.Options{})
-	defer runtime.Close(context.Background())
-	keys := testKeys(b)
-	globals, err := OpenGlobals(GlobalOptions{Rooms: rooms, Runtime: runtime, Salt: keys.Salt})
+	opened, err := New(Options{Rooms: rooms, Keys: testKeys(b), Runtime: runtime})
 	if err != nil {
 		b.Fatal(err)
 	}
-	opened, err := New(Options{Rooms: rooms, Keys: keys, Runtime: runtime, Transport: globals, Sole: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Cleanup(func() {
+		if err := runtime.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+		if err := store.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return opened
+}
+
+// BenchmarkNew is the request of a new user that the room admits.
+func BenchmarkNew(b *testing.B) {
+	opened := wideOpen(b)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); opened.Run(ctx) }()
@@ -42,5 +50,17 @@ func BenchmarkNew(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	}
+}
+
+// BenchmarkReport is what a visitor waits for who draws: a report to the global object on
+// the same node, whose grants are on the disk when it ends.
+func BenchmarkReport(b *testing.B) {
+	room := wideOpen(b).rooms[0]
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := room.report(context.Background()); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

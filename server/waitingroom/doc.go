@@ -1,19 +1,31 @@
-// Package waitingroom stands in front of what must not have too many users at once.
+// Package waitingroom limits how many users a handler has at once.
 //
-// It is middleware: a request that no room covers goes on as it is; one that a room
-// covers goes on if its user is in, or may come in now, and is answered with a page that
-// refreshes itself otherwise. A user is whoever brings a ticket (package ticket); who may
-// come in is decided by package queue, of which this package hosts the machines: for each
-// room a data centre object, which decides, and a global object, which hands it grants.
-// Both are durable objects, and what they say to each other goes through a [Transport].
+// It is middleware: a request that no room covers goes on as it is; a request that a room
+// covers goes on if its user is in, or may come in now, and is otherwise answered with a
+// page that refreshes itself. A user is a ticket, kept in a cookie. Package queue decides
+// which users come in; this package hosts its machines in durable objects, one for each room.
 //
-// What is guaranteed:
+// # The way of an admission
+//
+//   - Rooms.serve finds the room, what holds in it at the moment, and the ticket. A session
+//     passes here.
+//   - Rooms.decide asks the room's data centre, and lets the request pass or answers it.
+//   - centre.visit has the turn of the room's durable object. It brings the data centre
+//     grants where they are used up.
+//   - queue.DataCentre.Visit admits the ticket, has it wait, or says [queue.Draw].
+//
+// On a single node a drawing data centre calls the global object beside it: both are in one
+// durable object and share its turn. Where the global object is on another node, reports
+// and answers go through a [Transport]. Either way, a grant is on the disk before an answer
+// that relies on it leaves.
+//
+// # What is guaranteed
 //
 //   - A user with a session passes without a lock: the ticket is opened, its times are
-//     compared, and its id is looked up among those revoked.
-//   - Nobody is answered with an error because of a cookie, of a failing data centre, or
-//     of lost state: whoever cannot be let in waits.
-//   - Every answer under a room is private and not stored, since it may hand out a ticket.
+//     compared, and its id is looked up among the revoked ids.
+//   - No cookie, failing data centre or lost state leads to an error: a user who cannot be
+//     let in waits.
+//   - Every answer under a room is private and not stored, because it may hand out a ticket.
 //
 // The package must not know what it protects, nor how pages of a dashboard look.
 package waitingroom

@@ -19,7 +19,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/ticket"
 )
 
 // A clock stands still until a test moves it.
@@ -48,29 +47,29 @@ func (c *clock) add(d time.Duration) {
 type house struct {
 	*testing.T
 	*clock
-	rooms   *Rooms
-	globals *Globals
-	url     string
-	origin  http.HandlerFunc
-	close   func()
-	log     *bytes.Buffer
+	rooms  *Rooms
+	url    string
+	origin http.HandlerFunc
+	close  func()
+	log    *bytes.Buffer
 }
 
 type houseOptions struct {
 	yaml      string
 	dir       string // of the store; default a fresh one
 	known     bool   // the rooms had state before
+	frozen    bool   // over a store that is only read
 	clock     *clock
-	keys      *ticket.Keyring
+	keys      *Keyring
 	centre    string
-	transport Transport     // default: to the global objects in the same house
+	transport Transport     // default: none, the global objects are in the same house
 	skew      time.Duration // how far clocks may be apart
 	now       func() time.Time
 }
 
-func testKeys(t testing.TB) *ticket.Keyring {
+func testKeys(t testing.TB) *Keyring {
 	t.Helper()
-	keys, err := ticket.NewKeyring(bytes.Repeat([]byte{7}, ticket.KeySize))
+	keys, err := newKeyring(bytes.Repeat([]byte{7}, keySize))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,24 +99,14 @@ func openWith(t *testing.T, o houseOptions) *house {
 	}
 	h := &house{T: t, clock: o.clock, log: &bytes.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(&locked{w: h.log}, nil))
-	store, err := kvstore.Open(o.dir, kvstore.Options{})
+	store, err := kvstore.Open(o.dir, kvstore.Options{ReadOnly: o.frozen})
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime := durable.New(store, durable.Options{Now: o.now})
-	sole := o.transport == nil
-	if sole {
-		h.globals, err = OpenGlobals(GlobalOptions{
-			Rooms: configured, Runtime: runtime, Salt: o.keys.Salt, DataCentres: []string{"local"}, Now: o.now, Logger: logger, Skew: o.skew,
-			Known: func(string) bool { return o.known },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.transport = h.globals
-	}
+	runtime := durable.New(store, durable.Options{Now: o.now, Quiet: o.frozen})
 	h.rooms, err = New(Options{
-		Rooms: configured, Keys: o.keys, Runtime: runtime, Transport: o.transport, DataCentre: o.centre, Sole: sole, Skew: o.skew, Now: o.now, Logger: logger,
+		Rooms: configured, Keys: o.keys, Runtime: runtime, Transport: o.transport, DataCentre: o.centre, Skew: o.skew, Now: o.now, Logger: logger,
+		Known: func(string) bool { return o.known }, Frozen: o.frozen,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -164,11 +153,9 @@ func (h *house) pass(d time.Duration) {
 		h.add(min(d, step))
 		d -= step
 		for _, room := range h.rooms.rooms {
-			a, err := room.send(h.Context(), event{moment: room.momentAt(h.Now()), report: true})
-			if err != nil {
+			if _, err := room.report(h.Context()); err != nil {
 				h.Fatal(err)
 			}
-			room.analytics.sample(h.Now(), a.overview)
 		}
 	}
 }
@@ -237,7 +224,7 @@ func (u *user) cookie() string {
 	u.Helper()
 	at, _ := url.Parse(u.url)
 	for _, c := range u.client.Jar.Cookies(at) {
-		if c.Name == ticket.CookieName("") {
+		if c.Name == cookieName("") {
 			return c.Value
 		}
 	}
@@ -246,7 +233,7 @@ func (u *user) cookie() string {
 
 func (u *user) set(value string) {
 	at, _ := url.Parse(u.url)
-	u.client.Jar.SetCookies(at, []*http.Cookie{{Name: ticket.CookieName(""), Value: value, Path: "/"}})
+	u.client.Jar.SetCookies(at, []*http.Cookie{{Name: cookieName(""), Value: value, Path: "/"}})
 }
 
 // small is a room with so many users at once.

@@ -141,7 +141,7 @@ func (w *world) openGlobals(o worldOptions) {
 	for i := range o.centres {
 		names = append(names, fmt.Sprintf("centre-%d", i))
 	}
-	w.globals, err = OpenGlobals(GlobalOptions{Rooms: configured, Runtime: runtime, Salt: testKeys(w).Salt, Skew: o.skew, Now: w.Now, DataCentres: names, Known: func(string) bool { return o.known }})
+	w.globals, err = OpenGlobals(Options{Rooms: configured, Runtime: runtime, Keys: testKeys(w), Skew: o.skew, Now: w.Now, Known: func(string) bool { return o.known }}, names)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func (w *world) pass(d time.Duration) {
 		for _, h := range w.centres {
 			for _, room := range h.rooms.rooms {
 				all.Go(func() {
-					if _, err := room.send(w.Context(), event{moment: room.momentAt(room.now()), report: true}); err != nil {
+					if _, err := room.report(w.Context()); err != nil {
 						w.Error(err)
 					}
 				})
@@ -392,10 +392,10 @@ func TestRestart(t *testing.T) {
 			t.Errorf("user %d: in is %v", i, r.in())
 		}
 	}
-	jar := testKeys(t).Jar("shop", "")
-	before, _ := jar.Open(values[2])
-	after, _ := jar.Open(waits.cookie())
-	if before.Bucket != after.Bucket || before.ID != after.ID {
+	jar := testKeys(t).jar("shop", "")
+	before, _ := jar.open(values[2])
+	after, _ := jar.open(waits.cookie())
+	if !before.Since.Equal(after.Since) || before.ID != after.ID {
 		t.Errorf("the place is lost: %+v, then %+v", before, after)
 	}
 	if again.user().get("/").in() {

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
-	"github.com/larder-cdn/larder/server/waitingroom/ticket"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // Options is what rooms need.
@@ -23,64 +23,34 @@ type Options struct {
 	// Rooms are the rooms. They must not change any more.
 	Rooms []config.Room
 	// Keys are those of the tickets. Required.
-	Keys *ticket.Keyring
-	// Runtime runs the data centre's objects and keeps their state. Required.
+	Keys *Keyring
+	// Runtime runs the rooms' objects and keeps their state. Required.
 	Runtime *durable.Runtime
-	// Transport leads to the global objects. Required.
+	// Transport leads to the global objects on another node. Nil: this is the only node,
+	// and has them itself.
 	Transport Transport
-	// DataCentre is what this one is called. Default "local".
+	// DataCentre is the name of this one. Default "local".
 	DataCentre string
-	// Sole says that there is no other data centre, so that a session that is revoked
-	// here passes nowhere, and its slot is free at once.
-	Sole bool
+	// Known reports whether a room had state before, so that where there is none it has
+	// been lost. Nil: every room without state is new.
+	Known func(room string) bool
+	// Frozen has the rooms decide nothing and write nothing, for a store that is not to be
+	// written: users with a session pass, parts of pages as ever, all others wait. [Rooms.Run] must not
+	// run then.
+	Frozen bool
 	// Skew is how far the clocks of data centres may be apart; at most 5 s. Default 0.
 	Skew time.Duration
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time
 	// Logger gets what goes wrong. Default: nothing is logged.
 	Logger *slog.Logger
-	// Registerer is told of the metrics. Default: nobody is.
+	// Registerer gets the metrics. Default: they are not registered.
 	Registerer prometheus.Registerer
 }
 
-// Rooms are the waiting rooms of one process. They are safe for concurrent use.
-type Rooms struct {
-	options Options
-	now     func() time.Time
-	table   *config.Table
-	rooms   []*room
-	byName  map[string]*room
-	centres *durable.Namespace[event, answer]
-	pages   page.Renderer
-	metrics *metrics
-}
-
-// A room is what requests need of one.
-type room struct {
-	config    *config.Room
-	now       func() time.Time
-	salt      func(event string) uint64
-	skew      time.Duration
-	transport Transport
-	sole      bool
-
-	jar       *ticket.Jar
-	centre    durable.Object[event, answer]
-	current   atomic.Pointer[moment]
-	revoked   revocations
-	parts     allowance // of a page, which carry no ticket
-	upstream  http.Handler
-	analytics analytics
-	overview  atomic.Pointer[overview]
-	wake      chan struct{} // has one where somebody came since the last report
-}
-
-var errNoRoom = errors.New("there is no such room")
-
-// New returns the rooms. [Rooms.Run] has to run while they are used.
-func New(o Options) (*Rooms, error) {
-	if o.Keys == nil || o.Runtime == nil || o.Transport == nil {
-		return nil, errors.New("waitingroom: Options lacks Keys, Runtime or Transport")
+func (o *Options) check() error {
+	if o.Keys == nil || o.Runtime == nil {
+		return errors.New("waitingroom: Options lacks Keys or Runtime")
 	}
 	if o.DataCentre == "" {
 		o.DataCentre = "local"
@@ -91,98 +61,119 @@ func New(o Options) (*Rooms, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	r := &Rooms{options: o, now: o.Now, table: config.NewTable(o.Rooms), byName: map[string]*room{}}
+	return nil
+}
+
+// Rooms are the waiting rooms of one process. They are safe for concurrent use.
+type Rooms struct {
+	options Options
+	table   *config.Table
+	rooms   []*room
+	byName  map[string]*room
+	centres *durable.Namespace[task, struct{}]
+	pages   page.Renderer
+}
+
+// A room is what requests need of one.
+type room struct {
+	*schedule
+	now func() time.Time
+
+	jar       *jar
+	centre    durable.Object[task, struct{}]
+	revoked   revocations
+	parts     allowance // of a page, which carry no ticket
+	upstream  http.Handler
+	analytics analytics
+	metrics   roomMetrics
+	overview  atomic.Pointer[overview]
+	wake      chan struct{} // has a value if a visitor came since the last report
+}
+
+// centreClass is the class of the rooms' objects.
+const centreClass = "room-centre"
+
+var errNoRoom = errors.New("there is no such room")
+
+// New returns the rooms. [Rooms.Run] has to run while they are used.
+func New(o Options) (*Rooms, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	r := &Rooms{options: o, table: config.NewTable(o.Rooms), byName: map[string]*room{}}
 	var err error
-	// The objects forget their users where they leave memory, so they stay.
+	// The objects forget their users when they leave memory, so they stay.
 	limits := durable.Limits{Events: 100_000, Idle: time.Hour, Live: max(10_000, len(o.Rooms))}
-	if r.centres, err = durable.Open(o.Runtime, durable.Class[event, answer]{Name: "room-centre", New: r.wake, Limits: limits}); err != nil {
+	if r.centres, err = durable.Open(o.Runtime, durable.Class[task, struct{}]{Name: centreClass, New: r.wake, Limits: limits}); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
 	for i := range o.Rooms {
 		c := &o.Rooms[i]
-		made := &room{
-			config: c, now: o.Now, skew: o.Skew, transport: o.Transport, sole: o.Sole,
-			salt: saltOf(o.Keys.Salt, c.Name),
-			jar:  o.Keys.Jar(c.Name, c.Cookie.Suffix), centre: r.centres.Object(c.Name), wake: make(chan struct{}, 1),
-		}
-		made.parts.perMinute = int64(c.SubresourcesPerMinute)
-		m, err := momentAt(c, o.Now(), o.Skew, made.salt)
+		plan, err := newSchedule(c, &o)
 		if err != nil {
 			return nil, err
 		}
-		made.current.Store(m)
+		made := &room{
+			schedule: plan, now: o.Now, jar: newJar(o.Keys, c), centre: r.centres.Object(c.Name), wake: make(chan struct{}, 1),
+		}
+		made.parts.perMinute = int64(c.SubresourcesPerMinute)
 		made.overview.Store(&overview{})
 		if c.Upstream != nil {
 			made.upstream = newUpstream(c, o.Logger)
 		}
 		r.rooms, r.byName[c.Name] = append(r.rooms, made), made
 	}
-	if r.metrics, err = newMetrics(r, o.Registerer); err != nil {
-		return nil, err
+	if o.Frozen {
+		for _, made := range r.rooms { // so that the sessions that were revoked are known
+			if err := made.do(context.Background(), func(context.Context, *durable.State, *centre) error { return nil }); err != nil {
+				o.Logger.Error("waitingroom: couldn't read which sessions of a room were revoked; they pass", "room", made.config.Name, "err", err)
+			}
+		}
 	}
-	return r, nil
+	return r, r.register(o.Registerer)
 }
 
-// Covers reports whether a room has a word in what happens to a path, percent-encoded as
-// the client sent it, on a host. It takes no lock, and allocates nothing for a usual path.
+// Covers reports whether a room may decide about a path, percent-encoded as the client
+// sent it, on a host. It takes no lock, and does not allocate for a usual path.
 func (r *Rooms) Covers(host, path string) bool { return r.table.Covers(host, path) }
 
-// momentAt returns what holds in the room.
-func (r *room) momentAt(now time.Time) *moment {
-	m := r.current.Load()
-	if now.Before(m.until) {
-		return m
-	}
-	fresh, err := momentAt(r.config, now, r.skew, r.salt)
-	if err != nil { // what was accepted when it was read does not fail later
-		return m
-	}
-	r.current.CompareAndSwap(m, fresh)
-	return r.current.Load()
-}
-
-// send delivers an event to the room's data centre object. That the client goes away
-// does not end it: what it decided must be whole.
-func (r *room) send(ctx context.Context, e event) (answer, error) {
+// do has the room's data centre do something. That the client goes away does not end it,
+// because a decision must be whole.
+func (r *room) do(ctx context.Context, t task) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*patience+time.Second)
 	defer cancel()
-	a, err := r.centre.Send(ctx, e)
-	if err == nil {
-		r.overview.Store(&a.overview)
-	}
-	return a, err
+	_, err := r.centre.Send(ctx, t)
+	return err
 }
 
-// Run has the data centres report until ctx ends. Then they stop: nobody new is let in any
-// more, and the next process continues where they were.
+// Run has the data centres report until ctx ends. Then they stop: no new user is let in
+// any more, and the next process continues where they were.
 func (r *Rooms) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, room := range r.rooms {
 		running.Go(func() {
-			r.report(ctx, room)
-			if _, err := room.send(ctx, event{moment: room.momentAt(r.now()), stop: true}); err != nil {
-				r.options.Logger.Warn("waitingroom: a room couldn't keep who is in it; the next process counts them as they come", "room", room.config.Name, "err", err)
+			r.reportAll(ctx, room)
+			if err := room.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error { return c.stop(ctx, s) }); err != nil {
+				r.options.Logger.Warn("waitingroom: couldn't save the users of a room; the next process counts them as they come", "room", room.config.Name, "err", err)
 			}
 		})
 	}
 	running.Wait()
 }
 
-// report sends a room's reports when they are due. Where nobody is in the room and
-// nobody comes there is nothing to report.
-func (r *Rooms) report(ctx context.Context, room *room) {
+// reportAll sends a room's reports when they are due. A room without users has nothing to
+// report until one comes.
+func (r *Rooms) reportAll(ctx context.Context, room *room) {
 	const retry = 5 * time.Second
 	for {
 		wait := retry
-		a, err := room.send(ctx, event{moment: room.momentAt(r.now()), report: true})
+		next, err := room.report(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			r.options.Logger.Error("waitingroom: a room could not report; nobody new may be let in", "room", room.config.Name, "err", err)
+			r.options.Logger.Error("waitingroom: a room could not report; no new user may be let in", "room", room.config.Name, "err", err)
 		case err == nil:
-			now := r.now()
-			wait = max(a.next.Sub(now), time.Second/10)
-			room.analytics.sample(now, a.overview)
-			if a.overview.active == 0 && a.overview.queued == 0 && a.overview.connected && !a.overview.holding {
+			wait = max(next.Sub(room.now()), time.Second/10)
+			if o := room.overview.Load(); o.active == 0 && o.queued == 0 && o.connected && !o.holding {
 				select {
 				case <-room.wake:
 				case <-ctx.Done():
@@ -204,10 +195,80 @@ func (r *Rooms) report(ctx context.Context, room *room) {
 	}
 }
 
-// came notes that somebody is there to report of.
+// report has the room's data centre report, and returns when the next report is due.
+func (r *room) report(ctx context.Context) (next time.Time, err error) {
+	err = r.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error {
+		err := c.report(ctx, s)
+		next = c.machine.NextReport(c.reported)
+		return err
+	})
+	if err == nil {
+		r.analytics.sample(r.now(), r.overview.Load())
+	}
+	return next, err
+}
+
+// came wakes the reports.
 func (r *room) came() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
+}
+
+// revoke ends a user's session, as the origin asked.
+func (r *room) revoke(ctx context.Context, t queue.Ticket) {
+	now := r.now()
+	if t.Waiting() {
+		return
+	}
+	// No session is promised for longer, whatever data centre has renewed it meanwhile.
+	until := now.Add(r.config.LongestSession() + 2*time.Minute + r.skew)
+	r.revoked.add(t.ID, until, now) // at once; the object makes it durable
+	r.analytics.revoke(now, t)
+	_ = r.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error { // logged where it reports
+		return c.revoke(ctx, s, t.ID, until)
+	})
+}
+
+// A schedule tells what holds in a room at a time.
+type schedule struct {
+	config  *config.Room
+	keys    *Keyring
+	skew    time.Duration
+	current atomic.Pointer[config.Moment] // never changed, only replaced
+}
+
+func newSchedule(room *config.Room, o *Options) (*schedule, error) {
+	s := &schedule{config: room, keys: o.Keys, skew: o.Skew}
+	m, err := s.moment(o.Now())
+	s.current.Store(m)
+	return s, err
+}
+
+func (s *schedule) moment(now time.Time) (*config.Moment, error) {
+	m := s.config.At(now)
+	m.Settings.Skew = s.skew
+	if shuffle := &m.Settings.Shuffle; shuffle.Until > shuffle.From {
+		shuffle.Salt = s.keys.secret(s.config.Name + "/" + m.Event.Name)
+	}
+	var err error
+	if m.Settings, err = m.Settings.WithDefaults(); err != nil {
+		return nil, fmt.Errorf("waitingroom: room %s: %w", s.config.Name, err)
+	}
+	return &m, nil
+}
+
+// at returns what holds at now.
+func (s *schedule) at(now time.Time) *config.Moment {
+	m := s.current.Load()
+	if now.Before(m.Until) {
+		return m
+	}
+	fresh, err := s.moment(now)
+	if err != nil { // settings that were valid when they were read do not fail later
+		return m
+	}
+	s.current.CompareAndSwap(m, fresh)
+	return s.current.Load()
 }

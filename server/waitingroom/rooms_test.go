@@ -89,7 +89,7 @@ func TestSessions(t *testing.T) {
 func TestMethods(t *testing.T) {
 	for _, c := range []struct{ name, more, accept, says string }{
 		{"reject", "  queueing_method: reject\n", browserAccept, "Full at the moment"},
-		{"queue all", "  queue_all: true\n", browserAccept, "Nobody is let in at the moment"},
+		{"queue all", "  queue_all: true\n", browserAccept, "Nobody is being let in at the moment"},
 		{"random", "  queueing_method: random\n", browserAccept, "Everybody here has the same chance"},
 	} {
 		h := open(t, small(1, c.more))

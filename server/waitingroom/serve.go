@@ -1,15 +1,20 @@
 package waitingroom
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/netip"
-	"net/url"
+	"sync"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
-	"github.com/larder-cdn/larder/server/waitingroom/ticket"
 )
 
 // Handler returns the rooms in front of next. It looks at the path as it came, so a router
@@ -19,7 +24,7 @@ func (r *Rooms) Handler(next http.Handler) http.Handler {
 }
 
 func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handler) {
-	raw := rawPath(req.URL)
+	raw := requests.RawPath(req.URL)
 	covering, canonical := r.table.Find(req.Host, raw)
 	if canonical != "" {
 		redirect(w, req, canonical)
@@ -33,182 +38,151 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 	if room.upstream != nil {
 		next = room.upstream
 	}
-	now := r.now()
-	m := room.momentAt(now)
-	if m.settings.Suspended {
+	now := room.now()
+	m := room.at(now)
+	if m.Settings.Suspended {
 		next.ServeHTTP(w, req)
 		return
 	}
 	if covering.Rules != nil && covering.Bypassed(req, raw, peer(req)) {
-		r.metrics.count(room, bypassed)
-		room.pass(w, req, next, ticket.Ticket{}, nil)
+		room.count(bypassed)
+		room.pass(w, req, next, queue.Ticket{}, "")
 		return
 	}
-	t, ours := room.jar.Find(req.Header)
-	if ours && !t.Waiting() {
+	t, known := room.jar.find(req.Header)
+	if known && !t.Waiting() {
 		switch room.session(now, m, &t) {
 		case queue.SessionPasses:
-			r.metrics.count(room, passed)
-			room.pass(w, req, next, t, nil)
+			room.count(passed)
+			room.pass(w, req, next, t, "")
 			return
 		case queue.SessionOver:
-			ours = false
+			known = false
 		}
 	}
-	if part(req, ours) || room.parts.perMinute < 0 && !ours && mute(req) {
-		r.subresource(w, req, next, room, now)
+	if part(req, known) || room.parts.perMinute < 0 && !known && mute(req) {
+		room.subresource(w, req, next, now)
 		return
 	}
-	r.decide(w, req, next, room, m, t, ours)
+	if !known {
+		t = newTicket()
+	}
+	r.decide(w, req, next, room, m, t)
 }
 
-// session says what an accepted ticket is worth. It takes no lock and allocates nothing.
-func (r *room) session(now time.Time, m *moment, t *ticket.Ticket) queue.Session {
+// session says what an accepted ticket is worth. It takes no lock and does not allocate.
+func (r *room) session(now time.Time, m *config.Moment, t *queue.Ticket) queue.Session {
 	if r.revoked.has(t.ID) {
 		return queue.SessionOver
 	}
-	v := visitor(t)
-	return m.settings.Session(now, &v)
+	return m.Settings.Session(now, t)
 }
 
-// decide asks the data centre about whoever has no session, or one that is to be renewed.
-func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *moment, t ticket.Ticket, ours bool) {
-	now := r.now()
-	if !ours {
-		t = ticket.Ticket{ID: ticket.NewID(), Since: now}
-	}
+// decide asks the data centre about a request without a session, or with a session to be
+// renewed.
+func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.Moment, t queue.Ticket) {
+	now := room.now()
 	room.came()
-	d, err := r.ask(req, room, m, &t)
+	var d queue.Decision
+	err := errStopped
+	if !r.options.Frozen {
+		err = room.do(req.Context(), func(ctx context.Context, s *durable.State, c *centre) (err error) {
+			d, err = c.visit(ctx, s, t)
+			return err
+		})
+	}
 	if err != nil {
-		r.metrics.count(room, undecided)
+		room.count(undecided)
 		if !errors.Is(err, errStopped) {
-			r.options.Logger.Error("waitingroom: couldn't decide about a visitor, who waits", "room", room.config.Name, "err", err)
+			r.options.Logger.Error("waitingroom: couldn't decide about a visitor, who has to wait", "room", room.config.Name, "err", err)
 		}
-		if ours && !t.Waiting() {
-			room.pass(w, req, next, t, nil) // its session is not over; it is renewed another time
+		if !t.Waiting() {
+			room.pass(w, req, next, t, "") // the session is not over; a later request renews it
 			return
 		}
-		d = room.stay(now, m, t)
+		d = hold(now, m, t)
+	}
+	t = d.Ticket
+	cookie := func(keep time.Duration) string {
+		if !d.Changed {
+			return ""
+		}
+		return setCookie(room.config, room.jar.seal(&t), keep, overTLS(req))
 	}
 	switch d.Outcome {
 	case queue.Pass:
-		admitted := !d.Visitor.AcceptedAt.Before(now) // else an old ticket of a session that there is
-		t = remember(d.Visitor, t.Since)
-		if !d.Changed {
-			r.metrics.count(room, passed)
-			room.pass(w, req, next, t, nil)
-			return
-		}
-		if admitted {
-			r.metrics.admitted(room, now.Sub(t.Since))
+		if d.Changed && !t.AcceptedAt.Before(now) { // else it renews, or is an old ticket of a session
+			room.countAdmitted(now.Sub(t.Since))
 			room.analytics.admit(now, t)
 		} else {
-			r.metrics.count(room, passed)
+			room.count(passed)
 		}
-		room.analytics.see(now, t)
-		room.pass(w, req, next, t, []string{ticket.Cookie(room.config, room.jar.Seal(&t), t.Ends.Sub(now), overTLS(req))})
+		if d.Changed {
+			room.analytics.see(now, t)
+		}
+		room.pass(w, req, next, t, cookie(t.Ends.Sub(now)))
 	case queue.Refuse:
-		r.metrics.count(room, refused)
+		room.count(refused)
 		r.answer(w, req, room, m, d, "")
 	default:
-		r.metrics.count(room, waiting)
-		cookie := ""
-		if d.Changed {
-			t = remember(d.Visitor, t.Since)
-			cookie = ticket.Cookie(room.config, room.jar.Seal(&t), t.RefreshInterval+m.settings.PlaceKept, overTLS(req))
-		}
-		r.answer(w, req, room, m, d, cookie)
+		room.count(waiting)
+		r.answer(w, req, room, m, d, cookie(t.RefreshInterval+m.Settings.PlaceKept))
 	}
 }
 
-// ask has the data centre decide. A ticket that is worth nothing is replaced by a new one.
-func (r *Rooms) ask(req *http.Request, room *room, m *moment, t *ticket.Ticket) (queue.Decision, error) {
-	v := visitor(t)
-	if t.LastCheckIn.IsZero() {
-		v = queue.Visitor{ID: queue.TicketID(t.ID)}
-	}
-	const attempts = 3
-	for range attempts {
-		a, err := room.send(req.Context(), event{moment: m, visit: &v})
-		if err != nil || a.decision.Outcome != queue.Reissue {
-			return a.decision, err
-		}
-		*t = ticket.Ticket{ID: ticket.NewID(), Since: r.now()}
-		v = queue.Visitor{ID: queue.TicketID(t.ID)}
-	}
-	return room.stay(r.now(), m, *t), nil
-}
-
-// stay is the decision about whom nobody can decide: to wait, with the place that the
+// hold is the decision where the data centre makes none: to wait, with the place that the
 // ticket has, without a chance having been used.
-func (r *room) stay(now time.Time, m *moment, t ticket.Ticket) queue.Decision {
-	v := visitor(&t)
-	if !v.First() && v.AcceptedAt.IsZero() {
-		return queue.Decision{Outcome: queue.Wait, Visitor: v}
+func hold(now time.Time, m *config.Moment, t queue.Ticket) queue.Decision {
+	if !t.First() && t.Waiting() {
+		return queue.Decision{Outcome: queue.Wait, Ticket: t}
 	}
-	return queue.Decision{Outcome: queue.Wait, Changed: true, Visitor: queue.Visitor{
-		ID: v.ID, Bucket: queue.MinuteOf(now), LastCheckIn: now, RefreshInterval: m.settings.RefreshInterval,
+	return queue.Decision{Outcome: queue.Wait, Changed: true, Ticket: queue.Ticket{
+		ID: t.ID, Since: now, LastCheckIn: now, RefreshInterval: m.Settings.RefreshInterval,
 	}}
 }
 
-// subresource answers for a part of a page, which nobody would show a page in place of
-// and which may carry no ticket.
-func (r *Rooms) subresource(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, now time.Time) {
-	ok, again := room.parts.take(now)
+// subresource answers for a part of a page, in whose place no page is shown, and which may
+// carry no ticket.
+func (r *room) subresource(w http.ResponseWriter, req *http.Request, next http.Handler, now time.Time) {
+	ok, again := r.parts.take(now)
 	if ok {
-		r.metrics.count(room, partPassed)
-		room.pass(w, req, next, ticket.Ticket{}, nil)
+		r.count(partPassed)
+		r.pass(w, req, next, queue.Ticket{}, "")
 		return
 	}
-	r.metrics.count(room, partHeld)
+	r.count(partHeld)
 	tooMany(w, req, again)
 }
 
-// shown are the values of Sec-Fetch-Dest (Fetch Metadata §2.1) of what a browser shows or
-// hands to a program of the page. All others are parts of a page.
+// shown are the values of Sec-Fetch-Dest (Fetch Metadata §2.1) of requests whose answer a
+// browser shows or hands to a program of the page. All others are parts of a page.
 var shown = map[string]bool{"": true, "document": true, "iframe": true, "frame": true, "embed": true, "object": true, "empty": true}
 
-// part reports whether a request is for a part of a page. Such a one is not queued by
-// ticket. A preflight (Fetch §4.8) has no cookies whatever the client has.
-func part(req *http.Request, ours bool) bool {
+// part reports whether a request is for a part of a page, which is not queued by ticket. A
+// preflight (Fetch §4.8) never carries cookies.
+func part(req *http.Request, known bool) bool {
 	if !shown[req.Header.Get("Sec-Fetch-Dest")] {
 		return true
 	}
-	return !ours && req.Method == http.MethodOptions && req.Header.Get("Access-Control-Request-Method") != "" && req.Header.Get("Origin") != ""
+	return !known && req.Method == http.MethodOptions && req.Header.Get("Access-Control-Request-Method") != "" && req.Header.Get("Origin") != ""
 }
 
-// mute reports whether a client neither shows pages nor has shown that it keeps cookies,
-// so that a ticket would be lost on it.
+// mute reports whether a client neither shows pages nor has sent a cookie, so that it would
+// lose a ticket.
 func mute(req *http.Request) bool {
 	return req.Header["Cookie"] == nil && page.FormOf(req.Header["Accept"], true) == page.Neither
 }
 
-// pass hands a request on, with what has to be said of its answer. t is the ticket that
-// it goes in by, if there is one.
-func (r *room) pass(w http.ResponseWriter, req *http.Request, next http.Handler, t ticket.Ticket, cookies []string) {
-	p := &passing{ResponseWriter: w, room: r, request: req, ticket: t, cookies: cookies}
+// pass hands a request on, and sets the headers of its answer. t is the ticket by which it
+// passes, if there is one.
+func (r *room) pass(w http.ResponseWriter, req *http.Request, next http.Handler, t queue.Ticket, cookie string) {
+	p := &passing{ResponseWriter: w, room: r, request: req, ticket: t, cookie: cookie}
 	next.ServeHTTP(p, req)
-	p.finish()
+	p.begin() // the answer of a handler that wrote nothing
 }
 
-func visitor(t *ticket.Ticket) queue.Visitor {
-	v := queue.Visitor{
-		ID: queue.TicketID(t.ID), LastCheckIn: t.LastCheckIn, RefreshInterval: t.RefreshInterval, AcceptedAt: t.Accepted, Ends: t.Ends,
-	}
-	if !t.Bucket.IsZero() {
-		v.Bucket = queue.MinuteOf(t.Bucket)
-	}
-	return v
-}
-
-func remember(v queue.Visitor, since time.Time) ticket.Ticket {
-	return ticket.Ticket{
-		ID: ticket.ID(v.ID), Bucket: v.Bucket.Time(), Since: since, LastCheckIn: v.LastCheckIn,
-		Accepted: v.AcceptedAt, Ends: v.Ends, RefreshInterval: v.RefreshInterval,
-	}
-}
-
-// redirect leads a client that wrote a path in a way that servers read differently to how it is written.
+// redirect leads a client from a path that servers read in different ways to the path that
+// they agree on.
 func redirect(w http.ResponseWriter, req *http.Request, path string) {
 	h := w.Header()
 	if req.URL.RawQuery != "" {
@@ -220,29 +194,54 @@ func redirect(w http.ResponseWriter, req *http.Request, path string) {
 	w.WriteHeader(http.StatusPermanentRedirect)
 }
 
-// rawPath is the path of a request as the client sent it.
-func rawPath(u *url.URL) string {
-	switch {
-	case u.RawPath != "":
-		return u.RawPath
-	case u.Path == "": // of "GET http://host HTTP/1.1" (RFC 9112 §3.2.2)
-		return "/"
-	}
-	return u.EscapedPath()
-}
+// overTLS reports whether the client uses HTTPS.
+func overTLS(req *http.Request) bool { return client.Scheme(req) == "https" }
 
-// overTLS reports whether the client has HTTPS. What a proxy says of it decides nothing
-// but the attributes of the asker's own cookie, so anybody may say it.
-func overTLS(req *http.Request) bool {
-	return req.TLS != nil || req.Header.Get("X-Forwarded-Proto") == "https"
-}
-
-// peer is the address that a request came from. What a proxy says of it is not heard,
-// because any client can say it too.
+// peer is the address of the client, port left out.
 func peer(req *http.Request) netip.Addr {
 	a, err := netip.ParseAddrPort(req.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}
 	}
 	return a.Addr()
+}
+
+// An allowance lets so many requests pass in each minute: none at 0, all at a negative number.
+type allowance struct {
+	perMinute int64
+
+	mu     sync.Mutex
+	minute int64
+	used   int64
+}
+
+// take uses one, or returns how long it takes until there are more.
+func (a *allowance) take(now time.Time) (ok bool, again time.Duration) {
+	if a.perMinute < 0 {
+		return true, 0
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if m := now.Unix() / 60; m != a.minute {
+		a.minute, a.used = m, 0
+	}
+	if a.used < a.perMinute {
+		a.used++
+		return true, 0
+	}
+	return false, time.Unix((a.minute+1)*60, 0).Sub(now)
+}
+
+// Lane returns the rooms in front of the fast lane, which leaves requests that a room
+// covers to net/http, and so to [Rooms.Handler].
+func (r *Rooms) Lane(next lane.Handler) lane.Handler { return &uncovered{r, next} }
+
+type uncovered struct {
+	rooms *Rooms
+	next  lane.Handler
+}
+
+// Answer implements lane.Handler.
+func (u *uncovered) Answer(x *lane.Exchange) bool {
+	return !u.rooms.Covers(x.Host, x.Path) && u.next.Answer(x)
 }

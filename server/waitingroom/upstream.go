@@ -11,19 +11,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/ticket"
 )
 
 const (
 	// upstreamDial is how long a connection to an upstream may take to be made.
 	upstreamDial = 5 * time.Second
-	// stall is how long a client or an upstream may take nothing, or send nothing, of a
-	// body.
+	// stall is how long a client or an upstream may take or send nothing of a body.
 	stall = 30 * time.Second
 )
 
-// newUpstream returns the proxy to a room's upstream. No room's ticket is told to it.
+// newUpstream returns the proxy to a room's upstream. It forwards no room's ticket.
 func newUpstream(room *config.Room, logger *slog.Logger) http.Handler {
 	transport := &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
@@ -34,14 +33,15 @@ func newUpstream(room *config.Room, logger *slog.Logger) http.Handler {
 		MaxIdleConns:          512,
 		MaxIdleConnsPerHost:   128,
 		ForceAttemptHTTP2:     true,
-		DisableCompression:    true, // a coding is between the client and the upstream
+		DisableCompression:    true, // the client and the upstream agree on a coding
 	}
 	proxy := &httputil.ReverseProxy{
 		Transport: transport,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(room.Upstream)
-			r.Out.Host = r.In.Host // the site is to know by which name it was asked
+			r.Out.Host = r.In.Host // the site needs the name by which it was asked
 			r.SetXForwarded()
+			r.Out.Header.Set("X-Forwarded-Proto", client.Scheme(r.In))
 			hideTickets(r.Out.Header)
 		},
 		ErrorLog: slog.NewLogLogger(logger.With("part", "waitingroom", "room", room.Name).Handler(), slog.LevelWarn),
@@ -62,11 +62,11 @@ func newUpstream(room *config.Room, logger *slog.Logger) http.Handler {
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		// The server's own deadlines are for answers that are made here. An upstream may take its
-		// time between two parts of one; a client may not. Where there are no deadlines, there is nothing to move.
+		// The server's own deadlines are for answers that are made here. An upstream may pause
+		// between two parts of an answer; a client may not. A writer without deadlines ignores this.
 		c := http.NewResponseController(w)
 		_ = c.SetWriteDeadline(time.Time{})
-		defer func() { _ = c.SetWriteDeadline(time.Now().Add(stall)) }() // for what is buffered
+		defer func() { _ = c.SetWriteDeadline(time.Now().Add(stall)) }() // for buffered bytes
 		if req.Body != nil && req.Body != http.NoBody {
 			req.Body = &movingReader{req.Body, c}
 		}
@@ -74,8 +74,8 @@ func newUpstream(room *config.Room, logger *slog.Logger) http.Handler {
 	})
 }
 
-// movingReader gives a client more time for each part of its body. With the end of that,
-// net/http takes the deadline away.
+// movingReader gives a client more time for each part of its body. At its end net/http
+// removes the deadline.
 type movingReader struct {
 	io.ReadCloser
 	c *http.ResponseController
@@ -100,10 +100,10 @@ func (m *movingWriter) Write(p []byte) (int, error) {
 // Flush implements http.Flusher.
 func (m *movingWriter) Flush() {
 	defer m.within()()
-	_ = m.c.Flush() // where it cannot there is nothing to flush
+	_ = m.c.Flush() // a writer that cannot flush has nothing to flush
 }
 
-// within begins a deadline; what it returns ends it.
+// within sets a deadline, and returns a function that removes it.
 func (m *movingWriter) within() func() {
 	_ = m.c.SetWriteDeadline(time.Now().Add(stall))
 	return func() { _ = m.c.SetWriteDeadline(time.Time{}) }
@@ -111,7 +111,7 @@ func (m *movingWriter) within() func() {
 
 func (m *movingWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
-// hideTickets takes the tickets of all rooms out of a request's header.
+// hideTickets removes the tickets of all rooms from a request's header.
 func hideTickets(h http.Header) {
 	lines := h["Cookie"]
 	if lines == nil {
@@ -122,7 +122,7 @@ func hideTickets(h http.Header) {
 		var others []string
 		for pair := range strings.SplitSeq(line, ";") {
 			pair = strings.TrimSpace(pair)
-			if n, _, _ := strings.Cut(pair, "="); pair != "" && !ticket.IsCookie(n) {
+			if n, _, _ := strings.Cut(pair, "="); pair != "" && !isCookie(n) {
 				others = append(others, pair)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/ticket"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 func TestUpstream(t *testing.T) {
@@ -93,11 +93,11 @@ func TestPassing(t *testing.T) {
 	u := h.user()
 	u.get("/")
 	room := h.rooms.byName["shop"]
-	header := http.Header{"Cookie": {ticket.CookieName("") + "=" + u.cookie()}}
-	now, m := h.Now(), room.momentAt(h.Now())
-	opened := testing.AllocsPerRun(100, func() { room.jar.Open(u.cookie()) }) - testing.AllocsPerRun(100, func() { u.cookie() })
+	header := http.Header{"Cookie": {cookieName("") + "=" + u.cookie()}}
+	now, m := h.Now(), room.at(h.Now())
+	opened := testing.AllocsPerRun(100, func() { room.jar.open(u.cookie()) }) - testing.AllocsPerRun(100, func() { u.cookie() })
 	decided := testing.AllocsPerRun(100, func() {
-		found, ok := room.jar.Find(header)
+		found, ok := room.jar.find(header)
 		if !ok || room.session(now, m, &found) == 0 {
 			t.Fatal("it does not pass")
 		}
@@ -109,23 +109,22 @@ func TestPassing(t *testing.T) {
 
 func BenchmarkAccepted(b *testing.B) {
 	keys := testKeys(b)
-	jar := keys.Jar("shop", "")
 	now := time.Now()
 	rooms, err := config.Parse("rooms.yaml", []byte(small(1)))
 	if err != nil {
 		b.Fatal(err)
 	}
-	m, err := momentAt(&rooms[0], now, 0, keys.Salt)
+	plan, err := newSchedule(&rooms[0], &Options{Keys: keys, Now: time.Now})
 	if err != nil {
 		b.Fatal(err)
 	}
-	room := &room{config: &rooms[0], jar: jar}
-	room.current.Store(m)
-	header := http.Header{"Cookie": {"a=b; " + ticket.CookieName("") + "=" + jar.Seal(&ticket.Ticket{ID: ticket.NewID(), LastCheckIn: now, Accepted: now, Ends: now.Add(time.Minute)})}}
+	m, jar := plan.at(now), newJar(keys, &rooms[0])
+	room := &room{schedule: plan, jar: jar}
+	header := http.Header{"Cookie": {"a=b; " + cookieName("") + "=" + jar.seal(&queue.Ticket{ID: newTicket().ID, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(time.Minute)})}}
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
-			found, ok := jar.Find(header)
+			found, ok := jar.find(header)
 			if !ok || room.session(now, m, &found) == 0 {
 				b.Fatal("it does not pass")
 			}

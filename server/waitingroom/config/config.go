@@ -1,19 +1,30 @@
 // Package config is what an operator says of waiting rooms: the rooms in YAML, which
-// requests each of them covers, what goes past it, and what changes during its events.
+// requests each of them covers, what bypasses it, and what changes during its events.
 //
 // Parse checks everything that can be wrong with a room when it is read, and says of each
 // mistake where it stands and what to do. What it returns is never changed, so that
-// requests look at it without a lock. The package must not know tickets, queues, or how
-// an answer looks.
+// requests look at it without a lock. The package must not know tickets, or how an answer
+// looks.
 package config
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
 	"net/netip"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/text/language"
+
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // Limits of what a file of rooms may hold.
@@ -21,59 +32,26 @@ const (
 	MaxRooms     = 1000
 	MaxTemplate  = 1 << 20 // bytes of a page's template
 	maxFile      = 32 << 20
-	maxRoutes    = 100 // of a room
-	maxRules     = 100 // of a room
-	maxEvents    = 5   // of a room
-	maxValues    = 100 // of one condition
-	maxUsers     = 1_000_000_000
+	maxRoutes    = 100             // of a room
+	maxRules     = 100             // of a room
+	maxEvents    = 5               // of a room
+	maxValues    = 100             // of one condition
 	leastApart   = time.Minute     // from the start of an event to its end
 	leastAhead   = 5 * time.Minute // from the start of a pre-queue to that of its event
 	maxPath      = 2048            // bytes
 	maxNameBytes = 64
 )
 
-// A Method says how new users and those who wait are treated.
-type Method string
-
-// The methods.
-const (
-	FIFO        Method = "fifo"        // who came first goes in first
-	Random      Method = "random"      // everybody has the same chance
-	Passthrough Method = "passthrough" // all go in
-	Reject      Method = "reject"      // nobody new goes in, and the page does not refresh itself
-)
-
-// An Allocator says how a data centre's slots are divided among its workers.
-type Allocator string
-
-// The allocators. Counter is the default: it alone keeps the limits whatever the traffic.
-const (
-	Even     Allocator = "even"
-	Adaptive Allocator = "adaptive"
-	Counter  Allocator = "counter"
-)
-
-// A Traffic is what may change while an event is on.
-type Traffic struct {
-	TotalActiveUsers  int           // users at once
-	NewUsersPerMinute int           // at most TotalActiveUsers
-	SessionDuration   time.Duration // a user is active until this long after the last request
-	FixedSessions     bool          // a session ends that long after the admission, whatever the user does
-	Method            Method
-	Template          string // of the page, in Mustache; "" for the page that is built in
-}
-
 // A Room is one waiting room.
 type Room struct {
 	Name string
 	// Routes are what it covers, the first its host and path, the others additional.
 	Routes []Route
-	// Traffic holds outside events.
-	Traffic
-	QueueAll       bool // everybody new waits
-	Suspended      bool // the room does nothing
-	QueueingStatus int  // of a page or of JSON for who waits: 200, 202 or 429
-	JSON           bool // who accepts JSON and not a page gets it
+	// Settings and Template hold outside events.
+	queue.Settings
+	Template       string // of the page, in Mustache; "" for the built-in page
+	QueueingStatus int    // of the waiting page or JSON: 200, 202 or 429
+	JSON           bool   // clients that prefer JSON to a page get it
 	Language       language.Tag
 	Cookie         Cookie
 	OriginRevokes  bool // the origin may end a session by a header of its answer
@@ -86,19 +64,12 @@ type Room struct {
 	// SubresourcesPerMinute bounds requests for parts of a page, which carry no ticket:
 	// 0 lets none pass, a negative number all.
 	SubresourcesPerMinute int
-	// RefreshInterval is how long who waits waits between two chances, on average.
-	RefreshInterval time.Duration
-	Allocator       Allocator
-	CurveFactor     float64 // of Adaptive
-	// TrafficMinutesBack says which minute's traffic shares are taken from: 1, the one
-	// before, or 2.
-	TrafficMinutesBack int
 }
 
 // A Route is a host and the beginning of paths on it.
 type Route struct {
 	Host string // in lower case, with a port only where only that one is meant; "" for every host
-	Path string // case-sensitive; what begins so is covered
+	Path string // case-sensitive; paths that begin so are covered
 }
 
 // Cookie says how a room's ticket is kept.
@@ -130,7 +101,7 @@ const (
 	SecureNever  Secure = "never"
 )
 
-// A Rule lets requests go past a room that all its conditions hold for. Conditions
+// A Rule lets requests bypass a room that all its conditions hold for. Conditions
 // without values hold for every request.
 type Rule struct {
 	Description string
@@ -152,9 +123,11 @@ type Event struct {
 	Name     string
 	Start    time.Time
 	End      time.Time
-	Prequeue time.Time // from when on everybody new waits for the start; zero for no pre-queue
-	Shuffle  bool      // who waited before the start is let in by chance
-	Traffic            // while it is on, the room's own where the event says nothing
+	Prequeue time.Time // from when on new visitors wait for the start; zero for no pre-queue
+	Shuffle  bool      // visitors who waited before the start are let in by chance
+	// Settings hold while it is on, the room's own where the event names none.
+	Settings queue.Settings
+	Template string // of the page, also in the pre-queue
 }
 
 // From is when the event begins to matter.
@@ -163,6 +136,15 @@ func (e *Event) From() time.Time {
 		return e.Start
 	}
 	return e.Prequeue
+}
+
+// A Moment is what holds in a room until its next event begins or ends.
+type Moment struct {
+	Settings queue.Settings
+	Template string
+	Event    *Event // that is on or is waited for, nil for none
+	Phase    Phase
+	Until    time.Time // in the far future where nothing will change
 }
 
 // Phase says where a room stands with regard to its events.
@@ -175,27 +157,38 @@ const (
 	EventOn
 )
 
-// At returns the traffic that a room allows at a time, and the event of that time, nil
-// where there is none. In a pre-queue the room's own traffic still holds for those who
-// are in; its event's page is shown.
-func (r *Room) At(t time.Time) (Traffic, *Event, Phase) {
+// forever is later than all events.
+var forever = time.Unix(1<<40, 0)
+
+// At returns what holds in a room at a time. In a pre-queue the room's own limits hold for
+// the visitors who are in, and all others wait; the page is the event's.
+func (r *Room) At(t time.Time) Moment {
+	m := Moment{Settings: r.Settings, Template: r.Template, Until: forever}
 	for i := range r.Events {
 		e := &r.Events[i]
+		for _, turn := range [...]time.Time{e.From(), e.Start, e.End} {
+			if t.Before(turn) && turn.Before(m.Until) {
+				m.Until = turn
+			}
+		}
 		if t.Before(e.From()) || !t.Before(e.End) {
 			continue
 		}
-		if !t.Before(e.Start) {
-			return e.Traffic, e, EventOn
+		m.Event, m.Template = e, e.Template
+		if t.Before(e.Start) {
+			m.Phase, m.Settings.QueueAll = Prequeueing, true
+			continue
 		}
-		traffic := r.Traffic
-		traffic.Template = e.Template
-		return traffic, e, Prequeueing
+		m.Phase, m.Settings = EventOn, e.Settings
+		if e.Shuffle {
+			m.Settings.Shuffle = queue.Shuffle{From: queue.MinuteOf(e.Prequeue), Until: queue.MinuteOf(e.Start)}
+		}
 	}
-	return r.Traffic, nil, NoEvent
+	return m
 }
 
 // CookiePath is the Path of the room's cookie: "/" for a room with routes of several
-// paths. A browser sends a cookie to what its path is a folder of (RFC 6265 §5.1.4), so
+// paths. A browser sends a cookie to paths below the cookie's folder (RFC 6265 §5.1.4), so
 // that of a room is the last folder in its path.
 func (r *Room) CookiePath() string {
 	path := r.Routes[0].Path
@@ -215,7 +208,226 @@ func (r *Room) CookiePath() string {
 func (r *Room) LongestSession() time.Duration {
 	longest := r.SessionDuration
 	for i := range r.Events {
-		longest = max(longest, r.Events[i].SessionDuration)
+		longest = max(longest, r.Events[i].Settings.SessionDuration)
 	}
 	return longest
 }
+
+// Parse reads a file of rooms: a list of them, or a mapping with the list under "rooms".
+// name is the file's, for messages. The error joins one for each mistake.
+func Parse(name string, text []byte) ([]Room, error) {
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("%s: has %d bytes; rooms may take %d", name, len(text), maxFile)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document yaml.Node
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return nil, nil // empty, or nothing but comments
+	} else if err != nil {
+		return nil, fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: holds more than one YAML document; put all rooms into the first", name)
+	}
+	root := document.Content[0]
+	if root.Kind == yaml.MappingNode {
+		r := &reader{file: name}
+		var list *yaml.Node
+		r.fields(root, "", map[string]field{"rooms": func(n *yaml.Node, _ string) { list = n }})
+		if len(r.problems) > 0 {
+			return nil, errors.Join(r.problems...)
+		}
+		if list == nil {
+			return nil, nil
+		}
+		root = list
+	}
+	return ParseNode(name, root)
+}
+
+// ParseNode is Parse for a list inside the document of another file.
+func ParseNode(name string, list *yaml.Node) ([]Room, error) {
+	r := &reader{file: name}
+	nodes := r.list(list, "rooms", MaxRooms)
+	rooms := make([]Room, 0, len(nodes))
+	for _, n := range nodes {
+		if room, ok := r.room(n); ok {
+			rooms = append(rooms, room)
+		}
+	}
+	if len(r.problems) == 0 {
+		r.checkTogether(rooms, nodes)
+	}
+	if len(r.problems) > 0 {
+		return nil, errors.Join(r.problems...)
+	}
+	return rooms, nil
+}
+
+// A reader walks a document and collects its mistakes.
+type reader struct {
+	file     string
+	problems []error
+}
+
+// maxProblems is how many mistakes are reported at once.
+const maxProblems = 50
+
+func (r *reader) fail(n *yaml.Node, field, format string, args ...any) {
+	if len(r.problems) >= maxProblems {
+		return
+	}
+	at := fmt.Sprintf("%s:%d: ", r.file, n.Line)
+	if field != "" {
+		at += field + ": "
+	}
+	r.problems = append(r.problems, fmt.Errorf(at+format, args...))
+}
+
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode && n.Alias != nil {
+		return n.Alias
+	}
+	return n
+}
+
+// A field reads the value of a member of a mapping; name is its key, for messages.
+type field func(n *yaml.Node, name string)
+
+// fields hands the value of each member of a mapping to its reader.
+func (r *reader) fields(n *yaml.Node, of string, known map[string]field) bool {
+	n = resolve(n)
+	if n.Kind != yaml.MappingNode {
+		r.fail(n, of, "must hold `name: value` lines")
+		return false
+	}
+	lines := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], resolve(n.Content[i+1])
+		read, ok := known[key.Value]
+		first, twice := lines[key.Value]
+		switch {
+		case !ok:
+			r.fail(key, of, "no such field as %q%s", short(key.Value), suggest(key.Value, known))
+		case twice:
+			r.fail(key, of, "%s is set already in line %d; remove one of the two", key.Value, first)
+		case value.Kind == yaml.ScalarNode && value.Tag == "!!null":
+			r.fail(value, key.Value, "has no value; give it one, or remove the line for the default")
+		default:
+			lines[key.Value] = key.Line
+			read(value, key.Value)
+		}
+	}
+	return true
+}
+
+func suggest(name string, known map[string]field) string {
+	if best, ok := text.Nearest(name, slices.Collect(maps.Keys(known))); ok {
+		return "; did you mean " + best + "?"
+	}
+	return "; remove it"
+}
+
+// list returns the members of a list.
+func (r *reader) list(n *yaml.Node, field string, most int) []*yaml.Node {
+	n = resolve(n)
+	switch {
+	case n.Kind != yaml.SequenceNode:
+		r.fail(n, field, "must be a list, its members on lines that begin with a dash")
+	case len(n.Content) > most:
+		r.fail(n, field, "has %d members; at most %d are possible", len(n.Content), most)
+	default:
+		return n.Content
+	}
+	return nil
+}
+
+func (r *reader) text(n *yaml.Node, name string) (string, bool) {
+	n = resolve(n)
+	if n.Kind != yaml.ScalarNode {
+		r.fail(n, name, "must be a single value")
+		return "", false
+	}
+	return n.Value, true
+}
+
+// value returns a field that parses a single value into its target.
+func value[T any](r *reader, target *T, parse func(string) (T, error)) field {
+	return func(n *yaml.Node, name string) {
+		s, ok := r.text(n, name)
+		if !ok {
+			return
+		}
+		v, err := parse(s)
+		if err != nil {
+			r.fail(n, name, "%w", err)
+			return
+		}
+		*target = v
+	}
+}
+
+// values returns a field that parses one value, or a list of them.
+func values[T any](r *reader, target *[]T, parse func(string) (T, error)) field {
+	return func(n *yaml.Node, name string) {
+		nodes := []*yaml.Node{n}
+		if n.Kind == yaml.SequenceNode {
+			nodes = r.list(n, name, maxValues)
+		}
+		for _, m := range nodes {
+			var v T
+			value(r, &v, parse)(m, name)
+			*target = append(*target, v)
+		}
+	}
+}
+
+func parseText(s string) (string, error) { return s, nil }
+
+func parseBool(s string) (bool, error) {
+	if s != "true" && s != "false" {
+		return false, mistake(s, "must be true or false")
+	}
+	return s == "true", nil
+}
+
+// whole returns a parser of whole numbers from least to most, in some unit.
+func whole[T ~int | ~int64](unit T, least, most int) func(string) (T, error) {
+	return func(s string) (T, error) {
+		v, err := strconv.Atoi(s)
+		if err != nil || v < least || v > most {
+			return 0, mistake(s, "must be a whole number from %d to %d", least, most)
+		}
+		return T(v) * unit, nil
+	}
+}
+
+func parseMoment(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return t, mistake(s, "must be a time such as 2027-05-26T19:51:00Z")
+	}
+	return t.UTC(), nil
+}
+
+// choice returns a parser of one of several words.
+func choice[T ~string](choices ...T) func(string) (T, error) {
+	return func(s string) (T, error) {
+		if slices.Contains(choices, T(s)) {
+			return T(s), nil
+		}
+		var names []string
+		for _, c := range choices {
+			names = append(names, string(c))
+		}
+		return "", mistake(s, "must be one of %s", strings.Join(names, ", "))
+	}
+}
+
+// mistake is about a value that cannot be parsed.
+func mistake(s, format string, args ...any) error {
+	return fmt.Errorf("%q "+format, append([]any{short(s)}, args...)...)
+}
+
+// short cuts a value that a message repeats.
+func short(s string) string { return text.Short(s, 80) }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/text/language"
+
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 const full = `
@@ -74,24 +76,28 @@ func TestParse(t *testing.T) {
 	if r.Name != "shop" || len(r.Routes) != 3 || r.Routes[0] != (Route{"shop.example.com", "/checkout"}) || r.Routes[2] != (Route{"", "/buy/"}) {
 		t.Errorf("%+v", r.Routes)
 	}
-	want := Traffic{10000, 2000, 10 * time.Minute, true, Random, "<p>{{waitTimeFormatted}}</p>\n"}
-	if r.Traffic != want {
-		t.Errorf("%+v", r.Traffic)
+	want := queue.Settings{
+		TotalActiveUsers: 10000, NewUsersPerMinute: 2000, SessionDuration: 10 * time.Minute, FixedSessions: true, Method: queue.Random,
+		QueueAll: true, Suspended: true, RefreshInterval: 15 * time.Second, Allocator: queue.Adaptive, CurveFactor: 2.5, HistoryMinutes: 2,
 	}
-	if !r.QueueAll || !r.Suspended || r.QueueingStatus != 202 || !r.JSON || r.Language != language.MustParse("de-DE") || !r.OriginRevokes {
+	if r.Settings != want || r.Template != "<p>{{waitTimeFormatted}}</p>\n" {
+		t.Errorf("%+v", r.Settings)
+	}
+	if r.QueueingStatus != 202 || !r.JSON || r.Language != language.MustParse("de-DE") || !r.OriginRevokes {
 		t.Errorf("%+v", r)
 	}
 	if r.Cookie != (Cookie{SameSiteLax, SecureAlways, false, "a"}) || r.Upstream.String() != "http://127.0.0.1:3000" || r.UpstreamTimeout != 5*time.Second {
 		t.Errorf("%+v %v", r.Cookie, r.Upstream)
 	}
-	if r.SubresourcesPerMinute != -1 || r.RefreshInterval != 15*time.Second || r.Allocator != Adaptive || r.CurveFactor != 2.5 || r.TrafficMinutesBack != 2 {
+	if r.SubresourcesPerMinute != -1 {
 		t.Errorf("%+v", r)
 	}
 	if len(r.Rules) != 2 || r.Rules[0].Headers[0] != (Header{"X-Token", "secret"}) || r.Rules[0].Addresses[1] != netip.MustParsePrefix("2001:db8::1/128") || !r.Rules[1].Disabled {
 		t.Errorf("%+v", r.Rules)
 	}
 	e := r.Events[0]
-	if e.Traffic != (Traffic{500, 100, 2 * time.Minute, false, FIFO, "<p>Sale</p>"}) || !e.Shuffle || e.Prequeue.IsZero() || e.End.Sub(e.Start) != time.Hour {
+	want.TotalActiveUsers, want.NewUsersPerMinute, want.SessionDuration, want.FixedSessions, want.Method = 500, 100, 2*time.Minute, false, queue.FIFO
+	if e.Settings != want || e.Template != "<p>Sale</p>" || !e.Shuffle || e.Prequeue.IsZero() || e.End.Sub(e.Start) != time.Hour {
 		t.Errorf("%+v", e)
 	}
 }
@@ -102,9 +108,9 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := rooms[0]
-	if r.Routes[0] != (Route{"", "/"}) || r.SessionDuration != 5*time.Minute || r.FixedSessions || r.Method != FIFO || r.QueueAll || r.Suspended ||
+	if r.Routes[0] != (Route{"", "/"}) || r.SessionDuration != 5*time.Minute || r.FixedSessions || r.Method != queue.FIFO || r.QueueAll || r.Suspended ||
 		r.QueueingStatus != http.StatusOK || r.JSON || r.Language != language.AmericanEnglish || r.Cookie != (Cookie{SameSiteAuto, SecureAuto, true, ""}) ||
-		r.OriginRevokes || r.SubresourcesPerMinute != 200 || r.RefreshInterval != 20*time.Second || r.Allocator != Counter || r.TrafficMinutesBack != 1 || r.Upstream != nil {
+		r.OriginRevokes || r.SubresourcesPerMinute != 200 || r.RefreshInterval != 20*time.Second || r.Allocator != queue.Counter || r.HistoryMinutes != 1 || r.Upstream != nil {
 		t.Errorf("%+v", r)
 	}
 	for _, empty := range []string{"", "# nothing\n", "rooms: []\n", "[]"} {
@@ -162,8 +168,8 @@ func TestMistakes(t *testing.T) {
 		{"subresources", least + "  subresources: some\n", "must be pass, or how many"},
 		{"factor", least + "  curve_factor: NaN\n", "from 0.1 to 10"},
 		{"refresh", least + "  refresh_interval: 4\n", "from 5 to 30"},
-		{"allocator", least + "  allocator: fair\n", "must be one of even, adaptive, counter"},
-		{"rule of nothing", least + "  rules: [{description: all}]\n", "would let everybody past"},
+		{"allocator", least + "  allocator: fair\n", "must be one of counter, even, adaptive"},
+		{"rule of nothing", least + "  rules: [{description: all}]\n", "would let every request bypass"},
 		{"rule's action", least + "  rules: [{action: log, path: /x}]\n", "must be one of bypass_waiting_room"},
 		{"rule's method", least + "  rules: [{method: get}]\n", "in capitals"},
 		{"rule's address", least + "  rules: [{address: 300.0.0.1}]\n", "must be an address or a range"},
@@ -212,21 +218,29 @@ func TestAt(t *testing.T) {
 		phase Phase
 		users int
 		page  string
+		until string
 	}{
-		{"09:29:59.999", NoEvent, 10000, "<p>{{waitTimeFormatted}}</p>\n"},
-		{"09:30:00", Prequeueing, 10000, "<p>Sale</p>"},
-		{"09:59:59.999", Prequeueing, 10000, "<p>Sale</p>"},
-		{"10:00:00", EventOn, 500, "<p>Sale</p>"},
-		{"10:59:59.999", EventOn, 500, "<p>Sale</p>"},
-		{"11:00:00", NoEvent, 10000, "<p>{{waitTimeFormatted}}</p>\n"},
+		{"09:29:59.999", NoEvent, 10000, "<p>{{waitTimeFormatted}}</p>\n", "09:30:00"},
+		{"09:30:00", Prequeueing, 10000, "<p>Sale</p>", "10:00:00"},
+		{"09:59:59.999", Prequeueing, 10000, "<p>Sale</p>", "10:00:00"},
+		{"10:00:00", EventOn, 500, "<p>Sale</p>", "11:00:00"},
+		{"10:59:59.999", EventOn, 500, "<p>Sale</p>", "11:00:00"},
+		{"11:00:00", NoEvent, 10000, "<p>{{waitTimeFormatted}}</p>\n", ""},
 	} {
 		at, err := time.Parse(time.RFC3339, "2027-11-26T"+c.at+"Z")
 		if err != nil {
 			t.Fatal(err)
 		}
-		traffic, e, phase := r.At(at)
-		if phase != c.phase || traffic.TotalActiveUsers != c.users || traffic.Template != c.page || (e != nil) != (phase != NoEvent) {
-			t.Errorf("%s: %+v %v", c.at, traffic, phase)
+		m := r.At(at)
+		until := ""
+		if m.Until != forever {
+			until = m.Until.Format(time.TimeOnly)
+		}
+		if m.Phase != c.phase || m.Settings.TotalActiveUsers != c.users || m.Template != c.page || (m.Event != nil) != (m.Phase != NoEvent) || until != c.until {
+			t.Errorf("%s: %+v", c.at, m)
+		}
+		if shuffled := m.Settings.Shuffle != (queue.Shuffle{}); shuffled != (m.Phase == EventOn) || m.Settings.QueueAll != true {
+			t.Errorf("%s: %+v", c.at, m)
 		}
 	}
 }
@@ -363,8 +377,8 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 			for _, e := range r.Events {
-				if traffic, _, phase := r.At(e.Start); phase != EventOn || traffic.NewUsersPerMinute > traffic.TotalActiveUsers {
-					t.Fatalf("%+v: %v", e, phase)
+				if m := r.At(e.Start); m.Phase != EventOn || m.Settings.NewUsersPerMinute > m.Settings.TotalActiveUsers {
+					t.Fatalf("%+v: %+v", e, m)
 				}
 			}
 		}

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -14,29 +16,30 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/text/language"
+
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// word is what rooms and events are called, and what a cookie's suffix may be.
+// word is a name of a room or an event, or a cookie's suffix.
 var word = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// Default returns a room with the defaults of all that has one.
+// Default returns a room with the defaults of all fields that have one.
 func Default() Room {
 	return Room{
-		Routes:                []Route{{Path: "/"}},
-		Traffic:               Traffic{SessionDuration: 5 * time.Minute, Method: FIFO},
+		Routes: []Route{{Path: "/"}},
+		Settings: queue.Settings{
+			SessionDuration: 5 * time.Minute, Method: queue.FIFO, Allocator: queue.Counter,
+			CurveFactor: 1, HistoryMinutes: 1, RefreshInterval: 20 * time.Second,
+		},
 		QueueingStatus:        http.StatusOK,
 		Language:              language.AmericanEnglish,
 		Cookie:                Cookie{SameSite: SameSiteAuto, Secure: SecureAuto, Partitioned: true},
 		UpstreamTimeout:       30 * time.Second,
 		SubresourcesPerMinute: unset,
-		RefreshInterval:       20 * time.Second,
-		Allocator:             Counter,
-		CurveFactor:           1,
-		TrafficMinutesBack:    1,
 	}
 }
 
-// unset stands for a number that nobody has given yet.
+// unset stands for a number that the file has not given.
 const unset = -2
 
 // room reads one room.
@@ -45,34 +48,34 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 	room := Default()
 	room.TotalActiveUsers, room.NewUsersPerMinute = unset, unset
 	var rules, events *yaml.Node
-	ok := r.fields(n, "", map[string]func(*yaml.Node){
-		"name":                      r.string(&room.Name, "name"),
-		"host":                      r.host(&room.Routes[0].Host, "host"),
-		"path":                      r.path(&room.Routes[0].Path, "path"),
-		"additional_routes":         func(n *yaml.Node) { room.Routes = append(room.Routes[:1], r.routes(n)...) },
-		"total_active_users":        r.whole(&room.TotalActiveUsers, "total_active_users", 1, maxUsers),
-		"new_users_per_minute":      r.whole(&room.NewUsersPerMinute, "new_users_per_minute", 1, maxUsers),
-		"session_duration":          r.units(&room.SessionDuration, "session_duration", time.Minute, 1, 30),
-		"disable_session_renewal":   r.bool(&room.FixedSessions, "disable_session_renewal"),
-		"queueing_method":           choice(r, &room.Method, "queueing_method", FIFO, Random, Passthrough, Reject),
-		"queue_all":                 r.bool(&room.QueueAll, "queue_all"),
-		"suspended":                 r.bool(&room.Suspended, "suspended"),
-		"queueing_status_code":      r.status(&room.QueueingStatus),
-		"json_response_enabled":     r.bool(&room.JSON, "json_response_enabled"),
-		"custom_page_html":          r.template(&room.Template),
-		"default_template_language": r.language(&room.Language),
-		"cookie_attributes":         func(n *yaml.Node) { r.cookie(n, &room.Cookie) },
-		"cookie_suffix":             r.suffix(&room.Cookie.Suffix),
-		"enabled_origin_commands":   func(n *yaml.Node) { room.OriginRevokes = r.commands(n) },
-		"rules":                     func(n *yaml.Node) { rules = n },
-		"events":                    func(n *yaml.Node) { events = n },
-		"upstream":                  r.upstream(&room.Upstream),
-		"upstream_timeout":          r.units(&room.UpstreamTimeout, "upstream_timeout", time.Second, 1, 600),
-		"subresources":              r.subresources(&room.SubresourcesPerMinute),
-		"refresh_interval":          r.units(&room.RefreshInterval, "refresh_interval", time.Second, 5, 30),
-		"allocator":                 choice(r, &room.Allocator, "allocator", Even, Adaptive, Counter),
-		"curve_factor":              r.factor(&room.CurveFactor),
-		"traffic_minutes_back":      r.whole(&room.TrafficMinutesBack, "traffic_minutes_back", 1, 2),
+	ok := r.fields(n, "", map[string]field{
+		"name":                      value(r, &room.Name, parseText),
+		"host":                      value(r, &room.Routes[0].Host, parseHost),
+		"path":                      value(r, &room.Routes[0].Path, parsePath),
+		"additional_routes":         func(n *yaml.Node, name string) { room.Routes = append(room.Routes[:1], r.routes(n, name)...) },
+		"total_active_users":        value(r, &room.TotalActiveUsers, whole(1, 1, queue.MaxUsers)),
+		"new_users_per_minute":      value(r, &room.NewUsersPerMinute, whole(1, 1, queue.MaxUsers)),
+		"session_duration":          value(r, &room.SessionDuration, whole(time.Minute, 1, 30)),
+		"disable_session_renewal":   value(r, &room.FixedSessions, parseBool),
+		"queueing_method":           value(r, &room.Method, choice(queue.Methods...)),
+		"queue_all":                 value(r, &room.QueueAll, parseBool),
+		"suspended":                 value(r, &room.Suspended, parseBool),
+		"queueing_status_code":      value(r, &room.QueueingStatus, parseStatus),
+		"json_response_enabled":     value(r, &room.JSON, parseBool),
+		"custom_page_html":          value(r, &room.Template, checkedTemplate),
+		"default_template_language": value(r, &room.Language, parseLanguage),
+		"cookie_attributes":         func(n *yaml.Node, name string) { r.cookie(n, name, &room.Cookie) },
+		"cookie_suffix":             value(r, &room.Cookie.Suffix, parseWord),
+		"enabled_origin_commands":   func(n *yaml.Node, name string) { room.OriginRevokes = r.commands(n, name) },
+		"rules":                     func(n *yaml.Node, _ string) { rules = n },
+		"events":                    func(n *yaml.Node, _ string) { events = n },
+		"upstream":                  value(r, &room.Upstream, parseUpstream),
+		"upstream_timeout":          value(r, &room.UpstreamTimeout, whole(time.Second, 1, 600)),
+		"subresources":              value(r, &room.SubresourcesPerMinute, parseSubresources),
+		"refresh_interval":          value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
+		"allocator":                 value(r, &room.Allocator, choice(queue.Allocators...)),
+		"curve_factor":              value(r, &room.CurveFactor, parseFactor),
+		"traffic_minutes_back":      value(r, &room.HistoryMinutes, whole(1, 1, 2)),
 	})
 	if !ok {
 		return room, false
@@ -80,7 +83,7 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 	n = resolve(n)
 	switch {
 	case room.Name == "":
-		r.fail(n, "name", "is missing; give the room one")
+		r.fail(n, "name", "is missing; give the room a name")
 	case !word.MatchString(room.Name):
 		r.fail(n, "name", "%q must have letters, digits, - and _ only, at most %d", short(room.Name), maxNameBytes)
 	}
@@ -108,7 +111,7 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 		}
 	}
 	if events != nil {
-		room.Events = r.events(events, room.Traffic)
+		room.Events = r.events(events, &room)
 	}
 	return room, len(r.problems) == before
 }
@@ -122,7 +125,7 @@ func named(n *yaml.Node, field string) bool {
 	return false
 }
 
-// checkTogether looks for what is wrong with several rooms only. The routes of a suspended room count too: it may be resumed.
+// checkTogether looks for mistakes between rooms. The routes of a suspended room count too: it may be resumed.
 func (r *reader) checkTogether(rooms []Room, nodes []*yaml.Node) {
 	names := map[string]int{}
 	routes := map[Route]string{}
@@ -144,10 +147,10 @@ func (r *reader) checkTogether(rooms []Room, nodes []*yaml.Node) {
 }
 
 // checkCookies looks for rooms whose tickets would overwrite each other: with cookies of
-// one name and path on the same host, whatever its port (RFC 6265 §5.3, §8.5).
+// one name and path on the same host, on any port (RFC 6265 §5.3, §8.5).
 func (r *reader) checkCookies(rooms []Room, nodes []*yaml.Node) {
 	type cookie struct{ suffix, path string }
-	keepers := map[cookie]map[string]string{} // by host, "" for every one; which room it is
+	keepers := map[cookie]map[string]string{} // names of rooms by host, "" for every host
 	for i := range rooms {
 		room := &rooms[i]
 		c := cookie{room.Cookie.Suffix, room.CookiePath()}
@@ -180,24 +183,17 @@ func (r *reader) checkCookies(rooms []Room, nodes []*yaml.Node) {
 	}
 }
 
-func (r *reader) host(target *string, field string) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		s, ok := r.text(n, field)
-		if !ok {
-			return
-		}
-		host := NormalHost(s)
-		u, err := url.Parse("http://" + host)
-		if host == "" || len(host) > 260 || err != nil || u.Host != host || u.User != nil || u.Hostname() == "" || !httpguts.ValidHostHeader(host) || strings.ContainsAny(host, "*%/") {
-			r.fail(n, field, "%q must be a host such as shop.example.com, as browsers send it; remove the line to cover every host", short(s))
-			return
-		}
-		*target = host
+func parseHost(s string) (string, error) {
+	host := NormalHost(s)
+	u, err := url.Parse("http://" + host)
+	if host == "" || len(host) > 260 || err != nil || u.Host != host || u.User != nil || u.Hostname() == "" || !httpguts.ValidHostHeader(host) || strings.ContainsAny(host, "*%/") {
+		return "", mistake(s, "must be a host such as shop.example.com, as browsers send it; remove the line to cover every host")
 	}
+	return host, nil
 }
 
-// NormalHost returns a Host field (RFC 9110 §7.2) as rooms know it: in lower case, without
-// a dot at the end.
+// NormalHost returns a Host field (RFC 9110 §7.2) in the form that rooms use: in lower
+// case, without a dot at the end.
 func NormalHost(s string) string {
 	for i := range len(s) {
 		if c := s[i]; 'A' <= c && c <= 'Z' {
@@ -208,61 +204,43 @@ func NormalHost(s string) string {
 	return strings.TrimSuffix(s, ".")
 }
 
-func (r *reader) path(target *string, field string) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		s, ok := r.text(n, field)
-		if !ok {
-			return
-		}
-		switch {
-		case !strings.HasPrefix(s, "/"):
-			r.fail(n, field, "%q must begin with a slash", short(s))
-		case len(s) > maxPath:
-			r.fail(n, field, "has %d bytes; at most %d are possible", len(s), maxPath)
-		case strings.ContainsAny(s, "?#*\x00\r\n") || Clean(s) != s:
-			r.fail(n, field, "%q must be the beginning of a path as a server reads it: no query, no percent-encoding, no double slash, no dots for folders, no *", short(s))
-		default:
-			*target = s
-		}
+func parsePath(s string) (string, error) {
+	switch {
+	case !strings.HasPrefix(s, "/"):
+		return "", mistake(s, "must begin with a slash")
+	case len(s) > maxPath:
+		return "", fmt.Errorf("has %d bytes; at most %d are possible", len(s), maxPath)
+	case strings.ContainsAny(s, "?#*\x00\r\n") || Clean(s) != s:
+		return "", mistake(s, "must be the beginning of a path as a server reads it: no query, no percent-encoding, no double slash, no dots for folders, no *")
 	}
+	return s, nil
 }
 
-func (r *reader) routes(n *yaml.Node) (routes []Route) {
-	for _, m := range r.list(n, "additional_routes", maxRoutes) {
+func (r *reader) routes(n *yaml.Node, name string) (routes []Route) {
+	for _, m := range r.list(n, name, maxRoutes) {
 		route := Route{Path: "/"}
-		r.fields(m, "additional_routes", map[string]func(*yaml.Node){"host": r.host(&route.Host, "host"), "path": r.path(&route.Path, "path")})
+		r.fields(m, name, map[string]field{"host": value(r, &route.Host, parseHost), "path": value(r, &route.Path, parsePath)})
 		routes = append(routes, route)
 	}
 	return routes
 }
 
-func (r *reader) status(target *int) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		s, _ := r.text(n, "queueing_status_code")
-		switch s {
-		case "200", "202", "429":
-			*target, _ = strconv.Atoi(s)
-		default:
-			r.fail(n, "queueing_status_code", "%q must be one of 200, 202, 429", short(s))
-		}
+func parseStatus(s string) (int, error) {
+	switch s {
+	case "200", "202", "429":
+		return strconv.Atoi(s)
 	}
+	return 0, mistake(s, "must be one of 200, 202, 429")
 }
 
-func (r *reader) template(target *string) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		s, ok := r.text(n, "custom_page_html")
-		if !ok {
-			return
-		}
-		if problem := CheckTemplate(s); problem != "" {
-			r.fail(n, "custom_page_html", "%s", problem)
-			return
-		}
-		*target = s
+func checkedTemplate(s string) (string, error) {
+	if problem := CheckTemplate(s); problem != "" {
+		return "", errors.New(problem)
 	}
+	return s, nil
 }
 
-// CheckTemplate says what is wrong with a template, "" for nothing.
+// CheckTemplate says what is wrong with a template, "" where it is valid.
 func CheckTemplate(s string) string {
 	switch {
 	case len(s) > MaxTemplate:
@@ -278,7 +256,7 @@ func CheckTemplate(s string) string {
 	return ""
 }
 
-// ParseTemplate reads a template, which can include no other.
+// ParseTemplate reads a template, which cannot include others.
 func ParseTemplate(s string) (*mustache.Template, error) {
 	return mustache.ParseStringPartials(s, noPartials{})
 }
@@ -288,164 +266,123 @@ type noPartials struct{}
 
 func (noPartials) Get(string) (string, error) { return "", nil }
 
-func (r *reader) language(target *language.Tag) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		s, ok := r.text(n, "default_template_language")
-		if !ok {
-			return
-		}
-		tag, err := language.Parse(s)
-		if err != nil {
-			r.fail(n, "default_template_language", "%q must be a language such as en-US or de-DE", short(s))
-			return
-		}
-		*target = tag
+func parseLanguage(s string) (language.Tag, error) {
+	tag, err := language.Parse(s)
+	if err != nil {
+		return tag, mistake(s, "must be a language such as en-US or de-DE")
 	}
+	return tag, nil
 }
 
-func (r *reader) cookie(n *yaml.Node, cookie *Cookie) {
-	r.fields(n, "cookie_attributes", map[string]func(*yaml.Node){
-		"samesite":    choice(r, &cookie.SameSite, "samesite", SameSiteAuto, SameSiteLax, SameSiteNone, SameSiteStrict),
-		"secure":      choice(r, &cookie.Secure, "secure", SecureAuto, SecureAlways, SecureNever),
-		"partitioned": r.bool(&cookie.Partitioned, "partitioned"),
+func (r *reader) cookie(n *yaml.Node, name string, cookie *Cookie) {
+	r.fields(n, name, map[string]field{
+		"samesite":    value(r, &cookie.SameSite, choice(SameSiteAuto, SameSiteLax, SameSiteNone, SameSiteStrict)),
+		"secure":      value(r, &cookie.Secure, choice(SecureAuto, SecureAlways, SecureNever)),
+		"partitioned": value(r, &cookie.Partitioned, parseBool),
 	})
 }
 
-func (r *reader) suffix(target *string) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		s, ok := r.text(n, "cookie_suffix")
-		if ok && !word.MatchString(s) {
-			r.fail(n, "cookie_suffix", "%q must have letters, digits, - and _ only, at most %d", short(s), maxNameBytes)
-			return
-		}
-		*target = s
+func parseWord(s string) (string, error) {
+	if !word.MatchString(s) {
+		return "", mistake(s, "must have letters, digits, - and _ only, at most %d", maxNameBytes)
 	}
+	return s, nil
 }
 
-func (r *reader) commands(n *yaml.Node) (revoke bool) {
-	for _, s := range r.texts(n, "enabled_origin_commands") {
+func (r *reader) commands(n *yaml.Node, name string) (revoke bool) {
+	var commands []string
+	values(r, &commands, func(s string) (string, error) {
 		if s != "revoke" {
-			r.fail(n, "enabled_origin_commands", "%q is no command; there is revoke", short(s))
-			continue
+			return "", mistake(s, "is no command; there is revoke")
 		}
-		revoke = true
-	}
-	return revoke
+		return s, nil
+	})(n, name)
+	return len(commands) > 0
 }
 
-func (r *reader) upstream(target **url.URL) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		s, ok := r.text(n, "upstream")
-		if !ok {
-			return
+func parseUpstream(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/" {
+		if i := strings.LastIndexByte(s, '@'); i >= 0 {
+			s = "…" + s[i:] // a message must not repeat a password
 		}
-		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/" {
-			r.fail(n, "upstream", "%q must be the origin of a site, such as http://127.0.0.1:3000", short(redacted(s)))
-			return
-		}
-		u.Path = ""
-		*target = u
+		return nil, mistake(s, "must be the origin of a site, such as http://127.0.0.1:3000")
 	}
+	u.Path = ""
+	return u, nil
 }
 
-// redacted hides a password in what a message repeats.
-func redacted(s string) string {
-	if i := strings.LastIndexByte(s, '@'); i >= 0 {
-		return "…" + s[i:]
+func parseSubresources(s string) (int, error) {
+	if s == "pass" {
+		return -1, nil
 	}
-	return s
+	v, err := strconv.Atoi(s)
+	if err != nil || v < 0 || v > queue.MaxUsers {
+		return 0, mistake(s, "must be pass, or how many may pass in a minute")
+	}
+	return v, nil
 }
 
-func (r *reader) subresources(target *int) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		if s, ok := r.text(n, "subresources"); ok && s == "pass" {
-			*target = -1
-			return
-		}
-		v, err := strconv.Atoi(n.Value)
-		if n.Kind != yaml.ScalarNode || err != nil || v < 0 || v > maxUsers {
-			r.fail(n, "subresources", "%q must be pass, or how many may pass in a minute", short(n.Value))
-			return
-		}
-		*target = v
+func parseFactor(s string) (float64, error) {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v >= 0.1 && v <= 10) {
+		return 0, mistake(s, "must be a number from 0.1 to 10")
 	}
-}
-
-func (r *reader) factor(target *float64) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		s, ok := r.text(n, "curve_factor")
-		if !ok {
-			return
-		}
-		v, err := strconv.ParseFloat(s, 64)
-		if err != nil || !(v >= 0.1 && v <= 10) {
-			r.fail(n, "curve_factor", "%q must be a number from 0.1 to 10", short(s))
-			return
-		}
-		*target = v
-	}
+	return v, nil
 }
 
 // rule reads one rule. All of its conditions must hold.
 func (r *reader) rule(n *yaml.Node) Rule {
 	var rule Rule
-	action, enabled := "bypass_waiting_room", true
-	r.fields(n, "rules", map[string]func(*yaml.Node){
-		"action":      choice(r, &action, "action", "bypass_waiting_room"),
-		"description": r.string(&rule.Description, "description"),
-		"enabled":     r.bool(&enabled, "enabled"),
-		"path": func(n *yaml.Node) {
-			for _, s := range r.texts(n, "path") {
-				path := ""
-				r.path(&path, "path")(&yaml.Node{Kind: yaml.ScalarNode, Value: s, Line: n.Line})
-				rule.Paths = append(rule.Paths, path)
-			}
-		},
-		"method": func(n *yaml.Node) {
-			for _, s := range r.texts(n, "method") {
-				if !httpguts.ValidHeaderFieldName(s) || strings.ToUpper(s) != s {
-					r.fail(n, "method", "%q must be a method such as GET, in capitals", short(s))
-				}
-				rule.Methods = append(rule.Methods, s)
-			}
-		},
-		"header": func(n *yaml.Node) { rule.Headers = r.headers(n) },
-		"address": func(n *yaml.Node) {
-			for _, s := range r.texts(n, "address") {
-				prefix, err := netip.ParsePrefix(s)
-				if address, alone := netip.ParseAddr(s); err != nil && alone == nil && address.Zone() == "" {
-					prefix, err = address.Prefix(address.BitLen())
-				}
-				if err != nil {
-					r.fail(n, "address", "%q must be an address or a range such as 192.0.2.0/24", short(s))
-					continue
-				}
-				rule.Addresses = append(rule.Addresses, prefix.Masked())
-			}
-		},
+	action, enabled := "", true
+	r.fields(n, "rules", map[string]field{
+		"action":      value(r, &action, choice("bypass_waiting_room")),
+		"description": value(r, &rule.Description, parseText),
+		"enabled":     value(r, &enabled, parseBool),
+		"path":        values(r, &rule.Paths, parsePath),
+		"method":      values(r, &rule.Methods, parseMethod),
+		"header":      func(n *yaml.Node, name string) { rule.Headers = r.headers(n, name) },
+		"address":     values(r, &rule.Addresses, parseAddresses),
 	})
 	rule.Disabled = !enabled
 	if n = resolve(n); n.Kind == yaml.MappingNode && !slices.ContainsFunc([]string{"path", "method", "header", "address"}, func(f string) bool { return named(n, f) }) {
-		r.fail(n, "rules", "a rule without path, method, header or address would let everybody past the room; use suspended for that")
+		r.fail(n, "rules", "a rule without path, method, header or address would let every request bypass the room; use suspended for that")
 	}
 	return rule
 }
 
-func (r *reader) headers(n *yaml.Node) (headers []Header) {
+func parseMethod(s string) (string, error) {
+	if !httpguts.ValidHeaderFieldName(s) || strings.ToUpper(s) != s {
+		return "", mistake(s, "must be a method such as GET, in capitals")
+	}
+	return s, nil
+}
+
+func parseAddresses(s string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(s)
+	if address, alone := netip.ParseAddr(s); err != nil && alone == nil && address.Zone() == "" {
+		prefix, err = address.Prefix(address.BitLen())
+	}
+	if err != nil {
+		return prefix, mistake(s, "must be an address or a range such as 192.0.2.0/24")
+	}
+	return prefix.Masked(), nil
+}
+
+func (r *reader) headers(n *yaml.Node, field string) (headers []Header) {
 	if n.Kind != yaml.MappingNode || len(n.Content) == 0 || len(n.Content) > 2*maxValues {
-		r.fail(n, "header", "must hold `Name: value` lines, at most %d; * is any value", maxValues)
+		r.fail(n, field, "must hold `Name: value` lines, at most %d; * is any value", maxValues)
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name := n.Content[i].Value
-		value, ok := r.text(n.Content[i+1], "header")
+		value, ok := r.text(n.Content[i+1], field)
 		switch {
 		case !ok:
 		case !httpguts.ValidHeaderFieldName(name):
-			r.fail(n.Content[i], "header", "%q is no name of a header", short(name))
+			r.fail(n.Content[i], field, "%q is no name of a header", short(name))
 		case value == "" || !httpguts.ValidHeaderFieldValue(value):
-			r.fail(n.Content[i], "header", "%q is no value of a header; * is any", short(value))
+			r.fail(n.Content[i], field, "%q is no value of a header; * is any", short(value))
 		default:
 			headers = append(headers, Header{http.CanonicalHeaderKey(name), value})
 		}
@@ -453,25 +390,26 @@ func (r *reader) headers(n *yaml.Node) (headers []Header) {
 	return headers
 }
 
-// events reads a room's events. Where one says nothing, the room's own traffic holds.
-func (r *reader) events(n *yaml.Node, room Traffic) []Event {
+// events reads a room's events. What an event does not say is the room's own.
+func (r *reader) events(n *yaml.Node, room *Room) []Event {
 	nodes := r.list(n, "events", maxEvents)
 	names := map[string]bool{}
 	var events []Event
 	for _, m := range nodes {
-		e := Event{Traffic: room}
-		ok := r.fields(m, "events", map[string]func(*yaml.Node){
-			"name":                    r.string(&e.Name, "name"),
-			"event_start_time":        r.moment(&e.Start, "event_start_time"),
-			"event_end_time":          r.moment(&e.End, "event_end_time"),
-			"prequeue_start_time":     r.moment(&e.Prequeue, "prequeue_start_time"),
-			"shuffle_at_event_start":  r.bool(&e.Shuffle, "shuffle_at_event_start"),
-			"custom_page_html":        r.template(&e.Template),
-			"total_active_users":      r.whole(&e.TotalActiveUsers, "total_active_users", 1, maxUsers),
-			"new_users_per_minute":    r.whole(&e.NewUsersPerMinute, "new_users_per_minute", 1, maxUsers),
-			"queueing_method":         choice(r, &e.Method, "queueing_method", FIFO, Random, Passthrough, Reject),
-			"session_duration":        r.units(&e.SessionDuration, "session_duration", time.Minute, 1, 30),
-			"disable_session_renewal": r.bool(&e.FixedSessions, "disable_session_renewal"),
+		e := Event{Settings: room.Settings, Template: room.Template}
+		settings := &e.Settings
+		ok := r.fields(m, "events", map[string]field{
+			"name":                    value(r, &e.Name, parseText),
+			"event_start_time":        value(r, &e.Start, parseMoment),
+			"event_end_time":          value(r, &e.End, parseMoment),
+			"prequeue_start_time":     value(r, &e.Prequeue, parseMoment),
+			"shuffle_at_event_start":  value(r, &e.Shuffle, parseBool),
+			"custom_page_html":        value(r, &e.Template, checkedTemplate),
+			"total_active_users":      value(r, &settings.TotalActiveUsers, whole(1, 1, queue.MaxUsers)),
+			"new_users_per_minute":    value(r, &settings.NewUsersPerMinute, whole(1, 1, queue.MaxUsers)),
+			"queueing_method":         value(r, &settings.Method, choice(queue.Methods...)),
+			"session_duration":        value(r, &settings.SessionDuration, whole(time.Minute, 1, 30)),
+			"disable_session_renewal": value(r, &settings.FixedSessions, parseBool),
 		})
 		if !ok {
 			continue
@@ -506,11 +444,11 @@ func (r *reader) checkEvent(n *yaml.Node, e *Event, names map[string]bool) {
 		r.fail(n, "events", "%s: prequeue_start_time must be 5 minutes before the start, or earlier", short(e.Name))
 	}
 	if e.Shuffle && e.Prequeue.IsZero() {
-		r.fail(n, "events", "%s: shuffle_at_event_start needs a prequeue_start_time: who would be shuffled?", short(e.Name))
+		r.fail(n, "events", "%s: shuffle_at_event_start needs a prequeue_start_time: it shuffles the visitors of the pre-queue", short(e.Name))
 	}
 	if named(n, "total_active_users") != named(n, "new_users_per_minute") {
 		r.fail(n, "events", "%s: total_active_users and new_users_per_minute can only be changed together; give both", short(e.Name))
-	} else if e.TotalActiveUsers > 0 && e.NewUsersPerMinute > e.TotalActiveUsers {
+	} else if e.Settings.TotalActiveUsers > 0 && e.Settings.NewUsersPerMinute > e.Settings.TotalActiveUsers {
 		r.fail(n, "events", "%s: new_users_per_minute is more than total_active_users; make it smaller", short(e.Name))
 	}
 }

@@ -46,10 +46,10 @@ func NewTable(rooms []Room) *Table {
 }
 
 // Find returns the room that covers a path, percent-encoded as the client sent it, on a
-// host: the host's own before those for every host, and then the longest path. Where a
+// host: rooms of the host before those for every host, then the longest path. Where a
 // server that decodes and cleans the path would find another room, the request is
-// ambiguous and canonical is the path that is not; a browser never sends such a one.
-// Without room and canonical nothing covers the request.
+// ambiguous and canonical is a path that is not; browsers do not send ambiguous paths.
+// Without room and canonical no room covers the request.
 func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 	room = t.lookup(host, raw)
 	if !suspicious(raw) {
@@ -66,8 +66,8 @@ func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 	return other, canonical
 }
 
-// Covers reports whether Find would say anything about a request. It allocates nothing
-// for a path that needs no cleaning.
+// Covers reports whether Find returns anything for a request. It does not allocate for a
+// path that needs no cleaning.
 func (t *Table) Covers(host, raw string) bool {
 	if len(t.hosts) == 0 && len(t.every) == 0 {
 		return false
@@ -110,12 +110,12 @@ func withoutPort(host string) string {
 	return host[:i]
 }
 
-// suspicious reports whether a server may read a path as another one.
+// suspicious reports whether some server may read a path as another one.
 func suspicious(raw string) bool {
 	return strings.IndexByte(raw, '%') >= 0 || strings.Contains(raw, "//") || strings.Contains(raw, "/.") || strings.IndexByte(raw, '\\') >= 0
 }
 
-// Clean returns a path as a server may read it that decodes percent-encoding, takes
+// Clean returns a path as read by a server that decodes percent-encoding, takes
 // backslashes for slashes, and resolves dots and double slashes.
 func Clean(raw string) string {
 	p := raw
@@ -133,7 +133,7 @@ func Clean(raw string) string {
 	return cleaned
 }
 
-// readings yields a path as it came and as servers behind may read it: decoded and
+// readings yields a path as it came and as servers behind the room may read it: decoded and
 // cleaned, decoded again, and without the parameters of its folders (RFC 3986 §3.3).
 func readings(raw string) iter.Seq[string] {
 	return func(yield func(string) bool) {
@@ -153,8 +153,8 @@ func readings(raw string) iter.Seq[string] {
 
 var parameters = regexp.MustCompile(`;[^/]*`)
 
-// Bypassed reports whether one of the room's rules lets a request past it. raw is its
-// path as the client sent it; address is the client's, invalid where nobody knows it.
+// Bypassed reports whether one of the room's rules lets a request bypass it. raw is the
+// path as the client sent it; address is the client's, invalid where it is not known.
 func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) bool {
 	for i := range r.Rules {
 		if r.Rules[i].holds(req, raw, address) {
@@ -172,7 +172,7 @@ func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool 
 		begins := func(p string) bool {
 			return slices.ContainsFunc(rule.Paths, func(prefix string) bool { return strings.HasPrefix(p, prefix) })
 		}
-		// In every way of reading it: /free/../shop must not go past the room as /free.
+		// In every way of reading it: /free/../shop must not bypass the room as /free.
 		for p := range readings(raw) {
 			if !begins(p) {
 				return false

@@ -14,7 +14,7 @@ import (
 //go:embed languages.yaml
 var languagesText []byte
 
-// words is what the page says in one language.
+// words are the page's texts in one language.
 type words struct {
 	tag language.Tag
 
@@ -38,7 +38,7 @@ type words struct {
 	Days        map[string]string
 }
 
-// languages holds all that there are, English first, which is for everybody else.
+// languages are all languages of the page. The first, English, is for all other readers.
 type languages struct {
 	words   []*words
 	matcher language.Matcher
@@ -80,8 +80,8 @@ func load(text []byte) (*languages, error) {
 // maxAccept bounds how much of an Accept-Language field is read.
 const maxAccept = 256
 
-// choose returns the language for a client that sent such an Accept-Language field
-// (RFC 9110 §12.5.4): the one that it likes best of those that there are, else fallback.
+// choose returns the words for a client with an Accept-Language field (RFC 9110 §12.5.4):
+// the language of the page that it prefers, else fallback.
 func (l *languages) choose(accept string, fallback language.Tag) *words {
 	if len(accept) > maxAccept {
 		accept = accept[:strings.LastIndexByte(accept[:maxAccept], ',')+1]
@@ -95,7 +95,7 @@ func (l *languages) choose(accept string, fallback language.Tag) *words {
 	return l.words[i]
 }
 
-// Direction is how the language is written, as HTML's dir has it.
+// Direction is the direction of the language's script, for HTML's dir.
 func (w *words) Direction() string {
 	script, _ := w.tag.Script()
 	switch script.String() {
@@ -105,7 +105,7 @@ func (w *words) Direction() string {
 	return "ltr"
 }
 
-// Tag is the language as HTML's lang has it.
+// Tag is the language, for HTML's lang.
 func (w *words) Tag() string { return w.tag.String() }
 
 var forms = map[plural.Form]string{plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many", plural.Other: "other"}

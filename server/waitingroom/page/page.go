@@ -1,10 +1,10 @@
-// Package page is what who waits is shown: a page that refreshes itself, or the same as
-// JSON.
+// Package page is what a waiting visitor is shown: a page that refreshes itself, or the
+// same as JSON.
 //
-// The built-in page needs nothing but itself: no script, nothing of another address. It
+// The built-in page needs nothing but itself: no script, nothing from another address. It
 // speaks the reader's language, of those in languages.yaml. An operator's own template is
-// Mustache with the names of the JSON; it reads no file, and what it renders is bounded.
-// Whether somebody waits, and how long, is not decided here.
+// Mustache with the names of the JSON; it reads no file, and the size of its output is
+// bounded. The package must not decide whether a visitor waits, or how long.
 package page
 
 import (
@@ -15,7 +15,9 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"math"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -24,48 +26,50 @@ import (
 	"golang.org/x/text/language"
 
 	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// State is what there is to tell to one user who waits.
+// State is what there is to tell a visitor who does not get in.
 type State struct {
-	Method          config.Method
-	QueueAll        bool
-	WaitKnown       bool
-	Wait            time.Duration    // estimated, for FIFO
-	Percentiles     [3]time.Duration // in which 25, 50 and 75 of a hundred are let in, for Random
-	LastUpdated     time.Time        // the user's last chance
-	RefreshInterval time.Duration    // after which the next one is
-	Now             time.Time
-	Event           *config.Event // that is on or is waited for
-	Phase           config.Phase
+	Moment   *config.Moment // what holds in the room
+	Decision queue.Decision // about the visitor: Wait or Refuse
+	Now      time.Time
+}
+
+// lastUpdated is the visitor's last check-in.
+func (s *State) lastUpdated() time.Time {
+	if s.Decision.Outcome == queue.Refuse {
+		return s.Now
+	}
+	return s.Decision.Ticket.LastCheckIn
 }
 
 // Status is a State as JSON and templates have it. The names are those that clients of
-// Cloudflare's waiting rooms know. Times of waiting are in whole minutes.
+// Cloudflare's waiting rooms know. Times are in whole minutes.
 type Status struct {
-	InWaitingRoom              bool    `json:"inWaitingRoom"`
-	WaitTimeKnown              bool    `json:"waitTimeKnown"`
-	WaitTime                   int     `json:"waitTime"`
-	WaitTime25Percentile       int     `json:"waitTime25Percentile"`
-	WaitTime50Percentile       int     `json:"waitTime50Percentile"`
-	WaitTime75Percentile       int     `json:"waitTime75Percentile"`
-	WaitTimeFormatted          string  `json:"waitTimeFormatted"`
-	QueueIsFull                bool    `json:"queueIsFull"`
-	QueueAll                   bool    `json:"queueAll"`
-	LastUpdated                instant `json:"lastUpdated"`
-	RefreshIntervalSeconds     int     `json:"refreshIntervalSeconds"`
-	QueueingMethod             string  `json:"queueingMethod"`
-	IsFIFOQueue                bool    `json:"isFIFOQueue"`
-	IsRandomQueue              bool    `json:"isRandomQueue"`
-	IsPassthroughQueue         bool    `json:"isPassthroughQueue"`
-	IsRejectQueue              bool    `json:"isRejectQueue"`
-	IsEventActive              bool    `json:"isEventActive"`
-	IsEventPrequeueing         bool    `json:"isEventPrequeueing"`
-	TimeUntilEventStart        int     `json:"timeUntilEventStart"`
-	TimeUntilEventStartFormat  string  `json:"timeUntilEventStartFormatted"`
-	TimeUntilEventEnd          int     `json:"timeUntilEventEnd"`
-	TimeUntilEventEndFormatted string  `json:"timeUntilEventEndFormatted"`
-	ShuffleAtEventStart        bool    `json:"shuffleAtEventStart"`
+	InWaitingRoom              bool         `json:"inWaitingRoom"`
+	WaitTimeKnown              bool         `json:"waitTimeKnown"`
+	WaitTime                   int          `json:"waitTime"`
+	WaitTime25Percentile       int          `json:"waitTime25Percentile"`
+	WaitTime50Percentile       int          `json:"waitTime50Percentile"`
+	WaitTime75Percentile       int          `json:"waitTime75Percentile"`
+	WaitTimeFormatted          string       `json:"waitTimeFormatted"`
+	QueueIsFull                bool         `json:"queueIsFull"`
+	QueueAll                   bool         `json:"queueAll"`
+	LastUpdated                instant      `json:"lastUpdated"`
+	RefreshIntervalSeconds     int          `json:"refreshIntervalSeconds"`
+	QueueingMethod             queue.Method `json:"queueingMethod"`
+	IsFIFOQueue                bool         `json:"isFIFOQueue"`
+	IsRandomQueue              bool         `json:"isRandomQueue"`
+	IsPassthroughQueue         bool         `json:"isPassthroughQueue"`
+	IsRejectQueue              bool         `json:"isRejectQueue"`
+	IsEventActive              bool         `json:"isEventActive"`
+	IsEventPrequeueing         bool         `json:"isEventPrequeueing"`
+	TimeUntilEventStart        int          `json:"timeUntilEventStart"`
+	TimeUntilEventStartFormat  string       `json:"timeUntilEventStartFormatted"`
+	TimeUntilEventEnd          int          `json:"timeUntilEventEnd"`
+	TimeUntilEventEndFormatted string       `json:"timeUntilEventEndFormatted"`
+	ShuffleAtEventStart        bool         `json:"shuffleAtEventStart"`
 }
 
 // instant is a time as JavaScript's toISOString writes it.
@@ -75,27 +79,28 @@ func (i instant) String() string { return time.Time(i).UTC().Format("2006-01-02T
 
 func (i instant) MarshalJSON() ([]byte, error) { return json.Marshal(i.String()) }
 
-// status puts a state into a language's words.
+// status puts a state into the words of a language.
 func (s *State) status(w *words) Status {
+	method, queueAll, estimate := s.Moment.Settings.Method, s.Moment.Settings.QueueAll, &s.Decision.Estimate
 	t := Status{
-		InWaitingRoom: true, WaitTimeKnown: s.WaitKnown, WaitTimeFormatted: w.Unavailable,
-		QueueIsFull: s.Method == config.Reject, QueueAll: s.QueueAll,
-		LastUpdated: instant(s.LastUpdated), RefreshIntervalSeconds: int(s.RefreshInterval / time.Second),
-		QueueingMethod: string(s.Method), IsFIFOQueue: s.Method == config.FIFO, IsRandomQueue: s.Method == config.Random,
-		IsPassthroughQueue: s.Method == config.Passthrough, IsRejectQueue: s.Method == config.Reject,
-		IsEventActive: s.Phase == config.EventOn, IsEventPrequeueing: s.Phase == config.Prequeueing,
+		InWaitingRoom: true, WaitTimeKnown: estimate.Known && !queueAll && s.Decision.Outcome != queue.Refuse, WaitTimeFormatted: w.Unavailable,
+		QueueIsFull: method == queue.Reject, QueueAll: queueAll && s.Moment.Phase != config.Prequeueing,
+		LastUpdated: instant(s.lastUpdated()), RefreshIntervalSeconds: int(s.Decision.Ticket.RefreshInterval / time.Second),
+		QueueingMethod: method, IsFIFOQueue: method == queue.FIFO, IsRandomQueue: method == queue.Random,
+		IsPassthroughQueue: method == queue.Passthrough, IsRejectQueue: method == queue.Reject,
+		IsEventActive: s.Moment.Phase == config.EventOn, IsEventPrequeueing: s.Moment.Phase == config.Prequeueing,
 	}
 	switch {
-	case !s.WaitKnown:
+	case !t.WaitTimeKnown:
 	case t.IsRandomQueue:
-		t.WaitTime25Percentile, t.WaitTime50Percentile, t.WaitTime75Percentile = wait(s.Percentiles[0]), wait(s.Percentiles[1]), wait(s.Percentiles[2])
+		t.WaitTime25Percentile, t.WaitTime50Percentile, t.WaitTime75Percentile = wait(estimate.P25), wait(estimate.P50), wait(estimate.P75)
 		t.WaitTime = t.WaitTime50Percentile
 		t.WaitTimeFormatted = w.Between(t.WaitTime25Percentile, t.WaitTime75Percentile)
 	default:
-		t.WaitTime = wait(s.Wait)
+		t.WaitTime = wait(estimate.Minutes)
 		t.WaitTimeFormatted = w.Duration(t.WaitTime)
 	}
-	if e := s.Event; e != nil {
+	if e := s.Moment.Event; e != nil {
 		t.TimeUntilEventEnd = minutes(e.End.Sub(s.Now))
 		t.TimeUntilEventEndFormatted = w.Duration(t.TimeUntilEventEnd)
 		if t.IsEventPrequeueing {
@@ -107,27 +112,25 @@ func (s *State) status(w *words) Status {
 	return t
 }
 
-// wait is at least a minute: who is next in the line waits all the same. More than a week
-// says nothing.
-func wait(d time.Duration) int {
+// wait rounds minutes up, from one minute for the next visitor in line to a week, beyond
+// which an estimate means nothing.
+func wait(m float64) int {
 	const week = 7 * 24 * 60
-	return min(max(1, minutes(d)), week)
+	if !(m < week) {
+		return week
+	}
+	return max(1, int(math.Ceil(m-1e-9)))
 }
 
-// minutes rounds up: nobody is kept longer than the page said for want of half a minute.
-func minutes(d time.Duration) int {
-	if d <= 0 {
-		return 0
-	}
-	return int(math.Ceil(d.Minutes()))
-}
+// minutes rounds up, so that nothing takes longer than the page says.
+func minutes(d time.Duration) int { return max(0, int(math.Ceil(d.Minutes()))) }
 
 // JSON returns the state as JSON under one key. Its words are English, as those of
 // Cloudflare's are: a program reads them.
 func (s *State) JSON() []byte {
 	text, err := json.Marshal(map[string]Status{"cfWaitingRoom": s.status(spoken.words[0])})
 	if err != nil {
-		panic(err) // it has no field that could fail
+		panic(err) // no field of it can fail
 	}
 	return append(text, '\n')
 }
@@ -136,8 +139,8 @@ func (s *State) JSON() []byte {
 type Page struct {
 	HTML     []byte
 	Language string // as Content-Language has it
-	// Policy is the Content-Security-Policy of the built-in page, "" for a template: it is
-	// the operator's, who may want scripts in it.
+	// Policy is the Content-Security-Policy of the built-in page, "" for a template, in
+	// which the operator may want scripts.
 	Policy string
 }
 
@@ -150,14 +153,14 @@ type Renderer struct {
 // maxParsed is how many templates are kept; rooms have one, events may have another.
 const maxParsed = 64
 
-// Render returns the page for a state: of the operator's template where that is not "",
-// in the operator's language, else the built-in one in the reader's language as the
-// Accept-Language field has it, or that of the room. A template that fails, or makes
-// more than ten times what a template may have, gives an error with the built-in page.
-func (r *Renderer) Render(s *State, text, acceptLanguage string, fallback language.Tag) (Page, error) {
+// Render returns the page for a state: the operator's template where the moment has one,
+// in the fallback language, else the built-in page in the language of the Accept-Language
+// field, or the fallback. A template that fails, or whose page is more than ten times as
+// large as a template may be, gives an error with the built-in page.
+func (r *Renderer) Render(s *State, acceptLanguage string, fallback language.Tag) (Page, error) {
 	var failure error
-	if text != "" {
-		html, err := r.custom(s, text, fallback)
+	if text := s.Moment.Template; text != "" {
+		html, err := r.custom(s, fallback)
 		if err == nil {
 			return Page{HTML: html, Language: fallback.String()}, nil
 		}
@@ -166,8 +169,8 @@ func (r *Renderer) Render(s *State, text, acceptLanguage string, fallback langua
 	return builtIn(s, spoken.choose(acceptLanguage, fallback)), failure
 }
 
-func (r *Renderer) custom(s *State, text string, tag language.Tag) ([]byte, error) {
-	t, err := r.parse(text)
+func (r *Renderer) custom(s *State, tag language.Tag) ([]byte, error) {
+	t, err := r.parse(s.Moment.Template)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +213,7 @@ func (r *Renderer) parse(text string) (*mustache.Template, error) {
 	return t, nil
 }
 
-// bounded is a buffer that refuses more than it has room for.
+// bounded is a buffer of limited size.
 type bounded struct {
 	bytes.Buffer
 	left int
@@ -243,7 +246,7 @@ type view struct {
 }
 
 func builtIn(s *State, w *words) Page {
-	v := view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Nonce: rand.Text(), Refreshes: s.Method != config.Reject}
+	v := view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
 	v.Label, v.Value = w.Wait, w.Unknown
 	if v.WaitTimeKnown {
 		v.Value = v.WaitTimeFormatted
@@ -264,7 +267,7 @@ func builtIn(s *State, w *words) Page {
 	}
 	if v.Refreshes {
 		v.Notes = append(v.Notes, w.Refresh)
-		v.Checked = strings.ReplaceAll(w.Updated, "{t}", s.LastUpdated.UTC().Format("15:04:05")+" UTC")
+		v.Checked = strings.ReplaceAll(w.Updated, "{t}", s.lastUpdated().UTC().Format("15:04:05")+" UTC")
 	}
 	var b bytes.Buffer
 	if err := builtInTemplate.Execute(&b, v); err != nil {
@@ -272,7 +275,126 @@ func builtIn(s *State, w *words) Page {
 	}
 	return Page{
 		HTML: b.Bytes(), Language: w.Tag(),
-		// Who may put the page into a frame is not said: rooms are for frames, too.
+		// It allows framing: rooms may be shown in frames of other sites.
 		Policy: "default-src 'none'; img-src data:; style-src 'nonce-" + v.Nonce + "'; base-uri 'none'; form-action 'none'",
 	}
+}
+
+// A Form is what a client can be sent while it waits.
+type Form uint8
+
+// The forms.
+const (
+	Neither Form = iota // the client can show nothing
+	HTML
+	JSON
+)
+
+// maxMembers bounds how much of an Accept field is read.
+const maxMembers = 64
+
+// FormOf returns what the client of an Accept field (RFC 9110 §12.5.1) can be sent. Only
+// types that the field names count: a script tag or a command-line client accepts */* and
+// shows no page. Of both the one with the higher weight is sent, a page where they are equal.
+func FormOf(lines []string, json bool) Form {
+	html, object := -1, -1
+	members := 0
+	for _, line := range lines {
+		for len(line) > 0 && members < maxMembers {
+			var member string
+			member, line, _ = strings.Cut(line, ",")
+			members++
+			kind, parameters, _ := strings.Cut(member, ";")
+			kind = strings.TrimSpace(kind)
+			switch {
+			case strings.EqualFold(kind, "text/html"):
+				html = max(html, quality(parameters))
+			case strings.EqualFold(kind, "application/json"):
+				object = max(object, quality(parameters))
+			}
+		}
+	}
+	switch {
+	case json && object > 0 && object > html:
+		return JSON
+	case html > 0:
+		return HTML
+	}
+	return Neither
+}
+
+// quality reads a weight in thousandths: 1000 where there is none, 0 where it is malformed.
+func quality(parameters string) int {
+	for len(parameters) > 0 {
+		var p string
+		p, parameters, _ = strings.Cut(parameters, ";")
+		name, value, ok := strings.Cut(strings.TrimSpace(p), "=")
+		if !ok || !strings.EqualFold(name, "q") {
+			continue
+		}
+		whole, fraction, _ := strings.Cut(value, ".")
+		if len(fraction) > 3 || whole != "0" && whole != "1" {
+			return 0
+		}
+		q := 0
+		for i := range 3 {
+			q *= 10
+			if i < len(fraction) {
+				if fraction[i] < '0' || fraction[i] > '9' {
+					return 0
+				}
+				q += int(fraction[i] - '0')
+			}
+		}
+		if whole == "1" {
+			return 1000
+		}
+		return q
+	}
+	return 1000
+}
+
+// A Preview is the page of a room before it is live.
+type Preview struct {
+	Template string // a file; "" for the built-in page
+	Method   string // fifo, random or reject
+	Language language.Tag
+	QueueAll bool // as if no user were let in
+	Event    bool // as if an event started in half an hour
+}
+
+// HTML renders the page with example values.
+func (p Preview) HTML(now time.Time) ([]byte, error) {
+	moment := config.Moment{Settings: queue.Settings{Method: queue.Method(p.Method), QueueAll: p.QueueAll}}
+	if p.Template != "" {
+		var err error
+		if moment.Template, err = readTemplate(p.Template); err != nil {
+			return nil, err
+		}
+	}
+	if p.Event {
+		moment.Phase, moment.Event = config.Prequeueing, &config.Event{Start: now.Add(30 * time.Minute), End: now.Add(2 * time.Hour), Shuffle: true}
+	}
+	state := State{Moment: &moment, Now: now, Decision: queue.Decision{
+		Ticket:   queue.Ticket{LastCheckIn: now, RefreshInterval: 20 * time.Second},
+		Estimate: queue.Estimate{Known: moment.Settings.Method != queue.Reject, Minutes: 10, P25: 5, P50: 10, P75: 15},
+	}}
+	made, err := new(Renderer).Render(&state, "", p.Language)
+	return made.HTML, err
+}
+
+func readTemplate(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, config.MaxTemplate+1))
+	if err != nil {
+		return "", err
+	}
+	if problem := config.CheckTemplate(string(text)); problem != "" {
+		return "", fmt.Errorf("%s %s", file, problem)
+	}
+	return string(text), nil
 }

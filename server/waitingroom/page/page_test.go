@@ -2,6 +2,7 @@ package page
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"reflect"
 	"strings"
@@ -12,12 +13,17 @@ import (
 	"golang.org/x/text/language"
 
 	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // waiting is the state of the article's examples.
 func waiting() State {
 	at := time.Date(2020, 8, 3, 23, 46, 0, 0, time.UTC)
-	return State{Method: config.FIFO, WaitKnown: true, Wait: 10 * time.Minute, LastUpdated: at, Now: at, RefreshInterval: 20 * time.Second}
+	return State{
+		Moment:   &config.Moment{Settings: queue.Settings{Method: queue.FIFO}},
+		Decision: queue.Decision{Ticket: queue.Ticket{LastCheckIn: at, RefreshInterval: 20 * time.Second}, Estimate: queue.Estimate{Known: true, Minutes: 10}},
+		Now:      at,
+	}
 }
 
 // TestJSON holds the answer to the article's, byte by byte where it has the key.
@@ -31,7 +37,7 @@ func TestJSON(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	random := waiting()
-	random.Method, random.Percentiles = config.Random, [3]time.Duration{5 * time.Minute, 10 * time.Minute, 15 * time.Minute}
+	random.Moment.Settings.Method, random.Decision.Estimate = queue.Random, queue.Estimate{Known: true, P25: 5, P50: 10, P75: 15}
 	var got struct {
 		CfWaitingRoom map[string]any `json:"cfWaitingRoom"`
 	}
@@ -50,18 +56,18 @@ func TestJSON(t *testing.T) {
 
 func TestEvent(t *testing.T) {
 	s := waiting()
-	s.Event = &config.Event{Start: s.Now.Add(90 * time.Minute), End: s.Now.Add(3 * time.Hour), Shuffle: true}
-	s.Phase, s.WaitKnown = config.Prequeueing, false
+	s.Moment.Event = &config.Event{Start: s.Now.Add(90 * time.Minute), End: s.Now.Add(3 * time.Hour), Shuffle: true}
+	s.Moment.Phase, s.Moment.Settings.QueueAll = config.Prequeueing, true
 	got := s.status(spoken.words[0])
 	if !got.IsEventPrequeueing || got.IsEventActive || got.TimeUntilEventStart != 90 || got.TimeUntilEventStartFormat != "1 hour 30 minutes" ||
-		got.TimeUntilEventEndFormatted != "3 hours" || !got.ShuffleAtEventStart || got.WaitTimeFormatted != "unavailable" {
+		got.TimeUntilEventEndFormatted != "3 hours" || got.QueueAll || !got.ShuffleAtEventStart || got.WaitTimeFormatted != "unavailable" {
 		t.Errorf("pre-queueing: %+v", got)
 	}
-	s.Event.Start = s.Now.Add(30 * 24 * time.Hour)
+	s.Moment.Event.Start = s.Now.Add(30 * 24 * time.Hour)
 	if got := s.status(spoken.words[0]); got.TimeUntilEventStart != 30*24*60 || got.TimeUntilEventStartFormat != "30 days" {
 		t.Errorf("far ahead: %+v", got)
 	}
-	s.Phase = config.EventOn
+	s.Moment.Phase = config.EventOn
 	got = s.status(spoken.words[0])
 	if got.IsEventPrequeueing || !got.IsEventActive || got.TimeUntilEventStart != 0 || got.TimeUntilEventStartFormat != "" || got.TimeUntilEventEnd != 180 || got.ShuffleAtEventStart {
 		t.Errorf("on: %+v", got)
@@ -70,7 +76,7 @@ func TestEvent(t *testing.T) {
 
 func TestTemplate(t *testing.T) {
 	s := waiting()
-	s.Wait = 90 * time.Minute
+	s.Decision.Estimate.Minutes = 90
 	var r Renderer
 	for name, c := range map[string]struct{ text, want string }{
 		"names":               {"{{waitTime}} {{waitTimeHours}}:{{waitTimeHourMinutes}} {{waitTimeFormatted}} {{lastUpdated}} {{refreshIntervalSeconds}}", "90 1:30 1 hour 30 minutes 2020-08-03T23:46:00.000Z 20"},
@@ -80,7 +86,8 @@ func TestTemplate(t *testing.T) {
 		"other delimiters":    {"{{=<% %>=}}<% waitTime %>", "90"},
 		"nothing but comment": {"{{! a }}", ""},
 	} {
-		got, err := r.Render(&s, c.text, "de", language.AmericanEnglish)
+		s.Moment.Template = c.text
+		got, err := r.Render(&s, "de", language.AmericanEnglish)
 		if err != nil || string(got.HTML) != c.want || got.Policy != "" || got.Language != "en-US" {
 			t.Errorf("%s: %q, %v, want %q", name, got.HTML, err, c.want)
 		}
@@ -89,7 +96,8 @@ func TestTemplate(t *testing.T) {
 		"broken":    "{{#a}}",
 		"too large": strings.Repeat("{{lastUpdated}}", config.MaxTemplate/len("{{lastUpdated}}")) + strings.Repeat("{{lastUpdated}}", 400_000),
 	} {
-		got, err := r.Render(&s, text, "", language.AmericanEnglish)
+		s.Moment.Template = text
+		got, err := r.Render(&s, "", language.AmericanEnglish)
 		if err == nil || !strings.Contains(string(got.HTML), "You are in line") {
 			t.Errorf("%s: %v, and %.80q", name, err, got.HTML)
 		}
@@ -168,10 +176,10 @@ func TestPlurals(t *testing.T) {
 // TestBuiltIn looks at the page of each language and case as a parser does.
 func TestBuiltIn(t *testing.T) {
 	cases := map[string]func(*State){
-		"fifo": func(*State) {}, "unknown": func(s *State) { s.WaitKnown = false }, "random": func(s *State) { s.Method = config.Random },
-		"queue all": func(s *State) { s.QueueAll = true }, "reject": func(s *State) { s.Method = config.Reject },
+		"fifo": func(*State) {}, "unknown": func(s *State) { s.Decision.Estimate.Known = false }, "random": func(s *State) { s.Moment.Settings.Method = queue.Random },
+		"queue all": func(s *State) { s.Moment.Settings.QueueAll = true }, "reject": func(s *State) { s.Moment.Settings.Method, s.Decision.Outcome = queue.Reject, queue.Refuse },
 		"prequeue": func(s *State) {
-			s.Phase, s.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour), Shuffle: true}
+			s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour), Shuffle: true}
 		},
 	}
 	for _, w := range spoken.words {
@@ -183,42 +191,51 @@ func TestBuiltIn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			headings := 0
-			for n := range root.Descendants() {
-				if n.Type != html.ElementNode {
-					continue
-				}
-				switch n.Data {
-				case "script", "img", "iframe", "form", "meta:refresh":
-					t.Errorf("%v, %s: has a %s", w.tag, name, n.Data)
-				case "h1":
-					headings++
-				case "html":
-					if got := attribute(n, "lang"); got != w.Tag() {
-						t.Errorf("%v, %s: lang is %q", w.tag, name, got)
-					}
-					if dir := attribute(n, "dir"); (dir == "rtl") != (w.Tag() == "ar" || w.Tag() == "he") {
-						t.Errorf("%v, %s: dir is %q", w.tag, name, dir)
-					}
-				case "style":
-					if nonce := attribute(n, "nonce"); !strings.Contains(p.Policy, "'nonce-"+nonce+"'") || len(nonce) < 20 {
-						t.Errorf("%v, %s: the policy does not know the style's nonce", w.tag, name)
-					}
-				}
-				for _, a := range n.Attr {
-					if a.Key == "src" || a.Key == "style" || a.Key == "href" && !strings.HasPrefix(a.Val, "data:") || strings.HasPrefix(a.Key, "on") {
-						t.Errorf("%v, %s: %s has %s=%q", w.tag, name, n.Data, a.Key, a.Val)
-					}
-				}
-			}
-			if headings != 1 {
-				t.Errorf("%v, %s: has %d headings", w.tag, name, headings)
+			for _, problem := range problemsOf(root, w, p.Policy) {
+				t.Errorf("%v, %s: %s", w.tag, name, problem)
 			}
 			if strings.Contains(string(p.HTML), "ZgotmplZ") || strings.Contains(string(p.HTML), "{n}") {
 				t.Errorf("%v, %s: something was not put in:\n%s", w.tag, name, p.HTML)
 			}
 		}
 	}
+}
+
+// problemsOf says what a built-in page must not have, or lacks.
+func problemsOf(root *html.Node, w *words, policy string) (problems []string) {
+	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	headings := 0
+	for n := range root.Descendants() {
+		if n.Type != html.ElementNode {
+			continue
+		}
+		switch n.Data {
+		case "script", "img", "iframe", "form", "meta:refresh":
+			add("has a %s", n.Data)
+		case "h1":
+			headings++
+		case "html":
+			if got := attribute(n, "lang"); got != w.Tag() {
+				add("lang is %q", got)
+			}
+			if dir := attribute(n, "dir"); (dir == "rtl") != (w.Tag() == "ar" || w.Tag() == "he") {
+				add("dir is %q", dir)
+			}
+		case "style":
+			if nonce := attribute(n, "nonce"); !strings.Contains(policy, "'nonce-"+nonce+"'") || len(nonce) < 20 {
+				add("the policy does not know the style's nonce")
+			}
+		}
+		for _, a := range n.Attr {
+			if a.Key == "src" || a.Key == "style" || a.Key == "href" && !strings.HasPrefix(a.Val, "data:") || strings.HasPrefix(a.Key, "on") {
+				add("%s has %s=%q", n.Data, a.Key, a.Val)
+			}
+		}
+	}
+	if headings != 1 {
+		add("has %d headings", headings)
+	}
+	return problems
 }
 
 func attribute(n *html.Node, name string) string {
@@ -268,7 +285,8 @@ func FuzzTemplate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		s := waiting()
 		var r Renderer
-		got, err := r.Render(&s, text, "", language.English)
+		s.Moment.Template = text
+		got, err := r.Render(&s, "", language.English)
 		if config.CheckTemplate(text) == "" && err != nil && !strings.Contains(err.Error(), errTooLarge.Error()) {
 			t.Errorf("a template that was accepted fails: %v", err)
 		}

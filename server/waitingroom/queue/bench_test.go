@@ -9,7 +9,7 @@ import (
 func BenchmarkAccepted(b *testing.B) {
 	s := settings(b, 10, 10)
 	now := minuteOf(b, "15:54").Time()
-	v := Visitor{ID: testID(1), AcceptedAt: now, LastCheckIn: now, Ends: s.sessionEnd(now, maxSession)}
+	v := Ticket{ID: testID(1), AcceptedAt: now, LastCheckIn: now, Ends: s.sessionEnd(now, maxSession)}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -37,7 +37,7 @@ func BenchmarkRenewal(b *testing.B) {
 		if decision.Outcome != Pass {
 			b.Fatal(decision.Outcome)
 		}
-		inside[i%users] = decision.Visitor
+		inside[i%users] = decision.Ticket
 	}
 }
 
@@ -47,11 +47,11 @@ func BenchmarkWaiting(b *testing.B) {
 	w := newWorld(b, settings(b, 1, 1), "one")
 	d := w.sites[0]
 	w.fill(d, 1)
-	var queue []Visitor
+	var queue []Ticket
 	for i := range users {
 		v := w.newcomer()
-		v.Bucket, v.LastCheckIn = MinuteOf(w.now)-Minute(i%30), w.now.Add(-time.Minute)
-		queue = append(queue, d.Settle(w.now, v).Visitor)
+		v.Since, v.LastCheckIn = w.now.Add(-time.Duration(i%30)*time.Minute), w.now.Add(-time.Minute)
+		queue = append(queue, d.Settle(w.now, v).Ticket)
 	}
 	w.exchange(d)
 	b.ReportAllocs()
@@ -63,6 +63,6 @@ func BenchmarkWaiting(b *testing.B) {
 		if decision.Outcome != Wait {
 			b.Fatal(decision.Outcome)
 		}
-		queue[i%users] = decision.Visitor
+		queue[i%users] = decision.Ticket
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Global is the object that there is one of for a room. It hears the data centres'
-// reports and hands out grants. It is not safe for use by several goroutines at once.
+// Global is the one object of a room that hears the reports of all data centres and hands
+// out grants. It is not safe for use by several goroutines at once.
 //
 // What it has granted must survive: an answer may be sent only after [Global.Snapshot]
-// is stored. Where that is lost all the same, [RecoverGlobal] begins again.
+// is stored. If that is lost, [RecoverGlobal] begins again.
 type Global struct {
 	settings  Settings
 	now       time.Time // never goes back
@@ -19,13 +19,13 @@ type Global struct {
 	reporters map[reporterID]*reporter
 	order     []reporterID // sorted, so that the same reports give the same answers
 
-	// After a loss nobody is admitted before holdUntil; before that, only once all of
+	// After a loss no visitor is admitted before holdUntil; before that, only once all of
 	// expected have reported after closed.
 	holding   bool
 	holdUntil time.Time
 	closed    time.Time
 	expected  []string
-	// Reports from before barrier do not know who came in without grants.
+	// Reports from before barrier do not count the visitors who came in without grants.
 	barrier time.Time
 }
 
@@ -39,15 +39,15 @@ func (a reporterID) compare(b reporterID) int {
 }
 
 const (
-	// usualReport and slowestReport bound how often a data centre reports. In between
-	// it is so often that all of them send reportsPerSecond. It draws no more often than
+	// usualReport and slowestReport bound how often a data centre reports. In between,
+	// all of them together send reportsPerSecond. A data centre draws no more often than
 	// fastestReport where it has been told that there is nothing to draw.
 	fastestReport    = time.Second
 	usualReport      = 2 * time.Second
 	slowestReport    = 10 * time.Second
 	reportsPerSecond = 20
-	// silent is after how long the visitors of a data centre that does not report keep
-	// nobody else from a slot.
+	// silent is how long the waiting visitors of a data centre that does not report keep
+	// others from a slot.
 	silent = 45 * time.Second
 )
 
@@ -57,16 +57,16 @@ func NewGlobal(s Settings, now time.Time) *Global {
 	return &Global{settings: s, now: now, first: MinuteOf(now), reporters: map[reporterID]*reporter{}}
 }
 
-// RecoverGlobal returns the global object of a room whose state was lost. Nobody new is
-// admitted until each of the data centres in expected has reported, and what was
-// granted before must have expired; or, where one of them does not report, or expected
-// is empty, until every session that a data centre may have promised is over: a lease
-// and a session duration.
+// RecoverGlobal returns the global object of a room whose state was lost. It admits no new
+// visitor until each of the data centres in expected has reported, after the expiry of
+// all grants from before. If one of them does not report, or expected is empty, it waits
+// until every session that a data centre may have promised is over: a lease and a session
+// duration.
 func RecoverGlobal(s Settings, expected []string, now time.Time) *Global {
 	g := NewGlobal(s, now)
 	g.holding = true
 	g.expected = slices.Clone(expected)
-	// grants may be out for this minute, and near its end for the next
+	// Grants may be out for this minute, and near its end for the next.
 	g.closed = (MinuteOf(now.Add(2*s.Skew)) + 1).Time().Add(2 * s.Skew)
 	g.holdUntil = later(g.closed, now.Add(s.Lease+time.Minute+s.SessionDuration+3*s.Skew))
 	return g
@@ -88,7 +88,7 @@ func (g *Global) advance(now time.Time) {
 	if now.After(g.now) {
 		g.now = now
 	}
-	maps.DeleteFunc(g.reporters, func(id reporterID, r *reporter) bool {
+	maps.DeleteFunc(g.reporters, func(_ reporterID, r *reporter) bool {
 		r.forget(g.now, g.settings.Skew)
 		return !g.now.Before(r.Horizon)
 	})
@@ -96,7 +96,7 @@ func (g *Global) advance(now time.Time) {
 	g.holding = g.holding && g.mustHold()
 }
 
-// mustHold reports whether it is unknown yet who is inside.
+// mustHold reports whether it is still unknown how many are inside.
 func (g *Global) mustHold() bool {
 	if !g.now.Before(g.holdUntil) {
 		return false
@@ -109,9 +109,9 @@ func (g *Global) mustHold() bool {
 	return len(g.expected) == 0
 }
 
-// complete reports whether a data centre's report tells of everybody inside: it was
-// sent when earlier grants had expired, and what an earlier life of the data centre had
-// promised is over.
+// complete reports whether a data centre's report counts all who are inside: it was
+// sent when earlier grants had expired, and everything that an earlier life of the data
+// centre had promised is over.
 func (g *Global) complete(r *reporter) bool {
 	s := &g.settings
 	return !r.At.Before(g.closed) && !g.now.Before(r.Started.Add(time.Minute+s.SessionDuration+2*s.Skew))
@@ -140,15 +140,15 @@ func (g *Global) Receive(now time.Time, report Report) State {
 		st.Anywhere = g.grant(r, &st.Room.Traffic)
 	}
 	for m := MinuteOf(g.now) - 1; m <= MinuteOf(g.now)+1; m++ {
-		if total := r.granted(m).Total; total > 0 {
+		if total := r.Granted[m].Total; total > 0 {
 			st.Grants = append(st.Grants, Grant{m, total})
 		}
 	}
 	return st
 }
 
-// welcome begins to count a data centre that has not reported before. Its earlier lives
-// renew nothing any more.
+// welcome begins to count a data centre that has not reported before, and ends all
+// renewals of its earlier lives.
 func (g *Global) welcome(id reporterID, started time.Time) *reporter {
 	for _, other := range g.order {
 		if other.DataCentre == id.DataCentre && other.Incarnation > id.Incarnation {
@@ -160,14 +160,18 @@ func (g *Global) welcome(id reporterID, started time.Time) *reporter {
 			o.end(started, g.settings.Skew)
 		}
 	}
-	r := &reporter{Granted: map[Minute]*given{}, Counts: map[Minute]MinuteCounts{}}
-	g.reporters[id] = r
-	i, _ := slices.BinarySearchFunc(g.order, id, reporterID.compare)
-	g.order = slices.Insert(g.order, i, id)
+	r := &reporter{Granted: map[Minute]given{}, Counts: map[Minute]MinuteCounts{}}
+	g.add(id, r)
 	return r
 }
 
-// blind reports whether somebody may be inside of whom nothing is known.
+func (g *Global) add(id reporterID, r *reporter) {
+	g.reporters[id] = r
+	i, _ := slices.BinarySearchFunc(g.order, id, reporterID.compare)
+	g.order = slices.Insert(g.order, i, id)
+}
+
+// blind reports whether there may be visitors inside whom no report counts.
 func (g *Global) blind() bool {
 	if g.holding {
 		return true
@@ -184,12 +188,7 @@ func (g *Global) reportEvery() time.Duration {
 	return min(slowestReport, max(usualReport, time.Duration(len(g.order))*time.Second/reportsPerSecond))
 }
 
-// Room is what is known about the room.
-func (g *Global) Room(now time.Time) Room {
-	g.advance(now)
-	return g.room()
-}
-
+// room is what is known about the room.
 func (g *Global) room() Room {
 	m := MinuteOf(g.now)
 	room := Room{At: g.now, Holding: g.holding}
@@ -208,7 +207,7 @@ func (g *Global) room() Room {
 			lists = append(lists, r.Waiting)
 		}
 	}
-	room.Waiting = Sum(lists...)
+	room.Waiting = sumBuckets(lists...)
 	room.PerMinute = float64(room.Admitted)
 	if averaged > 0 {
 		room.PerMinute = float64(admitted) / float64(averaged)
@@ -220,7 +219,7 @@ func (g *Global) room() Room {
 // heard reports whether a data centre's visitors are still there, as far as is known.
 func (g *Global) heard(r *reporter) bool { return !r.Ended && g.now.Sub(r.Heard) < silent }
 
-// traffic is who tried to come in during a minute.
+// traffic is how many visitors tried to come in during a minute, by data centre.
 func (g *Global) traffic(m Minute) Traffic {
 	t := Traffic{}
 	if g.settings.HistoryMinutes == 1 {

@@ -1,8 +1,12 @@
 package queue
 
+import (
+	"time"
+)
+
 // grant gives a data centre that has just reported what it may have now, and returns
-// what is left for whoever draws. First come those who wait, wherever they are, the
-// oldest first; what they leave is for new visitors, by the traffic's shares.
+// how many slots are left to draw. First come waiting visitors, wherever they are, the
+// oldest first; the slots they leave are for new visitors, by the traffic's shares.
 //
 // Every grant goes through give, which is where the limits are kept.
 func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
@@ -21,13 +25,15 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	// new visitors: the share, then what was asked for
 	own, anywhere := g.forNew(r, now, left, traffic)
 	g.give(r, now, own)
-	r.account(now).Own += own
-	left -= own
+	drawn := 0
 	if r.Want > own && anywhere > 0 {
 		ahead := anywhere / (8 * len(g.order)) // so that a burst does not ask for every visitor
-		drawn := g.give(r, now, min(anywhere, max(r.Want-own, ahead)))
-		r.account(now).Drawn += drawn
-		anywhere -= drawn
+		drawn = g.give(r, now, min(anywhere, max(r.Want-own, ahead)))
+	}
+	if all := r.Granted[now]; own+drawn > 0 {
+		all.Own += own
+		all.Drawn += drawn
+		r.Granted[now] = all
 	}
 	// near the turn of a minute an admission is charged to two
 	first, last := s.chargeable(r.At)
@@ -36,7 +42,7 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 			g.give(r, m, min(r.Want, r.outstanding(now, s.Skew))-r.outstanding(m, s.Skew))
 		}
 	}
-	return anywhere
+	return anywhere - drawn
 }
 
 // give grants up to n more charges of a minute, if the limits allow, and returns how
@@ -51,7 +57,9 @@ func (g *Global) give(r *reporter, m Minute, n int) int {
 	if n <= 0 {
 		return 0
 	}
-	r.account(m).Total += n
+	all := r.Granted[m]
+	all.Total += n
+	r.Granted[m] = all
 	return n
 }
 
@@ -61,13 +69,13 @@ func (g *Global) grantable(m Minute) int {
 	total, rate := s.TotalActiveUsers, s.NewUsersPerMinute
 	for _, r := range g.reporters {
 		total -= r.bound(g.now, s.Skew)
-		rate -= r.granted(m).Total
+		rate -= r.Granted[m].Total
 	}
 	return max(0, min(total, rate))
 }
 
-// forWaiting is how many of the free slots are for those who wait at r, and how many
-// are left when everybody who waits has one.
+// forWaiting is how many of the free slots are for visitors who wait at r, and how many
+// are left when every waiting visitor has one.
 func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (mine, left int) {
 	s := &g.settings
 	var lists [][]Bucket
@@ -82,7 +90,7 @@ func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (
 			at = len(lists)
 		}
 		list := o.Waiting
-		if s.Method == Random { // all are alike
+		if s.Method == Random { // all have the same chance
 			n := 0
 			for _, b := range list {
 				n += b.Waiting
@@ -125,12 +133,12 @@ func (g *Global) forWaiting(r *reporter, m Minute, free int, traffic *Traffic) (
 	return mine, left
 }
 
-// forNew is how many of the slots that nobody waits for are r's own, by its share of
-// the traffic, and how many it may draw.
+// forNew is how many of the slots left for new visitors are r's own, by its share of the
+// traffic, and how many it may draw.
 func (g *Global) forNew(r *reporter, m Minute, free int, traffic *Traffic) (own, anywhere int) {
 	had, drawn, all := 0, 0, free
 	for _, o := range g.reporters {
-		given := o.granted(m)
+		given := o.Granted[m]
 		all += given.Own + given.Drawn
 		drawn += given.Drawn
 		if o.DataCentre == r.DataCentre {
@@ -142,11 +150,90 @@ func (g *Global) forNew(r *reporter, m Minute, free int, traffic *Traffic) (own,
 	return own, max(0, min(free-own, rest-drawn))
 }
 
-func (r *reporter) account(m Minute) *given {
-	g := r.Granted[m]
-	if g == nil {
-		g = &given{}
-		r.Granted[m] = g
+// A reporter is what the global object knows about one incarnation of a data centre.
+type reporter struct {
+	Report                             // the last one by Seq
+	Heard      time.Time               // when it came
+	Granted    map[Minute]given        // by minute
+	Counts     map[Minute]MinuteCounts // those reported, kept longer than they are repeated
+	LeaseUntil time.Time               // the latest that was promised
+	Horizon    time.Time               // every session it has promised is over, everywhere
+	Longest    time.Duration           // the longest session that it may have promised
+	Ended      bool                    // a later incarnation has taken its place
+}
+
+// given is what was granted for one minute.
+type given struct {
+	Total int
+	// Own and Drawn are the parts of it that are for new visitors: from the data
+	// centre's share and from Anywhere. The rest is for visitors who waited.
+	Own, Drawn int
+}
+
+// outstanding is how many of the minute's grants may still be charged, as far as the
+// last report tells; none once it was sent after the minute was over everywhere.
+func (r *reporter) outstanding(m Minute, skew time.Duration) int {
+	if !r.At.Before(m.end().Add(skew)) {
+		return 0
 	}
-	return g
+	return max(0, r.Granted[m].Total-r.Counts[m].Charged)
+}
+
+// bound is the most sessions that there are or may yet be without another grant:
+//
+//	reported active + Σ over the minutes still open when it was sent (granted - charged)
+//
+// The package documentation says why.
+func (r *reporter) bound(now time.Time, skew time.Duration) int {
+	if !now.Before(r.Horizon) {
+		return 0
+	}
+	n := r.Active
+	for m := range r.Granted {
+		n += r.outstanding(m, skew)
+	}
+	return n
+}
+
+// hear takes a report, unless it is older than the last one.
+func (r *reporter) hear(now time.Time, report Report) {
+	if report.Seq <= r.Seq {
+		return
+	}
+	r.Report, r.Heard = report, now
+	for _, c := range report.Minutes {
+		r.Counts[c.Minute] = c
+	}
+	r.Minutes = nil // they are in Counts
+	for m := range r.Counts {
+		if m < MinuteOf(now)-keptMinutes-2 {
+			delete(r.Counts, m)
+		}
+	}
+}
+
+// lease promises that sessions may be renewed until then, for at most d.
+func (r *reporter) lease(until time.Time, d, skew time.Duration) {
+	if r.Ended {
+		return
+	}
+	r.LeaseUntil = later(r.LeaseUntil, until)
+	r.Longest = max(r.Longest, d)
+	// a session lasts from the end of the minute of its renewal
+	r.Horizon = later(r.Horizon, r.LeaseUntil.Add(time.Minute+r.Longest+2*skew))
+}
+
+// forget drops the grants that no report can mention any more.
+func (r *reporter) forget(now time.Time, skew time.Duration) {
+	for m := range r.Granted {
+		if m < MinuteOf(now)-keptMinutes && r.outstanding(m, skew) == 0 {
+			delete(r.Granted, m)
+		}
+	}
+}
+
+// end notes that the data centre did nothing any more from then on.
+func (r *reporter) end(at time.Time, skew time.Duration) {
+	r.Ended = true
+	r.Horizon = earlier(r.Horizon, at.Add(time.Minute+r.Longest+2*skew))
 }

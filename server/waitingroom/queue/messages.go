@@ -1,14 +1,13 @@
 package queue
 
 import (
-	"slices"
+	"math"
 	"time"
 )
 
-// Messages are values without pointers into the machines that made them, so whoever
-// carries them may do so when and how it likes: late, twice, out of order or not at
-// all. All numbers in them are cumulative: a later message contains what an earlier one
-// said.
+// Messages are values. The machine that makes a message and those that get it do not
+// change it afterwards, so it may be carried late, twice, out of order or not at all. All
+// numbers in messages are cumulative: a later message contains what an earlier one said.
 
 // Report is what a data centre tells the global object.
 type Report struct {
@@ -21,10 +20,10 @@ type Report struct {
 	Seq uint64
 	// At is the data centre's clock.
 	At time.Time
-	// Active is how many sessions there are or may yet be, those included which it has
-	// taken over from elsewhere.
+	// Active is how many sessions there are or may yet be, including those taken over from
+	// other data centres.
 	Active int
-	// Waiting are the buckets of those who wait, ascending.
+	// Waiting are the buckets of the waiting visitors, ascending.
 	Waiting []Bucket
 	// Minutes are the counts of the last few minutes, ascending.
 	Minutes []MinuteCounts
@@ -68,7 +67,7 @@ type State struct {
 	LeaseDuration time.Duration
 	// Grants are those for the minutes that may still be charged.
 	Grants []Grant
-	// Anywhere is how many slots are left to be drawn by whoever asks.
+	// Anywhere is how many slots are left for the data centre that asks next.
 	Anywhere int
 	// ReportEvery is how often the data centre should report from now on.
 	ReportEvery time.Duration
@@ -90,8 +89,8 @@ type Room struct {
 	Workers int
 	// Traffic is the history that slots are divided by.
 	Traffic Traffic
-	// Holding says that nobody new is admitted because the global object has lost its
-	// state and does not know yet who is inside.
+	// Holding says that no new visitor is admitted because the global object has lost its
+	// state and does not know yet how many are inside.
 	Holding bool
 }
 
@@ -104,21 +103,14 @@ func (r *Room) Queued() int {
 	return n
 }
 
-// SlotsOfMinute is how many visitors may be admitted in the minute of At, those
-// included who have been.
-func (r *Room) SlotsOfMinute(s *Settings) int {
-	return s.Available(r.Active-r.Admitted, 0)
+// slotsOfMinute is how many visitors may be admitted in the minute of At, including those
+// that have been.
+func (r *Room) slotsOfMinute(s *Settings) int {
+	return s.available(r.Active-r.Admitted, 0)
 }
 
-func (r *Room) clone() Room {
-	c := *r
-	c.Waiting = slices.Clone(r.Waiting)
-	c.Traffic.Shares = slices.Clone(r.Traffic.Shares)
-	return c
-}
-
-// Sum adds up the buckets of several data centres, each ascending.
-func Sum(lists ...[]Bucket) []Bucket {
+// sumBuckets adds up the buckets of several data centres, each ascending.
+func sumBuckets(lists ...[]Bucket) []Bucket {
 	var sum []Bucket
 	eachBucket(lists, func(m Minute, counts []int) bool {
 		n := 0
@@ -160,32 +152,13 @@ func eachBucket(lists [][]Bucket, yield func(Minute, []int) bool) {
 	}
 }
 
-// WorkerReport is what a worker tells its data centre. Under Counter it says little
-// more than that the worker is there; under Even and Adaptive, where the worker decides
-// alone, it carries what was decided since the last report that is acknowledged.
+// WorkerReport is what a worker tells its data centre. Under Counter it says only that the
+// worker is there; under Even and Adaptive, where the worker decides alone, it carries the
+// tickets it has admitted, renewed or had wait since the last report that is acknowledged.
 type WorkerReport struct {
-	Worker string
-	Seq    uint64
-	At     time.Time
-	// Seen are accepted tickets, and Waiting those that wait.
-	Seen    []SeenTicket
-	Waiting []WaitingTicket
-}
-
-// SeenTicket is an accepted ticket that was used.
-type SeenTicket struct {
-	ID TicketID
-	// AcceptedAt and At are when it was admitted and when it was seen last, and Ends
-	// when its session ends.
-	AcceptedAt, At, Ends time.Time
-}
-
-// WaitingTicket is a ticket that has checked in.
-type WaitingTicket struct {
-	ID     TicketID
-	Bucket Minute
-	// Next is when its next check-in counts.
-	Next time.Time
+	Worker  string
+	Seq     uint64
+	Tickets []Ticket
 }
 
 // WorkerState is what a data centre answers to a worker.
@@ -193,10 +166,69 @@ type WorkerState struct {
 	Worker string
 	// Ack is the Seq of the report that it answers.
 	Ack uint64
-	// DataCentre and Workers are where the worker is and with how many others.
+	// DataCentre and Workers are where the worker is and how many workers are there.
 	DataCentre string
 	Workers    int
 	// ReportEvery is how often the worker should report from now on.
 	ReportEvery time.Duration
 	Room        Room
+}
+
+// Estimate is what a waiting visitor can be told.
+type Estimate struct {
+	// Known is whether the times mean anything: visitors have been admitted lately.
+	Known bool
+	// Ahead is how many wait in older buckets, or in all under Random.
+	Ahead int
+	// Minutes is the expected wait: under Random the wait that half of the visitors exceed.
+	Minutes float64
+	// P25, P50 and P75 are the minutes after which a quarter, half and three quarters
+	// of the visitors are in. Under Random only.
+	P25, P50, P75 float64
+}
+
+// FIFOWait is the minutes until the visitors ahead are in, at so many admissions a
+// minute. It is infinite where there are none.
+func FIFOWait(ahead int, perMinute float64) float64 {
+	if ahead <= 0 {
+		return 0
+	}
+	return float64(ahead) / perMinute
+}
+
+// RandomWait is the minutes until a visitor is in with probability p, where each waiting
+// visitor has the same chance in each minute: log(1-p) / log(1-P), where P is the part
+// of them that is admitted in a minute. It is 0 where P is 1, infinite where P is 0.
+func RandomWait(p, perMinute float64, waiting int) float64 {
+	chance := perMinute / float64(waiting)
+	if waiting <= 0 || chance >= 1 {
+		return 0
+	}
+	if chance <= 0 {
+		return math.Inf(1)
+	}
+	return math.Log1p(-p) / math.Log1p(-chance)
+}
+
+// estimate is for a visitor of the bucket.
+func (r *Room) estimate(m Method, bucket Minute) Estimate {
+	e := Estimate{Known: r.PerMinute > 0}
+	for _, b := range r.Waiting {
+		if m == FIFO && b.Minute >= bucket {
+			break
+		}
+		e.Ahead += b.Waiting
+	}
+	if !e.Known {
+		return e
+	}
+	if m != Random {
+		e.Minutes = FIFOWait(e.Ahead, r.PerMinute)
+		return e
+	}
+	e.P25 = RandomWait(0.25, r.PerMinute, e.Ahead)
+	e.P50 = RandomWait(0.50, r.PerMinute, e.Ahead)
+	e.P75 = RandomWait(0.75, r.PerMinute, e.Ahead)
+	e.Minutes = e.P50
+	return e
 }

@@ -7,6 +7,12 @@ import (
 	"time"
 )
 
+// Room is what is known about the room at a time.
+func (g *Global) Room(now time.Time) Room {
+	g.advance(now)
+	return g.room()
+}
+
 // A world is a room whose messages take no time and never get lost, unless a test carries
 // them itself.
 type world struct {
@@ -35,9 +41,9 @@ func (w *world) configure(s Settings) {
 	}
 }
 
-func (w *world) newcomer() Visitor {
+func (w *world) newcomer() Ticket {
 	w.ids++
-	return Visitor{ID: testID(w.ids)}
+	return Ticket{ID: testID(w.ids)}
 }
 
 func testID(n uint64) (id TicketID) {
@@ -48,7 +54,7 @@ func testID(n uint64) (id TicketID) {
 // exchange carries a report of the data centre and its answer.
 func (w *world) exchange(d *DataCentre) { d.Apply(w.now, w.global.Receive(w.now, d.Report(w.now))) }
 
-func (w *world) visit(d *DataCentre, v Visitor) Decision {
+func (w *world) visit(d *DataCentre, v Ticket) Decision {
 	decision := d.Visit(w.now, v)
 	if decision.Outcome == Draw {
 		w.exchange(d)
@@ -80,30 +86,30 @@ func (w *world) pass(d time.Duration) {
 }
 
 // fill lets n visitors in and returns their tickets.
-func (w *world) fill(d *DataCentre, n int) (inside []Visitor) {
+func (w *world) fill(d *DataCentre, n int) (inside []Ticket) {
 	w.t.Helper()
 	for range n {
 		decision := w.visit(d, w.newcomer())
 		if decision.Outcome != Pass {
 			w.t.Fatalf("visitor %d of %d: %v", len(inside), n, decision.Outcome)
 		}
-		inside = append(inside, decision.Visitor)
+		inside = append(inside, decision.Ticket)
 	}
 	return inside
 }
 
-func (w *world) outcome(d *DataCentre, v Visitor, want Outcome) Visitor {
+func (w *world) outcome(d *DataCentre, v Ticket, want Outcome) Ticket {
 	w.t.Helper()
 	decision := w.visit(d, v)
 	if decision.Outcome != want {
 		w.t.Fatalf("%v, want %v", decision.Outcome, want)
 	}
-	return decision.Visitor
+	return decision.Ticket
 }
 
 // TestCounterOfTheArticle has 50 of 200 inside, of whom San Jose had 20 and London 30 in
 // the minute before. So 150 slots are 15 for San Jose, 22 for London and 113 for
-// Anywhere: 128 visitors come in through San Jose, whoever is its worker.
+// Anywhere: 128 visitors come in through San Jose, by whichever worker.
 func TestCounterOfTheArticle(t *testing.T) {
 	w := newWorld(t, settings(t, 200, 200), "San Jose", "London")
 	sanJose, london := w.sites[0], w.sites[1]
@@ -193,15 +199,15 @@ func TestMethodChanges(t *testing.T) {
 	w := newWorld(t, s, "one")
 	d := w.sites[0]
 	w.outcome(d, w.newcomer(), Pass) // the slot of this minute
-	users := map[int]Visitor{}
+	users := map[int]Ticket{}
 	for n := 1; n <= 5; n++ {
 		users[n] = w.outcome(d, w.newcomer(), Wait)
 		w.now = w.now.Add(time.Minute)
 		for k := 1; k <= n; k++ { // they keep coming, but there are no reports, so no slots
-			users[k] = d.Settle(w.now, users[k]).Visitor
+			users[k] = d.Settle(w.now, users[k]).Ticket
 		}
 	}
-	// everybody checks in every 25 seconds, in an order that is not the queue's
+	// every visitor checks in every 25 seconds, in an order that is not the queue's
 	var order []int
 	for step := 0; len(order) < 5 && step < 40; step++ {
 		switch len(order) {
@@ -217,7 +223,7 @@ func TestMethodChanges(t *testing.T) {
 		for _, n := range []int{4, 5, 3, 2, 1} {
 			if users[n].AcceptedAt.IsZero() {
 				decision := w.visit(d, users[n])
-				users[n] = decision.Visitor
+				users[n] = decision.Ticket
 				if decision.Outcome == Pass {
 					order = append(order, n)
 				}
@@ -248,7 +254,7 @@ func TestModes(t *testing.T) {
 			if decision.Outcome != c.want || decision.Changed == (c.want == Refuse || s.Suspended) {
 				t.Errorf("%+v", decision)
 			}
-			// who is inside stays there in every mode
+			// a visitor inside stays there in every mode
 			open := newWorld(t, settings(t, 10, 10), "one")
 			inside := open.fill(open.sites[0], 1)[0]
 			open.configure(s)
@@ -258,7 +264,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestPassthroughIsCounted: 30 came in through a room for 10; nobody does afterwards until
+// TestPassthroughIsCounted: 30 came in through a room for 10; no visitor does afterwards until
 // they have gone.
 func TestPassthroughIsCounted(t *testing.T) {
 	limited := settings(t, 10, 10)
@@ -280,7 +286,7 @@ func TestPassthroughIsBounded(t *testing.T) {
 	now := minuteOf(t, "15:54").Time()
 	d := NewDataCentre("one", 1, s, 1, now)
 	for n := range uint64(mostActive + 10) {
-		decision := d.Visit(now, Visitor{ID: testID(n)})
+		decision := d.Visit(now, Ticket{ID: testID(n)})
 		if decision.Outcome != Pass || decision.Changed != (n < mostActive) {
 			t.Fatalf("visitor %d: %+v", n, decision)
 		}
@@ -298,8 +304,8 @@ func TestEvent(t *testing.T) {
 	places := map[Minute]int{}
 	for n := range uint64(5000) {
 		bucket := from + Minute(n%5)
-		place := shuffle.Place(testID(n), bucket)
-		if place != (Shuffle{From: from, Until: from + 5, Salt: 7}).Place(testID(n), from) {
+		place := shuffle.place(testID(n), bucket)
+		if place != (Shuffle{From: from, Until: from + 5, Salt: 7}).place(testID(n), from) {
 			t.Fatal("the place depends on the bucket")
 		}
 		places[place]++
@@ -311,10 +317,10 @@ func TestEvent(t *testing.T) {
 	if len(places) != 5 || chi > 18.5 { // 4 degrees of freedom, p = 0.001
 		t.Errorf("places are not spread evenly: %v", places)
 	}
-	if got := shuffle.Place(testID(1), from+5); got != from+5 {
-		t.Errorf("who comes after the start is moved to %v", got)
+	if got := shuffle.place(testID(1), from+5); got != from+5 {
+		t.Errorf("a visitor who comes after the start is moved to %v", got)
 	}
-	if got := (Shuffle{}).Place(testID(1), from); got != from {
+	if got := (Shuffle{}).place(testID(1), from); got != from {
 		t.Errorf("no shuffle moves %v to %v", from, got)
 	}
 }

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 )
@@ -32,10 +34,10 @@ func TestAdoption(t *testing.T) {
 		t.Fatalf("after a report without an answer: %+v", decision)
 	}
 	two.Apply(w.now, st)
-	if decision = two.Visit(w.now, v); !decision.Changed || !decision.Visitor.Ends.After(v.Ends) {
+	if decision = two.Visit(w.now, v); !decision.Changed || !decision.Ticket.Ends.After(v.Ends) {
 		t.Fatalf("after the answer: %+v", decision)
 	}
-	// while it is counted twice nobody comes in, and afterwards it still counts once
+	// while it is counted twice no visitor comes in, and afterwards it still counts once
 	w.outcome(one, w.newcomer(), Wait)
 	w.now = v.Ends
 	w.exchange(one)
@@ -111,7 +113,7 @@ func TestSilence(t *testing.T) {
 	for w.now.Before(horizon.Add(-30 * time.Second)) {
 		w.now = w.now.Add(30 * time.Second)
 		if decision := one.Settle(w.now, inside[0]); decision.Outcome == Pass {
-			inside[0], last = decision.Visitor, w.now
+			inside[0], last = decision.Ticket, w.now
 		}
 		w.exchange(two)
 		w.outcome(two, w.newcomer(), Wait)
@@ -168,11 +170,11 @@ func TestLostState(t *testing.T) {
 	s := settings(t, 2, 2)
 	for name, c := range map[string]struct {
 		expected []string
-		after    time.Duration // until somebody comes in again
+		after    time.Duration // until a visitor comes in again
 	}{
-		"everybody reports":  {[]string{"one", "two"}, time.Minute},
-		"one is missing":     {[]string{"one", "two", "three"}, 11 * time.Minute},
-		"nobody is expected": {nil, 11 * time.Minute},
+		"all report":       {[]string{"one", "two"}, time.Minute},
+		"one is missing":   {[]string{"one", "two", "three"}, 11 * time.Minute},
+		"none is expected": {nil, 11 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, s, "one", "two")
@@ -184,13 +186,13 @@ func TestLostState(t *testing.T) {
 			v := w.outcome(w.sites[1], w.newcomer(), Wait)
 			for v.AcceptedAt.IsZero() && w.now.Before(lost.Add(15*time.Minute)) {
 				w.pass(25 * time.Second)
-				v = w.visit(w.sites[1], v).Visitor
+				v = w.visit(w.sites[1], v).Ticket
 				if took := w.now.Sub(lost); took < c.after-time.Minute && (!v.AcceptedAt.IsZero() || !w.sites[1].Room().Holding) {
 					t.Fatalf("it holds no more after %v, want about %v", took, c.after)
 				}
 			}
 			if took := v.AcceptedAt.Sub(lost); v.AcceptedAt.IsZero() || took > c.after+90*time.Second {
-				t.Errorf("somebody came in after %v, want about %v", took, c.after)
+				t.Errorf("a visitor came in after %v, want about %v", took, c.after)
 			}
 		})
 	}
@@ -201,22 +203,24 @@ func TestSnapshot(t *testing.T) {
 	w := newWorld(t, s, "one", "two")
 	w.fill(w.sites[0], 5)
 	w.outcome(w.sites[1], w.newcomer(), Pass)
-	data, err := w.global.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := w.global.Snapshot()
 	restored, err := RestoreGlobal(data, s, w.now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := restored.Snapshot()
-	if err != nil || string(again) != string(data) {
-		t.Errorf("restored: %v\n%s\n%s", err, data, again)
+	if again := restored.Snapshot(); string(again) != string(data) || !reflect.DeepEqual(restored, w.global) {
+		t.Errorf("restored:\n%x\n%x\n%+v\n%+v", data, again, w.global, restored)
 	}
 	w.global = restored
 	w.outcome(w.sites[1], w.newcomer(), Pass)
 	w.outcome(w.sites[1], w.newcomer(), Wait)
-	for _, bad := range []string{"", "{", `{"Version":2}`, `{"Version":1,"Reporters":[{}]}`} {
+	bad := []string{"", "{", "\x02" + string(data[1:]), string(data) + "\x00", `{"Version":1,"Reporters":[{}]}`}
+	for n := range data {
+		bad = append(bad, string(data[:n]))
+	}
+	twice := *w.global
+	twice.order = append(slices.Clone(twice.order), twice.order[0])
+	for _, bad := range append(bad, string(twice.Snapshot())) {
 		if _, err := RestoreGlobal([]byte(bad), s, w.now); err == nil {
 			t.Errorf("%q: restored", bad)
 		}
@@ -269,7 +273,7 @@ func TestWorkerReportsTwice(t *testing.T) {
 	if d.Active(w.now) != 10 && d.Active(w.now)+d.Queued(w.now) != 12 {
 		t.Errorf("%d active, %d waiting", d.Active(w.now), d.Queued(w.now))
 	}
-	if r := worker.Report(w.now); len(r.Seen)+len(r.Waiting) != 0 {
+	if r := worker.Report(w.now); len(r.Tickets) != 0 {
 		t.Errorf("said again after it was acknowledged: %+v", r)
 	}
 	if n := d.minutes[MinuteOf(w.now)].Admitted; n != d.Active(w.now) {

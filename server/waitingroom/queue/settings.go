@@ -1,78 +1,164 @@
+// Package queue decides which visitors come into a waiting room and which wait, across
+// data centres. It is arithmetic only: three state machines that are told the time and
+// exchange messages as values,
+//
+//	Worker → DataCentre → Global → DataCentre → Worker
+//
+// so that one process, durable objects, a cluster or a simulation may carry them. The
+// same calls with the same seed give the same decisions. It must not know HTTP, cookies,
+// stores, goroutines or clocks.
+//
+// # What it guarantees
+//
+// With the allocator [Counter], and as long as no two clocks differ by more than
+// [Settings].Skew, however late, lost, repeated or reordered messages are, even if data
+// centres die, are cut off or come back without their memory:
+//
+//   - At no moment are there more sessions that pass anywhere than TotalActiveUsers.
+//   - In no minute of the global object's clock are more visitors admitted than
+//     NewUsersPerMinute.
+//
+// Two cases are not covered: [Passthrough] and Suspended, which enforce nothing (afterwards
+// no visitor is admitted until every data centre has reported again); and a lowered limit,
+// which holds for later grants only. [Even] and [Adaptive] keep no limit; they are the
+// published designs that came before, for comparison.
+//
+// # How
+//
+// The global object hands out grants. A grant is a number for one data centre (more
+// exactly, one life of it, its incarnation) and one minute. The number only grows, so a
+// data centre keeps the highest that it has seen, and a repeated or late grant changes
+// nothing. Each admission is charged to the grant of its minute. Reports carry the
+// charges of each minute, cumulatively, and the number of sessions.
+//
+// Minutes. An admission at c of the data centre's clock is charged to every minute that
+// [c-Skew, c+Skew] touches: to two near the turn of a minute. By the global object's
+// clock it happens in one of them. So at most as many are admitted in a minute as were
+// granted for it, by all data centres together; and [Global] grants no more for a minute
+// than NewUsersPerMinute in total, including the grants of data centres that have died since.
+//
+// Sessions. Let r be any report of a data centre, sent at s. Write active(s) for the
+// sessions it counts, charged(m) for the charges to minute m that it names, granted(m)
+// for the grants to it for m up to now. Then
+//
+//	bound = active(s) + Σ granted(m) - charged(m)
+//	        over the minutes m that had not ended at s, see below
+//
+// is not exceeded by the sessions that this data centre answers for, now or at any time
+// before the next grant: they grow only by admissions, each of which raises charged(m)
+// for a minute m that had not ended, and never above granted(m). This holds for every
+// report, even an old one; the newest is merely the tightest. A minute has ended at s if s
+// is Skew after it: the data centre's clock does not go back, so it charges nothing to
+// it any more, and the unused grants are known to be unused. Until a report says so, an
+// expired grant counts as used. [Global] grants only while Σ bound over all data centres
+// stays at most TotalActiveUsers. Between grants no bound grows except by sessions that
+// have moved, which the next paragraph is about. So the limit holds at all times.
+//
+// Moved sessions. A ticket names the end of its session, E. The data centre that wrote E
+// counts the session until its clock shows E+Skew; at that time no clock shows less than
+// E, so the ticket passes nowhere. A renewal is written only by a data centre that counts
+// the session. A ticket from another data centre is counted from its first request on (it
+// is adopted) but renewed only when the global object has acknowledged a report that
+// counts it; up to then E, and the data centre that wrote it, still hold. So the session is
+// within some bound at every moment: until the acknowledged report was received within
+// that of the old data centre, whose report without the session can only have been sent
+// after E+Skew, and from then on within that of the new one. In between it is counted
+// twice, which costs a slot and is safe. A life that has lost its memory is one more data
+// centre: it adopts the sessions of the one before.
+//
+// Silence. A data centre renews and admits only under a lease, until [State].LeaseUntil
+// by its own clock: Lease after the last answer was made. The last sessions that it wrote
+// end by
+//
+//	horizon = LeaseUntil + one minute + SessionDuration + 2·Skew
+//
+// after which a silent data centre counts nothing. Its next life under the same name ends
+// all its renewals, so then its horizon is a minute, SessionDuration and 2·Skew after the
+// start of that life.
+//
+// Lost state. [DataCentre] may lose everything. [Global] must not, because its grants are
+// recorded nowhere else; [RecoverGlobal] is for when it has. It admits no visitor until its
+// grants of before have expired and every data centre has reported since, with no promise
+// of an earlier life left; or until the horizon. The usual rule, one session duration,
+// would not be safe here, because a data centre that cannot be reached may renew sessions
+// during its lease: the wait includes the lease.
+//
+// # What it costs
+//
+// Slots that are unused while people wait are those of
+//
+//   - sessions that have ended since the last report: its interval and the way, twice;
+//     or, for a data centre that cannot be reached, its bound, until its horizon: at most
+//     Lease + SessionDuration + a minute + 2·Skew after the last answer to it;
+//   - grants that are not released yet, or wait for a check-in, possibly of a visitor who
+//     has left: these come back with the first report after the minute. A release takes at
+//     most one refresh interval, and so does the next check-in.
+//
+// Where all data centres can be reached and more visitors wait than there are slots, a
+// slot is therefore in use again within
+//
+//	report + 2·delay + 2·Skew + 2·refresh,  and at most one minute more
+//
+// and no more is unused than the sessions that ended in that time. Package simulate
+// measures it.
+//
+// # Tickets
+//
+// A waiting ticket counts once in its interval, and a check-in that is too early changes
+// nothing. A first request gets a slot only beyond those that all waiting visitors of its
+// data centre could take. The waiting ticket of a visitor who has come in is worth the
+// session, and after that nothing. So hammering, dropping or repeating tickets gains
+// nothing at one data centre. A copied ticket can wait once at each data centre that its
+// holder can reach, and comes in with its place through each of them, within the limits;
+// copies of an accepted ticket share its one session until it is revoked.
 package queue
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // Method is how slots find their visitors.
-type Method uint8
+type Method string
 
+// The methods. FIFO is the default.
 const (
-	FIFO        Method = iota // the oldest buckets first
-	Random                    // whoever checks in when a slot is free
-	Passthrough               // everybody in; visitors are counted but nothing is enforced
-	Reject                    // nobody new in, and nobody waits
+	FIFO        Method = "fifo"        // the oldest buckets first
+	Random      Method = "random"      // the next visitor to check in when a slot is free
+	Passthrough Method = "passthrough" // every visitor goes in and is counted; no limit is enforced
+	Reject      Method = "reject"      // no new visitor goes in, and none waits
 )
 
-var methodNames = [...]string{"fifo", "random", "passthrough", "reject"}
+// Methods are all methods, in the order in which people are told of them.
+var Methods = []Method{FIFO, Random, Passthrough, Reject}
 
-func (m Method) String() string {
-	if int(m) < len(methodNames) {
-		return methodNames[m]
-	}
-	return fmt.Sprintf("Method(%d)", m)
-}
+// Allocator is how the slots of a data centre reach its workers. The package documentation
+// says what each of them can promise.
+type Allocator string
 
-// ParseMethod reads one of fifo, random, passthrough and reject.
-func ParseMethod(s string) (Method, error) {
-	for i, name := range methodNames {
-		if s == name {
-			return Method(i), nil
-		}
-	}
-	return 0, fmt.Errorf("queueing method %q: it is fifo, random, passthrough or reject", s)
-}
-
-// Allocator is how the slots of a data centre come to its workers. See the package
-// documentation for what each of them can promise.
-type Allocator uint8
-
+// The allocators. Counter is the default.
 const (
-	Counter  Allocator = iota // one counter a data centre, fed by grants: no limit is ever exceeded
-	Even                      // each worker an equal part: queueing starts early
-	Adaptive                  // each worker more while the room is empty: bursts exceed the limits
+	Counter  Allocator = "counter"  // one counter a data centre, fed by grants: no limit is ever exceeded
+	Even     Allocator = "even"     // an equal part for each worker: queueing starts early
+	Adaptive Allocator = "adaptive" // a larger part for each worker while the room is empty: bursts exceed the limits
 )
 
-var allocatorNames = [...]string{"counter", "even", "adaptive"}
+// Allocators are all allocators, in the order in which people are told of them.
+var Allocators = []Allocator{Counter, Even, Adaptive}
 
-func (a Allocator) String() string {
-	if int(a) < len(allocatorNames) {
-		return allocatorNames[a]
-	}
-	return fmt.Sprintf("Allocator(%d)", a)
-}
-
-// ParseAllocator reads one of counter, even and adaptive.
-func ParseAllocator(s string) (Allocator, error) {
-	for i, name := range allocatorNames {
-		if s == name {
-			return Allocator(i), nil
-		}
-	}
-	return 0, fmt.Errorf("allocator %q: it is counter, even or adaptive", s)
-}
-
-// Settings are a room's limits and rules at one moment. An event's overrides are other
-// Settings, which the caller configures on every level when the event starts.
+// Settings are a room's limits and rules at one moment. Another moment, such as an event,
+// may have other Settings; the caller configures them on every level.
 type Settings struct {
-	// TotalActiveUsers is how many sessions there may be at once. Required.
+	// TotalActiveUsers is how many sessions there may be at once. Required, at most
+	// [MaxUsers].
 	TotalActiveUsers int
 	// NewUsersPerMinute is how many visitors may be admitted in one calendar minute,
 	// at most TotalActiveUsers. Required.
 	NewUsersPerMinute int
-	// SessionDuration is how long after its last request a visitor counts as active,
+	// SessionDuration is how long after the last request a visitor counts as active,
 	// whole minutes from 1 to 30. Default 5 minutes.
 	SessionDuration time.Duration
 	// FixedSessions ends a session SessionDuration after the admission, whatever
@@ -81,23 +167,23 @@ type Settings struct {
 
 	Method    Method    // default FIFO
 	Allocator Allocator // default Counter
-	// QueueAll lets nobody new in: everybody without a session waits.
+	// QueueAll makes every visitor without a session wait.
 	QueueAll bool
-	// Suspended makes the room do nothing: everybody passes, uncounted.
+	// Suspended makes the room do nothing: every visitor passes, uncounted.
 	Suspended bool
 
 	// CurveFactor is the exponent of Adaptive. Default 1.
 	CurveFactor float64
-	// HistoryMinutes is which minute's traffic decides the shares of the data centres:
-	// 1, the minute before, where what the limit leaves over that traffic belongs to
-	// whoever asks first; or 2, two minutes back, where all is shared out. Default 1.
+	// HistoryMinutes says which minute's traffic decides the shares of the data centres:
+	// 1, the minute before, where the slots beyond that traffic go to the data centre that
+	// asks first; or 2, two minutes back, where all slots are shared out. Default 1.
 	HistoryMinutes int
 
 	// RefreshInterval is the mean time between a waiting visitor's check-ins. Each
 	// one varies by up to 15 %. At most 30 s. Default 20 s.
 	RefreshInterval time.Duration
-	// PlaceKept is how long after the last check-in a waiting ticket is worth its
-	// place. Default 5 minutes.
+	// PlaceKept is how long after the last check-in a waiting ticket keeps its place.
+	// Default 5 minutes.
 	PlaceKept time.Duration
 
 	// Skew is the most that the clocks of any two nodes may differ; the limits hold as
@@ -108,79 +194,71 @@ type Settings struct {
 	// of the global object. Default: SessionDuration.
 	Lease time.Duration
 
-	// Shuffle gives those who came before an event a random order.
+	// Shuffle puts the visitors who came before an event into a random order.
 	Shuffle Shuffle
 }
 
+// MaxUsers is the highest limit. It keeps every product of two counts within an int64.
+const MaxUsers = 1_000_000_000
+
 // Shuffle spreads the tickets whose bucket is in [From, Until) at random over those
-// buckets: a ticket's place is a function of its id and Salt, so nothing needs to be
+// buckets. A ticket's place is a function of its id and Salt, so nothing needs to be
 // stored or sent. The zero Shuffle changes nothing.
 type Shuffle struct {
 	From, Until Minute
-	// Salt is drawn at random for each event, once it has started, so that nobody can
-	// choose a ticket by its place.
+	// Salt is a secret of each event, so that visitors cannot choose a ticket by its place.
 	Salt uint64
 }
 
-// Place is the bucket in which a ticket queues.
-func (s Shuffle) Place(id TicketID, bucket Minute) Minute {
+// place is the bucket in which a ticket queues.
+func (s Shuffle) place(id TicketID, bucket Minute) Minute {
 	if bucket < s.From || bucket >= s.Until {
 		return bucket
 	}
 	return s.From + Minute(mix(id, s.Salt)%uint64(s.Until-s.From))
 }
 
-// WithDefaults fills in what is zero, and reports what no room can work with.
+// place is the bucket in which a ticket queues.
+func (s *Settings) place(t *Ticket) Minute { return s.Shuffle.place(t.ID, t.Bucket()) }
+
+// WithDefaults fills in the zero fields, and reports settings that no room can work with.
 func (s Settings) WithDefaults() (Settings, error) {
-	if s.SessionDuration == 0 {
-		s.SessionDuration = 5 * time.Minute
-	}
-	if s.CurveFactor == 0 {
-		s.CurveFactor = 1
-	}
-	if s.HistoryMinutes == 0 {
-		s.HistoryMinutes = 1
-	}
-	if s.RefreshInterval == 0 {
-		s.RefreshInterval = 20 * time.Second
-	}
-	if s.PlaceKept == 0 {
-		s.PlaceKept = 5 * time.Minute
-	}
-	if s.Lease == 0 {
-		s.Lease = s.SessionDuration
-	}
+	s.SessionDuration = cmp.Or(s.SessionDuration, 5*time.Minute)
+	s.Method = cmp.Or(s.Method, FIFO)
+	s.Allocator = cmp.Or(s.Allocator, Counter)
+	s.CurveFactor = cmp.Or(s.CurveFactor, 1)
+	s.HistoryMinutes = cmp.Or(s.HistoryMinutes, 1)
+	s.RefreshInterval = cmp.Or(s.RefreshInterval, 20*time.Second)
+	s.PlaceKept = cmp.Or(s.PlaceKept, 5*time.Minute)
+	s.Lease = cmp.Or(s.Lease, s.SessionDuration)
 	switch {
-	case s.TotalActiveUsers < 1 || s.TotalActiveUsers > maxUsers:
-		return s, fmt.Errorf("total active users %d: it has to be from 1 to %d", s.TotalActiveUsers, maxUsers)
+	case s.TotalActiveUsers < 1 || s.TotalActiveUsers > MaxUsers:
+		return s, fmt.Errorf("total active users %d: must be from 1 to %d", s.TotalActiveUsers, MaxUsers)
 	case s.NewUsersPerMinute < 1 || s.NewUsersPerMinute > s.TotalActiveUsers:
-		return s, fmt.Errorf("new users per minute %d: it has to be from 1 to the total active users, %d", s.NewUsersPerMinute, s.TotalActiveUsers)
+		return s, fmt.Errorf("new users per minute %d: must be from 1 to the total active users, %d", s.NewUsersPerMinute, s.TotalActiveUsers)
 	case s.SessionDuration < time.Minute || s.SessionDuration > 30*time.Minute || s.SessionDuration%time.Minute != 0:
-		return s, fmt.Errorf("session duration %v: it has to be whole minutes, from 1 to 30", s.SessionDuration)
-	case int(s.Method) >= len(methodNames):
-		return s, fmt.Errorf("queueing method %d is unknown", s.Method)
-	case int(s.Allocator) >= len(allocatorNames):
-		return s, fmt.Errorf("allocator %d is unknown", s.Allocator)
+		return s, fmt.Errorf("session duration %v: must be whole minutes, from 1 to 30", s.SessionDuration)
+	case !slices.Contains(Methods, s.Method):
+		return s, fmt.Errorf("queueing method %q: must be fifo, random, passthrough or reject", s.Method)
+	case !slices.Contains(Allocators, s.Allocator):
+		return s, fmt.Errorf("allocator %q: must be counter, even or adaptive", s.Allocator)
 	case s.CurveFactor < 0 || s.CurveFactor > 100:
-		return s, fmt.Errorf("curve factor %v: it has to be from 0 to 100", s.CurveFactor)
+		return s, fmt.Errorf("curve factor %v: must be from 0 to 100", s.CurveFactor)
 	case s.HistoryMinutes != 1 && s.HistoryMinutes != 2:
-		return s, fmt.Errorf("history of %d minutes: it has to be 1 or 2", s.HistoryMinutes)
+		return s, fmt.Errorf("history of %d minutes: must be 1 or 2", s.HistoryMinutes)
 	case s.RefreshInterval < 5*time.Second || s.RefreshInterval > 30*time.Second:
-		return s, fmt.Errorf("refresh interval %v: it has to be from 5 s to 30 s", s.RefreshInterval)
+		return s, fmt.Errorf("refresh interval %v: must be from 5 s to 30 s", s.RefreshInterval)
 	case s.PlaceKept < time.Minute || s.PlaceKept > 24*time.Hour:
-		return s, fmt.Errorf("place kept %v: it has to be from a minute to a day", s.PlaceKept)
+		return s, fmt.Errorf("place kept %v: must be from a minute to a day", s.PlaceKept)
 	case s.Skew < 0 || s.Skew > 5*time.Second:
-		return s, fmt.Errorf("skew %v: it has to be from 0 to 5 s", s.Skew)
+		return s, fmt.Errorf("skew %v: must be from 0 to 5 s", s.Skew)
 	case s.Lease < time.Minute || s.Lease > 30*time.Minute:
-		return s, fmt.Errorf("lease %v: it has to be from 1 to 30 minutes", s.Lease)
+		return s, fmt.Errorf("lease %v: must be from 1 to 30 minutes", s.Lease)
 	case s.Shuffle.Until < s.Shuffle.From:
-		return s, errors.New("shuffle: it ends before it begins")
+		return s, errors.New("shuffle: ends before it begins")
 	}
 	return s, nil
 }
-
-// maxUsers keeps every product of counts within an int64.
-const maxUsers = 1 << 30
 
 // unlimited reports whether visitors are admitted without grants.
 func (s *Settings) unlimited() bool { return s.Suspended || s.Method == Passthrough }

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Available is how many visitors may be admitted now.
-func (s *Settings) Available(active, admittedThisMinute int) int {
+// available is how many visitors may be admitted now.
+func (s *Settings) available(active, admittedThisMinute int) int {
 	return max(0, min(s.TotalActiveUsers-active, s.NewUsersPerMinute-admittedThisMinute))
 }
 
@@ -18,30 +18,10 @@ type Bucket struct {
 	Waiting int
 }
 
-// Reservation is how many slots a bucket gets. It is covered wholly where that is as
-// many as wait.
-type Reservation struct {
-	Bucket
-	Slots int
-}
-
-// Reserve gives the slots to the oldest buckets first. What is left over is for new
-// visitors. The buckets are in ascending order.
-func Reserve(slots int, buckets []Bucket) (reserved []Reservation, left int) {
-	reserved = make([]Reservation, len(buckets))
-	left = max(0, slots)
-	for i, b := range buckets {
-		n := min(b.Waiting, left)
-		reserved[i] = Reservation{b, n}
-		left -= n
-	}
-	return reserved, left
-}
-
-// Divide shares whole out in proportion to the weights, by largest remainder, so that
+// divide shares whole out in proportion to the weights, by largest remainder, so that
 // the parts sum to the whole. Among equal remainders the larger weight comes first,
-// then the earlier one. Where all weights are zero nobody gets anything.
-func Divide(whole int, weights []int) []int {
+// then the earlier one. Where all weights are zero, so are the parts.
+func divide(whole int, weights []int) []int {
 	parts := make([]int, len(weights))
 	total := uint64(0)
 	for _, w := range weights {
@@ -55,7 +35,7 @@ func Divide(whole int, weights []int) []int {
 	order := make([]int, len(weights))
 	for i, w := range weights {
 		order[i] = i
-		// 128 bits, since the product of two counts need not fit into 64
+		// 128 bits, because the product of two counts need not fit into 64
 		hi, lo := bits.Mul64(uint64(whole), uint64(max(0, w)))
 		quotient, remainder := bits.Div64(hi, lo, total)
 		parts[i], remainders[i] = int(quotient), remainder
@@ -70,8 +50,8 @@ func Divide(whole int, weights []int) []int {
 	return parts
 }
 
-// divideCapped is Divide where no part may exceed its cap; what one cannot take the
-// others get. Those without weight come last, by their caps.
+// divideCapped is divide where no part may exceed its cap; the rest goes to the other
+// parts. Those without weight come last, by their caps.
 func divideCapped(whole int, weights, caps []int) []int {
 	parts := make([]int, len(weights))
 	room := slices.Clone(caps)
@@ -82,9 +62,9 @@ func divideCapped(whole int, weights, caps []int) []int {
 				open[i] = weights[i]
 			}
 		}
-		more := Divide(whole, open)
+		more := divide(whole, open)
 		if slices.Max(more) == 0 {
-			more = Divide(whole, room)
+			more = divide(whole, room)
 		}
 		given := 0
 		for i := range more {
@@ -112,15 +92,15 @@ type Share struct {
 // their data centres.
 type Traffic struct {
 	Shares []Share
-	// Of is the number that the shares are parts of. What Users leave of it belongs to
-	// Anywhere: to whichever data centre asks first. At most their sum, nothing does.
+	// Of is the number that the shares are parts of. The part of it beyond the sum of
+	// Users belongs to Anywhere: to the data centre that asks first.
 	Of int
 }
 
-// Divide divides slots by the shares of the traffic: of is the part of each data
-// centre, in the order of the shares, and anywhere what nobody has reserved, which is
-// everything where there is no history.
-func (t Traffic) Divide(slots int) (of []int, anywhere int) {
+// divide divides slots by the shares of the traffic: of is the part of each data
+// centre, in the order of the shares, and anywhere the part that is not reserved, which
+// is everything where there is no history.
+func (t Traffic) divide(slots int) (of []int, anywhere int) {
 	weights := make([]int, len(t.Shares)+1)
 	sum := 0
 	for i, s := range t.Shares {
@@ -131,13 +111,13 @@ func (t Traffic) Divide(slots int) (of []int, anywhere int) {
 		return weights[:len(t.Shares)], max(0, slots)
 	}
 	weights[len(t.Shares)] = max(0, t.Of-sum)
-	parts := Divide(slots, weights)
+	parts := divide(slots, weights)
 	return parts[:len(t.Shares)], parts[len(t.Shares)]
 }
 
-// share is the part of one data centre, and what belongs to Anywhere.
+// share is the part of one data centre, and the part of Anywhere.
 func (t Traffic) share(slots int, dataCentre string) (own, anywhere int) {
-	of, anywhere := t.Divide(slots)
+	of, anywhere := t.divide(slots)
 	for i, s := range t.Shares {
 		if s.DataCentre == dataCentre {
 			return of[i], anywhere
@@ -146,10 +126,10 @@ func (t Traffic) share(slots int, dataCentre string) (own, anywhere int) {
 	return 0, anywhere
 }
 
-// PerWorker is how many of the slots each worker may use under Even and Adaptive.
+// perWorker is how many of the slots each worker may use under Even and Adaptive.
 // Utilisation is the part of the active users in their limit. It is rounded down;
 // under Even the parts of all workers never sum to more than the slots.
-func (s *Settings) PerWorker(slots, workers int, utilisation float64) int {
+func (s *Settings) perWorker(slots, workers int, utilisation float64) int {
 	workers = max(1, workers)
 	if s.Allocator != Adaptive {
 		return slots / workers

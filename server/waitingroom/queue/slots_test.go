@@ -40,13 +40,15 @@ func TestAvailable(t *testing.T) {
 		{200, 100, 0, 170, 0},
 	} {
 		s := settings(t, c.total, c.perMinute)
-		if got := s.Available(c.active, c.admitted); got != c.want {
+		if got := s.available(c.active, c.admitted); got != c.want {
 			t.Errorf("%d of %d active, %d of %d admitted: %d slots, want %d", c.active, c.total, c.admitted, c.perMinute, got, c.want)
 		}
 	}
 }
 
+// TestReserve gives the slots to the oldest buckets first, and tells what they leave to new visitors.
 func TestReserve(t *testing.T) {
+	now := minuteOf(t, "15:57").Time()
 	for _, c := range []struct {
 		slots   int
 		waiting []int
@@ -56,17 +58,27 @@ func TestReserve(t *testing.T) {
 		{2_000, []int{500, 1_000, 1_000}, []int{500, 1_000, 500}, 0},
 		{2_000, []int{200}, []int{200}, 1_800},
 		{52, []int{2, 50, 60}, []int{2, 50, 0}, 0},
-		{-1, []int{2, 50, 60}, []int{0, 0, 0}, 0},
-		{20, nil, []int{}, 20},
+		{0, []int{2, 50, 60}, []int{0, 0, 0}, 0},
+		{20, nil, nil, 20},
 	} {
 		var buckets []Bucket
-		for i, n := range c.waiting {
-			buckets = append(buckets, Bucket{minuteOf(t, "15:54") + Minute(i), n})
-		}
-		reserved, left := Reserve(c.slots, buckets)
-		got := make([]int, len(reserved))
-		for i, r := range reserved {
-			got[i] = r.Slots
+		var got []int
+		sum, left := 0, c.slots
+		for i := range len(c.waiting) + 1 {
+			g := NewGlobal(settings(t, 2_000, 2_000), now)
+			g.Receive(now, Report{DataCentre: "one", Seq: 1, At: now, Waiting: buckets, Unlimited: true}) // which is granted nothing yet
+			r := g.reporters[reporterID{"one", 0}]
+			if len(r.Granted) > 0 {
+				t.Fatalf("%+v", r.Granted)
+			}
+			var mine int
+			if mine, left = g.forWaiting(r, MinuteOf(now), c.slots, &Traffic{}); i > 0 {
+				got = append(got, mine-sum)
+			}
+			sum = mine
+			if i < len(c.waiting) {
+				buckets = append(buckets, Bucket{minuteOf(t, "15:54") + Minute(i), c.waiting[i]})
+			}
 		}
 		if !slices.Equal(got, c.want) || left != c.left {
 			t.Errorf("%d slots for %v: %v and %d left, want %v and %d", c.slots, c.waiting, got, left, c.want, c.left)
@@ -78,7 +90,7 @@ func TestSum(t *testing.T) {
 	m := minuteOf(t, "15:54")
 	dublin := []Bucket{{m + 1, 20}, {m + 2, 40}}
 	nairobi := []Bucket{{m, 2}, {m + 1, 30}, {m + 2, 20}}
-	if got, want := Sum(dublin, nairobi), []Bucket{{m, 2}, {m + 1, 50}, {m + 2, 60}}; !slices.Equal(got, want) {
+	if got, want := sumBuckets(dublin, nairobi), []Bucket{{m, 2}, {m + 1, 50}, {m + 2, 60}}; !slices.Equal(got, want) {
 		t.Errorf("sum is %v, want %v", got, want)
 	}
 }
@@ -111,9 +123,9 @@ func TestDivide(t *testing.T) {
 		{1, []int{1, 1, 1}, []int{1, 0, 0}},
 		{7, []int{0, 0}, []int{0, 0}},
 		{-3, []int{1}, []int{0}},
-		{maxUsers, []int{maxUsers, maxUsers, maxUsers}, []int{357913942, 357913941, 357913941}},
+		{MaxUsers, []int{MaxUsers, MaxUsers, MaxUsers}, []int{333333334, 333333333, 333333333}},
 	} {
-		if got := Divide(c.whole, c.weights); !slices.Equal(got, c.want) {
+		if got := divide(c.whole, c.weights); !slices.Equal(got, c.want) {
 			t.Errorf("%d by %v: %v, want %v", c.whole, c.weights, got, c.want)
 		}
 	}
@@ -122,11 +134,11 @@ func TestDivide(t *testing.T) {
 func FuzzDivide(f *testing.F) {
 	f.Add(150, 20, 30, 150)
 	f.Fuzz(func(t *testing.T, whole, a, b, c int) {
-		whole &= maxUsers - 1
-		weights := []int{a & (maxUsers - 1), b & (maxUsers - 1), c & (maxUsers - 1)}
+		whole &= 1<<30 - 1
+		weights := []int{a & (1<<30 - 1), b & (1<<30 - 1), c & (1<<30 - 1)}
 		total := weights[0] + weights[1] + weights[2]
 		sum := 0
-		for i, part := range Divide(whole, weights) {
+		for i, part := range divide(whole, weights) {
 			sum += part
 			if exact := float64(whole) * float64(weights[i]) / float64(max(1, total)); math.Abs(float64(part)-exact) > 1.001 {
 				t.Errorf("%d by %v: part %d is %d, which is not near %v", whole, weights, i, part, exact)
@@ -151,10 +163,10 @@ func FuzzDivide(f *testing.F) {
 
 func TestTraffic(t *testing.T) {
 	history := Traffic{Shares: []Share{{"London", 30}, {"San Jose", 20}}, Of: 200}
-	if of, anywhere := history.Divide(150); !slices.Equal(of, []int{22, 15}) || anywhere != 113 {
+	if of, anywhere := history.divide(150); !slices.Equal(of, []int{22, 15}) || anywhere != 113 {
 		t.Errorf("150 slots: %v and %d anywhere, want [22 15] and 113", of, anywhere)
 	}
-	if of, anywhere := (Traffic{Of: 200}).Divide(200); len(of) != 0 || anywhere != 200 {
+	if of, anywhere := (Traffic{Of: 200}).divide(200); len(of) != 0 || anywhere != 200 {
 		t.Errorf("without history: %v and %d anywhere, want all of them anywhere", of, anywhere)
 	}
 	if own, anywhere := (Traffic{Shares: []Share{{"Dublin", 50}, {"Nairobi", 50}}}).share(1_000, "Nairobi"); own != 500 || anywhere != 0 {
@@ -204,13 +216,13 @@ func TestPerWorker(t *testing.T) {
 		{"Anywhere", Even, 113, 10, 0.25, 1, 11},
 		{"two workers", Even, 10, 2, 0, 1, 5},
 		{"Delhi", Adaptive, 113, 10, 0.25, 1, 45},
-		{"nobody inside", Adaptive, 113, 10, 0, 1, 113},
+		{"no visitor inside", Adaptive, 113, 10, 0, 1, 113},
 		{"full", Adaptive, 113, 10, 1, 1, 11},
 		{"a steeper curve", Adaptive, 100, 10, 0.5, 2, 40},
 		{"the diagram", Adaptive, 10, 2, 0.1, diagram, 8},
 	} {
 		s := settings(t, 200, 200, func(s *Settings) { s.Allocator, s.CurveFactor = c.allocator, c.curve })
-		if got := s.PerWorker(c.slots, c.workers, c.utilisation); got != c.want {
+		if got := s.perWorker(c.slots, c.workers, c.utilisation); got != c.want {
 			t.Errorf("%s: %d for each worker, want %d", c.name, got, c.want)
 		}
 	}
@@ -232,8 +244,8 @@ func TestWorkerBudget(t *testing.T) {
 	} {
 		w := NewWorker("w", settings(t, 200, 200, func(s *Settings) { s.Allocator = c.allocator }), 1)
 		w.Apply(WorkerState{Worker: "w", DataCentre: c.dataCentre, Workers: c.workers, Room: room})
-		slots := w.settings.Available(room.Active, 0)
-		if got := w.Budget(slots); slots != 150 || got != c.want {
+		slots := w.settings.available(room.Active, 0)
+		if got := w.budget(slots); slots != 150 || got != c.want {
 			t.Errorf("%v in %s: %d of %d slots, want %d of 150", c.allocator, c.dataCentre, got, slots, c.want)
 		}
 	}
@@ -249,7 +261,7 @@ func TestEstimates(t *testing.T) {
 		t.Errorf("bucket 15:56: %+v, want 52 ahead and, rounded up, 2 minutes", e)
 	}
 	if e := room.estimate(FIFO, m); e.Ahead != 0 || e.Minutes != 0 {
-		t.Errorf("the oldest bucket: %+v, want nobody ahead", e)
+		t.Errorf("the oldest bucket: %+v, want no visitor ahead", e)
 	}
 	if got := RandomWait(0.5, 10, 100); math.Abs(got-6.58) > 0.005 {
 		t.Errorf("P 0.1, p 0.5: %v minutes, want 6.58", got)
@@ -258,13 +270,13 @@ func TestEstimates(t *testing.T) {
 		t.Errorf("random: %+v", e)
 	}
 	if e := (&Room{Waiting: []Bucket{{m, 100}}}).estimate(FIFO, m+1); e.Known || e.Minutes != 0 || e.Ahead != 100 {
-		t.Errorf("nobody admitted yet: %+v, want an unknown wait", e)
+		t.Errorf("no visitor admitted yet: %+v, want an unknown wait", e)
 	}
 	if got := RandomWait(0.5, 100, 100); got != 0 {
-		t.Errorf("everybody comes in within the minute: %v, want 0", got)
+		t.Errorf("all come in within the minute: %v, want 0", got)
 	}
 	if got := RandomWait(0.5, 0, 100); !math.IsInf(got, 1) {
-		t.Errorf("nobody comes in: %v, want infinity", got)
+		t.Errorf("no visitor comes in: %v, want infinity", got)
 	}
 }
 
@@ -275,8 +287,8 @@ func TestSettings(t *testing.T) {
 		"rate too high":  {TotalActiveUsers: 1, NewUsersPerMinute: 2},
 		"half a minute":  {TotalActiveUsers: 1, NewUsersPerMinute: 1, SessionDuration: 90 * time.Second},
 		"31 minutes":     {TotalActiveUsers: 1, NewUsersPerMinute: 1, SessionDuration: 31 * time.Minute},
-		"method":         {TotalActiveUsers: 1, NewUsersPerMinute: 1, Method: 9},
-		"allocator":      {TotalActiveUsers: 1, NewUsersPerMinute: 1, Allocator: 9},
+		"method":         {TotalActiveUsers: 1, NewUsersPerMinute: 1, Method: "lifo"},
+		"allocator":      {TotalActiveUsers: 1, NewUsersPerMinute: 1, Allocator: "fair"},
 		"history":        {TotalActiveUsers: 1, NewUsersPerMinute: 1, HistoryMinutes: 3},
 		"refresh":        {TotalActiveUsers: 1, NewUsersPerMinute: 1, RefreshInterval: time.Minute},
 		"skew":           {TotalActiveUsers: 1, NewUsersPerMinute: 1, Skew: time.Minute},
@@ -289,15 +301,5 @@ func TestSettings(t *testing.T) {
 	}
 	if s := settings(t, 2, 1); s.SessionDuration != 5*time.Minute || s.RefreshInterval != 20*time.Second || s.HistoryMinutes != 1 || s.Lease != s.SessionDuration {
 		t.Errorf("defaults: %+v", s)
-	}
-	for _, m := range []Method{FIFO, Random, Passthrough, Reject} {
-		if got, err := ParseMethod(m.String()); got != m || err != nil {
-			t.Errorf("%v reads as %v: %v", m, got, err)
-		}
-	}
-	for _, a := range []Allocator{Counter, Even, Adaptive} {
-		if got, err := ParseAllocator(a.String()); got != a || err != nil {
-			t.Errorf("%v reads as %v: %v", a, got, err)
-		}
 	}
 }

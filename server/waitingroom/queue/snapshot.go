@@ -1,65 +1,339 @@
 package queue
 
 import (
-	"encoding/json"
+	"encoding/binary"
 	"errors"
-	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 )
 
-// snapshot is what of the global object has to survive.
-type snapshot struct {
-	Version   int
-	Now       time.Time
-	First     Minute
-	Reporters []savedReporter
-	Holding   bool
-	HoldUntil time.Time
-	Closed    time.Time
-	Expected  []string
-	Barrier   time.Time
+// A pack is a snapshot that is being written, or read: the same calls in the same order do
+// both, so writing and reading cannot disagree.
+type pack struct {
+	bytes   []byte
+	reading bool
+	failed  bool
 }
 
-type savedReporter struct {
-	ID    reporterID
-	State reporter
-}
+// version is the first number of every snapshot.
+const version = 1
 
-const snapshotVersion = 1
+func writePack() *pack { return &pack{bytes: append(make([]byte, 0, 512), version)} }
 
-// Snapshot is the state that [RestoreGlobal] continues from, as JSON. Its size goes
-// with the number of data centres and of buckets that anybody waits in.
-func (g *Global) Snapshot() ([]byte, error) {
-	s := snapshot{snapshotVersion, g.now, g.first, nil, g.holding, g.holdUntil, g.closed, g.expected, g.barrier}
-	for _, id := range g.order {
-		s.Reporters = append(s.Reporters, savedReporter{id, *g.reporters[id]})
+func readPack(data []byte) *pack {
+	p := &pack{bytes: data, reading: true}
+	if len(data) == 0 || data[0] != version {
+		p.fail(true)
+		return p
 	}
-	return json.Marshal(s)
+	p.bytes = data[1:]
+	return p
+}
+
+// end reports whether what was read is a whole snapshot.
+func (p *pack) end() error {
+	if p.failed || len(p.bytes) > 0 {
+		return errors.New("snapshot of the waiting room: damaged, or of another version")
+	}
+	return nil
+}
+
+// fail stops reading a snapshot that holds what no machine writes.
+func (p *pack) fail(wrong bool) {
+	if p.reading && wrong {
+		p.failed, p.bytes = true, nil
+	}
+}
+
+func packInt[T ~int | ~int64 | ~uint64 | ~uint8](p *pack, n *T) {
+	if !p.reading {
+		p.bytes = binary.AppendVarint(p.bytes, int64(*n))
+		return
+	}
+	v, size := binary.Varint(p.bytes)
+	p.fail(size <= 0)
+	if !p.failed {
+		*n, p.bytes = T(v), p.bytes[size:]
+	}
+}
+
+func (p *pack) bool(b *bool) {
+	n := 0
+	if *b {
+		n = 1
+	}
+	packInt(p, &n)
+	*b = n != 0
+}
+
+// time packs a time to the nanosecond; the zero time is 0.
+func (p *pack) time(t *time.Time) {
+	n := int64(0)
+	if !t.IsZero() {
+		n = t.UnixNano()
+	}
+	packInt(p, &n)
+	if *t = (time.Time{}); n != 0 {
+		*t = time.Unix(0, n).UTC()
+	}
+}
+
+func (p *pack) float(f *float64) {
+	n := math.Float64bits(*f)
+	packInt(p, &n)
+	*f = math.Float64frombits(n)
+}
+
+// raw packs bytes of a length that both sides know.
+func (p *pack) raw(b []byte) {
+	if !p.reading {
+		p.bytes = append(p.bytes, b...)
+		return
+	}
+	p.fail(len(p.bytes) < len(b))
+	p.bytes = p.bytes[copy(b, p.bytes):]
+}
+
+func (p *pack) string(s *string) {
+	b := make([]byte, p.length(len(*s)))
+	copy(b, *s)
+	p.raw(b)
+	*s = string(b)
+}
+
+// length packs the length of a list, whose members take a byte at least.
+func (p *pack) length(n int) int {
+	packInt(p, &n)
+	p.fail(n < 0 || n > len(p.bytes))
+	if p.failed {
+		return 0
+	}
+	return n
+}
+
+func packList[T any](p *pack, list *[]T, member func(*T)) {
+	if n := p.length(len(*list)); p.reading {
+		*list = nil
+		if n > 0 {
+			*list = make([]T, n)
+		}
+	}
+	for i := range *list {
+		member(&(*list)[i])
+	}
+}
+
+// packMap packs a map by minutes, in ascending order.
+func packMap[T any](p *pack, m *map[Minute]T, value func(*T)) {
+	minutes := slices.Sorted(maps.Keys(*m))
+	if p.reading {
+		*m = map[Minute]T{}
+	}
+	packList(p, &minutes, func(minute *Minute) {
+		packInt(p, minute)
+		v := (*m)[*minute]
+		value(&v)
+		(*m)[*minute] = v
+	})
+}
+
+// Snapshot is the state that [RestoreGlobal] continues from. Its size goes with the
+// number of data centres and of buckets in which visitors wait.
+func (g *Global) Snapshot() []byte {
+	p := writePack()
+	g.pack(p)
+	return p.bytes
 }
 
 // RestoreGlobal returns the global object that a snapshot was taken from. It has to be
 // the last one before an answer was sent: where it may be an older one, or it cannot be
-// read, [RecoverGlobal] is what is safe.
+// read, [RecoverGlobal] is safe.
 func RestoreGlobal(data []byte, s Settings, now time.Time) (*Global, error) {
-	var saved snapshot
-	if err := json.Unmarshal(data, &saved); err != nil {
-		return nil, fmt.Errorf("state of the waiting room: %w", err)
+	g := NewGlobal(s, now)
+	p := readPack(data)
+	g.pack(p)
+	if err := p.end(); err != nil {
+		return nil, err
 	}
-	if saved.Version != snapshotVersion {
-		return nil, fmt.Errorf("state of the waiting room: version %d is not %d", saved.Version, snapshotVersion)
-	}
-	g := NewGlobal(s, later(now, saved.Now))
-	g.first, g.holding, g.holdUntil = saved.First, saved.Holding, saved.HoldUntil
-	g.closed, g.expected, g.barrier = saved.Closed, saved.Expected, saved.Barrier
-	for _, r := range saved.Reporters {
-		if r.State.Granted == nil || r.State.Counts == nil || g.reporters[r.ID] != nil {
-			return nil, errors.New("state of the waiting room: a data centre is there twice or in part")
-		}
-		g.reporters[r.ID] = &r.State
-		g.order = append(g.order, r.ID)
-	}
-	slices.SortFunc(g.order, reporterID.compare)
 	g.advance(now)
 	return g, nil
+}
+
+func (g *Global) pack(p *pack) {
+	p.time(&g.now)
+	packInt(p, &g.first)
+	p.bool(&g.holding)
+	p.time(&g.holdUntil)
+	p.time(&g.closed)
+	p.time(&g.barrier)
+	packList(p, &g.expected, p.string)
+	order := g.order
+	packList(p, &order, func(id *reporterID) {
+		r := g.reporters[*id]
+		if p.reading {
+			r = &reporter{}
+		}
+		r.pack(p)
+		if !p.reading {
+			return
+		}
+		*id = reporterID{r.DataCentre, r.Incarnation}
+		p.fail(g.reporters[*id] != nil)
+		g.add(*id, r)
+	})
+}
+
+func (r *reporter) pack(p *pack) {
+	p.string(&r.DataCentre)
+	packInt(p, &r.Incarnation)
+	p.time(&r.Started)
+	packInt(p, &r.Seq)
+	p.time(&r.At)
+	packInt(p, &r.Active)
+	p.buckets(&r.Waiting)
+	packInt(p, &r.Workers)
+	packInt(p, &r.Want)
+	p.bool(&r.Unlimited)
+	p.time(&r.Heard)
+	packMap(p, &r.Granted, func(g *given) { packInt(p, &g.Total); packInt(p, &g.Own); packInt(p, &g.Drawn) })
+	packMap(p, &r.Counts, p.counts)
+	p.time(&r.LeaseUntil)
+	p.time(&r.Horizon)
+	packInt(p, &r.Longest)
+	p.bool(&r.Ended)
+}
+
+func (p *pack) buckets(list *[]Bucket) {
+	packList(p, list, func(b *Bucket) { packInt(p, &b.Minute); packInt(p, &b.Waiting) })
+}
+
+func (p *pack) counts(c *MinuteCounts) {
+	packInt(p, &c.Minute)
+	packInt(p, &c.Charged)
+	packInt(p, &c.Admitted)
+	packInt(p, &c.Users)
+}
+
+// mostSaved bounds the tickets of a data centre's snapshot, which then has less than 8 MiB.
+const mostSaved = 100_000
+
+// ErrTooMany says that a data centre has more tickets than a snapshot may.
+var ErrTooMany = errors.New("too many tickets for a snapshot")
+
+// Snapshot is the state that [RestoreDataCentre] continues from, or [ErrTooMany]. The
+// data centre must decide nothing afterwards, and no snapshot may be restored twice.
+func (d *DataCentre) Snapshot() ([]byte, error) {
+	if len(d.rows) > mostSaved {
+		return nil, ErrTooMany
+	}
+	p := writePack()
+	d.pack(p)
+	return p.bytes, nil
+}
+
+// RestoreDataCentre returns the data centre that a snapshot was taken from: the same
+// incarnation after a pause, with random numbers from another seed.
+func RestoreDataCentre(data []byte, name string, s Settings, seed uint64, now time.Time) (*DataCentre, error) {
+	d := NewDataCentre(name, 0, s, seed, now)
+	p := readPack(data)
+	d.pack(p)
+	p.fail(d.name != name)
+	if err := p.end(); err != nil {
+		return nil, err
+	}
+	d.advance(now)
+	return d, nil
+}
+
+func (d *DataCentre) pack(p *pack) {
+	p.string(&d.name)
+	packInt(p, &d.incarnation)
+	p.time(&d.started)
+	p.time(&d.now)
+	packInt(p, &d.seq)
+	packInt(p, &d.acked)
+	p.time(&d.leaseUntil)
+	packInt(p, &d.leaseDuration)
+	d.room.pack(p)
+	packInt(p, &d.anywhere)
+	p.time(&d.stated)
+	packInt(p, &d.reportEvery)
+	packInt(p, &d.want)
+	packMap(p, &d.minutes, func(l **ledger) {
+		if p.reading {
+			*l = &ledger{}
+		}
+		p.counts(&(*l).MinuteCounts)
+		packInt(p, &(*l).granted)
+		packList(p, (*[]int64)(&(*l).unreleased), func(at *int64) { packInt(p, at) })
+	})
+	if p.reading {
+		d.tickets = newTickets(d.now)
+	}
+	d.tickets.pack(p)
+}
+
+func (r *Room) pack(p *pack) {
+	p.time(&r.At)
+	packInt(p, &r.Active)
+	p.buckets(&r.Waiting)
+	packInt(p, &r.Admitted)
+	p.float(&r.PerMinute)
+	packInt(p, &r.Workers)
+	packList(p, &r.Traffic.Shares, func(s *Share) { p.string(&s.DataCentre); packInt(p, &s.Users) })
+	packInt(p, &r.Traffic.Of)
+	p.bool(&r.Holding)
+}
+
+func (t *tickets) pack(p *pack) {
+	forgotten := map[TicketID]Minute{}
+	for m, ids := range t.spent {
+		for _, id := range ids {
+			forgotten[id] = max(forgotten[id], m)
+		}
+	}
+	ids := make([]TicketID, 0, len(t.rows))
+	for id := range t.rows {
+		ids = append(ids, id)
+	}
+	packList(p, &ids, func(id *TicketID) {
+		p.raw(id[:])
+		r := t.rows[*id]
+		if r.kind == spent {
+			r.ends = forgotten[*id] // a field that spent rows do not need
+		}
+		packInt(p, &r.kind)
+		p.bool(&r.revoked)
+		packInt(p, &r.bucket)
+		packInt(p, &r.ends)
+		packInt(p, &r.counted)
+		packInt(p, &r.seq)
+		packInt(p, &r.accepted)
+		packInt(p, &r.at)
+		packInt(p, &r.gone)
+		if p.reading {
+			t.restore(p, *id, r)
+		}
+	})
+}
+
+// restore adds a row that was read.
+func (t *tickets) restore(p *pack, id TicketID, r row) {
+	_, twice := t.rows[id]
+	p.fail(twice)
+	switch r.kind {
+	case active, adopting:
+		t.active++
+		t.ends[r.ends] = append(t.ends[r.ends], id)
+	case waiting:
+		t.join(id, r)
+	case spent:
+		t.spent[r.ends] = append(t.spent[r.ends], id)
+		r.ends = 0
+	default:
+		p.fail(true)
+	}
+	t.rows[id] = r
 }

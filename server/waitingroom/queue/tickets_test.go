@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// full is a room for two, filled, with nobody waiting.
+// full is a room for two, filled, with no visitor waiting.
 func full(t testing.TB, method Method) (*world, *DataCentre) {
 	w := newWorld(t, settings(t, 2, 2, func(s *Settings) { s.Method = method }), "one", "two")
 	w.fill(w.sites[0], 2)
@@ -16,12 +16,12 @@ func TestTooEarly(t *testing.T) {
 	w, d := full(t, FIFO)
 	v := w.outcome(d, w.newcomer(), Wait)
 	w.now = w.now.Add(v.RefreshInterval - time.Second)
-	if decision := w.visit(d, v); decision.Outcome != Wait || decision.Counted || decision.Changed || decision.Visitor != v {
+	if decision := w.visit(d, v); decision.Outcome != Wait || decision.Counted || decision.Changed || decision.Ticket != v {
 		t.Errorf("too early: %+v", decision)
 	}
 	w.now = w.now.Add(time.Second)
 	decision := w.visit(d, v)
-	if decision.Outcome != Wait || !decision.Counted || !decision.Visitor.LastCheckIn.Equal(w.now) || decision.Visitor.Bucket != v.Bucket {
+	if decision.Outcome != Wait || !decision.Counted || !decision.Ticket.LastCheckIn.Equal(w.now) || decision.Ticket.Since != v.Since {
 		t.Errorf("in time: %+v", decision)
 	}
 	// the ticket of before
@@ -49,7 +49,7 @@ func TestIntervalVaries(t *testing.T) {
 	}
 }
 
-// TestFirstRequestsComeLast has a slot come free for one who waits: a newcomer who is
+// TestFirstRequestsComeLast has a slot come free for a visitor who waits: a newcomer who is
 // there first does not get it, by any method.
 func TestFirstRequestsComeLast(t *testing.T) {
 	for _, method := range []Method{FIFO, Random} {
@@ -69,11 +69,11 @@ func TestFirstRequestsComeLast(t *testing.T) {
 					w.outcome(d, w.newcomer(), Wait)
 					w.now = w.now.Add(v.RefreshInterval)
 				}
-				v = d.Settle(w.now, v).Visitor
+				v = d.Settle(w.now, v).Ticket
 			}
 		}
 		if !released || v.AcceptedAt.IsZero() {
-			t.Errorf("%v: slot released %v, who waited is in %v", method, released, !v.AcceptedAt.IsZero())
+			t.Errorf("%v: slot released %v, the visitor who waited is in %v", method, released, !v.AcceptedAt.IsZero())
 		}
 	}
 }
@@ -86,14 +86,14 @@ func TestSpentTickets(t *testing.T) {
 	v := old
 	for v.AcceptedAt.IsZero() {
 		w.pass(25 * time.Second)
-		v = w.visit(d, v).Visitor
+		v = w.visit(d, v).Ticket
 	}
 	if active := d.Active(w.now); active != 1 && active != 2 {
 		t.Fatalf("%d active", active)
 	}
 	before := d.Active(w.now)
 	if again := w.outcome(d, old, Pass); !again.AcceptedAt.Equal(v.AcceptedAt) || d.Active(w.now) != before {
-		t.Errorf("the waiting ticket of somebody inside is %+v, %d active", again, d.Active(w.now))
+		t.Errorf("the waiting ticket of a visitor inside is %+v, %d active", again, d.Active(w.now))
 	}
 	for range 25 {
 		w.pass(20 * time.Second)
@@ -113,18 +113,18 @@ func TestSpentTickets(t *testing.T) {
 func TestStrangeTickets(t *testing.T) {
 	w, d := full(t, FIFO)
 	now := w.now
-	inside := Visitor{ID: testID(99), Bucket: MinuteOf(now), AcceptedAt: now, LastCheckIn: now, Ends: now.Add(time.Minute)}
-	for name, change := range map[string]func(*Visitor){
-		"ended":           func(v *Visitor) { v.Ends = now },
-		"for ever":        func(v *Visitor) { v.Ends = now.Add(24 * time.Hour) },
-		"from the future": func(v *Visitor) { v.AcceptedAt, v.LastCheckIn = now.Add(time.Minute), now.Add(time.Minute) },
-		"seen before":     func(v *Visitor) { v.LastCheckIn = now.Add(-time.Second) },
-		"waits, lost":     func(v *Visitor) { *v = Visitor{ID: v.ID, LastCheckIn: now.Add(-5*time.Minute - 1)} },
-		"waits, future":   func(v *Visitor) { *v = Visitor{ID: v.ID, LastCheckIn: now.Add(time.Second)} },
-		"waits, too late": func(v *Visitor) {
-			*v = Visitor{ID: v.ID, Bucket: MinuteOf(now) + 1, LastCheckIn: now.Add(-time.Minute)}
+	inside := Ticket{ID: testID(99), Since: now, AcceptedAt: now, LastCheckIn: now, Ends: now.Add(time.Minute)}
+	for name, change := range map[string]func(*Ticket){
+		"ended":           func(v *Ticket) { v.Ends = now },
+		"for ever":        func(v *Ticket) { v.Ends = now.Add(24 * time.Hour) },
+		"from the future": func(v *Ticket) { v.AcceptedAt, v.LastCheckIn = now.Add(time.Minute), now.Add(time.Minute) },
+		"seen before":     func(v *Ticket) { v.LastCheckIn = now.Add(-time.Second) },
+		"waits, lost":     func(v *Ticket) { *v = Ticket{ID: v.ID, LastCheckIn: now.Add(-5*time.Minute - 1)} },
+		"waits, future":   func(v *Ticket) { *v = Ticket{ID: v.ID, LastCheckIn: now.Add(time.Second)} },
+		"waits, too late": func(v *Ticket) {
+			*v = Ticket{ID: v.ID, Since: now.Add(time.Minute), LastCheckIn: now.Add(-time.Minute)}
 		},
-		"waits since ever": func(v *Visitor) { *v = Visitor{ID: v.ID, LastCheckIn: time.Unix(0, 0)} },
+		"waits since ever": func(v *Ticket) { *v = Ticket{ID: v.ID, LastCheckIn: time.Unix(0, 0)} },
 	} {
 		v := inside
 		change(&v)
@@ -155,7 +155,7 @@ func TestSession(t *testing.T) {
 		{"fixed, at the end", fixed, 5 * time.Minute, SessionOver},
 	} {
 		at := start.Add(30 * time.Second)
-		v := Visitor{AcceptedAt: at, LastCheckIn: at, Ends: c.s.sessionEnd(at, maxSession)}
+		v := Ticket{AcceptedAt: at, LastCheckIn: at, Ends: c.s.sessionEnd(at, maxSession)}
 		if got := c.s.Session(at.Add(c.after), &v); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
@@ -165,14 +165,14 @@ func TestSession(t *testing.T) {
 // TestRenewal keeps a session alive by one renewal a minute, counted once.
 func TestRenewal(t *testing.T) {
 	w, d := full(t, FIFO)
-	inside := Visitor{ID: testID(1), Bucket: MinuteOf(w.now), AcceptedAt: w.now, LastCheckIn: w.now, Ends: w.settings.sessionEnd(w.now, maxSession)}
+	inside := Ticket{ID: testID(1), Since: w.now, AcceptedAt: w.now, LastCheckIn: w.now, Ends: w.settings.sessionEnd(w.now, maxSession)}
 	for range 20 {
 		w.pass(4 * time.Minute)
 		decision := w.visit(d, inside)
-		if decision.Outcome != Pass || !decision.Changed || !decision.Visitor.LastCheckIn.Equal(w.now) {
+		if decision.Outcome != Pass || !decision.Changed || !decision.Ticket.LastCheckIn.Equal(w.now) {
 			t.Fatalf("%+v", decision)
 		}
-		inside = decision.Visitor
+		inside = decision.Ticket
 		w.now = MinuteOf(w.now).end().Add(-1)
 		if again := w.visit(d, inside); again.Outcome != Pass || again.Changed {
 			t.Fatalf("in the same minute: %+v", again)
@@ -206,7 +206,7 @@ func TestRevoke(t *testing.T) {
 			t.Errorf("everywhere %v: %d counted after the end, want 0", everywhere, n)
 		}
 		w.outcome(d, inside[0], Reissue)
-		d.Revoke(w.now, testID(77), everywhere) // nobody
+		d.Revoke(w.now, testID(77), everywhere) // no visitor's
 	}
 }
 
@@ -224,7 +224,7 @@ func TestAbsent(t *testing.T) {
 	w.pass(time.Minute)
 	second := w.outcome(d, w.newcomer(), Wait)
 	first = w.outcome(d, first, Wait)
-	if got := d.buckets; len(got) != 2 || got[0].Minute != first.Bucket || got[1].Minute != second.Bucket {
+	if got := d.buckets; len(got) != 2 || got[0].Minute != first.Bucket() || got[1].Minute != second.Bucket() {
 		t.Errorf("buckets %v", got)
 	}
 }

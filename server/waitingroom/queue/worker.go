@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Worker is what a request meets first. Under Counter it passes sessions and sends
-// everybody else to the data centre; under Even and Adaptive it decides alone, by what
-// it was told last. It is not safe for use by several goroutines at once; for sessions
-// [Settings.Session] says the same without one.
+// Worker is what a request meets first. Under Counter it passes sessions and sends all
+// other requests to the data centre; under Even and Adaptive it decides alone, by the last
+// state that it was told. It is not safe for use by several goroutines at once; for
+// sessions [Settings.Session] says the same without a worker.
 type Worker struct {
 	name     string
 	settings Settings
@@ -20,24 +20,18 @@ type Worker struct {
 	sent    []sentTicket // since the last report that was acknowledged
 	state   WorkerState
 	known   bool // a state has come
-	budget  budget
-	covered map[Minute]int // how many have been admitted from a bucket this minute
+	minute  Minute
+	used    int            // admissions of this minute
+	covered map[Minute]int // those of them from buckets that are wholly covered
 }
 
-// A sentTicket is one line of the reports, from its seq on.
+// A sentTicket is in the reports from seq on.
 type sentTicket struct {
-	seq     uint64
-	seen    SeenTicket
-	waiting WaitingTicket
+	seq uint64
+	Ticket
 }
 
-// A budget is what a worker may admit in one minute.
-type budget struct {
-	minute Minute
-	used   int
-}
-
-// NewWorker returns a worker that has heard of nobody yet. The settings must have come
+// NewWorker returns a worker that knows of no visitors yet. The settings must have come
 // from [Settings.WithDefaults].
 func NewWorker(name string, s Settings, seed uint64) *Worker {
 	return &Worker{name: name, settings: s, rng: generator(seed, "worker "+name, 0), covered: map[Minute]int{}}
@@ -47,99 +41,96 @@ func NewWorker(name string, s Settings, seed uint64) *Worker {
 func (w *Worker) Configure(s Settings) { w.settings = s }
 
 // Visit decides about a request, or says Ask.
-func (w *Worker) Visit(now time.Time, v Visitor) Decision {
-	if now.After(w.now) {
-		w.now = now
-	}
+func (w *Worker) Visit(now time.Time, t Ticket) Decision {
+	w.now = later(w.now, now)
 	s := &w.settings
 	if s.Suspended {
-		return Decision{Outcome: Pass, Visitor: v}
+		return Decision{Outcome: Pass, Ticket: t}
 	}
-	if !v.AcceptedAt.IsZero() {
-		switch s.Session(w.now, &v) {
+	if !t.Waiting() {
+		switch s.Session(w.now, &t) {
 		case SessionOver:
 			return Decision{Outcome: Reissue}
 		case SessionPasses:
-			return Decision{Outcome: Pass, Visitor: v, Counted: true}
+			return Decision{Outcome: Pass, Ticket: t, Counted: true}
 		}
 		if s.Allocator == Counter {
-			return Decision{Outcome: Ask, Visitor: v}
+			return Decision{Outcome: Ask, Ticket: t}
 		}
-		v.LastCheckIn, v.Ends = w.now, s.sessionEnd(w.now, maxSession)
-		w.see(v)
-		return Decision{Outcome: Pass, Visitor: v, Changed: true, Counted: true}
+		return w.pass(t)
 	}
 	switch {
 	case s.Method == Reject:
-		return Decision{Outcome: Refuse, Visitor: v}
-	case !v.First() && w.now.Before(v.LastCheckIn.Add(v.RefreshInterval)) && s.Method != Passthrough:
-		return Decision{Outcome: Wait, Visitor: v, Estimate: w.estimate(v)}
+		return Decision{Outcome: Refuse, Ticket: t}
+	case !t.First() && w.now.Before(t.next()) && s.Method != Passthrough:
+		return Decision{Outcome: Wait, Ticket: t, Estimate: w.estimate(&t)}
 	case s.Allocator == Counter:
-		return Decision{Outcome: Ask, Visitor: v}
-	case !v.First() && (w.now.Sub(v.LastCheckIn) > s.PlaceKept || v.LastCheckIn.After(w.now.Add(s.Skew)) || v.Bucket > MinuteOf(w.now.Add(s.Skew))):
+		return Decision{Outcome: Ask, Ticket: t}
+	case s.misplaced(w.now, &t):
 		return Decision{Outcome: Reissue}
 	}
-	first := v.First()
+	first := t.First()
 	if first {
-		v.Bucket = MinuteOf(w.now)
+		t.Since = w.now
 	}
-	if s.Method == Passthrough || !s.QueueAll && w.chance(&v, first) {
-		v.AcceptedAt, v.LastCheckIn, v.RefreshInterval = w.now, w.now, 0
-		v.Ends = s.sessionEnd(w.now, maxSession)
-		w.see(v)
-		return Decision{Outcome: Pass, Visitor: v, Changed: true, Counted: true}
+	if s.Method == Passthrough || !s.QueueAll && w.chance(&t, first) {
+		t.AcceptedAt, t.RefreshInterval = w.now, 0
+		return w.pass(t)
 	}
-	v.LastCheckIn, v.RefreshInterval = w.now, s.refresh(w.rng)
-	w.sent = append(w.sent, sentTicket{seq: w.seq + 1, waiting: WaitingTicket{v.ID, s.Shuffle.Place(v.ID, v.Bucket), w.now.Add(v.RefreshInterval)}})
-	return Decision{Outcome: Wait, Visitor: v, Changed: true, Counted: true, Estimate: w.estimate(v)}
+	t.LastCheckIn, t.RefreshInterval = w.now, s.refresh(w.rng)
+	w.sent = append(w.sent, sentTicket{w.seq + 1, t})
+	return Decision{Outcome: Wait, Ticket: t, Changed: true, Counted: true, Estimate: w.estimate(&t)}
 }
 
-func (w *Worker) see(v Visitor) {
-	w.sent = append(w.sent, sentTicket{seq: w.seq + 1, seen: SeenTicket{v.ID, v.AcceptedAt, v.LastCheckIn, v.Ends}})
+// pass begins or renews a session.
+func (w *Worker) pass(t Ticket) Decision {
+	t.LastCheckIn, t.Ends = w.now, w.settings.sessionEnd(w.now, maxSession)
+	w.sent = append(w.sent, sentTicket{w.seq + 1, t})
+	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
-func (w *Worker) estimate(v Visitor) Estimate {
-	return w.state.Room.estimate(w.settings.Method, w.settings.Shuffle.Place(v.ID, v.Bucket))
+func (w *Worker) estimate(t *Ticket) Estimate {
+	return w.state.Room.estimate(w.settings.Method, w.settings.place(t))
 }
 
-// chance decides by what this worker may admit this minute, and counts who comes in.
-func (w *Worker) chance(v *Visitor, first bool) bool {
+// chance decides by what this worker may admit this minute, and counts the admission.
+func (w *Worker) chance(t *Ticket, first bool) bool {
 	s, room := &w.settings, &w.state.Room
-	if m := MinuteOf(w.now); w.budget.minute != m {
-		w.budget = budget{minute: m}
+	if m := MinuteOf(w.now); w.minute != m {
+		w.minute, w.used = m, 0
 		clear(w.covered)
 	}
-	// what is left, and with what has been admitted this minute, as far as was heard
-	left, slots := s.Available(room.Active, room.Admitted), room.SlotsOfMinute(s)
-	if MinuteOf(room.At) != w.budget.minute {
-		left = s.Available(room.Active, 0)
+	// the slots that are left, and those of the whole minute, as far as was heard
+	left, slots := s.available(room.Active, room.Admitted), room.slotsOfMinute(s)
+	if MinuteOf(room.At) != w.minute {
+		left = s.available(room.Active, 0)
 		slots = left
 	}
 	ok := false
-	switch covered, partly := w.coverage(v, left, first); {
+	switch covered, partly := w.coverage(t, left, first); {
 	case covered:
 		// a wholly covered bucket is admitted anywhere
 		ok = true
-		w.covered[v.Bucket]++
+		w.covered[t.Bucket()]++
 	case partly || s.Method == Random:
-		ok = w.budget.used < w.Budget(slots)
+		ok = w.used < w.budget(slots)
 	}
 	if ok {
-		w.budget.used++
+		w.used++
 	}
 	return ok
 }
 
 // coverage reports whether the slots that are left cover the visitor's bucket wholly, or
-// partly; for a first request, whether anything is left by all buckets.
-func (w *Worker) coverage(v *Visitor, left int, first bool) (wholly, partly bool) {
-	place := w.settings.Shuffle.Place(v.ID, v.Bucket)
+// partly; for a first request, whether all buckets leave anything.
+func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool) {
+	place := w.settings.place(t)
 	if w.settings.Method == Random {
 		return false, false
 	}
 	for _, b := range w.state.Room.Waiting {
 		if !first && b.Minute >= place {
-			wholly = b.Minute == place && b.Waiting <= left && w.covered[v.Bucket] < b.Waiting
+			wholly = b.Minute == place && b.Waiting <= left && w.covered[t.Bucket()] < b.Waiting
 			return wholly, left > 0
 		}
 		if left -= b.Waiting; left <= 0 {
@@ -149,33 +140,24 @@ func (w *Worker) coverage(v *Visitor, left int, first bool) (wholly, partly bool
 	return false, left > 0
 }
 
-// Budget is how many of a room's slots this worker may use: its part of the data
+// budget is how many of a room's slots this worker may use: its part of the data
 // centre's and its part of Anywhere's.
-func (w *Worker) Budget(slots int) int {
+func (w *Worker) budget(slots int) int {
 	s, room := &w.settings, &w.state.Room
 	own, anywhere := room.Traffic.share(slots, w.state.DataCentre)
 	utilisation := float64(room.Active) / float64(s.TotalActiveUsers)
-	return s.PerWorker(own, w.state.Workers, utilisation) + s.PerWorker(anywhere, room.Workers, utilisation)
+	return s.perWorker(own, w.state.Workers, utilisation) + s.perWorker(anywhere, room.Workers, utilisation)
 }
 
-// Report is what the data centre has to hear: everything since the last report that it
-// has acknowledged.
+// Report is what the data centre has to hear: every ticket since the last report that it
+// has acknowledged, but for those that are over by now.
 func (w *Worker) Report(now time.Time) WorkerReport {
-	if now.After(w.now) {
-		w.now = now
-	}
+	w.now = later(w.now, now)
 	w.seq++
-	// what is over by now nobody needs to hear, however long reports have been lost
-	w.sent = slices.DeleteFunc(w.sent, func(t sentTicket) bool {
-		return !t.seen.Ends.After(w.now) && !t.waiting.Next.Add(absence).After(w.now)
-	})
-	r := WorkerReport{Worker: w.name, Seq: w.seq, At: w.now}
+	w.sent = slices.DeleteFunc(w.sent, func(t sentTicket) bool { return !t.counts(w.now) })
+	r := WorkerReport{Worker: w.name, Seq: w.seq}
 	for _, t := range w.sent {
-		if t.seen.ID != (TicketID{}) {
-			r.Seen = append(r.Seen, t.seen)
-		} else {
-			r.Waiting = append(r.Waiting, t.waiting)
-		}
+		r.Tickets = append(r.Tickets, t.Ticket)
 	}
 	return r
 }
@@ -186,7 +168,6 @@ func (w *Worker) Apply(st WorkerState) {
 		return
 	}
 	w.state, w.known = st, true
-	w.state.Room = st.Room.clone()
 	w.sent = slices.DeleteFunc(w.sent, func(t sentTicket) bool { return t.seq <= st.Ack })
 }
 
@@ -202,33 +183,32 @@ func (w *Worker) ReportEvery() time.Duration {
 // nothing the second time.
 func (d *DataCentre) Merge(now time.Time, report WorkerReport) WorkerState {
 	d.advance(now)
-	w := d.workers[report.Worker]
-	if w == nil {
-		w = &workerRecord{}
-		d.workers[report.Worker] = w
-	}
-	w.seen = d.now
-	for _, t := range report.Seen {
-		d.merge(t)
-	}
-	for _, t := range report.Waiting {
-		r, known := d.rows[t.ID]
-		if known && (r.kind != waiting || r.at >= t.Next.UnixNano()) || !t.Next.Add(absence).After(d.now) {
-			continue
+	d.workers[report.Worker] = d.now
+	for i := range report.Tickets {
+		if t := &report.Tickets[i]; t.counts(d.now) {
+			d.merge(t)
 		}
-		d.countUser(&r)
-		d.join(t.ID, row{kind: waiting, bucket: t.Bucket, counted: r.counted, at: t.Next.UnixNano(), gone: t.Next.Add(absence).UnixNano()})
 	}
 	return WorkerState{
 		Worker: report.Worker, Ack: report.Seq, DataCentre: d.name, Workers: len(d.workers),
-		ReportEvery: d.workerReportEvery(), Room: d.room.clone(),
+		ReportEvery: d.workerReportEvery(), Room: d.room,
 	}
 }
 
-// merge takes a ticket that a worker has seen or admitted.
-func (d *DataCentre) merge(t SeenTicket) {
+// merge takes a ticket that a worker has decided about.
+func (d *DataCentre) merge(t *Ticket) {
 	r, known := d.rows[t.ID]
-	if known && r.kind == active && r.at >= t.At.UnixNano() || !t.Ends.After(d.now) {
+	if t.Waiting() {
+		next := t.next().UnixNano()
+		if known && (r.kind != waiting || r.at >= next) {
+			return
+		}
+		d.countUser(&r)
+		d.join(t.ID, row{kind: waiting, bucket: d.settings.place(t), counted: r.counted, at: next, gone: next + int64(absence)})
+		return
+	}
+	at := t.LastCheckIn.UnixNano()
+	if known && r.kind == active && r.at >= at {
 		return
 	}
 	if !known && d.settings.Method == Passthrough && d.tickets.active >= mostActive {
@@ -240,11 +220,11 @@ func (d *DataCentre) merge(t SeenTicket) {
 	}
 	if !known || r.kind == waiting || r.kind == spent {
 		d.tickets.active++
-		if t.AcceptedAt.Equal(t.At) {
-			d.ledger(MinuteOf(t.At)).Admitted++
+		if t.AcceptedAt.Equal(t.LastCheckIn) {
+			d.ledger(MinuteOf(t.LastCheckIn)).Admitted++
 		}
 	}
-	d.keep(t.ID, row{kind: active, counted: r.counted, ends: r.ends, accepted: t.AcceptedAt.UnixNano(), at: t.At.UnixNano()}, later(t.Ends, r.ends.Time()))
+	d.keep(t.ID, row{kind: active, counted: r.counted, ends: r.ends, accepted: t.AcceptedAt.UnixNano(), at: at}, later(t.Ends, r.ends.Time()))
 }
 
 // workerReportEvery is a second for a few workers, and more for many.

@@ -65,7 +65,7 @@ func TestUnusedSlots(t *testing.T) {
 func TestWeaknesses(t *testing.T) {
 	long(t)
 	type measure struct {
-		first    float64 // active users when somebody had to wait first, as part of the limit
+		first    float64 // active users when a visitor had to wait first, as part of the limit
 		exceeded float64 // the most active users, as part of the limit
 	}
 	mean := func(a queue.Allocator, profile Profile, visitors int, over time.Duration) (m measure) {
@@ -79,7 +79,7 @@ func TestWeaknesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			first := res.FirstWait
-			if first == 0 { // nobody had to wait
+			if first == 0 { // no visitor had to wait
 				first = res.PeakActive
 			}
 			m.first += float64(first) / 200 / runs

@@ -17,15 +17,15 @@ const (
 	sample
 )
 
-// An event is what happens at one moment; a and b say to whom.
+// An event is what happens at one moment; a and b are its subjects.
 type event struct {
 	at   time.Duration
 	kind eventKind
 	a, b int32
 }
 
-// events is a heap by time, without the calls through an interface that most of a run's
-// time would go to in container/heap.
+// events is a heap by time. container/heap would spend most of a run in calls through its
+// interface.
 type events []event
 
 func (h *events) push(e event) {

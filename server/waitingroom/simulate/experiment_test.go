@@ -120,7 +120,7 @@ func TestRandomWaits(t *testing.T) {
 }
 
 // chances compares, minute by minute, how many of a group came in with how many would
-// have if everybody who waited since before the minute had had the same chance.
+// have if every visitor who waited since before the minute had had the same chance.
 func chances(res *Result, groups int, group func(v *Visitor, minute int) int) (came, expected []float64) {
 	came, expected = make([]float64, groups), make([]float64, groups)
 	for m := range res.Minutes {
@@ -129,7 +129,7 @@ func chances(res *Result, groups int, group func(v *Visitor, minute int) int) (c
 		start, end := time.Duration(m)*time.Minute, time.Duration(m+1)*time.Minute
 		for i := range res.Visitors {
 			v := &res.Visitors[i]
-			// who has come within the last interval has not had a chance yet
+			// a visitor who has come within the last interval has not had a chance yet
 			if v.Joined > start-25*time.Second || v.Admitted < start || !v.In {
 				continue
 			}
@@ -145,7 +145,7 @@ func chances(res *Result, groups int, group func(v *Visitor, minute int) int) (c
 			}
 		}
 		if all < 200 {
-			continue // hardly anybody is left to compare
+			continue // hardly any visitor is left to compare
 		}
 		for g := range groups {
 			came[g] += in[g]
@@ -163,7 +163,7 @@ func chiSquare(came, expected []float64) float64 {
 	return chi
 }
 
-// TestRandomIsFair: who waits has the same chance as anybody else who does, whenever they
+// TestRandomIsFair: a visitor who waits has the same chance as every other who does, whenever they
 // came and in whatever second they check in.
 func TestRandomIsFair(t *testing.T) {
 	long(t)
@@ -191,7 +191,7 @@ func TestRandomIsFair(t *testing.T) {
 	}
 }
 
-// TestAttackersGainNothing: who hammers, drops or repeats tickets comes in no earlier.
+// TestAttackersGainNothing: a visitor who hammers, drops or repeats tickets comes in no earlier.
 func TestAttackersGainNothing(t *testing.T) {
 	long(t)
 	for _, method := range []queue.Method{queue.FIFO, queue.Random} {
@@ -204,7 +204,7 @@ func TestAttackersGainNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// against those who came in the same minute
+			// against the visitors who came in the same minute
 			var gain, honest, attackers float64
 			byMinute := map[int][2][2]float64{}
 			for _, v := range res.Visitors {

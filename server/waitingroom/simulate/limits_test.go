@@ -37,7 +37,7 @@ func hostile(seed uint64) Options {
 			NewUsersPerMinute: 1 + total/5 + r.IntN(total-total/5),
 			SessionDuration:   time.Duration(1+r.IntN(2)) * time.Minute,
 			FixedSessions:     r.IntN(5) == 0,
-			Method:            queue.Method(r.IntN(2)),
+			Method:            []queue.Method{queue.FIFO, queue.Random}[r.IntN(2)],
 			HistoryMinutes:    1 + r.IntN(2),
 			Skew:              between(0, 2*time.Second),
 		},
@@ -86,7 +86,7 @@ func TestCounterNeverExceedsALimit(t *testing.T) {
 			busy++
 		}
 	}
-	// a room that lets nobody in keeps its limits, too
+	// a room that lets no visitor in keeps its limits, too
 	t.Logf("limit of active users reached in %d runs, of new users in %d", full, busy)
 	if full == 0 || busy == 0 {
 		t.Error("no run has come to its limits, so nothing is proven")

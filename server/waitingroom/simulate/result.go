@@ -1,8 +1,17 @@
 package simulate
 
 import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -15,7 +24,7 @@ type Result struct {
 	// PeakActive is the most sessions at once, and PeakAdmitted the most admissions in
 	// one calendar minute of the global object's clock.
 	PeakActive, PeakAdmitted int
-	// FirstWait is how many were active when somebody had to wait first.
+	// FirstWait is how many were active when the first visitor had to wait.
 	FirstWait int
 	// Draws is how many requests waited for the global object.
 	Draws int
@@ -24,17 +33,17 @@ type Result struct {
 	ends  map[int]int // by second
 }
 
-// Visitor is one who came.
+// Visitor is one visitor of the run.
 type Visitor struct {
 	Arrived  time.Duration // by the ticket
 	Joined   time.Duration // the first request
 	Admitted time.Duration // the first time
-	In       bool          // whether there was one
+	In       bool          // whether there was an admission
 	CheckIns int           // that counted, before the first admission and after the session
 	Attacks  bool
 }
 
-// Wait is how long it took to come in.
+// Wait is the time from the first request to the admission.
 func (v Visitor) Wait() time.Duration { return v.Admitted - v.Joined }
 
 // Minute is one minute of the run.
@@ -89,4 +98,165 @@ func (r *Result) finish(run *run) {
 		r.Visitors = append(r.Visitors, run.users[i].Visitor)
 		r.minute(run.users[i].Arrived).Arrived++
 	}
+}
+
+// Waits are the waits of the admitted visitors, in ascending order.
+func (r *Result) Waits() []time.Duration {
+	var waits []time.Duration
+	for _, v := range r.Visitors {
+		if v.In {
+			waits = append(waits, v.Wait())
+		}
+	}
+	slices.Sort(waits)
+	return waits
+}
+
+// quantile is that of an ascending list, 0 where it is empty.
+func quantile[T cmp.Ordered](sorted []T, p float64) (none T) {
+	if len(sorted) == 0 {
+		return none
+	}
+	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
+}
+
+// byArrival are the waits of the visitors who arrived in each minute, ascending.
+func (r *Result) byArrival() [][]time.Duration {
+	waits := make([][]time.Duration, len(r.Minutes))
+	for _, v := range r.Visitors {
+		if v.In {
+			m := int(v.Arrived / time.Minute)
+			waits[m] = append(waits[m], v.Wait())
+		}
+	}
+	for _, w := range waits {
+		slices.Sort(w)
+	}
+	return waits
+}
+
+// Table prints the run minute by minute, and a summary.
+func (r *Result) Table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "minute\tarrived\tadmitted\tactive at most\twaiting\twait of its arrivals, p50\tp90\t")
+	waits := r.byArrival()
+	for i, m := range r.Minutes {
+		p50, p90 := "", ""
+		if len(waits[i]) > 0 {
+			p50, p90 = seconds(quantile(waits[i], 0.5)), seconds(quantile(waits[i], 0.9))
+		}
+		fmt.Fprintf(t, "%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", i, m.Arrived, m.Admitted, m.Peak, m.Waiting, p50, p90)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	all := r.Waits()
+	s := r.Settings
+	_, err := fmt.Fprintf(w, `
+%d of %d visitors came in; they waited %s (p50), %s (p90), %s at most
+active users: %d at most, of %d allowed
+admitted in a minute: %d at most, of %d allowed
+requests that waited for the global object: %d
+`, len(all), len(r.Visitors), seconds(quantile(all, 0.5)), seconds(quantile(all, 0.9)), seconds(quantile(all, 1)),
+		r.PeakActive, s.TotalActiveUsers, r.PeakAdmitted, s.NewUsersPerMinute, r.Draws)
+	return err
+}
+
+func seconds(d time.Duration) string { return d.Round(time.Second).String() }
+
+// Draw writes two pictures into dir and returns their files: name-waits.svg, a heat map of
+// the waits by the minute of arrival, and name-room.svg, a chart of active and waiting users
+// with their limit.
+func (r *Result) Draw(dir, name string) (files []string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	waits, room := r.waits(), r.room()
+	for _, p := range []struct {
+		name  string
+		chart *chart.Chart
+	}{{"waits", &waits}, {"room", &room}} {
+		file := filepath.Join(dir, name+"-"+p.name+".svg")
+		if err := os.WriteFile(file, p.chart.File(), 0o644); err != nil {
+			return files, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// waitBins is how many rows the heat map has.
+const waitBins = 30
+
+// waits counts visitors by the minute of their arrival and by their wait.
+func (r *Result) waits() chart.Chart {
+	longest, minutes := time.Minute, 2
+	for _, v := range r.Visitors {
+		if v.In {
+			longest = max(longest, v.Wait()+1)
+			minutes = max(minutes, int(v.Arrived/time.Minute)+1)
+		}
+	}
+	bin := (longest + waitBins - 1) / waitBins
+	counts := make([][]float64, minutes)
+	for i := range counts {
+		counts[i] = make([]float64, waitBins)
+	}
+	for _, v := range r.Visitors {
+		if v.In {
+			counts[int(v.Arrived/time.Minute)][int(v.Wait()/bin)]++
+		}
+	}
+	all := r.Waits()
+	across, up := float64(minutes), (waitBins * bin).Minutes()
+	return chart.Chart{
+		Title: "How long users wait, by minute of arrival (" + r.how() + ")",
+		Summary: fmt.Sprintf("Heat map of %d users: minute of arrival, from 0 to %d, against the wait. Half of them waited at most %s, nine of ten %s, all %s.",
+			len(all), minutes, seconds(quantile(all, 0.5)), seconds(quantile(all, 0.9)), seconds(quantile(all, 1))),
+		X:    chart.Axis{Title: "minute of arrival", Max: across, Step: chart.Step(across, 1)},
+		Y:    chart.Axis{Title: "wait in minutes", Max: up, Step: chart.Step(up, 0)},
+		Heat: &chart.Heat{Columns: counts, Unit: "users"},
+	}
+}
+
+// room shows active and waiting users over time.
+func (r *Result) room() chart.Chart {
+	limit := r.Settings.TotalActiveUsers
+	most := float64(limit)
+	active, waiting := make([]float64, len(r.Seconds)), make([]float64, len(r.Seconds))
+	for i, s := range r.Seconds {
+		active[i], waiting[i] = float64(s.Active), float64(s.Waiting)
+		most = max(most, active[i], waiting[i])
+	}
+	across, step := float64(max(1, len(r.Seconds)))/60, chart.Step(most, 1)
+	return chart.Chart{
+		Title:   "Active and waiting users (" + r.how() + ")",
+		Summary: fmt.Sprintf("Users over %.0f minutes: at most %d active, of %d allowed, and %.0f waiting.", across, r.PeakActive, limit, slices.Max(append(waiting, 0))),
+		X:       chart.Axis{Title: "minute", Max: across, Step: chart.Step(across, 0)},
+		Y:       chart.Axis{Title: "users", Max: math.Ceil(most/step) * step, Step: step},
+		Lines:   []chart.Line{{Name: "waiting", Step: 1. / 60, Values: waiting}, {Name: "active", Step: 1. / 60, Values: active}},
+		Limit:   float64(limit), LimitText: fmt.Sprintf("limit %d", limit),
+	}
+}
+
+func (r *Result) how() string { return fmt.Sprintf("%s, %s", r.Settings.Method, r.Settings.Allocator) }
+
+// Utilisation is the mean part of the limit that was active in the seconds in which at
+// least as many waited as there were slots, from when the room was full first; 0 where
+// there were none.
+func (r *Result) Utilisation() float64 {
+	used, seconds := 0.0, 0
+	limit := r.Settings.TotalActiveUsers
+	full := false
+	for _, s := range r.Seconds {
+		full = full || s.Active >= limit*9/10
+		if full && s.Waiting > max(0, limit-s.Active) {
+			used += float64(s.Active) / float64(limit)
+			seconds++
+		}
+	}
+	if seconds == 0 {
+		return 0
+	}
+	return used / float64(seconds)
 }

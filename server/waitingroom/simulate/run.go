@@ -39,8 +39,8 @@ type run struct {
 
 type user struct {
 	Visitor
-	ticket  queue.Visitor
-	first   queue.Visitor // of one who resends
+	ticket  queue.Ticket
+	first   queue.Ticket // for Resend
 	stay    time.Duration
 	gives   time.Duration // when it gives up waiting
 	site    int
@@ -71,18 +71,18 @@ type site struct {
 	down    bool
 	cut     bool
 	life    int32
-	drawing uint64  // the report under way for those who wait for it, 0 without
-	pending []int32 // they
-	late    []int32 // who wait for the one after it
+	drawing uint64  // the report under way for a draw, 0 without
+	pending []int32 // users who wait for it
+	late    []int32 // users who wait for the one after it
 }
 
 type message struct {
 	report queue.Report
 	state  queue.State
-	copies int // that are still under way
+	copies int // still under way
 }
 
-// Run simulates until everybody has come and gone, or Longest is over.
+// Run simulates until all visitors have come and gone, or Longest is over.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	r.global = queue.NewGlobal(o.Settings, r.time(0))
 	for i := range o.DataCentres {
 		s := site{name: fmt.Sprintf("dc%02d", i)}
-		// two clocks differ by no more than Clocks, and the global object's is in the middle
+		// No two clocks differ by more than Clocks; the global object's is in the middle.
 		s.offset = time.Duration((r.rng.Float64() - 0.5) * float64(o.Clocks))
 		r.sites = append(r.sites, s)
 		r.start(i)
@@ -199,7 +199,7 @@ func (r *run) fail(f Failure, begins bool) {
 	case Down:
 		s.down = begins
 		if begins {
-			for _, u := range append(s.pending, s.late...) { // they try again elsewhere
+			for _, u := range append(s.pending, s.late...) { // these users try again elsewhere
 				r.events.push(event{r.now + time.Second, userVisits, u, 0})
 			}
 			s.drawing, s.pending, s.late = 0, nil, nil
@@ -215,11 +215,7 @@ func (r *run) fail(f Failure, begins bool) {
 		}
 		r.global = queue.RecoverGlobal(r.Settings, names, r.time(0))
 	case Restart:
-		data, err := r.global.Snapshot()
-		if err == nil {
-			r.global, err = queue.RestoreGlobal(data, r.Settings, r.time(0))
-		}
-		r.err = err
+		r.global, r.err = queue.RestoreGlobal(r.global.Snapshot(), r.Settings, r.time(0))
 	}
 }
 
@@ -230,7 +226,7 @@ func (r *run) report(i int32) (seq uint64) {
 	return report.Seq
 }
 
-// draw asks the global object on behalf of those who wait for it.
+// draw asks the global object on behalf of the users who wait for it.
 func (r *run) draw(i int32) {
 	s := &r.sites[i]
 	s.pending, s.late = s.late, nil
@@ -258,7 +254,7 @@ func (r *run) send(site int, m message, kind eventKind) {
 	r.messages[slot] = m
 }
 
-// take is one copy of a message that arrives.
+// take returns a message of which one copy has arrived.
 func (r *run) take(slot int32) message {
 	m := r.messages[slot]
 	if r.messages[slot].copies--; m.copies == 1 {
@@ -268,7 +264,7 @@ func (r *run) take(slot int32) message {
 	return m
 }
 
-// settle answers those who have waited for a draw, and asks for those who came since.
+// settle answers the users who have waited for a draw, and draws for those that came since.
 func (r *run) settle(i int32) {
 	s := &r.sites[i]
 	pending := s.pending
@@ -282,12 +278,12 @@ func (r *run) settle(i int32) {
 }
 
 // shown is the ticket that a user sends.
-func (r *run) shown(i int32) queue.Visitor {
+func (r *run) shown(i int32) queue.Ticket {
 	u := &r.users[i]
 	if u.Attacks && u.state == waiting {
 		switch r.Attack {
 		case Drop:
-			return queue.Visitor{ID: r.newID()}
+			return queue.Ticket{ID: r.newID()}
 		case Resend:
 			return u.first
 		}
@@ -336,8 +332,8 @@ func (r *run) visit(i int32) {
 	}
 }
 
-// request brings a ticket to one of the site's workers, the first ones more often.
-func (r *run) request(i int32, s *site, v queue.Visitor) {
+// request brings a ticket to one of the site's workers, more often to the first ones.
+func (r *run) request(i int32, s *site, v queue.Ticket) {
 	for range 3 {
 		w := s.workers[int(float64(len(s.workers))*r.rng.Float64()*r.rng.Float64())]
 		d := w.Visit(s.clock(r), v)
@@ -346,7 +342,7 @@ func (r *run) request(i int32, s *site, v queue.Visitor) {
 		}
 		switch d.Outcome {
 		case queue.Reissue:
-			v = queue.Visitor{ID: r.newID()}
+			v = queue.Ticket{ID: r.newID()}
 			r.users[i].ticket = v
 			continue
 		case queue.Draw:
@@ -361,7 +357,7 @@ func (r *run) request(i int32, s *site, v queue.Visitor) {
 		}
 		return
 	}
-	r.err = fmt.Errorf("visitor %d: three tickets in a row were worth nothing", i)
+	r.err = fmt.Errorf("visitor %d: three worthless tickets in a row", i)
 }
 
 func (r *run) index(s *site) int32 {
@@ -373,12 +369,12 @@ func (r *run) index(s *site) int32 {
 	return -1
 }
 
-// decided does what the user does after an answer.
+// decided has the user react to an answer.
 func (r *run) decided(i int32, d queue.Decision) {
 	u := &r.users[i]
 	switch d.Outcome {
 	case queue.Pass:
-		fresh := u.session < 0 || u.ticket.ID != d.Visitor.ID || r.sessions[u.session].closed
+		fresh := u.session < 0 || u.ticket.ID != d.Ticket.ID || r.sessions[u.session].closed
 		if u.state == waiting {
 			r.waiting--
 		}
@@ -386,9 +382,9 @@ func (r *run) decided(i int32, d queue.Decision) {
 			u.In, u.Admitted = true, r.now
 		}
 		u.state = inside
-		u.ticket = d.Visitor
+		u.ticket = d.Ticket
 		// the ticket passes until the slowest clock has reached its end
-		ends := d.Visitor.Ends.Sub(begin) + r.Clocks/2
+		ends := d.Ticket.Ends.Sub(begin) + r.Clocks/2
 		if fresh {
 			u.session = int32(len(r.sessions))
 			r.sessions = append(r.sessions, session{ends: ends})
@@ -411,10 +407,10 @@ func (r *run) decided(i int32, d queue.Decision) {
 			if r.waiting == 1 && r.result.FirstWait == 0 {
 				r.result.FirstWait = r.active
 			}
-			u.first = d.Visitor
+			u.first = d.Ticket
 		}
-		u.ticket = d.Visitor
-		next := d.Visitor.RefreshInterval + time.Duration(r.rng.Int64N(int64(300*time.Millisecond)))
+		u.ticket = d.Ticket
+		next := d.Ticket.RefreshInterval + time.Duration(r.rng.Int64N(int64(300*time.Millisecond)))
 		if !d.Counted {
 			next = time.Duration(1+r.rng.Int64N(3)) * time.Second
 		} else {
@@ -475,12 +471,12 @@ func (r *run) arrive() {
 		}
 		u.Attacks = i < r.Attackers
 		u.stay = time.Duration((0.9 + 0.2*r.rng.Float64()) * float64(r.Stay))
-		u.ticket = queue.Visitor{ID: r.newID()}
+		u.ticket = queue.Ticket{ID: r.newID()}
 		u.Joined = u.Arrived
 		if r.Profile == Together {
 			u.Joined = time.Duration(r.rng.Int64N(int64(r.Settings.RefreshInterval)))
 			u.ticket.RefreshInterval = r.Settings.RefreshInterval
-			u.ticket.Bucket = queue.MinuteOf(begin.Add(u.Arrived - r.Over))
+			u.ticket.Since = begin.Add(u.Arrived - r.Over)
 			u.ticket.LastCheckIn = begin.Add(-time.Minute)
 		}
 		r.users = append(r.users, u)

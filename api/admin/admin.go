@@ -1,0 +1,370 @@
+// Package admin lets commands speak to the process that owns a data folder.
+//
+// It is a small protocol over HTTP on a Unix socket in that folder: an operation is a POST of a JSON request to
+// /{name}; the answer is a stream of JSON lines, any number of {"event": …} followed by one {"result": …} or
+// {"error": "…"}. A stream without such an end was cut off. Ending the request cancels the operation.
+//
+// Access is the socket's permissions, nothing else: only the user who runs the process may connect. The package does
+// not know what the operations are; the same Handler answers through [InProcess] where no process runs.
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+
+	"github.com/gin-gonic/gin"
+)
+
+// A Client sends operations to a Handler, wherever that is.
+type Client struct {
+	http *http.Client
+}
+
+// ErrCutOff is what a Call returns when the answer ended before the operation did.
+var ErrCutOff = errors.New("the larder process ended before it was done")
+
+// InProcess returns a client of a handler in this process. It speaks the same HTTP over a pipe, so that commands take
+// one path whether or not another process owns the data folder. The function stop waits for the operations under way,
+// which end with their calls, and releases the client.
+func InProcess(handler http.Handler) (client *Client, stop func() error) {
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	server := &http.Server{Handler: handler}
+	go server.Serve(l) //nolint:errcheck // it ends with Shutdown
+	return newClient(l.dial), func() error { return server.Shutdown(context.Background()) }
+}
+
+func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
+	return &Client{http: &http.Client{Transport: &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DisableKeepAlives: true, // a command asks once; a process that shuts down need not wait for idle connections
+	}}}
+}
+
+// Call asks for an operation, hands its events to report (which may be nil) and returns its result. When ctx ends, so
+// does the operation.
+func Call[Result, Event any](ctx context.Context, c *Client, operation string, request any, report func(Event)) (Result, error) {
+	var result Result
+	raw, err := c.call(ctx, operation, request, func(raw json.RawMessage) error {
+		if report == nil {
+			return nil
+		}
+		var event Event
+		if err := json.Unmarshal(raw, &event); err != nil {
+			return err
+		}
+		report(event)
+		return nil
+	})
+	if err != nil {
+		return result, err
+	}
+	return result, json.Unmarshal(raw, &result)
+}
+
+func (c *Client) call(ctx context.Context, operation string, request any, event func(json.RawMessage) error) (json.RawMessage, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://larder/"+operation, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	response, err := c.http.Do(r)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("couldn't reach the larder process: %w", err)
+	}
+	defer response.Body.Close()
+	switch {
+	case response.StatusCode == http.StatusNotFound:
+		return nil, fmt.Errorf("the running larder process does not know the operation %q; it is another release than this command, restart it", operation)
+	case response.StatusCode != http.StatusOK:
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return nil, fmt.Errorf("the running larder process answered %s: %s", response.Status, bytes.TrimSpace(text))
+	}
+	for decoder := json.NewDecoder(response.Body); ; {
+		var l line
+		if err := decoder.Decode(&l); err != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, ErrCutOff
+		}
+		switch {
+		case l.Event != nil:
+			if err := event(l.Event); err != nil {
+				return nil, fmt.Errorf("the running larder process sent what this command cannot read (%w); it is another release, restart it", err)
+			}
+		case l.Error != "":
+			return nil, errors.New(l.Error)
+		default:
+			return l.Result, nil
+		}
+	}
+}
+
+func decodeStrict(raw []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(into)
+}
+
+// pipeListener hands the server's ends of pipes to a server in the same process.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is called once, by the server.
+func (l *pipeListener) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
+
+type pipeAddr struct{}
+
+func (pipeAddr) Network() string { return "pipe" }
+func (pipeAddr) String() string  { return "in process" }
+
+// socketName is the socket's name in a data folder.
+const socketName = "admin.sock"
+
+// Listen makes the socket in the data folder dir, for this user alone. The caller must own the folder's store: what
+// stands there from a process that ended badly is replaced. Closing the listener removes the socket.
+func Listen(dir string) (net.Listener, error) {
+	// The socket is made in a folder that no other user can enter and moved out when its permissions are right. The
+	// rename also replaces a stale one in a single step.
+	nursery := filepath.Join(dir, "admin.new")
+	if err := os.RemoveAll(nursery); err != nil {
+		return nil, fmt.Errorf("couldn't prepare the admin socket: %w", err)
+	}
+	if err := os.Mkdir(nursery, 0o700); err != nil {
+		return nil, fmt.Errorf("couldn't prepare the admin socket: %w", err)
+	}
+	defer os.RemoveAll(nursery)
+
+	var listener *net.UnixListener
+	err := shortPath(nursery, func(folder string) (err error) {
+		listener, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(folder, socketName)})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("couldn't make the admin socket in %s: %w", dir, err)
+	}
+	listener.SetUnlinkOnClose(false) // it would look where the socket was made
+	made, path := filepath.Join(nursery, socketName), filepath.Join(dir, socketName)
+	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
+		listener.Close()
+		return nil, fmt.Errorf("couldn't make the admin socket: %w", err)
+	}
+	return &socket{UnixListener: listener, path: path}, nil
+}
+
+type socket struct {
+	*net.UnixListener
+	path string
+}
+
+func (s *socket) Close() error {
+	err := s.UnixListener.Close()
+	if !errors.Is(err, net.ErrClosed) { // the first time only: by the second, the socket may be another process's
+		err = errors.Join(err, os.Remove(s.path))
+	}
+	return err
+}
+
+// ErrNoProcess is what Dial returns where no process answers.
+var ErrNoProcess = errors.New("no larder process runs on this data folder")
+
+// Dial returns a client of the process that owns the data folder dir, or ErrNoProcess.
+func Dial(ctx context.Context, dir string) (*Client, error) {
+	dial := func(ctx context.Context) (conn net.Conn, err error) {
+		err = shortPath(dir, func(folder string) error {
+			conn, err = new(net.Dialer).DialContext(ctx, "unix", filepath.Join(folder, socketName))
+			return err
+		})
+		return conn, err
+	}
+	conn, err := dial(ctx)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
+		return nil, ErrNoProcess
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("a larder process of another user may run on %s; run this command as that user: %w", dir, err)
+	case err != nil:
+		return nil, fmt.Errorf("couldn't reach the larder process on %s: %w", dir, err)
+	}
+	conn.Close()
+	return newClient(dial), nil
+}
+
+// maxSocketPath is what a socket's address holds on every system we know: 104 bytes with the closing NUL.
+const maxSocketPath = 103
+
+// shortPath calls use with a name of the folder that is short enough for a socket's address to hold.
+func shortPath(folder string, use func(folder string) error) error {
+	if len(filepath.Join(folder, socketName)) <= maxSocketPath {
+		return use(folder)
+	}
+	if runtime.GOOS != "linux" {
+		return fmt.Errorf("the path of the data folder %s is too long for a socket; choose one with at most %d bytes", folder, maxSocketPath-len(socketName)-12)
+	}
+	open, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	return use(fmt.Sprintf("/proc/self/fd/%d", open.Fd()))
+}
+
+// An Operation does what a command asks for. It hands report what happens on the way, from any goroutine until it
+// returns; events and result must have a JSON form. Its context ends when the client goes away or the process stops.
+type Operation func(ctx context.Context, request json.RawMessage, report func(event any)) (result any, err error)
+
+// Typed makes an Operation of a function that takes a request of its own type. Unknown properties are refused: they
+// come from a client that expects more than this process can do.
+func Typed[Request any](operate func(ctx context.Context, request Request, report func(event any)) (any, error)) Operation {
+	return func(ctx context.Context, raw json.RawMessage, report func(any)) (any, error) {
+		var request Request
+		if err := decodeStrict(raw, &request); err != nil {
+			return nil, fmt.Errorf("this process does not understand the request (%w); is it another release of Larder?", err)
+		}
+		return operate(ctx, request, report)
+	}
+}
+
+// maxRequest bounds a request's body, in bytes.
+const maxRequest = 1 << 20
+
+// line is one line of an answer; exactly one of its members is there.
+type line struct {
+	Event  json.RawMessage `json:"event,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  string          `json:"error,omitempty"`
+}
+
+// Handler serves the operations under their names.
+func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler {
+	gin.SetMode(gin.ReleaseMode)
+	e := gin.New()
+	e.RedirectTrailingSlash = false
+	for name, operation := range operations {
+		e.POST("/"+name, func(c *gin.Context) { serve(c, name, operation, logger) })
+	}
+	return e
+}
+
+func serve(c *gin.Context, name string, operation Operation, logger *slog.Logger) {
+	request, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest))
+	if err != nil {
+		c.String(http.StatusBadRequest, "%v", err)
+		return
+	}
+	c.Writer.Header().Set("Content-Type", "application/x-ndjson")
+	c.Writer.WriteHeader(http.StatusOK)
+	c.Writer.Flush()
+
+	lines := &lineWriter{w: c.Writer}
+	result, err := safely(operation)(c.Request.Context(), request, func(event any) {
+		if raw, err := json.Marshal(event); err == nil {
+			lines.write(line{Event: raw})
+		} else {
+			logger.Error("admin event has no JSON form", "operation", name, "err", err)
+		}
+	})
+	end := line{}
+	if err == nil {
+		end.Result, err = json.Marshal(result)
+	}
+	if err != nil {
+		if broken := (panicked{}); errors.As(err, &broken) {
+			logger.Error("admin operation panicked", "operation", name, "panic", broken.cause, "stack", broken.stack)
+		}
+		if errors.Is(err, context.Canceled) && c.Request.Context().Err() != nil {
+			err = ErrCutOff // the client is still there to read it only where it is this process that ends
+		}
+		end = line{Error: err.Error()}
+	}
+	lines.end(end)
+}
+
+type panicked struct{ cause, stack string }
+
+func (p panicked) Error() string { return "internal error: " + p.cause }
+
+// safely turns a panic of the operation into an error, so that the client gets an answer and the others go on.
+func safely(operation Operation) Operation {
+	return func(ctx context.Context, request json.RawMessage, report func(any)) (result any, err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = panicked{cause: fmt.Sprint(cause), stack: string(debug.Stack())}
+			}
+		}()
+		return operation(ctx, request, report)
+	}
+}
+
+// lineWriter writes lines as a whole, from any goroutine, and none after the end. A client that has gone away is no
+// concern here: the operation's context ends with it.
+type lineWriter struct {
+	mu    sync.Mutex
+	w     gin.ResponseWriter
+	ended bool
+}
+
+func (l *lineWriter) write(v line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return
+	}
+	_ = json.NewEncoder(l.w).Encode(v)
+	l.w.Flush()
+}
+
+func (l *lineWriter) end(v line) {
+	l.write(v)
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+}

@@ -1,0 +1,402 @@
+package library
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A Directory answers what people at a terminal ask about libraries, and tells them what they may have meant.
+type Directory struct {
+	Store *kvstore.Store
+	// Index has all libraries; reading them begins with its first call.
+	Index func() (*Index, error)
+	// AssetBase is in front of the addresses of files, "" where that is not known: then there are none.
+	AssetBase string
+}
+
+// What a Directory is asked, and what it answers; answers are the JSON forms of commands too.
+type (
+	// SearchRequest asks for the libraries that match a text, best first.
+	SearchRequest struct {
+		Text  string `json:"text"`
+		Limit int    `json:"limit"`
+	}
+	// Found is what matches.
+	Found struct {
+		Results   []Brief `json:"results"`
+		Total     int     `json:"total"`     // in results
+		Available int     `json:"available"` // that match
+	}
+	// Brief has the API's names for things.
+	Brief struct {
+		Name        string `json:"name"`
+		Version     string `json:"version,omitempty"` // the latest, where one is published
+		Description string `json:"description,omitempty"`
+		Latest      string `json:"latest,omitempty"` // URL of the main file
+	}
+
+	// InfoRequest asks about a library or a release.
+	InfoRequest struct {
+		Library string `json:"library"`
+		Version string `json:"version,omitempty"` // "" for the library as a whole
+	}
+	// Info has one of its members.
+	Info struct {
+		Library *About        `json:"library,omitempty"`
+		Release *AboutRelease `json:"release,omitempty"`
+	}
+
+	// SnippetRequest asks for the tags of files.
+	SnippetRequest struct {
+		Library string   `json:"library"`
+		Version string   `json:"version,omitempty"` // "" for the latest
+		Files   []string `json:"files,omitempty"`   // none for the main file
+	}
+	// FileSnippet is what a page needs of a file.
+	FileSnippet struct {
+		File      string `json:"file"`
+		URL       string `json:"url"`
+		Integrity string `json:"integrity"`
+		Tag       string `json:"tag,omitempty"` // where a tag loads the file
+	}
+)
+
+// About is all that there is to tell of a library.
+type About struct {
+	Brief
+	Released   time.Time      `json:"released,omitzero"` // of the latest version
+	Filename   string         `json:"filename,omitempty"`
+	SRI        string         `json:"sri,omitempty"`
+	License    string         `json:"license,omitempty"`
+	Homepage   string         `json:"homepage,omitempty"`
+	Repository string         `json:"repository,omitempty"`
+	Author     string         `json:"author,omitempty"`
+	Keywords   []string       `json:"keywords"`
+	Autoupdate *Autoupdate    `json:"autoupdate,omitempty"`
+	Versions   []AboutVersion `json:"versions"` // newest first
+	Problems   []views.State  `json:"problems"` // the newest versions that failed or were refused
+}
+
+// AboutVersion is one of them.
+type AboutVersion struct {
+	Version  string    `json:"version"`
+	Released time.Time `json:"released,omitzero"`
+	Files    int       `json:"files"`
+	Bytes    int64     `json:"bytes"`
+}
+
+// AboutRelease is all that there is to tell of a release.
+type AboutRelease struct {
+	Name     string      `json:"name"`
+	Version  string      `json:"version"`
+	Released time.Time   `json:"released,omitzero"`
+	Filename string      `json:"filename,omitempty"`
+	Bytes    int64       `json:"bytes"`
+	Entry    int64       `json:"entry"` // of its publication in the log
+	Files    []AboutFile `json:"files"`
+}
+
+// AboutFile is one of them.
+type AboutFile struct {
+	Path      string `json:"path"`
+	Size      int64  `json:"size"`
+	Gzip      int64  `json:"gzip,omitempty"` // size in that coding, where it is worth keeping
+	Brotli    int64  `json:"br,omitempty"`
+	URL       string `json:"url,omitempty"`
+	Integrity string `json:"integrity"`
+}
+
+// How long a command waits for a process that has just started to have read all libraries.
+const (
+	searchPatience = 30 * time.Second
+	hintPatience   = 5 * time.Second // for the names that an error suggests
+)
+
+// Search finds libraries.
+func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
+	ctx, cancel := context.WithTimeout(ctx, searchPatience)
+	defer cancel()
+	answer := Found{Results: []Brief{}}
+	index, err := d.Index()
+	if err != nil {
+		return answer, err
+	}
+	found, err := index.Search(ctx, r.Text, nil)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return answer, fmt.Errorf("the libraries are still being read after %s; try again in a moment", searchPatience)
+	}
+	if err != nil {
+		return answer, err
+	}
+	answer.Available = len(found)
+	for _, l := range found[:min(r.Limit, len(found))] {
+		answer.Results = append(answer.Results, d.brief(l))
+	}
+	answer.Total = len(answer.Results)
+	return answer, nil
+}
+
+func (d Directory) brief(l *Library) Brief {
+	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description}
+	if l.HasFile() && d.AssetBase != "" {
+		found.Latest = d.AssetBase + AssetPath(l.Name, l.Version, l.Filename)
+	}
+	return found
+}
+
+// mostProblems is how many versions that failed or were refused are told of.
+const mostProblems = 5
+
+// Info tells all about a library or a release.
+func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
+	snapshot := d.Store.Snapshot()
+	defer snapshot.Close()
+	if r.Version != "" {
+		release, err := d.release(ctx, snapshot, r.Library, r.Version)
+		if err != nil {
+			return Info{}, err
+		}
+		told, err := d.describe(release)
+		return Info{Release: told}, err
+	}
+	l, versions, err := d.library(ctx, snapshot, r.Library)
+	if err != nil {
+		return Info{}, err
+	}
+	told := &About{
+		Brief: d.brief(l), Released: l.Released, Filename: l.Filename, SRI: l.SRI, License: l.License,
+		Homepage: l.Homepage, Author: l.Author, Keywords: append([]string{}, l.Keywords...), Autoupdate: l.Autoupdate,
+		Versions: []AboutVersion{}, Problems: []views.State{},
+	}
+	if l.Repository != nil {
+		told.Repository = l.Repository.URL
+	}
+	for _, v := range versions {
+		told.Versions = append(told.Versions, AboutVersion{v.Version, v.Released, v.Files, v.Bytes})
+	}
+	states, err := views.States(snapshot, r.Library)
+	if err != nil {
+		return Info{}, err
+	}
+	slices.SortFunc(states, func(a, b views.State) int { return packages.CompareVersions(b.Version, a.Version) })
+	for _, state := range states {
+		if (state.Kind == views.Failed || state.Kind == views.Refused) && len(told.Problems) < mostProblems {
+			told.Problems = append(told.Problems, state)
+		}
+	}
+	return Info{Library: told}, nil
+}
+
+func (d Directory) describe(r *Release) (*AboutRelease, error) {
+	told := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
+	for _, file := range r.Files {
+		content, err := d.Store.Content(file.Hash)
+		if err != nil {
+			return nil, fmt.Errorf("the file %s of %s %s: %w; `larder fsck` tells what else is wrong", file.Path, r.Library, r.Version, err)
+		}
+		size := func(c coding.Coding) int64 {
+			representation, _ := content.Find(c)
+			return representation.Length
+		}
+		described := AboutFile{Path: file.Path, Size: file.Size, Gzip: size(coding.Gzip), Brotli: size(coding.Brotli), Integrity: file.SRI.String()}
+		if d.AssetBase != "" {
+			described.URL = d.AssetBase + AssetPath(r.Library, r.Version, file.Path)
+		}
+		told.Files = append(told.Files, described)
+	}
+	return told, nil
+}
+
+// Snippets returns what a page needs of each file, in the order of the request.
+func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippet, error) {
+	if d.AssetBase == "" {
+		return nil, errors.New("it is not known under which address the files are reached; say so with --asset-base")
+	}
+	snapshot := d.Store.Snapshot()
+	defer snapshot.Close()
+	version := r.Version
+	if version == "" {
+		l, _, err := d.library(ctx, snapshot, r.Library)
+		if err != nil {
+			return nil, err
+		}
+		if version = l.Version; version == "" {
+			return nil, fmt.Errorf("nothing of %s is published yet; `larder status %[1]s` tells why", r.Library)
+		}
+	}
+	release, err := d.release(ctx, snapshot, r.Library, version)
+	if err != nil {
+		return nil, err
+	}
+	files := r.Files
+	if len(files) == 0 {
+		if release.Default == "" {
+			return nil, fmt.Errorf("%s %s has no main file; name one of its files, which `larder info %[1]s@%[2]s` lists", r.Library, version)
+		}
+		files = []string{release.Default}
+	}
+	var snippets []FileSnippet
+	var failures []error
+	for _, name := range files {
+		file, ok := release.Find(name)
+		if !ok {
+			failures = append(failures, fmt.Errorf("%s %s has no file %q%s`larder info %[1]s@%[2]s` lists its files", r.Library, version, name, didYouMean(nearFiles(release, name))))
+			continue
+		}
+		s := NewSnippet(d.AssetBase, r.Library, version, file)
+		snippets = append(snippets, FileSnippet{name, s.URL, s.Integrity, s.HTML})
+	}
+	return snippets, errors.Join(failures...)
+}
+
+// library reads a library, or tells which ones have a name like that.
+func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (*Library, []views.Version, error) {
+	l, versions, err := Lookup(r, name)
+	if errors.Is(err, ErrNoLibrary) {
+		err = fmt.Errorf("no library %q is here%s`larder search` finds those that are, `larder add` fetches what the catalogue has",
+			name, didYouMean(d.nearLibraries(ctx, name)))
+	}
+	return l, versions, err
+}
+
+// release reads a release, or tells why there is none and which there are.
+func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
+	l, versions, err := d.library(ctx, r, name)
+	if err != nil {
+		return nil, err
+	}
+	release, err := LookupRelease(r, name, version)
+	var withdrawn *WithdrawnError
+	switch {
+	case errors.As(err, &withdrawn):
+		return nil, fmt.Errorf("%w; `larder info %s` lists the versions that are served", err, name)
+	case !errors.Is(err, ErrNoVersion):
+		return release, err
+	case version == "latest":
+		return nil, fmt.Errorf("%s has no version %q; the name alone, %[1]s, is for its latest version", name, version)
+	}
+	what := "is not here"
+	if state, err := views.LookupState(r, name, version); err == nil {
+		what = "is not published: " + string(state.Kind)
+		if state.Reason != "" {
+			what += ": " + text.Plain(state.Reason)
+		}
+	}
+	more := "`larder import` publishes others"
+	if l.Autoupdate != nil {
+		more = fmt.Sprintf("`larder add %s@%s` fetches it if upstream has it", name, version)
+	}
+	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, %[5]s", name, version, what, didYouMean(nearVersions(versions, version)), more)
+}
+
+// mostNear is how many names are offered for one that is unknown.
+const mostNear = 3
+
+// didYouMean goes between what is wrong and what else to do.
+func didYouMean(names []string) string {
+	for i, name := range names {
+		names[i] = text.Plain(name)
+	}
+	switch len(names) {
+	case 0:
+		return "; "
+	case 1:
+		return "; did you mean " + names[0] + "? "
+	}
+	last := len(names) - 1
+	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "? "
+}
+
+func (d Directory) nearLibraries(ctx context.Context, name string) []string {
+	ctx, cancel := context.WithTimeout(ctx, hintPatience)
+	defer cancel()
+	index, err := d.Index()
+	if err != nil {
+		return nil
+	}
+	found, err := index.Search(ctx, name, []string{"name", "alternativeNames"})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, l := range found[:min(mostNear, len(found))] {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+// nearVersions returns versions that begin with what was asked for, newest first.
+func nearVersions(versions []views.Version, asked string) []string {
+	var near []string
+	for _, v := range versions {
+		if strings.HasPrefix(v.Version, strings.TrimPrefix(asked, "v")) && len(near) < mostNear {
+			near = append(near, v.Version)
+		}
+	}
+	if near == nil && len(versions) > 0 {
+		near = []string{versions[0].Version}
+	}
+	return near
+}
+
+// nearFiles returns the files that were likely meant: those whose names, wherever they are and whether they are minified,
+// differ in few letters.
+func nearFiles(r *Release, asked string) []string {
+	type candidate struct {
+		path     string
+		distance int
+	}
+	var near []candidate
+	for _, file := range r.Files {
+		distance := levenshtein.ComputeDistance(bareName(asked), bareName(file.Path))
+		if distance <= len(bareName(asked))/4+1 {
+			near = append(near, candidate{file.Path, distance})
+		}
+	}
+	slices.SortStableFunc(near, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(levenshtein.ComputeDistance(asked, a.path), levenshtein.ComputeDistance(asked, b.path)))
+	})
+	var names []string
+	for _, c := range near[:min(mostNear, len(near))] {
+		names = append(names, c.path)
+	}
+	return names
+}
+
+func bareName(file string) string {
+	return strings.ReplaceAll(strings.ToLower(path.Base(file)), ".min.", ".")
+}
+
+// mostLooked is how many packages Example looks at.
+const mostLooked = 1000
+
+// Example returns the path of the main file in the latest version of a library, of the first one that has it.
+func Example(store *kvstore.Store) (path string, ok bool) {
+	snapshot := store.Snapshot()
+	defer snapshot.Close()
+	looked := 0
+	for item, err := range snapshot.Scan(kvstore.Packages, kvstore.Range{}) {
+		if err != nil || looked == mostLooked {
+			break // the caller can do without an example; other commands report the error
+		}
+		looked++
+		if l, _, err := Lookup(snapshot, string(item.Key)); err == nil && l.HasFile() {
+			return AssetPath(l.Name, l.Version, l.Filename), true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,289 @@
+package browsertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/audits"
+	"github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// patience is how long a test waits for what ought to happen at once, and lookAgain
+// how often it looks.
+const (
+	patience  = 20 * time.Second
+	lookAgain = 10 * time.Millisecond
+)
+
+// A tab is one page in a profile of its own. It watches what the page asks the
+// network for and what it complains of; the test fails of either at its end.
+type tab struct {
+	*testing.T
+	ctx     context.Context
+	address string // of the instance
+
+	mu         sync.Mutex
+	origins    []string // that may be asked
+	foreign    []string // requests to others
+	complaints []string // of the console
+	tolerated  []*regexp.Regexp
+}
+
+// newTab opens a tab on the shared instance.
+func newTab(t *testing.T) *tab {
+	t.Helper()
+	instance, _ := open(t)
+	return newTabOn(t, instance)
+}
+
+// newTabOn opens a tab in which requests to the instance are right.
+func newTabOn(t *testing.T, instance *instance) *tab {
+	t.Helper()
+	_, ctx := open(t)
+	b := &tab{T: t, address: instance.address, origins: []string{instance.address}}
+	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(b.watch))
+	b.ctx = ctx
+	t.Cleanup(func() {
+		cancel()
+		b.report()
+	})
+	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context that it is opened with
+		t.Fatal(err)
+	}
+	call(b, audits.Enable, cdp.Empty{})
+	// A tab behind others gets neither focus nor animation frames.
+	call(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
+	return b
+}
+
+// watch runs in the loop that reads the browser's messages, and must not ask anything.
+func (b *tab) watch(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *network.EventRequestWillBeSent:
+		b.check(e.Request.URL)
+	case *network.EventWebSocketCreated:
+		b.check(e.URL)
+	case *runtime.EventExceptionThrown:
+		b.complaints = append(b.complaints, (&chromedp.ExceptionError{ExceptionDetails: e.ExceptionDetails}).Error())
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning {
+			text, _ := json.Marshal(e.Args)
+			b.complaints = append(b.complaints, fmt.Sprintf("console.%s: %s", e.Type, text))
+		}
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
+			b.complaints = append(b.complaints, fmt.Sprintf("%s: %s (%s)", e.Entry.Source, e.Entry.Text, e.Entry.URL))
+		}
+	case *audits.EventIssueAdded:
+		if csp := e.Issue.Details.ContentSecurityPolicyIssueDetails; csp != nil {
+			b.complaints = append(b.complaints, fmt.Sprintf("content security policy: %s violated by %q", csp.ViolatedDirective, csp.BlockedURL))
+		}
+	}
+}
+
+func (b *tab) check(address string) {
+	u, err := url.Parse(address)
+	if err != nil {
+		b.foreign = append(b.foreign, address)
+		return
+	}
+	switch u.Scheme {
+	case "data", "blob", "about":
+		return // no request
+	}
+	if !slices.Contains(b.origins, u.Scheme+"://"+u.Host) {
+		b.foreign = append(b.foreign, address)
+	}
+}
+
+// tolerate says which complaints of the console the story is about.
+func (b *tab) tolerate(pattern string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tolerated = append(b.tolerated, regexp.MustCompile(pattern))
+}
+
+// complained reports whether the console has said something like it.
+func (b *tab) complained(pattern string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.complaints, regexp.MustCompile(pattern).MatchString)
+}
+
+// allow says that requests to an origin are right.
+func (b *tab) allow(origin string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.origins = append(b.origins, origin)
+}
+
+func (b *tab) report() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, address := range b.foreign {
+		b.Errorf("the page asked for %s", address)
+	}
+	for _, complaint := range b.complaints {
+		if !slices.ContainsFunc(b.tolerated, func(r *regexp.Regexp) bool { return r.MatchString(complaint) }) {
+			b.Errorf("the console says: %s", complaint)
+		}
+	}
+}
+
+// do runs actions, within the time that anything may take.
+func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// call sends one command of the protocol.
+func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
+	b.Helper()
+	result, err := tryCall(b, command, params)
+	if err != nil {
+		b.Fatalf("%s: %v", command.Method, err)
+	}
+	return result
+}
+
+func tryCall[P, R any](b *tab, command cdp.Command[P, R], params P) (R, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	return chromedp.Call(ctx, command, params)
+}
+
+// goTo loads a path of the instance, or a whole URL, and returns the answer's status.
+func (b *tab) goTo(target string) int64 {
+	b.Helper()
+	if strings.HasPrefix(target, "/") {
+		target = b.address + target
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	response, err := chromedp.Run(ctx, chromedp.NavigateResponse(target))
+	if err != nil {
+		b.Fatalf("%s: %v", target, err)
+	}
+	if response == nil {
+		b.Fatalf("%s: no answer", target)
+	}
+	return response.Status
+}
+
+// visit is goTo for a page that must be there.
+func (b *tab) visit(target string) {
+	b.Helper()
+	if status := b.goTo(target); status != 200 {
+		b.Fatalf("%s answers %d", target, status)
+	}
+}
+
+// eval returns what a JavaScript expression is worth; promises are awaited.
+func eval[T any](b *tab, expression string) T {
+	b.Helper()
+	v, err := tryEval[T](b, expression)
+	if err != nil {
+		b.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+func tryEval[T any](b *tab, expression string) (T, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+}
+
+// until waits for a JavaScript expression to be true, on this page or the next.
+func (b *tab) until(expression string) {
+	b.Helper()
+	b.wait(expression, func() bool {
+		ok, err := tryEval[bool](b, "(async () => Boolean(await ("+expression+")))()")
+		return err == nil && ok // on the way to another page there is nothing to ask
+	})
+}
+
+// says waits for the main part of the page to have a text that the pattern matches,
+// whatever its case.
+func (b *tab) says(pattern string) {
+	b.Helper()
+	source, _ := json.Marshal(pattern) // strings always encode
+	b.until(fmt.Sprintf(`new RegExp(%s, "i").test(document.querySelector("main")?.innerText)`, source))
+}
+
+// wait looks again and again until something is so.
+func (b *tab) wait(what string, so func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(patience); !so(); time.Sleep(lookAgain) {
+		if time.Now().After(deadline) {
+			where, _ := tryEval[string](b, "location.href")
+			b.Fatalf("%s: not so after %v, at %s", what, patience, where)
+		}
+	}
+}
+
+// untilAt waits until the tab shows a path of the instance, ready to be used.
+func (b *tab) untilAt(path string) {
+	b.Helper()
+	b.until(fmt.Sprintf("location.href === %q && document.readyState === 'complete'", b.address+path))
+}
+
+// press sends keys to whatever has the focus; the names of keys are in package kb.
+func (b *tab) press(keys string, modifiers ...chromedp.Modifier) {
+	b.Helper()
+	b.do(chromedp.KeyEvent(keys, chromedp.KeyModifiers(modifiers...)))
+}
+
+// screen sets the size of the page and whether people prefer dark colours.
+func (b *tab) screen(width int64, dark bool) {
+	b.Helper()
+	scheme := "light"
+	if dark {
+		scheme = "dark"
+	}
+	b.do(chromedp.EmulateViewport(width, 900))
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+}
+
+// allowClipboard lets the instance's pages and the test itself use the clipboard.
+func (b *tab) allowClipboard() {
+	b.Helper()
+	for _, name := range []string{"clipboard-read", "clipboard-write"} {
+		_, err := chromedp.CallBrowser(b.ctx, browser.SetPermission, browser.SetPermissionParams{
+			Permission:       &browser.PermissionDescriptor{Name: name, AllowWithoutSanitization: name == "clipboard-write"},
+			Setting:          browser.PermissionSettingGranted,
+			Origin:           b.address,
+			BrowserContextID: chromedp.FromContext(b.ctx).BrowserContextID,
+		})
+		if err != nil {
+			b.Fatalf("granting %s: %v", name, err)
+		}
+	}
+}
+
+func (b *tab) clipboard() string {
+	b.Helper()
+	return eval[string](b, "navigator.clipboard.readText()")
+}

@@ -1,0 +1,2 @@
+window.gallery = document.currentScript ? "script" : "worker"
+//# sourceMappingURL=gallery.js.map

@@ -1,0 +1,424 @@
+package git
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/object"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// The bounds of a pack. Its own length is Options.PackBytes.
+const (
+	maxObjects  = 200_000   // files, folders, commits
+	maxObject   = 100 << 20 // bytes of one, unpacked; GitHub takes no larger ones either
+	maxUnpacked = 2 << 30   // bytes of all, unpacked
+	maxDepth    = 250       // objects that one is built on; git itself makes 50
+	baseCache   = 32 << 20  // bytes of objects in memory that others are built on
+)
+
+// objects finds the object of that hash.
+type objects func(plumbing.Hash) (plumbing.EncodedObject, error)
+
+// pack is a pack in a file without a name.
+type pack struct {
+	file *os.File
+	*packfile.Packfile
+}
+
+func (p *pack) close() { p.file.Close() }
+
+// readPack takes a pack from a stranger: into a file in dir, and apart only when it is known to be within
+// the bounds. The caller closes it.
+func readPack(ctx context.Context, r io.Reader, dir string) (_ *pack, err error) {
+	file, err := os.CreateTemp(dir, "download-*.pack")
+	if err != nil {
+		return nil, fetch.NewLocalError(err)
+	}
+	defer func() {
+		if err != nil {
+			file.Close()
+		}
+	}()
+	if err := os.Remove(file.Name()); err != nil {
+		return nil, fetch.NewLocalError(err)
+	}
+	if _, err := io.Copy(fetch.LocalWriter(file), r); err != nil {
+		return nil, err
+	}
+	if err := checkPack(ctx, file); err != nil {
+		return nil, err
+	}
+	index := new(idxfile.Writer)
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, fetch.NewLocalError(err)
+	}
+	parser, err := packfile.NewParser(packfile.NewScanner(file), index, canceller{ctx})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := parser.Parse(); err != nil {
+		return nil, packError(ctx, err)
+	}
+	found, err := index.Index()
+	if err != nil {
+		return nil, packError(ctx, err)
+	}
+	return &pack{file, packfile.NewPackfileWithCache(found, nil, packFile{file}, cache.NewObjectLRU(baseCache), 0)}, nil
+}
+
+// packError makes a refusal of what a pack is wrong with.
+func packError(ctx context.Context, err error) error {
+	var local *os.PathError
+	var own *RefusedError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &own):
+		return err
+	case errors.As(err, &local):
+		return fetch.NewLocalError(err)
+	}
+	return refuse("the pack is malformed: %.200v", err)
+}
+
+// checkPack reads a pack from beginning to end without putting anything together, and refuses one that
+// could take more than the bounds: a few bytes can say that they become a gigabyte, or that they are
+// built on thousands of others.
+func checkPack(ctx context.Context, file *os.File) error {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return fetch.NewLocalError(err)
+	}
+	scanner := packfile.NewScanner(file)
+	_, count, err := scanner.Header()
+	if err != nil {
+		return packError(ctx, err)
+	}
+	if count > maxObjects {
+		return refuse("the pack has %d objects, over the limit of %d", count, maxObjects)
+	}
+	depths := make(map[int64]int, count)
+	var total int64
+	for range count {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		h, err := scanner.NextObjectHeader()
+		if err != nil {
+			return packError(ctx, err)
+		}
+		if h.Length > maxObject {
+			return refuse("the pack has an object of %d bytes, over the limit of %d", h.Length, maxObject)
+		}
+		head := &head{most: 2 * binary.MaxVarintLen64}
+		if n, _, err := scanner.NextObject(head); err != nil {
+			return packError(ctx, err)
+		} else if n != h.Length {
+			return refuse("the pack is malformed: an object of %d bytes says that it has %d", n, h.Length)
+		}
+		size := h.Length
+		switch h.Type {
+		case plumbing.REFDeltaObject:
+			return refuse("the pack has objects that are built on others by their hashes, which was not asked for")
+		case plumbing.OFSDeltaObject:
+			base, ok := depths[h.OffsetReference]
+			if !ok || base >= maxDepth {
+				return refuse("the pack has an object that is built on more than %d others, or on none", maxDepth)
+			}
+			depths[h.Offset] = base + 1
+			if size, err = deltaSize(head.data); err != nil {
+				return err
+			}
+			total += h.Length
+		default:
+			depths[h.Offset] = 0
+		}
+		if total += size; size > maxObject || total > maxUnpacked {
+			return refuse("the pack has objects of over %d bytes, or of over %d in all", maxObject, maxUnpacked)
+		}
+	}
+	return nil
+}
+
+// deltaSize returns the size of what a delta makes, in bytes: the second number in it, after the size of
+// its base (gitformat-pack, "Deltified representation").
+func deltaSize(delta []byte) (int64, error) {
+	_, n := binary.Uvarint(delta)
+	if n <= 0 {
+		return 0, refuse("the pack is malformed: a delta without sizes")
+	}
+	size, n := binary.Uvarint(delta[n:])
+	if n <= 0 || size > maxUnpacked {
+		return 0, refuse("the pack is malformed, or has an object of over %d bytes", maxUnpacked)
+	}
+	return int64(size), nil
+}
+
+// head keeps the first bytes that are written.
+type head struct {
+	most int
+	data []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	h.data = append(h.data, p[:min(len(p), h.most-len(h.data))]...)
+	return len(p), nil
+}
+
+// canceller ends the parsing of a pack with its context.
+type canceller struct{ ctx context.Context }
+
+func (c canceller) OnHeader(uint32) error { return c.ctx.Err() }
+func (c canceller) OnInflatedObjectHeader(plumbing.ObjectType, int64, int64) error {
+	return c.ctx.Err()
+}
+func (c canceller) OnInflatedObjectContent(plumbing.Hash, int64, uint32, []byte) error {
+	return c.ctx.Err()
+}
+func (c canceller) OnFooter(plumbing.Hash) error { return c.ctx.Err() }
+
+// packFile is a file as go-git wants one.
+type packFile struct{ *os.File }
+
+func (packFile) Lock() error   { return nil }
+func (packFile) Unlock() error { return nil }
+
+// content reads an object of that type into memory, which the bounds of a pack allow.
+func content(get objects, hash plumbing.Hash, want plumbing.ObjectType) ([]byte, error) {
+	o, err := get(hash)
+	if errors.Is(err, plumbing.ErrObjectNotFound) {
+		return nil, refuse("the repository did not send the object %s", hash)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("object %s: %w", hash, err)
+	}
+	if o.Type() != want {
+		return nil, refuse("the object %s is a %s where a %s belongs", hash, o.Type(), want)
+	}
+	r, err := o.Reader()
+	if err != nil {
+		return nil, fmt.Errorf("object %s: %w", hash, err)
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(io.LimitReader(r, maxObject+1)); err != nil {
+		return nil, refuse("the object %s cannot be read: %.200v", hash, err)
+	}
+	if b.Len() > maxObject {
+		return nil, refuse("the object %s has over %d bytes", hash, maxObject)
+	}
+	return b.Bytes(), nil
+}
+
+// besides is the folder where a file is.
+func besides(f *os.File) string { return filepath.Dir(f.Name()) }
+
+const (
+	maxFolders    = 100 // in each other
+	maxSubmodules = 20  // that are told of by name
+)
+
+// readCommit finds a commit, through the tags that name it.
+func readCommit(get objects, hash plumbing.Hash) (*object.Commit, error) {
+	const most = 10 // tags of tags
+	for range most {
+		o, err := get(hash)
+		if err != nil {
+			return nil, fmt.Errorf("object %s: %w", hash, err)
+		}
+		if o.Type() != plumbing.TagObject {
+			var c object.Commit
+			if err := c.Decode(o); err != nil {
+				return nil, refuse("%s is no commit: %.200v", hash, err)
+			}
+			return &c, nil
+		}
+		var t object.Tag
+		if err := t.Decode(o); err != nil {
+			return nil, refuse("%s is no tag: %.200v", hash, err)
+		}
+		hash = t.Target
+	}
+	return nil, refuse("%s is a tag of a tag of a tag, and so on", hash)
+}
+
+// export writes the files of a tree to dst, as an archive.
+type export struct {
+	ctx        context.Context
+	get        objects
+	tar        *tar.Writer
+	left       int64 // bytes
+	entries    int
+	submodules int
+	notes      []string
+}
+
+// exportTree writes the files of a tree to dst. Names are written as they are: package archive
+// checks them when the archive is read.
+func exportTree(ctx context.Context, get objects, tree plumbing.Hash, dst *os.File) (notes []string, err error) {
+	out := bufio.NewWriterSize(fetch.LocalWriter(dst), 64<<10)
+	e := &export{ctx: ctx, get: get, tar: tar.NewWriter(out), left: archive.DefaultLimits.Unpacked}
+	if err := e.folder(tree, "", 0); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(e.tar.Close(), out.Flush()); err != nil {
+		return nil, err
+	}
+	if more := e.submodules - maxSubmodules; more > 0 {
+		e.notes = append(e.notes, fmt.Sprintf("%d more submodules were left out", more))
+	}
+	return e.notes, nil
+}
+
+func (e *export) folder(hash plumbing.Hash, path string, depth int) error {
+	if depth > maxFolders {
+		return refuse("folders are more than %d deep in each other", maxFolders)
+	}
+	if err := e.ctx.Err(); err != nil {
+		return context.Cause(e.ctx)
+	}
+	data, err := content(e.get, hash, plumbing.TreeObject)
+	if err != nil {
+		return err
+	}
+	for len(data) > 0 {
+		var entry object.TreeEntry
+		if entry, data, err = treeEntry(data); err != nil {
+			return refuse("the folder %.200q: %v", path, err)
+		}
+		// Folders count as well: a few of them that name each other many times never end.
+		if e.entries++; e.entries > 2*archive.DefaultLimits.Entries {
+			return refuse("the commit has more than %d files and folders", 2*archive.DefaultLimits.Entries)
+		}
+		name := path + entry.Name
+		switch entry.Mode {
+		case filemode.Dir:
+			err = e.folder(entry.Hash, name+"/", depth+1)
+		case filemode.Submodule:
+			if e.submodules++; e.submodules <= maxSubmodules {
+				e.notes = append(e.notes, fmt.Sprintf("the submodule %.200q was left out: it is another repository", name))
+			}
+		case filemode.Symlink:
+			err = e.write(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "-", Mode: 0o777}, nil)
+		case filemode.Regular, filemode.Executable, filemode.Deprecated:
+			err = e.file(entry.Hash, name)
+		default:
+			err = refuse("%.200q has the mode %s, which git does not have", name, entry.Mode)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *export) file(hash plumbing.Hash, name string) error {
+	data, err := content(e.get, hash, plumbing.BlobObject)
+	if err != nil {
+		return err
+	}
+	if e.left -= int64(len(data)); e.left < 0 {
+		return refuse("the files of the commit have over %d bytes", archive.DefaultLimits.Unpacked)
+	}
+	return e.write(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: 0o644}, data)
+}
+
+func (e *export) write(h *tar.Header, data []byte) error {
+	h.Format, h.ModTime = tar.FormatPAX, time.Unix(0, 0)
+	err := e.tar.WriteHeader(h)
+	if err == nil {
+		_, err = e.tar.Write(data)
+	}
+	if errors.Is(err, tar.ErrHeader) {
+		return refuse("%.200q is no name for a file", h.Name)
+	}
+	return err
+}
+
+// treeEntry reads the first entry of a tree: mode, space, name, NUL and the bytes of a hash. go-git's own
+// reader cleans names and refuses some, which is for the archive's rules.
+func treeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error) {
+	space := indexByte(data, ' ', 7)
+	if space < 0 {
+		return entry, nil, errors.New("an entry without a mode")
+	}
+	if entry.Mode, err = filemode.New(string(data[:space])); err != nil {
+		return entry, nil, fmt.Errorf("an entry of the mode %q", data[:space])
+	}
+	data = data[space+1:]
+	end := indexByte(data, 0, 4096)
+	switch {
+	case end < 0:
+		return entry, nil, errors.New("an entry whose name has no end")
+	case end == 0:
+		return entry, nil, errors.New("an entry without a name")
+	case len(data)-end-1 < len(entry.Hash):
+		return entry, nil, errors.New("an entry without a hash")
+	}
+	entry.Name = string(data[:end])
+	data = data[end+1:]
+	n := copy(entry.Hash[:], data)
+	return entry, data[n:], nil
+}
+
+// indexByte is where c is in the first bytes, up to most of them; -1 where it is not.
+func indexByte(data []byte, c byte, most int) int {
+	for i, b := range data[:min(len(data), most)] {
+		if b == c {
+			return i
+		}
+	}
+	return -1
+}
+
+// maxPointer is the size below which a file may be a Git LFS pointer
+// (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
+const maxPointer = 1024
+
+// pointerSize reads a Git LFS pointer, which stands in a repository for a file that is elsewhere, and
+// returns the size of that file in bytes. ok is false for any other file.
+func pointerSize(data []byte) (size int64, ok bool) {
+	first, rest, _ := bytes.Cut(data, []byte("\n"))
+	switch string(bytes.TrimRight(first, "\r")) {
+	case "version https://git-lfs.github.com/spec/v1", "version https://hawser.github.com/spec/v1":
+	default:
+		return 0, false
+	}
+	var hasOID, hasSize bool
+	for line := range strings.Lines(string(rest)) {
+		key, value, _ := strings.Cut(strings.TrimRight(line, "\r\n"), " ")
+		switch key {
+		case "oid":
+			hasOID = strings.HasPrefix(value, "sha256:")
+		case "size":
+			n, err := strconv.ParseUint(value, 10, 63)
+			size, hasSize = int64(n), err == nil
+		}
+	}
+	return size, hasOID && hasSize
+}
+
+func leaveOutPointer(data []byte) (reason string) {
+	if size, ok := pointerSize(data); ok {
+		return fmt.Sprintf("a Git LFS pointer: the file itself, of %d bytes, is not in the repository", size)
+	}
+	return ""
+}

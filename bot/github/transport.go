@@ -1,0 +1,210 @@
+package github
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+)
+
+// What GitHub says about its limits,
+// https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api.
+const (
+	limitHeader     = "X-RateLimit-Limit"
+	remainingHeader = "X-RateLimit-Remaining"
+	resetHeader     = "X-RateLimit-Reset" // seconds since 1970, by GitHub's clock
+	retryHeader     = "Retry-After"       // seconds
+)
+
+const (
+	answerTime  = time.Minute // in which an answer must have come, to its end
+	answerSize  = 64 << 20    // that an answer may have
+	leastWait   = time.Minute // where GitHub does not say how long
+	longestWait = time.Hour   // after which GitHub is asked again: its longest window
+)
+
+// transport sends requests with the token, and no sooner than GitHub wants them.
+type transport struct {
+	base   http.RoundTripper
+	host   string // that gets the token
+	token  string
+	app    *appTokens // nil: token is all there is
+	pause  time.Duration
+	logger *slog.Logger
+
+	mu    sync.Mutex
+	until time.Time // nothing is sent before
+	write time.Time // nothing that changes something is sent before
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		defer r.Body.Close()
+	}
+	if r.URL.Host != t.host {
+		return nil, fmt.Errorf("github: %s is not the host of the API", r.URL.Host)
+	}
+	if r.Body != nil && r.GetBody == nil {
+		return nil, errors.New("github: a request with a body that can be sent only once")
+	}
+	for attempt := 0; ; attempt++ {
+		if err := t.wait(r.Context(), r.Method != http.MethodGet && r.Method != http.MethodHead); err != nil {
+			return nil, err
+		}
+		response, body, err := t.send(r)
+		if err != nil {
+			return nil, err
+		}
+		if !t.heed(response, body, attempt) {
+			// The library would refuse to ask, where we wait.
+			for _, name := range []string{limitHeader, remainingHeader, resetHeader} {
+				response.Header.Del(name)
+			}
+			return response, nil
+		}
+	}
+}
+
+// send makes one attempt, and reads the answer.
+func (t *transport) send(r *http.Request) (*http.Response, []byte, error) {
+	ctx, cancel := context.WithTimeoutCause(r.Context(), answerTime, fmt.Errorf("no answer within %s", answerTime))
+	defer cancel()
+	sent := r.Clone(ctx)
+	if r.GetBody != nil {
+		var err error
+		if sent.Body, err = r.GetBody(); err != nil {
+			return nil, nil, err
+		}
+	}
+	token := t.token
+	if t.app != nil {
+		var err error
+		if token, err = t.app.get(ctx); err != nil {
+			return nil, nil, causeOf(ctx, err)
+		}
+	}
+	if token != "" {
+		sent.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := t.base.RoundTrip(sent)
+	if err != nil {
+		return nil, nil, causeOf(ctx, err)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, answerSize+1))
+	response.Body.Close()
+	switch {
+	case err != nil:
+		return nil, nil, causeOf(ctx, err)
+	case len(body) > answerSize:
+		return nil, nil, fmt.Errorf("github: an answer of more than %d MiB", answerSize>>20)
+	}
+	if response.StatusCode == http.StatusUnauthorized && t.app != nil {
+		t.app.refused(token)
+	}
+	response.Body, response.Request = io.NopCloser(bytes.NewReader(body)), r
+	return response, body, nil
+}
+
+// causeOf tells of our own deadline in place of the error that it led to.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// wait returns when a request may be sent, or ctx's error.
+func (t *transport) wait(ctx context.Context, write bool) error {
+	for {
+		t.mu.Lock()
+		now, at := time.Now(), t.until
+		if write && t.write.After(at) {
+			at = t.write
+		}
+		if !at.After(now) {
+			if write {
+				t.write = now.Add(t.pause)
+			}
+			t.mu.Unlock()
+			return ctx.Err()
+		}
+		t.mu.Unlock()
+		if err := retry.Sleep(ctx, at.Sub(now)); err != nil {
+			return err
+		}
+	}
+}
+
+// heed notes what an answer says of limits, and reports whether it is that the request
+// was over one and did nothing. attempt counts those that were.
+func (t *transport) heed(response *http.Response, body []byte, attempt int) (over bool) {
+	h := response.Header
+	used := h.Get(remainingHeader) == "0"
+	after, hasAfter := seconds(h.Get(retryHeader))
+	switch response.StatusCode {
+	case http.StatusTooManyRequests:
+		over = true
+	case http.StatusForbidden:
+		over = used || hasAfter || bytes.Contains(bytes.ToLower(body), []byte("rate limit")) || bytes.Contains(body, []byte("#abuse-rate-limits"))
+	}
+	var wait time.Duration
+	switch {
+	case over && hasAfter:
+		wait = after
+	case used:
+		wait = untilReset(h)
+	}
+	if over && wait <= 0 {
+		wait = min(leastWait<<min(attempt, 10), longestWait)
+	}
+	if wait = min(wait, longestWait); wait <= 0 {
+		return over
+	}
+	until := time.Now().Add(wait)
+	t.mu.Lock()
+	later := until.After(t.until)
+	if later {
+		t.until = until
+	}
+	t.mu.Unlock()
+	if later {
+		t.logger.Info("waiting until GitHub takes more requests", "limit", kind(used), "wait", wait.Round(time.Second))
+	}
+	return over
+}
+
+func kind(primary bool) string {
+	if primary {
+		return "primary"
+	}
+	return "secondary"
+}
+
+// untilReset is how long the present window of the primary limit lasts, by GitHub's
+// clock.
+func untilReset(h http.Header) time.Duration {
+	reset, err := strconv.ParseInt(h.Get(resetHeader), 10, 64)
+	if err != nil {
+		return leastWait
+	}
+	now, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
+	return time.Unix(reset, 0).Sub(now) + time.Second // both are rounded
+}
+
+// seconds reads a number of seconds.
+func seconds(s string) (time.Duration, bool) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	return time.Duration(n) * time.Second, err == nil
+}

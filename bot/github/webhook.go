@@ -1,0 +1,177 @@
+package github
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/larder-cdn/larder/internal/answers"
+)
+
+// A Delivery is what a webhook sent, once its signature is verified.
+type Delivery struct {
+	// Event is what happened, "push" for instance; ID is the delivery's own.
+	Event, ID string
+	// Payload is JSON.
+	Payload []byte
+}
+
+// leastSecret is the fewest bytes of a secret that cannot be guessed.
+const leastSecret = 16
+
+// CheckSecret returns an error for a secret that is no good for webhooks.
+func CheckSecret(secret string) error {
+	switch {
+	case len(secret) < leastSecret:
+		return fmt.Errorf("the secret of a webhook needs %d characters or more, so that it cannot be guessed; `openssl rand -hex 32` makes one", leastSecret)
+	case strings.TrimSpace(secret) != secret:
+		return errors.New("the secret of a webhook begins or ends with white space, which is hardly meant")
+	}
+	return nil
+}
+
+// ReadDelivery reads a webhook's request, of which nothing counts before its signature has been verified:
+// HMAC-SHA256 of the body with the secret, in X-Hub-Signature-256, as GitHub, Gitea and Forgejo send it, or in
+// X-Npm-Signature, as npm registries do.
+// (The older X-Hub-Signature is SHA-1 and is not looked at.) The payload may have most bytes; GitHub's have
+// up to 25 MiB. The error is an *[answers.Failure].
+func ReadDelivery(r *http.Request, secret string, most int64) (Delivery, error) {
+	if r.Method != http.MethodPost {
+		return Delivery{}, &answers.Failure{Status: http.StatusMethodNotAllowed, Message: "a webhook is sent with POST", Fields: []answers.Field{{Name: "Allow", Value: http.MethodPost}}}
+	}
+	if media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(media), "application/json") {
+		return Delivery{}, &answers.Failure{Status: http.StatusUnsupportedMediaType, Message: "the content type of the webhook must be application/json"}
+	}
+	claimed, ok := parseSignature(cmp.Or(r.Header.Get("X-Hub-Signature-256"), r.Header.Get("X-Npm-Signature")))
+	if !ok {
+		return Delivery{}, &answers.Failure{Status: http.StatusUnauthorized, Message: "no signature in X-Hub-Signature-256 or X-Npm-Signature; give the webhook the secret"}
+	}
+	if r.ContentLength > most {
+		return Delivery{}, tooLong(most)
+	}
+	payload, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	switch {
+	case err != nil:
+		return Delivery{}, &answers.Failure{Status: http.StatusBadRequest, Message: "the body broke off"}
+	case int64(len(payload)) > most:
+		return Delivery{}, tooLong(most)
+	}
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write(payload)
+	if secret == "" || !hmac.Equal(mac.Sum(nil), claimed) {
+		return Delivery{}, &answers.Failure{Status: http.StatusUnauthorized, Message: "the signature is not one with the secret that is configured here"}
+	}
+	return Delivery{Event: short(r.Header.Get("X-GitHub-Event")), ID: short(r.Header.Get("X-GitHub-Delivery")), Payload: payload}, nil
+}
+
+func tooLong(most int64) error {
+	return &answers.Failure{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("more than %d bytes", most)}
+}
+
+// parseSignature reads "sha256=" and 64 hexadecimal digits.
+func parseSignature(header string) ([]byte, bool) {
+	digits, ok := strings.CutPrefix(header, "sha256=")
+	if !ok || len(digits) != hex.EncodedLen(sha256.Size) {
+		return nil, false
+	}
+	sum, err := hex.DecodeString(digits)
+	return sum, err == nil
+}
+
+// A Webhook is an [http.Handler] for one webhook.
+type Webhook struct {
+	// Secret is the one that both sides know.
+	Secret string
+	// MaxBytes is the most that a payload may have.
+	MaxBytes int64
+	// Take is given each delivery that is genuine. It returns an HTTP status and what to say to the person who
+	// looks at the deliveries. GitHub waits ten seconds, so what takes longer must not be waited for.
+	Take func(Delivery) (status int, message string)
+	// Logger is told of deliveries.
+	Logger *slog.Logger
+
+	under atomic.Int32 // deliveries being read
+}
+
+// mostDeliveries is how many are read at once: any client may begin one, and each takes memory.
+const mostDeliveries = 4
+
+// ServeHTTP implements http.Handler.
+func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if h.under.Add(1) > mostDeliveries {
+		h.under.Add(-1)
+		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: "too many deliveries at once", Retry: 1}).SendJSON(w, r)
+		return
+	}
+	delivery, err := ReadDelivery(r, h.Secret, h.MaxBytes)
+	h.under.Add(-1)
+	if err != nil {
+		h.Logger.Warn("webhook refused", "path", r.URL.Path, "reason", err)
+		refused := &answers.Failure{Status: http.StatusBadRequest, Message: "malformed"}
+		errors.As(err, &refused)
+		refused.SendJSON(w, r)
+		return
+	}
+	status, message := h.Take(delivery)
+	h.Logger.Info("webhook", "path", r.URL.Path, "event", delivery.Event, "delivery", delivery.ID, "status", status, "said", message)
+	answers.NoStore.Set(w.Header())
+	w.Header().Set("Content-Type", answers.JSON)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"message": message})
+}
+
+// ReleasedIn returns the addresses of the repository that an event is about which says that there may be a release: a push
+// of a tag, a tag that was created, a release that was published. ok is false for other events.
+func ReleasedIn(event string, payload []byte) (addresses []string, ok bool) {
+	var about struct {
+		Action     string `json:"action"`
+		Ref        string `json:"ref"`
+		RefType    string `json:"ref_type"`
+		Deleted    bool   `json:"deleted"`
+		Repository struct {
+			CloneURL string `json:"clone_url"`
+			HTMLURL  string `json:"html_url"`
+		} `json:"repository"`
+	}
+	if err := json.Unmarshal(payload, &about); err != nil {
+		return nil, false
+	}
+	switch event {
+	case "push":
+		ok = strings.HasPrefix(about.Ref, "refs/tags/") && !about.Deleted
+	case "create":
+		ok = about.RefType == "tag"
+	case "release":
+		ok = about.Action == "published" || about.Action == "released"
+	}
+	for _, address := range []string{about.Repository.CloneURL, about.Repository.HTMLURL} {
+		if address != "" {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses, ok && len(addresses) > 0
+}
+
+// PushedBranch returns the branch that a push event is about. ok is false where it is about a tag, or
+// a branch that is gone, or no such event at all.
+func PushedBranch(payload []byte) (branch string, ok bool) {
+	var push struct {
+		Ref     string `json:"ref"`
+		Deleted bool   `json:"deleted"`
+	}
+	if err := json.Unmarshal(payload, &push); err != nil {
+		return "", false
+	}
+	branch, ok = strings.CutPrefix(push.Ref, "refs/heads/")
+	return branch, ok && branch != "" && !push.Deleted
+}

@@ -1,0 +1,242 @@
+package bot
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// lanes decides when a file of a release, or an encoder, may begin. All of them share one
+// budget of memory: what this process needs for it, and what its child may have. One that
+// needs more than the whole budget runs alone.
+//
+// Files of releases go first, because clients wait for them, and those of fresh releases before
+// all; an eighth of the memory, up to mostKept, is for these alone. Contents of ordinary size have so many slots and begin in the order in which they came.
+//
+// Huge contents take minutes and much memory, so the first of them needs no slot and others
+// have half of the slots at most. They begin where slotMemory is left for each slot, or for a
+// quarter of them while most are idle; one does also where there is no content of ordinary size.
+type lanes struct {
+	mu     sync.Mutex
+	slots  int   // that are free
+	of     int   // slots in all
+	memory int64 // bytes that are free; below 0 where one runs that needs more than there is
+	most   int64 // bytes in all
+	kept   int64 // of them for fresh releases
+	taken  bool  // the lane of huge contents
+	// huge contents beside the lane, and what all huge ones take
+	extra      int
+	hugeMemory int64
+
+	minifiers, fresh, squeezers *idlers // fresh: the minifiers of fresh releases
+
+	freshFiles, files, ordinary, huge []*turn
+}
+
+// idlers are the children of a pool that no turn has. Each keeps idleMemory bytes.
+type idlers struct {
+	n, most int
+	drop    func() // ends one
+}
+
+// hugeSize is the size in bytes above which a content is huge.
+const hugeSize = 2 << 20
+
+// slotMemory is the bytes that contents of the usual sizes need, on average, where all slots
+// are to be filled with them.
+const slotMemory = 32 << 20
+
+// mostKept bounds the memory that only fresh releases may have.
+const mostKept = 48 << 20
+
+// idleMemory is the bytes that a child keeps while it has nothing to do.
+const idleMemory = 16 << 20
+
+// A turn is one file's or one encoder's: it waits, runs and ends.
+type turn struct {
+	memory int64
+	child  *idlers       // of the pool in which it has a child; nil where it has none
+	begin  chan struct{} // closed when it may
+	lane   *[]*turn      // in which it waits
+	apart  bool          // it has the lane of huge contents
+}
+
+func newLanes(slots int, memory int64) *lanes {
+	pool := func(most int) *idlers { return &idlers{most: most, drop: func() {}} }
+	return &lanes{
+		slots: slots, of: slots, memory: memory, most: memory, kept: min(memory/8, mostKept),
+		minifiers: pool(slots), fresh: pool(freshWorkers(slots)), squeezers: pool(slots + 1),
+	}
+}
+
+// encoderMemory is what squeezing a content takes: a child, and its bytes here, on their way
+// there and back. The child's limit is above that, because it counts what is mapped, too.
+func encoderMemory(size int64) int64 {
+	return coding.Memory(coding.Brotli, coding.Best, size) + 3*size
+}
+
+// enter waits until a content of that size may be encoded. The caller leaves afterwards.
+func (l *lanes) enter(ctx context.Context, size int64) (leave func(), err error) {
+	t := &turn{memory: encoderMemory(size), child: l.squeezers, lane: &l.ordinary}
+	if size > hugeSize {
+		t.lane = &l.huge
+	}
+	return l.wait(ctx, t)
+}
+
+// file waits until a file of a release may take so much memory here, and a child so much if
+// that is not 0. The caller leaves afterwards.
+func (l *lanes) file(ctx context.Context, fresh bool, here, child int64) (leave func(), err error) {
+	t, minifiers := &turn{memory: here + child, lane: &l.files}, l.minifiers
+	if fresh {
+		t.lane, minifiers = &l.freshFiles, l.fresh
+	}
+	if child > 0 {
+		t.child = minifiers
+	}
+	return l.wait(ctx, t)
+}
+
+func (l *lanes) wait(ctx context.Context, t *turn) (leave func(), err error) {
+	t.begin = make(chan struct{})
+	t.memory = min(t.memory, l.most-l.keptFrom(t)) // one that needs more runs alone
+	l.change(func() { *t.lane = append(*t.lane, t) })
+	select {
+	case <-t.begin:
+		return func() { l.change(func() { l.free(t) }) }, nil
+	case <-ctx.Done():
+	}
+	l.change(func() {
+		if i := slices.Index(*t.lane, t); i >= 0 {
+			*t.lane = slices.Delete(*t.lane, i, i+1)
+		} else {
+			l.free(t)
+		}
+	})
+	return nil, ctx.Err()
+}
+
+// keptFrom is the memory that a turn must leave to fresh releases.
+func (l *lanes) keptFrom(t *turn) int64 {
+	if t.lane == &l.freshFiles {
+		return 0
+	}
+	return l.kept
+}
+
+// change does one thing, begins what may begin after it, and ends the idle children that have
+// to make room.
+func (l *lanes) change(do func()) {
+	l.mu.Lock()
+	do()
+	var drop []func()
+	l.next(func(of *idlers) { drop = append(drop, of.drop) })
+	l.mu.Unlock()
+	for _, end := range drop {
+		end()
+	}
+}
+
+// free takes back what a turn had. Its child stays, idle.
+func (l *lanes) free(t *turn) {
+	l.memory += t.memory
+	if c := t.child; c != nil && c.n < c.most {
+		c.n++
+		l.memory -= idleMemory
+	}
+	if t.lane == &l.huge {
+		l.hugeMemory -= t.memory
+	}
+	switch {
+	case t.lane == &l.files, t.lane == &l.freshFiles:
+	case t.apart:
+		l.taken = false
+	case t.lane == &l.huge:
+		l.extra--
+		fallthrough
+	default:
+		l.slots++
+	}
+}
+
+// next begins whatever may begin.
+func (l *lanes) next(drop func(*idlers)) {
+	for _, files := range []*[]*turn{&l.freshFiles, &l.files} {
+		for len(*files) > 0 {
+			if !l.take((*files)[0], drop) {
+				return // what begins now would keep it waiting
+			}
+		}
+	}
+	for len(l.huge) > 0 && (!l.taken || l.slots > 0 && l.extra < l.of/2) {
+		t := l.huge[0]
+		t.apart = !l.taken
+		if !l.spare(t) || !l.take(t, drop) {
+			break
+		}
+		l.hugeMemory += t.memory
+		if t.apart {
+			l.taken = true
+			continue
+		}
+		l.extra++
+		l.slots--
+	}
+	for len(l.ordinary) > 0 && l.slots > 0 && l.take(l.ordinary[0], drop) {
+		l.slots--
+	}
+}
+
+// spare reports whether a huge content leaves enough memory to those of ordinary size.
+func (l *lanes) spare(t *turn) bool {
+	if l.slots == l.of && len(l.ordinary) == 0 && l.hugeMemory == 0 {
+		return true // there are none
+	}
+	extra := l.extra
+	if !t.apart {
+		extra++
+	}
+	keep := slotMemory * int64(l.of-extra)
+	if 2*l.slots > l.of {
+		keep /= 4
+	}
+	return l.hugeMemory+t.memory+keep <= l.most
+}
+
+// take begins the first turn of a lane if there is the memory for it.
+func (l *lanes) take(t *turn, drop func(*idlers)) bool {
+	need, own := t.memory, 0
+	if t.child != nil && t.child.n > 0 {
+		own = 1
+		need -= idleMemory // it takes over an idle child
+	}
+	need += l.keptFrom(t)
+	pools := []*idlers{l.minifiers, l.fresh, l.squeezers}
+	idle := -own
+	for _, pool := range pools {
+		idle += pool.n
+	}
+	if need > l.memory+int64(idle)*idleMemory {
+		return false
+	}
+	for _, pool := range pools {
+		left := 0
+		if pool == t.child {
+			left = own
+		}
+		for ; need > l.memory && pool.n > left; l.memory += idleMemory {
+			pool.n--
+			drop(pool)
+		}
+	}
+	need -= l.keptFrom(t)
+	if own > 0 {
+		t.child.n--
+	}
+	l.memory -= need
+	*t.lane = (*t.lane)[1:]
+	close(t.begin)
+	return true
+}

@@ -1,0 +1,201 @@
+package npm
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+)
+
+// The bounds of one answer of a change feed. A server may ignore how many changes were asked for.
+const (
+	askedChanges = 1000
+	mostChanges  = 100_000
+	changesBytes = 64 << 20
+	maxChange    = 64 << 10 // bytes of one change
+	maxSequence  = 4 << 10
+)
+
+// changesWait is how long a server holds an answer back until something changes. It is less than a body may stall.
+const changesWait = 30 * time.Second
+
+// errEnough ends the reading of an answer with more changes than are taken at once.
+var errEnough = errors.New("enough")
+
+// Changes asks a change feed, CouchDB's _changes at that address, for what has changed since a sequence, and waits a while
+// where nothing has. It gives take the names of packages, and returns the sequence after them, which is opaque. An answer
+// that breaks off counts as far as it came: the sequence is there beside the error then, else it is "". With "" as since
+// nothing is taken: the sequence is that of now.
+//
+// npm's own feed knows since and limit only, and answers anything else with 400; after that nothing else is asked of it, and
+// the sequence of now comes from the database itself.
+//
+// The address is the operator's word, and may have any host.
+func (c *Client) Changes(ctx context.Context, feed, since string, take func(name string)) (last string, err error) {
+	at, err := url.Parse(feed)
+	if err != nil {
+		return "", errors.New("the address of the change feed is no URL")
+	}
+	if !strings.HasSuffix(at.Path, "/_changes") {
+		at = at.JoinPath("_changes")
+	}
+	ask := func(at *url.URL, read func(d *decoder) error) error {
+		request := c.request(at, http.Header{"Accept": {"application/json"}}, changesBytes)
+		trusted := request.Trusted
+		request.Trusted = func(u *url.URL) bool { return fetch.SameOrigin(u, at) || trusted(u) }
+		return c.fetch.Get(ctx, request, func(r *fetch.Response) error {
+			d := newDecoder("", r.Body)
+			d.in.value = maxChange
+			return read(d)
+		})
+	}
+	follow := func(query url.Values) error {
+		query.Set("limit", strconv.Itoa(askedChanges))
+		asked := *at
+		asked.RawQuery = query.Encode()
+		return ask(&asked, func(d *decoder) error {
+			last = ""
+			return d.changes(func(sequence, name string) {
+				if last = sequence; since != "" && name != "" {
+					take(name)
+				}
+			})
+		})
+	}
+	switch plain := c.plainFeed.Load(); {
+	case plain && since == "":
+		root := *at
+		root.Path = cmp.Or(strings.TrimSuffix(at.Path, "/_changes"), "/")
+		err = ask(&root, func(d *decoder) (err error) {
+			last, err = d.updateSequence()
+			return err
+		})
+	case plain:
+		err = follow(url.Values{"since": {since}})
+	case since == "":
+		err = follow(url.Values{"since": {"now"}, "include_docs": {"false"}})
+	default:
+		err = follow(url.Values{
+			"since": {since}, "include_docs": {"false"},
+			"feed": {"longpoll"}, "timeout": {strconv.FormatInt(changesWait.Milliseconds(), 10)},
+		})
+	}
+	var answered *fetch.Error
+	if errors.As(err, &answered) && answered.Status == http.StatusBadRequest && c.plainFeed.CompareAndSwap(false, true) {
+		return c.Changes(ctx, feed, since, take)
+	}
+	if err == errEnough {
+		err = nil
+	}
+	if err != nil {
+		return last, fmt.Errorf("change feed: %w", err)
+	}
+	return last, nil
+}
+
+// updateSequence reads the sequence of now out of what a database says of itself.
+func (d *decoder) updateSequence() (sequence string, err error) {
+	err = d.object("", func(key string) error {
+		if key != "update_seq" {
+			return d.value(key, new(skipped))
+		}
+		var raw json.RawMessage
+		if err := d.value(key, &raw); err != nil {
+			return err
+		}
+		sequence, err = d.sequence(key, raw)
+		return err
+	})
+	if err == nil && sequence == "" {
+		return "", d.malformed("update_seq", "missing")
+	}
+	return sequence, err
+}
+
+// changes reads the answer of a change feed. It calls change for each, and in the end without a name.
+func (d *decoder) changes(change func(sequence, name string)) error {
+	found := false
+	err := d.object("", func(key string) error {
+		switch key {
+		case "results":
+			return d.array(key, func() error {
+				var one struct {
+					Seq json.RawMessage `json:"seq"`
+					ID  string          `json:"id"`
+				}
+				if err := d.value(key, &one); err != nil {
+					return err
+				}
+				sequence, err := d.sequence("results.seq", one.Seq)
+				if err == nil {
+					change(sequence, one.ID)
+				}
+				return err
+			})
+		case "last_seq":
+			var raw json.RawMessage
+			if err := d.value(key, &raw); err != nil {
+				return err
+			}
+			found = true
+			sequence, err := d.sequence(key, raw)
+			if err == nil {
+				change(sequence, "")
+			}
+			return err
+		}
+		return d.value(key, new(skipped))
+	})
+	if err == nil && !found {
+		return d.malformed("last_seq", "missing")
+	}
+	return err
+}
+
+// sequence reads what stands for a place in a feed: a number, a string, or anything else, which goes back as it came.
+func (d *decoder) sequence(field string, raw json.RawMessage) (string, error) {
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		text = string(raw)
+	}
+	if text == "" || text == "null" || len(text) > maxSequence {
+		return "", d.malformed(field, "no sequence")
+	}
+	return text, nil
+}
+
+// array reads an array, calling member to read each value.
+func (d *decoder) array(field string, member func() error) error {
+	d.in.allow(d.json)
+	token, err := d.json.Token()
+	if err != nil {
+		return d.syntax(field, err)
+	}
+	if token != json.Delim('[') {
+		return d.malformed(field, "not an array")
+	}
+	for n := 0; ; n++ {
+		d.in.allow(d.json)
+		if !d.json.More() {
+			break
+		}
+		if n == mostChanges {
+			return errEnough
+		}
+		if err := member(); err != nil {
+			return err
+		}
+	}
+	if _, err := d.json.Token(); err != nil {
+		return d.syntax(field, err)
+	}
+	return nil
+}

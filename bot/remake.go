@@ -1,0 +1,194 @@
+package bot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A Remaker makes the files of releases again from their upstream, as a bot made them, for
+// a repair that has lost them. It publishes nothing: what it makes is in a store of its own,
+// and whether it came out the same is for the repair to say.
+type Remaker struct {
+	bot    *Bot
+	store  *kvstore.Store
+	source repair.Source // the store
+	dir    string
+
+	mu       sync.Mutex
+	releases map[[2]string]*remake
+	fetched  atomic.Int64 // releases
+	received atomic.Int64 // bytes of their archives
+}
+
+// A remake is one release that is made again, once.
+type remake struct {
+	once sync.Once
+	err  error
+}
+
+// NewRemaker returns a Remaker. Of the options, Store, Log, Catalogue and Runtime are its own;
+// TempDir is a folder that it may fill, and empties when it is closed.
+func NewRemaker(o Options) (_ *Remaker, err error) {
+	if err := os.MkdirAll(o.TempDir, 0o700); err != nil {
+		return nil, fmt.Errorf("bot: %w", err)
+	}
+	r := &Remaker{releases: make(map[[2]string]*remake)}
+	if r.dir, err = os.MkdirTemp(o.TempDir, "remake-"); err != nil {
+		return nil, fmt.Errorf("bot: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(r.dir))
+		}
+	}()
+	if r.store, err = kvstore.Open(filepath.Join(r.dir, "store"), kvstore.Options{CacheBytes: 8 << 20, Logger: o.Logger}); err != nil {
+		return nil, err
+	}
+	o.Store, o.Catalogue, o.Runtime, o.TempDir = r.store, nil, nil, filepath.Join(r.dir, "downloads")
+	if o.Log, err = logs.Open(r.store); err == nil {
+		r.bot, err = New(o)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.store.Close())
+	}
+	r.source = repair.OfStore(r.store, r.Name())
+	return r, nil
+}
+
+// Name implements [repair.Source].
+func (r *Remaker) Name() string { return "upstream" }
+
+// Spent implements [repair.Source]: it counts releases and their archives.
+func (r *Remaker) Spent() (requests, bytes int64) { return r.fetched.Load(), r.received.Load() }
+
+// Close implements [repair.Source].
+func (r *Remaker) Close() error {
+	r.bot.Close()
+	return errors.Join(r.store.Close(), os.RemoveAll(r.dir))
+}
+
+// Entries implements [repair.Source]: an upstream has no log.
+func (r *Remaker) Entries(context.Context, int64) ([][]byte, error) {
+	return nil, fmt.Errorf("an upstream has no log: %w", fs.ErrNotExist)
+}
+
+// Content implements [repair.Source]: it makes the whole release again, with its manifest.
+func (r *Remaker) Content(ctx context.Context, w repair.Wanted) (repair.Found, error) {
+	e := w.Entry
+	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind == logs.Published)
+	if w.File == nil && !isManifest {
+		return repair.Found{}, fmt.Errorf("an upstream has no package JSON, no differences and no reasons: %w", fs.ErrNotExist)
+	}
+	id := [2]string{e.Package, e.Version}
+	r.mu.Lock()
+	made := r.releases[id]
+	if made == nil {
+		made = new(remake)
+		r.releases[id] = made
+	}
+	r.mu.Unlock()
+	made.once.Do(func() { made.err = r.make(ctx, w) })
+	if made.err != nil {
+		return repair.Found{}, fmt.Errorf("%s %s could not be made again: %w", e.Package, e.Version, made.err)
+	}
+	found, err := r.source.Content(ctx, w)
+	if err != nil {
+		return found, fmt.Errorf("%s %s was made again, and this did not come out the same: %w", e.Package, e.Version, err)
+	}
+	return found, nil
+}
+
+// make fetches a release and stores what the package JSON of its time selects and makes.
+func (r *Remaker) make(ctx context.Context, w repair.Wanted) error {
+	b := r.bot
+	if err := b.releasing.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer b.releasing.Release(1)
+	json, err := w.PackageJSON()
+	if err != nil {
+		return fmt.Errorf("its package JSON of that time is lost: %w", err)
+	}
+	pkg, err := packages.Parse(packages.Path(w.Entry.Package), json)
+	if err != nil {
+		return err
+	}
+	source := b.source(pkg)
+	if source == nil || w.Manifest != nil && w.Manifest.Source.Type != pkg.Autoupdate.Source {
+		return fmt.Errorf("it is from no upstream: %w", fs.ErrNotExist)
+	}
+	target := pkg.Autoupdate.Target
+	if w.Manifest != nil {
+		target = w.Manifest.Source.Name
+	}
+	v, err := origin(ctx, source, target, w)
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(b.options.TempDir, tempPattern)
+	if err != nil {
+		return fmt.Errorf("couldn't make a file for the download: %w", err)
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	got, err := source.fetch(ctx, target, v, file)
+	if err != nil {
+		return err
+	}
+	r.fetched.Add(1)
+	if info, err := file.Stat(); err == nil {
+		r.received.Add(info.Size())
+	}
+	in := intake{pkg: pkg, version: w.Entry.Version, released: got.released, archive: got.archive, source: got.source, notes: got.notes}
+	if in.released.IsZero() {
+		in.released = w.Entry.Released
+	}
+	pins := r.store.Pin()
+	defer pins.Release()
+	manifest, err := b.assemble(ctx, in, pins)
+	if err != nil {
+		return err
+	}
+	data, err := manifest.Encode()
+	if err == nil {
+		_, err = b.keep(pins, data)
+	}
+	return err
+}
+
+// origin is what a release was published from, if upstream still has that.
+func origin(ctx context.Context, s source, target string, w repair.Wanted) (candidate, error) {
+	version := w.Entry.Version
+	if w.Manifest != nil && w.Manifest.Source.Commit != "" {
+		at := w.Manifest.Source
+		return candidate{name: version, hash: at.Commit, ref: git.Tag{Version: version, Name: at.Tag, Commit: at.Commit}}, nil
+	}
+	listed, err := s.list(ctx, target, fetch.Validators{})
+	if err != nil {
+		return candidate{}, err
+	}
+	v, ok := listed.versions[version]
+	if !ok {
+		return candidate{}, fmt.Errorf("upstream has no such version any more: %w", fs.ErrNotExist)
+	}
+	if w.Manifest == nil {
+		return v, nil
+	}
+	if same, known := s.same(v, w.Manifest.Source.Integrity); known && !same {
+		return candidate{}, fmt.Errorf("upstream has another archive for it now: %w", fs.ErrNotExist)
+	}
+	return v, nil
+}

@@ -1,0 +1,299 @@
+package bot
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A squeezeQueue holds the contents that are stored in quick codings only. Its
+// rows are written with the release that brings the contents, so it survives a
+// restart. A content has two rows: in its turn, which is its release's time, newest
+// first, and by its hash, so that it is queued once. Contents that lost codings to damage go
+// before all others: the store queues them, below kvstore.Mended. One whose encoder was killed
+// comes again after all others, and stands aside once that happened squeezeTries times.
+type squeezeQueue struct {
+	mu      sync.Mutex
+	waiting int                       // rows that no goroutine has begun
+	hot     []kvstore.Hash            // asked for meanwhile, latest last
+	busy    map[kvstore.Hash]struct{} // that a goroutine has in hand
+	wake    chan struct{}             // closed and replaced when rows come or a goroutine is done with one
+	speed   speed
+}
+
+// maxHot bounds the contents that go first.
+const maxHot = 1024
+
+func (q *squeezeQueue) open(s *kvstore.Store) error {
+	q.busy = make(map[kvstore.Hash]struct{})
+	q.wake = make(chan struct{})
+	s.OnMended(func() { q.added(1) })
+	left, err := ReadSqueezing(s)
+	q.added(left.Contents)
+	return err
+}
+
+// add adds the release's contents that are not at their best to a batch and
+// returns how many; call added with that once the batch is committed.
+func (q *squeezeQueue) add(batch *kvstore.Batch, store *kvstore.Store, m *logs.Manifest) (int, error) {
+	seen := make(map[kvstore.Hash]struct{}, len(m.Files))
+	added := 0
+	for _, f := range m.Files {
+		if _, ok := seen[f.SHA256]; ok {
+			continue
+		}
+		seen[f.SHA256] = struct{}{}
+		content, err := store.Content(f.SHA256)
+		if err != nil {
+			return 0, err
+		}
+		if content.Squeezed {
+			continue
+		}
+		switch _, err := store.Get(kvstore.Queue, queuedKey(f.SHA256)); {
+		case errors.Is(err, kvstore.ErrNotFound):
+			batch.Set(kvstore.Queue, turnKey(m.Released, f.SHA256), turnRow{size: content.Size}.encode())
+			batch.Delete(kvstore.Queue, givenUpKey(f.SHA256))
+			batch.Set(kvstore.Queue, queuedKey(f.SHA256), nil)
+			added++
+		case err != nil:
+			return 0, err
+		}
+	}
+	return added, nil
+}
+
+func (q *squeezeQueue) added(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting += n
+	if n > 0 {
+		q.changed()
+	}
+}
+
+// changed wakes the goroutines that wait; the caller holds mu.
+func (q *squeezeQueue) changed() {
+	close(q.wake)
+	q.wake = make(chan struct{})
+}
+
+// turns, queued and givenUp begin the keys of the three kinds of rows.
+var turns, queued, givenUp = []byte("t"), []byte("h"), []byte("x")
+
+// A turnRow is what a row that is in its turn, or given up, says of its content.
+type turnRow struct {
+	crashes int   // of its encoders
+	size    int64 // in bytes
+}
+
+func (r turnRow) encode() []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(r.crashes)), uint64(r.size))
+}
+
+// decodeTurn reads a row's value; what is not one is a content of which nothing is known.
+func decodeTurn(value []byte) turnRow {
+	crashes, n := binary.Uvarint(value)
+	size, m := binary.Uvarint(value[max(0, n):])
+	if n <= 0 || m <= 0 || crashes > squeezeTries || size > math.MaxInt64 {
+		return turnRow{}
+	}
+	return turnRow{int(crashes), int64(size)}
+}
+
+// inTurn has the keys of what is to be squeezed, first what comes first. They end with the
+// hash.
+var inTurn = []struct {
+	prefix []byte
+	size   int
+}{
+	{kvstore.Mended, 1 + len(kvstore.Hash{})},
+	{turns, 1 + 8 + len(kvstore.Hash{})},
+}
+
+func turnKey(released time.Time, h kvstore.Hash) []byte {
+	newestFirst := ^uint64(max(0, released.Unix()))
+	return append(binary.BigEndian.AppendUint64(turns[:1:1], newestFirst), h[:]...)
+}
+
+func queuedKey(h kvstore.Hash) []byte { return append(queued[:1:1], h[:]...) }
+
+func givenUpKey(h kvstore.Hash) []byte { return append(givenUp[:1:1], h[:]...) }
+
+// Hot asks for a content to be squeezed before others, because it is being
+// served. It never waits.
+func (b *Bot) Hot(h kvstore.Hash) {
+	q := &b.squeeze
+	if !q.mu.TryLock() {
+		return
+	}
+	defer q.mu.Unlock()
+	if len(q.hot) < maxHot {
+		q.hot = append(q.hot, h)
+	}
+}
+
+// Backlog returns how many contents wait to be squeezed.
+func (b *Bot) Backlog() int {
+	b.squeeze.mu.Lock()
+	defer b.squeeze.mu.Unlock()
+	return max(0, b.squeeze.waiting)
+}
+
+func (q *squeezeQueue) waker() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.wake
+}
+
+func (q *squeezeQueue) wakeAll() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.changed()
+}
+
+func (q *squeezeQueue) anyBusy() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.busy) > 0
+}
+
+// rowsAtOnce is how many rows are taken from the queue at a time; what is published
+// meanwhile waits for that many contents at most.
+const rowsAtOnce = 64
+
+type queueRow struct {
+	key  []byte
+	hash kvstore.Hash
+	turn turnRow
+
+	done    bool // with it; then it may be
+	again   bool // to be tried again, after all others
+	givenUp bool
+}
+
+// nextRows takes the first rows of the queue that no other goroutine has in hand.
+func (b *Bot) nextRows() ([]queueRow, error) {
+	b.squeeze.mu.Lock()
+	defer b.squeeze.mu.Unlock()
+	var rows []queueRow
+	for _, keys := range inTurn {
+		for item, err := range b.store.Scan(kvstore.Queue, kvstore.Range{Prefix: keys.prefix}) {
+			if err != nil {
+				for _, row := range rows {
+					delete(b.squeeze.busy, row.hash)
+				}
+				return nil, fmt.Errorf("bot: couldn't read the squeeze queue: %w", err)
+			}
+			if len(item.Key) != keys.size {
+				b.logger.Error("the squeeze queue has a malformed row", "key", fmt.Sprintf("%x", item.Key))
+				continue
+			}
+			hash := kvstore.Hash(item.Key[keys.size-len(kvstore.Hash{}):])
+			if _, ok := b.squeeze.busy[hash]; ok {
+				continue
+			}
+			b.squeeze.busy[hash] = struct{}{}
+			rows = append(rows, queueRow{key: append([]byte(nil), item.Key...), hash: hash, turn: decodeTurn(item.Value)})
+			if len(rows) == rowsAtOnce {
+				return rows, nil
+			}
+		}
+	}
+	return rows, nil
+}
+
+// dropRows deletes the rows that are done and lets go of the others.
+func (b *Bot) dropRows(rows []*queueRow) error {
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	for _, row := range rows {
+		if !row.done {
+			continue
+		}
+		batch.Delete(kvstore.Queue, row.key)
+		switch {
+		case row.again:
+			batch.Set(kvstore.Queue, lastKey(row.hash), row.turn.encode())
+			batch.Set(kvstore.Queue, queuedKey(row.hash), nil)
+			continue
+		case row.givenUp:
+			batch.Set(kvstore.Queue, givenUpKey(row.hash), row.turn.encode())
+		}
+		if bytes.HasPrefix(row.key, turns) {
+			batch.Delete(kvstore.Queue, queuedKey(row.hash))
+		}
+	}
+	if speed := b.squeeze.speed.value(); speed > 0 {
+		batch.Set(kvstore.Meta, speedKey, binary.AppendUvarint(nil, uint64(speed)))
+	}
+	err := batch.Commit()
+	b.squeeze.mu.Lock()
+	defer b.squeeze.mu.Unlock()
+	for _, row := range rows {
+		delete(b.squeeze.busy, row.hash)
+	}
+	b.squeeze.changed()
+	return err
+}
+
+// squeezeAgain puts the contents that were given up back into the queue.
+func (b *Bot) squeezeAgain() error {
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	n := 0
+	for item, err := range b.store.Scan(kvstore.Queue, kvstore.Range{Prefix: givenUp}) {
+		if err != nil {
+			return fmt.Errorf("bot: couldn't read the squeeze queue: %w", err)
+		}
+		batch.Delete(kvstore.Queue, bytes.Clone(item.Key))
+		if len(item.Key) != len(givenUp)+len(kvstore.Hash{}) {
+			continue
+		}
+		h := kvstore.Hash(item.Key[len(givenUp):])
+		batch.Set(kvstore.Queue, lastKey(h), turnRow{size: decodeTurn(item.Value).size}.encode())
+		batch.Set(kvstore.Queue, queuedKey(h), nil)
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	err := batch.Commit()
+	if err == nil {
+		b.squeeze.added(n)
+	}
+	return err
+}
+
+// lastKey is the turn after all others.
+func lastKey(h kvstore.Hash) []byte { return turnKey(time.Unix(0, 0), h) }
+
+// takeHot takes the content asked for last that no goroutine has in hand.
+func (b *Bot) takeHot() (kvstore.Hash, bool) {
+	q := &b.squeeze
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for last := len(q.hot) - 1; last >= 0; last-- {
+		h := q.hot[last]
+		q.hot = q.hot[:last]
+		if _, ok := q.busy[h]; !ok {
+			q.busy[h] = struct{}{}
+			return h, true
+		}
+	}
+	return kvstore.Hash{}, false
+}
+
+func (q *squeezeQueue) release(h kvstore.Hash) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.busy, h)
+	q.changed()
+}

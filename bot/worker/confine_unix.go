@@ -1,0 +1,38 @@
+//go:build unix
+
+package worker
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// confineAnywhere takes from the process what every Unix can: core files, and opening any descriptor.
+func confineAnywhere() error {
+	time.Sleep(time.Nanosecond) // the runtime's poller opens its descriptors with the first timer, and ends the process where it cannot
+	for _, limit := range []int{unix.RLIMIT_CORE, unix.RLIMIT_NOFILE} {
+		if err := unix.Setrlimit(limit, &unix.Rlimit{}); err != nil {
+			return fmt.Errorf("set resource limit %d: %w", limit, err)
+		}
+	}
+	return nil
+}
+
+// closeInherited closes what a parent has left open besides the standard descriptors. Only that is without the flag to
+// close it on execution: the runtime's own descriptors have it.
+func closeInherited() {
+	names, _ := os.ReadDir("/dev/fd") // where it is not, Go's own parents leave nothing open
+	for _, name := range names {
+		fd, err := strconv.Atoi(name.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+}

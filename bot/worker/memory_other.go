@@ -1,5 +1,0 @@
-//go:build !linux
-
-package worker
-
-func limitMemory(uint64) {}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package worker
+
+// mappedPerByte is how many bytes are mapped for one that a child uses.
+const mappedPerByte = 1

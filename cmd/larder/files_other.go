@@ -1,6 +1,0 @@
-//go:build !unix
-
-package main
-
-// maxFiles is not known: there is no such limit.
-func maxFiles() (uint64, bool) { return 0, false }

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/fsck"
+)
+
+func newFsck(a *cli) *cobra.Command {
+	var deep bool
+	var seenPath string
+	cmd := &cobra.Command{
+		Use:   "fsck",
+		Short: "Check the store, the log, its signatures and what is served against each other",
+		Long: `Check that all of this is right: that the store can be read; that the log's tree is whole and contains both the last
+signed checkpoint, whose signature is checked, and the checkpoint that the last run saw; that every content which the
+log names is stored; and that what is served is what the log says, no more and no less. Each thing that is wrong is a
+line, which names the entry, the row or the file; the exit code is then 1, for cron. Nothing is changed but the file in
+which the checkpoint is kept for the next run, and that only if the log is sound.
+
+With --deep every file is decoded from each coding and hashed against its integrity, on all processors; on half of them
+while a larder process serves. Without, a damaged file is found when a client asks for it.
+
+It works beside the larder process that runs on the data folder, which need not stop.
+
+A log that was written anew, key and all, is found only by comparing it with the old one: keep --seen FILE on another
+disk.`,
+		Example: `  larder fsck
+  larder fsck --deep --seen /mnt/elsewhere/larder-seen`,
+		Args:       arguments(0, 0),
+		SuggestFor: []string{"check", "audit", "log verify"},
+	}
+	used := []string{"keys"}
+	a.uses(cmd, dataFlags, used)
+	cmd.Flags().BoolVar(&deep, "deep", false, "decode every coding of every content and hash the bytes again")
+	cmd.Flags().StringVar(&seenPath, "seen", "", "`FILE` that keeps the checkpoint; if it is not given, seen in the key folder")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		return a.reach(ctx, used, a.readingLong, func(client *app.Client) error {
+			keys, err := app.OpKeyFolder.Ask(ctx, client, struct{}{}, nil)
+			if err == nil && keys == "" {
+				keys, err = a.settings.KeyFolder()
+			}
+			if err != nil {
+				return err
+			}
+			path := seenPath
+			if path == "" {
+				path = filepath.Join(keys, fsck.SeenFile)
+			}
+			before, err := fsck.ReadSeen(path)
+			if err != nil {
+				return err
+			}
+			found := a.newFindings(*asJSON)
+			summary, err := app.OpFsck.Ask(ctx, client, app.FsckRequest{Deep: deep, Keys: keys, Seen: before.Checkpoint}, found.event)
+			found.bar.Close()
+			if err != nil {
+				return err
+			}
+			kept := false
+			if summary.Sound {
+				kept, err = keepSeen(path, seenPath != "", summary.Checkpoint)
+			}
+			err = errors.Join(err, found.report(summary, describeFsck(summary, before, kept)))
+			if err == nil && summary.Findings > 0 {
+				err = fmt.Errorf("%s wrong", count(int(summary.Findings), "thing is", "things are"))
+			}
+			return err
+		})
+	})
+	return cmd
+}
+
+// keepSeen writes the checkpoint for the next run. It does not make the key folder, which belongs to the process that signs.
+func keepSeen(path string, given bool, c logs.Checkpoint) (kept bool, err error) {
+	if _, err := os.Stat(filepath.Dir(path)); !given && errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err := (fsck.Seen{Checkpoint: c, Time: time.Now()}).Write(path); err != nil {
+		return false, fmt.Errorf("couldn't keep the checkpoint for the next run: %w; --seen chooses another file", err)
+	}
+	return true, nil
+}
+
+// describeFsck says what was checked, what of the views differs, and what the log was compared with.
+func describeFsck(s fsck.Summary, before fsck.Seen, kept bool) []string {
+	lines := []string{fmt.Sprintf("Checked %s, %s, %s in %s, %s; %s; %d wrong.", count(int(s.Entries), "log entry", "log entries"),
+		count(int(s.Releases), "release", "releases"), count(int(s.Files), "file", "files"), count(int(s.Contents), "content", "contents"),
+		count(int(s.Rows), "row of views", "rows of views"), count(int(s.Orphans), "leftover", "leftovers"), s.Findings)}
+	if differ := describeRows(s); differ != "" {
+		lines = append(lines, fmt.Sprintf("Views differ from the log (%s): run `larder repair`.", differ))
+	}
+	if s.KeyMissing && s.Findings == 1 {
+		return append(lines, "Nothing else is wrong, but the log was not compared with what was signed: --keys names the folder with its key.")
+	}
+	if !s.Sound {
+		return append(lines, "The log is not sound.")
+	}
+	var contains []string
+	if s.Origin != "" {
+		contains = append(contains, fmt.Sprintf("the %s signed as %s", count(int(s.Signed), "entry", "entries"), text.Plain(s.Origin)))
+	}
+	if s.Seen > 0 {
+		contains = append(contains, fmt.Sprintf("the %s seen on %s", count(int(s.Seen), "entry", "entries"), before.Time.Local().Format(time.DateTime)))
+	}
+	line := "The log is sound by itself: nothing was signed, and nothing seen before"
+	if contains != nil {
+		line = "The log is sound, and contains " + strings.Join(contains, " and ")
+	}
+	if !kept {
+		line += "; there is no key folder to keep its checkpoint in, --seen names another place"
+	}
+	return append(lines, line+".")
+}
+
+// describeRows counts the rows of the views that differ, "" if none does.
+func describeRows(s fsck.Summary) string {
+	var parts []string
+	for _, v := range s.Views {
+		for _, n := range []struct {
+			rows int64
+			are  string
+		}{{v.Missing, "missing"}, {v.Differing, "wrong"}, {v.Unexplained, "too many"}} {
+			if n.rows > 0 {
+				parts = append(parts, fmt.Sprintf("%s of %s %s", humanize.Comma(n.rows), v.View, n.are))
+			}
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// findings prints findings as they come, and shows on a terminal how far the check is. For JSON it collects them.
+type findings struct {
+	cli    *cli
+	asJSON bool
+	bar    *terminal.Bar
+	list   []fsck.Finding
+}
+
+func (a *cli) newFindings(asJSON bool) *findings {
+	return &findings{cli: a, asJSON: asJSON, bar: terminal.NewCountBar(a.stderr, "checking", "entries"), list: []fsck.Finding{}}
+}
+
+func (l *findings) event(e app.FsckEvent) {
+	if p := e.Progress; p != nil {
+		decoded := ""
+		if p.Decoded > 0 {
+			decoded = humanize.Bytes(uint64(p.Decoded)) + " decoded"
+		}
+		l.bar.ShowWith(p.Entries, p.Of, decoded)
+	}
+	f := e.Finding
+	if f == nil {
+		return
+	}
+	l.list = append(l.list, *f)
+	if l.asJSON {
+		return
+	}
+	l.bar.Close() // the next progress brings it back
+	repaired := ""
+	if f.Repaired {
+		repaired = "; repaired"
+	}
+	fmt.Fprintf(l.cli.stdout, "%s %s: %s%s\n", f.Kind, text.Plain(f.Where), text.Plain(f.Problem), repaired)
+}
+
+// report prints what follows the findings: a summary in JSON, or these lines.
+func (l *findings) report(s fsck.Summary, lines []string) error {
+	return l.print(lines, struct {
+		fsck.Summary
+		List []fsck.Finding `json:"list"`
+	}{s, l.list})
+}
+
+func (l *findings) print(lines []string, whole any) error {
+	if l.asJSON {
+		return printJSON(l.cli.stdout, whole)
+	}
+	_, err := fmt.Fprintln(l.cli.stdout, strings.Join(lines, "\n"))
+	return err
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/internal/text"
+)
+
+func newImport(a *cli) *cobra.Command {
+	var tree bot.Tree
+	cmd := &cobra.Command{
+		Use:   "import NAME VERSION SOURCE",
+		Short: "Publish releases from folders or an archive",
+		Long: `Publish a release from files that are here: SOURCE is a folder, or a .tar.gz, .tgz, .tar or .zip archive. The same
+rules hold as for a release from upstream: the package has to be in the catalogue, its file map selects the files, and
+a version that is published is never changed.
+
+With --tree, publish all releases of a folder that has them as a public service lays them out:
+{package}/{version}/{file}. The file map does not apply, and no minified files are made. Of a package that the catalogue
+does not have, nothing is published. What is published already with the same files is only counted, so an import that
+was interrupted goes on when it is run again.
+
+--released says when the releases were made. A published release keeps its date, so none is guessed: a release without
+one is not published, and can be imported in another run with another --released. packument asks the package's npm
+registry, mtime takes the time of the newest file, and a file is JSON: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}.
+
+--sri names integrities that must hold, else the release is not published: a folder with a JSON object for each release,
+{package}/{version}.json, from paths to integrities, or all in one file:
+{"jquery": {"3.7.1": {"jquery.js": "sha512-…"}}}.
+
+It speaks to the larder process that runs on the data folder, which goes by its own settings; where none runs, it works
+alone with these, and signs the log if its key is there.`,
+		Example: `  larder import my-library 1.0.0 ./dist
+  larder import jquery 1.0.1 jquery-1.0.1.tar.gz
+  larder import --tree ./mirror/ajax/libs --sri ./SRIs`,
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if tree.Dir == "" {
+			for _, name := range []string{"released", "sri", "json"} {
+				if cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s counts with --tree DIR only", name)
+				}
+			}
+			return arguments(3, 3)(cmd, args)
+		}
+		if len(args) > 0 {
+			return fmt.Errorf("import takes --tree DIR or NAME VERSION SOURCE, but got both")
+		}
+		return nil
+	}
+	cmd.Flags().StringVar(&tree.Dir, "tree", "", "publish all releases of `DIR`, {package}/{version}/{file}")
+	cmd.Flags().StringVar(&tree.Released, "released", bot.ByPackument, "`SOURCE` of release dates: packument, mtime, or a JSON file")
+	cmd.Flags().StringVar(&tree.SRI, "sri", "", "`FILE` or folder of integrities that must hold")
+	asJSON := jsonFlag(cmd)
+	used := []string{"keys", "catalogue", "memory"}
+	a.uses(cmd, dataFlags, used)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		if tree.Dir != "" {
+			return a.importTree(ctx, used, tree, *asJSON)
+		}
+		source, err := filepath.Abs(args[2]) // the process that runs stands in another folder
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(source); err != nil {
+			return fmt.Errorf("%w; SOURCE is a folder or an archive", err)
+		}
+		return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
+			defer a.tellUnsigned(ctx, client)
+			_, err := app.OpImport.Ask(ctx, client, app.ImportRequest{Package: args[0], Version: args[1], Source: source}, a.printEvent)
+			return err
+		})
+	})
+	return cmd
+}
+
+func (a *cli) importTree(ctx context.Context, used []string, tree bot.Tree, asJSON bool) error {
+	paths := []*string{&tree.Dir, &tree.SRI}
+	if tree.Released != bot.ByPackument && tree.Released != bot.ByTimes {
+		paths = append(paths, &tree.Released)
+	}
+	for _, path := range paths {
+		if *path == "" {
+			continue
+		}
+		_, err := os.Stat(*path)
+		if err == nil {
+			*path, err = filepath.Abs(*path) // the process that runs stands in another folder
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
+		defer a.tellUnsigned(ctx, client)
+		result := struct {
+			bot.TreeSummary
+			Problems []bot.TreeEvent `json:"problems"`
+		}{Problems: []bot.TreeEvent{}}
+		bar := terminal.NewCountBar(a.stderr, "importing", "releases")
+		var err error
+		begun := false
+		result.TreeSummary, err = app.OpImportTree.Ask(ctx, client, tree, func(e bot.TreeEvent) {
+			begun = true
+			bar.Show(int64(e.Done), int64(e.Of))
+			if e.Problem != "" {
+				result.Problems = append(result.Problems, e)
+			}
+		})
+		bar.Close()
+		if !asJSON || err != nil {
+			for _, e := range result.Problems {
+				fmt.Fprintln(a.stdout, text.Plain(fmt.Sprintf("%s: %s: %s", strings.TrimSpace(e.Package+" "+e.Version), e.Problem, e.Detail)))
+			}
+		}
+		if err != nil && begun {
+			err = fmt.Errorf("%w; what is published stays, and the same command goes on with the rest", err)
+		}
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			err = printJSON(a.stdout, result)
+		} else {
+			a.describeTree(result.TreeSummary)
+		}
+		if n := len(result.Problems); n > 0 {
+			err = errors.Join(err, fmt.Errorf("%s could not be imported", count(n, "release", "releases")))
+		}
+		return err
+	})
+}
+
+func (a *cli) describeTree(s bot.TreeSummary) {
+	refused := 0
+	for _, r := range s.Refused {
+		refused += r.Count
+	}
+	fmt.Fprintf(a.stdout, "Imported %s of %s: %s, %s; %s published before with the same files, %s refused.\n",
+		count(s.Published, "release", "releases"), count(s.Packages, "package", "packages"), count(s.Files, "file", "files"),
+		humanize.Bytes(uint64(s.Bytes)), humanize.Comma(int64(s.Same)), humanize.Comma(int64(refused)))
+	tell := func(some bot.Some, what string) {
+		if some.Count > 0 {
+			fmt.Fprintln(a.stdout, text.Plain(fmt.Sprintf("%s: %d: %s", what, some.Count, some)))
+		}
+	}
+	for _, r := range s.Refused {
+		tell(r.Some, "Refused, "+r.Problem)
+	}
+	tell(s.Unknown, "Not in the catalogue")
+	tell(s.Beside, "Left out, as they are no folders")
+	tell(s.LeftOut, "Files left out of releases")
+	tell(s.Unlisted, "Without integrities in the list")
+	tell(s.Missing, "In the list of integrities, not in the tree")
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs/fsck"
+)
+
+func newRepair(a *cli) *cobra.Command {
+	var from []string
+	var acceptLoss bool
+	cmd := &cobra.Command{
+		Use:   "repair",
+		Short: "Heal the store: contents, codings, what is served, and the end of the log",
+		Long: `Read everything that the store has, and make right what is damaged or missing. Each thing that was wrong is a line,
+which says if it was repaired. The log goes on as the same log: the key folder says what was signed, and nothing is
+put in the store that does not agree with it.
+
+  what is served      made again from the log and its manifests
+  damaged codings     made again from a sound one by the bot, later
+  lost contents       from a source, by their hash; upstream's files also by fetching and making the release again
+  the log's lost end  from another Larder or a backup
+
+Sources are asked in the order in which --from names them:
+
+  --from URL          another Larder, as it serves: its log and its files
+  --from DIR          the folder of a backup, or of another store; no process may run on it
+  --from upstream     the npm registry and the git repositories that releases were published from
+
+Where the files that list and index everything are damaged (tables, MANIFEST, write-ahead log), a new store is built
+beside the damaged one, checked like fsck --deep does, and put in its place. The damaged one is kept as
+store.damaged-TIME in the data folder: remove it once all is well. So the disk needs room for a second store. Where the
+whole data folder is lost, but not the key folder, this builds the store from URL or DIR.
+
+Where nothing has the end of the log that was signed, repair replaces nothing and says so. With --accept-loss it goes on
+without: the log gets a new origin and a new key, which clients that verify have to be told; its first entry says
+what was lost. The old key's files are kept in the key folder.
+
+What cannot be healed is listed by the path of its URL, and the exit code is 1. If repair is interrupted, run it again.
+It works beside the larder process that runs on the data folder, which begins anew afterwards. Stop that process for
+--accept-loss, or where the message says so. Use fsck to look without replacing anything.`,
+		Example: `  larder repair
+  larder repair --from /mnt/backup/larder --from upstream
+  larder repair --from https://cdn.example.com`,
+		Args:       arguments(0, 0),
+		SuggestFor: []string{"rebuild", "reindex", "fix", "heal", "restore"},
+	}
+	used := []string{"keys", "allow-host", "downloads", "memory", "github-url"}
+	a.uses(cmd, dataFlags, used)
+	cmd.Flags().StringArrayVar(&from, "from", nil, "take what is lost from `SOURCE`: a URL of another Larder, a folder, or upstream; may be given several times")
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "where no source has the end of the log: go on without it, as another log")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		q := app.RepairRequest{AcceptLoss: acceptLoss}
+		for _, source := range from {
+			if source != app.FromUpstream && !strings.Contains(source, "://") {
+				path, err := filepath.Abs(source)
+				if err != nil {
+					return err
+				}
+				source = path
+			}
+			q.From = append(q.From, source)
+		}
+		found := a.newFindings(*asJSON)
+		var step string
+		bar := terminal.NewCountBar(a.stderr, "", "entries")
+		result, err := app.Repair(ctx, a.settings, q, a.quiet(), func(e app.RepairEvent) {
+			if p := e.Progress; p != nil {
+				if step != p.Step {
+					bar.Close()
+					step, bar = p.Step, terminal.NewCountBar(a.stderr, p.Step, "entries")
+				}
+				bar.Show(p.Done, p.Of)
+			}
+			if e.Finding != nil {
+				bar.Close()
+				found.event(app.FsckEvent{Finding: e.Finding})
+			}
+		})
+		bar.Close()
+		if err != nil {
+			return err
+		}
+		if err := found.print(describeRepair(result), struct {
+			app.RepairResult
+			List []fsck.Finding `json:"list"`
+		}{result, found.list}); err != nil {
+			return err
+		}
+		return result.Err()
+	})
+	return cmd
+}
+
+// describeRepair says what was done.
+func describeRepair(r app.RepairResult) []string {
+	var lines []string
+	if r.Finished != "" {
+		lines = append(lines, strings.ToUpper(r.Finished[:1])+r.Finished[1:]+".")
+	}
+	for _, s := range r.Sources {
+		cost := ""
+		if s.Requests > 0 {
+			cost = fmt.Sprintf(", in %s, %s", count(int(s.Requests), "request", "requests"), humanize.Bytes(uint64(s.Received)))
+		}
+		lines = append(lines, fmt.Sprintf("From %s: %s, %s of %s%s.", text.Plain(s.Name), count(int(s.Entries), "log entry", "log entries"),
+			count(int(s.Contents), "content", "contents"), humanize.Bytes(uint64(s.Bytes)), cost))
+	}
+	if r.Mended > 0 {
+		lines = append(lines, fmt.Sprintf("%s had damaged codings, which the bot makes again.", count(int(r.Mended), "content", "contents")))
+	}
+	if r.Damage == "" {
+		lines = append(lines, describeViews(r.Summary))
+	} else {
+		lines = append(lines, describeBuilt(r)...)
+	}
+	if next := r.Succession; next != nil {
+		lines = append(lines, fmt.Sprintf("The log %s lost its entries %d to %d for good. It goes on as %s, with the key\n  %s\nwhich clients that verify have to be told; the files of the old key are in %s.",
+			next.Former, next.Lost.From, next.Lost.To-1, next.Origin, next.Key, next.Kept))
+	}
+	return lines
+}
+
+// describeBuilt tells of the new store.
+func describeBuilt(r app.RepairResult) (lines []string) {
+	lines = append(lines, fmt.Sprintf("Built a new store with %s, %s and %s in %s, because %s.", count(int(r.Entries), "log entry", "log entries"),
+		count(int(r.Releases), "release", "releases"), count(int(r.Files), "file", "files"), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), text.Plain(r.Damage)))
+	if r.Kept != "" {
+		lines = append(lines, fmt.Sprintf("The damaged store is kept in %s: remove it once all is well.", r.Kept))
+	}
+	if len(r.NotCarried) > 0 {
+		lines = append(lines, "Not in the log, and lost: "+text.Plain(strings.Join(r.NotCarried, "; "))+".")
+	}
+	return lines
+}
+
+func describeViews(s fsck.Summary) string {
+	line := fmt.Sprintf("Made %s again from %s", count(int(s.Rows), "row", "rows"), count(int(s.Entries), "log entry", "log entries"))
+	differ := describeRows(s)
+	if differ == "" {
+		return line + "; none differs."
+	}
+	var replaced int64
+	for _, v := range s.Views {
+		replaced += v.Missing + v.Differing + v.Unexplained
+	}
+	return fmt.Sprintf("%s, and replaced %s (%s).", line, count(int(replaced), "that differs", "that differ"), differ)
+}

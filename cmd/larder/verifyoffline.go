@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// checkProof says what a file's proof proves of the file.
+func (a *cli) checkProof(v verification, file string) error {
+	var name verify.Name
+	var err error
+	if len(v.as) > 0 {
+		if name, err = verify.ParseName(v.as[0]); err != nil {
+			return err
+		}
+	}
+	found := checkedProof{Subject: file, Proof: v.proof}
+	trust := verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need}
+	if found.Result, err = trust.ReadProof(v.proof, file, name); err != nil {
+		return err
+	}
+	if !v.asJSON {
+		found.print(a.stdout)
+	} else if err := printJSON(a.stdout, found); err != nil {
+		return err
+	}
+	if found.Outcome != verify.Published {
+		return verdict{failure{errors.New("the proof does not prove that the file was published")}, exitOf[found.Outcome]}
+	}
+	return nil
+}
+
+// checkedProof is what a proof proves of a file.
+type checkedProof struct {
+	Subject string `json:"subject"`
+	Proof   string `json:"proof"`
+	verify.Result
+}
+
+func (p checkedProof) print(w io.Writer) {
+	if p.Outcome != verify.Published {
+		fmt.Fprintf(w, "%s: %s: %s\n", p.Outcome, p.Subject, text.Plain(p.Problem))
+		return
+	}
+	fmt.Fprintf(w, "%s: %s: it is %s\n", p.Outcome, p.Subject, text.Plain(p.Name.String()))
+	fmt.Fprintf(w, "  %s bytes, %s\n", humanize.Comma(p.Size), p.SRI)
+	fmt.Fprintf(w, "  published by entry %d on %s\n", p.Result.Published.Entry, p.Result.Published.Time.Local().Format(time.DateTime))
+	fmt.Fprintln(w, "  whether it was withdrawn since, only the log's server tells: larder verify URL")
+}
+
+// checkEvidence says what the evidence that was kept of a fork proves.
+func (a *cli) checkEvidence(v verification) error {
+	found, err := verify.ReadEvidence(v.evidence, v.key)
+	if err != nil {
+		return err
+	}
+	if !v.asJSON {
+		printEvidence(a.stdout, found)
+	} else if err := printJSON(a.stdout, found); err != nil {
+		return err
+	}
+	message := "the file proves no fork"
+	if found.Outcome == verify.Forked {
+		message = "the log has forked"
+	}
+	return verdict{failure{errors.New(message)}, exitOf[found.Outcome]}
+}

@@ -1,0 +1,122 @@
+package answers
+
+import (
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A Throttle lets one event a second through and counts the others: a damaged file that is
+// asked for again and again must not fill the disk with lines of the log. The zero value is
+// ready.
+type Throttle struct {
+	now func() time.Time // time.Now where nil
+
+	mu   sync.Mutex
+	last time.Time
+	held int
+}
+
+// Next reports whether this event may pass, and how many were held back before it
+// since the last one that did.
+func (t *Throttle) Next() (held int, ok bool) {
+	now := time.Now
+	if t.now != nil {
+		now = t.now
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at := now(); t.last.IsZero() || at.Sub(t.last) >= time.Second {
+		held, t.held, t.last = t.held, 0, at
+		return held, true
+	}
+	t.held++
+	return 0, false
+}
+
+// A Writer writes to a client, in chunks that each have a deadline. It is an io.Writer whose
+// first error stays, and is the client's.
+type Writer struct {
+	w         http.ResponseWriter
+	deadlines *http.ResponseController
+	pace      Pace
+	chunk     int
+	stall     time.Duration
+	scarce    func() bool
+	waited    time.Duration
+
+	// Sent is how many bytes the client has had.
+	Sent int64
+	// Err is the first error; nothing is written after it.
+	Err error
+}
+
+// NewWriter returns a writer of an answer over that major version of HTTP. Scarce reports whether
+// others want what the answer holds; then the time counts that was spent on waiting for the client.
+func NewWriter(w http.ResponseWriter, protocol int, p Pace, scarce func() bool) *Writer {
+	chunk, stall := p.Over(protocol)
+	return &Writer{w: w, deadlines: http.NewResponseController(w), pace: p, chunk: chunk, stall: stall, scarce: scarce}
+}
+
+// Write implements io.Writer.
+func (w *Writer) Write(data []byte) (written int, err error) {
+	for written < len(data) && w.Err == nil {
+		n := min(len(data)-written, w.chunk)
+		start := time.Now()
+		allowed := w.pace.Allow(w.stall, w.waited, w.Sent+int64(n), w.scarce())
+		// Writers that know no deadlines belong to tests.
+		_ = w.deadlines.SetWriteDeadline(start.Add(allowed))
+		n, w.Err = w.w.Write(data[written : written+n])
+		written += n
+		w.Sent += int64(n)
+		w.waited += time.Since(start)
+		if allowed < w.stall && w.Err == nil {
+			// A deadline also ends a stream that has nothing to write yet, and making the
+			// next chunk is not the client's time.
+			_ = w.deadlines.SetWriteDeadline(time.Now().Add(w.stall))
+		}
+	}
+	return written, w.Err
+}
+
+const (
+	// Chunk is how much is written under one deadline, in bytes.
+	Chunk = 64 << 10
+	// StreamChunk is the same over HTTP/2, where it is what one stream sends before it is
+	// another's turn.
+	StreamChunk = 16 << 10
+	// Streams is how many requests a client may have under way on one HTTP/2 connection.
+	Streams = 100
+	// AssetRate is what a client must take of an asset that is scarce, on average, in bytes
+	// a second.
+	AssetRate = 32 << 10
+)
+
+// A Pace is the least that a client must keep.
+type Pace struct {
+	// Stall is how long a client may take for Chunk bytes.
+	Stall time.Duration
+	// Least is what it must take on average while that is scarce, in bytes a second,
+	// after a grace of Stall.
+	Least int64
+}
+
+// Over returns how many bytes to write under one deadline over that major version of HTTP,
+// and how long they may take. All streams of HTTP/2 share what the client takes, so each
+// has as long as Streams of them need when the client is as slow as it may be.
+func (p Pace) Over(protocol int) (chunk int, stall time.Duration) {
+	if protocol == 2 {
+		return StreamChunk, p.Stall * Streams * StreamChunk / Chunk
+	}
+	return Chunk, p.Stall
+}
+
+// Allow returns how much longer a client may take that was given so long for what came
+// before, where sent counts what it has had and what it is to get now, in bytes. It is at
+// most stall, and not positive where its time is over.
+func (p Pace) Allow(stall, spent time.Duration, sent int64, scarce bool) time.Duration {
+	if !scarce {
+		return stall
+	}
+	return min(stall, p.Stall+time.Duration(sent)*time.Second/time.Duration(p.Least)-spent)
+}

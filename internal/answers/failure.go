@@ -1,0 +1,118 @@
+package answers
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/requests"
+)
+
+// A Failure is an answer that is not what was asked for. It is an error, too, so that the code
+// that finds out what is wrong can say how it is answered.
+type Failure struct {
+	Status  int
+	Message string
+	Caching Caching // default: it must not be cached
+	// Retry is after how many seconds the client may try again, 0 for nothing said.
+	Retry int
+	// Fields are further header fields.
+	Fields []Field
+	// Ref is under which the log tells more, and Entry the entry of the public log that does; ""
+	// and nil where there is nothing to tell.
+	Ref   string
+	Entry *int64
+}
+
+// Failures that several routes have.
+var (
+	BadPath = &Failure{Status: http.StatusBadRequest,
+		Message: `The path is malformed: it has a "." or ".." segment, an encoded slash in a name, a backslash, a control character or a bad percent-encoding.`}
+	LineTooLong = &Failure{Status: http.StatusRequestURITooLong, Message: fmt.Sprintf("The request line is over %d bytes.", requests.MaxLine)}
+	WrongMethod = &Failure{Status: http.StatusMethodNotAllowed, Message: "This can only be read: use GET, HEAD or OPTIONS.", Fields: []Field{{"Allow", Methods}}}
+	NoEndpoint  = NotFound("Endpoint")
+	NoLibrary   = NotFound("Library")
+	NoVersion   = NotFound("Version")
+)
+
+// NotFound returns the failure for what the API does not have, which may be kept for an hour.
+func NotFound(what string) *Failure {
+	return &Failure{Status: http.StatusNotFound, Message: what + " not found", Caching: For(time.Hour).Expiring()}
+}
+
+// Error implements error.
+func (f *Failure) Error() string { return f.Message }
+
+// JSON returns the one shape of errors. In it "<" and "&" are what they are, because it is no
+// part of a page.
+func (f *Failure) JSON() []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(struct {
+		Error   bool   `json:"error"`
+		Status  int    `json:"status"`
+		Message string `json:"message"`
+		Ref     string `json:"ref,omitempty"`
+		Entry   *int64 `json:"logEntry,omitempty"`
+	}{true, f.Status, f.Message, f.Ref, f.Entry})
+	if err != nil {
+		panic(err) // there is nothing in it that does not encode
+	}
+	return bytes.TrimSpace(b.Bytes())
+}
+
+// SetHeader sets the fields that do not depend on the body, and removes those that were set for
+// the answer that was asked for.
+func (f *Failure) SetHeader(h http.Header) {
+	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding"} {
+		h.Del(name)
+	}
+	f.Caching.Set(h)
+	if f.Retry > 0 {
+		h.Set("Retry-After", strconv.Itoa(f.Retry))
+	}
+	Set(h, f.Fields...)
+}
+
+// SendJSON answers in the form that programs read.
+func (f *Failure) SendJSON(w http.ResponseWriter, r *http.Request) {
+	f.send(w, r.Method == http.MethodHead, JSON, f.JSON())
+}
+
+// Send answers as text or as JSON, whichever the lines of Accept prefer, or only with the head.
+// It returns how many bytes of the body were sent.
+func (f *Failure) Send(w http.ResponseWriter, head bool, accept []string) int64 {
+	h := w.Header()
+	if coded := h.Get("Vary"); coded != "" {
+		h.Set("Vary", coded+", Accept")
+	} else {
+		h.Set("Vary", "Accept")
+	}
+	if requests.PrefersJSON(accept) {
+		return f.send(w, head, JSON, append(f.JSON(), '\n'))
+	}
+	return f.send(w, head, Plain, []byte(f.Message+"\n"))
+}
+
+func (f *Failure) send(w http.ResponseWriter, head bool, contentType string, body []byte) int64 {
+	h := w.Header()
+	f.SetHeader(h)
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(f.Status)
+	if head {
+		return 0
+	}
+	n, _ := w.Write(body) // a client that has gone needs no answer
+	return int64(n)
+}
+
+// SendPage answers with a page that says what is wrong.
+func (f *Failure) SendPage(w http.ResponseWriter, r *http.Request, page *Body) {
+	f.SetHeader(w.Header())
+	page.Send(w, r, f.Status)
+}

@@ -1,0 +1,147 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/bot/schedule"
+	"github.com/larder-cdn/larder/bot/webhook"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// errands are what a folder has to send at its time: scheduled requests, and the messages of webhooks.
+type errands struct {
+	runtime  *durable.Runtime
+	schedule *schedule.Scheduler
+	webhooks *webhook.Webhooks
+}
+
+// openErrands opens them over a store. Nothing is sent unless that belongs to a process at work.
+func openErrands(store *kvstore.Store, log *logs.Log, working bool, logger *slog.Logger) (*errands, error) {
+	e := &errands{runtime: durable.New(store, durable.Options{Logger: logger, Quiet: !working})}
+	var err error
+	e.schedule, err = schedule.Open(e.runtime, schedule.Options{UserAgent: agent(), Logger: logger})
+	if err == nil {
+		e.webhooks, err = webhook.Open(webhook.Options{Runtime: e.runtime, Store: store, Log: log, UserAgent: agent(), Logger: logger})
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return e, nil
+}
+
+// closeErrands is far more than a write takes; what is being sent ends at once.
+const closeErrands = 30 * time.Second
+
+func (e *errands) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeErrands)
+	defer cancel()
+	return e.runtime.Close(ctx)
+}
+
+// sending sends what is due.
+func (s *working) sending() part {
+	var e *errands
+	var objects prometheus.Collector
+	return part{
+		name: "errands",
+		start: func(context.Context) (err error) {
+			if e, err = s.folder.errands.get(); err != nil {
+				return err
+			}
+			objects = e.runtime.Collector()
+			s.metrics.MustRegister(objects)
+			return nil
+		},
+		run: func(ctx context.Context) error {
+			e.webhooks.Run(ctx)
+			s.metrics.Unregister(objects) // it reads the store, which is closed afterwards
+			return nil
+		},
+	}
+}
+
+// schedulePath is where the schedule is on the admin socket.
+const schedulePath = "/schedule"
+
+// What `larder schedule` asks.
+type (
+	// ScheduleListRequest asks for some requests on the schedule.
+	ScheduleListRequest struct {
+		After string `json:"after,omitempty"` // an id; "" from the first
+	}
+	// IDRequest names a request on the schedule, or a webhook.
+	IDRequest struct {
+		ID string `json:"id"`
+	}
+)
+
+// What `larder webhook` asks, and is told.
+type (
+	// WebhookAddRequest describes a webhook.
+	WebhookAddRequest struct {
+		URL     string `json:"url"`
+		Package string `json:"package,omitempty"` // "" for all
+	}
+	// WebhookAdded is a new webhook, and its JSON form.
+	WebhookAdded struct {
+		webhook.Hook
+		Secret string `json:"secret"`
+	}
+)
+
+// Operations about what is sent.
+const (
+	OpScheduleAdd    Operation[schedule.Request, any, schedule.State]      = "schedule-add"
+	OpScheduleList   Operation[ScheduleListRequest, any, []schedule.State] = "schedule-list"
+	OpScheduleShow   Operation[IDRequest, any, schedule.State]             = "schedule-show"
+	OpScheduleRemove Operation[IDRequest, any, any]                        = "schedule-remove"
+	OpWebhookAdd     Operation[WebhookAddRequest, any, WebhookAdded]       = "webhook-add"
+	OpWebhookList    Operation[struct{}, any, []webhook.Hook]              = "webhook-list"
+	OpWebhookRemove  Operation[IDRequest, any, any]                        = "webhook-remove"
+)
+
+// scheduleAtOnce is how many requests one answer has.
+const scheduleAtOnce = 100
+
+func (r *Reader) errandOperations(all operations) {
+	withErrands(r, all, OpScheduleAdd, func(ctx context.Context, e *errands, q schedule.Request) (schedule.State, error) {
+		return e.schedule.Post(ctx, "", q)
+	})
+	withErrands(r, all, OpScheduleList, func(ctx context.Context, e *errands, q ScheduleListRequest) ([]schedule.State, error) {
+		return e.schedule.List(ctx, q.After, scheduleAtOnce)
+	})
+	withErrands(r, all, OpScheduleShow, func(ctx context.Context, e *errands, q IDRequest) (schedule.State, error) {
+		return e.schedule.Get(ctx, q.ID)
+	})
+	withErrands(r, all, OpScheduleRemove, func(ctx context.Context, e *errands, q IDRequest) (any, error) {
+		return nil, e.schedule.Remove(ctx, q.ID)
+	})
+	withErrands(r, all, OpWebhookAdd, func(ctx context.Context, e *errands, q WebhookAddRequest) (WebhookAdded, error) {
+		hook, secret, err := e.webhooks.Add(ctx, q.URL, q.Package)
+		return WebhookAdded{hook, secret}, err
+	})
+	withErrands(r, all, OpWebhookList, func(ctx context.Context, e *errands, _ struct{}) ([]webhook.Hook, error) {
+		return e.webhooks.List(ctx)
+	})
+	withErrands(r, all, OpWebhookRemove, func(ctx context.Context, e *errands, q IDRequest) (any, error) {
+		return nil, e.webhooks.Remove(ctx, q.ID)
+	})
+}
+
+// withErrands adds an operation that needs the errands.
+func withErrands[Request, Answer any](r *Reader, all operations, o Operation[Request, any, Answer], do func(context.Context, *errands, Request) (Answer, error)) {
+	answer(all, o, func(ctx context.Context, request Request, _ func(any)) (none Answer, err error) {
+		e, err := r.errands.get()
+		if err != nil {
+			return none, err
+		}
+		return do(ctx, e, request)
+	})
+}

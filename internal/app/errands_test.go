@@ -1,0 +1,72 @@
+package app
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// The schedule is on the admin socket, beside the operations.
+func TestScheduleOnAdminSocket(t *testing.T) {
+	quiet := slog.New(slog.DiscardHandler)
+	s := settings.New()
+	s.Data = t.TempDir()
+	w, err := openWriter(s, writing{openOptions: openOptions{working: true, store: kvstore.Options{MinFreeBytes: -1}}}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := w.errands.get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	socket, err := admin.Listen(s.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := newAdminServer(t.Context(), w.operations(), e.schedule.Handler(schedulePath), quiet)
+	go server.Serve(socket) //nolint:errcheck // it ends with Close
+	defer server.Close()
+	got := make(chan string, 1)
+	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got <- r.Method + " " + r.URL.Path + " " + string(body)
+	}))
+	defer target.Close()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.Data, "admin.sock"))
+	}}}
+	body := `{"url": "` + target.URL + `/x", "method": "PUT", "body": "hello"}`
+	response, err := client.Post("http://larder/schedule", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusCreated {
+		t.Errorf("status %d", response.StatusCode)
+	}
+	if got := <-got; got != "PUT /x hello" {
+		t.Errorf("got %q", got)
+	}
+	commands, err := Dial(t.Context(), s.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpWebhookList.Ask(t.Context(), commands, struct{}{}, nil); err != nil {
+		t.Error(err)
+	}
+}

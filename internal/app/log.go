@@ -1,0 +1,225 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/gitlog"
+)
+
+// What commands ask of the log.
+type (
+	// LogQuery asks for entries, newest first.
+	LogQuery struct {
+		Package string      `json:"package,omitempty"`
+		Version string      `json:"version,omitempty"`
+		Kinds   []logs.Kind `json:"kinds,omitempty"`
+		Since   time.Time   `json:"since,omitzero"`
+		Before  int64       `json:"before,omitempty"`
+		Limit   int         `json:"limit"`
+	}
+	// LogShowRequest asks for all about one entry.
+	LogShowRequest struct {
+		Index int64 `json:"index"`
+	}
+	// LogFollowRequest asks for the entries behind one as they come.
+	LogFollowRequest struct {
+		LogQuery
+		After int64 `json:"after"`
+	}
+	// LogExportRequest asks for what a git repository lacks.
+	LogExportRequest struct {
+		After gitlog.Position `json:"after"`
+	}
+)
+
+// A LogEntry is an entry with its index, as the API has it.
+type LogEntry struct {
+	Index int64 `json:"index"`
+	logs.Entry
+}
+
+// A LogPage is what a query finds.
+type LogPage struct {
+	Entries []LogEntry `json:"entries"`
+	Next    int64      `json:"next,omitempty"` // Before of what follows
+	Size    int64      `json:"size"`           // entries of the log
+}
+
+// LogDetails are all about an entry.
+type LogDetails struct {
+	LogEntry
+	Hash      string           `json:"hash"` // in the log's tree
+	Documents gitlog.Documents `json:"documents,omitzero"`
+}
+
+func (q LogQuery) query() logs.Query {
+	return logs.Query{Package: q.Package, Version: q.Version, Kinds: q.Kinds, Since: q.Since, Before: q.Before, Limit: q.Limit}
+}
+
+// Operations that only read the log.
+const (
+	OpLogList   Operation[LogQuery, any, LogPage]                = "log-list"
+	OpLogShow   Operation[LogShowRequest, any, LogDetails]       = "log-show"
+	OpLogFollow Operation[LogFollowRequest, LogEntry, any]       = "log-follow"
+	OpLogExport Operation[LogExportRequest, ExportedChange, any] = "log-export"
+)
+
+func (r *Reader) logOperations(all operations) {
+	answer(all, OpLogList, func(_ context.Context, q LogQuery, _ func(any)) (LogPage, error) { return r.logList(q) })
+	answer(all, OpLogShow, func(_ context.Context, q LogShowRequest, _ func(any)) (LogDetails, error) { return r.logShow(q.Index) })
+	answer(all, OpLogFollow, func(ctx context.Context, q LogFollowRequest, report func(LogEntry)) (any, error) {
+		return nil, r.logFollow(ctx, q, report)
+	})
+	answer(all, OpLogExport, func(ctx context.Context, q LogExportRequest, report func(ExportedChange)) (any, error) {
+		return nil, r.logExport(ctx, q.After, report)
+	})
+}
+
+func (r *Reader) logList(q LogQuery) (LogPage, error) {
+	size := r.log.Checkpoint().Size
+	page, err := library.Entries(r.store, q.query())
+	switch {
+	case errors.Is(err, library.ErrNoLibrary):
+		return LogPage{}, fmt.Errorf("the log has nothing about a package %q; `larder status` lists those that are here", q.Package)
+	case errors.Is(err, library.ErrNoVersion):
+		return LogPage{}, fmt.Errorf("the log has nothing about %s %q; `larder log list --package %s` tells what it has", q.Package, q.Version, q.Package)
+	}
+	return LogPage{Entries: logEntries(page.Entries), Next: page.Next, Size: size}, err
+}
+
+func logEntries(entries []logs.Indexed) []LogEntry {
+	all := make([]LogEntry, len(entries))
+	for i, e := range entries {
+		all[i] = LogEntry{e.Index, e.Entry}
+	}
+	return all
+}
+
+func (r *Reader) logShow(index int64) (LogDetails, error) {
+	if size := r.log.Checkpoint().Size; index >= size {
+		return LogDetails{}, fmt.Errorf("the log has %s, and none with the number %d", humanize.Comma(size)+" "+english.PluralWord(int(size), "entry", "entries"), index)
+	}
+	e, err := logs.ReadEntry(r.store, index)
+	if err != nil {
+		return LogDetails{}, err
+	}
+	d, err := gitlog.ReadDocuments(r.store, e)
+	return LogDetails{LogEntry{e.Index, e.Entry}, gitlog.EntryHash(e), d}, err
+}
+
+// logFollow reports entries as they come, until ctx ends.
+func (r *Reader) logFollow(ctx context.Context, q LogFollowRequest, report func(LogEntry)) error {
+	for next := q.After + 1; ; {
+		entries, after, err := r.log.Next(ctx, next, q.query())
+		if err != nil {
+			return err
+		}
+		for _, e := range logEntries(entries) {
+			report(e)
+		}
+		next = after
+	}
+}
+
+// logExport reports what an export to git has not got yet.
+func (r *Reader) logExport(ctx context.Context, position gitlog.Position, report func(ExportedChange)) error {
+	size := r.log.Checkpoint().Size
+	for c, err := range gitlog.Changes(r.store, position, size) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		report(ExportedChange{c, size})
+	}
+	return nil
+}
+
+// An ExportedChange also says how many entries the log has.
+type ExportedChange struct {
+	gitlog.Change
+	Of int64 `json:"of"`
+}
+
+// ExportLog adds what a repository lacks, and tells how many entries it has then, and of how many. What was added before
+// something failed stays.
+func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repository, shown func(has, of int64)) (added int, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	_, err = OpLogExport.Ask(ctx, client, LogExportRequest{After: repository.Position()}, func(c ExportedChange) {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := repository.Add(c.Change); err != nil {
+			cancel(err)
+			return
+		}
+		added++
+		shown(c.Index+1, c.Of)
+	})
+	if failed := repository.Flush(); failed != nil {
+		return 0, errors.Join(err, failed)
+	}
+	return added, err
+}
+
+// LogPush is what `larder status` tells of the log on GitHub.
+type LogPush struct {
+	Repository string `json:"repository"`
+	gitlog.PushState
+	Of int64 `json:"of"` // entries of the log
+	// Waiting is until when GitHub takes no more requests.
+	Waiting time.Time `json:"waiting,omitzero"`
+}
+
+// pusher pushes the log to GitHub.
+type pusher struct {
+	*working
+	client *github.Client
+	pusher *gitlog.Pusher
+}
+
+// open finds the mistakes in the settings. It asks GitHub for nothing yet.
+func (p *pusher) open(context.Context) error {
+	s := p.settings
+	if s.Token == "" {
+		return settings.Mistakef("%s needs a token that may write there: put it into the variable %s or %s", s.Origin("log-repository"), settings.TokenVariables[0], settings.TokenVariables[1])
+	}
+	var err error
+	p.client, err = github.New(github.Options{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: p.logger.With("part", "github")})
+	if err != nil {
+		return settings.Mistakef("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
+	}
+	return nil
+}
+
+// start makes what pushes the log of the open folder.
+func (p *pusher) start(context.Context) error {
+	remote := p.settings.LogRepository
+	signed := gitlog.SignedLog{Store: p.folder.store, Log: p.folder.log, Signer: p.writer.signature.signer}
+	p.pusher = gitlog.NewPusher(gitlog.PushOptions{
+		Client: p.client.Client, Remote: remote, Changes: signed.Changes, Wait: signed.Wait, Describe: github.Describe,
+		Logger: p.logger.With("part", "push"), Registerer: p.metrics,
+	})
+	p.tell = append(p.tell, func(s *Status) {
+		s.LogPush = &LogPush{remote.String(), p.pusher.State(), p.folder.log.Checkpoint().Size, p.client.Waiting().UTC()}
+	})
+	p.beforeEnd = append(p.beforeEnd, func(ctx context.Context) error {
+		return errors.Join(p.writer.signature.signer.Sign(), p.pusher.CatchUp(ctx))
+	})
+	return nil
+}
+
+// run pushes what is added to the log.
+func (p *pusher) run(ctx context.Context) error {
+	p.pusher.Run(ctx)
+	return nil
+}

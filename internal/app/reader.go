@@ -1,0 +1,167 @@
+// Package app assembles a larder process: what it opens, starts and stops, in which order, and what it answers to the
+// commands that speak to it.
+//
+// A process is one of these. A [Reader] has a data folder open to look at it; a [Writer] has it open to work on it, for a
+// command where no process runs; a [Server] is the process that runs, and serves, fills the folder, or both; a
+// [ReviewServer] looks at pull requests and has no data folder. A command reaches whichever there is with a [Client], by
+// an [Operation].
+//
+// What it guarantees: one process has a data folder at a time; what was opened is closed in reverse order, also where
+// something fails on the way; an operation that is under way ends before the folder is closed.
+//
+// It must not know commands and flags, and what people see: it gets settings, and hands out values.
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/server"
+)
+
+// A Reader is an open data folder, which no other process can open meanwhile:
+//
+//	store/      the key-value store
+//	catalogue/  the last good catalogue, where that is from a git repository
+//	tmp/        downloads and the like; emptied when the folder is opened to be written
+//	admin.sock  where the process that has it open listens for commands
+type Reader struct {
+	settings  *settings.Settings
+	logger    *slog.Logger
+	assetBase string // in front of the addresses of files; "" where that is not known
+	store     *kvstore.Store
+	log       *logs.Log
+	demand    func() *server.Demand // how much each package is asked for, read on first use
+	libraries lazy[*library.Index]  // follows the log from first use on
+	errands   lazy[*errands]
+	workers   int            // of a check: half of the processors where the process serves
+	busy      sync.WaitGroup // operations under way
+	unattend  func() error   // ends what answers other commands meanwhile; nil where nothing does
+}
+
+// openOptions are in which Readers differ.
+type openOptions struct {
+	store   kvstore.Options
+	working bool   // a process at work sends what is due; a command that is over in a moment would only begin to
+	address string // where the process serves
+}
+
+// OpenReader opens a data folder that has a store, for a look at it. Where that takes long, other commands that only look
+// are answered meanwhile; a short one is waited for.
+func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, error) {
+	if err := needStore(s); err != nil {
+		return nil, err
+	}
+	r, err := open(s, openOptions{store: kvstore.Options{ReadOnly: true}}, logger)
+	if err == nil && long {
+		r.attend(func(*Status) {})
+	}
+	return r, err
+}
+
+func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
+	o.store.Logger, o.store.CacheBytes = logger.With("part", "store"), s.StoreCache
+	store, err := kvstore.Open(storeDir(s.Data), o.store)
+	if errors.Is(err, kvstore.ErrLocked) {
+		return nil, &lockedError{s.Data}
+	}
+	if err != nil {
+		return nil, opening(s, err)
+	}
+	log, err := logs.Open(store)
+	if err != nil {
+		return nil, opening(s, errors.Join(err, store.Close()))
+	}
+	r := &Reader{settings: s, logger: logger, assetBase: s.AssetBaseAt(o.address), store: store, log: log, workers: runtime.GOMAXPROCS(0)}
+	if o.address != "" {
+		r.workers = max(1, r.workers/2)
+	}
+	r.demand = sync.OnceValue(func() *server.Demand { return server.OpenDemand(server.DemandOptions{Store: store, Logger: logger}) })
+	r.readLibraries(logger.With("part", "library"))
+	r.errands.open = func() (*errands, error) { return openErrands(store, log, o.working, logger.With("part", "errands")) }
+	r.errands.close = (*errands).close
+	return r, nil
+}
+
+// readLibraries has the index of libraries be read on first use, and follow the log until it is closed.
+func (r *Reader) readLibraries(logger *slog.Logger) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	r.libraries.open = func() (*library.Index, error) {
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Accounts: bot.ReadAccounts, Logger: logger})
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			defer close(done)
+			if err := index.Run(ctx); err != nil {
+				logger.Error("what is published from now on does not show in search and pages; start again", "err", err)
+			}
+		}()
+		return index, nil
+	}
+	r.libraries.close = func(*library.Index) error {
+		cancel()
+		<-done
+		return nil
+	}
+}
+
+// Close waits for the operations under way, whose contexts must have ended, and closes the folder.
+func (r *Reader) Close() error { return r.closeAfter() }
+
+// closeAfter closes the folder after what works on it. The index of libraries must not be in use any longer.
+func (r *Reader) closeAfter(others ...func() error) error {
+	var err error
+	if r.unattend != nil {
+		err = r.unattend()
+	}
+	r.busy.Wait()
+	err = errors.Join(err, r.libraries.end())
+	for _, end := range others {
+		err = errors.Join(err, end())
+	}
+	return errors.Join(err, r.errands.end(), r.store.Close())
+}
+
+func storeDir(data string) string { return filepath.Join(data, "store") }
+func tmpDir(data string) string   { return filepath.Join(data, "tmp") }
+
+// lazy is what is opened on first use, and closed if it was.
+type lazy[T any] struct {
+	open  func() (T, error)
+	close func(T) error
+
+	once   sync.Once
+	value  T
+	err    error
+	opened bool
+}
+
+var errClosed = errors.New("the data folder is being closed")
+
+func (l *lazy[T]) get() (T, error) {
+	l.once.Do(func() {
+		l.value, l.err = l.open()
+		l.opened = l.err == nil
+	})
+	return l.value, l.err
+}
+
+// end closes what was opened. Nothing is opened afterwards.
+func (l *lazy[T]) end() error {
+	l.once.Do(func() { l.err = errClosed })
+	if !l.opened {
+		return nil
+	}
+	return l.close(l.value)
+}

@@ -1,0 +1,251 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/server/waitingroom"
+)
+
+// RepairRequest says what `larder repair` heals with.
+type RepairRequest struct {
+	// From are the sources, in the order in which they are asked: URLs of other Larders, absolute paths of folders, and
+	// [FromUpstream].
+	From []string `json:"from,omitempty"`
+	// AcceptLoss has the log go on under a new origin where the end of it is lost for good.
+	AcceptLoss bool `json:"acceptLoss,omitempty"`
+}
+
+// FromUpstream names the registries and repositories that releases were published from.
+const FromUpstream = "upstream"
+
+// RepairEvent is sent while a repair runs; one of its members is there.
+type RepairEvent struct {
+	Finding  *fsck.Finding    `json:"finding,omitempty"`
+	Progress *repair.Progress `json:"progress,omitempty"`
+}
+
+// RepairResult is what a repair did.
+type RepairResult = repair.Result
+
+// OpRepair heals the folder of a process that runs, which begins anew afterwards.
+const OpRepair Operation[RepairRequest, RepairEvent, repair.Result] = "repair"
+
+// Repair heals a data folder, through the process that runs on it if there is one.
+func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result repair.Result, err error) {
+	switch client, err := Dial(ctx, s.Data); {
+	case err == nil:
+		result, err = OpRepair.Ask(ctx, client, q, report)
+		return result, errors.Join(err, client.Close())
+	case !errors.Is(err, ErrNoProcess):
+		return result, err
+	}
+	if len(q.From) == 0 && !repair.Interrupted(s.Data) {
+		if err := needStore(s); err != nil {
+			return result, err
+		}
+	}
+	err = withSources(s, q, logger, report, func(o repair.Options) error {
+		result, err = repair.Run(ctx, o)
+		return err
+	})
+	return result, err
+}
+
+// withSources calls do with the options of a repair.
+func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(repair.Options) error) (err error) {
+	o, err := repairOptions(s, report)
+	if err != nil {
+		return err
+	}
+	o.Logger, o.AcceptLoss = logger.With("part", "store"), q.AcceptLoss
+	if o.Sources, err = openSources(s, q.From, logger); err != nil {
+		return err
+	}
+	defer func() {
+		for _, source := range o.Sources {
+			err = errors.Join(err, source.Close())
+		}
+	}()
+	return do(o)
+}
+
+// beginAgain ends the process when a repair is over.
+func (s *running) beginAgain() part {
+	return part{name: "repair", run: func(ctx context.Context) error {
+		select {
+		case s.afterwards = <-s.repaired:
+			return errAgain
+		case <-ctx.Done():
+			return nil
+		}
+	}}
+}
+
+// errAccept is about what cannot be done beside a process.
+var errAccept = errors.New("--accept-loss makes another log with another key; stop the larder process that runs on the data folder first")
+
+// errRepairing is that one repair at a time works on a folder.
+var errRepairing = errors.New("a repair is under way; wait until it is done")
+
+// answerRepair has do repair, one at a time.
+func (s *running) answerRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (repair.Result, error)) {
+	answer(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (repair.Result, error) {
+		if q.AcceptLoss {
+			return repair.Result{}, errAccept
+		}
+		if !s.repairing.TryLock() {
+			return repair.Result{}, errRepairing
+		}
+		defer s.repairing.Unlock()
+		return do(ctx, q, report)
+	})
+}
+
+// repairOperation heals in place, beside the process. That reads everything anew then.
+func (s *working) repairOperation(all operations) {
+	s.answerRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
+		err = withSources(s.settings, q, s.logger, report, func(o repair.Options) error {
+			result, err = repair.InPlace(ctx, s.folder.store, s.folder.log, o)
+			return err
+		})
+		if result.Repaired > 0 { // also where it ended early
+			s.again(func() error { return nil })
+		}
+		return result, err
+	})
+}
+
+// repairOperation builds a new store beside what is left of the damaged one. The process closes that, swaps the two, and
+// begins anew.
+func (s *serving) repairOperation(all operations) {
+	s.answerRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
+		err = withSources(s.settings, q, s.logger, report, func(o repair.Options) error {
+			if err := os.MkdirAll(o.Temp, 0o700); err != nil {
+				return err
+			}
+			damaged := s.folder.store
+			if s.unreadable {
+				damaged = nil
+			}
+			result, err = repair.Build(ctx, damaged, s.lacking, o)
+			if err == nil {
+				s.again(func() error {
+					kept, err := repair.Swap(o)
+					s.logger.Warn("the repaired store takes the place of the damaged one", "kept", kept, "err", err)
+					return err
+				})
+			}
+			return err
+		})
+		return result, err
+	})
+}
+
+// again has the process begin anew, and do this before, when all its parts have ended.
+func (s *running) again(do func() error) {
+	select {
+	case s.repaired <- do:
+	default:
+	}
+}
+
+// finishRepair finishes a repair that was killed while it put the new store in place.
+func finishRepair(s *settings.Settings, logger *slog.Logger) error {
+	keys, err := s.KeyFolder()
+	if err != nil {
+		return err
+	}
+	did, err := repair.Finish(s.Data, filepath.Join(keys, markFile))
+	if did != "" {
+		logger.Warn(did, "data", s.Data)
+	}
+	return err
+}
+
+func repairOptions(s *settings.Settings, report func(RepairEvent)) (repair.Options, error) {
+	keys, err := s.KeyFolder()
+	return repair.Options{
+		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget, Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
+		Report:   func(f fsck.Finding) { report(RepairEvent{Finding: &f}) },
+		Progress: func(p repair.Progress) { report(RepairEvent{Progress: &p}) },
+	}, err
+}
+
+// openSources opens what a store is healed from.
+func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []repair.Source, err error) {
+	defer func() {
+		if err != nil {
+			for _, source := range sources {
+				err = errors.Join(err, source.Close())
+			}
+		}
+	}()
+	for _, where := range from {
+		var source repair.Source
+		switch {
+		case where == FromUpstream:
+			source, err = openUpstreamSource(s, logger.With("part", "bot"))
+		case strings.HasPrefix(where, "http://"), strings.HasPrefix(where, "https://"):
+			source = repair.NewPeer(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: agent()})
+		default:
+			if _, err := os.Stat(where); errors.Is(err, fs.ErrNotExist) {
+				return sources, fmt.Errorf("%s is neither a folder that exists, nor a URL of another Larder such as https://cdn.example.com, nor the word %s", where, FromUpstream)
+			}
+			source, err = repair.OpenFolder(where, logger.With("part", "store"))
+		}
+		if err != nil {
+			return sources, err
+		}
+		sources = append(sources, source)
+	}
+	return sources, nil
+}
+
+// upstreamSource is a Remaker with the connections that it uses.
+type upstreamSource struct {
+	*bot.Remaker
+	getter *fetch.Client
+}
+
+func (u upstreamSource) Close() error {
+	defer u.getter.Close()
+	return u.Remaker.Close()
+}
+
+func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (repair.Source, error) {
+	config, err := npm.LoadConfig(".")
+	if err != nil {
+		return nil, err
+	}
+	getter, err := fetch.New(fetch.Options{UserAgent: agent(), Allow: s.AllowHosts, Concurrency: s.Downloads, Logger: logger})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Origin("allow-host"), err)
+	}
+	repositories, err := newGit(s, getter, logger)
+	if err != nil {
+		return nil, err
+	}
+	remaker, err := bot.NewRemaker(bot.Options{
+		Npm: npm.NewClient(config, getter, npm.Options{}), Git: repositories, Downloads: s.Downloads, MemoryBytes: s.Memory,
+		TempDir: filepath.Join(tmpDir(s.Data), "repair"), Logger: logger,
+	})
+	if err != nil {
+		getter.Close()
+		return nil, err
+	}
+	return upstreamSource{remaker, getter}, nil
+}

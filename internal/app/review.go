@@ -1,0 +1,322 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/review"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/server"
+)
+
+// ReviewPath is where GitHub tells of pull requests.
+const ReviewPath = "/hooks/review"
+
+// mostEvent is the most bytes that an event about a pull request may have here; they have some ten thousand.
+const mostEvent = 4 << 20
+
+// A ReviewServer is a process that looks at the pull requests of a catalogue. It has no data folder: what is to be done,
+// GitHub knows.
+type ReviewServer struct {
+	Settings *settings.Settings
+	Logger   *slog.Logger
+	// Serving is called once the process serves.
+	Serving func(address string)
+}
+
+// reviewing is a ReviewServer at work.
+type reviewing struct {
+	process
+	secret    string // of the webhook
+	pulls     *github.Client
+	upstreams *Upstreams
+	dir       string // of the catalogue
+	keeper    *catalogue.Keeper
+	reviewer  *review.Reviewer
+}
+
+// Run looks at pull requests until ctx ends.
+func (s ReviewServer) Run(ctx context.Context) (err error) {
+	c := s.Settings
+	r := &reviewing{process: process{settings: c, logger: s.Logger, metrics: newRegistry()}}
+	if c.ReviewRepository == "" {
+		return settings.Mistakef("which pull requests? Name the repository with --review-repository OWNER/NAME")
+	}
+	if r.secret, err = c.HookSecret(); err != nil {
+		return err
+	}
+	if err := errors.Join(checkReview(c, r.secret), limitConnections(c, s.Logger)); err != nil {
+		return err
+	}
+	parts := []part{r.listenPublicly()}
+	if c.PrivateListen != settings.Off {
+		parts = append(parts, r.listenPrivately())
+	}
+	parts = append(parts,
+		part{name: "upstreams", start: r.openUpstreams, stop: r.closeUpstreams},
+		part{name: "catalogue", start: r.openCatalogue, stop: func() error { return os.RemoveAll(r.dir) }},
+		part{name: "reviewer", start: r.openReviewer},
+		r.servePrivately(nil),
+		r.answering("webhook", r.openHook),
+		part{name: "announcement", start: func(context.Context) error {
+			s.Serving(r.address())
+			return nil
+		}})
+	if c.ReadyFile != "" {
+		parts = append(parts, r.readyFile())
+	}
+	return run(ctx, s.Logger, append(parts,
+		part{name: "reviewing", run: r.review},
+		stopping(ctx, func() { s.Logger.Info("stopping") })))
+}
+
+func (r *reviewing) openUpstreams(context.Context) (err error) {
+	r.pulls, r.upstreams, err = r.openReview()
+	return err
+}
+
+func (r *reviewing) closeUpstreams() error {
+	r.upstreams.Close()
+	return nil
+}
+
+// openCatalogue prepares to follow the catalogue, by default that of the repository.
+func (r *reviewing) openCatalogue(context.Context) (err error) {
+	c := r.settings
+	if !c.Given("catalogue") {
+		if c.Catalogue, err = repositoryURL(c.GitHubURL, c.ReviewRepository); err != nil {
+			return settings.Mistakef("%s: %w", c.Origin("github-url"), err)
+		}
+	}
+	if r.dir, err = os.MkdirTemp("", "larder-review-"); err != nil {
+		return err
+	}
+	r.keeper, err = newKeeper(c, filepath.Join(r.dir, "catalogue"), r.upstreams.git, r.logger.With("part", "catalogue"))
+	if err != nil {
+		err = errors.Join(err, os.RemoveAll(r.dir))
+	}
+	return err
+}
+
+func (r *reviewing) openReviewer(context.Context) (err error) {
+	c := r.settings
+	o := review.Options{Client: r.pulls, Catalogue: currentCatalogue(r.keeper)}
+	if c.SiteBase != "" {
+		if o.Published, err = review.PublishedBy(r.upstreams.getter, c.SiteBase); err != nil {
+			return settings.Mistakef("%s: %w", c.Origin("site-base"), err)
+		}
+	}
+	r.reviewer, err = r.newReviewer(r.upstreams, o, cmp.Or(c.AssetBase, c.SiteBase))
+	return err
+}
+
+func (r *reviewing) openHook(context.Context) (*server.Server, net.Listener, error) {
+	o, err := r.withTLS(server.HTTPOptions{MaxConnections: r.settings.MaxConnections, Logger: r.logger.With("part", "server")})
+	if err != nil {
+		return nil, nil, err
+	}
+	hooks := map[string]http.Handler{ReviewPath: r.reviewHook(r.reviewer, r.secret)}
+	return server.NewHTTPServer(withHooks(hooks, http.NotFoundHandler()), o), r.public.at, nil
+}
+
+// review looks at pull requests, and follows the catalogue.
+func (r *reviewing) review(ctx context.Context) error {
+	ignore := func(context.Context, *packages.Catalogue) error { return nil }
+	// Without the catalogue there is no telling what is in it twice.
+	first, cancel := context.WithTimeout(ctx, openTime)
+	_ = r.keeper.Look(first, ignore) // it logs why not
+	cancel()
+	var following sync.WaitGroup
+	following.Go(func() { r.keeper.Run(ctx, ignore) })
+	r.reviewer.Run(ctx)
+	following.Wait()
+	return nil
+}
+
+// reviewer has a process that serves and fills look at pull requests, besides what else it does.
+func (f *filling) reviewer() part {
+	var upstreams *Upstreams
+	var reviewer *review.Reviewer
+	return part{
+		name: "reviewer",
+		start: func(context.Context) error {
+			pulls, u, err := f.openReview()
+			if err != nil {
+				return err
+			}
+			upstreams = u
+			o := review.Options{
+				Client:    pulls,
+				Catalogue: currentCatalogue(f.keeper),
+				Published: func(_ context.Context, name string) (*review.Published, error) {
+					return publishedIn(f.folder.store, name)
+				},
+			}
+			if reviewer, err = f.newReviewer(u, o, f.folder.assetBase); err != nil {
+				u.Close()
+				return err
+			}
+			f.serving.hooks[ReviewPath] = f.reviewHook(reviewer, f.secret)
+			return nil
+		},
+		run: func(ctx context.Context) error {
+			reviewer.Run(ctx)
+			return nil
+		},
+		stop: func() error {
+			upstreams.Close()
+			return nil
+		},
+	}
+}
+
+func (p *process) reviewHook(r *review.Reviewer, secret string) http.Handler {
+	return &github.Webhook{Secret: secret, MaxBytes: mostEvent, Take: r.Take, Logger: p.logger.With("part", "hook")}
+}
+
+// checkReview tells what pull requests cannot be looked at without, where they are to be.
+func checkReview(s *settings.Settings, secret string) error {
+	switch {
+	case s.ReviewRepository == "":
+		return nil
+	case secret == "":
+		return settings.Mistakef("%s needs the secret of the webhook, in --hook-secret-file or %s; `openssl rand -hex 32` makes one", s.Origin("review-repository"), settings.SecretVariable)
+	case (s.GitHubApp == "") != (s.GitHubAppKeyFile == ""):
+		return settings.Mistakef("--github-app and --github-app-key-file go together: the id of a GitHub App, and its private key")
+	case s.GitHubApp == "" && s.Token == "":
+		return settings.Mistakef("%s needs credentials that may write checks there: a GitHub App with --github-app, or a token in the variable %s or %s", s.Origin("review-repository"), settings.TokenVariables[0], settings.TokenVariables[1])
+	}
+	return nil
+}
+
+// openReview returns what asks GitHub about pull requests, and the upstreams of what they submit.
+func (p *process) openReview() (*github.Client, *Upstreams, error) {
+	pulls, others, err := p.reviewClients()
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := strangersConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	u, err := openUpstreams(p.settings, p.logger, config.Anonymous(), others) // the answers are public, so nothing that only the operator may see
+	return pulls, u, err
+}
+
+// reviewClients return what asks GitHub about pull requests and writes checks, and what asks it about upstreams. Those are
+// named by strangers, and what is found is public: so they are asked for as an app, which may read what is public and
+// the catalogue, or without credentials, and never with a token that may read what is private.
+func (p *process) reviewClients() (pulls, upstreams *github.Client, err error) {
+	s := p.settings
+	o := github.Options{URL: s.GitHubURL, UserAgent: agent(), Logger: p.logger.With("part", "github")}
+	if s.GitHubApp == "" {
+		if upstreams, err = github.New(o); err != nil {
+			return nil, nil, settings.Mistakef("%s: %w", s.Origin("github-url"), err)
+		}
+		o.Token = s.Token
+		if pulls, err = github.New(o); err != nil {
+			return nil, nil, settings.Mistakef("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
+		}
+		return pulls, upstreams, nil
+	}
+	text, err := os.ReadFile(s.GitHubAppKeyFile)
+	if err != nil {
+		return nil, nil, settings.Mistakef("%s: %w", s.Origin("github-app-key-file"), err)
+	}
+	key, err := github.ParseAppKey(text)
+	if err != nil {
+		return nil, nil, settings.Mistakef("%s: %w", s.Origin("github-app-key-file"), err)
+	}
+	o.App = &github.App{ID: s.GitHubApp, Key: key, Repository: s.ReviewRepository}
+	if pulls, err = github.New(o); err != nil {
+		return nil, nil, settings.Mistakef("%s: %w", s.Origin("github-app"), err)
+	}
+	return pulls, pulls, nil
+}
+
+// newReviewer completes what a reviewer works with.
+func (p *process) newReviewer(u *Upstreams, o review.Options, assetBase string) (*review.Reviewer, error) {
+	s := p.settings
+	o.Repository, o.Look, o.Popularity = s.ReviewRepository, u.Look, u.popularity.Check
+	o.Logger, o.Registerer = p.logger.With("part", "review"), p.metrics
+	if assetBase != "" {
+		o.Tag = func(name, version, file string, integrity *review.Integrity) string {
+			return tagToBe(assetBase, name, version, file, integrity)
+		}
+	}
+	reviewer, err := review.New(o)
+	if err != nil {
+		return nil, settings.Mistakef("%s: %w", s.Origin("review-repository"), err)
+	}
+	return reviewer, nil
+}
+
+// tagToBe is the tag of a file that is not published yet. The integrity of one that is still to be made is left open.
+func tagToBe(assetBase, name, version, file string, integrity *review.Integrity) string {
+	f := views.PublishedFile{Path: file}
+	if integrity != nil {
+		f.SRI = logs.SRI(*integrity)
+	}
+	tag := library.NewSnippet(assetBase, name, version, f).HTML
+	if integrity == nil {
+		tag = strings.ReplaceAll(tag, f.SRI.String(), "sha512-…")
+	}
+	return tag
+}
+
+// currentCatalogue returns what counts whenever it is asked.
+func currentCatalogue(keeper *catalogue.Keeper) func(context.Context) (*packages.Catalogue, error) {
+	return func(context.Context) (*packages.Catalogue, error) {
+		if c := keeper.Current(); c != nil {
+			return c, nil
+		}
+		return nil, errors.New(cmp.Or(keeper.State().Problem, "it has not been read yet"))
+	}
+}
+
+// publishedIn is the latest release of a package in a store, nil for none.
+func publishedIn(store *kvstore.Store, name string) (*review.Published, error) {
+	snapshot := store.Snapshot()
+	defer snapshot.Close()
+	l, _, err := library.Lookup(snapshot, name)
+	if errors.Is(err, library.ErrNoLibrary) || err == nil && l.Version == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	release, err := library.LookupRelease(snapshot, name, l.Version)
+	if err != nil {
+		return nil, err
+	}
+	published := &review.Published{Version: l.Version, Files: make(map[string]string, len(release.Files))}
+	for _, f := range release.Files {
+		published.Files[f.Path] = f.SRI.String()
+	}
+	return published, nil
+}
+
+// repositoryURL is where the repository is cloned from whose API is at apiURL, "" for GitHub's own.
+func repositoryURL(apiURL, repository string) (string, error) {
+	at, err := url.Parse(cmp.Or(apiURL, github.DefaultURL))
+	if err != nil {
+		return "", err
+	}
+	return at.Scheme + "://" + strings.TrimPrefix(at.Host, "api.") + "/" + repository + ".git", nil
+}

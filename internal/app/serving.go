@@ -1,0 +1,181 @@
+package app
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/api"
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/api/site"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/tiles"
+	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/download"
+	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/purge"
+)
+
+// serving is a running process that serves. Other parts add to its site before that starts.
+type serving struct {
+	*running
+	lacking       *Shortfall // what the folder lacks, of a process that only serves what is left
+	unreadable    bool       // whether nothing at all can be read of it
+	signed        tiles.Signer
+	pages         site.Options
+	api           api.PublicOptions
+	hooks         map[string]http.Handler // by path
+	inFront       []func(http.Handler) http.Handler
+	inFrontOfLane []func(lane.Handler) lane.Handler
+	hot           func(kvstore.Hash) // hears which files are in demand
+
+	libraries *library.Index
+	follower  *server.Follower
+}
+
+func newServing(s *running) *serving { return &serving{running: s, hooks: map[string]http.Handler{}} }
+
+// server answers on the public address.
+func (s *serving) server() part {
+	return s.answering("site", func(context.Context) (*server.Server, net.Listener, error) {
+		made, err := s.open()
+		return made, s.public.at, err
+	})
+}
+
+// open makes what answers: assets and the fast lane, the log, webhooks, API, pages and archives.
+func (s *serving) open() (*server.Server, error) {
+	logger := s.logger.With("part", "server")
+	tags := purge.TagHeaders(s.settings.CacheTags)
+	assets, err := server.New(server.Options{
+		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Demand: s.folder.demand(), Hot: s.hot,
+		CacheTags: tags, Lacking: s.lacking != nil, Logger: logger, Registerer: s.metrics,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.libraries, err = s.folder.libraries.get(); err != nil {
+		return nil, err
+	}
+	s.follower = assets.Follow(s.folder.log)
+
+	stopping := make(chan struct{})
+	s.api.Stopping = stopping
+	public, err := s.openAPI(tags)
+	if err != nil {
+		return nil, err
+	}
+	log, err := tiles.New(tiles.Options{Store: s.folder.store, Signer: s.signed, Logger: s.logger.With("part", "log"), Registerer: s.metrics})
+	if err != nil {
+		return nil, err
+	}
+	if s.lacking != nil {
+		public = answers.Lacking(public)
+	}
+	handler := server.Route(assets, tiles.Route(log, withHooks(s.hooks, public)))
+	for _, wrap := range s.inFront {
+		handler = wrap(handler)
+	}
+	hosts := server.NewHosts(s.settings.AssetBase, s.settings.SiteBase, s.settings.APIHost, tiles.Prefix)
+	handler = s.settings.Proxies.Handler(hosts.Handler(handler)) // in front of all that looks at the client
+	o := server.HTTPOptions{
+		H2C: s.settings.H2C, MaxConnections: s.settings.MaxConnections, Proxies: s.settings.Proxies, ProxyProtocol: s.settings.ProxyProtocol, Logger: logger,
+	}
+	if s.settings.FastLane {
+		o.Lane = assets
+		for _, wrap := range s.inFrontOfLane {
+			o.Lane = wrap(o.Lane)
+		}
+		o.Lane = hosts.Lane(o.Lane)
+	}
+	if o, err = s.withTLS(o); err != nil {
+		return nil, err
+	}
+	made := server.NewHTTPServer(handler, o)
+	made.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) })) // what never ends by itself
+	return made, nil
+}
+
+// openAPI makes API, pages and archives.
+func (s *serving) openAPI(tags purge.TagHeaders) (http.Handler, error) {
+	c := s.settings
+	s.pages.Library, s.pages.AssetBase, s.pages.SiteBase, s.pages.Name = s.libraries, c.AssetBase, c.SiteBase, c.Name
+	s.pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
+	turns := client.NewTurns(client.Processors()) // the other processors are for files
+	s.pages.Turns, s.api.Turns = turns, turns
+	s.pages.Logger = s.logger.With("part", "site")
+	pages, err := site.New(s.pages)
+	if err != nil {
+		return nil, err
+	}
+	downloads, err := download.New(download.Options{Store: s.folder.store, CacheTags: tags, Logger: s.logger.With("part", "download"), Registerer: s.metrics})
+	if err != nil {
+		return nil, err
+	}
+	o := s.api
+	o.Library, o.AssetBase, o.SiteBase, o.APIHost, o.Self, o.Name = s.libraries, c.AssetBase, c.SiteBase, c.APIHost, s.self.Address, c.Name
+	o.Site, o.Downloads, o.CacheTags, o.Logger = pages, downloads, tags, s.logger.With("part", "api")
+	return api.Public(o), nil
+}
+
+// withHooks puts webhooks in front of what else answers.
+func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hook, ok := hooks[r.URL.Path]; ok {
+			hook.ServeHTTP(w, r)
+			return
+		}
+		rest.ServeHTTP(w, r)
+	})
+}
+
+// demand counts what packages are asked for.
+func (s *serving) demand() part {
+	return part{
+		name: "demand",
+		run:  func(ctx context.Context) error { return until(s.folder.demand().Run)(ctx) },
+		stop: func() error { // when all requests have been answered, and counted
+			if err := s.folder.demand().Save(); err != nil {
+				s.logger.Warn("what packages were asked for lately is forgotten", "err", err)
+			}
+			return nil
+		},
+	}
+}
+
+// following has what is kept in memory follow the log.
+func (s *serving) following() part {
+	return part{name: "follower", run: func(ctx context.Context) error { return until(s.follower.Run)(ctx) }}
+}
+
+// indexPatience is how long a command waits for search and pages, which may still be reading all libraries. Nothing that
+// is withdrawn is told by them as if it were not: releases are looked up.
+const indexPatience = 10 * time.Second
+
+// inForce returns when what is served goes by all that is in the log.
+func (s *serving) inForce(ctx context.Context) error {
+	entries := s.folder.log.Checkpoint().Size
+	if err := s.follower.Wait(ctx, entries); err != nil {
+		return err
+	}
+	patient, cancel := context.WithTimeout(ctx, indexPatience)
+	defer cancel()
+	if err := s.libraries.Wait(patient, entries); err != nil && ctx.Err() == nil {
+		s.logger.Warn("search and lists may show for a while what was withdrawn", "err", err)
+	}
+	return ctx.Err()
+}
+
+// announce tells that the site serves.
+func (s *serving) announce(context.Context) error {
+	if s.lacking != nil {
+		s.Serving(s.self.Address, nil)
+		return nil
+	}
+	s.Serving(s.self.Address, func() (string, bool) { return library.Example(s.folder.store) })
+	return nil
+}

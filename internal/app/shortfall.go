@@ -1,0 +1,142 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// A Shortfall is the error where nothing may write to a data folder, because it is damaged, or
+// lacks what was signed of its log. Nothing in it has been changed.
+type Shortfall struct {
+	Data   string // the folder
+	Here   int64  // entries of its log; -1 where they cannot be counted
+	Signed int64  // entries that were signed as its key folder knows; 0 where that is none
+	Damage error  // what is damaged; nil where there is no store, too little, or another log
+}
+
+func (s *Shortfall) Error() string {
+	var what []string
+	switch {
+	case s.Signed == 0:
+	case s.Here < 0 && s.Damage == nil:
+		what = append(what, fmt.Sprintf("it holds no store, and %d log entries were signed", s.Signed))
+	case s.Here < 0:
+		what = append(what, fmt.Sprintf("none of its log entries can be read, and %d were signed", s.Signed))
+	case s.Here < s.Signed:
+		what = append(what, fmt.Sprintf("%d log entries are here, and %d were signed", s.Here, s.Signed))
+	case s.Damage == nil:
+		what = append(what, fmt.Sprintf("its log is not the one of which %d entries were signed", s.Signed))
+	}
+	if s.Damage != nil {
+		what = append(what, s.Damage.Error())
+	}
+	remedy := "`larder repair --from` a backup's folder or another larder heals it"
+	if s.Here < s.Signed {
+		remedy += ", and `larder repair --accept-loss` goes on without entries that no copy has; if this is the wrong folder, --data and --keys name the right ones"
+	}
+	return fmt.Sprintf("%s is not written to: %s; %s", s.Data, strings.Join(what, "; "), remedy)
+}
+
+// markFile says, in the key folder, what the store had on its disk at last.
+const markFile = "store-mark"
+
+// survey looks at a data folder before it is opened to be written, and changes nothing. It returns a [*Shortfall], or
+// where the mark of its store is; "" where the key folder is that of another log, which is told when that is opened.
+func survey(s *settings.Settings) (mark string, err error) {
+	keys, err := s.KeyFolder()
+	if err != nil {
+		return "", err
+	}
+	mark = filepath.Join(keys, markFile)
+	if signed, _, err := signing.ReadFolder(keys); err != nil || signed.Size == 0 {
+		return mark, nil //nolint:nilerr // nothing is known to compare with; the signer says why
+	}
+	r, err := open(s, openOptions{store: kvstore.Options{ReadOnly: true}}, slog.New(slog.DiscardHandler))
+	switch {
+	case errors.As(err, new(*Shortfall)):
+		return "", err
+	case err != nil:
+		return mark, nil //nolint:nilerr // opening it to be written says it too, before anything is changed
+	}
+	shortfall, same, err := r.shortfall()
+	if shortfall != nil {
+		err = shortfall
+	}
+	if !same {
+		mark = ""
+	}
+	return mark, errors.Join(err, r.Close())
+}
+
+// shortfall compares the open folder with the last signed checkpoint in the key folder, and tells whether that belongs
+// to the same log.
+func (r *Reader) shortfall() (_ *Shortfall, same bool, err error) {
+	s := &Shortfall{Data: r.settings.Data, Here: r.log.Checkpoint().Size}
+	if damage := r.store.Damage(); damage != nil {
+		s.Damage = damage
+	}
+	keys, err := r.settings.KeyFolder()
+	if err != nil {
+		return nil, false, err
+	}
+	signed, key, _ := signing.ReadFolder(keys) // where it cannot be read, the signer says why
+	before, err := signing.SignedBy(r.store)
+	if err != nil {
+		s.Damage = errors.Join(s.Damage, err)
+	}
+	same = before == "" || origin(before) == origin(key)
+	if same && signed.Size > 0 {
+		s.Signed = signed.Size
+		contained, err := signing.Contains(r.store, r.log.Checkpoint(), signed.Checkpoint)
+		if contained && s.Damage == nil {
+			return nil, true, nil
+		}
+		if err != nil && s.Damage == nil {
+			s.Damage = err
+		}
+	} else if s.Damage == nil {
+		return nil, same, nil
+	}
+	return s, same, nil
+}
+
+// origin is the name of the log that a verifier key signs.
+func origin(key string) string {
+	name, _, _ := strings.Cut(key, "+")
+	return name
+}
+
+// opening returns the error of a folder that cannot be opened: a [*Shortfall] where it is damaged, or has no store although
+// entries of its log were signed.
+func opening(s *settings.Settings, err error) error {
+	short := &Shortfall{Data: s.Data, Here: -1, Damage: err}
+	if keys, err := s.KeyFolder(); err == nil {
+		if signed, _, err := signing.ReadFolder(keys); err == nil {
+			short.Signed = signed.Size
+		}
+	}
+	switch {
+	case errors.Is(err, kvstore.ErrNoStore) && short.Signed > 0:
+		short.Damage = nil
+	case !errors.Is(err, kvstore.ErrCorrupt):
+		return err
+	}
+	return short
+}
+
+// needStore returns an error where the data folder has no store, for commands that have nothing to do in a new one.
+func needStore(s *settings.Settings) error {
+	if _, err := os.Stat(storeDir(s.Data)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s holds no store; name the data folder with --data, or fill this one with `larder up`", s.Data)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// A signature is how a Writer signs the log: with a signer, or not at all, and unsigned says why where that is wrong. The
+// zero value does not sign a log that was never signed.
+type signature struct {
+	signer   *signing.Signer
+	unsigned string
+}
+
+// openSigner opens the key folder of the settings.
+func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registerer) error {
+	s := w.settings
+	keys, err := s.KeyFolder()
+	if err != nil {
+		return err
+	}
+	policy, err := witnessPolicy(s)
+	if err != nil {
+		return err
+	}
+	w.signature.signer, err = signing.Open(signing.Options{
+		Dir: keys, Origin: s.LogOrigin, Store: w.store, Log: w.log, Policy: policy,
+		Logger: logger.With("part", "signing"), Registerer: registerer,
+	})
+	if err != nil {
+		return fmt.Errorf("%w; --keys chooses another key folder", err)
+	}
+	return nil
+}
+
+// witnessPolicy is that of the log's witnesses, nil if there are none.
+func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
+	switch {
+	case s.WitnessPolicy != "" && len(s.Witnesses) > 0:
+		return nil, settings.Mistakef("%s and %s: give one of the two", s.Origin("witness"), s.Origin("witness-policy"))
+	case s.WitnessPolicy != "":
+		text, err := os.ReadFile(s.WitnessPolicy)
+		if err != nil {
+			return nil, settings.Mistakef("%s: %w", s.Origin("witness-policy"), err)
+		}
+		policy, err := signing.ParsePolicy(text)
+		if err != nil {
+			return nil, settings.Mistakef("%s: %s: %w", s.Origin("witness-policy"), s.WitnessPolicy, err)
+		}
+		return policy, nil
+	case len(s.Witnesses) == 0:
+		return nil, nil
+	}
+	var witnesses []signing.Witness
+	for _, text := range s.Witnesses {
+		witness, err := signing.ParseWitness(text)
+		if err != nil {
+			return nil, settings.Mistakef("%s: %q %w", s.Origin("witness"), text, err)
+		}
+		witnesses = append(witnesses, witness)
+	}
+	return signing.Majority(witnesses...), nil
+}
+
+// openSignerIfAny opens the key folder, unless it is that of another log or of none: then the signature says so. Neither
+// that nor a key that cannot be used stops a command: a release must be withdrawn whatever became of the keys.
+func (w *Writer) openSignerIfAny() error {
+	keys, err := w.settings.KeyFolder()
+	if err != nil {
+		return err
+	}
+	before, err := signing.SignedBy(w.store)
+	if err != nil {
+		return err
+	}
+	_, key, err := signing.ReadFolder(keys)
+	missing := key == "" && errors.Is(err, fs.ErrNotExist)
+	switch {
+	case missing && before == "": // it was never signed; the process that serves it will
+		return nil
+	case missing:
+		w.signature.unsigned = fmt.Sprintf("it was signed before, and there is no key in %s; name its key folder with --keys", keys)
+		return nil
+	case key != before:
+		w.signature.unsigned = fmt.Sprintf("the key in %s is not the one that signed it before; name its key folder with --keys, or bring a newer store if the key was changed since this one was copied", keys)
+		return nil
+	}
+	// What goes wrong is told once, as the answer to OpUnsigned.
+	err = w.openSigner(slog.New(slog.DiscardHandler), nil)
+	if err != nil && !errors.As(err, new(settings.Mistake)) {
+		w.signature.unsigned, err = err.Error(), nil
+	}
+	return err
+}
+
+// close signs what has not been signed yet.
+func (s *signature) close() error {
+	if s.signer == nil {
+		return nil
+	}
+	return s.signer.Close()
+}
+
+// problem says why the log's newest entries are not signed, and what to do; it is empty where nothing is wrong.
+func (s *signature) problem() string {
+	if s.signer == nil {
+		return s.unsigned
+	}
+	if err := s.signer.Problem(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// disputes are what witnesses have proved against the log.
+func (s *signature) disputes() []string {
+	if s.signer == nil {
+		return nil
+	}
+	return s.signer.Disputes()
+}
+
+// Rotation is what changing the key comes to, and its JSON form.
+type Rotation struct {
+	signing.KeyChange
+	Folder string `json:"folder"`
+}
+
+func (s *signature) rotate() (Rotation, error) {
+	if s.signer == nil {
+		return Rotation{}, errors.New("this process does not sign the log")
+	}
+	change, err := s.signer.Rotate(time.Now())
+	return Rotation{change, s.signer.Folder()}, err
+}

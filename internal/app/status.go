@@ -1,0 +1,72 @@
+package app
+
+import (
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/server/purge"
+)
+
+// A StatusRequest asks how things stand.
+type StatusRequest struct {
+	Package string `json:"package,omitempty"` // "" for all
+}
+
+// OpStatus tells how things stand.
+const OpStatus Operation[StatusRequest, any, *Status] = "status"
+
+// Status is how things stand, and its JSON form.
+type Status struct {
+	Process *Process `json:"process,omitempty"` // that has the folder open, if any
+	// Degraded says why nothing writes to the folder, and what to do; it is empty where nothing is wrong.
+	Degraded string `json:"degraded,omitempty"`
+	// Behind says what the store lacked when the process opened it, although it is sound.
+	Behind string `json:"behind,omitempty"`
+	bot.Status
+	Purges []purge.Job `json:"purges"` // withdrawals of which the cache in front has yet to be told
+	// Unsigned says why the log's newest entries are not signed, and what to do; it is empty where nothing is wrong.
+	Unsigned string `json:"unsigned,omitempty"`
+	// Disputes are what witnesses have proved against the log.
+	Disputes []string `json:"disputes,omitempty"`
+	// Unprotected says what the child processes that read strangers' files go without on this system, and why.
+	Unprotected []string `json:"unprotected,omitempty"`
+	// Catalogue is how the catalogue stands, of a process that follows it.
+	Catalogue *catalogue.State `json:"catalogue,omitempty"`
+	// Feed is how the registry's change feed stands, of a process that follows one.
+	Feed *bot.FeedState `json:"feed,omitempty"`
+	// LogPush is how far the log has come to GitHub, of a process that pushes it.
+	LogPush *LogPush `json:"logPush,omitempty"`
+}
+
+// A Process describes a running process.
+type Process struct {
+	PID     int       `json:"pid"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	Address string    `json:"address,omitempty"` // where it serves
+	Private string    `json:"private,omitempty"` // host and port of the private listener
+}
+
+// status reads the status of all packages, or of the one that is named.
+func (r *Reader) status(name string) (*Status, error) {
+	snapshot := r.store.Snapshot()
+	defer snapshot.Close()
+	packages, err := bot.ReadStatus(snapshot, name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Status{Status: *packages}
+	if s.Purges, err = purge.Pending(snapshot); err != nil {
+		return nil, err
+	}
+	if short, _, err := r.shortfall(); err == nil && short != nil {
+		s.Degraded = short.Error()
+	}
+	if behind := r.store.Behind(); behind != nil {
+		s.Behind = behind.String()
+	}
+	s.Purges = slices.DeleteFunc(s.Purges, func(j purge.Job) bool { return name != "" && j.Package != name })
+	return s, nil
+}

@@ -1,0 +1,163 @@
+package app
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot/withdrawal"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/server/purge"
+)
+
+// What `larder withdraw` and `larder restore` ask.
+type (
+	// WithdrawRequest names a release that is no longer to be served.
+	WithdrawRequest struct {
+		Package string `json:"package"`
+		Version string `json:"version"`
+		Reason  string `json:"reason"`
+		Erase   bool   `json:"erase,omitempty"`
+	}
+	// RestoreRequest names one that is to be served again.
+	RestoreRequest struct {
+		Package string `json:"package"`
+		Version string `json:"version"`
+		Reason  string `json:"reason"`
+	}
+)
+
+// Operations that withdraw and restore.
+const (
+	OpWithdraw Operation[WithdrawRequest, any, *Withdrawn] = "withdraw"
+	OpRestore  Operation[RestoreRequest, any, *Withdrawn]  = "restore"
+)
+
+// Withdrawn is what they tell, and its JSON form.
+type Withdrawn struct {
+	// Release is what was withdrawn or restored; nil where only files were erased, because the release was withdrawn
+	// before.
+	Release *withdrawal.Outcome `json:"release,omitempty"`
+	Erasure *withdrawal.Erasure `json:"erasure,omitempty"`
+	// Prefix is what the addresses of the release's files begin with, a path where the host is not known.
+	Prefix string `json:"prefix"`
+	Tag    string `json:"tag"` // of the answers with its files, where --cache-tags is not none
+	Hook   string `json:"hook,omitempty"`
+}
+
+// What the purge hook does about a withdrawal.
+const (
+	HookCalled = "called" // by this process
+	HookLater  = "later"  // by the next process that serves
+)
+
+// withdrawals withdraws and restores releases.
+type withdrawals struct {
+	*Writer
+	inForce func(ctx context.Context) error // returns when what is served from the folder goes by all that is in the log
+	purging bool                            // whether this process calls the purge hook
+}
+
+func (w withdrawals) operations(all operations) {
+	answer(all, OpWithdraw, func(ctx context.Context, q WithdrawRequest, _ func(any)) (*Withdrawn, error) {
+		told, err := w.about(q.Package, q.Version)
+		if err != nil {
+			return nil, err
+		}
+		told.Release, told.Erasure, err = w.desk().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
+		return told, err
+	})
+	answer(all, OpRestore, func(ctx context.Context, q RestoreRequest, _ func(any)) (*Withdrawn, error) {
+		told, err := w.about(q.Package, q.Version)
+		if err != nil {
+			return nil, err
+		}
+		out, err := w.desk().Restore(ctx, q.Package, q.Version, q.Reason)
+		if err != nil {
+			return nil, err
+		}
+		told.Release = &out
+		return told, w.inForce(ctx)
+	})
+}
+
+func (w withdrawals) desk() *withdrawal.Desk { return withdrawal.New(w.store, w.log, time.Now) }
+
+func (w withdrawals) about(name, version string) (*Withdrawn, error) {
+	told := &Withdrawn{Prefix: w.assetBase + library.AssetPath(name, version, ""), Tag: purge.VersionTag(name, version)}
+	known, err := purge.Known(w.store)
+	switch {
+	case w.purging:
+		told.Hook = HookCalled
+	case known:
+		told.Hook = HookLater
+	}
+	return told, err
+}
+
+// checkPurging returns an error where the purge hook needs an address that is not set.
+func checkPurging(s *settings.Settings) error {
+	if s.PurgeHook != "" && s.Hook.NeedsHost() && s.AssetBase == "" {
+		return settings.Mistakef("%s needs --asset-base too: under which address the cache in front has the files", s.Origin("purge-hook"))
+	}
+	return nil
+}
+
+// purging has the cache in front told of withdrawals.
+func (s *working) purging() part {
+	var purger *purge.Purger
+	return part{
+		name: "purge hook",
+		start: func(context.Context) (err error) {
+			purger, err = purge.New(purge.Options{
+				Store: s.folder.store, Log: s.folder.log, Hook: s.settings.Hook, UserAgent: agent(),
+				URLs: s.servedURLs, Logger: s.logger.With("part", "purge"),
+			})
+			if err == nil {
+				s.metrics.purges(s.folder.store)
+			}
+			return err
+		},
+		run: func(ctx context.Context) error {
+			purger.Run(ctx)
+			return nil
+		},
+	}
+}
+
+// servedURLs returns where a release's files, its archives and what the API says of it are found, as far as caches keep
+// them: under the asset base, and under the other addresses of this service. Where no address is known, the host is
+// made up.
+func (s *working) servedURLs(name, version string, files []string) []string {
+	release := []string{
+		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".tar.gz",
+		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".zip",
+		"/libraries/" + url.PathEscape(name) + "/" + url.PathEscape(version),
+		"/libraries/" + url.PathEscape(name),
+	}
+	bases := []string{s.settings.AssetBase}
+	switch {
+	case !s.settings.Hook.NeedsHost() || s.settings.AssetBase == "":
+		bases = []string{"http://larder.invalid"}
+	case s.settings.SiteBase != "" && s.settings.SiteBase != s.settings.AssetBase:
+		bases = append(bases, s.settings.SiteBase)
+	}
+	var urls []string
+	for _, file := range files {
+		urls = append(urls, bases[0]+library.AssetPath(name, version, file))
+	}
+	for _, base := range bases {
+		for _, path := range release {
+			urls = append(urls, base+path)
+		}
+	}
+	if s.settings.APIHost != "" && s.settings.Hook.NeedsHost() {
+		scheme, _, _ := strings.Cut(bases[0], "://")
+		for _, path := range release[2:] {
+			urls = append(urls, scheme+"://"+s.settings.APIHost+path)
+		}
+	}
+	return urls
+}

@@ -1,0 +1,200 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/server/waitingroom"
+)
+
+// A Writer is a data folder that is open to be written.
+type Writer struct {
+	*Reader
+	signature signature
+	// filler is made on first use: commands that only look need neither npm's configuration nor a catalogue.
+	filler lazy[*filler]
+}
+
+// A filler is a bot with the catalogue that it goes by.
+type filler struct {
+	*bot.Bot
+	keeper *catalogue.Keeper
+}
+
+// writing says how a Writer works.
+type writing struct {
+	openOptions
+	follow bool            // the catalogue is followed, so the bot can begin without one that is elsewhere
+	events func(bot.Event) // hears what the bot does
+}
+
+// Signing says whether the log is signed by a [Writer].
+type Signing int
+
+// What a Writer does about the signature.
+const (
+	Unsigned    Signing = iota // nothing: it does not append to the log
+	SignedIfKey                // it signs if the key is there, and tells why it cannot otherwise
+	Signed                     // it signs, and cannot be opened otherwise
+)
+
+// WriterOptions say what a command needs a Writer for.
+type WriterOptions struct {
+	Existing bool // there must be a store already
+	Signing  Signing
+}
+
+// OpenWriter opens a data folder to be written, and makes it where there is none. Other commands that only look are answered
+// meanwhile.
+func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Writer, error) {
+	if err := finishRepair(s, logger); err != nil {
+		return nil, err
+	}
+	if o.Existing {
+		if err := needStore(s); err != nil {
+			return nil, err
+		}
+	}
+	w, err := openWriter(s, writing{}, logger)
+	if err != nil {
+		return nil, err
+	}
+	switch o.Signing {
+	case SignedIfKey:
+		err = w.openSignerIfAny()
+	case Signed:
+		err = w.openSigner(logger, nil)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	w.attend(func(s *Status) { s.Unsigned, s.Disputes = w.signature.problem(), w.signature.disputes() })
+	return w, nil
+}
+
+func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, error) {
+	if err := finishRepair(s, logger); err != nil {
+		return nil, err
+	}
+	var err error
+	if o.store.Mark, err = survey(s); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.Data, 0o700); err != nil {
+		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)
+	}
+	r, err := open(s, o.openOptions, logger)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.goOn(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	if err := errors.Join(os.RemoveAll(tmpDir(s.Data)), os.Mkdir(tmpDir(s.Data), 0o700)); err != nil {
+		return nil, errors.Join(fmt.Errorf("couldn't empty the folder for temporary files: %w", err), r.Close())
+	}
+	w := &Writer{Reader: r}
+	w.filler.open = func() (*filler, error) { return w.newFiller(o, logger.With("part", "bot")) }
+	w.filler.close = func(f *filler) error {
+		f.Close()
+		return nil
+	}
+	return w, nil
+}
+
+// goOn has a store be what it is from now on that lacks the last changes it had. None of them was signed, but its waiting
+// rooms may have let users in since.
+func (r *Reader) goOn() error {
+	behind := r.store.Behind()
+	if behind == nil {
+		return nil
+	}
+	r.logger.Warn("the store lacks the last changes that it had, as after restoring a backup: nothing that was signed is missing, but files in better codings, schedules and what waiting rooms promised may be; the rooms recover",
+		"lacks", behind.String())
+	if err := waitingroom.Forget(r.store); err != nil {
+		return fmt.Errorf("couldn't have the waiting rooms recover: %w", err)
+	}
+	r.store.KeepMark()
+	return nil
+}
+
+// Close ends what works on the folder, signs what was appended to the log, and closes the folder.
+func (w *Writer) Close() error { return w.closeAfter(w.filler.end, w.signature.close) }
+
+func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
+	s := w.settings
+	config, err := npm.LoadConfig(".")
+	if err != nil {
+		return nil, err
+	}
+	getter, err := fetch.New(fetch.Options{
+		UserAgent:   agent(),
+		Allow:       s.AllowHosts,
+		Concurrency: s.Downloads + bot.RequestsAtOnce, // of which the bot itself keeps count
+		Logger:      logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Origin("allow-host"), err)
+	}
+	repositories, err := newGit(s, getter, logger)
+	if err != nil {
+		return nil, err
+	}
+	keeper, err := newKeeper(s, filepath.Join(s.Data, "catalogue"), repositories, logger)
+	if err != nil {
+		return nil, err
+	}
+	first, err := openCatalogue(keeper, o.follow)
+	if err != nil {
+		return nil, err
+	}
+	errands, err := w.errands.get()
+	if err != nil {
+		return nil, err
+	}
+	made, err := bot.New(bot.Options{
+		Runtime:     errands.runtime,
+		Store:       w.store,
+		Log:         w.log,
+		Catalogue:   first,
+		Npm:         npm.NewClient(config, getter, npm.Options{}),
+		Git:         repositories,
+		Releases:    s.Releases,
+		Interval:    s.Interval,
+		Feed:        s.Feed,
+		Downloads:   s.Downloads,
+		MemoryBytes: s.Memory,
+		TempDir:     filepath.Join(tmpDir(s.Data), "bot"),
+		Logger:      logger,
+		Events:      o.events,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &filler{made, keeper}, nil
+}
+
+// openTime is how long a process waits for a catalogue from elsewhere.
+const openTime = time.Minute
+
+// openCatalogue returns the catalogue to begin with. A process that follows it may begin without one, if it is elsewhere.
+func openCatalogue(keeper *catalogue.Keeper, follow bool) (*packages.Catalogue, error) {
+	c, ok := keeper.Kept()
+	if ok || follow && keeper.Remote() {
+		return c, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), openTime)
+	defer cancel()
+	return keeper.Open(ctx)
+}

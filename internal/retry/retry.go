@@ -1,0 +1,42 @@
+// Package retry says how long to wait before what failed is tried again.
+//
+// It must not know what is tried.
+package retry
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Doubled returns the pause after so many attempts that failed: first after the first of them,
+// doubled after each further one, and longest at most.
+func Doubled(attempts int, first, longest time.Duration) time.Duration {
+	if pause := first << max(0, attempts-1); attempts < 32 && pause>>max(0, attempts-1) == first {
+		return min(pause, longest)
+	}
+	return longest
+}
+
+// After returns the doubled pause and up to a quarter more, so that what failed together is not
+// tried again together.
+func After(attempts int, first, longest time.Duration) time.Duration {
+	pause := Doubled(attempts, first, longest)
+	return pause + rand.N(pause/4+1)
+}
+
+// Sleep waits that long, or until the context ends, and returns its error then.
+func Sleep(ctx context.Context, d time.Duration) error { return SleepUnless(ctx, d, nil) }
+
+// SleepUnless is Sleep, but it ends when something comes from wake, too.
+func SleepUnless(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-wake:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}

@@ -1,0 +1,294 @@
+package settings
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// envPrefix begins the name of every environment variable that is a setting.
+const envPrefix = "LARDER_"
+
+// EnvName is the environment variable of a flag.
+func EnvName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// serviceLink matches the variables that Kubernetes and Docker links set in a container beside a service named larder
+// or larder-something. They are not meant for us, and refusing them would stop Larder from starting there.
+var serviceLink = regexp.MustCompile(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// Load fills in what no flag has set: from environ first, then from the configuration file. It reports every mistake
+// it finds, each with the place it stands in.
+func (s *Settings) Load(environ []string) error {
+	s.environ = environ
+	s.Token, s.TokenFrom = githubToken(environ)
+	fromEnv, err := s.loadEnv(environ)
+	problems := []error{err}
+	if s.ConfigFile != "" {
+		problems = append(problems, s.loadFile(s.ConfigFile, fromEnv))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	return s.check()
+}
+
+func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
+	known := map[string]*pflag.Flag{}
+	var names []string
+	s.Flags.VisitAll(func(f *pflag.Flag) {
+		known[EnvName(f.Name)] = f
+		names = append(names, EnvName(f.Name))
+	})
+	set = map[string]bool{}
+	var problems []error
+	for _, pair := range environ {
+		name, text, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, envPrefix) || serviceLink.MatchString(name) || slices.Contains(TokenVariables, name) || name == SecretVariable {
+			continue
+		}
+		flag, ok := known[name]
+		if !ok {
+			problems = append(problems, fmt.Errorf("%s: no such setting%s", name, suggestion(name, names, "unset it")))
+			continue
+		}
+		if flag.Changed {
+			continue
+		}
+		set[flag.Name] = true
+		if err := s.set(flag.Name, name, text); err != nil {
+			problems = append(problems, fmt.Errorf("%s=%q: %w", name, text, err))
+		}
+	}
+	return set, errors.Join(problems...)
+}
+
+// loadFile reads a flat YAML mapping of settings. Keys for settings that the present command does not use are checked
+// and otherwise ignored, so that one file serves every command.
+func (s *Settings) loadFile(file string, fromEnv map[string]bool) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Origin("config"), err)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document yaml.Node
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return nil // empty, or nothing but comments
+	} else if err != nil {
+		return fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: holds more than one YAML document; put all settings into the first", file)
+	}
+	root := document.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		return nil
+	}
+	if root.Kind != yaml.MappingNode {
+		return fmt.Errorf("%s:%d: must hold settings as `name: value` lines", file, root.Line)
+	}
+
+	var names []string
+	s.Flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "config" {
+			names = append(names, f.Name)
+		}
+	})
+	lines := map[string]int{}
+	var problems []error
+	for i := 0; i < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		at := fmt.Sprintf("%s:%d", file, key.Line)
+		first, twice := lines[key.Value]
+		switch {
+		case !slices.Contains(names, key.Value):
+			problems = append(problems, fmt.Errorf("%s: no such setting as %q%s", at, key.Value, suggestion(key.Value, names, "remove it")))
+			continue
+		case twice:
+			problems = append(problems, fmt.Errorf("%s: %s is set already in line %d; remove one of the two", at, key.Value, first))
+			continue
+		}
+		lines[key.Value] = key.Line
+		if s.Flags.Lookup(key.Value).Changed || fromEnv[key.Value] {
+			continue
+		}
+		if key.Value == "rooms" && value.Kind == yaml.SequenceNode {
+			if err := s.setRooms(file, at, value); err != nil {
+				problems = append(problems, err) // it tells the lines itself
+			}
+			continue
+		}
+		if err := s.setNode(key.Value, at, value); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %s: %w", at, key.Value, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (s *Settings) setNode(name, at string, node *yaml.Node) error {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	_, isList := s.Flags.Lookup(name).Value.(*listValue)
+	switch {
+	case node.Kind == yaml.SequenceNode && isList:
+		for _, member := range node.Content {
+			if err := s.setNode(name, at, member); err != nil {
+				return err
+			}
+		}
+		return nil
+	case node.Kind != yaml.ScalarNode:
+		return errors.New("must be a single value")
+	case node.Tag == "!!null":
+		return errors.New("has no value; give it one, or remove the line to have the default")
+	}
+	if err := s.set(name, at, node.Value); err != nil {
+		return fmt.Errorf("%q %w", node.Value, err)
+	}
+	return nil
+}
+
+// check looks at settings that depend on one another.
+func (s *Settings) check() error {
+	if (s.TLSCert == "") != (s.TLSKey == "") {
+		has, lacks := "tls-cert", "tls-key"
+		if s.TLSCert == "" {
+			has, lacks = lacks, has
+		}
+		return fmt.Errorf("%s needs --%s too: HTTPS takes a certificate and its key", s.Origin(has), lacks)
+	}
+	var err error
+	if s.Proxies, err = client.NewProxies(s.TrustedProxies, s.ForwardedHeader); err != nil {
+		return fmt.Errorf("%s, %s: %w", s.Origin("trusted-proxies"), s.Origin("forwarded-header"), err)
+	}
+	if s.ProxyProtocol && len(s.TrustedProxies) == 0 {
+		return fmt.Errorf("%s needs --trusted-proxies too: from whom the PROXY protocol is taken", s.Origin("proxy-protocol"))
+	}
+	if s.PurgeHook == "" {
+		return nil
+	}
+	// Not when it is set, where messages repeat the value: this one may have a password in it.
+	if s.Hook, err = purge.ParseHook(s.PurgeHook); err != nil {
+		return fmt.Errorf("%s %w", s.Origin("purge-hook"), err)
+	}
+	return nil
+}
+
+// suggestion ends a message about an unknown name: the nearest known one where it is near, else what to do.
+func suggestion(name string, known []string, otherwise string) string {
+	if best, ok := text.Nearest(name, known); ok {
+		return fmt.Sprintf("; did you mean %s?", best)
+	}
+	return "; " + otherwise + " (`larder up --help` lists the settings)"
+}
+
+// SecretVariable may hold the secret of webhooks.
+const SecretVariable = envPrefix + "HOOK_SECRET"
+
+// TokenVariables may hold GitHub's token; the first one that does counts.
+var TokenVariables = []string{envPrefix + "GITHUB_TOKEN", "GITHUB_TOKEN"}
+
+// githubToken returns the token and the variable that has it.
+func githubToken(environ []string) (token, variable string) {
+	for _, name := range TokenVariables {
+		for _, pair := range environ {
+			if value, ok := strings.CutPrefix(pair, name+"="); ok && value != "" {
+				return value, name
+			}
+		}
+	}
+	return "", ""
+}
+
+// Environment reports whether a variable has a value, which is not empty.
+func (s *Settings) Environment(name string) bool {
+	return slices.ContainsFunc(s.environ, func(pair string) bool {
+		value, ok := strings.CutPrefix(pair, name+"=")
+		return ok && value != ""
+	})
+}
+
+// HookSecret returns the secret of webhooks, "" where there is none.
+func (s *Settings) HookSecret() (string, error) {
+	secret, from := "", SecretVariable
+	for _, pair := range s.environ {
+		if value, ok := strings.CutPrefix(pair, SecretVariable+"="); ok {
+			secret = value
+		}
+	}
+	if s.HookSecretFile != "" {
+		if secret != "" {
+			return "", Mistakef("%s and %s both have a secret; remove one of them", s.Origin("hook-secret-file"), SecretVariable)
+		}
+		data, err := os.ReadFile(s.HookSecretFile)
+		if err != nil {
+			return "", Mistakef("%s: %w", s.Origin("hook-secret-file"), err)
+		}
+		secret, from = strings.TrimRight(string(data), "\r\n"), s.Origin("hook-secret-file")
+	}
+	if secret == "" && s.HookSecretFile == "" {
+		return "", nil
+	}
+	if err := github.CheckSecret(secret); err != nil {
+		return "", Mistakef("%s: %w", from, err)
+	}
+	return secret, nil
+}
+
+// defaultRooms keep a crowd that downloads whole releases from taking the machine down; their limits are far above what
+// an ordinary day brings.
+const defaultRooms = `
+- name: downloads
+  path: /download/
+  total_active_users: 20000
+  new_users_per_minute: 20000
+  session_duration: 1
+`
+
+// setRooms takes rooms that stand in the configuration file itself.
+func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
+	rooms, err := config.ParseNode(file, list)
+	if err != nil {
+		return err
+	}
+	s.inline = rooms
+	s.origins["rooms"] = at
+	return nil
+}
+
+// WaitingRooms reads the waiting rooms.
+func (s *Settings) WaitingRooms() ([]config.Room, error) {
+	switch {
+	case s.inline != nil:
+		return s.inline, nil
+	case s.Rooms == Off:
+		return nil, nil
+	case s.Rooms == "":
+		return config.Parse("the default rooms", []byte(defaultRooms))
+	}
+	text, err := os.ReadFile(s.Rooms)
+	if err != nil {
+		return nil, Mistakef("%s: %w", s.Origin("rooms"), err)
+	}
+	rooms, err := config.Parse(s.Rooms, text)
+	if err != nil {
+		return nil, Mistake{err}
+	}
+	return rooms, nil
+}

@@ -1,0 +1,70 @@
+package terminal
+
+import (
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+)
+
+// A Bar shows on a terminal how much of something is done. Elsewhere it shows nothing.
+type Bar struct {
+	stderr   io.Writer
+	name     string
+	counters decor.Decorator
+	group    *mpb.Progress // the bars that it is one of; nil for one by itself
+	bars     *mpb.Progress // nil while nothing is shown
+	bar      *mpb.Bar
+	text     atomic.Pointer[string] // the bar's own goroutine reads it
+}
+
+// NewByteBar returns a bar that counts bytes.
+func NewByteBar(stderr io.Writer, name string) *Bar {
+	return &Bar{stderr: stderr, name: name, counters: decor.CountersKiloByte("% .1f of % .1f ")}
+}
+
+// NewCountBar returns a bar that counts what unit says, in the plural.
+func NewCountBar(stderr io.Writer, name, unit string) *Bar {
+	return &Bar{stderr: stderr, name: name, counters: decor.CountersNoUnit("%d of %d " + unit + " ")}
+}
+
+// newBars makes room for bars.
+func newBars(stderr io.Writer) *mpb.Progress {
+	return mpb.New(mpb.WithOutput(stderr), mpb.WithRefreshRate(200*time.Millisecond), mpb.WithWidth(48),
+		mpb.WithAutoRefresh()) // whatever stderr is: whether to draw was decided before
+}
+
+// Show brings the bar up to date, ShowWith with text behind it. They make no bar for what is done at the first call.
+func (b *Bar) Show(done, of int64) { b.ShowWith(done, of, "") }
+
+// ShowWith is [Bar.Show] with text behind the bar.
+func (b *Bar) ShowWith(done, of int64, text string) {
+	if b.bar == nil && (done == of || b.group == nil && !New(b.stderr).Interactive) {
+		return
+	}
+	b.text.Store(&text)
+	if b.bar == nil {
+		if b.bars = b.group; b.bars == nil {
+			b.bars = newBars(b.stderr)
+		}
+		b.bar = b.bars.AddBar(0, mpb.PrependDecorators(decor.Name(b.name+" "), b.counters),
+			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + *b.text.Load() })))
+	}
+	b.bar.SetTotal(of, false)
+	b.bar.SetCurrent(done)
+}
+
+// Close takes the bar away; Show brings it back.
+func (b *Bar) Close() {
+	if b.bar == nil {
+		return
+	}
+	b.bar.Abort(true)
+	b.bar.Wait()
+	if b.group == nil {
+		b.bars.Wait() // for the last frame, without it
+	}
+	b.bar = nil
+}

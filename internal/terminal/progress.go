@@ -1,0 +1,169 @@
+package terminal
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/dustin/go-humanize"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/text"
+)
+
+// Progress shows what the bot does, as bars on a terminal while there is something to wait for. Elsewhere the bot's log
+// has a line for each release.
+type Progress struct {
+	terminal *Terminal
+
+	mu       sync.Mutex
+	closed   bool
+	first    func()         // called once, after the first release
+	waiting  map[string]int // releases to come, by package
+	files    int
+	bytes    int64
+	bars     *mpb.Progress // nil while there is nothing to show
+	releases meter
+	squeezed meter
+}
+
+// NewProgress returns the progress of one process.
+func NewProgress(t *Terminal) *Progress {
+	return &Progress{terminal: t, waiting: map[string]int{}}
+}
+
+// AfterFirst has fn called after the next release that is published.
+func (p *Progress) AfterFirst(fn func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.first = fn
+}
+
+// Event takes what the bot tells. It is safe for concurrent use.
+func (p *Progress) Event(e bot.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.terminal.Interactive && !p.closed {
+		p.count(e)
+		p.draw()
+	}
+	if e.Kind == bot.Published && p.first != nil {
+		p.first()
+		p.first = nil
+	}
+}
+
+func (p *Progress) count(e bot.Event) {
+	switch e.Kind {
+	case bot.Checked:
+		p.waiting[e.Package] = e.Waiting
+	case bot.Published, bot.Refused, bot.Failed, bot.Waits:
+		if e.Version == "" {
+			break // upstream did not answer
+		}
+		p.releases.done++
+		p.files += e.Files
+		p.bytes += e.Bytes
+		if p.waiting[e.Package]--; p.waiting[e.Package] <= 0 {
+			delete(p.waiting, e.Package)
+		}
+	case bot.Squeezed:
+		p.squeezed.done++
+		p.squeezed.waiting = e.Waiting
+	}
+	p.releases.waiting = 0
+	for _, n := range p.waiting {
+		p.releases.waiting += n
+	}
+}
+
+// draw brings the bars up to date, and takes them away when nothing is left to wait for.
+func (p *Progress) draw() {
+	if p.releases.waiting+p.squeezed.waiting == 0 {
+		p.end()
+		return
+	}
+	if p.bars == nil {
+		p.bars = newBars(p.terminal.stderr)
+		p.terminal.divert(p.bars)
+	}
+	p.releases.draw(p.bars, "releases ", fmt.Sprintf("%s files, %s", humanize.Comma(int64(p.files)), humanize.Bytes(uint64(p.bytes))))
+	p.squeezed.draw(p.bars, "squeezing", "served already; made smaller in the background")
+}
+
+// end takes the bars away and starts their counts anew.
+func (p *Progress) end() {
+	if p.bars == nil {
+		return
+	}
+	if done := p.releases.done; done > 0 {
+		fmt.Fprintf(p.terminal, "%s done: %s files, %s.\n", text.Count(done, "release", "releases"), humanize.Comma(int64(p.files)), humanize.Bytes(uint64(p.bytes)))
+	}
+	p.releases.drop()
+	p.squeezed.drop()
+	p.terminal.divert(p.terminal.stderr)
+	p.bars.Wait() // for the last frame, without them
+	p.bars, p.files, p.bytes = nil, 0, 0
+}
+
+// Close ends the display.
+func (p *Progress) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end()
+	p.closed = true
+}
+
+// meter is one bar: what was done since it is there, and what waits.
+type meter struct {
+	done    int
+	waiting int
+	bar     Bar
+}
+
+func (m *meter) draw(bars *mpb.Progress, name, text string) {
+	if m.bar.group != bars {
+		m.bar.name, m.bar.counters, m.bar.group = name, decor.CountersNoUnit("%d of %d "), bars
+	}
+	m.bar.ShowWith(int64(m.done), int64(m.done+m.waiting), text)
+}
+
+func (m *meter) drop() {
+	m.bar.Close()
+	m.done, m.waiting = 0, 0
+}
+
+// Describe tells a person what the bot did, or returns "" for what is not worth a line.
+func Describe(e bot.Event) string {
+	switch e.Kind {
+	case bot.Checked:
+		if e.Waiting == 0 {
+			return e.Package + ": upstream has nothing new"
+		}
+	case bot.Releasing:
+		return fmt.Sprintf("%s %s: fetching", e.Package, e.Version)
+	case bot.Published:
+		return fmt.Sprintf("%s %s: published, %s, %s", e.Package, e.Version, text.Count(e.Files, "file", "files"), humanize.Bytes(uint64(e.Bytes)))
+	case bot.Refused:
+		return fmt.Sprintf("%s %s: refused: %s", e.Package, e.Version, e.Reason)
+	case bot.Failed:
+		subject := e.Package
+		if e.Version != "" {
+			subject += " " + e.Version
+		}
+		return fmt.Sprintf("%s: failed: %s", subject, e.Reason)
+	case bot.Waits:
+		return fmt.Sprintf("%s %s: waits: %s", e.Package, e.Version, e.Reason)
+	case bot.Note:
+		return e.Reason
+	}
+	return ""
+}
+
+// Summary tells a person what the bot did in one look at everything.
+func Summary(s bot.Summary) string {
+	return fmt.Sprintf("Asked for %s: %s published with %s, %s; %d refused, %d failed.",
+		text.Count(s.Packages, "package", "packages"), text.Count(s.Published, "release", "releases"),
+		text.Count(s.Files, "file", "files"), humanize.Bytes(uint64(s.Bytes)), s.Refused, s.Failed)
+}

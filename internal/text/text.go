@@ -1,0 +1,110 @@
+// Package text handles text that strangers wrote: it cuts it to a length, makes it safe to
+// show on one line, and finds the known name that a mistyped one stands for. It also counts
+// things in words.
+//
+// A cut never splits a character. The package must not know where a text comes from, nor
+// where it is shown.
+package text
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/dustin/go-humanize"
+)
+
+// mark stands at the end of a text whose rest was cut off.
+const mark = "…"
+
+// Cut returns the longest beginning of s that has at most n bytes and ends with a whole
+// character.
+func Cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for least := n - utf8.UTFMax; n > 0 && n > least && !utf8.RuneStart(s[n]); {
+		n--
+	}
+	return s[:n]
+}
+
+// CutRunes returns the first n characters of s.
+func CutRunes(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for i := range s {
+		if n--; n < 0 {
+			return s[:i]
+		}
+	}
+	return s
+}
+
+// Short returns s in at most n bytes. Where something was cut off, it ends with "…".
+func Short(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.TrimRightFunc(Cut(s, max(0, n-len(mark))), unicode.IsSpace) + mark
+}
+
+// Unprintable reports whether a character moves the cursor, ends a line, changes colours or
+// turns the direction of what follows.
+func Unprintable(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+}
+
+// Line returns s on one line, with instead in place of each unprintable character and of
+// each byte that is not UTF-8.
+func Line(s string, instead rune) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || Unprintable(r) {
+			return instead
+		}
+		return r
+	}, s)
+}
+
+// Nearest returns the known name that name is probably a slip of: the one that differs in
+// the fewest characters, and the first in alphabetical order among equals. Case does not
+// count. It may differ in two characters, and a name of two or three in one.
+func Nearest(name string, known []string) (nearest string, ok bool) {
+	name = strings.ToLower(name)
+	length := utf8.RuneCountInString(name)
+	least := min(length/2, 2) + 1
+	for _, k := range known {
+		if more := length - utf8.RuneCountInString(k); more >= least || more <= -least {
+			continue // by the lengths alone: a stranger's name may be endless
+		}
+		distance := levenshtein.ComputeDistance(name, strings.ToLower(k))
+		if distance < least || ok && distance == least && k < nearest {
+			nearest, least, ok = k, distance, true
+		}
+	}
+	return nearest, ok
+}
+
+// Plain is strangers' text as it may go to a terminal: one line, without the characters that move the cursor, change
+// colours or turn the direction of what follows.
+func Plain(s string) string {
+	if !strings.ContainsFunc(s, Unprintable) && utf8.ValidString(s) {
+		return s
+	}
+	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if Unprintable(r) {
+			return ' '
+		}
+		return r
+	}, s)), " ")
+}
+
+// Count is a number with its noun: "1 file", "2,000 files".
+func Count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return humanize.Comma(int64(n)) + " " + many
+}

@@ -1,0 +1,148 @@
+package kvstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// errBlobFile says that a blob file is missing or damaged. Pebble 2.1 panics where it finds
+// that itself, while it opens one or rewrites one (cockroachdb/pebble issue 5127). So a guardFS
+// looks first, and what it finds is to Pebble an error of the disk. To callers it is
+// [ErrCorrupt].
+var errBlobFile = errors.New("a file of large values is damaged")
+
+// blobFooter is the length of the end of a blob file, which begins with its own checksum.
+const blobFooter = 38
+
+// blobFile is a blob file that is open for reading.
+type blobFile struct {
+	vfs.File
+	name   string
+	footer int64 // where it begins
+	guard  *guard
+}
+
+// openBlobFile returns a checked blob file, or the error that f could not be opened with. It
+// has the size that it had, where that is known.
+func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, error) {
+	have, err := opened(errBlobFile, name, f, g.size(name), err)
+	if err != nil {
+		return nil, err
+	}
+	b := blobFile{f, name, have - blobFooter, g}
+	footer := make([]byte, blobFooter)
+	if b.footer >= 0 {
+		_, err = f.ReadAt(footer, b.footer)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if binary.LittleEndian.Uint32(footer) != masked(checksum(footer[4:])) {
+		return nil, errors.Join(fmt.Errorf("%w: %s does not have its end", errBlobFile, name), f.Close())
+	}
+	return b, nil
+}
+
+// ReadAt implements [vfs.File]. Before the footer Pebble reads a block at a time.
+func (b blobFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := b.File.ReadAt(p, offset)
+	if err == nil && offset < b.footer && !isBlock(p[:n]) {
+		n, err = 0, fmt.Errorf("%w: %s, byte %d: a block does not have its checksum", errBlobFile, b.name, offset)
+	}
+	return n, b.guard.unread(err)
+}
+
+func isBlobFile(name string) bool { return strings.HasSuffix(name, ".blob") }
+
+// tableFile is a table that is open for reading. Where a block does not have its checksum,
+// Pebble tries every bit of up to 40 KB of it for the one that may be flipped. For a block of
+// an index that takes seconds, at each request that reads it. So a guardFS looks first here too.
+type tableFile struct {
+	vfs.File
+	name  string
+	size  int64
+	guard *guard
+}
+
+// openTableFile is like openBlobFile. For a missing table Pebble would end the process, and in
+// another table in its place it would look for values in the wrong files.
+func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, error) {
+	have, err := opened(pebble.ErrCorruption, name, f, g.size(name), err)
+	if err != nil {
+		return nil, err
+	}
+	return tableFile{f, name, have, g}, nil
+}
+
+// opened returns the size of a file that was opened, and closes one that is not the right one.
+func opened(kind error, name string, f vfs.File, want int64, err error) (size int64, _ error) {
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, fmt.Errorf("%w: %s is missing", kind, name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && want > 0 && info.Size() != want {
+		err = fmt.Errorf("%w: %s has %d bytes, and had %d", kind, name, info.Size(), want)
+	}
+	if err != nil {
+		return 0, errors.Join(err, f.Close())
+	}
+	return info.Size(), nil
+}
+
+// ReadAt implements [vfs.File]. Pebble reads a block at a time, and the footer at the end.
+func (t tableFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := t.File.ReadAt(p, offset)
+	if err == nil && offset+int64(n) < t.size && !isBlock(p[:n]) {
+		n, err = 0, fmt.Errorf("%w: %s, byte %d: checksum mismatch", pebble.ErrCorruption, t.name, offset)
+	}
+	return n, t.guard.unread(err)
+}
+
+// unread decides what becomes of an error of reading a block.
+//
+// Where Pebble meets one while it rewrites a blob file to be rid of garbage, it panics. So the
+// goroutine that rewrites stops for good then, and no other begins to rewrite until the next
+// start: what is replaced takes space for longer.
+func (g *guard) unread(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	g.unsound.Store(true)
+	if rewriting() {
+		g.opts.Logger.Error("a file cannot be rewritten because it is damaged: no more space is given back until the next start", "dir", g.dir, "err", err)
+		g.stuck.Store(true)
+		select {}
+	}
+	return err
+}
+
+// rewriting reports whether the goroutine is one of Pebble's that rewrite blob files.
+func rewriting() bool {
+	callers := make([]uintptr, 64)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, ".runBlobFileRewriteLocked") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+// isBlock reports whether p is a block, which ends with its checksum.
+func isBlock(p []byte) bool {
+	return len(p) <= 4 || binary.LittleEndian.Uint32(p[len(p)-4:]) == masked(checksum(p[:len(p)-4]))
+}

@@ -1,0 +1,323 @@
+package kvstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"math/bits"
+)
+
+// Pebble's MANIFEST and its write-ahead logs are blocks of 32 KiB that hold chunks. A
+// chunk is a checksum (4 bytes), a length (2), a type (1), in a log the number of the log
+// (4) and mostly the offset up to which the log had been synced when the chunk was written
+// (8), and its part of a record. Package record of Pebble has the whole description.
+const (
+	blockSize    = 32 << 10
+	chunkStart   = 6 // where what the checksum covers begins: at the type
+	legacyHeader = 7 // what a MANIFEST's chunks begin with
+	logHeader    = 11
+	syncedHeader = 19
+)
+
+// chunk is one chunk whose checksum is right.
+type chunk struct {
+	first, last bool  // whether its record begins with it, and ends
+	synced      int64 // how much of the log was on the disk before it was written
+	payload     []byte
+	length      int // with its header
+}
+
+// chunkReader reads the chunks of a MANIFEST, or of a log. Unlike Pebble's reader it is
+// strict, and when it meets something that is no chunk it says whether that is what a
+// crash leaves or damage.
+type chunkReader struct {
+	r      io.Reader
+	log    uint32 // the number of the log; 0 for a MANIFEST
+	buf    [blockSize]byte
+	block  int64 // where buf begins in the file
+	n, pos int   // the valid bytes of buf, and the next of them
+	inside bool  // whether a record has begun and not ended
+}
+
+// badChunk says where the chunks of a file end without a clean end.
+type badChunk struct {
+	at int64
+	// what is wrong, where a crash cannot have left it so. Empty otherwise: then it may be
+	// a write that a crash cut off.
+	damage string
+}
+
+func (b *badChunk) Error() string { return "there is no chunk" }
+
+func newChunkReader(r io.Reader, log uint64) *chunkReader {
+	return &chunkReader{r: r, log: uint32(log)}
+}
+
+// offset returns up to where the file is sound.
+func (c *chunkReader) offset() int64 { return c.block + int64(c.pos) }
+
+// next returns the next chunk, whose payload is valid until the call after. At the clean
+// end of the file it returns [io.EOF], and otherwise a *badChunk or the disk's error.
+func (c *chunkReader) next() (chunk, error) {
+	for {
+		rest := c.buf[c.pos:c.n]
+		found, ok := c.parse(rest)
+		switch {
+		case ok && found.first == c.inside: // a record that does not end, or has no beginning
+			return chunk{}, c.bad()
+		case ok:
+			c.pos += found.length
+			c.inside = !found.last
+			return found, nil
+		case c.trailer(rest) && !c.inside:
+			c.pos += logHeader
+			return chunk{}, io.EOF
+		case len(rest) >= c.padding() || c.n < blockSize && len(rest) > 0:
+			return chunk{}, c.bad()
+		case len(rest) >= legacyHeader && !zero(rest): // Pebble skips fewer bytes unseen
+			return chunk{}, c.bad()
+		}
+		c.pos = c.n // so that padding counts as sound
+		if err := c.load(); err == io.EOF && c.inside {
+			return chunk{}, &badChunk{at: c.offset()}
+		} else if err != nil {
+			return chunk{}, err
+		}
+	}
+}
+
+// load reads the next block.
+func (c *chunkReader) load() error {
+	if c.n > 0 && c.n < blockSize {
+		return io.EOF
+	}
+	next := c.block + int64(c.n)
+	n, err := io.ReadFull(c.r, c.buf[:])
+	if err != nil && err != io.ErrUnexpectedEOF {
+		return err
+	}
+	c.block, c.n, c.pos = next, n, 0
+	return nil
+}
+
+// padding is how few bytes at the end of a block are left free.
+func (c *chunkReader) padding() int {
+	if c.log == 0 {
+		return legacyHeader
+	}
+	return syncedHeader
+}
+
+// header returns how long the header of a chunk of that type is, or 0 for none that the
+// file may have.
+func (c *chunkReader) header(kind byte) int {
+	switch {
+	case c.log == 0 && kind >= 1 && kind <= 4:
+		return legacyHeader
+	case c.log != 0 && kind >= 5 && kind <= 8:
+		return logHeader
+	case c.log != 0 && kind >= 9 && kind <= 12:
+		return syncedHeader
+	}
+	return 0
+}
+
+// parse returns the chunk that b begins with.
+func (c *chunkReader) parse(b []byte) (chunk, bool) {
+	if len(b) < legacyHeader {
+		return chunk{}, false
+	}
+	header := c.header(b[chunkStart])
+	end := header + int(binary.LittleEndian.Uint16(b[4:]))
+	if header == 0 || end > len(b) || !c.ours(b) || masked(checksum(b[chunkStart:end])) != binary.LittleEndian.Uint32(b) {
+		return chunk{}, false
+	}
+	part := (b[chunkStart] - 1) % 4 // full, first, middle, last
+	found := chunk{first: part <= 1, last: part == 0 || part == 3, payload: b[header:end], length: end}
+	if header == syncedHeader {
+		found.synced = int64(binary.LittleEndian.Uint64(b[logHeader:]))
+	}
+	return found, true
+}
+
+// ours reports whether b, of which a header fits, is about this log: the file may have been
+// another before.
+func (c *chunkReader) ours(b []byte) bool {
+	return c.log == 0 || len(b) >= logHeader && binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log
+}
+
+// trailer reports whether b begins with what Pebble ends a log with when it closes it.
+func (c *chunkReader) trailer(b []byte) bool {
+	return c.log != 0 && len(b) >= logHeader && zero(b[:chunkStart]) && b[chunkStart] == 5 &&
+		binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log+1
+}
+
+// bad judges what is at pos, and reads the file to its end for that.
+func (c *chunkReader) bad() error {
+	bad := &badChunk{at: c.offset()}
+	rest := c.buf[c.pos:c.n]
+	flipped := c.flipped(rest)
+	records, synced, err := c.follow()
+	switch {
+	case err != nil:
+		return err
+	case flipped:
+		bad.damage = "a bit is flipped"
+	case c.log == 0 && records:
+		// Each record of a MANIFEST is synced before the next is written.
+		bad.damage = "a record is damaged, and whole ones follow it"
+	case synced > bad.at:
+		bad.damage = "a record is damaged that was on the disk already when a later one was written"
+	}
+	return bad
+}
+
+// follow looks through what comes after pos: whether a record begins there, and how much of
+// the log had been synced when the latest chunk was written.
+func (c *chunkReader) follow() (records bool, synced int64, err error) {
+	count := func(found chunk) {
+		records = records || found.first
+		synced = max(synced, found.synced)
+	}
+	// Where the next chunk of this block begins is not known. Each place is tried.
+	for at := c.pos + 1; at < c.n; at++ {
+		if found, ok := c.parse(c.buf[at:c.n]); ok {
+			count(found)
+			at += found.length - 1
+		}
+	}
+	for {
+		if err := c.load(); err == io.EOF {
+			return records, synced, nil
+		} else if err != nil {
+			return false, 0, err
+		}
+		for {
+			found, ok := c.parse(c.buf[c.pos:c.n])
+			if !ok {
+				break
+			}
+			count(found)
+			c.pos += found.length
+		}
+	}
+}
+
+// flipped reports whether b would begin with a chunk, or be padding, if one of its bits were
+// the other way round. What a crash leaves of a write lacks whole sectors: that a single bit
+// makes up for it happens once in 16,000 times at the most, for a chunk as large as a block.
+func (c *chunkReader) flipped(b []byte) bool {
+	if len(b) < c.padding() && c.n == blockSize {
+		ones := 0
+		for _, x := range b {
+			ones += bits.OnesCount8(x)
+		}
+		if ones == 1 {
+			return true
+		}
+	}
+	if len(b) < legacyHeader {
+		return false
+	}
+	length := binary.LittleEndian.Uint16(b[4:])
+	for bit := range 16 {
+		header := c.header(b[chunkStart])
+		end := header + int(length^1<<bit)
+		if header > 0 && end <= len(b) && c.ours(b) && masked(checksum(b[chunkStart:end])) == binary.LittleEndian.Uint32(b) {
+			return true
+		}
+	}
+	// The type may be what is wrong, and it says how long the header is.
+	for _, header := range []int{legacyHeader, logHeader, syncedHeader} {
+		end := header + int(length)
+		if (header == legacyHeader) != (c.log == 0) || end > len(b) {
+			continue
+		}
+		if c.fixable(b[:end], header) {
+			return true
+		}
+	}
+	return false
+}
+
+// fixable reports whether one bit of b, but for its length, keeps it from being a chunk with
+// a header of that length.
+func (c *chunkReader) fixable(b []byte, header int) bool {
+	stored := binary.LittleEndian.Uint32(b)
+	sum := checksum(b[chunkStart:])
+	if masked(sum) == stored {
+		return false
+	}
+	if bits.OnesCount32(masked(sum)^stored) == 1 {
+		return c.header(b[chunkStart]) == header && c.ours(b)
+	}
+	// CRCs are linear: a flipped bit changes the sum by what only depends on how far it is
+	// from the end. effect has that of each bit of a byte, beginning with the last byte.
+	difference := sum ^ unmasked(stored)
+	var effect [8]uint32
+	for bit := range effect {
+		effect[bit] = castagnoli[1<<bit]
+	}
+	for at := len(b) - 1; at >= chunkStart; at-- {
+		for bit, e := range effect {
+			if e == difference {
+				fixed := bytes.Clone(b)
+				fixed[at] ^= 1 << bit
+				return c.header(fixed[chunkStart]) == header && c.ours(fixed)
+			}
+			effect[bit] = castagnoli[byte(e)] ^ e>>8
+		}
+	}
+	return false
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+// masked is the form in which Pebble stores a checksum.
+func masked(sum uint32) uint32      { return bits.RotateLeft32(sum, 17) + 0xa282ead8 }
+func unmasked(stored uint32) uint32 { return bits.RotateLeft32(stored-0xa282ead8, -17) }
+
+func zero(b []byte) bool {
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// records calls f for each record of the file, with its payload, cut to limit bytes where
+// that is not 0. It returns up to where the file is sound, and what next ends with: nil for
+// a clean end.
+func (c *chunkReader) records(limit int, f func(record []byte) error) (sound int64, err error) {
+	var record []byte
+	for {
+		part, err := c.next()
+		if err == io.EOF {
+			return c.offset(), nil
+		}
+		var bad *badChunk
+		if errors.As(err, &bad) {
+			return bad.at, bad
+		}
+		if err != nil {
+			return c.offset(), err
+		}
+		if part.first {
+			record = record[:0]
+		}
+		if limit == 0 || len(record) < limit {
+			record = append(record, part.payload...)
+		}
+		if !part.last {
+			continue
+		}
+		if err := f(record); err != nil {
+			return c.offset(), err
+		}
+	}
+}

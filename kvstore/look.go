@@ -1,0 +1,439 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/batchrepr"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/wal"
+)
+
+// DamageError says that a store is damaged, and that it was left as it is: opening it for
+// writing would delete files that the damaged part no longer names. It is both [ErrDamaged]
+// and [ErrCorrupt].
+type DamageError struct {
+	Dir      string
+	Findings []Finding
+}
+
+// Behind says that a store is sound, and lacks the last changes that its mark says were on
+// the disk: the end of a log was cut, or the store is a backup.
+type Behind struct {
+	// Marked is the sequence number of the last change that the mark has, and Found the last
+	// one that is there.
+	Marked, Found uint64
+	Findings      []Finding // files that are missing, or had more
+}
+
+func (b *Behind) String() string {
+	lines := []string{fmt.Sprintf("the last change is number %d, and number %d was on the disk", b.Found, b.Marked)}
+	for _, f := range b.Findings {
+		lines = append(lines, f.String())
+	}
+	return strings.Join(lines, "; ")
+}
+
+// Finding is one thing that is wrong with a store.
+type Finding struct {
+	File   string // its name in the store's folder
+	Offset int64  // where in the file, or -1 where it is about the whole file
+	What   string
+}
+
+// String returns the finding as a line without an end.
+func (f Finding) String() string {
+	if f.Offset < 0 {
+		return f.File + ": " + f.What
+	}
+	return fmt.Sprintf("%s, byte %d: %s", f.File, f.Offset, f.What)
+}
+
+func (e *DamageError) Error() string {
+	const most = 5
+	var lines []string
+	for _, f := range e.Findings[:min(most, len(e.Findings))] {
+		lines = append(lines, f.String())
+	}
+	if more := len(e.Findings) - most; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("%v: %s: %s; nothing was changed", ErrDamaged, e.Dir, strings.Join(lines, "; "))
+}
+
+// Is reports whether target is one of the errors that e is.
+func (e *DamageError) Is(target error) bool { return target == ErrDamaged || target == ErrCorrupt }
+
+// Look reads what says which files a store has, and its write-ahead logs, and holds them
+// against each other. It returns a [*DamageError] where something is missing that a crash
+// cannot have taken, and nil for a folder without a store. What the mark in the options has
+// counts as damage where opening for writing would delete files that the MANIFEST named then;
+// else the store is [Behind].
+// It changes nothing, and reads no table and no blob file: what is damaged inside of those is
+// [ErrCorrupt] to the caller that reads it. No process may have the store open for writing
+// meanwhile. [Open] looks by itself before it opens a store for writing.
+func Look(dir string, o Options) error {
+	o.defaults()
+	l, err := newLook(dir, o)
+	if err != nil {
+		return err
+	}
+	return l.verdict()
+}
+
+// look is one look at a stopped store.
+type look struct {
+	fs       vfs.FS
+	dir      string
+	mark     mark
+	names    []string // the files in the folder
+	manifest string   // the MANIFEST that counts
+	version  *version
+	found    uint64 // the sequence number of the last change
+	findings []Finding
+	less     []Finding // what the mark has and the store has not
+
+	// What opening read-only leaves out, so that Pebble goes on with what is there.
+	cut     string          // the first log that is damaged, or ""
+	sound   int64           // up to where that is sound
+	hidden  map[string]bool // files
+	missing []string        // blob files
+}
+
+func newLook(dir string, o Options) (*look, error) {
+	l := &look{fs: o.FS, dir: dir, version: newVersion(), hidden: make(map[string]bool)}
+	return l, l.all(o)
+}
+
+// verdict returns a [*DamageError] or nil.
+func (l *look) verdict() error {
+	if len(l.findings) == 0 {
+		return nil
+	}
+	return &DamageError{Dir: l.dir, Findings: l.findings}
+}
+
+// behind returns what the store lacks of its mark, nil where that is nothing.
+func (l *look) behind() *Behind {
+	if l.less == nil && l.found >= l.mark.Sequence {
+		return nil
+	}
+	return &Behind{Marked: l.mark.Sequence, Found: l.found, Findings: l.less}
+}
+
+func (l *look) add(file string, offset int64, format string, args ...any) {
+	l.findings = append(l.findings, Finding{file, offset, fmt.Sprintf(format, args...)})
+}
+
+// all looks at everything. Its error is about what could not be looked at.
+func (l *look) all(o Options) error {
+	var err error
+	if o.Mark != "" {
+		if l.mark, err = readMark(l.fs, o.Mark); err != nil {
+			o.Logger.Warn("the mark of the store is of no use", "file", o.Mark, "err", err)
+		}
+	}
+	if l.names, err = l.fs.List(l.dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	desc := &pebble.DBDesc{}
+	if err == nil {
+		desc, err = pebble.Peek(l.dir, l.fs)
+		switch {
+		case err != nil && strings.Contains(err.Error(), "unknown format major version"):
+			l.mark = mark{}
+			return nil // opening says this better, and before it changes anything
+		case err != nil:
+			l.mark = mark{} // nothing was compared with it
+			l.add("marker.*", -1, "%v", err)
+			return nil
+		}
+	}
+	if !desc.Exists {
+		l.absent()
+		return nil
+	}
+	l.manifest = l.fs.PathBase(desc.ManifestFilename)
+	l.readManifest(l.manifest)
+	if desc.FormatMajorVersion == pebble.FormatDefault && len(l.version.tables) > 0 {
+		l.add("marker.format-version.*", -1, "the file is missing")
+	}
+	damaged := len(l.findings)
+	if err := l.files(); err != nil {
+		return err
+	}
+	l.logs()
+	if damaged > 0 { // then what it named before says little
+		l.findings = l.findings[:damaged]
+	}
+	l.older()
+	if desc.OptionsFilename != "" {
+		l.options(l.fs.PathBase(desc.OptionsFilename), o)
+	}
+	return nil
+}
+
+// absent is about a folder in which no file says which MANIFEST counts. A store that has
+// just begun to be made has no other files yet.
+func (l *look) absent() {
+	for _, name := range l.names {
+		if immutable(name) || strings.HasSuffix(name, ".log") || strings.HasPrefix(name, "OPTIONS-") {
+			l.add("marker.manifest.*", -1, "the file that names the MANIFEST is missing")
+			return
+		}
+	}
+}
+
+// open opens a file of the store, or finds that it can't be read. Then it returns nil.
+func (l *look) open(name string) vfs.File {
+	f, err := l.fs.Open(l.fs.PathJoin(l.dir, name))
+	if errors.Is(err, os.ErrNotExist) {
+		l.add(name, -1, "the file is missing")
+	} else if err != nil {
+		l.add(name, -1, "the file can't be opened: %v", err)
+	}
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// readManifest learns the version from the MANIFEST, as far as that is sound.
+func (l *look) readManifest(name string) {
+	f := l.open(name)
+	if f == nil {
+		return
+	}
+	defer f.Close()
+	sound, err := newChunkReader(f, 0).records(0, l.version.apply)
+	bad, ended := ending(err)
+	switch marked := l.mark.Files[name]; {
+	case !ended:
+		l.add(name, sound, "it can't be read on: %v", err)
+	case bad != nil && bad.damage != "":
+		l.add(name, sound, "%s", bad.damage)
+	case l.version.edits == 0:
+		l.add(name, sound, "nothing in it can be read")
+	case sound < marked:
+		l.lacks(name, sound, "it ends here, and had %d bytes", marked)
+	}
+	if marked := l.mark.manifest(); len(marked) > len(name) || len(marked) == len(name) && marked > name {
+		l.lacks(marked, -1, "%s counts, and this newer one did", name)
+	}
+}
+
+// lacks adds what the mark has and the store has not.
+func (l *look) lacks(file string, offset int64, format string, args ...any) {
+	l.less = append(l.less, Finding{file, offset, fmt.Sprintf(format, args...)})
+}
+
+// older takes a MANIFEST that is older than the mark for damage, where files are there that
+// only the newer one may have named: Pebble would delete them. A backup has no such files.
+func (l *look) older() {
+	files := l.version.files()
+	unnamed := slices.ContainsFunc(l.names, func(name string) bool {
+		_, named := files[name]
+		return immutable(name) && !named || name == l.mark.manifest() && l.mark.manifest() != l.manifest
+	})
+	if !unnamed {
+		return
+	}
+	l.less = slices.DeleteFunc(l.less, func(f Finding) bool {
+		manifest := isManifest(f.File)
+		if manifest {
+			l.findings = append(l.findings, f)
+		}
+		return manifest
+	})
+}
+
+// files compares what the MANIFEST says of tables and blob files with what there is.
+func (l *look) files() error {
+	files := l.version.files()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		want := files[name]
+		info, err := l.fs.Stat(l.fs.PathJoin(l.dir, name))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			l.add(name, -1, "the file is missing")
+			if isBlobFile(name) {
+				l.missing = append(l.missing, name)
+			}
+		case err != nil:
+			return err
+		case info.Size() != want:
+			l.add(name, -1, "it has %d bytes, and had %d", info.Size(), want)
+		}
+	}
+	return nil
+}
+
+// logs reads the write-ahead logs that are needed beside the tables.
+func (l *look) logs() {
+	var numbers []uint64
+	for _, name := range l.names {
+		if n, _, ok := wal.ParseLogFilename(name); ok && uint64(n) >= l.version.log {
+			numbers = append(numbers, uint64(n))
+		}
+	}
+	slices.Sort(numbers)
+	const missing = "the file is missing"
+	needed := l.version.log
+	// The first edits of a MANIFEST may name a log before it is made.
+	if l.version.logEdit > 1 {
+		if !slices.Contains(numbers, needed) {
+			l.add(logName(needed), -1, missing)
+		}
+		needed++
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.mark.Files)) {
+		if n, _, ok := wal.ParseLogFilename(name); ok && uint64(n) >= needed && !slices.Contains(numbers, uint64(n)) {
+			l.lacks(name, -1, missing)
+		}
+	}
+	for i, n := range numbers {
+		name := logName(n)
+		if l.cut != "" {
+			l.hidden[name] = true
+		}
+		expected, seen := l.found+1, l.found > 0
+		first, sound, ok := l.readLog(name, n, i == len(numbers)-1)
+		switch {
+		case !ok && l.cut == "":
+			l.cut, l.sound = name, sound
+		case l.cut != "" || first == 0:
+		// Sequence numbers have no gaps between logs, and those below 10 are not used. That of
+		// the MANIFEST may be of a change in the first log already.
+		case seen && first != expected, !seen && first > max(l.version.sequence, 9)+1:
+			l.add(name, 0, "it begins with change %d, and what comes before that is missing", first)
+		}
+	}
+	if l.found == 0 {
+		l.found = l.version.sequence
+	}
+}
+
+// readLog reads a log. It returns the number of its first change, or 0, up to where it is
+// sound, and whether that is all that there was.
+func (l *look) readLog(name string, n uint64, latest bool) (first uint64, sound int64, ok bool) {
+	f := l.open(name)
+	if f == nil {
+		return 0, 0, false
+	}
+	defer f.Close()
+	sound, err := newChunkReader(f, n).records(batchrepr.HeaderLen, func(record []byte) error {
+		h, ok := batchrepr.ReadHeader(record)
+		if !ok {
+			return errors.New("a record is too short for a change")
+		}
+		if h.Count > 0 {
+			if first == 0 {
+				first = uint64(h.SeqNum)
+			}
+			l.found = uint64(h.SeqNum) + uint64(h.Count) - 1
+		}
+		return nil
+	})
+	bad, ended := ending(err)
+	marked := l.mark.Files[name]
+	switch {
+	case !ended:
+		l.add(name, sound, "it can't be read on: %v", err)
+	case bad != nil && bad.damage != "":
+		l.add(name, sound, "%s", bad.damage)
+	case bad != nil && !latest:
+		l.add(name, sound, "it ends here without its end, and a later log exists")
+	default:
+		if sound < marked {
+			l.lacks(name, sound, "it ends here, and had %d bytes", marked)
+		}
+		return first, sound, true
+	}
+	return first, sound, false
+}
+
+// ending returns what err says of the end of a file's chunks: whether it is one, and if it is
+// not clean, what is there.
+func ending(err error) (bad *badChunk, ended bool) {
+	ended = err == nil || errors.As(err, &bad)
+	return bad, ended
+}
+
+func logName(n uint64) string { return fmt.Sprintf("%06d.log", n) }
+
+// options reads the latest OPTIONS file as opening does, which refuses a store made with
+// other ones.
+func (l *look) options(name string, o Options) {
+	f := l.open(name)
+	if f == nil {
+		return
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err == nil {
+		po := o.pebble()
+		po.EnsureDefaults()
+		err = po.CheckCompatibility(l.dir, string(text))
+	}
+	if err != nil {
+		l.hidden[name] = true
+		l.add(name, -1, "%v", plain(err))
+	}
+}
+
+// CheckTables reads every block of every table that the store in dir needs, and returns a
+// [*DamageError] that names the damaged ones: a compaction of such a table never succeeds,
+// whatever is written above it. Blob files are not read: [Store.Heal] takes the place of
+// what is damaged in them. No process may have the store open for writing meanwhile.
+func CheckTables(ctx context.Context, dir string, o Options) error {
+	o.defaults()
+	l, err := newLook(dir, o)
+	if err != nil {
+		return err
+	}
+	po := o.pebble()
+	po.EnsureDefaults()
+	options := po.MakeReaderOptions()
+	damage := &DamageError{Dir: dir}
+	for _, name := range slices.Sorted(maps.Keys(l.version.files())) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !strings.HasSuffix(name, ".sst") {
+			continue
+		}
+		if err := checkTable(ctx, o, o.FS.PathJoin(dir, name), options); err != nil {
+			damage.Findings = append(damage.Findings, Finding{name, -1, plain(err).Error()})
+		}
+	}
+	if len(damage.Findings) > 0 {
+		return damage
+	}
+	return nil
+}
+
+func checkTable(ctx context.Context, o Options, path string, options sstable.ReaderOptions) error {
+	f, err := o.FS.Open(path)
+	if err != nil {
+		return err
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		f.Close()
+		return err
+	}
+	r, err := sstable.NewReader(ctx, readable, options) // which closes readable where it fails
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return r.ValidateBlockChecksums()
+}

@@ -1,0 +1,231 @@
+package kvstore
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/internal/disk"
+)
+
+// mark is what a store is known to have had on its disk. It is kept in a file outside of the
+// store's folder, so that a store that has less is noticed: see [Behind]. Each number in it was synced
+// before the mark was written, so no crash leaves a store with less.
+type mark struct {
+	// Sequence is the sequence number of the last change that was committed.
+	Sequence uint64 `json:"sequence"`
+	// Files has how many bytes the live MANIFEST and each write-ahead log had, by name.
+	Files map[string]int64 `json:"files"`
+}
+
+// manifest returns the name of the MANIFEST that was live, or "".
+func (m mark) manifest() string {
+	for name := range m.Files {
+		if isManifest(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+func isManifest(name string) bool { return strings.HasPrefix(name, "MANIFEST-") }
+
+// encode returns the file's content: one line of JSON, and one with its checksum.
+func (m mark) encode() []byte {
+	line, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // it has no type that can't be encoded
+	}
+	return fmt.Appendf(nil, "%s\n%08x\n", line, checksum(line))
+}
+
+// readMark reads a mark. It is empty where there is none.
+func readMark(fs vfs.FS, path string) (mark, error) {
+	f, err := fs.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return mark{}, nil
+	}
+	if err != nil {
+		return mark{}, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return mark{}, err
+	}
+	line, sum, _ := bytes.Cut(text, []byte("\n"))
+	var m mark
+	if string(sum) != fmt.Sprintf("%08x\n", checksum(line)) {
+		return mark{}, errors.New("it does not have its checksum")
+	}
+	return m, json.Unmarshal(line, &m)
+}
+
+// writeMark replaces the file, so that a crash leaves the old mark or the new one.
+func writeMark(fs vfs.FS, path string, content []byte) error {
+	next := path + ".next"
+	f, err := fs.Create(next, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := fs.Rename(next, path); err != nil {
+		return err
+	}
+	return disk.SyncFolder(fs, fs.PathDir(path))
+}
+
+// onDisk learns, from what Pebble writes and syncs, what the disk has.
+type onDisk struct {
+	sequence atomic.Uint64
+
+	mu       sync.Mutex
+	manifest string             // the live one
+	files    map[string]*extent // the logs and manifests that were made since the store was opened
+}
+
+// extent is how much of a file was written, and of that synced.
+type extent struct{ written, synced atomic.Int64 }
+
+// made follows a file that was made, if it is one that a mark has.
+func (d *onDisk) made(name string) *extent {
+	if !isManifest(name) && !strings.HasSuffix(name, ".log") {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := new(extent)
+	d.files[name] = e
+	return e
+}
+
+// gone forgets a file that has that name no longer.
+func (d *onDisk) gone(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.files, name)
+}
+
+// live says that a file names this MANIFEST from now on, on the disk.
+func (d *onDisk) live(manifest string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.manifest = manifest
+}
+
+// committed says that b has been committed and synced.
+func (d *onDisk) committed(b *pebble.Batch) {
+	first := uint64(b.SeqNum())
+	if first == 0 || b.Count() == 0 {
+		return // Pebble empties a batch over half a memtable, and its number with it
+	}
+	last := first + uint64(b.Count()) - 1
+	for {
+		before := d.sequence.Load()
+		if last <= before || d.sequence.CompareAndSwap(before, last) {
+			return
+		}
+	}
+}
+
+// now returns a mark of what is on the disk.
+func (d *onDisk) now() mark {
+	m := mark{Sequence: d.sequence.Load(), Files: make(map[string]int64)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, e := range d.files {
+		// A log is in its folder for good before something in it is synced. A MANIFEST
+		// counts once it is live.
+		if n := e.synced.Load(); n > 0 && (!isManifest(name) || name == d.manifest) {
+			m.Files[name] = n
+		}
+	}
+	return m
+}
+
+// A marker keeps the mark of a store up to date.
+type marker struct {
+	store *Store
+	last  mark
+	stuck bool // whether it could not be written
+	stop  chan struct{}
+	done  chan struct{}
+}
+
+// KeepMark begins to keep the mark of a store that was opened [Behind] it, and goes by what is
+// there from now on. Until then the mark stays, so that the next start says the same. It must
+// not be called twice.
+func (s *Store) KeepMark() {
+	if s.Behind() != nil {
+		s.marker = s.startMarker()
+	}
+}
+
+// startMarker goes on with the mark that there is. It returns nil where none is to be kept.
+func (s *Store) startMarker() *marker {
+	if s.opts.Mark == "" || s.opts.ReadOnly {
+		return nil
+	}
+	m := &marker{store: s, stop: make(chan struct{}), done: make(chan struct{})}
+	if s.Behind() == nil {
+		m.last = s.guard.looked.mark
+	}
+	go func() {
+		defer close(m.done)
+		tick := time.NewTicker(s.opts.markEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				m.write()
+			case <-m.stop:
+				return
+			}
+		}
+	}()
+	return m
+}
+
+// end ends the marker, so that only its owner writes from then on.
+func (m *marker) end() {
+	if m != nil {
+		close(m.stop)
+		<-m.done
+	}
+}
+
+// write replaces the mark, where it has changed.
+func (m *marker) write() {
+	if m == nil {
+		return
+	}
+	now := m.store.guard.disk.now()
+	now.Sequence = max(now.Sequence, m.last.Sequence)
+	if name := m.last.manifest(); now.manifest() == "" && name != "" {
+		now.Files[name] = m.last.Files[name] // this process has made none yet
+	}
+	if now.Sequence == m.last.Sequence && maps.Equal(now.Files, m.last.Files) {
+		return
+	}
+	err := writeMark(m.store.opts.FS, m.store.opts.Mark, now.encode())
+	if err == nil {
+		m.last = now
+	} else if !m.stuck && !errors.Is(err, os.ErrNotExist) { // its folder may be made later
+		m.store.opts.Logger.Warn("couldn't write the mark of the store", "file", m.store.opts.Mark, "err", err)
+	}
+	m.stuck = err != nil
+}

@@ -1,0 +1,331 @@
+package kvstore
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// Mend reads a content in every coding and drops those that are damaged. A damaged identity
+// is stored again from a sound coding. The content then counts as not squeezed and has a row
+// below [Mended], so that the squeezer makes the dropped codings again. Mend returns the
+// codings that were damaged.
+//
+// A store that is open for writing calls it by itself for what its readers find damaged.
+//
+// It returns [ErrCorrupt], and changes nothing, where no coding is sound: then [Store.Heal]
+// helps. It returns [ErrNotFound] where the content is not stored.
+func (s *Store) Mend(h Hash) (dropped []coding.Coding, err error) {
+	for {
+		found, err := s.examine(h)
+		switch {
+		case err != nil:
+			return nil, err
+		case found.state == rowMissing:
+			return nil, fmt.Errorf("content %s: %w", h, ErrNotFound)
+		case found.identity == nil:
+			return nil, fmt.Errorf("%w: content %s: none of its codings is sound", ErrCorrupt, h)
+		case found.state == rowSound && len(found.damaged) == 0:
+			return nil, nil
+		}
+		again := slices.Contains(found.damaged, coding.Identity)
+		if done, err := s.restore(h, found, again); done || err != nil {
+			return found.damaged, err
+		}
+	}
+}
+
+// Heal stores a content again as its identity bytes, whatever is left of it: its row, its
+// blobs or whole files of blobs may be damaged or missing. Codings that are sound stay, and
+// the content counts as not squeezed, with a row below [Mended]. Heal also stores a content that is not there: the
+// caller makes sure that it was not erased.
+//
+// What is damaged inside a table stays there. Reads find the new rows above it, but scans
+// across it, and compactions of that table, fail until the store is built anew.
+func (s *Store) Heal(h Hash, identity []byte) error {
+	if Sum(identity) != h {
+		return fmt.Errorf("content %s can't be healed with the %d bytes of another one", h, len(identity))
+	}
+	for {
+		found, err := s.examine(h)
+		if err != nil {
+			return err
+		}
+		found.identity = identity
+		if done, err := s.restore(h, found, true); done || err != nil {
+			return err
+		}
+	}
+}
+
+// condition is what is left of a content.
+type condition struct {
+	row      []byte
+	state    rowState
+	sound    []Representation
+	damaged  []coding.Coding
+	identity []byte // nil where no coding gives it
+}
+
+type rowState int
+
+const (
+	rowSound rowState = iota
+	rowMissing
+	rowUnreadable
+)
+
+// examine reads every coding of a content. It holds no lock, because reading and decoding
+// a large one takes a while.
+func (s *Store) examine(h Hash) (condition, error) {
+	if !s.users.enter() {
+		return condition{}, s.closedError()
+	}
+	defer s.users.leave()
+	snap := s.db.NewSnapshot()
+	defer func() { _ = s.guard.do(snap.Close) }()
+	var found condition
+	var content Content
+	var err error
+	if content, found.row, found.state, err = s.row(snap, h); err != nil {
+		return found, err
+	}
+	if found.state != rowSound { // then the blobs may still be there
+		content.Representations = []Representation{{Coding: coding.Identity}, {Coding: coding.Brotli}, {Coding: coding.Gzip}}
+	}
+	for _, r := range content.Representations {
+		coded, err := s.get(snap, Blobs, blobKey(h, r.Coding))
+		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
+			return found, err
+		}
+		if errors.Is(err, ErrNotFound) && found.state != rowSound {
+			continue
+		}
+		actual := Representation{Coding: r.Coding, Length: int64(len(coded)), Sum: Sum(coded)}
+		if err == nil && (found.state != rowSound || actual == r) {
+			if identity, ok := decodeAs(h, r.Coding, coded); ok {
+				found.sound = append(found.sound, actual)
+				found.identity = identity
+				continue
+			}
+		}
+		found.damaged = append(found.damaged, r.Coding)
+	}
+	return found, nil
+}
+
+// row reads a content's row. An error is one of reading, not of what was read.
+func (s *Store) row(from pebble.Reader, h Hash) (c Content, row []byte, state rowState, err error) {
+	row, err = s.get(from, Contents, h[:])
+	if err == nil {
+		if c, err = decodeContent(row); err != nil {
+			err = ErrCorrupt
+		}
+	}
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return Content{}, nil, rowMissing, nil
+	case errors.Is(err, ErrCorrupt):
+		return Content{}, nil, rowUnreadable, nil
+	}
+	return c, row, rowSound, err
+}
+
+// decodeAs decodes a coding of h, and says whether that is what it is. It does not need
+// the length, which is lost where the row is.
+func decodeAs(h Hash, c coding.Coding, coded []byte) (identity []byte, ok bool) {
+	r, err := coding.NewReader(c, bytes.NewReader(coded))
+	if err != nil {
+		return nil, false
+	}
+	defer r.Close()
+	identity, err = io.ReadAll(io.LimitReader(r, maxBatch))
+	return identity, err == nil && Sum(identity) == h
+}
+
+// restore writes a content as it was found: its sound codings, and identity where asked for.
+// It writes nothing and returns false where the content has changed since.
+func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, err error) {
+	s.contents.Lock()
+	defer s.contents.Unlock()
+	before, row, state, err := s.row(s.db, h)
+	if err != nil || state != found.state || !bytes.Equal(row, found.row) {
+		return false, err
+	}
+	_, err = s.get(s.db, Queue, mendedKey(h))
+	queued := err == nil
+	b := s.db.NewBatchWithSize(len(found.identity) + 1<<10)
+	err = nil
+	for _, c := range found.damaged {
+		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, c)), nil))
+	}
+	next := Content{Size: int64(len(found.identity)), Representations: slices.Clone(found.sound)}
+	if asIdentity {
+		next.Representations = slices.DeleteFunc(next.Representations, func(r Representation) bool { return r.Coding == coding.Identity })
+		next.Representations = append(next.Representations, Representation{Coding: coding.Identity, Length: next.Size, Sum: h})
+		err = errors.Join(err, b.Set(Blobs.physical(blobKey(h, coding.Identity)), found.identity, nil))
+	}
+	slices.SortStableFunc(next.Representations, func(a, b Representation) int { return cmp.Compare(a.Length, b.Length) })
+	err = errors.Join(err, b.Set(Contents.physical(h[:]), encodeContent(next), nil),
+		b.Set(Queue.physical(mendedKey(h)), nil, nil))
+	if err != nil {
+		return false, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
+	}
+	var stale int64
+	for _, r := range before.Representations {
+		if !slices.Contains(next.Representations, r) || asIdentity && r.Coding == coding.Identity {
+			stale += r.Length
+		}
+	}
+	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
+		return false, err
+	}
+	s.mender.restored(h, queued)
+	return true, nil
+}
+
+// A mender mends in the background what readers find damaged, and tells the operator once of
+// each content, however many readers meet it. A store that is open read-only has none.
+type mender struct {
+	mu      sync.Mutex
+	known   map[Hash]time.Time // contents in hand, or when to try again what could not be mended
+	lost    map[Hash]struct{}  // contents that no coding gives
+	waiting []Hash
+	running bool
+	closed  bool
+	mended  int
+	told    func() // see OnMended
+	done    sync.WaitGroup
+}
+
+// mendAgain is how long a content rests that could not be mended, for want of space for one.
+const mendAgain = time.Minute
+
+// maxLost bounds the memory for contents that cannot be mended. What is met beyond it is told
+// of again.
+const maxLost = 1 << 20
+
+// Mended begins the keys in the Queue namespace of the contents that lost codings when they
+// were mended or healed. The hash follows. The squeezer deletes each when it has made the
+// codings again.
+var Mended = []byte("m")
+
+func mendedKey(h Hash) []byte { return append(bytes.Clone(Mended), h[:]...) }
+
+// OnMended has told called after a row was added below [Mended]. It must not block. There
+// is one such function for a store.
+func (s *Store) OnMended(told func()) {
+	s.mender.mu.Lock()
+	defer s.mender.mu.Unlock()
+	s.mender.told = told
+}
+
+// met is called by a reader that found a content damaged.
+func (s *Store) met(h Hash) {
+	m := &s.mender
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	again, known := m.known[h]
+	if _, lost := m.lost[h]; lost || known && time.Now().Before(again) || m.closed || s.opts.ReadOnly {
+		return
+	}
+	if m.known == nil {
+		m.known, m.lost = make(map[Hash]time.Time), make(map[Hash]struct{})
+	}
+	m.known[h] = time.Now().Add(1 << 62) // while it is in hand
+	m.waiting = append(m.waiting, h)
+	if !m.running {
+		m.running = true
+		m.done.Go(s.mendWaiting)
+	}
+}
+
+func (s *Store) mendWaiting() {
+	m := &s.mender
+	for {
+		m.mu.Lock()
+		m.running = len(m.waiting) > 0 && !m.closed
+		if !m.running {
+			m.mu.Unlock()
+			return
+		}
+		h := m.waiting[0]
+		m.waiting = m.waiting[1:]
+		m.mu.Unlock()
+		s.mendMet(h)
+	}
+}
+
+func (s *Store) mendMet(h Hash) {
+	dropped, err := s.Mend(h)
+	m := &s.mender
+	m.mu.Lock()
+	closed := m.closed || s.users.closed.Load()
+	_, inHand := m.known[h] // not where it was healed or removed meanwhile
+	delete(m.known, h)
+	switch {
+	case errors.Is(err, ErrCorrupt):
+		if inHand && len(m.lost) < maxLost {
+			m.lost[h] = struct{}{}
+		}
+	case err != nil && !errors.Is(err, ErrNotFound):
+		m.known[h] = time.Now().Add(mendAgain)
+	}
+	m.mu.Unlock()
+	log := s.opts.Logger
+	switch {
+	case closed || errors.Is(err, ErrNotFound): // it was erased meanwhile
+	case errors.Is(err, ErrCorrupt) && !inHand:
+	case errors.Is(err, ErrCorrupt):
+		log.Error("a content is damaged in every coding: it cannot be served until it is repaired", "content", h, "err", err)
+	case err != nil:
+		log.Warn("couldn't mend a damaged content", "content", h, "err", err, "again", mendAgain)
+	case len(dropped) > 0: // else another goroutine has mended it meanwhile
+		log.Warn("mended a damaged content", "content", h, "dropped", fmt.Sprint(dropped))
+	}
+}
+
+// restored notes that a content was mended or healed, and whether it was queued before.
+func (m *mender) restored(h Hash, queued bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.known, h)
+	delete(m.lost, h)
+	m.mended++
+	if m.told != nil && !queued {
+		m.told()
+	}
+}
+
+// removed notes that contents are no more.
+func (m *mender) removed(hashes ...Hash) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, h := range hashes {
+		delete(m.known, h)
+		delete(m.lost, h)
+	}
+}
+
+func (m *mender) counts() (mended, lost int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mended, len(m.lost)
+}
+
+// stop returns when no content is being mended. Later, none is.
+func (m *mender) stop() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.done.Wait()
+}

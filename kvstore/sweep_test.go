@@ -1,0 +1,658 @@
+package kvstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// LARDER_TEST_SWEEP makes the long tests whole, as `make sweep` has them: at so many positions
+// of each kind of file, or for so many rounds.
+var (
+	positions, _ = strconv.Atoi(os.Getenv("LARDER_TEST_SWEEP"))
+	sweeps       = positions > 0
+)
+
+// A folder's files, by name.
+type folder map[string][]byte
+
+func readFolder(t *testing.T, fs vfs.FS) folder {
+	t.Helper()
+	names, err := fs.List("store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(folder)
+	for _, name := range names {
+		f, err := fs.Open(fs.PathJoin("store", name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // an open store has just deleted it
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[name], err = io.ReadAll(f); err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+	}
+	return files
+}
+
+// disk returns a file system with the folder, and a mark, unless that is nil.
+func (f folder) disk(t *testing.T, marked []byte) *vfs.MemFS {
+	t.Helper()
+	mem := vfs.NewMem()
+	for _, dir := range []string{"store", "keys"} {
+		if err := mem.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range f {
+		writeTestFile(t, mem, "store/"+name, content)
+	}
+	if marked != nil {
+		writeTestFile(t, mem, "keys/mark", marked)
+	}
+	return mem
+}
+
+func writeTestFile(t *testing.T, fs vfs.FS, path string, content []byte) {
+	t.Helper()
+	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Under the race detector, MemFS scribbles over what it was given.
+	_, err = f.Write(bytes.Clone(content))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f folder) with(name string, content []byte) folder {
+	changed := maps.Clone(f)
+	if changed[name] = content; content == nil {
+		delete(changed, name)
+	}
+	return changed
+}
+
+// of returns the names of the files of a kind, as a suffix or a prefix. The MANIFEST before
+// and the logs that are done with are left out, unless the sweep is to be whole.
+func (f folder) of(kind string) []string {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(f)), func(name string) bool {
+		return !strings.HasPrefix(name, kind) && !strings.HasSuffix(name, kind)
+	})
+	if !sweeps && (isManifest(kind) || kind == ".log") {
+		return names[len(names)-1:]
+	}
+	return names
+}
+
+func marked(fs vfs.FS) Options {
+	o := small(fs)
+	o.MemTableBytes = 256 << 10
+	o.Mark = "keys/mark"
+	return o
+}
+
+// A store after a life of some starts, flushes and compactions, closed, with as much as
+// possible in its write-ahead log; itself after an earlier life, and in the middle of the last
+// one; and its mark.
+type sample struct {
+	now, earlier, midway folder
+	mark                 []byte
+	releases             int
+}
+
+func newSample(t *testing.T) sample {
+	t.Helper()
+	mem := vfs.NewMem()
+	if err := mem.MkdirAll("keys", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := marked(mem)
+	var got sample
+	for life := range 3 {
+		if life == 2 { // so that much stays in its log
+			o.MemTableBytes = 2 << 20
+		}
+		s, err := Open("store", o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 11 {
+			if err := shelve(s, got.releases); err != nil {
+				t.Fatal(err)
+			}
+			got.releases++
+			if got.releases%4 == 0 && (life == 1 || life == 2 && got.releases < 34) {
+				if err := s.db.Flush(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if life == 1 { // so that blob files are rewritten, too
+			b := s.NewBatch()
+			for i := range filesOf(7) {
+				b.Remove(Sum(fileOf(7, i)))
+			}
+			if err := b.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if err := shelve(s, 7); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.db.Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got.midway = readFolder(t, mem)
+		for range 3 {
+			if err := shelve(s, got.releases); err != nil {
+				t.Fatal(err)
+			}
+			got.releases++
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if life < 2 {
+			got.earlier = readFolder(t, mem)
+		}
+	}
+	got.now = readFolder(t, mem)
+	var err error
+	if got.mark, err = readAll(mem, "keys/mark"); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// shelve publishes release n. The files of every second one are in two codings.
+func shelve(s *Store, n int) error {
+	if err := publish(s, n); err != nil {
+		return err
+	}
+	for i := 0; n%2 == 1 && i < filesOf(n); i++ {
+		identity := fileOf(n, i)
+		gzip, err := coding.Encode(coding.Gzip, coding.Quick, identity)
+		if err != nil {
+			return err
+		}
+		if err := s.PutContent(Sum(identity), int64(len(identity)), true, []Coded{{coding.Gzip, gzip}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readAll(fs vfs.FS, path string) ([]byte, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
+// survey reads every release. It says what is there, what is damaged and says so, and what
+// is silently missing or wrong.
+func survey(s *Store, releases int) (right, corrupt int, silent []string) {
+	for n := range releases {
+		_, err := s.Get(Versions, []byte(release(n)))
+		for i := 0; err == nil && i < filesOf(n); i++ {
+			var h, identity []byte
+			if h, err = s.Get(Files, Key(release(n), fmt.Sprint(i))); err == nil {
+				identity, err = s.Identity(Hash(h))
+			}
+			if err == nil && !bytes.Equal(identity, fileOf(n, i)) {
+				err = errors.New("other bytes")
+			}
+		}
+		switch {
+		case err == nil:
+			right++
+		case errors.Is(err, ErrCorrupt):
+			corrupt++
+		default:
+			silent = append(silent, fmt.Sprintf("%s: %v", release(n), err))
+		}
+	}
+	rows := 0
+	for _, err := range s.Scan(Versions, Range{}) {
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) {
+				silent = append(silent, err.Error())
+			}
+			return right, corrupt + 1, silent
+		}
+		rows++
+	}
+	if rows < right+corrupt {
+		silent = append(silent, fmt.Sprintf("a scan finds %d releases", rows))
+	}
+	return right, corrupt, silent
+}
+
+// outcomes counts what came of damaged stores.
+type outcomes struct{ unaffected, refused, healed, told, silent int }
+
+func (o *outcomes) table(t *testing.T, what string) {
+	t.Helper()
+	t.Logf("%-60s %6d unaffected %6d refused %6d healed %6d told %6d silent", what, o.unaffected, o.refused, o.healed, o.told, o.silent)
+}
+
+// try opens a damaged store and reads it. What is damaged it mends or heals.
+func (o *outcomes) try(t *testing.T, what string, damaged folder, of sample, withMark bool) {
+	t.Helper()
+	mark := of.mark
+	if !withMark {
+		mark = nil
+	}
+	mem := damaged.disk(t, mark)
+	s, err := Open("store", marked(mem))
+	if errors.Is(err, ErrDamaged) {
+		o.refused++
+		if !maps.EqualFunc(readFolder(t, mem), damaged.with("LOCK", []byte{}), bytes.Equal) {
+			t.Errorf("%s: the refused store was changed", what)
+		}
+		wantRefusedWell(t, what, mem, err, of.releases)
+		return
+	}
+	if errors.Is(err, ErrCorrupt) { // a table that has to be read for that
+		o.told++
+		return
+	}
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	behind := s.Behind() != nil
+	if behind {
+		left := readFolder(t, mem)
+		for name := range damaged {
+			if left[name] == nil && immutable(name) && of.now[name] != nil {
+				t.Errorf("%s: opening deleted %s", what, name)
+			}
+		}
+	}
+	right, corrupt, silent := survey(s, of.releases)
+	healed := corrupt > 0 && heal(t, what, s, of.releases)
+	if err := s.Close(); err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+	if healed {
+		wantHealed(t, what, mem, of.releases)
+	}
+	o.count(t, what, right, corrupt, silent, healed, behind)
+}
+
+func (o *outcomes) count(t *testing.T, what string, right, corrupt int, silent []string, healed, behind bool) {
+	t.Helper()
+	switch {
+	case behind && !slices.ContainsFunc(silent, func(problem string) bool { return strings.Contains(problem, "other bytes") }):
+		o.told++
+	case len(silent) > 0:
+		o.silent++
+		t.Errorf("%s: %d releases are right, %d damaged; silently: %s", what, right, corrupt, silent)
+	case healed:
+		o.healed++
+	case corrupt > 0:
+		o.told++
+	default:
+		o.unaffected++
+	}
+}
+
+// wantRefusedWell fails unless a store was refused with a message for the operator, and can
+// be read as far as it is there.
+func wantRefusedWell(t *testing.T, what string, mem vfs.FS, refusal error, releases int) {
+	t.Helper()
+	if !strings.Contains(refusal.Error(), "nothing was changed") || strings.Contains(refusal.Error(), "\n") {
+		t.Errorf("%s: %v", what, refusal)
+	}
+	o := marked(mem)
+	o.ReadOnly = true
+	s, err := Open("store", o)
+	if err != nil {
+		// Without the file that names the MANIFEST, or with that gone, there is nothing.
+		if !strings.Contains(refusal.Error(), "marker.") && !strings.Contains(refusal.Error(), "MANIFEST-") {
+			t.Errorf("%s: %v; and read-only: %v", what, refusal, err)
+		}
+		if !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: read-only: %v, want the damage", what, err)
+		}
+		return
+	}
+	_, _, wrong := survey(s, releases)
+	for _, problem := range wrong {
+		if strings.Contains(problem, "other bytes") {
+			t.Errorf("%s: read-only: %s", what, problem)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// heal mends or heals every file that cannot be read, and says whether all is right then. It
+// is not where rows of others are damaged, in tables.
+func heal(t *testing.T, what string, s *Store, releases int) bool {
+	t.Helper()
+	for n := range releases {
+		for i := range filesOf(n) {
+			identity := fileOf(n, i)
+			h := Sum(identity)
+			_, err := s.Mend(h)
+			if errors.Is(err, ErrCorrupt) {
+				err = s.Heal(h, identity)
+			}
+			if err != nil {
+				t.Errorf("%s: content %s: %v", what, h, err)
+			}
+			if got, err := s.Identity(h); err != nil || !bytes.Equal(got, identity) {
+				t.Errorf("%s: content %s after it was healed: %v", what, h, err)
+			}
+		}
+	}
+	right, corrupt, silent := survey(s, releases)
+	if len(silent) > 0 {
+		t.Errorf("%s: after it was healed: %s", what, silent)
+	}
+	return right == releases && corrupt == 0
+}
+
+// wantHealed fails unless all is right after a restart. Where blob files only were damaged, it
+// is so after a compaction of everything, too.
+func wantHealed(t *testing.T, what string, mem vfs.FS, releases int) {
+	t.Helper()
+	s, err := Open("store", marked(mem))
+	if err != nil {
+		t.Errorf("%s: opened again after it was healed: %v", what, err)
+		return
+	}
+	defer s.Close()
+	if right, _, silent := survey(s, releases); right != releases || len(silent) > 0 {
+		t.Errorf("%s: after it was healed and opened again, %d releases are right; %s", what, right, silent)
+	}
+	if !strings.Contains(what, ".blob") {
+		return
+	}
+	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+	defer end()
+	if err := s.db.Compact(ctx, []byte{0}, []byte{255}, false); err != nil {
+		t.Errorf("%s: compaction after it was healed: %v", what, err)
+	}
+	if right, _, silent := survey(s, releases); right != releases || len(silent) > 0 {
+		t.Errorf("%s: after it was healed and compacted, %d releases are right; %s", what, right, silent)
+	}
+}
+
+// tryRunning damages a file while the store is open, read and written, reads it, heals what can
+// be healed, and opens the store once more.
+func (o *outcomes) tryRunning(t *testing.T, rng *rand.Rand, kind string, of sample, change func(t *testing.T, mem *vfs.MemFS, name string, content []byte) (what string)) {
+	t.Helper()
+	mem := of.now.disk(t, of.mark)
+	options := marked(mem)
+	options.MemTableBytes = 2 << 20 // so that the log is needed in the end
+	s, err := Open("store", options)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	releases := of.releases
+	for range 3 {
+		if err := shelve(s, releases); err != nil {
+			t.Error(err)
+		}
+		releases++
+	}
+	if rng.IntN(2) == 0 { // what was read before is still in memory
+		survey(s, releases)
+	}
+	live := sample{now: readFolder(t, mem)}
+	if kind == ".log" { // the one that is being written, as far as it is
+		live.now = s.written(live.now)
+	}
+	name := live.pick(rng, kind)
+	reading := make(chan []string)
+	go func() {
+		_, _, silent := survey(s, of.releases)
+		reading <- silent
+	}()
+	what := "while it runs: " + change(t, mem, name, live.now[name])
+	silent := <-reading
+	right, corrupt, more := survey(s, releases)
+	silent = append(silent, more...)
+	switch err := shelve(s, releases); {
+	case err == nil:
+		releases++
+	case !errors.Is(err, ErrCorrupt): // it has to look whether a content is there
+		t.Errorf("%s: publishing: %v", what, err)
+	}
+	healed := corrupt > 0 && heal(t, what, s, releases)
+	if err := s.Close(); err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+	s, err = Open("store", marked(mem))
+	switch {
+	case errors.Is(err, ErrDamaged):
+		wantRefusedWell(t, what, mem, err, releases)
+		if len(silent) == 0 {
+			o.refused++
+			return
+		}
+	case errors.Is(err, ErrCorrupt):
+		corrupt, healed = corrupt+1, false
+	case err != nil:
+		t.Errorf("%s: opened again: %v", what, err)
+	default:
+		again, damaged, more := survey(s, releases)
+		silent = append(silent, more...)
+		if damaged > 0 { // it was in memory before
+			corrupt, healed = damaged, heal(t, what, s, releases)
+		} else if again < releases && s.Behind() == nil {
+			t.Errorf("%s: opened again, %d releases are right", what, again)
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	o.count(t, what, right, corrupt, silent, healed, s.Behind() != nil)
+}
+
+// written returns the logs of a running store that are in use, up to where they are written.
+func (s *Store) written(files folder) folder {
+	s.guard.disk.mu.Lock()
+	defer s.guard.disk.mu.Unlock()
+	logs := make(folder)
+	for name, extent := range s.guard.disk.files {
+		if n := min(extent.written.Load(), int64(len(files[name]))); strings.HasSuffix(name, ".log") && n > 0 {
+			logs[name] = files[name][:n:n]
+		}
+	}
+	return logs
+}
+
+// write changes a file in place, below those that have it open.
+func write(t *testing.T, mem *vfs.MemFS, name string, at int, content []byte) {
+	t.Helper()
+	f, err := mem.OpenReadWrite("store/"+name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	_, err = f.WriteAt(bytes.Clone(content), int64(at))
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func flip(content []byte, at int, bit uint) []byte {
+	changed := bytes.Clone(content)
+	changed[at] ^= 1 << bit
+	return changed
+}
+
+// Whatever happens to a store's files, stopped or while it runs, it is unaffected, is not
+// opened for writing and left as it is, is healed, or says so when it is opened or where the
+// damage is read. Without a mark, single bits are found all the same.
+func TestSweepDamage(t *testing.T) {
+	of := newSample(t)
+	for name, content := range of.now {
+		t.Logf("%7d bytes: %s", len(content), name)
+	}
+	positions, running := positions, positions
+	if !sweeps {
+		positions, running = 12, 2
+	}
+	seed := uint64(0)
+	sweep := func(what string, do func(t *testing.T, rng *rand.Rand, o *outcomes)) {
+		seed++
+		rng := rand.New(rand.NewPCG(14, seed))
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var o outcomes
+			do(t, rng, &o)
+			o.table(t, what)
+		})
+	}
+	kinds := []string{"MANIFEST-", "OPTIONS-", ".log", ".sst", ".blob"}
+
+	for _, withMark := range []bool{true, false} {
+		for _, kind := range kinds[:2] {
+			step := 16
+			if !sweeps && (!withMark || kind == "OPTIONS-") {
+				step = 128
+			}
+			sweep(fmt.Sprintf("a bit in each %d bytes of %s, mark: %v", step, kind, withMark), func(t *testing.T, rng *rand.Rand, o *outcomes) {
+				for _, name := range of.now.of(kind) {
+					for at := rng.IntN(step); at < len(of.now[name]); at += step {
+						bit := rng.UintN(8)
+						o.try(t, fmt.Sprintf("%s, bit %d of byte %d", name, bit, at), of.now.with(name, flip(of.now[name], at, bit)), of, withMark)
+					}
+				}
+			})
+		}
+		for _, kind := range kinds[2:] {
+			sweep(fmt.Sprintf("a bit at %d positions of %s, mark: %v", positions, kind, withMark), func(t *testing.T, rng *rand.Rand, o *outcomes) {
+				for range positions {
+					name := of.pick(rng, kind)
+					at, bit := rng.IntN(len(of.now[name])), rng.UintN(8)
+					o.try(t, fmt.Sprintf("%s, bit %d of byte %d", name, bit, at), of.now.with(name, flip(of.now[name], at, bit)), of, withMark)
+				}
+			})
+		}
+	}
+	for _, kind := range kinds {
+		sweep("cut short: "+kind, func(t *testing.T, rng *rand.Rand, o *outcomes) {
+			for range max(4, positions/4) {
+				name := of.pick(rng, kind)
+				length := rng.IntN(len(of.now[name]))
+				o.try(t, fmt.Sprintf("%s, cut at %d", name, length), of.now.with(name, of.now[name][:length:length]), of, true)
+			}
+		})
+		sweep("a page is zero: "+kind, func(t *testing.T, rng *rand.Rand, o *outcomes) {
+			for range max(4, positions/4) {
+				name := of.pick(rng, kind)
+				page := rng.IntN(len(of.now[name])) &^ 4095
+				changed := bytes.Clone(of.now[name])
+				clear(changed[page:min(page+4096, len(changed))])
+				o.try(t, fmt.Sprintf("%s, page at %d zeroed", name, page), of.now.with(name, changed), of, true)
+			}
+		})
+	}
+	sweep("a file is missing", func(t *testing.T, _ *rand.Rand, o *outcomes) {
+		for _, name := range slices.Sorted(maps.Keys(of.now)) {
+			if name != "LOCK" {
+				o.try(t, name+" is missing", of.now.with(name, nil), of, true)
+			}
+		}
+	})
+	sweep("a file of an older copy", func(t *testing.T, _ *rand.Rand, o *outcomes) {
+		for _, copied := range []folder{of.earlier, of.midway} {
+			for _, name := range slices.Sorted(maps.Keys(copied)) {
+				if content, ok := of.now[name]; !ok {
+					o.try(t, name+" has come back", of.now.with(name, copied[name]), of, true)
+				} else if !bytes.Equal(content, copied[name]) {
+					o.try(t, name+" is an older one", of.now.with(name, copied[name]), of, true)
+				}
+			}
+		}
+	})
+	sweep("all files of an older copy", func(t *testing.T, _ *rand.Rand, o *outcomes) {
+		o.try(t, "all is older", of.earlier, of, true)
+		o.try(t, "all is a little older", of.midway, of, true)
+	})
+
+	for _, kind := range kinds {
+		each := func(what string, n int, change func(t *testing.T, rng *rand.Rand, mem *vfs.MemFS, name string, content []byte) string) {
+			sweep("while it runs, "+what+": "+kind, func(t *testing.T, rng *rand.Rand, o *outcomes) {
+				for range n {
+					o.tryRunning(t, rng, kind, of, func(t *testing.T, mem *vfs.MemFS, name string, content []byte) string {
+						return change(t, rng, mem, name, content)
+					})
+				}
+			})
+		}
+		each("a bit", running, func(t *testing.T, rng *rand.Rand, mem *vfs.MemFS, name string, content []byte) string {
+			at, bit := rng.IntN(len(content)), rng.UintN(8)
+			write(t, mem, name, at, []byte{content[at] ^ 1<<bit})
+			return fmt.Sprintf("%s, bit %d of byte %d", name, bit, at)
+		})
+		each("a page is zero", max(1, running/4), func(t *testing.T, rng *rand.Rand, mem *vfs.MemFS, name string, content []byte) string {
+			page := rng.IntN(len(content)) &^ 4095
+			write(t, mem, name, page, make([]byte, min(4096, len(content)-page)))
+			return fmt.Sprintf("%s, page at %d zeroed", name, page)
+		})
+		each("cut short", max(1, running/4), func(t *testing.T, rng *rand.Rand, mem *vfs.MemFS, name string, content []byte) string {
+			length := rng.IntN(len(content))
+			writeTestFile(t, mem, "store/"+name, content[:length])
+			return fmt.Sprintf("%s, another one of %d bytes in its place", name, length)
+		})
+		each("missing", max(1, running/20), func(t *testing.T, _ *rand.Rand, mem *vfs.MemFS, name string, _ []byte) string {
+			if err := mem.Remove("store/" + name); err != nil {
+				t.Error(err)
+			}
+			return name + " is removed"
+		})
+		each("of an older copy", max(1, running/20), func(t *testing.T, rng *rand.Rand, mem *vfs.MemFS, name string, _ []byte) string {
+			older := sample{now: of.earlier}
+			from := older.pick(rng, kind)
+			writeTestFile(t, mem, "store/"+name, of.earlier[from])
+			return fmt.Sprintf("%s, the older %s in its place", name, from)
+		})
+	}
+}
+
+// pick returns a file of a kind, the larger the likelier.
+func (of sample) pick(rng *rand.Rand, kind string) string {
+	names := slices.DeleteFunc(of.now.of(kind), func(name string) bool { return len(of.now[name]) == 0 })
+	total := 0
+	for _, name := range names {
+		total += len(of.now[name])
+	}
+	at := rng.IntN(total)
+	for _, name := range names {
+		if at -= len(of.now[name]); at < 0 {
+			return name
+		}
+	}
+	panic("unreachable")
+}

@@ -1,0 +1,165 @@
+package kvstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// version is what a MANIFEST says: the files that hold the store's tables and large values,
+// and which write-ahead logs are needed beside them. A MANIFEST is a list of edits, and
+// Pebble exports nothing that reads one, so decode does, as far as it is needed here.
+type version struct {
+	tables   map[placed]uint64 // where each table is, and the file that it is in
+	blobs    map[uint64]uint64 // the file of each blob file's identity
+	sizes    map[uint64]int64  // of both kinds of files
+	edits    int
+	log      uint64 // the first write-ahead log that is needed
+	logEdit  int    // which edit said so
+	sequence uint64 // no lower than that of any change in the tables
+}
+
+type placed struct{ level, table uint64 }
+
+func newVersion() *version {
+	return &version{tables: make(map[placed]uint64), blobs: make(map[uint64]uint64), sizes: make(map[uint64]int64)}
+}
+
+// What an edit's fields begin with.
+const (
+	tagComparer       = 1
+	tagLog            = 2
+	tagNextFile       = 3
+	tagSequence       = 4
+	tagDeletedTable   = 6
+	tagPreviousLog    = 9
+	tagTable          = 103
+	tagTableRanges    = 104 // with range keys
+	tagBacking        = 105
+	tagRemovedBacking = 106
+	tagBlob           = 107
+	tagDeletedBlob    = 108
+
+	tableEnd        = 1 // ends the optional fields of a table
+	tableVirtual    = 66
+	tableReferences = 69
+	mustKnow        = 64 // from here on, an optional field cannot be skipped
+)
+
+var errEdit = errors.New("an edit is written in a way that this larder does not know")
+
+// apply makes v what it is after the next edit.
+func (v *version) apply(edit []byte) error {
+	d := decoder{r: bytes.NewReader(edit)}
+	index := v.edits
+	v.edits++
+	for d.r.Len() > 0 && d.err == nil {
+		switch tag := d.number(); tag {
+		case tagComparer:
+			d.bytes()
+		case tagLog:
+			v.log, v.logEdit = d.number(), index
+		case tagNextFile, tagPreviousLog, tagRemovedBacking:
+			d.number()
+		case tagSequence:
+			v.sequence = max(v.sequence, d.number()) // the first edit has none
+		case tagDeletedTable:
+			level := d.number()
+			delete(v.tables, placed{level, d.number()})
+		case tagTable, tagTableRanges:
+			v.table(&d, tag == tagTableRanges)
+		case tagBacking:
+			file := d.number()
+			v.sizes[file] = int64(d.number())
+		case tagBlob:
+			id, file, size := d.number(), d.number(), d.number()
+			d.number() // bytes of values
+			d.number() // time
+			v.blobs[id], v.sizes[file] = file, int64(size)
+		case tagDeletedBlob:
+			if id, file := d.number(), d.number(); v.blobs[id] == file {
+				delete(v.blobs, id)
+			}
+		default:
+			return errEdit
+		}
+	}
+	return d.err
+}
+
+// table reads a table that an edit adds.
+func (v *version) table(d *decoder, ranges bool) {
+	level, table, size := d.number(), d.number(), d.number()
+	file := table
+	if ranges && d.number()&1 != 0 { // it has other keys too
+		d.bytes()
+		d.bytes()
+	}
+	d.bytes() // smallest key
+	d.bytes() // largest
+	d.number()
+	d.number() // sequence numbers
+	virtual := false
+	for d.err == nil {
+		tag := d.number()
+		if tag == tableEnd {
+			break
+		}
+		switch {
+		case tag == tableVirtual:
+			virtual = true
+			file = d.number()
+		case tag == tableReferences:
+			d.number() // depth
+			for n := d.number(); n > 0 && d.err == nil; n-- {
+				d.number()
+				d.number()
+			}
+		case tag < mustKnow || tag == 67 || tag == 68: // prefix and suffix of its keys
+			d.bytes()
+		default:
+			d.err = errEdit
+		}
+	}
+	v.tables[placed{level, table}] = file
+	if !virtual {
+		v.sizes[file] = int64(size)
+	}
+}
+
+// files returns the size of each file that v needs, by its name.
+func (v *version) files() map[string]int64 {
+	files := make(map[string]int64, len(v.tables)+len(v.blobs))
+	for _, file := range v.tables {
+		files[fmt.Sprintf("%06d.sst", file)] = v.sizes[file]
+	}
+	for _, file := range v.blobs {
+		files[fmt.Sprintf("%06d.blob", file)] = v.sizes[file]
+	}
+	return files
+}
+
+// decoder reads an edit until the first error, which it keeps.
+type decoder struct {
+	r   *bytes.Reader
+	err error
+}
+
+func (d *decoder) number() uint64 {
+	n, err := binary.ReadUvarint(d.r)
+	if err != nil && d.err == nil {
+		d.err = errEdit
+	}
+	return n
+}
+
+func (d *decoder) bytes() {
+	n := d.number()
+	if n > uint64(d.r.Len()) {
+		d.err = errEdit
+		return
+	}
+	_, _ = d.r.Seek(int64(n), io.SeekCurrent)
+}

@@ -1,0 +1,260 @@
+package fsck
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// names are the namespaces of the views as an operator would write them, in the
+// order in which they are compared.
+var names = []struct {
+	ns   kvstore.Namespace
+	name string
+}{
+	{kvstore.Files, "files"},
+	{kvstore.SRIs, "sris"},
+	{kvstore.Versions, "versions"},
+	{kvstore.Packages, "packages"},
+	{kvstore.States, "states"},
+	{kvstore.LogIndex, "index"},
+}
+
+// second is a second set of views, which is built from the log alone in a store of
+// its own, to compare those in use with.
+type second struct {
+	store   *kvstore.Store
+	batch   *kvstore.Batch // committed now and then, because each commit waits for the disk
+	pending int            // rows in batch, about
+}
+
+// rowsPerCommit bounds the memory that a batch of the second set takes.
+const rowsPerCommit = 50_000
+
+func newSecond(dir string) (*second, error) {
+	store, err := kvstore.Open(dir, kvstore.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("couldn't open a second store to compare with: %w", err)
+	}
+	return &second{store: store, batch: store.NewBatch()}, nil
+}
+
+func (s *second) close() {
+	s.batch.Close()
+	s.store.Close()
+}
+
+// apply adds what a change causes. It can be read after the next commit.
+func (s *second) apply(c views.Change) error {
+	s.pending += 4
+	if c.Manifest != nil {
+		s.pending += 2 * len(c.Manifest.Files)
+	}
+	logs.Index(s.batch, c.Index, c.Entry)
+	return views.Apply(s.batch, c)
+}
+
+// relieve commits if much is waiting.
+func (s *second) relieve() error {
+	if s.pending < rowsPerCommit {
+		return nil
+	}
+	return s.commit()
+}
+
+func (s *second) commit() error {
+	err := s.batch.Commit()
+	s.batch.Close()
+	s.pending = 0
+	s.batch = s.store.NewBatch()
+	return err
+}
+
+// views compares all views with the second set, and replaces what differs if this
+// is a repair.
+func (c *check) views(ctx context.Context) error {
+	for _, view := range names {
+		rows := Rows{View: view.name}
+		damage, err := c.compare(ctx, view.ns, &rows)
+		c.summary.Rows += rows.Rows
+		c.summary.Views = append(c.summary.Views, rows)
+		if err != nil {
+			return err
+		}
+		if damage != nil {
+			c.found(View, view.name, "%v", damage)
+			if c.repair != nil {
+				return fmt.Errorf("the view of %s cannot be read: %w", view.name, damage)
+			}
+		}
+	}
+	if c.repair != nil {
+		return c.repair.commit()
+	}
+	return nil
+}
+
+// compare compares one view with the second set and counts its rows. damage is why
+// the view in use cannot be read, err anything else that ended the comparison.
+func (c *check) compare(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
+	have := newCursor(c.snapshot, ns)
+	defer have.stop()
+	want := newCursor(c.again.store, ns)
+	defer want.stop()
+	for have.ok || want.ok {
+		switch {
+		case want.err != nil:
+			return nil, want.err
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case have.err != nil:
+			return have.err, nil
+		}
+		order := bytes.Compare(have.row.Key, want.row.Key)
+		switch {
+		case !have.ok:
+			order = 1
+		case !want.ok:
+			order = -1
+		}
+		var err error
+		switch {
+		case order > 0:
+			rows.Missing++
+			err = c.differs(ns, want.row, true, "the row is missing")
+		case order < 0 && !(ns == kvstore.States && passing(have.row)):
+			rows.Unexplained++
+			err = c.differs(ns, have.row, false, "no entry of the log explains this row")
+		case order == 0 && !bytes.Equal(have.row.Value, want.row.Value) && !(ns == kvstore.States && passing(have.row) && passing(want.row)):
+			rows.Differing++
+			err = c.differs(ns, want.row, true, difference(ns, have.row, want.row))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if order <= 0 {
+			have.step()
+		}
+		if order >= 0 {
+			rows.Rows++
+			want.step()
+		}
+	}
+	return nil, nil
+}
+
+// differs reports a row, and in a repair sets it, or removes it unless it is wanted.
+func (c *check) differs(ns kvstore.Namespace, row kvstore.Item, wanted bool, problem string) error {
+	kind := View
+	if ns == kvstore.States {
+		kind = State
+	}
+	c.tell(Finding{Kind: kind, Where: rowName(ns, row.Key), Problem: problem, Repaired: c.repair != nil})
+	if c.repair == nil {
+		return nil
+	}
+	return c.repair.replace(ns, row, wanted)
+}
+
+// passing reports whether a row is a state that the bot may write by itself. Of a
+// version that is not published, refused or withdrawn the log says at most that it
+// was detected; what was tried since, and the time of the next attempt, is the bot's.
+func passing(row kvstore.Item) bool {
+	s, err := views.DecodeState(row)
+	if err != nil {
+		return false
+	}
+	switch s.Kind {
+	case views.Detected, views.Processing, views.Failed:
+		return bytes.Equal(row.Key, kvstore.Key(s.Package, s.Version))
+	}
+	return false
+}
+
+// difference says how two rows differ: of states, which kinds they have.
+func difference(ns kvstore.Namespace, have, want kvstore.Item) string {
+	if ns == kvstore.States {
+		h, herr := views.DecodeState(have)
+		w, werr := views.DecodeState(want)
+		if herr == nil && werr == nil && h.Kind != w.Kind {
+			return fmt.Sprintf("the state is %q, the log says %q", h.Kind, w.Kind)
+		}
+	}
+	return "the row differs from what the log says"
+}
+
+// rowName is a row's key as an operator would write it.
+func rowName(ns kvstore.Namespace, key []byte) string {
+	if index := len(key) - 8; ns == kvstore.LogIndex && index >= 0 {
+		key = fmt.Appendf(bytes.Clone(key[:index]), "%d", binary.BigEndian.Uint64(key[index:]))
+	}
+	for _, n := range names {
+		if n.ns == ns {
+			return n.name + "/" + string(bytes.ReplaceAll(key, []byte{0}, []byte{'/'}))
+		}
+	}
+	return string(key)
+}
+
+// cursor is a scan that is stepped through.
+type cursor struct {
+	row  kvstore.Item
+	err  error
+	ok   bool // whether there is a row, or an error
+	next func() (kvstore.Item, error, bool)
+	stop func()
+}
+
+func newCursor(r kvstore.Reader, ns kvstore.Namespace) *cursor {
+	c := new(cursor)
+	c.next, c.stop = iter.Pull2(r.Scan(ns, kvstore.Range{}))
+	c.step()
+	return c
+}
+
+func (c *cursor) step() { c.row, c.err, c.ok = c.next() }
+
+// A batch of replaced rows is bounded by both.
+const (
+	rowsPerReplacement  = 1_000
+	bytesPerReplacement = 4 << 20
+)
+
+// replacement corrects rows, a batch at a time.
+type replacement struct {
+	store *kvstore.Store
+	batch *kvstore.Batch
+	rows  int
+	bytes int
+}
+
+func (r *replacement) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool) error {
+	if wanted {
+		r.batch.Set(ns, row.Key, row.Value)
+	} else {
+		r.batch.Delete(ns, row.Key)
+	}
+	r.rows++
+	r.bytes += len(row.Key) + len(row.Value)
+	if r.rows < rowsPerReplacement && r.bytes < bytesPerReplacement {
+		return nil
+	}
+	return r.commit()
+}
+
+func (r *replacement) commit() error {
+	if r.rows == 0 {
+		return nil
+	}
+	err := r.batch.Commit()
+	r.batch.Close()
+	r.rows, r.bytes = 0, 0
+	r.batch = r.store.NewBatch()
+	return err
+}

@@ -1,0 +1,122 @@
+package gitlog
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// EntryHash is what the log's tree has of an entry, in the way in which checkpoints write hashes.
+func EntryHash(e logs.Indexed) string {
+	h := tlog.RecordHash(e.Raw)
+	return base64.StdEncoding.EncodeToString(h[:])
+}
+
+// Changes returns what a repository that has come to a position lacks of the first size entries of the log in store.
+func Changes(store *kvstore.Store, position Position, size int64) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		if err := checkPosition(store, position); err != nil {
+			yield(Change{}, err)
+			return
+		}
+		for e, err := range logs.Entries(store, position.Index+1) {
+			if err == nil && e.Index >= size {
+				return
+			}
+			var c Change
+			if err == nil {
+				c, err = changeOf(store, e)
+			}
+			if !yield(c, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// checkPosition returns an error where a position is not that of a repository of this log.
+func checkPosition(store *kvstore.Store, position Position) error {
+	if position.Index < 0 {
+		return nil
+	}
+	checkpoint, err := logs.ReadCheckpoint(store)
+	if err != nil {
+		return err
+	}
+	if size := checkpoint.Size; position.Index >= size {
+		return fmt.Errorf("the repository has entry %d, and this log no more than %s: it was exported from another log, or this one is an old backup", position.Index, humanize.Comma(size)+" "+english.PluralWord(int(size), "entry", "entries"))
+	}
+	e, err := logs.ReadEntry(store, position.Index)
+	if err != nil {
+		return err
+	}
+	if EntryHash(e) != position.Hash {
+		return fmt.Errorf("entry %d in the repository is not the one of this log: it was exported from another log; give a new one", position.Index)
+	}
+	return nil
+}
+
+// changeOf is an entry as a commit.
+func changeOf(store *kvstore.Store, e logs.Indexed) (Change, error) {
+	d, err := ReadDocuments(store, e)
+	if err != nil {
+		return Change{}, err
+	}
+	var text strings.Builder
+	if err := WriteText(&text, e, d); err != nil {
+		return Change{}, err
+	}
+	return Change{Index: e.Index, Hash: EntryHash(e), Time: e.Time, Path: file(e.Entry), Subject: subject(e.Entry), Text: text.String()}, nil
+}
+
+// A SignedLog is a log of which only the entries that a signed checkpoint covers are pushed: a push cannot be taken back,
+// so no reader may see other entries in their place later.
+type SignedLog struct {
+	Store  *kvstore.Store
+	Log    *logs.Log
+	Signer *signing.Signer
+}
+
+// Changes returns the changes after a position that a signed checkpoint covers.
+func (s SignedLog) Changes(after Position) iter.Seq2[Change, error] {
+	signed, err := s.Signer.Checkpoint()
+	if err != nil {
+		return func(yield func(Change, error) bool) {
+			yield(Change{}, fmt.Errorf("the log is not signed, and only what is signed is pushed: %w", err))
+		}
+	}
+	return Changes(s.Store, after, signed.Size)
+}
+
+// untilSigned is how long an entry waits to be signed, about.
+const untilSigned = 250 * time.Millisecond
+
+// Wait returns when there is a signed entry after a position, or nothing is signed any more.
+func (s SignedLog) Wait(ctx context.Context, after Position) error {
+	if _, err := s.Log.Wait(ctx, after.Index+1); err != nil {
+		return err
+	}
+	tick := time.NewTicker(untilSigned)
+	defer tick.Stop()
+	for {
+		if signed, err := s.Signer.Checkpoint(); err != nil || signed.Size > after.Index+1 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package gitlog
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-github/v60/github"
+)
+
+// A tip is the last commit of the branch, or one that is to be.
+type tip struct {
+	position Position
+	commit   string // hash; "" where there is none
+	tree     string // its hash
+	// empty says that the repository has nothing at all: then GitHub makes objects of no
+	// kind, and the first commit in another way.
+	empty bool
+}
+
+// notPushed is what to do about a branch that another program has committed to.
+const notPushed = "nothing is pushed there: give a new branch or an empty repository, or take the branch back to Larder's last commit"
+
+// read asks how far the branch has come.
+func (p *Pusher) read(ctx context.Context) (tip, error) {
+	r := p.Remote
+	none := tip{position: Position{Index: -1}}
+	ref, _, err := p.Client.Git.GetRef(ctx, r.Owner, r.Name, r.ref().String())
+	switch status(err) {
+	case http.StatusNotFound: // the branch, or all of it
+		_, err = p.about(ctx)
+		return none, err
+	case http.StatusConflict: // "Git Repository is empty."
+		about, err := p.about(ctx)
+		if err != nil {
+			return tip{}, err
+		}
+		// Where GitHub puts the first commit.
+		if b := about.GetDefaultBranch(); b != "" && b != r.Branch {
+			return tip{}, fmt.Errorf("the repository is empty, and GitHub makes its first commit on %s: name it %s/%s@%s, or make any first commit there", b, r.Owner, r.Name, b)
+		}
+		none.empty = true
+		return none, nil
+	}
+	if err != nil {
+		return tip{}, p.explain("read the branch", err)
+	}
+	sha := ref.GetObject().GetSHA()
+	commit, _, err := p.Client.Git.GetCommit(ctx, r.Owner, r.Name, sha)
+	if err != nil {
+		return tip{}, p.explain("read the last commit of the branch", err)
+	}
+	at, err := ParseMessage(commit.GetMessage())
+	if err != nil {
+		return tip{}, fmt.Errorf("the last commit of the branch, %s, was not made by Larder; %s", sha, notPushed)
+	}
+	return tip{position: at, commit: sha, tree: commit.GetTree().GetSHA()}, complete(sha, commit.GetTree().GetSHA())
+}
+
+// about asks for the repository itself.
+func (p *Pusher) about(ctx context.Context) (*github.Repository, error) {
+	about, _, err := p.Client.Repositories.Get(ctx, p.Remote.Owner, p.Remote.Name)
+	return about, p.explain("find the repository", err)
+}
+
+// push makes a commit of each change and moves the branch to the last one. Where it
+// fails it returns how far the branch has come, as far as it knows.
+func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error) {
+	at := from
+	var err error
+	if from.empty {
+		if from, err = p.begin(ctx, batch[0]); err != nil {
+			return at, err
+		}
+		at, batch = from, batch[1:]
+	}
+	files := map[string][]byte{} // that the batch has written
+	for _, c := range batch {
+		var next tip
+		if next, err = p.commit(ctx, at, from, c, files); err != nil {
+			err = fmt.Errorf("entry %d: %w", c.Index, err)
+			break
+		}
+		at = next
+	}
+	if at == from || ctx.Err() != nil {
+		return from, errors.Join(err, ctx.Err())
+	}
+	// What was made before something failed is not made again.
+	if failed := p.move(ctx, from, at); failed != nil {
+		return from, cmp.Or(err, failed)
+	}
+	return at, err
+}
+
+// begin makes the first commit of an empty repository.
+func (p *Pusher) begin(ctx context.Context, c Change) (tip, error) {
+	r := p.Remote
+	who, message := author(c), c.Message()
+	made, _, err := p.Client.Repositories.CreateFile(ctx, r.Owner, r.Name, escaped(c.Path), &github.RepositoryContentFileOptions{
+		Message: &message, Content: c.Append(nil), Author: who, Committer: who,
+	})
+	if err != nil {
+		return tip{}, p.explain("make the first commit", err)
+	}
+	at := tip{position: c.Position(), commit: made.Commit.GetSHA(), tree: made.Commit.GetTree().GetSHA()}
+	return at, complete(at.commit, at.tree)
+}
+
+// commit makes the commit of a change behind at. The branch is at from, and files are
+// those that commits behind that have written.
+func (p *Pusher) commit(ctx context.Context, at, from tip, c Change, files map[string][]byte) (tip, error) {
+	r := p.Remote
+	before, written := files[c.Path]
+	if !written {
+		var err error
+		if before, err = p.file(ctx, from, c.Path); err != nil {
+			return tip{}, err
+		}
+	}
+	content := c.Append(before[:len(before):len(before)])
+	entry := &github.TreeEntry{Path: &c.Path, Mode: github.String("100644"), Type: github.String("blob")}
+	if len(content) <= inlineBytes && utf8.Valid(content) {
+		entry.Content = github.String(string(content))
+	} else {
+		blob, _, err := p.Client.Git.CreateBlob(ctx, r.Owner, r.Name, &github.Blob{
+			Content: github.String(base64.StdEncoding.EncodeToString(content)), Encoding: github.String("base64"),
+		})
+		if err != nil {
+			return tip{}, p.explain("make a file", err)
+		}
+		entry.SHA = blob.SHA
+	}
+	tree, _, err := p.Client.Git.CreateTree(ctx, r.Owner, r.Name, at.tree, []*github.TreeEntry{entry})
+	if err != nil {
+		return tip{}, p.explain("make a tree", err)
+	}
+	who, message := author(c), c.Message()
+	commit := &github.Commit{Message: &message, Tree: tree, Author: who, Committer: who}
+	if at.commit != "" {
+		commit.Parents = []*github.Commit{{SHA: &at.commit}}
+	}
+	made, _, err := p.Client.Git.CreateCommit(ctx, r.Owner, r.Name, commit, nil)
+	if err != nil {
+		return tip{}, p.explain("make a commit", err)
+	}
+	files[c.Path] = content
+	at = tip{position: c.Position(), commit: made.GetSHA(), tree: tree.GetSHA()}
+	return at, complete(at.commit, at.tree)
+}
+
+// inlineBytes is what a file may have that is sent with its tree.
+const inlineBytes = 1 << 20
+
+// file returns what the branch has at a path, nil where there is no such file. The
+// library's own refuses any path with two dots in it, which versions may have.
+func (p *Pusher) file(ctx context.Context, at tip, path string) ([]byte, error) {
+	if at.commit == "" {
+		return nil, nil
+	}
+	r := p.Remote
+	request, err := p.Client.NewRequest(http.MethodGet, fmt.Sprintf("repos/%s/%s/contents/%s?ref=%s", r.Owner, r.Name, escaped(path), at.commit), nil)
+	if err != nil {
+		return nil, err
+	}
+	var found github.RepositoryContent
+	_, err = p.Client.Do(ctx, request, &found)
+	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && status(err) == http.StatusNotFound && !strings.Contains(e.Message, "ref") {
+		return nil, nil // and not the commit, of which it says so
+	}
+	if err != nil {
+		return nil, p.explain("read "+path, err)
+	}
+	if found.GetType() != "file" {
+		return nil, fmt.Errorf("%s is no file there", path)
+	}
+	var content []byte
+	if found.GetEncoding() == "base64" && found.Content != nil {
+		content, err = base64.StdEncoding.DecodeString(strings.ReplaceAll(*found.Content, "\n", ""))
+	} else { // one of more than a megabyte
+		content, _, err = p.Client.Git.GetBlobRaw(ctx, r.Owner, r.Name, found.GetSHA())
+	}
+	if err != nil {
+		return nil, p.explain("read "+path, err)
+	}
+	if len(content) != found.GetSize() {
+		return nil, fmt.Errorf("%s came with %d bytes of %d", path, len(content), found.GetSize())
+	}
+	return append([]byte{}, content...), nil // an empty file is one
+}
+
+// move moves the branch, which no other program must have moved.
+func (p *Pusher) move(ctx context.Context, from, to tip) (err error) {
+	r := p.Remote
+	ref := &github.Reference{Ref: github.String(r.ref().String()), Object: &github.GitObject{SHA: &to.commit}}
+	if from.commit == "" {
+		_, _, err = p.Client.Git.CreateRef(ctx, r.Owner, r.Name, ref)
+	} else {
+		_, _, err = p.Client.Git.UpdateRef(ctx, r.Owner, r.Name, ref, false)
+	}
+	return p.explain("move the branch", err)
+}
+
+// complete returns an error where GitHub did not say which objects it made.
+func complete(commit, tree string) error {
+	if commit == "" || tree == "" {
+		return errors.New("GitHub's answer does not name the commit and its tree")
+	}
+	return nil
+}
+
+func author(c Change) *github.CommitAuthor {
+	return &github.CommitAuthor{Name: github.String(AuthorName), Email: github.String(AuthorEmail), Date: &github.Timestamp{Time: c.Time.UTC().Truncate(time.Second)}}
+}
+
+func escaped(path string) string { return (&url.URL{Path: path}).EscapedPath() }
+
+func status(err error) int {
+	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
+		return e.Response.StatusCode
+	}
+	return 0
+}
+
+// explain says what could not be done, and what to do about it where that is known.
+func (p *Pusher) explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	advice := ""
+	switch s := status(err); {
+	case s == http.StatusUnauthorized:
+		advice = "; the token is wrong, or has expired: make another one, and start again with it"
+	case s == http.StatusForbidden:
+		advice = "; the token must be allowed to write the contents of the repository, and the branch must not be protected from it"
+	case s == http.StatusNotFound:
+		advice = "; there is no such repository, or the token must not know of it"
+	case s >= 300 && s < 400:
+		advice = "; the repository has moved: name it as it is called now"
+	case s == http.StatusUnprocessableEntity && what == "move the branch":
+		advice = "; another writer has moved it, or it is protected"
+	}
+	return &failure{fmt.Sprintf("couldn't %s: %s%s", what, p.Describe(err), advice), err}
+}
+
+// A failure is an error of the client's with its meaning.
+type failure struct {
+	text  string
+	cause error
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.cause }

@@ -1,0 +1,264 @@
+package gitlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/google/go-github/v60/github"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A Remote is a branch of a repository on GitHub.
+type Remote struct {
+	Owner, Name, Branch string
+}
+
+var (
+	ownerName      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
+	repositoryName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
+)
+
+// ParseRemote reads OWNER/NAME or OWNER/NAME@BRANCH; the branch is [Branch]
+// where none is named.
+func ParseRemote(s string) (Remote, error) {
+	r := Remote{Branch: Branch}
+	path, branch, hasBranch := strings.Cut(s, "@")
+	if hasBranch {
+		r.Branch = branch
+	}
+	r.Owner, r.Name, _ = strings.Cut(path, "/")
+	if !ownerName.MatchString(r.Owner) || !repositoryName.MatchString(r.Name) || r.Name == "." || r.Name == ".." ||
+		r.ref().Validate() != nil || len(r.Branch) > 200 || strings.HasPrefix(r.Branch, "-") {
+		return Remote{}, errors.New("must be a repository such as example/logs, with its branch if that is not main: example/logs@cdn")
+	}
+	return r, nil
+}
+
+func (r Remote) String() string { return r.Owner + "/" + r.Name + "@" + r.Branch }
+
+func (r Remote) ref() plumbing.ReferenceName { return plumbing.NewBranchReferenceName(r.Branch) }
+
+// PushOptions are what a Pusher needs. The first four are required.
+type PushOptions struct {
+	// Client speaks to GitHub. It should wait for GitHub's limits by itself.
+	Client *github.Client
+	Remote Remote
+	// Changes returns the changes after a position that may be shown now, oldest first. The
+	// error for a position that is not the log's says so, and what to do.
+	Changes func(after Position) iter.Seq2[Change, error]
+	// Wait returns when there may be changes after a position, or ctx's error.
+	Wait func(ctx context.Context, after Position) error
+	// Describe is a client's error in words. Default: its own.
+	Describe func(error) string
+	// Logger gets each kind of failure once, and that it is over. Default: none.
+	Logger *slog.Logger
+	// Registerer gets the metrics. Default: none.
+	Registerer prometheus.Registerer
+}
+
+// A PushState is how far a Pusher has come.
+type PushState struct {
+	// Entries are those that the branch has, or -1 until that is known.
+	Entries int64 `json:"entries"`
+	// Problem is why the last attempt failed, or "", and Since when that began.
+	Problem string    `json:"problem,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	// Next is when the next attempt is made after one that failed.
+	Next time.Time `json:"next,omitzero"`
+}
+
+// A Pusher pushes the log to one branch of a repository on GitHub, through its API. There should be one for a branch.
+//
+// The branch only ever gets commits behind its last one, in the log's order, none left out and none twice, wherever a
+// process is killed. How far it has come is what its last commit says. A branch that has another program's commits is
+// left alone, and the error says what to do. What fails is tried again after pauses that grow.
+type Pusher struct {
+	PushOptions
+	metrics metrics
+
+	mu    sync.Mutex
+	state PushState
+}
+
+// The pauses after failures.
+const (
+	firstPause   = 5 * time.Second
+	longestPause = 10 * time.Minute
+)
+
+// A batch ends with either, and with it the branch moves.
+const (
+	batchChanges = 50
+	batchBytes   = 8 << 20
+)
+
+// NewPusher returns a pusher, which does nothing before Run or CatchUp.
+func NewPusher(o PushOptions) *Pusher {
+	if o.Describe == nil {
+		o.Describe = error.Error
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Pusher{PushOptions: o, state: PushState{Entries: -1}}
+	p.metrics = newMetrics(p)
+	return p
+}
+
+// State returns how far the pusher has come.
+func (p *Pusher) State() PushState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state
+}
+
+// Run pushes until ctx ends. What was being sent then is dropped: the next one begins
+// with what the branch says.
+func (p *Pusher) Run(ctx context.Context) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = firstPause, longestPause
+	for {
+		before := p.State().Entries
+		err := p.follow(ctx, true)
+		if ctx.Err() != nil {
+			return
+		}
+		if p.State().Entries > before {
+			pause.Reset()
+		}
+		rest := pause.NextBackOff()
+		p.failed(err, rest)
+		timer := time.NewTimer(rest)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// CatchUp pushes what the branch lacks now. What fails is not tried again.
+func (p *Pusher) CatchUp(ctx context.Context) error {
+	if err := p.follow(ctx, false); err != nil {
+		return fmt.Errorf("couldn't push the log to %s: %w", p.Remote, err)
+	}
+	return nil
+}
+
+// follow pushes until something fails, or, where it is not to wait, nothing is left.
+func (p *Pusher) follow(ctx context.Context, wait bool) error {
+	at, err := p.read(ctx)
+	if err != nil {
+		return err
+	}
+	p.reached(at.position, false)
+	for {
+		batch, err := p.batch(at.position)
+		if err != nil {
+			return err
+		}
+		if len(batch) > 0 {
+			at, err = p.push(ctx, at, batch)
+		}
+		p.reached(at.position, err == nil)
+		switch {
+		case err != nil:
+			return err
+		case len(batch) > 0:
+			continue
+		case !wait:
+			return nil
+		}
+		if err := p.Wait(ctx, at.position); err != nil {
+			return err
+		}
+	}
+}
+
+// batch returns the next changes, so that what is read from the log is closed before
+// anything is sent.
+func (p *Pusher) batch(after Position) (batch []Change, err error) {
+	size := 0
+	for c, err := range p.Changes(after) {
+		if err != nil {
+			return nil, err
+		}
+		if err := c.Check(after); err != nil {
+			return nil, err
+		}
+		after = c.Position()
+		batch = append(batch, c)
+		if size += len(c.Text); len(batch) == batchChanges || size >= batchBytes {
+			break
+		}
+	}
+	return batch, nil
+}
+
+// failed notes a failure, after which comes a rest.
+func (p *Pusher) failed(err error, rest time.Duration) {
+	p.metrics.failures.Inc()
+	now, text := time.Now().UTC(), err.Error()
+	p.mu.Lock()
+	known := p.state.Problem == text
+	if p.state.Problem == "" {
+		p.state.Since = now
+	}
+	p.state.Problem, p.state.Next = text, now.Add(rest)
+	p.mu.Unlock()
+	if !known {
+		p.Logger.Error("couldn't push the log; trying again until it succeeds", "repository", p.Remote.String(), "err", err, "after", rest.Round(time.Second))
+	}
+}
+
+// reached notes how far the branch has come. Where all is well, no problem is left.
+func (p *Pusher) reached(at Position, well bool) {
+	p.mu.Lock()
+	over := well && p.state.Problem != ""
+	p.state.Entries = at.Index + 1
+	if well {
+		p.state = PushState{Entries: at.Index + 1}
+	}
+	p.mu.Unlock()
+	if over {
+		p.Logger.Info("the log is pushed again", "repository", p.Remote.String(), "entries", at.Index+1)
+	}
+}
+
+type metrics struct {
+	failures prometheus.Counter
+}
+
+func newMetrics(p *Pusher) metrics {
+	m := metrics{prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "larder_log_push_failures_total",
+		Help: "Attempts to push the log to GitHub that failed.",
+	})}
+	if p.Registerer != nil {
+		p.Registerer.MustRegister(m.failures,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "larder_log_pushed_entries",
+				Help: "Entries of the log that the repository on GitHub has; -1 until it was asked.",
+			}, func() float64 { return float64(p.State().Entries) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "larder_log_push_failing",
+				Help: "Whether the last attempt to push the log failed.",
+			}, func() float64 {
+				if p.State().Problem != "" {
+					return 1
+				}
+				return 0
+			}))
+	}
+	return m
+}

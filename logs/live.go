@@ -1,0 +1,223 @@
+package logs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/livemap"
+)
+
+// The map of live releases is stored in LogLive, and changes in the batch of the entries
+// that change it. Clients ask for proofs from the map as it was at a signed checkpoint, which
+// lags behind, so what a batch replaces is only listed in it. A later batch deletes that,
+// once newer checkpoints are signed and shown.
+
+// liveMargin is how many entries a client's checkpoint may be behind the one that is shown
+// for there to be proofs for it.
+const liveMargin = 4096
+
+// rowsPerList bounds the rows that one list of replaced rows names.
+const rowsPerList = 64
+
+// ApplyLive has m, which is the map of live releases before an entry, be the map after it.
+func ApplyLive(m *livemap.Map, index int64, e Entry) error {
+	switch e.Kind {
+	case Published, Restored:
+		return m.Set(livemap.Key(e.Package, e.Version), livemap.Release{Manifest: e.Manifest, Entry: index})
+	case Withdrawn:
+		return m.Delete(livemap.Key(e.Package, e.Version))
+	}
+	return nil
+}
+
+// LiveMap returns the map of live releases as it was when the log in r had size entries. It
+// is there for the newest sizes at which an Update ended.
+func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
+	root := livemap.Empty
+	if size > 0 {
+		last, err := ReadEntry(r, size-1)
+		if err != nil {
+			return nil, err
+		}
+		root = last.Live
+	}
+	row, err := LiveRoot(r, size)
+	if err != nil {
+		return nil, err
+	}
+	m, err := livemap.Stored(root, row, func(row []byte) ([]byte, error) { return r.Get(kvstore.LogLive, row) })
+	if err != nil {
+		return nil, fmt.Errorf("logs: couldn't read the map of live releases after entry %d; `larder repair` makes it again from the log: %w", size-1, err)
+	}
+	return m, nil
+}
+
+// LiveRoot returns which row of LogLive has the root of the map of live releases for a log
+// of size entries, nil where there is none.
+func LiveRoot(r kvstore.Reader, size int64) ([]byte, error) {
+	if size == 0 {
+		return nil, nil
+	}
+	from, to := livemap.RootRows(size - 1)
+	for item, err := range r.Scan(kvstore.LogLive, kvstore.Range{From: from, To: to}) {
+		if err != nil {
+			return nil, fmt.Errorf("logs: couldn't find the map of live releases: %w", err)
+		}
+		return bytes.Clone(item.Key), nil
+	}
+	return nil, nil
+}
+
+// liveAfter returns the root of the map of live releases after an entry that is to be
+// appended.
+func (tx *Tx) liveAfter(e Entry) (kvstore.Hash, error) {
+	if tx.live == nil {
+		live, err := LiveMap(tx.store, tx.size)
+		if err != nil {
+			return kvstore.Hash{}, err
+		}
+		tx.live = live
+	}
+	if err := ApplyLive(tx.live, tx.size, e); err != nil {
+		return kvstore.Hash{}, tx.fail(fmt.Errorf("logs: couldn't change the map of live releases; `larder repair` makes it again from the log: %w", err))
+	}
+	return tx.live.Root(), nil
+}
+
+// checkLive refuses an entry of another store whose root is not that of the map of live
+// releases after it.
+func (tx *Tx) checkLive(e Entry) error {
+	root, err := tx.liveAfter(e)
+	if err == nil && root != e.Live {
+		err = tx.fail(fmt.Errorf("logs: entry %d says that the map of live releases has the root %s, and the entries up to it make %s", tx.size, e.Live, root))
+	}
+	return err
+}
+
+// keptMaps say which of the earlier maps of live releases may be asked for.
+type keptMaps struct {
+	signed int64  // the size that is signed
+	shown  int64  // the size that was signed before: nothing newer is signed before that is shown
+	from   []byte // the first list of replaced rows
+}
+
+// writeLive adds to the batch what the map of live releases is now.
+func (l *Log) writeLive(tx *Tx) error {
+	last := tx.size - 1
+	replaced := tx.live.Write(last, func(row, value []byte) { tx.Batch.Set(kvstore.LogLive, row, value) })
+	for n, rest := uint16(0), replaced; len(rest) > 0; n++ {
+		list := rest[:min(rowsPerList, len(rest))]
+		rest = rest[len(list):]
+		tx.Batch.Set(kvstore.LogLive, replacedKey(last, n), encodeRows(list))
+	}
+	tx.live.Trim()
+	signed, err := signedSize(l.store)
+	if err != nil {
+		return err
+	}
+	if l.kept.signed != signed {
+		l.kept.shown, l.kept.signed = l.kept.signed, signed
+	}
+	until := l.kept.shown
+	if signed == 0 { // nothing is shown
+		until = tx.size
+	}
+	return l.pruneLive(tx.Batch, until-liveMargin, len(replaced))
+}
+
+// pruneLive deletes rows of maps that no client may ask for any more, more of them
+// than the batch has replaced.
+func (l *Log) pruneLive(b *kvstore.Batch, before int64, replaced int) error {
+	if before <= 0 {
+		return nil
+	}
+	deleted := 0
+	for item, err := range l.store.Scan(kvstore.LogLive, kvstore.Range{Prefix: replacedPrefix, From: l.kept.from, To: replacedKey(before, 0)}) {
+		if err != nil {
+			return fmt.Errorf("logs: couldn't read which rows of the map of live releases were replaced: %w", err)
+		}
+		if deleted > 2*replaced+rowsPerList {
+			break
+		}
+		rows, err := decodeRows(item.Value)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			b.Delete(kvstore.LogLive, row)
+		}
+		b.Delete(kvstore.LogLive, item.Key)
+		deleted += len(rows) + 1
+		l.kept.from = bytes.Clone(item.Key) // it is there again if the batch fails
+	}
+	return nil
+}
+
+// replacedPrefix begins the keys of the lists of replaced rows, after all that are nodes.
+var replacedPrefix = []byte{0xff}
+
+// replacedKey is where a list is of the rows that the write up to an entry replaced.
+func replacedKey(entry int64, n uint16) []byte {
+	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint64(bytes.Clone(replacedPrefix), uint64(entry)), n)
+}
+
+func encodeRows(rows [][]byte) []byte {
+	var list []byte
+	for _, row := range rows {
+		list = append(append(list, byte(len(row))), row...)
+	}
+	return list
+}
+
+func decodeRows(list []byte) (rows [][]byte, err error) {
+	for len(list) > 0 {
+		n := 1 + int(list[0])
+		if len(list) < n {
+			return nil, errors.New("logs: a list of replaced rows of the map of live releases is malformed; `larder repair` makes the map again")
+		}
+		rows, list = append(rows, list[1:n]), list[n:]
+	}
+	return rows, nil
+}
+
+// ReplacedRows calls fn with each row of LogLive that is of an earlier map only.
+func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
+	for item, err := range r.Scan(kvstore.LogLive, kvstore.Range{Prefix: replacedPrefix}) {
+		if err != nil {
+			return err
+		}
+		rows, err := decodeRows(item.Value)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			fn(row)
+		}
+	}
+	return nil
+}
+
+// signedKey is the row of LogState in which the signer keeps the last checkpoint that it
+// signed, as https://c2sp.org/tlog-checkpoint has it.
+var signedKey = kvstore.Key("signed")
+
+// signedSize returns how many entries are signed, 0 where none are.
+func signedSize(r kvstore.Reader) (int64, error) {
+	note, err := r.Get(kvstore.LogState, signedKey)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("logs: couldn't read what is signed: %w", err)
+	}
+	if lines := bytes.SplitN(note, []byte("\n"), 3); len(lines) == 3 {
+		if size, err := strconv.ParseInt(string(lines[1]), 10, 64); err == nil && size > 0 {
+			return size, nil
+		}
+	}
+	return 1, nil // the signer tells what is wrong with it; nothing is deleted
+}

@@ -1,0 +1,86 @@
+// Package livemap is the map of live releases: which releases are served, by which
+// manifest, and since which entry of the log. Every entry of the log carries the map's root
+// after itself, so that a client can be given a short proof that a release is live, or that
+// it is not.
+//
+// The map is a compact sparse Merkle tree. A release's key is the SHA-256 of its name; the
+// key's bits, the highest of the first byte first, lead from the root to its leaf, which is
+// as near to the root as no other key shares the way. With || for concatenation:
+//
+//	key   = SHA-256(length of package, 8 bytes big-endian || package || version)
+//	leaf  = SHA-256(0x00 || key || manifest || entry, 8 bytes big-endian)
+//	inner = SHA-256(0x01 || left || right)
+//	empty = SHA-256("")
+//
+// What it guarantees: maps of the same releases have the same root, in whatever order they
+// were set and deleted; a leaf cannot be taken for an inner node, as in RFC 6962; what is
+// read from rows is compared with the hash that leads there before it is used.
+//
+// The package must not know what an entry is, which of them change the map, or where the
+// rows are kept.
+package livemap
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// Empty is the root of the map without releases, and the hash of each empty place in it.
+var Empty = kvstore.Hash(sha256.Sum256(nil))
+
+// A Release is what the map says of a live release.
+type Release struct {
+	Manifest kvstore.Hash `json:"manifest"`
+	// Entry is the index of the entry that made it live: its publication or its last
+	// restoration.
+	Entry int64 `json:"entry"`
+}
+
+// Key is where a release is in the map.
+func Key(pkg, version string) kvstore.Hash {
+	data := binary.BigEndian.AppendUint64(nil, uint64(len(pkg)))
+	data = append(data, pkg...)
+	return sha256.Sum256(append(data, version...))
+}
+
+// keyBits is the length of a key, and so the greatest depth.
+const keyBits = 8 * sha256.Size
+
+// bit is 0 where the key leads to the left at a depth, and 1 where it leads to the right.
+func bit(key kvstore.Hash, depth int) int {
+	return int(key[depth/8]>>(7-depth%8)) & 1
+}
+
+// flipped is the key with another bit at a depth.
+func flipped(key kvstore.Hash, depth int) kvstore.Hash {
+	key[depth/8] ^= 1 << (7 - depth%8)
+	return key
+}
+
+// shares reports whether two keys begin with the same bits.
+func shares(a, b kvstore.Hash, bits int) bool {
+	for depth := range bits {
+		if bit(a, depth) != bit(b, depth) {
+			return false
+		}
+	}
+	return true
+}
+
+func hashLeaf(key kvstore.Hash, r Release) kvstore.Hash {
+	data := make([]byte, 0, 1+2*sha256.Size+8)
+	data = append(data, 0)
+	data = append(data, key[:]...)
+	data = append(data, r.Manifest[:]...)
+	return sha256.Sum256(binary.BigEndian.AppendUint64(data, uint64(r.Entry)))
+}
+
+func hashInner(left, right kvstore.Hash) kvstore.Hash {
+	var data [1 + 2*sha256.Size]byte
+	data[0] = 1
+	copy(data[1:], left[:])
+	copy(data[1+sha256.Size:], right[:])
+	return sha256.Sum256(data[:])
+}

@@ -1,0 +1,56 @@
+package livemap
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// A Proof shows what the map with a root says of one release.
+type Proof struct {
+	// Live is what the map has in the release's place, nil where it is not live.
+	Live *Release `json:"live,omitempty"`
+	// Other is another release that is alone where this one would be. Where neither is
+	// set, the place is empty.
+	Other *Other `json:"other,omitempty"`
+	// Path are the hashes beside the way from that place to the root.
+	Path []kvstore.Hash `json:"path"`
+}
+
+// Other is a release that shows, by its place, that another one is not live.
+type Other struct {
+	Key kvstore.Hash `json:"key"`
+	Release
+}
+
+// Check returns an error unless the proof shows that a map with the root says of the
+// release what [Proof.Live] says.
+func (p Proof) Check(root kvstore.Hash, pkg, version string) error {
+	depth := len(p.Path)
+	if depth > keyBits {
+		return fmt.Errorf("the proof has %d steps, and %d are the most", depth, keyBits)
+	}
+	key, sum := Key(pkg, version), Empty
+	switch {
+	case p.Live != nil && p.Other != nil:
+		return errors.New("the proof names two releases in one place")
+	case p.Live != nil:
+		sum = hashLeaf(key, *p.Live)
+	case p.Other != nil && (p.Other.Key == key || !shares(p.Other.Key, key, depth)):
+		return errors.New("the proof names a release that belongs to another place")
+	case p.Other != nil:
+		sum = hashLeaf(p.Other.Key, p.Other.Release)
+	}
+	for i, sibling := range p.Path {
+		if bit(key, depth-1-i) == 0 {
+			sum = hashInner(sum, sibling)
+		} else {
+			sum = hashInner(sibling, sum)
+		}
+	}
+	if sum != root {
+		return fmt.Errorf("the proof leads to the root %s, not to %s", sum, root)
+	}
+	return nil
+}

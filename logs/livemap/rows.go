@@ -1,0 +1,225 @@
+package livemap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// A node is stored under its depth, its place and its version, which is the index of the
+// last entry of the write that stored it. So the nodes of earlier maps stay beside those of
+// the newest one until they are deleted. An inner node names the versions of its children;
+// only the root is looked for, the newest one up to an entry.
+
+// The kinds of rows, which begin their values. An inner node's has a bit for each child.
+const (
+	emptyRow = 0
+	leafRow  = 1
+	innerRow = 4
+)
+
+// rowKey is where the node of a version is that is at a depth of the key's way. Newer
+// versions come first.
+func rowKey(depth int, key kvstore.Hash, version int64) []byte {
+	row := binary.BigEndian.AppendUint16(nil, uint16(depth))
+	row = append(row, key[:(depth+7)/8]...)
+	if depth%8 > 0 {
+		row[len(row)-1] &= 0xff << (8 - depth%8)
+	}
+	return binary.BigEndian.AppendUint64(row, ^uint64(version))
+}
+
+// RootRows are the bounds of the rows in which the root may be of the map after an entry:
+// the first row from from on, and before to, has it.
+func RootRows(entry int64) (from, to []byte) {
+	return rowKey(0, kvstore.Hash{}, entry), []byte{0, 1}
+}
+
+// Stored returns the map that has the root and of which rootRow is the row of the root; get
+// returns the others. rootRow is nil where there is none, as before the first release.
+func Stored(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error)) (*Map, error) {
+	m := &Map{get: get, emptyAt: unwritten}
+	if rootRow != nil {
+		if len(rootRow) != 2+8 {
+			return nil, fmt.Errorf("the row %x is not that of a root", rootRow)
+		}
+		version := int64(^binary.BigEndian.Uint64(rootRow[2:]))
+		m.root = &node{hash: root, version: version}
+		if root == Empty {
+			m.root, m.emptyAt = nil, version
+		}
+	}
+	if m.root.sum() != root {
+		return nil, errors.New("the map of live releases has no root")
+	}
+	return m, m.read(m.root, 0, kvstore.Hash{})
+}
+
+// Write calls set for each row that the map has and that is not stored, and returns the
+// stored rows that it has no more. The map is that after an entry.
+func (m *Map) Write(entry int64, set func(row, value []byte)) (replaced [][]byte) {
+	if !m.changed {
+		return nil
+	}
+	if m.emptyAt != unwritten {
+		m.replaced = append(m.replaced, rowKey(0, kvstore.Hash{}, m.emptyAt))
+		m.emptyAt = unwritten
+	}
+	if m.root == nil {
+		set(rowKey(0, kvstore.Hash{}, entry), []byte{emptyRow})
+		m.emptyAt = entry
+	}
+	m.root.write(0, kvstore.Hash{}, entry, set)
+	replaced, m.replaced, m.changed = m.replaced, nil, false
+	return replaced
+}
+
+func (n *node) write(depth int, place kvstore.Hash, entry int64, set func(row, value []byte)) {
+	if n == nil || n.version != unwritten {
+		return
+	}
+	n.version = entry
+	for b, child := range n.children {
+		beside := place
+		if b == 1 {
+			beside = flipped(place, depth)
+		}
+		child.write(depth+1, beside, entry, set)
+	}
+	set(rowKey(depth, place, entry), n.encode())
+}
+
+// trimDepth is the depth down to which a trimmed map stays in memory, with 255 nodes or
+// fewer.
+const trimDepth = 8
+
+// Trim has a map that is written drop most of what it has in memory.
+func (m *Map) Trim() { m.root.trim(0) }
+
+func (n *node) trim(depth int) {
+	switch {
+	case n == nil:
+	case depth == trimDepth:
+		n.leaf, n.children = nil, [2]*node{}
+	default:
+		n.children[0].trim(depth + 1)
+		n.children[1].trim(depth + 1)
+	}
+}
+
+func (n *node) encode() []byte {
+	if n.leaf != nil {
+		row := append([]byte{leafRow}, n.leaf.key[:]...)
+		row = append(row, n.leaf.release.Manifest[:]...)
+		return binary.AppendUvarint(row, uint64(n.leaf.release.Entry))
+	}
+	row := []byte{innerRow}
+	for b, child := range n.children {
+		if child != nil {
+			row[0] |= 1 << b
+			row = append(row, child.hash[:]...)
+			row = binary.AppendUvarint(row, uint64(child.version))
+		}
+	}
+	return row
+}
+
+var errRow = errors.New("it is malformed")
+
+// decodeRow is the inverse of encode, for a node whose children have yet to be read. It is
+// nil for the root of an empty map.
+func decodeRow(row []byte) (*node, error) {
+	if len(row) == 0 {
+		return nil, errRow
+	}
+	kind, rest := row[0], row[1:]
+	hash := func() (h kvstore.Hash) {
+		if len(rest) >= len(h) {
+			rest = rest[copy(h[:], rest):]
+		} else {
+			rest = nil // so that no number follows
+		}
+		return h
+	}
+	number := func() int64 {
+		u, n := binary.Uvarint(rest)
+		if n <= 0 || int64(u) < 0 {
+			return unwritten
+		}
+		rest = rest[n:]
+		return int64(u)
+	}
+	n := &node{version: unwritten}
+	switch {
+	case kind == emptyRow && len(rest) == 0:
+		return nil, nil
+	case kind == leafRow:
+		n.leaf = &leaf{hash(), Release{Manifest: hash()}}
+		if n.leaf.release.Entry = number(); n.leaf.release.Entry == unwritten {
+			return nil, errRow
+		}
+		n.hash = hashLeaf(n.leaf.key, n.leaf.release)
+	case kind&^3 == innerRow && kind != innerRow:
+		for b := range n.children {
+			if kind>>b&1 == 0 {
+				continue
+			}
+			child := &node{hash: hash(), version: number()}
+			if child.version == unwritten {
+				return nil, errRow
+			}
+			n.children[b] = child
+		}
+		n.hash = hashInner(n.children[0].sum(), n.children[1].sum())
+	default:
+		return nil, errRow
+	}
+	if len(rest) > 0 {
+		return nil, errRow
+	}
+	return n, nil
+}
+
+// Compare reads the rows of the map after an entry, whose root rootRow has, and calls wrong
+// for each that is not there or is not that of m, which is in memory. It returns the number
+// of rows that are right. What is below a wrong row is not found.
+func (m *Map) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
+	if rootRow == nil {
+		if m.root != nil {
+			wrong([]byte{0, 0}, errors.New("it is missing"))
+		}
+		return 0
+	}
+	return m.root.compare(rootRow, 0, kvstore.Hash{}, get, wrong)
+}
+
+func (n *node) compare(row []byte, depth int, place kvstore.Hash, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
+	value, err := get(row)
+	var got *node
+	if err == nil {
+		got, err = decodeRow(value)
+	}
+	if err == nil && (got.sum() != n.sum() || got != nil && (got.leaf == nil) != (n.leaf == nil)) {
+		err = errors.New("it is not what the log says")
+	}
+	if err != nil {
+		wrong(row, err)
+		return 0
+	}
+	right = 1
+	if n == nil {
+		return right
+	}
+	for b, child := range n.children {
+		beside := place
+		if b == 1 {
+			beside = flipped(place, depth)
+		}
+		if child != nil {
+			right += child.compare(rowKey(depth+1, beside, got.children[b].version), depth+1, beside, get, wrong)
+		}
+	}
+	return right
+}

@@ -1,0 +1,119 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A LossError says that the end of the log cannot be had, and that nothing was replaced.
+type LossError struct {
+	From, To int64 // the entries that are missing
+	Problem  error // what the sources answered
+}
+
+func (e *LossError) Error() string {
+	text := fmt.Sprintf("the log entries %d to %d were signed, and cannot be had", e.From, e.To-1)
+	if e.Problem != nil {
+		text += " (" + oneLine(e.Problem) + ")"
+	}
+	return text + "; another Larder of this log, or a backup that has them, gives them back: larder repair --from URL or --from DIR; nothing was replaced; --accept-loss goes on without them, as another log"
+}
+
+func (e *LossError) Unwrap() error { return e.Problem }
+
+func (e *engine) lossError(from int64, problems []error) error {
+	return &LossError{from, e.signed.Size, errors.Join(problems...)}
+}
+
+var errOtherLog = errors.New("what it has there are not the entries that were signed")
+
+// orders are those in which sources are tried: all of them, and each without the others,
+// one of which may lie. first, which may be nil, is asked before the others, and alone at
+// the end.
+func orders(first Source, others []Source) [][]Source {
+	var all [][]Source
+	with := func(more ...Source) {
+		var order []Source
+		if first != nil {
+			order = append(order, first)
+		}
+		if order = append(order, more...); len(order) > 0 {
+			all = append(all, order)
+		}
+	}
+	with(others...)
+	if len(others) > 1 {
+		for _, s := range others {
+			with(s)
+		}
+	}
+	if first != nil {
+		for _, s := range others {
+			all = append(all, []Source{s})
+		}
+	}
+	return all
+}
+
+func namesOf(order []Source) string {
+	var names []string
+	for _, s := range order {
+		names = append(names, s.Name())
+	}
+	return strings.Join(names, ", ")
+}
+
+// walk calls fn with the entries from an index on to the signed end, as the first source has
+// them that has them at all.
+func (e *engine) walk(ctx context.Context, order []Source, from int64, fn func(Source, []logs.Indexed) error) error {
+	for index := from; index < e.signed.Size; {
+		source, batch, err := e.next(ctx, order, index, e.signed.Size)
+		if err != nil {
+			return err
+		}
+		if err := fn(source, batch); err != nil {
+			return err
+		}
+		index += int64(len(batch))
+		e.show("log", index, e.signed.Size)
+	}
+	return nil
+}
+
+// next returns entries from an index on, no further than end.
+func (e *engine) next(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {
+	var problems []error
+	for _, s := range order {
+		raw, err := s.Entries(ctx, index)
+		if ctx.Err() != nil {
+			return nil, nil, ctx.Err()
+		}
+		var batch []logs.Indexed
+		for i := range raw[:min(int64(len(raw)), end-index)] {
+			var entry logs.Indexed
+			if entry, err = logs.ParseEntry(index+int64(i), raw[i]); err != nil {
+				break
+			}
+			batch = append(batch, entry)
+		}
+		if len(batch) > 0 {
+			return s, batch, nil
+		}
+		if err == nil {
+			err = fs.ErrNotExist
+		}
+		if !errors.Is(err, fs.ErrNotExist) && e.unsure == nil {
+			e.unsure = fmt.Errorf("%s: %w", s.Name(), err)
+		}
+		problems = append(problems, fmt.Errorf("%s: %w", s.Name(), err))
+	}
+	if problems == nil {
+		problems = append(problems, errNoSource)
+	}
+	return nil, nil, errors.Join(problems...)
+}

@@ -1,0 +1,189 @@
+package signing
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/logs"
+)
+
+// evidenceFormat is the version of the files that hold evidence.
+const evidenceFormat = 1
+
+// MaxEvidence bounds the file of an Evidence, in bytes.
+const MaxEvidence = 1 << 20
+
+// MaxSize is the largest log that counts. Package tlog does not come to an end with sizes
+// near the largest integer.
+const MaxSize = 1 << 40
+
+// Evidence proves that a log has forked: its key has signed two checkpoints that cannot
+// both be of one log. Anyone can check it without a network, and without trusting the
+// client that kept it. Each field is to be believed only after Check.
+type Evidence struct {
+	Format int `json:"format"`
+	// Key is a verifier key of the log, from which Changes lead to the keys that signed.
+	Key     string      `json:"key"`
+	Changes []KeyChange `json:"changes,omitempty"`
+	// Heads are the two signed checkpoints, as they were served. The first is not larger.
+	Heads [2]string `json:"heads"`
+	// Prefix is needed where the checkpoints are of different sizes, if Leaves is not there.
+	Prefix *Prefix `json:"prefix,omitempty"`
+	// Leaves are different entries that the two trees have at one index.
+	Leaves *Leaves `json:"leaves,omitempty"`
+}
+
+// A Prefix is the root that the second checkpoint's tree has over as many entries as the
+// first has, and the proof of that (RFC 6962, section 2.1.2).
+type Prefix struct {
+	Root  tlog.Hash      `json:"root"`
+	Proof tlog.TreeProof `json:"proof"`
+}
+
+// Leaves are the hashes of the entries that the trees of two checkpoints have at one
+// index, and the proofs of that (RFC 6962, section 2.1.1).
+type Leaves struct {
+	Index  int64               `json:"index"`
+	Hashes [2]tlog.Hash        `json:"hashes"`
+	Proofs [2]tlog.RecordProof `json:"proofs"`
+}
+
+// NewEvidence returns the evidence that two signed checkpoints contradict each other. tree
+// reads the hashes of the larger one's tree, and is not asked where both are of one size.
+// The error says why they are none.
+func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.HashReader) (*Evidence, error) {
+	e := &Evidence{Key: key, Changes: changes, Heads: [2]string{string(one), string(other)}}
+	heads, err := e.heads(key)
+	if err != nil {
+		return nil, err
+	}
+	if heads[0].Size > heads[1].Size {
+		slices.Reverse(heads[:])
+		slices.Reverse(e.Heads[:])
+	}
+	if first, second := heads[0].Size, heads[1].Size; 0 < first && first < second {
+		e.Prefix = new(Prefix)
+		if e.Prefix.Root, err = tlog.TreeHash(first, tree); err != nil {
+			return nil, err
+		}
+		if e.Prefix.Proof, err = tlog.ProveTree(second, first, tree); err != nil {
+			return nil, err
+		}
+	}
+	_, err = e.Check(key)
+	return e, err
+}
+
+// A Fork is what an Evidence proves.
+type Fork struct {
+	Key   string             `json:"key,omitempty"` // the log's verifier key that was gone by
+	Trees [2]logs.Checkpoint `json:"-"`             // the first is not larger
+	Why   string             `json:"why,omitempty"` // says how they contradict each other
+}
+
+// Check returns what the evidence proves to a client that trusts a verifier key, and an
+// error where that is nothing. With "" it goes by the key in the evidence.
+func (e *Evidence) Check(key string) (Fork, error) {
+	if key == "" {
+		key = e.Key
+	}
+	heads, err := e.heads(key)
+	if err != nil {
+		return Fork{}, err
+	}
+	f := Fork{Key: key, Trees: heads}
+	first, second := heads[0], heads[1]
+	switch {
+	case first.Size > second.Size:
+		return Fork{}, errors.New("its checkpoints are in the wrong order")
+	case first.Size == second.Size && first.Root != second.Root:
+		f.Why = fmt.Sprintf("two checkpoints of %d entries are signed, with different roots", first.Size)
+		return f, nil
+	case first.Size == second.Size:
+		return Fork{}, errors.New("its two checkpoints are of one tree")
+	case e.Leaves != nil:
+		l := e.Leaves
+		if l.Hashes[0] == l.Hashes[1] {
+			return Fork{}, fmt.Errorf("its two checkpoints have the same entry %d", l.Index)
+		}
+		for i, head := range heads {
+			if err := tlog.CheckRecord(l.Proofs[i], head.Size, head.Root, l.Index, l.Hashes[i]); err != nil {
+				return Fork{}, fmt.Errorf("it does not prove which entry %d the checkpoint of %d entries has: %w", l.Index, head.Size, err)
+			}
+		}
+		f.Why = fmt.Sprintf("the signed checkpoints of %d and of %d entries have different entries %d", first.Size, second.Size, l.Index)
+		return f, nil
+	case e.Prefix == nil || first.Size == 0:
+		return Fork{}, fmt.Errorf("it does not prove that the checkpoint of %d entries is no part of the one of %d", first.Size, second.Size)
+	case e.Prefix.Root == first.Root:
+		return Fork{}, errors.New("its second checkpoint contains the first")
+	}
+	// The nodes of a proof that leads to the second root are nodes of its tree, so the tree
+	// has this root over its first entries, and no other.
+	if err := tlog.CheckTree(e.Prefix.Proof, second.Size, second.Root, first.Size, e.Prefix.Root); err != nil {
+		return Fork{}, fmt.Errorf("it does not prove what the checkpoint of %d entries begins with: %w", second.Size, err)
+	}
+	f.Why = fmt.Sprintf("the signed checkpoint of %d entries begins with other %d entries than the signed checkpoint of %d entries has", second.Size, first.Size, first.Size)
+	return f, nil
+}
+
+// heads verifies the signatures of the checkpoints.
+func (e *Evidence) heads(key string) (heads [2]logs.Checkpoint, err error) {
+	trusted, err := note.NewVerifier(key)
+	if err != nil {
+		return heads, fmt.Errorf("%.200q is not a verifier key: %w", key, err)
+	}
+	for i, head := range e.Heads {
+		signed, err := OpenWith([]byte(head), trusted, e.Changes)
+		if err != nil {
+			return heads, err
+		}
+		heads[i] = signed.Checkpoint
+	}
+	return heads, nil
+}
+
+// OpenWith verifies a signed checkpoint by the key that is trusted, or any of those to
+// which changes lead from it.
+func OpenWith(data []byte, trusted note.Verifier, changes []KeyChange) (Signed, error) {
+	signed, _, err := open(data, trusted.Name(), note.VerifierList(Follow(trusted, changes)...))
+	if err != nil {
+		return Signed{}, fmt.Errorf("a checkpoint is not signed with the key %08x of %s, nor with one that it handed over to: %w", trusted.KeyHash(), trusted.Name(), err)
+	}
+	return signed, nil
+}
+
+// Encode returns the file that holds the evidence.
+func (e *Evidence) Encode() ([]byte, error) {
+	e.Format = evidenceFormat
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(e)
+	return b.Bytes(), err
+}
+
+// DecodeEvidence reads the file of an evidence, which is not yet checked.
+func DecodeEvidence(data []byte) (*Evidence, error) {
+	if len(data) > MaxEvidence {
+		return nil, fmt.Errorf("signing: evidence has at most %d bytes", MaxEvidence)
+	}
+	e := new(Evidence)
+	decoder := json.NewDecoder(strings.NewReader(string(data)))
+	decoder.DisallowUnknownFields() // a later release might need the field to prove something
+	if err := decoder.Decode(e); err != nil {
+		return nil, fmt.Errorf("signing: malformed evidence: %w", err)
+	}
+	if e.Format != evidenceFormat {
+		return nil, fmt.Errorf("signing: evidence format %d is not known to this release of Larder, which writes format %d", e.Format, evidenceFormat)
+	}
+	return e, nil
+}

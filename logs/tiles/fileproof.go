@@ -1,0 +1,127 @@
+package tiles
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	tlogproof "github.com/transparency-dev/formats/proof"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/livemap"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// proofSuffix ends the paths of proofs, as https://c2sp.org/tlog-proof has it.
+const proofSuffix = ".tlog-proof"
+
+func parseProof(rest string) target {
+	rest, ok := strings.CutSuffix(rest, proofSuffix)
+	f, fine := parseFile(rest)
+	if !ok || !fine || f.path == "" {
+		return target{}
+	}
+	return target{kind: proof, file: f}
+}
+
+// errNoFile is that the signed log has no such file.
+var errNoFile = errors.New("there is no such file")
+
+// sendFileProof sends the proof that a file of a live release was published. Of a release
+// that was withdrawn there is none, because it would convince clients without a network.
+func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, signed signing.Signed) int {
+	m, err := logs.LiveMap(h.Store, signed.Size)
+	if err != nil {
+		return h.unreadable(w, r, err)
+	}
+	found, err := m.Get(livemap.Key(f.pkg, f.version))
+	if err != nil {
+		return h.unreadable(w, r, err)
+	}
+	if found == nil {
+		known, err := logs.Known(h.Store, f.pkg, f.version)
+		if err != nil {
+			return h.unreadable(w, r, err)
+		}
+		if known {
+			return fail(w, r, http.StatusGone, "The release is not live, so there are no proofs of its files")
+		}
+		return fail(w, r, http.StatusNotFound, "The signed log has no such release")
+	}
+	data, err := h.proveFile(f, *found, signed)
+	if errors.Is(err, errNoFile) {
+		return fail(w, r, http.StatusNotFound, "The release has no such file")
+	}
+	if err != nil {
+		return h.unreadable(w, r, err)
+	}
+	return send(w, answers.Plain, data)
+}
+
+func (h *handler) proveFile(f file, found livemap.Release, signed signing.Signed) ([]byte, error) {
+	e, err := logs.Publication(h.Store, f.pkg, f.version)
+	if err != nil {
+		return nil, err
+	}
+	if e.Index >= signed.Size || e.Manifest != found.Manifest {
+		return nil, fmt.Errorf("entry %d, which publishes %s %s, is not the one that is signed", e.Index, f.pkg, f.version)
+	}
+	inTree, err := proveEntry(h.Store, signed.Checkpoint, e)
+	if err != nil {
+		return nil, err
+	}
+	extra := logs.FileProof{Format: logs.FileProofFormat, Entry: inTree.Entry, Path: f.path}
+	if extra.FilePlace, err = h.trees.place(h.Store, e, f.path); err != nil {
+		return nil, err
+	}
+	p := tlogproof.TLogProof{Index: uint64(e.Index), Checkpoint: signed.Note}
+	for _, hash := range inTree.Proof {
+		p.Hashes = append(p.Hashes, hash)
+	}
+	if p.ExtraData, err = json.Marshal(extra); err != nil {
+		return nil, err
+	}
+	return p.Marshal(), nil
+}
+
+// fileTrees makes the trees of releases' files, one at a time, because manifests may be
+// large. It keeps the last one: clients ask for the proofs of all files of a release.
+type fileTrees struct {
+	mu       sync.Mutex
+	manifest kvstore.Hash
+	files    []logs.File
+	tree     *logs.FileTree
+}
+
+// place finds a file of a publication.
+func (t *fileTrees) place(store Store, e logs.Indexed, path string) (logs.FilePlace, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.tree == nil || t.manifest != e.Manifest {
+		data, err := store.Identity(e.Manifest)
+		if err != nil {
+			return logs.FilePlace{}, err
+		}
+		m, err := logs.DecodeManifest(data)
+		if err != nil {
+			return logs.FilePlace{}, err
+		}
+		t.manifest, t.files, t.tree = e.Manifest, m.Files, logs.NewFileTree(m.Files)
+	}
+	index := slices.IndexFunc(t.files, func(f logs.File) bool { return f.Path == path })
+	if index < 0 {
+		return logs.FilePlace{}, errNoFile
+	}
+	proof, err := t.tree.Prove(int64(index))
+	if err != nil {
+		return logs.FilePlace{}, err
+	}
+	place := logs.FilePlace{Index: int64(index), Of: t.tree.Size(), Proof: proof}
+	return place, place.Check(e.Files, t.files[index])
+}

@@ -1,0 +1,177 @@
+package tiles
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/livemap"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// LivePrefix is where the proofs are that a release is live.
+const LivePrefix = Prefix + "live/"
+
+// LivePath is where the proof is of whether a release is live, by the checkpoint of that
+// size. There is one for the newest checkpoint, and for those before it for some thousand
+// entries.
+func LivePath(pkg, version string, size int64) string {
+	return LivePrefix + url.PathEscape(pkg) + "/" + url.PathEscape(version) + "?size=" + strconv.FormatInt(size, 10)
+}
+
+// A LiveProof shows, by the root of the map of live releases in the last entry of a signed
+// log, whether a release is live.
+type LiveProof struct {
+	// Size is that of the checkpoint to which all the proofs lead.
+	Size int64 `json:"size"`
+	// Last is the log's last entry, whose root the map has.
+	Last ProvenEntry   `json:"last"`
+	Map  livemap.Proof `json:"map"`
+	// About are the entry that published the release and the one that withdrew or restored
+	// it last, where there are any, oldest first.
+	About []ProvenEntry `json:"about"`
+}
+
+// A ProvenEntry is an entry with the proof that it is in the tree.
+type ProvenEntry struct {
+	Index int64            `json:"index"`
+	Entry string           `json:"entry"` // its bytes
+	Proof tlog.RecordProof `json:"proof"` // from the leaf up
+}
+
+// Check returns an error unless the entry is in the tree.
+func (e ProvenEntry) Check(tree tlog.Tree) error {
+	if e.Index < 0 || e.Index >= tree.N {
+		return fmt.Errorf("the tree of %d entries has no entry %d", tree.N, e.Index)
+	}
+	return tlog.CheckRecord(e.Proof, tree.N, tree.Hash, e.Index, tlog.RecordHash([]byte(e.Entry)))
+}
+
+// A file is what a proof is about; without a path, the release.
+type file struct{ pkg, version, path string }
+
+// parseFile reads {package}/{version}/{path} or {package}/{version}, in which a scoped
+// package may be one segment or two.
+func parseFile(escaped string) (f file, ok bool) {
+	parts := strings.Split(escaped, "/")
+	for i, part := range parts {
+		plain, err := url.PathUnescape(part)
+		if err != nil || plain == "" || strings.ContainsRune(plain, 0) {
+			return file{}, false
+		}
+		parts[i] = plain
+	}
+	if strings.HasPrefix(parts[0], "@") && !strings.Contains(parts[0], "/") && len(parts) > 2 {
+		parts = append([]string{parts[0] + "/" + parts[1]}, parts[2:]...)
+	}
+	if len(parts) < 2 {
+		return file{}, false
+	}
+	return file{parts[0], parts[1], strings.Join(parts[2:], "/")}, true
+}
+
+func parseLive(rest string) target {
+	f, ok := parseFile(rest)
+	if !ok || f.path != "" {
+		return target{}
+	}
+	return target{kind: live, file: f}
+}
+
+// errNotKept is that the map of live releases is not there as it was then.
+var errNotKept = errors.New("the map of live releases is not kept for that size")
+
+// sendProof answers with a proof that leads to a signed tree.
+func (h *handler) sendProof(w http.ResponseWriter, r *http.Request, t target, signed signing.Signed, refused error) int {
+	if signed.Size == 0 {
+		return fail(w, r, http.StatusNotFound, "The log has no entries")
+	}
+	if refused != nil && h.Signer.Held() != signed.Checkpoint {
+		return fail(w, r, http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
+	}
+	if t.kind == proof {
+		return h.sendFileProof(w, r, t.file, signed)
+	}
+	tree := signed.Checkpoint
+	if text := r.URL.Query().Get("size"); text != "" {
+		size, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || size <= 0 || size > signed.Size {
+			return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has %d entries, and no tree of that size", signed.Size))
+		}
+		if size < signed.Size {
+			tree.Size = size
+			if tree.Root, err = tlog.TreeHash(size, logs.Hashes(h.Store)); err != nil {
+				return h.unreadable(w, r, err)
+			}
+		}
+	}
+	p, err := proveLive(h.Store, tree, t.file)
+	if errors.Is(err, errNotKept) && tree.Size < signed.Size {
+		return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has grown since it had %d entries; there are proofs for its newest checkpoint", tree.Size))
+	}
+	if err != nil {
+		return h.unreadable(w, r, err)
+	}
+	data, err := json.Marshal(p)
+	if err != nil {
+		return h.unreadable(w, r, err)
+	}
+	return send(w, answers.JSON, data)
+}
+
+// proveLive makes the proof, and checks it as a client will.
+func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error) {
+	p := LiveProof{Size: tree.Size, About: []ProvenEntry{}}
+	last, err := logs.ReadEntry(r, tree.Size-1)
+	if err != nil {
+		return p, err
+	}
+	m, err := logs.LiveMap(r, tree.Size)
+	if err != nil {
+		return p, fmt.Errorf("%w: %w", errNotKept, err)
+	}
+	if p.Map, err = m.Prove(livemap.Key(f.pkg, f.version)); err != nil {
+		return p, fmt.Errorf("%w: %w", errNotKept, err)
+	}
+	if err := p.Map.Check(last.Live, f.pkg, f.version); err != nil {
+		return p, err
+	}
+	if p.Last, err = proveEntry(r, tree, last); err != nil {
+		return p, err
+	}
+	for _, kinds := range [][]logs.Kind{{logs.Published}, {logs.Withdrawn, logs.Restored}} {
+		page, err := logs.Read(r, logs.Query{Package: f.pkg, Version: f.version, Kinds: kinds, Before: tree.Size, Limit: 1})
+		if err != nil {
+			return p, err
+		}
+		for _, e := range page.Entries {
+			about, err := proveEntry(r, tree, e)
+			if err != nil {
+				return p, err
+			}
+			if p.About = append(p.About, about); len(p.About) == 2 && p.About[0].Index > about.Index {
+				p.About[0], p.About[1] = about, p.About[0]
+			}
+		}
+	}
+	return p, nil
+}
+
+// proveEntry proves that an entry is in a tree that has it.
+func proveEntry(r kvstore.Reader, tree logs.Checkpoint, e logs.Indexed) (ProvenEntry, error) {
+	proof, err := tlog.ProveRecord(tree.Size, e.Index, logs.Hashes(r))
+	if err != nil {
+		return ProvenEntry{}, err
+	}
+	proven := ProvenEntry{e.Index, string(e.Raw), proof}
+	return proven, proven.Check(tlog.Tree{N: tree.Size, Hash: tree.Root})
+}

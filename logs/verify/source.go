@@ -1,0 +1,171 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
+)
+
+// A Fetcher gets what a server has of a log and its files, of which nothing is proven: the
+// caller has the hashes. Answers are bounded as those for a [Log] are. What the server says
+// it does not have is [fs.ErrNotExist]. It is safe for concurrent use.
+type Fetcher struct {
+	remote   *remote
+	requests atomic.Int64
+	bytes    atomic.Int64
+}
+
+// NewFetcher returns a Fetcher; of the options it takes Server, Client and UserAgent.
+func NewFetcher(o Options) *Fetcher {
+	f := &Fetcher{remote: o.remote()}
+	client := *f.remote.client
+	client.Transport = counting{client.Transport, f}
+	f.remote.client = &client
+	return f
+}
+
+// Spent returns how many requests there were, and the bytes of the bodies that were read.
+func (f *Fetcher) Spent() (requests, bytes int64) { return f.requests.Load(), f.bytes.Load() }
+
+// Size returns how many entries the server's last signed checkpoint has.
+func (f *Fetcher) Size(ctx context.Context) (int64, error) {
+	data, err := f.get(ctx, "/log/checkpoint", maxCheckpoint)
+	if err != nil {
+		return 0, err
+	}
+	lines := strings.SplitN(string(data), "\n", 3)
+	if len(lines) < 3 {
+		return 0, fmt.Errorf("%s/log/checkpoint is no checkpoint", f.remote.base)
+	}
+	n, err := strconv.ParseInt(lines[1], 10, 64)
+	if err != nil || n < 0 || n > signing.MaxSize {
+		return 0, fmt.Errorf("%s/log/checkpoint is no checkpoint", f.remote.base)
+	}
+	return n, nil
+}
+
+// Entries returns the bytes of the entries from index on that are in the same bundle, of a
+// server that has signed so many.
+func (f *Fetcher) Entries(ctx context.Context, index, size int64) ([][]byte, error) {
+	l := &Log{remote: f.remote, tree: tlog.Tree{N: size}}
+	data, err := l.fetchBundle(ctx, index>>height)
+	if err != nil {
+		return nil, absent(err)
+	}
+	var entries [][]byte
+	for i := index &^ (fullWidth - 1); i < size && len(data) > 0; i++ {
+		if len(data) < 2 || len(data)-2 < int(binary.BigEndian.Uint16(data)) {
+			return nil, fmt.Errorf("%s: the bundle of entries %d ends before entry %d", f.remote.base, index>>height, i)
+		}
+		raw := data[2 : 2+binary.BigEndian.Uint16(data)]
+		data = data[2+len(raw):]
+		if i >= index {
+			entries = append(entries, raw)
+		}
+	}
+	return entries, nil
+}
+
+// Document returns what an entry names.
+func (f *Fetcher) Document(ctx context.Context, index int64, h kvstore.Hash) ([]byte, error) {
+	return f.get(ctx, tiles.ContentPath(index, h), logs.MaxManifest)
+}
+
+// File returns a file in the coding that the server likes best of those that are accepted.
+func (f *Fetcher) File(ctx context.Context, name Name, size int64, accept coding.Coding) (kvstore.Coded, error) {
+	path := assets + escape(name.Package) + "/" + escape(name.Version) + "/" + escape(name.Path)
+	response, err := f.remote.ask(ctx, f.remote.base+path, accept.String())
+	if err != nil {
+		return kvstore.Coded{}, err
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound, http.StatusGone:
+		return kvstore.Coded{}, fmt.Errorf("%s%s: %w", f.remote.base, path, fs.ErrNotExist)
+	default:
+		return kvstore.Coded{}, fmt.Errorf("%s%s: the server answered %s%s", f.remote.base, path, status(response), excerpt(response))
+	}
+	token := response.Header.Get("Content-Encoding")
+	if token == "" {
+		token = coding.Identity.String()
+	}
+	coded, ok := coding.Parse(token)
+	if !ok {
+		return kvstore.Coded{}, fmt.Errorf("%s%s: the server answered in the coding %.40q, which was not asked for", f.remote.base, path, token)
+	}
+	in := &counted{rest: response.Body, limit: codedLimit(size)}
+	var body bytes.Buffer
+	if _, err := io.Copy(&body, in); err != nil {
+		return kvstore.Coded{}, fmt.Errorf("%s%s: %w", f.remote.base, path, err)
+	}
+	return kvstore.Coded{Coding: coded, Bytes: body.Bytes()}, nil
+}
+
+// escape escapes a path's segments.
+func escape(path string) string {
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		segments[i] = url.PathEscape(s)
+	}
+	return strings.Join(segments, "/")
+}
+
+func (f *Fetcher) get(ctx context.Context, path string, limit int64) ([]byte, error) {
+	data, err := f.remote.get(ctx, path, limit)
+	return data, absent(err)
+}
+
+func absent(err error) error {
+	if errors.Is(err, errNotThere) {
+		return fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+	}
+	return err
+}
+
+// counting counts what a Fetcher costs.
+type counting struct {
+	http.RoundTripper
+	fetcher *Fetcher
+}
+
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.fetcher.requests.Add(1)
+	transport := c.RoundTripper
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	response, err := transport.RoundTrip(r)
+	if err == nil {
+		response.Body = countedBody{response.Body, c.fetcher}
+	}
+	return response, err
+}
+
+type countedBody struct {
+	io.ReadCloser
+	fetcher *Fetcher
+}
+
+func (b countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.fetcher.bytes.Add(int64(n))
+	return n, err
+}

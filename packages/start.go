@@ -1,0 +1,39 @@
+package packages
+
+// The bounds of a [Start].
+const (
+	mostPrereleases = 2
+	mostLooks       = 200
+)
+
+// A Start chooses the releases that a new package starts with, from the newest on. Those that cannot be published do
+// not count, nor do more than a few prereleases; and it looks at a bounded number.
+type Start struct{ left, prereleases, looks int }
+
+// NewStart returns one that chooses this many.
+func NewStart(newest int) *Start {
+	return &Start{left: newest, prereleases: mostPrereleases, looks: mostLooks}
+}
+
+// Wants reports whether this version is to be one of them.
+func (s *Start) Wants(version string) bool {
+	return s.left > 0 && s.looks > 0 && (s.prereleases > 0 || !IsPrerelease(version))
+}
+
+// Take counts a version that is one of them.
+func (s *Start) Take(version string) {
+	s.left--
+	s.looks--
+	if IsPrerelease(version) {
+		s.prereleases--
+	}
+}
+
+// Pass counts a version that cannot be published.
+func (s *Start) Pass() { s.looks-- }
+
+// Full reports whether all are chosen.
+func (s *Start) Full() bool { return s.left <= 0 }
+
+// Looked is how many versions it was told of.
+func (s *Start) Looked() int { return mostLooks - s.looks }

@@ -1,0 +1,19 @@
+package lane
+
+// Transitions are those that follow allows, by the names of the states.
+func Transitions() map[[2]string]bool {
+	all := make(map[[2]string]bool)
+	for from := opening; from <= closing; from++ {
+		for to := opening; to <= closing; to++ {
+			if follow[from]&(1<<to) != 0 {
+				all[[2]string{from.String(), to.String()}] = true
+			}
+		}
+	}
+	return all
+}
+
+// Observe tells moved of each change of a connection's state.
+func (o *Options) Observe(moved func(transition [2]string)) {
+	o.moved = func(from, to state) { moved([2]string{from.String(), to.String()}) }
+}

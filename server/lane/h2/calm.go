@@ -1,0 +1,40 @@
+package h2
+
+import "time"
+
+// What costs a server more than a client is bounded: frames that bring neither a request nor a
+// part of one take from an allowance. It grows with time, and with what the client takes of
+// answers, because that is what honest clients send such frames for.
+const (
+	// allowance is the most that there is of it, and there at first.
+	allowance = 4000
+	// allowancePerSecond is how much it grows with time.
+	allowancePerSecond = 1000
+	// frameCost is what PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, WINDOW_UPDATE, CONTINUATION,
+	// unknown frames and DATA without data cost.
+	frameCost = 1
+	// resetCost is what a stream costs that ends before its answer does, whether the client
+	// resets it or makes the server do so: 400 at once, 100 a second.
+	resetCost = 10
+	// dataCredit and answerCredit are what a frame of an answer brings, and the end of one.
+	dataCredit, answerCredit = 16, resetCost
+)
+
+type calm struct {
+	left  int
+	since time.Time
+}
+
+func (c *calm) earn(n int) { c.left = min(c.left+n, allowance) }
+
+// spend reports whether there was enough.
+func (c *calm) spend(n int, now time.Time) bool {
+	if c.left -= n; c.left >= 0 {
+		return true
+	}
+	if passed := now.Sub(c.since); passed > 0 {
+		c.since = now
+		c.earn(int(min(passed, time.Hour) * allowancePerSecond / time.Second))
+	}
+	return c.left >= 0
+}

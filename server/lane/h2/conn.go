@@ -1,0 +1,253 @@
+// Package h2 is the server's side of HTTP/2 (RFC 9113, with the priorities of RFC 9218) without
+// any I/O: bytes that a client has sent go into a [Conn], and frames to send come out of it.
+//
+// What it guarantees:
+//
+//   - A request that it gives away is whole and well-formed; what is not ends its stream or the
+//     connection, with the error code that the RFC names.
+//   - Nothing is sent beyond what the client takes, for each stream and for all of them.
+//   - It is the turn of the most urgent stream that can send. A request is answered when it is its
+//     turn, not before, so bodies are in memory for as long as they are being sent, and no more
+//     than HeldMost of them for one connection, or one body.
+//   - What a client makes the server do and remember is bounded, see the constants in limits.go
+//     and calm.go.
+//   - A request that is answered with a prepared head and body takes no allocation.
+//
+// A Conn is for one goroutine at a time. It must not know what is asked for, nor sockets, nor TLS.
+package h2
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// A Server answers requests.
+type Server interface {
+	// Serve is called when it is a stream's turn to be answered: it calls Send, Head, Park,
+	// Delegate or Reset. A request with a body it sees as soon as the head is there.
+	Serve(s *Stream)
+	// Await returns the peer of a stream that has a body, which may come at once.
+	Await(s *Stream) Peer
+}
+
+// Options are the same for many connections.
+type Options struct {
+	Server Server
+	// HeaderTimeout is how long the rest of a frame or header block may take.
+	HeaderTimeout time.Duration
+	// Stall is how long a client that takes 64 KiB of answers may let them wait for its windows;
+	// Allow makes it less under memory pressure, see answers.Pace.
+	Stall time.Duration
+	// HeaderBytes bounds a header list.
+	HeaderBytes int
+	// Streams is how many requests there may be at a time.
+	Streams int
+}
+
+// A Conn is a connection.
+type Conn struct {
+	o *Options
+
+	// Reading.
+	greeted  int    // how many bytes of the preface have come
+	settled  bool   // whether the first SETTINGS have
+	partial  []byte // the beginning of a frame
+	begun    time.Time
+	decoder  decoder
+	block    []byte // a header block without its end
+	blockOf  uint32 // the stream that it is for, 0 for none
+	ends     bool   // whether that stream ends with it
+	selfish  bool   // whether it was said to depend on itself
+	pieces   int
+	dropping *Request // for blocks that are of no stream
+	now      time.Time
+	calm     calm
+
+	// Streams.
+	streams  []*Stream // open, in order
+	lastID   uint32    // the highest that the client has used
+	final    uint32    // when it was told to use no other
+	closed   [remembered]end
+	oldest   int
+	schedule schedule
+	held     int // bytes of bodies
+	early    [updatesKept]struct {
+		id       uint32
+		priority Priority
+	}
+	updates int
+
+	// Sending.
+	control    []byte // frames that go first
+	window     int
+	initial    int // window of a new stream
+	frame      int // the largest that the client takes
+	recvWindow int
+	unconsumed int
+	blocked    time.Time
+	spent      time.Duration
+	chunk      int
+	mayGo      func(*Stream) bool // the method, made once
+
+	draining bool // no new streams are taken beyond lastID
+	ending   bool // the client was told of an end to come
+	pinged   bool // and has not answered yet
+	failed   bool // GOAWAY with an error is the last frame
+	code     Code
+}
+
+// New returns a connection whose client has sent nothing yet.
+func New(o *Options, now time.Time) *Conn {
+	c := &Conn{o: o, window: firstWindow, initial: firstWindow, frame: largestFrame, recvWindow: connWindow}
+	c.decoder.max = tableBytes
+	c.calm = calm{allowance, now}
+	c.mayGo = c.may
+	b := appendHead(c.control, 3*6, settings, 0, 0)
+	b = appendSetting(b, maxStreams, uint32(o.Streams))
+	b = appendSetting(b, maxHeaderListSize, uint32(o.HeaderBytes))
+	b = appendSetting(b, noPriorities, 1)
+	c.control = appendFrame(b, windowUpdate, 0, connWindow-firstWindow)
+	return c
+}
+
+// Receive takes what the client has sent.
+func (c *Conn) Receive(b []byte, now time.Time) {
+	c.now = now
+	if n := len(Preface) - c.greeted; n > 0 && !c.failed {
+		n = min(n, len(b))
+		if string(b[:n]) != Preface[c.greeted:c.greeted+n] {
+			c.fail(ProtocolError)
+			return
+		}
+		c.greeted += n
+		b = b[n:]
+	}
+	for len(b) > 0 && !c.failed {
+		if len(c.partial) > 0 {
+			b = c.fill(b)
+			continue
+		}
+		n := c.length(b)
+		if n < 0 || n > len(b) {
+			if !c.failed {
+				c.partial, c.begun = append(c.partial, b...), now
+			}
+			return
+		}
+		c.receive(b[:n])
+		b = b[n:]
+	}
+}
+
+// length returns how long the frame at the beginning of b is, -1 where that is not there yet.
+func (c *Conn) length(b []byte) int {
+	if len(b) < frameHead {
+		return -1
+	}
+	n := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
+	if n > largestFrame {
+		c.fail(FrameSizeError)
+		return -1
+	}
+	return frameHead + n
+}
+
+// fill adds to the frame that has begun, and returns what comes after it.
+func (c *Conn) fill(b []byte) []byte {
+	want := frameHead
+	if len(c.partial) >= frameHead {
+		if want = c.length(c.partial); want < 0 {
+			return nil
+		}
+	}
+	n := max(0, min(want-len(c.partial), len(b)))
+	c.partial = append(c.partial, b[:n]...)
+	if len(c.partial) < frameHead {
+		return b[n:]
+	}
+	if want = c.length(c.partial); want == len(c.partial) {
+		frame := c.partial
+		c.partial = nil
+		c.receive(frame)
+		if cap(frame) <= partialKept {
+			c.partial = frame[:0]
+		}
+	}
+	return b[n:]
+}
+
+// receive takes a whole frame.
+func (c *Conn) receive(b []byte) {
+	kind, flags := b[3], b[4]
+	id := binary.BigEndian.Uint32(b[5:]) & mostID
+	p := b[frameHead:]
+	switch {
+	case !c.settled && (kind != settings || flags&ack != 0):
+		c.fail(ProtocolError)
+		return
+	case c.blockOf != 0 && (kind != continuation || id != c.blockOf):
+		c.fail(ProtocolError)
+		return
+	}
+	switch kind {
+	case data:
+		c.data(id, flags, p)
+	case headers:
+		c.headers(id, flags, p)
+	case continuation:
+		c.continuation(id, flags, p)
+	case rstStream:
+		c.rstStream(id, p)
+	case windowUpdate:
+		c.windowUpdate(id, p)
+	default:
+		if !c.calm.spend(frameCost, c.now) {
+			c.fail(EnhanceYourCalm)
+			return
+		}
+		switch kind {
+		case settings:
+			c.settings(id, flags, p)
+		case ping:
+			c.ping(id, flags, p)
+		case goAway:
+			if id != 0 {
+				c.fail(ProtocolError)
+			} else if len(p) < 8 {
+				c.fail(FrameSizeError)
+			}
+		case priorityFrame:
+			c.priority(id, p)
+		case priorityUpdate:
+			c.priorityUpdate(id, p)
+		case pushPromise:
+			c.fail(ProtocolError)
+		}
+	}
+}
+
+// spend takes from the allowance.
+func (c *Conn) spend(n int) bool {
+	if c.calm.spend(n, c.now) {
+		return true
+	}
+	c.fail(EnhanceYourCalm)
+	return false
+}
+
+// unpadded returns the payload of a frame without padding.
+func (c *Conn) unpadded(flags byte, p []byte) ([]byte, bool) {
+	if flags&padded == 0 {
+		return p, true
+	}
+	if len(p) == 0 {
+		c.fail(FrameSizeError)
+		return nil, false
+	}
+	n := int(p[0])
+	if p = p[1:]; n > len(p) {
+		c.fail(ProtocolError)
+		return nil, false
+	}
+	return p[:len(p)-n], true
+}

@@ -1,0 +1,159 @@
+package h2
+
+import "encoding/binary"
+
+// This file takes the frames that say how answers are to be sent, or whether the server is there.
+
+func (c *Conn) windowUpdate(id uint32, p []byte) {
+	if len(p) != 4 {
+		c.fail(FrameSizeError)
+		return
+	}
+	if !c.spend(frameCost) {
+		return
+	}
+	n := int(binary.BigEndian.Uint32(p) & mostID)
+	if id == 0 {
+		switch {
+		case n == 0:
+			c.fail(ProtocolError)
+		case c.window+n > mostWindow:
+			c.fail(FlowControlError)
+		default:
+			c.window += n
+		}
+		return
+	}
+	if c.isUnused(id) {
+		c.fail(ProtocolError)
+		return
+	}
+	s := c.find(id)
+	switch {
+	case s == nil:
+	case n == 0:
+		c.reset(s, ProtocolError)
+	case s.window+n > mostWindow:
+		c.reset(s, FlowControlError)
+	default:
+		c.grow(s, n)
+	}
+}
+
+// grow changes the window of a stream.
+func (c *Conn) grow(s *Stream, n int) {
+	if s.window += n; s.window <= 0 {
+		return
+	}
+	s.unblock(c.now)
+	if s.given || s.asked {
+		c.put(s)
+	}
+}
+
+func (c *Conn) settings(id uint32, flags byte, p []byte) {
+	switch {
+	case id != 0:
+		c.fail(ProtocolError)
+		return
+	case flags&ack != 0:
+		if len(p) > 0 {
+			c.fail(FrameSizeError)
+		}
+		return
+	case len(p)%6 != 0:
+		c.fail(FrameSizeError)
+		return
+	}
+	c.settled = true
+	for ; len(p) > 0 && !c.failed; p = p[6:] {
+		value := binary.BigEndian.Uint32(p[2:])
+		switch binary.BigEndian.Uint16(p) {
+		case enablePush, enableConnect, noPriorities:
+			if value > 1 {
+				c.fail(ProtocolError)
+			}
+		case initialWindow:
+			if value > mostWindow {
+				c.fail(FlowControlError)
+				return
+			}
+			by := int(value) - c.initial
+			c.initial = int(value)
+			for _, s := range c.streams {
+				if s.window+by > mostWindow {
+					c.fail(FlowControlError)
+					return
+				}
+				c.grow(s, by)
+			}
+		case maxFrameSize:
+			if value < largestFrame || value >= 1<<24 {
+				c.fail(ProtocolError)
+			}
+		}
+	}
+	if !c.failed {
+		c.control = appendHead(c.control, 0, settings, ack, 0)
+	}
+}
+
+func (c *Conn) ping(id uint32, flags byte, p []byte) {
+	switch {
+	case id != 0:
+		c.fail(ProtocolError)
+	case len(p) != 8:
+		c.fail(FrameSizeError)
+	case flags&ack == 0:
+		c.control = append(appendHead(c.control, len(p), ping, ack, 0), p...)
+	case c.pinged && string(p) == farewell:
+		c.Drain()
+	}
+}
+
+// priority is what RFC 9113 leaves of a frame that says nothing any more.
+func (c *Conn) priority(id uint32, p []byte) {
+	switch {
+	case id == 0:
+		c.fail(ProtocolError)
+	case len(p) != 5:
+		c.resetEither(id, FrameSizeError)
+	case binary.BigEndian.Uint32(p)&mostID == id:
+		c.resetEither(id, ProtocolError)
+	}
+}
+
+func (c *Conn) priorityUpdate(id uint32, p []byte) {
+	if id != 0 {
+		c.fail(ProtocolError)
+		return
+	}
+	if len(p) < 4 {
+		c.fail(FrameSizeError)
+		return
+	}
+	of, to := binary.BigEndian.Uint32(p)&mostID, parsePriority(string(p[4:min(len(p), 4+priorityBytes)]))
+	switch s := c.find(of); {
+	case of == 0 || of%2 == 0:
+		c.fail(ProtocolError)
+	case s != nil:
+		was := s.queued
+		c.schedule.take(s)
+		if s.priority = to; was {
+			c.schedule.put(s)
+		}
+	case of > c.lastID:
+		c.early[c.updates%updatesKept].id, c.early[c.updates%updatesKept].priority = of, to
+		c.updates++
+	}
+}
+
+// applyUpdate gives a new stream the priority that came before it.
+func (c *Conn) applyUpdate(s *Stream) {
+	for i := range c.early {
+		if e := &c.early[i]; e.id == s.id {
+			s.priority = e.priority
+			e.id = 0
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package h2
+
+import (
+	"unsafe"
+
+	"golang.org/x/net/http2/hpack"
+)
+
+// tableBytes bounds the dynamic table that a client's fields are kept in, as RFC 7541 §4.1
+// counts them. It is what clients take for granted before they are told anything.
+const tableBytes = 4 << 10
+
+// entryBytes is what an entry counts beside its text.
+const entryBytes = 32
+
+// An entry is one of a table: a field that was judged once.
+type entry struct {
+	name, value string
+	kind        Kind
+	odd         bool // whether the value is no field's
+}
+
+func (e *entry) size() int { return len(e.name) + len(e.value) + entryBytes }
+
+// statics is RFC 7541 appendix A; the first has index 1.
+var statics = func() (all [62]entry) {
+	d := hpack.NewDecoder(0, nil)
+	for i := 1; i < len(all); i++ {
+		fields, err := d.DecodeFull([]byte{0x80 | byte(i)})
+		if err != nil {
+			panic(err)
+		}
+		all[i] = entry{name: fields[0].Name, value: fields[0].Value, kind: kindOf(fields[0].Name)}
+	}
+	return all
+}()
+
+// A decoder reads header blocks (RFC 7541). What it puts into its table it copies; the rest of a
+// request's text is in the request's own memory.
+type decoder struct {
+	ring      []entry // grows as it is used
+	newest, n int
+	size, max int
+}
+
+func (d *decoder) at(index int) *entry {
+	if 0 < index && index < len(statics) {
+		return &statics[index]
+	}
+	i := index - len(statics)
+	if i < 0 || i >= d.n {
+		return nil
+	}
+	return &d.ring[(d.newest-i+len(d.ring))%len(d.ring)]
+}
+
+func (d *decoder) evict(room int) {
+	for d.n > 0 && d.size+room > d.max {
+		oldest := &d.ring[(d.newest-d.n+1+len(d.ring))%len(d.ring)]
+		d.size -= oldest.size()
+		*oldest = entry{}
+		d.n--
+	}
+}
+
+// insert adds an entry whose text is its own.
+func (d *decoder) insert(e entry) {
+	d.evict(e.size())
+	if e.size() > d.max {
+		return
+	}
+	if d.n == len(d.ring) {
+		grown := make([]entry, max(16, 2*len(d.ring)))
+		for i := range d.n {
+			grown[d.n-1-i] = d.ring[(d.newest-i+len(d.ring))%len(d.ring)]
+		}
+		d.ring, d.newest = grown, d.n-1
+	}
+	if d.n == 0 {
+		d.newest = -1
+	}
+	d.newest = (d.newest + 1) % len(d.ring)
+	d.ring[d.newest] = e
+	d.n++
+	d.size += e.size()
+}
+
+// decode reads a whole block into r, and returns false where that is an error of compression.
+func (d *decoder) decode(b []byte, r *Request) bool {
+	for first := true; len(b) > 0; {
+		c := b[0]
+		var index int
+		var ok bool
+		switch {
+		case c >= 0x80:
+			if index, b, ok = number(b, 0x7f); !ok {
+				return false
+			}
+			e := d.at(index)
+			if e == nil {
+				return false
+			}
+			r.add(e)
+			first = false
+			continue
+		case c >= 0x40:
+			index, b, ok = number(b, 0x3f)
+		case c >= 0x20:
+			size := 0
+			if size, b, ok = number(b, 0x1f); !ok || !first || size > tableBytes {
+				return false
+			}
+			d.max = size
+			d.evict(0)
+			continue
+		default:
+			index, b, ok = number(b, 0x0f)
+		}
+		if !ok {
+			return false
+		}
+		first = false
+		var e entry
+		if index > 0 {
+			named := d.at(index)
+			if named == nil {
+				return false
+			}
+			e.name, e.kind = named.name, named.kind
+		} else {
+			if e.name, b, ok = r.text(b); !ok {
+				return false
+			}
+			if e.kind = kindOf(e.name); e.kind == Other && !IsName(e.name) {
+				e.kind = odd
+			}
+		}
+		if e.value, b, ok = r.text(b); !ok {
+			return false
+		}
+		e.odd = !IsValue(e.value)
+		if r.add(&e); c >= 0x40 {
+			d.keep(e, index > 0)
+		}
+	}
+	return true
+}
+
+// keep inserts an entry that has text of a request's.
+func (d *decoder) keep(e entry, named bool) {
+	if e.size() > d.max {
+		d.evict(e.size())
+		return
+	}
+	if named { // the name is an entry's, which owns it
+		e.value = string(append([]byte(nil), e.value...))
+	} else {
+		both := string(append([]byte(e.name), e.value...))
+		e.name, e.value = both[:len(e.name)], both[len(e.name):]
+	}
+	d.insert(e)
+}
+
+// number reads an integer with a prefix (RFC 7541 §5.1); none that is in use has 28 bits.
+func number(b []byte, prefix byte) (n int, rest []byte, ok bool) {
+	n = int(b[0] & prefix)
+	b = b[1:]
+	if n < int(prefix) {
+		return n, b, true
+	}
+	for shift := 0; shift < 28 && len(b) > 0; shift += 7 {
+		c := b[0]
+		b = b[1:]
+		if n += int(c&0x7f) << shift; c < 0x80 {
+			return n, b, true
+		}
+	}
+	return 0, nil, false
+}
+
+// text reads a string. It is put into r's memory, where it stays.
+func (r *Request) text(b []byte) (s string, rest []byte, ok bool) {
+	if len(b) == 0 {
+		return "", nil, false
+	}
+	huffman := b[0] >= 0x80
+	n, b, ok := number(b, 0x7f)
+	if !ok || n > len(b) {
+		return "", nil, false
+	}
+	code, rest := b[:n], b[n:]
+	begin := len(r.scratch)
+	if !huffman {
+		r.scratch = append(r.scratch, code...)
+	} else if r.scratch, ok = appendHuffman(r.scratch, code); !ok {
+		return "", nil, false
+	}
+	made := r.scratch[begin:]
+	return unsafe.String(unsafe.SliceData(made), len(made)), rest, true
+}

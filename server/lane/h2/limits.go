@@ -1,0 +1,29 @@
+package h2
+
+// What a connection remembers, beside its table of fields and what its streams hold.
+const (
+	// HeldMost is how many bytes of bodies a connection holds before it waits until one of them
+	// is sent. One body is always allowed.
+	HeldMost = 2 << 20
+	// streamWindow and connWindow are how much of requests' bodies is kept that no handler has
+	// read, for each stream and for all of them.
+	streamWindow, connWindow = firstWindow, 256 << 10
+	// blockBytes bounds a header block in more than one frame, and continuations how many more
+	// there are. The fields of a block are bounded by Options.HeaderBytes; beyond these two the
+	// connection ends.
+	blockBytes, continuations = 64 << 10, 256
+	// controlMost is how many bytes of answers to PING, SETTINGS and the like may be unsent before
+	// nothing more is read.
+	controlMost = 16 << 10
+	// remembered is of how many streams it is known that they were there.
+	remembered = 32
+	// updatesKept is how many priorities are kept for streams that are still to come.
+	updatesKept = 8
+	// priorityBytes bounds what is read of a priority.
+	priorityBytes = 64
+	// partialKept is how large a buffer for the beginning of a frame may stay.
+	partialKept = 1 << 10
+)
+
+// farewell is in the PING whose answer says that the client has heard of the end to come.
+const farewell = "farewell"

@@ -1,0 +1,134 @@
+package h2
+
+import (
+	"slices"
+	"sync"
+)
+
+const (
+	// Gathered is how many bytes of frames are gathered, or a little more, before they go to the
+	// system together.
+	Gathered = 64 << 10
+	// copied is up to how many bytes of a body are copied rather than sent from where they are.
+	copied = 4 << 10
+	// Parts bounds how many pieces are gathered.
+	Parts = 64
+)
+
+// A Held is a body that is being sent, in memory that it shares with others.
+type Held interface {
+	// Scarce reports memory pressure.
+	Scarce() bool
+	// Release ends the holding, after so many bytes were sent.
+	Release(sent int64)
+}
+
+// An Out is a piece of what a connection sends.
+type Out struct {
+	Bytes []byte // what was copied
+	flat  bool
+	parts []part
+	size  int
+	holds []hold
+}
+
+// A part is of Bytes, or of a body that is sent from where it is.
+type part struct {
+	body     []byte
+	from, to int
+}
+
+// A hold is of a body that is gathered to its end, but not sent.
+type hold struct {
+	held   Held
+	sent   int64
+	weight int
+}
+
+var outs = sync.Pool{New: func() any { return &Out{Bytes: make([]byte, 0, Gathered+largestFrame)} }}
+
+// NewOut returns an empty one, which copies everything where it is flat.
+func NewOut(flat bool) *Out {
+	o := outs.Get().(*Out)
+	o.flat = flat
+	return o
+}
+
+// Size is how many bytes are left to send.
+func (o *Out) Size() int { return o.size }
+
+// Scarce reports memory pressure, if one of the bodies is not kept anyway.
+func (o *Out) Scarce() bool {
+	for _, h := range o.holds {
+		if h.held.Scarce() {
+			return true
+		}
+	}
+	return false
+}
+
+// copied is called after bytes have been appended to Bytes since from.
+func (o *Out) copied(from int) {
+	n := len(o.Bytes) - from
+	o.size += n
+	if o.flat || n == 0 {
+		return
+	}
+	if last := len(o.parts) - 1; last >= 0 && o.parts[last].body == nil && o.parts[last].to == from {
+		o.parts[last].to += n
+		return
+	}
+	o.parts = append(o.parts, part{from: from, to: from + n})
+}
+
+func (o *Out) append(b []byte) {
+	from := len(o.Bytes)
+	o.Bytes = append(o.Bytes, b...)
+	o.copied(from)
+}
+
+func (o *Out) body(b []byte, stays bool) {
+	if o.flat || !stays || len(b) <= copied {
+		o.append(b)
+		return
+	}
+	o.parts = append(o.parts, part{body: b})
+	o.size += len(b)
+}
+
+// Each calls f with the pieces that are left, in order.
+func (o *Out) Each(f func([]byte)) {
+	for _, p := range o.parts {
+		if p.body != nil {
+			f(p.body)
+		} else {
+			f(o.Bytes[p.from:p.to])
+		}
+	}
+}
+
+// Sent takes the first n bytes off.
+func (o *Out) Sent(n int) {
+	o.size -= n
+	done := 0
+	for i := range o.parts {
+		p := &o.parts[i]
+		if p.body != nil {
+			m := min(n, len(p.body))
+			n -= m
+			if m < len(p.body) {
+				p.body = p.body[m:]
+				break
+			}
+		} else {
+			m := min(n, p.to-p.from)
+			p.from += m
+			n -= m
+			if p.from < p.to {
+				break
+			}
+		}
+		done++
+	}
+	o.parts = slices.Delete(o.parts, 0, done)
+}

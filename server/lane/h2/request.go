@@ -1,0 +1,231 @@
+package h2
+
+import (
+	"strconv"
+	"strings"
+)
+
+// A Kind says which field it is, of those that say something about the message, the connection
+// or the answer from a file.
+type Kind uint8
+
+const (
+	Other Kind = iota
+	Host
+	Accept
+	AcceptEncoding
+	IfMatch
+	IfNoneMatch
+	IfModifiedSince
+	IfUnmodifiedSince
+	Range
+	IfRange
+	Expect
+	ContentLength
+	Trailer
+	Cookie
+	Forwarded // which host a proxy was asked for
+
+	priority
+	te
+	method
+	scheme
+	authority
+	path
+	hop // it belongs to a connection of HTTP/1.1
+	odd // its name is none, or that of a pseudo-field which no request has
+)
+
+var kinds = map[string]Kind{
+	"host": Host, "accept": Accept, "accept-encoding": AcceptEncoding,
+	"if-match": IfMatch, "if-none-match": IfNoneMatch, "if-modified-since": IfModifiedSince, "if-unmodified-since": IfUnmodifiedSince,
+	"range": Range, "if-range": IfRange, "expect": Expect, "content-length": ContentLength, "trailer": Trailer, "cookie": Cookie,
+	"forwarded": Forwarded, "x-forwarded-host": Forwarded,
+	"priority": priority, "te": te, ":method": method, ":scheme": scheme, ":authority": authority, ":path": path,
+	"connection": hop, "keep-alive": hop, "proxy-connection": hop, "transfer-encoding": hop, "upgrade": hop,
+}
+
+func kindOf(name string) Kind {
+	k := kinds[name]
+	if k == Other && name != "" && name[0] == ':' {
+		return odd
+	}
+	return k
+}
+
+// A Field is a field of a request. Its text holds as long as the request.
+type Field struct {
+	Kind        Kind
+	Name, Value string
+}
+
+// A Request is what a client asks for.
+type Request struct {
+	Method, Scheme, Authority, Path string
+	// Fields are in the order in which they came, without the pseudo-fields.
+	Fields []Field
+	// Length is what Content-Length says, -1 where it says nothing.
+	Length int64
+	// Bodiless says that the head is all of it.
+	Bodiless bool
+	// TooLarge says that there are more or longer fields than the limit allows. Those beyond it
+	// are not there.
+	TooLarge bool
+
+	bytes, most int // of the header list, as RFC 9113 §6.5.2 counts it
+	malformed   bool
+	trailer     bool // these are the fields after a body
+	seen        uint8
+	urgency     string
+	scratch     []byte
+}
+
+// bits of seen
+const (
+	sawMethod = 1 << iota
+	sawScheme
+	sawAuthority
+	sawPath
+	sawField
+)
+
+func (r *Request) reset(most int) {
+	clear(r.Fields)
+	*r = Request{Fields: r.Fields[:0], scratch: r.scratch[:0], Length: -1, most: most}
+	if cap(r.scratch) > scratchKept {
+		r.scratch = nil
+	}
+	if cap(r.Fields) > fieldsKept {
+		r.Fields = nil
+	}
+}
+
+// What a request that is done may leave to the next one.
+const scratchKept, fieldsKept = 4 << 10, 64
+
+// add is told of each field.
+func (r *Request) add(e *entry) {
+	if r.bytes += e.size(); r.bytes > r.most {
+		r.TooLarge = true
+		return
+	}
+	if e.odd {
+		r.malformed = true
+		return
+	}
+	switch e.kind {
+	case method:
+		r.pseudo(sawMethod, &r.Method, e.value)
+		return
+	case scheme:
+		r.pseudo(sawScheme, &r.Scheme, e.value)
+		return
+	case authority:
+		r.pseudo(sawAuthority, &r.Authority, e.value)
+		return
+	case path:
+		r.pseudo(sawPath, &r.Path, e.value)
+		return
+	case hop, odd:
+		r.malformed = true
+		return
+	case te:
+		if e.value != "trailers" { // RFC 9113 §8.2.2
+			r.malformed = true
+			return
+		}
+	case ContentLength:
+		n, err := strconv.ParseUint(e.value, 10, 63)
+		if err != nil || e.value[0] == '+' || r.Length >= 0 && r.Length != int64(n) {
+			r.malformed = true
+			return
+		}
+		r.Length = int64(n)
+	case priority:
+		r.urgency = e.value
+	}
+	r.seen |= sawField
+	r.Fields = append(r.Fields, Field{e.kind, e.name, e.value})
+}
+
+func (r *Request) pseudo(bit uint8, to *string, value string) {
+	if r.seen&(bit|sawField) != 0 || r.trailer {
+		r.malformed = true
+	}
+	r.seen |= bit
+	*to = value
+}
+
+// complete reports whether the fields make a request (RFC 9113 §8.3.1).
+func (r *Request) complete() bool {
+	const most = sawMethod | sawScheme | sawPath
+	switch {
+	case r.malformed:
+		return false
+	case r.TooLarge:
+		return true // what is missing may be beyond the limit
+	case r.Method == "CONNECT":
+		return r.seen&(sawScheme|sawPath) == 0 && r.Authority != ""
+	case r.seen&most != most || r.Path == "" || r.Scheme != "https" && r.Scheme != "http":
+		return false
+	case r.Path[0] != '/' && (r.Path != "*" || r.Method != "OPTIONS"):
+		return false
+	}
+	return isToken(r.Method) && r.hostsAgree() && (!r.Bodiless || r.Length <= 0)
+}
+
+// hostsAgree is RFC 9113 §8.3.1: a Host field must not name another host than :authority.
+func (r *Request) hostsAgree() bool {
+	hosts := 0
+	for i := range r.Fields {
+		if f := &r.Fields[i]; f.Kind == Host {
+			hosts++
+			if hosts > 1 || r.Authority != "" && !strings.EqualFold(f.Value, r.Authority) {
+				return false
+			}
+		}
+	}
+	return !strings.Contains(r.Authority, "@")
+}
+
+// IsName reports whether s may be a field's name: a token in lower case (RFC 9113 §8.2.1).
+func IsName(s string) bool {
+	for i := range len(s) {
+		if !tokens[s[i]] || 'A' <= s[i] && s[i] <= 'Z' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isToken(s string) bool {
+	for i := range len(s) {
+		if !tokens[s[i]] {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// IsValue reports whether s may be a field's value: no control character but tabs, and neither
+// begins nor ends with white space (RFC 9113 §8.2.1).
+func IsValue(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return s == "" || !isSpace(s[0]) && !isSpace(s[len(s)-1])
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' }
+
+var tokens = func() (set [256]bool) {
+	for c := range set {
+		set[c] = '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
+	}
+	for _, c := range []byte("!#$%&'*+-.^_`|~") {
+		set[c] = true
+	}
+	return set
+}()

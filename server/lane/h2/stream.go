@@ -1,0 +1,158 @@
+package h2
+
+import (
+	"sync"
+	"time"
+)
+
+// A Peer has the other half of a stream that is not answered at once. Its methods are called
+// with the connection's lock held, and must not call the connection.
+type Peer interface {
+	// Received is called with each piece of the request's body.
+	Received(p []byte)
+	// Ended is called after the last piece, with the fields that came behind it.
+	Ended(trailers []Field)
+	// Sent is called when all that was given to Write has been copied.
+	Sent()
+	// Broken is called where the stream ends before its answer does. It is the last call.
+	Broken(code Code)
+}
+
+// A Stream is a request and its answer.
+type Stream struct {
+	Request Request
+	// Peer is set by what answers later.
+	Peer Peer
+
+	conn     *Conn
+	id       uint32
+	priority Priority
+	window   int // how much the client takes; below 0 after it has changed its mind
+
+	asked    bool // not answered yet
+	parked   bool // what answers wants the stream to be able to send
+	waits    bool // until the connection resumes
+	ended    bool // the client has sent all
+	given    bool // the head of the answer was given
+	last     bool // and all of its body
+	inClosed bool
+
+	head     []byte // of the answer, what is not gathered; then trailers
+	body     []byte
+	stays    bool // whether body is to be sent from where it is
+	held     Held
+	weight   int // of what is held
+	sent     int64
+	trailers []byte
+
+	received   int64
+	unconsumed int // bytes of the body that the peer has not read
+	recvWindow int
+
+	// How long the client has let the stream wait for room.
+	blocked time.Time
+	spent   time.Duration
+	chunk   int // bytes since spent began anew
+
+	queued         bool
+	next, previous *Stream
+}
+
+var streams = sync.Pool{New: func() any { return new(Stream) }}
+
+func newStream(most int) *Stream {
+	s := streams.Get().(*Stream)
+	s.Request.reset(most)
+	return s
+}
+
+// recycle is for a stream that nothing refers to.
+func (s *Stream) recycle() {
+	*s = Stream{Request: s.Request, head: s.head[:0]}
+	streams.Put(s)
+}
+
+// ID is its number.
+func (s *Stream) ID() uint32 { return s.id }
+
+// CanSend reports whether a body could go out, now that it is the stream's turn.
+func (s *Stream) CanSend() bool { return s.window > 0 && s.conn.mayHold() }
+
+// Park puts the stream off until CanSend. It is called instead of answering.
+func (s *Stream) Park() { s.parked = true }
+
+// Wait puts the stream off until Conn.Resume. It is called instead of answering.
+func (s *Stream) Wait() { s.waits = true }
+
+// Delegate has the peer answer later. It is called instead of answering.
+func (s *Stream) Delegate(p Peer) { s.Peer, s.asked = p, false }
+
+// Send answers: with a header block, which is copied, and all of a body, which is released when it
+// is sent, if held is not nil.
+func (s *Stream) Send(head, more, body []byte, held Held) {
+	s.Head(head, more)
+	s.body, s.last, s.stays = body, true, held != nil
+	if held != nil {
+		s.held, s.weight = held, len(body)
+		s.conn.held += s.weight
+	}
+}
+
+// Head gives a header block, in two parts. It may be called before others that only inform.
+func (s *Stream) Head(head, more []byte) {
+	s.asked = false
+	s.given = true
+	s.head = append(append(s.head, head...), more...)
+	s.conn.put(s)
+}
+
+// Inform sends a header block of an answer that only informs (1xx).
+func (s *Stream) Inform(block []byte) {
+	if s.inClosed {
+		return
+	}
+	c := s.conn
+	c.control = appendHeaders(c.control, block, 0, s.id, c.frame)
+}
+
+// Write gives a piece of the body, which the caller keeps as it is until the peer is told that it
+// is sent, or the stream breaks.
+func (s *Stream) Write(p []byte, last bool) {
+	s.body, s.last = p, last
+	s.conn.put(s)
+}
+
+// End ends the answer, with fields behind the body if there are any.
+func (s *Stream) End(trailers []byte) {
+	s.last, s.trailers = true, trailers
+	s.conn.put(s)
+}
+
+// Behind reports whether the stream could send something, but others go first.
+func (s *Stream) Behind() bool { return s.queued && s.conn.schedule.turn(s.conn.mayGo) != s }
+
+// Open reports whether the stream still is one of the connection's.
+func (s *Stream) Open() bool { return !s.inClosed }
+
+// Consumed lets the client send n bytes more, of those that the peer has been given.
+func (s *Stream) Consumed(n int) {
+	c := s.conn
+	if s.inClosed {
+		return
+	}
+	c.consumed(n)
+	if s.unconsumed -= n; s.ended {
+		return
+	}
+	if room := streamWindow - s.unconsumed - s.recvWindow; room >= streamWindow/2 {
+		s.recvWindow += room
+		c.control = appendFrame(c.control, windowUpdate, s.id, uint32(room))
+	}
+}
+
+// Reset ends the stream before its answer has ended.
+func (s *Stream) Reset(code Code) {
+	if !s.inClosed {
+		s.conn.reset(s, code)
+	}
+}

@@ -1,0 +1,594 @@
+package lane
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/server/lane/h2"
+)
+
+// errStreamEnded is what a handler gets that reads or writes after the client has gone.
+var errStreamEnded = errors.New("lane: the client has ended the stream")
+
+// A handled is a request over HTTP/2 that an http.Handler answers, and is its ResponseWriter. The
+// fields from s on are guarded by the connection's mu; the others are the handler's goroutine's.
+type handled struct {
+	m       *multiplexer
+	loads   bool
+	request *http.Request
+	cancel  context.CancelFunc
+
+	header   http.Header
+	snapshot http.Header // header as it was when the status was given
+	status   int         // 0 before it is
+	sentHead bool
+	written  int64
+	length   int64 // that was promised, -1 where none was
+	buffer   []byte
+	trailers []string
+
+	s         *h2.Stream
+	change    sync.Cond
+	broken    bool
+	sending   bool
+	continued bool // whether the client waits to be told to go on
+	body      []byte
+	bodyEnded bool
+	unread    bool // the handler is done with the body
+	trailer   []h2.Field
+	readTime  limit
+	writeTime limit
+}
+
+// A limit is a deadline, guarded by the connection's mu.
+type limit struct {
+	timer *time.Timer
+	late  bool // it was over, but for reasons that are not this stream's
+	over  bool
+}
+
+// set moves the deadline, whose end is told when it is over; a zero one never is.
+func (w *handled) set(l *limit, t time.Time, end func()) {
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.timer, l.over, l.late = nil, false, false
+	if t.IsZero() {
+		return
+	}
+	left := time.Until(t)
+	if left <= 0 {
+		l.over = true
+		end()
+		w.change.Broadcast()
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(left, func() {
+		w.m.mu.Lock()
+		defer w.m.mu.Unlock()
+		if l.timer != timer {
+			return
+		}
+		if behind := l == &w.writeTime && w.s.Behind(); behind || l.late {
+			// Other streams of the client go first, or did. How long the client may take for all
+			// of them is the connection's to judge.
+			l.late = behind
+			timer.Reset(w.m.c.listener.o.StallTimeout)
+			return
+		}
+		l.over = true
+		end()
+		w.change.Broadcast()
+	})
+	l.timer = timer
+}
+
+// bufferedBytes are gathered of what a handler writes before it is sent.
+const bufferedBytes = 4 << 10
+
+func newHandled(m *multiplexer) *handled {
+	w := &handled{m: m, header: make(http.Header), length: -1}
+	w.change.L = &m.mu
+	return w
+}
+
+// Received implements h2.Peer, as do the methods below it.
+func (w *handled) Received(p []byte) {
+	if w.unread {
+		w.s.Consumed(len(p))
+		return
+	}
+	w.body = append(w.body, p...)
+	w.change.Broadcast()
+}
+
+func (w *handled) Ended(trailer []h2.Field) {
+	w.bodyEnded = true
+	for _, f := range trailer {
+		w.trailer = append(w.trailer, h2.Field{Name: strings.Clone(f.Name), Value: strings.Clone(f.Value)})
+	}
+	w.change.Broadcast()
+}
+
+func (w *handled) Sent() {
+	w.sending = false
+	w.change.Broadcast()
+}
+
+func (w *handled) Broken(h2.Code) {
+	w.broken, w.body = true, nil
+	if w.cancel != nil {
+		w.cancel()
+	}
+	w.change.Broadcast()
+}
+
+// begin makes the request, with the connection's mu held.
+func (w *handled) begin(s *h2.Stream) {
+	c, r, o := w.m.c, &s.Request, &w.m.c.listener.o
+	w.s = s
+	ctx := o.Context
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, w.cancel = context.WithCancel(context.WithValue(ctx, http.LocalAddrContextKey, c.listener.Addr()))
+	req := &http.Request{
+		Method: r.Method, Proto: "HTTP/2.0", ProtoMajor: 2, Header: make(http.Header, len(r.Fields)),
+		Host: r.Authority, RequestURI: r.Path, RemoteAddr: c.remote, Body: http.NoBody,
+	}
+	var cookies []string
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		value := f.Value
+		switch f.Kind {
+		case h2.Host:
+			if req.Host == "" {
+				req.Host = value
+			}
+			continue
+		case h2.Cookie:
+			cookies = append(cookies, value)
+			continue
+		case h2.Expect:
+			if strings.EqualFold(value, "100-continue") {
+				w.continued = !r.Bodiless
+				continue
+			}
+		case h2.Trailer:
+			req.Trailer = declared(req.Trailer, value)
+			continue
+		}
+		name := http.CanonicalHeaderKey(f.Name)
+		req.Header[name] = append(req.Header[name], value)
+	}
+	if cookies != nil {
+		req.Header["Cookie"] = []string{strings.Join(cookies, "; ")}
+	}
+	if !r.Bodiless {
+		req.Body, req.ContentLength = &requestBody{w}, r.Length
+	}
+	if c.secure != nil {
+		state := c.secure.ConnectionState()
+		req.TLS = &state
+	}
+	w.request = req.WithContext(ctx)
+	if o.ReadTimeout > 0 {
+		w.set(&w.readTime, time.Now().Add(o.ReadTimeout), func() {})
+	}
+	if o.WriteTimeout > 0 {
+		w.set(&w.writeTime, time.Now().Add(o.WriteTimeout), w.tooLate)
+	}
+}
+
+// declared has the fields that a request or an answer says it ends with.
+func declared(trailer http.Header, value string) http.Header {
+	for name := range strings.SplitSeq(value, ",") {
+		switch name = http.CanonicalHeaderKey(textproto.TrimString(name)); name {
+		case "", "Transfer-Encoding", "Trailer", "Content-Length":
+		default:
+			if trailer == nil {
+				trailer = make(http.Header)
+			}
+			trailer[name] = nil
+		}
+	}
+	return trailer
+}
+
+// tooLate is called when the time is over to write.
+func (w *handled) tooLate() {
+	if !w.broken {
+		w.s.Reset(h2.InternalError)
+		w.m.changed()
+	}
+}
+
+// run answers the request.
+func (w *handled) run() {
+	defer w.done()
+	o := &w.m.c.listener.o
+	switch r := w.request; {
+	case w.s.Request.TooLarge && o.TooLarge != nil:
+		o.TooLarge.ServeHTTP(w, r)
+	case r.Method == http.MethodOptions && r.RequestURI == "*": // as over net/http, for the server as a whole
+		w.header.Set("Content-Length", "0")
+	case w.s.Request.TooLarge:
+		w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
+	default:
+		if w.resolve() {
+			o.Requests.ServeHTTP(w, r)
+		}
+	}
+	w.finish()
+}
+
+// resolve reads the target as net/http does, and resets a stream whose target is none.
+func (w *handled) resolve() bool {
+	r := w.request
+	if r.Method == http.MethodConnect {
+		r.URL, r.RequestURI = &url.URL{Host: r.Host}, r.Host
+		return true
+	}
+	var err error
+	if r.URL, err = url.ParseRequestURI(r.RequestURI); err == nil {
+		return true
+	}
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if !w.broken {
+		w.s.Reset(h2.ProtocolError)
+		w.m.changed()
+	}
+	return false
+}
+
+// done ends what run has begun, after a panic, too.
+func (w *handled) done() {
+	reason := recover()
+	if reason != nil && reason != http.ErrAbortHandler {
+		w.m.c.listener.o.Logger.Error("server: a request made a handler panic", "client", w.request.RemoteAddr, "panic", reason, "stack", string(debug.Stack()))
+	}
+	m := w.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.set(&w.readTime, time.Time{}, nil)
+	w.set(&w.writeTime, time.Time{}, nil)
+	if reason != nil && !w.broken {
+		w.s.Reset(h2.InternalError)
+	}
+	w.unread = true
+	if n := len(w.body); n > 0 && !w.broken {
+		w.s.Consumed(n)
+	}
+	w.body = nil
+	w.cancel()
+	m.isDone(w)
+	m.changed()
+}
+
+// Header implements http.ResponseWriter, as do the methods below it, and what
+// http.ResponseController looks for.
+func (w *handled) Header() http.Header { return w.header }
+
+func (w *handled) WriteHeader(status int) {
+	if w.status != 0 {
+		return
+	}
+	if status < 100 || status > 999 {
+		panic("lane: invalid status " + strconv.Itoa(status))
+	}
+	if status < 200 {
+		if status != http.StatusSwitchingProtocols {
+			w.inform(status)
+		}
+		return
+	}
+	w.status, w.snapshot = status, w.header.Clone()
+	if promised, err := strconv.ParseInt(w.snapshot.Get("Content-Length"), 10, 64); err == nil && promised >= 0 {
+		w.length = promised
+	} else {
+		delete(w.snapshot, "Content-Length")
+	}
+	for _, value := range w.snapshot["Trailer"] {
+		w.trailers = append(w.trailers, slices.Sorted(maps.Keys(declared(nil, value)))...)
+	}
+}
+
+func (w *handled) inform(status int) {
+	block := h2.AppendStatus(nil, status)
+	if status != http.StatusContinue {
+		block = appendFields(block, w.header)
+	}
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if !w.broken {
+		w.continued = w.continued && status != http.StatusContinue
+		w.s.Inform(block)
+		w.m.changed()
+	}
+}
+
+// hasBody reports whether an answer with the status has one (RFC 9110 §6.4.1).
+func hasBody(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+func (w *handled) Write(p []byte) (int, error) { return write(w, p) }
+
+func (w *handled) WriteString(s string) (int, error) { return write(w, s) }
+
+func write[T string | []byte](w *handled, p T) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if !hasBody(w.status) {
+		return 0, http.ErrBodyNotAllowed
+	}
+	if w.written += int64(len(p)); w.length >= 0 && w.written > w.length {
+		return 0, http.ErrContentLength
+	}
+	if w.buffer == nil {
+		w.buffer = make([]byte, 0, bufferedBytes)
+	}
+	if len(w.buffer)+len(p) <= cap(w.buffer) {
+		w.buffer = append(w.buffer, p...)
+		return len(p), nil
+	}
+	if err := w.flush(); err != nil {
+		return 0, err
+	}
+	if len(p) <= cap(w.buffer) {
+		w.buffer = append(w.buffer, p...)
+		return len(p), nil
+	}
+	if err := w.send([]byte(p), false); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// flush sends what is buffered.
+func (w *handled) flush() error {
+	if len(w.buffer) == 0 {
+		return nil
+	}
+	err := w.send(w.buffer, false)
+	w.buffer = w.buffer[:0]
+	return err
+}
+
+// Flush implements http.Flusher.
+func (w *handled) Flush() { _ = w.FlushError() }
+
+func (w *handled) FlushError() error {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if len(w.buffer) > 0 || !w.sentHead {
+		return cmp.Or(w.send(w.buffer, false), w.emptied())
+	}
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	return w.failure()
+}
+
+func (w *handled) emptied() error {
+	w.buffer = w.buffer[:0]
+	return nil
+}
+
+// failure is called with the connection's mu held.
+func (w *handled) failure() error {
+	switch {
+	case w.writeTime.over:
+		return os.ErrDeadlineExceeded
+	case w.broken:
+		return errStreamEnded
+	}
+	return nil
+}
+
+// send sends the head if it was not yet, and p, and waits until it has been taken, unless it is the
+// last.
+func (w *handled) send(p []byte, last bool) error {
+	var head []byte
+	if !w.sentHead {
+		head = w.head(p, last)
+	}
+	bodiless := w.request.Method == http.MethodHead || !hasBody(w.status)
+	m := w.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := w.failure(); err != nil {
+		return err
+	}
+	var end []byte
+	if last && !bodiless {
+		end = w.end()
+	}
+	if w.sending = true; bodiless {
+		if w.sentHead {
+			w.sending = false
+			return nil
+		}
+		w.s.End(nil)
+	} else if w.s.Write(p, last && end == nil); end != nil {
+		w.s.End(end)
+	}
+	if head != nil {
+		w.s.Head(head, nil)
+		w.sentHead = true
+	}
+	m.changed()
+	for w.sending && !last && !w.broken && !w.writeTime.over {
+		w.change.Wait()
+	}
+	if last {
+		return nil
+	}
+	return w.failure()
+}
+
+// head returns the header block. What is known of the body is p, which may be all of it.
+func (w *handled) head(p []byte, all bool) []byte {
+	h := w.snapshot
+	if w.length < 0 && all && hasBody(w.status) && (len(p) > 0 || w.request.Method != http.MethodHead) {
+		h["Content-Length"] = []string{strconv.Itoa(len(p))}
+	}
+	if _, typed := h["Content-Type"]; !typed && len(p) > 0 && hasBody(w.status) && h.Get("Content-Encoding") == "" {
+		h["Content-Type"] = []string{http.DetectContentType(p)}
+	}
+	if _, dated := h["Date"]; !dated {
+		h["Date"] = []string{time.Now().UTC().Format(http.TimeFormat)}
+	}
+	return appendFields(h2.AppendStatus(nil, w.status), h)
+}
+
+// connectionFields are those that HTTP/2 does not have.
+var connectionFields = map[string]bool{"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Transfer-Encoding": true, "Upgrade": true}
+
+// appendFields appends those of h in order, but what HTTP/2 does not have.
+func appendFields(b []byte, h http.Header) []byte {
+	for _, name := range slices.Sorted(maps.Keys(h)) {
+		if connectionFields[name] || strings.HasPrefix(name, http.TrailerPrefix) {
+			continue
+		}
+		b = appendField(b, name, h[name])
+	}
+	return b
+}
+
+func appendField(b []byte, name string, values []string) []byte {
+	lower := strings.ToLower(name)
+	if !h2.IsName(lower) {
+		return b
+	}
+	for _, value := range values {
+		if value = textproto.TrimString(value); h2.IsValue(value) {
+			b = h2.AppendField(b, lower, value)
+		}
+	}
+	return b
+}
+
+// end returns the fields behind the body, nil where there are none.
+func (w *handled) end() (block []byte) {
+	for _, name := range w.trailers {
+		block = appendField(block, name, w.header[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.header)) {
+		if bare, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
+			block = appendField(block, bare, w.header[name])
+		}
+	}
+	return block
+}
+
+// finish sends the rest, when the handler is back.
+func (w *handled) finish() {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if w.length > w.written && w.request.Method != http.MethodHead && hasBody(w.status) {
+		panic(http.ErrAbortHandler) // the client must not take it for all
+	}
+	_ = w.send(w.buffer, true)
+}
+
+// SetReadDeadline is for http.ResponseController.
+func (w *handled) SetReadDeadline(t time.Time) error {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	w.set(&w.readTime, t, func() {})
+	return nil
+}
+
+// SetWriteDeadline is for http.ResponseController.
+func (w *handled) SetWriteDeadline(t time.Time) error {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if !w.writeTime.over {
+		w.set(&w.writeTime, t, w.tooLate)
+	}
+	return nil
+}
+
+// EnableFullDuplex is for http.ResponseController: HTTP/2 always is.
+func (w *handled) EnableFullDuplex() error { return nil }
+
+// A requestBody is what the client sends after the head.
+type requestBody struct{ w *handled }
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	w, m := b.w, b.w.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w.continued && len(w.body) == 0 && !w.broken {
+		w.s.Inform(h2.AppendStatus(nil, http.StatusContinue))
+		m.changed()
+	}
+	w.continued = false
+	for {
+		switch {
+		case w.unread:
+			return 0, http.ErrBodyReadAfterClose
+		case w.readTime.over:
+			return 0, os.ErrDeadlineExceeded
+		case len(w.body) > 0:
+			n := copy(p, w.body)
+			if w.body = w.body[n:]; len(w.body) == 0 {
+				w.body = nil
+			}
+			if !w.broken {
+				w.s.Consumed(n)
+				m.changed()
+			}
+			return n, nil
+		case w.bodyEnded:
+			b.endTrailer()
+			return 0, io.EOF
+		case w.broken || !w.s.Open():
+			return 0, errStreamEnded
+		case len(p) == 0:
+			return 0, nil
+		}
+		w.change.Wait()
+	}
+}
+
+// endTrailer gives the request the fields behind the body that it was told of.
+func (b *requestBody) endTrailer() {
+	for _, f := range b.w.trailer {
+		name := http.CanonicalHeaderKey(f.Name)
+		if _, ok := b.w.request.Trailer[name]; ok {
+			b.w.request.Trailer[name] = append(b.w.request.Trailer[name], f.Value)
+		}
+	}
+	b.w.trailer = nil
+}
+
+func (b *requestBody) Close() error {
+	w := b.w
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if n := len(w.body); n > 0 && !w.broken {
+		w.s.Consumed(n)
+		w.m.changed()
+	}
+	w.unread, w.body = true, nil
+	return nil
+}

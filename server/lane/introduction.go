@@ -1,0 +1,128 @@
+package lane
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+)
+
+// This file reads the PROXY protocol, in which a proxy says whose connection it passes on, before all else
+// (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt).
+
+const (
+	// leastIntroduction is the length of the shortest of version 1, and no more than the fixed part of version 2.
+	leastIntroduction = len("PROXY UNKNOWN\r\n")
+	// longestLine is that of version 1.
+	longestLine = 107
+	// fixedPart is that of version 2, and longestRest what may come after it: addresses, and what proxies add, such as
+	// the fields of certificates.
+	fixedPart   = 16
+	longestRest = 4 << 10
+)
+
+var errIntroduction = errors.New("lane: a trusted proxy does not begin with the PROXY protocol")
+
+// readIntroduction returns the client that a proxy tells, or nil where the connection is the proxy's own. It takes no byte
+// of what comes next.
+func readIntroduction(r io.Reader) (*net.TCPAddr, error) {
+	b := make([]byte, leastIntroduction, longestLine)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, err
+	}
+	more := func(n int) error {
+		b = append(b, make([]byte, n)...)
+		_, err := io.ReadFull(r, b[len(b)-n:])
+		return err
+	}
+	switch {
+	case bytes.HasPrefix(b, proxyproto.SIGV2):
+		if err := more(fixedPart - leastIntroduction); err != nil {
+			return nil, err
+		}
+		rest := int(binary.BigEndian.Uint16(b[fixedPart-2:]))
+		if rest > longestRest {
+			return nil, fmt.Errorf("%w: %d bytes are too many", errIntroduction, rest)
+		}
+		if err := more(rest); err != nil {
+			return nil, err
+		}
+	case bytes.HasPrefix(b, proxyproto.SIGV1):
+		for !bytes.HasSuffix(b, []byte("\r\n")) {
+			if len(b) == longestLine {
+				return nil, errIntroduction
+			}
+			if err := more(1); err != nil {
+				return nil, err
+			}
+		}
+	default:
+		return nil, errIntroduction
+	}
+	header, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(b)))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errIntroduction, err)
+	}
+	from, ok := header.SourceAddr.(*net.TCPAddr)
+	if header.Command.IsLocal() || !ok || from == nil {
+		return nil, nil
+	}
+	addr, ok := netip.AddrFromSlice(from.IP)
+	if !ok {
+		return nil, errIntroduction
+	}
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr.Unmap(), uint16(from.Port))), nil
+}
+
+// introduce starts a connection of a trusted proxy, which first says whose it is.
+func (l *Listener) introduce(c *conn) {
+	err := l.readIntroduced(c)
+	if err != nil {
+		if n, ok := l.refused.Next(); ok && !errors.Is(err, net.ErrClosed) {
+			l.o.Logger.Warn("server: a trusted proxy was refused", "err", err, "alike", n)
+		}
+		c.close()
+		return
+	}
+	l.start(c)
+}
+
+func (l *Listener) readIntroduced(c *conn) error {
+	bare := c.socket == nil
+	if bare {
+		l.mu.Lock()
+		c.loop = l.nextLoop()
+		l.mu.Unlock()
+		if err := c.leaveSet(); err != nil {
+			return err
+		}
+	}
+	_ = c.socket.SetReadDeadline(time.Now().Add(l.o.HeaderTimeout))
+	from, err := readIntroduction(c.socket)
+	if err != nil {
+		return err
+	}
+	_ = c.socket.SetReadDeadline(time.Time{})
+	if from != nil {
+		c.place.remote = from
+		if !l.source.room.isFrom(c.place, crowdOf(from)) {
+			return net.ErrClosed // the client has too many
+		}
+	}
+	if bare {
+		fd, err := c.socket.(*limitedConn).descriptor()
+		if err != nil {
+			return err
+		}
+		c.socket, c.fd = nil, fd
+	}
+	c.opened = time.Now()
+	return nil
+}

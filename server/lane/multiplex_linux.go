@@ -1,0 +1,241 @@
+package lane
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/larder-cdn/larder/server/lane/h2"
+)
+
+const (
+	// turns is how often 64 KiB are sent on a connection before it is another's turn.
+	turns = 4
+	// sealedMost is how many bytes of records may be unsent before nothing more is read: crypto/tls
+	// answers clients, too, which may ask for new keys and not read.
+	sealedMost = 2 * h2.Gathered
+)
+
+// sealings hold the records of what is gathered at a time.
+var sealings = byteSlices(h2.Gathered + 4<<10)
+
+var vectors = sync.Pool{New: func() any { return new([h2.Parts + 2]unix.Iovec) }}
+
+// event is called on the loop, when the client has sent something or takes more.
+func (m *multiplexer) event(events uint32, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.own() {
+		return
+	}
+	switch c := m.c; {
+	case m.halted, events&^(unix.EPOLLIN|unix.EPOLLOUT) != 0: // the client has closed, or it broke
+		c.unread = unknown
+	case events&unix.EPOLLIN == 0:
+		c.unread = none
+	default:
+		c.unread = some
+	}
+	if m.readNow(now) != nil {
+		m.close()
+		return
+	}
+	m.settle(now)
+}
+
+// readNow takes what there is to read; of a client that sends much, a part.
+func (m *multiplexer) readNow(now time.Time) error {
+	c := m.c
+	read := c.receiveNow
+	if c.secure != nil {
+		read = c.secure.Read
+	}
+	b := wides.Get().(*[wideBytes]byte)
+	defer wides.Put(b)
+	m.halted = false
+	for round := 0; ; round++ {
+		if round == rounds || m.isFull() {
+			m.halted = true
+			return nil
+		}
+		n, err := read(b[:])
+		switch {
+		case n > 0:
+			m.receive(b[:n], now)
+		case err == errAgain:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// isFull reports whether so much is to be sent that nothing should be read before.
+func (m *multiplexer) isFull() bool {
+	return m.h.Full() || m.sealed != nil && len(*m.sealed)-m.sealedAt > sealedMost
+}
+
+// sendNow sends until there is nothing more or the client takes no more, or it is another
+// connection's turn. It has the loop come back where there is more to read or to send.
+func (m *multiplexer) sendNow(now time.Time) error {
+	more, err := m.sendSome(now)
+	if err == nil && (more || m.halted && !m.isFull()) {
+		m.c.again()
+	}
+	return err
+}
+
+func (m *multiplexer) sendSome(now time.Time) (more bool, err error) {
+	for turn := 0; ; turn++ {
+		if !m.isSent() {
+			if err := m.flush(); err != nil || !m.isSent() {
+				return false, err
+			}
+		}
+		if turn == turns {
+			return true, nil
+		}
+		if turn > 0 {
+			now = time.Now()
+		}
+		if m.out = m.gather(now); m.out == nil {
+			return false, nil
+		}
+		if m.c.secure != nil {
+			if err := m.seal(); err != nil {
+				return false, err
+			}
+		}
+	}
+}
+
+// seal makes records of what was gathered.
+func (m *multiplexer) seal() error {
+	_, err := m.c.secure.Write(m.out.Bytes)
+	m.h.Free(m.out)
+	m.out = nil
+	return err
+}
+
+// sealedWrite is told of each record.
+func (m *multiplexer) sealedWrite(p []byte) {
+	if m.isSent() { // it is crypto/tls that answers
+		m.begun, m.allowed = time.Now(), m.c.listener.o.StallTimeout
+	}
+	if m.sealed == nil {
+		m.sealed = sealings.Get().(*[]byte)
+	}
+	*m.sealed = append(*m.sealed, p...)
+}
+
+// flush sends as much as the system takes at once.
+func (m *multiplexer) flush() error {
+	if m.sealed != nil {
+		return m.flushSealed()
+	}
+	v := vectors.Get().(*[h2.Parts + 2]unix.Iovec)
+	defer vectors.Put(v)
+	for {
+		n := 0
+		m.out.Each(func(p []byte) {
+			v[n].Base = unsafe.SliceData(p)
+			v[n].SetLen(len(p))
+			n++
+		})
+		sent, _, err := syscall.Syscall(syscall.SYS_WRITEV, uintptr(m.c.fd), uintptr(unsafe.Pointer(v)), uintptr(n))
+		clear(v[:n])
+		switch err {
+		case 0:
+			m.out.Sent(int(sent))
+		case unix.EAGAIN:
+			return nil
+		case unix.EINTR:
+		default:
+			return os.NewSyscallError("writev", err)
+		}
+		if m.out.Size() == 0 {
+			m.waited += time.Since(m.begun)
+			m.h.Free(m.out)
+			m.out = nil
+			return nil
+		}
+	}
+}
+
+func (m *multiplexer) flushSealed() error {
+	for {
+		p := (*m.sealed)[m.sealedAt:]
+		sent, _, err := syscall.Syscall(syscall.SYS_WRITE, uintptr(m.c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		switch err {
+		case 0:
+			m.sealedAt += int(sent)
+		case unix.EAGAIN:
+			return nil
+		case unix.EINTR:
+		default:
+			return os.NewSyscallError("write", err)
+		}
+		if m.sealedAt == len(*m.sealed) {
+			m.waited += time.Since(m.begun)
+			m.dropSealed()
+			return nil
+		}
+	}
+}
+
+func (m *multiplexer) dropSealed() {
+	if m.sealed != nil {
+		*m.sealed = (*m.sealed)[:0]
+		sealings.Put(m.sealed)
+		m.sealed, m.sealedAt = nil, 0
+	}
+}
+
+// again has the loop look at the connection once more, when it has looked at others.
+func (c *conn) again() { _ = c.loop.control(unix.EPOLL_CTL_MOD, c.fd, interest|unix.EPOLLOUT) }
+
+// shutWrite ends what is sent on a loop's connection.
+func (m *multiplexer) shutWrite() {
+	m.sayGoodbye()
+	_ = unix.Shutdown(m.c.fd, unix.SHUT_WR)
+}
+
+// sayGoodbye is TLS's, if that needs no waiting.
+func (m *multiplexer) sayGoodbye() {
+	if m.c.secure == nil {
+		return
+	}
+	if m.sealed == nil {
+		if _ = m.c.secure.CloseWrite(); m.sealed != nil {
+			_ = m.flushSealed()
+		}
+	}
+	m.dropSealed()
+}
+
+// closeNow closes a loop's connection.
+func (m *multiplexer) closeNow() {
+	m.sayGoodbye()
+	c := m.c
+	if c.socket != nil {
+		_ = c.socket.Close()
+		return
+	}
+	_ = c.closeDescriptor()
+}
+
+// peer returns the client's address of a loop's connection, "" where it has none.
+func (c *conn) peer() string {
+	if c.place != nil && c.place.remote != nil {
+		return c.place.remote.String()
+	}
+	peer, _ := unix.Getpeername(c.fd)
+	if a := addressOf(peer); a != nil {
+		return a.String()
+	}
+	return ""
+}

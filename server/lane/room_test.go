@@ -1,0 +1,137 @@
+package lane_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	clients "github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/server/lane"
+)
+
+// muchToTake is a body that a client takes only if it reads.
+var muchToTake = []byte(strings.Repeat("x", 8<<20))
+
+// sender answers with little, or for /large with much.
+type sender struct{}
+
+func (sender) Answer(x *lane.Exchange) bool {
+	body := []byte("ok")
+	if x.Path == "/large" {
+		body = muchToTake
+	}
+	x.Send(lane.NewHead(200, func(yield func(string, string) bool) {
+		yield("Content-Length", fmt.Sprint(len(body)))
+	}), body, nil)
+	return true
+}
+
+// roomFor serves with that many places.
+func roomFor(t *testing.T, most int, trusted ...string) string {
+	t.Helper()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxies, err := clients.NewProxies(trusted, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := lane.New(lane.Limit(tcp.(*net.TCPListener), most), lane.Options{
+		Handler: sender{}, Logger: slog.New(slog.DiscardHandler), Proxies: proxies,
+		HeaderTimeout: time.Minute, IdleTimeout: time.Minute, WriteTimeout: time.Minute, StallTimeout: time.Minute,
+	})
+	t.Cleanup(l.Abort)
+	return tcp.Addr().String()
+}
+
+// from connects from one of the loopback's addresses, and sends something.
+func from(t *testing.T, source, address, sent string) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+	c, err := d.Dial("tcp", address)
+	if err != nil {
+		t.Skip("the loopback has one address only:", err)
+	}
+	t.Cleanup(func() { c.Close() })
+	io.WriteString(c, sent)
+	return c
+}
+
+const small = "GET /small HTTP/1.1\r\nHost: larder.example\r\n\r\n"
+
+// isAnswered reports whether the client has an answer.
+func isAnswered(c net.Conn) bool {
+	b := make([]byte, 8)
+	_, err := io.ReadFull(c, b)
+	return err == nil && string(b) == "HTTP/1.1"
+}
+
+// TestGreedyClientGivesWay has one client take more connections than there are places, in each way, and another come
+// for each of them.
+func TestGreedyClientGivesWay(t *testing.T) {
+	const most = 50
+	for what, sent := range map[string]string{
+		"fresh": "", "half a head": "GET /small HTTP/1.1\r\nHo", "idle": small, "sending": strings.Replace(small, "/small", "/large", 1),
+	} {
+		t.Run(what, func(t *testing.T) {
+			address := roomFor(t, most)
+			for range most * 3 / 2 {
+				from(t, "127.0.0.2", address, sent)
+			}
+			for range most / 2 {
+				if !isAnswered(from(t, "127.0.0.3", address, small)) {
+					t.Fatal("a client with few connections is not answered")
+				}
+			}
+		})
+	}
+}
+
+// TestOneClientHasTheRoom has one client be served for as long as no other wants the room.
+func TestOneClientHasTheRoom(t *testing.T) {
+	const most = 50
+	address := roomFor(t, most)
+	var all []net.Conn
+	for range most * 19 / 20 {
+		all = append(all, from(t, "127.0.0.2", address, ""))
+	}
+	for i, c := range all {
+		if io.WriteString(c, small); !isAnswered(c) {
+			t.Fatalf("connection %d of %d is not answered", i+1, len(all))
+		}
+	}
+	// Beyond that idle connections make room.
+	for range most {
+		if !isAnswered(from(t, "127.0.0.2", address, small)) {
+			t.Fatal("idle connections of the same client keep it out")
+		}
+	}
+}
+
+// TestTrustedProxyIsNoClient has a trusted proxy keep its connections, as long as others are fewer.
+func TestTrustedProxyIsNoClient(t *testing.T) {
+	const most = 50
+	address := roomFor(t, most, "127.0.0.4")
+	var proxy []net.Conn
+	for range most / 2 {
+		proxy = append(proxy, from(t, "127.0.0.4", address, ""))
+	}
+	for range most {
+		from(t, "127.0.0.2", address, "")
+	}
+	for range most / 4 {
+		if !isAnswered(from(t, "127.0.0.3", address, small)) {
+			t.Fatal("a client with few connections is not answered")
+		}
+	}
+	for _, c := range proxy {
+		if io.WriteString(c, small); !isAnswered(c) {
+			t.Fatal("a connection of the trusted proxy was closed")
+		}
+	}
+}

@@ -1,0 +1,156 @@
+// Package lane answers simple HTTP/1.1 requests on a connection by itself, and hands
+// the connection to net/http as soon as a request is not simple. It serves HTTP/2 whole: what
+// is not simple it gives to an http.Handler, request by request (multiplex.go, package h2).
+//
+// A [Listener] stands between a listener and an http.Server. It reads requests and gives
+// them to a [Handler], which sends prepared bytes. What the lane does not answer comes out
+// of Listener.Accept, with the bytes that were read, and never comes back.
+//
+// On Linux connections wait for requests on event loops, as many as can run at a time
+// (loop_linux.go), with TLS as soon as the handshake is done. No connection delays the others
+// on its loop for long: a goroutine that has to wait for a client leaves the loop to another
+// one, and after [Exchange.MayBlock] another one takes the loop if the handler is not back
+// soon. Go's poller hears of a connection only when a client has to be waited for
+// (descriptor_linux.go). Elsewhere each connection has a goroutine.
+//
+// What it guarantees:
+//
+//   - It refuses to guess. A request is answered here only if it is a GET or HEAD of
+//     HTTP/1.1 in the plainest form: no body, no field that changes what a message or a
+//     connection is, no byte that two readers could take for different things. Any other
+//     goes to net/http, which decides, so the two cannot disagree about where a request
+//     ends.
+//   - What came before such a request is answered before it.
+//   - A connection with TLS is handed over as *tls.Conn where the handshake failed, and, without
+//     [Options.Requests], where it speaks HTTP/2.
+//   - A request that is answered from prepared bytes takes no lock and no allocation,
+//     beside what its handler does.
+//   - Time and memory of a connection are bounded: a deadline for the handshake, the
+//     head of a request, the wait for the next one and each write; one buffer of
+//     4 KiB (none while it waits on a loop), and while something is being sent another of
+//     17 KiB, with TLS 34 KiB more. A request that does not fit, or comes in many pieces,
+//     is net/http's. HTTP/2 has 4 KiB for the table of fields, what its requests hold, and while
+//     something is being sent 80 KiB, or 68 KiB with TLS; package h2 has the bounds.
+//
+// It must not know what is asked for, nor how net/http answers.
+//
+// # States
+//
+// A connection is in one state at a time (state.go). Only its owner moves it, but any
+// goroutine may move one that waits, and may take the loop from one that may block. The
+// goroutine that moves it to closing closes it. Abort shuts down the sockets of connections
+// that have an owner, which closes them when reading or writing fails.
+//
+//	state     owner                   closed by   event                                      next
+//	opening   the goroutine that      its owner   it waits on a loop, or without TLS         fresh
+//	          accepts it, or shakes               the handshake is done, a loop takes it     alone
+//	          hands                               HTTP/2 does not wait on a loop             busy
+//	                                              a failed handshake, no handler             handed
+//	                                              the lane has stopped                       closing
+//	fresh     none: it waits for      the mover   its loop finds something to read           onLoop
+//	          its first request                   its goroutine has read something           alone
+//	                                              there is something to do with HTTP/2       busy
+//	                                              time limit, end of the client, Stop        closing
+//	idle      none: it waits for      the mover   its loop finds something to read           onLoop
+//	          its next request                    its goroutine has read something           alone
+//	                                              there is something to do with HTTP/2       busy
+//	                                              as fresh, and CloseIdle                    closing
+//	busy      the goroutine that has  its owner   the client has not asked anything yet      fresh
+//	          its lock (multiplex.go)             no request is left                         idle
+//	                                              an error, the last answer, Abort           closing
+//	onLoop    the loop's goroutine,   its owner   there is nothing of a first request yet    fresh
+//	          which must not wait                 all that came is answered                  idle
+//	                                              the client begins with HTTP/2              busy
+//	                                              the handler calls MayBlock                 mayBlock
+//	                                              the owner leaves the loop, to wait         alone
+//	                                              an error, the last answer                  closing
+//	mayBlock  the loop's goroutine    its owner,  the handler is back                        onLoop
+//	                                  once back   another goroutine takes the loop           alone
+//	alone     a goroutine without     its owner   there is nothing of a first request yet    fresh
+//	          a loop, which may                   all that came is answered                  idle
+//	          wait                                the client speaks HTTP/2                   busy
+//	                                              a request is not simple                    handed
+//	                                              an error, the last answer                  closing
+//	handed    net/http                net/http
+//	closing   the mover               the mover
+package lane
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// A state says what a connection is at, and so which goroutine owns it; the table in the
+// package comment has them all. One in which it waits also says since when, in the bits above
+// its name.
+type state int64
+
+const (
+	opening state = iota
+	fresh
+	idle
+	onLoop
+	mayBlock
+	alone
+	handed
+	busy
+	closing
+
+	nameBits state = 15
+)
+
+// follow has a bit for each state that may follow one, as in the table.
+var follow = [nameBits + 1]int{
+	opening:  1<<fresh | 1<<alone | 1<<busy | 1<<handed | 1<<closing,
+	fresh:    1<<onLoop | 1<<alone | 1<<busy | 1<<closing,
+	idle:     1<<onLoop | 1<<alone | 1<<busy | 1<<closing,
+	onLoop:   1<<fresh | 1<<idle | 1<<mayBlock | 1<<busy | 1<<alone | 1<<closing,
+	mayBlock: 1<<onLoop | 1<<alone,
+	alone:    1<<fresh | 1<<idle | 1<<busy | 1<<handed | 1<<closing,
+	busy:     1<<fresh | 1<<idle | 1<<closing,
+}
+
+// epoch is what the times in states count from, so that no change of the clock matters.
+var epoch = time.Now()
+
+// since is a state in which a connection waits since t. Of two with a name the later is larger.
+func (s state) since(t time.Time) state { return state(t.Sub(epoch))&^nameBits | s }
+
+func (s state) name() state { return s & nameBits }
+
+// waits reports whether the connection waits for a request, so that any goroutine may move it.
+func (s state) waits() bool { return s.name() == fresh || s.name() == idle }
+
+func (s state) String() string {
+	return [...]string{"opening", "fresh", "idle", "onLoop", "mayBlock", "alone", "handed", "busy", "closing"}[s.name()]
+}
+
+// A lifecycle is the state of a connection. It panics where a change is not in the table.
+type lifecycle struct {
+	word  atomic.Int64
+	moved func(from, to state) // is told of each change; nil but in tests
+}
+
+func (l *lifecycle) state() state { return state(l.word.Load()) }
+
+// move changes the state if it is still from, and reports whether it was.
+func (l *lifecycle) move(from, to state) bool {
+	if follow[from.name()]&(1<<to.name()) == 0 {
+		panic(fmt.Sprintf("lane: a connection does not go from %v to %v", from, to))
+	}
+	if !l.word.CompareAndSwap(int64(from), int64(to)) {
+		return false
+	}
+	if l.moved != nil {
+		l.moved(from.name(), to.name())
+	}
+	return true
+}
+
+// moveTo is move for the owner, whose state no other goroutine changes.
+func (l *lifecycle) moveTo(to state) {
+	if from := l.state(); !l.move(from, to) {
+		panic(fmt.Sprintf("lane: another goroutine has moved a connection from %v to %v", from, l.state()))
+	}
+}

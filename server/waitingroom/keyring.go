@@ -1,0 +1,137 @@
+package waitingroom
+
+import (
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/larder-cdn/larder/internal/disk"
+)
+
+// keySize is how many bytes a key has.
+const keySize = chacha20poly1305.KeySize
+
+// maxKeys bounds how many keys are read, and so what a forged cookie can cost.
+const maxKeys = 16
+
+// A Keyring holds the keys of tickets: the first writes, all of them read. It is never
+// changed.
+type Keyring struct {
+	keys []key
+	salt []byte
+}
+
+type key struct {
+	id   [keyIDSize]byte
+	aead cipher.AEAD
+}
+
+const keyIDSize = 4
+
+// newKeyring returns the ring of keys, the one that writes first.
+func newKeyring(secrets ...[]byte) (*Keyring, error) {
+	if len(secrets) == 0 || len(secrets) > maxKeys {
+		return nil, fmt.Errorf("waitingroom: there are %d keys; there must be from 1 to %d", len(secrets), maxKeys)
+	}
+	ring := &Keyring{}
+	for _, secret := range secrets {
+		aead, err := chacha20poly1305.NewX(secret)
+		if err != nil {
+			return nil, fmt.Errorf("waitingroom: %w", err)
+		}
+		sum := sha256.Sum256(append([]byte("larder waiting room key\x00"), secret...))
+		ring.keys = append(ring.keys, key{[keyIDSize]byte(sum[:]), aead})
+	}
+	mac := hmac.New(sha256.New, secrets[len(secrets)-1]) // the one that changes last
+	mac.Write([]byte("larder waiting room salt"))
+	ring.salt = mac.Sum(nil)
+	return ring, nil
+}
+
+// secret returns a number for a name, which only processes with the same keys know.
+func (k *Keyring) secret(name string) uint64 {
+	mac := hmac.New(sha256.New, k.salt)
+	mac.Write([]byte(name))
+	return binary.BigEndian.Uint64(mac.Sum(nil))
+}
+
+func (k *Keyring) find(id [keyIDSize]byte) *key {
+	for i := range k.keys {
+		if k.keys[i].id == id {
+			return &k.keys[i]
+		}
+	}
+	return nil
+}
+
+// keyFile is the name of the file of keys in a key folder: a key in base64 on each line,
+// the one that writes first. To rotate, put a new line on top; to end the old tickets,
+// remove their line.
+const keyFile = "waiting-room.keys"
+
+// OpenKeys reads the keys of a folder, and makes the first where there is none. The file
+// must be readable by its owner only.
+func OpenKeys(dir string) (*Keyring, error) {
+	file := filepath.Join(dir, keyFile)
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if text, err = makeKeys(dir, file); err != nil {
+			return nil, fmt.Errorf("couldn't make the key of the waiting rooms: %w", err)
+		}
+	} else if err != nil {
+		return nil, fmt.Errorf("couldn't read the keys of the waiting rooms: %w", err)
+	}
+	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s can be read by other users, and anyone with a key can make tickets: chmod 600 it, and put a new key on top if another user may have read it", file)
+	}
+	var secrets [][]byte
+	for i, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		secret, err := base64.StdEncoding.DecodeString(line)
+		if err != nil || len(secret) != keySize { // The message never repeats the line: it may be most of a key.
+			return nil, fmt.Errorf("%s:%d: must be %d bytes in base64, such as `openssl rand -base64 %d` prints", file, i+1, keySize, keySize)
+		}
+		if slices.ContainsFunc(secrets, func(s []byte) bool { return string(s) == string(secret) }) {
+			return nil, fmt.Errorf("%s:%d: is the key of another line; remove it", file, i+1)
+		}
+		secrets = append(secrets, secret)
+	}
+	ring, err := newKeyring(secrets...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return ring, nil
+}
+
+// makeKeys writes a first key. The file appears whole, and survives a crash of the machine.
+func makeKeys(dir, file string) ([]byte, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	secret := make([]byte, keySize)
+	rand.Read(secret)
+	text := []byte("# Keys of the waiting rooms' tickets. The first writes, all of them read; put a new one on top to rotate.\n" +
+		base64.StdEncoding.EncodeToString(secret) + "\n")
+	// Where another process was first, its key counts.
+	if err := disk.Create(file, text, 0o600); errors.Is(err, fs.ErrExist) {
+		return os.ReadFile(file)
+	} else if err != nil {
+		return nil, err
+	}
+	return text, nil
+}

@@ -1,0 +1,197 @@
+package queue
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+)
+
+// Minute is a calendar minute: minutes since 1970 in UTC.
+type Minute int64
+
+// MinuteOf cuts t to its minute.
+func MinuteOf(t time.Time) Minute {
+	s := t.Unix()
+	m := s / 60
+	if s%60 < 0 {
+		m--
+	}
+	return Minute(m)
+}
+
+// Time is when the minute begins.
+func (m Minute) Time() time.Time { return time.Unix(int64(m)*60, 0).UTC() }
+
+// end is when the minute is over.
+func (m Minute) end() time.Time { return (m + 1).Time() }
+
+// TicketID tells tickets apart. It has to be random, because it decides about places in a
+// shuffle.
+type TicketID [16]byte
+
+func (id TicketID) String() string { return hex.EncodeToString(id[:]) }
+
+// Ticket is what a visitor carries from request to request. A visitor without a valid
+// ticket gets a new one that has only an ID.
+type Ticket struct {
+	ID TicketID
+	// Since is the first request. Its minute is the ticket's bucket.
+	Since time.Time
+	// LastCheckIn is when the last check-in counted or, once admitted, when the session
+	// was last renewed. Zero for a first request.
+	LastCheckIn time.Time
+	// RefreshInterval is how long after LastCheckIn the next check-in counts.
+	RefreshInterval time.Duration
+	// AcceptedAt is when the visitor was admitted; zero while waiting.
+	AcceptedAt time.Time
+	// Ends is when the session ends if it is not renewed; zero while waiting. It is part
+	// of the ticket, so that a change of the settings cannot revive a session that no data
+	// centre counts any more.
+	Ends time.Time
+}
+
+// Bucket is the minute of the first request. Tickets of one bucket are equal under [FIFO].
+func (t *Ticket) Bucket() Minute { return MinuteOf(t.Since) }
+
+// Waiting reports whether the visitor has not been admitted yet.
+func (t *Ticket) Waiting() bool { return t.AcceptedAt.IsZero() }
+
+// First reports whether this is the first request of the visitor.
+func (t *Ticket) First() bool { return t.LastCheckIn.IsZero() && t.Waiting() }
+
+// misplaced reports whether a waiting ticket has lost its place by staying away, or says
+// what no data centre writes.
+func (s *Settings) misplaced(now time.Time, t *Ticket) bool {
+	ahead := now.Add(s.Skew)
+	return !t.First() && (now.Sub(t.LastCheckIn) > s.PlaceKept || t.LastCheckIn.After(ahead) || t.Bucket() > MinuteOf(ahead))
+}
+
+// counts reports whether a ticket still counts as active or waiting.
+func (t *Ticket) counts(now time.Time) bool {
+	if t.Waiting() {
+		return t.next().Add(absence).After(now)
+	}
+	return t.Ends.After(now)
+}
+
+// next is when the next check-in of a waiting ticket counts.
+func (t *Ticket) next() time.Time { return t.LastCheckIn.Add(t.RefreshInterval) }
+
+// Outcome is what happens to a request.
+type Outcome uint8
+
+const (
+	// Wait shows the waiting page.
+	Wait Outcome = iota
+	// Pass lets the request through.
+	Pass
+	// Refuse shows the page of a room that rejects; it does not refresh.
+	Refuse
+	// Reissue says that the ticket is worthless: the caller draws a new ID and asks again
+	// with a ticket that has only this ID.
+	Reissue
+	// Ask, from a [Worker], says that the [DataCentre] has to decide.
+	Ask
+	// Draw, from [DataCentre.Visit], says that its grants are used up but that the
+	// global object may have more: the caller carries a [DataCentre.Report] there and
+	// the answer back, then calls [DataCentre.Settle]. If the global object cannot be
+	// reached, the caller goes straight to Settle.
+	Draw
+)
+
+var outcomeNames = [...]string{"wait", "pass", "refuse", "reissue", "ask", "draw"}
+
+func (o Outcome) String() string { return outcomeNames[o] }
+
+// Decision is the answer to one request.
+type Decision struct {
+	Outcome Outcome
+	// Ticket is the visitor's ticket from now on, for Wait and Pass. It needs to be sent
+	// only where Changed.
+	Ticket  Ticket
+	Changed bool
+	// Counted is whether this check-in had its chance. A check-in that comes too early has
+	// none, and changes nothing that the visitor is shown.
+	Counted bool
+	// Estimate is for Wait only.
+	Estimate Estimate
+}
+
+// Session is what an accepted ticket is worth at one moment.
+type Session uint8
+
+const (
+	// SessionOver has ended, or comes from the future.
+	SessionOver Session = iota
+	// SessionPasses needs no other decision: the last renewal was in this minute, or
+	// sessions are fixed.
+	SessionPasses
+	// SessionRenews passes, and asks the data centre to renew it.
+	SessionRenews
+)
+
+// Session says what an accepted ticket is worth at now. It takes no lock and does not
+// allocate, so that a request with a session costs the room next to nothing.
+func (s *Settings) Session(now time.Time, t *Ticket) Session {
+	switch {
+	case t.Waiting() || t.LastCheckIn.Before(t.AcceptedAt) || t.LastCheckIn.After(now.Add(s.Skew)):
+		return SessionOver
+	case !now.Before(t.Ends) || t.Ends.Sub(t.LastCheckIn) > maxSession:
+		return SessionOver
+	case s.FixedSessions || MinuteOf(now) <= MinuteOf(t.LastCheckIn):
+		return SessionPasses
+	}
+	return SessionRenews
+}
+
+// maxSession is the longest time from a renewal to the session's end.
+const maxSession = 31 * time.Minute
+
+// sessionEnd is when a session that is begun or renewed at now ends. A renewable session
+// counts from the end of the minute, so that later requests in that minute need not be
+// recorded.
+func (s *Settings) sessionEnd(now time.Time, longest time.Duration) time.Time {
+	d := min(s.SessionDuration, longest)
+	if s.FixedSessions {
+		return now.Add(d)
+	}
+	return MinuteOf(now).end().Add(d)
+}
+
+// mix spreads the bits of a ticket's id and a salt over 64 bits (the finaliser of
+// SplitMix64, Steele, Lea and Flood 2014).
+func mix(id TicketID, salt uint64) uint64 {
+	step := func(x uint64) uint64 {
+		x += 0x9e3779b97f4a7c15
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		return x ^ x>>31
+	}
+	return step(step(step(salt)^binary.LittleEndian.Uint64(id[:8])) ^ binary.LittleEndian.Uint64(id[8:]))
+}
+
+// generator returns the random numbers of one machine: the same for the same seed and
+// name, and unlike those of any other.
+func generator(seed uint64, name string, incarnation int64) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(incarnation)))
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
+
+// variation is how far an interval may be from its mean, in percent.
+const variation = 15
+
+// refresh draws an interval until the next check-in, in whole seconds.
+func (s *Settings) refresh(r *rand.Rand) time.Duration {
+	mean := int(s.RefreshInterval / time.Second)
+	spread := max(1, (mean*variation+50)/100)
+	return time.Duration(mean-spread+r.IntN(2*spread+1)) * time.Second
+}
+
+// longestRefresh is no less than refresh ever returns.
+func (s *Settings) longestRefresh() time.Duration {
+	return s.RefreshInterval + s.RefreshInterval*(variation+5)/100
+}
