@@ -378,7 +378,7 @@ func (b *bench) busyTurn(ctx context.Context, server *server, s scenario, k know
 		if err != nil {
 			return got, try, err
 		}
-		if got.Busy > best.Busy {
+		if best.Requests == 0 || got.Busy > best.Busy {
 			best = got
 		}
 		if best.Busy >= busyEnough || best.Load >= busyEnough || b.quick || s.protocol.byCPU {

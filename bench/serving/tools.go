@@ -214,5 +214,8 @@ func decodeTurn(text string) (turn, error) {
 	if err := json.Unmarshal([]byte(text), &t); err != nil {
 		return t, fmt.Errorf("unexpected output of the load generator: %q", text)
 	}
+	if t.Requests == 0 { // also where a busy machine has not let the server run in a short turn
+		return t, fmt.Errorf("%w: no request was answered", errLoad)
+	}
 	return t, nil
 }
