@@ -8,9 +8,10 @@ CRASHES ?= 500
 SWEEP   ?= 1000
 BACKLOG ?= 40000
 
-# One static file, whatever the system has; gin without a format that nothing here speaks.
+# One static file, whatever the system has; gin without a format that nothing here speaks. The same flags for all that is
+# compiled, so that it is compiled once.
 export CGO_ENABLED ?= 0
-export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack -trimpath
 
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
@@ -18,7 +19,7 @@ CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromi
 .PHONY: build run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
 
 build: ## build bin/larder
-	$(GO) build -trimpath -ldflags "-s -w" -o $(BIN) ./cmd/larder
+	$(GO) build -ldflags "-s -w" -o $(BIN) ./cmd/larder
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up

@@ -2,9 +2,9 @@ package testkit
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -22,8 +22,7 @@ const (
 )
 
 var compiler = sync.OnceValues(func() (*jsonschema.Compiler, error) {
-	_, here, _, _ := runtime.Caller(0)
-	data, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../docs/log-entry.schema.json"))
+	data, err := readDoc("log-entry.schema.json")
 	if err != nil {
 		return nil, err
 	}
@@ -35,6 +34,18 @@ var compiler = sync.OnceValues(func() (*jsonschema.Compiler, error) {
 	c.AssertFormat()
 	return c, c.AddResource(document.(map[string]any)["$id"].(string), document)
 })
+
+// readDoc reads a file of docs, from whichever package's folder the tests run in.
+func readDoc(name string) ([]byte, error) {
+	for dir := "."; ; dir = filepath.Join(dir, "..") {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return os.ReadFile(filepath.Join(dir, "docs", name))
+		}
+		if len(dir) > 100 {
+			return nil, fmt.Errorf("no go.mod above the tests' folder, so docs/%s cannot be found", name)
+		}
+	}
+}
 
 // compiling serialises compiler, which is none of the concurrent kind.
 var compiling sync.Mutex
