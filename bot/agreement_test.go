@@ -52,6 +52,9 @@ const (
 // What lint and show-files say of a package is what the bot does with it: the same releases are refused, for the same
 // reason, and of the others the same files are published. The packages are real ones, recorded.
 func TestAgreement(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a quarter of a minute")
+	}
 	r := newRig(t)
 	r.newest = startsWith
 	for _, p := range readRecording(t) {

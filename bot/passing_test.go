@@ -45,6 +45,9 @@ var passingFaults = []struct {
 func TestEveryFaultPasses(t *testing.T) {
 	const all = 4
 	for _, tt := range passingFaults {
+		if testing.Short() && tt.slow {
+			continue
+		}
 		for _, what := range []string{"packuments", "archives"} {
 			t.Run(tt.name+", "+what, func(t *testing.T) {
 				r := newRig(t)
@@ -103,6 +106,9 @@ func TestEveryFaultPasses(t *testing.T) {
 // Two minutes after a registry is back, what came meanwhile is served: 200 packages' releases, those that were newest
 // when it went away among them.
 func TestTwoHundredReleasesGoOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes ten seconds")
+	}
 	const all = 200
 	for _, tt := range []struct {
 		name  string
