@@ -44,6 +44,9 @@
 // covered, shorter fields) and the popularity count about alike; then the shorter
 // name is first, then the alphabet decides.
 //
+// What a user has pasted (an address, a tag, an install command, an import, the name
+// of a file) is looked up as the library that it is about, if there is one.
+//
 // bleve keeps the dictionary and says which documents have a word; the order is
 // made here, because tiers can't be expressed as weights of one sum.
 //

@@ -28,6 +28,15 @@ type Query struct {
 // is described with the package. For a query without text it is the alphabet's.
 func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 	wanted := strings.TrimSpace(text.Cut(q.Text, maxText))
+	for _, meant := range meanings(wanted) {
+		answers, err := x.find(ctx, meant, q.Fields)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(answers, func(a answer) bool { return a.tier <= otherName }) {
+			return rank(answers, meant, q.Popularity), nil
+		}
+	}
 	answers, err := x.find(ctx, wanted, q.Fields)
 	if err != nil {
 		return nil, err

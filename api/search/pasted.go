@@ -1,0 +1,142 @@
+package search
+
+import (
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// maxMeanings is how many readings of what a user pasted are looked up.
+const maxMeanings = 6
+
+var (
+	// installing matches the command of a package manager up to the package's name.
+	installing = regexp.MustCompile(`^\s*(?:[$>]\s*)?(?:npm|pnpm|yarn|bun|bower|jspm|libman|npx|bunx)\s+(?:(?:global\s+)?(?:install|i|add|in)\s+)?`)
+	// importing matches a statement that loads a module.
+	importing = regexp.MustCompile(`^\s*(?:import\b[^'"]*|export\b[^'"]*\bfrom\s*|(?:(?:const|let|var)\b[^=]*=\s*)?(?:await\s+import|import|require)\s*\(\s*)['"]([^'"]+)['"]`)
+	// tagging matches the address in a script or link tag, also in one that a query's limit has cut.
+	tagging = regexp.MustCompile(`(?i)<(?:script|link|img|source)\b[^>]*?\b(?:src|href)\s*=\s*["']?([^"'\s>]+)`)
+	// fileName matches the name of a file that browsers load.
+	fileName = regexp.MustCompile(`(?i)^[\w@.+~-]+\.(?:js|mjs|cjs|css|map|wasm|woff2?)$`)
+	// versionLike matches a part of an address that is a version.
+	versionLike = regexp.MustCompile(`^v?\d+(?:\.[\w.+-]*)?$`)
+)
+
+// meanings returns what a text that was pasted may be about, names of packages first, the best guess first: an address on
+// this or another delivery network, a tag with one, an install command, an import, the name of a file. It returns nothing
+// for what people type.
+func meanings(text string) []string {
+	var list []string
+	add := func(names ...string) {
+		for _, name := range names {
+			if name = strings.Trim(name, " /"); name != "" && !slices.Contains(list, name) && len(list) < maxMeanings {
+				list = append(list, name)
+			}
+		}
+	}
+	tag, statement := tagging.FindStringSubmatch(text), importing.FindStringSubmatch(text)
+	command := installing.FindString(text)
+	switch {
+	case tag != nil:
+		add(ofAddress(tag[1])...)
+	case statement != nil && strings.Contains(statement[1], "//"):
+		add(ofAddress(statement[1])...)
+	case statement != nil:
+		add(ofSpecifier(statement[1])...)
+	case command != "":
+		for word := range strings.FieldsSeq(text[len(command):]) {
+			if !strings.HasPrefix(word, "-") {
+				add(ofSpecifier(word)...)
+				break
+			}
+		}
+	case strings.ContainsAny(text, " \t\n"):
+	case strings.Contains(text, "://") || strings.HasPrefix(text, "//") || strings.Contains(text, "/ajax/libs/"):
+		add(ofAddress(text)...)
+	case fileName.MatchString(text):
+		add(ofFile(text)...)
+	}
+	return list
+}
+
+// ofSpecifier returns what a package manager's or a module's name of a package may be called here: without a source in
+// front, a version and a path behind.
+func ofSpecifier(s string) []string {
+	if _, after, ok := strings.Cut(s, ":"); ok && !strings.HasPrefix(after, "/") {
+		s = after // of npm:vue, or jspm's
+	}
+	first, rest, _ := strings.Cut(s, "/")
+	if strings.HasPrefix(first, "@") && rest != "" { // a scope
+		second, _, _ := strings.Cut(rest, "/")
+		second, _, _ = strings.Cut(second, "@")
+		return []string{first + "/" + second, second, first[1:]}
+	}
+	name, _, _ := strings.Cut(first, "@")
+	return []string{name}
+}
+
+// ofAddress returns what the file at an address may be of.
+func ofAddress(address string) []string {
+	if strings.HasPrefix(address, "//") {
+		address = "https:" + address
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil
+	}
+	parts := strings.FieldsFunc(u.Path, func(r rune) bool { return r == '/' })
+	if len(parts) == 0 {
+		return nil
+	}
+	var names []string
+	if i := slices.Index(parts, "libs"); i > 0 && parts[i-1] == "ajax" && i+1 < len(parts) {
+		names = append(names, parts[i+1])
+	}
+	switch i := slices.IndexFunc(parts, func(p string) bool { return p == "npm" || p == "package" || p == "library" || p == "libraries" }); {
+	case len(names) > 0:
+	case i >= 0 && i+1 < len(parts):
+		names = append(names, ofSpecifier(strings.Join(parts[i+1:], "/"))...)
+	case parts[0] == "gh" && len(parts) > 2:
+		names = append(names, ofSpecifier(parts[2])...)
+	case strings.HasSuffix(u.Host, "github.com") && len(parts) > 1:
+		names = append(names, strings.TrimSuffix(parts[1], ".git"))
+	default:
+		// Most networks have name@version in front, others name/version.
+		for i, p := range parts {
+			if strings.Contains(p, "@") {
+				names = append(names, ofSpecifier(strings.Join(parts[i:], "/"))...)
+				break
+			}
+			if i > 0 && versionLike.MatchString(p) {
+				names = append(names, parts[i-1])
+				break
+			}
+		}
+		if len(names) == 0 && path.Ext(parts[0]) == "" {
+			names = append(names, ofSpecifier(strings.Join(parts, "/"))...)
+		}
+	}
+	if last := parts[len(parts)-1]; fileName.MatchString(last) {
+		names = append(names, ofFile(last)...)
+	}
+	return names
+}
+
+// ofFile returns what the file may be of: its name without what builds and versions add, part after part.
+func ofFile(name string) []string {
+	name = strings.TrimSuffix(name, path.Ext(name))
+	var names []string
+	for name != "" {
+		if !slices.Contains([]string{".js", ".min", ".css", ".slim", ".prod", ".esm", ".mjs", ".umd"}, path.Ext(name)) {
+			names = append(names, name)
+		}
+		cut := strings.LastIndexAny(name, ".-_@")
+		if cut < 0 {
+			break
+		}
+		name = name[:cut]
+	}
+	return names
+}
