@@ -25,6 +25,9 @@ const sure = 6
 // long that it has no field of its own.
 const maxStarting = 200
 
+// mostLoose is how many words a query may have of which one may be missing.
+const mostLoose = 4
+
 // maxMistyped is how many words a query may have to be looked through for typing
 // errors. A description that a user pastes isn't mistyped.
 const maxMistyped = 12
@@ -84,6 +87,9 @@ func (l *lookup) all(text string) (found, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := l.loosely(list, joined(text), matches); err != nil {
+		return nil, err
+	}
 	l.whole(text, matches)
 	named := slices.ContainsFunc(matches, func(m match) bool { return m.tier <= otherName })
 	if named || matches.count(enough) == enough || !mayBeMistyped(list) {
@@ -100,6 +106,47 @@ func (l *lookup) all(text string) (found, error) {
 		matches.add(i, m)
 	}
 	return matches, nil
+}
+
+// loosely adds the libraries that have the words of a short query as one (datepicker), and, where few have them all but
+// each is a word that some library has, those that have all but one in their names and keywords.
+func (l *lookup) loosely(list []string, joined string, to found) error {
+	if len(list) < 2 || len(list) > mostLoose {
+		return nil
+	}
+	more, err := l.everyWord([]string{joined}, false)
+	if err != nil {
+		return err
+	}
+	for i, m := range more {
+		to.add(i, m)
+	}
+	if to.count(enough) == enough {
+		return nil
+	}
+	for _, w := range list {
+		known := l.nothing()
+		if err := l.word(w, known); err != nil {
+			return err
+		}
+		if known.count(1) == 0 { // mistyped, or nonsense
+			return nil
+		}
+	}
+	for i := range list {
+		if more, err = l.everyWord(slices.Delete(slices.Clone(list), i, i+1), false); err != nil {
+			return err
+		}
+		for i, m := range more {
+			switch {
+			case m.tier <= nameWords:
+				to.add(i, match{partly, 1})
+			case m.tier <= keyword:
+				to.add(i, match{partly, 0.5 * m.text})
+			}
+		}
+	}
+	return nil
 }
 
 // mayBeMistyped tells whether to look for typing errors: where a word is long
@@ -156,6 +203,11 @@ func (l *lookup) word(w string, to found) error {
 	for _, f := range l.fields {
 		if err := l.term(f.name, w, match{f.tier, 1}, to); err != nil {
 			return err
+		}
+		if one, ok := strings.CutSuffix(w, "s"); ok && length > 3 && !strings.HasSuffix(one, "s") { // of several
+			if err := l.term(f.name, one, match{f.tier, 0.8}, to); err != nil {
+				return err
+			}
 		}
 		var err error
 		switch {
@@ -226,6 +278,10 @@ func (f found) exists() bool {
 func (l *lookup) whole(text string, to found) {
 	names, others := l.names(), l.has("alternativeNames")
 	joined, stem := joined(text), stem(core(text))
+	bare := strings.TrimRight(joined, "0123456789") // of vue3
+	if len(bare) == len(joined) || len(bare) < minInside {
+		bare = ""
+	}
 	for i, library := range l.libraries {
 		if names {
 			// A name without letters can still be typed.
@@ -244,6 +300,9 @@ func (l *lookup) whole(text string, to found) {
 			case len(joined) >= minInside && strings.Contains(library.joined, joined):
 				to.add(i, match{nameContains, 0.3})
 			}
+		}
+		if names && bare != "" && (library.joined == bare || library.stem == bare) {
+			to.add(i, match{otherName, 0.5})
 		}
 		if others && joined != "" && (slices.Contains(library.others, joined) || slices.Contains(library.others, stem)) {
 			to.add(i, match{otherName, 1})

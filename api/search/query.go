@@ -120,6 +120,7 @@ const (
 	keyword
 	description
 	elsewhere
+	partly   // all words but one
 	mistyped // a word that may be right as it is
 	noTier
 )
@@ -143,6 +144,20 @@ type answer struct {
 	score float64 // inside the tier: text, name and popularity
 }
 
+// bases are what tiers beyond a library's whole name are worth, beside text and popularity. Of what is called so
+// nothing comes before.
+var bases = [noTier]float64{
+	nameStarts: 1, nameWords: 1, nameContains: 0.75, nameMistyped: 0.9, wordsMistyped: 0.4,
+	keyword: 0.85, description: 0.65, elsewhere: 0.3, partly: 0.2, mistyped: 0.1,
+}
+
+// What text, the part of the name that is covered, and popularity are worth, each from 0 to 1.
+const (
+	textWorth  = 0.3
+	shareWorth = 0.45
+	wantWorth  = 1.1
+)
+
 // rank returns the names of the answers, best first.
 func rank(answers []answer, text string, popularity func(string) float64) []string {
 	most := 0.0
@@ -160,16 +175,20 @@ func rank(answers []answer, text string, popularity func(string) float64) []stri
 	for i := range answers {
 		a := &answers[i]
 		if most > 0 {
-			a.score /= most
+			a.score *= wantWorth / most
 		}
-		a.score += a.text
+		switch a.tier {
+		case partly, nameMistyped, wordsMistyped, mistyped: // the most wanted would come before what is meant
+			a.score /= 2
+		}
+		a.score += bases[a.tier] + textWorth*a.text
 		if a.tier <= wordsMistyped {
-			a.score += share(text, a.name)
+			a.score += shareWorth * share(text, a.name)
 		}
 	}
 	slices.SortFunc(answers, func(a, b answer) int {
 		return cmp.Or(
-			cmp.Compare(a.tier, b.tier),
+			cmp.Compare(min(a.tier, nameStarts), min(b.tier, nameStarts)),
 			cmp.Compare(b.score, a.score),
 			cmp.Compare(len(a.name), len(b.name)),
 			cmp.Compare(a.name, b.name),

@@ -1,0 +1,67 @@
+package search
+
+import (
+	"bytes"
+	"compress/gzip"
+	_ "embed"
+	"encoding/json"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	// catalogueGZ are 4,118 libraries of the public catalogue with npm's downloads a month in autumn 2026, where known.
+	//go:embed testdata/catalogue.json.gz
+	catalogueGZ []byte
+	// queriesText has a query in each line and, behind a tabulator, the libraries of which one should be found.
+	//go:embed testdata/queries.txt
+	queriesText string
+)
+
+// wantedShare is how many of the queries find a right library among the first three on a fresh store.
+const wantedShare = 0.95
+
+func TestQuality(t *testing.T) {
+	if testing.Short() {
+		t.Skip("indexes 4,000 libraries")
+	}
+	unzip, err := gzip.NewReader(bytes.NewReader(catalogueGZ))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(unzip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []struct {
+		Document
+		Popularity float64
+	}
+	if err := json.Unmarshal(data, &rows); err != nil {
+		t.Fatal(err)
+	}
+	popularity := map[string]float64{}
+	var list []Document
+	for _, r := range rows {
+		list = append(list, r.Document)
+		popularity[r.Name] = r.Popularity
+	}
+	x := indexOf(t, list)
+	queries := strings.Split(strings.TrimSpace(queriesText), "\n")
+	right := 0
+	for _, line := range queries {
+		text, wanted, _ := strings.Cut(line, "\t")
+		got := find(t, x, Query{Text: text, Popularity: func(name string) float64 { return popularity[name] }})
+		got = got[:min(len(got), 3)]
+		if slices.ContainsFunc(got, func(name string) bool { return slices.Contains(strings.Split(wanted, "|"), name) }) {
+			right++
+		} else {
+			t.Logf("%s: %v, wanted one of %s", text, got, wanted)
+		}
+	}
+	if share := float64(right) / float64(len(queries)); share < wantedShare {
+		t.Errorf("%d of %d queries find what they should, %.1f %%; wanted %.0f %%", right, len(queries), 100*share, 100*wantedShare)
+	}
+}
