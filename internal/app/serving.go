@@ -69,7 +69,7 @@ func (s *serving) open() (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := tiles.New(tiles.Options{Store: s.folder.store, Signer: s.signed, Logger: s.logger.With("part", "log"), Registerer: s.metrics})
+	log, err := tiles.New(tiles.Options{Store: s.folder.store, Turns: s.api.Turns, Signer: s.signed, Logger: s.logger.With("part", "log"), Registerer: s.metrics})
 	if err != nil {
 		return nil, err
 	}

@@ -90,38 +90,85 @@ func (h *handler) proveFile(f file, found livemap.Release, signed signing.Signed
 	return p.Marshal(), nil
 }
 
-// fileTrees makes the trees of releases' files, one at a time, because manifests may be
-// large. It keeps the last one: clients ask for the proofs of all files of a release.
+// keptFiles bounds of how many files together the trees are kept: some 300 bytes each.
+const keptFiles = 100_000
+
+// leastWeight is what a tree counts beside its files, so that there are never many.
+const leastWeight = 100
+
+// fileTrees makes the trees of releases' files, and keeps those that were asked for last: clients ask for the proofs of
+// all files of a release. Different trees are made side by side, as many as there are [Options.Turns].
 type fileTrees struct {
-	mu       sync.Mutex
+	mu   sync.Mutex
+	kept []*fileTree // the one that was asked for last is the last
+}
+
+// A fileTree is that of one manifest, made once however many ask.
+type fileTree struct {
 	manifest kvstore.Hash
-	files    []logs.File
+	made     func() error
+	files    []logs.File // once made
 	tree     *logs.FileTree
+	weight   int // once made, of keptFiles; guarded by fileTrees.mu
+}
+
+// of returns the tree of a manifest's files.
+func (t *fileTrees) of(store Store, manifest kvstore.Hash) (*fileTree, error) {
+	t.mu.Lock()
+	var f *fileTree
+	if i := slices.IndexFunc(t.kept, func(f *fileTree) bool { return f.manifest == manifest }); i >= 0 {
+		f = t.kept[i]
+		t.kept = slices.Delete(t.kept, i, i+1)
+	} else {
+		f = &fileTree{manifest: manifest}
+		f.made = sync.OnceValue(func() error { return f.make(store) })
+	}
+	t.kept = append(t.kept, f)
+	t.mu.Unlock()
+	err := f.made()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil { // the next may have more luck
+		t.kept = slices.DeleteFunc(t.kept, func(other *fileTree) bool { return other == f })
+	}
+	f.weight = len(f.files) + leastWeight
+	weight := 0
+	for i := len(t.kept) - 1; i >= 0; i-- {
+		if weight += t.kept[i].weight; weight > keptFiles && i < len(t.kept)-1 {
+			t.kept = slices.Delete(t.kept, 0, i+1)
+			break
+		}
+	}
+	return f, err
+}
+
+func (f *fileTree) make(store Store) error {
+	data, err := store.Identity(f.manifest)
+	if err != nil {
+		return err
+	}
+	m, err := logs.DecodeManifest(data)
+	if err != nil {
+		return err
+	}
+	f.files, f.tree = m.Files, logs.NewFileTree(m.Files)
+	return nil
 }
 
 // place finds a file of a publication.
 func (t *fileTrees) place(store Store, e logs.Indexed, path string) (logs.FilePlace, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.tree == nil || t.manifest != e.Manifest {
-		data, err := store.Identity(e.Manifest)
-		if err != nil {
-			return logs.FilePlace{}, err
-		}
-		m, err := logs.DecodeManifest(data)
-		if err != nil {
-			return logs.FilePlace{}, err
-		}
-		t.manifest, t.files, t.tree = e.Manifest, m.Files, logs.NewFileTree(m.Files)
-	}
-	index := slices.IndexFunc(t.files, func(f logs.File) bool { return f.Path == path })
-	if index < 0 {
-		return logs.FilePlace{}, errNoFile
-	}
-	proof, err := t.tree.Prove(int64(index))
+	f, err := t.of(store, e.Manifest)
 	if err != nil {
 		return logs.FilePlace{}, err
 	}
-	place := logs.FilePlace{Index: int64(index), Of: t.tree.Size(), Proof: proof}
-	return place, place.Check(e.Files, t.files[index])
+	index := slices.IndexFunc(f.files, func(f logs.File) bool { return f.Path == path })
+	if index < 0 {
+		return logs.FilePlace{}, errNoFile
+	}
+	proof, err := f.tree.Prove(int64(index))
+	if err != nil {
+		return logs.FilePlace{}, err
+	}
+	place := logs.FilePlace{Index: int64(index), Of: f.tree.Size(), Proof: proof}
+	return place, place.Check(e.Files, f.files[index])
 }

@@ -1,6 +1,7 @@
 package tiles
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -24,6 +26,9 @@ type Options struct {
 	Store Store
 	// Signer tells what is signed. Required.
 	Signer Signer
+	// Turns bound how many proofs of releases and files are made at a time, and share that among clients. Default: as
+	// many as half of the processors.
+	Turns *client.Shares
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: nobody.
@@ -41,6 +46,7 @@ type Signer interface {
 
 // New returns the handler of all that is below [Prefix].
 func New(o Options) (http.Handler, error) {
+	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
 	h := &handler{Options: o, requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_log_requests_total",
 		Help: `Requests for the log, by what was asked for ("none" where there is no such thing) and status.`,
@@ -117,6 +123,11 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 		return send(w, answers.Plain, signed.Note)
 	}
 	if t.kind == live || t.kind == proof {
+		_, leave, err := h.Turns.Enter(r.Context(), r.RemoteAddr, client.Patience)
+		if err != nil {
+			return refuse(w, r, &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many proofs are being made; try again soon", Retry: 1})
+		}
+		defer leave()
 		return h.sendProof(w, r, t, signed, refused)
 	}
 	if !t.within(signed.Size) {

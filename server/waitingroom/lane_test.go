@@ -35,7 +35,9 @@ func TestLane(t *testing.T) {
 	for target, want := range map[string]string{
 		"/hot/a": "net/http", "/hot/a?b": "net/http", "/hotter": "lane", "/%68ot/a": "net/http", "/x/../hot/a": "net/http", "//hot/a": "net/http", "/": "lane", "/x?/hot/": "lane",
 	} {
-		for host, want := range map[string]string{"": want, "SHOP.example:80": "net/http"} {
+		for host, want := range map[string]string{
+			"": want, "SHOP.example:80": "net/http", "cdn.example\r\nX-Forwarded-Host: shop.example": "net/http", "cdn.example\r\nForwarded: host=shop.example": "net/http",
+		} {
 			conn, err := net.Dial("tcp", listener.Addr().String())
 			if err != nil {
 				t.Fatal(err)

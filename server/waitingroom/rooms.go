@@ -137,6 +137,9 @@ func New(o Options) (*Rooms, error) {
 // sent it, on a host. It takes no lock, and does not allocate for a usual path.
 func (r *Rooms) Covers(host, path string) bool { return r.table.Covers(host, path) }
 
+// coversSomewhere is Covers for a request of which the host is not known yet.
+func (r *Rooms) coversSomewhere(path string) bool { return r.table.CoversSomewhere(path) }
+
 // do has the room's data centre do something. That the client goes away does not end it,
 // because a decision must be whole.
 func (r *room) do(ctx context.Context, t task) error {

@@ -233,7 +233,8 @@ func (a *allowance) take(now time.Time) (ok bool, again time.Duration) {
 }
 
 // Lane returns the rooms in front of the fast lane, which leaves requests that a room
-// covers to net/http, and so to [Rooms.Handler].
+// covers to net/http, and so to [Rooms.Handler]. So it does where a field may say that a proxy was asked for
+// another host, on which a room might cover the path: whether that proxy is trusted is known there.
 func (r *Rooms) Lane(next lane.Handler) lane.Handler { return &uncovered{r, next} }
 
 type uncovered struct {
@@ -243,5 +244,6 @@ type uncovered struct {
 
 // Answer implements lane.Handler.
 func (u *uncovered) Answer(x *lane.Exchange) bool {
-	return !u.rooms.Covers(x.Host, x.Path) && u.next.Answer(x)
+	covered := u.rooms.Covers(x.Host, x.Path) || x.Forwarded && u.rooms.coversSomewhere(x.Path)
+	return !covered && u.next.Answer(x)
 }

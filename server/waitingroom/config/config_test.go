@@ -289,8 +289,14 @@ func TestFind(t *testing.T) {
 		if !table.Covers(c.host, c.path) {
 			t.Errorf("%s%s is not covered", c.host, c.path)
 		}
+		if !table.CoversSomewhere(c.path) {
+			t.Errorf("%s is not covered on any host", c.path)
+		}
 	}
 	few := NewTable([]Room{room("a", Route{"", "/download/"})})
+	if few.CoversSomewhere("/ajax/libs/a/1/a.js") || !few.CoversSomewhere("/%64ownload/a") || NewTable(nil).CoversSomewhere("/") {
+		t.Error("what is covered on any host is wrong")
+	}
 	if few.Covers("x", "/ajax/libs/a/1/a.js") || !few.Covers("x", "/%64ownload/a") || NewTable(nil).Covers("", "/") {
 		t.Error("what is covered is wrong")
 	}

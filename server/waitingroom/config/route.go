@@ -75,6 +75,28 @@ func (t *Table) Covers(host, raw string) bool {
 	return t.lookup(host, raw) != nil || suspicious(raw) && t.lookup(host, Clean(raw)) != nil
 }
 
+// CoversSomewhere reports whether Find may return anything for a path, on any host.
+func (t *Table) CoversSomewhere(raw string) bool {
+	if len(t.hosts) == 0 && len(t.every) == 0 {
+		return false
+	}
+	paths := [...]string{raw, raw}
+	if suspicious(raw) {
+		paths[1] = Clean(raw)
+	}
+	for _, p := range paths {
+		if longest(t.every, p) != nil {
+			return true
+		}
+		for _, entries := range t.hosts {
+			if longest(entries, p) != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (t *Table) lookup(host, p string) *Room {
 	if len(t.hosts) > 0 {
 		host = NormalHost(host)
