@@ -235,7 +235,8 @@ func (h *handlers) wait(ctx context.Context) error {
 // What the kernel queues before it sends is kept short, so that deadlines
 // measure the client and not a buffer of megabytes, and memory is not spent on it.
 func Listen(ctx context.Context, address string, maxConnections int) (net.Listener, error) {
-	config := net.ListenConfig{Control: shortSendQueue}
+	config := net.ListenConfig{Control: listenWell}
+	config.SetMultipathTCP(false) // browsers do not speak it, and all others would pay for it when they connect
 	l, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, err

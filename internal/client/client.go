@@ -114,8 +114,11 @@ func NewProxies(addresses []string, field string) (*Proxies, error) {
 
 // Trust reports whether the peer of a connection is one of them.
 func (p *Proxies) Trust(peer net.Addr) bool {
-	if _, ok := peer.(*net.UnixAddr); ok {
+	switch peer := peer.(type) {
+	case *net.UnixAddr:
 		return p.unix
+	case *net.TCPAddr:
+		return p.trusted(peer.AddrPort().Addr())
 	}
 	at, err := netip.ParseAddrPort(peer.String())
 	return err == nil && p.trusted(at.Addr())

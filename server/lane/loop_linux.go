@@ -84,16 +84,18 @@ func newLoop() (*loop, error) {
 	}
 	if err != nil {
 		l.close()
+		_ = unix.Close(l.nudge)
 		return nil, fmt.Errorf("lane: epoll: %w", err)
 	}
 	return l, nil
 }
 
+// close ends the loop, whose goroutine then closes the eventfd: while it may write there the number must not be another
+// descriptor's.
 func (l *loop) close() {
 	close(l.ended)
 	l.overdue.Stop()
 	l.epoll.Close()
-	unix.Close(l.nudge)
 }
 
 // add has the loop serve c when that is ready.
@@ -134,6 +136,7 @@ func (l *loop) run() {
 			}
 		}
 		if l.wait.Read(l.poll) != nil {
+			_ = unix.Close(l.nudge)
 			return
 		}
 	}

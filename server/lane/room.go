@@ -279,6 +279,9 @@ func crowdOf(peer net.Addr) netip.Prefix {
 	if peer == nil {
 		return netip.Prefix{}
 	}
+	if tcp, ok := peer.(*net.TCPAddr); ok {
+		return client.At(tcp.AddrPort().Addr())
+	}
 	of, _ := client.Of(peer.String())
 	return of
 }

@@ -46,9 +46,9 @@ func TestEveryTransitionHappensAndNoOther(t *testing.T) {
 	secure := certificate(t)
 	secure.NextProtos = []string{"h2", "http/1.1"}
 	secure.SessionTicketsDisabled = true // a pipe would wait until the client reads them
-	end := time.Now().Add(time.Minute)
+	end, limited := t.Deadline()         // some changes are rare, and the machine may be busy: only go test's own limit counts
 	for round := 0; round < 3 || !allSeen(); round++ {
-		if time.Now().After(end) {
+		if limited && time.Until(end) < time.Minute {
 			mu.Lock()
 			defer mu.Unlock()
 			t.Fatalf("of %v there were only %v", lane.Transitions(), seen)

@@ -1,9 +1,0 @@
-//go:build !linux
-
-package server
-
-import "syscall"
-
-// shortSendQueue does nothing: where accepted connections do not inherit the
-// option, the kernel's own choice stays.
-func shortSendQueue(_, _ string, _ syscall.RawConn) error { return nil }
