@@ -84,7 +84,8 @@ func TestLaneAllocatesNothing(t *testing.T) {
 }
 
 // accessLog returns one that nobody reads.
-func accessLog(t *testing.T) *accesslog.Log {
+func accessLog(t testing.TB) *accesslog.Log {
+	t.Helper()
 	log, err := accesslog.Open(accesslog.Options{File: os.DevNull})
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +164,13 @@ func laneAllocatesNothing(t *testing.T, log *accesslog.Log) {
 
 // BenchmarkLane is one connection to the fast lane, without the system.
 func BenchmarkLane(b *testing.B) {
-	assets := newAssets(b, server.Options{Store: fixture(b)})
+	b.Run("as it is", func(b *testing.B) { benchmarkLane(b, nil) })
+	b.Run("with an access log", func(b *testing.B) { benchmarkLane(b, accessLog(b)) })
+}
+
+func benchmarkLane(b *testing.B, log *accesslog.Log) {
+	store := fixture(b)
+	assets := newAssets(b, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
 	for _, hit := range hits {
 		if hit.header == "Range" {
 			continue
