@@ -39,6 +39,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // PublicOptions is what the public routes need.
@@ -61,6 +62,8 @@ type PublicOptions struct {
 	Site Site
 	// Downloads answers what is below /download/. Default: there is nothing.
 	Downloads http.Handler
+	// Usage is how much files are asked for. Required.
+	Usage *usage.Usage
 	// Rooms are the waiting rooms. Default: there are none.
 	Rooms Rooms
 	// Turns are those in which answers are made, so that making them leaves processors for files. Default: as many as
@@ -125,6 +128,7 @@ func (p *public) engine() *gin.Engine {
 	get(e, "/packages/:library", p.ofLibrary(p.pkg))
 	get(e, "/packages/:library/all", p.ofLibrary(p.pkgAll))
 	get(e, "/packages/:library/states", p.ofLibrary(p.pkgStates))
+	get(e, "/packages/:library/usage", p.ofLibrary(p.pkgUsage))
 	get(e, "/packages/:library/versions", p.ofLibrary(p.pkgVersions))
 	get(e, "/packages/:library/versions/:version", p.ofLibrary(p.pkgFiles))
 	get(e, "/packages/:library/sris/:version", p.ofLibrary(p.pkgSRIs))

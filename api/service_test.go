@@ -23,6 +23,7 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -92,7 +93,7 @@ func newService(t testing.TB, change ...func(*PublicOptions)) *service {
 func serviceOf(t testing.TB, shelf *testkit.Shelf, change ...func(*PublicOptions)) *service {
 	t.Helper()
 	s := &service{t: t, shelf: shelf, index: shelf.Index(library.Options{}), log: new(bytes.Buffer)}
-	o := PublicOptions{Library: s.index, AssetBase: assetBase, SiteBase: siteBase, APIHost: apiHost, Logger: jsonLogger(s.log)}
+	o := PublicOptions{Library: s.index, Usage: usage.Open(usage.Options{Store: shelf.Store}), AssetBase: assetBase, SiteBase: siteBase, APIHost: apiHost, Logger: jsonLogger(s.log)}
 	for _, c := range change {
 		c(&o)
 	}

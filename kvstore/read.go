@@ -188,6 +188,7 @@ const (
 	States     Namespace = 't' // package, version: what was tried, how it ended
 	Upstreams  Namespace = 'u' // what upstreams last answered
 	Versions   Namespace = 'v' // package, version
+	Usage      Namespace = 'w' // how much releases were asked for, by month
 )
 
 // Key joins parts with zero bytes, so that a key with more parts sorts right

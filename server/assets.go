@@ -32,7 +32,7 @@
 // request; 431 is answered in that shape, too. A 405 says nothing of codings, because the file
 // was not looked up.
 //
-// How much each package is asked for is counted by [Demand].
+// How much each file is asked for is counted by package usage.
 //
 // It must not know where releases come from, nor how the API looks.
 package server
@@ -51,7 +51,9 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // Options says what assets are served from and with how much memory. Only Store
@@ -88,9 +90,12 @@ type Options struct {
 	// Lacking says that the store lacks some of what was published, so that what is not
 	// found is 503, rather than 404.
 	Lacking bool
-	// Demand counts the requests that are answered with a file of a package, or
+	// Usage counts the requests that are answered with a file, or
 	// could be: ranges, HEAD and 304 too. Default: none.
-	Demand *Demand
+	Usage *usage.Usage
+	// AccessLog gets what the fast lane answers; what net/http does, [accesslog.Log.Handler]
+	// logs. Default: none.
+	AccessLog *accesslog.Log
 }
 
 func (o *Options) defaults() {
@@ -109,6 +114,7 @@ type Assets struct {
 	stall   time.Duration
 	lacking bool
 	metrics *metrics
+	log     *accesslog.Log // nil for none
 	logger  *slog.Logger
 	logged  answers.Throttle
 }
@@ -129,17 +135,16 @@ func New(o Options) (*Assets, error) {
 	if o.CacheBytes < leastCache || o.SendBytes < 0 {
 		return nil, fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", o.CacheBytes, o.SendBytes, leastCache)
 	}
-	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, metrics: newMetrics(), logger: o.Logger}
+	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, metrics: newMetrics(), log: o.AccessLog, logger: o.Logger}
 	var err error
 	rowBytes := o.CacheBytes / rowShare
-	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Demand, a.metrics.rows); err != nil {
+	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Usage, a.metrics.rows); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of assets: %w", err)
 	}
 	a.rows.tags = o.CacheTags
 	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, o.SendWait, a.metrics.bodies); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of bodies: %w", err)
 	}
-	a.bodies.sent = a.metrics.sentLater
 	if o.Registerer != nil {
 		if err := a.metrics.register(o.Registerer, a); err != nil {
 			return nil, fmt.Errorf("server: couldn't register the metrics: %w", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // discard is a ResponseWriter that costs nothing, so that what is measured is the
@@ -34,7 +35,7 @@ var hits = []struct{ name, target, header, value string }{
 
 func BenchmarkHandler(b *testing.B) {
 	store := fixture(b)
-	a := newAssets(b, server.Options{Store: store, Demand: server.OpenDemand(server.DemandOptions{Store: store})})
+	a := newAssets(b, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store})})
 	for _, hit := range hits {
 		b.Run(hit.name, func(b *testing.B) {
 			r := httptest.NewRequest("GET", hit.target, nil)

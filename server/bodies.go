@@ -26,23 +26,6 @@ type body struct {
 	all   *bodies
 	// state counts the holders, plus isCached while the cache has it.
 	state atomic.Int64
-	// label is the coding that it was last sent in, for Release.
-	label atomic.Int32
-}
-
-// sentAs notes the coding that the body is sent in, which is the same for all who ask for it.
-func (b *body) sentAs(l label) {
-	if b.label.Load() != int32(l) {
-		b.label.Store(int32(l))
-	}
-}
-
-// Release implements h2.Held.
-func (b *body) Release(sent int64) {
-	if b.all.sent != nil {
-		b.all.sent(label(b.label.Load()), sent)
-	}
-	b.all.release(b)
 }
 
 const isCached = 1 << 40
@@ -67,7 +50,6 @@ type bodies struct {
 	limit   int64         // of used
 	wait    time.Duration // how long a load waits for room
 	metrics *cacheMetrics
-	sent    func(label, int64) // counts what was sent of a body after its answer was
 
 	mu      sync.Mutex
 	loading map[kvstore.Hash]*flight

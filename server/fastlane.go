@@ -4,10 +4,13 @@ import (
 	"iter"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // Answer implements lane.Handler: it answers for assets, and leaves requests with another
@@ -19,13 +22,68 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 	}
 	a.metrics.inFlight.Add(1)
 	defer a.metrics.inFlight.Add(-1)
+	if a.log != nil {
+		x.Remote() // while it certainly has one
+	}
 	q := query{head: x.Head, path: x.Path, fields: &x.Fields}
 	out := answer(a, onLane{a, x}, &q)
 	if out.status == 0 {
 		return false
 	}
 	a.metrics.answered(out)
+	if a.log != nil && a.log.Wants() {
+		a.note(x, out)
+	}
 	return true
+}
+
+// note logs an answer, when all of it is sent.
+func (a *Assets) note(x *lane.Exchange, out outcome) {
+	e := accesslog.Entry{
+		Time: x.Now(), Client: a.log.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",
+		Referer: x.Referer, Agent: x.UserAgent, Status: out.status, Sent: out.sent,
+	}
+	if x.Head {
+		e.Method = http.MethodHead
+	}
+	if x.Multiplexed() {
+		e.Protocol = "HTTP/2.0"
+	}
+	if d, ok := x.Held().(*delivery); ok {
+		d.log, d.entry = a.log, e
+		d.text = d.entry.Keep(d.text)
+		return
+	}
+	e.Took = time.Since(e.Time)
+	a.log.Add(&e)
+}
+
+// A delivery is a body on its way over HTTP/2, where an answer is counted before it is sent.
+type delivery struct {
+	*body
+	assets *Assets
+	label  label
+	usage  *usage.Counter  // or nil
+	log    *accesslog.Log  // nil where it is not logged
+	entry  accesslog.Entry // its texts are in text
+	text   []byte
+}
+
+var deliveries = sync.Pool{New: func() any { return new(delivery) }}
+
+// Release implements h2.Held.
+func (d *delivery) Release(sent int64) {
+	d.assets.metrics.sentLater(d.label, sent)
+	if d.usage != nil {
+		d.usage.Sent(sent)
+	}
+	if d.log != nil {
+		d.entry.Sent, d.entry.Took = sent, time.Since(d.entry.Time)
+		d.log.Add(&d.entry)
+	}
+	d.assets.bodies.release(d.body)
+	*d = delivery{text: d.text}
+	deliveries.Put(d)
 }
 
 // onLane is a recipient on the fast lane.
@@ -77,9 +135,10 @@ func (to onLane) body(f *asset, r *representation) (outcome, error) {
 		return to.inflate(to.x.Writer(), 1, f, r)
 	}
 	if to.x.Multiplexed() {
-		x.sentAs(labelOf(r))
+		d := deliveries.Get().(*delivery)
+		d.body, d.assets, d.label, d.usage = x, to.Assets, labelOf(r), f.usage
 		h := r.okHead(block)
-		to.x.SendHeld(*h, x.bytes, x)
+		to.x.SendHeld(*h, x.bytes, d)
 		heads.Put(h)
 		return outcome{http.StatusOK, labelOf(r), 0}, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +15,9 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // browser is what a browser asks with, but for the first line.
@@ -76,7 +79,24 @@ func TestLaneAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("with the race detector a sync.Pool forgets at random")
 	}
-	assets := newAssets(t, server.Options{Store: fixture(t)})
+	t.Run("as it is", func(t *testing.T) { laneAllocatesNothing(t, nil) })
+	t.Run("with an access log", func(t *testing.T) { laneAllocatesNothing(t, accessLog(t)) })
+}
+
+// accessLog returns one that nobody reads.
+func accessLog(t testing.TB) *accesslog.Log {
+	t.Helper()
+	log, err := accesslog.Open(accesslog.Options{File: os.DevNull})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	return log
+}
+
+func laneAllocatesNothing(t *testing.T, log *accesslog.Log) {
+	store := fixture(t)
+	assets := newAssets(t, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
 	for _, test := range []struct{ name, request string }{
 		{"hit", "GET /ajax/libs/demo/1.0.0/demo.js HTTP/1.1\r\n" + browser},
 		{"identity", "GET /ajax/libs/demo/1.0.0/font.woff2 HTTP/1.1\r\n" + browser},
@@ -144,7 +164,13 @@ func TestLaneAllocatesNothing(t *testing.T) {
 
 // BenchmarkLane is one connection to the fast lane, without the system.
 func BenchmarkLane(b *testing.B) {
-	assets := newAssets(b, server.Options{Store: fixture(b)})
+	b.Run("as it is", func(b *testing.B) { benchmarkLane(b, nil) })
+	b.Run("with an access log", func(b *testing.B) { benchmarkLane(b, accessLog(b)) })
+}
+
+func benchmarkLane(b *testing.B, log *accesslog.Log) {
+	store := fixture(b)
+	assets := newAssets(b, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
 	for _, hit := range hits {
 		if hit.header == "Range" {
 			continue

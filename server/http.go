@@ -52,6 +52,8 @@ type HTTPOptions struct {
 	// ProxyProtocol has these say whose a connection is before all else, with the PROXY protocol;
 	// one that does not is refused. Default: they do not.
 	ProxyProtocol bool
+	// RelayField is a field that Lane wants to see; see [lane.Options].
+	RelayField string
 	// MaxHeaderBytes bounds request line and headers together, beyond which the
 	// answer is 431 and, over HTTP/1.1, the connection ends. Default 32 KiB; net/http allows
 	// 4 KiB more.
@@ -100,7 +102,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, Logger: o.Logger,
 		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
-		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
+		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol, RelayField: o.RelayField,
 		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
 	}
 	s := &Server{connections: connections, handlers: handlers, Server: &http.Server{

@@ -20,6 +20,8 @@ import (
 
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/accesslog"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // A client that allows everything to be sent and then reads nothing: the stream's
@@ -148,7 +150,13 @@ func TestHTTP2AllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("with the race detector a sync.Pool forgets at random")
 	}
-	assets := newAssets(t, server.Options{Store: fixture(t)})
+	t.Run("as it is", func(t *testing.T) { http2AllocatesNothing(t, nil) })
+	t.Run("with an access log", func(t *testing.T) { http2AllocatesNothing(t, accessLog(t)) })
+}
+
+func http2AllocatesNothing(t *testing.T, log *accesslog.Log) {
+	store := fixture(t)
+	assets := newAssets(t, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
 	secure, roots := selfSigned(t)
 	for _, test := range []struct{ name, method, path, field string }{
 		{"hit", "GET", "demo.js", ""},

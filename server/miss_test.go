@@ -11,6 +11,7 @@ import (
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // BenchmarkMiss is what a file costs that is not in memory, on the fast lane and without the
@@ -41,7 +42,7 @@ func BenchmarkMiss(b *testing.B) {
 	for _, test := range []struct{ name, method string }{{"row", "HEAD"}, {"body", "GET"}} {
 		b.Run(test.name, func(b *testing.B) {
 			assets := newAssets(b, server.Options{
-				Store: store, CacheBytes: 1 << 20, CacheTags: purge.BothTags, Demand: server.OpenDemand(server.DemandOptions{Store: store}),
+				Store: store, CacheBytes: 1 << 20, CacheTags: purge.BothTags, Usage: usage.Open(usage.Options{Store: store}),
 			})
 			var requests [][]byte
 			for _, path := range paths {

@@ -16,6 +16,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/purge"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // recheck is how long an asset is believed whose codings are still to be replaced by
@@ -38,20 +39,20 @@ type rows struct {
 	store      *kvstore.Store
 	cache      *otter.Cache[string, *asset]
 	hot        func(kvstore.Hash)
-	demand     *Demand
+	usage      *usage.Usage
 	tags       purge.TagHeaders
 	now        func() time.Time
 	generation atomic.Uint64
 	metrics    *cacheMetrics
 }
 
-func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), d *Demand, m *cacheMetrics) (*rows, error) {
+func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *usage.Usage, m *cacheMetrics) (*rows, error) {
 	cache, err := otter.New(&otter.Options[string, *asset]{
 		MaximumWeight: uint64(cacheBytes),
 		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weigh()) },
 		StatsRecorder: m,
 	})
-	return &rows{store: store, cache: cache, hot: hot, demand: d, now: time.Now, metrics: m}, err
+	return &rows{store: store, cache: cache, hot: hot, usage: u, now: time.Now, metrics: m}, err
 }
 
 // cached returns the asset that t names, if the cache has it. One that is stale by now it
@@ -129,8 +130,8 @@ func (r *rows) read(t target) (*asset, error) {
 	}
 	f := newAsset(t, file, content, r.tags)
 	f.generation, f.loaded = generation, r.now()
-	if r.demand != nil {
-		f.demand = r.demand.Counter(t.pkg)
+	if r.usage != nil {
+		f.usage = r.usage.File(t.pkg, t.version, t.key)
 	}
 	if !f.squeezed && r.hot != nil {
 		r.hot(file.Hash)
@@ -170,7 +171,7 @@ type asset struct {
 	lastModified [lastModified]byte  // released as text
 	purged       purge.TaggedRelease // by which a CDN can purge its answers
 
-	demand *Counter // of its package; nil where requests are not counted
+	usage *usage.Counter // nil where requests are not counted
 
 	loaded     time.Time
 	generation uint64 // of the rows, see rows.go
@@ -262,10 +263,11 @@ func (f *asset) choose(w requests.Weights) *representation {
 	return nil
 }
 
-// count notes that the asset was asked for.
-func (f *asset) count() {
-	if f.demand != nil {
-		f.demand.Add()
+// count notes that the asset was asked for, and what was sent of it.
+func (f *asset) count(sent int64) {
+	if f.usage != nil {
+		f.usage.Ask()
+		f.usage.Sent(sent)
 	}
 }
 
@@ -285,5 +287,5 @@ func (f *asset) inflatable() *representation {
 // test measures that it is not less.
 func (f *asset) weigh() int64 {
 	const place = 200 // in the cache
-	return place + int64(unsafe.Sizeof(*f)) + int64(len(f.representations)*tagLength)
+	return place + int64(unsafe.Sizeof(*f)+unsafe.Sizeof(usage.Counter{})) + int64(len(f.representations)*tagLength)
 }

@@ -96,19 +96,19 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 		case failed:
 			return to.fail(preconditionFailed, varies)
 		case notModified:
-			f.count()
+			f.count(0)
 			return to.notModified(rep, tag)
 		}
 		if q.head {
 			// RFC 9110 §14.2: a range is defined for GET only, so this answers
 			// as a GET without one.
-			f.count()
+			f.count(0)
 			return to.headOf(rep)
 		}
 		var out outcome
 		if out, err = to.body(f, rep); err == nil {
 			if out.coding != labelNone {
-				f.count()
+				f.count(out.sent)
 			}
 			return out
 		}

@@ -41,6 +41,7 @@ type libraryPage struct {
 	Notes      []string       // what went wrong without stopping the release
 	Troubles   []views.State  // newest versions that are not published
 	HasWaiting bool           // some of them will be tried
+	Usage      *usageChart    // nil where there is nothing to show
 	Withdrawn  *views.State   // newest version that was withdrawn; only where nothing is published
 }
 
@@ -158,6 +159,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 		row.Chosen = page.Chosen != nil && f.Path == page.Chosen.Path
 		page.Files = append(page.Files, row)
 	}
+	s.addUsage(&page)
 	if page.Chosen != nil && page.Chosen.Kind != library.Module {
 		page.Modules = modules(r, address)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // Options says what the pages show. Only Library is required.
@@ -50,6 +51,8 @@ type Options struct {
 	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
 	// may be called twice at once, and should end with its context. Nil: there is no page for that.
 	Draft func(ctx context.Context, npmName string) (*Draft, error)
+	// Usage is how much files are asked for. Nil: pages do without.
+	Usage *usage.Usage
 	// Turns are those in which pages are made, so that making them leaves processors for files. Default: as many as
 	// [client.Processors] says.
 	Turns *client.Shares

@@ -91,3 +91,35 @@ func TestHelp(t *testing.T) {
 		}
 	})
 }
+
+// TestCommandsInDocs holds the commands of the runbook to what there is: names of commands, flags, and how many arguments.
+func TestCommandsInDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := 0
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		for line := range strings.Lines(block[1]) {
+			line, _, _ = strings.Cut(line, " #")
+			if !strings.HasPrefix(line, "larder ") {
+				continue
+			}
+			commands++
+			words := regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(line, -1)[1:]
+			c, args, err := newRoot(&cli{settings: settings.New()}).Find(words)
+			if err != nil {
+				t.Errorf("%s: %v", line, err)
+				continue
+			}
+			if err := c.ParseFlags(args); err != nil {
+				t.Errorf("%s: %v", line, err)
+			} else if err := c.ValidateArgs(c.Flags().Args()); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+	}
+	if commands < 15 {
+		t.Errorf("the runbook has %d commands", commands)
+	}
+}

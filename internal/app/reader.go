@@ -25,7 +25,7 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/usage"
 )
 
 // A Reader is an open data folder, which no other process can open meanwhile:
@@ -40,8 +40,8 @@ type Reader struct {
 	assetBase string // in front of the addresses of files; "" where that is not known
 	store     *kvstore.Store
 	log       *logs.Log
-	demand    func() *server.Demand // how much each package is asked for, read on first use
-	libraries lazy[*library.Index]  // follows the log from first use on
+	usage     func() *usage.Usage  // how much files are asked for, read on first use
+	libraries lazy[*library.Index] // follows the log from first use on
 	errands   lazy[*errands]
 	workers   int            // of a check: half of the processors where the process serves
 	busy      sync.WaitGroup // operations under way
@@ -85,7 +85,9 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 	if o.address != "" {
 		r.workers = max(1, r.workers/2)
 	}
-	r.demand = sync.OnceValue(func() *server.Demand { return server.OpenDemand(server.DemandOptions{Store: store, Logger: logger}) })
+	r.usage = sync.OnceValue(func() *usage.Usage {
+		return usage.Open(usage.Options{Store: store, Logger: logger.With("part", "usage")})
+	})
 	r.readLibraries(logger.With("part", "library"))
 	r.errands.open = func() (*errands, error) { return openErrands(store, log, o.working, logger.With("part", "errands")) }
 	r.errands.close = (*errands).close
@@ -97,7 +99,7 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Accounts: bot.ReadAccounts, Logger: logger})
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.usage().Popularity, Accounts: bot.ReadAccounts, Logger: logger})
 		if err != nil {
 			return nil, err
 		}

@@ -160,7 +160,8 @@ func (s *working) parts(ctx context.Context) (parts list, err error) {
 		add(len(rooms) > 0, site.rooms(rooms))
 		add(s.Fill, part{name: "catalogue on the site", start: fill.showOnSite})
 		add(reviews, fill.reviewer())
-		add(true, site.server(), site.demand(), site.following())
+		add(s.settings.AccessLog != "", site.logging())
+		add(true, site.server(), site.usage(), site.following())
 		add(s.settings.PurgeHook != "", s.purging())
 		add(true, part{name: "announcement", start: site.announce})
 		add(s.settings.ReadyFile != "", s.readyFile())
@@ -198,6 +199,7 @@ func (s *running) remains(ctx context.Context, short *Shortfall) (parts list, er
 	add(true, site.remains(), s.adminSocket(), site.frozen(), s.servePrivately(short))
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)})
 	add(len(rooms) > 0, site.rooms(rooms))
+	add(s.settings.AccessLog != "", site.logging())
 	add(true, site.server(), part{name: "announcement", start: site.announce})
 	add(s.settings.ReadyFile != "", s.readyFile())
 	add(true, s.adminServer(func() (operations, http.Handler, error) {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/download"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/purge"
@@ -33,6 +35,7 @@ type serving struct {
 	inFrontOfLane []func(lane.Handler) lane.Handler
 	hot           func(kvstore.Hash) // hears which files are in demand
 
+	accessLog *accesslog.Log // nil for none
 	libraries *library.Index
 	follower  *server.Follower
 }
@@ -52,7 +55,7 @@ func (s *serving) open() (*server.Server, error) {
 	logger := s.logger.With("part", "server")
 	tags := purge.TagHeaders(s.settings.CacheTags)
 	assets, err := server.New(server.Options{
-		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Demand: s.folder.demand(), Hot: s.hot,
+		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Hot: s.hot,
 		CacheTags: tags, Lacking: s.lacking != nil, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
@@ -81,9 +84,9 @@ func (s *serving) open() (*server.Server, error) {
 		handler = wrap(handler)
 	}
 	hosts := server.NewHosts(s.settings.AssetBase, s.settings.SiteBase, s.settings.APIHost, tiles.Prefix)
-	handler = s.settings.Proxies.Handler(hosts.Handler(handler)) // in front of all that looks at the client
+	handler = s.settings.Proxies.Handler(s.accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
 	o := server.HTTPOptions{
-		H2C: s.settings.H2C, MaxConnections: s.settings.MaxConnections, Proxies: s.settings.Proxies, ProxyProtocol: s.settings.ProxyProtocol, Logger: logger,
+		H2C: s.settings.H2C, MaxConnections: s.settings.MaxConnections, Proxies: s.settings.Proxies, ProxyProtocol: s.settings.ProxyProtocol, RelayField: s.accessLog.RelayField(), Logger: logger,
 	}
 	if s.settings.FastLane {
 		o.Lane = assets
@@ -103,7 +106,7 @@ func (s *serving) open() (*server.Server, error) {
 // openAPI makes API, pages and archives.
 func (s *serving) openAPI(tags purge.TagHeaders) (http.Handler, error) {
 	c := s.settings
-	s.pages.Library, s.pages.AssetBase, s.pages.SiteBase, s.pages.Name = s.libraries, c.AssetBase, c.SiteBase, c.Name
+	s.pages.Library, s.pages.Usage, s.pages.AssetBase, s.pages.SiteBase, s.pages.Name = s.libraries, s.folder.usage(), c.AssetBase, c.SiteBase, c.Name
 	s.pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
 	turns := client.NewTurns(client.Processors()) // the other processors are for files
 	s.pages.Turns, s.api.Turns = turns, turns
@@ -117,7 +120,7 @@ func (s *serving) openAPI(tags purge.TagHeaders) (http.Handler, error) {
 		return nil, err
 	}
 	o := s.api
-	o.Library, o.AssetBase, o.SiteBase, o.APIHost, o.Self, o.Name = s.libraries, c.AssetBase, c.SiteBase, c.APIHost, s.self.Address, c.Name
+	o.Library, o.Usage, o.AssetBase, o.SiteBase, o.APIHost, o.Self, o.Name = s.libraries, s.folder.usage(), c.AssetBase, c.SiteBase, c.APIHost, s.self.Address, c.Name
 	o.Site, o.Downloads, o.CacheTags, o.Logger = pages, downloads, tags, s.logger.With("part", "api")
 	return api.Public(o), nil
 }
@@ -133,17 +136,36 @@ func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 	})
 }
 
-// demand counts what packages are asked for.
-func (s *serving) demand() part {
+// usage counts what files are asked for.
+func (s *serving) usage() part {
 	return part{
-		name: "demand",
-		run:  func(ctx context.Context) error { return until(s.folder.demand().Run)(ctx) },
+		name: "usage",
+		run:  func(ctx context.Context) error { return until(s.folder.usage().Run)(ctx) },
 		stop: func() error { // when all requests have been answered, and counted
-			if err := s.folder.demand().Save(); err != nil {
-				s.logger.Warn("what packages were asked for lately is forgotten", "err", err)
+			if err := s.folder.usage().Save(); err != nil {
+				s.logger.Warn("the last minute's counts of requests are lost", "err", err)
 			}
 			return nil
 		},
+	}
+}
+
+// logging writes a line for each request, where that is asked for.
+func (s *serving) logging() part {
+	return part{
+		name: "access log",
+		start: func(context.Context) (err error) {
+			c := s.settings
+			s.accessLog, err = accesslog.Open(accesslog.Options{
+				File: c.AccessLog, Format: c.AccessLogFormat, Addresses: c.AccessLogAddresses, Sample: c.AccessLogSample, Proxies: c.Proxies,
+				Logger: s.logger.With("part", "access log"),
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.Origin("access-log"), err)
+			}
+			return nil
+		},
+		stop: func() error { return s.accessLog.Close() },
 	}
 }
 

@@ -144,6 +144,35 @@ func (p *Proxies) Handler(next http.Handler) http.Handler {
 	})
 }
 
+// Field is the name of the field in which they tell the client, in lower case; "" where none is trusted.
+func (p *Proxies) Field() string {
+	if p == nil || len(p.networks) == 0 && !p.unix {
+		return ""
+	}
+	return strings.ToLower(p.field)
+}
+
+// Client returns the client of a connection from remote, where a proxy may have told it in these lines of its field.
+// None is returned where that is no address of a network.
+func (p *Proxies) Client(remote string, lines []string) netip.Addr {
+	var at netip.AddrPort
+	network := strings.Contains(remote, ":") // else a Unix socket's
+	if network {
+		at, _ = netip.ParseAddrPort(remote)
+	}
+	if len(lines) == 0 || p == nil || network && !p.trusted(at.Addr()) || !network && !p.unix {
+		return at.Addr()
+	}
+	list := lines[0]
+	if len(lines) > 1 {
+		list = strings.Join(lines, ",")
+	}
+	if said, _, _ := p.last(nil, list); said.IsValid() {
+		return said
+	}
+	return at.Addr()
+}
+
 // relays reports whether a trusted proxy sent r.
 func (p *Proxies) relays(r *http.Request) bool {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)

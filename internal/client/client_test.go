@@ -151,3 +151,38 @@ func FuzzForwarded(f *testing.F) {
 		})).ServeHTTP(nil, r)
 	})
 }
+
+// The lane asks with lines of the field where net/http's handlers ask with a request.
+func TestClientOfAConnection(t *testing.T) {
+	proxies, err := NewProxies([]string{"10.0.0.0/8", "unix:"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	none, err := NewProxies(nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		proxies *Proxies
+		remote  string
+		lines   []string
+		want    string
+	}{
+		{proxies, "10.0.0.1:80", []string{"203.0.113.9, 198.51.100.3"}, "198.51.100.3"},
+		{proxies, "10.0.0.1:80", []string{"203.0.113.9", "198.51.100.3, 10.1.1.1"}, "198.51.100.3"},
+		{proxies, "10.0.0.1:80", []string{"nonsense"}, "10.0.0.1"},
+		{proxies, "10.0.0.1:80", nil, "10.0.0.1"},
+		{proxies, "192.0.2.1:80", []string{"198.51.100.3"}, "192.0.2.1"},
+		{proxies, "@", []string{"198.51.100.3"}, "198.51.100.3"},
+		{none, "@", []string{"198.51.100.3"}, "invalid IP"},
+		{none, "[2001:db8::1]:80", []string{"198.51.100.3"}, "2001:db8::1"},
+		{nil, "", nil, "invalid IP"},
+	} {
+		if got := test.proxies.Client(test.remote, test.lines); got.String() != test.want {
+			t.Errorf("%s with %q is %v, want %s", test.remote, test.lines, got, test.want)
+		}
+	}
+	if proxies.Field() != "x-forwarded-for" || none.Field() != "" {
+		t.Errorf("the fields are %q and %q", proxies.Field(), none.Field())
+	}
+}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/logs/gitlog"
+	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/purge"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -135,6 +136,13 @@ type Settings struct {
 	// Default: the token writes them, as commit statuses.
 	GitHubApp, GitHubAppKeyFile string
 
+	// AccessLog is a file to which a line is appended for each request, - for standard output. Default: none.
+	AccessLog string
+	// AccessLogFormat is json or combined, AccessLogAddresses hashed, plain or none. Default: json, hashed.
+	AccessLogFormat, AccessLogAddresses string
+	// AccessLogSample has one of so many requests logged. Default: 1.
+	AccessLogSample int
+
 	// LogFormat is text or json. Default: text.
 	LogFormat string
 	// LogLevel is the least that is logged. Default: info, and less on a terminal.
@@ -153,27 +161,30 @@ const Mebibyte = 1 << 20
 // New returns the defaults.
 func New() *Settings {
 	s := &Settings{
-		Data:              "./data",
-		Listen:            "127.0.0.1:8080",
-		PrivateListen:     "127.0.0.1:8081",
-		FastLane:          true,
-		MaxConnections:    10_000,
-		ForwardedHeader:   client.DefaultField,
-		Cache:             256 * Mebibyte,
-		Sending:           256 * Mebibyte,
-		StoreCache:        128 * Mebibyte,
-		Drain:             15 * time.Second,
-		Name:              "Larder",
-		CacheTags:         string(purge.BothTags),
-		Catalogue:         "starter",
-		CatalogueInterval: 5 * time.Minute,
-		Releases:          10,
-		Interval:          time.Hour,
-		Downloads:         4,
-		Memory:            512 * Mebibyte,
-		LogFormat:         "text",
-		Flags:             pflag.NewFlagSet("settings", pflag.ContinueOnError),
-		origins:           map[string]string{},
+		Data:               "./data",
+		Listen:             "127.0.0.1:8080",
+		PrivateListen:      "127.0.0.1:8081",
+		FastLane:           true,
+		MaxConnections:     10_000,
+		ForwardedHeader:    client.DefaultField,
+		Cache:              256 * Mebibyte,
+		Sending:            256 * Mebibyte,
+		StoreCache:         128 * Mebibyte,
+		Drain:              15 * time.Second,
+		Name:               "Larder",
+		CacheTags:          string(purge.BothTags),
+		Catalogue:          "starter",
+		CatalogueInterval:  5 * time.Minute,
+		Releases:           10,
+		Interval:           time.Hour,
+		Downloads:          4,
+		Memory:             512 * Mebibyte,
+		AccessLogFormat:    accesslog.JSON,
+		AccessLogAddresses: accesslog.Hashed,
+		AccessLogSample:    1,
+		LogFormat:          "text",
+		Flags:              pflag.NewFlagSet("settings", pflag.ContinueOnError),
+		origins:            map[string]string{},
 	}
 	s.addFlags()
 	return s
@@ -241,6 +252,10 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.GitHubApp, "id"), "github-app", "`ID` of the GitHub App that the checks of pull requests are written as, in place of the token in the environment")
 	f.Var(textValue(&s.GitHubAppKeyFile, "file"), "github-app-key-file", "`FILE` with the private key of --github-app (PEM)")
 
+	f.Var(textValue(&s.AccessLog, "file|-"), "access-log", "append a line for each request to `FILE`, - for standard output; by default there is none")
+	f.Var(Choice(&s.AccessLogFormat, accesslog.JSON, accesslog.Combined), "access-log-format", "`FORMAT` of --access-log: json, or combined as of nginx and Apache")
+	f.Var(Choice(&s.AccessLogAddresses, accesslog.Hashed, accesslog.Plain, accesslog.None), "access-log-addresses", "`WHAT` --access-log says of who asked: hashed (the same for a client on one day and until the process ends, with a key that is nowhere written), plain (the address), or none")
+	f.Var(Count(&s.AccessLogSample, 1), "access-log-sample", "log one of `N` requests")
 	f.Var(Choice(&s.LogFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
 	f.Var(levelValue(&s.LogLevel), "log-level", "least `LEVEL` that is logged: debug, info, warn or error; where it is not given, less is logged to a terminal")
 }

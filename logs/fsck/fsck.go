@@ -277,7 +277,7 @@ func (c *check) rows(ctx context.Context) error {
 	for _, part := range []struct {
 		ns   kvstore.Namespace
 		name string
-	}{{kvstore.Durable, "durable objects"}, {kvstore.LogState, "state of the log"}, {kvstore.Meta, "settings"}, {kvstore.Queue, "queue"}, {kvstore.Upstreams, "upstreams"}} {
+	}{{kvstore.Durable, "durable objects"}, {kvstore.LogState, "state of the log"}, {kvstore.Meta, "settings"}, {kvstore.Queue, "queue"}, {kvstore.Upstreams, "upstreams"}, {kvstore.Usage, "usage"}} {
 		for _, err := range c.snapshot.Scan(part.ns, kvstore.Range{}) {
 			if ctx.Err() != nil {
 				return ctx.Err()

@@ -96,7 +96,7 @@ func (e *engine) openDamaged() (*kvstore.Store, error) {
 func readable(ctx context.Context, store *kvstore.Store) error {
 	for _, ns := range []kvstore.Namespace{
 		kvstore.Contents, kvstore.Durable, kvstore.Files, kvstore.LogHashes, kvstore.LogIndex, kvstore.LogState, kvstore.LogEntries, kvstore.Meta,
-		kvstore.Packages, kvstore.Queue, kvstore.SRIs, kvstore.States, kvstore.Upstreams, kvstore.Versions,
+		kvstore.Packages, kvstore.Queue, kvstore.SRIs, kvstore.States, kvstore.Upstreams, kvstore.Versions, kvstore.Usage,
 	} {
 		for _, err := range store.Scan(ns, kvstore.Range{}) {
 			if err := errors.Join(err, ctx.Err()); err != nil {

@@ -309,6 +309,7 @@ var carried = []struct {
 	{kvstore.Queue, "work that waits"},
 	{kvstore.LogState, "which key signs"},
 	{kvstore.States, "when failed releases are tried again"},
+	{kvstore.Usage, "counts of requests"},
 }
 
 // carry takes over what can be read of the rows that do not follow from the log.

@@ -49,7 +49,8 @@ type Exchange struct {
 	// Over HTTP/2.
 	stream *h2.Stream
 	brief  *brief
-	later  bool // it cannot be answered now
+	held   h2.Held // that is being sent
+	later  bool    // it cannot be answered now
 }
 
 // MayBlock is called before something that may block, such as reading from a disk, so that
@@ -81,8 +82,12 @@ func (x *Exchange) Ready() bool {
 // SendHeld answers over HTTP/2. The body is released when it was sent, and not before: that may be
 // after the handler is back.
 func (x *Exchange) SendHeld(block, body []byte, held h2.Held) {
+	x.held = held
 	x.stream.Send(block, x.c.listener.clock.block(x.c.now), body, held)
 }
+
+// Held is what SendHeld was given, nil for nothing: its bytes are sent later.
+func (x *Exchange) Held() h2.Held { return x.held }
 
 // Send sends an answer, and returns how many bytes of the body were taken; if not all, the
 // connection ends. A body of more than 64 KiB has a deadline for each of them, which is

@@ -60,6 +60,9 @@ type Options struct {
 	// Proxies are those that are trusted: their connections are not counted as one client's. Default:
 	// none.
 	Proxies *client.Proxies
+	// RelayField is the name, in lower case, of a field that a handler wants to see beside those that choose
+	// an answer; one of more than 24 letters it does not get over HTTP/1.1. Default: none.
+	RelayField string
 	// ProxyProtocol has them say first whose connection it is; one that does not is refused.
 	ProxyProtocol bool
 	// Opened is called after a connection was accepted. Default: nothing is.
@@ -176,6 +179,7 @@ func (l *Listener) run() {
 // accept returns a connection, without a socket where it waits on a loop from the start.
 func (l *Listener) accept() (c *conn, err error) {
 	c = &conn{lifecycle: lifecycle{moved: l.o.moved}, listener: l}
+	c.exchange.relay = l.o.RelayField
 	if len(l.loops) > 0 && l.o.TLS == nil {
 		c.fd, c.place, err = l.source.acceptDescriptor()
 	} else {

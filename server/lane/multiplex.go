@@ -190,7 +190,7 @@ func (m *multiplexer) gather(now time.Time) *h2.Out {
 func (m *multiplexer) Serve(s *h2.Stream) {
 	x, loads := &m.c.exchange, false
 	if h := m.c.listener.o.Handler; h != nil && s.Peer == nil && x.fill(&s.Request) {
-		x.stream, x.brief, x.later = s, nil, false
+		x.stream, x.brief, x.held, x.later = s, nil, nil, false
 		answered := m.answer(h, x)
 		if x.stream = nil; answered {
 			return
@@ -271,11 +271,19 @@ func (x *Exchange) fill(r *h2.Request) bool {
 		return false
 	}
 	x.Host, x.Fields, x.Forwarded, x.closes = r.Authority, requests.Fields{}, false, false
+	x.Referer, x.UserAgent, x.Relayed = "", "", nil
 	for i := range r.Fields {
 		f := &r.Fields[i]
 		ok := true
+		if x.relay != "" && f.Name == x.relay {
+			ok = x.relayed.put(&x.Relayed, f.Value)
+		}
 		switch f.Kind {
 		case h2.Other:
+		case h2.Referer:
+			x.Referer = f.Value
+		case h2.UserAgent:
+			x.UserAgent = f.Value
 		case h2.Host:
 			x.Host = f.Value
 		case h2.Forwarded:
@@ -560,4 +568,15 @@ func (c *conn) findRemote() bool {
 		c.remote = c.peer()
 	}
 	return c.remote != ""
+}
+
+// Remote is the address of the connection's peer, or what it told of that with the PROXY protocol; "" where a reset
+// connection has none. It is made once for a connection.
+func (x *Exchange) Remote() string {
+	c := x.c
+	if c.remote == "" && c.socket != nil { // also where a loop has lost it
+		c.remote = c.socket.RemoteAddr().String()
+	}
+	c.findRemote()
+	return c.remote
 }

@@ -22,13 +22,18 @@ type Request struct {
 	Fields requests.Fields
 	// Forwarded says that a field may tell which host a proxy was asked for.
 	Forwarded bool
+	// Referer and UserAgent are as they came, for a log.
+	Referer, UserAgent string
+	// Relayed are the lines of Options.RelayField.
+	Relayed []string
 
-	closes bool // whether the client wants the connection to end
+	relay  string // Options.RelayField
+	closes bool   // whether the client wants the connection to end
 
 	hosts, connections int // how many of these fields there are
 
-	// The lines of Fields.
-	accept, acceptEncoding, ifMatch, ifNoneMatch, ifModifiedSince, ifUnmodifiedSince lines
+	// The lines of Fields, and of Relayed.
+	accept, acceptEncoding, ifMatch, ifNoneMatch, ifModifiedSince, ifUnmodifiedSince, relayed lines
 }
 
 // lines are those of one field, which may be there so often.
@@ -56,6 +61,7 @@ func (r *Request) parse(b []byte) (int, verdict) {
 		return 0, beginning(b)
 	}
 	r.Fields, r.Forwarded, r.hosts, r.connections, r.closes = requests.Fields{}, false, 0, 0, false
+	r.Referer, r.UserAgent, r.Relayed = "", "", nil
 	var lower name // of a field
 	for {
 		end := visible(b, pos)
@@ -155,6 +161,9 @@ func scanTarget(b []byte, begin int) (n, query int, ok bool) {
 // field reads a field, and returns false where net/http is to judge. A name that is not
 // known says nothing about the message or the connection, and no handler asks for it.
 func (r *Request) field(lower, value []byte) bool {
+	if r.relay != "" && string(lower) == r.relay && !r.relayed.add(&r.Relayed, value) {
+		return false
+	}
 	switch string(lower) {
 	case "host":
 		r.hosts++
@@ -179,6 +188,10 @@ func (r *Request) field(lower, value []byte) bool {
 		return r.ifUnmodifiedSince.add(&r.Fields.IfUnmodifiedSince, value)
 	case "forwarded", "x-forwarded-host":
 		r.Forwarded = true
+	case "referer":
+		r.Referer = trim(value)
+	case "user-agent":
+		r.UserAgent = trim(value)
 	case "te", "range", "expect", "upgrade", "trailer", "if-range", "content-length", "http2-settings", "proxy-connection", "transfer-encoding":
 		return false
 	}

@@ -25,6 +25,8 @@ const (
 	Trailer
 	Cookie
 	Forwarded // which host a proxy was asked for
+	Referer
+	UserAgent
 
 	priority
 	te
@@ -40,7 +42,7 @@ var kinds = map[string]Kind{
 	"host": Host, "accept": Accept, "accept-encoding": AcceptEncoding,
 	"if-match": IfMatch, "if-none-match": IfNoneMatch, "if-modified-since": IfModifiedSince, "if-unmodified-since": IfUnmodifiedSince,
 	"range": Range, "if-range": IfRange, "expect": Expect, "content-length": ContentLength, "trailer": Trailer, "cookie": Cookie,
-	"forwarded": Forwarded, "x-forwarded-host": Forwarded,
+	"forwarded": Forwarded, "x-forwarded-host": Forwarded, "referer": Referer, "user-agent": UserAgent,
 	"priority": priority, "te": te, ":method": method, ":scheme": scheme, ":authority": authority, ":path": path,
 	"connection": hop, "keep-alive": hop, "proxy-connection": hop, "transfer-encoding": hop, "upgrade": hop,
 }

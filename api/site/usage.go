@@ -1,0 +1,79 @@
+package site
+
+import (
+	"html/template"
+	"math"
+	"strconv"
+	"time"
+
+	drawing "github.com/larder-cdn/larder/internal/chart"
+	"github.com/larder-cdn/larder/server/usage"
+)
+
+// usageDays is how many days the chart of a library goes back.
+const usageDays = 90
+
+// A usageChart shows how much a library, or a version of it, is asked for.
+type usageChart struct {
+	Version  string // "" for all
+	Days     int
+	Requests int
+	Bytes    int64
+	SVG      template.HTML
+}
+
+// addUsage adds how much the library is asked for, or the version where it is not the latest one. A page does without
+// where that is nothing, or cannot be read.
+func (s *Site) addUsage(page *libraryPage) {
+	if s.options.Usage == nil {
+		return
+	}
+	version := page.Release.Version
+	if page.Latest {
+		version = ""
+	}
+	r, err := s.options.Usage.Of(page.Name, version, usageDays)
+	if err != nil {
+		s.logger.Error("site: couldn't read how much a library is asked for; the page is shown without", "package", page.Name, "err", err)
+		return
+	}
+	if r.Total.Requests > 0 {
+		page.Usage = newUsageChart(version, r)
+	}
+}
+
+func newUsageChart(version string, r *usage.Report) *usageChart {
+	values := make([]float64, len(r.Days))
+	highest, busiest := 0.0, 0
+	for i, day := range r.Days {
+		if values[i] = float64(day.Requests); values[i] > highest {
+			highest, busiest = values[i], i
+		}
+	}
+	last := float64(max(1, len(values)-1))
+	step := drawing.Step(highest, 1)
+	c := drawing.Chart{
+		X:     drawing.Axis{Max: last, Marks: []drawing.Mark{{At: 0, Text: r.From.Format(time.DateOnly)}, {At: last, Text: "today"}}},
+		Y:     drawing.Axis{Max: math.Ceil(max(highest, step)/step) * step},
+		Lines: []drawing.Line{{Name: "requests", Step: 1, Values: values, Filled: true}},
+		Summary: "Requests each day, over the last " + strconv.Itoa(len(values)) + " days: " + formatNumber(int(r.Total.Requests)) + " in all, " +
+			formatNumber(int(values[len(values)-1])) + " today so far, at most " + formatNumber(int(highest)) + ", on " + r.From.AddDate(0, 0, busiest).Format(time.DateOnly) + ".",
+	}
+	for at := 0.0; at <= c.Y.Max*1.0001; at += step {
+		c.Y.Marks = append(c.Y.Marks, drawing.Mark{At: at, Text: roundNumber(at)})
+	}
+	return &usageChart{version, len(values), int(r.Total.Requests), int64(r.Total.Bytes), template.HTML(c.Inline())} //nolint:gosec // Inline escapes its texts
+}
+
+// roundNumber writes a number that is round in few letters: "500", "20k", "1.5M".
+func roundNumber(v float64) string {
+	for _, unit := range []struct {
+		of   float64
+		name string
+	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if v >= unit.of {
+			return strconv.FormatFloat(v/unit.of, 'g', 4, 64) + unit.name
+		}
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
+}

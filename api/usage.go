@@ -1,0 +1,98 @@
+package api
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/server/usage"
+)
+
+const (
+	// usageDays is how many days are told if nothing else is asked for.
+	usageDays = 30
+	// usageFiles is the most files that are told.
+	usageFiles = 100
+)
+
+var badDays = failure(http.StatusBadRequest, "days must be a whole number from 1 to "+strconv.Itoa(usage.MostDays))
+
+type usageAnswer struct {
+	From     string         `json:"from"`
+	To       string         `json:"to"`
+	Requests uint64         `json:"requests"`
+	Bytes    uint64         `json:"bytes"`
+	Days     []usageDay     `json:"days"`
+	Versions []usageVersion `json:"versions"`
+	Files    []usageFile    `json:"files"`
+}
+
+type usageDay struct {
+	Date     string `json:"date"`
+	Requests uint64 `json:"requests"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+type usageVersion struct {
+	Version  string `json:"version"`
+	Requests uint64 `json:"requests"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+type usageFile struct {
+	Version  string `json:"version"`
+	Path     string `json:"path"`
+	Requests int64  `json:"requests"`
+	AtLeast  int64  `json:"atLeast"`
+}
+
+// pkgUsage answers /packages/{package}/usage.
+func (p *public) pkgUsage(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+	days := usageDays
+	if text := r.query.Get("days"); text != "" {
+		var err error
+		if days, err = strconv.Atoi(text); err != nil || days < 1 || days > usage.MostDays {
+			return nil, answers.Caching{}, badDays
+		}
+	}
+	a := usageAnswer{Days: []usageDay{}, Versions: []usageVersion{}, Files: []usageFile{}}
+	version := r.query.Get("version")
+	report, err := p.Usage.Of(l.Name, version, days)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	if version != "" && report.Total == (usage.Amount{}) { // one that is withdrawn may have been asked for
+		names, err := p.versionNames(l)
+		if err != nil {
+			return nil, answers.Caching{}, err
+		}
+		if !slices.Contains(names, version) {
+			return nil, answers.Caching{}, answers.NoVersion
+		}
+	}
+	a.From, a.To = report.From.Format(time.DateOnly), report.To.Format(time.DateOnly)
+	a.Requests, a.Bytes = report.Total.Requests, report.Total.Bytes
+	for i, day := range report.Days {
+		a.Days = append(a.Days, usageDay{report.From.AddDate(0, 0, i).Format(time.DateOnly), day.Requests, day.Bytes})
+	}
+	versions, err := p.Usage.Versions(l.Name, days)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	for _, v := range versions {
+		if version == "" || v.Version == version {
+			a.Versions = append(a.Versions, usageVersion{v.Version, v.Requests, v.Bytes})
+		}
+	}
+	for _, f := range p.Usage.Files(l.Name) {
+		if (version == "" || f.Version == version) && len(a.Files) < usageFiles {
+			a.Files = append(a.Files, usageFile{f.Version, f.Path, int64(math.Round(f.Requests)), int64(math.Round(f.AtLeast))})
+		}
+	}
+	return newJSONOf(a), fiveMinutes, nil
+}

@@ -1,0 +1,163 @@
+package accesslog
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// An Entry is what is told of a request and its answer.
+type Entry struct {
+	Time     time.Time // when the request came
+	Client   netip.Addr
+	Method   string
+	Host     string
+	Target   string // as it came
+	Protocol string
+	Referer  string
+	Agent    string // User-Agent
+	Status   int
+	Sent     int64 // bytes of the answer's body
+	Took     time.Duration
+}
+
+// Keep has the entry's texts outlive the request: it copies them to buf, which it returns.
+func (e *Entry) Keep(buf []byte) []byte {
+	texts := [...]*string{&e.Host, &e.Target, &e.Referer, &e.Agent}
+	total := 0
+	for _, s := range texts {
+		*s = (*s)[:min(len(*s), mostText)]
+		total += len(*s)
+	}
+	if cap(buf) < total {
+		buf = make([]byte, 0, total)
+	}
+	buf = buf[:0]
+	for _, s := range texts {
+		from := len(buf)
+		buf = append(buf, *s...)
+		*s = unsafe.String(unsafe.SliceData(buf[from:]), len(*s))
+	}
+	return buf
+}
+
+// A stamp has the text of a second.
+type stamp struct {
+	second int64
+	text   []byte
+}
+
+// at returns the time in a layout to the second, of which there is one for each log.
+func (s *stamp) at(t time.Time, layout string) []byte {
+	if second := t.Unix(); second != s.second || s.text == nil {
+		s.second, s.text = second, t.UTC().AppendFormat(s.text[:0], layout)
+	}
+	return s.text
+}
+
+func (l *Log) appendJSON(b []byte, e *Entry) []byte {
+	b = append(b, `{"time":"`...)
+	b = append(b, l.stamp.at(e.Time, "2006-01-02T15:04:05")...)
+	ms := e.Time.Nanosecond() / 1e6
+	b = append(b, '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10))
+	b = append(b, `Z","client":"`...)
+	b = l.appendClient(b, e.Time, e.Client)
+	b = append(b, `","method":`...)
+	b = appendString(b, e.Method)
+	b = append(b, `,"host":`...)
+	b = appendString(b, e.Host)
+	b = append(b, `,"target":`...)
+	b = appendString(b, e.Target)
+	b = append(b, `,"protocol":`...)
+	b = appendString(b, e.Protocol)
+	b = append(b, `,"status":`...)
+	b = strconv.AppendInt(b, int64(e.Status), 10)
+	b = append(b, `,"bytes":`...)
+	b = strconv.AppendInt(b, e.Sent, 10)
+	b = append(b, `,"microseconds":`...)
+	b = strconv.AppendInt(b, max(0, e.Took.Microseconds()), 10)
+	b = append(b, `,"referer":`...)
+	b = appendString(b, e.Referer)
+	b = append(b, `,"agent":`...)
+	b = appendString(b, e.Agent)
+	if l.o.Sample > 1 {
+		b = append(b, `,"sample":`...)
+		b = strconv.AppendInt(b, int64(l.o.Sample), 10)
+	}
+	return append(b, "}\n"...)
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendString appends a text as one of JSON.
+func appendString(b []byte, s string) []byte {
+	s = s[:min(len(s), mostText)]
+	b = append(b, '"')
+	from := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= 0x20 && c < utf8.RuneSelf && c != '"' && c != '\\' && c != 0x7f {
+			i++
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			if r, size := utf8.DecodeRuneInString(s[i:]); r != utf8.RuneError || size > 1 {
+				i += size
+				continue
+			}
+		}
+		b = append(b, s[from:i]...)
+		switch {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c >= utf8.RuneSelf:
+			b = append(b, `\ufffd`...)
+		default:
+			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		}
+		i++
+		from = i
+	}
+	b = append(b, s[from:]...)
+	return append(b, '"')
+}
+
+func (l *Log) appendCombined(b []byte, e *Entry) []byte {
+	b = l.appendClient(b, e.Time, e.Client)
+	b = append(b, " - - ["...)
+	b = append(b, l.stamp.at(e.Time, "02/Jan/2006:15:04:05 +0000")...)
+	b = append(b, `] "`...)
+	b = appendQuoted(b, e.Method, "")
+	b = append(b, ' ')
+	b = appendQuoted(b, e.Target, "")
+	b = append(b, ' ')
+	b = appendQuoted(b, e.Protocol, "")
+	b = append(b, `" `...)
+	b = strconv.AppendInt(b, int64(e.Status), 10)
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, e.Sent, 10)
+	b = append(b, ` "`...)
+	b = appendQuoted(b, e.Referer, "-")
+	b = append(b, `" "`...)
+	b = appendQuoted(b, e.Agent, "-")
+	return append(b, "\"\n"...)
+}
+
+// appendQuoted appends a text that stands in quotes, as nginx writes it; none is what stands for an empty one.
+func appendQuoted(b []byte, s, none string) []byte {
+	if s == "" {
+		return append(b, none...)
+	}
+	s = s[:min(len(s), mostText)]
+	from := 0
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c >= 0x7f || c == '"' || c == '\\' {
+			b = append(b, s[from:i]...)
+			b = append(b, '\\', 'x', hexDigits[c>>4], hexDigits[c&15])
+			from = i + 1
+		}
+	}
+	return append(b, s[from:]...)
+}

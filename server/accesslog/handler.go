@@ -1,0 +1,78 @@
+package accesslog
+
+import (
+	"net/http"
+	"net/netip"
+	"time"
+)
+
+// Handler logs what next answers. A nil Log returns next. What tells the client's address stands in front of it.
+func (l *Log) Handler(next http.Handler) http.Handler {
+	if l == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !l.Wants() {
+			next.ServeHTTP(w, r)
+			return
+		}
+		e := Entry{
+			Time: time.Now(), Method: r.Method, Host: r.Host, Target: r.RequestURI, Protocol: r.Proto,
+			Referer: r.Header.Get("Referer"), Agent: r.Header.Get("User-Agent"),
+		}
+		if at, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+			e.Client = at.Addr()
+		}
+		seen := &watched{ResponseWriter: w}
+		defer func() { // also where a handler ends the connection by a panic
+			e.Status, e.Sent, e.Took = seen.status, seen.sent, time.Since(e.Time)
+			if e.Status == 0 {
+				e.Status = http.StatusOK
+			}
+			l.Add(&e)
+		}()
+		next.ServeHTTP(seen, r)
+	})
+}
+
+// watched is a ResponseWriter that knows what was answered.
+type watched struct {
+	http.ResponseWriter
+	status int
+	sent   int64
+}
+
+// Unwrap is for http.ResponseController.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *watched) WriteHeader(status int) {
+	if w.status < http.StatusOK { // what only informs may come before
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	if w.status < http.StatusOK {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.sent += int64(n)
+	return n, err
+}
+
+// Flush implements http.Flusher, which some handlers look for.
+func (w *watched) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+// Client returns who asked over a connection from that address, where a proxy may have told it in lines of its field.
+func (l *Log) Client(remote string, lines []string) netip.Addr {
+	return l.o.Proxies.Client(remote, lines)
+}
+
+// RelayField is the field in which proxies tell the client, where the log says anything of that; else "".
+func (l *Log) RelayField() string {
+	if l == nil || l.o.Addresses == None {
+		return ""
+	}
+	return l.o.Proxies.Field()
+}

@@ -1,0 +1,253 @@
+// Package accesslog writes a line for each request that was answered, for those who ask for it.
+//
+// Lines are gathered in memory and written once a second, so no answer waits for a disk; where that does not
+// keep up, lines are dropped, and how many is told. Adding a line allocates nothing.
+//
+// Who asked is told by a pseudonym, unless the operator asks for addresses: the beginning of a SHA-256 over a random key
+// and the client's address (of IPv6 its /64). The key is made when the process starts and again at midnight UTC, and is
+// written nowhere. So lines of one client on one day belong together, those of two days do not, and no line leads back to
+// an address.
+//
+// It must not know how requests are answered.
+package accesslog
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+)
+
+// Stdout is the name of standard output in the place of a file's.
+const Stdout = "-"
+
+// The forms of a line.
+const (
+	JSON     = "json"     // an object
+	Combined = "combined" // as of Apache and nginx
+)
+
+// What a line says of who asked.
+const (
+	Hashed = "hashed" // a pseudonym
+	Plain  = "plain"  // the address
+	None   = "none"   // nothing
+)
+
+const (
+	// writeEvery is how often lines are written at the latest.
+	writeEvery = time.Second
+	// enough is with how many bytes they are written at once, mostBytes from how many on they are dropped.
+	enough, mostBytes = 64 << 10, 4 << 20
+	// mostText is how much of a target or a field is told.
+	mostText = 2 << 10
+)
+
+// Options says what is logged where. File is required.
+type Options struct {
+	// File is appended to; [Stdout] is standard output.
+	File string
+	// Format is [JSON] or [Combined]. Default: JSON.
+	Format string
+	// Addresses is [Hashed], [Plain] or [None]. Default: Hashed.
+	Addresses string
+	// Proxies are those that are trusted to say who asked. Default: none.
+	Proxies *client.Proxies
+	// Sample has one of so many requests logged. Default: each.
+	Sample int
+	// Logger hears of lines that are lost, a line a second at most. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// A Log is an access log. It is safe for use by several goroutines.
+type Log struct {
+	o      Options
+	asked  atomic.Uint64 // requests, for sampling
+	full   chan struct{} // has one where there is enough to write
+	logged answers.Throttle
+	ending chan struct{} // closed by Close
+	ended  chan struct{} // closed when run has
+
+	mu      sync.Mutex
+	lines   []byte // that are not written
+	dropped uint64 // lines that there was no room for
+	stamp   stamp
+	key     [sha256.Size]byte
+	keyDay  int64 // since 1970, on which the key counts
+
+	writing sync.Mutex // guards what follows
+	to      io.WriteCloser
+	spare   []byte // written, for lines to come
+	cut     bool   // the last line was written in part
+	lost    uint64 // lines that were not told of yet
+}
+
+// Open opens the log. Close it.
+func Open(o Options) (*Log, error) {
+	o.Format, o.Addresses, o.Sample = cmp.Or(o.Format, JSON), cmp.Or(o.Addresses, Hashed), cmp.Or(o.Sample, 1)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	l := &Log{o: o, full: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
+	var err error
+	if l.to, err = l.open(); err != nil {
+		return nil, err
+	}
+	go l.run()
+	return l, nil
+}
+
+func (l *Log) open() (io.WriteCloser, error) {
+	if l.o.File == Stdout {
+		return os.Stdout, nil
+	}
+	f, err := os.OpenFile(l.o.File, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't open the access log: %w", err)
+	}
+	return f, nil
+}
+
+// Reopen opens the file anew, after it was renamed to be kept. What was logged before goes to the old one. Where the new one
+// cannot be opened, the old one goes on.
+func (l *Log) Reopen() error {
+	if l.o.File == Stdout {
+		return nil
+	}
+	to, err := l.open()
+	if err != nil {
+		return err
+	}
+	l.write()
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	old := l.to
+	l.to, l.cut = to, false
+	return old.Close()
+}
+
+// run writes what is logged.
+func (l *Log) run() {
+	defer close(l.ended)
+	tick := time.NewTicker(writeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-l.full:
+		case <-l.ending:
+			return
+		}
+		l.write()
+	}
+}
+
+// Close writes what is left, and closes the file. Nothing may be logged any more.
+func (l *Log) Close() error {
+	close(l.ending)
+	<-l.ended
+	l.write()
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.o.File == Stdout {
+		return nil
+	}
+	return l.to.Close()
+}
+
+// write writes what has been gathered.
+func (l *Log) write() {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	lines, dropped := l.lines, l.dropped
+	l.lines, l.dropped = l.spare[:0], 0
+	l.mu.Unlock()
+	l.spare = lines
+	var err error
+	if l.cut && len(lines) > 0 {
+		_, err = l.to.Write([]byte("\n"))
+		l.cut = err != nil
+	}
+	if err == nil {
+		var n int
+		if n, err = l.to.Write(lines); err != nil {
+			l.cut = l.cut || n > 0 && lines[n-1] != '\n'
+			dropped += uint64(bytes.Count(lines[n:], []byte{'\n'}))
+		}
+	} else {
+		dropped += uint64(bytes.Count(lines, []byte{'\n'}))
+	}
+	if cap(l.spare) > mostBytes/4 {
+		l.spare = nil
+	}
+	if l.lost += dropped; l.lost > 0 {
+		if _, ok := l.logged.Next(); ok {
+			l.o.Logger.Warn("lines of the access log are lost", "lines", l.lost, "err", cmp.Or(err, errBehind))
+			l.lost = 0
+		}
+	}
+}
+
+var errBehind = errors.New("the file takes them too slowly")
+
+// Wants reports whether the next request is to be logged.
+func (l *Log) Wants() bool {
+	return l.o.Sample == 1 || l.asked.Add(1)%uint64(l.o.Sample) == 0
+}
+
+// Add logs a request.
+func (l *Log) Add(e *Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lines) >= mostBytes {
+		l.dropped++
+		return
+	}
+	before := len(l.lines)
+	if l.o.Format == Combined {
+		l.lines = l.appendCombined(l.lines, e)
+	} else {
+		l.lines = l.appendJSON(l.lines, e)
+	}
+	if before < enough && len(l.lines) >= enough {
+		select {
+		case l.full <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// appendClient says who asked, "-" where that is not known or not to be told. It is called with mu held.
+func (l *Log) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
+	if !addr.IsValid() || l.o.Addresses == None {
+		return append(b, '-')
+	}
+	if l.o.Addresses == Plain {
+		return addr.Unmap().AppendTo(b)
+	}
+	if day := at.Unix() / (24 * 60 * 60); day != l.keyDay {
+		l.keyDay = day
+		rand.Read(l.key[:]) //nolint:errcheck // it never fails
+	}
+	var text [sha256.Size + 16]byte
+	copy(text[:], l.key[:])
+	whole := client.At(addr).Addr().As16()
+	copy(text[sha256.Size:], whole[:])
+	sum := sha256.Sum256(text[:])
+	const digits = "0123456789abcdef"
+	for _, c := range sum[:8] {
+		b = append(b, digits[c>>4], digits[c&15])
+	}
+	return b
+}

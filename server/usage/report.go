@@ -1,0 +1,177 @@
+package usage
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// MostDays is the most days that a report is about: two years.
+const MostDays = 731
+
+// A Report is how much a package, or a version of it, was asked for.
+type Report struct {
+	// From and To are the first and the last day, in UTC. The last one is today, and not over yet.
+	From, To time.Time
+	Total    Amount
+	Days     []Amount // of each day from From on
+}
+
+// An Amount is requests, and the bytes of their answers' bodies.
+type Amount struct{ Requests, Bytes uint64 }
+
+func (a *Amount) add(n count) {
+	a.Requests += n.requests
+	a.Bytes += n.bytes
+}
+
+// A Version is how much a version was asked for.
+type Version struct {
+	Version string
+	Amount
+}
+
+// A File is one of those that are wanted most.
+type File struct {
+	Version, Path string
+	// Requests is about how many there were lately: those of 30 days ago count half. At least AtLeast of them there were.
+	Requests, AtLeast float64
+}
+
+// Of reports how much a package was asked for on the last days, today included: at least one, at most [MostDays]. With a
+// version it is about that one alone.
+func (u *Usage) Of(pkg, version string, days int) (*Report, error) {
+	s := u.look(pkg)
+	defer s.close()
+	from := s.day + 1 - min(max(days, 1), MostDays)
+	r := &Report{From: startOf(from), To: startOf(s.day), Days: make([]Amount, s.day-from+1)}
+	put := func(day int, n count) {
+		if from <= day && day <= s.day {
+			r.Days[day-from].add(n)
+			r.Total.add(n)
+		}
+	}
+	for month := monthOf(from); month <= monthOf(s.day); month++ {
+		key := packageKey(month, pkg)
+		if version != "" {
+			key = versionKey(month, release{pkg, version})
+		}
+		row, err := readDaily(s.rows, key)
+		if err != nil && !errors.Is(err, errDamaged) {
+			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
+		}
+		for i, n := range row {
+			put(firstOf(month)+i, n)
+		}
+	}
+	for at, n := range s.fresh {
+		if version == "" || at.version == version {
+			put(at.day, n)
+		}
+	}
+	return r, nil
+}
+
+// Versions reports how much each version of a package was asked for on the last days, today included, the most wanted
+// first. Those that were not are left out.
+func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
+	s := u.look(pkg)
+	defer s.close()
+	from := s.day + 1 - min(max(days, 1), MostDays)
+	amounts := map[string]*Amount{}
+	put := func(version string, day int, n count) {
+		if day < from || day > s.day || n == (count{}) {
+			return
+		}
+		if amounts[version] == nil {
+			amounts[version] = new(Amount)
+		}
+		amounts[version].add(n)
+	}
+	for month := monthOf(from); month <= monthOf(s.day); month++ {
+		prefix := append(monthPrefix(kindVersion, month), kvstore.Prefix(pkg)...)
+		for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
+			if err != nil {
+				return nil, fmt.Errorf("usage: %s: %w", pkg, err)
+			}
+			row, err := decodeDaily(item.Value)
+			if err != nil {
+				continue // what is left is told
+			}
+			version := versionOf(item.Key)
+			for i, n := range row {
+				put(version, firstOf(month)+i, n)
+			}
+		}
+	}
+	for at, n := range s.fresh {
+		put(at.version, at.day, n)
+	}
+	versions := make([]Version, 0, len(amounts))
+	for _, version := range slices.SortedFunc(maps.Keys(amounts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(amounts[b].Requests, amounts[a].Requests), packages.CompareVersions(b, a))
+	}) {
+		versions = append(versions, Version{version, *amounts[version]})
+	}
+	return versions, nil
+}
+
+// Files returns the files of a package that are among the ten thousand that are wanted most of all, the most wanted first.
+func (u *Usage) Files(pkg string) []File {
+	const told = 10_000
+	u.mu.Lock()
+	u.gather()
+	all := u.wanted.all()
+	u.mu.Unlock()
+	var files []File
+	for _, f := range all[:min(told, len(all))] {
+		rest, of := strings.CutPrefix(f.name, pkg+"/")
+		if !of {
+			continue
+		}
+		version, path, _ := strings.Cut(rest, "/")
+		files = append(files, File{version, path, f.count, f.count - f.over})
+	}
+	return files
+}
+
+// A sight is all counts of a package at one moment.
+type sight struct {
+	day   int
+	rows  *kvstore.Snapshot
+	fresh map[slot]count // what is not in the rows
+}
+
+func (s *sight) close() { s.rows.Close() }
+
+// look takes a sight. What is being written is either in the rows or not yet: their number says which.
+func (u *Usage) look(pkg string) *sight {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turn()
+	u.gather()
+	s := &sight{day: u.day, rows: u.store.Snapshot(), fresh: map[slot]count{}}
+	take := func(counts map[slot]count) {
+		for at, n := range counts {
+			if at.pkg == pkg {
+				s.fresh[at] = s.fresh[at].plus(n)
+			}
+		}
+	}
+	take(u.fresh)
+	if u.writing != nil {
+		value, err := s.rows.Get(kvstore.Usage, []byte{kindSaves})
+		if written, _ := binary.Uvarint(value); err != nil || written != u.saves {
+			take(u.writing)
+		}
+	}
+	return s
+}

@@ -1,0 +1,254 @@
+package usage
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// The rows, in the namespace Usage. All counts of a month are neighbours, so that a month is removed, and a package is
+// read, without looking at others.
+//
+//	'p', month, package              days of all versions together
+//	'v', month, package, 0, version  days of a version
+//	'w'                              the most wanted files
+//	's'                              how many batches were written
+const (
+	kindPackage = 'p'
+	kindVersion = 'v'
+	kindWanted  = 'w'
+	kindSaves   = 's'
+)
+
+// rowFormat is the version of the form of rows: the format, and for each day with counts the days since the last such one
+// (from the first of the month), requests and bytes, all but the format uvarints.
+const rowFormat = 1
+
+// mostMonths is how many months with counts are kept: two years, and the one that has begun.
+const mostMonths = 25
+
+func packageKey(month int, pkg string) []byte {
+	return append(monthPrefix(kindPackage, month), pkg...)
+}
+
+func versionKey(month int, r release) []byte {
+	return append(monthPrefix(kindVersion, month), kvstore.Key(r.pkg, r.version)...)
+}
+
+func monthPrefix(kind byte, month int) []byte {
+	return binary.BigEndian.AppendUint16([]byte{kind}, uint16(month))
+}
+
+// A daily is the counts of the days of a month, the first at 0.
+type daily [31]count
+
+func (d *daily) encode() []byte {
+	b := []byte{rowFormat}
+	last := -1
+	for i, n := range d {
+		if n != (count{}) {
+			b = binary.AppendUvarint(b, uint64(i-last))
+			b = binary.AppendUvarint(b, n.requests)
+			b = binary.AppendUvarint(b, n.bytes)
+			last = i
+		}
+	}
+	return b
+}
+
+func decodeDaily(b []byte) (d daily, err error) {
+	if len(b) == 0 || b[0] != rowFormat {
+		return daily{}, errDamaged
+	}
+	r := reader{b: b[1:]}
+	for day := uint64(0); len(r.b) > 0; {
+		gap := r.uvarint()
+		n := count{r.uvarint(), r.uvarint()}
+		if r.bad || gap == 0 || gap > uint64(len(d)) || day+gap > uint64(len(d)) {
+			return daily{}, errDamaged
+		}
+		day += gap
+		d[day-1] = n
+	}
+	return d, nil
+}
+
+// A reader reads uvarints and texts, until something is bad.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) text() string {
+	n := r.uvarint()
+	if n > uint64(len(r.b)) {
+		r.bad, r.b = true, nil
+		return ""
+	}
+	s := string(r.b[:n])
+	r.b = r.b[n:]
+	return s
+}
+
+// load reads what is kept in memory.
+func (u *Usage) load() error {
+	var errs []error
+	if value, err := u.store.Get(kvstore.Usage, []byte{kindSaves}); err == nil {
+		u.saves, _ = binary.Uvarint(value)
+	} else if !errors.Is(err, kvstore.ErrNotFound) {
+		errs = append(errs, err)
+	}
+	if value, err := u.store.Get(kvstore.Usage, []byte{kindWanted}); err == nil {
+		if err := u.wanted.decode(value, u.day); err != nil {
+			errs = append(errs, err)
+		}
+	} else if !errors.Is(err, kvstore.ErrNotFound) {
+		errs = append(errs, err)
+	}
+	const remembered = 9 // months, after which a request counts less than a five-hundredth
+	within := kvstore.Range{From: monthPrefix(kindPackage, monthOf(u.day)-remembered), To: monthPrefix(kindPackage, monthOf(u.day)+1)}
+	for item, err := range u.store.Scan(kvstore.Usage, within) {
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		first := firstOf(int(binary.BigEndian.Uint16(item.Key[1:])))
+		days, err := decodeDaily(item.Value)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%q: %w", item.Key[3:], err))
+			continue
+		}
+		for i, n := range days {
+			if n.requests > 0 && first+i <= u.day {
+				u.scores[string(item.Key[3:])] += float64(n.requests) * fade(u.day-first-i)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// write adds counts to the rows, and replaces the most wanted files if there are any.
+func (u *Usage) write(counts map[slot]count, saves uint64, files []byte) error {
+	rows := map[string]*daily{}
+	add := func(key []byte, at slot, n count) error {
+		row := rows[string(key)]
+		if row == nil {
+			var err error
+			if row, err = readDaily(u.store, key); errors.Is(err, errDamaged) {
+				u.logger.Warn("usage: counts of a month cannot be read, and begin anew", "package", at.pkg, "version", at.version)
+				row = new(daily)
+			} else if err != nil {
+				return err
+			}
+			rows[string(key)] = row
+		}
+		day := at.day - firstOf(monthOf(at.day))
+		row[day] = row[day].plus(n)
+		return nil
+	}
+	for at, n := range counts {
+		month := monthOf(at.day)
+		if err := add(packageKey(month, at.pkg), at, n); err != nil {
+			return err
+		}
+		if err := add(versionKey(month, at.release), at, n); err != nil {
+			return err
+		}
+	}
+	batch := u.store.NewBatch()
+	defer batch.Close()
+	for key, row := range rows {
+		batch.Set(kvstore.Usage, []byte(key), row.encode())
+	}
+	batch.Set(kvstore.Usage, []byte{kindSaves}, binary.AppendUvarint(nil, saves))
+	if files != nil {
+		batch.Set(kvstore.Usage, []byte{kindWanted}, files)
+	}
+	return batch.Commit()
+}
+
+// readDaily returns the row of that key, an empty one where there is none.
+func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
+	value, err := from.Get(kvstore.Usage, key)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return new(daily), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	d, err := decodeDaily(value)
+	return &d, err
+}
+
+// expire removes the oldest months where more are kept than are to be. It goes by how many there are, and not by the
+// clock: one that is wrong costs a month at most.
+func (u *Usage) expire() error {
+	var months []int
+	for next := 0; ; {
+		found := -1
+		for item, err := range u.store.Scan(kvstore.Usage, kvstore.Range{From: monthPrefix(kindPackage, next), Prefix: []byte{kindPackage}}) {
+			if err != nil {
+				return err
+			}
+			found = int(binary.BigEndian.Uint16(item.Key[1:]))
+			break
+		}
+		if found < 0 {
+			break
+		}
+		months = append(months, found)
+		next = found + 1
+	}
+	for len(months) > mostMonths {
+		// The packages' rows go last: they say that the month is there.
+		for _, kind := range []byte{kindVersion, kindPackage} {
+			if err := u.remove(monthPrefix(kind, months[0])); err != nil {
+				return err
+			}
+		}
+		months = months[1:]
+	}
+	return nil
+}
+
+// remove deletes the rows with a prefix.
+func (u *Usage) remove(prefix []byte) error {
+	const together = 10_000
+	for {
+		batch := u.store.NewBatch()
+		n := 0
+		for item, err := range u.store.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
+			if err != nil {
+				return errors.Join(err, batch.Close())
+			}
+			batch.Delete(kvstore.Usage, item.Key)
+			if n++; n == together {
+				break
+			}
+		}
+		if n == 0 {
+			return batch.Close()
+		}
+		if err := errors.Join(batch.Commit(), batch.Close()); err != nil {
+			return err
+		}
+	}
+}
+
+// versionOf is the version in the key of a version's row.
+func versionOf(key []byte) string {
+	_, version, _ := strings.Cut(string(key[3:]), "\x00")
+	return version
+}

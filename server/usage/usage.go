@@ -1,0 +1,316 @@
+// Package usage counts how much the files of each release are asked for.
+//
+// It counts requests that were answered with a file, or could have been (HEAD, 304, ranges), and the bytes of
+// their bodies that were sent, by package, version and day (UTC). It knows the files that are wanted most, approximately
+// (wanted.go), and how popular a package is lately.
+//
+// What it guarantees:
+//
+//   - Counting takes a few atomic operations: no lock and no allocation, but for the first request for a file since
+//     the counts were last gathered.
+//   - Counts are exact. A process that is killed loses those of the last minute at most; one that ends loses none.
+//   - Memory is bounded, whatever is asked for; see mostPending and mostFresh.
+//   - The store keeps the newest 25 months that have counts, which is two years and more: at most a few bytes for each
+//     release and day with a request.
+//   - Nothing is known of who asked: no address, no cookie, no field of a request.
+//
+// It must not know HTTP, and counts only what its callers say is a published file: names that strangers make up are kept
+// nowhere.
+package usage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+const (
+	// saveEvery is how often what was counted is written: what a kill may lose.
+	saveEvery = time.Minute
+	// wantedEvery is how many times that the most wanted files are written, a megabyte.
+	wantedEvery = 15
+	// mostPending bounds the files with counts that are not gathered. They are gathered when there are so many, which takes
+	// about a millisecond.
+	mostPending = 8 << 10
+	// earlyFresh is with how many counts they are written early.
+	earlyFresh = 16 << 10
+	// mostFresh bounds the counts, by release and day, that could not be written yet.
+	mostFresh = 128 << 10
+	// halfLife is after how many days a request counts half for the order of packages and files.
+	halfLife = 30
+	// mostFade is the most days that fade at once, so that a clock that is wrong for a moment does little harm.
+	mostFade = halfLife
+)
+
+// Options says where the counts are kept. Only Store is required.
+type Options struct {
+	// Store has the rows.
+	Store *kvstore.Store
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+	// Logger hears that rows could not be read or written. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Usage is what was counted. It is safe for use by several goroutines.
+type Usage struct {
+	store  *kvstore.Store
+	now    func() time.Time
+	logger *slog.Logger
+	early  chan struct{} // asks Run to write
+
+	mu      sync.Mutex
+	pending []*Counter         // that have counts, or had
+	fresh   map[slot]count     // gathered and not written
+	writing map[slot]count     // of them, those that are being written
+	saves   uint64             // how many batches were written, or are being written; the store has it too
+	day     int                // that is being counted
+	scores  map[string]float64 // of packages: requests, of which older ones count less
+	wanted  *wanted
+	lost    uint64 // requests that there was no room for
+
+	saving     sync.Mutex // held by Save
+	month      int        // that expire has looked at
+	sinceFiles int        // saves since the most wanted files were written
+}
+
+// A release is what files belong to.
+type release struct{ pkg, version string }
+
+// A slot is a release on a day.
+type slot struct {
+	release
+	day int
+}
+
+// A count is of requests and bytes.
+type count struct{ requests, bytes uint64 }
+
+func (c count) plus(o count) count { return count{c.requests + o.requests, c.bytes + o.bytes} }
+
+// A Counter counts the requests for one file.
+type Counter struct {
+	of *Usage
+	release
+	file     string // package, version and path, joined by slashes
+	requests atomic.Uint64
+	bytes    atomic.Uint64
+	listed   atomic.Bool // in Usage.pending
+}
+
+// Open returns the usage as it was when it was last written.
+func Open(o Options) *Usage {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	u := &Usage{
+		store: o.Store, now: o.Now, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
+		early: make(chan struct{}, 1), fresh: map[slot]count{}, scores: map[string]float64{}, wanted: newWanted(mostWanted),
+	}
+	u.day = dayOf(u.now())
+	if err := u.load(); err != nil {
+		u.logger.Warn("usage: a part of what was counted cannot be read; `larder fsck` tells more", "err", err)
+	}
+	return u
+}
+
+// File returns a counter of a file. Call it only for a file that is published. There may be several counters of one file.
+func (u *Usage) File(pkg, version, file string) *Counter {
+	return &Counter{of: u, release: release{pkg, version}, file: file}
+}
+
+// Ask counts one request.
+func (c *Counter) Ask() {
+	c.requests.Add(1)
+	c.list()
+}
+
+// Sent counts bytes of an answer's body.
+func (c *Counter) Sent(n int64) {
+	if n > 0 {
+		c.bytes.Add(uint64(n))
+		c.list()
+	}
+}
+
+// list has the counts gathered next time.
+func (c *Counter) list() {
+	if !c.listed.Load() {
+		c.enlist()
+	}
+}
+
+func (c *Counter) enlist() {
+	if c.listed.Swap(true) {
+		return
+	}
+	u := c.of
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.pending = append(u.pending, c); len(u.pending) >= mostPending {
+		u.gather()
+	}
+}
+
+// gather takes what counters have, with mu held. It takes a counter off the list before it reads its counts, so that what
+// is counted meanwhile puts it there again.
+func (u *Usage) gather() {
+	for _, c := range u.pending {
+		c.listed.Store(false)
+		n := count{c.requests.Swap(0), c.bytes.Swap(0)}
+		if n == (count{}) {
+			continue
+		}
+		at := slot{c.release, u.day}
+		before, there := u.fresh[at]
+		if !there && len(u.fresh) >= mostFresh {
+			u.lost += n.requests
+			continue
+		}
+		u.fresh[at] = before.plus(n)
+		u.score(c.pkg, float64(n.requests))
+		u.wanted.add(c.file, float64(n.requests))
+	}
+	clear(u.pending)
+	u.pending = u.pending[:0]
+	if len(u.fresh) >= earlyFresh {
+		select {
+		case u.early <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (u *Usage) score(pkg string, n float64) {
+	if _, there := u.scores[pkg]; !there {
+		pkg = strings.Clone(pkg) // it is a part of the file's name
+	}
+	u.scores[pkg] += n
+}
+
+// turn begins another day where it is time, with mu held. What was counted before belongs to the day before.
+func (u *Usage) turn() {
+	today := dayOf(u.now())
+	if today == u.day {
+		return
+	}
+	u.gather()
+	if passed := today - u.day; passed > 0 {
+		faded := fade(min(passed, mostFade))
+		for name := range u.scores {
+			u.scores[name] *= faded
+		}
+		u.wanted.scale(faded)
+	}
+	u.day = today
+}
+
+// Popularity says how much a package is asked for lately: its requests, each of which counts less the longer it is past,
+// half after 30 days. 0: it was never asked for.
+func (u *Usage) Popularity(pkg string) float64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.gather()
+	return u.scores[pkg]
+}
+
+// Run writes what was counted by and by, until ctx ends. Then call [Usage.Save] once no request is counted any more.
+// Do not call either where the store can only be read.
+func (u *Usage) Run(ctx context.Context) {
+	for {
+		now := u.now()
+		midnight := startOf(dayOf(now) + 1).Sub(now)
+		timer := time.NewTimer(min(saveEvery, midnight))
+		select {
+		case <-timer.C:
+		case <-u.early:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+		u.sinceFiles++
+		if err := u.save(u.sinceFiles >= wantedEvery); err != nil {
+			u.logger.Warn("usage: counts couldn't be written; it is tried again", "err", err)
+		}
+	}
+}
+
+// Save writes all that was counted.
+func (u *Usage) Save() error { return u.save(true) }
+
+func (u *Usage) save(files bool) error {
+	u.saving.Lock()
+	defer u.saving.Unlock()
+	u.mu.Lock()
+	u.turn()
+	u.gather()
+	if u.lost > 0 {
+		u.logger.Warn("usage: requests were not counted, because what was counted before couldn't be written", "requests", u.lost)
+		u.lost = 0
+	}
+	var file []byte
+	if files && u.wanted.changed {
+		file = u.wanted.encode(u.day)
+		u.wanted.changed = false
+	}
+	if len(u.fresh) == 0 && file == nil {
+		u.mu.Unlock()
+		return nil
+	}
+	u.writing, u.fresh = u.fresh, map[slot]count{}
+	u.saves++
+	saves, writing, month := u.saves, u.writing, monthOf(u.day)
+	u.mu.Unlock()
+
+	err := u.write(writing, saves, file)
+	u.mu.Lock()
+	u.writing = nil
+	if err != nil {
+		u.wanted.changed = u.wanted.changed || file != nil
+		for at, n := range writing {
+			u.fresh[at] = u.fresh[at].plus(n)
+		}
+	}
+	u.mu.Unlock()
+	if err == nil && file != nil {
+		u.sinceFiles = 0
+	}
+	if err == nil && month != u.month {
+		if err = u.expire(); err == nil {
+			u.month = month
+		}
+	}
+	return err
+}
+
+// dayOf numbers days since 1970, in UTC.
+func dayOf(t time.Time) int { return int(math.Floor(float64(t.Unix()) / (24 * 60 * 60))) }
+
+// startOf is when a day begins.
+func startOf(day int) time.Time { return time.Unix(int64(day)*24*60*60, 0).UTC() }
+
+// monthOf numbers months since the year 0.
+func monthOf(day int) int {
+	t := startOf(day)
+	return t.Year()*12 + int(t.Month()) - 1
+}
+
+// firstOf is the first day of a month.
+func firstOf(month int) int {
+	return dayOf(time.Date(month/12, time.Month(month%12+1), 1, 0, 0, 0, 0, time.UTC))
+}
+
+// fade is what is left of 1 after so many days.
+func fade(days int) float64 { return math.Exp2(-float64(max(0, days)) / halfLife) }
+
+// errDamaged says that a row is not what was written.
+var errDamaged = errors.New("a row of usage is damaged")

@@ -1,0 +1,138 @@
+package usage
+
+import (
+	"cmp"
+	"container/heap"
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+)
+
+// mostWanted is how many files are counted. Those that are in the ten thousand most wanted ones are among them where they
+// have more than a few hundred-thousandths of all requests.
+const mostWanted = 16 << 10
+
+// wanted knows which files are asked for most, in bounded memory, by the space-saving algorithm (Metwally, Agrawal and
+// El Abbadi, 2005): a file that is not counted yet takes the place of the one with the fewest requests, and its count,
+// which is what the new one's may be too high by.
+type wanted struct {
+	most    int
+	byName  map[string]*file
+	heap    []*file // the least first
+	changed bool
+}
+
+type file struct {
+	name        string // package, version and path, joined by slashes
+	count, over float64
+	index       int // in the heap
+}
+
+func newWanted(most int) *wanted { return &wanted{most: most, byName: map[string]*file{}} }
+
+func (w *wanted) add(name string, n float64) {
+	if n <= 0 {
+		return
+	}
+	w.changed = true
+	f := w.byName[name]
+	switch {
+	case f != nil:
+		f.count += n
+		heap.Fix(w, f.index)
+	case len(w.heap) < w.most:
+		w.put(&file{name: strings.Clone(name), count: n})
+	default:
+		f = w.heap[0]
+		delete(w.byName, f.name)
+		f.name, f.over = strings.Clone(name), f.count
+		f.count += n
+		w.byName[f.name] = f
+		heap.Fix(w, 0)
+	}
+}
+
+func (w *wanted) put(f *file) {
+	w.byName[f.name] = f
+	heap.Push(w, f)
+}
+
+// scale has everything that was counted count that much.
+func (w *wanted) scale(by float64) {
+	for _, f := range w.heap {
+		f.count *= by
+		f.over *= by
+	}
+}
+
+// all returns the files, the most wanted first.
+func (w *wanted) all() []file {
+	files := make([]file, len(w.heap))
+	for i, f := range w.heap {
+		files[i] = *f
+	}
+	slices.SortFunc(files, func(a, b file) int {
+		return cmp.Or(cmp.Compare(b.count, a.count), strings.Compare(a.name, b.name))
+	})
+	return files
+}
+
+// encode is the row: format, day, and for each file its name, count and what that may be too high by, in thousandths.
+func (w *wanted) encode(day int) []byte {
+	b := binary.AppendUvarint([]byte{rowFormat}, uint64(day))
+	for _, f := range w.heap {
+		b = binary.AppendUvarint(b, uint64(len(f.name)))
+		b = append(b, f.name...)
+		b = binary.AppendUvarint(b, uint64(math.Round(f.count*1000)))
+		b = binary.AppendUvarint(b, uint64(math.Round(f.over*1000)))
+	}
+	return b
+}
+
+// decode reads a row on that day.
+func (w *wanted) decode(b []byte, day int) error {
+	if len(b) == 0 || b[0] != rowFormat {
+		return errDamaged
+	}
+	r := reader{b: b[1:]}
+	from := r.uvarint()
+	read := newWanted(w.most)
+	for len(r.b) > 0 && !r.bad {
+		f := &file{name: r.text(), count: float64(r.uvarint()) / 1000}
+		f.over = float64(r.uvarint()) / 1000
+		if r.bad || f.name == "" || f.over > f.count || read.byName[f.name] != nil || len(read.heap) >= w.most {
+			return errDamaged
+		}
+		read.put(f)
+	}
+	if r.bad || from > math.MaxInt32 {
+		return errDamaged
+	}
+	read.scale(fade(min(day-int(from), mostFade)))
+	*w = *read
+	return nil
+}
+
+// Len implements heap.Interface, as do the methods below it.
+func (w *wanted) Len() int { return len(w.heap) }
+
+func (w *wanted) Less(i, j int) bool { return w.heap[i].count < w.heap[j].count }
+
+func (w *wanted) Swap(i, j int) {
+	w.heap[i], w.heap[j] = w.heap[j], w.heap[i]
+	w.heap[i].index, w.heap[j].index = i, j
+}
+
+func (w *wanted) Push(x any) {
+	f := x.(*file)
+	f.index = len(w.heap)
+	w.heap = append(w.heap, f)
+}
+
+func (w *wanted) Pop() any {
+	last := len(w.heap) - 1
+	f := w.heap[last]
+	w.heap = w.heap[:last]
+	return f
+}
