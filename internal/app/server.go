@@ -160,6 +160,7 @@ func (s *working) parts(ctx context.Context) (parts list, err error) {
 		add(len(rooms) > 0, site.rooms(rooms))
 		add(s.Fill, part{name: "catalogue on the site", start: fill.showOnSite})
 		add(reviews, fill.reviewer())
+		add(len(s.settings.Fallback) > 0, fill.fallback())
 		add(true, site.server(), site.demand(), site.following())
 		add(s.settings.PurgeHook != "", s.purging())
 		add(true, part{name: "announcement", start: site.announce})
@@ -215,6 +216,9 @@ func (s *running) remains(ctx context.Context, short *Shortfall) (parts list, er
 // check finds the mistakes in the settings before anything else has happened, and reads the waiting rooms.
 func (s *running) check() ([]config.Room, error) {
 	if _, err := witnessPolicy(s.settings); err != nil {
+		return nil, err
+	}
+	if err := checkFallback(s.settings, s.Serve && s.Fill); err != nil {
 		return nil, err
 	}
 	if !s.Serve {

@@ -32,6 +32,7 @@ type serving struct {
 	inFront       []func(http.Handler) http.Handler
 	inFrontOfLane []func(lane.Handler) lane.Handler
 	hot           func(kvstore.Hash) // hears which files are in demand
+	elsewhere     server.Elsewhere   // has what is not here; nil for nothing
 
 	libraries *library.Index
 	follower  *server.Follower
@@ -52,7 +53,7 @@ func (s *serving) open() (*server.Server, error) {
 	logger := s.logger.With("part", "server")
 	tags := purge.TagHeaders(s.settings.CacheTags)
 	assets, err := server.New(server.Options{
-		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Demand: s.folder.demand(), Hot: s.hot,
+		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Demand: s.folder.demand(), Hot: s.hot, Elsewhere: s.elsewhere,
 		CacheTags: tags, Lacking: s.lacking != nil, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
