@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -58,15 +57,21 @@ func (m *memory) remember(id release, err error) {
 	now := m.now()
 	pause := min(max(2*m.all[id].pause, briefPause), longPause)
 	if _, there := m.all[id]; !there && len(m.all) >= mostMemory {
-		maps.DeleteFunc(m.all, func(_ release, r remembered) bool { return !now.Before(r.until) })
-		for other := range m.all { // any
-			if len(m.all) < mostMemory {
-				break
-			}
-			delete(m.all, other)
-		}
+		evict(m.all, func(r remembered) bool { return !now.Before(r.until) })
 	}
 	m.all[id] = remembered{err, now.Add(pause), pause}
+}
+
+// evict deletes one of a few that chance chooses, one that is done with if there is such a one.
+func evict[K comparable, V any](all map[K]V, done func(V) bool) {
+	const few = 8
+	n := 0
+	for key, value := range all { // in an order of chance
+		if n++; n == few || n == len(all) || done(value) {
+			delete(all, key)
+			return
+		}
+	}
 }
 
 // A bucket has tokens, and gets more of them at a rate.
@@ -111,11 +116,8 @@ func (b *budgets) take(remote string) bool {
 	now := b.now()
 	own := b.all[who]
 	if own == nil {
-		if len(b.all) >= mostClients {
-			maps.DeleteFunc(b.all, func(_ netip.Prefix, x *bucket) bool { x.fill(now); return x.tokens >= x.most })
-		}
-		if len(b.all) >= mostClients {
-			return false
+		if len(b.all) >= mostClients { // the origin's budget still counts
+			evict(b.all, func(x *bucket) bool { x.fill(now); return x.tokens >= x.most })
 		}
 		made := newBucket(clientRate, clientBurst, now)
 		own = &made

@@ -9,8 +9,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// checkFallback finds mistakes in the settings of other origins. Only a process that serves and has a bot asks any.
-func checkFallback(s *settings.Settings, serves bool) error {
+// checkFallback finds mistakes in the settings of other origins, which only a process asks that serves and has a bot.
+func checkFallback(s *settings.Settings) error {
 	for _, origin := range s.Fallback {
 		if err := fallback.Check(origin); err != nil {
 			return settings.Mistakef("%s: %q %w", s.Origin("fallback"), origin, err)
@@ -20,9 +20,6 @@ func checkFallback(s *settings.Settings, serves bool) error {
 		if err := verify.CheckKey(s.FallbackKey); err != nil {
 			return settings.Mistakef("%s: %w", s.Origin("fallback-key"), err)
 		}
-	}
-	if len(s.Fallback) > 0 && !serves {
-		return settings.Mistakef("%s: other origins are asked by a process that serves and publishes, which is `larder up`", s.Origin("fallback"))
 	}
 	return nil
 }

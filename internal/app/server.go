@@ -218,11 +218,11 @@ func (s *running) check() ([]config.Room, error) {
 	if _, err := witnessPolicy(s.settings); err != nil {
 		return nil, err
 	}
-	if err := checkFallback(s.settings, s.Serve && s.Fill); err != nil {
-		return nil, err
-	}
 	if !s.Serve {
 		return nil, nil
+	}
+	if err := checkFallback(s.settings); err != nil {
+		return nil, err
 	}
 	if file := s.settings.ReadyFile; file != "" {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that was killed
