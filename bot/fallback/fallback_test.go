@@ -27,6 +27,7 @@ import (
 	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
+	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server"
@@ -46,6 +47,8 @@ type rig struct {
 	registry *npmtest.Registry
 	bot      *bot.Bot
 	fallback *Fallback
+	shop     *shop  // that serves the rig's own store, once it is verified
+	keys     string // of the shop
 
 	mu  sync.Mutex
 	now time.Time
@@ -147,7 +150,7 @@ func (r *rig) wantKinds(want ...logs.Kind) {
 		r.Errorf("the log has %v, want %v", got, want)
 	}
 	testkit.CheckEntries(r.T, r.Store)
-	_, err := fsck.Run(r.Context(), r.Store, fsck.Options{Deep: true, Temp: r.TempDir()}, func(f fsck.Finding) { r.Errorf("found %+v", f) })
+	_, err := fsck.Run(r.Context(), r.Store, fsck.Options{Deep: true, Temp: r.TempDir(), Keys: r.keys}, func(f fsck.Finding) { r.Errorf("found %+v", f) })
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -225,6 +228,9 @@ func TestSelfAssertedThenConfirmed(t *testing.T) {
 		t.Errorf("state %+v, %v", s, err)
 	}
 	r.wantCaching("public, max-age=600")
+	if _, got := r.proven("1.0.0"); got.Outcome != verify.Proven || !got.Mirror.Provisional() || got.Confirmed != nil {
+		t.Errorf("verified: %+v", got)
+	}
 	if got, failure := r.ask("1.0.0", "nothing.js"); got != "" || failure != nil { // the store has the version now
 		t.Errorf("a missing path of a known version: %q, %+v", got, failure)
 	}
@@ -239,6 +245,9 @@ func TestSelfAssertedThenConfirmed(t *testing.T) {
 	r.fallback.Look(t.Context())
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Confirmed)
 	r.wantCaching("public, max-age=30672000, immutable")
+	if _, got := r.proven("1.0.0"); got.Outcome != verify.Proven || got.Confirmed == nil {
+		t.Errorf("verified: %+v", got)
+	}
 	if c.count() != asked {
 		t.Errorf("the origin was asked %d times more", c.count()-asked)
 	}
@@ -270,6 +279,9 @@ func TestOtherBytesAtNpmTakeTheirPlace(t *testing.T) {
 	r.registry.Add("a", "1.0.0", testkit.Released, map[string]string{"a.js": "the truth", "b.js": "b"})
 	r.fallback.Look(t.Context())
 	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Processed, logs.Replaced)
+	if release, got := r.proven("1.0.0"); got.Outcome != verify.Proven || release.Published.Kind != logs.Replaced || got.Mirror != nil {
+		t.Errorf("verified: %+v", got)
+	}
 	f, err := views.LookupFile(r.Store, "a", "1.0.0", "a.js")
 	if err != nil || f.Provisional {
 		t.Fatalf("%+v, %v", f, err)
@@ -479,9 +491,37 @@ type shop struct {
 	lies map[string]string // bodies by path
 }
 
-func newShop(t *testing.T) *shop {
-	s := &shop{Shelf: testkit.NewShelf(t), lies: map[string]string{}}
-	signer, err := signing.Open(signing.Options{Dir: t.TempDir(), Origin: "cdn.example.com/log", Store: s.Store, Log: s.Log, Logger: slog.New(slog.DiscardHandler)})
+func newShop(t *testing.T) *shop { return newShopOf(t, testkit.NewShelf(t), t.TempDir()) }
+
+// proven is what a verifier of the rig's log finds of a.js in a version of package a.
+func (r *rig) proven(version string) (*verify.Release, verify.Result) {
+	t, shelf := r.T, r.Shelf
+	t.Helper()
+	if r.shop == nil {
+		r.keys = t.TempDir()
+		r.shop = newShopOf(t, shelf, r.keys)
+	}
+	s := r.shop
+	for {
+		key, err := verify.FetchKey(t.Context(), verify.Options{Server: s.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log, err := verify.Open(t.Context(), verify.Options{Server: s.URL, Trust: verify.Trust{Key: key}})
+		if err != nil || log.Size() < shelf.Log.Checkpoint().Size {
+			continue // it is about to be signed
+		}
+		release, err := log.Release(t.Context(), "a", version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return release, log.URL(t.Context(), s.URL+"/ajax/libs/a/"+version+"/a.js", verify.Name{Package: "a", Version: version, Path: "a.js"})
+	}
+}
+
+func newShopOf(t *testing.T, shelf *testkit.Shelf, keys string) *shop {
+	s := &shop{Shelf: shelf, lies: map[string]string{}}
+	signer, err := signing.Open(signing.Options{Dir: keys, Origin: "cdn.example.com/log", Store: s.Store, Log: s.Log, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
