@@ -22,6 +22,7 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 // The contract's kinds of caching.
@@ -32,6 +33,17 @@ var (
 	oneDay        = answers.For(24 * time.Hour).Expiring()
 	cachedForGood = answers.Immutable(answers.Forever).Expiring()
 )
+
+// ofFiles is the caching of what is said of a release's files. Those for which nothing but another
+// origin's word vouches may become others.
+func ofFiles(files []views.PublishedFile) answers.Caching {
+	for _, f := range files {
+		if f.Provisional {
+			return answers.Provisional
+		}
+	}
+	return cachedForGood
+}
 
 func newJSON(identity []byte) *answers.Body { return answers.NewBody(answers.JSON, identity) }
 

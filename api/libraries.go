@@ -357,7 +357,7 @@ func (p *public) version(ctx context.Context, r *request, l *library.Library) (*
 		}
 	}
 	w.endObject()
-	return newJSON(w.bytes()), cachedForGood, nil
+	return newJSON(w.bytes()), ofFiles(files), nil
 }
 
 func (p *public) files(ctx context.Context, l *library.Library, version string) ([]views.PublishedFile, error) {

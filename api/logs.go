@@ -302,7 +302,7 @@ func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.
 		return nil, answers.Caching{}, err
 	}
 	name := r.query.Get("package")
-	page, err := p.Library.Entries(logs.Query{Package: name, Kinds: []logs.Kind{logs.Published}, Limit: feedEntries})
+	page, err := p.Library.Entries(logs.Query{Package: name, Kinds: logs.Publications, Limit: feedEntries})
 	if err != nil {
 		return nil, answers.Caching{}, nothingLogged(err)
 	}

@@ -127,7 +127,7 @@ func (p *public) pkgFiles(ctx context.Context, r *request, l *library.Library) (
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	return newJSONOf(rawPaths(files)), cachedForGood, nil
+	return newJSONOf(rawPaths(files)), ofFiles(files), nil
 }
 
 // pkgSRIs answers /packages/{package}/sris/{version}.
@@ -138,7 +138,7 @@ func (p *public) pkgSRIs(ctx context.Context, r *request, l *library.Library) (*
 	}
 	var w jsonWriter
 	writeSRIs(&w, prefix, files)
-	return newJSON(w.bytes()), cachedForGood, nil
+	return newJSON(w.bytes()), ofFiles(files), nil
 }
 
 // namedFiles returns the files of the version of a library that the path names, and what is before them in the metadata.

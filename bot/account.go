@@ -114,7 +114,7 @@ func ignoredReason(p *packages.Package, version string) string {
 // command is what an operator gets a version with. Nothing but a withdrawn version can be got of a package that is not followed.
 func command(s views.State, p *packages.Package, followed bool) string {
 	switch {
-	case !packages.ValidVersion(s.Version) || s.Kind == views.Published:
+	case !packages.ValidVersion(s.Version) || s.Kind.Served():
 		return ""
 	case s.Kind == views.Withdrawn:
 		return fmt.Sprintf("larder restore %s %s --reason TEXT", s.Package, s.Version)

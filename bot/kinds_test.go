@@ -33,6 +33,29 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 	r.registry.Remove("a", "1.1.0")
 	r.poll()
 	r.poll()
+	for _, version := range []string{"2.0.0", "2.1.0"} {
+		m, err := r.bot.Mirror("a", version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := []byte("as it was")
+		hash, err := m.Keep(t.Context(), text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifest := &logs.Manifest{
+			Package: "a", Version: version, Released: r.now, Source: logs.Source{Type: "cdnjs", Name: "https://cdn.example.com"},
+			Files: []logs.File{{Path: "a.js", Size: int64(len(text)), SHA256: hash, SRI: logs.SumSRI(text), Origin: logs.Taken}},
+		}
+		if _, err := m.Publish(t.Context(), manifest, logs.Mirror{Source: "cdnjs:https://cdn.example.com", Proof: logs.ProofSelfAsserted}); err != nil {
+			t.Fatal(err)
+		}
+		m.Close()
+		r.registry.Add("a", version, hour(9), map[string]string{"a.js": map[string]string{"2.0.0": "as it was", "2.1.0": "other bytes"}[version]})
+		if settled, err := r.bot.Compare(t.Context(), "a", version); err != nil || !settled {
+			t.Fatalf("%s: %v, %v", version, settled, err)
+		}
+	}
 
 	desk := withdrawal.New(r.store, r.log, func() time.Time { return r.now })
 	for _, do := range []func() error{

@@ -164,7 +164,7 @@ func (b *Bot) releaseAll(ctx context.Context, tasks []task) error {
 					return err
 				}
 				switch state.Kind {
-				case views.Published:
+				case views.Published, views.Mirrored:
 					return nil
 				case views.Refused, views.Failed:
 					report(ctx, Event{Kind: EventKind(state.Kind), Package: state.Package, Version: state.Version, Reason: state.Reason, Next: state.Next})
@@ -334,7 +334,7 @@ type PackageStatus struct {
 
 func (p *PackageStatus) add(s views.State) {
 	switch s.Kind {
-	case views.Published:
+	case views.Published, views.Mirrored:
 		p.Published++
 		p.served = append(p.served, s.Version)
 	case views.Failed:

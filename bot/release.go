@@ -311,29 +311,43 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 			return nil, err
 		}
 	}
+	if err := b.commit(pins, manifest, in.actor, logs.Processed, logs.Entry{Kind: logs.Published}); err != nil {
+		return nil, err
+	}
+	return manifest, nil
+}
+
+// commit publishes a release, whose contents are kept, by an entry, with one of the kind before in front of it where
+// that is not "".
+func (b *Bot) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	data, err := manifest.Encode()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	hash, err := b.keep(pins, data)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	queued := 0
 	err = b.log.Update(func(tx *logs.Tx) error {
 		// Whatever was true before, this is the moment that counts.
-		if err := errors.Join(b.unpublished(in.pkg.Name, in.version), b.neverOther(in.pkg.Name, in.version, hash)); err != nil {
+		if err := errors.Join(b.unpublished(manifest.Package, manifest.Version), b.neverOther(manifest.Package, manifest.Version, hash)); err != nil {
 			return err
 		}
-		entry := logs.Entry{
-			Kind: logs.Processed, Time: b.options.Now(), Actor: in.actor,
-			Package: in.pkg.Name, Version: in.version, Released: in.released, Manifest: hash,
-			Signature: in.source.Signature,
+		if entry.Kind == logs.Mirrored {
+			if err := b.stays(manifest.Package, manifest.Version); err != nil {
+				return err
+			}
 		}
-		if err := views.Record(tx, views.Change{Entry: entry}); err != nil {
-			return err
+		entry.Time, entry.Actor = b.options.Now(), actor
+		entry.Package, entry.Version, entry.Released, entry.Manifest = manifest.Package, manifest.Version, manifest.Released, hash
+		if before != "" {
+			first := entry
+			first.Kind, first.Signature = before, manifest.Source.Signature
+			if err := views.Record(tx, views.Change{Entry: first}); err != nil {
+				return err
+			}
 		}
-		entry.Kind, entry.Signature = logs.Published, logs.Signature{}
 		if err := views.Record(tx, views.Change{Entry: entry, Manifest: manifest}); err != nil {
 			return err
 		}
@@ -342,8 +356,8 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	b.squeeze.added(queued)
-	return manifest, nil
+	return nil
 }

@@ -88,7 +88,7 @@ func (r *Remaker) Entries(context.Context, int64) ([][]byte, error) {
 // Content implements [repair.Source]: it makes the whole release again, with its manifest.
 func (r *Remaker) Content(ctx context.Context, w repair.Wanted) (repair.Found, error) {
 	e := w.Entry
-	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind == logs.Published)
+	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind.Publishes())
 	if w.File == nil && !isManifest {
 		return repair.Found{}, fmt.Errorf("an upstream has no package JSON, no differences and no reasons: %w", fs.ErrNotExist)
 	}

@@ -35,6 +35,9 @@ const (
 	Refused         Kind = "refused"          // a release will not be published, for the entry's Reason
 	Processed       Kind = "processed"        // a release's files were made; Manifest says what was done to each
 	Published       Kind = "published"        // a release appeared: the files that Manifest lists
+	Mirrored        Kind = "mirrored"         // a release appeared, taken from another origin, as Mirror says
+	Confirmed       Kind = "confirmed"        // upstream has the bytes of a mirrored release that only its origin vouched for
+	Replaced        Kind = "replaced"         // a release appeared with upstream's files, after those of another origin were withdrawn
 	Withdrawn       Kind = "withdrawn"        // a published release is served no longer
 	Restored        Kind = "restored"         // a withdrawn release is served again
 	Erased          Kind = "erased"           // contents of a withdrawn release, those that Erasure lists, were removed
@@ -45,7 +48,7 @@ const (
 
 // Kinds are all kinds of entries.
 var Kinds = []Kind{
-	PackageAdded, PackageChanged, PackageRemoved, Detected, Refused, Processed, Published,
+	PackageAdded, PackageChanged, PackageRemoved, Detected, Refused, Processed, Published, Mirrored, Confirmed, Replaced,
 	Withdrawn, Restored, Erased, UpstreamChanged, KeyChanged, LossAccepted,
 }
 
@@ -59,14 +62,14 @@ type Entry struct {
 	Version string    `json:"version,omitempty"`
 	// Released is when upstream published the release, where upstream says so.
 	Released time.Time `json:"released,omitzero"`
-	// Reason says in a sentence why, for Refused, Withdrawn, Restored, Erased and
-	// UpstreamChanged.
+	// Reason says in a sentence why, for Refused, Withdrawn, Restored, Erased, Confirmed,
+	// Replaced and UpstreamChanged.
 	Reason string `json:"reason,omitempty"`
 	// Manifest is the content that holds the Manifest of the release that the
 	// entry is about, from Processed on.
 	Manifest kvstore.Hash `json:"manifest,omitzero"`
 	// Files is the root of the tree over the manifest's files, [Manifest.Root], for
-	// Published.
+	// Published, Mirrored and Replaced.
 	Files kvstore.Hash `json:"files,omitzero"`
 	// PackageJSON is the content that holds the package JSON as it now is; for
 	// PackageRemoved, as it last was.
@@ -81,6 +84,8 @@ type Entry struct {
 	// Signature is what became of upstream's own signature, for Processed, and
 	// for Refused where that is the reason.
 	Signature Signature `json:"signature,omitzero"`
+	// Mirror is where a release was taken from, for Mirrored and what follows about it.
+	Mirror *Mirror `json:"mirror,omitempty"`
 	// Upstream is what changed there, for UpstreamChanged.
 	Upstream UpstreamChange `json:"upstream,omitzero"`
 	// Key is the new key of a KeyChanged entry: a verifier key as in

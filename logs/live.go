@@ -26,7 +26,7 @@ const rowsPerList = 64
 // ApplyLive has m, which is the map of live releases before an entry, be the map after it.
 func ApplyLive(m *livemap.Map, index int64, e Entry) error {
 	switch e.Kind {
-	case Published, Restored:
+	case Published, Mirrored, Replaced, Restored:
 		return m.Set(livemap.Key(e.Package, e.Version), livemap.Release{Manifest: e.Manifest, Entry: index})
 	case Withdrawn:
 		return m.Delete(livemap.Key(e.Package, e.Version))

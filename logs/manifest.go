@@ -40,9 +40,10 @@ type Manifest struct {
 
 // A Source says where a release's files came from.
 type Source struct {
-	Type string `json:"type"` // "npm", "git" or "import"
+	Type string `json:"type"` // "npm", "git", "import" or "cdnjs"
 	// Name is the package's name at npm, the address of a git repository as the
-	// package JSON has it, or the base name of an imported folder or archive.
+	// package JSON has it, the base name of an imported folder or archive, or the URL of
+	// an origin with cdnjs's API.
 	Name      string `json:"name"`
 	Integrity string `json:"integrity,omitempty"`
 	// Tag and Commit are those of a git repository; Commit in hexadecimal digits.
@@ -75,6 +76,7 @@ const (
 const (
 	Upstream = "upstream" // the bytes that upstream published
 	Minified = "minified" // made here from the file that From names
+	Taken    = "taken"    // the bytes that another origin has, which may have made them
 )
 
 // A File is one published file.

@@ -91,7 +91,7 @@ func First(r kvstore.Reader, pkg string) (Indexed, error) {
 // Publication returns the newest entry that published a release, or kvstore.ErrNotFound. It
 // takes the log's word, whatever became of the views.
 func Publication(r kvstore.Reader, pkg, version string) (Indexed, error) {
-	for e, err := range (Query{Package: pkg, Version: version, Kinds: []Kind{Published}}).walk(r, span{reverse: true}) {
+	for e, err := range (Query{Package: pkg, Version: version, Kinds: Publications}).walk(r, span{reverse: true}) {
 		return e, err
 	}
 	return Indexed{}, fmt.Errorf("logs: a publication of %q %q: %w", pkg, version, kvstore.ErrNotFound)

@@ -90,6 +90,9 @@ type Options struct {
 	// Lacking says that the store lacks some of what was published, so that what is not
 	// found is 503, rather than 404.
 	Lacking bool
+	// Elsewhere answers for files of versions that the store does not know. Default: these are
+	// not there.
+	Elsewhere Elsewhere
 	// Usage counts the requests that are answered with a file, or
 	// could be: ranges, HEAD and 304 too. Default: none.
 	Usage *usage.Usage
@@ -108,15 +111,16 @@ func (o *Options) defaults() {
 
 // Assets serves assets. It is an http.Handler.
 type Assets struct {
-	store   *kvstore.Store
-	rows    *rows
-	bodies  *bodies
-	stall   time.Duration
-	lacking bool
-	metrics *metrics
-	log     *accesslog.Log // nil for none
-	logger  *slog.Logger
-	logged  answers.Throttle
+	store     *kvstore.Store
+	rows      *rows
+	bodies    *bodies
+	stall     time.Duration
+	lacking   bool
+	elsewhere Elsewhere
+	metrics   *metrics
+	log       *accesslog.Log // nil for none
+	logger    *slog.Logger
+	logged    answers.Throttle
 }
 
 // rowShare is the part of the cache that says where files are, not what is in them. A
@@ -135,7 +139,7 @@ func New(o Options) (*Assets, error) {
 	if o.CacheBytes < leastCache || o.SendBytes < 0 {
 		return nil, fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", o.CacheBytes, o.SendBytes, leastCache)
 	}
-	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, metrics: newMetrics(), log: o.AccessLog, logger: o.Logger}
+	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, logger: o.Logger}
 	var err error
 	rowBytes := o.CacheBytes / rowShare
 	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Usage, a.metrics.rows); err != nil {
@@ -197,7 +201,7 @@ func (f *Follower) Run(ctx context.Context) {
 				break
 			}
 			switch e.Kind {
-			case logs.Withdrawn, logs.Restored, logs.Erased:
+			case logs.Withdrawn, logs.Restored, logs.Erased, logs.Confirmed:
 				f.forget(e.Package, e.Version)
 			}
 			seen = e.Index + 1

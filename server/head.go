@@ -99,8 +99,12 @@ var (
 	immutable   = answers.Field{Name: "Cache-Control", Value: answers.Immutable(answers.Forever).Control()}
 	kept        = pieceOf(immutable)
 	keptInParts = pieceOf(immutable, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
-	varied      = pieceOf(answers.Field{Name: "Vary", Value: "Accept-Encoding"})
-	afterTags   = piece{pieceOf(answers.AnyOrigin...)[plain] + headEnd, pieceOf(answers.AnyOrigin...)[block]}
+	// The same for what may yet become other bytes.
+	provisional        = answers.Field{Name: "Cache-Control", Value: answers.Provisional.Control()}
+	keptBriefly        = pieceOf(provisional)
+	keptBrieflyInParts = pieceOf(provisional, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
+	varied             = pieceOf(answers.Field{Name: "Vary", Value: "Accept-Encoding"})
+	afterTags          = piece{pieceOf(answers.AnyOrigin...)[plain] + headEnd, pieceOf(answers.AnyOrigin...)[block]}
 )
 
 // pieceOf returns fields as they stand in a head.
@@ -135,7 +139,12 @@ func (r *representation) okHead(f form) *lane.Head {
 	if !r.released.IsZero() {
 		b = appendValue(append(b, dated[f]...), f, r.lastModified[:])
 	}
-	*h = r.appendRest(append(b, keptInParts[f]...), f)
+	if r.provisional {
+		b = append(b, keptBrieflyInParts[f]...)
+	} else {
+		b = append(b, keptInParts[f]...)
+	}
+	*h = r.appendRest(b, f)
 	return h
 }
 
@@ -144,7 +153,12 @@ func (r *representation) notModifiedHead(f form, tag string) *lane.Head {
 	h := heads.Get().(*lane.Head)
 	b := append((*h)[:0], r.mediaType.notModified[f]...)
 	b = appendValue(append(b, tagged[f]...), f, tag)
-	*h = r.appendRest(append(b, kept[f]...), f)
+	if r.provisional {
+		b = append(b, keptBriefly[f]...)
+	} else {
+		b = append(b, kept[f]...)
+	}
+	*h = r.appendRest(b, f)
 	return h
 }
 

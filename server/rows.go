@@ -144,7 +144,7 @@ func (r *rows) absence(t target) error {
 	v, err := views.LookupVersion(r.store, t.pkg, t.version)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
-		return errNoFile
+		return errUnknown
 	case err != nil:
 		return err
 	case v.Withdrawn != nil:
@@ -161,6 +161,8 @@ type asset struct {
 	squeezed bool
 	damaged  bool // whether it was in more codings
 	vary     bool // whether there is more than one coding to choose from
+	// provisional: it may yet become other bytes, so no cache keeps it for long.
+	provisional bool
 	// representations are the stored ones, smallest first, and last identity
 	// where that must be inflated.
 	representations []representation
@@ -197,10 +199,11 @@ func newAsset(t target, file views.File, content kvstore.Content, headers purge.
 	f := &asset{
 		content: file.Hash, size: content.Size, squeezed: content.Squeezed,
 		// Where identity is the only coding, there is nothing to vary by.
-		vary:      len(content.Representations) > 1 || !identity,
-		mediaType: mediaTypeOf(t.path),
-		released:  file.Released.UTC().Truncate(time.Second),
-		purged:    headers.Release(t.pkg, t.version),
+		vary:        len(content.Representations) > 1 || !identity,
+		provisional: file.Provisional,
+		mediaType:   mediaTypeOf(t.path),
+		released:    file.Released.UTC().Truncate(time.Second),
+		purged:      headers.Release(t.pkg, t.version),
 	}
 	if text := f.released.AppendFormat(f.lastModified[:0], http.TimeFormat); len(text) != lastModified {
 		f.released = time.Time{} // HTTP has no date with such a year

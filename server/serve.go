@@ -57,6 +57,8 @@ type recipient interface {
 	notModified(r *representation, tag string) outcome
 	headOf(*representation) outcome
 	body(*asset, *representation) (outcome, error)
+	// elsewhere answers for a file of a version that the store does not know. False: it does by now.
+	elsewhere(target) (outcome, bool)
 }
 
 // answer decides what a query comes to. It is generic so that a recipient takes no memory.
@@ -65,7 +67,7 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 	if err != nil {
 		return to.fail(a.failureOf(t, err), false)
 	}
-	varies := false
+	varies, sought := false, false
 	// An asset may describe a coding that has been replaced since. Then it is
 	// read again; a coding is replaced once or twice in its life. One that is damaged is
 	// left out.
@@ -79,7 +81,14 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 					return outcome{}
 				}
 				if f, err = a.rows.load(t, f); err != nil {
-					break
+					if sought || !a.mayBeElsewhere(err) {
+						break
+					}
+					if out, done := to.elsewhere(t); done {
+						return out
+					}
+					f, sought = nil, true
+					continue
 				}
 			}
 		}

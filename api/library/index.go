@@ -231,7 +231,7 @@ func changedNames(r kvstore.Reader, seen int64) ([]string, error) {
 			return nil, err
 		}
 		switch e.Kind {
-		case logs.Detected, logs.Refused, logs.Processed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged, logs.LossAccepted:
+		case logs.Detected, logs.Refused, logs.Processed, logs.Confirmed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged, logs.LossAccepted:
 		default:
 			names = append(names, e.Package)
 		}

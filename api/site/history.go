@@ -49,14 +49,14 @@ type event struct {
 func (e event) Done() string { return stateNames[e.Kind] }
 
 var stateNames = map[views.StateKind]string{
-	views.Detected: "waiting", views.Processing: "in progress", views.Published: "published",
+	views.Detected: "waiting", views.Processing: "in progress", views.Published: "published", views.Mirrored: "mirrored",
 	views.Refused: "refused", views.Failed: "failed", views.Withdrawn: "withdrawn",
 	views.Older: "older than what was taken", views.Prerelease: "prereleases not taken", views.Ignored: "ignored by a pattern", views.Gone: "gone from upstream",
 }
 
 // shownStates are all states, those first that a visitor may have to know of.
 var shownStates = []views.StateKind{
-	views.Published, views.Processing, views.Detected, views.Failed, views.Refused, views.Withdrawn,
+	views.Published, views.Mirrored, views.Processing, views.Detected, views.Failed, views.Refused, views.Withdrawn,
 	views.Older, views.Prerelease, views.Ignored, views.Gone,
 }
 

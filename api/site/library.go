@@ -211,7 +211,7 @@ func (page *libraryPage) addTroubles(states []views.State) {
 			break
 		}
 		switch state.Kind {
-		case views.Published, views.Withdrawn:
+		case views.Published, views.Mirrored, views.Withdrawn:
 			continue
 		case views.Detected, views.Processing:
 			page.HasWaiting = true

@@ -250,7 +250,7 @@ func (s *Site) releaseHistory(q *request) (*answer, error) {
 		if e.Kind == logs.Withdrawn {
 			break
 		}
-		if page.Served = e.Kind == logs.Published || e.Kind == logs.Restored; page.Served {
+		if page.Served = e.Kind.Serves(); page.Served {
 			break
 		}
 	}

@@ -173,7 +173,7 @@ func readStore(data, folder string) (*stored, error) {
 		if err != nil {
 			return nil, err
 		}
-		if e.Kind != logs.Published {
+		if !e.Kind.Publishes() {
 			continue
 		}
 		m, err := logs.ReadManifest(store, e.Manifest)

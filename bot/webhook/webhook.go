@@ -238,7 +238,7 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 
 // wants reports whether a webhook is told of an entry.
 func (h hook) wants(e logs.Indexed) bool {
-	return e.Kind == logs.Published && e.Index >= h.From && (h.Package == "" || h.Package == e.Package)
+	return e.Kind.Publishes() && e.Index >= h.From && (h.Package == "" || h.Package == e.Package)
 }
 
 // A message is to be sent to a webhook.

@@ -183,7 +183,7 @@ func (c *candidates) exclude(ctx context.Context, store *kvstore.Store, name, ve
 		switch r := (release{e.Package, e.Version}); e.Kind {
 		case logs.Withdrawn:
 			withdrawn[r] = e.Manifest
-		case logs.Published, logs.Restored, logs.Erased:
+		case logs.Published, logs.Mirrored, logs.Replaced, logs.Restored, logs.Erased:
 			delete(withdrawn, r)
 		}
 	}
@@ -199,7 +199,7 @@ func (c *candidates) exclude(ctx context.Context, store *kvstore.Store, name, ve
 // excludeEntry drops the candidates that one more entry needs.
 func (c *candidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
 	c.excludeNamed(e)
-	if e.Kind == logs.Published || e.Kind == logs.Restored {
+	if e.Kind.Serves() {
 		return c.excludeManifest(store, e.Manifest, e.Package+" "+e.Version)
 	}
 	return nil

@@ -113,7 +113,7 @@ func (d *Desk) change(kind logs.Kind, name, version, reason string, allowed func
 		}
 		e, err := tx.Append(logs.Entry{
 			Kind: kind, Time: d.now(), Actor: actor,
-			Package: name, Version: version, Released: v.Released, Reason: reason, Manifest: v.Manifest,
+			Package: name, Version: version, Released: v.Released, Reason: reason, Manifest: v.Manifest, Mirror: v.Mirror,
 		})
 		if err != nil {
 			return err

@@ -45,7 +45,7 @@ finished or was never there. A second Ctrl-C ends it at once, which does no harm
   LARDER_LISTEN=:8000 larder up --config larder.yaml`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file"}, signingFlags, githubFlags, reviewFlags, []string{"downloads-url"})
+	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file", "fallback", "fallback-key", "fallback-quota"}, signingFlags, githubFlags, reviewFlags, []string{"downloads-url"})
 	cmd.RunE = a.configured(a.runs(app.Server{Serve: true, Fill: true}))
 	return cmd
 }

@@ -100,7 +100,13 @@ func (f verifiedFile) print(w io.Writer) {
 
 // from says which upstream the bytes come from.
 func (f verifiedFile) from() string {
-	if f.Source == nil || f.SRI == (logs.SRI{}) {
+	if f.SRI == (logs.SRI{}) {
+		return ""
+	}
+	if m := f.Mirror; m != nil {
+		return f.fromMirror(m)
+	}
+	if f.Source == nil {
 		return ""
 	}
 	from := fmt.Sprintf(", as %s's %s had it", f.Source.Type, text.Plain(f.Source.Name))
@@ -111,4 +117,18 @@ func (f verifiedFile) from() string {
 		return fmt.Sprintf(", minified here from %s%s", text.Plain(f.From), from)
 	}
 	return from
+}
+
+// fromMirror says which other origin the bytes were taken from, and who vouches for them.
+func (f verifiedFile) fromMirror(m *logs.Mirror) string {
+	source := text.Plain(m.Source)
+	switch {
+	case m.Proof == logs.ProofLog:
+		return fmt.Sprintf(", as the log of %s has it in entry %d: %s", source, m.Entry, text.Plain(m.Key))
+	case m.Proof == logs.ProofNpm:
+		return fmt.Sprintf(", taken from %s; npm had the same bytes at every path that upstream published", source)
+	case f.Confirmed != nil:
+		return fmt.Sprintf(", taken from %s; entry %d found npm to have the same bytes at every path that upstream published", source, f.Confirmed.Entry)
+	}
+	return ", self-asserted by " + source
 }

@@ -72,6 +72,8 @@ var (
 	Uncached = Caching{control: "no-cache, no-store, must-revalidate", old: true}
 	// Revalidated is for what may be kept if its entity tag is asked about each time.
 	Revalidated = Caching{control: "no-cache"}
+	// Provisional is for files, and what is said of them, that may yet become others.
+	Provisional = For(10 * time.Minute)
 )
 
 // For returns the caching of what may be kept for that long.

@@ -160,6 +160,7 @@ func (s *working) parts(ctx context.Context) (parts list, err error) {
 		add(len(rooms) > 0, site.rooms(rooms))
 		add(s.Fill, part{name: "catalogue on the site", start: fill.showOnSite})
 		add(reviews, fill.reviewer())
+		add(len(s.settings.Fallback) > 0, fill.fallback())
 		add(s.settings.AccessLog != "", site.logging())
 		add(true, site.server(), site.usage(), site.following())
 		add(s.settings.PurgeHook != "", s.purging())
@@ -221,6 +222,9 @@ func (s *running) check() ([]config.Room, error) {
 	}
 	if !s.Serve {
 		return nil, nil
+	}
+	if err := checkFallback(s.settings); err != nil {
+		return nil, err
 	}
 	if file := s.settings.ReadyFile; file != "" {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that was killed

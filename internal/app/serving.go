@@ -34,6 +34,7 @@ type serving struct {
 	inFront       []func(http.Handler) http.Handler
 	inFrontOfLane []func(lane.Handler) lane.Handler
 	hot           func(kvstore.Hash) // hears which files are in demand
+	elsewhere     server.Elsewhere   // has what is not here; nil for nothing
 
 	accessLog *accesslog.Log // nil for none
 	libraries *library.Index
@@ -55,7 +56,7 @@ func (s *serving) open() (*server.Server, error) {
 	logger := s.logger.With("part", "server")
 	tags := purge.TagHeaders(s.settings.CacheTags)
 	assets, err := server.New(server.Options{
-		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Hot: s.hot,
+		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Hot: s.hot, Elsewhere: s.elsewhere,
 		CacheTags: tags, Lacking: s.lacking != nil, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {

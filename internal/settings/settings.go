@@ -104,6 +104,14 @@ type Settings struct {
 	// none.
 	AllowHosts []string
 
+	// Fallback are the origins that are asked for releases of the catalogue that are not here: larder:URL or cdnjs:URL.
+	// Default: none.
+	Fallback []string
+	// FallbackKey is the verifier key of the log of a larder: origin. Default: what that says the first time.
+	FallbackKey string
+	// FallbackQuota is the bytes of all releases that may be taken from them. Default: 10 GiB.
+	FallbackQuota int64
+
 	// DownloadsURL is an API that counts downloads, for the popularity of submissions. Default: none, so it is not looked
 	// at.
 	DownloadsURL string
@@ -182,6 +190,7 @@ func New() *Settings {
 		AccessLogFormat:    accesslog.JSON,
 		AccessLogAddresses: accesslog.Hashed,
 		AccessLogSample:    1,
+		FallbackQuota:      10 << 30,
 		LogFormat:          "text",
 		Flags:              pflag.NewFlagSet("settings", pflag.ContinueOnError),
 		origins:            map[string]string{},
@@ -235,6 +244,10 @@ func (s *Settings) addFlags() {
 	f.Var(Count(&s.Downloads, 1), "downloads", "most downloads at once, `N`")
 	f.Var(sizeValue(&s.Memory, 16*Mebibyte), "memory", "`SIZE` of the memory for releases being processed, squeezing and their child processes")
 	f.Var(&listValue{target: &s.AllowHosts, kind: "host"}, "allow-host", "`HOST` that may be fetched from although its address is private or it has no https; repeatable")
+
+	f.Var(&listValue{target: &s.Fallback, kind: "origin"}, "fallback", "`ORIGIN` that is asked for a release of the catalogue that is not here when a file of it is: larder:URL, another Larder, whose log proves it, or cdnjs:URL, whose API gives the integrities; repeatable, the first that has it counts")
+	f.Var(textValue(&s.FallbackKey, "key"), "fallback-key", "verifier `KEY` of the log of the larder: origins; where it is not given, what an origin says the first time is remembered in the key folder")
+	f.Var(sizeValue(&s.FallbackQuota, Mebibyte), "fallback-quota", "`SIZE` of all releases that may be taken from other origins")
 
 	f.Var(Base(&s.DownloadsURL), "downloads-url", "`URL` of an API like npm's that counts downloads, for the popularity of what is submitted; where it is not given, they are not looked at")
 

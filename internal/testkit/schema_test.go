@@ -103,8 +103,21 @@ func entries() map[logs.Kind]logs.Entry {
 		}),
 		with(logs.Processed, func(e *logs.Entry) { e.Manifest, e.Signature = h, logs.Signature{Outcome: logs.SignatureNoKeys} }),
 		with(logs.Published, func(e *logs.Entry) { e.Manifest, e.Files = h, h }),
-		with(logs.Withdrawn, func(e *logs.Entry) { e.Manifest, e.Reason = h, "malware" }),
-		with(logs.Restored, func(e *logs.Entry) { e.Manifest, e.Reason = h, "a mistake" }),
+		with(logs.Mirrored, func(e *logs.Entry) {
+			e.Manifest, e.Files = h, h
+			e.Mirror = &logs.Mirror{Source: "larder:https://cdn.example.com", Proof: logs.ProofLog, Key: "a+01234567+AQ==", Entry: 7, Size: 9}
+		}),
+		with(logs.Confirmed, func(e *logs.Entry) {
+			e.Manifest, e.Reason = h, "the same"
+			e.Mirror = &logs.Mirror{Source: "cdnjs:https://cdn.example.com", Proof: logs.ProofNpm}
+		}),
+		with(logs.Replaced, func(e *logs.Entry) { e.Manifest, e.Files, e.Reason = h, h, "other bytes" }),
+		with(logs.Withdrawn, func(e *logs.Entry) {
+			e.Manifest, e.Reason, e.Mirror = h, "malware", &logs.Mirror{Source: "larder:https://cdn.example.com", Proof: logs.ProofLog}
+		}),
+		with(logs.Restored, func(e *logs.Entry) {
+			e.Manifest, e.Reason, e.Mirror = h, "a mistake", &logs.Mirror{Source: "larder:https://cdn.example.com", Proof: logs.ProofLog}
+		}),
 		with(logs.Erased, func(e *logs.Entry) { e.Manifest, e.Reason, e.Erasure = h, "by order", h }),
 		with(logs.UpstreamChanged, func(e *logs.Entry) {
 			e.Manifest, e.Reason, e.Upstream = h, "gone", logs.UpstreamChange{Old: "sha512-x"}
@@ -156,6 +169,9 @@ func TestEntriesOfEveryKind(t *testing.T) {
 			}
 		}
 		optional := map[string]bool{"released": true, "detail": true, "signature": true, "diff": true}
+		if kind == logs.Withdrawn || kind == logs.Restored {
+			optional["mirror"] = true // of a release that was mirrored
+		}
 		if kind == logs.UpstreamChanged {
 			optional["manifest"] = true // of a damaged row
 		}

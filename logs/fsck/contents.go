@@ -122,7 +122,7 @@ func (c *check) sharers(ctx context.Context) error {
 		if err != nil {
 			return nil // reported before
 		}
-		if e.Kind != logs.Published {
+		if !e.Kind.Publishes() {
 			continue
 		}
 		change, err := views.Load(c.store, e)

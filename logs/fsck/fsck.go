@@ -208,10 +208,11 @@ type release struct{ pkg, version string }
 
 // A standing is the last entry that made a release served or not.
 type standing struct {
-	index     int64
-	withdrawn bool
-	published int64        // the entry that published it first
-	manifest  kvstore.Hash // of that entry; a later one must have the same
+	index       int64
+	withdrawn   bool
+	published   int64        // the entry that published it first
+	manifest    kvstore.Hash // of that entry; a later one must have the same
+	provisional bool         // only another origin vouched for it
 }
 
 func (c *check) found(kind Kind, where, format string, args ...any) {
@@ -354,7 +355,7 @@ func (c *check) entry(ctx context.Context, e logs.Indexed) error {
 		c.content(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, label(e)), nil)
 	}
 	c.order(e)
-	if e.Kind == logs.Published {
+	if e.Kind.Publishes() {
 		c.fileRoot(e, change.Manifest)
 		c.summary.Releases++
 		for i := range change.Manifest.Files {
@@ -380,7 +381,15 @@ func (c *check) order(e logs.Indexed) {
 		c.found(Log, fmt.Sprintf("entry %d", e.Index), "%s %s "+format, append([]any{e.Package, e.Version}, args...)...)
 	}
 	switch e.Kind {
-	case logs.Published:
+	case logs.Replaced:
+		if served || !before.provisional {
+			wrong("takes the place of files that were not withdrawn, or not those of an origin that alone vouched for them")
+		}
+	case logs.Confirmed:
+		if !served || !before.provisional || e.Manifest != before.manifest {
+			wrong("is confirmed without being served as only another origin had it")
+		}
+	case logs.Published, logs.Mirrored:
 		if served {
 			wrong("was published already, by entry %d", before.index)
 		}
@@ -400,11 +409,11 @@ func (c *check) order(e logs.Indexed) {
 		}
 	}
 	switch e.Kind {
-	case logs.Published, logs.Withdrawn, logs.Restored:
-		if !known {
+	case logs.Published, logs.Mirrored, logs.Confirmed, logs.Replaced, logs.Withdrawn, logs.Restored:
+		if !known || e.Kind == logs.Replaced {
 			before.published, before.manifest = e.Index, e.Manifest
 		}
-		before.index, before.withdrawn = e.Index, e.Kind == logs.Withdrawn
+		before.index, before.withdrawn, before.provisional = e.Index, e.Kind == logs.Withdrawn, e.Mirror.Provisional()
 		c.live[id] = before
 	}
 }

@@ -105,6 +105,10 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	if e.Signature.Outcome != "" {
 		line("signature", "%s", clean(strings.TrimSpace(string(e.Signature.Outcome)+" "+e.Signature.Key)))
 	}
+	if m := e.Mirror; m != nil {
+		line("taken from", "%s", clean(m.Source))
+		line("proof", "%s", clean(m.Vouched()))
+	}
 	if e.Upstream != (logs.UpstreamChange{}) {
 		line("before", "%s", orNothing(e.Upstream.Old))
 		line("after", "%s", orNothing(e.Upstream.New))
@@ -128,7 +132,7 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 		switch e.Kind {
 		case logs.Processed:
 			writeProcessed(&b, m)
-		case logs.Published, logs.Restored:
+		case logs.Published, logs.Mirrored, logs.Replaced, logs.Restored:
 			writeFiles(&b, m)
 		}
 	}
@@ -168,8 +172,11 @@ func writeProcessed(b *strings.Builder, m *logs.Manifest) {
 	heading(b, "files")
 	for _, f := range m.Files {
 		done := "unchanged"
-		if f.Origin == logs.Minified {
+		switch f.Origin {
+		case logs.Minified:
 			done = "minified here from " + clean(f.From)
+		case logs.Taken:
+			done = "as the origin has it"
 		}
 		fmt.Fprintf(b, "  %s: %s\n", clean(f.Path), done)
 	}

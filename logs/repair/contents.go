@@ -60,7 +60,7 @@ func (c *contents) files(ctx context.Context) error {
 		return err
 	}
 	return c.each(ctx, "files", func(ctx context.Context, e logs.Indexed) {
-		if e.Kind != logs.Published && e.Kind != logs.Restored {
+		if !e.Kind.Serves() {
 			return
 		}
 		m, err := logs.ReadManifest(c.store, e.Manifest)
@@ -281,7 +281,7 @@ func (c *contents) list(ctx context.Context) error {
 				c.lose(h, Lost{Where: Wanted{Entry: e}.String(), Problem: oneLine(why)})
 			}
 		}
-		if e.Kind != logs.Published {
+		if !e.Kind.Publishes() {
 			continue
 		}
 		m, err := logs.ReadManifest(c.store, e.Manifest)
@@ -326,7 +326,7 @@ func (c *contents) erased(ctx context.Context) (erasures, error) {
 			for _, h := range list.Contents {
 				x.contents[h] = struct{}{}
 			}
-		case logs.Published, logs.Restored:
+		case logs.Published, logs.Mirrored, logs.Replaced, logs.Restored:
 			if len(x.contents) == 0 {
 				continue
 			}

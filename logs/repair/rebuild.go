@@ -458,7 +458,7 @@ func (e *engine) spaceForFiles() error {
 		if err != nil {
 			return err
 		}
-		if entry.Kind != logs.Published {
+		if !entry.Kind.Publishes() {
 			continue
 		}
 		m, err := logs.ReadManifest(e.store, entry.Manifest)

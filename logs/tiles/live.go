@@ -1,11 +1,13 @@
 package tiles
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -148,7 +150,7 @@ func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error
 	if p.Last, err = proveEntry(r, tree, last); err != nil {
 		return p, err
 	}
-	for _, kinds := range [][]logs.Kind{{logs.Published}, {logs.Withdrawn, logs.Restored}} {
+	for _, kinds := range [][]logs.Kind{logs.Publications, {logs.Confirmed}, {logs.Withdrawn, logs.Restored}} {
 		page, err := logs.Read(r, logs.Query{Package: f.pkg, Version: f.version, Kinds: kinds, Before: tree.Size, Limit: 1})
 		if err != nil {
 			return p, err
@@ -158,11 +160,10 @@ func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error
 			if err != nil {
 				return p, err
 			}
-			if p.About = append(p.About, about); len(p.About) == 2 && p.About[0].Index > about.Index {
-				p.About[0], p.About[1] = about, p.About[0]
-			}
+			p.About = append(p.About, about)
 		}
 	}
+	slices.SortFunc(p.About, func(a, b ProvenEntry) int { return cmp.Compare(a.Index, b.Index) })
 	return p, nil
 }
 

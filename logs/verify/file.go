@@ -94,6 +94,10 @@ type Result struct {
 	// Codings are those in which the bytes were fetched, none for a local file.
 	Codings []string     `json:"codings,omitempty"`
 	Source  *logs.Source `json:"source,omitempty"`
+	// Mirror says which other origin the release was taken from, and Confirmed which entry
+	// found upstream to have the same.
+	Mirror    *logs.Mirror `json:"mirror,omitempty"`
+	Confirmed *Event       `json:"confirmed,omitempty"`
 	// Published says which entry published the release.
 	Published *Event `json:"published,omitempty"`
 	Withdrawn *Event `json:"withdrawn,omitempty"`
@@ -141,6 +145,10 @@ func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live 
 		return r.failed(err)
 	}
 	r.Complete, r.Published, r.Source = release.Complete, event(release.Published), &release.Manifest.Source
+	r.Mirror = release.Published.Mirror
+	if release.Confirmed != nil {
+		r.Confirmed = event(*release.Confirmed)
+	}
 	if release.Withdrawn != nil {
 		r.Withdrawn = event(*release.Withdrawn)
 	}

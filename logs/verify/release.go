@@ -28,6 +28,9 @@ type Release struct {
 	Version string
 	// Published is the entry that names the manifest.
 	Published logs.Indexed
+	// Confirmed is the entry that says that upstream has the bytes of a release which only another
+	// origin vouched for, nil where there is none.
+	Confirmed *logs.Indexed
 	Manifest  *logs.Manifest
 	// Live tells that the release is served at the end of the log.
 	Live bool
@@ -111,16 +114,29 @@ func replayed(live *livemap.Map, e logs.Indexed) error {
 	return nil
 }
 
+// provisional reports whether only another origin vouched for the files.
+func (r *Release) provisional() bool { return r.Confirmed == nil && r.Published.Mirror.Provisional() }
+
 func (r *Release) published() bool { return r.Published.Manifest != (kvstore.Hash{}) }
 
 // happened takes the next entry about the release.
 func (r *Release) happened(e logs.Indexed) error {
 	switch e.Kind {
-	case logs.Published:
+	case logs.Published, logs.Mirrored:
 		if r.published() && e.Manifest != r.Published.Manifest {
 			return differs("entry %d publishes %s %s again, which entry %d had published with other files", e.Index, e.Package, e.Version, r.Published.Index)
 		}
 		r.Published, r.Withdrawn = e, nil
+	case logs.Replaced:
+		if r.published() && !r.provisional() {
+			return differs("entry %d publishes %s %s with other files than entry %d, which were not only another origin's word", e.Index, e.Package, e.Version, r.Published.Index)
+		}
+		r.Published, r.Withdrawn, r.Confirmed = e, nil, nil
+	case logs.Confirmed:
+		if e.Manifest != r.Published.Manifest && (r.published() || r.Complete) {
+			return differs("entry %d confirms %s %s with other files than those that entry %d published", e.Index, e.Package, e.Version, r.Published.Index)
+		}
+		r.Confirmed = &e
 	case logs.Restored:
 		if e.Manifest != r.Published.Manifest && (r.published() || r.Complete) {
 			return differs("entry %d restores %s %s with other files than those that entry %d published", e.Index, e.Package, e.Version, r.Published.Index)
@@ -233,13 +249,13 @@ func (l *Log) isLive(ctx context.Context, r *Release, index int64, manifest kvst
 			return fmt.Errorf("couldn't get entry %d, since which %s %s is live: %w", index, r.Package, r.Version, err)
 		}
 	}
-	if since.Kind != logs.Published && since.Kind != logs.Restored || since.Package != r.Package || since.Version != r.Version || since.Manifest != manifest {
+	if !since.Kind.Serves() || since.Package != r.Package || since.Version != r.Version || since.Manifest != manifest {
 		return differs("the last entry says that %s %s is live since entry %d, and that does not say so", r.Package, r.Version, index)
 	}
 	if r.Withdrawn != nil && r.Withdrawn.Index > index {
 		return differs("the last entry says that %s %s is live, and entry %d withdrew it", r.Package, r.Version, r.Withdrawn.Index)
 	}
-	if !r.published() && since.Kind == logs.Published {
+	if !r.published() && since.Kind.Publishes() {
 		r.Published = since
 	}
 	if !r.published() {

@@ -203,7 +203,7 @@ func (t Trust) proof(r *Result, data, file []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w; a newer larder may know it", err)
 	}
-	if e.Kind != logs.Published {
+	if !e.Kind.Publishes() {
 		return differs("entry %d does not publish a release", e.Index)
 	}
 	proven := Name{e.Package, e.Version, extra.Path}
@@ -214,6 +214,7 @@ func (t Trust) proof(r *Result, data, file []byte) error {
 	sums.Write(file)
 	found := sums.file(extra.Path)
 	r.Name, r.Size, r.SHA256, r.SRI, r.Published = proven, found.Size, found.SHA256, found.SRI, event(e)
+	r.Mirror = e.Mirror
 	if err := extra.FilePlace.Check(e.Files, found); err != nil {
 		return differs("the bytes are not those that were published as %s: with the SHA-256 %s, they do not lead to the root of the release's files", proven, found.SHA256)
 	}

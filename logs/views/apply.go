@@ -11,7 +11,7 @@ import (
 type Change struct {
 	Index int64
 	logs.Entry
-	// Manifest is that of a Published, Withdrawn or Restored entry.
+	// Manifest is that of an entry by which a release is published, confirmed, withdrawn or restored.
 	Manifest *logs.Manifest
 	// PackageJSON is the content that a PackageAdded, PackageChanged or
 	// PackageRemoved entry names.
@@ -30,7 +30,7 @@ func Apply(b *kvstore.Batch, c Change) error {
 		return SetState(b, c.state(Detected))
 	case logs.Refused:
 		return SetState(b, c.state(Refused))
-	case logs.Published, logs.Restored:
+	case logs.Published, logs.Mirrored, logs.Confirmed, logs.Replaced, logs.Restored:
 		return applyPublished(b, c)
 	case logs.Withdrawn:
 		return applyWithdrawn(b, c)
@@ -52,13 +52,16 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 	v := newVersion(c)
 	for _, f := range m.Files {
 		key := kvstore.Key(c.Package, c.Version, f.Path)
-		b.Set(kvstore.Files, key, File{Hash: f.SHA256, Size: f.Size, Released: m.Released, Module: f.Module}.encode())
+		b.Set(kvstore.Files, key, File{Hash: f.SHA256, Size: f.Size, Released: m.Released, Module: f.Module, Provisional: v.Mirror.Provisional()}.encode())
 		b.Set(kvstore.SRIs, key, f.SRI[:])
 	}
 	if err := setJSON(b, kvstore.Versions, kvstore.Key(c.Package, c.Version), v); err != nil {
 		return err
 	}
 	state := c.state(Published)
+	if v.Mirror.Provisional() {
+		state.Kind = Mirrored
+	}
 	state.Reason = "" // why it was restored explains nothing of what it is now
 	return SetState(b, state)
 }
@@ -88,6 +91,7 @@ func newVersion(c Change) Version {
 		Entry:    c.Index,
 		Default:  c.Manifest.Default,
 		Files:    len(c.Manifest.Files),
+		Mirror:   c.Mirror,
 	}
 	for _, f := range c.Manifest.Files {
 		v.Bytes += f.Size

@@ -11,7 +11,7 @@ import (
 // Record appends a change's entry to the log and adds the rows that it causes.
 // c.Index is not used, and c.Files is that of the manifest.
 func Record(tx *logs.Tx, c Change) error {
-	if c.Kind == logs.Published {
+	if c.Kind.Publishes() {
 		c.Entry.Files = c.Manifest.Root()
 	}
 	e, err := tx.Append(c.Entry)
@@ -29,7 +29,7 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	switch e.Kind {
 	case logs.PackageAdded, logs.PackageChanged, logs.PackageRemoved:
 		c.PackageJSON, err = store.Identity(e.PackageJSON)
-	case logs.Published, logs.Withdrawn, logs.Restored:
+	case logs.Published, logs.Mirrored, logs.Confirmed, logs.Replaced, logs.Withdrawn, logs.Restored:
 		c.Manifest, err = logs.ReadManifest(store, e.Entry.Manifest)
 	case logs.Erased:
 		c.Erasure, err = logs.ReadErasure(store, e.Entry.Erasure)
@@ -97,7 +97,7 @@ func standing(ctx context.Context, store *kvstore.Store, r kvstore.Reader) (eras
 			return nil, nil, err
 		}
 		switch e.Kind {
-		case logs.Published, logs.Restored:
+		case logs.Published, logs.Mirrored, logs.Replaced, logs.Restored:
 			served[release{e.Package, e.Version}] = struct{}{}
 			if len(erased) == 0 {
 				continue

@@ -17,6 +17,9 @@ type File struct {
 	Size     int64        // of the identity, in bytes
 	Released time.Time    // upstream's publish time of the release, to the second
 	Module   bool         // a .js file that is an ES module
+	// Provisional: nothing but another origin's word vouches for it, so upstream's bytes may
+	// still take its place.
+	Provisional bool
 }
 
 // A Version is a release that is or was published.
@@ -29,6 +32,8 @@ type Version struct {
 	Default  string       `json:"default,omitempty"` // path of the main file, "" for none
 	Files    int          `json:"files"`
 	Bytes    int64        `json:"bytes"` // of all files' identities
+	// Mirror says which other origin the files are from; nil where they were made here.
+	Mirror *logs.Mirror `json:"mirror,omitempty"`
 	// Withdrawn is nil while the version is served.
 	Withdrawn *Withdrawal `json:"withdrawn,omitempty"`
 }
@@ -139,11 +144,12 @@ func Packages(r kvstore.Reader) ([]Package, error) {
 	return scanJSON[Package](r, kvstore.Packages, nil)
 }
 
-// fileFormat begins a files row: the hash, then size and time as varints, then
-// isModule where that is so.
+// fileFormat begins a files row: the hash, then size and time as varints, then a byte of
+// what is so, where anything is.
 const (
-	fileFormat = 1
-	isModule   = 1
+	fileFormat    = 1
+	isModule      = 1
+	isProvisional = 2
 )
 
 func (f File) encode() []byte {
@@ -152,8 +158,15 @@ func (f File) encode() []byte {
 	row = append(row, f.Hash[:]...)
 	row = binary.AppendUvarint(row, uint64(f.Size))
 	row = binary.AppendVarint(row, f.Released.Unix())
+	var is byte
 	if f.Module {
-		row = append(row, isModule)
+		is |= isModule
+	}
+	if f.Provisional {
+		is |= isProvisional
+	}
+	if is != 0 {
+		row = append(row, is)
 	}
 	return row
 }
@@ -176,9 +189,10 @@ func DecodeFile(row []byte) (File, error) {
 	if n <= 0 {
 		return File{}, errFileRow
 	}
-	if rest = rest[n:]; len(rest) == 1 && rest[0] == isModule {
-		f.Module = true
-	} else if len(rest) > 0 {
+	switch rest = rest[n:]; {
+	case len(rest) == 1 && rest[0] != 0 && rest[0]&^(isModule|isProvisional) == 0:
+		f.Module, f.Provisional = rest[0]&isModule != 0, rest[0]&isProvisional != 0
+	case len(rest) > 0:
 		return File{}, errFileRow
 	}
 	f.Size = int64(size)

@@ -15,6 +15,7 @@ const (
 	Detected   StateKind = "detected"   // upstream has it; it waits for its turn
 	Processing StateKind = "processing" // it is being fetched, or was when the process ended
 	Published  StateKind = "published"  // it is served
+	Mirrored   StateKind = "mirrored"   // it is served as another origin has it, for which nothing but that origin's word vouches
 	Refused    StateKind = "refused"    // it will not be published, for Reason
 	Failed     StateKind = "failed"     // the last attempt failed for Reason; the next is at Next
 	Withdrawn  StateKind = "withdrawn"  // it was published and is served no longer
@@ -36,8 +37,11 @@ type Account struct {
 
 // Final reports whether the bot leaves a version in this state alone.
 func (k StateKind) Final() bool {
-	return k == Published || k == Refused || k == Withdrawn
+	return k.Served() || k == Refused || k == Withdrawn
 }
+
+// Served reports whether clients get a version in this state.
+func (k StateKind) Served() bool { return k == Published || k == Mirrored }
 
 // A State is what became of one version that upstream has: what was tried, when,
 // why it failed and when it is tried again. Apply writes the states that follow

@@ -27,13 +27,19 @@ type answer struct {
 	contentType string
 	disposition string
 	tags        []answers.Field
+	caching     answers.Caching
 }
 
 func newAnswer(t target, v views.Version, tags purge.TagHeaders) answer {
 	// 16 bytes of the manifest's hash, which covers every byte of every file,
 	// the format, and the form that the archive has in it.
 	const manifestBytes = 16
+	caching := answers.Immutable(answers.Forever)
+	if v.Mirror.Provisional() {
+		caching = answers.Provisional
+	}
 	return answer{
+		caching:     caching,
 		tag:         `"` + base64.RawURLEncoding.EncodeToString(v.Manifest[:manifestBytes]) + t.format.suffix() + "." + archiveForm + `"`,
 		released:    v.Released.UTC().Truncate(time.Second),
 		contentType: t.format.contentType(),
@@ -56,7 +62,7 @@ func (a answer) setFields(w http.ResponseWriter) {
 func (a answer) setCommon(h http.Header) {
 	answers.Set(h, answers.AnyOrigin...)
 	answers.Set(h, a.tags...)
-	answers.Immutable(answers.Forever).Set(h)
+	a.caching.Set(h)
 	h.Set("Etag", a.tag)
 }
 

@@ -1,0 +1,294 @@
+// Package fallback takes releases that are not here from other origins: another Larder, whose signed log proves them,
+// or an origin with cdnjs's API, by the integrities that it states.
+//
+// What it guarantees: no byte is passed on that was not held against its SHA-512; the unit is the release, which is
+// asked for once however many clients want its files, and published through the bot with what it was proven by. Only
+// versions of packages in the catalogue that were neither published nor refused here are asked for. What origins are
+// asked, what they may send, what is remembered of their answers and what is taken in all is bounded. A request that came
+// through this Larder before is not passed on.
+//
+// The package must not know how files are served.
+package fallback
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// Options configure a [Fallback]. Bot, Store and Origins are required.
+type Options struct {
+	Bot   *bot.Bot
+	Store *kvstore.Store
+	// Origins are larder:URL and cdnjs:URL, asked in this order.
+	Origins []string
+	// Key is the verifier key of the log of every larder: origin. Default: what the origin says the first time,
+	// which is remembered in Known.
+	Key string
+	// Known is the file in which it is remembered what was seen of the origins' logs.
+	Known string
+	// Quota bounds the bytes of all mirrored releases that are served.
+	Quota int64
+	// Allow are hosts that origins may name although their address is private; the origins' own are allowed.
+	Allow     []string
+	UserAgent string
+	Logger    *slog.Logger
+	// Now is the clock. Default: the real one.
+	Now func() time.Time
+}
+
+// The bounds.
+const (
+	patience   = 2 * time.Second  // that a client waits
+	flightTime = 10 * time.Minute // that a release may take
+	mostFlight = 8                // releases under way
+	mostAsking = 64               // clients' requests that wait
+	atOnce     = 2                // files of a release
+	mostHops   = 4                // Larders that a request came through
+	mostFile   = 32 << 20         // bytes of a file
+	mostFiles  = 50_000           // of a release
+	stall      = 10 * time.Second // that an origin may say nothing
+)
+
+// HopsField says which Larders a request came through.
+const HopsField = "Larder-Hops"
+
+// errMismatch says that an origin sent or said something else than it promised.
+var errMismatch = errors.New("it is not what the origin promised")
+
+// errBusy says that a budget is used up for the moment.
+var errBusy = errors.New("too much is being asked for")
+
+// errQuota says that no more may be taken.
+var errQuota = errors.New("the quota of bytes from other origins is used up")
+
+// An origin has releases.
+type origin interface {
+	String() string
+	// find looks for a release because of one of its files. What it does not have is [fetch.ErrNotFound].
+	find(ctx context.Context, pkg, version, path string) (*found, error)
+}
+
+// found is a release that an origin has.
+type found struct {
+	manifest *logs.Manifest
+	mirror   logs.Mirror
+	// files are those to be fetched; of an origin with a log as the manifest has them.
+	files []logs.File
+	// strict: a file that is not as promised ends the release; else it is left out.
+	strict bool
+	// fetch returns the verified bytes of a file.
+	fetch func(ctx context.Context, f logs.File) ([]byte, error)
+}
+
+// A Fallback looks for releases elsewhere.
+type Fallback struct {
+	o       Options
+	id      string // of this process, for hops
+	origins []*asked
+	getter  *fetch.Client
+	asking  *client.Shares
+	memory  *memory
+	clients *budgets
+	ctx     context.Context // of what is under way
+	end     context.CancelFunc
+	running sync.WaitGroup
+	follow  follower
+
+	mu      sync.Mutex
+	flights map[release]*flight
+	stored  int64 // bytes of mirrored releases; -1 until it is known
+}
+
+type release struct{ pkg, version string }
+
+// New returns what asks the origins. The caller closes it before the bot.
+func New(o Options) (*Fallback, error) {
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	getter, err := fetch.New(fetch.Options{UserAgent: o.UserAgent, Allow: o.Allow, Concurrency: mostFlight * atOnce, Tries: 1, Stall: stall, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	f := &Fallback{
+		o: o, id: rand.Text(), getter: getter, asking: client.NewTurns(mostAsking),
+		memory: newMemory(o.Now), clients: newBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
+	}
+	f.follow = follower{Fallback: f, pauses: map[release]pause{}, cursors: map[*larder]int64{}, heard: map[release]bool{}}
+	for _, text := range o.Origins {
+		made, err := f.parse(text)
+		if err != nil {
+			return nil, err
+		}
+		f.origins = append(f.origins, &asked{origin: made, now: o.Now, budget: newBucket(originRate, originBurst, o.Now())})
+	}
+	f.ctx, f.end = context.WithCancel(context.Background())
+	return f, nil
+}
+
+// Check returns an error unless text names an origin.
+func Check(text string) error {
+	_, err := (&Fallback{}).parse(text)
+	return err
+}
+
+// Close ends what is under way.
+func (f *Fallback) Close() {
+	f.end()
+	f.running.Wait()
+	f.getter.Close()
+}
+
+// What clients are told.
+var (
+	notThere = &answers.Failure{Status: http.StatusNotFound, Caching: answers.For(10 * time.Second),
+		Message: "No such file, neither here nor at the origins that are asked. Names, versions and paths are case-sensitive, and versions are exact."}
+	mismatch = &answers.Failure{Status: http.StatusBadGateway, Message: "Another origin has this file, but its bytes are not those that it promises."}
+	later    = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The file is being fetched from another origin. Try again in a moment.", Retry: 2}
+	crowded  = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too much is being fetched from other origins at the moment. Try again later.", Retry: 10}
+	down     = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The origin that may have this file does not answer at the moment. Try again later.", Retry: 10}
+)
+
+// Answer looks for a file of a version that is not known here. It returns the file's bytes or why there are none; with
+// neither, the release is here by now.
+func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *answers.Failure) {
+	id := release{pkg, version}
+	hops, loops := f.hops(r.Header)
+	switch err := f.o.Bot.Wanted(pkg, version); {
+	case loops:
+		return nil, notThere
+	case err != nil && f.known(id): // published meanwhile
+		return nil, nil
+	case err != nil:
+		return nil, notThere
+	}
+	fl, err := f.join(r, id, path, hops)
+	if err != nil {
+		return nil, failure(err)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	ctx, leave, err := f.asking.Enter(ctx, r.RemoteAddr, patience)
+	if err != nil {
+		return nil, crowded
+	}
+	defer leave()
+	data, err := fl.file(ctx, path)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return data, nil
+}
+
+// known reports whether a version was published here.
+func (f *Fallback) known(id release) bool {
+	_, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
+	return err == nil
+}
+
+func failure(err error) *answers.Failure {
+	switch {
+	case errors.Is(err, fetch.ErrNotFound), errors.Is(err, bot.ErrStays):
+		return notThere
+	case errors.Is(err, errMismatch):
+		return mismatch
+	case errors.Is(err, errBusy), errors.Is(err, errQuota):
+		return crowded
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, bot.ErrInHand):
+		return later
+	}
+	return down
+}
+
+// hops returns through which Larders a request came, this one included; loops reports that it must go no further.
+func (f *Fallback) hops(h http.Header) (list string, loops bool) {
+	var members []string
+	for _, line := range h[HopsField] {
+		for member := range strings.SplitSeq(line, ",") {
+			members = append(members, strings.TrimSpace(member))
+		}
+	}
+	if len(members) >= mostHops || slices.Contains(members, f.id) {
+		return "", true
+	}
+	return strings.Join(append(members, f.id), ", "), false
+}
+
+type hopsKey struct{}
+
+// header is that of requests to origins.
+func header(ctx context.Context) http.Header {
+	hops, _ := ctx.Value(hopsKey{}).(string)
+	if hops == "" {
+		return http.Header{}
+	}
+	return http.Header{HopsField: {hops}}
+}
+
+// join returns the flight of a release, and begins it where there is none and may be one.
+func (f *Fallback) join(r *http.Request, id release, path, hops string) (*flight, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl := f.flights[id]; fl != nil {
+		return fl, nil
+	}
+	if err := f.memory.recall(id); err != nil {
+		return nil, err
+	}
+	if len(f.flights) >= mostFlight || f.ctx.Err() != nil || !f.clients.take(r.RemoteAddr) {
+		return nil, errBusy
+	}
+	fl := &flight{Fallback: f, id: id, first: path, listed: make(chan struct{}), done: make(chan struct{})}
+	f.flights[id] = fl
+	f.running.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithValue(f.ctx, hopsKey{}, hops), flightTime)
+		defer cancel()
+		fl.run(ctx)
+	})
+	return fl, nil
+}
+
+// room takes bytes from the quota, or returns an [errQuota].
+func (f *Fallback) room(bytes int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stored < 0 {
+		f.stored = 0
+		for v, err := range f.mirrored() {
+			if err != nil {
+				f.stored = -1
+				return err
+			}
+			f.stored += v.Bytes
+		}
+	}
+	if f.stored+bytes > f.o.Quota {
+		return fmt.Errorf("%w: %d of %d bytes", errQuota, f.stored, f.o.Quota)
+	}
+	f.stored += bytes
+	return nil
+}
+
+func (f *Fallback) giveBack(bytes int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stored -= bytes
+}

@@ -1,0 +1,231 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A flight is a release on its way here. Clients that want a file of it wait for that file alone.
+type flight struct {
+	*Fallback
+	id     release
+	first  string        // the path that it began with
+	listed chan struct{} // closed when files or err are there
+	done   chan struct{} // closed when all is over
+
+	mu    sync.Mutex
+	err   error // why there will be no release
+	files map[string]*slot
+	order []*slot // not begun yet
+}
+
+// A slot is a file of a flight.
+type slot struct {
+	logs.File
+	ready chan struct{} // closed when kept or err is there
+	hash  kvstore.Hash
+	err   error
+}
+
+// file waits for a file and returns its bytes.
+func (fl *flight) file(ctx context.Context, path string) ([]byte, error) {
+	select {
+	case <-fl.listed:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	fl.mu.Lock()
+	s, err := fl.files[path], fl.err
+	if i := slices.Index(fl.order, s); s != nil && i > 0 { // what a client waits for comes first
+		fl.order = slices.Insert(slices.Delete(fl.order, i, i+1), 0, s)
+	}
+	fl.mu.Unlock()
+	switch {
+	case s == nil && err != nil:
+		return nil, err
+	case s == nil:
+		return nil, fetch.ErrNotFound
+	}
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	return fl.o.Store.Identity(s.hash)
+}
+
+// next takes a file that is still to be fetched.
+func (fl *flight) next() *slot {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	if len(fl.order) == 0 {
+		return nil
+	}
+	s := fl.order[0]
+	fl.order = fl.order[1:]
+	return s
+}
+
+// run takes the release from the first origin that has it, and publishes it.
+func (fl *flight) run(ctx context.Context) {
+	err := fl.take(ctx)
+	fl.mu.Lock()
+	fl.err = err
+	for _, s := range fl.order {
+		s.err = err
+		close(s.ready)
+	}
+	fl.order = nil
+	fl.mu.Unlock()
+	select {
+	case <-fl.listed:
+	default:
+		close(fl.listed)
+	}
+	if err != nil && ctx.Err() == nil && !errors.Is(err, bot.ErrInHand) {
+		fl.memory.remember(fl.id, err)
+		if !errors.Is(err, fetch.ErrNotFound) {
+			fl.o.Logger.Warn("a release was not taken from another origin", "package", fl.id.pkg, "version", fl.id.version, "err", err)
+		}
+	}
+	fl.Fallback.mu.Lock()
+	delete(fl.flights, fl.id)
+	fl.Fallback.mu.Unlock()
+	close(fl.done)
+}
+
+func (fl *flight) take(ctx context.Context) error {
+	m, err := fl.o.Bot.Mirror(fl.id.pkg, fl.id.version)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	var worst error
+	for _, o := range fl.origins {
+		got, err := o.ask(ctx, fl.id, fl.first)
+		if err == nil {
+			if err = fl.bring(ctx, m, got); err == nil {
+				return nil
+			}
+			return fmt.Errorf("%s: %w", o, err)
+		}
+		if worst == nil || errors.Is(worst, fetch.ErrNotFound) {
+			worst = fmt.Errorf("%s: %w", o, err)
+		}
+	}
+	return worst
+}
+
+// bring fetches all files and publishes the release.
+func (fl *flight) bring(ctx context.Context, m *bot.Mirroring, got *found) (err error) {
+	if len(got.files) == 0 || len(got.files) > mostFiles {
+		return fmt.Errorf("%w: a release of %d files, and 1 to %d may be taken", errMismatch, len(got.files), mostFiles)
+	}
+	var taken int64
+	defer func() {
+		if err != nil {
+			fl.giveBack(taken)
+		}
+	}()
+	files := make(map[string]*slot, len(got.files))
+	order := make([]*slot, 0, len(got.files))
+	for _, f := range got.files {
+		s := &slot{File: f, ready: make(chan struct{})}
+		if files[f.Path] = s; f.Path == fl.first {
+			order = slices.Insert(order, 0, s)
+		} else {
+			order = append(order, s)
+		}
+	}
+	fl.mu.Lock()
+	fl.files, fl.order = files, slices.Clone(order)
+	fl.mu.Unlock()
+	close(fl.listed)
+
+	var mu sync.Mutex // of taken
+	g, inner := errgroup.WithContext(ctx)
+	for range atOnce {
+		g.Go(func() error {
+			for s := fl.next(); s != nil; s = fl.next() {
+				size, err := fl.keep(inner, m, got, s)
+				mu.Lock()
+				taken += size
+				mu.Unlock()
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if !got.strict {
+		list(got.manifest, order)
+		if len(got.manifest.Files) == 0 {
+			return fmt.Errorf("%w: none of its %d files is", errMismatch, len(order))
+		}
+	}
+	_, err = m.Publish(ctx, got.manifest, got.mirror)
+	return err
+}
+
+// keep fetches a file and keeps it. The error ends the release.
+func (fl *flight) keep(ctx context.Context, m *bot.Mirroring, got *found, s *slot) (size int64, err error) {
+	defer close(s.ready)
+	data, err := got.fetch(ctx, s.File)
+	if err == nil {
+		size = int64(len(data))
+		if err = fl.room(size); err != nil {
+			size = 0
+		}
+	}
+	if err == nil {
+		s.hash, err = m.Keep(ctx, data)
+		s.File.Size, s.File.SHA256 = size, s.hash
+	}
+	if s.err = err; err == nil {
+		return size, nil
+	}
+	if errors.Is(err, errMismatch) {
+		fl.o.Logger.Warn("a file of another origin was refused", "origin", got.mirror.Source, "package", fl.id.pkg, "version", fl.id.version, "path", s.Path, "err", err)
+	}
+	if !got.strict && (errors.Is(err, errMismatch) || errors.Is(err, fetch.ErrNotFound) || errors.Is(err, fetch.ErrTooLarge)) {
+		return size, nil // it is left out
+	}
+	return size, err
+}
+
+// list has a manifest list the files that are kept, and those that are not.
+func list(m *logs.Manifest, all []*slot) {
+	for _, s := range all {
+		if s.err == nil {
+			m.Files = append(m.Files, s.File)
+			continue
+		}
+		reason := "the origin does not have the bytes that it promises"
+		if !errors.Is(s.err, errMismatch) {
+			reason = "the origin lists this file and does not send it"
+		}
+		if len(m.LeftOut) < 1000 {
+			m.LeftOut = append(m.LeftOut, logs.LeftOut{Path: s.Path, Reason: reason})
+		}
+	}
+	slices.SortFunc(m.Files, func(a, b logs.File) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(m.LeftOut, func(a, b logs.LeftOut) int { return strings.Compare(a.Path, b.Path) })
+}

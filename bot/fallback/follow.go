@@ -1,0 +1,166 @@
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// How often mirrored releases are looked after.
+const (
+	lookEvery  = time.Minute
+	firstPause = time.Minute // between two comparisons of a release with npm
+	mostPause  = 6 * time.Hour
+)
+
+// A follower looks after releases that were mirrored: what their origin withdraws is withdrawn, and those for which
+// nothing but its word vouches are compared with npm. It is for one goroutine.
+type follower struct {
+	*Fallback
+	pauses  map[release]pause
+	cursors map[*larder]int64 // entries of an origin's log that were read
+	heard   map[release]bool  // of which what follows the cursor is enough
+}
+
+type pause struct {
+	until time.Time
+	last  time.Duration
+}
+
+// Run looks after mirrored releases until ctx ends.
+func (f *Fallback) Run(ctx context.Context) {
+	for {
+		f.Look(ctx)
+		select {
+		case <-time.After(lookEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Look looks after all mirrored releases once. It is called by one goroutine at a time.
+func (f *Fallback) Look(ctx context.Context) {
+	live := map[string]map[release]*logs.Mirror{} // by source
+	for v, err := range f.mirrored() {
+		if err != nil || ctx.Err() != nil {
+			f.o.Logger.Warn("couldn't read which releases were mirrored", "err", err)
+			return
+		}
+		id := release{v.Package, v.Version}
+		if live[v.Mirror.Source] == nil {
+			live[v.Mirror.Source] = map[release]*logs.Mirror{}
+		}
+		live[v.Mirror.Source][id] = v.Mirror
+		if v.Mirror.Provisional() {
+			f.follow.compare(ctx, id)
+		}
+	}
+	for _, o := range f.origins {
+		source, ok := o.origin.(*larder)
+		if !ok || len(live[source.String()]) == 0 {
+			continue
+		}
+		if err := f.follow.withdrawals(ctx, source, live[source.String()]); err != nil && ctx.Err() == nil {
+			f.o.Logger.Warn("couldn't learn what an origin has withdrawn", "origin", source.String(), "err", err)
+		}
+	}
+}
+
+// mirrored iterates over the versions that are served as they were mirrored.
+func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
+	return func(yield func(views.Version, error) bool) {
+		seen := map[release]bool{}
+		for query := (logs.Query{Kinds: []logs.Kind{logs.Mirrored}, Limit: 1000}); ; {
+			page, err := logs.Read(f.o.Store, query)
+			if err != nil {
+				yield(views.Version{}, err)
+				return
+			}
+			for _, e := range page.Entries {
+				id := release{e.Package, e.Version}
+				if seen[id] {
+					continue
+				}
+				seen[id] = true
+				v, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
+				if err == nil && (v.Withdrawn != nil || v.Mirror == nil) {
+					continue
+				}
+				if !yield(v, err) {
+					return
+				}
+			}
+			if page.Next == 0 {
+				return
+			}
+			query.Before = page.Next
+		}
+	}
+}
+
+// compare holds a release against npm's, if it is time.
+func (f *follower) compare(ctx context.Context, id release) {
+	now := f.o.Now()
+	p := f.pauses[id]
+	if now.Before(p.until) {
+		return
+	}
+	settled, err := f.o.Bot.Compare(ctx, id.pkg, id.version)
+	if settled || ctx.Err() != nil {
+		delete(f.pauses, id)
+		return
+	}
+	f.o.Logger.Debug("not compared with npm yet", "package", id.pkg, "version", id.version, "err", err)
+	p.last = min(max(2*p.last, firstPause), mostPause)
+	p.until = now.Add(p.last)
+	f.pauses[id] = p
+}
+
+// withdrawals withdraws what an origin's log has withdrawn since a release was taken from it.
+func (f *follower) withdrawals(ctx context.Context, o *larder, live map[release]*logs.Mirror) error {
+	log, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	from, ok := f.cursors[o]
+	if !ok {
+		from = log.Size()
+	}
+	for id, m := range live {
+		if !f.heard[id] {
+			from = min(from, m.Size)
+		}
+	}
+	withdrawn := map[release]logs.Indexed{}
+	for i := from; i < log.Size(); i++ {
+		e, err := log.Entry(ctx, i)
+		if err != nil {
+			return err
+		}
+		id := release{e.Package, e.Version}
+		switch m := live[id]; {
+		case m == nil || i < m.Size:
+		case e.Kind == logs.Withdrawn:
+			withdrawn[id] = e
+		case e.Kind.Serves(): // restored; or npm's files took their place, which comparing will find too
+			delete(withdrawn, id)
+		}
+	}
+	for id, e := range withdrawn {
+		reason := text.Short(fmt.Sprintf("withdrawn at its origin %s (entry %d of its log): %s", o, e.Index, text.Plain(e.Reason)), 1000)
+		if err := f.o.Bot.WithdrawMirrored(id.pkg, id.version, reason); err != nil {
+			return err
+		}
+	}
+	for id := range live {
+		f.heard[id] = true
+	}
+	f.cursors[o] = log.Size()
+	return nil
+}

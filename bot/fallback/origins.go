@@ -1,0 +1,297 @@
+package fallback
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// parse reads larder:URL or cdnjs:URL.
+func (f *Fallback) parse(given string) (origin, error) {
+	kind, address, _ := strings.Cut(given, ":")
+	at, err := url.Parse(address)
+	if err != nil || at.Host == "" || at.User != nil || at.RawQuery != "" || at.Fragment != "" || at.Scheme != "https" && at.Scheme != "http" {
+		return nil, errors.New("must be larder:URL or cdnjs:URL, such as larder:https://cdn.example.com")
+	}
+	if len(given) > 512 {
+		return nil, errors.New("must not be longer than 512 bytes")
+	}
+	host := host{f, strings.TrimRight(address, "/"), at}
+	switch kind {
+	case "larder":
+		return &larder{host: host}, nil
+	case "cdnjs":
+		return &cdnjs{host: host}, nil
+	}
+	return nil, fmt.Errorf("is of the kind %.20q, and there are larder:URL and cdnjs:URL", kind)
+}
+
+// A host is where an origin is.
+type host struct {
+	*Fallback
+	base string // without a slash at its end
+	at   *url.URL
+}
+
+// trusted reports whether a URL is of the origin that the operator named.
+func (h host) trusted(u *url.URL) bool { return fetch.SameOrigin(u, h.at) }
+
+// get returns an answer's body, of no more than limit bytes.
+func (h host) get(ctx context.Context, address string, limit int64) (data []byte, err error) {
+	err = h.getter.Get(ctx, fetch.Request{URL: address, Header: header(ctx), Trusted: h.trusted, Limit: limit}, func(r *fetch.Response) error {
+		data, err = io.ReadAll(r.Body)
+		return err
+	})
+	return data, err
+}
+
+// escape escapes the segments of a path.
+func escape(path string) string { return (&url.URL{Path: "/" + path}).EscapedPath()[1:] }
+
+func assetPath(pkg, version, path string) string {
+	return "/ajax/libs/" + url.PathEscape(pkg) + "/" + url.PathEscape(version) + "/" + escape(path)
+}
+
+// A cdnjs is an origin with cdnjs's API, which states the integrity of each file.
+type cdnjs struct {
+	host
+
+	mu     sync.Mutex
+	assets string // the base of the files' URLs; "" until it is known
+}
+
+func (o *cdnjs) String() string { return "cdnjs:" + o.base }
+
+const mostListing = 16 << 20 // bytes of what an API says of a release
+
+func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*found, error) {
+	api := o.base + "/libraries/" + url.PathEscape(pkg)
+	data, err := o.get(ctx, api+"/"+url.PathEscape(version)+"?fields=name,version,rawFiles,files,sri", mostListing)
+	if err != nil {
+		return nil, err
+	}
+	listed, err := parseListing(data, pkg, version)
+	if err != nil {
+		return nil, err
+	}
+	assets, err := o.assetBase(ctx, api)
+	if err != nil {
+		return nil, err
+	}
+	return &found{
+		mirror: logs.Mirror{Source: o.String(), Proof: logs.ProofSelfAsserted},
+		manifest: &logs.Manifest{
+			Package: pkg, Version: version, Released: o.o.Now().UTC().Truncate(time.Second),
+			Source: logs.Source{Type: "cdnjs", Name: o.base},
+		},
+		files: listed,
+		fetch: func(ctx context.Context, f logs.File) ([]byte, error) {
+			data, err := o.get(ctx, assets+assetPath(pkg, version, f.Path), mostFile)
+			if err == nil && logs.SumSRI(data) != f.SRI {
+				err = fmt.Errorf("%w: the integrity of %s is %s, the API says %s", errMismatch, f.Path, logs.SumSRI(data), f.SRI)
+			}
+			return data, err
+		},
+	}, nil
+}
+
+// parseListing reads what the API says of a release: the files that have an integrity.
+func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
+	var listed struct {
+		Name     string            `json:"name"`
+		Version  string            `json:"version"`
+		Files    []string          `json:"files"`
+		RawFiles []string          `json:"rawFiles"`
+		SRI      map[string]string `json:"sri"`
+	}
+	if err := json.Unmarshal(data, &listed); err != nil {
+		return nil, fmt.Errorf("%w: its API's answer is no JSON as cdnjs has it: %w", errMismatch, err)
+	}
+	if listed.Name != pkg || listed.Version != version {
+		return nil, fmt.Errorf("%w: its API was asked for %s %s and tells of %q %q", errMismatch, pkg, version, text.Short(listed.Name, 100), text.Short(listed.Version, 100))
+	}
+	var files []logs.File
+	for path, integrity := range listed.SRI {
+		f := logs.File{Path: path, Origin: logs.Taken}
+		if !validPath(path) || !parseIntegrity(integrity, &f.SRI) {
+			continue
+		}
+		files = append(files, f)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%w: its API states no SHA-512 for any file", errMismatch)
+	}
+	return files, nil
+}
+
+// parseIntegrity takes the SHA-512 out of an integrity, which may have others beside it.
+func parseIntegrity(integrity string, sri *logs.SRI) bool {
+	for one := range strings.FieldsSeq(integrity) {
+		one, _, _ = strings.Cut(one, "?")
+		if sri.UnmarshalText([]byte(one)) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// validPath reports whether a path can be that of a file in a release.
+func validPath(path string) bool {
+	return len(path) <= 1024 && path != "." && fs.ValidPath(path) && !strings.ContainsFunc(path, text.Unprintable) && !strings.Contains(path, `\`)
+}
+
+// assetBase is the base of the files' URLs, which may be on another host than the API.
+func (o *cdnjs) assetBase(ctx context.Context, api string) (string, error) {
+	o.mu.Lock()
+	known := o.assets
+	o.mu.Unlock()
+	if known != "" {
+		return known, nil
+	}
+	data, err := o.get(ctx, api+"?fields=latest", mostListing)
+	if err != nil && !errors.Is(err, fetch.ErrNotFound) {
+		return "", err
+	}
+	var library struct {
+		Latest string `json:"latest"`
+	}
+	base := o.base
+	if err == nil && json.Unmarshal(data, &library) == nil {
+		if before, _, ok := strings.Cut(library.Latest, "/ajax/libs/"); ok && (strings.HasPrefix(before, "https://") || strings.HasPrefix(before, "http://")) {
+			base = before
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.assets = base
+	return base, nil
+}
+
+// A larder is another Larder, whose log proves what it has.
+type larder struct {
+	host
+	opening sync.Mutex // of the file of known logs
+}
+
+func (o *larder) String() string { return "larder:" + o.base }
+
+// appearing are the pauses in which a release that the origin serves, as one that it takes from an origin of its
+// own, appears in its log.
+var appearing = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
+
+func (o *larder) find(ctx context.Context, pkg, version, path string) (*found, error) {
+	// The file first: what is not there costs one request, and an origin that has an origin of its own looks there.
+	if _, err := o.get(ctx, o.base+assetPath(pkg, version, path), mostFile); err != nil {
+		return nil, err
+	}
+	for try := 0; ; try++ {
+		got, err := o.prove(ctx, pkg, version)
+		if err == nil || try == len(appearing) || verify.OutcomeOf(err) != verify.Unproven || errors.Is(err, fetch.ErrNotFound) {
+			if o := verify.OutcomeOf(err); err != nil && (o == verify.Differs || o == verify.Forked) {
+				err = fmt.Errorf("%w: %w", errMismatch, err)
+			}
+			return got, err
+		}
+		select {
+		case <-time.After(appearing[try]):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// prove finds a release in the origin's log.
+func (o *larder) prove(ctx context.Context, pkg, version string) (*found, error) {
+	log, err := o.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := log.Release(ctx, pkg, version)
+	switch {
+	case err != nil:
+		return nil, err
+	case !r.Live:
+		return nil, fmt.Errorf("its log says that %s %s was withdrawn: %w", pkg, version, fetch.ErrNotFound)
+	}
+	for _, f := range r.Manifest.Files {
+		if !validPath(f.Path) || f.Size > mostFile {
+			return nil, fmt.Errorf("%w: the path %q, or its %d bytes", errMismatch, text.Short(f.Path, 200), f.Size)
+		}
+	}
+	mirror := logs.Mirror{Source: o.String(), Proof: logs.ProofLog, Key: log.Key(), Entry: r.Published.Index, Size: log.Size()}
+	if r.Confirmed == nil && r.Published.Mirror.Provisional() { // its log proves no more than that it was told so
+		mirror.Proof = logs.ProofSelfAsserted
+	}
+	return &found{
+		strict: true, mirror: mirror, manifest: r.Manifest, files: r.Manifest.Files,
+		fetch: func(ctx context.Context, f logs.File) ([]byte, error) {
+			data, err := o.get(ctx, o.base+assetPath(pkg, version, f.Path), max(f.Size, 1))
+			if errors.Is(err, fetch.ErrTooLarge) || err == nil && (int64(len(data)) != f.Size || logs.SumSRI(data) != f.SRI) {
+				err = fmt.Errorf("%w: %s is not the file that entry %d of its log published", errMismatch, f.Path, mirror.Entry)
+			}
+			return data, err
+		},
+	}, nil
+}
+
+// open verifies the origin's log, as one that has grown from what was seen of it before.
+func (o *larder) open(ctx context.Context) (*verify.Log, error) {
+	o.opening.Lock()
+	defer o.opening.Unlock()
+	known, err := verify.ReadKnown(o.o.Known)
+	if err != nil {
+		return nil, err
+	}
+	client := verify.NewClient()
+	client.Transport = hopping{o.getter.Transport(fetch.TransportOptions{Trusted: o.trusted})}
+	options := verify.Options{Server: o.base, Trust: verify.Trust{Key: o.o.Key}, Known: known.OfKey, Client: client, UserAgent: o.o.UserAgent}
+	if before, ok := known.OfServer(o.base); options.Trust.Key == "" && ok {
+		options.Trust.Key = before.Key
+	}
+	if options.Trust.Key == "" {
+		if options.Trust.Key, err = verify.FetchKey(ctx, options); err != nil {
+			return nil, err
+		}
+		o.o.Logger.Warn("the key of an origin's log is taken on its own word; compare it with the one that its operator publishes, or give it with --fallback-key", "origin", o.String(), "key", options.Trust.Key)
+	}
+	log, err := verify.Open(ctx, options)
+	if err != nil {
+		var fork *verify.ForkError
+		if errors.As(err, &fork) {
+			path, kept := known.KeepEvidence(fork.Evidence)
+			err = errors.Join(fmt.Errorf("%w; the evidence is in %s", err, path), kept)
+		}
+		return nil, err
+	}
+	if err := known.Remember(o.base, options.Trust.Key, log, o.o.Now()); err != nil {
+		return nil, err
+	}
+	if d := log.Doubt(); d != nil {
+		return nil, d
+	}
+	return log, nil
+}
+
+// hopping says on requests through which Larders they came.
+type hopping struct{ http.RoundTripper }
+
+func (h hopping) RoundTrip(r *http.Request) (*http.Response, error) {
+	sent := r.Clone(r.Context())
+	for name, values := range header(r.Context()) {
+		sent.Header[name] = values
+	}
+	return h.RoundTripper.RoundTrip(sent)
+}

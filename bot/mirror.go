@@ -1,0 +1,325 @@
+package bot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Why a release is not taken from another origin.
+var (
+	// ErrStays says that nothing about a version is to be asked elsewhere: it is or was published here,
+	// was refused, or is of no package of the catalogue.
+	ErrStays = errors.New("it is not looked for elsewhere")
+	// ErrInHand says that the bot is publishing the version right now.
+	ErrInHand = errors.New("it is being published right now")
+)
+
+// Wanted returns nil where a version may be asked for at another origin, else an [ErrStays].
+func (b *Bot) Wanted(name, version string) error {
+	c := b.current.Load()
+	if c == nil || !packages.ValidVersion(version) {
+		return ErrStays
+	}
+	if _, ok := c.Get(name); !ok {
+		return ErrStays
+	}
+	return b.stays(name, version)
+}
+
+// stays returns an [ErrStays] where a version was published or refused here.
+func (b *Bot) stays(name, version string) error {
+	if _, err := views.LookupVersion(b.store, name, version); !errors.Is(err, kvstore.ErrNotFound) {
+		return errors.Join(ErrStays, err)
+	}
+	state, err := views.LookupState(b.store, name, version)
+	if err == nil && state.Kind == views.Refused {
+		return ErrStays
+	}
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// A Mirroring is a release of another origin on its way to publication.
+type Mirroring struct {
+	bot     *Bot
+	pkg     *packages.Package
+	version string
+	pins    *kvstore.Pins
+}
+
+// Mirror begins to take a release from another origin. The caller closes it.
+func (b *Bot) Mirror(name, version string) (*Mirroring, error) {
+	if err := b.Wanted(name, version); err != nil {
+		return nil, err
+	}
+	p, err := b.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	b.recovered()
+	if b.claims.take(releaseID(name, version)) != nil {
+		return nil, ErrInHand
+	}
+	return &Mirroring{b, p, version, b.store.Pin()}, nil
+}
+
+// Close ends it.
+func (m *Mirroring) Close() {
+	m.pins.Release()
+	m.bot.claims.drop(releaseID(m.pkg.Name, m.version))
+}
+
+// Keep stores the bytes of a file, which the caller has verified.
+func (m *Mirroring) Keep(ctx context.Context, data []byte) (kvstore.Hash, error) {
+	leave, err := m.bot.lanes.file(ctx, true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
+	if err != nil {
+		return kvstore.Hash{}, err
+	}
+	defer leave()
+	m.bot.leftovers.Store(true) // until it is published
+	return m.bot.keep(m.pins, data)
+}
+
+// npmPatience is how long a release waits to be compared with npm before it is published.
+const npmPatience = 30 * time.Second
+
+// Publish publishes the release, whose files are all kept. What only the origin vouches for is compared with npm
+// first, if that can be asked now; where npm has other bytes, its files are published instead.
+func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror logs.Mirror) (*logs.Manifest, error) {
+	b := m.bot
+	if err := b.enrol(ctx, m.pkg); err != nil {
+		return nil, err
+	}
+	if mirror.Provisional() {
+		patient, cancel := context.WithTimeout(ctx, npmPatience)
+		own, err := b.fromNpm(patient, m.pkg, m.version, m.pins)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			b.logger.Debug("not compared with npm yet", "package", m.pkg.Name, "version", m.version, "err", err)
+		default:
+			switch same, other := compareFiles(manifest, own); {
+			case len(other) > 0:
+				b.logger.Warn("another origin has other bytes than npm; npm's are published", "package", m.pkg.Name, "version", m.version, "origin", mirror.Source, "path", other[0], "paths", len(other))
+				return own, b.commit(m.pins, own, actorBot, logs.Processed, logs.Entry{Kind: logs.Published})
+			case same > 0:
+				mirror.Proof = logs.ProofNpm
+			}
+		}
+	}
+	if manifest.Default == "" && manifest.Source.Type == cdnjsType {
+		m.complete(manifest)
+	}
+	if err := b.commit(m.pins, manifest, actorBot, "", logs.Entry{Kind: logs.Mirrored, Mirror: &mirror}); err != nil {
+		return nil, err
+	}
+	event := publishedEvent(manifest)
+	b.logger.Info("mirrored", "package", m.pkg.Name, "version", m.version, "origin", mirror.Source, "proof", mirror.Proof, "files", event.Files, "bytes", event.Bytes)
+	b.emit(ctx, event)
+	return manifest, nil
+}
+
+// cdnjsType is the type of source of a release that was listed by an origin with cdnjs's API.
+const cdnjsType = "cdnjs"
+
+// complete adds what a manifest says about its files as a whole.
+func (m *Mirroring) complete(manifest *logs.Manifest) {
+	paths := make([]string, len(manifest.Files))
+	for i, f := range manifest.Files {
+		paths[i] = f.Path
+	}
+	manifest.Default = packages.DefaultFile(m.pkg.Filename, paths)
+	if manifest.Alike = packages.Alike(paths); len(manifest.Alike) > 0 {
+		manifest.Notes = append(manifest.Notes, alikeNote(manifest.Alike))
+	}
+}
+
+// fromNpm makes npm's release as it would be published. Its contents are kept.
+func (b *Bot) fromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, error) {
+	from, ok := b.source(p).(npmSource)
+	if !ok {
+		return nil, fmt.Errorf("%s does not come from npm", p.Name)
+	}
+	listed, err := from.list(ctx, p.Autoupdate.Target, fetch.Validators{})
+	if err != nil {
+		return nil, err
+	}
+	v, ok := listed.versions[version]
+	if !ok {
+		return nil, fmt.Errorf("npm's %s has no version %s: %w", p.Autoupdate.Target, version, fetch.ErrNotFound)
+	}
+	file, err := os.CreateTemp(b.options.TempDir, tempPattern)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't make a file for the download: %w", err)
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	got, err := from.fetch(ctx, p.Autoupdate.Target, v, file)
+	if err != nil {
+		return nil, err
+	}
+	released := v.published
+	if released.IsZero() {
+		released = b.options.Now()
+	}
+	return b.assemble(ctx, intake{pkg: p, version: version, released: released, actor: actorBot, archive: got.archive, source: got.source, fresh: true}, pins)
+}
+
+// compareFiles holds a release of another origin against upstream's files: same counts those of upstream that it has
+// too, other are the paths at which it has other bytes. What was made here is not upstream's.
+func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
+	files := make(map[string]kvstore.Hash, len(mirrored.Files))
+	for _, f := range mirrored.Files {
+		files[f.Path] = f.SHA256
+	}
+	for _, f := range own.Files {
+		switch h, ok := files[f.Path]; {
+		case !ok || f.Origin != logs.Upstream:
+		case h == f.SHA256:
+			same++
+		default:
+			other = append(other, f.Path)
+		}
+	}
+	slices.Sort(other)
+	return same, other
+}
+
+// Compare holds a release for which only another origin vouches against npm's. Where the bytes are the same, the log
+// says so; where npm has other bytes at a path of its own, the release is withdrawn and npm's published in its place.
+// It reports whether nothing is left to compare.
+func (b *Bot) Compare(ctx context.Context, name, version string) (settled bool, err error) {
+	v, err := views.LookupVersion(b.store, name, version)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil || !v.Mirror.Provisional() || v.Withdrawn != nil {
+		return err == nil, err
+	}
+	p, err := b.lookup(name)
+	if err != nil {
+		return false, err
+	}
+	mirrored, err := logs.ReadManifest(b.store, v.Manifest)
+	if err != nil {
+		return false, err
+	}
+	pins := b.store.Pin()
+	defer pins.Release()
+	b.leftovers.Store(true)
+	own, err := b.fromNpm(ctx, p, version, pins)
+	if err != nil {
+		return false, err
+	}
+	same, other := compareFiles(mirrored, own)
+	switch {
+	case len(other) > 0:
+		return true, b.replace(v, mirrored, own, other, pins)
+	case same == 0:
+		return false, fmt.Errorf("npm's %s %s has no path in common with the mirrored release", name, version)
+	}
+	mirror := *v.Mirror
+	mirror.Proof = logs.ProofNpm
+	reason := fmt.Sprintf("npm has the same bytes at %s; %d are the origin's own", text.Count(same, "path", "paths"), len(mirrored.Files)-same)
+	err = b.log.Update(func(tx *logs.Tx) error {
+		if err := b.asBefore(v); err != nil {
+			return err
+		}
+		return views.Record(tx, views.Change{Manifest: mirrored, Entry: logs.Entry{
+			Kind: logs.Confirmed, Time: b.options.Now(), Actor: actorBot, Package: name, Version: version,
+			Released: v.Released, Reason: reason, Manifest: v.Manifest, Mirror: &mirror,
+		}})
+	})
+	if err == nil {
+		b.logger.Info("confirmed", "package", name, "version", version, "reason", reason)
+	}
+	return err == nil, err
+}
+
+// asBefore returns an error unless a release still stands as it was read.
+func (b *Bot) asBefore(was views.Version) error {
+	v, err := views.LookupVersion(b.store, was.Package, was.Version)
+	if err == nil && (v.Entry != was.Entry || v.Withdrawn != nil) {
+		err = fmt.Errorf("%s %s has changed meanwhile", was.Package, was.Version)
+	}
+	return err
+}
+
+// replace withdraws a release of another origin and publishes npm's, in one write.
+func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, other []string, pins *kvstore.Pins) error {
+	reason := fmt.Sprintf("npm has other bytes than %s at %s, %q first", v.Mirror.Source, text.Count(len(other), "path", "paths"), text.Short(other[0], maxPath))
+	data, err := own.Encode()
+	if err != nil {
+		return err
+	}
+	hash, err := b.keep(pins, data)
+	if err != nil {
+		return err
+	}
+	queued := 0
+	err = b.log.Update(func(tx *logs.Tx) error {
+		if err := b.asBefore(v); err != nil {
+			return err
+		}
+		entry := logs.Entry{Time: b.options.Now(), Actor: actorBot, Package: v.Package, Version: v.Version}
+		withdrawn, processed, replaced := entry, entry, entry
+		withdrawn.Kind, withdrawn.Released, withdrawn.Manifest, withdrawn.Reason, withdrawn.Mirror = logs.Withdrawn, v.Released, v.Manifest, reason, v.Mirror
+		processed.Kind, processed.Released, processed.Manifest, processed.Signature = logs.Processed, own.Released, hash, own.Source.Signature
+		replaced.Kind, replaced.Released, replaced.Manifest, replaced.Reason = logs.Replaced, own.Released, hash, reason
+		for _, c := range []views.Change{{Entry: withdrawn, Manifest: mirrored}, {Entry: processed}, {Entry: replaced, Manifest: own}} {
+			if err := views.Record(tx, c); err != nil {
+				return err
+			}
+		}
+		var err error
+		queued, err = b.squeeze.add(tx.Batch, b.store, own)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	b.squeeze.added(queued)
+	b.logger.Warn("replaced", "package", v.Package, "version", v.Version, "reason", reason)
+	return nil
+}
+
+// WithdrawMirrored withdraws a release because the origin that it was taken from did.
+func (b *Bot) WithdrawMirrored(name, version, reason string) error {
+	v, err := views.LookupVersion(b.store, name, version)
+	if err != nil || v.Withdrawn != nil {
+		return err
+	}
+	m, err := logs.ReadManifest(b.store, v.Manifest)
+	if err != nil {
+		return err
+	}
+	err = b.log.Update(func(tx *logs.Tx) error {
+		if err := b.asBefore(v); err != nil {
+			return err
+		}
+		return views.Record(tx, views.Change{Manifest: m, Entry: logs.Entry{
+			Kind: logs.Withdrawn, Time: b.options.Now(), Actor: actorBot, Package: name, Version: version,
+			Released: v.Released, Reason: reason, Manifest: v.Manifest, Mirror: v.Mirror,
+		}})
+	})
+	if err == nil {
+		b.logger.Warn("withdrawn", "package", name, "version", version, "reason", reason)
+	}
+	return err
+}

@@ -1,0 +1,51 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/larder-cdn/larder/internal/answers"
+)
+
+// Elsewhere answers for a file of a version that the store does not know. It returns the file's
+// bytes, which it has verified, or why there are none. With neither, the store has the version by now.
+type Elsewhere func(r *http.Request, pkg, version, path string) ([]byte, *answers.Failure)
+
+// errUnknown says that not even the version of a file is known.
+var errUnknown = fmt.Errorf("%w, and its version is not known", errNoFile)
+
+// mayBeElsewhere reports whether a failure to find a file is a reason to look elsewhere.
+func (a *Assets) mayBeElsewhere(err error) bool {
+	return a.elsewhere != nil && errors.Is(err, errUnknown)
+}
+
+// elsewhere hands the request over: net/http can wait.
+func (to onLane) elsewhere(target) (outcome, bool) { return outcome{}, true }
+
+// elsewhere answers with a file that the store does not have. False: it has it now.
+func (to overHTTP) elsewhere(t target) (outcome, bool) {
+	t = t.clone()
+	data, failure := to.Assets.elsewhere(to.r, t.pkg, t.version, t.path)
+	switch {
+	case failure != nil:
+		return to.fail(failure, false), true
+	case data == nil:
+		return outcome{}, false
+	}
+	name := contentType(t.path)
+	h := to.w.Header()
+	answers.Set(h, answers.AnyOrigin...)
+	answers.Set(h, confined(name)...)
+	answers.NoStore.Set(h) // what is published soon has a validator, and may be kept
+	h.Set("Content-Type", name)
+	h.Set("Content-Length", strconv.Itoa(len(data)))
+	to.w.WriteHeader(http.StatusOK)
+	if to.r.Method == http.MethodHead {
+		return outcome{http.StatusOK, labelNone, 0}, true
+	}
+	w := to.writer(to.w, to.r.ProtoMajor, to.bodies.Scarce)
+	w.Write(data)
+	return outcome{http.StatusOK, labelNone, w.Sent}, true
+}
