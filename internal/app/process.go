@@ -25,6 +25,7 @@ type process struct {
 	logger   *slog.Logger
 	metrics  *registry
 	public   listener // of a process that serves
+	plain    listener // beside it without TLS, which leads there
 	private  listener // of metrics and profiles
 }
 
@@ -162,7 +163,7 @@ func (p *process) stop(s *server.Server, patience time.Duration) {
 	}
 }
 
-// certificate returns the options of the public server, with TLS where there is a certificate.
+// withTLS returns the options of the public server, with TLS where there is a certificate.
 func (p *process) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	if p.settings.TLSCert == "" {
 		return o, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/download"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/purge"
@@ -33,8 +34,9 @@ type serving struct {
 	inFrontOfLane []func(lane.Handler) lane.Handler
 	hot           func(kvstore.Hash) // hears which files are in demand
 
-	libraries *library.Index
-	follower  *server.Follower
+	libraries    *library.Index
+	follower     *server.Follower
+	certificates *acme.Manager // nil where none come from an ACME server
 }
 
 func newServing(s *running) *serving { return &serving{running: s, hooks: map[string]http.Handler{}} }
@@ -94,6 +96,9 @@ func (s *serving) open() (*server.Server, error) {
 	}
 	if o, err = s.withTLS(o); err != nil {
 		return nil, err
+	}
+	if s.certificates != nil {
+		o.TLS = s.certificates.TLS()
 	}
 	made := server.NewHTTPServer(handler, o)
 	made.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) })) // what never ends by itself
