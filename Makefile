@@ -12,13 +12,20 @@ BACKLOG ?= 40000
 export CGO_ENABLED ?= 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack
 
+# What git says that is built, for `larder version`: a tag, or a version as Go makes one for a commit without. Without git they
+# are empty, and the program says what it knows otherwise.
+COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
+DATE    := $(if $(COMMIT),$(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd))
+VERSION ?= $(if $(COMMIT),$(or $(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null),v0.0.0-$(shell TZ=UTC git log -1 --abbrev=12 --date=format-local:%Y%m%d%H%M%S --format=%cd-%h))$(shell git diff --quiet HEAD 2>/dev/null || echo +dirty))
+STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/internal/app.$(name)=$($(shell echo $(name) | tr a-z A-Z)))
+
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
 .PHONY: build run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
 
 build: ## build bin/larder
-	$(GO) build -trimpath -ldflags "-s -w" -o $(BIN) ./cmd/larder
+	$(GO) build -trimpath -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -219,17 +218,6 @@ func (p *process) readyFile() part {
 		},
 	}
 }
-
-// Version is the module's version as the go command stamped it: a tag, or the commit it was built from.
-func Version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
-
-// agent is what Larder calls itself to other servers.
-func agent() string { return "larder/" + Version() }
 
 // Child reports whether these are the arguments of a process that a bot has started, for heavy work on strangers' bytes,
 // after it has done that work. A program with a bot calls it first.
