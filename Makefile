@@ -22,10 +22,18 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
+.PHONY: build dist dist-test run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -trimpath -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
+
+dist: ## what a release consists of, in dist/: the same bytes from the same commit, wherever it is made
+	@test -n "$(COMMIT)" || { echo "make dist needs git, and a clone of the repository"; exit 1; }
+	$(GO) build -C tools/dist -o ../../bin/dist .
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) bin/dist -out dist -version '$(VERSION)' -commit '$(COMMIT)' -ldflags '$(STAMP)'
+
+dist-test: dist ## install, upgrade and remove what make dist has made, and make it again in another folder (needs Linux; dpkg and systemd-analyze where they are)
+	LARDER_DIST=$(CURDIR)/dist $(GO) test -C tools/dist -count 1 -timeout 1h -v .
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up
@@ -59,10 +67,12 @@ lint: ## formatting, vet, staticcheck
 	$(GO) vet -C bench ./...
 	$(GO) vet -C tools/h2spec ./...
 	$(GO) vet -C tools/acme ./...
+	$(GO) vet -C tools/dist ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	cd tools/h2spec && $(GO) tool -modfile=../go.mod staticcheck ./...
 	cd tools/acme && $(GO) tool -modfile=../go.mod staticcheck ./...
+	cd tools/dist && $(GO) tool -modfile=../go.mod staticcheck ./...
 
 vuln: ## known vulnerabilities in code that Larder calls (needs the Go module proxy and the vulnerability database)
 	$(GO) run $(GOVULNCHECK) ./...
@@ -118,6 +128,6 @@ fresh: ## from the word of a release to its files, beside BACKLOG releases that 
 	LARDER_TEST_PACKAGES=4300 $(GO) test -count 1 -timeout 1h -v -run '^TestCostOfLooking$$' ./bot
 
 clean:
-	rm -rf bin
+	rm -rf bin dist
 
 FORCE:
