@@ -22,7 +22,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -trimpath -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -46,6 +46,7 @@ story: build ## from a fork of the catalogue to a tag in a page (needs git, curl
 
 test: ## everything that can be tested here
 	@test -n "$(CHROMIUM)" || echo "no Chromium found: the browser tests are skipped (apt-get install chromium, or set CHROME_PATH)"
+	@command -v promtool >/dev/null || echo "no promtool found: the alerts are not tested (apt-get install prometheus)"
 	@test -z "$(CHROMIUM)" -o -e api/site/browsertest/audit/node_modules/axe-core || echo "no axe-core found: the pages' accessibility is not tested (make audit fetches it)"
 	$(GO) test -timeout 30m ./...
 	$(GO) test -C bench ./...
@@ -55,6 +56,9 @@ test: ## everything that can be tested here
 agreement: ## do lint, show-files and the bot agree over a folder of package JSONs, CATALOGUE? (asks the registry that npm is configured with)
 	@test -n "$(CATALOGUE)" || { echo "name the folder: make agreement CATALOGUE=DIR"; exit 2; }
 	LARDER_AGREEMENT=$(abspath $(CATALOGUE)) $(GO) test -count 1 -timeout 24h -run '^TestAgreementWithRegistry$$' -v ./bot
+
+alerts: ## a real Prometheus fires and resolves each alert of docs/monitoring (needs Debian's package prometheus, or both of its programs in the PATH)
+	LARDER_TEST_ALERTS=1 $(GO) test -count 1 -v -run '^(TestAlerts|TestAlertDrill)$$' ./internal/app
 
 race: ## the same but the browser tests, with the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -timeout 40m ./...
