@@ -33,7 +33,7 @@ dist: ## what a release consists of, in dist/: the same bytes from the same comm
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) bin/dist -out dist -version '$(VERSION)' -commit '$(COMMIT)' -ldflags '$(STAMP)'
 
 dist-test: dist ## install, upgrade and remove what make dist has made, and make it again in another folder (needs Linux; dpkg and systemd-analyze where they are)
-	LARDER_DIST=$(CURDIR)/dist $(GO) test -C tools/dist -count 1 -timeout 1h -v .
+	RELEASE_FOLDER=$(CURDIR)/dist $(GO) test -C tools/dist -count 1 -timeout 1h -v .
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up
@@ -52,6 +52,7 @@ test: ## everything that can be tested here
 	$(GO) test -C bench ./...
 	$(GO) test -C tools/h2spec ./...
 	$(GO) test -C tools/acme ./...
+	$(GO) test -C tools/dist ./...
 
 agreement: ## do lint, show-files and the bot agree over a folder of package JSONs, CATALOGUE? (asks the registry that npm is configured with)
 	@test -n "$(CATALOGUE)" || { echo "name the folder: make agreement CATALOGUE=DIR"; exit 2; }

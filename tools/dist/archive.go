@@ -53,7 +53,7 @@ func (r *release) archive(name string, files []file) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	z, err := gzip.NewWriterLevel(f, gzip.BestCompression)
+	z, err := gzip.NewWriterLevel(f, gzip.DefaultCompression)
 	if err != nil {
 		return err
 	}

@@ -51,9 +51,9 @@ func TestRefusesOtherFolders(t *testing.T) {
 // made is the folder of a release that make dist has made.
 func made(t *testing.T) string {
 	t.Helper()
-	dir := os.Getenv("LARDER_DIST")
+	dir := os.Getenv("RELEASE_FOLDER")
 	if dir == "" {
-		t.Skip("LARDER_DIST names no release; make dist-test does")
+		t.Skip("RELEASE_FOLDER names no release; make dist-test does")
 	}
 	return dir
 }

@@ -86,7 +86,7 @@ func (r *release) imageOf(p platform) (v1.Image, error) {
 		return nil, err
 	}
 	var packed bytes.Buffer
-	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	z, err := gzip.NewWriterLevel(&packed, gzip.DefaultCompression)
 	if err != nil {
 		return nil, err
 	}
