@@ -13,13 +13,29 @@ BACKLOG ?= 40000
 export CGO_ENABLED ?= 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack -trimpath
 
+# What git says that is built, for `larder version`: a tag, or a version as Go makes one for a commit without. Without git they
+# are empty, and the program says what it knows otherwise.
+COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
+DATE    := $(if $(COMMIT),$(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd))
+VERSION ?= $(if $(COMMIT),$(or $(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null),v0.0.0-$(shell TZ=UTC git log -1 --abbrev=12 --date=format-local:%Y%m%d%H%M%S --format=%cd-%h))$(shell git diff --quiet HEAD 2>/dev/null || echo +dirty))
+STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/internal/app.$(name)=$($(shell echo $(name) | tr a-z A-Z)))
+
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
 
 build: ## build bin/larder
-	$(GO) build -ldflags "-s -w" -o $(BIN) ./cmd/larder
+	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
+
+dist: ## what a release consists of, in dist/: the same bytes from the same commit, wherever it is made
+	@test -n "$(COMMIT)" || { echo "make dist needs git, and a clone of the repository"; exit 1; }
+	$(GO) vet -C tools/dist ./...
+	$(GO) build -C tools/dist -o ../../bin/dist .
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) bin/dist -out dist -version '$(VERSION)' -commit '$(COMMIT)' -ldflags '$(STAMP)'
+
+dist-test: dist ## install, upgrade and remove what make dist has made, and make it again in another folder (needs Linux; dpkg and systemd-analyze where they are)
+	RELEASE_FOLDER=$(CURDIR)/dist $(GO) test -C tools/dist -count 1 -timeout 1h -v .
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up
@@ -32,14 +48,19 @@ story: build ## from a fork of the catalogue to a tag in a page (needs git, curl
 
 test: ## everything that can be tested here
 	@test -n "$(CHROMIUM)" || echo "no Chromium found: the browser tests are skipped (apt-get install chromium, or set CHROME_PATH)"
+	@command -v promtool >/dev/null || echo "no promtool found: the alerts are not tested (apt-get install prometheus)"
 	@test -z "$(CHROMIUM)" -o -e api/site/browsertest/audit/node_modules/axe-core || echo "no axe-core found: the pages' accessibility is not tested (make audit fetches it)"
 	$(GO) test -timeout 30m ./...
 	$(GO) test -C bench ./...
 	$(GO) test -C tools/h2spec ./...
+	$(GO) test -C tools/acme ./...
 
 agreement: ## do lint, show-files and the bot agree over a folder of package JSONs, CATALOGUE? (asks the registry that npm is configured with)
 	@test -n "$(CATALOGUE)" || { echo "name the folder: make agreement CATALOGUE=DIR"; exit 2; }
 	LARDER_AGREEMENT=$(abspath $(CATALOGUE)) $(GO) test -count 1 -timeout 24h -run '^TestAgreementWithRegistry$$' -v ./bot
+
+alerts: ## a real Prometheus fires and resolves each alert of docs/monitoring (needs Debian's package prometheus, or both of its programs in the PATH)
+	LARDER_TEST_ALERTS=1 $(GO) test -count 1 -v -run '^(TestAlerts|TestAlertDrill)$$' ./internal/app
 
 race: ## the same but the browser tests, with the race detector (needs a C compiler; RACE=-short leaves out what takes longest)
 	CGO_ENABLED=1 $(GO) test -race $(RACE) -timeout 40m ./...
@@ -51,6 +72,7 @@ lint: ## formatting, vet, staticcheck
 	$(GO) vet ./...
 	$(GO) vet -C bench ./...
 	$(GO) vet -C tools/h2spec ./...
+	$(GO) vet -C tools/acme ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	cd tools/h2spec && $(GO) tool -modfile=../go.mod staticcheck ./...
@@ -109,6 +131,6 @@ fresh: ## from the word of a release to its files, beside BACKLOG releases that 
 	LARDER_TEST_PACKAGES=4300 $(GO) test -count 1 -timeout 1h -v -run '^TestCostOfLooking$$' ./bot
 
 clean:
-	rm -rf bin
+	rm -rf bin dist
 
 FORCE:

@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -43,14 +42,19 @@ func mainWith(args, environ []string, stdout, stderr io.Writer) int {
 }
 
 func newVersion(a *cli) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Print the version",
-		Example: "  larder version",
+		Short:   "Print version, commit, date and Go",
+		Example: "  larder version\n  larder version --json",
 		Args:    arguments(0, 0),
-		RunE: func(*cobra.Command, []string) error {
-			fmt.Fprintf(a.stdout, "larder %s (%s, %s/%s)\n", app.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return nil
-		},
 	}
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		b := app.ThisBuild()
+		return a.print(*asJSON, b, func() error {
+			_, err := fmt.Fprintln(a.stdout, b)
+			return err
+		})
+	}
+	return cmd
 }

@@ -75,6 +75,11 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	for _, dispute := range s.Disputes {
 		fmt.Fprintf(w, "The log is disputed: %s.\n", dispute)
 	}
+	for _, c := range s.Certificates {
+		if c.Problem != "" {
+			fmt.Fprintf(w, "The certificate of %s: %s.\n", c.Domain, lint.Plain(c.Problem))
+		}
+	}
 	for _, lack := range s.Unprotected {
 		fmt.Fprintf(w, "Child processes that read strangers' files go without %s.\n", lack)
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -25,6 +24,7 @@ type process struct {
 	logger   *slog.Logger
 	metrics  *registry
 	public   listener // of a process that serves
+	plain    listener // beside it without TLS, which leads there
 	private  listener // of metrics and profiles
 }
 
@@ -162,7 +162,7 @@ func (p *process) stop(s *server.Server, patience time.Duration) {
 	}
 }
 
-// certificate returns the options of the public server, with TLS where there is a certificate.
+// withTLS returns the options of the public server, with TLS where there is a certificate.
 func (p *process) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	if p.settings.TLSCert == "" {
 		return o, nil
@@ -218,17 +218,6 @@ func (p *process) readyFile() part {
 		},
 	}
 }
-
-// Version is the module's version as the go command stamped it: a tag, or the commit it was built from.
-func Version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
-
-// agent is what Larder calls itself to other servers.
-func agent() string { return "larder/" + Version() }
 
 // Child reports whether these are the arguments of a process that a bot has started, for heavy work on strangers' bytes,
 // after it has done that work. A program with a bot calls it first.

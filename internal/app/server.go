@@ -148,6 +148,7 @@ func (s *working) parts(ctx context.Context) (parts list, err error) {
 
 	add(pushes, part{name: "GitHub", start: push.open})
 	add(s.Serve, s.listenPublicly())
+	add(s.Serve && s.settings.HTTPListen != "", s.listenPlainly())
 	add(s.settings.PrivateListen != settings.Off, s.listenPrivately())
 	add(true, s.dataFolder())
 	add(s.Fill, part{name: "bot", start: fill.openBot})
@@ -162,7 +163,9 @@ func (s *working) parts(ctx context.Context) (parts list, err error) {
 		add(reviews, fill.reviewer())
 		add(len(s.settings.Fallback) > 0, fill.fallback())
 		add(s.settings.AccessLog != "", site.logging())
+		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 		add(true, site.server(), site.usage(), site.following())
+		add(true, site.keepCertificates()...)
 		add(s.settings.PurgeHook != "", s.purging())
 		add(true, part{name: "announcement", start: site.announce})
 		add(s.settings.ReadyFile != "", s.readyFile())
@@ -196,12 +199,16 @@ func (s *running) remains(ctx context.Context, short *Shortfall) (parts list, er
 	site.lacking = short
 	add := parts.add
 	add(true, s.listenPublicly())
+	add(s.settings.HTTPListen != "", s.listenPlainly())
 	add(s.settings.PrivateListen != settings.Off, s.listenPrivately())
 	add(true, site.remains(), s.adminSocket(), site.frozen(), s.servePrivately(short))
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)})
 	add(len(rooms) > 0, site.rooms(rooms))
 	add(s.settings.AccessLog != "", site.logging())
-	add(true, site.server(), part{name: "announcement", start: site.announce})
+	add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
+	add(true, site.server())
+	add(true, site.keepCertificates()...)
+	add(true, part{name: "announcement", start: site.announce})
 	add(s.settings.ReadyFile != "", s.readyFile())
 	add(true, s.adminServer(func() (operations, http.Handler, error) {
 		schedule := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/accesslog"
+	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/download"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/purge"
@@ -36,9 +37,10 @@ type serving struct {
 	hot           func(kvstore.Hash) // hears which files are in demand
 	elsewhere     server.Elsewhere   // has what is not here; nil for nothing
 
-	accessLog *accesslog.Log // nil for none
-	libraries *library.Index
-	follower  *server.Follower
+	accessLog    *accesslog.Log // nil for none
+	libraries    *library.Index
+	follower     *server.Follower
+	certificates *acme.Manager // nil where none come from an ACME server
 }
 
 func newServing(s *running) *serving { return &serving{running: s, hooks: map[string]http.Handler{}} }
@@ -98,6 +100,9 @@ func (s *serving) open() (*server.Server, error) {
 	}
 	if o, err = s.withTLS(o); err != nil {
 		return nil, err
+	}
+	if s.certificates != nil {
+		o.TLS = s.certificates.TLS()
 	}
 	made := server.NewHTTPServer(handler, o)
 	made.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) })) // what never ends by itself

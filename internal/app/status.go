@@ -6,6 +6,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/purge"
 )
 
@@ -36,6 +37,8 @@ type Status struct {
 	Catalogue *catalogue.State `json:"catalogue,omitempty"`
 	// Feed is how the registry's change feed stands, of a process that follows one.
 	Feed *bot.FeedState `json:"feed,omitempty"`
+	// Certificates are those that come from an ACME server.
+	Certificates []acme.State `json:"certificates,omitempty"`
 	// LogPush is how far the log has come to GitHub, of a process that pushes it.
 	LogPush *LogPush `json:"logPush,omitempty"`
 }

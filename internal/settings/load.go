@@ -173,6 +173,9 @@ func (s *Settings) check() error {
 		}
 		return fmt.Errorf("%s needs --%s too: HTTPS takes a certificate and its key", s.Origin(has), lacks)
 	}
+	if err := s.checkACME(); err != nil {
+		return err
+	}
 	var err error
 	if s.Proxies, err = client.NewProxies(s.TrustedProxies, s.ForwardedHeader); err != nil {
 		return fmt.Errorf("%s, %s: %w", s.Origin("trusted-proxies"), s.Origin("forwarded-header"), err)
@@ -186,6 +189,26 @@ func (s *Settings) check() error {
 	// Not when it is set, where messages repeat the value: this one may have a password in it.
 	if s.Hook, err = purge.ParseHook(s.PurgeHook); err != nil {
 		return fmt.Errorf("%s %w", s.Origin("purge-hook"), err)
+	}
+	return nil
+}
+
+// checkACME looks at settings that are about certificates of an ACME server.
+func (s *Settings) checkACME() error {
+	switch {
+	case len(s.ACMEDomains) > 0 && s.TLSCert != "":
+		return fmt.Errorf("%s and %s both have a certificate; remove one of the two", s.Origin("acme-domain"), s.Origin("tls-cert"))
+	case len(s.ACMEDomains) > 0 && !strings.HasPrefix(s.ACMEDirectory, "https://"):
+		return fmt.Errorf("%s must be the https URL of the ACME server's directory", s.Origin("acme-directory"))
+	case s.HTTPListen != "" && !s.HTTPS():
+		return fmt.Errorf("%s needs a certificate too, with --acme-domain or --tls-cert: it leads to HTTPS", s.Origin("http-listen"))
+	case len(s.ACMEDomains) > 0:
+		return nil
+	}
+	for _, name := range []string{"acme-email", "acme-directory"} {
+		if s.Given(name) {
+			return fmt.Errorf("%s needs --acme-domain too: for what there is to be a certificate", s.Origin(name))
+		}
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/server/accesslog"
+	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/purge"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -44,6 +45,14 @@ type Settings struct {
 	// TLSCert and TLSKey are PEM files; both or neither. With them the public address speaks HTTPS and HTTP/2. Default:
 	// none.
 	TLSCert, TLSKey string
+	// ACMEDomains are names for which certificates come from an ACME server, in the place of TLSCert. Default: none.
+	ACMEDomains []string
+	// ACMEEmail is where the ACME server writes to. Default: none.
+	ACMEEmail string
+	// ACMEDirectory is the URL of the ACME server. Default: that of Let's Encrypt.
+	ACMEDirectory string
+	// HTTPListen is an address without TLS that answers ACME's challenges and leads all else to HTTPS. Default: none.
+	HTTPListen string
 	// H2C accepts HTTP/2 without TLS, for a proxy in front that speaks it. Default: false.
 	H2C bool
 	// FastLane answers simple requests for files in front of net/http; without, they take twice the processor time.
@@ -191,6 +200,7 @@ func New() *Settings {
 		AccessLogAddresses: accesslog.Hashed,
 		AccessLogSample:    1,
 		FallbackQuota:      10 << 30,
+		ACMEDirectory:      acme.LetsEncrypt,
 		LogFormat:          "text",
 		Flags:              pflag.NewFlagSet("settings", pflag.ContinueOnError),
 		origins:            map[string]string{},
@@ -209,6 +219,10 @@ func (s *Settings) addFlags() {
 	f.Var(addressValue(&s.Listen), "listen", "public `ADDRESS`; port 0 picks a free one")
 	f.Var(textValue(&s.TLSCert, "file"), "tls-cert", "certificate chain `FILE` (PEM); with --tls-key, serves HTTPS and HTTP/2")
 	f.Var(textValue(&s.TLSKey, "file"), "tls-key", "private key `FILE` (PEM) of --tls-cert")
+	f.Var(&listValue{target: &s.ACMEDomains, kind: "domain", check: checkDomain}, "acme-domain", "`DOMAIN` to get a certificate for from an ACME server, and to renew, in the place of --tls-cert; that is to agree to the server's terms. Repeatable; the first is for clients that name none")
+	f.Var(textValue(&s.ACMEEmail, "address"), "acme-email", "`ADDRESS` that the ACME server may write to when something is wrong with the account")
+	f.Var(Base(&s.ACMEDirectory), "acme-directory", "`URL` of the ACME server's directory")
+	f.Var(optionalAddress(&s.HTTPListen), "http-listen", "plain `ADDRESS` beside HTTPS, usually :80, that answers the ACME server's HTTP-01 challenges and leads everything else to HTTPS")
 	f.Var(boolValue(&s.H2C), "h2c", "accept HTTP/2 without TLS too, for a proxy in front that speaks it")
 	f.Lookup("h2c").NoOptDefVal = "true"
 	f.Var(boolValue(&s.FastLane), "fast-lane", "answer simple requests for files over HTTP/1.1 in front of the general HTTP server, in less than half of the processor time; false has all go through that")
@@ -314,7 +328,7 @@ func (s *Settings) AssetBaseAt(address string) string {
 // URLAt is the URL at which a program on this machine reaches what listens publicly on host, "" for all addresses.
 func (s *Settings) URLAt(host, port string) string {
 	scheme := "http"
-	if s.TLSCert != "" {
+	if s.HTTPS() {
 		scheme = "https"
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
@@ -322,6 +336,9 @@ func (s *Settings) URLAt(host, port string) string {
 	}
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
+
+// HTTPS reports whether the public address speaks TLS.
+func (s *Settings) HTTPS() bool { return s.TLSCert != "" || len(s.ACMEDomains) > 0 }
 
 // KeyFolder returns where the keys are. It must not be in the data folder: what is restored there from a backup would
 // take the last signed checkpoint back with it, and a fork of the log would go unnoticed.

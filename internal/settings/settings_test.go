@@ -139,6 +139,14 @@ func TestMistakes(t *testing.T) {
 		{"no name", []string{"--name", " "}, nil, "", []string{"must be text of one line, at most 60 characters"}},
 		{"two names", nil, nil, "name: |\n  a\n  b\n", []string{"larder.yaml:1: name:", "must be text of one line"}},
 		{"half of TLS", []string{"--tls-cert", "c"}, nil, "", []string{"--tls-cert needs --tls-key too"}},
+		{"two kinds of certificates", []string{"--acme-domain", "cdn.example.com", "--tls-cert", "c", "--tls-key", "k"}, nil, "", []string{"--acme-domain and --tls-cert both have a certificate"}},
+		{"domain with a port", []string{"--acme-domain", "cdn.example.com:443"}, nil, "", []string{"must be a domain such as cdn.example.com"}},
+		{"domain with a star", nil, []string{"LARDER_ACME_DOMAIN=a.example.com,*.example.com"}, "", []string{`"*.example.com" is not`}},
+		{"address for a domain", nil, nil, "acme-domain: 192.0.2.1\n", []string{"larder.yaml:1: acme-domain:", "must be a domain"}},
+		{"domain of this machine", []string{"--acme-domain", "localhost"}, nil, "", []string{"must be a domain"}},
+		{"directory without TLS", []string{"--acme-domain", "cdn.example.com", "--acme-directory", "http://acme.example.com/dir"}, nil, "", []string{"--acme-directory must be the https URL"}},
+		{"email for no domain", []string{"--acme-email", "me@example.com"}, nil, "", []string{"--acme-email needs --acme-domain too"}},
+		{"leads to HTTPS that is not there", nil, nil, "http-listen: :80\n", []string{"larder.yaml:1 needs a certificate too"}},
 		{"the other half", nil, nil, "tls-key: k\n", []string{"larder.yaml:1 needs --tls-cert too"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

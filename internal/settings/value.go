@@ -159,6 +159,11 @@ func optionalAddressValue(target *string) *value[string] {
 	}}
 }
 
+// optionalAddress may be empty, for no listener.
+func optionalAddress(target *string) *value[string] {
+	return &value[string]{target: target, kind: "address", format: verbatim, parse: optional(parseAddress)}
+}
+
 // Off is the address of a listener that is turned off.
 const Off = "off"
 
@@ -237,6 +242,15 @@ func parseHost(s string) (string, error) {
 	return "", errors.New(want)
 }
 
+// checkDomain accepts a name that certificates can be for, without a wildcard, which would need DNS-01.
+func checkDomain(s string) error {
+	host, err := parseHost(s)
+	if _, address := netip.ParseAddr(s); err != nil || address == nil || host != s || strings.ContainsAny(s, ":_") || !strings.Contains(strings.TrimRight(s, "."), ".") || strings.HasSuffix(s, ".") {
+		return fmt.Errorf("must be a domain such as cdn.example.com, in small letters, without a port and without *; %q is not", s)
+	}
+	return nil
+}
+
 // labelValue is a line of text for people, of at most most characters.
 func labelValue(target *string, most int) *value[string] {
 	return &value[string]{target: target, kind: "text", format: verbatim, parse: func(s string) (string, error) {
@@ -282,6 +296,7 @@ func levelValue(target *slog.Level) *value[slog.Level] {
 type listValue struct {
 	target *[]string
 	kind   string
+	check  func(string) error // of each member; nil where any text will do
 	set    bool
 }
 
@@ -292,6 +307,11 @@ func (v *listValue) Set(text string) error {
 	for member := range strings.SplitSeq(text, ",") {
 		if member = strings.TrimSpace(member); member == "" {
 			return errors.New("must not be empty")
+		}
+		if v.check != nil {
+			if err := v.check(member); err != nil {
+				return err
+			}
 		}
 		*v.target = append(*v.target, member)
 	}

@@ -1,0 +1,61 @@
+package app
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+)
+
+// The linker sets these, as the Makefile says, to what git knows.
+var version, commit, date string
+
+// A Build is what a program was made from, and its JSON form.
+type Build struct {
+	// Version is a tag such as v1.2.3, or a Go pseudo-version such as v0.0.0-20260102150405-0123456789ab, which ends in +dirty
+	// where files were changed. It is "unknown" where the program was built without git.
+	Version string `json:"version"`
+	// Commit and Date, in RFC 3339, are the commit's; they may be empty.
+	Commit string `json:"commit,omitempty"`
+	Date   string `json:"date,omitempty"`
+	// Go is the version of Go, Platform the system and the architecture.
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// ThisBuild tells what this program was made from: what the linker was told, or else what the go command has stamped.
+var ThisBuild = sync.OnceValue(func() Build {
+	b := Build{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if ok && b.Version == "" {
+		if b.Version = info.Main.Version; b.Version == "(devel)" {
+			b.Version = ""
+		}
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Commit = s.Value
+			case "vcs.time":
+				b.Date = s.Value
+			}
+		}
+	}
+	if b.Version == "" {
+		b.Version = "unknown"
+	}
+	return b
+})
+
+func (b Build) String() string {
+	from := ""
+	if b.Commit != "" {
+		from = fmt.Sprintf(", commit %.12s of %s", b.Commit, b.Date)
+	}
+	return fmt.Sprintf("larder %s%s (%s, %s)", b.Version, from, b.Go, b.Platform)
+}
+
+// Version is that of this build.
+func Version() string { return ThisBuild().Version }
+
+// agent is what Larder calls itself to other servers.
+func agent() string { return "larder/" + Version() }

@@ -1,0 +1,300 @@
+// Package acme gets the certificates of the public address from an ACME server (RFC 8555) such as Let's Encrypt, and
+// renews them in time.
+//
+// What it guarantees: a certificate that is there serves until another one has taken its place, whatever becomes of the
+// renewal; keys and certificates are kept in files that only their owner may read. What went wrong is told by what to do
+// about it: the domain's address, the server's limits, or that the server cannot be reached.
+//
+// It must not know what is served, nor who opens the addresses on which it answers the server's challenges.
+package acme
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3"
+	"github.com/mholt/acmez/v3/acme"
+	"go.uber.org/zap"
+)
+
+// LetsEncrypt is the directory of the ACME server that is asked where no other is named.
+const LetsEncrypt = certmagic.LetsEncryptProductionCA
+
+// Options says for what there are to be certificates.
+type Options struct {
+	// Domains get a certificate each. At least one; the first one's is for clients that name none of them.
+	Domains []string
+	// Email is where the server writes to when something is wrong with the account. Default: none.
+	Email string
+	// Directory is the URL of the ACME server. Default: [LetsEncrypt].
+	Directory string
+	// Folder keeps account, keys and certificates. It is made where it is missing.
+	Folder string
+	// TLS is where the certificates are used, on which the server's TLS-ALPN-01 challenges arrive (RFC 8737).
+	TLS *net.TCPAddr
+	// HTTP is where [Manager.Challenges] answers, and HTTP-01 challenges arrive. Default: nothing answers them.
+	HTTP *net.TCPAddr
+	// Check is how often a look tells whether a certificate is to be renewed. Default: 10 minutes.
+	Check time.Duration
+	// Logger gets what happens to certificates. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// A Manager has certificates, and gets those that it lacks.
+type Manager struct {
+	domains []string
+	folder  string
+	logger  *slog.Logger
+	cache   *certmagic.Cache
+	config  *certmagic.Config
+	issuer  *certmagic.ACMEIssuer
+
+	mu       sync.Mutex
+	problems map[string]string // by domain, why the last attempt failed
+}
+
+// New returns a Manager with the certificates that Folder has. Nothing else happens before [Manager.Run].
+func New(o Options) (*Manager, error) {
+	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
+		return nil, fmt.Errorf("acme: couldn't make the folder of the certificates: %w", err)
+	}
+	m := &Manager{
+		domains: o.Domains, folder: o.Folder, problems: map[string]string{},
+		logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
+	}
+	quiet := zap.New(&core{m.logger}) // its own messages are for those who look closely
+	m.cache = certmagic.NewCache(certmagic.CacheOptions{
+		GetConfigForCert:   func(certmagic.Certificate) (*certmagic.Config, error) { return m.config, nil },
+		RenewCheckInterval: o.Check,
+		Logger:             quiet,
+	})
+	m.config = certmagic.New(m.cache, certmagic.Config{
+		Storage:            &certmagic.FileStorage{Path: o.Folder},
+		DefaultServerName:  o.Domains[0],
+		FallbackServerName: o.Domains[0],
+		OnEvent:            m.event,
+		ShouldEmitFunc:     func(event string) bool { return event != "tls_get_certificate" }, // it is costly, and heard by nothing
+		Logger:             quiet,
+	})
+	template := certmagic.ACMEIssuer{
+		CA: cmp.Or(o.Directory, LetsEncrypt), Email: o.Email, Agreed: true, Logger: quiet,
+		ListenHost: host(o.TLS), AltTLSALPNPort: o.TLS.Port, DisableHTTPChallenge: o.HTTP == nil,
+	}
+	if o.HTTP != nil {
+		template.AltHTTPPort = o.HTTP.Port
+	}
+	m.issuer = certmagic.NewACMEIssuer(m.config, template)
+	m.issuer.TestCA = "" // a retry asks the same server, so that messages are about one
+	m.config.Issuers = []certmagic.Issuer{m.issuer}
+	for _, domain := range m.domains {
+		_, err := m.config.CacheManagedCertificate(context.Background(), domain)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			m.cache.Stop()
+			return nil, fmt.Errorf("acme: couldn't read the certificate of %s below %s: %w; move that folder away to get new ones", domain, o.Folder, err)
+		}
+	}
+	return m, nil
+}
+
+// host is the address that certmagic tries to listen on before it trusts that something else does.
+func host(a *net.TCPAddr) string {
+	if a.IP == nil || a.IP.IsUnspecified() {
+		return ""
+	}
+	return a.IP.String()
+}
+
+// again is how long a domain rests for which certmagic has given up.
+const again = time.Hour
+
+// Run gets the certificates that are missing, and renews each when a third of its life is left, until ctx ends. It tries
+// again what fails, at first after a minute, later after hours. It can be called once.
+func (m *Manager) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, domain := range m.domains {
+		all.Go(func() { m.obtain(ctx, domain) })
+	}
+	all.Go(func() { // those that expired while no process ran; from then on the cache looks by itself
+		if err := m.cache.RenewManagedCertificates(ctx); err != nil && ctx.Err() == nil {
+			m.logger.Warn("couldn't look for certificates that have to be renewed", "err", err)
+		}
+	})
+	all.Wait()
+	<-ctx.Done()
+}
+
+// Close ends a Manager that does not run any more.
+func (m *Manager) Close() error {
+	m.cache.Stop()
+	return nil
+}
+
+// obtain gets the certificate of a domain unless it is there.
+func (m *Manager) obtain(ctx context.Context, domain string) {
+	for ctx.Err() == nil {
+		err := m.config.ObtainCertAsync(ctx, domain) // it comes back when there is one, or after weeks
+		if err == nil {
+			_, err = m.config.CacheManagedCertificate(ctx, domain)
+		}
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		m.failed(domain, err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(again):
+		}
+	}
+}
+
+// TLS returns a configuration with the certificates, which answers TLS-ALPN-01 challenges.
+func (m *Manager) TLS() *tls.Config {
+	challenge := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{acmez.ACMETLS1Protocol}, GetCertificate: m.config.GetCertificate}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: m.certificate,
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			if slices.Equal(hello.SupportedProtos, challenge.NextProtos) {
+				return challenge, nil // and the connection ends after the handshake
+			}
+			return nil, nil
+		},
+	}
+}
+
+func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	certificate, err := m.config.GetCertificate(hello)
+	if err != nil {
+		return nil, errors.New("acme: there is no certificate yet")
+	}
+	return certificate, nil
+}
+
+// Challenges answers HTTP-01 challenges; other requests are next's.
+func (m *Manager) Challenges(next http.Handler) http.Handler {
+	return m.issuer.HTTPChallengeHandler(next)
+}
+
+// A State is how a domain's certificate stands.
+type State struct {
+	Domain string `json:"domain"`
+	// Until is when the certificate ends; it is zero where there is none.
+	Until time.Time `json:"until,omitzero"`
+	// Problem is why the last attempt to get one failed, "" where it did not.
+	Problem string `json:"problem,omitempty"`
+}
+
+// States tells how the certificates stand, in the order of the options.
+func (m *Manager) States() []State {
+	var all []State
+	for _, domain := range m.domains {
+		m.mu.Lock()
+		s := State{Domain: domain, Problem: m.problems[domain]}
+		m.mu.Unlock()
+		s.Until = m.until(domain)
+		all = append(all, s)
+	}
+	return all
+}
+
+// until is when the domain's certificate ends.
+func (m *Manager) until(domain string) (until time.Time) {
+	for _, c := range m.cache.AllMatchingCertificates(domain) {
+		if c.Leaf != nil && c.Leaf.NotAfter.After(until) {
+			until = c.Leaf.NotAfter
+		}
+	}
+	return until
+}
+
+// event is told by certmagic what happens.
+func (m *Manager) event(_ context.Context, event string, data map[string]any) error {
+	domain, _ := data["identifier"].(string)
+	switch event {
+	case "cert_obtained":
+		m.mu.Lock()
+		delete(m.problems, domain)
+		m.mu.Unlock()
+		m.logger.Info("has a new certificate", "domain", domain, "renewal", data["renewal"])
+	case "cert_failed":
+		if err, ok := data["error"].(error); ok && !errors.Is(err, context.Canceled) {
+			m.failed(domain, err)
+		}
+	}
+	return nil
+}
+
+func (m *Manager) failed(domain string, err error) {
+	problem := explain(m.issuer.CA, domain, err)
+	m.mu.Lock()
+	m.problems[domain] = problem
+	m.mu.Unlock()
+	attributes := []any{"domain", domain, "err", problem}
+	switch until := m.until(domain); {
+	case until.IsZero():
+		attributes = append(attributes, "meanwhile", "there is no certificate, so TLS connections for it fail")
+	case until.Before(time.Now()):
+		attributes = append(attributes, "meanwhile", "the old certificate is served, which expired at "+until.UTC().Format(time.RFC3339))
+	default:
+		attributes = append(attributes, "meanwhile", "the old certificate is served, which ends at "+until.UTC().Format(time.RFC3339))
+	}
+	m.logger.Error("couldn't get a certificate; it is tried again", attributes...)
+}
+
+// explain says why there is no certificate, and what helps.
+func explain(directory, domain string, err error) string {
+	var problem acme.Problem
+	var network net.Error
+	switch {
+	case errors.As(err, &problem) && problem.Type == acme.ProblemTypeRateLimited:
+		return fmt.Sprintf("the ACME server has had too many requests for this domain or account: %s; that passes by itself, more attempts prolong it", detail(problem))
+	case errors.As(err, &problem) && slices.Contains(unreached, problem.Type):
+		return fmt.Sprintf("the ACME server couldn't convince itself that %s is this machine: %s; its DNS records (A and AAAA) must lead here, with port 443 to the public address or port 80 to --http-listen", domain, detail(problem))
+	case errors.As(err, &problem) && problem.Type == acme.ProblemTypeCAA:
+		return fmt.Sprintf("the CAA record of %s forbids this ACME server: %s; add the server to the record, or choose another with --acme-directory", domain, detail(problem))
+	case errors.As(err, &problem) && slices.Contains(refused, problem.Type):
+		return fmt.Sprintf("the ACME server gives no certificate for %s: %s; see that the name is right and that its DNS records lead here, or choose another server with --acme-directory where its policy forbids the name", domain, detail(problem))
+	case errors.As(err, &problem):
+		return fmt.Sprintf("the ACME server refused: %s", detail(problem))
+	case errors.As(err, &network):
+		return fmt.Sprintf("couldn't reach the ACME server %s: %v", directory, network)
+	}
+	return err.Error()
+}
+
+var (
+	// unreached are problems of the way from the ACME server to this one.
+	unreached = []string{acme.ProblemTypeDNS, acme.ProblemTypeConnection, acme.ProblemTypeUnauthorized, acme.ProblemTypeIncorrectResponse, acme.ProblemTypeTLS}
+	// refused are problems with the name.
+	refused = []string{acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeUnsupportedIdentifier, acme.ProblemTypeMalformed}
+)
+
+// detail is what the server says, bounded: a stranger wrote it.
+func detail(p acme.Problem) string {
+	said := cmp.Or(p.Detail, p.Title, p.Type)
+	for _, s := range p.Subproblems {
+		if s.Detail != "" {
+			said += "; " + s.Detail
+		}
+	}
+	const most = 600
+	if len(said) > most {
+		said = said[:most] + "…"
+	}
+	return fmt.Sprintf("%q", said)
+}
+
+// Folder is where a data folder keeps what a Manager has.
+func Folder(data string) string { return filepath.Join(data, "acme") }

@@ -1,0 +1,46 @@
+package acme
+
+import (
+	"context"
+	"log/slog"
+
+	"go.uber.org/zap/zapcore"
+)
+
+// A core passes what certmagic logs on, at level DEBUG: it tells every step, and lets clients provoke errors. What an
+// operator has to know is told by the Manager.
+type core struct{ logger *slog.Logger }
+
+func (c *core) Enabled(zapcore.Level) bool {
+	return c.logger.Enabled(context.Background(), slog.LevelDebug)
+}
+
+func (c *core) With(fields []zapcore.Field) zapcore.Core {
+	return &core{c.logger.With(attributes(fields)...)}
+}
+
+func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if !c.Enabled(e.Level) {
+		return checked
+	}
+	return checked.AddCore(e, c)
+}
+
+func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	c.logger.Debug("certmagic: "+e.Message, attributes(fields)...)
+	return nil
+}
+
+func (c *core) Sync() error { return nil }
+
+func attributes(fields []zapcore.Field) []any {
+	named := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(named)
+	}
+	all := make([]any, 0, 2*len(named.Fields))
+	for name, value := range named.Fields {
+		all = append(all, name, value)
+	}
+	return all
+}
