@@ -36,6 +36,8 @@ type Status struct {
 	Catalogue *catalogue.State `json:"catalogue,omitempty"`
 	// Feed is how the registry's change feed stands, of a process that follows one.
 	Feed *bot.FeedState `json:"feed,omitempty"`
+	// Following is how far the process has come that mirrors another Larder.
+	Following *FollowState `json:"following,omitempty"`
 	// LogPush is how far the log has come to GitHub, of a process that pushes it.
 	LogPush *LogPush `json:"logPush,omitempty"`
 }

@@ -11,9 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -99,6 +101,14 @@ func Open(o Options) (*Follower, error) {
 		return nil, errors.Join(err, record.Close())
 	}
 	return f, nil
+}
+
+// MakeKeys makes a key folder, as [Open] does, for what is to be kept in it before.
+func MakeKeys(dir string) error {
+	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
+		return fmt.Errorf("couldn't make the key folder: %w", err)
+	}
+	return nil
 }
 
 // recall reads what was seen and taken over before.

@@ -42,13 +42,17 @@ func fateOf(e logs.Indexed) (key [16]byte) {
 }
 
 func (t fates) hear(e logs.Indexed) {
-	switch e.Kind {
-	case logs.Published, logs.Restored:
+	switch {
+	case serves(e.Kind):
 		delete(t, fateOf(e))
-	case logs.Withdrawn:
+	case e.Kind == logs.Withdrawn:
 		t[fateOf(e)] = e.Index
 	}
 }
+
+// serves reports whether a release is served from an entry of that kind on, so that its files are
+// needed.
+func serves(k logs.Kind) bool { return k == logs.Published || k == logs.Restored }
 
 // take takes over the entries that are not here yet. It reads them twice, because what is
 // withdrawn at the end must not appear on the way there.
@@ -166,7 +170,7 @@ func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn 
 
 // absent reports whether a release that an entry has served is taken over without its files.
 func (f *Follower) absent(e logs.Indexed, withdrawn fates) bool {
-	if e.Kind != logs.Published && e.Kind != logs.Restored {
+	if !serves(e.Kind) {
 		return false
 	}
 	at, ok := withdrawn[fateOf(e)]
@@ -180,7 +184,7 @@ func (f *Follower) fetch(ctx context.Context, c *coming) error {
 			return fmt.Errorf("entry %d (%s %s %s): %w", c.entry.Index, c.entry.Kind, c.entry.Package, c.entry.Version, err)
 		}
 	}
-	if c.entry.Kind != logs.Published && c.entry.Kind != logs.Restored {
+	if !serves(c.entry.Kind) {
 		return nil
 	}
 	if err := f.release(ctx, c); err != nil {
@@ -288,6 +292,9 @@ func (f *Follower) file(ctx context.Context, file *logs.File) error {
 	}
 	defer f.memory.Release(weight)
 	coded, err := f.Source.Content(ctx, file.SHA256, file.Size)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the source does not have it: it was withdrawn a moment ago, or the source leaves the release out (--only leaves it out here too): %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -367,14 +374,14 @@ func (f *Follower) views(b *kvstore.Batch, c *coming) error {
 	if err != nil {
 		return err
 	}
-	switch c.entry.Kind {
-	case logs.Published, logs.Restored:
+	switch {
+	case serves(c.entry.Kind):
 		if change.Absent = c.absent; c.absent {
 			views.SetAbsent(b, change.Package, change.Version)
 		} else {
 			views.ClearAbsent(b, change.Package, change.Version)
 		}
-	case logs.Erased:
+	case c.entry.Kind == logs.Erased:
 		for _, h := range change.Erasure.Contents {
 			b.Remove(h)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/mod/sumdb/note"
@@ -19,6 +20,7 @@ import (
 type Record struct {
 	folder *folder
 	store  *kvstore.Store
+	close  func() error
 }
 
 // OpenRecord opens a key folder for a follower, and makes it where there is none. One that has
@@ -41,7 +43,7 @@ func OpenRecord(dir string, store *kvstore.Store) (*Record, error) {
 			return nil, errors.Join(fmt.Errorf("signing: %w", err), f.close())
 		}
 	}
-	return &Record{f, store}, nil
+	return &Record{f, store, sync.OnceValue(f.close)}, nil
 }
 
 // Keep has a signed checkpoint, of which the store has everything, be the last one, on the
@@ -84,5 +86,5 @@ func (r *Record) Last(c logs.Checkpoint) (Signed, string, error) {
 	return signed, key, nil
 }
 
-// Close lets others have the folder.
-func (r *Record) Close() error { return r.folder.close() }
+// Close lets others have the folder. It may be called again.
+func (r *Record) Close() error { return r.close() }
