@@ -22,8 +22,8 @@ func newMirror(a *cli) *cobra.Command {
 URL sends is trusted: its log must be signed with --key and continue what was seen before, and every file must have the
 hash that the log says. Without --key the key counts that was seen first; it is printed, and remembered in --keys.
 
-A release is withdrawn, restored and erased here as it is there. A mirror publishes and signs nothing; it can be mirrored
-in turn. A source that lies is refused, and what is here goes on being served. With --once, catch up and end.` + environmentNote,
+A release is withdrawn, restored and erased here as it is there. A mirror publishes and signs nothing, and can be
+mirrored in turn. A source that lies is refused, and what is here goes on being served. With --once, catch up and end.` + environmentNote,
 		Example: `  larder mirror https://cdn.example.com
   larder mirror https://cdn.example.com --key log.pub --data /var/lib/mirror --listen :8080
   larder mirror https://cdn.example.com --only 'jquery' --only 'd3@7.*' --once`,

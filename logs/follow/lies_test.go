@@ -250,4 +250,3 @@ func TestStalls(t *testing.T) {
 	}
 	m.soundSoFar(t)
 }
-

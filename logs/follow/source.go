@@ -1,7 +1,6 @@
 package follow
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -38,8 +37,6 @@ const (
 	answerTime = time.Minute // of one answer, and a second more for each slowest bytes
 	slowest    = 100 << 10
 	look       = time.Second // between two looks at the checkpoint
-
-	maxCheckpoint = 64 << 10
 )
 
 // server is a Larder, asked as any client would.
@@ -77,8 +74,12 @@ func (s *server) Await(ctx context.Context, checkpoint []byte) error {
 		if err := retry.Sleep(ctx, look); err != nil {
 			return err
 		}
-		now, err := s.Get(ctx, "/log/checkpoint", maxCheckpoint)
-		if err != nil || !bytes.Equal(now, checkpoint) {
+		var changed bool
+		err := ask(ctx, 0, func(ctx context.Context) (err error) {
+			changed, err = s.fetcher.Changed(ctx, checkpoint)
+			return err
+		})
+		if err != nil || changed {
 			return err
 		}
 	}

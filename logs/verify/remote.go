@@ -90,12 +90,15 @@ func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, err
 
 // ask returns an answer, whose body the caller closes. With an accepted coding the body is
 // as it came; without, as the client likes.
-func (r *remote) ask(ctx context.Context, url, accept string) (*http.Response, error) {
+func (r *remote) ask(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("User-Agent", r.agent)
+	for i := 0; i < len(fields); i += 2 {
+		request.Header.Set(fields[i], fields[i+1])
+	}
 	if accept != "" {
 		request.Header.Set("Accept-Encoding", accept)
 	}

@@ -132,6 +132,22 @@ func (f *Fetcher) Get(ctx context.Context, path string, limit int64) ([]byte, er
 	return f.remote.get(ctx, path, limit)
 }
 
+// Changed reports whether the server shows another checkpoint than this one.
+func (f *Fetcher) Changed(ctx context.Context, note []byte) (bool, error) {
+	response, err := f.remote.ask(ctx, f.remote.base+"/log/checkpoint", "", "If-None-Match", tiles.CheckpointTag(note))
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusNotModified:
+		return false, nil
+	case http.StatusOK:
+		return true, nil
+	}
+	return false, fmt.Errorf("%s/log/checkpoint: the server answered %s%s", f.remote.base, status(response), excerpt(response))
+}
+
 // counting counts what a Fetcher costs.
 type counting struct {
 	http.RoundTripper
