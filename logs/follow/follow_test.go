@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -172,10 +173,11 @@ func TestInterrupted(t *testing.T) {
 	m := newMirror(t, u.url)
 	m.Follower.Close()
 	for allowed := 0; ; allowed++ {
-		left := allowed
+		var left atomic.Int64 // fetches are concurrent
+		left.Store(int64(allowed))
 		m.open(t, u.url, func(o *follow.Options) {
 			o.Source = memorySource{o.Source, func(ctx context.Context, h kvstore.Hash, size int64) (kvstore.Coded, error) {
-				if left--; left < 0 {
+				if left.Add(-1) < 0 {
 					return kvstore.Coded{}, errStop
 				}
 				return (follow.HTTP(serverOptions(u.url))).Content(ctx, h, size)
