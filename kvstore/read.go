@@ -172,6 +172,7 @@ type Namespace byte
 // The namespaces. They are part of the format on disk: a letter is never
 // given a second meaning.
 const (
+	Absent     Namespace = 'a' // package, version: a release of which the contents are elsewhere
 	Blobs      Namespace = 'b' // hash, coding: the coded bytes; written by this package only
 	Contents   Namespace = 'c' // hash: which codings there are; written by this package only
 	Durable    Namespace = 'd' // durable objects: class, name, and the times of their alarms
@@ -182,6 +183,7 @@ const (
 	LogState   Namespace = 'k' // size and checkpoint of the log
 	LogEntries Namespace = 'l' // log entries by index
 	Meta       Namespace = 'm' // the store's own format version, and settings
+	Named      Namespace = 'n' // hash, live or not, release: what names a content
 	Packages   Namespace = 'p' // package
 	Queue      Namespace = 'q' // work that survives a restart
 	SRIs       Namespace = 's' // package, version, path

@@ -109,7 +109,7 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 			switch {
 			case ok:
 				hint(a.stdout, path)
-			case s.Fill:
+			case s.Fill || s.Mirror != nil:
 				fmt.Fprintln(a.stdout, "Nothing is here yet; releases are served as soon as they are published.")
 				shown.AfterFirst(func() {
 					w := a.stdout

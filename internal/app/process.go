@@ -23,9 +23,10 @@ type process struct {
 	settings *settings.Settings
 	logger   *slog.Logger
 	metrics  *registry
-	public   listener // of a process that serves
-	plain    listener // beside it without TLS, which leads there
-	private  listener // of metrics and profiles
+	public   listener     // of a process that serves
+	plain    listener     // beside it without TLS, which leads there
+	private  listener     // of metrics and profiles
+	behind   func() error // why a process that follows another is not ready yet; nil where it follows none
 }
 
 // A listener is an address that is listened on between the start and the stop of a part. It is not a net.Listener itself:
@@ -101,6 +102,9 @@ func (p *process) servePrivately(unready error) part {
 			ready := func() error {
 				if ctx.Err() != nil {
 					return errors.New("stopping")
+				}
+				if unready == nil && p.behind != nil {
+					return p.behind()
 				}
 				return unready
 			}

@@ -32,6 +32,8 @@ type Server struct {
 	// Serve has it answer on the public address, Fill run the bot; with Once the bot makes a single pass, and that ends
 	// the process. At least one of the first two.
 	Serve, Fill, Once bool
+	// Mirror has it follow the log of another Larder, and serve that. It goes with Serve, or with Once.
+	Mirror *Mirror
 	// Events hears what the bot does.
 	Events func(bot.Event)
 	// Serving is called once the process serves. example finds the path of a file that is served, if there is one; it is
@@ -127,6 +129,9 @@ func (l *list) add(wanted bool, more ...part) {
 // parts are what the process is made of, in the order in which they start. The settings are checked and addresses opened
 // before the data folder is; what makes a key comes when nothing is left that the settings could have wrong.
 func (s *working) parts(ctx context.Context) (parts list, err error) {
+	if s.Mirror != nil {
+		return s.mirrorParts(ctx)
+	}
 	rooms, err := s.check()
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/acme"
+	"github.com/larder-cdn/larder/server/content"
 	"github.com/larder-cdn/larder/server/download"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/purge"
@@ -79,14 +80,18 @@ func (s *serving) open() (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	contents, err := content.New(content.Options{Store: s.folder.store, Logger: s.logger.With("part", "content"), Registerer: s.metrics})
+	if err != nil {
+		return nil, err
+	}
 	if s.lacking != nil {
 		public = answers.Lacking(public)
 	}
-	handler := server.Route(assets, tiles.Route(log, withHooks(s.hooks, public)))
+	handler := server.Route(assets, content.Route(contents, tiles.Route(log, withHooks(s.hooks, public))))
 	for _, wrap := range s.inFront {
 		handler = wrap(handler)
 	}
-	hosts := server.NewHosts(s.settings.AssetBase, s.settings.SiteBase, s.settings.APIHost, tiles.Prefix)
+	hosts := server.NewHosts(s.settings.AssetBase, s.settings.SiteBase, s.settings.APIHost, tiles.Prefix, content.Prefix)
 	handler = s.settings.Proxies.Handler(s.accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
 	o := server.HTTPOptions{
 		H2C: s.settings.H2C, MaxConnections: s.settings.MaxConnections, Proxies: s.settings.Proxies, ProxyProtocol: s.settings.ProxyProtocol, RelayField: s.accessLog.RelayField(), Logger: logger,

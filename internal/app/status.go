@@ -39,6 +39,8 @@ type Status struct {
 	Feed *bot.FeedState `json:"feed,omitempty"`
 	// Certificates are those that come from an ACME server.
 	Certificates []acme.State `json:"certificates,omitempty"`
+	// Following is how far the process has come that mirrors another Larder.
+	Following *FollowState `json:"following,omitempty"`
 	// LogPush is how far the log has come to GitHub, of a process that pushes it.
 	LogPush *LogPush `json:"logPush,omitempty"`
 }

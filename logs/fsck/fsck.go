@@ -278,7 +278,7 @@ func (c *check) rows(ctx context.Context) error {
 	for _, part := range []struct {
 		ns   kvstore.Namespace
 		name string
-	}{{kvstore.Durable, "durable objects"}, {kvstore.LogState, "state of the log"}, {kvstore.Meta, "settings"}, {kvstore.Queue, "queue"}, {kvstore.Upstreams, "upstreams"}, {kvstore.Usage, "usage"}} {
+	}{{kvstore.Absent, "absent releases"}, {kvstore.Durable, "durable objects"}, {kvstore.LogState, "state of the log"}, {kvstore.Meta, "settings"}, {kvstore.Queue, "queue"}, {kvstore.Upstreams, "upstreams"}, {kvstore.Usage, "usage"}} {
 		for _, err := range c.snapshot.Scan(part.ns, kvstore.Range{}) {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -359,6 +359,9 @@ func (c *check) entry(ctx context.Context, e logs.Indexed) error {
 		c.fileRoot(e, change.Manifest)
 		c.summary.Releases++
 		for i := range change.Manifest.Files {
+			if change.Absent {
+				break
+			}
 			c.summary.Files++
 			file := &change.Manifest.Files[i]
 			c.content(ctx, file.SHA256, fileName(e, file), file)

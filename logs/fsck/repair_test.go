@@ -45,7 +45,7 @@ func (s *shelf) rows(repair bool) (fsck.Summary, []string) {
 	return sum, rows
 }
 
-var viewNamespaces = []kvstore.Namespace{kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.Packages, kvstore.States, kvstore.LogIndex}
+var viewNamespaces = []kvstore.Namespace{kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.Packages, kvstore.States, kvstore.LogIndex, kvstore.Named}
 
 // dump is all rows of the views.
 func (s *shelf) dump() map[string]string {
@@ -278,9 +278,10 @@ func TestRepairCounts(t *testing.T) {
 			{View: "packages", Rows: 1, Unexplained: 1},
 			{View: "states", Rows: 8},
 			{View: "index", Rows: 40},
+			{View: "named", Rows: 13},
 			{View: "live", Rows: liveRows},
 		}
-		if sum.Rows != 63+liveRows || sum.Findings != 3 || !slices.Equal(sum.Views, want) {
+		if sum.Rows != 76+liveRows || sum.Findings != 3 || !slices.Equal(sum.Views, want) {
 			t.Errorf("%+v, want %+v", sum, want)
 		}
 		if want := []string{

@@ -24,6 +24,7 @@ var names = []struct {
 	{kvstore.Packages, "packages"},
 	{kvstore.States, "states"},
 	{kvstore.LogIndex, "index"},
+	{kvstore.Named, "named"},
 }
 
 // second is a second set of views, which is built from the log alone in a store of
@@ -54,7 +55,7 @@ func (s *second) close() {
 func (s *second) apply(c views.Change) error {
 	s.pending += 4
 	if c.Manifest != nil {
-		s.pending += 2 * len(c.Manifest.Files)
+		s.pending += 4 * len(c.Manifest.Files)
 	}
 	logs.Index(s.batch, c.Index, c.Entry)
 	return views.Apply(s.batch, c)
@@ -193,6 +194,9 @@ func difference(ns kvstore.Namespace, have, want kvstore.Item) string {
 func rowName(ns kvstore.Namespace, key []byte) string {
 	if index := len(key) - 8; ns == kvstore.LogIndex && index >= 0 {
 		key = fmt.Appendf(bytes.Clone(key[:index]), "%d", binary.BigEndian.Uint64(key[index:]))
+	}
+	if ns == kvstore.Named {
+		return fmt.Sprintf("named/%x", key)
 	}
 	for _, n := range names {
 		if n.ns == ns {

@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 // Bounds of what is worked on at the same time.
@@ -62,6 +63,9 @@ func (c *contents) files(ctx context.Context) error {
 	return c.each(ctx, "files", func(ctx context.Context, e logs.Indexed) {
 		if !e.Kind.Serves() {
 			return
+		}
+		if absent, err := views.IsAbsent(c.store, e.Package, e.Version); absent && err == nil {
+			return // a mirror leaves it out
 		}
 		m, err := logs.ReadManifest(c.store, e.Manifest)
 		if err != nil {

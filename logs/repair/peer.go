@@ -70,19 +70,10 @@ func (p *peer) Entries(ctx context.Context, index int64) (entries [][]byte, err 
 }
 
 func (p *peer) Content(ctx context.Context, w Wanted) (found Found, err error) {
-	if w.File == nil {
-		err = p.ask(ctx, 0, func(ctx context.Context) error {
-			data, err := p.fetcher.Document(ctx, w.Entry.Index, w.Hash)
-			found.Coded = []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}
-			return err
-		})
-		return found, err
-	}
-	name := verify.Name{Package: w.Entry.Package, Version: w.Entry.Version, Path: w.File.Path}
-	// Of a file that is damaged there, another coding may be sound.
+	// Of a content that is damaged there, another coding may be sound.
 	for _, accept := range []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity} {
-		err = p.ask(ctx, w.File.Size, func(ctx context.Context) error {
-			coded, err := p.fetcher.File(ctx, name, w.File.Size, accept)
+		err = p.ask(ctx, w.limit(), func(ctx context.Context) error {
+			coded, err := p.fetcher.Content(ctx, w.Hash, w.limit(), accept)
 			found.Coded = []kvstore.Coded{coded}
 			return err
 		})

@@ -242,7 +242,7 @@ func (e *engine) lostTail(where string, err error) {
 func (e *engine) buildRest(ctx context.Context, damaged *kvstore.Store) error {
 	c := e.contents(inStore(e.store, e.log.Checkpoint().Size, nil))
 	defer c.pins.Release()
-	if err := c.documents(ctx); err != nil {
+	if err := errors.Join(e.carryAbsent(ctx, damaged), c.documents(ctx)); err != nil {
 		return err
 	}
 	if damaged == nil {
@@ -288,7 +288,7 @@ func (e *engine) makeViews(ctx context.Context) error {
 		}
 		rows := 3
 		if change.Manifest != nil {
-			rows += 2 * len(change.Manifest.Files)
+			rows += 3 * len(change.Manifest.Files)
 		}
 		if err := w.added(rows); err != nil {
 			return err
@@ -336,6 +336,24 @@ func (e *engine) carry(ctx context.Context, damaged *kvstore.Store) error {
 		}
 	}
 	return w.commit()
+}
+
+// carryAbsent takes over which releases are in the log without their files. The views depend on
+// it.
+func (e *engine) carryAbsent(ctx context.Context, damaged *kvstore.Store) error {
+	if damaged == nil {
+		return nil
+	}
+	w := newWriter(e.store)
+	defer func() { w.batch.Close() }()
+	failed, err := rows(ctx, damaged, kvstore.Absent, func(row kvstore.Item) error {
+		w.batch.Set(kvstore.Absent, row.Key, row.Value)
+		return w.added(1)
+	})
+	if failed != nil {
+		e.result.NotCarried = append(e.result.NotCarried, "some of which releases a mirror leaves out: "+oneLine(failed))
+	}
+	return errors.Join(err, w.commit())
 }
 
 // wants reports whether the new store takes a row over.

@@ -277,7 +277,7 @@ func TestLyingSources(t *testing.T) {
 			t.Parallel() // it waits a lot
 			r := newRig(t, 3)
 			allCodings(r)
-			r.lies["/ajax/libs/"] = lie
+			r.lies["/content/"] = lie
 			result := r.repair(r.peer())
 			if len(result.Lost) != 1 || result.Lost[0].Where != "/ajax/libs/many/1.1.0/dist/part3.js" || !strings.Contains(result.Lost[0].Problem, "http://") {
 				t.Errorf("lost %+v", result.Lost)

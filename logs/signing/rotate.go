@@ -135,18 +135,13 @@ func (s *Signer) announce(next *key, now time.Time) (KeyChange, error) {
 	}
 	_, line, _ := bytes.Cut(signed, []byte("\n\n"))
 	change.Signature = strings.TrimSuffix(string(line), "\n")
-	indexes, err := s.options.Store.Get(kvstore.LogState, changesKey)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return KeyChange{}, err
-	}
 	err = s.options.Log.Update(func(tx *logs.Tx) error {
 		e, err := tx.Append(logs.Entry{Kind: logs.KeyChanged, Time: now, Actor: "operator", Key: change.Key, KeySignature: change.Signature})
 		if err != nil {
 			return err
 		}
 		change.Index = e.Index
-		tx.Batch.Set(kvstore.LogState, changesKey, binary.BigEndian.AppendUint64(indexes, uint64(e.Index)))
-		return nil
+		return NoteChange(tx.Batch, s.options.Store, e.Index)
 	})
 	return change, err
 }
@@ -229,6 +224,16 @@ func Replay(store *kvstore.Store) error {
 	defer b.Close()
 	b.Set(kvstore.LogState, changesKey, indexes)
 	return b.Commit()
+}
+
+// NoteChange adds to a batch that an entry changes the key, as [KeyChanges] reads it.
+func NoteChange(b *kvstore.Batch, r kvstore.Reader, index int64) error {
+	indexes, err := r.Get(kvstore.LogState, changesKey)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return fmt.Errorf("signing: couldn't read which keys have taken over: %w", err)
+	}
+	b.Set(kvstore.LogState, changesKey, binary.BigEndian.AppendUint64(indexes, uint64(index)))
+	return nil
 }
 
 // Carries reports whether a row of LogState is one that says who signed what. The others

@@ -25,6 +25,9 @@ func ContentPath(index int64, h kvstore.Hash) string {
 	return Prefix + "content/" + strconv.FormatInt(index, 10) + "/" + h.String()
 }
 
+// ByHash is where a content is, whatever names it.
+func ByHash(h kvstore.Hash) string { return "/content/" + h.String() }
+
 // parseContent reads what follows content/: an index and a hash.
 func parseContent(rest string) target {
 	number, hash, _ := strings.Cut(rest, "/")

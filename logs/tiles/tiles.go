@@ -2,6 +2,8 @@ package tiles
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/klauspost/compress/gzhttp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -120,7 +123,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 		return fail(w, r, http.StatusServiceUnavailable, "The log is not signed: "+publicReason(refused))
 	}
 	if t.kind == checkpoint {
-		return send(w, answers.Plain, signed.Note)
+		return sendCheckpoint(w, r, signed.Note)
 	}
 	if t.kind == live || t.kind == proof {
 		_, leave, err := h.Turns.Enter(r.Context(), r.RemoteAddr, client.Patience)
@@ -149,6 +152,22 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 	}
 	t.caching().Set(w.Header())
 	return send(w, "application/octet-stream", data)
+}
+
+// CheckpointTag is the entity tag of a signed checkpoint: a follower asks each second whether there is another.
+func CheckpointTag(note []byte) string {
+	sum := sha256.Sum256(note)
+	return `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`
+}
+
+func sendCheckpoint(w http.ResponseWriter, r *http.Request, note []byte) int {
+	tag := CheckpointTag(note)
+	w.Header().Set("Etag", tag)
+	if fields := requests.FieldsOf(r.Header); fields.IfNoneMatch != nil && fields.Unchanged(tag, time.Time{}) {
+		w.WriteHeader(http.StatusNotModified)
+		return http.StatusNotModified
+	}
+	return send(w, answers.Plain, note)
 }
 
 func (h *handler) unreadable(w http.ResponseWriter, r *http.Request, err error) int {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strings"
 
@@ -29,6 +30,10 @@ type Options struct {
 	// Client and UserAgent are for requests. Default: that of [NewClient], and "larder".
 	Client    *http.Client
 	UserAgent string
+	// Read, where set, returns what the log has under a path such as /log/checkpoint, of at
+	// most limit bytes, or [fs.ErrNotExist], in the place of requests. Then files cannot be
+	// verified by their URLs.
+	Read func(ctx context.Context, path string, limit int64) ([]byte, error)
 }
 
 // A Log is a log whose checkpoint was verified. It is for one goroutine.
@@ -71,7 +76,7 @@ func FetchKey(ctx context.Context, o Options) (string, error) {
 }
 
 func (o Options) remote() *remote {
-	r := &remote{base: strings.TrimSuffix(o.Server, "/"), client: o.Client, agent: o.UserAgent}
+	r := &remote{base: strings.TrimSuffix(o.Server, "/"), client: o.Client, agent: o.UserAgent, read: o.Read}
 	if r.client == nil {
 		r.client = NewClient()
 	}
@@ -126,7 +131,7 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 // their own proofs. A server need not know of such things.
 func (l *Log) keyChanges(ctx context.Context) ([]signing.KeyChange, error) {
 	data, err := l.remote.get(ctx, "/log/keys", maxKeys)
-	if errors.Is(err, errNotThere) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -192,7 +193,7 @@ const maxAbout = 8
 func (l *Log) askLive(ctx context.Context, r *Release) error {
 	path := tiles.LivePath(r.Package, r.Version, l.tree.N)
 	data, err := l.remote.get(ctx, path, maxLiveProof)
-	if errors.Is(err, errNotThere) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the server has no proof of whether %s %s is live for the checkpoint of %d entries, as after it has grown by thousands; try again, or read the whole log (--all): %w", r.Package, r.Version, l.tree.N, err)
 	}
 	if err != nil {

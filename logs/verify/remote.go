@@ -2,17 +2,17 @@ package verify
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 )
 
-// errNotThere is that the server has no such path.
-var errNotThere = errors.New("there is no such thing")
+// errNotThere is that the server has no such path. It is [fs.ErrNotExist].
+var errNotThere = fmt.Errorf("there is no such thing: %w", fs.ErrNotExist)
 
 const (
 	maxHeaders   = 64 << 10 // of one answer, with all that come before it, such as 103
@@ -57,10 +57,15 @@ type remote struct {
 	base   string // without a slash at the end
 	client *http.Client
 	agent  string
+	// read, where set, has what would be asked for.
+	read func(ctx context.Context, path string, limit int64) ([]byte, error)
 }
 
 // get returns the body under a path, of no more than limit bytes.
 func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, error) {
+	if r.read != nil {
+		return r.read(ctx, path, limit)
+	}
 	response, err := r.ask(ctx, r.base+path, "")
 	if err != nil {
 		return nil, err
@@ -85,12 +90,15 @@ func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, err
 
 // ask returns an answer, whose body the caller closes. With an accepted coding the body is
 // as it came; without, as the client likes.
-func (r *remote) ask(ctx context.Context, url, accept string) (*http.Response, error) {
+func (r *remote) ask(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("User-Agent", r.agent)
+	for i := 0; i < len(fields); i += 2 {
+		request.Header.Set(fields[i], fields[i+1])
+	}
 	if accept != "" {
 		request.Header.Set("Accept-Encoding", accept)
 	}

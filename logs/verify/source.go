@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
-	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
@@ -46,7 +44,7 @@ func (f *Fetcher) Spent() (requests, bytes int64) { return f.requests.Load(), f.
 
 // Size returns how many entries the server's last signed checkpoint has.
 func (f *Fetcher) Size(ctx context.Context) (int64, error) {
-	data, err := f.get(ctx, "/log/checkpoint", maxCheckpoint)
+	data, err := f.remote.get(ctx, "/log/checkpoint", maxCheckpoint)
 	if err != nil {
 		return 0, err
 	}
@@ -67,7 +65,7 @@ func (f *Fetcher) Entries(ctx context.Context, index, size int64) ([][]byte, err
 	l := &Log{remote: f.remote, tree: tlog.Tree{N: size}}
 	data, err := l.fetchBundle(ctx, index>>height)
 	if err != nil {
-		return nil, absent(err)
+		return nil, err
 	}
 	var entries [][]byte
 	for i := index &^ (fullWidth - 1); i < size && len(data) > 0; i++ {
@@ -83,15 +81,15 @@ func (f *Fetcher) Entries(ctx context.Context, index, size int64) ([][]byte, err
 	return entries, nil
 }
 
-// Document returns what an entry names.
-func (f *Fetcher) Document(ctx context.Context, index int64, h kvstore.Hash) ([]byte, error) {
-	return f.get(ctx, tiles.ContentPath(index, h), logs.MaxManifest)
-}
-
-// File returns a file in the coding that the server likes best of those that are accepted.
-func (f *Fetcher) File(ctx context.Context, name Name, size int64, accept coding.Coding) (kvstore.Coded, error) {
-	path := assets + escape(name.Package) + "/" + escape(name.Version) + "/" + escape(name.Path)
-	response, err := f.remote.ask(ctx, f.remote.base+path, accept.String())
+// Content returns a content by its hash, in the coding that the server likes best of those
+// that are accepted. size is the most bytes that it may have.
+func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accept ...coding.Coding) (kvstore.Coded, error) {
+	url := f.remote.base + tiles.ByHash(h)
+	var accepted []string
+	for _, c := range accept {
+		accepted = append(accepted, c.String())
+	}
+	response, err := f.remote.ask(ctx, url, strings.Join(accepted, ", "))
 	if err != nil {
 		return kvstore.Coded{}, err
 	}
@@ -99,45 +97,55 @@ func (f *Fetcher) File(ctx context.Context, name Name, size int64, accept coding
 	switch response.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusGone:
-		return kvstore.Coded{}, fmt.Errorf("%s%s: %w", f.remote.base, path, fs.ErrNotExist)
+		return kvstore.Coded{}, fmt.Errorf("%s: %w", url, fs.ErrNotExist)
 	default:
-		return kvstore.Coded{}, fmt.Errorf("%s%s: the server answered %s%s", f.remote.base, path, status(response), excerpt(response))
+		return kvstore.Coded{}, fmt.Errorf("%s: the server answered %s%s", url, status(response), excerpt(response))
 	}
 	token := response.Header.Get("Content-Encoding")
 	if token == "" {
 		token = coding.Identity.String()
 	}
 	coded, ok := coding.Parse(token)
-	if !ok {
-		return kvstore.Coded{}, fmt.Errorf("%s%s: the server answered in the coding %.40q, which was not asked for", f.remote.base, path, token)
+	if !ok || !slices.Contains(append(accept, coding.Identity), coded) {
+		return kvstore.Coded{}, fmt.Errorf("%s: the server answered in the coding %.40q, which was not asked for", url, token)
 	}
-	in := &counted{rest: response.Body, limit: codedLimit(size)}
+	limit := codedLimit(size)
+	if response.ContentLength > limit {
+		return kvstore.Coded{}, fmt.Errorf("%s has %d bytes, and %d are the most", url, response.ContentLength, limit)
+	}
+	in := &counted{rest: response.Body, limit: limit}
 	var body bytes.Buffer
+	if n := response.ContentLength; n > 0 && n <= maxAhead {
+		body.Grow(int(n) + bytes.MinRead)
+	}
 	if _, err := io.Copy(&body, in); err != nil {
-		return kvstore.Coded{}, fmt.Errorf("%s%s: %w", f.remote.base, path, err)
+		return kvstore.Coded{}, fmt.Errorf("%s: %w", url, err)
 	}
 	return kvstore.Coded{Coding: coded, Bytes: body.Bytes()}, nil
 }
 
-// escape escapes a path's segments.
-func escape(path string) string {
-	segments := strings.Split(path, "/")
-	for i, s := range segments {
-		segments[i] = url.PathEscape(s)
-	}
-	return strings.Join(segments, "/")
+// maxAhead is the most memory that a server gets by only saying how long an answer is.
+const maxAhead = 1 << 20
+
+// Get returns what the server has under a path of its log, of at most limit bytes.
+func (f *Fetcher) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
+	return f.remote.get(ctx, path, limit)
 }
 
-func (f *Fetcher) get(ctx context.Context, path string, limit int64) ([]byte, error) {
-	data, err := f.remote.get(ctx, path, limit)
-	return data, absent(err)
-}
-
-func absent(err error) error {
-	if errors.Is(err, errNotThere) {
-		return fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+// Changed reports whether the server shows another checkpoint than this one.
+func (f *Fetcher) Changed(ctx context.Context, note []byte) (bool, error) {
+	response, err := f.remote.ask(ctx, f.remote.base+"/log/checkpoint", "", "If-None-Match", tiles.CheckpointTag(note))
+	if err != nil {
+		return false, err
 	}
-	return err
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusNotModified:
+		return false, nil
+	case http.StatusOK:
+		return true, nil
+	}
+	return false, fmt.Errorf("%s/log/checkpoint: the server answered %s%s", f.remote.base, status(response), excerpt(response))
 }
 
 // counting counts what a Fetcher costs.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -89,7 +90,7 @@ func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 // element has most bytes.
 func (r *remote) tile(ctx context.Context, tile tlog.Tile, path string, most int64) ([]byte, error) {
 	data, err := r.get(ctx, "/log/tile/"+path, int64(tile.W)*most)
-	if tile.W < fullWidth && errors.Is(err, errNotThere) {
+	if tile.W < fullWidth && errors.Is(err, fs.ErrNotExist) {
 		full, _, _ := strings.Cut(path, ".p/")
 		return r.get(ctx, "/log/tile/"+full, fullWidth*most)
 	}
@@ -160,6 +161,45 @@ func unpack(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([
 		entries = append(entries, e)
 	}
 	return entries, nil
+}
+
+// bundlesAtOnce bounds what Entries returns, in bundles.
+const bundlesAtOnce = 4
+
+// Entries returns entries from index on that are proven to be in the log, oldest first: up to
+// some hundreds, and none only where the log has none.
+func (l *Log) Entries(ctx context.Context, index int64) ([]logs.Indexed, error) {
+	if index >= l.tree.N {
+		return nil, nil
+	}
+	first := index >> height
+	entries, err := l.bundles(ctx, first, min(first+bundlesAtOnce, (l.tree.N+fullWidth-1)>>height))
+	if err != nil {
+		return nil, err
+	}
+	return entries[index-first<<height:], nil
+}
+
+// Contains returns nil where the log begins with a tree, and a [Difference] where it does not.
+// What is signed of that is the caller's to know.
+func (l *Log) Contains(ctx context.Context, before logs.Checkpoint) error {
+	if before.Size > l.tree.N {
+		return differs("the log has %d entries, and not %d", l.tree.N, before.Size)
+	}
+	if before.Size == 0 {
+		return nil
+	}
+	root := l.tree.Hash
+	if before.Size < l.tree.N {
+		var err error
+		if root, err = tlog.TreeHash(before.Size, l.hashes(ctx)); err != nil {
+			return err
+		}
+	}
+	if root != before.Root {
+		return differs("the log's first %d entries are others", before.Size)
+	}
+	return nil
 }
 
 // Entry returns an entry that is proven to be in the log.

@@ -18,10 +18,13 @@ type Change struct {
 	PackageJSON []byte
 	// Erasure is that of an Erased entry.
 	Erasure *logs.Erasure
+	// Absent: the contents of the release are not here, see [SetAbsent].
+	Absent bool
 }
 
 // Apply adds to b every row that the change causes.
 func Apply(b *kvstore.Batch, c Change) error {
+	nameDocuments(b, c)
 	switch c.Kind {
 	case logs.PackageAdded, logs.PackageChanged, logs.PackageRemoved:
 		return setJSON(b, kvstore.Packages, kvstore.Key(c.Package),
@@ -49,7 +52,11 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 	if m.Package != c.Package || m.Version != c.Version {
 		return fmt.Errorf("views: entry %d (%s) is about %s %s, but its manifest is that of %s %s", c.Index, c.Kind, c.Package, c.Version, m.Package, m.Version)
 	}
+	if c.Absent {
+		return nil
+	}
 	v := newVersion(c)
+	nameFiles(b, c)
 	for _, f := range m.Files {
 		key := kvstore.Key(c.Package, c.Version, f.Path)
 		b.Set(kvstore.Files, key, File{Hash: f.SHA256, Size: f.Size, Released: m.Released, Module: f.Module, Provisional: v.Mirror.Provisional()}.encode())
@@ -69,6 +76,7 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 // applyWithdrawn takes the files away, so that finding one costs a live version
 // no second look-up, and leaves the version with the reason.
 func applyWithdrawn(b *kvstore.Batch, c Change) error {
+	nameFiles(b, c)
 	for _, f := range c.Manifest.Files {
 		key := kvstore.Key(c.Package, c.Version, f.Path)
 		b.Delete(kvstore.Files, key)

@@ -30,7 +30,9 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	case logs.PackageAdded, logs.PackageChanged, logs.PackageRemoved:
 		c.PackageJSON, err = store.Identity(e.PackageJSON)
 	case logs.Published, logs.Mirrored, logs.Confirmed, logs.Replaced, logs.Withdrawn, logs.Restored:
-		c.Manifest, err = logs.ReadManifest(store, e.Entry.Manifest)
+		if c.Manifest, err = logs.ReadManifest(store, e.Entry.Manifest); err == nil {
+			c.Absent, err = IsAbsent(store, e.Package, e.Version)
+		}
 	case logs.Erased:
 		c.Erasure, err = logs.ReadErasure(store, e.Entry.Erasure)
 	}
@@ -67,7 +69,7 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 		}
 		_, live := served[release{e.Package, e.Version}]
 		for _, f := range c.Manifest.Files {
-			if _, gone := erased[f.SHA256]; live || !gone {
+			if _, gone := erased[f.SHA256]; !c.Absent && (live || !gone) {
 				fn(f.SHA256)
 			}
 		}

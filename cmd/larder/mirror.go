@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+func newMirror(a *cli) *cobra.Command {
+	var m app.Mirror
+	var once bool
+	cmd := &cobra.Command{
+		Use:   "mirror URL",
+		Short: "Follow another Larder's signed log, and serve what it serves",
+		Long: `Take over all that the Larder at URL has published, and everything that follows, and serve it from here. Nothing that
+URL sends is trusted: its log must be signed with --key and continue what was seen before, and every file must have the
+hash that the log says. Without --key the key counts that was seen first; it is printed, and remembered in --keys.
+
+A release is withdrawn, restored and erased here as it is there. A mirror publishes and signs nothing, and can be
+mirrored in turn. A source that lies is refused, and what is here goes on being served. With --once, catch up and end.` + environmentNote,
+		Example: `  larder mirror https://cdn.example.com
+  larder mirror https://cdn.example.com --key log.pub --data /var/lib/mirror --listen :8080
+  larder mirror https://cdn.example.com --only 'jquery' --only 'd3@7.*' --once`,
+		Args: arguments(1, 1),
+	}
+	a.uses(cmd, dataFlags, serveFlags, []string{"keys"})
+	f := cmd.Flags()
+	f.StringVar(&m.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it")
+	f.StringArrayVar(&m.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
+	f.StringArrayVar(&m.Only, "only", nil, "take over only these releases: a pattern `PACKAGE[@VERSION]`; the log has the others without their files; repeatable")
+	f.BoolVar(&once, "once", false, "catch up, then end, without serving")
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		var err error
+		if m.Trust.Key, err = keyText(m.Trust.Key, verify.CheckKey); err != nil {
+			return settings.Mistake{Err: err}
+		}
+		for i, w := range m.Trust.Witnesses {
+			if m.Trust.Witnesses[i], err = keyText(w, verify.CheckWitness); err != nil {
+				return settings.Mistake{Err: err}
+			}
+		}
+		if m.Trust.Need, m.URL = len(m.Trust.Witnesses), args[0]; !isURL(m.URL) {
+			return settings.Mistakef("%q is not the URL of a Larder, such as https://cdn.example.com", m.URL)
+		}
+		return a.mirrors(ctx, m, once)
+	})
+	return cmd
+}
+
+// mirrors follows, and tells what is trusted and how far it has come.
+func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
+	bar := terminal.NewCountBar(a.stderr, "taking over", "entries")
+	defer bar.Close()
+	var told app.FollowState
+	m.Following = func(s app.FollowState) {
+		if s.Key != told.Key {
+			how := "as it was given, or remembered"
+			if s.FirstUse {
+				how = "which nothing but the server itself has named: compare it with one that you had elsewhere"
+			}
+			fmt.Fprintf(a.stdout, "Trusting the key %s, %s.\n", s.Key, how)
+		}
+		if s.Ready && !s.Current.Equal(told.Current) && (!told.Ready || once) {
+			bar.Close()
+			fmt.Fprintf(a.stdout, "Caught up with %s: %d log entries are here; %d files were fetched, %d bytes.\n", s.Source, s.Entries, s.Files, s.Bytes)
+		} else if s.Entries < s.Of {
+			bar.Show(s.Entries, s.Of)
+		}
+		told = s
+	}
+	return a.runs(app.Server{Serve: !once, Once: once, Mirror: &m})(ctx, nil)
+}

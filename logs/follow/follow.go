@@ -1,0 +1,321 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// KnownFile is the file in the key folder that says what was seen of the source.
+const KnownFile = "source.json"
+
+// Options say what is followed, and into which store.
+type Options struct {
+	// Source has the log. Required.
+	Source Source
+	// Trust says whose signatures count. Without a key the one counts that was remembered or, at
+	// first, the one that the source names.
+	Trust verify.Trust
+	// Store and Log take the log over. They must be empty, or have a beginning of it. Required.
+	Store *kvstore.Store
+	Log   *logs.Log
+	// Keys is the key folder, outside of the store's. Required.
+	Keys string
+	// Only reports whether a release is wanted. The others are in the log only. Default: all are.
+	Only func(pkg, version string) bool
+	// Logger gets what goes wrong, and what is done about it. Required.
+	Logger *slog.Logger
+	// Changed, where set, is called when State has changed, by one goroutine at a time.
+	Changed func(State)
+}
+
+// A State is how far a follower has come.
+type State struct {
+	Source string `json:"source"`
+	// Key is the verifier key that is trusted, "" where none is known yet; FirstUse says that
+	// nothing but the source itself has named it.
+	Key      string `json:"key,omitempty"`
+	FirstUse bool   `json:"firstUse,omitempty"`
+	// Entries are those that are here, of all that are signed at the source.
+	Entries int64 `json:"entries"`
+	Of      int64 `json:"of"`
+	// Ready: everything was here once that a checkpoint has.
+	Ready bool `json:"ready"`
+	// Current is when all was here that the source showed.
+	Current time.Time `json:"current,omitzero"`
+	// Problem says why no more is taken over at the moment, and Refused that it is because the
+	// source has said what cannot be true. Evidence is the file that proves a fork.
+	Problem  string `json:"problem,omitempty"`
+	Refused  bool   `json:"refused,omitempty"`
+	Evidence string `json:"evidence,omitempty"`
+	// Files and Bytes count what was fetched.
+	Files int64 `json:"files"`
+	Bytes int64 `json:"bytes"`
+}
+
+// A Follower has a store follow a source. Its methods are safe for concurrent use; CatchUp and
+// Run are for one caller.
+type Follower struct {
+	Options
+	record *signing.Record
+	known  *verify.Known
+
+	manifests *semaphore.Weighted
+	memory    *semaphore.Weighted
+	flights   singleflight.Group
+	files     atomic.Int64 // that were fetched
+	bytes     atomic.Int64
+
+	filled bool // whether what was left out before, and is wanted now, is here
+
+	mu    sync.Mutex
+	state State
+	shown signing.Signed
+}
+
+// Open opens the key folder. Close it before the store.
+func Open(o Options) (*Follower, error) {
+	record, err := signing.OpenRecord(o.Keys, o.Store)
+	if err != nil {
+		return nil, err
+	}
+	f := &Follower{Options: o, record: record, manifests: semaphore.NewWeighted(manifestMemory), memory: semaphore.NewWeighted(contentMemory)}
+	if err := f.recall(); err != nil {
+		return nil, errors.Join(err, record.Close())
+	}
+	return f, nil
+}
+
+// MakeKeys makes a key folder, as [Open] does, for what is to be kept in it before.
+func MakeKeys(dir string) error {
+	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
+		return fmt.Errorf("couldn't make the key folder: %w", err)
+	}
+	return nil
+}
+
+// recall reads what was seen and taken over before.
+func (f *Follower) recall() (err error) {
+	if f.known, err = verify.ReadKnown(filepath.Join(f.Keys, KnownFile)); err != nil {
+		return err
+	}
+	local := f.Log.Checkpoint()
+	shown, key, err := f.record.Last(local)
+	if err != nil {
+		return err
+	}
+	if before, ok := f.known.OfServer(f.Source.Name()); f.Trust.Key == "" && ok {
+		f.Trust.Key = before.Key
+	}
+	if f.Trust.Key == "" {
+		f.Trust.Key = key
+	}
+	if key == "" && local.Size > 0 {
+		before, err := signing.SignedBy(f.Store)
+		if err != nil {
+			return err
+		}
+		if before != "" && f.Trust.Key == "" {
+			f.Trust.Key = before
+		}
+	}
+	f.shown = shown
+	f.state = State{Source: f.Source.Name(), Key: f.Trust.Key, Entries: local.Size, Of: local.Size, Ready: shown.Note != nil}
+	return nil
+}
+
+// Close lets others have the key folder. Neither Run nor CatchUp may run any longer.
+func (f *Follower) Close() error { return f.record.Close() }
+
+// State returns how far the follower has come.
+func (f *Follower) State() State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state
+}
+
+func (f *Follower) change(do func(*State)) {
+	f.mu.Lock()
+	do(&f.state)
+	state := f.state
+	f.mu.Unlock()
+	if f.Changed != nil {
+		f.Changed(state)
+	}
+}
+
+// A RefusedError says that the source cannot be believed.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string {
+	return e.Err.Error() + "; nothing of it was taken over, and what is here stays as it is"
+}
+
+// Unwrap returns what is wrong.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// The pauses after failures.
+const (
+	firstRest   = time.Second
+	longestRest = time.Minute
+)
+
+// Run follows the source until ctx ends. It is told by State what keeps it from that.
+func (f *Follower) Run(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; {
+		err := f.CatchUp(ctx)
+		if err == nil {
+			f.mu.Lock()
+			note := f.shown.Note
+			f.mu.Unlock()
+			err = f.Source.Await(ctx, note)
+		}
+		if err == nil {
+			failures = 0
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		f.failed(err)
+		failures++
+		rest := retry.After(failures, firstRest, longestRest)
+		f.Logger.Error("couldn't follow the source; trying again", "source", f.Source.Name(), "err", err, "after", rest)
+		if retry.Sleep(ctx, rest) != nil {
+			return
+		}
+	}
+}
+
+func (f *Follower) failed(err error) {
+	f.change(func(s *State) {
+		s.Problem, s.Refused = err.Error(), errors.As(err, new(*RefusedError))
+	})
+}
+
+// CatchUp takes over all that the source's newest checkpoint covers.
+func (f *Follower) CatchUp(ctx context.Context) error {
+	log, err := f.verify(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.take(ctx, log); err != nil {
+		return err
+	}
+	if !f.filled {
+		if err := f.fill(ctx); err != nil {
+			return err
+		}
+		f.filled = true
+	}
+	have := f.Log.Checkpoint()
+	if have != (logs.Checkpoint{Size: log.Size(), Root: log.Root()}) {
+		return &RefusedError{fmt.Errorf("the log of %d entries does not have the root that is signed", have.Size)}
+	}
+	signed := signing.Signed{Checkpoint: have, Note: log.Note()}
+	if err := f.record.Keep(log.Key(), signed); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.shown, f.Trust.Key = signed, log.Key()
+	f.mu.Unlock()
+	f.change(func(s *State) {
+		s.Key, s.Ready, s.Current = log.Key(), true, time.Now()
+		s.Problem, s.Refused, s.Evidence = "", false, ""
+	})
+	return nil
+}
+
+// verify opens the source's log, and remembers what was seen of it.
+func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
+	o := verify.Options{Server: f.Source.Name(), Read: f.Source.Get, Trust: f.Trust, Known: f.known.OfKey}
+	if o.Trust.Key == "" {
+		key, err := verify.FetchKey(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("couldn't get the log's key: %w", err)
+		}
+		o.Trust.Key = key
+		f.change(func(s *State) { s.Key, s.FirstUse = key, true })
+	}
+	log, err := verify.Open(ctx, o)
+	var fork *verify.ForkError
+	switch {
+	case errors.As(err, &fork):
+		evidence, kept := f.known.KeepEvidence(fork.Evidence)
+		f.change(func(s *State) { s.Evidence = evidence })
+		if evidence != "" {
+			err = fmt.Errorf("%w; %s proves it to anyone (larder verify --evidence)", err, evidence)
+		}
+		return nil, &RefusedError{errors.Join(err, kept)}
+	case verify.OutcomeOf(err) == verify.Differs:
+		return nil, &RefusedError{err}
+	case err != nil:
+		return nil, err
+	}
+	if err := f.known.Remember(f.Source.Name(), o.Trust.Key, log, time.Now()); err != nil {
+		return nil, err
+	}
+	if doubt := log.Doubt(); doubt != nil {
+		return nil, &RefusedError{doubt}
+	}
+	local := f.Log.Checkpoint()
+	if err := log.Contains(ctx, local); verify.OutcomeOf(err) == verify.Differs {
+		return nil, &RefusedError{fmt.Errorf("the log of %d entries that is here is not that of %s: %w; a data folder follows one log for good, so follow this one into another (--data, --keys)", local.Size, f.Source.Name(), err)}
+	} else if err != nil {
+		return nil, err
+	}
+	f.change(func(s *State) { s.Of = log.Size() })
+	return log, nil
+}
+
+// Checkpoint returns the last signed checkpoint of which everything is here.
+func (f *Follower) Checkpoint() (signing.Signed, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shown.Note == nil {
+		return f.shown, &signing.RefusedError{Reason: "this mirror has yet to catch up with its source for the first time"}
+	}
+	return f.shown, nil
+}
+
+// Held is the checkpoint of the entries that are here and signed.
+func (f *Follower) Held() logs.Checkpoint {
+	signed, _ := f.Checkpoint()
+	return signed.Checkpoint
+}
+
+// Origin is what the log is called.
+func (f *Follower) Origin() string {
+	origin, _, _ := strings.Cut(f.Key(), "+")
+	return origin
+}
+
+// Key is the verifier key by which the shown checkpoint counts, "" where none is shown.
+func (f *Follower) Key() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shown.Note == nil {
+		return ""
+	}
+	return f.Trust.Key
+}
+
+// KeyChanges are the keys that have taken over, as the log says.
+func (f *Follower) KeyChanges() ([]signing.KeyChange, error) { return signing.KeyChanges(f.Store) }

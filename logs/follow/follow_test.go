@@ -1,0 +1,214 @@
+package follow_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+func TestCatchUp(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	m := newMirror(t, u.url)
+	if s := m.State(); s.Ready || s.Entries != 0 {
+		t.Errorf("before: %+v", s)
+	}
+	if _, err := m.Checkpoint(); err == nil {
+		t.Error("it shows a checkpoint before it has anything")
+	}
+	m.catchUp(t)
+	m.same(t, u)
+	s := m.State()
+	if !s.Ready || s.Entries != u.Log.Checkpoint().Size || s.Of != s.Entries || s.Problem != "" || s.Key != u.signer.Key() || !s.FirstUse {
+		t.Errorf("after: %+v", s)
+	}
+	// What is withdrawn by then is not fetched, and told apart from what is lost.
+	if _, err := m.Store.Content(kvstore.Sum([]byte("steal()"))); err == nil {
+		t.Error("it has the malware")
+	}
+	u.Publish("vue", "3.2.0", "vue.js", map[string]string{"vue.js": "vue three point two"})
+	u.signNow(t)
+	m.catchUp(t)
+	m.same(t, u)
+	m.again(t, u.url)
+	if s := m.State(); !s.Ready || s.FirstUse || s.Key != u.signer.Key() {
+		t.Errorf("at the next start: %+v", s)
+	}
+	m.catchUp(t)
+	m.same(t, u)
+}
+
+func TestMirrorOfAMirror(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	first := newMirror(t, u.url)
+	first.catchUp(t)
+	between := &upstream{Shelf: first.Shelf}
+	between.serve(t, first)
+	second := newMirror(t, between.url)
+	second.catchUp(t)
+	second.same(t, u)
+	u.Publish("vue", "3.2.0", "vue.js", map[string]string{"vue.js": "vue three point two"})
+	u.signNow(t)
+	first.catchUp(t)
+	second.catchUp(t)
+	second.same(t, u)
+}
+
+// Withdrawal, restoration and erasure arrive, by hash too.
+func TestWithdrawal(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	m := newMirror(t, u.url)
+	m.catchUp(t)
+	h := handler(t, m.Store, m)
+	is := func(data string, want int) {
+		t.Helper()
+		status, body := get(t, h, data)
+		if status != want || status == http.StatusOK && body != data {
+			t.Errorf("%q: %d %q, want %d", data, status, body, want)
+		}
+		if status, _ := get(t, handler(t, u.Store, u.signer), data); status != want {
+			t.Errorf("%q at the source: %d, want %d", data, status, want)
+		}
+	}
+	is("vue three", 200)
+	is("steal()", 410)
+	is("never published", 404)
+	u.Withdraw("vue", "3.0.0", "broken")
+	u.signNow(t)
+	m.catchUp(t)
+	m.same(t, u)
+	is("vue three", 410)
+	is("MIT", 200)
+	u.Restore("vue", "3.0.0", "not broken")
+	u.Restore("evil", "1.0.0", "it was a joke")
+	u.signNow(t)
+	m.catchUp(t)
+	m.same(t, u)
+	is("vue three", 200)
+	is("steal()", 200)
+	u.Withdraw("evil", "1.0.0", "it was none")
+	u.erase(t, "evil", "1.0.0", "steal()")
+	u.Publish("again", "1.0.0", "a.js", map[string]string{"a.js": "a"})
+	u.signNow(t)
+	m.catchUp(t)
+	m.same(t, u)
+	is("steal()", 410)
+	if _, err := m.Store.Content(kvstore.Sum([]byte("steal()"))); err == nil {
+		t.Error("what was erased is still there")
+	}
+	// What was erased comes back with another release.
+	u.Publish("again", "1.0.1", "a.js", map[string]string{"a.js": "steal()"})
+	u.signNow(t)
+	m.catchUp(t)
+	m.same(t, u)
+	is("steal()", 200)
+}
+
+func TestOnly(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	only := func(o *follow.Options) {
+		o.Only = func(pkg, version string) bool { return pkg == "vue" && version != "3.1.0" }
+	}
+	m := newMirror(t, u.url, only)
+	m.catchUp(t)
+	m.sound(t)
+	for _, there := range []struct {
+		pkg, version, path string
+		want               bool
+	}{{"vue", "3.0.0", "vue.js", true}, {"vue", "3.1.0", "vue.js", false}, {"back", "1.0.0", "back.js", false}} {
+		if _, err := views.LookupFile(m.Store, there.pkg, there.version, there.path); (err == nil) != there.want {
+			t.Errorf("%+v: %v", there, err)
+		}
+	}
+	if _, err := m.Store.Content(kvstore.Sum([]byte("back"))); err == nil {
+		t.Error("it has what was left out")
+	}
+	if status, _ := get(t, handler(t, m.Store, m), "vue three point one"); status != 404 {
+		t.Errorf("what was left out is %d", status)
+	}
+	m.again(t, u.url) // everything, from now on
+	m.catchUp(t)
+	m.same(t, u)
+}
+
+func TestKeyChange(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	first := u.signer.Key()
+	m := newMirror(t, u.url)
+	m.catchUp(t)
+	if _, err := u.signer.Rotate(testTime); err != nil {
+		t.Fatal(err)
+	}
+	m.catchUp(t)
+	m.same(t, u)
+	if m.Key() == first || m.Key() != u.signer.Key() {
+		t.Errorf("it trusts %s, want %s", m.Key(), u.signer.Key())
+	}
+	if changes, err := m.KeyChanges(); err != nil || len(changes) != 1 {
+		t.Errorf("changes %+v, %v", changes, err)
+	}
+	m.again(t, u.url, func(o *follow.Options) { o.Trust.Key = first })
+	u.Publish("vue", "3.2.0", "vue.js", map[string]string{"vue.js": "vue three point two"})
+	u.signNow(t)
+	m.catchUp(t)
+	m.same(t, u)
+}
+
+// A catch-up that ends anywhere goes on from there.
+func TestInterrupted(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	u.erase(t, "evil", "1.0.0", "steal()")
+	u.signNow(t)
+	m := newMirror(t, u.url)
+	m.Follower.Close()
+	for allowed := 0; ; allowed++ {
+		var left atomic.Int64 // fetches are concurrent
+		left.Store(int64(allowed))
+		m.open(t, u.url, func(o *follow.Options) {
+			o.Source = memorySource{o.Source, func(ctx context.Context, h kvstore.Hash, size int64) (kvstore.Coded, error) {
+				if left.Add(-1) < 0 {
+					return kvstore.Coded{}, errStop
+				}
+				return (follow.HTTP(serverOptions(u.url))).Content(ctx, h, size)
+			}}
+		})
+		err := m.CatchUp(t.Context())
+		if err == nil {
+			break
+		}
+		if !strings.Contains(err.Error(), errStop.Error()) {
+			t.Fatal(err)
+		}
+		m.soundSoFar(t)
+		m.Follower.Close()
+	}
+	m.same(t, u)
+}
+
+func TestWrongFolders(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	other := newUpstream(t)
+	other.Enrol("other", `{"name":"other"}`)
+	other.signNow(t)
+	m := newMirror(t, u.url)
+	m.catchUp(t)
+	m.again(t, other.url)
+	if err := m.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), "another") && !strings.Contains(err.Error(), "not signed") {
+		t.Errorf("another log: %v", err)
+	}
+	if _, err := follow.Open(follow.Options{Source: follow.HTTP(serverOptions(u.url)), Store: m.Store, Log: m.Log, Keys: u.signer.Folder(), Logger: quiet}); err == nil {
+		t.Error("a key folder that signs was taken")
+	}
+}

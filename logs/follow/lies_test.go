@@ -1,0 +1,252 @@
+package follow_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// A source that lies is refused: what was verified before goes on being served, nothing of the lie is, and when the
+// source is honest again the mirror goes on.
+func TestLies(t *testing.T) {
+	const news = "vue three point two"
+	newHash := kvstore.Sum([]byte(news)).String()
+	flip := func(body []byte) []byte {
+		body = bytes.Clone(body)
+		if len(body) > 0 {
+			body[len(body)/2] ^= 1
+		}
+		return body
+	}
+	for _, test := range []struct {
+		name string
+		lie  func(u *upstream, path string, body []byte) []byte
+		want string
+	}{
+		{"other bytes", func(_ *upstream, path string, body []byte) []byte {
+			if strings.HasSuffix(path, newHash) {
+				return []byte("vue three point bad")
+			}
+			return body
+		}, "other bytes"},
+		{"fewer bytes", func(_ *upstream, path string, body []byte) []byte {
+			if strings.HasSuffix(path, newHash) {
+				return body[:3]
+			}
+			return body
+		}, "other bytes"},
+		{"far more bytes", func(_ *upstream, path string, body []byte) []byte {
+			if strings.HasSuffix(path, newHash) {
+				return make([]byte, 1<<20)
+			}
+			return body
+		}, "too long"},
+		{"a manifest of 60 MB", func(_ *upstream, path string, body []byte) []byte {
+			if bytes.Contains(body, []byte(`"files":`)) && strings.HasPrefix(path, "/content/") {
+				return make([]byte, 60<<20)
+			}
+			return body
+		}, "other bytes"},
+		{"no such content", func(_ *upstream, path string, body []byte) []byte {
+			if strings.HasSuffix(path, newHash) {
+				return nil
+			}
+			return body
+		}, "does not have it"},
+		{"another entry", func(_ *upstream, path string, body []byte) []byte {
+			if strings.Contains(path, "/tile/entries/") {
+				return bytes.Replace(body, []byte("3.2.0"), []byte("3.2.9"), 1)
+			}
+			return body
+		}, "not the one in the signed tree"},
+		{"a gap", func(_ *upstream, path string, body []byte) []byte {
+			if strings.Contains(path, "/tile/entries/") {
+				return body[2+binary.BigEndian.Uint16(body):]
+			}
+			return body
+		}, "not the one in the signed tree"},
+		{"another tile", func(_ *upstream, path string, body []byte) []byte {
+			if strings.HasPrefix(path, "/log/tile/0/") {
+				return flip(body)
+			}
+			return body
+		}, "do not belong to the tree"},
+		{"no signature", func(_ *upstream, path string, body []byte) []byte {
+			if path == "/log/checkpoint" {
+				return flip(body)
+			}
+			return body
+		}, ""},
+		{"a page", func(_ *upstream, path string, body []byte) []byte {
+			if path == "/log/checkpoint" {
+				return []byte("<!doctype html>")
+			}
+			return body
+		}, "no signed note"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			u := newUpstream(t)
+			u.stock(t)
+			m := newMirror(t, u.url)
+			m.catchUp(t)
+			before, _ := m.Checkpoint()
+			u.Publish("vue", "3.2.0", "vue.js", map[string]string{"vue.js": news})
+			u.signNow(t)
+			u.lies(func(path string, body []byte) []byte { return test.lie(u, path, body) })
+			err := m.CatchUp(t.Context())
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Fatalf("got %v, want %q", err, test.want)
+			}
+			if test.name != "no such content" && test.name != "far more bytes" && test.name != "a page" && !errors.As(err, new(*follow.RefusedError)) {
+				t.Errorf("it is no refusal: %v", err)
+			}
+			if after, err := m.Checkpoint(); err != nil || !bytes.Equal(after.Note, before.Note) || m.Log.Checkpoint() != before.Checkpoint {
+				t.Errorf("it has %+v, shows %+v, %v", m.Log.Checkpoint(), after.Checkpoint, err)
+			}
+			h := handler(t, m.Store, m)
+			if status, body := get(t, h, "vue three"); status != 200 || body != "vue three" {
+				t.Errorf("what was verified before is %d %q", status, body)
+			}
+			if status, _ := get(t, h, news); status != 404 {
+				t.Errorf("what was not is %d", status)
+			}
+			m.sound(t)
+			u.lies(nil)
+			m.catchUp(t)
+			m.same(t, u)
+		})
+	}
+}
+
+// A source that shows an older checkpoint, as one restored from a backup, takes nothing away.
+func TestShrunk(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	old, _ := u.signer.Checkpoint()
+	u.Publish("vue", "3.2.0", "vue.js", map[string]string{"vue.js": "vue three point two"})
+	u.signNow(t)
+	m := newMirror(t, u.url)
+	m.catchUp(t)
+	u.lies(func(path string, body []byte) []byte {
+		if path == "/log/checkpoint" {
+			return old.Note
+		}
+		return body
+	})
+	err := m.CatchUp(t.Context())
+	if !errors.As(err, new(*follow.RefusedError)) || !strings.Contains(err.Error(), "was signed and seen before") {
+		t.Errorf("got %v", err)
+	}
+	// Nor does the next start forget, with an empty store.
+	fresh := newMirror(t, u.url)
+	fresh.Follower.Close()
+	data, err := os.ReadFile(filepath.Join(m.keys, follow.KnownFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(fresh.keys, follow.KnownFile), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fresh.open(t, u.url)
+	if err := fresh.CatchUp(t.Context()); !errors.As(err, new(*follow.RefusedError)) {
+		t.Errorf("a new store: %v", err)
+	}
+	u.lies(nil)
+	m.catchUp(t)
+	m.same(t, u)
+}
+
+// A source whose key signs two logs is refused, and both notes are kept.
+func TestFork(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	m := newMirror(t, u.url)
+	m.catchUp(t)
+	// Another process with the same key, and a log of its own.
+	twin := &upstream{Shelf: testkit.NewShelf(t)}
+	keys := t.TempDir()
+	key, err := os.ReadFile(filepath.Join(u.signer.Folder(), "log.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(keys, "next.key"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	twin.sign(t, keys)
+	if twin.signer.Key() != u.signer.Key() {
+		t.Fatal("the key folder has another layout")
+	}
+	twin.Enrol("evil", `{"name":"evil"}`)
+	for range 12 {
+		twin.Enrol("evil", `{"name":"evil"}`)
+	}
+	twin.signNow(t)
+	twin.serve(t, twin.signer)
+	before := m.Log.Checkpoint()
+	// The server answers with the twin from now on.
+	m.again(t, u.url, func(o *follow.Options) { o.Source = renamed{follow.HTTP(serverOptions(twin.url)), u.url} })
+	err = m.CatchUp(t.Context())
+	if !errors.As(err, new(*follow.RefusedError)) || !strings.Contains(err.Error(), "forked") {
+		t.Fatalf("got %v", err)
+	}
+	if m.Log.Checkpoint() != before {
+		t.Error("it took something over")
+	}
+	evidence := m.State().Evidence
+	found, err := verify.ReadEvidence(evidence, u.signer.Key())
+	if err != nil || found.Outcome != verify.Forked || len(found.Heads) != 2 {
+		t.Errorf("the evidence in %q: %+v, %v", evidence, found, err)
+	}
+	m.sound(t)
+	m.again(t, u.url)
+	m.catchUp(t)
+	m.same(t, u)
+}
+
+type renamed struct {
+	follow.Source
+	name string
+}
+
+func (r renamed) Name() string { return r.name }
+
+// A log that is signed with another key than the pinned one is no log to follow.
+func TestAnotherKey(t *testing.T) {
+	u, other := newUpstream(t), newUpstream(t)
+	u.stock(t)
+	m := newMirror(t, u.url, func(o *follow.Options) { o.Trust.Key = other.signer.Key() })
+	if err := m.CatchUp(t.Context()); !errors.As(err, new(*follow.RefusedError)) {
+		t.Errorf("got %v", err)
+	}
+	if size := m.Log.Checkpoint().Size; size != 0 {
+		t.Errorf("it has %d entries", size)
+	}
+}
+
+// A source that stalls holds nothing but the follower, which ends when it is told to.
+func TestStalls(t *testing.T) {
+	u := newUpstream(t)
+	u.stock(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	m := newMirror(t, u.url, func(o *follow.Options) {
+		o.Source = memorySource{o.Source, func(ctx context.Context, _ kvstore.Hash, _ int64) (kvstore.Coded, error) {
+			cancel() // the first has begun
+			<-ctx.Done()
+			return kvstore.Coded{}, ctx.Err()
+		}}
+	})
+	if err := m.CatchUp(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	m.soundSoFar(t)
+}

@@ -1,0 +1,102 @@
+package views
+
+import (
+	"errors"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/livemap"
+)
+
+// A Standing says what names a content.
+type Standing int
+
+// The standings. The worst comes first.
+const (
+	Unnamed   Standing = iota // nothing, as far as the log says: never published, or not yet
+	NamedOnce                 // only releases that were withdrawn
+	NamedLive                 // a release that is served, or an entry itself
+)
+
+// A row of Named has half of a content's hash, whether what names it is live, and which
+// release that is, as a part of its key in the map of live releases; zeros for an entry. So
+// the first row of a hash tells whether the content may be handed out, however many
+// releases have the same file. Half of a hash leaves no room for chance, and rows small.
+const (
+	namedHash    = 16
+	namedRelease = 8
+	namedLive    = 0
+	namedGone    = 1
+)
+
+var byEntry [namedRelease]byte
+
+func releaseID(pkg, version string) (id [namedRelease]byte) {
+	key := livemap.Key(pkg, version)
+	copy(id[:], key[:])
+	return id
+}
+
+func namedKey(h kvstore.Hash, state byte, release [namedRelease]byte) []byte {
+	key := append(make([]byte, 0, namedHash+1+namedRelease), h[:namedHash]...)
+	return append(append(key, state), release[:]...)
+}
+
+// namedRow is the value of every row: the version of its form.
+var namedRow = []byte{1}
+
+// StandingOf tells what names a content. It costs one look-up.
+func StandingOf(r kvstore.Reader, h kvstore.Hash) (Standing, error) {
+	for item, err := range r.Scan(kvstore.Named, kvstore.Range{Prefix: h[:namedHash]}) {
+		switch {
+		case err != nil:
+			return Unnamed, err
+		case len(item.Key) > namedHash && item.Key[namedHash] == namedLive:
+			return NamedLive, nil
+		}
+		return NamedOnce, nil
+	}
+	return Unnamed, nil
+}
+
+// nameDocuments adds that an entry names its documents.
+func nameDocuments(b *kvstore.Batch, c Change) {
+	for _, h := range c.Entry.Contents() {
+		b.Set(kvstore.Named, namedKey(h, namedLive, byEntry), namedRow)
+	}
+}
+
+// nameFiles adds that a release names its files, and is served or not. What it was before may
+// stay there: what is live comes first.
+func nameFiles(b *kvstore.Batch, c Change) {
+	release := releaseID(c.Package, c.Version)
+	for _, f := range c.Manifest.Files {
+		if c.Kind != logs.Withdrawn {
+			b.Set(kvstore.Named, namedKey(f.SHA256, namedLive, release), namedRow)
+			continue
+		}
+		b.Set(kvstore.Named, namedKey(f.SHA256, namedGone, release), namedRow)
+		b.Delete(kvstore.Named, namedKey(f.SHA256, namedLive, release))
+	}
+}
+
+// SetAbsent adds that the contents of a release are not here, though the log has it:
+// a mirror leaves it out, or it was withdrawn before the mirror came to it. While the log has it
+// live, the views are as if it was never published.
+func SetAbsent(b *kvstore.Batch, pkg, version string) {
+	b.Set(kvstore.Absent, kvstore.Key(pkg, version), namedRow)
+}
+
+// ClearAbsent adds that the contents of a release are here.
+func ClearAbsent(b *kvstore.Batch, pkg, version string) {
+	b.Delete(kvstore.Absent, kvstore.Key(pkg, version))
+}
+
+// IsAbsent reports whether the contents of a release are elsewhere, see [SetAbsent].
+func IsAbsent(r kvstore.Reader, pkg, version string) (bool, error) {
+	_, err := r.Get(kvstore.Absent, kvstore.Key(pkg, version))
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}

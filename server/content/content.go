@@ -1,0 +1,276 @@
+// Package content serves contents by the SHA-256 of their bytes, /content/{hash}, for those
+// who follow the log and check what they get: mirrors, and Larders that lost something.
+//
+// What it guarantees: a content is served while a live release or an entry of the log names it.
+// What only withdrawn releases name is 410, so that malware is not published by another way; it
+// is there again when a release is restored. What nothing names yet is 404, also while a release
+// is being made of it. One client has no more than its share.
+//
+// No page can use what is here as a script or style of its own: there is no type, no CORS, and
+// no other site may embed it. Caches that many share do not keep it, because no purge reaches
+// them by hash.
+//
+// The package must not know which releases name a content.
+package content
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// Prefix is where contents are.
+const Prefix = "/content/"
+
+// Options are what the handler needs.
+type Options struct {
+	// Store has the contents. Required.
+	Store *kvstore.Store
+	// Bytes bounds the memory of contents that are being sent; a larger one is sent alone.
+	// Default: 64 MiB.
+	Bytes int64
+	// Logger gets what cannot be read. Required.
+	Logger *slog.Logger
+	// Registerer gets the metrics. Default: none.
+	Registerer prometheus.Registerer
+}
+
+const (
+	defaultBytes = 64 << 20
+	atOnce       = 64 // contents that are sent
+	leastRate    = 128 << 10
+	stall        = 30 * time.Second
+)
+
+type handler struct {
+	Options
+	slots    *client.Shares
+	memory   *semaphore.Weighted
+	requests *prometheus.CounterVec
+	logged   answers.Throttle
+}
+
+// New returns the handler of all that is below [Prefix].
+func New(o Options) (http.Handler, error) {
+	if o.Bytes <= 0 {
+		o.Bytes = defaultBytes
+	}
+	h := &handler{Options: o, slots: client.NewShares(atOnce), memory: semaphore.NewWeighted(o.Bytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "larder_content_requests_total",
+		Help: "Requests for contents by their hash, by status.",
+	}, []string{"status"})}
+	if o.Registerer != nil {
+		if err := o.Registerer.Register(h.requests); err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+// Route returns a handler that answers what is below [Prefix] with contents, and the others with
+// rest.
+func Route(contents, rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, Prefix) {
+			contents.ServeHTTP(w, r)
+		} else {
+			rest.ServeHTTP(w, r)
+		}
+	})
+}
+
+var (
+	wrongMethod = &answers.Failure{Status: http.StatusMethodNotAllowed, Message: "Contents can only be read: use GET or HEAD.", Fields: []answers.Field{{Name: "Allow", Value: "GET, HEAD"}}}
+	badPath     = &answers.Failure{Status: http.StatusNotFound, Message: "A content's path is /content/ and the SHA-256 of its bytes in lower-case hexadecimal."}
+	unnamed     = &answers.Failure{Status: http.StatusNotFound, Message: "Nothing that is published has this content."}
+	gone        = &answers.Failure{Status: http.StatusGone, Message: "Only releases that were withdrawn have this content."}
+	busy        = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many contents are being sent at the moment. Try again later.", Retry: 5}
+	unreadable  = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The content cannot be read at the moment. Try again later.", Retry: 60}
+)
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answers.Set(w.Header(),
+		answers.Field{Name: "X-Content-Type-Options", Value: "nosniff"},
+		answers.Field{Name: "Content-Security-Policy", Value: "sandbox"},
+		answers.Field{Name: "Cross-Origin-Resource-Policy", Value: "same-origin"})
+	recorded := &recorder{ResponseWriter: w}
+	failure, broken := h.answer(recorded, r)
+	if failure != nil {
+		failure.SendJSON(recorded, r)
+	}
+	h.requests.WithLabelValues(strconv.Itoa(recorded.status)).Inc()
+	if broken {
+		panic(http.ErrAbortHandler) // returning would end the body properly
+	}
+}
+
+// recorder knows the status.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (r *recorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// answer returns what it has not answered, and whether the client has got a part only.
+func (h *handler) answer(w *recorder, r *http.Request) (failure *answers.Failure, broken bool) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return wrongMethod, false
+	}
+	hash, err := kvstore.ParseHash(strings.TrimPrefix(requests.RawPath(r.URL), Prefix))
+	if err != nil || requests.RawPath(r.URL) != Prefix+hash.String() {
+		return badPath, false
+	}
+	standing, err := views.StandingOf(h.Store, hash)
+	switch {
+	case err != nil:
+		return h.failed(hash, err), false
+	case standing == views.Unnamed:
+		return unnamed, false
+	case standing == views.NamedOnce:
+		return gone, false
+	}
+	row, err := h.Store.Content(hash)
+	if err != nil {
+		return h.failed(hash, err), false
+	}
+	form := choose(r, row, hash)
+	w.Header().Set("Vary", "Accept-Encoding")
+	w.Header().Set("Etag", tagOf(form))
+	w.Header().Set("Cache-Control", "private, max-age="+strconv.Itoa(int(answers.Forever.Seconds()))+", immutable")
+	fields := requests.FieldsOf(r.Header)
+	for _, known := range append(slices.Clone(row.Representations), identity(row, hash)) {
+		if fields.IfNoneMatch != nil && fields.Unchanged(tagOf(known), time.Time{}) {
+			w.Header().Set("Etag", tagOf(known))
+			w.WriteHeader(http.StatusNotModified)
+			return nil, false
+		}
+	}
+	return h.send(w, r, hash, form, row.Size)
+}
+
+// identity is a content as it is, whether it is kept so or not.
+func identity(row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
+	return kvstore.Representation{Coding: coding.Identity, Length: row.Size, Sum: hash}
+}
+
+// choose returns the form that is sent: a part is one of the content itself, so that a client
+// may go on in whichever coding the server has by then.
+func choose(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
+	plain := identity(row, hash)
+	if r.Header.Get("Range") != "" {
+		return plain
+	}
+	all := append(slices.Clone(row.Representations), plain)
+	forms := make([]requests.Form, len(all))
+	for i, f := range all {
+		forms[i] = requests.Form{Coding: f.Coding, Length: f.Length}
+	}
+	if i := requests.ParseAcceptEncoding(r.Header["Accept-Encoding"]).Choose(forms); i >= 0 {
+		return all[i]
+	}
+	return plain
+}
+
+func tagOf(f kvstore.Representation) string {
+	return `"` + base64.RawURLEncoding.EncodeToString(f.Sum[:18]) + `"`
+}
+
+// send sends a content when it is the client's turn.
+func (h *handler) send(w *recorder, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
+	header := w.Header()
+	header.Set("Content-Type", "application/octet-stream")
+	header.Set("Accept-Ranges", "bytes")
+	if form.Coding != coding.Identity {
+		header.Set("Content-Encoding", form.Coding.String())
+	}
+	if r.Method == http.MethodHead {
+		header.Set("Content-Length", strconv.FormatInt(form.Length, 10))
+		w.WriteHeader(http.StatusOK)
+		return nil, false
+	}
+	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, client.Patience)
+	if err != nil {
+		return busy, false
+	}
+	defer leave()
+	weight := min(h.Bytes, form.Length)
+	if form.Coding == coding.Identity {
+		weight = min(h.Bytes, 2*size) // decoded from another form
+	}
+	waiting, stop := context.WithTimeout(ctx, client.Patience)
+	err = h.memory.Acquire(waiting, weight)
+	stop()
+	if err != nil {
+		return busy, false
+	}
+	defer h.memory.Release(weight)
+	data, err := h.read(hash, &form)
+	if err != nil {
+		return h.failed(hash, err), false
+	}
+	header.Set("Etag", tagOf(form))
+	// A client that takes nothing must not keep a place that another needs.
+	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
+	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stall, Least: leastRate}, h.slots.Full)
+	if r.Header.Get("Range") != "" {
+		http.ServeContent(paced{w, to}, r, "", time.Time{}, bytes.NewReader(data))
+		return nil, to.Err != nil
+	}
+	header.Set("Content-Length", strconv.Itoa(len(data)))
+	w.WriteHeader(http.StatusOK)
+	_, err = to.Write(data)
+	return nil, err != nil
+}
+
+// paced is a response whose body is written under deadlines.
+type paced struct {
+	*recorder
+	to *answers.Writer
+}
+
+func (p paced) Write(data []byte) (int, error) { return p.to.Write(data) }
+
+// read reads a content in the coding of a form, which may have become smaller meanwhile.
+func (h *handler) read(hash kvstore.Hash, form *kvstore.Representation) (data []byte, err error) {
+	if form.Coding == coding.Identity {
+		return h.Store.Identity(hash)
+	}
+	*form, data, err = h.Store.Coded(hash, form.Coding)
+	return data, err
+}
+
+// failed logs what cannot be read. A content that was erased a moment ago is gone.
+func (h *handler) failed(hash kvstore.Hash, err error) *answers.Failure {
+	if errors.Is(err, kvstore.ErrNotFound) {
+		if standing, err := views.StandingOf(h.Store, hash); err == nil && standing != views.NamedLive {
+			return gone
+		}
+	}
+	if n, ok := h.logged.Next(); ok {
+		h.Logger.Error("couldn't read a content", "content", hash, "err", err, "alike", n)
+	}
+	return unreadable
+}
