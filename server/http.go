@@ -78,6 +78,8 @@ type Server struct {
 	connections *connections
 	handlers    *handlers
 	stopping    atomic.Bool
+	leaving     []func() // are called once
+	left        sync.Once
 }
 
 // NewHTTPServer returns a server whose Serve takes a listener from [Listen].
@@ -152,19 +154,40 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Shutdown takes no more requests and returns when those that are there are answered,
-// or ctx ends.
+// OnLeave has f called once, when the server begins to leave.
+func (s *Server) OnLeave(f func()) { s.leaving = append(s.leaving, f) }
+
+// Leave has what never ends by itself end, and each connection end after its next answer, which says so. New ones are
+// served as before: another process that listens on the same socket may take their place at any time.
+func (s *Server) Leave() {
+	s.left.Do(func() {
+		s.handlers.leaving.Store(true)
+		for _, f := range s.leaving {
+			f()
+		}
+	})
+	for _, front := range s.connections.fronts() {
+		front.Leave()
+	}
+}
+
+// Shutdown accepts no more connections, and returns when the requests of those that are there are answered, or ctx ends. A
+// connection that waits for a request may have one more within a second, because that may be on its way.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping.Store(true)
+	s.Leave()
 	fronts := s.connections.fronts()
 	for _, front := range fronts {
 		front.Stop()
 	}
-	err := s.Server.Shutdown(ctx)
+	var err error
 	for _, front := range fronts {
 		err = errors.Join(err, front.Wait(ctx))
 	}
-	return err
+	if len(fronts) > 0 {
+		s.connections.waitForIdle(ctx)
+	}
+	return errors.Join(err, s.Server.Shutdown(ctx))
 }
 
 // lingering is how long Stop waits for handlers whose clients are gone.
@@ -196,6 +219,7 @@ type handlers struct {
 	next    http.Handler
 	running atomic.Int64
 	none    chan struct{} // has one where the last ended
+	leaving atomic.Bool   // each connection ends after its answer
 }
 
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -208,9 +232,10 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
-	if r.ProtoMajor == 1 && r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		// Nothing wants that body. Without this net/http would wait for it before it
-		// answers, with all that the answer holds in memory.
+	// Nothing wants the body of a GET. Without this net/http would wait for it before it
+	// answers, with all that the answer holds in memory.
+	unwanted := r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+	if r.ProtoMajor == 1 && (unwanted || h.leaving.Load()) {
 		w.Header().Set("Connection", "close")
 	}
 	h.next.ServeHTTP(w, r)
@@ -350,6 +375,28 @@ func (c *connections) busy() int {
 		n += working
 	}
 	return n
+}
+
+// idleGrace is how long connections that wait for their next request may have it once the server stops.
+const idleGrace = time.Second
+
+// waitForIdle returns when none of net/http's connections waits for a request, or a client has had its time.
+func (c *connections) waitForIdle(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(idleGrace); time.Now().Before(deadline); {
+		c.mu.Lock()
+		n := c.idle.Len()
+		c.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // certificateRecheck is how often the files are looked at for a newer certificate.

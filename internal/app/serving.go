@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/api"
@@ -96,7 +95,7 @@ func (s *serving) open() (*server.Server, error) {
 		return nil, err
 	}
 	made := server.NewHTTPServer(handler, o)
-	made.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) })) // what never ends by itself
+	made.OnLeave(func() { close(stopping) }) // what never ends by itself
 	return made, nil
 }
 
