@@ -40,9 +40,11 @@ func newServing(s *running) *serving { return &serving{running: s, hooks: map[st
 
 // server answers on the public address.
 func (s *serving) server() part {
-	return s.answering("site", func(context.Context) (*server.Server, net.Listener, error) {
-		made, err := s.open()
-		return made, s.public.at, err
+	return s.answering("site", func(context.Context) (_ *server.Server, at []net.Listener, err error) {
+		if s.site, err = s.open(); err == nil {
+			at, err = s.lasting.listen(s.settings.MaxConnections)
+		}
+		return s.site, at, err
 	})
 }
 

@@ -47,6 +47,8 @@ type Process struct {
 	Started time.Time `json:"started"`
 	Address string    `json:"address,omitempty"` // where it serves
 	Private string    `json:"private,omitempty"` // host and port of the private listener
+	// UpgradeFailed says how the last upgrade went wrong, since the last that was tried.
+	UpgradeFailed string `json:"upgradeFailed,omitempty"`
 }
 
 // status reads the status of all packages, or of the one that is named.

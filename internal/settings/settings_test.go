@@ -231,7 +231,7 @@ func TestAssetBase(t *testing.T) {
 		{"", "", "[::1]:80", "", "http://[::1]:80"},
 		{"", "", "127.0.0.1:0", "", ""},
 	} {
-		s := &Settings{AssetBase: tt.base, Listen: tt.listen, TLSCert: tt.cert}
+		s := &Settings{AssetBase: tt.base, Listen: []string{tt.listen}, TLSCert: tt.cert}
 		if got := s.AssetBaseAt(tt.address); got != tt.want {
 			t.Errorf("%+v: %q", tt, got)
 		}

@@ -145,9 +145,26 @@ func sizeValue(target *int64, least int64) *value[int64] {
 	}}
 }
 
-func addressValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "address", format: verbatim, parse: parseAddress}
+// checkAddress looks at a public address, which may be a Unix socket's.
+func checkAddress(s string) error {
+	path, isUnix := strings.CutPrefix(s, unixPrefix)
+	switch {
+	case !isUnix:
+		_, err := parseAddress(s)
+		return err
+	case path == "" || strings.HasPrefix(path, "@"):
+		return errors.New("must name the path of a Unix socket, such as unix:/run/larder/public.sock")
+	case len(path) > mostSocketPath:
+		return fmt.Errorf("names a path of %d bytes, and a socket's has %d at most", len(path), mostSocketPath)
+	}
+	return nil
 }
+
+// unixPrefix begins the address of a Unix socket.
+const unixPrefix = "unix:"
+
+// mostSocketPath is what a socket's address holds on every system we know.
+const mostSocketPath = 103
 
 // optionalAddressValue also accepts off, and nothing at all, for no listener.
 func optionalAddressValue(target *string) *value[string] {
@@ -282,6 +299,7 @@ func levelValue(target *slog.Level) *value[slog.Level] {
 type listValue struct {
 	target *[]string
 	kind   string
+	check  func(member string) error // nil for none
 	set    bool
 }
 
@@ -292,6 +310,11 @@ func (v *listValue) Set(text string) error {
 	for member := range strings.SplitSeq(text, ",") {
 		if member = strings.TrimSpace(member); member == "" {
 			return errors.New("must not be empty")
+		}
+		if v.check != nil {
+			if err := v.check(member); err != nil {
+				return err
+			}
 		}
 		*v.target = append(*v.target, member)
 	}

@@ -161,7 +161,7 @@ func TestStopEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
 			if open, working := l.Counts(); open != 4 || working != 1 {
 				t.Errorf("%d connections are open and %d of them at work, want 4 and 1", open, working)
 			}
-			l.Stop()
+			l.Stop(time.Second)
 		})
 		get(t, working, "/slow") // of which the head was ready before Stop
 		time.Sleep(time.Second / 4)
@@ -186,7 +186,7 @@ func TestAcceptedWhenItHasStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := make(pipes)
 		l := lane.New(inner, lane.Options{Handler: handler{}, TLS: new(tls.Config), HeaderTimeout: 10 * time.Second})
-		l.Stop()
+		l.Stop(time.Second)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		ours, theirs := net.Pipe()

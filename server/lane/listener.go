@@ -95,8 +95,8 @@ type Listener struct {
 	leavers   int           // are being handed over
 	none      chan struct{} // closed by ended, when stopping and none is open
 	ended     sync.Once
-	refused  answers.Throttle
-	idlers   []idler // those that waited longest when CloseIdle last looked, longest first
+	refused   answers.Throttle
+	idlers    []idler // those that waited longest when CloseIdle last looked, longest first
 
 	source *limited // of descriptors; nil where inner is no TCP listener
 	loops  []*loop
@@ -117,7 +117,8 @@ func New(inner net.Listener, o Options) *Listener {
 	if l.source, _ = inner.(*limited); l.source != nil && o.Proxies != nil {
 		l.source.trusts = o.Proxies.Trust
 	}
-	l.accepting = l.source != nil
+	_, local := inner.(*limitedLocal)
+	l.accepting = l.source != nil || local
 	l.startLoops()
 	go l.run()
 	return l
@@ -307,16 +308,16 @@ func (l *Listener) Leave() {
 }
 
 // Stop accepts no connection any more, and has all end after the answer that they are at. A client may have asked what has
-// not come yet, so those that wait for a request may have one more within a second. Stop does not wait for that. What is not
-// for the lane is handed over until Close.
-func (l *Listener) Stop() {
+// not come yet, so those that wait for a request may have one more for as long. Stop does not wait for that. What is not for
+// the lane is handed over until Close.
+func (l *Listener) Stop(grace time.Duration) {
 	l.stopping.Store(true)
 	_ = l.closeInner()
 	l.Leave()
 	l.mu.Lock()
 	l.checkNone()
 	l.mu.Unlock()
-	time.AfterFunc(farewellTime, l.hurry)
+	time.AfterFunc(grace, l.hurry)
 }
 
 // hurry closes all connections that wait for a request. From now on none does.
@@ -351,7 +352,7 @@ func (l *Listener) multiplexed() (all []*multiplexer) {
 
 // Abort stops, and closes all connections at once.
 func (l *Listener) Abort() {
-	l.Stop()
+	l.Stop(0)
 	_ = l.Close()
 	l.hurry()
 	l.cut()
