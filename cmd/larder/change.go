@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -30,6 +31,39 @@ that is done within --drain. Where the new process cannot serve, the old one goe
 		}
 		return a.print(*asJSON, to, func() error {
 			fmt.Fprintf(a.stdout, "Process %d (larder %s) has taken over from process %d (larder %s).\n", to.PID, to.Version, from.PID, from.Version)
+			return nil
+		})
+	})
+	return cmd
+}
+
+func newReload(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Have the process that runs read its configuration again",
+		Long: `Have the process that runs on the data folder read the configuration file, waiting rooms and certificates again, and look
+at its catalogue. Either all of it counts from then on, or, where something is wrong, nothing: the message says in which
+line. What cannot be changed without a restart is named. Most settings have the process open its store again, while
+connections wait; a log level, a certificate or a catalogue does not. SIGHUP does the same.`,
+		Example: `  larder reload --data /var/lib/larder`,
+		Args:    arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		done, err := app.Reload(ctx, a.settings.Data)
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, done, func() error {
+			if len(done.Changed) == 0 {
+				fmt.Fprintln(a.stdout, "The configuration was read again; no setting has changed.")
+				return nil
+			}
+			fmt.Fprintf(a.stdout, "The configuration was read again. Changed: %s.\n", strings.Join(done.Changed, ", "))
+			if len(done.Restart) > 0 {
+				fmt.Fprintf(a.stdout, "Only a restart changes these, so they stay what they were: %s.\n", strings.Join(done.Restart, ", "))
+			}
 			return nil
 		})
 	})

@@ -26,18 +26,19 @@ import (
 // lasting is what stays of a process while it begins anew, after a repair or where no other process could take its place:
 // its sockets, what probes are told, and what signals do.
 type lasting struct {
-	settings *settings.Settings
-	logger   *slog.Logger
-	sockets  sockets
-	older    *older // the process whose place this one takes, until it has; or nil
-	metrics  atomic.Pointer[registry]
-	private  *server.Server
-	ending   context.Context // ends when the process is told to end, before it does
+	logger  *slog.Logger
+	started time.Time
+	sockets sockets
+	older   *older // the process whose place this one takes, until it has; or nil
+	metrics atomic.Pointer[registry]
+	private *server.Server
+	ending  context.Context // ends when the process is told to end, before it does
 	// sending finish what was being sent when a life ended that another one follows.
 	sending sync.WaitGroup
 
-	upgrading sync.Mutex // held by the one upgrade that is made
+	upgrading sync.Mutex // held while an upgrade or a reload is made
 	mu        sync.Mutex
+	settings  *settings.Settings
 	onSignal  map[os.Signal]func(context.Context)
 	failed    error                             // how the last one went wrong
 	phase     error                             // why the process is not ready as a whole; nil once it is
@@ -56,7 +57,7 @@ var (
 // of what the process does come from the one that it returns: that ends later than ctx, by the time of the lame duck.
 func openLasting(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *lasting, _ context.Context, err error) {
 	handed, asking, err := received()
-	l := &lasting{settings: s, logger: logger, phase: errOpening, ending: ctx}
+	l := &lasting{settings: s, logger: logger, started: time.Now().UTC(), phase: errOpening, ending: ctx}
 	if asking != nil {
 		l.older = newOlder(asking)
 	}
@@ -82,9 +83,12 @@ func openLasting(ctx context.Context, s *settings.Settings, serve bool, logger *
 	context.AfterFunc(ctx, func() {
 		notify(daemon.SdNotifyStopping)
 		l.is(errStopping)
-		if serve && s.LameDuck > 0 {
-			logger.Info("serving goes on while /readyz says that it ends", "for", s.LameDuck)
-			time.Sleep(s.LameDuck)
+		l.mu.Lock()
+		lame := l.settings.LameDuck
+		l.mu.Unlock()
+		if serve && lame > 0 {
+			logger.Info("serving goes on while /readyz says that it ends", "for", lame)
+			time.Sleep(lame)
 		}
 		end(context.Cause(ctx))
 	})
@@ -100,11 +104,11 @@ func (l *lasting) close(err error) error {
 }
 
 // address is the URL at which a program on this machine reaches the public address, or unix: and a path.
-func (l *lasting) address() string {
+func (l *lasting) address(s *settings.Settings) string {
 	public := l.sockets.public()
-	for _, s := range public {
-		if at, ok := s.at.Addr().(*net.TCPAddr); ok {
-			return l.settings.URLAt(at.IP.String(), fmt.Sprint(at.Port))
+	for _, on := range public {
+		if at, ok := on.at.Addr().(*net.TCPAddr); ok {
+			return s.URLAt(at.IP.String(), fmt.Sprint(at.Port))
 		}
 	}
 	return server.Unix + public[0].at.Addr().String()
@@ -158,6 +162,13 @@ func (l *lasting) closePrivate() {
 	}
 }
 
+// use has the process end by these settings.
+func (l *lasting) use(s *settings.Settings) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settings = s
+}
+
 // is says why the process is not ready, or with nil that it is. What was told to end is never ready again.
 func (l *lasting) is(phase error) {
 	l.mu.Lock()
@@ -207,6 +218,7 @@ func (l *lasting) begin(again bool, metrics *registry, onSignal map[os.Signal]fu
 // readiness has the process be ready, when all parts before it in the list have begun.
 func (p *process) readiness() part {
 	return part{name: "readiness", start: func(context.Context) error {
+		p.begun.Store(true)
 		p.lasting.is(nil)
 		notify(daemon.SdNotifyReady)
 		return p.lasting.older.tell(isReady)

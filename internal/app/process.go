@@ -27,6 +27,7 @@ type process struct {
 	metrics  *registry
 	lasting  *lasting
 	site     *server.Server // that answers on the public addresses; nil where none does, or not yet
+	begun    atomic.Bool    // whether all parts have begun
 	brief    atomic.Bool    // whether a life of the process follows at once, so that clients must not wait for it
 }
 
@@ -148,7 +149,7 @@ func (p *process) readyFile() part {
 		name: "ready file",
 		start: func(context.Context) error {
 			fresh := file + ".new"
-			err := os.WriteFile(fresh, []byte(p.lasting.address()+"\n"), 0o644)
+			err := os.WriteFile(fresh, []byte(p.lasting.address(p.settings)+"\n"), 0o644)
 			if err == nil {
 				err = os.Rename(fresh, file)
 			}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/catalogue"
@@ -69,7 +70,12 @@ func (s ReviewServer) Run(ctx context.Context) (err error) {
 	}
 	r.lasting = l
 	defer func() { err = errors.Join(err, l.close(err)) }()
-	l.begin(false, r.metrics, nil)
+	l.begin(false, r.metrics, map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) {
+		if r.begun.Load() {
+			s.Logger.Info("looking at the catalogue; all else needs a restart")
+			r.keeper.Refresh()
+		}
+	}})
 	l.heed(ctx)
 	var parts list
 	parts.add(c.ReadyFile != "", r.noReadyFile())
@@ -79,7 +85,7 @@ func (s ReviewServer) Run(ctx context.Context) (err error) {
 		part{name: "reviewer", start: r.openReviewer},
 		r.answering("webhook", r.openHook),
 		part{name: "announcement", start: func(context.Context) error {
-			s.Serving(l.address())
+			s.Serving(l.address(s.Settings))
 			return nil
 		}})
 	parts.add(c.ReadyFile != "", r.readyFile())

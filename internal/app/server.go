@@ -57,9 +57,14 @@ type running struct {
 	repaired   chan func() error
 	afterwards func() error
 	// rest ends the parts that rest before the others do; resting counts those that do not yet.
-	rested  context.Context
-	rest    func()
-	resting sync.WaitGroup
+	rested context.Context
+	// Of a reload: one at a time, what files held, what has the catalogue be looked at, and what comes next.
+	reloading sync.Mutex
+	files     map[string]string
+	refresh   func()
+	next      *settings.Settings
+	rest      func()
+	resting   sync.WaitGroup
 }
 
 // working is a running Server that works on its folder.
@@ -79,8 +84,15 @@ func (s Server) Run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.close(err)) }()
 	l.heed(ctx)
+	var previous *settings.Settings
 	for again := false; ; again = true {
 		r, err := s.life(ctx, l, again)
+		if err != nil && !errors.Is(err, errAgain) && again {
+			if s.Settings, err = l.goBack(r, previous, err); err == nil {
+				previous = nil
+				continue
+			}
+		}
 		if again && ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 			return nil // it was told to end while it began anew
 		}
@@ -92,6 +104,10 @@ func (s Server) Run(ctx context.Context) (err error) {
 			return nil
 		case err != nil || ctx.Err() != nil:
 			return err
+		}
+		if previous = nil; r.next != nil {
+			previous, s.Settings = s.Settings, r.next
+			l.use(s.Settings)
 		}
 	}
 }
@@ -118,7 +134,8 @@ func (s Server) running(l *lasting, again bool) *running {
 	r := &running{
 		Server:   s,
 		process:  process{settings: s.Settings, logger: s.Logger, metrics: newRegistry(), lasting: l},
-		self:     Process{PID: os.Getpid(), Version: Version(), Started: time.Now().UTC()},
+		self:     Process{PID: os.Getpid(), Version: Version(), Started: l.started, Began: time.Now().UTC()},
+		files:    s.Settings.Files(),
 		repaired: make(chan func() error, 1),
 	}
 	r.rested, r.rest = context.WithCancel(context.Background())
@@ -126,9 +143,10 @@ func (s Server) running(l *lasting, again bool) *running {
 		r.self.Private = p.at.Addr().String()
 	}
 	if s.Serve {
-		r.self.Address = l.address()
+		r.self.Address = l.address(s.Settings)
 	}
 	l.begin(again, r.metrics, map[os.Signal]func(context.Context){
+		syscall.SIGHUP:  func(context.Context) { _, _ = r.reload() },              // the log tells
 		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) }, // the log tells
 	})
 	return r
@@ -196,7 +214,7 @@ func (s *working) parts() (parts list, err error) {
 	add(s.Fill, part{name: "bot", start: fill.openBot})
 	add(true, s.adminSocket(), s.signing(site))
 	add(pushes, part{name: "log push", start: push.start})
-	add(true, part{name: "limit of memory", run: until(s.limitMemory)})
+	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	if s.Serve {
 		s.answers = append(s.answers, func(all operations) { withdrawals{s.writer, site.inForce, s.settings.PurgeHook != ""}.operations(all) })
 		add(len(rooms) > 0, site.rooms(rooms))
@@ -260,6 +278,7 @@ func (s Server) check() error {
 	if _, err := witnessPolicy(c); err != nil {
 		return err
 	}
+	heedMemory(c, s.Serve, os.DirFS("/"), s.Logger)
 	if !s.Serve {
 		return nil
 	}
@@ -307,7 +326,12 @@ func (s *working) dataFolder() part {
 		},
 		stop: func() error {
 			unwatch()
-			return s.writer.Close()
+			err := s.writer.Close()
+			if failed := s.folder.store.Failed(); failed != nil && s.brief.Load() {
+				s.logger.Warn("the store was left as it is on the disk", "err", err)
+				err = nil // the process is about to begin again
+			}
+			return err
 		},
 	}
 }
@@ -405,6 +429,7 @@ func (s *running) adminServer(made func() (operations, http.Handler, error)) par
 			return nil, nil, err
 		}
 		counted := s.folder.counted(all)
+		s.reloadOperation(counted)
 		s.upgradeOperation(counted) // not counted: the folder is closed while it is under way
 		return newAdminServer(ctx, counted, schedule, s.logger), []net.Listener{s.socket}, nil
 	})

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/coreos/go-systemd/v22/activation"
+	"golang.org/x/sys/unix"
 
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
@@ -21,6 +22,7 @@ import (
 type socket struct {
 	Private bool   `json:"private,omitempty"` // for the operator
 	Address string `json:"address"`           // as it is configured; "systemd" where that has opened it
+	FD      int    `json:"fd"`                // in the process that it is handed to
 	at      net.Listener
 }
 
@@ -37,13 +39,25 @@ func (s *socket) listener() (net.Listener, error) {
 	return server.Adopt(f)
 }
 
-// file returns the socket, to be given to another process.
+// file returns the socket, to be given to another process. That of net.TCPListener.File would make the socket block, for all
+// that listen on it, as soon as its number is asked for.
 func (s *socket) file() (*os.File, error) {
-	shared, ok := s.at.(interface{ File() (*os.File, error) })
+	shared, ok := s.at.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("%s cannot be handed over", s.at.Addr())
 	}
-	return shared.File()
+	raw, err := shared.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if failed := raw.Control(func(at uintptr) { fd, err = unix.FcntlInt(at, unix.F_DUPFD_CLOEXEC, 0) }); failed != nil {
+		err = failed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot be handed over: %w", s.at.Addr(), err)
+	}
+	return os.NewFile(uintptr(fd), s.Address), nil
 }
 
 // sockets are all of a process.
@@ -101,7 +115,7 @@ func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed s
 		}
 		l, err := listenOn(ctx, setting, address)
 		if err == nil {
-			all = append(all, &socket{private, address, l})
+			all = append(all, &socket{Private: private, Address: address, at: l})
 		}
 		return err
 	}
@@ -141,20 +155,22 @@ func listenOn(ctx context.Context, setting, address string) (net.Listener, error
 	return l, nil
 }
 
-// handedVariable describes, as JSON, the descriptors from the third on that a larder process gives to the next one.
+// firstExtra is the first of the descriptors that a process gives to one that it starts.
+const firstExtra = 3
+
+// handedVariable describes, as JSON, the descriptors that a larder process gives to the next one.
 const handedVariable = "_LARDER_HANDED"
 
 // A handing is what one larder process gives to the next one.
 type handing struct {
 	Sockets sockets `json:"sockets"`
-	// Asks says that another descriptor comes after those of the sockets, over which the two processes agree on when the
-	// one closes the store and the other opens it.
-	Asks bool `json:"asks"`
+	// Asks is the descriptor over which the two processes agree on when the one closes the store and the other opens it; 0
+	// where there is only one process.
+	Asks int `json:"asks,omitempty"`
 }
 
 // received returns what this process was given: by another larder, or by the service manager. It can be asked once.
 func received() (handed sockets, older *os.File, err error) {
-	const first = 3
 	defer os.Unsetenv(handedVariable)
 	text, ok := os.LookupEnv(handedVariable)
 	if !ok {
@@ -163,7 +179,7 @@ func received() (handed sockets, older *os.File, err error) {
 			if err = errors.Join(err, f.Close()); err != nil {
 				return handed, nil, fmt.Errorf("a socket of the service manager's cannot be used: %w; it must be a stream socket that listens", err)
 			}
-			handed = append(handed, &socket{f.Name() == "private", fromSystemd, l})
+			handed = append(handed, &socket{Private: f.Name() == "private", Address: fromSystemd, at: l})
 		}
 		return handed, nil, nil
 	}
@@ -171,9 +187,9 @@ func received() (handed sockets, older *os.File, err error) {
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", handedVariable, err)
 	}
-	for i, s := range h.Sockets {
-		syscall.CloseOnExec(first + i)
-		f := os.NewFile(uintptr(first+i), s.Address)
+	for _, s := range h.Sockets {
+		syscall.CloseOnExec(s.FD)
+		f := os.NewFile(uintptr(s.FD), s.Address)
 		if s.at, err = server.Adopt(f); err != nil {
 			return nil, nil, fmt.Errorf("the socket %s that was handed over cannot be used: %w", s.Address, err)
 		}
@@ -182,9 +198,29 @@ func received() (handed sockets, older *os.File, err error) {
 		}
 		f.Close()
 	}
-	if h.Asks {
-		syscall.CloseOnExec(first + len(h.Sockets))
-		older = os.NewFile(uintptr(first+len(h.Sockets)), "the older process")
+	if h.Asks != 0 {
+		syscall.CloseOnExec(h.Asks)
+		older = os.NewFile(uintptr(h.Asks), "the older process")
 	}
 	return h.Sockets, older, nil
+}
+
+// execAgain begins this process again from its first line, with its sockets. It returns only where it cannot.
+func (all sockets) execAgain() error {
+	for _, s := range all {
+		f, err := s.file()
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		s.FD = int(f.Fd())
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETFD, 0); err != nil {
+			return err
+		}
+	}
+	text, err := json.Marshal(handing{Sockets: all})
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(program, os.Args, append(os.Environ(), handedVariable+"="+string(text)))
 }

@@ -107,10 +107,10 @@ type newer struct {
 	died error        // why; set before
 }
 
-// program is where this program was when it started: what is there by now may be another one.
-var program = whereAmI()
+// program is where this program is; what is there later may be another one.
+var program = findProgram()
 
-func whereAmI() string {
+func findProgram() string {
 	path, err := exec.LookPath(os.Args[0])
 	if err == nil {
 		path, err = filepath.Abs(path)
@@ -139,16 +139,17 @@ func startNewer(all sockets) (_ *newer, err error) {
 			n.conn.Close()
 		}
 	}()
-	for _, s := range all {
+	for i, s := range all {
 		f, err := s.file()
 		if err != nil {
 			theirs.Close()
 			return nil, err
 		}
+		s.FD = firstExtra + i
 		n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, f)
 	}
 	n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, theirs)
-	text, err := json.Marshal(handing{Sockets: all, Asks: true})
+	text, err := json.Marshal(handing{Sockets: all, Asks: firstExtra + len(all)})
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +245,7 @@ type UpgradeStarted struct {
 func (s *running) upgradeOperation(all operations) {
 	answer(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
 		self := s.self
-		self.UpgradeFailed = s.lasting.upgradeFailed()
+		self.Failed = s.lasting.failure()
 		return self, nil
 	})
 	answer(all, OpUpgrade, func(ctx context.Context, _ struct{}, _ func(any)) (UpgradeStarted, error) {
@@ -265,7 +266,10 @@ func (s *running) startUpgrade(ctx context.Context) (pid int, err error) {
 			s.logger.Error("the upgrade failed; this process serves on", "err", err)
 		}
 	}()
-	l.failUpgrade(nil)
+	if !s.begun.Load() {
+		return 0, errNotBegun
+	}
+	l.fails(nil)
 	s.logger.Info("starting the process that is to take over", "program", program)
 	n, err := startNewer(l.sockets)
 	if err != nil {
@@ -279,7 +283,7 @@ func (s *running) startUpgrade(ctx context.Context) (pid int, err error) {
 		s.quieten()
 		if !s.again(func() error { return s.giveWay(n) }) { // it is about to begin anew for another reason
 			n.end()
-			l.failUpgrade(errors.New("the process began anew meanwhile; try again"))
+			l.fails(errors.New("the process began anew meanwhile; try again"))
 			l.upgrading.Unlock()
 		}
 	}()
@@ -320,19 +324,19 @@ func (s *running) giveWay(n *newer) error {
 		return errTaken
 	}
 	n.end()
-	l.failUpgrade(fmt.Errorf("the new process could not take over: %w", err))
+	l.fails(fmt.Errorf("the new process could not take over: %w", err))
 	s.logger.Error("the upgrade failed; this process serves on", "err", err)
 	return l.openPrivate()
 }
 
-// failUpgrade notes how the last upgrade went wrong, nil for not at all.
-func (l *lasting) failUpgrade(err error) {
+// fails notes how the last upgrade or reload went wrong, nil for not at all.
+func (l *lasting) fails(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failed = err
 }
 
-func (l *lasting) upgradeFailed() string {
+func (l *lasting) failure() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed == nil {
@@ -357,16 +361,12 @@ func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 	ctx, cancel := context.WithTimeout(ctx, upgradeWait)
 	defer cancel()
 	for {
-		client, err := Dial(ctx, data)
-		if err == nil {
-			to, err = OpProcess.Ask(ctx, client, struct{}{}, nil)
-			err = errors.Join(err, client.Close())
-		}
+		to, err = askProcess(ctx, data)
 		switch {
 		case err == nil && to.PID == started.To:
 			return from, to, nil
-		case err == nil && to.UpgradeFailed != "":
-			return from, to, fmt.Errorf("%s; process %d serves on", to.UpgradeFailed, to.PID)
+		case err == nil && to.Failed != "":
+			return from, to, fmt.Errorf("%s; process %d serves on", to.Failed, to.PID)
 		case retry.Sleep(ctx, upgradeAgain) != nil:
 			return from, to, fmt.Errorf("neither process %d nor process %d says that it serves; look at their log: %w", started.From, started.To, context.Cause(ctx))
 		}

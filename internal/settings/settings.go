@@ -145,6 +145,12 @@ type Settings struct {
 	// Flags has a flag for each setting, in the order of the documentation.
 	Flags *pflag.FlagSet
 
+	// MemoryLimit is what the process may have of the machine's memory, in bytes; 0 where that is not bounded. A process that
+	// starts sets it.
+	MemoryLimit int64
+
+	level   *slog.LevelVar    // of the logs that were made
+	least   slog.Level        // where log-level is not given
 	origins map[string]string // where a value that is not the default came from, as errors name it
 	environ []string          // by Load
 }
@@ -175,6 +181,7 @@ func New() *Settings {
 		Memory:            512 * Mebibyte,
 		LogFormat:         "text",
 		Flags:             pflag.NewFlagSet("settings", pflag.ContinueOnError),
+		level:             new(slog.LevelVar),
 		origins:           map[string]string{},
 	}
 	s.addFlags()
@@ -323,10 +330,9 @@ func (s *Settings) KeyFolder() (string, error) {
 
 // NewLogger returns a log that goes to w: from --log-level on where that was given, from least on otherwise.
 func (s *Settings) NewLogger(w io.Writer, least slog.Level) *slog.Logger {
-	if s.Given("log-level") {
-		least = s.LogLevel
-	}
-	options := &slog.HandlerOptions{Level: least}
+	s.least = least
+	s.SetLevel()
+	options := &slog.HandlerOptions{Level: s.level}
 	if s.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}

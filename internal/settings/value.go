@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ import (
 
 // value is a setting's value as pflag wants it: text that is checked when it is set, whether it comes from a flag,
 // the environment or the configuration file.
-type value[T any] struct {
+type value[T comparable] struct {
 	target *T
 	parse  func(string) (T, error)
 	format func(T) string
@@ -45,6 +46,14 @@ func (v *value[T]) String() string {
 		return ""
 	}
 	return v.format(*v.target)
+}
+
+// takeFrom has it be what another setting of the same name is, and reports whether it was that before.
+func (v *value[T]) takeFrom(other pflag.Value) (same bool) {
+	o := other.(*value[T])
+	same = *v.target == *o.target
+	*v.target = *o.target
+	return same
 }
 
 func (v *value[T]) Type() string     { return v.kind }
@@ -326,6 +335,13 @@ func (v *listValue) String() string {
 		return ""
 	}
 	return strings.Join(*v.target, ",")
+}
+
+func (v *listValue) takeFrom(other pflag.Value) (same bool) {
+	o := other.(*listValue)
+	same = slices.Equal(*v.target, *o.target)
+	*v.target, v.set = slices.Clone(*o.target), o.set
+	return same
 }
 
 func (v *listValue) Type() string { return v.kind }
