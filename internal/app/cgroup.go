@@ -82,26 +82,26 @@ func heedMemory(s *settings.Settings, serve bool, root fs.FS, logger *slog.Logge
 		return
 	}
 	s.MemoryLimit = limit
-	want, have := memoryBudget(s, serve), limit/4*3
-	if want > have {
-		shares := map[string]*int64{"memory": &s.Memory, "store-cache": &s.StoreCache}
-		if serve {
-			shares["cache"], shares["sending"] = &s.Cache, &s.Sending
-		}
-		var flexible int64
-		for name, share := range shares {
-			if s.Given(name) {
-				delete(shares, name)
-				continue
-			}
+	have := limit / 4 * 3
+	now := otherMemoryOf(limit) + 4*memTableOf(limit) // the store has up to four
+	shares := map[string]*int64{"memory": &s.Memory, "store-cache": &s.StoreCache}
+	if serve {
+		shares["cache"], shares["sending"] = &s.Cache, &s.Sending
+	}
+	var flexible int64
+	for name, share := range shares {
+		if s.Given(name) {
+			now += *share
+			delete(shares, name)
+		} else {
 			flexible += *share
 		}
-		for _, share := range shares {
-			left := float64(max(0, flexible-(want-have)))
-			*share = max(16*settings.Mebibyte, int64(float64(*share)/float64(flexible)*left))
-		}
 	}
-	now := memoryBudget(s, serve)
+	part := min(1, float64(max(0, have-now))/float64(max(1, flexible)))
+	for _, share := range shares {
+		*share = max(16*settings.Mebibyte, int64(part*float64(*share)))
+		now += *share
+	}
 	log := logger.Info
 	if now > have {
 		log = logger.Warn
