@@ -41,10 +41,10 @@ func newReload(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Have the process that runs read its configuration again",
-		Long: `Have the process that runs on the data folder read the configuration file, waiting rooms and certificates again, and look
-at its catalogue. Either all of it counts from then on, or, where something is wrong, nothing: the message says in which
-line. What cannot be changed without a restart is named. Most settings have the process open its store again, while
-connections wait; a log level, a certificate or a catalogue does not. SIGHUP does the same.`,
+		Long: `Have the process that runs on the data folder read the configuration file, waiting rooms and certificates again, and
+look at its catalogue. Either all of it counts from then on, or, where something is wrong, nothing: the message says in
+which line. What cannot be changed without a restart is named. Most settings have the process open its store again,
+while connections wait; a log level, a certificate or a catalogue does not. SIGHUP does the same.`,
 		Example: `  larder reload --data /var/lib/larder`,
 		Args:    arguments(0, 0),
 	}
