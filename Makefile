@@ -6,6 +6,7 @@ FUZZTIME ?= 20s
 GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.6.0
 CRASHES ?= 500
 SWEEP   ?= 1000
+UPGRADES ?= 100
 BACKLOG ?= 40000
 
 # One static file, whatever the system has; gin without a format that nothing here speaks. The same flags for all that is
@@ -23,7 +24,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash follow sweep withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash follow sweep upgrade withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -125,6 +126,9 @@ sweep: ## damage a store at SWEEP positions of each kind of file, repair it, and
 	LARDER_TEST_SWEEP=$(SWEEP) $(GO) test -count 1 -timeout 2h -v -run '^(TestSweepDamage|TestFlippedBitInManifest|TestNoFalseAlarmAfterACrash)$$' ./kvstore
 	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 10h -v -run '^TestSweepRepair$$' ./logs/repair
 	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestPowerFailures$$' ./logs/signing
+
+upgrade: ## upgrade the real process UPGRADES times, and restart it on one socket as often, while 64 clients ask it, over each protocol
+	LARDER_TEST_UPGRADES=$(UPGRADES) $(GO) test -count 1 -timeout 2h -v -run '^TestUpgradeUnderLoad$$' ./cmd/larder
 
 withdrawal: ## find a withdrawal that the server hides, in a log of 222,000 entries
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^TestHiddenWithdrawal$$' ./logs/verify

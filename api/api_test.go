@@ -59,7 +59,8 @@ func TestPrivate(t *testing.T) {
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "larder_test_total", Help: "A test's."})
 	metrics.MustRegister(counter)
 	var unready error
-	h := Private(PrivateOptions{Metrics: metrics, Ready: func() error { return unready }, Logger: quiet})
+	var notes []string
+	h := Private(PrivateOptions{Metrics: metrics, Ready: func() ([]string, error) { return notes, unready }, Logger: quiet})
 	for target, want := range map[string]string{
 		"/livez":                         "ok\n",
 		"/readyz":                        "ok\n",

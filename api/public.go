@@ -329,8 +329,9 @@ func splitPort(host string) (name, port string) {
 type PrivateOptions struct {
 	// Metrics is what /metrics shows. Required.
 	Metrics prometheus.Gatherer
-	// Ready returns nil while the process can answer requests, or why it cannot. Required.
-	Ready func() error
+	// Ready returns nil while the process can answer requests, or why it cannot; notes are what an operator should know
+	// besides. Required.
+	Ready func() (notes []string, err error)
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 }
@@ -342,11 +343,12 @@ func Private(o PrivateOptions) http.Handler {
 	get(e, "/metrics", gin.WrapH(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError)})))
 	get(e, "/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
 	get(e, "/readyz", func(c *gin.Context) {
-		if err := o.Ready(); err != nil {
-			c.String(http.StatusServiceUnavailable, "%v\n", err)
-			return
+		notes, err := o.Ready()
+		status, lines := http.StatusOK, append([]string{"ok"}, notes...)
+		if err != nil {
+			status, lines[0] = http.StatusServiceUnavailable, err.Error()
 		}
-		c.String(http.StatusOK, "ok\n")
+		c.String(status, "%s\n", strings.Join(lines, "\n"))
 	})
 	e.GET("/debug/pprof/", gin.WrapF(pprof.Index))
 	e.GET("/debug/pprof/:profile", func(c *gin.Context) {

@@ -262,6 +262,15 @@ func (s *Store) room(n int) error {
 	return nil
 }
 
+// Space returns how many bytes the folder's disk has free and in all, and how many must be free for a write.
+func (s *Store) Space() (free, total, least int64, err error) {
+	usage, err := s.opts.FS.GetDiskUsage(s.dir)
+	return int64(usage.AvailBytes), int64(usage.TotalBytes), max(0, s.opts.MinFreeBytes), err
+}
+
+// Failed returns why the store can only be read until it is opened by another process, and nil while it can be written.
+func (s *Store) Failed() error { return s.guard.reason() }
+
 func (s *Store) closedError() error {
 	return fmt.Errorf("the store in %s is closed", s.dir)
 }

@@ -14,8 +14,10 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
@@ -80,6 +82,8 @@ type Server struct {
 	connections *connections
 	handlers    *handlers
 	stopping    atomic.Bool
+	leaving     []func() // are called once
+	left        sync.Once
 }
 
 // NewHTTPServer returns a server whose Serve takes a listener from [Listen].
@@ -98,7 +102,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, 30*time.Second)
 	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
 	connections := &connections{most: o.MaxConnections * 9 / 10, open: make(map[net.Conn]*list.Element)}
-	handlers := &handlers{next: h, none: make(chan struct{}, 1)}
+	handlers := &handlers{next: h, none: make(chan struct{}, 1), settled: make(chan struct{})}
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, Logger: o.Logger,
 		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
@@ -154,19 +158,44 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Shutdown takes no more requests and returns when those that are there are answered,
-// or ctx ends.
+// OnLeave has f called once, when the server begins to leave.
+func (s *Server) OnLeave(f func()) { s.leaving = append(s.leaving, f) }
+
+// Leave has what never ends by itself end, and each connection end after its next answer, which says so. New ones are
+// served as before: another process that listens on the same socket may take their place at any time.
+func (s *Server) Leave() {
+	s.left.Do(func() {
+		s.handlers.leave()
+		for _, f := range s.leaving {
+			f()
+		}
+	})
+	for _, front := range s.connections.fronts() {
+		front.Leave()
+	}
+}
+
+// Settled is closed when all that was being handled when the server began to leave is done, but for what the lane answers
+// from memory.
+func (s *Server) Settled() <-chan struct{} { return s.handlers.settled }
+
+// Shutdown accepts no more connections, and returns when the requests of those that are there are answered, or ctx ends. A
+// connection that waits for a request may have one more within a second, because that may be on its way.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping.Store(true)
+	s.Leave()
 	fronts := s.connections.fronts()
 	for _, front := range fronts {
-		front.Stop()
+		front.Stop(idleGrace)
 	}
-	err := s.Server.Shutdown(ctx)
+	var err error
 	for _, front := range fronts {
 		err = errors.Join(err, front.Wait(ctx))
 	}
-	return err
+	if len(fronts) > 0 {
+		s.connections.waitForIdle(ctx)
+	}
+	return errors.Join(err, s.Server.Shutdown(ctx))
 }
 
 // lingering is how long Stop waits for handlers whose clients are gone.
@@ -198,10 +227,47 @@ type handlers struct {
 	next    http.Handler
 	running atomic.Int64
 	none    chan struct{} // has one where the last ended
+	leaving atomic.Bool   // each connection ends after its answer
+
+	mu      sync.Mutex
+	before  int           // of those that run, how many have begun before Leave
+	settled chan struct{} // closed when there are none of them any more
+}
+
+// begin counts a handler that may be one of those before Leave; the result is called when it is done.
+func (h *handlers) begin() (done func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.leaving.Load() {
+		return func() {}
+	}
+	h.before++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.before--
+		h.checkSettled()
+	}
+}
+
+// leave has each connection end after its answer.
+func (h *handlers) leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leaving.Store(true)
+	h.checkSettled()
+}
+
+// checkSettled is called with mu held.
+func (h *handlers) checkSettled() {
+	if h.before == 0 && h.leaving.Load() {
+		close(h.settled)
+	}
 }
 
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.running.Add(1)
+	defer h.begin()()
 	defer func() {
 		if h.running.Add(-1) == 0 {
 			select {
@@ -210,9 +276,10 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
-	if r.ProtoMajor == 1 && r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		// Nothing wants that body. Without this net/http would wait for it before it
-		// answers, with all that the answer holds in memory.
+	// Nothing wants the body of a GET. Without this net/http would wait for it before it
+	// answers, with all that the answer holds in memory.
+	unwanted := r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+	if r.ProtoMajor == 1 && (unwanted || h.leaving.Load()) {
 		w.Header().Set("Connection", "close")
 	}
 	h.next.ServeHTTP(w, r)
@@ -230,20 +297,69 @@ func (h *handlers) wait(ctx context.Context) error {
 	return nil
 }
 
-// Listen opens a TCP listener for [NewHTTPServer]. It has no more than
+// Unix begins an address that is a Unix socket's; its path follows.
+const Unix = "unix:"
+
+// Listen opens a listener for [NewHTTPServer], on host:port or unix:path. It has no more than
 // maxConnections open at a time, where that is not 0; the others wait in the
 // kernel's queue.
-//
-// What the kernel queues before it sends is kept short, so that deadlines
-// measure the client and not a buffer of megabytes, and memory is not spent on it.
 func Listen(ctx context.Context, address string, maxConnections int) (net.Listener, error) {
-	config := net.ListenConfig{Control: listenWell}
-	config.SetMultipathTCP(false) // browsers do not speak it, and all others would pay for it when they connect
-	l, err := config.Listen(ctx, "tcp", address)
+	l, err := Open(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	return lane.Limit(l.(*net.TCPListener), maxConnections), nil
+	return lane.LimitAll(maxConnections, l)[0], nil
+}
+
+// Open is Listen without a limit, which is for [Limit] to set.
+//
+// What the kernel queues before it sends is kept short, so that deadlines
+// measure the client and not a buffer of megabytes, and memory is not spent on it.
+//
+// A Unix socket takes the place of one on which no process listens any more, and any user may connect to it: the
+// permissions of its folder say who can.
+func Open(ctx context.Context, address string) (net.Listener, error) {
+	path, isUnix := strings.CutPrefix(address, Unix)
+	if !isUnix {
+		config := net.ListenConfig{Control: listenWell}
+		config.SetMultipathTCP(false) // browsers do not speak it, and all others would pay for it when they connect
+		return config.Listen(ctx, "tcp", address)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		if c, err := net.Dial("unix", path); err == nil {
+			c.Close()
+			return nil, &net.OpError{Op: "listen", Net: "unix", Err: syscall.EADDRINUSE}
+		} else if errors.Is(err, syscall.ECONNREFUSED) {
+			_ = os.Remove(path) // listening says why not
+		}
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Adopt makes a listener for [Limit] of a socket that another process has opened. The file may be closed then.
+func Adopt(f *os.File) (net.Listener, error) {
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := l.(*net.TCPListener); ok {
+		if raw, err := tcp.SyscallConn(); err == nil {
+			_ = listenWell("tcp", "", raw) // as far as the system allows
+		}
+	}
+	return l, nil
+}
+
+// Limit has some listeners have no more than maxConnections open together, where that is not 0.
+func Limit(maxConnections int, of ...net.Listener) []net.Listener {
+	return lane.LimitAll(maxConnections, of...)
 }
 
 // errorLog passes what net/http logs on, bounded: a scanner that fails one TLS
@@ -353,6 +469,28 @@ func (c *connections) busy() int {
 		n += working
 	}
 	return n
+}
+
+// idleGrace is how long connections that wait for their next request may have it once the server stops.
+const idleGrace = time.Second
+
+// waitForIdle returns when none of net/http's connections waits for a request, or a client has had its time.
+func (c *connections) waitForIdle(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(idleGrace); time.Now().Before(deadline); {
+		c.mu.Lock()
+		n := c.idle.Len()
+		c.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // certificateRecheck is how often the files are looked at for a newer certificate.

@@ -33,7 +33,7 @@ func main() {
 }
 
 func mainWith(args, environ []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGABRT)
 	defer stop()
 	// The first signal asks for an orderly end. From then on signals do what they do to any process: a second one
 	// ends it at once, which the store survives.

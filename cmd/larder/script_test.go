@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -269,8 +270,15 @@ func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: certificate FILE KEY")
 	}
+	ts.Check(makeCertificate(ts.MkAbs(args[0]), ts.MkAbs(args[1])))
+}
+
+// makeCertificate writes a certificate for 127.0.0.1 and its key.
+func makeCertificate(file, keyFile string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	ts.Check(err)
+	if err != nil {
+		return err
+	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
 		NotBefore:    time.Now().Add(-time.Hour),
@@ -278,9 +286,11 @@ func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	ts.Check(err)
+	if err != nil {
+		return err
+	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o600))
-	ts.Check(os.WriteFile(ts.MkAbs(args[1]), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	return errors.Join(err,
+		os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o600),
+		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,18 +16,6 @@ import (
 	"github.com/larder-cdn/larder/server/acme"
 )
 
-// listenPlainly opens the address without TLS beside the public one.
-func (p *process) listenPlainly() part {
-	return part{
-		name: "plain address",
-		start: func(ctx context.Context) (err error) {
-			p.plain.at, err = listenOn(ctx, "http-listen", p.settings.HTTPListen, p.settings.MaxConnections)
-			return err
-		},
-		stop: p.plain.close,
-	}
-}
-
 // openCertificates has the public address use certificates of an ACME server, at first those that are in the data folder.
 func (s *serving) openCertificates() part {
 	return part{
@@ -37,9 +26,9 @@ func (s *serving) openCertificates() part {
 				Domains: c.ACMEDomains, Email: c.ACMEEmail, Directory: c.ACMEDirectory, Folder: acme.Folder(c.Data),
 				Logger: s.logger.With("part", "certificates"),
 			}
-			o.TLS, _ = s.public.at.Addr().(*net.TCPAddr)
-			if s.plain.at != nil {
-				o.HTTP, _ = s.plain.at.Addr().(*net.TCPAddr)
+			o.TLS = s.lasting.tcp()
+			if plain := s.lasting.sockets.only(forPlain); plain != nil {
+				o.HTTP, _ = plain.at.Addr().(*net.TCPAddr)
 			}
 			if s.certificates, err = acme.New(o); err != nil {
 				return err
@@ -54,15 +43,20 @@ func (s *serving) openCertificates() part {
 
 // keepCertificates answers on the plain address, and gets and renews certificates, once the site answers.
 func (s *serving) keepCertificates() (parts list) {
-	parts.add(s.settings.HTTPListen != "", s.answering("plain server", func(context.Context) (*server.Server, net.Listener, error) {
-		handler := toHTTPS(s.public.at.Addr())
+	plain := s.lasting.sockets.only(forPlain)
+	parts.add(plain != nil, s.answering("plain server", func(context.Context) (*server.Server, []net.Listener, error) {
+		l, err := plain.listener()
+		if err != nil {
+			return nil, nil, err
+		}
+		handler := toHTTPS(s.lasting.tcp())
 		if s.certificates != nil {
 			handler = s.certificates.Challenges(handler)
 		}
 		o := server.HTTPOptions{
 			MaxConnections: s.settings.MaxConnections, Proxies: s.settings.Proxies, ProxyProtocol: s.settings.ProxyProtocol, Logger: s.logger.With("part", "plain server"),
 		}
-		return server.NewHTTPServer(handler, o), s.plain.at, nil
+		return server.NewHTTPServer(handler, o), server.Limit(s.settings.MaxConnections, l), nil
 	}))
 	parts.add(len(s.settings.ACMEDomains) > 0, part{
 		name: "renewal of certificates",
@@ -73,10 +67,10 @@ func (s *serving) keepCertificates() (parts list) {
 
 // toHTTPS leads requests to the same address by HTTPS. One that names a port came past what forwards the usual ones, so it
 // is led to the port of the public address.
-func toHTTPS(public net.Addr) http.Handler {
+func toHTTPS(public *net.TCPAddr) http.Handler {
 	port := ""
-	if a, ok := public.(*net.TCPAddr); ok && a.Port != 443 {
-		_, port, _ = net.SplitHostPort(a.String())
+	if public != nil && public.Port != 443 {
+		port = strconv.Itoa(public.Port)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin, ok := requests.Origin(r)

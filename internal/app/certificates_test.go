@@ -10,7 +10,7 @@ import (
 func TestToHTTPS(t *testing.T) {
 	usual, other := &net.TCPAddr{Port: 443}, &net.TCPAddr{Port: 8443}
 	for _, tt := range []struct {
-		public             net.Addr
+		public             *net.TCPAddr
 		method, host, path string
 		want               string // where it leads
 		status             int
@@ -32,7 +32,7 @@ func TestToHTTPS(t *testing.T) {
 		r.Host = tt.host
 		toHTTPS(tt.public).ServeHTTP(w, r)
 		if got := w.Header().Get("Location"); w.Code != tt.status || got != tt.want {
-			t.Errorf("%s %s of %s with port %d: %d to %q, want %d to %q", tt.method, tt.path, tt.host, tt.public.(*net.TCPAddr).Port, w.Code, got, tt.status, tt.want)
+			t.Errorf("%s %s of %s with port %d: %d to %q, want %d to %q", tt.method, tt.path, tt.host, tt.public.Port, w.Code, got, tt.status, tt.want)
 		}
 		if got := w.Header().Get("Cache-Control"); w.Code == http.StatusPermanentRedirect && got != "no-store" {
 			t.Errorf("caches may keep it: %q", got)

@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 // filling is a running process that fills its folder.
@@ -32,6 +33,7 @@ func (f *filling) openBot(context.Context) (err error) {
 	if f.filler, err = f.writer.filler.get(); err != nil {
 		return err
 	}
+	f.refresh = f.keeper.Refresh
 	f.metrics.backlog(f.Bot)
 	f.metrics.catalogue(f.keeper)
 	unprotected := worker.Unprotected()
@@ -88,20 +90,28 @@ func (f *filling) once(ctx context.Context) error {
 	return err
 }
 
-// fillAgain is how long a bot that could not go on rests where the process serves.
-const fillAgain = time.Minute
+// fillAgain is how long a bot that could not go on rests where the process serves, and fillWhenFull where the disk is full.
+const (
+	fillAgain    = time.Minute
+	fillWhenFull = 20 * time.Second
+)
 
-// keepFilling runs the bot until ctx ends. A full disk stops the bot, but is no reason to stop serving: it starts again
-// after a while, when the operator may have made room.
+// keepFilling runs the bot until ctx ends. What stops the bot is no reason to stop serving: it starts again after a while. A
+// full disk is no reason to end a process at all, because the operator may make room.
 func (f *filling) keepFilling(ctx context.Context) error {
 	for {
 		err := f.Bot.Run(ctx)
-		if err == nil || ctx.Err() != nil || !f.Serve {
+		full := errors.Is(err, kvstore.ErrDiskFull)
+		if err == nil || ctx.Err() != nil || !f.Serve && !full {
 			return err
 		}
-		f.logger.Error("the bot stopped; serving goes on, and the bot starts again", "err", err, "after", fillAgain)
+		pause := fillAgain
+		if full {
+			pause = fillWhenFull
+		}
+		f.logger.Error("the bot stopped; it starts again", "err", err, "after", pause)
 		select {
-		case <-time.After(fillAgain):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil
 		}

@@ -16,7 +16,7 @@ const otherMemory = 256 * settings.Mebibyte
 
 // memoryBudget returns what the settings come to of the memory that Go manages, in bytes.
 func memoryBudget(s *settings.Settings, serve bool) int64 {
-	budget := otherMemory + s.Memory + kvstore.Options{CacheBytes: s.StoreCache}.HeapBytes()
+	budget := otherMemoryOf(s.MemoryLimit) + s.Memory + kvstore.Options{CacheBytes: s.StoreCache, MemTableBytes: memTableOf(s.MemoryLimit)}.HeapBytes()
 	if serve {
 		budget += s.Cache + s.Sending
 	}
@@ -33,7 +33,7 @@ func (s *running) limitMemory(ctx context.Context) {
 	if s.settings.Environment("GOMEMLIMIT") {
 		return
 	}
-	m := memoryLimit{budget: memoryBudget(s.settings, s.Serve)}
+	m := memoryLimit{budget: memoryBudget(s.settings, s.Serve), most: s.settings.MemoryLimit / 10 * 9}
 	limit := m.budget
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
 	samples := []metrics.Sample{
@@ -73,6 +73,7 @@ func (s *running) limitMemory(ctx context.Context) {
 // A memoryLimit is one that gives way.
 type memoryLimit struct {
 	budget   int64 // in bytes
+	most     int64 // in bytes, what it gives way to at most; 0 for any
 	exceeded bool  // whether more has been used
 }
 
@@ -81,5 +82,9 @@ type memoryLimit struct {
 func (m *memoryLimit) next(used int64) (limit int64, exceeded bool) {
 	exceeded = used > m.budget && !m.exceeded
 	m.exceeded = m.exceeded || exceeded
-	return max(m.budget, used+used/3), exceeded
+	limit = max(m.budget, used+used/3)
+	if m.most > 0 {
+		limit = min(limit, m.most)
+	}
+	return limit, exceeded
 }

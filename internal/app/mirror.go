@@ -40,8 +40,8 @@ type following struct {
 }
 
 // mirrorParts are what a process is made of that follows another Larder: nothing in it publishes or signs.
-func (s *working) mirrorParts(ctx context.Context) (parts list, err error) {
-	rooms, err := s.check()
+func (s *working) mirrorParts() (parts list, err error) {
+	rooms, err := s.rooms()
 	if err != nil {
 		return nil, err
 	}
@@ -49,22 +49,23 @@ func (s *working) mirrorParts(ctx context.Context) (parts list, err error) {
 	if f.only, err = chosen(s.Mirror.Only); err != nil {
 		return nil, err
 	}
-	s.behind = f.behind
+	s.lasting.doubt(func() (string, error) { return "", f.behind() })
 	add := parts.add
 	site := newServing(s.running)
-	add(s.Serve, s.listenPublicly())
-	add(s.settings.PrivateListen != settings.Off, s.listenPrivately())
+	add(s.Serve && s.settings.ReadyFile != "", s.noReadyFile())
 	add(true, part{name: "key folder", start: s.keyFolder}, s.dataFolder(), s.adminSocket())
 	add(true, part{name: "source", start: func(context.Context) error { return f.open(site) }, stop: f.close})
-	add(true, s.servePrivately(nil))
-	add(true, part{name: "limit of memory", run: until(s.limitMemory)})
+	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	if s.Serve {
 		add(len(rooms) > 0, site.rooms(rooms))
+		add(s.settings.AccessLog != "", site.logging())
+		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 		add(true, site.server(), site.usage(), site.following())
-		add(s.settings.PurgeHook != "", s.purging())
+		add(true, site.keepCertificates()...)
+		add(s.settings.PurgeHook != "", s.early(s.purging()))
 		add(true, part{name: "announcement", start: site.announce})
 		add(s.settings.ReadyFile != "", s.readyFile())
-		add(true, s.sending())
+		add(true, s.early(s.sending()))
 	}
 	add(true, s.adminServer(func() (operations, http.Handler, error) {
 		e, err := s.folder.errands.get()
@@ -78,7 +79,7 @@ func (s *working) mirrorParts(ctx context.Context) (parts list, err error) {
 	} else {
 		add(true, part{name: "following", run: until(func(ctx context.Context) { f.follower.Run(ctx) })})
 	}
-	add(true, s.beginAgain(), stopping(ctx, s.Stopping))
+	add(true, s.readiness(), s.beginAgain(), stopping(s.lasting.ending, s.Stopping))
 	return parts, nil
 }
 

@@ -32,7 +32,7 @@ func TestStopTellsWhoWasCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-begun
-	p.stop(s, 0)
+	stop(s, 0, p.logger)
 	if got, want := log.String(), `msg="cut off clients that were still being sent to" clients=1 after=0s`; !strings.Contains(got, want) {
 		t.Errorf("the log is %q, want %s in it", got, want)
 	}

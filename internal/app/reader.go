@@ -69,7 +69,7 @@ func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, 
 }
 
 func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
-	o.store.Logger, o.store.CacheBytes = logger.With("part", "store"), s.StoreCache
+	o.store.Logger, o.store.CacheBytes, o.store.MemTableBytes = logger.With("part", "store"), s.StoreCache, memTableOf(s.MemoryLimit)
 	store, err := kvstore.Open(storeDir(s.Data), o.store)
 	if errors.Is(err, kvstore.ErrLocked) {
 		return nil, &lockedError{s.Data}

@@ -155,11 +155,15 @@ func (s *serving) repairOperation(all operations) {
 	})
 }
 
-// again has the process begin anew, and do this before, when all its parts have ended.
-func (s *running) again(do func() error) {
+// again has the process begin anew, and do this before, when all its parts have ended. It returns false where that is about
+// to happen already.
+func (s *running) again(do func() error) bool {
+	s.brief.Store(true)
 	select {
 	case s.repaired <- do:
+		return true
 	default:
+		return false
 	}
 }
 

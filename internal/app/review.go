@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/catalogue"
@@ -61,29 +62,35 @@ func (s ReviewServer) Run(ctx context.Context) (err error) {
 	if r.secret, err = c.HookSecret(); err != nil {
 		return err
 	}
-	if err := errors.Join(checkReview(c, r.secret), limitConnections(c, s.Logger)); err != nil {
+	l, ctx, err := openLasting(ctx, c, true, s.Logger, func() error {
+		return errors.Join(checkReview(c, r.secret), limitConnections(c, s.Logger))
+	})
+	if err != nil {
 		return err
 	}
-	parts := []part{r.listenPublicly()}
-	if c.PrivateListen != settings.Off {
-		parts = append(parts, r.listenPrivately())
-	}
-	parts = append(parts,
+	r.lasting = l
+	defer func() { err = errors.Join(err, l.close(err)) }()
+	l.begin(false, r.metrics, map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) {
+		if r.begun.Load() {
+			s.Logger.Info("looking at the catalogue; all else needs a restart")
+			r.keeper.Refresh()
+		}
+	}})
+	l.heed(ctx)
+	var parts list
+	parts.add(c.ReadyFile != "", r.noReadyFile())
+	parts.add(true,
 		part{name: "upstreams", start: r.openUpstreams, stop: r.closeUpstreams},
 		part{name: "catalogue", start: r.openCatalogue, stop: func() error { return os.RemoveAll(r.dir) }},
 		part{name: "reviewer", start: r.openReviewer},
-		r.servePrivately(nil),
 		r.answering("webhook", r.openHook),
 		part{name: "announcement", start: func(context.Context) error {
-			s.Serving(r.address())
+			s.Serving(l.address(s.Settings))
 			return nil
 		}})
-	if c.ReadyFile != "" {
-		parts = append(parts, r.readyFile())
-	}
-	return run(ctx, s.Logger, append(parts,
-		part{name: "reviewing", run: r.review},
-		stopping(ctx, func() { s.Logger.Info("stopping") })))
+	parts.add(c.ReadyFile != "", r.readyFile())
+	parts.add(true, r.readiness(), part{name: "reviewing", run: r.review}, stopping(l.ending, func() { s.Logger.Info("stopping") }))
+	return run(ctx, s.Logger, parts)
 }
 
 func (r *reviewing) openUpstreams(context.Context) (err error) {
@@ -126,13 +133,14 @@ func (r *reviewing) openReviewer(context.Context) (err error) {
 	return err
 }
 
-func (r *reviewing) openHook(context.Context) (*server.Server, net.Listener, error) {
+func (r *reviewing) openHook(context.Context) (*server.Server, []net.Listener, error) {
 	o, err := r.withTLS(server.HTTPOptions{MaxConnections: r.settings.MaxConnections, Logger: r.logger.With("part", "server")})
 	if err != nil {
 		return nil, nil, err
 	}
 	hooks := map[string]http.Handler{ReviewPath: r.reviewHook(r.reviewer, r.secret)}
-	return server.NewHTTPServer(withHooks(hooks, http.NotFoundHandler()), o), r.public.at, nil
+	at, err := r.lasting.listen(r.settings.MaxConnections)
+	return server.NewHTTPServer(withHooks(hooks, http.NotFoundHandler()), o), at, err
 }
 
 // review looks at pull requests, and follows the catalogue.

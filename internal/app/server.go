@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -51,13 +51,23 @@ type running struct {
 	process
 	folder  *Reader
 	self    Process
-	socket  listener           // for commands
+	socket  net.Listener       // for commands
 	answers []func(operations) // add what parts can be asked
 	tell    []func(*Status)    // add what parts know of how things stand
 	// repaired says that the process begins anew, and what is to be done before; then afterwards is that.
 	repairing  sync.Mutex // held by the one repair that runs
 	repaired   chan func() error
 	afterwards func() error
+	// rest ends the parts that rest before the others do; resting counts those that do not yet.
+	rested context.Context
+	// Of a reload: one at a time, what files held, what has the catalogue be looked at, and what comes next.
+	reloading sync.Mutex
+	files     map[string]string
+	refresh   func()
+	reopen    func() error // the access log's; nil where there is none
+	next      *settings.Settings
+	rest      func()
+	resting   sync.WaitGroup
 }
 
 // working is a running Server that works on its folder.
@@ -68,32 +78,47 @@ type working struct {
 	beforeEnd []func(context.Context) error
 }
 
-// Run does the server's work until ctx ends. Where nothing may write to the data folder, it serves what is left there.
-// After a repair it begins anew.
-func (s Server) Run(ctx context.Context) error {
+// Run does the server's work until ctx ends, or another process has taken over. Where nothing may write to the data folder,
+// it serves what is left there. After a repair it begins anew.
+func (s Server) Run(ctx context.Context) (err error) {
+	l, ctx, err := openLasting(ctx, s.Settings, s.Serve, s.Logger, s.check)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.close(err)) }()
+	l.heed(ctx)
+	var previous *settings.Settings
 	for again := false; ; again = true {
-		r, err := s.life(ctx)
+		r, err := s.life(ctx, l, again)
+		if err != nil && !errors.Is(err, errAgain) && again {
+			if s.Settings, err = l.goBack(r, previous, err); err == nil {
+				previous = nil
+				continue
+			}
+		}
 		if again && ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 			return nil // it was told to end while it began anew
 		}
 		if !errors.Is(err, errAgain) {
 			return err
 		}
-		if err := r.afterwards(); err != nil || ctx.Err() != nil {
+		switch err := r.afterwards(); {
+		case err == errTaken:
+			return nil
+		case err != nil || ctx.Err() != nil:
 			return err
 		}
-		if s.Serve { // on the same port, also where it was free to choose
-			again := *s.Settings
-			again.Listen = r.public.at.Addr().String()
-			s.Settings = &again
+		if previous = nil; r.next != nil {
+			previous, s.Settings = s.Settings, r.next
+			l.use(s.Settings)
 		}
 	}
 }
 
 // life does the server's work until ctx ends, or until it is to begin anew.
-func (s Server) life(ctx context.Context) (*running, error) {
-	w := &working{running: s.running()}
-	parts, err := w.parts(ctx)
+func (s Server) life(ctx context.Context, l *lasting, again bool) (*running, error) {
+	w := &working{running: s.running(l, again)}
+	parts, err := w.parts()
 	if err == nil {
 		err = run(ctx, s.Logger, parts)
 	}
@@ -101,20 +126,61 @@ func (s Server) life(ctx context.Context) (*running, error) {
 	if !s.Serve || !errors.As(err, &short) {
 		return w.running, err
 	}
-	r := s.running()
-	if parts, err = r.remains(ctx, short); err != nil {
+	r := s.running(l, again)
+	if parts, err = r.remains(short); err != nil {
 		return r, err
 	}
 	return r, run(ctx, s.Logger, parts)
 }
 
-func (s Server) running() *running {
-	return &running{
+func (s Server) running(l *lasting, again bool) *running {
+	r := &running{
 		Server:   s,
-		process:  process{settings: s.Settings, logger: s.Logger, metrics: newRegistry()},
-		self:     Process{PID: os.Getpid(), Version: Version(), Started: time.Now().UTC()},
+		process:  process{settings: s.Settings, logger: s.Logger, metrics: newRegistry(), lasting: l},
+		self:     Process{PID: os.Getpid(), Version: Version(), Started: l.started, Began: time.Now().UTC()},
+		files:    s.Settings.Files(),
 		repaired: make(chan func() error, 1),
 	}
+	r.rested, r.rest = context.WithCancel(context.Background())
+	if p := l.sockets.only(forPrivate); p != nil {
+		r.self.Private = p.at.Addr().String()
+	}
+	if s.Serve {
+		r.self.Address = l.address(s.Settings)
+	}
+	l.begin(again, r.metrics, map[os.Signal]func(context.Context){
+		syscall.SIGHUP:  func(context.Context) { _, _ = r.reload() },              // the log tells
+		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) }, // the log tells
+	})
+	return r
+}
+
+// early has a part end before the others do, where another process takes over.
+func (s *running) early(p part) part {
+	start, work := p.start, p.run
+	p.start = func(ctx context.Context) (err error) {
+		if start != nil {
+			err = start(ctx)
+		}
+		if err == nil {
+			s.resting.Add(1) // run follows
+		}
+		return err
+	}
+	p.run = func(ctx context.Context) error {
+		done := sync.OnceFunc(s.resting.Done)
+		defer done()
+		its, end := context.WithCancel(ctx)
+		defer end()
+		defer context.AfterFunc(s.rested, end)()
+		if err := work(its); ctx.Err() != nil || s.rested.Err() == nil {
+			return err
+		}
+		done()
+		<-ctx.Done()
+		return nil
+	}
+	return p
 }
 
 // A list of parts grows by those that are wanted.
@@ -126,13 +192,13 @@ func (l *list) add(wanted bool, more ...part) {
 	}
 }
 
-// parts are what the process is made of, in the order in which they start. The settings are checked and addresses opened
-// before the data folder is; what makes a key comes when nothing is left that the settings could have wrong.
-func (s *working) parts(ctx context.Context) (parts list, err error) {
+// parts are what the process is made of, in the order in which they start. What makes a key comes when nothing is left that
+// the settings could have wrong.
+func (s *working) parts() (parts list, err error) {
 	if s.Mirror != nil {
-		return s.mirrorParts(ctx)
+		return s.mirrorParts()
 	}
-	rooms, err := s.check()
+	rooms, err := s.rooms()
 	if err != nil {
 		return nil, err
 	}
@@ -146,21 +212,15 @@ func (s *working) parts(ctx context.Context) (parts list, err error) {
 		if fill.secret, err = s.settings.HookSecret(); err != nil {
 			return nil, err
 		}
-		if err := checkReview(s.settings, fill.secret); err != nil {
-			return nil, err
-		}
 	}
 
 	add(pushes, part{name: "GitHub", start: push.open})
-	add(s.Serve, s.listenPublicly())
-	add(s.Serve && s.settings.HTTPListen != "", s.listenPlainly())
-	add(s.settings.PrivateListen != settings.Off, s.listenPrivately())
+	add(s.Serve && s.settings.ReadyFile != "", s.noReadyFile())
 	add(true, s.dataFolder())
 	add(s.Fill, part{name: "bot", start: fill.openBot})
 	add(true, s.adminSocket(), s.signing(site))
 	add(pushes, part{name: "log push", start: push.start})
-	add(true, s.servePrivately(nil))
-	add(true, part{name: "limit of memory", run: until(s.limitMemory)})
+	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	if s.Serve {
 		s.answers = append(s.answers, func(all operations) { withdrawals{s.writer, site.inForce, s.settings.PurgeHook != ""}.operations(all) })
 		add(len(rooms) > 0, site.rooms(rooms))
@@ -171,11 +231,11 @@ func (s *working) parts(ctx context.Context) (parts list, err error) {
 		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 		add(true, site.server(), site.usage(), site.following())
 		add(true, site.keepCertificates()...)
-		add(s.settings.PurgeHook != "", s.purging())
+		add(s.settings.PurgeHook != "", s.early(s.purging()))
 		add(true, part{name: "announcement", start: site.announce})
 		add(s.settings.ReadyFile != "", s.readyFile())
 	}
-	add(true, s.sending(), s.adminServer(func() (operations, http.Handler, error) {
+	add(true, s.early(s.sending()), s.adminServer(func() (operations, http.Handler, error) {
 		e, err := s.folder.errands.get()
 		if err != nil {
 			return nil, nil, err
@@ -186,27 +246,26 @@ func (s *working) parts(ctx context.Context) (parts list, err error) {
 	case s.Once:
 		add(true, part{name: "single pass", run: fill.once})
 	case s.Fill:
-		add(true, part{name: "filling", run: fill.keepFilling}, part{name: "catalogue", run: until(fill.keep)})
-		add(pushes, part{name: "pushing", run: push.run})
+		add(true, s.early(part{name: "filling", run: fill.keepFilling}), s.early(part{name: "catalogue", run: until(fill.keep)}))
+		add(pushes, s.early(part{name: "pushing", run: push.run}))
 	}
-	add(true, s.beginAgain(), stopping(ctx, s.Stopping))
+	add(true, s.readiness(), s.beginAgain(), stopping(s.lasting.ending, s.Stopping))
 	return parts, nil
 }
 
 // remains are the parts of a process that serves what is left of a folder to which nothing may write: no bot, no schedule,
 // no webhooks, no purge hook, and nothing that signs or pushes the log.
-func (s *running) remains(ctx context.Context, short *Shortfall) (parts list, err error) {
-	rooms, err := s.check()
+func (s *running) remains(short *Shortfall) (parts list, err error) {
+	rooms, err := s.rooms()
 	if err != nil {
 		return nil, err
 	}
 	site := newServing(s)
 	site.lacking = short
 	add := parts.add
-	add(true, s.listenPublicly())
-	add(s.settings.HTTPListen != "", s.listenPlainly())
-	add(s.settings.PrivateListen != settings.Off, s.listenPrivately())
-	add(true, site.remains(), s.adminSocket(), site.frozen(), s.servePrivately(short))
+	add(s.settings.ReadyFile != "", s.noReadyFile())
+	s.lasting.doubt(func() (string, error) { return "", fmt.Errorf("read-only: %w", short) })
+	add(true, site.remains(), s.adminSocket(), site.frozen())
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)})
 	add(len(rooms) > 0, site.rooms(rooms))
 	add(s.settings.AccessLog != "", site.logging())
@@ -223,28 +282,42 @@ func (s *running) remains(ctx context.Context, short *Shortfall) (parts list, er
 		site.repairOperation(all)
 		return all, schedule, nil
 	}))
-	add(true, s.beginAgain(), stopping(ctx, s.Stopping))
+	add(true, s.readiness(), s.beginAgain(), stopping(s.lasting.ending, s.Stopping))
 	return parts, nil
 }
 
-// check finds the mistakes in the settings before anything else has happened, and reads the waiting rooms.
-func (s *running) check() ([]config.Room, error) {
-	if _, err := witnessPolicy(s.settings); err != nil {
-		return nil, err
+// check finds the mistakes in the settings before anything else has happened.
+func (s Server) check() error {
+	c := s.Settings
+	if _, err := witnessPolicy(c); err != nil {
+		return err
 	}
+	heedMemory(c, s.Serve, os.DirFS("/"), s.Logger)
+	if !s.Serve {
+		return nil
+	}
+	_, err := c.WaitingRooms()
+	err = errors.Join(checkPurging(c), checkFallback(c), limitConnections(c, s.Logger), err)
+	if c.TLSCert != "" {
+		_, wrong := certificate(c, s.Logger)
+		err = errors.Join(err, wrong)
+	}
+	if !s.Fill {
+		return err
+	}
+	secret, wrong := c.HookSecret()
+	if wrong == nil {
+		wrong = checkReview(c, secret)
+	}
+	return errors.Join(err, wrong)
+}
+
+// rooms reads the waiting rooms.
+func (s *running) rooms() ([]config.Room, error) {
 	if !s.Serve {
 		return nil, nil
 	}
-	if err := checkFallback(s.settings); err != nil {
-		return nil, err
-	}
-	if file := s.settings.ReadyFile; file != "" {
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that was killed
-			return nil, fmt.Errorf("couldn't remove the old --ready-file: %w", err)
-		}
-	}
-	rooms, err := s.settings.WaitingRooms()
-	return rooms, errors.Join(checkPurging(s.settings), limitConnections(s.settings, s.logger), err)
+	return s.settings.WaitingRooms()
 }
 
 // dataFolder opens the data folder.
@@ -255,7 +328,6 @@ func (s *working) dataFolder() part {
 		start: func(context.Context) (err error) {
 			o := writing{openOptions: openOptions{working: true}, follow: s.Fill, events: s.metrics.counting(s.Events)}
 			if s.Serve {
-				s.self.Address = s.address()
 				o.address = s.self.Address
 			}
 			if s.writer, err = openWriter(s.settings, o, s.logger); err != nil {
@@ -268,7 +340,12 @@ func (s *working) dataFolder() part {
 		},
 		stop: func() error {
 			unwatch()
-			return s.writer.Close()
+			err := s.writer.Close()
+			if failed := s.folder.store.Failed(); failed != nil && s.brief.Load() {
+				s.logger.Warn("the store was left as it is on the disk", "err", err)
+				err = nil // the process is about to begin again
+			}
+			return err
 		},
 	}
 }
@@ -282,7 +359,6 @@ func (s *serving) remains() part {
 			if err := os.MkdirAll(s.settings.Data, 0o700); err != nil { // for the admin socket
 				return err
 			}
-			s.self.Address = s.address()
 			o := openOptions{store: kvstore.Options{ReadOnly: true}, address: s.self.Address}
 			if s.folder, err = open(s.settings, o, s.logger); errors.Is(err, kvstore.ErrLocked) {
 				return err
@@ -349,24 +425,27 @@ func (s *running) adminSocket() part {
 	return part{
 		name: "admin socket",
 		start: func(context.Context) (err error) {
-			s.socket.at, err = admin.Listen(s.settings.Data)
+			s.socket, err = admin.Listen(s.settings.Data)
 			return err
 		},
-		stop: s.socket.close,
+		stop: func() error {
+			s.socket.Close() // harmless where the server has closed it
+			return nil
+		},
 	}
 }
 
 // adminServer answers commands, and programs that have something to schedule. Its operations end with ctx.
 func (s *running) adminServer(made func() (operations, http.Handler, error)) part {
-	return s.answering("admin server", func(ctx context.Context) (*server.Server, net.Listener, error) {
+	return s.answering("admin server", func(ctx context.Context) (*server.Server, []net.Listener, error) {
 		all, schedule, err := made()
 		if err != nil {
 			return nil, nil, err
 		}
-		if s.private.at != nil {
-			s.self.Private = s.private.at.Addr().String()
-		}
-		return newAdminServer(ctx, s.folder.counted(all), schedule, s.logger), s.socket.at, nil
+		counted := s.folder.counted(all)
+		s.reloadOperation(counted)
+		s.upgradeOperation(counted) // not counted: the folder is closed while it is under way
+		return newAdminServer(ctx, counted, schedule, s.logger), []net.Listener{s.socket}, nil
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/api"
@@ -48,9 +47,11 @@ func newServing(s *running) *serving { return &serving{running: s, hooks: map[st
 
 // server answers on the public address.
 func (s *serving) server() part {
-	return s.answering("site", func(context.Context) (*server.Server, net.Listener, error) {
-		made, err := s.open()
-		return made, s.public.at, err
+	return s.answering("site", func(context.Context) (_ *server.Server, at []net.Listener, err error) {
+		if s.site, err = s.open(); err == nil {
+			at, err = s.lasting.listen(s.settings.MaxConnections)
+		}
+		return s.site, at, err
 	})
 }
 
@@ -110,7 +111,7 @@ func (s *serving) open() (*server.Server, error) {
 		o.TLS = s.certificates.TLS()
 	}
 	made := server.NewHTTPServer(handler, o)
-	made.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) })) // what never ends by itself
+	made.OnLeave(func() { close(stopping) }) // what never ends by itself
 	return made, nil
 }
 
@@ -174,6 +175,7 @@ func (s *serving) logging() part {
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.Origin("access-log"), err)
 			}
+			s.reopen = s.accessLog.Reopen
 			return nil
 		},
 		stop: func() error { return s.accessLog.Close() },

@@ -52,6 +52,10 @@ type Process struct {
 	Started time.Time `json:"started"`
 	Address string    `json:"address,omitempty"` // where it serves
 	Private string    `json:"private,omitempty"` // host and port of the private listener
+	// Began is when it began anew, or for the first time.
+	Began time.Time `json:"began"`
+	// Failed says how the last upgrade or reload went wrong, if it did.
+	Failed string `json:"failed,omitempty"`
 }
 
 // status reads the status of all packages, or of the one that is named.

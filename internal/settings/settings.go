@@ -37,8 +37,8 @@ type Settings struct {
 	// ReadyFile gets the public address once it serves, and goes when the process ends. Default: none.
 	ReadyFile string
 
-	// Listen is the public address; port 0 picks a free one. Default: 127.0.0.1:8080.
-	Listen string
+	// Listen are the public addresses; port 0 picks a free one, and unix:PATH is a Unix socket. Default: 127.0.0.1:8080.
+	Listen []string
 	// PrivateListen is the address of metrics and profiles, or [Off]. They tell all, so it must not be exposed. Default:
 	// 127.0.0.1:8081; where that is taken and was not asked for, there is none.
 	PrivateListen string
@@ -79,6 +79,8 @@ type Settings struct {
 	// Drain is how long clients have to take what is being sent when the process ends; then they are cut off. Default:
 	// 15 s.
 	Drain time.Duration
+	// LameDuck is how long a process that is told to end goes on serving while /readyz says that it ends. Default: 0.
+	LameDuck time.Duration
 
 	// AssetBase, SiteBase and APIHost are where files, pages and the API are reached. Default: the address that was asked.
 	AssetBase, SiteBase, APIHost string
@@ -168,6 +170,12 @@ type Settings struct {
 	// Flags has a flag for each setting, in the order of the documentation.
 	Flags *pflag.FlagSet
 
+	// MemoryLimit is what the process may have of the machine's memory, in bytes; 0 where that is not bounded. A process that
+	// starts sets it.
+	MemoryLimit int64
+
+	level   *slog.LevelVar    // of the logs that were made
+	least   slog.Level        // where log-level is not given
 	origins map[string]string // where a value that is not the default came from, as errors name it
 	environ []string          // by Load
 }
@@ -179,7 +187,7 @@ const Mebibyte = 1 << 20
 func New() *Settings {
 	s := &Settings{
 		Data:               "./data",
-		Listen:             "127.0.0.1:8080",
+		Listen:             []string{"127.0.0.1:8080"},
 		PrivateListen:      "127.0.0.1:8081",
 		FastLane:           true,
 		MaxConnections:     10_000,
@@ -203,6 +211,7 @@ func New() *Settings {
 		ACMEDirectory:      acme.LetsEncrypt,
 		LogFormat:          "text",
 		Flags:              pflag.NewFlagSet("settings", pflag.ContinueOnError),
+		level:              new(slog.LevelVar),
 		origins:            map[string]string{},
 	}
 	s.addFlags()
@@ -216,7 +225,7 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.ConfigFile, "file"), "config", "configuration `FILE` (YAML); a key is a flag's name without the dashes in front")
 	f.Var(requiredValue(&s.Data, "folder"), "data", "data `DIR`; it holds the store and belongs to one process at a time")
 
-	f.Var(addressValue(&s.Listen), "listen", "public `ADDRESS`; port 0 picks a free one")
+	f.Var(&listValue{target: &s.Listen, kind: "address", check: checkAddress}, "listen", "public `ADDRESS`; port 0 picks a free one, and unix:PATH is a Unix socket; repeatable")
 	f.Var(textValue(&s.TLSCert, "file"), "tls-cert", "certificate chain `FILE` (PEM); with --tls-key, serves HTTPS and HTTP/2")
 	f.Var(textValue(&s.TLSKey, "file"), "tls-key", "private key `FILE` (PEM) of --tls-cert")
 	f.Var(&listValue{target: &s.ACMEDomains, kind: "domain", check: checkDomain}, "acme-domain", "`DOMAIN` to get a certificate for from an ACME server, and to renew, in the place of --tls-cert; that is to agree to the server's terms. Repeatable; the first is for clients that name none")
@@ -236,6 +245,7 @@ func (s *Settings) addFlags() {
 	f.Var(sizeValue(&s.Sending, Mebibyte), "sending", "`SIZE` of the memory for files on their way to clients that the cache does not hold; more answer 503")
 	f.Var(sizeValue(&s.StoreCache, Mebibyte), "store-cache", "`SIZE` of the memory cache of the store, which finds files fast while it holds about 80 bytes for each")
 	f.Var(Duration(&s.Drain, 0), "drain", "`DURATION` that clients have to take what is being sent when the process is told to end")
+	f.Var(Duration(&s.LameDuck, 0), "lame-duck", "`DURATION` that the process goes on serving when it is told to end, while /readyz already says so, for load balancers that have to notice")
 	f.Var(textValue(&s.ReadyFile, "file"), "ready-file", "write the public address to `FILE` once it serves; the file is removed when it ends")
 	f.Var(optionalAddressValue(&s.PrivateListen), "private-listen", "private `ADDRESS` of /metrics, /debug/pprof/, /livez and /readyz, or off; never expose it")
 
@@ -313,7 +323,7 @@ func (s *Settings) Given(name string) bool {
 // AssetBaseAt is the asset base of a process that serves at address, "" for one that does not serve: then it is where
 // a process with these settings would. Nothing is known where the port is left to chance.
 func (s *Settings) AssetBaseAt(address string) string {
-	host, port, err := net.SplitHostPort(s.Listen)
+	host, port, err := net.SplitHostPort(s.Listen[0])
 	switch {
 	case s.AssetBase != "":
 		return s.AssetBase
@@ -365,10 +375,9 @@ func (s *Settings) KeyFolder() (string, error) {
 
 // NewLogger returns a log that goes to w: from --log-level on where that was given, from least on otherwise.
 func (s *Settings) NewLogger(w io.Writer, least slog.Level) *slog.Logger {
-	if s.Given("log-level") {
-		least = s.LogLevel
-	}
-	options := &slog.HandlerOptions{Level: least}
+	s.least = least
+	s.SetLevel()
+	options := &slog.HandlerOptions{Level: s.level}
 	if s.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}

@@ -109,7 +109,7 @@ func TestMistakes(t *testing.T) {
 		{"the file in the file", nil, nil, "config: x\n", []string{`larder.yaml:1: no such setting as "config"`}},
 		{"twice", nil, nil, "data: x\nlisten: :80\ndata: y\n", []string{"larder.yaml:3: data is set already in line 1"}},
 		{"bad value", nil, nil, "data: x\nreleases: many\n", []string{`larder.yaml:2: releases: "many" must be a whole number, 1 or more`}},
-		{"list", nil, nil, "listen: [a]\n", []string{"larder.yaml:1: listen: must be a single value"}},
+		{"list", nil, nil, "name: [a]\n", []string{"larder.yaml:1: name: must be a single value"}},
 		{"mapping", nil, nil, "allow-host: {a: b}\n", []string{"larder.yaml:1: allow-host: must be a single value"}},
 		{"nothing", nil, nil, "listen:\n", []string{"larder.yaml:1: listen: has no value"}},
 		{"not a mapping", nil, nil, "- listen\n", []string{"larder.yaml:1: must hold settings"}},
@@ -176,7 +176,7 @@ func TestServiceLinks(t *testing.T) {
 func TestSettingsSurviveText(t *testing.T) {
 	s := New()
 	for _, pair := range [][2]string{{"cache", "1.5GiB"}, {"memory", "64MiB"}, {"interval", "1h30m"}, {"interval", "45s"}, {"interval", "2h"},
-		{"listen", "[::1]:0"}, {"private-listen", "off"}, {"log-level", "debug"}, {"h2c", "true"}, {"releases", "3"},
+		{"private-listen", "[::1]:0"}, {"private-listen", "off"}, {"log-level", "debug"}, {"h2c", "true"}, {"releases", "3"},
 		{"asset-base", "https://cdn.example.com/larder"}, {"site-base", "http://localhost:8080"}, {"api-host", "api.example.com"}, {"name", "Our shelf"}} {
 		f := s.Flags.Lookup(pair[0])
 		for _, text := range []string{f.DefValue, pair[1]} {
@@ -239,7 +239,7 @@ func TestAssetBase(t *testing.T) {
 		{"", "", "[::1]:80", "", "http://[::1]:80"},
 		{"", "", "127.0.0.1:0", "", ""},
 	} {
-		s := &Settings{AssetBase: tt.base, Listen: tt.listen, TLSCert: tt.cert}
+		s := &Settings{AssetBase: tt.base, Listen: []string{tt.listen}, TLSCert: tt.cert}
 		if got := s.AssetBaseAt(tt.address); got != tt.want {
 			t.Errorf("%+v: %q", tt, got)
 		}

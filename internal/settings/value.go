@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ import (
 
 // value is a setting's value as pflag wants it: text that is checked when it is set, whether it comes from a flag,
 // the environment or the configuration file.
-type value[T any] struct {
+type value[T comparable] struct {
 	target *T
 	parse  func(string) (T, error)
 	format func(T) string
@@ -45,6 +46,14 @@ func (v *value[T]) String() string {
 		return ""
 	}
 	return v.format(*v.target)
+}
+
+// takeFrom has it be what another setting of the same name is, and reports whether it was that before.
+func (v *value[T]) takeFrom(other pflag.Value) (same bool) {
+	o := other.(*value[T])
+	same = *v.target == *o.target
+	*v.target = *o.target
+	return same
 }
 
 func (v *value[T]) Type() string     { return v.kind }
@@ -145,9 +154,26 @@ func sizeValue(target *int64, least int64) *value[int64] {
 	}}
 }
 
-func addressValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "address", format: verbatim, parse: parseAddress}
+// checkAddress looks at a public address, which may be a Unix socket's.
+func checkAddress(s string) error {
+	path, isUnix := strings.CutPrefix(s, unixPrefix)
+	switch {
+	case !isUnix:
+		_, err := parseAddress(s)
+		return err
+	case path == "" || strings.HasPrefix(path, "@"):
+		return errors.New("must name the path of a Unix socket, such as unix:/run/larder/public.sock")
+	case len(path) > mostSocketPath:
+		return fmt.Errorf("names a path of %d bytes, and a socket's has %d at most", len(path), mostSocketPath)
+	}
+	return nil
 }
+
+// unixPrefix begins the address of a Unix socket.
+const unixPrefix = "unix:"
+
+// mostSocketPath is what a socket's address holds on every system we know.
+const mostSocketPath = 103
 
 // optionalAddressValue also accepts off, and nothing at all, for no listener.
 func optionalAddressValue(target *string) *value[string] {
@@ -323,6 +349,13 @@ func (v *listValue) String() string {
 		return ""
 	}
 	return strings.Join(*v.target, ",")
+}
+
+func (v *listValue) takeFrom(other pflag.Value) (same bool) {
+	o := other.(*listValue)
+	same = slices.Equal(*v.target, *o.target)
+	*v.target, v.set = slices.Clone(*o.target), o.set
+	return same
 }
 
 func (v *listValue) Type() string { return v.kind }

@@ -183,7 +183,7 @@ func (c *conn) wait() bool {
 	}
 	s := c.waitingState()
 	c.moveTo(s)
-	if !c.listener.stopping.Load() {
+	if !c.listener.late.Load() {
 		n, _ := c.stream().Read(c.buffer[:]) // why there is nothing more to read does not matter
 		if c.start, c.end = 0, n; n > 0 {
 			return c.move(s, alone)
@@ -312,7 +312,7 @@ func (c *conn) setWriteBy(t time.Time) {
 func (c *conn) answer() (next state) {
 	x := &c.exchange
 	x.c, x.err, x.slow = c, nil, nil
-	x.closes = x.closes || c.listener.stopping.Load()
+	x.closes = x.closes || c.listener.leaving.Load()
 	defer func() {
 		c.isBack()
 		if reason := recover(); reason != nil {
@@ -374,8 +374,10 @@ func (c *conn) stream() net.Conn {
 // handOver is for the owner. It gives net/http as, or if that is nil c itself, with what was
 // read of it and not answered.
 func (c *conn) handOver(as net.Conn) {
+	c.listener.handing(1)
+	defer c.listener.handing(-1)
 	c.listener.end(c) // it must not count twice
-	if c.listener.stopping.Load() || c.loop != nil && c.leaveSet() != nil {
+	if c.loop != nil && c.leaveSet() != nil {
 		c.close()
 		return
 	}

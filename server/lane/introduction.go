@@ -88,6 +88,9 @@ func (l *Listener) introduce(c *conn) {
 		if n, ok := l.refused.Next(); ok && !errors.Is(err, net.ErrClosed) {
 			l.o.Logger.Warn("server: a trusted proxy was refused", "err", err, "alike", n)
 		}
+		l.mu.Lock()
+		delete(l.arriving, c)
+		l.mu.Unlock()
 		c.close()
 		return
 	}

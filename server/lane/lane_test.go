@@ -155,21 +155,26 @@ func TestSilence(t *testing.T) {
 
 func TestStopEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *lane.Listener, connect func() net.Conn) {
-		fresh, idle, working := connect(), connect(), connect()
+		fresh, asking, idle, working := connect(), connect(), connect(), connect()
 		get(t, idle, "/a")
 		time.AfterFunc(500*time.Millisecond, func() {
-			if open, working := l.Counts(); open != 3 || working != 1 {
-				t.Errorf("%d connections are open and %d of them at work, want 3 and 1", open, working)
+			if open, working := l.Counts(); open != 4 || working != 1 {
+				t.Errorf("%d connections are open and %d of them at work, want 4 and 1", open, working)
 			}
-			l.Stop()
-			wantEnd(t, fresh, 0)
-			wantEnd(t, idle, 0)
+			l.Stop(time.Second)
 		})
-		get(t, working, "/slow")
+		get(t, working, "/slow") // of which the head was ready before Stop
+		time.Sleep(time.Second / 4)
+		get(t, asking, "/a") // what was asked before the client could know
+		wantEnd(t, asking, 0)
+		get(t, idle, "/b")
+		wantEnd(t, idle, 0)
+		wantEnd(t, fresh, time.Second/4)
 		wantEnd(t, working, 0)
 		if err := l.Wait(context.Background()); err != nil || l.Len() != 0 {
 			t.Errorf("%d are open, and waiting ends with %v", l.Len(), err)
 		}
+		l.Close()
 		if _, err := l.Accept(); err != net.ErrClosed {
 			t.Errorf("Accept's error is %v, want %v", err, net.ErrClosed)
 		}
@@ -181,7 +186,9 @@ func TestAcceptedWhenItHasStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := make(pipes)
 		l := lane.New(inner, lane.Options{Handler: handler{}, TLS: new(tls.Config), HeaderTimeout: 10 * time.Second})
-		l.Stop()
+		l.Stop(time.Second)
+		time.Sleep(time.Second)
+		synctest.Wait()
 		ours, theirs := net.Pipe()
 		inner <- theirs
 		wantEnd(t, ours, 0)

@@ -137,9 +137,65 @@ type limited struct {
 // Limit returns a listener that has no more than most connections of l open at a time,
 // where that is not 0; the others wait in the system's queue. Near that many the client with
 // the most gives way to others.
-func Limit(l *net.TCPListener, most int) net.Listener {
-	places := make(chan struct{}, cmp.Or(most, math.MaxInt)) // they take no memory
-	return &limited{TCPListener: l, places: places, room: newRoom(most), closed: make(chan struct{})}
+func Limit(l *net.TCPListener, most int) net.Listener { return LimitAll(most, l)[0] }
+
+// LimitAll is [Limit] of several listeners together, of TCP or Unix sockets. All connections of
+// a Unix socket are one client's, so none of them gives way.
+func LimitAll(most int, of ...net.Listener) []net.Listener {
+	places, room := make(chan struct{}, cmp.Or(most, math.MaxInt)), newRoom(most) // they take no memory
+	all := make([]net.Listener, len(of))
+	for i, l := range of {
+		if tcp, ok := l.(*net.TCPListener); ok {
+			all[i] = &limited{TCPListener: tcp, places: places, room: room, closed: make(chan struct{})}
+		} else {
+			all[i] = &limitedLocal{Listener: l, places: places, closed: make(chan struct{})}
+		}
+	}
+	return all
+}
+
+// A limitedLocal listener is one of a Unix socket.
+type limitedLocal struct {
+	net.Listener
+	places chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *limitedLocal) Accept() (net.Conn, error) {
+	select {
+	case l.places <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.places
+		return nil, err
+	}
+	return &localConn{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
+}
+
+func (l *limitedLocal) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+type localConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *localConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+func (c *localConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
 }
 
 func (l *limited) enter() error {

@@ -86,14 +86,20 @@ type Listener struct {
 	failed chan error
 	closed chan struct{}
 	once   sync.Once
+	shut   sync.Once // of what connections come from
 
-	stopping atomic.Bool
-	mu       sync.Mutex
-	open     map[*conn]struct{}
-	none     chan struct{} // closed by ended, when stopping and none is open
-	ended    sync.Once
-	refused  answers.Throttle
-	idlers   []idler // those that waited longest when CloseIdle last looked, longest first
+	leaving   atomic.Bool // each connection ends after its next answer
+	stopping  atomic.Bool // no connection is accepted any more
+	late      atomic.Bool // nor may one wait for a request
+	mu        sync.Mutex
+	accepting bool               // or may be, of a listener whose Close ends that
+	arriving  map[*conn]struct{} // those whose client a proxy has yet to tell
+	open      map[*conn]struct{}
+	leavers   int           // are being handed over
+	none      chan struct{} // closed by ended, when stopping and none is open
+	ended     sync.Once
+	refused   answers.Throttle
+	idlers    []idler // those that waited longest when CloseIdle last looked, longest first
 
 	source *limited // of descriptors; nil where inner is no TCP listener
 	loops  []*loop
@@ -109,11 +115,13 @@ func New(inner net.Listener, o Options) *Listener {
 	l := &Listener{
 		Listener: inner, o: o,
 		handed: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
-		open: make(map[*conn]struct{}), none: make(chan struct{}),
+		arriving: make(map[*conn]struct{}), open: make(map[*conn]struct{}), none: make(chan struct{}),
 	}
 	if l.source, _ = inner.(*limited); l.source != nil && o.Proxies != nil {
 		l.source.trusts = o.Proxies.Trust
 	}
+	_, local := inner.(*limitedLocal)
+	l.accepting = l.source != nil || local
 	l.startLoops()
 	go l.run()
 	return l
@@ -153,15 +161,21 @@ func (l *Listener) nextLoop() *loop {
 }
 
 func (l *Listener) run() {
+	defer l.stopAccepting()
 	for {
 		c, err := l.accept()
 		switch {
 		case err == nil && l.o.ProxyProtocol && c.place != nil && c.place.proxy:
+			l.mu.Lock()
+			l.arriving[c] = struct{}{}
+			l.mu.Unlock()
 			go l.introduce(c)
 			continue
 		case err == nil:
 			l.start(c)
 			continue
+		case l.stopping.Load() && errors.Is(err, net.ErrClosed):
+			return // those that are there may yet be handed over
 		}
 		// The caller of Accept decides whether to go on. After an error that passes it rests
 		// a little, and this waits until it comes back.
@@ -174,6 +188,13 @@ func (l *Listener) run() {
 			return
 		}
 	}
+}
+
+func (l *Listener) stopAccepting() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.accepting = false
+	l.checkNone()
 }
 
 // accept returns a connection, without a socket where it waits on a loop from the start.
@@ -195,7 +216,9 @@ func (l *Listener) accept() (c *conn, err error) {
 
 func (l *Listener) start(c *conn) {
 	l.mu.Lock()
-	if l.stopping.Load() {
+	delete(l.arriving, c)
+	if l.late.Load() {
+		l.checkNone()
 		l.mu.Unlock()
 		c.close()
 		return
@@ -238,8 +261,13 @@ func (l *Listener) Close() error {
 	var err error // of the first time only: net/http closes what Stop has closed
 	l.once.Do(func() {
 		close(l.closed)
-		err = l.Listener.Close()
+		err = l.closeInner()
 	})
+	return err
+}
+
+func (l *Listener) closeInner() (err error) {
+	l.shut.Do(func() { err = l.Listener.Close() })
 	return err
 }
 
@@ -248,6 +276,14 @@ func (l *Listener) end(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.remove(c)
+}
+
+// handing counts how many are being handed over: one more or one less.
+func (l *Listener) handing(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leavers += n
+	l.checkNone()
 }
 
 // remove is called with mu held.
@@ -261,26 +297,48 @@ func (l *Listener) remove(c *conn) {
 
 // checkNone is called with mu held.
 func (l *Listener) checkNone() {
-	if len(l.open) == 0 && l.stopping.Load() {
+	if len(l.open)+len(l.arriving)+l.leavers == 0 && !l.accepting && l.stopping.Load() {
 		l.ended.Do(func() { close(l.none) })
 	}
 }
 
-// Stop closes all connections that wait for a request, and has the others closed after the
-// answer that they are at. It does not wait for them.
-func (l *Listener) Stop() {
+// Leave has each connection end after its next answer, which says so. Others are accepted as before, and have one
+// answer each; over HTTP/2 they go on until Stop.
+func (l *Listener) Leave() {
+	l.leaving.Store(true)
+	for _, m := range l.multiplexed() {
+		m.stop()
+	}
+}
+
+// Stop accepts no connection any more, and has all end after the answer that they are at. A client may have asked what has
+// not come yet, so those that wait for a request may have one more for as long. Stop does not wait for that. What is not for
+// the lane is handed over until Close.
+func (l *Listener) Stop(grace time.Duration) {
 	l.stopping.Store(true)
-	l.Close()
+	_ = l.closeInner()
+	l.Leave()
 	l.mu.Lock()
+	l.checkNone()
+	l.mu.Unlock()
+	time.AfterFunc(grace, l.hurry)
+}
+
+// hurry closes all connections that wait for a request. From now on none does.
+func (l *Listener) hurry() {
+	l.late.Store(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for c := range l.open {
-		if s := c.state(); s.waits() && c.multiplexed.Load() == nil && l.evict(c, s) {
+		switch s := c.state(); {
+		case s == opening: // and slow to shake hands
+			_ = c.socket.Close()
+		case s.waits() && c.multiplexed.Load() == nil && l.evict(c, s):
 			go c.shut() // TLS says goodbye first, and may wait for that
 		}
 	}
-	l.checkNone()
-	l.mu.Unlock()
-	for _, m := range l.multiplexed() {
-		m.stop()
+	for c := range l.arriving {
+		l.source.room.cut(c.place)
 	}
 }
 
@@ -298,7 +356,9 @@ func (l *Listener) multiplexed() (all []*multiplexer) {
 
 // Abort stops, and closes all connections at once.
 func (l *Listener) Abort() {
-	l.Stop()
+	l.Stop(0)
+	_ = l.Close()
+	l.hurry()
 	l.cut()
 	for _, m := range l.multiplexed() {
 		m.abort()

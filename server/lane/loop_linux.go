@@ -255,7 +255,7 @@ func (c *conn) waitOnLoop(again bool) {
 	s, loop, fd := c.waitingState(), c.loop, c.fd
 	c.buffer = nil
 	c.moveTo(s)
-	if c.listener.stopping.Load() {
+	if c.listener.late.Load() {
 		c.listener.closeWaiting(c, s)
 	} else if again {
 		_ = loop.control(unix.EPOLL_CTL_MOD, fd, interest) // it tells again; or c is closed meanwhile

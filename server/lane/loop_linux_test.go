@@ -244,7 +244,7 @@ func TestLoopClosesSilentConnections(t *testing.T) {
 			for _, c := range conns {
 				get(t, c, "/a")
 			}
-			l.Stop()
+			l.Stop(time.Second)
 			for _, c := range conns {
 				wantClosed(t, c)
 			}

@@ -485,7 +485,7 @@ func TestSilenceOverHTTP2(t *testing.T) {
 				t.Error("it is idle with a request")
 			}
 			since := time.Now()
-			l.Stop()
+			l.Stop(time.Second)
 			goAway(t, s, 1<<31-1)
 			goAway(t, s, 1) // a second later: the client answers no PING
 			if time.Since(since) != time.Second {
@@ -503,7 +503,7 @@ func TestSilenceOverHTTP2(t *testing.T) {
 			s.ask(1, "/a")
 			s.hears(http2.FrameData)
 			since := time.Now()
-			l.Stop()
+			l.Stop(time.Second)
 			goAway(t, s, 1<<31-1)
 			s.ask(3, "/a")
 			s.WritePing(true, s.hears(http2.FramePing).(*http2.PingFrame).Data)

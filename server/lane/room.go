@@ -85,11 +85,15 @@ func (r *room) isFrom(p *place, of netip.Prefix) bool {
 	r.add(p, of, true)
 	stays := r.makeRoom(p)
 	if !stays {
-		r.mu.Lock()
-		p.cut()
-		r.mu.Unlock()
+		r.cut(p)
 	}
 	return stays
+}
+
+func (r *room) cut(p *place) {
+	r.mu.Lock()
+	p.cut()
+	r.mu.Unlock()
 }
 
 // makeRoom has a connection give way if p is one too many. It returns false where that is p. It is called with mu held,

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
+)
+
+func newUpgrade(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "upgrade",
+		Short: "Have the program that is installed now take over from the process that runs",
+		Long: `Have a new process take over from the one that runs on the data folder: put the new program in the place of the old one,
+then upgrade. The new process starts with the same arguments and environment, reads the configuration again, and checks
+everything but the store; meanwhile, and for up to --drain of the process that runs, that one serves. Then it closes the
+store, the new one opens it, and connections that come in between wait. No request is refused, and no answer is cut off
+that is done within --drain. Where the new process cannot serve, the old one goes on. SIGUSR2 does the same.`,
+		Example: `  install larder /usr/local/bin/larder && larder upgrade --data /var/lib/larder`,
+		Args:    arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		from, to, err := app.Upgrade(ctx, a.settings.Data)
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, to, func() error {
+			fmt.Fprintf(a.stdout, "Process %d (larder %s) has taken over from process %d (larder %s).\n", to.PID, to.Version, from.PID, from.Version)
+			return nil
+		})
+	})
+	return cmd
+}
+
+func newReload(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Have the process that runs read its configuration again",
+		Long: `Have the process that runs on the data folder read the configuration file, waiting rooms and certificates again, and
+look at its catalogue. Either all of it counts from then on, or, where something is wrong, nothing: the message says in
+which line. What cannot be changed without a restart is named. Most settings have the process open its store again,
+while connections wait; a log level, a certificate or a catalogue does not. SIGHUP does the same.`,
+		Example: `  larder reload --data /var/lib/larder`,
+		Args:    arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		done, err := app.Reload(ctx, a.settings.Data)
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, done, func() error {
+			if len(done.Changed) == 0 {
+				fmt.Fprintln(a.stdout, "The configuration was read again; no setting has changed.")
+				return nil
+			}
+			fmt.Fprintf(a.stdout, "The configuration was read again. Changed: %s.\n", strings.Join(done.Changed, ", "))
+			if len(done.Restart) > 0 {
+				fmt.Fprintf(a.stdout, "Only a restart changes these, so they stay what they were: %s.\n", strings.Join(done.Restart, ", "))
+			}
+			return nil
+		})
+	})
+	return cmd
+}

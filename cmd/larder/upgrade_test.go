@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/app"
+)
+
+// TestUpgradeUnderLoad has the program take over from itself, and be stopped and started on one socket, while 64 clients ask
+// it: none is refused, and no answer is cut off. LARDER_TEST_UPGRADES is how often; `make upgrade` sets it, and then the
+// longest wait counts too.
+func TestUpgradeUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	times, whole := 2, false
+	if value := os.Getenv("LARDER_TEST_UPGRADES"); value != "" {
+		var err error
+		if times, err = strconv.Atoi(value); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("LARDER_TEST_UPGRADES", "") // and gone, because larder refuses a variable that is no setting
+		os.Unsetenv("LARDER_TEST_UPGRADES")
+		whole = true
+	}
+	data := t.TempDir()
+	files := stockNoise(t, data, 20, 30_000)
+	for _, protocol := range []string{"HTTP/1.1", "TLS", "HTTP/2"} {
+		t.Run("upgrade over "+protocol, func(t *testing.T) {
+			s := startOnSocket(t, data, protocol, nil)
+			load := startLoad(t, s.url, protocol, files)
+			for range times {
+				var to app.Process
+				out, err := exec.Command("larder", "upgrade", "--json", "--data", data).Output()
+				if err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				if err := json.Unmarshal(out, &to); err != nil || to.PID == s.pid {
+					t.Fatalf("process %d took over, %v", to.PID, err)
+				}
+				s.pid = to.PID
+				load.waitForMore()
+			}
+			load.end(whole)
+		})
+		t.Run("restart over "+protocol, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			socket, err := l.(*net.TCPListener).File()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer socket.Close()
+			s := startOnSocket(t, data, protocol, socket)
+			load := startLoad(t, s.url, protocol, files)
+			for range times {
+				s.stop()
+				s = startOnSocket(t, data, protocol, socket)
+				load.waitForMore()
+			}
+			load.end(whole)
+		})
+	}
+}
+
+// onSocket is a larder whose place another one may have taken.
+type onSocket struct {
+	t   *testing.T
+	pid int
+	url string
+}
+
+// startOnSocket starts one on a socket, as systemd does, or on one of its own.
+func startOnSocket(t *testing.T, data, protocol string, socket *os.File) *onSocket {
+	t.Helper()
+	args := []string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--private-listen", "off", "--log-level", "warn"}
+	if protocol != "HTTP/1.1" {
+		cert, key := filepath.Join(data, "cert.pem"), filepath.Join(data, "key.pem")
+		if _, err := os.Stat(cert); err != nil {
+			if err := makeCertificate(cert, key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		args = append(args, "--tls-cert", cert, "--tls-key", key)
+	}
+	cmd := exec.Command("larder", args...)
+	if socket != nil {
+		cmd = exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec larder "$@"`, "larder"}, args...)...)
+		cmd.ExtraFiles = []*os.File{socket}
+	}
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	go cmd.Wait() //nolint:errcheck // an upgrade ends it
+	s := &onSocket{t: t, pid: cmd.Process.Pid}
+	t.Cleanup(func() {
+		s.stop()
+		out.Close()
+	})
+	lines := bufio.NewScanner(out)
+	var said []string
+	for s.url == "" && lines.Scan() {
+		said = append(said, lines.Text())
+		if rest, ok := strings.CutPrefix(lines.Text(), "Larder serves "); ok {
+			s.url, _, _ = strings.Cut(rest, " ")
+		}
+	}
+	if s.url == "" {
+		t.Fatalf("larder did not say where it serves: %s", strings.Join(said, "\n"))
+	}
+	go io.Copy(io.Discard, out) //nolint:errcheck // it ends with the processes
+	return s
+}
+
+// stop ends the process that has taken over last, and returns when it has ended.
+func (s *onSocket) stop() {
+	if s.pid == 0 {
+		return
+	}
+	process, err := os.FindProcess(s.pid)
+	if err == nil {
+		err = process.Signal(os.Interrupt)
+	}
+	if err != nil {
+		s.t.Errorf("process %d: %v", s.pid, err)
+	}
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
+		if err != nil || bytes.Contains(state, []byte(") Z ")) {
+			s.pid = 0
+			return
+		}
+	}
+	s.t.Errorf("process %d does not end", s.pid)
+}
+
+// A load is clients that ask without a pause.
+type load struct {
+	t       *testing.T
+	asked   atomic.Int64
+	longest atomic.Int64
+	failed  atomic.Int64
+	first   atomic.Pointer[string]
+	done    chan struct{}
+	clients sync.WaitGroup
+}
+
+const loadClients = 64
+
+func startLoad(t *testing.T, url, protocol string, files map[string][]byte) *load {
+	l := &load{t: t, done: make(chan struct{})}
+	var paths []string
+	for path := range files {
+		paths = append(paths, path)
+	}
+	for n := range loadClients {
+		transport := &http.Transport{DisableCompression: true, ForceAttemptHTTP2: protocol == "HTTP/2", MaxIdleConnsPerHost: 1,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // a certificate of the test's own
+		l.clients.Go(func() {
+			defer transport.CloseIdleConnections()
+			for i := n; ; i++ {
+				select {
+				case <-l.done:
+					return
+				default:
+				}
+				path := paths[i%len(paths)]
+				begun := time.Now()
+				if err := askOnce(transport, url+path, files[path]); err != nil {
+					l.failed.Add(1)
+					text := err.Error()
+					l.first.CompareAndSwap(nil, &text)
+				}
+				if took := int64(time.Since(begun)); took > l.longest.Load() {
+					l.longest.Store(took)
+				}
+				l.asked.Add(1)
+			}
+		})
+	}
+	l.waitForMore()
+	return l
+}
+
+func askOnce(transport *http.Transport, url string, want []byte) error {
+	request, err := http.NewRequest("GET", url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && (answer.StatusCode != http.StatusOK || !bytes.Equal(body, want)) {
+		err = fmt.Errorf("%s with %d bytes", answer.Status, len(body))
+	}
+	return err
+}
+
+// waitForMore returns when each client, on average, has asked five times more.
+func (l *load) waitForMore() {
+	for until := l.asked.Load() + 5*loadClients; l.asked.Load() < until; {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (l *load) end(whole bool) {
+	l.t.Helper()
+	close(l.done)
+	l.clients.Wait()
+	longest := time.Duration(l.longest.Load())
+	l.t.Logf("%d requests, %d failed, the longest took %v", l.asked.Load(), l.failed.Load(), longest)
+	if n := l.failed.Load(); n > 0 {
+		l.t.Errorf("%d of %d requests failed, the first: %s", n, l.asked.Load(), *l.first.Load())
+	}
+	if whole && longest > 2*time.Second {
+		l.t.Errorf("a client waited %v", longest)
+	}
+}

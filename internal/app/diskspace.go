@@ -1,0 +1,114 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// diskLook is how often the space on the disk is looked at.
+const diskLook = 10 * time.Second
+
+// A diskState is how much space there is for the store.
+type diskState int
+
+const (
+	diskAmple diskState = iota
+	diskLow             // less than a tenth of the disk, or four times what must be free
+	diskFull            // nothing is written
+)
+
+// diskStateOf judges so many bytes that are free of so many, of which least must be free for a write.
+func diskStateOf(free, total, least int64) diskState {
+	switch {
+	case free < least:
+		return diskFull
+	case free < 4*least, free < total/10:
+		return diskLow
+	}
+	return diskAmple
+}
+
+// watchDisk tells the log, metrics and /readyz how much space there is. A store that a full disk has made read-only is opened
+// again once there is space: by this process, begun again from its first line, because what is stuck in it has the store.
+func (s *running) watchDisk() part {
+	var free, total prometheus.GaugeFunc
+	return part{
+		name: "space on the disk",
+		start: func(context.Context) error {
+			store := s.folder.store
+			value := func(of func(free, total int64) int64) func() float64 {
+				return func() float64 {
+					f, t, _, _ := store.Space()
+					return float64(of(f, t))
+				}
+			}
+			free = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "larder_disk_free_bytes", Help: "Bytes that are free on the disk with the data folder.",
+			}, value(func(free, _ int64) int64 { return free }))
+			total = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "larder_disk_total_bytes", Help: "Bytes of the disk with the data folder.",
+			}, value(func(_, total int64) int64 { return total }))
+			s.metrics.MustRegister(free, total)
+			s.lasting.doubt(func() (string, error) { return diskDoubt(store) })
+			return nil
+		},
+		run: func(ctx context.Context) error {
+			tick := time.NewTicker(diskLook)
+			defer tick.Stop()
+			for was := diskAmple; ; {
+				free, total, least, err := s.folder.store.Space()
+				if is := diskStateOf(free, total, least); err == nil && is != was {
+					s.tellDisk(is, free, total)
+					was = is
+				}
+				if err == nil && free >= least && errors.Is(s.folder.store.Failed(), kvstore.ErrDiskFull) {
+					s.logger.Warn("the disk has space again: the process begins again, because its store can only be read")
+					s.quieten()
+					s.again(func() error { return s.lasting.sockets.execAgain() })
+				}
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-tick.C:
+				}
+			}
+		},
+	}
+}
+
+// diskDoubt is what /readyz says of the disk.
+func diskDoubt(store *kvstore.Store) (note string, err error) {
+	if failed := store.Failed(); failed != nil {
+		return "", fmt.Errorf("read-only: %w", failed)
+	}
+	free, total, least, err := store.Space()
+	if err != nil {
+		return fmt.Sprintf("how much space the disk has is not known: %v", err), nil
+	}
+	left := fmt.Sprintf("disk low: %s of %s are free", humanize.IBytes(uint64(free)), humanize.IBytes(uint64(total)))
+	switch diskStateOf(free, total, least) {
+	case diskFull:
+		return "", fmt.Errorf("%s, and %s are needed to write", left, humanize.IBytes(uint64(least)))
+	case diskLow:
+		return left, nil
+	}
+	return "", nil
+}
+
+func (s *running) tellDisk(is diskState, free, total int64) {
+	switch is {
+	case diskAmple:
+		s.logger.Info("the disk has space again", "data", s.settings.Data, "free", free)
+	case diskLow:
+		s.logger.Warn("the disk gets full; at the least that must be free nothing is written any more", "data", s.settings.Data, "free", free, "of", total)
+	case diskFull:
+		s.logger.Error("the disk is full: nothing is written until there is space", "data", s.settings.Data, "free", free, "of", total)
+	}
+}

@@ -1,0 +1,386 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+)
+
+// In an upgrade the process starts another one, of the program that is in its place by now, with the same arguments, and
+// gives it its sockets. They go through this, over a pair of sockets of their own:
+//
+//	older process                            newer process
+//	starts the newer one                     checks all but the store: settings, rooms, certificates, keys
+//	                                         says isChecked, or what is wrong
+//	rests the bot, ends what never ends,
+//	and serves on meanwhile
+//	accepts no more, closes the store
+//	says mayOpen                             opens the store, begins to serve
+//	                                         says isReady, or what is wrong
+//	ends; or where the other did, opens
+//	the store again and serves on
+//
+// Where one of them dies, the other notices that the pair is closed.
+
+// A message is what one of the two tells the other.
+type message struct {
+	Is    stage  `json:"is"`
+	Error string `json:"error,omitempty"` // what is wrong, of a process that ends
+}
+
+type stage string
+
+const (
+	isChecked stage = "checked"
+	mayOpen   stage = "may open"
+	isReady   stage = "ready"
+	hasFailed stage = "failed"
+)
+
+// How long the newer process may take.
+const (
+	checkPatience = time.Minute
+	openPatience  = 10 * time.Minute // millions of files, after a crash
+)
+
+// An older process is the one whose place this one takes. The methods of nil do nothing.
+type older struct{ conn net.Conn }
+
+func newOlder(f *os.File) *older {
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil
+	}
+	return &older{conn}
+}
+
+// tell tells the older process how far this one is. What it is not told of is for this one to go on with.
+func (o *older) tell(is stage) error {
+	if o != nil {
+		_ = json.NewEncoder(o.conn).Encode(message{Is: is})
+	}
+	return nil
+}
+
+// fail tells why this process ends.
+func (o *older) fail(err error) {
+	if o != nil && err != nil {
+		_ = json.NewEncoder(o.conn).Encode(message{Is: hasFailed, Error: err.Error()})
+	}
+}
+
+// leave tells that all but the store is right, and returns when the older process has closed that.
+func (o *older) leave(ctx context.Context) error {
+	if o == nil {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = o.conn.SetReadDeadline(time.Now()) })
+	defer stop()
+	_ = o.tell(isChecked)
+	var m message
+	err := json.NewDecoder(o.conn).Decode(&m)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil || m.Is != mayOpen:
+		return errors.New("the process whose place this one was to take has given up on that")
+	}
+	return nil
+}
+
+// A newer process is one that is to take the place of this one.
+type newer struct {
+	cmd  *exec.Cmd
+	conn net.Conn
+	told chan message // closed when nothing more comes, because it has ended
+	died error        // why; set before
+}
+
+// program is where this program is; what is there later may be another one.
+var program = findProgram()
+
+func findProgram() string {
+	path, err := exec.LookPath(os.Args[0])
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return os.Args[0]
+	}
+	return path
+}
+
+// startNewer starts a process that gets all sockets.
+func startNewer(all sockets) (_ *newer, err error) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "newer process"), os.NewFile(uintptr(pair[1]), "older process")
+	syscall.CloseOnExec(pair[0])
+	syscall.CloseOnExec(pair[1])
+	n := &newer{cmd: exec.Command(program, os.Args[1:]...), told: make(chan message)}
+	defer func() {
+		for _, f := range append(n.cmd.ExtraFiles, ours) {
+			f.Close()
+		}
+		if err != nil && n.conn != nil {
+			n.conn.Close()
+		}
+	}()
+	for i, s := range all {
+		f, err := s.file()
+		if err != nil {
+			theirs.Close()
+			return nil, err
+		}
+		s.FD = firstExtra + i
+		n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, f)
+	}
+	n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, theirs)
+	text, err := json.Marshal(handing{Sockets: all, Asks: firstExtra + len(all)})
+	if err != nil {
+		return nil, err
+	}
+	n.cmd.Env = append(os.Environ(), handedVariable+"="+string(text))
+	n.cmd.Stdout, n.cmd.Stderr = os.Stdout, os.Stderr
+	if n.conn, err = net.FileConn(ours); err != nil {
+		return nil, err
+	}
+	if err := n.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("couldn't start %s: %w", program, err)
+	}
+	go n.listen()
+	return n, nil
+}
+
+// listen receives what the process tells until it has ended, or has closed its end.
+func (n *newer) listen() {
+	defer close(n.told)
+	var failure string
+	for from := json.NewDecoder(n.conn); ; {
+		var m message
+		if from.Decode(&m) != nil {
+			break
+		}
+		if m.Is == hasFailed {
+			failure = m.Error
+			continue
+		}
+		n.told <- m
+		if m.Is == isReady {
+			return // from now on it may outlive this one
+		}
+	}
+	n.died = n.cmd.Wait()
+	switch {
+	case failure != "":
+		n.died = errors.New(failure)
+	case n.died == nil:
+		n.died = errors.New("it ended; what it has written says why")
+	default:
+		n.died = fmt.Errorf("it ended (%w); what it has written says why", n.died)
+	}
+}
+
+// await returns when the process says that it is that far.
+func (n *newer) await(ctx context.Context, is stage, patience time.Duration) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case m, ok := <-n.told:
+		switch {
+		case !ok:
+			return n.died
+		case m.Is != is:
+			return fmt.Errorf("it says %q, which this larder does not understand", m.Is)
+		}
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("it has not come so far within %v", patience)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// end ends the process.
+func (n *newer) end() {
+	_ = n.cmd.Process.Kill()
+	for range n.told { // until it has ended
+	}
+	_ = n.conn.Close()
+}
+
+// errTaken is how a process ends whose place another one has taken.
+var errTaken = errors.New("another process has taken over")
+
+// errUpgrading is that one upgrade at a time is made.
+var errUpgrading = errors.New("an upgrade is under way; wait until it is done")
+
+// OpUpgrade has the program that is in the place of this one by now take over. The answer comes when that has checked all
+// but the store; then OpProcess tells which of the two it is.
+const OpUpgrade Operation[struct{}, any, UpgradeStarted] = "upgrade"
+
+// OpProcess tells which process runs.
+const OpProcess Operation[struct{}, any, Process] = "process"
+
+// UpgradeStarted is the process that is to take over.
+type UpgradeStarted struct {
+	From int `json:"from"`
+	To   int `json:"to"`
+}
+
+// upgradeOperation adds what `larder upgrade` asks.
+func (s *running) upgradeOperation(all operations) {
+	answer(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
+		self := s.self
+		self.Failed = s.lasting.failure()
+		return self, nil
+	})
+	answer(all, OpUpgrade, func(ctx context.Context, _ struct{}, _ func(any)) (UpgradeStarted, error) {
+		to, err := s.startUpgrade(ctx)
+		return UpgradeStarted{s.self.PID, to}, err
+	})
+}
+
+// startUpgrade starts a newer process, and once it has checked all but the store, has it take over.
+func (s *running) startUpgrade(ctx context.Context) (pid int, err error) {
+	l := s.lasting
+	if !l.upgrading.TryLock() {
+		return 0, errUpgrading
+	}
+	defer func() {
+		if err != nil {
+			l.upgrading.Unlock()
+			s.logger.Error("the upgrade failed; this process serves on", "err", err)
+		}
+	}()
+	if !s.begun.Load() {
+		return 0, errNotBegun
+	}
+	l.fails(nil)
+	s.logger.Info("starting the process that is to take over", "program", program)
+	n, err := startNewer(l.sockets)
+	if err != nil {
+		return 0, err
+	}
+	if err := n.await(ctx, isChecked, checkPatience); err != nil {
+		n.end()
+		return 0, fmt.Errorf("the new process cannot take over: %w", err)
+	}
+	go func() {
+		s.quieten()
+		if !s.again(func() error { return s.giveWay(n) }) { // it is about to begin anew for another reason
+			n.end()
+			l.fails(errors.New("the process began anew meanwhile; try again"))
+			l.upgrading.Unlock()
+		}
+	}()
+	return n.cmd.Process.Pid, nil
+}
+
+// quieten rests what works on the store, and has clients leave. It returns when what was asked before has been answered, or
+// these have had --drain for that, or the process ends.
+func (s *running) quieten() {
+	s.rest()
+	s.resting.Wait()
+	if s.site == nil {
+		return
+	}
+	s.site.Leave()
+	select {
+	case <-s.site.Settled():
+	case <-time.After(s.settings.Drain):
+	case <-s.lasting.ending.Done():
+	}
+}
+
+// giveWay has a newer process take over, when this one has closed the store. It returns errTaken, or nil where this one has
+// to go on.
+func (s *running) giveWay(n *newer) error {
+	l := s.lasting
+	defer l.upgrading.Unlock()
+	l.is(errHandedOver)
+	l.closePrivate()
+	err := json.NewEncoder(n.conn).Encode(message{Is: mayOpen})
+	if err == nil {
+		err = n.await(context.Background(), isReady, openPatience)
+	}
+	if err == nil {
+		l.sockets.keepFiles()
+		notify("MAINPID=" + strconv.Itoa(n.cmd.Process.Pid))
+		s.logger.Info("another process has taken over", "pid", n.cmd.Process.Pid)
+		return errTaken
+	}
+	n.end()
+	l.fails(fmt.Errorf("the new process could not take over: %w", err))
+	s.logger.Error("the upgrade failed; this process serves on", "err", err)
+	return l.openPrivate()
+}
+
+// fails notes how the last upgrade or reload went wrong, nil for not at all.
+func (l *lasting) fails(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failed = err
+}
+
+func (l *lasting) failure() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed == nil {
+		return ""
+	}
+	return l.failed.Error()
+}
+
+// upgradeWait is how long Upgrade waits for one of the two processes to answer.
+const (
+	upgradeWait  = 15 * time.Minute
+	upgradeAgain = 50 * time.Millisecond
+)
+
+// Upgrade has the process on a data folder give its place to one of the program that is there now, and returns both when
+// that serves.
+func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
+	from, started, err := beginUpgrade(ctx, data)
+	if err != nil {
+		return from, to, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, upgradeWait)
+	defer cancel()
+	for {
+		to, err = askProcess(ctx, data)
+		switch {
+		case err == nil && to.PID == started.To:
+			return from, to, nil
+		case err == nil && to.Failed != "":
+			return from, to, fmt.Errorf("%s; process %d serves on", to.Failed, to.PID)
+		case retry.Sleep(ctx, upgradeAgain) != nil:
+			return from, to, fmt.Errorf("neither process %d nor process %d says that it serves; look at their log: %w", started.From, started.To, context.Cause(ctx))
+		}
+	}
+}
+
+func beginUpgrade(ctx context.Context, data string) (from Process, started UpgradeStarted, err error) {
+	client, err := Dial(ctx, data)
+	if err != nil {
+		return from, started, err
+	}
+	defer client.Close()
+	if from, err = OpProcess.Ask(ctx, client, struct{}{}, nil); err == nil {
+		started, err = OpUpgrade.Ask(ctx, client, struct{}{}, nil)
+	}
+	return from, started, err
+}

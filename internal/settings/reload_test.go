@@ -1,0 +1,83 @@
+package settings
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// Every setting can be changed in the file of a process that runs, or is named as one that needs a restart; what a flag
+// says stays.
+func TestReload(t *testing.T) {
+	other := map[string]string{
+		"listen": "127.0.0.1:1", "private-listen": "off", "forwarded-header": "Forwarded", "trusted-proxies": "10.0.0.0/8", "proxy-protocol": "false",
+		"asset-base": "https://a.example", "site-base": "https://b.example", "api-host": "c.example", "cache-tags": "none", "feed": "https://d.example",
+		"downloads-url": "https://e.example", "github-url": "https://f.example", "log-format": "json", "log-level": "debug", "log-repository": "a/b",
+		"purge-hook": "PURGE https://g.example{path}", "log-origin": "h.example/log", "tls-cert": "", "tls-key": "", "hook-secret-file": "secret",
+	}
+	New().Flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name == "config" || f.Name == "tls-cert" || f.Name == "tls-key" { // the two of which come together
+			return
+		}
+		t.Run(f.Name, func(t *testing.T) {
+			text, ok := other[f.Name]
+			switch kind := f.Value.Type(); {
+			case ok:
+			case kind == "bool":
+				text = map[string]string{"true": "false", "false": "true"}[f.DefValue]
+			case kind == "int", kind == "size" || kind == "duration":
+				text = map[string]string{"int": "77", "size": "77MiB", "duration": "77s"}[kind]
+			default:
+				text = "other"
+			}
+			file := filepath.Join(t.TempDir(), "larder.yaml")
+			write := func(text string) {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("")
+			old := New()
+			for name, text := range map[string]string{"config": file, "releases": "5"} {
+				if err := old.Flags.Set(name, text); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := old.Load([]string{"LARDER_INTERVAL=9s"}); err != nil {
+				t.Fatal(err)
+			}
+			write(f.Name + ": " + text + "\n")
+			fresh, err := old.Reload()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fresh.Releases != 5 || fresh.Interval != old.Interval {
+				t.Errorf("a flag or the environment does not count any more: %d, %v", fresh.Releases, fresh.Interval)
+			}
+			var want []string
+			if f.Name != "releases" && f.Name != "interval" && text != f.DefValue {
+				want = []string{f.Name}
+			}
+			changed, restart := fresh.TakeUp(old)
+			if !slices.Equal(changed, want) {
+				t.Errorf("changed: %q, want %q", changed, want)
+			}
+			now := fresh.Flags.Lookup(f.Name).Value.String()
+			switch {
+			case want == nil:
+			case Reloadable(f.Name) && (len(restart) > 0 || now == old.Flags.Lookup(f.Name).Value.String()):
+				t.Errorf("it is %s, and %q need a restart", now, restart)
+			case !Reloadable(f.Name) && (!slices.Equal(restart, want) || now != old.Flags.Lookup(f.Name).Value.String()):
+				t.Errorf("it is %s, and %q need a restart", now, restart)
+			}
+			write("name: x\n" + f.Name + "s: 1\n")
+			if _, err := old.Reload(); err == nil || !strings.Contains(err.Error(), "larder.yaml:2: ") {
+				t.Errorf("of a broken file: %v", err)
+			}
+		})
+	})
+}
