@@ -49,6 +49,17 @@ const (
 	putUnknown
 )
 
+// applied tells, before the commit with which the node takes over, what number it has come to, and
+// which epoch the commit before has: another node may have taken over since this one claimed its own.
+func (m *machine) applied(number, epoch int64) outcome {
+	if epoch > m.epoch {
+		m.phase = ended
+		return deposed
+	}
+	m.number = number
+	return undecided
+}
+
 // begin has a commit with that nonce land next.
 func (m *machine) begin(nonce string) {
 	if m.phase != idle {

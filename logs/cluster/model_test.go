@@ -127,7 +127,9 @@ func (w *world) decide(i int, o outcome, other record) {
 		if !n.record.fences {
 			w.denied = append(w.denied, n.record.nonce)
 		}
-		w.begin(i, n.record.fences)
+		if !n.record.fences {
+			w.begin(i, false)
+		}
 	case deposed:
 		if !n.record.fences {
 			w.denied = append(w.denied, n.record.nonce)
@@ -172,22 +174,31 @@ func (w world) step(i int, next func(what string, w world)) {
 	case n.want > 0:
 		with("crashes", 1, func(_ *world, n *node) { *n = node{want: n.want} })
 	}
-	elect := func(w *world, n *node) {
-		w.epochs++
-		n.elected, n.begun, n.m = true, 0, machine{epoch: w.epochs, number: int64(len(n.applied))}
-		w.begin(i, true)
-	}
 	switch {
 	case !n.elected && n.want > 0:
-		with("is elected as it is", 0, elect)
+		with("claims an epoch", 0, func(w *world, n *node) {
+			w.epochs++
+			n.elected, n.begun, n.m = true, 0, machine{epoch: w.epochs}
+		})
+	case n.elected && !n.writes && n.m.phase == idle:
 		if len(n.applied) < len(w.commits) {
-			with("catches up and is elected", 0, func(w *world, n *node) {
+			with("applies all", 0, func(w *world, n *node) {
 				for _, c := range w.commits[len(n.applied):] {
 					n.applied = append(n.applied, c.nonce)
 				}
-				elect(w, n)
 			})
 		}
+		with("begins to take over", 0, func(w *world, n *node) {
+			var epoch int64
+			if len(n.applied) > 0 {
+				epoch = w.commits[len(n.applied)-1].epoch
+			}
+			if n.m.applied(int64(len(n.applied)), epoch) == deposed {
+				n.elected = false
+				return
+			}
+			w.begin(i, true)
+		})
 	case n.elected && n.m.phase == idle && n.want > 0:
 		with("begins", 0, func(w *world, n *node) { w.begin(i, false) })
 	case n.elected && n.m.phase == putting:

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -424,16 +425,16 @@ func TestTampering(t *testing.T) {
 // Members publish and take over from one another while requests fail, answers are lost and writes
 // land late. In the end all have one log, with each publication that was acknowledged.
 func TestStorm(t *testing.T) {
-	rounds, seeds := 40, 2
+	publications, seeds := 12, 3
 	if n, err := strconv.Atoi(os.Getenv("LARDER_TEST_STORM")); err == nil {
-		rounds, seeds = 400, n
+		publications, seeds = 200, n
 	}
 	for seed := range seeds {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { storm(t, uint64(seed), rounds) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { storm(t, uint64(seed), publications) })
 	}
 }
 
-func storm(t *testing.T, seed uint64, rounds int) {
+func storm(t *testing.T, seed uint64, publications int) {
 	quiet := folder(t)
 	f := &buckets.Faulty{Bucket: quiet, Decide: func(bool, string) buckets.Fault { return buckets.None }}
 	var members []*member
@@ -445,22 +446,41 @@ func storm(t *testing.T, seed uint64, rounds int) {
 	f.Decide = buckets.Randomly(seed, 6)
 	var mu sync.Mutex
 	acked, refused := map[string]bool{}, map[string]bool{}
+	tried := 0 // publications by members that lead, since a member took over
+	takesOver := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		leading := slices.ContainsFunc(members, func(m *member) bool { return m.Leads() })
+		if leading && tried < 5 {
+			return false
+		}
+		tried = 0
+		return true
+	}
+	enough := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(acked) >= publications
+	}
 	var running sync.WaitGroup
 	for i, m := range members {
 		running.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(i)))
-			for round := range rounds {
+			for round := 0; !enough() && t.Context().Err() == nil; round++ {
 				version := fmt.Sprintf("1.%d.%d", i, round)
-				switch r.IntN(8) {
-				case 0:
+				switch k := r.IntN(20); {
+				case k == 0 && takesOver():
 					m.Lead(t.Context()) //nolint:errcheck // it fails as the bucket does
-				case 1:
+				case k == 1:
 					f.Land()
-				case 2:
+				case k < 5:
 					m.CatchUp(t.Context()) //nolint:errcheck // as above
+				case !m.Leads() && k > 5:
+					runtime.Gosched()
 				default:
 					err := m.publish("storm", version)
 					mu.Lock()
+					tried++
 					switch {
 					case err == nil:
 						acked[version] = true
@@ -493,8 +513,37 @@ func storm(t *testing.T, seed uint64, rounds int) {
 	}
 	same(t, members...)
 	t.Logf("%d acknowledged, %d refused, %d commits", len(acked), len(refused), len(list(t, quiet)))
-	if len(acked) == 0 {
-		t.Error("nothing was published")
+}
+
+func TestWatch(t *testing.T) {
+	start := time.Now()
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	failed := errors.New("the bucket is away")
+	for _, test := range []struct {
+		name  string
+		looks []string // a second apart; "!" is a look that fails
+		want  int      // the look that says it is dead, -1 for none
+	}{
+		{"there never was one", []string{""}, 0},
+		{"it beats", []string{"1/1", "1/1", "1/2", "1/2", "1/3", "1/3", "1/4", "1/4", "1/5", "1/5"}, -1},
+		{"it stops", []string{"1/1", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2"}, 7},
+		{"another is elected meanwhile", []string{"1/1", "1/1", "1/1", "1/1", "1/1", "2/", "2/", "2/", "2/", "2/"}, -1},
+		{"the bucket was away", []string{"1/1", "1/1", "1/1", "!", "!", "!", "!", "!", "1/1", "1/1", "1/1"}, -1},
+	} {
+		w, got := watch{heard: start}, -1
+		for i, sign := range test.looks {
+			var err error
+			if sign == "!" {
+				err = failed
+			}
+			if w.dead(at(i), sign, err) {
+				got = i
+				break
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: dead at look %d, not %d", test.name, got, test.want)
+		}
 	}
 }
 

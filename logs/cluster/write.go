@@ -30,13 +30,15 @@ func (n *Node) Lead(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if l.machine.applied(s.number, s.epoch) == deposed {
+			return n.notWriter()
+		}
 		at := n.Log.Checkpoint()
 		fence := Commit{Number: s.number, Epoch: epoch, Nonce: newNonce(), Before: at, After: at}
 		data, err := fence.encode()
 		if err != nil {
 			return err
 		}
-		l.machine.number = s.number
 		l.machine.begin(fence.Nonce)
 		outcome, err := n.land(ctx, &l.machine, data)
 		switch {
