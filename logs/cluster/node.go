@@ -30,6 +30,9 @@ type Options struct {
 	Settle time.Duration
 	// Rest is how long a node waits before it tries again, or looks for the next commit. Default 250 ms.
 	Rest time.Duration
+	// Beat is how often the node that writes says that it lives. Another takes its place when it has
+	// missed three. Default 2 s.
+	Beat time.Duration
 	// Logger gets what happens. Required.
 	Logger *slog.Logger
 }
@@ -90,6 +93,9 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	}
 	if o.Rest == 0 {
 		o.Rest = 250 * time.Millisecond
+	}
+	if o.Beat == 0 {
+		o.Beat = 2 * time.Second
 	}
 	n := &Node{Options: o}
 	s, err := n.state()

@@ -530,7 +530,7 @@ func TestWatch(t *testing.T) {
 		{"another is elected meanwhile", []string{"1/1", "1/1", "1/1", "1/1", "1/1", "2/", "2/", "2/", "2/", "2/"}, -1},
 		{"the bucket was away", []string{"1/1", "1/1", "1/1", "!", "!", "!", "!", "!", "1/1", "1/1", "1/1"}, -1},
 	} {
-		w, got := watch{heard: start}, -1
+		w, got := watch{heard: start, patience: 6 * time.Second}, -1
 		for i, sign := range test.looks {
 			var err error
 			if sign == "!" {

@@ -10,12 +10,11 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 )
 
-// A writer is alive while its beat changes. These decide when another takes its place, and nothing
-// else: what two writers do at once, the commits settle.
+// A writer is alive while its beat changes. That decides when another takes its place, and nothing else:
+// what two writers do at once, the commits settle.
 const (
-	beatEvery = 2 * time.Second
-	patience  = 6 * time.Second
-	maxBeat   = 64
+	missedBeats = 3
+	maxBeat     = 64
 )
 
 func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
@@ -23,18 +22,18 @@ func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 // Run follows the commits until ctx ends. A candidate writes where no node does: there never was one,
 // or the one that did has not been heard of for a while.
 func (n *Node) Run(ctx context.Context, candidate bool) {
-	w := watch{heard: time.Now()}
+	w := watch{heard: time.Now(), patience: missedBeats * n.Beat}
 	var beat int64
 	var looked time.Time
 	for ctx.Err() == nil {
 		var err error
 		switch {
-		case n.Leads() && time.Since(looked) >= beatEvery:
+		case n.Leads() && time.Since(looked) >= n.Beat:
 			looked = time.Now()
 			beat++
 			err = n.beat(ctx, beat)
 		case n.Leads():
-		case candidate && time.Since(looked) >= beatEvery:
+		case candidate && time.Since(looked) >= n.Beat:
 			looked = time.Now()
 			err = n.watch(ctx, &w)
 		default:
@@ -97,6 +96,8 @@ func (n *Node) sign(ctx context.Context) (string, error) {
 type watch struct {
 	last  string
 	heard time.Time // by the candidate's own monotonic clock
+
+	patience time.Duration
 }
 
 // dead reports whether the writer has not been heard of for a while. A bucket that does not answer
@@ -110,5 +111,5 @@ func (w *watch) dead(now time.Time, sign string, err error) bool {
 	case sign != w.last:
 		w.last, w.heard = sign, now
 	}
-	return now.Sub(w.heard) >= patience
+	return now.Sub(w.heard) >= w.patience
 }

@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, serve(folder))
 		os.Exit(1)
 	}
+	if dir := os.Getenv(memberVariable); dir != "" {
+		fmt.Fprintln(os.Stderr, work(dir))
+		os.Exit(1)
+	}
 	os.Setenv("AWS_ACCESS_KEY_ID", accessKey)
 	os.Setenv("AWS_SECRET_ACCESS_KEY", secretKey)
 	os.Exit(m.Run())
