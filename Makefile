@@ -7,6 +7,7 @@ GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.6.0
 CRASHES ?= 500
 SWEEP   ?= 1000
 BACKLOG ?= 40000
+COMMITS ?= 10000
 
 # One static file, whatever the system has; gin without a format that nothing here speaks.
 export CGO_ENABLED ?= 0
@@ -15,7 +16,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep withdrawal fresh clean FORCE
+.PHONY: build run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash sweep cluster withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -trimpath -ldflags "-s -w" -o $(BIN) ./cmd/larder
@@ -102,6 +103,10 @@ sweep: ## damage a store at SWEEP positions of each kind of file, repair it, and
 	LARDER_TEST_SWEEP=$(SWEEP) $(GO) test -count 1 -timeout 2h -v -run '^(TestSweepDamage|TestFlippedBitInManifest|TestNoFalseAlarmAfterACrash)$$' ./kvstore
 	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 10h -v -run '^TestSweepRepair$$' ./logs/repair
 	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestPowerFailures$$' ./logs/signing
+
+cluster: ## COMMITS by three processes on a gateway, all of which are killed and stopped; every interleaving of small histories; the object store that LARDER_TEST_S3_ENDPOINT and its like name
+	LARDER_TEST_WHOLE=1 LARDER_TEST_STORM=100 $(GO) test -count 1 -timeout 2h -v -run '^(TestEveryInterleaving|TestStorm)$$' ./logs/cluster
+	LARDER_TEST_COMMITS=$(COMMITS) $(GO) test -C tools/versitygw -count 1 -timeout 10h -v .
 
 withdrawal: ## find a withdrawal that the server hides, in a log of 222,000 entries
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^TestHiddenWithdrawal$$' ./logs/verify

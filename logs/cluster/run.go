@@ -51,17 +51,15 @@ func (n *Node) Run(ctx context.Context, candidate bool) {
 
 // beat says that this node lives, and finds out whether another has taken its place.
 func (n *Node) beat(ctx context.Context, count int64) error {
-	n.mu.Lock()
-	l, latest := n.leads, n.latest
-	n.mu.Unlock()
-	if l == nil {
+	epoch, leads := n.epoch()
+	if !leads {
 		return nil
 	}
-	if err := n.Bucket.Put(ctx, beatKey(latest), strconv.AppendInt(nil, count, 10)); err != nil {
+	if err := n.Bucket.Put(ctx, beatKey(epoch), strconv.AppendInt(nil, count, 10)); err != nil {
 		return err
 	}
 	now, err := n.latestEpoch(ctx)
-	if err == nil && now != latest {
+	if err == nil && now != epoch {
 		n.Logger.Warn("another node publishes by now", "epoch", now)
 		n.StepDown()
 	}

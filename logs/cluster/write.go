@@ -83,6 +83,16 @@ func (n *Node) Leads() bool {
 	return n.leads != nil
 }
 
+// epoch returns the epoch in which this node writes, if it does. A later one may be known by now.
+func (n *Node) epoch() (epoch int64, leads bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.leads == nil {
+		return 0, false
+	}
+	return n.leads.machine.epoch, true
+}
+
 func (n *Node) notWriter() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

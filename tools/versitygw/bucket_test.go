@@ -1,10 +1,13 @@
 package versitygw
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -103,4 +106,27 @@ func TestClock(t *testing.T) {
 	if err := bucket.Probe(t.Context(), open(t, store.URL)); err == nil || !strings.Contains(err.Error(), "set the clock") {
 		t.Error(err)
 	}
+}
+
+// TestAnyStore tests an object store of the operator's.
+func TestAnyStore(t *testing.T) {
+	endpoint, name := os.Getenv("LARDER_TEST_S3_ENDPOINT"), os.Getenv("LARDER_TEST_S3_BUCKET")
+	if endpoint == "" || name == "" {
+		t.Skip("set LARDER_TEST_S3_ENDPOINT and LARDER_TEST_S3_BUCKET, LARDER_TEST_S3_ACCESS_KEY and LARDER_TEST_S3_SECRET_KEY, and AWS_REGION, to test a store of yours; it gets objects below larder-test/")
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", os.Getenv("LARDER_TEST_S3_ACCESS_KEY"))
+	t.Setenv("AWS_SECRET_ACCESS_KEY", os.Getenv("LARDER_TEST_S3_SECRET_KEY"))
+	b := openWith(t, bucket.S3Options{Endpoint: endpoint, Name: name, Region: os.Getenv("AWS_REGION"), Prefix: "larder-test/" + rand.Text()})
+	t.Cleanup(func() {
+		for o, err := range b.List(context.Background(), "", "") {
+			if err == nil {
+				err = b.Delete(context.Background(), o.Key)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	buckets.Suite(t, b)
 }
