@@ -556,3 +556,38 @@ func list(t *testing.T, b bucket.Bucket) (keys []string) {
 	}
 	return keys
 }
+
+// What a store's owner pays for: a publication is two writes, however many files it has, and a look
+// for the next commit is one read.
+func TestRequests(t *testing.T) {
+	var mu sync.Mutex
+	var requests []string
+	f := &buckets.Faulty{Bucket: folder(t)}
+	f.Decide = func(write bool, key string) buckets.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		kind, _, _ := strings.Cut(key, "/")
+		requests = append(requests, map[bool]string{true: "put ", false: "get "}[write]+kind)
+		return buckets.None
+	}
+	one, two := join(t, f, "one"), join(t, f, "two")
+	one.lead(t)
+	two.catchUp(t)
+	count := func(what string, fn func(), want ...string) {
+		t.Helper()
+		requests = nil
+		fn()
+		if !slices.Equal(requests, want) {
+			t.Errorf("%s took %q, not %q", what, requests, want)
+		}
+	}
+	files := map[string]string{}
+	for i := range 300 {
+		files[fmt.Sprint(i, ".js")] = fmt.Sprint("file ", i)
+	}
+	count("a publication of 300 files", func() { one.Publish("a", "1.0.0", "", files) }, "put pack", "put commit")
+	count("one with no new file", func() { one.Publish("a", "1.0.1", "", files) }, "put pack", "put commit") // its manifest
+	count("a withdrawal", func() { one.Withdraw("a", "1.0.0", "malware") }, "put commit")
+	count("following them", func() { two.catchUp(t) }, "get commit", "get pack", "get commit", "get pack", "get commit", "get commit")
+	count("looking for more", func() { two.catchUp(t) }, "get commit")
+}
