@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -18,6 +17,7 @@ const PackFormat = 1
 const (
 	maxPack      = 1 << 30
 	maxPackIndex = 64 << 20
+	maxContent   = 256 << 20
 	fullPack     = 8 << 20
 )
 
@@ -67,6 +67,9 @@ func (p *packer) addOnce(h kvstore.Hash) error {
 	content, err := p.store.Content(h)
 	if err != nil {
 		return err
+	}
+	if content.Size > maxContent {
+		return fmt.Errorf("content %s has %d bytes, and a cluster takes %d at most", h, content.Size, maxContent)
 	}
 	c := packContent{Hash: h, Size: content.Size, Squeezed: content.Squeezed}
 	var coded []byte
@@ -151,7 +154,7 @@ func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error) er
 
 // checkForm holds coded bytes against the hash of what they decode to.
 func checkForm(c packContent, form kvstore.Coded) error {
-	if c.Size < 0 || c.Size > math.MaxInt32 {
+	if c.Size < 0 || c.Size > maxContent {
 		return fmt.Errorf("content %s has %d bytes by the pack", c.Hash, c.Size)
 	}
 	identity, err := coding.Decode(form.Coding, form.Bytes, c.Size)

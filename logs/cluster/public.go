@@ -16,6 +16,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -269,13 +270,27 @@ type Source struct {
 // Name is what the bucket is called.
 func (s *Source) Name() string { return s.Bucket.String() }
 
+// How a bucket is asked that does not answer.
+const (
+	tries      = 3
+	firstPause = 200 * time.Millisecond
+	longPause  = 2 * time.Second
+)
+
 // Get returns what the bucket shows under a path of the log, or [fs.ErrNotExist].
 func (s *Source) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
-	data, _, err := s.Bucket.Get(ctx, publicPrefix+path, limit)
-	if errors.Is(err, bucket.ErrNotFound) {
-		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	for attempt := 1; ; attempt++ {
+		data, _, err := s.Bucket.Get(ctx, publicPrefix+path, limit)
+		switch {
+		case errors.Is(err, bucket.ErrNotFound):
+			return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		case err == nil || errors.Is(err, bucket.ErrTooLarge) || attempt == tries:
+			return data, err
+		}
+		if ended := retry.Sleep(ctx, retry.After(attempt, firstPause, longPause)); ended != nil {
+			return nil, errors.Join(err, ended)
+		}
 	}
-	return data, err
 }
 
 // Content returns a content that the bucket shows, or [fs.ErrNotExist].
@@ -299,10 +314,8 @@ func (s *Source) Await(ctx context.Context, checkpoint []byte) error {
 		if err == nil {
 			known = version
 		}
-		select {
-		case <-time.After(rest):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := retry.Sleep(ctx, rest); err != nil {
+			return err
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 )
 
@@ -42,10 +43,7 @@ func (n *Node) Run(ctx context.Context, candidate bool) {
 		if err != nil && !errors.As(err, new(*NotWriterError)) && ctx.Err() == nil {
 			n.Logger.Warn("couldn't follow the bucket; trying again", "err", err)
 		}
-		select {
-		case <-time.After(n.Rest):
-		case <-ctx.Done():
-		}
+		retry.Sleep(ctx, n.Rest) //nolint:errcheck // the loop sees that ctx has ended
 	}
 }
 

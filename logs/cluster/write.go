@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs"
@@ -189,10 +190,8 @@ func (n *Node) land(ctx context.Context, m *machine, data []byte) (outcome, erro
 		if err == nil {
 			continue
 		}
-		select {
-		case <-time.After(n.Rest):
-		case <-ctx.Done():
-			return undecided, errors.Join(err, ctx.Err())
+		if ended := retry.Sleep(ctx, n.Rest); ended != nil {
+			return undecided, errors.Join(err, ended)
 		}
 	}
 }
