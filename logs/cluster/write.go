@@ -152,9 +152,10 @@ func (n *Node) commit(g logs.Growth) error {
 func (n *Node) settle(l *lead, data []byte) {
 	ctx := context.Background()
 	number := l.machine.number
-	outcome, err := n.land(ctx, &l.machine, data)
+	outcome, _ := n.land(ctx, &l.machine, data) // without an end, there is no error
 	for outcome == landed {
-		if _, err = n.CatchUp(ctx); err == nil {
+		_, err := n.CatchUp(ctx)
+		if err == nil {
 			break
 		}
 		n.Logger.Error("couldn't apply a commit of this node; trying again", "commit", number, "err", err)
