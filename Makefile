@@ -8,6 +8,7 @@ CRASHES ?= 500
 SWEEP   ?= 1000
 UPGRADES ?= 100
 BACKLOG ?= 40000
+COMMITS ?= 10000
 
 # One static file, whatever the system has; gin without a format that nothing here speaks. The same flags for all that is
 # compiled, so that it is compiled once.
@@ -24,7 +25,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash follow sweep upgrade withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash follow sweep upgrade cluster withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -77,6 +78,7 @@ lint: ## formatting, vet, staticcheck
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	cd tools/h2spec && $(GO) tool -modfile=../go.mod staticcheck ./...
+	cd tools/versitygw && $(GO) tool -modfile=../go.mod staticcheck ./...
 
 vuln: ## known vulnerabilities in code that Larder calls (needs the Go module proxy and the vulnerability database)
 	$(GO) run $(GOVULNCHECK) ./...
@@ -129,6 +131,11 @@ sweep: ## damage a store at SWEEP positions of each kind of file, repair it, and
 
 upgrade: ## upgrade the real process UPGRADES times, and restart it on one socket as often, while 64 clients ask it, over each protocol
 	LARDER_TEST_UPGRADES=$(UPGRADES) $(GO) test -count 1 -timeout 2h -v -run '^TestUpgradeUnderLoad$$' ./cmd/larder
+
+cluster: ## COMMITS by three processes on a gateway, all of which are killed and stopped; every interleaving of small histories; the object store that LARDER_TEST_S3_ENDPOINT and its like name
+	$(GO) vet -C tools/versitygw ./...
+	LARDER_TEST_WHOLE=1 LARDER_TEST_STORM=100 $(GO) test -count 1 -timeout 2h -v -run '^(TestEveryInterleaving|TestStorm)$$' ./logs/cluster
+	LARDER_TEST_COMMITS=$(COMMITS) $(GO) test -C tools/versitygw -count 1 -timeout 10h -v .
 
 withdrawal: ## find a withdrawal that the server hides, in a log of 222,000 entries
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^TestHiddenWithdrawal$$' ./logs/verify

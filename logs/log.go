@@ -29,12 +29,15 @@ var stateKey = kvstore.Key("checkpoint")
 type Log struct {
 	store *kvstore.Store
 
-	writing    sync.Mutex // serialises Update and Exclusive; taken before mu
+	writing sync.Mutex   // serialises Update, Adopt and Exclusive; taken before mu; guards the next four
+	live    *livemap.Map // after the last entry; nil where it has yet to be read
+	kept    keptMaps
+	commit  func(Growth) error // decides whether the log grows, where others append to it too
+	updates []*update          // what waits for writing; guarded by mu
+
 	mu         sync.Mutex
 	checkpoint Checkpoint
 	grown      chan struct{} // closed when the log has grown
-	live       *livemap.Map  // after the last entry; nil where it has yet to be read
-	kept       keptMaps
 }
 
 // Open returns the log in store, which may still be empty.
@@ -74,14 +77,36 @@ func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
 // Update calls fn to append entries and to set the rows that go with them, then
 // commits all of it in one synced write. If fn or the write fails, nothing
 // happened.
+//
+// Where the log is [Log.Shared], fn may be called again, after it has appended, because an
+// Update that shares the write could not be made; and the error may be [ErrInDoubt].
 func (l *Log) Update(fn func(*Tx) error) error {
+	l.mu.Lock()
+	shared := l.commit != nil
+	l.mu.Unlock()
+	if shared {
+		return l.updateTogether(fn)
+	}
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	return l.write(nil, fn)
+}
+
+// Adopt is Update for entries that are part of the log already, in another store of it: the commit
+// of a shared log is not asked.
+func (l *Log) Adopt(fn func(*Tx) error) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return l.write(nil, fn)
+}
+
+// write makes one synced write of what fn adds, if commit, which may be nil, lets the log grow. The
+// caller holds l.writing.
+func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 	batch := l.store.NewBatch()
 	defer batch.Close()
-	tx := &Tx{Batch: batch, store: l.store, size: l.checkpoint.Size, hashes: make(map[int64]tlog.Hash), live: l.live}
+	before := l.Checkpoint()
+	tx := &Tx{Batch: batch, store: l.store, size: before.Size, hashes: make(map[int64]tlog.Hash), live: l.live}
 	l.live = nil // until it is sure what becomes of it
 	err := fn(tx)
 	if err == nil {
@@ -90,8 +115,8 @@ func (l *Log) Update(fn func(*Tx) error) error {
 	if err != nil {
 		return err
 	}
-	next := l.checkpoint
-	if tx.size > l.checkpoint.Size {
+	next := before
+	if tx.size > before.Size {
 		root, err := tlog.TreeHash(tx.size, tx)
 		if err != nil {
 			return fmt.Errorf("logs: couldn't hash the tree of %d entries: %w", tx.size, err)
@@ -101,11 +126,18 @@ func (l *Log) Update(fn func(*Tx) error) error {
 		if err := l.writeLive(tx); err != nil {
 			return err
 		}
+		if commit != nil {
+			if err := commit(Growth{Before: before, After: next, Entries: tx.entries, Batch: batch}); err != nil {
+				return err
+			}
+		}
 	}
 	if err := batch.Commit(); err != nil {
-		return fmt.Errorf("logs: couldn't commit %d entries: %w", tx.size-l.checkpoint.Size, err)
+		return fmt.Errorf("logs: couldn't commit %d entries: %w", tx.size-before.Size, err)
 	}
-	if next.Size > l.checkpoint.Size {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if next.Size > before.Size {
 		close(l.grown)
 		l.grown = make(chan struct{})
 	}
@@ -119,9 +151,7 @@ func (l *Log) Exclusive(fn func() error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	err := fn()
-	l.mu.Lock()
 	l.live = nil // its rows may be others now
-	l.mu.Unlock()
 	return err
 }
 
@@ -130,11 +160,12 @@ type Tx struct {
 	// Batch takes the rows that belong to the entries.
 	Batch *kvstore.Batch
 
-	store  *kvstore.Store
-	size   int64
-	hashes map[int64]tlog.Hash // of this Tx, by stored-hash index
-	live   *livemap.Map        // after the last entry; nil where it has yet to be read
-	err    error               // why nothing of this Tx may be committed
+	store   *kvstore.Store
+	size    int64
+	hashes  map[int64]tlog.Hash // of this Tx, by stored-hash index
+	entries []Indexed           // of this Tx
+	live    *livemap.Map        // after the last entry; nil where it has yet to be read
+	err     error               // why nothing of this Tx may be committed
 }
 
 // Append adds an entry and returns it as it will be read: with its index, times
@@ -168,7 +199,9 @@ func (tx *Tx) add(e Entry, data []byte) (Indexed, error) {
 	}
 	Index(tx.Batch, index, e)
 	tx.size++
-	return Indexed{Index: index, Entry: e, Raw: data}, nil
+	added := Indexed{Index: index, Entry: e, Raw: data}
+	tx.entries = append(tx.entries, added)
+	return added, nil
 }
 
 // fail has the Tx fail, because the map of live releases may be ahead of the entries.
@@ -286,4 +319,13 @@ func decodeCheckpoint(data []byte) (Checkpoint, error) {
 		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)
 	}
 	return Checkpoint{Size: int64(binary.BigEndian.Uint64(data[1:9])), Root: tlog.Hash(data[9:])}, nil
+}
+
+// Checkpoint returns the log as it will be with what was appended so far.
+func (tx *Tx) Checkpoint() (Checkpoint, error) {
+	root, err := tlog.TreeHash(tx.size, tx)
+	if err != nil {
+		return Checkpoint{}, fmt.Errorf("logs: couldn't hash the tree of %d entries: %w", tx.size, err)
+	}
+	return Checkpoint{Size: tx.size, Root: root}, nil
 }

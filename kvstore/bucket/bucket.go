@@ -1,0 +1,95 @@
+// Package bucket keeps objects where several machines reach them: in an object store that speaks
+// S3's API, or in a folder that processes of one machine share.
+//
+// What it guarantees: of several writers that create one object, or replace one version of it, one
+// succeeds, and the others get [ErrExists] or [ErrChanged]. [Probe] finds out whether a store keeps
+// that. An object appears whole or not at all.
+//
+// What it does not: a write that fails with any other error may have happened, or happen later. Only
+// the caller can tell, by reading what is there and trying the same write again. So this package
+// tries nothing twice.
+//
+// It must not know what the objects are for.
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+)
+
+// Errors that callers decide on. Any other error of a write leaves open whether it happened.
+var (
+	ErrNotFound = errors.New("there is no such object")
+	ErrExists   = errors.New("the object is there already")
+	ErrChanged  = errors.New("the object is another version by now")
+	ErrTooLarge = errors.New("the object is larger than allowed")
+)
+
+// errBusy is what a store may say instead of deciding between writers of one object.
+var errBusy = errors.New("the object is being written by another client")
+
+// A Version names the state of an object between two writes.
+type Version string
+
+// An Object is what a listing tells.
+type Object struct {
+	Key  string
+	Size int64
+}
+
+// MaxKey bounds a key in bytes, with what the bucket puts before it.
+const MaxKey = 900
+
+// A Bucket holds objects. It is safe for concurrent use.
+//
+// A key is a path without a leading slash, whose parts do not begin with a dot, of letters,
+// digits and the characters ".", "-", "_" and "=".
+type Bucket interface {
+	// String is what the bucket is called in messages.
+	String() string
+	// Create makes an object, unless there is one: ErrExists.
+	Create(ctx context.Context, key string, data []byte) (Version, error)
+	// Replace puts data in the place of a version of an object, unless that is gone: ErrChanged.
+	Replace(ctx context.Context, key string, data []byte, old Version) (Version, error)
+	// Put makes or replaces an object.
+	Put(ctx context.Context, key string, data []byte) error
+	// Get returns an object of up to most bytes, or ErrNotFound, or ErrTooLarge.
+	Get(ctx context.Context, key string, most int64) ([]byte, Version, error)
+	// GetOther is Get unless the object is of that version: then it returns no data, and no error.
+	GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error)
+	// GetRange returns the length bytes of an object from offset on, all of which must be there.
+	GetRange(ctx context.Context, key string, offset, length int64) ([]byte, error)
+	// List iterates over the objects whose keys begin with prefix and come after another key, in the
+	// order of the keys' bytes.
+	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
+	// Delete removes an object, which may be gone already.
+	Delete(ctx context.Context, key string) error
+}
+
+// checkKey refuses what is not a key; a folder would put it elsewhere.
+func checkKey(key string) error {
+	if key == "" || len(key) > MaxKey {
+		return fmt.Errorf("%q cannot be the key of an object", key)
+	}
+	for part := range strings.SplitSeq(key, "/") {
+		if part == "" || part[0] == '.' || strings.ContainsFunc(part, oddRune) {
+			return fmt.Errorf("%q cannot be the key of an object", key)
+		}
+	}
+	return nil
+}
+
+func oddRune(r rune) bool {
+	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_=", r))
+}
+
+// object says which object an error is about.
+func object(b Bucket, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: object %s: %w", b, key, err)
+}

@@ -1,0 +1,238 @@
+//go:build unix
+
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/larder-cdn/larder/internal/disk"
+)
+
+// lockName is the file that is locked, beside the objects.
+const lockName = ".lock"
+
+// folder is a Bucket in a folder of the file system. An object is made by a link, which never takes
+// the place of another, and replaced under a lock.
+type folder struct{ dir string }
+
+// OpenFolder returns a bucket in a folder, which is made where there is none.
+func OpenFolder(dir string) (Bucket, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("couldn't make the bucket's folder: %w", err)
+	}
+	return &folder{dir}, nil
+}
+
+func (f *folder) String() string { return "file://" + f.dir }
+
+func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, error) {
+	return f.write(ctx, key, data, disk.Create)
+}
+
+func (f *folder) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
+	return f.write(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
+		return f.locked(ctx, func() error {
+			if have, err := versionAt(path); err != nil {
+				return err
+			} else if have != old {
+				return ErrChanged
+			}
+			return disk.Replace(path, data, mode)
+		})
+	})
+}
+
+func (f *folder) Put(ctx context.Context, key string, data []byte) error {
+	_, err := f.write(ctx, key, data, disk.Replace)
+	return err
+}
+
+func (f *folder) write(ctx context.Context, key string, data []byte, how func(path string, data []byte, mode fs.FileMode) error) (Version, error) {
+	path, err := f.path(key), errors.Join(checkKey(key), ctx.Err())
+	if err == nil {
+		err = disk.MakeFolder(vfs.Default, filepath.Dir(path))
+	}
+	if err == nil {
+		err = how(path, data, 0o600)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		err = ErrExists
+	}
+	if err != nil {
+		return "", object(f, key, err)
+	}
+	return version(data), nil
+}
+
+// lockRest is how long a writer waits before it looks at the lock again.
+const lockRest = 5 * time.Millisecond
+
+// locked calls fn while no other process, and no other goroutine, replaces an object. The system
+// releases the lock with the process that has it.
+func (f *folder) locked(ctx context.Context, fn func() error) error {
+	lock, err := os.OpenFile(filepath.Join(f.dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // which unlocks it
+	for {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return fn()
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("couldn't lock the folder: %w", err)
+		}
+		select {
+		case <-time.After(lockRest):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *folder) Get(ctx context.Context, key string, most int64) ([]byte, Version, error) {
+	return f.GetOther(ctx, key, most, "")
+}
+
+func (f *folder) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
+	data, err := f.read(ctx, key, most)
+	if err != nil {
+		return nil, "", object(f, key, err)
+	}
+	v := version(data)
+	if v == known {
+		return nil, v, nil
+	}
+	return data, v, nil
+}
+
+func (f *folder) read(ctx context.Context, key string, most int64) ([]byte, error) {
+	if err := errors.Join(checkKey(key), ctx.Err()); err != nil {
+		return nil, err
+	}
+	file, err := os.Open(f.path(key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return readUpTo(file, most)
+}
+
+func (f *folder) GetRange(ctx context.Context, key string, offset, length int64) ([]byte, error) {
+	if err := errors.Join(checkKey(key), ctx.Err()); err != nil {
+		return nil, object(f, key, err)
+	}
+	file, err := os.Open(f.path(key))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, object(f, key, err)
+	}
+	defer file.Close()
+	var data bytes.Buffer
+	n, err := io.Copy(&data, io.NewSectionReader(file, offset, length))
+	if err == nil && n != length {
+		err = io.ErrUnexpectedEOF
+	}
+	return data.Bytes(), object(f, key, err)
+}
+
+func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		var all []Object
+		begin := filepath.Join(f.dir, filepath.FromSlash(prefix[:strings.LastIndexByte(prefix, '/')+1]))
+		err := filepath.WalkDir(begin, func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err := errors.Join(err, ctx.Err()); err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") {
+				return err
+			}
+			key, err := filepath.Rel(f.dir, path)
+			if key = filepath.ToSlash(key); err != nil || !strings.HasPrefix(key, prefix) || key <= after {
+				return err
+			}
+			info, err := d.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil {
+				all = append(all, Object{key, info.Size()})
+			}
+			return err
+		})
+		slices.SortFunc(all, func(a, b Object) int { return strings.Compare(a.Key, b.Key) })
+		for _, o := range all {
+			if !yield(o, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(Object{}, object(f, prefix, err))
+		}
+	}
+}
+
+func (f *folder) Delete(ctx context.Context, key string) error {
+	err := errors.Join(checkKey(key), ctx.Err())
+	if err == nil {
+		err = os.Remove(f.path(key))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return object(f, key, err)
+}
+
+func (f *folder) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
+
+// versionAt returns that of the object in a file, "" for none.
+func versionAt(path string) (Version, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return version(data), nil
+}
+
+func version(data []byte) Version {
+	sum := sha256.Sum256(data)
+	return Version(hex.EncodeToString(sum[:]))
+}
+
+// readUpTo reads all that there is, or returns ErrTooLarge.
+func readUpTo(r io.Reader, most int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(data)) > most {
+		return nil, ErrTooLarge
+	}
+	return data, err
+}

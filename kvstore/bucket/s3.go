@@ -1,0 +1,315 @@
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// S3Options say where an object store is.
+type S3Options struct {
+	// Endpoint is the store's URL, such as https://s3.eu-central-1.amazonaws.com. Required.
+	Endpoint string
+	// Name is that of the bucket. Required.
+	Name string
+	// Prefix comes before every key, with a slash between. Default: none.
+	Prefix string
+	// Region is that of the bucket. Default: us-east-1.
+	Region string
+	// Transport speaks to the store. Default: one that waits 10 s for the head of an answer.
+	Transport http.RoundTripper
+}
+
+// How long a request may take: less for a small one, more by its bytes.
+const (
+	requestTime = 10 * time.Second
+	slowestRate = 1 << 20 // bytes a second
+	listPage    = 1000
+)
+
+// s3 is a Bucket in an object store. Nothing is tried twice: the caller knows what may be.
+type s3 struct {
+	core   minio.Core
+	name   string
+	prefix string
+	where  string
+}
+
+// OpenS3 returns a bucket in an object store. The credentials are in AWS's usual variables or files.
+// It asks the store for nothing yet; see [Probe].
+func OpenS3(o S3Options) (Bucket, error) {
+	u, err := url.Parse(o.Endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.User != nil {
+		return nil, fmt.Errorf("%q is not the URL of an object store, such as https://s3.eu-central-1.amazonaws.com", o.Endpoint)
+	}
+	if o.Prefix = strings.Trim(o.Prefix, "/"); o.Prefix != "" {
+		if err := checkKey(o.Prefix); err != nil {
+			return nil, fmt.Errorf("%q cannot be the prefix of a bucket's keys: letters, digits, dots, hyphens and slashes only", o.Prefix)
+		}
+		o.Prefix += "/"
+	}
+	if o.Region == "" {
+		o.Region = "us-east-1"
+	}
+	if o.Transport == nil {
+		o.Transport = newTransport()
+	}
+	client, err := minio.New(u.Host, &minio.Options{
+		Creds: credentials.NewChainCredentials([]credentials.Provider{
+			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
+		}),
+		Secure:     u.Scheme == "https",
+		Region:     o.Region,
+		Transport:  o.Transport,
+		MaxRetries: 1,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("couldn't prepare for %s: %w", o.Endpoint, err)
+	}
+	where := fmt.Sprintf("s3://%s/%s at %s", o.Name, o.Prefix, u.Host)
+	return &s3{minio.Core{Client: client}, o.Name, o.Prefix, where}, nil
+}
+
+func newTransport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
+	t.ResponseHeaderTimeout = requestTime
+	t.MaxIdleConnsPerHost = 32
+	t.DisableCompression = true
+	return t
+}
+
+func (s *s3) String() string { return s.where }
+
+func (s *s3) Create(ctx context.Context, key string, data []byte) (Version, error) {
+	var o minio.PutObjectOptions
+	o.SetMatchETagExcept("*")
+	v, err := s.put(ctx, key, data, o)
+	if failedCondition(err) {
+		err = ErrExists
+	}
+	return v, object(s, key, noStore(err))
+}
+
+func (s *s3) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
+	var o minio.PutObjectOptions
+	o.SetMatchETag(string(old))
+	v, err := s.put(ctx, key, data, o)
+	if failedCondition(err) || isMissing(err) {
+		err = ErrChanged
+	}
+	return v, object(s, key, err)
+}
+
+func (s *s3) Put(ctx context.Context, key string, data []byte) error {
+	_, err := s.put(ctx, key, data, minio.PutObjectOptions{})
+	return object(s, key, noStore(err))
+}
+
+func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObjectOptions) (Version, error) {
+	if err := checkKey(s.prefix + key); err != nil {
+		return "", err
+	}
+	ctx, cancel := within(ctx, int64(len(data)))
+	defer cancel()
+	o.ContentType = "application/octet-stream"
+	sum := sha256.Sum256(data)
+	info, err := s.core.PutObject(ctx, s.name, s.prefix+key, bytes.NewReader(data), int64(len(data)), "", hex.EncodeToString(sum[:]), o)
+	if minio.ToErrorResponse(err).StatusCode == http.StatusConflict {
+		err = errors.Join(errBusy, err)
+	}
+	if err != nil {
+		return "", s.explain(err)
+	}
+	if info.ETag == "" {
+		return "", errors.New("the store has answered without an ETag")
+	}
+	return Version(info.ETag), nil
+}
+
+func (s *s3) Get(ctx context.Context, key string, most int64) ([]byte, Version, error) {
+	return s.GetOther(ctx, key, most, "")
+}
+
+func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
+	var o minio.GetObjectOptions
+	if known != "" {
+		if err := o.SetMatchETagExcept(string(known)); err != nil {
+			return nil, "", object(s, key, err)
+		}
+	}
+	data, v, err := s.get(ctx, key, most, o)
+	if minio.ToErrorResponse(err).StatusCode == http.StatusNotModified && known != "" {
+		return nil, known, nil
+	}
+	if err != nil {
+		return nil, "", object(s, key, err)
+	}
+	return data, v, nil
+}
+
+func (s *s3) GetRange(ctx context.Context, key string, offset, length int64) ([]byte, error) {
+	if length == 0 {
+		return nil, nil
+	}
+	var o minio.GetObjectOptions
+	err := o.SetRange(offset, offset+length-1)
+	var data []byte
+	if err == nil {
+		data, _, err = s.get(ctx, key, length, o)
+	}
+	if err == nil && int64(len(data)) != length {
+		err = io.ErrUnexpectedEOF
+	}
+	return data, object(s, key, err)
+}
+
+func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectOptions) ([]byte, Version, error) {
+	if err := checkKey(s.prefix + key); err != nil {
+		return nil, "", err
+	}
+	ctx, cancel := within(ctx, most)
+	defer cancel()
+	body, info, _, err := s.core.GetObject(ctx, s.name, s.prefix+key, o)
+	if isMissing(err) {
+		return nil, "", ErrNotFound
+	}
+	if err != nil {
+		return nil, "", s.explain(err)
+	}
+	defer body.Close()
+	if info.Size > most {
+		return nil, "", ErrTooLarge
+	}
+	data, err := readUpTo(body, most)
+	if err == nil && int64(len(data)) != info.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	return data, Version(info.ETag), err
+}
+
+func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		if after != "" {
+			after = s.prefix + after
+		}
+		for page := ""; ; {
+			// Core's methods for pages take no context; Client's iterator does, a page at a time as well.
+			var last string
+			n := 0
+			inner, cancel := within(ctx, 0)
+			for item := range s.core.Client.ListObjects(inner, s.name, minio.ListObjectsOptions{Prefix: s.prefix + prefix, StartAfter: max(after, page), Recursive: true, MaxKeys: listPage}) {
+				if item.Err != nil {
+					yield(Object{}, object(s, prefix, s.explain(item.Err)))
+					cancel()
+					return
+				}
+				last, n = item.Key, n+1
+				if !yield(Object{strings.TrimPrefix(item.Key, s.prefix), item.Size}, nil) {
+					cancel()
+					return
+				}
+				if n == listPage {
+					break
+				}
+			}
+			cancel()
+			if n < listPage {
+				return
+			}
+			page = last
+		}
+	}
+}
+
+func (s *s3) Delete(ctx context.Context, key string) error {
+	err := checkKey(s.prefix + key)
+	if err == nil {
+		ctx, cancel := within(ctx, 0)
+		defer cancel()
+		err = s.core.RemoveObject(ctx, s.name, s.prefix+key, minio.RemoveObjectOptions{})
+	}
+	if isMissing(err) {
+		err = nil
+	}
+	return object(s, key, s.explain(err))
+}
+
+// within bounds a request that sends or gets that many bytes.
+func within(ctx context.Context, bytes int64) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, requestTime+time.Duration(bytes)*time.Second/slowestRate)
+}
+
+func failedCondition(err error) bool {
+	return err != nil && minio.ToErrorResponse(err).StatusCode == http.StatusPreconditionFailed
+}
+
+// isMissing reports whether the store says that there is no such object, rather than no such bucket.
+func isMissing(err error) bool {
+	return err != nil && minio.ToErrorResponse(err).Code == minio.NoSuchKey
+}
+
+// noStore says of a write, which misses no object, what it means that one is missing.
+func noStore(err error) error {
+	if isMissing(err) {
+		return fmt.Errorf("what answers there is not an object store; check --bucket-endpoint: %w", err)
+	}
+	return err
+}
+
+// explain says of what goes wrong, where the operator can put it right, which it is and what to do.
+func (s *s3) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	var dns *net.DNSError
+	var dial *net.OpError
+	answer := minio.ToErrorResponse(err)
+	switch {
+	case errors.As(err, &dns):
+		return fmt.Errorf("the endpoint's name cannot be found; check --bucket-endpoint: %w", err)
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return fmt.Errorf("the endpoint cannot be reached; is the store running, and is --bucket-endpoint its address? %w", err)
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return fmt.Errorf("the endpoint speaks plain HTTP; begin --bucket-endpoint with http://: %w", err)
+	}
+	if answer.Code == "XAdminUserNotFound" { // as versitygw calls it
+		answer.Code = "InvalidAccessKeyId"
+	}
+	what := map[string]string{
+		"NoSuchBucket":                 "the store has no bucket %q; make it, or name another with --bucket",
+		"InvalidBucketName":            "the store cannot have a bucket %q; name another with --bucket",
+		"InvalidAccessKeyId":           "the store does not know the access key; check AWS_ACCESS_KEY_ID, or the profile in ~/.aws/credentials, for bucket %q",
+		"SignatureDoesNotMatch":        "the secret key is not that of the access key; check AWS_SECRET_ACCESS_KEY, or the profile in ~/.aws/credentials, for bucket %q",
+		"AccessDenied":                 "the credentials do not allow this in bucket %q; they need s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without credentials in AWS's variables or files, requests are anonymous)",
+		"ExpiredToken":                 "the credentials for bucket %q have expired; get new ones",
+		"RequestTimeTooSkewed":         "this machine's clock and the store's disagree by more than the store allows; set the clock (bucket %q)",
+		"AuthorizationHeaderMalformed": "bucket %q is in another region; set AWS_REGION to it",
+		"PermanentRedirect":            "bucket %q is in another region, or at another endpoint; set AWS_REGION and --bucket-endpoint",
+		"IllegalLocationConstraint":    "bucket %q is in another region; set AWS_REGION to it",
+	}[answer.Code]
+	if what == "" && answer.StatusCode == http.StatusForbidden {
+		what = "the store refuses the credentials; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile in ~/.aws/credentials, for bucket %q"
+	}
+	if what == "" {
+		return err
+	}
+	what = fmt.Sprintf(what, s.name)
+	if answer.Region != "" {
+		what += ", which is " + answer.Region
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

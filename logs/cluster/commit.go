@@ -1,0 +1,135 @@
+package cluster
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// CommitFormat is the version of the commits' JSON schema that this package writes.
+const CommitFormat = 1
+
+// Limits of what a bucket is read for.
+const (
+	maxCommit      = 64 << 20
+	maxPacks       = 1 << 16
+	maxEpochRecord = 4 << 10
+)
+
+// A Commit adds entries to the log. Numbers begin at 0 and have no gaps; so do the entries.
+type Commit struct {
+	Format int   `json:"format"`
+	Number int64 `json:"number"`
+	// Epoch is that of the node that has made the commit. It never falls.
+	Epoch int64 `json:"epoch"`
+	// Nonce tells the commit from any other that was tried under its number.
+	Nonce string `json:"nonce"`
+	// Before and After are the log without and with Entries, of which there are none in the commit
+	// with which an epoch begins.
+	Before  logs.Checkpoint `json:"before"`
+	After   logs.Checkpoint `json:"after"`
+	Entries [][]byte        `json:"entries,omitempty"`
+	// Packs have the contents that the entries need and no commit before this one has brought.
+	Packs []PackName `json:"packs,omitempty"`
+}
+
+// A PackName says where a pack is, and what its bytes are.
+type PackName struct {
+	Key  string       `json:"key"`
+	Hash kvstore.Hash `json:"hash"`
+	Size int64        `json:"size"`
+}
+
+// A FormatError says that the bucket has what only a newer Larder can read.
+type FormatError struct {
+	What   string
+	Format int
+}
+
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("%s has format %d, which this release of Larder does not know: update this node; it serves what it has until then", e.What, e.Format)
+}
+
+func newNonce() string { return rand.Text() }
+
+func commitKey(number int64) string { return fmt.Sprintf("commit/%020d", number) }
+
+func (c *Commit) encode() ([]byte, error) {
+	c.Format = CommitFormat
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxCommit {
+		return nil, fmt.Errorf("a commit of %d entries has %d bytes, over the limit of %d", len(c.Entries), len(data), maxCommit)
+	}
+	return data, nil
+}
+
+// decodeCommit is the inverse of Commit.encode. What it returns is sound in itself; whether the
+// entries make the tree that it says is found out by who applies it.
+func decodeCommit(number int64, data []byte) (Commit, error) {
+	var c Commit
+	var version struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(data, &version); err != nil {
+		return c, fmt.Errorf("commit %d is malformed: %w", number, err)
+	}
+	if version.Format != CommitFormat {
+		return c, &FormatError{fmt.Sprintf("commit %d", number), version.Format}
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Commit{}, fmt.Errorf("commit %d is malformed: %w", number, err)
+	}
+	if err := c.check(number); err != nil {
+		return Commit{}, fmt.Errorf("commit %d is malformed: %w", number, err)
+	}
+	return c, nil
+}
+
+func (c *Commit) check(number int64) error {
+	switch {
+	case c.Number != number:
+		return fmt.Errorf("it says that it is number %d", c.Number)
+	case c.Epoch < 1 || c.Nonce == "":
+		return errors.New("it has no epoch or no nonce")
+	case c.Before.Size < 0 || c.After.Size-c.Before.Size != int64(len(c.Entries)):
+		return fmt.Errorf("it has %d entries between sizes %d and %d", len(c.Entries), c.Before.Size, c.After.Size)
+	case len(c.Entries) == 0 && c.Before != c.After:
+		return errors.New("it has no entries and changes the tree")
+	case len(c.Packs) > maxPacks:
+		return fmt.Errorf("it names %d packs, and %d is the most", len(c.Packs), maxPacks)
+	}
+	for _, e := range c.Entries {
+		if len(e) > logs.MaxEntry {
+			return fmt.Errorf("an entry has %d bytes, over the limit of %d", len(e), logs.MaxEntry)
+		}
+	}
+	for _, p := range c.Packs {
+		if !strings.HasPrefix(p.Key, packPrefix(c.Epoch)) || p.Size < 0 || p.Size > maxPack {
+			return fmt.Errorf("it names the pack %q of %d bytes", p.Key, p.Size)
+		}
+	}
+	return nil
+}
+
+// follows reports why a commit cannot come after a state of the log, nil where it can.
+func (c *Commit) follows(before logs.Checkpoint, epoch int64) error {
+	switch {
+	case c.Before != before:
+		return fmt.Errorf("commit %d is made for a log of %d entries with root %s, and the commits before it make %d with root %s", c.Number, c.Before.Size, root(c.Before.Root), before.Size, root(before.Root))
+	case c.Epoch < epoch:
+		return fmt.Errorf("commit %d is of epoch %d, after one of epoch %d: the store has broken its word", c.Number, c.Epoch, epoch)
+	}
+	return nil
+}
+
+func root(h tlog.Hash) string { return kvstore.Hash(h).String()[:16] }

@@ -1,0 +1,275 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// Options are what a Node needs.
+type Options struct {
+	// Bucket is what the nodes share. It must have passed [bucket.Probe]. Required.
+	Bucket bucket.Bucket
+	// Store is this node's own, and Log its log. Required.
+	Store *kvstore.Store
+	Log   *logs.Log
+	// Origin is what the log is called. A bucket that has another one is refused. Required.
+	Origin string
+	// URL is where the other nodes reach this one.
+	URL string
+	// Settle is how long an Update waits for a commit in doubt. Default 10 s.
+	Settle time.Duration
+	// Rest is how long a node waits before it tries again, or looks for the next commit. Default 250 ms.
+	Rest time.Duration
+	// Beat is how often the node that writes says that it lives. Another takes its place when it has
+	// missed three. Default 2 s.
+	Beat time.Duration
+	// Logger gets what happens. Required.
+	Logger *slog.Logger
+}
+
+// A Node has a store of the log that a bucket's commits make. It is safe for concurrent use.
+type Node struct {
+	Options
+
+	catching sync.Mutex // held by the one that applies commits
+
+	mu     sync.Mutex
+	leads  *lead  // nil where another node writes, or none
+	writer string // the URL of the node that writes, as far as is known
+	latest int64  // the latest epoch that is known
+}
+
+// A lead is what a node has while it writes.
+type lead struct {
+	machine machine
+	at      logs.Checkpoint // what the commits make; guarded by the log's Update, like machine
+	doubt   bool            // a commit is in doubt; guarded by Node.mu
+}
+
+// A NotWriterError says that the log grows at another node.
+type NotWriterError struct {
+	Writer string // its URL, "" where none is known
+}
+
+func (e *NotWriterError) Error() string {
+	if e.Writer == "" {
+		return "no node of the cluster publishes at the moment; one takes over within seconds: try again"
+	}
+	return "this node does not publish; the one at " + e.Writer + " does"
+}
+
+// ErrUnavailable says that nothing can be published for the moment: the bucket does not answer. What
+// gets it has not happened.
+var ErrUnavailable = errors.New("nothing can be published while the bucket does not answer; try again")
+
+// The rows of a node, in [kvstore.Meta].
+var (
+	stateKey      = kvstore.Key("cluster", "state")
+	contentPrefix = kvstore.Prefix("cluster", "content")
+)
+
+// A state is how far a store has applied commits.
+type state struct {
+	number int64 // of the next commit
+	epoch  int64 // of the last one
+}
+
+// Open returns the node of a store. The log is shared from here on: what does not come from the
+// bucket is refused until the node leads. The bucket is asked whose log it has, and told where it has
+// none.
+func Open(ctx context.Context, o Options) (*Node, error) {
+	if o.Settle == 0 {
+		o.Settle = 10 * time.Second
+	}
+	if o.Rest == 0 {
+		o.Rest = 250 * time.Millisecond
+	}
+	if o.Beat == 0 {
+		o.Beat = 2 * time.Second
+	}
+	n := &Node{Options: o}
+	s, err := n.state()
+	if err != nil {
+		return nil, err
+	}
+	if size := o.Log.Checkpoint().Size; s.number == 0 && size > 0 {
+		return nil, fmt.Errorf("the store has a log of %d entries that did not come from %s; begin a node of a cluster with an empty data folder", size, o.Bucket)
+	}
+	if err := n.claim(ctx); err != nil {
+		return nil, err
+	}
+	o.Log.Share(n.commit)
+	return n, nil
+}
+
+// state returns how far the store has applied commits.
+func (n *Node) state() (state, error) {
+	row, err := n.Store.Get(kvstore.Meta, stateKey)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return state{}, nil
+	}
+	if err == nil && len(row) != 16 {
+		err = fmt.Errorf("the row that says how far the bucket was followed is malformed: %x", row)
+	}
+	if err != nil {
+		return state{}, fmt.Errorf("cluster: %w", err)
+	}
+	return state{int64(binary.BigEndian.Uint64(row)), int64(binary.BigEndian.Uint64(row[8:]))}, nil
+}
+
+func (s state) row() []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(s.number)), uint64(s.epoch))
+}
+
+func contentKey(h kvstore.Hash) []byte {
+	return append(contentPrefix[:len(contentPrefix):len(contentPrefix)], h[:]...)
+}
+
+// Number is that of the next commit that the store lacks.
+func (n *Node) Number() (int64, error) {
+	s, err := n.state()
+	return s.number, err
+}
+
+// CatchUp applies the commits that the store lacks, and returns how many there were.
+func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
+	n.catching.Lock()
+	defer n.catching.Unlock()
+	for {
+		s, err := n.state()
+		if err != nil {
+			return applied, err
+		}
+		c, err := n.read(ctx, s.number)
+		if errors.Is(err, bucket.ErrNotFound) {
+			return applied, nil
+		}
+		if err == nil {
+			err = n.apply(ctx, s, c)
+		}
+		if errors.Is(err, errAppliedMeanwhile) {
+			continue
+		}
+		if err != nil {
+			return applied, err
+		}
+		applied++
+	}
+}
+
+// errAppliedMeanwhile says that an Update of this node has written what a commit says.
+var errAppliedMeanwhile = errors.New("the commit is applied already")
+
+// read returns a commit, or bucket.ErrNotFound.
+func (n *Node) read(ctx context.Context, number int64) (Commit, error) {
+	data, _, err := n.Bucket.Get(ctx, commitKey(number), maxCommit)
+	if err != nil {
+		return Commit{}, err
+	}
+	c, err := decodeCommit(number, data)
+	if err != nil {
+		return Commit{}, fmt.Errorf("%s: %w", n.Bucket, err)
+	}
+	return c, nil
+}
+
+// apply brings the store from a state to the next: contents first, then one batch.
+func (n *Node) apply(ctx context.Context, s state, c Commit) error {
+	pins := n.Store.Pin()
+	defer pins.Release()
+	var brought []kvstore.Hash
+	for _, name := range c.Packs {
+		hashes, err := n.take(ctx, pins, name)
+		if err != nil {
+			return fmt.Errorf("%s: commit %d: %s: %w", n.Bucket, c.Number, name.Key, err)
+		}
+		brought = append(brought, hashes...)
+	}
+	return n.Log.Adopt(func(tx *logs.Tx) error {
+		if now, err := n.state(); err != nil {
+			return err
+		} else if now != s {
+			return errAppliedMeanwhile
+		}
+		before, err := tx.Checkpoint()
+		if err != nil {
+			return err
+		}
+		if err := c.follows(before, s.epoch); err != nil {
+			return fmt.Errorf("%s: %w", n.Bucket, err)
+		}
+		for _, raw := range c.Entries {
+			e, err := tx.AppendRaw(raw)
+			if err != nil {
+				return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
+			}
+			if err := n.view(tx, e); err != nil {
+				return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
+			}
+		}
+		after, err := tx.Checkpoint()
+		if err != nil {
+			return err
+		}
+		if after != c.After {
+			return fmt.Errorf("%s: commit %d says that its entries make the root %s, and they make %s", n.Bucket, c.Number, root(c.After.Root), root(after.Root))
+		}
+		c.note(tx.Batch, brought)
+		return nil
+	})
+}
+
+// view adds the rows that an entry causes, and removes the contents that it erases.
+func (n *Node) view(tx *logs.Tx, e logs.Indexed) error {
+	change, err := views.Load(n.Store, e)
+	if err != nil {
+		return err
+	}
+	if change.Erasure != nil {
+		for _, h := range change.Erasure.Contents {
+			if _, err := n.Store.Content(h); errors.Is(err, kvstore.ErrNotFound) {
+				continue
+			}
+			tx.Batch.Remove(h)
+			tx.Batch.Delete(kvstore.Meta, contentKey(h))
+		}
+	}
+	return views.Apply(tx.Batch, change)
+}
+
+// note adds to a batch that a commit is applied, and which contents its packs have.
+func (c *Commit) note(b *kvstore.Batch, packed []kvstore.Hash) {
+	b.Set(kvstore.Meta, stateKey, state{c.Number + 1, c.Epoch}.row())
+	for _, h := range packed {
+		b.Set(kvstore.Meta, contentKey(h), nil)
+	}
+}
+
+// take stores what a pack has, checked against the hashes, and returns which contents those are.
+func (n *Node) take(ctx context.Context, pins *kvstore.Pins, name PackName) (hashes []kvstore.Hash, err error) {
+	pack, _, err := n.Bucket.Get(ctx, name.Key, name.Size)
+	if err != nil {
+		return nil, err
+	}
+	if kvstore.Sum(pack) != name.Hash {
+		return nil, fmt.Errorf("its bytes do not have the hash %s", name.Hash)
+	}
+	err = unpack(pack, func(c packContent, coded []kvstore.Coded) error {
+		hashes = append(hashes, c.Hash)
+		if _, err := pins.Has(c.Hash); err != nil {
+			return err
+		}
+		return n.Store.PutContent(c.Hash, c.Size, c.Squeezed, coded)
+	})
+	return hashes, err
+}

@@ -1,0 +1,168 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// PackFormat is the version of the packs' index that this package writes.
+const PackFormat = 1
+
+// Limits of packs. One has a content that is larger than fullPack alone.
+const (
+	maxPack      = 1 << 30
+	maxPackIndex = 64 << 20
+	maxContent   = 256 << 20
+	fullPack     = 8 << 20
+)
+
+// packPrefix is where the packs are of an epoch's node. So no other takes one into a commit.
+func packPrefix(epoch int64) string { return fmt.Sprintf("pack/%020d/", epoch) }
+
+// A packIndex begins a pack, after its length in four bytes; the coded bytes follow in its order.
+type packIndex struct {
+	Format   int           `json:"format"`
+	Contents []packContent `json:"contents"`
+}
+
+type packContent struct {
+	Hash     kvstore.Hash `json:"hash"`
+	Size     int64        `json:"size"`
+	Squeezed bool         `json:"squeezed,omitempty"`
+	Forms    []packForm   `json:"forms"`
+}
+
+type packForm struct {
+	Coding coding.Coding `json:"coding"`
+	Length int64         `json:"length"`
+}
+
+// A packer puts contents of a store into packs.
+type packer struct {
+	store *kvstore.Store
+	index packIndex
+	body  []byte
+	full  func(pack []byte) error // takes a pack that is full
+}
+
+// add puts a content into the pack, in the codings that the store has.
+func (p *packer) add(h kvstore.Hash) error {
+	for {
+		err := p.addOnce(h)
+		if !errors.Is(err, errReplaced) {
+			return err
+		}
+	}
+}
+
+// errReplaced says that a coding was replaced by a smaller one between two reads.
+var errReplaced = errors.New("the content changes")
+
+func (p *packer) addOnce(h kvstore.Hash) error {
+	content, err := p.store.Content(h)
+	if err != nil {
+		return err
+	}
+	if content.Size > maxContent {
+		return fmt.Errorf("content %s has %d bytes, and a cluster takes %d at most", h, content.Size, maxContent)
+	}
+	c := packContent{Hash: h, Size: content.Size, Squeezed: content.Squeezed}
+	var coded []byte
+	for _, r := range content.Representations {
+		data, err := p.store.Read(h, r)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return errReplaced
+		}
+		if err != nil {
+			return err
+		}
+		coded = append(coded, data...)
+		c.Forms = append(c.Forms, packForm{r.Coding, r.Length})
+	}
+	if len(p.body)+len(coded) > fullPack {
+		if err := p.flush(); err != nil {
+			return err
+		}
+	}
+	p.index.Contents, p.body = append(p.index.Contents, c), append(p.body, coded...)
+	return nil
+}
+
+// flush ends the pack, unless it is empty.
+func (p *packer) flush() error {
+	if len(p.index.Contents) == 0 {
+		return nil
+	}
+	p.index.Format = PackFormat
+	index, err := json.Marshal(p.index)
+	if err != nil {
+		return err
+	}
+	pack := binary.BigEndian.AppendUint32(nil, uint32(len(index)))
+	pack = append(append(pack, index...), p.body...)
+	if len(pack) > maxPack {
+		return fmt.Errorf("content %s is too large for a cluster: a pack has at most %d bytes", p.index.Contents[0].Hash, maxPack)
+	}
+	p.index, p.body = packIndex{}, nil
+	return p.full(pack)
+}
+
+// unpack calls fn for each content of a pack, in codings that all decode to what its hash is of.
+func unpack(pack []byte, fn func(c packContent, coded []kvstore.Coded) error) error {
+	if len(pack) < 4 {
+		return errors.New("the pack is malformed: it has no index")
+	}
+	n := int64(binary.BigEndian.Uint32(pack))
+	if pack = pack[4:]; n > int64(len(pack)) || n > maxPackIndex {
+		return errors.New("the pack is malformed: its index is cut off")
+	}
+	var index packIndex
+	if err := json.Unmarshal(pack[:n], &index); err != nil {
+		return fmt.Errorf("the pack is malformed: %w", err)
+	}
+	if index.Format != PackFormat {
+		return &FormatError{"a pack", index.Format}
+	}
+	rest := pack[n:]
+	for _, c := range index.Contents {
+		var coded []kvstore.Coded
+		for _, f := range c.Forms {
+			if f.Length < 0 || f.Length > int64(len(rest)) {
+				return errors.New("the pack is malformed: its bytes are cut off")
+			}
+			form := kvstore.Coded{Coding: f.Coding, Bytes: rest[:f.Length:f.Length]}
+			rest = rest[f.Length:]
+			if err := checkForm(c, form); err != nil {
+				return err
+			}
+			coded = append(coded, form)
+		}
+		if len(coded) == 0 {
+			return fmt.Errorf("the pack has content %s in no coding", c.Hash)
+		}
+		if err := fn(c, coded); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkForm holds coded bytes against the hash of what they decode to.
+func checkForm(c packContent, form kvstore.Coded) error {
+	if c.Size < 0 || c.Size > maxContent {
+		return fmt.Errorf("content %s has %d bytes by the pack", c.Hash, c.Size)
+	}
+	identity, err := coding.Decode(form.Coding, form.Bytes, c.Size)
+	if err == nil && (int64(len(identity)) != c.Size || kvstore.Sum(identity) != c.Hash) {
+		err = errors.New("it decodes to other bytes")
+	}
+	if err != nil {
+		return fmt.Errorf("content %s in %v: %w", c.Hash, form.Coding, err)
+	}
+	return nil
+}

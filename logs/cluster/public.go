@@ -1,0 +1,321 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// What is below public/ has the paths at which a Larder serves it, so that the bucket behind any web
+// server is a mirror. Nothing else of a bucket may be exposed.
+const (
+	publicPrefix   = "public"
+	contentPath    = "/content/"
+	checkpointPath = tiles.Prefix + "checkpoint"
+	maxNote        = 64 << 10
+	showAtOnce     = 16
+	tileHeight     = 8
+)
+
+// shownKey is the row of [kvstore.Meta] that says of how many entries public/ has all.
+var shownKey = kvstore.Key("cluster", "shown")
+
+// ErrShown says that the bucket shows a newer checkpoint already.
+var ErrShown = errors.New("the bucket shows a newer checkpoint")
+
+// Show brings public/ up to a signed checkpoint: tiles and contents first, the checkpoint last.
+// served answers what is below [tiles.Prefix], as the public address does. What a release is
+// withdrawn of by now is taken away.
+func (n *Node) Show(ctx context.Context, served http.Handler, signed signing.Signed) error {
+	shown, err := n.shown()
+	if err != nil {
+		return err
+	}
+	s := &show{Node: n, served: served, kept: map[kvstore.Hash]struct{}{}}
+	s.group, s.ctx = errgroup.WithContext(ctx)
+	s.group.SetLimit(showAtOnce)
+	for _, t := range tlog.NewTiles(tileHeight, shown, signed.Size) {
+		s.tile(t)
+	}
+	err = s.contents(shown, signed.Size)
+	if err = errors.Join(err, s.group.Wait()); err != nil {
+		return err
+	}
+	for _, path := range []string{"key", "keys"} {
+		data, err := s.read(tiles.Prefix + path)
+		if err == nil {
+			err = n.Bucket.Put(ctx, publicPrefix+tiles.Prefix+path, data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := n.showCheckpoint(ctx, signed); err != nil {
+		return err
+	}
+	b := n.Store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.Meta, shownKey, binary.BigEndian.AppendUint64(nil, uint64(signed.Size)))
+	return b.Commit()
+}
+
+// shown returns of how many entries public/ has all, as far as this store knows.
+func (n *Node) shown() (int64, error) {
+	row, err := n.Store.Get(kvstore.Meta, shownKey)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return 0, nil
+	}
+	if err == nil && len(row) != 8 {
+		err = fmt.Errorf("cluster: the row that says what the bucket shows is malformed: %x", row)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int64(binary.BigEndian.Uint64(row)), nil
+}
+
+// showCheckpoint puts a checkpoint in the place of a smaller one. A writer that was paused comes too
+// late: what it has read is another version by then.
+func (n *Node) showCheckpoint(ctx context.Context, signed signing.Signed) error {
+	const key = publicPrefix + checkpointPath
+	for ctx.Err() == nil {
+		have, version, err := n.Bucket.Get(ctx, key, maxNote)
+		switch {
+		case errors.Is(err, bucket.ErrNotFound):
+			_, err = n.Bucket.Create(ctx, key, signed.Note)
+		case err != nil:
+			return err
+		case bytes.Equal(have, signed.Note):
+			return nil
+		default:
+			size, bad := noteSize(have)
+			if bad != nil {
+				return fmt.Errorf("%s: %s: %w", n.Bucket, key, bad)
+			}
+			if size > signed.Size {
+				return ErrShown
+			}
+			_, err = n.Bucket.Replace(ctx, key, signed.Note, version)
+		}
+		if !errors.Is(err, bucket.ErrExists) && !errors.Is(err, bucket.ErrChanged) {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// noteSize returns how many entries a checkpoint is of, by its text.
+func noteSize(note []byte) (int64, error) {
+	lines := strings.SplitN(string(note), "\n", 3)
+	if len(lines) < 3 {
+		return 0, errors.New("it is not a checkpoint")
+	}
+	return strconv.ParseInt(lines[1], 10, 64)
+}
+
+// A show is one bringing up to date of public/.
+type show struct {
+	*Node
+	served http.Handler
+	group  *errgroup.Group
+	ctx    context.Context
+	kept   map[kvstore.Hash]struct{} // contents that are put
+}
+
+// put puts what fn returns, beside the others.
+func (s *show) put(path string, fn func() ([]byte, error)) {
+	s.group.Go(func() error {
+		data, err := fn()
+		if err != nil {
+			return err
+		}
+		return s.Bucket.Put(s.ctx, publicPrefix+path, data)
+	})
+}
+
+func (s *show) tile(t tlog.Tile) {
+	level := strconv.Itoa(t.L)
+	t.L = 0 // its path says the level as tlog does; that of C2SP begins with it
+	rest := strings.TrimPrefix(t.Path(), fmt.Sprintf("tile/%d/0/", tileHeight))
+	s.copy(tiles.Prefix + "tile/" + level + "/" + rest)
+	if level == "0" {
+		s.copy(tiles.Prefix + "tile/entries/" + rest)
+	}
+}
+
+func (s *show) copy(path string) {
+	s.put(path, func() ([]byte, error) { return s.read(path) })
+}
+
+// read returns what is served at a path.
+func (s *show) read(path string) ([]byte, error) {
+	var answer answer
+	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}, Header: http.Header{}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	s.served.ServeHTTP(&answer, r.WithContext(s.ctx))
+	if answer.status != 0 && answer.status != http.StatusOK {
+		return nil, fmt.Errorf("the log has no %s to be shown: status %d", path, answer.status)
+	}
+	return answer.body, nil
+}
+
+// An answer takes what a handler writes.
+type answer struct {
+	header http.Header
+	status int
+	body   []byte
+}
+
+func (a *answer) Header() http.Header {
+	if a.header == nil {
+		a.header = http.Header{}
+	}
+	return a.header
+}
+
+func (a *answer) Write(data []byte) (int, error) {
+	a.body = append(a.body, data...)
+	return len(data), nil
+}
+
+func (a *answer) WriteHeader(status int) { a.status = status }
+
+// contents shows what entries name, and takes away what no release is served with by now.
+func (s *show) contents(from, to int64) error {
+	gone := map[kvstore.Hash]struct{}{}
+	for e, err := range logs.Entries(s.Store, from) {
+		if err != nil || e.Index >= to || s.ctx.Err() != nil {
+			return errors.Join(err, s.hide(gone, err == nil))
+		}
+		for _, h := range e.Contents() {
+			s.content(h)
+		}
+		change, err := views.Load(s.Store, e)
+		if err != nil {
+			return err
+		}
+		if change.Manifest == nil {
+			continue
+		}
+		v, err := views.LookupVersion(s.Store, e.Package, e.Version)
+		if err != nil {
+			return err
+		}
+		for _, f := range change.Manifest.Files {
+			if v.Withdrawn != nil {
+				gone[f.SHA256] = struct{}{}
+			} else if e.Kind != logs.Withdrawn {
+				s.content(f.SHA256)
+			}
+		}
+	}
+	return s.hide(gone, true)
+}
+
+func (s *show) content(h kvstore.Hash) {
+	if _, ok := s.kept[h]; ok {
+		return
+	}
+	s.kept[h] = struct{}{}
+	s.put(contentPath+h.String(), func() ([]byte, error) { return s.Store.Identity(h) })
+}
+
+// hide takes away those contents that no release that is served has.
+func (s *show) hide(gone map[kvstore.Hash]struct{}, sure bool) error {
+	if len(gone) == 0 || !sure {
+		return nil
+	}
+	for f, err := range views.AllFiles(s.Store) {
+		if err != nil {
+			return err
+		}
+		delete(gone, f.Hash)
+	}
+	for h := range s.kept {
+		delete(gone, h)
+	}
+	for h := range gone {
+		s.group.Go(func() error { return s.Bucket.Delete(s.ctx, publicPrefix+contentPath+h.String()) })
+	}
+	return nil
+}
+
+// A Source has the log and the contents that a bucket shows, for a follower that trusts nothing of
+// it: see package follow.
+type Source struct {
+	Bucket bucket.Bucket
+	// Rest is how long it waits between two looks at the checkpoint. Default 250 ms.
+	Rest time.Duration
+}
+
+// Name is what the bucket is called.
+func (s *Source) Name() string { return s.Bucket.String() }
+
+// How a bucket is asked that does not answer.
+const (
+	tries      = 3
+	firstPause = 200 * time.Millisecond
+	longPause  = 2 * time.Second
+)
+
+// Get returns what the bucket shows under a path of the log, or [fs.ErrNotExist].
+func (s *Source) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
+	for attempt := 1; ; attempt++ {
+		data, _, err := s.Bucket.Get(ctx, publicPrefix+path, limit)
+		switch {
+		case errors.Is(err, bucket.ErrNotFound):
+			return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		case err == nil || errors.Is(err, bucket.ErrTooLarge) || attempt == tries:
+			return data, err
+		}
+		if ended := retry.Sleep(ctx, retry.After(attempt, firstPause, longPause)); ended != nil {
+			return nil, errors.Join(err, ended)
+		}
+	}
+}
+
+// Content returns a content that the bucket shows, or [fs.ErrNotExist].
+func (s *Source) Content(ctx context.Context, h kvstore.Hash, size int64) (kvstore.Coded, error) {
+	data, err := s.Get(ctx, contentPath+h.String(), size)
+	return kvstore.Coded{Coding: coding.Identity, Bytes: data}, err
+}
+
+// Await returns when the bucket shows another checkpoint than this one.
+func (s *Source) Await(ctx context.Context, checkpoint []byte) error {
+	rest := s.Rest
+	if rest == 0 {
+		rest = 250 * time.Millisecond
+	}
+	var known bucket.Version
+	for {
+		data, version, err := s.Bucket.GetOther(ctx, publicPrefix+checkpointPath, maxNote, known)
+		if err == nil && data != nil && !bytes.Equal(data, checkpoint) {
+			return nil
+		}
+		if err == nil {
+			known = version
+		}
+		if err := retry.Sleep(ctx, rest); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,358 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// Lead has this node write: it claims the next epoch, applies what is committed, and lands a commit
+// of its own, after which no earlier writer's can land. It returns a NotWriterError where another
+// node was faster.
+func (n *Node) Lead(ctx context.Context) error {
+	epoch, err := n.nextEpoch(ctx)
+	if err != nil {
+		return err
+	}
+	l := &lead{machine: machine{epoch: epoch}}
+	for {
+		if _, err := n.CatchUp(ctx); err != nil {
+			return err
+		}
+		s, err := n.state()
+		if err != nil {
+			return err
+		}
+		if l.machine.applied(s.number, s.epoch) == deposed {
+			return n.notWriter()
+		}
+		at := n.Log.Checkpoint()
+		fence := Commit{Number: s.number, Epoch: epoch, Nonce: newNonce(), Before: at, After: at}
+		data, err := fence.encode()
+		if err != nil {
+			return err
+		}
+		l.machine.begin(fence.Nonce)
+		outcome, err := n.land(ctx, &l.machine, data)
+		switch {
+		case err != nil:
+			return err
+		case outcome == landed:
+			if _, err := n.CatchUp(ctx); err != nil {
+				return err
+			}
+			n.begin(l, epoch)
+			return nil
+		case outcome != overtaken:
+			return n.notWriter()
+		}
+	}
+}
+
+// begin has the node's own updates be committed.
+func (n *Node) begin(l *lead, epoch int64) {
+	l.at = n.Log.Checkpoint()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leads, n.writer, n.latest = l, n.URL, epoch
+	n.Logger.Info("this node publishes from now on", "epoch", epoch, "entries", l.at.Size)
+}
+
+// StepDown ends writing. A commit that is in doubt stays so until another node's says otherwise.
+func (n *Node) StepDown() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.leads != nil {
+		n.Logger.Info("this node does not publish any more", "epoch", n.leads.machine.epoch)
+	}
+	n.leads = nil
+}
+
+// Leads reports whether the node writes, as far as it knows: its next commit may find out that it
+// does not.
+func (n *Node) Leads() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.leads != nil
+}
+
+// epoch returns the epoch in which this node writes, if it does. A later one may be known by now.
+func (n *Node) epoch() (epoch int64, leads bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.leads == nil {
+		return 0, false
+	}
+	return n.leads.machine.epoch, true
+}
+
+func (n *Node) notWriter() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return &NotWriterError{n.writer}
+}
+
+// commit decides about an Update of the log: it makes the commit that publishes it.
+func (n *Node) commit(g logs.Growth) error {
+	n.mu.Lock()
+	l := n.leads
+	inDoubt := l != nil && l.doubt
+	n.mu.Unlock()
+	switch {
+	case l == nil:
+		return n.notWriter()
+	case inDoubt:
+		return fmt.Errorf("an earlier publication is in doubt: %w", ErrUnavailable)
+	case g.Before != l.at: // an update was committed that this node could not write
+		n.StepDown()
+		return n.notWriter()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), n.Settle)
+	defer cancel()
+	c := Commit{Number: l.machine.number, Epoch: l.machine.epoch, Nonce: newNonce(), Before: g.Before, After: g.After}
+	for _, e := range g.Entries {
+		c.Entries = append(c.Entries, e.Raw)
+	}
+	packed, err := n.pack(ctx, &c, g.Entries)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	data, err := c.encode()
+	if err != nil {
+		return err
+	}
+	l.machine.begin(c.Nonce)
+	outcome, err := n.land(ctx, &l.machine, data)
+	switch {
+	case err != nil:
+		n.Logger.Warn("a publication is in doubt, and is put again until it is settled", "commit", c.Number, "err", err)
+		n.mu.Lock()
+		l.doubt = true
+		n.mu.Unlock()
+		go n.settle(l, data)
+		return fmt.Errorf("%w: %w", logs.ErrInDoubt, err)
+	case outcome == landed:
+		l.at = g.After
+		c.note(g.Batch, packed)
+		return nil
+	}
+	n.lost(outcome, c.Number)
+	return n.notWriter()
+}
+
+// settle goes on with a commit in doubt for which no Update waits any longer.
+func (n *Node) settle(l *lead, data []byte) {
+	ctx := context.Background()
+	number := l.machine.number
+	outcome, _ := n.land(ctx, &l.machine, data) // without an end, there is no error
+	for outcome == landed {
+		_, err := n.CatchUp(ctx)
+		if err == nil {
+			break
+		}
+		n.Logger.Error("couldn't apply a commit of this node; trying again", "commit", number, "err", err)
+		time.Sleep(n.Rest)
+	}
+	if outcome != landed {
+		n.lost(outcome, number)
+		return
+	}
+	n.Logger.Info("the publication in doubt is made", "commit", number)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l.at, l.doubt = n.Log.Checkpoint(), false
+}
+
+// lost ends writing because the number has another commit.
+func (n *Node) lost(o outcome, number int64) {
+	if o == deposed {
+		n.Logger.Warn("another node publishes by now", "commit", number)
+	} else {
+		n.Logger.Error("the store has let a commit through that it must not; nothing is published by this node any more", "bucket", n.Bucket, "commit", number)
+	}
+	n.StepDown()
+}
+
+// land does what the machine says until it is settled, or ctx ends: then it is not.
+func (n *Node) land(ctx context.Context, m *machine, data []byte) (outcome, error) {
+	for {
+		o, err := n.step(ctx, m, data)
+		if o != undecided {
+			return o, nil
+		}
+		if err == nil {
+			continue
+		}
+		if ended := retry.Sleep(ctx, n.Rest); ended != nil {
+			return undecided, errors.Join(err, ended)
+		}
+	}
+}
+
+// step makes one request. An error says why the machine does not know more than before.
+func (n *Node) step(ctx context.Context, m *machine, data []byte) (outcome, error) {
+	key := commitKey(m.number)
+	if m.phase == putting {
+		_, err := n.Bucket.Create(ctx, key, data)
+		switch {
+		case err == nil:
+			return m.put(putCreated), nil
+		case errors.Is(err, bucket.ErrExists):
+			return m.put(putExists), nil
+		}
+		return m.put(putUnknown), err
+	}
+	c, err := n.read(ctx, m.number)
+	switch {
+	case errors.Is(err, bucket.ErrNotFound):
+		return m.absent(), nil
+	case err != nil:
+		return undecided, err
+	}
+	return m.found(c.Epoch, c.Nonce), nil
+}
+
+// pack puts what entries name, and no commit has brought yet, into packs of the commit. It returns
+// which contents those are.
+func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (packed []kvstore.Hash, err error) {
+	p := packer{store: n.Store, full: func(pack []byte) error {
+		hash := kvstore.Sum(pack)
+		name := PackName{packPrefix(c.Epoch) + hash.String(), hash, int64(len(pack))}
+		if _, err := n.Bucket.Create(ctx, name.Key, pack); err != nil && !errors.Is(err, bucket.ErrExists) {
+			return err
+		}
+		c.Packs = append(c.Packs, name)
+		return nil
+	}}
+	seen := map[kvstore.Hash]struct{}{}
+	add := func(h kvstore.Hash) error {
+		if _, ok := seen[h]; ok {
+			return nil
+		}
+		seen[h] = struct{}{}
+		if _, err := n.Store.Get(kvstore.Meta, contentKey(h)); !errors.Is(err, kvstore.ErrNotFound) {
+			return err
+		}
+		packed = append(packed, h)
+		return p.add(h)
+	}
+	for _, e := range entries {
+		for _, h := range e.Contents() {
+			if err := add(h); err != nil {
+				return nil, err
+			}
+		}
+		if e.Kind != logs.Published && e.Kind != logs.Restored {
+			continue
+		}
+		change, err := views.Load(n.Store, e)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range change.Manifest.Files {
+			if err := add(f.SHA256); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return packed, p.flush()
+}
+
+// An epoch says which node writes, or tries to. Numbers begin at 1.
+type epochRecord struct {
+	Format int       `json:"format"`
+	Nonce  string    `json:"nonce"`
+	URL    string    `json:"url"`
+	Since  time.Time `json:"since"` // by that node's clock; for people
+}
+
+func epochKey(epoch int64) string { return fmt.Sprintf("epoch/%020d", epoch) }
+
+// nextEpoch claims an epoch.
+func (n *Node) nextEpoch(ctx context.Context) (int64, error) {
+	latest, err := n.latestEpoch(ctx)
+	if err != nil {
+		return 0, err
+	}
+	own := epochRecord{CommitFormat, newNonce(), n.URL, time.Now().UTC()}
+	data, err := json.Marshal(own)
+	if err != nil {
+		return 0, err
+	}
+	_, err = n.Bucket.Create(ctx, epochKey(latest+1), data)
+	if errors.Is(err, bucket.ErrExists) {
+		return 0, n.notWriter()
+	}
+	return latest + 1, err
+}
+
+// latestEpoch returns the latest epoch, 0 where there is none yet, and keeps who has it.
+func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
+	n.mu.Lock()
+	latest := n.latest
+	n.mu.Unlock()
+	for {
+		data, _, err := n.Bucket.Get(ctx, epochKey(latest+1), maxEpochRecord)
+		if errors.Is(err, bucket.ErrNotFound) {
+			return latest, nil
+		}
+		var record epochRecord
+		if err == nil {
+			err = json.Unmarshal(data, &record)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%s: epoch %d: %w", n.Bucket, latest+1, err)
+		}
+		latest++
+		n.mu.Lock()
+		if latest > n.latest {
+			n.latest, n.writer = latest, record.URL
+		}
+		n.mu.Unlock()
+	}
+}
+
+// An identity says whose log a bucket has.
+type identity struct {
+	Format int    `json:"format"`
+	Origin string `json:"origin"`
+}
+
+const identityKey = "log"
+
+// claim refuses a bucket that has another log, and takes one that has none.
+func (n *Node) claim(ctx context.Context) error {
+	data, err := json.Marshal(identity{CommitFormat, n.Origin})
+	if err != nil {
+		return err
+	}
+	have, _, err := n.Bucket.Get(ctx, identityKey, maxEpochRecord)
+	if errors.Is(err, bucket.ErrNotFound) {
+		if _, err = n.Bucket.Create(ctx, identityKey, data); err == nil {
+			return nil
+		}
+		have, _, err = n.Bucket.Get(ctx, identityKey, maxEpochRecord)
+	}
+	if err != nil {
+		return err
+	}
+	var is identity
+	if err := json.Unmarshal(have, &is); err != nil {
+		return fmt.Errorf("%s: what says whose log it has is malformed: %w", n.Bucket, err)
+	}
+	if is.Format != CommitFormat {
+		return &FormatError{n.Bucket.String(), is.Format}
+	}
+	if is.Origin != n.Origin {
+		return fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", n.Bucket, is.Origin, n.Origin)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package logs
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// ErrInDoubt says of an Update of a shared log that nobody knows yet whether it happened. It will
+// come out: either the entries are adopted, or the log grows without them.
+var ErrInDoubt = errors.New("it is not known yet whether the log has grown by this; look at it again when it has settled")
+
+// A Growth is what an Update adds to the log.
+type Growth struct {
+	Before, After Checkpoint
+	Entries       []Indexed
+	// Batch is what will be written if the log grows. Rows may be added.
+	Batch *kvstore.Batch
+}
+
+// Share has commit decide about every Update of a log that other nodes append to as well: nothing
+// is written unless it returns nil. Updates that wait while it is at work share the next call, if
+// they are of different packages.
+func (l *Log) Share(commit func(Growth) error) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.commit = commit
+}
+
+// An update is a call of Update that waits for its turn.
+type update struct {
+	fn   func(*Tx) error
+	err  error
+	done bool // guarded by Log.writing
+}
+
+// maxTogether bounds how many updates share a commit.
+const maxTogether = 64
+
+// updateTogether makes an Update, with those that wait beside it.
+func (l *Log) updateTogether(fn func(*Tx) error) error {
+	own := &update{fn: fn}
+	l.mu.Lock()
+	l.updates = append(l.updates, own)
+	l.mu.Unlock()
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	for !own.done {
+		l.mu.Lock()
+		commit, n := l.commit, min(len(l.updates), maxTogether)
+		group := slices.Clone(l.updates[:n])
+		l.mu.Unlock()
+		l.writeTogether(commit, group)
+	}
+	return own.err
+}
+
+// writeTogether makes the first of the updates, and those of the others that have nothing to do with
+// those before them. The rest stay as they are.
+func (l *Log) writeTogether(commit func(Growth) error, group []*update) {
+	for len(group) > 0 {
+		var unfit *update // the one that cannot be in this write
+		err := l.write(commit, func(tx *Tx) error {
+			unfit = nil
+			packages := map[string]struct{}{}
+			for i, u := range group {
+				before := len(tx.entries)
+				if u.err = u.fn(tx); u.err == nil {
+					u.err = tx.err
+				}
+				if u.err != nil {
+					unfit = u
+					return u.err
+				}
+				if !separate(packages, tx.entries[before:]) && i > 0 {
+					unfit = u
+					return errTogether
+				}
+				if !separate(nil, tx.entries[before:]) && len(group) > 1 {
+					unfit = group[1]
+					return errTogether
+				}
+				for _, e := range tx.entries[before:] {
+					packages[e.Package] = struct{}{}
+				}
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, errTogether):
+			group = slices.DeleteFunc(group, func(u *update) bool { return u == unfit })
+		case unfit != nil:
+			l.finish(unfit.err, unfit)
+			group = slices.DeleteFunc(group, func(u *update) bool { return u == unfit })
+		default:
+			l.finish(err, group...)
+			return
+		}
+	}
+}
+
+var errTogether = errors.New("the update is for another write")
+
+// separate reports whether entries are all of packages, other ones than those, and leave contents
+// alone: what another update reads is not changed by them.
+func separate(packages map[string]struct{}, entries []Indexed) bool {
+	for _, e := range entries {
+		if _, ok := packages[e.Package]; ok || e.Package == "" || e.Kind == Erased {
+			return false
+		}
+	}
+	return len(entries) > 0
+}
+
+// finish ends updates, whose callers return when they get l.writing.
+func (l *Log) finish(err error, all ...*update) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, u := range all {
+		u.err, u.done = err, true
+		l.updates = slices.DeleteFunc(l.updates, func(o *update) bool { return o == u })
+	}
+}
+
+// Waiting returns how many updates of a shared log are under way or wait.
+func (l *Log) Waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.updates)
+}
