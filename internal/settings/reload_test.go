@@ -18,6 +18,13 @@ func TestReload(t *testing.T) {
 		"asset-base": "https://a.example", "site-base": "https://b.example", "api-host": "c.example", "cache-tags": "none", "feed": "https://d.example",
 		"downloads-url": "https://e.example", "github-url": "https://f.example", "log-format": "json", "log-level": "debug", "log-repository": "a/b",
 		"purge-hook": "PURGE https://g.example{path}", "log-origin": "h.example/log", "tls-cert": "", "tls-key": "", "hook-secret-file": "secret",
+		"acme-domain": "i.example", "acme-email": "a@i.example", "acme-directory": "https://j.example/directory", "http-listen": "127.0.0.1:2",
+		"access-log-format": "combined", "access-log-addresses": "none",
+	}
+	// What settings need beside them.
+	beside := map[string]string{
+		"acme-email": "acme-domain: i.example\n", "acme-directory": "acme-domain: i.example\n", "http-listen": "acme-domain: i.example\n",
+		"access-log-format": "access-log: '-'\n", "access-log-addresses": "access-log: '-'\n", "access-log-sample": "access-log: '-'\n",
 	}
 	New().Flags.VisitAll(func(f *pflag.Flag) {
 		if f.Name == "config" || f.Name == "tls-cert" || f.Name == "tls-key" { // the two of which come together
@@ -40,7 +47,7 @@ func TestReload(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			write("")
+			write(beside[f.Name])
 			old := New()
 			for name, text := range map[string]string{"config": file, "releases": "5"} {
 				if err := old.Flags.Set(name, text); err != nil {
@@ -50,7 +57,7 @@ func TestReload(t *testing.T) {
 			if err := old.Load([]string{"LARDER_INTERVAL=9s"}); err != nil {
 				t.Fatal(err)
 			}
-			write(f.Name + ": " + text + "\n")
+			write(beside[f.Name] + f.Name + ": " + text + "\n")
 			fresh, err := old.Reload()
 			if err != nil {
 				t.Fatal(err)
