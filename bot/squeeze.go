@@ -56,6 +56,9 @@ func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 		})
 		if err != nil || !b.squeeze.anyBusy() {
 			left, leftErr := ReadSqueezing(b.store)
+			if err == nil && leftErr == nil && left.Contents > 0 && isClosed(wake) {
+				continue // what Run had in hand has come back into the queue
+			}
 			sum.Left, sum.LeftBytes, sum.GivenUp = left.Contents, left.Bytes, left.GivenUp
 			return sum, errors.Join(err, leftErr)
 		}
@@ -65,6 +68,15 @@ func (b *Bot) Squeeze(ctx context.Context) (SqueezeSummary, error) {
 		case <-ctx.Done():
 			return sum, ctx.Err()
 		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -102,6 +114,7 @@ func (b *Bot) squeezeAll(ctx context.Context, done func(squeezed)) error {
 	for {
 		wake := b.squeeze.waker()
 		s.squeezeHot(ctx)
+		idle := s.inHand.Load() == 0 // before the queue is read: what comes back into it later is not in rows
 		rows, err := b.nextRows()
 		if err == nil {
 			s.squeezeRows(ctx, rows)
@@ -113,7 +126,7 @@ func (b *Bot) squeezeAll(ctx context.Context, done func(squeezed)) error {
 		if len(rows) > 0 {
 			continue
 		}
-		if s.inHand.Load() == 0 {
+		if idle {
 			return group.Wait()
 		}
 		// A huge content may take minutes; what is published meanwhile does not wait for it.
