@@ -177,7 +177,7 @@ const (
 )
 
 func (c *refusingConn) linger() {
-	// Who waits for the end of the connection has it now.
+	// A client that waits for the end of the connection has it now.
 	_ = c.CloseWrite()
 	end := time.Now().Add(lingerTime)
 	rest := make([]byte, 16<<10)

@@ -29,7 +29,7 @@ const (
 	ended                // another node writes; nothing of this one lands any more
 )
 
-// outcome is what an event means to whoever wants the commit.
+// outcome is what an event means to the goroutine that wants the commit.
 type outcome uint8
 
 const (
