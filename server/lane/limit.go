@@ -248,8 +248,8 @@ func (l *limited) admit(p *place, peer net.Addr) bool {
 // Fair reports whether no client has so many connections that it gives way before others do.
 func (l *Listener) Fair() bool { return l.source == nil || l.source.room.isFair() }
 
-// isScarce reports whether connections are, so that clients have to hurry.
-func (l *Listener) isScarce() bool { return l.source != nil && l.source.room.scarce.Load() }
+// Scarce reports whether connections are, so that clients have to hurry.
+func (l *Listener) Scarce() bool { return l.source != nil && l.source.room.scarce.Load() }
 
 func (l *limited) Close() error {
 	l.once.Do(func() {
