@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/client"
 )
 
 // This file closes connections that wait for a request, which any goroutine may do.
@@ -243,6 +245,16 @@ func (l *limited) admit(p *place, peer net.Addr) bool {
 	}
 	p.proxy = l.trusts != nil && peer != nil && l.trusts(peer)
 	return l.room.admit(p, crowdOf(peer), !p.proxy)
+}
+
+// hasRoomFor counts the connection of a trusted proxy as the client's that asks by it, while connections are scarce. It
+// returns false where that client has too many. Over HTTP/2 a proxy needs few connections, and has them.
+func (l *Listener) hasRoomFor(c *conn) bool {
+	if !l.Scarce() || c.place == nil || !c.place.proxy || c.place.remote != nil || len(c.exchange.Relayed) == 0 {
+		return true
+	}
+	of := l.o.Proxies.Client(c.exchange.Remote(), c.exchange.Relayed)
+	return !of.IsValid() || l.source.room.isFrom(c.place, client.At(of))
 }
 
 // Fair reports whether no client has so many connections that it gives way before others do.
