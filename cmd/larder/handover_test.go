@@ -12,12 +12,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// startSaying starts a command that has to say this line, and returns the word behind it.
-func startSaying(t *testing.T, cmd *exec.Cmd, line string) string {
+// startSaying starts a command that has to say this line, and returns the word behind it, and what ends the command.
+func startSaying(t *testing.T, cmd *exec.Cmd, line string) (word string, stop func()) {
 	t.Helper()
 	out, w, err := os.Pipe()
 	if err != nil {
@@ -33,7 +34,7 @@ func startSaying(t *testing.T, cmd *exec.Cmd, line string) string {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		select {
 		case <-ended:
@@ -43,17 +44,18 @@ func startSaying(t *testing.T, cmd *exec.Cmd, line string) string {
 		}
 		out.Close()
 	})
+	t.Cleanup(stop)
 	var said []string
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		said = append(said, lines.Text())
 		if rest, ok := strings.CutPrefix(lines.Text(), line); ok {
 			go io.Copy(io.Discard, out) //nolint:errcheck // it ends with the process
-			word, _, _ := strings.Cut(rest, " ")
-			return word
+			word, _, _ = strings.Cut(rest, " ")
+			return word, stop
 		}
 	}
 	t.Fatalf("it did not say %q: %s", line, strings.Join(said, "\n"))
-	return ""
+	return "", nil
 }
 
 // privateSocket opens a Unix socket to be given to larder.
@@ -132,7 +134,7 @@ func TestSocketsOfTheServiceManager(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=3 LISTEN_FDNAMES=larder.socket:http:private exec larder "$@"`, "larder",
 		"serve", "--data", data, "--tls-cert", cert, "--tls-key", key, "--log-level", "warn")
 	cmd.ExtraFiles = append(sockets, f)
-	url := startSaying(t, cmd, "Larder serves ")
+	url, _ := startSaying(t, cmd, "Larder serves ")
 	if !strings.HasPrefix(url, "https://") {
 		t.Errorf("it serves %s", url)
 	}
@@ -168,7 +170,7 @@ func TestFailedUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "serve", "--data", data, "--config", config, "--listen", "127.0.0.1:0", "--private-listen", "off")
-	url := startSaying(t, cmd, "Larder serves ")
+	url, _ := startSaying(t, cmd, "Larder serves ")
 	upgrade := func(what, want string) {
 		t.Helper()
 		out, err := exec.Command("larder", "upgrade", "--data", data).CombinedOutput()
@@ -215,7 +217,7 @@ func TestLameDuck(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=private exec larder "$@"`, "larder",
 		"serve", "--data", data, "--listen", "127.0.0.1:0", "--lame-duck", "5m", "--log-level", "warn")
 	cmd.ExtraFiles = []*os.File{f}
-	url := startSaying(t, cmd, "Larder serves ")
+	url, _ := startSaying(t, cmd, "Larder serves ")
 	is := func(status int) {
 		for answer, _ := over(t, private, "http://larder/readyz"); answer.StatusCode != status; answer, _ = over(t, private, "http://larder/readyz") {
 			time.Sleep(5 * time.Millisecond)

@@ -17,7 +17,7 @@ type LossError struct {
 }
 
 func (e *LossError) Error() string {
-	text := fmt.Sprintf("the log's %s were signed, and cannot be had", logs.Range{From: e.From, To: e.To})
+	text := fmt.Sprintf("the log %s were signed, and cannot be had", logs.Range{From: e.From, To: e.To})
 	if e.From >= e.To {
 		text = fmt.Sprintf("of the %d log entries that were signed there are others, and those cannot be had", e.To)
 	}

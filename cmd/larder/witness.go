@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+func newWitness(a *cli) *cobra.Command {
+	w := app.WitnessServer{Settings: a.settings}
+	cmd := &cobra.Command{
+		Use:   "witness",
+		Short: "Cosign the logs of others, so that they cannot show two histories",
+		Long: `Cosign the checkpoints of logs (https://c2sp.org/tlog-witness). A log tells the witness of a checkpoint, with the
+proof that it has only grown since the last one that was cosigned; the witness signs it, and never one of another
+history. Logs that are given by URL are asked each ten seconds too. Any log that is as C2SP has it can be witnessed.
+
+--keys is the witness's own folder: its keys, and what it has signed, without which it would sign another history, so
+keep both together, on one machine. What a log signs twice is kept there, as the proof of it.` + environmentNote,
+		Example: `  larder witness --name witness.example.org/larder --keys ./witness --log https://cdn.example.com --listen :8083
+  larder witness --name witness.example.org/larder --keys ./witness --log log.pub --log other.pub`,
+		Args: arguments(0, 0),
+	}
+	a.uses(cmd, []string{"config", "keys", "listen", "tls-cert", "tls-key", "max-connections", "drain", "ready-file", "private-listen", "log-level", "log-format"})
+	cmd.Flags().StringVar(&w.Name, "name", "", "the `NAME` of a new witness's keys: a host that is yours, and what you like behind it")
+	cmd.Flags().StringArrayVar(&w.Logs, "log", nil, "a log that is witnessed: its verifier `KEY`, a file with it, or the URL of a Larder; repeatable")
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) (err error) {
+		if !a.settings.Given("keys") || len(w.Logs) == 0 {
+			return settings.Mistakef("a witness needs a folder of its own, with --keys, and a --log that it witnesses")
+		}
+		for i, log := range w.Logs {
+			if isURL(log) {
+				continue
+			}
+			if w.Logs[i], err = keyText(log, verify.CheckKey); err != nil {
+				return settings.Mistake{Err: fmt.Errorf("--log: %w", err)}
+			}
+		}
+		w.Logger = a.settings.NewLogger(terminal.New(a.stderr), slog.LevelInfo)
+		w.Serving = func(address string, keys []string) {
+			fmt.Fprintf(a.stdout, "The witness answers at %s\nGive one of its keys to `larder up --witness %s#KEY`, and to whoever verifies:\n", address, address)
+			for _, key := range keys {
+				fmt.Fprintln(a.stdout, key)
+			}
+		}
+		return w.Run(ctx)
+	})
+	return cmd
+}

@@ -1,0 +1,151 @@
+package witness
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	cosignature "github.com/transparency-dev/formats/note"
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// What a folder has, beside a file with the cosigned checkpoint of each log.
+const (
+	lockFile = "LOCK"
+	keysFile = "witness.key"  // secret
+	pubFile  = "witness.pub"  // for those who verify
+	forkName = "fork-%.8x-%d" // of a log, and which one
+	mostFork = 16             // of each log: the first is proof enough
+)
+
+// A folder is an open one, which no other process has open meanwhile.
+type folder struct {
+	dir   string
+	close func() error // which can be called again
+}
+
+func openFolder(dir string) (*folder, error) {
+	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
+		return nil, fmt.Errorf("couldn't make the witness's folder: %w", err)
+	}
+	lock, err := vfs.Default.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil, fmt.Errorf("couldn't lock the witness's folder %s; another witness may use it: %w", dir, err)
+	}
+	return &folder{dir, sync.OnceValue(lock.Close)}, nil
+}
+
+func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
+
+// fileOf is where the last cosigned checkpoint of a log is.
+func (f *folder) fileOf(origin string) string {
+	return f.path(fmt.Sprintf("%x.checkpoint", sha256.Sum256([]byte(origin))))
+}
+
+// signers returns those of the folder's keys, which it makes where there are none, and their verifier keys.
+func (f *folder) signers(name string) (signers []note.Signer, keys []string, err error) {
+	data, err := os.ReadFile(f.path(keysFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		if data, err = f.makeKeys(name); err != nil {
+			return nil, nil, fmt.Errorf("couldn't make the witness's keys: %w", err)
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("couldn't read the witness's keys: %w", err)
+	}
+	lines := strings.Fields(string(data))
+	if len(lines) != 4 {
+		return nil, nil, fmt.Errorf("%s has not the four lines that were written there; put a good copy of it there", f.path(keysFile))
+	}
+	classic, err := cosignature.NewSignerForCosignatureV1(lines[0])
+	if err == nil {
+		var lattice *cosignature.SubtreeSigner
+		if lattice, err = cosignature.NewMLDSASigner(lines[2]); err == nil {
+			signers, keys = []note.Signer{classic, lattice}, []string{lines[1], lines[3]}
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("the keys in %s cannot be read: %w; put a good copy of it there", f.path(keysFile), err)
+	}
+	if name != "" && classic.Name() != name {
+		return nil, nil, fmt.Errorf("the keys in %s are those of the witness %s, not of %s; use that name, or another folder", f.dir, classic.Name(), name)
+	}
+	return signers, keys, nil
+}
+
+// makeKeys writes keys of both kinds: each signing key before its verifier key.
+func (f *folder) makeKeys(name string) ([]byte, error) {
+	if name == "" {
+		return nil, errors.New("a witness needs a name for its keys, such as witness.example.com/larder")
+	}
+	if left, err := filepath.Glob(f.path("*.checkpoint")); len(left) > 0 || err != nil {
+		return nil, fmt.Errorf("%s has checkpoints that were cosigned, but not the keys; put %s back", f.dir, keysFile)
+	}
+	classic, verifier, err := note.GenerateKey(rand.Reader, name)
+	if err != nil {
+		return nil, err
+	}
+	if verifier, err = cosignature.VKeyToCosignatureV1(verifier); err != nil {
+		return nil, err
+	}
+	lattice, latticeVerifier, err := cosignature.GenerateMLDSAKey(name)
+	if err != nil {
+		return nil, err
+	}
+	data := fmt.Appendf(nil, "%s\n%s\n%s\n%s\n", classic, verifier, lattice, latticeVerifier)
+	if err := disk.Create(f.path(keysFile), data, 0o600); err != nil {
+		return nil, err
+	}
+	return data, disk.Replace(f.path(pubFile), fmt.Appendf(nil, "%s\n%s\n", verifier, latticeVerifier), 0o644)
+}
+
+// read takes up what was cosigned of a log.
+func (f *folder) read(l *witnessed) error {
+	data, err := os.ReadFile(f.fileOf(l.origin))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var latest signing.Signed
+	if err == nil {
+		latest, err = l.open(data)
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't read what was cosigned of the log %s, in %s: %w; put a good copy there: without it the witness would sign another history", l.origin, f.fileOf(l.origin), err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.latest, l.note = latest, data
+	return nil
+}
+
+// write keeps a cosigned checkpoint. When it returns that is on the disk.
+func (f *folder) write(origin string, cosigned []byte) error {
+	return disk.Replace(f.fileOf(origin), cosigned, 0o644)
+}
+
+// keepFork keeps two checkpoints that cannot both be true.
+func (f *folder) keepFork(origin string, one, other []byte) error {
+	both := bytes.Join([][]byte{one, other}, []byte("\n"))
+	for n := range mostFork {
+		path := f.path(fmt.Sprintf(forkName, sha256.Sum256([]byte(origin)), n))
+		err := disk.Create(path, both, 0o644)
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if had, err := os.ReadFile(path); err == nil && bytes.Equal(had, both) {
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,355 @@
+// Package witness cosigns the checkpoints of logs, as https://c2sp.org/tlog-witness has it: a log tells it of a
+// checkpoint, with a proof that the log has only grown since the last one that the witness has signed. A log that shows
+// two of its clients different entries cannot have both cosigned.
+//
+// What it guarantees:
+//
+//   - Of one log it never cosigns two checkpoints of which the one does not continue the other, whatever its power
+//     supply does: a checkpoint is on the disk before its cosignature leaves.
+//   - Two checkpoints of one size that a log has signed with different roots are kept, as they prove it to anyone.
+//   - Only what a key that the operator named has signed is looked at.
+//
+// It must not know what is in a log.
+package witness
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// Options say what a witness is.
+type Options struct {
+	// Folder keeps the keys of the witness, and what it has cosigned. It is made where it is not there. Required.
+	Folder string
+	// Name is that of its keys, such as witness.example.com/larder. Required where there are no keys yet.
+	Name string
+	// Logs are the logs: verifier keys (https://c2sp.org/signed-note), whose names are the logs' origins, several of a log
+	// that has changed its key; and URLs of Larders, whose logs are followed by [Witness.Run] too. Of these the key
+	// counts that was seen first.
+	Logs []string
+	// Logger gets what was cosigned and refused. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// A Witness answers logs. It is an http.Handler, safe for concurrent use.
+type Witness struct {
+	folder  *folder
+	signers []note.Signer
+	keys    []string // their verifier keys
+	logger  *slog.Logger
+	sources []*source
+
+	mu   sync.Mutex
+	logs map[string]*witnessed // by origin
+}
+
+// witnessed is a log.
+type witnessed struct {
+	origin string
+
+	mu     sync.Mutex
+	keys   []note.Verifier
+	latest signing.Signed // what was cosigned last
+	note   []byte         // with the cosignatures
+}
+
+// Limits of what a log may send.
+const (
+	maxRequest = 64 << 10
+	maxProof   = 63 // hashes
+)
+
+// Open returns the witness of a folder, of which no other process has one.
+func Open(o Options) (_ *Witness, err error) {
+	w := &Witness{logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), logs: make(map[string]*witnessed)}
+	if w.folder, err = openFolder(o.Folder); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if w.signers, w.keys, err = w.folder.signers(o.Name); err != nil {
+		return nil, err
+	}
+	for _, text := range o.Logs {
+		if strings.Contains(text, "://") {
+			err = w.addSource(text)
+		} else {
+			_, err = w.addKey(text)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range w.logs {
+		if err := w.folder.read(l); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// addKey has a key count as one of its log's.
+func (w *Witness) addKey(key string) (*witnessed, error) {
+	v, err := note.NewVerifier(key)
+	if err != nil {
+		return nil, fmt.Errorf("%.200q is no verifier key of a log: %w", key, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.logs[v.Name()]
+	if l == nil {
+		l = &witnessed{origin: v.Name()}
+		w.logs[v.Name()] = l
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !slices.ContainsFunc(l.keys, func(k note.Verifier) bool { return k.KeyHash() == v.KeyHash() }) {
+		l.keys = append(l.keys, v)
+	}
+	return l, nil
+}
+
+// log returns the log of that origin, or nil.
+func (w *Witness) log(origin string) *witnessed {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.logs[origin]
+}
+
+// Close gives the folder back.
+func (w *Witness) Close() error { return w.folder.close() }
+
+// Keys are the verifier keys of the witness (https://c2sp.org/tlog-cosignature): Ed25519, and ML-DSA-44, which stands
+// against quantum computers too.
+func (w *Witness) Keys() []string { return slices.Clone(w.keys) }
+
+// ServeHTTP implements http.Handler: POST /add-checkpoint, and GET /{SHA-256 of the origin}/checkpoint for what was
+// cosigned last.
+func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	rw.Header().Set("X-Content-Type-Options", "nosniff")
+	switch {
+	case r.URL.Path == "/add-checkpoint" && r.Method == http.MethodPost:
+		w.add(rw, r)
+	case r.URL.Path == "/add-checkpoint":
+		rw.Header().Set("Allow", http.MethodPost)
+		http.Error(rw, "a log is told of with POST", http.StatusMethodNotAllowed)
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		w.show(rw, r)
+	default:
+		http.Error(rw, "there is nothing else here", http.StatusNotFound)
+	}
+}
+
+func (w *Witness) show(rw http.ResponseWriter, r *http.Request) {
+	cosigned := w.cosigned(r.URL.Path)
+	if cosigned == nil {
+		http.Error(rw, "no checkpoint of such a log was cosigned", http.StatusNotFound)
+		return
+	}
+	rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	rw.Header().Set("Cache-Control", "no-cache")
+	_, _ = rw.Write(cosigned)
+}
+
+// cosigned returns what was cosigned last of the log that a path names, or nil.
+func (w *Witness) cosigned(path string) []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for origin, l := range w.logs {
+		if path == fmt.Sprintf("/%x/checkpoint", sha256.Sum256([]byte(origin))) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.note
+		}
+	}
+	return nil
+}
+
+// A refusal is why a checkpoint is not cosigned.
+type refusal struct {
+	status int
+	why    string
+}
+
+func (e *refusal) Error() string { return e.why }
+
+func refuse(status int, format string, args ...any) error {
+	return &refusal{status, fmt.Sprintf(format, args...)}
+}
+
+// An outdated request is one of a log that does not know what was cosigned last.
+type outdated struct{ latest int64 }
+
+func (e *outdated) Error() string {
+	return fmt.Sprintf("the last checkpoint cosigned is of %d entries", e.latest)
+}
+
+func (w *Witness) add(rw http.ResponseWriter, r *http.Request) {
+	lines, err := w.answer(http.MaxBytesReader(rw, r.Body, maxRequest))
+	var refused *refusal
+	var old *outdated
+	switch {
+	case errors.As(err, &old):
+		rw.Header().Set("Content-Type", "text/x.tlog.size")
+		rw.WriteHeader(http.StatusConflict)
+		fmt.Fprintf(rw, "%d\n", old.latest)
+	case errors.As(err, &refused):
+		http.Error(rw, refused.why, refused.status)
+	case err != nil:
+		w.logger.Error("couldn't cosign", "err", err)
+		http.Error(rw, "the witness cannot keep what it signs", http.StatusInternalServerError)
+	default:
+		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = rw.Write(lines)
+	}
+}
+
+// answer returns the cosignatures of the checkpoint in a request.
+func (w *Witness) answer(body io.Reader) ([]byte, error) {
+	old, proof, checkpoint, err := parse(body)
+	if err != nil {
+		return nil, err
+	}
+	origin, _, _ := strings.Cut(string(checkpoint), "\n")
+	l := w.log(origin)
+	if l == nil {
+		return nil, refuse(http.StatusNotFound, "the log %.100q is none that is witnessed here", origin)
+	}
+	signed, err := l.open(checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	if old > signed.Size {
+		return nil, refuse(http.StatusBadRequest, "the old size %d is larger than the checkpoint's, %d", old, signed.Size)
+	}
+	return w.cosign(l, old, signed, func(last signing.Signed) error {
+		switch {
+		case old > 0 && old < signed.Size:
+			return tlog.CheckTree(proof, signed.Size, signed.Root, old, last.Root)
+		case len(proof) > 0:
+			return refuse(http.StatusBadRequest, "there is nothing to prove, and yet a proof")
+		}
+		return nil
+	})
+}
+
+// parse reads a request.
+func parse(body io.Reader) (old int64, proof tlog.TreeProof, checkpoint []byte, err error) {
+	in := bufio.NewReader(body)
+	malformed := func(why string) (int64, tlog.TreeProof, []byte, error) {
+		return 0, nil, nil, refuse(http.StatusBadRequest, "the request is malformed: %s", why)
+	}
+	line, err := in.ReadString('\n')
+	text, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "old ")
+	old, number := strconv.ParseInt(text, 10, 64)
+	if err != nil || !ok || number != nil || old < 0 || strconv.FormatInt(old, 10) != text {
+		return malformed("its first line is not the old size")
+	}
+	for {
+		if line, err = in.ReadString('\n'); err != nil {
+			return malformed("no empty line ends the proof")
+		}
+		if line == "\n" {
+			break
+		}
+		h, err := tlog.ParseHash(strings.TrimSuffix(line, "\n"))
+		if err != nil || len(proof) == maxProof {
+			return malformed("a line of the proof is no hash, or there are too many")
+		}
+		proof = append(proof, h)
+	}
+	if checkpoint, err = io.ReadAll(in); err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			return 0, nil, nil, refuse(http.StatusRequestEntityTooLarge, "a request has at most %d bytes", maxRequest)
+		}
+		return malformed("it is not complete")
+	}
+	return old, proof, checkpoint, nil
+}
+
+// open reads a checkpoint that one of the log's keys must have signed.
+func (l *witnessed) open(checkpoint []byte) (signing.Signed, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, err := note.Open(checkpoint, note.VerifierList(l.keys...)); err != nil {
+		if errors.As(err, new(*note.UnverifiedNoteError)) || errors.As(err, new(*note.InvalidSignatureError)) {
+			return signing.Signed{}, refuse(http.StatusForbidden, "no key of the log %s that is known here has signed that", l.origin)
+		}
+		return signing.Signed{}, refuse(http.StatusBadRequest, "the checkpoint is malformed: %v", err)
+	}
+	for _, key := range l.keys {
+		signed, err := signing.OpenWith(checkpoint, key, nil)
+		if err == nil {
+			return signed, nil
+		}
+	}
+	return signing.Signed{}, refuse(http.StatusBadRequest, "what is signed is no checkpoint of the log %s", l.origin)
+}
+
+// cosign holds a checkpoint against what was cosigned last, of which continues says whether it continues that, keeps it, and
+// returns the cosignatures.
+func (w *Witness) cosign(l *witnessed, old int64, signed signing.Signed, continues func(last signing.Signed) error) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := l.latest
+	if signed.Size == last.Size && last.Note != nil && signed.Root != last.Root {
+		if err := w.folder.keepFork(l.origin, last.Note, signed.Note); err != nil {
+			return nil, err
+		}
+		w.logger.Error("a log has signed two trees of one size; both checkpoints are kept", "log", l.origin, "entries", signed.Size, "folder", w.folder.dir)
+	}
+	if old != last.Size {
+		return nil, &outdated{last.Size}
+	}
+	if old == signed.Size && last.Note != nil && signed.Root != last.Root {
+		return nil, &outdated{last.Size}
+	}
+	if err := continues(last); errors.As(err, new(*refusal)) {
+		return nil, err
+	} else if err != nil {
+		w.logger.Warn("a log does not prove that it continues what was cosigned", "log", l.origin, "cosigned", old, "entries", signed.Size)
+		return nil, refuse(http.StatusUnprocessableEntity, "the proof does not lead from the %d entries cosigned last to these %d", old, signed.Size)
+	}
+	lines, err := w.sign(signed)
+	if err != nil {
+		return nil, err
+	}
+	cosigned := append(bytes.Clone(signed.Note), lines...)
+	if err := w.folder.write(l.origin, cosigned); err != nil {
+		return nil, err
+	}
+	l.latest, l.note = signed, cosigned
+	w.logger.Info("cosigned a log", "log", l.origin, "entries", signed.Size)
+	return lines, nil
+}
+
+// sign returns the lines that are added to a note.
+func (w *Witness) sign(signed signing.Signed) ([]byte, error) {
+	text, _, _ := bytes.Cut(signed.Note, []byte("\n\n"))
+	n, err := note.Sign(&note.Note{Text: string(text) + "\n"}, w.signers...)
+	if err != nil {
+		return nil, err
+	}
+	_, lines, _ := bytes.Cut(n, []byte("\n\n"))
+	return lines, nil
+}

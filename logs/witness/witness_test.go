@@ -1,0 +1,331 @@
+package witness_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	cosignature "github.com/transparency-dev/formats/note"
+	"github.com/transparency-dev/tessera"
+	"github.com/transparency-dev/tessera/storage/posix"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/logs/witness"
+)
+
+const origin = "log.example/one"
+
+// A history is a log of a test, in memory.
+type history struct {
+	t      *testing.T
+	signer note.Signer
+	key    string
+	hashes []tlog.Hash
+	size   int64
+}
+
+func newHistory(t *testing.T, name string) *history {
+	t.Helper()
+	private, key, err := note.GenerateKey(rand.Reader, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := note.NewSigner(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &history{t: t, signer: signer, key: key}
+}
+
+// fork returns another history of the same log, up to here.
+func (h *history) fork() *history {
+	other := *h
+	other.hashes = append([]tlog.Hash(nil), h.hashes...)
+	return &other
+}
+
+func (h *history) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
+	list := make([]tlog.Hash, len(indexes))
+	for i, x := range indexes {
+		list[i] = h.hashes[x]
+	}
+	return list, nil
+}
+
+func (h *history) grow(entries ...string) {
+	h.t.Helper()
+	for _, e := range entries {
+		more, err := tlog.StoredHashes(h.size, []byte(e), h)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.hashes = append(h.hashes, more...)
+		h.size++
+	}
+}
+
+// checkpoint is the signed one of the log as it is.
+func (h *history) checkpoint() []byte {
+	h.t.Helper()
+	root, err := tlog.TreeHash(h.size, h)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	data, err := note.Sign(&note.Note{Text: fmt.Sprintf("%s\n%d\n%s\n", h.signer.Name(), h.size, root)}, h.signer)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return data
+}
+
+// request is what the log tells a witness that has cosigned old entries.
+func (h *history) request(old int64) string {
+	h.t.Helper()
+	text := fmt.Sprintf("old %d\n", old)
+	if 0 < old && old < h.size {
+		proof, err := tlog.ProveTree(h.size, old, h)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		for _, p := range proof {
+			text += p.String() + "\n"
+		}
+	}
+	return text + "\n" + string(h.checkpoint())
+}
+
+func open(t *testing.T, dir string, logs ...string) *witness.Witness {
+	t.Helper()
+	w, err := witness.Open(witness.Options{Folder: dir, Name: "witness.example", Logs: logs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w
+}
+
+func tell(w http.Handler, body string) *httptest.ResponseRecorder {
+	answer := httptest.NewRecorder()
+	w.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/add-checkpoint", strings.NewReader(body)))
+	return answer
+}
+
+// verifiers are those of a witness's keys.
+func verifiers(t *testing.T, w *witness.Witness) []note.Verifier {
+	t.Helper()
+	var list []note.Verifier
+	for i, key := range w.Keys() {
+		var v note.Verifier
+		var err error
+		if i == 0 {
+			v, err = cosignature.NewVerifierForCosignatureV1(key)
+		} else {
+			v, err = cosignature.NewMLDSAVerifier(key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+// What a witness answers is as https://c2sp.org/tlog-witness has it.
+func TestAddCheckpoint(t *testing.T) {
+	log, stranger := newHistory(t, origin), newHistory(t, "log.example/two")
+	imposter := newHistory(t, origin)
+	dir := t.TempDir()
+	w := open(t, dir, log.key)
+	log.grow("a", "b", "c")
+	for _, h := range []*history{stranger, imposter} {
+		h.grow("a")
+	}
+	for body, status := range map[string]int{
+		"":                                      400,
+		"old\n\n":                               400,
+		"old 00\n\n" + string(log.checkpoint()): 400,
+		"old -1\n\n" + string(log.checkpoint()): 400,
+		"old 0\nnothing\n\n" + string(log.checkpoint()):      400,
+		"old 0\n" + strings.Repeat("x", 70<<10):              400,
+		"old 0\n\n" + strings.Repeat("x", 70<<10):            413,
+		"old 4\n\n" + string(log.checkpoint()):               400,
+		"old 0\n\nlog.example/one\nnot a note":               400,
+		stranger.request(0):                                  404,
+		imposter.request(0):                                  403,
+		strings.Replace(log.request(0), "\n3\n", "\n4\n", 1): 403,
+		log.request(2):                                       409,
+		"old 0\n" + strings.Repeat("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n", 64) + "\n": 400,
+		"old 0\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n" + string(log.checkpoint()):    400,
+	} {
+		if got := tell(w, body); got.Code != status {
+			t.Errorf("%.60q: %d, want %d: %s", body, got.Code, status, got.Body)
+		}
+	}
+	if got := tell(w, log.request(2)); got.Header().Get("Content-Type") != "text/x.tlog.size" || got.Body.String() != "0\n" {
+		t.Errorf("an outdated log is told %q as %s", got.Body, got.Header().Get("Content-Type"))
+	}
+
+	first := log.checkpoint()
+	got := tell(w, log.request(0))
+	n, err := note.Open(append(bytes.Clone(first), got.Body.Bytes()...), note.VerifierList(verifiers(t, w)...))
+	if err != nil || len(n.Sigs) != 2 {
+		t.Fatalf("the answer %d is no cosignature of each kind: %v\n%s", got.Code, err, got.Body)
+	}
+	if got := tell(w, log.request(3)); got.Code != 200 {
+		t.Errorf("the same again: %d, %s", got.Code, got.Body)
+	}
+
+	fork := log.fork()
+	fork.grow("d")
+	log.grow("x", "y")
+	if got := tell(w, log.request(3)); got.Code != 200 {
+		t.Fatalf("a log that has grown: %d, %s", got.Code, got.Body)
+	}
+	if got := tell(w, fork.request(3)); got.Code != 409 || got.Body.String() != "5\n" {
+		t.Errorf("a smaller fork: %d, %s", got.Code, got.Body)
+	}
+	fork.grow("e")
+	if got := tell(w, fork.request(5)); got.Code != 409 {
+		t.Errorf("a fork of the same size: %d, %s", got.Code, got.Body)
+	}
+	if kept, err := filepath.Glob(filepath.Join(dir, "fork-*")); len(kept) != 1 || err != nil {
+		t.Errorf("%d forks are kept, %v", len(kept), err)
+	} else if data, _ := os.ReadFile(kept[0]); !bytes.Contains(data, fork.checkpoint()) || !bytes.Contains(data, log.checkpoint()[:40]) {
+		t.Errorf("the fork is kept as\n%s", data)
+	}
+	fork.grow("f", "g")
+	if got := tell(w, fork.request(5)); got.Code != 422 {
+		t.Errorf("a larger fork: %d, %s", got.Code, got.Body)
+	}
+
+	// What was cosigned is remembered, and shown.
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w = open(t, dir, log.key)
+	if got := tell(w, fork.request(5)); got.Code != 422 {
+		t.Errorf("a larger fork after a restart: %d, %s", got.Code, got.Body)
+	}
+	shown := httptest.NewRecorder()
+	w.ServeHTTP(shown, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/%x/checkpoint", sha256.Sum256([]byte(origin))), nil))
+	if n, err := note.Open(shown.Body.Bytes(), note.VerifierList(verifiers(t, w)...)); err != nil || len(n.Sigs) != 2 || !strings.HasPrefix(n.Text, origin+"\n5\n") {
+		t.Errorf("what is shown: %v\n%s", err, shown.Body)
+	}
+}
+
+// A witness without what it has signed would sign another history.
+func TestDamagedFolder(t *testing.T) {
+	log := newHistory(t, origin)
+	log.grow("a")
+	for name, damage := range map[string]func(dir string) error{
+		"another's name": func(string) error { return nil },
+		"no keys":        func(dir string) error { return os.Remove(filepath.Join(dir, "witness.key")) },
+		"damaged keys": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "witness.key"), []byte("a b c d"), 0o600)
+		},
+		"a damaged checkpoint": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, fmt.Sprintf("%x.checkpoint", sha256.Sum256([]byte(origin)))), []byte("x"), 0o600)
+		},
+	} {
+		dir := t.TempDir()
+		w := open(t, dir, log.key)
+		if got := tell(w, log.request(0)); got.Code != 200 {
+			t.Fatalf("%d: %s", got.Code, got.Body)
+		}
+		if _, err := witness.Open(witness.Options{Folder: dir, Name: "witness.example"}); err == nil {
+			t.Error("two witnesses have one folder")
+		}
+		w.Close()
+		if err := damage(dir); err != nil {
+			t.Fatal(err)
+		}
+		o := witness.Options{Folder: dir, Name: "witness.example", Logs: []string{log.key}}
+		if name == "another's name" {
+			o.Name = "other.example"
+		}
+		if w, err := witness.Open(o); err == nil {
+			w.Close()
+			t.Errorf("%s: it opens", name)
+		}
+	}
+	if _, err := witness.Open(witness.Options{Folder: t.TempDir()}); err == nil {
+		t.Error("keys without a name")
+	}
+}
+
+// Tessera's own client has its log cosigned, again and again as it grows.
+func TestTesseraIsWitnessed(t *testing.T) {
+	private, key, err := note.GenerateKey(rand.Reader, "tessera.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := note.NewSigner(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := open(t, t.TempDir(), key)
+	site := httptest.NewServer(w)
+	defer site.Close()
+	group, err := tessera.NewWitnessGroupFromPolicy(fmt.Appendf(nil, "witness one %s %s\nquorum one\n", w.Keys()[0], site.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	driver, err := posix.New(ctx, posix.Config{Path: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appender, shutdown, reader, err := tessera.NewAppender(ctx, driver, tessera.NewAppendOptions().
+		WithCheckpointSigner(signer).WithCheckpointInterval(100*time.Millisecond).WithBatching(1, 10*time.Millisecond).WithWitnesses(group, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaiter := tessera.NewPublicationAwaiter(ctx, reader.ReadCheckpoint, 20*time.Millisecond)
+	for i := range 3 {
+		_, checkpoint, err := awaiter.Await(ctx, appender.Add(ctx, tessera.NewEntry(fmt.Appendf(nil, "entry %d", i))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := note.Open(checkpoint, note.VerifierList(verifiers(t, w)[0])); err != nil || len(n.Sigs) != 1 {
+			t.Errorf("what Tessera publishes isn't cosigned: %v\n%s", err, checkpoint)
+		}
+	}
+	if err := shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzRequest(f *testing.F) {
+	log := newHistory(&testing.T{}, origin)
+	log.grow("a", "b")
+	f.Add([]byte(log.request(0)))
+	f.Add([]byte(log.request(1)))
+	f.Add([]byte("old 1\n\n"))
+	w, err := witness.Open(witness.Options{Folder: f.TempDir(), Name: "witness.example", Logs: []string{log.key}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer w.Close()
+	f.Fuzz(func(t *testing.T, body []byte) {
+		switch got := tell(w, string(body)); got.Code {
+		case 400, 403, 404, 409, 413, 422:
+		case 200:
+			if !bytes.HasSuffix(body, log.checkpoint()) && !bytes.Contains(body, log.checkpoint()) {
+				t.Errorf("cosigned %q", body)
+			}
+		default:
+			t.Errorf("%d for %q", got.Code, body)
+		}
+	})
+}
