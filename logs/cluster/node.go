@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -47,6 +48,11 @@ type Node struct {
 	leads  *lead  // nil where another node writes, or none
 	writer string // the URL of the node that writes, as far as is known
 	latest int64  // the latest epoch that is known
+	since  time.Time
+	status Status
+	// founding says that the store has a log which the bucket does not have yet, or not all of: the first
+	// Lead puts it there.
+	founding bool
 }
 
 // A lead is what a node has while it writes.
@@ -102,14 +108,57 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if size := o.Log.Checkpoint().Size; s.number == 0 && size > 0 {
-		return nil, fmt.Errorf("the store has a log of %d entries that did not come from %s; begin a node of a cluster with an empty data folder", size, o.Bucket)
-	}
 	if err := n.claim(ctx); err != nil {
 		return nil, err
 	}
+	if o.Log.Checkpoint().Size > 0 && s.number == 0 {
+		if n.founding, err = n.attach(ctx); err != nil {
+			return nil, err
+		}
+	}
 	o.Log.Share(n.commit)
 	return n, nil
+}
+
+// A Status is how a node stands.
+type Status struct {
+	// Leads says that it writes. Writer is the URL of the node that does, as far as is known, and Epoch and
+	// Since are since when.
+	Leads  bool
+	Writer string
+	Epoch  int64
+	Since  time.Time
+	// Current is when all was here that the bucket had; zero where it has yet to be.
+	Current time.Time
+	// Problem says why no more is taken over, or the bucket is not told that the node lives.
+	Problem string
+}
+
+// Status returns how the node stands.
+func (n *Node) Status() Status {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.status
+	s.Leads, s.Writer, s.Epoch, s.Since = n.leads != nil, n.writer, n.latest, n.since
+	return s
+}
+
+// heed notes how it went to bring the node up to date.
+func (n *Node) heed(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err == nil {
+		n.status.Current, n.status.Problem = time.Now(), ""
+	} else if !errors.Is(err, context.Canceled) {
+		n.status.Problem = err.Error()
+	}
+}
+
+// Founding reports whether the store has a log that the bucket lacks. A node that writes puts it there.
+func (n *Node) Founding() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.founding
 }
 
 // state returns how far the store has applied commits.
@@ -145,6 +194,9 @@ func (n *Node) Number() (int64, error) {
 func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 	n.catching.Lock()
 	defer n.catching.Unlock()
+	if n.Founding() {
+		return 0, nil
+	}
 	for {
 		s, err := n.state()
 		if err != nil {
@@ -242,6 +294,11 @@ func (n *Node) view(tx *logs.Tx, e logs.Indexed) error {
 			}
 			tx.Batch.Remove(h)
 			tx.Batch.Delete(kvstore.Meta, contentKey(h))
+		}
+	}
+	if e.Kind == logs.KeyChanged {
+		if err := signing.NoteChange(tx.Batch, n.Store, e.Index); err != nil {
+			return err
 		}
 	}
 	return views.Apply(tx.Batch, change)

@@ -23,6 +23,11 @@ func (n *Node) Lead(ctx context.Context) error {
 		return err
 	}
 	l := &lead{machine: machine{epoch: epoch}}
+	if n.Founding() {
+		if err := n.found(ctx, &l.machine); err != nil {
+			return err
+		}
+	}
 	for {
 		if _, err := n.CatchUp(ctx); err != nil {
 			return err
@@ -62,7 +67,7 @@ func (n *Node) begin(l *lead, epoch int64) {
 	l.at = n.Log.Checkpoint()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.leads, n.writer, n.latest = l, n.URL, epoch
+	n.leads, n.writer, n.latest, n.since = l, n.URL, epoch, time.Now().UTC()
 	n.Logger.Info("this node publishes from now on", "epoch", epoch, "entries", l.at.Size)
 }
 
@@ -222,7 +227,22 @@ func (n *Node) step(ctx context.Context, m *machine, data []byte) (outcome, erro
 
 // pack puts what entries name, and no commit has brought yet, into packs of the commit. It returns
 // which contents those are.
-func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (packed []kvstore.Hash, err error) {
+func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) ([]kvstore.Hash, error) {
+	wanted, err := n.wanted(entries, func(h kvstore.Hash) (bool, error) {
+		_, err := n.Store.Get(kvstore.Meta, contentKey(h))
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return false, nil
+		}
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return wanted, n.packAll(ctx, c, wanted)
+}
+
+// packAll puts contents into packs of the commit.
+func (n *Node) packAll(ctx context.Context, c *Commit, wanted []kvstore.Hash) error {
 	p := packer{store: n.Store, full: func(pack []byte) error {
 		hash := kvstore.Sum(pack)
 		name := PackName{packPrefix(c.Epoch) + hash.String(), hash, int64(len(pack))}
@@ -232,17 +252,27 @@ func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (pac
 		c.Packs = append(c.Packs, name)
 		return nil
 	}}
+	for _, h := range wanted {
+		if err := p.add(h); err != nil {
+			return err
+		}
+	}
+	return p.flush()
+}
+
+// wanted returns what entries name, each once, as far as it is not there.
+func (n *Node) wanted(entries []logs.Indexed, there func(kvstore.Hash) (bool, error)) (wanted []kvstore.Hash, err error) {
 	seen := map[kvstore.Hash]struct{}{}
 	add := func(h kvstore.Hash) error {
 		if _, ok := seen[h]; ok {
 			return nil
 		}
 		seen[h] = struct{}{}
-		if _, err := n.Store.Get(kvstore.Meta, contentKey(h)); !errors.Is(err, kvstore.ErrNotFound) {
-			return err
+		has, err := there(h)
+		if !has && err == nil {
+			wanted = append(wanted, h)
 		}
-		packed = append(packed, h)
-		return p.add(h)
+		return err
 	}
 	for _, e := range entries {
 		for _, h := range e.Contents() {
@@ -250,7 +280,7 @@ func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (pac
 				return nil, err
 			}
 		}
-		if e.Kind != logs.Published && e.Kind != logs.Restored {
+		if !e.Kind.Serves() {
 			continue
 		}
 		change, err := views.Load(n.Store, e)
@@ -263,7 +293,7 @@ func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (pac
 			}
 		}
 	}
-	return packed, p.flush()
+	return wanted, nil
 }
 
 // An epoch says which node writes, or tries to. Numbers begin at 1.
@@ -314,7 +344,7 @@ func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
 		latest++
 		n.mu.Lock()
 		if latest > n.latest {
-			n.latest, n.writer = latest, record.URL
+			n.latest, n.writer, n.since = latest, record.URL, record.Since
 		}
 		n.mu.Unlock()
 	}
@@ -328,31 +358,40 @@ type identity struct {
 
 const identityKey = "log"
 
+// Origin returns whose log a bucket has, "" where it has none.
+func Origin(ctx context.Context, b bucket.Bucket) (string, error) {
+	have, _, err := b.Get(ctx, identityKey, maxEpochRecord)
+	if errors.Is(err, bucket.ErrNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var is identity
+	if err := json.Unmarshal(have, &is); err != nil {
+		return "", fmt.Errorf("%s: what says whose log it has is malformed: %w", b, err)
+	}
+	if is.Format != CommitFormat {
+		return "", &FormatError{b.String(), is.Format}
+	}
+	return is.Origin, nil
+}
+
 // claim refuses a bucket that has another log, and takes one that has none.
 func (n *Node) claim(ctx context.Context) error {
 	data, err := json.Marshal(identity{CommitFormat, n.Origin})
 	if err != nil {
 		return err
 	}
-	have, _, err := n.Bucket.Get(ctx, identityKey, maxEpochRecord)
-	if errors.Is(err, bucket.ErrNotFound) {
+	have, err := Origin(ctx, n.Bucket)
+	if err == nil && have == "" {
 		if _, err = n.Bucket.Create(ctx, identityKey, data); err == nil {
 			return nil
 		}
-		have, _, err = n.Bucket.Get(ctx, identityKey, maxEpochRecord)
+		have, err = Origin(ctx, n.Bucket)
 	}
-	if err != nil {
-		return err
+	if err == nil && have != n.Origin {
+		err = fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", n.Bucket, have, n.Origin)
 	}
-	var is identity
-	if err := json.Unmarshal(have, &is); err != nil {
-		return fmt.Errorf("%s: what says whose log it has is malformed: %w", n.Bucket, err)
-	}
-	if is.Format != CommitFormat {
-		return &FormatError{n.Bucket.String(), is.Format}
-	}
-	if is.Origin != n.Origin {
-		return fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", n.Bucket, is.Origin, n.Origin)
-	}
-	return nil
+	return err
 }

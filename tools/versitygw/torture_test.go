@@ -68,6 +68,15 @@ func join(ctx context.Context, dir, endpoint string) (*member, error) {
 	return &member{n, store, log}, nil
 }
 
+// write has the member write whenever no other does.
+func (m *member) write(ctx context.Context) {
+	for ctx.Err() == nil {
+		if m.Follow(ctx, true, nil) && m.Lead(ctx) == nil {
+			m.Hold(ctx)
+		}
+	}
+}
+
 // publish publishes a release of one file.
 func (m *member) publish(version string) error {
 	data := []byte("file of " + version)
@@ -100,7 +109,7 @@ func work(dir string) error {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
-	go m.Run(ctx, true)
+	go m.write(ctx)
 	r := rand.New(rand.NewPCG(uint64(os.Getpid()), uint64(time.Now().UnixNano())))
 	for {
 		if !m.Leads() {
