@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,31 +20,29 @@ const foundAtOnce = 256
 // A founding brings a log that a store has, and a bucket lacks, into commits.
 type founding struct {
 	*Node
+	id    string          // of the bucket
 	at    logs.Checkpoint // what the commits make so far
 	next  state
 	there map[kvstore.Hash]bool // contents that the commits' packs have
 }
 
-// attach finds out how much of the store's log the bucket's commits have. Where they have all of it, or
-// more, the store follows them from there; else it returns true. Commits of another log are refused.
-func (n *Node) attach(ctx context.Context) (founding bool, err error) {
-	f, err := n.begun()
+// attach finds out how much of the store's log the commits of a new bucket have. Where they have all of
+// it, or more, the store follows them from there. Else it returns the founding. Commits of another log are
+// refused.
+func (n *Node) attach(ctx context.Context, id string) (*founding, error) {
+	empty, err := tlog.TreeHash(0, nil)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	if err := f.walk(ctx); err != nil {
-		return false, err
+	f := &founding{Node: n, id: id, at: logs.Checkpoint{Root: empty}, there: map[kvstore.Hash]bool{}}
+	if err := f.walk(ctx); err != nil || !f.done() {
+		return f, err
 	}
-	if f.at.Size < n.Log.Checkpoint().Size {
-		return true, nil
-	}
-	return false, f.end()
+	return nil, f.end()
 }
 
-func (n *Node) begun() (*founding, error) {
-	empty, err := tlog.TreeHash(0, nil)
-	return &founding{Node: n, at: logs.Checkpoint{Root: empty}, there: map[kvstore.Hash]bool{}}, err
-}
+// done reports whether the commits have all of the store's log.
+func (f *founding) done() bool { return f.at.Size >= f.Log.Checkpoint().Size }
 
 // prefix returns the store's log as it was with so many entries.
 func (n *Node) prefix(size int64) (logs.Checkpoint, error) {
@@ -132,16 +131,20 @@ func (f *founding) count(from, to int64) error {
 
 // found puts the rest of the store's log into the bucket, and has the store follow from there.
 func (n *Node) found(ctx context.Context, m *machine) error {
-	f, err := n.begun()
-	if err != nil {
-		return err
+	n.catching.Lock()
+	defer n.catching.Unlock()
+	n.mu.Lock()
+	f := n.founding
+	n.mu.Unlock()
+	if f == nil {
+		return nil
 	}
 	size := n.Log.Checkpoint().Size
 	for {
 		if err := f.walk(ctx); err != nil {
 			return err
 		}
-		if f.at.Size == size {
+		if f.done() {
 			break
 		}
 		if m.applied(f.next.number, f.next.epoch) == deposed {
@@ -197,6 +200,14 @@ func (f *founding) commit(ctx context.Context, m *machine) error {
 func (f *founding) end() error {
 	b := f.Store.NewBatch()
 	defer b.Close()
+	for item, err := range f.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: contentPrefix}) { // of a bucket before
+		if err != nil {
+			return err
+		}
+		b.Delete(kvstore.Meta, bytes.Clone(item.Key))
+	}
+	b.Delete(kvstore.Meta, shownKey)
+	b.Set(kvstore.Meta, bucketKey, []byte(f.id))
 	b.Set(kvstore.Meta, stateKey, f.next.row())
 	for h := range f.there {
 		b.Set(kvstore.Meta, contentKey(h), nil)
@@ -206,6 +217,6 @@ func (f *founding) end() error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.founding = false
+	f.founding = nil
 	return nil
 }

@@ -99,3 +99,51 @@ func TestFoundingGoesOn(t *testing.T) {
 	three.catchUp(t)
 	same(t, one, three)
 }
+
+// The bucket is lost: the nodes go on with a new one, into which the one that writes puts the log.
+func TestAnotherBucket(t *testing.T) {
+	b := folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	for i := range 5 {
+		if err := one.publish("a", fmt.Sprintf("1.%d.0", i)); err != nil {
+			t.Fatal(err)
+		}
+		if i == 2 {
+			two.catchUp(t)
+		}
+	}
+	b = folder(t)
+	again := func(m *member, name string) *member {
+		n, err := Open(t.Context(), options(b, m.Shelf, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &member{n, m.Shelf}
+	}
+	one, two = again(one, "one"), again(two, "two")
+	two.catchUp(t) // what it has is not there yet
+	one.catchUp(t)
+	if !one.Founding() || !two.Founding() {
+		t.Error("the new bucket is not to be founded")
+	}
+	one.lead(t)
+	if err := one.publish("a", "2.0.0"); err != nil {
+		t.Fatal(err)
+	}
+	two.catchUp(t)
+	same(t, one, two)
+	if !two.has("a", "1.4.0") || !two.has("a", "2.0.0") {
+		t.Error("the other node has not gone on")
+	}
+	// A node that has what the new bucket never got is refused.
+	lost := join(t, folder(t), "lost")
+	lost.lead(t)
+	if err := lost.publish("a", "6.6.6"); err != nil {
+		t.Fatal(err)
+	}
+	lost = again(lost, "lost")
+	if _, err := lost.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), "empty data folder") {
+		t.Error("a node with another log goes on:", err)
+	}
+}

@@ -50,9 +50,10 @@ type Node struct {
 	latest int64  // the latest epoch that is known
 	since  time.Time
 	status Status
-	// founding says that the store has a log which the bucket does not have yet, or not all of: the first
-	// Lead puts it there.
-	founding bool
+	// founding is there while the store has a log which the bucket does not have yet, or not all of: the
+	// first Lead puts it there.
+	founding  *founding
+	confirmed bool // that the bucket is the one which the store has followed
 }
 
 // A lead is what a node has while it writes.
@@ -81,6 +82,7 @@ var ErrUnavailable = errors.New("nothing can be published while the bucket does 
 // The rows of a node, in [kvstore.Meta].
 var (
 	stateKey      = kvstore.Key("cluster", "state")
+	bucketKey     = kvstore.Key("cluster", "bucket") // the id of the bucket that was followed
 	contentPrefix = kvstore.Prefix("cluster", "content")
 )
 
@@ -104,20 +106,56 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		o.Beat = 2 * time.Second
 	}
 	n := &Node{Options: o}
-	s, err := n.state()
-	if err != nil {
+	if _, err := n.state(); err != nil {
 		return nil, err
 	}
-	if err := n.claim(ctx); err != nil {
+	if joined, err := Joined(o.Store); err != nil {
 		return nil, err
-	}
-	if o.Log.Checkpoint().Size > 0 && s.number == 0 {
-		if n.founding, err = n.attach(ctx); err != nil {
+	} else if !joined {
+		if err := n.confirm(ctx); err != nil {
 			return nil, err
 		}
 	}
 	o.Log.Share(n.commit)
 	return n, nil
+}
+
+// Joined reports whether a store is that of a node, so that its log must not grow by itself.
+func Joined(store kvstore.Reader) (bool, error) {
+	_, err := store.Get(kvstore.Meta, bucketKey)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// confirm finds out, once, whether the bucket is the one that the store has followed. Where it is a new
+// one, the store goes on with that: it has a beginning of the log, or is to get one.
+func (n *Node) confirm(ctx context.Context) error {
+	n.mu.Lock()
+	confirmed := n.confirmed
+	n.mu.Unlock()
+	if confirmed {
+		return nil
+	}
+	id, err := n.claim(ctx)
+	if err != nil {
+		return err
+	}
+	known, err := n.Store.Get(kvstore.Meta, bucketKey)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	var f *founding
+	if string(known) != id {
+		if f, err = n.attach(ctx, id); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.founding, n.confirmed = f, true
+	return nil
 }
 
 // A Status is how a node stands.
@@ -158,7 +196,7 @@ func (n *Node) heed(err error) {
 func (n *Node) Founding() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.founding
+	return n.founding != nil
 }
 
 // state returns how far the store has applied commits.
@@ -194,8 +232,19 @@ func (n *Node) Number() (int64, error) {
 func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 	n.catching.Lock()
 	defer n.catching.Unlock()
-	if n.Founding() {
-		return 0, nil
+	if err := n.confirm(ctx); err != nil {
+		return 0, err
+	}
+	n.mu.Lock()
+	f := n.founding
+	n.mu.Unlock()
+	if f != nil {
+		if err := f.walk(ctx); err != nil || !f.done() {
+			return 0, err
+		}
+		if err := f.end(); err != nil {
+			return 0, err
+		}
 	}
 	for {
 		s, err := n.state()

@@ -18,15 +18,16 @@ import (
 // of its own, after which no earlier writer's can land. It returns a NotWriterError where another
 // node was faster.
 func (n *Node) Lead(ctx context.Context) error {
+	if err := n.confirm(ctx); err != nil {
+		return err
+	}
 	epoch, err := n.nextEpoch(ctx)
 	if err != nil {
 		return err
 	}
 	l := &lead{machine: machine{epoch: epoch}}
-	if n.Founding() {
-		if err := n.found(ctx, &l.machine); err != nil {
-			return err
-		}
+	if err := n.found(ctx, &l.machine); err != nil {
+		return err
 	}
 	for {
 		if _, err := n.CatchUp(ctx); err != nil {
@@ -350,48 +351,62 @@ func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
 	}
 }
 
-// An identity says whose log a bucket has.
+// An identity says whose log a bucket has. Its id tells the bucket from any other that has the log.
 type identity struct {
 	Format int    `json:"format"`
 	Origin string `json:"origin"`
+	ID     string `json:"id"`
 }
 
 const identityKey = "log"
 
 // Origin returns whose log a bucket has, "" where it has none.
 func Origin(ctx context.Context, b bucket.Bucket) (string, error) {
-	have, _, err := b.Get(ctx, identityKey, maxEpochRecord)
-	if errors.Is(err, bucket.ErrNotFound) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	var is identity
-	if err := json.Unmarshal(have, &is); err != nil {
-		return "", fmt.Errorf("%s: what says whose log it has is malformed: %w", b, err)
-	}
-	if is.Format != CommitFormat {
-		return "", &FormatError{b.String(), is.Format}
-	}
-	return is.Origin, nil
+	is, err := identify(ctx, b)
+	return is.Origin, err
 }
 
-// claim refuses a bucket that has another log, and takes one that has none.
-func (n *Node) claim(ctx context.Context) error {
-	data, err := json.Marshal(identity{CommitFormat, n.Origin})
+// identify returns the bucket's identity, an empty one where it has none.
+func identify(ctx context.Context, b bucket.Bucket) (is identity, err error) {
+	have, _, err := b.Get(ctx, identityKey, maxEpochRecord)
+	if errors.Is(err, bucket.ErrNotFound) {
+		return identity{}, nil
+	}
 	if err != nil {
-		return err
+		return identity{}, err
 	}
-	have, err := Origin(ctx, n.Bucket)
-	if err == nil && have == "" {
-		if _, err = n.Bucket.Create(ctx, identityKey, data); err == nil {
-			return nil
+	if err := json.Unmarshal(have, &is); err != nil {
+		return identity{}, fmt.Errorf("%s: what says whose log it has is malformed: %w", b, err)
+	}
+	if is.Format != CommitFormat {
+		return identity{}, &FormatError{b.String(), is.Format}
+	}
+	if is.Origin == "" || is.ID == "" {
+		return identity{}, fmt.Errorf("%s: what says whose log it has is malformed: %s", b, have)
+	}
+	return is, nil
+}
+
+// claim refuses a bucket that has another log, and takes one that has none. It returns the bucket's id.
+func (n *Node) claim(ctx context.Context) (id string, err error) {
+	is, err := identify(ctx, n.Bucket)
+	if err == nil && is.ID == "" {
+		own := identity{CommitFormat, n.Origin, newNonce()}
+		data, err := json.Marshal(own)
+		if err != nil {
+			return "", err
 		}
-		have, err = Origin(ctx, n.Bucket)
+		if _, err = n.Bucket.Create(ctx, identityKey, data); err == nil {
+			return own.ID, nil
+		} else if !errors.Is(err, bucket.ErrExists) {
+			return "", err
+		}
+		if is, err = identify(ctx, n.Bucket); err != nil {
+			return "", err
+		}
 	}
-	if err == nil && have != n.Origin {
-		err = fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", n.Bucket, have, n.Origin)
+	if err == nil && is.Origin != n.Origin {
+		err = fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", n.Bucket, is.Origin, n.Origin)
 	}
-	return err
+	return is.ID, err
 }
