@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -23,7 +24,9 @@ type founding struct {
 	id    string          // of the bucket
 	at    logs.Checkpoint // what the commits make so far
 	next  state
-	there map[kvstore.Hash]bool // contents that the commits' packs have
+	// within says that the store's log ends within the next commit.
+	within bool
+	there  map[kvstore.Hash]bool // contents that the commits' packs have
 }
 
 // attach finds out how much of the store's log the commits of a new bucket have. Where they have all of
@@ -42,7 +45,7 @@ func (n *Node) attach(ctx context.Context, id string) (*founding, error) {
 }
 
 // done reports whether the commits have all of the store's log.
-func (f *founding) done() bool { return f.at.Size >= f.Log.Checkpoint().Size }
+func (f *founding) done() bool { return f.within || f.at.Size >= f.Log.Checkpoint().Size }
 
 // prefix returns the store's log as it was with so many entries.
 func (n *Node) prefix(size int64) (logs.Checkpoint, error) {
@@ -53,7 +56,7 @@ func (n *Node) prefix(size int64) (logs.Checkpoint, error) {
 // walk goes over the commits that there are, up to the end of the store's log.
 func (f *founding) walk(ctx context.Context) error {
 	size := f.Log.Checkpoint().Size
-	for f.at.Size < size {
+	for !f.done() {
 		c, err := f.read(ctx, f.next.number)
 		if errors.Is(err, bucket.ErrNotFound) {
 			return nil
@@ -61,16 +64,20 @@ func (f *founding) walk(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		other := c.Before != f.at || c.After.Size > size
-		if !other {
-			has, err := f.prefix(c.After.Size)
+		other := c.Before != f.at
+		if has := min(c.After.Size, size); !other {
+			raw, err := logs.RawEntries(f.Store, f.at.Size, int(has-f.at.Size))
 			if err != nil {
 				return err
 			}
-			other = has != c.After
+			other = !slices.EqualFunc(raw, c.Entries[:len(raw)], bytes.Equal)
+			f.within = !other && c.After.Size > size
 		}
 		if other {
 			return fmt.Errorf("the store has a log of %d entries that did not come from %s, which has another one; begin a node of a cluster with an empty data folder", size, f.Bucket)
+		}
+		if f.within {
+			return nil
 		}
 		if err := f.count(c.Before.Size, c.After.Size); err != nil {
 			return err

@@ -306,6 +306,12 @@ func (n *Node) apply(ctx context.Context, s state, c Commit) error {
 		if err != nil {
 			return err
 		}
+		if here := before.Size - c.Before.Size; 0 < here && here < int64(len(c.Entries)) { // see founding
+			if before, err = n.prefix(c.Before.Size); err != nil {
+				return err
+			}
+			c.Entries = c.Entries[here:]
+		}
 		if err := c.follows(before, s.epoch); err != nil {
 			return fmt.Errorf("%s: %w", n.Bucket, err)
 		}
