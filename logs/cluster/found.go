@@ -21,9 +21,9 @@ const foundAtOnce = 256
 // A founding brings a log that a store has, and a bucket lacks, into commits.
 type founding struct {
 	*Node
-	id    string          // of the bucket
-	at    logs.Checkpoint // what the commits make so far
-	next  state
+	id   string          // of the bucket
+	at   logs.Checkpoint // what the commits make so far
+	next state
 	// within says that the store's log ends within the next commit.
 	within bool
 	there  map[kvstore.Hash]bool // contents that the commits' packs have

@@ -64,7 +64,7 @@ func TestFoundingGoesOn(t *testing.T) {
 		}
 		return buckets.None
 	}
-	if err := n.Lead(t.Context()); err == nil {
+	if err := n.Lead(t.Context(), AnyEpoch); err == nil {
 		t.Fatal("it was not interrupted")
 	}
 	f.Decide = func(bool, string) buckets.Fault { return buckets.None }

@@ -27,6 +27,8 @@ type Options struct {
 	Origin string
 	// URL is where the other nodes reach this one.
 	URL string
+	// Founds says that the node has the log's key, so that a bucket which has no log gets this one.
+	Founds bool
 	// Settle is how long an Update waits for a commit in doubt. Default 10 s.
 	Settle time.Duration
 	// Rest is how long a node waits before it tries again, or looks for the next commit. Default 250 ms.

@@ -55,13 +55,13 @@ func join(t *testing.T, b bucket.Bucket, name string) *member {
 }
 
 func options(b bucket.Bucket, s *testkit.Shelf, name string) Options {
-	return Options{Bucket: b, Store: s.Store, Log: s.Log, Origin: origin, URL: "https://" + name, Settle: time.Minute, Rest: time.Microsecond, Logger: slog.New(slog.DiscardHandler)}
+	return Options{Bucket: b, Store: s.Store, Log: s.Log, Origin: origin, Founds: true, URL: "https://" + name, Settle: time.Minute, Rest: time.Microsecond, Logger: slog.New(slog.DiscardHandler)}
 }
 
 // lead has the member write.
 func (m *member) lead(t *testing.T) {
 	t.Helper()
-	if err := m.Lead(t.Context()); err != nil {
+	if err := m.Lead(t.Context(), AnyEpoch); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -474,7 +474,7 @@ func storm(t *testing.T, seed uint64, publications int) {
 				version := fmt.Sprintf("1.%d.%d", i, round)
 				switch k := r.IntN(20); {
 				case k == 0 && takesOver():
-					m.Lead(t.Context()) //nolint:errcheck // it fails as the bucket does
+					m.Lead(t.Context(), AnyEpoch) //nolint:errcheck // it fails as the bucket does
 				case k == 1:
 					f.Land()
 				case k < 5:

@@ -58,6 +58,11 @@ func (n *Node) Tell(ctx context.Context, m Member) error {
 	return n.Bucket.Put(ctx, memberKey(m.Name), data)
 }
 
+// Forget removes a node's word, when that has been told to end.
+func (n *Node) Forget(ctx context.Context, name string) error {
+	return n.Bucket.Delete(ctx, memberKey(name))
+}
+
 // Members returns what the nodes have told that were heard of in the last day, the writer first.
 func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	var all []Member

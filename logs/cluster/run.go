@@ -23,9 +23,9 @@ const (
 func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 
 // Follow applies the commits until ctx ends. For a candidate it also returns, with true, when no node
-// writes: there never was one, or the one that did has not been heard of for a while. each, which may
-// be nil, is called whenever all was here that there was.
-func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (vacant bool) {
+// writes: there never was one, or the one that did, in the epoch that is returned, has not been heard of
+// for a while. each, which may be nil, is called whenever all was here that there was.
+func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (after int64, vacant bool) {
 	w := watch{heard: time.Now(), patience: missedBeats * n.Beat}
 	var looked time.Time
 	for ctx.Err() == nil {
@@ -36,9 +36,9 @@ func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Con
 		if err == nil && candidate && time.Since(looked) >= n.Beat/2 {
 			looked = time.Now()
 			var sign string
-			sign, err = n.sign(ctx)
+			after, sign, err = n.sign(ctx)
 			if w.dead(time.Now(), sign, err) {
-				return true
+				return after, true
 			}
 		}
 		n.heed(err)
@@ -47,7 +47,7 @@ func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Con
 		}
 		retry.Sleep(ctx, n.Rest) //nolint:errcheck // the loop sees that ctx has ended
 	}
-	return false
+	return 0, false
 }
 
 // Hold says that this node lives, until it does not write any more, or ctx ends.
@@ -93,17 +93,28 @@ func (n *Node) Leave(ctx context.Context) {
 	}
 }
 
-// sign returns what changes while the writer lives, "" where there never was one.
-func (n *Node) sign(ctx context.Context) (string, error) {
+// FindWriter asks the bucket which node writes, or is about to, and returns its URL, "" where it has none.
+func (n *Node) FindWriter(ctx context.Context) (url string, err error) {
 	latest, err := n.latestEpoch(ctx)
+	if err == nil && latest == 0 {
+		err = &NotWriterError{}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.writer, err
+}
+
+// sign returns the latest epoch, and what changes while its writer lives, "" where there never was one.
+func (n *Node) sign(ctx context.Context) (latest int64, sign string, err error) {
+	latest, err = n.latestEpoch(ctx)
 	if err != nil || latest == 0 {
-		return "", err
+		return latest, "", err
 	}
 	beat, _, err := n.Bucket.Get(ctx, beatKey(latest), maxBeat)
 	if errors.Is(err, bucket.ErrNotFound) {
 		err = nil
 	}
-	return fmt.Sprintf("%d/%s", latest, beat), err
+	return latest, fmt.Sprintf("%d/%s", latest, beat), err
 }
 
 // A watch is what a candidate knows of the life of the writer.

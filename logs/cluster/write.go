@@ -14,14 +14,17 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// Lead has this node write: it claims the next epoch, applies what is committed, and lands a commit
-// of its own, after which no earlier writer's can land. It returns a NotWriterError where another
-// node was faster.
-func (n *Node) Lead(ctx context.Context) error {
+// AnyEpoch has [Node.Lead] take the place of whichever node writes.
+const AnyEpoch = -1
+
+// Lead has this node write in the place of the one of an epoch: it claims the next one, applies what is
+// committed, and lands a commit of its own, after which no earlier writer's can land. It returns a
+// NotWriterError where another node was faster.
+func (n *Node) Lead(ctx context.Context, after int64) error {
 	if err := n.confirm(ctx); err != nil {
 		return err
 	}
-	epoch, err := n.nextEpoch(ctx)
+	epoch, err := n.nextEpoch(ctx, after)
 	if err != nil {
 		return err
 	}
@@ -307,11 +310,14 @@ type epochRecord struct {
 
 func epochKey(epoch int64) string { return fmt.Sprintf("epoch/%020d", epoch) }
 
-// nextEpoch claims an epoch.
-func (n *Node) nextEpoch(ctx context.Context) (int64, error) {
+// nextEpoch claims the epoch after another one.
+func (n *Node) nextEpoch(ctx context.Context, after int64) (int64, error) {
 	latest, err := n.latestEpoch(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if after != AnyEpoch && latest != after {
+		return 0, n.notWriter()
 	}
 	own := epochRecord{CommitFormat, newNonce(), n.URL, time.Now().UTC()}
 	data, err := json.Marshal(own)
@@ -390,6 +396,9 @@ func identify(ctx context.Context, b bucket.Bucket) (is identity, err error) {
 // claim refuses a bucket that has another log, and takes one that has none. It returns the bucket's id.
 func (n *Node) claim(ctx context.Context) (id string, err error) {
 	is, err := identify(ctx, n.Bucket)
+	if err == nil && is.ID == "" && !n.Founds {
+		return "", fmt.Errorf("%s has no log yet, and this node has no key to begin one with; start the node first that has the log's key, or name the right bucket with --bucket", n.Bucket)
+	}
 	if err == nil && is.ID == "" {
 		own := identity{CommitFormat, n.Origin, newNonce()}
 		data, err := json.Marshal(own)

@@ -59,7 +59,7 @@ func join(ctx context.Context, dir, endpoint string) (*member, error) {
 		return nil, errors.Join(err, store.Close())
 	}
 	n, err := cluster.Open(ctx, cluster.Options{
-		Bucket: b, Store: store, Log: log, Origin: "torture.test/log", URL: "https://" + filepath.Base(dir),
+		Bucket: b, Store: store, Log: log, Origin: "torture.test/log", Founds: true, URL: "https://" + filepath.Base(dir),
 		Settle: 2 * time.Second, Rest: 20 * time.Millisecond, Beat: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -71,7 +71,7 @@ func join(ctx context.Context, dir, endpoint string) (*member, error) {
 // write has the member write whenever no other does.
 func (m *member) write(ctx context.Context) {
 	for ctx.Err() == nil {
-		if m.Follow(ctx, true, nil) && m.Lead(ctx) == nil {
+		if after, vacant := m.Follow(ctx, true, nil); vacant && m.Lead(ctx, after) == nil {
 			m.Hold(ctx)
 		}
 	}
