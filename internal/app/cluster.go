@@ -120,8 +120,11 @@ func (c *clustered) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if key != "" {
-		name = origin(key)
+	if has := origin(key); has != "" {
+		if name != "" && name != has {
+			return &cluster.ForeignError{Bucket: c.bucket.String(), Has: name, Want: has}
+		}
+		name = has
 	}
 	if name == "" {
 		return fmt.Errorf("it cannot be found out whose log this node follows while %s does not answer", c.bucket)

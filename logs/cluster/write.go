@@ -393,6 +393,13 @@ func identify(ctx context.Context, b bucket.Bucket) (is identity, err error) {
 	return is, nil
 }
 
+// A ForeignError says that a bucket has another log than the node's keys are for.
+type ForeignError struct{ Bucket, Has, Want string }
+
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", e.Bucket, e.Has, e.Want)
+}
+
 // claim refuses a bucket that has another log, and takes one that has none. It returns the bucket's id.
 func (n *Node) claim(ctx context.Context) (id string, err error) {
 	is, err := identify(ctx, n.Bucket)
@@ -415,7 +422,7 @@ func (n *Node) claim(ctx context.Context) (id string, err error) {
 		}
 	}
 	if err == nil && is.Origin != n.Origin {
-		err = fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", n.Bucket, is.Origin, n.Origin)
+		err = &ForeignError{n.Bucket.String(), is.Origin, n.Origin}
 	}
 	return is.ID, err
 }
