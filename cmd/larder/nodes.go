@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/terminal"
 )
 
 func newNodes(a *cli) *cobra.Command {
@@ -34,33 +33,7 @@ bucket.`,
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, nodes, func() error { return printNodes(a, nodes) })
+		return a.print(*asJSON, nodes, func() error { return terminal.Nodes(a.stdout, nodes, time.Now()) })
 	})
 	return cmd
-}
-
-func printNodes(a *cli, nodes []app.Node) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tHEARD OF")
-	for _, n := range nodes {
-		behind := fmt.Sprintf("%.0f s, %d entries", n.Behind, n.Lacks)
-		if n.Behind < 0 {
-			behind = "has yet to catch up"
-		}
-		newest := "none"
-		if n.Entries > 0 {
-			newest = n.Newest.Format(time.RFC3339)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s ago\n", n.Name, n.Role, n.Since.Format(time.RFC3339), n.Entries, newest, behind, time.Since(n.Heard).Round(time.Second))
-	}
-	err := w.Flush()
-	for _, n := range nodes {
-		if n.Problem != "" {
-			fmt.Fprintf(a.stdout, "%s: %s\n", n.Name, n.Problem)
-		}
-		if n.Evidence != "" {
-			fmt.Fprintf(a.stdout, "%s: the log has forked; %s there proves it\n", n.Name, n.Evidence)
-		}
-	}
-	return err
 }

@@ -24,7 +24,7 @@ func TestReload(t *testing.T) {
 	// What settings need beside them.
 	beside := map[string]string{
 		"acme-email": "acme-domain: i.example\n", "acme-directory": "acme-domain: i.example\n", "http-listen": "acme-domain: i.example\n",
-		"node-url": "bucket: file:///bucket\n",
+		"node-url":          "bucket: file:///bucket\n",
 		"access-log-format": "access-log: '-'\n", "access-log-addresses": "access-log: '-'\n", "access-log-sample": "access-log: '-'\n",
 	}
 	New().Flags.VisitAll(func(f *pflag.Flag) {
