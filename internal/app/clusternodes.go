@@ -104,9 +104,12 @@ func (c *clustered) forNodes() operations {
 		all[name] = mine[name]
 	}
 	answer(all, opImportUpload, func(ctx context.Context, q ImportRequest, report func(bot.Event)) (any, error) {
-		dir := filepath.Join(c.uploadDir(), filepath.Base(filepath.Dir(q.Source)))
-		defer os.RemoveAll(dir)
-		q.Source = filepath.Join(dir, filepath.Base(q.Source)) // nothing else of this machine
+		at, err := c.uploaded(q.Source)
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(filepath.Dir(at))
+		q.Source = at
 		raw, err := json.Marshal(q)
 		if err != nil {
 			return nil, err

@@ -20,7 +20,16 @@ import (
 // uploadDir is where sources wait for their import. It is emptied at each start.
 func (c *clustered) uploadDir() string { return filepath.Join(tmpDir(c.settings.Data), "uploads") }
 
-// uploads takes sources, and answers with the path of each.
+// uploaded returns where an upload is, by what the node was told that sent it. Nothing else of this machine can be named.
+func (c *clustered) uploaded(told string) (at string, err error) {
+	id, name, _ := strings.Cut(told, "/")
+	if len(id) != len(rand.Text()) || strings.ContainsAny(id, `./\`) || name == "" || name == "." || name == ".." || filepath.Base(name) != name {
+		return "", fmt.Errorf("%q is not an upload", told)
+	}
+	return filepath.Join(c.uploadDir(), id, name), nil
+}
+
+// uploads takes sources, and answers with the name of each.
 func (c *clustered) uploads() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := filepath.Base(r.URL.Query().Get("name"))
@@ -37,13 +46,13 @@ func (c *clustered) uploads() http.Handler {
 	})
 }
 
-func (c *clustered) take(name string, from io.Reader) (at string, err error) {
-	dir := filepath.Join(c.uploadDir(), rand.Text())
+func (c *clustered) take(name string, from io.Reader) (told string, err error) {
+	id := rand.Text()
+	dir := filepath.Join(c.uploadDir(), id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	at = filepath.Join(dir, name)
-	f, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		_, err = io.Copy(f, from)
 		err = errors.Join(err, f.Close())
@@ -51,11 +60,11 @@ func (c *clustered) take(name string, from io.Reader) (at string, err error) {
 	if err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
-	return at, nil
+	return id + "/" + name, nil
 }
 
-// upload sends the source of an import to the node that writes, and returns where it is there.
-func (c *clustered) upload(ctx context.Context, source string) (at string, err error) {
+// upload sends the source of an import to the node that writes, and returns what that calls it.
+func (c *clustered) upload(ctx context.Context, source string) (told string, err error) {
 	client, to, err := c.writerClient(ctx)
 	if err != nil {
 		return "", err
