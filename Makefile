@@ -133,6 +133,7 @@ upgrade: ## upgrade the real process UPGRADES times, and restart it on one socke
 
 cluster: ## COMMITS by three processes on a gateway, all of which are killed and stopped; every interleaving of small histories; the object store that LARDER_TEST_S3_ENDPOINT and its like name
 	$(GO) vet -C tools/versitygw ./...
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 10m -v -run '^TestCluster$$' ./cmd/larder
 	LARDER_TEST_WHOLE=1 LARDER_TEST_STORM=100 $(GO) test -count 1 -timeout 2h -v -run '^(TestEveryInterleaving|TestStorm)$$' ./logs/cluster
 	LARDER_TEST_COMMITS=$(COMMITS) $(GO) test -C tools/versitygw -count 1 -timeout 10h -v .
 

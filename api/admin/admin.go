@@ -31,6 +31,7 @@ import (
 // A Client sends operations to a Handler, wherever that is.
 type Client struct {
 	http *http.Client
+	at   string // in front of an operation's name
 }
 
 // ErrCutOff is what a Call returns when the answer ended before the operation did.
@@ -47,11 +48,15 @@ func InProcess(handler http.Handler) (client *Client, stop func() error) {
 }
 
 func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
-	return &Client{http: &http.Client{Transport: &http.Transport{
+	return &Client{at: "http://larder/", http: &http.Client{Transport: &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DisableKeepAlives: true, // a command asks once; a process that shuts down need not wait for idle connections
 	}}}
 }
+
+// Over returns a client of a Handler that is reached at a URL, which ends with a slash. Who may reach it
+// is a matter of the two ends.
+func Over(client *http.Client, at string) *Client { return &Client{http: client, at: at} }
 
 // Call asks for an operation, hands its events to report (which may be nil) and returns its result. When ctx ends, so
 // does the operation.
@@ -79,7 +84,7 @@ func (c *Client) call(ctx context.Context, operation string, request any, event 
 	if err != nil {
 		return nil, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://larder/"+operation, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.at+operation, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

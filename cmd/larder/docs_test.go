@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -92,16 +93,21 @@ func TestHelp(t *testing.T) {
 	})
 }
 
-// TestCommandsInDocs holds the commands of the runbook to what there is: names of commands, flags, and how many arguments.
+// TestCommandsInDocs holds the commands of the runbook and of the cluster's page to what there is: names of commands, flags, and how many arguments.
 func TestCommandsInDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	more, err := os.ReadFile("../../docs/cluster.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(text, bytes.ReplaceAll(more, []byte("$PWD"), []byte("/tmp"))...)
 	commands := 0
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		for line := range strings.Lines(block[1]) {
-			line, _, _ = strings.Cut(line, " #")
+			line, _, _ = strings.Cut(strings.TrimSuffix(line, " &\n"), " #")
 			if !strings.HasPrefix(line, "larder ") {
 				continue
 			}

@@ -20,6 +20,7 @@ var (
 		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms", "access-log", "access-log-format", "access-log-addresses", "access-log-sample"}
 	botFlags     = []string{"catalogue", "releases", "downloads", "memory", "allow-host", "github-url"}
 	signingFlags = []string{"keys", "log-origin", "witness", "witness-policy"}
+	clusterFlags = []string{"bucket", "bucket-endpoint", "node-url"}
 	githubFlags  = []string{"log-repository"}
 	reviewFlags  = []string{"review-repository", "github-app", "github-app-key-file"}
 )
@@ -42,10 +43,11 @@ finished or was never there. A second Ctrl-C ends it at once, which does no harm
 		Example: `  larder up
   larder up --data /var/lib/larder --listen :443 --tls-cert cert.pem --tls-key key.pem
   larder up --catalogue ./catalogue --releases 3
-  LARDER_LISTEN=:8000 larder up --config larder.yaml`,
+  LARDER_LISTEN=:8000 larder up --config larder.yaml
+  larder up --bucket s3://larder --bucket-endpoint https://s3.eu-central-1.amazonaws.com --node-url https://10.0.0.5:8443`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file", "fallback", "fallback-key", "fallback-quota"}, signingFlags, githubFlags, reviewFlags, []string{"downloads-url"})
+	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file", "fallback", "fallback-key", "fallback-quota"}, signingFlags, clusterFlags, githubFlags, reviewFlags, []string{"downloads-url"})
 	cmd.RunE = a.configured(a.runs(app.Server{Serve: true, Fill: true}))
 	return cmd
 }
@@ -60,7 +62,7 @@ process, and the flags about catalogue, releases, downloads, memory and allowed 
   larder serve --private-listen off`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, signingFlags)
+	a.uses(cmd, dataFlags, serveFlags, botFlags, signingFlags, clusterFlags)
 	cmd.RunE = a.configured(a.runs(app.Server{Serve: true}))
 	return cmd
 }

@@ -69,6 +69,7 @@ func (r *Reader) operations() operations {
 		return r.backup(ctx, q.Dir, report)
 	})
 	answer(all, OpRooms, noRooms)
+	answer(all, OpNodes, noNodes)
 	r.fsckOperations(all)
 	r.logOperations(all)
 	r.errandOperations(all)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/server"
@@ -43,6 +45,11 @@ type Server struct {
 	Filled func(bot.Summary)
 	// Stopping is called when the process is told to end.
 	Stopping func()
+
+	// leads is there where a node of a cluster is to write in this life, in the place of that of an epoch. Where it could not,
+	// it is not to try before leadAfter.
+	leads     *int64
+	leadAfter time.Time
 }
 
 // running is a Server with its folder open. Its parts fill it in.
@@ -68,12 +75,14 @@ type running struct {
 	next      *settings.Settings
 	rest      func()
 	resting   sync.WaitGroup
+	takesOver atomic.Pointer[int64] // what the next life of a node of a cluster has leads be
 }
 
 // working is a running Server that works on its folder.
 type working struct {
 	*running
 	writer *Writer
+	bucket bucket.Bucket // of a node of a cluster
 	// beforeEnd is what is left to do after a single pass.
 	beforeEnd []func(context.Context) error
 }
@@ -90,6 +99,11 @@ func (s Server) Run(ctx context.Context) (err error) {
 	var previous *settings.Settings
 	for again := false; ; again = true {
 		r, err := s.life(ctx, l, again)
+		if err != nil && !errors.Is(err, errAgain) && s.leads != nil && ctx.Err() == nil {
+			s.Logger.Error("this node could not publish; it follows", "err", err)
+			s.leads, s.leadAfter, again = nil, time.Now().Add(leadPause), true
+			continue
+		}
 		if err != nil && !errors.Is(err, errAgain) && again {
 			if s.Settings, err = l.goBack(r, previous, err); err == nil {
 				previous = nil
@@ -101,6 +115,9 @@ func (s Server) Run(ctx context.Context) (err error) {
 		}
 		if !errors.Is(err, errAgain) {
 			return err
+		}
+		if s.leads = r.takesOver.Load(); s.isNode() {
+			s.Serving = func(string, func() (string, bool)) {} // it was told once
 		}
 		switch err := r.afterwards(); {
 		case err == errTaken:
@@ -198,6 +215,9 @@ func (s *working) parts() (parts list, err error) {
 	if s.Mirror != nil {
 		return s.mirrorParts()
 	}
+	if s.isNode() && s.leads == nil {
+		return s.followerParts()
+	}
 	rooms, err := s.rooms()
 	if err != nil {
 		return nil, err
@@ -216,9 +236,15 @@ func (s *working) parts() (parts list, err error) {
 
 	add(pushes, part{name: "GitHub", start: push.open})
 	add(s.Serve && s.settings.ReadyFile != "", s.noReadyFile())
+	node := &clustered{working: s, site: site}
+	add(s.isNode(), node.openBucket())
 	add(true, s.dataFolder())
+	add(s.isNode(), node.lead())
 	add(s.Fill, part{name: "bot", start: fill.openBot})
 	add(true, s.adminSocket(), s.signing(site))
+	if s.isNode() {
+		add(true, node.publicly()...)
+	}
 	add(pushes, part{name: "log push", start: push.start})
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	if s.Serve {
@@ -240,8 +266,13 @@ func (s *working) parts() (parts list, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return s.operations(), e.schedule.Handler(schedulePath), nil
+		all, schedule := s.operations(), e.schedule.Handler(schedulePath)
+		if s.isNode() {
+			all, schedule = node.saving(all), node.savingHTTP(schedule)
+		}
+		return all, schedule, nil
 	}))
+	add(s.isNode(), node.answeringNodes(node.forNodes))
 	switch {
 	case s.Once:
 		add(true, part{name: "single pass", run: fill.once})
@@ -326,11 +357,18 @@ func (s *working) dataFolder() part {
 	return part{
 		name: "data folder",
 		start: func(context.Context) (err error) {
-			o := writing{openOptions: openOptions{working: true}, follow: s.Fill, events: s.metrics.counting(s.Events)}
+			o := writing{openOptions: openOptions{working: true}, follow: s.Fill, events: s.metrics.counting(s.Events), node: s.isNode()}
 			if s.Serve {
 				o.address = s.self.Address
 			}
-			if s.writer, err = openWriter(s.settings, o, s.logger); err != nil {
+			s.writer, err = openWriter(s.settings, o, s.logger)
+			if short := (*Shortfall)(nil); o.node && errors.As(err, &short) {
+				if err = s.setAside(short); err == nil {
+					o.afresh = true
+					s.writer, err = openWriter(s.settings, o, s.logger)
+				}
+			}
+			if err != nil {
 				return err
 			}
 			s.folder = s.writer.Reader

@@ -41,6 +41,8 @@ type Status struct {
 	Certificates []acme.State `json:"certificates,omitempty"`
 	// Following is how far the process has come that mirrors another Larder.
 	Following *FollowState `json:"following,omitempty"`
+	// Node is how a node of a cluster stands.
+	Node *Node `json:"node,omitempty"`
 	// LogPush is how far the log has come to GitHub, of a process that pushes it.
 	LogPush *LogPush `json:"logPush,omitempty"`
 }

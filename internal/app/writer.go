@@ -14,6 +14,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
@@ -37,6 +38,8 @@ type writing struct {
 	openOptions
 	follow bool            // the catalogue is followed, so the bot can begin without one that is elsewhere
 	events func(bot.Event) // hears what the bot does
+	node   bool            // it is that of a node of a cluster, whose log comes from elsewhere
+	afresh bool            // what the folder lacks comes from there
 }
 
 // Signing says whether the log is signed by a [Writer].
@@ -88,8 +91,15 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 		return nil, err
 	}
 	var err error
-	if o.store.Mark, err = survey(s); err != nil {
+	if o.store.Mark, err = survey(s); err != nil && !o.afresh {
 		return nil, err
+	}
+	if o.afresh {
+		keys, err := s.KeyFolder()
+		if err != nil {
+			return nil, err
+		}
+		o.store.Mark = filepath.Join(keys, markFile)
 	}
 	if err := os.MkdirAll(s.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)
@@ -99,6 +109,12 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 		return nil, err
 	}
 	if err := r.goOn(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	if joined, err := cluster.Joined(r.store); err != nil || joined && !o.node {
+		if err == nil {
+			err = settings.Mistakef("%s is that of a node of a cluster, whose log does not grow by itself: start it with its --bucket", s.Data)
+		}
 		return nil, errors.Join(err, r.Close())
 	}
 	if err := errors.Join(os.RemoveAll(tmpDir(s.Data)), os.Mkdir(tmpDir(s.Data), 0o700)); err != nil {

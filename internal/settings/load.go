@@ -37,6 +37,7 @@ var serviceLink = regexp.MustCompile(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(
 func (s *Settings) Load(environ []string) error {
 	s.environ = environ
 	s.Token, s.TokenFrom = githubToken(environ)
+	s.BucketRegion = bucketRegion(environ)
 	fromEnv, err := s.loadEnv(environ)
 	problems := []error{err}
 	if s.ConfigFile != "" {
@@ -173,7 +174,7 @@ func (s *Settings) check() error {
 		}
 		return fmt.Errorf("%s needs --%s too: HTTPS takes a certificate and its key", s.Origin(has), lacks)
 	}
-	if err := s.checkACME(); err != nil {
+	if err := errors.Join(s.checkACME(), s.checkCluster()); err != nil {
 		return err
 	}
 	var err error
@@ -211,6 +212,32 @@ func (s *Settings) checkACME() error {
 		}
 	}
 	return nil
+}
+
+// checkCluster looks at settings that are about a cluster.
+func (s *Settings) checkCluster() error {
+	store := strings.HasPrefix(s.Bucket, "s3:")
+	switch {
+	case store && s.BucketEndpoint == "":
+		return fmt.Errorf("%s needs --bucket-endpoint too: the URL of the object store, such as https://s3.eu-central-1.amazonaws.com", s.Origin("bucket"))
+	case !store && s.BucketEndpoint != "":
+		return fmt.Errorf("%s needs a --bucket there: s3://NAME[/PREFIX]", s.Origin("bucket-endpoint"))
+	case s.NodeURL != "" && s.Bucket == "":
+		return fmt.Errorf("%s needs --bucket too: what the nodes of the cluster share", s.Origin("node-url"))
+	}
+	return nil
+}
+
+// bucketRegion returns the region that AWS's usual variables say, "" where they do not.
+func bucketRegion(environ []string) string {
+	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
+		for _, pair := range environ {
+			if value, ok := strings.CutPrefix(pair, name+"="); ok && value != "" {
+				return value
+			}
+		}
+	}
+	return ""
 }
 
 // suggestion ends a message about an unknown name: the nearest known one where it is near, else what to do.

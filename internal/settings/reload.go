@@ -10,6 +10,7 @@ import (
 // fixed are the settings that a process cannot change: what they name is open, or others know it. All else can.
 var fixed = map[string]bool{
 	"config": true, "data": true, "keys": true, "listen": true, "http-listen": true, "private-listen": true, "ready-file": true, "log-format": true,
+	"bucket": true, "bucket-endpoint": true, "node-url": true,
 }
 
 // Reloadable tells whether a process that runs can take up another value of a setting.

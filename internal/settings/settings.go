@@ -141,6 +141,12 @@ type Settings struct {
 	// WitnessPolicy is a file that says which witnesses are asked and which are needed, instead of Witnesses. Default: none.
 	WitnessPolicy string
 
+	// Bucket is what the nodes of a cluster share: s3://NAME[/PREFIX], or file:///DIR. BucketEndpoint is the URL of the object
+	// store, and BucketRegion, which Load reads, the region in AWS's usual variables. Default: none, and one machine.
+	Bucket, BucketEndpoint, BucketRegion string
+	// NodeURL is where the other nodes of the cluster reach this one, and where it listens for them. Default: nowhere.
+	NodeURL string
+
 	// LogRepository is the branch on GitHub that the log is pushed to. Default: none.
 	LogRepository gitlog.Remote
 	// GitHubURL is that of GitHub's API. Default: github.com's.
@@ -281,6 +287,10 @@ func (s *Settings) addFlags() {
 	f.Var(originValue(&s.LogOrigin), "log-origin", "`NAME` of the log for the clients that verify it, such as cdn.example.com/log; its key is made with it, and keeps it")
 	f.Var(&listValue{target: &s.Witnesses, kind: "url#key"}, "witness", "`URL#KEY` of a witness; a checkpoint of the log is shown once more than half of the witnesses have signed it too; repeatable")
 	f.Var(textValue(&s.WitnessPolicy, "file"), "witness-policy", "`FILE` that says which witnesses sign the log's checkpoints, and which of them have to before one is shown (C2SP tlog-policy); in the place of --witness")
+
+	f.Var(bucketValue(&s.Bucket), "bucket", "be a node of the cluster that shares this `BUCKET`: s3://NAME[/PREFIX], with the credentials and AWS_REGION in AWS's usual variables or files, or file:///DIR for a folder that all nodes reach")
+	f.Var(Base(&s.BucketEndpoint), "bucket-endpoint", "`URL` of the object store that has the bucket, such as https://s3.eu-central-1.amazonaws.com")
+	f.Var(nodeValue(&s.NodeURL), "node-url", "`URL` at which the other nodes of the cluster reach this one, such as https://10.0.0.5:8443: they pass on to it what is to be published; it listens there, and takes only nodes that have the key folder's cluster.key")
 
 	f.Var(remoteValue(&s.LogRepository), "log-repository", "push the log to the GitHub repository `OWNER/NAME[@BRANCH]`, one commit for each entry; the token is in the environment, in LARDER_GITHUB_TOKEN or GITHUB_TOKEN")
 	f.Var(Base(&s.GitHubURL), "github-url", "`URL` of GitHub's API; that of GitHub Enterprise Server is https://HOST/api/v3")

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/logs/signing"
 )
@@ -359,3 +360,27 @@ func (v *listValue) takeFrom(other pflag.Value) (same bool) {
 }
 
 func (v *listValue) Type() string { return v.kind }
+
+// bucketValue is the URL of a bucket.
+func bucketValue(target *string) pflag.Value {
+	return &value[string]{target: target, kind: "bucket", format: verbatim, parse: func(s string) (string, error) {
+		if s == "" {
+			return "", nil
+		}
+		return s, bucket.CheckURL(s)
+	}}
+}
+
+// nodeValue is the URL of a node, which has nothing but a host and a port.
+func nodeValue(target *string) pflag.Value {
+	return &value[string]{target: target, kind: "url", format: verbatim, parse: func(s string) (string, error) {
+		if s == "" {
+			return "", nil
+		}
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || s != "https://"+u.Host {
+			return "", errors.New("must be a URL such as https://10.0.0.5:8443: https, a host, a port, and nothing else")
+		}
+		return s, nil
+	}}
+}

@@ -253,3 +253,9 @@ func nanos(t time.Time) (int64, error) {
 	}
 	return t.UnixNano(), nil
 }
+
+// Prefixes are what the keys of all rows begin with, in [kvstore.Durable], that objects of a class have:
+// for who moves them to another store, where no runtime has them open.
+func Prefixes(class string) [][]byte {
+	return [][]byte{kvstore.Prefix("o", class), kvstore.Prefix("t", class), duePrefix(class)}
+}

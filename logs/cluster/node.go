@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -26,6 +27,8 @@ type Options struct {
 	Origin string
 	// URL is where the other nodes reach this one.
 	URL string
+	// Founds says that the node has the log's key, so that a bucket which has no log gets this one.
+	Founds bool
 	// Settle is how long an Update waits for a commit in doubt. Default 10 s.
 	Settle time.Duration
 	// Rest is how long a node waits before it tries again, or looks for the next commit. Default 250 ms.
@@ -47,6 +50,12 @@ type Node struct {
 	leads  *lead  // nil where another node writes, or none
 	writer string // the URL of the node that writes, as far as is known
 	latest int64  // the latest epoch that is known
+	since  time.Time
+	status Status
+	// founding is there while the store has a log which the bucket does not have yet, or not all of: the
+	// first Lead puts it there.
+	founding  *founding
+	confirmed bool // that the bucket is the one which the store has followed
 }
 
 // A lead is what a node has while it writes.
@@ -75,6 +84,7 @@ var ErrUnavailable = errors.New("nothing can be published while the bucket does 
 // The rows of a node, in [kvstore.Meta].
 var (
 	stateKey      = kvstore.Key("cluster", "state")
+	bucketKey     = kvstore.Key("cluster", "bucket") // the id of the bucket that was followed
 	contentPrefix = kvstore.Prefix("cluster", "content")
 )
 
@@ -98,18 +108,97 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		o.Beat = 2 * time.Second
 	}
 	n := &Node{Options: o}
-	s, err := n.state()
-	if err != nil {
+	if _, err := n.state(); err != nil {
 		return nil, err
 	}
-	if size := o.Log.Checkpoint().Size; s.number == 0 && size > 0 {
-		return nil, fmt.Errorf("the store has a log of %d entries that did not come from %s; begin a node of a cluster with an empty data folder", size, o.Bucket)
-	}
-	if err := n.claim(ctx); err != nil {
+	if joined, err := Joined(o.Store); err != nil {
 		return nil, err
+	} else if !joined {
+		if err := n.confirm(ctx); err != nil {
+			return nil, err
+		}
 	}
 	o.Log.Share(n.commit)
 	return n, nil
+}
+
+// Joined reports whether a store is that of a node, so that its log must not grow by itself.
+func Joined(store kvstore.Reader) (bool, error) {
+	_, err := store.Get(kvstore.Meta, bucketKey)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// confirm finds out, once, whether the bucket is the one that the store has followed. Where it is a new
+// one, the store goes on with that: it has a beginning of the log, or is to get one.
+func (n *Node) confirm(ctx context.Context) error {
+	n.mu.Lock()
+	confirmed := n.confirmed
+	n.mu.Unlock()
+	if confirmed {
+		return nil
+	}
+	id, err := n.claim(ctx)
+	if err != nil {
+		return err
+	}
+	known, err := n.Store.Get(kvstore.Meta, bucketKey)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	var f *founding
+	if string(known) != id {
+		if f, err = n.attach(ctx, id); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.founding, n.confirmed = f, true
+	return nil
+}
+
+// A Status is how a node stands.
+type Status struct {
+	// Leads says that it writes. Writer is the URL of the node that does, as far as is known, and Epoch and
+	// Since are since when.
+	Leads  bool
+	Writer string
+	Epoch  int64
+	Since  time.Time
+	// Current is when all was here that the bucket had; zero where it has yet to be.
+	Current time.Time
+	// Problem says why no more is taken over, or the bucket is not told that the node lives.
+	Problem string
+}
+
+// Status returns how the node stands.
+func (n *Node) Status() Status {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.status
+	s.Leads, s.Writer, s.Epoch, s.Since = n.leads != nil, n.writer, n.latest, n.since
+	return s
+}
+
+// heed notes how it went to bring the node up to date.
+func (n *Node) heed(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err == nil {
+		n.status.Current, n.status.Problem = time.Now(), ""
+	} else if !errors.Is(err, context.Canceled) {
+		n.status.Problem = err.Error()
+	}
+}
+
+// Founding reports whether the store has a log that the bucket lacks. A node that writes puts it there.
+func (n *Node) Founding() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.founding != nil
 }
 
 // state returns how far the store has applied commits.
@@ -145,6 +234,20 @@ func (n *Node) Number() (int64, error) {
 func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 	n.catching.Lock()
 	defer n.catching.Unlock()
+	if err := n.confirm(ctx); err != nil {
+		return 0, err
+	}
+	n.mu.Lock()
+	f := n.founding
+	n.mu.Unlock()
+	if f != nil {
+		if err := f.walk(ctx); err != nil || !f.done() {
+			return 0, err
+		}
+		if err := f.end(); err != nil {
+			return 0, err
+		}
+	}
 	for {
 		s, err := n.state()
 		if err != nil {
@@ -205,6 +308,12 @@ func (n *Node) apply(ctx context.Context, s state, c Commit) error {
 		if err != nil {
 			return err
 		}
+		if here := before.Size - c.Before.Size; 0 < here && here < int64(len(c.Entries)) { // see founding
+			if before, err = n.prefix(c.Before.Size); err != nil {
+				return err
+			}
+			c.Entries = c.Entries[here:]
+		}
 		if err := c.follows(before, s.epoch); err != nil {
 			return fmt.Errorf("%s: %w", n.Bucket, err)
 		}
@@ -242,6 +351,11 @@ func (n *Node) view(tx *logs.Tx, e logs.Indexed) error {
 			}
 			tx.Batch.Remove(h)
 			tx.Batch.Delete(kvstore.Meta, contentKey(h))
+		}
+	}
+	if e.Kind == logs.KeyChanged {
+		if err := signing.NoteChange(tx.Batch, n.Store, e.Index); err != nil {
+			return err
 		}
 	}
 	return views.Apply(tx.Batch, change)

@@ -55,13 +55,13 @@ func join(t *testing.T, b bucket.Bucket, name string) *member {
 }
 
 func options(b bucket.Bucket, s *testkit.Shelf, name string) Options {
-	return Options{Bucket: b, Store: s.Store, Log: s.Log, Origin: origin, URL: "https://" + name, Settle: time.Minute, Rest: time.Microsecond, Logger: slog.New(slog.DiscardHandler)}
+	return Options{Bucket: b, Store: s.Store, Log: s.Log, Origin: origin, Founds: true, URL: "https://" + name, Settle: time.Minute, Rest: time.Microsecond, Logger: slog.New(slog.DiscardHandler)}
 }
 
 // lead has the member write.
 func (m *member) lead(t *testing.T) {
 	t.Helper()
-	if err := m.Lead(t.Context()); err != nil {
+	if err := m.Lead(t.Context(), AnyEpoch); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -338,10 +338,14 @@ func TestForeignBuckets(t *testing.T) {
 		}
 	})
 	t.Run("a log of its own", func(t *testing.T) {
+		b := folder(t)
+		one := join(t, b, "one")
+		one.lead(t)
+		one.Enrol("demo", `{"name":"demo"}`)
 		s := testkit.NewShelf(t)
 		s.Publish("demo", "1.0.0", "", map[string]string{"demo.js": "demo()"})
-		if _, err := Open(t.Context(), options(folder(t), s, "one")); err == nil {
-			t.Error("a store with a log that is not the bucket's was taken")
+		if _, err := Open(t.Context(), options(b, s, "two")); err == nil || !strings.Contains(err.Error(), "empty data folder") {
+			t.Error("a store with a log that is not the bucket's was taken:", err)
 		}
 	})
 }
@@ -470,7 +474,7 @@ func storm(t *testing.T, seed uint64, publications int) {
 				version := fmt.Sprintf("1.%d.%d", i, round)
 				switch k := r.IntN(20); {
 				case k == 0 && takesOver():
-					m.Lead(t.Context()) //nolint:errcheck // it fails as the bucket does
+					m.Lead(t.Context(), AnyEpoch) //nolint:errcheck // it fails as the bucket does
 				case k == 1:
 					f.Land()
 				case k < 5:
@@ -528,6 +532,7 @@ func TestWatch(t *testing.T) {
 		{"it beats", []string{"1/1", "1/1", "1/2", "1/2", "1/3", "1/3", "1/4", "1/4", "1/5", "1/5"}, -1},
 		{"it stops", []string{"1/1", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2"}, 7},
 		{"another is elected meanwhile", []string{"1/1", "1/1", "1/1", "1/1", "1/1", "2/", "2/", "2/", "2/", "2/"}, -1},
+		{"it was told to end", []string{"1/1", "1/2", "1/gone"}, 2},
 		{"the bucket was away", []string{"1/1", "1/1", "1/1", "!", "!", "!", "!", "!", "1/1", "1/1", "1/1"}, -1},
 	} {
 		w, got := watch{heard: start, patience: 6 * time.Second}, -1

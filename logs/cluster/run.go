@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/retry"
@@ -16,34 +17,50 @@ import (
 const (
 	missedBeats = 3
 	maxBeat     = 64
+	goodbye     = "gone" // the last beat of one that was told to end
 )
 
 func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 
-// Run follows the commits until ctx ends. A candidate writes where no node does: there never was one,
-// or the one that did has not been heard of for a while.
-func (n *Node) Run(ctx context.Context, candidate bool) {
+// Follow applies the commits until ctx ends. For a candidate it also returns, with true, when no node
+// writes: there never was one, or the one that did, in the epoch that is returned, has not been heard of
+// for a while. each, which may be nil, is called whenever all was here that there was.
+func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (after int64, vacant bool) {
 	w := watch{heard: time.Now(), patience: missedBeats * n.Beat}
-	var beat int64
 	var looked time.Time
 	for ctx.Err() == nil {
-		var err error
-		switch {
-		case n.Leads() && time.Since(looked) >= n.Beat:
-			looked = time.Now()
-			beat++
-			err = n.beat(ctx, beat)
-		case n.Leads():
-		case candidate && time.Since(looked) >= n.Beat:
-			looked = time.Now()
-			err = n.watch(ctx, &w)
-		default:
-			_, err = n.CatchUp(ctx)
+		_, err := n.CatchUp(ctx)
+		if err == nil && each != nil {
+			err = each(ctx)
 		}
-		if err != nil && !errors.As(err, new(*NotWriterError)) && ctx.Err() == nil {
+		if err == nil && candidate && time.Since(looked) >= n.Beat/2 {
+			looked = time.Now()
+			var sign string
+			after, sign, err = n.sign(ctx)
+			if w.dead(time.Now(), sign, err) {
+				return after, true
+			}
+		}
+		n.heed(err)
+		if err != nil && ctx.Err() == nil {
 			n.Logger.Warn("couldn't follow the bucket; trying again", "err", err)
 		}
 		retry.Sleep(ctx, n.Rest) //nolint:errcheck // the loop sees that ctx has ended
+	}
+	return 0, false
+}
+
+// Hold says that this node lives, until it does not write any more, or ctx ends.
+func (n *Node) Hold(ctx context.Context) {
+	for beat := int64(1); ctx.Err() == nil && n.Leads(); beat++ {
+		err := n.beat(ctx, beat)
+		n.heed(err)
+		if err != nil && ctx.Err() == nil {
+			n.Logger.Warn("couldn't tell the bucket that this node lives; trying again", "err", err)
+		}
+		for next := time.Now().Add(n.Beat); ctx.Err() == nil && n.Leads() && time.Now().Before(next); {
+			retry.Sleep(ctx, n.Rest) //nolint:errcheck // the loop sees that ctx has ended
+		}
 	}
 }
 
@@ -64,28 +81,40 @@ func (n *Node) beat(ctx context.Context, count int64) error {
 	return err
 }
 
-// watch looks whether the node that writes is alive, and takes its place where it is not.
-func (n *Node) watch(ctx context.Context, w *watch) error {
-	sign, err := n.sign(ctx)
-	if !w.dead(time.Now(), sign, err) {
-		return err
+// Leave ends writing, and lets another node begin at once.
+func (n *Node) Leave(ctx context.Context) {
+	epoch, leads := n.epoch()
+	n.StepDown()
+	if !leads {
+		return
 	}
-	err = n.Lead(ctx)
-	w.heard = time.Now() // another candidate may have been faster, or the bucket is away
-	return err
+	if err := n.Bucket.Put(ctx, beatKey(epoch), []byte(goodbye)); err != nil {
+		n.Logger.Debug("couldn't tell that this node has ended; others will notice", "err", err)
+	}
 }
 
-// sign returns what changes while the writer lives, "" where there never was one.
-func (n *Node) sign(ctx context.Context) (string, error) {
+// FindWriter asks the bucket which node writes, or is about to, and returns its URL, "" where it has none.
+func (n *Node) FindWriter(ctx context.Context) (url string, err error) {
 	latest, err := n.latestEpoch(ctx)
+	if err == nil && latest == 0 {
+		err = &NotWriterError{}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.writer, err
+}
+
+// sign returns the latest epoch, and what changes while its writer lives, "" where there never was one.
+func (n *Node) sign(ctx context.Context) (latest int64, sign string, err error) {
+	latest, err = n.latestEpoch(ctx)
 	if err != nil || latest == 0 {
-		return "", err
+		return latest, "", err
 	}
 	beat, _, err := n.Bucket.Get(ctx, beatKey(latest), maxBeat)
 	if errors.Is(err, bucket.ErrNotFound) {
 		err = nil
 	}
-	return fmt.Sprintf("%d/%s", latest, beat), err
+	return latest, fmt.Sprintf("%d/%s", latest, beat), err
 }
 
 // A watch is what a candidate knows of the life of the writer.
@@ -102,7 +131,7 @@ func (w *watch) dead(now time.Time, sign string, err error) bool {
 	switch {
 	case err != nil:
 		w.heard = now
-	case sign == "":
+	case sign == "" || strings.HasSuffix(sign, "/"+goodbye):
 		return true
 	case sign != w.last:
 		w.last, w.heard = sign, now

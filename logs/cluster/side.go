@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,14 +30,22 @@ const (
 
 // A SideKey encrypts and authenticates what the nodes keep in the bucket beside the log: what does
 // not follow from it, and must survive the node that writes.
-type SideKey struct{ aead cipher.AEAD }
+type SideKey struct {
+	aead   cipher.AEAD
+	secret []byte
+}
 
-// OpenSideKey reads the key from a key folder, and makes one where there is none. Every candidate
-// needs the same.
-func OpenSideKey(keys string) (*SideKey, error) {
+// Derive returns 32 bytes that only those know who have the key, for one purpose.
+func (k *SideKey) Derive(purpose string) ([]byte, error) {
+	return hkdf.Key(sha256.New, k.secret, nil, "larder cluster: "+purpose, 32)
+}
+
+// OpenSideKey reads the key from a key folder. Every candidate needs the same. Where there is none, it
+// makes one if the node founds the cluster, and else returns an [fs.ErrNotExist].
+func OpenSideKey(keys string, founds bool) (*SideKey, error) {
 	path := filepath.Join(keys, sideKeyFile)
 	secret, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && founds {
 		secret = make([]byte, sideKeySize)
 		rand.Read(secret)
 		if err = disk.Create(path, secret, 0o600); errors.Is(err, fs.ErrExist) { // by another process
@@ -53,7 +63,7 @@ func OpenSideKey(keys string) (*SideKey, error) {
 		return nil, err
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return &SideKey{aead}, err
+	return &SideKey{aead, secret}, err
 }
 
 // A sealed is what side/N has. The number and the epoch are authenticated with the state.

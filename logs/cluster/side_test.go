@@ -8,7 +8,7 @@ import (
 
 func sideKey(t *testing.T, dir string) *SideKey {
 	t.Helper()
-	key, err := OpenSideKey(dir)
+	key, err := OpenSideKey(dir, true)
 	if err != nil {
 		t.Fatal(err)
 	}

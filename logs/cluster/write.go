@@ -14,15 +14,24 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// Lead has this node write: it claims the next epoch, applies what is committed, and lands a commit
-// of its own, after which no earlier writer's can land. It returns a NotWriterError where another
-// node was faster.
-func (n *Node) Lead(ctx context.Context) error {
-	epoch, err := n.nextEpoch(ctx)
+// AnyEpoch has [Node.Lead] take the place of whichever node writes.
+const AnyEpoch = -1
+
+// Lead has this node write in the place of the one of an epoch: it claims the next one, applies what is
+// committed, and lands a commit of its own, after which no earlier writer's can land. It returns a
+// NotWriterError where another node was faster.
+func (n *Node) Lead(ctx context.Context, after int64) error {
+	if err := n.confirm(ctx); err != nil {
+		return err
+	}
+	epoch, err := n.nextEpoch(ctx, after)
 	if err != nil {
 		return err
 	}
 	l := &lead{machine: machine{epoch: epoch}}
+	if err := n.found(ctx, &l.machine); err != nil {
+		return err
+	}
 	for {
 		if _, err := n.CatchUp(ctx); err != nil {
 			return err
@@ -62,7 +71,7 @@ func (n *Node) begin(l *lead, epoch int64) {
 	l.at = n.Log.Checkpoint()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.leads, n.writer, n.latest = l, n.URL, epoch
+	n.leads, n.writer, n.latest, n.since = l, n.URL, epoch, time.Now().UTC()
 	n.Logger.Info("this node publishes from now on", "epoch", epoch, "entries", l.at.Size)
 }
 
@@ -222,7 +231,22 @@ func (n *Node) step(ctx context.Context, m *machine, data []byte) (outcome, erro
 
 // pack puts what entries name, and no commit has brought yet, into packs of the commit. It returns
 // which contents those are.
-func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (packed []kvstore.Hash, err error) {
+func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) ([]kvstore.Hash, error) {
+	wanted, err := n.wanted(entries, func(h kvstore.Hash) (bool, error) {
+		_, err := n.Store.Get(kvstore.Meta, contentKey(h))
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return false, nil
+		}
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return wanted, n.packAll(ctx, c, wanted)
+}
+
+// packAll puts contents into packs of the commit.
+func (n *Node) packAll(ctx context.Context, c *Commit, wanted []kvstore.Hash) error {
 	p := packer{store: n.Store, full: func(pack []byte) error {
 		hash := kvstore.Sum(pack)
 		name := PackName{packPrefix(c.Epoch) + hash.String(), hash, int64(len(pack))}
@@ -232,17 +256,27 @@ func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (pac
 		c.Packs = append(c.Packs, name)
 		return nil
 	}}
+	for _, h := range wanted {
+		if err := p.add(h); err != nil {
+			return err
+		}
+	}
+	return p.flush()
+}
+
+// wanted returns what entries name, each once, as far as it is not there.
+func (n *Node) wanted(entries []logs.Indexed, there func(kvstore.Hash) (bool, error)) (wanted []kvstore.Hash, err error) {
 	seen := map[kvstore.Hash]struct{}{}
 	add := func(h kvstore.Hash) error {
 		if _, ok := seen[h]; ok {
 			return nil
 		}
 		seen[h] = struct{}{}
-		if _, err := n.Store.Get(kvstore.Meta, contentKey(h)); !errors.Is(err, kvstore.ErrNotFound) {
-			return err
+		has, err := there(h)
+		if !has && err == nil {
+			wanted = append(wanted, h)
 		}
-		packed = append(packed, h)
-		return p.add(h)
+		return err
 	}
 	for _, e := range entries {
 		for _, h := range e.Contents() {
@@ -250,7 +284,7 @@ func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (pac
 				return nil, err
 			}
 		}
-		if e.Kind != logs.Published && e.Kind != logs.Restored {
+		if !e.Kind.Serves() {
 			continue
 		}
 		change, err := views.Load(n.Store, e)
@@ -263,7 +297,7 @@ func (n *Node) pack(ctx context.Context, c *Commit, entries []logs.Indexed) (pac
 			}
 		}
 	}
-	return packed, p.flush()
+	return wanted, nil
 }
 
 // An epoch says which node writes, or tries to. Numbers begin at 1.
@@ -276,11 +310,14 @@ type epochRecord struct {
 
 func epochKey(epoch int64) string { return fmt.Sprintf("epoch/%020d", epoch) }
 
-// nextEpoch claims an epoch.
-func (n *Node) nextEpoch(ctx context.Context) (int64, error) {
+// nextEpoch claims the epoch after another one.
+func (n *Node) nextEpoch(ctx context.Context, after int64) (int64, error) {
 	latest, err := n.latestEpoch(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if after != AnyEpoch && latest != after {
+		return 0, n.notWriter()
 	}
 	own := epochRecord{CommitFormat, newNonce(), n.URL, time.Now().UTC()}
 	data, err := json.Marshal(own)
@@ -314,45 +351,78 @@ func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
 		latest++
 		n.mu.Lock()
 		if latest > n.latest {
-			n.latest, n.writer = latest, record.URL
+			n.latest, n.writer, n.since = latest, record.URL, record.Since
 		}
 		n.mu.Unlock()
 	}
 }
 
-// An identity says whose log a bucket has.
+// An identity says whose log a bucket has. Its id tells the bucket from any other that has the log.
 type identity struct {
 	Format int    `json:"format"`
 	Origin string `json:"origin"`
+	ID     string `json:"id"`
 }
 
 const identityKey = "log"
 
-// claim refuses a bucket that has another log, and takes one that has none.
-func (n *Node) claim(ctx context.Context) error {
-	data, err := json.Marshal(identity{CommitFormat, n.Origin})
-	if err != nil {
-		return err
-	}
-	have, _, err := n.Bucket.Get(ctx, identityKey, maxEpochRecord)
+// Origin returns whose log a bucket has, "" where it has none.
+func Origin(ctx context.Context, b bucket.Bucket) (string, error) {
+	is, err := identify(ctx, b)
+	return is.Origin, err
+}
+
+// identify returns the bucket's identity, an empty one where it has none.
+func identify(ctx context.Context, b bucket.Bucket) (is identity, err error) {
+	have, _, err := b.Get(ctx, identityKey, maxEpochRecord)
 	if errors.Is(err, bucket.ErrNotFound) {
-		if _, err = n.Bucket.Create(ctx, identityKey, data); err == nil {
-			return nil
-		}
-		have, _, err = n.Bucket.Get(ctx, identityKey, maxEpochRecord)
+		return identity{}, nil
 	}
 	if err != nil {
-		return err
+		return identity{}, err
 	}
-	var is identity
 	if err := json.Unmarshal(have, &is); err != nil {
-		return fmt.Errorf("%s: what says whose log it has is malformed: %w", n.Bucket, err)
+		return identity{}, fmt.Errorf("%s: what says whose log it has is malformed: %w", b, err)
 	}
 	if is.Format != CommitFormat {
-		return &FormatError{n.Bucket.String(), is.Format}
+		return identity{}, &FormatError{b.String(), is.Format}
 	}
-	if is.Origin != n.Origin {
-		return fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", n.Bucket, is.Origin, n.Origin)
+	if is.Origin == "" || is.ID == "" {
+		return identity{}, fmt.Errorf("%s: what says whose log it has is malformed: %s", b, have)
 	}
-	return nil
+	return is, nil
+}
+
+// A ForeignError says that a bucket has another log than the node's keys are for.
+type ForeignError struct{ Bucket, Has, Want string }
+
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", e.Bucket, e.Has, e.Want)
+}
+
+// claim refuses a bucket that has another log, and takes one that has none. It returns the bucket's id.
+func (n *Node) claim(ctx context.Context) (id string, err error) {
+	is, err := identify(ctx, n.Bucket)
+	if err == nil && is.ID == "" && !n.Founds {
+		return "", fmt.Errorf("%s has no log yet, and this node has no key to begin one with; start the node first that has the log's key, or name the right bucket with --bucket", n.Bucket)
+	}
+	if err == nil && is.ID == "" {
+		own := identity{CommitFormat, n.Origin, newNonce()}
+		data, err := json.Marshal(own)
+		if err != nil {
+			return "", err
+		}
+		if _, err = n.Bucket.Create(ctx, identityKey, data); err == nil {
+			return own.ID, nil
+		} else if !errors.Is(err, bucket.ErrExists) {
+			return "", err
+		}
+		if is, err = identify(ctx, n.Bucket); err != nil {
+			return "", err
+		}
+	}
+	if err == nil && is.Origin != n.Origin {
+		err = &ForeignError{n.Bucket.String(), is.Origin, n.Origin}
+	}
+	return is.ID, err
 }

@@ -59,13 +59,22 @@ func join(ctx context.Context, dir, endpoint string) (*member, error) {
 		return nil, errors.Join(err, store.Close())
 	}
 	n, err := cluster.Open(ctx, cluster.Options{
-		Bucket: b, Store: store, Log: log, Origin: "torture.test/log", URL: "https://" + filepath.Base(dir),
+		Bucket: b, Store: store, Log: log, Origin: "torture.test/log", Founds: true, URL: "https://" + filepath.Base(dir),
 		Settle: 2 * time.Second, Rest: 20 * time.Millisecond, Beat: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	return &member{n, store, log}, nil
+}
+
+// write has the member write whenever no other does.
+func (m *member) write(ctx context.Context) {
+	for ctx.Err() == nil {
+		if after, vacant := m.Follow(ctx, true, nil); vacant && m.Lead(ctx, after) == nil {
+			m.Hold(ctx)
+		}
+	}
 }
 
 // publish publishes a release of one file.
@@ -100,7 +109,7 @@ func work(dir string) error {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
-	go m.Run(ctx, true)
+	go m.write(ctx)
 	r := rand.New(rand.NewPCG(uint64(os.Getpid()), uint64(time.Now().UnixNano())))
 	for {
 		if !m.Leads() {

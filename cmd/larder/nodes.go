@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/terminal"
+)
+
+func newNodes(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "List the nodes of the cluster: who publishes, who follows, how far behind",
+		Long: `List the nodes of the cluster that the larder process on the data folder is one of, as they told of themselves in the
+last day. A node does so every 30 seconds; one that has not been heard of for longer does not run, or cannot reach the
+bucket.`,
+		Example: `  larder nodes --data /var/lib/larder
+  larder nodes --json`,
+		Args: arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		client, err := app.Dial(ctx, a.settings.Data)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		nodes, err := app.OpNodes.Ask(ctx, client, struct{}{}, nil)
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, nodes, func() error { return terminal.Nodes(a.stdout, nodes, time.Now()) })
+	})
+	return cmd
+}

@@ -1,0 +1,223 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
+)
+
+// Errands are what the node that writes has to do at its time, and does not follow from the log: requests on the schedule,
+// webhooks and their messages, caches to be told of withdrawals. The bucket has their rows, encrypted; the node that takes
+// over begins with them, and what follows has none.
+
+// errandsKey is the row that says that the errands here are the cluster's.
+var errandsKey = kvstore.Key("cluster", "errands")
+
+// errandsEvery is how often progress is saved. A change that somebody asked for is saved before it is acknowledged.
+const errandsEvery = 5 * time.Second
+
+// errandRows are where the rows are.
+func errandRows() (all []struct {
+	ns     kvstore.Namespace
+	prefix []byte
+}) {
+	add := func(ns kvstore.Namespace, prefix []byte) {
+		all = append(all, struct {
+			ns     kvstore.Namespace
+			prefix []byte
+		}{ns, prefix})
+	}
+	for _, class := range []string{"request", "webhooks", "webhook-message"} {
+		for _, prefix := range durable.Prefixes(class) {
+			add(kvstore.Durable, prefix)
+		}
+	}
+	for _, prefix := range [][]byte{[]byte("p"), []byte("P")} { // package purge's
+		add(kvstore.Queue, prefix)
+	}
+	return all
+}
+
+// An errandRow is one of them in the bucket.
+type errandRow struct {
+	Namespace byte   `json:"n"`
+	Key       []byte `json:"k"`
+	Value     []byte `json:"v"`
+}
+
+// errandsSaved is what the bucket has.
+type errandsSaved struct {
+	sync.Mutex
+	sum kvstore.Hash
+}
+
+// snapshot returns the errands that are here.
+func snapshotErrands(store *kvstore.Store) ([]byte, error) {
+	at := store.Snapshot()
+	defer at.Close()
+	rows := []errandRow{}
+	for _, where := range errandRows() {
+		for item, err := range at.Scan(where.ns, kvstore.Range{Prefix: where.prefix}) {
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, errandRow{byte(where.ns), bytes.Clone(item.Key), bytes.Clone(item.Value)})
+		}
+	}
+	return json.Marshal(rows)
+}
+
+// replaceErrands puts rows in the place of those that are here.
+func replaceErrands(store *kvstore.Store, rows []errandRow, mark func(*kvstore.Batch)) error {
+	b := store.NewBatch()
+	defer b.Close()
+	for _, where := range errandRows() {
+		for item, err := range store.Scan(where.ns, kvstore.Range{Prefix: where.prefix}) {
+			if err != nil {
+				return err
+			}
+			b.Delete(where.ns, bytes.Clone(item.Key))
+		}
+	}
+	for _, row := range rows {
+		b.Set(kvstore.Namespace(row.Namespace), row.Key, row.Value)
+	}
+	mark(b)
+	return b.Commit()
+}
+
+// dropErrands has a node that follows have none. What a machine had before it joined stays, for when it writes.
+func (c *clustered) dropErrands() error {
+	for _, err := range c.folder.store.Scan(kvstore.Meta, kvstore.Range{Prefix: errandsKey}) {
+		if err != nil {
+			return err
+		}
+		return replaceErrands(c.folder.store, nil, func(b *kvstore.Batch) { b.Delete(kvstore.Meta, errandsKey) })
+	}
+	return nil
+}
+
+// loadErrands has a node that begins to write have those of the one before.
+func (c *clustered) loadErrands(ctx context.Context) error {
+	data, err := c.node.LoadSide(ctx, c.side)
+	if err != nil {
+		return err
+	}
+	mark := func(b *kvstore.Batch) { b.Set(kvstore.Meta, errandsKey, nil) }
+	if data == nil { // the first one ever: it keeps its own
+		b := c.folder.store.NewBatch()
+		defer b.Close()
+		mark(b)
+		if err := b.Commit(); err != nil {
+			return err
+		}
+		return c.saveErrands(ctx)
+	}
+	var rows []errandRow
+	if err := json.Unmarshal(data, &rows); err != nil {
+		return fmt.Errorf("%s: the errands of the node that published before are malformed: %w", c.bucket, err)
+	}
+	c.saved.Lock()
+	defer c.saved.Unlock()
+	c.saved.sum = kvstore.Sum(data)
+	return replaceErrands(c.folder.store, rows, mark)
+}
+
+// saveErrands has the bucket have the errands that are here.
+func (c *clustered) saveErrands(ctx context.Context) error {
+	c.saved.Lock()
+	defer c.saved.Unlock()
+	data, err := snapshotErrands(c.folder.store)
+	if err != nil {
+		return err
+	}
+	sum := kvstore.Sum(data)
+	if sum == c.saved.sum {
+		return nil
+	}
+	if err := c.node.SaveSide(ctx, c.side, data); err != nil {
+		return err
+	}
+	c.saved.sum = sum
+	return nil
+}
+
+// keepErrands saves progress now and then.
+func (c *clustered) keepErrands(ctx context.Context) {
+	for retry.Sleep(ctx, errandsEvery) == nil {
+		if err := c.saveErrands(ctx); err != nil && ctx.Err() == nil {
+			c.logger.Warn("couldn't save webhooks and schedules for the node that publishes next; trying again", "err", err)
+		}
+	}
+}
+
+// safely returns the error of a change that is made here, and may be lost with this node.
+func unsafe(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the change is made on this node, and is lost if another takes over now: %w", err)
+}
+
+// saving has operations that change errands be answered when the bucket has the change.
+func (c *clustered) saving(all operations) operations {
+	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
+		all[name] = c.savingOne(all[name])
+	}
+	return all
+}
+
+func (c *clustered) savingOne(next admin.Operation) admin.Operation {
+	return func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+		result, err := next(ctx, request, report)
+		if err == nil {
+			err = unsafe(c.saveErrands(ctx))
+		}
+		return result, err
+	}
+}
+
+// savingHTTP does the same for programs that schedule requests over HTTP.
+func (c *clustered) savingHTTP(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			next.ServeHTTP(w, r)
+			return
+		}
+		held := &heldAnswer{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(held, r)
+		if err := unsafe(c.saveErrands(r.Context())); err != nil {
+			(&answers.Failure{Status: http.StatusServiceUnavailable, Message: err.Error()}).SendJSON(w, r)
+			return
+		}
+		w.WriteHeader(held.status)
+		w.Write(held.body.Bytes()) //nolint:errcheck // the client has gone
+	})
+}
+
+// A heldAnswer is sent later.
+type heldAnswer struct {
+	http.ResponseWriter
+	status int
+	body   bytes.Buffer
+}
+
+func (h *heldAnswer) WriteHeader(status int)         { h.status = status }
+func (h *heldAnswer) Write(data []byte) (int, error) { return h.body.Write(data) }
+
+// noSchedule answers on a node that has no errands.
+func (c *clustered) noSchedule() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: c.elsewhere().Error()}).SendJSON(w, r)
+	})
+}

@@ -1,0 +1,36 @@
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/larder-cdn/larder/logs/cluster"
+)
+
+// Nodes tells of the nodes of a cluster, as they told of themselves.
+func Nodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
+	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tHEARD OF")
+	for _, n := range nodes {
+		behind, newest := fmt.Sprintf("%.0f s, %d entries", n.Behind, n.Lacks), "none"
+		if n.Behind < 0 {
+			behind = "has yet to catch up"
+		}
+		if n.Entries > 0 {
+			newest = n.Newest.Format(time.RFC3339)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s ago\n", n.Name, n.Role, n.Since.Format(time.RFC3339), n.Entries, newest, behind, now.Sub(n.Heard).Round(time.Second))
+	}
+	err := w.Flush()
+	for _, n := range nodes {
+		if n.Problem != "" {
+			fmt.Fprintf(to, "%s: %s\n", n.Name, n.Problem)
+		}
+		if n.Evidence != "" {
+			fmt.Fprintf(to, "%s: the log has forked; %s there proves it\n", n.Name, n.Evidence)
+		}
+	}
+	return err
+}

@@ -1,0 +1,42 @@
+package bucket
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+)
+
+// CheckURL refuses what is not the URL of a bucket: s3://NAME[/PREFIX], or file:///DIR.
+func CheckURL(at string) error {
+	_, err := parse(at)
+	return err
+}
+
+func parse(at string) (*url.URL, error) {
+	u, err := url.Parse(at)
+	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Opaque != "" {
+		return nil, errors.New("must be s3://NAME[/PREFIX], or file:///DIR for a folder")
+	}
+	switch {
+	case u.Scheme == "s3" && u.Host != "" && u.Port() == "":
+		return u, nil
+	case u.Scheme == "file" && u.Host == "" && filepath.IsAbs(u.Path) && filepath.Clean(u.Path) != "/":
+		return u, nil
+	}
+	return nil, errors.New("must be s3://NAME[/PREFIX], or file:///DIR for a folder")
+}
+
+// Open returns the bucket at a URL that [CheckURL] takes. endpoint is that of the object store, and
+// region that of the bucket, "" for the usual one; a folder has neither.
+func Open(at, endpoint, region string) (Bucket, error) {
+	u, err := parse(at)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%q %w", at, err)
+	case u.Scheme == "file":
+		return OpenFolder(u.Path)
+	}
+	return OpenS3(S3Options{Endpoint: endpoint, Name: u.Host, Prefix: strings.Trim(u.Path, "/"), Region: region})
+}

@@ -1,0 +1,229 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// foundAtOnce is how many entries of a log that is there already go into one commit.
+const foundAtOnce = 256
+
+// A founding brings a log that a store has, and a bucket lacks, into commits.
+type founding struct {
+	*Node
+	id   string          // of the bucket
+	at   logs.Checkpoint // what the commits make so far
+	next state
+	// within says that the store's log ends within the next commit.
+	within bool
+	there  map[kvstore.Hash]bool // contents that the commits' packs have
+}
+
+// attach finds out how much of the store's log the commits of a new bucket have. Where they have all of
+// it, or more, the store follows them from there. Else it returns the founding. Commits of another log are
+// refused.
+func (n *Node) attach(ctx context.Context, id string) (*founding, error) {
+	empty, err := tlog.TreeHash(0, nil)
+	if err != nil {
+		return nil, err
+	}
+	f := &founding{Node: n, id: id, at: logs.Checkpoint{Root: empty}, there: map[kvstore.Hash]bool{}}
+	if err := f.walk(ctx); err != nil || !f.done() {
+		return f, err
+	}
+	return nil, f.end()
+}
+
+// done reports whether the commits have all of the store's log.
+func (f *founding) done() bool { return f.within || f.at.Size >= f.Log.Checkpoint().Size }
+
+// prefix returns the store's log as it was with so many entries.
+func (n *Node) prefix(size int64) (logs.Checkpoint, error) {
+	root, err := tlog.TreeHash(size, logs.Hashes(n.Store))
+	return logs.Checkpoint{Size: size, Root: root}, err
+}
+
+// walk goes over the commits that there are, up to the end of the store's log.
+func (f *founding) walk(ctx context.Context) error {
+	size := f.Log.Checkpoint().Size
+	for !f.done() {
+		c, err := f.read(ctx, f.next.number)
+		if errors.Is(err, bucket.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		other := c.Before != f.at
+		if has := min(c.After.Size, size); !other {
+			raw, err := logs.RawEntries(f.Store, f.at.Size, int(has-f.at.Size))
+			if err != nil {
+				return err
+			}
+			other = !slices.EqualFunc(raw, c.Entries[:len(raw)], bytes.Equal)
+			f.within = !other && c.After.Size > size
+		}
+		if other {
+			return fmt.Errorf("the store has a log of %d entries that did not come from %s, which has another one; begin a node of a cluster with an empty data folder", size, f.Bucket)
+		}
+		if f.within {
+			return nil
+		}
+		if err := f.count(c.Before.Size, c.After.Size); err != nil {
+			return err
+		}
+		f.at, f.next = c.After, state{c.Number + 1, c.Epoch}
+	}
+	return nil
+}
+
+// contents returns entries, and which contents they need that no commit before has brought. Those that
+// were erased since are not here any more, and nobody needs them.
+func (f *founding) contents(from, to int64) (entries []logs.Indexed, wanted []kvstore.Hash, err error) {
+	for e, err := range logs.Entries(f.Store, from) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if e.Index >= to {
+			break
+		}
+		entries = append(entries, e)
+	}
+	wanted, err = f.wanted(entries, func(h kvstore.Hash) (bool, error) {
+		if f.there[h] {
+			return true, nil
+		}
+		_, err := f.Store.Content(h)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return true, nil
+		}
+		return false, err
+	})
+	return entries, wanted, err
+}
+
+// count notes what a commit has brought, and what its entries have erased again.
+func (f *founding) count(from, to int64) error {
+	entries, wanted, err := f.contents(from, to)
+	if err != nil {
+		return err
+	}
+	for _, h := range wanted {
+		f.there[h] = true
+	}
+	for _, e := range entries {
+		if e.Kind != logs.Erased {
+			continue
+		}
+		change, err := views.Load(f.Store, e)
+		if err != nil {
+			return err
+		}
+		for _, h := range change.Erasure.Contents {
+			delete(f.there, h)
+		}
+	}
+	return nil
+}
+
+// found puts the rest of the store's log into the bucket, and has the store follow from there.
+func (n *Node) found(ctx context.Context, m *machine) error {
+	n.catching.Lock()
+	defer n.catching.Unlock()
+	n.mu.Lock()
+	f := n.founding
+	n.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	size := n.Log.Checkpoint().Size
+	for {
+		if err := f.walk(ctx); err != nil {
+			return err
+		}
+		if f.done() {
+			break
+		}
+		if m.applied(f.next.number, f.next.epoch) == deposed {
+			return n.notWriter()
+		}
+		if err := f.commit(ctx, m); err != nil {
+			return err
+		}
+	}
+	n.Logger.Info("the log that was here is in the bucket", "entries", size, "commits", f.next.number)
+	return f.end()
+}
+
+// commit lands the next entries.
+func (f *founding) commit(ctx context.Context, m *machine) error {
+	to := f.at.Size
+	c := Commit{Number: f.next.number, Epoch: m.epoch, Nonce: newNonce(), Before: f.at}
+	for e, err := range logs.Entries(f.Store, f.at.Size) {
+		if err != nil {
+			return err
+		}
+		c.Entries, to = append(c.Entries, e.Raw), e.Index+1
+		if len(c.Entries) == foundAtOnce || e.Kind == logs.Erased {
+			break
+		}
+	}
+	var err error
+	if c.After, err = f.prefix(to); err != nil {
+		return err
+	}
+	_, wanted, err := f.contents(f.at.Size, to)
+	if err == nil {
+		err = f.packAll(ctx, &c, wanted)
+	}
+	if err != nil {
+		return err
+	}
+	data, err := c.encode()
+	if err != nil {
+		return err
+	}
+	m.begin(c.Nonce)
+	switch o, err := f.land(ctx, m, data); {
+	case err != nil:
+		return err
+	case o != landed && o != overtaken:
+		return f.notWriter()
+	}
+	return nil
+}
+
+// end notes in the store that the commits are applied.
+func (f *founding) end() error {
+	b := f.Store.NewBatch()
+	defer b.Close()
+	for item, err := range f.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: contentPrefix}) { // of a bucket before
+		if err != nil {
+			return err
+		}
+		b.Delete(kvstore.Meta, bytes.Clone(item.Key))
+	}
+	b.Delete(kvstore.Meta, shownKey)
+	b.Set(kvstore.Meta, bucketKey, []byte(f.id))
+	b.Set(kvstore.Meta, stateKey, f.next.row())
+	for h := range f.there {
+		b.Set(kvstore.Meta, contentKey(h), nil)
+	}
+	if err := b.Commit(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.founding = nil
+	return nil
+}

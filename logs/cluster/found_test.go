@@ -1,0 +1,149 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/buckets"
+)
+
+// old fills a shelf with the log of a machine that was alone: releases, a withdrawal, an erasure.
+func old(t *testing.T) *testkit.Shelf {
+	s := testkit.NewShelf(t)
+	s.Enrol("demo", `{"name":"demo"}`)
+	for i := range 300 {
+		s.Publish("demo", fmt.Sprintf("1.0.%d", i), "demo.js", map[string]string{"demo.js": fmt.Sprint("demo ", i), "shared.js": "shared"})
+	}
+	s.Withdraw("demo", "1.0.7", "malware")
+	s.Publish("late", "1.0.0", "", map[string]string{"late.js": "late"})
+	return s
+}
+
+func TestFoundingWithALog(t *testing.T) {
+	b, s := folder(t), old(t)
+	n, err := Open(t.Context(), options(b, s, "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := &member{n, s}
+	if !one.Founding() {
+		t.Error("the bucket is not to be founded")
+	}
+	two := join(t, b, "two")
+	one.lead(t)
+	if one.Founding() {
+		t.Error("the bucket is still to be founded")
+	}
+	if err := one.publish("demo", "2.0.0"); err != nil {
+		t.Fatal(err)
+	}
+	two.catchUp(t)
+	same(t, one, two)
+	if two.has("demo", "1.0.7") || !two.has("demo", "1.0.8") || !two.has("late", "1.0.0") || !two.has("demo", "2.0.0") {
+		t.Error("the other node has other releases")
+	}
+	if commits := len(list(t, b)); commits != 4 {
+		t.Errorf("%d commits, not two of the old log, a fence, and one of the new release", commits)
+	}
+}
+
+// A founding that was interrupted goes on, and a store whose log the bucket has all of just follows.
+func TestFoundingGoesOn(t *testing.T) {
+	f := &buckets.Faulty{Bucket: folder(t), Decide: func(bool, string) buckets.Fault { return buckets.None }}
+	s := old(t)
+	n, err := Open(t.Context(), options(f, s, "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Decide = func(write bool, key string) buckets.Fault {
+		if write && strings.HasPrefix(key, packPrefix(1)) && len(list(t, f.Bucket)) == 1 {
+			return buckets.Never
+		}
+		return buckets.None
+	}
+	if err := n.Lead(t.Context(), AnyEpoch); err == nil {
+		t.Fatal("it was not interrupted")
+	}
+	f.Decide = func(bool, string) buckets.Fault { return buckets.None }
+	one := &member{n, s}
+	if !one.Founding() || len(list(t, f.Bucket)) != 1 {
+		t.Fatal("it was not interrupted in between")
+	}
+	if _, err := one.CatchUp(t.Context()); err != nil {
+		t.Error(err)
+	}
+	var not *NotWriterError
+	if err := one.publish("demo", "2.0.0"); !errors.As(err, &not) {
+		t.Error("published before the log was in the bucket:", err)
+	}
+	one.lead(t)
+	two := join(t, f, "two")
+	two.catchUp(t)
+	same(t, one, two)
+
+	copied := old(t) // as from a backup
+	if n, err = Open(t.Context(), options(f, copied, "three")); err != nil {
+		t.Fatal(err)
+	}
+	three := &member{n, copied}
+	if three.Founding() {
+		t.Error("the bucket is to be founded again")
+	}
+	three.catchUp(t)
+	if err := one.publish("demo", "2.0.0"); err != nil {
+		t.Fatal(err)
+	}
+	three.catchUp(t)
+	same(t, one, three)
+}
+
+// The bucket is lost: the nodes go on with a new one, into which the one that writes puts the log.
+func TestAnotherBucket(t *testing.T) {
+	b := folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	for i := range 5 {
+		if err := one.publish("a", fmt.Sprintf("1.%d.0", i)); err != nil {
+			t.Fatal(err)
+		}
+		if i == 2 {
+			two.catchUp(t)
+		}
+	}
+	b = folder(t)
+	again := func(m *member, name string) *member {
+		n, err := Open(t.Context(), options(b, m.Shelf, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &member{n, m.Shelf}
+	}
+	one, two = again(one, "one"), again(two, "two")
+	two.catchUp(t) // what it has is not there yet
+	one.catchUp(t)
+	if !one.Founding() || !two.Founding() {
+		t.Error("the new bucket is not to be founded")
+	}
+	one.lead(t)
+	if err := one.publish("a", "2.0.0"); err != nil {
+		t.Fatal(err)
+	}
+	two.catchUp(t)
+	same(t, one, two)
+	if !two.has("a", "1.4.0") || !two.has("a", "2.0.0") {
+		t.Error("the other node has not gone on")
+	}
+	// A node that has what the new bucket never got is refused.
+	lost := join(t, folder(t), "lost")
+	lost.lead(t)
+	if err := lost.publish("a", "6.6.6"); err != nil {
+		t.Fatal(err)
+	}
+	lost = again(lost, "lost")
+	if _, err := lost.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), "empty data folder") {
+		t.Error("a node with another log goes on:", err)
+	}
+}

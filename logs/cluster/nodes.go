@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+)
+
+// Roles of nodes.
+const (
+	Writer    = "writer"    // it publishes
+	Candidate = "candidate" // it has the log's key, and takes the writer's place
+	Follower  = "follower"  // it serves
+)
+
+// A Member is what a node tells of itself to those who look after the cluster, and its JSON form. It is
+// nobody's ground for deciding anything.
+type Member struct {
+	Name    string    `json:"name"`          // what tells it from the others
+	URL     string    `json:"url,omitempty"` // for the other nodes
+	Role    string    `json:"role"`
+	Version string    `json:"version"`
+	Entries int64     `json:"entries"`         // of its log
+	Root    string    `json:"root"`            // of its log's tree, as far as it tells two apart
+	Newest  time.Time `json:"newest,omitzero"` // the time of the last entry
+	Lacks   int64     `json:"lacks"`           // signed entries that it was seen to lack
+	Behind  float64   `json:"behind"`          // seconds since all was there that there was; -1 where it never was
+	Since   time.Time `json:"since"`           // when it took up its role, by its own clock
+	Heard   time.Time `json:"heard"`           // when it told this, by its own clock
+	Problem string    `json:"problem,omitempty"`
+	// Evidence is the file there that proves that the log has forked.
+	Evidence string `json:"evidence,omitempty"`
+}
+
+const (
+	memberPrefix = "node/"
+	maxMember    = 64 << 10
+	maxMembers   = 1000
+	forgotten    = 24 * time.Hour
+)
+
+func memberKey(name string) string { return memberPrefix + kvstore.Sum([]byte(name)).String()[:32] }
+
+// Tell leaves word of this node in the bucket.
+func (n *Node) Tell(ctx context.Context, m Member) error {
+	m.Root = root(n.Log.Checkpoint().Root)
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return n.Bucket.Put(ctx, memberKey(m.Name), data)
+}
+
+// Forget removes a node's word, when that has been told to end.
+func (n *Node) Forget(ctx context.Context, name string) error {
+	return n.Bucket.Delete(ctx, memberKey(name))
+}
+
+// Members returns what the nodes have told that were heard of in the last day, the writer first.
+func (n *Node) Members(ctx context.Context) ([]Member, error) {
+	var all []Member
+	for o, err := range n.Bucket.List(ctx, memberPrefix, "") {
+		if err != nil {
+			return nil, err
+		}
+		data, _, err := n.Bucket.Get(ctx, o.Key, maxMember)
+		if errors.Is(err, bucket.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		var m Member
+		if err := json.Unmarshal(data, &m); err != nil {
+			return nil, fmt.Errorf("%s: %s is malformed: %w", n.Bucket, o.Key, err)
+		}
+		if time.Since(m.Heard) < forgotten {
+			all = append(all, m)
+		}
+		if len(all) == maxMembers {
+			break
+		}
+	}
+	rank := []string{Writer, Candidate, Follower}
+	slices.SortFunc(all, func(a, b Member) int {
+		if c := slices.Index(rank, a.Role) - slices.Index(rank, b.Role); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return all, nil
+}

@@ -1,0 +1,165 @@
+package cluster
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
+)
+
+// A writer of a test, which signs and shows.
+type showman struct {
+	*member
+	*signing.Signer
+}
+
+func perform(t *testing.T, m *member, keys string) *showman {
+	t.Helper()
+	s, err := signing.Open(signing.Options{Dir: keys, Origin: origin, Store: m.Shelf.Store, Log: m.Shelf.Log, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return &showman{m, s}
+}
+
+func (s *showman) show(t *testing.T) signing.Signed {
+	t.Helper()
+	served, err := tiles.New(tiles.Options{Store: s.Shelf.Store, Signer: s.Signer, Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		err = s.Sign()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := s.Signer.Checkpoint()
+	if err == nil {
+		err = s.Show(t.Context(), served, signed)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+func showing(n *Node, key string) (s *Showing, kept *signing.Signed, proofs *int) {
+	kept, proofs = new(signing.Signed), new(int)
+	return NewShowing(n, key, signing.Signed{}, func(_ string, s signing.Signed) error {
+		*kept = s
+		return nil
+	}, func(*signing.Evidence) string {
+		*proofs++
+		return "fork.json"
+	}), kept, proofs
+}
+
+func TestShowing(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	writer := perform(t, one, t.TempDir())
+	s, kept, proofs := showing(two.Node, "")
+	if err := s.Look(ctx); err != nil || s.Key() != "" {
+		t.Errorf("without a checkpoint: %q, %v", s.Key(), err)
+	}
+	if err := one.publish("a", "1.0.0"); err != nil {
+		t.Fatal(err)
+	}
+	first := writer.show(t)
+	if err := s.Look(ctx); err != nil || s.Shown().Note != nil {
+		t.Errorf("shown before the entries are here: %v, %v", s.Shown().Checkpoint, err)
+	}
+	if lacks, _ := s.Lacks(); lacks != 1 {
+		t.Errorf("it lacks %d entries", lacks)
+	}
+	two.catchUp(t)
+	if err := s.Look(ctx); err != nil || string(s.Shown().Note) != string(first.Note) || s.Key() != writer.Key() || string(kept.Note) != string(first.Note) {
+		t.Errorf("shown: %q, %v", s.Shown().Note, err)
+	}
+	if err := one.publish("a", "1.0.1"); err != nil {
+		t.Fatal(err)
+	}
+	second := writer.show(t)
+	two.catchUp(t)
+	if err := s.Look(ctx); err != nil || s.Held() != second.Checkpoint {
+		t.Errorf("shown: %v, %v", s.Held(), err)
+	}
+	// A late put of an older one is not gone back to.
+	if err := b.Put(ctx, publicPrefix+checkpointPath, first.Note); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Look(ctx); err != nil || s.Held() != second.Checkpoint {
+		t.Errorf("after a late put: %v, %v", s.Held(), err)
+	}
+	// The same key signs another log.
+	fork := join(t, folder(t), "fork")
+	fork.lead(t)
+	for _, version := range []string{"6.6.5", "6.6.6"} {
+		if err := fork.publish("a", version); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forged := perform(t, fork, copiedKeys(t, writer.Folder())).show(t)
+	if err := b.Put(ctx, publicPrefix+checkpointPath, forged.Note); err != nil {
+		t.Fatal(err)
+	}
+	var forked *ForkError
+	if err := s.Look(ctx); !errors.As(err, &forked) || forked.Evidence == "" || *proofs != 1 || s.Held() != second.Checkpoint {
+		t.Errorf("after a fork: %v, %d proofs, %v", s.Held(), *proofs, err)
+	}
+	if _, evidence := s.Lacks(); evidence == "" {
+		t.Error("the evidence is not told")
+	}
+	// A checkpoint of nobody.
+	if err := b.Put(ctx, publicPrefix+checkpointPath, []byte("nobody\n1\nAAAA\n\n— nobody AAAAAA==\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Look(ctx); err == nil || s.Held() != second.Checkpoint {
+		t.Errorf("after a checkpoint of nobody: %v, %v", s.Held(), err)
+	}
+}
+
+func TestMembers(t *testing.T) {
+	b := folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	now := time.Now().UTC().Truncate(time.Second)
+	for _, m := range []Member{{Name: "b", Role: Follower, Heard: now}, {Name: "a", Role: Candidate, Heard: now}, {Name: "c", Role: Writer, Heard: now}, {Name: "old", Role: Writer, Heard: now.Add(-25 * time.Hour)}} {
+		if err := one.Tell(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := two.Members(t.Context())
+	if err != nil || len(all) != 3 || all[0].Name != "c" || all[1].Name != "a" || all[2].Name != "b" || all[0].Root == "" {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+var _ tiles.Signer = (*Showing)(nil)
+
+// copiedKeys returns a key folder with the key of another one, and nothing signed but an empty log.
+func copiedKeys(t *testing.T, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	empty := testkit.NewShelf(t)
+	key, err := os.ReadFile(filepath.Join(from, "log.key"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(to, "next.key"), key, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := signing.Open(signing.Options{Dir: to, Store: empty.Store, Log: empty.Log, Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
