@@ -28,10 +28,13 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
+	"sync"
 	"syscall"
 	"unicode/utf8"
 
 	"github.com/evanw/esbuild/pkg/api"
+	"github.com/evanw/esbuild/pkg/cli"
 
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
@@ -110,23 +113,37 @@ func Memory(t Task, size int64) int64 {
 	}
 }
 
+// minifier has the options with which files are minified, as of esbuild's command line, so that anyone can make them
+// again. Top-level names stay, because other scripts use them; characters stay, because escapes would double what is
+// not ASCII.
+const minifier = "--minify --target=esnext --charset=utf8 --legal-comments=inline --tree-shaking=false"
+
+// minifierVersion is that of the module in go.mod, as a test sees to; esbuild itself does not tell.
+const minifierVersion = "0.28.2"
+
+// Minifier says which program minifies files here, in which version and with which options of its command line, so that
+// who has the same makes the same bytes.
+func Minifier() (program, version, options string) {
+	return "esbuild", minifierVersion, minifier
+}
+
+// minifying are those options.
+var minifying = sync.OnceValues(func() (api.TransformOptions, error) {
+	return cli.ParseTransformOptions(strings.Fields(minifier))
+})
+
 // minify returns a smaller program or style sheet that means the same, with
-// legal comments kept. Top-level names stay, because other scripts use them.
+// legal comments kept.
 func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
 	}
-	out := api.Transform(string(data), api.TransformOptions{
-		Loader:            loader,
-		Target:            api.ESNext,
-		Charset:           api.CharsetUTF8, // as the file was; escapes would double what is not ASCII
-		LegalComments:     api.LegalCommentsInline,
-		MinifyWhitespace:  true,
-		MinifyIdentifiers: true,
-		MinifySyntax:      true,
-		TreeShaking:       api.TreeShakingFalse,
-		LogLevel:          api.LogLevelSilent,
-	})
+	options, err := minifying()
+	if err != nil {
+		return nil, err
+	}
+	options.Loader, options.LogLevel = loader, api.LogLevelSilent
+	out := api.Transform(string(data), options)
 	if len(out.Errors) > 0 {
 		return nil, parseError(out.Errors[0])
 	}
