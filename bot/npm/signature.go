@@ -116,6 +116,16 @@ func (c *Client) verify(ctx context.Context, v Version) (Signed, error) {
 	return signed, nil
 }
 
+// Publishes reports whether the registry for a package publishes a key, in base64, under an id.
+func (c *Client) Publishes(ctx context.Context, name, id, key string) (bool, error) {
+	keys, err := c.keyring(name).get(ctx, c, keysFresh)
+	if err != nil {
+		return false, fmt.Errorf("npm package %s: %w", name, err)
+	}
+	published, ok := keys[id]
+	return ok && published.text != "" && published.text == key, nil
+}
+
 // A publicKey is one of a registry's.
 type publicKey struct {
 	// key is nil for one that is not understood, which verifies nothing.

@@ -45,9 +45,9 @@ var trustedRoot []byte
 
 // A Build is what an attestation proves of an archive.
 type Build struct {
-	Repository string // its URL
-	Commit     string // in hexadecimal digits
-	Workflow   string // the URL of its file, at a branch or tag
+	Repository string `json:"repository"` // its URL
+	Commit     string `json:"commit"`     // in hexadecimal digits
+	Workflow   string `json:"workflow"`   // the URL of its file, at a branch or tag
 }
 
 // A Verifier verifies attestations. It is safe for concurrent use.
