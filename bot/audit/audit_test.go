@@ -160,7 +160,7 @@ func TestCompare(t *testing.T) {
 		}, verify.Proven, "", 2, 0, "the entry does not say by which program"},
 		{"an old entry", func(_ *rig, c *verify.Claim) {
 			c.Entry.Signature, c.Entry.Provenance = logs.Signature{}, nil
-		}, verify.Proven, "", 2, 1, "does not keep the registry's signature"},
+		}, verify.Proven, "", 2, 1, "does not keep the registry's signature: it is older"},
 		{"an invented signature", func(_ *rig, c *verify.Claim) {
 			c.Entry.Signature.Sig = "MEUCIQ=="
 		}, verify.Differs, "the signature that the log keeps", 0, 0, ""},

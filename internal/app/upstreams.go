@@ -13,6 +13,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/audit"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/github"
@@ -20,6 +21,7 @@ import (
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/lint"
 )
@@ -72,6 +74,36 @@ func openUpstreams(s *settings.Settings, logger *slog.Logger, config *npm.Config
 		u.sources[name] = submission.Minified(source, u.minify)
 	}
 	return u, nil
+}
+
+// OpenAuditor returns what compares releases with npm and with git repositories, and what ends it.
+func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, func(), error) {
+	config, err := strangersConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	attestations, err := newProvenance(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	getter, err := fetch.New(fetch.Options{UserAgent: agent(), Allow: s.AllowHosts, Logger: logger})
+	if err != nil {
+		return nil, nil, settings.Mistakef("%s: %w", s.Origin("allow-host"), err)
+	}
+	repositories, err := newGit(s, getter, logger)
+	if err != nil {
+		return nil, nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: bot.MinifyTimeout})
+	auditor := audit.New(audit.Options{
+		Npm: npm.NewClient(config, getter, npm.Options{}), Registry: config.Registry, Git: repositories,
+		Minifiers: minifiers, Provenance: attestations, TempDir: os.TempDir(),
+	})
+	return auditor, func() { getter.Close(); minifiers.Close() }, nil
 }
 
 // strangersConfig is npm's configuration without the .npmrc of the folder that larder runs in: that may be a checkout of
