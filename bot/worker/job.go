@@ -46,7 +46,8 @@ type Task string
 const (
 	MinifyJS    Task = "minify-js"
 	MinifyCSS   Task = "minify-css"
-	FindFormat  Task = "find-format" // answers "esm", "cjs", or nothing where a script is neither
+	FindFormat  Task = "find-format"  // answers "esm", "cjs", or nothing where a script is neither
+	FindImports Task = "find-imports" // answers a JSON array of what a module imports, as it is written there
 	SqueezeBr   Task = "squeeze-br"
 	SqueezeGzip Task = "squeeze-gzip"
 )
@@ -83,6 +84,7 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	MinifyJS:    func(data []byte) ([]byte, error) { return minify(data, api.LoaderJS) },
 	MinifyCSS:   func(data []byte) ([]byte, error) { return minify(data, api.LoaderCSS) },
 	FindFormat:  findFormat,
+	FindImports: findImports,
 	SqueezeBr:   func(data []byte) ([]byte, error) { return coding.Encode(coding.Brotli, coding.Best, data) },
 	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
 }
@@ -104,7 +106,7 @@ const minifierMemory = 170
 // own pages, which all share, are apart.
 func Memory(t Task, size int64) int64 {
 	switch t {
-	case MinifyJS, MinifyCSS, FindFormat:
+	case MinifyJS, MinifyCSS, FindFormat, FindImports:
 		return max(Small, 16<<20+minifierMemory*size)
 	default:
 		// What is reckoned with is resident. More is mapped, because blocks of the heap are left over.
@@ -157,6 +159,35 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 // findFormat returns the module format that a script's syntax tells, as esbuild
 // names it.
 func findFormat(data []byte) ([]byte, error) {
+	in, err := metadata(data)
+	return []byte(in.Format), err
+}
+
+// findImports returns what a module imports when it is loaded, and what it may import later.
+func findImports(data []byte) ([]byte, error) {
+	in, err := metadata(data)
+	if err != nil {
+		return nil, err
+	}
+	imports := []string{}
+	for _, i := range in.Imports {
+		if i.Kind == "import-statement" || i.Kind == "dynamic-import" {
+			imports = append(imports, i.Path)
+		}
+	}
+	return json.Marshal(imports)
+}
+
+// input is what esbuild finds out about a script.
+type input struct {
+	Format  string `json:"format"`
+	Imports []struct {
+		Path string `json:"path"`
+		Kind string `json:"kind"`
+	} `json:"imports"`
+}
+
+func metadata(data []byte) (input, error) {
 	const name = "script.js"
 	out := api.Build(api.BuildOptions{
 		Stdin:       &api.StdinOptions{Contents: string(data), Sourcefile: name, Loader: api.LoaderJS},
@@ -169,17 +200,15 @@ func findFormat(data []byte) ([]byte, error) {
 		LogLevel:    api.LogLevelSilent,
 	})
 	if len(out.Errors) > 0 {
-		return nil, parseError(out.Errors[0])
+		return input{}, parseError(out.Errors[0])
 	}
 	var meta struct {
-		Inputs map[string]struct {
-			Format string `json:"format"`
-		} `json:"inputs"`
+		Inputs map[string]input `json:"inputs"`
 	}
 	if err := json.Unmarshal([]byte(out.Metafile), &meta); err != nil {
-		return nil, err
+		return input{}, err
 	}
-	return []byte(meta.Inputs[name].Format), nil
+	return meta.Inputs[name], nil
 }
 
 // parseError cuts the message, which may hold a token of megabytes.

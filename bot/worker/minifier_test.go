@@ -43,3 +43,17 @@ func TestMinifierOptions(t *testing.T) {
 		t.Errorf("%s, %v; want %s", got, err, want.Code)
 	}
 }
+
+func TestFindImports(t *testing.T) {
+	for script, want := range map[string]string{
+		"import a from './a.js'; export * from \"b\"; import 'https://cdn.example.com/c.js'; import(x); import('d')": `["./a.js","b","https://cdn.example.com/c.js","d"]`,
+		"alert(1)": `[]`,
+	} {
+		if got, err := findImports([]byte(script)); err != nil || string(got) != want {
+			t.Errorf("%s: %s, %v; want %s", script, got, err, want)
+		}
+	}
+	if _, err := findImports([]byte("import {")); err == nil {
+		t.Error("of what does not parse")
+	}
+}

@@ -27,6 +27,8 @@ type verification struct {
 	need      int
 	all       bool
 	upstream  bool
+	osv       string
+	sarif     bool
 	known     string
 	evidence  string
 	proof     string
@@ -45,7 +47,7 @@ const maxMemory = 160 << 20
 func newVerify(a *cli) *cobra.Command {
 	var v verification
 	cmd := &cobra.Command{
-		Use:   "verify URL|FILE...|--proof PROOF FILE|--evidence FILE",
+		Use:   "verify URL|FILE...|PAGE|--proof PROOF FILE|--evidence FILE",
 		Short: "Prove that what a server sends is what its log says was published",
 		Long: `Prove from anywhere, without trusting the server, that the bytes under a URL, in each coding, are the ones that its
 public log says were published; or that a FILE, wherever it is from, has the bytes of the file that --as names.
@@ -68,6 +70,12 @@ Other exit codes: 1 failed, 2 a mistake in the command line.
 the log, with npm's signature, and every file of the release must be in it, byte for byte. Files that were minified here
 are minified again, if the log says with what and this larder has the same. Only then are they said to be as npm had them.
 
+A PAGE is the URL of a web page or a FILE.html. Every script, style sheet, preload and imported module on it is verified, with
+its integrity attribute. With --server, all files under /ajax/libs/ are held against the log there, whatever host the
+page loads them from, such as cdnjs.cloudflare.com; without it only by logs that were seen before, or that --key signs.
+What no log is about is unproven, unless it is the page's own. Exit code 8: all is proven, and an integrity is missing or a
+version is known to be vulnerable (--osv).
+
 --proof PROOF verifies a FILE without a network, by a proof that the log's server has under
 /log/proof/PACKAGE/VERSION/PATH.tlog-proof. The verdict is published, with exit code 0, if the FILE is one that the log
 says was published. Whether it was withdrawn since, no proof can tell. It needs --key.
@@ -80,6 +88,7 @@ larder fsck. See docs/audit-log.md.`,
 		Example: `  larder verify https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js
   larder verify --key log.pub https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js
   larder verify --upstream https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js
+  larder verify --server https://cdn.example.com --osv osv.json index.html
   larder verify jquery.min.js --as jquery/3.7.1/jquery.min.js --server https://cdn.example.com
   larder verify jquery.min.js --proof jquery.min.js.tlog-proof --key log.pub
   larder verify --evidence fork-0a1b2c3d4e5f6071.json --key log.pub`,
@@ -110,12 +119,22 @@ larder fsck. See docs/audit-log.md.`,
 	f.StringVar(&v.known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
 	f.StringVar(&v.proof, "proof", "", "verify the FILE by the `PROOF` (C2SP tlog-proof), without a network")
 	f.StringVar(&v.evidence, "evidence", "", "check the `FILE` that an earlier run kept of a fork")
+	f.StringVar(&v.osv, "osv", "", "for a PAGE: known vulnerabilities, a `FILE` or URL with OSV data (a record, a list, or a zip archive of npm's)")
+	f.BoolVar(&v.sarif, "sarif", false, "for a PAGE: print SARIF, which tools show beside its lines")
 	f.BoolVar(&v.asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !f.Changed("witnesses") {
 			v.need = len(v.witnesses)
 		}
-		subjects, err := v.prepare(args)
+		page := len(args) == 1 && len(v.as) == 0 && v.proof == "" && verify.IsPage(args[0])
+		if !page && (v.osv != "" || v.sarif) {
+			return errors.New("--osv and --sarif are for a page, and one page only")
+		}
+		var prepared []string
+		if !page {
+			prepared = args
+		}
+		subjects, err := v.prepare(prepared)
 		if err != nil {
 			return err
 		}
@@ -124,6 +143,8 @@ larder fsck. See docs/audit-log.md.`,
 			err = a.checkEvidence(v)
 		case v.proof != "":
 			err = a.checkProof(v, args[0])
+		case page:
+			err = a.verifyPage(cmd.Context(), v, args[0])
 		default:
 			err = a.verify(cmd.Context(), v, subjects)
 		}
@@ -160,7 +181,7 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	for _, arg := range args {
 		s := subject{arg: arg}
 		named := arg
-		if s.URL = arg; !isURL(arg) {
+		if s.URL = arg; !verify.IsURL(arg) {
 			s.URL, s.File = "", arg
 			if len(as) == 0 {
 				return nil, fmt.Errorf("%s is no URL; where it is a file, say with --as which one it has to be", arg)
@@ -168,7 +189,7 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 			named, as = as[0], as[1:]
 		}
 		var err error
-		if isURL(named) {
+		if verify.IsURL(named) {
 			s.Server, s.Name, err = verify.ParseURL(named)
 		} else if s.Name, err = verify.ParseName(named); err == nil && v.server == "" {
 			err = fmt.Errorf("--as %s needs --server, which says whose log to ask", named)
@@ -207,10 +228,6 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 		v.known = filepath.Join(dir, "larder", "known-logs")
 	}
 	return subjects, nil
-}
-
-func isURL(text string) bool {
-	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
 }
 
 // keyText reads a key from the command line, or from the file that is named there.
@@ -291,7 +308,7 @@ func (a *cli) session(v verification) (*verify.Session, func(), error) {
 		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
 		Trust: verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need},
 	}}
-	if !v.asJSON {
+	if !v.asJSON && !v.sarif {
 		s.Opened = func(l *verify.SessionLog) { printLog(a.stdout, l) }
 	}
 	if !v.upstream {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -104,6 +105,22 @@ func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, fu
 		Minifiers: minifiers, Provenance: attestations, TempDir: os.TempDir(),
 	})
 	return auditor, func() { getter.Close(); minifiers.Close() }, nil
+}
+
+// OpenImports returns what finds out what a module imports, in a process of its own, and what ends it.
+func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), func(), error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: bot.MinifyTimeout})
+	return func(ctx context.Context, module []byte) (imports []string, err error) {
+		found, err := pool.Do(ctx, worker.FindImports, module)
+		if err == nil {
+			err = json.Unmarshal(found, &imports)
+		}
+		return imports, err
+	}, pool.Close, nil
 }
 
 // strangersConfig is npm's configuration without the .npmrc of the folder that larder runs in: that may be a checkout of
