@@ -100,6 +100,17 @@ func TestAdvisories(t *testing.T) {
 	}
 }
 
+func TestIsPage(t *testing.T) {
+	for argument, want := range map[string]bool{
+		"https://www.example.com": true, "https://www.example.com/shop/": true, "http://a.example/x.html?y=z.js": true, "index.HTM": true,
+		"https://cdn.example.com/jquery.js": false, "https://cdn.example.com/ajax/libs/a/1/b.html": false, "jquery.min.js": false, "html": false,
+	} {
+		if got := IsPage(argument); got != want {
+			t.Errorf("%s: %v", argument, got)
+		}
+	}
+}
+
 func TestPublic(t *testing.T) {
 	for address, want := range map[string]bool{
 		"93.184.216.34": true, "2606:2800:220:1::1": true, "127.0.0.1": false, "::1": false, "10.0.0.1": false, "169.254.169.254": false,

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -434,9 +435,15 @@ func IsURL(argument string) bool {
 
 // IsPage reports whether an argument names a page rather than a file of a library.
 func IsPage(argument string) bool {
+	name := argument
 	if IsURL(argument) {
-		return !strings.Contains(argument, assets)
+		u, err := url.Parse(argument)
+		if err != nil || strings.Contains(u.EscapedPath(), assets) {
+			return false
+		}
+		if name = u.Path; path.Ext(name) == "" {
+			return true
+		}
 	}
-	lower := strings.ToLower(argument)
-	return strings.HasSuffix(lower, ".html") || strings.HasSuffix(lower, ".htm")
+	return slices.Contains([]string{".html", ".htm", ".xhtml", ".php"}, strings.ToLower(path.Ext(name)))
 }
