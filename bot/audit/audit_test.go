@@ -39,7 +39,7 @@ var released = time.Date(2024, 2, 29, 12, 30, 45, 0, time.UTC)
 
 // A rig is an auditor over a registry on loopback.
 type rig struct {
-	*testing.T
+	testing.TB
 	registry *npmtest.Registry
 	client   *npm.Client
 	key      *npmtest.Key
@@ -47,9 +47,9 @@ type rig struct {
 	auditor  *audit.Auditor
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	t.Helper()
-	r := &rig{T: t, registry: npmtest.New(t), key: npmtest.NewKey(t)}
+	r := &rig{TB: t, registry: npmtest.New(t), key: npmtest.NewKey(t)}
 	r.registry.Setenv(t)
 	r.registry.PublishKeys(r.key)
 	config, err := npm.LoadConfig(t.TempDir())
