@@ -54,8 +54,6 @@ type HTTPOptions struct {
 	// ProxyProtocol has these say whose a connection is before all else, with the PROXY protocol;
 	// one that does not is refused. Default: they do not.
 	ProxyProtocol bool
-	// RelayField is a field that Lane wants to see; see [lane.Options].
-	RelayField string
 	// MaxHeaderBytes bounds request line and headers together, beyond which the
 	// answer is 431 and, over HTTP/1.1, the connection ends. Default 32 KiB; net/http allows
 	// 4 KiB more.
@@ -106,7 +104,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, Logger: o.Logger,
 		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
-		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol, RelayField: o.RelayField,
+		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
 		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
 	}
 	s := &Server{connections: connections, handlers: handlers, Server: &http.Server{
@@ -122,6 +120,9 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 				refusing.idle()
 			}
 			connections.observe(c, state)
+		},
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return client.WithScarcity(ctx, connections.scarce)
 		},
 		ErrorLog: log.New(&errorLog{logger: o.Logger}, "", 0),
 	}}
@@ -392,6 +393,12 @@ type connections struct {
 type idler struct {
 	conn  net.Conn
 	since time.Time
+}
+
+func (c *connections) scarce() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.lanes, (*lane.Listener).Scarce)
 }
 
 func (c *connections) add(l *lane.Listener) {
