@@ -33,15 +33,16 @@ func TestProvenance(t *testing.T) {
 	tests := []struct {
 		name   string
 		bundle []byte
-		lost   bool // the registry lists it and does not have it
+		lost   int // what the registry answers in its place
 		want   logs.Provenance
 		reason string
 	}{
-		{"npm's", bundle, false, verified, ""},
-		{"of another archive", other, false, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "digest"},
-		{"nothing", []byte("{}"), false, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "bundle"},
-		{"lost", bundle, true, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "does not have it"},
-		{"none", nil, false, logs.Provenance{Outcome: logs.ProvenanceMissing}, ""},
+		{"npm's", bundle, 0, verified, ""},
+		{"of another archive", other, 0, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "digest"},
+		{"nothing", []byte("{}"), 0, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "bundle"},
+		{"not passed on", bundle, 403, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "does not have it"},
+		{"lost", bundle, 404, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "does not have it"},
+		{"none", nil, 0, logs.Provenance{Outcome: logs.ProvenanceMissing}, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -52,8 +53,8 @@ func TestProvenance(t *testing.T) {
 				options = append(options, npmtest.Attested(tt.bundle))
 			}
 			r.registry.Add("sigstore", "1.3.0", hour(1), nil, options...)
-			if tt.lost {
-				r.registry.RemoveAttestations("sigstore", "1.3.0")
+			if tt.lost != 0 {
+				r.registry.Fail(npmtest.Fault{Path: "/-/npm/v1/attestations/", Status: tt.lost})
 			}
 			r.open()
 			r.settle()
@@ -65,7 +66,7 @@ func TestProvenance(t *testing.T) {
 			if !strings.Contains(got.Reason, tt.reason) || (got.Reason == "") != (tt.reason == "") {
 				t.Errorf("reason %q, want %q", got.Reason, tt.reason)
 			}
-			if kept := tt.bundle != nil && !tt.lost; kept {
+			if kept := tt.bundle != nil && tt.lost == 0; kept {
 				data, err := r.store.Identity(got.Bundle)
 				if err != nil || !bytes.Equal(data, compact(t, tt.bundle)) {
 					t.Errorf("%d bytes of the bundle are kept, %v", len(data), err)

@@ -185,9 +185,14 @@ func (s npmSource) same(v candidate, published string) (same, known bool) {
 	return v.ref.(npm.Version).SameTarball(published)
 }
 
+// maxSigned is the longest text that a registry signed, in bytes, which is kept in an entry; npm's have some 120.
+const maxSigned = 1 << 10
+
 // signature is what the log says of a registry's signature.
 func signature(s npm.Signed) logs.Signature {
 	switch {
+	case len(s.Text) > maxSigned:
+		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID}
 	case s.KeyID != "":
 		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID, Text: s.Text, Sig: s.Sig, PublicKey: s.PublicKey}
 	case s.Keys:

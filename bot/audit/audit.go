@@ -106,6 +106,9 @@ func (c *comparison) npm(ctx context.Context, source logs.Source, dst *os.File) 
 	none := archive.Source{}
 	c.found.Where = fmt.Sprintf("npm's %s %s", source.Name, c.claim.Entry.Version)
 	c.found.Registry = c.o.Registry(source.Name)
+	if source.Name != c.claim.Entry.Package {
+		c.note("what is called %s here is npm's %s", text.Short(c.claim.Entry.Package, 200), text.Short(source.Name, 200))
+	}
 	packument, _, err := c.o.Npm.Packument(ctx, source.Name, npm.Validators{})
 	if err != nil {
 		return none, unlessMalformed(err)

@@ -158,6 +158,7 @@ func TestCompare(t *testing.T) {
 		{"such an entry of another minifier", func(_ *rig, c *verify.Claim) {
 			c.Entry.Maker, c.Manifest.Files[1] = nil, file("jquery.min.js", "0", logs.Minified, "jquery.js")
 		}, verify.Proven, "", 2, 0, "the entry does not say by which program"},
+		{"npm's under another name", func(_ *rig, c *verify.Claim) { c.Entry.Package = "query" }, verify.Proven, "", 2, 1, "what is called query here is npm's jquery"},
 		{"an old entry", func(_ *rig, c *verify.Claim) {
 			c.Entry.Signature, c.Entry.Provenance = logs.Signature{}, nil
 		}, verify.Proven, "", 2, 1, "does not keep the registry's signature: it is older"},

@@ -2,6 +2,7 @@ package npm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,6 +28,10 @@ func (c *Client) Attestations(ctx context.Context, v Version) (answer []byte, er
 			answer, err = io.ReadAll(r.Body)
 			return err
 		})
+	}
+	var failure *fetch.Error
+	if errors.As(err, &failure) && failure.Status/100 == 4 && !failure.Temporary {
+		err = ErrNotFound // nothing is there, or nothing for us, as of a mirror that passes on packuments only
 	}
 	if err != nil {
 		return nil, fmt.Errorf("npm package %s %s: couldn't get its attestations: %w", v.Package, v.Version, err)

@@ -110,10 +110,15 @@ func (c *Client) verify(ctx context.Context, v Version) (Signed, error) {
 			return Signed{}, &SignatureError{KeyID: s.KeyID, Reason: err}
 		}
 		if i == 0 {
-			signed = Signed{Keys: true, KeyID: s.KeyID, Text: v.signed(), Sig: s.Sig, PublicKey: key.text}
+			signed = Signed{Keys: true, KeyID: s.KeyID, Text: v.signed(), Sig: plainBase64(s.Sig), PublicKey: key.text}
 		}
 	}
 	return signed, nil
+}
+
+// plainBase64 is what was decoded without the line ends that decoding does not mind.
+func plainBase64(sig string) string {
+	return strings.NewReplacer("\r", "", "\n", "").Replace(sig)
 }
 
 // Publishes reports whether the registry for a package publishes a key, in base64, under an id.
@@ -280,7 +285,7 @@ func parseKeys(data []byte) (map[string]publicKey, error) {
 		if der, err := base64.StdEncoding.DecodeString(k.Key); err == nil && len(k.Key) <= maxKeyText {
 			if parsed, err := x509.ParsePKIXPublicKey(der); err == nil {
 				key.key, _ = parsed.(*ecdsa.PublicKey)
-				key.text = k.Key
+				key.text = plainBase64(k.Key)
 			}
 		}
 		keys[k.KeyID] = key

@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/sigstore/sigstore-go/pkg/bundle"
@@ -112,11 +113,19 @@ func (v *Verifier) Verify(data []byte, name, version, integrity string) (Build, 
 		return Build{}, fmt.Errorf("it is not about %s", subject(name, version))
 	}
 	c := result.Signature.Certificate
-	if c.SourceRepositoryURI == "" || c.SourceRepositoryDigest == "" {
+	if c.SourceRepositoryURI == "" || !commitHash.MatchString(c.SourceRepositoryDigest) {
 		return Build{}, errors.New("its certificate names no repository and commit")
+	}
+	if len(c.SourceRepositoryURI) > maxURL || len(c.BuildSignerURI) > maxURL {
+		return Build{}, fmt.Errorf("its certificate has an address of over %d bytes", maxURL)
 	}
 	return Build{Repository: c.SourceRepositoryURI, Commit: c.SourceRepositoryDigest, Workflow: c.BuildSignerURI}, nil
 }
+
+// maxURL bounds an address in a certificate, in bytes.
+const maxURL = 1 << 10
+
+var commitHash = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // subject is what statements about a version call it: a package URL.
 func subject(name, version string) string {

@@ -106,13 +106,6 @@ const provenanceType = "https://slsa.dev/provenance/v1"
 // Attested has the registry list an attestation of the version's provenance, and answer with this Sigstore bundle.
 func Attested(bundle []byte) Option { return func(r *release) { r.bundle = bundle } }
 
-// RemoveAttestations has the registry answer that it has no attestations of a version, which it lists all the same.
-func (r *Registry) RemoveAttestations(name, version string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.attested, name+"@"+version)
-}
-
 // attestations is the answer with a bundle, beside which npm's has its own attestation of the publication.
 func attestations(bundle []byte) []byte {
 	data, err := json.Marshal(map[string]any{"attestations": []any{
