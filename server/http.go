@@ -525,6 +525,7 @@ type certificate struct {
 	mu      sync.Mutex
 	current *tls.Certificate
 	checked time.Time
+	warned  time.Time    // when it was last looked whether it ends
 	changed [2]time.Time // of the files when they were last read
 }
 
@@ -543,6 +544,9 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			}
 		}
 	}
+	if c.now().Sub(c.warned) >= endsWarning {
+		c.warn()
+	}
 	return c.current, nil
 }
 
@@ -552,7 +556,24 @@ func (c *certificate) load() error {
 		return fmt.Errorf("server: couldn't read the certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
 	}
 	c.current = &pair
+	c.warn()
 	return nil
+}
+
+// How long before the end of a certificate logger is told, where that is no more than a third of its life, and how often.
+const (
+	endsSoon    = 7 * 24 * time.Hour
+	endsWarning = 24 * time.Hour
+)
+
+// warn tells logger of a certificate that has ended or does so soon. Clients get it all the same: some may not mind.
+func (c *certificate) warn() {
+	now, until := c.now(), c.current.Leaf.NotAfter
+	if c.warned = now; now.After(until) {
+		c.logger.Error("server: the certificate has ended, so that clients refuse it; renew its file", "file", c.certFile, "ended", until)
+	} else if until.Sub(now) < min(endsSoon, until.Sub(c.current.Leaf.NotBefore)/3) {
+		c.logger.Warn("server: the certificate ends soon; renew its file", "file", c.certFile, "until", until)
+	}
 }
 
 // modified returns when the files changed. A file that cannot be looked at has the
