@@ -66,15 +66,16 @@ runs find a log that was changed. Only witnesses can rule out that the server sh
 
 Other exit codes: 1 failed, 2 a mistake in the command line.
 
---upstream also asks npm, or the git repository, whether the log tells the truth: the archive that npm has must be the one in
-the log, with npm's signature, and every file of the release must be in it, byte for byte. Files that were minified here
-are minified again, if the log says with what and this larder has the same. Only then are they said to be as npm had them.
+--upstream also asks npm, or the git repository, whether the log tells the truth: the archive that npm has must be the
+one in the log, with npm's signature, and every file of the release must be in it, byte for byte. Files that were
+minified here are minified again, if the log says with what and this larder has the same. Only then are they said to be
+as npm had them.
 
-A PAGE is the URL of a web page or a FILE.html. Every script, style sheet, preload and imported module on it is verified, with
-its integrity attribute. With --server, all files under /ajax/libs/ are held against the log there, whatever host the
-page loads them from, such as cdnjs.cloudflare.com; without it only by logs that were seen before, or that --key signs.
-What no log is about is unproven, unless it is the page's own. Exit code 8: all is proven, and an integrity is missing or a
-version is known to be vulnerable (--osv).
+A PAGE is the URL of a web page or a FILE.html. Every script, style sheet, preload and imported module on it is
+verified, with its integrity attribute. With --server, all files under /ajax/libs/ are held against the log there,
+whatever host the page loads them from, such as cdnjs.cloudflare.com; without it only by logs that were seen before, or
+that --key signs. What no log is about is unproven, unless it is the page's own. Exit code 8: all is proven, and an
+integrity is missing or a version is known to be vulnerable (--osv).
 
 --proof PROOF verifies a FILE without a network, by a proof that the log's server has under
 /log/proof/PACKAGE/VERSION/PATH.tlog-proof. The verdict is published, with exit code 0, if the FILE is one that the log
