@@ -38,6 +38,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/provenance"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -50,6 +51,8 @@ type Options struct {
 	Catalogue *packages.Catalogue
 	// Npm answers for packages whose source is npm.
 	Npm *npm.Client
+	// Provenance verifies attestations of npm's releases. Default: by the embedded trusted root.
+	Provenance *provenance.Verifier
 	// Git answers for packages whose source is git. Default: they are not updated.
 	Git *git.Client
 	// TempDir is a folder of the bot's own; what it finds there at the start it
@@ -101,6 +104,12 @@ func (o *Options) defaults() error {
 			return fmt.Errorf("couldn't find this program's file to start workers from: %w", err)
 		}
 		o.Worker = program
+	}
+	if o.Provenance == nil {
+		var err error
+		if o.Provenance, err = provenance.New(nil); err != nil {
+			return err
+		}
 	}
 	o.Releases = cmp.Or(o.Releases, 10)
 	o.Interval = cmp.Or(o.Interval, time.Hour)

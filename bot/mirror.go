@@ -106,7 +106,7 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 	}
 	if mirror.Provisional() {
 		patient, cancel := context.WithTimeout(ctx, npmPatience)
-		own, err := b.fromNpm(patient, m.pkg, m.version, m.pins)
+		own, entry, err := b.fromNpm(patient, m.pkg, m.version, m.pins)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -117,7 +117,8 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 			switch same, other := compareFiles(manifest, own); {
 			case len(other) > 0:
 				b.logger.Warn("another origin has other bytes than npm; npm's are published", "package", m.pkg.Name, "version", m.version, "origin", mirror.Source, "path", other[0], "paths", len(other))
-				return own, b.commit(m.pins, own, actorBot, logs.Processed, logs.Entry{Kind: logs.Published})
+				entry.Kind = logs.Published
+				return own, b.commit(m.pins, own, actorBot, logs.Processed, entry)
 			case same > 0:
 				mirror.Proof = logs.ProofNpm
 			}
@@ -150,35 +151,44 @@ func (m *Mirroring) complete(manifest *logs.Manifest) {
 	}
 }
 
-// fromNpm makes npm's release as it would be published. Its contents are kept.
-func (b *Bot) fromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, error) {
+// fromNpm makes npm's release as it would be published, and what its entry would say besides. Its contents are kept.
+func (b *Bot) fromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
 	from, ok := b.source(p).(npmSource)
 	if !ok {
-		return nil, fmt.Errorf("%s does not come from npm", p.Name)
+		return nil, logs.Entry{}, fmt.Errorf("%s does not come from npm", p.Name)
 	}
 	listed, err := from.list(ctx, p.Autoupdate.Target, fetch.Validators{})
 	if err != nil {
-		return nil, err
+		return nil, logs.Entry{}, err
 	}
 	v, ok := listed.versions[version]
 	if !ok {
-		return nil, fmt.Errorf("npm's %s has no version %s: %w", p.Autoupdate.Target, version, fetch.ErrNotFound)
+		return nil, logs.Entry{}, fmt.Errorf("npm's %s has no version %s: %w", p.Autoupdate.Target, version, fetch.ErrNotFound)
 	}
 	file, err := os.CreateTemp(b.options.TempDir, tempPattern)
 	if err != nil {
-		return nil, fmt.Errorf("couldn't make a file for the download: %w", err)
+		return nil, logs.Entry{}, fmt.Errorf("couldn't make a file for the download: %w", err)
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
 	got, err := from.fetch(ctx, p.Autoupdate.Target, v, file)
 	if err != nil {
-		return nil, err
+		return nil, logs.Entry{}, err
 	}
 	released := v.published
 	if released.IsZero() {
 		released = b.options.Now()
 	}
-	return b.assemble(ctx, intake{pkg: p, version: version, released: released, actor: actorBot, archive: got.archive, source: got.source, fresh: true}, pins)
+	in := intake{
+		pkg: p, version: version, released: released, actor: actorBot, archive: got.archive, source: got.source, fresh: true,
+		signature: got.signature, attested: got.attested,
+	}
+	manifest, err := b.assemble(ctx, in, pins)
+	if err != nil {
+		return nil, logs.Entry{}, err
+	}
+	entry, err := b.evidence(ctx, in, manifest, pins)
+	return manifest, entry, err
 }
 
 // compareFiles holds a release of another origin against upstream's files: same counts those of upstream that it has
@@ -223,14 +233,14 @@ func (b *Bot) Compare(ctx context.Context, name, version string) (settled bool, 
 	pins := b.store.Pin()
 	defer pins.Release()
 	b.leftovers.Store(true)
-	own, err := b.fromNpm(ctx, p, version, pins)
+	own, evidence, err := b.fromNpm(ctx, p, version, pins)
 	if err != nil {
 		return false, err
 	}
 	same, other := compareFiles(mirrored, own)
 	switch {
 	case len(other) > 0:
-		return true, b.replace(v, mirrored, own, other, pins)
+		return true, b.replace(v, mirrored, own, evidence, other, pins)
 	case same == 0:
 		return false, fmt.Errorf("npm's %s %s has no path in common with the mirrored release", name, version)
 	}
@@ -262,7 +272,7 @@ func (b *Bot) asBefore(was views.Version) error {
 }
 
 // replace withdraws a release of another origin and publishes npm's, in one write.
-func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, other []string, pins *kvstore.Pins) error {
+func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, evidence logs.Entry, other []string, pins *kvstore.Pins) error {
 	reason := fmt.Sprintf("npm has other bytes than %s at %s, %q first", v.Mirror.Source, text.Count(len(other), "path", "paths"), text.Short(other[0], maxPath))
 	data, err := own.Encode()
 	if err != nil {
@@ -281,6 +291,7 @@ func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, other []str
 		withdrawn, processed, replaced := entry, entry, entry
 		withdrawn.Kind, withdrawn.Released, withdrawn.Manifest, withdrawn.Reason, withdrawn.Mirror = logs.Withdrawn, v.Released, v.Manifest, reason, v.Mirror
 		processed.Kind, processed.Released, processed.Manifest, processed.Signature = logs.Processed, own.Released, hash, own.Source.Signature
+		replaced.Signature, replaced.Provenance, replaced.Maker = evidence.Signature, evidence.Provenance, evidence.Maker
 		replaced.Kind, replaced.Released, replaced.Manifest, replaced.Reason = logs.Replaced, own.Released, hash, reason
 		for _, c := range []views.Change{{Entry: withdrawn, Manifest: mirrored}, {Entry: processed}, {Entry: replaced, Manifest: own}} {
 			if err := views.Record(tx, c); err != nil {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -275,6 +277,7 @@ func (b *Bot) fetch(ctx context.Context, t task, came *views.WrongBytes) (*logs.
 	return b.publish(ctx, intake{
 		pkg: t.pkg, version: t.version.name, released: released, actor: t.actor,
 		archive: got.archive, source: got.source, notes: got.notes, fresh: t.fresh,
+		signature: got.signature, attested: got.attested,
 	})
 }
 
@@ -287,8 +290,11 @@ type intake struct {
 	archive  archive.Source
 	source   logs.Source
 	notes    []string
-	fresh    bool                       // it does not wait for releases that are not
-	check    func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
+	// signature and attested are those of [fetched].
+	signature logs.Signature
+	attested  func(context.Context) (logs.Provenance, []byte, error)
+	fresh     bool                       // it does not wait for releases that are not
+	check     func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
 }
 
 // publish takes the files that the package JSON names out of the archive and
@@ -311,10 +317,33 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 			return nil, err
 		}
 	}
-	if err := b.commit(pins, manifest, in.actor, logs.Processed, logs.Entry{Kind: logs.Published}); err != nil {
+	entry, err := b.evidence(ctx, in, manifest, pins)
+	if err != nil {
+		return nil, err
+	}
+	entry.Kind = logs.Published
+	if err := b.commit(pins, manifest, in.actor, logs.Processed, entry); err != nil {
 		return nil, err
 	}
 	return manifest, nil
+}
+
+// evidence is what the entry of a publication says of its upstream and of how files were made. What it names is kept.
+func (b *Bot) evidence(ctx context.Context, in intake, m *logs.Manifest, pins *kvstore.Pins) (logs.Entry, error) {
+	entry := logs.Entry{Signature: in.signature}
+	if slices.ContainsFunc(m.Files, func(f logs.File) bool { return f.Origin == logs.Minified }) {
+		entry.Maker = new(logs.Maker)
+		entry.Maker.Program, entry.Maker.Version, entry.Maker.Options = worker.Minifier()
+	}
+	if in.attested == nil {
+		return entry, nil
+	}
+	found, bundle, err := in.attested(ctx)
+	if err == nil && bundle != nil {
+		found.Bundle, err = b.keep(pins, bundle)
+	}
+	entry.Provenance = &found
+	return entry, err
 }
 
 // commit publishes a release, whose contents are kept, by an entry, with one of the kind before in front of it where
@@ -343,7 +372,7 @@ func (b *Bot) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, 
 		entry.Package, entry.Version, entry.Released, entry.Manifest = manifest.Package, manifest.Version, manifest.Released, hash
 		if before != "" {
 			first := entry
-			first.Kind, first.Signature = before, manifest.Source.Signature
+			first.Kind, first.Signature, first.Provenance, first.Maker = before, manifest.Source.Signature, nil, nil
 			if err := views.Record(tx, views.Change{Entry: first}); err != nil {
 				return err
 			}

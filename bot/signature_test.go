@@ -44,6 +44,22 @@ func TestRegistrySignatures(t *testing.T) {
 				if e := r.one(logs.Processed); e.Signature != tt.want {
 					t.Errorf("the entry says %+v, want %+v", e.Signature, tt.want)
 				}
+				e := r.one(logs.Published)
+				if e.Signature.Short() != tt.want || e.Signature.Kept() != (tt.want.Outcome == logs.SignatureVerified) {
+					t.Errorf("the entry of the publication says %+v, want %+v", e.Signature, tt.want)
+				}
+				if e.Signature.Kept() {
+					if err := e.Signature.Check(); err != nil || !strings.HasPrefix(e.Signature.Text, "a@1.0.0:sha512-") {
+						t.Errorf("of %q: %v", e.Signature.Text, err)
+					}
+					e.Signature.Text += "="
+					if err := e.Signature.Check(); err == nil {
+						t.Error("the signature is right for another text")
+					}
+				}
+				if e.Provenance == nil || *e.Provenance != (logs.Provenance{Outcome: logs.ProvenanceMissing}) {
+					t.Errorf("provenance %+v", e.Provenance)
+				}
 				if m := r.manifest("a", "1.0.0"); m.Source.Signature != tt.want {
 					t.Errorf("the manifest says %+v, want %+v", m.Source.Signature, tt.want)
 				}

@@ -17,8 +17,10 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/provenance"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -60,6 +62,10 @@ type fetched struct {
 	source   logs.Source
 	released time.Time // zero where the listing says it, or it is not known
 	notes    []string
+	// signature is the registry's, with all that verifies it.
+	signature logs.Signature
+	// attested gets what is signed of where the release was built, with its bundle. Nil: its upstream has no such thing.
+	attested func(context.Context) (logs.Provenance, []byte, error)
 }
 
 // source returns what answers for a package; nil for one that is not updated.
@@ -69,7 +75,7 @@ func (b *Bot) source(p *packages.Package) source {
 	}
 	switch {
 	case p.Autoupdate.Source == npmType && b.options.Npm != nil:
-		return npmSource{b.options.Npm}
+		return npmSource{b.options.Npm, b.options.Provenance}
 	case p.Autoupdate.Source == gitType && b.options.Git != nil:
 		return gitSource{b.options.Git}
 	}
@@ -101,7 +107,10 @@ const (
 	gitType = "git"
 )
 
-type npmSource struct{ client *npm.Client }
+type npmSource struct {
+	client     *npm.Client
+	provenance *provenance.Verifier
+}
 
 func (s npmSource) list(ctx context.Context, target string, known fetch.Validators) (*listing, error) {
 	packument, fresh, err := s.client.Packument(ctx, target, known)
@@ -128,21 +137,64 @@ func (s npmSource) fetch(ctx context.Context, target string, v candidate, dst *o
 	if err != nil {
 		return nil, err
 	}
+	signature := signature(signed)
 	return &fetched{
-		archive: opened,
-		source:  logs.Source{Type: npmType, Name: target, Integrity: listed.Hash(), Signature: signature(signed)},
+		archive:   opened,
+		source:    logs.Source{Type: npmType, Name: target, Integrity: listed.Hash(), Signature: signature.Short()},
+		signature: signature,
+		attested:  func(ctx context.Context) (logs.Provenance, []byte, error) { return s.attested(ctx, listed) },
 	}, nil
+}
+
+// attested gets and verifies the attestation of a version's provenance. That there is none that proves something does not
+// keep a release back: it is the registry's signature that vouches for the archive.
+func (s npmSource) attested(ctx context.Context, v npm.Version) (logs.Provenance, []byte, error) {
+	if !v.Attested {
+		return logs.Provenance{Outcome: logs.ProvenanceMissing}, nil, nil
+	}
+	unverified := func(bundle []byte, why string) (logs.Provenance, []byte, error) {
+		return logs.Provenance{Outcome: logs.ProvenanceUnverified, Reason: text.Short(why, maxNote)}, bundle, nil
+	}
+	answer, err := s.client.Attestations(ctx, v)
+	if errors.Is(err, npm.ErrNotFound) {
+		return unverified(nil, "the registry lists an attestation and does not have it, as mirrors do")
+	}
+	if err != nil && npm.IsPermanent(err) {
+		return unverified(nil, err.Error())
+	}
+	if err != nil {
+		return logs.Provenance{}, nil, err
+	}
+	bundle, err := provenance.Bundle(answer)
+	switch {
+	case err != nil:
+		return unverified(nil, err.Error())
+	case bundle == nil:
+		return unverified(nil, "the registry lists an attestation of provenance, and it is not among those that it has")
+	case len(bundle) > provenance.MaxBundle:
+		return unverified(nil, fmt.Sprintf("the attestation has %d bytes, over the limit of %d", len(bundle), provenance.MaxBundle))
+	}
+	build, err := s.provenance.Verify(bundle, v.Package, v.Version, v.Hash())
+	if err != nil {
+		return unverified(bundle, err.Error())
+	}
+	return logs.Provenance{Outcome: logs.ProvenanceVerified, Repository: build.Repository, Commit: build.Commit, Workflow: build.Workflow}, bundle, nil
 }
 
 func (s npmSource) same(v candidate, published string) (same, known bool) {
 	return v.ref.(npm.Version).SameTarball(published)
 }
 
+// maxSigned is the longest text that a registry signed, in bytes, which is kept in an entry; npm's have some 120.
+const maxSigned = 1 << 10
+
 // signature is what the log says of a registry's signature.
 func signature(s npm.Signed) logs.Signature {
 	switch {
-	case s.KeyID != "":
+	case len(s.Text) > maxSigned:
 		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID}
+	case s.KeyID != "":
+		return logs.Signature{Outcome: logs.SignatureVerified, Key: s.KeyID, Text: s.Text, Sig: s.Sig, PublicKey: s.PublicKey}
 	case s.Keys:
 		return logs.Signature{Outcome: logs.SignatureMissing}
 	default:

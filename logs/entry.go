@@ -81,9 +81,13 @@ type Entry struct {
 	Detail kvstore.Hash `json:"detail,omitzero"`
 	// Erasure is the content that holds the Erasure of an Erased entry.
 	Erasure kvstore.Hash `json:"erasure,omitzero"`
-	// Signature is what became of upstream's own signature, for Processed, and
-	// for Refused where that is the reason.
+	// Signature is what became of upstream's own signature, for Processed, for Published and Replaced with
+	// the signature itself, and for Refused where that is the reason.
 	Signature Signature `json:"signature,omitzero"`
+	// Provenance is what is signed of where the release was built, for Published and Replaced.
+	Provenance *Provenance `json:"provenance,omitempty"`
+	// Maker is what made the manifest's minified files, for Published and Replaced.
+	Maker *Maker `json:"maker,omitempty"`
 	// Mirror is where a release was taken from, for Mirrored and what follows about it.
 	Mirror *Mirror `json:"mirror,omitempty"`
 	// Upstream is what changed there, for UpstreamChanged.
@@ -109,6 +113,49 @@ type UpstreamChange struct {
 	New string `json:"new"`
 }
 
+// A Provenance is what was found of a release's provenance attestation: what a build service has signed of which
+// repository, commit and workflow made the archive.
+type Provenance struct {
+	Outcome ProvenanceOutcome `json:"outcome"`
+	// Reason says why the attestation was not verified, for ProvenanceUnverified.
+	Reason string `json:"reason,omitempty"`
+	// Bundle is the content that holds the attestation, a Sigstore bundle as the registry has it; none where it has none.
+	Bundle kvstore.Hash `json:"bundle,omitzero"`
+	// Repository, Commit and Workflow are the certificate's, for ProvenanceVerified.
+	Repository string `json:"repository,omitempty"` // its URL
+	Commit     string `json:"commit,omitempty"`     // in hexadecimal digits
+	Workflow   string `json:"workflow,omitempty"`   // the URL of its file, at a branch or tag
+}
+
+// String says it in a line.
+func (p Provenance) String() string {
+	switch p.Outcome {
+	case ProvenanceVerified:
+		return fmt.Sprintf("built from %s at commit %s by %s", p.Repository, p.Commit, p.Workflow)
+	case ProvenanceMissing:
+		return "none: the registry has no attestation"
+	}
+	return "not verified: " + p.Reason
+}
+
+// A ProvenanceOutcome is what looking for an attestation came to.
+type ProvenanceOutcome string
+
+// The outcomes.
+const (
+	ProvenanceVerified   ProvenanceOutcome = "verified"   // it is right, and about this archive
+	ProvenanceMissing    ProvenanceOutcome = "missing"    // the registry has none
+	ProvenanceUnverified ProvenanceOutcome = "unverified" // there is one, and it could not be verified, for the Reason
+)
+
+// A Maker is a program that made files of a release. Who runs the same version with the same options gets the same bytes.
+type Maker struct {
+	Program string `json:"program"`
+	Version string `json:"version"`
+	// Options are those of its command line, for JavaScript and for CSS.
+	Options string `json:"options"`
+}
+
 // A Range is a part of a log.
 type Range struct {
 	From int64 `json:"from"` // the first entry
@@ -126,7 +173,11 @@ func (r Range) String() string {
 // ever removed. The files of a release are named by its manifest.
 func (e Entry) Contents() []kvstore.Hash {
 	var named []kvstore.Hash
-	for _, h := range []kvstore.Hash{e.Manifest, e.PackageJSON, e.Diff, e.Detail, e.Erasure} {
+	var bundle kvstore.Hash
+	if e.Provenance != nil {
+		bundle = e.Provenance.Bundle
+	}
+	for _, h := range []kvstore.Hash{e.Manifest, e.PackageJSON, e.Diff, e.Detail, e.Erasure, bundle} {
 		if h != (kvstore.Hash{}) {
 			named = append(named, h)
 		}

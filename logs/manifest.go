@@ -1,7 +1,10 @@
 package logs
 
 import (
+	"crypto/ecdsa"
+	"crypto/sha256"
 	"crypto/sha512"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -12,6 +15,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -59,6 +63,38 @@ type Source struct {
 type Signature struct {
 	Outcome SignatureOutcome `json:"outcome"`
 	Key     string           `json:"key,omitempty"` // the id of the key that it was made with
+	// What was signed, the signature and the key, for Published entries: all that [Signature.Check] needs.
+	// Entries from before Larder kept them lack all three.
+	Text      string `json:"text,omitempty"`      // name@version:integrity
+	Sig       string `json:"sig,omitempty"`       // ECDSA with SHA-256, ASN.1 in base64
+	PublicKey string `json:"publicKey,omitempty"` // the key that Key names, SubjectPublicKeyInfo in base64
+}
+
+// Kept reports whether the signature itself is in the log, and not only its outcome.
+func (s Signature) Kept() bool { return s.Sig != "" }
+
+// Short is the outcome without the signature, as manifests have it: a registry that signs anew must not change them.
+func (s Signature) Short() Signature { return Signature{Outcome: s.Outcome, Key: s.Key} }
+
+// Check verifies a signature that is kept.
+func (s Signature) Check() error {
+	der, err := base64.StdEncoding.DecodeString(s.PublicKey)
+	if err != nil {
+		return errors.New("the registry's key is not in base64")
+	}
+	parsed, err := x509.ParsePKIXPublicKey(der)
+	key, ok := parsed.(*ecdsa.PublicKey)
+	if err != nil || !ok {
+		return errors.New("the registry's key is no ECDSA key")
+	}
+	sig, err := base64.StdEncoding.DecodeString(s.Sig)
+	if err != nil {
+		return errors.New("the registry's signature is not in base64")
+	}
+	if sum := sha256.Sum256([]byte(s.Text)); !ecdsa.VerifyASN1(key, sum[:], sig) {
+		return fmt.Errorf("the registry's signature is not one of %q by the key that is with it", text.Short(s.Text, 300))
+	}
+	return nil
 }
 
 // A SignatureOutcome is what looking for a signature came to.
@@ -116,14 +152,14 @@ func (s SRI) String() string {
 func (s SRI) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (s *SRI) UnmarshalText(text []byte) error {
-	encoded, ok := strings.CutPrefix(string(text), sriPrefix)
+func (s *SRI) UnmarshalText(data []byte) error {
+	encoded, ok := strings.CutPrefix(string(data), sriPrefix)
 	if !ok {
-		return fmt.Errorf("integrity %q does not begin with %q", text, sriPrefix)
+		return fmt.Errorf("integrity %q does not begin with %q", data, sriPrefix)
 	}
 	sum, err := base64.StdEncoding.Strict().DecodeString(encoded)
 	if err != nil || len(sum) != len(s) {
-		return fmt.Errorf("integrity %q is not a base64 SHA-512", text)
+		return fmt.Errorf("integrity %q is not a base64 SHA-512", data)
 	}
 	copy(s[:], sum)
 	return nil

@@ -48,6 +48,8 @@ type Version struct {
 	Deprecated string
 	// Signatures are the registry's signatures over name, version and integrity, as JSON.
 	Signatures json.RawMessage
+	// Attested says that the registry has an attestation of where this version was built: [Client.Attestations].
+	Attested bool
 	// Err is set where the manifest is malformed; the tarball of such a version cannot be got.
 	Err error
 }
@@ -210,6 +212,7 @@ func (d *decoder) version(key string) (Version, error) {
 			UnpackedSize float64         `json:"unpackedSize"`
 			FileCount    float64         `json:"fileCount"`
 			Signatures   json.RawMessage `json:"signatures"`
+			Attestations json.RawMessage `json:"attestations"`
 		} `json:"dist"`
 	}
 	field := "versions." + key
@@ -229,7 +232,7 @@ func (d *decoder) version(key string) (Version, error) {
 	}
 	if dist := manifest.Dist; dist != nil {
 		v.Tarball, v.Integrity, v.Shasum = dist.Tarball, dist.Integrity, dist.Shasum
-		v.Signatures = dist.Signatures
+		v.Signatures, v.Attested = dist.Signatures, attested(dist.Attestations)
 		v.UnpackedSize, v.FileCount = claim(dist.UnpackedSize), int(claim(dist.FileCount))
 	}
 	switch {
@@ -249,6 +252,16 @@ func (d *decoder) version(key string) (Version, error) {
 		v.Deprecated = strings.ToValidUTF8(v.Deprecated[:maxKept], "")
 	}
 	return v, nil
+}
+
+// attested reports whether what a packument says of attestations names one of provenance.
+func attested(said json.RawMessage) bool {
+	var named struct {
+		Provenance struct {
+			PredicateType string `json:"predicateType"`
+		} `json:"provenance"`
+	}
+	return len(said) > 0 && json.Unmarshal(said, &named) == nil && named.Provenance.PredicateType != ""
 }
 
 // claim makes a count of what a stranger gave as a number.

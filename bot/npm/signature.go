@@ -32,6 +32,8 @@ const (
 	keysFresh = time.Hour
 	// maxKeyID bounds the ids of keys, in bytes; those of npm's registry have 50.
 	maxKeyID = 200
+	// maxKeyText bounds a key in base64, in bytes; one over P-521 has 212.
+	maxKeyText = 300
 	// keysAgain is the same where one is missing.
 	keysAgain = time.Minute
 	// undated is when a version was published whose packument does not say, as npm has it.
@@ -45,6 +47,8 @@ type Signed struct {
 	// KeyID is the key that signed, "" where the registry has not signed this version. Of several keys it
 	// is the first one.
 	KeyID string
+	// Text is what that key signed, Sig its signature and PublicKey the key, both in base64 as the registry has them.
+	Text, Sig, PublicKey string
 }
 
 // SignatureError says that a registry's signature is wrong. Trying again does not help.
@@ -106,16 +110,32 @@ func (c *Client) verify(ctx context.Context, v Version) (Signed, error) {
 			return Signed{}, &SignatureError{KeyID: s.KeyID, Reason: err}
 		}
 		if i == 0 {
-			signed.KeyID = s.KeyID
+			signed = Signed{Keys: true, KeyID: s.KeyID, Text: v.signed(), Sig: plainBase64(s.Sig), PublicKey: key.text}
 		}
 	}
 	return signed, nil
+}
+
+// plainBase64 is what was decoded without the line ends that decoding does not mind.
+func plainBase64(sig string) string {
+	return strings.NewReplacer("\r", "", "\n", "").Replace(sig)
+}
+
+// Publishes reports whether the registry for a package publishes a key, in base64, under an id.
+func (c *Client) Publishes(ctx context.Context, name, id, key string) (bool, error) {
+	keys, err := c.keyring(name).get(ctx, c, keysFresh)
+	if err != nil {
+		return false, fmt.Errorf("npm package %s: %w", name, err)
+	}
+	published, ok := keys[id]
+	return ok && published.text != "" && published.text == key, nil
 }
 
 // A publicKey is one of a registry's.
 type publicKey struct {
 	// key is nil for one that is not understood, which verifies nothing.
 	key     *ecdsa.PublicKey
+	text    string // as the registry has it
 	expires string // as the registry has it, "" for never
 }
 
@@ -137,12 +157,15 @@ func (k publicKey) verify(v Version, signature string) string {
 	if err != nil {
 		return "it is not in base64"
 	}
-	sum := sha256.Sum256([]byte(v.Package + "@" + v.Version + ":" + v.Hash()))
+	sum := sha256.Sum256([]byte(v.signed()))
 	if !ecdsa.VerifyASN1(k.key, sum[:], sig) {
 		return "it does not fit name, version and integrity; this version may have been tampered with"
 	}
 	return ""
 }
+
+// signed is the text that registries sign of a version.
+func (v Version) signed() string { return v.Package + "@" + v.Version + ":" + v.Hash() }
 
 // Hash is the integrity of v's tarball as npm understands it: dist.integrity, or dist.shasum in its form.
 func (v Version) Hash() string {
@@ -259,9 +282,10 @@ func parseKeys(data []byte) (map[string]publicKey, error) {
 		if k.Expires != nil {
 			key.expires = *k.Expires
 		}
-		if der, err := base64.StdEncoding.DecodeString(k.Key); err == nil {
+		if der, err := base64.StdEncoding.DecodeString(k.Key); err == nil && len(k.Key) <= maxKeyText {
 			if parsed, err := x509.ParsePKIXPublicKey(der); err == nil {
 				key.key, _ = parsed.(*ecdsa.PublicKey)
+				key.text = plainBase64(k.Key)
 			}
 		}
 		keys[k.KeyID] = key

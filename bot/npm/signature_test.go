@@ -100,8 +100,10 @@ func TestSignatures(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), tt.err) || IsPermanent(err) {
 					t.Errorf("error %v, want one about %q that may pass", err, tt.err)
 				}
-			case err != nil || got != tt.want:
+			case err != nil || (Signed{Keys: got.Keys, KeyID: got.KeyID}) != tt.want:
 				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
+			case got.KeyID != "" && (!strings.HasPrefix(got.Text, "left@1.0.0:sha") || got.Sig == "" || got.PublicKey == ""):
+				t.Errorf("what was signed is not told: %+v", got)
 			}
 		})
 	}

@@ -28,10 +28,13 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
+	"sync"
 	"syscall"
 	"unicode/utf8"
 
 	"github.com/evanw/esbuild/pkg/api"
+	"github.com/evanw/esbuild/pkg/cli"
 
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
@@ -43,7 +46,8 @@ type Task string
 const (
 	MinifyJS    Task = "minify-js"
 	MinifyCSS   Task = "minify-css"
-	FindFormat  Task = "find-format" // answers "esm", "cjs", or nothing where a script is neither
+	FindFormat  Task = "find-format"  // answers "esm", "cjs", or nothing where a script is neither
+	FindImports Task = "find-imports" // answers a JSON array of what a module imports, as it is written there
 	SqueezeBr   Task = "squeeze-br"
 	SqueezeGzip Task = "squeeze-gzip"
 )
@@ -80,6 +84,7 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	MinifyJS:    func(data []byte) ([]byte, error) { return minify(data, api.LoaderJS) },
 	MinifyCSS:   func(data []byte) ([]byte, error) { return minify(data, api.LoaderCSS) },
 	FindFormat:  findFormat,
+	FindImports: findImports,
 	SqueezeBr:   func(data []byte) ([]byte, error) { return coding.Encode(coding.Brotli, coding.Best, data) },
 	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
 }
@@ -101,7 +106,7 @@ const minifierMemory = 170
 // own pages, which all share, are apart.
 func Memory(t Task, size int64) int64 {
 	switch t {
-	case MinifyJS, MinifyCSS, FindFormat:
+	case MinifyJS, MinifyCSS, FindFormat, FindImports:
 		return max(Small, 16<<20+minifierMemory*size)
 	default:
 		// What is reckoned with is resident. More is mapped, because blocks of the heap are left over.
@@ -110,23 +115,37 @@ func Memory(t Task, size int64) int64 {
 	}
 }
 
+// minifier has the options with which files are minified, as of esbuild's command line, so that anyone can make them
+// again. Top-level names stay, because other scripts use them; characters stay, because escapes would double what is
+// not ASCII.
+const minifier = "--minify --target=esnext --charset=utf8 --legal-comments=inline --tree-shaking=false"
+
+// minifierVersion is that of the module in go.mod, as a test sees to; esbuild itself does not tell.
+const minifierVersion = "0.28.2"
+
+// Minifier says which program minifies files here, in which version and with which options of its command line, so that
+// who has the same makes the same bytes.
+func Minifier() (program, version, options string) {
+	return "esbuild", minifierVersion, minifier
+}
+
+// minifying are those options.
+var minifying = sync.OnceValues(func() (api.TransformOptions, error) {
+	return cli.ParseTransformOptions(strings.Fields(minifier))
+})
+
 // minify returns a smaller program or style sheet that means the same, with
-// legal comments kept. Top-level names stay, because other scripts use them.
+// legal comments kept.
 func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
 	}
-	out := api.Transform(string(data), api.TransformOptions{
-		Loader:            loader,
-		Target:            api.ESNext,
-		Charset:           api.CharsetUTF8, // as the file was; escapes would double what is not ASCII
-		LegalComments:     api.LegalCommentsInline,
-		MinifyWhitespace:  true,
-		MinifyIdentifiers: true,
-		MinifySyntax:      true,
-		TreeShaking:       api.TreeShakingFalse,
-		LogLevel:          api.LogLevelSilent,
-	})
+	options, err := minifying()
+	if err != nil {
+		return nil, err
+	}
+	options.Loader, options.LogLevel = loader, api.LogLevelSilent
+	out := api.Transform(string(data), options)
 	if len(out.Errors) > 0 {
 		return nil, parseError(out.Errors[0])
 	}
@@ -140,6 +159,35 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 // findFormat returns the module format that a script's syntax tells, as esbuild
 // names it.
 func findFormat(data []byte) ([]byte, error) {
+	in, err := metadata(data)
+	return []byte(in.Format), err
+}
+
+// findImports returns what a module imports when it is loaded, and what it may import later.
+func findImports(data []byte) ([]byte, error) {
+	in, err := metadata(data)
+	if err != nil {
+		return nil, err
+	}
+	imports := []string{}
+	for _, i := range in.Imports {
+		if i.Kind == "import-statement" || i.Kind == "dynamic-import" {
+			imports = append(imports, i.Path)
+		}
+	}
+	return json.Marshal(imports)
+}
+
+// input is what esbuild finds out about a script.
+type input struct {
+	Format  string `json:"format"`
+	Imports []struct {
+		Path string `json:"path"`
+		Kind string `json:"kind"`
+	} `json:"imports"`
+}
+
+func metadata(data []byte) (input, error) {
 	const name = "script.js"
 	out := api.Build(api.BuildOptions{
 		Stdin:       &api.StdinOptions{Contents: string(data), Sourcefile: name, Loader: api.LoaderJS},
@@ -152,17 +200,15 @@ func findFormat(data []byte) ([]byte, error) {
 		LogLevel:    api.LogLevelSilent,
 	})
 	if len(out.Errors) > 0 {
-		return nil, parseError(out.Errors[0])
+		return input{}, parseError(out.Errors[0])
 	}
 	var meta struct {
-		Inputs map[string]struct {
-			Format string `json:"format"`
-		} `json:"inputs"`
+		Inputs map[string]input `json:"inputs"`
 	}
 	if err := json.Unmarshal([]byte(out.Metafile), &meta); err != nil {
-		return nil, err
+		return input{}, err
 	}
-	return []byte(meta.Inputs[name].Format), nil
+	return meta.Inputs[name], nil
 }
 
 // parseError cuts the message, which may hold a token of megabytes.

@@ -14,15 +14,15 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
-// actionStep is one of the steps of action.yml.
+// actionStep is one of the steps of an action.
 type actionStep struct {
 	Name, Shell, Run, Uses string
 	Env                    map[string]string
 }
 
-func readAction(t *testing.T) map[string]actionStep {
+func readAction(t *testing.T, name string) map[string]actionStep {
 	t.Helper()
-	data, err := os.ReadFile("../../action.yml")
+	data, err := os.ReadFile(filepath.Join("..", "..", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ const actionPackage = `{
 `
 
 func TestAction(t *testing.T) {
-	step := readAction(t)["Check"]
+	step := readAction(t, "action.yml")["Check"]
 	s := newPullRequest(t)
 	s.registry.Add("demo", "1.0.0", time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC), map[string]string{"dist/demo.js": "window.demo = true"})
 	s.write("README.md", "A catalogue.")
@@ -290,5 +290,37 @@ func TestCatalogueTemplate(t *testing.T) {
 	steps := workflow.Jobs["packages"].Steps
 	if len(steps) != 2 || !strings.HasPrefix(steps[1].Uses, "larder-cdn/larder@") {
 		t.Errorf("its steps are %v", steps)
+	}
+}
+
+// The action that verifies a page fails as larder does, and leaves what was found for other tools.
+func TestVerifyAction(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("there is no bash")
+	}
+	step, ok := readAction(t, "actions/verify/action.yml")["Verify"]
+	if !ok {
+		t.Fatal("it has no step that verifies")
+	}
+	for _, code := range []string{"0", "6"} {
+		dir := t.TempDir()
+		larder := filepath.Join(dir, "larder")
+		if err := os.WriteFile(larder, []byte("#!/bin/bash\nprintf '%s ' \"$@\"; echo\nexit "+code+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("bash", "-c", step.Run)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "PAGE=a page.html", "SERVER=https://cdn.example.com", "KEY=", "OSV=osv.json", "SARIF=found.sarif", "LARDER="+larder, "RUNNER_TEMP="+dir)
+		said, err := cmd.CombinedOutput()
+		if (err == nil) != (code == "0") {
+			t.Errorf("exit code %s: %v, %s", code, err, said)
+		}
+		want := "verify --server https://cdn.example.com --known-logs " + dir + "/larder-known-logs --osv osv.json -- a page.html"
+		if strings.TrimSpace(string(said)) != want {
+			t.Errorf("it runs larder %s", said)
+		}
+		if found, err := os.ReadFile(filepath.Join(dir, "found.sarif")); err != nil || !strings.Contains(string(found), "--sarif -- a page.html") {
+			t.Errorf("%s, %v", found, err)
+		}
 	}
 }

@@ -45,7 +45,7 @@ mirrored in turn. A source that lies is refused, and what is here goes on being 
 				return settings.Mistake{Err: err}
 			}
 		}
-		if m.Trust.Need, m.URL = len(m.Trust.Witnesses), args[0]; !isURL(m.URL) {
+		if m.Trust.Need, m.URL = len(m.Trust.Witnesses), args[0]; !verify.IsURL(m.URL) {
 			return settings.Mistakef("%q is not the URL of a Larder, such as https://cdn.example.com", m.URL)
 		}
 		return a.mirrors(ctx, m, once)

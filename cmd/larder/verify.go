@@ -26,6 +26,9 @@ type verification struct {
 	witnesses []string
 	need      int
 	all       bool
+	upstream  bool
+	osv       string
+	sarif     bool
 	known     string
 	evidence  string
 	proof     string
@@ -44,7 +47,7 @@ const maxMemory = 160 << 20
 func newVerify(a *cli) *cobra.Command {
 	var v verification
 	cmd := &cobra.Command{
-		Use:   "verify URL|FILE...|--proof PROOF FILE|--evidence FILE",
+		Use:   "verify URL|FILE...|PAGE|--proof PROOF FILE|--evidence FILE",
 		Short: "Prove that what a server sends is what its log says was published",
 		Long: `Prove from anywhere, without trusting the server, that the bytes under a URL, in each coding, are the ones that its
 public log says were published; or that a FILE, wherever it is from, has the bytes of the file that --as names.
@@ -63,6 +66,17 @@ runs find a log that was changed. Only witnesses can rule out that the server sh
 
 Other exit codes: 1 failed, 2 a mistake in the command line.
 
+--upstream also asks npm, or the git repository, whether the log tells the truth: the archive that npm has must be the
+one in the log, with npm's signature, and every file of the release must be in it, byte for byte. Files that were
+minified here are minified again, if the log says with what and this larder has the same. Only then are they said to be
+as npm had them.
+
+A PAGE is the URL of a web page or a FILE.html. Every script, style sheet, preload and imported module on it is
+verified, with its integrity attribute. With --server, all files under /ajax/libs/ are held against the log there,
+whatever host the page loads them from, such as cdnjs.cloudflare.com; without it only by logs that were seen before, or
+that --key signs. What no log is about is unproven, unless it is the page's own. Exit code 8: all is proven, and an
+integrity is missing or a version is known to be vulnerable (--osv).
+
 --proof PROOF verifies a FILE without a network, by a proof that the log's server has under
 /log/proof/PACKAGE/VERSION/PATH.tlog-proof. The verdict is published, with exit code 0, if the FILE is one that the log
 says was published. Whether it was withdrawn since, no proof can tell. It needs --key.
@@ -74,6 +88,8 @@ No server can make verify take more than 256 MB, or longer than --timeout. To ch
 larder fsck. See docs/audit-log.md.`,
 		Example: `  larder verify https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js
   larder verify --key log.pub https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js
+  larder verify --upstream https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js
+  larder verify --server https://cdn.example.com --osv osv.json index.html
   larder verify jquery.min.js --as jquery/3.7.1/jquery.min.js --server https://cdn.example.com
   larder verify jquery.min.js --proof jquery.min.js.tlog-proof --key log.pub
   larder verify --evidence fork-0a1b2c3d4e5f6071.json --key log.pub`,
@@ -91,24 +107,35 @@ larder fsck. See docs/audit-log.md.`,
 			return nil
 		},
 	}
+	a.uses(cmd, []string{"config", "allow-host", "sigstore-root", "github-url"})
 	f := cmd.Flags()
-	f.SortFlags = false
 	f.StringArrayVar(&v.as, "as", nil, "what a FILE has to be: a `URL`, or PACKAGE/VERSION/PATH with --server; once for each FILE, in their order")
 	f.Var(settings.Base(&v.server), "server", "`URL` in front of /log/, if it is not the one in front of /ajax/libs/")
 	f.StringVar(&v.key, "key", "", "the log's verifier `KEY`, or a file with it")
 	f.StringArrayVar(&v.witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed the checkpoint too, or a file with it; repeatable")
 	f.Var(settings.Count(&v.need, 0), "witnesses", "how many of them are enough, `N`; if it is not given, all")
 	f.BoolVar(&v.all, "all", false, "read every entry of a large log too, and compute from them what is live")
+	f.BoolVar(&v.upstream, "upstream", false, "compare with what npm has, or the git repository, too: the archive, every file of it, and what was made of them here")
 	f.DurationVar(&v.timeout, "timeout", time.Minute, "how long a server may take for one argument, with its log for the first one; after that, it is not asked for the others")
 	f.StringVar(&v.known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
 	f.StringVar(&v.proof, "proof", "", "verify the FILE by the `PROOF` (C2SP tlog-proof), without a network")
 	f.StringVar(&v.evidence, "evidence", "", "check the `FILE` that an earlier run kept of a fork")
+	f.StringVar(&v.osv, "osv", "", "for a PAGE: known vulnerabilities, a `FILE` or URL with OSV data (a record, a list, or a zip archive of npm's)")
+	f.BoolVar(&v.sarif, "sarif", false, "for a PAGE: print SARIF, which tools show beside its lines")
 	f.BoolVar(&v.asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !f.Changed("witnesses") {
 			v.need = len(v.witnesses)
 		}
-		subjects, err := v.prepare(args)
+		page := len(args) == 1 && len(v.as) == 0 && v.proof == "" && verify.IsPage(args[0])
+		if !page && (v.osv != "" || v.sarif) {
+			return errors.New("--osv and --sarif are for a page, and one page only")
+		}
+		var prepared []string
+		if !page {
+			prepared = args
+		}
+		subjects, err := v.prepare(prepared)
 		if err != nil {
 			return err
 		}
@@ -117,6 +144,8 @@ larder fsck. See docs/audit-log.md.`,
 			err = a.checkEvidence(v)
 		case v.proof != "":
 			err = a.checkProof(v, args[0])
+		case page:
+			err = a.verifyPage(cmd.Context(), v, args[0])
 		default:
 			err = a.verify(cmd.Context(), v, subjects)
 		}
@@ -133,10 +162,8 @@ larder fsck. See docs/audit-log.md.`,
 
 // A subject is one argument of `larder verify`.
 type subject struct {
-	arg    string
-	local  bool   // a file, rather than a URL
-	server string // where its log is
-	name   verify.Name
+	arg string
+	verify.Subject
 }
 
 // prepare reads the arguments and the keys, and returns mistakes in the command line.
@@ -153,25 +180,26 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	}
 	var subjects []subject
 	for _, arg := range args {
-		s := subject{arg: arg, local: !isURL(arg)}
+		s := subject{arg: arg}
 		named := arg
-		if s.local {
+		if s.URL = arg; !verify.IsURL(arg) {
+			s.URL, s.File = "", arg
 			if len(as) == 0 {
 				return nil, fmt.Errorf("%s is no URL; where it is a file, say with --as which one it has to be", arg)
 			}
 			named, as = as[0], as[1:]
 		}
 		var err error
-		if isURL(named) {
-			s.server, s.name, err = verify.ParseURL(named)
-		} else if s.name, err = verify.ParseName(named); err == nil && v.server == "" {
+		if verify.IsURL(named) {
+			s.Server, s.Name, err = verify.ParseURL(named)
+		} else if s.Name, err = verify.ParseName(named); err == nil && v.server == "" {
 			err = fmt.Errorf("--as %s needs --server, which says whose log to ask", named)
 		}
 		if err != nil {
 			return nil, err
 		}
 		if v.server != "" {
-			s.server = v.server
+			s.Server = v.server
 		}
 		subjects = append(subjects, s)
 	}
@@ -203,10 +231,6 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	return subjects, nil
 }
 
-func isURL(text string) bool {
-	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
-}
-
 // keyText reads a key from the command line, or from the file that is named there.
 func keyText(text string, check func(string) error) (string, error) {
 	if text == "" || check(text) == nil {
@@ -224,31 +248,6 @@ func keyText(text string, check func(string) error) (string, error) {
 	return key, nil
 }
 
-// verifiedLog is a server's log and what verifying it found.
-type verifiedLog struct {
-	Server   string `json:"server"`
-	Origin   string `json:"origin,omitempty"`
-	Key      string `json:"key,omitempty"`
-	FirstUse bool   `json:"firstUse"` // the key was accepted from the server
-	Size     int64  `json:"size"`
-	Root     string `json:"root,omitempty"`
-	// Since is the checkpoint of an earlier run, which this one contains.
-	Since        *seenBefore          `json:"since,omitempty"`
-	Cosignatures []verify.Cosignature `json:"cosignatures"`
-	// Outcome is why nothing is proven by the log, whatever its files are.
-	Outcome  verify.Outcome `json:"outcome,omitempty"`
-	Problem  string         `json:"problem,omitempty"`
-	Evidence string         `json:"evidence,omitempty"` // the file that proves a fork
-
-	log *verify.Log
-	bar *terminal.Bar
-}
-
-type seenBefore struct {
-	Size int64     `json:"size"`
-	Time time.Time `json:"time"`
-}
-
 // verifiedFile is the outcome for one argument.
 type verifiedFile struct {
 	Subject string `json:"subject"`
@@ -259,39 +258,19 @@ type verifiedFile struct {
 
 // verify verifies the subjects and prints the outcome.
 func (a *cli) verify(ctx context.Context, v verification, subjects []subject) error {
-	debug.SetMemoryLimit(maxMemory)
-	known, err := verify.ReadKnown(v.known)
+	session, done, err := a.session(v)
 	if err != nil {
 		return err
 	}
-	logs := []*verifiedLog{}
-	of := map[string]*verifiedLog{}
+	defer done()
 	files := []verifiedFile{}
 	proven, worst := 0, verify.Proven
 	for _, s := range subjects {
-		limited, cancel := context.WithTimeout(ctx, v.timeout)
-		log, ok := of[s.server]
-		if !ok {
-			if log, err = a.openLog(limited, v, known, s.server); err != nil {
-				cancel()
-				return err
-			}
-			of[s.server] = log
-			logs = append(logs, log)
-			if !v.asJSON && ctx.Err() == nil {
-				log.print(a.stdout)
-			}
-		}
-		file := verifiedFile{Subject: s.arg, Server: s.server, Result: log.check(limited, s)}
-		file.told = file.Problem == log.Problem
-		if limited.Err() != nil && log.log != nil && file.Outcome == verify.Unproven {
-			log.log, log.Outcome, log.Problem = nil, verify.Unproven, tooLong(v)
-			file.Outcome, file.Problem = verify.Unproven, log.Problem
-		}
-		cancel()
-		if err := ctx.Err(); err != nil {
+		log, result, err := session.Verify(ctx, s.Subject)
+		if err != nil {
 			return err
 		}
+		file := verifiedFile{Subject: s.arg, Server: s.Server, Result: result, told: result.Problem == log.Problem}
 		if file.Outcome == verify.Proven {
 			proven++
 		}
@@ -305,10 +284,10 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 	}
 	if v.asJSON {
 		if err := printJSON(a.stdout, struct {
-			Outcome verify.Outcome `json:"outcome"` // the worst of them
-			Logs    []*verifiedLog `json:"logs"`
-			Files   []verifiedFile `json:"files"`
-		}{worst, logs, files}); err != nil {
+			Outcome verify.Outcome       `json:"outcome"` // the worst of them
+			Logs    []*verify.SessionLog `json:"logs"`
+			Files   []verifiedFile       `json:"files"`
+		}{worst, session.Logs(), files}); err != nil {
 			return err
 		}
 	}
@@ -318,80 +297,31 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 	return nil
 }
 
-func tooLong(v verification) string {
-	return fmt.Sprintf("the server took longer than %v; --timeout gives it more", v.timeout)
-}
-
-// openLog verifies a server's log and remembers its key and checkpoint. An error is that what is known could not be
-// written.
-func (a *cli) openLog(ctx context.Context, v verification, known *verify.Known, server string) (*verifiedLog, error) {
-	l := &verifiedLog{Server: server, Cosignatures: []verify.Cosignature{}, bar: terminal.NewCountBar(a.stderr, "reading", "entries")}
-	o := verify.Options{
-		Server: server, All: v.all, Progress: l.bar.Show, UserAgent: "larder/" + app.Version(),
+// session returns what verifies by the flags, and what ends it.
+func (a *cli) session(v verification) (*verify.Session, func(), error) {
+	debug.SetMemoryLimit(maxMemory)
+	known, err := verify.ReadKnown(v.known)
+	if err != nil {
+		return nil, nil, err
+	}
+	bar := terminal.NewCountBar(a.stderr, "reading", "entries")
+	s := &verify.Session{Known: known, Timeout: v.timeout, Idle: bar.Close, Options: verify.Options{
+		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
 		Trust: verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need},
+	}}
+	if !v.asJSON && !v.sarif {
+		s.Opened = func(l *verify.SessionLog) { printLog(a.stdout, l) }
 	}
-	err := l.open(ctx, o, known)
+	if !v.upstream {
+		return s, func() {}, nil
+	}
+	if err := a.settings.Load(a.environ); err != nil {
+		return nil, nil, err
+	}
+	auditor, end, err := app.OpenAuditor(a.settings, a.quiet())
 	if err != nil {
-		l.log, l.Outcome, l.Problem = nil, verify.OutcomeOf(err), err.Error()
-		if ctx.Err() != nil {
-			l.Outcome, l.Problem = verify.Unproven, tooLong(v)
-		}
-		var fork *verify.ForkError
-		if errors.As(err, &fork) {
-			l.Evidence, err = known.KeepEvidence(fork.Evidence)
-			return l, err
-		}
-		return l, nil
+		return nil, nil, err
 	}
-	if d := l.log.Doubt(); d != nil {
-		l.Outcome, l.Problem = d.Outcome, d.Problem
-	}
-	return l, known.Remember(server, o.Trust.Key, l.log, time.Now())
-}
-
-func (l *verifiedLog) open(ctx context.Context, o verify.Options, known *verify.Known) error {
-	var err error
-	if before, ok := known.OfServer(l.Server); o.Trust.Key == "" && ok {
-		o.Trust.Key = before.Key
-	}
-	if o.Trust.Key == "" {
-		l.FirstUse = true
-		if o.Trust.Key, err = verify.FetchKey(ctx, o); err != nil {
-			return fmt.Errorf("couldn't get the log's key: %w", err)
-		}
-	}
-	var seen time.Time
-	o.Known = func(key string) (verify.KnownLog, bool) {
-		before, ok := known.OfKey(key)
-		if ok {
-			seen = before.Seen
-		}
-		return before, ok
-	}
-	l.Key = o.Trust.Key
-	if l.log, err = verify.Open(ctx, o); err != nil {
-		return err
-	}
-	l.Origin, l.Key, l.Size, l.Root = l.log.Origin(), l.log.Key(), l.log.Size(), l.log.Root().String()
-	l.Cosignatures = append(l.Cosignatures, l.log.Cosignatures()...)
-	if l.log.Seen() > 0 && !seen.IsZero() && l.log.Seen() <= l.Size {
-		l.Since = &seenBefore{l.log.Seen(), seen}
-	}
-	return nil
-}
-
-// check verifies one argument.
-func (l *verifiedLog) check(ctx context.Context, s subject) verify.Result {
-	if l.log == nil {
-		return verify.Result{Outcome: l.Outcome, Problem: l.Problem, Name: s.name}
-	}
-	defer l.bar.Close()
-	if !s.local {
-		return l.log.URL(ctx, s.arg, s.name)
-	}
-	data, err := os.ReadFile(s.arg)
-	if err != nil {
-		return verify.Result{Outcome: verify.Unproven, Problem: err.Error(), Name: s.name}
-	}
-	return l.log.Bytes(ctx, data, s.name)
+	s.Options.Upstream = auditor
+	return s, end, nil
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// print describes a log, before its files.
-func (l *verifiedLog) print(w io.Writer) {
+// printLog describes a log, before its files.
+func printLog(w io.Writer, l *verify.SessionLog) {
 	if l.FirstUse && l.Key != "" {
 		fmt.Fprintf(w, "The log of %s was never seen from here, so its key is the server's own word:\n  %s\n", l.Server, text.Plain(l.Key))
 		fmt.Fprintln(w, "Compare it with the one that the operator publishes, or give that one with --key.")
-		if l.log != nil {
+		if l.Usable() {
 			fmt.Fprintln(w, "From now on it is remembered.")
 		}
 	}
-	if l.log == nil {
+	if !l.Usable() {
 		fmt.Fprintf(w, "The log of %s: %s\n", l.Server, text.Plain(l.Problem))
 		if l.Evidence != "" {
 			fmt.Fprintf(w, "Keep the evidence, which proves that to anyone who has the log's key:\n  larder verify --evidence %s\n", text.Plain(l.Evidence))
@@ -88,6 +88,9 @@ func (f verifiedFile) print(w io.Writer) {
 	if p := f.Published; p != nil {
 		fmt.Fprintf(w, "  published by entry %d on %s%s\n", p.Entry, p.Time.Local().Format(time.DateTime), f.from())
 	}
+	if u := f.Upstream; u != nil {
+		printUpstream(w, f)
+	}
 	switch {
 	case f.Withdrawn != nil:
 		fmt.Fprintf(w, "  withdrawn by entry %d on %s\n", f.Withdrawn.Entry, f.Withdrawn.Time.Local().Format(time.DateTime))
@@ -95,6 +98,30 @@ func (f verifiedFile) print(w io.Writer) {
 		fmt.Fprintln(w, "  not withdrawn, as the whole log says")
 	case f.Outcome == verify.Proven:
 		fmt.Fprintln(w, "  not withdrawn, as the log's last entry says; --all reads the others, too")
+	}
+}
+
+// printUpstream says what comparing the release with its upstream came to.
+func printUpstream(w io.Writer, f verifiedFile) {
+	u := f.Upstream
+	if u.Outcome == verify.Proven {
+		fmt.Fprintf(w, "  compared with %s: %s the same, byte for byte", text.Plain(u.Where), count(u.Files, "file is", "files are"))
+		if u.Path != "" {
+			fmt.Fprintf(w, ", this one is %s there", text.Plain(u.Path))
+		}
+		if u.Made > 0 {
+			fmt.Fprintf(w, "; %s made again and came out the same", count(u.Made, "file was", "files were"))
+		}
+		fmt.Fprintln(w)
+	}
+	if u.Key != "" {
+		fmt.Fprintf(w, "  the archive is %s, which %s has signed with its key %s\n", text.Plain(u.Integrity), text.Plain(u.Registry), text.Plain(u.Key))
+	}
+	if p := u.Provenance; p != nil {
+		fmt.Fprintf(w, "  built from %s at commit %s by %s\n", text.Plain(p.Repository), text.Plain(p.Commit), text.Plain(p.Workflow))
+	}
+	for _, note := range append(u.Mismatches, u.Notes...) {
+		fmt.Fprintf(w, "  note: %s\n", text.Plain(note))
 	}
 }
 
@@ -109,9 +136,12 @@ func (f verifiedFile) from() string {
 	if f.Source == nil {
 		return ""
 	}
-	from := fmt.Sprintf(", as %s's %s had it", f.Source.Type, text.Plain(f.Source.Name))
-	if f.Source.Type == "import" {
+	from := fmt.Sprintf(", from %s's %s, says the operator", f.Source.Type, text.Plain(f.Source.Name))
+	switch {
+	case f.Source.Type == "import":
 		from = fmt.Sprintf(", as the operator brought it in %s", text.Plain(f.Source.Name))
+	case f.Upstream != nil && f.Outcome == verify.Proven:
+		from = fmt.Sprintf(", as %s's %s had it", f.Source.Type, text.Plain(f.Source.Name))
 	}
 	if f.Origin == logs.Minified {
 		return fmt.Sprintf(", minified here from %s%s", text.Plain(f.From), from)

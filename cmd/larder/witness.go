@@ -36,7 +36,7 @@ keep both together, on one machine. What a log signs twice is kept there, as the
 			return settings.Mistakef("a witness needs a folder of its own, with --keys, and a --log that it witnesses")
 		}
 		for i, log := range w.Logs {
-			if isURL(log) {
+			if verify.IsURL(log) {
 				continue
 			}
 			if w.Logs[i], err = keyText(log, verify.CheckKey); err != nil {

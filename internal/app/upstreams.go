@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/audit"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/github"
@@ -20,6 +22,7 @@ import (
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/lint"
 )
@@ -72,6 +75,52 @@ func openUpstreams(s *settings.Settings, logger *slog.Logger, config *npm.Config
 		u.sources[name] = submission.Minified(source, u.minify)
 	}
 	return u, nil
+}
+
+// OpenAuditor returns what compares releases with npm and with git repositories, and what ends it.
+func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, func(), error) {
+	config, err := strangersConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	attestations, err := newProvenance(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	getter, err := fetch.New(fetch.Options{UserAgent: agent(), Allow: s.AllowHosts, Logger: logger})
+	if err != nil {
+		return nil, nil, settings.Mistakef("%s: %w", s.Origin("allow-host"), err)
+	}
+	repositories, err := newGit(s, getter, logger)
+	if err != nil {
+		return nil, nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: bot.MinifyTimeout})
+	auditor := audit.New(audit.Options{
+		Npm: npm.NewClient(config, getter, npm.Options{}), Registry: config.Registry, Git: repositories,
+		Minifiers: minifiers, Provenance: attestations, TempDir: os.TempDir(),
+	})
+	return auditor, func() { getter.Close(); minifiers.Close() }, nil
+}
+
+// OpenImports returns what finds out what a module imports, in a process of its own, and what ends it.
+func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), func(), error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: bot.MinifyTimeout})
+	return func(ctx context.Context, module []byte) (imports []string, err error) {
+		found, err := pool.Do(ctx, worker.FindImports, module)
+		if err == nil {
+			err = json.Unmarshal(found, &imports)
+		}
+		return imports, err
+	}, pool.Close, nil
 }
 
 // strangersConfig is npm's configuration without the .npmrc of the folder that larder runs in: that may be a checkout of

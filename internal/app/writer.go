@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/cluster"
+	"github.com/larder-cdn/larder/logs/provenance"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
@@ -154,6 +155,10 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
 	if err != nil {
 		return nil, err
 	}
+	attestations, err := newProvenance(s)
+	if err != nil {
+		return nil, err
+	}
 	getter, err := fetch.New(fetch.Options{
 		UserAgent:   agent(),
 		Allow:       s.AllowHosts,
@@ -185,6 +190,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
 		Log:         w.log,
 		Catalogue:   first,
 		Npm:         npm.NewClient(config, getter, npm.Options{}),
+		Provenance:  attestations,
 		Git:         repositories,
 		Releases:    s.Releases,
 		Interval:    s.Interval,
@@ -199,6 +205,22 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
 		return nil, err
 	}
 	return &filler{made, keeper}, nil
+}
+
+// newProvenance returns what verifies attestations.
+func newProvenance(s *settings.Settings) (*provenance.Verifier, error) {
+	var root []byte
+	if s.SigstoreRoot != "" {
+		var err error
+		if root, err = os.ReadFile(s.SigstoreRoot); err != nil {
+			return nil, settings.Mistakef("%s: %w", s.Origin("sigstore-root"), err)
+		}
+	}
+	v, err := provenance.New(root)
+	if err != nil {
+		return nil, settings.Mistakef("%s: %w", s.Origin("sigstore-root"), err)
+	}
+	return v, nil
 }
 
 // openTime is how long a process waits for a catalogue from elsewhere.

@@ -123,6 +123,8 @@ type Settings struct {
 	// FallbackQuota is the bytes of all releases that may be taken from them. Default: 10 GiB.
 	FallbackQuota int64
 
+	// SigstoreRoot is a file with Sigstore's trusted root. Default: the embedded one.
+	SigstoreRoot string
 	// DownloadsURL is an API that counts downloads, for the popularity of submissions. Default: none, so it is not looked
 	// at.
 	DownloadsURL string
@@ -274,6 +276,8 @@ func (s *Settings) addFlags() {
 	f.Var(Count(&s.Downloads, 1), "downloads", "most downloads at once, `N`")
 	f.Var(sizeValue(&s.Memory, 16*Mebibyte), "memory", "`SIZE` of the memory for releases being processed, squeezing and their child processes")
 	f.Var(&listValue{target: &s.AllowHosts, kind: "host"}, "allow-host", "`HOST` that may be fetched from although its address is private or it has no https; repeatable")
+
+	f.Var(textValue(&s.SigstoreRoot, "file"), "sigstore-root", "`FILE` with Sigstore's trusted root (trusted_root.json), by which attestations of where releases were built are verified; by default the one in the binary")
 
 	f.Var(&listValue{target: &s.Fallback, kind: "origin"}, "fallback", "`ORIGIN` that is asked for a release of the catalogue that is not here when a file of it is: larder:URL, another Larder, whose log proves it, or cdnjs:URL, whose API gives the integrities; repeatable, the first that has it counts")
 	f.Var(textValue(&s.FallbackKey, "key"), "fallback-key", "verifier `KEY` of the log of the larder: origins; where it is not given, what an origin says the first time is remembered in the key folder")

@@ -90,6 +90,8 @@ func entries() map[logs.Kind]logs.Entry {
 		change(&e)
 		return e
 	}
+	signature := logs.Signature{Outcome: logs.SignatureVerified, Key: "SHA256:x", Text: "vue@3.5.0:sha512-x", Sig: "MEUC", PublicKey: "MFkw"}
+	maker := logs.Maker{Program: "esbuild", Version: "0.28.2", Options: "--minify"}
 	all := map[logs.Kind]logs.Entry{}
 	for _, e := range []logs.Entry{
 		{Format: 1, Kind: logs.PackageAdded, Time: at, Actor: "bot", Package: "vue", PackageJSON: h},
@@ -102,7 +104,11 @@ func entries() map[logs.Kind]logs.Entry {
 			e.Reason, e.Detail, e.Signature = "bad", h, logs.Signature{Outcome: logs.SignatureInvalid, Key: "SHA256:x"}
 		}),
 		with(logs.Processed, func(e *logs.Entry) { e.Manifest, e.Signature = h, logs.Signature{Outcome: logs.SignatureNoKeys} }),
-		with(logs.Published, func(e *logs.Entry) { e.Manifest, e.Files = h, h }),
+		with(logs.Published, func(e *logs.Entry) {
+			e.Manifest, e.Files, e.Signature, e.Provenance, e.Maker = h, h, signature, &logs.Provenance{
+				Outcome: logs.ProvenanceVerified, Bundle: h, Repository: "https://example.com/vue", Commit: strings.Repeat("a", 40), Workflow: "https://example.com/vue/release.yml@v1",
+			}, &maker
+		}),
 		with(logs.Mirrored, func(e *logs.Entry) {
 			e.Manifest, e.Files = h, h
 			e.Mirror = &logs.Mirror{Source: "larder:https://cdn.example.com", Proof: logs.ProofLog, Key: "a+01234567+AQ==", Entry: 7, Size: 9}
@@ -111,7 +117,10 @@ func entries() map[logs.Kind]logs.Entry {
 			e.Manifest, e.Reason = h, "the same"
 			e.Mirror = &logs.Mirror{Source: "cdnjs:https://cdn.example.com", Proof: logs.ProofNpm}
 		}),
-		with(logs.Replaced, func(e *logs.Entry) { e.Manifest, e.Files, e.Reason = h, h, "other bytes" }),
+		with(logs.Replaced, func(e *logs.Entry) {
+			e.Manifest, e.Files, e.Reason, e.Signature, e.Maker = h, h, "other bytes", signature, &maker
+			e.Provenance = &logs.Provenance{Outcome: logs.ProvenanceUnverified, Reason: "the registry does not have it"}
+		}),
 		with(logs.Withdrawn, func(e *logs.Entry) {
 			e.Manifest, e.Reason, e.Mirror = h, "malware", &logs.Mirror{Source: "larder:https://cdn.example.com", Proof: logs.ProofLog}
 		}),
@@ -168,7 +177,7 @@ func TestEntriesOfEveryKind(t *testing.T) {
 				delete(fields, name)
 			}
 		}
-		optional := map[string]bool{"released": true, "detail": true, "signature": true, "diff": true}
+		optional := map[string]bool{"released": true, "detail": true, "signature": true, "diff": true, "provenance": true, "maker": true}
 		if kind == logs.Withdrawn || kind == logs.Restored {
 			optional["mirror"] = true // of a release that was mirrored
 		}

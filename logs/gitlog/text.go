@@ -105,6 +105,15 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	if e.Signature.Outcome != "" {
 		line("signature", "%s", clean(strings.TrimSpace(string(e.Signature.Outcome)+" "+e.Signature.Key)))
 	}
+	if e.Signature.Kept() {
+		line("signed", "%s", clean(e.Signature.Text))
+	}
+	if p := e.Provenance; p != nil {
+		line("provenance", "%s", clean(p.String()))
+	}
+	if m := e.Maker; m != nil {
+		line("minified by", "%s", clean(strings.Join([]string{m.Program, m.Version, m.Options}, " ")))
+	}
 	if m := e.Mirror; m != nil {
 		line("taken from", "%s", clean(m.Source))
 		line("proof", "%s", clean(m.Vouched()))

@@ -17,7 +17,7 @@
 // What is not proven: that a checkpoint is the newest one, beyond what the witnesses'
 // times say; that all clients are shown the same log, unless witnesses are required;
 // that others are sent the same bytes as this program; that the manifest is what
-// upstream published. Unless the whole log was read (see [Release.Complete]), nor are that
+// upstream published, unless an [Upstream] says so. Unless the whole log was read (see [Release.Complete]), nor are that
 // there was no earlier publication, and that the signer computes the map's root from the
 // entries: a signer that lies about it is caught by what replays the log, such as fsck,
 // repair and monitors, and not by this client. Logs of a few thousand entries are read
@@ -25,6 +25,9 @@
 //
 // [Trust.Proof] works without a server. It proves that a file was published, and not that
 // it still is.
+//
+// [Session.Page] verifies what a web page loads, which may be a stranger's: it asks public
+// addresses and what the user has named, and takes no log's word that only the page names.
 //
 // An outcome never says more than was found out. A log has forked only where two signed
 // checkpoints prove it to anyone, as [signing.Evidence]; one that is behind is stale, and

@@ -103,6 +103,9 @@ type Result struct {
 	Withdrawn *Event `json:"withdrawn,omitempty"`
 	// Complete is [Release.Complete].
 	Complete bool `json:"complete"`
+	// Upstream is what comparing the release with its upstream came to, nil where that was not asked for or nothing was
+	// proven before.
+	Upstream *Comparison `json:"upstream,omitempty"`
 }
 
 // An Event is an entry of the log, in short.
@@ -171,6 +174,9 @@ func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live 
 		return r.failed(l.doubt)
 	}
 	r.Outcome = Proven
+	if l.options.Upstream != nil {
+		l.askUpstream(ctx, &r, release)
+	}
 	return r
 }
 
@@ -346,6 +352,9 @@ func (d *Difference) Error() string { return d.problem }
 func differs(format string, args ...any) error {
 	return &Difference{fmt.Sprintf(format, args...)}
 }
+
+// NewDifference is for implementations of [Upstream].
+func NewDifference(format string, args ...any) error { return differs(format, args...) }
 
 // A ForkError says that the log's key has signed two checkpoints that cannot both be of
 // one log, and has the evidence.

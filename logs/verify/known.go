@@ -204,3 +204,12 @@ func replace(path string, data []byte) error {
 	}
 	return nil
 }
+
+// servers are the URLs of all servers whose logs were seen.
+func (k *Known) servers() []string {
+	var all []string
+	for _, l := range k.Logs {
+		all = append(all, l.Servers...)
+	}
+	return all
+}

@@ -25,6 +25,9 @@ type Options struct {
 	Known func(key string) (KnownLog, bool)
 	// All has every entry read, however many there are; see [Release.Complete].
 	All bool
+	// Upstream, where set, compares the releases of files that are proven with what their upstream has. What it does not
+	// find to be the same is not [Proven].
+	Upstream Upstream
 	// Progress, where set, is called while entries are read.
 	Progress func(entries, of int64)
 	// Client and UserAgent are for requests. Default: that of [NewClient], and "larder".

@@ -41,6 +41,9 @@ type Release struct {
 	// Complete tells that every entry of the log was read, and that each says what is
 	// live as the entries up to it do. Else that is the signer's word.
 	Complete bool
+
+	packageJSON logs.Indexed // the last entry that has the package JSON, of a log that was read whole
+	compared    *Comparison
 }
 
 // errNoRelease is that the log has no publication of a release.
@@ -82,6 +85,9 @@ func (l *Log) replay(ctx context.Context, r *Release) error {
 		for _, e := range entries {
 			if err := replayed(live, e); err != nil {
 				return err
+			}
+			if e.Package == r.Package && (e.Kind == logs.PackageAdded || e.Kind == logs.PackageChanged) {
+				r.packageJSON = e
 			}
 			if e.Package != r.Package || e.Version != r.Version {
 				continue

@@ -37,6 +37,7 @@ type Registry struct {
 	mu       sync.Mutex
 	packages map[string]*pkg
 	tarballs map[string][]byte // by path
+	attested map[string][]byte // what is answered for attestations, by NAME@VERSION
 	keys     []byte            // what is answered where keys are published; nil for nothing
 	token    string
 	faults   []*Fault
@@ -94,7 +95,7 @@ type Fault struct {
 
 // Start starts a registry; Close ends it. Tests in Go have New.
 func Start() *Registry {
-	r := &Registry{packages: make(map[string]*pkg), tarballs: make(map[string][]byte), done: make(chan struct{}), changed: make(chan struct{})}
+	r := &Registry{packages: make(map[string]*pkg), tarballs: make(map[string][]byte), attested: make(map[string][]byte), done: make(chan struct{}), changed: make(chan struct{})}
 	r.server = httptest.NewServer(r)
 	r.URL = r.server.URL
 	return r
@@ -147,6 +148,7 @@ type release struct {
 	dist       map[string]any
 	deprecated any
 	keys       []*Key
+	bundle     []byte
 }
 
 // Tarball publishes these bytes instead of a tarball of the files.
@@ -187,6 +189,12 @@ func (r *Registry) Add(name, version string, published time.Time, files map[stri
 	if len(p.keys) > 0 {
 		dist["signatures"] = sign(p.keys, name, version, dist)
 	}
+	if p.bundle != nil {
+		dist["attestations"] = map[string]any{
+			"url":        r.URL + attestationsPath + name + "@" + version,
+			"provenance": map[string]any{"predicateType": provenanceType},
+		}
+	}
 	manifest := map[string]any{"name": name, "version": version, "dist": dist}
 	if p.deprecated != nil {
 		manifest["deprecated"] = p.deprecated
@@ -199,6 +207,9 @@ func (r *Registry) Add(name, version string, published time.Time, files map[stri
 	entry.times[version] = published.UTC().Format("2006-01-02T15:04:05.000Z")
 	entry.tags["latest"] = version
 	r.tarballs[at] = p.tarball
+	if p.bundle != nil {
+		r.attested[name+"@"+version] = attestations(p.bundle)
+	}
 	r.change(name)
 }
 
@@ -421,6 +432,9 @@ func (r *Registry) content(path string) (body []byte, kind string, ok bool) {
 	}
 	if path == keysPath {
 		return r.keys, "application/json", r.keys != nil
+	}
+	if of, ok := strings.CutPrefix(path, attestationsPath); ok {
+		return r.attested[of], "application/json", r.attested[of] != nil
 	}
 	name := strings.TrimPrefix(path, "/")
 	entry, ok := r.packages[name]

@@ -1,0 +1,462 @@
+// Package audit holds releases of a log against what their upstream has: the archive from the registry, or the files of
+// a tag's commit, file by file.
+//
+// What it takes from the log it believes nothing of: the caller has proven that the log says so, and this package says
+// whether upstream says so too. Files that were made here are made again, if the log says with what and this program
+// has the same; else it says why that cannot be checked.
+//
+// The package must not know how a log is read, nor how what it finds is shown.
+package audit
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/provenance"
+	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// Options say what an [Auditor] asks. All are required.
+type Options struct {
+	Npm        *npm.Client
+	Registry   func(name string) string // where a package's registry is, for people
+	Git        *git.Client
+	Minifiers  *worker.Pool
+	Provenance *provenance.Verifier
+	// TempDir is a folder for archives; each is removed when it was read.
+	TempDir string
+}
+
+// An Auditor implements [verify.Upstream].
+type Auditor struct{ o Options }
+
+// New returns an Auditor.
+func New(o Options) *Auditor { return &Auditor{o} }
+
+// Compare implements [verify.Upstream].
+func (a *Auditor) Compare(ctx context.Context, r verify.Claim) verify.Comparison {
+	c := &comparison{Auditor: a, claim: r, at: make(map[string]string), unchecked: make(map[string]string)}
+	err := c.compare(ctx)
+	c.found.At = func(path string) (string, error) { return c.file(path) }
+	c.found.Outcome = verify.Proven
+	if err != nil {
+		c.found.Outcome, c.found.Problem = verify.OutcomeOf(err), err.Error()
+	}
+	return c.found
+}
+
+// A comparison is of one release.
+type comparison struct {
+	*Auditor
+	claim     verify.Claim
+	found     verify.Comparison
+	at        map[string]string // where upstream has a file, by its published path
+	unchecked map[string]string // why a file could not be checked
+	lookalike map[string]string // a file of the archive with the path and other bytes
+	own       []byte            // the archive's package.json
+}
+
+func (c *comparison) compare(ctx context.Context) error {
+	file, err := os.CreateTemp(c.o.TempDir, "larder-upstream-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	var src archive.Source
+	switch source := c.claim.Manifest.Source; source.Type {
+	case "npm":
+		src, err = c.npm(ctx, source, file)
+	case "git":
+		src, err = c.git(ctx, source, file)
+	default:
+		err = fmt.Errorf("it has no upstream to ask: its source is %s, %s", text.Short(source.Type, 40), text.Short(source.Name, 200))
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.files(ctx, src); err != nil {
+		return err
+	}
+	return c.provenance(ctx)
+}
+
+// npm gets the archive from the registry, whose integrity and signature must be those of the log.
+func (c *comparison) npm(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
+	none := archive.Source{}
+	c.found.Where = fmt.Sprintf("npm's %s %s", source.Name, c.claim.Entry.Version)
+	c.found.Registry = c.o.Registry(source.Name)
+	if source.Name != c.claim.Entry.Package {
+		c.note("what is called %s here is npm's %s", text.Short(c.claim.Entry.Package, 200), text.Short(source.Name, 200))
+	}
+	packument, _, err := c.o.Npm.Packument(ctx, source.Name, npm.Validators{})
+	if err != nil {
+		return none, unlessMalformed(err)
+	}
+	v, ok := packument.Versions[c.claim.Entry.Version]
+	if !ok {
+		return none, fmt.Errorf("%s has no version %s, or has it no more", c.found.Registry, c.claim.Entry.Version)
+	}
+	same, known := v.SameTarball(source.Integrity)
+	switch {
+	case !known && v.Err != nil:
+		return none, v.Err
+	case !known:
+		return none, fmt.Errorf("the log has the integrity %s, and the registry states %s, which cannot be compared", short(source.Integrity), short(v.Hash()))
+	}
+	c.found.Integrity = v.Hash()
+	if err := c.signature(ctx, v, source, same); err != nil {
+		return none, err
+	}
+	opened, _, err := c.o.Npm.Release(ctx, v, dst)
+	return opened, unlessMalformed(err)
+}
+
+// signature holds what the log keeps of the registry's signature against the registry's own word.
+func (c *comparison) signature(ctx context.Context, v npm.Version, source logs.Source, same bool) error {
+	kept := c.claim.Entry.Signature
+	ours := "" // why the kept signature does not count
+	switch {
+	case !kept.Kept() && c.claim.Manifest.Source.Signature.Outcome == logs.SignatureVerified:
+		ours = "the entry does not keep the registry's signature: it is older than that"
+	case !kept.Kept():
+		ours = "at publication the registry had no signature that could be verified"
+	case kept.Text != source.Name+"@"+c.claim.Entry.Version+":"+source.Integrity:
+		return differs("the log keeps a signature of %q, and not of this release and its integrity", text.Short(kept.Text, 300))
+	default:
+		if err := kept.Check(); err != nil {
+			return differs("the signature that the log keeps: %v", err)
+		}
+		switch published, err := c.o.Npm.Publishes(ctx, source.Name, kept.Key, kept.PublicKey); {
+		case err != nil:
+			return err
+		case !published:
+			ours = fmt.Sprintf("the log keeps a signature by a key that the registry does not publish: %s", text.Short(kept.Key, 100))
+		}
+	}
+	if !same && ours == "" {
+		return fmt.Errorf("the registry has another archive now (%s) than the one that it had signed, and that the log has (%s), so the files cannot be compared", short(v.Hash()), short(source.Integrity))
+	}
+	if !same {
+		return differs("the log has the integrity %s, and the registry states %s; %s", short(source.Integrity), short(v.Hash()), ours)
+	}
+	signed, err := c.o.Npm.Verify(ctx, v)
+	var invalid *npm.SignatureError
+	switch {
+	case errors.As(err, &invalid):
+		return differs("%v", err)
+	case err != nil:
+		return err
+	case !signed.Keys:
+		c.note("the registry publishes no keys, so that nothing is known of signatures")
+	case signed.KeyID == "":
+		c.note("the registry has not signed this release")
+	default:
+		c.found.Key = signed.KeyID
+	}
+	if ours != "" {
+		c.note("%s", ours)
+	}
+	return nil
+}
+
+// git gets the files of the commit that the tag names, which must be the one in the log.
+func (c *comparison) git(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
+	c.found.Where = fmt.Sprintf("%s at the tag %s", source.Name, source.Tag)
+	listed, err := c.o.Git.Tags(ctx, source.Name, "")
+	if err != nil {
+		return archive.Source{}, err
+	}
+	i := slices.IndexFunc(listed.Tags, func(t git.Tag) bool { return t.Name == source.Tag })
+	if i < 0 {
+		return archive.Source{}, fmt.Errorf("the repository has no tag %s, or has it no more", text.Short(source.Tag, 200))
+	}
+	tag := listed.Tags[i]
+	if tag.Commit != source.Commit {
+		return archive.Source{}, differs("the tag %s names the commit %s, and the log says %s", text.Short(tag.Name, 200), tag.Commit, source.Commit)
+	}
+	c.found.Commit = tag.Commit
+	release, err := c.o.Git.Release(ctx, source.Name, tag, dst)
+	if err != nil {
+		return archive.Source{}, err
+	}
+	return release.Archive, nil
+}
+
+// remakers is how many files are made again at once, each in a child.
+const remakers = 2
+
+// files walks the archive and looks for every file of the manifest in it.
+func (c *comparison) files(ctx context.Context, src archive.Source) error {
+	files := c.claim.Manifest.Files
+	byHash := make(map[kvstore.Hash][]int)
+	byBase := make(map[string][]int) // to say what is in the place of a file that is not there
+	from := make(map[string][]int)   // files that were made, by what they were made from
+	for i, f := range files {
+		if f.Origin == logs.Minified {
+			from[f.From] = append(from[f.From], i)
+			continue
+		}
+		byHash[f.SHA256] = append(byHash[f.SHA256], i)
+		byBase[path.Base(f.Path)] = append(byBase[path.Base(f.Path)], i)
+	}
+	c.lookalike = make(map[string]string)
+	remake := c.maker()
+	results := make([]error, len(files)) // of making again
+	made := make([]bool, len(files))
+	group, making := errgroup.WithContext(ctx)
+	group.SetLimit(remakers)
+	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
+		if e.Skipped != "" {
+			return nil
+		}
+		wanted := e.Size <= packages.MaxMinify && (e.Name == "package.json" || slices.ContainsFunc(byBase[path.Base(e.Name)], func(i int) bool { return len(from[files[i].Path]) > 0 }))
+		hash, data, err := sum(r, wanted)
+		if err != nil {
+			return err
+		}
+		if e.Name == "package.json" {
+			c.own = data
+		}
+		for _, i := range byHash[hash] {
+			if f := files[i]; isAt(e.Name, f.Path) && c.at[f.Path] == "" {
+				c.at[f.Path] = e.Name
+				for _, target := range from[f.Path] {
+					if made[target] || remake != "" || data == nil {
+						continue
+					}
+					made[target] = true
+					group.Go(func() error {
+						results[target] = c.again(making, files[target], data)
+						return making.Err()
+					})
+				}
+			}
+		}
+		for _, i := range byBase[path.Base(e.Name)] {
+			f := files[i]
+			if other := c.lookalike[f.Path]; isAt(e.Name, f.Path) && hash != f.SHA256 && (other == "" || e.Name < other) {
+				c.lookalike[f.Path] = e.Name
+			}
+		}
+		return nil
+	})
+	if waited := group.Wait(); err == nil {
+		err = waited
+	}
+	if err != nil {
+		return unlessRefused(err)
+	}
+	return c.judge(remake, made, results)
+}
+
+// judge says of each file what was found.
+func (c *comparison) judge(remake string, made []bool, results []error) error {
+	var wrong error
+	problem := func(err error) {
+		wrong = cmp.Or(wrong, err)
+	}
+	for i, f := range c.claim.Manifest.Files {
+		var difference *verify.Difference
+		switch {
+		case f.Origin != logs.Minified && c.at[f.Path] != "":
+			c.found.Files++
+		case f.Origin == logs.Taken:
+			c.unchecked[f.Path] = "another origin had it, which may have made it"
+		case f.Origin != logs.Minified && c.lookalike[f.Path] != "":
+			problem(differs("%s has other bytes at %s than the log says of %s", c.found.Where, text.Short(c.lookalike[f.Path], 300), text.Short(f.Path, 300)))
+		case f.Origin != logs.Minified:
+			problem(differs("%s has no file with the bytes of %s at a path like that", c.found.Where, text.Short(f.Path, 300)))
+		case c.at[f.From] == "":
+			problem(differs("%s is said to be made from %s, which is no file of upstream's", text.Short(f.Path, 300), text.Short(f.From, 300)))
+		case remake != "":
+			c.unchecked[f.Path] = remake
+		case !made[i]:
+			c.unchecked[f.Path] = "what it was made from is too large to be minified"
+		case errors.As(results[i], &difference):
+			problem(results[i])
+		case results[i] != nil:
+			c.unchecked[f.Path] = results[i].Error()
+		default:
+			c.found.Made++
+		}
+	}
+	c.found.Unchecked = len(c.unchecked)
+	if len(c.unchecked) > 0 {
+		for _, f := range c.claim.Manifest.Files { // the first, to say why
+			if why := c.unchecked[f.Path]; why != "" {
+				c.note("%s not checked, such as %s: %s", text.Count(len(c.unchecked), "file was", "files were"), text.Short(f.Path, 200), why)
+				break
+			}
+		}
+	}
+	return wrong
+}
+
+// file says where upstream has one of the files, or why it could not be checked.
+func (c *comparison) file(path string) (string, error) {
+	if why := c.unchecked[path]; why != "" {
+		return "", errors.New(why)
+	}
+	return c.at[path], nil
+}
+
+// maker says why made files cannot be made again here, "" where they can.
+func (c *comparison) maker() string {
+	m := c.claim.Entry.Maker
+	program, version, options := worker.Minifier()
+	if m != nil && (m.Program != program || m.Version != version || m.Options != options) {
+		return fmt.Sprintf("it was made by %s %s with %s, and this larder has %s %s with %s",
+			text.Short(m.Program, 60), text.Short(m.Version, 60), text.Short(m.Options, 200), program, version, options)
+	}
+	return ""
+}
+
+// again makes a file again and compares it.
+func (c *comparison) again(ctx context.Context, f logs.File, data []byte) error {
+	task := worker.MinifyJS
+	if strings.EqualFold(path.Ext(f.Path), ".css") {
+		task = worker.MinifyCSS
+	}
+	small, err := c.o.Minifiers.Do(ctx, task, data)
+	if err != nil {
+		return fmt.Errorf("it could not be made again: %w", err)
+	}
+	if kvstore.Sum(small) == f.SHA256 {
+		return nil
+	}
+	if c.claim.Entry.Maker == nil {
+		return errors.New("it comes out otherwise when this larder makes it again, and the entry does not say by which program and version it was made")
+	}
+	return differs("%s comes out otherwise when it is made again from %s, by %s %s", text.Short(f.Path, 300), text.Short(f.From, 300), c.claim.Entry.Maker.Program, c.claim.Entry.Maker.Version)
+}
+
+// provenance verifies the attestation that the log keeps, or the one that npm has.
+func (c *comparison) provenance(ctx context.Context) error {
+	if c.claim.Manifest.Source.Type != "npm" {
+		return nil
+	}
+	kept := c.claim.Entry.Provenance
+	if c.claim.Bundle == nil {
+		switch {
+		case kept == nil:
+			c.note("the entry says nothing of provenance: it is older than that")
+		default:
+			c.note("provenance: %s", text.Short(kept.String(), 300))
+		}
+		return nil
+	}
+	build, err := c.o.Provenance.Verify(c.claim.Bundle, c.claim.Manifest.Source.Name, c.claim.Entry.Version, c.claim.Manifest.Source.Integrity)
+	if err != nil {
+		if kept.Outcome == logs.ProvenanceVerified {
+			return differs("the log says that the attestation of provenance was verified, and it is not right: %s", text.Short(err.Error(), 500))
+		}
+		c.note("the attestation of provenance proves nothing: %s", text.Short(err.Error(), 300))
+		return nil
+	}
+	if kept.Outcome == logs.ProvenanceVerified && (build.Repository != kept.Repository || build.Commit != kept.Commit || build.Workflow != kept.Workflow) {
+		return differs("the log says that it was built from %s at commit %s, and the attestation says %s at %s", text.Short(kept.Repository, 200), kept.Commit, build.Repository, build.Commit)
+	}
+	c.found.Provenance = &build
+	for what, named := range map[string]string{"its package.json at npm": repository(c.own), "the package JSON of the catalogue": repository(c.claim.PackageJSON)} {
+		if named != "" && !samePlace(named, build.Repository) {
+			c.found.Mismatches = append(c.found.Mismatches, fmt.Sprintf("%s names the repository %s, and it was built from %s", what, text.Short(named, 200), build.Repository))
+		}
+	}
+	slices.Sort(c.found.Mismatches)
+	return nil
+}
+
+func (c *comparison) note(format string, args ...any) {
+	c.found.Notes = append(c.found.Notes, fmt.Sprintf(format, args...))
+}
+
+// repository is the address of the repository that a package.json or a package JSON names, "" for none.
+func repository(document []byte) string {
+	var named struct {
+		Repository json.RawMessage `json:"repository"`
+	}
+	if json.Unmarshal(document, &named) != nil {
+		return ""
+	}
+	var full struct {
+		URL string `json:"url"`
+	}
+	var address string
+	if json.Unmarshal(named.Repository, &address) != nil && json.Unmarshal(named.Repository, &full) == nil {
+		address = full.URL
+	}
+	return address
+}
+
+// samePlace reports whether an address of a repository, in any form that npm takes, is that of a URL.
+func samePlace(address, built string) bool {
+	host, rest := "github", address
+	if before, after, ok := strings.Cut(address, ":"); ok && !strings.Contains(before, "/") && slices.Contains([]string{"github", "gitlab"}, before) {
+		host, rest = before, after
+	}
+	if strings.Count(rest, "/") == 1 && !strings.ContainsAny(rest, ":@") {
+		address = (&url.URL{Scheme: "https", Host: host + ".com", Path: "/" + rest}).String()
+	}
+	return git.Place(address) != "" && git.Place(address) == git.Place(built)
+}
+
+// isAt reports whether a file of an archive is the one that was published under a path: fileMaps take files from a
+// folder, and leave its name out.
+func isAt(name, published string) bool {
+	rest, ok := strings.CutSuffix(name, published)
+	return ok && (rest == "" || strings.HasSuffix(rest, "/"))
+}
+
+// sum hashes a file, and keeps it where that is wanted.
+func sum(r io.Reader, keep bool) (kvstore.Hash, []byte, error) {
+	if keep {
+		data, err := io.ReadAll(r)
+		return kvstore.Sum(data), data, err
+	}
+	h := sha256.New()
+	_, err := io.Copy(h, r)
+	return kvstore.Hash(h.Sum(nil)), nil, err
+}
+
+func differs(format string, args ...any) error { return verify.NewDifference(format, args...) }
+
+func short(integrity string) string { return text.Short(integrity, 120) }
+
+// unlessMalformed makes a difference of what is upstream's own word against itself.
+func unlessMalformed(err error) error {
+	var invalid *npm.SignatureError
+	if errors.As(err, &invalid) {
+		return differs("%v", err)
+	}
+	return err
+}
+
+// unlessRefused says that an archive is none that a release is made of.
+func unlessRefused(err error) error {
+	var refused *archive.RefusedError
+	if errors.As(err, &refused) {
+		return differs("upstream's archive is none that is published: %v", err)
+	}
+	return err
+}

@@ -1,0 +1,164 @@
+// Package provenance verifies the attestations that a registry has of its packages: Sigstore bundles, in which a build
+// service has signed from which repository, commit and workflow an archive was made.
+//
+// It needs no network. What it trusts is Sigstore's trusted root, which is embedded as of the release of Larder, or
+// another one that the caller gives: the certificate authority, the certificate-transparency log and the logs of
+// signatures.
+//
+// What is proven is who built the archive and from what, as the certificate's issuer saw it. Nothing is proven of
+// whether that repository is the one that people expect: anyone can build a package in a repository of their own.
+//
+// The package must not know how attestations are got, nor what a log keeps of them.
+package provenance
+
+import (
+	_ "embed"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/sigstore/sigstore-go/pkg/bundle"
+	"github.com/sigstore/sigstore-go/pkg/root"
+	"github.com/sigstore/sigstore-go/pkg/verify"
+)
+
+// MaxBundle bounds a bundle, in bytes; npm's have some 11,000.
+const MaxBundle = 256 << 10
+
+// MaxRoot bounds a trusted root, in bytes; Sigstore's has some 7,000.
+const MaxRoot = 1 << 20
+
+// issuers are the build services whose word counts, those from which npm takes attestations. Sigstore also issues
+// certificates to people, which say nothing about a build.
+var issuers = []string{"https://token.actions.githubusercontent.com", "https://gitlab.com"}
+
+// predicates begin the types of statements that are about a build.
+const predicates = "https://slsa.dev/provenance/"
+
+// trustedRoot is the file of that name in Sigstore's repository, as npm's own client ships it.
+//
+//go:embed trusted_root.json
+var trustedRoot []byte
+
+// A Build is what an attestation proves of an archive.
+type Build struct {
+	Repository string `json:"repository"` // its URL
+	Commit     string `json:"commit"`     // in hexadecimal digits
+	Workflow   string `json:"workflow"`   // the URL of its file, at a branch or tag
+}
+
+// A Verifier verifies attestations. It is safe for concurrent use.
+type Verifier struct{ verifier *verify.Verifier }
+
+// New returns a Verifier by a trusted root in Sigstore's JSON; nil is the embedded one.
+func New(rootJSON []byte) (*Verifier, error) {
+	if rootJSON == nil {
+		rootJSON = trustedRoot
+	}
+	if len(rootJSON) > MaxRoot {
+		return nil, fmt.Errorf("provenance: the trusted root has over %d bytes", MaxRoot)
+	}
+	trusted, err := root.NewTrustedRootFromJSON(rootJSON)
+	if err != nil {
+		return nil, fmt.Errorf("provenance: it is no trusted root of Sigstore, such as trusted_root.json: %w", err)
+	}
+	v, err := verify.NewVerifier(trusted, verify.WithSignedCertificateTimestamps(1), verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1))
+	if err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	return &Verifier{v}, nil
+}
+
+// Verify verifies that a bundle is about an npm package's version and the archive with an integrity, in which there must
+// be a SHA-512. The error says why it proves nothing.
+func (v *Verifier) Verify(data []byte, name, version, integrity string) (Build, error) {
+	if len(data) > MaxBundle {
+		return Build{}, fmt.Errorf("it has over %d bytes", MaxBundle)
+	}
+	digest, err := sha512Of(integrity)
+	if err != nil {
+		return Build{}, err
+	}
+	var b bundle.Bundle
+	if err := b.UnmarshalJSON(data); err != nil {
+		return Build{}, fmt.Errorf("it is no Sigstore bundle: %w", err)
+	}
+	options := make([]verify.PolicyOption, 0, len(issuers))
+	for _, issuer := range issuers {
+		identity, err := verify.NewShortCertificateIdentity(issuer, "", "", "^https://")
+		if err != nil {
+			return Build{}, err
+		}
+		options = append(options, verify.WithCertificateIdentity(identity))
+	}
+	result, err := v.verifier.Verify(&b, verify.NewPolicy(verify.WithArtifactDigest("sha512", digest), options...))
+	if err != nil {
+		return Build{}, err
+	}
+	if result.Statement == nil || result.Signature == nil || result.Signature.Certificate == nil {
+		return Build{}, errors.New("it is not a statement that is signed with a certificate")
+	}
+	if kind := result.Statement.GetPredicateType(); !strings.HasPrefix(kind, predicates) {
+		return Build{}, fmt.Errorf("it is a statement of the type %.200q, which says nothing about a build", kind)
+	}
+	named := false
+	for _, s := range result.Statement.GetSubject() {
+		named = named || s.GetName() == subject(name, version) && s.GetDigest()["sha512"] == hex.EncodeToString(digest)
+	}
+	if !named {
+		return Build{}, fmt.Errorf("it is not about %s", subject(name, version))
+	}
+	c := result.Signature.Certificate
+	if c.SourceRepositoryURI == "" || !commitHash.MatchString(c.SourceRepositoryDigest) {
+		return Build{}, errors.New("its certificate names no repository and commit")
+	}
+	if len(c.SourceRepositoryURI) > maxURL || len(c.BuildSignerURI) > maxURL {
+		return Build{}, fmt.Errorf("its certificate has an address of over %d bytes", maxURL)
+	}
+	return Build{Repository: c.SourceRepositoryURI, Commit: c.SourceRepositoryDigest, Workflow: c.BuildSignerURI}, nil
+}
+
+// maxURL bounds an address in a certificate, in bytes.
+const maxURL = 1 << 10
+
+var commitHash = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+
+// subject is what statements about a version call it: a package URL.
+func subject(name, version string) string {
+	return "pkg:npm/" + strings.Replace(name, "@", "%40", 1) + "@" + strings.ReplaceAll(version, "+", "%2B")
+}
+
+func sha512Of(integrity string) ([]byte, error) {
+	for token := range strings.FieldsSeq(integrity) {
+		encoded, ok := strings.CutPrefix(token, "sha512-")
+		encoded, _, _ = strings.Cut(encoded, "?")
+		if digest, err := base64.StdEncoding.DecodeString(encoded); ok && err == nil && len(digest) == 64 {
+			return digest, nil
+		}
+	}
+	return nil, errors.New("the registry states no SHA-512 of the archive that an attestation could be about")
+}
+
+// Bundle takes the bundle about a build out of a registry's answer with a version's attestations, as the registry has
+// it; nil where there is none.
+func Bundle(answer []byte) ([]byte, error) {
+	var all struct {
+		Attestations []struct {
+			PredicateType string          `json:"predicateType"`
+			Bundle        json.RawMessage `json:"bundle"`
+		} `json:"attestations"`
+	}
+	if err := json.Unmarshal(answer, &all); err != nil {
+		return nil, fmt.Errorf("the registry's answer with attestations is malformed: %.200v", err)
+	}
+	for _, a := range all.Attestations {
+		if strings.HasPrefix(a.PredicateType, predicates) && len(a.Bundle) > 0 {
+			return a.Bundle, nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,134 @@
+package provenance
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The bundles are npm's own, of its package sigstore.
+const (
+	v130 = "76176ffa33808b54602c7c35de5c6e9a4deb96066dba6533f50ac234f4f1f4c6b3527515dc17c06fbe2860030f410eee69ea20079bd3a2c6f3dcf3b329b10751"
+	v200 = "46d4e2f74c4877316640000a6fdf8a8b59f1e0847667973e9859f774dd31b8f1e0937813b777fb66a2ac67d50540fe34640966eee9fc2ccca387082b4c85cd3c"
+)
+
+func integrity(t testing.TB, digits string) string {
+	t.Helper()
+	sum, err := hex.DecodeString(digits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "sha512-" + base64.StdEncoding.EncodeToString(sum)
+}
+
+func read(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile("testdata/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestVerify(t *testing.T) {
+	same := func(data []byte) []byte { return data }
+	replaced := func(old, new string) func([]byte) []byte {
+		return func(data []byte) []byte {
+			if !bytes.Contains(data, []byte(old)) {
+				t.Fatalf("the bundle has no %s", old)
+			}
+			return bytes.Replace(data, []byte(old), []byte(new), 1)
+		}
+	}
+	tests := []struct {
+		name, bundle, pkg, version, digest string
+		change                             func([]byte) []byte
+		build                              Build
+		problem                            string
+	}{
+		{"npm's", "sigstore-1.3.0", "sigstore", "1.3.0", v130, same, Build{
+			"https://github.com/sigstore/sigstore-js", "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1",
+			"https://github.com/sigstore/sigstore-js/.github/workflows/release.yml@refs/heads/main",
+		}, ""},
+		{"a later predicate", "sigstore-2.0.0", "sigstore", "2.0.0", v200, same, Build{
+			"https://github.com/sigstore/sigstore-js", "f0b49a04e5a62250e0f60fb128004a73110fe311",
+			"https://github.com/sigstore/sigstore-js/.github/workflows/release.yml@refs/heads/main",
+		}, ""},
+		{"another archive", "sigstore-1.3.0", "sigstore", "1.3.0", v200, same, Build{}, "digest"},
+		{"another version", "sigstore-1.3.0", "sigstore", "1.3.1", v130, same, Build{}, "it is not about pkg:npm/sigstore@1.3.1"},
+		{"another package", "sigstore-1.3.0", "@sigstore/bundle", "1.3.0", v130, same, Build{}, "it is not about pkg:npm/%40sigstore/bundle@1.3.0"},
+		{"npm's own, of the publication", "publish-1.3.0", "sigstore", "1.3.0", v130, same, Build{}, "certificate"},
+		{"a changed payload", "sigstore-1.3.0", "sigstore", "1.3.0", v130, replaced(`"payload":"eyJ`, `"payload":"eyI`), Build{}, ""},
+		{"a changed time", "sigstore-1.3.0", "sigstore", "1.3.0", v130, replaced(`"integratedTime":"1681839912"`, `"integratedTime":"1681839913"`), Build{}, ""},
+		{"no bundle", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return []byte("{}") }, Build{}, ""},
+		{"too large", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return make([]byte, MaxBundle+1) }, Build{}, "over 262144 bytes"},
+	}
+	v, err := New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			build, err := v.Verify(tt.change(read(t, tt.bundle)), tt.pkg, tt.version, integrity(t, tt.digest))
+			if build != tt.build || (err == nil) != (tt.build != Build{}) {
+				t.Fatalf("%+v, %v; want %+v", build, err, tt.build)
+			}
+			if err != nil && !strings.Contains(err.Error(), tt.problem) {
+				t.Errorf("it says %q, want %q", err, tt.problem)
+			}
+		})
+	}
+	if _, err := v.Verify(read(t, "sigstore-1.3.0"), "sigstore", "1.3.0", "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="); err == nil || !strings.Contains(err.Error(), "no SHA-512") {
+		t.Errorf("with a SHA-1: %v", err)
+	}
+}
+
+// What another root does not vouch for is not verified.
+func TestOtherRoot(t *testing.T) {
+	ca := bytes.Index(trustedRoot, []byte(`"tlogs"`))
+	if ca < 0 {
+		t.Fatal("the root has no logs")
+	}
+	v, err := New(bytes.Replace(trustedRoot, []byte(`"tlogs"`), []byte(`"notLogs"`), 1))
+	if err == nil {
+		if _, err = v.Verify(read(t, "sigstore-1.3.0"), "sigstore", "1.3.0", integrity(t, v130)); err == nil {
+			t.Error("verified by a root without logs")
+		}
+	}
+	if _, err := New([]byte("no root")); err == nil {
+		t.Error("a root of nothing was taken")
+	}
+}
+
+func TestBundle(t *testing.T) {
+	answer := `{"attestations":[{"predicateType":"https://github.com/npm/attestation/tree/main/specs/publish/v0.1","bundle":{"a":1}},{"predicateType":"https://slsa.dev/provenance/v1","bundle":{"b": 2}}]}`
+	if got, err := Bundle([]byte(answer)); err != nil || string(got) != `{"b": 2}` {
+		t.Errorf("%s, %v", got, err)
+	}
+	if got, err := Bundle([]byte(`{"attestations":[]}`)); err != nil || got != nil {
+		t.Errorf("of none: %s, %v", got, err)
+	}
+	if _, err := Bundle([]byte(`[`)); err == nil {
+		t.Error("malformed was taken")
+	}
+}
+
+func FuzzVerify(f *testing.F) {
+	v, err := New(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, name := range []string{"sigstore-1.3.0", "sigstore-2.0.0", "publish-1.3.0"} {
+		f.Add(read(f, name))
+	}
+	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json"}`))
+	want := integrity(f, v130)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if build, err := v.Verify(data, "sigstore", "1.3.0", want); err == nil && build.Commit != "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1" {
+			t.Errorf("another build was proven: %+v", build)
+		}
+	})
+}

@@ -1,0 +1,60 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"syscall"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// guarded returns a client for what a stranger's page names: it connects to public addresses, and to the hosts of URLs
+// that the user has named, which may be any. So a page cannot have this program send requests into the user's own network.
+func guarded(urls []string) *http.Client {
+	named := map[string]bool{}
+	proxies := httpproxy.FromEnvironment()
+	for _, text := range append(urls, proxies.HTTPProxy, proxies.HTTPSProxy) {
+		if at, err := url.Parse(text); err == nil && at.Host != "" {
+			named[hostPort(at)] = true
+		}
+	}
+	guarded := NewClient()
+	transport := guarded.Transport.(*http.Transport)
+	strict := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil || !public(at.Addr()) {
+			return fmt.Errorf("the address %s is not public, and only the page names it", address)
+		}
+		return nil
+	}}
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if named[address] {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+		return strict.DialContext(ctx, network, address)
+	}
+	return guarded
+}
+
+func hostPort(u *url.URL) string {
+	standard := map[string]string{"http": "80", "https": "443"}
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), standard[u.Scheme]))
+}
+
+// notPublic are networks that [netip.Addr] does not tell: those of carriers, and of addresses that stand for others.
+var notPublic = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("2002::/16")}
+
+func public(a netip.Addr) bool {
+	a = a.Unmap()
+	for _, p := range notPublic {
+		if p.Contains(a) {
+			return false
+		}
+	}
+	return a.IsGlobalUnicast() && !a.IsPrivate()
+}

@@ -1,0 +1,203 @@
+package verify
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/larder-cdn/larder/internal/text"
+)
+
+// Limits of data about vulnerabilities.
+const (
+	maxOSV        = 512 << 20 // bytes, of a file or an answer
+	maxAdvisory   = 8 << 20   // bytes, of one in an archive
+	maxAdvisories = 1_000_000
+)
+
+// Advisories are known vulnerabilities of npm packages, as in https://ossf.github.io/osv-schema/.
+type Advisories struct{ byName map[string][]advisory }
+
+// An advisory is one vulnerability of one package.
+type advisory struct {
+	id, summary string
+	versions    []string
+	ranges      [][]osvEvent
+}
+
+type osvEvent struct {
+	Introduced   string `json:"introduced"`
+	Fixed        string `json:"fixed"`
+	LastAffected string `json:"last_affected"`
+}
+
+type osvRecord struct {
+	ID        string `json:"id"`
+	Summary   string `json:"summary"`
+	Withdrawn string `json:"withdrawn"`
+	Affected  []struct {
+		Package struct {
+			Ecosystem string `json:"ecosystem"`
+			Name      string `json:"name"`
+		} `json:"package"`
+		Ranges []struct {
+			Type   string     `json:"type"`
+			Events []osvEvent `json:"events"`
+		} `json:"ranges"`
+		Versions []string `json:"versions"`
+	} `json:"affected"`
+}
+
+// ReadAdvisories reads OSV data from a file or a URL: a record, a list of them, the answer of an OSV API, or a zip archive
+// of records.
+func ReadAdvisories(ctx context.Context, o Options, at string) (*Advisories, error) {
+	var data []byte
+	var err error
+	if IsURL(at) {
+		o.Server = at
+		data, err = o.remote().get(ctx, "", maxOSV)
+	} else {
+		data, err = readAtMost(at, maxOSV)
+	}
+	if err == nil && len(data) > maxOSV {
+		err = fmt.Errorf("%s has over %d bytes", at, maxOSV)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a, err := parseAdvisories(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", at, err)
+	}
+	return a, nil
+}
+
+func parseAdvisories(data []byte) (*Advisories, error) {
+	a := &Advisories{byName: map[string][]advisory{}}
+	if bytes.HasPrefix(data, []byte("PK\x03\x04")) {
+		return a, a.archive(data)
+	}
+	return a, a.read(data)
+}
+
+func (a *Advisories) archive(data []byte) error {
+	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return err
+	}
+	if len(z.File) > maxAdvisories {
+		return fmt.Errorf("it has over %d records", maxAdvisories)
+	}
+	for _, f := range z.File {
+		if !strings.HasSuffix(f.Name, ".json") {
+			continue
+		}
+		r, err := f.Open()
+		if err != nil {
+			return err
+		}
+		record, err := io.ReadAll(io.LimitReader(r, maxAdvisory+1))
+		r.Close()
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", text.Short(f.Name, 100), err)
+		case len(record) > maxAdvisory:
+			return fmt.Errorf("%s has over %d bytes", text.Short(f.Name, 100), maxAdvisory)
+		}
+		if err := a.read(record); err != nil {
+			return fmt.Errorf("%s: %w", text.Short(f.Name, 100), err)
+		}
+	}
+	return nil
+}
+
+// read takes in one record or several.
+func (a *Advisories) read(data []byte) error {
+	var records []osvRecord
+	trimmed := bytes.TrimSpace(data)
+	if bytes.HasPrefix(trimmed, []byte("[")) {
+		if err := json.Unmarshal(trimmed, &records); err != nil {
+			return err
+		}
+	} else {
+		var one struct {
+			osvRecord
+			Vulns []osvRecord `json:"vulns"`
+		}
+		if err := json.Unmarshal(trimmed, &one); err != nil {
+			return err
+		}
+		if records = one.Vulns; one.ID != "" {
+			records = append(records, one.osvRecord)
+		}
+		if records == nil && !bytes.Contains(trimmed, []byte(`"vulns"`)) && !bytes.Equal(trimmed, []byte("{}")) {
+			return errors.New("it is no OSV record, no list of them, and no answer of an OSV API")
+		}
+	}
+	for _, r := range records {
+		if r.Withdrawn != "" {
+			continue
+		}
+		for _, affected := range r.Affected {
+			if affected.Package.Ecosystem != "npm" {
+				continue
+			}
+			found := advisory{id: r.ID, summary: r.Summary, versions: affected.Versions}
+			for _, of := range affected.Ranges {
+				if of.Type == "SEMVER" || of.Type == "ECOSYSTEM" {
+					found.ranges = append(found.ranges, of.Events)
+				}
+			}
+			a.byName[affected.Package.Name] = append(a.byName[affected.Package.Name], found)
+		}
+	}
+	return nil
+}
+
+// of returns what is known of a version, in words.
+func (a *Advisories) of(name, version string) []string {
+	if a == nil {
+		return nil
+	}
+	var known []string
+	for _, v := range a.byName[name] {
+		if !slices.Contains(v.versions, version) && !slices.ContainsFunc(v.ranges, func(events []osvEvent) bool { return within(events, version) }) {
+			continue
+		}
+		said := strings.TrimSuffix(text.Short(v.id, 60)+", "+text.Short(v.summary, 200), ", ")
+		if !slices.Contains(known, said) {
+			known = append(known, said)
+		}
+	}
+	return known
+}
+
+// within evaluates the events of a range, as the schema says.
+func within(events []osvEvent, version string) bool {
+	v := "v" + version
+	if !semver.IsValid(v) {
+		return false
+	}
+	at := func(e osvEvent) string { return "v" + e.Introduced + e.Fixed + e.LastAffected } // one of them is set
+	sorted := slices.Clone(events)
+	slices.SortStableFunc(sorted, func(a, b osvEvent) int { return semver.Compare(at(a), at(b)) })
+	affected := false
+	for _, e := range sorted {
+		order := semver.Compare(v, at(e))
+		switch {
+		case e.Introduced == "0" || e.Introduced != "" && order >= 0:
+			affected = true
+		case e.Fixed != "" && order >= 0, e.LastAffected != "" && order > 0:
+			affected = false
+		}
+	}
+	return affected
+}

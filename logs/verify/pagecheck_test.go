@@ -1,0 +1,178 @@
+package verify_test
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// session is one that has seen nothing yet.
+func (r *rig) session() *verify.Session {
+	r.Helper()
+	known, err := verify.ReadKnown(filepath.Join(r.TempDir(), "known-logs"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return &verify.Session{Known: known, Timeout: time.Minute}
+}
+
+// site serves a page at / from another host than the rig's.
+func (r *rig) site(html string) string {
+	r.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if request.URL.Path != "/" {
+			http.NotFound(w, request)
+			return
+		}
+		w.Write([]byte(html))
+	}))
+	r.Cleanup(s.Close)
+	return s.URL + "/"
+}
+
+// imports finds what the modules of these tests import.
+func imports(_ context.Context, module []byte) ([]string, error) {
+	var names []string
+	for _, m := range regexp.MustCompile(`import '([^']*)'`).FindAllSubmatch(module, -1) {
+		names = append(names, string(m[1]))
+	}
+	if strings.Contains(string(module), "(((") {
+		return nil, errors.New("it does not parse")
+	}
+	return names, nil
+}
+
+func TestPage(t *testing.T) {
+	r := newRig(t)
+	r.Enrol("vue", `{"name":"vue"}`)
+	r.Publish("vue", "3.0.0", "vue.js", map[string]string{"vue.js": alert, "m.js": "import './n.js'; import 'd3'; import 'nowhere'", "n.js": "1"})
+	r.Publish("vue", "2.0.0", "vue.js", map[string]string{"vue.js": "stolen"})
+	r.Enrol("d3", `{"name":"d3"}`)
+	r.Publish("d3", "7.0.0", "d3.js", map[string]string{"d3.js": "d3"})
+	r.Withdraw("vue", "2.0.0", "it stole")
+	r.sign()
+	r.raw["/libraries/vue"] = func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"version":"3.2.1"}`)) }
+	lib := r.server.URL + "/ajax/libs/"
+	sri := logs.SumSRI([]byte(alert)).String()
+	sum384 := sha512.Sum384([]byte(alert))
+	tests := []struct {
+		name, html string
+		outcome    verify.Outcome
+		errors     int
+		rules      string // of all findings
+		references int
+	}{
+		{"nothing", "", verify.Proven, 0, "", 0},
+		{"right", fmt.Sprintf(`<script src="%svue/3.0.0/vue.js" integrity="%s"></script>`, lib, sri), verify.Proven, 0, "outdated", 1},
+		{"SHA-384", fmt.Sprintf(`<script src="%svue/3.0.0/vue.js" integrity="sha384-%s"></script>`, lib, base64.StdEncoding.EncodeToString(sum384[:])), verify.Proven, 0, "outdated", 1},
+		{"no integrity", fmt.Sprintf(`<script src="%svue/3.0.0/vue.js"></script>`, lib), verify.Proven, 1, "integrity-missing outdated", 1},
+		{"wrong integrity", fmt.Sprintf(`<script src="%sd3/7.0.0/d3.js" integrity="%s"></script>`, lib, sri), verify.Differs, 2, "integrity-wrong not-proven", 1},
+		{"an integrity of nothing", fmt.Sprintf(`<script src="%sd3/7.0.0/d3.js" integrity="md5-x"></script>`, lib), verify.Proven, 1, "integrity-wrong", 1},
+		{"withdrawn", fmt.Sprintf(`<script src="%svue/2.0.0/vue.js" integrity="x"></script>`, lib), verify.Withdrawn, 2, "integrity-wrong outdated not-proven", 1},
+		{"not there", fmt.Sprintf(`<script src="%svue/9.0.0/vue.js"></script>`, lib), verify.Unproven, 1, "not-proven", 1},
+		{"its own", `<script src="/app.js"></script>`, verify.Proven, 0, "", 1},
+		{"another's", `<script src="https://stranger.example/app.js"></script>`, verify.Unproven, 1, "not-proven", 1},
+		{"modules", fmt.Sprintf(`<script type=importmap>{"imports":{"d3":"%[1]sd3/7.0.0/d3.js"}}</script><script type=module>import '%[1]svue/3.0.0/m.js'</script>`, lib), verify.Proven, 3, "integrity-missing outdated integrity-missing outdated integrity-missing", 3},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			report, err := r.session().Page(t.Context(), r.site(tt.html), verify.PageOptions{Server: r.server.URL, Imports: imports})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rules []string
+			for _, ref := range report.References {
+				for _, f := range ref.Findings {
+					rules = append(rules, f.Rule)
+				}
+			}
+			if report.Outcome != tt.outcome || report.Errors != tt.errors || strings.Join(rules, " ") != tt.rules || len(report.References) != tt.references {
+				t.Errorf("%s, %d errors, %q, %d references; want %s, %d, %q, %d\n%+v", report.Outcome, report.Errors, rules, len(report.References), tt.outcome, tt.errors, tt.rules, tt.references, report.References)
+			}
+			csp := report.Headers["Content-Security-Policy"]
+			if strings.Contains(csp, "stranger") || tt.name == "right" && !strings.Contains(csp, lib+"vue/3.0.0/vue.js;") {
+				t.Errorf("the recipe is %q", report.Headers)
+			}
+			if _, enforce := report.Headers["Integrity-Policy"]; enforce && strings.Contains(tt.rules, "integrity-missing") {
+				t.Errorf("the recipe is %q", report.Headers)
+			}
+		})
+	}
+}
+
+// A page does not choose whose log counts, nor what in the user's network is asked.
+func TestPageOfAStranger(t *testing.T) {
+	r := stocked(t)
+	html := fmt.Sprintf(`<script src="%s/ajax/libs/vue/3.0.0/vue.js"></script>`, r.server.URL)
+	report, err := r.session().Page(t.Context(), r.site(html), verify.PageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := report.References[0]; got.Outcome != verify.Unproven || !strings.Contains(got.Problem, "only the page names it") || len(r.asked) > 0 {
+		t.Errorf("%+v, asked %v", got, r.asked)
+	}
+	// With the key, the log would count, but the address is the user's own.
+	s := r.session()
+	s.Options.Trust.Key = r.signer.Key()
+	if report, err = s.Page(t.Context(), r.site(html), verify.PageOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := report.References[0]; got.Outcome != verify.Unproven || !strings.Contains(got.Problem, "is not public") || len(r.asked) > 0 {
+		t.Errorf("%+v, asked %v", got, r.asked)
+	}
+	// A server that was seen before is named by the user.
+	s = r.session()
+	address := r.server.URL + "/ajax/libs/vue/3.0.0/vue.js"
+	server, name, err := verify.ParseURL(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := s.Verify(t.Context(), verify.Subject{Server: server, Name: name, URL: address}); err != nil || got.Outcome != verify.Proven {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if report, err = s.Page(t.Context(), r.site(html), verify.PageOptions{}); err != nil || report.Outcome != verify.Proven {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// A page on disk, with tags of another host that the server mirrors.
+func TestPageFile(t *testing.T) {
+	r := stocked(t)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		w.Write([]byte(alert))
+	}))
+	t.Cleanup(other.Close)
+	at := filepath.Join(t.TempDir(), "index.html")
+	html := fmt.Sprintf(`<script src="%s/ajax/libs/vue/3.0.0/vue.js" integrity="%s"></script><script src="app.js"></script>`, r.server.URL, logs.SumSRI([]byte(alert)))
+	if err := os.WriteFile(at, []byte(html), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := r.session().Page(t.Context(), at, verify.PageOptions{Server: r.server.URL})
+	if err != nil || report.Outcome != verify.Proven || report.Errors != 0 || len(report.References) != 2 || report.References[1].Outcome != verify.Own {
+		t.Errorf("%+v, %v", report, err)
+	}
+	s := r.session()
+	s.Options.Client = verify.NewClient() // so that the other host may be on this machine
+	if err := os.WriteFile(at, []byte(strings.ReplaceAll(html, r.server.URL, other.URL)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if report, err = s.Page(t.Context(), at, verify.PageOptions{Server: r.server.URL}); err != nil || report.Outcome != verify.Proven {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if _, err := r.session().Page(t.Context(), filepath.Join(t.TempDir(), "none.html"), verify.PageOptions{}); err == nil {
+		t.Error("a page that is not there was read")
+	}
+}

@@ -1,0 +1,82 @@
+package verify
+
+import (
+	"encoding/json"
+	"io"
+	"path/filepath"
+)
+
+// The parts of SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/) that a page's findings need.
+type (
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool struct {
+			Driver sarifDriver `json:"driver"`
+		} `json:"tool"`
+		Results []sarifResult `json:"results"`
+	}
+	sarifDriver struct {
+		Name    string      `json:"name"`
+		Version string      `json:"version"`
+		Rules   []sarifRule `json:"rules"`
+	}
+	sarifRule struct {
+		ID               string    `json:"id"`
+		ShortDescription sarifText `json:"shortDescription"`
+	}
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifResult struct {
+		RuleID    string          `json:"ruleId"`
+		Level     string          `json:"level"`
+		Message   sarifText       `json:"message"`
+		Locations []sarifLocation `json:"locations"`
+	}
+	sarifLocation struct {
+		PhysicalLocation struct {
+			ArtifactLocation struct {
+				URI string `json:"uri"`
+			} `json:"artifactLocation"`
+			Region struct {
+				StartLine int `json:"startLine"`
+			} `json:"region"`
+		} `json:"physicalLocation"`
+	}
+)
+
+var sarifRules = []sarifRule{
+	{RuleOutcome, sarifText{"No log proves what the page loads"}},
+	{RuleIntegrityMissing, sarifText{"The page does not say which bytes it expects"}},
+	{RuleIntegrityWrong, sarifText{"The integrity in the page is not that of the file"}},
+	{RuleOutdated, sarifText{"There is a newer version"}},
+	{RuleVulnerable, sarifText{"The version is known to be vulnerable"}},
+}
+
+// WriteSARIF writes the findings as SARIF, for tools that show them beside the page's lines. version is that of this
+// program.
+func (r *PageReport) WriteSARIF(w io.Writer, version string) error {
+	run := sarifRun{Results: []sarifResult{}}
+	run.Tool.Driver = sarifDriver{"larder verify", version, sarifRules}
+	for _, ref := range r.References {
+		for _, f := range ref.Findings {
+			found := sarifResult{RuleID: f.Rule, Level: "note", Message: sarifText{ref.URL + ": " + f.Message}}
+			if f.Error {
+				found.Level = "error"
+			}
+			var at sarifLocation
+			at.PhysicalLocation.ArtifactLocation.URI = filepath.ToSlash(r.Page)
+			at.PhysicalLocation.Region.StartLine = ref.Line
+			found.Locations = []sarifLocation{at}
+			run.Results = append(run.Results, found)
+		}
+	}
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(sarifLog{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []sarifRun{run}})
+}

@@ -1,0 +1,111 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/provenance"
+	"github.com/larder-cdn/larder/logs/tiles"
+)
+
+// An Upstream says whether what a log says of a release is what its upstream has.
+type Upstream interface {
+	Compare(ctx context.Context, c Claim) Comparison
+}
+
+// A Claim is what a log says of a release, each part of which is proven to be what the log says.
+type Claim struct {
+	Entry    logs.Entry // the one that published it
+	Manifest *logs.Manifest
+	// Bundle is the attestation that the entry names, nil where it names none.
+	Bundle []byte
+	// PackageJSON is the last one in the log, nil where the log was not read whole.
+	PackageJSON []byte
+}
+
+// A Comparison is what holding a release against its upstream came to.
+type Comparison struct {
+	// Outcome is [Proven] where every file that could be checked is upstream's, [Differs] where something is not, and
+	// [Unproven] where that could not be found out.
+	Outcome Outcome `json:"outcome"`
+	Problem string  `json:"problem,omitempty"`
+	// Where is what upstream was asked for, in words, and Registry the registry.
+	Where    string `json:"where,omitempty"`
+	Registry string `json:"registry,omitempty"`
+	// Integrity is what the registry states of the archive, whose bytes have it, and Key the id of the registry's key
+	// that has signed it, "" for none.
+	Integrity string `json:"integrity,omitempty"`
+	Key       string `json:"key,omitempty"`
+	// Commit is what the tag names, of a git repository.
+	Commit string `json:"commit,omitempty"`
+	// Files are upstream's, byte for byte; Made were made again and came out the same; Unchecked are neither.
+	Files     int `json:"files"`
+	Made      int `json:"made"`
+	Unchecked int `json:"unchecked"`
+	// Path is where upstream's archive has the file itself, "" for one that was made.
+	Path string `json:"path,omitempty"`
+	// Provenance is where the archive was built, where an attestation proves that.
+	Provenance *provenance.Build `json:"provenance,omitempty"`
+	// Mismatches say which documents name another repository than that.
+	Mismatches []string `json:"mismatches,omitempty"`
+	Notes      []string `json:"notes,omitempty"`
+	// At returns where upstream's archive has a file, or why that could not be checked.
+	At func(path string) (string, error) `json:"-"`
+}
+
+// maxPackageJSON bounds a package JSON, in bytes.
+const maxPackageJSON = 1 << 20
+
+// askUpstream holds the release of a proven file against its upstream, once for all its files.
+func (l *Log) askUpstream(ctx context.Context, r *Result, release *Release) {
+	if release.compared == nil {
+		found, err := l.compareRelease(ctx, release)
+		if err != nil {
+			found = Comparison{Outcome: OutcomeOf(err), Problem: err.Error()}
+		}
+		release.compared = &found
+	}
+	found := *release.compared
+	r.Upstream = &found
+	switch found.Outcome {
+	case Proven:
+		var err error
+		if found.Path, err = found.At(r.Path); err != nil {
+			r.Outcome, r.Problem = Unproven, fmt.Sprintf("it is what the log says, and whether it is what upstream has could not be checked: %v", err)
+		}
+	case Differs:
+		r.Outcome, r.Problem = Differs, "the log is not what upstream says: "+found.Problem
+	default:
+		r.Outcome, r.Problem = Unproven, fmt.Sprintf("it is what the log says, and could not be compared with upstream: %s", found.Problem)
+	}
+}
+
+func (l *Log) compareRelease(ctx context.Context, release *Release) (Comparison, error) {
+	claim := Claim{Entry: release.Published.Entry, Manifest: release.Manifest}
+	var err error
+	if p := claim.Entry.Provenance; p != nil && p.Bundle != (kvstore.Hash{}) {
+		if claim.Bundle, err = l.content(ctx, release.Published.Index, p.Bundle, provenance.MaxBundle); err != nil {
+			return Comparison{}, err
+		}
+	}
+	if e := release.packageJSON; e.PackageJSON != (kvstore.Hash{}) {
+		if claim.PackageJSON, err = l.content(ctx, e.Index, e.PackageJSON, maxPackageJSON); err != nil {
+			return Comparison{}, err
+		}
+	}
+	return l.options.Upstream.Compare(ctx, claim), nil
+}
+
+// content returns a content that an entry names.
+func (l *Log) content(ctx context.Context, index int64, h kvstore.Hash, limit int64) ([]byte, error) {
+	data, err := l.remote.get(ctx, tiles.ContentPath(index, h), limit)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't get what entry %d names: %w", index, err)
+	}
+	if sum := kvstore.Sum(data); sum != h {
+		return nil, differs("a content that entry %d names has the hash %s, and not %s", index, sum, h)
+	}
+	return data, nil
+}
