@@ -158,6 +158,22 @@ func (c *centre) visit(ctx context.Context, s *durable.State, t queue.Ticket) (q
 	return hold(c.room.now(), c.moment, t), nil
 }
 
+// guest reports whether a client without a ticket, which stands for its address, is in or may
+// come in now. It never waits in line.
+func (c *centre) guest(ctx context.Context, s *durable.State, id queue.TicketID) (bool, error) {
+	if c.stopped {
+		return false, errStopped
+	}
+	d := c.machine.VisitGuest(c.room.now(), id)
+	if d.Outcome == queue.Draw {
+		if err := c.draw(ctx, s); err != nil {
+			return false, err
+		}
+		d = c.machine.SettleGuest(c.room.now(), id)
+	}
+	return d.Outcome == queue.Pass, nil
+}
+
 // exchange tells the data centre what its worker has decided, and the worker what holds.
 func (c *centre) exchange(now time.Time) {
 	if c.moment.Settings.Allocator != queue.Counter {

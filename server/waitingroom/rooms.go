@@ -35,7 +35,7 @@ type Options struct {
 	// been lost. Nil: every room without state is new.
 	Known func(room string) bool
 	// Frozen has the rooms decide nothing and write nothing, for a store that is not to be
-	// written: users with a session pass, parts of pages as ever, all others wait. [Rooms.Run] must not
+	// written: users with a session pass, and the parts of their pages; all others wait. [Rooms.Run] must not
 	// run then.
 	Frozen bool
 	// Skew is how far the clocks of data centres may be apart; at most 5 s. Default 0.
@@ -82,7 +82,7 @@ type room struct {
 	jar       *jar
 	centre    durable.Object[task, struct{}]
 	revoked   revocations
-	parts     allowance // of a page, which carry no ticket
+	parts     parts // of pages, which carry no ticket
 	upstream  http.Handler
 	analytics analytics
 	metrics   roomMetrics

@@ -64,6 +64,8 @@ type Room struct {
 	// SubresourcesPerMinute bounds requests for parts of a page, which carry no ticket:
 	// 0 lets none pass, a negative number all.
 	SubresourcesPerMinute int
+	SubresourceMethods    []string // by which these pass
+	SubresourcePaths      []string // beginnings of paths where they pass for clients without a user who is in
 }
 
 // A Route is a host and the beginning of paths on it.

@@ -36,6 +36,7 @@ func Default() Room {
 		Cookie:                Cookie{SameSite: SameSiteAuto, Secure: SecureAuto, Partitioned: true},
 		UpstreamTimeout:       30 * time.Second,
 		SubresourcesPerMinute: unset,
+		SubresourceMethods:    []string{http.MethodGet, http.MethodHead},
 	}
 }
 
@@ -72,10 +73,15 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 		"upstream":                  value(r, &room.Upstream, parseUpstream),
 		"upstream_timeout":          value(r, &room.UpstreamTimeout, whole(time.Second, 1, 600)),
 		"subresources":              value(r, &room.SubresourcesPerMinute, parseSubresources),
-		"refresh_interval":          value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
-		"allocator":                 value(r, &room.Allocator, choice(queue.Allocators...)),
-		"curve_factor":              value(r, &room.CurveFactor, parseFactor),
-		"traffic_minutes_back":      value(r, &room.HistoryMinutes, whole(1, 1, 2)),
+		"subresource_methods": func(n *yaml.Node, name string) {
+			room.SubresourceMethods = nil
+			values(r, &room.SubresourceMethods, parseMethod)(n, name)
+		},
+		"subresource_paths":    values(r, &room.SubresourcePaths, parsePath),
+		"refresh_interval":     value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
+		"allocator":            value(r, &room.Allocator, choice(queue.Allocators...)),
+		"curve_factor":         value(r, &room.CurveFactor, parseFactor),
+		"traffic_minutes_back": value(r, &room.HistoryMinutes, whole(1, 1, 2)),
 	})
 	if !ok {
 		return room, false

@@ -106,13 +106,25 @@ const (
 // Visit decides about a request. The outcome is Draw where the grants are used up but
 // the global object may have more; nothing has changed then, and [DataCentre.Settle] has
 // to follow.
-func (d *DataCentre) Visit(now time.Time, t Ticket) Decision { return d.decide(now, t, true) }
+func (d *DataCentre) Visit(now time.Time, t Ticket) Decision { return d.decide(now, t, true, false) }
 
 // Settle decides about a request whose [DataCentre.Visit] said Draw, with the grants that
 // have come in since. It never says Draw.
-func (d *DataCentre) Settle(now time.Time, t Ticket) Decision { return d.decide(now, t, false) }
+func (d *DataCentre) Settle(now time.Time, t Ticket) Decision { return d.decide(now, t, false, false) }
 
-func (d *DataCentre) decide(now time.Time, t Ticket, draw bool) Decision {
+// VisitGuest decides about a request of a client that carries no ticket: id always stands for
+// the same one. A guest passes with the session that it has, or takes a slot as a first
+// request does; it never waits in line, but gets Refuse. After Draw, [DataCentre.SettleGuest] has to follow.
+func (d *DataCentre) VisitGuest(now time.Time, id TicketID) Decision {
+	return d.decide(now, Ticket{ID: id}, true, true)
+}
+
+// SettleGuest is [DataCentre.Settle] for a guest.
+func (d *DataCentre) SettleGuest(now time.Time, id TicketID) Decision {
+	return d.decide(now, Ticket{ID: id}, false, true)
+}
+
+func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision {
 	d.advance(now)
 	s := &d.settings
 	if s.Suspended {
@@ -122,6 +134,9 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw bool) Decision {
 		return d.session(t)
 	}
 	r, known := d.rows[t.ID]
+	if guest && r.kind == spent { // it may come again, because it has no other id
+		r, known = row{}, false
+	}
 	switch {
 	case known && r.kind == active && !r.revoked:
 		return d.rejoin(t, r)
@@ -152,6 +167,9 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw bool) Decision {
 	if draw && d.mayDraw() {
 		d.want++
 		return Decision{Outcome: Draw, Ticket: t}
+	}
+	if guest {
+		return Decision{Outcome: Refuse, Ticket: t}
 	}
 	return d.wait(t, r)
 }
