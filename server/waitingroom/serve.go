@@ -42,10 +42,13 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		next.ServeHTTP(w, req)
 		return
 	}
-	if covering.Rules != nil && covering.Bypassed(req, raw, peer(req)) {
-		room.count(bypassed)
-		room.pass(w, req, next, queue.Ticket{}, "")
-		return
+	if covering.Rules != nil {
+		if bypasses, everybody := covering.Bypassed(req, raw, peer(req)); bypasses {
+			room.count(bypassed)
+			p := &passing{ResponseWriter: w, room: room, request: req, public: everybody}
+			p.serve(next)
+			return
+		}
 	}
 	t, known := room.jar.find(req.Header)
 	if known && !t.Waiting() {
@@ -147,8 +150,7 @@ func hold(now time.Time, m *config.Moment, t queue.Ticket) queue.Decision {
 // passes, if there is one.
 func (r *room) pass(w http.ResponseWriter, req *http.Request, next http.Handler, t queue.Ticket, cookie string) {
 	p := &passing{ResponseWriter: w, room: r, request: req, ticket: t, cookie: cookie}
-	next.ServeHTTP(p, req)
-	p.begin() // the answer of a handler that wrote nothing
+	p.serve(next)
 }
 
 // redirect leads a client from a path that servers read in different ways to the path that

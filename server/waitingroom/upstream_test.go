@@ -28,7 +28,7 @@ func TestUpstream(t *testing.T) {
 	u.header.Set("X-Forwarded-For", "203.0.113.9")
 	r := u.get("/a%2Fb?c=d")
 	host := strings.TrimPrefix(h.url, "http://")
-	if want := `GET /a%2Fb?c=d ` + host + ` cookie="mine=1; __larder_roomy=2" for=127.0.0.1 proto=http`; r.body != want || r.Header.Get("Cache-Control") != "private, no-store" || r.Header.Get("Cf-Waiting-Room-Command") != "" {
+	if want := `GET /a%2Fb?c=d ` + host + ` cookie="mine=1; __larder_roomy=2" for=127.0.0.1 proto=http`; r.body != want || r.Header.Get("Cache-Control") != "private, max-age=60" || r.Header.Get("Cf-Waiting-Room-Command") != "" {
 		t.Errorf("%v\n got %s\nwant %s", r.Header, r.body, want)
 	}
 	if r := h.user().get("/"); !strings.Contains(r.body, "You are in line") {

@@ -175,15 +175,17 @@ func readings(raw string) iter.Seq[string] {
 
 var parameters = regexp.MustCompile(`;[^/]*`)
 
-// Bypassed reports whether one of the room's rules lets a request bypass it. raw is the
-// path as the client sent it; address is the client's, invalid where it is not known.
-func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) bool {
+// Bypassed reports whether one of the room's rules lets a request bypass it, and whether it
+// lets everybody who asks for the same. raw is the path as the client sent it; address is the
+// client's, invalid where it is not known.
+func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) (bypasses, everybody bool) {
 	for i := range r.Rules {
-		if r.Rules[i].holds(req, raw, address) {
-			return true
+		if rule := &r.Rules[i]; rule.holds(req, raw, address) {
+			bypasses = true
+			everybody = everybody || rule.Headers == nil && rule.Addresses == nil
 		}
 	}
-	return false
+	return bypasses, everybody
 }
 
 func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool {
