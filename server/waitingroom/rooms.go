@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,8 +81,8 @@ type room struct {
 	jar       *jar
 	centre    durable.Object[task, struct{}]
 	revoked   revocations
-	parts     parts // of pages, which carry no ticket
-	upstream  http.Handler
+	parts     parts     // of pages, which carry no ticket
+	upstream  *upstream // nil: none
 	analytics analytics
 	metrics   roomMetrics
 	overview  atomic.Pointer[overview]
@@ -118,8 +117,8 @@ func New(o Options) (*Rooms, error) {
 		}
 		made.parts.perMinute = int64(c.SubresourcesPerMinute)
 		made.overview.Store(&overview{})
-		if c.Upstream != nil {
-			made.upstream = newUpstream(c, o.Logger)
+		if len(c.Upstreams) > 0 {
+			made.upstream = newUpstream(c, o.Logger, o.Now)
 		}
 		r.rooms, r.byName[c.Name] = append(r.rooms, made), made
 	}
@@ -154,6 +153,9 @@ func (r *room) do(ctx context.Context, t task) error {
 func (r *Rooms) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, room := range r.rooms {
+		if room.upstream != nil && room.config.UpstreamHealth != "" {
+			running.Go(func() { room.upstream.watch(ctx) })
+		}
 		running.Go(func() {
 			r.reportAll(ctx, room)
 			if err := room.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error { return c.stop(ctx, s) }); err != nil {

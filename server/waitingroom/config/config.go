@@ -9,6 +9,7 @@ package config
 
 import (
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ const (
 	leastAhead   = 5 * time.Minute // from the start of a pre-queue to that of its event
 	maxPath      = 2048            // bytes
 	maxNameBytes = 64
+	maxUpstreams = 64 // of a room
 )
 
 // A Room is one waiting room.
@@ -57,10 +59,13 @@ type Room struct {
 	OriginRevokes  bool // the origin may end a session by a header of its answer
 	Rules          []Rule
 	Events         []Event // by their time
-	// Upstream is where admitted requests go. Nil: to what Larder itself serves there.
-	Upstream *url.URL
-	// UpstreamTimeout is how long the upstream may take until its answer begins.
+	// Upstreams are where admitted requests go, all of one scheme: http, https or h2c. None:
+	// to what Larder itself serves there.
+	Upstreams []*url.URL
+	// UpstreamTimeout is how long an upstream may take until its answer begins.
 	UpstreamTimeout time.Duration
+	UpstreamCA      *x509.CertPool // that signs the certificates of upstreams; nil for the system's
+	UpstreamHealth  string         // path that an upstream that works answers with 2xx or 3xx; "" for none
 	// SubresourcesPerMinute bounds requests for parts of a page, which carry no ticket:
 	// 0 lets none pass, a negative number all.
 	SubresourcesPerMinute int
