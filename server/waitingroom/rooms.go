@@ -101,7 +101,7 @@ func New(o Options) (*Rooms, error) {
 	}
 	r := &Rooms{options: o, table: config.NewTable(o.Rooms), byName: map[string]*room{}}
 	var err error
-	// The objects forget their users when they leave memory, so they stay.
+	// An object that comes back to memory reads who is in, so all stay for long.
 	limits := durable.Limits{Events: 100_000, Idle: time.Hour, Live: max(10_000, len(o.Rooms))}
 	if r.centres, err = durable.Open(o.Runtime, durable.Class[task, struct{}]{Name: centreClass, New: r.wake, Limits: limits}); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
@@ -158,7 +158,7 @@ func (r *Rooms) Run(ctx context.Context) {
 		}
 		running.Go(func() {
 			r.reportAll(ctx, room)
-			if err := room.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error { return c.stop(ctx, s) }); err != nil {
+			if err := room.do(ctx, func(_ context.Context, _ *durable.State, c *centre) error { c.stop(); return nil }); err != nil {
 				r.options.Logger.Warn("waitingroom: couldn't save the users of a room; the next process counts them as they come", "room", room.config.Name, "err", err)
 			}
 		})

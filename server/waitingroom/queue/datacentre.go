@@ -11,7 +11,7 @@ import (
 //
 // It may forget everything when its process ends: a new incarnation starts with nothing,
 // and the global object counts what the last one promised until that must be over. An
-// incarnation that stops in order may be continued instead: see [DataCentre.Snapshot].
+// incarnation that keeps a journal may be continued instead: see [Continue].
 type DataCentre struct {
 	name        string
 	incarnation int64
@@ -33,6 +33,9 @@ type DataCentre struct {
 	want          int
 
 	workers map[string]time.Time // when each last reported
+
+	continued int64 // how often, after its process had ended
+	beyond    bool  // the head of the journal is not what it was
 }
 
 // NewDataCentre returns a data centre without visitors. At most one with this name may
@@ -265,8 +268,11 @@ func (d *DataCentre) mayDraw() bool {
 func (d *DataCentre) admit(t Ticket, r row) Decision {
 	if r.kind == waiting {
 		d.leave(r.bucket)
+	} else if !t.First() {
+		d.lay(d.settings.place(&t))
 	}
 	d.charge()
+	d.beyond = true
 	d.countUser(&r)
 	longest := d.longest()
 	if d.settings.unlimited() {
@@ -284,6 +290,9 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 
 // wait counts a visitor as waiting.
 func (d *DataCentre) wait(t Ticket, r row) Decision {
+	if r.kind != waiting && !t.First() {
+		d.lay(d.settings.place(&t))
+	}
 	d.countUser(&r)
 	decision := d.checkIn(t)
 	next := d.now.Add(decision.Ticket.RefreshInterval)
@@ -329,6 +338,7 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	case !everywhere:
 		r.revoked = true
 		d.rows[id] = r
+		d.note(id)
 		return
 	default:
 		d.tickets.active--
@@ -353,6 +363,7 @@ func (d *DataCentre) Report(now time.Time) Report {
 		}
 	}
 	d.want = 0
+	d.beyond = true
 	return r
 }
 

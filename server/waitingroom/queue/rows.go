@@ -21,7 +21,7 @@ type row struct {
 	kind     kind
 	revoked  bool
 	bucket   Minute // of waiting: where it queues
-	ends     Minute // of active and adopting: the session is over when this minute begins
+	ends     Minute // of active and adopting: the session is over when this minute begins; of spent: it is forgotten then
 	counted  Minute // when it was last counted as a user
 	seq      uint64 // of adopting: the first report that counts it
 	accepted int64  // of active: when it was admitted, in nanoseconds
@@ -46,6 +46,17 @@ type tickets struct {
 
 	spent   map[Minute][]TicketID // by the minute in which they are forgotten
 	cleared Minute
+
+	changed map[TicketID]struct{} // what the journal lacks; nil where there is none
+	ghosts  []Bucket              // of an earlier life, counted as waiting
+	haunted time.Time             // until when
+}
+
+// note has the journal learn of a ticket.
+func (t *tickets) note(id TicketID) {
+	if t.changed != nil {
+		t.changed[id] = struct{}{}
+	}
 }
 
 const wheelSlot = int64(8 * time.Second)
@@ -80,11 +91,15 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 	}
 	for minute := MinuteOf(now); t.cleared < minute; t.cleared++ {
 		for _, id := range t.spent[t.cleared] {
-			if t.rows[id].kind == spent {
+			if r := t.rows[id]; r.kind == spent && r.ends <= t.cleared {
 				delete(t.rows, id)
+				t.note(id)
 			}
 		}
 		delete(t.spent, t.cleared)
+	}
+	if t.ghosts != nil && !now.Before(t.haunted) {
+		t.exorcise()
 	}
 }
 
@@ -94,7 +109,10 @@ func (t *tickets) spend(id TicketID, r row, now time.Time, s *Settings) {
 	if r.revoked { // or as long as its accepted ticket would pass
 		until = max(until, r.ends+1)
 	}
-	t.rows[id] = row{kind: spent, revoked: r.revoked}
+	t.rows[id] = row{kind: spent, revoked: r.revoked, ends: until}
+	if r.revoked { // an end that its journal knows needs no other row
+		t.note(id)
+	}
 	t.spent[until] = append(t.spent[until], id)
 }
 
@@ -106,6 +124,7 @@ func (t *tickets) keep(id TicketID, r row, ends time.Time) {
 		r.ends = minute
 	}
 	t.rows[id] = r
+	t.note(id)
 }
 
 // join counts a ticket as waiting until gone.

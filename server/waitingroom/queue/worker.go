@@ -215,8 +215,12 @@ func (d *DataCentre) merge(t *Ticket) {
 		return
 	}
 	d.countUser(&r)
+	d.beyond = true
 	if known && r.kind == waiting {
 		d.leave(r.bucket)
+	}
+	if r.kind == spent {
+		r.ends = 0
 	}
 	if !known || r.kind == waiting || r.kind == spent {
 		d.tickets.active++

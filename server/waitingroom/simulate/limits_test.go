@@ -62,7 +62,7 @@ func hostile(seed uint64) Options {
 	}
 	for range r.IntN(4) {
 		from := between(10*time.Second, over+time.Minute)
-		o.Failures = append(o.Failures, Failure{FailureKind(r.IntN(4)), r.IntN(o.DataCentres), from, from + between(time.Second, 5*time.Minute)})
+		o.Failures = append(o.Failures, Failure{FailureKind(r.IntN(5)), r.IntN(o.DataCentres), from, from + between(time.Second, 5*time.Minute)})
 	}
 	return o
 }
