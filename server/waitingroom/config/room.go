@@ -60,6 +60,7 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 		"session_duration":          value(r, &room.SessionDuration, whole(time.Minute, 1, 30)),
 		"disable_session_renewal":   value(r, &room.FixedSessions, parseBool),
 		"queueing_method":           value(r, &room.Method, choice(queue.Methods...)),
+		"rolling_minute":            value(r, &room.RollingMinute, parseBool),
 		"queue_all":                 value(r, &room.QueueAll, parseBool),
 		"suspended":                 value(r, &room.Suspended, parseBool),
 		"queueing_status_code":      value(r, &room.QueueingStatus, parseStatus),

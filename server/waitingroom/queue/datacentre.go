@@ -206,7 +206,7 @@ func (d *DataCentre) session(t Ticket) Decision {
 		// A session from another data centre, which counts it until t.Ends. It may last
 		// longer only once the global object counts it here.
 		if known && r.kind == waiting {
-			d.leave(r.bucket)
+			d.leave(&r)
 		}
 		r = row{kind: adopting, seq: d.seq + 1, counted: r.counted, accepted: t.AcceptedAt.UnixNano(), at: t.LastCheckIn.UnixNano()}
 		d.tickets.active++
@@ -267,9 +267,12 @@ func (d *DataCentre) mayDraw() bool {
 
 func (d *DataCentre) admit(t Ticket, r row) Decision {
 	if r.kind == waiting {
-		d.leave(r.bucket)
+		d.leave(&r)
+		if !r.back {
+			d.noteFresh(true)
+		}
 	} else if !t.First() {
-		d.lay(d.settings.place(&t))
+		d.lay(d.settings.place(&t).bucket)
 	}
 	d.charge()
 	d.beyond = true
@@ -291,13 +294,16 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 // wait counts a visitor as waiting.
 func (d *DataCentre) wait(t Ticket, r row) Decision {
 	if r.kind != waiting && !t.First() {
-		d.lay(d.settings.place(&t))
+		d.lay(d.settings.place(&t).bucket)
 	}
 	d.countUser(&r)
 	decision := d.checkIn(t)
 	next := d.now.Add(decision.Ticket.RefreshInterval)
+	if r.kind == waiting && !r.back {
+		d.noteFresh(true)
+	}
 	d.join(t.ID, row{
-		kind: waiting, bucket: d.settings.place(&t), counted: r.counted,
+		kind: waiting, place: d.settings.place(&t), back: !t.First(), counted: r.counted,
 		at: next.UnixNano(), gone: next.Add(absence).UnixNano(),
 	})
 	return decision
@@ -310,7 +316,15 @@ func (d *DataCentre) checkIn(t Ticket) Decision {
 }
 
 func (d *DataCentre) estimate(t *Ticket) Estimate {
-	return d.room.estimate(d.settings.Method, d.settings.place(t))
+	if d.settings.Method != FIFO {
+		return d.room.estimate(d.settings.Method, d.settings.place(t).bucket)
+	}
+	e := Estimate{Known: d.room.PerMinute > 0, Ahead: d.aheadOf(d.settings.place(t), d.room.Waiting)}
+	e.Position = e.Ahead + 1
+	if e.Known {
+		e.Minutes = FIFOWait(e.Ahead, d.room.PerMinute)
+	}
+	return e
 }
 
 // countUser counts a ticket once a minute.
@@ -332,7 +346,7 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	}
 	switch {
 	case r.kind == waiting:
-		d.leave(r.bucket)
+		d.leave(&r)
 	case r.kind == spent:
 		return
 	case !everywhere:

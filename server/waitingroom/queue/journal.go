@@ -146,7 +146,7 @@ func (t *tickets) lay(bucket Minute) {
 	for i := range t.ghosts {
 		if g := &t.ghosts[i]; g.Minute == bucket && g.Waiting > 0 {
 			g.Waiting--
-			t.leave(bucket)
+			t.count(bucket, -1)
 			return
 		}
 	}

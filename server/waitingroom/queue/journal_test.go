@@ -205,7 +205,7 @@ func TestContinue(t *testing.T) {
 	if len(restored.rows) != 0 || len(b.rows) != 0 {
 		t.Errorf("%d tickets are never forgotten, %d in the journal", len(restored.rows), len(b.rows))
 	}
-	bad := []string{"", "{", "\x02" + string(b.head[1:]), string(b.head) + "\x00"}
+	bad := []string{"", "{", "\x07" + string(b.head[1:]), string(b.head) + "\x00"}
 	for n := range b.head {
 		bad = append(bad, string(b.head[:n]))
 	}

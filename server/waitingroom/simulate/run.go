@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
@@ -134,8 +135,10 @@ func (r *run) start(i int, again bool) {
 	s.life++
 	if !again {
 		s.dc = queue.NewDataCentre(s.name, int64(s.life), r.Settings, r.Seed, s.clock(r))
-		s.dc.StartJournal()
-		s.journal = map[queue.TicketID][]byte{}
+		if slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Kind == Killed && f.DataCentre == i }) {
+			s.dc.StartJournal()
+			s.journal = map[queue.TicketID][]byte{}
+		}
 	} else if s.dc, r.err = queue.Continue(s.name, s.head, maps.All(s.journal), r.Settings, r.Seed, s.clock(r)); r.err != nil {
 		return
 	}
@@ -152,6 +155,9 @@ func (r *run) start(i int, again bool) {
 
 // note keeps the journal of a data centre, as its store would.
 func (s *site) note() {
+	if s.journal == nil {
+		return
+	}
 	rows, head := s.dc.Changes()
 	for _, c := range rows {
 		if c.Row == nil {
@@ -439,6 +445,9 @@ func (r *run) decided(i int32, d queue.Decision) {
 			u.first = d.Ticket
 		}
 		u.ticket = d.Ticket
+		if d.Counted && d.Estimate.Known && u.ToldAt == 0 {
+			u.ToldAt, u.Told = r.now, time.Duration(d.Estimate.Minutes*float64(time.Minute))
+		}
 		next := d.Ticket.RefreshInterval + time.Duration(r.rng.Int64N(int64(300*time.Millisecond)))
 		if !d.Counted {
 			next = time.Duration(1+r.rng.Int64N(3)) * time.Second
