@@ -68,7 +68,7 @@ func (r *Reader) operations() operations {
 	answer(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
 		return r.backup(ctx, q.Dir, report)
 	})
-	answer(all, OpRooms, noRooms)
+	noRooms(all)
 	r.fsckOperations(all)
 	r.logOperations(all)
 	r.errandOperations(all)

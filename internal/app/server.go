@@ -68,6 +68,8 @@ type running struct {
 	next      *settings.Settings
 	rest      func()
 	resting   sync.WaitGroup
+	// changeRooms has the waiting rooms be those of other settings at once; nil where there are none.
+	changeRooms func(*settings.Settings) error
 }
 
 // working is a running Server that works on its folder.
@@ -296,7 +298,7 @@ func (s Server) check() error {
 	if !s.Serve {
 		return nil
 	}
-	_, err := c.WaitingRooms()
+	_, err := waitingRooms(c)
 	err = errors.Join(checkPurging(c), checkFallback(c), limitConnections(c, s.Logger), err)
 	if c.TLSCert != "" {
 		_, wrong := certificate(c, s.Logger)
@@ -317,7 +319,7 @@ func (s *running) rooms() ([]config.Room, error) {
 	if !s.Serve {
 		return nil, nil
 	}
-	return s.settings.WaitingRooms()
+	return waitingRooms(s.settings)
 }
 
 // dataFolder opens the data folder.

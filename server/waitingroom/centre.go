@@ -20,7 +20,8 @@ import (
 // object. All that it decides is durable: who is in, in a journal, the number of its lives, its
 // revocations and all grants.
 type centre struct {
-	room    *room
+	rooms   *Rooms
+	room    *room // as it is configured now
 	moment  *config.Moment
 	machine *queue.DataCentre
 	worker  *queue.Worker // of Even and Adaptive, which decide without the data centre
@@ -52,13 +53,13 @@ const (
 )
 
 func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[task, struct{}], error) {
-	room := r.byName[s.Name()]
+	room := r.current().byName[s.Name()]
 	if room == nil {
 		return nil, errNoRoom
 	}
 	o := &r.options
 	now := o.Now()
-	c := &centre{room: room, moment: room.at(now), logger: o.Logger}
+	c := &centre{rooms: r, room: room, moment: room.at(now), logger: o.Logger}
 	var err error
 	if o.Frozen {
 		c.stopped, c.machine = true, queue.NewDataCentre(o.DataCentre, now.UnixNano(), c.moment.Settings, rand.Uint64(), now)
@@ -109,6 +110,9 @@ func newLife(ctx context.Context, s *durable.State, o *Options, m *config.Moment
 
 // Handle implements durable.Handler.
 func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{}, error) {
+	if room := c.rooms.current().byName[s.Name()]; room != nil {
+		c.room = room
+	}
 	now := c.room.now()
 	if m := c.room.at(now); m != c.moment {
 		c.moment = m

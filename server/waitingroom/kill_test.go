@@ -66,7 +66,7 @@ func child(dir string, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	room := rooms.rooms[0]
+	room := rooms.current().rooms[0]
 	server := httptest.NewServer(rooms.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "origin") })))
 	fmt.Println(server.URL)
 	go func() {

@@ -56,7 +56,7 @@ func (r *Rooms) partPasses(req *http.Request, room *room, m *config.Moment, raw 
 	switch {
 	case s.Method == queue.Reject, s.QueueAll, !slices.Contains(room.config.SubresourceMethods, req.Method):
 		return false, time.Minute
-	case s.Method == queue.Passthrough, room.parts.perMinute < 0:
+	case s.Method == queue.Passthrough, room.config.SubresourcesPerMinute < 0:
 		return true, 0
 	}
 	from, _ := client.Of(req.RemoteAddr)
@@ -64,7 +64,7 @@ func (r *Rooms) partPasses(req *http.Request, room *room, m *config.Moment, raw 
 	if !vouched && (r.options.Frozen || !room.config.ListsPart(raw)) {
 		return false, time.Minute
 	}
-	if ok, again = room.parts.take(from, now); !ok || vouched {
+	if ok, again = room.parts.take(from, now, room.config.SubresourcesPerMinute); !ok || vouched {
 		return ok, again
 	}
 	room.came()
@@ -77,8 +77,6 @@ func (r *Rooms) partPasses(req *http.Request, room *room, m *config.Moment, raw 
 
 // parts are the requests of a room for parts of pages.
 type parts struct {
-	perMinute int64 // that may pass; a negative number for all
-
 	mu      sync.Mutex
 	minute  int64
 	used    int64                  // of the minute
@@ -125,16 +123,16 @@ func (p *parts) vouched(from netip.Prefix, now time.Time, revoked *revocations) 
 	return ok && now.Before(v.ends) && !revoked.has(v.id)
 }
 
-// take uses one of the minute's requests, or returns how long it takes until there are more.
+// take uses one of the requests that may pass in a minute, or returns how long it takes until there are more.
 // A client gets no more than all other clients have left over, so one client alone never uses
 // more than half of them.
-func (p *parts) take(from netip.Prefix, now time.Time) (ok bool, again time.Duration) {
+func (p *parts) take(from netip.Prefix, now time.Time, perMinute int) (ok bool, again time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if m := now.Unix() / 60; m != p.minute || p.usedBy == nil {
 		p.minute, p.used, p.usedBy = m, 0, map[netip.Prefix]int64{}
 	}
-	if p.usedBy[from] < p.perMinute-p.used {
+	if p.usedBy[from] < int64(perMinute)-p.used {
 		p.used++
 		p.usedBy[from]++
 		return true, 0

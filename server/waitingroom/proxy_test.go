@@ -283,7 +283,7 @@ func TestSeveralUpstreams(t *testing.T) {
 	if n := counts(); n != [3]int64{3, 3, 3} {
 		t.Errorf("in turn: %v", n)
 	}
-	balancer := h.rooms.byName["shop"].upstream.balancer
+	balancer := h.rooms.current().byName["shop"].upstream.balancer
 	ill.Store(true)
 	balancer.check(t.Context())
 	post(6)

@@ -23,7 +23,8 @@ func (r *Rooms) Handler(next http.Handler) http.Handler {
 
 func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handler) {
 	raw := requests.RawPath(req.URL)
-	covering, canonical := r.table.Find(req.Host, raw)
+	rooms := r.current()
+	covering, canonical := rooms.table.Find(req.Host, raw)
 	if canonical != "" {
 		redirect(w, req, canonical)
 		return
@@ -32,7 +33,7 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		next.ServeHTTP(w, req)
 		return
 	}
-	room := r.byName[covering.Name]
+	room := rooms.byName[covering.Name]
 	if room.upstream != nil {
 		next = room.upstream
 	}
@@ -61,7 +62,7 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 			known = false
 		}
 	}
-	if part(req, known) || room.parts.perMinute < 0 && !known && mute(req) {
+	if part(req, known) || covering.SubresourcesPerMinute < 0 && !known && mute(req) {
 		r.subresource(w, req, next, room, m, raw)
 		return
 	}

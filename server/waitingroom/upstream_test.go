@@ -92,7 +92,7 @@ func TestPassing(t *testing.T) {
 	h := open(t, small(1))
 	u := h.user()
 	u.get("/")
-	room := h.rooms.byName["shop"]
+	room := h.rooms.current().byName["shop"]
 	header := http.Header{"Cookie": {cookieName("") + "=" + u.cookie()}}
 	now, m := h.Now(), room.at(h.Now())
 	opened := testing.AllocsPerRun(100, func() { room.jar.open(u.cookie()) }) - testing.AllocsPerRun(100, func() { u.cookie() })
@@ -119,7 +119,7 @@ func BenchmarkAccepted(b *testing.B) {
 		b.Fatal(err)
 	}
 	m, jar := plan.at(now), newJar(keys, &rooms[0])
-	room := &room{schedule: plan, jar: jar}
+	room := &room{schedule: plan, jar: jar, kept: &kept{}}
 	header := http.Header{"Cookie": {"a=b; " + cookieName("") + "=" + jar.seal(&queue.Ticket{ID: newTicket().ID, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(time.Minute)})}}
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
