@@ -19,7 +19,7 @@ import (
 
 func newRoom(a *cli) *cobra.Command {
 	return group("room", "Look at, change and try out waiting rooms",
-		"Look at the waiting rooms of the running process, change them, and try out how they let visitors in. See docs/waiting-room.md.",
+		"Look at waiting rooms, change them, and try out how they let visitors in. See docs/waiting-room.md.",
 		"  larder room simulate --total 400 --out ./simulated",
 		newRoomStatus(a), newRoomSet(a), newRoomPreview(a), newRoomSimulate(a))
 }
@@ -170,9 +170,9 @@ func newRoomSet(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set ROOM FIELD=VALUE…",
 		Short: "Change a waiting room at once",
-		Long: `Change fields of a waiting room of the running process, all of them or none. The names and values are those of the
-file of rooms. They count instead of the file's, also after a restart; FIELD= without a value goes back to the file's. All
-places and sessions stay.`,
+		Long: `Change fields of a waiting room of the running process, all of them or none. Names and values are as in the file of
+rooms. They count instead of the file's, also after a restart; FIELD= without a value goes back to the file's.
+All places and sessions stay.`,
 		Example: `  larder room set shop queue_all=true
   larder room set shop total_active_users=500 new_users_per_minute=100 queueing_method=random
   larder room set shop queue_all=`,
