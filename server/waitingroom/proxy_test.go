@@ -144,6 +144,30 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
+// TestUnwantedBody has an upstream answer before it has read a body: the client gets the answer,
+// and the server does not take the rest for another request.
+func TestUnwantedBody(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		io.WriteString(w, r.URL.Path)
+	}))
+	defer upstream.Close()
+	_, u := admitted(t, upstream.URL)
+	for _, framing := range []string{"Transfer-Encoding: chunked\r\n\r\n2a\r\n", "Content-Length: 42\r\n\r\n"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(u.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST /first HTTP/1.1\r\nHost: h\r\nCookie: %s=%s\r\n%sGET /x HTTP/1.1\r\nHost: h\r\n\r\n", cookieName(""), u.cookie(), framing)
+		conn.(*net.TCPConn).CloseWrite()
+		answers, _ := io.ReadAll(conn)
+		conn.Close()
+		if n := strings.Count(string(answers), "HTTP/1.1 "); n > 1 || strings.Contains(string(answers), "/x") {
+			t.Errorf("%q: %d answers: %s", framing, n, answers)
+		}
+	}
+}
+
 // TestUpgrade has a client change the protocol, as WebSockets do.
 func TestUpgrade(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

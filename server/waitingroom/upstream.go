@@ -78,13 +78,26 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	// The server's own deadlines are for answers that are made here. An upstream may pause
 	// between two parts of an answer; a client may not. A writer without deadlines ignores this.
 	c := http.NewResponseController(w)
-	_ = c.EnableFullDuplex() // HTTP/2 always is
+	if req.ProtoMajor == 1 && req.ContentLength < 0 && c.EnableFullDuplex() == nil { // HTTP/2 always is
+		// net/http cannot tell where the next request begins after a body that is not read to its end.
+		w.Header().Set("Connection", "close")
+		defer finish(c, req.Body)
+	}
 	_ = c.SetWriteDeadline(time.Time{})
 	defer func() { _ = c.SetWriteDeadline(time.Now().Add(stall)) }() // for buffered bytes
 	if req.Body != nil && req.Body != http.NoBody {
 		req.Body = &movingReader{req.Body, c}
 	}
 	u.proxy.ServeHTTP(&movingWriter{w, c}, req)
+}
+
+// finish takes a little more of a body that the upstream did not want, so that the client gets
+// the answer, and ends a read that is under way. The connection ends then.
+func finish(c *http.ResponseController, body io.Reader) {
+	const most, linger = 256 << 10, 500 * time.Millisecond
+	_ = c.SetReadDeadline(time.Now().Add(linger))
+	_, _ = io.CopyN(io.Discard, body, most)
+	_ = c.SetReadDeadline(time.Now())
 }
 
 // target returns what a client asked for, byte for byte, without scheme and host.
