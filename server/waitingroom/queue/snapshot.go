@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"maps"
-	"math"
 	"slices"
 	"time"
 )
@@ -80,12 +79,6 @@ func (p *pack) time(t *time.Time) {
 	if *t = (time.Time{}); n != 0 {
 		*t = time.Unix(0, n).UTC()
 	}
-}
-
-func (p *pack) float(f *float64) {
-	n := math.Float64bits(*f)
-	packInt(p, &n)
-	*f = math.Float64frombits(n)
 }
 
 // raw packs bytes of a length that both sides know.
