@@ -117,8 +117,9 @@ bench-headline: build bin/serving ## what share of cdnjs's traffic this machine 
 attack: build bin/attack ## attack the real program from one address, and measure what a client at another gets (needs Linux; nginx where it is)
 	bin/attack -larder $(BIN) $(ATTACK)
 
-crash: ## kill the real process CRASHES times in the middle of ingests, and 50 times in the import of a tree
+crash: ## kill the real process CRASHES times in the middle of ingests, of a full waiting room, and 50 times in the import of a tree
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder
+	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestKill$$' ./server/waitingroom
 
 follow: ## kill a mirror CRASHES times in the middle of its catch-up
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestMirrorCrash ./cmd/larder

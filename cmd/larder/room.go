@@ -18,10 +18,10 @@ import (
 )
 
 func newRoom(a *cli) *cobra.Command {
-	return group("room", "Try out a waiting room",
-		"Try out how a waiting room lets visitors in. See docs/waiting-room.md.",
+	return group("room", "Look at, change and try out waiting rooms",
+		"Look at waiting rooms, change them, and try out how they let visitors in. See docs/waiting-room.md.",
 		"  larder room simulate --total 400 --out ./simulated",
-		newRoomStatus(a), newRoomPreview(a), newRoomSimulate(a))
+		newRoomStatus(a), newRoomSet(a), newRoomPreview(a), newRoomSimulate(a))
 }
 
 // simulation is the flags of `larder room simulate`.
@@ -162,6 +162,34 @@ func newRoomStatus(a *cli) *cobra.Command {
 			}
 			return table.Flush()
 		})
+	})
+	return cmd
+}
+
+func newRoomSet(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "set ROOM FIELD=VALUE…",
+		Short: "Change a waiting room at once",
+		Long: `Change fields of a waiting room of the running process, all of them or none. Names and values are as in the file of
+rooms. They count instead of the file's, also after a restart; FIELD= without a value goes back to the file's.
+All places and sessions stay.`,
+		Example: `  larder room set shop queue_all=true
+  larder room set shop total_active_users=500 new_users_per_minute=100 queueing_method=random
+  larder room set shop queue_all=`,
+		Args: arguments(2, 100),
+	}
+	a.uses(cmd, dataFlags)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		request := app.SetRoomRequest{Room: args[0], Fields: map[string]string{}}
+		for _, arg := range args[1:] {
+			field, value, ok := strings.Cut(arg, "=")
+			if !ok || field == "" {
+				return fmt.Errorf("%q must be FIELD=VALUE, such as queue_all=true", arg)
+			}
+			request.Fields[field] = value
+		}
+		_, err := ask(ctx, a, nil, app.OpSetRoom, request)
+		return err
 	})
 	return cmd
 }

@@ -68,8 +68,8 @@ func (r *Reader) operations() operations {
 	answer(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
 		return r.backup(ctx, q.Dir, report)
 	})
-	answer(all, OpRooms, noRooms)
 	answer(all, OpNodes, noNodes)
+	noRooms(all)
 	r.fsckOperations(all)
 	r.logOperations(all)
 	r.errandOperations(all)

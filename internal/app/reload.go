@@ -62,6 +62,12 @@ func (s *running) reload() (done Reloaded, err error) {
 	wants := slices.DeleteFunc(slices.Clone(done.Changed), func(name string) bool {
 		return name == "log-level" || slices.Contains(done.Restart, name)
 	})
+	if slices.Equal(wants, []string{"rooms"}) && s.changeRooms != nil { // no connection notices
+		if err := s.changeRooms(fresh); err != nil {
+			return done, err
+		}
+		s.files, wants = files, nil
+	}
 	if done.Anew = len(wants) > 0; done.Anew {
 		if !s.lasting.upgrading.TryLock() {
 			return done, errUpgrading

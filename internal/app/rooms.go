@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,7 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -22,8 +26,133 @@ type RoomsRequest struct {
 // OpRooms returns the status of waiting rooms.
 const OpRooms Operation[RoomsRequest, any, []waitingroom.Status] = "rooms"
 
-func noRooms(context.Context, RoomsRequest, func(any)) ([]waitingroom.Status, error) {
-	return nil, errors.New("no larder process serves waiting rooms on this data folder; `larder up` and `larder serve` do")
+// A SetRoomRequest sets fields of a waiting room, as the file of rooms has them.
+type SetRoomRequest struct {
+	Room   string            `json:"room"`
+	Fields map[string]string `json:"fields"` // values in YAML; "" for what the file says
+}
+
+// OpSetRoom sets fields of a waiting room at once and for good, and returns its status.
+const OpSetRoom Operation[SetRoomRequest, any, waitingroom.Status] = "set-room"
+
+var errNoRooms = errors.New("no larder process serves waiting rooms on this data folder; `larder up` and `larder serve` do")
+
+func noRooms(all operations) {
+	answer(all, OpRooms, func(context.Context, RoomsRequest, func(any)) ([]waitingroom.Status, error) { return nil, errNoRooms })
+	answer(all, OpSetRoom, func(context.Context, SetRoomRequest, func(any)) (s waitingroom.Status, err error) {
+		return s, errNoRooms
+	})
+}
+
+// setFile has, in the data folder, what `larder room set` has set.
+const setFile = "rooms-set.json"
+
+func setRooms(data string) (config.Set, error) {
+	set := config.Set{}
+	text, err := os.ReadFile(filepath.Join(data, setFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return set, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &set)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("couldn't read what was set of the waiting rooms; repair %s, or delete it for what the file of rooms says: %w", filepath.Join(data, setFile), err)
+	}
+	return set, nil
+}
+
+// waitingRooms reads the waiting rooms, as they were set since.
+func waitingRooms(s *settings.Settings) ([]config.Room, error) {
+	set, err := setRooms(s.Data)
+	if err != nil {
+		return nil, err
+	}
+	rooms, err := s.WaitingRooms(set)
+	if err != nil && len(set) > 0 {
+		err = fmt.Errorf("with what `larder room set` has set, which is in %s: %w", filepath.Join(s.Data, setFile), err)
+	}
+	return rooms, err
+}
+
+// A roomSetter changes the waiting rooms of a process that runs.
+type roomSetter struct {
+	*serving
+	rooms *waitingroom.Rooms
+
+	mu       sync.Mutex
+	settings *settings.Settings // that count for rooms
+}
+
+// reload has the rooms be those of other settings.
+func (r *roomSetter) reload(fresh *settings.Settings) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rooms, err := waitingRooms(fresh)
+	if err == nil {
+		err = r.change(rooms)
+	}
+	if err == nil {
+		r.settings = fresh
+	}
+	return err
+}
+
+func (r *roomSetter) change(rooms []config.Room) error {
+	keyFolder, err := r.settings.KeyFolder()
+	if err != nil {
+		return err
+	}
+	if r.lacking == nil {
+		if _, err := noteRooms(keyFolder, rooms); err != nil {
+			return err
+		}
+	}
+	return r.rooms.Change(rooms)
+}
+
+// set sets fields of a room: all of them, or where something is wrong, none.
+func (r *roomSetter) set(q SetRoomRequest) (status waitingroom.Status, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.rooms.Status(q.Room); !ok {
+		return status, unknownRoom(q.Room)
+	}
+	set, err := setRooms(r.settings.Data)
+	if err != nil {
+		return status, err
+	}
+	if set[q.Room] == nil {
+		set[q.Room] = map[string]string{}
+	}
+	for field, value := range q.Fields {
+		if value == "" {
+			delete(set[q.Room], field)
+		} else {
+			set[q.Room][field] = value
+		}
+	}
+	rooms, err := r.settings.WaitingRooms(set)
+	if err != nil {
+		return status, err
+	}
+	text, err := json.MarshalIndent(set, "", "  ")
+	if err != nil {
+		return status, err
+	}
+	if err := disk.Replace(filepath.Join(r.settings.Data, setFile), append(text, '\n'), 0o600); err != nil {
+		return status, fmt.Errorf("couldn't keep what is set of the waiting rooms, so nothing was changed: %w", err)
+	}
+	if err := r.change(rooms); err != nil {
+		return status, err
+	}
+	r.logger.Info("a waiting room was set", "room", q.Room, "fields", q.Fields)
+	status, _ = r.rooms.Status(q.Room)
+	return status, nil
+}
+
+func unknownRoom(name string) error {
+	return fmt.Errorf("there is no waiting room %q; `larder room status` lists all of them", name)
 }
 
 // rooms puts waiting rooms in front of the site.
@@ -38,14 +167,19 @@ func (s *serving) rooms(configured []config.Room) part {
 			s.pages.Rooms, s.api.Rooms = rooms, rooms
 			s.inFront = append(s.inFront, rooms.Handler)
 			s.inFrontOfLane = append(s.inFrontOfLane, rooms.Lane)
+			setter := &roomSetter{serving: s, rooms: rooms, settings: s.settings}
+			s.changeRooms = setter.reload
 			s.answers = append(s.answers, func(all operations) {
+				answer(all, OpSetRoom, func(_ context.Context, q SetRoomRequest, _ func(any)) (waitingroom.Status, error) {
+					return setter.set(q)
+				})
 				answer(all, OpRooms, func(_ context.Context, q RoomsRequest, _ func(any)) ([]waitingroom.Status, error) {
 					if q.Room == "" {
 						return rooms.Statuses(), nil
 					}
 					status, ok := rooms.Status(q.Room)
 					if !ok {
-						return nil, fmt.Errorf("there is no waiting room %q; `larder room status` lists all of them", q.Room)
+						return nil, unknownRoom(q.Room)
 					}
 					return []waitingroom.Status{status}, nil
 				})

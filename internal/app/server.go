@@ -76,6 +76,8 @@ type running struct {
 	rest      func()
 	resting   sync.WaitGroup
 	takesOver atomic.Pointer[int64] // what the next life of a node of a cluster has leads be
+	// changeRooms has the waiting rooms be those of other settings at once; nil where there are none.
+	changeRooms func(*settings.Settings) error
 }
 
 // working is a running Server that works on its folder.
@@ -327,7 +329,7 @@ func (s Server) check() error {
 	if !s.Serve {
 		return nil
 	}
-	_, err := c.WaitingRooms()
+	_, err := waitingRooms(c)
 	err = errors.Join(checkPurging(c), checkFallback(c), limitConnections(c, s.Logger), err)
 	if c.TLSCert != "" {
 		_, wrong := certificate(c, s.Logger)
@@ -348,7 +350,7 @@ func (s *running) rooms() ([]config.Room, error) {
 	if !s.Serve {
 		return nil, nil
 	}
-	return s.settings.WaitingRooms()
+	return waitingRooms(s.settings)
 }
 
 // dataFolder opens the data folder.

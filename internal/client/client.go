@@ -70,6 +70,22 @@ var claims = []string{
 	"X-Real-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Fastly-Client-Ip",
 }
 
+// Tell puts into the header of a request to an upstream who asks in r, and how: the address, scheme and host, in the
+// X-Forwarded fields. What the client claims about itself goes, also in fields whose names some servers read as the same,
+// such as X_Real_IP.
+func Tell(h http.Header, r *http.Request) {
+	for name := range h {
+		if slices.Contains(claims, textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
+			delete(h, name)
+		}
+	}
+	if at, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		h.Set(DefaultField, plain(at.Addr()).String())
+	}
+	h.Set("X-Forwarded-Proto", Scheme(r))
+	h.Set("X-Forwarded-Host", r.Host)
+}
+
 // Proxies are the proxies that the operator trusts. The zero value trusts none.
 type Proxies struct {
 	networks []netip.Prefix

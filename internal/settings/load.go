@@ -317,26 +317,39 @@ func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
 	if err != nil {
 		return err
 	}
-	s.inline = rooms
+	s.inline, s.inlineFile, s.inlineList = rooms, file, list
 	s.origins["rooms"] = at
 	return nil
 }
 
-// WaitingRooms reads the waiting rooms.
-func (s *Settings) WaitingRooms() ([]config.Room, error) {
-	switch {
-	case s.inline != nil:
-		return s.inline, nil
-	case s.Rooms == Off:
-		return nil, nil
-	case s.Rooms == "":
-		return config.Parse("the default rooms", []byte(defaultRooms))
+// WaitingRooms reads the waiting rooms, with the fields that an operator has set.
+func (s *Settings) WaitingRooms(set config.Set) ([]config.Room, error) {
+	file, list := s.inlineFile, s.inlineList
+	if list == nil {
+		var text []byte
+		var err error
+		switch file = s.Rooms; file {
+		case Off:
+			return nil, nil
+		case "":
+			file, text = "the default rooms", []byte(defaultRooms)
+		default:
+			if text, err = os.ReadFile(file); err != nil {
+				return nil, Mistakef("%s: %w", s.Origin("rooms"), err)
+			}
+		}
+		if list, err = config.List(file, text); err != nil {
+			return nil, Mistake{err}
+		}
+		if list == nil {
+			return nil, nil
+		}
 	}
-	text, err := os.ReadFile(s.Rooms)
+	list, err := set.Apply(list)
 	if err != nil {
-		return nil, Mistakef("%s: %w", s.Origin("rooms"), err)
+		return nil, Mistake{err}
 	}
-	rooms, err := config.Parse(s.Rooms, text)
+	rooms, err := config.ParseNode(file, list)
 	if err != nil {
 		return nil, Mistake{err}
 	}

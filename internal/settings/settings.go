@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/logs/gitlog"
@@ -131,8 +132,11 @@ type Settings struct {
 
 	// Rooms is a file of waiting rooms, or [Off]; the configuration file may have the rooms themselves. Default: one room
 	// over /download/. See [Settings.WaitingRooms].
-	Rooms  string
-	inline []config.Room // rooms that stand in the configuration file itself
+	Rooms string
+	// Rooms that stand in the configuration file itself, that file, and their list there.
+	inline     []config.Room
+	inlineFile string
+	inlineList *yaml.Node
 
 	// Keys is the folder of the key that signs the log. Default: beside the data folder, see [Settings.KeyFolder].
 	Keys string

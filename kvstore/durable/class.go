@@ -56,6 +56,10 @@ type Limits struct {
 	CacheBytes int64
 	// Alarms is how many alarms may be handled at once; default 64.
 	Alarms int
+	// Turn is how long a handler may have the turn without a pause, such as a call; default
+	// one minute. The object of one that takes longer is stopped and starts again from its
+	// storage, and the caller gets [ErrReset].
+	Turn time.Duration
 	// LongestRetry bounds the wait before an alarm that failed is tried again;
 	// default one hour.
 	LongestRetry time.Duration
@@ -67,6 +71,7 @@ func (l *Limits) defaults() {
 	l.Live = cmp.Or(l.Live, 10_000)
 	l.CacheBytes = cmp.Or(l.CacheBytes, 32<<20)
 	l.Alarms = cmp.Or(l.Alarms, 64)
+	l.Turn = cmp.Or(l.Turn, time.Minute)
 	l.LongestRetry = cmp.Or(l.LongestRetry, time.Hour)
 }
 

@@ -31,12 +31,15 @@ type object struct {
 	previous <-chan struct{} // closed when the instance before has no writes under way; nil where there was none
 
 	mu       sync.Mutex
-	instance any        // the Handler, once it was made
-	loaded   bool       // whether alarm is known
-	active   int        // strands that have the turn
-	line     *list.List // of *waiter, in order of arrival
-	events   int        // from arrival to answer
-	failed   error      // why the instance has stopped, if it has
+	instance any           // the Handler, once it was made
+	loaded   bool          // whether alarm is known
+	active   int           // strands that have the turn
+	line     *list.List    // of *waiter, in order of arrival
+	turn     uint64        // counts turns
+	limit    *time.Timer   // of the turn; nil before the first
+	stopped  chan struct{} // closed when failed is set
+	events   int           // from arrival to answer
+	failed   error         // why the instance has stopped, if it has
 	tx       *transaction
 
 	// Storage; see commit.go.
@@ -57,7 +60,7 @@ type object struct {
 }
 
 func newObject(c *class, name string) *object {
-	o := &object{class: c, name: name, line: list.New(), settled: make(chan struct{})}
+	o := &object{class: c, name: name, line: list.New(), settled: make(chan struct{}), stopped: make(chan struct{})}
 	o.cache.total, o.cache.limit = &c.cached, c.limits.CacheBytes
 	return o
 }
@@ -83,7 +86,7 @@ func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 		return ErrOutside
 	}
 	if o.active == 0 && o.line.Len() == 0 {
-		o.active, st.place = 1, inside
+		o.begin(st)
 		o.mu.Unlock()
 		return nil
 	}
@@ -112,17 +115,43 @@ func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 	return context.Cause(ctx)
 }
 
+// begin gives a strand the turn. The caller holds o.mu.
+func (o *object) begin(st *strand) {
+	o.active, st.place = 1, inside
+	o.turn++
+	if o.failed != nil { // it only finishes
+		return
+	}
+	turn := o.turn
+	if o.limit != nil {
+		o.limit.Stop()
+	}
+	o.limit = time.AfterFunc(o.class.limits.Turn, func() { o.expire(turn) })
+}
+
+// expire stops the instance if a turn is not over.
+func (o *object) expire(turn uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.turn == turn && o.failed == nil {
+		o.class.runtime.logger.Error("a durable object was stopped, because a handler kept its turn for too long", "class", o.class.name, "object", o.name, "limit", o.class.limits.Turn)
+		o.fail(fmt.Errorf("%w: a handler kept its turn for more than %v", ErrReset, o.class.limits.Turn))
+	}
+}
+
 // leave gives a strand's turn away. The caller holds o.mu.
 func (o *object) leave(st *strand) {
 	st.place = outside
 	if o.active--; o.active > 0 {
 		return
 	}
+	o.turn++
+	o.limit.Stop()
 	o.seal()
 	for e := o.line.Front(); e != nil && o.active == 0; e = o.line.Front() {
 		p := o.line.Remove(e).(*waiter)
 		if p.strand.place != ended {
-			o.active, p.strand.place = 1, inside
+			o.begin(p.strand)
 		}
 		close(p.ready)
 	}
@@ -135,6 +164,7 @@ func (o *object) fail(err error) {
 		return
 	}
 	o.failed = err
+	close(o.stopped)
 	o.class.counts.resets.Add(1)
 	o.pending = nil
 	o.class.replace(o)
@@ -209,19 +239,40 @@ func (o *object) event(ctx context.Context, f handle, limited bool) error {
 	if err := o.enter(ctx, st, true); err != nil {
 		return err
 	}
-	finished := false
-	defer func() {
-		if !finished { // the handler has ended its goroutine
-			o.mu.Lock()
-			o.fail(fmt.Errorf("%w: its goroutine ended", ErrReset))
-			o.end(st)
-			o.mu.Unlock()
-		}
+	// In a goroutine of its own, so that a handler that hangs does not keep its caller.
+	result := make(chan error, 1)
+	go func() {
+		finished := false
+		defer func() {
+			if !finished { // the handler has ended its goroutine
+				err := fmt.Errorf("%w: its goroutine ended", ErrReset)
+				o.mu.Lock()
+				o.fail(err)
+				o.end(st)
+				o.mu.Unlock()
+				result <- err
+			}
+		}()
+		err := o.finish(ctx, st, o.run(ctx, st, f))
+		finished = true
+		result <- err
 	}()
-	err := o.finish(ctx, st, o.run(ctx, st, f))
-	finished = true
-	return err
+	select {
+	case err := <-result:
+		return err
+	case <-o.stopped:
+	}
+	// It was stopped by this event, which says why, or while this event hangs.
+	select {
+	case err := <-result:
+		return err
+	case <-time.After(grace):
+		return o.failed
+	}
 }
+
+// grace is how long an event whose instance was stopped may take to say what came of it.
+const grace = time.Second
 
 // run has a strand that has the turn do its work.
 func (o *object) run(ctx context.Context, st *strand, f handle) (err error) {

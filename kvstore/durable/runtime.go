@@ -57,10 +57,10 @@
 // the context of an event does, too. So a Handler should be made of values, and of
 // nothing that talks by itself: that belongs in a [State.Call].
 //
-// An event runs in the goroutine of the caller of Send, and an error that a handler
-// returns does not undo its writes; [State.Transaction] is for that. A handler that
-// panics loses what it wrote since the last point named above, and the object starts
-// again.
+// An error that a handler returns does not undo its writes; [State.Transaction] is for
+// that. A handler that panics, or has the turn for longer than [Limits].Turn, loses what it
+// wrote since the last point named above, its caller gets [ErrReset], and the object starts
+// again. What hangs is left behind: its State refuses everything.
 //
 // The package knows nothing of packages, releases or rooms. The rows are described in
 // docs/store.md.

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// private keeps an answer out of every cache, because it may hand out a ticket.
+// private keeps an answer out of every cache, because it hands out a ticket or says to wait.
 const private = "private, no-store"
 
 // answer shows the waiting page, or its JSON, to a user who does not get in.
@@ -108,15 +108,22 @@ func allowReading(h http.Header, req *http.Request) {
 // commandField is the header of an answer by which an origin gives the room a command.
 const commandField = "Cf-Waiting-Room-Command"
 
-// passing is the answer to an admitted user. It keeps caches from storing the answer, and
-// carries out the origin's commands to the room.
+// passing is the answer to a user who may go on. It keeps shared caches from storing what
+// others would have to wait for, and carries out the origin's commands to the room.
 type passing struct {
 	http.ResponseWriter
 	room    *room
 	request *http.Request
 	ticket  queue.Ticket
 	cookie  string // "" for none
+	public  bool   // the answer is for all who ask
 	begun   bool
+}
+
+// serve has next answer.
+func (p *passing) serve(next http.Handler) {
+	next.ServeHTTP(p, p.request)
+	p.begin() // the answer of a handler that wrote nothing
 }
 
 // begin sets the room's headers, after the origin has set its own.
@@ -126,26 +133,71 @@ func (p *passing) begin() {
 	}
 	p.begun = true
 	h := p.Header()
-	h["Cache-Control"] = privateValue
+	p.obey(h)
+	switch {
+	case p.cookie != "":
+		h["Cache-Control"] = privateValue
+		delete(h, "Expires")
+		h.Add("Set-Cookie", p.cookie)
+	case !p.public:
+		h["Cache-Control"] = []string{forBrowsers(h["Cache-Control"])}
+	default:
+		return
+	}
 	for _, f := range sharedCaches {
 		delete(h, f)
 	}
-	if commands := h[commandField]; commands != nil {
-		delete(h, commandField)
-		if p.room.config.OriginRevokes && isRevoke(commands) && p.ticket.ID != (queue.TicketID{}) {
-			p.room.revoke(p.request.Context(), p.ticket)
-			p.cookie = setCookie(p.room.config, "", 0, overTLS(p.request))
-		}
+}
+
+// obey carries out what the origin's answer asks of the room.
+func (p *passing) obey(h http.Header) {
+	commands := h[commandField]
+	if commands == nil {
+		return
 	}
-	if p.cookie != "" {
-		h.Add("Set-Cookie", p.cookie)
+	delete(h, commandField)
+	if p.room.config.OriginRevokes && isRevoke(commands) && p.ticket.ID != (queue.TicketID{}) {
+		p.room.revoke(p.request.Context(), p.ticket)
+		p.cookie = setCookie(p.room.config, "", 0, overTLS(p.request))
 	}
 }
 
 var privateValue = []string{private}
 
 // sharedCaches are fields that tell caches in front otherwise (RFC 9213, and vendors' own).
-var sharedCaches = []string{"Cdn-Cache-Control", "Surrogate-Control", "Cloudflare-Cdn-Cache-Control", "Expires"}
+var sharedCaches = []string{"Cdn-Cache-Control", "Surrogate-Control", "Cloudflare-Cdn-Cache-Control"}
+
+// forBrowsers returns an origin's Cache-Control field (RFC 9111 §5.2.2) as it is for the
+// cache of the visitor alone: with private, without what shared caches may do.
+func forBrowsers(lines []string) string {
+	kept := "private"
+	for rest := strings.Join(lines, ","); rest != ""; {
+		var directive string
+		directive, rest = cutDirective(rest)
+		switch name, _, _ := strings.Cut(directive, "="); strings.ToLower(strings.TrimSpace(name)) {
+		case "", "public", "private", "s-maxage", "proxy-revalidate":
+		default:
+			kept += ", " + directive
+		}
+	}
+	return kept
+}
+
+// cutDirective cuts the first member off a list, in which commas in quotes do not count.
+func cutDirective(list string) (first, rest string) {
+	quoted := false
+	for i := 0; i < len(list); i++ {
+		switch {
+		case list[i] == '"':
+			quoted = !quoted
+		case quoted && list[i] == '\\':
+			i++
+		case list[i] == ',' && !quoted:
+			return strings.TrimSpace(list[:i]), list[i+1:]
+		}
+	}
+	return strings.TrimSpace(list), ""
+}
 
 func isRevoke(commands []string) bool {
 	for _, line := range commands {

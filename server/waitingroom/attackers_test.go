@@ -161,7 +161,7 @@ func TestRevoke(t *testing.T) {
 	// A restart does not forget it.
 	jar := testKeys(t).jar("shop", "")
 	mine, _ := jar.open(other.cookie())
-	h.rooms.byName["shop"].revoke(t.Context(), mine)
+	h.rooms.current().byName["shop"].revoke(t.Context(), mine)
 	h.close()
 	again := openWith(t, houseOptions{yaml: yaml, dir: dir, clock: h.clock})
 	stolen.house = again

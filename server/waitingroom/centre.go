@@ -3,6 +3,7 @@ package waitingroom
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
@@ -16,10 +17,11 @@ import (
 )
 
 // centre is a data centre's object of one room, on a single node with the room's global
-// object. It forgets its users when it leaves memory, as package queue allows, unless it was
-// stopped in order; the number of its lives, its revocations and all grants are durable.
+// object. All that it decides is durable: who is in, in a journal, the number of its lives, its
+// revocations and all grants.
 type centre struct {
-	room    *room
+	rooms   *Rooms
+	room    *room // as it is configured now
 	moment  *config.Moment
 	machine *queue.DataCentre
 	worker  *queue.Worker // of Even and Adaptive, which decide without the data centre
@@ -51,13 +53,13 @@ const (
 )
 
 func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[task, struct{}], error) {
-	room := r.byName[s.Name()]
+	room := r.current().byName[s.Name()]
 	if room == nil {
 		return nil, errNoRoom
 	}
 	o := &r.options
 	now := o.Now()
-	c := &centre{room: room, moment: room.at(now), logger: o.Logger}
+	c := &centre{rooms: r, room: room, moment: room.at(now), logger: o.Logger}
 	var err error
 	if o.Frozen {
 		c.stopped, c.machine = true, queue.NewDataCentre(o.DataCentre, now.UnixNano(), c.moment.Settings, rand.Uint64(), now)
@@ -72,6 +74,12 @@ func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[tas
 	if c.machine, err = newLife(ctx, s, o, c.moment, now); err != nil {
 		return nil, err
 	}
+	if err := c.note(ctx, s); err != nil {
+		return nil, err
+	}
+	if err := s.Sync(ctx); err != nil { // before it decides anything
+		return nil, err
+	}
 	c.worker = queue.NewWorker(o.DataCentre, c.moment.Settings, rand.Uint64())
 	return c, c.loadRevoked(ctx, s)
 }
@@ -82,8 +90,7 @@ func (c *centre) loadRevoked(ctx context.Context, s *durable.State) error {
 	return err
 }
 
-// newLife returns the data centre that stopped in the life before, or a new one. A new one
-// promises nothing before the disk knows of it.
+// newLife returns the data centre of the life before, or a new one.
 func newLife(ctx context.Context, s *durable.State, o *Options, m *config.Moment, now time.Time) (*queue.DataCentre, error) {
 	lives, _, err := durable.GetJSON[int64](ctx, s, livesKey)
 	if err != nil {
@@ -92,15 +99,20 @@ func newLife(ctx context.Context, s *durable.State, o *Options, m *config.Moment
 	if d, err := resume(ctx, s, o.DataCentre, m, lives, now); err != nil || d != nil {
 		return d, err
 	}
-	lives = max(lives+1, now.UnixNano())
-	if err := durable.PutJSON(ctx, s, livesKey, lives); err != nil {
+	if err := forgetJournal(ctx, s); err != nil {
 		return nil, err
 	}
-	return queue.NewDataCentre(o.DataCentre, lives, m.Settings, rand.Uint64(), now), s.Sync(ctx)
+	lives = max(lives+1, now.UnixNano())
+	d := queue.NewDataCentre(o.DataCentre, lives, m.Settings, rand.Uint64(), now)
+	d.StartJournal()
+	return d, durable.PutJSON(ctx, s, livesKey, lives)
 }
 
 // Handle implements durable.Handler.
 func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{}, error) {
+	if room := c.rooms.current().byName[s.Name()]; room != nil {
+		c.room = room
+	}
 	now := c.room.now()
 	if m := c.room.at(now); m != c.moment {
 		c.moment = m
@@ -110,7 +122,7 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 			c.global.Configure(now, m.Settings)
 		}
 	}
-	err := do(ctx, s, c)
+	err := errors.Join(do(ctx, s, c), c.note(ctx, s))
 	c.room.overview.Store(c.overview(c.room.now()))
 	return struct{}{}, err
 }
@@ -156,6 +168,22 @@ func (c *centre) visit(ctx context.Context, s *durable.State, t queue.Ticket) (q
 		t = newTicket()
 	}
 	return hold(c.room.now(), c.moment, t), nil
+}
+
+// guest reports whether a client without a ticket, which stands for its address, is in or may
+// come in now. It never waits in line.
+func (c *centre) guest(ctx context.Context, s *durable.State, id queue.TicketID) (bool, error) {
+	if c.stopped {
+		return false, errStopped
+	}
+	d := c.machine.VisitGuest(c.room.now(), id)
+	if d.Outcome == queue.Draw {
+		if err := c.draw(ctx, s); err != nil {
+			return false, err
+		}
+		d = c.machine.SettleGuest(c.room.now(), id)
+	}
+	return d.Outcome == queue.Pass, nil
 }
 
 // exchange tells the data centre what its worker has decided, and the worker what holds.

@@ -25,7 +25,8 @@
 //     compared, and its id is looked up among the revoked ids.
 //   - No cookie, failing data centre or lost state leads to an error: a user who cannot be
 //     let in waits.
-//   - Every answer under a room is private and not stored, because it may hand out a ticket.
+//   - No answer that hands out a ticket is stored, and no shared cache stores an answer about
+//     which a room decided. What the origin says to browsers holds for all others.
 //
 // The package must not know what it protects, nor how pages of a dashboard look.
 package waitingroom

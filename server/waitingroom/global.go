@@ -159,6 +159,9 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 		})
 	}
 	report := c.newReport()
+	if err := c.note(ctx, s); err != nil { // what it tells must not be lost
+		return err
+	}
 	r.flying, r.built = true, r.asked
 	var st queue.State
 	var lost error

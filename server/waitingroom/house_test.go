@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -116,7 +117,13 @@ func openWith(t *testing.T, o houseOptions) *house {
 		w.Header().Set("CDN-Cache-Control", "max-age=60")
 		io.WriteString(w, "origin")
 	}
-	server := httptest.NewServer(h.rooms.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.origin(w, r) })))
+	inFront := h.rooms.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.origin(w, r) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if from := r.Header.Get("Test-From"); from != "" { // a client elsewhere
+			r.RemoteAddr = net.JoinHostPort(from, "1234")
+		}
+		inFront.ServeHTTP(w, r)
+	}))
 	h.url = server.URL
 	h.close = sync.OnceFunc(func() {
 		server.Close()
@@ -152,7 +159,7 @@ func (h *house) pass(d time.Duration) {
 	for d > 0 {
 		h.add(min(d, step))
 		d -= step
-		for _, room := range h.rooms.rooms {
+		for _, room := range h.rooms.current().rooms {
 			if _, err := room.report(h.Context()); err != nil {
 				h.Fatal(err)
 			}

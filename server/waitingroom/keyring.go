@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // keySize is how many bytes a key has.
@@ -65,6 +67,14 @@ func (k *Keyring) secret(name string) uint64 {
 	mac := hmac.New(sha256.New, k.salt)
 	mac.Write([]byte(name))
 	return binary.BigEndian.Uint64(mac.Sum(nil))
+}
+
+// guest returns the id by which a room counts a client that has no ticket. No cookie has it.
+func (k *Keyring) guest(room string, client netip.Prefix) (id queue.TicketID) {
+	mac := hmac.New(sha256.New, k.salt)
+	fmt.Fprintf(mac, "guest\x00%s\x00%s", room, client)
+	copy(id[:], mac.Sum(nil))
+	return id
 }
 
 func (k *Keyring) find(id [keyIDSize]byte) *key {

@@ -30,27 +30,40 @@ type roomMetrics struct {
 	waited   prometheus.Observer
 }
 
-// register makes the metrics of the rooms.
-func (r *Rooms) register(registerer prometheus.Registerer) error {
-	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "larder_room_requests_total",
-		Help: "Requests under a waiting room, by what came of them.",
-	}, []string{"room", "outcome"})
-	waited := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "larder_room_waited_seconds",
-		Help:    "How long admitted users had waited.",
-		Buckets: []float64{0.1, 1, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200},
-	}, []string{"room"})
-	for _, room := range r.rooms {
-		for i, name := range outcomeNames {
-			room.metrics.requests[i] = requests.WithLabelValues(room.config.Name, name)
-		}
-		room.metrics.waited = waited.WithLabelValues(room.config.Name)
+// vectors are the metrics of all rooms.
+type vectors struct {
+	requests *prometheus.CounterVec
+	waited   *prometheus.HistogramVec
+}
+
+func newVectors() vectors {
+	return vectors{
+		prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "larder_room_requests_total",
+			Help: "Requests under a waiting room, by what came of them.",
+		}, []string{"room", "outcome"}),
+		prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "larder_room_waited_seconds",
+			Help:    "How long admitted users had waited.",
+			Buckets: []float64{0.1, 1, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200},
+		}, []string{"room"}),
 	}
+}
+
+// of returns the metrics of one room.
+func (v vectors) of(room string) (m roomMetrics) {
+	for i, name := range outcomeNames {
+		m.requests[i] = v.requests.WithLabelValues(room, name)
+	}
+	m.waited = v.waited.WithLabelValues(room)
+	return m
+}
+
+func (r *Rooms) register(registerer prometheus.Registerer) error {
 	if registerer == nil {
 		return nil
 	}
-	for _, c := range []prometheus.Collector{requests, waited, gauges{r}} {
+	for _, c := range []prometheus.Collector{r.vectors.requests, r.vectors.waited, gauges{r}} {
 		if err := registerer.Register(c); err != nil {
 			return fmt.Errorf("waitingroom: metrics: %w", err)
 		}

@@ -162,7 +162,7 @@ func (w *world) pass(d time.Duration) {
 		d -= step
 		var all sync.WaitGroup
 		for _, h := range w.centres {
-			for _, room := range h.rooms.rooms {
+			for _, room := range h.rooms.current().rooms {
 				all.Go(func() {
 					if _, err := room.report(w.Context()); err != nil {
 						w.Error(err)
@@ -455,7 +455,7 @@ func TestUnreachable(t *testing.T) {
 	u := h.user()
 	u.get("/")
 	waiting := h.user()
-	h.rooms.byName["shop"].centre = h.rooms.centres.Object("nobody") // which cannot be woken
+	h.rooms.current().byName["shop"].centre = h.rooms.centres.Object("nobody") // which cannot be woken
 	r := waiting.get("/")
 	if r.StatusCode != http.StatusOK || r.in() || r.refresh() == 0 || waiting.cookie() == "" {
 		t.Errorf("%d %v", r.StatusCode, r.Header)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +35,7 @@ type Options struct {
 	// been lost. Nil: every room without state is new.
 	Known func(room string) bool
 	// Frozen has the rooms decide nothing and write nothing, for a store that is not to be
-	// written: users with a session pass, parts of pages as ever, all others wait. [Rooms.Run] must not
+	// written: users with a session pass, and the parts of their pages; all others wait. [Rooms.Run] must not
 	// run then.
 	Frozen bool
 	// Skew is how far the clocks of data centres may be apart; at most 5 s. Default 0.
@@ -67,23 +67,40 @@ func (o *Options) check() error {
 // Rooms are the waiting rooms of one process. They are safe for concurrent use.
 type Rooms struct {
 	options Options
-	table   *config.Table
-	rooms   []*room
-	byName  map[string]*room
+	layout  atomic.Pointer[layout] // never changed, only replaced
 	centres *durable.Namespace[task, struct{}]
 	pages   page.Renderer
+	vectors vectors
+
+	changing sync.Mutex       // held while the layout is replaced
+	kept     map[string]*kept // of all rooms that there have been
+	changed  chan struct{}    // has a value if the layout was replaced
 }
+
+// A layout is the rooms as they are configured.
+type layout struct {
+	table  *config.Table
+	rooms  []*room
+	byName map[string]*room
+}
+
+// current is the layout that counts.
+func (r *Rooms) current() *layout { return r.layout.Load() }
 
 // A room is what requests need of one.
 type room struct {
 	*schedule
-	now func() time.Time
+	now      func() time.Time
+	jar      *jar
+	upstream *upstream // nil: none
+	*kept
+}
 
-	jar       *jar
+// kept is what stays of a room when its configuration changes.
+type kept struct {
 	centre    durable.Object[task, struct{}]
 	revoked   revocations
-	parts     allowance // of a page, which carry no ticket
-	upstream  http.Handler
+	parts     parts // of pages, which carry no ticket
 	analytics analytics
 	metrics   roomMetrics
 	overview  atomic.Pointer[overview]
@@ -100,31 +117,20 @@ func New(o Options) (*Rooms, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	r := &Rooms{options: o, table: config.NewTable(o.Rooms), byName: map[string]*room{}}
+	r := &Rooms{options: o, kept: map[string]*kept{}, changed: make(chan struct{}, 1), vectors: newVectors()}
 	var err error
-	// The objects forget their users when they leave memory, so they stay.
+	// An object that comes back to memory reads who is in, so all stay for long.
 	limits := durable.Limits{Events: 100_000, Idle: time.Hour, Live: max(10_000, len(o.Rooms))}
 	if r.centres, err = durable.Open(o.Runtime, durable.Class[task, struct{}]{Name: centreClass, New: r.wake, Limits: limits}); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
-	for i := range o.Rooms {
-		c := &o.Rooms[i]
-		plan, err := newSchedule(c, &o)
-		if err != nil {
-			return nil, err
-		}
-		made := &room{
-			schedule: plan, now: o.Now, jar: newJar(o.Keys, c), centre: r.centres.Object(c.Name), wake: make(chan struct{}, 1),
-		}
-		made.parts.perMinute = int64(c.SubresourcesPerMinute)
-		made.overview.Store(&overview{})
-		if c.Upstream != nil {
-			made.upstream = newUpstream(c, o.Logger)
-		}
-		r.rooms, r.byName[c.Name] = append(r.rooms, made), made
+	first, err := r.arrange(o.Rooms, &layout{})
+	if err != nil {
+		return nil, err
 	}
+	r.layout.Store(first)
 	if o.Frozen {
-		for _, made := range r.rooms { // so that the sessions that were revoked are known
+		for _, made := range first.rooms { // so that the sessions that were revoked are known
 			if err := made.do(context.Background(), func(context.Context, *durable.State, *centre) error { return nil }); err != nil {
 				o.Logger.Error("waitingroom: couldn't read which sessions of a room were revoked; they pass", "room", made.config.Name, "err", err)
 			}
@@ -133,12 +139,75 @@ func New(o Options) (*Rooms, error) {
 	return r, r.register(o.Registerer)
 }
 
+// arrange makes a layout of rooms, with what can stay of the one before.
+func (r *Rooms) arrange(configured []config.Room, before *layout) (*layout, error) {
+	l := &layout{table: config.NewTable(configured), byName: map[string]*room{}}
+	for i := range configured {
+		c := &configured[i]
+		plan, err := newSchedule(c, &r.options)
+		if err != nil {
+			return nil, err
+		}
+		stays := r.kept[c.Name]
+		if stays == nil {
+			stays = &kept{centre: r.centres.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.of(c.Name)}
+			stays.overview.Store(&overview{})
+			r.kept[c.Name] = stays
+		}
+		made := &room{schedule: plan, now: r.options.Now, jar: newJar(r.options.Keys, c), kept: stays}
+		switch old := before.byName[c.Name]; {
+		case len(c.Upstreams) == 0:
+		case old != nil && old.upstream != nil && c.SameUpstreams(old.upstream.room):
+			made.upstream = old.upstream // with its connections
+		default:
+			made.upstream = newUpstream(c, r.options.Logger, r.options.Now)
+		}
+		l.rooms, l.byName[c.Name] = append(l.rooms, made), made
+	}
+	return l, nil
+}
+
+// Change has other rooms, or rooms with other settings, from now on. Tickets, sessions and
+// places of a room stay, as long as it has the same name, and so do requests under way. The
+// rooms must not change any more.
+func (r *Rooms) Change(configured []config.Room) error {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	before := r.current()
+	next, err := r.arrange(configured, before)
+	if err != nil {
+		return err
+	}
+	r.layout.Store(next)
+	for _, room := range next.rooms {
+		old := before.byName[room.config.Name]
+		switch {
+		case old == nil:
+			r.options.Logger.Info("a waiting room is new", "room", room.config.Name)
+		case !reflect.DeepEqual(old.config, room.config):
+			r.options.Logger.Info("a waiting room has other settings", "room", room.config.Name, "total_active_users", room.config.TotalActiveUsers,
+				"new_users_per_minute", room.config.NewUsersPerMinute, "queueing_method", room.config.Method, "queue_all", room.config.QueueAll, "suspended", room.config.Suspended)
+		}
+		room.came()
+	}
+	for _, room := range before.rooms {
+		if next.byName[room.config.Name] == nil {
+			r.options.Logger.Info("a waiting room is gone; all its visitors go in", "room", room.config.Name)
+		}
+	}
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
 // Covers reports whether a room may decide about a path, percent-encoded as the client
 // sent it, on a host. It takes no lock, and does not allocate for a usual path.
-func (r *Rooms) Covers(host, path string) bool { return r.table.Covers(host, path) }
+func (r *Rooms) Covers(host, path string) bool { return r.current().table.Covers(host, path) }
 
 // coversSomewhere is Covers for a request of which the host is not known yet.
-func (r *Rooms) coversSomewhere(path string) bool { return r.table.CoversSomewhere(path) }
+func (r *Rooms) coversSomewhere(path string) bool { return r.current().table.CoversSomewhere(path) }
 
 // do has the room's data centre do something. That the client goes away does not end it,
 // because a decision must be whole.
@@ -153,10 +222,40 @@ func (r *room) do(ctx context.Context, t task) error {
 // any more, and the next process continues where they were.
 func (r *Rooms) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	for _, room := range r.rooms {
+	loops := map[any]context.CancelFunc{}
+	for ctx.Err() == nil {
+		wanted := map[any]func(context.Context){}
+		for _, room := range r.current().rooms {
+			wanted[room.kept] = func(ctx context.Context) { r.reportAll(ctx, room.config.Name) }
+			if room.upstream != nil && room.upstream.room.UpstreamHealth != "" {
+				wanted[room.upstream] = room.upstream.watch
+			}
+		}
+		for of, end := range loops {
+			if wanted[of] == nil {
+				end()
+				delete(loops, of)
+			}
+		}
+		for of, loop := range wanted {
+			if loops[of] == nil {
+				inside, end := context.WithCancel(ctx)
+				loops[of] = end
+				running.Go(func() { loop(inside) })
+			}
+		}
+		select {
+		case <-r.changed:
+		case <-ctx.Done():
+		}
+	}
+	for _, end := range loops {
+		end()
+	}
+	running.Wait()
+	for _, room := range r.current().rooms {
 		running.Go(func() {
-			r.reportAll(ctx, room)
-			if err := room.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error { return c.stop(ctx, s) }); err != nil {
+			if err := room.do(ctx, func(_ context.Context, _ *durable.State, c *centre) error { c.stop(); return nil }); err != nil {
 				r.options.Logger.Warn("waitingroom: couldn't save the users of a room; the next process counts them as they come", "room", room.config.Name, "err", err)
 			}
 		})
@@ -164,11 +263,15 @@ func (r *Rooms) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// reportAll sends a room's reports when they are due. A room without users has nothing to
-// report until one comes.
-func (r *Rooms) reportAll(ctx context.Context, room *room) {
+// reportAll sends a room's reports when they are due, as long as there is the room. A room
+// without users has nothing to report until one comes.
+func (r *Rooms) reportAll(ctx context.Context, name string) {
 	const retry = 5 * time.Second
 	for {
+		room := r.current().byName[name]
+		if room == nil || ctx.Err() != nil {
+			return
+		}
 		wait := retry
 		next, err := room.report(ctx)
 		switch {

@@ -183,49 +183,6 @@ func TestClients(t *testing.T) {
 	}
 }
 
-func TestSubresources(t *testing.T) {
-	script := func(h *house) *user {
-		u := h.user()
-		u.accept = "*/*"
-		u.header.Set("Sec-Fetch-Dest", "script")
-		u.header.Set("Origin", "https://page.example")
-		return u
-	}
-	h := open(t, small(1, "  subresources: 2\n"))
-	for i := range 4 {
-		u := script(h)
-		r := u.get("/a.js")
-		if r.in() != (i < 2) || u.cookie() != "" {
-			t.Errorf("part %d: %d %v", i, r.StatusCode, r.Header)
-		}
-		if !r.in() && (r.StatusCode != 429 || r.Header.Get("Retry-After") == "" || r.Header.Get("Access-Control-Allow-Origin") != "https://page.example" || strings.Contains(r.body, "<")) {
-			t.Errorf("part %d: %d %v %s", i, r.StatusCode, r.Header, r.body)
-		}
-	}
-	h.pass(time.Minute)
-	if !script(h).get("/a.js").in() {
-		t.Error("in the next minute no part passes")
-	}
-	in := h.user()
-	in.get("/")
-	in.header.Set("Sec-Fetch-Dest", "image")
-	for range 5 {
-		if !in.get("/a.png").in() {
-			t.Error("who is in does not get the parts of the page")
-		}
-	}
-	open := open(t, small(1, "  subresources: pass\n"))
-	open.user().get("/")
-	for range 5 {
-		if !script(open).get("/a.js").in() {
-			t.Error("a part does not pass")
-		}
-	}
-	if r := open.user().get("/"); r.in() {
-		t.Error("a page passes as its parts do")
-	}
-}
-
 func TestRules(t *testing.T) {
 	h := open(t, small(1, "  path: /shop\n  rules:\n    - {path: /shop/health}\n    - {address: 192.0.2.1, path: /shop/office}\n    - {address: 127.0.0.0/8, path: /shop/local}\n"))
 	if u := h.user(); !u.get("/free").in() || u.cookie() != "" || !strings.HasPrefix(u.get("/free").Header.Get("Cache-Control"), "public") {

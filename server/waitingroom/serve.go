@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/client"
@@ -13,7 +12,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -25,7 +23,8 @@ func (r *Rooms) Handler(next http.Handler) http.Handler {
 
 func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handler) {
 	raw := requests.RawPath(req.URL)
-	covering, canonical := r.table.Find(req.Host, raw)
+	rooms := r.current()
+	covering, canonical := rooms.table.Find(req.Host, raw)
 	if canonical != "" {
 		redirect(w, req, canonical)
 		return
@@ -34,7 +33,7 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		next.ServeHTTP(w, req)
 		return
 	}
-	room := r.byName[covering.Name]
+	room := rooms.byName[covering.Name]
 	if room.upstream != nil {
 		next = room.upstream
 	}
@@ -44,10 +43,13 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		next.ServeHTTP(w, req)
 		return
 	}
-	if covering.Rules != nil && covering.Bypassed(req, raw, peer(req)) {
-		room.count(bypassed)
-		room.pass(w, req, next, queue.Ticket{}, "")
-		return
+	if covering.Rules != nil {
+		if bypasses, everybody := covering.Bypassed(req, raw, peer(req)); bypasses {
+			room.count(bypassed)
+			p := &passing{ResponseWriter: w, room: room, request: req, public: everybody}
+			p.serve(next)
+			return
+		}
 	}
 	t, known := room.jar.find(req.Header)
 	if known && !t.Waiting() {
@@ -60,8 +62,8 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 			known = false
 		}
 	}
-	if part(req, known) || room.parts.perMinute < 0 && !known && mute(req) {
-		room.subresource(w, req, next, now)
+	if part(req, known) || covering.SubresourcesPerMinute < 0 && !known && mute(req) {
+		r.subresource(w, req, next, room, m, raw)
 		return
 	}
 	if !known {
@@ -97,6 +99,7 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 			r.options.Logger.Error("waitingroom: couldn't decide about a visitor, who has to wait", "room", room.config.Name, "err", err)
 		}
 		if !t.Waiting() {
+			room.parts.vouch(req, &t, now)
 			room.pass(w, req, next, t, "") // the session is not over; a later request renews it
 			return
 		}
@@ -120,6 +123,9 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 		if d.Changed {
 			room.analytics.see(now, t)
 		}
+		if d.Changed && !t.LastCheckIn.Before(now) { // an old ticket that is sent again and again vouches for no address
+			room.parts.vouch(req, &t, now)
+		}
 		room.pass(w, req, next, t, cookie(t.Ends.Sub(now)))
 	case queue.Refuse:
 		room.count(refused)
@@ -141,44 +147,11 @@ func hold(now time.Time, m *config.Moment, t queue.Ticket) queue.Decision {
 	}}
 }
 
-// subresource answers for a part of a page, in whose place no page is shown, and which may
-// carry no ticket.
-func (r *room) subresource(w http.ResponseWriter, req *http.Request, next http.Handler, now time.Time) {
-	ok, again := r.parts.take(now)
-	if ok {
-		r.count(partPassed)
-		r.pass(w, req, next, queue.Ticket{}, "")
-		return
-	}
-	r.count(partHeld)
-	tooMany(w, req, again)
-}
-
-// shown are the values of Sec-Fetch-Dest (Fetch Metadata §2.1) of requests whose answer a
-// browser shows or hands to a program of the page. All others are parts of a page.
-var shown = map[string]bool{"": true, "document": true, "iframe": true, "frame": true, "embed": true, "object": true, "empty": true}
-
-// part reports whether a request is for a part of a page, which is not queued by ticket. A
-// preflight (Fetch §4.8) never carries cookies.
-func part(req *http.Request, known bool) bool {
-	if !shown[req.Header.Get("Sec-Fetch-Dest")] {
-		return true
-	}
-	return !known && req.Method == http.MethodOptions && req.Header.Get("Access-Control-Request-Method") != "" && req.Header.Get("Origin") != ""
-}
-
-// mute reports whether a client neither shows pages nor has sent a cookie, so that it would
-// lose a ticket.
-func mute(req *http.Request) bool {
-	return req.Header["Cookie"] == nil && page.FormOf(req.Header["Accept"], true) == page.Neither
-}
-
 // pass hands a request on, and sets the headers of its answer. t is the ticket by which it
 // passes, if there is one.
 func (r *room) pass(w http.ResponseWriter, req *http.Request, next http.Handler, t queue.Ticket, cookie string) {
 	p := &passing{ResponseWriter: w, room: r, request: req, ticket: t, cookie: cookie}
-	next.ServeHTTP(p, req)
-	p.begin() // the answer of a handler that wrote nothing
+	p.serve(next)
 }
 
 // redirect leads a client from a path that servers read in different ways to the path that
@@ -204,32 +177,6 @@ func peer(req *http.Request) netip.Addr {
 		return netip.Addr{}
 	}
 	return a.Addr()
-}
-
-// An allowance lets so many requests pass in each minute: none at 0, all at a negative number.
-type allowance struct {
-	perMinute int64
-
-	mu     sync.Mutex
-	minute int64
-	used   int64
-}
-
-// take uses one, or returns how long it takes until there are more.
-func (a *allowance) take(now time.Time) (ok bool, again time.Duration) {
-	if a.perMinute < 0 {
-		return true, 0
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if m := now.Unix() / 60; m != a.minute {
-		a.minute, a.used = m, 0
-	}
-	if a.used < a.perMinute {
-		a.used++
-		return true, 0
-	}
-	return false, time.Unix((a.minute+1)*60, 0).Sub(now)
 }
 
 // Lane returns the rooms in front of the fast lane, which leaves requests that a room

@@ -36,8 +36,9 @@ type Status struct {
 
 // Statuses returns the state of the rooms, in the order of the configuration.
 func (r *Rooms) Statuses() []Status {
-	all := make([]Status, len(r.rooms))
-	for i, room := range r.rooms {
+	rooms := r.current().rooms
+	all := make([]Status, len(rooms))
+	for i, room := range rooms {
 		all[i] = room.status()
 	}
 	return all
@@ -45,7 +46,7 @@ func (r *Rooms) Statuses() []Status {
 
 // Status returns the state of a room, false where there is none of that name.
 func (r *Rooms) Status(name string) (Status, bool) {
-	room, ok := r.byName[name]
+	room, ok := r.current().byName[name]
 	if !ok {
 		return Status{}, false
 	}
@@ -58,7 +59,7 @@ const MaxMinutes = keptMinutes
 // Analytics returns what happened in a room in the last so many minutes, the present one
 // last, false where there is no room of that name.
 func (r *Rooms) Analytics(name string, minutes int) ([]Minute, bool) {
-	room, ok := r.byName[name]
+	room, ok := r.current().byName[name]
 	if !ok {
 		return nil, false
 	}

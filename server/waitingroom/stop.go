@@ -2,9 +2,11 @@ package waitingroom
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -13,64 +15,101 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A process that stops in order leaves what its data centres know to the next one. A full
-// room is then not counted twice for a session duration: once by what the global object
-// knows of the last life, and once by the users who move to the next.
+// A room keeps a journal of who is in, so that the next process continues where this one was,
+// whether it stopped in order or was killed.
 
 // errStopped says that a data centre object decides nothing any more in this process.
 var errStopped = errors.New("the waiting room has stopped")
 
 const (
-	savedPrefix = "saved/"
-	savedPart   = 100 << 10 // bytes of a value
+	journalPrefix = "journal/" // and a ticket's id: a row
+	journalHead   = "journal"
+	// journalAtOnce is how many rows are read at a time.
+	journalAtOnce = 1000
 )
 
-// stop ends all decisions of a data centre object, and keeps what it knows.
-func (c *centre) stop(ctx context.Context, s *durable.State) error {
-	if c.stopped {
-		return nil
+// stop ends all decisions of a data centre object.
+func (c *centre) stop() {
+	if !c.stopped {
+		c.stopped = true
+		c.exchange(c.room.now())
+		c.machine.Report(c.room.now()) // so that the journal has who waits
 	}
-	c.stopped = true
-	c.exchange(c.room.now())
-	data, err := c.machine.Snapshot()
-	if errors.Is(err, queue.ErrTooMany) {
-		return nil // the next life begins with nothing
-	}
-	if err != nil {
-		return err
-	}
-	for i := 0; len(data) > 0; i++ {
-		part := data[:min(savedPart, len(data))]
-		data = data[len(part):]
-		if err := s.Put(ctx, fmt.Sprintf("%s%06d", savedPrefix, i), part, durable.NoCache); err != nil {
+}
+
+// note brings the journal up to what the data centre has decided.
+func (c *centre) note(ctx context.Context, s *durable.State) error {
+	rows, head := c.machine.Changes()
+	for _, row := range rows {
+		key := journalPrefix + row.ID.String()
+		err := error(nil)
+		if row.Row == nil {
+			err = s.Delete(ctx, key, durable.NoCache, durable.AllowUnconfirmed)
+		} else {
+			err = s.Put(ctx, key, row.Row, durable.NoCache)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	if head == nil {
+		return nil
+	}
+	return s.Put(ctx, journalHead, head, durable.NoCache)
 }
 
-// resume returns the data centre that stopped in the life before, nil where none did. The
-// saved state is deleted for good before it is used, so it resumes once.
+// resume returns the data centre of the life before, nil where its journal cannot be read.
 func resume(ctx context.Context, s *durable.State, name string, m *config.Moment, life int64, now time.Time) (*queue.DataCentre, error) {
-	parts, err := s.List(ctx, durable.ListOptions{Prefix: savedPrefix}, durable.NoCache)
-	if err != nil || len(parts) == 0 {
+	head, found, err := s.Get(ctx, journalHead, durable.NoCache)
+	if err != nil || !found {
 		return nil, err
 	}
-	var data []byte
-	for _, p := range parts {
-		data = append(data, p.Value...)
-		if err := s.Delete(ctx, p.Key); err != nil {
-			return nil, err
-		}
+	var failed error
+	machine, err := queue.Continue(name, head, func(yield func(queue.TicketID, []byte) bool) {
+		failed = eachRow(ctx, s, func(id queue.TicketID, row durable.Entry) (bool, error) { return yield(id, row.Value), nil })
+	}, m.Settings, rand.Uint64(), now)
+	if failed != nil {
+		return nil, failed
 	}
-	if err := s.Sync(ctx); err != nil {
-		return nil, err
-	}
-	machine, err := queue.RestoreDataCentre(data, name, m.Settings, rand.Uint64(), now)
 	if err != nil || machine.Incarnation() != life {
 		return nil, nil //nolint:nilerr // then a new life begins, which is always safe
 	}
 	return machine, nil
+}
+
+// eachRow calls f with the rows of the journal, until it returns false.
+func eachRow(ctx context.Context, s *durable.State, f func(id queue.TicketID, row durable.Entry) (bool, error)) error {
+	o := durable.ListOptions{Prefix: journalPrefix, Limit: journalAtOnce}
+	for {
+		rows, err := s.List(ctx, o, durable.NoCache)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			var id queue.TicketID
+			if n, err := hex.Decode(id[:], []byte(strings.TrimPrefix(row.Key, journalPrefix))); err != nil || n != len(id) {
+				return fmt.Errorf("a row of the journal is called %q", row.Key)
+			}
+			if more, err := f(id, row); err != nil || !more {
+				return err
+			}
+		}
+		if len(rows) < o.Limit {
+			return nil
+		}
+		o.StartAfter = rows[len(rows)-1].Key
+	}
+}
+
+// forgetJournal deletes it.
+func forgetJournal(ctx context.Context, s *durable.State) error {
+	err := eachRow(ctx, s, func(_ queue.TicketID, row durable.Entry) (bool, error) {
+		return true, s.Delete(ctx, row.Key, durable.NoCache)
+	})
+	if err != nil {
+		return err
+	}
+	return s.Delete(ctx, journalHead, durable.NoCache)
 }
 
 // Forget makes the state of all rooms in a store one that is lost: the store is sound, but older
@@ -111,14 +150,8 @@ type forgetful struct{ durable.NoAlarm }
 
 // Handle implements durable.Handler.
 func (forgetful) Handle(ctx context.Context, s *durable.State, _ struct{}) (none struct{}, err error) {
-	saved, err := s.List(ctx, durable.ListOptions{Prefix: savedPrefix}, durable.NoCache)
-	if err != nil {
+	if err := errors.Join(forgetJournal(ctx, s), s.Delete(ctx, globalKey)); err != nil {
 		return none, err
-	}
-	for _, entry := range append(saved, durable.Entry{Key: globalKey}) {
-		if err := s.Delete(ctx, entry.Key); err != nil {
-			return none, err
-		}
 	}
 	return none, s.Sync(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"strings"
 	"time"
 
@@ -15,34 +16,35 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-const (
-	// upstreamDial is how long a connection to an upstream may take to be made.
-	upstreamDial = 5 * time.Second
-	// stall is how long a client or an upstream may take or send nothing of a body.
-	stall = 30 * time.Second
-)
+// stall is how long a client or an upstream may take or send nothing of a body.
+const stall = 30 * time.Second
 
-// newUpstream returns the proxy to a room's upstream. It forwards no room's ticket.
-func newUpstream(room *config.Room, logger *slog.Logger) http.Handler {
-	transport := &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
-		TLSHandshakeTimeout:   upstreamDial,
-		ResponseHeaderTimeout: room.UpstreamTimeout,
-		ExpectContinueTimeout: time.Second,
-		IdleConnTimeout:       90 * time.Second,
-		MaxIdleConns:          512,
-		MaxIdleConnsPerHost:   128,
-		ForceAttemptHTTP2:     true,
-		DisableCompression:    true, // the client and the upstream agree on a coding
-	}
-	proxy := &httputil.ReverseProxy{
-		Transport: transport,
+// An upstream is the site behind a room, on one server or several. What it gets of a request
+// is what it would get without the room, but for the tickets, and for who the client is and
+// how it asked, which [client.Tell] says.
+type upstream struct {
+	*balancer
+	proxy httputil.ReverseProxy
+}
+
+func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time) *upstream {
+	u := &upstream{balancer: newBalancer(room, logger, now)}
+	u.proxy = httputil.ReverseProxy{
+		Transport:     u.balancer,
+		FlushInterval: -1, // what has come goes on at once, as it came
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(room.Upstream)
-			r.Out.Host = r.In.Host // the site needs the name by which it was asked
-			r.SetXForwarded()
-			r.Out.Header.Set("X-Forwarded-Proto", client.Scheme(r.In))
+			r.Out.URL = target(r.In)
+			r.Out.Host = r.In.Host       // the site needs the name by which it was asked
+			r.Out.Trailer = r.In.Trailer // whose values come with the end of the body
+			client.Tell(r.Out.Header, r.In)
 			hideTickets(r.Out.Header)
+		},
+		ModifyResponse: func(res *http.Response) error {
+			// The answer to an upgrade is written by the proxy itself.
+			if p, ok := res.Request.Context().Value(passingKey{}).(*passing); ok && res.StatusCode == http.StatusSwitchingProtocols {
+				p.obey(res.Header)
+			}
+			return nil
 		},
 		ErrorLog: slog.NewLogLogger(logger.With("part", "waitingroom", "room", room.Name).Handler(), slog.LevelWarn),
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
@@ -53,25 +55,70 @@ func newUpstream(room *config.Room, logger *slog.Logger) http.Handler {
 			if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
 				status, text = http.StatusGatewayTimeout, "The site behind this address took too long to answer. Please try again later.\n"
 			}
-			logger.Warn("waitingroom: an upstream fails", "room", room.Name, "upstream", room.Upstream.Host, "err", err)
+			logger.Warn("waitingroom: an upstream fails", "room", room.Name, "err", err)
 			h := w.Header()
 			h.Set("Content-Type", "text/plain; charset=utf-8")
 			h.Set("X-Content-Type-Options", "nosniff")
+			h.Set("Cache-Control", "no-store")
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, text)
 		},
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		// The server's own deadlines are for answers that are made here. An upstream may pause
-		// between two parts of an answer; a client may not. A writer without deadlines ignores this.
-		c := http.NewResponseController(w)
-		_ = c.SetWriteDeadline(time.Time{})
-		defer func() { _ = c.SetWriteDeadline(time.Now().Add(stall)) }() // for buffered bytes
-		if req.Body != nil && req.Body != http.NoBody {
-			req.Body = &movingReader{req.Body, c}
+	return u
+}
+
+// passingKey is the key of the *passing in the context of a request to an upstream.
+type passingKey struct{}
+
+// ServeHTTP implements http.Handler.
+func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if p, ok := w.(*passing); ok {
+		req = req.WithContext(context.WithValue(req.Context(), passingKey{}, p))
+	}
+	// The server's own deadlines are for answers that are made here. An upstream may pause
+	// between two parts of an answer; a client may not. A writer without deadlines ignores this.
+	c := http.NewResponseController(w)
+	if req.ProtoMajor == 1 && req.ContentLength < 0 && c.EnableFullDuplex() == nil { // HTTP/2 always is
+		// net/http cannot tell where the next request begins after a body that is not read to its end.
+		w.Header().Set("Connection", "close")
+		defer finish(c, req.Body)
+	}
+	_ = c.SetWriteDeadline(time.Time{})
+	defer func() { _ = c.SetWriteDeadline(time.Now().Add(stall)) }() // for buffered bytes
+	if req.Body != nil && req.Body != http.NoBody {
+		req.Body = &movingReader{req.Body, c}
+	}
+	u.proxy.ServeHTTP(&movingWriter{w, c}, req)
+}
+
+// finish takes a little more of a body that the upstream did not want, so that the client gets
+// the answer, and ends a read that is under way. The connection ends then.
+func finish(c *http.ResponseController, body io.Reader) {
+	const most, linger = 256 << 10, 500 * time.Millisecond
+	_ = c.SetReadDeadline(time.Now().Add(linger))
+	_, _ = io.CopyN(io.Discard, body, most)
+	_ = c.SetReadDeadline(time.Now())
+}
+
+// target returns what a client asked for, byte for byte, without scheme and host.
+func target(in *http.Request) *url.URL {
+	raw := in.RequestURI
+	if i := strings.Index(raw, "://"); i > 0 && !strings.HasPrefix(raw, "/") { // "GET http://host/path HTTP/1.1" (RFC 9112 §3.2.2)
+		raw = raw[i+len("://"):]
+		if i = strings.IndexAny(raw, "/?"); i < 0 {
+			i = len(raw)
 		}
-		proxy.ServeHTTP(&movingWriter{w, c}, req)
-	})
+		raw = raw[i:]
+	}
+	path, query, asked := strings.Cut(raw, "?")
+	out := &url.URL{Opaque: path, RawQuery: query, ForceQuery: asked}
+	switch {
+	case path == "":
+		out.Opaque = "/"
+	case strings.HasPrefix(path, "//"): // as Opaque it would begin with a host
+		out.Opaque, out.Path, out.RawPath = "", in.URL.Path, in.URL.RawPath
+	}
+	return out
 }
 
 // movingReader gives a client more time for each part of its body. At its end net/http
@@ -90,6 +137,14 @@ func (m *movingReader) Read(p []byte) (int, error) {
 type movingWriter struct {
 	http.ResponseWriter
 	c *http.ResponseController
+}
+
+// WriteHeader implements http.ResponseWriter. Without a type of the upstream's, net/http would guess one.
+func (m *movingWriter) WriteHeader(status int) {
+	if h := m.Header(); h["Content-Type"] == nil && status >= http.StatusOK {
+		h["Content-Type"] = nil
+	}
+	m.ResponseWriter.WriteHeader(status)
 }
 
 func (m *movingWriter) Write(p []byte) (int, error) {
@@ -111,28 +166,33 @@ func (m *movingWriter) within() func() {
 
 func (m *movingWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
-// hideTickets removes the tickets of all rooms from a request's header.
+// hideTickets removes the tickets of all rooms from a request's header, and changes nothing
+// else of its cookies.
 func hideTickets(h http.Header) {
-	lines := h["Cookie"]
-	if lines == nil {
-		return
-	}
 	var kept []string
-	for _, line := range lines {
+	hidden := false
+	for _, line := range h["Cookie"] {
+		if !strings.Contains(line, cookiePrefix) {
+			kept = append(kept, line)
+			continue
+		}
 		var others []string
 		for pair := range strings.SplitSeq(line, ";") {
-			pair = strings.TrimSpace(pair)
-			if n, _, _ := strings.Cut(pair, "="); pair != "" && !isCookie(n) {
-				others = append(others, pair)
+			if name, _, _ := strings.Cut(pair, "="); isCookie(strings.TrimSpace(name)) {
+				hidden = true
+				continue
 			}
+			others = append(others, pair)
 		}
-		if others != nil {
-			kept = append(kept, strings.Join(others, "; "))
+		if line = strings.TrimLeft(strings.Join(others, ";"), " "); line != "" {
+			kept = append(kept, line)
 		}
 	}
-	if kept == nil {
+	switch {
+	case !hidden:
+	case kept == nil:
 		delete(h, "Cookie")
-		return
+	default:
+		h["Cookie"] = kept
 	}
-	h["Cookie"] = kept
 }

@@ -28,7 +28,7 @@ func TestUpstream(t *testing.T) {
 	u.header.Set("X-Forwarded-For", "203.0.113.9")
 	r := u.get("/a%2Fb?c=d")
 	host := strings.TrimPrefix(h.url, "http://")
-	if want := `GET /a%2Fb?c=d ` + host + ` cookie="mine=1; __larder_roomy=2" for=127.0.0.1 proto=http`; r.body != want || r.Header.Get("Cache-Control") != "private, no-store" || r.Header.Get("Cf-Waiting-Room-Command") != "" {
+	if want := `GET /a%2Fb?c=d ` + host + ` cookie="mine=1; __larder_roomy=2" for=127.0.0.1 proto=http`; r.body != want || r.Header.Get("Cache-Control") != "private, max-age=60" || r.Header.Get("Cf-Waiting-Room-Command") != "" {
 		t.Errorf("%v\n got %s\nwant %s", r.Header, r.body, want)
 	}
 	if r := h.user().get("/"); !strings.Contains(r.body, "You are in line") {
@@ -92,7 +92,7 @@ func TestPassing(t *testing.T) {
 	h := open(t, small(1))
 	u := h.user()
 	u.get("/")
-	room := h.rooms.byName["shop"]
+	room := h.rooms.current().byName["shop"]
 	header := http.Header{"Cookie": {cookieName("") + "=" + u.cookie()}}
 	now, m := h.Now(), room.at(h.Now())
 	opened := testing.AllocsPerRun(100, func() { room.jar.open(u.cookie()) }) - testing.AllocsPerRun(100, func() { u.cookie() })
@@ -119,7 +119,7 @@ func BenchmarkAccepted(b *testing.B) {
 		b.Fatal(err)
 	}
 	m, jar := plan.at(now), newJar(keys, &rooms[0])
-	room := &room{schedule: plan, jar: jar}
+	room := &room{schedule: plan, jar: jar, kept: &kept{}}
 	header := http.Header{"Cookie": {"a=b; " + cookieName("") + "=" + jar.seal(&queue.Ticket{ID: newTicket().ID, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(time.Minute)})}}
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {

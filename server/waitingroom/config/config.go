@@ -9,6 +9,7 @@ package config
 
 import (
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ const (
 	leastAhead   = 5 * time.Minute // from the start of a pre-queue to that of its event
 	maxPath      = 2048            // bytes
 	maxNameBytes = 64
+	maxUpstreams = 64 // of a room
 )
 
 // A Room is one waiting room.
@@ -57,13 +59,18 @@ type Room struct {
 	OriginRevokes  bool // the origin may end a session by a header of its answer
 	Rules          []Rule
 	Events         []Event // by their time
-	// Upstream is where admitted requests go. Nil: to what Larder itself serves there.
-	Upstream *url.URL
-	// UpstreamTimeout is how long the upstream may take until its answer begins.
+	// Upstreams are where admitted requests go, all of one scheme: http, https or h2c. None:
+	// to what Larder itself serves there.
+	Upstreams []*url.URL
+	// UpstreamTimeout is how long an upstream may take until its answer begins.
 	UpstreamTimeout time.Duration
+	UpstreamCA      *x509.CertPool // that signs the certificates of upstreams; nil for the system's
+	UpstreamHealth  string         // path that an upstream that works answers with 2xx or 3xx; "" for none
 	// SubresourcesPerMinute bounds requests for parts of a page, which carry no ticket:
 	// 0 lets none pass, a negative number all.
 	SubresourcesPerMinute int
+	SubresourceMethods    []string // by which these pass
+	SubresourcePaths      []string // beginnings of paths where they pass for clients without a user who is in
 }
 
 // A Route is a host and the beginning of paths on it.
@@ -216,6 +223,15 @@ func (r *Room) LongestSession() time.Duration {
 // Parse reads a file of rooms: a list of them, or a mapping with the list under "rooms".
 // name is the file's, for messages. The error joins one for each mistake.
 func Parse(name string, text []byte) ([]Room, error) {
+	list, err := List(name, text)
+	if err != nil || list == nil {
+		return nil, err
+	}
+	return ParseNode(name, list)
+}
+
+// List returns the list of rooms in a file, for [ParseNode]; nil where it has none.
+func List(name string, text []byte) (*yaml.Node, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("%s: has %d bytes; rooms may take %d", name, len(text), maxFile)
 	}
@@ -230,19 +246,75 @@ func Parse(name string, text []byte) ([]Room, error) {
 		return nil, fmt.Errorf("%s: holds more than one YAML document; put all rooms into the first", name)
 	}
 	root := document.Content[0]
-	if root.Kind == yaml.MappingNode {
-		r := &reader{file: name}
-		var list *yaml.Node
-		r.fields(root, "", map[string]field{"rooms": func(n *yaml.Node, _ string) { list = n }})
-		if len(r.problems) > 0 {
-			return nil, errors.Join(r.problems...)
-		}
-		if list == nil {
-			return nil, nil
-		}
-		root = list
+	if root.Kind != yaml.MappingNode {
+		return root, nil
 	}
-	return ParseNode(name, root)
+	r := &reader{file: name}
+	var list *yaml.Node
+	r.fields(root, "", map[string]field{"rooms": func(n *yaml.Node, _ string) { list = n }})
+	return list, errors.Join(r.problems...)
+}
+
+// Set are fields of rooms that an operator has set while a process ran: values in YAML, by room
+// and field. They count instead of those in the file.
+type Set map[string]map[string]string
+
+// Apply returns a list of rooms in which the fields that are set have their values. Rooms that
+// the list does not have are left out.
+func (s Set) Apply(list *yaml.Node) (*yaml.Node, error) {
+	applied := *list
+	applied.Content = slices.Clone(list.Content)
+	for i, n := range applied.Content {
+		n = resolve(n)
+		if n.Kind != yaml.MappingNode {
+			continue
+		}
+		name := ""
+		for k := 0; k+1 < len(n.Content); k += 2 {
+			if n.Content[k].Value == "name" {
+				name = n.Content[k+1].Value
+			}
+		}
+		if len(s[name]) == 0 {
+			continue
+		}
+		room := *n
+		room.Content = slices.Clone(n.Content)
+		for _, field := range slices.Sorted(maps.Keys(s[name])) {
+			if err := setField(&room, field, s[name][field]); err != nil {
+				return nil, fmt.Errorf("room %s: %s: %w", name, field, err)
+			}
+		}
+		applied.Content[i] = &room
+	}
+	return &applied, nil
+}
+
+func setField(room *yaml.Node, field, text string) error {
+	if field == "name" {
+		return errors.New("cannot be changed: tickets are bound to it")
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &document); err != nil || len(document.Content) != 1 {
+		return mistake(text, "must be a value in YAML, such as true, 200 or [a, b]")
+	}
+	value := document.Content[0]
+	value.Line = room.Line
+	for k := 0; k+1 < len(room.Content); k += 2 {
+		if room.Content[k].Value == field {
+			room.Content[k+1] = value
+			return nil
+		}
+	}
+	room.Content = append(room.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: field, Line: room.Line}, value)
+	return nil
+}
+
+// SameUpstreams reports whether two rooms send requests to the same servers in the same way.
+func (r *Room) SameUpstreams(other *Room) bool {
+	return r.UpstreamTimeout == other.UpstreamTimeout && r.UpstreamHealth == other.UpstreamHealth && r.Routes[0].Host == other.Routes[0].Host &&
+		slices.EqualFunc(r.Upstreams, other.Upstreams, func(a, b *url.URL) bool { return *a == *b }) &&
+		(r.UpstreamCA == nil) == (other.UpstreamCA == nil) && (r.UpstreamCA == nil || r.UpstreamCA.Equal(other.UpstreamCA))
 }
 
 // ParseNode is Parse for a list inside the document of another file.

@@ -86,8 +86,8 @@ func TestParse(t *testing.T) {
 	if r.QueueingStatus != 202 || !r.JSON || r.Language != language.MustParse("de-DE") || !r.OriginRevokes {
 		t.Errorf("%+v", r)
 	}
-	if r.Cookie != (Cookie{SameSiteLax, SecureAlways, false, "a"}) || r.Upstream.String() != "http://127.0.0.1:3000" || r.UpstreamTimeout != 5*time.Second {
-		t.Errorf("%+v %v", r.Cookie, r.Upstream)
+	if r.Cookie != (Cookie{SameSiteLax, SecureAlways, false, "a"}) || len(r.Upstreams) != 1 || r.Upstreams[0].String() != "http://127.0.0.1:3000" || r.UpstreamTimeout != 5*time.Second {
+		t.Errorf("%+v %v", r.Cookie, r.Upstreams)
 	}
 	if r.SubresourcesPerMinute != -1 {
 		t.Errorf("%+v", r)
@@ -110,7 +110,7 @@ func TestDefaults(t *testing.T) {
 	r := rooms[0]
 	if r.Routes[0] != (Route{"", "/"}) || r.SessionDuration != 5*time.Minute || r.FixedSessions || r.Method != queue.FIFO || r.QueueAll || r.Suspended ||
 		r.QueueingStatus != http.StatusOK || r.JSON || r.Language != language.AmericanEnglish || r.Cookie != (Cookie{SameSiteAuto, SecureAuto, true, ""}) ||
-		r.OriginRevokes || r.SubresourcesPerMinute != 200 || r.RefreshInterval != 20*time.Second || r.Allocator != queue.Counter || r.HistoryMinutes != 1 || r.Upstream != nil {
+		r.OriginRevokes || r.SubresourcesPerMinute != 200 || r.RefreshInterval != 20*time.Second || r.Allocator != queue.Counter || r.HistoryMinutes != 1 || r.Upstreams != nil {
 		t.Errorf("%+v", r)
 	}
 	for _, empty := range []string{"", "# nothing\n", "rooms: []\n", "[]"} {
@@ -165,6 +165,11 @@ func TestMistakes(t *testing.T) {
 		{"dotted path", least + "  path: /a/../b\n", "the beginning of a path"},
 		{"upstream", least + "  upstream: ftp://x\n", "must be the origin of a site"},
 		{"upstream with password", least + "  upstream: http://user:geheim@x\n", "must be the origin of a site"},
+		{"upstreams of two schemes", least + "  upstream: [http://a, https://b]\n", "differ in their scheme"},
+		{"upstreams twice", least + "  upstream: [http://a, http://a]\n", "is named twice"},
+		{"health of nothing", least + "  upstream_health: /\n", "upstream: is missing"},
+		{"health", least + "  upstream: http://a\n  upstream_health: http://b/\n", "must be a path"},
+		{"authority", least + "  upstream: https://a\n  upstream_ca: trust me\n", "must be certificates in PEM"},
 		{"subresources", least + "  subresources: some\n", "must be pass, or how many"},
 		{"factor", least + "  curve_factor: NaN\n", "from 0.1 to 10"},
 		{"refresh", least + "  refresh_interval: 4\n", "from 5 to 30"},
@@ -345,7 +350,7 @@ func TestBypassed(t *testing.T) {
 	} {
 		req := &http.Request{Method: c.method, Header: c.header}
 		address, _ := netip.ParseAddr(c.address)
-		if got := room.Bypassed(req, c.path, address); got != c.want {
+		if got, _ := room.Bypassed(req, c.path, address); got != c.want {
 			t.Errorf("%s %s %v %s: %v", c.method, c.path, c.header, c.address, got)
 		}
 	}
@@ -408,7 +413,7 @@ func FuzzFind(f *testing.F) {
 		if again := Clean(clean); suspicious(clean) == false && again != clean {
 			t.Errorf("cleaned twice, %q is %q and then %q", path, clean, again)
 		}
-		if room.Bypassed(&http.Request{}, path, netip.Addr{}) && (!strings.HasPrefix(clean, "/free/") || !strings.HasPrefix(path, "/free/")) {
+		if bypasses, _ := room.Bypassed(&http.Request{}, path, netip.Addr{}); bypasses && (!strings.HasPrefix(clean, "/free/") || !strings.HasPrefix(path, "/free/")) {
 			t.Errorf("%q goes past the room", path)
 		}
 	})

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,6 +37,7 @@ func Default() Room {
 		Cookie:                Cookie{SameSite: SameSiteAuto, Secure: SecureAuto, Partitioned: true},
 		UpstreamTimeout:       30 * time.Second,
 		SubresourcesPerMinute: unset,
+		SubresourceMethods:    []string{http.MethodGet, http.MethodHead},
 	}
 }
 
@@ -58,6 +60,7 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 		"session_duration":          value(r, &room.SessionDuration, whole(time.Minute, 1, 30)),
 		"disable_session_renewal":   value(r, &room.FixedSessions, parseBool),
 		"queueing_method":           value(r, &room.Method, choice(queue.Methods...)),
+		"rolling_minute":            value(r, &room.RollingMinute, parseBool),
 		"queue_all":                 value(r, &room.QueueAll, parseBool),
 		"suspended":                 value(r, &room.Suspended, parseBool),
 		"queueing_status_code":      value(r, &room.QueueingStatus, parseStatus),
@@ -69,13 +72,20 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 		"enabled_origin_commands":   func(n *yaml.Node, name string) { room.OriginRevokes = r.commands(n, name) },
 		"rules":                     func(n *yaml.Node, _ string) { rules = n },
 		"events":                    func(n *yaml.Node, _ string) { events = n },
-		"upstream":                  value(r, &room.Upstream, parseUpstream),
+		"upstream":                  values(r, &room.Upstreams, parseUpstream),
 		"upstream_timeout":          value(r, &room.UpstreamTimeout, whole(time.Second, 1, 600)),
+		"upstream_ca":               value(r, &room.UpstreamCA, parseCertificates),
+		"upstream_health":           value(r, &room.UpstreamHealth, parseHealth),
 		"subresources":              value(r, &room.SubresourcesPerMinute, parseSubresources),
-		"refresh_interval":          value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
-		"allocator":                 value(r, &room.Allocator, choice(queue.Allocators...)),
-		"curve_factor":              value(r, &room.CurveFactor, parseFactor),
-		"traffic_minutes_back":      value(r, &room.HistoryMinutes, whole(1, 1, 2)),
+		"subresource_methods": func(n *yaml.Node, name string) {
+			room.SubresourceMethods = nil
+			values(r, &room.SubresourceMethods, parseMethod)(n, name)
+		},
+		"subresource_paths":    values(r, &room.SubresourcePaths, parsePath),
+		"refresh_interval":     value(r, &room.RefreshInterval, whole(time.Second, 5, 30)),
+		"allocator":            value(r, &room.Allocator, choice(queue.Allocators...)),
+		"curve_factor":         value(r, &room.CurveFactor, parseFactor),
+		"traffic_minutes_back": value(r, &room.HistoryMinutes, whole(1, 1, 2)),
 	})
 	if !ok {
 		return room, false
@@ -105,6 +115,7 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 	if room.SubresourcesPerMinute == unset {
 		room.SubresourcesPerMinute = max(room.NewUsersPerMinute, 0)
 	}
+	r.checkUpstreams(n, &room)
 	if rules != nil {
 		for _, m := range r.list(rules, "rules", maxRules) {
 			room.Rules = append(room.Rules, r.rule(m))
@@ -302,14 +313,54 @@ func (r *reader) commands(n *yaml.Node, name string) (revoke bool) {
 
 func parseUpstream(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "h2c" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/" {
 		if i := strings.LastIndexByte(s, '@'); i >= 0 {
 			s = "…" + s[i:] // a message must not repeat a password
 		}
-		return nil, mistake(s, "must be the origin of a site, such as http://127.0.0.1:3000")
+		return nil, mistake(s, "must be the origin of a site, such as http://127.0.0.1:3000, https://site.example, or h2c://127.0.0.1:3000 for HTTP/2 without TLS")
 	}
 	u.Path = ""
 	return u, nil
+}
+
+func parseCertificates(s string) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(s)) {
+		return nil, errors.New("must be certificates in PEM, as in -----BEGIN CERTIFICATE-----")
+	}
+	return pool, nil
+}
+
+func parseHealth(s string) (string, error) {
+	if u, err := url.ParseRequestURI(s); err != nil || !strings.HasPrefix(s, "/") || len(s) > maxPath || u.Host != "" {
+		return "", mistake(s, "must be a path such as /health")
+	}
+	return s, nil
+}
+
+// checkUpstreams looks for mistakes among what is said of a room's upstreams.
+func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
+	seen := map[string]bool{}
+	for _, u := range room.Upstreams {
+		if u == nil {
+			return // told already
+		}
+		switch {
+		case u.Scheme != room.Upstreams[0].Scheme:
+			r.fail(n, "upstream", "%s and %s differ in their scheme; all upstreams of a room must have the same", room.Upstreams[0], u)
+		case seen[u.Host]:
+			r.fail(n, "upstream", "%s is named twice; remove one", u)
+		}
+		seen[u.Host] = true
+	}
+	switch {
+	case len(room.Upstreams) > maxUpstreams:
+		r.fail(n, "upstream", "there are %d; a room may have %d", len(room.Upstreams), maxUpstreams)
+	case len(room.Upstreams) == 0 && (room.UpstreamHealth != "" || room.UpstreamCA != nil):
+		r.fail(n, "upstream", "is missing; upstream_health and upstream_ca say something of it")
+	case room.UpstreamCA != nil && room.Upstreams[0].Scheme != "https":
+		r.fail(n, "upstream_ca", "is for upstreams that begin with https://; remove it")
+	}
 }
 
 func parseSubresources(s string) (int, error) {

@@ -175,31 +175,25 @@ func readings(raw string) iter.Seq[string] {
 
 var parameters = regexp.MustCompile(`;[^/]*`)
 
-// Bypassed reports whether one of the room's rules lets a request bypass it. raw is the
-// path as the client sent it; address is the client's, invalid where it is not known.
-func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) bool {
+// Bypassed reports whether one of the room's rules lets a request bypass it, and whether it
+// lets everybody who asks for the same. raw is the path as the client sent it; address is the
+// client's, invalid where it is not known.
+func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) (bypasses, everybody bool) {
 	for i := range r.Rules {
-		if r.Rules[i].holds(req, raw, address) {
-			return true
+		if rule := &r.Rules[i]; rule.holds(req, raw, address) {
+			bypasses = true
+			everybody = everybody || rule.Headers == nil && rule.Addresses == nil
 		}
 	}
-	return false
+	return bypasses, everybody
 }
 
 func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool {
 	if rule.Disabled {
 		return false
 	}
-	if rule.Paths != nil {
-		begins := func(p string) bool {
-			return slices.ContainsFunc(rule.Paths, func(prefix string) bool { return strings.HasPrefix(p, prefix) })
-		}
-		// In every way of reading it: /free/../shop must not bypass the room as /free.
-		for p := range readings(raw) {
-			if !begins(p) {
-				return false
-			}
-		}
+	if rule.Paths != nil && !beginsWith(rule.Paths, raw) {
+		return false
 	}
 	if rule.Methods != nil && !slices.Contains(rule.Methods, req.Method) {
 		return false
@@ -212,6 +206,20 @@ func (rule *Rule) holds(req *http.Request, raw string, address netip.Addr) bool 
 	if rule.Addresses != nil {
 		address = address.Unmap().WithZone("")
 		return address.IsValid() && slices.ContainsFunc(rule.Addresses, func(p netip.Prefix) bool { return p.Contains(address) })
+	}
+	return true
+}
+
+// ListsPart reports whether the room lists a path for parts of pages. raw is as the client sent it.
+func (r *Room) ListsPart(raw string) bool { return beginsWith(r.SubresourcePaths, raw) }
+
+// beginsWith reports whether a path begins with one of the prefixes in every way of reading
+// it: /free/../shop must not pass as /free.
+func beginsWith(prefixes []string, raw string) bool {
+	for p := range readings(raw) {
+		if !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(p, prefix) }) {
+			return false
+		}
 	}
 	return true
 }

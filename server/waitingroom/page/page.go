@@ -54,6 +54,8 @@ type Status struct {
 	WaitTime50Percentile       int          `json:"waitTime50Percentile"`
 	WaitTime75Percentile       int          `json:"waitTime75Percentile"`
 	WaitTimeFormatted          string       `json:"waitTimeFormatted"`
+	QueuePosition              int          `json:"queuePosition"` // 0: there is no line, or the place is not known
+	UsersAhead                 int          `json:"usersAhead"`
 	QueueIsFull                bool         `json:"queueIsFull"`
 	QueueAll                   bool         `json:"queueAll"`
 	LastUpdated                instant      `json:"lastUpdated"`
@@ -89,6 +91,9 @@ func (s *State) status(w *words) Status {
 		QueueingMethod: method, IsFIFOQueue: method == queue.FIFO, IsRandomQueue: method == queue.Random,
 		IsPassthroughQueue: method == queue.Passthrough, IsRejectQueue: method == queue.Reject,
 		IsEventActive: s.Moment.Phase == config.EventOn, IsEventPrequeueing: s.Moment.Phase == config.Prequeueing,
+	}
+	if shuffled := t.IsEventPrequeueing && s.Moment.Event != nil && s.Moment.Event.Shuffle; t.IsFIFOQueue && !shuffled && estimate.Position > 0 {
+		t.QueuePosition, t.UsersAhead = estimate.Position, estimate.Ahead
 	}
 	switch {
 	case !t.WaitTimeKnown:
@@ -377,7 +382,7 @@ func (p Preview) HTML(now time.Time) ([]byte, error) {
 	}
 	state := State{Moment: &moment, Now: now, Decision: queue.Decision{
 		Ticket:   queue.Ticket{LastCheckIn: now, RefreshInterval: 20 * time.Second},
-		Estimate: queue.Estimate{Known: moment.Settings.Method != queue.Reject, Minutes: 10, P25: 5, P50: 10, P75: 15},
+		Estimate: queue.Estimate{Known: moment.Settings.Method != queue.Reject, Position: 301, Ahead: 300, Minutes: 10, P25: 5, P50: 10, P75: 15},
 	}}
 	made, err := new(Renderer).Render(&state, "", p.Language)
 	return made.HTML, err

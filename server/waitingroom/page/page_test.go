@@ -30,7 +30,7 @@ func waiting() State {
 func TestJSON(t *testing.T) {
 	fifo := waiting()
 	want := `{"cfWaitingRoom":{"inWaitingRoom":true,"waitTimeKnown":true,"waitTime":10,"waitTime25Percentile":0,"waitTime50Percentile":0,"waitTime75Percentile":0,` +
-		`"waitTimeFormatted":"10 minutes","queueIsFull":false,"queueAll":false,"lastUpdated":"2020-08-03T23:46:00.000Z","refreshIntervalSeconds":20,` +
+		`"waitTimeFormatted":"10 minutes","queuePosition":0,"usersAhead":0,"queueIsFull":false,"queueAll":false,"lastUpdated":"2020-08-03T23:46:00.000Z","refreshIntervalSeconds":20,` +
 		`"queueingMethod":"fifo","isFIFOQueue":true,"isRandomQueue":false,"isPassthroughQueue":false,"isRejectQueue":false,"isEventActive":false,"isEventPrequeueing":false,` +
 		`"timeUntilEventStart":0,"timeUntilEventStartFormatted":"","timeUntilEventEnd":0,"timeUntilEventEndFormatted":"","shuffleAtEventStart":false}}` + "\n"
 	if got := string(fifo.JSON()); got != want {
@@ -50,6 +50,24 @@ func TestJSON(t *testing.T) {
 	} {
 		if got.CfWaitingRoom[name] != want {
 			t.Errorf("%s: got %v, want %v", name, got.CfWaitingRoom[name], want)
+		}
+	}
+}
+
+// TestPosition tells the place in line under FIFO only, and not where a shuffle decides about it.
+func TestPosition(t *testing.T) {
+	for _, c := range []struct {
+		method  queue.Method
+		shuffle bool
+		want    int
+	}{{queue.FIFO, false, 7}, {queue.Random, false, 0}, {queue.FIFO, true, 0}} {
+		s := waiting()
+		s.Moment.Settings.Method, s.Decision.Estimate.Position, s.Decision.Estimate.Ahead = c.method, 7, 6
+		if c.shuffle {
+			s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour), Shuffle: true}
+		}
+		if got := s.status(spoken.words[0]); got.QueuePosition != c.want || got.UsersAhead != max(0, c.want-1) {
+			t.Errorf("%+v: place %d, %d ahead", c, got.QueuePosition, got.UsersAhead)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 //
 // It may forget everything when its process ends: a new incarnation starts with nothing,
 // and the global object counts what the last one promised until that must be over. An
-// incarnation that stops in order may be continued instead: see [DataCentre.Snapshot].
+// incarnation that keeps a journal may be continued instead: see [Continue].
 type DataCentre struct {
 	name        string
 	incarnation int64
@@ -33,6 +33,9 @@ type DataCentre struct {
 	want          int
 
 	workers map[string]time.Time // when each last reported
+
+	continued int64 // how often, after its process had ended
+	beyond    bool  // the head of the journal is not what it was
 }
 
 // NewDataCentre returns a data centre without visitors. At most one with this name may
@@ -106,13 +109,25 @@ const (
 // Visit decides about a request. The outcome is Draw where the grants are used up but
 // the global object may have more; nothing has changed then, and [DataCentre.Settle] has
 // to follow.
-func (d *DataCentre) Visit(now time.Time, t Ticket) Decision { return d.decide(now, t, true) }
+func (d *DataCentre) Visit(now time.Time, t Ticket) Decision { return d.decide(now, t, true, false) }
 
 // Settle decides about a request whose [DataCentre.Visit] said Draw, with the grants that
 // have come in since. It never says Draw.
-func (d *DataCentre) Settle(now time.Time, t Ticket) Decision { return d.decide(now, t, false) }
+func (d *DataCentre) Settle(now time.Time, t Ticket) Decision { return d.decide(now, t, false, false) }
 
-func (d *DataCentre) decide(now time.Time, t Ticket, draw bool) Decision {
+// VisitGuest decides about a request of a client that carries no ticket: id always stands for
+// the same one. A guest passes with the session that it has, or takes a slot as a first
+// request does; it never waits in line, but gets Refuse. After Draw, [DataCentre.SettleGuest] has to follow.
+func (d *DataCentre) VisitGuest(now time.Time, id TicketID) Decision {
+	return d.decide(now, Ticket{ID: id}, true, true)
+}
+
+// SettleGuest is [DataCentre.Settle] for a guest.
+func (d *DataCentre) SettleGuest(now time.Time, id TicketID) Decision {
+	return d.decide(now, Ticket{ID: id}, false, true)
+}
+
+func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision {
 	d.advance(now)
 	s := &d.settings
 	if s.Suspended {
@@ -122,6 +137,9 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw bool) Decision {
 		return d.session(t)
 	}
 	r, known := d.rows[t.ID]
+	if guest && r.kind == spent { // it may come again, because it has no other id
+		r, known = row{}, false
+	}
 	switch {
 	case known && r.kind == active && !r.revoked:
 		return d.rejoin(t, r)
@@ -152,6 +170,9 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw bool) Decision {
 	if draw && d.mayDraw() {
 		d.want++
 		return Decision{Outcome: Draw, Ticket: t}
+	}
+	if guest {
+		return Decision{Outcome: Refuse, Ticket: t}
 	}
 	return d.wait(t, r)
 }
@@ -185,7 +206,7 @@ func (d *DataCentre) session(t Ticket) Decision {
 		// A session from another data centre, which counts it until t.Ends. It may last
 		// longer only once the global object counts it here.
 		if known && r.kind == waiting {
-			d.leave(r.bucket)
+			d.leave(&r)
 		}
 		r = row{kind: adopting, seq: d.seq + 1, counted: r.counted, accepted: t.AcceptedAt.UnixNano(), at: t.LastCheckIn.UnixNano()}
 		d.tickets.active++
@@ -246,9 +267,15 @@ func (d *DataCentre) mayDraw() bool {
 
 func (d *DataCentre) admit(t Ticket, r row) Decision {
 	if r.kind == waiting {
-		d.leave(r.bucket)
+		d.leave(&r)
+		if !r.back {
+			d.noteFresh(true)
+		}
+	} else if !t.First() {
+		d.lay(d.settings.place(&t).bucket)
 	}
 	d.charge()
+	d.beyond = true
 	d.countUser(&r)
 	longest := d.longest()
 	if d.settings.unlimited() {
@@ -266,11 +293,17 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 
 // wait counts a visitor as waiting.
 func (d *DataCentre) wait(t Ticket, r row) Decision {
+	if r.kind != waiting && !t.First() {
+		d.lay(d.settings.place(&t).bucket)
+	}
 	d.countUser(&r)
 	decision := d.checkIn(t)
 	next := d.now.Add(decision.Ticket.RefreshInterval)
+	if r.kind == waiting && !r.back {
+		d.noteFresh(true)
+	}
 	d.join(t.ID, row{
-		kind: waiting, bucket: d.settings.place(&t), counted: r.counted,
+		kind: waiting, place: d.settings.place(&t), back: !t.First(), counted: r.counted,
 		at: next.UnixNano(), gone: next.Add(absence).UnixNano(),
 	})
 	return decision
@@ -283,7 +316,15 @@ func (d *DataCentre) checkIn(t Ticket) Decision {
 }
 
 func (d *DataCentre) estimate(t *Ticket) Estimate {
-	return d.room.estimate(d.settings.Method, d.settings.place(t))
+	if d.settings.Method != FIFO {
+		return d.room.estimate(d.settings.Method, d.settings.place(t).bucket)
+	}
+	e := Estimate{Known: d.room.PerMinute > 0, Ahead: d.aheadOf(d.settings.place(t), d.room.Waiting)}
+	e.Position = e.Ahead + 1
+	if e.Known {
+		e.Minutes = FIFOWait(e.Ahead, d.room.PerMinute)
+	}
+	return e
 }
 
 // countUser counts a ticket once a minute.
@@ -305,12 +346,13 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	}
 	switch {
 	case r.kind == waiting:
-		d.leave(r.bucket)
+		d.leave(&r)
 	case r.kind == spent:
 		return
 	case !everywhere:
 		r.revoked = true
 		d.rows[id] = r
+		d.note(id)
 		return
 	default:
 		d.tickets.active--
@@ -335,6 +377,7 @@ func (d *DataCentre) Report(now time.Time) Report {
 		}
 	}
 	d.want = 0
+	d.beyond = true
 	return r
 }
 

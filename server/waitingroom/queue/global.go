@@ -15,7 +15,6 @@ import (
 type Global struct {
 	settings  Settings
 	now       time.Time // never goes back
-	first     Minute    // of the room's life, for averages
 	reporters map[reporterID]*reporter
 	order     []reporterID // sorted, so that the same reports give the same answers
 
@@ -25,6 +24,8 @@ type Global struct {
 	holdUntil time.Time
 	closed    time.Time
 	expected  []string
+	// queueing is the first whole minute since which visitors wait, 0 where none do.
+	queueing Minute
 	// Reports from before barrier do not count the visitors who came in without grants.
 	barrier time.Time
 }
@@ -54,7 +55,7 @@ const (
 // NewGlobal returns the global object of a room that has never had a visitor: all slots
 // are free. The settings must have come from [Settings.WithDefaults].
 func NewGlobal(s Settings, now time.Time) *Global {
-	return &Global{settings: s, now: now, first: MinuteOf(now), reporters: map[reporterID]*reporter{}}
+	return &Global{settings: s, now: now, reporters: map[reporterID]*reporter{}}
 }
 
 // RecoverGlobal returns the global object of a room whose state was lost. It admits no new
@@ -135,6 +136,7 @@ func (g *Global) Receive(now time.Time, report Report) State {
 		LeaseUntil: r.LeaseUntil, LeaseDuration: s.SessionDuration,
 		ReportEvery: g.reportEvery(),
 	}
+	g.noteQueue()
 	st.Room = g.room()
 	if report.Seq == r.Seq && !r.Ended && s.Allocator == Counter && !s.QueueAll && !s.unlimited() && s.Method != Reject && !g.blind() {
 		st.Anywhere = g.grant(r, &st.Room.Traffic)
@@ -145,6 +147,20 @@ func (g *Global) Receive(now time.Time, report Report) State {
 		}
 	}
 	return st
+}
+
+// noteQueue notes since when visitors wait: how many come in while none do says nothing of
+// how many will.
+func (g *Global) noteQueue() {
+	for _, r := range g.reporters {
+		if len(r.Waiting) > 0 && g.heard(r) {
+			if g.queueing == 0 {
+				g.queueing = MinuteOf(g.now) + 1
+			}
+			return
+		}
+	}
+	g.queueing = 0
 }
 
 // welcome begins to count a data centre that has not reported before, and ends all
@@ -192,7 +208,10 @@ func (g *Global) reportEvery() time.Duration {
 func (g *Global) room() Room {
 	m := MinuteOf(g.now)
 	room := Room{At: g.now, Holding: g.holding}
-	averaged := min(5, m-g.first)
+	averaged := Minute(0)
+	if g.queueing > 0 {
+		averaged = max(0, min(5, m-g.queueing))
+	}
 	admitted := 0
 	lists := make([][]Bucket, 0, len(g.order))
 	for _, id := range g.order {
@@ -208,7 +227,6 @@ func (g *Global) room() Room {
 		}
 	}
 	room.Waiting = sumBuckets(lists...)
-	room.PerMinute = float64(room.Admitted)
 	if averaged > 0 {
 		room.PerMinute = float64(admitted) / float64(averaged)
 	}

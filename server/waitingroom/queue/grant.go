@@ -70,6 +70,9 @@ func (g *Global) grantable(m Minute) int {
 	for _, r := range g.reporters {
 		total -= r.bound(g.now, s.Skew)
 		rate -= r.Granted[m].Total
+		if s.RollingMinute {
+			rate -= r.recent(m-1, later(g.now, m.Time()).Add(-time.Minute-2*s.Skew), s.Skew)
+		}
 	}
 	return max(0, min(total, rate))
 }
@@ -177,6 +180,17 @@ func (r *reporter) outstanding(m Minute, skew time.Duration) int {
 		return 0
 	}
 	return max(0, r.Granted[m].Total-r.Counts[m].Charged)
+}
+
+// recent is how many of a minute's grants were or may still be charged after a time.
+func (r *reporter) recent(m Minute, after time.Time, skew time.Duration) int {
+	n := r.outstanding(m, skew)
+	for i, charged := range r.Counts[m].Slices {
+		if m.Time().Add(time.Duration(i+1) * slice).After(after) {
+			n += charged
+		}
+	}
+	return n
 }
 
 // bound is the most sessions that there are or may yet be without another grant:

@@ -46,6 +46,19 @@ type MinuteCounts struct {
 	Admitted int
 	// Users is how many different tickets tried to come in or were renewed.
 	Users int
+	// Slices is Charged by parts of the minute, of 5 s each. A charge to a minute beside
+	// that of the clock is in its nearest slice.
+	Slices [slices60]int
+}
+
+const (
+	slices60 = 12 // of a minute
+	slice    = time.Minute / slices60
+)
+
+// sliceOf is the slice of a minute that a time is in, or nearest to.
+func sliceOf(m Minute, at time.Time) int {
+	return min(slices60-1, max(0, int(at.Sub(m.Time())/slice)))
 }
 
 // Grant is how many charges a data centre may make to a minute in total, in this
@@ -83,7 +96,7 @@ type Room struct {
 	// Admitted is how many have been admitted in the minute of At.
 	Admitted int
 	// PerMinute is how many were admitted a minute on average, in the last five whole
-	// minutes or as many of them as there have been.
+	// minutes while visitors waited, or as many of them as there have been; 0 in the first.
 	PerMinute float64
 	// Workers is how many workers there are everywhere.
 	Workers int
@@ -178,8 +191,12 @@ type WorkerState struct {
 type Estimate struct {
 	// Known is whether the times mean anything: visitors have been admitted lately.
 	Known bool
-	// Ahead is how many wait in older buckets, or in all under Random.
+	// Ahead is how many go in before, under FIFO: those who wait in older buckets or came
+	// earlier in this one, but for those who will not come back. Under Random it is all who
+	// wait.
 	Ahead int
+	// Position is the place in line, from 1. Zero: there is no line, or it is not known.
+	Position int
 	// Minutes is the expected wait: under Random the wait that half of the visitors exceed.
 	Minutes float64
 	// P25, P50 and P75 are the minutes after which a quarter, half and three quarters

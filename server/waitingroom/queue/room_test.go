@@ -324,3 +324,85 @@ func TestEvent(t *testing.T) {
 		t.Errorf("no shuffle moves %v to %v", from, got)
 	}
 }
+
+// TestCalledInOrder: in a minute's bucket, a slot is for the visitor who came first, whoever
+// checks in first.
+func TestCalledInOrder(t *testing.T) {
+	w := newWorld(t, settings(t, 40, 20, func(s *Settings) { s.SessionDuration = time.Minute }), "one")
+	d := w.sites[0]
+	w.fill(d, 20)
+	w.pass(51 * time.Second)
+	w.fill(d, 20)
+	var line []Ticket
+	for range 200 {
+		w.now = w.now.Add(tick)
+		w.exchange(d)
+		line = append(line, w.outcome(d, w.newcomer(), Wait))
+	}
+	called, entered := map[TicketID]time.Time{}, 0
+	last := -1 // of those who were called
+	for entered < 200 {
+		w.now = w.now.Add(time.Second)
+		w.exchange(d)
+		for i, v := range line {
+			if r, waits := d.rows[v.ID]; !waits || r.kind != waiting {
+				continue
+			}
+			if d.chance(&v) && called[v.ID].IsZero() {
+				if i < last {
+					t.Fatalf("visitor %d is called after visitor %d", i, last)
+				}
+				called[v.ID], last = w.now, i
+			}
+			decision := w.visit(d, v)
+			line[i] = decision.Ticket
+			if decision.Outcome == Pass {
+				if entered++; called[v.ID].IsZero() {
+					t.Errorf("visitor %d comes in without being called", i)
+				}
+			}
+			if e := decision.Estimate; decision.Counted && decision.Outcome == Wait && e.Position != e.Ahead+1 {
+				t.Errorf("%+v", e)
+			}
+		}
+		if w.now.Sub(line[0].Since) > time.Hour {
+			t.Fatalf("%d of 200 came in", entered)
+		}
+	}
+}
+
+// TestPosition tells visitors their place in line, without those who do not come back.
+func TestPosition(t *testing.T) {
+	w := newWorld(t, settings(t, 1, 1, func(s *Settings) { s.QueueAll = true }), "one")
+	d := w.sites[0]
+	w.exchange(d)
+	position := func(v Ticket) int { return d.estimate(&v).Position }
+	var line []Ticket
+	for i := range 5 {
+		w.now = w.now.Add(time.Second)
+		v := w.newcomer()
+		decision := w.visit(d, v)
+		if decision.Estimate.Position != i+1 {
+			t.Errorf("visitor %d is told place %d", i, decision.Estimate.Position)
+		}
+		line = append(line, decision.Ticket)
+	}
+	for range 6 { // a flood that never comes back, beside visitors who do
+		for range 100 {
+			w.outcome(d, w.newcomer(), Wait)
+		}
+		w.pass(24 * time.Second)
+		for i := range line {
+			line[i] = w.outcome(d, line[i], Wait)
+		}
+	}
+	v := w.outcome(d, w.newcomer(), Wait)
+	if got := position(v); got < 6 || got > 30 {
+		t.Errorf("behind 5 visitors and a flood of 100 to 200 the place is %d", got)
+	}
+	for i, v := range line {
+		if got := position(v); got != i+1 {
+			t.Errorf("visitor %d is told place %d", i, got)
+		}
+	}
+}

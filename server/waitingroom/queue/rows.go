@@ -2,7 +2,6 @@ package queue
 
 import (
 	"container/heap"
-	"slices"
 	"time"
 )
 
@@ -20,8 +19,9 @@ const (
 type row struct {
 	kind     kind
 	revoked  bool
-	bucket   Minute // of waiting: where it queues
-	ends     Minute // of active and adopting: the session is over when this minute begins
+	back     bool   // of waiting: it has come back since its first request
+	place    place  // of waiting: where it queues
+	ends     Minute // of active and adopting: the session is over when this minute begins; of spent: it is forgotten then
 	counted  Minute // when it was last counted as a user
 	seq      uint64 // of adopting: the first report that counts it
 	accepted int64  // of active: when it was admitted, in nanoseconds
@@ -39,20 +39,30 @@ type tickets struct {
 	aged   Minute // sessions that end before are over
 	ends   map[Minute][]TicketID
 
-	waiting int
-	buckets []Bucket // ascending, none is empty
-	wheel   map[int64][]TicketID
-	turned  int64 // the wheel's slots before are empty
+	line
+	wheel  map[int64][]TicketID
+	turned int64 // the wheel's slots before are empty
 
 	spent   map[Minute][]TicketID // by the minute in which they are forgotten
 	cleared Minute
+
+	changed map[TicketID]struct{} // what the journal lacks; nil where there is none
+	ghosts  []Bucket              // of an earlier life, counted as waiting
+	haunted time.Time             // until when
+}
+
+// note has the journal learn of a ticket.
+func (t *tickets) note(id TicketID) {
+	if t.changed != nil {
+		t.changed[id] = struct{}{}
+	}
 }
 
 const wheelSlot = int64(8 * time.Second)
 
 func newTickets(now time.Time) tickets {
 	return tickets{
-		rows: map[TicketID]row{}, ends: map[Minute][]TicketID{}, wheel: map[int64][]TicketID{}, spent: map[Minute][]TicketID{},
+		line: newLine(), rows: map[TicketID]row{}, ends: map[Minute][]TicketID{}, wheel: map[int64][]TicketID{}, spent: map[Minute][]TicketID{},
 		aged: MinuteOf(now) - 1, turned: now.UnixNano() / wheelSlot, cleared: MinuteOf(now),
 	}
 }
@@ -72,7 +82,10 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 	for slot := now.UnixNano() / wheelSlot; t.turned < slot; t.turned++ {
 		for _, id := range t.wheel[t.turned] {
 			if r, ok := t.rows[id]; ok && r.kind == waiting && r.gone/wheelSlot <= t.turned {
-				t.leave(r.bucket)
+				t.leave(&r)
+				if !r.back {
+					t.noteFresh(false)
+				}
 				delete(t.rows, id)
 			}
 		}
@@ -80,11 +93,16 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 	}
 	for minute := MinuteOf(now); t.cleared < minute; t.cleared++ {
 		for _, id := range t.spent[t.cleared] {
-			if t.rows[id].kind == spent {
+			if r := t.rows[id]; r.kind == spent && r.ends <= t.cleared {
 				delete(t.rows, id)
+				t.note(id)
 			}
 		}
 		delete(t.spent, t.cleared)
+		t.fade()
+	}
+	if t.ghosts != nil && !now.Before(t.haunted) {
+		t.exorcise()
 	}
 }
 
@@ -94,7 +112,10 @@ func (t *tickets) spend(id TicketID, r row, now time.Time, s *Settings) {
 	if r.revoked { // or as long as its accepted ticket would pass
 		until = max(until, r.ends+1)
 	}
-	t.rows[id] = row{kind: spent, revoked: r.revoked}
+	t.rows[id] = row{kind: spent, revoked: r.revoked, ends: until}
+	if r.revoked { // an end that its journal knows needs no other row
+		t.note(id)
+	}
 	t.spent[until] = append(t.spent[until], id)
 }
 
@@ -106,46 +127,18 @@ func (t *tickets) keep(id TicketID, r row, ends time.Time) {
 		r.ends = minute
 	}
 	t.rows[id] = r
+	t.note(id)
 }
 
 // join counts a ticket as waiting until gone.
 func (t *tickets) join(id TicketID, r row) {
-	if old, ok := t.rows[id]; !ok || old.kind != waiting {
-		t.count(r.bucket, 1)
-	} else if old.bucket != r.bucket {
-		t.leave(old.bucket)
-		t.count(r.bucket, 1)
+	if old, ok := t.rows[id]; ok && old.kind == waiting {
+		t.leave(&old)
 	}
+	t.enter(&r)
 	t.rows[id] = r
 	slot := r.gone / wheelSlot
 	t.wheel[slot] = append(t.wheel[slot], id)
-}
-
-func (t *tickets) leave(bucket Minute) { t.count(bucket, -1) }
-
-func (t *tickets) count(bucket Minute, n int) {
-	t.waiting += n
-	i, ok := slices.BinarySearchFunc(t.buckets, bucket, func(b Bucket, m Minute) int { return int(b.Minute - m) })
-	if !ok {
-		t.buckets = slices.Insert(t.buckets, i, Bucket{bucket, n})
-		return
-	}
-	t.buckets[i].Waiting += n
-	if t.buckets[i].Waiting == 0 {
-		t.buckets = slices.Delete(t.buckets, i, i+1)
-	}
-}
-
-// ahead is how many wait in older buckets; it stops counting above limit.
-func (t *tickets) ahead(bucket Minute, limit int) int {
-	n := 0
-	for _, b := range t.buckets {
-		if b.Minute >= bucket || n > limit {
-			break
-		}
-		n += b.Waiting
-	}
-	return n
 }
 
 // A ledger is one minute's grants and what became of them.
@@ -178,6 +171,7 @@ func (d *DataCentre) charge() {
 	for m := first; m <= last; m++ {
 		l := d.ledger(m)
 		l.Charged++
+		l.Slices[sliceOf(m, d.now)]++
 		// No more slots can wait for their release than are left.
 		for l.unreleased.Len() > max(0, l.granted-l.Charged) {
 			heap.Pop(&l.unreleased)

@@ -214,7 +214,7 @@ func TestSnapshot(t *testing.T) {
 	w.global = restored
 	w.outcome(w.sites[1], w.newcomer(), Pass)
 	w.outcome(w.sites[1], w.newcomer(), Wait)
-	bad := []string{"", "{", "\x02" + string(data[1:]), string(data) + "\x00", `{"Version":1,"Reporters":[{}]}`}
+	bad := []string{"", "{", "\x07" + string(data[1:]), string(data) + "\x00", `{"Version":1,"Reporters":[{}]}`}
 	for n := range data {
 		bad = append(bad, string(data[:n]))
 	}

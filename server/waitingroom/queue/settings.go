@@ -16,7 +16,7 @@
 //
 //   - At no moment are there more sessions that pass anywhere than TotalActiveUsers.
 //   - In no minute of the global object's clock are more visitors admitted than
-//     NewUsersPerMinute.
+//     NewUsersPerMinute; with RollingMinute, in no 60 seconds.
 //
 // Two cases are not covered: [Passthrough] and Suspended, which enforce nothing (afterwards
 // no visitor is admitted until every data centre has reported again); and a lowered limit,
@@ -36,6 +36,12 @@
 // clock it happens in one of them. So at most as many are admitted in a minute as were
 // granted for it, by all data centres together; and [Global] grants no more for a minute
 // than NewUsersPerMinute in total, including the grants of data centres that have died since.
+//
+// Rolling minutes. With RollingMinute, [Global] counts towards a minute m, at each grant, the
+// admissions of m-1 that were less than 60 s ago: by slices of the charges that reports name,
+// and with every grant of m-1 that may still be charged. Any 60 s that begin in m-1 end before
+// the grants of m that are given later can be used, and what was given before left room for all
+// admissions since.
 //
 // Sessions. Let r be any report of a data centre, sent at s. Write active(s) for the
 // sessions it counts, charged(m) for the charges to minute m that it names, granted(m)
@@ -126,7 +132,7 @@ type Method string
 
 // The methods. FIFO is the default.
 const (
-	FIFO        Method = "fifo"        // the oldest buckets first
+	FIFO        Method = "fifo"        // the oldest buckets first, and in them the first to come
 	Random      Method = "random"      // the next visitor to check in when a slot is free
 	Passthrough Method = "passthrough" // every visitor goes in and is counted; no limit is enforced
 	Reject      Method = "reject"      // no new visitor goes in, and none waits
@@ -158,6 +164,8 @@ type Settings struct {
 	// NewUsersPerMinute is how many visitors may be admitted in one calendar minute,
 	// at most TotalActiveUsers. Required.
 	NewUsersPerMinute int
+	// RollingMinute has NewUsersPerMinute hold for any 60 seconds.
+	RollingMinute bool
 	// SessionDuration is how long after the last request a visitor counts as active,
 	// whole minutes from 1 to 30. Default 5 minutes.
 	SessionDuration time.Duration
@@ -212,14 +220,14 @@ type Shuffle struct {
 
 // place is the bucket in which a ticket queues.
 func (s Shuffle) place(id TicketID, bucket Minute) Minute {
-	if bucket < s.From || bucket >= s.Until {
+	if !s.shuffles(bucket) {
 		return bucket
 	}
 	return s.From + Minute(mix(id, s.Salt)%uint64(s.Until-s.From))
 }
 
-// place is the bucket in which a ticket queues.
-func (s *Settings) place(t *Ticket) Minute { return s.Shuffle.place(t.ID, t.Bucket()) }
+// shuffles reports whether a bucket is one of them.
+func (s Shuffle) shuffles(bucket Minute) bool { return s.From <= bucket && bucket < s.Until }
 
 // WithDefaults fills in the zero fields, and reports settings that no room can work with.
 func (s Settings) WithDefaults() (Settings, error) {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"maps"
-	"math"
 	"slices"
 	"time"
 )
@@ -15,20 +14,22 @@ type pack struct {
 	bytes   []byte
 	reading bool
 	failed  bool
+	old     bool // of version 1
 }
 
-// version is the first number of every snapshot.
-const version = 1
+// version is the first number of every snapshot. Version 1 has no slices of minutes, and no
+// minute since which visitors wait.
+const version = 2
 
 func writePack() *pack { return &pack{bytes: append(make([]byte, 0, 512), version)} }
 
 func readPack(data []byte) *pack {
 	p := &pack{bytes: data, reading: true}
-	if len(data) == 0 || data[0] != version {
+	if len(data) == 0 || data[0] != version && data[0] != 1 {
 		p.fail(true)
 		return p
 	}
-	p.bytes = data[1:]
+	p.bytes, p.old = data[1:], data[0] == 1
 	return p
 }
 
@@ -78,12 +79,6 @@ func (p *pack) time(t *time.Time) {
 	if *t = (time.Time{}); n != 0 {
 		*t = time.Unix(0, n).UTC()
 	}
-}
-
-func (p *pack) float(f *float64) {
-	n := math.Float64bits(*f)
-	packInt(p, &n)
-	*f = math.Float64frombits(n)
 }
 
 // raw packs bytes of a length that both sides know.
@@ -163,11 +158,16 @@ func RestoreGlobal(data []byte, s Settings, now time.Time) (*Global, error) {
 
 func (g *Global) pack(p *pack) {
 	p.time(&g.now)
-	packInt(p, &g.first)
+	if p.old { // the room's first minute
+		packInt(p, new(int))
+	}
 	p.bool(&g.holding)
 	p.time(&g.holdUntil)
 	p.time(&g.closed)
 	p.time(&g.barrier)
+	if !p.old {
+		packInt(p, &g.queueing)
+	}
 	packList(p, &g.expected, p.string)
 	order := g.order
 	packList(p, &order, func(id *reporterID) {
@@ -214,126 +214,11 @@ func (p *pack) counts(c *MinuteCounts) {
 	packInt(p, &c.Charged)
 	packInt(p, &c.Admitted)
 	packInt(p, &c.Users)
-}
-
-// mostSaved bounds the tickets of a data centre's snapshot, which then has less than 8 MiB.
-const mostSaved = 100_000
-
-// ErrTooMany says that a data centre has more tickets than a snapshot may.
-var ErrTooMany = errors.New("too many tickets for a snapshot")
-
-// Snapshot is the state that [RestoreDataCentre] continues from, or [ErrTooMany]. The
-// data centre must decide nothing afterwards, and no snapshot may be restored twice.
-func (d *DataCentre) Snapshot() ([]byte, error) {
-	if len(d.rows) > mostSaved {
-		return nil, ErrTooMany
+	if p.old { // all of it may have been just now
+		c.Slices[slices60-1] = c.Charged
+		return
 	}
-	p := writePack()
-	d.pack(p)
-	return p.bytes, nil
-}
-
-// RestoreDataCentre returns the data centre that a snapshot was taken from: the same
-// incarnation after a pause, with random numbers from another seed.
-func RestoreDataCentre(data []byte, name string, s Settings, seed uint64, now time.Time) (*DataCentre, error) {
-	d := NewDataCentre(name, 0, s, seed, now)
-	p := readPack(data)
-	d.pack(p)
-	p.fail(d.name != name)
-	if err := p.end(); err != nil {
-		return nil, err
+	for i := range c.Slices {
+		packInt(p, &c.Slices[i])
 	}
-	d.advance(now)
-	return d, nil
-}
-
-func (d *DataCentre) pack(p *pack) {
-	p.string(&d.name)
-	packInt(p, &d.incarnation)
-	p.time(&d.started)
-	p.time(&d.now)
-	packInt(p, &d.seq)
-	packInt(p, &d.acked)
-	p.time(&d.leaseUntil)
-	packInt(p, &d.leaseDuration)
-	d.room.pack(p)
-	packInt(p, &d.anywhere)
-	p.time(&d.stated)
-	packInt(p, &d.reportEvery)
-	packInt(p, &d.want)
-	packMap(p, &d.minutes, func(l **ledger) {
-		if p.reading {
-			*l = &ledger{}
-		}
-		p.counts(&(*l).MinuteCounts)
-		packInt(p, &(*l).granted)
-		packList(p, (*[]int64)(&(*l).unreleased), func(at *int64) { packInt(p, at) })
-	})
-	if p.reading {
-		d.tickets = newTickets(d.now)
-	}
-	d.tickets.pack(p)
-}
-
-func (r *Room) pack(p *pack) {
-	p.time(&r.At)
-	packInt(p, &r.Active)
-	p.buckets(&r.Waiting)
-	packInt(p, &r.Admitted)
-	p.float(&r.PerMinute)
-	packInt(p, &r.Workers)
-	packList(p, &r.Traffic.Shares, func(s *Share) { p.string(&s.DataCentre); packInt(p, &s.Users) })
-	packInt(p, &r.Traffic.Of)
-	p.bool(&r.Holding)
-}
-
-func (t *tickets) pack(p *pack) {
-	forgotten := map[TicketID]Minute{}
-	for m, ids := range t.spent {
-		for _, id := range ids {
-			forgotten[id] = max(forgotten[id], m)
-		}
-	}
-	ids := make([]TicketID, 0, len(t.rows))
-	for id := range t.rows {
-		ids = append(ids, id)
-	}
-	packList(p, &ids, func(id *TicketID) {
-		p.raw(id[:])
-		r := t.rows[*id]
-		if r.kind == spent {
-			r.ends = forgotten[*id] // a field that spent rows do not need
-		}
-		packInt(p, &r.kind)
-		p.bool(&r.revoked)
-		packInt(p, &r.bucket)
-		packInt(p, &r.ends)
-		packInt(p, &r.counted)
-		packInt(p, &r.seq)
-		packInt(p, &r.accepted)
-		packInt(p, &r.at)
-		packInt(p, &r.gone)
-		if p.reading {
-			t.restore(p, *id, r)
-		}
-	})
-}
-
-// restore adds a row that was read.
-func (t *tickets) restore(p *pack, id TicketID, r row) {
-	_, twice := t.rows[id]
-	p.fail(twice)
-	switch r.kind {
-	case active, adopting:
-		t.active++
-		t.ends[r.ends] = append(t.ends[r.ends], id)
-	case waiting:
-		t.join(id, r)
-	case spent:
-		t.spent[r.ends] = append(t.spent[r.ends], id)
-		r.ends = 0
-	default:
-		p.fail(true)
-	}
-	t.rows[id] = r
 }

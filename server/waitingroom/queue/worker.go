@@ -90,7 +90,7 @@ func (w *Worker) pass(t Ticket) Decision {
 }
 
 func (w *Worker) estimate(t *Ticket) Estimate {
-	return w.state.Room.estimate(w.settings.Method, w.settings.place(t))
+	return w.state.Room.estimate(w.settings.Method, w.settings.place(t).bucket)
 }
 
 // chance decides by what this worker may admit this minute, and counts the admission.
@@ -124,7 +124,7 @@ func (w *Worker) chance(t *Ticket, first bool) bool {
 // coverage reports whether the slots that are left cover the visitor's bucket wholly, or
 // partly; for a first request, whether all buckets leave anything.
 func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool) {
-	place := w.settings.place(t)
+	place := w.settings.place(t).bucket
 	if w.settings.Method == Random {
 		return false, false
 	}
@@ -204,7 +204,7 @@ func (d *DataCentre) merge(t *Ticket) {
 			return
 		}
 		d.countUser(&r)
-		d.join(t.ID, row{kind: waiting, bucket: d.settings.place(t), counted: r.counted, at: next, gone: next + int64(absence)})
+		d.join(t.ID, row{kind: waiting, place: d.settings.place(t), back: known || t.LastCheckIn.After(t.Since), counted: r.counted, at: next, gone: next + int64(absence)})
 		return
 	}
 	at := t.LastCheckIn.UnixNano()
@@ -215,8 +215,12 @@ func (d *DataCentre) merge(t *Ticket) {
 		return
 	}
 	d.countUser(&r)
+	d.beyond = true
 	if known && r.kind == waiting {
-		d.leave(r.bucket)
+		d.leave(&r)
+	}
+	if r.kind == spent {
+		r.ends = 0
 	}
 	if !known || r.kind == waiting || r.kind == spent {
 		d.tickets.active++

@@ -40,6 +40,7 @@ func hostile(seed uint64) Options {
 			Method:            []queue.Method{queue.FIFO, queue.Random}[r.IntN(2)],
 			HistoryMinutes:    1 + r.IntN(2),
 			Skew:              between(0, 2*time.Second),
+			RollingMinute:     seed%3 == 0,
 		},
 		Visitors:    2*total + r.IntN(2*total),
 		Over:        over,
@@ -62,13 +63,13 @@ func hostile(seed uint64) Options {
 	}
 	for range r.IntN(4) {
 		from := between(10*time.Second, over+time.Minute)
-		o.Failures = append(o.Failures, Failure{FailureKind(r.IntN(4)), r.IntN(o.DataCentres), from, from + between(time.Second, 5*time.Minute)})
+		o.Failures = append(o.Failures, Failure{FailureKind(r.IntN(5)), r.IntN(o.DataCentres), from, from + between(time.Second, 5*time.Minute)})
 	}
 	return o
 }
 
 func TestCounterNeverExceedsALimit(t *testing.T) {
-	full, busy := 0, 0
+	full, busy, turned := 0, 0, 0
 	for seed := range uint64(seeds(t)) {
 		o := hostile(seed)
 		res, err := Run(t.Context(), o)
@@ -79,6 +80,12 @@ func TestCounterNeverExceedsALimit(t *testing.T) {
 		if res.PeakActive > s.TotalActiveUsers || res.PeakAdmitted > s.NewUsersPerMinute {
 			t.Errorf("seed %d: %d of %d active, %d of %d admitted in a minute\n%+v", seed, res.PeakActive, s.TotalActiveUsers, res.PeakAdmitted, s.NewUsersPerMinute, o)
 		}
+		if s.RollingMinute && res.PeakRolling > s.NewUsersPerMinute {
+			t.Errorf("seed %d: %d of %d admitted in 60 seconds\n%+v", seed, res.PeakRolling, s.NewUsersPerMinute, o)
+		}
+		if !s.RollingMinute && res.PeakRolling > s.NewUsersPerMinute {
+			turned++
+		}
 		if res.PeakActive == s.TotalActiveUsers {
 			full++
 		}
@@ -87,8 +94,8 @@ func TestCounterNeverExceedsALimit(t *testing.T) {
 		}
 	}
 	// a room that lets no visitor in keeps its limits, too
-	t.Logf("limit of active users reached in %d runs, of new users in %d", full, busy)
-	if full == 0 || busy == 0 {
+	t.Logf("limit of active users reached in %d runs, of new users in %d; more than that came in 60 seconds across the turn of a minute in %d", full, busy, turned)
+	if full == 0 || busy == 0 || turned == 0 {
 		t.Error("no run has come to its limits, so nothing is proven")
 	}
 }

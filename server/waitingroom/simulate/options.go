@@ -86,6 +86,8 @@ const (
 	Amnesia
 	// Restart is a global object that continues from its snapshot at From; Until is unused.
 	Restart
+	// Killed is a data centre that dies, and continues from its journal.
+	Killed
 )
 
 // Attack is what some visitors do to come in earlier.

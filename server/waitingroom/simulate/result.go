@@ -24,13 +24,16 @@ type Result struct {
 	// PeakActive is the most sessions at once, and PeakAdmitted the most admissions in
 	// one calendar minute of the global object's clock.
 	PeakActive, PeakAdmitted int
+	// PeakRolling is the most admissions in any 60 seconds.
+	PeakRolling int
 	// FirstWait is how many were active when the first visitor had to wait.
 	FirstWait int
 	// Draws is how many requests waited for the global object.
 	Draws int
 
-	fresh int
-	ends  map[int]int // by second
+	fresh  int
+	latest []time.Duration // admissions of the last 60 seconds
+	ends   map[int]int     // by second
 }
 
 // Visitor is one visitor of the run.
@@ -41,6 +44,8 @@ type Visitor struct {
 	In       bool          // whether there was an admission
 	CheckIns int           // that counted, before the first admission and after the session
 	Attacks  bool
+	// Told is the first wait that the visitor was told, at ToldAt; ToldAt is 0 for none.
+	Told, ToldAt time.Duration
 }
 
 // Wait is the time from the first request to the admission.
@@ -80,6 +85,11 @@ func (r *Result) admitted(run *run) {
 	r.fresh++
 	r.PeakActive = max(r.PeakActive, run.active)
 	r.PeakAdmitted = max(r.PeakAdmitted, m.Admitted)
+	r.latest = append(r.latest, run.now)
+	for r.latest[0] <= run.now-time.Minute {
+		r.latest = r.latest[1:]
+	}
+	r.PeakRolling = max(r.PeakRolling, len(r.latest))
 }
 
 func (r *Result) ended(at time.Duration) { r.ends[int(at/time.Second)]++ }

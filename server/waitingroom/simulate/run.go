@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
@@ -71,6 +73,8 @@ type site struct {
 	down    bool
 	cut     bool
 	life    int32
+	journal map[queue.TicketID][]byte
+	head    []byte  // of the journal
 	drawing uint64  // the report under way for a draw, 0 without
 	pending []int32 // users who wait for it
 	late    []int32 // users who wait for the one after it
@@ -96,12 +100,12 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		// No two clocks differ by more than Clocks; the global object's is in the middle.
 		s.offset = time.Duration((r.rng.Float64() - 0.5) * float64(o.Clocks))
 		r.sites = append(r.sites, s)
-		r.start(i)
+		r.start(i, false)
 	}
 	r.arrive()
 	for i, f := range o.Failures {
 		r.events.push(event{f.From, failureBegins, int32(i), 0})
-		if f.Kind == Down || f.Kind == Cut {
+		if f.Kind == Down || f.Kind == Cut || f.Kind == Killed {
 			r.events.push(event{f.Until, failureEnds, int32(i), 0})
 		}
 	}
@@ -125,11 +129,20 @@ func (r *run) time(offset time.Duration) time.Time { return begin.Add(r.now + of
 
 func (s *site) clock(r *run) time.Time { return r.time(s.offset) }
 
-// start begins a new life of a data centre.
-func (r *run) start(i int) {
+// start begins a new life of a data centre, or continues the one before.
+func (r *run) start(i int, again bool) {
 	s := &r.sites[i]
 	s.life++
-	s.dc = queue.NewDataCentre(s.name, int64(s.life), r.Settings, r.Seed, s.clock(r))
+	if !again {
+		s.dc = queue.NewDataCentre(s.name, int64(s.life), r.Settings, r.Seed, s.clock(r))
+		if slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Kind == Killed && f.DataCentre == i }) {
+			s.dc.StartJournal()
+			s.journal = map[queue.TicketID][]byte{}
+		}
+	} else if s.dc, r.err = queue.Continue(s.name, s.head, maps.All(s.journal), r.Settings, r.Seed, s.clock(r)); r.err != nil {
+		return
+	}
+	s.note()
 	s.workers = nil
 	for w := range r.Workers {
 		worker := queue.NewWorker(fmt.Sprintf("%s/%d/%d", s.name, w, s.life), r.Settings, r.Seed)
@@ -138,6 +151,24 @@ func (r *run) start(i int) {
 	}
 	s.drawing, s.pending, s.late = 0, nil, nil
 	r.events.push(event{r.now + time.Duration(r.rng.Int64N(int64(2*time.Second))), dcReports, int32(i), s.life})
+}
+
+// note keeps the journal of a data centre, as its store would.
+func (s *site) note() {
+	if s.journal == nil {
+		return
+	}
+	rows, head := s.dc.Changes()
+	for _, c := range rows {
+		if c.Row == nil {
+			delete(s.journal, c.ID)
+		} else {
+			s.journal[c.ID] = c.Row
+		}
+	}
+	if head != nil {
+		s.head = head
+	}
 }
 
 func (r *run) handle(e event) {
@@ -178,11 +209,11 @@ func (r *run) handle(e event) {
 			return
 		}
 		s.dc.Apply(s.clock(r), m.state)
-		if s.drawing > 0 && m.state.Incarnation == int64(s.life) && m.state.Ack >= s.drawing {
+		if s.drawing > 0 && m.state.Incarnation == s.dc.Incarnation() && m.state.Ack >= s.drawing {
 			r.settle(e.b)
 		}
 	case drawTimesOut:
-		if s := &r.sites[e.a]; s.drawing == uint64(e.b) {
+		if s := &r.sites[e.a]; s.drawing > 0 && int32(s.drawing) == e.b {
 			r.settle(e.a)
 		}
 	case failureBegins, failureEnds:
@@ -196,7 +227,7 @@ func (r *run) handle(e event) {
 func (r *run) fail(f Failure, begins bool) {
 	s := &r.sites[f.DataCentre]
 	switch f.Kind {
-	case Down:
+	case Down, Killed:
 		s.down = begins
 		if begins {
 			for _, u := range append(s.pending, s.late...) { // these users try again elsewhere
@@ -204,7 +235,7 @@ func (r *run) fail(f Failure, begins bool) {
 			}
 			s.drawing, s.pending, s.late = 0, nil, nil
 		} else {
-			r.start(f.DataCentre)
+			r.start(f.DataCentre, f.Kind == Killed)
 		}
 	case Cut:
 		s.cut = begins
@@ -222,6 +253,7 @@ func (r *run) fail(f Failure, begins bool) {
 func (r *run) report(i int32) (seq uint64) {
 	s := &r.sites[i]
 	report := s.dc.Report(s.clock(r))
+	s.note()
 	r.send(int(i), message{report: report}, reportArrives)
 	return report.Seq
 }
@@ -372,6 +404,9 @@ func (r *run) index(s *site) int32 {
 // decided has the user react to an answer.
 func (r *run) decided(i int32, d queue.Decision) {
 	u := &r.users[i]
+	for k := range r.sites {
+		r.sites[k].note() // before the answer leaves
+	}
 	switch d.Outcome {
 	case queue.Pass:
 		fresh := u.session < 0 || u.ticket.ID != d.Ticket.ID || r.sessions[u.session].closed
@@ -410,6 +445,9 @@ func (r *run) decided(i int32, d queue.Decision) {
 			u.first = d.Ticket
 		}
 		u.ticket = d.Ticket
+		if d.Counted && d.Estimate.Known && u.ToldAt == 0 {
+			u.ToldAt, u.Told = r.now, time.Duration(d.Estimate.Minutes*float64(time.Minute))
+		}
 		next := d.Ticket.RefreshInterval + time.Duration(r.rng.Int64N(int64(300*time.Millisecond)))
 		if !d.Counted {
 			next = time.Duration(1+r.rng.Int64N(3)) * time.Second

@@ -1,0 +1,198 @@
+package waitingroom
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+const (
+	// upstreamDial is how long a connection to a server may take to be made.
+	upstreamDial = 5 * time.Second
+	// rest is how long a server to which no connection could be made gets no request, while
+	// there are others.
+	rest = 10 * time.Second
+	// healthEvery and healthTimeout are those of the health checks.
+	healthEvery   = 5 * time.Second
+	healthTimeout = 3 * time.Second
+)
+
+// A balancer sends requests to the servers of a site in turn, past those that fail.
+type balancer struct {
+	room      *config.Room
+	logger    *slog.Logger
+	now       func() time.Time
+	transport *http.Transport
+	servers   []*server
+	turn      atomic.Uint64
+}
+
+// A server is one of them.
+type server struct {
+	url   *url.URL
+	ill   atomic.Bool  // by its last health check
+	until atomic.Int64 // it rests until then, in nanoseconds since 1970
+}
+
+func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time) *balancer {
+	b := &balancer{room: room, logger: logger, now: now, transport: &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
+		TLSHandshakeTimeout:   upstreamDial,
+		TLSClientConfig:       &tls.Config{RootCAs: room.UpstreamCA, MinVersion: tls.VersionTLS12},
+		ResponseHeaderTimeout: room.UpstreamTimeout,
+		ExpectContinueTimeout: time.Second,
+		IdleConnTimeout:       90 * time.Second,
+		MaxIdleConns:          512,
+		MaxIdleConnsPerHost:   128,
+		Protocols:             new(http.Protocols),
+		DisableCompression:    true, // the client and the upstream agree on a coding
+	}}
+	for _, u := range room.Upstreams {
+		u = &url.URL{Scheme: u.Scheme, Host: u.Host}
+		switch u.Scheme {
+		case "h2c":
+			u.Scheme = "http"
+			b.transport.Protocols.SetUnencryptedHTTP2(true)
+		case "https":
+			b.transport.Protocols.SetHTTP2(true)
+			b.transport.Protocols.SetHTTP1(true)
+		default:
+			b.transport.Protocols.SetHTTP1(true)
+		}
+		b.servers = append(b.servers, &server{url: u})
+	}
+	return b
+}
+
+// order returns the servers as they are tried: those that work first, beginning with the one
+// whose turn it is.
+func (b *balancer) order() []*server {
+	if len(b.servers) == 1 {
+		return b.servers
+	}
+	now := b.now()
+	working := make([]*server, 0, len(b.servers))
+	var failing []*server
+	for _, s := range b.servers {
+		if s.works(now) {
+			working = append(working, s)
+		} else {
+			failing = append(failing, s)
+		}
+	}
+	turn := b.turn.Add(1)
+	for _, list := range [...][]*server{working, failing} {
+		if n := uint64(len(list)); n > 0 {
+			first := int(turn % n)
+			slices.Reverse(list[:first])
+			slices.Reverse(list[first:])
+			slices.Reverse(list)
+		}
+	}
+	return append(working, failing...)
+}
+
+func (s *server) works(now time.Time) bool { return !s.ill.Load() && now.UnixNano() >= s.until.Load() }
+
+// RoundTrip implements http.RoundTripper. A request goes to the next server as long as
+// nothing of it was sent.
+func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) {
+	for _, s := range b.order() {
+		var connected atomic.Bool
+		ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+		out := req.WithContext(ctx)
+		at := *req.URL
+		at.Scheme, at.Host = s.url.Scheme, s.url.Host
+		out.URL = &at
+		if req.Body != nil { // the caller closes it; a failed attempt must not
+			out.Body = struct {
+				io.Reader
+				io.Closer
+			}{req.Body, io.NopCloser(nil)}
+		}
+		if res, err = b.transport.RoundTrip(out); err == nil {
+			s.until.Store(0)
+			return res, nil
+		}
+		if connected.Load() || req.Context().Err() != nil {
+			return nil, err
+		}
+		if s.until.Swap(b.now().Add(rest).UnixNano()) == 0 {
+			b.logger.Warn("waitingroom: no connection to an upstream; the others get its requests", "room", b.room.Name, "upstream", s.url.Host, "err", err)
+		}
+	}
+	return nil, err
+}
+
+// watch checks the servers until ctx ends.
+func (b *balancer) watch(ctx context.Context) {
+	again := time.NewTicker(healthEvery)
+	defer again.Stop()
+	for {
+		b.check(ctx)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// check asks every server for its health.
+func (b *balancer) check(ctx context.Context) {
+	done := make(chan struct{}, len(b.servers))
+	for _, s := range b.servers {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			err := b.ask(ctx, s)
+			if ctx.Err() != nil {
+				return
+			}
+			switch was := s.ill.Swap(err != nil); {
+			case err == nil && was:
+				b.logger.Info("waitingroom: an upstream is well again", "room", b.room.Name, "upstream", s.url.Host)
+			case err != nil && !was:
+				b.logger.Warn("waitingroom: an upstream is not well; the others get its requests", "room", b.room.Name, "upstream", s.url.Host, "err", err)
+			}
+			if err == nil {
+				s.until.Store(0)
+			}
+		}()
+	}
+	for range b.servers {
+		<-done
+	}
+}
+
+func (b *balancer) ask(ctx context.Context, s *server) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String()+b.room.UpstreamHealth, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("User-Agent", "larder-health-check")
+	if host := b.room.Routes[0].Host; host != "" {
+		req.Host = host
+	}
+	res, err := b.transport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode < 200 || res.StatusCode > 399 {
+		return fmt.Errorf("it answers %s", res.Status)
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package waitingroom
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/page"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// A part of a page may carry no ticket, so it cannot wait in line. It passes on behalf of a
+// user whom the limits count: one who was admitted from the same address, or, at a path that
+// the room lists, the address itself, which takes a slot as any new user does.
+
+// shown are the values of Sec-Fetch-Dest (Fetch Metadata §2.1) of requests whose answer a
+// browser shows or hands to a program of the page. All others are parts of a page.
+var shown = map[string]bool{"": true, "document": true, "iframe": true, "frame": true, "embed": true, "object": true, "empty": true}
+
+// part reports whether a request is for a part of a page, which is not queued by ticket. A
+// preflight (Fetch §4.8) never carries cookies.
+func part(req *http.Request, known bool) bool {
+	if !shown[req.Header.Get("Sec-Fetch-Dest")] {
+		return true
+	}
+	return !known && req.Method == http.MethodOptions && req.Header.Get("Access-Control-Request-Method") != "" && req.Header.Get("Origin") != ""
+}
+
+// mute reports whether a client neither shows pages nor has sent a cookie, so that it would
+// lose a ticket.
+func mute(req *http.Request) bool {
+	return req.Header["Cookie"] == nil && page.FormOf(req.Header["Accept"], true) == page.Neither
+}
+
+// subresource answers for a part of a page. A part that does not pass gets no ticket.
+func (r *Rooms) subresource(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.Moment, raw string) {
+	ok, again := r.partPasses(req, room, m, raw)
+	if !ok {
+		room.count(partHeld)
+		tooMany(w, req, again)
+		return
+	}
+	room.count(partPassed)
+	room.pass(w, req, next, queue.Ticket{}, "")
+}
+
+func (r *Rooms) partPasses(req *http.Request, room *room, m *config.Moment, raw string) (ok bool, again time.Duration) {
+	s, now := &m.Settings, room.now()
+	switch {
+	case s.Method == queue.Reject, s.QueueAll, !slices.Contains(room.config.SubresourceMethods, req.Method):
+		return false, time.Minute
+	case s.Method == queue.Passthrough, room.config.SubresourcesPerMinute < 0:
+		return true, 0
+	}
+	from, _ := client.Of(req.RemoteAddr)
+	vouched := from.IsValid() && room.parts.vouched(from, now, &room.revoked)
+	if !vouched && (r.options.Frozen || !room.config.ListsPart(raw)) {
+		return false, time.Minute
+	}
+	if ok, again = room.parts.take(from, now, room.config.SubresourcesPerMinute); !ok || vouched {
+		return ok, again
+	}
+	room.came()
+	err := room.do(req.Context(), func(ctx context.Context, s *durable.State, c *centre) (err error) {
+		ok, err = c.guest(ctx, s, room.jar.keys.guest(room.config.Name, from))
+		return err
+	})
+	return ok && err == nil, s.RefreshInterval
+}
+
+// parts are the requests of a room for parts of pages.
+type parts struct {
+	mu      sync.Mutex
+	minute  int64
+	used    int64                  // of the minute
+	usedBy  map[netip.Prefix]int64 // the same by client
+	vouches map[netip.Prefix]vouch // by client
+	sweepAt int                    // how many vouches there are when those that are over are dropped
+}
+
+// A vouch is the session of a user who was let in, or renewed, at a client's address.
+type vouch struct {
+	id   queue.TicketID
+	ends time.Time
+}
+
+// mostVouches bounds the memory that they take.
+const mostVouches = 1 << 20
+
+// vouch notes that a user of a session is at an address.
+func (p *parts) vouch(req *http.Request, t *queue.Ticket, now time.Time) {
+	from, ok := client.Of(req.RemoteAddr)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.vouches) >= max(p.sweepAt, 1024) {
+		maps.DeleteFunc(p.vouches, func(_ netip.Prefix, v vouch) bool { return !v.ends.After(now) })
+		p.sweepAt = 2 * len(p.vouches)
+	}
+	if p.vouches == nil {
+		p.vouches = map[netip.Prefix]vouch{}
+	}
+	if old, ok := p.vouches[from]; ok && old.id != t.ID && old.ends.After(t.Ends) || !ok && len(p.vouches) >= mostVouches {
+		return
+	}
+	p.vouches[from] = vouch{t.ID, t.Ends}
+}
+
+// vouched reports whether a user with a session was let in from an address.
+func (p *parts) vouched(from netip.Prefix, now time.Time, revoked *revocations) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v, ok := p.vouches[from]
+	return ok && now.Before(v.ends) && !revoked.has(v.id)
+}
+
+// take uses one of the requests that may pass in a minute, or returns how long it takes until there are more.
+// A client gets no more than all other clients have left over, so one client alone never uses
+// more than half of them.
+func (p *parts) take(from netip.Prefix, now time.Time, perMinute int) (ok bool, again time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := now.Unix() / 60; m != p.minute || p.usedBy == nil {
+		p.minute, p.used, p.usedBy = m, 0, map[netip.Prefix]int64{}
+	}
+	if p.usedBy[from] < int64(perMinute)-p.used {
+		p.used++
+		p.usedBy[from]++
+		return true, 0
+	}
+	return false, time.Unix((p.minute+1)*60, 0).Sub(now)
+}

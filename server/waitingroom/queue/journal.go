@@ -1,0 +1,163 @@
+package queue
+
+import (
+	"iter"
+	"slices"
+	"time"
+)
+
+// A data centre that keeps a journal can be continued after its process was killed. Each
+// session, with its latest end, and each charge is in the journal before the answer that
+// promises it leaves; so the life that continues counts every session that passes, and
+// charges nothing a second time. To the global object it is the same incarnation after a
+// pause, of which the proof in the package documentation holds.
+//
+// Waiting visitors have their places in their tickets. The journal has only how many wait in
+// each bucket, as of the last report. Until these have had the time to check in, they are
+// counted as waiting, so that first requests and younger buckets do not overtake them.
+
+// A Change is a row of the journal that replaces the one of the same ticket.
+type Change struct {
+	ID  TicketID
+	Row []byte // nil: the ticket is forgotten
+}
+
+// StartJournal has a new data centre keep a journal.
+func (d *DataCentre) StartJournal() {
+	d.tickets.changed = map[TicketID]struct{}{}
+	d.beyond = true
+}
+
+// Changes returns what the journal lacks since the last call: rows, and the head, nil where it
+// has not changed. They must be stored together, before what the data centre decided since
+// then is told to anybody.
+func (d *DataCentre) Changes() (rows []Change, head []byte) {
+	for id := range d.tickets.changed {
+		c := Change{ID: id}
+		if r, ok := d.rows[id]; ok && r.kind != waiting {
+			p := &pack{bytes: append(make([]byte, 0, 48), version)}
+			r.pack(p)
+			c.Row = p.bytes
+		}
+		rows = append(rows, c)
+	}
+	clear(d.tickets.changed)
+	if d.beyond && d.tickets.changed != nil {
+		p := writePack()
+		d.packHead(p)
+		head = p.bytes
+	}
+	d.beyond = false
+	return rows, head
+}
+
+func (r *row) pack(p *pack) {
+	packInt(p, &r.kind)
+	p.bool(&r.revoked)
+	packInt(p, &r.ends)
+	packInt(p, &r.counted)
+	packInt(p, &r.accepted)
+	packInt(p, &r.at)
+}
+
+func (d *DataCentre) packHead(p *pack) {
+	p.string(&d.name)
+	packInt(p, &d.incarnation)
+	packInt(p, &d.continued)
+	p.time(&d.started)
+	p.time(&d.now)
+	packMap(p, &d.minutes, func(l **ledger) {
+		if p.reading {
+			*l = &ledger{}
+		}
+		p.counts(&(*l).MinuteCounts)
+	})
+	waiting := slices.Clone(d.buckets)
+	p.buckets(&waiting)
+	if p.reading {
+		d.ghosts = waiting
+	}
+}
+
+// Continue returns the data centre that a journal is of, with random numbers from another seed.
+// Its first [DataCentre.Changes] have to be stored before it decides anything.
+func Continue(name string, head []byte, rows iter.Seq2[TicketID, []byte], s Settings, seed uint64, now time.Time) (*DataCentre, error) {
+	d := NewDataCentre(name, 0, s, seed, now)
+	p := readPack(head)
+	d.packHead(p)
+	p.fail(d.name != name)
+	if err := p.end(); err != nil {
+		return nil, err
+	}
+	d.now = later(d.now, now) // its clock does not go back
+	ghosts := d.ghosts
+	d.tickets = newTickets(d.now)
+	d.StartJournal()
+	d.continued++
+	d.seq = uint64(d.continued) << 32 // above those of the life before
+	d.rng = generator(seed, name, d.incarnation+d.continued)
+	for id, data := range rows {
+		var r row
+		p := readPack(data)
+		r.pack(p)
+		d.revive(p, id, r)
+		if err := p.end(); err != nil {
+			return nil, err
+		}
+	}
+	d.haunt(ghosts, d.now.Add(s.longestRefresh()))
+	d.advance(d.now)
+	return d, nil
+}
+
+// revive adds a row of the journal.
+func (d *DataCentre) revive(p *pack, id TicketID, r row) {
+	t := &d.tickets
+	switch r.kind {
+	case active, adopting:
+		r.seq = d.seq + 1 // the next report counts it
+		r.ends = max(r.ends, t.aged)
+		t.active++
+		t.ends[r.ends] = append(t.ends[r.ends], id)
+	case spent:
+		r.ends = max(r.ends, t.cleared)
+		t.spent[r.ends] = append(t.spent[r.ends], id)
+	default:
+		p.fail(true)
+	}
+	if !p.failed {
+		t.rows[id] = r
+	}
+}
+
+// haunt counts visitors as waiting until gone who may still come back.
+func (t *tickets) haunt(ghosts []Bucket, gone time.Time) {
+	for _, b := range ghosts {
+		if b.Waiting > 0 {
+			t.ghosts = append(t.ghosts, b)
+			t.count(b.Minute, b.Waiting)
+		}
+	}
+	t.haunted = gone
+}
+
+// lay takes a visitor of a bucket who has come back out of the ghosts.
+func (t *tickets) lay(bucket Minute) {
+	for i := range t.ghosts {
+		if g := &t.ghosts[i]; g.Minute == bucket && g.Waiting > 0 {
+			g.Waiting--
+			t.count(bucket, -1)
+			return
+		}
+	}
+}
+
+// exorcise ends the ghosts.
+func (t *tickets) exorcise() {
+	for _, g := range t.ghosts {
+		if g.Waiting > 0 {
+			t.count(g.Minute, -g.Waiting)
+		}
+	}
+	t.ghosts = nil
+}
