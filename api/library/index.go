@@ -428,6 +428,9 @@ func (x *Index) Release(ctx context.Context, name, version string) (*Release, er
 // Content returns in which codings, of which lengths, a file's content is kept.
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
 
+// File returns the bytes of a content.
+func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h) }
+
 // Manifest returns a release's manifest, which also says where its files came from
 // and what was left out.
 func (x *Index) Manifest(r *Release) (*logs.Manifest, error) {

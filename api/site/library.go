@@ -30,7 +30,9 @@ type libraryPage struct {
 	Versions []views.Version
 	Previous string // the version before this one, "" for the first
 
-	Chosen     *use // the file whose tags are shown, nil for none
+	Chosen     *use   // the file whose tags are shown, nil for none
+	Wanted     string // path of the file that was asked for, "" for none
+	Lacks      bool   // the release does not have it
 	Modules    []fileLink
 	Files      []fileRow
 	Shown      string // what the list of files is filtered by
@@ -79,12 +81,17 @@ const (
 // without scripts, leads to the one that was picked.
 func (s *Site) showLibrary(q *request, l *library.Library) (*answer, error) {
 	if version := q.text("version"); version != "" {
-		return &answer{status: http.StatusSeeOther, location: versionPath(l.Name, version)}, nil
+		return &answer{status: http.StatusSeeOther, location: withQuery(versionPath(l.Name, version), encode("file", q.query.Get("file")))}, nil
 	}
 	if l.Version == "" {
 		return s.showUnpublished(q, l)
 	}
 	return s.showRelease(q, l, l.Version)
+}
+
+// libraryElsewhere leads to a library's page from what stands above its files.
+func (s *Site) libraryElsewhere(_ *request, l *library.Library) (*answer, error) {
+	return &answer{status: http.StatusSeeOther, location: libraryPath(l.Name)}, nil
 }
 
 func (s *Site) showVersion(q *request, l *library.Library) (*answer, error) {
@@ -126,6 +133,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	page.Shown = q.text("filter")
 	wanted := q.query.Get("file")
 	chosen, ok := r.Find(wanted)
+	page.Wanted, page.Lacks = wanted, wanted != "" && !ok
 	if !ok {
 		wanted = ""
 		if chosen, ok = r.Find(r.Default); !ok && len(r.Files) > 0 {
@@ -226,6 +234,7 @@ func (page *libraryPage) addTroubles(states []views.State) {
 type unpublishedError struct {
 	library, version string
 	state            *views.Account // why, nil where it has never been seen
+	near             []string       // versions that may have been meant
 }
 
 func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
@@ -249,6 +258,11 @@ func (s *Site) unpublished(name, version string) error {
 	if i := slices.IndexFunc(states, func(a views.Account) bool { return a.Version == version }); i >= 0 {
 		e.state = &states[i]
 	}
+	versions, err := s.library.Versions(name)
+	if err != nil {
+		return err
+	}
+	e.near = library.NearVersions(versions, version)
 	return e
 }
 

@@ -61,7 +61,7 @@ func (s *serving) open() (*server.Server, error) {
 	tags := purge.TagHeaders(s.settings.CacheTags)
 	assets, err := server.New(server.Options{
 		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Hot: s.hot, Elsewhere: s.elsewhere,
-		CacheTags: tags, Lacking: s.lacking != nil, Logger: logger, Registerer: s.metrics,
+		CacheTags: tags, Lacking: s.lacking != nil, Page: func(path string) string { return site.OfFiles(s.settings.SiteBase, path) }, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
 		return nil, err
