@@ -32,6 +32,8 @@ type Options struct {
 	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
 	// states of those that were tried.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
+	// Deprecated returns why upstream warns of a version, "" where it does not. Default: nothing is known.
+	Deprecated func(r kvstore.Reader, name, version string) (string, error)
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 	// Logger gets what cannot be read. Default: nothing is logged.
@@ -45,6 +47,7 @@ type Index struct {
 	log        *logs.Log
 	popularity func(string) float64
 	accounts   func(kvstore.Reader, string) ([]views.Account, error)
+	deprecated func(r kvstore.Reader, name, version string) (string, error)
 	now        func() time.Time
 	logger     *slog.Logger
 	search     *search.Index
@@ -64,7 +67,7 @@ type Index struct {
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, accounts: o.Accounts, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, accounts: o.Accounts, deprecated: o.Deprecated, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(string) float64 { return 0 }
 	}
@@ -268,6 +271,7 @@ type Listing struct {
 	Libraries []*Library
 
 	byName map[string]*Library
+	byNPM  map[string]*Library // by the npm package that releases come from
 }
 
 // newListing returns what was before with some libraries changed; nil ones are gone.
@@ -285,6 +289,7 @@ func newListing(before, changed map[string]*Library) *Listing {
 	slices.SortFunc(l.Libraries, func(a, b *Library) int {
 		return cmp.Or(cmp.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
+	l.byNPM = byNPM(l.Libraries)
 	return l
 }
 

@@ -44,7 +44,14 @@ type libraryPage struct {
 	Troubles   []views.State  // newest versions that are not published
 	HasWaiting bool           // some of them will be tried
 	Usage      *usageChart    // nil where there is nothing to show
-	Withdrawn  *views.State   // newest version that was withdrawn; only where nothing is published
+	Sizes      *sizeChart     // too
+	Readme     *readme        // too
+
+	Dependencies     []dependency
+	MoreDependencies int    // that are not shown
+	Deprecated       string // why upstream warns of the release, "" where it does not
+	Advisories       []library.Advisory
+	Withdrawn        *views.State // newest version that was withdrawn; only where nothing is published
 }
 
 // An origin is where a library comes from, as links that can be followed.
@@ -151,7 +158,9 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	if page.Pager.Page > 1 {
 		pageNumber = strconv.Itoa(page.Pager.Page)
 	}
-	minified := s.addManifest(&page)
+	minified, about := s.addManifest(&page)
+	s.addAbout(q, &page, about)
+	s.addSizes(&page)
 	address := func(path string) fileLink {
 		if path == r.Default {
 			return fileLink{path, withQuery(self, encode("filter", page.Shown, "page", pageNumber)) + "#use"}
@@ -187,14 +196,14 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 // addManifest adds what only the manifest knows: what was left out, and which files were
 // minified here. A page does without for a release of so many files that reading its
 // manifest takes longer than all else.
-func (s *Site) addManifest(page *libraryPage) (minified map[string]bool) {
+func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *logs.About) {
 	if len(page.Release.Files) > mostManifest {
-		return nil
+		return nil, nil
 	}
 	m, err := s.library.Manifest(page.Release)
 	if err != nil {
 		s.logger.Error("site: couldn't read a manifest; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)
-		return nil
+		return nil, nil
 	}
 	page.LeftOuts = len(m.LeftOut)
 	page.LeftOut, page.Notes = m.LeftOut[:min(leftOutShown, len(m.LeftOut))], m.Notes[:min(notesShown, len(m.Notes))]
@@ -204,7 +213,11 @@ func (s *Site) addManifest(page *libraryPage) (minified map[string]bool) {
 			minified[f.Path] = true
 		}
 	}
-	return minified
+	about = new(logs.About)
+	if m.About != nil {
+		about = m.About
+	}
+	return minified, about
 }
 
 // describe returns a library's description, or what stands for one.

@@ -52,6 +52,8 @@ type Options struct {
 	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
 	// may be called twice at once, and should end with its context. Nil: there is no page for that.
 	Draft func(ctx context.Context, npmName string) (*Draft, error)
+	// Advisories are the known vulnerabilities. Nil: pages tell of none.
+	Advisories *library.Advisories
 	// Usage is how much files are asked for. Nil: pages do without.
 	Usage *usage.Usage
 	// Turns are those in which pages are made, so that making them leaves processors for files. Default: as many as

@@ -17,7 +17,7 @@ import (
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
 	serveFlags = []string{"listen", "tls-cert", "tls-key", "acme-domain", "acme-email", "acme-directory", "http-listen", "h2c", "fast-lane", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "sending", "store-cache", "drain", "lame-duck", "ready-file", "private-listen",
-		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms", "access-log", "access-log-format", "access-log-addresses", "access-log-sample"}
+		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms", "vulnerabilities", "access-log", "access-log-format", "access-log-addresses", "access-log-sample"}
 	botFlags     = []string{"catalogue", "releases", "downloads", "memory", "allow-host", "github-url"}
 	signingFlags = []string{"keys", "log-origin", "witness", "witness-policy"}
 	githubFlags  = []string{"log-repository"}

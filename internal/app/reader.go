@@ -99,7 +99,7 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.usage().Popularity, Accounts: bot.ReadAccounts, Logger: logger})
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.usage().Popularity, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
