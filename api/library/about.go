@@ -3,6 +3,7 @@ package library
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 
@@ -27,6 +28,14 @@ func (x *Index) Deprecated(name, version string) (string, error) {
 		return "", nil
 	}
 	return x.deprecated(x.store, name, version)
+}
+
+// Downloads returns how often a library is downloaded from npm in a month, and when that was so, zero where unknown.
+func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
+	if x.downloads == nil {
+		return 0, time.Time{}, false
+	}
+	return x.downloads(name)
 }
 
 // MainSizes returns the size of the main file in each of a library's versions, 0 where there is none.

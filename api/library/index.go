@@ -29,6 +29,8 @@ type Options struct {
 	// Popularity says how much a library is in demand, 0 for unknown. Only the
 	// order of the numbers counts. Default: nothing is known.
 	Popularity func(name string) float64
+	// Downloads returns how often a library is downloaded from npm in a month, and when that was so. Default: it is not known.
+	Downloads func(name string) (n int64, asOf time.Time, ok bool)
 	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
 	// states of those that were tried.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
@@ -46,6 +48,7 @@ type Index struct {
 	store      *kvstore.Store
 	log        *logs.Log
 	popularity func(string) float64
+	downloads  func(string) (int64, time.Time, bool)
 	accounts   func(kvstore.Reader, string) ([]views.Account, error)
 	deprecated func(r kvstore.Reader, name, version string) (string, error)
 	now        func() time.Time
@@ -67,7 +70,7 @@ type Index struct {
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, accounts: o.Accounts, deprecated: o.Deprecated, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, accounts: o.Accounts, deprecated: o.Deprecated, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(string) float64 { return 0 }
 	}

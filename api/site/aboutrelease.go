@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"time"
 
 	drawing "github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/logs"
@@ -25,6 +26,12 @@ type readme struct {
 	File string
 	HTML template.HTML
 	Cut  bool
+}
+
+// downloads is how often a library is downloaded from npm in a month.
+type downloads struct {
+	Count int
+	AsOf  time.Time
 }
 
 // A dependency is an npm package that a release needs, and what of it is here.
@@ -90,6 +97,9 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	page.MoreDependencies -= len(page.Dependencies)
 	if page.Deprecated, err = s.library.Deprecated(page.Name, page.Release.Version); err != nil {
 		failed("deprecation", err)
+	}
+	if n, asOf, ok := s.library.Downloads(page.Name); ok && n > 0 {
+		page.Downloads = &downloads{int(n), asOf}
 	}
 	if page.NPM != "" {
 		page.Advisories = s.options.Advisories.Of(page.NPM, page.Release.Version)

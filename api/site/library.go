@@ -44,6 +44,7 @@ type libraryPage struct {
 	Troubles   []views.State  // newest versions that are not published
 	HasWaiting bool           // some of them will be tried
 	Usage      *usageChart    // nil where there is nothing to show
+	Downloads  *downloads     // from npm, too
 	Sizes      *sizeChart     // too
 	Readme     *readme        // too
 

@@ -76,7 +76,7 @@ publish what is new and come back; the exit code is 1 where a release failed for
   larder bot --interval 15m`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "private-listen"}, signingFlags, githubFlags)
+	a.uses(cmd, dataFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "private-listen", "downloads-url"}, signingFlags, githubFlags)
 	cmd.Flags().BoolVar(&once, "once", false, "look at every package once, then end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.configured(a.runs(app.Server{Fill: true, Once: once}))(cmd, args)

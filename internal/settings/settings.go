@@ -276,7 +276,7 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.FallbackKey, "key"), "fallback-key", "verifier `KEY` of the log of the larder: origins; where it is not given, what an origin says the first time is remembered in the key folder")
 	f.Var(sizeValue(&s.FallbackQuota, Mebibyte), "fallback-quota", "`SIZE` of all releases that may be taken from other origins")
 
-	f.Var(Base(&s.DownloadsURL), "downloads-url", "`URL` of an API like npm's that counts downloads, for the popularity of what is submitted; where it is not given, they are not looked at")
+	f.Var(Base(&s.DownloadsURL), "downloads-url", "`URL` of an API like npm's that counts downloads, for the popularity of what is submitted, and for the order of search: up and bot ask it for sixty packages an hour; where it is not given, they are not looked at")
 
 	f.Var(textValue(&s.Rooms, "file|off"), "rooms", "`FILE` (YAML) of the waiting rooms, or off; in the configuration file the rooms themselves may stand here. By default there is one over /download/ with generous limits")
 
