@@ -268,3 +268,43 @@ func TestDiffLikeDiff(t *testing.T) {
 		}
 	}
 }
+
+func TestRecipe(t *testing.T) {
+	shelf := filled(t)
+	addWorkshop(t, shelf)
+	site := newSite(t, shelf, nil)
+	target := "/recipe/workshop/1.0.0?file=lib/deep/c.css&file=main.js&file=many.js&file=lib/deep/d.txt&file=nothing.js&filter=lib"
+	checkPage(t, get(t, site, target))
+	body := get(t, site, target).Body.String()
+	code := find(t, body, func(n *html.Node) bool { return n.Data == "code" && attr(n, "id") == "tags" })
+	if len(code) != 1 {
+		t.Fatalf("there are %d lists of tags", len(code))
+	}
+	tags := textOf(code[0])
+	last := -1
+	for _, want := range []string{`<link rel="stylesheet" href="http://larder.example/ajax/libs/workshop/1.0.0/lib/deep/c.css" integrity="sha512-`, `/main.js"`, `/many.js"`} {
+		at := strings.Index(tags, want)
+		if at <= last {
+			t.Errorf("%s is at %d, after %d:\n%s", want, at, last, tags)
+		}
+		last = at
+	}
+	for _, want := range []string{"workshop 1.0.0 has no file nothing.js.", "No tag loads lib/deep/d.txt by itself.", `<input type="hidden" name="file" value="main.js">`, `value="lib/deep/c.css" checked`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	empty := get(t, site, "/recipe/workshop/1.0.0")
+	if empty.Code != 200 || strings.Contains(empty.Body.String(), `id="tags"`) {
+		t.Errorf("nothing chosen: %d", empty.Code)
+	}
+	if w := get(t, site, "/recipe/workshop/1.0.0?version=1.1.0&file=main.js"); w.Code != 303 || w.Header().Get("Location") != "/recipe/workshop/1.1.0?file=main.js" {
+		t.Errorf("another version: %d, to %q", w.Code, w.Header().Get("Location"))
+	}
+	preserve := get(t, site, "/recipe/preserve/1.0.0?file=preserve.mjs").Body.String()
+	for _, want := range []string{"&lt;script type=&#34;importmap&#34;&gt;", "&#34;integrity&#34;: {", "&lt;script type=&#34;module&#34; src="} {
+		if !strings.Contains(preserve, want) {
+			t.Errorf("the recipe of a module lacks %s", want)
+		}
+	}
+}

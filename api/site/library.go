@@ -1,11 +1,9 @@
 package site
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
-	"html"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -149,7 +147,9 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 		}
 	}
 	if ok {
-		page.Chosen = newUse(q, l, r, chosen)
+		if page.Chosen, err = s.newUse(q, l, r, chosen); err != nil {
+			return nil, err
+		}
 	}
 	shown := filter(r, page.Shown)
 	page.Pager = newPager(len(shown), filesShown, q.page(), "files", func(n string) string {
@@ -286,6 +286,8 @@ type use struct {
 	library.Snippet
 	ImportMap string // for modules
 	Preload   string // for modules
+	Modules   int    // in the map
+	Problems  []string
 	Main      bool
 }
 
@@ -305,16 +307,21 @@ type fileRow struct {
 // Incompressible reports whether no coding was worth while.
 func (f fileRow) Incompressible() bool { return f.Gzip == 0 && f.Brotli == 0 }
 
-func newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) *use {
+func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) (*use, error) {
 	u := &use{Path: f.Path, Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Main: f.Path == r.Default}
-	if u.Kind == library.Module {
-		name := l.Name
-		if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
-			name = l.Autoupdate.Target // what its own documentation imports it as
-		}
-		u.ImportMap, u.Preload = importMap(name, u.Snippet), modulePreload(u.Snippet)
+	if u.Kind != library.Module {
+		return u, nil
 	}
-	return u
+	g, err := s.library.Graph(q.Context(), q.assetBase, r, f)
+	if err != nil {
+		return nil, err
+	}
+	imports := map[string]string{moduleName(l): u.URL}
+	maps.Copy(imports, g.Imports)
+	u.ImportMap = importMap(imports, g.Modules) + "\n" + importStatement(moduleName(l))
+	u.Preload = modulePreloads(g.Modules)
+	u.Modules, u.Problems = len(g.Modules), g.Problems
+	return u, nil
 }
 
 func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile) (fileRow, error) {
@@ -358,51 +365,15 @@ func filter(r *library.Release, text string) []views.PublishedFile {
 	return files
 }
 
-// modules returns the files of a release that are modules, those
-// first that a page would load.
+// modules returns the modules of a release, those first that a page would load.
 func modules(r *library.Release, address func(string) fileLink) []fileLink {
-	var found []string
-	for _, f := range r.Files {
-		if library.KindOf(f.Path, f.Module) == library.Module {
-			found = append(found, f.Path)
-		}
-	}
-	rank := func(path string) int {
-		rank := strings.Count(path, "/") * 4
-		if !strings.Contains(path, ".min.") && !strings.Contains(path, ".prod.") {
-			rank += 2
-		}
-		return rank
-	}
-	slices.SortStableFunc(found, func(a, b string) int { return rank(a) - rank(b) })
 	var links []fileLink
-	for _, path := range found[:min(modulesShown, len(found))] {
-		links = append(links, address(path))
+	for _, f := range library.ModulesOf(r) {
+		if len(links) < modulesShown {
+			links = append(links, address(f.Path))
+		}
 	}
 	return links
-}
-
-// importMap returns the markup with which a page imports a module by its name. The
-// integrity stands in the map (https://html.spec.whatwg.org/#import-map-integrity-metadata-map),
-// because an import statement has no place for it.
-func importMap(name string, module library.Snippet) string {
-	type pair map[string]string
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetIndent("", "  ") // and "<" is escaped, so that nothing ends the script element
-	_ = e.Encode(struct {
-		Imports   pair `json:"imports"`
-		Integrity pair `json:"integrity"`
-	}{pair{name: module.URL}, pair{module.URL: module.Integrity}}) // strings always encode
-	quoted, _ := json.Marshal(name) // too
-	return "<script type=\"importmap\">\n" + b.String() + "</script>\n" +
-		"<script type=\"module\">\n  import * as " + identifier(name) + " from " + string(quoted) + ";\n</script>"
-}
-
-// modulePreload returns the tag that fetches a module before it is imported, and checks
-// it where a browser does not know integrity in import maps.
-func modulePreload(module library.Snippet) string {
-	return `<link rel="modulepreload" href="` + html.EscapeString(module.URL) + `" integrity="` + html.EscapeString(module.Integrity) + `" crossorigin="anonymous">`
 }
 
 // identifier makes a name for a variable of a package's name.

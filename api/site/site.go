@@ -108,6 +108,7 @@ func New(o Options) (*Site, error) {
 		{"/files/*", s.ofLibrary(s.libraryElsewhere)},
 		{"/files/*/*", s.ofLibrary(s.showFiles)},
 		{"/files/*/*/**", s.ofLibrary(s.showFiles)},
+		{"/recipe/*/*", s.ofLibrary(s.recipe)},
 		{"/history", s.log},
 		{"/history/*", s.ofLibrary(s.history)},
 		{"/history/*/*", s.releaseHistory},

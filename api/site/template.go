@@ -172,6 +172,7 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"short":     func(n int, s string) string { return text.Short(s, n) },
 		"moment":    formatMoment,
 		"search":    func(q string) string { return withQuery("/search", encode("q", text.Cut(q, 200))) },
+		"recipe":    recipePath,
 		"filespage": filesPath,
 		"library":   libraryPath,
 		"version":   versionPath,
