@@ -115,6 +115,13 @@ type Range struct {
 	To   int64 `json:"to"`   // the one after the last
 }
 
+func (r Range) String() string {
+	if r.To-r.From == 1 {
+		return fmt.Sprintf("entry %d", r.From)
+	}
+	return fmt.Sprintf("entries %d to %d", r.From, r.To-1)
+}
+
 // Contents returns what the entry itself names: its documents, of which none is
 // ever removed. The files of a release are named by its manifest.
 func (e Entry) Contents() []kvstore.Hash {

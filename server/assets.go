@@ -49,6 +49,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server/accesslog"
@@ -66,8 +67,8 @@ type Options struct {
 	// it at the same time.
 	CacheBytes int64
 	// SendBytes bounds the memory for bodies that are being sent, or read, and
-	// are not kept. Default 256 MiB. Beyond it a request that needs more waits for
-	// SendWait and is then answered with 503. While more than half of it is used,
+	// are not kept. Default 256 MiB. A client may have as much of it as is free beside that, half where it is alone.
+	// A request that needs more waits for SendWait and is then answered with 503. While more than half of it is used,
 	// who holds some of it must take 32 KiB a second on average, after StallTimeout:
 	// 25 MiB take 14 minutes at most, where a client may else have hours.
 	SendBytes int64
@@ -99,6 +100,8 @@ type Options struct {
 	// Usage counts the requests that are answered with a file, or
 	// could be: ranges, HEAD and 304 too. Default: none.
 	Usage *usage.Usage
+	// Proxies say on the fast lane which client a request is from. Default: the peer of its connection.
+	Proxies *client.Proxies
 	// AccessLog gets what the fast lane answers; what net/http does, [accesslog.Log.Handler]
 	// logs. Default: none.
 	AccessLog *accesslog.Log
@@ -122,7 +125,8 @@ type Assets struct {
 	page      func(path string) string // nil for none
 	elsewhere Elsewhere
 	metrics   *metrics
-	log       *accesslog.Log // nil for none
+	proxies   *client.Proxies // may be nil
+	log       *accesslog.Log  // nil for none
 	logger    *slog.Logger
 	logged    answers.Throttle
 }
@@ -143,7 +147,7 @@ func New(o Options) (*Assets, error) {
 	if o.CacheBytes < leastCache || o.SendBytes < 0 {
 		return nil, fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", o.CacheBytes, o.SendBytes, leastCache)
 	}
-	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, page: o.Page, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, logger: o.Logger}
+	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, page: o.Page, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, proxies: o.Proxies, logger: o.Logger}
 	var err error
 	rowBytes := o.CacheBytes / rowShare
 	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Usage, a.metrics.rows); err != nil {

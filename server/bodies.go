@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ type body struct {
 	sum   kvstore.Hash
 	bytes []byte
 	all   *bodies
+	owner netip.Prefix // the client that it was read for
 	// state counts the holders, plus isCached while the cache has it.
 	state atomic.Int64
 }
@@ -44,6 +46,10 @@ func (b *body) weigh() int64 { return int64(len(b.bytes)) + bodyOverhead }
 // are too large, were not admitted, or were evicted since. Both bounds together
 // bound the memory. A body is known by the SHA-256 of its bytes, so what it is a
 // body of never matters, and there is one at most.
+//
+// Loose bytes are counted for the client that they were read for. A client may have as much as is free beside it: alone
+// half of the limit, as the dynamic thresholds of shared-memory switches do it (Choudhury and Hahne, 1998). So a client
+// that has nothing finds room, whatever one other holds. What evictions add beyond a half is not held against others.
 type bodies struct {
 	cache   *otter.Cache[kvstore.Hash, *body]
 	largest int64         // weight of the heaviest body that goes into the cache
@@ -54,7 +60,9 @@ type bodies struct {
 	mu      sync.Mutex
 	loading map[kvstore.Hash]*flight
 	loose   map[kvstore.Hash]*body
-	used    int64         // weight of loose bodies and reservations
+	used    int64 // weight of loose bodies and reservations
+	over    int64 // the part of used that clients have beyond half of the limit each
+	of      map[netip.Prefix]int64
 	freed   chan struct{} // closed when used falls
 }
 
@@ -76,6 +84,7 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 		metrics: m,
 		loading: make(map[kvstore.Hash]*flight),
 		loose:   make(map[kvstore.Hash]*body),
+		of:      make(map[netip.Prefix]int64),
 		freed:   make(chan struct{}),
 	}
 	cache, err := otter.New(&otter.Options[kvstore.Hash, *body]{
@@ -100,9 +109,9 @@ func (b *bodies) cached(sum kvstore.Hash) (*body, bool) {
 	return x, ok
 }
 
-// acquire returns the body with that sum. Where it is not in memory, read is
+// acquire returns the body with that sum for a client. Where it is not in memory, read is
 // called for its length bytes, once however many ask, and after there is room.
-func (b *bodies) acquire(sum kvstore.Hash, length int64, read func() ([]byte, error)) (*body, error) {
+func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
 	if x, ok := b.cached(sum); ok {
 		return x, nil
 	}
@@ -136,20 +145,20 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, read func() ([]byte, er
 		f.body, f.err = e.Value, nil
 		return f.body, nil
 	}
-	f.body, f.err = b.load(sum, length, read)
+	f.body, f.err = b.load(sum, length, client, read)
 	return f.body, f.err
 }
 
 // load returns a body that the caller holds.
-func (b *bodies) load(sum kvstore.Hash, length int64, read func() ([]byte, error)) (*body, error) {
+func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
 	weight := length + bodyOverhead
-	if err := b.reserve(weight); err != nil {
+	if err := b.reserve(client, weight); err != nil {
 		return nil, err
 	}
 	reserved := true
 	defer func() {
 		if reserved { // reading failed, or panicked, or the cache took over
-			b.unreserve(weight)
+			b.unreserve(client, weight)
 		}
 	}()
 	start := time.Now()
@@ -161,7 +170,7 @@ func (b *bodies) load(sum kvstore.Hash, length int64, read func() ([]byte, error
 	if int64(len(bytes)) != length {
 		return nil, fmt.Errorf("%w: content of %d bytes where there should be %d", kvstore.ErrCorrupt, len(bytes), length)
 	}
-	x := &body{sum: sum, bytes: bytes, all: b}
+	x := &body{sum: sum, bytes: bytes, all: b, owner: client}
 	if weight > b.largest {
 		x.state.Store(1)
 		b.mu.Lock()
@@ -203,7 +212,7 @@ func (b *bodies) evicted(x *body) {
 func (b *bodies) becomeLoose(x *body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used += x.weigh()
+	b.charge(x.owner, x.weigh())
 	if loose(x.state.Load()) {
 		b.loose[x.sum] = x
 	}
@@ -215,15 +224,15 @@ func (b *bodies) becomeUnused(x *body) {
 	if b.loose[x.sum] == x && !loose(x.state.Load()) {
 		delete(b.loose, x.sum)
 	}
-	b.free(x.weigh())
+	b.free(x.owner, x.weigh())
 }
 
-// reserve waits until n bytes more may be used. What is over the limit on its own
+// reserve waits until the client may use n bytes more. What is over the limit on its own
 // gets through when nothing else is being sent.
-func (b *bodies) reserve(n int64) error {
+func (b *bodies) reserve(client netip.Prefix, n int64) error {
 	var timeout <-chan time.Time
 	b.mu.Lock()
-	for b.used > 0 && b.used+n > b.limit {
+	for b.used > 0 && b.of[client]+n > b.limit-(b.used-b.over) {
 		freed := b.freed
 		b.mu.Unlock()
 		if timeout == nil {
@@ -236,20 +245,31 @@ func (b *bodies) reserve(n int64) error {
 		}
 		b.mu.Lock()
 	}
-	b.used += n
+	b.charge(client, n)
 	b.mu.Unlock()
 	return nil
 }
 
-func (b *bodies) unreserve(n int64) {
+func (b *bodies) unreserve(client netip.Prefix, n int64) {
 	b.mu.Lock()
-	b.free(n)
+	b.free(client, n)
 	b.mu.Unlock()
 }
 
-// free is called with mu held.
-func (b *bodies) free(n int64) {
-	b.used -= n
+// charge counts n bytes more for a client. It is called with mu held, as is free.
+func (b *bodies) charge(client netip.Prefix, n int64) {
+	half, had := b.limit/2, b.of[client]
+	b.used += n
+	b.over += max(0, had+n-half) - max(0, had-half)
+	if had+n == 0 {
+		delete(b.of, client)
+	} else {
+		b.of[client] = had + n
+	}
+}
+
+func (b *bodies) free(client netip.Prefix, n int64) {
+	b.charge(client, -n)
 	close(b.freed)
 	b.freed = make(chan struct{})
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -28,7 +29,7 @@ func sized(n int, c byte) (kvstore.Hash, int64, func() ([]byte, error)) {
 
 func (b *bodies) mustAcquire(t *testing.T, sum kvstore.Hash, n int64, read func() ([]byte, error)) *body {
 	t.Helper()
-	x, err := b.acquire(sum, n, read)
+	x, err := b.acquire(sum, n, netip.Prefix{}, read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func TestStampedeReadsOnce(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 50 {
 					wg.Go(func() {
-						x, err := b.acquire(sum, n, slow)
+						x, err := b.acquire(sum, n, netip.Prefix{}, slow)
 						if err != nil {
 							t.Error(err)
 							return
@@ -125,7 +126,7 @@ func TestSendBudget(t *testing.T) {
 		x := b.mustAcquire(t, sumA, n, readA)
 
 		start := time.Now()
-		if _, err := b.acquire(sumB, n, readB); !errors.Is(err, errBusy) {
+		if _, err := b.acquire(sumB, n, netip.Prefix{}, readB); !errors.Is(err, errBusy) {
 			t.Errorf("the error is %v, want %v", err, errBusy)
 		}
 		if waited := time.Since(start); waited != time.Second {
@@ -146,19 +147,92 @@ func TestSendBudget(t *testing.T) {
 	})
 }
 
+// One client may have half of what is sent, and what it has does not keep others out, evictions included.
+func TestSendBudgetIsShared(t *testing.T) {
+	one, other := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
+	const each = 1000 + bodyOverhead
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBodies(t, 1<<10, 10*each) // no body is kept
+		take := func(of netip.Prefix, c byte) *body {
+			sum, n, read := sized(1000, c)
+			x, err := b.acquire(sum, n, of, read)
+			if err != nil && !errors.Is(err, errBusy) {
+				t.Fatal(err)
+			}
+			return x
+		}
+		var held []*body
+		fill := func(of netip.Prefix, want int) {
+			t.Helper()
+			n := 0
+			for x := take(of, byte(len(held))); x != nil; x = take(of, byte(len(held))) {
+				held = append(held, x)
+				n++
+			}
+			if n != want {
+				t.Errorf("%v has %d bodies, want %d", of, n, want)
+			}
+		}
+		fill(one, 5)
+		fill(other, 3) // of five that are free
+		fill(one, 0)
+		for _, x := range held {
+			b.release(x)
+		}
+		wantSending(t, b, 0)
+		if len(b.of) != 0 || b.over != 0 {
+			t.Errorf("after all were released %d clients are kept and %d bytes are over", len(b.of), b.over)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBodies(t, 1<<20, 10*each) // every body is kept
+		var held []*body
+		for c := range byte(20) {
+			sum, n, read := sized(1000, c)
+			x, err := b.acquire(sum, n, one, read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, x)
+		}
+		for _, x := range held {
+			b.cache.Invalidate(x.sum)
+		}
+		wantSending(t, b, 20*each)
+		sum, n, read := sized(1000, 'x')
+		x, err := b.acquire(sum, n, other, read)
+		if err != nil {
+			t.Fatalf("another client is kept out by what was evicted: %v", err)
+		}
+		sum, n, read = sized(1000, 'y')
+		if _, err := b.acquire(sum, n, one, read); !errors.Is(err, errBusy) {
+			t.Errorf("the client that has twice the limit gets more: %v", err)
+		}
+		b.release(x)
+		for _, x := range held {
+			b.release(x)
+		}
+		b.cache.InvalidateAll()
+		wantSending(t, b, 0)
+		if len(b.of) != 0 || b.over != 0 {
+			t.Errorf("after all were released %d clients are kept and %d bytes are over", len(b.of), b.over)
+		}
+	})
+}
+
 func TestFailedReadLeavesNothing(t *testing.T) {
 	b := newTestBodies(t, 1<<20, 1<<20)
 	sum, n, read := sized(1000, 'a')
 	broken := errors.New("broken")
-	if _, err := b.acquire(sum, n, func() ([]byte, error) { return nil, broken }); err != broken {
+	if _, err := b.acquire(sum, n, netip.Prefix{}, func() ([]byte, error) { return nil, broken }); err != broken {
 		t.Errorf("the error is %v, want %v", err, broken)
 	}
-	if _, err := b.acquire(sum, n, func() ([]byte, error) { return []byte("short"), nil }); err == nil {
+	if _, err := b.acquire(sum, n, netip.Prefix{}, func() ([]byte, error) { return []byte("short"), nil }); err == nil {
 		t.Error("a short read is no error")
 	}
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = b.acquire(sum, n, func() ([]byte, error) { panic("read") })
+		_, _ = b.acquire(sum, n, netip.Prefix{}, func() ([]byte, error) { panic("read") })
 	}()
 	b.release(b.mustAcquire(t, sum, n, read))
 	wantSending(t, b, 0)
@@ -172,7 +246,7 @@ func TestBodiesAccountForAll(t *testing.T) {
 		wg.Go(func() {
 			for i := range 200 {
 				sum, n, read := sized(1000+(g*7+i*13)%40*200, 'a')
-				x, err := b.acquire(sum, n, read)
+				x, err := b.acquire(sum, n, netip.Prefix{}, read)
 				if err != nil {
 					t.Error(err)
 					return

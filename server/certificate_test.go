@@ -74,6 +74,29 @@ func TestCertificateErrorNamesFiles(t *testing.T) {
 	}
 }
 
+func TestEndOfCertificateIsTold(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	synctest.Test(t, func(t *testing.T) {
+		writeCertificate(t, certFile, keyFile, 1) // for an hour
+		logger, lines := logged()
+		config, err := server.Certificate(certFile, keyFile, logger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines.String() != "" {
+			t.Errorf("there is nothing to tell yet: %q", lines)
+		}
+		time.Sleep(25 * time.Hour)
+		if c, err := config.GetCertificate(&tls.ClientHelloInfo{}); c == nil || err != nil {
+			t.Errorf("a certificate that has ended isn't served: %v", err)
+		}
+		if said := lines.String(); !strings.Contains(said, "the certificate has ended") || !strings.Contains(said, certFile) {
+			t.Errorf("nothing tells the operator that the certificate has ended: %q", said)
+		}
+	})
+}
+
 func TestRenewedCertificateIsRead(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")

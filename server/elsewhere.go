@@ -45,7 +45,7 @@ func (to overHTTP) elsewhere(t target) (outcome, bool) {
 	if to.r.Method == http.MethodHead {
 		return outcome{http.StatusOK, labelNone, 0}, true
 	}
-	w := to.writer(to.w, to.r.ProtoMajor, to.bodies.Scarce)
+	w := to.writer(to.w, to.r.ProtoMajor, func() bool { return to.bodies.Scarce() || to.hurries() })
 	w.Write(data)
 	return outcome{http.StatusOK, labelNone, w.Sent}, true
 }

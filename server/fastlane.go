@@ -3,11 +3,13 @@ package server
 import (
 	"iter"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/usage"
@@ -40,7 +42,7 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 // note logs an answer, when all of it is sent.
 func (a *Assets) note(x *lane.Exchange, out outcome) {
 	e := accesslog.Entry{
-		Time: x.Now(), Client: a.log.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",
+		Time: x.Now(), Client: a.proxies.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",
 		Referer: x.Referer, Agent: x.UserAgent, Status: out.status, Sent: out.sent,
 	}
 	if x.Head {
@@ -96,6 +98,11 @@ func (to onLane) now() time.Time { return to.x.Now() }
 
 func (to onLane) mayBlock() bool { return to.x.MayBlock() }
 
+// client returns who asks.
+func (to onLane) client() netip.Prefix {
+	return client.At(to.proxies.Client(to.x.Remote(), to.x.Relayed))
+}
+
 func (to onLane) form() form {
 	if to.x.Multiplexed() {
 		return block
@@ -127,12 +134,12 @@ func (to onLane) body(f *asset, r *representation) (outcome, error) {
 			return outcome{}, errLater
 		}
 		var err error
-		if x, err = to.bodyOf(f, r, false); err != nil {
+		if x, err = to.bodyOf(f, r, false, to.client()); err != nil {
 			return outcome{}, err
 		}
 	}
 	if x == nil {
-		return to.inflate(to.x.Writer(), 1, f, r)
+		return to.inflate(to.x.Writer(), 1, f, r, to.client(), to.x.Hurries)
 	}
 	if to.x.Multiplexed() {
 		d := deliveries.Get().(*delivery)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -49,7 +50,7 @@ func TestCachesStayWithinTheirBounds(t *testing.T) {
 			for range 100_000 {
 				i := zipf.Uint64()
 				size := int64(500 + i%64*600)
-				x, err := b.acquire(key(i), size, func() ([]byte, error) { return make([]byte, size), nil })
+				x, err := b.acquire(key(i), size, netip.Prefix{}, func() ([]byte, error) { return make([]byte, size), nil })
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -54,8 +54,6 @@ type HTTPOptions struct {
 	// ProxyProtocol has these say whose a connection is before all else, with the PROXY protocol;
 	// one that does not is refused. Default: they do not.
 	ProxyProtocol bool
-	// RelayField is a field that Lane wants to see; see [lane.Options].
-	RelayField string
 	// MaxHeaderBytes bounds request line and headers together, beyond which the
 	// answer is 431 and, over HTTP/1.1, the connection ends. Default 32 KiB; net/http allows
 	// 4 KiB more.
@@ -106,7 +104,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, Logger: o.Logger,
 		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
-		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol, RelayField: o.RelayField,
+		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
 		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
 	}
 	s := &Server{connections: connections, handlers: handlers, Server: &http.Server{
@@ -122,6 +120,9 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 				refusing.idle()
 			}
 			connections.observe(c, state)
+		},
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return client.WithScarcity(ctx, connections.scarce)
 		},
 		ErrorLog: log.New(&errorLog{logger: o.Logger}, "", 0),
 	}}
@@ -394,6 +395,12 @@ type idler struct {
 	since time.Time
 }
 
+func (c *connections) scarce() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.lanes, (*lane.Listener).Scarce)
+}
+
 func (c *connections) add(l *lane.Listener) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -518,6 +525,7 @@ type certificate struct {
 	mu      sync.Mutex
 	current *tls.Certificate
 	checked time.Time
+	warned  time.Time    // when it was last looked whether it ends
 	changed [2]time.Time // of the files when they were last read
 }
 
@@ -536,6 +544,9 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			}
 		}
 	}
+	if c.now().Sub(c.warned) >= endsWarning {
+		c.warn()
+	}
 	return c.current, nil
 }
 
@@ -545,7 +556,24 @@ func (c *certificate) load() error {
 		return fmt.Errorf("server: couldn't read the certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
 	}
 	c.current = &pair
+	c.warn()
 	return nil
+}
+
+// How long before the end of a certificate logger is told, where that is no more than a third of its life, and how often.
+const (
+	endsSoon    = 7 * 24 * time.Hour
+	endsWarning = 24 * time.Hour
+)
+
+// warn tells logger of a certificate that has ended or does so soon. Clients get it all the same: some may not mind.
+func (c *certificate) warn() {
+	now, until := c.now(), c.current.Leaf.NotAfter
+	if c.warned = now; now.After(until) {
+		c.logger.Error("server: the certificate has ended, so that clients refuse it; renew its file", "file", c.certFile, "ended", until)
+	} else if until.Sub(now) < min(endsSoon, until.Sub(c.current.Leaf.NotBefore)/3) {
+		c.logger.Warn("server: the certificate ends soon; renew its file", "file", c.certFile, "until", until)
+	}
 }
 
 // modified returns when the files changed. A file that cannot be looked at has the

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -200,7 +202,7 @@ func (to overHTTP) body(f *asset, r *representation) (outcome, error) {
 			return to.fail(rangeNotSatisfiable(r), r.vary), nil
 		}
 	}
-	return to.sendBody(to.w, to.r.ProtoMajor, f, r, spans)
+	return to.sendBody(f, r, spans)
 }
 
 // rangeable reports whether ranges of r are served. Those of an identity that must
@@ -212,33 +214,36 @@ func (a *Assets) rangeable(r *representation) bool { return r.stored || a.bodies
 // cache. A larger one is inflated while it is sent, unless it is there already.
 const inflateWhole = 512 << 10
 
-// sendBody answers with the representation, or the spans of it, over that major version
-// of HTTP. As long as it returns an error nothing was sent.
-func (a *Assets) sendBody(w http.ResponseWriter, protocol int, f *asset, r *representation, spans []span) (outcome, error) {
-	x, err := a.bodyOf(f, r, spans != nil)
+// sendBody answers with the representation, or the spans of it. As long as it returns an error nothing was sent.
+func (to overHTTP) sendBody(f *asset, r *representation, spans []span) (outcome, error) {
+	from, _ := client.Of(to.r.RemoteAddr)
+	x, err := to.bodyOf(f, r, spans != nil, from)
 	if err != nil {
 		return outcome{}, err
 	}
 	if x == nil {
-		return a.inflate(w, protocol, f, r)
+		return to.inflate(to.w, to.r.ProtoMajor, f, r, from, to.hurries)
 	}
-	defer a.bodies.release(x)
-	return a.sendBytes(w, protocol, r, x, spans), nil
+	defer to.bodies.release(x)
+	return to.sendBytes(r, x, spans), nil
 }
+
+// hurries reports whether the client has to hurry because connections are scarce.
+func (to overHTTP) hurries() bool { return client.Hurries(to.r.Context()) }
 
 // bodyOf returns the bytes of a representation, which must be released, or nil where
 // they are to be inflated while they are sent. Of parts that is never done.
-func (a *Assets) bodyOf(f *asset, r *representation, parts bool) (*body, error) {
+func (a *Assets) bodyOf(f *asset, r *representation, parts bool, from netip.Prefix) (*body, error) {
 	if !r.stored && !parts && (r.length > inflateWhole || !a.bodies.cacheable(r.length)) {
 		x, _ := a.bodies.cached(r.sum)
 		return x, nil
 	}
-	return a.acquire(f, r)
+	return a.acquire(f, r, from)
 }
 
-// acquire returns the bytes of a representation. They must be released.
-func (a *Assets) acquire(f *asset, r *representation) (*body, error) {
-	return a.bodies.acquire(r.sum, r.length, func() ([]byte, error) {
+// acquire returns the bytes of a representation for a client. They must be released.
+func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body, error) {
+	return a.bodies.acquire(r.sum, r.length, from, func() ([]byte, error) {
 		if !r.stored {
 			return a.store.Identity(f.content)
 		}
@@ -254,10 +259,10 @@ func (a *Assets) acquire(f *asset, r *representation) (*body, error) {
 }
 
 // sendBytes answers 200 with all of x, or 206 with the spans of it.
-func (a *Assets) sendBytes(w http.ResponseWriter, protocol int, r *representation, x *body, spans []span) outcome {
+func (over overHTTP) sendBytes(r *representation, x *body, spans []span) outcome {
+	w, data := over.w, x.bytes
 	setFields(w.Header(), r.okHead(plain))
-	data := x.bytes
-	to := a.writer(w, protocol, x.Scarce)
+	to := over.writer(w, over.r.ProtoMajor, func() bool { return x.Scarce() || over.hurries() })
 	switch len(spans) {
 	case 0:
 		w.WriteHeader(http.StatusOK)
@@ -300,24 +305,24 @@ func inflaterBytes(r *representation, size int64) int64 {
 
 // inflate answers with an identity that is inflated while it is sent, so that a
 // few large files do not push everything else out of memory.
-func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *representation) (outcome, error) {
+func (a *Assets) inflate(w http.ResponseWriter, protocol int, f *asset, r *representation, client netip.Prefix, hurries func() bool) (outcome, error) {
 	from := f.inflatable()
-	x, err := a.acquire(f, from)
+	x, err := a.acquire(f, from, client)
 	if err != nil {
 		return outcome{}, err
 	}
 	defer a.bodies.release(x)
 	room := inflaterBytes(from, f.size)
-	if err := a.bodies.reserve(room); err != nil {
+	if err := a.bodies.reserve(client, room); err != nil {
 		return outcome{}, err
 	}
-	defer a.bodies.unreserve(room)
+	defer a.bodies.unreserve(client, room)
 	reader, err := coding.NewReader(from.coding, bytes.NewReader(x.bytes))
 	if err != nil {
 		return outcome{}, fmt.Errorf("%w: content %s: %w", kvstore.ErrCorrupt, f.content, err)
 	}
 	defer reader.Close()
-	to := a.writer(w, protocol, a.bodies.Scarce)
+	to := a.writer(w, protocol, func() bool { return a.bodies.Scarce() || hurries() })
 	chunk := make([]byte, answers.Chunk)
 	for left := r.length; left > 0 && to.Err == nil; {
 		n := min(left, answers.Chunk)

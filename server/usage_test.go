@@ -73,12 +73,12 @@ func TestEveryWayIsCountedAndLogged(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := filepath.Join(t.TempDir(), "access.log")
-			log, err := accesslog.Open(accesslog.Options{File: file, Addresses: accesslog.Plain, Proxies: proxies})
+			log, err := accesslog.Open(accesslog.Options{File: file, Addresses: accesslog.Plain})
 			if err != nil {
 				t.Fatal(err)
 			}
-			assets := newAssets(t, server.Options{Store: store, Usage: u, AccessLog: log})
-			o := server.HTTPOptions{H2C: true, RelayField: log.RelayField(), Proxies: proxies}
+			assets := newAssets(t, server.Options{Store: store, Usage: u, AccessLog: log, Proxies: proxies})
+			o := server.HTTPOptions{H2C: true, Proxies: proxies}
 			if test.lane != "" {
 				o.Lane = assets
 			}

@@ -3,43 +3,15 @@ package search
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/url"
-	"os"
-	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/larder-cdn/larder/packages"
 )
 
 // publicCorpus returns the documents of the public catalogue.
 func publicCorpus(t testing.TB) []Document {
 	t.Helper()
-	source := filepath.Join("..", "..", "..", "shared", "data", "cdnjs-packages.tar.gz")
-	if _, err := os.Stat(source); err != nil {
-		t.Skipf("the public catalogue is not beside the checkout: %v", err)
-	}
-	catalogue, err := packages.Open(source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []Document
-	for _, p := range catalogue.Packages() {
-		d := Document{
-			Name: p.Name, Description: p.Description, Keywords: p.Keywords, Filename: p.Filename,
-			Repositories: []string{p.Repository.URL},
-		}
-		if u, err := url.Parse(p.Repository.URL); err == nil && u.Host == "github.com" {
-			d.GithubUser = strings.TrimPrefix(path.Dir(u.Path), "/")
-			d.GithubRepo = strings.TrimSuffix(path.Base(u.Path), ".git")
-		}
-		for _, a := range p.Authors {
-			d.Maintainers = append(d.Maintainers, a.Name)
-		}
-		list = append(list, d)
-	}
+	list, _ := publicCatalogue(t)
 	return list
 }
 

@@ -87,12 +87,13 @@ func (l *lookup) all(text string) (found, error) {
 	if err != nil {
 		return nil, err
 	}
+	strict := matches.count(enough) // libraries that lack a word say nothing about how it is spelt
 	if err := l.loosely(list, joined(text), matches); err != nil {
 		return nil, err
 	}
 	l.whole(text, matches)
 	named := slices.ContainsFunc(matches, func(m match) bool { return m.tier <= otherName })
-	if named || matches.count(enough) == enough || !mayBeMistyped(list) {
+	if named || strict == enough || !mayBeMistyped(list) {
 		return matches, nil
 	}
 	more, err := l.everyWord(list, true)

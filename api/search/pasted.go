@@ -56,6 +56,7 @@ func meanings(text string) []string {
 	case strings.Contains(text, "://") || strings.HasPrefix(text, "//") || strings.Contains(text, "/ajax/libs/"):
 		add(ofAddress(text)...)
 	case fileName.MatchString(text):
+		add(text) // many libraries are called as their file is
 		add(ofFile(text)...)
 	}
 	return list

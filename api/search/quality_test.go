@@ -23,10 +23,9 @@ var (
 // wantedShare is how many of the queries find a right library among the first three on a fresh store.
 const wantedShare = 0.95
 
-func TestQuality(t *testing.T) {
-	if testing.Short() {
-		t.Skip("indexes 4,000 libraries")
-	}
+// publicCatalogue returns the catalogue's libraries and how much each is wanted.
+func publicCatalogue(t testing.TB) (list []Document, popularity map[string]float64) {
+	t.Helper()
 	unzip, err := gzip.NewReader(bytes.NewReader(catalogueGZ))
 	if err != nil {
 		t.Fatal(err)
@@ -42,12 +41,19 @@ func TestQuality(t *testing.T) {
 	if err := json.Unmarshal(data, &rows); err != nil {
 		t.Fatal(err)
 	}
-	popularity := map[string]float64{}
-	var list []Document
+	popularity = map[string]float64{}
 	for _, r := range rows {
 		list = append(list, r.Document)
 		popularity[r.Name] = r.Popularity
 	}
+	return list, popularity
+}
+
+func TestQuality(t *testing.T) {
+	if testing.Short() {
+		t.Skip("indexes 4,000 libraries")
+	}
+	list, popularity := publicCatalogue(t)
 	x := indexOf(t, list)
 	queries := strings.Split(strings.TrimSpace(queriesText), "\n")
 	right := 0

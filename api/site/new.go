@@ -36,7 +36,10 @@ type DraftFile struct {
 }
 
 // A DraftError is why there is no draft, in words for the user who asked for it.
-type DraftError struct{ Message string }
+type DraftError struct {
+	Message string
+	Later   bool // whether it may go better later
+}
 
 func (e *DraftError) Error() string { return e.Message }
 
@@ -58,16 +61,19 @@ func (s *Site) newFile(q *request) (*answer, error) {
 		a.canonical, a.data = "/new", page
 		return a, nil
 	}
-	done, err := s.drafting.enter(q.RemoteAddr)
+	leave, err := s.drafting.enter(q.Context(), q.RemoteAddr)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	defer leave()
 	draft, err := s.options.Draft(q.Context(), page.Asked)
 	var why *DraftError
 	switch {
 	case errors.As(err, &why):
 		page.Why, a.status = why.Message, http.StatusNotFound
+		if why.Later {
+			a.status = http.StatusServiceUnavailable
+		}
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, refuse(http.StatusServiceUnavailable, "That took too long", "The release could not be fetched in time. It may go better in a minute; `larder new` has more patience.")
 	case err != nil:
@@ -86,19 +92,32 @@ const (
 	draftingClients = 10_000
 )
 
-// A gate lets only so many in: at once, and of each client in a while.
+// A gate lets only so many in: at once, client after client, and of each client in a while.
 type gate struct {
-	now func() time.Time
+	now      func() time.Time
+	turns    *client.Shares
+	patience time.Duration // for a turn
 
 	mu      sync.Mutex
-	inside  int
 	since   time.Time            // when counting began
 	entered map[netip.Prefix]int // by client, since then
 	all     int                  // of them
 }
 
-// enter returns what to call at the end, or why the user has to wait.
-func (g *gate) enter(remote string) (leave func(), err error) {
+// enter returns what to call at the end, or why the user has to come again.
+func (g *gate) enter(ctx context.Context, remote string) (leave func(), err error) {
+	if err := g.count(remote); err != nil {
+		return nil, err
+	}
+	_, leave, err = g.turns.Enter(ctx, remote, g.patience)
+	if errors.Is(err, client.ErrNoPlace) {
+		err = refuse(http.StatusServiceUnavailable, "Just a moment", "Others are having a file written at this moment. Please try again in a few seconds.")
+	}
+	return leave, err
+}
+
+// count counts one for the client, unless it has had all of its own.
+func (g *gate) count(remote string) error {
 	from, _ := client.Of(remote)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,17 +125,9 @@ func (g *gate) enter(remote string) (leave func(), err error) {
 		g.since, g.entered, g.all = now, make(map[netip.Prefix]int), 0
 	}
 	if g.entered[from] >= draftsPerClient && g.all >= draftsAtEase || g.entered[from] == 0 && len(g.entered) >= draftingClients {
-		return nil, refuse(http.StatusTooManyRequests, "That was a lot", "Each of these makes this service fetch a release. Please go on in ten minutes, or use `larder new`.")
-	}
-	if g.inside >= draftsAtOnce {
-		return nil, refuse(http.StatusServiceUnavailable, "Just a moment", "Others are having a file written at this moment. Please try again in a few seconds.")
+		return refuse(http.StatusTooManyRequests, "That was a lot", "Each of these makes this service fetch a release. Please go on in ten minutes, or use `larder new`.")
 	}
 	g.entered[from]++
 	g.all++
-	g.inside++
-	return sync.OnceFunc(func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.inside--
-	}), nil
+	return nil
 }

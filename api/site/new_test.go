@@ -21,7 +21,9 @@ func TestNew(t *testing.T) {
 		}
 		switch name {
 		case "gone":
-			return nil, &DraftError{`npm has no "gone"`}
+			return nil, &DraftError{Message: `npm has no "gone"`}
+		case "away":
+			return nil, &DraftError{Message: "npm is away", Later: true}
 		case "slow":
 			return nil, context.DeadlineExceeded
 		case "broken":
@@ -42,6 +44,7 @@ func TestNew(t *testing.T) {
 		"/new?npm=%40a%2Fb":  {200, "packages/x/x.json"},
 		"/new?npm=x":         {200, "And 1,234 more."},
 		"/new?npm=gone":      {404, "npm has no &#34;gone&#34;"},
+		"/new?npm=away":      {503, "npm is away"},
 		"/new?npm=slow":      {503, "could not be fetched in time"},
 		"/new?npm=broken":    {500, "Something went wrong"},
 		"/new?npm=%3Cscript": {200, `value="&lt;script"`},
@@ -53,8 +56,8 @@ func TestNew(t *testing.T) {
 		}
 		checkPage(t, w)
 	}
-	if asked != 6 {
-		t.Errorf("%d drafts were made, want 6: an empty name asks for none", asked)
+	if asked != 7 {
+		t.Errorf("%d drafts were made, want 7: an empty name asks for none", asked)
 	}
 	if !strings.Contains(get(t, s, "/about").Body.String(), `<a href="/new">`) {
 		t.Error("nothing leads to the page")
@@ -78,6 +81,7 @@ func TestNewIsBounded(t *testing.T) {
 	})
 	now := time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC)
 	s.drafting.now = func() time.Time { return now }
+	s.drafting.patience = 0
 	ended := make(chan int)
 	for range draftsAtOnce {
 		go func() { ended <- get(t, s, "/new?npm=wait").Code }()
@@ -92,7 +96,7 @@ func TestNewIsBounded(t *testing.T) {
 			t.Errorf("the user who waited got %d", code)
 		}
 	}
-	for i := draftsAtOnce; i < draftsAtEase; i++ { // no other asks
+	for i := draftsAtOnce + 1; i < draftsAtEase; i++ { // no other asks
 		if w := get(t, s, "/new?npm=x"); w.Code != http.StatusOK {
 			t.Errorf("draft %d: %d", i, w.Code)
 		}
@@ -103,19 +107,19 @@ func TestNewIsBounded(t *testing.T) {
 	if w := get(t, s, "/new"); w.Code != http.StatusOK {
 		t.Errorf("the empty page: %d", w.Code)
 	}
-	if leave, err := s.drafting.enter("203.0.113.7:1"); err != nil {
+	if leave, err := s.drafting.enter(t.Context(), "203.0.113.7:1"); err != nil {
 		t.Errorf("another client: %v", err)
 	} else {
 		leave()
 	}
 	for range draftsPerClient - 1 {
-		if leave, err := s.drafting.enter("203.0.113.7:2"); err != nil {
+		if leave, err := s.drafting.enter(t.Context(), "203.0.113.7:2"); err != nil {
 			t.Errorf("its own share: %v", err)
 		} else {
 			leave()
 		}
 	}
-	if _, err := s.drafting.enter("203.0.113.7:3"); err == nil {
+	if _, err := s.drafting.enter(t.Context(), "203.0.113.7:3"); err == nil {
 		t.Error("another client has no bound")
 	}
 	now = now.Add(draftsWindow)
@@ -123,7 +127,7 @@ func TestNewIsBounded(t *testing.T) {
 		t.Errorf("later: %d", w.Code)
 	}
 	for i := range draftingClients {
-		leave, err := s.drafting.enter(fmt.Sprintf("10.1.%d.%d:1", i/256, i%256))
+		leave, err := s.drafting.enter(t.Context(), fmt.Sprintf("10.1.%d.%d:1", i/256, i%256))
 		if err != nil {
 			if i < draftingClients-1 {
 				t.Fatalf("client %d: %v", i, err)
@@ -132,7 +136,7 @@ func TestNewIsBounded(t *testing.T) {
 		}
 		leave()
 	}
-	if _, err := s.drafting.enter("203.0.113.8:1"); err == nil {
+	if _, err := s.drafting.enter(t.Context(), "203.0.113.8:1"); err == nil {
 		t.Error("clients without number are counted")
 	}
 }

@@ -25,6 +25,7 @@ type attack struct {
 	ways []string
 	args []string // of Larder
 	at   int      // how many at a time
+	npm  bool     // whether Larder has a catalogue and asks a registry
 	do   func(*assault) error
 	also func(context.Context, *client) error // what the victim must get beside files
 }
@@ -46,6 +47,7 @@ var attacks = []attack{
 	{name: "no-window-uncached", ways: []string{h2}, args: noCache, at: 12, do: noWindow},
 	{name: "largest-page", ways: everyWay, at: 64, do: again(largestPage)},
 	{name: "slow-archives", ways: []string{plain, secure, nginx, proxied}, at: 5, do: slowly(archive), also: gets(archive)},
+	{name: "drafts", ways: []string{plain, nginx, proxied}, at: 64, npm: true, do: again(draftPage), also: gets(draftPage)},
 	{name: "streams", ways: []string{plain, secure, nginx, proxied}, at: 256, do: slowly(streamPath), also: streams},
 }
 

@@ -22,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
 const (
@@ -33,6 +35,8 @@ const (
 	largestPage = "/libraries/attacked"
 	archive     = "/download/attacked/1.0.0.zip"
 	streamPath  = "/logs/stream"
+	draftPage   = "/new?npm=drafted"
+	draftFiles  = 500
 )
 
 // fill makes a store with one release: a large file, which no encoder makes smaller, and many small ones.
@@ -62,6 +66,18 @@ func fill(ctx context.Context, larder, folder string) error {
 		return fmt.Errorf("couldn't fill a store: %w: %s", err, said)
 	}
 	return certificate(folder)
+}
+
+// registry is npm's, with a package to write the package JSON of.
+func registry() *npmtest.Registry {
+	files := map[string]string{"package.json": `{"name":"drafted","version":"1.0.0","description":"Files to attack.","license":"MIT","main":"dist/f0.js",
+		"repository":{"type":"git","url":"https://example.com/drafted.git"}}`}
+	for i := range draftFiles {
+		files[fmt.Sprintf("dist/f%d.js", i)] = strings.Repeat(fmt.Sprintf("export const v%d = %d;\n", i, i), 50)
+	}
+	r := npmtest.Start()
+	r.Add("drafted", "1.0.0", time.Now().Add(-time.Hour), files)
+	return r
 }
 
 // certificate makes one for the loopback, as cert.pem and key.pem.
@@ -133,7 +149,11 @@ func start(ctx context.Context, larder, folder string, a attack, way string) (t 
 	}()
 	file := filepath.Join(folder, "ready")
 	_ = os.Remove(file)
-	args := []string{"serve", "--data", filepath.Join(folder, "data"), "--listen", relaying + ":0", "--private-listen", "off", "--log-level", "error", "--ready-file", file}
+	command := []string{"serve"}
+	if a.npm {
+		command = []string{"up", "--catalogue", filepath.Join(folder, "catalogue")}
+	}
+	args := append(command, "--data", filepath.Join(folder, "data"), "--listen", relaying+":0", "--private-listen", "off", "--log-level", "error", "--ready-file", file)
 	if t.secure {
 		args = append(args, "--tls-cert", filepath.Join(folder, "cert.pem"), "--tls-key", filepath.Join(folder, "key.pem"))
 	}
@@ -144,6 +164,11 @@ func start(ctx context.Context, larder, folder string, a attack, way string) (t 
 		args = append(args, "--trusted-proxies", relaying, "--proxy-protocol")
 	}
 	t.larder = exec.Command(larder, append(args, a.args...)...)
+	if a.npm {
+		registry := registry()
+		t.stops = append(t.stops, registry.Close)
+		t.larder.Env = append(os.Environ(), registry.Env(folder)...)
+	}
 	t.larder.Stdout, t.larder.Stderr = &t.said, &t.said
 	stop, err := startProcess(t.larder)
 	if err != nil {

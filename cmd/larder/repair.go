@@ -126,8 +126,8 @@ func describeRepair(r app.RepairResult) []string {
 		lines = append(lines, describeBuilt(r)...)
 	}
 	if next := r.Succession; next != nil {
-		lines = append(lines, fmt.Sprintf("The log %s lost its entries %d to %d for good. It goes on as %s, with the key\n  %s\nwhich clients that verify have to be told; the files of the old key are in %s.",
-			next.Former, next.Lost.From, next.Lost.To-1, next.Origin, next.Key, next.Kept))
+		lines = append(lines, fmt.Sprintf("The log %s lost its %s for good. It goes on as %s, with the key\n  %s\nwhich clients that verify have to be told; the files of the old key are in %s.",
+			next.Former, next.Lost, next.Origin, next.Key, next.Kept))
 	}
 	return lines
 }

@@ -60,7 +60,7 @@ func (s *serving) open() (*server.Server, error) {
 	logger := s.logger.With("part", "server")
 	tags := purge.TagHeaders(s.settings.CacheTags)
 	assets, err := server.New(server.Options{
-		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Hot: s.hot, Elsewhere: s.elsewhere,
+		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Proxies: s.settings.Proxies, Hot: s.hot, Elsewhere: s.elsewhere,
 		CacheTags: tags, Lacking: s.lacking != nil, Page: func(path string) string { return site.OfFiles(s.settings.SiteBase, path) }, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *serving) open() (*server.Server, error) {
 	hosts := server.NewHosts(s.settings.AssetBase, s.settings.SiteBase, s.settings.APIHost, tiles.Prefix, content.Prefix)
 	handler = s.settings.Proxies.Handler(s.accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
 	o := server.HTTPOptions{
-		H2C: s.settings.H2C, MaxConnections: s.settings.MaxConnections, Proxies: s.settings.Proxies, ProxyProtocol: s.settings.ProxyProtocol, RelayField: s.accessLog.RelayField(), Logger: logger,
+		H2C: s.settings.H2C, MaxConnections: s.settings.MaxConnections, Proxies: s.settings.Proxies, ProxyProtocol: s.settings.ProxyProtocol, Logger: logger,
 	}
 	if s.settings.FastLane {
 		o.Lane = assets
@@ -175,7 +175,7 @@ func (s *serving) logging() part {
 		start: func(context.Context) (err error) {
 			c := s.settings
 			s.accessLog, err = accesslog.Open(accesslog.Options{
-				File: c.AccessLog, Format: c.AccessLogFormat, Addresses: c.AccessLogAddresses, Sample: c.AccessLogSample, Proxies: c.Proxies,
+				File: c.AccessLog, Format: c.AccessLogFormat, Addresses: c.AccessLogAddresses, Sample: c.AccessLogSample,
 				Logger: s.logger.With("part", "access log"),
 			})
 			if err != nil {

@@ -137,7 +137,13 @@ func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed s
 	}
 	for serve && take(forPublic, fromSystemd) {
 	}
-	if serve && s.HTTPListen != "" && !take(forPlain, fromSystemd) {
+	switch {
+	case !serve:
+	case take(forPlain, fromSystemd):
+		if !s.HTTPS() {
+			return all, errors.New("the service manager gives a socket named http, which leads to HTTPS; that needs a certificate, with --acme-domain or --tls-cert")
+		}
+	case s.HTTPListen != "":
 		if err := open(forPlain, "http-listen", s.HTTPListen); err != nil {
 			return all, err
 		}

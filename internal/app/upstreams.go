@@ -217,7 +217,7 @@ func draftError(ctx context.Context, name string, err error, logger *slog.Logger
 		return &site.DraftError{Message: fmt.Sprintf("The npm package %q is too large to be looked at from a page; use `larder new`.", name)}
 	}
 	logger.Warn("couldn't draft a package JSON", "npm", name, "err", err)
-	return &site.DraftError{Message: fmt.Sprintf("The npm registry could not be asked about %q just now. Please try again later.", name)}
+	return &site.DraftError{Message: fmt.Sprintf("The npm registry could not be asked about %q just now. Please try again later.", name), Later: true}
 }
 
 func showDraft(draft *submission.Draft, linter *lint.Linter) *site.Draft {

@@ -64,6 +64,20 @@ func NewTurns(places int) *Shares {
 // files.
 func Processors() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
+type scarcityKey struct{}
+
+// WithScarcity returns the context of a connection at a server whose connections are scarce when the function says so.
+func WithScarcity(ctx context.Context, scarce func() bool) context.Context {
+	return context.WithValue(ctx, scarcityKey{}, scarce)
+}
+
+// Hurries reports whether connections are scarce where a request with that context came in, so that its client has to
+// take its answer faster.
+func Hurries(ctx context.Context) bool {
+	scarce, ok := ctx.Value(scarcityKey{}).(func() bool)
+	return ok && scarce()
+}
+
 // Patience is how long a request waits for its turn at these.
 const Patience = 10 * time.Second
 

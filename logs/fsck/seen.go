@@ -31,7 +31,9 @@ func ReadSeen(path string) (s Seen, err error) {
 		return s, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(data, &s)
+		if json.Unmarshal(data, &s) != nil {
+			s.Size = -1
+		}
 	}
 	if err == nil && (s.Size < 0 || s.Root == tlog.Hash{} || s.Time.IsZero()) { // which no checkpoint has
 		err = errors.New("it is not as it was written")

@@ -126,7 +126,7 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 		line("signed", "%s", clean(e.KeySignature))
 	}
 	if e.Former != "" {
-		line("lost", "entries %d to %d of the log before, %s", e.Lost.From, e.Lost.To-1, clean(e.Former))
+		line("lost", "%s of the log before, %s", e.Lost, clean(e.Former))
 	}
 	if m := d.Manifest; m != nil {
 		switch e.Kind {

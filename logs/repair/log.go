@@ -17,7 +17,10 @@ type LossError struct {
 }
 
 func (e *LossError) Error() string {
-	text := fmt.Sprintf("the log entries %d to %d were signed, and cannot be had", e.From, e.To-1)
+	text := fmt.Sprintf("the log's %s were signed, and cannot be had", logs.Range{From: e.From, To: e.To})
+	if e.From >= e.To {
+		text = fmt.Sprintf("of the %d log entries that were signed there are others, and those cannot be had", e.To)
+	}
 	if e.Problem != nil {
 		text += " (" + oneLine(e.Problem) + ")"
 	}

@@ -63,16 +63,3 @@ func (w *watched) Write(p []byte) (int, error) {
 
 // Flush implements http.Flusher, which some handlers look for.
 func (w *watched) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
-
-// Client returns who asked over a connection from that address, where a proxy may have told it in lines of its field.
-func (l *Log) Client(remote string, lines []string) netip.Addr {
-	return l.o.Proxies.Client(remote, lines)
-}
-
-// RelayField is the field in which proxies tell the client, where the log says anything of that; else "".
-func (l *Log) RelayField() string {
-	if l == nil || l.o.Addresses == None {
-		return ""
-	}
-	return l.o.Proxies.Field()
-}

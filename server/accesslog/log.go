@@ -63,8 +63,6 @@ type Options struct {
 	Format string
 	// Addresses is [Hashed], [Plain] or [None]. Default: Hashed.
 	Addresses string
-	// Proxies are those that are trusted to say who asked. Default: none.
-	Proxies *client.Proxies
 	// Sample has one of so many requests logged. Default: each.
 	Sample int
 	// Logger hears of lines that are lost, a line a second at most. Default: nothing is logged.

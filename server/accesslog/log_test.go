@@ -229,7 +229,7 @@ func TestHandler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, file := open(t, Options{Addresses: Plain, Proxies: proxies})
+	l, file := open(t, Options{Addresses: Plain})
 	site := httptest.NewServer(proxies.Handler(l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/missing":

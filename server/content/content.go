@@ -234,7 +234,7 @@ func (h *handler) send(w *recorder, r *http.Request, hash kvstore.Hash, form kvs
 	header.Set("Etag", tagOf(form))
 	// A client that takes nothing must not keep a place that another needs.
 	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
-	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stall, Least: leastRate}, h.slots.Full)
+	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stall, Least: leastRate}, func() bool { return h.slots.Full() || client.Hurries(r.Context()) })
 	if r.Header.Get("Range") != "" {
 		http.ServeContent(paced{w, to}, r, "", time.Time{}, bytes.NewReader(data))
 		return nil, to.Err != nil

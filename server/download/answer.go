@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
@@ -245,7 +246,7 @@ type sender struct {
 }
 
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
-	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, h.scarce)}
+	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, func() bool { return h.scarce() || client.Hurries(r.Context()) })}
 	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
 	return s
 }

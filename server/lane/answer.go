@@ -128,13 +128,16 @@ func (x *Exchange) Send(head Head, body []byte, held Scarcity) int64 {
 // allow sets the deadline for the next chunk, after which sent bytes will have been.
 func (x *Exchange) allow(now, begun time.Time, sent int64, held Scarcity) {
 	p := answers.Pace{Stall: x.c.listener.o.StallTimeout, Least: answers.AssetRate}
-	switch allowed := p.Allow(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce() || x.c.listener.isScarce()); {
+	switch allowed := p.Allow(p.Stall, now.Sub(begun), sent, held != nil && held.Scarce() || x.Hurries()); {
 	case allowed < p.Stall:
 		x.c.setWriteBy(now.Add(allowed))
 	default:
 		x.c.writeBefore(now, p.Stall)
 	}
 }
+
+// Hurries reports whether connections are scarce, so that clients have to hurry.
+func (x *Exchange) Hurries() bool { return x.c.listener.Scarce() }
 
 // write writes the parts, and returns how much of the body was not taken.
 func (x *Exchange) write() int {

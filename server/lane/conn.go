@@ -322,6 +322,9 @@ func (c *conn) answer() (next state) {
 			}
 		}
 	}()
+	if !c.listener.hasRoomFor(c) {
+		return closing
+	}
 	answered := c.listener.o.Handler.Answer(x)
 	if answered && x.slow != nil {
 		x.slow.finish()

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/client"
 )
 
 // This file closes connections that wait for a request, which any goroutine may do.
@@ -245,11 +247,21 @@ func (l *limited) admit(p *place, peer net.Addr) bool {
 	return l.room.admit(p, crowdOf(peer), !p.proxy)
 }
 
+// hasRoomFor counts the connection of a trusted proxy as the client's that asks by it, while connections are scarce. It
+// returns false where that client has too many. Over HTTP/2 a proxy needs few connections, and has them.
+func (l *Listener) hasRoomFor(c *conn) bool {
+	if !l.Scarce() || c.place == nil || !c.place.proxy || c.place.remote != nil || len(c.exchange.Relayed) == 0 {
+		return true
+	}
+	of := l.o.Proxies.Client(c.exchange.Remote(), c.exchange.Relayed)
+	return !of.IsValid() || l.source.room.isFrom(c.place, client.At(of))
+}
+
 // Fair reports whether no client has so many connections that it gives way before others do.
 func (l *Listener) Fair() bool { return l.source == nil || l.source.room.isFair() }
 
-// isScarce reports whether connections are, so that clients have to hurry.
-func (l *Listener) isScarce() bool { return l.source != nil && l.source.room.scarce.Load() }
+// Scarce reports whether connections are, so that clients have to hurry.
+func (l *Listener) Scarce() bool { return l.source != nil && l.source.room.scarce.Load() }
 
 func (l *limited) Close() error {
 	l.once.Do(func() {

@@ -57,12 +57,9 @@ type Options struct {
 	WriteTimeout time.Duration
 	// StallTimeout is how long a client may take for 64 KiB of a larger one.
 	StallTimeout time.Duration
-	// Proxies are those that are trusted: their connections are not counted as one client's. Default:
-	// none.
+	// Proxies are those that are trusted: their connections are not counted as one client's. Handlers see the field in
+	// which they tell clients; one of more than 24 letters not over HTTP/1.1. Default: none.
 	Proxies *client.Proxies
-	// RelayField is the name, in lower case, of a field that a handler wants to see beside those that choose
-	// an answer; one of more than 24 letters it does not get over HTTP/1.1. Default: none.
-	RelayField string
 	// ProxyProtocol has them say first whose connection it is; one that does not is refused.
 	ProxyProtocol bool
 	// Opened is called after a connection was accepted. Default: nothing is.
@@ -101,6 +98,7 @@ type Listener struct {
 	refused   answers.Throttle
 	idlers    []idler // those that waited longest when CloseIdle last looked, longest first
 
+	relay  string   // the field in which proxies tell clients, or ""
 	source *limited // of descriptors; nil where inner is no TCP listener
 	loops  []*loop
 	next   int // in loops, for the next connection
@@ -113,7 +111,7 @@ func New(inner net.Listener, o Options) *Listener {
 		inner = Limit(tcp, 0)
 	}
 	l := &Listener{
-		Listener: inner, o: o,
+		Listener: inner, o: o, relay: o.Proxies.Field(),
 		handed: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
 		arriving: make(map[*conn]struct{}), open: make(map[*conn]struct{}), none: make(chan struct{}),
 	}
@@ -200,7 +198,7 @@ func (l *Listener) stopAccepting() {
 // accept returns a connection, without a socket where it waits on a loop from the start.
 func (l *Listener) accept() (c *conn, err error) {
 	c = &conn{lifecycle: lifecycle{moved: l.o.moved}, listener: l}
-	c.exchange.relay = l.o.RelayField
+	c.exchange.relay = l.relay
 	if len(l.loops) > 0 && l.o.TLS == nil {
 		c.fd, c.place, err = l.source.acceptDescriptor()
 	} else {

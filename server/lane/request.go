@@ -24,10 +24,10 @@ type Request struct {
 	Forwarded bool
 	// Referer and UserAgent are as they came, for a log.
 	Referer, UserAgent string
-	// Relayed are the lines of Options.RelayField.
+	// Relayed are the lines of the field in which proxies tell clients.
 	Relayed []string
 
-	relay  string // Options.RelayField
+	relay  string // that field, in lower case
 	closes bool   // whether the client wants the connection to end
 
 	hosts, connections int // how many of these fields there are

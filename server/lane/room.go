@@ -13,7 +13,7 @@ import (
 // the bound the client with the most gives way, whatever its connections are doing. It costs something when a
 // connection is accepted and when it is closed, and nothing when a request is answered.
 //
-// Proxies that the operator trusts are not counted: their clients are told apart by request.
+// Proxies that the operator trusts are not counted: their clients are told apart by request, while connections are scarce.
 type room struct {
 	most  int // 0 for any number
 	ample int // up to here nothing gives way
@@ -70,7 +70,7 @@ func (r *room) admit(p *place, of netip.Prefix, counts bool) bool {
 	return r.makeRoom(p)
 }
 
-// isFrom counts a connection as a client's, of which that was not known when it was accepted. It returns false where the
+// isFrom counts a connection as a client's, of which that was not known when it was accepted, or that has another one's. It returns false where the
 // client has to give way; then the connection is cut.
 func (r *room) isFrom(p *place, of netip.Prefix) bool {
 	if r.most == 0 {
@@ -80,6 +80,10 @@ func (r *room) isFrom(p *place, of netip.Prefix) bool {
 	if !p.in {
 		r.mu.Unlock()
 		return false
+	}
+	if p.crowd != nil && p.crowd.client == of {
+		r.mu.Unlock()
+		return true
 	}
 	r.remove(p)
 	r.add(p, of, true)

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// startSaying starts a command that has to say this line, and returns the word behind it.
+func startSaying(t *testing.T, cmd *exec.Cmd, line string) string {
+	t.Helper()
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Error("it does not end")
+			_ = cmd.Process.Kill()
+		}
+		out.Close()
+	})
+	var said []string
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		said = append(said, lines.Text())
+		if rest, ok := strings.CutPrefix(lines.Text(), line); ok {
+			go io.Copy(io.Discard, out) //nolint:errcheck // it ends with the process
+			word, _, _ := strings.Cut(rest, " ")
+			return word
+		}
+	}
+	t.Fatalf("it did not say %q: %s", line, strings.Join(said, "\n"))
+	return ""
+}
+
+// privateSocket opens a Unix socket to be given to larder.
+func privateSocket(t *testing.T) (path string, f *os.File) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "private")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	if f, err = l.(*net.UnixListener).File(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return path, f
+}
+
+// over asks over a connection to that address, whatever the URL says.
+func over(t *testing.T, address, url string) (*http.Response, string) {
+	t.Helper()
+	transport := &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // a certificate of the test's own
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			network := "tcp"
+			if strings.HasPrefix(address, "/") {
+				network = "unix"
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	}
+	request, err := http.NewRequest("GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, string(body)
+}
+
+// TestSocketsOfTheServiceManager has larder be given its sockets by name, as systemd gives them.
+func TestSocketsOfTheServiceManager(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	data := t.TempDir()
+	files := stockNoise(t, data, 1, 1000)
+	cert, key := filepath.Join(data, "cert.pem"), filepath.Join(data, "key.pem")
+	if err := makeCertificate(cert, key); err != nil {
+		t.Fatal(err)
+	}
+	var sockets []*os.File
+	var at []string
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		f, err := l.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		sockets, at = append(sockets, f), append(at, l.Addr().String())
+	}
+	private, f := privateSocket(t)
+	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=3 LISTEN_FDNAMES=larder.socket:http:private exec larder "$@"`, "larder",
+		"serve", "--data", data, "--tls-cert", cert, "--tls-key", key, "--log-level", "warn")
+	cmd.ExtraFiles = append(sockets, f)
+	url := startSaying(t, cmd, "Larder serves ")
+	if !strings.HasPrefix(url, "https://") {
+		t.Errorf("it serves %s", url)
+	}
+	for path, want := range files {
+		if answer, body := over(t, at[0], "https://larder.example"+path); answer.StatusCode != 200 || body != string(want) {
+			t.Errorf("the public socket: %s, %d bytes", answer.Status, len(body))
+		}
+		if answer, _ := over(t, at[1], "http://larder.example"+path); answer.StatusCode/100 != 3 || !strings.HasPrefix(answer.Header.Get("Location"), "https://larder.example") {
+			t.Errorf("the socket named http: %s, %q", answer.Status, answer.Header.Get("Location"))
+		}
+	}
+	if answer, body := over(t, private, "http://larder/metrics"); answer.StatusCode != 200 || !strings.Contains(body, "larder_") {
+		t.Errorf("the socket named private: %s", answer.Status)
+	}
+}
+
+// TestFailedUpgrade has a program take the place of larder that does not start, and then a setting that larder refuses.
+func TestFailedUpgrade(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	data, place := t.TempDir(), t.TempDir()
+	files := stockNoise(t, data, 1, 1000)
+	sound, err := exec.LookPath("larder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, config := filepath.Join(place, "larder"), filepath.Join(place, "config.yaml")
+	if err := os.Symlink(sound, program); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(config, []byte("log-level: warn\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "serve", "--data", data, "--config", config, "--listen", "127.0.0.1:0", "--private-listen", "off")
+	url := startSaying(t, cmd, "Larder serves ")
+	upgrade := func(what, want string) {
+		t.Helper()
+		out, err := exec.Command("larder", "upgrade", "--data", data).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v, %s", what, err, out)
+		}
+		for path, want := range files {
+			answer, err := http.Get(url + path)
+			if err != nil {
+				t.Fatalf("%s: the old process does not serve any more: %v", what, err)
+			}
+			body, err := io.ReadAll(answer.Body)
+			answer.Body.Close()
+			if answer.StatusCode != 200 || !bytes.Equal(body, want) || err != nil {
+				t.Errorf("%s: %s, %v", what, answer.Status, err)
+			}
+		}
+	}
+	if err := os.WriteFile(config, []byte("log-level: warn\nno-such-setting: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	upgrade("a setting that is none", "cannot take over")
+	if err := os.WriteFile(config, []byte("log-level: warn\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broken := filepath.Join(place, "broken")
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho this machine has no such library >&2\nexit 127\n"), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if err := os.Rename(broken, program); err != nil {
+		t.Fatal(err)
+	}
+	upgrade("a program that does not start", "127")
+}
+
+// TestLameDuck has larder say that it ends for a while before it does.
+func TestLameDuck(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	data := t.TempDir()
+	files := stockNoise(t, data, 1, 1000)
+	private, f := privateSocket(t)
+	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=private exec larder "$@"`, "larder",
+		"serve", "--data", data, "--listen", "127.0.0.1:0", "--lame-duck", "5m", "--log-level", "warn")
+	cmd.ExtraFiles = []*os.File{f}
+	url := startSaying(t, cmd, "Larder serves ")
+	is := func(status int) {
+		for answer, _ := over(t, private, "http://larder/readyz"); answer.StatusCode != status; answer, _ = over(t, private, "http://larder/readyz") {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	is(http.StatusOK)
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	is(http.StatusServiceUnavailable)
+	for path := range files {
+		if answer, err := http.Get(url + path); err != nil || answer.StatusCode != 200 {
+			t.Errorf("it does not serve any more: %v", err)
+		} else {
+			answer.Body.Close()
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil { // rather than wait
+		t.Error(err)
+	}
+}
