@@ -13,11 +13,13 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/waitingroom"
@@ -33,6 +35,7 @@ func (p *public) about(e *gin.Engine) {
 	get(e, "/error", func(c *gin.Context) { fail(c, p.Logger, errors.New("a client asked for an error, to see one")) })
 	get(e, "/robots.txt", p.robots)
 	get(e, "/opensearch.xml", p.openSearch)
+	get(e, "/sitemap.xml", p.answering(p.sitemap))
 	for _, m := range readMarks() {
 		get(e, m.path, func(c *gin.Context) { send(c, cachedForGood, m.body) })
 	}
@@ -70,7 +73,11 @@ func (p *public) robots(c *gin.Context) {
 	if isHost(c.Request.Host, p.APIHost) {
 		sendText(c, cachedForGood, "User-agent: *\nDisallow: /")
 	} else {
-		sendText(c, oneDay, "User-agent: *\nDisallow: /search\n")
+		lines := "User-agent: *\nDisallow: /search\n"
+		if p.Site != nil && p.SiteBase != "" {
+			lines += "Sitemap: " + p.SiteBase + "/sitemap.xml\n"
+		}
+		sendText(c, oneDay, lines)
 	}
 }
 
@@ -115,13 +122,84 @@ func (p *public) openSearch(c *gin.Context) {
 		Description:   text.CutRunes("Search the front-end libraries on "+p.Name, maxDescription),
 		InputEncoding: "UTF-8",
 		Image:         openSearchImage{Width: 16, Height: 16, Type: "image/x-icon", URL: base + "/favicon.ico"},
-		URL:           openSearchURL{Type: "text/html", Method: "get", Template: base + "/search?q={searchTerms}"},
+		URL:           openSearchURL{Type: "text/html", Method: "get", Template: base + p.searchPage()},
 	}, "", "  ")
 	if err != nil {
 		fail(c, p.Logger, err)
 		return
 	}
 	send(c, addressed(p.SiteBase != "", cachedForGood), answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)))
+}
+
+// searchPage is where searches begin. With an API host it is where the public service's do, which leads to ours: see
+// [public.libraries].
+func (p *public) searchPage() string {
+	if p.APIHost != "" {
+		return "/libraries?search={searchTerms}"
+	}
+	return "/search?q={searchTerms}"
+}
+
+// toSearch leads a search on the site's host to its page, where the API has a host of its own.
+func (p *public) toSearch(next gin.HandlerFunc) gin.HandlerFunc {
+	u, err := url.Parse(p.SiteBase)
+	if err != nil || p.Site == nil || p.APIHost == "" || u.Host == "" || isHost(p.APIHost, u.Host) || isHost(u.Host, p.APIHost) {
+		return next
+	}
+	return func(c *gin.Context) {
+		query, ok := requests.Query(c.Request.URL.RawQuery)
+		if len(c.Request.URL.RawQuery) > maxQuery || !ok || !query.Has("search") || !isHost(c.Request.Host, u.Host) {
+			next(c)
+			return
+		}
+		notCached.Set(c.Writer.Header())
+		c.Writer.Header().Set("Location", p.SiteBase+"/search?q="+url.QueryEscape(query.Get("search")))
+		c.Status(http.StatusSeeOther)
+		c.Writer.WriteHeaderNow()
+	}
+}
+
+// maxSitemap is how many addresses a sitemap may have (https://www.sitemaps.org/protocol.html).
+const maxSitemap = 50_000
+
+// sitemap lists the pages that search engines should know: those of libraries, and what leads to them.
+func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	base, err := baseOr(p.SiteBase, r.Request)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	if !p.pagesAt(r.Request) {
+		return nil, answers.Caching{}, answers.NoEndpoint
+	}
+	listing, err := p.Library.Listing(ctx)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	var b bytes.Buffer
+	b.WriteString(xml.Header + `<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">` + "\n")
+	add := func(path string, changed time.Time) {
+		b.WriteString("<url><loc>")
+		_ = xml.EscapeText(&b, []byte(base+path)) // a buffer takes everything
+		b.WriteString("</loc>")
+		if changed.Unix() > 0 {
+			b.WriteString("<lastmod>" + changed.UTC().Format(time.DateOnly) + "</lastmod>")
+		}
+		b.WriteString("</url>\n")
+	}
+	pages := []string{"/", "/search", "/statistics", "/docs", "/about"}
+	for _, path := range pages {
+		add(path, time.Time{})
+	}
+	left := maxSitemap - len(pages)
+	for _, l := range listing.Libraries {
+		if l.Version == "" || l.Hidden || left == 0 {
+			continue
+		}
+		left--
+		add("/library/"+url.PathEscape(l.Name), l.Released)
+	}
+	b.WriteString("</urlset>\n")
+	return answers.NewBody("application/xml", b.Bytes()), addressed(p.SiteBase != "", sixHours), nil
 }
 
 //go:embed marks

@@ -65,6 +65,8 @@ var (
 	badLimit     = failure(http.StatusBadRequest, "limit must be a whole number")
 	badHost      = failure(http.StatusBadRequest, "The Host header is missing or malformed")
 
+	// noPage is the contract's failure of unknown paths where people get a page.
+	noPage   = failure(http.StatusNotFound, answers.NoEndpoint.Message)
 	notReady = unavailable("The libraries are still being read", 5)
 	busy     = unavailable("There are too many large answers on their way", 1)
 	noTurn   = unavailable("Too many answers are being made for you or others", 2)

@@ -449,11 +449,12 @@ func TestMarks(t *testing.T) {
 }
 
 func TestOpenSearch(t *testing.T) {
-	for _, tt := range []struct{ name, base, shortName, template string }{
-		{"", siteBase, "Larder", "https://site.example/search?q={searchTerms}"},
-		{"A <name> & more of it", "", "A <name> & more ", "http://example.com/search?q={searchTerms}"},
+	for _, tt := range []struct{ name, base, apiHost, shortName, template string }{
+		{"", siteBase, "", "Larder", "https://site.example/search?q={searchTerms}"},
+		{"", siteBase, "api.example", "Larder", "https://site.example/libraries?search={searchTerms}"},
+		{"A <name> & more of it", "", "", "A <name> & more ", "http://example.com/search?q={searchTerms}"},
 	} {
-		s := newService(t, func(o *PublicOptions) { o.Name, o.SiteBase = tt.name, tt.base })
+		s := newService(t, func(o *PublicOptions) { o.Name, o.SiteBase, o.APIHost = tt.name, tt.base, tt.apiHost })
 		got := s.get("/opensearch.xml")
 		var d openSearchDescription
 		if err := xml.Unmarshal([]byte(got.body), &d); err != nil {
@@ -532,5 +533,68 @@ func TestMounted(t *testing.T) {
 	}
 	if got := serve(s.handler, newRequest("GET", "/", "Host: api.example")); got.status != 301 {
 		t.Errorf("/ at the API's host: %d", got.status)
+	}
+}
+
+// pages is a site that has a home page only, and says for every other path that it has none.
+type pages struct{}
+
+func (pages) Owns(path string) bool { return path == "/" }
+
+func (pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/html")
+	if r.URL.Path != "/" {
+		w.WriteHeader(http.StatusNotFound)
+	}
+	io.WriteString(w, "a page")
+}
+
+// TestForPeople holds that a person is answered with a page, wherever that is, and a program never.
+func TestForPeople(t *testing.T) {
+	const browser = "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+	s := newService(t, func(o *PublicOptions) { o.Site, o.SiteBase, o.APIHost = pages{}, siteBase, "api.example" })
+	get := func(target string, headers ...string) reply {
+		return serve(s.handler, newRequest("GET", target, headers...))
+	}
+	for _, tt := range []struct {
+		target, host, accept string
+		status               int
+		contentType, control string
+	}{
+		{"/nowhere", "site.example", browser, 404, "text/html", "no-store"},
+		{"/packages/jquery/nothing", "site.example", browser, 404, "text/html", "no-store"},
+		{"/nowhere", "site.example", "Accept: */*", 404, asJSON, never},
+		{"/nowhere", "api.example", browser, 404, asJSON, hour},
+		{"/libraries/nothing", "site.example", browser, 404, asJSON, hour},
+		{"/sitemap.xml", "site.example", browser, 200, "application/xml", "public, max-age=21600"},
+		{"/sitemap.xml", "api.example", browser, 404, asJSON, hour},
+	} {
+		got := get(tt.target, "Host: "+tt.host, tt.accept)
+		if got.status != tt.status || got.get("Content-Type") != tt.contentType || tt.contentType != "text/html" && got.get("Cache-Control") != tt.control {
+			t.Errorf("%s at %s, %s: %d %s %s", tt.target, tt.host, tt.accept, got.status, got.get("Content-Type"), got.get("Cache-Control"))
+		}
+	}
+	if got := get("/libraries?search=font+awesome&fields=name", "Host: site.example"); got.status != 303 || got.get("Location") != siteBase+"/search?q=font+awesome" {
+		t.Errorf("a search on the site's host: %d, to %q", got.status, got.get("Location"))
+	}
+	for _, target := range []string{"/libraries?search=jquery", "/libraries"} {
+		if got := get(target, "Host: api.example"); got.status != 200 {
+			t.Errorf("%s on the API's host: %d", target, got.status)
+		}
+	}
+	if got := get("/libraries?fields=name", "Host: site.example"); got.status != 200 {
+		t.Errorf("all libraries on the site's host: %d", got.status)
+	}
+	if got := get("/robots.txt", "Host: site.example").body; got != "User-agent: *\nDisallow: /search\nSitemap: https://site.example/sitemap.xml\n" {
+		t.Errorf("robots: %q", got)
+	}
+	sitemap := get("/sitemap.xml", "Host: site.example").body
+	for _, want := range []string{"<loc>https://site.example/library/jquery</loc><lastmod>2", "<loc>https://site.example/</loc>"} {
+		if !strings.Contains(sitemap, want) {
+			t.Errorf("the sitemap lacks %s:\n%s", want, sitemap)
+		}
+	}
+	if strings.Contains(sitemap, "library/bare<") || strings.Contains(sitemap, "library/hidden<") {
+		t.Errorf("the sitemap has what nobody should find:\n%s", sitemap)
 	}
 }

@@ -121,7 +121,7 @@ func (p *public) engine() *gin.Engine {
 	p.about(e)
 	get(e, "/stats", p.answering(p.stats))
 	get(e, "/whitelist", p.answering(p.whitelist))
-	get(e, "/libraries", p.answering(p.libraries))
+	get(e, "/libraries", p.toSearch(p.answering(p.libraries)))
 	get(e, "/libraries/:library", p.ofLibrary(p.library))
 	get(e, "/libraries/:library/:version", p.ofLibrary(p.version))
 	get(e, "/packages", p.answering(p.packages))
@@ -267,9 +267,22 @@ func (p *public) mounted(r *http.Request) http.Handler {
 	return nil
 }
 
+// pagesAt reports whether the request's host has pages, so that a person who comes to an unknown address gets one.
+func (p *public) pagesAt(r *http.Request) bool {
+	return p.Site != nil && !isHost(r.Host, p.APIHost) && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+}
+
 // elsewhere answers what has no route of its own.
 func (p *public) elsewhere(c *gin.Context) {
 	h := p.mounted(c.Request)
+	if h == nil && p.pagesAt(c.Request) {
+		// No cache may keep either: many do not tell people from programs.
+		if !requests.WantsPage(c.Request.Header["Accept"]) {
+			refuse(c, noPage)
+			return
+		}
+		h = p.Site
+	}
 	if h == nil {
 		refuse(c, answers.NoEndpoint)
 		return

@@ -123,7 +123,15 @@ func (a *assembly) read(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
 		paths := a.selected.Targets[e.Name]
-		if len(paths) == 0 || e.Skipped != "" {
+		if e.Skipped != "" || len(paths) == 0 && !tells(e) {
+			return nil
+		}
+		if len(paths) == 0 {
+			data, err := io.ReadAll(io.LimitReader(r, maxTold))
+			if err != nil {
+				return fmt.Errorf("couldn't read %s: %w", e.Name, err)
+			}
+			a.tell(e.Name, data)
 			return nil
 		}
 		leave, err := a.lanes.file(ctx, a.intake.fresh, coding.Memory(coding.Brotli, coding.Quick, e.Size), a.childMemory(e))
@@ -134,6 +142,9 @@ func (a *assembly) read(ctx context.Context) error {
 		if _, err := io.ReadFull(r, data); err != nil {
 			leave()
 			return fmt.Errorf("couldn't read %s: %w", e.Name, err)
+		}
+		if tells(e) {
+			a.tell(e.Name, data)
 		}
 		g.Go(func() error {
 			defer leave()

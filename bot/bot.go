@@ -69,6 +69,9 @@ type Options struct {
 	Interval time.Duration
 	// Feed is the address of a registry's change feed, whose events packages from npm are looked at for. Default: none.
 	Feed string
+	// Demand returns how often an npm package was downloaded in the last month, or [fetch.ErrNotFound] where there is no
+	// count. It is asked about each package once a month, for sixty an hour. Default: it is not asked.
+	Demand func(ctx context.Context, npmName string) (int64, error)
 	// Downloads bounds the releases that are fetched and processed at once;
 	// default 4.
 	Downloads int
@@ -398,6 +401,9 @@ func (b *Bot) Run(ctx context.Context) error {
 	g.Go(func() error { return b.heed(groupCtx, queue) })
 	if b.feed != nil {
 		g.Go(func() error { return b.followFeed(groupCtx) })
+	}
+	if b.options.Demand != nil {
+		g.Go(func() error { return b.countDownloads(groupCtx) })
 	}
 	g.Go(func() error {
 		defer queue.close()

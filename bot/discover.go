@@ -174,7 +174,7 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 	}
 	upstream.moved(p, listed.versions, b.options.Now())
 	upstream.Validators, upstream.Seen, upstream.Tried, upstream.Fresh = listed.validators, plan.seen, plan.tried, plan.fresh
-	upstream.Ignored, upstream.Gone = plan.ignored, plan.gone
+	upstream.Ignored, upstream.Gone, upstream.Deprecated = plan.ignored, plan.gone, deprecations(listed.versions)
 	if !upstream.Filled {
 		upstream.Filled, upstream.Looked, upstream.Mended = plan.filled, plan.looked, plan.mended
 	}

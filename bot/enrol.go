@@ -38,6 +38,9 @@ func (b *Bot) SetCatalogue(ctx context.Context, c *packages.Catalogue) error {
 	if err := b.adopt(ctx, c); err != nil {
 		return err
 	}
+	if err := b.adoptPopularity(c); err != nil {
+		return err
+	}
 	b.current.Store(c)
 	for _, p := range c.Packages() {
 		if old, ok := before.Get(p.Name); !ok || !bytes.Equal(old.JSON, p.JSON) {

@@ -162,11 +162,18 @@ func (r *Remaker) make(ctx context.Context, w repair.Wanted) error {
 	if err != nil {
 		return err
 	}
-	data, err := manifest.Encode()
-	if err == nil {
-		_, err = b.keep(pins, data)
+	// Releases of before say nothing about themselves.
+	for range 2 {
+		data, err := manifest.Encode()
+		if err == nil {
+			_, err = b.keep(pins, data)
+		}
+		if err != nil {
+			return err
+		}
+		manifest.About = nil
 	}
-	return err
+	return nil
 }
 
 // origin is what a release was published from, if upstream still has that.

@@ -44,6 +44,8 @@ type candidate struct {
 	published time.Time // zero where the source does not say
 	hash      string    // of its archive, or of the commit that it is; "" where there is none
 	ref       any       // what the source knows it by
+
+	deprecated string // why upstream warns of it, "" where it does not
 }
 
 // A listing is what a source has under a target.
@@ -122,7 +124,7 @@ func (s npmSource) list(ctx context.Context, target string, known fetch.Validato
 	}
 	l := &listing{versions: make(map[string]candidate, len(packument.Versions)), latest: packument.DistTags["latest"], validators: fresh, noted: true}
 	for name, v := range packument.Versions {
-		listed := candidate{name: name, published: v.Published, ref: v}
+		listed := candidate{name: name, published: v.Published, ref: v, deprecated: v.Deprecated}
 		if v.Err == nil {
 			listed.hash = v.Hash()
 		}
@@ -298,6 +300,8 @@ type Upstream struct {
 	Attempts int         `json:"attempts,omitempty"` // in a row that failed
 	Reason   string      `json:"reason,omitempty"`   // why the last one failed
 	Outage   bool        `json:"outage,omitempty"`   // that is not about the package
+	// Deprecated are the versions that upstream warned of when it was last asked, by what it says.
+	Deprecated map[string][]string `json:"deprecated,omitempty"`
 	// Notes are what people should know of the target, such as that it has moved.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -352,7 +356,7 @@ func (u *Upstream) filledBy(states []views.State, newest int) bool {
 // forget leaves nothing that is about another target.
 func (u *Upstream) forget() {
 	u.Validators, u.Seen, u.Filled, u.Looked, u.Tried = fetch.Validators{}, nil, false, 0, nil
-	u.Gone, u.Ignored = 0, nil
+	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
 	u.Began, u.Mended = time.Time{}, nil
 	u.Fresh, u.Moves, u.Changed, u.Named = nil, nil, time.Time{}, time.Time{}
 }

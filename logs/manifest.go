@@ -34,7 +34,8 @@ type Manifest struct {
 	// Default is the path of the release's main file: the package's filename,
 	// or the most similar one where the release lacks that; "" for none.
 	Default string    `json:"default,omitempty"`
-	Files   []File    `json:"files"` // by path
+	About   *About    `json:"about,omitempty"` // before the files, see [DecodeAbout]
+	Files   []File    `json:"files"`           // by path
 	LeftOut []LeftOut `json:"leftOut,omitempty"`
 	Notes   []string  `json:"notes,omitempty"` // what went wrong without stopping the release
 	// Alike are the groups of files' paths that differ only in case or in Unicode form: what mirrors

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/larder-cdn/larder/packages/archive"
 )
@@ -30,6 +31,8 @@ type Catalogue struct {
 	packages []*Package // sorted by name
 	byName   map[string]*Package
 	problems []*Invalid // sorted by file
+
+	popularity Popularity
 }
 
 // Starter returns the catalogue inside the program: a few well-known libraries.
@@ -66,15 +69,18 @@ func Open(source string) (*Catalogue, error) {
 		return nil, fmt.Errorf("catalogue: %w; give a folder, a .tar.gz or .zip archive, or %q", err, "starter")
 	}
 	var files []file
+	var wanted *popularityFile
 	if info.IsDir() {
 		var root *os.Root
 		if root, err = os.OpenRoot(source); err != nil {
 			return nil, fmt.Errorf("catalogue: %w", err)
 		}
 		defer root.Close()
-		files, err = readFolder(root.FS(), ".")
+		if files, err = readFolder(root.FS(), "."); err == nil {
+			wanted = findPopularity(root.FS())
+		}
 	} else {
-		files, err = readArchive(source)
+		files, wanted, err = readArchive(source)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("catalogue %s: %w", source, err)
@@ -82,7 +88,11 @@ func Open(source string) (*Catalogue, error) {
 	if len(files) == 0 {
 		return nil, fmt.Errorf("catalogue %s: it holds no package; a catalogue keeps them as packages/{first letter}/{name}.json", source)
 	}
-	return load(files), nil
+	c := load(files)
+	if wanted != nil {
+		c.addPopularity(wanted.file, wanted.modified)
+	}
+	return c, nil
 }
 
 // Packages returns all packages, sorted by name. The slice must not be changed.
@@ -107,7 +117,7 @@ func (i *Invalid) packageName() string { return strings.TrimSuffix(path.Base(i.F
 // were before, as far as before knows them, so that a broken file takes nothing away.
 // The Problems stay.
 func (c *Catalogue) Keeping(before func(name string) (*Package, bool)) *Catalogue {
-	kept := &Catalogue{packages: slices.Clone(c.packages), byName: maps.Clone(c.byName), problems: c.problems}
+	kept := &Catalogue{packages: slices.Clone(c.packages), byName: maps.Clone(c.byName), problems: c.problems, popularity: c.popularity}
 	for _, i := range c.problems {
 		p, ok := before(i.packageName())
 		if ok && kept.byName[p.Name] == nil {
@@ -223,12 +233,37 @@ func readFile(fsys fs.FS, name, shown string) file {
 }
 
 // readAll reads one file, up to the size that Parse refuses.
-func readAll(name string, r io.Reader) file {
-	data, err := io.ReadAll(io.LimitReader(r, MaxFileSize+1))
+func readAll(name string, r io.Reader) file { return readWhole(name, r, MaxFileSize) }
+
+func readWhole(name string, r io.Reader, most int64) file {
+	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err != nil {
 		return file{name: name, refuse: "it cannot be read: " + cause(err)}
 	}
 	return file{name: name, data: data}
+}
+
+// A popularityFile is one as it was found.
+type popularityFile struct {
+	file
+	modified time.Time // zero where unknown
+}
+
+// findPopularity reads the popularity file of a folder, if there is one.
+func findPopularity(fsys fs.FS) *popularityFile {
+	f, err := fsys.Open(PopularityFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return &popularityFile{file: file{name: PopularityFile, refuse: "it cannot be read: " + cause(err)}}
+	}
+	defer f.Close()
+	found := &popularityFile{file: readWhole(PopularityFile, f, maxPopularity)}
+	if info, err := f.Stat(); err == nil {
+		found.modified = info.ModTime()
+	}
+	return found
 }
 
 // cause returns an error without the path that a message begins with anyway.
@@ -242,15 +277,21 @@ func cause(err error) string {
 
 // readArchive reads the package JSONs of an archive. A folder around everything,
 // as forges put into their archives, does not matter.
-func readArchive(name string) ([]file, error) {
+func readArchive(name string) ([]file, *popularityFile, error) {
 	source, err := archive.OpenFile(name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// A catalogue is small text; what is allowed to a release is too much here.
 	limits := archive.Limits{Unpacked: 256 << 20, Entries: maxFiles}
 	var files, below []file
+	var wanted *popularityFile
 	err = archive.Walk(context.Background(), source, limits, func(entry archive.Entry, r io.Reader) error {
+		if entry.Skipped == "" && path.Base(entry.Name) == PopularityFile && strings.Count(entry.Name, "/") <= 1 {
+			f := readWhole(PopularityFile, r, maxPopularity)
+			wanted = &popularityFile{f, entry.Modified}
+			return nil
+		}
 		if entry.Skipped != "" || path.Ext(entry.Name) != ".json" || hidden(entry.Name) {
 			return nil
 		}
@@ -266,7 +307,7 @@ func readArchive(name string) ([]file, error) {
 	if below != nil {
 		files = below
 	}
-	return files, err
+	return files, wanted, err
 }
 
 // hidden reports whether a path or one of its folders begins with a dot.

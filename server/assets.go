@@ -94,6 +94,9 @@ type Options struct {
 	// Elsewhere answers for files of versions that the store does not know. Default: these are
 	// not there.
 	Elsewhere Elsewhere
+	// Page returns where browsers find the page of what is no file, a folder for instance, by its path below [Prefix] as
+	// it came; programs get 404. Default: browsers, too.
+	Page func(path string) string
 	// Usage counts the requests that are answered with a file, or
 	// could be: ranges, HEAD and 304 too. Default: none.
 	Usage *usage.Usage
@@ -119,6 +122,7 @@ type Assets struct {
 	bodies    *bodies
 	stall     time.Duration
 	lacking   bool
+	page      func(path string) string // nil for none
 	elsewhere Elsewhere
 	metrics   *metrics
 	proxies   *client.Proxies // may be nil
@@ -143,7 +147,7 @@ func New(o Options) (*Assets, error) {
 	if o.CacheBytes < leastCache || o.SendBytes < 0 {
 		return nil, fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", o.CacheBytes, o.SendBytes, leastCache)
 	}
-	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, proxies: o.Proxies, logger: o.Logger}
+	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, page: o.Page, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, proxies: o.Proxies, logger: o.Logger}
 	var err error
 	rowBytes := o.CacheBytes / rowShare
 	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Usage, a.metrics.rows); err != nil {

@@ -45,6 +45,18 @@ func rangeNotSatisfiable(r *representation) *answers.Failure {
 	}
 }
 
+// failureFor is failureOf for whoever asks: a browser in which a person comes to what is no file is led to its page. No
+// cache may keep that, because many do not tell browsers from programs.
+func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
+	if a.page != nil && errors.Is(err, errNoFile) && !a.lacking && requests.WantsPage(q.fields.Accept) {
+		if path, ok := strings.CutPrefix(q.path+"/", Prefix); ok {
+			at := a.page(strings.TrimRight(path, "/"))
+			return &answers.Failure{Status: http.StatusSeeOther, Message: "This is no file. Its page is at " + at, Fields: []answers.Field{{Name: "Location", Value: at}}}
+		}
+	}
+	return a.failureOf(t, err)
+}
+
 // failureOf maps what can go wrong below to an answer, in this one place.
 func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	var withdrawn *withdrawnError

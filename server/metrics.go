@@ -30,7 +30,7 @@ func (l label) String() string {
 }
 
 // statuses are all that an asset request can be answered with.
-var statuses = []int{200, 204, 206, 304, 400, 404, 405, 406, 410, 412, 414, 416, 502, 503}
+var statuses = []int{200, 204, 206, 303, 304, 400, 404, 405, 406, 410, 412, 414, 416, 502, 503}
 
 // A tally counts answers of one status and coding. It is a plain sum, because a
 // prometheus.Counter can be more than that and takes longer.

@@ -67,7 +67,7 @@ type recipient interface {
 func answer[R recipient](a *Assets, to R, q *query) outcome {
 	t, err := parseTarget(q.path)
 	if err != nil {
-		return to.fail(a.failureOf(t, err), false)
+		return to.fail(a.failureFor(q, t, err), false)
 	}
 	varies, sought := false, false
 	// An asset may describe a coding that has been replaced since. Then it is
@@ -139,7 +139,7 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 		a.rows.drop(t, f)
 		f = nil
 	}
-	return to.fail(a.failureOf(t, err), varies)
+	return to.fail(a.failureFor(q, t, err), varies)
 }
 
 // ServeHTTP implements http.Handler. It looks at the path as it came, so a router

@@ -254,7 +254,7 @@ func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippe
 	for _, name := range files {
 		file, ok := release.Find(name)
 		if !ok {
-			failures = append(failures, fmt.Errorf("%s %s has no file %q%s`larder info %[1]s@%[2]s` lists its files", r.Library, version, name, didYouMean(nearFiles(release, name))))
+			failures = append(failures, fmt.Errorf("%s %s has no file %q%s`larder info %[1]s@%[2]s` lists its files", r.Library, version, name, didYouMean(NearFiles(release, name))))
 			continue
 		}
 		s := NewSnippet(d.AssetBase, r.Library, version, file)
@@ -300,7 +300,7 @@ func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version 
 	if l.Autoupdate != nil {
 		more = fmt.Sprintf("`larder add %s@%s` fetches it if upstream has it", name, version)
 	}
-	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, %[5]s", name, version, what, didYouMean(nearVersions(versions, version)), more)
+	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, %[5]s", name, version, what, didYouMean(NearVersions(versions, version)), more)
 }
 
 // mostNear is how many names are offered for one that is unknown.
@@ -339,8 +339,8 @@ func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	return names
 }
 
-// nearVersions returns versions that begin with what was asked for, newest first.
-func nearVersions(versions []views.Version, asked string) []string {
+// NearVersions returns versions that begin with what was asked for, newest first.
+func NearVersions(versions []views.Version, asked string) []string {
 	var near []string
 	for _, v := range versions {
 		if strings.HasPrefix(v.Version, strings.TrimPrefix(asked, "v")) && len(near) < mostNear {
@@ -353,12 +353,18 @@ func nearVersions(versions []views.Version, asked string) []string {
 	return near
 }
 
-// nearFiles returns the files that were likely meant: those whose names, wherever they are and whether they are minified,
+// mostAsked bounds the names that are compared, in bytes.
+const mostAsked = 500
+
+// NearFiles returns the files that were likely meant: those whose names, wherever they are and whether they are minified,
 // differ in few letters.
-func nearFiles(r *Release, asked string) []string {
+func NearFiles(r *Release, asked string) []string {
 	type candidate struct {
 		path     string
 		distance int
+	}
+	if len(asked) > mostAsked {
+		return nil
 	}
 	var near []candidate
 	for _, file := range r.Files {

@@ -21,7 +21,7 @@ func TestNearFiles(t *testing.T) {
 		"":                      "",
 		strings.Repeat("/", 99): "",
 	} {
-		if got := strings.Join(nearFiles(r, asked), " "); !strings.HasPrefix(got, want) || want == "" && got != "" {
+		if got := strings.Join(NearFiles(r, asked), " "); !strings.HasPrefix(got, want) || want == "" && got != "" {
 			t.Errorf("%q: %s", asked, got)
 		}
 	}
@@ -30,11 +30,11 @@ func TestNearFiles(t *testing.T) {
 func TestNearVersions(t *testing.T) {
 	versions := []views.Version{{Version: "3.1.0"}, {Version: "3.0.1"}, {Version: "3.0.0"}, {Version: "2.10.0"}, {Version: "2.1.0"}}
 	for asked, want := range map[string]string{"3": "3.1.0 3.0.1 3.0.0", "v2.1": "2.10.0 2.1.0", "4.0.0": "3.1.0"} {
-		if got := strings.Join(nearVersions(versions, asked), " "); got != want {
+		if got := strings.Join(NearVersions(versions, asked), " "); got != want {
 			t.Errorf("%s: %s, want %s", asked, got, want)
 		}
 	}
-	if got := nearVersions(nil, "1"); got != nil {
+	if got := NearVersions(nil, "1"); got != nil {
 		t.Errorf("of none: %q", got)
 	}
 }

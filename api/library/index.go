@@ -29,9 +29,13 @@ type Options struct {
 	// Popularity says how much a library is in demand, 0 for unknown. Only the
 	// order of the numbers counts. Default: nothing is known.
 	Popularity func(name string) float64
+	// Downloads returns how often a library is downloaded from npm in a month, and when that was so. Default: it is not known.
+	Downloads func(name string) (n int64, asOf time.Time, ok bool)
 	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
 	// states of those that were tried.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
+	// Deprecated returns why upstream warns of a version, "" where it does not. Default: nothing is known.
+	Deprecated func(r kvstore.Reader, name, version string) (string, error)
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 	// Logger gets what cannot be read. Default: nothing is logged.
@@ -44,7 +48,9 @@ type Index struct {
 	store      *kvstore.Store
 	log        *logs.Log
 	popularity func(string) float64
+	downloads  func(string) (int64, time.Time, bool)
 	accounts   func(kvstore.Reader, string) ([]views.Account, error)
+	deprecated func(r kvstore.Reader, name, version string) (string, error)
 	now        func() time.Time
 	logger     *slog.Logger
 	search     *search.Index
@@ -64,7 +70,7 @@ type Index struct {
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, accounts: o.Accounts, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, accounts: o.Accounts, deprecated: o.Deprecated, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(string) float64 { return 0 }
 	}
@@ -268,6 +274,7 @@ type Listing struct {
 	Libraries []*Library
 
 	byName map[string]*Library
+	byNPM  map[string]*Library // by the npm package that releases come from
 }
 
 // newListing returns what was before with some libraries changed; nil ones are gone.
@@ -285,6 +292,7 @@ func newListing(before, changed map[string]*Library) *Listing {
 	slices.SortFunc(l.Libraries, func(a, b *Library) int {
 		return cmp.Or(cmp.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
+	l.byNPM = byNPM(l.Libraries)
 	return l
 }
 
@@ -427,6 +435,9 @@ func (x *Index) Release(ctx context.Context, name, version string) (*Release, er
 
 // Content returns in which codings, of which lengths, a file's content is kept.
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
+
+// File returns the bytes of a content.
+func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h) }
 
 // Manifest returns a release's manifest, which also says where its files came from
 // and what was left out.

@@ -97,11 +97,14 @@ const readOnly = "GET, HEAD"
 type refusal struct {
 	status         int
 	title, message string
+	sought         string // what the libraries are searched for that the page suggests, "" for none
 }
 
 func (e *refusal) Error() string { return e.title + ": " + e.message }
 
-func refuse(status int, title, message string) error { return &refusal{status, title, message} }
+func refuse(status int, title, message string) error {
+	return &refusal{status: status, title: title, message: message}
+}
 
 // A failed page says what went wrong, and what to do.
 type failed struct {
@@ -117,6 +120,7 @@ type failed struct {
 	Library, Version string
 	Withdrawn        *library.WithdrawnError
 	State            *views.Account // what became of a version that is not published
+	Links            []crumb        // where else to look
 }
 
 // addable are names that mean nothing but themselves in a command that a user copies
@@ -130,26 +134,35 @@ func (s *Site) failure(q *request, err error) *answer {
 		refused     *refusal
 		withdrawn   *library.WithdrawnError
 		unpublished *unpublishedError
+		missing     *noFileError
 		f           failed
 	)
 	switch {
 	case errors.As(err, &refused):
 		f = failed{Status: refused.status, Title: refused.title, Message: refused.message}
+		if refused.sought != "" {
+			f.Near = s.near(q, refused.sought)
+		}
 	case errors.Is(err, library.ErrNoLibrary) && len(q.segments) > 0:
 		f = failed{Status: http.StatusNotFound, Title: "Library not found", Missing: q.segments[0]}
 		f.Message = fmt.Sprintf("No library here is called “%s”.", text.Cut(f.Missing, maxText))
-		if near, err := s.library.Search(q.Context(), text.Cut(f.Missing, maxText), nil); err == nil {
-			f.Near = near[:min(len(near), 5)]
-		}
+		f.Near = s.near(q, f.Missing)
 		if addable.MatchString(f.Missing) {
 			f.Addable = f.Missing
 		}
 	case errors.As(err, &withdrawn):
 		f = failed{Status: http.StatusGone, Title: "Version withdrawn", Library: withdrawn.Package, Version: withdrawn.Version, Withdrawn: withdrawn}
 		f.Message = fmt.Sprintf("%s %s was published here once and is served no longer.", withdrawn.Package, withdrawn.Version)
+	case errors.As(err, &missing):
+		f = failed{Status: http.StatusNotFound, Title: "File not found", Library: missing.release.Library, Version: missing.release.Version, Links: missing.near()}
+		f.Message = fmt.Sprintf("%s %s has no file “%s”.", f.Library, f.Version, text.Short(missing.path, maxText))
+		f.Links = append(f.Links, crumb{"All files of " + f.Library + " " + f.Version, filesPath(f.Library, f.Version, "")})
 	case errors.As(err, &unpublished):
 		f = failed{Status: http.StatusNotFound, Title: "Version not found", Library: unpublished.library, Version: unpublished.version, State: unpublished.state}
 		f.Message = fmt.Sprintf("%s %s is not published here.", f.Library, text.Short(f.Version, 100))
+		for _, version := range unpublished.near {
+			f.Links = append(f.Links, crumb{f.Library + " " + version, versionPath(f.Library, version)})
+		}
 	case errors.Is(err, library.ErrNotReady), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		f = failed{Status: http.StatusServiceUnavailable, Title: "Just a moment", Message: "The libraries are still being read. Please try again in a few seconds."}
 	default:
@@ -162,6 +175,15 @@ func (s *Site) failure(q *request, err error) *answer {
 		s.logger.Error("site: couldn't show a page", "ref", f.Reference, "method", q.Method, "path", q.URL.Path, "err", err, "stack", string(debug.Stack()))
 	}
 	return &answer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
+}
+
+// near returns the libraries that somebody who looked for a text may have meant.
+func (s *Site) near(q *request, sought string) []*library.Library {
+	found, err := s.library.Search(q.Context(), text.Cut(sought, maxText), nil)
+	if err != nil {
+		return nil
+	}
+	return found[:min(len(found), 5)]
 }
 
 // What a request may ask for.

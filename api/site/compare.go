@@ -17,6 +17,7 @@ type comparePage struct {
 	Added, Removed, Changed, Unchanged int
 	FromBytes, ToBytes                 int64
 	Changes                            []change
+	Diff                               *fileDiff // of one file, nil where none was asked for
 	Pager                              pager
 }
 
@@ -24,7 +25,8 @@ type comparePage struct {
 type change struct {
 	Kind     changeKind
 	Path     string
-	From, To int64 // sizes
+	Address  string // of what changed in it
+	From, To int64  // sizes
 }
 
 type changeKind string
@@ -60,12 +62,23 @@ func (s *Site) compare(q *request, l *library.Library) (*answer, error) {
 		return nil, err
 	}
 	a.title = l.Name + " " + page.From + " → " + page.To
+	if file := q.query.Get("file"); file != "" {
+		if page.Diff, err = s.diff(from, to, file); err != nil {
+			return nil, err
+		}
+		a.title = file + " in " + a.title
+		a.data = page
+		return a, nil
+	}
 	page.FromBytes, page.ToBytes = from.Bytes, to.Bytes
 	changes := page.count(from, to)
 	page.Pager = newPager(len(changes), changesShown, q.page(), "changes", func(n string) string {
 		return comparePath(l.Name, page.From, page.To, n)
 	})
 	page.Changes = part(page.Pager, changes)
+	for i, c := range page.Changes {
+		page.Changes[i].Address = fileComparePath(l.Name, page.From, page.To, c.Path)
+	}
 	a.data = page
 	return a, nil
 }
@@ -93,16 +106,16 @@ func (p *comparePage) count(from, to *library.Release) []change {
 	for i < len(from.Files) || j < len(to.Files) {
 		switch {
 		case j == len(to.Files) || i < len(from.Files) && from.Files[i].Path < to.Files[j].Path:
-			all = append(all, change{removed, from.Files[i].Path, from.Files[i].Size, 0})
+			all = append(all, change{removed, from.Files[i].Path, "", from.Files[i].Size, 0})
 			p.Removed++
 			i++
 		case i == len(from.Files) || to.Files[j].Path < from.Files[i].Path:
-			all = append(all, change{added, to.Files[j].Path, 0, to.Files[j].Size})
+			all = append(all, change{added, to.Files[j].Path, "", 0, to.Files[j].Size})
 			p.Added++
 			j++
 		default:
 			if from.Files[i].Hash != to.Files[j].Hash {
-				all = append(all, change{changed, to.Files[j].Path, from.Files[i].Size, to.Files[j].Size})
+				all = append(all, change{changed, to.Files[j].Path, "", from.Files[i].Size, to.Files[j].Size})
 				p.Changed++
 			} else {
 				p.Unchanged++

@@ -133,6 +133,9 @@ func TestEmbeddedFiles(t *testing.T) {
 			t.Errorf("%s: %d %v", path, whole.Code, whole.Header())
 		}
 		w := get(t, site, path, "Accept-Encoding", "br")
+		if w.Header().Get("Content-Encoding") == "" && whole.Body.Len() < 1000 { // it would not become smaller by much
+			continue
+		}
 		if body, err := coding.Decode(coding.Brotli, w.Body.Bytes(), int64(whole.Body.Len())); err != nil || !bytes.Equal(body, whole.Body.Bytes()) {
 			t.Errorf("%s in Brotli: %v", path, err)
 		}

@@ -37,7 +37,7 @@ const (
 )
 
 // keeps are the first parts of the paths of pages that depend on nothing but what is in the key.
-var keeps = []string{"library", "compare", "history"}
+var keeps = []string{"library", "compare", "history", "files", "recipe"}
 
 // page returns the page of a path, or one that says what is wrong with it. An error is that of the latter.
 func (s *Site) page(q *request, path string) (*page, error) {

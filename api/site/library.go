@@ -1,11 +1,9 @@
 package site
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
-	"html"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -30,7 +28,9 @@ type libraryPage struct {
 	Versions []views.Version
 	Previous string // the version before this one, "" for the first
 
-	Chosen     *use // the file whose tags are shown, nil for none
+	Chosen     *use   // the file whose tags are shown, nil for none
+	Wanted     string // path of the file that was asked for, "" for none
+	Lacks      bool   // the release does not have it
 	Modules    []fileLink
 	Files      []fileRow
 	Shown      string // what the list of files is filtered by
@@ -42,7 +42,15 @@ type libraryPage struct {
 	Troubles   []views.State  // newest versions that are not published
 	HasWaiting bool           // some of them will be tried
 	Usage      *usageChart    // nil where there is nothing to show
-	Withdrawn  *views.State   // newest version that was withdrawn; only where nothing is published
+	Downloads  *downloads     // from npm, too
+	Sizes      *sizeChart     // too
+	Readme     *readme        // too
+
+	Dependencies     []dependency
+	MoreDependencies int    // that are not shown
+	Deprecated       string // why upstream warns of the release, "" where it does not
+	Advisories       []library.Advisory
+	Withdrawn        *views.State // newest version that was withdrawn; only where nothing is published
 }
 
 // An origin is where a library comes from, as links that can be followed.
@@ -79,12 +87,17 @@ const (
 // without scripts, leads to the one that was picked.
 func (s *Site) showLibrary(q *request, l *library.Library) (*answer, error) {
 	if version := q.text("version"); version != "" {
-		return &answer{status: http.StatusSeeOther, location: versionPath(l.Name, version)}, nil
+		return &answer{status: http.StatusSeeOther, location: withQuery(versionPath(l.Name, version), encode("file", q.query.Get("file")))}, nil
 	}
 	if l.Version == "" {
 		return s.showUnpublished(q, l)
 	}
 	return s.showRelease(q, l, l.Version)
+}
+
+// libraryElsewhere leads to a library's page from what stands above its files.
+func (s *Site) libraryElsewhere(_ *request, l *library.Library) (*answer, error) {
+	return &answer{status: http.StatusSeeOther, location: libraryPath(l.Name)}, nil
 }
 
 func (s *Site) showVersion(q *request, l *library.Library) (*answer, error) {
@@ -126,6 +139,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	page.Shown = q.text("filter")
 	wanted := q.query.Get("file")
 	chosen, ok := r.Find(wanted)
+	page.Wanted, page.Lacks = wanted, wanted != "" && !ok
 	if !ok {
 		wanted = ""
 		if chosen, ok = r.Find(r.Default); !ok && len(r.Files) > 0 {
@@ -133,7 +147,9 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 		}
 	}
 	if ok {
-		page.Chosen = newUse(q, l, r, chosen)
+		if page.Chosen, err = s.newUse(q, l, r, chosen); err != nil {
+			return nil, err
+		}
 	}
 	shown := filter(r, page.Shown)
 	page.Pager = newPager(len(shown), filesShown, q.page(), "files", func(n string) string {
@@ -143,7 +159,9 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	if page.Pager.Page > 1 {
 		pageNumber = strconv.Itoa(page.Pager.Page)
 	}
-	minified := s.addManifest(&page)
+	minified, about := s.addManifest(&page)
+	s.addAbout(q, &page, about)
+	s.addSizes(&page)
 	address := func(path string) fileLink {
 		if path == r.Default {
 			return fileLink{path, withQuery(self, encode("filter", page.Shown, "page", pageNumber)) + "#use"}
@@ -179,14 +197,14 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 // addManifest adds what only the manifest knows: what was left out, and which files were
 // minified here. A page does without for a release of so many files that reading its
 // manifest takes longer than all else.
-func (s *Site) addManifest(page *libraryPage) (minified map[string]bool) {
+func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *logs.About) {
 	if len(page.Release.Files) > mostManifest {
-		return nil
+		return nil, nil
 	}
 	m, err := s.library.Manifest(page.Release)
 	if err != nil {
 		s.logger.Error("site: couldn't read a manifest; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)
-		return nil
+		return nil, nil
 	}
 	page.LeftOuts = len(m.LeftOut)
 	page.LeftOut, page.Notes = m.LeftOut[:min(leftOutShown, len(m.LeftOut))], m.Notes[:min(notesShown, len(m.Notes))]
@@ -196,7 +214,11 @@ func (s *Site) addManifest(page *libraryPage) (minified map[string]bool) {
 			minified[f.Path] = true
 		}
 	}
-	return minified
+	about = new(logs.About)
+	if m.About != nil {
+		about = m.About
+	}
+	return minified, about
 }
 
 // describe returns a library's description, or what stands for one.
@@ -226,6 +248,7 @@ func (page *libraryPage) addTroubles(states []views.State) {
 type unpublishedError struct {
 	library, version string
 	state            *views.Account // why, nil where it has never been seen
+	near             []string       // versions that may have been meant
 }
 
 func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
@@ -249,6 +272,11 @@ func (s *Site) unpublished(name, version string) error {
 	if i := slices.IndexFunc(states, func(a views.Account) bool { return a.Version == version }); i >= 0 {
 		e.state = &states[i]
 	}
+	versions, err := s.library.Versions(name)
+	if err != nil {
+		return err
+	}
+	e.near = library.NearVersions(versions, version)
 	return e
 }
 
@@ -258,6 +286,8 @@ type use struct {
 	library.Snippet
 	ImportMap string // for modules
 	Preload   string // for modules
+	Modules   int    // in the map
+	Problems  []string
 	Main      bool
 }
 
@@ -277,16 +307,21 @@ type fileRow struct {
 // Incompressible reports whether no coding was worth while.
 func (f fileRow) Incompressible() bool { return f.Gzip == 0 && f.Brotli == 0 }
 
-func newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) *use {
+func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) (*use, error) {
 	u := &use{Path: f.Path, Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Main: f.Path == r.Default}
-	if u.Kind == library.Module {
-		name := l.Name
-		if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
-			name = l.Autoupdate.Target // what its own documentation imports it as
-		}
-		u.ImportMap, u.Preload = importMap(name, u.Snippet), modulePreload(u.Snippet)
+	if u.Kind != library.Module {
+		return u, nil
 	}
-	return u
+	g, err := s.library.Graph(q.Context(), q.assetBase, r, f)
+	if err != nil {
+		return nil, err
+	}
+	imports := map[string]string{moduleName(l): u.URL}
+	maps.Copy(imports, g.Imports)
+	u.ImportMap = importMap(imports, g.Modules) + "\n" + importStatement(moduleName(l))
+	u.Preload = modulePreloads(g.Modules)
+	u.Modules, u.Problems = len(g.Modules), g.Problems
+	return u, nil
 }
 
 func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile) (fileRow, error) {
@@ -330,51 +365,15 @@ func filter(r *library.Release, text string) []views.PublishedFile {
 	return files
 }
 
-// modules returns the files of a release that are modules, those
-// first that a page would load.
+// modules returns the modules of a release, those first that a page would load.
 func modules(r *library.Release, address func(string) fileLink) []fileLink {
-	var found []string
-	for _, f := range r.Files {
-		if library.KindOf(f.Path, f.Module) == library.Module {
-			found = append(found, f.Path)
-		}
-	}
-	rank := func(path string) int {
-		rank := strings.Count(path, "/") * 4
-		if !strings.Contains(path, ".min.") && !strings.Contains(path, ".prod.") {
-			rank += 2
-		}
-		return rank
-	}
-	slices.SortStableFunc(found, func(a, b string) int { return rank(a) - rank(b) })
 	var links []fileLink
-	for _, path := range found[:min(modulesShown, len(found))] {
-		links = append(links, address(path))
+	for _, f := range library.ModulesOf(r) {
+		if len(links) < modulesShown {
+			links = append(links, address(f.Path))
+		}
 	}
 	return links
-}
-
-// importMap returns the markup with which a page imports a module by its name. The
-// integrity stands in the map (https://html.spec.whatwg.org/#import-map-integrity-metadata-map),
-// because an import statement has no place for it.
-func importMap(name string, module library.Snippet) string {
-	type pair map[string]string
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetIndent("", "  ") // and "<" is escaped, so that nothing ends the script element
-	_ = e.Encode(struct {
-		Imports   pair `json:"imports"`
-		Integrity pair `json:"integrity"`
-	}{pair{name: module.URL}, pair{module.URL: module.Integrity}}) // strings always encode
-	quoted, _ := json.Marshal(name) // too
-	return "<script type=\"importmap\">\n" + b.String() + "</script>\n" +
-		"<script type=\"module\">\n  import * as " + identifier(name) + " from " + string(quoted) + ";\n</script>"
-}
-
-// modulePreload returns the tag that fetches a module before it is imported, and checks
-// it where a browser does not know integrity in import maps.
-func modulePreload(module library.Snippet) string {
-	return `<link rel="modulepreload" href="` + html.EscapeString(module.URL) + `" integrity="` + html.EscapeString(module.Integrity) + `" crossorigin="anonymous">`
 }
 
 // identifier makes a name for a variable of a package's name.

@@ -61,7 +61,7 @@ func TestNothingToShow(t *testing.T) {
 		"/library/refused":          "was refused: it selects none of the files",
 		"/library/spoilt":           "has been withdrawn, 1.0.0 last: it had gone &lt;b&gt;off&lt;/b&gt;",
 		"/library/pickle/3.0.0":     "3.0.0 was refused: package/pickle.js is too large",
-		"/library/pickle/2.1.0":     "2.1.0 could not be published yet: the registry is away; next attempt 29 February 2024, 13:30 UTC",
+		"/library/pickle/2.1.0":     "2.1.0 could not be published yet: the registry is away; next attempt <time datetime=\"2024-02-29T13:30:45Z\" data-to=\"minute\">29 February 2024, 13:30 UTC</time>",
 		"/compare/pickle?from=7":    "pickle 7 is not published here.",
 		"/compare/empty?from=1.0.0": "Nothing of empty is published yet",
 		"/library/zzzzzzzz":         "<code>larder add zzzzzzzz</code>",

@@ -168,7 +168,7 @@ func checkLink(t *testing.T, n *html.Node, link string) {
 		t.Errorf("<%s> leads to %q: %v", n.Data, link, err)
 	case u.Scheme == "" && u.Host == "" && (strings.HasPrefix(link, "/") || strings.HasPrefix(link, "#")):
 	case u.Host == "larder.example" && (n.Data == "link" || strings.HasPrefix(u.Path, "/ajax/libs/")):
-	case n.Data == "a" && (u.Host == "github.com" || u.Host == "pickle.example") && u.Scheme == "https" && attr(n, "rel") == "noopener":
+	case n.Data == "a" && (u.Host == "github.com" || u.Host == "pickle.example" || u.Host == "www.npmjs.com") && u.Scheme == "https" && attr(n, "rel") == "noopener":
 	default:
 		t.Errorf("<%s> leads to %q", n.Data, link)
 	}

@@ -18,6 +18,7 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -51,6 +52,8 @@ type Options struct {
 	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
 	// may be called twice at once, and should end with its context. Nil: there is no page for that.
 	Draft func(ctx context.Context, npmName string) (*Draft, error)
+	// Advisories are the known vulnerabilities. Nil: pages tell of none.
+	Advisories *library.Advisories
 	// Usage is how much files are asked for. Nil: pages do without.
 	Usage *usage.Usage
 	// Turns are those in which pages are made, so that making them leaves processors for files. Default: as many as
@@ -101,6 +104,11 @@ func New(o Options) (*Site, error) {
 		{"/library/*", s.ofLibrary(s.showLibrary)},
 		{"/library/*/*", s.ofLibrary(s.showVersion)},
 		{"/compare/*", s.ofLibrary(s.compare)},
+		{"/files", s.librariesElsewhere},
+		{"/files/*", s.ofLibrary(s.libraryElsewhere)},
+		{"/files/*/*", s.ofLibrary(s.showFiles)},
+		{"/files/*/*/**", s.ofLibrary(s.showFiles)},
+		{"/recipe/*/*", s.ofLibrary(s.recipe)},
 		{"/history", s.log},
 		{"/history/*", s.ofLibrary(s.history)},
 		{"/history/*/*", s.releaseHistory},
@@ -119,7 +127,7 @@ func New(o Options) (*Site, error) {
 	return s, nil
 }
 
-// A route leads to one page. A "*" in its pattern is any one segment.
+// A route leads to one page. A "*" in its pattern is any one segment, and "**" at its end is the path of a file.
 type route struct {
 	pattern string
 	show    func(*request) (*answer, error)
@@ -158,17 +166,20 @@ func (s *Site) route(path string) (route, []string, bool) {
 			return route{}, nil, false
 		}
 	}
-	segments := strings.Split(path, "/")
 next:
 	for _, r := range s.routes {
 		pattern := strings.Split(r.pattern, "/")
+		segments := strings.SplitN(path, "/", len(pattern)+1)
+		if pattern[len(pattern)-1] == "**" {
+			segments = strings.SplitN(path, "/", len(pattern))
+		}
 		if len(pattern) != len(segments) {
 			continue
 		}
 		var stars []string
 		for i, p := range pattern {
 			switch {
-			case p == "*" && segments[i] != "":
+			case (p == "*" || p == "**") && segments[i] != "":
 				stars = append(stars, segments[i])
 			case p != segments[i]:
 				continue next
@@ -177,6 +188,24 @@ next:
 		return r, stars, true
 	}
 	return route{}, nil, false
+}
+
+// soughtAt returns what to search for where there is no page: the last words of its path that are no names of our own.
+func soughtAt(path string) string {
+	decoded, err := url.PathUnescape(path)
+	if err != nil {
+		return ""
+	}
+	for _, part := range slices.Backward(strings.Split(strings.Trim(decoded, "/"), "/")) {
+		name := strings.TrimSuffix(part, ".html")
+		if version := strings.TrimPrefix(name, "v"); version == "" || '0' <= version[0] && version[0] <= '9' {
+			continue
+		}
+		if !slices.Contains([]string{"index", "libraries", "latest"}, name) {
+			return name
+		}
+	}
+	return ""
 }
 
 // patience is how long a page waits for the libraries to have been read, after a
@@ -212,10 +241,14 @@ func (s *Site) answer(q *request, path string) (*answer, error) {
 	}
 	route, stars, ok := s.route(path)
 	if !ok {
-		return nil, refuse(http.StatusNotFound, "Page not found", "There is no page at this address.")
+		return nil, &refusal{http.StatusNotFound, "Page not found", "There is no page at this address.", soughtAt(path)}
 	}
-	for _, star := range stars {
-		name, err := requests.Name(star)
+	for i, star := range stars {
+		read := requests.Name
+		if i == len(stars)-1 && strings.HasSuffix(route.pattern, "**") {
+			read = requests.File
+		}
+		name, err := read(star)
 		if err != nil {
 			return nil, refuse(http.StatusBadRequest, "This address is broken", "Its path is wrongly percent-encoded or not valid UTF-8, or holds a slash or a character that no name has.")
 		}

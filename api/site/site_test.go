@@ -63,7 +63,7 @@ func TestSnippets(t *testing.T) {
 	for _, want := range []string{
 		`<link rel="canonical" href="https://site.example/library/pickle">`, `content="https://site.example/banner.png"`, "Jars &amp; Co",
 		`href="/download/pickle/2.0.0.tar.gz"`, `href="/download/pickle/2.0.0.zip"`, `href="/compare/pickle?from=1.1.0&amp;to=2.0.0"`, `href="/history/pickle"`,
-		"package/pickle.js is too large", "the registry is away", "next attempt 29 February 2024, 13:30 UTC",
+		"package/pickle.js is too large", "the registry is away", `next attempt <time datetime="2024-02-29T13:30:45Z" data-to="minute">29 February 2024, 13:30 UTC</time>`,
 		`href="https://pickle.example/a?b=c&amp;d"`, `href="https://github.com/jars/pickle"`, "Pickle people",
 	} {
 		if !strings.Contains(body, want) {
@@ -279,11 +279,11 @@ func TestCatalogue(t *testing.T) {
 		want  string
 	}{
 		{Catalogue{}, "The catalogue It has not been read yet."},
-		{Catalogue{Failing: noon}, "The catalogue It has not been read yet. It cannot be read since 29 February 2024, 12:00 UTC. What is here stays, and is kept up to date."},
-		{Catalogue{Packages: 1, Checked: noon}, "The catalogue It has 1 package, as of 29 February 2024, 12:00 UTC."},
+		{Catalogue{Failing: noon}, "The catalogue It has not been read yet. It cannot be read since 29 February 2024, 12:00 UTC . What is here stays, and is kept up to date."},
+		{Catalogue{Packages: 1, Checked: noon}, "The catalogue It has 1 package, as of 29 February 2024, 12:00 UTC ."},
 		{
 			Catalogue{Packages: 4118, Commit: "0123456789ab", Checked: noon, Refused: []string{"packages/b/<b>.json:1:1: error"}},
-			"The catalogue It has 4,118 packages at commit 0123456789ab , as of 29 February 2024, 12:00 UTC. These files of it cannot be used, so that their packages stay what they were: packages/b/<b>.json:1:1: error",
+			"The catalogue It has 4,118 packages at commit 0123456789ab , as of 29 February 2024, 12:00 UTC . These files of it cannot be used, so that their packages stay what they were: packages/b/<b>.json:1:1: error",
 		},
 	} {
 		now = tt.state

@@ -99,20 +99,18 @@ func straighten(page []byte) []byte {
 	}, page)
 }
 
-// formatDate writes the day for people, "" for a time that is not known.
-func formatDate(t time.Time) string {
-	if unknown(t) {
-		return ""
-	}
-	return t.UTC().Format("2 January 2006")
-}
+// formatDate writes the day for people, "" for a time that is not known. A script writes it in the reader's zone.
+func formatDate(t time.Time) template.HTML { return inTime(t, "2 January 2006", "day") }
 
 // formatMoment is formatDate to the minute.
-func formatMoment(t time.Time) string {
+func formatMoment(t time.Time) template.HTML { return inTime(t, "2 January 2006, 15:04 UTC", "minute") }
+
+func inTime(t time.Time, layout, to string) template.HTML {
 	if unknown(t) {
 		return ""
 	}
-	return t.UTC().Format("2 January 2006, 15:04 UTC")
+	t = t.UTC()
+	return template.HTML(`<time datetime="` + t.Format(time.RFC3339) + `" data-to="` + to + `">` + t.Format(layout) + `</time>`) //nolint:gosec // it is made of numbers
 }
 
 // unknown reports whether t stands for no time: what is zero, or was stored as
@@ -166,16 +164,19 @@ var embeddedTemplates embed.FS
 // around it goes frame.html, and in parts.html is what several have in common.
 func parseTemplates(f *files) (map[string]*template.Template, error) {
 	common, err := template.New("frame.html").Option("missingkey=error").Funcs(template.FuncMap{
-		"file":    f.path,
-		"bytes":   formatBytes,
-		"number":  formatNumber,
-		"count":   text.Count,
-		"date":    formatDate,
-		"short":   func(n int, s string) string { return text.Short(s, n) },
-		"moment":  formatMoment,
-		"library": libraryPath,
-		"version": versionPath,
-		"history": historyPath,
+		"file":      f.path,
+		"bytes":     formatBytes,
+		"number":    formatNumber,
+		"count":     text.Count,
+		"date":      formatDate,
+		"short":     func(n int, s string) string { return text.Short(s, n) },
+		"moment":    formatMoment,
+		"search":    func(q string) string { return withQuery("/search", encode("q", text.Cut(q, 200))) },
+		"recipe":    recipePath,
+		"filespage": filesPath,
+		"library":   libraryPath,
+		"version":   versionPath,
+		"history":   historyPath,
 		"states": func(l string, kind views.StateKind) string {
 			return withQuery(historyPath(l), encode("state", string(kind)))
 		},

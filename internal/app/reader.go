@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
@@ -40,7 +41,8 @@ type Reader struct {
 	assetBase string // in front of the addresses of files; "" where that is not known
 	store     *kvstore.Store
 	log       *logs.Log
-	usage     func() *usage.Usage  // how much files are asked for, read on first use
+	usage     func() *usage.Usage // how much files are asked for, read on first use
+	demand    func() *bot.Popularity
 	libraries lazy[*library.Index] // follows the log from first use on
 	errands   lazy[*errands]
 	workers   int            // of a check: half of the processors where the process serves
@@ -88,6 +90,7 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 	r.usage = sync.OnceValue(func() *usage.Usage {
 		return usage.Open(usage.Options{Store: store, Logger: logger.With("part", "usage")})
 	})
+	r.demand = sync.OnceValue(func() *bot.Popularity { return bot.NewPopularity(store, r.usage().Popularity) })
 	r.readLibraries(logger.With("part", "library"))
 	r.errands.open = func() (*errands, error) { return openErrands(store, log, o.working, logger.With("part", "errands")) }
 	r.errands.close = (*errands).close
@@ -99,7 +102,7 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.usage().Popularity, Accounts: bot.ReadAccounts, Logger: logger})
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.downloads, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
@@ -116,6 +119,12 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 		<-done
 		return nil
 	}
+}
+
+// downloads returns how often a package is downloaded from npm in a month, and when that was so.
+func (r *Reader) downloads(name string) (n int64, asOf time.Time, ok bool) {
+	d, ok := r.demand().Downloads(name)
+	return d.Downloads, d.AsOf, ok
 }
 
 // Close waits for the operations under way, whose contexts must have ended, and closes the folder.

@@ -61,7 +61,7 @@ func (s *serving) open() (*server.Server, error) {
 	tags := purge.TagHeaders(s.settings.CacheTags)
 	assets, err := server.New(server.Options{
 		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Proxies: s.settings.Proxies, Hot: s.hot, Elsewhere: s.elsewhere,
-		CacheTags: tags, Lacking: s.lacking != nil, Logger: logger, Registerer: s.metrics,
+		CacheTags: tags, Lacking: s.lacking != nil, Page: func(path string) string { return site.OfFiles(s.settings.SiteBase, path) }, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -120,6 +120,12 @@ func (s *serving) openAPI(tags purge.TagHeaders) (http.Handler, error) {
 	c := s.settings
 	s.pages.Library, s.pages.Usage, s.pages.AssetBase, s.pages.SiteBase, s.pages.Name = s.libraries, s.folder.usage(), c.AssetBase, c.SiteBase, c.Name
 	s.pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
+	if c.Vulnerabilities != "" {
+		var err error
+		if s.pages.Advisories, err = library.OpenAdvisories(c.Vulnerabilities, s.logger.With("part", "site")); err != nil {
+			return nil, err
+		}
+	}
 	turns := client.NewTurns(client.Processors()) // the other processors are for files
 	s.pages.Turns, s.api.Turns = turns, turns
 	s.pages.Logger = s.logger.With("part", "site")

@@ -13,6 +13,7 @@ import (
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/provenance"
@@ -184,7 +185,14 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
 	if err != nil {
 		return nil, err
 	}
+	var demand func(context.Context, string) (int64, error)
+	if s.DownloadsURL != "" {
+		if demand, err = submission.Downloads(getter, s.DownloadsURL); err != nil {
+			return nil, settings.Mistakef("%s: %w", s.Origin("downloads-url"), err)
+		}
+	}
 	made, err := bot.New(bot.Options{
+		Demand:      demand,
 		Runtime:     errands.runtime,
 		Store:       w.store,
 		Log:         w.log,

@@ -248,6 +248,23 @@ func PrefersJSON(lines []string) bool {
 	return json.quality > text.quality || json.quality > 0 && json.quality == text.quality && json.precision > text.precision
 }
 
+// WantsPage reports whether an Accept field names HTML, as browsers do where a person goes to an address. What pages
+// load, and programs, do not name it.
+func WantsPage(lines []string) bool {
+	for _, line := range lines {
+		for member := range strings.SplitSeq(line, ",") {
+			mediaRange, parameters, _ := strings.Cut(member, ";")
+			if !strings.EqualFold(trimOWS(mediaRange), "text/html") {
+				continue
+			}
+			name, value, _ := strings.Cut(trimOWS(parameters), "=")
+			quality, ok := parseQuality(value)
+			return !strings.EqualFold(name, "q") || !ok || quality > 0
+		}
+	}
+	return false
+}
+
 // Fields are the fields of a request that choose its answer, a string for each
 // line, nil where there is none.
 type Fields struct {

@@ -167,6 +167,9 @@ type Settings struct {
 	// Default: the token writes them, as commit statuses.
 	GitHubApp, GitHubAppKeyFile string
 
+	// Vulnerabilities is a file in the OSV format. Default: none.
+	Vulnerabilities string
+
 	// AccessLog is a file to which a line is appended for each request, - for standard output. Default: none.
 	AccessLog string
 	// AccessLogFormat is json or combined, AccessLogAddresses hashed, plain or none. Default: json, hashed.
@@ -287,7 +290,7 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.FallbackKey, "key"), "fallback-key", "verifier `KEY` of the log of the larder: origins; where it is not given, what an origin says the first time is remembered in the key folder")
 	f.Var(sizeValue(&s.FallbackQuota, Mebibyte), "fallback-quota", "`SIZE` of all releases that may be taken from other origins")
 
-	f.Var(Base(&s.DownloadsURL), "downloads-url", "`URL` of an API like npm's that counts downloads, for the popularity of what is submitted; where it is not given, they are not looked at")
+	f.Var(Base(&s.DownloadsURL), "downloads-url", "`URL` of an API like npm's that counts downloads, for the popularity of what is submitted, and for the order of search: up and bot ask it for sixty packages an hour; where it is not given, they are not looked at")
 
 	f.Var(textValue(&s.Rooms, "file|off"), "rooms", "`FILE` (YAML) of the waiting rooms, or off; in the configuration file the rooms themselves may stand here. By default there is one over /download/ with generous limits")
 
@@ -307,6 +310,7 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.GitHubApp, "id"), "github-app", "`ID` of the GitHub App that the checks of pull requests are written as, in place of the token in the environment")
 	f.Var(textValue(&s.GitHubAppKeyFile, "file"), "github-app-key-file", "`FILE` with the private key of --github-app (PEM)")
 
+	f.Var(textValue(&s.Vulnerabilities, "file"), "vulnerabilities", "`FILE` in the OSV format with the known vulnerabilities of npm packages, of which pages tell: JSON or a .zip of it, as osv.dev exports; it is read again when it changes")
 	f.Var(textValue(&s.AccessLog, "file|-"), "access-log", "append a line for each request to `FILE`, - for standard output; by default there is none")
 	f.Var(Choice(&s.AccessLogFormat, accesslog.JSON, accesslog.Combined), "access-log-format", "`FORMAT` of --access-log: json, or combined as of nginx and Apache")
 	f.Var(Choice(&s.AccessLogAddresses, accesslog.Hashed, accesslog.Plain, accesslog.None), "access-log-addresses", "`WHAT` --access-log says of who asked: hashed (the same for a client on one day and until the process ends, with a key that is nowhere written), plain (the address), or none")

@@ -99,8 +99,14 @@ func (s *Shelf) Remove(name string) {
 // is "", is the default one.
 func (s *Shelf) Publish(name, version, main string, files map[string]string) {
 	s.tb.Helper()
+	s.PublishAbout(name, version, main, files, nil)
+}
+
+// PublishAbout is Publish of a release of which upstream says more.
+func (s *Shelf) PublishAbout(name, version, main string, files map[string]string, about *logs.About) {
+	s.tb.Helper()
 	m := &logs.Manifest{
-		Package: name, Version: version, Released: Released, Default: main,
+		Package: name, Version: version, Released: Released, Default: main, About: about,
 		Source: logs.Source{Type: "import", Name: name},
 	}
 	for _, path := range slices.Sorted(maps.Keys(files)) {

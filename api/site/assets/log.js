@@ -27,12 +27,10 @@ function fact(name, value) {
   return element('div', '', element('dt', '', name), element('dd', '', value));
 }
 
-const months = ['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August', 'September', 'October', 'November', 'December'];
-
 function moment(text) {
-  const t = new Date(text);
-  const two = (n) => String(n).padStart(2, '0');
-  return `${t.getUTCDate()} ${months[t.getUTCMonth()]} ${t.getUTCFullYear()}, ${two(t.getUTCHours())}:${two(t.getUTCMinutes())} UTC`;
+  const time = element('time', '', new Date(text).toLocaleString('en-GB', { day: 'numeric', month: 'long', year: 'numeric', hour: '2-digit', minute: '2-digit', timeZoneName: 'short' }));
+  time.dateTime = text;
+  return time;
 }
 
 function item(entry) {

@@ -53,3 +53,27 @@ for (const select of document.querySelectorAll('select[data-submits]')) {
   window.addEventListener('pageshow', () => { select.value = shown; }); // after going back
   select.addEventListener('change', () => { if (!typing) select.form.requestSubmit(); });
 }
+
+const root = document.documentElement;
+for (const choice of document.querySelectorAll('.scheme input')) {
+  choice.checked = choice.value === (root.dataset.scheme ?? 'system');
+  choice.addEventListener('change', () => {
+    const chosen = choice.value === 'system' ? '' : choice.value;
+    if (chosen) root.dataset.scheme = chosen;
+    else delete root.dataset.scheme;
+    try {
+      if (chosen) localStorage.setItem('scheme', chosen);
+      else localStorage.removeItem('scheme');
+    } catch {
+      // It holds for this page.
+    }
+  });
+}
+
+// Times are in the reader's zone.
+const day = { day: 'numeric', month: 'long', year: 'numeric' };
+const minute = { ...day, hour: '2-digit', minute: '2-digit', timeZoneName: 'short' };
+for (const time of document.querySelectorAll('time[data-to]')) {
+  time.title = time.dateTime;
+  time.textContent = new Date(time.dateTime).toLocaleString('en-GB', time.dataset.to === 'day' ? day : minute);
+}

@@ -1,0 +1,118 @@
+package library
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// About returns what upstream says of a release beside its files. It never is nil.
+func (x *Index) About(r *Release) (*logs.About, error) {
+	about, err := logs.ReadAbout(x.store, r.Manifest)
+	if about == nil {
+		about = new(logs.About)
+	}
+	return about, err
+}
+
+// Deprecated returns why upstream warns of a version, "" where it does not.
+func (x *Index) Deprecated(name, version string) (string, error) {
+	if x.deprecated == nil || !validName(name) {
+		return "", nil
+	}
+	return x.deprecated(x.store, name, version)
+}
+
+// Downloads returns how often a library is downloaded from npm in a month, and when that was so, zero where unknown.
+func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
+	if x.downloads == nil {
+		return 0, time.Time{}, false
+	}
+	return x.downloads(name)
+}
+
+// MainSizes returns the size of the main file in each of a library's versions, 0 where there is none.
+func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error) {
+	snapshot := x.store.Snapshot()
+	defer snapshot.Close()
+	sizes := make([]int64, len(versions))
+	for i, v := range versions {
+		if v.Default == "" {
+			continue
+		}
+		f, err := views.LookupFile(snapshot, name, v.Version, v.Default)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		sizes[i] = f.Size
+	}
+	return sizes, nil
+}
+
+// OfNPM returns the library whose releases are those of an npm package, nil where there is none. Of several it is the
+// one that has the package's name, or else the first.
+func (l *Listing) OfNPM(name string) *Library { return l.byNPM[name] }
+
+func byNPM(libraries []*Library) map[string]*Library {
+	found := make(map[string]*Library, len(libraries))
+	for _, l := range libraries {
+		if l.Autoupdate == nil || l.Autoupdate.Source != "npm" {
+			continue
+		}
+		if found[l.Autoupdate.Target] == nil || l.Name == l.Autoupdate.Target {
+			found[l.Autoupdate.Target] = l
+		}
+	}
+	return found
+}
+
+// longestRange bounds what is read as a range, in bytes.
+const longestRange = 214
+
+// NewestIn returns the newest of versions, which are newest first, that npm would take for a range; "" for none.
+func NewestIn(versions []views.Version, wanted string) string {
+	if len(wanted) > longestRange {
+		return ""
+	}
+	if wanted == "" || wanted == "latest" {
+		wanted = "*"
+	}
+	c, err := semver.NewConstraint(wanted)
+	if err != nil {
+		return ""
+	}
+	i := slices.IndexFunc(versions, func(v views.Version) bool {
+		parsed, err := semver.StrictNewVersion(v.Version)
+		return err == nil && c.Check(parsed)
+	})
+	if i < 0 {
+		return ""
+	}
+	return versions[i].Version
+}
+
+// ChooseVersion returns the newest version in a range, or else the newest there is, and whether it is in the range.
+func (x *Index) ChooseVersion(l *Library, wanted string) (version string, fits bool, err error) {
+	versions, err := x.Versions(l.Name)
+	if err != nil || len(versions) == 0 {
+		return "", false, err
+	}
+	if version = NewestIn(versions, wanted); version != "" {
+		return version, true, nil
+	}
+	names := make([]string, len(versions))
+	for i, v := range versions {
+		names[i] = v.Version
+	}
+	return packages.LatestVersion(names), false, nil
+}

@@ -1,0 +1,299 @@
+package library
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// A Graph is what loads when a page imports a module: that, and all that it imports.
+type Graph struct {
+	// Modules are the files, the first one first.
+	Modules []GraphModule
+	// Imports are the addresses that specifiers lead to, which an import map needs: names of packages, and addresses of
+	// files in the place of which their minified forms are loaded.
+	Imports map[string]string
+	// Problems say in words what the graph lacks.
+	Problems []string
+}
+
+// A GraphModule is one of its files.
+type GraphModule struct {
+	Library, Version string
+	Snippet
+	Path string
+}
+
+const (
+	mostModules       = 1000
+	mostGraphBytes    = 16 << 20
+	mostGraphProblems = 10
+)
+
+// Graph follows the imports of a module in a release. Where the module is minified, so is all that has a minified form
+// beside it.
+func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file views.PublishedFile) (*Graph, error) {
+	listing, err := x.Listing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := walk{
+		Index: x, ctx: ctx, listing: listing, base: assetBase, minified: isMinified(file.Path),
+		graph: &Graph{Imports: map[string]string{}}, seen: map[string]bool{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{},
+	}
+	w.add(r, file)
+	for len(w.queue) > 0 {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		next := w.queue[0]
+		w.queue = w.queue[1:]
+		if err := w.follow(next); err != nil {
+			return nil, err
+		}
+	}
+	return w.graph, nil
+}
+
+// A walk makes a graph.
+type walk struct {
+	*Index
+	ctx      context.Context
+	listing  *Listing
+	base     string
+	minified bool
+	graph    *Graph
+	queue    []place
+	seen     map[string]bool // URLs
+	bytes    int64
+	releases map[[2]string]*Release
+	abouts   map[kvstore.Hash]*logs.About
+}
+
+// A place is a file of a release.
+type place struct {
+	release *Release
+	file    views.PublishedFile
+}
+
+func (w *walk) problem(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if len(w.graph.Problems) < mostGraphProblems && !slices.Contains(w.graph.Problems, text) {
+		w.graph.Problems = append(w.graph.Problems, text)
+	}
+}
+
+// add puts a file into the graph and returns its address.
+func (w *walk) add(r *Release, f views.PublishedFile) string {
+	s := NewSnippet(w.base, r.Library, r.Version, f)
+	if w.seen[s.URL] {
+		return s.URL
+	}
+	if len(w.graph.Modules) == mostModules || w.bytes+f.Size > mostGraphBytes {
+		w.problem("It imports more than %d files or %d MB; those beyond are not in the map, and are not checked.", mostModules, mostGraphBytes>>20)
+		return s.URL
+	}
+	w.seen[s.URL] = true
+	w.bytes += f.Size
+	w.graph.Modules = append(w.graph.Modules, GraphModule{r.Library, r.Version, s, f.Path})
+	switch path.Ext(strings.ToLower(f.Path)) {
+	case ".js", ".mjs":
+		w.queue = append(w.queue, place{r, f})
+	}
+	return s.URL
+}
+
+// follow adds what a file imports.
+func (w *walk) follow(p place) error {
+	source, err := w.File(p.file.Hash)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil // erased since
+	}
+	if err != nil {
+		return err
+	}
+	for _, i := range importsOf(string(source)) {
+		switch {
+		case strings.HasPrefix(i.specifier, "./"), strings.HasPrefix(i.specifier, "../"):
+			w.relative(p, i)
+		case strings.HasPrefix(i.specifier, "/"), strings.Contains(i.specifier, ":"):
+			if strings.HasPrefix(i.specifier, "http") && !i.dynamic {
+				w.problem("%s imports %s, which is of another service and is not checked.", p.file.Path, i.specifier)
+			}
+		default:
+			if err := w.bare(p, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// relative follows a specifier that begins with a dot.
+func (w *walk) relative(p place, i imported) {
+	specifier, _, _ := strings.Cut(i.specifier, "?")
+	specifier, _, _ = strings.Cut(specifier, "#")
+	decoded, err := url.PathUnescape(specifier)
+	if err != nil {
+		return
+	}
+	to := path.Join(path.Dir(p.file.Path), decoded)
+	f, ok := p.release.Find(to)
+	if !ok {
+		if !i.dynamic && !strings.HasPrefix(to, "..") {
+			w.problem("%s imports %s, which is not in the release: a browser would fail to load it.", p.file.Path, i.specifier)
+		}
+		return
+	}
+	if small, ok := w.smaller(p.release, f); ok {
+		w.problem("%s imports %s, which is not minified; with the import map %s is loaded in its place, with a tag alone it is not.", p.file.Path, i.specifier, path.Base(small.Path))
+		w.graph.Imports[NewSnippet(w.base, p.release.Library, p.release.Version, f).URL] = w.add(p.release, small)
+		return
+	}
+	w.add(p.release, f)
+}
+
+// smaller returns the minified form of a file, where the graph should have that.
+func (w *walk) smaller(r *Release, f views.PublishedFile) (views.PublishedFile, bool) {
+	if !w.minified || isMinified(f.Path) {
+		return f, false
+	}
+	ext := path.Ext(f.Path)
+	return r.Find(strings.TrimSuffix(f.Path, ext) + ".min" + ext)
+}
+
+func isMinified(file string) bool {
+	name := path.Base(file)
+	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
+}
+
+// bare follows a specifier that is the name of a package, maybe with a path in it.
+func (w *walk) bare(p place, i imported) error {
+	if w.graph.Imports[i.specifier] != "" {
+		return nil
+	}
+	name, sub := packageOf(i.specifier)
+	l := w.listing.OfNPM(name)
+	if l == nil {
+		if !i.dynamic {
+			w.problem("%s imports %q, which is not here: name an address for it in the import map.", p.file.Path, i.specifier)
+		}
+		return nil
+	}
+	r, err := w.releaseOf(p, l, name)
+	if err != nil || r == nil {
+		return err
+	}
+	f, ok := w.entry(r, sub)
+	if !ok {
+		w.problem("%s imports %q, and %s %s has no module for that.", p.file.Path, i.specifier, r.Library, r.Version)
+		return nil
+	}
+	w.graph.Imports[i.specifier] = w.add(r, f)
+	return nil
+}
+
+// releaseOf returns the release of a library that a file's package wants, nil where there is none.
+func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
+	if l.Name == p.release.Library {
+		return p.release, nil
+	}
+	about := w.abouts[p.release.Manifest]
+	if about == nil {
+		var err error
+		if about, err = w.About(p.release); err != nil {
+			return nil, err
+		}
+		w.abouts[p.release.Manifest] = about
+	}
+	wanted := about.Dependencies[npm]
+	if wanted == "" {
+		wanted = about.Peers[npm]
+	}
+	version, fits, err := w.ChooseVersion(l, wanted)
+	if err != nil || version == "" {
+		return nil, err
+	}
+	if !fits {
+		w.problem("%s %s wants %s %s; here is only %s.", p.release.Library, p.release.Version, npm, wanted, version)
+	}
+	key := [2]string{l.Name, version}
+	if r := w.releases[key]; r != nil {
+		return r, nil
+	}
+	r, err := readRelease(w.store, l.Name, version)
+	if errors.Is(err, ErrNoVersion) {
+		return nil, nil // it has just changed
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.releases[key] = r
+	return r, nil
+}
+
+// entry returns the module that a package is imported by, or a path in it.
+func (w *walk) entry(r *Release, sub string) (views.PublishedFile, bool) {
+	if sub != "" {
+		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {
+			if f, ok := r.Find(form); ok {
+				if small, ok := w.smaller(r, f); ok {
+					return small, true
+				}
+				return f, true
+			}
+		}
+		return views.PublishedFile{}, false
+	}
+	if f, ok := r.Find(r.Default); ok && KindOf(f.Path, f.Module) == Module {
+		return f, true
+	}
+	if modules := ModulesOf(r); len(modules) > 0 {
+		return modules[0], true
+	}
+	return views.PublishedFile{}, false
+}
+
+// packageOf takes a specifier apart.
+func packageOf(specifier string) (name, sub string) {
+	parts := 1
+	if strings.HasPrefix(specifier, "@") {
+		parts = 2
+	}
+	at := 0
+	for ; parts > 0; parts-- {
+		i := strings.IndexByte(specifier[at:], '/')
+		if i < 0 {
+			return specifier, ""
+		}
+		at += i + 1
+	}
+	return specifier[:at-1], specifier[at:]
+}
+
+// ModulesOf returns the modules of a release, those first that a page would load.
+func ModulesOf(r *Release) []views.PublishedFile {
+	var found []views.PublishedFile
+	for _, f := range r.Files {
+		if KindOf(f.Path, f.Module) == Module {
+			found = append(found, f)
+		}
+	}
+	rank := func(path string) int {
+		rank := strings.Count(path, "/") * 4
+		if !strings.Contains(path, ".min.") && !strings.Contains(path, ".prod.") {
+			rank += 2
+		}
+		return rank
+	}
+	slices.SortStableFunc(found, func(a, b views.PublishedFile) int { return rank(a.Path) - rank(b.Path) })
+	return found
+}

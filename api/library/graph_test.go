@@ -1,0 +1,85 @@
+package library_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/logs"
+)
+
+const graphBase = "https://cdn.example"
+
+// graphs is a shelf of libraries whose modules import each other.
+func graphs(t *testing.T) *library.Index {
+	t.Helper()
+	s := testkit.NewShelf(t)
+	enrol := func(name, npm string) {
+		s.Enrol(name, `{"name": "`+name+`", "description": "d", "keywords": ["k"], "repository": {"type": "git", "url": "https://github.com/a/a.git"}, "autoupdate": {"source": "npm", "target": "`+npm+`", "fileMap": [{"basePath": "", "files": ["*"]}]}}`)
+	}
+	enrol("three.js", "three")
+	s.Publish("three.js", "1.0.0", "three.module.min.js", map[string]string{
+		"three.module.js": `import { a } from './three.core.js';` + "\n", "three.module.min.js": `import{a}from"./three.core.js";export*from"./three.core.js";`,
+		"three.core.js": "export const a = 1;\n", "three.core.min.js": "export const a=1;", "lone.min.mjs": `import"./part/only.mjs";import("./lazy.mjs");import("./gone.mjs")`,
+		"part/only.mjs": `export * from '../lazy.mjs?x#y'; import q from "./missing.mjs"; import z from 'https://other.example/z.mjs'`, "lazy.mjs": "// import nothing from 'nowhere'\n",
+	})
+	enrol("glass", "@jars/glass")
+	s.Publish("glass", "1.2.0", "glass.mjs", map[string]string{"glass.mjs": "export default 1", "tools/x.js": "export default 2"})
+	s.Publish("glass", "2.0.0", "glass.mjs", map[string]string{"glass.mjs": "export default 2"})
+	enrol("jam", "jam")
+	s.PublishAbout("jam", "1.0.0", "jam.mjs", map[string]string{
+		"jam.mjs": "import glass, {\n  x as y, // and more\n} from '@jars/glass'\nimport \"@jars/glass/tools/x\"\nexport { z } from 'nowhere';\nimport * as own from 'jam/other.mjs';", "other.mjs": "export default import.meta",
+	}, &logs.About{Dependencies: map[string]string{"@jars/glass": "^1.0.0"}})
+	return s.Index(library.Options{})
+}
+
+func TestGraph(t *testing.T) {
+	x := graphs(t)
+	at := func(path string) string { return graphBase + "/ajax/libs/" + path }
+	for _, tt := range []struct {
+		library, version, file string
+		modules                string // paths, in order
+		imports                map[string]string
+		problems               []string // words of each
+	}{
+		{"three.js", "1.0.0", "three.module.js", "three.module.js three.core.js", map[string]string{}, nil},
+		{"three.js", "1.0.0", "three.module.min.js", "three.module.min.js three.core.min.js", map[string]string{
+			at("three.js/1.0.0/three.core.js"): at("three.js/1.0.0/three.core.min.js"),
+		}, []string{"three.core.min.js is loaded in its place"}},
+		{"three.js", "1.0.0", "lone.min.mjs", "lone.min.mjs part/only.mjs lazy.mjs", map[string]string{}, []string{"./missing.mjs, which is not in the release", "of another service"}},
+		{"jam", "1.0.0", "jam.mjs", "jam.mjs glass.mjs other.mjs tools/x.js", map[string]string{
+			"@jars/glass": at("glass/1.2.0/glass.mjs"), "@jars/glass/tools/x": at("glass/1.2.0/tools/x.js"), "jam/other.mjs": at("jam/1.0.0/other.mjs"),
+		}, []string{`"nowhere", which is not here`}},
+	} {
+		r, err := x.Release(t.Context(), tt.library, tt.version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, _ := r.Find(tt.file)
+		g, err := x.Graph(t.Context(), graphBase, r, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var paths []string
+		for _, m := range g.Modules {
+			paths = append(paths, m.Path)
+		}
+		if tt.library == "jam" {
+			slices.Sort(paths[1:])
+		}
+		if got := strings.Join(paths, " "); got != tt.modules || !maps.Equal(g.Imports, tt.imports) {
+			t.Errorf("%s: %s, %v\nwant %s, %v", tt.file, got, g.Imports, tt.modules, tt.imports)
+		}
+		if len(g.Problems) != len(tt.problems) {
+			t.Errorf("%s: %q", tt.file, g.Problems)
+		}
+		for i, want := range tt.problems {
+			if i < len(g.Problems) && !strings.Contains(strings.Join(g.Problems, "\n"), want) {
+				t.Errorf("%s: %q, want %q", tt.file, g.Problems, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package site
+
+import (
+	"cmp"
+	"html/template"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	drawing "github.com/larder-cdn/larder/internal/chart"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// What the sanitiser lets an attribute be.
+var (
+	readmeID = regexp.MustCompile(`^readme-[\p{L}\p{N}_.-]{1,200}$`)
+	zero     = regexp.MustCompile(`^0$`)
+	noOpener = regexp.MustCompile(`^nofollow noopener$`)
+)
+
+// A readme is the introduction that upstream has written.
+type readme struct {
+	File string
+	HTML template.HTML
+	Cut  bool
+}
+
+// downloads is how often a library is downloaded from npm in a month.
+type downloads struct {
+	Count int
+	AsOf  time.Time
+}
+
+// A dependency is an npm package that a release needs, and what of it is here.
+type dependency struct {
+	Name, Range string
+	Peer        bool
+	Library     string // "" where there is none
+	Version     string // the newest that fits
+	Fits        bool   // else it is the newest there is
+	Address     string
+}
+
+// dependenciesShown is how many a page has.
+const dependenciesShown = 50
+
+// addAbout adds what upstream says of a release. A page does without what cannot be read.
+func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
+	failed := func(what string, err error) {
+		s.logger.Error("site: couldn't read what upstream says of a release; the page is shown without", "package", page.Name, "version", page.Release.Version, "what", what, "err", err)
+	}
+	if about == nil {
+		var err error
+		if about, err = s.library.About(page.Release); err != nil {
+			failed("about", err)
+			return
+		}
+	}
+	if about.Readme != "" {
+		page.Readme = &readme{File: about.ReadmeFile, Cut: about.ReadmeCut, HTML: renderReadme(page.Release, page.RepositoryLink, about.ReadmeFile, about.Readme)}
+	}
+	listing, err := s.library.Listing(q.Context())
+	if err != nil {
+		failed("libraries", err)
+		return
+	}
+	add := func(all map[string]string, peer bool) {
+		for name, wanted := range all {
+			d := dependency{Name: name, Range: wanted, Peer: peer}
+			if l := listing.OfNPM(name); l != nil {
+				version, fits, err := s.library.ChooseVersion(l, wanted)
+				if err != nil {
+					failed("dependencies", err)
+				}
+				if version != "" {
+					d.Library, d.Version, d.Fits, d.Address = l.Name, version, fits, versionPath(l.Name, version)
+				}
+			}
+			page.Dependencies = append(page.Dependencies, d)
+		}
+	}
+	if len(about.Dependencies)+len(about.Peers) <= 4*dependenciesShown {
+		add(about.Dependencies, false)
+		add(about.Peers, true)
+	}
+	slices.SortFunc(page.Dependencies, func(a, b dependency) int {
+		if a.Peer != b.Peer {
+			return map[bool]int{false: -1, true: 1}[a.Peer]
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	page.MoreDependencies = len(page.Dependencies)
+	page.Dependencies = page.Dependencies[:min(dependenciesShown, len(page.Dependencies))]
+	page.MoreDependencies -= len(page.Dependencies)
+	if page.Deprecated, err = s.library.Deprecated(page.Name, page.Release.Version); err != nil {
+		failed("deprecation", err)
+	}
+	if n, asOf, ok := s.library.Downloads(page.Name); ok && n > 0 {
+		page.Downloads = &downloads{int(n), asOf}
+	}
+	if page.NPM != "" {
+		page.Advisories = s.options.Advisories.Of(page.NPM, page.Release.Version)
+		page.Advisories = page.Advisories[:min(advisoriesShown, len(page.Advisories))]
+	}
+}
+
+// advisoriesShown is how many known vulnerabilities a page tells of.
+const advisoriesShown = 10
+
+// A sizeChart shows how the main file has grown.
+type sizeChart struct {
+	First, Last string // versions
+	SVG         template.HTML
+}
+
+const (
+	fewestSizes = 3
+	mostSizes   = 60 // the newest versions
+)
+
+// addSizes adds the sizes of the main file over the versions.
+func (s *Site) addSizes(page *libraryPage) {
+	versions := slices.Clone(page.Versions[:min(mostSizes, len(page.Versions))])
+	versions = slices.DeleteFunc(versions, func(v views.Version) bool { return v.Default == "" })
+	if len(versions) < fewestSizes {
+		return
+	}
+	slices.Reverse(versions) // the oldest first
+	sizes, err := s.library.MainSizes(page.Name, versions)
+	if err != nil {
+		s.logger.Error("site: couldn't read the sizes of main files; the page is shown without", "package", page.Name, "err", err)
+		return
+	}
+	page.Sizes = newSizeChart(versions, sizes)
+}
+
+func newSizeChart(versions []views.Version, sizes []int64) *sizeChart {
+	values := make([]float64, len(sizes))
+	highest, smallest, largest := 0.0, 0, 0
+	for i, size := range sizes {
+		values[i] = float64(size)
+		if highest = max(highest, values[i]); size > sizes[largest] {
+			largest = i
+		}
+		if size < sizes[smallest] {
+			smallest = i
+		}
+	}
+	last := len(values) - 1
+	step := drawing.Step(highest, 1)
+	c := drawing.Chart{
+		X:     drawing.Axis{Max: float64(last), Marks: []drawing.Mark{{At: 0, Text: versions[0].Version}, {At: float64(last), Text: versions[last].Version}}},
+		Y:     drawing.Axis{Max: math.Ceil(max(highest, step)/step) * step},
+		Lines: []drawing.Line{{Name: "bytes", Step: 1, Values: values, Filled: true}},
+		Summary: "Size of the main file over " + strconv.Itoa(len(values)) + " versions: " + formatBytes(sizes[0]) + " in " + versions[0].Version + ", " +
+			formatBytes(sizes[last]) + " in " + versions[last].Version + ", at least " + formatBytes(sizes[smallest]) + ", in " + versions[smallest].Version +
+			", at most " + formatBytes(sizes[largest]) + ", in " + versions[largest].Version + ".",
+	}
+	for at := 0.0; at <= c.Y.Max*1.0001; at += step {
+		c.Y.Marks = append(c.Y.Marks, drawing.Mark{At: at, Text: formatBytes(int64(at))})
+	}
+	return &sizeChart{versions[0].Version, versions[last].Version, template.HTML(c.Inline())} //nolint:gosec // Inline escapes its texts
+}

@@ -1,0 +1,113 @@
+package browsertest
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// outline draws a page coarsely, so that it is the same on machines with other fonts: for each of the blocks that it is made of,
+// in the order of the document, in which twelfths of the page's width it begins and ends, and what of it can be seen: "whole",
+// or "cut" where something clips it that does not scroll.
+const outline = `(() => {
+	const lines = [];
+	const blocks = 'header, nav, main, section, form, table, dl, figure, footer, fieldset, ul.shelf, ul.lines, ol.events, .snippet, .source, .readme-text, .hero, .notice, [role=listbox]';
+	for (const e of document.querySelectorAll(blocks)) {
+		if (!e.checkVisibility({visibilityProperty: true}) || e.parentElement.closest('.readme-text, ul.shelf, ol.events, ul.lines')) continue;
+		const box = e.getBoundingClientRect();
+		if (box.width < 2 || box.height < 2) continue;
+		let seen = {left: box.left, right: box.right, top: box.top, bottom: box.bottom};
+		for (let a = e.parentElement; a && a !== document.documentElement; a = a.parentElement) {
+			const style = getComputedStyle(a);
+			if (style.overflowX === 'visible' && style.overflowY === 'visible') continue;
+			if (/auto|scroll/.test(style.overflowX + style.overflowY)) break;
+			const r = a.getBoundingClientRect();
+			seen = {left: Math.max(seen.left, r.left), right: Math.min(seen.right, r.right), top: Math.max(seen.top, r.top), bottom: Math.min(seen.bottom, r.bottom)};
+		}
+		const share = Math.max(0, seen.right - seen.left) * Math.max(0, seen.bottom - seen.top) / (box.width * box.height);
+		const column = (x) => Math.round(12 * x / innerWidth);
+		const name = e.tagName.toLowerCase() + (e.id ? '#' + e.id : '') + [...e.classList].slice(0, 1).map((c) => '.' + c).join('');
+		lines.push([name, column(box.left), column(box.right), share > 0.95 ? 'whole' : 'cut'].join(' '));
+	}
+	return lines;
+})()`
+
+// kept has the outlines. LARDER_TEST_REWRITE=1 writes it anew: look at what changed before you commit it.
+const kept = "testdata/outlines.txt"
+
+// TestOutlines compares each kind of page, at two widths, with what it looked like when somebody last looked at it.
+func TestOutlines(t *testing.T) {
+	b := newTab(t)
+	b.tolerateFailure()
+	var drawn strings.Builder
+	draw := func(name string, width int64) {
+		fmt.Fprintf(&drawn, "== %s, %d px\n%s\n", name, width, strings.Join(eval[[]string](b, outline), "\n"))
+	}
+	for _, width := range []int64{390, 1280} {
+		for _, p := range pages {
+			b.goTo(p.path)
+			b.screen(width, false)
+			draw(p.name, width)
+		}
+		b.visit("/")
+		b.screen(width, false)
+		b.suggest("e")
+		draw("suggestions", width)
+	}
+	if os.Getenv("LARDER_TEST_REWRITE") != "" {
+		if err := os.WriteFile(kept, []byte(drawn.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	before, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := byHeading(string(before)), byHeading(drawn.String())
+	for name := range got {
+		compareOutlines(t, name, want[name], got[name])
+	}
+	for name := range want {
+		if got[name] == nil {
+			t.Errorf("%s is drawn no more", name)
+		}
+	}
+}
+
+func byHeading(text string) map[string][]string {
+	found := map[string][]string{}
+	name := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if heading, ok := strings.CutPrefix(line, "== "); ok {
+			name = heading
+		} else if line != "" {
+			found[name] = append(found[name], line)
+		}
+	}
+	return found
+}
+
+// compareOutlines lets an edge be one column further, as another font may have it.
+func compareOutlines(t *testing.T, name string, want, got []string) {
+	t.Helper()
+	if len(want) != len(got) {
+		t.Errorf("%s has %d blocks, and had %d:\n%s\nwere\n%s", name, len(got), len(want), strings.Join(got, "\n"), strings.Join(want, "\n"))
+		return
+	}
+	for i := range got {
+		w, g := strings.Fields(want[i]), strings.Fields(got[i])
+		same := len(w) == 4 && len(g) == 4 && w[0] == g[0] && w[3] == g[3]
+		for edge := 1; same && edge <= 2; edge++ {
+			before, _ := strconv.Atoi(w[edge])
+			now, _ := strconv.Atoi(g[edge])
+			same = max(before-now, now-before) <= 1
+		}
+		if !same {
+			t.Errorf("%s: %q was %q; if that is meant, write %s anew with LARDER_TEST_REWRITE=1", name, got[i], want[i], kept)
+		}
+	}
+}

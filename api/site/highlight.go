@@ -1,0 +1,149 @@
+package site
+
+import (
+	"html"
+	"html/template"
+	"path"
+	"strings"
+
+	"github.com/tdewolff/parse/v2"
+	"github.com/tdewolff/parse/v2/css"
+	"github.com/tdewolff/parse/v2/js"
+)
+
+// This file colours source by lexers that take linear time whatever a stranger has written; the lexers of most
+// highlighters are backtracking regular expressions, and five megabytes of them.
+
+// A class is what a piece of source is: the name of a CSS class, "" for nothing special.
+type class string
+
+const (
+	isKeyword class = "k"
+	isString  class = "s"
+	isComment class = "c"
+	isNumber  class = "n"
+	isName    class = "p" // of a property, a custom one or an at-rule
+)
+
+// A piece is a run of source of one class.
+type piece struct {
+	text  string
+	class class
+}
+
+// pieces returns source in pieces, which joined are the source.
+func pieces(file, source string) []piece {
+	var found []piece
+	switch strings.ToLower(path.Ext(file)) {
+	case ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".json", ".map":
+		found = scriptPieces(source)
+	case ".css", ".scss", ".less":
+		found = stylePieces(source)
+	default:
+		return []piece{{source, ""}}
+	}
+	// What a lexer leaves out stays as it is.
+	var b strings.Builder
+	for _, p := range found {
+		b.WriteString(p.text)
+	}
+	if rest, ok := strings.CutPrefix(source, b.String()); ok {
+		return append(found, piece{rest, ""})
+	}
+	return []piece{{source, ""}}
+}
+
+func scriptPieces(source string) []piece {
+	l := js.NewLexer(parse.NewInputString(source))
+	var found []piece
+	value := false // whether a value ends here, after which a slash divides
+	for {
+		t, text := l.Next()
+		if (t == js.DivToken || t == js.DivEqToken) && !value {
+			// The lexer goes back behind the slash, and reads a regular expression if there is one.
+			if rt, rtext := l.RegExp(); rt == js.RegExpToken {
+				t, text = rt, rtext
+			} else {
+				return append(found, piece{string(text), ""})
+			}
+		}
+		if t == js.ErrorToken {
+			return found
+		}
+		p := piece{text: string(text)}
+		switch {
+		case t == js.WhitespaceToken, t == js.LineTerminatorToken:
+			found = append(found, p)
+			continue
+		case t == js.CommentToken, t == js.CommentLineTerminatorToken:
+			p.class = isComment
+			found = append(found, p)
+			continue
+		case t == js.StringToken, t == js.TemplateToken, t == js.TemplateStartToken, t == js.TemplateMiddleToken, t == js.TemplateEndToken, t == js.RegExpToken:
+			p.class = isString
+			value = t == js.StringToken || t == js.TemplateToken || t == js.TemplateEndToken || t == js.RegExpToken
+		case js.IsNumeric(t):
+			p.class, value = isNumber, true
+		case js.IsReservedWord(t):
+			p.class, value = isKeyword, t == js.ThisToken || t == js.SuperToken || t == js.NullToken || t == js.TrueToken || t == js.FalseToken
+		case js.IsIdentifier(t), t == js.PrivateIdentifierToken:
+			value = true
+			if t == js.LetToken || t == js.AsyncToken || t == js.FromToken || t == js.OfToken || t == js.StaticToken {
+				p.class = isKeyword
+			}
+		default:
+			value = t == js.CloseParenToken || t == js.CloseBracketToken || t == js.CloseBraceToken || t == js.IncrToken || t == js.DecrToken
+		}
+		found = append(found, p)
+	}
+}
+
+func stylePieces(source string) []piece {
+	l := css.NewLexer(parse.NewInputString(source))
+	var found []piece
+	for {
+		t, text := l.Next()
+		p := piece{text: string(text)}
+		switch t {
+		case css.ErrorToken:
+			return found
+		case css.CommentToken:
+			p.class = isComment
+		case css.StringToken, css.URLToken, css.BadStringToken, css.BadURLToken:
+			p.class = isString
+		case css.NumberToken, css.PercentageToken, css.DimensionToken, css.HashToken:
+			p.class = isNumber
+		case css.AtKeywordToken:
+			p.class = isKeyword
+		case css.CustomPropertyNameToken:
+			p.class = isName
+		}
+		found = append(found, p)
+	}
+}
+
+// markUp returns the lines of pieces as markup. No element goes from one line into the next.
+func markUp(all []piece) []template.HTML {
+	var lines []template.HTML
+	var line strings.Builder
+	for _, p := range all {
+		for i, text := range strings.Split(p.text, "\n") {
+			if i > 0 {
+				lines = append(lines, template.HTML(line.String())) //nolint:gosec // all of it is escaped below
+				line.Reset()
+			}
+			text = strings.TrimSuffix(text, "\r")
+			switch {
+			case text == "":
+			case p.class == "":
+				line.WriteString(html.EscapeString(text))
+			default:
+				line.WriteString(`<span class="` + string(p.class) + `">` + html.EscapeString(text) + "</span>")
+			}
+		}
+	}
+	if line.Len() > 0 {
+		lines = append(lines, template.HTML(line.String())) //nolint:gosec // as above
+	}
+	return lines
+}

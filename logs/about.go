@@ -1,0 +1,61 @@
+package logs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// An About is what upstream says of a release beside the files that are published.
+type About struct {
+	// Readme is the text of the file that introduces it, mostly in Markdown, and ReadmeFile its name in the archive.
+	Readme     string `json:"readme,omitempty"`
+	ReadmeFile string `json:"readmeFile,omitempty"`
+	ReadmeCut  bool   `json:"readmeCut,omitempty"` // it goes on
+	// Dependencies and Peers are the ranges of versions that its package.json wants, by npm package.
+	Dependencies map[string]string `json:"dependencies,omitempty"`
+	Peers        map[string]string `json:"peerDependencies,omitempty"`
+}
+
+// DecodeAbout returns what a manifest says beside its files, nil for nothing, without decoding those.
+func DecodeAbout(manifest []byte) (*About, error) {
+	if len(manifest) > MaxManifest {
+		return nil, fmt.Errorf("logs: a manifest of %d bytes, over the limit of %d", len(manifest), MaxManifest)
+	}
+	d := json.NewDecoder(bytes.NewReader(manifest))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, fmt.Errorf("logs: malformed manifest: it is no object")
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("logs: malformed manifest: %w", err)
+		}
+		switch name {
+		case "about":
+			var about *About
+			if err := d.Decode(&about); err != nil {
+				return nil, fmt.Errorf("logs: malformed manifest: %w", err)
+			}
+			return about, nil
+		case "files": // what is said of the release comes before them
+			return nil, nil
+		}
+		var skipped json.RawMessage
+		if err := d.Decode(&skipped); err != nil {
+			return nil, fmt.Errorf("logs: malformed manifest: %w", err)
+		}
+	}
+	return nil, nil
+}
+
+// ReadAbout is DecodeAbout of the manifest that a Published entry names.
+func ReadAbout(store *kvstore.Store, h kvstore.Hash) (*About, error) {
+	data, err := store.Identity(h)
+	if err != nil {
+		return nil, fmt.Errorf("logs: couldn't read manifest %s: %w", h, err)
+	}
+	return DecodeAbout(data)
+}
