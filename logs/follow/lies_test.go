@@ -83,10 +83,10 @@ func TestLies(t *testing.T) {
 		}, "do not belong to the tree"},
 		{"no signature", func(_ *upstream, path string, body []byte) []byte {
 			if path == "/log/checkpoint" {
-				return flip(body)
+				return bytes.Replace(body, []byte("\n"), []byte("\n1"), 1) // of a larger size
 			}
 			return body
-		}, ""},
+		}, "signature"},
 		{"a page", func(_ *upstream, path string, body []byte) []byte {
 			if path == "/log/checkpoint" {
 				return []byte("<!doctype html>")

@@ -46,7 +46,7 @@ var lies = []lie{
 	}, "over 65536 bytes"},
 	{"never", 200, "", func(_ *testkit.Witness, rw http.ResponseWriter, _ int64) {
 		rw.(http.Flusher).Flush()
-		time.Sleep(400 * time.Millisecond)
+		time.Sleep(1500 * time.Millisecond)
 	}, "Client.Timeout"},
 	{"elsewhere", 302, "", text(""), "302 Found"},
 	{"not at home", 404, "", text("no\nsuch log"), `404 Not Found: \"no\\nsuch log\"`},
@@ -74,7 +74,7 @@ func (l lie) told(w *testkit.Witness, log *logs.Log) {
 }
 
 // impatient is as the client that Options have without one, but for the time.
-var impatient = &http.Client{Timeout: 200 * time.Millisecond, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+var impatient = &http.Client{Timeout: time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // TestWitnessesThatLie add nothing to what is shown. They keep nothing from being signed and
 // shown that the policy can do without. Where it cannot, what was shown stays, the operator is
