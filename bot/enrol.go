@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aymanbagabas/go-udiff"
-
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -227,11 +226,7 @@ func (b *Bot) diff(pins *kvstore.Pins, known views.Package, p *packages.Package)
 		return kvstore.Hash{}, nil
 	}
 	path := packages.Path(p.Name)
-	diff, err := udiff.ToUnified("a/"+path, "b/"+path, string(before), udiff.Lines(string(before), string(p.JSON)), udiff.DefaultContextLines)
-	if err != nil {
-		return kvstore.Hash{}, fmt.Errorf("couldn't write down what changed: %w", err)
-	}
-	return b.keep(pins, []byte(diff))
+	return b.keep(pins, fmt.Appendf(nil, "--- a/%[1]s\n+++ b/%[1]s\n%s", path, text.Diff(string(before), string(p.JSON))))
 }
 
 // packageJSON returns a package's JSON as it was written. The views have it without
