@@ -345,12 +345,15 @@ type PrivateOptions struct {
 	// Ready returns nil while the process can answer requests, or why it cannot; notes are what an operator should know
 	// besides. Required.
 	Ready func() (notes []string, err error)
+	// Site returns what answers everything else, with what only the operator may see, or nil while nothing does. Default:
+	// nothing does.
+	Site func() http.Handler
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 }
 
 // Private returns the handler for the operator of the process: /metrics, /debug/pprof/, /livez (the process answers)
-// and /readyz (it serves). It tells secrets and takes CPU time on request, so it must not be reachable from outside.
+// and /readyz (it serves), and the site. It tells secrets and takes CPU time on request, so it must not be reachable from outside.
 func Private(o PrivateOptions) http.Handler {
 	e := newEngine(o.Logger)
 	get(e, "/metrics", gin.WrapH(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError)})))
@@ -379,5 +382,13 @@ func Private(o PrivateOptions) http.Handler {
 		}
 	})
 	e.POST("/debug/pprof/symbol", gin.WrapF(pprof.Symbol))
+	if o.Site != nil {
+		e.NoRoute(func(c *gin.Context) {
+			if site := o.Site(); site != nil {
+				c.Writer.WriteHeader(http.StatusOK) // gin has noted 404
+				site.ServeHTTP(c.Writer, c.Request)
+			}
+		})
+	}
 	return e
 }

@@ -69,7 +69,7 @@ func (l live) refresh() int {
 func (s *Site) rooms(q *request) (*answer, error) {
 	l := q.live("/rooms")
 	return &answer{
-		view: "rooms", title: "Waiting rooms", canonical: "/rooms", refresh: l.refresh(),
+		view: "rooms", title: "Waiting rooms", refresh: l.refresh(),
 		description: "How many users are in the waiting rooms here, and how many wait.",
 		data:        roomsPage{l, s.options.Rooms.Statuses()},
 	}, nil

@@ -239,3 +239,32 @@ func TestLameDuck(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRoomsAreForTheOperator has the private address show the waiting rooms, and the public one not.
+func TestRoomsAreForTheOperator(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	data := t.TempDir()
+	stockNoise(t, data, 1, 1000)
+	private, f := privateSocket(t)
+	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=private exec larder "$@"`, "larder", "serve", "--data", data, "--listen", "127.0.0.1:0", "--log-level", "warn")
+	cmd.ExtraFiles = []*os.File{f}
+	url, _ := startSaying(t, cmd, "Larder serves ")
+	public := strings.TrimPrefix(url, "http://")
+	for _, path := range []string{"/rooms", "/rooms/", "/rooms/downloads", "/rooms/downloads/status", "/rooms/downloads/analytics"} {
+		if answer, body := over(t, public, url+path); answer.StatusCode != http.StatusNotFound || !strings.Contains(body, "private address") {
+			t.Errorf("%s in public: %s, %s", path, answer.Status, body)
+		}
+	}
+	for path, want := range map[string]string{
+		"/rooms": "Waiting rooms", "/rooms/downloads": "Waiting room downloads", "/rooms/downloads/status": `"status":"not_queueing"`, "/search": "<title>", "/livez": "ok",
+	} {
+		if answer, body := over(t, private, "http://larder"+path); answer.StatusCode != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s in private: %s, %s", path, answer.Status, body)
+		}
+	}
+	if answer, _ := over(t, private, "http://larder/nothing"); answer.StatusCode != http.StatusNotFound {
+		t.Errorf("nothing in private: %s", answer.Status)
+	}
+}

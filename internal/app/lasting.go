@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -32,7 +33,8 @@ type lasting struct {
 	older   *older // the process whose place this one takes, until it has; or nil
 	metrics atomic.Pointer[registry]
 	private *server.Server
-	ending  context.Context // ends when the process is told to end, before it does
+	site    atomic.Pointer[http.Handler] // as the operator sees it
+	ending  context.Context              // ends when the process is told to end, before it does
 	// sending finish what was being sent when a life ended that another one follows.
 	sending sync.WaitGroup
 
@@ -156,7 +158,7 @@ func (l *lasting) openPrivate() error {
 		}
 		return nil, nil
 	})
-	handler := api.Private(api.PrivateOptions{Metrics: metrics, Ready: l.ready, Logger: logger})
+	handler := api.Private(api.PrivateOptions{Metrics: metrics, Ready: l.ready, Site: l.siteForOperator, Logger: logger})
 	l.private = server.NewHTTPServer(handler, server.HTTPOptions{WriteTimeout: noTimeout, Logger: logger})
 	go l.private.Serve(at) //nolint:errcheck // it ends with Close
 	return nil
@@ -167,6 +169,14 @@ func (l *lasting) closePrivate() {
 		stop(l.private, time.Second, l.logger) // a scrape ends by then; a profile need not
 		l.private = nil
 	}
+}
+
+// siteForOperator is the site as the operator sees it, or nil while there is none.
+func (l *lasting) siteForOperator() http.Handler {
+	if h := l.site.Load(); h != nil {
+		return *h
+	}
+	return nil
 }
 
 // use has the process end by these settings.
@@ -214,6 +224,7 @@ func (l *lasting) ready() (notes []string, err error) {
 // begin is called before each life of the process.
 func (l *lasting) begin(again bool, metrics *registry, onSignal map[os.Signal]func(context.Context)) {
 	l.metrics.Store(metrics)
+	l.site.Store(nil)
 	l.mu.Lock()
 	l.doubts, l.onSignal = nil, onSignal
 	l.mu.Unlock()

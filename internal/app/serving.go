@@ -88,7 +88,8 @@ func (s *serving) open() (*server.Server, error) {
 	if s.lacking != nil {
 		public = answers.Lacking(public)
 	}
-	handler := server.Route(assets, content.Route(contents, tiles.Route(log, withHooks(s.hooks, public))))
+	s.lasting.site.Store(&public)
+	handler := server.Route(assets, content.Route(contents, tiles.Route(log, withHooks(s.hooks, withoutRooms(public)))))
 	for _, wrap := range s.inFront {
 		handler = wrap(handler)
 	}

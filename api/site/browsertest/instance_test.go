@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 // An instance is the real program, serving a data folder of its own.
 type instance struct {
 	address string // such as http://127.0.0.1:34567
+	private string // the operator's, likewise
 
 	binary, data string
 
@@ -55,7 +57,23 @@ func build(folder string) (binary string, err error) {
 func serve(binary, data string, settings ...string) (*instance, error) {
 	ready := data + ".ready"
 	i := &instance{binary: binary, data: data, said: &testkit.Buffer{}, ended: make(chan struct{})}
-	i.command = larder(binary, data, append([]string{"up", "--listen", "127.0.0.1:0", "--private-listen", "off", "--ready-file", ready}, settings...)...)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	socket, err := l.(*net.TCPListener).File() // handed over as the service manager does, so that its address is known
+	if err != nil {
+		return nil, err
+	}
+	defer socket.Close()
+	i.private = "http://" + l.Addr().String()
+	i.command = larder(binary, data, append([]string{"up", "--listen", "127.0.0.1:0", "--ready-file", ready}, settings...)...)
+	i.command.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=private exec "$@"`, "larder"}, i.command.Args...)
+	if i.command.Path, err = exec.LookPath("sh"); err != nil {
+		return nil, err
+	}
+	i.command.ExtraFiles = []*os.File{socket}
 	i.command.Stdout, i.command.Stderr = i.said, i.said
 	if err := i.command.Start(); err != nil {
 		return nil, err
@@ -64,7 +82,6 @@ func serve(binary, data string, settings ...string) (*instance, error) {
 		_ = i.command.Wait() // that it ended is what matters
 		close(i.ended)
 	}()
-	var err error
 	if i.address, err = i.readiness(ready); err != nil {
 		i.stop()
 		return nil, err

@@ -15,6 +15,7 @@ const outline = `(() => {
 	const lines = [];
 	const blocks = 'header, nav, main, section, form, table, dl, figure, footer, fieldset, ul.shelf, ul.lines, ol.events, .snippet, .source, .readme-text, .hero, .notice, [role=listbox]';
 	for (const e of document.querySelectorAll(blocks)) {
+		if (e.closest('#usage')) continue; // which is there once somebody has asked for files
 		if (!e.checkVisibility({visibilityProperty: true}) || e.parentElement.closest('.readme-text, ul.shelf, ol.events, ul.lines')) continue;
 		const box = e.getBoundingClientRect();
 		if (box.width < 2 || box.height < 2) continue;

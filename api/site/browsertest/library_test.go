@@ -111,6 +111,7 @@ func TestCopiesByKeyboard(t *testing.T) {
 			t.Fatalf("%v cannot be reached with %d presses of the tabulator", button, most)
 		}
 		b.press(kb.Tab)
+		b.until(inView) // the page scrolls there
 		if where := eval[string](b, unseenFocus); where != "" {
 			t.Errorf("the focus cannot be seen at stop %d, %s", n, where)
 		}
@@ -121,6 +122,12 @@ func TestCopiesByKeyboard(t *testing.T) {
 	b.press(kb.Enter)
 	b.wait("a tag in the clipboard", func() bool { return strings.HasPrefix(b.clipboard(), "<script ") })
 }
+
+// inView is whether what has the focus is on the screen.
+const inView = `(() => {
+	const box = document.activeElement.getBoundingClientRect();
+	return document.activeElement === document.body || box.bottom > 0 && box.top < innerHeight;
+})()`
 
 // unseenFocus describes what has the focus where users cannot see that it has, or is "".
 const unseenFocus = `(() => {

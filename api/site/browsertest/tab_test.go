@@ -35,6 +35,7 @@ type tab struct {
 	*testing.T
 	ctx     context.Context
 	address string // of the instance
+	private string // its address for the operator
 
 	mu         sync.Mutex
 	origins    []string // that may be asked
@@ -54,7 +55,7 @@ func newTab(t *testing.T) *tab {
 func newTabOn(t *testing.T, instance *instance) *tab {
 	t.Helper()
 	_, ctx := open(t)
-	b := &tab{T: t, address: instance.address, origins: []string{instance.address}}
+	b := &tab{T: t, address: instance.address, private: instance.private, origins: []string{instance.address, instance.private}}
 	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(b.watch))
 	b.ctx = ctx
 	t.Cleanup(func() {
@@ -175,7 +176,10 @@ func tryCall[P, R any](b *tab, command cdp.Command[P, R], params P) (R, error) {
 // goTo loads a path of the instance, or a whole URL, and returns the answer's status.
 func (b *tab) goTo(target string) int64 {
 	b.Helper()
-	if strings.HasPrefix(target, "/") {
+	switch {
+	case strings.HasPrefix(target, "/rooms"): // for the operator
+		target = b.private + target
+	case strings.HasPrefix(target, "/"):
 		target = b.address + target
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, patience)

@@ -105,7 +105,7 @@
 //
 //	report + 2·delay + 2·Skew + 2·refresh,  and at most one minute more
 //
-// and no more is unused than the sessions that ended in that time. Package simulate
+// (with RollingMinute at most two, because grants of the minute before count too) and no more is unused than the sessions that ended in that time. Package simulate
 // measures it.
 //
 // # Tickets

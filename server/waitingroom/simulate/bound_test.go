@@ -23,12 +23,18 @@ func TestUnusedSlots(t *testing.T) {
 		s := res.Settings
 		usual := int((2*time.Second + 3*o.Delay + 2*s.Skew + 48*time.Second) / time.Second)
 		within := usual + 60
+		if s.RollingMinute { // the minute before counts too, by its slices
+			within += 60
+		}
 		admitted := 0
 		for i, x := range res.Seconds {
-			if i%60 == 1 { // the sample of a minute's first second is the last one's
+			if i%60 == 1 && !s.RollingMinute { // the sample of a minute's first second is the last one's
 				admitted = 0
 			}
 			admitted += x.Admitted
+			if s.RollingMinute && i >= 60 {
+				admitted -= res.Seconds[i-60].Admitted
+			}
 			slots := min(s.TotalActiveUsers-x.Active, s.NewUsersPerMinute-admitted)
 			if slots <= 0 || i+within >= len(res.Seconds) {
 				continue
