@@ -265,17 +265,10 @@ The repository is for reading: it proves nothing, but each commit names the hash
 			added, err := app.ExportLog(ctx, client, repository, bar.Show)
 			bar.Close()
 			if err == nil || added > 0 {
-				fmt.Fprintf(a.stdout, "Added %s to %s, which has %s now.\n", count(added, "entry", "entries"), dir, upTo(repository.Position()))
+				fmt.Fprintf(a.stdout, "Added %s to %s, which has %s now.\n", count(added, "entry", "entries"), dir, repository.Position())
 			}
 			return err
 		})
 	})
 	return cmd
-}
-
-func upTo(p gitlog.Position) string {
-	if p.Index < 0 {
-		return "none"
-	}
-	return "all up to " + strconv.FormatInt(p.Index, 10)
 }

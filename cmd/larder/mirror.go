@@ -37,13 +37,11 @@ mirrored in turn. A source that lies is refused, and what is here goes on being 
 	f.BoolVar(&once, "once", false, "catch up, then end, without serving")
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		var err error
-		if m.Trust.Key, err = keyText(m.Trust.Key, verify.CheckKey); err != nil {
-			return settings.Mistake{Err: err}
+		if m.Trust.Key, err = verify.ReadKey(m.Trust.Key); err == nil {
+			m.Trust.Witnesses, err = verify.ReadWitnesses(m.Trust.Witnesses)
 		}
-		for i, w := range m.Trust.Witnesses {
-			if m.Trust.Witnesses[i], err = keyText(w, verify.CheckWitness); err != nil {
-				return settings.Mistake{Err: err}
-			}
+		if err != nil {
+			return settings.Mistake{Err: err}
 		}
 		if m.Trust.Need, m.URL = len(m.Trust.Witnesses), args[0]; !verify.IsURL(m.URL) {
 			return settings.Mistakef("%q is not the URL of a Larder, such as https://cdn.example.com", m.URL)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -207,13 +206,11 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 		return nil, fmt.Errorf("--as %s is for a file, and there is none left", as[0])
 	}
 	var err error
-	if v.key, err = keyText(v.key, verify.CheckKey); err != nil {
+	if v.key, err = verify.ReadKey(v.key); err != nil {
 		return nil, fmt.Errorf("--key: %w", err)
 	}
-	for i, w := range v.witnesses {
-		if v.witnesses[i], err = keyText(w, verify.CheckWitness); err != nil {
-			return nil, fmt.Errorf("--witness: %w", err)
-		}
+	if v.witnesses, err = verify.ReadWitnesses(v.witnesses); err != nil {
+		return nil, fmt.Errorf("--witness: %w", err)
 	}
 	if v.need > len(v.witnesses) {
 		return nil, fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, count(len(v.witnesses), "is", "are"))
@@ -229,23 +226,6 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 		v.known = filepath.Join(dir, "larder", "known-logs")
 	}
 	return subjects, nil
-}
-
-// keyText reads a key from the command line, or from the file that is named there.
-func keyText(text string, check func(string) error) (string, error) {
-	if text == "" || check(text) == nil {
-		return text, nil
-	}
-	data, err := os.ReadFile(text)
-	if err != nil {
-		return "", fmt.Errorf("%w, and there is no such file", check(text))
-	}
-	key := strings.TrimSpace(string(data))
-	if check(key) != nil {
-		// The message must not quote the file, which may hold a private key.
-		return "", fmt.Errorf("the file %s does not hold a verifier key, which is one line such as cdn.example.com/log+1a2b3c4d+AZ…; a key folder has it in log.pub", text)
-	}
-	return key, nil
 }
 
 // verifiedFile is the outcome for one argument.

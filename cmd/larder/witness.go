@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,19 +37,15 @@ keep both together, on one machine. What a log signs twice is kept there, as the
 			return settings.Mistakef("a witness needs a folder of its own, with --keys, and a --log that it witnesses")
 		}
 		for i, log := range w.Logs {
-			if verify.IsURL(log) {
-				continue
-			}
-			if w.Logs[i], err = keyText(log, verify.CheckKey); err != nil {
-				return settings.Mistake{Err: fmt.Errorf("--log: %w", err)}
+			if !verify.IsURL(log) {
+				if w.Logs[i], err = verify.ReadKey(log); err != nil {
+					return settings.Mistakef("--log: %w", err)
+				}
 			}
 		}
 		w.Logger = a.settings.NewLogger(terminal.New(a.stderr), slog.LevelInfo)
 		w.Serving = func(address string, keys []string) {
-			fmt.Fprintf(a.stdout, "The witness answers at %s\nGive one of its keys to `larder up --witness %s#KEY`, and to whoever verifies:\n", address, address)
-			for _, key := range keys {
-				fmt.Fprintln(a.stdout, key)
-			}
+			fmt.Fprintf(a.stdout, "The witness answers at %s\nGive one of its keys to `larder up --witness %s#KEY`, and to whoever verifies:\n%s\n", address, address, strings.Join(keys, "\n"))
 		}
 		return w.Run(ctx)
 	})

@@ -33,6 +33,13 @@ type Position struct {
 	Hash  string `json:"hash"`
 }
 
+func (p Position) String() string {
+	if p.Index < 0 {
+		return "none"
+	}
+	return fmt.Sprintf("all up to %d", p.Index)
+}
+
 // What ends each commit's message.
 const (
 	indexTrailer = "Log-Entry: "

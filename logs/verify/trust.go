@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,8 +44,8 @@ func CheckKey(text string) error {
 	return nil
 }
 
-// CheckWitness returns an error where text is no verifier key of a witness.
-func CheckWitness(text string) error {
+// checkWitness returns an error where text is no verifier key of a witness.
+func checkWitness(text string) error {
 	if isPrivate(text) {
 		return errPrivate
 	}
@@ -52,6 +53,36 @@ func CheckWitness(text string) error {
 		return fmt.Errorf("%q is not the verifier key of a witness, such as witness.example+1a2b3c4d+BZ…: %w", text, err)
 	}
 	return nil
+}
+
+// ReadKey returns the verifier key of a log that an argument is, or that the file has which it names.
+func ReadKey(argument string) (string, error) { return read(argument, CheckKey) }
+
+// ReadWitnesses does the same for the keys of witnesses.
+func ReadWitnesses(arguments []string) (keys []string, err error) {
+	keys = slices.Clone(arguments)
+	for i, argument := range arguments {
+		if keys[i], err = read(argument, checkWitness); err != nil {
+			return nil, err
+		}
+	}
+	return keys, nil
+}
+
+func read(argument string, check func(string) error) (string, error) {
+	if argument == "" || check(argument) == nil {
+		return argument, nil
+	}
+	data, err := os.ReadFile(argument)
+	if err != nil {
+		return "", fmt.Errorf("%w, and there is no such file", check(argument))
+	}
+	key := strings.TrimSpace(string(data))
+	if check(key) != nil {
+		// The message must not quote the file, which may hold a private key.
+		return "", fmt.Errorf("the file %s does not hold a verifier key, which is one line such as cdn.example.com/log+1a2b3c4d+AZ…; a key folder has it in log.pub", argument)
+	}
+	return key, nil
 }
 
 // errPrivate does not repeat the key: messages end up where others read them.
@@ -92,7 +123,7 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	for _, w := range t.Witnesses {
 		v, err := formats.NewVerifierForCosignatureV1(w)
 		if err != nil {
-			return checkpoint{}, "", nil, CheckWitness(w)
+			return checkpoint{}, "", nil, checkWitness(w)
 		}
 		verifiers = append(verifiers, v)
 	}
