@@ -16,7 +16,7 @@ import (
 
 // What the sanitiser lets an attribute be.
 var (
-	readmeID = regexp.MustCompile(`^readme-[\p{L}\p{N}_.-]{1,200}$`)
+	readmeID = regexp.MustCompile(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
 	zero     = regexp.MustCompile(`^0$`)
 	noOpener = regexp.MustCompile(`^nofollow noopener$`)
 )
