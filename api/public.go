@@ -267,7 +267,7 @@ func (p *public) mounted(r *http.Request) http.Handler {
 	return nil
 }
 
-// pagesAt reports whether the request's host has pages, so that a person who comes to an unknown address gets one.
+// pagesAt reports whether the request's host has pages, so that a browser that asks for an unknown address gets one.
 func (p *public) pagesAt(r *http.Request) bool {
 	return p.Site != nil && !isHost(r.Host, p.APIHost) && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }

@@ -177,7 +177,7 @@ func (s *Site) failure(q *request, err error) *answer {
 	return &answer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
 }
 
-// near returns the libraries that somebody who looked for a text may have meant.
+// near returns the libraries that a visitor who searched for a text may have meant.
 func (s *Site) near(q *request, sought string) []*library.Library {
 	found, err := s.library.Search(q.Context(), text.Cut(sought, maxText), nil)
 	if err != nil {

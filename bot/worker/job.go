@@ -124,7 +124,7 @@ const minifier = "--minify --target=esnext --charset=utf8 --legal-comments=inlin
 const minifierVersion = "0.28.2"
 
 // Minifier says which program minifies files here, in which version and with which options of its command line, so that
-// who has the same makes the same bytes.
+// a verifier that runs the same program makes the same bytes.
 func Minifier() (program, version, options string) {
 	return "esbuild", minifierVersion, minifier
 }

@@ -15,7 +15,7 @@ const outline = `(() => {
 	const lines = [];
 	const blocks = 'header, nav, main, section, form, table, dl, figure, footer, fieldset, ul.shelf, ul.lines, ol.events, .snippet, .source, .readme-text, .hero, .notice, [role=listbox]';
 	for (const e of document.querySelectorAll(blocks)) {
-		if (e.closest('#usage')) continue; // which is there once somebody has asked for files
+		if (e.closest('#usage')) continue; // which the page has once a client has asked for files
 		if (!e.checkVisibility({visibilityProperty: true}) || e.parentElement.closest('.readme-text, ul.shelf, ol.events, ul.lines')) continue;
 		const box = e.getBoundingClientRect();
 		if (box.width < 2 || box.height < 2) continue;
@@ -38,7 +38,7 @@ const outline = `(() => {
 // kept has the outlines. LARDER_TEST_REWRITE=1 writes it anew: look at what changed before you commit it.
 const kept = "testdata/outlines.txt"
 
-// TestOutlines compares each kind of page, at two widths, with what it looked like when somebody last looked at it.
+// TestOutlines compares each kind of page, at two widths, with the outline that a developer last looked at and kept.
 func TestOutlines(t *testing.T) {
 	b := newTab(t)
 	b.tolerateFailure()
