@@ -376,6 +376,11 @@ func (s *working) dataFolder() part {
 			s.folder = s.writer.Reader
 			s.metrics.degraded(false)
 			unwatch = s.metrics.watch(s.folder.store)
+			s.onReady = append(s.onReady, func() {
+				if err := s.folder.store.UseNewestFormat(); err != nil {
+					s.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
+				}
+			})
 			return nil
 		},
 		stop: func() error {
