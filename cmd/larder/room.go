@@ -113,11 +113,8 @@ func (a *cli) simulate(cmd *cobra.Command, o simulate.Options, out string) error
 		return nil
 	}
 	files, err := result.Draw(out, string(o.Settings.Method))
-	for _, file := range files {
-		fmt.Fprintln(a.stdout, file)
-	}
 	if len(files) > 0 {
-		fmt.Fprintln(a.stdout)
+		fmt.Fprintln(a.stdout, strings.Join(files, "\n")+"\n")
 	}
 	return err
 }
@@ -127,7 +124,7 @@ func newRoomStatus(a *cli) *cobra.Command {
 		Use:   "status [ROOM]",
 		Short: "Show how full the waiting rooms are",
 		Long: `Show how many users are in each waiting room of the running process, how many wait, and the longest wait. The page
-/rooms on the private address shows the same, with charts of the last hour.`,
+/rooms on the private address shows the same, with charts of the last 30 days.`,
 		Example: `  larder room status
   larder room status --json shop | jq '.[0].estimated_queued_users'`,
 		Args: arguments(0, 1),
