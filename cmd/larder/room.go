@@ -20,7 +20,7 @@ import (
 func newRoom(a *cli) *cobra.Command {
 	return group("room", "Look at, change and try out waiting rooms",
 		"Look at waiting rooms, change them, and try out how they let visitors in. See docs/waiting-room.md.",
-		"  larder room simulate --total 400 --out ./simulated",
+		"  larder room simulate --out ./simulated",
 		newRoomStatus(a), newRoomSet(a), newRoomPreview(a), newRoomSimulate(a))
 }
 
@@ -37,7 +37,7 @@ type simulation struct {
 func newRoomSimulate(a *cli) *cobra.Command {
 	s := simulation{methods: []string{"fifo", "random"}, allocator: "counter", profile: "together", history: 1}
 	o := &s.options
-	o.Settings.TotalActiveUsers, o.Settings.NewUsersPerMinute, o.Settings.SessionDuration, o.Settings.CurveFactor = 400, 400, time.Minute, 1
+	o.Settings.TotalActiveUsers, o.Settings.NewUsersPerMinute, o.Settings.SessionDuration, o.Settings.CurveFactor = 1000, 1000, time.Minute, 1
 	o.Visitors, o.Over, o.Stay = 10_000, 30*time.Minute, time.Minute
 	o.DataCentres, o.Workers, o.Delay, o.Seed = 2, 3, 50*time.Millisecond, 1
 	cmd := &cobra.Command{
