@@ -635,12 +635,12 @@ func TestClusterLost(t *testing.T) {
 
 	// A node's store is damaged.
 	three.end(os.Interrupt)
-	wals, err := filepath.Glob(filepath.Join(three.data, "store", "*.log"))
-	if err != nil || len(wals) == 0 {
-		t.Fatal("the store has no write-ahead log", err)
+	tables, err := filepath.Glob(filepath.Join(three.data, "store", "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatal("the store has no tables", err)
 	}
-	for _, wal := range wals {
-		if err := os.Truncate(wal, 0); err != nil {
+	for _, table := range tables {
+		if err := os.Truncate(table, 10); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -672,7 +672,7 @@ func TestClusterLost(t *testing.T) {
 	for _, version := range versions {
 		c.answers(version, http.StatusOK, all...)
 	}
-	refused(three, "no node of the cluster publishes")
+	refused(three, "another node that has the log's key takes its place")
 	stop()
 	c.write("one/keys/log.key", string(saved))
 	c.write("two/keys/log.key", string(saved))

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -163,7 +164,7 @@ func (c *clustered) forward(ctx context.Context, name string, request json.RawMe
 	writer := admin.Over(asked, at)
 	result, err := admin.Call[json.RawMessage](ctx, writer, name, request, func(e json.RawMessage) { report(e) })
 	if err != nil {
-		return nil, fmt.Errorf("%w (by the node at %s)", err, at)
+		return nil, unreached(at, fmt.Errorf("%w (by the node at %s)", err, at))
 	}
 	size := sizeIn(result)
 	if size == 0 {
@@ -178,6 +179,15 @@ func (c *clustered) forward(ctx context.Context, name string, request json.RawMe
 		c.logger.Warn("what was changed through this node has yet to arrive here", "operation", name, "err", err)
 	}
 	return result, nil
+}
+
+// unreached says of an error, where the node that writes could not be reached, what comes next.
+func unreached(at string, err error) error {
+	var dial *net.OpError
+	if !errors.As(err, &dial) || dial.Op != "dial" {
+		return err
+	}
+	return fmt.Errorf("the node that publishes does not answer at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", strings.TrimSuffix(at, "/"), err)
 }
 
 // status adds how the node stands to the process's status.

@@ -140,7 +140,7 @@ func (c *clustered) upload(ctx context.Context, source string) (told string, err
 	}
 	answer, err := client.Do(r)
 	if err != nil {
-		return "", fmt.Errorf("couldn't send %s to the node that publishes: %w", source, err)
+		return "", unreached(to, fmt.Errorf("couldn't send %s to the node that publishes: %w", source, err))
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 8<<10))
