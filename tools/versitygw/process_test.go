@@ -323,7 +323,7 @@ func TestProcessMistakes(t *testing.T) {
 		want []string
 	}{
 		{"endpoint", empty, []string{"--bucket-endpoint", "http://" + closed.Addr().String()}, nil, []string{"is the store running, and is --bucket-endpoint its address"}},
-		{"endpoint's name", empty, []string{"--bucket-endpoint", "http://store.invalid"}, nil, []string{"name cannot be found; check --bucket-endpoint"}},
+		{"endpoint's name", empty, []string{"--bucket-endpoint", "http://" + strings.Repeat("x", 64) + ".invalid"}, nil, []string{"name cannot be found; check --bucket-endpoint"}},
 		{"TLS", empty, []string{"--bucket-endpoint", strings.Replace(c.endpoint, "http:", "https:", 1)}, nil, []string{"begin --bucket-endpoint with http://"}},
 		{"no store", empty, []string{"--bucket-endpoint", website.URL}, nil, []string{"not an object store", "--bucket-endpoint"}},
 		{"bucket", empty, []string{"--bucket", "s3://none-such"}, nil, []string{`no bucket "none-such"; make it, or name another with --bucket`}},
