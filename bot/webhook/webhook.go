@@ -1,7 +1,8 @@
-// Package webhook tells others over HTTP when a release is published.
+// Package webhook tells others over HTTP when a release is published, and what becomes of it.
 //
 // A webhook is a URL, and a secret that its messages are signed with. Package webhook
-// follows the log: for every entry that says that a release was published, after a
+// follows the log: for every entry that says that a release was published, or what became
+// of it for one that watches, after a
 // webhook was added, each webhook that asked for its package is sent a message, as a
 // scheduled request (package schedule), which keeps on trying.
 //
@@ -58,6 +59,7 @@ type Hook struct {
 	ID      string    `json:"id"`
 	URL     string    `json:"url"`
 	Package string    `json:"package,omitempty"` // "": of every package
+	Watch   bool      `json:"watch,omitempty"`   // it is told of all [logs.News], and not of publications only
 	Added   time.Time `json:"added"`
 	From    int64     `json:"from"` // the first entry of the log that it is told of
 	// Delivered counts the messages that were answered with 2xx, GivenUp those that
@@ -83,7 +85,9 @@ type hook struct {
 
 // A Message is the body of what is sent.
 type Message struct {
-	Type      string    `json:"type"`      // "release.published"
+	// Type is "release.published", or for those who watch the kind of another entry too: "release.withdrawn",
+	// "release.upstream-changed", "package.removed", "log.key-changed".
+	Type      string    `json:"type"`
 	Timestamp time.Time `json:"timestamp"` // of the entry
 	Data      Release   `json:"data"`
 }
@@ -95,7 +99,8 @@ type Release struct {
 	Released time.Time    `json:"released,omitzero"` // by upstream
 	Entry    int64        `json:"entry"`             // of the log
 	Manifest kvstore.Hash `json:"manifest"`
-	Path     string       `json:"path"` // what its files' paths begin with, on the asset host
+	Path     string       `json:"path"`           // what its files' paths begin with, on the asset host
+	Text     string       `json:"text,omitempty"` // says it in a sentence, to those who watch
 }
 
 // Webhooks are the webhooks of a store. Their methods may be called at the same time.
@@ -126,14 +131,14 @@ func Open(o Options) (*Webhooks, error) {
 	return w, err
 }
 
-// Add adds a webhook for one package, or for all where that is "". The secret is
-// told here and nowhere else.
-func (w *Webhooks) Add(ctx context.Context, url, pkg string) (h Hook, secret string, err error) {
+// Add adds a webhook for one package, or for all where that is "". One that watches is told of all [logs.News], also of
+// those about the log. The secret is told here and nowhere else.
+func (w *Webhooks) Add(ctx context.Context, url, pkg string, watch bool) (h Hook, secret string, err error) {
 	if err := schedule.CheckURL(url); err != nil {
 		return h, "", err
 	}
 	new := hook{Secret: newSecret(), Hook: Hook{
-		ID: strings.ToLower(rand.Text()[:16]), URL: url, Package: pkg,
+		ID: strings.ToLower(rand.Text()[:16]), URL: url, Package: pkg, Watch: watch,
 		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
 	if _, err := w.send(ctx, add{new}); err != nil {
@@ -238,7 +243,33 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 
 // wants reports whether a webhook is told of an entry.
 func (h hook) wants(e logs.Indexed) bool {
-	return e.Kind.Publishes() && e.Index >= h.From && (h.Package == "" || h.Package == e.Package)
+	if e.Index < h.From || h.Package != "" && e.Package != "" && e.Package != h.Package {
+		return false
+	}
+	return e.Kind.Publishes() || h.Watch && slices.Contains(logs.News, e.Kind)
+}
+
+// newMessage is what a webhook is told of an entry.
+func (h hook) newMessage(e logs.Indexed) Message {
+	m := Message{Type: "release.published", Timestamp: e.Time, Data: Release{
+		Package: e.Package, Version: e.Version, Released: e.Released, Entry: e.Index, Manifest: e.Manifest,
+	}}
+	if e.Kind.Serves() {
+		m.Data.Path = "/ajax/libs/" + e.Package + "/" + e.Version + "/"
+	}
+	if h.Watch {
+		m.Data.Text = e.News()
+	}
+	switch {
+	case e.Kind.Publishes():
+	case e.Package == "":
+		m.Type = "log." + string(e.Kind)
+	case e.Kind == logs.PackageRemoved:
+		m.Type = "package.removed"
+	default:
+		m.Type = "release." + string(e.Kind)
+	}
+	return m
 }
 
 // A message is to be sent to a webhook.
@@ -269,10 +300,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 		return err
 	}
 	for _, m := range due {
-		body, err := json.Marshal(Message{Type: "release.published", Timestamp: m.entry.Time, Data: Release{
-			Package: m.entry.Package, Version: m.entry.Version, Released: m.entry.Released, Entry: m.entry.Index,
-			Manifest: m.entry.Manifest, Path: "/ajax/libs/" + m.entry.Package + "/" + m.entry.Version + "/",
-		}})
+		body, err := json.Marshal(m.hook.newMessage(m.entry))
 		if err != nil {
 			return err
 		}

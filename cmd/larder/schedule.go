@@ -210,15 +210,16 @@ func newWebhookAdd(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add URL",
 		Short: "Send a message to a URL for each release that is published from now on",
-		Long: `Send a signed message to a URL for each release that is published from now on. The secret that its receiver verifies
-messages with is told here, once. The URL may be on any host, this one too; a user who can run this command could
-call it anyway.` + sentLater,
+		Long: `Send a signed message to a URL for each release that is published from now on; with --watch, also for what becomes of
+releases and of the log. The secret that its receiver verifies messages with is told here, once. The URL may be on any
+host, this one too; a user who can run this command could call it anyway.` + sentLater,
 		Example: `  larder webhook add https://ci.example.com/hooks/larder
   larder webhook add http://127.0.0.1:9000/rebuild --package jquery`,
 		Args: arguments(1, 1),
 	}
 	a.uses(cmd, dataFlags)
 	cmd.Flags().StringVar(&request.Package, "package", "", "only releases of the package `NAME`")
+	cmd.Flags().BoolVar(&request.Watch, "watch", false, "tell of withdrawals, changes upstream, removed packages and new keys of the log too")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.URL = args[0]
