@@ -85,6 +85,8 @@ type working struct {
 	*running
 	writer *Writer
 	bucket bucket.Bucket // of a node of a cluster
+	// squeezed hears, on a node that writes, which contents have got smaller codings.
+	squeezed func(kvstore.Hash)
 	// beforeEnd is what is left to do after a single pass.
 	beforeEnd []func(context.Context) error
 }
@@ -272,6 +274,7 @@ func (s *working) parts() (parts list, err error) {
 		all, schedule := s.operations(), e.schedule.Handler(schedulePath)
 		if s.isNode() {
 			all, schedule = node.saving(all), node.savingHTTP(schedule)
+			sized(all)
 		}
 		return all, schedule, nil
 	}))
@@ -366,6 +369,9 @@ func (s *working) dataFolder() part {
 			o := writing{openOptions: openOptions{working: true}, follow: s.Fill, events: s.metrics.counting(s.Events), node: s.isNode()}
 			if s.Serve {
 				o.address = s.self.Address
+			}
+			if s.leads != nil {
+				o.squeezed = func(h kvstore.Hash) { s.squeezed(h) }
 			}
 			s.writer, err = openWriter(s.settings, o, s.logger)
 			if short := (*Shortfall)(nil); o.node && errors.As(err, &short) {
