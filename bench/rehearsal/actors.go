@@ -3,9 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -17,8 +17,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/larder-cdn/larder/bench/internal/stage"
 )
 
 // An actor is a process that serves, and that may be killed, stopped and begun again; an upgrade may have put another one in
@@ -175,42 +173,36 @@ func (a *actor) larder(ctx context.Context, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// role is what a node of the cluster is by its own word, "" while it cannot say.
-func (a *actor) role(ctx context.Context) string {
-	text, err := a.larder(ctx, "status", "--json")
-	var status struct {
-		Node *struct {
-			Role string `json:"role"`
-		} `json:"node"`
-	}
-	if err != nil || json.Unmarshal([]byte(text), &status) != nil || status.Node == nil {
-		return ""
-	}
-	return status.Node.Role
+// publishes is whether a node of the cluster is the one that does, by its own word.
+func (a *actor) publishes(ctx context.Context) bool {
+	_, said, err := a.askPrivate(ctx, "/metrics")
+	return err == nil && strings.Contains(said, "\nlarder_cluster_writer 1\n")
 }
 
 // ready is whether the private address says that all is well.
 func (a *actor) ready(ctx context.Context) error {
+	status, said, err := a.askPrivate(ctx, "/readyz")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s: %d: %s", a.name, status, strings.TrimSpace(said))
+	}
+	return err
+}
+
+func (a *actor) askPrivate(ctx context.Context, path string) (status int, said string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.private+"/readyz", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.private+path, nil)
 	if err != nil {
-		return err
+		return 0, "", err
 	}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return err
+		return 0, "", err
 	}
 	defer answer.Body.Close()
-	var said bytes.Buffer
-	_, _ = said.ReadFrom(http.MaxBytesReader(nil, answer.Body, 4<<10))
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", a.name, answer.Status, strings.TrimSpace(said.String()))
-	}
-	return nil
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 4<<20))
+	return answer.StatusCode, string(body), err
 }
-
-func (a *actor) usage() stage.Usage { return stage.UsageOf(a.getPID()) }
 
 // The gateway is the object store: versitygw in a process, on a port of its own.
 type gateway struct {

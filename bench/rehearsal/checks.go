@@ -113,6 +113,7 @@ func (p *play) judgeReleases(ctx context.Context) check {
 	unpublished := len(p.library.choose(func(r *release, _ map[string]time.Time) bool { return !r.poisoned && r.acknowledged.IsZero() }))
 	var wrong []string
 	withdrawn := 0
+	deadline := time.Now().Add(comesWithin)
 	for _, e := range p.entrances {
 		if e.h2 {
 			continue
@@ -122,7 +123,7 @@ func (p *play) judgeReleases(ctx context.Context) check {
 			if !r.withdrawn.IsZero() {
 				withdrawn++
 			}
-			if err := p.stillThere(ctx, t, e, r); err != nil {
+			if err := p.stillThere(ctx, t, e, r, deadline); err != nil {
 				wrong = append(wrong, fmt.Sprintf("%s: %v, acknowledged by %s at %s: %v", e.name, r, r.by, r.acknowledged.Format(time.TimeOnly), err))
 			}
 		}
@@ -145,8 +146,8 @@ func (p *play) judgeReleases(ctx context.Context) check {
 const comesWithin = 90 * time.Second
 
 // stillThere is whether an entrance has all files of a release, or answers 410 for one that is withdrawn.
-func (p *play) stillThere(ctx context.Context, t http.RoundTripper, e *entrance, r *release) (err error) {
-	for deadline := time.Now().Add(comesWithin); ; {
+func (p *play) stillThere(ctx context.Context, t http.RoundTripper, e *entrance, r *release, deadline time.Time) (err error) {
+	for {
 		err = nil
 		for _, file := range r.files() {
 			q := &question{path: r.path(file), want: content(r.pkg, r.version, file)}

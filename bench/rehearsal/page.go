@@ -185,7 +185,7 @@ func (n *notes) requestCharts(length time.Duration) []figure {
 	}
 	took := chart.Chart{Summary: "How long requests took in each second: half of them, and 99 of 100", X: x, Y: y, Lines: []chart.Line{{Name: "99 of 100", Step: 1, Values: late}, {Name: "half", Step: 1, Values: median}}}
 	return []figure{
-		{Title: "Requests that succeeded, each second", SVG: template.HTML(asked.Inline())},                                                                                   //nolint:gosec // escaped by chart
+		{Title: "Requests that succeeded, each second", SVG: template.HTML(asked.Inline())},                                                                                    //nolint:gosec // escaped by chart
 		{Title: "Milliseconds that requests took", Text: "The highest are drawn at the edge.", SVG: template.HTML(took.Inline()), Keys: []string{"99 of 100", "half of them"}}, //nolint:gosec // as above
 	}
 }

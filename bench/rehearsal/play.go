@@ -115,7 +115,7 @@ func (p *play) start(ctx context.Context) error {
 	if err := one.start(ctx); err != nil {
 		return err
 	}
-	if err := eventually(ctx, "node one publishes", func() bool { return one.role(ctx) == "writer" }); err != nil {
+	if err := eventually(ctx, "node one publishes", func() bool { return one.publishes(ctx) }); err != nil {
 		return err
 	}
 	for a, files := range map[*actor][]string{two: {"log.key", "log.pub", "checkpoint", "cluster.key"}, three: {"log.pub", "checkpoint", "cluster.key"}} {

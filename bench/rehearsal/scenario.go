@@ -107,7 +107,7 @@ func (p *play) recovers(ctx context.Context) error {
 // writer is the node that publishes, nil while there is none.
 func (p *play) writer(ctx context.Context) *actor {
 	for _, a := range p.nodes {
-		if a.getPID() != 0 && a.role(ctx) == "writer" {
+		if a.getPID() != 0 && a.publishes(ctx) {
 			return a
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
@@ -85,6 +86,7 @@ type working struct {
 	*running
 	writer *Writer
 	bucket bucket.Bucket // of a node of a cluster
+	anew   bool          // whether the process has had a life before this one
 	// beforeEnd is what is left to do after a single pass.
 	beforeEnd []func(context.Context) error
 }
@@ -136,7 +138,7 @@ func (s Server) Run(ctx context.Context) (err error) {
 
 // life does the server's work until ctx ends, or until it is to begin anew.
 func (s Server) life(ctx context.Context, l *lasting, again bool) (*running, error) {
-	w := &working{running: s.running(l, again)}
+	w := &working{running: s.running(l, again), anew: again}
 	parts, err := w.parts()
 	if err == nil {
 		err = run(ctx, s.Logger, parts)
@@ -358,12 +360,12 @@ func (s *working) dataFolder() part {
 	var unwatch func()
 	return part{
 		name: "data folder",
-		start: func(context.Context) (err error) {
+		start: func(ctx context.Context) (err error) {
 			o := writing{openOptions: openOptions{working: true}, follow: s.Fill, events: s.metrics.counting(s.Events), node: s.isNode()}
 			if s.Serve {
 				o.address = s.self.Address
 			}
-			s.writer, err = openWriter(s.settings, o, s.logger)
+			s.writer, err = s.openAgain(ctx, o)
 			if short := (*Shortfall)(nil); o.node && errors.As(err, &short) {
 				if err = s.setAside(short); err == nil {
 					o.afresh = true
@@ -387,6 +389,23 @@ func (s *working) dataFolder() part {
 			}
 			return err
 		},
+	}
+}
+
+// openAgain opens the data folder. Where this process had it open a moment ago, it waits for a command, such as `larder status`, that has
+// opened it between the two lives.
+func (s *working) openAgain(ctx context.Context, o writing) (*Writer, error) {
+	for told := false; ; told = true {
+		w, err := openWriter(s.settings, o, s.logger)
+		if !s.anew || !errors.Is(err, kvstore.ErrLocked) {
+			return w, err
+		}
+		if !told {
+			s.logger.Warn("a command has the data folder open; this process goes on when it is done", "data", s.settings.Data)
+		}
+		if retry.Sleep(ctx, reachAgain) != nil {
+			return nil, err
+		}
 	}
 }
 
