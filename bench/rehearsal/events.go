@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -41,18 +43,17 @@ func (p *play) killOne(ctx context.Context, e *event) error {
 	a := p.any(p.actors())
 	p.allowEnd(e, a)
 	e.What = a.name + " is killed"
-	if a == p.writer(ctx) {
-		e.What += ", which publishes"
-	}
+	published := a == p.writer(ctx)
 	if err := a.end(syscall.SIGKILL); err != nil {
 		return err
 	}
-	if a.command == "up" && slices.Contains(p.nodes, a) {
+	if published {
 		begun := time.Now()
-		if err := eventually(ctx, "another node publishes", func() bool { return p.writer(ctx) != nil }); err != nil {
+		next, err := p.successor(ctx, a)
+		if err != nil {
 			return err
 		}
-		e.What += fmt.Sprintf("; a node publishes %.1f s later", time.Since(begun).Seconds())
+		e.What += fmt.Sprintf(", which published; %s does %.1f s later", next.name, time.Since(begun).Seconds())
 	}
 	if err := sleep(ctx, time.Duration(1+p.random.IntN(5))*time.Second); err != nil {
 		return err
@@ -83,14 +84,21 @@ func (p *play) stopWriter(ctx context.Context, e *event) error {
 	if err != nil {
 		return err
 	}
-	if err := eventually(ctx, "another node publishes", func() bool {
-		w := p.writer(ctx)
-		return w != nil && w != a
-	}); err != nil {
+	next, err := p.successor(ctx, a)
+	if err != nil {
 		return err
 	}
-	e.What += "; " + p.writer(ctx).name + " publishes"
+	e.What += "; " + next.name + " publishes"
 	return nil
+}
+
+// successor waits for the node that publishes in the place of another one.
+func (p *play) successor(ctx context.Context, of *actor) (next *actor, err error) {
+	err = eventually(ctx, "another node publishes", func() bool {
+		next = p.writer(ctx)
+		return next != nil && next != of
+	})
+	return next, err
 }
 
 // leaves is how much the full disk has left: less than Larder needs to write.
@@ -139,20 +147,23 @@ func (p *play) fillDisk(ctx context.Context, e *event) error {
 	return nil
 }
 
-// flipBits flips a bit in the largest table of a node's store, and heals the node as the documents say.
+// flipped is in how many tables a bit is flipped, the largest first.
+const flipped = 3
+
+// flipBits flips bits in the largest tables of a node's store, and heals the node as the documents say.
 func (p *play) flipBits(ctx context.Context, e *event) error {
 	a := p.any(p.nodes[1:])
 	p.allowEnd(e, a)
-	table, err := flip(filepath.Join(a.data(), "store"), p.random.Float64())
+	tables, err := flip(filepath.Join(a.data(), "store"), p.random.Float64())
 	if err != nil {
 		return err
 	}
-	e.What = fmt.Sprintf("a bit of %s is flipped in %s", filepath.Base(table), a.name)
+	e.What = fmt.Sprintf("a bit is flipped in %s of %s", strings.Join(tables, ", "), a.name)
 	if err := sleep(ctx, 3*time.Second); err != nil {
 		return err
 	}
 	if _, err := a.larder(ctx, "fsck", "--deep"); err == nil {
-		e.What += "; fsck finds nothing wrong, as the table is not in use any more"
+		e.What += "; fsck finds nothing wrong, as none of it is in use any more"
 		return nil
 	}
 	if err := a.end(syscall.SIGTERM); err != nil {
@@ -165,37 +176,42 @@ func (p *play) flipBits(ctx context.Context, e *event) error {
 	return a.start(ctx)
 }
 
-// flip flips a bit of the largest table in a store's folder, at that part of it.
-func flip(store string, at float64) (table string, err error) {
-	var size int64
+// flip flips a bit of the largest tables in a store's folder, at that part of each, and returns their names.
+func flip(store string, at float64) (names []string, err error) {
+	sizes := map[string]int64{}
 	err = filepath.WalkDir(store, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".sst" {
 			return ignoreGone(err)
 		}
 		info, err := d.Info()
-		if err == nil && info.Size() > size {
-			table, size = path, info.Size()
+		if err == nil {
+			sizes[path] = info.Size()
 		}
 		return ignoreGone(err)
 	})
-	if err == nil && table == "" {
+	tables := slices.SortedFunc(maps.Keys(sizes), func(a, b string) int { return cmp.Compare(sizes[b], sizes[a]) })
+	if err == nil && len(tables) == 0 {
 		err = errors.New("the store has no table yet")
 	}
-	if err != nil {
-		return "", err
+	for _, table := range tables[:min(flipped, len(tables))] {
+		err = errors.Join(err, ignoreGone(flipBit(table, int64(at*float64(sizes[table])))))
+		names = append(names, filepath.Base(table))
 	}
-	f, err := os.OpenFile(table, os.O_RDWR, 0)
+	return names, err
+}
+
+func flipBit(file string, offset int64) error {
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
-		return "", err
+		return err
 	}
 	b := make([]byte, 1)
-	offset := int64(at * float64(size))
 	_, err = f.ReadAt(b, offset)
 	b[0] ^= 0x10
 	if err == nil {
 		_, err = f.WriteAt(b, offset)
 	}
-	return table, errors.Join(err, f.Close())
+	return errors.Join(err, f.Close())
 }
 
 // ignoreGone has a file that was deleted meanwhile be none.
