@@ -59,14 +59,25 @@ func nonEmpty(s string) []string {
 	return []string{s}
 }
 
-const mostWrongs = 5
+// What is told of what is wrong.
+const (
+	mostWrongs = 8
+	mostText   = 800
+)
 
 // verdict makes a check of what is wrong.
 func verdict(name, said string, wrong []string) check {
 	if len(wrong) == 0 {
 		return check{name, said, true}
 	}
-	text := strings.Join(wrong[:min(len(wrong), mostWrongs)], "\n")
+	var short []string
+	for _, w := range wrong[:min(len(wrong), mostWrongs)] {
+		if len(w) > mostText {
+			w = w[:mostText] + "…"
+		}
+		short = append(short, w)
+	}
+	text := strings.Join(short, "\n")
 	if len(wrong) > mostWrongs {
 		text += fmt.Sprintf("\nand %d more", len(wrong)-mostWrongs)
 	}

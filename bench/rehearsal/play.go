@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bench/internal/stage"
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
 const proxyIP = "127.0.0.1"
@@ -91,7 +92,11 @@ func (p *play) build(ctx context.Context) error {
 		p.nodes = append(p.nodes, a)
 	}
 	p.mirror = actor("mirror", "mirror", "127.0.1.4")
+	// The fallback's registry has nothing, so that all of its releases are from the mirror.
+	nothing := npmtest.Start()
+	p.stops = append(p.stops, nothing.Close)
 	p.fallback = actor("fallback", "up", "127.0.1.5", "--catalogue", catalogue, "--interval", "1h", "--releases", "1", "--fallback", "larder:http://"+p.mirror.address)
+	p.fallback.env = nothing.Env(p.folder)
 	if err != nil {
 		return err
 	}

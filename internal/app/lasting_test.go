@@ -62,3 +62,24 @@ func TestOpenAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A node of a cluster that has caught up once serves at once in its next life, and in the process that takes its place.
+func TestCaughtUpStays(t *testing.T) {
+	l := &lasting{}
+	life := func() *clustered {
+		return &clustered{working: &working{running: &running{process: process{lasting: l}}}}
+	}
+	if life().mayServe() {
+		t.Error("an empty node serves")
+	}
+	life().lasting.caughtUp.Store(true)
+	if !life().mayServe() {
+		t.Error("the node is behind again in its next life")
+	}
+	for text, want := range map[string]bool{`{"sockets": [], "caughtUp": true}`: true, `{"sockets": []}`: false} {
+		t.Setenv(handedVariable, text)
+		if handed, _, err := received(); err != nil || handed.CaughtUp != want {
+			t.Errorf("%s: %+v, %v", text, handed, err)
+		}
+	}
+}
