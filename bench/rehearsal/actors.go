@@ -105,7 +105,7 @@ func (a *actor) start(ctx context.Context) error {
 // lastWords is the end of what the process has said.
 func (a *actor) lastWords() string {
 	text, _ := os.ReadFile(filepath.Join(a.folder, "log"))
-	return string(text[max(0, len(text)-1500):])
+	return string(text[max(0, len(text)-700):])
 }
 
 func (a *actor) setPID(pid int) {

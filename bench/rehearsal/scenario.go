@@ -82,10 +82,23 @@ func (p *play) scenario(ctx context.Context) error {
 			fmt.Printf("%7s  %s: %s\n", e.Begin.Sub(p.notes.begin).Round(time.Second), kind, e.What)
 			if e.Failed != nil {
 				fmt.Println("         which failed:", e.Failed)
+				p.revive(ctx)
 			}
 		}
 		if len(skipped) == len(kinds) {
 			return nil
+		}
+	}
+}
+
+// revive starts what an event that failed has left ended, so that the play goes on.
+func (p *play) revive(ctx context.Context) {
+	for _, a := range p.actors() {
+		if pid := a.getPID(); pid != 0 && !gone(pid) {
+			continue
+		}
+		if err := a.start(ctx); err != nil {
+			fmt.Println("        ", err)
 		}
 	}
 }

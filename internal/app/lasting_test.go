@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -26,40 +25,38 @@ func (w warned) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A command may open the data folder between two lives of a process. The process waits for it; one that has just been
-// started does not, but says so.
-func TestOpenAgain(t *testing.T) {
-	dir := t.TempDir()
-	s := &settings.Settings{Listen: []string{"127.0.0.1:0"}, Data: filepath.Join(dir, "data"), Keys: filepath.Join(dir, "keys")}
-	command, err := kvstore.Open(storeDir(s.Data), kvstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := make(chan struct{})
-	r := &running{process: process{settings: s, logger: slog.New(warned{slog.DiscardHandler, first})}}
-	if _, err := (&working{running: r}).openAgain(t.Context(), writing{}); !errors.Is(err, kvstore.ErrLocked) {
-		t.Errorf("at its start: %v", err)
-	}
-	done := make(chan error)
-	var w *Writer
-	go func() {
-		var err error
-		w, err = (&working{running: r, anew: true}).openAgain(t.Context(), writing{})
-		done <- err
-	}()
-	select {
-	case <-first:
-	case err := <-done:
-		t.Fatalf("the process has not waited: %v", err)
-	}
-	if err := command.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Error(err)
+// A command may have the data folder open when a process starts, and between two of its lives. The process waits for it.
+func TestOpenPatiently(t *testing.T) {
+	for _, anew := range []bool{false, true} {
+		dir := t.TempDir()
+		s := &settings.Settings{Listen: []string{"127.0.0.1:0"}, Data: filepath.Join(dir, "data"), Keys: filepath.Join(dir, "keys")}
+		command, err := kvstore.Open(storeDir(s.Data), kvstore.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := make(chan struct{})
+		r := &running{process: process{settings: s, logger: slog.New(warned{slog.DiscardHandler, first})}}
+		done := make(chan error)
+		var w *Writer
+		go func() {
+			var err error
+			w, err = (&working{running: r, anew: anew}).openPatiently(t.Context(), writing{})
+			done <- err
+		}()
+		select {
+		case <-first:
+		case err := <-done:
+			t.Fatalf("the process has not waited: %v", err)
+		}
+		if err := command.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -365,7 +365,7 @@ func (s *working) dataFolder() part {
 			if s.Serve {
 				o.address = s.self.Address
 			}
-			s.writer, err = s.openAgain(ctx, o)
+			s.writer, err = s.openPatiently(ctx, o)
 			if short := (*Shortfall)(nil); o.node && errors.As(err, &short) {
 				if err = s.setAside(short); err == nil {
 					o.afresh = true
@@ -392,13 +392,26 @@ func (s *working) dataFolder() part {
 	}
 }
 
-// openAgain opens the data folder. Where this process had it open a moment ago, it waits for a command, such as `larder status`, that has
-// opened it between the two lives.
-func (s *working) openAgain(ctx context.Context, o writing) (*Writer, error) {
+// commandFor is how long a process that starts waits for a command.
+const commandFor = 10 * time.Second
+
+// openPatiently opens the data folder. It waits for a command, such as `larder status`, that has it open for a moment, because no process
+// answered: before this one began, or between two of its lives. Then it waits as long as that takes, because clients wait, too.
+func (s *working) openPatiently(ctx context.Context, o writing) (*Writer, error) {
+	deadline := time.Now().Add(commandFor)
 	for told := false; ; told = true {
 		w, err := openWriter(s.settings, o, s.logger)
-		if !s.anew || !errors.Is(err, kvstore.ErrLocked) {
+		if !errors.Is(err, kvstore.ErrLocked) {
 			return w, err
+		}
+		if !s.anew {
+			client, noAnswer := Dial(ctx, s.settings.Data)
+			if noAnswer == nil {
+				return nil, errors.Join(err, client.Close()) // another server, or a command that takes long
+			}
+			if time.Now().After(deadline) {
+				return nil, err
+			}
 		}
 		if !told {
 			s.logger.Warn("a command has the data folder open; this process goes on when it is done", "data", s.settings.Data)
