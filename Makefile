@@ -9,6 +9,8 @@ SWEEP   ?= 1000
 UPGRADES ?= 100
 BACKLOG ?= 40000
 COMMITS ?= 10000
+HOURS   ?= 1
+MINUTES ?= $(shell expr $(HOURS) '*' 60)
 
 # One static file, whatever the system has; gin without a format that nothing here speaks. The same flags for all that is
 # compiled, so that it is compiled once.
@@ -122,6 +124,12 @@ size: build bin/size ## start, look-ups, search, pages, checks, backup and mirro
 
 attack: build bin/attack ## attack the real program from one address, and measure what a client at another gets (needs Linux; nginx where it is)
 	bin/attack -larder $(BIN) $(ATTACK)
+
+bin/gateway: FORCE # an object store
+	$(GO) test -C tools/versitygw -c -o ../../$@ .
+
+rehearsal: build bin/rehearsal bin/gateway ## everything at once for HOURS, or MINUTES: nodes, mirror, fallback, room and proxy are killed, stopped, filled and attacked while clients compare every byte (needs Linux; nginx and root where they are)
+	bin/rehearsal -larder $(BIN) -gateway bin/gateway -minutes $(MINUTES) $(REHEARSAL)
 
 crash: ## kill the real process CRASHES times in the middle of ingests, of a full waiting room, and 50 times in the import of a tree
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder
