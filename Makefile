@@ -25,7 +25,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash follow sweep upgrade resources cluster withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline crash follow sweep upgrade resources cluster withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -100,7 +100,7 @@ audit: ## axe-core on every page, Lighthouse on two (needs Chromium, npm and Nod
 	npm ci --prefix api/site/browsertest/audit --ignore-scripts --no-audit --no-fund
 	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./api/site/browsertest
 
-bin/ingest bin/serving bin/attack: FORCE # so that they run here, and paths in their options are from here
+bin/ingest bin/serving bin/attack bin/size: FORCE # so that they run here, and paths in their options are from here
 	$(GO) build -C bench -o ../$@ ./$(@F)
 
 bench: build bin/ingest ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
@@ -113,6 +113,9 @@ bench-serve: build bin/serving ## against nginx and Caddy, as ratios (needs Linu
 
 bench-headline: build bin/serving ## what share of cdnjs's traffic this machine serves, with BENCH_HEADLINE=-h2 over HTTP/2 and TLS (needs Linux)
 	bin/serving -larder $(BIN) -headline $(BENCH_HEADLINE)
+
+size: build bin/size ## start, look-ups, search, pages, checks, backup and mirror over 7 million files, each with its bound (needs Linux, 20 GB of disk and an hour)
+	bin/size -larder $(BIN) $(SIZE)
 
 attack: build bin/attack ## attack the real program from one address, and measure what a client at another gets (needs Linux; nginx where it is)
 	bin/attack -larder $(BIN) $(ATTACK)

@@ -225,7 +225,7 @@ func registered(t *testing.T) (all []string) {
 	for name, value := range map[string]string{
 		"data": filepath.Join(dir, "data"), "listen": "127.0.0.1:0", "private-listen": "127.0.0.1:0", "catalogue": filepath.Dir(filepath.Dir(catalogue)),
 		"acme-domain": "cdn.larder.example", "acme-directory": "https://127.0.0.1:1/", "purge-hook": "http://127.0.0.1:1/",
-		"asset-base": "https://cdn.larder.example",
+		"asset-base": "https://cdn.larder.example", "fallback": "cdnjs:http://127.0.0.1:1",
 	} {
 		if err := s.Flags.Set(name, value); err != nil {
 			t.Fatal(err)

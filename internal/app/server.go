@@ -226,6 +226,7 @@ func (s *working) parts() (parts list, err error) {
 	}
 	add := parts.add
 	site := newServing(s.running)
+	site.tells = true
 	fill := &filling{working: s, serving: site}
 	push := &pusher{working: s}
 	pushes := s.Fill && s.settings.LogRepository != gitlog.Remote{}
@@ -254,7 +255,7 @@ func (s *working) parts() (parts list, err error) {
 		add(len(rooms) > 0, site.rooms(rooms))
 		add(s.Fill, part{name: "catalogue on the site", start: fill.showOnSite})
 		add(reviews, fill.reviewer())
-		add(len(s.settings.Fallback) > 0, fill.fallback())
+		add(s.Fill && len(s.settings.Fallback) > 0, fill.fallback())
 		add(s.settings.AccessLog != "", site.logging())
 		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 		add(true, site.server(), site.usage(), site.following())
@@ -324,6 +325,9 @@ func (s Server) check() error {
 	c := s.Settings
 	if _, err := witnessPolicy(c); err != nil {
 		return err
+	}
+	if s.Mirror != nil && len(c.Fallback) > 0 {
+		return settings.Mistakef("%s: a mirror has what its source has and asks no other origin: leave that out here, and give it to `larder up` at the source", c.Origin("fallback"))
 	}
 	heedMemory(c, s.Serve, os.DirFS("/"), s.Logger)
 	if !s.Serve {

@@ -37,6 +37,7 @@ type serving struct {
 	hot           func(kvstore.Hash) // hears which files are in demand
 	elsewhere     server.Elsewhere   // has what is not here; nil for nothing
 
+	tells        bool           // whether webhooks hear of waiting rooms: the process sends
 	accessLog    *accesslog.Log // nil for none
 	libraries    *library.Index
 	follower     *server.Follower
