@@ -68,7 +68,7 @@ func newRig(t testing.TB) *rig {
 	}
 	r.client = npm.NewClient(config, getter, npm.Options{})
 	r.auditor = audit.New(audit.Options{
-		Npm: r.client, Registry: config.Registry, Git: git.New(git.Options{Fetch: getter}), Minifiers: r.pool,
+		Npm: r.client, Git: git.New(git.Options{Fetch: getter}), Minifiers: r.pool,
 		Provenance: attestations, TempDir: t.TempDir(),
 	})
 	return r

@@ -165,7 +165,7 @@ const roomsPath = "/rooms"
 func withoutRooms(next http.Handler) http.Handler {
 	hidden := &answers.Failure{Status: http.StatusNotFound, Message: "The waiting rooms are shown on the private address only (--private-listen)."}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == roomsPath || strings.HasPrefix(r.URL.Path, roomsPath+"/") {
+		if r.URL.Path == roomsPath || strings.HasPrefix(r.URL.Path, roomsPath+"/") || strings.HasPrefix(r.URL.Path, roomsPath+".") {
 			hidden.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
 			return
 		}
@@ -233,9 +233,15 @@ func (s *serving) openRooms(rooms []config.Room) (*waitingroom.Rooms, error) {
 	if err != nil {
 		return nil, err
 	}
+	var tell func(context.Context, waitingroom.Happening) error
+	if s.tells {
+		tell = func(ctx context.Context, h waitingroom.Happening) error {
+			return errands.webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
+		}
+	}
 	return waitingroom.New(waitingroom.Options{
 		Rooms: rooms, Keys: keys, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.metrics,
-		Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
+		Tell: tell, Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
 	})
 }
 

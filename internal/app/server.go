@@ -226,6 +226,7 @@ func (s *working) parts() (parts list, err error) {
 	}
 	add := parts.add
 	site := newServing(s.running)
+	site.tells = true
 	fill := &filling{working: s, serving: site}
 	push := &pusher{working: s}
 	pushes := s.Fill && s.settings.LogRepository != gitlog.Remote{}
@@ -379,6 +380,11 @@ func (s *working) dataFolder() part {
 			s.folder = s.writer.Reader
 			s.metrics.degraded(false)
 			unwatch = s.metrics.watch(s.folder.store)
+			s.onReady = append(s.onReady, func() {
+				if err := s.folder.store.UseNewestFormat(); err != nil {
+					s.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
+				}
+			})
 			return nil
 		},
 		stop: func() error {

@@ -37,6 +37,7 @@ type serving struct {
 	hot           func(kvstore.Hash) // hears which files are in demand
 	elsewhere     server.Elsewhere   // has what is not here; nil for nothing
 
+	tells        bool           // whether webhooks hear of waiting rooms: the process sends
 	accessLog    *accesslog.Log // nil for none
 	libraries    *library.Index
 	follower     *server.Follower
@@ -134,7 +135,7 @@ func (s *serving) openAPI(tags purge.TagHeaders) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	downloads, err := download.New(download.Options{Store: s.folder.store, CacheTags: tags, Logger: s.logger.With("part", "download"), Registerer: s.metrics})
+	downloads, err := download.New(download.Options{Store: s.folder.store, Leaving: s.api.Stopping, CacheTags: tags, Logger: s.logger.With("part", "download"), Registerer: s.metrics})
 	if err != nil {
 		return nil, err
 	}
