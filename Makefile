@@ -27,7 +27,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline crash follow sweep upgrade resources cluster withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -118,6 +118,10 @@ bench-serve: build bin/serving ## against nginx and Caddy, as ratios (needs Linu
 
 bench-headline: build bin/serving ## what share of cdnjs's traffic this machine serves, with BENCH_HEADLINE=-h2 over HTTP/2 and TLS (needs Linux)
 	bin/serving -larder $(BIN) -headline $(BENCH_HEADLINE)
+
+bench-mirror: ## a mirror's catch-up and rsync of the same files (skipped where it is not), by processor time; how far behind ten releases a second it is
+	$(GO) test -run '^$$' -bench '^Benchmark(Mirror|Rsync)$$' -benchtime 3x -timeout 1h ./cmd/larder
+	$(GO) test -run '^$$' -bench '^BenchmarkMirrorLag$$' -benchtime 600x -timeout 1h ./cmd/larder
 
 size: build bin/size ## start, look-ups, search, pages, checks, backup and mirror over 7 million files, each with its bound (needs Linux, 20 GB of disk and an hour)
 	bin/size -larder $(BIN) $(SIZE)
