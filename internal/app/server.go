@@ -88,7 +88,7 @@ type working struct {
 	bucket bucket.Bucket // of a node of a cluster
 	// squeezed hears, on a node that writes, which contents have got smaller codings.
 	squeezed func(kvstore.Hash)
-	anew   bool          // whether the process has had a life before this one
+	anew     bool // whether the process has had a life before this one
 	// beforeEnd is what is left to do after a single pass.
 	beforeEnd []func(context.Context) error
 }
