@@ -33,6 +33,7 @@ type answer struct {
 	canonical   string // path of the address that search engines should know, "" where they should not
 	section     string // path in the navigation that the page is under
 	searched    string // what the search box holds
+	feed        string // path of the Atom feed of what the page is about, "" where there is only that of everything
 	data        any    // for the template
 }
 

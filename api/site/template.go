@@ -175,6 +175,7 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"recipe":    recipePath,
 		"filespage": filesPath,
 		"library":   libraryPath,
+		"feed":      feedPath,
 		"version":   versionPath,
 		"history":   historyPath,
 		"states": func(l string, kind views.StateKind) string {
@@ -234,6 +235,7 @@ type frame struct {
 	Title       string
 	Description string
 	Canonical   string // URL, "" for a page that search engines should leave alone
+	Feed        string // path of the Atom feed of what the page is about, "" for none
 	Banner      string // URL of the picture for previews
 	Section     string
 	Searched    string
@@ -253,6 +255,7 @@ func (s *Site) render(q *request, a *answer) (*page, error) {
 	if a.canonical != "" {
 		f.Canonical = q.siteBase + a.canonical
 	}
+	f.Feed = a.feed
 	var b bytes.Buffer
 	if err := s.templates[a.view].Execute(&b, f); err != nil {
 		return nil, fmt.Errorf("site: couldn't render %s: %w", a.view, err)

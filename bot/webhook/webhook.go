@@ -1,8 +1,9 @@
-// Package webhook tells others over HTTP when a release is published, and what happens in
-// waiting rooms.
+// Package webhook tells others over HTTP when a release is published, and what becomes of it, and what
+// happens in waiting rooms.
 //
 // A webhook is a URL, and a secret that its messages are signed with. Package webhook
-// follows the log: for every entry that says that a release was published, after a
+// follows the log: for every entry that says that a release was published, or what became
+// of it for one that watches, after a
 // webhook was added, each webhook that asked for its package is sent a message, as a
 // scheduled request (package schedule), which keeps on trying. So are those of a waiting room when
 // [Webhooks.TellRoom] says what happened there.
@@ -61,6 +62,7 @@ type Hook struct {
 	URL     string    `json:"url"`
 	Package string    `json:"package,omitempty"` // "": of every package
 	Room    string    `json:"room,omitempty"`    // told of that waiting room instead of releases, "*": of every room
+	Watch   bool      `json:"watch,omitempty"`   // it is told of all [logs.News], and not of publications only
 	Added   time.Time `json:"added"`
 	From    int64     `json:"from"` // the first entry of the log that it is told of
 	// Delivered counts the messages that were answered with 2xx, GivenUp those that
@@ -99,7 +101,9 @@ type hook struct {
 
 // A Message is the body of what is sent about a release.
 type Message struct {
-	Type      string    `json:"type"`      // "release.published"
+	// Type is "release.published", or for those who watch the kind of another entry too: "release.withdrawn",
+	// "release.upstream-changed", "package.removed", "log.key-changed".
+	Type      string    `json:"type"`
 	Timestamp time.Time `json:"timestamp"` // of the entry
 	Data      Release   `json:"data"`
 }
@@ -118,7 +122,8 @@ type Release struct {
 	Released time.Time    `json:"released,omitzero"` // by upstream
 	Entry    int64        `json:"entry"`             // of the log
 	Manifest kvstore.Hash `json:"manifest"`
-	Path     string       `json:"path"` // what its files' paths begin with, on the asset host
+	Path     string       `json:"path"`           // what its files' paths begin with, on the asset host
+	Text     string       `json:"text,omitempty"` // says it in a sentence, to those who watch
 }
 
 // Webhooks are the webhooks of a store. Their methods may be called at the same time.
@@ -149,17 +154,17 @@ func Open(o Options) (*Webhooks, error) {
 	return w, err
 }
 
-// Add adds a webhook for the releases of one package, or of all where that is "", or for a waiting
-// room, or for all where that is "*". The secret is told here and nowhere else.
-func (w *Webhooks) Add(ctx context.Context, url, pkg, room string) (h Hook, secret string, err error) {
+// Add adds a webhook for one package, or for all where that is ""; or for a waiting room, or for all where that is "*". One
+// that watches is told of all [logs.News], also of those about the log. The secret is told here and nowhere else.
+func (w *Webhooks) Add(ctx context.Context, url, pkg string, watch bool, room string) (h Hook, secret string, err error) {
 	if err := schedule.CheckURL(url); err != nil {
 		return h, "", err
 	}
-	if pkg != "" && room != "" {
-		return h, "", errors.New("a webhook is for a package or for a waiting room, not for both: add another one")
+	if room != "" && (pkg != "" || watch) {
+		return h, "", errors.New("a webhook is for releases or for a waiting room, not for both: add another one")
 	}
 	new := hook{Secret: newSecret(), Hook: Hook{
-		ID: strings.ToLower(rand.Text()[:16]), URL: url, Package: pkg, Room: room,
+		ID: strings.ToLower(rand.Text()[:16]), URL: url, Package: pkg, Watch: watch, Room: room,
 		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
 	if _, err := w.send(ctx, add{new}); err != nil {
@@ -254,10 +259,7 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 			if !h.wants(e) {
 				continue
 			}
-			body, err := json.Marshal(Message{Type: "release.published", Timestamp: e.Time, Data: Release{
-				Package: e.Package, Version: e.Version, Released: e.Released, Entry: e.Index,
-				Manifest: e.Manifest, Path: "/ajax/libs/" + e.Package + "/" + e.Version + "/",
-			}})
+			body, err := json.Marshal(h.newMessage(e))
 			if err != nil {
 				return cursor, nil, err
 			}
@@ -272,7 +274,33 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 
 // wants reports whether a webhook is told of an entry.
 func (h hook) wants(e logs.Indexed) bool {
-	return h.Room == "" && e.Kind.Publishes() && e.Index >= h.From && (h.Package == "" || h.Package == e.Package)
+	if h.Room != "" || e.Index < h.From || h.Package != "" && e.Package != "" && e.Package != h.Package {
+		return false
+	}
+	return e.Kind.Publishes() || h.Watch && slices.Contains(logs.News, e.Kind)
+}
+
+// newMessage is what a webhook is told of an entry.
+func (h hook) newMessage(e logs.Indexed) Message {
+	m := Message{Type: "release.published", Timestamp: e.Time, Data: Release{
+		Package: e.Package, Version: e.Version, Released: e.Released, Entry: e.Index, Manifest: e.Manifest,
+	}}
+	if e.Kind.Serves() {
+		m.Data.Path = "/ajax/libs/" + e.Package + "/" + e.Version + "/"
+	}
+	if h.Watch {
+		m.Data.Text = e.News()
+	}
+	switch {
+	case e.Kind.Publishes():
+	case e.Package == "":
+		m.Type = "log." + string(e.Kind)
+	case e.Kind == logs.PackageRemoved:
+		m.Type = "package.removed"
+	default:
+		m.Type = "release." + string(e.Kind)
+	}
+	return m
 }
 
 // TellRoom has the webhooks of a waiting room told what happened there; about is its status in JSON.

@@ -89,6 +89,7 @@ type (
 		URL     string `json:"url"`
 		Package string `json:"package,omitempty"` // "" for all
 		Room    string `json:"room,omitempty"`    // "*" for all; "" for releases
+		Watch   bool   `json:"watch,omitempty"`
 	}
 	// WebhookAdded is a new webhook, and its JSON form.
 	WebhookAdded struct {
@@ -125,7 +126,7 @@ func (r *Reader) errandOperations(all operations) {
 		return nil, e.schedule.Remove(ctx, q.ID)
 	})
 	withErrands(r, all, OpWebhookAdd, func(ctx context.Context, e *errands, q WebhookAddRequest) (WebhookAdded, error) {
-		hook, secret, err := e.webhooks.Add(ctx, q.URL, q.Package, q.Room)
+		hook, secret, err := e.webhooks.Add(ctx, q.URL, q.Package, q.Watch, q.Room)
 		return WebhookAdded{hook, secret}, err
 	})
 	withErrands(r, all, OpWebhookList, func(ctx context.Context, e *errands, _ struct{}) ([]webhook.Hook, error) {

@@ -255,7 +255,7 @@ func (s *working) parts() (parts list, err error) {
 		add(len(rooms) > 0, site.rooms(rooms))
 		add(s.Fill, part{name: "catalogue on the site", start: fill.showOnSite})
 		add(reviews, fill.reviewer())
-		add(len(s.settings.Fallback) > 0, fill.fallback())
+		add(s.Fill && len(s.settings.Fallback) > 0, fill.fallback())
 		add(s.settings.AccessLog != "", site.logging())
 		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 		add(true, site.server(), site.usage(), site.following())
@@ -326,6 +326,9 @@ func (s Server) check() error {
 	if _, err := witnessPolicy(c); err != nil {
 		return err
 	}
+	if s.Mirror != nil && len(c.Fallback) > 0 {
+		return settings.Mistakef("%s: a mirror has what its source has and asks no other origin: leave that out here, and give it to `larder up` at the source", c.Origin("fallback"))
+	}
 	heedMemory(c, s.Serve, os.DirFS("/"), s.Logger)
 	if !s.Serve {
 		return nil
@@ -377,6 +380,11 @@ func (s *working) dataFolder() part {
 			s.folder = s.writer.Reader
 			s.metrics.degraded(false)
 			unwatch = s.metrics.watch(s.folder.store)
+			s.onReady = append(s.onReady, func() {
+				if err := s.folder.store.UseNewestFormat(); err != nil {
+					s.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
+				}
+			})
 			return nil
 		},
 		stop: func() error {

@@ -135,7 +135,7 @@ func (s *serving) openAPI(tags purge.TagHeaders) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	downloads, err := download.New(download.Options{Store: s.folder.store, CacheTags: tags, Logger: s.logger.With("part", "download"), Registerer: s.metrics})
+	downloads, err := download.New(download.Options{Store: s.folder.store, Leaving: s.api.Stopping, CacheTags: tags, Logger: s.logger.With("part", "download"), Registerer: s.metrics})
 	if err != nil {
 		return nil, err
 	}
