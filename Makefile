@@ -27,7 +27,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rooms mutants withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -157,6 +157,16 @@ cluster: ## COMMITS by three processes on a gateway, all of which are killed and
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 10m -v -run '^(TestCluster|TestClusterLost)$$' ./cmd/larder
 	LARDER_TEST_WHOLE=1 LARDER_TEST_STORM=100 $(GO) test -count 1 -timeout 2h -v -run '^(TestEveryInterleaving|TestStorm)$$' ./logs/cluster
 	LARDER_TEST_COMMITS=$(COMMITS) $(GO) test -C tools/versitygw -count 1 -timeout 10h -v .
+
+rooms: ## waiting rooms: CRASHES kills under load, attackers for an hour of the room's time, 100,000 who wait, a million in virtual time
+	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestKill$$' ./server/waitingroom
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^(TestAttackers|TestFlood)$$' ./server/waitingroom
+	$(GO) test -run '^$$' -bench Crowd -timeout 1h ./server/waitingroom
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestMillion$$' ./server/waitingroom/simulate
+
+mutants: ## does a test notice when the code that decides in a waiting room is changed? (about an hour)
+	$(GO) build -C tools/gremlins -o ../../bin/gremlins github.com/go-gremlins/gremlins/cmd/gremlins
+	bin/gremlins unleash --workers 1 --timeout-coefficient 300 --output-statuses lt ./server/waitingroom/queue
 
 withdrawal: ## find a withdrawal that the server hides, in a log of 222,000 entries
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^TestHiddenWithdrawal$$' ./logs/verify
