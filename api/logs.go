@@ -137,7 +137,7 @@ func parseIndex(q url.Values, name string) (int64, error) {
 }
 
 const (
-	// maxStreams is how many streams of the log there may be at once: each costs a goroutine and a connection.
+	// maxStreams is how many streams there may be at once: each costs a goroutine and a connection.
 	maxStreams = 256
 	// heartbeat is how often a stream says that it is still there, so that neither side waits for one that is not.
 	heartbeat = 15 * time.Second
@@ -147,7 +147,7 @@ const (
 	reconnect = 5 * time.Second
 )
 
-var noMoreStreams = unavailable("There are too many streams of the log", 60)
+var noMoreStreams = unavailable("There are too many streams of changes", 60)
 
 // logStream answers /logs/stream with entries as they come, as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html). It ends when the client goes or the process stops.
@@ -172,28 +172,11 @@ func (p *public) stream(r *request) error {
 	if err != nil {
 		return err
 	}
-	if r.Method == http.MethodHead {
-		beginStream(r)
-		return nil
-	}
-	ctx, leave, err := p.streams.Enter(r.Context(), r.RemoteAddr, 0)
-	if err != nil {
-		return noMoreStreams
+	ctx, s, leave, err := p.beginEvents(r)
+	if err != nil || s == nil {
+		return err
 	}
 	defer leave()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-p.Stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	s := &eventWriter{c: http.NewResponseController(r.c.Writer), w: r.c.Writer}
-	_ = s.c.SetReadDeadline(time.Time{}) // else it would end with the deadline of the request
-	beginStream(r)
-	s.send([]byte("retry: " + strconv.FormatInt(reconnect.Milliseconds(), 10) + "\n\n"))
 	for s.err == nil && ctx.Err() == nil {
 		waiting, stop := context.WithTimeout(ctx, p.heartbeat)
 		entries, after, err := p.Library.NextEntries(waiting, next, q)
@@ -217,6 +200,32 @@ func (p *public) stream(r *request) error {
 		s.send(text)
 	}
 	return nil
+}
+
+// beginEvents begins to answer with server-sent events, until the context ends: when the client goes or the process stops.
+// The writer is nil where there is nothing to send, as to HEAD.
+func (p *public) beginEvents(r *request) (ctx context.Context, s *eventWriter, leave func(), err error) {
+	if r.Method == http.MethodHead {
+		beginStream(r)
+		return nil, nil, nil, nil
+	}
+	ctx, free, err := p.streams.Enter(r.Context(), r.RemoteAddr, 0)
+	if err != nil {
+		return nil, nil, nil, noMoreStreams
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-p.Stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	s = &eventWriter{c: http.NewResponseController(r.c.Writer), w: r.c.Writer}
+	_ = s.c.SetReadDeadline(time.Time{}) // else it would end with the deadline of the request
+	beginStream(r)
+	s.send([]byte("retry: " + strconv.FormatInt(reconnect.Milliseconds(), 10) + "\n\n"))
+	return ctx, s, func() { cancel(); free() }, nil
 }
 
 // streamFrom returns the index of the first entry that a stream may send: the one after what the client has, else the

@@ -8,7 +8,6 @@ import (
 
 // nodesPage shows the nodes of a cluster.
 type nodesPage struct {
-	live
 	Nodes   []shownNode
 	Problem string // why others are missing
 }
@@ -23,7 +22,7 @@ type shownNode struct {
 // nodes is for the operator, see Options.Nodes.
 func (s *Site) nodes(q *request) (*answer, error) {
 	members, err := s.options.Nodes(q.Context())
-	p := nodesPage{live: q.live("/nodes")}
+	var p nodesPage
 	if err != nil {
 		p.Problem = err.Error()
 	}
@@ -38,7 +37,7 @@ func (s *Site) nodes(q *request) (*answer, error) {
 		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds())})
 	}
 	return &answer{
-		view: "nodes", title: "Nodes", refresh: p.refresh(),
+		view: "nodes", title: "Nodes",
 		description: "Which node of the cluster publishes, and how far behind the others are.",
 		data:        p,
 	}, nil

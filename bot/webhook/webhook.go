@@ -1,10 +1,12 @@
-// Package webhook tells others over HTTP when a release is published, and what becomes of it.
+// Package webhook tells others over HTTP when a release is published, what becomes of it, and what happens in waiting
+// rooms.
 //
 // A webhook is a URL, and a secret that its messages are signed with. Package webhook
 // follows the log: for every entry that says that a release was published, or what became
 // of it for one that watches, after a
 // webhook was added, each webhook that asked for its package is sent a message, as a
-// scheduled request (package schedule), which keeps on trying.
+// scheduled request (package schedule), which keeps on trying. So are those of a waiting room when
+// [Webhooks.TellRoom] says what happened there.
 //
 // Guarantees: every such entry is sent at least once, whichever side restarts in between, or
 // given up after three days of failures; a message has the same id in each attempt.
@@ -12,7 +14,7 @@
 // (https://www.standardwebhooks.com), so a recording of one is worth nothing soon
 // after. Secrets are in the store and told once, when the webhook is added.
 //
-// The package does not know how releases come about.
+// The package does not know how releases come about, or what a waiting room is.
 package webhook
 
 import (
@@ -54,14 +56,20 @@ const MaxHooks = 1000
 // ErrNotFound says that there is no webhook with an id.
 var ErrNotFound = errors.New("there is no such webhook: `larder webhook list` has the ids")
 
+// A Subject is what a webhook is told of: releases, or a waiting room.
+type Subject struct {
+	Package string `json:"package,omitempty"` // "": of every package
+	Watch   bool   `json:"watch,omitempty"`   // it is told of all [logs.News], and not of publications only
+	Room    string `json:"room,omitempty"`    // told of that waiting room instead of releases, "*": of every room
+}
+
 // A Hook is a webhook, and how its messages fare.
 type Hook struct {
-	ID      string    `json:"id"`
-	URL     string    `json:"url"`
-	Package string    `json:"package,omitempty"` // "": of every package
-	Watch   bool      `json:"watch,omitempty"`   // it is told of all [logs.News], and not of publications only
-	Added   time.Time `json:"added"`
-	From    int64     `json:"from"` // the first entry of the log that it is told of
+	ID  string `json:"id"`
+	URL string `json:"url"`
+	Subject
+	Added time.Time `json:"added"`
+	From  int64     `json:"from"` // the first entry of the log that it is told of
 	// Delivered counts the messages that were answered with 2xx, GivenUp those that
 	// never were; Pending are under way, or wait for the next attempt.
 	Delivered int64 `json:"delivered"`
@@ -77,19 +85,39 @@ type Hook struct {
 	Problem     string    `json:"problem,omitempty"`
 }
 
+// About says in words what the webhook is told of.
+func (h *Hook) About() string {
+	switch {
+	case h.Room == "*":
+		return "all rooms"
+	case h.Room != "":
+		return "room " + h.Room
+	case h.Package != "":
+		return h.Package
+	}
+	return "all releases"
+}
+
 // hook is a Hook as it is stored.
 type hook struct {
 	Hook
 	Secret string `json:"secret"`
 }
 
-// A Message is the body of what is sent.
+// A Message is the body of what is sent about a release.
 type Message struct {
 	// Type is "release.published", or for those who watch the kind of another entry too: "release.withdrawn",
 	// "release.upstream-changed", "package.removed", "log.key-changed".
 	Type      string    `json:"type"`
 	Timestamp time.Time `json:"timestamp"` // of the entry
 	Data      Release   `json:"data"`
+}
+
+// A RoomMessage is the body of what is sent about a waiting room.
+type RoomMessage struct {
+	Type      string    `json:"type"` // what happened, as "room.full"
+	Timestamp time.Time `json:"timestamp"`
+	Data      any       `json:"data"` // the status of the room, then
 }
 
 // A Release is what a message is about.
@@ -131,14 +159,16 @@ func Open(o Options) (*Webhooks, error) {
 	return w, err
 }
 
-// Add adds a webhook for one package, or for all where that is "". One that watches is told of all [logs.News], also of
-// those about the log. The secret is told here and nowhere else.
-func (w *Webhooks) Add(ctx context.Context, url, pkg string, watch bool) (h Hook, secret string, err error) {
+// Add adds a webhook. The secret is told here and nowhere else.
+func (w *Webhooks) Add(ctx context.Context, url string, of Subject) (h Hook, secret string, err error) {
 	if err := schedule.CheckURL(url); err != nil {
 		return h, "", err
 	}
+	if of.Room != "" && (of.Package != "" || of.Watch) {
+		return h, "", errors.New("a webhook is for releases or for a waiting room, not for both: add another one")
+	}
 	new := hook{Secret: newSecret(), Hook: Hook{
-		ID: strings.ToLower(rand.Text()[:16]), URL: url, Package: pkg, Watch: watch,
+		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: of,
 		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
 	if _, err := w.send(ctx, add{new}); err != nil {
@@ -230,9 +260,14 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 		}
 		cursor = e.Index + 1
 		for _, h := range a.hooks {
-			if h.wants(e) {
-				due = append(due, message{hook: h, id: messageID(h.ID, e.Index), entry: e})
+			if !h.wants(e) {
+				continue
 			}
+			body, err := json.Marshal(h.newMessage(e))
+			if err != nil {
+				return cursor, nil, err
+			}
+			due = append(due, message{h, messageID(h.ID, e.Index), body})
 		}
 		if cursor-a.cursor >= step {
 			break
@@ -243,7 +278,7 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 
 // wants reports whether a webhook is told of an entry.
 func (h hook) wants(e logs.Indexed) bool {
-	if e.Index < h.From || h.Package != "" && e.Package != "" && e.Package != h.Package {
+	if h.Room != "" || e.Index < h.From || h.Package != "" && e.Package != "" && e.Package != h.Package {
 		return false
 	}
 	return e.Kind.Publishes() || h.Watch && slices.Contains(logs.News, e.Kind)
@@ -272,11 +307,30 @@ func (h hook) newMessage(e logs.Indexed) Message {
 	return m
 }
 
+// TellRoom has the webhooks of a waiting room told what happened there; about is its status in JSON.
+func (w *Webhooks) TellRoom(ctx context.Context, room, kind string, at time.Time, about any) error {
+	a, err := w.send(ctx, look{})
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(RoomMessage{Type: kind, Timestamp: at.UTC(), Data: about})
+	if err != nil {
+		return err
+	}
+	var due []message
+	for _, h := range a.hooks {
+		if h.Room == room || h.Room == "*" {
+			due = append(due, message{h, fmt.Sprintf("%s%s-%s-%d", messagePrefix(h.ID), room, kind, at.UnixNano()), body})
+		}
+	}
+	return w.enqueue(ctx, due)
+}
+
 // A message is to be sent to a webhook.
 type message struct {
-	hook  hook
-	id    string
-	entry logs.Indexed
+	hook hook
+	id   string
+	body []byte
 }
 
 // messageID is the same whenever the same entry is sent to the same webhook.
@@ -300,12 +354,8 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 		return err
 	}
 	for _, m := range due {
-		body, err := json.Marshal(m.hook.newMessage(m.entry))
-		if err != nil {
-			return err
-		}
 		state, err := w.messages.PostOnce(ctx, m.id, schedule.Request{
-			URL: m.hook.URL, Method: "POST", Body: string(body), Headers: map[string]string{"Content-Type": "application/json"},
+			URL: m.hook.URL, Method: "POST", Body: string(m.body), Headers: map[string]string{"Content-Type": "application/json"},
 		})
 		if err == nil && state.Status != schedule.Waiting {
 			_, err = w.send(ctx, settled{m.id}) // an earlier process had sent it, and told of it

@@ -274,13 +274,14 @@ func TestRoomsAreForTheOperator(t *testing.T) {
 	private := openSocket(t, privateSocket)
 	url, _ := startSaying(t, larderOn([]given{private}, "serve", "--data", data, "--listen", "127.0.0.1:0", "--log-level", "warn"), "Larder serves ")
 	public := strings.TrimPrefix(url, "http://")
-	for _, path := range []string{"/rooms", "/rooms/", "/rooms/downloads", "/rooms/downloads/status", "/rooms/downloads/analytics"} {
+	for _, path := range []string{"/rooms", "/rooms/", "/rooms/downloads", "/rooms/downloads/status", "/rooms/downloads/analytics", "/rooms.stream", "/rooms.stream?room=downloads"} {
 		if answer, body := over(t, public, url+path); answer.StatusCode != http.StatusNotFound || !strings.Contains(body, "private address") {
 			t.Errorf("%s in public: %s, %s", path, answer.Status, body)
 		}
 	}
 	for path, want := range map[string]string{
-		"/rooms": "Waiting rooms", "/rooms/downloads": "Waiting room downloads", "/rooms/downloads/status": `"status":"not_queueing"`, "/search": "<title>", "/livez": "ok",
+		"/rooms": "Waiting rooms", "/rooms/downloads": "Waiting room downloads", "/rooms/downloads/status": `"status":"not_queueing"`,
+		"/rooms/downloads/analytics?minutes=43200&format=csv": "time,minutes,active_users", "/search": "<title>", "/livez": "ok",
 	} {
 		if answer, body := over(t, private.at, "http://larder"+path); answer.StatusCode != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s in private: %s, %s", path, answer.Status, body)

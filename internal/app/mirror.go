@@ -52,6 +52,7 @@ func (s *working) mirrorParts() (parts list, err error) {
 	s.lasting.doubt(func() (string, error) { return "", f.behind() })
 	add := parts.add
 	site := newServing(s.running)
+	site.tells = true
 	add(s.Serve && s.settings.ReadyFile != "", s.noReadyFile())
 	add(true, part{name: "key folder", start: s.keyFolder}, s.dataFolder(), s.adminSocket())
 	add(true, part{name: "source", start: func(context.Context) error { return f.open(site) }, stop: f.close})

@@ -216,9 +216,15 @@ func (s *serving) openRooms(rooms []config.Room) (*waitingroom.Rooms, error) {
 	if err != nil {
 		return nil, err
 	}
+	var tell func(context.Context, waitingroom.Happening) error
+	if s.tells {
+		tell = func(ctx context.Context, h waitingroom.Happening) error {
+			return errands.webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
+		}
+	}
 	return waitingroom.New(waitingroom.Options{
 		Rooms: rooms, Keys: keys, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.metrics,
-		Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
+		Tell: tell, Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
 	})
 }
 

@@ -228,6 +228,7 @@ func (s *working) parts() (parts list, err error) {
 	}
 	add := parts.add
 	site := newServing(s.running)
+	site.tells = true
 	fill := &filling{working: s, serving: site}
 	push := &pusher{working: s}
 	pushes := s.Fill && s.settings.LogRepository != gitlog.Remote{}

@@ -38,6 +38,7 @@ type serving struct {
 	hot           func(kvstore.Hash) // hears which files are in demand
 	elsewhere     server.Elsewhere   // has what is not here; nil for nothing
 
+	tells        bool           // whether webhooks hear of waiting rooms: the process sends
 	accessLog    *accesslog.Log // nil for none
 	libraries    *library.Index
 	follower     *server.Follower
@@ -163,7 +164,7 @@ var forOperator = map[string]string{"/rooms": "The waiting rooms are", "/nodes":
 func forAll(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for path, what := range forOperator {
-			if rest, ok := strings.CutPrefix(r.URL.Path, path); ok && (rest == "" || rest[0] == '/') {
+			if rest, ok := strings.CutPrefix(r.URL.Path, path); ok && (rest == "" || rest[0] == '/' || rest[0] == '.') {
 				hidden := answers.Failure{Status: http.StatusNotFound, Message: what + " shown on the private address only (--private-listen)."}
 				hidden.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
 				return
