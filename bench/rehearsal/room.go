@@ -46,7 +46,6 @@ type doorman struct {
 	let      int
 	archives int
 	left     int
-	failures []error
 }
 
 // A visit is a request of a visitor that came through the room.
