@@ -27,7 +27,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack bench bench-serve bench-headline crash follow sweep upgrade cluster withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rooms mutants withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -58,13 +58,14 @@ test: ## everything that can be tested here
 	$(GO) test -C bench ./...
 	$(GO) test -C tools/h2spec ./...
 	$(GO) test -C tools/acme ./...
+	$(GO) test -C tools/versitygw ./...
 
 agreement: ## do lint, show-files and the bot agree over a folder of package JSONs, CATALOGUE? (asks the registry that npm is configured with)
 	@test -n "$(CATALOGUE)" || { echo "name the folder: make agreement CATALOGUE=DIR"; exit 2; }
 	LARDER_AGREEMENT=$(abspath $(CATALOGUE)) $(GO) test -count 1 -timeout 24h -run '^TestAgreementWithRegistry$$' -v ./bot
 
-alerts: ## a real Prometheus fires and resolves each alert of docs/monitoring (needs Debian's package prometheus, or both of its programs in the PATH)
-	LARDER_TEST_ALERTS=1 $(GO) test -count 1 -v -run '^(TestAlerts|TestAlertDrill)$$' ./internal/app
+alerts: ## a real Prometheus fires and resolves each alert of docs/monitoring, and answers the dashboard's questions (needs Debian's package prometheus, or both of its programs in the PATH)
+	LARDER_TEST_ALERTS=1 $(GO) test -count 1 -v -run '^(TestAlerts|TestAlertDrill|TestDashboardDrill)$$' ./internal/app ./cmd/larder
 
 race: ## the same but the browser tests, with the race detector (needs a C compiler; RACE=-short leaves out what takes longest)
 	CGO_ENABLED=1 $(GO) test -race $(RACE) -timeout 40m ./...
@@ -77,9 +78,11 @@ lint: ## formatting, vet, staticcheck
 	$(GO) vet -C bench ./...
 	$(GO) vet -C tools/h2spec ./...
 	$(GO) vet -C tools/acme ./...
+	$(GO) vet -C tools/versitygw ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	cd tools/h2spec && $(GO) tool -modfile=../go.mod staticcheck ./...
+	cd tools/versitygw && $(GO) tool -modfile=../go.mod staticcheck ./...
 
 vuln: ## known vulnerabilities in code that Larder calls (needs the Go module proxy and the vulnerability database)
 	$(GO) run $(GOVULNCHECK) ./...
@@ -102,7 +105,7 @@ audit: ## axe-core on every page, Lighthouse on two (needs Chromium, npm and Nod
 	npm ci --prefix api/site/browsertest/audit --ignore-scripts --no-audit --no-fund
 	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./api/site/browsertest
 
-bin/ingest bin/serving bin/attack: FORCE # so that they run here, and paths in their options are from here
+bin/ingest bin/serving bin/attack bin/size: FORCE # so that they run here, and paths in their options are from here
 	$(GO) build -C bench -o ../$@ ./$(@F)
 
 bench: build bin/ingest ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
@@ -115,6 +118,13 @@ bench-serve: build bin/serving ## against nginx and Caddy, as ratios (needs Linu
 
 bench-headline: build bin/serving ## what share of cdnjs's traffic this machine serves, with BENCH_HEADLINE=-h2 over HTTP/2 and TLS (needs Linux)
 	bin/serving -larder $(BIN) -headline $(BENCH_HEADLINE)
+
+bench-mirror: ## a mirror's catch-up and rsync of the same files (skipped where it is not), by processor time; how far behind ten releases a second it is
+	$(GO) test -run '^$$' -bench '^Benchmark(Mirror|Rsync)$$' -benchtime 3x -timeout 1h ./cmd/larder
+	$(GO) test -run '^$$' -bench '^BenchmarkMirrorLag$$' -benchtime 600x -timeout 1h ./cmd/larder
+
+size: build bin/size ## start, look-ups, search, pages, checks, backup and mirror over 7 million files, each with its bound (needs Linux, 20 GB of disk and an hour)
+	bin/size -larder $(BIN) $(SIZE)
 
 attack: build bin/attack ## attack the real program from one address, and measure what a client at another gets (needs Linux; nginx where it is)
 	bin/attack -larder $(BIN) $(ATTACK)
@@ -140,11 +150,23 @@ sweep: ## damage a store at SWEEP positions of each kind of file, repair it, and
 upgrade: ## upgrade the real process UPGRADES times, and restart it on one socket as often, while 64 clients ask it, over each protocol
 	LARDER_TEST_UPGRADES=$(UPGRADES) $(GO) test -count 1 -timeout 2h -v -run '^TestUpgradeUnderLoad$$' ./cmd/larder
 
+resources: ## fill and serve in a control group of 512 MiB, and on a disk that others fill (needs Linux and root)
+	LARDER_TEST_RESOURCES=1 $(GO) test -count 1 -timeout 1h -v -run '^(TestControlGroup|TestFullDisk)$$' ./cmd/larder
+
 cluster: ## COMMITS by three processes on a gateway, all of which are killed and stopped; every interleaving of small histories; the object store that LARDER_TEST_S3_ENDPOINT and its like name
-	$(GO) vet -C tools/versitygw ./...
-	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 10m -v -run '^TestCluster$$' ./cmd/larder
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 10m -v -run '^(TestCluster|TestClusterLost)$$' ./cmd/larder
 	LARDER_TEST_WHOLE=1 LARDER_TEST_STORM=100 $(GO) test -count 1 -timeout 2h -v -run '^(TestEveryInterleaving|TestStorm)$$' ./logs/cluster
 	LARDER_TEST_COMMITS=$(COMMITS) $(GO) test -C tools/versitygw -count 1 -timeout 10h -v .
+
+rooms: ## waiting rooms: CRASHES kills under load, attackers for an hour of the room's time, 100,000 who wait, a million in virtual time
+	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestKill$$' ./server/waitingroom
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^(TestAttackers|TestFlood)$$' ./server/waitingroom
+	$(GO) test -run '^$$' -bench Crowd -timeout 1h ./server/waitingroom
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestMillion$$' ./server/waitingroom/simulate
+
+mutants: ## does a test notice when the code that decides in a waiting room is changed? (about an hour)
+	$(GO) build -C tools/gremlins -o ../../bin/gremlins github.com/go-gremlins/gremlins/cmd/gremlins
+	bin/gremlins unleash --workers 1 --timeout-coefficient 300 --output-statuses lt ./server/waitingroom/queue
 
 withdrawal: ## find a withdrawal that the server hides, in a log of 222,000 entries
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^TestHiddenWithdrawal$$' ./logs/verify

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +21,6 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // about routes what is about the service and not about libraries.
@@ -354,56 +352,4 @@ func (p *public) stats(ctx context.Context, r *request) (*answers.Body, answers.
 	}
 	w.endObject()
 	return newJSON(w.bytes()), sixHours, nil
-}
-
-// Rooms are the waiting rooms that can be asked about.
-type Rooms interface {
-	// Status returns the state of a room, false where there is none of that name.
-	Status(name string) (waitingroom.Status, bool)
-	// Analytics returns what happened in a room in the last so many minutes, false where
-	// there is none of that name.
-	Analytics(name string, minutes int) ([]waitingroom.Minute, bool)
-}
-
-var (
-	noRoom     = failure(http.StatusNotFound, "Waiting room not found")
-	badMinutes = failure(http.StatusBadRequest, "minutes must be a whole number from 1 to "+strconv.Itoa(waitingroom.MaxMinutes))
-)
-
-// roomStatus answers /rooms/{room}/status.
-func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	name, err := param(r.c, "room")
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
-	if p.Rooms == nil {
-		return nil, answers.Caching{}, noRoom
-	}
-	status, ok := p.Rooms.Status(name)
-	if !ok {
-		return nil, answers.Caching{}, noRoom
-	}
-	return newJSONOf(status), notCached, nil
-}
-
-// roomAnalytics answers /rooms/{room}/analytics.
-func (p *public) roomAnalytics(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	name, err := param(r.c, "room")
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
-	minutes := 60
-	if text := r.query.Get("minutes"); text != "" {
-		if minutes, err = strconv.Atoi(text); err != nil || minutes < 1 || minutes > waitingroom.MaxMinutes {
-			return nil, answers.Caching{}, badMinutes
-		}
-	}
-	if p.Rooms == nil {
-		return nil, answers.Caching{}, noRoom
-	}
-	all, ok := p.Rooms.Analytics(name, minutes)
-	if !ok {
-		return nil, answers.Caching{}, noRoom
-	}
-	return newJSONOf(all), notCached, nil
 }

@@ -11,6 +11,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -136,7 +137,7 @@ func parseIndex(q url.Values, name string) (int64, error) {
 }
 
 const (
-	// maxStreams is how many streams of the log there may be at once: each costs a goroutine and a connection.
+	// maxStreams is how many streams there may be at once: each costs a goroutine and a connection.
 	maxStreams = 256
 	// heartbeat is how often a stream says that it is still there, so that neither side waits for one that is not.
 	heartbeat = 15 * time.Second
@@ -146,7 +147,7 @@ const (
 	reconnect = 5 * time.Second
 )
 
-var noMoreStreams = unavailable("There are too many streams of the log", 60)
+var noMoreStreams = unavailable("There are too many streams of changes", 60)
 
 // logStream answers /logs/stream with entries as they come, as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html). It ends when the client goes or the process stops.
@@ -171,28 +172,11 @@ func (p *public) stream(r *request) error {
 	if err != nil {
 		return err
 	}
-	if r.Method == http.MethodHead {
-		beginStream(r)
-		return nil
-	}
-	ctx, leave, err := p.streams.Enter(r.Context(), r.RemoteAddr, 0)
-	if err != nil {
-		return noMoreStreams
+	ctx, s, leave, err := p.beginEvents(r)
+	if err != nil || s == nil {
+		return err
 	}
 	defer leave()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-p.Stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	s := &eventWriter{c: http.NewResponseController(r.c.Writer), w: r.c.Writer}
-	_ = s.c.SetReadDeadline(time.Time{}) // else it would end with the deadline of the request
-	beginStream(r)
-	s.send([]byte("retry: " + strconv.FormatInt(reconnect.Milliseconds(), 10) + "\n\n"))
 	for s.err == nil && ctx.Err() == nil {
 		waiting, stop := context.WithTimeout(ctx, p.heartbeat)
 		entries, after, err := p.Library.NextEntries(waiting, next, q)
@@ -216,6 +200,32 @@ func (p *public) stream(r *request) error {
 		s.send(text)
 	}
 	return nil
+}
+
+// beginEvents begins to answer with server-sent events, until the context ends: when the client goes or the process stops.
+// The writer is nil where there is nothing to send, as to HEAD.
+func (p *public) beginEvents(r *request) (ctx context.Context, s *eventWriter, leave func(), err error) {
+	if r.Method == http.MethodHead {
+		beginStream(r)
+		return nil, nil, nil, nil
+	}
+	ctx, free, err := p.streams.Enter(r.Context(), r.RemoteAddr, 0)
+	if err != nil {
+		return nil, nil, nil, noMoreStreams
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-p.Stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	s = &eventWriter{c: http.NewResponseController(r.c.Writer), w: r.c.Writer}
+	_ = s.c.SetReadDeadline(time.Time{}) // else it would end with the deadline of the request
+	beginStream(r)
+	s.send([]byte("retry: " + strconv.FormatInt(reconnect.Milliseconds(), 10) + "\n\n"))
+	return ctx, s, func() { cancel(); free() }, nil
 }
 
 // streamFrom returns the index of the first entry that a stream may send: the one after what the client has, else the
@@ -262,8 +272,11 @@ func (s *eventWriter) send(text []byte) {
 	_ = s.c.SetWriteDeadline(time.Time{})
 }
 
-// feedEntries is how many publications the feed has.
-const feedEntries = 50
+// feedEntries is how many entries a feed has, and feedPackages how many packages it may be about.
+const (
+	feedEntries  = 50
+	feedPackages = 20
+)
 
 // The parts of Atom (RFC 4287) that the feed has.
 type (
@@ -295,40 +308,50 @@ type (
 	}
 )
 
-// logFeed answers /logs.atom: what was published last, of all packages or of one.
+// logFeed answers /logs.atom: what happened last that users want to hear of, of all packages or of some.
 func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	base, err := baseOr(p.SiteBase, r.Request)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	name := r.query.Get("package")
-	page, err := p.Library.Entries(logs.Query{Package: name, Kinds: logs.Publications, Limit: feedEntries})
+	names := slices.Compact(slices.Sorted(slices.Values(r.query["package"])))
+	if len(names) > feedPackages {
+		return nil, answers.Caching{}, badValue("package", fmt.Sprintf("may be given %d times", feedPackages))
+	}
+	kinds, err := logs.ParseKinds(strings.Join(r.query["kind"], ","))
 	if err != nil {
-		return nil, answers.Caching{}, nothingLogged(err)
+		return nil, answers.Caching{}, badValue("kind", err.Error())
 	}
-	feed := atomFeed{Title: p.Name + ": new releases", Author: atomPerson{p.Name}, Generator: "Larder"}
-	self, shown := base+"/logs.atom", base+"/history?kind="+string(logs.Published)
-	if name != "" {
-		feed.Title = p.Name + ": new releases of " + name
-		self += "?package=" + url.QueryEscape(name)
-		shown += "&package=" + url.QueryEscape(name)
-	}
-	feed.Links = []atomLink{{"self", "application/atom+xml", self}, {"alternate", "text/html", shown}}
-	if feed.ID, feed.Updated, err = p.feedIdentity(name, self); err != nil {
+	entries, err := p.news(names, kinds)
+	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	for i, e := range page.Entries {
+	feed := atomFeed{Title: p.Name + ": releases, and what became of them", Author: atomPerson{p.Name}, Generator: "Larder"}
+	query := url.Values{}
+	if len(names) > 0 {
+		feed.Title = p.Name + ": " + strings.Join(names, ", ")
+		query["package"] = names
+	}
+	if len(kinds) > 0 {
+		query["kind"] = r.query["kind"]
+	}
+	self, shown := base+"/logs.atom", base+"/history"
+	if len(query) > 0 {
+		self += "?" + query.Encode()
+	}
+	if len(names) == 1 {
+		shown += "?package=" + url.QueryEscape(names[0])
+	}
+	feed.Links = []atomLink{{"self", "application/atom+xml", self}, {"alternate", "text/html", shown}}
+	if feed.ID, feed.Updated, err = p.feedIdentity(names, self); err != nil {
+		return nil, answers.Caching{}, err
+	}
+	for i, e := range entries {
 		when := e.Time.Format(time.RFC3339)
 		if i == 0 {
 			feed.Updated = when
 		}
-		entry := atomEntry{ID: entryID(e), Title: e.Package + " " + e.Version, Updated: when, Published: when}
-		entry.Links = []atomLink{{"alternate", "text/html", base + "/library/" + url.PathEscape(e.Package) + "/" + url.PathEscape(e.Version)}}
-		entry.Summary = fmt.Sprintf("%s %s was published (log entry %d).", e.Package, e.Version, e.Index)
-		if !e.Released.IsZero() {
-			entry.Summary += " Upstream released it on " + e.Released.Format("2 January 2006") + "."
-		}
-		feed.Entries = append(feed.Entries, entry)
+		feed.Entries = append(feed.Entries, newFeedEntry(base, e, when))
 	}
 	text, err := xml.MarshalIndent(feed, "", " ")
 	if err != nil {
@@ -337,10 +360,58 @@ func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.
 	return answers.NewBody("application/atom+xml; charset=utf-8", append([]byte(xml.Header), text...)), addressed(p.SiteBase != "", fiveMinutes), nil
 }
 
+// news returns the newest entries of those kinds, of all [logs.News] where there are none: about these packages and about
+// the log, or about everything.
+func (p *public) news(names []string, kinds []logs.Kind) ([]logs.Indexed, error) {
+	if len(kinds) == 0 {
+		kinds = logs.News
+	}
+	queries := []logs.Query{{Kinds: kinds, Limit: feedEntries}}
+	if len(names) > 0 {
+		queries = nil
+		ofLog := slices.DeleteFunc(slices.Clone(kinds), func(k logs.Kind) bool { return !slices.Contains(logs.LogNews, k) })
+		if len(ofLog) > 0 {
+			queries = append(queries, logs.Query{Kinds: ofLog, Limit: feedEntries})
+		}
+	}
+	for _, name := range names {
+		queries = append(queries, logs.Query{Package: name, Kinds: kinds, Limit: feedEntries})
+	}
+	var all []logs.Indexed
+	for _, q := range queries {
+		page, err := p.Library.Entries(q)
+		if err != nil {
+			return nil, nothingLogged(err)
+		}
+		all = append(all, page.Entries...)
+	}
+	slices.SortFunc(all, func(a, b logs.Indexed) int { return cmp.Compare(b.Index, a.Index) })
+	return all[:min(feedEntries, len(all))], nil
+}
+
+func newFeedEntry(base string, e logs.Indexed, when string) atomEntry {
+	entry := atomEntry{ID: entryID(e), Title: e.Package + " " + e.Version, Updated: when, Published: when}
+	link := base + "/history?entry=" + strconv.FormatInt(e.Index, 10)
+	if e.Kind.Publishes() {
+		link = base + "/library/" + url.PathEscape(e.Package) + "/" + url.PathEscape(e.Version)
+	} else {
+		entry.Title = strings.TrimSpace(strings.TrimSpace(entry.Title) + " " + strings.ReplaceAll(string(e.Kind), "-", " "))
+	}
+	entry.Links = []atomLink{{"alternate", "text/html", link}}
+	entry.Summary = fmt.Sprintf("%s (log entry %d).", e.News(), e.Index)
+	if !e.Released.IsZero() && e.Kind.Publishes() {
+		entry.Summary += " Upstream released it on " + e.Released.Format("2 January 2006") + "."
+	}
+	return entry
+}
+
 // feedIdentity returns the feed's id, which is that of the first entry about what it is about: it stays under whatever
 // address the feed is read. That entry says when the feed was last updated, should it be empty.
-func (p *public) feedIdentity(name, self string) (id, updated string, err error) {
-	first, err := p.Library.FirstEntry(name)
+func (p *public) feedIdentity(names []string, self string) (id, updated string, err error) {
+	if len(names) > 1 { // of several packages no entry is the first
+		return self, time.Unix(0, 0).UTC().Format(time.RFC3339), nil
+	}
+	first, err := p.Library.FirstEntry(strings.Join(names, ""))
 	if errors.Is(err, library.ErrNoEntry) { // the log is empty
 		return self, time.Unix(0, 0).UTC().Format(time.RFC3339), nil
 	}

@@ -158,11 +158,16 @@ func TestLogFeed(t *testing.T) {
 		return f
 	}
 	all := read("/logs.atom", "Host: a.example")
-	if all.Title != `Jam & "Jars": new releases` || all.Author != `Jam & "Jars"` || all.Updated != "2024-02-29T12:30:45Z" || len(all.Links) != 2 || all.Links[0].Href != "http://a.example/logs.atom" {
+	if all.Title != `Jam & "Jars": releases, and what became of them` || all.Author != `Jam & "Jars"` || all.Updated != "2024-02-29T12:30:45Z" || len(all.Links) != 2 || all.Links[0].Href != "http://a.example/logs.atom" {
 		t.Errorf("%+v", all)
 	}
-	if n := len(decode[[]loggedEntry](t, s.get("/logs?kind=published"))); len(all.Entries) != n {
-		t.Errorf("%d entries, want %d", len(all.Entries), n)
+	kinds := ""
+	for _, k := range logs.News {
+		kinds += "," + string(k)
+	}
+	news, published := len(decode[[]loggedEntry](t, s.get("/logs?kind="+kinds[1:]))), len(decode[[]loggedEntry](t, s.get("/logs?kind=published")))
+	if len(all.Entries) != news || news <= published || len(read("/logs.atom?kind=published").Entries) != published {
+		t.Errorf("%d entries, want %d, of which %d are publications", len(all.Entries), news, published)
 	}
 	ids := map[string]bool{all.ID: true}
 	for _, e := range all.Entries {
@@ -177,11 +182,56 @@ func TestLogFeed(t *testing.T) {
 		t.Errorf("another address has the id %s", elsewhere.ID)
 	}
 	one := read("/logs.atom?package=odd")
-	if len(one.Entries) != 1 || one.ID == all.ID || !strings.HasSuffix(one.Title, " of odd") || !strings.HasSuffix(one.Entries[0].Link.Href, "/library/odd/1.0.0+build.1") {
+	if len(one.Entries) != 1 || one.ID == all.ID || !strings.HasSuffix(one.Title, ": odd") || !strings.HasSuffix(one.Entries[0].Link.Href, "/library/odd/1.0.0+build.1") {
 		t.Errorf("%+v", one)
 	}
 	if none := read("/logs.atom?package=bare"); len(none.Entries) != 0 || none.ID == one.ID || none.Updated == "" {
 		t.Errorf("%+v", none)
+	}
+	if two := read("/logs.atom?package=odd&package=bare"); len(two.Entries) != 1 || !strings.HasSuffix(two.Title, ": bare, odd") {
+		t.Errorf("%+v", two)
+	}
+	shelf := testkit.NewShelf(t)
+	shelf.Enrol("vue", `{"name":"vue"}`)
+	shelf.Publish("vue", "1.0.0", "a.js", map[string]string{"a.js": "1"})
+	shelf.Withdraw("vue", "1.0.0", "it <b>stole</b>")
+	shelf.Enrol("d3", `{"name":"d3"}`)
+	shelf.Remove("d3")
+	if err := shelf.Log.Update(func(tx *logs.Tx) error {
+		_, err := tx.Append(logs.Entry{Kind: logs.KeyChanged, Time: testkit.Released, Actor: "operator", Key: "log+1+k"})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	told := serviceOf(t, shelf)
+	for target, want := range map[string]string{
+		"/logs.atom":                            "key changed, d3 package removed, vue 1.0.0 withdrawn, vue 1.0.0",
+		"/logs.atom?package=vue":                "key changed, vue 1.0.0 withdrawn, vue 1.0.0",
+		"/logs.atom?package=vue&package=d3":     "key changed, d3 package removed, vue 1.0.0 withdrawn, vue 1.0.0",
+		"/logs.atom?package=vue&kind=withdrawn": "vue 1.0.0 withdrawn",
+	} {
+		got := told.get(target)
+		var f feed
+		if err := xml.Unmarshal([]byte(got.body), &f); err != nil || got.status != 200 {
+			t.Fatal(got.status, err)
+		}
+		var titles []string
+		for _, e := range f.Entries {
+			titles = append(titles, e.Title)
+		}
+		if s := strings.Join(titles, ", "); s != want || strings.Contains(got.body, "<b>") {
+			t.Errorf("%s tells of %s, want %s", target, s, want)
+		}
+	}
+	if got := told.get("/logs.atom?" + strings.Repeat("package=vue&package=d3&", 2) + "package=x"); got.status != 404 {
+		t.Errorf("an unknown package among others: %d", got.status)
+	}
+	many := ""
+	for i := range 21 {
+		many += fmt.Sprintf("package=p%d&", i)
+	}
+	if got := told.get("/logs.atom?" + many); got.status != 400 {
+		t.Errorf("21 packages: %d", got.status)
 	}
 	empty := serviceOf(t, testkit.NewShelf(t))
 	if got := empty.get("/logs.atom"); got.status != 200 || !strings.Contains(got.body, "<updated>1970-") {

@@ -98,8 +98,9 @@ type public struct {
 	documents  answers.Prepared[string, *answers.Body]
 	newest     atomic.Pointer[library.Listing] // that lists may be of
 	sending    room
-	streams    *client.Shares // of the log
-	heartbeat  time.Duration  // of streams
+	streams    *client.Shares
+	heartbeat  time.Duration // of streams
+	roomBeat   time.Duration // of those of rooms
 }
 
 func newPublic(o PublicOptions) *public {
@@ -111,7 +112,7 @@ func newPublic(o PublicOptions) *public {
 	p.catalogues.Most, p.catalogues.MostBytes = 8, 32<<20
 	p.documents.Most, p.documents.MostBytes = 8, 1<<20
 	p.sending.most = 128 << 20
-	p.streams, p.heartbeat = client.NewShares(maxStreams), heartbeat
+	p.streams, p.heartbeat, p.roomBeat = client.NewShares(maxStreams), heartbeat, roomBeat
 	return p
 }
 
@@ -139,6 +140,7 @@ func (p *public) engine() *gin.Engine {
 	get(e, "/logs/:library/:version", p.answering(p.logEntries))
 	get(e, "/rooms/:room/status", p.answering(p.roomStatus))
 	get(e, "/rooms/:room/analytics", p.answering(p.roomAnalytics))
+	get(e, "/rooms.stream", p.roomStream)
 	e.NoRoute(p.elsewhere)
 	return e
 }

@@ -315,11 +315,11 @@ const maxModule = 2 << 20
 // isModule reports whether a .js file is an ES module, so that its tag can say so. What
 // is too large, or does not parse, is taken for a classic script. An error ends
 // the release.
-func (a *assembly) isModule(ctx context.Context, source string, data []byte) (bool, error) {
-	if !strings.HasSuffix(strings.ToLower(source), ".js") || len(data) > maxModule || !maybeModule(data) {
+func (b *bench) isModule(ctx context.Context, source string, data []byte) (bool, error) {
+	if !asksForFormat(source, data) {
 		return false, nil
 	}
-	format, err := a.minifiers.Do(ctx, worker.FindFormat, data)
+	format, err := b.minifiers.Do(ctx, worker.FindFormat, data)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
@@ -327,6 +327,11 @@ func (a *assembly) isModule(ctx context.Context, source string, data []byte) (bo
 		return false, err
 	}
 	return err == nil && string(format) == "esm", nil
+}
+
+// asksForFormat reports whether a child has to find out if a file is an ES module.
+func asksForFormat(source string, data []byte) bool {
+	return strings.HasSuffix(strings.ToLower(source), ".js") && len(data) <= maxModule && maybeModule(data)
 }
 
 // maybeModule reports whether a script has a word that only modules begin a statement

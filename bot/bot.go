@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/larder-cdn/larder/bot/audit"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
@@ -86,6 +87,8 @@ type Options struct {
 	// of the bot's own.
 	Runtime *durable.Runtime
 	Logger  *slog.Logger
+	// Squeezed, where set, is told of each content that has got smaller codings, from several goroutines.
+	Squeezed func(kvstore.Hash)
 	// Events, where set, is told what happens, from several goroutines.
 	Events func(Event)
 	// Now is the clock and Sleep waits on it, for at most that long; default the real ones.
@@ -164,6 +167,7 @@ type Bot struct {
 	leftovers atomic.Bool
 	collects  sync.Mutex // held by the one collect that runs
 	watching  sync.Mutex // held by the one watch that runs
+	auditor   *audit.Auditor
 }
 
 // PollsAtOnce bounds the upstreams that are asked at their time at once, and namedAtOnce those that an event named.
@@ -223,6 +227,7 @@ func New(o Options) (*Bot, error) {
 		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers + 1, Nice: true, Timeout: squeezeTimeout}),
 	}
 	b.lanes.minifiers.drop, b.lanes.fresh.drop, b.lanes.squeezers.drop = b.backlog.minifiers.Drop, b.fresh.minifiers.Drop, b.squeezers.Drop
+	b.auditor = audit.New(audit.Options{Npm: o.Npm, Git: o.Git, Minifiers: b.backlog.minifiers, Provenance: o.Provenance, TempDir: o.TempDir})
 	b.outages, b.news = newOutages(o.Now, o.Logger), newNews()
 	b.current.Store(o.Catalogue)
 	b.options.Catalogue = nil // it is the first one only
@@ -399,6 +404,7 @@ func (b *Bot) Run(ctx context.Context) error {
 	g.Go(func() error { return b.squeezeForever(groupCtx) })
 	g.Go(func() error { b.collect(groupCtx); return nil })
 	g.Go(func() error { return b.heed(groupCtx, queue) })
+	g.Go(func() error { return b.auditForever(groupCtx) })
 	if b.feed != nil {
 		g.Go(func() error { return b.followFeed(groupCtx) })
 	}
@@ -436,6 +442,9 @@ const (
 	Waits     EventKind = "waits"     // a release has to wait for a limit of its upstream, for Reason, until Next
 	Squeezed  EventKind = "squeezed"  // a content is at its best; Bytes were saved, Waiting contents are left
 	Note      EventKind = "note"      // something worth knowing, in Reason
+	Audited   EventKind = "audited"   // a release was compared with upstream, file by file, and does not differ; Reason says why it could not be compared
+	Differing EventKind = "differs"   // a release is not what upstream has, as Reason says
+	Changed   EventKind = "changed"   // upstream has changed or removed what a release was published from, as Reason says
 )
 
 // An Event tells the terminal or the command that watches what the bot does.

@@ -142,19 +142,20 @@ func (b *Bot) discover(ctx context.Context, p *packages.Package, in inquiry, ups
 		// Something is to be fetched or to be chosen, which needs the list in whole.
 		validators = fetch.Validators{}
 	}
+	here := placeOf(p)
 	listed, err := b.source(p).list(ctx, p.Autoupdate.Target, validators)
 	switch {
 	case errors.Is(err, fetch.ErrNotFound):
-		return nil, errors.Join(err, b.watch(ctx, p, look{}, states))
+		return nil, errors.Join(err, b.watch(ctx, p.Name, here, look{from: here}, states))
 	case err != nil:
 		return nil, err
 	}
 	b.note(ctx, upstream, listed)
 	if listed.unchanged {
 		upstream.Validators = listed.validators
-		return nil, b.watch(ctx, p, look{unchanged: true}, states)
+		return nil, b.watch(ctx, p.Name, here, look{from: here, unchanged: true}, states)
 	}
-	if err := b.watch(ctx, p, look{listing: listed}, states); err != nil {
+	if err := b.watch(ctx, p.Name, here, look{from: here, listing: listed}, states); err != nil {
 		return nil, err
 	}
 	plan := plan(survey{

@@ -1,6 +1,7 @@
 package bot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -92,6 +94,21 @@ func (m *Mirroring) Keep(ctx context.Context, data []byte) (kvstore.Hash, error)
 	defer leave()
 	m.bot.leftovers.Store(true) // until it is published
 	return m.bot.keep(m.pins, data)
+}
+
+// Module reports whether a file, which the caller has verified, is an ES module, so that its tag can say so: an origin
+// with cdnjs's API does not.
+func (m *Mirroring) Module(ctx context.Context, path string, data []byte) (bool, error) {
+	if !asksForFormat(path, data) {
+		return false, nil
+	}
+	size := int64(len(data))
+	leave, err := m.bot.lanes.file(ctx, true, size, worker.Memory(worker.FindFormat, size))
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	return m.bot.fresh.isModule(ctx, path, data)
 }
 
 // npmPatience is how long a release waits to be compared with npm before it is published.
@@ -265,7 +282,7 @@ func (b *Bot) Compare(ctx context.Context, name, version string) (settled bool, 
 // asBefore returns an error unless a release still stands as it was read.
 func (b *Bot) asBefore(was views.Version) error {
 	v, err := views.LookupVersion(b.store, was.Package, was.Version)
-	if err == nil && (v.Entry != was.Entry || v.Withdrawn != nil) {
+	if err == nil && v.Entry != was.Entry { // each change is an entry
 		err = fmt.Errorf("%s %s has changed meanwhile", was.Package, was.Version)
 	}
 	return err
@@ -310,12 +327,53 @@ func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, evidence lo
 	return nil
 }
 
-// WithdrawMirrored withdraws a release because the origin that it was taken from did.
-func (b *Bot) WithdrawMirrored(name, version, reason string) error {
+// WithdrawMirrored withdraws a release because the origin that it was taken from did, at that time. What an operator has
+// restored here since stays.
+func (b *Bot) WithdrawMirrored(name, version string, at time.Time, reason string) error {
 	v, err := views.LookupVersion(b.store, name, version)
 	if err != nil || v.Withdrawn != nil {
 		return err
 	}
+	last, err := logs.ReadEntry(b.store, v.Entry)
+	if err != nil || last.Kind == logs.Restored && last.Actor != actorBot && !at.After(last.Time) {
+		return err
+	}
+	return b.asAtOrigin(v, logs.Withdrawn, reason, nil)
+}
+
+// errErased says that files of a release are not here any more.
+var errErased = errors.New("its files were erased here")
+
+// RestoreMirrored serves a release again that was withdrawn by [Bot.WithdrawMirrored], because its origin serves that
+// manifest again. What an operator has withdrawn here stays withdrawn, and so does what was erased.
+func (b *Bot) RestoreMirrored(name, version string, manifest kvstore.Hash, reason string) error {
+	v, err := views.LookupVersion(b.store, name, version)
+	if err != nil || v.Withdrawn == nil || v.Manifest != manifest {
+		return err
+	}
+	last, err := logs.ReadEntry(b.store, v.Entry)
+	if err != nil || last.Actor != actorBot {
+		return err
+	}
+	pins := b.store.Pin()
+	defer pins.Release()
+	err = b.asAtOrigin(v, logs.Restored, reason, func(m *logs.Manifest) error {
+		for _, f := range m.Files {
+			if there, err := pins.Has(f.SHA256); err != nil || !there {
+				return cmp.Or(err, errErased)
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, errErased) {
+		b.logger.Warn("not restored", "package", name, "version", version, "why", reason, "err", err)
+		return nil
+	}
+	return err
+}
+
+// asAtOrigin withdraws or restores a release that stands as it was read, if allowed, which may be nil, lets it.
+func (b *Bot) asAtOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
 	m, err := logs.ReadManifest(b.store, v.Manifest)
 	if err != nil {
 		return err
@@ -324,13 +382,18 @@ func (b *Bot) WithdrawMirrored(name, version, reason string) error {
 		if err := b.asBefore(v); err != nil {
 			return err
 		}
+		if allowed != nil {
+			if err := allowed(m); err != nil {
+				return err
+			}
+		}
 		return views.Record(tx, views.Change{Manifest: m, Entry: logs.Entry{
-			Kind: logs.Withdrawn, Time: b.options.Now(), Actor: actorBot, Package: name, Version: version,
+			Kind: kind, Time: b.options.Now(), Actor: actorBot, Package: v.Package, Version: v.Version,
 			Released: v.Released, Reason: reason, Manifest: v.Manifest, Mirror: v.Mirror,
 		}})
 	})
 	if err == nil {
-		b.logger.Warn("withdrawn", "package", name, "version", version, "reason", reason)
+		b.logger.Warn(string(kind), "package", v.Package, "version", v.Version, "reason", reason)
 	}
 	return err
 }

@@ -288,8 +288,11 @@ func nearest(got string, words []string) string {
 // A Status tells how far releases have come.
 type Status struct {
 	Packages []PackageStatus `json:"packages"`
-	// Changed has the published releases of which upstream has another archive now, or none.
+	// Changed has the published releases of which upstream has another archive now, or none, and those that were found to
+	// have other files than it.
 	Changed []ChangedUpstream `json:"changed"`
+	// Audited is how many releases have been compared with upstream, file by file, and did not differ.
+	Audited int `json:"audited"`
 	// Troubles are all that is wrong, by cause, the most harmful first.
 	Troubles []Trouble `json:"troubles"`
 	// Versions has every version that the upstream of the package that was asked for has or had, newest first; without
@@ -304,7 +307,7 @@ type ChangedUpstream struct {
 	Package string    `json:"package"`
 	Version string    `json:"version"`
 	Reason  string    `json:"reason"`
-	Since   time.Time `json:"since"` // the entry in the log
+	Since   time.Time `json:"since"` // the entry in the log, or the last comparison of the files
 }
 
 // PackageStatus counts a package's versions by state.
@@ -407,6 +410,9 @@ func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
 			o := origins.Versions[version]
 			s.Changed = append(s.Changed, ChangedUpstream{Package: name, Version: version, Reason: o.Reason(), Since: o.Changed})
 		}
+	}
+	if err := s.addAudits(snapshot, name, states); err != nil {
+		return nil, err
 	}
 	s.Troubles = s.troubles()
 	if s.Squeezing, err = ReadSqueezing(snapshot); err != nil {

@@ -29,6 +29,8 @@ type Origin struct {
 	// Listed is the integrity that upstream listed when the log last told of it, ""
 	// where it has the release no longer.
 	Listed string `json:"listed,omitempty"`
+	// From is the upstream of a release that came from another one than the package's present one.
+	From string `json:"from,omitempty"`
 	// Changed is when the log last told of a change; zero for nearly all.
 	Changed time.Time `json:"changed,omitzero"`
 	// Seen is what upstream lists instead of Listed since the time Since, which is
@@ -61,8 +63,48 @@ func (o Origin) Reason() string {
 
 // Origins are those of a package's releases.
 type Origins struct {
-	Target   string            `json:"target"` // the package's name upstream
+	Source   string            `json:"source,omitempty"` // "npm" or "git"; "" in old rows
+	Target   string            `json:"target"`           // the package's name upstream
 	Versions map[string]Origin `json:"versions"`
+	// Compared is when all of them were last compared with an answer that was asked for whole, whatever the one before was.
+	Compared time.Time `json:"compared,omitzero"`
+}
+
+// A place is an upstream: the kind of its source, and the target there.
+type place struct{ kind, target string }
+
+func (p place) String() string { return p.kind + " " + p.target }
+
+// parsePlace is String's inverse.
+func parsePlace(s string) place {
+	kind, target, _ := strings.Cut(s, " ")
+	return place{kind, target}
+}
+
+// placeOf is where the releases of a package come from now, "" for one that is not updated.
+func placeOf(p *packages.Package) place {
+	if p.Autoupdate == nil {
+		return place{}
+	}
+	return place{p.Autoupdate.Source, p.Autoupdate.Target}
+}
+
+// at is the upstream that the origins are of which name none.
+func (o Origins) at() place { return place{cmp.Or(o.Source, npmType), o.Target} }
+
+// move has the origins be those of a package that has another upstream now. What is known of the old one stays.
+func (o *Origins) move(to place) {
+	before := o.at().String()
+	for version, origin := range o.Versions {
+		if origin.From == "" && origin.Published != "" {
+			origin.From = before
+		}
+		if origin.From == to.String() {
+			origin.From = ""
+		}
+		o.Versions[version] = origin
+	}
+	o.Source, o.Target = to.kind, to.target
 }
 
 // originsKey is beside that of the package's Upstream, because it changes seldom
@@ -85,28 +127,40 @@ func LookupOrigins(r kvstore.Reader, pkg string) (Origins, error) {
 
 // A look is what asking an upstream came to.
 type look struct {
+	from      place
 	listing   *listing // nil where there is none
 	unchanged bool     // it is what it was at the last look
 	same      func(v candidate, published string) (same, known bool)
+}
+
+// knownOrigins returns what is known of the origins of a package whose upstream is there now, "" for none. The caller
+// holds b.watching.
+func (b *Bot) knownOrigins(pkg string, now place) Origins {
+	known, err := LookupOrigins(b.store, pkg)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		b.logger.Warn("origins begun anew", "package", pkg, "err", err)
+	}
+	if known.Versions == nil {
+		known = Origins{Source: now.kind, Target: now.target, Versions: make(map[string]Origin)}
+	}
+	if now != (place{}) && known.at() != now {
+		known.move(now)
+	}
+	return known
 }
 
 // watch compares what upstream has of the published releases with what they were
 // published from, and logs what has changed. Registries have nodes that lag and
 // now and then answer in part, so a change is logged when it has lasted: when a
 // look sees it that comes half an interval or more after the first one that did.
-func (b *Bot) watch(ctx context.Context, p *packages.Package, at look, states []views.State) error {
+func (b *Bot) watch(ctx context.Context, pkg string, now place, at look, states []views.State) error {
 	b.watching.Lock()
 	defer b.watching.Unlock()
-	known, err := LookupOrigins(b.store, p.Name)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		b.logger.Warn("origins begun anew", "package", p.Name, "err", err)
-	}
-	if known.Target != p.Autoupdate.Target || known.Versions == nil {
-		known = Origins{Target: p.Autoupdate.Target, Versions: make(map[string]Origin)}
-	}
+	known := b.knownOrigins(pkg, now)
 	next := maps.Clone(known.Versions)
-	at.same = b.source(p).same
-	now := b.options.Now()
+	at.same = b.sourceOf(at.from.kind).same
+	now = known.at()
+	clock := b.options.Now()
 	var changed []views.State
 	for _, s := range states {
 		if s.Kind != views.Published {
@@ -117,12 +171,13 @@ func (b *Bot) watch(ctx context.Context, p *packages.Package, at look, states []
 			if at.unchanged {
 				continue // the list that it was published from
 			}
-			if origin, err = b.origin(p, s.Version); err != nil {
-				b.logger.Warn("origin not known", "package", p.Name, "version", s.Version, "err", err)
+			var err error
+			if origin, err = b.origin(now, s.Package, s.Version); err != nil {
+				b.logger.Warn("origin not known", "package", s.Package, "version", s.Version, "err", err)
 				continue
 			}
 		}
-		if at.observe(&origin, s.Version, now, b.options.Interval/2) {
+		if cmp.Or(origin.From, now.String()) == at.from.String() && at.observe(&origin, s.Version, clock, b.options.Interval/2) {
 			changed = append(changed, s)
 		}
 		next[s.Version] = origin
@@ -130,7 +185,7 @@ func (b *Bot) watch(ctx context.Context, p *packages.Package, at look, states []
 	if maps.Equal(next, known.Versions) {
 		return nil
 	}
-	data, err := json.Marshal(Origins{Target: known.Target, Versions: next})
+	data, err := json.Marshal(Origins{Source: known.Source, Target: known.Target, Versions: next, Compared: known.Compared})
 	if err != nil {
 		return fmt.Errorf("bot: %w", err)
 	}
@@ -142,7 +197,7 @@ func (b *Bot) watch(ctx context.Context, p *packages.Package, at look, states []
 			}
 			origin := next[s.Version]
 			err = views.Record(tx, views.Change{Entry: logs.Entry{
-				Kind: logs.UpstreamChanged, Time: now, Actor: actorBot,
+				Kind: logs.UpstreamChanged, Time: clock, Actor: actorBot,
 				Package: s.Package, Version: s.Version, Released: s.Released, Reason: origin.Reason(), Manifest: v.Manifest,
 				Upstream: logs.UpstreamChange{Old: known.listed(s.Version, origin), New: origin.Listed},
 			}})
@@ -150,7 +205,7 @@ func (b *Bot) watch(ctx context.Context, p *packages.Package, at look, states []
 				return err
 			}
 		}
-		tx.Batch.Set(kvstore.Upstreams, originsKey(p.Name), data)
+		tx.Batch.Set(kvstore.Upstreams, originsKey(pkg), data)
 		return nil
 	})
 	if err != nil {
@@ -159,7 +214,7 @@ func (b *Bot) watch(ctx context.Context, p *packages.Package, at look, states []
 	for _, s := range changed {
 		reason := next[s.Version].Reason()
 		b.logger.Warn("upstream changed", "package", s.Package, "version", s.Version, "reason", reason)
-		b.emit(ctx, Event{Kind: Note, Package: s.Package, Version: s.Version, Reason: s.Package + " " + s.Version + ": " + reason})
+		b.emit(ctx, Event{Kind: Changed, Package: s.Package, Version: s.Version, Reason: reason})
 	}
 	return nil
 }
@@ -172,9 +227,9 @@ func (o Origins) listed(version string, origin Origin) string {
 	return origin.Published
 }
 
-// origin returns what a release was published from, as its manifest has it.
-func (b *Bot) origin(p *packages.Package, version string) (Origin, error) {
-	v, err := views.LookupVersion(b.store, p.Name, version)
+// origin returns what a release was published from, as its manifest has it, of a package whose upstream is there now.
+func (b *Bot) origin(now place, pkg, version string) (Origin, error) {
+	v, err := views.LookupVersion(b.store, pkg, version)
 	if err != nil {
 		return Origin{}, err
 	}
@@ -182,11 +237,15 @@ func (b *Bot) origin(p *packages.Package, version string) (Origin, error) {
 	if err != nil {
 		return Origin{}, err
 	}
-	if m.Source.Type != p.Autoupdate.Source || m.Source.Name != p.Autoupdate.Target {
-		return Origin{}, nil
-	}
 	hash := bounded(cmp.Or(m.Source.Commit, m.Source.Integrity))
-	return Origin{Published: hash, Listed: hash}, nil
+	o := Origin{Published: hash, Listed: hash}
+	if m.Source.Type != npmType && m.Source.Type != gitType {
+		return Origin{}, nil // it was brought in by hand
+	}
+	if from := (place{m.Source.Type, m.Source.Name}); from != now {
+		o.From = from.String()
+	}
+	return o, nil
 }
 
 // observe takes what a look shows of a release into its origin. It reports whether

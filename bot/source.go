@@ -75,10 +75,15 @@ func (b *Bot) source(p *packages.Package) source {
 	if p.Autoupdate == nil {
 		return nil
 	}
+	return b.sourceOf(p.Autoupdate.Source)
+}
+
+// sourceOf returns what answers for a kind of upstreams; nil for one that is not asked.
+func (b *Bot) sourceOf(kind string) source {
 	switch {
-	case p.Autoupdate.Source == npmType && b.options.Npm != nil:
+	case kind == npmType && b.options.Npm != nil:
 		return npmSource{b.options.Npm, b.options.Provenance}
-	case p.Autoupdate.Source == gitType && b.options.Git != nil:
+	case kind == gitType && b.options.Git != nil:
 		return gitSource{b.options.Git}
 	}
 	return nil

@@ -203,6 +203,7 @@ func (s *Status) Lines() []Line {
 	add(s.Squeezing.Contents, "content to be squeezed", "contents to be squeezed", "", s.Squeezing.Rest(), time.Time{})
 	add(s.Squeezing.GivenUp, "content not squeezed", "contents not squeezed", "", "an encoder was killed three times; `larder squeeze` tries again", time.Time{})
 	add(sum.Withdrawn, "release withdrawn", "releases withdrawn", all, "", time.Time{})
+	add(s.Audited, "release compared", "releases compared", "", "with upstream, file by file, and the same", time.Time{})
 	add(sum.Published, "release published", "releases published", all, "", time.Time{})
 	return lines
 }

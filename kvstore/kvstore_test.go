@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -367,5 +368,57 @@ func TestNothingIsLoggedInGoodDays(t *testing.T) {
 	}
 	if log.Len() > 0 {
 		t.Errorf("logged:\n%s", &log)
+	}
+}
+
+// A store keeps the format of its files until it is told to use the newest one, so that the program that wrote it can go on
+// with it. What is read and written is the same in either.
+func TestFormatIsKept(t *testing.T) {
+	fs := vfs.NewMem()
+	const older = pebble.FormatWALSyncChunks
+	po := &pebble.Options{FS: fs, FormatMajorVersion: older, Logger: pebbleLogger{slog.New(slog.DiscardHandler)}}
+	db, err := pebble.Open("store", po)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.Set(Meta.physical(formatKey), []byte{format}, pebble.Sync), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	has := func(when string, want pebble.FormatMajorVersion) {
+		t.Helper()
+		desc, err := pebble.Peek("store", fs)
+		if err != nil || desc.FormatMajorVersion != want {
+			t.Errorf("%s the format is %v, want %v (%v)", when, desc.FormatMajorVersion, want, err)
+		}
+	}
+	large := string(noise(1, 3*separateFrom))
+	for i, renew := range []bool{false, true, false} {
+		s := open(t, "store", small(fs))
+		if i > 0 {
+			if got, err := s.Get(Files, []byte("large")); err != nil || string(got) != large {
+				t.Errorf("opened %d times: %d bytes, %v", i+1, len(got), err)
+			}
+		}
+		set(t, s, Files, "large", large)
+		if err := s.db.Flush(); err != nil {
+			t.Error(err)
+		}
+		if renew {
+			has("before it is told,", older)
+			if err := s.UseNewestFormat(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		has(fmt.Sprintf("closed %d times,", i+1), map[bool]pebble.FormatMajorVersion{false: older, true: pebble.FormatNewest}[i > 0])
+	}
+	if err := open(t, "another", small(fs)).UseNewestFormat(); err != nil {
+		t.Error(err)
+	}
+	s := open(t, "store", func() Options { o := small(fs); o.ReadOnly = true; return o }())
+	if got, err := s.Get(Files, []byte("large")); err != nil || string(got) != large {
+		t.Errorf("to be read only: %d bytes, %v", len(got), err)
 	}
 }

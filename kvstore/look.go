@@ -98,6 +98,7 @@ type look struct {
 	manifest string   // the MANIFEST that counts
 	version  *version
 	found    uint64 // the sequence number of the last change
+	format   pebble.FormatMajorVersion // of the files; 0 where there are none, or where nothing says it
 	findings []Finding
 	less     []Finding // what the mark has and the store has not
 
@@ -161,6 +162,7 @@ func (l *look) all(o Options) error {
 		l.absent()
 		return nil
 	}
+	l.format = desc.FormatMajorVersion
 	l.manifest = l.fs.PathBase(desc.ManifestFilename)
 	l.readManifest(l.manifest)
 	if desc.FormatMajorVersion == pebble.FormatDefault && len(l.version.tables) > 0 {

@@ -91,6 +91,9 @@ func (s *Store) open() (err error) {
 		}
 	}()
 	po := s.opts.pebble()
+	if has := s.guard.looked.format; has != 0 {
+		po.FormatMajorVersion = has // until UseNewestFormat
+	}
 	po.Lock = s.lock
 	po.FS = s.guard.fs()
 	policy := po.Experimental.ValueSeparationPolicy
@@ -128,7 +131,10 @@ func (s *Store) open() (err error) {
 func (s *Store) checkFormat() error {
 	have, err := s.Get(Meta, formatKey)
 	switch {
-	case errors.Is(err, ErrNotFound) && !s.opts.ReadOnly:
+	case errors.Is(err, ErrNotFound) && !s.opts.ReadOnly: // also where the first start was cut short
+		if err := s.db.RatchetFormatMajorVersion(pebble.FormatNewest); err != nil {
+			return err
+		}
 		if err := s.db.Set(Meta.physical(formatKey), []byte{format}, pebble.Sync); err != nil {
 			return err
 		}
@@ -266,6 +272,21 @@ func (s *Store) room(n int) error {
 func (s *Store) Space() (free, total, least int64, err error) {
 	usage, err := s.opts.FS.GetDiskUsage(s.dir)
 	return int64(usage.AvailBytes), int64(usage.TotalBytes), max(0, s.opts.MinFreeBytes), err
+}
+
+// UseNewestFormat has the files of the store be written in the newest format that there is, which an older program may not be
+// able to read. Until then a store keeps the format that it was opened in, so that such a program can have it back.
+func (s *Store) UseNewestFormat() error {
+	if !s.users.enter() {
+		return s.closedError()
+	}
+	defer s.users.leave()
+	if err := s.guard.reason(); err != nil {
+		return err
+	}
+	return s.failure("use the newest format for", s.guard.do(func() error {
+		return s.db.RatchetFormatMajorVersion(max(pebble.FormatNewest, s.db.FormatMajorVersion()))
+	}))
 }
 
 // Failed returns why the store can only be read until it is opened by another process, and nil while it can be written.

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,6 +20,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	clients "github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/accesslog"
@@ -142,6 +145,40 @@ func TestSlowClientIsClosedWhereRoomIsScarce(t *testing.T) {
 				})
 			})
 		})
+	}
+}
+
+// Where connections are scarce, a client that keeps the deadlines of each part has to keep the average too, whatever
+// writes its answer.
+func TestSlowClientIsClosedWhereConnectionsAreScarce(t *testing.T) {
+	data := testkit.Releases()[0].Files["noise.bin"] // 300 KiB
+	store := openStore(t, []testkit.Release{release("1.0.0", "noise.bin", data), release("2.0.0", "text.js", []byte(strings.Repeat("a line of much text\n", 60_000)))})
+	for name, request := range map[string]string{
+		"a file":   ask("GET", "/ajax/libs/lib/1.0.0/noise.bin"),
+		"a range":  ask("GET", "/ajax/libs/lib/1.0.0/noise.bin") + "Range: bytes=1-\r\n",
+		"inflated": ask("GET", "/ajax/libs/lib/2.0.0/text.js"),
+	} {
+		for _, scarce := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, scarce %v", name, scarce), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					assets := newAssets(t, server.Options{Store: store})
+					onPipe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						assets.ServeHTTP(w, r.WithContext(clients.WithScarcity(r.Context(), func() bool { return scarce })))
+					}), func(conn net.Conn) {
+						go fmt.Fprint(conn, request+"Connection: close\r\n\r\n")
+						r, err := http.ReadResponse(bufio.NewReaderSize(throttled{conn}, 4<<10), nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						n, err := io.Copy(io.Discard, r.Body)
+						if n < 200<<10 && !scarce || (err != nil) != scarce {
+							t.Errorf("%d of %d bytes arrived at 4 KiB a second, then %v; want all of them: %v", n, r.ContentLength, err, !scarce)
+						}
+					})
+				})
+			})
+		}
 	}
 }
 

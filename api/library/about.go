@@ -30,6 +30,14 @@ func (x *Index) Deprecated(name, version string) (string, error) {
 	return x.deprecated(x.store, name, version)
 }
 
+// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something else.
+func (x *Index) Upstream(name, version string) (note string, differs bool, err error) {
+	if x.upstream == nil || !validName(name) {
+		return "", false, nil
+	}
+	return x.upstream(x.store, name, version)
+}
+
 // Downloads returns how often a library is downloaded from npm in a month, and when that was so, zero where unknown.
 func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
 	if x.downloads == nil {

@@ -36,6 +36,9 @@ type Options struct {
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
 	// Deprecated returns why upstream warns of a version, "" where it does not. Default: nothing is known.
 	Deprecated func(r kvstore.Reader, name, version string) (string, error)
+	// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something
+	// else. Default: nothing is known.
+	Upstream func(r kvstore.Reader, name, version string) (note string, differs bool, err error)
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 	// Logger gets what cannot be read. Default: nothing is logged.
@@ -51,6 +54,7 @@ type Index struct {
 	downloads  func(string) (int64, time.Time, bool)
 	accounts   func(kvstore.Reader, string) ([]views.Account, error)
 	deprecated func(r kvstore.Reader, name, version string) (string, error)
+	upstream   func(r kvstore.Reader, name, version string) (string, bool, error)
 	now        func() time.Time
 	logger     *slog.Logger
 	search     *search.Index
@@ -70,7 +74,7 @@ type Index struct {
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, accounts: o.Accounts, deprecated: o.Deprecated, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, accounts: o.Accounts, deprecated: o.Deprecated, upstream: o.Upstream, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(string) float64 { return 0 }
 	}

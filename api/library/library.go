@@ -39,9 +39,10 @@ type Library struct {
 	License     string
 	Repository  *packages.Repository // nil where unknown
 	Author      string               // as the API shows it, see packages.Package.Author
-	Autoupdate  *Autoupdate          // nil where releases come by import only
-	Hidden      bool                 // search does not show it
-	Removed     bool                 // the catalogue has it no more, so no release follows
+	Authors     []packages.Author
+	Autoupdate  *Autoupdate // nil where releases come by import only
+	Hidden      bool        // search does not show it
+	Removed     bool        // the catalogue has it no more, so no release follows
 
 	// Version is the latest one, "" where none is published.
 	Version  string
@@ -146,7 +147,7 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	}
 	l := &Library{
 		Name: p.Name, Description: p.Description, Keywords: p.Keywords, Homepage: p.Homepage, License: p.License,
-		Repository: p.Repository, Author: p.Author(), Filename: p.Filename,
+		Repository: p.Repository, Author: p.Author(), Authors: p.Authors, Filename: p.Filename,
 		Removed: row.Removed,
 	}
 	if p.Autoupdate != nil {

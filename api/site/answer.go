@@ -26,13 +26,14 @@ type answer struct {
 	status   int    // 0 for 200
 	location string // of a redirect
 	view     string // the name of its template
-	refresh  int    // seconds after which the browser loads the page again, 0 for never
+	refresh  int    // seconds after which a browser without scripts loads the page again, 0 for never
 
 	title       string // without the service's name
 	description string // for readers of a list of pages
 	canonical   string // path of the address that search engines should know, "" where they should not
 	section     string // path in the navigation that the page is under
 	searched    string // what the search box holds
+	feed        string // path of the Atom feed of what the page is about, "" where there is only that of everything
 	data        any    // for the template
 }
 
@@ -66,9 +67,6 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, p *page) {
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Referrer-Policy", "same-origin")
-	if a.refresh > 0 {
-		h.Set("Refresh", strconv.Itoa(a.refresh))
-	}
 	f := answers.Failure{Status: a.status, Caching: answers.Revalidated}
 	if s.options.SiteBase == "" || s.options.AssetBase == "" {
 		f.Caching = answers.NoStore // it has addresses made of the request's Host

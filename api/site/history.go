@@ -126,7 +126,7 @@ func (s *Site) history(q *request, l *library.Library) (*answer, error) {
 		return nil, err
 	}
 	a := &answer{
-		view: "history", section: "/search", title: "History of " + l.Name, data: page,
+		view: "history", section: "/search", title: "History of " + l.Name, data: page, feed: feedPath(l.Name),
 		description: "What became of every version of " + l.Name + " that upstream has: published, refused, failed, withdrawn or not taken, and why.",
 	}
 	if page.Only != "" {

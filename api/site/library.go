@@ -50,6 +50,9 @@ type libraryPage struct {
 	MoreDependencies int    // that are not shown
 	Deprecated       string // why upstream warns of the release, "" where it does not
 	Advisories       []library.Advisory
+	Built            *built       // where the release was built, nil where that could not be read
+	Upstream         string       // what upstream has of the release, "" where that is not known
+	UpstreamDiffers  bool         // and it is something else
 	Withdrawn        *views.State // newest version that was withdrawn; only where nothing is published
 }
 
@@ -58,6 +61,8 @@ type origin struct {
 	HomepageLink, RepositoryLink string // "" where there is nothing to follow
 	RepositoryName               string
 	NPM                          string // name of the package there
+	People                       []person
+	MorePeople                   int // that are not shown
 }
 
 func newOrigin(l *library.Library) origin {
@@ -71,6 +76,7 @@ func newOrigin(l *library.Library) origin {
 	if l.Autoupdate != nil && l.Autoupdate.Source == "npm" {
 		a.NPM = l.Autoupdate.Target
 	}
+	a.People, a.MorePeople = people(l.Authors)
 	return a
 }
 
@@ -117,7 +123,7 @@ func (s *Site) showUnpublished(q *request, l *library.Library) (*answer, error) 
 	}
 	return &answer{
 		view: "library", title: l.Name, section: "/search", description: describe(l), data: page,
-		canonical: libraryPath(l.Name),
+		canonical: libraryPath(l.Name), feed: feedPath(l.Name),
 	}, nil
 }
 
@@ -161,6 +167,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	}
 	minified, about := s.addManifest(&page)
 	s.addAbout(q, &page, about)
+	s.addOrigin(&page)
 	s.addSizes(&page)
 	address := func(path string) fileLink {
 		if path == r.Default {
@@ -190,7 +197,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	}
 	return &answer{
 		view: "library", title: l.Name + " " + version, section: "/search", description: describe(l), data: page,
-		canonical: canonical,
+		canonical: canonical, feed: feedPath(l.Name),
 	}, nil
 }
 

@@ -25,7 +25,7 @@ type logPage struct {
 	Older   string // address of what follows, "" where nothing does
 	Newest  string // address of the newest, "" where they are here
 	Stream  string // address at which entries come as they are made, "" where the newest are not here
-	Feed    string // address of the feed of publications
+	Feed    string // address of the feed of releases and what became of them
 }
 
 // A logged entry is one as it is shown.
@@ -123,6 +123,9 @@ func (s *Site) log(q *request) (*answer, error) {
 	}
 	if page.Package != "" {
 		a.title = "Log of " + text.Cut(page.Package, 100)
+		if len(page.Entries) > 0 {
+			a.feed = page.Feed
+		}
 	}
 	if q.URL.RawQuery == "" {
 		a.canonical = logPath()

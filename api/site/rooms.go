@@ -2,6 +2,8 @@ package site
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"html/template"
 	"math"
 	"net/http"
@@ -23,15 +25,30 @@ type Rooms interface {
 	Status(name string) (waitingroom.Status, bool)
 	// Analytics returns what happened in one in the last so many minutes, the present one
 	// last.
-	Analytics(name string, minutes int) ([]waitingroom.Minute, bool)
+	Analytics(ctx context.Context, name string, minutes int) ([]waitingroom.Period, bool, error)
 }
 
 const (
-	// shownMinutes is how far the charts go back.
-	shownMinutes = 60
-	// liveEvery is how often a page of rooms refreshes itself.
+	// liveEvery is how often a page of rooms loads itself again where there are no scripts.
 	liveEvery = 10 * time.Second
+	// shownPeriods is how many periods a page has in numbers.
+	shownPeriods = 60
 )
+
+// A reach is how far charts go back.
+type reach struct {
+	Name    string // in the query
+	Text    string
+	Ago     string // when it begins
+	minutes int
+}
+
+var reaches = []reach{
+	{"hour", "Hour", "an hour ago", 60},
+	{"day", "Day", "a day ago", 24 * 60},
+	{"week", "Week", "a week ago", 7 * 24 * 60},
+	{"month", "30 days", "30 days ago", waitingroom.MaxMinutes},
+}
 
 // roomsPage shows all rooms.
 type roomsPage struct {
@@ -43,20 +60,25 @@ type roomsPage struct {
 type roomPage struct {
 	live
 	Room    waitingroom.Status
-	Now     waitingroom.Minute
+	Now     waitingroom.Period
 	Charts  []chart
-	Minutes []waitingroom.Minute // newest first
+	Periods []waitingroom.Period // newest first
+	Spans   []reach
+	Span    reach
+	Export  string // address of the data, without its format
 }
 
-// live says whether a page refreshes itself, and Path is where that can be changed.
+// live says whether a page shows changes as they come, and Path is where that can be changed
+// without scripts.
 type live struct {
-	Live  bool
-	Every int // seconds
-	Path  string
+	Live   bool
+	Every  int // seconds, without scripts
+	Path   string
+	Stream string // where the changes are told
 }
 
-func (q *request) live(path string) live {
-	return live{q.query.Get("live") != "off", int(liveEvery / time.Second), path}
+func (q *request) live(path, room string) live {
+	return live{q.query.Get("live") != "off", int(liveEvery / time.Second), path, withQuery("/rooms.stream", encode("room", room))}
 }
 
 func (l live) refresh() int {
@@ -67,7 +89,7 @@ func (l live) refresh() int {
 }
 
 func (s *Site) rooms(q *request) (*answer, error) {
-	l := q.live("/rooms")
+	l := q.live("/rooms", "")
 	return &answer{
 		view: "rooms", title: "Waiting rooms", refresh: l.refresh(),
 		description: "How many users are in the waiting rooms here, and how many wait.",
@@ -77,44 +99,73 @@ func (s *Site) rooms(q *request) (*answer, error) {
 
 func (s *Site) room(q *request) (*answer, error) {
 	name := q.segments[0]
+	shown := reaches[0]
+	for _, other := range reaches {
+		if q.query.Get("span") == other.Name {
+			shown = other
+		}
+	}
 	status, ok := s.options.Rooms.Status(name)
-	minutes, found := s.options.Rooms.Analytics(name, shownMinutes)
-	if !ok || !found {
+	if !ok {
 		return nil, refuse(http.StatusNotFound, "Waiting room not found", "No waiting room here is called “"+text.Cut(name, maxText)+"”.")
 	}
-	l := q.live(roomPath(name))
-	p := roomPage{live: l, Room: status, Now: minutes[len(minutes)-1], Charts: roomCharts(status, minutes)}
-	for i := len(minutes) - 1; i >= 0; i-- {
-		p.Minutes = append(p.Minutes, minutes[i])
+	periods, _, err := s.options.Rooms.Analytics(q.Context(), name, shown.minutes)
+	if err != nil {
+		return nil, err
+	}
+	recent, _, err := s.options.Rooms.Analytics(q.Context(), name, 1)
+	if err != nil || len(recent) == 0 || len(periods) == 0 {
+		return nil, cmp.Or(err, errors.New("site: a waiting room went while it was looked at"))
+	}
+	p := roomPage{
+		live: q.live(withQuery(roomPath(name), encode("span", q.query.Get("span"))), name), Room: status, Now: recent[0], Charts: roomCharts(status, periods, shown),
+		Spans: reaches, Span: shown, Export: withQuery(roomPath(name)+"/analytics", encode("minutes", strconv.Itoa(shown.minutes))),
+	}
+	for i := len(periods) - 1; i >= max(0, len(periods)-shownPeriods); i-- {
+		p.Periods = append(p.Periods, periods[i])
 	}
 	return &answer{
-		view: "room", title: "Waiting room " + name, refresh: l.refresh(),
+		view: "room", title: "Waiting room " + name, refresh: p.refresh(),
 		description: "How many users are in the waiting room " + name + ", how many wait, and for how long.",
 		data:        p,
 	}, nil
 }
 
+// formatPeriod writes when a period began, in UTC.
+func formatPeriod(p waitingroom.Period) string {
+	if p.Minutes == 1 {
+		return p.Time.Format("15:04")
+	}
+	return p.Time.Format("2 January 15:04")
+}
+
 func roomPath(name string) string { return "/rooms/" + name }
 
 // roomCharts draws what happened.
-func roomCharts(s waitingroom.Status, minutes []waitingroom.Minute) []chart {
-	of := func(value func(waitingroom.Minute) float64) []float64 {
-		values := make([]float64, len(minutes))
-		for i, m := range minutes {
-			values[i] = value(m)
+func roomCharts(s waitingroom.Status, periods []waitingroom.Period, shown reach) []chart {
+	of := func(value func(waitingroom.Period) float64) []float64 {
+		values := make([]float64, len(periods))
+		for i, p := range periods {
+			values[i] = value(p)
 		}
 		return values
 	}
-	active := of(func(m waitingroom.Minute) float64 { return float64(m.Active) })
-	queued := of(func(m waitingroom.Minute) float64 { return float64(m.Queued) })
-	admitted := of(func(m waitingroom.Minute) float64 { return float64(m.Admitted) })
-	half := of(func(m waitingroom.Minute) float64 { return m.WaitP50 / 60 })
-	most := of(func(m waitingroom.Minute) float64 { return m.WaitP90 / 60 })
+	each, most := "minute", ""
+	perMinute := float64(s.NewUsersPerMinute)
+	if m := periods[0].Minutes; m > 1 {
+		each, most = strconv.Itoa(m)+" minutes", ", at most"
+		perMinute *= float64(m)
+	}
+	active := of(func(m waitingroom.Period) float64 { return float64(m.Active) })
+	queued := of(func(m waitingroom.Period) float64 { return float64(m.Queued) })
+	admitted := of(func(m waitingroom.Period) float64 { return float64(m.Admitted) })
+	half := of(func(m waitingroom.Period) float64 { return m.WaitP50 / 60 })
+	longest := of(func(m waitingroom.Period) float64 { return m.WaitP90 / 60 })
 	return []chart{
-		newChart("active", "Users who are in", "users", float64(s.TotalActiveUsers), line{"in", active}),
-		newChart("queued", "Users who wait", "users", 0, line{"waiting", queued}),
-		newChart("admitted", "Let in each minute", "users", float64(s.NewUsersPerMinute), line{"let in", admitted}),
-		newChart("wait", "How long admitted users had waited", "minutes", 0, line{"half waited at most", half}, line{"nine of ten waited at most", most}),
+		newChart(shown, "active", "Users who are in"+most, "users", float64(s.TotalActiveUsers), line{"in", active}),
+		newChart(shown, "queued", "Users who wait"+most, "users", 0, line{"waiting", queued}),
+		newChart(shown, "admitted", "Let in each "+each, "users", perMinute, line{"let in", admitted}),
+		newChart(shown, "wait", "How long admitted users had waited", "minutes", 0, line{"half waited at most", half}, line{"nine of ten waited at most", longest}),
 	}
 }
 
@@ -144,14 +195,14 @@ func formatSeconds(seconds float64) string {
 	return strconv.Itoa(n/60) + " min " + strconv.Itoa(n%60) + " s"
 }
 
-// A chart is a picture of values over the last minutes. Its text says the same.
+// A chart is a picture of values over a reach. Its text says the same.
 type chart struct {
 	ID, Title, Unit string
 	SVG             template.HTML
 	Lines           []line
 }
 
-// A line is what is drawn: one value for each minute.
+// A line is what is drawn: one value for each period.
 type line struct {
 	Name   string
 	values []float64
@@ -159,10 +210,10 @@ type line struct {
 
 // newChart draws lines, and a limit where it is not 0 and near enough to be seen beside
 // the lines.
-func newChart(id, title, unit string, limit float64, lines ...line) chart {
-	minutes := len(lines[0].values)
-	last := float64(max(1, minutes-1))
-	c := drawing.Chart{X: drawing.Axis{Max: last, Marks: []drawing.Mark{{At: 0, Text: "an hour ago"}, {At: last, Text: "now"}}}}
+func newChart(shown reach, id, title, unit string, limit float64, lines ...line) chart {
+	n := len(lines[0].values)
+	last := float64(max(1, n-1))
+	c := drawing.Chart{X: drawing.Axis{Max: last, Marks: []drawing.Mark{{At: 0, Text: shown.Ago}, {At: last, Text: "now"}}}}
 	highest := 0.0
 	var said []string
 	for i, l := range lines {
@@ -171,7 +222,7 @@ func newChart(id, title, unit string, limit float64, lines ...line) chart {
 			most = max(most, v)
 		}
 		highest = max(highest, most)
-		said = append(said, l.Name+": "+short1(l.values[minutes-1])+" now, at most "+short1(most))
+		said = append(said, l.Name+": "+short1(l.values[n-1])+" now, at most "+short1(most))
 		c.Lines = append(c.Lines, drawing.Line{Name: l.Name, Step: 1, Values: l.values, Filled: i == 0})
 	}
 	if limit > 0 && limit <= 4*max(highest, 1) {
@@ -180,7 +231,7 @@ func newChart(id, title, unit string, limit float64, lines ...line) chart {
 	}
 	step := drawing.Step(highest, 1)
 	c.Y = drawing.Axis{Max: math.Ceil(max(highest, step)/step) * step, Step: step}
-	c.Summary = title + ", in " + unit + ", over the last " + strconv.Itoa(minutes) + " minutes. " + strings.Join(said, "; ") + "."
+	c.Summary = title + ", in " + unit + ", since " + shown.Ago + ". " + strings.Join(said, "; ") + "."
 	return chart{id, title, unit, template.HTML(c.Inline()), lines} //nolint:gosec // Inline escapes its texts
 }
 

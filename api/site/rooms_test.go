@@ -1,6 +1,7 @@
 package site
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -25,12 +26,19 @@ func (house) Status(name string) (waitingroom.Status, bool) {
 	}, name == "shop"
 }
 
-func (house) Analytics(name string, minutes int) ([]waitingroom.Minute, bool) {
-	all := make([]waitingroom.Minute, minutes)
-	for i := range all {
-		all[i] = waitingroom.Minute{Time: time.Unix(int64(i)*60, 0).UTC(), Active: 5 * i, Queued: 20 * i, Admitted: i, WaitP50: float64(i), WaitP90: float64(3 * i), OriginP50: 75}
+func (house) Analytics(_ context.Context, name string, minutes int) ([]waitingroom.Period, bool, error) {
+	step := 1
+	switch {
+	case minutes > 7*24*60:
+		step = 60
+	case minutes > 24*60:
+		step = 15
 	}
-	return all, name == "shop"
+	all := make([]waitingroom.Period, minutes/step)
+	for i := range all {
+		all[i] = waitingroom.Period{Time: time.Unix(int64(i*step)*60, 0).UTC(), Minutes: step, Active: 5 * i, Queued: 20 * i, Admitted: i, WaitP50: float64(i), WaitP90: float64(3 * i), OriginP50: 75}
+	}
+	return all, name == "shop", nil
 }
 
 func TestRooms(t *testing.T) {
@@ -38,7 +46,7 @@ func TestRooms(t *testing.T) {
 	s := newSite(t, shelf, func(o *Options) { o.Rooms = house{} })
 	for target, wants := range map[string][]string{
 		"/rooms":      {`<a href="/rooms/shop">shop</a>`, "1,234", "people wait", "event sale", "shop.example/&lt;b&gt;", "?live=off"},
-		"/rooms/shop": {"1,234", "of 300 in", "59</strong> of 100 let in", "limit 300", "<title>Waiting room shop", "1 min 15 s", `role="img"`, "nine of ten"},
+		"/rooms/shop": {"1,234", "of 300 in", "0</strong> of 100 let in", "limit 300", "<title>Waiting room shop", "1 min 15 s", `role="img"`, "nine of ten"},
 	} {
 		w := get(t, s, target)
 		body := w.Body.String() // which checkPage reads
@@ -52,9 +60,27 @@ func TestRooms(t *testing.T) {
 			t.Errorf("%s has something that no browser draws, or that the policy forbids", target)
 		}
 	}
-	for target, want := range map[string]string{"/rooms": "10", "/rooms/shop": "10", "/rooms?live=off": "", "/rooms/shop?live=off": "", "/": ""} {
-		if got := get(t, s, target).Header().Get("Refresh"); got != want {
-			t.Errorf("%s: Refresh is %q, want %q", target, got, want)
+	for target, want := range map[string]bool{"/rooms": true, "/rooms/shop": true, "/rooms/shop?span=day": true, "/rooms?live=off": false, "/rooms/shop?live=off": false, "/": false} {
+		w := get(t, s, target)
+		if got := strings.Contains(w.Body.String(), `<noscript><meta http-equiv="refresh" content="10"></noscript>`); got != want || w.Header().Get("Refresh") != "" {
+			t.Errorf("%s: refreshes itself without scripts is %v, want %v; with scripts %q", target, got, want, w.Header().Get("Refresh"))
+		}
+	}
+	for target, wants := range map[string][]string{
+		"/rooms/shop":            {"an hour ago", "Let in each minute", `minutes=60&amp;format=csv`, `data-stream="/rooms.stream?room=shop"`, `href="/rooms/shop?live=off"`},
+		"/rooms/shop?span=day":   {"a day ago", "Let in each minute", `minutes=1440&amp;format=csv`, `href="/rooms/shop?span=day&amp;live=off"`},
+		"/rooms/shop?span=week":  {"a week ago", "Let in each 15 minutes", "Users who wait, at most", "limit 1,500", "7 January 23:45"},
+		"/rooms/shop?span=month": {"30 days ago", "Let in each 60 minutes", `minutes=43200&amp;format=csv`},
+		"/rooms/shop?span=ever":  {"an hour ago"},
+		"/rooms":                 {`data-stream="/rooms.stream"`, `id="now-shop"`},
+	} {
+		w := get(t, s, target)
+		body := w.Body.String()
+		checkPage(t, w)
+		for _, want := range wants {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s lacks %q", target, want)
+			}
 		}
 	}
 	if w := get(t, s, "/rooms/other"); w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "“other”") {

@@ -175,6 +175,7 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"recipe":    recipePath,
 		"filespage": filesPath,
 		"library":   libraryPath,
+		"feed":      feedPath,
 		"version":   versionPath,
 		"history":   historyPath,
 		"states": func(l string, kind views.StateKind) string {
@@ -193,7 +194,15 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 
 		"room":      roomPath,
 		"roomstate": formatRoomStatus,
-		"seconds":   formatSeconds,
+		"period":    formatPeriod,
+		"paused": func(path string) string {
+			separator := "?"
+			if strings.Contains(path, "?") {
+				separator = "&"
+			}
+			return path + separator + "live=off"
+		},
+		"seconds": formatSeconds,
 	}).ParseFS(embeddedTemplates, "templates/frame.html", "templates/parts.html")
 	if err != nil {
 		return nil, fmt.Errorf("site: the embedded templates: %w", err)
@@ -226,6 +235,7 @@ type frame struct {
 	Title       string
 	Description string
 	Canonical   string // URL, "" for a page that search engines should leave alone
+	Feed        string // path of the Atom feed of what the page is about, "" for none
 	Banner      string // URL of the picture for previews
 	Section     string
 	Searched    string
@@ -233,17 +243,19 @@ type frame struct {
 	HasDocs     bool
 	HasNew      bool
 	HasRooms    bool
+	Refresh     int // seconds after which a browser without scripts loads the page again, 0 for never
 	Page        any
 }
 
 func (s *Site) render(q *request, a *answer) (*page, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
-		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, HasNew: s.options.Draft != nil, HasRooms: s.options.Rooms != nil, Page: a.data,
+		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, HasNew: s.options.Draft != nil, HasRooms: s.options.Rooms != nil, Refresh: a.refresh, Page: a.data,
 	}
 	if a.canonical != "" {
 		f.Canonical = q.siteBase + a.canonical
 	}
+	f.Feed = a.feed
 	var b bytes.Buffer
 	if err := s.templates[a.view].Execute(&b, f); err != nil {
 		return nil, fmt.Errorf("site: couldn't render %s: %w", a.view, err)

@@ -24,8 +24,6 @@ type bench struct {
 	report report
 }
 
-const coldStart = "cold-start"
-
 // The sizes of Brotli-coded bodies that are measured, in bytes.
 var bodySizes = []struct {
 	name  string

@@ -38,7 +38,6 @@ type options struct {
 	duration time.Duration
 	files    int
 	memory   string // of Larder's cache in the mix
-	rows     int    // files in the store of the cold start
 	json     string
 	plot     string
 }
@@ -67,7 +66,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.larder, "larder", "bin/larder", "the `program` to measure")
 	flags.StringVar(&o.cache, "cache", filepath.Join(os.TempDir(), "larder-bench-serving"), "`folder` that keeps the files between runs; a few GB")
 	flags.StringVar(&o.corpus, "corpus", "", "serve the files of a `folder` instead of releases from the npm registry that npm is configured with")
-	flags.StringVar(&o.only, "only", "", "run only scenarios whose name contains one of these `words`, separated by commas; cold-start runs only if it is named")
+	flags.StringVar(&o.only, "only", "", "run only scenarios whose name contains one of these `words`, separated by commas")
 	flags.BoolVar(&o.quick, "quick", false, "a few seconds, to see that everything works; the numbers mean nothing")
 	flags.BoolVar(&o.headline, "headline", false, "measure what share of cdnjs's traffic this machine serves, load included")
 	flags.BoolVar(&o.http2, "h2", false, "with -headline, over HTTP/2 and TLS")
@@ -75,7 +74,6 @@ func parse(args []string) (options, error) {
 	flags.DurationVar(&o.duration, "duration", 2*time.Second, "how long a turn takes")
 	flags.IntVar(&o.files, "files", 100_000, "files in the mix")
 	flags.StringVar(&o.memory, "mix-cache", "64MiB", "Larder's --cache in the mix; smaller than the mix's files")
-	flags.IntVar(&o.rows, "rows", 7_000_000, "files in the store of cold-start")
 	flags.StringVar(&o.json, "json", "", "also write the results to a `file`")
 	flags.StringVar(&o.plot, "plot", "", "also draw the ratios to FILE.png and FILE.svg, given `FILE`")
 	if err := flags.Parse(args); err != nil {
@@ -84,11 +82,11 @@ func parse(args []string) (options, error) {
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	if o.rounds < 1 || o.files < 1 || o.duration < 100*time.Millisecond || o.rows < perRelease {
-		return o, fmt.Errorf("-rounds and -files are 1 or more, -duration 100ms or more, -rows %d or more", perRelease)
+	if o.rounds < 1 || o.files < 1 || o.duration < 100*time.Millisecond {
+		return o, errors.New("-rounds and -files are 1 or more, -duration 100ms or more")
 	}
 	if o.quick {
-		o.rounds, o.duration, o.files, o.rows = 1, 200*time.Millisecond, min(o.files, 2000), min(o.rows, 70_000)
+		o.rounds, o.duration, o.files = 1, 200*time.Millisecond, min(o.files, 2000)
 	}
 	return o, nil
 }
@@ -109,9 +107,6 @@ func run(ctx context.Context, args []string) error {
 	}
 	if _, err := os.Stat(o.larder); err != nil {
 		return fmt.Errorf("%w; `make build` makes it, -larder names another", err)
-	}
-	if o.only == coldStart {
-		return measureColdStart(ctx, o)
 	}
 	if err := installed(o.headline); err != nil {
 		return err
@@ -135,13 +130,7 @@ func run(ctx context.Context, args []string) error {
 	if err := b.measureAll(ctx); err != nil {
 		return err
 	}
-	if err := b.report.write(os.Stdout, o); err != nil {
-		return err
-	}
-	if b.wanted(coldStart) && o.only != "" {
-		return measureColdStart(ctx, o)
-	}
-	return nil
+	return b.report.write(os.Stdout, o)
 }
 
 // wanted reports whether -only lets a scenario run.

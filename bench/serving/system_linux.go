@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-	"os"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -38,9 +35,4 @@ func openFiles() int {
 		return 1024
 	}
 	return int(limit.Cur)
-}
-
-// dropPages has the system forget what it remembers of a file.
-func dropPages(f *os.File) error {
-	return errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"io"
-	"os"
 )
 
 var errLinux = errors.New("needs Linux")
@@ -14,4 +13,3 @@ func pin(int) error                      { return errLinux }
 func raiseOpenFiles()                    {}
 func openFiles() int                     { return 1024 }
 func runLean(io.Reader, io.Writer) error { return errLinux }
-func dropPages(*os.File) error           { return errLinux }

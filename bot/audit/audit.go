@@ -39,7 +39,6 @@ import (
 // Options say what an [Auditor] asks. All are required.
 type Options struct {
 	Npm        *npm.Client
-	Registry   func(name string) string // where a package's registry is, for people
 	Git        *git.Client
 	Minifiers  *worker.Pool
 	Provenance *provenance.Verifier
@@ -58,7 +57,7 @@ func (a *Auditor) Compare(ctx context.Context, r verify.Claim) verify.Comparison
 	c := &comparison{Auditor: a, claim: r, at: make(map[string]string), unchecked: make(map[string]string)}
 	err := c.compare(ctx)
 	c.found.At = func(path string) (string, error) { return c.file(path) }
-	c.found.Outcome = verify.Proven
+	c.found.Outcome, c.found.Err = verify.Proven, err
 	if err != nil {
 		c.found.Outcome, c.found.Problem = verify.OutcomeOf(err), err.Error()
 	}
@@ -105,7 +104,7 @@ func (c *comparison) compare(ctx context.Context) error {
 func (c *comparison) npm(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
 	none := archive.Source{}
 	c.found.Where = fmt.Sprintf("npm's %s %s", source.Name, c.claim.Entry.Version)
-	c.found.Registry = c.o.Registry(source.Name)
+	c.found.Registry = c.o.Npm.Registry(source.Name)
 	if source.Name != c.claim.Entry.Package {
 		c.note("what is called %s here is npm's %s", text.Short(c.claim.Entry.Package, 200), text.Short(source.Name, 200))
 	}

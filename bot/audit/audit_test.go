@@ -1,9 +1,6 @@
 package audit_test
 
 import (
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -16,16 +13,14 @@ import (
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
+	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/provenance"
-	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server"
 )
 
 func TestMain(m *testing.M) {
@@ -73,7 +68,7 @@ func newRig(t testing.TB) *rig {
 	}
 	r.client = npm.NewClient(config, getter, npm.Options{})
 	r.auditor = audit.New(audit.Options{
-		Npm: r.client, Registry: config.Registry, Git: git.New(git.Options{Fetch: getter}), Minifiers: r.pool,
+		Npm: r.client, Git: git.New(git.Options{Fetch: getter}), Minifiers: r.pool,
 		Provenance: attestations, TempDir: t.TempDir(),
 	})
 	return r
@@ -235,27 +230,8 @@ func TestLyingLog(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	logger := slog.New(slog.DiscardHandler)
-	signer, err := signing.Open(signing.Options{Dir: t.TempDir(), Origin: "cdn.example.com/log", Store: shelf.Store, Log: shelf.Log, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { signer.Close() })
-	if err := signer.Sign(); err != nil {
-		t.Fatal(err)
-	}
-	log, err := tiles.New(tiles.Options{Store: shelf.Store, Signer: signer, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
-	assets, err := server.New(server.Options{Store: shelf.Store})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cdn := httptest.NewServer(tiles.Route(log, server.Route(assets, http.NotFoundHandler())))
-	t.Cleanup(cdn.Close)
-
-	options := verify.Options{Server: cdn.URL, Trust: verify.Trust{Key: signer.Key()}}
+	cdn := lardertest.Serve(t, shelf, t.TempDir())
+	options := verify.Options{Server: cdn.URL, Trust: verify.Trust{Key: cdn.Signer.Key()}}
 	name := verify.Name{Package: "jquery", Version: "3.7.1", Path: "jquery.js"}
 	check := func() verify.Result {
 		l, err := verify.Open(t.Context(), options)

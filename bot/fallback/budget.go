@@ -10,6 +10,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // What is remembered of releases that were not to be had.
@@ -135,20 +136,23 @@ type asked struct {
 	budget bucket
 	until  time.Time // it is left alone
 	pause  time.Duration
+	// problem is why.
+	problem string
 }
 
 // ask looks for a release, if the origin may be asked now.
 func (o *asked) ask(ctx context.Context, id release, path string) (*found, error) {
 	o.mu.Lock()
 	now := o.now()
-	rests, may := now.Before(o.until), true
+	until := o.until
+	rests, may := now.Before(until), true
 	if !rests {
 		may = o.budget.take(now)
 	}
 	o.mu.Unlock()
 	switch {
 	case rests:
-		return nil, fmt.Errorf("it failed a moment ago and is left alone until %s", o.until.UTC().Format(time.TimeOnly))
+		return nil, fmt.Errorf("it failed a moment ago and is left alone until %s", until.UTC().Format(time.TimeOnly))
 	case !may:
 		return nil, errBusy
 	}
@@ -159,6 +163,7 @@ func (o *asked) ask(ctx context.Context, id release, path string) (*found, error
 		o.pause = 0
 		return got, err
 	}
+	o.problem = text.Short(err.Error(), 300)
 	o.pause = min(max(2*o.pause, time.Second), time.Minute)
 	o.until = o.now().Add(o.pause)
 	if at, ok := fetch.RetryAt(err); ok {

@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
@@ -43,7 +44,7 @@ type Options struct {
 	Key string
 	// Known is the file in which it is remembered what was seen of the origins' logs.
 	Known string
-	// Quota bounds the bytes of all mirrored releases that are served.
+	// Quota bounds the bytes of all mirrored releases that are here.
 	Quota int64
 	// Allow are hosts that origins may name although their address is private; the origins' own are allowed.
 	Allow     []string
@@ -74,6 +75,9 @@ var errMismatch = errors.New("it is not what the origin promised")
 
 // errBusy says that a budget is used up for the moment.
 var errBusy = errors.New("too much is being asked for")
+
+// errLoop says that a request came through here before, or through too many Larders.
+var errLoop = errors.New("the request goes round in circles")
 
 // errQuota says that no more may be taken.
 var errQuota = errors.New("the quota of bytes from other origins is used up")
@@ -111,6 +115,9 @@ type Fallback struct {
 	running sync.WaitGroup
 	follow  follower
 
+	requests, releases tally
+	waiting            atomic.Int32 // clients' requests
+
 	mu      sync.Mutex
 	flights map[release]*flight
 	stored  int64 // bytes of mirrored releases; -1 until it is known
@@ -144,10 +151,20 @@ func New(o Options) (*Fallback, error) {
 	return f, nil
 }
 
-// Check returns an error unless text names an origin.
-func Check(text string) error {
-	_, err := (&Fallback{}).parse(text)
-	return err
+// Check returns an error unless these are origins, each of them once.
+func Check(origins []string) error {
+	seen := map[string]bool{}
+	for _, text := range origins {
+		o, err := (&Fallback{}).parse(text)
+		if err != nil {
+			return fmt.Errorf("%q %w", text, err)
+		}
+		if seen[o.String()] {
+			return fmt.Errorf("%q is given twice", text)
+		}
+		seen[o.String()] = true
+	}
+	return nil
 }
 
 // Close ends what is under way.
@@ -170,52 +187,42 @@ var (
 // Answer looks for a file of a version that is not known here. It returns the file's bytes or why there are none; with
 // neither, the release is here by now.
 func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *answers.Failure) {
-	id := release{pkg, version}
+	data, err := f.answer(r, release{pkg, version}, path)
+	outcome := outcomeOf(err)
+	f.requests.count(outcome)
+	return data, failures[outcome]
+}
+
+func (f *Fallback) answer(r *http.Request, id release, path string) ([]byte, error) {
 	hops, loops := f.hops(r.Header)
-	switch err := f.o.Bot.Wanted(pkg, version); {
+	switch err := f.o.Bot.Wanted(id.pkg, id.version); {
 	case loops:
-		return nil, notThere
+		return nil, errLoop
 	case err != nil && f.known(id): // published meanwhile
 		return nil, nil
 	case err != nil:
-		return nil, notThere
+		return nil, bot.ErrStays // or it cannot be known
 	}
 	fl, err := f.join(r, id, path, hops)
 	if err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
+	f.waiting.Add(1)
+	defer f.waiting.Add(-1)
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	ctx, leave, err := f.asking.Enter(ctx, r.RemoteAddr, patience)
 	if err != nil {
-		return nil, crowded
+		return nil, errBusy
 	}
 	defer leave()
-	data, err := fl.file(ctx, path)
-	if err != nil {
-		return nil, failure(err)
-	}
-	return data, nil
+	return fl.file(ctx, path)
 }
 
 // known reports whether a version was published here.
 func (f *Fallback) known(id release) bool {
 	_, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
 	return err == nil
-}
-
-func failure(err error) *answers.Failure {
-	switch {
-	case errors.Is(err, fetch.ErrNotFound), errors.Is(err, bot.ErrStays):
-		return notThere
-	case errors.Is(err, errMismatch):
-		return mismatch
-	case errors.Is(err, errBusy), errors.Is(err, errQuota):
-		return crowded
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, bot.ErrInHand):
-		return later
-	}
-	return down
 }
 
 // hops returns through which Larders a request came, this one included; loops reports that it must go no further.
@@ -270,20 +277,29 @@ func (f *Fallback) join(r *http.Request, id release, path, hops string) (*flight
 func (f *Fallback) room(bytes int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.stored < 0 {
-		f.stored = 0
-		for v, err := range f.mirrored() {
-			if err != nil {
-				f.stored = -1
-				return err
-			}
-			f.stored += v.Bytes
-		}
+	if err := f.count(); err != nil {
+		return err
 	}
 	if f.stored+bytes > f.o.Quota {
 		return fmt.Errorf("%w: %d of %d bytes", errQuota, f.stored, f.o.Quota)
 	}
 	f.stored += bytes
+	return nil
+}
+
+// count adds up what was mirrored before. The caller holds f.mu.
+func (f *Fallback) count() error {
+	if f.stored >= 0 {
+		return nil
+	}
+	var sum int64
+	for v, err := range f.mirrored() {
+		if err != nil {
+			return err
+		}
+		sum += v.Bytes
+	}
+	f.stored = sum
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -22,11 +21,10 @@ import (
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
-	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
@@ -47,8 +45,8 @@ type rig struct {
 	registry *npmtest.Registry
 	bot      *bot.Bot
 	fallback *Fallback
-	shop     *shop  // that serves the rig's own store, once it is verified
-	keys     string // of the shop
+	shop     *lardertest.Larder // that serves the rig's own store, once it is verified
+	keys     string             // of the shop
 
 	mu  sync.Mutex
 	now time.Time
@@ -483,23 +481,13 @@ func TestSlowDeadAndLimiting(t *testing.T) {
 	}
 }
 
-// A shop is another Larder, which may lie.
-type shop struct {
-	*testkit.Shelf
-	*httptest.Server
-	mu   sync.Mutex
-	lies map[string]string // bodies by path
-}
-
-func newShop(t *testing.T) *shop { return newShopOf(t, testkit.NewShelf(t), t.TempDir()) }
-
 // proven is what a verifier of the rig's log finds of a.js in a version of package a.
 func (r *rig) proven(version string) (*verify.Release, verify.Result) {
 	t, shelf := r.T, r.Shelf
 	t.Helper()
 	if r.shop == nil {
 		r.keys = t.TempDir()
-		r.shop = newShopOf(t, shelf, r.keys)
+		r.shop = lardertest.Serve(t, shelf, r.keys)
 	}
 	s := r.shop
 	for {
@@ -519,46 +507,11 @@ func (r *rig) proven(version string) (*verify.Release, verify.Result) {
 	}
 }
 
-func newShopOf(t *testing.T, shelf *testkit.Shelf, keys string) *shop {
-	s := &shop{Shelf: shelf, lies: map[string]string{}}
-	signer, err := signing.Open(signing.Options{Dir: keys, Origin: "cdn.example.com/log", Store: s.Store, Log: s.Log, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { signer.Run(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait(); signer.Close() })
-	log, err := tiles.New(tiles.Options{Store: s.Store, Signer: signer, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	assets, err := server.New(server.Options{Store: s.Store})
-	if err != nil {
-		t.Fatal(err)
-	}
-	follow := assets.Follow(s.Log)
-	running.Go(func() { follow.Run(ctx) })
-	honest := server.Route(assets, tiles.Route(log, http.NotFoundHandler()))
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		s.mu.Lock()
-		lie := s.lies[q.URL.Path]
-		s.mu.Unlock()
-		if lie != "" {
-			fmt.Fprint(w, lie)
-			return
-		}
-		honest.ServeHTTP(w, q)
-	}))
-	t.Cleanup(s.Server.Close)
-	return s
-}
-
 func TestLarderIsProvenByItsLog(t *testing.T) {
-	s := newShop(t)
+	s := lardertest.New(t)
 	s.Shelf.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": "a", "b.js": "b"})
 	s.Shelf.Publish("a", "2.0.0", "a.js", map[string]string{"a.js": "two"})
-	s.lies["/ajax/libs/a/2.0.0/a.js"] = "owt"
+	s.Lie("/ajax/libs/a/2.0.0/a.js", "owt")
 	r := newRig(t, "larder:"+s.URL)
 	if got, failure := r.ask("1.0.0", "a.js"); got != "a" || failure != nil {
 		t.Fatalf("got %q, %+v", got, failure)

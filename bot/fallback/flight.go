@@ -83,6 +83,7 @@ func (fl *flight) next() *slot {
 // run takes the release from the first origin that has it, and publishes it.
 func (fl *flight) run(ctx context.Context) {
 	err := fl.take(ctx)
+	fl.releases.count(outcomeOf(err))
 	fl.mu.Lock()
 	fl.err = err
 	for _, s := range fl.order {
@@ -198,6 +199,9 @@ func (fl *flight) keep(ctx context.Context, m *bot.Mirroring, got *found, s *slo
 	if err == nil {
 		s.hash, err = m.Keep(ctx, data)
 		s.File.Size, s.File.SHA256 = size, s.hash
+	}
+	if err == nil && !got.strict { // an origin with a log says it in its manifest
+		s.File.Module, err = m.Module(ctx, s.Path, data)
 	}
 	if s.err = err; err == nil {
 		return size, nil

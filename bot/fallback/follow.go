@@ -18,8 +18,8 @@ const (
 	mostPause  = 6 * time.Hour
 )
 
-// A follower looks after releases that were mirrored: what their origin withdraws is withdrawn, and those for which
-// nothing but its word vouches are compared with npm. It is for one goroutine.
+// A follower looks after releases that were mirrored: what their origin withdraws or restores is withdrawn or
+// restored, and those for which nothing but its word vouches are compared with npm. It is for one goroutine.
 type follower struct {
 	*Fallback
 	pauses  map[release]pause
@@ -46,33 +46,33 @@ func (f *Fallback) Run(ctx context.Context) {
 
 // Look looks after all mirrored releases once. It is called by one goroutine at a time.
 func (f *Fallback) Look(ctx context.Context) {
-	live := map[string]map[release]*logs.Mirror{} // by source
+	bySource := map[string]map[release]views.Version{}
 	for v, err := range f.mirrored() {
 		if err != nil || ctx.Err() != nil {
 			f.o.Logger.Warn("couldn't read which releases were mirrored", "err", err)
 			return
 		}
 		id := release{v.Package, v.Version}
-		if live[v.Mirror.Source] == nil {
-			live[v.Mirror.Source] = map[release]*logs.Mirror{}
+		if bySource[v.Mirror.Source] == nil {
+			bySource[v.Mirror.Source] = map[release]views.Version{}
 		}
-		live[v.Mirror.Source][id] = v.Mirror
-		if v.Mirror.Provisional() {
+		bySource[v.Mirror.Source][id] = v
+		if v.Mirror.Provisional() && v.Withdrawn == nil {
 			f.follow.compare(ctx, id)
 		}
 	}
 	for _, o := range f.origins {
 		source, ok := o.origin.(*larder)
-		if !ok || len(live[source.String()]) == 0 {
+		if !ok || len(bySource[source.String()]) == 0 {
 			continue
 		}
-		if err := f.follow.withdrawals(ctx, source, live[source.String()]); err != nil && ctx.Err() == nil {
-			f.o.Logger.Warn("couldn't learn what an origin has withdrawn", "origin", source.String(), "err", err)
+		if err := f.follow.heed(ctx, source, bySource[source.String()]); err != nil && ctx.Err() == nil {
+			f.o.Logger.Warn("couldn't learn what an origin has withdrawn and restored", "origin", source.String(), "err", err)
 		}
 	}
 }
 
-// mirrored iterates over the versions that are served as they were mirrored.
+// mirrored iterates over the versions whose files are here as they were mirrored, served or withdrawn.
 func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 	return func(yield func(views.Version, error) bool) {
 		seen := map[release]bool{}
@@ -89,7 +89,7 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 				}
 				seen[id] = true
 				v, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
-				if err == nil && (v.Withdrawn != nil || v.Mirror == nil) {
+				if err == nil && v.Mirror == nil {
 					continue
 				}
 				if !yield(v, err) {
@@ -122,8 +122,9 @@ func (f *follower) compare(ctx context.Context, id release) {
 	f.pauses[id] = p
 }
 
-// withdrawals withdraws what an origin's log has withdrawn since a release was taken from it.
-func (f *follower) withdrawals(ctx context.Context, o *larder, live map[release]*logs.Mirror) error {
+// heed withdraws what an origin's log has withdrawn since a release was taken from it, and restores what it has restored
+// of that.
+func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.Version) error {
 	log, err := o.open(ctx)
 	if err != nil {
 		return err
@@ -132,33 +133,35 @@ func (f *follower) withdrawals(ctx context.Context, o *larder, live map[release]
 	if !ok {
 		from = log.Size()
 	}
-	for id, m := range live {
+	for id, v := range ours {
 		if !f.heard[id] {
-			from = min(from, m.Size)
+			from = min(from, v.Mirror.Size)
 		}
 	}
-	withdrawn := map[release]logs.Indexed{}
+	last := map[release]logs.Indexed{}
 	for i := from; i < log.Size(); i++ {
 		e, err := log.Entry(ctx, i)
 		if err != nil {
 			return err
 		}
 		id := release{e.Package, e.Version}
-		switch m := live[id]; {
-		case m == nil || i < m.Size:
-		case e.Kind == logs.Withdrawn:
-			withdrawn[id] = e
-		case e.Kind.Serves(): // restored; or npm's files took their place, which comparing will find too
-			delete(withdrawn, id)
+		if v, ok := ours[id]; ok && i >= v.Mirror.Size && (e.Kind == logs.Withdrawn || e.Kind.Serves()) {
+			last[id] = e
 		}
 	}
-	for id, e := range withdrawn {
-		reason := text.Short(fmt.Sprintf("withdrawn at its origin %s (entry %d of its log): %s", o, e.Index, text.Plain(e.Reason)), 1000)
-		if err := f.o.Bot.WithdrawMirrored(id.pkg, id.version, reason); err != nil {
+	for id, e := range last {
+		reason := text.Short(fmt.Sprintf("%s at its origin %s (entry %d of its log): %s", e.Kind, o, e.Index, text.Plain(e.Reason)), 1000)
+		switch e.Kind {
+		case logs.Withdrawn:
+			err = f.o.Bot.WithdrawMirrored(id.pkg, id.version, e.Time, reason)
+		case logs.Restored:
+			err = f.o.Bot.RestoreMirrored(id.pkg, id.version, e.Manifest, reason)
+		} // npm's files took their place: comparing will find that too
+		if err != nil {
 			return err
 		}
 	}
-	for id := range live {
+	for id := range ours {
 		f.heard[id] = true
 	}
 	f.cursors[o] = log.Size()

@@ -70,6 +70,9 @@ func NewClient(config *Config, f *fetch.Client, o Options) *Client {
 	return &Client{config: config, fetch: f.With(config.network), o: o}
 }
 
+// Registry names the registry of the package of that name, for people.
+func (c *Client) Registry(name string) string { return c.config.Registry(name) }
+
 // Validators are package fetch's.
 type Validators = fetch.Validators
 

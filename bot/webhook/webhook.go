@@ -1,9 +1,12 @@
-// Package webhook tells others over HTTP when a release is published.
+// Package webhook tells others over HTTP when a release is published, what becomes of it, and what happens in waiting
+// rooms.
 //
 // A webhook is a URL, and a secret that its messages are signed with. Package webhook
-// follows the log: for every entry that says that a release was published, after a
+// follows the log: for every entry that says that a release was published, or what became
+// of it for one that watches, after a
 // webhook was added, each webhook that asked for its package is sent a message, as a
-// scheduled request (package schedule), which keeps on trying.
+// scheduled request (package schedule), which keeps on trying. So are those of a waiting room when
+// [Webhooks.TellRoom] says what happened there.
 //
 // Guarantees: every such entry is sent at least once, whichever side restarts in between, or
 // given up after three days of failures; a message has the same id in each attempt.
@@ -11,7 +14,7 @@
 // (https://www.standardwebhooks.com), so a recording of one is worth nothing soon
 // after. Secrets are in the store and told once, when the webhook is added.
 //
-// The package does not know how releases come about.
+// The package does not know how releases come about, or what a waiting room is.
 package webhook
 
 import (
@@ -53,13 +56,20 @@ const MaxHooks = 1000
 // ErrNotFound says that there is no webhook with an id.
 var ErrNotFound = errors.New("there is no such webhook: `larder webhook list` has the ids")
 
+// A Subject is what a webhook is told of: releases, or a waiting room.
+type Subject struct {
+	Package string `json:"package,omitempty"` // "": of every package
+	Watch   bool   `json:"watch,omitempty"`   // it is told of all [logs.News], and not of publications only
+	Room    string `json:"room,omitempty"`    // told of that waiting room instead of releases, "*": of every room
+}
+
 // A Hook is a webhook, and how its messages fare.
 type Hook struct {
-	ID      string    `json:"id"`
-	URL     string    `json:"url"`
-	Package string    `json:"package,omitempty"` // "": of every package
-	Added   time.Time `json:"added"`
-	From    int64     `json:"from"` // the first entry of the log that it is told of
+	ID  string `json:"id"`
+	URL string `json:"url"`
+	Subject
+	Added time.Time `json:"added"`
+	From  int64     `json:"from"` // the first entry of the log that it is told of
 	// Delivered counts the messages that were answered with 2xx, GivenUp those that
 	// never were; Pending are under way, or wait for the next attempt.
 	Delivered int64 `json:"delivered"`
@@ -75,17 +85,39 @@ type Hook struct {
 	Problem     string    `json:"problem,omitempty"`
 }
 
+// About says in words what the webhook is told of.
+func (h *Hook) About() string {
+	switch {
+	case h.Room == "*":
+		return "all rooms"
+	case h.Room != "":
+		return "room " + h.Room
+	case h.Package != "":
+		return h.Package
+	}
+	return "all releases"
+}
+
 // hook is a Hook as it is stored.
 type hook struct {
 	Hook
 	Secret string `json:"secret"`
 }
 
-// A Message is the body of what is sent.
+// A Message is the body of what is sent about a release.
 type Message struct {
-	Type      string    `json:"type"`      // "release.published"
+	// Type is "release.published", or for those who watch the kind of another entry too: "release.withdrawn",
+	// "release.upstream-changed", "package.removed", "log.key-changed".
+	Type      string    `json:"type"`
 	Timestamp time.Time `json:"timestamp"` // of the entry
 	Data      Release   `json:"data"`
+}
+
+// A RoomMessage is the body of what is sent about a waiting room.
+type RoomMessage struct {
+	Type      string    `json:"type"` // what happened, as "room.full"
+	Timestamp time.Time `json:"timestamp"`
+	Data      any       `json:"data"` // the status of the room, then
 }
 
 // A Release is what a message is about.
@@ -95,7 +127,8 @@ type Release struct {
 	Released time.Time    `json:"released,omitzero"` // by upstream
 	Entry    int64        `json:"entry"`             // of the log
 	Manifest kvstore.Hash `json:"manifest"`
-	Path     string       `json:"path"` // what its files' paths begin with, on the asset host
+	Path     string       `json:"path"`           // what its files' paths begin with, on the asset host
+	Text     string       `json:"text,omitempty"` // says it in a sentence, to those who watch
 }
 
 // Webhooks are the webhooks of a store. Their methods may be called at the same time.
@@ -126,14 +159,16 @@ func Open(o Options) (*Webhooks, error) {
 	return w, err
 }
 
-// Add adds a webhook for one package, or for all where that is "". The secret is
-// told here and nowhere else.
-func (w *Webhooks) Add(ctx context.Context, url, pkg string) (h Hook, secret string, err error) {
+// Add adds a webhook. The secret is told here and nowhere else.
+func (w *Webhooks) Add(ctx context.Context, url string, of Subject) (h Hook, secret string, err error) {
 	if err := schedule.CheckURL(url); err != nil {
 		return h, "", err
 	}
+	if of.Room != "" && (of.Package != "" || of.Watch) {
+		return h, "", errors.New("a webhook is for releases or for a waiting room, not for both: add another one")
+	}
 	new := hook{Secret: newSecret(), Hook: Hook{
-		ID: strings.ToLower(rand.Text()[:16]), URL: url, Package: pkg,
+		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: of,
 		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
 	if _, err := w.send(ctx, add{new}); err != nil {
@@ -225,9 +260,14 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 		}
 		cursor = e.Index + 1
 		for _, h := range a.hooks {
-			if h.wants(e) {
-				due = append(due, message{hook: h, id: messageID(h.ID, e.Index), entry: e})
+			if !h.wants(e) {
+				continue
 			}
+			body, err := json.Marshal(h.newMessage(e))
+			if err != nil {
+				return cursor, nil, err
+			}
+			due = append(due, message{h, messageID(h.ID, e.Index), body})
 		}
 		if cursor-a.cursor >= step {
 			break
@@ -238,14 +278,59 @@ func (w *Webhooks) due(a answer) (cursor int64, due []message, err error) {
 
 // wants reports whether a webhook is told of an entry.
 func (h hook) wants(e logs.Indexed) bool {
-	return e.Kind.Publishes() && e.Index >= h.From && (h.Package == "" || h.Package == e.Package)
+	if h.Room != "" || e.Index < h.From || h.Package != "" && e.Package != "" && e.Package != h.Package {
+		return false
+	}
+	return e.Kind.Publishes() || h.Watch && slices.Contains(logs.News, e.Kind)
+}
+
+// newMessage is what a webhook is told of an entry.
+func (h hook) newMessage(e logs.Indexed) Message {
+	m := Message{Type: "release.published", Timestamp: e.Time, Data: Release{
+		Package: e.Package, Version: e.Version, Released: e.Released, Entry: e.Index, Manifest: e.Manifest,
+	}}
+	if e.Kind.Serves() {
+		m.Data.Path = "/ajax/libs/" + e.Package + "/" + e.Version + "/"
+	}
+	if h.Watch {
+		m.Data.Text = e.News()
+	}
+	switch {
+	case e.Kind.Publishes():
+	case e.Package == "":
+		m.Type = "log." + string(e.Kind)
+	case e.Kind == logs.PackageRemoved:
+		m.Type = "package.removed"
+	default:
+		m.Type = "release." + string(e.Kind)
+	}
+	return m
+}
+
+// TellRoom has the webhooks of a waiting room told what happened there; about is its status in JSON.
+func (w *Webhooks) TellRoom(ctx context.Context, room, kind string, at time.Time, about any) error {
+	a, err := w.send(ctx, look{})
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(RoomMessage{Type: kind, Timestamp: at.UTC(), Data: about})
+	if err != nil {
+		return err
+	}
+	var due []message
+	for _, h := range a.hooks {
+		if h.Room == room || h.Room == "*" {
+			due = append(due, message{h, fmt.Sprintf("%s%s-%s-%d", messagePrefix(h.ID), room, kind, at.UnixNano()), body})
+		}
+	}
+	return w.enqueue(ctx, due)
 }
 
 // A message is to be sent to a webhook.
 type message struct {
-	hook  hook
-	id    string
-	entry logs.Indexed
+	hook hook
+	id   string
+	body []byte
 }
 
 // messageID is the same whenever the same entry is sent to the same webhook.
@@ -269,15 +354,8 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 		return err
 	}
 	for _, m := range due {
-		body, err := json.Marshal(Message{Type: "release.published", Timestamp: m.entry.Time, Data: Release{
-			Package: m.entry.Package, Version: m.entry.Version, Released: m.entry.Released, Entry: m.entry.Index,
-			Manifest: m.entry.Manifest, Path: "/ajax/libs/" + m.entry.Package + "/" + m.entry.Version + "/",
-		}})
-		if err != nil {
-			return err
-		}
 		state, err := w.messages.PostOnce(ctx, m.id, schedule.Request{
-			URL: m.hook.URL, Method: "POST", Body: string(body), Headers: map[string]string{"Content-Type": "application/json"},
+			URL: m.hook.URL, Method: "POST", Body: string(m.body), Headers: map[string]string{"Content-Type": "application/json"},
 		})
 		if err == nil && state.Status != schedule.Waiting {
 			_, err = w.send(ctx, settled{m.id}) // an earlier process had sent it, and told of it

@@ -36,9 +36,18 @@ func (r *receiver) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err == nil {
 		err = Verify(r.secrets[request.URL.Path], request.Header, body, time.Now())
 	}
-	var m Message
+	var m struct {
+		Type string `json:"type"`
+		Data struct {
+			Release
+			Name string `json:"name"`
+		} `json:"data"`
+	}
 	if err == nil {
 		err = json.Unmarshal(body, &m)
+	}
+	if m.Data.Package == "" { // about a room
+		m.Data.Package, m.Data.Version = m.Type, m.Data.Name
 	}
 	status := 200
 	switch {
@@ -47,7 +56,11 @@ func (r *receiver) RoundTrip(request *http.Request) (*http.Response, error) {
 	case r.fail:
 		status = 503
 	default:
-		r.got = append(r.got, request.URL.Path+" "+m.Data.Package+" "+m.Data.Version)
+		got := request.URL.Path + " " + m.Data.Package + " " + m.Data.Version
+		if m.Data.Text != "" {
+			got = request.URL.Path + " " + m.Type + " " + m.Data.Text + " " + m.Data.Path
+		}
+		r.got = append(r.got, got)
 	}
 	return &http.Response{StatusCode: status, Body: http.NoBody, Request: request}, nil
 }
@@ -128,7 +141,7 @@ func (r *rig) publish(pkg, version string) {
 
 func (r *rig) add(path, pkg string) Hook {
 	r.Helper()
-	h, secret, err := r.hooks.Add(r.Context(), "http://127.0.0.1:1"+path, pkg)
+	h, secret, err := r.hooks.Add(r.Context(), "http://127.0.0.1:1"+path, Subject{Package: pkg, Watch: strings.HasPrefix(path, "/watch")})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -179,9 +192,48 @@ func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
 		if h := r.hook(vue.ID); h.Delivered != 3 || h.Package != "vue" {
 			t.Errorf("got %+v", h)
 		}
-		if _, _, err := r.hooks.Add(t.Context(), "ftp://example.com", ""); err == nil {
+		if _, _, err := r.hooks.Add(t.Context(), "ftp://example.com", Subject{}); err == nil {
 			t.Error("a URL that nothing can be sent to was accepted")
 		}
+	})
+}
+
+// Those who watch are told what becomes of releases, and of the log.
+func TestWatching(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		defer func() { r.end() }()
+		r.publish("vue", "1.0.0")
+		r.add("/plain", "vue")
+		r.add("/watch", "vue")
+		r.add("/watch-all", "")
+		r.publish("react", "2.0.0")
+		r.place.want(t, "/watch-all release.published react 2.0.0 was published /ajax/libs/react/2.0.0/")
+		err := r.log.Update(func(tx *logs.Tx) error {
+			for _, e := range []logs.Entry{
+				{Kind: logs.UpstreamChanged, Package: "vue", Version: "1.0.0", Reason: "upstream has another archive"},
+				{Kind: logs.Withdrawn, Package: "vue", Version: "1.0.0", Reason: "it steals"},
+				{Kind: logs.Refused, Package: "vue", Version: "1.0.1", Reason: "too large"},
+				{Kind: logs.PackageRemoved, Package: "vue"},
+				{Kind: logs.KeyChanged, Key: "k"},
+			} {
+				e.Time, e.Actor = time.Now().UTC(), "bot"
+				if _, err := tx.Append(e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		for _, path := range []string{"/watch", "/watch-all"} {
+			want = append(want, path+" release.upstream-changed vue 1.0.0: upstream has another archive ", path+" release.withdrawn vue 1.0.0 was withdrawn: it steals ",
+				path+" package.removed vue left the catalogue: what is published stays, and nothing follows ",
+				path+" log.key-changed the log is signed with another key from here on, which the one before has named: k ")
+		}
+		r.place.want(t, want...)
 	})
 }
 
@@ -214,6 +266,53 @@ func TestFailedMessagesAreTriedAgainAndGivenUp(t *testing.T) {
 		time.Sleep(4 * 24 * time.Hour)
 		if h := r.hook(h.ID); h.Pending != 0 || h.GivenUp != 1 || h.Delivered != 1 {
 			t.Errorf("got %+v", h)
+		}
+	})
+}
+
+func TestWebhooksOfRooms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		defer func() { r.end() }()
+		releases := r.add("/releases", "")
+		rooms := map[string]Hook{}
+		for path, room := range map[string]string{"/shop": "shop", "/all": "*"} {
+			h, secret, err := r.hooks.Add(t.Context(), "http://127.0.0.1:1"+path, Subject{Room: room})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rooms[path], r.place.secrets[path] = h, secret
+		}
+		status := func(name string) any { return map[string]string{"name": name} }
+		for _, happened := range []struct{ room, kind string }{{"shop", "room.queue_began"}, {"shop", "room.full"}, {"gallery", "room.full"}} {
+			if err := r.hooks.TellRoom(t.Context(), happened.room, happened.kind, time.Now(), status(happened.room)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.publish("vue", "1.0.0")
+		r.place.want(t, "/releases vue 1.0.0", "/shop room.queue_began shop", "/shop room.full shop",
+			"/all room.queue_began shop", "/all room.full shop", "/all room.full gallery")
+		at := time.Now()
+		r.place.fail = true
+		for range 2 { // told again, as after a crash
+			if err := r.hooks.TellRoom(t.Context(), "shop", "room.changed", at, status("shop")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		r.place.mu.Lock()
+		r.place.fail = false
+		r.place.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		r.place.want(t, "/shop room.changed shop", "/all room.changed shop")
+		if h := r.hook(rooms["/shop"].ID); h.Delivered != 3 || h.Pending != 0 || h.Room != "shop" {
+			t.Errorf("got %+v", h)
+		}
+		if h := r.hook(releases.ID); h.Delivered != 1 {
+			t.Errorf("got %+v", h)
+		}
+		if _, _, err := r.hooks.Add(t.Context(), "http://127.0.0.1:1/both", Subject{Package: "vue", Room: "shop"}); err == nil {
+			t.Error("a webhook for a package and a room was accepted")
 		}
 	})
 }

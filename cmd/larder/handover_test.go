@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -20,6 +21,23 @@ import (
 // startSaying starts a command that has to say this line, and returns the word behind it, and what ends the command.
 func startSaying(t *testing.T, cmd *exec.Cmd, line string) (word string, stop func()) {
 	t.Helper()
+	word, ended := awaitLine(t, cmd, line)
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Error("it does not end")
+		}
+	})
+	t.Cleanup(stop)
+	return word, stop
+}
+
+// awaitLine starts a command that has to say this line, and returns the word behind it. Once the command has ended, ended is
+// closed; the end of the test kills it.
+func awaitLine(t *testing.T, cmd *exec.Cmd, line string) (word string, ended <-chan struct{}) {
+	t.Helper()
 	out, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -29,49 +47,74 @@ func startSaying(t *testing.T, cmd *exec.Cmd, line string) (word string, stop fu
 		t.Fatal(err)
 	}
 	w.Close()
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		_ = cmd.Wait()
-		close(ended)
+		close(done)
 	}()
-	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		select {
-		case <-ended:
-		case <-time.After(time.Minute):
-			t.Error("it does not end")
-			_ = cmd.Process.Kill()
-		}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-done
 		out.Close()
 	})
-	t.Cleanup(stop)
 	var said []string
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		said = append(said, lines.Text())
 		if rest, ok := strings.CutPrefix(lines.Text(), line); ok {
-			go io.Copy(io.Discard, out) //nolint:errcheck // it ends with the process
+			go io.Copy(io.Discard, out) //nolint:errcheck // it ends with the process, and with one that takes over
 			word, _, _ = strings.Cut(rest, " ")
-			return word, stop
+			return word, done
 		}
 	}
 	t.Fatalf("it did not say %q: %s", line, strings.Join(said, "\n"))
 	return "", nil
 }
 
-// privateSocket opens a Unix socket to be given to larder.
-func privateSocket(t *testing.T) (path string, f *os.File) {
+// A given socket is opened by the test, and larder gets it as the service manager's.
+type given struct {
+	name string // by which larder knows what it is for
+	at   string // its address
+	file *os.File
+}
+
+// The names of sockets. Any other than the last two is for the public.
+const (
+	publicSocket  = "larder.socket"
+	plainSocket   = "http"
+	privateSocket = "private"
+)
+
+// openSocket opens one, on TCP unless it is private.
+func openSocket(t *testing.T, name string) given {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "private")
-	l, err := net.Listen("unix", path)
+	network, address := "tcp", "127.0.0.1:0"
+	if name == privateSocket {
+		network, address = "unix", filepath.Join(t.TempDir(), name)
+	}
+	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	if f, err = l.(*net.UnixListener).File(); err != nil {
+	f, err := l.(interface{ File() (*os.File, error) }).File()
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	return path, f
+	return given{name, l.Addr().String(), f}
+}
+
+// larderOn is larder, to be started with these sockets.
+func larderOn(sockets []given, args ...string) *exec.Cmd {
+	var names []string
+	var files []*os.File
+	for _, s := range sockets {
+		names, files = append(names, s.name), append(files, s.file)
+	}
+	script := fmt.Sprintf(`LISTEN_PID=$$ LISTEN_FDS=%d LISTEN_FDNAMES=%s exec larder "$@"`, len(sockets), strings.Join(names, ":"))
+	cmd := exec.Command("sh", append([]string{"-c", script, "larder"}, args...)...)
+	cmd.ExtraFiles = files
+	return cmd
 }
 
 // over asks over a connection to that address, whatever the URL says.
@@ -115,38 +158,21 @@ func TestSocketsOfTheServiceManager(t *testing.T) {
 	if err := makeCertificate(cert, key); err != nil {
 		t.Fatal(err)
 	}
-	var sockets []*os.File
-	var at []string
-	for range 2 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		f, err := l.(*net.TCPListener).File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		sockets, at = append(sockets, f), append(at, l.Addr().String())
-	}
-	private, f := privateSocket(t)
-	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=3 LISTEN_FDNAMES=larder.socket:http:private exec larder "$@"`, "larder",
-		"serve", "--data", data, "--tls-cert", cert, "--tls-key", key, "--log-level", "warn")
-	cmd.ExtraFiles = append(sockets, f)
+	public, plain, private := openSocket(t, publicSocket), openSocket(t, plainSocket), openSocket(t, privateSocket)
+	cmd := larderOn([]given{public, plain, private}, "serve", "--data", data, "--tls-cert", cert, "--tls-key", key, "--log-level", "warn")
 	url, _ := startSaying(t, cmd, "Larder serves ")
 	if !strings.HasPrefix(url, "https://") {
 		t.Errorf("it serves %s", url)
 	}
 	for path, want := range files {
-		if answer, body := over(t, at[0], "https://larder.example"+path); answer.StatusCode != 200 || body != string(want) {
+		if answer, body := over(t, public.at, "https://larder.example"+path); answer.StatusCode != 200 || body != string(want) {
 			t.Errorf("the public socket: %s, %d bytes", answer.Status, len(body))
 		}
-		if answer, _ := over(t, at[1], "http://larder.example"+path); answer.StatusCode/100 != 3 || !strings.HasPrefix(answer.Header.Get("Location"), "https://larder.example") {
+		if answer, _ := over(t, plain.at, "http://larder.example"+path); answer.StatusCode/100 != 3 || !strings.HasPrefix(answer.Header.Get("Location"), "https://larder.example") {
 			t.Errorf("the socket named http: %s, %q", answer.Status, answer.Header.Get("Location"))
 		}
 	}
-	if answer, body := over(t, private, "http://larder/metrics"); answer.StatusCode != 200 || !strings.Contains(body, "larder_") {
+	if answer, body := over(t, private.at, "http://larder/metrics"); answer.StatusCode != 200 || !strings.Contains(body, "larder_") {
 		t.Errorf("the socket named private: %s", answer.Status)
 	}
 }
@@ -213,13 +239,11 @@ func TestLameDuck(t *testing.T) {
 	}
 	data := t.TempDir()
 	files := stockNoise(t, data, 1, 1000)
-	private, f := privateSocket(t)
-	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=private exec larder "$@"`, "larder",
-		"serve", "--data", data, "--listen", "127.0.0.1:0", "--lame-duck", "5m", "--log-level", "warn")
-	cmd.ExtraFiles = []*os.File{f}
+	private := openSocket(t, privateSocket)
+	cmd := larderOn([]given{private}, "serve", "--data", data, "--listen", "127.0.0.1:0", "--lame-duck", "5m", "--log-level", "warn")
 	url, _ := startSaying(t, cmd, "Larder serves ")
 	is := func(status int) {
-		for answer, _ := over(t, private, "http://larder/readyz"); answer.StatusCode != status; answer, _ = over(t, private, "http://larder/readyz") {
+		for answer, _ := over(t, private.at, "http://larder/readyz"); answer.StatusCode != status; answer, _ = over(t, private.at, "http://larder/readyz") {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
@@ -247,24 +271,23 @@ func TestRoomsAreForTheOperator(t *testing.T) {
 	}
 	data := t.TempDir()
 	stockNoise(t, data, 1, 1000)
-	private, f := privateSocket(t)
-	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=private exec larder "$@"`, "larder", "serve", "--data", data, "--listen", "127.0.0.1:0", "--log-level", "warn")
-	cmd.ExtraFiles = []*os.File{f}
-	url, _ := startSaying(t, cmd, "Larder serves ")
+	private := openSocket(t, privateSocket)
+	url, _ := startSaying(t, larderOn([]given{private}, "serve", "--data", data, "--listen", "127.0.0.1:0", "--log-level", "warn"), "Larder serves ")
 	public := strings.TrimPrefix(url, "http://")
-	for _, path := range []string{"/rooms", "/rooms/", "/rooms/downloads", "/rooms/downloads/status", "/rooms/downloads/analytics"} {
+	for _, path := range []string{"/rooms", "/rooms/", "/rooms/downloads", "/rooms/downloads/status", "/rooms/downloads/analytics", "/rooms.stream", "/rooms.stream?room=downloads"} {
 		if answer, body := over(t, public, url+path); answer.StatusCode != http.StatusNotFound || !strings.Contains(body, "private address") {
 			t.Errorf("%s in public: %s, %s", path, answer.Status, body)
 		}
 	}
 	for path, want := range map[string]string{
-		"/rooms": "Waiting rooms", "/rooms/downloads": "Waiting room downloads", "/rooms/downloads/status": `"status":"not_queueing"`, "/search": "<title>", "/livez": "ok",
+		"/rooms": "Waiting rooms", "/rooms/downloads": "Waiting room downloads", "/rooms/downloads/status": `"status":"not_queueing"`,
+		"/rooms/downloads/analytics?minutes=43200&format=csv": "time,minutes,active_users", "/search": "<title>", "/livez": "ok",
 	} {
-		if answer, body := over(t, private, "http://larder"+path); answer.StatusCode != http.StatusOK || !strings.Contains(body, want) {
+		if answer, body := over(t, private.at, "http://larder"+path); answer.StatusCode != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s in private: %s, %s", path, answer.Status, body)
 		}
 	}
-	if answer, _ := over(t, private, "http://larder/nothing"); answer.StatusCode != http.StatusNotFound {
+	if answer, _ := over(t, private.at, "http://larder/nothing"); answer.StatusCode != http.StatusNotFound {
 		t.Errorf("nothing in private: %s", answer.Status)
 	}
 }

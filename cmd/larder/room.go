@@ -20,7 +20,7 @@ import (
 func newRoom(a *cli) *cobra.Command {
 	return group("room", "Look at, change and try out waiting rooms",
 		"Look at waiting rooms, change them, and try out how they let visitors in. See docs/waiting-room.md.",
-		"  larder room simulate --total 400 --out ./simulated",
+		"  larder room simulate --out ./simulated",
 		newRoomStatus(a), newRoomSet(a), newRoomPreview(a), newRoomSimulate(a))
 }
 
@@ -37,7 +37,7 @@ type simulation struct {
 func newRoomSimulate(a *cli) *cobra.Command {
 	s := simulation{methods: []string{"fifo", "random"}, allocator: "counter", profile: "together", history: 1}
 	o := &s.options
-	o.Settings.TotalActiveUsers, o.Settings.NewUsersPerMinute, o.Settings.SessionDuration, o.Settings.CurveFactor = 400, 400, time.Minute, 1
+	o.Settings.TotalActiveUsers, o.Settings.NewUsersPerMinute, o.Settings.SessionDuration, o.Settings.CurveFactor = 1000, 1000, time.Minute, 1
 	o.Visitors, o.Over, o.Stay = 10_000, 30*time.Minute, time.Minute
 	o.DataCentres, o.Workers, o.Delay, o.Seed = 2, 3, 50*time.Millisecond, 1
 	cmd := &cobra.Command{
@@ -113,11 +113,8 @@ func (a *cli) simulate(cmd *cobra.Command, o simulate.Options, out string) error
 		return nil
 	}
 	files, err := result.Draw(out, string(o.Settings.Method))
-	for _, file := range files {
-		fmt.Fprintln(a.stdout, file)
-	}
 	if len(files) > 0 {
-		fmt.Fprintln(a.stdout)
+		fmt.Fprintln(a.stdout, strings.Join(files, "\n")+"\n")
 	}
 	return err
 }
@@ -127,7 +124,7 @@ func newRoomStatus(a *cli) *cobra.Command {
 		Use:   "status [ROOM]",
 		Short: "Show how full the waiting rooms are",
 		Long: `Show how many users are in each waiting room of the running process, how many wait, and the longest wait. The page
-/rooms on the private address shows the same, with charts of the last hour.`,
+/rooms on the private address shows the same, with charts of the last 30 days.`,
 		Example: `  larder room status
   larder room status --json shop | jq '.[0].estimated_queued_users'`,
 		Args: arguments(0, 1),

@@ -197,9 +197,9 @@ func newScheduleRemove(a *cli) *cobra.Command {
 }
 
 func newWebhook(a *cli) *cobra.Command {
-	return group("webhook", "Tell other services when a release is published",
-		`Tell other services over HTTP when a release is published. docs/webhooks.md has what they get, how they verify it, and
-when it is tried again.`,
+	return group("webhook", "Tell other services what is published, and what happens in waiting rooms",
+		`Tell other services over HTTP when a release is published, or what happens in a waiting room. docs/webhooks.md has
+what they get, how they verify it, and when it is tried again.`,
 		`  larder webhook add https://ci.example.com/hooks/larder
   larder webhook list`,
 		newWebhookAdd(a), newWebhookList(a), newWebhookRemove(a))
@@ -209,16 +209,20 @@ func newWebhookAdd(a *cli) *cobra.Command {
 	var request app.WebhookAddRequest
 	cmd := &cobra.Command{
 		Use:   "add URL",
-		Short: "Send a message to a URL for each release that is published from now on",
-		Long: `Send a signed message to a URL for each release that is published from now on. The secret that its receiver verifies
-messages with is told here, once. The URL may be on any host, this one too; a user who can run this command could
-call it anyway.` + sentLater,
+		Short: "Send a message to a URL for each release that is published, or about a waiting room",
+		Long: `Send a signed message to a URL for each release that is published from now on; with --watch, also for what becomes of
+releases and of the log; or, with --room, when the queue of a waiting room begins or ends, when it is full, for its
+events, and when its settings change. The secret that its receiver verifies messages with is told here, once. The URL
+may be on any host, this one too; a user who can run this command could call it anyway.` + sentLater,
 		Example: `  larder webhook add https://ci.example.com/hooks/larder
-  larder webhook add http://127.0.0.1:9000/rebuild --package jquery`,
+  larder webhook add http://127.0.0.1:9000/rebuild --package jquery
+  larder webhook add https://chat.example.com/hooks/shop --room shop`,
 		Args: arguments(1, 1),
 	}
 	a.uses(cmd, dataFlags)
 	cmd.Flags().StringVar(&request.Package, "package", "", "only releases of the package `NAME`")
+	cmd.Flags().BoolVar(&request.Watch, "watch", false, "tell of withdrawals, changes upstream, removed packages and new keys of the log too")
+	cmd.Flags().StringVar(&request.Room, "room", "", "what happens in the waiting room `NAME`, * for all, instead of releases")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.URL = args[0]
@@ -231,7 +235,7 @@ call it anyway.` + sentLater,
 				return err
 			}
 			return a.print(*asJSON, added, func() error {
-				_, err = fmt.Fprintf(a.stdout, "Webhook %s is told of what is published from now on.\n\nIts secret, which is not told again:\n\n  %s\n", added.ID, added.Secret)
+				_, err = fmt.Fprintf(a.stdout, "Webhook %s is told of what happens from now on.\n\nIts secret, which is not told again:\n\n  %s\n", added.ID, added.Secret)
 				return err
 			})
 		})
@@ -261,7 +265,7 @@ func newWebhookList(a *cli) *cobra.Command {
 				return err
 			}
 			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(table, "ID\tURL\tPACKAGE\tDELIVERED\tPENDING\tGIVEN UP\tLAST ATTEMPT")
+			fmt.Fprintln(table, "ID\tURL\tABOUT\tDELIVERED\tPENDING\tGIVEN UP\tLAST ATTEMPT")
 			for _, h := range hooks {
 				last := "none"
 				if !h.Last.IsZero() {
@@ -272,7 +276,7 @@ func newWebhookList(a *cli) *cobra.Command {
 						last += text.Plain(h.Problem) + fmt.Sprintf(" (%s since the last success)", count(int(h.Failures), "failure", "failures"))
 					}
 				}
-				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", h.ID, text.Plain(h.URL), text.Plain(cmp.Or(h.Package, "all")), h.Delivered, h.Pending, h.GivenUp, last)
+				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", h.ID, text.Plain(h.URL), text.Plain(h.About()), h.Delivered, h.Pending, h.GivenUp, last)
 			}
 			return table.Flush()
 		})

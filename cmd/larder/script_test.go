@@ -275,14 +275,19 @@ func scriptCertificate(ts *testscript.TestScript, neg bool, args []string) {
 
 // makeCertificate writes a certificate for 127.0.0.1 and its key.
 func makeCertificate(file, keyFile string) error {
+	return makeCertificateFor(file, keyFile, time.Now().Add(time.Hour))
+}
+
+// makeCertificateFor writes one that ends then.
+func makeCertificateFor(file, keyFile string, end time.Time) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
+		NotBefore:    time.Now().Add(-2 * time.Hour),
+		NotAfter:     end,
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

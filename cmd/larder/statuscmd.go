@@ -72,12 +72,7 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	if s.Unsigned != "" {
 		fmt.Fprintf(w, "The log's newest entries are not signed, so they cannot be verified: %s.\n", s.Unsigned)
 	}
-	if f := s.Following; f != nil {
-		fmt.Fprintf(w, "It follows %s and has %d of %d log entries.\n", f.Source, f.Entries, f.Of)
-		if f.Problem != "" {
-			fmt.Fprintf(w, "Nothing more is taken over: %s.\n", text.Plain(f.Problem))
-		}
-	}
+	fmt.Fprint(w, s.Following.Tell(), s.Fallback.Tell())
 	for _, dispute := range s.Disputes {
 		fmt.Fprintf(w, "The log is disputed: %s.\n", dispute)
 	}

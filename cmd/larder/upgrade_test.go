@@ -1,19 +1,17 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,33 +41,16 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	files := stockNoise(t, data, 20, 30_000)
 	for _, protocol := range []string{"HTTP/1.1", "TLS", "HTTP/2"} {
 		t.Run("upgrade over "+protocol, func(t *testing.T) {
-			s := startOnSocket(t, data, protocol, nil)
+			s := startOnSocket(t, data, protocol)
 			load := startLoad(t, s.url, protocol, files)
 			for range times {
-				var to app.Process
-				out, err := exec.Command("larder", "upgrade", "--json", "--data", data).Output()
-				if err != nil {
-					t.Fatalf("%v: %s", err, out)
-				}
-				if err := json.Unmarshal(out, &to); err != nil || to.PID == s.pid {
-					t.Fatalf("process %d took over, %v", to.PID, err)
-				}
-				s.pid = to.PID
+				s.upgrade(data)
 				load.waitForMore()
 			}
 			load.end(whole)
 		})
 		t.Run("restart over "+protocol, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			socket, err := l.(*net.TCPListener).File()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer socket.Close()
+			socket := openSocket(t, publicSocket)
 			s := startOnSocket(t, data, protocol, socket)
 			load := startLoad(t, s.url, protocol, files)
 			for range times {
@@ -77,7 +58,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 				s = startOnSocket(t, data, protocol, socket)
 				load.waitForMore()
 			}
-			load.end(whole)
+			load.end(false) // a client waits as long as both take
 		})
 	}
 }
@@ -89,10 +70,10 @@ type onSocket struct {
 	url string
 }
 
-// startOnSocket starts one on a socket, as systemd does, or on one of its own.
-func startOnSocket(t *testing.T, data, protocol string, socket *os.File) *onSocket {
+// startOnSocket starts one on sockets that are given to it, as systemd does, or on one of its own.
+func startOnSocket(t *testing.T, data, protocol string, sockets ...given) *onSocket {
 	t.Helper()
-	args := []string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--private-listen", "off", "--log-level", "warn"}
+	args := []string{"--private-listen", "off"}
 	if protocol != "HTTP/1.1" {
 		cert, key := filepath.Join(data, "cert.pem"), filepath.Join(data, "key.pem")
 		if _, err := os.Stat(cert); err != nil {
@@ -102,39 +83,46 @@ func startOnSocket(t *testing.T, data, protocol string, socket *os.File) *onSock
 		}
 		args = append(args, "--tls-cert", cert, "--tls-key", key)
 	}
+	return startOn(t, data, sockets, args...)
+}
+
+// startOn starts one with more arguments.
+func startOn(t *testing.T, data string, sockets []given, more ...string) *onSocket {
+	t.Helper()
+	args := append([]string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--log-level", "warn"}, more...)
 	cmd := exec.Command("larder", args...)
-	if socket != nil {
-		cmd = exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec larder "$@"`, "larder"}, args...)...)
-		cmd.ExtraFiles = []*os.File{socket}
+	if len(sockets) > 0 {
+		cmd = larderOn(sockets, args...)
 	}
-	out, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout, cmd.Stderr = w, w
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	go cmd.Wait() //nolint:errcheck // an upgrade ends it
-	s := &onSocket{t: t, pid: cmd.Process.Pid}
-	t.Cleanup(func() {
-		s.stop()
-		out.Close()
-	})
-	lines := bufio.NewScanner(out)
-	var said []string
-	for s.url == "" && lines.Scan() {
-		said = append(said, lines.Text())
-		if rest, ok := strings.CutPrefix(lines.Text(), "Larder serves "); ok {
-			s.url, _, _ = strings.Cut(rest, " ")
-		}
-	}
-	if s.url == "" {
-		t.Fatalf("larder did not say where it serves: %s", strings.Join(said, "\n"))
-	}
-	go io.Copy(io.Discard, out) //nolint:errcheck // it ends with the processes
+	url, _ := awaitLine(t, cmd, "Larder serves ")
+	s := &onSocket{t: t, pid: cmd.Process.Pid, url: url}
+	t.Cleanup(s.stop)
 	return s
+}
+
+// upgrade has the program take over from itself.
+func (s *onSocket) upgrade(data string) {
+	s.t.Helper()
+	if err := s.tryUpgrade(data); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *onSocket) tryUpgrade(data string) error {
+	var to app.Process
+	out, err := exec.Command("larder", "upgrade", "--json", "--data", data).Output()
+	if err != nil {
+		var ended *exec.ExitError
+		if errors.As(err, &ended) {
+			out = ended.Stderr
+		}
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	if err := json.Unmarshal(out, &to); err != nil || to.PID == s.pid {
+		return fmt.Errorf("process %d took over, %w", to.PID, err)
+	}
+	s.pid = to.PID
+	return nil
 }
 
 // stop ends the process that has taken over last, and returns when it has ended.
@@ -150,8 +138,7 @@ func (s *onSocket) stop() {
 		s.t.Errorf("process %d: %v", s.pid, err)
 	}
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
-		if err != nil || bytes.Contains(state, []byte(") Z ")) {
+		if ended(s.pid) {
 			s.pid = 0
 			return
 		}

@@ -228,14 +228,6 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	return subjects, nil
 }
 
-// verifiedFile is the outcome for one argument.
-type verifiedFile struct {
-	Subject string `json:"subject"`
-	Server  string `json:"server"`
-	verify.Result
-	told bool // Problem has been printed, because it is the log's
-}
-
 // verify verifies the subjects and prints the outcome.
 func (a *cli) verify(ctx context.Context, v verification, subjects []subject) error {
 	session, done, err := a.session(v)
@@ -243,14 +235,14 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 		return err
 	}
 	defer done()
-	files := []verifiedFile{}
+	files := []terminal.Verdict{}
 	proven, worst := 0, verify.Proven
 	for _, s := range subjects {
 		log, result, err := session.Verify(ctx, s.Subject)
 		if err != nil {
 			return err
 		}
-		file := verifiedFile{Subject: s.arg, Server: s.Server, Result: result, told: result.Problem == log.Problem}
+		file := terminal.Verdict{Subject: s.arg, Server: s.Server, Result: result, Told: result.Problem == log.Problem}
 		if file.Outcome == verify.Proven {
 			proven++
 		}
@@ -259,14 +251,14 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 		}
 		files = append(files, file)
 		if !v.asJSON {
-			file.print(a.stdout)
+			file.Print(a.stdout)
 		}
 	}
 	if v.asJSON {
 		if err := printJSON(a.stdout, struct {
 			Outcome verify.Outcome       `json:"outcome"` // the worst of them
 			Logs    []*verify.SessionLog `json:"logs"`
-			Files   []verifiedFile       `json:"files"`
+			Files   []terminal.Verdict   `json:"files"`
 		}{worst, session.Logs(), files}); err != nil {
 			return err
 		}
@@ -290,7 +282,7 @@ func (a *cli) session(v verification) (*verify.Session, func(), error) {
 		Trust: verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need},
 	}}
 	if !v.asJSON && !v.sarif {
-		s.Opened = func(l *verify.SessionLog) { printLog(a.stdout, l) }
+		s.Opened = func(l *verify.SessionLog) { terminal.Log(a.stdout, l) }
 	}
 	if !v.upstream {
 		return s, func() {}, nil

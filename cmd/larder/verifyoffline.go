@@ -8,6 +8,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/verify"
 )
@@ -62,7 +63,7 @@ func (a *cli) checkEvidence(v verification) error {
 		return err
 	}
 	if !v.asJSON {
-		printEvidence(a.stdout, found)
+		terminal.Evidence(a.stdout, found)
 	} else if err := printJSON(a.stdout, found); err != nil {
 		return err
 	}

@@ -76,6 +76,9 @@ func (f *filling) once(ctx context.Context) error {
 	}
 	summary, err := f.Bot.Once(ctx)
 	f.Filled(summary)
+	if err == nil {
+		_, err = f.Audit(ctx)
+	}
 	if err == nil && summary.Failed > 0 {
 		err = fmt.Errorf("%d failed and will be tried again; `larder status` tells why", summary.Failed)
 	}

@@ -242,7 +242,11 @@ func (p *process) readiness() part {
 		p.begun.Store(true)
 		p.lasting.is(nil)
 		notify(daemon.SdNotifyReady)
-		return p.lasting.older.tell(isReady)
+		err := p.lasting.older.tell(isReady)
+		for _, f := range p.onReady {
+			f()
+		}
+		return err
 	}}
 }
 

@@ -2,9 +2,11 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,15 +24,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the table in docs/metrics.md")
 
-// elsewhere are metrics of parts that the process of the test has not: they need GitHub, or a Larder to mirror.
+// elsewhere are metrics of parts that the process of the test has not, because they need GitHub.
 var elsewhere = []string{
-	"larder_follow_behind_entries", "larder_follow_behind_seconds", "larder_follow_entries", "larder_follow_fetched_bytes",
-	"larder_follow_fetched_files", "larder_follow_refused",
 	"larder_log_push_failures_total", "larder_log_push_failing", "larder_log_pushed_entries",
 	"larder_review_failures_total", "larder_reviews_total", "larder_reviews_waiting",
 }
 
-var described = regexp.MustCompile(`fqName: "([^"]*)", help: "((?:[^"\\]|\\.)*)", (?:unit: "[^"]*", )?constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
+var description = regexp.MustCompile(`fqName: "([^"]*)", help: "((?:[^"\\]|\\.)*)", (?:unit: "[^"]*", )?constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
 
 // TestMetricsAreDocumented holds docs/metrics.md against what a process with everything registers: names, labels, and the
 // rules of Prometheus for both.
@@ -40,7 +41,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	all := map[string]metric{}
 	for _, d := range registered(t) {
-		m := described.FindStringSubmatch(d)
+		m := description.FindStringSubmatch(d)
 		if m == nil {
 			t.Fatalf("couldn't read %s", d)
 		}
@@ -98,22 +99,112 @@ func TestMetricsAreDocumented(t *testing.T) {
 		_, ok := all[name]
 		return ok || slices.Contains(elsewhere, name)
 	}
+	var board dashboard
+	if data, err := os.ReadFile(filepath.Join(monitoring, "dashboard.json")); err != nil {
+		t.Fatal(err)
+	} else if err := json.Unmarshal(data, &board); err != nil {
+		t.Fatal(err)
+	}
+	metricName := regexp.MustCompile(`\blarder_[a-z_]+[a-z]\b`)
+	for _, p := range board.Panels {
+		if p.Type != "row" && (p.Title == "" || p.Description == "" || len(p.Targets) == 0) {
+			t.Errorf("the dashboard has a panel that says too little: %+v", p)
+		}
+		for _, target := range p.Targets {
+			labels := []string{"instance", "job"}
+			for _, name := range metricName.FindAllString(target.Expr, -1) {
+				labels = append(labels, all[strings.TrimSuffix(name, "_bucket")].labels...)
+			}
+			for _, m := range regexp.MustCompile(`{{(\w+)}}`).FindAllStringSubmatch(target.LegendFormat, -1) {
+				if !slices.Contains(labels, m[1]) {
+					t.Errorf("the panel %s calls a line %s, which %s has not", p.Title, m[0], target.Expr)
+				}
+			}
+			if !strings.Contains(target.Expr, `{job="$job",instance=~"$instance"}`) {
+				t.Errorf("the panel %s does not keep to what was chosen: %s", p.Title, target.Expr)
+			}
+		}
+	}
 	for _, file := range []string{page, "../../docs/monitoring/alerts.yaml", "../../docs/monitoring/dashboard.json", "../../docs/operating.md"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range regexp.MustCompile(`\blarder_[a-z_]+[a-z]\b`).FindAllString(string(text), -1) {
+		for _, name := range metricName.FindAllString(string(text), -1) {
 			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 			if !known(name) && !known(base) {
 				t.Errorf("%s: there is no metric %s", file, name)
 			}
 		}
 	}
-	for _, name := range elsewhere {
+	for _, name := range append(elsewhere, literalNames(t)...) {
 		if !strings.Contains(string(text), "`"+name+"`") {
 			t.Errorf("docs/metrics.md does not explain %s", name)
 		}
+	}
+}
+
+// A dashboard is what Grafana makes of docs/monitoring/dashboard.json, as far as it concerns the metrics.
+type dashboard struct {
+	Panels []struct {
+		Type, Title, Description string
+		Targets                  []struct{ Expr, LegendFormat string }
+	}
+}
+
+// literalNames are the metrics that the source names, so that no part is left out whose metrics no test registers.
+func literalNames(t *testing.T) (names []string) {
+	t.Helper()
+	literal := regexp.MustCompile(`Name:\s*"(larder_[a-z_]+)"`)
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git"):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range literal.FindAllStringSubmatch(string(source), -1) {
+			names = append(names, m[1])
+		}
+		return err
+	})
+	if err != nil || len(names) < 20 {
+		t.Fatalf("the source names %d metrics: %v", len(names), err)
+	}
+	return names
+}
+
+// TestAlertsAreDocumented holds the page against the rules, and has each alert be tested both ways.
+func TestAlertsAreDocumented(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	page, tests := read("../../docs/metrics.md"), read(filepath.Join(monitoring, "alerts_test.yaml"))
+	rules := regexp.MustCompile(`(?s)- alert: (\w+)\n.*?for: (\w+)\n.*?severity: (\w+)\n`).FindAllStringSubmatch(read(filepath.Join(monitoring, "alerts.yaml")), -1)
+	for _, rule := range rules {
+		after := ", for " + rule[2]
+		if rule[2] == "0m" {
+			after = ""
+		}
+		if !regexp.MustCompile("(?m)^\\| `" + rule[1] + "` \\| [^|]*" + after + " \\| " + rule[3] + " \\|$").MatchString(page) {
+			t.Errorf("docs/metrics.md does not say that %s fires after %s, as a %s", rule[1], rule[2], rule[3])
+		}
+		for _, way := range []string{"fires", "rests"} {
+			if !strings.Contains(tests, "- name: "+rule[1]+" "+way+"\n") {
+				t.Errorf("no test has it that %s %s", rule[1], way)
+			}
+		}
+	}
+	if rows := strings.Count(page, "| `Larder"); rows != len(rules) || rows == 0 {
+		t.Errorf("docs/metrics.md has %d alerts, and there are %d", rows, len(rules))
 	}
 }
 
@@ -134,7 +225,7 @@ func registered(t *testing.T) (all []string) {
 	for name, value := range map[string]string{
 		"data": filepath.Join(dir, "data"), "listen": "127.0.0.1:0", "private-listen": "127.0.0.1:0", "catalogue": filepath.Dir(filepath.Dir(catalogue)),
 		"acme-domain": "cdn.larder.example", "acme-directory": "https://127.0.0.1:1/", "purge-hook": "http://127.0.0.1:1/",
-		"asset-base": "https://cdn.larder.example",
+		"asset-base": "https://cdn.larder.example", "fallback": "cdnjs:http://127.0.0.1:1",
 	} {
 		if err := s.Flags.Set(name, value); err != nil {
 			t.Fatal(err)
@@ -162,18 +253,27 @@ func registered(t *testing.T) (all []string) {
 		t.Fatal(err)
 	}
 	look := part{name: "look at the metrics", run: func(context.Context) error {
-		descriptions := make(chan *prometheus.Desc)
-		go func() {
-			w.metrics.Describe(descriptions)
-			close(descriptions)
-		}()
-		for d := range descriptions {
-			all = append(all, d.String())
-		}
+		all = described(w.metrics)
 		return errDone
 	}}
 	if err := run(ctx, p.Logger, append(parts, look)); err != nil && !errors.Is(err, context.Canceled) { // by which parts say that they ended
 		t.Fatalf("%v\n%s", err, &log)
+	}
+	// Those of a mirror and of a node of a cluster, which that process is not.
+	other := &registry{prometheus.NewRegistry()}
+	other.following(nil, time.Time{})
+	other.clustered(nil)
+	return append(all, described(other)...)
+}
+
+func described(r *registry) (all []string) {
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		r.Describe(descriptions)
+		close(descriptions)
+	}()
+	for d := range descriptions {
+		all = append(all, d.String())
 	}
 	return all
 }

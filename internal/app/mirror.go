@@ -52,12 +52,14 @@ func (s *working) mirrorParts() (parts list, err error) {
 	s.lasting.doubt(func() (string, error) { return "", f.behind() })
 	add := parts.add
 	site := newServing(s.running)
+	site.tells = true
 	add(s.Serve && s.settings.ReadyFile != "", s.noReadyFile())
 	add(true, part{name: "key folder", start: s.keyFolder}, s.dataFolder(), s.adminSocket())
 	add(true, part{name: "source", start: func(context.Context) error { return f.open(site) }, stop: f.close})
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	if s.Serve {
 		add(len(rooms) > 0, site.rooms(rooms))
+		add(true, site.fresh())
 		add(s.settings.AccessLog != "", site.logging())
 		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 		add(true, site.server(), site.usage(), site.following())

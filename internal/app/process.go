@@ -27,6 +27,7 @@ type process struct {
 	lasting  *lasting
 	site     *server.Server // that answers on the public addresses; nil where none does, or not yet
 	begun    atomic.Bool    // whether all parts have begun
+	onReady  []func()       // done once the process has said that it is ready, when no older one goes on in its place any more
 	brief    atomic.Bool    // whether a life of the process follows at once, so that clients must not wait for it
 }
 

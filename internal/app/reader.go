@@ -102,7 +102,7 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.downloads, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Logger: logger})
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.downloads, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Logger: logger})
 		if err != nil {
 			return nil, err
 		}

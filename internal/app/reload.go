@@ -128,17 +128,22 @@ func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 	if err = errors.Join(err, client.Close()); err != nil || !done.Anew {
 		return done, err
 	}
+	return done, before.awaitNext(ctx, data)
+}
+
+// awaitNext returns when the process on a data folder has begun anew, since it said that it is p.
+func (p Process) awaitNext(ctx context.Context, data string) error {
 	ctx, cancel := context.WithTimeout(ctx, upgradeWait)
 	defer cancel()
 	for {
 		now, err := askProcess(ctx, data)
 		switch {
 		case err == nil && now.Failed != "":
-			return done, errors.New(now.Failed)
-		case err == nil && now.Began.After(before.Began):
-			return done, nil
+			return errors.New(now.Failed)
+		case err == nil && now.Began.After(p.Began):
+			return nil
 		case retry.Sleep(ctx, upgradeAgain) != nil:
-			return done, fmt.Errorf("the process does not say that it serves again; look at its log: %w", context.Cause(ctx))
+			return fmt.Errorf("the process does not say that it serves again; look at its log: %w", context.Cause(ctx))
 		}
 	}
 }

@@ -44,12 +44,18 @@ type RepairResult = repair.Result
 // OpRepair heals the folder of a process that runs, which begins anew afterwards.
 const OpRepair Operation[RepairRequest, RepairEvent, repair.Result] = "repair"
 
-// Repair heals a data folder, through the process that runs on it if there is one.
+// Repair heals a data folder, through the process that runs on it if there is one, and returns when that has begun anew.
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result repair.Result, err error) {
 	switch client, err := Dial(ctx, s.Data); {
 	case err == nil:
-		result, err = OpRepair.Ask(ctx, client, q, report)
-		return result, errors.Join(err, client.Close())
+		before, err := OpProcess.Ask(ctx, client, struct{}{}, nil)
+		if err == nil {
+			result, err = OpRepair.Ask(ctx, client, q, report)
+		}
+		if err = errors.Join(err, client.Close()); err == nil && (result.Repaired > 0 || result.Damage != "") {
+			err = before.awaitNext(ctx, s.Data)
+		}
+		return result, err
 	case !errors.Is(err, ErrNoProcess):
 		return result, err
 	}

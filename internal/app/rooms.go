@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/waitingroom"
@@ -158,21 +156,6 @@ func unknownRoom(name string) error {
 	return fmt.Errorf("there is no waiting room %q; `larder room status` lists all of them", name)
 }
 
-// roomsPath is where the operator sees the waiting rooms.
-const roomsPath = "/rooms"
-
-// withoutRooms has the pages and answers about waiting rooms not be there: how full they are is for the operator.
-func withoutRooms(next http.Handler) http.Handler {
-	hidden := &answers.Failure{Status: http.StatusNotFound, Message: "The waiting rooms are shown on the private address only (--private-listen)."}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == roomsPath || strings.HasPrefix(r.URL.Path, roomsPath+"/") {
-			hidden.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
 // rooms puts waiting rooms in front of the site.
 func (s *serving) rooms(configured []config.Room) part {
 	var rooms *waitingroom.Rooms
@@ -233,9 +216,15 @@ func (s *serving) openRooms(rooms []config.Room) (*waitingroom.Rooms, error) {
 	if err != nil {
 		return nil, err
 	}
+	var tell func(context.Context, waitingroom.Happening) error
+	if s.tells {
+		tell = func(ctx context.Context, h waitingroom.Happening) error {
+			return errands.webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
+		}
+	}
 	return waitingroom.New(waitingroom.Options{
 		Rooms: rooms, Keys: keys, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.metrics,
-		Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
+		Tell: tell, Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
 	})
 }
 

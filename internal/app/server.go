@@ -86,7 +86,9 @@ type working struct {
 	*running
 	writer *Writer
 	bucket bucket.Bucket // of a node of a cluster
-	anew   bool          // whether the process has had a life before this one
+	// squeezed hears, on a node that writes, which contents have got smaller codings.
+	squeezed func(kvstore.Hash)
+	anew     bool // whether the process has had a life before this one
 	// beforeEnd is what is left to do after a single pass.
 	beforeEnd []func(context.Context) error
 }
@@ -228,6 +230,7 @@ func (s *working) parts() (parts list, err error) {
 	}
 	add := parts.add
 	site := newServing(s.running)
+	site.tells = true
 	fill := &filling{working: s, serving: site}
 	push := &pusher{working: s}
 	pushes := s.Fill && s.settings.LogRepository != gitlog.Remote{}
@@ -256,7 +259,7 @@ func (s *working) parts() (parts list, err error) {
 		add(len(rooms) > 0, site.rooms(rooms))
 		add(s.Fill, part{name: "catalogue on the site", start: fill.showOnSite})
 		add(reviews, fill.reviewer())
-		add(len(s.settings.Fallback) > 0, fill.fallback())
+		add(s.Fill && len(s.settings.Fallback) > 0, fill.fallback())
 		add(s.settings.AccessLog != "", site.logging())
 		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 		add(true, site.server(), site.usage(), site.following())
@@ -273,6 +276,7 @@ func (s *working) parts() (parts list, err error) {
 		all, schedule := s.operations(), e.schedule.Handler(schedulePath)
 		if s.isNode() {
 			all, schedule = node.saving(all), node.savingHTTP(schedule)
+			sized(all)
 		}
 		return all, schedule, nil
 	}))
@@ -327,6 +331,9 @@ func (s Server) check() error {
 	if _, err := witnessPolicy(c); err != nil {
 		return err
 	}
+	if s.Mirror != nil && len(c.Fallback) > 0 {
+		return settings.Mistakef("%s: a mirror has what its source has and asks no other origin: leave that out here, and give it to `larder up` at the source", c.Origin("fallback"))
+	}
 	heedMemory(c, s.Serve, os.DirFS("/"), s.Logger)
 	if !s.Serve {
 		return nil
@@ -365,6 +372,9 @@ func (s *working) dataFolder() part {
 			if s.Serve {
 				o.address = s.self.Address
 			}
+			if s.leads != nil {
+				o.squeezed = func(h kvstore.Hash) { s.squeezed(h) }
+			}
 			s.writer, err = s.openPatiently(ctx, o)
 			if short := (*Shortfall)(nil); o.node && errors.As(err, &short) {
 				if err = s.setAside(short); err == nil {
@@ -378,6 +388,11 @@ func (s *working) dataFolder() part {
 			s.folder = s.writer.Reader
 			s.metrics.degraded(false)
 			unwatch = s.metrics.watch(s.folder.store)
+			s.onReady = append(s.onReady, func() {
+				if err := s.folder.store.UseNewestFormat(); err != nil {
+					s.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
+				}
+			})
 			return nil
 		},
 		stop: func() error {

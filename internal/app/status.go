@@ -6,6 +6,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/bot/fallback"
 	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/purge"
 )
@@ -41,6 +42,8 @@ type Status struct {
 	Certificates []acme.State `json:"certificates,omitempty"`
 	// Following is how far the process has come that mirrors another Larder.
 	Following *FollowState `json:"following,omitempty"`
+	// Fallback is how a process stands that takes what is not here from other origins.
+	Fallback *fallback.State `json:"fallback,omitempty"`
 	// Node is how a node of a cluster stands.
 	Node *Node `json:"node,omitempty"`
 	// LogPush is how far the log has come to GitHub, of a process that pushes it.

@@ -101,7 +101,7 @@ func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, fu
 	}
 	minifiers := worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: bot.MinifyTimeout})
 	auditor := audit.New(audit.Options{
-		Npm: npm.NewClient(config, getter, npm.Options{}), Registry: config.Registry, Git: repositories,
+		Npm: npm.NewClient(config, getter, npm.Options{}), Git: repositories,
 		Minifiers: minifiers, Provenance: attestations, TempDir: os.TempDir(),
 	})
 	return auditor, func() { getter.Close(); minifiers.Close() }, nil

@@ -1,8 +1,10 @@
 package settings
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,20 @@ import (
 // Every setting can be changed in the file of a process that runs, or is named as one that needs a restart; what a flag
 // says stays.
 func TestReload(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile("(?:`[a-z-]+`(?:,| and)?\\s+)+need a restart").FindString(string(page))
+	var named []string
+	for _, m := range regexp.MustCompile("`([a-z-]+)`").FindAllStringSubmatch(said, -1) {
+		named = append(named, m[1])
+	}
+	slices.Sort(named)
+	if want := slices.Sorted(maps.Keys(fixed)); !slices.Equal(named, want) {
+		t.Errorf("docs/operating.md says that %q need a restart, and it is %q", named, want)
+	}
+
 	other := map[string]string{
 		"listen": "127.0.0.1:1", "private-listen": "off", "forwarded-header": "Forwarded", "trusted-proxies": "10.0.0.0/8", "proxy-protocol": "false",
 		"asset-base": "https://a.example", "site-base": "https://b.example", "api-host": "c.example", "cache-tags": "none", "feed": "https://d.example",

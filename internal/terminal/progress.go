@@ -155,6 +155,8 @@ func Describe(e bot.Event) string {
 		return fmt.Sprintf("%s: failed: %s", subject, e.Reason)
 	case bot.Waits:
 		return fmt.Sprintf("%s %s: waits: %s", e.Package, e.Version, e.Reason)
+	case bot.Differing, bot.Changed:
+		return fmt.Sprintf("%s %s: %s", e.Package, e.Version, e.Reason)
 	case bot.Note:
 		return e.Reason
 	}

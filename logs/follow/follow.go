@@ -17,6 +17,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -68,6 +69,18 @@ type State struct {
 	// Files and Bytes count what was fetched.
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`
+}
+
+// Tell says in lines of text how far it has come, nothing of a nil State.
+func (s *State) Tell() string {
+	if s == nil {
+		return ""
+	}
+	told := fmt.Sprintf("It follows %s and has %d of %d log entries.\n", s.Source, s.Entries, s.Of)
+	if s.Problem != "" {
+		told += fmt.Sprintf("Nothing more is taken over: %s.\n", text.Plain(s.Problem))
+	}
+	return told
 }
 
 // A Follower has a store follow a source. Its methods are safe for concurrent use; CatchUp and

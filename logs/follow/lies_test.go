@@ -5,15 +5,23 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/follow"
 	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 // A source that lies is refused: what was verified before goes on being served, nothing of the lie is, and when the
@@ -249,4 +257,102 @@ func TestStalls(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	m.soundSoFar(t)
+}
+
+// A server that begins an answer and never ends it is given up, after a while that grows with what was asked for.
+func TestStallingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		stalling := verify.Options{Server: "http://source.example", Client: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			asked.Add(1)
+			return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, ContentLength: -1, Body: &stall{r.Context()}, Request: r}, nil
+		})}}
+		source := follow.HTTP(stalling)
+		for name, ask := range map[string]func() error{
+			"content": func() error { _, err := source.Content(t.Context(), kvstore.Hash{}, 1<<20); return err },
+			"log":     func() error { _, err := source.Get(t.Context(), "/log/checkpoint", 1000); return err },
+		} {
+			asked.Store(0)
+			begin := time.Now()
+			err := ask()
+			if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 5*time.Minute || asked.Load() > 5 {
+				t.Errorf("%s: %v after %s and %d requests", name, err, took, asked.Load())
+			}
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// stall is a body of which nothing comes.
+type stall struct{ ctx context.Context }
+
+func (s *stall) Read([]byte) (int, error) {
+	<-s.ctx.Done()
+	return 0, s.ctx.Err()
+}
+
+func (s *stall) Close() error { return nil }
+
+// Whatever a content inflates to, no more is held than it may have.
+func TestBombs(t *testing.T) {
+	bomb, err := coding.Encode(coding.Brotli, coding.Quick, make([]byte, 100<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	huge := bytes.Repeat([]byte("{"), 60<<20) // the hash is right
+	for _, test := range []struct {
+		name string
+		sent kvstore.Coded
+		of   func(u *upstream) kvstore.Hash
+	}{
+		{"a file", kvstore.Coded{Coding: coding.Brotli, Bytes: bomb}, func(*upstream) kvstore.Hash { return kvstore.Sum([]byte("vue three")) }},
+		{"a manifest", kvstore.Coded{Coding: coding.Brotli, Bytes: bomb}, func(u *upstream) kvstore.Hash {
+			v, err := views.LookupVersion(u.Store, "vue", "3.0.0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v.Manifest
+		}},
+		{"a manifest of 60 MB that is signed", kvstore.Coded{Coding: coding.Identity, Bytes: huge}, func(u *upstream) kvstore.Hash {
+			h := kvstore.Sum(huge)
+			err := u.Log.Update(func(tx *logs.Tx) error {
+				_, err := tx.Append(logs.Entry{Kind: logs.Published, Time: testTime, Actor: "bot", Package: "huge", Version: "1.0.0", Released: testTime, Manifest: h})
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.signNow(t)
+			return h
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			u := newUpstream(t)
+			u.stock(t)
+			of := test.of(u)
+			m := newMirror(t, u.url, func(o *follow.Options) {
+				honest := o.Source
+				o.Source = memorySource{honest, func(ctx context.Context, h kvstore.Hash, size int64) (kvstore.Coded, error) {
+					if h == of {
+						return test.sent, nil
+					}
+					return honest.Content(ctx, h, size)
+				}}
+			})
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := m.CatchUp(t.Context())
+			runtime.ReadMemStats(&after)
+			if !errors.As(err, new(*follow.RefusedError)) {
+				t.Errorf("got %v", err)
+			}
+			if grown := after.TotalAlloc - before.TotalAlloc; grown > 300<<20 {
+				t.Errorf("%d MB were allocated for it", grown>>20)
+			}
+			m.soundSoFar(t)
+		})
+	}
 }

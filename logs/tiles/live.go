@@ -38,8 +38,8 @@ type LiveProof struct {
 	// Last is the log's last entry, whose root the map has.
 	Last ProvenEntry   `json:"last"`
 	Map  livemap.Proof `json:"map"`
-	// About are the entry that published the release and the one that withdrew or restored
-	// it last, where there are any, oldest first.
+	// About are the entry that published the release, the one that withdrew or restored it last and the one that says last
+	// that upstream has changed it, where there are any, oldest first.
 	About []ProvenEntry `json:"about"`
 }
 
@@ -150,7 +150,7 @@ func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error
 	if p.Last, err = proveEntry(r, tree, last); err != nil {
 		return p, err
 	}
-	for _, kinds := range [][]logs.Kind{logs.Publications, {logs.Confirmed}, {logs.Withdrawn, logs.Restored}} {
+	for _, kinds := range [][]logs.Kind{logs.Publications, {logs.Confirmed}, {logs.Withdrawn, logs.Restored}, {logs.UpstreamChanged}} {
 		page, err := logs.Read(r, logs.Query{Package: f.pkg, Version: f.version, Kinds: kinds, Before: tree.Size, Limit: 1})
 		if err != nil {
 			return p, err

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/sha512"
@@ -101,6 +102,8 @@ type Result struct {
 	// Published says which entry published the release.
 	Published *Event `json:"published,omitempty"`
 	Withdrawn *Event `json:"withdrawn,omitempty"`
+	// Changed is the entry that says that upstream has another archive now, or none: that is for people to judge.
+	Changed *Event `json:"upstreamChanged,omitempty"`
 	// Complete is [Release.Complete].
 	Complete bool `json:"complete"`
 	// Upstream is what comparing the release with its upstream came to, nil where that was not asked for or nothing was
@@ -154,6 +157,9 @@ func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live 
 	}
 	if release.Withdrawn != nil {
 		r.Withdrawn = event(*release.Withdrawn)
+	}
+	if e := release.Changed; e != nil && e.Upstream.New != cmp.Or(r.Source.Commit, r.Source.Integrity) {
+		r.Changed = event(*e)
 	}
 	file, known := release.File(name.Path)
 	if known {

@@ -54,6 +54,7 @@ type Log struct {
 	settled  []string // those that were kept and that it contains
 	proof    map[tlog.Tile][]byte
 	releases map[[2]string]*Release
+	history  *history // nil before the log was read whole
 	last     struct {
 		n       int64
 		entries []logs.Indexed

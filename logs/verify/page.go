@@ -22,7 +22,9 @@ const (
 	StyleSheet    = "style"
 	Preload       = "preload"
 	ModulePreload = "modulepreload"
-	Import        = "import" // of a module by another, or by a script in the page
+	Import        = "import"       // of a module by another, or by a script in the page
+	StyleImport   = "import-style" // of a style sheet by another, or by one in the page
+	StyleURL      = "style-url"    // what else a style sheet loads, such as a font
 )
 
 // A Reference is what a page loads code or a style from.
@@ -32,7 +34,7 @@ type Reference struct {
 	Line int    `json:"line"` // of the page
 	// Integrity is the attribute, or what the import map has for the URL; "" for none.
 	Integrity string `json:"integrity,omitempty"`
-	From      string `json:"from,omitempty"` // the module that imports it
+	From      string `json:"from,omitempty"` // the module or style sheet that loads it
 }
 
 // Limits of a page, which may be a stranger's.
@@ -49,6 +51,7 @@ type page struct {
 	references []Reference
 	maps       importMap
 	modules    []inline // modules in the page itself
+	sheets     []inline // style sheets too
 	scripts    []string // hashes of scripts in the page, as for a Content-Security-Policy
 	styles     []string // the same of style sheets
 	notes      []string
@@ -105,6 +108,7 @@ func parsePage(data []byte, address *url.URL) (*page, error) {
 			line += bytes.Count(z.Raw(), []byte("\n"))
 			if name == "style" {
 				p.styles = append(p.styles, cspHash(text))
+				p.sheets = append(p.sheets, inline{text, at})
 				continue
 			}
 			p.script(attributes, text, at)

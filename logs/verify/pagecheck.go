@@ -97,9 +97,10 @@ func (s *Session) Page(ctx context.Context, at string, o PageOptions) (*PageRepo
 	if err := c.inlineImports(ctx); err != nil {
 		return nil, err
 	}
-	for len(c.modules) > 0 {
-		next := c.modules[0]
-		c.modules = c.modules[1:]
+	c.inlineStyles()
+	for len(c.pending) > 0 {
+		next := c.pending[0]
+		c.pending = c.pending[1:]
 		if err := c.check(ctx, next); err != nil {
 			return nil, err
 		}
@@ -117,8 +118,8 @@ type pageCheck struct {
 	page    *page
 	report  *PageReport
 	seen    map[string]bool // kinds and URLs
-	modules []Reference     // that are imported and still to be looked at
-	count   int             // modules that were followed
+	pending []Reference     // what modules and style sheets load and is still to be looked at
+	count   int             // modules and style sheets that were followed
 	newest  map[string]string
 }
 
@@ -183,8 +184,11 @@ func (c *pageCheck) check(ctx context.Context, r Reference) error {
 		c.report.Outcome = found.Outcome
 	}
 	c.report.References = append(c.report.References, found)
-	if r.Kind == ModuleScript || r.Kind == ModulePreload || r.Kind == Import {
+	switch r.Kind {
+	case ModuleScript, ModulePreload, Import:
 		return c.follow(ctx, found, own)
+	case StyleSheet, StyleImport:
+		return c.followStyle(ctx, found, own)
 	}
 	return nil
 }
@@ -235,8 +239,14 @@ func upstreamName(r Result) string {
 func (c *pageCheck) integrity(ctx context.Context, found *Referred, own bool) error {
 	if found.Integrity == "" {
 		where := "its tag has no integrity attribute"
-		if found.Kind == Import {
+		switch found.Kind {
+		case Import:
 			where = "no import map has an integrity for it"
+		case StyleURL:
+			return nil
+		case StyleImport:
+			found.add(RuleIntegrityMissing, false, "a style sheet that another imports cannot have an integrity; a link of its own could, with %s", found.File.SRI)
+			return nil
 		}
 		found.add(RuleIntegrityMissing, !own, "%s; it would be %s", where, found.File.SRI)
 		return nil
@@ -325,26 +335,38 @@ func (c *pageCheck) inlineImports(ctx context.Context) error {
 
 // follow looks at what a module imports.
 func (c *pageCheck) follow(ctx context.Context, found Referred, own bool) error {
-	if c.o.Imports == nil || found.Outcome != Proven && (found.Outcome != Own || c.address == nil || !own) {
+	if c.o.Imports == nil {
 		return nil
 	}
+	data, err := c.body(ctx, found, own)
+	if err != nil || data == nil {
+		return err
+	}
+	return c.imports(ctx, data, found.URL, found.Line, found.URL)
+}
+
+// body returns the bytes of a module or a style sheet, to look at what they load; nil where they do not count or cannot be had.
+func (c *pageCheck) body(ctx context.Context, found Referred, own bool) ([]byte, error) {
+	if found.Outcome != Proven && (found.Outcome != Own || c.address == nil || !own) {
+		return nil, nil
+	}
 	if c.count++; c.count > maxModules {
-		c.page.note("over %d modules are imported, and the rest is not looked at", maxModules)
+		c.page.note("there are over %d modules and style sheets, and what the rest loads is not looked at", maxModules)
 		c.report.Outcome = worse(c.report.Outcome, Unproven)
-		return nil
+		return nil, nil
 	}
 	data, err := c.fetch(ctx, found.URL, maxModuleBytes)
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 	if err == nil && found.File != nil && kvstore.Sum(data) != found.File.SHA256 {
 		err = errors.New("it has other bytes than before")
 	}
 	if err != nil {
-		c.page.note("line %d: what %s imports is not known: %v", found.Line, found.URL, err)
-		return nil
+		c.page.note("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
+		return nil, nil
 	}
-	return c.imports(ctx, data, found.URL, found.Line, found.URL)
+	return data, nil
 }
 
 func (c *pageCheck) imports(ctx context.Context, module []byte, base string, line int, from string) error {
@@ -365,10 +387,10 @@ func (c *pageCheck) imports(ctx context.Context, module []byte, base string, lin
 		case at == "" || len(at) > maxURL:
 			c.page.note("line %d: a module imports %q, which no import map has an address for", line, text.Short(name, 200))
 		case c.seen[Import+" "+at] || c.seen[ModuleScript+" "+at]:
-		case len(c.modules) >= maxReferences:
+		case len(c.pending) >= maxReferences:
 			return fmt.Errorf("over %d modules are imported", maxReferences)
 		default:
-			c.modules = append(c.modules, Reference{Kind: Import, URL: at, Line: line, Integrity: c.page.maps.Integrity[at], From: from})
+			c.pending = append(c.pending, Reference{Kind: Import, URL: at, Line: line, Integrity: c.page.maps.Integrity[at], From: from})
 		}
 	}
 	return nil
@@ -382,12 +404,12 @@ func (c *pageCheck) headers() map[string]string {
 		for _, f := range r.Findings {
 			missing = missing || f.Rule == RuleIntegrityMissing
 		}
-		if r.Outcome == Own {
+		if r.Outcome == Own || r.Kind == StyleURL {
 			continue
 		}
 		missing = missing || r.Integrity == ""
 		into := &scripts
-		if r.Kind == StyleSheet {
+		if r.Kind == StyleSheet || r.Kind == StyleImport {
 			into = &styles
 		}
 		if source := cspSource(r.URL); source != "" && r.Outcome == Proven && !slices.Contains(*into, source) {

@@ -113,6 +113,73 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// What style sheets import and load counts too, whether they are in the page or elsewhere.
+func TestPageOfStyles(t *testing.T) {
+	r := newRig(t)
+	r.Enrol("vue", `{"name":"vue"}`)
+	sheet := "@import 'more.css'; @font-face { src: url(fonts/a.woff2?#x) } a { background: url(data:,x) } b { background: url(\"https://stranger.example/b.png\") }"
+	r.Publish("vue", "3.0.0", "a.css", map[string]string{"a.css": sheet, "more.css": "@import url( 'more.css' );", "fonts/a.woff2": "wOF2"})
+	r.sign()
+	lib := r.server.URL + "/ajax/libs/vue/3.0.0/"
+	for name, html := range map[string]string{
+		"a link":    fmt.Sprintf(`<link rel=stylesheet href="%sa.css" integrity="%s">`, lib, logs.SumSRI([]byte(sheet))),
+		"in a page": fmt.Sprintf(`<style>/* @import 'x.css' */ @IMPORT  "%sa.css" screen; a { background: url(own.png) }</style>`, lib),
+	} {
+		report, err := r.session().Page(t.Context(), r.site(html), verify.PageOptions{Server: r.server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, ref := range report.References {
+			got = append(got, fmt.Sprintf("%s %s %s", ref.Kind, ref.Outcome, ref.URL[strings.LastIndex(ref.URL, "/")+1:]))
+		}
+		want := "style proven a.css, import-style proven more.css, style-url proven a.woff2?, style-url unproven b.png"
+		if name != "a link" {
+			want = "import-style proven a.css, style-url own own.png, import-style proven more.css, style-url proven a.woff2?, style-url unproven b.png"
+		}
+		if s := strings.Join(got, ", "); s != want || report.Outcome != verify.Unproven {
+			t.Errorf("%s: %s: %s\nwant %s", name, report.Outcome, s, want)
+		}
+		if csp := report.Headers["Content-Security-Policy"]; !strings.Contains(csp, lib+"more.css") || strings.Contains(csp, "woff2") {
+			t.Errorf("%s: the recipe is %q", name, csp)
+		}
+	}
+}
+
+// The log is read once, however many libraries a page has.
+func TestPageReadsTheLogOnce(t *testing.T) {
+	r := newRig(t)
+	var html strings.Builder
+	for i := range 20 {
+		name := fmt.Sprintf("lib%d", i)
+		r.Enrol(name, fmt.Sprintf(`{"name":%q}`, name))
+		r.Publish(name, "1.0.0", "a.js", map[string]string{"a.js": name})
+		fmt.Fprintf(&html, "<script src=%s/ajax/libs/%s/1.0.0/a.js integrity=%s></script>\n", r.server.URL, name, logs.SumSRI([]byte(name)))
+	}
+	r.Publish("lib0", "2.0.0", "a.js", map[string]string{"a.js": "2"})
+	r.Withdraw("lib0", "2.0.0", "it stole")
+	fmt.Fprintf(&html, "<script src=%s/ajax/libs/lib0/2.0.0/a.js></script><script src=%s/ajax/libs/lib0/3.0.0/a.js></script>\n", r.server.URL, r.server.URL)
+	r.sign()
+	report, err := r.session().Page(t.Context(), r.site(html.String()), verify.PageOptions{Server: r.server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven := 0
+	for _, ref := range report.References {
+		if ref.Outcome == verify.Proven && ref.File.Complete {
+			proven++
+		}
+	}
+	last := report.References[len(report.References)-2:]
+	if proven != 20 || last[0].Outcome != verify.Withdrawn || last[1].Outcome != verify.Unproven || !strings.Contains(last[1].Problem, "does not say that it was published") {
+		t.Errorf("%d are proven; %+v", proven, last)
+	}
+	size := r.Log.Checkpoint().Size
+	if n := r.asked[fmt.Sprintf("/log/tile/entries/000.p/%d", size)]; n != 1 {
+		t.Errorf("the %d entries were asked for %d times", size, n)
+	}
+}
+
 // A page does not choose whose log counts, nor what in the user's network is asked.
 func TestPageOfAStranger(t *testing.T) {
 	r := stocked(t)

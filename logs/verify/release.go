@@ -38,6 +38,9 @@ type Release struct {
 	// Withdrawn is the entry since which the release is not served, nil where that is
 	// served, or where the server does not tell.
 	Withdrawn *logs.Indexed
+	// Changed is the entry that says last that upstream has changed or removed what the release was published from, nil
+	// where there is none.
+	Changed *logs.Indexed
 	// Complete tells that every entry of the log was read, and that each says what is
 	// live as the entries up to it do. Else that is the signer's word.
 	Complete bool
@@ -73,38 +76,116 @@ func (l *Log) Release(ctx context.Context, pkg, version string) (*Release, error
 	return r, nil
 }
 
-// replay reads the whole log and makes the map of live releases again.
+// A history is what a log that was read whole says of its releases.
+type history struct {
+	only      *[2]string // the one that it is of, where the log has too many to keep them all
+	releases  map[[2]string]*Release
+	wrong     map[[2]string]error     // why nothing counts that is said of a release
+	documents map[string]logs.Indexed // the last entry that has the package JSON of a package
+	bytes     int                     // of the entries that are kept
+}
+
+// maxHistory bounds the entries of a history that are kept, in bytes. The log of anything larger is read again for each release.
+const maxHistory = 32 << 20
+
+// add takes the next entry of the log.
+func (h *history) add(e logs.Indexed) {
+	size := len(e.Raw)
+	e.Raw = nil // it is a part of some MB
+	if e.Kind == logs.PackageAdded || e.Kind == logs.PackageChanged {
+		if h.only == nil || h.only[0] == e.Package {
+			h.documents[e.Package] = e
+			h.bytes += size
+		}
+		return
+	}
+	name := [2]string{e.Package, e.Version}
+	switch {
+	case h.only != nil && *h.only != name || h.wrong[name] != nil:
+		return
+	case e.Kind != logs.Confirmed && e.Kind != logs.Withdrawn && e.Kind != logs.UpstreamChanged && !e.Kind.Serves():
+		return
+	}
+	r := h.releases[name]
+	if r == nil {
+		r = &Release{Package: e.Package, Version: e.Version, Complete: true}
+		h.releases[name] = r
+	}
+	if err := r.happened(e); err != nil {
+		h.wrong[name] = err
+	}
+	h.bytes += size
+}
+
+// narrow keeps one release only.
+func (h *history) narrow(name [2]string) {
+	h.only = &name
+	for other := range h.releases {
+		if other != name {
+			delete(h.releases, other)
+		}
+	}
+	for other := range h.wrong {
+		if other != name {
+			delete(h.wrong, other)
+		}
+	}
+	for pkg := range h.documents {
+		if pkg != name[0] {
+			delete(h.documents, pkg)
+		}
+	}
+}
+
+// replay reads the whole log, once for all releases where they can be kept, and makes the map of live releases again.
 func (l *Log) replay(ctx context.Context, r *Release) error {
+	name := [2]string{r.Package, r.Version}
+	h := l.history
+	if h == nil {
+		var err error
+		if h, err = l.readAll(ctx, name); err != nil {
+			return err
+		}
+		if h.only == nil {
+			l.history = h
+		}
+	}
+	if err := h.wrong[name]; err != nil {
+		return err
+	}
+	found := h.releases[name]
+	if found == nil || !found.published() {
+		return errNoRelease
+	}
+	*r = *found
+	r.packageJSON, r.Live = h.documents[r.Package], r.Withdrawn == nil
+	return nil
+}
+
+// readAll reads the whole log. What it returns is of that release only where there is too much to keep.
+func (l *Log) readAll(ctx context.Context, name [2]string) (*history, error) {
+	h := &history{releases: map[[2]string]*Release{}, wrong: map[[2]string]error{}, documents: map[string]logs.Indexed{}}
 	live := livemap.New()
 	end := (l.tree.N + fullWidth - 1) >> height
 	for n := int64(0); n < end; n += together {
 		entries, err := l.bundles(ctx, n, min(n+together, end))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, e := range entries {
 			if err := replayed(live, e); err != nil {
-				return err
+				return nil, err
 			}
-			if e.Package == r.Package && (e.Kind == logs.PackageAdded || e.Kind == logs.PackageChanged) {
-				r.packageJSON = e
-			}
-			if e.Package != r.Package || e.Version != r.Version {
-				continue
-			}
-			if err := r.happened(e); err != nil {
-				return err
+			h.add(e)
+			if h.only == nil && h.bytes > maxHistory {
+				h.narrow(name)
 			}
 		}
 		if l.options.Progress != nil {
 			l.options.Progress(min((n+together)<<height, l.tree.N), l.tree.N)
 		}
 	}
-	if !r.published() {
-		return errNoRelease
-	}
-	r.Live = r.Withdrawn == nil
-	return nil
+	return h, nil
 }
 
 // replayed adds an entry to the map and compares its root.
@@ -138,7 +219,7 @@ func (r *Release) happened(e logs.Indexed) error {
 		if r.published() && !r.provisional() {
 			return differs("entry %d publishes %s %s with other files than entry %d, which were not only another origin's word", e.Index, e.Package, e.Version, r.Published.Index)
 		}
-		r.Published, r.Withdrawn, r.Confirmed = e, nil, nil
+		r.Published, r.Withdrawn, r.Confirmed, r.Changed = e, nil, nil, nil
 	case logs.Confirmed:
 		if e.Manifest != r.Published.Manifest && (r.published() || r.Complete) {
 			return differs("entry %d confirms %s %s with other files than those that entry %d published", e.Index, e.Package, e.Version, r.Published.Index)
@@ -151,6 +232,8 @@ func (r *Release) happened(e logs.Indexed) error {
 		r.Withdrawn = nil
 	case logs.Withdrawn:
 		r.Withdrawn = &e
+	case logs.UpstreamChanged:
+		r.Changed = &e
 	}
 	return nil
 }

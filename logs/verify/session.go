@@ -83,6 +83,18 @@ func (s *Session) Verify(ctx context.Context, subject Subject) (*SessionLog, Res
 	return l, r, ctx.Err()
 }
 
+// Log opens a server's log for a caller that reads its entries. The log is nil where nothing is proven of it, which
+// [SessionLog] tells.
+func (s *Session) Log(ctx context.Context, server string) (*SessionLog, *Log, error) {
+	limited, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	l, err := s.open(ctx, limited, server)
+	if err == nil {
+		err = ctx.Err()
+	}
+	return l, l.log, err
+}
+
 func (s *Session) tooLong() string {
 	return fmt.Sprintf("the server took longer than %v; --timeout gives it more", s.Timeout)
 }

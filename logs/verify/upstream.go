@@ -31,6 +31,7 @@ type Comparison struct {
 	// [Unproven] where that could not be found out.
 	Outcome Outcome `json:"outcome"`
 	Problem string  `json:"problem,omitempty"`
+	Err     error   `json:"-"` // that Problem is the text of
 	// Where is what upstream was asked for, in words, and Registry the registry.
 	Where    string `json:"where,omitempty"`
 	Registry string `json:"registry,omitempty"`

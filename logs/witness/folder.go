@@ -23,16 +23,18 @@ import (
 // What a folder has, beside a file with the cosigned checkpoint of each log.
 const (
 	lockFile = "LOCK"
-	keysFile = "witness.key"  // secret
-	pubFile  = "witness.pub"  // for those who verify
-	forkName = "fork-%.8x-%d" // of a log, and which one
-	mostFork = 16             // of each log: the first is proof enough
+	keysFile = "witness.key"       // secret
+	pubFile  = "witness.pub"       // for those who verify
+	forkName = "fork-%.8x-%d.json" // of a log, and which one
+	mostFork = 16                  // of each log: the first is proof enough
 )
 
 // A folder is an open one, which no other process has open meanwhile.
 type folder struct {
 	dir   string
 	close func() error // which can be called again
+	// replace is [disk.Replace], whose file is on the disk when it returns.
+	replace func(path string, data []byte, mode fs.FileMode) error
 }
 
 func openFolder(dir string) (*folder, error) {
@@ -43,7 +45,7 @@ func openFolder(dir string) (*folder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't lock the witness's folder %s; another witness may use it: %w", dir, err)
 	}
-	return &folder{dir, sync.OnceValue(lock.Close)}, nil
+	return &folder{dir, sync.OnceValue(lock.Close), disk.Replace}, nil
 }
 
 func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
@@ -131,19 +133,18 @@ func (f *folder) read(l *witnessed) error {
 
 // write keeps a cosigned checkpoint. When it returns that is on the disk.
 func (f *folder) write(origin string, cosigned []byte) error {
-	return disk.Replace(f.fileOf(origin), cosigned, 0o644)
+	return f.replace(f.fileOf(origin), cosigned, 0o644)
 }
 
-// keepFork keeps two checkpoints that cannot both be true.
-func (f *folder) keepFork(origin string, one, other []byte) error {
-	both := bytes.Join([][]byte{one, other}, []byte("\n"))
+// keepFork keeps the proof that a log has signed two checkpoints that cannot both be true.
+func (f *folder) keepFork(origin string, proof []byte) error {
 	for n := range mostFork {
 		path := f.path(fmt.Sprintf(forkName, sha256.Sum256([]byte(origin)), n))
-		err := disk.Create(path, both, 0o644)
+		err := disk.Create(path, proof, 0o644)
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if had, err := os.ReadFile(path); err == nil && bytes.Equal(had, both) {
+		if had, err := os.ReadFile(path); err == nil && bytes.Equal(had, proof) {
 			return nil
 		}
 	}

@@ -96,7 +96,11 @@ func (w *Witness) look(ctx context.Context, s *source) error {
 		}
 	}
 	o.Trust.Key = s.keys[0]
+	o.Known = func(string) (verify.KnownLog, bool) { return w.known(s) }
 	log, err := verify.Open(ctx, o)
+	if fork := (*verify.ForkError)(nil); errors.As(err, &fork) {
+		return errors.Join(err, w.keepEvidence(s, fork.Evidence))
+	}
 	if err != nil {
 		return err
 	}
@@ -129,6 +133,26 @@ func (w *Witness) look(ctx context.Context, s *source) error {
 	}
 	_, err = w.cosign(l, last.Size, signed, func(signing.Signed) error { return proven })
 	return err
+}
+
+// known is what was cosigned last of a log that is followed. With it, a log that does not continue that is found out with
+// the proof.
+func (w *Witness) known(s *source) (verify.KnownLog, bool) {
+	origin, _, _ := strings.Cut(s.keys[0], "+")
+	last := w.log(origin).last()
+	newest := len(s.keys) - 1
+	return verify.KnownLog{Key: s.keys[newest], Former: s.keys[:newest], Checkpoint: string(last.Note)}, last.Note != nil
+}
+
+// keepEvidence keeps the proof that a log that is followed has forked.
+func (w *Witness) keepEvidence(s *source, e *signing.Evidence) error {
+	proof, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	origin, _, _ := strings.Cut(s.keys[0], "+")
+	w.logger.Error("a log that is followed has forked; the evidence is kept", "log", origin, "url", s.url, "folder", w.folder.dir)
+	return w.folder.keepFork(origin, proof)
 }
 
 // remember has a key of a log that is followed count from now on.

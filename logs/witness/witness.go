@@ -6,7 +6,8 @@
 //
 //   - Of one log it never cosigns two checkpoints of which the one does not continue the other, whatever its power
 //     supply does: a checkpoint is on the disk before its cosignature leaves.
-//   - Two checkpoints of one size that a log has signed with different roots are kept, as they prove it to anyone.
+//   - What proves to anyone that a log has forked is kept, as [signing.Evidence]: two checkpoints of one size with different
+//     roots, and of a log that is followed, those of which the larger one does not contain the smaller one.
 //   - Only what a key that the operator named has signed is looked at.
 //
 // It must not know what is in a log.
@@ -65,6 +66,7 @@ type witnessed struct {
 
 	mu     sync.Mutex
 	keys   []note.Verifier
+	texts  []string       // of the keys
 	latest signing.Signed // what was cosigned last
 	note   []byte         // with the cosignatures
 }
@@ -123,7 +125,7 @@ func (w *Witness) addKey(key string) (*witnessed, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !slices.ContainsFunc(l.keys, func(k note.Verifier) bool { return k.KeyHash() == v.KeyHash() }) {
-		l.keys = append(l.keys, v)
+		l.keys, l.texts = append(l.keys, v), append(l.texts, key)
 	}
 	return l, nil
 }
@@ -313,10 +315,10 @@ func (w *Witness) cosign(l *witnessed, old int64, signed signing.Signed, continu
 	defer l.mu.Unlock()
 	last := l.latest
 	if signed.Size == last.Size && last.Note != nil && signed.Root != last.Root {
-		if err := w.folder.keepFork(l.origin, last.Note, signed.Note); err != nil {
+		if err := w.folder.keepFork(l.origin, l.evidence(last.Note, signed.Note)); err != nil {
 			return nil, err
 		}
-		w.logger.Error("a log has signed two trees of one size; both checkpoints are kept", "log", l.origin, "entries", signed.Size, "folder", w.folder.dir)
+		w.logger.Error("a log has signed two trees of one size; the evidence is kept", "log", l.origin, "entries", signed.Size, "folder", w.folder.dir)
 	}
 	if old != last.Size {
 		return nil, &outdated{last.Size}
@@ -341,6 +343,19 @@ func (w *Witness) cosign(l *witnessed, old int64, signed signing.Signed, continu
 	l.latest, l.note = signed, cosigned
 	w.logger.Info("cosigned a log", "log", l.origin, "entries", signed.Size)
 	return lines, nil
+}
+
+// evidence returns the proof of what two checkpoints of one size say, for `larder verify --evidence`; or both of them,
+// where different keys have signed them of which neither is known to lead to the other. The caller holds mu.
+func (l *witnessed) evidence(one, other []byte) []byte {
+	for _, key := range l.texts {
+		if e, err := signing.NewEvidence(key, nil, one, other, nil); err == nil {
+			if proof, err := e.Encode(); err == nil {
+				return proof
+			}
+		}
+	}
+	return bytes.Join([][]byte{one, other}, []byte("\n"))
 }
 
 // sign returns the lines that are added to a note.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/witness"
 )
 
@@ -198,10 +199,16 @@ func TestAddCheckpoint(t *testing.T) {
 	if got := tell(w, fork.request(5)); got.Code != 409 {
 		t.Errorf("a fork of the same size: %d, %s", got.Code, got.Body)
 	}
-	if kept, err := filepath.Glob(filepath.Join(dir, "fork-*")); len(kept) != 1 || err != nil {
-		t.Errorf("%d forks are kept, %v", len(kept), err)
-	} else if data, _ := os.ReadFile(kept[0]); !bytes.Contains(data, fork.checkpoint()) || !bytes.Contains(data, log.checkpoint()[:40]) {
-		t.Errorf("the fork is kept as\n%s", data)
+	kept, err := filepath.Glob(filepath.Join(dir, "fork-*.json"))
+	if len(kept) != 1 || err != nil {
+		t.Fatalf("%d forks are kept, %v", len(kept), err)
+	}
+	// What is kept proves itself to those who have the log's key, and to no others.
+	if found, err := verify.ReadEvidence(kept[0], log.key); err != nil || found.Outcome != verify.Forked || !strings.Contains(found.Why, "two checkpoints of 5 entries are signed") {
+		t.Errorf("%+v, %v", found, err)
+	}
+	if found, err := verify.ReadEvidence(kept[0], stranger.key); err != nil || found.Outcome != verify.Unproven {
+		t.Errorf("%+v, %v", found, err)
 	}
 	fork.grow("f", "g")
 	if got := tell(w, fork.request(5)); got.Code != 422 {

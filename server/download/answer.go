@@ -173,6 +173,9 @@ func parseTarget(escaped string) (target, error) {
 // errBusy is returned where it is not a request's turn.
 var errBusy = errors.New("too many archives are being made")
 
+// errLeaving is returned where the process is about to end, or to give way to another one.
+var errLeaving = errors.New("no archive is begun any more")
+
 // A withdrawnError says that the version was withdrawn.
 type withdrawnError struct{ views.Withdrawal }
 
@@ -193,6 +196,7 @@ var (
 	targetTooBig       = failure{answers.LineTooLong, outRefused}
 	preconditionFailed = failure{&answers.Failure{Status: http.StatusPreconditionFailed, Message: "The archive is not in the state that If-Match or If-Unmodified-Since asks for."}, outRefused}
 	busy               = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many archives are being made at the moment. Try again later.", Retry: 5}, outBusy}
+	leaving            = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "The service is about to restart, so no archive is begun. Try again in a few seconds.", Retry: 2}, outBusy}
 	unavailable        = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "The release cannot be read at the moment. Try again later.", Retry: 5}, outFailed}
 )
 
@@ -213,6 +217,8 @@ func (h *Handler) failureOf(t target, err error) failure {
 		return failure{&answers.Failure{Status: http.StatusGone, Message: "Version withdrawn: " + withdrawn.Reason}, outWithdrawn}
 	case errors.Is(err, errBusy):
 		return busy
+	case errors.Is(err, errLeaving):
+		return leaving
 	case errors.Is(err, kvstore.ErrCorrupt):
 		h.metrics.corrupt.Inc()
 	default:

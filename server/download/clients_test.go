@@ -313,3 +313,30 @@ func TestMemoryIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// A process that is about to end finishes the archives that it makes, and begins no more. What needs no archive is answered.
+func TestLeaving(t *testing.T) {
+	store := openStore(t, big())
+	leaving := make(chan struct{})
+	h := newHandler(t, download.Options{Store: store, Leaving: leaving})
+	server := httptest.NewServer(h)
+	defer server.Close()
+	first, err := http.Get(server.URL + bigTarGzip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Body.Close()
+	wantStatus(t, first, 200)
+	close(leaving)
+	r := get(h, "GET", bigTarGzip)
+	wantStatus(t, r, 503)
+	if r.Header.Get("Retry-After") != "2" || r.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("the headers of the 503 are %v", r.Header)
+	}
+	checkError(t, body(t, r), 503, "about to restart")
+	wantStatus(t, get(h, "HEAD", bigTarGzip), 200)
+	wantStatus(t, get(h, "GET", bigTarGzip, "If-None-Match", first.Header.Get("Etag")), 304)
+	if n, err := io.Copy(io.Discard, first.Body); err != nil || n < 8<<20 {
+		t.Errorf("the archive that was being made: %d bytes, then %v", n, err)
+	}
+}

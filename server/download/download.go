@@ -68,6 +68,9 @@ type Options struct {
 	// together. While AtOnce archives are being made, a client must also take 128
 	// KiB a second on average, after StallTimeout.
 	StallTimeout time.Duration
+	// Leaving is closed when the process is about to end or to give way: no archive is begun from then on, those that
+	// are being made are finished. Default: never.
+	Leaving <-chan struct{}
 	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
 	// Default: none.
 	CacheTags purge.TagHeaders
@@ -92,6 +95,7 @@ type Handler struct {
 	wait    time.Duration
 	stall   time.Duration
 	slots   *client.Shares // in which archives are made
+	leaving <-chan struct{}
 	tags    purge.TagHeaders
 	metrics *metrics
 	logger  *slog.Logger
@@ -110,7 +114,7 @@ func New(o Options) (*Handler, error) {
 	}
 	h := &Handler{
 		store: o.Store, wait: o.Wait, stall: o.StallTimeout, logger: o.Logger,
-		slots: client.NewShares(o.AtOnce), tags: o.CacheTags, metrics: newMetrics(),
+		slots: client.NewShares(o.AtOnce), leaving: o.Leaving, tags: o.CacheTags, metrics: newMetrics(),
 	}
 	if o.Registerer != nil {
 		if err := h.metrics.register(o.Registerer); err != nil {
@@ -210,6 +214,11 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 		return outLeft
 	}
 	defer leave()
+	select {
+	case <-h.leaving:
+		return h.failureOf(t, errLeaving).send(w, r)
+	default:
+	}
 	// A client that takes nothing must not keep a place that another needs.
 	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
 	h.metrics.making.Inc()

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -110,11 +109,15 @@ func (l *loop) add(c *conn) error {
 }
 
 func (l *loop) control(op, fd int, events uint32) error {
-	var err error
+	var err syscall.Errno
+	event := unix.EpollEvent{Events: events, Fd: int32(fd)}
 	closed := l.wait.Control(func(epoll uintptr) {
-		err = unix.EpollCtl(int(epoll), op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+		_, _, err = syscall.RawSyscall6(syscall.SYS_EPOLL_CTL, epoll, uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&event)), 0, 0)
 	})
-	return cmp.Or(closed, err)
+	if closed == nil && err != 0 {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	return closed
 }
 
 // forget is called before c is closed or handed over.

@@ -233,8 +233,10 @@ func (c *conn) peer() string {
 	if c.place != nil && c.place.remote != nil {
 		return c.place.remote.String()
 	}
-	peer, _ := unix.Getpeername(c.fd)
-	if a := addressOf(peer); a != nil {
+	var peer syscall.RawSockaddrAny
+	size := uint32(unsafe.Sizeof(peer))
+	_, _, _ = syscall.RawSyscall(syscall.SYS_GETPEERNAME, uintptr(c.fd), uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)))
+	if a := addressOf(&peer); a != nil { // nil where that has failed
 		return a.String()
 	}
 	return ""

@@ -9,14 +9,16 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A Minute is what happened in a room in one minute. Durations are in seconds, 0 where
-// there is nothing to measure.
-type Minute struct {
-	Time     time.Time `json:"time"`
-	Active   int       `json:"active_users"` // at its end, or now
-	Queued   int       `json:"queued_users"`
-	Admitted int       `json:"new_users"`
-	Revoked  int       `json:"sessions_revoked"`
+// A Period is what happened in a room in a minute, a quarter of an hour or an hour. Durations are
+// in seconds, 0 where there is nothing to measure; those of more than a minute are within 10 %.
+type Period struct {
+	Time    time.Time `json:"time"`    // when it began
+	Minutes int       `json:"minutes"` // how long it is
+	// Active and Queued are those at the end of a minute, or now; of a longer period the most.
+	Active   int `json:"active_users"`
+	Queued   int `json:"queued_users"`
+	Admitted int `json:"new_users"`
+	Revoked  int `json:"sessions_revoked"`
 	// WaitP50 and WaitP90 are how long the admitted users had waited.
 	WaitP50 float64 `json:"time_waited_p50_seconds"`
 	WaitP90 float64 `json:"time_waited_p90_seconds"`
@@ -25,7 +27,7 @@ type Minute struct {
 }
 
 const (
-	// keptMinutes is how far analytics go back.
+	// keptMinutes bounds the minutes that wait for the store.
 	keptMinutes = 24 * 60
 	// keptSamples bounds the durations that a minute's percentiles are taken from.
 	keptSamples = 10_000
@@ -33,8 +35,8 @@ const (
 	keptSessions = 1_000_000
 )
 
-// analytics counts what happens in a room, for people to look at. No decision depends on
-// it, and a restart forgets it.
+// analytics counts what happens in a room in the present minute, for people to look at; minutes that
+// are over go to the room's [history]. No decision depends on it.
 type analytics struct {
 	mu       sync.Mutex
 	minute   int64 // of the present counts
@@ -46,7 +48,7 @@ type analytics struct {
 	stays    []float64
 	computed percentiles // of waits and stays
 
-	past     []Minute // ascending, of minutes with users
+	over     []record // minutes that are not in the history yet, ascending
 	sessions map[queue.TicketID]stay
 	ends     map[int64][]queue.TicketID // by the minute in which a session may be over
 }
@@ -129,18 +131,12 @@ func (a *analytics) turn(now time.Time) {
 		return
 	}
 	if a.minute != 0 {
-		if m := a.present(time.Time{}); m != (Minute{Time: m.Time}) {
-			a.past = append(a.past, m)
-		}
-		oldest := time.Unix((minute-keptMinutes)*60, 0)
-		first, _ := slices.BinarySearchFunc(a.past, oldest, func(m Minute, t time.Time) int { return m.Time.Compare(t) })
-		a.past = slices.Delete(a.past, 0, first)
+		a.end()
 	}
 	if minute > a.minute+1 { // there were no reports, because there were no users
 		a.active, a.queued = 0, 0
 	}
-	a.minute, a.admitted, a.revoked = minute, 0, 0
-	a.waits, a.stays = a.waits[:0], a.stays[:0]
+	a.minute = minute
 	for over, ids := range a.ends {
 		if over > minute {
 			continue
@@ -155,8 +151,49 @@ func (a *analytics) turn(now time.Time) {
 	}
 }
 
+// end has the present counts be a record, and begins new ones. A minute without users leaves none.
+func (a *analytics) end() {
+	r := record{a.present(time.Time{}), histogramOf(a.waits), histogramOf(a.stays)}
+	if !r.empty() && len(a.over) < keptMinutes {
+		a.over = append(a.over, r)
+	}
+	a.admitted, a.revoked, a.waits, a.stays = 0, 0, a.waits[:0], a.stays[:0]
+}
+
+// empty reports whether nothing happened.
+func (p *Period) empty() bool { return *p == Period{Time: p.Time, Minutes: p.Minutes} }
+
+// take returns the records that are not in the history, with what there is of the present minute if all
+// is asked for.
+func (a *analytics) take(all bool) []record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all && a.minute != 0 {
+		a.end()
+	}
+	taken := a.over
+	a.over = nil
+	return taken
+}
+
+// giveBack is for records that could not be kept.
+func (a *analytics) giveBack(records []record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = append(records, a.over...)
+	a.over = a.over[max(0, len(a.over)-keptMinutes):]
+}
+
+// unkept returns what is not in the history, the present minute last.
+func (a *analytics) unkept(now time.Time) []record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(now)
+	return append(slices.Clone(a.over), record{a.present(now), histogramOf(a.waits), histogramOf(a.stays)})
+}
+
 // present is the minute that is not over. With a zero time its percentiles are exact.
-func (a *analytics) present(now time.Time) Minute {
+func (a *analytics) present(now time.Time) Period {
 	const many = 100
 	c := &a.computed
 	same := c.minute == a.minute && c.waits == len(a.waits) && c.stays == len(a.stays)
@@ -164,31 +201,10 @@ func (a *analytics) present(now time.Time) Minute {
 	if !same && !recent {
 		*c = percentiles{now, a.minute, len(a.waits), len(a.stays), percentile(a.waits, 50), percentile(a.waits, 90), percentile(a.stays, 50)}
 	}
-	return Minute{
-		Time: time.Unix(a.minute*60, 0).UTC(), Active: a.active, Queued: a.queued, Admitted: a.admitted, Revoked: a.revoked,
+	return Period{
+		Time: time.Unix(a.minute*60, 0).UTC(), Minutes: 1, Active: a.active, Queued: a.queued, Admitted: a.admitted, Revoked: a.revoked,
 		WaitP50: c.waitP50, WaitP90: c.waitP90, OriginP50: c.stayP50,
 	}
-}
-
-// minutes returns the last n minutes, the present one last.
-func (a *analytics) minutes(now time.Time, n int) []Minute {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.turn(now)
-	all := make([]Minute, n)
-	for i := range all {
-		all[i].Time = time.Unix((a.minute-int64(n-1-i))*60, 0).UTC()
-	}
-	place := func(m Minute) {
-		if i := n - 1 - int(a.minute-m.Time.Unix()/60); i >= 0 && i < n {
-			all[i] = m
-		}
-	}
-	for _, m := range a.past {
-		place(m)
-	}
-	place(a.present(now))
-	return all
 }
 
 // percentile is the nearest rank's.

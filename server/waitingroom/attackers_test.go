@@ -150,7 +150,7 @@ func TestRevoke(t *testing.T) {
 		t.Error("the slot of a revoked session is not free")
 	}
 	stolen := h.user()
-	minutes, _ := h.rooms.Analytics("shop", 5)
+	minutes, _, _ := h.rooms.Analytics(t.Context(), "shop", 5)
 	sum := 0
 	for _, m := range minutes {
 		sum += m.Revoked

@@ -140,7 +140,8 @@ func (c *centre) overview(now time.Time) *overview {
 	return o
 }
 
-// visit decides about a request. A worthless ticket is replaced by a new one.
+// visit decides about a request. A worthless ticket is replaced by a new one, unless the room has a
+// challenge, which its owner has to pass before that.
 func (c *centre) visit(ctx context.Context, s *durable.State, t queue.Ticket) (queue.Decision, error) {
 	const attempts = 3
 	for range attempts {
@@ -162,7 +163,7 @@ func (c *centre) visit(ctx context.Context, s *durable.State, t queue.Ticket) (q
 			}
 			d = c.machine.Settle(c.room.now(), t)
 		}
-		if d.Outcome != queue.Reissue {
+		if d.Outcome != queue.Reissue || c.room.checks != nil && !t.First() {
 			return d, nil
 		}
 		t = newTicket()

@@ -66,6 +66,7 @@ type houseOptions struct {
 	transport Transport     // default: none, the global objects are in the same house
 	skew      time.Duration // how far clocks may be apart
 	now       func() time.Time
+	tell      func(context.Context, Happening) error
 }
 
 func testKeys(t testing.TB) *Keyring {
@@ -107,7 +108,7 @@ func openWith(t *testing.T, o houseOptions) *house {
 	runtime := durable.New(store, durable.Options{Now: o.now, Quiet: o.frozen})
 	h.rooms, err = New(Options{
 		Rooms: configured, Keys: o.keys, Runtime: runtime, Transport: o.transport, DataCentre: o.centre, Skew: o.skew, Now: o.now, Logger: logger,
-		Known: func(string) bool { return o.known }, Frozen: o.frozen,
+		Known: func(string) bool { return o.known }, Frozen: o.frozen, Tell: o.tell,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // childVariable tells the test's own program to be the process that is killed, and when the
@@ -27,7 +28,7 @@ import (
 const childVariable = "LARDER_ROOM_TEST_CHILD"
 
 const (
-	killedRoom = "- name: shop\n  total_active_users: 8\n  new_users_per_minute: 5\n  session_duration: 1\n"
+	killedRoom = "- name: shop\n  total_active_users: 8\n  new_users_per_minute: 5\n  session_duration: 1\n  upstream: "
 	// speed is how much faster than the machine's the clock of both processes runs.
 	speed = 60
 )
@@ -39,7 +40,7 @@ func fastClock(began int64) func() time.Time {
 
 func TestMain(m *testing.M) {
 	if began, err := strconv.ParseInt(os.Getenv(childVariable), 10, 64); err == nil {
-		if err := child(os.Args[len(os.Args)-1], fastClock(began)); err != nil {
+		if err := child(os.Args[1], os.Args[2], fastClock(began)); err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
 		}
@@ -48,13 +49,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child serves a room over the store in dir until it is killed, or the test has ended.
-func child(dir string, now func() time.Time) error {
+// child serves a room over the store in dir, in front of an upstream, until it is killed, or the test has ended.
+func child(dir, upstream string, now func() time.Time) error {
 	store, err := kvstore.Open(dir, kvstore.Options{MinFreeBytes: -1})
 	if err != nil {
 		return err
 	}
-	configured, err := config.Parse("rooms.yaml", []byte(killedRoom))
+	configured, err := config.Parse("rooms.yaml", []byte(killedRoom+upstream))
 	if err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func child(dir string, now func() time.Time) error {
 		return err
 	}
 	room := rooms.current().rooms[0]
-	server := httptest.NewServer(rooms.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "origin") })))
+	server := httptest.NewServer(rooms.Handler(http.NotFoundHandler()))
 	fmt.Println(server.URL)
 	go func() {
 		_, _ = io.ReadAll(os.Stdin)
@@ -105,6 +106,37 @@ type witness struct {
 	since    map[string]time.Time // of tickets
 	admitted map[int64]int        // by minute
 	waited   int
+	visits   map[string]*visit // at the upstream, by user
+}
+
+// A visit is from a user's first request at the upstream to the last one.
+type visit struct{ first, last time.Time }
+
+// ServeHTTP is the upstream.
+func (w *witness) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	user := r.Header.Get("X-User")
+	if w.visits[user] == nil {
+		w.visits[user] = &visit{first: now}
+	}
+	w.visits[user].last = now
+	io.WriteString(answer, "origin")
+}
+
+// most is how many users were at the upstream at once.
+func (w *witness) most() (most int) {
+	for _, v := range w.visits {
+		inside := 0
+		for _, other := range w.visits {
+			if !other.first.After(v.first) && !other.last.Before(v.first) {
+				inside++
+			}
+		}
+		most = max(most, inside)
+	}
+	return most
 }
 
 // enough reports whether the room was full, and visitors waited.
@@ -157,7 +189,9 @@ func TestKill(t *testing.T) {
 	}
 	began := time.Now().UnixNano()
 	keys, _ := newKeyring(make([]byte, keySize))
-	w := &witness{T: t, now: fastClock(began), jar: keys.jar("shop", ""), ends: map[string]time.Time{}, since: map[string]time.Time{}, admitted: map[int64]int{}}
+	w := &witness{T: t, now: fastClock(began), jar: keys.jar("shop", ""), ends: map[string]time.Time{}, since: map[string]time.Time{}, admitted: map[int64]int{}, visits: map[string]*visit{}}
+	upstream := httptest.NewServer(w)
+	defer upstream.Close()
 	var mu sync.Mutex
 	address := ""
 	ctx, cancel := context.WithCancel(t.Context())
@@ -172,7 +206,7 @@ func TestKill(t *testing.T) {
 	const most = 60 // on a busy machine less happens between two kills
 	killed := 0
 	for ; killed < kills(t) || !w.enough() && killed < most; killed++ {
-		cmd := exec.Command(os.Args[0], dir)
+		cmd := exec.Command(os.Args[0], dir, upstream.URL)
 		cmd.Env = append(os.Environ(), childVariable+"="+strconv.FormatInt(began, 10))
 		stdin, err := cmd.StdinPipe()
 		if err != nil {
@@ -205,10 +239,26 @@ func TestKill(t *testing.T) {
 			t.Errorf("%d users were admitted in minute %d of a room with 5", n, minute)
 		}
 	}
+	if most := w.most(); most > 8 {
+		t.Errorf("%d users were at the upstream of a room for 8 at once", most)
+	}
 	if !w.enough() {
 		t.Errorf("%d users came in, %d answers said to wait: too few to prove anything", len(w.ends), w.waited)
 	}
-	t.Logf("%d kills; %d users came in over %d minutes, %d answers said to wait", killed, len(w.ends), len(w.admitted), w.waited)
+	t.Logf("%d kills; %d users came in over %d minutes, %d at once at the upstream, %d answers said to wait", killed, len(w.ends), len(w.admitted), w.most(), w.waited)
+}
+
+// keeps holds a room to leaving a user who waits the place that the user has, and returns it.
+func (w *witness) keeps(before queue.Ticket, value string) queue.Ticket {
+	t, _ := w.jar.open(value)
+	settings, _ := queue.Settings{TotalActiveUsers: 8, NewUsersPerMinute: 5}.WithDefaults()
+	if before.ID != (queue.TicketID{}) && t.ID != before.ID && t.Since.Sub(before.LastCheckIn) <= settings.PlaceKept {
+		w.Errorf("a user who waits since %v, and came last at %v, is a new one at %v", before.Since, before.LastCheckIn, t.Since)
+	}
+	if !t.Waiting() {
+		return queue.Ticket{}
+	}
+	return t
 }
 
 // user comes, waits, stays for a while, leaves, and comes again with no ticket.
@@ -217,6 +267,8 @@ func (w *witness) user(ctx context.Context, rng *rand.Rand, address func() strin
 		cookies, _ := cookiejar.New(nil)
 		client := http.Client{Jar: cookies}
 		inside := 0
+		name := strconv.FormatUint(rng.Uint64(), 36)
+		var place queue.Ticket // of the last answer, zero where it did not come or was not to wait
 		for stay := 1 + rng.IntN(8); ctx.Err() == nil && inside < stay; {
 			at := address()
 			pause := 5 * time.Second
@@ -225,6 +277,9 @@ func (w *witness) user(ctx context.Context, rng *rand.Rand, address func() strin
 				continue
 			}
 			req.Header.Set("Accept", browserAccept)
+			req.Header.Set("X-User", name)
+			before := place
+			place = queue.Ticket{}
 			if res, err := client.Do(req); err == nil {
 				body, err := io.ReadAll(res.Body)
 				res.Body.Close()
@@ -232,6 +287,7 @@ func (w *witness) user(ctx context.Context, rng *rand.Rand, address func() strin
 				for _, c := range cookies.Cookies(u) {
 					if err == nil {
 						w.see(c.Value)
+						place = w.keeps(before, c.Value)
 					}
 				}
 				if string(body) == "origin" {

@@ -19,10 +19,11 @@ const (
 	partPassed
 	partHeld
 	undecided
+	challenged
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"passed", "admitted", "waiting", "refused", "bypassed", "subresource_passed", "subresource_held", "undecided"}
+var outcomeNames = [outcomes]string{"passed", "admitted", "waiting", "refused", "bypassed", "subresource_passed", "subresource_held", "undecided", "challenged"}
 
 // roomMetrics are the metrics that requests write.
 type roomMetrics struct {

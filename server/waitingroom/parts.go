@@ -56,12 +56,12 @@ func (r *Rooms) partPasses(req *http.Request, room *room, m *config.Moment, raw 
 	switch {
 	case s.Method == queue.Reject, s.QueueAll, !slices.Contains(room.config.SubresourceMethods, req.Method):
 		return false, time.Minute
-	case s.Method == queue.Passthrough, room.config.SubresourcesPerMinute < 0:
+	case s.Method == queue.Passthrough && room.checks == nil, room.config.SubresourcesPerMinute < 0:
 		return true, 0
 	}
 	from, _ := client.Of(req.RemoteAddr)
 	vouched := from.IsValid() && room.parts.vouched(from, now, &room.revoked)
-	if !vouched && (r.options.Frozen || !room.config.ListsPart(raw)) {
+	if !vouched && (r.options.Frozen || room.checks != nil || !room.config.ListsPart(raw)) {
 		return false, time.Minute
 	}
 	if ok, again = room.parts.take(from, now, room.config.SubresourcesPerMinute); !ok || vouched {

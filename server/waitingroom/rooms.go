@@ -40,6 +40,8 @@ type Options struct {
 	Frozen bool
 	// Skew is how far the clocks of data centres may be apart; at most 5 s. Default 0.
 	Skew time.Duration
+	// Tell tells others what happens in the rooms; an error has it told again. Default: nobody is told.
+	Tell func(context.Context, Happening) error
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time
 	// Logger gets what goes wrong. Default: nothing is logged.
@@ -69,6 +71,8 @@ type Rooms struct {
 	options Options
 	layout  atomic.Pointer[layout] // never changed, only replaced
 	centres *durable.Namespace[task, struct{}]
+	past    *durable.Namespace[historyRequest, []record]
+	told    *durable.Namespace[*told, told]
 	pages   page.Renderer
 	vectors vectors
 
@@ -91,14 +95,18 @@ func (r *Rooms) current() *layout { return r.layout.Load() }
 type room struct {
 	*schedule
 	now      func() time.Time
+	log      *slog.Logger
 	jar      *jar
-	upstream *upstream // nil: none
+	upstream *upstream  // nil: none
+	checks   *challenge // nil: none
 	*kept
 }
 
 // kept is what stays of a room when its configuration changes.
 type kept struct {
 	centre    durable.Object[task, struct{}]
+	history   durable.Object[historyRequest, []record]
+	told      durable.Object[*told, told]
 	revoked   revocations
 	parts     parts // of pages, which carry no ticket
 	analytics analytics
@@ -122,6 +130,12 @@ func New(o Options) (*Rooms, error) {
 	// An object that comes back to memory reads who is in, so all stay for long.
 	limits := durable.Limits{Events: 100_000, Idle: time.Hour, Live: max(10_000, len(o.Rooms))}
 	if r.centres, err = durable.Open(o.Runtime, durable.Class[task, struct{}]{Name: centreClass, New: r.wake, Limits: limits}); err != nil {
+		return nil, fmt.Errorf("waitingroom: %w", err)
+	}
+	if r.past, err = openHistory(o.Runtime); err != nil {
+		return nil, fmt.Errorf("waitingroom: %w", err)
+	}
+	if r.told, err = openTold(o.Runtime); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
 	first, err := r.arrange(o.Rooms, &layout{})
@@ -150,17 +164,20 @@ func (r *Rooms) arrange(configured []config.Room, before *layout) (*layout, erro
 		}
 		stays := r.kept[c.Name]
 		if stays == nil {
-			stays = &kept{centre: r.centres.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.of(c.Name)}
+			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), told: r.told.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.of(c.Name)}
 			stays.overview.Store(&overview{})
 			r.kept[c.Name] = stays
 		}
-		made := &room{schedule: plan, now: r.options.Now, jar: newJar(r.options.Keys, c), kept: stays}
+		made := &room{schedule: plan, now: r.options.Now, log: r.options.Logger, jar: newJar(r.options.Keys, c), kept: stays}
 		switch old := before.byName[c.Name]; {
 		case len(c.Upstreams) == 0:
 		case old != nil && old.upstream != nil && c.SameUpstreams(old.upstream.room):
 			made.upstream = old.upstream // with its connections
 		default:
 			made.upstream = newUpstream(c, r.options.Logger, r.options.Now)
+		}
+		if c.Challenge != nil {
+			made.checks = newChallenge(c.Challenge, r.options.Logger.With("room", c.Name))
 		}
 		l.rooms, l.byName[c.Name] = append(l.rooms, made), made
 	}
@@ -187,6 +204,7 @@ func (r *Rooms) Change(configured []config.Room) error {
 		case !reflect.DeepEqual(old.config, room.config):
 			r.options.Logger.Info("a waiting room has other settings", "room", room.config.Name, "total_active_users", room.config.TotalActiveUsers,
 				"new_users_per_minute", room.config.NewUsersPerMinute, "queueing_method", room.config.Method, "queue_all", room.config.QueueAll, "suspended", room.config.Suspended)
+			r.tellChange(room)
 		}
 		room.came()
 	}
@@ -258,15 +276,19 @@ func (r *Rooms) Run(ctx context.Context) {
 			if err := room.do(ctx, func(_ context.Context, _ *durable.State, c *centre) error { c.stop(); return nil }); err != nil {
 				r.options.Logger.Warn("waitingroom: couldn't save the users of a room; the next process counts them as they come", "room", room.config.Name, "err", err)
 			}
+			if err := room.remember(context.WithoutCancel(ctx), true); err != nil {
+				r.options.Logger.Warn("waitingroom: couldn't save the last minutes of a room's history", "room", room.config.Name, "err", err)
+			}
 		})
 	}
 	running.Wait()
 }
 
-// reportAll sends a room's reports when they are due, as long as there is the room. A room
-// without users has nothing to report until one comes.
+// reportAll sends a room's reports when they are due, as long as there is the room, and tells others
+// what has happened. A room without users has nothing to report until one comes.
 func (r *Rooms) reportAll(ctx context.Context, name string) {
 	const retry = 5 * time.Second
+	var known *told
 	for {
 		room := r.current().byName[name]
 		if room == nil || ctx.Err() != nil {
@@ -279,12 +301,15 @@ func (r *Rooms) reportAll(ctx context.Context, name string) {
 			r.options.Logger.Error("waitingroom: a room could not report; no new user may be let in", "room", room.config.Name, "err", err)
 		case err == nil:
 			wait = max(next.Sub(room.now()), time.Second/10)
-			if o := room.overview.Load(); o.active == 0 && o.queued == 0 && o.connected && !o.holding {
-				select {
-				case <-room.wake:
-				case <-ctx.Done():
-					return
-				}
+		}
+		fresh, lost := r.tell(ctx, room, known)
+		if lost != nil && ctx.Err() == nil {
+			r.options.Logger.Error("waitingroom: couldn't tell what happened in a room; trying again", "room", room.config.Name, "err", lost)
+		}
+		known = fresh
+		if o := room.overview.Load(); err == nil && lost == nil && !known.restless() && o.active == 0 && o.queued == 0 && o.connected && !o.holding {
+			if !room.sleep(ctx) {
+				return
 			}
 		}
 		t := time.NewTimer(wait)
@@ -301,6 +326,20 @@ func (r *Rooms) reportAll(ctx context.Context, name string) {
 	}
 }
 
+// sleep waits until a visitor comes or other settings hold. It returns false where ctx ends.
+func (r *room) sleep(ctx context.Context) bool {
+	now := r.now()
+	t := time.NewTimer(max(r.at(now).Until.Sub(now), time.Second/10))
+	defer t.Stop()
+	select {
+	case <-r.wake:
+	case <-t.C:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
 // report has the room's data centre report, and returns when the next report is due.
 func (r *room) report(ctx context.Context) (next time.Time, err error) {
 	err = r.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error {
@@ -310,6 +349,9 @@ func (r *room) report(ctx context.Context) (next time.Time, err error) {
 	})
 	if err == nil {
 		r.analytics.sample(r.now(), r.overview.Load())
+		if err := r.remember(ctx, false); err != nil {
+			r.log.Warn("waitingroom: couldn't save what happened in a room; trying again", "room", r.config.Name, "err", err)
+		}
 	}
 	return next, err
 }

@@ -51,7 +51,7 @@ func TestAdmission(t *testing.T) {
 		}
 		h.pass(5 * time.Second)
 	}
-	minutes, _ := h.rooms.Analytics("shop", 30)
+	minutes, _, _ := h.rooms.Analytics(t.Context(), "shop", 30)
 	admitted := 0
 	for _, m := range minutes {
 		admitted += m.Admitted

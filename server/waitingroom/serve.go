@@ -81,8 +81,12 @@ func (r *room) session(now time.Time, m *config.Moment, t *queue.Ticket) queue.S
 }
 
 // decide asks the data centre about a request without a session, or with a session to be
-// renewed.
+// renewed. A room with a challenge asks that first about a visitor who has no ticket.
 func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.Moment, t queue.Ticket) {
+	if room.checks != nil && t.First() && !room.checks.passes(w, req) {
+		room.count(challenged)
+		return
+	}
 	now := room.now()
 	room.came()
 	var d queue.Decision
@@ -104,6 +108,10 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 			return
 		}
 		d = hold(now, m, t)
+	}
+	if d.Outcome == queue.Reissue {
+		r.decide(w, req, next, room, m, newTicket())
+		return
 	}
 	t = d.Ticket
 	cookie := func(keep time.Duration) string {

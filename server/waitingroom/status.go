@@ -53,19 +53,6 @@ func (r *Rooms) Status(name string) (Status, bool) {
 	return room.status(), true
 }
 
-// MaxMinutes is how many minutes [Rooms.Analytics] returns at most.
-const MaxMinutes = keptMinutes
-
-// Analytics returns what happened in a room in the last so many minutes, the present one
-// last, false where there is no room of that name.
-func (r *Rooms) Analytics(name string, minutes int) ([]Minute, bool) {
-	room, ok := r.current().byName[name]
-	if !ok {
-		return nil, false
-	}
-	return room.analytics.minutes(room.now(), min(max(minutes, 1), keptMinutes)), true
-}
-
 func (r *room) status() Status {
 	now := r.now()
 	m, o := r.at(now), r.overview.Load()

@@ -30,6 +30,9 @@ func (r *release) archives(context.Context) error {
 		for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"} {
 			files = append(files, file{name: base + "/" + name, from: filepath.Join(r.source, name), mode: 0o644})
 		}
+		for _, name := range monitoring {
+			files = append(files, file{name: path.Join(base, "monitoring", name), from: filepath.Join(r.source, "docs/monitoring", name), mode: 0o644})
+		}
 		for _, dir := range []string{"man", "completion"} {
 			entries, err := os.ReadDir(filepath.Join(r.work, dir))
 			if err != nil {

@@ -41,6 +41,9 @@ func (r *release) contents() (all files.Contents, err error) {
 	all = append(all,
 		r.content("/usr/lib/sysusers.d/larder.conf", filepath.Join(units, "sysusers.conf"), 0o644),
 		r.content("/usr/share/doc/larder/copyright", filepath.Join(r.source, "LICENSE"), 0o644))
+	for _, name := range monitoring {
+		all = append(all, r.content("/usr/share/larder/monitoring/"+name, filepath.Join(r.source, "docs/monitoring", name), 0o644))
+	}
 	settings := r.content("/etc/larder/larder.yaml", filepath.Join(units, "larder.yaml"), 0o644)
 	settings.Type = files.TypeConfigNoReplace
 	all = append(all, settings)

@@ -143,7 +143,7 @@ func TestArchive(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("%q in the archive", found)
 	}
-	for _, name := range []string{"LICENSE", "man/larder-up.1", "completion/larder.bash", "completion/larder.zsh", "completion/larder.fish"} {
+	for _, name := range []string{"LICENSE", "man/larder-up.1", "completion/larder.bash", "completion/larder.zsh", "completion/larder.fish", "monitoring/alerts.yaml", "monitoring/dashboard.json"} {
 		if info, err := os.Stat(filepath.Join(found[0], name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
@@ -352,7 +352,8 @@ func TestPackage(t *testing.T) {
 	if said := run(t, ".", at("usr/bin/larder"), "version"); !strings.HasPrefix(said, "larder v") {
 		t.Errorf("it says %q", said)
 	}
-	for _, name := range append(wanted, "lib/systemd/system/larder.service", "usr/share/man/man1/larder-up.1.gz", "usr/share/bash-completion/completions/larder") {
+	for _, name := range append(wanted, "lib/systemd/system/larder.service", "usr/share/man/man1/larder-up.1.gz", "usr/share/bash-completion/completions/larder",
+		"usr/share/larder/monitoring/alerts.yaml", "usr/share/larder/monitoring/dashboard.json") {
 		is(name, true)
 	}
 	if passwd, _ := os.ReadFile(at("etc/passwd")); !strings.Contains(string(passwd), "larder:") {

@@ -124,6 +124,9 @@ var shells = map[string]string{
 	"fish": "usr/share/fish/vendor_completions.d/larder.fish",
 }
 
+// monitoring are the files of docs/monitoring that an operator installs: the alert rules for Prometheus, and Grafana's dashboard.
+var monitoring = []string{"alerts.yaml", "dashboard.json"}
+
 // completions has the program that is for this machine write them.
 func (r *release) completions(ctx context.Context) error {
 	program := filepath.Join(r.work, "here")

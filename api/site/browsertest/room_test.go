@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,12 +30,21 @@ type waitingRoom struct {
 
 func (w *waitingRoom) now() time.Time { return time.Now().Add(time.Duration(w.rush.Load())) }
 
-const roomForOne = `- {name: shop, path: /, total_active_users: 1, new_users_per_minute: 1, session_duration: 1, refresh_interval: 5}`
+const roomForOne = `- {name: shop, path: /, total_active_users: 1, new_users_per_minute: 1, session_duration: 1, refresh_interval: %d}`
 
 func openRoom(t *testing.T) *waitingRoom {
 	t.Helper()
+	return openRoomBefore(t, 5, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><title>Shop</title><link rel="icon" href="data:,"><main><h1>Welcome to the shop</h1></main>`)
+	})
+}
+
+// openRoomBefore opens the room before a site. The waiting page refreshes itself after so many seconds.
+func openRoomBefore(t *testing.T, refresh int, site http.HandlerFunc) *waitingRoom {
+	t.Helper()
 	w := &waitingRoom{}
-	rooms, err := config.Parse("rooms.yaml", []byte(roomForOne))
+	rooms, err := config.Parse("rooms.yaml", fmt.Appendf(nil, roomForOne, refresh))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,10 +67,7 @@ func openRoom(t *testing.T) *waitingRoom {
 		defer close(done)
 		opened.Run(ctx)
 	}()
-	server := httptest.NewServer(opened.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><title>Shop</title><link rel="icon" href="data:,"><main><h1>Welcome to the shop</h1></main>`)
-	})))
+	server := httptest.NewServer(opened.Handler(site))
 	w.url = server.URL
 	t.Cleanup(func() {
 		server.Close()
@@ -88,6 +96,8 @@ func TestWaitingRoom(t *testing.T) {
 	b.visit("/")
 	b.says("you are in line")
 	b.says("estimated wait")
+	b.says("your place in line")
+	b.says("people ahead of you")
 	first := eval[string](b, `document.querySelector(".checked").innerText`)
 	b.until(fmt.Sprintf(`document.querySelector(".checked") && document.querySelector(".checked").innerText !== %q`, first)) // without a click
 	b.says("you are in line")
@@ -103,31 +113,185 @@ func TestWaitingRoomAccessible(t *testing.T) {
 	if err != nil {
 		without(t, fmt.Errorf("no axe-core: %w; `make audit` fetches it", err))
 	}
+	w := openRoomBefore(t, 30, http.NotFound)
+	full, err := http.Get(w.url) // it is now
+	if err != nil {
+		t.Fatal(err)
+	}
+	full.Body.Close()
+	for i, language := range []string{"en", "ar", "ja", "fa", "hu"} {
+		b := newTabOn(t, &instance{address: w.url})
+		call(b, emulation.SetUserAgentOverride, emulation.SetUserAgentOverrideParams{UserAgent: "Mozilla/5.0", AcceptLanguage: language})
+		for k, s := range screens {
+			if !auditing && i > 0 && k%len(screens) != i%len(screens) {
+				continue
+			}
+			s.set(b)
+			b.visit("/")
+			if got := eval[string](b, "document.documentElement.lang"); got != language {
+				t.Fatalf("the page speaks %s, not %s", got, language)
+			}
+			eval[any](b, string(script)+"; undefined")
+			s.check(b, language)
+		}
+	}
+}
+
+// A screen is how a page is looked at.
+type screen struct {
+	width  int64
+	dark   bool
+	forced bool // colours, as in Windows' high contrast
+}
+
+var screens = []screen{{390, false, false}, {390, true, false}, {1280, false, false}, {1280, true, false}, {390, true, true}, {1280, false, true}}
+
+func (s screen) set(b *tab) {
+	b.Helper()
+	b.screen(s.width, s.dark)
+	if s.forced {
+		scheme := map[bool]string{true: "dark", false: "light"}[s.dark]
+		call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "forced-colors", Value: "active"}, {Name: "prefers-color-scheme", Value: scheme}},
+		})
+	}
+}
+
+// check holds a page that has axe-core against it, and its width.
+func (s screen) check(b *tab, name string) {
+	b.Helper()
+	if got := eval[bool](b, `matchMedia("(forced-colors: active)").matches`); got != s.forced {
+		b.Fatalf("%s, %+v: colours are forced is %v", name, s, got)
+	}
+	// Where colours are forced they are the system's, and axe would compare one of them with one that is not shown.
+	run := fmt.Sprintf(`(document.getAnimations().forEach(a => a.cancel()), axe.run(document, {resultTypes: ["violations"], rules: {"color-contrast": {enabled: %v}}}).then(r => r.violations))`, !s.forced)
+	for _, v := range eval[[]violation](b, run) {
+		for _, n := range v.Nodes {
+			b.Errorf("%s, %+v: %s (%s): %v: %s", name, s, v.ID, v.Help, n.Target, n.FailureSummary)
+		}
+	}
+	if wide := eval[float64](b, "document.documentElement.scrollWidth"); wide > float64(s.width) {
+		b.Errorf("%s, %+v: the page is %v px wide", name, s, wide)
+	}
+}
+
+// TestWaitingRoomTimes tells the visitor times in the visitor's own zone, and in UTC where there are no scripts.
+func TestWaitingRoomTimes(t *testing.T) {
+	open(t)
 	w := openRoom(t)
 	full, err := http.Get(w.url) // it is now
 	if err != nil {
 		t.Fatal(err)
 	}
 	full.Body.Close()
-	for _, language := range []string{"en", "ar", "ja"} {
+	for _, scripts := range []bool{true, false} {
 		b := newTabOn(t, &instance{address: w.url})
-		call(b, emulation.SetUserAgentOverride, emulation.SetUserAgentOverrideParams{UserAgent: "Mozilla/5.0", AcceptLanguage: language})
-		for _, width := range []int64{390, 1280} {
-			for _, dark := range []bool{false, true} {
-				b.screen(width, dark)
-				b.visit("/")
-				if got := eval[string](b, "document.documentElement.lang"); got != language {
-					t.Fatalf("the page speaks %s, not %s", got, language)
+		call(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Tokyo"})
+		call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !scripts})
+		b.visit("/")
+		b.says("last checked at")
+		got := eval[string](b, `document.querySelector(".checked time").innerText`)
+		if strings.Contains(got, "GMT+9") != scripts || strings.Contains(got, "UTC") == scripts {
+			t.Errorf("scripts %v: the page was last checked at %s", scripts, got)
+		}
+	}
+}
+
+// TestAssetsOnce has an admitted visitor look at two pages: what both are made with is fetched once, although there
+// is a room in front of it.
+func TestAssetsOnce(t *testing.T) {
+	open(t)
+	var mu sync.Mutex
+	asked := map[string]int{}
+	w := openRoomBefore(t, 5, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked[r.URL.Path]++
+		mu.Unlock()
+		switch r.URL.Path {
+		case "/shop.css":
+			w.Header().Set("Content-Type", "text/css")
+			w.Header().Set("Cache-Control", "public, max-age=3600, s-maxage=60")
+			_, _ = io.WriteString(w, "h1 { color: rebeccapurple }")
+		case "/shop.js":
+			w.Header().Set("Content-Type", "text/javascript")
+			w.Header().Set("Cache-Control", "public, max-age=3600")
+			_, _ = io.WriteString(w, "document.documentElement.dataset.ran = 'yes'")
+		case "/jar.svg":
+			w.Header().Set("Content-Type", "image/svg+xml")
+			w.Header().Set("Cache-Control", "max-age=31536000, immutable")
+			_, _ = io.WriteString(w, `<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><rect width="10" height="10"/></svg>`)
+		default:
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			w.Header().Set("Cache-Control", "no-cache")
+			_, _ = fmt.Fprintf(w, `<!doctype html><html lang="en"><title>Shop</title><link rel="icon" href="data:,"><link rel="stylesheet" href="/shop.css"><script type="module" src="/shop.js" crossorigin="anonymous"></script><main><h1>Page %s</h1><img src="/jar.svg" alt="a jar"><a href="/two">Next</a></main>`, r.URL.Path)
+		}
+	})
+	b := newTabOn(t, &instance{address: w.url})
+	for _, page := range []string{"/one", "/two", "/three"} {
+		b.visit(page)
+		b.until(`document.documentElement.dataset.ran === "yes" && document.images[0].complete && getComputedStyle(document.querySelector("h1")).color === "rgb(102, 51, 153)"`)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, path := range []string{"/one", "/two", "/three", "/shop.css", "/shop.js", "/jar.svg"} {
+		if asked[path] != 1 {
+			t.Errorf("%s was asked for %d times, want once", path, asked[path])
+		}
+	}
+}
+
+// TestRoomsLive has the operator look at a room that a visitor enters: the page shows it without being loaded again, stays as
+// it is when it is told to, and refreshes itself where there are no scripts.
+func TestRoomsLive(t *testing.T) {
+	b := newTab(t)
+	enter := func() {
+		t.Helper()
+		res, err := http.Get(b.address + "/download/pickle/2.0.0.zip") // without a cookie, so each is a user of its own
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+	}
+	for path, shown := range map[string]string{"/rooms/downloads": "#now strong", "/rooms": "#now-downloads strong", "/rooms/downloads?span=week": "#now strong"} {
+		b.visit(path)
+		b.until(`document.querySelector("button.follow[aria-pressed=true]")`)
+		eval[any](b, `window.here = true; document.querySelector("details")?.setAttribute("open", "")`)
+		before := eval[string](b, `document.querySelector("`+shown+`").innerText`)
+		enter()
+		b.until(fmt.Sprintf(`document.querySelector(%q).innerText !== %q`, shown, before))
+		if !eval[bool](b, `window.here === true && (document.querySelector("details")?.open ?? true)`) {
+			t.Errorf("%s: the page was loaded again, or what was opened is closed", path)
+		}
+	}
+	b.find("button", "Show changes as they come").click()
+	b.until(`document.querySelector("button.follow[aria-pressed=false]")`)
+
+	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.visit("/rooms/downloads")
+	b.says("loads itself again every 10 seconds")
+	b.find("link", "^Pause refresh$").click()
+	b.says("stays as it is")
+	b.find("link", "^30 days$").click()
+	b.says("30 days ago")
+}
+
+// TestRoomsAccessible holds the operator's pages against axe-core on every screen, and right to left.
+func TestRoomsAccessible(t *testing.T) {
+	script, err := os.ReadFile(axe)
+	if err != nil {
+		without(t, fmt.Errorf("no axe-core: %w; `make audit` fetches it", err))
+	}
+	b := newTab(t)
+	for i, path := range []string{"/rooms/downloads?live=off", "/rooms?live=off", "/rooms/downloads?span=month&live=off"} {
+		for k, direction := range []string{"ltr", "rtl"} {
+			b.visit(path)
+			eval[any](b, string(script)+"; document.documentElement.dir = '"+direction+"'; document.querySelector('details')?.setAttribute('open', '')")
+			for n, s := range screens {
+				if !auditing && i+k > 0 && n != (i+3*k)%len(screens) {
+					continue
 				}
-				eval[any](b, string(script)+"; undefined")
-				for _, v := range eval[[]violation](b, `(document.getAnimations().forEach(a => a.cancel()), axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations))`) {
-					for _, n := range v.Nodes {
-						t.Errorf("%s, %d px, dark %v: %s (%s): %v: %s", language, width, dark, v.ID, v.Help, n.Target, n.FailureSummary)
-					}
-				}
-				if wide := eval[float64](b, "document.documentElement.scrollWidth"); wide > float64(width) {
-					t.Errorf("%s, %d px: the page is %v px wide", language, width, wide)
-				}
+				s.set(b)
+				s.check(b, path+" "+direction)
 			}
 		}
 	}

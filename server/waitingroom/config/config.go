@@ -66,6 +66,9 @@ type Room struct {
 	UpstreamTimeout time.Duration
 	UpstreamCA      *x509.CertPool // that signs the certificates of upstreams; nil for the system's
 	UpstreamHealth  string         // path that an upstream that works answers with 2xx or 3xx; "" for none
+	// Challenge is asked about each new visitor, who gets a ticket only where it answers with 2xx;
+	// nil for none.
+	Challenge *url.URL
 	// SubresourcesPerMinute bounds requests for parts of a page, which carry no ticket:
 	// 0 lets none pass, a negative number all.
 	SubresourcesPerMinute int

@@ -76,6 +76,7 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 		"upstream_timeout":          value(r, &room.UpstreamTimeout, whole(time.Second, 1, 600)),
 		"upstream_ca":               value(r, &room.UpstreamCA, parseCertificates),
 		"upstream_health":           value(r, &room.UpstreamHealth, parseHealth),
+		"challenge":                 value(r, &room.Challenge, parseChallenge),
 		"subresources":              value(r, &room.SubresourcesPerMinute, parseSubresources),
 		"subresource_methods": func(n *yaml.Node, name string) {
 			room.SubresourceMethods = nil
@@ -336,6 +337,14 @@ func parseHealth(s string) (string, error) {
 		return "", mistake(s, "must be a path such as /health")
 	}
 	return s, nil
+}
+
+func parseChallenge(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" || len(s) > maxPath {
+		return nil, errors.New("must be the address of what checks new visitors, such as http://127.0.0.1:9000/check, without a user or password")
+	}
+	return u, nil
 }
 
 // checkUpstreams looks for mistakes among what is said of a room's upstreams.

@@ -33,6 +33,8 @@ type words struct {
 	Full        string
 	Later       string
 	Updated     string
+	Place       string
+	Ahead       string
 	Minutes     map[string]string
 	Hours       map[string]string
 	Days        map[string]string

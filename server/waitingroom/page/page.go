@@ -1,7 +1,8 @@
 // Package page is what a waiting visitor is shown: a page that refreshes itself, or the
 // same as JSON.
 //
-// The built-in page needs nothing but itself: no script, nothing from another address. It
+// The built-in page needs nothing but itself: nothing from another address, and no script but
+// one of its own that puts times into the reader's zone, without which they are in UTC. It
 // speaks the reader's language, of those in languages.yaml. An operator's own template is
 // Mustache with the names of the JSON; it reads no file, and the size of its output is
 // bounded. The package must not decide whether a visitor waits, or how long.
@@ -18,6 +19,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -243,36 +245,49 @@ type view struct {
 	Status
 	*words
 	Heading, Lead string
-	Label, Value  string // the large figure, "" for none
+	Figures       []figure // the first is the large one
 	Notes         []string
-	Checked       string
+	Checked       template.HTML
 	Nonce         string
 	Refreshes     bool
 }
 
+// A figure is a value that the page shows under its label.
+type figure struct {
+	Label, Value string
+	At           template.HTML // the time of what the value counts down to, "" for none
+}
+
 func builtIn(s *State, w *words) Page {
 	v := view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
-	v.Label, v.Value = w.Wait, w.Unknown
+	wait := figure{Label: w.Wait, Value: w.Unknown}
 	if v.WaitTimeKnown {
-		v.Value = v.WaitTimeFormatted
+		wait.Value = v.WaitTimeFormatted
 	}
 	switch {
 	case v.IsEventPrequeueing:
-		v.Heading, v.Label, v.Value = w.Prequeue, w.Starts, v.TimeUntilEventStartFormat
+		v.Heading = w.Prequeue
+		v.Figures = append(v.Figures, figure{w.Starts, v.TimeUntilEventStartFormat, at(s.Moment.Event.Start, "2006-01-02 15:04")})
 		if v.ShuffleAtEventStart {
 			v.Notes = append(v.Notes, w.Shuffle)
 		}
 	case v.IsRejectQueue:
-		v.Heading, v.Lead, v.Label, v.Value = w.Full, w.Later, "", ""
+		v.Heading, v.Lead = w.Full, w.Later
 	case v.QueueAll:
-		v.Label, v.Value = "", ""
 		v.Notes = append(v.Notes, w.Held)
 	case v.IsRandomQueue:
+		v.Figures = append(v.Figures, wait)
 		v.Notes = append(v.Notes, w.Random)
+	default:
+		v.Figures = append(v.Figures, wait)
+	}
+	if v.QueuePosition > 0 {
+		v.Figures = append(v.Figures, figure{Label: w.Place, Value: grouped(v.QueuePosition)}, figure{Label: w.Ahead, Value: grouped(v.UsersAhead)})
 	}
 	if v.Refreshes {
 		v.Notes = append(v.Notes, w.Refresh)
-		v.Checked = strings.ReplaceAll(w.Updated, "{t}", s.lastUpdated().UTC().Format("15:04:05")+" UTC")
+		before, after, _ := strings.Cut(w.Updated, "{t}")
+		v.Checked = template.HTML(template.HTMLEscapeString(before)) + at(s.lastUpdated(), time.TimeOnly) + template.HTML(template.HTMLEscapeString(after)) //nolint:gosec // escaped
 	}
 	var b bytes.Buffer
 	if err := builtInTemplate.Execute(&b, v); err != nil {
@@ -281,8 +296,27 @@ func builtIn(s *State, w *words) Page {
 	return Page{
 		HTML: b.Bytes(), Language: w.Tag(),
 		// It allows framing: rooms may be shown in frames of other sites.
-		Policy: "default-src 'none'; img-src data:; style-src 'nonce-" + v.Nonce + "'; base-uri 'none'; form-action 'none'",
+		Policy: "default-src 'none'; img-src data:; style-src 'nonce-" + v.Nonce + "'; script-src 'nonce-" + v.Nonce + "'; base-uri 'none'; form-action 'none'",
 	}
+}
+
+// at is a time in UTC, which the page's script puts into the reader's zone.
+func at(t time.Time, layout string) template.HTML {
+	t = t.UTC()
+	return template.HTML(`<time dir="auto" datetime="` + instant(t).String() + `">` + t.Format(layout) + ` UTC</time>`) //nolint:gosec // it has digits only
+}
+
+// grouped writes a number with its thousands apart, by a space that no line breaks at, which
+// readers of every language understand.
+func grouped(n int) string {
+	digits := strconv.Itoa(n)
+	if len(digits) < 5 {
+		return digits
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "\u202f" + digits[i:]
+	}
+	return digits
 }
 
 // A Form is what a client can be sent while it waits.

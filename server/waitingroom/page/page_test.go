@@ -3,13 +3,17 @@ package page
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/net/html"
+	"golang.org/x/text/feature/plural"
 	"golang.org/x/text/language"
 
 	"github.com/larder-cdn/larder/server/waitingroom/config"
@@ -132,7 +136,11 @@ func TestLanguage(t *testing.T) {
 		{"pt-BR", "en-US", "pt"},
 		{"zh-TW", "en-US", "zh-Hant"},
 		{"zh-CN,zh;q=0.9", "en-US", "zh-Hans"},
-		{"fi", "pl-PL", "pl"},
+		{"lt", "pl-PL", "pl"},
+		{"fi", "pl-PL", "fi"},
+		{"no", "en-US", "nb"},
+		{"nn-NO", "en-US", "nb"},
+		{"fa-AF", "en-US", "fa"},
 		{"de;q=0,fr", "en-US", "fr"},
 		{"he-IL", "en-US", "he"},
 		{"§§§;;;,,", "ja", "ja"},
@@ -147,7 +155,7 @@ func TestLanguage(t *testing.T) {
 
 // TestComplete holds every language to having all of the words.
 func TestComplete(t *testing.T) {
-	if len(spoken.words) < 10 || spoken.words[0].Tag() != "en" {
+	if len(spoken.words) < 30 || spoken.words[0].Tag() != "en" {
 		t.Fatalf("there are %d languages, and the first is %s", len(spoken.words), spoken.words[0].Tag())
 	}
 	for _, w := range spoken.words {
@@ -182,6 +190,7 @@ func TestPlurals(t *testing.T) {
 		want    string
 	}{
 		{"en", 1, "1 minute"}, {"en", 0, "0 minutes"}, {"pl", 3, "3 minuty"}, {"pl", 5, "5 minut"}, {"ru", 21, "21 минута"}, {"ru", 12, "12 минут"},
+		{"cs", 3, "3 minuty"}, {"cs", 5, "5 minut"}, {"ro", 20, "20 de minute"}, {"ro", 19, "19 minute"}, {"hr", 22, "22 minute"}, {"he", 20, "20 דקות"}, {"hi", 60, "1 घंटा"}, {"fi", 5, "5 minuuttia"},
 		{"ar", 2, "دقيقتان"}, {"ar", 5, "5 دقائق"}, {"he", 2, "שתי דקות"}, {"ja", 90, "1時間 30分"}, {"de", 120, "2 Stunden"},
 		{"en", 47 * 60, "47 hours"}, {"en", 48 * 60, "2 days"}, {"en", 174*60 + 30, "7 days 6 hours"}, {"pl", 22 * 24 * 60, "22 dni"}, {"ar", 48 * 60, "يومان"},
 	} {
@@ -219,6 +228,130 @@ func TestBuiltIn(t *testing.T) {
 	}
 }
 
+// TestPlace shows the place in line, and the people ahead, where there is a line.
+func TestPlace(t *testing.T) {
+	for _, c := range []struct {
+		position int
+		change   func(*State)
+		want     []string
+	}{
+		{0, func(*State) {}, []string{"Estimated wait: 10 minutes"}},
+		{1, func(*State) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1", "People ahead of you: 0"}},
+		{1235, func(*State) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1235", "People ahead of you: 1234"}},
+		{1_234_567, func(*State) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1\u202f234\u202f567", "People ahead of you: 1\u202f234\u202f566"}},
+		{7, func(s *State) { s.Decision.Estimate.Known = false }, []string{"Estimated wait: not known yet", "Your place in line: 7", "People ahead of you: 6"}},
+		{7, func(s *State) { s.Moment.Settings.QueueAll = true }, []string{"Your place in line: 7", "People ahead of you: 6"}},
+		{7, func(s *State) { s.Moment.Settings.Method = queue.Random }, []string{"Estimated wait: 5 minutes to 15 minutes"}},
+		{7, func(s *State) { s.Moment.Settings.Method, s.Decision.Outcome = queue.Reject, queue.Refuse }, nil},
+		{7, func(s *State) {
+			s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour)}
+		}, []string{"Starts in: 1 hour 2020-08-04 00:46 UTC", "Your place in line: 7", "People ahead of you: 6"}},
+	} {
+		s := waiting()
+		s.Decision.Estimate = queue.Estimate{Known: true, Minutes: 10, P25: 5, P50: 10, P75: 15, Position: c.position, Ahead: max(0, c.position-1)}
+		c.change(&s)
+		root, err := html.Parse(strings.NewReader(string(builtIn(&s, spoken.words[0]).HTML)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for n := range root.Descendants() {
+			switch n.Data {
+			case "dt":
+				got = append(got, textOf(n)+":")
+			case "dd":
+				got[len(got)-1] += " " + textOf(n)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d: %q, want %q", c.position, got, c.want)
+		}
+	}
+}
+
+// TestTimes marks each time, in UTC, for the script that puts it into the reader's zone.
+func TestTimes(t *testing.T) {
+	s := waiting()
+	s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(25 * time.Hour), End: s.Now.Add(26 * time.Hour)}
+	text := string(builtIn(&s, spoken.words[0]).HTML)
+	for _, want := range []string{
+		`Last checked at <time dir="auto" datetime="2020-08-03T23:46:00.000Z">23:46:00 UTC</time>`,
+		`<time dir="auto" datetime="2020-08-05T00:46:00.000Z">2020-08-05 00:46 UTC</time>`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %s:\n%s", want, text)
+		}
+	}
+}
+
+// TestNoEnglish finds a text that was left in English, or in the script of another language.
+func TestNoEnglish(t *testing.T) {
+	english := regexp.MustCompile(`(?i)\b(the|you|your|people|please|this|wait|checked|changes|minutes?|hours?|days?|nobody|everybody)\b`)
+	latin := regexp.MustCompile(`[A-Za-z]`)
+	latinOwn := map[string][]string{"de": {"Minute"}, "fr": {"minute", "minutes"}, "ro": {"minute"}, "hr": {"minute"}}
+	for _, w := range spoken.words[1:] {
+		for name, text := range textsOf(w) {
+			for _, other := range spoken.words {
+				if other != w && text == textsOf(other)[name] && len(strings.Fields(text)) > 4 {
+					t.Errorf("%v: %s is as in %v: %q", w.tag, name, other.tag, text)
+				}
+			}
+			plain := strings.NewReplacer("{a}", "", "{b}", "", "{n}", "", "{t}", "").Replace(text)
+			script, _ := w.tag.Script()
+			switch found := english.FindString(plain); {
+			case script.String() != "Latn" && latin.MatchString(plain):
+				t.Errorf("%v: %s has Latin letters: %q", w.tag, name, text)
+			case found != "" && !slices.Contains(latinOwn[w.Tag()], found):
+				t.Errorf("%v: %s says %q: %q", w.tag, name, found, text)
+			}
+		}
+	}
+}
+
+// textsOf are all texts of a language, by their name.
+func textsOf(w *words) map[string]string {
+	texts := map[string]string{}
+	v := reflect.ValueOf(*w)
+	for i := range v.NumField() {
+		switch name, value := v.Type().Field(i).Name, v.Field(i); value.Kind() {
+		case reflect.String:
+			texts[name] = value.String()
+		case reflect.Map:
+			for form, text := range value.Interface().(map[string]string) {
+				texts[name+" "+form] = text
+			}
+		}
+	}
+	return texts
+}
+
+// TestForms holds each language to having the plural forms that whole numbers take there, and
+// besides them only "other".
+func TestForms(t *testing.T) {
+	for _, w := range spoken.words {
+		wanted := map[string]bool{"other": true}
+		for n := range 300 {
+			wanted[forms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]] = true
+		}
+		for name, by := range map[string]map[string]string{"minutes": w.Minutes, "hours": w.Hours, "days": w.Days} {
+			if got := slices.Sorted(maps.Keys(by)); !slices.Equal(got, slices.Sorted(maps.Keys(wanted))) {
+				t.Errorf("%v, %s: has the forms %q, not %q", w.tag, name, got, slices.Sorted(maps.Keys(wanted)))
+			}
+		}
+	}
+}
+
+// textOf is the text of an element.
+func textOf(n *html.Node) string {
+	var b strings.Builder
+	for d := range n.Descendants() {
+		if d.Type == html.TextNode {
+			b.WriteString(d.Data)
+		}
+	}
+	return b.String()
+}
+
 // problemsOf says what a built-in page must not have, or lacks.
 func problemsOf(root *html.Node, w *words, policy string) (problems []string) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -228,7 +361,7 @@ func problemsOf(root *html.Node, w *words, policy string) (problems []string) {
 			continue
 		}
 		switch n.Data {
-		case "script", "img", "iframe", "form", "meta:refresh":
+		case "img", "iframe", "form", "meta:refresh":
 			add("has a %s", n.Data)
 		case "h1":
 			headings++
@@ -236,12 +369,12 @@ func problemsOf(root *html.Node, w *words, policy string) (problems []string) {
 			if got := attribute(n, "lang"); got != w.Tag() {
 				add("lang is %q", got)
 			}
-			if dir := attribute(n, "dir"); (dir == "rtl") != (w.Tag() == "ar" || w.Tag() == "he") {
+			if dir := attribute(n, "dir"); (dir == "rtl") != slices.Contains([]string{"ar", "fa", "he", "ur"}, w.Tag()) {
 				add("dir is %q", dir)
 			}
-		case "style":
-			if nonce := attribute(n, "nonce"); !strings.Contains(policy, "'nonce-"+nonce+"'") || len(nonce) < 20 {
-				add("the policy does not know the style's nonce")
+		case "style", "script":
+			if nonce := attribute(n, "nonce"); !strings.Contains(policy, n.Data+"-src 'nonce-"+nonce+"'") || len(nonce) < 20 {
+				add("the policy does not know the nonce of the %s", n.Data)
 			}
 		}
 		for _, a := range n.Attr {

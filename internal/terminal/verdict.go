@@ -1,8 +1,10 @@
-package main
+package terminal
 
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,10 +13,11 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/watch"
 )
 
-// printLog describes a log, before its files.
-func printLog(w io.Writer, l *verify.SessionLog) {
+// Log describes a log, before its files.
+func Log(w io.Writer, l *verify.SessionLog) {
 	if l.FirstUse && l.Key != "" {
 		fmt.Fprintf(w, "The log of %s was never seen from here, so its key is the server's own word:\n  %s\n", l.Server, text.Plain(l.Key))
 		fmt.Fprintln(w, "Compare it with the one that the operator publishes, or give that one with --key.")
@@ -29,7 +32,7 @@ func printLog(w io.Writer, l *verify.SessionLog) {
 		}
 		return
 	}
-	fmt.Fprintf(w, "The log %s has %s, signed", text.Plain(l.Origin), count(int(l.Size), "entry", "entries"))
+	fmt.Fprintf(w, "The log %s has %s, signed", text.Plain(l.Origin), text.Count(int(l.Size), "entry", "entries"))
 	if l.Since != nil {
 		fmt.Fprintf(w, "; it contains the %s seen on %s", humanize.Comma(l.Since.Size), l.Since.Time.Local().Format(time.DateTime))
 	}
@@ -46,8 +49,8 @@ func printLog(w io.Writer, l *verify.SessionLog) {
 	}
 }
 
-// printEvidence describes what a file of evidence proves.
-func printEvidence(w io.Writer, e verify.Evidence) {
+// Evidence describes what a file of evidence proves.
+func Evidence(w io.Writer, e verify.Evidence) {
 	if e.Outcome != verify.Forked {
 		fmt.Fprintf(w, "%s: %s: %s\n", e.Outcome, e.File, text.Plain(e.Problem))
 		return
@@ -71,10 +74,18 @@ func quoted(said string) string {
 	return strings.Join(lines, "\n")
 }
 
-// print describes a file.
-func (f verifiedFile) print(w io.Writer) {
+// A Verdict is what verifying an argument of a command line came to.
+type Verdict struct {
+	Subject string `json:"subject"` // the argument
+	Server  string `json:"server"`
+	verify.Result
+	Told bool `json:"-"` // Problem has been printed, because it is the log's
+}
+
+// Print describes it.
+func (f Verdict) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s", f.Outcome, f.Subject)
-	if f.Problem != "" && !f.told {
+	if f.Problem != "" && !f.Told {
 		fmt.Fprintf(w, ": %s", text.Plain(f.Problem))
 	}
 	fmt.Fprintln(w)
@@ -89,7 +100,10 @@ func (f verifiedFile) print(w io.Writer) {
 		fmt.Fprintf(w, "  published by entry %d on %s%s\n", p.Entry, p.Time.Local().Format(time.DateTime), f.from())
 	}
 	if u := f.Upstream; u != nil {
-		printUpstream(w, f)
+		printComparison(w, f)
+	}
+	if c := f.Changed; c != nil {
+		fmt.Fprintf(w, "  note: entry %d on %s says: %s\n", c.Entry, c.Time.Local().Format(time.DateTime), text.Plain(c.Reason))
 	}
 	switch {
 	case f.Withdrawn != nil:
@@ -101,16 +115,16 @@ func (f verifiedFile) print(w io.Writer) {
 	}
 }
 
-// printUpstream says what comparing the release with its upstream came to.
-func printUpstream(w io.Writer, f verifiedFile) {
+// printComparison says what comparing the release with its upstream came to.
+func printComparison(w io.Writer, f Verdict) {
 	u := f.Upstream
 	if u.Outcome == verify.Proven {
-		fmt.Fprintf(w, "  compared with %s: %s the same, byte for byte", text.Plain(u.Where), count(u.Files, "file is", "files are"))
+		fmt.Fprintf(w, "  compared with %s: %s the same, byte for byte", text.Plain(u.Where), text.Count(u.Files, "file is", "files are"))
 		if u.Path != "" {
 			fmt.Fprintf(w, ", this one is %s there", text.Plain(u.Path))
 		}
 		if u.Made > 0 {
-			fmt.Fprintf(w, "; %s made again and came out the same", count(u.Made, "file was", "files were"))
+			fmt.Fprintf(w, "; %s made again and came out the same", text.Count(u.Made, "file was", "files were"))
 		}
 		fmt.Fprintln(w)
 	}
@@ -126,7 +140,7 @@ func printUpstream(w io.Writer, f verifiedFile) {
 }
 
 // from says which upstream the bytes come from.
-func (f verifiedFile) from() string {
+func (f Verdict) from() string {
 	if f.SRI == (logs.SRI{}) {
 		return ""
 	}
@@ -150,7 +164,7 @@ func (f verifiedFile) from() string {
 }
 
 // fromMirror says which other origin the bytes were taken from, and who vouches for them.
-func (f verifiedFile) fromMirror(m *logs.Mirror) string {
+func (f Verdict) fromMirror(m *logs.Mirror) string {
 	source := text.Plain(m.Source)
 	switch {
 	case m.Proof == logs.ProofLog:
@@ -161,4 +175,41 @@ func (f verifiedFile) fromMirror(m *logs.Mirror) string {
 		return fmt.Sprintf(", taken from %s; entry %d found npm to have the same bytes at every path that upstream published", source, f.Confirmed.Entry)
 	}
 	return ", self-asserted by " + source
+}
+
+// Page describes what was found of a page.
+func Page(w io.Writer, r *verify.PageReport) {
+	for _, ref := range r.References {
+		fmt.Fprintf(w, "%s: line %d: %s %s", ref.Outcome, ref.Line, ref.Kind, text.Plain(ref.URL))
+		if ref.Outcome == verify.Proven {
+			fmt.Fprintf(w, ", by the log %s", text.Plain(ref.Log))
+		}
+		fmt.Fprintln(w)
+		for _, f := range ref.Findings {
+			level := "note"
+			if f.Error {
+				level = "wrong"
+			}
+			fmt.Fprintf(w, "  %s: %s\n", level, text.Plain(f.Message))
+		}
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", text.Plain(note))
+	}
+	fmt.Fprintln(w, "The page could be served with these headers, after a look at them:")
+	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
+		fmt.Fprintf(w, "  %s: %s\n", name, text.Plain(r.Headers[name]))
+	}
+}
+
+// Watched is an event of a watched log in a line.
+func Watched(e watch.Event) string {
+	line := fmt.Sprintf("%s  %-16s  %s", e.Time.Local().Format(time.DateTime), e.Kind, text.Plain(e.Text))
+	if e.Entry != nil {
+		line += fmt.Sprintf(" (entry %d)", *e.Entry)
+	}
+	if e.Evidence != "" {
+		line += "; the evidence: larder verify --evidence " + text.Plain(e.Evidence)
+	}
+	return line
 }

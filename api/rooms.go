@@ -1,0 +1,168 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/server/waitingroom"
+)
+
+// Rooms are the waiting rooms that can be asked about.
+type Rooms interface {
+	// Statuses returns the state of all rooms.
+	Statuses() []waitingroom.Status
+	// Status returns the state of a room, false where there is none of that name.
+	Status(name string) (waitingroom.Status, bool)
+	// Analytics returns what happened in a room in the last so many minutes, false where
+	// there is none of that name.
+	Analytics(ctx context.Context, name string, minutes int) ([]waitingroom.Period, bool, error)
+}
+
+var (
+	noRoom     = failure(http.StatusNotFound, "Waiting room not found")
+	badMinutes = failure(http.StatusBadRequest, "minutes must be a whole number from 1 to "+strconv.Itoa(waitingroom.MaxMinutes))
+	badFormat  = failure(http.StatusBadRequest, "format must be json or csv")
+)
+
+// roomStatus answers /rooms/{room}/status.
+func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	name, err := param(r.c, "room")
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	if p.Rooms == nil {
+		return nil, answers.Caching{}, noRoom
+	}
+	status, ok := p.Rooms.Status(name)
+	if !ok {
+		return nil, answers.Caching{}, noRoom
+	}
+	return newJSONOf(status), notCached, nil
+}
+
+// roomAnalytics answers /rooms/{room}/analytics.
+func (p *public) roomAnalytics(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	name, err := param(r.c, "room")
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
+	minutes := 60
+	if text := r.query.Get("minutes"); text != "" {
+		if minutes, err = strconv.Atoi(text); err != nil || minutes < 1 || minutes > waitingroom.MaxMinutes {
+			return nil, answers.Caching{}, badMinutes
+		}
+	}
+	format := r.query.Get("format")
+	if format != "" && format != "json" && format != "csv" {
+		return nil, answers.Caching{}, badFormat
+	}
+	if p.Rooms == nil {
+		return nil, answers.Caching{}, noRoom
+	}
+	all, ok, err := p.Rooms.Analytics(ctx, name, minutes)
+	switch {
+	case err != nil:
+		return nil, answers.Caching{}, err
+	case !ok:
+		return nil, answers.Caching{}, noRoom
+	case format == "csv":
+		return periodsCSV(all), notCached, nil
+	}
+	return newJSONOf(all), notCached, nil
+}
+
+// periodsCSV writes periods as a table (RFC 4180), with the names of their JSON.
+func periodsCSV(periods []waitingroom.Period) *answers.Body {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	w.UseCRLF = true
+	seconds := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+	_ = w.Write([]string{"time", "minutes", "active_users", "queued_users", "new_users", "sessions_revoked", "time_waited_p50_seconds", "time_waited_p90_seconds", "time_on_origin_p50_seconds"})
+	for _, p := range periods {
+		_ = w.Write([]string{
+			p.Time.Format(time.RFC3339), strconv.Itoa(p.Minutes), strconv.Itoa(p.Active), strconv.Itoa(p.Queued), strconv.Itoa(p.Admitted), strconv.Itoa(p.Revoked),
+			seconds(p.WaitP50), seconds(p.WaitP90), seconds(p.OriginP50),
+		})
+	}
+	w.Flush() // a buffer takes all
+	return answers.NewBody("text/csv; charset=utf-8; header=present", b.Bytes())
+}
+
+// roomBeat is how often a stream looks whether a room has changed: rooms report every two seconds.
+const roomBeat = 2 * time.Second
+
+// roomStream answers /rooms.stream with the status of the rooms, or of the one that the query names, whenever it has
+// changed or a minute is over, as server-sent events.
+func (p *public) roomStream(c *gin.Context) {
+	query, ok := requests.Query(c.Request.URL.RawQuery)
+	if !ok {
+		refuse(c, badQuery)
+		return
+	}
+	if err := p.streamRooms(&request{c.Request, c, query}); err != nil {
+		fail(c, p.Logger, err)
+	}
+}
+
+// streamRooms returns an error where it has sent nothing.
+func (p *public) streamRooms(r *request) error {
+	if p.Rooms == nil {
+		return noRoom
+	}
+	if name := r.query.Get("room"); name != "" {
+		if _, ok := p.Rooms.Status(name); !ok {
+			return noRoom
+		}
+	}
+	ctx, s, leave, err := p.beginEvents(r)
+	if err != nil || s == nil {
+		return err
+	}
+	defer leave()
+	beat := time.NewTicker(p.roomBeat)
+	defer beat.Stop()
+	var sent []byte
+	var minute int64
+	var last time.Time
+	for s.err == nil {
+		now := time.Now()
+		statuses := p.statuses(r.query.Get("room"))
+		text, err := json.Marshal(statuses)
+		switch {
+		case err != nil:
+			return nil
+		case !bytes.Equal(text, sent) || now.Unix()/60 != minute:
+			sent, minute, last = text, now.Unix()/60, now
+			s.send([]byte("data: " + string(text) + "\n\n"))
+		case now.Sub(last) >= p.heartbeat:
+			last = now
+			s.send([]byte(": nothing has changed\n\n"))
+		}
+		select {
+		case <-beat.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// statuses are those of all rooms, or of the one of a name, as long as there is one.
+func (p *public) statuses(name string) []waitingroom.Status {
+	if name == "" {
+		return p.Rooms.Statuses()
+	}
+	if status, ok := p.Rooms.Status(name); ok {
+		return []waitingroom.Status{status}
+	}
+	return []waitingroom.Status{}
+}

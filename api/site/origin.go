@@ -1,0 +1,94 @@
+package site
+
+import (
+	"strings"
+
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// A built says where a release was built, as far as that is proven.
+type built struct {
+	Repository, RepositoryLink string // "" where nothing proves it
+	Commit                     string
+	Workflow, WorkflowLink     string
+	Mismatch                   string // the repository that the package JSON names, where that is another one
+	Why                        string // why nothing proves it
+}
+
+// newBuilt reads what the entry that published a release says of it, and holds it against the repository of the package
+// JSON, as a link, "" for none.
+func newBuilt(e logs.Entry, repository string) *built {
+	switch p := e.Provenance; {
+	case e.Kind == logs.Mirrored:
+		return &built{Why: "not proven: the release was taken from another origin"}
+	case p == nil && e.Signature.Outcome == "":
+		return &built{Why: "not proven: the release is not from npm"}
+	case p == nil:
+		return &built{Why: "not known: the log’s entry is older than this check"}
+	case p.Outcome == logs.ProvenanceMissing:
+		return &built{Why: "not proven: npm has no attestation of it"}
+	case p.Outcome != logs.ProvenanceVerified:
+		return &built{Why: "not proven: npm’s attestation could not be verified: " + p.Reason}
+	default:
+		b := &built{Repository: strings.TrimPrefix(p.Repository, "https://"), RepositoryLink: webLink(p.Repository), Commit: p.Commit, Workflow: p.Workflow, WorkflowLink: webLink(p.Workflow)}
+		if path, ok := strings.CutPrefix(p.Workflow, p.Repository+"/"); ok {
+			b.Workflow = path
+			b.WorkflowLink = workflowLink(p)
+		}
+		if repository != "" && !strings.EqualFold(strings.TrimSuffix(repository, "/"), strings.TrimSuffix(p.Repository, "/")) {
+			b.Mismatch = repository
+		}
+		return b
+	}
+}
+
+// workflowLink is where GitHub shows the workflow as it was, "" for other services.
+func workflowLink(p *logs.Provenance) string {
+	path, _, _ := strings.Cut(strings.TrimPrefix(p.Workflow, p.Repository+"/"), "@")
+	if !strings.HasPrefix(p.Repository, "https://github.com/") {
+		return ""
+	}
+	return webLink(p.Repository + "/blob/" + p.Commit + "/" + path)
+}
+
+// addOrigin adds what the log and the bot know of where a release is from. A page does without what cannot be read.
+func (s *Site) addOrigin(page *libraryPage) {
+	failed := func(err error) {
+		s.logger.Error("site: couldn't read where a release is from; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)
+	}
+	found, err := s.library.Entries(logs.Query{Package: page.Name, Version: page.Release.Version, Kinds: logs.Publications, Limit: 1})
+	if err != nil {
+		failed(err)
+	} else if len(found.Entries) > 0 {
+		page.Built = newBuilt(found.Entries[0].Entry, page.RepositoryLink)
+	}
+	if page.Upstream, page.UpstreamDiffers, err = s.library.Upstream(page.Name, page.Release.Version); err != nil {
+		failed(err)
+	}
+}
+
+// feedPath is the address of the Atom feed of a library.
+func feedPath(name string) string { return withQuery("/logs.atom", encode("package", name)) }
+
+// A person is one of the authors of a library.
+type person struct {
+	Name, Link string
+	Own        bool // the link leads to a page of theirs, and not to their libraries here
+}
+
+// peopleShown is how many authors a page has.
+const peopleShown = 5
+
+// people are the authors as a page shows them: by their names only.
+func people(authors []packages.Author) (shown []person, more int) {
+	for _, a := range authors[:min(peopleShown, len(authors))] {
+		p := person{Name: a.Name, Link: webLink(a.URL), Own: true}
+		if p.Link == "" {
+			p.Link, p.Own = withQuery("/search", encode("q", text.Cut(a.Name, 200))), false
+		}
+		shown = append(shown, p)
+	}
+	return shown, len(authors) - len(shown)
+}

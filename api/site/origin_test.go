@@ -1,0 +1,76 @@
+package site
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
+)
+
+func TestBuilt(t *testing.T) {
+	verified := &logs.Provenance{Outcome: logs.ProvenanceVerified, Repository: "https://github.com/jars/pickle", Commit: "c0ffee", Workflow: "https://github.com/jars/pickle/.github/workflows/release.yml@refs/heads/main"}
+	tests := []struct {
+		name       string
+		entry      logs.Entry
+		repository string
+		want       built
+	}{
+		{"proven", logs.Entry{Kind: logs.Published, Provenance: verified}, "https://github.com/Jars/pickle", built{
+			Repository: "github.com/jars/pickle", RepositoryLink: "https://github.com/jars/pickle", Commit: "c0ffee",
+			Workflow: ".github/workflows/release.yml@refs/heads/main", WorkflowLink: "https://github.com/jars/pickle/blob/c0ffee/.github/workflows/release.yml",
+		}},
+		{"another repository", logs.Entry{Kind: logs.Published, Provenance: verified}, "https://github.com/jars/other", built{
+			Repository: "github.com/jars/pickle", RepositoryLink: "https://github.com/jars/pickle", Commit: "c0ffee",
+			Workflow: ".github/workflows/release.yml@refs/heads/main", WorkflowLink: "https://github.com/jars/pickle/blob/c0ffee/.github/workflows/release.yml",
+			Mismatch: "https://github.com/jars/other",
+		}},
+		{"none", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.ProvenanceMissing}}, "", built{Why: "not proven: npm has no attestation of it"}},
+		{"not verified", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.ProvenanceUnverified, Reason: "too large"}}, "", built{Why: "not proven: npm’s attestation could not be verified: too large"}},
+		{"an old entry", logs.Entry{Kind: logs.Published, Signature: logs.Signature{Outcome: logs.SignatureVerified}}, "", built{Why: "not known: the log’s entry is older than this check"}},
+		{"from git", logs.Entry{Kind: logs.Published}, "", built{Why: "not proven: the release is not from npm"}},
+		{"mirrored", logs.Entry{Kind: logs.Mirrored}, "", built{Why: "not proven: the release was taken from another origin"}},
+	}
+	for _, tt := range tests {
+		if got := newBuilt(tt.entry, tt.repository); *got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, *got, tt.want)
+		}
+	}
+}
+
+// A library's page says where the release was built, what upstream has now, who has written it, and where its feed is.
+func TestOriginOnPage(t *testing.T) {
+	s := testkit.NewShelf(t)
+	s.Enrol("pickle", packageJSON(t, "pickle", map[string]any{"authors": []packages.Author{
+		{Name: "A <b>", Email: "a@example.com", URL: "https://a.example/"}, {Name: "B", Email: "b@example.com", URL: "javascript:alert(1)"},
+		{Name: "C"}, {Name: "D"}, {Name: "E"}, {Name: "F"},
+	}}))
+	s.Publish("pickle", "1.0.0", "a.js", map[string]string{"a.js": "1"})
+	site := newSite(t, s, func(o *Options) {
+		o.Library = s.Index(library.Options{Upstream: func(kvstore.Reader, string, string) (string, bool, error) {
+			return "On 2 January 2026 it was <the same>.", false, nil
+		}})
+	})
+	page := get(t, site, "/library/pickle").Body.String()
+	for _, want := range []string{
+		`<dt>Authors</dt><dd><a href="https://a.example/" rel="noopener">A &lt;b&gt;</a>, <a href="/search?q=B" title="Libraries of the same author">B</a>`, "and 1 more</dd>",
+		`<dt>Built from</dt><dd>not proven: the release is not from npm</dd>`, `<p class="notice">On 2 January 2026 it was &lt;the same&gt;.</p>`,
+		`<link rel="alternate" type="application/atom+xml" title="pickle 1.0.0: releases, and what became of them" href="/logs.atom?package=pickle">`,
+		`href="/logs.atom?package=pickle" type="application/atom+xml">Feed</a>`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if strings.Contains(page, "@example.com") || strings.Contains(page, "javascript:") {
+		t.Error("the page has an address, or a link that runs something")
+	}
+	for target, feed := range map[string]string{"/history/pickle": "/logs.atom?package=pickle", "/history?package=pickle": "/logs.atom?package=pickle", "/history": "/logs.atom"} {
+		if page := get(t, site, target).Body.String(); !strings.Contains(page, `<link rel="alternate" type="application/atom+xml" title="`) || !strings.Contains(page, `href="`+feed+`"`) {
+			t.Errorf("%s does not name its feed %s", target, feed)
+		}
+	}
+}

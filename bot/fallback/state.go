@@ -1,0 +1,173 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/text"
+)
+
+// An Outcome says what came of a request, or of a release that was looked for.
+type Outcome string
+
+// The outcomes.
+const (
+	Filled   Outcome = "filled"   // a file was answered with, or is here by now; a release was published
+	Absent   Outcome = "absent"   // no origin has it, or nothing about it is asked elsewhere
+	Looped   Outcome = "looped"   // the request came through this Larder, or too many others, before
+	Mismatch Outcome = "mismatch" // an origin sent or said something else than it promised
+	Budget   Outcome = "budget"   // a client or an origin has used up what it may ask for, or too much is under way
+	Quota    Outcome = "quota"    // the bytes that may be taken are used up
+	Later    Outcome = "later"    // it is still on its way
+	Failed   Outcome = "failed"   // an origin does not answer, or is left alone because it did not
+)
+
+// Outcomes are all of them.
+var Outcomes = []Outcome{Filled, Absent, Looped, Mismatch, Budget, Quota, Later, Failed}
+
+// outcomeOf is what an error means.
+func outcomeOf(err error) Outcome {
+	switch {
+	case err == nil:
+		return Filled
+	case errors.Is(err, errLoop):
+		return Looped
+	case errors.Is(err, fetch.ErrNotFound), errors.Is(err, bot.ErrStays):
+		return Absent
+	case errors.Is(err, errMismatch):
+		return Mismatch
+	case errors.Is(err, errQuota):
+		return Quota
+	case errors.Is(err, errBusy):
+		return Budget
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, bot.ErrInHand):
+		return Later
+	}
+	return Failed
+}
+
+// failures are what clients are told.
+var failures = map[Outcome]*answers.Failure{
+	Absent: notThere, Looped: notThere, Mismatch: mismatch, Budget: crowded, Quota: crowded, Later: later, Failed: down,
+}
+
+// A tally counts outcomes.
+type tally struct {
+	mu  sync.Mutex
+	all map[Outcome]int64
+}
+
+func (t *tally) count(o Outcome) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil {
+		t.all = map[Outcome]int64{}
+	}
+	t.all[o]++
+}
+
+func (t *tally) counted() map[Outcome]int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.all)
+}
+
+// A State is how a Fallback stands, and its JSON form. What it counts began with the process.
+type State struct {
+	Origins []OriginState `json:"origins"`
+	// Requests are those of clients for what is not here, by what came of them.
+	Requests map[Outcome]int64 `json:"requests"`
+	// Releases are those that origins were to be asked for, by what came of them.
+	Releases map[Outcome]int64 `json:"releases"`
+	// UnderWay are the releases that are being fetched, and Waiting the requests that wait for a file of them.
+	UnderWay int `json:"underWay"`
+	Waiting  int `json:"waiting"`
+	// Bytes are those of all mirrored releases that are here, of a Quota.
+	Bytes int64 `json:"bytes"`
+	Quota int64 `json:"quota"`
+}
+
+// An OriginState is how an origin stands.
+type OriginState struct {
+	Origin string `json:"origin"`
+	// Budget is how many releases it may be asked for at once now.
+	Budget int `json:"budget"`
+	// Rests is until when it is left alone, because of Problem; zero where it is not.
+	Rests   time.Time `json:"rests,omitzero"`
+	Problem string    `json:"problem,omitempty"`
+}
+
+// State returns how it stands.
+func (f *Fallback) State() State {
+	s := State{Requests: f.requests.counted(), Releases: f.releases.counted(), Waiting: int(f.waiting.Load()), Quota: f.o.Quota}
+	for _, o := range f.origins {
+		s.Origins = append(s.Origins, o.state())
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.UnderWay = len(f.flights)
+	if f.count() == nil {
+		s.Bytes = f.stored
+	}
+	return s
+}
+
+func (o *asked) state() OriginState {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := o.now()
+	o.budget.fill(now)
+	s := OriginState{Origin: o.String(), Budget: int(o.budget.tokens)}
+	if now.Before(o.until) {
+		s.Rests, s.Problem = o.until, o.problem
+	}
+	return s
+}
+
+// Tell says in lines of text how it stands, nothing of a nil State.
+func (s *State) Tell() string {
+	if s == nil {
+		return ""
+	}
+	var b strings.Builder
+	var names []string
+	for _, o := range s.Origins {
+		names = append(names, o.Origin)
+	}
+	var looked int64
+	for _, n := range s.Releases {
+		looked += n
+	}
+	fmt.Fprintf(&b, "What is not here is taken from %s: %d of %s that were looked for, %s of %s; %s under way, and %s.\n",
+		strings.Join(names, ", then "), s.Releases[Filled], text.Count(int(looked), "release", "releases"),
+		humanize.IBytes(uint64(max(0, s.Bytes))), humanize.IBytes(uint64(s.Quota)), text.Count(s.UnderWay, "is", "are"), text.Count(s.Waiting, "request waits", "requests wait"))
+	var refused []string
+	for _, o := range slices.Sorted(maps.Keys(s.Requests)) {
+		if o != Filled {
+			refused = append(refused, fmt.Sprintf("%s %d", o, s.Requests[o]))
+		}
+	}
+	if len(refused) > 0 {
+		fmt.Fprintf(&b, "Of the requests for it %d were answered, and others not: %s.\n", s.Requests[Filled], strings.Join(refused, ", "))
+	}
+	for _, o := range s.Origins {
+		switch {
+		case !o.Rests.IsZero():
+			fmt.Fprintf(&b, "%s is left alone until %s: %s\n", o.Origin, o.Rests.Local().Format(time.TimeOnly), text.Plain(o.Problem))
+		case o.Budget < 1:
+			fmt.Fprintf(&b, "%s has been asked for as many releases as it may be for the moment.\n", o.Origin)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+func newWatch(a *cli) *cobra.Command {
+	var w app.Watch
+	var once, asJSON bool
+	every := 10 * time.Minute
+	cmd := &cobra.Command{
+		Use:   "watch --log URL",
+		Short: "Tell what happens in a log: releases, withdrawals, changes upstream, forks, silence",
+		Long: `Tell what happens in the log of a Larder, or about the packages of yours in it: each release, one that you may not have
+expected, withdrawals, archives that npm has changed, another key of the log, a fork, and that nothing comes any more.
+Every entry is proven to be in the signed log, which has only grown since the last look; see larder verify.
+
+Where a look ended is kept in a file, so a restart misses nothing. --once looks once and ends, for cron: exit code 0 if
+nothing is wrong, 8 after an event that may be, and else that of larder verify. An event is a line; with --json, an
+object on a line.
+
+A release is unexpected if the one before was built in the open or signed and this one was not, or comes from another
+repository; with --repository, if nothing proves that it was built from there. The server itself has Atom feeds of all
+but forks and silence: /logs.atom?package=NAME.`,
+		Example: `  larder watch --log https://cdn.example.com --package jquery
+  larder watch --log https://cdn.example.com --package sigstore --repository https://github.com/sigstore/sigstore-js
+  larder watch --log https://cdn.example.com --once --json`,
+		Args: arguments(0, 0),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Var(settings.Base(&w.Server), "log", "the `URL` in front of /log/ of the Larder")
+	f.StringArrayVar(&w.Packages, "package", nil, "only what is about the package `NAME`, and about the log itself; repeatable")
+	f.StringVar(&w.Repository, "repository", "", "the `URL` that all releases have to be built from, by their provenance")
+	f.StringVar(&w.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
+	f.StringArrayVar(&w.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
+	f.Var(settings.Duration(&every, time.Second), "every", "how long to wait between two looks")
+	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "how long the log may have no new entry")
+	f.BoolVar(&once, "once", false, "look once, and end")
+	f.StringVar(&w.Known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
+	f.StringVar(&w.State, "state", "", "`FILE` that keeps where the last look ended; if it is not given, one for this log and packages beside the known logs")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if w.Server == "" || w.Silence <= 0 {
+			return errors.New("watch needs the URL of a Larder in --log, and a --silence over 0")
+		}
+		if w.Trust.Key, err = verify.ReadKey(w.Trust.Key); err != nil {
+			return fmt.Errorf("--key: %w", err)
+		}
+		if w.Trust.Witnesses, err = verify.ReadWitnesses(w.Trust.Witnesses); err != nil {
+			return fmt.Errorf("--witness: %w", err)
+		}
+		w.Trust.Need = len(w.Trust.Witnesses)
+		if w.Known == "" {
+			dir, err := os.UserConfigDir()
+			if err != nil {
+				return fmt.Errorf("%w; say with --known-logs where to remember what was seen", err)
+			}
+			w.Known = filepath.Join(dir, "larder", "known-logs")
+		}
+		w.Folder = filepath.Dir(w.Known)
+		lines := json.NewEncoder(a.stdout)
+		lines.SetEscapeHTML(false)
+		w.Tell = func(e app.WatchEvent) error {
+			if asJSON {
+				return lines.Encode(e)
+			}
+			_, err := fmt.Fprintln(a.stdout, terminal.Watched(e))
+			return err
+		}
+		watcher, err := w.Open()
+		if err != nil {
+			return failure{err}
+		}
+		if !once {
+			if err := watcher.Run(cmd.Context(), every); err != nil {
+				return failure{err}
+			}
+			return nil
+		}
+		found, err := watcher.Look(cmd.Context())
+		code := exitOf[found.Outcome]
+		switch {
+		case err != nil:
+			return failure{err}
+		case code != exitDone:
+			return verdict{failure{errors.New(found.Problem)}, code}
+		case found.Alarms > 0:
+			return verdict{failure{fmt.Errorf("%s to look at", count(found.Alarms, "thing is", "things are"))}, exitAdvice}
+		}
+		return nil
+	}
+	return cmd
+}

@@ -1,0 +1,67 @@
+package logs
+
+import (
+	"fmt"
+	"slices"
+)
+
+// News are the kinds of entries that users of a log want to hear of: what appeared, what went, and what is wrong. Those of
+// [LogNews] are about the log itself, and so about every package.
+var News = slices.Concat(Publications, []Kind{Withdrawn, Restored, Erased, UpstreamChanged, PackageRemoved}, LogNews)
+
+// LogNews are those of [News] that are about no package.
+var LogNews = []Kind{KeyChanged, LossAccepted}
+
+// Alarming reports whether news are of something that may be wrong, rather than of a release.
+func (k Kind) Alarming() bool { return !k.Publishes() && k != Restored }
+
+// News says in a sentence what happened, for one of the kinds in [News].
+func (e Entry) News() string {
+	name := e.Package + " " + e.Version
+	reason := ""
+	if e.Reason != "" {
+		reason = ": " + e.Reason
+	}
+	switch e.Kind {
+	case Published, Replaced:
+		switch p := e.Provenance; {
+		case p == nil:
+		case p.Outcome == ProvenanceVerified:
+			reason += "; " + p.String()
+		default:
+			reason += "; provenance: " + p.String()
+		}
+		return name + " was " + string(e.Kind) + reason
+	case Mirrored:
+		return name + " was taken from another origin" + reason
+	case Withdrawn, Restored:
+		return name + " was " + string(e.Kind) + reason
+	case Erased:
+		return "contents of " + name + " were erased" + reason
+	case UpstreamChanged:
+		return name + reason
+	case PackageRemoved:
+		return e.Package + " left the catalogue: what is published stays, and nothing follows"
+	case KeyChanged:
+		return "the log is signed with another key from here on, which the one before has named: " + e.Key
+	case LossAccepted:
+		return fmt.Sprintf("the log before has lost %s that were signed, and goes on as this one", e.Lost)
+	}
+	return name + " " + string(e.Kind) + reason
+}
+
+// Unexpected says why the people behind a package may not have expected its publication, by the one before, or "": what
+// was built in the open or signed is so no more, or comes from another repository.
+func (e Entry) Unexpected(before Entry) string {
+	switch was, is := before.Provenance, e.Provenance; {
+	case was == nil || was.Outcome != ProvenanceVerified:
+	case is == nil || is.Outcome != ProvenanceVerified:
+		return fmt.Sprintf("nothing proves where it was built, and %s was built from %s", before.Version, was.Repository)
+	case is.Repository != was.Repository:
+		return fmt.Sprintf("it was built from %s, and %s from %s", is.Repository, before.Version, was.Repository)
+	}
+	if before.Signature.Outcome == SignatureVerified && e.Signature.Outcome != SignatureVerified {
+		return fmt.Sprintf("upstream has not signed it, and had signed %s", before.Version)
+	}
+	return ""
+}

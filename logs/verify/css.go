@@ -1,0 +1,190 @@
+package verify
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+)
+
+// styleReferences returns what a style sheet imports, and what else it loads, as they are written there. It finds what
+// browsers find, and may find what they ignore, such as an import that is not at the beginning.
+func styleReferences(text string) (imports, urls []string) {
+	s := styleScanner{rest: text}
+	importing := false
+	take := func(to string) {
+		if importing {
+			imports, importing = append(imports, to), false
+		} else {
+			urls = append(urls, to)
+		}
+	}
+	for s.rest != "" {
+		switch c := s.rest[0]; {
+		case strings.HasPrefix(s.rest, "/*"):
+			_, s.rest, _ = strings.Cut(s.rest[2:], "*/")
+		case c == '"' || c == '\'':
+			if to := s.quoted(); importing {
+				take(to)
+			}
+		case c == '@':
+			s.rest = s.rest[1:]
+			importing = strings.EqualFold(s.name(), "import")
+		case c == ';' || c == '{' || c == '}':
+			s.rest, importing = s.rest[1:], false
+		default:
+			name := s.name()
+			if name == "" {
+				s.rest = s.rest[1:]
+			} else if strings.HasPrefix(s.rest, "(") && strings.EqualFold(name, "url") {
+				s.rest = s.rest[1:]
+				take(s.address())
+			}
+		}
+	}
+	return imports, urls
+}
+
+// A styleScanner reads the tokens of https://www.w3.org/TR/css-syntax-3/ that addresses are made of.
+type styleScanner struct{ rest string }
+
+const styleSpace = " \t\r\n\f"
+
+// name reads an identifier, "" where none is next.
+func (s *styleScanner) name() string {
+	var b strings.Builder
+	for s.rest != "" {
+		c := s.rest[0]
+		switch {
+		case c == '_' || c == '-' || c >= utf8.RuneSelf || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z':
+			b.WriteByte(c)
+			s.rest = s.rest[1:]
+		case c == '\\' && len(s.rest) > 1 && s.rest[1] != '\n':
+			b.WriteString(s.escaped())
+		default:
+			return b.String()
+		}
+	}
+	return b.String()
+}
+
+// escaped reads what follows a backslash, which is next.
+func (s *styleScanner) escaped() string {
+	s.rest = s.rest[1:]
+	digits, r := 0, rune(0)
+	for digits < 6 && digits < len(s.rest) {
+		d := strings.IndexByte("0123456789abcdef", s.rest[digits]|0x20)
+		if s.rest[digits] < '0' || d < 0 {
+			break
+		}
+		r, digits = r<<4|rune(d), digits+1
+	}
+	if digits == 0 {
+		_, size := utf8.DecodeRuneInString(s.rest)
+		literal := s.rest[:size]
+		s.rest = s.rest[size:]
+		return literal
+	}
+	s.rest = s.rest[digits:]
+	if s.rest != "" && strings.IndexByte(styleSpace, s.rest[0]) >= 0 {
+		s.rest = s.rest[1:]
+	}
+	if r == 0 || !utf8.ValidRune(r) {
+		r = utf8.RuneError
+	}
+	return string(r)
+}
+
+// quoted reads a string, whose quotation mark is next.
+func (s *styleScanner) quoted() string {
+	mark := s.rest[0]
+	s.rest = s.rest[1:]
+	return s.until(func(c byte) bool { return c == mark || c == '\n' })
+}
+
+// address reads what is in url(…), up to the closing parenthesis.
+func (s *styleScanner) address() string {
+	s.rest = strings.TrimLeft(s.rest, styleSpace)
+	var to string
+	if s.rest != "" && (s.rest[0] == '"' || s.rest[0] == '\'') {
+		to = s.quoted()
+		s.until(func(c byte) bool { return c == ')' })
+	} else {
+		to = strings.TrimRight(s.until(func(c byte) bool { return c == ')' }), styleSpace)
+	}
+	return to
+}
+
+// until reads text up to what ends it, and that too.
+func (s *styleScanner) until(ends func(c byte) bool) string {
+	var b strings.Builder
+	for s.rest != "" {
+		c := s.rest[0]
+		switch {
+		case ends(c):
+			s.rest = s.rest[1:]
+			return b.String()
+		case strings.HasPrefix(s.rest, "\\\n"):
+			s.rest = s.rest[2:]
+		case c == '\\' && len(s.rest) > 1:
+			b.WriteString(s.escaped())
+		default:
+			b.WriteByte(c)
+			s.rest = s.rest[1:]
+		}
+	}
+	return b.String()
+}
+
+// inlineStyles looks at what the style sheets in the page itself load.
+func (c *pageCheck) inlineStyles() {
+	for _, sheet := range c.page.sheets {
+		c.styles(sheet.text, c.page.base.String(), sheet.line, "")
+	}
+}
+
+// followStyle looks at what a style sheet loads.
+func (c *pageCheck) followStyle(ctx context.Context, found Referred, own bool) error {
+	data, err := c.body(ctx, found, own)
+	if err != nil || data == nil {
+		return err
+	}
+	c.styles(string(data), found.URL, found.Line, found.URL)
+	return nil
+}
+
+// styles puts on the list what a style sheet loads that is at the address base.
+func (c *pageCheck) styles(text, base string, line int, from string) {
+	imports, urls := styleReferences(text)
+	for _, of := range []struct {
+		kind string
+		all  []string
+	}{{StyleImport, imports}, {StyleURL, urls}} {
+		for _, to := range of.all {
+			at := resolveStyle(to, base)
+			switch {
+			case at == "" || len(at) > maxURL || c.seen[of.kind+" "+at] || of.kind == StyleURL && strings.HasPrefix(at, "data:"):
+			case len(c.pending) >= maxReferences:
+				c.page.note("line %d: over %d files are loaded by scripts and style sheets, and the rest is not looked at", line, maxReferences)
+				c.report.Outcome = worse(c.report.Outcome, Unproven)
+				return
+			default:
+				c.pending = append(c.pending, Reference{Kind: of.kind, URL: at, Line: line, From: from})
+			}
+		}
+	}
+}
+
+// resolveStyle makes an address of a style sheet absolute, as far as the page's own is known; "" for none.
+func resolveStyle(to, base string) string {
+	from, err := url.Parse(base)
+	if err != nil || to == "" || strings.HasPrefix(to, "#") {
+		return "" // such as a part of the page's own pictures
+	}
+	at, err := from.Parse(to)
+	if err != nil {
+		return ""
+	}
+	at.Fragment, at.RawFragment = "", ""
+	return at.String()
+}

@@ -1,0 +1,253 @@
+package watch_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
+	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/watch"
+)
+
+const origin = "cdn.example.com/log"
+
+// A rig is a log that is served, and watched from a folder.
+type rig struct {
+	*testing.T
+	*testkit.Shelf
+	keys   string
+	signer *signing.Signer
+	server *httptest.Server
+	away   bool   // the server answers nothing
+	lie    []byte // in the place of the checkpoint
+	now    time.Time
+	folder string
+	told   []string
+	fails  error // telling does
+	last   watch.Event
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, Shelf: testkit.NewShelf(t), keys: t.TempDir(), folder: t.TempDir(), now: time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)}
+	logger := slog.New(slog.DiscardHandler)
+	var err error
+	if r.signer, err = signing.Open(signing.Options{Dir: r.keys, Origin: origin, Store: r.Store, Log: r.Log, Logger: logger}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.signer.Close() })
+	served, err := tiles.New(tiles.Options{Store: r.Store, Signer: r.signer, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	honest := tiles.Route(served, http.NotFoundHandler())
+	r.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		switch {
+		case r.away:
+			http.Error(w, "away", http.StatusServiceUnavailable)
+		case r.lie != nil && request.URL.Path == "/log/checkpoint":
+			w.Write(r.lie)
+		default:
+			honest.ServeHTTP(w, request)
+		}
+	}))
+	t.Cleanup(r.server.Close)
+	r.Enrol("vue", `{"name":"vue"}`)
+	r.Publish("vue", "1.0.0", "a.js", map[string]string{"a.js": "1"})
+	r.sign()
+	return r
+}
+
+func (r *rig) sign() {
+	r.Helper()
+	if err := r.signer.Sign(); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// append adds an entry, signed.
+func (r *rig) append(entries ...logs.Entry) {
+	r.Helper()
+	err := r.Log.Update(func(tx *logs.Tx) error {
+		for _, e := range entries {
+			e.Time, e.Actor = r.now, "bot"
+			if _, err := tx.Append(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.sign()
+}
+
+func (r *rig) options() watch.Options {
+	return watch.Options{
+		Server: r.server.URL, Known: filepath.Join(r.folder, "known-logs"), State: filepath.Join(r.folder, "state"),
+		Now: func() time.Time { return r.now },
+		Tell: func(e watch.Event) error {
+			if r.fails != nil {
+				return r.fails
+			}
+			entry := ""
+			if e.Entry != nil {
+				entry = fmt.Sprintf(" #%d", *e.Entry)
+			}
+			r.told, r.last = append(r.told, strings.TrimSpace(e.Kind+entry+" "+e.Package+" "+e.Version)), e
+			return nil
+		},
+	}
+}
+
+// look has a new watcher look once, as one does after a restart.
+func (r *rig) look(o watch.Options, outcome verify.Outcome, alarms int, want ...string) {
+	r.Helper()
+	w, err := watch.Open(o)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.told = nil
+	found, err := w.Look(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	if got := strings.Join(r.told, ", "); got != strings.Join(want, ", ") || found.Outcome != outcome || found.Alarms != alarms {
+		r.Errorf("told %q, %+v; want %q, %s, %d alarms", r.told, found, want, outcome, alarms)
+	}
+}
+
+func built(repository string) *logs.Provenance {
+	return &logs.Provenance{Outcome: logs.ProvenanceVerified, Repository: repository, Commit: "c", Workflow: repository + "/w"}
+}
+
+func TestWatch(t *testing.T) {
+	r := newRig(t)
+	o := r.options()
+	r.look(o, verify.Proven, 0) // what was before is not told
+	r.look(o, verify.Proven, 0)
+	r.append(logs.Entry{Kind: logs.Detected, Package: "vue", Version: "1.1.0"}, logs.Entry{Kind: logs.Published, Package: "vue", Version: "1.1.0", Provenance: built("https://github.com/vue/vue")})
+	r.look(o, verify.Proven, 0, "published #3 vue 1.1.0")
+	if !strings.Contains(r.last.Text, "built from https://github.com/vue/vue at commit c") || r.last.Alarm || r.last.Server != r.server.URL {
+		t.Errorf("%+v", r.last)
+	}
+	r.look(o, verify.Proven, 0)
+	r.append(
+		logs.Entry{Kind: logs.Published, Package: "vue", Version: "1.2.0", Provenance: &logs.Provenance{Outcome: logs.ProvenanceMissing}},
+		logs.Entry{Kind: logs.UpstreamChanged, Package: "vue", Version: "1.0.0", Reason: "upstream has another archive"},
+		logs.Entry{Kind: logs.Withdrawn, Package: "vue", Version: "1.0.0", Reason: "it stole"},
+		logs.Entry{Kind: logs.Published, Package: "d3", Version: "7.0.0", Provenance: built("https://github.com/d3/d3")},
+	)
+	r.look(o, verify.Proven, 3, "unexpected #4 vue 1.2.0", "upstream-changed #5 vue 1.0.0", "withdrawn #6 vue 1.0.0", "published #7 d3 7.0.0")
+
+	// Those who watch a package hear of it, and of the log.
+	of := r.options()
+	of.Packages, of.State, of.Repository = []string{"d3"}, filepath.Join(r.folder, "d3"), "https://github.com/d3/d3.git"
+	r.look(of, verify.Proven, 0)
+	if _, err := r.signer.Rotate(r.now); err != nil {
+		t.Fatal(err)
+	}
+	r.sign()
+	r.append(
+		logs.Entry{Kind: logs.Published, Package: "vue", Version: "1.3.0"},
+		logs.Entry{Kind: logs.Published, Package: "d3", Version: "7.0.1", Provenance: built("https://github.com/d3/d3")},
+		logs.Entry{Kind: logs.Published, Package: "d3", Version: "7.0.2", Provenance: built("https://github.com/thief/d3")},
+	)
+	r.look(of, verify.Proven, 2, "key-changed #8", "published #10 d3 7.0.1", "unexpected #11 d3 7.0.2")
+	if !strings.Contains(r.last.Text, "nothing proves that it was built from https://github.com/d3/d3.git") {
+		t.Errorf("%+v", r.last)
+	}
+	if _, err := watch.Open(watch.Options{Server: r.server.URL, State: of.State}); err == nil {
+		t.Error("the state of watching one package is taken for that of all")
+	}
+}
+
+// Nothing is missed where telling or the process ends in the middle; what was not told is told again.
+func TestWatchMissesNothing(t *testing.T) {
+	r := newRig(t)
+	o := r.options()
+	r.look(o, verify.Proven, 0)
+	var entries []logs.Entry
+	for i := range 600 { // over two bundles
+		entries = append(entries, logs.Entry{Kind: logs.Published, Package: "vue", Version: fmt.Sprintf("2.0.%d", i)})
+	}
+	r.append(entries...)
+	w, err := watch.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.fails = errors.New("the pipe is broken")
+	if _, err := w.Look(t.Context()); err == nil || !strings.Contains(err.Error(), "the pipe is broken") {
+		t.Errorf("got %v", err)
+	}
+	r.fails = nil
+	if w, err = watch.Open(o); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := w.Look(t.Context()); err != nil || found.Outcome != verify.Proven || len(r.told) != 600 || r.told[599] != "published #601 vue 2.0.599" {
+		t.Errorf("%+v, %v, %d told", found, err, len(r.told))
+	}
+	if err := os.WriteFile(o.State, []byte(`{"format":9}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Open(o); err == nil || !strings.Contains(err.Error(), "its format is 9") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What is wrong with the log itself is told once, until it is over.
+func TestWatchOfABadLog(t *testing.T) {
+	r := newRig(t)
+	o := r.options()
+	o.Silence = 48 * time.Hour
+	r.look(o, verify.Proven, 0)
+	r.now = r.now.Add(24 * time.Hour)
+	r.away = true
+	r.look(o, verify.Unproven, 0)
+	r.now = r.now.Add(25 * time.Hour)
+	r.look(o, verify.Unproven, 1, "silent")
+	if !strings.Contains(r.last.Text, "no new entry since 2026-01-02T12:00:00Z; the last look: couldn't learn") {
+		t.Errorf("%+v", r.last)
+	}
+	r.look(o, verify.Unproven, 1)
+	r.away = false
+	r.look(o, verify.Proven, 1) // it is still silent
+	r.append(logs.Entry{Kind: logs.Published, Package: "vue", Version: "2.0.0"})
+	r.look(o, verify.Proven, 0, "published #2 vue 2.0.0")
+	r.now = r.now.Add(48 * time.Hour)
+	r.look(o, verify.Proven, 1, "silent")
+
+	private, err := os.ReadFile(filepath.Join(r.keys, "log.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	thief, err := note.NewSigner(strings.TrimSpace(string(private)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := r.Log.Checkpoint().Size
+	if r.lie, err = note.Sign(&note.Note{Text: fmt.Sprintf("%s\n%d\n%s\n", origin, size, strings.Repeat("A", 43)+"=")}, thief); err != nil {
+		t.Fatal(err)
+	}
+	r.look(o, verify.Forked, 2, "forked")
+	if found, err := verify.ReadEvidence(r.last.Evidence, r.signer.Key()); err != nil || found.Outcome != verify.Forked || !r.last.Alarm {
+		t.Errorf("%+v: %+v, %v", r.last, found, err)
+	}
+	r.look(o, verify.Forked, 2)
+	r.lie = nil
+	r.append(logs.Entry{Kind: logs.Published, Package: "vue", Version: "3.0.0"})
+	r.look(o, verify.Proven, 0, "published #3 vue 3.0.0")
+}

@@ -1,0 +1,122 @@
+package waitingroom
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/client"
+)
+
+// A challenge is a service of the operator's that is asked about each new visitor of a room before
+// there is a ticket: whether a cookie or a header of the request proves what the operator wants
+// proven. A visitor who has a ticket is not asked about again.
+type challenge struct {
+	url    *url.URL
+	client *http.Client
+	places chan struct{} // of questions under way
+	logger *slog.Logger
+}
+
+const (
+	// challengesAtOnce bounds the questions under way of a room.
+	challengesAtOnce = 256
+	// challengePatience is how long an answer may take.
+	challengePatience = 5 * time.Second
+	// mostChallenge is how many bytes of an answer a visitor gets.
+	mostChallenge = 1 << 20
+)
+
+func newChallenge(at *url.URL, logger *slog.Logger) *challenge {
+	transport := &http.Transport{MaxIdleConnsPerHost: challengesAtOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10}
+	return &challenge{url: at, logger: logger, places: make(chan struct{}, challengesAtOnce), client: &http.Client{
+		Transport: transport, Timeout: challengePatience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// notAsked are fields that are about the body, the connection or the cache of the visitor's request, not about the visitor.
+var notAsked = []string{
+	"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect", "Content-Length", "Content-Encoding",
+	"Accept-Encoding", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
+}
+
+// answered are the fields that a visitor gets of an answer that is not 2xx.
+var answered = []string{"Content-Type", "Content-Language", "Content-Security-Policy", "Location", "Set-Cookie", "Www-Authenticate", "Retry-After", "Refresh", "Referrer-Policy"}
+
+// passes reports whether a visitor may have a ticket. Another one has got the answer of the challenge.
+func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
+	select {
+	case c.places <- struct{}{}:
+		defer func() { <-c.places }()
+	default:
+		challengeFails(w, req)
+		return false
+	}
+	res, err := c.ask(req)
+	if err == nil {
+		defer res.Body.Close()
+	}
+	switch {
+	case err != nil:
+		if req.Context().Err() == nil {
+			c.logger.Error("waitingroom: the challenge of a room does not answer, so no new visitor gets a ticket", "challenge", c.url.Host, "err", err)
+		}
+		challengeFails(w, req)
+		return false
+	case res.StatusCode >= 500:
+		c.logger.Error("waitingroom: the challenge of a room fails, so no new visitor gets a ticket", "challenge", c.url.Host, "status", res.StatusCode)
+		challengeFails(w, req)
+		return false
+	case res.StatusCode >= 200 && res.StatusCode < 300:
+		return true
+	}
+	h := w.Header()
+	for _, name := range answered {
+		if values := res.Header[name]; values != nil {
+			h[name] = values
+		}
+	}
+	h.Set("Cache-Control", private)
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(res.StatusCode)
+	if req.Method != http.MethodHead {
+		_, _ = io.CopyN(w, res.Body, mostChallenge) // what is cut off, or a client that has gone, ends the answer
+	}
+	return false
+}
+
+// ask sends the fields of a request, and who makes it, how and for what, to the challenge.
+func (c *challenge) ask(req *http.Request) (*http.Response, error) {
+	out, err := http.NewRequestWithContext(req.Context(), http.MethodGet, c.url.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	out.Header = req.Header.Clone()
+	for _, name := range notAsked {
+		delete(out.Header, name)
+	}
+	hideTickets(out.Header)
+	client.Tell(out.Header, req)
+	out.Header.Set("X-Forwarded-Method", req.Method)
+	out.Header.Set("X-Forwarded-Uri", target(req).RequestURI())
+	return c.client.Do(out)
+}
+
+// challengeFails has a visitor come again: without an answer there is no ticket.
+func challengeFails(w http.ResponseWriter, req *http.Request) {
+	const again = 5
+	h := w.Header()
+	h.Set("Cache-Control", private)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Retry-After", strconv.Itoa(again))
+	h.Set("Refresh", strconv.Itoa(again))
+	allowReading(h, req)
+	w.WriteHeader(http.StatusServiceUnavailable)
+	if req.Method != http.MethodHead {
+		_, _ = io.WriteString(w, "New visitors cannot be let in at the moment. Please try again in a few seconds.\n")
+	}
+}

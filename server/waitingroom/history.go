@@ -1,0 +1,258 @@
+package waitingroom
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore/durable"
+)
+
+// A tier is the part of a room's history that is kept in periods of one length.
+type tier struct {
+	prefix  string // of its keys
+	minutes int64  // of a period
+	kept    int64  // minutes
+}
+
+// tiers are all of them: the longer ago, the coarser. A minute is in all tiers from its end on, so
+// a tier is whole at any time, and none has to be made from another one later.
+var tiers = [...]tier{
+	{"1/", 1, 24 * 60},
+	{"15/", 15, 7 * 24 * 60},
+	{"60/", 60, MaxMinutes},
+}
+
+// MaxMinutes is how far the history of a room goes back: 30 days.
+const MaxMinutes = 30 * 24 * 60
+
+// tierFor returns the finest tier that goes back so many minutes.
+func tierFor(minutes int) tier {
+	for _, t := range tiers {
+		if int64(minutes) <= t.kept {
+			return t
+		}
+	}
+	return tiers[len(tiers)-1]
+}
+
+// start is the minute in which the period of a minute begins.
+func (t tier) start(minute int64) int64 { return minute - minute%t.minutes }
+
+func (t tier) key(minute int64) string { return fmt.Sprintf("%s%012d", t.prefix, minute) }
+
+// A record is a period as it is stored, with what percentiles of several are made from.
+type record struct {
+	Period
+	Waits histogram `json:"waits,omitempty"`
+	Stays histogram `json:"stays,omitempty"`
+}
+
+func (r *record) minute() int64 { return r.Time.Unix() / 60 }
+
+// add makes a period one that contains both.
+func (r *record) add(other record) {
+	r.Active, r.Queued = max(r.Active, other.Active), max(r.Queued, other.Queued)
+	r.Admitted += other.Admitted
+	r.Revoked += other.Revoked
+	r.Waits, r.Stays = r.Waits.plus(other.Waits), r.Stays.plus(other.Stays)
+	r.WaitP50, r.WaitP90, r.OriginP50 = r.Waits.percentile(50), r.Waits.percentile(90), r.Stays.percentile(50)
+}
+
+// in returns the record as the first one of its period of a tier.
+func (r record) in(t tier) record {
+	r.Time, r.Minutes = time.Unix(t.start(r.minute())*60, 0).UTC(), int(t.minutes)
+	return r
+}
+
+// A histogram counts durations by their size, in classes that are a quarter of an octave wide:
+// what it says is at most 10 % from the truth.
+type histogram map[int]int
+
+func histogramOf(seconds []float64) histogram {
+	if len(seconds) == 0 {
+		return nil
+	}
+	h := histogram{}
+	for _, s := range seconds {
+		class := 0
+		if s >= 1 {
+			class = 1 + int(4*math.Log2(s))
+		}
+		h[class]++
+	}
+	return h
+}
+
+func (h histogram) plus(other histogram) histogram {
+	if len(h) == 0 {
+		return other
+	}
+	sum := histogram{}
+	for _, part := range []histogram{h, other} {
+		for class, n := range part {
+			sum[class] += n
+		}
+	}
+	return sum
+}
+
+// percentile is the nearest rank's, in the middle of its class.
+func (h histogram) percentile(p int) float64 {
+	all := 0
+	classes := make([]int, 0, len(h))
+	for class, n := range h {
+		classes, all = append(classes, class), all+n
+	}
+	slices.Sort(classes)
+	rank := (all*p + 99) / 100
+	for _, class := range classes {
+		if rank -= h[class]; rank <= 0 {
+			if class == 0 {
+				return 0
+			}
+			return math.Round(math.Exp2((float64(class)-0.5)/4)*10) / 10
+		}
+	}
+	return 0
+}
+
+// historyClass is the class of the objects that keep what happened in a room.
+const historyClass = "room-history"
+
+// A historyRequest is what a room's history is asked: to keep records of minutes that are over, or for the
+// periods of a tier from a minute on.
+type historyRequest struct {
+	keep []record
+	tier tier
+	from int64
+}
+
+// history is such an object. Its rows are records, under the keys of their tiers.
+type history struct{ durable.NoAlarm }
+
+func openHistory(runtime *durable.Runtime) (*durable.Namespace[historyRequest, []record], error) {
+	return durable.Open(runtime, durable.Class[historyRequest, []record]{
+		Name: historyClass,
+		New: func(context.Context, *durable.State) (durable.Handler[historyRequest, []record], error) {
+			return history{}, nil
+		},
+		Limits: durable.Limits{CacheBytes: 1 << 20},
+	})
+}
+
+// Handle implements durable.Handler.
+func (history) Handle(ctx context.Context, s *durable.State, q historyRequest) ([]record, error) {
+	for _, t := range tiers {
+		if err := t.keep(ctx, s, q.keep); err != nil {
+			return nil, err
+		}
+	}
+	if q.tier.prefix == "" {
+		return nil, nil
+	}
+	rows, err := s.List(ctx, durable.ListOptions{Prefix: q.tier.prefix, Start: q.tier.key(q.from)}, durable.NoCache)
+	if err != nil {
+		return nil, err
+	}
+	records := make([]record, 0, len(rows))
+	for _, row := range rows {
+		var r record
+		if err := json.Unmarshal(row.Value, &r); err != nil {
+			return nil, fmt.Errorf("the record %s: %w", row.Key, err)
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
+// keep adds records to the tier, and forgets what is too old for it.
+func (t tier) keep(ctx context.Context, s *durable.State, records []record) error {
+	for _, r := range records {
+		key := t.key(t.start(r.minute()))
+		period, known, err := durable.GetJSON[record](ctx, s, key)
+		switch {
+		case err != nil:
+			return err
+		case known:
+			period.add(r)
+		default:
+			period = r.in(t)
+		}
+		if err := durable.PutJSON(ctx, s, key, period); err != nil {
+			return err
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	old, err := s.List(ctx, durable.ListOptions{Prefix: t.prefix, End: t.key(records[len(records)-1].minute() - t.kept)}, durable.NoCache)
+	if err != nil {
+		return err
+	}
+	for _, row := range old {
+		if err := s.Delete(ctx, row.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remember makes the minutes that are over durable.
+func (r *room) remember(ctx context.Context, all bool) error {
+	records := r.analytics.take(all)
+	if len(records) == 0 {
+		return nil
+	}
+	_, err := r.history.Send(ctx, historyRequest{keep: records})
+	if err != nil {
+		r.analytics.giveBack(records)
+	}
+	return err
+}
+
+// Analytics returns what happened in a room in the last so many minutes: minute by minute up to a
+// day, by quarters of an hour up to a week, by hours up to [MaxMinutes], the present one last. It returns
+// false where there is no room of that name.
+func (r *Rooms) Analytics(ctx context.Context, name string, minutes int) ([]Period, bool, error) {
+	room, ok := r.current().byName[name]
+	if !ok {
+		return nil, false, nil
+	}
+	periods, err := room.past(ctx, min(max(minutes, 1), MaxMinutes))
+	return periods, true, err
+}
+
+func (r *room) past(ctx context.Context, minutes int) ([]Period, error) {
+	t := tierFor(minutes)
+	now := r.now()
+	last := t.start(now.Unix() / 60)
+	n := (int64(minutes) + t.minutes - 1) / t.minutes
+	first := last - (n-1)*t.minutes
+	records, err := r.history.Send(ctx, historyRequest{tier: t, from: first})
+	if err != nil {
+		return nil, fmt.Errorf("waitingroom: couldn't read the history of room %s: %w", r.config.Name, err)
+	}
+	all := make([]record, n)
+	for i := range all {
+		all[i].Time, all[i].Minutes = time.Unix((first+int64(i)*t.minutes)*60, 0).UTC(), int(t.minutes)
+	}
+	for _, part := range append(records, r.analytics.unkept(now)...) {
+		i := (t.start(part.minute()) - first) / t.minutes
+		switch {
+		case i < 0 || i >= n:
+		case all[i].empty():
+			all[i] = part.in(t)
+		default:
+			all[i].add(part)
+		}
+	}
+	periods := make([]Period, n)
+	for i := range all {
+		periods[i] = all[i].Period
+	}
+	return periods, nil
+}
