@@ -9,6 +9,8 @@ SWEEP   ?= 1000
 UPGRADES ?= 100
 BACKLOG ?= 40000
 COMMITS ?= 10000
+HOURS   ?= 1
+MINUTES ?= $(shell expr $(HOURS) '*' 60)
 
 # One static file, whatever the system has; gin without a format that nothing here speaks. The same flags for all that is
 # compiled, so that it is compiled once.
@@ -25,7 +27,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline crash follow sweep upgrade resources cluster rooms mutants withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rooms mutants withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -56,6 +58,7 @@ test: ## everything that can be tested here
 	$(GO) test -C bench ./...
 	$(GO) test -C tools/h2spec ./...
 	$(GO) test -C tools/acme ./...
+	$(GO) test -C tools/versitygw ./...
 
 agreement: ## do lint, show-files and the bot agree over a folder of package JSONs, CATALOGUE? (asks the registry that npm is configured with)
 	@test -n "$(CATALOGUE)" || { echo "name the folder: make agreement CATALOGUE=DIR"; exit 2; }
@@ -75,9 +78,11 @@ lint: ## formatting, vet, staticcheck
 	$(GO) vet -C bench ./...
 	$(GO) vet -C tools/h2spec ./...
 	$(GO) vet -C tools/acme ./...
+	$(GO) vet -C tools/versitygw ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	cd tools/h2spec && $(GO) tool -modfile=../go.mod staticcheck ./...
+	cd tools/versitygw && $(GO) tool -modfile=../go.mod staticcheck ./...
 
 vuln: ## known vulnerabilities in code that Larder calls (needs the Go module proxy and the vulnerability database)
 	$(GO) run $(GOVULNCHECK) ./...
@@ -114,11 +119,21 @@ bench-serve: build bin/serving ## against nginx and Caddy, as ratios (needs Linu
 bench-headline: build bin/serving ## what share of cdnjs's traffic this machine serves, with BENCH_HEADLINE=-h2 over HTTP/2 and TLS (needs Linux)
 	bin/serving -larder $(BIN) -headline $(BENCH_HEADLINE)
 
+bench-mirror: ## a mirror's catch-up and rsync of the same files (skipped where it is not), by processor time; how far behind ten releases a second it is
+	$(GO) test -run '^$$' -bench '^Benchmark(Mirror|Rsync)$$' -benchtime 3x -timeout 1h ./cmd/larder
+	$(GO) test -run '^$$' -bench '^BenchmarkMirrorLag$$' -benchtime 600x -timeout 1h ./cmd/larder
+
 size: build bin/size ## start, look-ups, search, pages, checks, backup and mirror over 7 million files, each with its bound (needs Linux, 20 GB of disk and an hour)
 	bin/size -larder $(BIN) $(SIZE)
 
 attack: build bin/attack ## attack the real program from one address, and measure what a client at another gets (needs Linux; nginx where it is)
 	bin/attack -larder $(BIN) $(ATTACK)
+
+bin/gateway: FORCE # an object store
+	$(GO) test -C tools/versitygw -c -o ../../$@ .
+
+rehearsal: build bin/rehearsal bin/gateway ## everything at once for HOURS, or MINUTES: nodes, mirror, fallback, room and proxy are killed, stopped, filled and attacked while clients compare every byte (needs Linux; nginx and root where they are)
+	bin/rehearsal -larder $(BIN) -gateway bin/gateway -minutes $(MINUTES) $(REHEARSAL)
 
 crash: ## kill the real process CRASHES times in the middle of ingests, of a full waiting room, and 50 times in the import of a tree
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder
@@ -139,8 +154,7 @@ resources: ## fill and serve in a control group of 512 MiB, and on a disk that o
 	LARDER_TEST_RESOURCES=1 $(GO) test -count 1 -timeout 1h -v -run '^(TestControlGroup|TestFullDisk)$$' ./cmd/larder
 
 cluster: ## COMMITS by three processes on a gateway, all of which are killed and stopped; every interleaving of small histories; the object store that LARDER_TEST_S3_ENDPOINT and its like name
-	$(GO) vet -C tools/versitygw ./...
-	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 10m -v -run '^TestCluster$$' ./cmd/larder
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 10m -v -run '^(TestCluster|TestClusterLost)$$' ./cmd/larder
 	LARDER_TEST_WHOLE=1 LARDER_TEST_STORM=100 $(GO) test -count 1 -timeout 2h -v -run '^(TestEveryInterleaving|TestStorm)$$' ./logs/cluster
 	LARDER_TEST_COMMITS=$(COMMITS) $(GO) test -C tools/versitygw -count 1 -timeout 10h -v .
 

@@ -1,5 +1,5 @@
-// Package webhook tells others over HTTP when a release is published, and what becomes of it, and what
-// happens in waiting rooms.
+// Package webhook tells others over HTTP when a release is published, what becomes of it, and what happens in waiting
+// rooms.
 //
 // A webhook is a URL, and a secret that its messages are signed with. Package webhook
 // follows the log: for every entry that says that a release was published, or what became
@@ -56,15 +56,20 @@ const MaxHooks = 1000
 // ErrNotFound says that there is no webhook with an id.
 var ErrNotFound = errors.New("there is no such webhook: `larder webhook list` has the ids")
 
+// A Subject is what a webhook is told of: releases, or a waiting room.
+type Subject struct {
+	Package string `json:"package,omitempty"` // "": of every package
+	Watch   bool   `json:"watch,omitempty"`   // it is told of all [logs.News], and not of publications only
+	Room    string `json:"room,omitempty"`    // told of that waiting room instead of releases, "*": of every room
+}
+
 // A Hook is a webhook, and how its messages fare.
 type Hook struct {
-	ID      string    `json:"id"`
-	URL     string    `json:"url"`
-	Package string    `json:"package,omitempty"` // "": of every package
-	Room    string    `json:"room,omitempty"`    // told of that waiting room instead of releases, "*": of every room
-	Watch   bool      `json:"watch,omitempty"`   // it is told of all [logs.News], and not of publications only
-	Added   time.Time `json:"added"`
-	From    int64     `json:"from"` // the first entry of the log that it is told of
+	ID  string `json:"id"`
+	URL string `json:"url"`
+	Subject
+	Added time.Time `json:"added"`
+	From  int64     `json:"from"` // the first entry of the log that it is told of
 	// Delivered counts the messages that were answered with 2xx, GivenUp those that
 	// never were; Pending are under way, or wait for the next attempt.
 	Delivered int64 `json:"delivered"`
@@ -154,17 +159,16 @@ func Open(o Options) (*Webhooks, error) {
 	return w, err
 }
 
-// Add adds a webhook for one package, or for all where that is ""; or for a waiting room, or for all where that is "*". One
-// that watches is told of all [logs.News], also of those about the log. The secret is told here and nowhere else.
-func (w *Webhooks) Add(ctx context.Context, url, pkg string, watch bool, room string) (h Hook, secret string, err error) {
+// Add adds a webhook. The secret is told here and nowhere else.
+func (w *Webhooks) Add(ctx context.Context, url string, of Subject) (h Hook, secret string, err error) {
 	if err := schedule.CheckURL(url); err != nil {
 		return h, "", err
 	}
-	if room != "" && (pkg != "" || watch) {
+	if of.Room != "" && (of.Package != "" || of.Watch) {
 		return h, "", errors.New("a webhook is for releases or for a waiting room, not for both: add another one")
 	}
 	new := hook{Secret: newSecret(), Hook: Hook{
-		ID: strings.ToLower(rand.Text()[:16]), URL: url, Package: pkg, Watch: watch, Room: room,
+		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: of,
 		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
 	if _, err := w.send(ctx, add{new}); err != nil {

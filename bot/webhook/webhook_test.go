@@ -141,7 +141,7 @@ func (r *rig) publish(pkg, version string) {
 
 func (r *rig) add(path, pkg string) Hook {
 	r.Helper()
-	h, secret, err := r.hooks.Add(r.Context(), "http://127.0.0.1:1"+path, pkg, strings.HasPrefix(path, "/watch"), "")
+	h, secret, err := r.hooks.Add(r.Context(), "http://127.0.0.1:1"+path, Subject{Package: pkg, Watch: strings.HasPrefix(path, "/watch")})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
 		if h := r.hook(vue.ID); h.Delivered != 3 || h.Package != "vue" {
 			t.Errorf("got %+v", h)
 		}
-		if _, _, err := r.hooks.Add(t.Context(), "ftp://example.com", "", false, ""); err == nil {
+		if _, _, err := r.hooks.Add(t.Context(), "ftp://example.com", Subject{}); err == nil {
 			t.Error("a URL that nothing can be sent to was accepted")
 		}
 	})
@@ -277,7 +277,7 @@ func TestWebhooksOfRooms(t *testing.T) {
 		releases := r.add("/releases", "")
 		rooms := map[string]Hook{}
 		for path, room := range map[string]string{"/shop": "shop", "/all": "*"} {
-			h, secret, err := r.hooks.Add(t.Context(), "http://127.0.0.1:1"+path, "", false, room)
+			h, secret, err := r.hooks.Add(t.Context(), "http://127.0.0.1:1"+path, Subject{Room: room})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -311,7 +311,7 @@ func TestWebhooksOfRooms(t *testing.T) {
 		if h := r.hook(releases.ID); h.Delivered != 1 {
 			t.Errorf("got %+v", h)
 		}
-		if _, _, err := r.hooks.Add(t.Context(), "http://127.0.0.1:1/both", "vue", false, "shop"); err == nil {
+		if _, _, err := r.hooks.Add(t.Context(), "http://127.0.0.1:1/both", Subject{Package: "vue", Room: "shop"}); err == nil {
 			t.Error("a webhook for a package and a room was accepted")
 		}
 	})

@@ -211,8 +211,9 @@ func newWebhookAdd(a *cli) *cobra.Command {
 		Use:   "add URL",
 		Short: "Send a message to a URL for each release that is published, or about a waiting room",
 		Long: `Send a signed message to a URL for each release that is published from now on; with --watch, also for what becomes of
-releases and of the log; with --room, for what happens in a waiting room instead. The secret that its receiver verifies messages
-with is told here, once. The URL may be on any host, this one too; a user who can run this command could call it anyway.` + sentLater,
+releases and of the log; or, with --room, when the queue of a waiting room begins or ends, when it is full, for its
+events, and when its settings change. The secret that its receiver verifies messages with is told here, once. The URL
+may be on any host, this one too; a user who can run this command could call it anyway.` + sentLater,
 		Example: `  larder webhook add https://ci.example.com/hooks/larder
   larder webhook add http://127.0.0.1:9000/rebuild --package jquery
   larder webhook add https://chat.example.com/hooks/shop --room shop`,
@@ -220,8 +221,8 @@ with is told here, once. The URL may be on any host, this one too; a user who ca
 	}
 	a.uses(cmd, dataFlags)
 	cmd.Flags().StringVar(&request.Package, "package", "", "only releases of the package `NAME`")
-	cmd.Flags().StringVar(&request.Room, "room", "", "what happens in the waiting room `NAME`, * for all, instead of releases")
 	cmd.Flags().BoolVar(&request.Watch, "watch", false, "tell of withdrawals, changes upstream, removed packages and new keys of the log too")
+	cmd.Flags().StringVar(&request.Room, "room", "", "what happens in the waiting room `NAME`, * for all, instead of releases")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.URL = args[0]

@@ -86,10 +86,8 @@ type (
 type (
 	// WebhookAddRequest describes a webhook.
 	WebhookAddRequest struct {
-		URL     string `json:"url"`
-		Package string `json:"package,omitempty"` // "" for all
-		Room    string `json:"room,omitempty"`    // "*" for all; "" for releases
-		Watch   bool   `json:"watch,omitempty"`
+		URL string `json:"url"`
+		webhook.Subject
 	}
 	// WebhookAdded is a new webhook, and its JSON form.
 	WebhookAdded struct {
@@ -126,7 +124,7 @@ func (r *Reader) errandOperations(all operations) {
 		return nil, e.schedule.Remove(ctx, q.ID)
 	})
 	withErrands(r, all, OpWebhookAdd, func(ctx context.Context, e *errands, q WebhookAddRequest) (WebhookAdded, error) {
-		hook, secret, err := e.webhooks.Add(ctx, q.URL, q.Package, q.Watch, q.Room)
+		hook, secret, err := e.webhooks.Add(ctx, q.URL, q.Subject)
 		return WebhookAdded{hook, secret}, err
 	})
 	withErrands(r, all, OpWebhookList, func(ctx context.Context, e *errands, _ struct{}) ([]webhook.Hook, error) {
