@@ -85,6 +85,8 @@ type Options struct {
 	// Hot is called with contents that are asked for while they could still be
 	// smaller, at most once a minute for each file that is kept. It must not block.
 	Hot func(kvstore.Hash)
+	// Complete makes the gzip form of files that the store has in Brotli alone, when they are first asked for.
+	Complete bool
 	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
 	// Default: none.
 	CacheTags purge.TagHeaders
@@ -154,6 +156,9 @@ func New(o Options) (*Assets, error) {
 		return nil, fmt.Errorf("server: couldn't make the cache of assets: %w", err)
 	}
 	a.rows.tags = o.CacheTags
+	if o.Complete {
+		a.rows.completer = newCompleter(o.Store, o.Logger)
+	}
 	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, o.SendWait, a.metrics.bodies); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of bodies: %w", err)
 	}

@@ -39,6 +39,7 @@ type rows struct {
 	store      *kvstore.Store
 	cache      *otter.Cache[string, *asset]
 	hot        func(kvstore.Hash)
+	completer  *completer // nil for none
 	usage      *usage.Usage
 	tags       purge.TagHeaders
 	now        func() time.Time
@@ -127,6 +128,9 @@ func (r *rows) read(t target) (*asset, error) {
 	if err != nil {
 		// Not even ErrNotFound is a 404 here: the store contradicts itself.
 		return nil, fmt.Errorf("server: %s names the content %s: %w", t.key, file.Hash, err)
+	}
+	if r.completer != nil {
+		content = r.completer.complete(file.Hash, content)
 	}
 	f := newAsset(t, file, content, r.tags)
 	f.generation, f.loaded = generation, r.now()

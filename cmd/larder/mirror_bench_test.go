@@ -4,24 +4,26 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
 // BenchmarkMirror measures the catch-up of a mirror from nothing, over loopback, by its own processor time; the source's is
-// not in it. BenchmarkRsync copies the same files, uncompressed, from a folder into another.
+// not in it. BenchmarkRsync copies the same files, uncompressed, from a folder into another. `make bench-mirror` runs both,
+// and [BenchmarkMirrorLag].
 func BenchmarkMirror(b *testing.B) {
-	binary := filepath.Join(b.TempDir(), "larder")
-	if out, err := exec.Command("go", "build", "-tags", "nomsgpack", "-o", binary, ".").CombinedOutput(); err != nil {
-		b.Fatalf("go build: %v\n%s", err, out)
-	}
+	binary := built(b)
 	source := filepath.Join(b.TempDir(), "data")
 	if err := os.MkdirAll(source, 0o700); err != nil {
 		b.Fatal(err)
@@ -37,25 +39,11 @@ func BenchmarkMirror(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ready := filepath.Join(b.TempDir(), "ready")
-	serving := exec.Command(binary, "serve", "--data", source, "--listen", "127.0.0.1:0", "--private-listen", "off", "--rooms", "off", "--ready-file", ready)
-	if err := serving.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		serving.Process.Signal(os.Interrupt)
-		serving.Wait() //nolint:errcheck // it is told to end
-	})
-	var url []byte
-	for url == nil {
-		if url, err = os.ReadFile(ready); err != nil {
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
+	url := servingFor(b, binary, "serve", "--data", source)
 	var spent time.Duration
 	for b.Loop() {
 		data := filepath.Join(b.TempDir(), "data")
-		cmd := exec.Command(binary, "mirror", strings.TrimSpace(string(url)), "--once", "--data", data, "--private-listen", "off")
+		cmd := exec.Command(binary, "mirror", url, "--once", "--data", data, "--private-listen", "off")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			b.Fatalf("larder mirror: %v\n%s", err, out)
 		}
@@ -65,10 +53,92 @@ func BenchmarkMirror(b *testing.B) {
 	told(b, spent, len(releases), files, size)
 }
 
+// BenchmarkMirrorLag publishes ten releases a second at a source, an iteration each, and measures how long after that a
+// mirror, which follows it as usual, serves them.
+func BenchmarkMirrorLag(b *testing.B) {
+	source := lardertest.New(b)
+	source.Enrol("lib", `{"name":"lib"}`)
+	mirror := servingFor(b, built(b), "mirror", source.URL, "--data", filepath.Join(b.TempDir(), "data"))
+	type release struct {
+		path      string
+		published time.Time
+	}
+	releases := make(chan release, 1<<16)
+	var lags []time.Duration
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for r := range releases { // they come in this order
+			for {
+				response, err := http.Get(mirror + r.path)
+				if err != nil {
+					b.Error(err)
+					break
+				}
+				response.Body.Close()
+				if response.StatusCode == http.StatusOK {
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			lags = append(lags, time.Since(r.published))
+		}
+	})
+	tick := time.NewTicker(time.Second / 10)
+	defer tick.Stop()
+	all, _, _ := mirrored()
+	for n := 0; b.Loop(); n++ {
+		<-tick.C
+		files := map[string]string{}
+		for path, data := range all[n%len(all)].Files {
+			files[path] = fmt.Sprintf("// %d\n%s", n, data)
+		}
+		version := fmt.Sprintf("1.%d.0", n)
+		source.Publish("lib", version, "dist/0.js", files)
+		releases <- release{"/ajax/libs/lib/" + version + "/dist/0.js", time.Now()}
+	}
+	close(releases)
+	watching.Wait()
+	slices.Sort(lags)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(lags[len(lags)/2].Seconds(), "s-median")
+	b.ReportMetric(lags[len(lags)*99/100].Seconds(), "s-99th")
+	b.ReportMetric(lags[len(lags)-1].Seconds(), "s-longest")
+}
+
+// built is the real program.
+func built(b *testing.B) string {
+	b.Helper()
+	binary := filepath.Join(b.TempDir(), "larder")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		b.Fatalf("go build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// servingFor starts a process that serves until the benchmark ends, and returns its URL.
+func servingFor(b *testing.B, binary string, args ...string) string {
+	b.Helper()
+	ready := filepath.Join(b.TempDir(), "ready")
+	cmd := exec.Command(binary, append(args, "--listen", "127.0.0.1:0", "--private-listen", "off", "--rooms", "off", "--ready-file", ready)...)
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		cmd.Process.Signal(os.Interrupt)
+		cmd.Wait() //nolint:errcheck // it is told to end
+	})
+	for {
+		if url, err := os.ReadFile(ready); err == nil {
+			return strings.TrimSpace(string(url))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 func BenchmarkRsync(b *testing.B) {
 	rsync, err := exec.LookPath("rsync")
 	if err != nil {
-		b.Skip("there is no rsync here")
+		b.Skip("there is no rsync here (apt-get install rsync)")
 	}
 	from := b.TempDir()
 	releases, files, size := mirrored()

@@ -58,7 +58,6 @@ type clustered struct {
 	since     time.Time
 	candidate bool                   // it has the log's key
 	begun     int64                  // number of the next commit when this life began
-	caught    atomic.Bool            // whether all was here once, or what is here is served without
 	refuses   atomic.Pointer[string] // why it may not write; nil where it may, or has not tried
 	saved     errandsSaved
 	dropped   bool         // it has no errands, in a life that follows
@@ -265,7 +264,9 @@ func (c *clustered) openFollower(ctx context.Context) error {
 		return err
 	}
 	c.site.signed = c.showing
-	c.caught.Store(false)
+	if c.begun == 0 { // a new store
+		c.lasting.caughtUp.Store(false)
+	}
 	c.join()
 	return nil
 }
@@ -280,13 +281,13 @@ func (c *clustered) join() {
 
 // mayServe reports whether the node has caught up once. One that has something, and cannot, serves what it has.
 func (c *clustered) mayServe() bool {
-	if c.caught.Load() {
+	if c.lasting.caughtUp.Load() {
 		return true
 	}
 	if c.node != nil && c.begun > 0 && c.node.Status().Problem != "" {
-		c.caught.Store(true)
+		c.lasting.caughtUp.Store(true)
 	}
-	return c.caught.Load()
+	return c.lasting.caughtUp.Load()
 }
 
 // behind is what clients get until then.
@@ -319,10 +320,10 @@ func (g gated) Answer(x *lane.Exchange) bool { return g.node.mayServe() && g.Han
 func (c *clustered) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
 		if c.node.Founding() { // a node that writes has to bring the log there
-			c.caught.Store(true)
+			c.lasting.caughtUp.Store(true)
 			return nil
 		}
-		c.caught.Store(true)
+		c.lasting.caughtUp.Store(true)
 		if !c.dropped { // not before it is known that the bucket has them
 			if err := c.dropErrands(); err != nil {
 				return err

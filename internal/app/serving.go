@@ -62,7 +62,7 @@ func (s *serving) open() (*server.Server, error) {
 	logger := s.logger.With("part", "server")
 	tags := purge.TagHeaders(s.settings.CacheTags)
 	assets, err := server.New(server.Options{
-		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Proxies: s.settings.Proxies, Hot: s.hot, Elsewhere: s.elsewhere,
+		Store: s.folder.store, CacheBytes: s.settings.Cache, SendBytes: s.settings.Sending, Usage: s.folder.usage(), AccessLog: s.accessLog, Proxies: s.settings.Proxies, Hot: s.hot, Elsewhere: s.elsewhere, Complete: s.lacking == nil,
 		CacheTags: tags, Lacking: s.lacking != nil, Page: func(path string) string { return site.OfFiles(s.settings.SiteBase, path) }, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package follow_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -134,6 +135,31 @@ func TestOnly(t *testing.T) {
 	}
 	if status, _ := get(t, handler(t, m.Store, m), "vue three point one"); status != 404 {
 		t.Errorf("what was left out is %d", status)
+	}
+	// What is left out is withdrawn while it is withdrawn, and not for good.
+	withdrawn := func(version string) bool {
+		v, err := views.LookupVersion(m.Store, "back", version)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			t.Fatal(err)
+		}
+		return v.Withdrawn != nil
+	}
+	if withdrawn("1.0.0") {
+		t.Error("what was restored, and left out, is withdrawn")
+	}
+	u.Withdraw("back", "1.0.0", "malware")
+	u.signNow(t)
+	m.catchUp(t)
+	m.sound(t)
+	if !withdrawn("1.0.0") {
+		t.Error("what was left out is not withdrawn")
+	}
+	u.Restore("back", "1.0.0", "it was none")
+	u.signNow(t)
+	m.catchUp(t)
+	m.sound(t)
+	if withdrawn("1.0.0") {
+		t.Error("what was restored again is withdrawn")
 	}
 	m.again(t, u.url) // everything, from now on
 	m.catchUp(t)

@@ -294,10 +294,13 @@ func (f *Follower) file(ctx context.Context, file *logs.File) error {
 	if err != nil {
 		return err
 	}
-	data, err := decode(coded, file.Size)
+	data := coded.Bytes
+	if coded.Coding != coding.Identity {
+		data, err = coding.Decode(coded.Coding, coded.Bytes, file.Size)
+	}
 	switch {
 	case err != nil:
-		return &RefusedError{err}
+		return &RefusedError{fmt.Errorf("%w: %w", errOther, err)}
 	case int64(len(data)) != file.Size || kvstore.Sum(data) != file.SHA256:
 		return &RefusedError{errOther}
 	case logs.SumSRI(data) != file.SRI:
@@ -306,7 +309,7 @@ func (f *Follower) file(ctx context.Context, file *logs.File) error {
 	return f.keep(file.SHA256, data, coded)
 }
 
-// decode returns at most limit bytes, and one more if there are more.
+// decode returns the content of a document, at most limit bytes of it, and one more if there are more.
 func decode(c kvstore.Coded, limit int64) ([]byte, error) {
 	if c.Coding == coding.Identity {
 		return c.Bytes, nil
@@ -319,20 +322,10 @@ func decode(c kvstore.Coded, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, limit+1))
 }
 
-// keep stores a content in the coding in which it came, and in gzip where that came in Brotli
-// because it is worthwhile: not every client takes that.
+// keep stores a content in the coding in which it came. For clients that do not take that one, others are made
+// when they ask.
 func (f *Follower) keep(h kvstore.Hash, data []byte, coded kvstore.Coded) error {
-	all := []kvstore.Coded{coded}
-	if coded.Coding == coding.Brotli {
-		quick, err := coding.Encode(coding.Gzip, coding.Quick, data)
-		if err != nil {
-			return err
-		}
-		if coding.Worthwhile(len(data), len(quick)) {
-			all = append(all, kvstore.Coded{Coding: coding.Gzip, Bytes: quick})
-		}
-	}
-	if err := f.Store.PutContent(h, int64(len(data)), false, all); err != nil {
+	if err := f.Store.PutContent(h, int64(len(data)), false, []kvstore.Coded{coded}); err != nil {
 		return err
 	}
 	f.files.Add(1)

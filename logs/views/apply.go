@@ -53,6 +53,10 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 		return fmt.Errorf("views: entry %d (%s) is about %s %s, but its manifest is that of %s %s", c.Index, c.Kind, c.Package, c.Version, m.Package, m.Version)
 	}
 	if c.Absent {
+		if c.Kind == logs.Restored { // it is withdrawn no longer, and not here either
+			b.Delete(kvstore.Versions, kvstore.Key(c.Package, c.Version))
+			b.Delete(kvstore.States, kvstore.Key(c.Package, c.Version))
+		}
 		return nil
 	}
 	v := newVersion(c)

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// The sizes of files whose gzip form is made when they are asked for, in bytes.
+const (
+	completedAtOnce = 2 << 20  // while the first client waits: some 60 ms at most
+	completedLater  = 64 << 20 // in the background; those that are larger stay as they are
+)
+
+// A completer makes the gzip form of files that are kept in Brotli alone, as a mirror takes them over: nearly every
+// client takes Brotli, and making it for all files took a mirror longer than all else that it does with them.
+type completer struct {
+	store  *kvstore.Store
+	slot   chan struct{} // held while one is made, so that a flood of requests has one processor at most
+	logger *slog.Logger
+}
+
+func newCompleter(store *kvstore.Store, logger *slog.Logger) *completer {
+	return &completer{store, make(chan struct{}, 1), logger}
+}
+
+// complete returns how a content is kept by now. One that cannot have its turn at once is completed when its asset
+// is read again, a minute later.
+func (c *completer) complete(h kvstore.Hash, have kvstore.Content) kvstore.Content {
+	_, brotli := have.Find(coding.Brotli)
+	_, gzip := have.Find(coding.Gzip)
+	if !brotli || gzip || have.Squeezed || have.Size > completedLater {
+		return have
+	}
+	select {
+	case c.slot <- struct{}{}:
+	default:
+		return have
+	}
+	if have.Size > completedAtOnce {
+		go c.add(h)
+		return have
+	}
+	c.add(h)
+	if now, err := c.store.Content(h); err == nil {
+		return now
+	}
+	return have
+}
+
+// add adds the gzip form where it is worthwhile, and gives the slot back. A content that cannot be read, or is no longer
+// there, is for others to find.
+func (c *completer) add(h kvstore.Hash) {
+	defer func() { <-c.slot }()
+	data, err := c.store.Identity(h)
+	if err != nil {
+		return
+	}
+	quick, err := coding.Encode(coding.Gzip, coding.Quick, data)
+	if err == nil && coding.Worthwhile(len(data), len(quick)) {
+		err = c.store.ImproveContent(h, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Gzip, Bytes: quick}})
+	}
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		c.logger.Debug("server: couldn't make a gzip form", "content", h, "err", err)
+	}
+}
