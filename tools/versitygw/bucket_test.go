@@ -44,6 +44,7 @@ func TestBucketOfTwoGateways(t *testing.T) {
 
 // Two gateways on one folder, without the file that they lock, decide on a condition and write later.
 func TestProbeWithoutLockFile(t *testing.T) {
+	needChance(t)
 	dir := folder(t)
 	b := open(t, front(t, nil, newGateway(t, dir, true), newGateway(t, dir, true)).URL)
 	var unfit *bucket.UnfitError
