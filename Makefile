@@ -9,6 +9,8 @@ SWEEP   ?= 1000
 UPGRADES ?= 100
 BACKLOG ?= 40000
 COMMITS ?= 10000
+HOURS   ?= 1
+MINUTES ?= $(shell expr $(HOURS) '*' 60)
 
 # One static file, whatever the system has; gin without a format that nothing here speaks. The same flags for all that is
 # compiled, so that it is compiled once.
@@ -25,7 +27,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rooms mutants withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -56,6 +58,7 @@ test: ## everything that can be tested here
 	$(GO) test -C bench ./...
 	$(GO) test -C tools/h2spec ./...
 	$(GO) test -C tools/acme ./...
+	$(GO) test -C tools/versitygw ./...
 
 agreement: ## do lint, show-files and the bot agree over a folder of package JSONs, CATALOGUE? (asks the registry that npm is configured with)
 	@test -n "$(CATALOGUE)" || { echo "name the folder: make agreement CATALOGUE=DIR"; exit 2; }
@@ -75,9 +78,11 @@ lint: ## formatting, vet, staticcheck
 	$(GO) vet -C bench ./...
 	$(GO) vet -C tools/h2spec ./...
 	$(GO) vet -C tools/acme ./...
+	$(GO) vet -C tools/versitygw ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	cd tools/h2spec && $(GO) tool -modfile=../go.mod staticcheck ./...
+	cd tools/versitygw && $(GO) tool -modfile=../go.mod staticcheck ./...
 
 vuln: ## known vulnerabilities in code that Larder calls (needs the Go module proxy and the vulnerability database)
 	$(GO) run $(GOVULNCHECK) ./...
@@ -124,6 +129,12 @@ size: build bin/size ## start, look-ups, search, pages, checks, backup and mirro
 attack: build bin/attack ## attack the real program from one address, and measure what a client at another gets (needs Linux; nginx where it is)
 	bin/attack -larder $(BIN) $(ATTACK)
 
+bin/gateway: FORCE # an object store
+	$(GO) test -C tools/versitygw -c -o ../../$@ .
+
+rehearsal: build bin/rehearsal bin/gateway ## everything at once for HOURS, or MINUTES: nodes, mirror, fallback, room and proxy are killed, stopped, filled and attacked while clients compare every byte (needs Linux; nginx and root where they are)
+	bin/rehearsal -larder $(BIN) -gateway bin/gateway -minutes $(MINUTES) $(REHEARSAL)
+
 crash: ## kill the real process CRASHES times in the middle of ingests, of a full waiting room, and 50 times in the import of a tree
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestCrash ./cmd/larder
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestKill$$' ./server/waitingroom
@@ -143,10 +154,19 @@ resources: ## fill and serve in a control group of 512 MiB, and on a disk that o
 	LARDER_TEST_RESOURCES=1 $(GO) test -count 1 -timeout 1h -v -run '^(TestControlGroup|TestFullDisk)$$' ./cmd/larder
 
 cluster: ## COMMITS by three processes on a gateway, all of which are killed and stopped; every interleaving of small histories; the object store that LARDER_TEST_S3_ENDPOINT and its like name
-	$(GO) vet -C tools/versitygw ./...
-	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 10m -v -run '^TestCluster$$' ./cmd/larder
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 10m -v -run '^(TestCluster|TestClusterLost)$$' ./cmd/larder
 	LARDER_TEST_WHOLE=1 LARDER_TEST_STORM=100 $(GO) test -count 1 -timeout 2h -v -run '^(TestEveryInterleaving|TestStorm)$$' ./logs/cluster
 	LARDER_TEST_COMMITS=$(COMMITS) $(GO) test -C tools/versitygw -count 1 -timeout 10h -v .
+
+rooms: ## waiting rooms: CRASHES kills under load, attackers for an hour of the room's time, 100,000 who wait, a million in virtual time
+	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestKill$$' ./server/waitingroom
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^(TestAttackers|TestFlood)$$' ./server/waitingroom
+	$(GO) test -run '^$$' -bench Crowd -timeout 1h ./server/waitingroom
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestMillion$$' ./server/waitingroom/simulate
+
+mutants: ## does a test notice when the code that decides in a waiting room is changed? (about an hour)
+	$(GO) build -C tools/gremlins -o ../../bin/gremlins github.com/go-gremlins/gremlins/cmd/gremlins
+	bin/gremlins unleash --workers 1 --timeout-coefficient 300 --output-statuses lt ./server/waitingroom/queue
 
 withdrawal: ## find a withdrawal that the server hides, in a log of 222,000 entries
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^TestHiddenWithdrawal$$' ./logs/verify

@@ -3,6 +3,7 @@ module github.com/larder-cdn/larder/bench
 go 1.26.8
 
 require (
+	github.com/andybalholm/brotli v1.2.8
 	github.com/larder-cdn/larder v0.0.0
 	golang.org/x/net v0.62.0
 	golang.org/x/sync v0.24.0
@@ -21,7 +22,6 @@ require (
 	github.com/RaduBerinde/btreemap v0.0.0-20250419174037-3d62b7205d54 // indirect
 	github.com/agnivade/levenshtein v1.2.2 // indirect
 	github.com/ajstarks/svgo v0.0.0-20211024235047-1546f124cd8b // indirect
-	github.com/andybalholm/brotli v1.2.8 // indirect
 	github.com/aymanbagabas/go-udiff v0.4.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect

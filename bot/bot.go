@@ -87,6 +87,8 @@ type Options struct {
 	// of the bot's own.
 	Runtime *durable.Runtime
 	Logger  *slog.Logger
+	// Squeezed, where set, is told of each content that has got smaller codings, from several goroutines.
+	Squeezed func(kvstore.Hash)
 	// Events, where set, is told what happens, from several goroutines.
 	Events func(Event)
 	// Now is the clock and Sleep waits on it, for at most that long; default the real ones.

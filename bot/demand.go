@@ -27,6 +27,12 @@ var demandSuffix = []byte("downloads")
 // demandKey is beside that of the package's Upstream, which is written whenever upstream was asked.
 func demandKey(pkg string) []byte { return kvstore.Key(pkg, string(demandSuffix)) }
 
+// IsDemand reports whether a key in [kvstore.Upstreams] is that of a package's demand.
+func IsDemand(key []byte) bool {
+	_, kind, ok := bytes.Cut(key, []byte{0})
+	return ok && bytes.Equal(kind, demandSuffix)
+}
+
 // ReadDemand returns the demand of all packages of which it is known.
 func ReadDemand(r kvstore.Reader) (map[string]Demand, error) {
 	found := map[string]Demand{}
@@ -34,10 +40,10 @@ func ReadDemand(r kvstore.Reader) (map[string]Demand, error) {
 		if err != nil {
 			return nil, fmt.Errorf("bot: couldn't read how often packages are downloaded: %w", err)
 		}
-		name, kind, ok := bytes.Cut(item.Key, []byte{0})
-		if !ok || !bytes.Equal(kind, demandSuffix) {
+		if !IsDemand(item.Key) {
 			continue
 		}
+		name, _, _ := bytes.Cut(item.Key, []byte{0})
 		var d Demand
 		if json.Unmarshal(item.Value, &d) == nil { // a damaged row only costs a place in an order
 			found[string(name)] = d

@@ -312,6 +312,9 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 	}
 	s := squeezed{before: codedBytes(content), after: codedBytes(after)}
 	done(s)
+	if b.options.Squeezed != nil {
+		b.options.Squeezed(h)
+	}
 	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.Backlog()})
 	return nil, nil
 }

@@ -24,8 +24,12 @@ func (e Entry) News() string {
 	}
 	switch e.Kind {
 	case Published, Replaced:
-		if e.Provenance != nil {
-			reason += "; " + e.Provenance.String()
+		switch p := e.Provenance; {
+		case p == nil:
+		case p.Outcome == ProvenanceVerified:
+			reason += "; " + p.String()
+		default:
+			reason += "; provenance: " + p.String()
 		}
 		return name + " was " + string(e.Kind) + reason
 	case Mirrored:

@@ -27,6 +27,7 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -47,6 +48,9 @@ type Options struct {
 	Document func() []byte
 	// Rooms are the waiting rooms. Nil: there are none, and no page of them.
 	Rooms Rooms
+	// Nodes returns the nodes of the cluster that this is one of and, with an error, those that can be told of without
+	// the others. Nil: it is no node, and there is no page of them.
+	Nodes func(ctx context.Context) ([]cluster.Member, error)
 	// Catalogue tells how the catalogue stands. Nil: nothing is said of it.
 	Catalogue func() Catalogue
 	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
@@ -123,6 +127,9 @@ func New(o Options) (*Site, error) {
 	}
 	if o.Rooms != nil {
 		s.routes = append(s.routes, route{"/rooms", s.rooms}, route{"/rooms/*", s.room})
+	}
+	if o.Nodes != nil {
+		s.routes = append(s.routes, route{"/nodes", s.nodes})
 	}
 	return s, nil
 }

@@ -25,6 +25,8 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"github.com/larder-cdn/larder/bench/internal/assault"
 )
 
 const (
@@ -48,10 +50,7 @@ type options struct {
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == childArgument {
-		runAttack(os.Args[2:])
-		return
-	}
+	assault.Child()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -148,7 +147,7 @@ func measure(ctx context.Context, o *options, folder string, a attack, way strin
 		}
 		u := t.usage()
 		seen[i] = v.ask(ctx, o.duration)
-		processors, memory := t.usage().since(u)
+		now := t.usage()
 		if when == "during" && a.also != nil {
 			if err := a.also(ctx, v); err != nil {
 				verdict = err.Error()
@@ -159,7 +158,7 @@ func measure(ctx context.Context, o *options, folder string, a attack, way strin
 		}
 		r := &seen[i]
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%.2f %%\t%.1f ms\t%.1f ms\t%d MiB\t%.2f\t\n", a.name, way, when, r.asked(), 100*r.success(),
-			ms(r.quantile(0.5)), ms(r.quantile(0.99)), memory>>20, processors)
+			ms(r.quantile(0.5)), ms(r.quantile(0.99)), now.Memory>>20, now.Since(u))
 	}
 	if err := ctx.Err(); err != nil {
 		return "", err

@@ -3,26 +3,21 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/larder-cdn/larder/bench/internal/stage"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
@@ -65,7 +60,8 @@ func fill(ctx context.Context, larder, folder string) error {
 	if err != nil {
 		return fmt.Errorf("couldn't fill a store: %w: %s", err, said)
 	}
-	return certificate(folder)
+	_, err = stage.Certificate(folder, relaying)
+	return err
 }
 
 // registry is npm's, with a package to write the package JSON of.
@@ -78,23 +74,6 @@ func registry() *npmtest.Registry {
 	r := npmtest.Start()
 	r.Add("drafted", "1.0.0", time.Now().Add(-time.Hour), files)
 	return r
-}
-
-// certificate makes one for the loopback, as cert.pem and key.pem.
-func certificate(folder string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(0, 1, 0), IPAddresses: []net.IP{net.ParseIP(relaying)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	return errors.Join(err,
-		os.WriteFile(filepath.Join(folder, "cert.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
-		os.WriteFile(filepath.Join(folder, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 }
 
 // The ways in which a client reaches Larder.
@@ -170,7 +149,7 @@ func start(ctx context.Context, larder, folder string, a attack, way string) (t 
 		t.larder.Env = append(os.Environ(), registry.Env(folder)...)
 	}
 	t.larder.Stdout, t.larder.Stderr = &t.said, &t.said
-	stop, err := startProcess(t.larder)
+	stop, err := stage.Start(t.larder)
 	if err != nil {
 		return t, err
 	}
@@ -204,27 +183,6 @@ func start(ctx context.Context, larder, folder string, a attack, way string) (t 
 	return t, nil
 }
 
-// startProcess starts a program and returns what ends it.
-func startProcess(c *exec.Cmd) (stop func(), err error) {
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	done := make(chan struct{})
-	go func() {
-		_ = c.Wait()
-		close(done)
-	}()
-	return func() {
-		_ = c.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-done:
-		case <-time.After(3 * time.Second):
-			_ = c.Process.Kill()
-			<-done
-		}
-	}, nil
-}
-
 const nginxConf = `daemon off; pid %[1]s/nginx.pid; error_log /dev/null crit; worker_processes 1; worker_rlimit_nofile 16000;
 events { worker_connections 8000; }
 http {
@@ -252,7 +210,7 @@ func (t *target) behindNginx(ctx context.Context, folder string) error {
 	}
 	c := exec.Command("nginx", "-c", conf, "-p", folder, "-e", "stderr")
 	c.Stdout, c.Stderr = &t.said, &t.said
-	stop, err := startProcess(c)
+	stop, err := stage.Start(c)
 	if err != nil {
 		return err
 	}
@@ -325,35 +283,4 @@ func relay(c *net.TCPConn, larder string, second bool) {
 	<-ended
 }
 
-// usage is what Larder has used so far.
-type usage struct {
-	at        time.Time
-	processor time.Duration
-	memory    int64
-}
-
-func (t *target) usage() usage {
-	u := usage{at: time.Now()}
-	pid := t.larder.Process.Pid
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if _, rest, ok := strings.Cut(string(stat), ") "); ok {
-		if fields := strings.Fields(rest); len(fields) > 12 {
-			user, _ := strconv.ParseInt(fields[11], 10, 64)
-			system, _ := strconv.ParseInt(fields[12], 10, 64)
-			u.processor = time.Duration(user+system) * 10 * time.Millisecond
-		}
-	}
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for line := range strings.Lines(string(status)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kilobytes, _ := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
-			u.memory = kilobytes << 10
-		}
-	}
-	return u
-}
-
-// since returns how many processors were busy since an earlier usage, and the memory now.
-func (u usage) since(earlier usage) (processors float64, memory int64) {
-	return (u.processor - earlier.processor).Seconds() / u.at.Sub(earlier.at).Seconds(), u.memory
-}
+func (t *target) usage() stage.Usage { return stage.UsageOf(t.larder.Process.Pid) }

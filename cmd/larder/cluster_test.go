@@ -70,14 +70,20 @@ type machine struct {
 func (c *crew) machine(name string, like *machine, files ...string) *machine {
 	c.Helper()
 	m := &machine{crew: c, name: name, data: filepath.Join(c.dir, name, "data")}
+	c.copyKeys(like, m, files...)
+	return m
+}
+
+// copyKeys copies files from one key folder into another.
+func (c *crew) copyKeys(from, to *machine, files ...string) {
+	c.Helper()
 	for _, file := range files {
-		data, err := os.ReadFile(filepath.Join(c.dir, like.name, "keys", file))
+		data, err := os.ReadFile(filepath.Join(c.dir, from.name, "keys", file))
 		if err != nil {
 			c.Fatal(err)
 		}
-		c.write(filepath.Join(name, "keys", file), string(data))
+		c.write(filepath.Join(to.name, "keys", file), string(data))
 	}
-	return m
 }
 
 // What a machine needs to publish in the place of another, and to pass on commands.
@@ -160,6 +166,26 @@ func fetched(url string) (status int, body string) {
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return 0, ""
+	}
+	return response.StatusCode, string(text)
+}
+
+// asked asks with a size of the log.
+func (m *machine) asked(path, size string) (status int, body string) {
+	m.Helper()
+	r, err := http.NewRequestWithContext(m.Context(), http.MethodGet, m.url+path, nil)
+	if err != nil {
+		m.Fatal(err)
+	}
+	r.Header.Set("Larder-Log-Size", size)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		m.Fatal(err)
 	}
 	return response.StatusCode, string(text)
 }
@@ -264,10 +290,25 @@ func TestCluster(t *testing.T) {
 			fetched(m.url + "/ajax/libs/demo/" + first + "/demo.js")
 		}
 	}
-	if out, code := three.command("withdraw", "demo", first, "--reason", "malware"); code != exitDone {
+	out, code := three.command("withdraw", "demo", first, "--reason", "malware", "--json")
+	var withdrawn app.Withdrawn
+	if err := json.Unmarshal([]byte(out), &withdrawn); err != nil || code != exitDone || withdrawn.LogSize == 0 {
 		t.Fatal(out)
 	}
-	c.answers(first, http.StatusGone, one, two, three)
+	for _, m := range []*machine{one, two, three} { // whichever node is asked for an answer by that entry, it never gives an older one
+		c.eventually(m.name+" answers by the withdrawal", func() bool {
+			status, body := m.asked("/ajax/libs/demo/"+first+"/demo.js", fmt.Sprint(withdrawn.LogSize))
+			if status != http.StatusGone && (status != http.StatusServiceUnavailable || !strings.Contains(body, "log entries so far")) {
+				t.Errorf("%s answers %d by %d entries: %s", m.name, status, withdrawn.LogSize, body)
+			}
+			return status == http.StatusGone
+		})
+		for size, want := range map[string]int{"99999": http.StatusServiceUnavailable, "x": http.StatusBadRequest} {
+			if status, _ := m.asked("/libraries", size); status != want {
+				t.Errorf("%s answers %d for a log of %s entries", m.name, status, size)
+			}
+		}
+	}
 	if out, code := two.command("webhook", "add", "https://hook.example/"); code != exitDone {
 		t.Fatal(out)
 	}
@@ -374,6 +415,12 @@ func TestClusterBehind(t *testing.T) {
 	if _, body := fetched(private + "/metrics"); !strings.Contains(body, "\nlarder_cluster_behind_entries 0\n") || !strings.Contains(body, "\nlarder_cluster_writer 0\n") {
 		t.Error("the metrics lack how far the node is behind")
 	}
+	if status, body := fetched(private + "/nodes"); status != http.StatusOK || !strings.Contains(body, ">writer<") || !strings.Contains(body, ">follower<") {
+		t.Errorf("/nodes for the operator: %d %s", status, body)
+	}
+	if status, body := fetched(two.url + "/nodes"); status != http.StatusNotFound || !strings.Contains(body, "private address") {
+		t.Errorf("/nodes for everybody: %d %s", status, body)
+	}
 
 	// The bucket does not answer: what is here is served, also after a new start; nothing is published.
 	for _, kind := range []string{"commit", "pack"} {
@@ -478,6 +525,194 @@ func TestClusterMistakes(t *testing.T) {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: the message does not say %q: %s", test.name, want, out)
 			}
+		}
+	}
+}
+
+// What docs/cluster.md says to do when something is lost is done here, and works. With LARDER_TEST_WHOLE, which `make cluster`
+// sets, it is all of it.
+func TestClusterLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	whole := os.Getenv("LARDER_TEST_WHOLE") != ""
+	t.Setenv("LARDER_TEST_WHOLE", "") // and gone, because larder refuses a variable that is no setting
+	os.Unsetenv("LARDER_TEST_WHOLE")
+	c := newCrew(t)
+	one := c.machine("one", nil)
+	one.start()
+	one.writes()
+	two, three := c.machine("two", one, candidateFiles...), c.machine("three", one, "cluster.key", "log.pub", "checkpoint")
+	two.start()
+	three.start()
+	all := []*machine{one, two, three}
+	stop := func() {
+		t.Helper()
+		for _, m := range slices.Backward(all) {
+			m.end(os.Interrupt)
+		}
+	}
+	var versions []string
+	publishes := func() { // through any node, and every node serves everything
+		t.Helper()
+		versions = append(versions, three.publish())
+		for _, version := range versions {
+			c.answers(version, http.StatusOK, all...)
+		}
+	}
+	refused := func(m *machine, want string) {
+		t.Helper()
+		if out, code := m.command("import", "demo", "6.6.6", filepath.Join(c.dir, "source")); code == exitDone || !strings.Contains(out, want) {
+			t.Errorf("published at %s: %s", m.name, out)
+		}
+	}
+	key := func(m *machine, name string) string { return filepath.Join(c.dir, m.name, "keys", name) }
+	newBucket := func(name string) { c.bucket = filepath.Join(c.dir, name) }
+	if out, code := two.command("webhook", "add", "https://hook.example/"); code != exitDone {
+		t.Fatal(out)
+	}
+	publishes()
+
+	// The bucket's newest objects are lost, because an old copy of it was restored.
+	old := filepath.Join(c.dir, "old")
+	if err := os.CopyFS(old, os.DirFS(c.bucket)); err != nil {
+		t.Fatal(err)
+	}
+	publishes()
+	stop()
+	was := c.bucket
+	c.bucket = old
+	for _, m := range all {
+		m.start()
+	}
+	for _, m := range all {
+		c.eventually(m.name+" says that the bucket is behind", func() bool {
+			s := m.status()
+			return s != nil && s.Node != nil && s.Node.Role != "writer" && strings.Contains(s.Node.Problem, "the bucket is behind") && strings.Contains(s.Node.Problem, "new, empty --bucket")
+		})
+	}
+	for _, version := range versions {
+		c.answers(version, http.StatusOK, all...)
+	}
+	refused(one, "")
+	stop()
+
+	// The bucket is lost for good.
+	if err := os.RemoveAll(was); err != nil {
+		t.Fatal(err)
+	}
+	newBucket("second")
+	one.start()
+	one.writes()
+	two.start()
+	three.start()
+	publishes()
+	if out, code := three.command("webhook", "list"); code != exitDone || !strings.Contains(out, "https://hook.example/") {
+		t.Errorf("the webhook is gone with the bucket: %s", out)
+	}
+
+	// The cluster's key is lost everywhere.
+	stop()
+	for _, m := range all {
+		if err := os.Remove(key(m, "cluster.key")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, code := one.command("serve", "--bucket", "file://"+c.bucket, "--listen", "127.0.0.1:0", "--private-listen", "off", "--rooms", "off", "--catalogue", c.catalogue); code != exitFailed || !strings.Contains(out, "copy cluster.key") {
+		t.Errorf("without the cluster's key: %d %s", code, out)
+	}
+	newBucket("third")
+	one.start()
+	one.writes()
+	for _, m := range []*machine{two, three} {
+		c.copyKeys(one, m, "cluster.key")
+		m.start()
+	}
+	publishes()
+	if !whole {
+		return
+	}
+
+	// A node's store is damaged.
+	three.end(os.Interrupt)
+	tables, err := filepath.Glob(filepath.Join(three.data, "store", "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatal("the store has no tables", err)
+	}
+	for _, table := range tables {
+		if err := os.Truncate(table, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	three.start()
+	publishes()
+	if aside, err := filepath.Glob(three.data + "/store.lost-*"); err != nil || len(aside) != 1 {
+		t.Errorf("the damaged store is put aside as %q, %v", aside, err)
+	}
+
+	// The log's key is lost on one node, and then on all.
+	two.end(os.Interrupt)
+	saved, err := os.ReadFile(key(one, "log.key"))
+	if err == nil {
+		err = os.Remove(key(two, "log.key"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.start()
+	c.eventually("the node without the log's key follows", func() bool { return two.role() == "follower" })
+	publishes()
+	stop()
+	if err := os.Remove(key(one, "log.key")); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		m.start()
+	}
+	for _, version := range versions {
+		c.answers(version, http.StatusOK, all...)
+	}
+	refused(three, "another node that has the log's key takes its place")
+	stop()
+	c.write("one/keys/log.key", string(saved))
+	c.write("two/keys/log.key", string(saved))
+	one.start()
+	one.writes()
+	two.start()
+	three.start()
+	publishes()
+
+	// The log's key is in wrong hands.
+	if out, code := three.command("log", "rotate-key"); code == exitDone || !strings.Contains(out, "run larder log rotate-key on the node that publishes, the one at https://127.0.0.1:") {
+		t.Errorf("a node that does not sign changes the key: %s", out)
+	}
+	if out, code := one.command("log", "rotate-key"); code != exitDone {
+		t.Fatal(out)
+	}
+	two.end(os.Interrupt)
+	olds, err := filepath.Glob(key(one, "old-*.key"))
+	if err != nil || len(olds) != 1 {
+		t.Fatalf("the old key is in %q, %v", olds, err)
+	}
+	c.copyKeys(one, two, "log.key", "log.pub", filepath.Base(olds[0]))
+	two.start()
+	publishes()
+	one.end(os.Interrupt)
+	all = []*machine{two, three}
+	publishes()
+	two.writes()
+
+	// A tree is not sent from node to node; what to do is said.
+	if out, code := three.command("import", "--tree", filepath.Join(c.dir, "source")); code == exitDone || !strings.Contains(out, "larder import --tree there") {
+		t.Errorf("a tree through a node that does not publish: %s", out)
+	}
+	if out, code := three.command("squeeze"); code != exitDone || !strings.Contains(out, "Squeezed") {
+		t.Errorf("squeezing through a node that does not publish: %s", out)
+	}
+	stop()
+	for _, m := range all {
+		if out, code := m.command("fsck", "--deep"); code != exitDone {
+			t.Errorf("fsck of %s: %s", m.name, out)
 		}
 	}
 }

@@ -217,6 +217,9 @@ func TestDashboardDrill(t *testing.T) {
 			return 0, "" // it is about to start
 		}
 		defer r.Body.Close()
+		if r.StatusCode == http.StatusServiceUnavailable {
+			return 0, "" // likewise
+		}
 		var answer struct {
 			Error string
 			Data  struct{ Result []any }
@@ -226,16 +229,17 @@ func TestDashboardDrill(t *testing.T) {
 		}
 		return len(answer.Data.Result), answer.Error
 	}
-	panels := 0
+	asked, answered := 0, 0
 	for _, p := range dashboard.Panels {
 		for _, target := range p.Targets {
-			panels++
+			asked++
 			if notHere.MatchString(target.Expr) {
 				if _, problem := ask(target.Expr); problem != "" {
 					t.Errorf("%s: %s: %s", p.Title, target.Expr, problem)
 				}
 				continue
 			}
+			answered++
 			waitFor(t, p.Title+": "+target.Expr, func() bool {
 				for path := range faultFiles {
 					if answer, err := http.Get(public + "/ajax/libs/demo/1.0.0/" + path); err == nil {
@@ -254,5 +258,5 @@ func TestDashboardDrill(t *testing.T) {
 			})
 		}
 	}
-	t.Logf("%d questions of the dashboard are answered", panels)
+	t.Logf("%d of the %d questions of the dashboard have an answer here, and no other one is wrong", answered, asked)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/follow"
@@ -34,6 +35,9 @@ const (
 	showPause  = time.Second            // after the bucket did not take what is to be shown
 	signedLook = 100 * time.Millisecond // between two looks at what the signer has signed
 	partTime   = 5 * time.Second        // that the bucket has at the end, to be told of it
+	mendFirst  = time.Minute            // after it has begun to write, until what it left behind that wrote before has landed
+	mendEvery  = 6 * time.Hour
+	formsEvery = 10 * time.Second // between two looks for smaller codings that other nodes have found
 )
 
 // isNode reports whether the process is a node of a cluster.
@@ -54,9 +58,10 @@ type clustered struct {
 	since     time.Time
 	candidate bool                   // it has the log's key
 	begun     int64                  // number of the next commit when this life began
-	caught    atomic.Bool            // whether all was here once, or what is here is served without
 	refuses   atomic.Pointer[string] // why it may not write; nil where it may, or has not tried
 	saved     errandsSaved
+	dropped   bool         // it has no errands, in a life that follows
+	served    http.Handler // what the bucket is to show, of a node that writes
 }
 
 // openBucket finds the bucket. Of what is wrong with it, a node hears when it asks.
@@ -167,14 +172,14 @@ func (c *clustered) meet(ctx context.Context) (founds bool, name string, err err
 		return false, "", err
 	}
 	name, err = cluster.Origin(ctx, c.bucket)
-	if joined {
+	if joined && (err != nil || name != "") {
 		return false, name, nil //nolint:nilerr // it is asked again and again
 	}
 	if err == nil {
 		err = bucket.Probe(ctx, c.bucket)
 	}
-	if err != nil || name != "" {
-		return false, name, err
+	if joined || err != nil || name != "" { // one that has joined another bucket brings its log into this one
+		return joined, name, err
 	}
 	if err := c.writer.openSigner(c.logger, nil); err != nil {
 		return false, "", err
@@ -203,7 +208,7 @@ func (c *clustered) trusted() (last signing.Signed, key string, err error) {
 
 // openSide opens the cluster's key.
 func (c *clustered) openSide(folder string, founds bool) (err error) {
-	c.side, err = cluster.OpenSideKey(folder, founds)
+	c.side, err = cluster.OpenSideKey(folder, founds && c.record.Own() != "")
 	switch missing := errors.Is(err, fs.ErrNotExist); {
 	case missing && c.record.Own() != "":
 		return fmt.Errorf("%s has the log's key and not the cluster's: copy cluster.key from the key folder of the node that publishes, or take log.key away for a node that only serves", folder)
@@ -241,7 +246,7 @@ func (s *working) followerParts() (parts list, err error) {
 	add(true, part{name: "node", start: c.openFollower, stop: c.close}, c.answeringNodes(func() operations { return operations{} }))
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	add(len(rooms) > 0, site.rooms(rooms))
-	add(true, part{name: "gate", start: c.gate})
+	add(true, site.fresh(), part{name: "gate", start: c.gate})
 	add(s.settings.AccessLog != "", site.logging())
 	add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 	add(true, site.server(), site.usage(), site.following())
@@ -249,7 +254,7 @@ func (s *working) followerParts() (parts list, err error) {
 	add(true, part{name: "announcement", start: site.announce})
 	add(s.settings.ReadyFile != "", s.readyFile())
 	add(true, s.adminServer(func() (operations, http.Handler, error) { return c.forwarding(), c.noSchedule(), nil }))
-	add(true, part{name: "following", run: until(c.follow)}, part{name: "word of the node", run: until(c.tellOthers)})
+	add(true, part{name: "following", run: until(c.follow)}, part{name: "word of the node", run: until(c.tellOthers)}, part{name: "smaller codings", run: until(c.forms)})
 	add(true, s.readiness(), s.beginAgain(), stopping(s.lasting.ending, s.Stopping))
 	return parts, nil
 }
@@ -258,11 +263,10 @@ func (c *clustered) openFollower(ctx context.Context) error {
 	if err := c.open(ctx); err != nil {
 		return err
 	}
-	if err := c.dropErrands(); err != nil {
-		return errors.Join(err, c.close())
-	}
 	c.site.signed = c.showing
-	c.caught.Store(false)
+	if c.begun == 0 { // a new store
+		c.lasting.caughtUp.Store(false)
+	}
 	c.join()
 	return nil
 }
@@ -272,17 +276,18 @@ func (c *clustered) join() {
 	c.metrics.clustered(c)
 	c.tell = append(c.tell, c.status)
 	c.answers = append(c.answers, c.nodesOperation)
+	c.site.pages.Nodes = c.nodes
 }
 
 // mayServe reports whether the node has caught up once. One that has something, and cannot, serves what it has.
 func (c *clustered) mayServe() bool {
-	if c.caught.Load() {
+	if c.lasting.caughtUp.Load() {
 		return true
 	}
 	if c.node != nil && c.begun > 0 && c.node.Status().Problem != "" {
-		c.caught.Store(true)
+		c.lasting.caughtUp.Store(true)
 	}
-	return c.caught.Load()
+	return c.lasting.caughtUp.Load()
 }
 
 // behind is what clients get until then.
@@ -315,10 +320,16 @@ func (g gated) Answer(x *lane.Exchange) bool { return g.node.mayServe() && g.Han
 func (c *clustered) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
 		if c.node.Founding() { // a node that writes has to bring the log there
-			c.caught.Store(true)
+			c.lasting.caughtUp.Store(true)
 			return nil
 		}
-		c.caught.Store(true)
+		c.lasting.caughtUp.Store(true)
+		if !c.dropped { // not before it is known that the bucket has them
+			if err := c.dropErrands(); err != nil {
+				return err
+			}
+			c.dropped = true
+		}
 		if c.showing.Held() == c.folder.log.Checkpoint() {
 			return nil
 		}
@@ -404,6 +415,11 @@ func (c *clustered) lead() part {
 			}
 			err = c.record.Close() // the signer has the key folder from now on
 			c.record, c.showing = nil, nil
+			c.squeezed = func(h kvstore.Hash) {
+				if err := c.node.NoteForms(h); err != nil {
+					c.logger.Warn("the other nodes keep the larger form of a content", "content", h, "err", err)
+				}
+			}
 			c.join()
 			return err
 		},
@@ -434,7 +450,8 @@ func (c *clustered) publicly() list {
 			_, refused := c.writer.signature.signer.Checkpoint()
 			return refused
 		}},
-		part{name: "what the bucket shows", run: until(c.show)},
+		c.site.fresh(),
+		part{name: "what the bucket shows", start: c.openShown, run: until(c.show)}, part{name: "comparing what the bucket shows", run: until(c.mend)},
 		part{name: "writing", run: until(func(ctx context.Context) {
 			c.node.Hold(ctx)
 			if ctx.Err() == nil {
@@ -443,24 +460,24 @@ func (c *clustered) publicly() list {
 			}
 		})},
 		part{name: "word of the node", run: until(c.tellOthers)},
-		part{name: "side state", run: until(c.keepErrands)},
+		part{name: "side state", run: until(c.keepErrands)}, part{name: "smaller codings", run: until(c.forms)},
 	}
+}
+
+func (c *clustered) openShown(context.Context) (err error) {
+	c.served, err = tiles.New(tiles.Options{Store: c.folder.store, Signer: c.writer.signature.signer, Logger: c.logger.With("part", "cluster")})
+	return err
 }
 
 // show has the bucket show what is signed.
 func (c *clustered) show(ctx context.Context) {
 	signer := c.writer.signature.signer
-	served, err := tiles.New(tiles.Options{Store: c.folder.store, Signer: signer, Logger: c.logger.With("part", "cluster")})
-	if err != nil {
-		c.logger.Error("the bucket shows nothing new", "err", err)
-		return
-	}
 	var shown signing.Signed
 	for ctx.Err() == nil {
 		rest := signedLook
 		signed, _ := signer.Checkpoint()
 		if signed.Note != nil && string(signed.Note) != string(shown.Note) {
-			switch err := c.node.Show(ctx, served, signed); {
+			switch err := c.node.Show(ctx, c.served, signed); {
 			case err == nil:
 				shown = signed
 			case ctx.Err() == nil:
@@ -469,5 +486,39 @@ func (c *clustered) show(ctx context.Context) {
 			}
 		}
 		retry.Sleep(ctx, rest) //nolint:errcheck // the loop sees that ctx has ended
+	}
+}
+
+// mend has the bucket rid of what nodes left behind that wrote before, and show what the log says.
+func (c *clustered) mend(ctx context.Context) {
+	for wait, first := mendFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = mendEvery, false {
+		if first {
+			switch packs, size, err := c.node.CollectPacks(ctx); {
+			case err != nil && ctx.Err() == nil:
+				c.logger.Warn("couldn't remove what unfinished publications left in the bucket; the next node that publishes does", "err", err)
+			case packs > 0:
+				c.logger.Info("removed what unfinished publications left in the bucket", "packs", packs, "bytes", size)
+			}
+		}
+		done, err := c.node.Mend(ctx, c.served)
+		if done != (cluster.Mended{}) {
+			c.logger.Warn("what the bucket shows differed from the log, as after a node that published was paused; it is put right", "added", done.Added, "removed", done.Removed)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.logger.Warn("couldn't compare what the bucket shows with the log; trying again later", "err", err, "later", mendEvery)
+		}
+	}
+}
+
+// forms has the other nodes have the smaller codings that are found here, and this one theirs.
+func (c *clustered) forms(ctx context.Context) {
+	for retry.Sleep(ctx, formsEvery) == nil {
+		_, err := c.node.TakeForms(ctx)
+		for shared := 1; shared > 0 && err == nil; {
+			shared, err = c.node.ShareForms(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.logger.Warn("couldn't exchange smaller codings with the other nodes; trying again", "err", err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -13,7 +14,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs/cluster"
 )
 
@@ -111,5 +116,58 @@ func TestPack(t *testing.T) {
 	}
 	if !slices.Equal(names, []string{"b.js", "sub/a.js"}) {
 		t.Errorf("packed: %q", names)
+	}
+}
+
+// What the node that writes has to do arrives at the next one, in the place of what that has, and nothing else does.
+func TestErrandsTravel(t *testing.T) {
+	from, to := testkit.NewShelf(t).Store, testkit.NewShelf(t).Store
+	set := func(s *kvstore.Store, ns kvstore.Namespace, key, value string) {
+		t.Helper()
+		b := s.NewBatch()
+		defer b.Close()
+		b.Set(ns, []byte(key), []byte(value))
+		if err := b.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	webhooks := string(durable.Prefixes("webhooks")[0]) + "all"
+	set(from, kvstore.Durable, webhooks, "new")
+	set(from, kvstore.Queue, "p1", "purge")
+	set(from, kvstore.Queue, "t1", "squeeze")
+	set(from, kvstore.Upstreams, string(kvstore.Key("jquery", "downloads")), `{"downloads": 7}`)
+	set(from, kvstore.Upstreams, string(kvstore.Key("jquery", "state")), "validators")
+	set(to, kvstore.Durable, webhooks, "old")
+	set(to, kvstore.Queue, "p2", "old")
+	set(to, kvstore.Queue, "t2", "stays")
+	demand, err := readDemand(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := snapshotErrands(from, demand)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []errandRow
+	if err := json.Unmarshal(data, &rows); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceErrands(to, rows, func(*kvstore.Batch) {}); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, ns := range []kvstore.Namespace{kvstore.Durable, kvstore.Queue, kvstore.Upstreams} {
+		for item, err := range to.Scan(ns, kvstore.Range{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, string(item.Value))
+		}
+	}
+	if want := []string{"new", "purge", "stays", `{"downloads": 7}`}; !slices.Equal(got, want) {
+		t.Errorf("the next node has %q, want %q", got, want)
+	}
+	if found, err := bot.ReadDemand(to); err != nil || found["jquery"].Downloads != 7 {
+		t.Errorf("demand: %v, %v", found, err)
 	}
 }

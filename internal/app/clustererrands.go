@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
@@ -18,13 +19,17 @@ import (
 
 // Errands are what the node that writes has to do at its time, and does not follow from the log: requests on the schedule,
 // webhooks and their messages, caches to be told of withdrawals. The bucket has their rows, encrypted; the node that takes
-// over begins with them, and what follows has none.
+// over begins with them, and what follows has none. It begins also with what npm has told of downloads, which takes a month
+// to ask.
 
 // errandsKey is the row that says that the errands here are the cluster's.
 var errandsKey = kvstore.Key("cluster", "errands")
 
 // errandsEvery is how often progress is saved. A change that somebody asked for is saved before it is acknowledged.
-const errandsEvery = 5 * time.Second
+const (
+	errandsEvery = 5 * time.Second
+	demandEvery  = time.Hour // there is much of it, and a little is new every minute
+)
 
 // errandRows are where the rows are.
 func errandRows() (all []struct {
@@ -58,14 +63,29 @@ type errandRow struct {
 // errandsSaved is what the bucket has.
 type errandsSaved struct {
 	sync.Mutex
-	sum kvstore.Hash
+	sum    kvstore.Hash
+	demand []errandRow // as it was then
+	read   time.Time
 }
 
-// snapshot returns the errands that are here.
-func snapshotErrands(store *kvstore.Store) ([]byte, error) {
+// readDemand returns the rows of how much packages are in demand.
+func readDemand(store *kvstore.Store) (rows []errandRow, err error) {
+	for item, err := range store.Scan(kvstore.Upstreams, kvstore.Range{}) {
+		if err != nil {
+			return nil, err
+		}
+		if bot.IsDemand(item.Key) {
+			rows = append(rows, errandRow{byte(kvstore.Upstreams), bytes.Clone(item.Key), bytes.Clone(item.Value)})
+		}
+	}
+	return rows, nil
+}
+
+// snapshotErrands returns the errands that are here, with other rows besides.
+func snapshotErrands(store *kvstore.Store, besides []errandRow) ([]byte, error) {
 	at := store.Snapshot()
 	defer at.Close()
-	rows := []errandRow{}
+	rows := append([]errandRow{}, besides...)
 	for _, where := range errandRows() {
 		for item, err := range at.Scan(where.ns, kvstore.Range{Prefix: where.prefix}) {
 			if err != nil {
@@ -137,7 +157,14 @@ func (c *clustered) loadErrands(ctx context.Context) error {
 func (c *clustered) saveErrands(ctx context.Context) error {
 	c.saved.Lock()
 	defer c.saved.Unlock()
-	data, err := snapshotErrands(c.folder.store)
+	if now := time.Now(); c.saved.read.IsZero() || now.Sub(c.saved.read) >= demandEvery {
+		demand, err := readDemand(c.folder.store)
+		if err != nil {
+			return err
+		}
+		c.saved.demand, c.saved.read = demand, now
+	}
+	data, err := snapshotErrands(c.folder.store, c.saved.demand)
 	if err != nil {
 		return err
 	}

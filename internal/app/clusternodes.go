@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,12 +25,13 @@ import (
 
 // Times of what nodes say to one another.
 const (
-	wordEvery   = 30 * time.Second // of what `larder nodes` tells
-	wordLook    = 3 * time.Second  // and sooner, if there is news
-	arrival     = 2 * time.Second  // that a change made through this node has to arrive here
-	nodeDial    = 5 * time.Second
-	uploadTime  = 10 * time.Minute
-	mostUploads = 4 << 30 // bytes of one import
+	wordEvery = 30 * time.Second // of what `larder nodes` tells
+	wordLook  = 3 * time.Second  // and sooner, if there is news
+	nodeDial  = 5 * time.Second
+	// nodesPatience is how long a page waits for what the bucket knows of the nodes.
+	nodesPatience = 3 * time.Second
+	uploadTime    = 10 * time.Minute
+	mostUploads   = 4 << 30 // bytes of one import
 )
 
 // A Node is what a node of the cluster tells of itself, and its JSON form.
@@ -44,13 +46,12 @@ func noNodes(context.Context, struct{}, func(any)) ([]Node, error) {
 
 // What nodes ask of the one that writes.
 const (
-	opSize         Operation[struct{}, any, int64]          = "size" // of its log
-	opImportUpload Operation[ImportRequest, bot.Event, any] = "import-upload"
-	uploadPath                                              = "/upload"
+	opImportUpload Operation[ImportRequest, bot.Event, Written] = "import-upload"
+	uploadPath                                                  = "/upload"
 )
 
 // forwarded are the operations that any node takes, and the one that writes does.
-var forwarded = []string{string(OpAdd), string(OpWithdraw), string(OpRestore), string(OpScheduleAdd), string(OpScheduleList), string(OpScheduleShow),
+var forwarded = []string{string(OpAdd), string(OpWithdraw), string(OpRestore), string(OpSqueeze), string(OpScheduleAdd), string(OpScheduleList), string(OpScheduleShow),
 	string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookList), string(OpWebhookRemove)}
 
 // listen opens the socket on which other nodes reach this one.
@@ -85,7 +86,6 @@ func (c *clustered) answeringNodes(made func() operations) part {
 		}
 		logger := c.logger.With("part", "nodes")
 		all := made()
-		answer(all, opSize, func(context.Context, struct{}, func(any)) (int64, error) { return c.folder.log.Checkpoint().Size, nil })
 		mux := http.NewServeMux()
 		mux.Handle("/", admin.Handler(c.folder.counted(all), logger))
 		if _, ok := all[string(opImportUpload)]; ok {
@@ -103,23 +103,7 @@ func (c *clustered) forNodes() operations {
 	for _, name := range forwarded {
 		all[name] = mine[name]
 	}
-	answer(all, opImportUpload, func(ctx context.Context, q ImportRequest, report func(bot.Event)) (any, error) {
-		at, err := c.uploaded(q.Source)
-		if err != nil {
-			return nil, err
-		}
-		defer os.RemoveAll(filepath.Dir(at))
-		q.Source = at
-		raw, err := json.Marshal(q)
-		if err != nil {
-			return nil, err
-		}
-		return mine[string(OpImport)](ctx, raw, func(e any) {
-			if event, ok := e.(bot.Event); ok {
-				report(event)
-			}
-		})
-	})
+	all[string(opImportUpload)] = c.ofUpload(mine[string(OpImport)])
 	return all
 }
 
@@ -152,28 +136,23 @@ func (c *clustered) forwarding() operations {
 			return c.forward(ctx, name, request, report)
 		}
 	}
-	answer(all, OpImport, func(ctx context.Context, q ImportRequest, report func(bot.Event)) (any, error) {
-		at, err := c.upload(ctx, q.Source)
-		if err != nil {
-			return nil, err
-		}
-		q.Source = at
-		raw, err := json.Marshal(q)
-		if err != nil {
-			return nil, err
-		}
-		return c.forward(ctx, string(opImportUpload), raw, func(e any) { report(decoded[bot.Event](e)) })
-	})
+	all[string(OpImport)] = c.uploading
+	all[string(OpImportTree)] = c.onlyThere("a tree is read where it lies: copy it to the node that publishes%s, and run larder import --tree there; one release can be imported through any node, by larder import NAME VERSION SOURCE")
+	all[string(OpRotateKey)] = c.onlyThere("the log's key is changed where it signs: run larder log rotate-key on the node that publishes%s, then copy log.key, log.pub and old-*.key from its key folder into that of each other node with a log.key, and start that again")
+	sized(all)
 	c.repairOperation(all)
 	return c.telling(all)
 }
 
-// decoded reads an event that was passed on.
-func decoded[T any](e any) (event T) {
-	if raw, ok := e.(json.RawMessage); ok {
-		_ = json.Unmarshal(raw, &event) // of another release: nothing is told
+// onlyThere refuses an operation that has to be asked of the node that writes, on its machine, and says so.
+func (c *clustered) onlyThere(why string) admin.Operation {
+	return func(ctx context.Context, _ json.RawMessage, _ func(any)) (any, error) {
+		where := ""
+		if at, err := c.node.FindWriter(ctx); err == nil && at != "" {
+			where = ", the one at " + at
+		}
+		return nil, fmt.Errorf(why, where)
 	}
-	return event
 }
 
 // forward has the node that writes do an operation, and waits for a while until this one has what came of it.
@@ -185,21 +164,30 @@ func (c *clustered) forward(ctx context.Context, name string, request json.RawMe
 	writer := admin.Over(asked, at)
 	result, err := admin.Call[json.RawMessage](ctx, writer, name, request, func(e json.RawMessage) { report(e) })
 	if err != nil {
-		return nil, fmt.Errorf("%w (by the node at %s)", err, at)
+		return nil, unreached(at, fmt.Errorf("%w (by the node at %s)", err, at))
+	}
+	size := sizeIn(result)
+	if size == 0 {
+		return result, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, arrival)
 	defer cancel()
-	size, err := admin.Call[int64, any](ctx, writer, string(opSize), struct{}{}, nil)
-	if err == nil {
-		_, err = c.folder.log.Wait(ctx, size-1)
-	}
-	if err == nil {
+	if _, err = c.folder.log.Wait(ctx, size-1); err == nil {
 		err = c.site.inForce(ctx)
 	}
 	if err != nil {
 		c.logger.Warn("what was changed through this node has yet to arrive here", "operation", name, "err", err)
 	}
 	return result, nil
+}
+
+// unreached says of an error, where the node that writes could not be reached, what comes next.
+func unreached(at string, err error) error {
+	var dial *net.OpError
+	if !errors.As(err, &dial) || dial.Op != "dial" {
+		return err
+	}
+	return fmt.Errorf("the node that publishes does not answer at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", strings.TrimSuffix(at, "/"), err)
 }
 
 // status adds how the node stands to the process's status.
@@ -279,6 +267,23 @@ func (c *clustered) doubt() (note string, err error) {
 	return note, nil
 }
 
+// nodes lists all nodes for the operator's page; where the bucket does not answer, this one.
+func (c *clustered) nodes(ctx context.Context) ([]Node, error) {
+	own := c.member()
+	ctx, cancel := context.WithTimeout(ctx, nodesPatience)
+	defer cancel()
+	all, err := c.node.Members(ctx)
+	if err != nil {
+		return []Node{own}, err
+	}
+	for i := range all {
+		if all[i].Name == own.Name {
+			all[i] = own
+		}
+	}
+	return all, nil
+}
+
 // nodesOperation lists all nodes; of this one it tells how it stands now.
 func (c *clustered) nodesOperation(all operations) {
 	answer(all, OpNodes, func(ctx context.Context, _ struct{}, _ func(any)) ([]Node, error) {
@@ -301,6 +306,7 @@ func (r *registry) clustered(c *clustered) {
 		return 0
 	}
 	gauge("writer", "1 on the node that publishes.", func(n Node) float64 { return flag(n.Role == cluster.Writer) })
+	gauge("role_timestamp_seconds", "When the node took up its role, by its own clock.", func(n Node) float64 { return float64(n.Since.Unix()) })
 	gauge("entries", "Log entries that are here.", func(n Node) float64 { return float64(n.Entries) })
 	gauge("behind_entries", "Signed log entries that the bucket was seen to have and are not here.", func(n Node) float64 { return float64(n.Lacks) })
 	gauge("behind_seconds", "Time since all was here that the bucket had; -1 where it never was.", func(n Node) float64 { return n.Behind })

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/larder-cdn/larder/api/admin"
 )
 
 // An import through a node that does not write goes to the one that does: its source is sent there, a folder as an archive.
@@ -63,6 +66,44 @@ func (c *clustered) take(name string, from io.Reader) (told string, err error) {
 	return id + "/" + name, nil
 }
 
+// uploading has the node that writes import a source that is here.
+func (c *clustered) uploading(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+	return withSource(request, func(told string) (string, func(), error) {
+		at, err := c.upload(ctx, told)
+		return at, func() {}, err
+	}, func(request json.RawMessage) (any, error) {
+		return c.forward(ctx, string(opImportUpload), request, report)
+	})
+}
+
+// ofUpload has an import be one of a source that another node has sent.
+func (c *clustered) ofUpload(imports admin.Operation) admin.Operation {
+	return func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+		return withSource(request, func(told string) (string, func(), error) {
+			at, err := c.uploaded(told)
+			return at, func() { os.RemoveAll(filepath.Dir(at)) }, err
+		}, func(request json.RawMessage) (any, error) { return imports(ctx, request, report) })
+	}
+}
+
+// withSource does an import whose source is elsewhere than the request says.
+func withSource(request json.RawMessage, find func(told string) (at string, done func(), err error), do func(json.RawMessage) (any, error)) (any, error) {
+	var q ImportRequest
+	if err := json.Unmarshal(request, &q); err != nil {
+		return nil, err
+	}
+	at, done, err := find(q.Source)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	q.Source = at
+	if request, err = json.Marshal(q); err != nil {
+		return nil, err
+	}
+	return do(request)
+}
+
 // upload sends the source of an import to the node that writes, and returns what that calls it.
 func (c *clustered) upload(ctx context.Context, source string) (told string, err error) {
 	client, to, err := c.writerClient(ctx)
@@ -99,7 +140,7 @@ func (c *clustered) upload(ctx context.Context, source string) (told string, err
 	}
 	answer, err := client.Do(r)
 	if err != nil {
-		return "", fmt.Errorf("couldn't send %s to the node that publishes: %w", source, err)
+		return "", unreached(to, fmt.Errorf("couldn't send %s to the node that publishes: %w", source, err))
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 8<<10))

@@ -71,7 +71,7 @@ func (s *running) watchDisk() part {
 				if err == nil && free >= least && errors.Is(s.folder.store.Failed(), kvstore.ErrDiskFull) {
 					s.logger.Warn("the disk has space again: the process begins again, because its store can only be read")
 					s.quieten()
-					s.again(func() error { return s.lasting.sockets.execAgain() })
+					s.again(func() error { return s.lasting.execAgain() })
 				}
 				select {
 				case <-ctx.Done():

@@ -34,7 +34,9 @@ type lasting struct {
 	metrics atomic.Pointer[registry]
 	private *server.Server
 	site    atomic.Pointer[http.Handler] // as the operator sees it
-	ending  context.Context              // ends when the process is told to end, before it does
+	// caughtUp is whether a node of a cluster has had all once that the bucket had, or serves what it has without.
+	caughtUp atomic.Bool
+	ending   context.Context // ends when the process is told to end, before it does
 	// sending finish what was being sent when a life ended that another one follows.
 	sending sync.WaitGroup
 
@@ -60,6 +62,7 @@ var (
 func openLasting(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *lasting, _ context.Context, err error) {
 	handed, asking, err := received()
 	l := &lasting{settings: s, logger: logger, started: time.Now().UTC(), phase: errOpening, ending: ctx}
+	l.caughtUp.Store(handed.CaughtUp)
 	if asking != nil {
 		l.older = newOlder(asking)
 	}
@@ -67,7 +70,7 @@ func openLasting(ctx context.Context, s *settings.Settings, serve bool, logger *
 		err = check()
 	}
 	if err == nil {
-		l.sockets, err = openSockets(ctx, s, serve, handed, func(err error) {
+		l.sockets, err = openSockets(ctx, s, serve, handed.Sockets, func(err error) {
 			logger.Warn("no private listener; choose an address with --private-listen", "err", err)
 		})
 	}

@@ -27,7 +27,7 @@ func newRegistry() *registry {
 func (r *registry) counting(next func(bot.Event)) func(bot.Event) {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_bot_events_total",
-		Help: "What the bot did: packages checked, releases published, refused or failed, contents squeezed.",
+		Help: "What the bot did: packages checked, releases published, refused or failed, contents squeezed, releases compared with upstream (audited), found to be other than it (differs) or changed by it (changed).",
 	}, []string{"kind"})
 	files := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "larder_bot_published_files_total",

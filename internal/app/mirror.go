@@ -59,6 +59,7 @@ func (s *working) mirrorParts() (parts list, err error) {
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	if s.Serve {
 		add(len(rooms) > 0, site.rooms(rooms))
+		add(true, site.fresh())
 		add(s.settings.AccessLog != "", site.logging())
 		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 		add(true, site.server(), site.usage(), site.following())

@@ -38,8 +38,8 @@ const (
 
 // Operations of the bot's.
 const (
-	OpAdd    Operation[AddRequest, bot.Event, any]    = "add"
-	OpImport Operation[ImportRequest, bot.Event, any] = "import"
+	OpAdd    Operation[AddRequest, bot.Event, Written]    = "add"
+	OpImport Operation[ImportRequest, bot.Event, Written] = "import"
 	// OpImportTree is asked with absolute paths.
 	OpImportTree Operation[bot.Tree, bot.TreeEvent, bot.TreeSummary] = "import-tree"
 	OpSqueeze    Operation[struct{}, bot.Event, bot.SqueezeSummary]  = "squeeze"
@@ -86,18 +86,20 @@ func (w *Writer) operations() operations {
 		}
 		return do(bot.WithReport(ctx, report), f.Bot)
 	}
-	answer(all, OpAdd, func(ctx context.Context, q AddRequest, report func(bot.Event)) (any, error) {
-		return nil, withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
+	answer(all, OpAdd, func(ctx context.Context, q AddRequest, report func(bot.Event)) (Written, error) {
+		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
 			if q.Retry && q.Version == "" {
 				return b.Retry(ctx, q.Package)
 			}
 			return b.Add(ctx, q.Package, q.Version)
 		})
+		return w.written(), err
 	})
-	answer(all, OpImport, func(ctx context.Context, q ImportRequest, report func(bot.Event)) (any, error) {
-		return nil, withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
+	answer(all, OpImport, func(ctx context.Context, q ImportRequest, report func(bot.Event)) (Written, error) {
+		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
 			return b.Import(ctx, q.Package, q.Version, q.Source)
 		})
+		return w.written(), err
 	})
 	answer(all, OpImportTree, func(ctx context.Context, q bot.Tree, report func(bot.TreeEvent)) (sum bot.TreeSummary, err error) {
 		err = withBot(ctx, func(bot.Event) {}, func(ctx context.Context, b *bot.Bot) (err error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/waitingroom"
@@ -156,21 +154,6 @@ func (r *roomSetter) set(q SetRoomRequest) (status waitingroom.Status, err error
 
 func unknownRoom(name string) error {
 	return fmt.Errorf("there is no waiting room %q; `larder room status` lists all of them", name)
-}
-
-// roomsPath is where the operator sees the waiting rooms.
-const roomsPath = "/rooms"
-
-// withoutRooms has the pages and answers about waiting rooms not be there: how full they are is for the operator.
-func withoutRooms(next http.Handler) http.Handler {
-	hidden := &answers.Failure{Status: http.StatusNotFound, Message: "The waiting rooms are shown on the private address only (--private-listen)."}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == roomsPath || strings.HasPrefix(r.URL.Path, roomsPath+"/") || strings.HasPrefix(r.URL.Path, roomsPath+".") {
-			hidden.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // rooms puts waiting rooms in front of the site.

@@ -18,6 +18,7 @@ import (
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
@@ -85,6 +86,9 @@ type working struct {
 	*running
 	writer *Writer
 	bucket bucket.Bucket // of a node of a cluster
+	// squeezed hears, on a node that writes, which contents have got smaller codings.
+	squeezed func(kvstore.Hash)
+	anew     bool // whether the process has had a life before this one
 	// beforeEnd is what is left to do after a single pass.
 	beforeEnd []func(context.Context) error
 }
@@ -136,7 +140,7 @@ func (s Server) Run(ctx context.Context) (err error) {
 
 // life does the server's work until ctx ends, or until it is to begin anew.
 func (s Server) life(ctx context.Context, l *lasting, again bool) (*running, error) {
-	w := &working{running: s.running(l, again)}
+	w := &working{running: s.running(l, again), anew: again}
 	parts, err := w.parts()
 	if err == nil {
 		err = run(ctx, s.Logger, parts)
@@ -272,6 +276,7 @@ func (s *working) parts() (parts list, err error) {
 		all, schedule := s.operations(), e.schedule.Handler(schedulePath)
 		if s.isNode() {
 			all, schedule = node.saving(all), node.savingHTTP(schedule)
+			sized(all)
 		}
 		return all, schedule, nil
 	}))
@@ -362,12 +367,15 @@ func (s *working) dataFolder() part {
 	var unwatch func()
 	return part{
 		name: "data folder",
-		start: func(context.Context) (err error) {
+		start: func(ctx context.Context) (err error) {
 			o := writing{openOptions: openOptions{working: true}, follow: s.Fill, events: s.metrics.counting(s.Events), node: s.isNode()}
 			if s.Serve {
 				o.address = s.self.Address
 			}
-			s.writer, err = openWriter(s.settings, o, s.logger)
+			if s.leads != nil {
+				o.squeezed = func(h kvstore.Hash) { s.squeezed(h) }
+			}
+			s.writer, err = s.openPatiently(ctx, o)
 			if short := (*Shortfall)(nil); o.node && errors.As(err, &short) {
 				if err = s.setAside(short); err == nil {
 					o.afresh = true
@@ -396,6 +404,36 @@ func (s *working) dataFolder() part {
 			}
 			return err
 		},
+	}
+}
+
+// commandFor is how long a process that starts waits for a command.
+const commandFor = 10 * time.Second
+
+// openPatiently opens the data folder. It waits for a command, such as `larder status`, that has it open for a moment, because no process
+// answered: before this one began, or between two of its lives. Then it waits as long as that takes, because clients wait, too.
+func (s *working) openPatiently(ctx context.Context, o writing) (*Writer, error) {
+	deadline := time.Now().Add(commandFor)
+	for told := false; ; told = true {
+		w, err := openWriter(s.settings, o, s.logger)
+		if !errors.Is(err, kvstore.ErrLocked) {
+			return w, err
+		}
+		if !s.anew {
+			client, noAnswer := Dial(ctx, s.settings.Data)
+			if noAnswer == nil {
+				return nil, errors.Join(err, client.Close()) // another server, or a command that takes long
+			}
+			if time.Now().After(deadline) {
+				return nil, err
+			}
+		}
+		if !told {
+			s.logger.Info("a command has the data folder open; this process goes on when it is done", "data", s.settings.Data)
+		}
+		if retry.Sleep(ctx, reachAgain) != nil {
+			return nil, err
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/api"
@@ -90,7 +91,7 @@ func (s *serving) open() (*server.Server, error) {
 		public = answers.Lacking(public)
 	}
 	s.lasting.site.Store(&public)
-	handler := server.Route(assets, content.Route(contents, tiles.Route(log, withHooks(s.hooks, withoutRooms(public)))))
+	handler := server.Route(assets, content.Route(contents, tiles.Route(log, withHooks(s.hooks, forAll(public)))))
 	for _, wrap := range s.inFront {
 		handler = wrap(handler)
 	}
@@ -153,6 +154,23 @@ func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 			return
 		}
 		rest.ServeHTTP(w, r)
+	})
+}
+
+// forOperator says where pages are, and answers, that only the operator sees, and what they show.
+var forOperator = map[string]string{"/rooms": "The waiting rooms are", "/nodes": "The nodes are"}
+
+// forAll has them not be there.
+func forAll(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for path, what := range forOperator {
+			if rest, ok := strings.CutPrefix(r.URL.Path, path); ok && (rest == "" || rest[0] == '/' || rest[0] == '.') {
+				hidden := answers.Failure{Status: http.StatusNotFound, Message: what + " shown on the private address only (--private-listen)."}
+				hidden.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 

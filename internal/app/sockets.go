@@ -187,10 +187,12 @@ type handing struct {
 	// Asks is the descriptor over which the two processes agree on when the one closes the store and the other opens it; 0
 	// where there is only one process.
 	Asks int `json:"asks,omitempty"`
+	// CaughtUp is whether a node of a cluster has caught up, so that it serves at once.
+	CaughtUp bool `json:"caughtUp,omitempty"`
 }
 
 // received returns what this process was given: by another larder, or by the service manager. It can be asked once.
-func received() (handed sockets, older *os.File, err error) {
+func received() (handed handing, older *os.File, err error) {
 	defer os.Unsetenv(handedVariable)
 	text, ok := os.LookupEnv(handedVariable)
 	if !ok {
@@ -203,35 +205,34 @@ func received() (handed sockets, older *os.File, err error) {
 			if to != forPrivate && to != forPlain {
 				to = forPublic
 			}
-			handed = append(handed, &socket{For: to, Address: fromSystemd, at: l})
+			handed.Sockets = append(handed.Sockets, &socket{For: to, Address: fromSystemd, at: l})
 		}
 		return handed, nil, nil
 	}
-	var h handing
-	if err := json.Unmarshal([]byte(text), &h); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", handedVariable, err)
+	if err := json.Unmarshal([]byte(text), &handed); err != nil {
+		return handing{}, nil, fmt.Errorf("%s: %w", handedVariable, err)
 	}
-	for _, s := range h.Sockets {
+	for _, s := range handed.Sockets {
 		syscall.CloseOnExec(s.FD)
 		f := os.NewFile(uintptr(s.FD), s.Address)
 		if s.at, err = server.Adopt(f); err != nil {
-			return nil, nil, fmt.Errorf("the socket %s that was handed over cannot be used: %w", s.Address, err)
+			return handing{}, nil, fmt.Errorf("the socket %s that was handed over cannot be used: %w", s.Address, err)
 		}
 		if l, ok := s.at.(*net.UnixListener); ok {
 			l.SetUnlinkOnClose(s.Address != fromSystemd)
 		}
 		f.Close()
 	}
-	if h.Asks != 0 {
-		syscall.CloseOnExec(h.Asks)
-		older = os.NewFile(uintptr(h.Asks), "the older process")
+	if handed.Asks != 0 {
+		syscall.CloseOnExec(handed.Asks)
+		older = os.NewFile(uintptr(handed.Asks), "the older process")
 	}
-	return h.Sockets, older, nil
+	return handed, older, nil
 }
 
 // execAgain begins this process again from its first line, with its sockets. It returns only where it cannot.
-func (all sockets) execAgain() error {
-	for _, s := range all {
+func (l *lasting) execAgain() error {
+	for _, s := range l.sockets {
 		f, err := s.file()
 		if err != nil {
 			return err
@@ -242,7 +243,7 @@ func (all sockets) execAgain() error {
 			return err
 		}
 	}
-	text, err := json.Marshal(handing{Sockets: all})
+	text, err := json.Marshal(handing{Sockets: l.sockets, CaughtUp: l.caughtUp.Load()})
 	if err != nil {
 		return err
 	}

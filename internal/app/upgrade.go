@@ -122,7 +122,7 @@ func findProgram() string {
 }
 
 // startNewer starts a process that gets all sockets.
-func startNewer(all sockets) (_ *newer, err error) {
+func (l *lasting) startNewer() (_ *newer, err error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func startNewer(all sockets) (_ *newer, err error) {
 			n.conn.Close()
 		}
 	}()
-	for i, s := range all {
+	for i, s := range l.sockets {
 		f, err := s.file()
 		if err != nil {
 			theirs.Close()
@@ -149,7 +149,7 @@ func startNewer(all sockets) (_ *newer, err error) {
 		n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, f)
 	}
 	n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, theirs)
-	text, err := json.Marshal(handing{Sockets: all, Asks: firstExtra + len(all)})
+	text, err := json.Marshal(handing{Sockets: l.sockets, Asks: firstExtra + len(l.sockets), CaughtUp: l.caughtUp.Load()})
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func (s *running) startUpgrade(ctx context.Context) (pid int, err error) {
 	}
 	l.fails(nil)
 	s.logger.Info("starting the process that is to take over", "program", program)
-	n, err := startNewer(l.sockets)
+	n, err := l.startNewer()
 	if err != nil {
 		return 0, err
 	}

@@ -45,6 +45,7 @@ type Withdrawn struct {
 	Prefix string `json:"prefix"`
 	Tag    string `json:"tag"` // of the answers with its files, where --cache-tags is not none
 	Hook   string `json:"hook,omitempty"`
+	Written
 }
 
 // What the purge hook does about a withdrawal.
@@ -67,6 +68,7 @@ func (w withdrawals) operations(all operations) {
 			return nil, err
 		}
 		told.Release, told.Erasure, err = w.desk().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
+		told.Written = w.written()
 		return told, err
 	})
 	answer(all, OpRestore, func(ctx context.Context, q RestoreRequest, _ func(any)) (*Withdrawn, error) {
@@ -78,7 +80,7 @@ func (w withdrawals) operations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		told.Release = &out
+		told.Release, told.Written = &out, w.written()
 		return told, w.inForce(ctx)
 	})
 }

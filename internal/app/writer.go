@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/provenance"
 	"github.com/larder-cdn/larder/packages"
@@ -42,6 +43,8 @@ type writing struct {
 	events func(bot.Event) // hears what the bot does
 	node   bool            // it is that of a node of a cluster, whose log comes from elsewhere
 	afresh bool            // what the folder lacks comes from there
+	// squeezed hears which contents have got smaller codings; it may be nil.
+	squeezed func(kvstore.Hash)
 }
 
 // Signing says whether the log is signed by a [Writer].
@@ -208,6 +211,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
 		TempDir:     filepath.Join(tmpDir(s.Data), "bot"),
 		Logger:      logger,
 		Events:      o.events,
+		Squeezed:    o.squeezed,
 	})
 	if err != nil {
 		return nil, err

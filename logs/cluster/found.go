@@ -27,6 +27,7 @@ type founding struct {
 	// within says that the store's log ends within the next commit.
 	within bool
 	there  map[kvstore.Hash]bool // contents that the commits' packs have
+	packs  []PackName            // that the commits name
 }
 
 // attach finds out how much of the store's log the commits of a new bucket have. Where they have all of
@@ -83,6 +84,7 @@ func (f *founding) walk(ctx context.Context) error {
 			return err
 		}
 		f.at, f.next = c.After, state{c.Number + 1, c.Epoch}
+		f.packs = append(f.packs, c.Packs...)
 	}
 	return nil
 }
@@ -207,13 +209,20 @@ func (f *founding) commit(ctx context.Context, m *machine) error {
 func (f *founding) end() error {
 	b := f.Store.NewBatch()
 	defer b.Close()
-	for item, err := range f.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: contentPrefix}) { // of a bucket before
-		if err != nil {
-			return err
+	for _, prefix := range [][]byte{contentPrefix, packNames} { // of a bucket before
+		for item, err := range f.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: prefix}) {
+			if err != nil {
+				return err
+			}
+			b.Delete(kvstore.Meta, bytes.Clone(item.Key))
 		}
-		b.Delete(kvstore.Meta, bytes.Clone(item.Key))
 	}
+	for _, p := range f.packs {
+		b.Set(kvstore.Meta, packRow(p.Key), nil)
+	}
+	b.Set(kvstore.Meta, packsKey, nil)
 	b.Delete(kvstore.Meta, shownKey)
+	b.Delete(kvstore.Meta, formsRow)
 	b.Set(kvstore.Meta, bucketKey, []byte(f.id))
 	b.Set(kvstore.Meta, stateKey, f.next.row())
 	for h := range f.there {

@@ -45,6 +45,8 @@ type Node struct {
 	Options
 
 	catching sync.Mutex // held by the one that applies commits
+	showing  sync.Mutex // held by the one that changes public/
+	forming  sync.Mutex // held by the one that takes over codings
 
 	mu     sync.Mutex
 	leads  *lead  // nil where another node writes, or none
@@ -56,6 +58,7 @@ type Node struct {
 	// first Lead puts it there.
 	founding  *founding
 	confirmed bool // that the bucket is the one which the store has followed
+	whole     bool // the bucket was seen to have the last commit that the store has applied
 }
 
 // A lead is what a node has while it writes.
@@ -75,6 +78,18 @@ func (e *NotWriterError) Error() string {
 		return "no node of the cluster publishes at the moment; one takes over within seconds: try again"
 	}
 	return "this node does not publish; the one at " + e.Writer + " does"
+}
+
+// A BehindError says that a bucket lacks a commit that the store has applied. What is published into it
+// from there on would be another log than the one that was signed.
+type BehindError struct {
+	Bucket  string
+	Commit  int64
+	Entries int64 // that the store has
+}
+
+func (e *BehindError) Error() string {
+	return fmt.Sprintf("%s lacks commit %d, which this node has applied: the bucket is behind, as after an old copy of it was restored, and nothing may be published into it. Stop all nodes, and start them with a new, empty --bucket, first the node that has the most entries (this one has %d; larder log list tells on the others): it brings the log there", e.Bucket, e.Commit, e.Entries)
 }
 
 // ErrUnavailable says that nothing can be published for the moment: the bucket does not answer. What
@@ -255,7 +270,7 @@ func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 		}
 		c, err := n.read(ctx, s.number)
 		if errors.Is(err, bucket.ErrNotFound) {
-			return applied, nil
+			return applied, n.findWhole(ctx, s.number)
 		}
 		if err == nil {
 			err = n.apply(ctx, s, c)
@@ -267,7 +282,41 @@ func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 			return applied, err
 		}
 		applied++
+		n.setWhole(true)
 	}
+}
+
+func (n *Node) setWhole(whole bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.whole = whole
+}
+
+// findWhole finds out, once, whether the bucket still has the commit before the next one.
+func (n *Node) findWhole(ctx context.Context, next int64) error {
+	n.mu.Lock()
+	whole := n.whole
+	n.mu.Unlock()
+	if whole {
+		return nil
+	}
+	if err := n.has(ctx, next-1); err != nil {
+		return err
+	}
+	n.setWhole(true)
+	return nil
+}
+
+// has returns a BehindError where the bucket lacks a commit.
+func (n *Node) has(ctx context.Context, number int64) error {
+	if number < 0 {
+		return nil
+	}
+	_, err := n.read(ctx, number)
+	if errors.Is(err, bucket.ErrNotFound) {
+		return &BehindError{n.Bucket.String(), number, n.Log.Checkpoint().Size}
+	}
+	return err
 }
 
 // errAppliedMeanwhile says that an Update of this node has written what a commit says.
@@ -290,13 +339,13 @@ func (n *Node) read(ctx context.Context, number int64) (Commit, error) {
 func (n *Node) apply(ctx context.Context, s state, c Commit) error {
 	pins := n.Store.Pin()
 	defer pins.Release()
-	var brought []kvstore.Hash
+	var brought, rough []kvstore.Hash
 	for _, name := range c.Packs {
-		hashes, err := n.take(ctx, pins, name)
+		hashes, quick, err := n.take(ctx, pins, name)
 		if err != nil {
 			return fmt.Errorf("%s: commit %d: %s: %w", n.Bucket, c.Number, name.Key, err)
 		}
-		brought = append(brought, hashes...)
+		brought, rough = append(brought, hashes...), append(rough, quick...)
 	}
 	return n.Log.Adopt(func(tx *logs.Tx) error {
 		if now, err := n.state(); err != nil {
@@ -334,6 +383,9 @@ func (n *Node) apply(ctx context.Context, s state, c Commit) error {
 			return fmt.Errorf("%s: commit %d says that its entries make the root %s, and they make %s", n.Bucket, c.Number, root(c.After.Root), root(after.Root))
 		}
 		c.note(tx.Batch, brought)
+		for _, h := range rough {
+			tx.Batch.Set(kvstore.Queue, roughKey(h), nil)
+		}
 		return nil
 	})
 }
@@ -364,26 +416,33 @@ func (n *Node) view(tx *logs.Tx, e logs.Indexed) error {
 // note adds to a batch that a commit is applied, and which contents its packs have.
 func (c *Commit) note(b *kvstore.Batch, packed []kvstore.Hash) {
 	b.Set(kvstore.Meta, stateKey, state{c.Number + 1, c.Epoch}.row())
+	for _, p := range c.Packs {
+		b.Set(kvstore.Meta, packRow(p.Key), nil)
+	}
 	for _, h := range packed {
 		b.Set(kvstore.Meta, contentKey(h), nil)
 	}
 }
 
-// take stores what a pack has, checked against the hashes, and returns which contents those are.
-func (n *Node) take(ctx context.Context, pins *kvstore.Pins, name PackName) (hashes []kvstore.Hash, err error) {
+// take stores what a pack has, checked against the hashes, and returns which contents those are, and which of them are
+// in quick codings only.
+func (n *Node) take(ctx context.Context, pins *kvstore.Pins, name PackName) (hashes, rough []kvstore.Hash, err error) {
 	pack, _, err := n.Bucket.Get(ctx, name.Key, name.Size)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if kvstore.Sum(pack) != name.Hash {
-		return nil, fmt.Errorf("its bytes do not have the hash %s", name.Hash)
+		return nil, nil, fmt.Errorf("its bytes do not have the hash %s", name.Hash)
 	}
 	err = unpack(pack, func(c packContent, coded []kvstore.Coded) error {
 		hashes = append(hashes, c.Hash)
+		if !c.Squeezed {
+			rough = append(rough, c.Hash)
+		}
 		if _, err := pins.Has(c.Hash); err != nil {
 			return err
 		}
 		return n.Store.PutContent(c.Hash, c.Size, c.Squeezed, coded)
 	})
-	return hashes, err
+	return hashes, rough, err
 }

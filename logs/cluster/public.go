@@ -37,6 +37,9 @@ const (
 	tileHeight     = 8
 )
 
+// keyPaths have the keys of the log.
+var keyPaths = []string{tiles.Prefix + "key", tiles.Prefix + "keys"}
+
 // shownKey is the row of [kvstore.Meta] that says of how many entries public/ has all.
 var shownKey = kvstore.Key("cluster", "shown")
 
@@ -47,6 +50,8 @@ var ErrShown = errors.New("the bucket shows a newer checkpoint")
 // served answers what is below [tiles.Prefix], as the public address does. What a release is
 // withdrawn of by now is taken away.
 func (n *Node) Show(ctx context.Context, served http.Handler, signed signing.Signed) error {
+	n.showing.Lock()
+	defer n.showing.Unlock()
 	shown, err := n.shown()
 	if err != nil {
 		return err
@@ -55,16 +60,18 @@ func (n *Node) Show(ctx context.Context, served http.Handler, signed signing.Sig
 	s.group, s.ctx = errgroup.WithContext(ctx)
 	s.group.SetLimit(showAtOnce)
 	for _, t := range tlog.NewTiles(tileHeight, shown, signed.Size) {
-		s.tile(t)
+		for _, path := range tilePaths(t) {
+			s.put(path, func() ([]byte, error) { return s.read(path) })
+		}
 	}
 	err = s.contents(shown, signed.Size)
 	if err = errors.Join(err, s.group.Wait()); err != nil {
 		return err
 	}
-	for _, path := range []string{"key", "keys"} {
-		data, err := s.read(tiles.Prefix + path)
+	for _, path := range keyPaths {
+		data, err := s.read(path)
 		if err == nil {
-			err = n.Bucket.Put(ctx, publicPrefix+tiles.Prefix+path, data)
+			err = n.Bucket.Put(ctx, publicPrefix+path, data)
 		}
 		if err != nil {
 			return err
@@ -157,18 +164,16 @@ func (s *show) put(path string, fn func() ([]byte, error)) {
 	})
 }
 
-func (s *show) tile(t tlog.Tile) {
+// tilePaths are where a tile is and, after it, the entries whose hashes it has.
+func tilePaths(t tlog.Tile) []string {
 	level := strconv.Itoa(t.L)
 	t.L = 0 // its path says the level as tlog does; that of C2SP begins with it
 	rest := strings.TrimPrefix(t.Path(), fmt.Sprintf("tile/%d/0/", tileHeight))
-	s.copy(tiles.Prefix + "tile/" + level + "/" + rest)
+	paths := []string{tiles.Prefix + "tile/" + level + "/" + rest}
 	if level == "0" {
-		s.copy(tiles.Prefix + "tile/entries/" + rest)
+		paths = append(paths, tiles.Prefix+"tile/entries/"+rest)
 	}
-}
-
-func (s *show) copy(path string) {
-	s.put(path, func() ([]byte, error) { return s.read(path) })
+	return paths
 }
 
 // read returns what is served at a path.
@@ -248,16 +253,14 @@ func (s *show) hide(gone map[kvstore.Hash]struct{}, sure bool) error {
 	if len(gone) == 0 || !sure {
 		return nil
 	}
-	for f, err := range views.AllFiles(s.Store) {
+	for h := range gone {
+		standing, err := views.StandingOf(s.Store, h)
 		if err != nil {
 			return err
 		}
-		delete(gone, f.Hash)
-	}
-	for h := range s.kept {
-		delete(gone, h)
-	}
-	for h := range gone {
+		if _, kept := s.kept[h]; kept || standing == views.NamedLive {
+			continue
+		}
 		s.group.Go(func() error { return s.Bucket.Delete(s.ctx, publicPrefix+contentPath+h.String()) })
 	}
 	return nil

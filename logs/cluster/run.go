@@ -18,6 +18,7 @@ const (
 	missedBeats = 3
 	maxBeat     = 64
 	goodbye     = "gone" // the last beat of one that was told to end
+	wholeBeats  = 15     // after so many, the writer looks whether the bucket still has what it has published
 )
 
 func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
@@ -76,6 +77,17 @@ func (n *Node) beat(ctx context.Context, count int64) error {
 	now, err := n.latestEpoch(ctx)
 	if err == nil && now != epoch {
 		n.Logger.Warn("another node publishes by now", "epoch", now)
+		n.StepDown()
+	}
+	if err != nil || count%wholeBeats != 0 {
+		return err
+	}
+	next, err := n.Number()
+	if err == nil {
+		err = n.has(ctx, next-1)
+	}
+	if errors.As(err, new(*BehindError)) {
+		n.Logger.Error("this node does not publish any more", "err", err)
 		n.StepDown()
 	}
 	return err

@@ -28,6 +28,7 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 	if err != nil {
 		return err
 	}
+	n.setWhole(false) // it is asked again
 	l := &lead{machine: machine{epoch: epoch}}
 	if err := n.found(ctx, &l.machine); err != nil {
 		return err

@@ -184,9 +184,10 @@ func (e *RefusedError) Error() string {
 // Unwrap returns what is wrong.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// The pauses after failures.
+// The pauses after failures. The first is short, for a source that is several nodes behind one address, of which one may be a
+// moment behind the one that was asked before.
 const (
-	firstRest   = time.Second
+	firstRest   = 250 * time.Millisecond
 	longestRest = time.Minute
 )
 

@@ -300,7 +300,7 @@ func (x *Exchange) fill(r *h2.Request) bool {
 			ok = x.ifModifiedSince.put(&x.Fields.IfModifiedSince, f.Value)
 		case h2.IfUnmodifiedSince:
 			ok = x.ifUnmodifiedSince.put(&x.Fields.IfUnmodifiedSince, f.Value)
-		case h2.Range, h2.IfRange, h2.Expect, h2.Trailer, h2.ContentLength:
+		case h2.Range, h2.IfRange, h2.Expect, h2.Trailer, h2.ContentLength, h2.LogSize:
 			ok = false
 		}
 		if !ok {

@@ -192,7 +192,7 @@ func (r *Request) field(lower, value []byte) bool {
 		r.Referer = trim(value)
 	case "user-agent":
 		r.UserAgent = trim(value)
-	case "te", "range", "expect", "upgrade", "trailer", "if-range", "content-length", "http2-settings", "proxy-connection", "transfer-encoding":
+	case "te", "range", "expect", "upgrade", "trailer", "if-range", "content-length", "http2-settings", "proxy-connection", "transfer-encoding", "larder-log-size":
 		return false
 	}
 	return true

@@ -79,7 +79,7 @@ func readPlainly(text string) (Request, int, verdict) {
 		name, value := strings.ToLower(m[1]), strings.TrimRight(m[2], " ")
 		values[name] = append(values[name], value)
 		switch name {
-		case "te", "range", "expect", "upgrade", "trailer", "if-range", "content-length", "http2-settings", "proxy-connection", "transfer-encoding":
+		case "te", "range", "expect", "upgrade", "trailer", "if-range", "content-length", "http2-settings", "proxy-connection", "transfer-encoding", "larder-log-size":
 			return r, 0, odd
 		case "accept", "accept-encoding", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since":
 			if len(values[name]) > 2 {

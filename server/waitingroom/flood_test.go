@@ -2,6 +2,7 @@ package waitingroom
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -36,6 +37,8 @@ type contestant struct {
 	from string // the address
 	act  func(*contestant)
 	kept []string // tickets
+	// again is when an honest visitor comes again: when the page says so.
+	again time.Duration
 }
 
 const contestRoom = "- {name: shop, path: /shop, total_active_users: 12, new_users_per_minute: 12, session_duration: 1, disable_session_renewal: true, subresource_paths: [/shop/assets/]}\n"
@@ -75,6 +78,7 @@ func (c *contestant) ask(method, target string, fields ...string) *reply {
 		req.Header.Set(fields[i], fields[i+1])
 		if fields[i] == "Host" {
 			req.Host = fields[i+1]
+			req.Header.Set("X-Identity", c.name+" at another host") // a ticket of its own, as browsers keep them, and a place
 		}
 	}
 	r := c.send(req)
@@ -108,20 +112,22 @@ func (c *contestant) forget() {
 }
 
 // honest comes when the page refreshes itself, and goes to the end of the line after its session.
-func honest(c *contestant) { c.ask("GET", "/shop") }
+func honest(c *contestant) {
+	if c.again = c.ask("GET", "/shop").refresh(); c.again == 0 { // inside
+		c.again = 15 * time.Second
+	}
+}
+
+// claims are fields that attackers send, each of them besides an honest request.
+var claims = [][]string{
+	{"X-Forwarded-For", "192.0.2.77"}, {"X-Real-IP", "127.0.0.1"}, {"Forwarded", "for=127.0.0.1;host=other.example"}, {"X-Forwarded-Host", "other.example"}, {"X-Original-URL", "/free"},
+	{"X-Rewrite-URL", "/free"}, {"Cf-Waiting-Room-Command", "revoke"}, {"Sec-Fetch-Dest", "image"}, {"Sec-Fetch-Dest", "script"}, {"Sec-Purpose", "prefetch"}, {"Upgrade", "websocket"},
+	{"X-HTTP-Method-Override", "OPTIONS"}, {"Accept", "*/*"}, {"Accept", "application/json"}, {"Host", "SHOP.example."}, {"Host", "other.example:80"}, {"Range", "bytes=0-10"}, {"Expect", "100-continue"},
+	{"Cookie", cookieName("") + "=a; " + cookieName("") + "=b"},
+}
 
 // attacks are what attackers do instead of, or besides, waiting.
 var attacks = map[string]func(*contestant){
-	"headers": func(c *contestant) {
-		for _, fields := range [][]string{
-			{"X-Forwarded-For", "192.0.2.77"}, {"X-Real-IP", "127.0.0.1"}, {"Forwarded", "for=127.0.0.1;host=other.example"}, {"X-Forwarded-Host", "other.example"}, {"X-Original-URL", "/free"},
-			{"X-Rewrite-URL", "/free"}, {"Cf-Waiting-Room-Command", "revoke"}, {"Sec-Fetch-Dest", "image"}, {"Sec-Fetch-Dest", "script"}, {"Sec-Purpose", "prefetch"}, {"Upgrade", "websocket"},
-			{"X-HTTP-Method-Override", "OPTIONS"}, {"Accept", "*/*"}, {"Accept", "application/json"}, {"Host", "SHOP.example."}, {"Host", "other.example:80"}, {"Range", "bytes=0-10"}, {"Expect", "100-continue"},
-			{"Cookie", cookieName("") + "=a; " + cookieName("") + "=b"},
-		} {
-			c.ask("GET", "/shop", fields...)
-		}
-	},
 	"methods": func(c *contestant) {
 		for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "PROPFIND", "get", "QUERY"} {
 			c.ask(method, "/shop", "Sec-Fetch-Dest", "image")
@@ -159,8 +165,8 @@ var attacks = map[string]func(*contestant){
 	},
 }
 
-// compete runs a contest for so many minutes. Contestants act every five seconds at most, in an order that turns, the
-// honest ones when their page says so.
+// compete runs a contest for so many minutes. Attackers act every ten seconds, in an order that turns, visitors when their
+// page says so.
 func (c *contest) compete(all []*contestant, minutes int) {
 	c.Helper()
 	due := make([]time.Time, len(all))
@@ -170,7 +176,7 @@ func (c *contest) compete(all []*contestant, minutes int) {
 			one := all[(i+step)%len(all)]
 			if now := c.Now(); !now.Before(due[(i+step)%len(all)]) {
 				one.act(one)
-				due[(i+step)%len(all)] = now.Add(15 * time.Second)
+				due[(i+step)%len(all)] = now.Add(cmp.Or(one.again, 10*time.Second))
 			}
 		}
 	}
@@ -198,6 +204,13 @@ func TestAttackers(t *testing.T) {
 		for i := range 3 {
 			all = append(all, c.contestant(kind+" "+strconv.Itoa(i), act))
 		}
+	}
+	for _, fields := range claims {
+		all = append(all, c.contestant(fields[0]+": "+fields[1], func(one *contestant) {
+			one.ask("GET", "/shop", fields...)
+			one.ask("GET", "/shop")
+			one.ask("GET", "/shop", fields...)
+		}))
 	}
 	// Two trade their tickets each time, which makes them two tickets still.
 	traders := []*contestant{c.contestant("traded 0", nil), c.contestant("traded 1", nil)}
@@ -284,7 +297,7 @@ func TestFlood(t *testing.T) {
 		for i := range 24 {
 			all = append(all, c.contestant("visitor "+strconv.Itoa(i), honest))
 		}
-		since := map[string]time.Duration{}
+		since, due := map[string]time.Duration{}, map[string]time.Duration{}
 		for step := range 12 * 12 {
 			for i := range flood {
 				attacker := c.contestant("flood", nil)
@@ -295,7 +308,11 @@ func TestFlood(t *testing.T) {
 				if _, in := since[one.name]; in {
 					continue
 				}
+				if c.Now().Sub(begun) < due[one.name] {
+					continue
+				}
 				one.act(one)
+				due[one.name] = c.Now().Sub(begun) + one.again
 				if c.inside[one.name] != nil {
 					since[one.name] = c.Now().Sub(begun)
 					longest = max(longest, since[one.name])

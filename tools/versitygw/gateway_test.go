@@ -45,7 +45,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Setenv("AWS_ACCESS_KEY_ID", accessKey)
 	os.Setenv("AWS_SECRET_ACCESS_KEY", secretKey)
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(built.dir) // "" for nothing
+	os.Exit(code)
 }
 
 // serve is the gateway's process.

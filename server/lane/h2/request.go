@@ -27,6 +27,7 @@ const (
 	Forwarded // which host a proxy was asked for
 	Referer
 	UserAgent
+	LogSize // of the log by which the answer has to be
 
 	priority
 	te
@@ -42,7 +43,7 @@ var kinds = map[string]Kind{
 	"host": Host, "accept": Accept, "accept-encoding": AcceptEncoding,
 	"if-match": IfMatch, "if-none-match": IfNoneMatch, "if-modified-since": IfModifiedSince, "if-unmodified-since": IfUnmodifiedSince,
 	"range": Range, "if-range": IfRange, "expect": Expect, "content-length": ContentLength, "trailer": Trailer, "cookie": Cookie,
-	"forwarded": Forwarded, "x-forwarded-host": Forwarded, "referer": Referer, "user-agent": UserAgent,
+	"forwarded": Forwarded, "x-forwarded-host": Forwarded, "referer": Referer, "user-agent": UserAgent, "larder-log-size": LogSize,
 	"priority": priority, "te": te, ":method": method, ":scheme": scheme, ":authority": authority, ":path": path,
 	"connection": hop, "keep-alive": hop, "proxy-connection": hop, "transfer-encoding": hop, "upgrade": hop,
 }

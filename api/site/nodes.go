@@ -1,0 +1,44 @@
+package site
+
+import (
+	"fmt"
+
+	"github.com/larder-cdn/larder/logs/cluster"
+)
+
+// nodesPage shows the nodes of a cluster.
+type nodesPage struct {
+	Nodes   []shownNode
+	Problem string // why others are missing
+}
+
+// A shownNode is one of them.
+type shownNode struct {
+	cluster.Member
+	Late string // how far behind it is
+	Ago  float64
+}
+
+// nodes is for the operator, see Options.Nodes.
+func (s *Site) nodes(q *request) (*answer, error) {
+	members, err := s.options.Nodes(q.Context())
+	var p nodesPage
+	if err != nil {
+		p.Problem = err.Error()
+	}
+	for _, m := range members {
+		late := fmt.Sprintf("%.0f s, %s entries", m.Behind, formatNumber(int(m.Lacks)))
+		switch {
+		case m.Behind < 0:
+			late = "has yet to catch up"
+		case m.Role == cluster.Writer:
+			late = "–"
+		}
+		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds())})
+	}
+	return &answer{
+		view: "nodes", title: "Nodes",
+		description: "Which node of the cluster publishes, and how far behind the others are.",
+		data:        p,
+	}, nil
+}

@@ -1,0 +1,107 @@
+// Package stage has what programs need that play on the loopback with real processes: starting and ending them, what they
+// use, and certificates.
+package stage
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Start starts a program and returns what ends it.
+func Start(c *exec.Cmd) (stop func(), err error) {
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		_ = c.Wait()
+		close(done)
+	}()
+	return func() {
+		_ = c.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-done:
+		case <-time.After(3 * time.Second):
+			_ = c.Process.Kill()
+			<-done
+		}
+	}, nil
+}
+
+// Certificate makes one for addresses of the loopback, as cert.pem and key.pem of a folder. Files that are there are replaced.
+func Certificate(folder string, addresses ...string) (*x509.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(0, 1, 0)}
+	for _, a := range addresses {
+		template.IPAddresses = append(template.IPAddresses, net.ParseIP(a))
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
+		path := filepath.Join(folder, name)
+		err = errors.Join(err, os.WriteFile(path+".new", pem.EncodeToMemory(block), 0o600), os.Rename(path+".new", path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// Usage is what a process has used so far.
+type Usage struct {
+	At        time.Time
+	Processor time.Duration
+	Memory    int64 // resident, in bytes
+	Files     int   // open descriptors
+}
+
+// UsageOf reads what a process has used; it is 0 where the process has ended.
+func UsageOf(pid int) Usage {
+	u := Usage{At: time.Now()}
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if _, rest, ok := strings.Cut(string(stat), ") "); ok {
+		if fields := strings.Fields(rest); len(fields) > 12 {
+			user, _ := strconv.ParseInt(fields[11], 10, 64)
+			system, _ := strconv.ParseInt(fields[12], 10, 64)
+			u.Processor = time.Duration(user+system) * 10 * time.Millisecond
+		}
+	}
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kilobytes, _ := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
+			u.Memory = kilobytes << 10
+		}
+	}
+	files, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	u.Files = len(files)
+	return u
+}
+
+// Since returns how many processors were busy since an earlier usage.
+func (u Usage) Since(earlier Usage) float64 {
+	return (u.Processor - earlier.Processor).Seconds() / u.At.Sub(earlier.At).Seconds()
+}

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A check is something that must be so at the end.
+type check struct {
+	Name string
+	Said string
+	OK   bool
+}
+
+// judge looks at what was seen, and then at everything that is there.
+func (p *play) judge(ctx context.Context) []check {
+	p.registry.Mend()
+	var failed []string
+	for _, e := range p.notes.events {
+		if e.Failed != nil {
+			failed = append(failed, e.Kind+": "+e.Failed.Error())
+		}
+	}
+	checks := append(p.notes.judgeRequests(), verdict("each event came to its end", "", failed))
+	exceeded := p.doorman.exceeded()
+	checks = append(checks, verdict("the room's limits held at the site behind it", fmt.Sprintf("%d visitors came, %d were let in, who got %d archives; at most %d may be in, and %d come in a minute",
+		p.doorman.came, p.doorman.let, p.doorman.archives, p.doorman.limit, p.doorman.perMinute), nonEmpty(exceeded)))
+	if err := p.recovers(ctx); err != nil {
+		checks = append(checks, verdict("everything runs at the end", "", []string{err.Error()}))
+	}
+	checks = append(checks, p.judgeReleases(ctx), p.judgeLog(ctx))
+	for _, use := range uses {
+		checks = append(checks, p.notes.judgeUse(use))
+	}
+	var unsound []string
+	for _, a := range p.actors() {
+		if err := a.end(syscall.SIGTERM); err != nil {
+			unsound = append(unsound, err.Error())
+			continue
+		}
+		if said, err := a.larder(ctx, "fsck", "--deep", "--keys", a.keys()); err != nil {
+			unsound = append(unsound, err.Error()+said)
+		}
+	}
+	return append(checks, verdict("larder fsck --deep finds nothing on any node", fmt.Sprintf("%d data folders", len(p.actors())), unsound))
+}
+
+func nonEmpty(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}
+
+// What is told of what is wrong.
+const (
+	mostWrongs = 8
+	mostText   = 800
+)
+
+// verdict makes a check of what is wrong.
+func verdict(name, said string, wrong []string) check {
+	if len(wrong) == 0 {
+		return check{name, said, true}
+	}
+	var short []string
+	for _, w := range wrong[:min(len(wrong), mostWrongs)] {
+		if len(w) > mostText {
+			w = w[:mostText] + "…"
+		}
+		short = append(short, w)
+	}
+	text := strings.Join(short, "\n")
+	if len(wrong) > mostWrongs {
+		text += fmt.Sprintf("\nand %d more", len(wrong)-mostWrongs)
+	}
+	return check{name, text, false}
+}
+
+// judgeRequests looks at what clients got.
+func (n *notes) judgeRequests() []check {
+	allowed, others := n.explained()
+	asked, excused := 0, 0
+	for _, seconds := range n.seconds {
+		for _, s := range seconds {
+			asked += s.ok + s.failed
+		}
+	}
+	for _, counts := range allowed {
+		for _, count := range counts {
+			excused += count
+		}
+	}
+	var wrong, failed []string
+	for _, f := range others {
+		line := fmt.Sprintf("%s, %s: %s: %s", f.at.Sub(n.begin).Round(time.Second), f.entrance, f.cause, f.detail)
+		if slices.Contains(unforgivable[:3], f.cause) {
+			wrong = append(wrong, line)
+		} else {
+			failed = append(failed, line)
+		}
+	}
+	var none []string
+	if asked == 0 {
+		none = append(none, "no client asked anything")
+	}
+	return []check{
+		verdict("no wrong byte, and nothing that must not be served", fmt.Sprintf("%d answers were compared", asked-excused-len(failed)), wrong),
+		verdict("no request fails but those that the contracts allow", fmt.Sprintf("%d of %d failed as they may, and %d were told to come again by the fallback", excused, asked, n.waited), append(none, failed...)),
+	}
+}
+
+// judgeReleases asks every node and the mirror for every file that was acknowledged, and that each withdrawal is everywhere.
+func (p *play) judgeReleases(ctx context.Context) check {
+	acknowledged := p.library.choose(func(r *release, _ map[string]time.Time) bool { return !r.acknowledged.IsZero() })
+	never := p.library.choose(func(r *release, _ map[string]time.Time) bool { return r.poisoned })
+	unpublished := len(p.library.choose(func(r *release, _ map[string]time.Time) bool { return !r.poisoned && r.acknowledged.IsZero() }))
+	var wrong []string
+	withdrawn := 0
+	deadline := time.Now().Add(comesWithin)
+	for _, e := range p.entrances {
+		if e.h2 {
+			continue
+		}
+		t := p.transport(e)
+		for _, r := range acknowledged {
+			if !r.withdrawn.IsZero() {
+				withdrawn++
+			}
+			if err := p.stillThere(ctx, t, e, r, deadline); err != nil {
+				wrong = append(wrong, fmt.Sprintf("%s: %v, acknowledged by %s at %s: %v", e.name, r, r.by, r.acknowledged.Format(time.TimeOnly), err))
+			}
+		}
+		for _, r := range never {
+			q := &question{path: r.path(files[0])}
+			if err := q.ask(ctx, t, e.url); !errors.As(err, new(errStatus)) {
+				wrong = append(wrong, fmt.Sprintf("%s: %v, whose integrity is wrong: %v", e.name, r, err))
+			}
+		}
+		t.CloseIdleConnections()
+	}
+	if len(acknowledged) == 0 {
+		wrong = append(wrong, "nothing was published")
+	}
+	return verdict("every acknowledged publication is there, and no withdrawn one", fmt.Sprintf("%d releases at %d entrances; %d times 410; %d are still to be published, and %d never may be", len(acknowledged), len(p.entrances)-len(p.nodes), withdrawn, unpublished, len(never)), wrong)
+}
+
+// comesWithin is how long the last publications and withdrawals may take to be everywhere; the fallback looks for those of its
+// origin once a minute.
+const comesWithin = 90 * time.Second
+
+// stillThere is whether an entrance has all files of a release, or answers 410 for one that is withdrawn.
+func (p *play) stillThere(ctx context.Context, t http.RoundTripper, e *entrance, r *release, deadline time.Time) (err error) {
+	for {
+		err = nil
+		for _, file := range r.files() {
+			q := &question{path: r.path(file), want: content(r.pkg, r.version, file)}
+			err = q.ask(ctx, t, e.url)
+			var status errStatus
+			gone := errors.As(err, &status) && (status == http.StatusGone || e.fallback && status == http.StatusNotFound)
+			switch {
+			case !r.withdrawn.IsZero() && gone:
+				err = nil
+			case !r.withdrawn.IsZero():
+				err = fmt.Errorf("it is withdrawn, and not 410: %v", err) //nolint:errorlint // it may be nil
+			}
+			if err != nil {
+				break
+			}
+		}
+		if err == nil || causeOf(err) == wrongBytes || time.Now().After(deadline) || sleep(ctx, looks) != nil {
+			return err
+		}
+	}
+}
+
+// judgeLog is whether every node and the mirror show the same signed log.
+func (p *play) judgeLog(ctx context.Context) check {
+	const name = "one log, with the same root everywhere"
+	roots := map[string]string{}
+	alike := func() bool {
+		for _, e := range p.entrances {
+			if e.fallback || e.h2 {
+				continue
+			}
+			root, err := p.root(ctx, e)
+			if err != nil {
+				root = err.Error()
+			}
+			roots[e.name] = root
+		}
+		one := roots[p.entrances[0].name]
+		for _, root := range roots {
+			if root != one || !strings.Contains(root, "\n") {
+				return false
+			}
+		}
+		return true
+	}
+	if err := eventually(ctx, "all show one log", alike); err != nil {
+		return verdict(name, "", []string{fmt.Sprint(roots)})
+	}
+	lines := strings.Split(roots[p.entrances[0].name], "\n")
+	return verdict(name, fmt.Sprintf("%s entries with the root %s at %d entrances", lines[1], lines[2], len(roots)), nil)
+}
+
+// root is the first three lines of the checkpoint: origin, size and root.
+func (p *play) root(ctx context.Context, e *entrance) (string, error) {
+	t := p.transport(e)
+	defer t.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+"/log/checkpoint", nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := t.RoundTrip(r)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if lines := strings.Split(string(body), "\n"); err == nil && answer.StatusCode == http.StatusOK && len(lines) > 3 {
+		return strings.Join(lines[:3], "\n"), nil
+	}
+	return "", fmt.Errorf("%s: %s: %.100q", e.name, answer.Status, body)
+}
+
+// A use is something that a process uses, and by how much that may grow from the first to the last of the time.
+type use struct {
+	name, unit string
+	of         func(sample) float64
+	least      float64 // that it may grow by, however little it was
+	share      float64 // of its mean that it may grow by
+}
+
+var uses = []use{
+	{"memory", "MB", func(s sample) float64 { return float64(s.Memory) / 1e6 }, 96, 0.4},
+	{"descriptors", "open files", func(s sample) float64 { return float64(s.Files) }, 60, 0.5},
+}
+
+const (
+	// warming is how long after its start a process is left to fill its caches.
+	warming = 30 * time.Second
+	// fewSamples are too few for a slope.
+	fewSamples = 20
+)
+
+// judgeUse is whether what each process uses stays as it is. A process that began anew is another one: its time counts from its
+// start, so that a leak shows however often it does, in the longest of its lives.
+func (n *notes) judgeUse(u use) check {
+	var grown, said []string
+	for process, samples := range n.samples {
+		life := longest(samples)
+		if len(life) < fewSamples {
+			continue
+		}
+		grows, mean := growth(life, u.of)
+		said = append(said, fmt.Sprintf("%s %.0f (%+.0f)", process, mean, grows))
+		if bound := max(u.least, u.share*mean); grows > bound {
+			grown = append(grown, fmt.Sprintf("%s grows by %.0f %s in %v, and may by %.0f", process, grows, u.unit, life[len(life)-1].At.Sub(life[0].At).Round(time.Second), bound))
+		}
+	}
+	slices.Sort(said)
+	slices.Sort(grown)
+	return verdict(u.name+" stays flat", u.unit+": "+strings.Join(said, ", "), grown)
+}
+
+// longest is the longest life of a process, without its first time.
+func longest(samples []sample) (life []sample) {
+	for len(samples) > 0 {
+		end := slices.IndexFunc(samples, func(s sample) bool { return s.pid != samples[0].pid })
+		if end < 0 {
+			end = len(samples)
+		}
+		warm := slices.IndexFunc(samples[:end], func(s sample) bool { return s.At.Sub(samples[0].At) > warming })
+		if warm >= 0 && end-warm > len(life) {
+			life = samples[warm:end]
+		}
+		samples = samples[end:]
+	}
+	return life
+}
+
+// growth is by how much a value grows over the time of the samples, by the straight line that fits them best, and its mean.
+func growth(samples []sample, of func(sample) float64) (grows, mean float64) {
+	n := float64(len(samples))
+	var t, v, tt, tv float64
+	for _, s := range samples {
+		x, y := s.At.Sub(samples[0].At).Seconds(), of(s)
+		t, v, tt, tv = t+x, v+y, tt+x*x, tv+x*y
+	}
+	if spread := n*tt - t*t; spread > 0 {
+		grows = (n*tv - t*v) / spread * samples[len(samples)-1].At.Sub(samples[0].At).Seconds()
+	}
+	return grows, v / n
+}

@@ -1,0 +1,113 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+)
+
+// A program that publishes through one node is told how many entries the log has then. A request that names so many is
+// answered by no fewer, whichever node gets it.
+
+// sizeField is how a request names them.
+const sizeField = "Larder-Log-Size"
+
+const (
+	arrival   = 2 * time.Second // that what was published at another node has to arrive here
+	mostFresh = 256             // requests that wait for it at once
+)
+
+// Written is what an operation answers that may have published, and its JSON form.
+type Written struct {
+	// LogSize is how many entries the log has.
+	LogSize int64 `json:"log_size"`
+}
+
+// sized has operations that publish tell how large the log is by then, for those who ask other nodes next.
+func sized(all operations) {
+	for _, name := range []string{string(OpAdd), string(OpImport)} {
+		next := all[name]
+		all[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+			result, err := next(ctx, request, report)
+			if size := sizeIn(result); err == nil && size > 0 {
+				report(bot.Event{Kind: bot.Note, Reason: fmt.Sprintf("the log has %d entries; a request with the field %s: %d is answered by these, on every node", size, sizeField, size)})
+			}
+			return result, err
+		}
+	}
+}
+
+// sizeIn returns what an operation has said of the log's size, 0 for nothing. That of another node has it in JSON.
+func sizeIn(result any) int64 {
+	switch result := result.(type) {
+	case Written:
+		return result.LogSize
+	case *Withdrawn:
+		return result.LogSize
+	case json.RawMessage:
+		var w Written
+		_ = json.Unmarshal(result, &w) // what is no object says nothing
+		return w.LogSize
+	}
+	return 0
+}
+
+func (w *Writer) written() Written { return Written{w.log.Checkpoint().Size} }
+
+// fresh has requests that name a size of the log wait until what is served goes by so many entries.
+func (s *serving) fresh() part {
+	return part{name: "freshness", start: func(context.Context) error {
+		places := client.NewShares(mostFresh)
+		s.inFront = append(s.inFront, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if failure := s.await(r, places); failure != nil {
+					failure.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		return nil
+	}}
+}
+
+// await returns why a request cannot be answered by as many entries as it names, nil where it can, or names none.
+func (s *serving) await(r *http.Request, places *client.Shares) *answers.Failure {
+	named := r.Header[sizeField]
+	if len(named) == 0 {
+		return nil
+	}
+	size, err := strconv.ParseInt(named[0], 10, 64)
+	if len(named) > 1 || err != nil || size < 0 {
+		return &answers.Failure{Status: http.StatusBadRequest, Message: sizeField + " must be a number of log entries."}
+	}
+	ctx, stop := context.WithTimeout(r.Context(), arrival)
+	defer stop()
+	if s.folder.log.Checkpoint().Size < size {
+		var leave func()
+		if ctx, leave, err = places.Enter(ctx, r.RemoteAddr, 0); err == nil {
+			defer leave()
+		}
+	}
+	if err == nil {
+		err = s.follower.Wait(ctx, size)
+	}
+	if err == nil && !strings.HasPrefix(r.URL.Path, "/ajax/") { // pages and answers have an index between
+		err = s.libraries.Wait(ctx, size)
+	}
+	if err == nil {
+		return nil
+	}
+	return &answers.Failure{
+		Status: http.StatusServiceUnavailable, Retry: 1,
+		Message: fmt.Sprintf("This node has %d log entries so far, and the request asks for an answer by %d; ask again, or another node.", s.folder.log.Checkpoint().Size, size),
+	}
+}

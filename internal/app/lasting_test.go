@@ -1,0 +1,82 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// told is a log that tells of its first line.
+type told struct {
+	slog.Handler
+	first chan struct{}
+}
+
+func (w told) Enabled(context.Context, slog.Level) bool { return true }
+
+func (w told) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelInfo {
+		close(w.first)
+	}
+	return nil
+}
+
+// A command may have the data folder open when a process starts, and between two of its lives. The process waits for it.
+func TestOpenPatiently(t *testing.T) {
+	for _, anew := range []bool{false, true} {
+		dir := t.TempDir()
+		s := &settings.Settings{Listen: []string{"127.0.0.1:0"}, Data: filepath.Join(dir, "data"), Keys: filepath.Join(dir, "keys")}
+		command, err := kvstore.Open(storeDir(s.Data), kvstore.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := make(chan struct{})
+		r := &running{process: process{settings: s, logger: slog.New(told{slog.DiscardHandler, first})}}
+		done := make(chan error)
+		var w *Writer
+		go func() {
+			var err error
+			w, err = (&working{running: r, anew: anew}).openPatiently(t.Context(), writing{})
+			done <- err
+		}()
+		select {
+		case <-first:
+		case err := <-done:
+			t.Fatalf("the process has not waited: %v", err)
+		}
+		if err := command.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A node of a cluster that has caught up once serves at once in its next life, and in the process that takes its place.
+func TestCaughtUpStays(t *testing.T) {
+	l := &lasting{}
+	life := func() *clustered {
+		return &clustered{working: &working{running: &running{process: process{lasting: l}}}}
+	}
+	if life().mayServe() {
+		t.Error("an empty node serves")
+	}
+	life().lasting.caughtUp.Store(true)
+	if !life().mayServe() {
+		t.Error("the node is behind again in its next life")
+	}
+	for text, want := range map[string]bool{`{"sockets": [], "caughtUp": true}`: true, `{"sockets": []}`: false} {
+		t.Setenv(handedVariable, text)
+		if handed, _, err := received(); err != nil || handed.CaughtUp != want {
+			t.Errorf("%s: %+v, %v", text, handed, err)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+)
+
+// Smaller codings of contents are found long after those were published. forms/N is a pack of them, created once, by
+// whichever node has found them. Only what is smaller replaces, so it does no harm when two nodes find the same.
+
+func formsKey(number int64) string { return fmt.Sprintf("forms/%020d", number) }
+
+// Rows of [kvstore.Meta] about smaller codings.
+var (
+	formsRow    = kvstore.Key("cluster", "forms") // the number of the next forms to take over
+	foundPrefix = kvstore.Prefix("cluster", "found")
+)
+
+// formsAtOnce bounds the contents whose codings are shared in one go.
+const formsAtOnce = 1000
+
+// NoteForms says that the store has smaller codings of a content by now, for [Node.ShareForms].
+func (n *Node) NoteForms(h kvstore.Hash) error {
+	b := n.Store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.Meta, append(foundPrefix[:len(foundPrefix):len(foundPrefix)], h[:]...), nil)
+	return b.Commit()
+}
+
+// ShareForms puts the codings that were noted where the other nodes take them from, and returns of how many contents.
+func (n *Node) ShareForms(ctx context.Context) (contents int, err error) {
+	b := n.Store.NewBatch()
+	defer b.Close()
+	p := packer{store: n.Store, full: func(pack []byte) error { return n.createForms(ctx, pack) }}
+	for item, err := range n.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: foundPrefix}) {
+		if err != nil {
+			return 0, err
+		}
+		if contents == formsAtOnce {
+			break
+		}
+		h := kvstore.Hash(item.Key[len(foundPrefix):])
+		if err := p.add(h); err != nil && !errors.Is(err, kvstore.ErrNotFound) { // that was erased meanwhile
+			return 0, err
+		}
+		b.Delete(kvstore.Meta, bytes.Clone(item.Key))
+		contents++
+	}
+	if contents == 0 {
+		return 0, nil
+	}
+	if err := p.flush(); err != nil {
+		return 0, err
+	}
+	return contents, b.Commit()
+}
+
+// createForms puts a pack under the next number.
+func (n *Node) createForms(ctx context.Context, pack []byte) error {
+	for {
+		next, err := n.TakeForms(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err = n.Bucket.Create(ctx, formsKey(next), pack); !errors.Is(err, bucket.ErrExists) {
+			return err
+		}
+	}
+}
+
+// TakeForms takes over the smaller codings that other nodes have found, and returns the number of the next ones.
+func (n *Node) TakeForms(ctx context.Context) (next int64, err error) {
+	n.forming.Lock()
+	defer n.forming.Unlock()
+	if err := n.confirm(ctx); err != nil || n.Founding() { // a new bucket has none yet
+		return 0, err
+	}
+	row, err := n.Store.Get(kvstore.Meta, formsRow)
+	switch {
+	case err == nil && len(row) == 8:
+		next = int64(binary.BigEndian.Uint64(row))
+	case err == nil:
+		return 0, fmt.Errorf("cluster: the row that says which codings were taken over is malformed: %x", row)
+	case !errors.Is(err, kvstore.ErrNotFound):
+		return 0, err
+	}
+	for ; ; next++ {
+		pack, _, err := n.Bucket.Get(ctx, formsKey(next), maxPack)
+		if errors.Is(err, bucket.ErrNotFound) {
+			return next, nil
+		}
+		if err == nil { // whoever found them had the contents: so have the commits by now
+			_, err = n.CatchUp(ctx)
+		}
+		if err == nil {
+			err = n.improve(pack, next)
+		}
+		if err != nil {
+			return next, fmt.Errorf("%s: %s: %w", n.Bucket, formsKey(next), err)
+		}
+	}
+}
+
+// improve takes over what is smaller. What is not here was erased.
+func (n *Node) improve(pack []byte, number int64) error {
+	b := n.Store.NewBatch()
+	defer b.Close()
+	var failed error
+	err := unpack(pack, func(c packContent, coded []kvstore.Coded) error {
+		b.Delete(kvstore.Queue, roughKey(c.Hash))
+		if err := n.Store.ImproveContent(c.Hash, c.Size, c.Squeezed, coded); !errors.Is(err, kvstore.ErrNotFound) {
+			failed = err
+		}
+		return failed
+	})
+	switch {
+	case failed != nil || errors.As(err, new(*FormatError)):
+		return err
+	case err != nil: // what is here already stays as it is
+		n.Logger.Warn("smaller codings in the bucket are not what they say, and are left out", "object", formsKey(number), "err", err)
+	}
+	b.Set(kvstore.Meta, formsRow, binary.BigEndian.AppendUint64(nil, uint64(number+1)))
+	return b.Commit()
+}
+
+// roughKey queues a content that is in quick codings only, for the day when this node writes and squeezes.
+func roughKey(h kvstore.Hash) []byte {
+	return append(kvstore.Mended[:len(kvstore.Mended):len(kvstore.Mended)], h[:]...)
+}

@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// What one node squeezes, all get, once and never larger; whatever is in the bucket, no content changes by it.
+func TestForms(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	text := strings.Repeat("let it be squeezed; ", 500)
+	one.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": text, "b.js": "gone"})
+	two.catchUp(t)
+	h := kvstore.Sum([]byte(text))
+	queued := func(m *member) (n int) {
+		t.Helper()
+		for _, err := range m.Shelf.Store.Scan(kvstore.Queue, kvstore.Range{Prefix: kvstore.Mended}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		return n
+	}
+	rough := queued(two)
+	if rough == 0 {
+		t.Error("a node that may have to squeeze one day does not know what")
+	}
+	length := func(m *member) int64 {
+		t.Helper()
+		c, err := m.Shelf.Store.Content(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Representations[0].Length
+	}
+	before := length(two)
+	small, err := coding.Encode(coding.Brotli, coding.Best, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	squeeze := func(m *member) {
+		t.Helper()
+		err := m.Shelf.Store.ImproveContent(h, int64(len(text)), true, []kvstore.Coded{{Coding: coding.Brotli, Bytes: small}})
+		if err == nil {
+			err = m.NoteForms(h)
+		}
+		if err == nil {
+			err = m.NoteForms(kvstore.Sum([]byte("never stored")))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	share := func(m *member, want int) {
+		t.Helper()
+		if shared, err := m.ShareForms(ctx); shared != want || err != nil {
+			t.Errorf("shared %d, want %d; %v", shared, want, err)
+		}
+	}
+	take := func(m *member, want int64) {
+		t.Helper()
+		if next, err := m.TakeForms(ctx); next != want || err != nil {
+			t.Errorf("the next codings are %d, want %d; %v", next, want, err)
+		}
+	}
+	take(two, 0)
+	squeeze(one)
+	share(one, 2)
+	share(one, 0)
+	take(two, 1)
+	if got := length(two); got != int64(len(small)) || got >= before {
+		t.Errorf("the other node has %d bytes; it had %d, and the best is %d", got, before, len(small))
+	}
+	if got := queued(two); got != rough-1 {
+		t.Errorf("%d contents wait to be squeezed, want %d", got, rough-1)
+	}
+	squeeze(two) // two nodes find the same
+	share(two, 2)
+	take(one, 2)
+	three := join(t, b, "three") // an empty node takes codings of what it has yet to follow
+	take(three, 2)
+	if got := length(three); got != int64(len(small)) {
+		t.Errorf("an empty node has %d bytes", got)
+	}
+	same(t, one, two, three)
+
+	// Codings of other bytes are left out.
+	p := packer{store: one.Shelf.Store, full: func(pack []byte) error {
+		pack[len(pack)-1] ^= 1
+		_, err := b.Create(ctx, formsKey(2), pack)
+		return err
+	}}
+	if err := p.add(h); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.flush(); err != nil {
+		t.Fatal(err)
+	}
+	take(two, 3)
+	same(t, one, two, three)
+}
