@@ -157,19 +157,23 @@ func (b *Bot) Audit(ctx context.Context) (next time.Time, err error) {
 			return time.Time{}, ctx.Err()
 		case stops(problem):
 			return time.Time{}, problem
-		case isOutage(problem):
-			b.logger.Warn("couldn't hold releases against upstream; it goes on later", "packages", len(todo.Packages), "releases", len(todo.Releases), "after", auditPause, "err", problem)
-			return b.options.Now().Add(auditPause), nil
 		case problem != nil:
-			b.logger.Warn("couldn't hold a package against upstream; its turn comes again tomorrow", "err", problem)
+			b.logger.Warn("couldn't hold releases against upstream; their turn comes again", "err", problem)
 		}
+		// What failed is not tried again at once: it may be that package's own fault, and must not hold up the others.
 		if len(todo.Packages) > 0 {
+			if problem != nil {
+				problem = errors.Join(problem, b.auditFailed(todo.Packages[0]))
+			}
 			todo.Packages = todo.Packages[1:]
 		} else {
 			todo.Releases = todo.Releases[1:]
 		}
 		if err := b.writeUpstreams(auditsKey, todo); err != nil {
 			return time.Time{}, err
+		}
+		if isOutage(problem) && len(todo.Packages)+len(todo.Releases) > 0 {
+			return b.options.Now().Add(auditPause), nil
 		}
 	}
 	return todo.Next, nil
@@ -211,7 +215,7 @@ func (b *Bot) share(now time.Time) (agendaOfAudits, error) {
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			b.logger.Warn("origins not read", "package", s.Package, "err", err)
 		}
-		last := origins.Compared
+		last := later(origins.Compared, origins.Failed)
 		for _, o := range origins.Versions { // a change is one only after another look
 			if !o.Since.IsZero() {
 				last = time.Time{}
@@ -272,6 +276,15 @@ func (b *Bot) compareAll(ctx context.Context, name string) error {
 	defer b.watching.Unlock()
 	origins := b.knownOrigins(name, now)
 	origins.Compared = b.options.Now()
+	return b.writeUpstreams(originsKey(name), origins)
+}
+
+// auditFailed notes that a package could not be compared.
+func (b *Bot) auditFailed(name string) error {
+	b.watching.Lock()
+	defer b.watching.Unlock()
+	origins := b.knownOrigins(name, b.upstreamNow(name))
+	origins.Failed = b.options.Now()
 	return b.writeUpstreams(originsKey(name), origins)
 }
 

@@ -158,6 +158,31 @@ func TestAuditGoesOn(t *testing.T) {
 	}
 }
 
+// A package whose upstream is broken holds up no other, and has its turn again when the others have had theirs.
+func TestAuditOfABrokenUpstream(t *testing.T) {
+	r := newRig(t)
+	for _, pkg := range []string{"broken", "fine", "good"} {
+		r.enrol(pkg, fromNpm(pkg, "*.js"))
+		r.registry.Add(pkg, "1.0.0", hour(1), map[string]string{"a.min.js": pkg})
+	}
+	r.open()
+	r.once()
+	r.auditNow()
+	r.registry.SetPackument("broken", []byte("<!doctype html>"))
+	for range 3 * 4 { // three days, with the pauses of each
+		r.setNow(r.clock().Add(6*time.Hour + time.Minute))
+		r.auditNow()
+	}
+	for pkg, want := range map[string]bool{"broken": false, "fine": true, "good": true} {
+		if o := r.origins(pkg); o.Compared.IsZero() == want || !want && o.Failed.IsZero() {
+			t.Errorf("%s: %+v", pkg, o)
+		}
+	}
+	if audits, err := bot.ReadAudits(r.store, ""); err != nil || len(audits) < 2 {
+		t.Errorf("%+v, %v", audits, err)
+	}
+}
+
 // Once a month everything is compared, also what no look at an upstream sees: the releases of packages that left the catalogue,
 // and of those whose JSON names another upstream now.
 func TestAuditOfAllIntegrities(t *testing.T) {

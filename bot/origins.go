@@ -68,6 +68,8 @@ type Origins struct {
 	Versions map[string]Origin `json:"versions"`
 	// Compared is when all of them were last compared with an answer that was asked for whole, whatever the one before was.
 	Compared time.Time `json:"compared,omitzero"`
+	// Failed is when that could not be done; its turn comes again as if it had been.
+	Failed time.Time `json:"failed,omitzero"`
 }
 
 // A place is an upstream: the kind of its source, and the target there.
@@ -185,7 +187,7 @@ func (b *Bot) watch(ctx context.Context, pkg string, now place, at look, states 
 	if maps.Equal(next, known.Versions) {
 		return nil
 	}
-	data, err := json.Marshal(Origins{Source: known.Source, Target: known.Target, Versions: next, Compared: known.Compared})
+	data, err := json.Marshal(Origins{Source: known.Source, Target: known.Target, Versions: next, Compared: known.Compared, Failed: known.Failed})
 	if err != nil {
 		return fmt.Errorf("bot: %w", err)
 	}
