@@ -369,18 +369,6 @@ func (p *play) tell(what string) {
 	fmt.Println(what)
 }
 
-// quiet is whether nothing has kept a withdrawal from being everywhere since, and nothing does.
-func (p *play) quiet(since time.Time) bool {
-	p.notes.mu.Lock()
-	defer p.notes.mu.Unlock()
-	for _, e := range p.notes.events {
-		if e.Kind != withdrawKind && (e.End.IsZero() || time.Since(e.End) < 2*grace) && e.Begin.After(since.Add(-grace)) {
-			return false
-		}
-	}
-	return true
-}
-
 // eventually waits far longer than anything takes.
 func eventually(ctx context.Context, what string, is func() bool) error {
 	for deadline := time.Now().Add(startSoon); time.Now().Before(deadline); {

@@ -187,7 +187,7 @@ func (d *doorman) visitor(ctx context.Context, p *play, t http.RoundTripper, i i
 	for got := 0; got < 2 && ctx.Err() == nil; {
 		begun := time.Now()
 		again, err := fetchArchive(ctx, c, at.String()+"download/"+r.pkg+"/"+r.version+".zip", r)
-		switch withdrawn, _ := p.library.state(r, nil); {
+		switch withdrawn, _ := p.library.state(r); {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !withdrawn.IsZero() && causeOf(err) == otherwise: // 410: another one, then
