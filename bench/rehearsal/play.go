@@ -100,7 +100,7 @@ func (p *play) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.doorman, err = newDoorman("http://"+p.mirror.address, p.users, p.perMinute()); err != nil {
+	if p.doorman, err = newDoorman("http://"+p.mirror.address, p.users, p.perMinute(), p.queue); err != nil {
 		return err
 	}
 	p.stops = append(p.stops, p.doorman.close)
