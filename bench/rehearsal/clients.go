@@ -31,13 +31,14 @@ const (
 	pause = 30 * time.Millisecond
 	// looks is between two looks for new releases, of one process.
 	looks = 250 * time.Millisecond
-	// withdrawalBound is how long after a withdrawal has been acknowledged a file may still be served.
-	withdrawalBound = 2 * time.Second
 )
 
 // remembers is how long the fallback may take an answer for granted that its origin does not have a release: that is served a moment before
 // the signed log proves it.
 const remembers = 15 * time.Second
+
+// withdrawalBound is how long after a withdrawal has been acknowledged a file may still be served.
+const withdrawalBound = 2 * time.Second
 
 // An entrance is where clients come in.
 type entrance struct {
@@ -117,9 +118,7 @@ func (p *play) draw(random *rand.Rand, e *entrance) *release {
 		}
 	}
 	if random.Float64() < 0.03 && !e.fallback {
-		gone := p.library.choose(func(r *release, served map[string]time.Time) bool {
-			return !r.withdrawn.IsZero() && time.Since(r.withdrawn) > withdrawalBound && p.quiet(r.withdrawn)
-		})
+		gone := p.library.choose(func(r *release, _ map[string]time.Time) bool { return !r.recalled.IsZero() })
 		if len(gone) > 0 {
 			return gone[random.IntN(len(gone))]
 		}
@@ -158,11 +157,11 @@ func (p *play) ask(ctx context.Context, t http.RoundTripper, e *entrance, r *rel
 	}
 	for deadline := time.Now().Add(3 * patience); ; {
 		err := q.ask(ctx, t, e.url)
-		withdrawn, _ := p.library.state(r, nil)
+		withdrawn, recall := p.library.state(r)
 		switch status := errStatus(0); {
 		case err == nil && r.poisoned:
 			return errClaim{poisonous, q.path}
-		case err == nil && !withdrawn.IsZero() && !e.fallback && q.begun.After(withdrawn.Add(withdrawalBound)) && p.quiet(withdrawn):
+		case err == nil && !recall.IsZero() && !e.fallback && q.begun.After(recall):
 			return errClaim{recalled, q.path}
 		case err == nil:
 			if len(tags) < 1000 {

@@ -33,6 +33,7 @@ type release struct {
 	acknowledged time.Time
 	by           string // who acknowledged it: the bot, by serving it, or a command
 	withdrawn    time.Time
+	recalled     time.Time // when it had been 410 everywhere
 }
 
 func (r *release) path(file string) string {
@@ -115,16 +116,18 @@ func (l *library) withdraw(r *release, at time.Time) {
 	r.withdrawn = at
 }
 
-// state returns when a release was withdrawn, and whether all of those have been seen to serve it.
-func (l *library) state(r *release, by []string) (withdrawn time.Time, all bool) {
+// recall notes that a withdrawn release has been 410 everywhere.
+func (l *library) recall(r *release) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, name := range by {
-		if _, ok := l.served[r][name]; !ok {
-			return r.withdrawn, false
-		}
-	}
-	return r.withdrawn, true
+	r.recalled = time.Now()
+}
+
+// state returns when a release was withdrawn, and since when it is 410 everywhere.
+func (l *library) state(r *release) (withdrawn, recalled time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return r.withdrawn, r.recalled
 }
 
 // choose returns the releases that a function chooses, newest first.

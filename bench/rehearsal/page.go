@@ -30,6 +30,7 @@ type figure struct {
 	Title, Text string
 	SVG         template.HTML
 	Keys        []string
+	Chart       bool // drawn smaller than the timeline
 }
 
 // page is one file of HTML that shows what happened when, and what clients noticed.
@@ -160,7 +161,7 @@ func axes(length time.Duration, highest float64) (x, y chart.Axis) {
 
 // requestCharts draw how many requests succeeded each second, and how long they took.
 func (n *notes) requestCharts(length time.Duration) []figure {
-	seconds := int(length.Seconds()) + 1
+	seconds := max(1, int(length.Seconds())) // the last one is not whole
 	rate, median, late := make([]float64, seconds), make([]float64, seconds), make([]float64, seconds)
 	for i := range seconds {
 		var took []float32
@@ -185,8 +186,8 @@ func (n *notes) requestCharts(length time.Duration) []figure {
 	}
 	took := chart.Chart{Summary: "How long requests took in each second: half of them, and 99 of 100", X: x, Y: y, Lines: []chart.Line{{Name: "99 of 100", Step: 1, Values: late}, {Name: "half", Step: 1, Values: median}}}
 	return []figure{
-		{Title: "Requests that succeeded, each second", SVG: template.HTML(asked.Inline())},                                                                                    //nolint:gosec // escaped by chart
-		{Title: "Milliseconds that requests took", Text: "The highest are drawn at the edge.", SVG: template.HTML(took.Inline()), Keys: []string{"99 of 100", "half of them"}}, //nolint:gosec // as above
+		{Title: "Requests that succeeded, each second", Chart: true, SVG: template.HTML(asked.Inline())},                                                                                    //nolint:gosec // escaped by chart
+		{Title: "Milliseconds that requests took", Chart: true, Text: "The highest are drawn at the edge.", SVG: template.HTML(took.Inline()), Keys: []string{"99 of 100", "half of them"}}, //nolint:gosec // as above
 	}
 }
 
@@ -194,7 +195,7 @@ func (n *notes) requestCharts(length time.Duration) []figure {
 func (n *notes) useChart(length time.Duration, u use) figure {
 	const step = 2.0
 	c := chart.Chart{}
-	f := figure{Title: strings.ToUpper(u.name[:1]) + u.name[1:] + " of each process, in " + u.unit}
+	f := figure{Chart: true, Title: strings.ToUpper(u.name[:1]) + u.name[1:] + " of each process, in " + u.unit}
 	highest := 0.0
 	for _, process := range slices.Sorted(maps.Keys(n.samples)) {
 		values := make([]float64, int(length.Seconds()/step)+1)

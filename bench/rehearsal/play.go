@@ -100,7 +100,7 @@ func (p *play) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.doorman, err = newDoorman("http://"+p.mirror.address, p.users, p.perMinute()); err != nil {
+	if p.doorman, err = newDoorman("http://"+p.mirror.address, p.users, p.perMinute(), p.queue); err != nil {
 		return err
 	}
 	p.stops = append(p.stops, p.doorman.close)
@@ -367,18 +367,6 @@ func (p *play) tell(what string) {
 	defer p.notes.mu.Unlock()
 	p.notes.told = append(p.notes.told, what)
 	fmt.Println(what)
-}
-
-// quiet is whether nothing has kept a withdrawal from being everywhere since, and nothing does.
-func (p *play) quiet(since time.Time) bool {
-	p.notes.mu.Lock()
-	defer p.notes.mu.Unlock()
-	for _, e := range p.notes.events {
-		if e.Kind != withdrawKind && (e.End.IsZero() || time.Since(e.End) < 2*grace) && e.Begin.After(since.Add(-grace)) {
-			return false
-		}
-	}
-	return true
 }
 
 // eventually waits far longer than anything takes.

@@ -251,7 +251,7 @@ func TestFlip(t *testing.T) {
 
 // A client notices a server that sends another byte, refuses, or serves what it must not.
 func TestClient(t *testing.T) {
-	good, poisoned, gone := &release{pkg: "p", version: "1.1.0"}, &release{pkg: "p", version: "1.2.0", poisoned: true}, &release{pkg: "p", version: "1.3.0", withdrawn: time.Now().Add(-time.Hour)}
+	good, poisoned, gone := &release{pkg: "p", version: "1.1.0"}, &release{pkg: "p", version: "1.2.0", poisoned: true}, &release{pkg: "p", version: "1.3.0", withdrawn: time.Now().Add(-time.Hour), recalled: time.Now().Add(-time.Hour)}
 	wrong := false
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		parts := strings.SplitN(r.URL.Path, "/", 6) // "", ajax, libs, package, version, file

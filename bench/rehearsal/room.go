@@ -23,8 +23,10 @@ import (
 const (
 	// sessionMinutes is the shortest session that a room may have.
 	sessionMinutes = 1
-	// refreshSeconds is how often a visitor who waits asks again.
-	refreshSeconds = 10
+	// refreshSeconds is how often a visitor who waits asks again, and manyRefreshSeconds where there are many, for whom this
+	// machine would have no time.
+	refreshSeconds, manyRefreshSeconds = 10, 30
+	many                               = 2000
 	// archivesAtOnce is how many the doorman fetches: one client may have so many.
 	archivesAtOnce = 4
 
@@ -36,6 +38,7 @@ const (
 // shows it a cookie of its own, and when it asked.
 type doorman struct {
 	limit, perMinute int
+	refresh          int // seconds
 	listener         net.Listener
 	server           *http.Server
 	places           chan struct{}
@@ -51,7 +54,7 @@ type doorman struct {
 // A visit is a request of a visitor that came through the room.
 type visit struct{ sent, at time.Time }
 
-func newDoorman(to string, limit, perMinute int) (*doorman, error) {
+func newDoorman(to string, limit, perMinute, visitors int) (*doorman, error) {
 	target, err := url.Parse(to)
 	if err != nil {
 		return nil, err
@@ -60,7 +63,10 @@ func newDoorman(to string, limit, perMinute int) (*doorman, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &doorman{limit: limit, perMinute: perMinute, listener: l, places: make(chan struct{}, archivesAtOnce), visits: map[string][]visit{}}
+	d := &doorman{limit: limit, perMinute: perMinute, refresh: refreshSeconds, listener: l, places: make(chan struct{}, archivesAtOnce), visits: map[string][]visit{}}
+	if visitors > many {
+		d.refresh = manyRefreshSeconds
+	}
 	pass := httputil.NewSingleHostReverseProxy(target)
 	d.server = &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.count(r)
@@ -84,7 +90,7 @@ func (d *doorman) rooms() string {
   refresh_interval: %d
   json_response_enabled: true
   upstream: http://%s
-`, d.limit, d.perMinute, sessionMinutes, refreshSeconds, d.listener.Addr())
+`, d.limit, d.perMinute, sessionMinutes, d.refresh, d.listener.Addr())
 }
 
 func (d *doorman) count(r *http.Request) {
@@ -187,7 +193,7 @@ func (d *doorman) visitor(ctx context.Context, p *play, t http.RoundTripper, i i
 	for got := 0; got < 2 && ctx.Err() == nil; {
 		begun := time.Now()
 		again, err := fetchArchive(ctx, c, at.String()+"download/"+r.pkg+"/"+r.version+".zip", r)
-		switch withdrawn, _ := p.library.state(r, nil); {
+		switch withdrawn, _ := p.library.state(r); {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !withdrawn.IsZero() && causeOf(err) == otherwise: // 410: another one, then
