@@ -45,10 +45,9 @@ func noNodes(context.Context, struct{}, func(any)) ([]Node, error) {
 }
 
 // What nodes ask of the one that writes.
-const (
-	opImportUpload Operation[ImportRequest, bot.Event, Written] = "import-upload"
-	uploadPath                                                  = "/upload"
-)
+const opImportUpload Operation[ImportRequest, bot.Event, Written] = "import-upload"
+
+const uploadPath = "/upload"
 
 // forwarded are the operations that any node takes, and the one that writes does.
 var forwarded = []string{string(OpAdd), string(OpWithdraw), string(OpRestore), string(OpSqueeze), string(OpScheduleAdd), string(OpScheduleList), string(OpScheduleShow),
