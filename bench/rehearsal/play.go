@@ -91,7 +91,7 @@ func (p *play) build(ctx context.Context) error {
 		a.args = append(a.args, certificate...)
 		p.nodes = append(p.nodes, a)
 	}
-	p.mirror = actor("mirror", "mirror", "127.0.1.4")
+	p.mirror = actor("mirror", "mirror", "127.0.1.4", "--rooms", "off") // it is the site behind the room
 	// The fallback's registry has nothing, so that all of its releases are from the mirror.
 	nothing := npmtest.Start()
 	p.stops = append(p.stops, nothing.Close)
