@@ -97,7 +97,7 @@ type look struct {
 	names    []string // the files in the folder
 	manifest string   // the MANIFEST that counts
 	version  *version
-	found    uint64 // the sequence number of the last change
+	found    uint64                    // the sequence number of the last change
 	format   pebble.FormatMajorVersion // of the files; 0 where there are none, or where nothing says it
 	findings []Finding
 	less     []Finding // what the mark has and the store has not

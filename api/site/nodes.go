@@ -22,7 +22,7 @@ type shownNode struct {
 // nodes is for the operator, see Options.Nodes.
 func (s *Site) nodes(q *request) (*answer, error) {
 	members, err := s.options.Nodes(q.Context())
-	p := nodesPage{}
+	var p nodesPage
 	if err != nil {
 		p.Problem = err.Error()
 	}

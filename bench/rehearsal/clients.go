@@ -35,6 +35,10 @@ const (
 	withdrawalBound = 2 * time.Second
 )
 
+// remembers is how long the fallback may take an answer for granted that its origin does not have a release: that is served a moment before
+// the signed log proves it.
+const remembers = 15 * time.Second
+
 // An entrance is where clients come in.
 type entrance struct {
 	name     string
@@ -120,7 +124,11 @@ func (p *play) draw(random *rand.Rand, e *entrance) *release {
 			return gone[random.IntN(len(gone))]
 		}
 	}
-	live := p.library.live(e.behind...)
+	since := time.Duration(0)
+	if e.fallback {
+		since = remembers
+	}
+	live := p.library.live(since, e.behind...)
 	if len(live) == 0 {
 		return nil
 	}

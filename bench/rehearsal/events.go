@@ -170,11 +170,22 @@ func (p *play) flipBits(ctx context.Context, e *event) error {
 		e.What += "; fsck finds nothing wrong, as none of it is in use any more"
 		return a.start(ctx)
 	}
-	if _, err := a.larder(ctx, "repair", "--keys", a.keys(), "--from", "http://"+p.mirror.address, "--allow-host", "127.0.1.4"); err != nil {
+	_, err = a.larder(ctx, "repair", "--keys", a.keys(), "--from", "http://"+p.mirror.address, "--from", "upstream", "--allow-host", "127.0.1.4")
+	if e.What += "; fsck finds it, and repair mends it"; err != nil {
+		// Neither the mirror nor upstream has the files of an import that was withdrawn. To a node its store is nothing that it needs.
+		e.What += " but for what was withdrawn, so the node follows the bucket from nothing"
+		if err := os.RemoveAll(filepath.Join(a.data(), "store")); err != nil {
+			return err
+		}
+	}
+	if err := a.start(ctx); err != nil {
 		return err
 	}
-	e.What += "; fsck finds it, and repair mends it"
-	return a.start(ctx)
+	asides, err := filepath.Glob(filepath.Join(a.data(), "store.*-*"))
+	for _, aside := range asides {
+		err = errors.Join(err, os.RemoveAll(aside))
+	}
+	return err
 }
 
 // flip flips a bit of the largest tables in a store's folder, at that part of each, and returns their names.
@@ -281,7 +292,7 @@ func (p *play) reloadOne(ctx context.Context, e *event) error {
 
 // withdrawOne withdraws a release through any node, and measures how long it is still served where.
 func (p *play) withdrawOne(ctx context.Context, e *event) error {
-	live := p.library.live("one", "two", "three", "mirror")
+	live := p.library.live(0, "one", "two", "three", "mirror")
 	if len(live) < 2*packages {
 		e.What = "nothing: too few releases are there"
 		return nil

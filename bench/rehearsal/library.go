@@ -127,7 +127,7 @@ func (l *library) state(r *release, by []string) (withdrawn time.Time, all bool)
 	return r.withdrawn, true
 }
 
-// select returns the releases that a function chooses, newest first.
+// choose returns the releases that a function chooses, newest first.
 func (l *library) choose(want func(*release, map[string]time.Time) bool) []*release {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,11 +140,11 @@ func (l *library) choose(want func(*release, map[string]time.Time) bool) []*rele
 	return chosen
 }
 
-// live returns the releases that all of those have been seen to serve, and that are not withdrawn.
-func (l *library) live(by ...string) []*release {
+// live returns the releases that all of those have been seen to serve, for so long at least, and that are not withdrawn.
+func (l *library) live(since time.Duration, by ...string) []*release {
 	return l.choose(func(r *release, served map[string]time.Time) bool {
 		for _, name := range by {
-			if _, ok := served[name]; !ok {
+			if at, ok := served[name]; !ok || time.Since(at) < since {
 				return false
 			}
 		}

@@ -245,13 +245,14 @@ http {
   access_log off;
   client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
   upstream larder { %[2]s keepalive 32; }
+  upstream log { hash $remote_addr consistent; %[2]s keepalive 8; }
   server {
     listen %[3]s;
-    location / {
-      proxy_pass https://larder; proxy_ssl_verify off; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
-      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-      proxy_connect_timeout 1s; proxy_read_timeout 3s; proxy_next_upstream error timeout http_502 http_503 http_504; proxy_next_upstream_timeout 9s;
-    }
+    proxy_ssl_verify off; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
+    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+    proxy_connect_timeout 1s; proxy_read_timeout 3s; proxy_next_upstream error timeout http_502 http_503 http_504; proxy_next_upstream_timeout 9s;
+    location / { proxy_pass https://larder; }
+    location ~ ^/(log|logs|content)/ { proxy_pass https://log; }
   }
 }
 `

@@ -46,7 +46,6 @@ type doorman struct {
 	let      int
 	archives int
 	left     int
-	failures []error
 }
 
 // A visit is a request of a visitor that came through the room.
@@ -179,7 +178,7 @@ func (d *doorman) visitor(ctx context.Context, p *play, t http.RoundTripper, i i
 	jar.SetCookies(at, []*http.Cookie{{Name: visitorCookie, Value: strconv.Itoa(i), Path: "/"}})
 	c := &http.Client{Transport: t, Jar: jar, Timeout: 3 * patience}
 	d.note(func() { d.came++ })
-	live := p.library.live("mirror")
+	live := p.library.live(0, "mirror")
 	if len(live) == 0 {
 		return
 	}

@@ -10,16 +10,16 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// warned is a log that tells of the first warning.
-type warned struct {
+// told is a log that tells of its first line.
+type told struct {
 	slog.Handler
 	first chan struct{}
 }
 
-func (w warned) Enabled(context.Context, slog.Level) bool { return true }
+func (w told) Enabled(context.Context, slog.Level) bool { return true }
 
-func (w warned) Handle(_ context.Context, r slog.Record) error {
-	if r.Level == slog.LevelWarn {
+func (w told) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelInfo {
 		close(w.first)
 	}
 	return nil
@@ -35,7 +35,7 @@ func TestOpenPatiently(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := make(chan struct{})
-		r := &running{process: process{settings: s, logger: slog.New(warned{slog.DiscardHandler, first})}}
+		r := &running{process: process{settings: s, logger: slog.New(told{slog.DiscardHandler, first})}}
 		done := make(chan error)
 		var w *Writer
 		go func() {

@@ -429,7 +429,7 @@ func (s *working) openPatiently(ctx context.Context, o writing) (*Writer, error)
 			}
 		}
 		if !told {
-			s.logger.Warn("a command has the data folder open; this process goes on when it is done", "data", s.settings.Data)
+			s.logger.Info("a command has the data folder open; this process goes on when it is done", "data", s.settings.Data)
 		}
 		if retry.Sleep(ctx, reachAgain) != nil {
 			return nil, err
