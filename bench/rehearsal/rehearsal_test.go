@@ -207,6 +207,31 @@ func TestArchive(t *testing.T) {
 	}
 }
 
+// A visitor who is told when to come again waits, and one who is told nothing has failed.
+func TestVisitorWaits(t *testing.T) {
+	var header, value string
+	status := http.StatusServiceUnavailable
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if header != "" {
+			w.Header().Set(header, value)
+		}
+		w.WriteHeader(status)
+	}))
+	defer s.Close()
+	r := &release{pkg: "p", version: "1.1.0"}
+	if _, err := fetchArchive(t.Context(), s.Client(), s.URL, r); causeOf(err) != unavailable {
+		t.Error(err)
+	}
+	header, value = "Retry-After", "7"
+	if wait, err := fetchArchive(t.Context(), s.Client(), s.URL, r); err != nil || wait != 7*time.Second {
+		t.Error(wait, err)
+	}
+	status, header, value = http.StatusOK, "Refresh", "20"
+	if wait, err := fetchArchive(t.Context(), s.Client(), s.URL, r); err != nil || wait != 20*time.Second {
+		t.Error(wait, err)
+	}
+}
+
 func TestUse(t *testing.T) {
 	life := func(pid int, from, n int, memory func(int) int64) (all []sample) {
 		for i := range n {

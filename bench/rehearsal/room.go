@@ -249,8 +249,12 @@ func fetchArchive(ctx context.Context, c *http.Client, address string, r *releas
 	if seconds, _ := strconv.Atoi(answer.Header.Get("Refresh")); seconds > 0 && answer.Header.Get("Content-Type") != "application/zip" {
 		return time.Duration(seconds) * time.Second, nil
 	}
-	if answer.StatusCode != http.StatusOK {
-		return 0, errStatus(answer.StatusCode)
+	seconds, _ := strconv.Atoi(answer.Header.Get("Retry-After"))
+	switch status := answer.StatusCode; {
+	case seconds > 0 && (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests):
+		return time.Duration(seconds) * time.Second, nil // as many archives as one client may have are under way, or the room is busy
+	case status != http.StatusOK:
+		return 0, errStatus(status)
 	}
 	return 0, checkArchive(body, r)
 }
