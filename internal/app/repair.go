@@ -48,12 +48,13 @@ const OpRepair Operation[RepairRequest, RepairEvent, repair.Result] = "repair"
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result repair.Result, err error) {
 	switch client, err := Dial(ctx, s.Data); {
 	case err == nil:
-		before, err := OpProcess.Ask(ctx, client, struct{}{}, nil)
-		if err == nil {
-			result, err = OpRepair.Ask(ctx, client, q, report)
-		}
+		before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // of a process that can repair nothing either
+		result, err = OpRepair.Ask(ctx, client, q, report)
 		if err = errors.Join(err, client.Close()); err == nil && (result.Repaired > 0 || result.Damage != "") {
-			err = before.awaitNext(ctx, s.Data)
+			err = unknown
+			if err == nil {
+				err = before.awaitNext(ctx, s.Data)
+			}
 		}
 		return result, err
 	case !errors.Is(err, ErrNoProcess):
