@@ -268,6 +268,9 @@ func (n *notes) judgeUse(u use) check {
 			grown = append(grown, fmt.Sprintf("%s grows by %.0f %s in %v, and may by %.0f", process, grows, u.unit, life[len(life)-1].At.Sub(life[0].At).Round(time.Second), bound))
 		}
 	}
+	if said == nil {
+		said = []string{"not judged, because no process lived long enough"}
+	}
 	slices.Sort(said)
 	slices.Sort(grown)
 	return verdict(u.name+" stays flat", u.unit+": "+strings.Join(said, ", "), grown)
