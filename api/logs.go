@@ -316,7 +316,7 @@ func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(r.query["package"])))
 	if len(names) > feedPackages {
-		return nil, answers.Caching{}, badValue("package", fmt.Sprintf("may be given %d times", feedPackages))
+		return nil, answers.Caching{}, badValue("package", fmt.Sprintf("may be given at most %d times", feedPackages))
 	}
 	kinds, err := logs.ParseKinds(strings.Join(r.query["kind"], ","))
 	if err != nil {

@@ -22,9 +22,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// The budget of holding what is published against upstream, beside the usual looks. Each day some releases are compared
-// file by file, with those that differed the last time; and so many packages have all their integrities compared with an
-// answer that is asked for whole, that it is every package's turn within a month.
+// The budget of comparing what is published with upstream, besides the usual looks. Each day some releases are compared
+// file by file, with those that differed the last time; and some packages have all their integrities compared with
+// upstream's full list: so many that every package has its turn within a month.
 const (
 	auditEvery    = 24 * time.Hour
 	auditReleases = 10
@@ -59,7 +59,7 @@ func ReadAudits(r kvstore.Reader, pkg string) (map[ReleaseName]Audit, error) {
 	found := map[ReleaseName]Audit{}
 	for item, err := range r.Scan(kvstore.Upstreams, within) {
 		if err != nil {
-			return nil, fmt.Errorf("bot: couldn't read what releases were compared with upstream: %w", err)
+			return nil, fmt.Errorf("bot: couldn't read how releases compared with upstream: %w", err)
 		}
 		name, rest, _ := bytes.Cut(item.Key, []byte{0})
 		version, ok := bytes.CutPrefix(rest, auditSuffix)
@@ -93,7 +93,7 @@ func (b *Bot) readAudits() (a agendaOfAudits, err error) {
 		err = json.Unmarshal(data, &a)
 	}
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		b.logger.Warn("what is left to be compared with upstream is begun anew", "err", err)
+		b.logger.Warn("couldn't read which releases are still to be compared with upstream; choosing anew", "err", err)
 	}
 	return a, nil
 }
@@ -158,7 +158,7 @@ func (b *Bot) Audit(ctx context.Context) (next time.Time, err error) {
 		case stops(problem):
 			return time.Time{}, problem
 		case problem != nil:
-			b.logger.Warn("couldn't hold releases against upstream; their turn comes again", "err", problem)
+			b.logger.Warn("couldn't compare releases with upstream; their turn comes again", "err", problem)
 		}
 		// What failed is not tried again at once: it may be that package's own fault, and must not hold up the others.
 		if len(todo.Packages) > 0 {
@@ -213,7 +213,7 @@ func (b *Bot) share(now time.Time) (agendaOfAudits, error) {
 		all++
 		origins, err := LookupOrigins(b.store, s.Package)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			b.logger.Warn("origins not read", "package", s.Package, "err", err)
+			b.logger.Warn("couldn't read where releases come from", "package", s.Package, "err", err)
 		}
 		last := later(origins.Compared, origins.Failed)
 		for _, o := range origins.Versions { // a change is one only after another look
@@ -235,8 +235,8 @@ func (b *Bot) share(now time.Time) (agendaOfAudits, error) {
 	return todo, nil
 }
 
-// compareAll compares the integrities of all published releases of a package with what their upstreams list, asked for
-// whole, also where the catalogue has the package no more or names another upstream now.
+// compareAll compares the integrities of all published releases of a package with the full lists of their upstreams, also
+// where the catalogue no longer has the package or names another upstream now.
 func (b *Bot) compareAll(ctx context.Context, name string) error {
 	if err := b.polling.Acquire(ctx, 1); err != nil {
 		return err

@@ -212,7 +212,7 @@ func TestFloodOfManyClients(t *testing.T) {
 	if s.Releases[Absent] != originBurst || s.Releases[Budget] != 4*originBurst || s.UnderWay != 0 || s.Waiting != 0 || s.Origins[0].Budget != 0 {
 		t.Errorf("%+v", s)
 	}
-	if told := s.Tell(); !strings.Contains(told, "0 of 200 releases that were looked for") || !strings.Contains(told, "as many releases as it may be") {
+	if told := s.Tell(); !strings.Contains(told, "0 of 200 releases that clients asked for") || !strings.Contains(told, "as many releases as it may be") {
 		t.Errorf("it tells\n%s", told)
 	}
 	r.pass(time.Second)

@@ -90,7 +90,7 @@ type State struct {
 	Requests map[Outcome]int64 `json:"requests"`
 	// Releases are those that origins were to be asked for, by what came of them.
 	Releases map[Outcome]int64 `json:"releases"`
-	// UnderWay are the releases that are being fetched, and Waiting the requests that wait for a file of them.
+	// UnderWay counts the releases that are being fetched, and Waiting the requests that wait for one of their files.
 	UnderWay int `json:"underWay"`
 	Waiting  int `json:"waiting"`
 	// Bytes are those of all mirrored releases that are here, of a Quota.
@@ -149,7 +149,7 @@ func (s *State) Tell() string {
 	for _, n := range s.Releases {
 		looked += n
 	}
-	fmt.Fprintf(&b, "What is not here is taken from %s: %d of %s that were looked for, %s of %s; %s under way, and %s.\n",
+	fmt.Fprintf(&b, "What is not here is taken from %s: %d of %s that clients asked for, %s of %s used; %s under way, and %s.\n",
 		strings.Join(names, ", then "), s.Releases[Filled], text.Count(int(looked), "release", "releases"),
 		humanize.IBytes(uint64(max(0, s.Bytes))), humanize.IBytes(uint64(s.Quota)), text.Count(s.UnderWay, "is", "are"), text.Count(s.Waiting, "request waits", "requests wait"))
 	var refused []string
@@ -159,7 +159,7 @@ func (s *State) Tell() string {
 		}
 	}
 	if len(refused) > 0 {
-		fmt.Fprintf(&b, "Of the requests for it %d were answered, and others not: %s.\n", s.Requests[Filled], strings.Join(refused, ", "))
+		fmt.Fprintf(&b, "Of the requests for it, %d were answered; the others by outcome: %s.\n", s.Requests[Filled], strings.Join(refused, ", "))
 	}
 	for _, o := range s.Origins {
 		switch {

@@ -92,10 +92,12 @@ func (h *Hook) About() string {
 		return "all rooms"
 	case h.Room != "":
 		return "room " + h.Room
-	case h.Package != "":
-		return h.Package
 	}
-	return "all releases"
+	about := cmp.Or(h.Package, "all releases")
+	if h.Watch {
+		about += ", watched"
+	}
+	return about
 }
 
 // hook is a Hook as it is stored.

@@ -124,7 +124,7 @@ func newRoomStatus(a *cli) *cobra.Command {
 		Use:   "status [ROOM]",
 		Short: "Show how full the waiting rooms are",
 		Long: `Show how many users are in each waiting room of the running process, how many wait, and the longest wait. The page
-/rooms on the private address shows the same, with charts of the last 30 days.`,
+/rooms on the private address shows the same, with charts of up to the last 30 days.`,
 		Example: `  larder room status
   larder room status --json shop | jq '.[0].estimated_queued_users'`,
 		Args: arguments(0, 1),

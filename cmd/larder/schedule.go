@@ -221,8 +221,8 @@ may be on any host, this one too; a user who can run this command could call it 
 	}
 	a.uses(cmd, dataFlags)
 	cmd.Flags().StringVar(&request.Package, "package", "", "only releases of the package `NAME`")
-	cmd.Flags().BoolVar(&request.Watch, "watch", false, "tell of withdrawals, changes upstream, removed packages and new keys of the log too")
-	cmd.Flags().StringVar(&request.Room, "room", "", "what happens in the waiting room `NAME`, * for all, instead of releases")
+	cmd.Flags().BoolVar(&request.Watch, "watch", false, "tell also of withdrawals, changes upstream, removed packages and new keys of the log")
+	cmd.Flags().StringVar(&request.Room, "room", "", "tell what happens in the waiting room `NAME` instead, * for all rooms")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.URL = args[0]
@@ -235,7 +235,7 @@ may be on any host, this one too; a user who can run this command could call it 
 				return err
 			}
 			return a.print(*asJSON, added, func() error {
-				_, err = fmt.Fprintf(a.stdout, "Webhook %s is told of what happens from now on.\n\nIts secret, which is not told again:\n\n  %s\n", added.ID, added.Secret)
+				_, err = fmt.Fprintf(a.stdout, "Webhook %s is told of what happens from now on.\n\nIts secret, which is not shown again:\n\n  %s\n", added.ID, added.Secret)
 				return err
 			})
 		})

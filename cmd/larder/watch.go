@@ -23,17 +23,17 @@ func newWatch(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch --log URL",
 		Short: "Tell what happens in a log: releases, withdrawals, changes upstream, forks, silence",
-		Long: `Tell what happens in the log of a Larder, or about the packages of yours in it: each release, one that you may not have
-expected, withdrawals, archives that npm has changed, another key of the log, a fork, and that nothing comes any more.
-Every entry is proven to be in the signed log, which has only grown since the last look; see larder verify.
+		Long: `Tell what happens in the log of a Larder, or only to your packages in it: releases, releases that their authors may not
+have expected, withdrawals, archives that npm has changed, a new key of the log, forks, and silence. Every entry is
+proven to be in the signed log, which has only grown since the last look; see larder verify.
 
-Where a look ended is kept in a file, so a restart misses nothing. --once looks once and ends, for cron: exit code 0 if
-nothing is wrong, 8 after an event that may be, and else that of larder verify. An event is a line; with --json, an
-object on a line.
+Watching begins with the first look: what was before is not told. Where a look ended is kept in a file, so a restart
+misses nothing. --once looks once and ends, for cron: exit code 0 if nothing is wrong, 8 after an event that needs
+attention, or that of larder verify if the log cannot be proven. An event is a line; with --json, an object on a line.
 
-A release is unexpected if the one before was built in the open or signed and this one was not, or comes from another
-repository; with --repository, if nothing proves that it was built from there. The server itself has Atom feeds of all
-but forks and silence: /logs.atom?package=NAME.`,
+A release is unexpected if the package's release before it has proven provenance or a signature and this one has not, or
+if it was built from another repository; with --repository, if nothing proves that it was built from there. The server
+has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAME.`,
 		Example: `  larder watch --log https://cdn.example.com --package jquery
   larder watch --log https://cdn.example.com --package sigstore --repository https://github.com/sigstore/sigstore-js
   larder watch --log https://cdn.example.com --once --json`,
@@ -42,12 +42,12 @@ but forks and silence: /logs.atom?package=NAME.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Var(settings.Base(&w.Server), "log", "the `URL` in front of /log/ of the Larder")
-	f.StringArrayVar(&w.Packages, "package", nil, "only what is about the package `NAME`, and about the log itself; repeatable")
-	f.StringVar(&w.Repository, "repository", "", "the `URL` that all releases have to be built from, by their provenance")
+	f.StringArrayVar(&w.Packages, "package", nil, "tell only of the package `NAME` and of the log itself; repeatable")
+	f.StringVar(&w.Repository, "repository", "", "`URL` of the repository that every watched release has to be built from, by its provenance")
 	f.StringVar(&w.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
 	f.StringArrayVar(&w.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 	f.Var(settings.Duration(&every, time.Second), "every", "how long to wait between two looks")
-	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "how long the log may have no new entry")
+	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "how long the log may have no new entry before that is told")
 	f.BoolVar(&once, "once", false, "look once, and end")
 	f.StringVar(&w.Known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
 	f.StringVar(&w.State, "state", "", "`FILE` that keeps where the last look ended; if it is not given, one for this log and packages beside the known logs")
@@ -98,7 +98,7 @@ but forks and silence: /logs.atom?package=NAME.`,
 		case code != exitDone:
 			return verdict{failure{errors.New(found.Problem)}, code}
 		case found.Alarms > 0:
-			return verdict{failure{fmt.Errorf("%s to look at", count(found.Alarms, "thing is", "things are"))}, exitAdvice}
+			return verdict{failure{fmt.Errorf("%s attention", count(found.Alarms, "event needs", "events need"))}, exitAdvice}
 		}
 		return nil
 	}

@@ -35,7 +35,7 @@ const (
 	showPause  = time.Second            // after the bucket did not take what is to be shown
 	signedLook = 100 * time.Millisecond // between two looks at what the signer has signed
 	partTime   = 5 * time.Second        // that the bucket has at the end, to be told of it
-	mendFirst  = time.Minute            // after it has begun to write, until what it left behind that wrote before has landed
+	mendFirst  = time.Minute            // after it has begun to write: what the writer before it had under way has landed by then
 	mendEvery  = 6 * time.Hour
 	formsEvery = 10 * time.Second // between two looks for smaller codings that other nodes have found
 )
@@ -489,7 +489,7 @@ func (c *clustered) show(ctx context.Context) {
 	}
 }
 
-// mend has the bucket rid of what nodes left behind that wrote before, and show what the log says.
+// mend removes what earlier writers left in the bucket, and has the bucket show what the log says.
 func (c *clustered) mend(ctx context.Context) {
 	for wait, first := mendFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = mendEvery, false {
 		if first {
@@ -510,7 +510,7 @@ func (c *clustered) mend(ctx context.Context) {
 	}
 }
 
-// forms has the other nodes have the smaller codings that are found here, and this one theirs.
+// forms gives the other nodes the smaller codings that are found here, and takes over theirs.
 func (c *clustered) forms(ctx context.Context) {
 	for retry.Sleep(ctx, formsEvery) == nil {
 		_, err := c.node.TakeForms(ctx)

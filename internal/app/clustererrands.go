@@ -19,13 +19,13 @@ import (
 
 // Errands are what the node that writes has to do at its time, and does not follow from the log: requests on the schedule,
 // webhooks and their messages, caches to be told of withdrawals. The bucket has their rows, encrypted; the node that takes
-// over begins with them, and what follows has none. It begins also with what npm has told of downloads, which takes a month
-// to ask.
+// over begins with them, and nodes that follow have none. It also begins with npm's download counts, which take a month to
+// collect again.
 
 // errandsKey is the row that says that the errands here are the cluster's.
 var errandsKey = kvstore.Key("cluster", "errands")
 
-// errandsEvery is how often progress is saved. A change that somebody asked for is saved before it is acknowledged.
+// errandsEvery is how often progress is saved. A change that a client asked for is saved before it is acknowledged.
 const (
 	errandsEvery = 5 * time.Second
 	demandEvery  = time.Hour // there is much of it, and a little is new every minute

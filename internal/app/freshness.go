@@ -21,7 +21,7 @@ import (
 const sizeField = "Larder-Log-Size"
 
 const (
-	arrival   = 2 * time.Second // that what was published at another node has to arrive here
+	arrival   = 2 * time.Second // within which what another node published has to arrive here
 	mostFresh = 256             // requests that wait for it at once
 )
 
@@ -38,7 +38,7 @@ func sized(all operations) {
 		all[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
 			result, err := next(ctx, request, report)
 			if size := sizeIn(result); err == nil && size > 0 {
-				report(bot.Event{Kind: bot.Note, Reason: fmt.Sprintf("the log has %d entries; a request with the field %s: %d is answered by these, on every node", size, sizeField, size)})
+				report(bot.Event{Kind: bot.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node answers by at least these", size, sizeField, size)})
 			}
 			return result, err
 		}
@@ -62,7 +62,7 @@ func sizeIn(result any) int64 {
 
 func (w *Writer) written() Written { return Written{w.log.Checkpoint().Size} }
 
-// fresh has requests that name a size of the log wait until what is served goes by so many entries.
+// fresh has requests that name a size of the log wait until what is served covers that many entries.
 func (s *serving) fresh() part {
 	return part{name: "freshness", start: func(context.Context) error {
 		places := client.NewShares(mostFresh)
@@ -108,6 +108,6 @@ func (s *serving) await(r *http.Request, places *client.Shares) *answers.Failure
 	}
 	return &answers.Failure{
 		Status: http.StatusServiceUnavailable, Retry: 1,
-		Message: fmt.Sprintf("This node has %d log entries so far, and the request asks for an answer by %d; ask again, or another node.", s.folder.log.Checkpoint().Size, size),
+		Message: fmt.Sprintf("This node has %d log entries so far, and the request asks for at least %d; try again, or ask another node.", s.folder.log.Checkpoint().Size, size),
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Smaller codings of contents are found long after those were published. forms/N is a pack of them, created once, by
-// whichever node has found them. Only what is smaller replaces, so it does no harm when two nodes find the same.
+// whichever node has found them. Only what is smaller replaces, so it does no harm if two nodes find the same.
 
 func formsKey(number int64) string { return fmt.Sprintf("forms/%020d", number) }
 
@@ -95,7 +95,7 @@ func (n *Node) TakeForms(ctx context.Context) (next int64, err error) {
 		if errors.Is(err, bucket.ErrNotFound) {
 			return next, nil
 		}
-		if err == nil { // whoever found them had the contents: so have the commits by now
+		if err == nil { // the node that found them had the contents, so a commit has them by now
 			_, err = n.CatchUp(ctx)
 		}
 		if err == nil {

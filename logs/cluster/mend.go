@@ -28,7 +28,7 @@ type Mended struct {
 }
 
 // Mend compares public/ with the log, as far as [Node.Show] has brought it, and puts right what differs. served is that
-// of Show. Contents are compared by their sizes: whoever reads one holds it against its hash.
+// of Show. Contents are compared by their sizes: a client that reads one checks its hash.
 func (n *Node) Mend(ctx context.Context, served http.Handler) (Mended, error) {
 	m := &mending{show: show{Node: n, served: served, ctx: ctx}}
 	err := m.tiles()

@@ -1,6 +1,6 @@
 // Package watch tells what happens in the log of a server that its users, or the authors of a package, want to know: a
 // release, one that its authors may not have expected, a withdrawal, an archive that upstream has changed, another key, a
-// fork, and that nothing comes any more.
+// fork, and silence.
 //
 // What it guarantees: each entry that it reads is proven to be in the signed log, which has only grown since the last look.
 // Where a look ended is on the disk after its events were told and before the next look, so a restart misses none; it may
@@ -33,10 +33,10 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// The kinds of an [Event] that are none of an entry.
+// The kinds of an [Event] that no entry has.
 const (
 	Unexpected = "unexpected" // a release that its authors may not have expected, in the place of its entry's kind
-	Silent     = "silent"     // the log has not grown for long
+	Silent     = "silent"     // the log has not grown for a long time
 )
 
 // An Event is something that a watcher tells, once.
@@ -140,7 +140,7 @@ func Open(o Options) (*Watcher, error) {
 	case w.state.Format != stateFormat:
 		err = fmt.Errorf("its format is %d, and this larder knows %d", w.state.Format, stateFormat)
 	case w.state.Server != o.Server || !slices.Equal(w.state.Packages, o.Packages):
-		err = fmt.Errorf("it is of watching %s of %s", cmp.Or(strings.Join(w.state.Packages, ", "), "everything"), w.state.Server)
+		err = fmt.Errorf("it is for watching %s of %s", cmp.Or(strings.Join(w.state.Packages, ", "), "everything"), w.state.Server)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read where the last look ended, in %s: %w; put it right, or move it away to begin anew", o.State, err)

@@ -103,8 +103,8 @@ func (keeper) Handle(ctx context.Context, s *durable.State, t *told) (told, erro
 }
 
 // tell tells others what has happened in the room since known, and returns what they know then.
-// Where that fails it happens again. The first report of a process counts users of before who may have left, so nothing
-// is told of it.
+// If that fails, the next call tells it again. The first report of a process may count users who have left since the
+// process before it, so that one is not told.
 func (r *Rooms) tell(ctx context.Context, room *room, known *told) (*told, error) {
 	if r.options.Tell == nil {
 		return &told{looked: true}, nil

@@ -40,7 +40,7 @@ type Options struct {
 	Frozen bool
 	// Skew is how far the clocks of data centres may be apart; at most 5 s. Default 0.
 	Skew time.Duration
-	// Tell tells others what happens in the rooms; an error has it told again. Default: nobody is told.
+	// Tell tells others what happens in the rooms; an error has it told again. Default: nothing is told.
 	Tell func(context.Context, Happening) error
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time
