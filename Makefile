@@ -27,7 +27,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rooms mutants withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rehearsal rooms mutants withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -105,7 +105,7 @@ audit: ## axe-core on every page, Lighthouse on two (needs Chromium, npm and Nod
 	npm ci --prefix api/site/browsertest/audit --ignore-scripts --no-audit --no-fund
 	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./api/site/browsertest
 
-bin/ingest bin/serving bin/attack bin/size: FORCE # so that they run here, and paths in their options are from here
+bin/ingest bin/serving bin/attack bin/rehearsal bin/size: FORCE # so that they run here, and paths in their options are from here
 	$(GO) build -C bench -o ../$@ ./$(@F)
 
 bench: build bin/ingest ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving

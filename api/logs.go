@@ -314,7 +314,7 @@ func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	names := slices.Compact(slices.Sorted(slices.Values(r.query["package"])))
+	names := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.query["package"]))), func(name string) bool { return name == "" })
 	if len(names) > feedPackages {
 		return nil, answers.Caching{}, badValue("package", fmt.Sprintf("may be given at most %d times", feedPackages))
 	}
@@ -380,8 +380,11 @@ func (p *public) news(names []string, kinds []logs.Kind) ([]logs.Indexed, error)
 	var all []logs.Indexed
 	for _, q := range queries {
 		page, err := p.Library.Entries(q)
+		if err = nothingLogged(err); err == noEntries && len(names) > 1 {
+			continue // the others' news count
+		}
 		if err != nil {
-			return nil, nothingLogged(err)
+			return nil, err
 		}
 		all = append(all, page.Entries...)
 	}

@@ -48,13 +48,14 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 	f.StringArrayVar(&w.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 	f.Var(settings.Duration(&every, time.Second), "every", "how long to wait between two looks")
 	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "how long the log may have no new entry before that is told")
+	f.DurationVar(&w.Timeout, "timeout", time.Minute, "how long a look may take")
 	f.BoolVar(&once, "once", false, "look once, and end")
 	f.StringVar(&w.Known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
 	f.StringVar(&w.State, "state", "", "`FILE` that keeps where the last look ended; if it is not given, one for this log and packages beside the known logs")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if w.Server == "" || w.Silence <= 0 {
-			return errors.New("watch needs the URL of a Larder in --log, and a --silence over 0")
+		if w.Server == "" || w.Silence <= 0 || w.Timeout <= 0 {
+			return errors.New("watch needs the URL of a Larder in --log, and a --silence and a --timeout over 0")
 		}
 		if w.Trust.Key, err = verify.ReadKey(w.Trust.Key); err != nil {
 			return fmt.Errorf("--key: %w", err)

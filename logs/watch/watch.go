@@ -103,9 +103,12 @@ const (
 
 // StateFile is where the state is kept of watching these packages of a server, unless the user says where.
 func StateFile(folder, server string, packages []string) string {
-	sum := sha256.Sum256([]byte(server + "\n" + strings.Join(packages, "\n")))
+	sum := sha256.Sum256([]byte(server + "\n" + strings.Join(distinct(packages), "\n")))
 	return filepath.Join(folder, fmt.Sprintf("watch-%x.json", sum[:8]))
 }
+
+// distinct returns names in order, each once.
+func distinct(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
 // Open reads where the last look ended.
 func Open(o Options) (*Watcher, error) {
@@ -118,7 +121,7 @@ func Open(o Options) (*Watcher, error) {
 	if o.Silence == 0 {
 		o.Silence = 7 * 24 * time.Hour
 	}
-	o.Packages = slices.Compact(slices.Sorted(slices.Values(o.Packages)))
+	o.Packages = distinct(o.Packages)
 	w := &Watcher{o: o}
 	info, err := os.Stat(o.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -311,12 +314,17 @@ func (w *Watcher) event(e logs.Indexed) (Event, bool) {
 	return event, true
 }
 
+// address returns a repository's URL as it is in a browser, however npm's or git's spelling of it is.
+func address(repository string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(repository, "git+"), "/"), ".git")
+}
+
 // unexpected says why a release may not be one that its authors expect, or "".
 func (w *Watcher) unexpected(e logs.Entry) string {
 	if !e.Kind.Publishes() {
 		return ""
 	}
-	if want := w.o.Repository; want != "" && (e.Provenance == nil || e.Provenance.Outcome != logs.ProvenanceVerified || !strings.EqualFold(e.Provenance.Repository, strings.TrimSuffix(want, ".git"))) {
+	if want := w.o.Repository; want != "" && (e.Provenance == nil || e.Provenance.Outcome != logs.ProvenanceVerified || !strings.EqualFold(address(e.Provenance.Repository), address(want))) {
 		return "nothing proves that it was built from " + want
 	}
 	before, ok := w.state.Last[e.Package]

@@ -155,7 +155,7 @@ func TestWatch(t *testing.T) {
 
 	// Those who watch a package hear of it, and of the log.
 	of := r.options()
-	of.Packages, of.State, of.Repository = []string{"d3"}, filepath.Join(r.folder, "d3"), "https://github.com/d3/d3.git"
+	of.Packages, of.State, of.Repository = []string{"d3"}, filepath.Join(r.folder, "d3"), "git+https://github.com/d3/d3.git/"
 	r.look(of, verify.Proven, 0)
 	if _, err := r.signer.Rotate(r.now); err != nil {
 		t.Fatal(err)
@@ -250,4 +250,15 @@ func TestWatchOfABadLog(t *testing.T) {
 	r.lie = nil
 	r.append(logs.Entry{Kind: logs.Published, Package: "vue", Version: "3.0.0"})
 	r.look(o, verify.Proven, 0, "published #3 vue 3.0.0")
+}
+
+// The order of the names does not matter, nor that one is given twice.
+func TestStateFile(t *testing.T) {
+	one := watch.StateFile("folder", "https://cdn.example.com", []string{"a", "b"})
+	if other := watch.StateFile("folder", "https://cdn.example.com", []string{"b", "a", "b"}); other != one {
+		t.Errorf("%s and %s", one, other)
+	}
+	if other := watch.StateFile("folder", "https://cdn.example.com", []string{"a"}); other == one {
+		t.Error("other packages have the same file")
+	}
 }
