@@ -121,7 +121,7 @@ func Open(o Options) (*Watcher, error) {
 	if o.Silence == 0 {
 		o.Silence = 7 * 24 * time.Hour
 	}
-	o.Packages = distinct(o.Packages)
+	o.Packages, o.Repository = distinct(o.Packages), address(o.Repository)
 	w := &Watcher{o: o}
 	info, err := os.Stat(o.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -324,7 +324,7 @@ func (w *Watcher) unexpected(e logs.Entry) string {
 	if !e.Kind.Publishes() {
 		return ""
 	}
-	if want := w.o.Repository; want != "" && (e.Provenance == nil || e.Provenance.Outcome != logs.ProvenanceVerified || !strings.EqualFold(address(e.Provenance.Repository), address(want))) {
+	if want := w.o.Repository; want != "" && (e.Provenance == nil || e.Provenance.Outcome != logs.ProvenanceVerified || !strings.EqualFold(address(e.Provenance.Repository), want)) {
 		return "nothing proves that it was built from " + want
 	}
 	before, ok := w.state.Last[e.Package]

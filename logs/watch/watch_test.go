@@ -167,7 +167,7 @@ func TestWatch(t *testing.T) {
 		logs.Entry{Kind: logs.Published, Package: "d3", Version: "7.0.2", Provenance: built("https://github.com/thief/d3")},
 	)
 	r.look(of, verify.Proven, 2, "key-changed #8", "published #10 d3 7.0.1", "unexpected #11 d3 7.0.2")
-	if !strings.Contains(r.last.Text, "nothing proves that it was built from https://github.com/d3/d3.git") {
+	if !strings.Contains(r.last.Text, "nothing proves that it was built from https://github.com/d3/d3") {
 		t.Errorf("%+v", r.last)
 	}
 	if _, err := watch.Open(watch.Options{Server: r.server.URL, State: of.State}); err == nil {
