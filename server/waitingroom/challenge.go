@@ -1,6 +1,8 @@
 package waitingroom
 
 import (
+	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,7 +19,7 @@ import (
 type challenge struct {
 	url    *url.URL
 	client *http.Client
-	places chan struct{} // of questions under way
+	places *client.Shares // of questions under way
 	logger *slog.Logger
 }
 
@@ -28,11 +30,13 @@ const (
 	challengePatience = 5 * time.Second
 	// mostChallenge is how many bytes of an answer a visitor gets.
 	mostChallenge = 1 << 20
+	// mostUnread is how many bytes are read of an answer that no visitor gets, to use the connection again.
+	mostUnread = 4 << 10
 )
 
 func newChallenge(at *url.URL, logger *slog.Logger) *challenge {
 	transport := &http.Transport{MaxIdleConnsPerHost: challengesAtOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10}
-	return &challenge{url: at, logger: logger, places: make(chan struct{}, challengesAtOnce), client: &http.Client{
+	return &challenge{url: at, logger: logger, places: client.NewShares(challengesAtOnce), client: &http.Client{
 		Transport: transport, Timeout: challengePatience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -48,20 +52,11 @@ var answered = []string{"Content-Type", "Content-Language", "Content-Security-Po
 
 // passes reports whether a visitor may have a ticket. Another one has got the answer of the challenge.
 func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
-	select {
-	case c.places <- struct{}{}:
-		defer func() { <-c.places }()
-	default:
-		challengeFails(w, req)
-		return false
-	}
-	res, err := c.ask(req)
-	if err == nil {
-		defer res.Body.Close()
-	}
+	res, body, err := c.ask(req)
 	switch {
 	case err != nil:
-		if req.Context().Err() == nil {
+		crowded := errors.Is(err, client.ErrNoPlace) || errors.Is(err, client.ErrLost)
+		if !crowded && req.Context().Err() == nil {
 			c.logger.Error("waitingroom: the challenge of a room does not answer, so no new visitor gets a ticket", "challenge", c.url.Host, "err", err)
 		}
 		challengeFails(w, req)
@@ -83,16 +78,27 @@ func (c *challenge) passes(w http.ResponseWriter, req *http.Request) bool {
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(res.StatusCode)
 	if req.Method != http.MethodHead {
-		_, _ = io.CopyN(w, res.Body, mostChallenge) // what is cut off, or a client that has gone, ends the answer
+		_, _ = w.Write(body)
 	}
 	return false
 }
 
-// ask sends the fields of a request, and who makes it, how and for what, to the challenge.
-func (c *challenge) ask(req *http.Request) (*http.Response, error) {
-	out, err := http.NewRequestWithContext(req.Context(), http.MethodGet, c.url.String(), nil)
+// ask sends the fields of a request, and who makes it, how and for what, to the challenge. It returns the answer and what
+// the visitor gets of its body, which is in memory: a visitor who takes it slowly has no place.
+func (c *challenge) ask(req *http.Request) (res *http.Response, body []byte, err error) {
+	ctx, leave, err := c.places.Enter(req.Context(), req.RemoteAddr, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	defer leave()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+	}()
+	out, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url.String(), nil)
+	if err != nil {
+		return nil, nil, err
 	}
 	out.Header = req.Header.Clone()
 	for _, name := range notAsked {
@@ -102,7 +108,16 @@ func (c *challenge) ask(req *http.Request) (*http.Response, error) {
 	client.Tell(out.Header, req)
 	out.Header.Set("X-Forwarded-Method", req.Method)
 	out.Header.Set("X-Forwarded-Uri", target(req).RequestURI())
-	return c.client.Do(out)
+	if res, err = c.client.Do(out); err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode < 300 || res.StatusCode >= 500 {
+		_, _ = io.CopyN(io.Discard, res.Body, mostUnread)
+		return res, nil, nil
+	}
+	body, err = io.ReadAll(io.LimitReader(res.Body, mostChallenge))
+	return res, body, err
 }
 
 // challengeFails has a visitor come again: without an answer there is no ticket.

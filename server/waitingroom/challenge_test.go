@@ -7,11 +7,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -211,5 +214,122 @@ func TestChallengeAsks(t *testing.T) {
 	}
 	if s, _ := h.rooms.Status("shop"); s.Active != 1 {
 		t.Errorf("%d are in", s.Active)
+	}
+}
+
+// stuck is a visitor's connection that takes nothing until it is freed.
+type stuck struct {
+	http.ResponseWriter
+	freed, writes chan struct{}
+}
+
+func (s stuck) Write(p []byte) (int, error) {
+	s.writes <- struct{}{}
+	<-s.freed
+	return len(p), nil
+}
+
+func newcomer(ip string) *http.Request {
+	req := httptest.NewRequest(http.MethodGet, "http://shop.example/", nil)
+	req.RemoteAddr = ip + ":1000"
+	return req
+}
+
+func checksAt(t *testing.T, server *httptest.Server) *challenge {
+	t.Helper()
+	at, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newChallenge(at, slog.New(slog.NewTextHandler(t.Output(), nil)))
+}
+
+// TestChallengeSlowVisitors has as many visitors as there are places take nothing of their answers: others get theirs.
+func TestChallengeSlowVisitors(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "One question", http.StatusForbidden)
+	}))
+	defer server.Close()
+	c := checksAt(t, server)
+	freed, writes := make(chan struct{}), make(chan struct{}, challengesAtOnce)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer close(freed)
+	for range challengesAtOnce {
+		running.Go(func() { c.passes(stuck{httptest.NewRecorder(), freed, writes}, newcomer("192.0.2.1")) })
+	}
+	for range challengesAtOnce {
+		<-writes
+	}
+	for _, ip := range []string{"192.0.2.1", "192.0.2.2"} {
+		w := httptest.NewRecorder()
+		if c.passes(w, newcomer(ip)); w.Code != http.StatusForbidden || w.Body.String() != "One question\n" {
+			t.Errorf("a visitor from %s: %d %q", ip, w.Code, w.Body)
+		}
+	}
+}
+
+// TestChallengeShares has one client ask for all places at once: it gets no more, and another gets one of them.
+func TestChallengeShares(t *testing.T) {
+	asked, freed := make(chan struct{}, challengesAtOnce), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Forwarded-For") == "192.0.2.1" {
+			asked <- struct{}{}
+			<-freed
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	defer server.Close()
+	c := checksAt(t, server)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer close(freed)
+	failed := make(chan int, challengesAtOnce)
+	for range challengesAtOnce {
+		running.Go(func() {
+			w := httptest.NewRecorder()
+			if !c.passes(w, newcomer("192.0.2.1")) {
+				failed <- w.Code
+			}
+		})
+	}
+	for range challengesAtOnce {
+		<-asked
+	}
+	w := httptest.NewRecorder()
+	if c.passes(w, newcomer("192.0.2.1")) || w.Code != http.StatusServiceUnavailable {
+		t.Errorf("the client has more than all places: %d", w.Code)
+	}
+	if w := httptest.NewRecorder(); !c.passes(w, newcomer("192.0.2.2")) {
+		t.Fatalf("another client: %d", w.Code)
+	}
+	if code := <-failed; code != http.StatusServiceUnavailable {
+		t.Errorf("the request that gave way: %d", code)
+	}
+}
+
+// TestChallengeConnection has the challenge be asked over one connection, whatever it writes in its answers.
+func TestChallengeConnection(t *testing.T) {
+	var connections atomic.Int32
+	status := http.StatusOK
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		io.WriteString(w, strings.Repeat("x", 3000))
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	c := checksAt(t, server)
+	for _, status = range []int{200, 200, 403, 403, 500, 500, 200} {
+		if c.passes(httptest.NewRecorder(), newcomer("192.0.2.1")) != (status == 200) {
+			t.Error(status)
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections", n)
 	}
 }

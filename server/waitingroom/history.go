@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -127,6 +128,7 @@ const historyClass = "room-history"
 // periods of a tier from a minute on.
 type historyRequest struct {
 	keep []record
+	kept *atomic.Bool // set once they are on their way to the disk; nil without records
 	tier tier
 	from int64
 }
@@ -146,13 +148,8 @@ func openHistory(runtime *durable.Runtime) (*durable.Namespace[historyRequest, [
 
 // Handle implements durable.Handler.
 func (history) Handle(ctx context.Context, s *durable.State, q historyRequest) ([]record, error) {
-	for _, t := range tiers {
-		if err := t.keep(ctx, s, q.keep); err != nil {
-			return nil, err
-		}
-	}
-	if q.tier.prefix == "" {
-		return nil, nil
+	if len(q.keep) > 0 {
+		return nil, q.store(ctx, s)
 	}
 	rows, err := s.List(ctx, durable.ListOptions{Prefix: q.tier.prefix, Start: q.tier.key(q.from)}, durable.NoCache)
 	if err != nil {
@@ -167,6 +164,20 @@ func (history) Handle(ctx context.Context, s *durable.State, q historyRequest) (
 		records = append(records, r)
 	}
 	return records, nil
+}
+
+// store adds the records to all tiers or, with an error, to none.
+func (q historyRequest) store(ctx context.Context, s *durable.State) error {
+	err := s.Transaction(ctx, func(ctx context.Context, s *durable.State) error {
+		for _, t := range tiers {
+			if err := t.keep(ctx, s, q.keep); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	q.kept.Store(err == nil)
+	return err
 }
 
 // keep adds records to the tier, and forgets what is too old for it.
@@ -186,9 +197,6 @@ func (t tier) keep(ctx context.Context, s *durable.State, records []record) erro
 			return err
 		}
 	}
-	if len(records) == 0 {
-		return nil
-	}
 	old, err := s.List(ctx, durable.ListOptions{Prefix: t.prefix, End: t.key(records[len(records)-1].minute() - t.kept)}, durable.NoCache)
 	if err != nil {
 		return err
@@ -207,10 +215,12 @@ func (r *room) remember(ctx context.Context, all bool) error {
 	if len(records) == 0 {
 		return nil
 	}
-	_, err := r.history.Send(ctx, historyRequest{keep: records})
-	if err != nil {
-		r.analytics.giveBack(records)
+	kept := new(atomic.Bool)
+	_, err := r.history.Send(ctx, historyRequest{keep: records, kept: kept})
+	if err == nil || kept.Load() && ctx.Err() != nil { // with ctx only the wait for the disk ended: giving them back would count them twice
+		return nil
 	}
+	r.analytics.giveBack(records)
 	return err
 }
 

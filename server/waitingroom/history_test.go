@@ -1,6 +1,7 @@
 package waitingroom
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -104,6 +105,37 @@ func TestHistoryAcrossRestarts(t *testing.T) {
 		}
 		if got := all[len(all)-1].Admitted; got != 6 {
 			t.Errorf("%d minutes: %d users in the last period, 6 came", minutes, got)
+		}
+	}
+}
+
+// TestHistoryAtShutdown has a report end while its minutes are on their way to the disk: they are kept once.
+func TestHistoryAtShutdown(t *testing.T) {
+	h := openWith(t, houseOptions{yaml: small(9)})
+	h.user().get("/")
+	h.user().get("/")
+	room := h.rooms.current().rooms[0]
+	h.add(time.Minute)
+	room.analytics.sample(h.Now(), &overview{})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := room.remember(ended, false); err != nil {
+		t.Errorf("minutes on their way to the disk: %v", err)
+	}
+	if err := room.remember(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	for _, minutes := range []int{5, 2 * 24 * 60, MaxMinutes} {
+		all, _, err := h.rooms.Analytics(t.Context(), "shop", minutes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0
+		for _, p := range all {
+			sum += p.Admitted
+		}
+		if sum != 2 {
+			t.Errorf("%d minutes: %d users, 2 came", minutes, sum)
 		}
 	}
 }
