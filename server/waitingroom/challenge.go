@@ -28,8 +28,8 @@ const (
 	challengesAtOnce = 256
 	// challengePatience is how long an answer may take.
 	challengePatience = 5 * time.Second
-	// mostChallenge is how many bytes of an answer a visitor gets.
-	mostChallenge = 1 << 20
+	// mostChallenge is how many bytes of an answer a visitor gets. Each who takes them slowly has them in memory.
+	mostChallenge = 128 << 10
 	// mostUnread is how many bytes are read of an answer that no visitor gets, to use the connection again.
 	mostUnread = 4 << 10
 )
