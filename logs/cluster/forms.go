@@ -35,6 +35,9 @@ func (n *Node) NoteForms(h kvstore.Hash) error {
 
 // ShareForms puts the codings that were noted where the other nodes take them from, and returns of how many contents.
 func (n *Node) ShareForms(ctx context.Context) (contents int, err error) {
+	if err := n.confirm(ctx); err != nil || n.Founding() { // a new bucket has yet to get the contents
+		return 0, err
+	}
 	b := n.Store.NewBatch()
 	defer b.Close()
 	p := packer{store: n.Store, full: func(pack []byte) error { return n.createForms(ctx, pack) }}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
@@ -104,4 +105,39 @@ func TestForms(t *testing.T) {
 	}
 	take(two, 3)
 	same(t, one, two, three)
+}
+
+// forms returns how many packs of smaller codings a bucket has.
+func forms(t *testing.T, b bucket.Bucket) (packs int) {
+	t.Helper()
+	for _, err := range b.List(t.Context(), "forms/", "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		packs++
+	}
+	return packs
+}
+
+// A node that has yet to bring its log into a bucket shares nothing, and does not wait for it.
+func TestFormsWhileFounding(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one := join(t, folder(t), "one")
+	one.lead(t)
+	if err := one.publish("a", "1.0.0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.NoteForms(kvstore.Sum([]byte("own.js"))); err != nil {
+		t.Fatal(err)
+	}
+	moved, err := Open(ctx, options(b, one.Shelf, "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shared, err := moved.ShareForms(ctx); shared != 0 || err != nil || !moved.Founding() {
+		t.Errorf("shared %d, %v", shared, err)
+	}
+	if got := forms(t, b); got != 0 {
+		t.Errorf("the bucket has %d packs", got)
+	}
 }
