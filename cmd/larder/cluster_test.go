@@ -41,6 +41,7 @@ func newCrew(t *testing.T) *crew {
 		"repository": {"type": "git", "url": "https://example.com/demo.git"},
 		"autoupdate": {"source": "npm", "target": "demo", "fileMap": [{"basePath": "", "files": ["*.js"]}]}}`)
 	c.write("source/demo.js", "demo();\n")
+	c.write("rooms.yaml", "- {name: shop, path: /statistics, total_active_users: 2, new_users_per_minute: 2, json_response_enabled: true}\n")
 	return c
 }
 
@@ -99,7 +100,7 @@ func (m *machine) start() {
 		m.Fatal(err)
 	}
 	m.cmd = exec.Command(m.larder, "serve", "--data", m.data, "--bucket", "file://"+m.bucket, "--node-url", "https://127.0.0.1:0", "--catalogue", m.catalogue,
-		"--listen", "127.0.0.1:0", "--private-listen", "127.0.0.1:0", "--rooms", "off", "--ready-file", ready)
+		"--listen", "127.0.0.1:0", "--private-listen", "127.0.0.1:0", "--rooms", filepath.Join(m.dir, "rooms.yaml"), "--ready-file", ready)
 	m.said.Reset()
 	m.cmd.Stdout, m.cmd.Stderr = &m.said, &m.said
 	if err := m.cmd.Start(); err != nil {
@@ -311,6 +312,11 @@ func TestCluster(t *testing.T) {
 	}
 	if out, code := two.command("webhook", "add", "https://hook.example/"); code != exitDone {
 		t.Fatal(out)
+	}
+	for _, m := range []*machine{one, two, three} { // through its waiting room
+		if status, body := fetched(m.url + "/statistics"); status != http.StatusOK {
+			t.Errorf("%s answers %d in its room: %s", m.name, status, body)
+		}
 	}
 	c.eventually("all show one signed log", func() bool {
 		_, want := fetched(one.url + "/log/checkpoint")

@@ -15,7 +15,8 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// errands are what a folder has to send at its time: scheduled requests, and the messages of webhooks.
+// errands are what a folder has to send at its time: scheduled requests, and the messages of webhooks. A node that follows
+// has only the runtime, for waiting rooms.
 type errands struct {
 	runtime  *durable.Runtime
 	schedule *schedule.Scheduler
@@ -23,8 +24,11 @@ type errands struct {
 }
 
 // openErrands opens them over a store. Nothing is sent unless that belongs to a process at work.
-func openErrands(store *kvstore.Store, log *logs.Log, working bool, logger *slog.Logger) (*errands, error) {
-	e := &errands{runtime: durable.New(store, durable.Options{Logger: logger, Quiet: !working})}
+func openErrands(store *kvstore.Store, log *logs.Log, o openOptions, logger *slog.Logger) (*errands, error) {
+	e := &errands{runtime: durable.New(store, durable.Options{Logger: logger, Quiet: !o.working})}
+	if o.follows {
+		return e, nil
+	}
 	var err error
 	e.schedule, err = schedule.Open(e.runtime, schedule.Options{UserAgent: agent(), Logger: logger})
 	if err == nil {

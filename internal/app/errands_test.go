@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/bot/schedule"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -69,4 +71,48 @@ func TestScheduleOnAdminSocket(t *testing.T) {
 	if _, err := OpWebhookList.Ask(t.Context(), commands, struct{}{}, nil); err != nil {
 		t.Error(err)
 	}
+}
+
+// A node that follows sends none of what it had to send when it published, and keeps it until it knows that the bucket has it.
+func TestFollowerSendsNothing(t *testing.T) {
+	s := settings.New()
+	s.Data = t.TempDir()
+	got := make(chan string, 10)
+	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.URL.Path }))
+	defer target.Close()
+	with := func(o openOptions, do func(e *errands)) {
+		t.Helper()
+		o.store.MinFreeBytes = -1
+		w, err := openWriter(s, writing{openOptions: o}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := w.errands.get()
+		if err == nil {
+			do(e)
+			err = w.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	with(openOptions{}, func(e *errands) {
+		if _, err := e.schedule.Post(t.Context(), "", schedule.Request{URL: target.URL + "/due"}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	with(openOptions{working: true, follows: true}, func(e *errands) {
+		select {
+		case path := <-got:
+			t.Errorf("a node that follows has sent %s", path)
+		case <-time.After(300 * time.Millisecond):
+		}
+	})
+	with(openOptions{working: true}, func(e *errands) {
+		select {
+		case <-got:
+		case <-time.After(10 * time.Second):
+			t.Error("the request is lost")
+		}
+	})
 }

@@ -54,6 +54,7 @@ type Reader struct {
 type openOptions struct {
 	store   kvstore.Options
 	working bool   // a process at work sends what is due; a command that is over in a moment would only begin to
+	follows bool   // a node that follows sends nothing: the errands in its store are for the node that publishes
 	address string // where the process serves
 }
 
@@ -92,7 +93,7 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 	})
 	r.demand = sync.OnceValue(func() *bot.Popularity { return bot.NewPopularity(store, r.usage().Popularity) })
 	r.readLibraries(logger.With("part", "library"))
-	r.errands.open = func() (*errands, error) { return openErrands(store, log, o.working, logger.With("part", "errands")) }
+	r.errands.open = func() (*errands, error) { return openErrands(store, log, o, logger.With("part", "errands")) }
 	r.errands.close = (*errands).close
 	return r, nil
 }

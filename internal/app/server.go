@@ -368,7 +368,7 @@ func (s *working) dataFolder() part {
 	return part{
 		name: "data folder",
 		start: func(ctx context.Context) (err error) {
-			o := writing{openOptions: openOptions{working: true}, follow: s.Fill, events: s.metrics.counting(s.Events), node: s.isNode()}
+			o := writing{openOptions: openOptions{working: true, follows: s.isNode() && s.leads == nil}, follow: s.Fill, events: s.metrics.counting(s.Events), node: s.isNode()}
 			if s.Serve {
 				o.address = s.self.Address
 			}

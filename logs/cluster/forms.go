@@ -35,9 +35,26 @@ func (n *Node) NoteForms(h kvstore.Hash) error {
 
 // ShareForms puts the codings that were noted where the other nodes take them from, and returns of how many contents.
 func (n *Node) ShareForms(ctx context.Context) (contents int, err error) {
-	b := n.Store.NewBatch()
-	defer b.Close()
-	p := packer{store: n.Store, full: func(pack []byte) error { return n.createForms(ctx, pack) }}
+	if err := n.confirm(ctx); err != nil || n.Founding() { // a new bucket has yet to get the contents
+		return 0, err
+	}
+	var done [][]byte // notes of contents that are in the bucket, or cannot be shared
+	unnote := func() error {
+		b := n.Store.NewBatch()
+		defer b.Close()
+		for _, key := range done {
+			b.Delete(kvstore.Meta, key)
+		}
+		done = nil
+		return b.Commit()
+	}
+	var failed error
+	p := packer{store: n.Store, full: func(pack []byte) error {
+		if failed = n.createForms(ctx, pack); failed == nil {
+			failed = unnote() // at once: a later pack may fail, and this one must not be created again
+		}
+		return failed
+	}}
 	for item, err := range n.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: foundPrefix}) {
 		if err != nil {
 			return 0, err
@@ -45,20 +62,18 @@ func (n *Node) ShareForms(ctx context.Context) (contents int, err error) {
 		if contents == formsAtOnce {
 			break
 		}
-		h := kvstore.Hash(item.Key[len(foundPrefix):])
-		if err := p.add(h); err != nil && !errors.Is(err, kvstore.ErrNotFound) { // that was erased meanwhile
+		err := p.add(kvstore.Hash(item.Key[len(foundPrefix):]))
+		gone := errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) // erased meanwhile, or damaged: fsck tells
+		if failed != nil || err != nil && !gone {
 			return 0, err
 		}
-		b.Delete(kvstore.Meta, bytes.Clone(item.Key))
+		done = append(done, bytes.Clone(item.Key))
 		contents++
-	}
-	if contents == 0 {
-		return 0, nil
 	}
 	if err := p.flush(); err != nil {
 		return 0, err
 	}
-	return contents, b.Commit()
+	return contents, unnote()
 }
 
 // createForms puts a pack under the next number.

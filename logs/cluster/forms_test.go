@@ -1,10 +1,16 @@
 package cluster
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
@@ -104,4 +110,116 @@ func TestForms(t *testing.T) {
 	}
 	take(two, 3)
 	same(t, one, two, three)
+}
+
+// forms returns how many packs of smaller codings a bucket has.
+func forms(t *testing.T, b bucket.Bucket) (packs int) {
+	t.Helper()
+	for _, err := range b.List(t.Context(), "forms/", "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		packs++
+	}
+	return packs
+}
+
+// putNoise stores four contents that note smaller codings, two to a pack, and returns them in their order.
+func (m *member) putNoise(t *testing.T) (all []kvstore.Hash) {
+	t.Helper()
+	for i := range byte(4) {
+		noise := make([]byte, fullPack/2-1000)
+		rand.NewChaCha8([32]byte{i}).Read(noise) //nolint:errcheck // it never fails
+		h := kvstore.Sum(noise)
+		err := put(m.Shelf.Store, string(noise))
+		if err == nil {
+			err = m.NoteForms(h)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b kvstore.Hash) int { return bytes.Compare(a[:], b[:]) })
+	return all
+}
+
+// A damaged content is left out; the others go into the bucket once.
+func TestFormsOfDamagedContents(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one := join(t, b, "one")
+	one.lead(t)
+	all := one.putNoise(t)
+	batch := one.Shelf.Store.NewBatch()
+	defer batch.Close()
+	batch.Set(kvstore.Contents, all[3][:], []byte{255})
+	if err := batch.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{4, 0} {
+		if shared, err := one.ShareForms(ctx); shared != want || err != nil {
+			t.Errorf("shared %d, want %d; %v", shared, want, err)
+		}
+	}
+	if got := forms(t, b); got != 2 {
+		t.Errorf("the bucket has %d packs", got)
+	}
+}
+
+// A refusing bucket refuses to create some objects.
+type refusing struct {
+	bucket.Bucket
+	refuse func(key string) bool
+}
+
+var errRefused = errors.New("refused")
+
+func (b *refusing) Create(ctx context.Context, key string, data []byte) (bucket.Version, error) {
+	if b.refuse != nil && b.refuse(key) {
+		return "", errRefused
+	}
+	return b.Bucket.Create(ctx, key, data)
+}
+
+// A pack that is in the bucket is not put there again because a later one could not be.
+func TestFormsAfterFailure(t *testing.T) {
+	ctx := t.Context()
+	b := &refusing{Bucket: folder(t)}
+	one := join(t, b, "one")
+	one.lead(t)
+	one.putNoise(t)
+	b.refuse = func(key string) bool { return key == formsKey(1) }
+	if shared, err := one.ShareForms(ctx); !errors.Is(err, errRefused) {
+		t.Errorf("shared %d, %v", shared, err)
+	}
+	b.refuse = nil
+	if shared, err := one.ShareForms(ctx); shared != 2 || err != nil {
+		t.Errorf("shared %d, %v", shared, err)
+	}
+	if got := forms(t, b); got != 2 {
+		t.Errorf("the bucket has %d packs", got)
+	}
+}
+
+// A node that has yet to bring its log into a bucket shares nothing, and does not wait for it.
+func TestFormsWhileFounding(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one := join(t, folder(t), "one")
+	one.lead(t)
+	if err := one.publish("a", "1.0.0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.NoteForms(kvstore.Sum([]byte("own.js"))); err != nil {
+		t.Fatal(err)
+	}
+	moved, err := Open(ctx, options(b, one.Shelf, "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shared, err := moved.ShareForms(ctx); shared != 0 || err != nil || !moved.Founding() {
+		t.Errorf("shared %d, %v", shared, err)
+	}
+	if got := forms(t, b); got != 0 {
+		t.Errorf("the bucket has %d packs", got)
+	}
 }
