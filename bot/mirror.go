@@ -358,6 +358,10 @@ func (b *Bot) RestoreMirrored(name, version string, manifest kvstore.Hash, reaso
 	pins := b.store.Pin()
 	defer pins.Release()
 	err = b.asAtOrigin(v, logs.Restored, reason, func(m *logs.Manifest) error {
+		last, err := logs.Read(b.store, logs.Query{Package: name, Version: version, Kinds: []logs.Kind{logs.Withdrawn, logs.Erased}, Limit: 1})
+		if err != nil || last.Entries[0].Kind == logs.Erased { // it was withdrawn, so there is one
+			return cmp.Or(err, errErased)
+		}
 		for _, f := range m.Files {
 			if there, err := pins.Has(f.SHA256); err != nil || !there {
 				return cmp.Or(err, errErased)

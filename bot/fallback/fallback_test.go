@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit"
@@ -540,6 +542,60 @@ func TestLarderIsProvenByItsLog(t *testing.T) {
 	if err != nil || v.Withdrawn == nil || !strings.Contains(v.Withdrawn.Reason, "malware") {
 		t.Errorf("%+v, %v", v, err)
 	}
+}
+
+// follows looks after what was mirrored until the log has n entries; what the origin did has to be signed first.
+func (r *rig) follows(n int) {
+	r.Helper()
+	for deadline := time.Now().Add(time.Minute); len(r.kinds()) < n; {
+		if time.Now().After(deadline) {
+			r.Fatalf("the log has %v, want %d entries", r.kinds(), n)
+		}
+		r.fallback.Look(r.Context())
+	}
+}
+
+// What the operator withdraws or erases here, the origin does not undo, even where it had withdrawn that first.
+func TestOriginDoesNotUndoTheOperator(t *testing.T) {
+	s := lardertest.New(t)
+	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
+		s.Shelf.Publish("a", version, "a.js", map[string]string{"a.js": version})
+	}
+	r := newRig(t, "larder:"+s.URL)
+	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
+		if got, failure := r.ask(version, "a.js"); got != version || failure != nil {
+			t.Fatalf("got %q, %+v", got, failure)
+		}
+		r.settle()
+		s.Shelf.Withdraw("a", version, "a mistake")
+	}
+	r.follows(7)
+	desk := withdrawal.New(r.Store, r.Log, r.clock)
+	if _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); err != nil {
+		t.Error(err)
+	}
+	if _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); !errors.Is(err, withdrawal.ErrAlready) {
+		t.Errorf("withdrawn twice: %v", err)
+	}
+	if e, err := desk.Erase(t.Context(), "a", "2.0.0", "by order"); err != nil || e.Erased != 1 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	r.Publish("c", "1.0.0", "c.js", map[string]string{"c.js": "2.0.0"}) // the same bytes are here again
+	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
+		s.Shelf.Restore("a", version, "it was none") // the last of them is restored here too
+	}
+	before := len(r.kinds())
+	r.follows(before + 1)
+	r.fallback.Look(t.Context())
+	if got := r.kinds()[before:]; !slices.Equal(got, []logs.Kind{logs.Restored}) {
+		t.Errorf("after the origin restored all: %v", got)
+	}
+	for version, withdrawn := range map[string]bool{"1.0.0": true, "2.0.0": true, "3.0.0": false} {
+		if v, err := views.LookupVersion(r.Store, "a", version); err != nil || (v.Withdrawn != nil) != withdrawn {
+			t.Errorf("%s: %+v, %v", version, v.Withdrawn, err)
+		}
+	}
+	r.wantKinds(r.kinds()...)
 }
 
 func FuzzParseListing(f *testing.F) {
