@@ -303,6 +303,15 @@ func (f *Fallback) count() error {
 	return nil
 }
 
+// recount has the bytes be added up anew where more are counted than a look found. What is under way is counted as it comes.
+func (f *Fallback) recount(found int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if found < f.stored && len(f.flights) == 0 {
+		f.stored = -1
+	}
+}
+
 func (f *Fallback) giveBack(bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -25,6 +25,7 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -432,6 +433,53 @@ func TestQuota(t *testing.T) {
 	}
 	r.settle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
+
+	// What is erased makes room, at the next look.
+	desk := withdrawal.New(r.Store, r.Log, r.clock)
+	if _, _, err := desk.End(t.Context(), "a", "1.0.0", "by order", true, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	r.fallback.Look(t.Context())
+	if got := r.fallback.State().Bytes; got != 0 {
+		t.Errorf("%d bytes are counted of what was erased", got)
+	}
+	r.pass(longPause)
+	if got, failure := r.ask("2.0.0", "a.js"); len(got) != 600<<10 || failure != nil {
+		t.Errorf("%d bytes, %+v", len(got), failure)
+	}
+	r.settle()
+	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Erased, logs.Mirrored)
+	if got := r.fallback.State().Bytes; got != 600<<10 {
+		t.Errorf("%d bytes are counted", got)
+	}
+}
+
+// A mirrored release without a row, as a mirror has one that it leaves out, does not end the look.
+func TestMirroredReleaseWithoutARow(t *testing.T) {
+	c := newCDN(t)
+	c.files["1.0.0"], c.files["2.0.0"] = map[string]string{"a.js": "one"}, map[string]string{"a.js": "two"}
+	r := newRig(t, c.origin())
+	for _, version := range []string{"1.0.0", "2.0.0"} {
+		r.ask(version, "a.js")
+		r.settle()
+	}
+	err := r.Log.Update(func(tx *logs.Tx) error {
+		tx.Batch.Delete(kvstore.Versions, kvstore.Key("a", "2.0.0"))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for v, err := range r.fallback.mirrored() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, v.Version)
+	}
+	if !slices.Equal(got, []string{"1.0.0"}) {
+		t.Errorf("mirrored: %q", got)
+	}
 }
 
 // An origin that is slow has clients told to come again, and one that is dead or asks for mercy is left alone.

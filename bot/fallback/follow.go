@@ -2,11 +2,13 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -47,11 +49,13 @@ func (f *Fallback) Run(ctx context.Context) {
 // Look looks after all mirrored releases once. It is called by one goroutine at a time.
 func (f *Fallback) Look(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
+	var sum int64
 	for v, err := range f.mirrored() {
 		if err != nil || ctx.Err() != nil {
 			f.o.Logger.Warn("couldn't read which releases were mirrored", "err", err)
 			return
 		}
+		sum += v.Bytes
 		id := release{v.Package, v.Version}
 		if bySource[v.Mirror.Source] == nil {
 			bySource[v.Mirror.Source] = map[release]views.Version{}
@@ -61,6 +65,7 @@ func (f *Fallback) Look(ctx context.Context) {
 			f.follow.compare(ctx, id)
 		}
 	}
+	f.recount(sum)
 	for _, o := range f.origins {
 		source, ok := o.origin.(*larder)
 		if !ok || len(bySource[source.String()]) == 0 {
@@ -72,7 +77,7 @@ func (f *Fallback) Look(ctx context.Context) {
 	}
 }
 
-// mirrored iterates over the versions whose files are here as they were mirrored, served or withdrawn.
+// mirrored iterates over the versions whose files are here as they were mirrored, served or withdrawn, and not erased.
 func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 	return func(yield func(views.Version, error) bool) {
 		seen := map[release]bool{}
@@ -89,8 +94,14 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 				}
 				seen[id] = true
 				v, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
-				if err == nil && v.Mirror == nil {
+				if errors.Is(err, kvstore.ErrNotFound) || err == nil && v.Mirror == nil {
 					continue
+				}
+				if err == nil && v.Withdrawn != nil {
+					var erased bool
+					if erased, err = f.erased(id); erased {
+						continue
+					}
 				}
 				if !yield(v, err) {
 					return
@@ -102,6 +113,13 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 			query.Before = page.Next
 		}
 	}
+}
+
+// erased reports whether files of a withdrawn release were erased since it was served.
+func (f *Fallback) erased(id release) (bool, error) {
+	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
+	page, err := logs.Read(f.o.Store, logs.Query{Package: id.pkg, Version: id.version, Kinds: kinds, Limit: 1})
+	return err == nil && len(page.Entries) > 0 && page.Entries[0].Kind == logs.Erased, err
 }
 
 // compare holds a release against npm's, if it is time.
