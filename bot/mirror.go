@@ -327,8 +327,8 @@ func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, evidence lo
 	return nil
 }
 
-// WithdrawMirrored withdraws a release because the origin that it was taken from did, at that time. What an operator has
-// restored here since stays.
+// WithdrawMirrored withdraws a release because the origin that it was taken from did, at that time; where it is known to be
+// news, that is when it came. What an operator has restored here since stays.
 func (b *Bot) WithdrawMirrored(name, version string, at time.Time, reason string) error {
 	v, err := views.LookupVersion(b.store, name, version)
 	if err != nil || v.Withdrawn != nil {

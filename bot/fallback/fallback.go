@@ -139,7 +139,7 @@ func New(o Options) (*Fallback, error) {
 		o: o, id: rand.Text(), getter: getter, asking: client.NewTurns(mostAsking),
 		memory: newMemory(o.Now), clients: newBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
 	}
-	f.follow = follower{Fallback: f, pauses: map[release]pause{}, cursors: map[*larder]int64{}, heard: map[release]bool{}}
+	f.follow = follower{Fallback: f, pauses: map[release]pause{}, cursors: map[*larder]int64{}, heard: map[release]bool{}, heeded: map[release]int64{}}
 	for _, text := range o.Origins {
 		made, err := f.parse(text)
 		if err != nil {

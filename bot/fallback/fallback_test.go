@@ -646,6 +646,30 @@ func TestOriginDoesNotUndoTheOperator(t *testing.T) {
 	r.wantKinds(r.kinds()...)
 }
 
+// A withdrawal that the origin's log did not have at the last look is new, whatever the origin's clock says.
+func TestOriginWithASlowClock(t *testing.T) {
+	s := lardertest.New(t)
+	s.Shelf.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": "a"})
+	r := newRig(t, "larder:"+s.URL)
+	r.ask("1.0.0", "a.js")
+	r.settle()
+	s.Shelf.Withdraw("a", "1.0.0", "a mistake")
+	r.follows(3)
+	r.pass(time.Hour) // the origin's clock stands
+	if _, err := withdrawal.New(r.Store, r.Log, r.clock).Restore(t.Context(), "a", "1.0.0", "we need it"); err != nil {
+		t.Fatal(err)
+	}
+	r.pass(time.Minute)
+	r.fallback.Look(t.Context())
+	r.fallback.follow.cursors, r.fallback.follow.heard = map[*larder]int64{}, map[release]bool{} // as after a restart
+	r.fallback.Look(t.Context())
+	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Restored)
+	s.Shelf.Restore("a", "1.0.0", "it was none")
+	s.Shelf.Withdraw("a", "1.0.0", "malware")
+	r.follows(5)
+	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Restored, logs.Withdrawn)
+}
+
 func FuzzParseListing(f *testing.F) {
 	f.Add([]byte(`{"name":"a","version":"1.0.0","files":["a.js"],"rawFiles":["a.js"],"sri":{"a.js":"` + logs.SumSRI(nil).String() + `"}}`))
 	f.Add([]byte(`{"name":"a","version":"1.0.0","sri":{"../a":"sha512-x"}}`))

@@ -27,6 +27,7 @@ type follower struct {
 	pauses  map[release]pause
 	cursors map[*larder]int64 // entries of an origin's log that were read
 	heard   map[release]bool  // of which what follows the cursor is enough
+	heeded  map[release]int64 // the origin's entry that was heeded last
 }
 
 type pause struct {
@@ -147,10 +148,11 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 	if err != nil {
 		return err
 	}
-	from, ok := f.cursors[o]
+	cursor, ok := f.cursors[o]
 	if !ok {
-		from = log.Size()
+		cursor = log.Size()
 	}
+	from := cursor
 	for id, v := range ours {
 		if !f.heard[id] {
 			from = min(from, v.Mirror.Size)
@@ -171,13 +173,18 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 		reason := text.Short(fmt.Sprintf("%s at its origin %s (entry %d of its log): %s", e.Kind, o, e.Index, text.Plain(e.Reason)), 1000)
 		switch e.Kind {
 		case logs.Withdrawn:
-			err = f.o.Bot.WithdrawMirrored(id.pkg, id.version, e.Time, reason)
+			at := e.Time
+			if e.Index >= cursor && e.Index != f.heeded[id] { // news since the last look, whatever the origin's clock says
+				at = f.o.Now()
+			}
+			err = f.o.Bot.WithdrawMirrored(id.pkg, id.version, at, reason)
 		case logs.Restored:
 			err = f.o.Bot.RestoreMirrored(id.pkg, id.version, e.Manifest, reason)
 		} // npm's files took their place: comparing will find that too
 		if err != nil {
 			return err
 		}
+		f.heeded[id] = e.Index
 	}
 	for id := range ours {
 		f.heard[id] = true
