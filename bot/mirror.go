@@ -327,8 +327,8 @@ func (b *Bot) replace(v views.Version, mirrored, own *logs.Manifest, evidence lo
 	return nil
 }
 
-// WithdrawMirrored withdraws a release because the origin that it was taken from did, at that time. What an operator has
-// restored here since stays.
+// WithdrawMirrored withdraws a release because the origin that it was taken from did, at that time; where it is known to be
+// news, that is when it came. What an operator has restored here since stays.
 func (b *Bot) WithdrawMirrored(name, version string, at time.Time, reason string) error {
 	v, err := views.LookupVersion(b.store, name, version)
 	if err != nil || v.Withdrawn != nil {
@@ -358,6 +358,10 @@ func (b *Bot) RestoreMirrored(name, version string, manifest kvstore.Hash, reaso
 	pins := b.store.Pin()
 	defer pins.Release()
 	err = b.asAtOrigin(v, logs.Restored, reason, func(m *logs.Manifest) error {
+		last, err := logs.Read(b.store, logs.Query{Package: name, Version: version, Kinds: []logs.Kind{logs.Withdrawn, logs.Erased}, Limit: 1})
+		if err != nil || last.Entries[0].Kind == logs.Erased { // it was withdrawn, so there is one
+			return cmp.Or(err, errErased)
+		}
 		for _, f := range m.Files {
 			if there, err := pins.Has(f.SHA256); err != nil || !there {
 				return cmp.Or(err, errErased)

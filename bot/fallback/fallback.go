@@ -139,7 +139,7 @@ func New(o Options) (*Fallback, error) {
 		o: o, id: rand.Text(), getter: getter, asking: client.NewTurns(mostAsking),
 		memory: newMemory(o.Now), clients: newBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
 	}
-	f.follow = follower{Fallback: f, pauses: map[release]pause{}, cursors: map[*larder]int64{}, heard: map[release]bool{}}
+	f.follow = follower{Fallback: f, pauses: map[release]pause{}, cursors: map[*larder]int64{}, heard: map[release]bool{}, heeded: map[release]int64{}}
 	for _, text := range o.Origins {
 		made, err := f.parse(text)
 		if err != nil {
@@ -301,6 +301,15 @@ func (f *Fallback) count() error {
 	}
 	f.stored = sum
 	return nil
+}
+
+// recount has the bytes be added up anew where more are counted than a look found. What is under way is counted as it comes.
+func (f *Fallback) recount(found int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if found < f.stored && len(f.flights) == 0 {
+		f.stored = -1
+	}
 }
 
 func (f *Fallback) giveBack(bytes int64) {

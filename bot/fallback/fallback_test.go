@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -18,11 +19,13 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -430,6 +433,53 @@ func TestQuota(t *testing.T) {
 	}
 	r.settle()
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
+
+	// What is erased makes room, at the next look.
+	desk := withdrawal.New(r.Store, r.Log, r.clock)
+	if _, _, err := desk.End(t.Context(), "a", "1.0.0", "by order", true, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	r.fallback.Look(t.Context())
+	if got := r.fallback.State().Bytes; got != 0 {
+		t.Errorf("%d bytes are counted of what was erased", got)
+	}
+	r.pass(longPause)
+	if got, failure := r.ask("2.0.0", "a.js"); len(got) != 600<<10 || failure != nil {
+		t.Errorf("%d bytes, %+v", len(got), failure)
+	}
+	r.settle()
+	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Erased, logs.Mirrored)
+	if got := r.fallback.State().Bytes; got != 600<<10 {
+		t.Errorf("%d bytes are counted", got)
+	}
+}
+
+// A mirrored release without a row, as a mirror has one that it leaves out, does not end the look.
+func TestMirroredReleaseWithoutARow(t *testing.T) {
+	c := newCDN(t)
+	c.files["1.0.0"], c.files["2.0.0"] = map[string]string{"a.js": "one"}, map[string]string{"a.js": "two"}
+	r := newRig(t, c.origin())
+	for _, version := range []string{"1.0.0", "2.0.0"} {
+		r.ask(version, "a.js")
+		r.settle()
+	}
+	err := r.Log.Update(func(tx *logs.Tx) error {
+		tx.Batch.Delete(kvstore.Versions, kvstore.Key("a", "2.0.0"))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for v, err := range r.fallback.mirrored() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, v.Version)
+	}
+	if !slices.Equal(got, []string{"1.0.0"}) {
+		t.Errorf("mirrored: %q", got)
+	}
 }
 
 // An origin that is slow has clients told to come again, and one that is dead or asks for mercy is left alone.
@@ -540,6 +590,84 @@ func TestLarderIsProvenByItsLog(t *testing.T) {
 	if err != nil || v.Withdrawn == nil || !strings.Contains(v.Withdrawn.Reason, "malware") {
 		t.Errorf("%+v, %v", v, err)
 	}
+}
+
+// follows looks after what was mirrored until the log has n entries; what the origin did has to be signed first.
+func (r *rig) follows(n int) {
+	r.Helper()
+	for deadline := time.Now().Add(time.Minute); len(r.kinds()) < n; {
+		if time.Now().After(deadline) {
+			r.Fatalf("the log has %v, want %d entries", r.kinds(), n)
+		}
+		r.fallback.Look(r.Context())
+	}
+}
+
+// What the operator withdraws or erases here, the origin does not undo, even where it had withdrawn that first.
+func TestOriginDoesNotUndoTheOperator(t *testing.T) {
+	s := lardertest.New(t)
+	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
+		s.Shelf.Publish("a", version, "a.js", map[string]string{"a.js": version})
+	}
+	r := newRig(t, "larder:"+s.URL)
+	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
+		if got, failure := r.ask(version, "a.js"); got != version || failure != nil {
+			t.Fatalf("got %q, %+v", got, failure)
+		}
+		r.settle()
+		s.Shelf.Withdraw("a", version, "a mistake")
+	}
+	r.follows(7)
+	desk := withdrawal.New(r.Store, r.Log, r.clock)
+	if _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); err != nil {
+		t.Error(err)
+	}
+	if _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); !errors.Is(err, withdrawal.ErrAlready) {
+		t.Errorf("withdrawn twice: %v", err)
+	}
+	if e, err := desk.Erase(t.Context(), "a", "2.0.0", "by order"); err != nil || e.Erased != 1 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	r.Publish("c", "1.0.0", "c.js", map[string]string{"c.js": "2.0.0"}) // the same bytes are here again
+	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
+		s.Shelf.Restore("a", version, "it was none") // the last of them is restored here too
+	}
+	before := len(r.kinds())
+	r.follows(before + 1)
+	r.fallback.Look(t.Context())
+	if got := r.kinds()[before:]; !slices.Equal(got, []logs.Kind{logs.Restored}) {
+		t.Errorf("after the origin restored all: %v", got)
+	}
+	for version, withdrawn := range map[string]bool{"1.0.0": true, "2.0.0": true, "3.0.0": false} {
+		if v, err := views.LookupVersion(r.Store, "a", version); err != nil || (v.Withdrawn != nil) != withdrawn {
+			t.Errorf("%s: %+v, %v", version, v.Withdrawn, err)
+		}
+	}
+	r.wantKinds(r.kinds()...)
+}
+
+// A withdrawal that the origin's log did not have at the last look is new, whatever the origin's clock says.
+func TestOriginWithASlowClock(t *testing.T) {
+	s := lardertest.New(t)
+	s.Shelf.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": "a"})
+	r := newRig(t, "larder:"+s.URL)
+	r.ask("1.0.0", "a.js")
+	r.settle()
+	s.Shelf.Withdraw("a", "1.0.0", "a mistake")
+	r.follows(3)
+	r.pass(time.Hour) // the origin's clock stands
+	if _, err := withdrawal.New(r.Store, r.Log, r.clock).Restore(t.Context(), "a", "1.0.0", "we need it"); err != nil {
+		t.Fatal(err)
+	}
+	r.pass(time.Minute)
+	r.fallback.Look(t.Context())
+	r.fallback.follow.cursors, r.fallback.follow.heard = map[*larder]int64{}, map[release]bool{} // as after a restart
+	r.fallback.Look(t.Context())
+	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Restored)
+	s.Shelf.Restore("a", "1.0.0", "it was none")
+	s.Shelf.Withdraw("a", "1.0.0", "malware")
+	r.follows(5)
+	r.wantKinds(logs.PackageAdded, logs.Mirrored, logs.Withdrawn, logs.Restored, logs.Withdrawn)
 }
 
 func FuzzParseListing(f *testing.F) {

@@ -2,11 +2,13 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -25,6 +27,7 @@ type follower struct {
 	pauses  map[release]pause
 	cursors map[*larder]int64 // entries of an origin's log that were read
 	heard   map[release]bool  // of which what follows the cursor is enough
+	heeded  map[release]int64 // the origin's entry that was heeded last
 }
 
 type pause struct {
@@ -47,11 +50,13 @@ func (f *Fallback) Run(ctx context.Context) {
 // Look looks after all mirrored releases once. It is called by one goroutine at a time.
 func (f *Fallback) Look(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
+	var sum int64
 	for v, err := range f.mirrored() {
 		if err != nil || ctx.Err() != nil {
 			f.o.Logger.Warn("couldn't read which releases were mirrored", "err", err)
 			return
 		}
+		sum += v.Bytes
 		id := release{v.Package, v.Version}
 		if bySource[v.Mirror.Source] == nil {
 			bySource[v.Mirror.Source] = map[release]views.Version{}
@@ -61,6 +66,7 @@ func (f *Fallback) Look(ctx context.Context) {
 			f.follow.compare(ctx, id)
 		}
 	}
+	f.recount(sum)
 	for _, o := range f.origins {
 		source, ok := o.origin.(*larder)
 		if !ok || len(bySource[source.String()]) == 0 {
@@ -72,7 +78,7 @@ func (f *Fallback) Look(ctx context.Context) {
 	}
 }
 
-// mirrored iterates over the versions whose files are here as they were mirrored, served or withdrawn.
+// mirrored iterates over the versions whose files are here as they were mirrored, served or withdrawn, and not erased.
 func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 	return func(yield func(views.Version, error) bool) {
 		seen := map[release]bool{}
@@ -89,8 +95,14 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 				}
 				seen[id] = true
 				v, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
-				if err == nil && v.Mirror == nil {
+				if errors.Is(err, kvstore.ErrNotFound) || err == nil && v.Mirror == nil {
 					continue
+				}
+				if err == nil && v.Withdrawn != nil {
+					var erased bool
+					if erased, err = f.erased(id); erased {
+						continue
+					}
 				}
 				if !yield(v, err) {
 					return
@@ -102,6 +114,13 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 			query.Before = page.Next
 		}
 	}
+}
+
+// erased reports whether files of a withdrawn release were erased since it was served.
+func (f *Fallback) erased(id release) (bool, error) {
+	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
+	page, err := logs.Read(f.o.Store, logs.Query{Package: id.pkg, Version: id.version, Kinds: kinds, Limit: 1})
+	return err == nil && len(page.Entries) > 0 && page.Entries[0].Kind == logs.Erased, err
 }
 
 // compare holds a release against npm's, if it is time.
@@ -129,10 +148,11 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 	if err != nil {
 		return err
 	}
-	from, ok := f.cursors[o]
+	cursor, ok := f.cursors[o]
 	if !ok {
-		from = log.Size()
+		cursor = log.Size()
 	}
+	from := cursor
 	for id, v := range ours {
 		if !f.heard[id] {
 			from = min(from, v.Mirror.Size)
@@ -153,13 +173,18 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 		reason := text.Short(fmt.Sprintf("%s at its origin %s (entry %d of its log): %s", e.Kind, o, e.Index, text.Plain(e.Reason)), 1000)
 		switch e.Kind {
 		case logs.Withdrawn:
-			err = f.o.Bot.WithdrawMirrored(id.pkg, id.version, e.Time, reason)
+			at := e.Time
+			if e.Index >= cursor && e.Index != f.heeded[id] { // news since the last look, whatever the origin's clock says
+				at = f.o.Now()
+			}
+			err = f.o.Bot.WithdrawMirrored(id.pkg, id.version, at, reason)
 		case logs.Restored:
 			err = f.o.Bot.RestoreMirrored(id.pkg, id.version, e.Manifest, reason)
 		} // npm's files took their place: comparing will find that too
 		if err != nil {
 			return err
 		}
+		f.heeded[id] = e.Index
 	}
 	for id := range ours {
 		f.heard[id] = true

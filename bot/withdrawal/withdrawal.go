@@ -58,10 +58,17 @@ type Outcome struct {
 	Bytes   int64    `json:"bytes"` // of all files
 }
 
-// Withdraw ends that a published release is served.
+// Withdraw ends that a published release is served. One that the bot withdrew is withdrawn
+// again, in the operator's name, so that nobody else restores it.
 func (d *Desk) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
 	return d.change(logs.Withdrawn, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
-		if w := v.Withdrawn; w != nil {
+		w := v.Withdrawn
+		if w == nil {
+			return nil
+		}
+		if e, err := logs.ReadEntry(d.store, w.Entry); err != nil {
+			return err
+		} else if e.Actor == actor {
 			return fmt.Errorf("%s %s %w (log entry %d: %s)", name, version, ErrAlready, w.Entry, w.Reason)
 		}
 		return nil

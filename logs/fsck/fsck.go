@@ -210,6 +210,7 @@ type release struct{ pkg, version string }
 type standing struct {
 	index       int64
 	withdrawn   bool
+	actor       string       // of that entry
 	published   int64        // the entry that published it first
 	manifest    kvstore.Hash // of that entry; a later one must have the same
 	provisional bool         // only another origin vouched for it
@@ -374,8 +375,8 @@ func (c *check) entry(ctx context.Context, e logs.Indexed) error {
 }
 
 // order checks that the entry's change was possible at that point: only a served
-// release is withdrawn, only a withdrawn one restored or erased, and a release that
-// comes back has the files that it had.
+// release is withdrawn, or one that another actor withdrew, only a withdrawn one
+// restored or erased, and a release that comes back has the files that it had.
 func (c *check) order(e logs.Indexed) {
 	id := release{e.Package, e.Version}
 	before, known := c.live[id]
@@ -400,7 +401,7 @@ func (c *check) order(e logs.Indexed) {
 			wrong("was published with other files, by entry %d", before.published)
 		}
 	case logs.Withdrawn:
-		if !served {
+		if !served && (!known || e.Actor == before.actor) {
 			wrong("is withdrawn without being served")
 		}
 	case logs.Restored, logs.Erased:
@@ -416,7 +417,7 @@ func (c *check) order(e logs.Indexed) {
 		if !known || e.Kind == logs.Replaced {
 			before.published, before.manifest = e.Index, e.Manifest
 		}
-		before.index, before.withdrawn, before.provisional = e.Index, e.Kind == logs.Withdrawn, e.Mirror.Provisional()
+		before.index, before.withdrawn, before.actor, before.provisional = e.Index, e.Kind == logs.Withdrawn, e.Actor, e.Mirror.Provisional()
 		c.live[id] = before
 	}
 }

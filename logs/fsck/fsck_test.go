@@ -212,6 +212,14 @@ func TestCheckKnowsTheOrder(t *testing.T) {
 	}
 	s := newShelf(t)
 	c := s.publish("d3", "7.0.0", "d3.js", "d3")
+	s.again(c, logs.Withdrawn, "withdrawn at its origin")
+	c.Actor = "operator"
+	s.again(c, logs.Withdrawn, "malware")
+	if _, found := s.check(false); len(found) > 0 {
+		t.Errorf("withdrawn by the operator too: found %v", found)
+	}
+	s = newShelf(t)
+	c = s.publish("d3", "7.0.0", "d3.js", "d3")
 	s.erase(c, "d3")
 	if _, found := s.check(false); len(found) == 0 {
 		t.Error("erased while it is served: found nothing")

@@ -78,6 +78,7 @@ type Options struct {
 type Watcher struct {
 	o     Options
 	state state
+	bytes int // of state.Last in the file
 }
 
 // A state is what is kept between looks.
@@ -97,6 +98,7 @@ const (
 	stateFormat  = 1
 	maxState     = 64 << 20 // bytes
 	mostPackages = 100_000  // of which the newest publication is kept
+	mostLast     = 32 << 20 // bytes of those in the file
 	// lookedBack is how many entries before the first look are read for what the packages' releases were like before.
 	lookedBack = 4096
 )
@@ -150,6 +152,9 @@ func Open(o Options) (*Watcher, error) {
 	}
 	if w.state.Last == nil {
 		w.state.Last = map[string]logs.Entry{}
+	}
+	for name, e := range w.state.Last {
+		w.bytes += sizeOf(name, e)
 	}
 	return w, nil
 }
@@ -339,14 +344,32 @@ func (w *Watcher) remember(e logs.Entry) {
 	if !e.Kind.Publishes() || !w.watches(e) {
 		return
 	}
-	if _, ok := w.state.Last[e.Package]; !ok && len(w.state.Last) >= mostPackages {
+	before, ok := w.state.Last[e.Package]
+	if !ok && len(w.state.Last) >= mostPackages {
 		return
 	}
 	kept := logs.Entry{Kind: e.Kind, Package: e.Package, Version: e.Version, Signature: e.Signature.Short()}
 	if e.Provenance != nil {
 		kept.Provenance = &logs.Provenance{Outcome: e.Provenance.Outcome, Repository: text.Short(e.Provenance.Repository, 300)}
 	}
-	w.state.Last[e.Package] = kept
+	bytes := w.bytes + sizeOf(e.Package, kept)
+	if ok {
+		bytes -= sizeOf(e.Package, before)
+	}
+	if bytes > mostLast {
+		return
+	}
+	w.bytes, w.state.Last[e.Package] = bytes, kept
+}
+
+// sizeOf is how many bytes the newest publication of a package has in the file. The names in it are the server's, as long
+// as that likes.
+func sizeOf(name string, e logs.Entry) int {
+	data, err := json.Marshal(map[string]logs.Entry{name: e})
+	if err != nil {
+		return mostLast + 1 // it could not be kept
+	}
+	return len(data)
 }
 
 func (w *Watcher) tell(e Event) error {
