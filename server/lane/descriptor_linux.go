@@ -2,7 +2,6 @@ package lane
 
 import (
 	"cmp"
-	"encoding/binary"
 	"io"
 	"net"
 	"net/netip"
@@ -49,32 +48,29 @@ func (l *limited) acceptDescriptor() (int, *place, error) {
 			return -1, nil, err
 		}
 		p := l.newPlace(fd, nil)
-		if p == nil || l.admit(p, addressOf(&peer)) {
+		if p == nil || l.admit(p, addressOf(peer)) {
 			return fd, p, nil
 		}
 		cutDescriptor(fd)
-		_ = closeNow(fd)
+		_ = unix.Close(fd)
 		l.leave()
 	}
 }
 
-func (l *limited) acceptNext() (fd int, peer syscall.RawSockaddrAny, err error) {
+func (l *limited) acceptNext() (int, unix.Sockaddr, error) {
 	if err := l.enter(); err != nil {
-		return -1, peer, err
+		return -1, nil, err
 	}
-	var accepted syscall.Errno
-	err = l.raw.Read(func(listener uintptr) bool {
+	fd, peer, accepted := -1, unix.Sockaddr(nil), error(nil)
+	err := l.raw.Read(func(listener uintptr) bool {
 		for {
-			size, n := uint32(unsafe.Sizeof(peer)), uintptr(0)
-			n, _, accepted = syscall.RawSyscall6(syscall.SYS_ACCEPT4, listener, uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)),
-				unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+			fd, peer, accepted = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 			switch accepted {
 			case unix.EINTR, unix.ECONNABORTED:
 				continue
 			case unix.EAGAIN:
 				return false
 			}
-			fd = int(n)
 			return true
 		}
 	})
@@ -85,40 +81,25 @@ func (l *limited) acceptNext() (fd int, peer syscall.RawSockaddrAny, err error) 
 		}
 	default:
 	}
-	if err == nil && accepted != 0 {
+	if err == nil && accepted != nil {
 		err = &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: os.NewSyscallError("accept4", accepted)}
 	}
 	if err != nil {
 		l.leave()
-		return -1, peer, err
+		return -1, nil, err
 	}
 	return fd, peer, nil
 }
 
-// closeNow closes a descriptor. It tells Go's scheduler nothing, as accepting, reading and sending do here: none of them
-// waits, and a scheduler that finds one under way for 20 microseconds has another thread go on.
-func closeNow(fd int) error {
-	if _, _, err := syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(fd), 0, 0); err != 0 {
-		return os.NewSyscallError("close", err)
+// addressOf returns an address of the system's as one of package net's.
+func addressOf(peer unix.Sockaddr) net.Addr {
+	switch a := peer.(type) {
+	case *unix.SockaddrInet4:
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)))
+	case *unix.SockaddrInet6:
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)))
 	}
 	return nil
-}
-
-// addressOf returns an address of the system's as one of package net's.
-func addressOf(peer *syscall.RawSockaddrAny) net.Addr {
-	var ip netip.Addr
-	var port uint16 // as on the network
-	switch peer.Addr.Family {
-	case unix.AF_INET:
-		a := (*syscall.RawSockaddrInet4)(unsafe.Pointer(peer))
-		ip, port = netip.AddrFrom4(a.Addr), a.Port
-	case unix.AF_INET6:
-		a := (*syscall.RawSockaddrInet6)(unsafe.Pointer(peer))
-		ip, port = netip.AddrFrom16(a.Addr).Unmap(), a.Port
-	default:
-		return nil
-	}
-	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, port))))
 }
 
 // cutDescriptor is place.cut of a descriptor.
@@ -216,7 +197,7 @@ func (c *conn) closeDescriptor() error {
 		return nil
 	}
 	c.place.leave()
-	err := closeNow(c.fd)
+	err := unix.Close(c.fd)
 	c.listener.source.leave()
 	return err
 }

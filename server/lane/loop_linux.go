@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -109,15 +110,11 @@ func (l *loop) add(c *conn) error {
 }
 
 func (l *loop) control(op, fd int, events uint32) error {
-	var err syscall.Errno
-	event := unix.EpollEvent{Events: events, Fd: int32(fd)}
+	var err error
 	closed := l.wait.Control(func(epoll uintptr) {
-		_, _, err = syscall.RawSyscall6(syscall.SYS_EPOLL_CTL, epoll, uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&event)), 0, 0)
+		err = unix.EpollCtl(int(epoll), op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 	})
-	if closed == nil && err != 0 {
-		return os.NewSyscallError("epoll_ctl", err)
-	}
-	return closed
+	return cmp.Or(closed, err)
 }
 
 // forget is called before c is closed or handed over.

@@ -233,10 +233,8 @@ func (c *conn) peer() string {
 	if c.place != nil && c.place.remote != nil {
 		return c.place.remote.String()
 	}
-	var peer syscall.RawSockaddrAny
-	size := uint32(unsafe.Sizeof(peer))
-	_, _, _ = syscall.RawSyscall(syscall.SYS_GETPEERNAME, uintptr(c.fd), uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)))
-	if a := addressOf(&peer); a != nil { // nil where that has failed
+	peer, _ := unix.Getpeername(c.fd)
+	if a := addressOf(peer); a != nil {
 		return a.String()
 	}
 	return ""
