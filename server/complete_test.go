@@ -92,7 +92,7 @@ func TestGzipIsMadeWhenAskedFor(t *testing.T) {
 	}
 }
 
-// Where one is being made already, nobody waits.
+// A request does not wait while another one's gzip form is made.
 func TestGzipOneAtATime(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	c := newCompleter(shelf.Store, slog.New(slog.DiscardHandler))

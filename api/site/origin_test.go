@@ -41,7 +41,7 @@ func TestBuilt(t *testing.T) {
 	}
 }
 
-// A library's page says where the release was built, what upstream has now, who has written it, and where its feed is.
+// A library's page says where the release was built, what upstream has now, who wrote it, and where its feed is.
 func TestOriginOnPage(t *testing.T) {
 	s := testkit.NewShelf(t)
 	s.Enrol("pickle", packageJSON(t, "pickle", map[string]any{"authors": []packages.Author{

@@ -207,7 +207,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// A visitor who is told when to come again waits, and one who is told nothing has failed.
+// A visitor whom the room tells when to come again waits; one whom it tells nothing has failed.
 func TestVisitorWaits(t *testing.T) {
 	var header, value string
 	status := http.StatusServiceUnavailable

@@ -59,7 +59,7 @@ type Outcome struct {
 }
 
 // Withdraw ends that a published release is served. One that the bot withdrew is withdrawn
-// again, in the operator's name, so that nobody else restores it.
+// again, in the operator's name, so that the bot does not restore it.
 func (d *Desk) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
 	return d.change(logs.Withdrawn, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		w := v.Withdrawn

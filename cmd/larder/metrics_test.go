@@ -37,7 +37,7 @@ func (s *serving) scrape() string {
 }
 
 // TestMetricsPage holds what the real program prints on /metrics against docs/metrics.md and the rules of Prometheus, and asks
-// it for all sorts of things that nobody foresees: they make no series.
+// it for methods, paths and fields that no client sends by design: they make no series.
 func TestMetricsPage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")

@@ -86,6 +86,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 			return failure{err}
 		}
 		if !once {
+			fmt.Fprintf(a.stderr, "Looking at the log of %s every %v; each event is a line.\n", w.Server, every)
 			if err := watcher.Run(cmd.Context(), every); err != nil {
 				return failure{err}
 			}

@@ -15,7 +15,7 @@ import (
 
 // A challenge is a service of the operator's that is asked about each new visitor of a room before
 // there is a ticket: whether a cookie or a header of the request proves what the operator wants
-// proven. A visitor who has a ticket is not asked about again.
+// proven. The room does not ask about a visitor who has a ticket.
 type challenge struct {
 	url    *url.URL
 	client *http.Client
