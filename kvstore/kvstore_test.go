@@ -232,14 +232,18 @@ func TestOpenLocked(t *testing.T) {
 
 func TestOpenRefusesANewerFormat(t *testing.T) {
 	fs := vfs.NewMem()
-	s := open(t, "store", small(fs))
+	newer := small(fs)
+	newer.Program = "v9.0.0"
+	s := open(t, "store", newer)
 	set(t, s, Meta, "format", string([]byte{format + 1}))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	older := small(fs)
+	older.Program = "v8.0.0"
 	for range 2 { // and leaves the folder unlocked
-		_, err := Open("store", small(fs))
-		if err == nil || !strings.Contains(err.Error(), "format is [2]") {
+		_, err := Open("store", older)
+		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "(2 instead of 1): larder v9.0.0 wrote it; use that or a newer one") {
 			t.Errorf("Open: %v", err)
 		}
 	}

@@ -41,6 +41,10 @@ type Options struct {
 	// What replaces the store by another one removes the file. Default: none.
 	Mark string
 
+	// Program is the version of the program that opens the store, kept in it to be named where an
+	// older program may not open it. Default: none, and what is there stays.
+	Program string
+
 	// Logger gets warnings, and what Pebble does at debug level. Default: none.
 	Logger *slog.Logger
 

@@ -1,7 +1,6 @@
 package kvstore
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -37,10 +36,10 @@ type Store struct {
 }
 
 // format is the version of the store's layout: of the keys and rows that this
-// package writes. A store says its own in Meta.
+// package writes. A store says its own in Meta, and which program wrote it last.
 const format = 1
 
-var formatKey = []byte("format")
+var formatKey, programKey = []byte("format"), []byte("program")
 
 // Open opens the store in dir, which it makes where there is none. It returns
 // [ErrLocked] where another process, or this one, has it open already, and a
@@ -115,6 +114,9 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	err = errors.Join(s.checkFormat(), s.startReclaim())
+	if err == nil {
+		err = s.signProgram()
+	}
 	if errors.Is(err, ErrCorrupt) && s.opts.ReadOnly {
 		s.opts.Logger.Error("the store is opened although it is damaged", "dir", s.dir, "err", err)
 	} else if err != nil {
@@ -145,10 +147,32 @@ func (s *Store) checkFormat() error {
 		return ErrNoStore
 	case err != nil:
 		return err
-	case !bytes.Equal(have, []byte{format}):
-		return fmt.Errorf("its format is %d, and this larder reads %d: use the larder that wrote it, or a newer one", have, format)
+	case len(have) != 1 || have[0] < format:
+		return fmt.Errorf("%w: its format is %v", ErrCorrupt, have)
+	case have[0] > format:
+		writer := "a newer larder"
+		if program, err := s.Get(Meta, programKey); err == nil {
+			writer = "larder " + string(program)
+		}
+		return newerError(fmt.Sprintf("%d instead of %d", have[0], format), writer)
 	}
 	return nil
+}
+
+func newerError(which, writer string) error {
+	return fmt.Errorf("%w (%s): %s wrote it; use that or a newer one, or start on a backup from before it. No row was changed", ErrNewer, which, writer)
+}
+
+// signProgram notes which program writes from now on.
+func (s *Store) signProgram() error {
+	if s.opts.ReadOnly || s.opts.Program == "" {
+		return nil
+	}
+	have, err := s.Get(Meta, programKey)
+	if err == nil && string(have) == s.opts.Program || err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return s.db.Set(Meta.physical(programKey), []byte(s.opts.Program), pebble.Sync)
 }
 
 // Damage returns what [Look] found before the store was opened read-only, and nil where that
@@ -182,7 +206,7 @@ func openError(dir string, err error) error {
 	case pebble.IsCorruptionError(err):
 		return fmt.Errorf("%w: couldn't open %s: %w", ErrCorrupt, dir, plain(err))
 	case strings.Contains(err.Error(), "unknown format major version"):
-		return fmt.Errorf("couldn't open the store in %s: a newer larder wrote it: use that one, or a newer one", dir)
+		err = newerError("of Pebble's files", "a newer larder")
 	}
 	return fmt.Errorf("couldn't open the store in %s: %w", dir, err)
 }
@@ -372,6 +396,8 @@ var (
 	ErrLocked = errors.New("the store is locked")
 	// ErrNoStore says that a folder that was opened to be read only holds no store.
 	ErrNoStore = errors.New("there is no store")
+	// ErrNewer says that a newer program wrote the store. No row of it was changed.
+	ErrNewer = errors.New("its format is newer than what this larder reads")
 	// ErrDiskFull says that the disk has no room for a write.
 	ErrDiskFull = errors.New("the disk is full")
 	// ErrCorrupt says that what is on the disk is not what was written there.

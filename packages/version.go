@@ -3,6 +3,7 @@ package packages
 import (
 	"cmp"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"golang.org/x/mod/semver"
@@ -10,9 +11,10 @@ import (
 
 var (
 	validVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._+-]*$`)
-	// coercible finds up to three leading numbers; what follows is compared
-	// by itself.
-	coercible = regexp.MustCompile(`^[vV]?([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?`)
+	// coercible finds what node-semver's coerce takes for a version: the first numbers that stand in one, wherever.
+	coercible = regexp.MustCompile(`(?:^|[^0-9])([0-9]{1,16})(?:\.([0-9]{1,16}))?(?:\.([0-9]{1,16}))?(?:$|[^0-9])`)
+	// leading finds the numbers that a version begins with.
+	leading = regexp.MustCompile(`^[vV]?[0-9]+(?:\.[0-9]+){0,2}`)
 )
 
 // maxVersion is the longest version, in bytes.
@@ -27,12 +29,14 @@ func ValidVersion(v string) bool { return len(v) <= maxVersion && validVersion.M
 // CompareVersions orders versions from oldest to newest: it returns -1 where a
 // is older than b, +1 where it is newer, 0 only where both are the same string.
 //
-// Valid semantic versions are the newest, by precedence (semver.org, §11). Below
-// them are those that can be read as one, such as 1.2, v1.2.3 and 1.2.3.4: by
-// their first three numbers, then by what follows. Below those are all others,
-// such as r128, by natural order, in which numbers count as numbers. The order is
-// total for any strings: where a rule finds no difference (build metadata,
-// leading zeros), natural order and then the bytes decide.
+// The order is the public service's, which is node-semver's. Valid semantic
+// versions, with or without a "v", are the newest, by precedence (semver.org,
+// §11). Below them are those in which numbers are found that can be read as a
+// version, such as 1.2, 1.2.3.4 and r128: by these three numbers, then, which is
+// not decided there, by what follows them. Below those are all others, such as
+// 01.2.3, by natural order, in which numbers count as numbers and case does not
+// count. The order is total for any strings: where a rule finds no difference
+// (build metadata, case), natural order and then the bytes decide.
 func CompareVersions(a, b string) int {
 	if a == b {
 		return 0
@@ -46,12 +50,15 @@ func CompareVersions(a, b string) int {
 	case semantic:
 		// golang.org/x/mod compares numbers of any length; a library that
 		// parses them into integers cannot order 1.0.0-20991231235959123456789.
-		c = semver.Compare("v"+a, "v"+b)
+		c = semver.Compare(withV(a), withV(b))
 	case coerced:
 		c = compareCoerced(a, b)
 	}
 	return cmp.Or(c, compareNatural(a, b), strings.Compare(a, b))
 }
+
+// withV returns v as golang.org/x/mod wants it.
+func withV(v string) string { return "v" + strings.TrimPrefix(v, "v") }
 
 // LatestVersion returns the version a package's default links point to: the
 // greatest stable semantic version, else the greatest prerelease, else the
@@ -60,7 +67,7 @@ func LatestVersion(versions []string) string {
 	latest, latestRank := "", -1
 	for _, v := range versions {
 		rank := 0 // no semantic version
-		if classify(v) == semantic {
+		if classify(v) == semantic && v[0] != 'v' {
 			rank = 2
 			if IsPrerelease(v) {
 				rank = 1
@@ -83,13 +90,11 @@ func LatestVersion(versions []string) string {
 
 // IsPrerelease reports whether v comes before a release: 2.0.0-beta.1, 2.0b1.
 func IsPrerelease(v string) bool {
-	switch classify(v) {
-	case semantic:
-		return semver.Prerelease("v"+v) != ""
-	case coerced:
-		return suffixRank(v[len(coercible.FindString(v)):]) == 0
+	if classify(v) == semantic {
+		return semver.Prerelease(withV(v)) != ""
 	}
-	return false
+	numbers := leading.FindString(v)
+	return numbers != "" && suffixRank(v[len(numbers):]) == 0
 }
 
 // class is how much of a version a string is.
@@ -103,27 +108,54 @@ const (
 
 func classify(v string) class {
 	// x/mod also accepts v1 and v1.2, which semver.org does not.
-	core := v
-	if i := strings.IndexAny(v, "-+"); i >= 0 {
-		core = v[:i]
-	}
-	if strings.Count(core, ".") == 2 && semver.IsValid("v"+v) {
+	core, _, _ := strings.Cut(v, "+")
+	core, _, _ = strings.Cut(core, "-")
+	if strings.Count(core, ".") == 2 && semver.IsValid(withV(v)) && countable(strings.Split(strings.TrimPrefix(core, "v"), ".")) {
 		return semantic
 	}
-	if coercible.MatchString(v) {
+	if _, _, ok := coerce(v); ok {
 		return coerced
 	}
 	return other
 }
 
+// maxNumber is the greatest that a script can count to, and node-semver the greatest number of a version.
+const maxNumber = 1<<53 - 1
+
+// countable reports whether node-semver takes these for the numbers of a version.
+func countable(numbers []string) bool {
+	for _, n := range numbers {
+		value, err := strconv.ParseUint(n, 10, 64)
+		if err != nil || value > maxNumber || len(n) > 1 && n[0] == '0' {
+			return false
+		}
+	}
+	return true
+}
+
+// coerce returns the three numbers that node-semver's coerce finds in v, and what follows them.
+func coerce(v string) (numbers [3]string, rest string, ok bool) {
+	at := coercible.FindStringSubmatchIndex(v)
+	if at == nil {
+		return numbers, "", false
+	}
+	for i := range numbers {
+		numbers[i] = "0"
+		if from, to := at[2*i+2], at[2*i+3]; from >= 0 {
+			numbers[i], rest = v[from:to], v[to:]
+		}
+	}
+	return numbers, rest, countable(numbers[:])
+}
+
 func compareCoerced(a, b string) int {
-	ma, mb := coercible.FindStringSubmatch(a), coercible.FindStringSubmatch(b)
-	for i := 1; i <= 3; i++ {
-		if c := compareNumbers(ma[i], mb[i]); c != 0 {
+	na, ra, _ := coerce(a)
+	nb, rb, _ := coerce(b)
+	for i := range na {
+		if c := compareNumbers(na[i], nb[i]); c != 0 {
 			return c
 		}
 	}
-	ra, rb := a[len(ma[0]):], b[len(mb[0]):]
 	return cmp.Or(cmp.Compare(suffixRank(ra), suffixRank(rb)), compareNatural(ra, rb))
 }
 
@@ -141,29 +173,35 @@ func suffixRank(s string) int {
 	}
 }
 
-// compareNatural compares strings piece by piece, runs of digits as numbers.
-// Digits come before anything else.
+// compareNatural compares strings as a script's localeCompare with the option "numeric" does: piece by piece, runs of
+// digits as numbers, letters whatever their case, and punctuation before digits before letters.
 func compareNatural(a, b string) int {
 	for a != "" && b != "" {
 		na, nb := digits(a), digits(b)
-		var c int
-		switch {
-		case na > 0 && nb > 0:
-			c = compareNumbers(a[:na], b[:nb])
-		case na > 0:
-			return -1
-		case nb > 0:
-			return 1
-		default:
-			na, nb = letters(a), letters(b)
-			c = strings.Compare(a[:na], b[:nb])
+		if na > 0 && nb > 0 {
+			if c := compareNumbers(a[:na], b[:nb]); c != 0 {
+				return c
+			}
+			a, b = a[na:], b[nb:]
+			continue
 		}
-		if c != 0 {
+		if c := cmp.Compare(weight(a[0]), weight(b[0])); c != 0 {
 			return c
 		}
-		a, b = a[na:], b[nb:]
+		a, b = a[1:], b[1:]
 	}
 	return cmp.Compare(len(a), len(b))
+}
+
+// weight is the place of a character in the Unicode Collation Algorithm's order of those that versions have.
+func weight(c byte) int {
+	switch i := strings.IndexByte("_-.+", c); {
+	case i >= 0:
+		return i
+	case 'A' <= c && c <= 'Z':
+		c |= 0x20
+	}
+	return 4 + int(c)
 }
 
 // digits returns the length of the run of digits that s begins with.
@@ -173,14 +211,6 @@ func digits(s string) int {
 		i++
 	}
 	return i
-}
-
-// letters returns the length of the run without digits that s begins with.
-func letters(s string) int {
-	if i := strings.IndexAny(s, "0123456789"); i >= 0 {
-		return i
-	}
-	return len(s)
 }
 
 // compareNumbers compares two runs of digits of any length by value.

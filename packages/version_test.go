@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// ordered holds versions from newest to oldest.
+// ordered holds versions from newest to oldest, as node-semver 7 and localeCompare order them; what they find equal is
+// in our order.
 var ordered = []string{
 	// Valid semantic versions, by precedence.
-	"99999999999999999999999.0.0",
-	"18446744073709551616.0.0", // one over a uint64
-	"18446744073709551615.0.0",
+	"9007199254740991.0.0", // the greatest number that a script can count to
 	"10.0.0",
+	"v5.0.0",
 	"4.0.0",
 	"4.0.0-rc.1",
 	"4.0.0-beta.11",
@@ -29,18 +29,21 @@ var ordered = []string{
 	"3.7.1+build.9",
 	"3.7.1",
 	"0.0.0-0",
-	// Coercible ones, by their first three numbers, then by what follows.
+	// Those in which numbers are found, by the first three, then by what follows.
 	"20200103",
-	"v2012.01.02",
 	"2012-12-03",
+	"r128",
+	"r71.5",
+	"r71",
 	"10.1.0.0",
-	"v5.0.0",
-	"05.0.0", // a leading zero is no semantic version
+	"r9",
+	"release-2",
+	"release-1.10",
 	"1.10",
+	"release-1.9",
 	"1.9",
 	"1.2.3.10",
 	"1.2.3.4",
-	"1.2.03",
 	"1.2.3beta",
 	"1.2",
 	"1.2-beta2",
@@ -48,18 +51,15 @@ var ordered = []string{
 	"1",
 	"1.0rc10",
 	"1.0rc9",
+	"18446744073709551616.0.0", // too great; the numbers are 0.0
 	"0",
-	// The rest, by natural order.
-	"release-2",
-	"release-1.10",
-	"release-1.9",
-	"r128",
+	// The rest, by natural order: numbers with leading zeros are none of a version.
+	"v2012.01.02",
 	"r0128",
-	"r71.5",
-	"r71",
-	"r9",
 	"master",
 	"Master",
+	"05.0.0",
+	"1.2.03",
 }
 
 func TestOrder(t *testing.T) {
@@ -192,7 +192,7 @@ func ExampleCompareVersions() {
 	fmt.Println(versions)
 	fmt.Println(LatestVersion(versions))
 	// Output:
-	// [4.0.0 4.0.0-rc.1 3.7.1 1.10 1.9 r128]
+	// [4.0.0 4.0.0-rc.1 3.7.1 r128 1.10 1.9]
 	// 4.0.0
 }
 

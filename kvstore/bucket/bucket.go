@@ -59,6 +59,9 @@ type Bucket interface {
 	// Get returns an object of up to most bytes, or ErrNotFound, or ErrTooLarge.
 	Get(ctx context.Context, key string, most int64) ([]byte, Version, error)
 	// GetOther is Get unless the object is of that version: then it returns no data, and no error.
+	//
+	// A store that keeps versions apart from bytes, as versitygw does in a sidecar folder, may answer a Get that a write
+	// overtakes with the old bytes and the new version. A caller that asks with that version is not told of the new bytes.
 	GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error)
 	// GetRange returns the length bytes of an object from offset on, all of which must be there.
 	GetRange(ctx context.Context, key string, offset, length int64) ([]byte, error)

@@ -40,6 +40,9 @@ const (
 	listPage    = 1000
 )
 
+// errLate says that the store began to answer and did not go on, or did not answer.
+var errLate = errors.New("the store's answer took too long")
+
 // s3 is a Bucket in an object store. Nothing is tried twice: the caller knows what may be.
 type s3 struct {
 	core   minio.Core
@@ -126,6 +129,7 @@ func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObject
 	ctx, cancel := within(ctx, int64(len(data)))
 	defer cancel()
 	o.ContentType = "application/octet-stream"
+	o.DisableContentSha256 = true // of each chunk: the whole has one
 	sum := sha256.Sum256(data)
 	info, err := s.core.PutObject(ctx, s.name, s.prefix+key, bytes.NewReader(data), int64(len(data)), "", hex.EncodeToString(sum[:]), o)
 	if minio.ToErrorResponse(err).StatusCode == http.StatusConflict {
@@ -181,9 +185,14 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 	if err := checkKey(s.prefix + key); err != nil {
 		return nil, "", err
 	}
-	ctx, cancel := within(ctx, most)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(requestTime, func() { cancel(errLate) })
+	defer late.Stop()
 	body, info, _, err := s.core.GetObject(ctx, s.name, s.prefix+key, o)
+	if err != nil && context.Cause(ctx) == errLate {
+		err = errLate
+	}
 	if isMissing(err) {
 		return nil, "", ErrNotFound
 	}
@@ -194,7 +203,11 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 	if info.Size > most {
 		return nil, "", ErrTooLarge
 	}
+	late.Reset(bodyTime(info.Size)) // most may be far more
 	data, err := readUpTo(body, most)
+	if err != nil && context.Cause(ctx) == errLate {
+		err = errLate
+	}
 	if err == nil && int64(len(data)) != info.Size {
 		err = io.ErrUnexpectedEOF
 	}
@@ -248,9 +261,13 @@ func (s *s3) Delete(ctx context.Context, key string) error {
 	return object(s, key, s.explain(err))
 }
 
-// within bounds a request that sends or gets that many bytes.
+// within bounds a request that sends that many bytes.
 func within(ctx context.Context, bytes int64) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, requestTime+time.Duration(bytes)*time.Second/slowestRate)
+	return context.WithTimeout(ctx, bodyTime(bytes))
+}
+
+func bodyTime(bytes int64) time.Duration {
+	return requestTime + time.Duration(bytes)*time.Second/slowestRate
 }
 
 func failedCondition(err error) bool {

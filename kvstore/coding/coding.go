@@ -247,6 +247,20 @@ func Memory(c Coding, e Effort, size int64) int64 {
 // promise: damaged, cut short, followed by something else, or of another size.
 var ErrCorrupt = errors.New("corrupt coded bytes")
 
+// DecodeUpTo returns the identity of coded, whose size is not known: at most limit bytes of it, and one more if there are
+// more, so that the caller can tell.
+func DecodeUpTo(c Coding, coded []byte, limit int64) ([]byte, error) {
+	if c == Identity {
+		return coded, nil
+	}
+	r, err := NewReader(c, bytes.NewReader(coded))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, limit+1))
+}
+
 // Decode returns the identity of coded, which must be exactly size bytes long;
 // the error is ErrCorrupt if it is not. No more than size bytes and a decoder's
 // window (16 MiB at most, twice while it grows) are held, whatever coded would inflate to.

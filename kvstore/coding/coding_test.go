@@ -264,6 +264,24 @@ func TestDecodeBomb(t *testing.T) {
 	}
 }
 
+// What is decoded up to a limit says by one byte more that there is more, however much that is.
+func TestDecodeUpTo(t *testing.T) {
+	for _, c := range compressed {
+		coded, err := Encode(c, Quick, make([]byte, 1<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for limit, want := range map[int64]int{10: 11, 1 << 20: 1 << 20, 1 << 30: 1 << 20} {
+			if got, err := DecodeUpTo(c, coded, limit); err != nil || len(got) != want {
+				t.Errorf("%v: %d bytes of up to %d, want %d; %v", c, len(got), limit, want, err)
+			}
+		}
+	}
+	if got, err := DecodeUpTo(Identity, []byte("as it is"), 3); err != nil || string(got) != "as it is" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestBadArguments(t *testing.T) {
 	if _, err := Encode(Coding(9), Quick, nil); err == nil {
 		t.Error("Encode takes an unknown coding")
