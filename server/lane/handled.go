@@ -55,9 +55,10 @@ type handled struct {
 
 // A limit is a deadline, guarded by the connection's mu.
 type limit struct {
-	timer *time.Timer
-	late  bool // it was over, but for reasons that are not this stream's
-	over  bool
+	timer  *time.Timer
+	at     time.Time
+	others int64 // bytes that the client's other streams had sent when it was set
+	over   bool
 }
 
 // set moves the deadline, whose end is told when it is over; a zero one never is.
@@ -65,7 +66,7 @@ func (w *handled) set(l *limit, t time.Time, end func()) {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	l.timer, l.over, l.late = nil, false, false
+	l.timer, l.at, l.over, l.others = nil, t, false, w.s.Others()
 	if t.IsZero() {
 		return
 	}
@@ -83,10 +84,10 @@ func (w *handled) set(l *limit, t time.Time, end func()) {
 		if l.timer != timer {
 			return
 		}
-		if behind := l == &w.writeTime && w.s.Behind(); behind || l.late {
+		if l == &w.writeTime && w.s.Behind(l.others) {
 			// Other streams of the client go first, or did. How long the client may take for all
 			// of them is the connection's to judge.
-			l.late = behind
+			l.others = w.s.Others()
 			timer.Reset(w.m.c.listener.o.StallTimeout)
 			return
 		}
@@ -126,6 +127,12 @@ func (w *handled) Ended(trailer []h2.Field) {
 
 func (w *handled) Sent() {
 	w.sending = false
+	if l := &w.writeTime; l.timer != nil && w.s.Others() > l.others {
+		// It took longer because of others; what the handler does next has its own time, or as long as it has anyway.
+		if next := time.Now().Add(w.m.c.listener.o.StallTimeout); l.at.Before(next) {
+			w.set(l, next, w.tooLate)
+		}
+	}
 	w.change.Broadcast()
 }
 

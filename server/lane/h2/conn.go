@@ -70,7 +70,8 @@ type Conn struct {
 	closed   [remembered]end
 	oldest   int
 	schedule schedule
-	held     int // bytes of bodies
+	held     int   // bytes of bodies
+	sent     int64 // bytes of bodies
 	early    [updatesKept]struct {
 		id       uint32
 		priority Priority

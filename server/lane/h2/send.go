@@ -303,6 +303,7 @@ func (c *Conn) send(s *Stream, o *Out) {
 		s.window -= n
 		c.window -= n
 		s.sent += int64(n)
+		c.sent += int64(n)
 		c.progress(s, n)
 		c.calm.earn(dataCredit)
 		if flags != 0 {

@@ -128,8 +128,13 @@ func (s *Stream) End(trailers []byte) {
 	s.conn.put(s)
 }
 
-// Behind reports whether the stream could send something, but others go first.
-func (s *Stream) Behind() bool { return s.queued && s.conn.schedule.turn(s.conn.mayGo) != s }
+// Others is how many bytes of bodies the connection's other streams have sent.
+func (s *Stream) Others() int64 { return s.conn.sent - s.sent }
+
+// Behind reports whether the stream could send something, but others go first, or have sent more since they had sent that much.
+func (s *Stream) Behind(others int64) bool {
+	return s.queued && (s.Others() > others || s.conn.schedule.turn(s.conn.mayGo) != s)
+}
 
 // Open reports whether the stream still is one of the connection's.
 func (s *Stream) Open() bool { return !s.inClosed }
