@@ -8,8 +8,20 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"testing"
 	"time"
 )
+
+// RoundTrip sends a request, follows no redirect, and reads the whole answer.
+func RoundTrip(t testing.TB, over http.RoundTripper, r *http.Request) (*http.Response, string) {
+	t.Helper()
+	answer, err := over.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	return answer, string(Body(t, answer))
+}
 
 // rawHTTP1 sends each request over a connection of its own, byte for byte.
 func rawHTTP1(baseURL string) Transport {

@@ -13,12 +13,13 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // centre is a data centre's object of one room, on a single node with the room's global
 // object. All that it decides is durable: who is in, in a journal, the number of its lives, its
-// revocations and all grants.
+// revocations and, where the global object is here, all grants.
 type centre struct {
 	rooms   *Rooms
 	room    *room // as it is configured now
@@ -32,6 +33,7 @@ type centre struct {
 	reported time.Time // when the last report was made
 	answered time.Time // when the last answer came
 	stopped  bool
+	first    bool // no life of the data centre came before
 }
 
 // A task is done with a room's data centre while it has the turn of its durable object.
@@ -43,10 +45,12 @@ type overview struct {
 	perMinute      float64 // admitted on average
 	holding        bool    // the state was lost, and no new user is let in
 	connected      bool    // the global object has answered lately
+	cutOff         bool    // it is on another node, which has not answered for some seconds
 }
 
 const (
 	livesKey      = "lives"
+	firstKey      = "first" // has the first of them
 	revokedPrefix = "revoked/"
 	// revokedAtOnce is how many revocations are read at a time.
 	revokedAtOnce = 1000
@@ -57,21 +61,24 @@ func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[tas
 	if room == nil {
 		return nil, errNoRoom
 	}
+	if !room.ready() {
+		return nil, errUnready
+	}
 	o := &r.options
-	now := o.Now()
+	now := room.now()
 	c := &centre{rooms: r, room: room, moment: room.at(now), logger: o.Logger}
 	var err error
 	if o.Frozen {
-		c.stopped, c.machine = true, queue.NewDataCentre(o.DataCentre, now.UnixNano(), c.moment.Settings, rand.Uint64(), now)
-		c.worker = queue.NewWorker(o.DataCentre, c.moment.Settings, rand.Uint64())
+		c.stopped, c.machine = true, queue.NewDataCentre(room.name, now.UnixNano(), c.moment.Settings, rand.Uint64(), now)
+		c.worker = queue.NewWorker(room.name, c.moment.Settings, rand.Uint64())
 		return c, c.loadRevoked(ctx, s)
 	}
-	if o.Transport != nil {
-		c.remote = &remote{transport: o.Transport, landed: make(chan struct{})}
-	} else if c.global, err = openGlobal(ctx, s, o, c.moment, []string{o.DataCentre}, now); err != nil {
+	if room.cluster != nil {
+		c.remote = &remote{Cluster: room.cluster, landed: make(chan struct{})}
+	} else if c.global, err = openGlobal(ctx, s, o, c.moment, []string{room.name}, now); err != nil {
 		return nil, err
 	}
-	if c.machine, err = newLife(ctx, s, o, c.moment, now); err != nil {
+	if err = c.begin(ctx, s, now); err != nil {
 		return nil, err
 	}
 	if err := c.note(ctx, s); err != nil {
@@ -80,32 +87,48 @@ func (r *Rooms) wake(ctx context.Context, s *durable.State) (durable.Handler[tas
 	if err := s.Sync(ctx); err != nil { // before it decides anything
 		return nil, err
 	}
-	c.worker = queue.NewWorker(o.DataCentre, c.moment.Settings, rand.Uint64())
+	c.worker = queue.NewWorker(room.name, c.moment.Settings, rand.Uint64())
 	return c, c.loadRevoked(ctx, s)
 }
 
 func (c *centre) loadRevoked(ctx context.Context, s *durable.State) error {
 	now := c.room.now()
-	_, err := eachRevoked(ctx, s, now, func(id queue.TicketID, until time.Time) { c.room.revoked.add(id, until, now) }, !c.stopped)
+	_, err := eachRevoked(ctx, s, now, func(id queue.TicketID, until time.Time) {
+		c.room.revoked.add(id, until, now)
+		c.remote.pass(id, until)
+	}, !c.stopped)
 	return err
 }
 
-// newLife returns the data centre of the life before, or a new one.
-func newLife(ctx context.Context, s *durable.State, o *Options, m *config.Moment, now time.Time) (*queue.DataCentre, error) {
+// begin continues the data centre of the life before, or begins a new life.
+func (c *centre) begin(ctx context.Context, s *durable.State, now time.Time) error {
 	lives, _, err := durable.GetJSON[int64](ctx, s, livesKey)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if d, err := resume(ctx, s, o.DataCentre, m, lives, now); err != nil || d != nil {
-		return d, err
+	first, _, err := durable.GetJSON[int64](ctx, s, firstKey)
+	if err != nil {
+		return err
+	}
+	c.machine, err = resume(ctx, s, c.room.name, c.moment, lives, now)
+	c.first = first != 0 && first == lives
+	if err != nil || c.machine != nil {
+		return err
 	}
 	if err := forgetJournal(ctx, s); err != nil {
-		return nil, err
+		return err
 	}
+	known := c.rooms.options.Known
+	c.first = lives == 0 && (known == nil || !known(s.Name()))
 	lives = max(lives+1, now.UnixNano())
-	d := queue.NewDataCentre(o.DataCentre, lives, m.Settings, rand.Uint64(), now)
-	d.StartJournal()
-	return d, durable.PutJSON(ctx, s, livesKey, lives)
+	c.machine = queue.NewDataCentre(c.room.name, lives, c.moment.Settings, rand.Uint64(), now)
+	c.machine.StartJournal()
+	if c.first && c.room.cluster != nil {
+		if err := durable.PutJSON(ctx, s, firstKey, lives); err != nil {
+			return err
+		}
+	}
+	return durable.PutJSON(ctx, s, livesKey, lives)
 }
 
 // Handle implements durable.Handler.
@@ -136,6 +159,7 @@ func (c *centre) overview(now time.Time) *overview {
 	}
 	if c.global == nil {
 		o.queued = max(known.Queued(), o.queued)
+		o.cutOff = now.Sub(c.answered) > nodes.Sure
 	}
 	return o
 }
@@ -239,6 +263,7 @@ func (c *centre) revoke(ctx context.Context, s *durable.State, id queue.TicketID
 	now := c.room.now()
 	c.room.revoked.add(id, until, now)
 	c.machine.Revoke(now, id, c.global != nil)
+	c.remote.pass(id, until)
 	text, err := until.MarshalText()
 	if err != nil {
 		return err

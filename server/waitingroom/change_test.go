@@ -25,6 +25,26 @@ func (h *house) change(yaml string) {
 	}
 }
 
+// TestEachNodeStays has a node asked to have a room by itself that was the cluster's, or the other way round: it refuses, and all
+// stays as it is, because the sessions that it let in are counted elsewhere.
+func TestEachNodeStays(t *testing.T) {
+	const own = "  each_node: true\n"
+	for before, after := range map[string]string{crowded: crowded + own, crowded + own: crowded} {
+		w := newWorld(t, worldOptions{yaml: before, centres: 1})
+		rooms, err := config.Parse("rooms.yaml", []byte(after))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := w.centres[0]
+		if err := h.rooms.Change(rooms); err == nil || !strings.Contains(err.Error(), "restart it") {
+			t.Errorf("each_node changes: %v", err)
+		}
+		if got, want := len(h.rooms.Shared()), strings.Count(after, own); got != want {
+			t.Errorf("%d rooms are shared, want %d", got, want)
+		}
+	}
+}
+
 // TestChange changes a room with a thousand waiting: fifo, random, fifo; suspended; another
 // template; an event; limits up and down. All keep their places and sessions.
 func TestChange(t *testing.T) {

@@ -15,9 +15,9 @@
 //   - queue.DataCentre.Visit admits the ticket, has it wait, or says [queue.Draw].
 //
 // On a single node a drawing data centre calls the global object beside it: both are in one
-// durable object and share its turn. Where the global object is on another node, reports
-// and answers go through a [Transport]. Either way, a grant is on the disk before an answer
-// that relies on it leaves.
+// durable object and share its turn, and a grant is on the disk before an answer that relies on
+// it leaves. In a [Cluster] the global object is on the node that writes, in memory; package nodes decides
+// which of its answers count.
 //
 // # What is guaranteed
 //

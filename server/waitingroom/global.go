@@ -2,11 +2,12 @@ package waitingroom
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -43,87 +44,42 @@ func receive(ctx context.Context, s *durable.State, g *queue.Global, now time.Ti
 	return answer, s.Put(ctx, globalKey, g.Snapshot())
 }
 
-// A Transport carries the reports of data centres to a room's global object on another
-// node, and the answers back. A message may be late, come twice, or be lost.
-type Transport interface {
-	Report(ctx context.Context, room string, r queue.Report) (queue.State, error)
+// A Cluster is how a node takes part in the rooms of a cluster.
+type Cluster struct {
+	// Member is the node. Rooms go by its clock, and its name is the data centre's.
+	Member *nodes.Member
+	// Carry brings a question to the node that has the global objects, and the answer back. It may come
+	// late, or not at all.
+	Carry func(context.Context, nodes.Request) (nodes.Answer, error)
 }
 
-// Globals are the global objects of rooms whose data centres are on several nodes. They
-// answer what a [Transport] brings.
-type Globals struct {
-	options Options
-	centres []string
-	objects *durable.Namespace[queue.Report, queue.State]
-	rooms   map[string]*schedule
-}
-
-// OpenGlobals begins to answer for the global objects of the rooms. centres are the names of
-// all data centres. DataCentre, Transport and Registerer of the options have no meaning here.
-func OpenGlobals(o Options, centres []string) (*Globals, error) {
-	if err := o.check(); err != nil {
-		return nil, err
+// Holds tells what holds in a room at the moment, for the node that has the global objects. False: it does not
+// have that room, or each node has it by itself.
+func (r *Rooms) Holds(name string) (nodes.Room, bool) {
+	room := r.current().byName[name]
+	if room == nil || room.config.EachNode {
+		return nodes.Room{}, false
 	}
-	g := &Globals{options: o, centres: centres, rooms: map[string]*schedule{}}
-	for i := range o.Rooms {
-		plan, err := newSchedule(&o.Rooms[i], &o)
-		if err != nil {
-			return nil, err
+	return nodes.Room{Settings: room.at(room.now()).Settings, Longest: room.config.LongestSession()}, true
+}
+
+// Shared are the names of the rooms that the nodes of a cluster have in common.
+func (r *Rooms) Shared() (names []string) {
+	for _, room := range r.current().rooms {
+		if !room.config.EachNode {
+			names = append(names, room.config.Name)
 		}
-		g.rooms[o.Rooms[i].Name] = plan
 	}
-	var err error
-	g.objects, err = durable.Open(o.Runtime, durable.Class[queue.Report, queue.State]{
-		Name: "room-global", New: g.wake, Limits: durable.Limits{Events: 10_000},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("waitingroom: %w", err)
-	}
-	return g, nil
-}
-
-// Report has a room's global object take a report and answer it.
-func (g *Globals) Report(ctx context.Context, room string, r queue.Report) (queue.State, error) {
-	return g.objects.Object(room).Send(ctx, r)
-}
-
-// global is one of them in memory.
-type global struct {
-	durable.NoAlarm
-	now     func() time.Time
-	plan    *schedule
-	moment  *config.Moment
-	machine *queue.Global
-}
-
-func (g *Globals) wake(ctx context.Context, s *durable.State) (durable.Handler[queue.Report, queue.State], error) {
-	plan := g.rooms[s.Name()]
-	if plan == nil {
-		return nil, errNoRoom
-	}
-	now := g.options.Now()
-	obj := &global{now: g.options.Now, plan: plan, moment: plan.at(now)}
-	var err error
-	obj.machine, err = openGlobal(ctx, s, &g.options, obj.moment, g.centres, now)
-	return obj, err
-}
-
-func (g *global) Handle(ctx context.Context, s *durable.State, r queue.Report) (queue.State, error) {
-	now := g.now()
-	if m := g.plan.at(now); m != g.moment {
-		g.moment = m
-		g.machine.Configure(now, m.Settings)
-	}
-	return receive(ctx, s, g.machine, now, r)
+	return names
 }
 
 // patience is how long a visitor is kept for an answer of a global object on another node.
-const patience = 2 * time.Second
+const patience = nodes.Within
 
 // A remote is a data centre's way to a global object on another node. One report is under
 // way at a time; visits that draw while it is share the next one.
 type remote struct {
-	transport Transport
+	*Cluster
 
 	asked       uint64 // visits that drew
 	built       uint64 // of them, those before the last report was made
@@ -131,12 +87,17 @@ type remote struct {
 	flying      bool
 	landed      chan struct{} // closed when the report comes back
 	unreachable bool          // and logged
+
+	epoch   int64              // that the following two are of
+	told    int                // of the node's revocations the owner knows so many
+	known   int                // of the owner's revocations the node knows so many
+	revoked []nodes.Revocation // of this node
 }
 
 // draw returns once a report that was made after it began has come back.
 func (r *remote) draw(ctx context.Context, s *durable.State, c *centre) error {
 	r.asked++
-	for mine := r.asked; r.settled < mine; {
+	for mine := r.asked; r.settled < mine && !c.stopped; {
 		if err := r.report(ctx, s, c); err != nil {
 			return err
 		}
@@ -158,33 +119,90 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 			}
 		})
 	}
+	asked := r.Member.Ask()
 	report := c.newReport()
+	c.machine.Account(&report, c.first)
+	asked.About(s.Name(), report)
+	r.tellRevoked(asked)
 	if err := c.note(ctx, s); err != nil { // what it tells must not be lost
 		return err
 	}
 	r.flying, r.built = true, r.asked
-	var st queue.State
+	var a nodes.Answer
 	var lost error
 	err := s.Call(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		st, lost = r.transport.Report(ctx, s.Name(), report)
+		a, lost = r.Carry(ctx, asked.Request)
 		return nil
 	})
-	r.flying, r.settled = false, r.built
+	r.flying = false
 	close(r.landed)
 	r.landed = make(chan struct{})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case lost != nil:
-		if !r.unreachable {
-			c.logger.Warn("waitingroom: no new user is let in while the global object does not answer", "room", s.Name(), "err", lost)
-		}
-		r.unreachable = true
-	case !c.stopped: // otherwise the answer is lost, as if it had not come
-		r.unreachable = false
-		c.apply(st)
 	}
+	again := false
+	if lost == nil && !c.stopped { // otherwise the answer is lost, as if it had not come
+		again, lost = r.take(ctx, s, c, asked, &a)
+	}
+	if again {
+		c.machine.Wanted(&report)
+	} else {
+		r.settled = r.built
+	}
+	if lost != nil && !r.unreachable {
+		c.logger.Warn("waitingroom: no new user is let in while the node that has the rooms does not answer", "room", s.Name(), "err", lost)
+	}
+	r.unreachable = lost != nil
 	return nil
+}
+
+// take applies an answer, if it counts. again asks for another report.
+func (r *remote) take(ctx context.Context, s *durable.State, c *centre, asked *nodes.Asked, a *nodes.Answer) (again bool, err error) {
+	st, err := r.Member.Take(asked, *a)
+	if err != nil {
+		return false, err
+	}
+	if st != nil {
+		c.apply(*st)
+	}
+	if r.epoch == a.Epoch {
+		r.told += len(asked.Revoked)
+	}
+	for _, one := range a.Revoked {
+		if c.room.revoked.has(one.ID) {
+			continue
+		}
+		if err := c.revoke(ctx, s, one.ID, one.Until); err != nil {
+			return false, err
+		}
+	}
+	if r.epoch == a.Epoch { // not before: what could not be noted is asked for again
+		r.known = a.Next
+	}
+	return st == nil, nil
+}
+
+// pass has the other nodes hear of a revocation.
+func (r *remote) pass(id queue.TicketID, until time.Time) {
+	if r != nil {
+		r.revoked = append(r.revoked, nodes.Revocation{ID: id, Until: until})
+	}
+}
+
+// tellRevoked adds to a question the revocations that the owner does not know yet. A new one knows none.
+func (r *remote) tellRevoked(asked *nodes.Asked) {
+	if r.epoch != asked.Epoch {
+		r.epoch, r.told, r.known = asked.Epoch, 0, 0
+	}
+	if r.told == 0 || r.told == len(r.revoked) && len(r.revoked) > nodes.MostRevoked {
+		told := r.told > 0
+		r.revoked = slices.DeleteFunc(r.revoked, func(one nodes.Revocation) bool { return !one.Until.After(r.Member.Clock.Now()) })
+		if told {
+			r.told = len(r.revoked)
+		}
+	}
+	asked.Revoked = r.revoked[r.told:min(len(r.revoked), r.told+nodes.MostRevoked)]
+	asked.After = r.known
 }

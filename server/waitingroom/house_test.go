@@ -56,17 +56,15 @@ type house struct {
 }
 
 type houseOptions struct {
-	yaml      string
-	dir       string // of the store; default a fresh one
-	known     bool   // the rooms had state before
-	frozen    bool   // over a store that is only read
-	clock     *clock
-	keys      *Keyring
-	centre    string
-	transport Transport     // default: none, the global objects are in the same house
-	skew      time.Duration // how far clocks may be apart
-	now       func() time.Time
-	tell      func(context.Context, Happening) error
+	yaml    string
+	dir     string // of the store; default a fresh one
+	known   bool   // the rooms had state before
+	frozen  bool   // over a store that is only read
+	clock   *clock
+	keys    *Keyring
+	now     func() time.Time // default: the clock's
+	cluster *Cluster         // default: none, the global objects are in the same house
+	tell    func(context.Context, Happening) error
 }
 
 func testKeys(t testing.TB) *Keyring {
@@ -107,7 +105,7 @@ func openWith(t *testing.T, o houseOptions) *house {
 	}
 	runtime := durable.New(store, durable.Options{Now: o.now, Quiet: o.frozen})
 	h.rooms, err = New(Options{
-		Rooms: configured, Keys: o.keys, Runtime: runtime, Transport: o.transport, DataCentre: o.centre, Skew: o.skew, Now: o.now, Logger: logger,
+		Rooms: configured, Keys: o.keys, Runtime: runtime, Cluster: o.cluster, Now: o.now, Logger: logger,
 		Known: func(string) bool { return o.known }, Frozen: o.frozen, Tell: o.tell,
 	})
 	if err != nil {

@@ -62,6 +62,15 @@ func newKeyring(secrets ...[]byte) (*Keyring, error) {
 	return ring, nil
 }
 
+// Under returns a ring that writes with another key, which comes first, and reads with all.
+func (k *Keyring) Under(secret []byte) (*Keyring, error) {
+	ring, err := newKeyring(secret)
+	if err == nil {
+		ring.keys = append(ring.keys, k.keys...)
+	}
+	return ring, err
+}
+
 // secret returns a number for a name, which only processes with the same keys know.
 func (k *Keyring) secret(name string) uint64 {
 	mac := hmac.New(sha256.New, k.salt)

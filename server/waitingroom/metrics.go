@@ -85,12 +85,13 @@ type gauges struct{ rooms *Rooms }
 var (
 	activeDesc = prometheus.NewDesc("larder_room_active_users", "Users who are in.", []string{"room"}, nil)
 	queuedDesc = prometheus.NewDesc("larder_room_queued_users", "Users who wait.", []string{"room"}, nil)
+	cutOffDesc = prometheus.NewDesc("larder_room_cut_off", "1 while the node of the cluster that publishes does not answer this one about the room, so that no new user comes in here.", []string{"room"}, nil)
 	limitDesc  = prometheus.NewDesc("larder_room_limit_users", "Users who may be in at once.", []string{"room"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{activeDesc, queuedDesc, limitDesc} {
+	for _, d := range []*prometheus.Desc{activeDesc, queuedDesc, limitDesc, cutOffDesc} {
 		c <- d
 	}
 }
@@ -98,7 +99,11 @@ func (g gauges) Describe(c chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(c chan<- prometheus.Metric) {
 	for _, s := range g.rooms.Statuses() {
-		for d, n := range map[*prometheus.Desc]int{activeDesc: s.Active, queuedDesc: s.Queued, limitDesc: s.TotalActiveUsers} {
+		cut := 0
+		if s.CutOff {
+			cut = 1
+		}
+		for d, n := range map[*prometheus.Desc]int{activeDesc: s.Active, queuedDesc: s.Queued, limitDesc: s.TotalActiveUsers, cutOffDesc: cut} {
 			c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), s.Name)
 		}
 	}

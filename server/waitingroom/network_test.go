@@ -12,17 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/durable"
-	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 var errLost = errors.New("the network lost it")
 
-// A network is a Transport that carries messages late, or not at all.
+// A network carries messages late, or not at all.
 type network struct {
-	to Transport
+	to func() *nodes.Owner
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -42,24 +40,20 @@ func (n *network) roll() (delay time.Duration, lost bool) {
 	return time.Duration(n.rng.Int64N(int64(n.delay) + 1)), lost
 }
 
-// Report implements Transport.
-func (n *network) Report(ctx context.Context, room string, r queue.Report) (queue.State, error) {
+func (n *network) carry(ctx context.Context, q nodes.Request) (nodes.Answer, error) {
 	delay, lost := n.roll()
 	if lost {
-		return queue.State{}, errLost
+		return nodes.Answer{}, errLost
 	}
 	if err := sleep(ctx, delay); err != nil {
-		return queue.State{}, err
+		return nodes.Answer{}, err
 	}
-	st, err := n.to.Report(ctx, room, r)
-	if err != nil {
-		return st, err
-	}
+	a := n.to().Answer(q)
 	delay, lost = n.roll()
 	if lost {
-		return queue.State{}, errLost
+		return nodes.Answer{}, errLost
 	}
-	return st, sleep(ctx, delay)
+	return a, sleep(ctx, delay)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -73,84 +67,61 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A world is several data centres in one process, with a global object elsewhere.
+// A world is the nodes of a cluster in one process. The owner is a node without visitors.
 type world struct {
 	*testing.T
 	*clock
-	globals *Globals
-	stop    func()
+	owner   *nodes.Owner
+	began   time.Time
 	centres []*house
 	nets    []*network
+	members []*nodes.Member
 }
 
 type worldOptions struct {
 	yaml    string
 	centres int
-	skew    time.Duration // clocks are apart by that much, some before, some behind
+	apart   time.Duration // the nodes' own clocks are up to so far from the owner's
 	delay   time.Duration
 	loss    float64
-	dir     string // of the global objects' store
-	known   bool
-	clock   *clock
 }
 
 func newWorld(t *testing.T, o worldOptions) *world {
 	t.Helper()
-	if o.dir == "" {
-		o.dir = t.TempDir()
-	}
-	w := &world{T: t, clock: o.clock}
-	if w.clock == nil {
-		w.clock = newClock()
-	}
-	w.openGlobals(o)
+	w := &world{T: t, clock: newClock()}
+	w.began = w.Now()
 	for i := range o.centres {
-		n := &network{to: transportOf(func() Transport { return w.globals }), rng: rand.New(rand.NewPCG(1, uint64(i))), delay: o.delay, loss: o.loss}
-		apart := time.Duration(0)
-		if o.centres > 1 {
-			apart = o.skew*time.Duration(i)/time.Duration(o.centres-1) - o.skew/2
-		}
-		w.nets = append(w.nets, n)
-		w.centres = append(w.centres, openWith(t, houseOptions{
-			yaml: o.yaml, clock: w.clock, centre: fmt.Sprintf("centre-%d", i), transport: n, skew: o.skew,
-			now: func() time.Time { return w.clock.Now().Add(apart) },
-		}))
+		n := &network{to: func() *nodes.Owner { return w.owner }, rng: rand.New(rand.NewPCG(1, uint64(i))), delay: o.delay, loss: o.loss}
+		m := nodes.NewMember(fmt.Sprintf("node-%d", i), nodes.NewClock(w.elapsed, w.Now().Add(o.apart*time.Duration(i*2-o.centres+1)/time.Duration(max(1, o.centres-1)))))
+		w.nets, w.members = append(w.nets, n), append(w.members, m)
+		w.centres = append(w.centres, openWith(t, houseOptions{yaml: o.yaml, clock: w.clock, cluster: &Cluster{m, n.carry}}))
 	}
+	w.own(1)
 	return w
 }
 
-// transportOf is a Transport that may be replaced.
-type transportOf func() Transport
+func (w *world) elapsed() time.Duration { return w.Now().Sub(w.began) }
 
-func (f transportOf) Report(ctx context.Context, room string, r queue.Report) (queue.State, error) {
-	return f().Report(ctx, room, r)
+// own has a new owner, and the nodes learn of it.
+func (w *world) own(epoch int64) {
+	w.Helper()
+	rooms := w.centres[0].rooms
+	w.owner = nodes.NewOwner(epoch, nodes.NewClock(w.elapsed, w.Now()), rooms.Holds)
+	w.owner.Read(w.elapsed(), epoch)
+	listed := map[string][]string{}
+	for _, m := range w.members {
+		m.Learn(epoch)
+		listed[m.Name] = rooms.Shared()
+	}
+	w.owner.List(listed)
 }
 
-func (w *world) openGlobals(o worldOptions) {
-	w.Helper()
-	configured, err := config.Parse("rooms.yaml", []byte(o.yaml))
-	if err != nil {
-		w.Fatal(err)
+// ask has a node ask for the time.
+func (w *world) ask(i int) {
+	q := w.members[i].Ask()
+	if a, err := w.nets[i].carry(w.Context(), q.Request); err == nil {
+		w.members[i].Take(q, a) //nolint:errcheck // it asks again
 	}
-	store, err := kvstore.Open(o.dir, kvstore.Options{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	runtime := durable.New(store, durable.Options{Now: w.Now})
-	var names []string
-	for i := range o.centres {
-		names = append(names, fmt.Sprintf("centre-%d", i))
-	}
-	w.globals, err = OpenGlobals(Options{Rooms: configured, Runtime: runtime, Keys: testKeys(w), Skew: o.skew, Now: w.Now, Known: func(string) bool { return o.known }}, names)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.stop = sync.OnceFunc(func() {
-		if err := errors.Join(runtime.Close(context.Background()), store.Close()); err != nil {
-			w.Error(err)
-		}
-	})
-	w.Cleanup(func() { w.stop() })
 }
 
 // pass moves the clock; every data centre that is not dead reports.
@@ -160,10 +131,17 @@ func (w *world) pass(d time.Duration) {
 	for d > 0 {
 		w.add(min(d, step))
 		d -= step
+		w.owner.Read(w.elapsed(), 0)
 		var all sync.WaitGroup
-		for _, h := range w.centres {
+		for i, h := range w.centres {
+			if _, follows := w.members[i].Epoch(); !follows {
+				w.ask(i)
+			}
 			for _, room := range h.rooms.current().rooms {
 				all.Go(func() {
+					if !room.ready() {
+						return
+					}
 					if _, err := room.report(w.Context()); err != nil {
 						w.Error(err)
 					}
@@ -242,7 +220,7 @@ const crowded = "- name: shop\n  total_active_users: 40\n  new_users_per_minute:
 // TestLoad sends a crowd through three data centres whose clocks differ, over a network
 // that delays and loses messages. The limits hold all the same, and everybody comes in.
 func TestLoad(t *testing.T) {
-	w := newWorld(t, worldOptions{yaml: strings.NewReplacer("40", "15", "15", "10").Replace(crowded), centres: 3, skew: time.Second, delay: 3 * time.Millisecond, loss: 0.2})
+	w := newWorld(t, worldOptions{yaml: strings.NewReplacer("40", "15", "15", "10").Replace(crowded), centres: 3, apart: 30 * time.Second, delay: 3 * time.Millisecond, loss: 0.2})
 	c := &crowd{world: w, admitted: map[int64]int{}}
 	w.pass(4 * time.Second)
 	for step := range 220 {
@@ -280,7 +258,7 @@ func TestLoad(t *testing.T) {
 // TestDeadCentre has one of two data centres lose its connection with grants in hand:
 // the other gets the slots once they have expired, and nobody sees an error.
 func TestDeadCentre(t *testing.T) {
-	w := newWorld(t, worldOptions{yaml: crowded, centres: 2, skew: time.Second})
+	w := newWorld(t, worldOptions{yaml: crowded, centres: 2, apart: 30 * time.Second})
 	c := &crowd{world: w, admitted: map[int64]int{}}
 	w.pass(4 * time.Second)
 	for range 5 {
@@ -311,8 +289,79 @@ func TestDeadCentre(t *testing.T) {
 	if here != 60 {
 		t.Errorf("of 60 at the living data centre %d came in", here)
 	}
+	for i, want := range []bool{true, false} {
+		if s, _ := w.centres[i].rooms.Status("shop"); s.CutOff != want || s.Recovering {
+			t.Errorf("node %d: %+v", i, s)
+		}
+	}
 	if r := w.centres[0].user().get("/"); r.StatusCode != http.StatusOK || r.in() || r.refresh() == 0 {
 		t.Errorf("at the one that is cut off: %d %v", r.StatusCode, r.Header)
+	}
+}
+
+// TestUnreadyNode has a node start while none has the rooms: no visitor passes or sees an error, and tickets stay as they are. Once it
+// knows what time it is, a user of another node passes.
+func TestUnreadyNode(t *testing.T) {
+	w := newWorld(t, worldOptions{yaml: crowded, centres: 2, apart: 30 * time.Second})
+	w.pass(4 * time.Second)
+	u := w.centres[0].user()
+	u.get("/")
+	if !u.get("/").in() {
+		t.Fatal("there is room, but the user waits")
+	}
+	m := nodes.NewMember("node-9", nodes.NewClock(w.elapsed, w.Now().Add(-20*time.Second)))
+	m.Learn(1)
+	late := &network{to: func() *nodes.Owner { return w.owner }, rng: rand.New(rand.NewPCG(1, 9))}
+	h := openWith(t, houseOptions{yaml: crowded, clock: w.clock, cluster: &Cluster{m, late.carry}})
+	value := mustCookie(t, u, w.centres[0])
+	u.house = h
+	u.set(value)
+	if r := u.get("/"); r.in() || r.StatusCode != http.StatusOK || r.refresh() != unready || u.cookie() != value {
+		t.Errorf("before the time is known: %d, %v", r.StatusCode, r.Header)
+	}
+	if s, _ := h.rooms.Status("shop"); !s.CutOff {
+		t.Errorf("%+v", s)
+	}
+	w.owner.List(map[string][]string{"node-0": {"shop"}, "node-1": {"shop"}, "node-9": {"shop"}})
+	q := m.Ask()
+	if _, err := m.Take(q, w.owner.Answer(q.Request)); err != nil {
+		t.Fatal(err)
+	}
+	if !u.get("/").in() {
+		t.Error("a ticket of another node does not pass")
+	}
+}
+
+// TestRevokedElsewhere has the site end a session at one node: it is over on the others with their next report.
+func TestRevokedElsewhere(t *testing.T) {
+	w := newWorld(t, worldOptions{yaml: crowded + "  enabled_origin_commands: [revoke]\n", centres: 2})
+	w.pass(4 * time.Second)
+	u := w.centres[0].user()
+	if !u.get("/").in() {
+		t.Fatal("there is room, but the user waits")
+	}
+	value := mustCookie(t, u, w.centres[0])
+	w.centres[0].origin = func(h http.ResponseWriter, _ *http.Request) { h.Header().Set("Cf-Waiting-Room-Command", "revoke") }
+	u.get("/")
+	w.pass(4 * time.Second)
+	u.house = w.centres[1]
+	u.set(value)
+	u.get("/")
+	if u.cookie() == value {
+		t.Error("the session goes on at the other node")
+	}
+	w.own(2) // which knows nothing
+	w.pass(6 * time.Second)
+	third := nodes.Revocation{}
+	for _, one := range w.owner.Answer(func() nodes.Request {
+		q := w.members[1].Ask()
+		q.About("shop", queue.Report{DataCentre: "node-1"})
+		return q.Request
+	}()).Revoked {
+		third = one
+	}
+	if third.Until.IsZero() {
+		t.Error("the next owner does not hear of it")
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
@@ -26,11 +27,9 @@ type Options struct {
 	Keys *Keyring
 	// Runtime runs the rooms' objects and keeps their state. Required.
 	Runtime *durable.Runtime
-	// Transport leads to the global objects on another node. Nil: this is the only node,
-	// and has them itself.
-	Transport Transport
-	// DataCentre is the name of this one. Default "local".
-	DataCentre string
+	// Cluster is there on a node of a cluster: its rooms are those of the cluster, except where each node has a
+	// room by itself. Nil: this is the only node.
+	Cluster *Cluster
 	// Known reports whether a room had state before, so that where there is none it has
 	// been lost. Nil: every room without state is new.
 	Known func(room string) bool
@@ -38,8 +37,6 @@ type Options struct {
 	// written: users with a session pass, and the parts of their pages; all others wait. [Rooms.Run] must not
 	// run then.
 	Frozen bool
-	// Skew is how far the clocks of data centres may be apart; at most 5 s. Default 0.
-	Skew time.Duration
 	// Tell tells others what happens in the rooms; an error has it told again. Default: nothing is told.
 	Tell func(context.Context, Happening) error
 	// Now is the clock. Default [time.Now].
@@ -54,9 +51,6 @@ func (o *Options) check() error {
 	if o.Keys == nil || o.Runtime == nil {
 		return errors.New("waitingroom: Options lacks Keys or Runtime")
 	}
-	if o.DataCentre == "" {
-		o.DataCentre = "local"
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -65,6 +59,28 @@ func (o *Options) check() error {
 	}
 	return nil
 }
+
+// alone is the name of the data centre of a room that this process has by itself.
+const alone = "local"
+
+// place is where a room is decided: as which data centre, and by which clock.
+type place struct {
+	cluster *Cluster // nil: here alone
+	name    string
+	now     func() time.Time
+	skew    time.Duration
+}
+
+func (o *Options) place(c *config.Room) place {
+	if o.Cluster == nil || c.EachNode {
+		return place{nil, alone, o.Now, 0}
+	}
+	m := o.Cluster.Member
+	return place{o.Cluster, m.Name, m.Clock.Now, nodes.Skew}
+}
+
+// ready reports whether it is known what time it is in the room.
+func (p *place) ready() bool { return p.cluster == nil || p.cluster.Member.Clock.Known() }
 
 // Rooms are the waiting rooms of one process. They are safe for concurrent use.
 type Rooms struct {
@@ -94,7 +110,7 @@ func (r *Rooms) current() *layout { return r.layout.Load() }
 // A room is what requests need of one.
 type room struct {
 	*schedule
-	now      func() time.Time
+	place
 	log      *slog.Logger
 	jar      *jar
 	upstream *upstream  // nil: none
@@ -117,6 +133,8 @@ type kept struct {
 
 // centreClass is the class of the rooms' objects.
 const centreClass = "room-centre"
+
+var errUnready = errors.New("it is not known yet what time it is in the rooms of the cluster")
 
 var errNoRoom = errors.New("there is no such room")
 
@@ -168,7 +186,10 @@ func (r *Rooms) arrange(configured []config.Room, before *layout) (*layout, erro
 			stays.overview.Store(&overview{})
 			r.kept[c.Name] = stays
 		}
-		made := &room{schedule: plan, now: r.options.Now, log: r.options.Logger, jar: newJar(r.options.Keys, c), kept: stays}
+		if old := before.byName[c.Name]; old != nil && r.options.Cluster != nil && old.config.EachNode != c.EachNode {
+			return nil, fmt.Errorf("waitingroom: room %s: each_node cannot change while the node runs; restart it", c.Name)
+		}
+		made := &room{schedule: plan, place: r.options.place(c), log: r.options.Logger, jar: newJar(r.options.Keys, c), kept: stays}
 		switch old := before.byName[c.Name]; {
 		case len(c.Upstreams) == 0:
 		case old != nil && old.upstream != nil && c.SameUpstreams(old.upstream.room):
@@ -272,6 +293,9 @@ func (r *Rooms) Run(ctx context.Context) {
 	}
 	running.Wait()
 	for _, room := range r.current().rooms {
+		if !room.ready() {
+			continue // nothing was decided
+		}
 		running.Go(func() {
 			if err := room.do(ctx, func(_ context.Context, _ *durable.State, c *centre) error { c.stop(); return nil }); err != nil {
 				r.options.Logger.Warn("waitingroom: couldn't save the users of a room; the next process counts them as they come", "room", room.config.Name, "err", err)
@@ -285,7 +309,7 @@ func (r *Rooms) Run(ctx context.Context) {
 }
 
 // reportAll sends a room's reports when they are due, as long as there is the room, and tells others
-// what has happened. A room without users has nothing to report until one comes.
+// what has happened. A room without users has nothing to report until one comes, but one of a cluster has to hear of revocations.
 func (r *Rooms) reportAll(ctx context.Context, name string) {
 	const retry = 5 * time.Second
 	var known *told
@@ -293,6 +317,10 @@ func (r *Rooms) reportAll(ctx context.Context, name string) {
 		room := r.current().byName[name]
 		if room == nil || ctx.Err() != nil {
 			return
+		}
+		if !room.ready() {
+			pause(ctx, time.Second/10)
+			continue
 		}
 		wait := retry
 		next, err := room.report(ctx)
@@ -307,22 +335,26 @@ func (r *Rooms) reportAll(ctx context.Context, name string) {
 			r.options.Logger.Error("waitingroom: couldn't tell what happened in a room; trying again", "room", room.config.Name, "err", lost)
 		}
 		known = fresh
-		if o := room.overview.Load(); err == nil && lost == nil && !known.restless() && o.active == 0 && o.queued == 0 && o.connected && !o.holding {
+		if o := room.overview.Load(); err == nil && lost == nil && room.cluster == nil && !known.restless() && o.active == 0 && o.queued == 0 && o.connected && !o.holding {
 			if !room.sleep(ctx) {
 				return
 			}
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return
-		}
+		pause(ctx, wait)
 		select {
 		case <-room.wake:
 		default:
 		}
+	}
+}
+
+// pause waits for that long, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -383,20 +415,21 @@ func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 type schedule struct {
 	config  *config.Room
 	keys    *Keyring
-	skew    time.Duration
+	skewed  time.Duration
 	current atomic.Pointer[config.Moment] // never changed, only replaced
 }
 
 func newSchedule(room *config.Room, o *Options) (*schedule, error) {
-	s := &schedule{config: room, keys: o.Keys, skew: o.Skew}
-	m, err := s.moment(o.Now())
+	at := o.place(room)
+	s := &schedule{config: room, keys: o.Keys, skewed: at.skew}
+	m, err := s.moment(at.now())
 	s.current.Store(m)
 	return s, err
 }
 
 func (s *schedule) moment(now time.Time) (*config.Moment, error) {
 	m := s.config.At(now)
-	m.Settings.Skew = s.skew
+	m.Settings.Skew = s.skewed
 	if shuffle := &m.Settings.Shuffle; shuffle.Until > shuffle.From {
 		shuffle.Salt = s.keys.secret(s.config.Name + "/" + m.Event.Name)
 	}

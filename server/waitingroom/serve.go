@@ -15,6 +15,10 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
+// unready is when a visitor comes back to a node that has yet to learn what time it is in the rooms. Visitors keep the
+// tickets that they have.
+const unready = 5 * time.Second
+
 // Handler returns the rooms in front of next. It looks at the path as it came, so a router
 // in front must neither clean it nor redirect.
 func (r *Rooms) Handler(next http.Handler) http.Handler {
@@ -50,6 +54,11 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 			p.serve(next)
 			return
 		}
+	}
+	if !room.ready() {
+		room.count(undecided)
+		r.answer(w, req, room, m, queue.Decision{Outcome: queue.Wait, Ticket: queue.Ticket{LastCheckIn: now, RefreshInterval: unready}}, "")
+		return
 	}
 	t, known := room.jar.find(req.Header)
 	if known && !t.Waiting() {

@@ -29,9 +29,12 @@ type Status struct {
 	NewUsersPerMinute int          `json:"new_users_per_minute"`
 	Method            queue.Method `json:"queueing_method"`
 	Routes            []string     `json:"routes"`
-	// Recovering says that the room's state was lost, and no new user is let in until it is
-	// known how many are inside.
+	// Recovering says that the room's state was lost, or another node of the cluster publishes since, and no new user is
+	// let in until it is known how many are inside.
 	Recovering bool `json:"recovering,omitempty"`
+	// CutOff says that, in a cluster, the node that publishes does not answer this one about the room, and no new
+	// user is let in here. What else is told is as of its last answer.
+	CutOff bool `json:"cut_off,omitempty"`
 }
 
 // Statuses returns the state of the rooms, in the order of the configuration.
@@ -59,7 +62,7 @@ func (r *room) status() Status {
 	s := Status{
 		Name: r.config.Name, Status: NotQueueing, Queued: o.queued, Active: o.active, MaxMinutes: longestWait(m, o),
 		TotalActiveUsers: m.Settings.TotalActiveUsers, NewUsersPerMinute: m.Settings.NewUsersPerMinute, Method: m.Settings.Method,
-		Recovering: o.holding,
+		Recovering: o.holding, CutOff: o.cutOff || !r.ready(),
 	}
 	for _, route := range r.config.Routes {
 		s.Routes = append(s.Routes, route.Host+route.Path)

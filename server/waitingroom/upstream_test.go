@@ -69,6 +69,7 @@ func TestStreaming(t *testing.T) {
 	defer upstream.Close()
 	h := open(t, small(1, "  upstream: "+upstream.URL+"\n"))
 	front := httptest.NewUnstartedServer(h.rooms.Handler(http.NotFoundHandler()))
+	front.Config.ReadHeaderTimeout = time.Minute // a busy machine reads the header late
 	front.Config.ReadTimeout, front.Config.WriteTimeout = 50*time.Millisecond, 50*time.Millisecond
 	front.Start()
 	defer front.Close()

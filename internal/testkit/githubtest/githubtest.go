@@ -52,6 +52,7 @@ type repository struct {
 	name          string // OWNER/NAME
 	defaultBranch string
 	archived      bool
+	stars         int
 }
 
 type limit struct {
@@ -109,7 +110,7 @@ func (s *Server) Add(name, dir, defaultBranch string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.repositories[name] = &repository{Repository: r, server: s, id: len(s.repositories) + 1001, name: name, defaultBranch: defaultBranch}
+	s.repositories[name] = &repository{Repository: r, server: s, id: len(s.repositories) + 1001, name: name, defaultBranch: defaultBranch, stars: 250}
 	return nil
 }
 
@@ -256,6 +257,10 @@ func (r *recorder) WriteHeader(status int) {
 }
 
 func refuse(w http.ResponseWriter, status int, message string) {
+	if status == http.StatusNotModified {
+		w.WriteHeader(status)
+		return
+	}
 	write(w, status, map[string]any{"message": message, "documentation_url": "https://docs.github.com/rest"})
 }
 

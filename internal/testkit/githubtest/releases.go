@@ -41,6 +41,13 @@ func (s *Server) Rename(name, to string) {
 	s.repositories[to], s.moved[name] = r, r
 }
 
+// Star has a repository have that many stars, which are 250 at first.
+func (s *Server) Star(name string, stars int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.repositories[name].stars = stars
+}
+
 // Archive puts a repository away.
 func (s *Server) Archive(name string) {
 	s.mu.Lock()
@@ -119,7 +126,7 @@ func (s *Server) conditional(w http.ResponseWriter, r *http.Request) (unchanged 
 func (r *repository) get(*http.Request) (int, any, error) {
 	return http.StatusOK, map[string]any{
 		"id": r.id, "full_name": r.name, "html_url": "https://github.com/" + r.name, "private": false,
-		"default_branch": r.defaultBranch, "archived": r.archived, "stargazers_count": 250,
+		"default_branch": r.defaultBranch, "archived": r.archived, "stargazers_count": r.stars, "forks": 12, "forks_count": 12, "watchers_count": r.stars, "subscribers_count": 9,
 		"clone_url": cmp.Or(r.server.Web, "https://github.com") + "/" + r.name + ".git",
 	}, nil
 }

@@ -56,6 +56,7 @@ type Room struct {
 	JSON           bool   // clients that prefer JSON to a page get it
 	Language       language.Tag
 	Cookie         Cookie
+	EachNode       bool // in a cluster, each node has the room by itself, and its limits
 	OriginRevokes  bool // the origin may end a session by a header of its answer
 	Rules          []Rule
 	Events         []Event // by their time

@@ -62,6 +62,7 @@ func (r *reader) room(n *yaml.Node) (Room, bool) {
 		"queueing_method":           value(r, &room.Method, choice(queue.Methods...)),
 		"rolling_minute":            value(r, &room.RollingMinute, parseBool),
 		"queue_all":                 value(r, &room.QueueAll, parseBool),
+		"each_node":                 value(r, &room.EachNode, parseBool),
 		"suspended":                 value(r, &room.Suspended, parseBool),
 		"queueing_status_code":      value(r, &room.QueueingStatus, parseStatus),
 		"json_response_enabled":     value(r, &room.JSON, parseBool),

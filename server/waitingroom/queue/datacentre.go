@@ -381,6 +381,25 @@ func (d *DataCentre) Report(now time.Time) Report {
 	return r
 }
 
+// Wanted says that a report has not been answered, and for how many visitors it had asked.
+func (d *DataCentre) Wanted(r *Report) { d.want += r.Want }
+
+// Account completes a report for a global object that may not be the one which has given the grants.
+// first says that no life of this data centre came before this one.
+func (d *DataCentre) Account(r *Report, first bool) {
+	a := &Account{First: first}
+	for _, c := range r.Minutes {
+		l := d.minutes[c.Minute]
+		a.Grants = append(a.Grants, Grant{c.Minute, max(l.granted, l.Charged)})
+	}
+	last := d.tickets.aged
+	for m := range d.tickets.ends {
+		last = max(last, m)
+	}
+	a.Over = later(last.Time(), d.leaseUntil.Add(time.Minute+d.leaseDuration))
+	r.Account = a
+}
+
 // NextReport is when the next report is due after the one sent at last: after the
 // interval that the global object has named, and soon after each turn of a minute, when
 // sessions have ended and grants have expired.

@@ -24,6 +24,7 @@ type Global struct {
 	holdUntil time.Time
 	closed    time.Time
 	expected  []string
+	longest   time.Duration // that a session from before may last, where that is more than the settings say
 	// queueing is the first whole minute since which visitors wait, 0 where none do.
 	queueing Minute
 	// Reports from before barrier do not count the visitors who came in without grants.
@@ -73,6 +74,20 @@ func RecoverGlobal(s Settings, expected []string, now time.Time) *Global {
 	return g
 }
 
+// SucceedGlobal returns the global object that takes the place of another one, whose state is not
+// known, when no data centre that reports takes grants of that any more. It admits no new visitor until
+// each of the data centres in expected has reported; their reports must have accounts. Where one of them does
+// not report, it waits until holdUntil, when every session is over that this one may have promised, each of
+// them for longest at most.
+func SucceedGlobal(s Settings, expected []string, now, holdUntil time.Time, longest time.Duration) *Global {
+	g := NewGlobal(s, now)
+	g.holding, g.holdUntil, g.expected, g.longest = true, holdUntil, slices.Clone(expected), longest
+	return g
+}
+
+// Holding reports whether no new visitor is admitted because it is not known how many are inside.
+func (g *Global) Holding() bool { return g.holding }
+
 // Configure changes the settings. A lower limit holds for what is granted from now on.
 func (g *Global) Configure(now time.Time, s Settings) {
 	g.advance(now)
@@ -115,7 +130,10 @@ func (g *Global) mustHold() bool {
 // centre had promised is over.
 func (g *Global) complete(r *reporter) bool {
 	s := &g.settings
-	return !r.At.Before(g.closed) && !g.now.Before(r.Started.Add(time.Minute+s.SessionDuration+2*s.Skew))
+	if r.At.Before(g.closed) {
+		return false
+	}
+	return r.Account != nil && r.Account.First || !g.now.Before(r.Started.Add(time.Minute+max(s.SessionDuration, g.longest)+2*s.Skew))
 }
 
 // Receive takes a report and answers it.
@@ -124,12 +142,15 @@ func (g *Global) Receive(now time.Time, report Report) State {
 	s := &g.settings
 	id := reporterID{report.DataCentre, report.Incarnation}
 	r := g.reporters[id]
+	if !g.bounded(r, &report) {
+		return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.room()}
+	}
 	if r == nil {
 		if r = g.welcome(id, report.Started); r == nil { // it is dead, and its successor known
 			return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.room()}
 		}
 	}
-	r.hear(g.now, report)
+	r.hear(g.now, s.Skew, report)
 	r.lease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
 	st := State{
 		DataCentre: id.DataCentre, Incarnation: id.Incarnation, Ack: r.Seq,
@@ -147,6 +168,63 @@ func (g *Global) Receive(now time.Time, report Report) State {
 		}
 	}
 	return st
+}
+
+// Bounds of what a data centre may report. They are far above what an honest one does: another may not fill
+// the memory, nor have sums overflow or shrink.
+const (
+	mostLives   = 100
+	mostMinutes = 64
+	mostBuckets = 1 << 16
+	mostCount   = 1 << 30
+)
+
+// bounded reports whether a report of r, nil where there was none, is within the bounds.
+func (g *Global) bounded(r *reporter, report *Report) bool {
+	minutes := map[Minute]bool{}
+	if r != nil {
+		for m := range r.Granted {
+			minutes[m] = true
+		}
+		for m := range r.Counts {
+			minutes[m] = true
+		}
+	} else {
+		lives := 0
+		for _, id := range g.order {
+			if id.DataCentre == report.DataCentre {
+				lives++
+			}
+		}
+		if lives >= mostLives {
+			return false
+		}
+	}
+	ok := true
+	count := func(counts ...int) {
+		for _, n := range counts {
+			ok = ok && n >= 0 && n <= mostCount
+		}
+	}
+	count(report.Active, report.Workers, report.Want)
+	if len(report.Waiting) > mostBuckets || len(report.Minutes) > mostMinutes || report.Account != nil && len(report.Account.Grants) > mostMinutes {
+		return false
+	}
+	for _, b := range report.Waiting {
+		count(b.Waiting)
+	}
+	for _, c := range report.Minutes {
+		minutes[c.Minute] = true
+		count(c.Charged, c.Admitted, c.Users)
+		count(c.Slices[:]...)
+	}
+	if report.Account != nil {
+		for _, grant := range report.Account.Grants {
+			minutes[grant.Minute] = true
+			count(grant.Total)
+		}
+	}
+	return ok && len(minutes) <= mostMinutes
 }
 
 // noteQueue notes since when visitors wait: how many come in while none do says nothing of

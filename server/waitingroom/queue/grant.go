@@ -210,11 +210,20 @@ func (r *reporter) bound(now time.Time, skew time.Duration) int {
 }
 
 // hear takes a report, unless it is older than the last one.
-func (r *reporter) hear(now time.Time, report Report) {
+func (r *reporter) hear(now time.Time, skew time.Duration, report Report) {
 	if report.Seq <= r.Seq {
 		return
 	}
 	r.Report, r.Heard = report, now
+	if a := report.Account; a != nil {
+		for _, g := range a.Grants { // perhaps by the global object before
+			all := r.Granted[g.Minute]
+			all.Total = max(all.Total, g.Total)
+			r.Granted[g.Minute] = all
+		}
+		r.Longest = max(r.Longest, a.Over.Sub(report.At))
+		r.Horizon = later(r.Horizon, a.Over.Add(2*skew))
+	}
 	for _, c := range report.Minutes {
 		r.Counts[c.Minute] = c
 	}
@@ -248,6 +257,6 @@ func (r *reporter) forget(now time.Time, skew time.Duration) {
 
 // end notes that the data centre did nothing any more from then on.
 func (r *reporter) end(at time.Time, skew time.Duration) {
-	r.Ended = true
+	r.Ended, r.Waiting = true, nil
 	r.Horizon = earlier(r.Horizon, at.Add(time.Minute+r.Longest+2*skew))
 }

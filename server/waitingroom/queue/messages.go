@@ -33,6 +33,19 @@ type Report struct {
 	Want int
 	// Unlimited says that visitors are let in without grants, or uncounted.
 	Unlimited bool
+	// Account is there where the global object may be the successor of another one.
+	Account *Account
+}
+
+// Account is what a data centre owes to the global objects that there have been.
+type Account struct {
+	// First says that no life of this data centre came before this one.
+	First bool
+	// Grants are all that it has and may still charge.
+	Grants []Grant
+	// Over is when every session has ended, by the data centre's clock, that it has promised or may
+	// promise without another answer.
+	Over time.Time
 }
 
 // MinuteCounts are one minute's counts of one data centre, by its own clock.

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -278,5 +279,80 @@ func TestWorkerReportsTwice(t *testing.T) {
 	}
 	if n := d.minutes[MinuteOf(w.now)].Admitted; n != d.Active(w.now) {
 		t.Errorf("%d admitted, %d active", n, d.Active(w.now))
+	}
+}
+
+// TestReportsAreBounded has a data centre report what no honest one does: it neither takes memory without end, nor makes room
+// for others.
+func TestReportsAreBounded(t *testing.T) {
+	s := settings(t, 200, 200)
+	now := time.Date(2026, 3, 10, 12, 0, 5, 0, time.UTC)
+	g := NewGlobal(s, now)
+	report := func(name string, incarnation int64, seq uint64, change func(*Report)) State {
+		r := Report{DataCentre: name, Incarnation: incarnation, Started: now, Seq: seq, At: now, Workers: 1, Account: &Account{Over: now}}
+		change(&r)
+		return g.Receive(now, r)
+	}
+	far := now.AddDate(1000, 0, 0)
+	for i := range int64(5 * mostLives) {
+		report("bad", i+1, 1, func(r *Report) { r.Started, r.Account.Over = far, far })
+	}
+	if n := len(g.reporters); n > mostLives {
+		t.Errorf("%d lives are counted", n)
+	}
+	g = NewGlobal(s, now)
+	for i := range 5 * mostMinutes {
+		report("bad", 1, uint64(i+1), func(r *Report) {
+			r.At = time.Unix(0, 0)
+			r.Account.Grants = []Grant{{Minute(10 * i), 1}}
+			r.Minutes = []MinuteCounts{{Minute: MinuteOf(far) + Minute(i)}}
+		})
+	}
+	if r := g.reporters[reporterID{"bad", 1}]; len(r.Granted)+len(r.Counts) > mostMinutes+10 {
+		t.Errorf("grants of %d minutes and counts of %d are kept", len(r.Granted), len(r.Counts))
+	}
+	report("bad", 1, 9999, func(r *Report) { r.Waiting = make([]Bucket, mostBuckets+1) })
+	if r := g.reporters[reporterID{"bad", 1}]; len(r.Waiting) > 0 {
+		t.Errorf("%d buckets are kept", len(r.Waiting))
+	}
+	for i, change := range []func(*Report){
+		func(r *Report) { r.Active = -1000 },
+		func(r *Report) { r.Active = math.MaxInt },
+		func(r *Report) {
+			r.Account.Grants = []Grant{{MinuteOf(now), math.MaxInt}, {MinuteOf(now) + 1, math.MaxInt}}
+		},
+		func(r *Report) { r.Account.Grants = []Grant{{MinuteOf(now), -1000}} },
+		func(r *Report) { r.Minutes = []MinuteCounts{{Minute: MinuteOf(now), Charged: -1000}} },
+	} {
+		g = NewGlobal(s, now)
+		report("bad", 1, 1, change)
+		st := report("good", 1, 1, func(r *Report) { r.Active, r.Want = 150, 1000 })
+		for _, grant := range st.Grants {
+			if grant.Total > s.TotalActiveUsers-150 {
+				t.Errorf("%d: %d are granted", i, grant.Total)
+			}
+		}
+		if len(st.Grants) == 0 {
+			t.Errorf("%d: nothing is granted", i)
+		}
+	}
+}
+
+// TestSuccessionAfterALongEvent has an event end whose sessions last longer than those after it, and a data centre lose what it
+// knew of them: the next global object waits for theirs.
+func TestSuccessionAfterALongEvent(t *testing.T) {
+	s := settings(t, 200, 200)
+	s.SessionDuration = 5 * time.Minute
+	const long = 30 * time.Minute
+	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	began := now.Add(-10 * time.Minute) // its life before had visitors of the event
+	for i, holding := range map[int]bool{1: true, 19: true, 23: false} {
+		at := now.Add(time.Duration(i) * time.Minute)
+		g := SucceedGlobal(s, []string{"a"}, now, now.Add(2*time.Hour), long)
+		g.Receive(at, Report{DataCentre: "a", Incarnation: 2, Started: began, Seq: 1, At: at, Workers: 1, Account: &Account{Over: at}})
+		g.Receive(at, Report{DataCentre: "a", Incarnation: 2, Started: began, Seq: 2, At: at, Workers: 1, Account: &Account{Over: at}})
+		if g.Holding() != holding {
+			t.Errorf("after %d minutes it holds: %v", i, g.Holding())
+		}
 	}
 }

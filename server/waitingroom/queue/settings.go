@@ -89,6 +89,10 @@
 // would not be safe here, because a data centre that cannot be reached may renew sessions
 // during its lease: the wait includes the lease.
 //
+// Succession. [SucceedGlobal] is for a global object that knows nothing of the one before, and whose data
+// centres take no more grants of that. Their reports have an [Account]: all grants that they may still
+// charge, so no grant has to expire first. It waits for each of them, or until the horizon.
+//
 // # What it costs
 //
 // Slots that are unused while people wait are those of

@@ -1,0 +1,182 @@
+// Package shopping has visitors come to a site behind waiting rooms, at several nodes, and counts at the site how many are in.
+package shopping
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/cookiejar"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const (
+	// Total and Rate are the limits of the room over /shop in [Rooms].
+	Total, Rate = 16, 12
+	// Recovers is how long it takes at most until visitors come in again where all nodes answer: the ten seconds until another
+	// node writes and five more of docs/cluster.md, and the rest for a machine that does much else.
+	Recovers = 40 * time.Second
+	// Horizon is how long where one does not: two session durations and a minute more, and for clocks and epochs 20 s.
+	Horizon = 3*time.Minute + 20*time.Second + Recovers
+)
+
+// Rooms is a file of rooms with sessions of a minute: one over /shop, whose limits are small, and one over /open, which is never full.
+func Rooms(site string) string {
+	return fmt.Sprintf(`
+- {name: shop, path: /shop, total_active_users: %d, new_users_per_minute: %d, session_duration: 1, upstream: %q}
+- {name: open, path: /open, total_active_users: 9000, new_users_per_minute: 9000, session_duration: 1, upstream: %q, cookie_suffix: open, enabled_origin_commands: [revoke]}
+`, Total, Rate, site, site)
+}
+
+// A Site is behind the rooms. It counts the users who come to it by name. At /open/bye it ends a session.
+type Site struct {
+	mu       sync.Mutex
+	users    map[string]*stay
+	inMinute map[int64]int
+}
+
+type stay struct{ first, last time.Time }
+
+// ServeHTTP implements [http.Handler].
+func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.Header().Set("X-Shop", "open")
+	if r.URL.Path == "/open/bye" {
+		w.Header().Set("Cf-Waiting-Room-Command", "revoke")
+	}
+	if user := r.Header.Get("X-User"); user != "" {
+		now := time.Now()
+		if s.users[user] == nil {
+			if s.users == nil {
+				s.users, s.inMinute = map[string]*stay{}, map[int64]int{}
+			}
+			s.users[user] = &stay{first: now}
+			s.inMinute[now.Unix()/60]++
+		}
+		s.users[user].last = now
+	}
+}
+
+// Most returns how many users came, how many there were at once, between the first and the last request of each, and how many came in a
+// minute.
+func (s *Site) Most() (all, atOnce, inMinute int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range s.users {
+		n := 0
+		for _, other := range s.users {
+			if !other.first.After(u.first) && !other.last.Before(u.first) {
+				n++
+			}
+		}
+		atOnce = max(atOnce, n)
+	}
+	for _, n := range s.inMinute {
+		inMinute = max(inMinute, n)
+	}
+	return len(s.users), atOnce, inMinute
+}
+
+// A Crowd visits nodes, each visitor now this one, now that.
+type Crowd struct {
+	tb    testing.TB
+	ctx   context.Context
+	nodes []atomic.Pointer[string]
+	named atomic.Int64
+}
+
+// NewCrowd returns one that visits so many nodes, until ctx ends.
+func NewCrowd(ctx context.Context, tb testing.TB, nodes int) *Crowd {
+	return &Crowd{tb: tb, ctx: ctx, nodes: make([]atomic.Pointer[string], nodes)}
+}
+
+// Find tells where a node is.
+func (c *Crowd) Find(node int, url string) { c.nodes[node].Store(&url) }
+
+// Visit sends one request of a visitor to a node, and reports whether it came in and when to come back.
+func (c *Crowd) Visit(node int, client *http.Client, user, path string) (in bool, again time.Duration) {
+	ctx, cancel := context.WithTimeout(c.ctx, 4*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, *c.nodes[node].Load()+path, nil)
+	if err != nil {
+		c.tb.Error(err)
+		return false, time.Second
+	}
+	r.Header.Set("Accept", "text/html")
+	if user != "" {
+		r.Header.Set("X-User", user)
+	}
+	response, err := client.Do(r)
+	if err != nil { // the node is down
+		return false, 200 * time.Millisecond
+	}
+	defer response.Body.Close()
+	io.Copy(io.Discard, response.Body) //nolint:errcheck // it may be killed
+	if response.StatusCode == http.StatusOK && response.Header.Get("X-Shop") != "" {
+		return true, 0
+	}
+	refresh := 2
+	fmt.Sscan(response.Header.Get("Refresh"), &refresh) //nolint:errcheck // 2 then
+	return false, time.Duration(refresh) * time.Second
+}
+
+// Client returns a browser without cookies.
+func (c *Crowd) Client() *http.Client {
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		c.tb.Error(err)
+	}
+	return &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
+// Live is one visitor of the shop after another, until ctx ends.
+func (c *Crowd) Live() {
+	for c.ctx.Err() == nil {
+		client, user := c.Client(), fmt.Sprint("user-", c.named.Add(1))
+		leaves, at := time.Time{}, rand.IntN(len(c.nodes))
+		for c.ctx.Err() == nil && (leaves.IsZero() || time.Now().Before(leaves)) {
+			if rand.IntN(12) == 0 {
+				at = rand.IntN(len(c.nodes))
+			}
+			in, again := c.Visit(at, client, user, "/shop")
+			if in && leaves.IsZero() {
+				leaves = time.Now().Add(time.Duration(5+rand.IntN(60)) * time.Second)
+			}
+			if in {
+				again = time.Duration(1+rand.IntN(5)) * time.Second
+			}
+			select {
+			case <-time.After(again):
+			case <-c.ctx.Done():
+			}
+		}
+	}
+}
+
+// ComesIn waits until new visitors come in at one of the nodes, and returns how long that took.
+func (c *Crowd) ComesIn(within time.Duration, nodes ...int) time.Duration {
+	c.tb.Helper()
+	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		if in, _ := c.Visit(nodes[rand.IntN(len(nodes))], c.Client(), "", "/open"); in {
+			return time.Since(began)
+		}
+		if time.Since(began) > within {
+			c.tb.Fatalf("no visitor has come in at nodes %v for %v", nodes, within)
+		}
+	}
+}
+
+// Stays reports whether a visitor who is in comes in with the next requests, too.
+func (c *Crowd) Stays(node int, client *http.Client) bool {
+	for range 3 { // a process that takes up another role answers a little later
+		if in, _ := c.Visit(node, client, "", "/open"); in {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,71 @@
+package nodes
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// Within is how long after its question an answer counts.
+	Within = 2 * time.Second
+	// Sure is how long an owner answers after it began to read that there is no later epoch.
+	Sure = 5 * time.Second
+	// Skew is the most that the clocks of two nodes differ: each is at most Within and ahead from the owner's, and
+	// the rest is for drift while a node does not hear of the owner.
+	Skew = 5 * time.Second
+	// ahead is how far a clock may be before the owner's while its node takes answers.
+	ahead = 200 * time.Millisecond
+)
+
+// A Clock is the time that a node's rooms go by. Reading it takes no lock.
+type Clock struct {
+	elapsed func() time.Duration
+	known   atomic.Bool
+	offset  atomic.Int64 // what elapsed is added to, in nanoseconds since 1970
+	floor   atomic.Int64 // the clock never shows less
+	setting sync.Mutex   // held while it is changed
+}
+
+// NewClock returns the clock of a node: elapsed is its monotonic time, and wall what its own clock shows.
+func NewClock(elapsed func() time.Duration, wall time.Time) *Clock {
+	c := &Clock{elapsed: elapsed}
+	c.offset.Store(wall.UnixNano() - int64(elapsed()))
+	return c
+}
+
+// Now is the owner's time, as far as it is known.
+func (c *Clock) Now() time.Time {
+	offset := c.offset.Load() // first: Follow raises the floor before it lowers the offset
+	return time.Unix(0, max(offset+int64(c.elapsed()), c.floor.Load()))
+}
+
+// Known reports whether the owner's time is known. Until then the clock is worth nothing to a room.
+func (c *Clock) Known() bool { return c.known.Load() }
+
+// lead has the clock be that which all others follow.
+func (c *Clock) lead() { c.known.Store(true) }
+
+// follow sets the clock by an owner's, which showed at a time between asked and now. It returns false
+// where the clock is ahead of it.
+func (c *Clock) follow(at time.Time, asked time.Duration) bool {
+	c.setting.Lock()
+	defer c.setting.Unlock()
+	now := c.elapsed()
+	way := now - asked
+	between := at.Add(way/2).UnixNano() - int64(now)
+	if !c.known.Load() {
+		c.offset.Store(between)
+		c.known.Store(true)
+		return true
+	}
+	switch shown := c.Now(); {
+	case shown.Before(at):
+		c.offset.Store(between)
+	case shown.After(at.Add(way)):
+		c.floor.Store(shown.UnixNano())
+		c.offset.Store(between)
+		return !shown.After(at.Add(way + ahead))
+	}
+	return true
+}

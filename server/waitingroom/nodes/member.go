@@ -1,0 +1,91 @@
+package nodes
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// A Member is a node that asks the owner. It is safe for concurrent use.
+type Member struct {
+	Name  string
+	Clock *Clock
+
+	mu      sync.Mutex
+	epoch   int64 // the highest known
+	follows bool  // it runs on the clock of its owner
+}
+
+// NewMember returns a node of that name, which no other node may have.
+func NewMember(name string, clock *Clock) *Member { return &Member{Name: name, Clock: clock} }
+
+// Learn tells the node of an epoch. From then on it takes nothing of an earlier one.
+func (m *Member) Learn(epoch int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.learn(epoch)
+}
+
+func (m *Member) learn(epoch int64) {
+	if epoch > m.epoch {
+		m.epoch, m.follows = epoch, false
+	}
+}
+
+// Epoch is the highest epoch that the node knows, and whether it runs on the clock of its owner.
+func (m *Member) Epoch() (epoch int64, follows bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.epoch, m.follows
+}
+
+// An Asked is a question that was put, and when.
+type Asked struct {
+	Request
+	at time.Duration
+}
+
+// Ask begins a question. The report of a room has to be made afterwards, and then added.
+func (m *Member) Ask() *Asked {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &Asked{Request: Request{Node: m.Name, Epoch: m.epoch, Follows: m.follows}, at: m.Clock.elapsed()}
+}
+
+// About adds the report of a room.
+func (a *Asked) About(room string, r queue.Report) { a.Room, a.Report = room, &r }
+
+// Errors of answers that do not count.
+var (
+	errLate  = errors.New("the answer of the node that has the rooms came too late")
+	errOld   = errors.New("another node has the rooms by now")
+	errAhead = errors.New("the clock of this node is ahead of that of the node which has the rooms; it waits until that has caught up")
+)
+
+// Take returns the answer to a question, if it counts. The state in it has to be applied before anything
+// else is asked about the room. A nil state without an error asks for another report.
+func (m *Member) Take(q *Asked, a Answer) (*queue.State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.learn(a.Epoch)
+	switch {
+	case m.Clock.elapsed()-q.at >= Within:
+		return nil, errLate
+	case a.Epoch != m.epoch:
+		return nil, errOld
+	case a.Refused != "":
+		return nil, &RefusedError{a.Refused}
+	}
+	if m.follows = m.Clock.follow(a.Now, q.at); !m.follows {
+		return nil, errAhead
+	}
+	return a.State, nil
+}
+
+// A RefusedError is an owner's refusal.
+type RefusedError struct{ Why Refusal }
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("refused: %s", string(e.Why)) }

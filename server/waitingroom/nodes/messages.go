@@ -1,0 +1,57 @@
+package nodes
+
+import (
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// A Request is what a node asks the owner, about one room or only for the time.
+type Request struct {
+	// Node is the name of the data centre, and Epoch the highest that it knows.
+	Node  string
+	Epoch int64
+	// Follows says that the node runs on the owner's clock.
+	Follows bool
+	// Room and Report are empty in a request for the time.
+	Room   string        `json:",omitempty"`
+	Report *queue.Report `json:",omitempty"`
+	// Revoked are revocations that the owner may not know, and After how many of its own the node knows.
+	Revoked []Revocation `json:",omitempty"`
+	After   int
+}
+
+// A Revocation is a session that was ended early, and until when it could still pass.
+type Revocation struct {
+	ID    queue.TicketID
+	Until time.Time
+}
+
+// MostRevoked is how many revocations a message has at most. The others come with the next one.
+const MostRevoked = 5000
+
+// An Answer is what the owner answers.
+type Answer struct {
+	Epoch int64
+	// Refused says why it is none.
+	Refused Refusal `json:",omitempty"`
+	// Now is what the owner's clock shows.
+	Now time.Time
+	// State is the global object's answer; nil where it did not take the report because the node does not run on its
+	// clock: with this answer it does, and has to report again.
+	State *queue.State `json:",omitempty"`
+	// Revoked are the revocations that the node lacks, and Next is how many it knows then.
+	Revoked []Revocation `json:",omitempty"`
+	Next    int
+}
+
+// A Refusal is why an owner does not answer.
+type Refusal string
+
+// The refusals.
+const (
+	NotOwner Refusal = "this node does not have the rooms in that epoch"
+	Unsure   Refusal = "the node that has the rooms has not found out lately that no other node has them"
+	Unlisted Refusal = "the bucket does not list the node that asks"
+	NoRoom   Refusal = "the node that has the rooms has no room of that name: give all nodes the same --rooms"
+)

@@ -1,0 +1,582 @@
+package nodes
+
+import (
+	"container/heap"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// The model runs a cluster in virtual time: real machines of this package and of package queue; a network, a bucket, processes and clocks
+// that fail. It counts from outside: tickets that would pass at some node.
+
+const (
+	modelTotal, modelRate = 12, 6
+	modelRoom             = "shop"
+	modelStep             = 50 * time.Millisecond
+	modelFor              = 17 * time.Minute
+	modelQuiet            = 9 * time.Minute // when the failures are over
+	modelAway             = 3 * time.Minute // after which visitors have to come in again
+)
+
+// A mutant is the model without one of the guards.
+type mutant int
+
+const (
+	sound      mutant = iota
+	alwaysSure        // an owner answers without having read that no other took its place
+	alone             // a new owner does not wait for the others
+	forgetful         // nodes do not tell what earlier owners have granted
+)
+
+type model struct {
+	*testing.T
+	rng    *rand.Rand
+	mutant mutant
+	now    time.Duration
+	begin  time.Time
+	all    []*machine
+	cut    map[[2]int]bool // from, to; -1 is the bucket
+	mail   letters
+	owners []int // by epoch, from 1: which machine took it
+	beats  map[int64]time.Duration
+	listed map[string][]string
+	users  []*visitor
+
+	ends       map[queue.TicketID]time.Time
+	inMinute   map[queue.Minute]int
+	most, rate int
+	admitted   int
+	afterwards int // admitted when all works again
+	takeovers  int
+}
+
+// A machine is a node: what dies with its process, and what does not.
+type machine struct {
+	*model
+	index int
+	name  string
+	wall  time.Duration // its clock is so far from the true one
+
+	alive  bool
+	paused bool
+	life   int
+	inbox  []letter // while it is paused
+
+	started time.Duration
+	clock   *Clock
+	member  *Member
+	owner   *Owner
+	dc      *queue.DataCentre
+	first   bool
+	flying  *Asked
+	pending []*visitor
+	late    []*visitor
+	due     time.Duration // the next report
+	looked  time.Duration
+	beat    time.Duration
+	heard   time.Duration // when the writer's sign changed
+	sign    string
+
+	journal map[queue.TicketID][]byte
+	head    []byte
+	lives   int64
+	had     bool // the bucket listed it before it had a life
+}
+
+type visitor struct {
+	ticket queue.Ticket
+	leaves time.Duration
+	next   time.Duration
+	inside bool
+	gone   bool
+	at     int // the machine that it visits
+}
+
+type letter struct {
+	at   time.Duration
+	to   int
+	life int
+	do   func(*machine)
+}
+
+type letters []letter
+
+func (l letters) Len() int           { return len(l) }
+func (l letters) Less(i, j int) bool { return l[i].at < l[j].at }
+func (l letters) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *letters) Push(x any)        { *l = append(*l, x.(letter)) }
+func (l *letters) Pop() any {
+	x := (*l)[len(*l)-1]
+	*l = (*l)[:len(*l)-1]
+	return x
+}
+
+func modelSettings(t *testing.T) queue.Settings {
+	s, err := queue.Settings{TotalActiveUsers: modelTotal, NewUsersPerMinute: modelRate, SessionDuration: time.Minute, RefreshInterval: 5 * time.Second, Skew: Skew}.WithDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// delay is how long a message takes, now and then very long.
+func (w *model) delay() time.Duration {
+	switch w.rng.IntN(40) {
+	case 0, 1:
+		return time.Duration(w.rng.Int64N(int64(40 * time.Second)))
+	case 2, 3, 4, 5:
+		return time.Duration(w.rng.Int64N(int64(Within)))
+	}
+	return time.Duration(w.rng.Int64N(int64(300 * time.Millisecond)))
+}
+
+func (w *model) span(least, most time.Duration) time.Duration {
+	return least + time.Duration(w.rng.Int64N(int64(most-least)+1))
+}
+
+func (w *model) send(from, to int, do func(*machine)) {
+	if !w.cut[[2]int{from, to}] {
+		heap.Push(&w.mail, letter{w.now + w.delay(), to, w.all[to].life, do})
+	}
+}
+
+func (m *machine) start() {
+	m.life++
+	m.alive, m.paused, m.started = true, false, m.now
+	w, began := m.model, m.now
+	m.clock = NewClock(func() time.Duration { return w.now - began }, w.begin.Add(w.now+m.wall))
+	m.member = NewMember(m.name, m.clock)
+	m.owner, m.dc, m.flying, m.pending, m.late = nil, nil, nil, nil, nil
+	m.inbox, m.looked, m.sign, m.heard = nil, -time.Hour, "", m.now
+}
+
+// open begins or continues the data centre, once it is known what time it is.
+func (m *machine) open(s queue.Settings) {
+	if m.dc != nil || !m.clock.Known() {
+		return
+	}
+	if m.head != nil {
+		dc, err := queue.Continue(m.name, m.head, maps.All(m.journal), s, m.rng.Uint64(), m.clock.Now())
+		if err != nil {
+			m.Fatal(err)
+		}
+		m.dc = dc
+	} else {
+		m.first = m.lives == 0 && !m.had
+		m.lives = max(m.lives+1, m.clock.Now().UnixNano())
+		m.dc = queue.NewDataCentre(m.name, m.lives, s, m.rng.Uint64(), m.clock.Now())
+		m.dc.StartJournal()
+		m.journal = map[queue.TicketID][]byte{}
+	}
+	m.note()
+	m.due = m.now
+}
+
+func (m *machine) note() {
+	rows, head := m.dc.Changes()
+	for _, c := range rows {
+		if c.Row == nil {
+			delete(m.journal, c.ID)
+		} else {
+			m.journal[c.ID] = c.Row
+		}
+	}
+	if head != nil {
+		m.head = head
+	}
+}
+
+// look reads the bucket, as the process does each second.
+func (m *machine) look() {
+	if m.cut[[2]int{m.index, -1}] || m.now-m.looked < time.Second {
+		return
+	}
+	m.looked = m.now
+	if m.listed[m.name] == nil {
+		m.listed[m.name] = []string{modelRoom}
+	} else if m.lives == 0 && m.dc == nil && m.life > 1 {
+		m.had = true
+	}
+	began, highest := m.clock.elapsed(), int64(len(m.owners))
+	heap.Push(&m.mail, letter{m.now + m.delay()/3, m.index, m.life, func(m *machine) { m.learn(began, highest) }})
+	m.vie()
+}
+
+func (m *machine) learn(began time.Duration, highest int64) {
+	if before, _ := m.member.Epoch(); highest > before && m.flying != nil { // harsher than the process, which waits for the answer
+		m.settle()
+	}
+	m.member.Learn(highest)
+	if m.owner != nil {
+		m.owner.Read(began, highest)
+		if m.owner.Lacks() {
+			m.owner.List(maps.Clone(m.listed))
+		}
+	}
+	if _, follows := m.member.Epoch(); !follows && highest > 0 {
+		m.ask()
+	}
+}
+
+// vie has the machine take the place of a writer that has not been heard of.
+func (m *machine) vie() {
+	latest := int64(len(m.owners))
+	if m.owner != nil && m.owner.Epoch() == latest {
+		if m.now-m.beat >= 2*time.Second {
+			m.beat, m.beats[latest] = m.now, m.now
+		}
+		return
+	}
+	if sign := fmt.Sprint(latest, m.beats[latest]); sign != m.sign {
+		m.sign, m.heard = sign, m.now
+	}
+	hasty := m.now < modelQuiet && m.rng.IntN(200) == 0 // as a writer that is told to end, or a candidate that has seen too little
+	if latest > 0 && m.now-m.heard < 6*time.Second && !hasty {
+		return
+	}
+	m.owners = append(m.owners, m.index)
+	m.takeovers++
+	epoch := latest + 1
+	m.beats[epoch], m.beat = m.now, m.now
+	// The process begins anew: its data centre continues.
+	m.dc, m.flying, m.pending, m.late, m.owner = nil, nil, nil, nil, nil
+	m.life++
+	heap.Push(&m.mail, letter{m.now + m.span(0, 2*time.Second), m.index, m.life, func(m *machine) {
+		s := modelSettings(m.T)
+		m.member = NewMember(m.name, m.clock)
+		m.member.Learn(epoch)
+		m.owner = NewOwner(epoch, m.clock, func(string) (Room, bool) { return Room{s, s.SessionDuration}, true })
+		listed := maps.Clone(m.listed)
+		if m.mutant == alone {
+			listed = map[string][]string{m.name: {modelRoom}}
+		}
+		m.owner.List(listed)
+	}})
+}
+
+// ask puts a question: a report, where there is a data centre.
+func (m *machine) ask() {
+	epoch, _ := m.member.Epoch()
+	if epoch == 0 || m.flying != nil && m.now-m.started-m.flying.at < Within {
+		return
+	}
+	q := m.member.Ask()
+	if m.dc != nil {
+		r := m.dc.Report(m.clock.Now())
+		m.dc.Account(&r, m.first)
+		if m.mutant == forgetful {
+			r.Account.Grants = nil
+		}
+		m.note()
+		q.About(modelRoom, r)
+		m.due = m.now + max(m.dc.NextReport(m.clock.Now()).Sub(m.clock.Now()), time.Millisecond)
+	}
+	m.flying, m.pending, m.late = q, append(m.pending, m.late...), nil
+	from := m.index
+	to := m.owners[epoch-1]
+	m.send(from, to, func(owner *machine) {
+		if owner.owner == nil {
+			return
+		}
+		if owner.mutant == alwaysSure {
+			owner.owner.Read(owner.clock.elapsed(), 0)
+		}
+		a := owner.owner.Answer(q.Request)
+		owner.send(owner.index, from, func(m *machine) { m.take(q, a) })
+	})
+}
+
+func (m *machine) take(q *Asked, a Answer) {
+	st, err := m.member.Take(q, a)
+	m.open(modelSettings(m.T))
+	if err == nil && st != nil && m.dc != nil {
+		m.dc.Apply(m.clock.Now(), *st)
+	}
+	if q == m.flying {
+		m.settle()
+		if err == nil && st == nil {
+			m.ask()
+		}
+	}
+}
+
+// settle answers the visitors who have waited for a question.
+func (m *machine) settle() {
+	pending := m.pending
+	m.flying, m.pending = nil, nil
+	for _, v := range pending {
+		if m.dc != nil {
+			m.decided(v, m.dc.Settle(m.clock.Now(), v.ticket))
+		}
+	}
+	if len(m.late) > 0 {
+		m.ask()
+	}
+}
+
+func (m *machine) visit(v *visitor) {
+	v.next = m.now + m.span(3*time.Second, 15*time.Second)
+	if m.now >= v.leaves {
+		v.gone = true
+		return
+	}
+	if !m.alive || m.paused || m.dc == nil {
+		return
+	}
+	s := modelSettings(m.T)
+	if !v.ticket.Waiting() {
+		switch s.Session(m.clock.Now(), &v.ticket) {
+		case queue.SessionPasses:
+			return
+		case queue.SessionOver:
+			m.fresh(v)
+		}
+	}
+	d := m.dc.Visit(m.clock.Now(), v.ticket)
+	if d.Outcome == queue.Draw {
+		m.late = append(m.late, v)
+		if m.flying == nil {
+			m.ask()
+		}
+		return
+	}
+	m.decided(v, d)
+}
+
+// fresh gives a visitor a new ticket.
+func (w *model) fresh(v *visitor) {
+	v.ticket, v.inside = queue.Ticket{}, false
+	binary.LittleEndian.PutUint64(v.ticket.ID[:8], w.rng.Uint64())
+	binary.LittleEndian.PutUint64(v.ticket.ID[8:], w.rng.Uint64())
+}
+
+func (m *machine) decided(v *visitor, d queue.Decision) {
+	m.note()
+	switch d.Outcome {
+	case queue.Reissue:
+		m.fresh(v)
+	case queue.Wait:
+		v.ticket = d.Ticket
+		v.next = max(m.now+modelStep, m.now+d.Ticket.LastCheckIn.Add(d.Ticket.RefreshInterval).Sub(m.clock.Now()))
+	case queue.Pass:
+		if !v.inside {
+			v.inside, v.leaves = true, m.now+m.span(20*time.Second, 4*time.Minute)
+			m.admitted++
+			if m.now > modelQuiet+modelAway {
+				m.afterwards++
+			}
+			m.inMinute[queue.MinuteOf(m.clock.Now())]++
+			m.rate = max(m.rate, m.inMinute[queue.MinuteOf(m.clock.Now())])
+		}
+		v.ticket = d.Ticket
+		if d.Ticket.Ends.After(m.ends[d.Ticket.ID]) {
+			m.ends[d.Ticket.ID] = d.Ticket.Ends
+		}
+	}
+}
+
+// fail breaks something, or mends it.
+func (w *model) fail() {
+	if w.rng.IntN(160) != 0 { // about each 8 s
+		return
+	}
+	m := w.all[w.rng.IntN(len(w.all))]
+	if w.rng.IntN(2) == 0 && len(w.owners) > 0 {
+		m = w.all[w.owners[len(w.owners)-1]]
+	}
+	switch w.rng.IntN(6) {
+	case 0: // kill -9
+		if m.alive {
+			m.alive, m.dc, m.owner = false, nil, nil
+			if w.rng.IntN(6) == 0 { // and its disk
+				m.journal, m.head, m.lives, m.had = nil, nil, 0, true
+			}
+		}
+	case 1:
+		if !m.alive {
+			m.start()
+		}
+	case 2: // SIGSTOP, SIGCONT
+		if m.alive {
+			m.paused = !m.paused
+			w.resume(m)
+		}
+	default:
+		from, to := m.index, w.rng.IntN(len(w.all)+1)-1
+		w.cut[[2]int{from, to}] = w.rng.IntN(3) != 0
+		if w.rng.IntN(2) == 0 && to >= 0 {
+			w.cut[[2]int{to, from}] = w.cut[[2]int{from, to}]
+		}
+	}
+}
+
+func (w *model) resume(m *machine) {
+	if m.paused {
+		return
+	}
+	for _, l := range m.inbox {
+		heap.Push(&w.mail, letter{w.now, l.to, l.life, l.do})
+	}
+	m.inbox = nil
+}
+
+// heal mends everything.
+func (w *model) heal() {
+	clear(w.cut)
+	for _, m := range w.all {
+		if !m.alive {
+			m.start()
+		}
+		m.paused = false
+		w.resume(m)
+	}
+}
+
+// count compares what would pass somewhere with the limits.
+func (w *model) count() {
+	least := time.Time{}
+	for _, m := range w.all {
+		if m.alive && m.clock.Known() && (least.IsZero() || m.clock.Now().Before(least)) {
+			least = m.clock.Now()
+		}
+	}
+	n := 0
+	for id, ends := range w.ends {
+		if ends.After(least) {
+			n++
+		} else if ends.Before(least.Add(-5 * time.Minute)) {
+			delete(w.ends, id)
+		}
+	}
+	if !least.IsZero() {
+		w.most = max(w.most, n)
+	}
+}
+
+func (w *model) step() {
+	w.now += modelStep
+	for len(w.mail) > 0 && w.mail[0].at <= w.now {
+		l := heap.Pop(&w.mail).(letter)
+		switch m := w.all[l.to]; {
+		case !m.alive || m.life != l.life:
+		case m.paused:
+			m.inbox = append(m.inbox, l)
+		default:
+			l.do(m)
+		}
+	}
+	for _, m := range w.all {
+		if !m.alive || m.paused {
+			continue
+		}
+		m.look()
+		m.open(modelSettings(w.T))
+		if m.flying != nil && m.clock.elapsed()-m.flying.at >= Within {
+			m.settle()
+		}
+		if m.dc != nil && m.now >= m.due {
+			m.ask()
+		}
+	}
+	for _, v := range w.users {
+		if !v.gone && w.now >= v.next {
+			if m := w.all[v.at]; w.rng.IntN(8) == 0 || !m.alive || m.paused {
+				v.at = w.rng.IntN(len(w.all))
+			}
+			w.all[v.at].visit(v)
+		}
+	}
+	if w.now < modelQuiet {
+		w.fail()
+	}
+}
+
+// play runs a world of its own seed.
+func play(t *testing.T, seed uint64, without mutant) *model {
+	w := &model{
+		T: t, rng: rand.New(rand.NewPCG(seed, 20)), mutant: without, begin: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC), cut: map[[2]int]bool{},
+		beats: map[int64]time.Duration{}, listed: map[string][]string{}, ends: map[queue.TicketID]time.Time{}, inMinute: map[queue.Minute]int{},
+	}
+	for i := range 3 {
+		m := &machine{model: w, index: i, name: fmt.Sprint("node-", i), wall: w.span(-30*time.Second, 30*time.Second)}
+		w.all = append(w.all, m)
+		m.start()
+	}
+	for w.now < modelFor {
+		if w.now%(4*time.Second) == 0 { // more than the room takes
+			v := &visitor{next: w.now, leaves: w.now + 4*time.Minute, at: w.rng.IntN(len(w.all))}
+			w.fresh(v)
+			w.users = append(w.users, v)
+		}
+		if w.now == modelQuiet {
+			w.heal()
+		}
+		w.step()
+		if w.now%(500*time.Millisecond) == 0 {
+			w.count()
+		}
+	}
+	return w
+}
+
+var modelSeed = flag.Uint64("model.seed", 0, "the one seed of TestModel")
+
+// modelRuns is how many seeds are tried. `make rooms` sets LARDER_TEST_WHOLE.
+func modelRuns() uint64 {
+	if os.Getenv("LARDER_TEST_WHOLE") != "" {
+		return 1000
+	}
+	return 30
+}
+
+// TestModel has nodes killed, paused, cut off and replaced, with clocks up to 30 s apart: no more tickets pass anywhere than
+// the limit, no more visitors come in than a minute allows, and when all works again, visitors come in again.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	first, runs := uint64(1), modelRuns()
+	if *modelSeed > 0 {
+		first, runs = *modelSeed, 1
+	}
+	most, admitted, takeovers := 0, 0, 0
+	for seed := first; seed < first+runs; seed++ {
+		w := play(t, seed, sound)
+		if w.most > modelTotal || w.rate > modelRate {
+			t.Fatalf("seed %d: %d tickets pass of %d, %d came in within a minute of %d", seed, w.most, modelTotal, w.rate, modelRate)
+		}
+		if w.afterwards == 0 {
+			t.Errorf("seed %d: no visitor comes in any more", seed)
+		}
+		most, admitted, takeovers = max(most, w.most), admitted+w.admitted, takeovers+w.takeovers
+	}
+	t.Logf("%d runs: %d admitted, %d takeovers, at most %d tickets pass of %d", runs, admitted, takeovers, most, modelTotal)
+	if *modelSeed == 0 && (most < modelTotal || takeovers < 3*int(runs)) {
+		t.Error("the model does not try hard enough")
+	}
+}
+
+// TestModelFails has the model find out that a guard is missing.
+func TestModelFails(t *testing.T) {
+	t.Parallel()
+	for name, without := range map[string]mutant{
+		"an owner that is not sure":      alwaysSure,
+		"a new owner that does not wait": alone, "grants of the owner before": forgetful,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := uint64(60); seed <= 400; seed++ {
+				if w := play(t, seed, without); w.most > modelTotal || w.rate > modelRate {
+					t.Logf("seed %d: %d tickets pass of %d, %d came in within a minute of %d", seed, w.most, modelTotal, w.rate, modelRate)
+					return
+				}
+			}
+			t.Error("nothing goes wrong without that guard")
+		})
+	}
+}

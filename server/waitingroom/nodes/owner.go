@@ -1,0 +1,233 @@
+package nodes
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/server/waitingroom/queue"
+)
+
+// An Owner has the global objects of all rooms in one epoch. It keeps nothing: the next one learns from
+// the nodes what was granted. It is safe for concurrent use.
+type Owner struct {
+	epoch    int64
+	clock    *Clock
+	settings func(room string) (Room, bool)
+
+	mu      sync.Mutex
+	read    time.Duration // when the last read began that showed no later epoch
+	sure    bool          // there was one
+	over    bool          // there is a later epoch
+	listed  map[string][]string
+	lacks   bool                     // a node asked that is not listed
+	vain    map[[2]string]int        // node and room: how many lists have been read in vain for it
+	heard   map[string]time.Duration // when each node asked last
+	rooms   map[string]*room
+	revoked map[string]*revocations
+}
+
+// Room is what holds in a room now.
+type Room struct {
+	Settings queue.Settings
+	// Longest is the longest session that it may have promised, whatever held before.
+	Longest time.Duration
+}
+
+type room struct {
+	*queue.Global
+	settings queue.Settings
+}
+
+// revocations are those of a room, in the order in which they came.
+type revocations struct {
+	all   []Revocation
+	gone  int // that are over, and were before all
+	known map[queue.TicketID]bool
+}
+
+// NewOwner returns the owner of an epoch. The clock of its node is the one that all follow from then on.
+// settings tells what holds in a room.
+func NewOwner(epoch int64, clock *Clock, settings func(room string) (Room, bool)) *Owner {
+	clock.lead()
+	return &Owner{
+		epoch: epoch, clock: clock, settings: settings, vain: map[[2]string]int{}, heard: map[string]time.Duration{}, rooms: map[string]*room{}, revoked: map[string]*revocations{},
+	}
+}
+
+// Epoch is the owner's.
+func (o *Owner) Epoch() int64 { return o.epoch }
+
+// Read tells that a read of the bucket's epochs, which began at a time, showed that one as the highest.
+func (o *Owner) Read(began time.Duration, highest int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if highest > o.epoch {
+		o.over = true
+	} else if !o.sure || began > o.read {
+		o.read, o.sure = began, true
+	}
+}
+
+// List tells which nodes the bucket lists, and with which rooms. It has to be read after the epoch was taken.
+func (o *Owner) List(listed map[string][]string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.listed, o.lacks = listed, false
+	maps.DeleteFunc(o.vain, func(of [2]string, _ int) bool { return o.lists(of[0], of[1]) })
+	for name := range listed {
+		if _, ok := o.heard[name]; !ok {
+			o.heard[name] = o.clock.elapsed()
+		}
+	}
+}
+
+// lists reports whether the bucket lists a node with a room; "" is for any.
+func (o *Owner) lists(node, room string) bool {
+	rooms, listed := o.listed[node]
+	return listed && (room == "" || slices.Contains(rooms, room))
+}
+
+// Bounds of the lists that are read because a node asked that is not listed. Later ones come at their time.
+const (
+	mostInVain = 25   // for one node and room
+	mostLacked = 1000 // nodes and rooms
+)
+
+// lack asks for the list to be read again, unless that was in vain.
+func (o *Owner) lack(node, room string) {
+	of := [2]string{node, room}
+	if n, known := o.vain[of]; o.lacks || n == mostInVain || !known && len(o.vain) == mostLacked {
+		return
+	}
+	o.vain[of]++
+	o.lacks = true
+}
+
+// Lacks reports whether a node has asked since the last List that was not in it, and may be by now.
+func (o *Owner) Lacks() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lacks
+}
+
+// Silent are the listed nodes that have not asked for that long.
+func (o *Owner) Silent(since time.Duration) (names []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for name := range o.listed {
+		if o.clock.elapsed()-o.heard[name] >= since {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Drop answers a node no more until the bucket lists it again. It has to come before the bucket drops it.
+func (o *Owner) Drop(name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.listed, name)
+	delete(o.heard, name)
+}
+
+// Answer answers a node.
+func (o *Owner) Answer(q Request) Answer {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	a := Answer{Epoch: o.epoch}
+	switch {
+	case o.over || q.Epoch != o.epoch:
+		o.over = o.over || q.Epoch > o.epoch
+		a.Refused = NotOwner
+	case !o.sure || o.clock.elapsed()-o.read >= Sure:
+		a.Refused = Unsure
+	case !o.lists(q.Node, ""):
+		a.Refused = Unlisted
+		o.lack(q.Node, "")
+	}
+	if a.Refused != "" {
+		return a
+	}
+	o.heard[q.Node] = o.clock.elapsed()
+	a.Now = o.clock.Now()
+	if q.Report == nil {
+		return a
+	}
+	now, ok := o.settings(q.Room)
+	switch {
+	case !ok:
+		a.Refused = NoRoom
+	case q.Report.DataCentre != q.Node:
+		a.Refused = Unlisted
+	case !o.lists(q.Node, q.Room):
+		a.Refused = Unlisted
+		o.lack(q.Node, q.Room)
+	}
+	if a.Refused != "" {
+		return a
+	}
+	o.revoke(&q, &a)
+	if q.Follows {
+		st := o.room(q.Room, now, a.Now).Receive(a.Now, *q.Report)
+		a.State = &st
+	}
+	return a
+}
+
+// room returns the global object of a room, by what holds now.
+func (o *Owner) room(name string, holds Room, now time.Time) *room {
+	s := holds.Settings
+	r := o.rooms[name]
+	if r == nil {
+		var expected []string
+		for node, rooms := range o.listed {
+			if slices.Contains(rooms, name) {
+				expected = append(expected, node)
+			}
+		}
+		slices.Sort(expected)
+		// The owner before may give something for Sure after the epoch was taken: a lease, in which sessions are renewed.
+		over := now.Add(Sure + max(s.Lease, holds.Longest) + time.Minute + max(s.SessionDuration, holds.Longest) + 3*s.Skew)
+		r = &room{queue.SucceedGlobal(s, expected, now, over, holds.Longest), s}
+		o.rooms[name] = r
+	}
+	if r.settings != s {
+		r.Configure(now, s)
+		r.settings = s
+	}
+	return r
+}
+
+const (
+	// longestRevoked is how long a revocation is passed on at most: every session from before it has ended by then.
+	longestRevoked = time.Hour
+	// mostKept bounds the revocations of a room that are passed on: about 100 MB. Later ones hold where they were made.
+	mostKept = 1 << 20
+)
+
+// revoke takes a node's revocations, and answers with those that it lacks.
+func (o *Owner) revoke(q *Request, a *Answer) {
+	r := o.revoked[q.Room]
+	if r == nil {
+		r = &revocations{known: map[queue.TicketID]bool{}}
+		o.revoked[q.Room] = r
+	}
+	for len(r.all) > 0 && !r.all[0].Until.After(a.Now) {
+		delete(r.known, r.all[0].ID)
+		r.all, r.gone = r.all[1:], r.gone+1
+	}
+	for _, one := range q.Revoked[:min(len(q.Revoked), MostRevoked)] {
+		if longest := a.Now.Add(longestRevoked); one.Until.After(longest) {
+			one.Until = longest
+		}
+		if !r.known[one.ID] && one.Until.After(a.Now) && len(r.all) < mostKept {
+			r.known[one.ID] = true
+			r.all = append(r.all, one)
+		}
+	}
+	from := min(max(0, q.After-r.gone), len(r.all))
+	to := min(len(r.all), from+MostRevoked)
+	a.Revoked, a.Next = slices.Clone(r.all[from:to]), r.gone+to
+}
