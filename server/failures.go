@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -132,6 +133,11 @@ func (c *refusingTLSConn) ConnectionState() tls.ConnectionState { return c.state
 type refusingConn struct {
 	net.Conn
 	turn atomic.Uint32 // a proxy of an upgraded connection writes from a goroutine of its own
+	// asked is what net/http read last before it answered, in net/http's own memory: nearly always all of a request. lead is
+	// the byte before that, where net/http waited for a request with a read of one byte. Only the goroutine that reads
+	// requests looks at them.
+	asked []byte
+	lead  []byte
 }
 
 // The values of refusingConn.turn.
@@ -143,6 +149,18 @@ const (
 
 // idle is called when an answer has ended.
 func (c *refusingConn) idle() { c.turn.CompareAndSwap(answering, requesting) }
+
+func (c *refusingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && c.turn.Load() == requesting {
+		c.lead = c.lead[:0]
+		if len(c.asked) == 1 {
+			c.lead = append(c.lead, c.asked[0])
+		}
+		c.asked = p[:n]
+	}
+	return n, err
+}
 
 func (c *refusingConn) Write(p []byte) (int, error) {
 	if c.turn.Load() == requesting {
@@ -162,7 +180,16 @@ func (c *refusingConn) begin(p []byte) (int, error) {
 	if !ok {
 		return c.Conn.Write(p)
 	}
-	if _, err := c.Conn.Write(raw(f)); err != nil {
+	line, _, _ := bytes.Cut(append(c.lead, c.asked...), []byte("\r\n"))
+	c.asked = nil
+	method, rest, _ := strings.Cut(string(line), " ")
+	head := false
+	if target, version, _ := strings.Cut(rest, " "); f.Status == http.StatusBadRequest && strings.HasPrefix(version, "HTTP/1.") {
+		if missing := badTarget(target); missing != nil {
+			f, head = missing, method == http.MethodHead
+		}
+	}
+	if _, err := c.Conn.Write(raw(f, head)); err != nil {
 		return 0, err
 	}
 	c.linger()
@@ -235,6 +262,20 @@ func refusal(p []byte) (*answers.Failure, bool) {
 	return &answers.Failure{Status: status, Message: refusalMessage(status, reason)}, true
 }
 
+// badTarget returns the failure of a target that net/http cannot decode: there can be nothing under such a path, as the
+// public service's API says, too. It is nil where the path is not what is wrong, or that of a file.
+func badTarget(target string) *answers.Failure {
+	path, _, _ := strings.Cut(target, "?")
+	if _, err := url.PathUnescape(path); err == nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "/ajax/") {
+		return nil
+	}
+	known := answers.NoEndpoint
+	if strings.HasPrefix(path, "/libraries/") {
+		known = answers.NoLibrary
+	}
+	return &answers.Failure{Status: known.Status, Message: known.Message}
+}
+
 // refuseTooLarge answers a request over HTTP/2 whose fields are not all there.
 func refuseTooLarge(w http.ResponseWriter, r *http.Request) {
 	const status = http.StatusRequestHeaderFieldsTooLarge
@@ -259,8 +300,8 @@ func refusalMessage(status int, reason string) string {
 	return "The request is malformed: its first line or a header cannot be read as HTTP."
 }
 
-// raw returns the failure as it goes over a connection that ends after it.
-func raw(f *answers.Failure) []byte {
+// raw returns the failure, or only its head, as it goes over a connection that ends after it.
+func raw(f *answers.Failure, head bool) []byte {
 	body := f.JSON()
 	h := http.Header{}
 	f.SetHeader(h)
@@ -274,6 +315,8 @@ func raw(f *answers.Failure) []byte {
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", f.Status, http.StatusText(f.Status))
 	_ = h.Write(&b) // a buffer takes everything
 	b.WriteString("\r\n")
-	b.Write(body)
+	if !head {
+		b.Write(body)
+	}
 	return b.Bytes()
 }

@@ -75,6 +75,11 @@ func (c throttled) Read(b []byte) (int, error) {
 
 // All the streams of a slow client are slower than one would be.
 func TestSlowHTTP2ClientGetsAllOfManyStreams(t *testing.T) {
+	t.Run("from the lane", func(t *testing.T) { slowStreams(t, "") })
+	t.Run("from net/http's handler", func(t *testing.T) { slowStreams(t, "bytes=0-49999") })
+}
+
+func slowStreams(t *testing.T, span string) {
 	const streams = 90
 	data := testkit.Releases()[0].Files["noise.bin"][:50_000]
 	small := data[:20_000]
@@ -102,7 +107,15 @@ func TestSlowHTTP2ClientGetsAllOfManyStreams(t *testing.T) {
 					name, want = "small.bin", small
 				}
 				wg.Go(func() {
-					r, err := (&http.Client{Transport: transport}).Get(fmt.Sprintf("http://x/ajax/libs/lib/1.0.0/%s?%d", name, i))
+					ask, err := http.NewRequest("GET", fmt.Sprintf("http://x/ajax/libs/lib/1.0.0/%s?%d", name, i), nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if span != "" {
+						ask.Header.Set("Range", span)
+					}
+					r, err := (&http.Client{Transport: transport}).Do(ask)
 					if err != nil {
 						t.Error(err)
 						return

@@ -67,6 +67,10 @@ func TestRefusals(t *testing.T) {
 			{"no version", "GET /\r\n\r\n", 400, "first line"},
 			{"space in the target", "GET /libraries?search=a b HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
 			{"NUL in the target", "GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
+			{"percent", "GET /% HTTP/1.1\r\nHost: x\r\n\r\n", 404, "Endpoint not found"},
+			{"percent in a library", "GET /libraries/%zz?a=%b HTTP/1.1\r\nHost: x\r\n\r\n", 404, "Library not found"},
+			{"percent in a file", "GET /ajax/libs/demo/1.0.0/% HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
+			{"percent and a bad header", "GET /libraries/demo HTTP/1.1\r\nHost: x\r\nReferer %\r\n\r\n", 400, "malformed"},
 			{"method", "G(T / HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"},
 			{"no host", "GET / HTTP/1.1\r\n\r\n", 400, "missing required Host header"},
 			{"two hosts", before + "Host: y\r\n\r\n", 400, "malformed"},
@@ -89,6 +93,30 @@ func TestRefusals(t *testing.T) {
 				wantRefusal(t, r, test.status, test.message)
 			})
 		}
+		t.Run("head", func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			answers := bufio.NewReader(conn)
+			// While it sends the first answer, net/http waits for the next request with a read of one byte.
+			for _, want := range []struct {
+				target string
+				status int
+			}{{"/ajax/libs/demo/1.0.0/tiny.txt?a", 200}, {"/libraries/%", 404}} {
+				if _, err := fmt.Fprintf(conn, "HEAD %s HTTP/1.1\r\nHost: x\r\n\r\n", want.target); err != nil {
+					t.Fatal(err)
+				}
+				r, err := http.ReadResponse(answers, &http.Request{Method: http.MethodHead})
+				if err != nil || r.StatusCode != want.status || r.ContentLength <= 0 {
+					t.Fatalf("%s: %+v, %v", want.target, r, err)
+				}
+			}
+			if rest, err := io.ReadAll(answers); err != nil || len(rest) > 0 {
+				t.Errorf("the answer to HEAD has a body: %q, %v", rest, err)
+			}
+		})
 		t.Run("after answers", func(t *testing.T) {
 			answers := dial(t, url, before+"\r\n"+before+"\r\nhello\r\n\r\n")
 			for range 2 {

@@ -73,9 +73,14 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 		if stale != nil {
 			r.drop(t, stale)
 		}
+		mine := false
 		f, err := r.cache.Get(context.Background(), t.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
+			mine = true
 			return r.read(t)
 		}))
+		if errors.Is(err, errNoFile) && !mine { // another goroutine's look may have begun before the file was published
+			return r.read(t)
+		}
 		if err != nil || r.current(f, r.now()) {
 			return f, err
 		}
@@ -119,7 +124,12 @@ func (r *rows) read(t target) (*asset, error) {
 	generation := r.generation.Load()
 	file, err := views.LookupFile(r.store, t.pkg, t.version, t.path)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		return nil, r.absence(t)
+		if err = r.absence(t); err == errNoFile { // the version may have been published between the two looks
+			file, err = views.LookupFile(r.store, t.pkg, t.version, t.path)
+			if errors.Is(err, kvstore.ErrNotFound) {
+				err = errNoFile
+			}
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -1,10 +1,15 @@
 package server
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/maypok86/otter/v2"
 
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
@@ -14,21 +19,14 @@ import (
 // While a file can still become smaller its asset is read again each minute, so
 // that what is hot is not served from the first, quick codings for ever.
 func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
-	store, err := kvstore.Open("data", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
+	r, store := rowsOfNothing(t)
 	data := []byte("identity is as small as this gets")
 	release := testkit.Release{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.txt": data}}
 	if err := testkit.Publish(store, []testkit.Release{release}); err != nil {
 		t.Fatal(err)
 	}
 	hot := 0
-	r, err := newRows(store, 1<<20, func(kvstore.Hash) { hot++ }, nil, newMetrics().rows)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.hot = func(kvstore.Hash) { hot++ }
 	now := time.Unix(0, 0)
 	r.now = func() time.Time { return now }
 	find := func() *asset {
@@ -69,4 +67,83 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 	if find() == third {
 		t.Error("not read again after a version was forgotten")
 	}
+}
+
+// rowsOfNothing are the rows of an empty store.
+func rowsOfNothing(t *testing.T) (*rows, *kvstore.Store) {
+	t.Helper()
+	store, err := kvstore.Open("data", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	r, err := newRows(store, 1<<20, nil, nil, newMetrics().rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, store
+}
+
+// However a look at the store and a publication interleave, the look finds a file of the release, or does not know its version
+// yet: for a missing file of a version that it knows, Larder asks no other origin.
+func TestFileIsThereWithItsVersion(t *testing.T) {
+	r, store := rowsOfNothing(t)
+	for n := range 200 {
+		version := fmt.Sprintf("1.0.%d", n)
+		target, err := parseTarget(Prefix + "lib/" + version + "/a.txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var looking sync.WaitGroup
+		for range 2 {
+			looking.Go(func() {
+				for {
+					_, err := r.read(target)
+					if err == nil {
+						return
+					}
+					if err != errUnknown {
+						t.Errorf("%s: %v", version, err)
+						return
+					}
+				}
+			})
+		}
+		err = testkit.Publish(store, []testkit.Release{{Package: "lib", Version: version, Files: map[string][]byte{"a.txt": []byte("a")}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		looking.Wait()
+	}
+}
+
+// A request that comes after a publication does not get what an earlier one found.
+func TestAbsenceIsNotShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, store := rowsOfNothing(t)
+		target, err := parseTarget(Prefix + "lib/1.0.0/a.txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := make(chan struct{})
+		go r.cache.Get(t.Context(), target.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
+			_, err := r.read(target)
+			<-end
+			return nil, err
+		}))
+		synctest.Wait()
+		if err := testkit.Publish(store, []testkit.Release{{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.txt": []byte("a")}}}); err != nil {
+			t.Fatal(err)
+		}
+		found := make(chan error, 1)
+		go func() {
+			_, err := r.load(target, nil)
+			found <- err
+		}()
+		synctest.Wait()
+		close(end)
+		if err := <-found; err != nil {
+			t.Errorf("a file that was published: %v", err)
+		}
+	})
 }

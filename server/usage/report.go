@@ -71,6 +71,13 @@ func (u *Usage) Of(pkg, version string, days int) (*Report, error) {
 		for i, n := range row {
 			put(firstOf(month)+i, n)
 		}
+		of, kind := kvstore.Key(pkg), byte(kindOthersPackage)
+		if version != "" {
+			of, kind = kvstore.Key(pkg, version), kindOthersVersion
+		}
+		if err := s.others(othersKey(kind, month, of, ""), func(_ []byte, day int, n count) { put(firstOf(month)+day, n) }); err != nil {
+			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
+		}
 	}
 	for at, n := range s.fresh {
 		if version == "" || at.version == version {
@@ -111,6 +118,12 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 				put(version, firstOf(month)+i, n)
 			}
 		}
+		err := s.others(append(monthPrefix(kindOthersVersion, month), kvstore.Prefix(pkg)...), func(key []byte, day int, n count) {
+			put(versionOf(key), firstOf(month)+day, n)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
+		}
 	}
 	for at, n := range s.fresh {
 		put(at.version, at.day, n)
@@ -148,6 +161,25 @@ type sight struct {
 	day   int
 	rows  *kvstore.Snapshot
 	fresh map[slot]count // what is not in the rows
+}
+
+// others calls put with what other stores have told in the rows with a prefix; day is that of the month, the first at 0.
+func (s *sight) others(prefix []byte, put func(key []byte, day int, n count)) error {
+	for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
+		if err != nil {
+			return err
+		}
+		row, err := decodeDaily(item.Value)
+		if err != nil {
+			continue // what is left is told
+		}
+		for day, n := range row {
+			if n != (count{}) {
+				put(item.Key, day, n)
+			}
+		}
+	}
+	return nil
 }
 
 func (s *sight) close() { s.rows.Close() }

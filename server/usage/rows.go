@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -16,11 +17,23 @@ import (
 //	'v', month, package, 0, version  days of a version
 //	'w'                              the most wanted files
 //	's'                              how many batches were written
+//	'P', month, package, 0, store             days of a package as another store has told them
+//	'V', month, package, 0, version, 0, store days of a version as another store has told them
+//	'i'                              what this store is called
+//	'r' store                        another one that has told, and the last day of which it did
+//	't', 'h'                         the days from which on it tells, and hears
 const (
 	kindPackage = 'p'
 	kindVersion = 'v'
 	kindWanted  = 'w'
 	kindSaves   = 's'
+
+	kindOthersPackage = 'P'
+	kindOthersVersion = 'V'
+	kindName          = 'i'
+	kindReporter      = 'r'
+	kindTold          = 't'
+	kindHeard         = 'h'
 )
 
 // rowFormat is the version of the form of rows: the format, and for each day with counts the days since the last such one
@@ -118,8 +131,13 @@ func (u *Usage) load() error {
 	} else if !errors.Is(err, kvstore.ErrNotFound) {
 		errs = append(errs, err)
 	}
+	return errors.Join(append(errs, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))...)
+}
+
+func (u *Usage) loadScores(kind byte) error {
 	const remembered = 9 // months, after which a request counts less than a five-hundredth
-	within := kvstore.Range{From: monthPrefix(kindPackage, monthOf(u.day)-remembered), To: monthPrefix(kindPackage, monthOf(u.day)+1)}
+	within := kvstore.Range{From: monthPrefix(kind, monthOf(u.day)-remembered), To: monthPrefix(kind, monthOf(u.day)+1)}
+	var errs []error
 	for item, err := range u.store.Scan(kvstore.Usage, within) {
 		if err != nil {
 			return errors.Join(append(errs, err)...)
@@ -130,9 +148,10 @@ func (u *Usage) load() error {
 			errs = append(errs, fmt.Errorf("%q: %w", item.Key[3:], err))
 			continue
 		}
+		pkg, _, _ := strings.Cut(string(item.Key[3:]), "\x00")
 		for i, n := range days {
 			if n.requests > 0 && first+i <= u.day {
-				u.scores[string(item.Key[3:])] += float64(n.requests) * fade(u.day-first-i)
+				u.scores[pkg] += float64(n.requests) * fade(u.day-first-i)
 			}
 		}
 	}
@@ -196,24 +215,18 @@ func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 // clock: one that is wrong costs a month at most.
 func (u *Usage) expire() error {
 	var months []int
-	for next := 0; ; {
-		found := -1
-		for item, err := range u.store.Scan(kvstore.Usage, kvstore.Range{From: monthPrefix(kindPackage, next), Prefix: []byte{kindPackage}}) {
-			if err != nil {
-				return err
-			}
-			found = int(binary.BigEndian.Uint16(item.Key[1:]))
-			break
+	for _, kind := range []byte{kindPackage, kindOthersPackage} {
+		more, err := u.months(kind)
+		if err != nil {
+			return err
 		}
-		if found < 0 {
-			break
-		}
-		months = append(months, found)
-		next = found + 1
+		months = append(months, more...)
 	}
+	slices.Sort(months)
+	months = slices.Compact(months)
 	for len(months) > mostMonths {
 		// The packages' rows go last: they say that the month is there.
-		for _, kind := range []byte{kindVersion, kindPackage} {
+		for _, kind := range []byte{kindVersion, kindOthersVersion, kindPackage, kindOthersPackage} {
 			if err := u.remove(monthPrefix(kind, months[0])); err != nil {
 				return err
 			}
@@ -223,9 +236,27 @@ func (u *Usage) expire() error {
 	return nil
 }
 
+// months are those of which there are rows of that kind.
+func (u *Usage) months(kind byte) (months []int, err error) {
+	for next := 0; ; {
+		found := -1
+		for item, err := range u.store.Scan(kvstore.Usage, kvstore.Range{From: monthPrefix(kind, next), Prefix: []byte{kind}}) {
+			if err != nil {
+				return nil, err
+			}
+			found = int(binary.BigEndian.Uint16(item.Key[1:]))
+			break
+		}
+		if found < 0 {
+			return months, nil
+		}
+		months = append(months, found)
+		next = found + 1
+	}
+}
+
 // remove deletes the rows with a prefix.
 func (u *Usage) remove(prefix []byte) error {
-	const together = 10_000
 	for {
 		batch := u.store.NewBatch()
 		n := 0
@@ -249,6 +280,7 @@ func (u *Usage) remove(prefix []byte) error {
 
 // versionOf is the version in the key of a version's row.
 func versionOf(key []byte) string {
-	_, version, _ := strings.Cut(string(key[3:]), "\x00")
+	_, rest, _ := strings.Cut(string(key[3:]), "\x00")
+	version, _, _ := strings.Cut(rest, "\x00") // of others' rows, the store follows
 	return version
 }

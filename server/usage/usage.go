@@ -12,6 +12,7 @@
 //   - Memory is bounded, whatever is asked for; see mostPending and mostFresh.
 //   - The store keeps the newest 25 months that have counts, which is two years and more: at most a few bytes for each
 //     release and day with a request.
+//   - Counts of other processes that serve the same (share.go) are in all sums, each once.
 //   - Nothing is known of who asked: no address, no cookie, no field of a request.
 //
 // It must not know HTTP, and counts only what its callers say is a published file: names that strangers make up are kept
@@ -80,6 +81,8 @@ type Usage struct {
 	saving     sync.Mutex // held by Save
 	month      int        // that expire has looked at
 	sinceFiles int        // saves since the most wanted files were written
+
+	told map[int][]byte // counts of the last days, as Tell has told them
 }
 
 // A release is what files belong to.
@@ -113,7 +116,7 @@ func Open(o Options) *Usage {
 	}
 	u := &Usage{
 		store: o.Store, now: o.Now, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
-		early: make(chan struct{}, 1), fresh: map[slot]count{}, scores: map[string]float64{}, wanted: newWanted(mostWanted),
+		early: make(chan struct{}, 1), fresh: map[slot]count{}, scores: map[string]float64{}, wanted: newWanted(mostWanted), told: map[int][]byte{},
 	}
 	u.day = dayOf(u.now())
 	if err := u.load(); err != nil {

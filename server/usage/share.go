@@ -1,0 +1,347 @@
+package usage
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// Several processes that serve the same releases, each with a store of its own, tell one another what they count: each the
+// whole of a day, again and again, under the name of its store. What another has told of a day takes the place of what it had
+// told of that day, in rows of its own. So nothing is counted twice, whatever is told again or lost on the way. The most
+// wanted files are not told.
+
+const (
+	// mostReporters bounds the others of whom counts are kept.
+	mostReporters = 64
+	// together is how many rows are changed in one batch.
+	together = 10_000
+	nameSize = 8 // bytes of a store's name
+)
+
+// errMalformed says that what another process told is not what this package writes.
+var errMalformed = errors.New("usage: the counts of another node are malformed")
+
+// Name tells the counts of this store from those of others. It is made when it is first asked for.
+func (u *Usage) Name() (string, error) {
+	name, err := u.store.Get(kvstore.Usage, []byte{kindName})
+	if errors.Is(err, kvstore.ErrNotFound) {
+		name = make([]byte, nameSize)
+		rand.Read(name)
+		err = u.set([]byte{kindName}, name)
+	}
+	return hex.EncodeToString(name), err
+}
+
+func (u *Usage) set(key, value []byte) error {
+	b := u.store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.Usage, key, value)
+	return b.Commit()
+}
+
+// Tell calls tell with the counts of each day that changed since it was last called, as far as they are written. The first time
+// that is each day of which there are counts.
+func (u *Usage) Tell(tell func(day time.Time, counts []byte) error) error {
+	u.mu.Lock()
+	u.turn()
+	today := u.day
+	u.mu.Unlock()
+	from, err := u.marked(kindTold)
+	if err != nil {
+		return err
+	}
+	if from < 0 || from > today { // the latter: the clock was wrong once
+		months, err := u.months(kindPackage)
+		if err != nil {
+			return err
+		}
+		from = today
+		if len(months) > 0 {
+			from = min(today, firstOf(months[0]))
+		}
+	}
+	reached, err := u.tellDays(from, today, tell)
+	// What was counted before midnight may be written after it.
+	if reached = min(reached, today-1); reached > from {
+		err = errors.Join(err, u.mark(kindTold, reached))
+	}
+	return err
+}
+
+// daysAtOnce is how many days are read in one scan of their month, whose counts are in memory then.
+const daysAtOnce = 8
+
+// tellDays tells of days that have news. It returns the day before which all are told.
+func (u *Usage) tellDays(from, today int, tell func(day time.Time, counts []byte) error) (reached int, err error) {
+	for reached = from; reached <= today; {
+		all, err := u.countsOf(reached, min(daysAtOnce, today-reached+1))
+		if err != nil {
+			return reached, err
+		}
+		for _, counts := range all {
+			day := reached
+			if counts != nil && (day < today-1 || !bytes.Equal(counts, u.told[day])) {
+				if err := tell(startOf(day), counts); err != nil {
+					return reached, err
+				}
+				if day >= today-1 {
+					u.told[day] = counts
+				}
+			}
+			reached++
+		}
+	}
+	maps.DeleteFunc(u.told, func(day int, _ []byte) bool { return day < today-1 })
+	return reached, nil
+}
+
+// marked returns the day of a mark, -1 where there is none.
+func (u *Usage) marked(kind byte) (int, error) {
+	row, err := u.store.Get(kvstore.Usage, []byte{kind})
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return -1, nil
+	}
+	day, n := binary.Uvarint(row)
+	if err == nil && (n != len(row) || day > 1<<20) {
+		err = errDamaged
+	}
+	return int(day), err
+}
+
+func (u *Usage) mark(kind byte, day int) error {
+	return u.set([]byte{kind}, binary.AppendUvarint(nil, uint64(day)))
+}
+
+// countsOf returns the written counts of so many days by release, but for those of the next month, each nil where there are
+// none: the format, and for each release, in the order of their rows, its package, version, requests and bytes.
+func (u *Usage) countsOf(day, days int) ([][]byte, error) {
+	month := monthOf(day)
+	first := day - firstOf(month)
+	all := make([][]byte, min(days, firstOf(month+1)-day))
+	for item, err := range u.store.Scan(kvstore.Usage, kvstore.Range{Prefix: monthPrefix(kindVersion, month)}) {
+		if err != nil {
+			return nil, err
+		}
+		row, err := decodeDaily(item.Value)
+		if err != nil {
+			continue // what is left is told
+		}
+		pkg, version, _ := bytes.Cut(item.Key[3:], []byte{0})
+		for i, n := range row[first : first+len(all)] {
+			if n == (count{}) {
+				continue
+			}
+			if all[i] == nil {
+				all[i] = []byte{rowFormat}
+			}
+			for _, text := range [][]byte{pkg, version} {
+				all[i] = append(binary.AppendUvarint(all[i], uint64(len(text))), text...)
+			}
+			all[i] = binary.AppendUvarint(binary.AppendUvarint(all[i], n.requests), n.bytes)
+		}
+	}
+	return all, nil
+}
+
+// Since is the first day that others are to be asked for: what they told before is here. The first time that is the first day
+// of which counts are kept.
+func (u *Usage) Since() (time.Time, error) {
+	day, err := u.marked(kindHeard)
+	if day < 0 {
+		day = firstOf(monthOf(dayOf(u.now())) - mostMonths)
+	}
+	return startOf(day), err
+}
+
+// lateDays is how many days the counts of a day may take to be told, by a node that did not run.
+const lateDays = 8
+
+// Heard notes that all was taken that others had told, so that [Usage.Since] is a later day.
+func (u *Usage) Heard() error { return u.mark(kindHeard, dayOf(u.now())-lateDays) }
+
+// Take takes what another process has told of a day. What is malformed is left out: to tell it again does not help.
+func (u *Usage) Take(reporter string, at time.Time, counts []byte) error {
+	err := u.take(reporter, at, counts)
+	if errors.Is(err, errMalformed) {
+		u.logger.Warn("usage: the counts of another node are left out, because this program cannot read them", "node", reporter, "day", at.Format(time.DateOnly), "err", err)
+		return nil
+	}
+	return err
+}
+
+func (u *Usage) take(reporter string, at time.Time, counts []byte) error {
+	name, err := hex.DecodeString(reporter)
+	if err != nil || len(name) != nameSize {
+		return fmt.Errorf("%w: %q is not the name of a store", errMalformed, reporter)
+	}
+	reporter = hex.EncodeToString(name)
+	if own, err := u.Name(); err != nil || own == reporter {
+		return err
+	}
+	if err := eachCount(counts, func(release, count) error { return nil }); err != nil { // before anything is taken
+		return err
+	}
+	day := dayOf(at)
+	if known, err := u.knows(reporter, day); err != nil || !known {
+		return err
+	}
+	t := &taking{Usage: u, reporter: reporter, day: day, batch: u.store.NewBatch(), more: map[string]float64{}}
+	defer func() { t.batch.Close() }()
+	var pkg string
+	var sum count
+	whole := func() error { // all releases of a package are neighbours
+		if pkg == "" {
+			return nil
+		}
+		before, err := t.put(kindOthersPackage, []byte(pkg), sum)
+		t.more[pkg] = float64(sum.requests) - float64(before.requests)
+		return err
+	}
+	err = eachCount(counts, func(of release, n count) error {
+		if of.pkg != pkg {
+			if err := whole(); err != nil {
+				return err
+			}
+			pkg, sum = of.pkg, count{}
+		}
+		sum = sum.plus(n)
+		_, err := t.put(kindOthersVersion, kvstore.Key(of.pkg, of.version), n)
+		return err
+	})
+	if err == nil {
+		err = whole()
+	}
+	if err == nil {
+		err = t.write()
+	}
+	return err
+}
+
+// A taking has what another store has told of a day, some of it at a time.
+type taking struct {
+	*Usage
+	reporter string
+	day      int
+	batch    *kvstore.Batch
+	rows     int
+	more     map[string]float64 // requests of packages, more than before
+}
+
+// put puts a count in the place of what was told before, which it returns.
+func (t *taking) put(kind byte, of []byte, now count) (before count, err error) {
+	month := monthOf(t.day)
+	key := othersKey(kind, month, of, t.reporter)
+	row, err := t.toldOf(key)
+	if err != nil {
+		return before, err
+	}
+	at := &row[t.day-firstOf(month)]
+	if before = *at; before == now {
+		return before, nil
+	}
+	*at = now
+	t.batch.Set(kvstore.Usage, key, row.encode())
+	if t.rows++; t.rows%together == 0 {
+		if err := t.write(); err != nil {
+			return before, err
+		}
+		t.batch = t.store.NewBatch()
+	}
+	return before, nil
+}
+
+// write writes what was put, and has the packages be that much more popular.
+func (t *taking) write() error {
+	if err := errors.Join(t.batch.Commit(), t.batch.Close()); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for pkg, n := range t.more {
+		if n > 0 && t.day <= t.Usage.day {
+			t.score(pkg, n*fade(t.Usage.day-t.day))
+		}
+	}
+	clear(t.more)
+	return nil
+}
+
+// knows reports whether the counts of another store are kept, which tells of a day. There is room for so many; one that has told
+// nothing for long leaves its place to another, and what it had told stays.
+func (u *Usage) knows(reporter string, day int) (bool, error) {
+	row := append([]byte{kindReporter}, reporter...)
+	value, err := u.store.Get(kvstore.Usage, row)
+	if err == nil {
+		if last, _ := binary.Uvarint(value); int(last) >= day {
+			return true, nil
+		}
+		return true, u.set(row, binary.AppendUvarint(nil, uint64(max(0, day))))
+	}
+	if !errors.Is(err, kvstore.ErrNotFound) {
+		return false, err
+	}
+	b, n := u.store.NewBatch(), 0
+	defer b.Close()
+	silent := dayOf(u.now()) - lateDays
+	for item, err := range u.store.Scan(kvstore.Usage, kvstore.Range{Prefix: row[:1]}) {
+		if err != nil {
+			return false, err
+		}
+		if last, _ := binary.Uvarint(item.Value); int(last) < silent {
+			b.Delete(kvstore.Usage, item.Key)
+		} else {
+			n++
+		}
+	}
+	if n >= mostReporters {
+		u.logger.Warn("usage: the counts of another node are left out, because so many others have told theirs lately", "node", reporter, "most", mostReporters, "days", lateDays)
+		return false, nil
+	}
+	b.Set(kvstore.Usage, row, binary.AppendUvarint(nil, uint64(max(0, day))))
+	return true, b.Commit()
+}
+
+// eachCount calls do with what was told of each release. They are in the order of their rows, each once.
+func eachCount(counts []byte, do func(release, count) error) error {
+	if len(counts) == 0 || counts[0] != rowFormat {
+		return errMalformed
+	}
+	var last release
+	for r := (reader{b: counts[1:]}); len(r.b) > 0; {
+		of := release{r.text(), r.text()}
+		n := count{r.uvarint(), r.uvarint()}
+		if r.bad || of.pkg == "" || of.version == "" || strings.IndexByte(of.pkg, 0) >= 0 || strings.IndexByte(of.version, 0) >= 0 ||
+			cmp.Or(strings.Compare(last.pkg, of.pkg), strings.Compare(last.version, of.version)) >= 0 {
+			return errMalformed
+		}
+		last = of
+		if err := do(of, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func othersKey(kind byte, month int, of []byte, reporter string) []byte {
+	key := append(monthPrefix(kind, month), of...)
+	return append(append(key, 0), reporter...)
+}
+
+// toldOf is what another has told of a month; what is damaged is told again.
+func (u *Usage) toldOf(key []byte) (*daily, error) {
+	row, err := readDaily(u.store, key)
+	if errors.Is(err, errDamaged) {
+		return new(daily), nil
+	}
+	return row, err
+}
