@@ -45,7 +45,7 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_log_refused",
-			Help: "Whether signing the log is refused, because the store contradicts what was signed before.",
+			Help: "1 while signing the log is refused, because the store contradicts what was signed before.",
 		}, func() float64 {
 			if s.refused() != nil {
 				return 1

@@ -136,7 +136,7 @@ func (s *styleScanner) until(ends func(c byte) bool) string {
 	return b.String()
 }
 
-// inlineStyles looks at what the style sheets in the page itself load.
+// inlineStyles looks at what the style sheets and style attributes in the page itself load.
 func (c *pageCheck) inlineStyles() {
 	for _, sheet := range c.page.sheets {
 		c.styles(sheet.text, c.page.base.String(), sheet.line, "")

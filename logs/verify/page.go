@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -48,6 +49,7 @@ const (
 // A page is what its HTML says.
 type page struct {
 	base       *url.URL
+	based      bool // by an element
 	references []Reference
 	maps       importMap
 	modules    []inline // modules in the page itself
@@ -56,6 +58,7 @@ type page struct {
 	styles     []string // the same of style sheets
 	notes      []string
 	handlers   bool // attributes such as onclick
+	styled     bool // style attributes
 }
 
 type inline struct {
@@ -68,20 +71,17 @@ func parsePage(data []byte, address *url.URL) (*page, error) {
 	if len(data) > MaxPage {
 		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
 	}
-	p := &page{base: address}
-	if p.base == nil {
-		p.base = new(url.URL)
-	}
+	p := &page{base: cmp.Or(address, new(url.URL))}
 	z := html.NewTokenizer(bytes.NewReader(data))
 	z.SetMaxBuf(MaxPage + 1)
-	line, based := 1, false
-	for {
+	for line := 1; ; {
 		kind := z.Next()
 		if kind == html.ErrorToken {
 			if err := z.Err(); !errors.Is(err, io.EOF) {
 				return nil, fmt.Errorf("line %d of the page: %w", line, err)
 			}
-			break
+			p.mapIntegrities()
+			return p, nil
 		}
 		at := line
 		line += bytes.Count(z.Raw(), []byte("\n"))
@@ -89,40 +89,52 @@ func parsePage(data []byte, address *url.URL) (*page, error) {
 			continue
 		}
 		name, attributes := tag(z)
-		p.handlers = p.handlers || slices.ContainsFunc(attributes, func(a html.Attribute) bool { return len(a.Key) > 2 && strings.HasPrefix(a.Key, "on") })
-		switch name {
-		case "base":
-			if href, ok := get(attributes, "href"); ok && !based {
-				based = true
-				if to, err := p.base.Parse(strings.TrimSpace(href)); err == nil {
-					p.base = to
-				}
-			}
-		case "link":
-			p.link(attributes, at)
-		case "script", "style":
-			text := ""
+		text := ""
+		if name == "script" || name == "style" {
 			if z.Next() == html.TextToken { // after a tag that seems to close itself too
 				text = string(z.Raw())
 			}
 			line += bytes.Count(z.Raw(), []byte("\n"))
-			if name == "style" {
-				p.styles = append(p.styles, cspHash(text))
-				p.sheets = append(p.sheets, inline{text, at})
-				continue
-			}
-			p.script(attributes, text, at)
 		}
+		p.element(name, attributes, text, at)
 		if len(p.references) > maxReferences {
 			return nil, fmt.Errorf("the page has over %d references", maxReferences)
 		}
 	}
+}
+
+// element takes an element, with the text of a script or a style sheet.
+func (p *page) element(name string, attributes []html.Attribute, text string, at int) {
+	p.handlers = p.handlers || slices.ContainsFunc(attributes, func(a html.Attribute) bool { return len(a.Key) > 2 && strings.HasPrefix(a.Key, "on") })
+	if style, ok := get(attributes, "style"); ok {
+		p.styled = true
+		p.sheets = append(p.sheets, inline{style, at})
+	}
+	switch name {
+	case "base":
+		if href, ok := get(attributes, "href"); ok && !p.based {
+			p.based = true
+			if to, err := p.base.Parse(strings.TrimSpace(href)); err == nil {
+				p.base = to
+			}
+		}
+	case "link":
+		p.link(attributes, at)
+	case "style":
+		p.styles = append(p.styles, cspHash(text))
+		p.sheets = append(p.sheets, inline{text, at})
+	case "script":
+		p.script(attributes, text, at)
+	}
+}
+
+// mapIntegrities gives modules without an integrity that of the import maps.
+func (p *page) mapIntegrities() {
 	for i, r := range p.references {
 		if r.Integrity == "" && (r.Kind == ModuleScript || r.Kind == ModulePreload) {
 			p.references[i].Integrity = p.maps.Integrity[r.URL]
 		}
 	}
-	return p, nil
 }
 
 func tag(z *html.Tokenizer) (string, []html.Attribute) {

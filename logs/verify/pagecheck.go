@@ -428,8 +428,11 @@ func (c *pageCheck) headers() map[string]string {
 	}
 	if c.page.handlers {
 		c.page.note("attributes such as onclick do not run under this Content-Security-Policy; move them into scripts")
-		c.report.Notes = c.page.notes
 	}
+	if c.page.styled {
+		c.page.note("style attributes do not count under this Content-Security-Policy; move them into style sheets")
+	}
+	c.report.Notes = c.page.notes
 	policy := "Integrity-Policy"
 	if missing {
 		policy = "Integrity-Policy-Report-Only" // until each has one, enforcing would break the page

@@ -122,8 +122,9 @@ func TestPageOfStyles(t *testing.T) {
 	r.sign()
 	lib := r.server.URL + "/ajax/libs/vue/3.0.0/"
 	for name, html := range map[string]string{
-		"a link":    fmt.Sprintf(`<link rel=stylesheet href="%sa.css" integrity="%s">`, lib, logs.SumSRI([]byte(sheet))),
-		"in a page": fmt.Sprintf(`<style>/* @import 'x.css' */ @IMPORT  "%sa.css" screen; a { background: url(own.png) }</style>`, lib),
+		"a link":     fmt.Sprintf(`<link rel=stylesheet href="%sa.css" integrity="%s">`, lib, logs.SumSRI([]byte(sheet))),
+		"in a page":  fmt.Sprintf(`<style>/* @import 'x.css' */ @IMPORT  "%sa.css" screen; a { background: url(own.png) }</style>`, lib),
+		"attributes": fmt.Sprintf(`<style>@import "%sa.css"</style><p STYLE="background: url(&quot;own.png&quot;)"><i style="color: red">`, lib),
 	} {
 		report, err := r.session().Page(t.Context(), r.site(html), verify.PageOptions{Server: r.server.URL})
 		if err != nil {
@@ -142,6 +143,9 @@ func TestPageOfStyles(t *testing.T) {
 		}
 		if csp := report.Headers["Content-Security-Policy"]; !strings.Contains(csp, lib+"more.css") || strings.Contains(csp, "woff2") {
 			t.Errorf("%s: the recipe is %q", name, csp)
+		}
+		if told := strings.Contains(strings.Join(report.Notes, "\n"), "style attributes"); told != (name == "attributes") {
+			t.Errorf("%s: the notes are %q", name, report.Notes)
 		}
 	}
 }

@@ -70,6 +70,9 @@ type Options struct {
 	Timeout, Silence time.Duration
 	// Tell is called with each event; an error ends the watch.
 	Tell func(Event) error
+	// Note, where set, is told what is no event, but worth knowing: whose key is trusted, and that the server cannot be
+	// asked, or can be again. A look that takes long has it called from another goroutine.
+	Note func(string)
 	// Now is the clock; default time.Now.
 	Now func() time.Time
 }
@@ -78,8 +81,12 @@ type Options struct {
 type Watcher struct {
 	o     Options
 	state state
-	bytes int // of state.Last in the file
+	bytes int    // of state.Last in the file
+	away  string // why the last look proved nothing
 }
+
+// slow is how long a look takes before the watcher notes that it waits.
+const slow = 2 * time.Second
 
 // A state is what is kept between looks.
 type state struct {
@@ -122,6 +129,9 @@ func Open(o Options) (*Watcher, error) {
 	}
 	if o.Silence == 0 {
 		o.Silence = 7 * 24 * time.Hour
+	}
+	if o.Note == nil {
+		o.Note = func(string) {}
 	}
 	o.Packages, o.Repository = distinct(o.Packages), address(o.Repository)
 	w := &Watcher{o: o}
@@ -169,12 +179,14 @@ type Found struct {
 // Run looks again and again until ctx ends, and returns nil then.
 func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 	for {
-		if _, err := w.Look(ctx); err != nil {
+		found, err := w.Look(ctx)
+		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
+		w.noteAway(found)
 		if retry.Sleep(ctx, every) != nil {
 			return nil // it is ctx that ended
 		}
@@ -188,9 +200,16 @@ func (w *Watcher) Look(ctx context.Context) (Found, error) {
 		return Found{}, err
 	}
 	session := verify.Session{Options: w.o.Verify, Known: known, Timeout: w.o.Timeout}
+	waiting := time.AfterFunc(slow, func() {
+		w.o.Note(fmt.Sprintf("%s has not shown its log yet; a look takes up to %v", w.o.Server, w.o.Timeout))
+	})
 	seen, log, err := session.Log(ctx, w.o.Server)
+	waiting.Stop()
 	if err != nil {
 		return Found{}, err
+	}
+	if seen.FirstUse && log != nil {
+		w.o.Note(fmt.Sprintf("trusting the key %s from now on, because it is the first that %s has shown; compare it with the one that the operator publishes, or give that with --key", seen.Key, w.o.Server))
 	}
 	found := Found{Outcome: verify.Proven}
 	if seen.Outcome != "" {
@@ -211,6 +230,21 @@ func (w *Watcher) Look(ctx context.Context) (Found, error) {
 		return found, err
 	}
 	return found, w.keep()
+}
+
+// noteAway tells that looks have begun, or ceased, to prove nothing.
+func (w *Watcher) noteAway(found Found) {
+	away := ""
+	if found.Outcome == verify.Unproven {
+		away = found.Problem
+	}
+	switch {
+	case away != "" && w.away == "":
+		w.o.Note("this look proves nothing: " + away)
+	case away == "" && w.away != "":
+		w.o.Note(w.o.Server + " shows its log again")
+	}
+	w.away = away
 }
 
 // judge tells what is wrong with the log itself, once.

@@ -1,6 +1,7 @@
 package watch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -172,6 +173,70 @@ func TestWatch(t *testing.T) {
 	}
 	if _, err := watch.Open(watch.Options{Server: r.server.URL, State: of.State}); err == nil {
 		t.Error("the state of watching one package is taken for that of all")
+	}
+}
+
+// A watcher says whose key it trusts where it was given none, once, and that its server cannot be asked when that begins.
+func TestWatchNotes(t *testing.T) {
+	r := newRig(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var notes []string
+	o := r.options()
+	o.Timeout = time.Minute
+	o.Note = func(note string) {
+		notes = append(notes, note)
+		switch len(notes) {
+		case 2: // away
+			r.away = false
+		case 3:
+			stop()
+		}
+	}
+	w, err := watch.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Look(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.look(o, verify.Proven, 0)
+	if len(notes) != 1 || !strings.Contains(notes[0], "trusting the key "+origin+"+") || !strings.Contains(notes[0], "--key") {
+		t.Fatalf("noted %q", notes)
+	}
+	r.away = true
+	if err := w.Run(ctx, time.Nanosecond); err != nil {
+		t.Fatal(err)
+	}
+	if len(notes) != 3 || !strings.HasPrefix(notes[1], "this look proves nothing: ") || !strings.Contains(notes[1], "503") || !strings.HasSuffix(notes[2], " shows its log again") {
+		t.Errorf("noted %q", notes)
+	}
+}
+
+// A server that takes a connection and says nothing is told of while the look still waits for it.
+func TestWatchNotesSilence(t *testing.T) {
+	noted := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		select {
+		case note := <-noted:
+			noted <- note
+		case <-request.Context().Done():
+		}
+	}))
+	defer server.Close()
+	folder := t.TempDir()
+	w, err := watch.Open(watch.Options{
+		Server: server.URL, Known: filepath.Join(folder, "known-logs"), State: filepath.Join(folder, "state"),
+		Tell: func(watch.Event) error { return nil }, Note: func(note string) { noted <- note },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := w.Look(t.Context()); err != nil || found.Outcome != verify.Unproven {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	if note := <-noted; !strings.Contains(note, server.URL+" has not shown its log yet") {
+		t.Errorf("noted %q", note)
 	}
 }
 
