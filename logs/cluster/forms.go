@@ -144,6 +144,23 @@ func (n *Node) improve(pack []byte, number int64) error {
 	return b.Commit()
 }
 
+// Squeezed returns a content in the codings that the store has, for the node that writes: this one was asked to squeeze it.
+func (n *Node) Squeezed(h kvstore.Hash) (packed []byte, err error) {
+	p := packer{store: n.Store, full: func(pack []byte) error {
+		packed = pack
+		return nil
+	}}
+	if err := p.add(h); err != nil {
+		return nil, err
+	}
+	return packed, p.flush()
+}
+
+// TakeSqueezed calls take with each content that another node has squeezed, in codings that were decoded and have its hash.
+func (n *Node) TakeSqueezed(packed []byte, take func(h kvstore.Hash, size int64, coded []kvstore.Coded) error) error {
+	return unpack(packed, func(c packContent, coded []kvstore.Coded) error { return take(c.Hash, c.Size, coded) })
+}
+
 // roughKey queues a content that is in quick codings only, for the day when this node writes and squeezes.
 func roughKey(h kvstore.Hash) []byte {
 	return append(kvstore.Mended[:len(kvstore.Mended):len(kvstore.Mended)], h[:]...)

@@ -223,3 +223,43 @@ func TestFormsWhileFounding(t *testing.T) {
 		t.Errorf("the bucket has %d packs", got)
 	}
 }
+
+// What a node has squeezed for the one that writes is taken if it decodes to that content, and not else.
+func TestSqueezedElsewhere(t *testing.T) {
+	b := folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	text := strings.Repeat("let it be squeezed; ", 500)
+	one.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": text})
+	two.catchUp(t)
+	h := kvstore.Sum([]byte(text))
+	small, err := coding.Encode(coding.Brotli, coding.Best, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Shelf.Store.ImproveContent(h, int64(len(text)), true, []kvstore.Coded{{Coding: coding.Brotli, Bytes: small}}); err != nil {
+		t.Fatal(err)
+	}
+	packed, err := two.Squeezed(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	take := func(got kvstore.Hash, size int64, coded []kvstore.Coded) error {
+		taken++
+		if got != h || size != int64(len(text)) || !bytes.Equal(coded[0].Bytes, small) {
+			t.Errorf("it takes %v of %d bytes: %v", got, size, coded)
+		}
+		return nil
+	}
+	if err := one.TakeSqueezed(packed, take); err != nil || taken != 1 {
+		t.Errorf("%d taken: %v", taken, err)
+	}
+	for i := len(packed) - len(small); i < len(packed); i++ {
+		wrong := bytes.Clone(packed)
+		wrong[i] ^= 1
+		if err := one.TakeSqueezed(wrong, take); err == nil {
+			t.Errorf("taken with byte %d changed", i)
+		}
+	}
+}

@@ -25,6 +25,9 @@ import (
 type Mended struct {
 	Added   int // objects that were not there, or had other bytes
 	Removed int // contents that only withdrawn releases have
+	// Partial are old partial tiles that were removed, whose full tiles are there; clients take those (C2SP tlog-tiles,
+	// "Partial Tiles").
+	Partial int
 }
 
 // Mend compares public/ with the log, as far as [Node.Show] has brought it, and puts right what differs. served is that
@@ -67,7 +70,11 @@ func (m *mending) add(path string, read func() ([]byte, error)) error {
 	return err
 }
 
-// tiles adds those that the shown log lacks. They are the same whichever node puts them.
+// mostPartial bounds the partial tiles that are removed at once; the next Mend goes on.
+const mostPartial = 10_000
+
+// tiles adds those that the shown log lacks, and removes partial ones that full ones have replaced. They are the same whichever
+// node puts them.
 func (m *mending) tiles() error {
 	shown, err := m.shown()
 	if err != nil {
@@ -82,6 +89,8 @@ func (m *mending) tiles() error {
 			}
 		}
 	}
+	there := map[string]struct{}{}
+	var old []string
 	for o, err := range m.Bucket.List(m.ctx, publicPrefix+tiles.Prefix+"tile/", "") {
 		if err != nil {
 			return err
@@ -89,12 +98,23 @@ func (m *mending) tiles() error {
 		path := strings.TrimPrefix(o.Key, publicPrefix)
 		if size, ok := missing[path]; ok && (size == 0 || size == o.Size) {
 			delete(missing, path)
+			there[path] = struct{}{}
+		}
+		full, _, partial := strings.Cut(path, ".p/")
+		if _, replaced := there[full]; partial && replaced && len(old) < mostPartial { // it comes after the full one
+			old = append(old, o.Key)
 		}
 	}
 	for path := range missing {
 		if err := m.alone(func() error { return m.add(path, func() ([]byte, error) { return m.read(path) }) }); err != nil {
 			return err
 		}
+	}
+	for _, key := range old {
+		if err := m.alone(func() error { return m.Bucket.Delete(m.ctx, key) }); err != nil {
+			return err
+		}
+		m.done.Partial++
 	}
 	return nil
 }

@@ -222,3 +222,61 @@ func (m *member) caughtUp(t *testing.T) *member {
 	m.catchUp(t)
 	return m
 }
+
+// Partial tiles stay until the full one is there, and go then; the log can be read through the bucket all the while.
+func TestPartialTilesAreRemoved(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one := join(t, b, "one")
+	one.lead(t)
+	if err := one.publish("a", "0.0.1"); err != nil {
+		t.Fatal(err)
+	}
+	served, again := shows(t, one)
+	partial := func() (n int) {
+		t.Helper()
+		for o, err := range b.List(ctx, "public/log/tile/", "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(o.Key, ".p/") {
+				n++
+			}
+		}
+		return n
+	}
+	mended := func(want Mended) {
+		t.Helper()
+		if got, err := one.Mend(ctx, served); err != nil || got != want {
+			t.Errorf("mended %+v, want %+v; %v", got, want, err)
+		}
+	}
+	grow := func(size int64) {
+		t.Helper()
+		for i := 0; one.Shelf.Log.Checkpoint().Size < size; i++ {
+			if err := one.publish("a", fmt.Sprintf("%d.%d.0", size, i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again()
+	}
+	grow(200)
+	before := partial()
+	mended(Mended{})
+	if partial() != before {
+		t.Error("partial tiles are gone that no full tile replaces")
+	}
+	grow(300)
+	if err := b.Delete(ctx, "public/log/tile/0/000"); err != nil { // as where its put was lost
+		t.Fatal(err)
+	}
+	entries := before / 2 // as many of hashes, which stay until their full tile is there
+	mended(Mended{Added: 1, Partial: entries})
+	mended(Mended{Partial: before - entries})
+	mended(Mended{})
+	source := &Source{Bucket: b}
+	for _, path := range []string{"/log/tile/0/000", "/log/tile/entries/000"} {
+		if _, err := source.Get(ctx, path, 1<<20); err != nil {
+			t.Error(err)
+		}
+	}
+}

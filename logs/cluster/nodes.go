@@ -18,6 +18,9 @@ const (
 	Writer    = "writer"    // it publishes
 	Candidate = "candidate" // it has the log's key, and takes the writer's place
 	Follower  = "follower"  // it serves
+	// Former is what [Node.Members] makes of a Writer whose claim has run out: another node has claimed the
+	// place since, or it has been silent for too long.
+	Former = "former writer"
 )
 
 // A Member is what a node tells of itself to those who look after the cluster, and its JSON form. It is
@@ -26,6 +29,7 @@ type Member struct {
 	Name    string    `json:"name"`          // what tells it from the others
 	URL     string    `json:"url,omitempty"` // for the other nodes
 	Role    string    `json:"role"`
+	Epoch   int64     `json:"epoch,omitempty"` // in which it writes
 	Version string    `json:"version"`
 	Entries int64     `json:"entries"`         // of its log
 	Root    string    `json:"root"`            // of its log's tree, as far as it tells two apart
@@ -44,13 +48,19 @@ const (
 	maxMember    = 64 << 10
 	maxMembers   = 1000
 	forgotten    = 24 * time.Hour
+	// silence is three times as long as the pause between two words of a node.
+	silence = 90 * time.Second
 )
+
+// Silent reports whether a node has told nothing for so long that it does not run, or does not reach the bucket.
+func (m *Member) Silent(now time.Time) bool { return now.Sub(m.Heard) > silence }
 
 func memberKey(name string) string { return memberPrefix + kvstore.Sum([]byte(name)).String()[:32] }
 
 // Tell leaves word of this node in the bucket.
 func (n *Node) Tell(ctx context.Context, m Member) error {
 	m.Root = root(n.Log.Checkpoint().Root)
+	m.Epoch, _ = n.epoch()
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -65,6 +75,7 @@ func (n *Node) Forget(ctx context.Context, name string) error {
 
 // Members returns what the nodes have told that were heard of in the last day, the writer first.
 func (n *Node) Members(ctx context.Context) ([]Member, error) {
+	now := time.Now()
 	var all []Member
 	for o, err := range n.Bucket.List(ctx, memberPrefix, "") {
 		if err != nil {
@@ -81,19 +92,33 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 		if err := json.Unmarshal(data, &m); err != nil {
 			return nil, fmt.Errorf("%s: %s is malformed: %w", n.Bucket, o.Key, err)
 		}
-		if time.Since(m.Heard) < forgotten {
+		if now.Sub(m.Heard) < forgotten {
 			all = append(all, m)
 		}
 		if len(all) == maxMembers {
 			break
 		}
 	}
-	rank := []string{Writer, Candidate, Follower}
+	latest, err := n.latestEpoch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	arrange(all, latest, now)
+	return all, nil
+}
+
+// arrange sorts members, and calls only that one the writer which may be it.
+func arrange(all []Member, latest int64, now time.Time) {
+	for i := range all {
+		if m := &all[i]; m.Role == Writer && (m.Epoch != latest || m.Silent(now)) {
+			m.Role = Former
+		}
+	}
+	rank := []string{Writer, Candidate, Follower, Former}
 	slices.SortFunc(all, func(a, b Member) int {
 		if c := slices.Index(rank, a.Role) - slices.Index(rank, b.Role); c != 0 {
 			return c
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-	return all, nil
 }

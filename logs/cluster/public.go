@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -33,6 +34,7 @@ const (
 	contentPath    = "/content/"
 	checkpointPath = tiles.Prefix + "checkpoint"
 	maxNote        = 64 << 10
+	maxShown       = 256 << 20 // of anything there
 	showAtOnce     = 16
 	tileHeight     = 8
 )
@@ -109,7 +111,7 @@ func (n *Node) shown() (int64, error) {
 // late: what it has read is another version by then.
 func (n *Node) showCheckpoint(ctx context.Context, signed signing.Signed) error {
 	const key = publicPrefix + checkpointPath
-	for ctx.Err() == nil {
+	for attempt := 1; ; attempt++ {
 		have, version, err := n.Bucket.Get(ctx, key, maxNote)
 		switch {
 		case errors.Is(err, bucket.ErrNotFound):
@@ -128,11 +130,13 @@ func (n *Node) showCheckpoint(ctx context.Context, signed signing.Signed) error 
 			}
 			_, err = n.Bucket.Replace(ctx, key, signed.Note, version)
 		}
-		if !errors.Is(err, bucket.ErrExists) && !errors.Is(err, bucket.ErrChanged) {
+		if !errors.Is(err, bucket.ErrExists) && !errors.Is(err, bucket.ErrChanged) || attempt == tries {
+			return err
+		}
+		if err := retry.Sleep(ctx, retry.After(attempt, firstPause, longPause)); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
 }
 
 // noteSize returns how many entries a checkpoint is of, by its text.
@@ -306,20 +310,31 @@ func (s *Source) Content(ctx context.Context, h kvstore.Hash, size int64) (kvsto
 	return kvstore.Coded{Coding: coding.Identity, Bytes: data}, err
 }
 
+// RoundTrip answers requests as a server of public/ would, in no coding, whatever its address.
+func (s *Source) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := &http.Response{
+		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Request: r,
+	}
+	data, err := s.Get(r.Context(), r.URL.Path, maxShown)
+	if errors.Is(err, fs.ErrNotExist) {
+		answer.Status, answer.StatusCode = "404 Not Found", http.StatusNotFound
+	} else if err != nil {
+		return nil, err
+	}
+	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+	return answer, nil
+}
+
 // Await returns when the bucket shows another checkpoint than this one.
 func (s *Source) Await(ctx context.Context, checkpoint []byte) error {
 	rest := s.Rest
 	if rest == 0 {
 		rest = 250 * time.Millisecond
 	}
-	var known bucket.Version
 	for {
-		data, version, err := s.Bucket.GetOther(ctx, publicPrefix+checkpointPath, maxNote, known)
-		if err == nil && data != nil && !bytes.Equal(data, checkpoint) {
+		data, _, err := s.Bucket.Get(ctx, publicPrefix+checkpointPath, maxNote)
+		if err == nil && !bytes.Equal(data, checkpoint) {
 			return nil
-		}
-		if err == nil {
-			known = version
 		}
 		if err := retry.Sleep(ctx, rest); err != nil {
 			return err

@@ -2,16 +2,21 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
@@ -110,4 +115,111 @@ func TestShow(t *testing.T) {
 	if _, err := source.Content(ctx, own, 1<<10); err != nil {
 		t.Errorf("what is served again: %v", err)
 	}
+}
+
+// A torn bucket answers the first read of each version of an object with the bytes of the one before.
+type torn struct {
+	bucket.Bucket
+	data map[string][]byte
+	seen map[string]bucket.Version
+}
+
+func (b *torn) Get(ctx context.Context, key string, most int64) ([]byte, bucket.Version, error) {
+	return b.GetOther(ctx, key, most, "")
+}
+
+func (b *torn) GetOther(ctx context.Context, key string, most int64, known bucket.Version) ([]byte, bucket.Version, error) {
+	data, version, err := b.Bucket.Get(ctx, key, most)
+	if err == nil && version == known {
+		return nil, version, nil
+	}
+	if err == nil && version != b.seen[key] {
+		old := b.data[key]
+		b.seen[key], b.data[key] = version, data
+		if old != nil {
+			data = old
+		}
+	}
+	return data, version, err
+}
+
+// A read that a write overtakes may return the old bytes and the new version. The next look finds the new bytes.
+func TestLookIsOvertaken(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	writer := perform(t, one, t.TempDir())
+	two.Bucket = &torn{b, map[string][]byte{}, map[string]bucket.Version{}}
+	s, _, _ := showing(two.Node, "")
+	source := &Source{Bucket: &torn{b, map[string][]byte{}, map[string]bucket.Version{}}, Rest: time.Nanosecond}
+	var last signing.Signed
+	for _, version := range []string{"1.0.0", "1.0.1"} {
+		if err := one.publish("a", version); err != nil {
+			t.Fatal(err)
+		}
+		before := last
+		last = writer.show(t)
+		two.catchUp(t)
+		for range 2 {
+			if err := s.Look(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		limited, cancel := context.WithTimeout(ctx, time.Minute)
+		if err := source.Await(limited, before.Note); err != nil {
+			t.Errorf("the source's next checkpoint is not seen: %v", err)
+		}
+		cancel()
+	}
+	if s.Held() != last.Checkpoint {
+		t.Errorf("%d entries are shown, and %d are signed", s.Held().Size, last.Size)
+	}
+}
+
+// The last counts of a node that has ended are heard, whatever the first read of them returned.
+func TestCountsAreOvertaken(t *testing.T) {
+	b := folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	two.Bucket = &torn{b, map[string][]byte{}, map[string]bucket.Version{}}
+	hears := &Hearing{Node: two.Node, Name: "two"}
+	day := time.Date(2026, 11, 5, 0, 0, 0, 0, time.UTC)
+	var heard string
+	for _, counts := range []string{"1", "2"} {
+		if err := one.TellCounts(t.Context(), "one", day, []byte(counts)); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			err := hears.Hear(t.Context(), day, day, func(_ string, _ time.Time, counts []byte) error {
+				heard = string(counts)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if heard != "2" {
+		t.Errorf("heard last: %s", heard)
+	}
+}
+
+// A fickle bucket says of every replacement that another came first.
+type fickle struct{ bucket.Bucket }
+
+func (fickle) Replace(context.Context, string, []byte, bucket.Version) (bucket.Version, error) {
+	return "", bucket.ErrChanged
+}
+
+// A writer whose checkpoint is never taken says so, rather than trying for ever.
+func TestCheckpointIsNeverTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fickle{folder(t)}
+		if err := b.Put(t.Context(), publicPrefix+checkpointPath, []byte("log\n1\nroot\n")); err != nil {
+			t.Fatal(err)
+		}
+		n := &Node{Options: Options{Bucket: b}}
+		if err := n.showCheckpoint(t.Context(), signing.Signed{Checkpoint: logs.Checkpoint{Size: 2}, Note: []byte("log\n2\nroot\n")}); !errors.Is(err, bucket.ErrChanged) {
+			t.Error(err)
+		}
+	})
 }

@@ -27,7 +27,6 @@ type Showing struct {
 	mu       sync.Mutex
 	signed   signing.Signed
 	by       string // the verifier key that signed it
-	known    bucket.Version
 	of       int64  // entries of the bucket's newest checkpoint
 	evidence string // the file that proves a fork
 }
@@ -61,8 +60,8 @@ func (e *ForkError) Error() string {
 func (s *Showing) Look(ctx context.Context) error {
 	const key = publicPrefix + checkpointPath
 	b := s.node.Bucket
-	data, version, err := b.GetOther(ctx, key, maxNote, s.known)
-	if errors.Is(err, bucket.ErrNotFound) || err == nil && data == nil {
+	data, _, err := b.Get(ctx, key, maxNote) // whatever its version: see [bucket.Bucket]
+	if errors.Is(err, bucket.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
@@ -91,7 +90,6 @@ func (s *Showing) Look(ctx context.Context) error {
 	if !contained {
 		return s.forked(last, signed)
 	}
-	s.known = version
 	if signed.Size < last.Size {
 		return nil // a late one of a node that wrote before
 	}

@@ -140,6 +140,38 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// Of two that say that they write, the one that the bucket knows is the writer; and none is that was silent for long.
+func TestFormerWriters(t *testing.T) {
+	b := folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	tell := func(m *member, heard time.Time) {
+		t.Helper()
+		if err := m.Tell(t.Context(), Member{Name: m.URL, Role: Writer, Heard: heard}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	roles := func(want string) {
+		t.Helper()
+		all, err := two.Members(t.Context())
+		got := ""
+		for _, m := range all {
+			got += m.Name + " " + m.Role + "; "
+		}
+		if err != nil || got != want {
+			t.Errorf("%s, %v, want %s", got, err, want)
+		}
+	}
+	one.lead(t)
+	tell(one, time.Now())
+	roles("https://one writer; ")
+	two.lead(t) // as after a kill: the first one's last word stays
+	roles("https://one former writer; ")
+	tell(two, time.Now())
+	roles("https://two writer; https://one former writer; ")
+	tell(two, time.Now().Add(-2*time.Minute)) // and no node takes its place
+	roles("https://one former writer; https://two former writer; ")
+}
+
 var _ tiles.Signer = (*Showing)(nil)
 
 // copiedKeys returns a key folder with the key of another one, and nothing signed but an empty log.

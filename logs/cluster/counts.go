@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore/bucket"
+)
+
+// What nodes count of a day lies in usage/DAY/NAME, one object for each node and day, which that node alone replaces by the
+// whole of what it has counted by then. So it is there for the others, whichever nodes are lost.
+
+const (
+	countsPrefix = "usage/"
+	maxCounts    = 64 << 20
+	maxCounted   = 1 << 20 // objects that are looked at
+)
+
+// TellCounts has the other nodes know what the one with that name has counted on a day.
+func (n *Node) TellCounts(ctx context.Context, name string, day time.Time, counts []byte) error {
+	if len(counts) > maxCounts {
+		return fmt.Errorf("the counts of %s have %d bytes, and %d are the most", day.Format(time.DateOnly), len(counts), maxCounts)
+	}
+	return n.Bucket.Put(ctx, countsPrefix+day.Format(time.DateOnly)+"/"+name, counts)
+}
+
+// A Hearing has what other nodes have counted be taken. It is for one goroutine.
+type Hearing struct {
+	Node *Node
+	Name string // of the node that hears; what it has told itself is left out
+
+	known map[string]seen // of what was taken
+}
+
+// A seen version of an object is sure where it was that of two reads: see [bucket.Bucket].
+type seen struct {
+	bucket.Version
+	sure bool
+}
+
+// Hear calls take with what other nodes have told of the days from since on, and is news; the last news comes twice. What
+// fails is tried again next time.
+func (h *Hearing) Hear(ctx context.Context, since, today time.Time, take func(name string, day time.Time, counts []byte) error) error {
+	if h.known == nil {
+		h.known = map[string]seen{}
+	}
+	after := countsPrefix + since.Format(time.DateOnly)
+	fresh := countsPrefix + today.AddDate(0, 0, -1).Format(time.DateOnly)
+	unborn := countsPrefix + today.AddDate(0, 0, 2).Format(time.DateOnly) // a clock may be a little ahead, and a wrong one fills years
+	looked := 0
+	var failed error
+	for o, err := range h.Node.Bucket.List(ctx, countsPrefix, after) {
+		if err != nil {
+			return err
+		}
+		if looked++; looked > maxCounted {
+			return fmt.Errorf("%s has over %d objects below %s", h.Node.Bucket, maxCounted, countsPrefix)
+		}
+		at, name, _ := strings.Cut(strings.TrimPrefix(o.Key, countsPrefix), "/")
+		day, err := time.Parse(time.DateOnly, at)
+		last := h.known[o.Key]
+		if err != nil || name == h.Name || last.sure && o.Key < fresh || o.Key >= unborn {
+			continue
+		}
+		var known bucket.Version
+		if last.sure {
+			known = last.Version
+		}
+		counts, version, err := h.Node.Bucket.GetOther(ctx, o.Key, maxCounts, known)
+		if errors.Is(err, bucket.ErrNotFound) || err == nil && counts == nil {
+			continue
+		}
+		if err == nil {
+			err = take(name, day, counts)
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", o.Key, err))
+			continue
+		}
+		h.known[o.Key] = seen{version, version == last.Version}
+	}
+	return failed
+}
+
+// DropCounts removes what was told of the days before one.
+func (n *Node) DropCounts(ctx context.Context, before time.Time) error {
+	for o, err := range n.Bucket.List(ctx, countsPrefix, "") {
+		if err != nil || o.Key >= countsPrefix+before.Format(time.DateOnly) {
+			return err
+		}
+		if err := n.Bucket.Delete(ctx, o.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
