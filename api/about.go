@@ -145,8 +145,8 @@ func (p *public) toSearch(next gin.HandlerFunc) gin.HandlerFunc {
 		return next
 	}
 	return func(c *gin.Context) {
-		query, ok := requests.Query(c.Request.URL.RawQuery)
-		if len(c.Request.URL.RawQuery) > maxQuery || !ok || !query.Has("search") || !isHost(c.Request.Host, u.Host) {
+		query := requests.Query(c.Request.URL.RawQuery)
+		if !query.Has("search") || !isHost(c.Request.Host, u.Host) {
 			next(c)
 			return
 		}

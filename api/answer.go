@@ -61,7 +61,6 @@ func sendText(c *gin.Context, k answers.Caching, text string) {
 
 var (
 	queryTooLong = failure(http.StatusRequestURITooLong, "The query is over "+strconv.Itoa(maxQuery)+" bytes")
-	badQuery     = failure(http.StatusBadRequest, "The query has a malformed percent-encoding or is not UTF-8")
 	badLimit     = failure(http.StatusBadRequest, "limit must be a whole number")
 	badHost      = failure(http.StatusBadRequest, "The Host header is missing or malformed")
 
@@ -323,18 +322,12 @@ func (v vocabulary) names(set fieldSet) []string {
 	return names
 }
 
-// parseLimit returns how many results are wanted at most.
-func parseLimit(q url.Values) (int, error) {
-	text := q.Get("limit")
-	if text == "" {
-		return math.MaxInt, nil
+// parseLimit returns how many results are wanted at most, and whether what the query says of that is a whole number.
+func parseLimit(q url.Values) (limit int, ok bool) {
+	text := strings.TrimSpace(q.Get("limit"))
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil || n == 0 { // of a number that is out of range the limit is none either
+		return math.MaxInt, text == "" || err == nil || errors.Is(err, strconv.ErrRange)
 	}
-	if strings.Trim(text, "0123456789") != "" {
-		return 0, badLimit
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n == 0 { // digits only, so an error says that there are too many
-		return math.MaxInt, nil
-	}
-	return n, nil
+	return int(n), true
 }

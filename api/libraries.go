@@ -34,17 +34,17 @@ func latestURL(l *library.Library, assetBase string) any {
 }
 
 // writeResult writes a library as /libraries shows it: what is unknown is "", or null where it would be an object.
-func writeResult(w *jsonWriter, l *library.Library, set fieldSet, assetBase string) {
+func (p *public) writeResult(w *jsonWriter, l *library.Library, set fieldSet, assetBase string) {
 	w.beginObject()
 	for i, name := range resultFields {
 		if set&(1<<i) != 0 {
-			w.field(name, resultField(l, name, assetBase))
+			w.field(name, p.resultField(l, name, assetBase))
 		}
 	}
 	w.endObject()
 }
 
-func resultField(l *library.Library, name, assetBase string) any {
+func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	switch name {
 	case "name", "objectID", "originalName":
 		return l.Name
@@ -63,7 +63,7 @@ func resultField(l *library.Library, name, assetBase string) any {
 	case "fileType":
 		return l.FileType()
 	case "github":
-		return l.GitHub()
+		return p.gitHub(l)
 	case "license":
 		return l.License
 	case "homepage":
@@ -78,6 +78,18 @@ func resultField(l *library.Library, name, assetBase string) any {
 		return l.SRI
 	}
 	panic("api: no such field: " + name)
+}
+
+// gitHub is what the API shows of a library's repository at GitHub: nothing until GitHub has said all of it.
+func (p *public) gitHub(l *library.Library) any {
+	at, counts, ok := p.Library.GitHub(l)
+	if !ok {
+		return nil
+	}
+	return struct {
+		library.GitHub
+		library.GitHubCounts
+	}{at, counts}
 }
 
 // orEmpty returns an array for JSON, which nil is not.
@@ -95,11 +107,11 @@ type list struct {
 	whole   *answers.Body // all of them, where the list is kept
 }
 
-func newList(libraries []*library.Library, set fieldSet, assetBase string) *list {
+func (p *public) newList(libraries []*library.Library, set fieldSet, assetBase string) *list {
 	var w jsonWriter
 	l := &list{ends: make([]int, len(libraries))}
 	for i, lib := range libraries {
-		writeResult(&w, lib, set, assetBase)
+		p.writeResult(&w, lib, set, assetBase)
 		l.ends[i] = w.len()
 	}
 	l.records = w.bytes()
@@ -127,18 +139,18 @@ func (l *list) first(n, available int) *answers.Body {
 
 // listKey says what a list that is kept was made from.
 type listKey struct {
-	listing   *library.Listing
+	ranking   *library.Ranking
 	fields    fieldSet
 	assetBase string
 }
 
-// all returns the list of all libraries, which is made once for each change of them. Those of earlier listings are let go.
-func (p *public) all(listing *library.Listing, set fieldSet, assetBase string) (*list, error) {
-	if p.newest.Swap(listing) != listing {
-		p.lists.Forget(func(k listKey) bool { return k.listing != listing })
+// all returns the list of all libraries, which is made once for each change of them or of their order. Lists in an earlier order are dropped.
+func (p *public) all(ranking *library.Ranking, set fieldSet, assetBase string) (*list, error) {
+	if p.newest.Swap(ranking) != ranking {
+		p.lists.Forget(func(k listKey) bool { return k.ranking != ranking })
 	}
-	return p.lists.Get(listKey{listing, set, assetBase}, func() (*list, int, error) {
-		l := newList(listing.Libraries, set, assetBase)
+	return p.lists.Get(listKey{ranking, set, assetBase}, func() (*list, int, error) {
+		l := p.newList(ranking.Libraries, set, assetBase)
 		l.whole = l.first(len(l.ends), len(l.ends))
 		return l, 3 * len(l.records), nil // the records, the whole, and that in its codings
 	})
@@ -146,10 +158,7 @@ func (p *public) all(listing *library.Listing, set fieldSet, assetBase string) (
 
 // libraries answers /libraries: all of them, or those that a search finds.
 func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	limit, err := parseLimit(r.query)
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
+	limit, _ := parseLimit(r.query) // one that is no number is ignored, as the public service does
 	assetBase, err := baseOr(p.AssetBase, r.Request)
 	if err != nil {
 		return nil, answers.Caching{}, err
@@ -160,15 +169,15 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 	if strings.TrimSpace(wanted) != "" {
 		b, err := p.search(ctx, wanted, searchFields(r.query["search_fields"]), func(found []*library.Library) *answers.Body {
 			n := min(limit, len(found))
-			return newList(found[:n], set, assetBase).first(n, len(found))
+			return p.newList(found[:n], set, assetBase).first(n, len(found))
 		})
 		return b, addressed(p.AssetBase != "", sixHours), err
 	}
-	listing, err := p.Library.Listing(ctx)
+	ranking, err := p.Library.Ranking(ctx)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	l, err := p.all(listing, set, assetBase)
+	l, err := p.all(ranking, set, assetBase)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
@@ -243,7 +252,7 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 			}
 			w.endArray()
 		default:
-			if value, ok := libraryField(l, name, assetBase); ok {
+			if value, ok := p.libraryField(l, name, assetBase); ok {
 				w.field(name, value)
 			}
 		}
@@ -254,8 +263,8 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 
 // libraryField returns what is known of a library without reading. What it lacks is left out, but "latest" and "sri",
 // which are null.
-func libraryField(l *library.Library, name, assetBase string) (value any, ok bool) {
-	switch v := resultField(l, name, assetBase).(type) {
+func (p *public) libraryField(l *library.Library, name, assetBase string) (value any, ok bool) {
+	switch v := p.resultField(l, name, assetBase).(type) {
 	case nil:
 		return nil, true
 	case []string:

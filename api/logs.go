@@ -85,8 +85,9 @@ func (p *public) logQuery(r *request) (q logs.Query, err error) {
 	if q, err = p.logFilter(r); err != nil {
 		return q, err
 	}
-	if q.Limit, err = parseLimit(r.query); err != nil {
-		return q, err
+	var ok bool
+	if q.Limit, ok = parseLimit(r.query); !ok {
+		return q, badLimit
 	}
 	if q.Limit == math.MaxInt {
 		q.Limit = entriesShown
@@ -152,12 +153,7 @@ var noMoreStreams = unavailable("There are too many streams of changes", 60)
 // logStream answers /logs/stream with entries as they come, as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html). It ends when the client goes or the process stops.
 func (p *public) logStream(c *gin.Context) {
-	query, ok := requests.Query(c.Request.URL.RawQuery)
-	if !ok {
-		refuse(c, badQuery)
-		return
-	}
-	if err := p.stream(&request{c.Request, c, query}); err != nil {
+	if err := p.stream(&request{c.Request, c, requests.Query(c.Request.URL.RawQuery)}); err != nil {
 		fail(c, p.Logger, err)
 	}
 }

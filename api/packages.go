@@ -41,7 +41,7 @@ func (p *public) pkg(_ context.Context, _ *request, l *library.Library) (*answer
 }
 
 // writePackage writes the fields of the package JSON as its author wrote them, and "version" and "author" where there
-// are such.
+// are such. Where something is published, "filename" is the file that /libraries names.
 func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 	text, err := p.Library.PackageJSON(l.Name)
 	if err != nil {
@@ -59,7 +59,11 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 			return fmt.Errorf("api: the package JSON of %s in the store: %w", l.Name, err)
 		}
 		name, to := t.(string), w // else Token had failed
-		if written[name] {
+		served := name == "filename" && l.Version != ""
+		if served && l.Filename != "" && !written[name] {
+			w.field(name, l.Filename)
+		}
+		if written[name] || served {
 			to = new(jsonWriter) // whose output is thrown away
 		}
 		written[name] = true
@@ -69,6 +73,9 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 		}
 	}
 	if l.Version != "" {
+		if l.Filename != "" && !written["filename"] {
+			w.field("filename", l.Filename)
+		}
 		w.field("version", l.Version)
 	}
 	if l.Author != "" {

@@ -96,7 +96,7 @@ type public struct {
 	names      answers.Prepared[*library.Listing, *answers.Body]
 	catalogues answers.Prepared[*library.Library, *answers.Body]
 	documents  answers.Prepared[string, *answers.Body]
-	newest     atomic.Pointer[library.Listing] // that lists may be of
+	newest     atomic.Pointer[library.Ranking] // that lists may be of
 	sending    room
 	streams    *client.Shares
 	heartbeat  time.Duration // of streams
@@ -216,14 +216,9 @@ const patience = 10 * time.Second
 // answering makes a handler of a function that returns the answer.
 func (p *public) answering(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		query, ok := requests.Query(c.Request.URL.RawQuery)
-		if !ok {
-			refuse(c, badQuery)
-			return
-		}
 		ctx, cancel := context.WithTimeout(c.Request.Context(), patience)
 		defer cancel()
-		b, k, err := p.inTurn(ctx, answer, &request{c.Request, c, query})
+		b, k, err := p.inTurn(ctx, answer, &request{c.Request, c, requests.Query(c.Request.URL.RawQuery)})
 		if err != nil {
 			fail(c, p.Logger, err)
 			return

@@ -92,7 +92,12 @@ func newService(t testing.TB, change ...func(*PublicOptions)) *service {
 
 func serviceOf(t testing.TB, shelf *testkit.Shelf, change ...func(*PublicOptions)) *service {
 	t.Helper()
-	s := &service{t: t, shelf: shelf, index: shelf.Index(library.Options{}), log: new(bytes.Buffer)}
+	s := &service{t: t, shelf: shelf, index: shelf.Index(library.Options{
+		Popularity: func(name string) float64 { return map[string]float64{"odd": 9}[name] },
+		GitHub: func(name string) (library.GitHubCounts, bool) {
+			return library.GitHubCounts{Stars: 59000, Forks: 20000, Subscribers: 3000}, name == "jquery" || name == "backbone.js"
+		},
+	}), log: new(bytes.Buffer)}
 	o := PublicOptions{Library: s.index, Usage: usage.Open(usage.Options{Store: shelf.Store}), AssetBase: assetBase, SiteBase: siteBase, APIHost: apiHost, Logger: jsonLogger(s.log)}
 	for _, c := range change {
 		c(&o)

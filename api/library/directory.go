@@ -72,6 +72,8 @@ type (
 		URL       string `json:"url"`
 		Integrity string `json:"integrity"`
 		Tag       string `json:"tag,omitempty"` // where a tag loads the file
+		// Notes say which imports of a module the tag alone does not load as they should be loaded.
+		Notes []string `json:"notes,omitempty"`
 	}
 )
 
@@ -258,9 +260,38 @@ func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippe
 			continue
 		}
 		s := NewSnippet(d.AssetBase, r.Library, version, file)
-		snippets = append(snippets, FileSnippet{name, s.URL, s.Integrity, s.HTML})
+		notes, err := d.notes(ctx, release, file, s)
+		if err != nil {
+			return nil, err
+		}
+		snippets = append(snippets, FileSnippet{name, s.URL, s.Integrity, s.HTML, notes})
 	}
 	return snippets, errors.Join(failures...)
+}
+
+// notes returns what the page with a module's recipe says of its imports.
+func (d Directory) notes(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
+	if s.Kind != Module {
+		return nil, nil
+	}
+	source, err := d.Store.Identity(f.Hash)
+	if err != nil || len(importsOf(string(source))) == 0 {
+		return nil, err // without imports there is no need to read all libraries
+	}
+	index, err := d.Index()
+	if err != nil {
+		return nil, err
+	}
+	graph, err := index.Graph(ctx, d.AssetBase, r, f)
+	if err != nil {
+		return nil, err
+	}
+	notes := graph.Problems
+	if len(graph.Modules) > 1 {
+		notes = append(notes, fmt.Sprintf("The tag has the integrity of %s alone; the page /recipe/%s/%s has that of all %d modules.",
+			f.Path, escape(r.Library), escape(r.Version), len(graph.Modules)))
+	}
+	return notes, nil
 }
 
 // library reads a library, or tells which ones have a name like that.
@@ -289,19 +320,25 @@ func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version 
 	case version == "latest":
 		return nil, fmt.Errorf("%s has no version %q; the name alone, %[1]s, is for its latest version", name, version)
 	}
-	what := "is not here"
+	what, near := "is not here", didYouMean(NearVersions(versions, version))
+	more := "`larder import` publishes others"
+	if l.Autoupdate != nil {
+		more = fmt.Sprintf("`larder add %s@%s` fetches it if upstream has it", name, version)
+	}
 	if state, err := views.LookupState(r, name, version); err == nil {
 		what = "is not published: " + string(state.Kind)
 		if state.Reason != "" {
 			what += ": " + text.Plain(state.Reason)
 		}
+		if way, ok := onItsWay[state.Kind]; ok {
+			what, near, more = "is not published yet: "+way, "; ", fmt.Sprintf("`larder add %s@%s` gets it now", name, version)
+		}
 	}
-	more := "`larder import` publishes others"
-	if l.Autoupdate != nil {
-		more = fmt.Sprintf("`larder add %s@%s` fetches it if upstream has it", name, version)
-	}
-	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, %[5]s", name, version, what, didYouMean(NearVersions(versions, version)), more)
+	return nil, fmt.Errorf("%s %s %s%s`larder info %[1]s` lists the versions that are, %[5]s", name, version, what, near, more)
 }
+
+// onItsWay tells of the states in which a release comes by itself.
+var onItsWay = map[views.StateKind]string{views.Detected: "it waits for its turn", views.Processing: "it is being fetched"}
 
 // mostNear is how many names are offered for one that is unknown.
 const mostNear = 3

@@ -1,6 +1,7 @@
 package library
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,12 @@ func (w *walk) follow(p place) error {
 	if err != nil {
 		return err
 	}
+	if w.minified && !isMinified(p.file.Path) && looksWritten(source) {
+		w.problem("%s is not minified, and %s %s has no minified form of it.", p.file.Path, p.release.Library, p.release.Version)
+	}
+	if KindOf(p.file.Path, p.file.Module) == Script && bytes.Contains(source, []byte("module.exports")) {
+		w.problem("%s is for Node.js and no module, so a browser finds nothing in it to import.", p.file.Path)
+	}
 	for _, i := range importsOf(string(source)) {
 		switch {
 		case strings.HasPrefix(i.specifier, "./"), strings.HasPrefix(i.specifier, "../"):
@@ -168,6 +175,12 @@ func (w *walk) smaller(r *Release, f views.PublishedFile) (views.PublishedFile, 
 	}
 	ext := path.Ext(f.Path)
 	return r.Find(strings.TrimSuffix(f.Path, ext) + ".min" + ext)
+}
+
+// looksWritten reports whether a module is as its authors wrote it, by its lines, which minifiers do without.
+func looksWritten(source []byte) bool {
+	const small, longLine = 1 << 10, 120
+	return len(source) > small && bytes.Count(source, []byte("\n"))*longLine > len(source)
 }
 
 func isMinified(file string) bool {

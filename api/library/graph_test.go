@@ -14,7 +14,7 @@ import (
 const graphBase = "https://cdn.example"
 
 // graphs is a shelf of libraries whose modules import each other.
-func graphs(t *testing.T) *library.Index {
+func graphs(t *testing.T) (*testkit.Shelf, *library.Index) {
 	t.Helper()
 	s := testkit.NewShelf(t)
 	enrol := func(name, npm string) {
@@ -25,6 +25,8 @@ func graphs(t *testing.T) *library.Index {
 		"three.module.js": `import { a } from './three.core.js';` + "\n", "three.module.min.js": `import{a}from"./three.core.js";export*from"./three.core.js";`,
 		"three.core.js": "export const a = 1;\n", "three.core.min.js": "export const a=1;", "lone.min.mjs": `import"./part/only.mjs";import("./lazy.mjs");import("./gone.mjs")`,
 		"part/only.mjs": `export * from '../lazy.mjs?x#y'; import q from "./missing.mjs"; import z from 'https://other.example/z.mjs'`, "lazy.mjs": "// import nothing from 'nowhere'\n",
+		"node.mjs": `import n from "./node.js"`, "node.js": "module.exports = 1",
+		"long.min.mjs": `import"./written.js";import"./chunk.js"`, "written.js": strings.Repeat("export const a = 1;\n", 100), "chunk.js": "export default 1;" + strings.Repeat("f();", 500),
 	})
 	enrol("glass", "@jars/glass")
 	s.Publish("glass", "1.2.0", "glass.mjs", map[string]string{"glass.mjs": "export default 1", "tools/x.js": "export default 2"})
@@ -33,11 +35,11 @@ func graphs(t *testing.T) *library.Index {
 	s.PublishAbout("jam", "1.0.0", "jam.mjs", map[string]string{
 		"jam.mjs": "import glass, {\n  x as y, // and more\n} from '@jars/glass'\nimport \"@jars/glass/tools/x\"\nexport { z } from 'nowhere';\nimport * as own from 'jam/other.mjs';", "other.mjs": "export default import.meta",
 	}, &logs.About{Dependencies: map[string]string{"@jars/glass": "^1.0.0"}})
-	return s.Index(library.Options{})
+	return s, s.Index(library.Options{})
 }
 
 func TestGraph(t *testing.T) {
-	x := graphs(t)
+	_, x := graphs(t)
 	at := func(path string) string { return graphBase + "/ajax/libs/" + path }
 	for _, tt := range []struct {
 		library, version, file string
@@ -50,6 +52,8 @@ func TestGraph(t *testing.T) {
 			at("three.js/1.0.0/three.core.js"): at("three.js/1.0.0/three.core.min.js"),
 		}, []string{"three.core.min.js is loaded in its place"}},
 		{"three.js", "1.0.0", "lone.min.mjs", "lone.min.mjs part/only.mjs lazy.mjs", map[string]string{}, []string{"./missing.mjs, which is not in the release", "of another service"}},
+		{"three.js", "1.0.0", "node.mjs", "node.mjs node.js", map[string]string{}, []string{"node.js is for Node.js and no module"}},
+		{"three.js", "1.0.0", "long.min.mjs", "long.min.mjs written.js chunk.js", map[string]string{}, []string{"written.js is not minified, and three.js 1.0.0 has no minified form of it"}},
 		{"jam", "1.0.0", "jam.mjs", "jam.mjs glass.mjs other.mjs tools/x.js", map[string]string{
 			"@jars/glass": at("glass/1.2.0/glass.mjs"), "@jars/glass/tools/x": at("glass/1.2.0/tools/x.js"), "jam/other.mjs": at("jam/1.0.0/other.mjs"),
 		}, []string{`"nowhere", which is not here`}},
@@ -79,6 +83,30 @@ func TestGraph(t *testing.T) {
 		for i, want := range tt.problems {
 			if i < len(g.Problems) && !strings.Contains(strings.Join(g.Problems, "\n"), want) {
 				t.Errorf("%s: %q, want %q", tt.file, g.Problems, want)
+			}
+		}
+	}
+}
+
+// TestTagNotes holds that the command says of a module's imports what the page says.
+func TestTagNotes(t *testing.T) {
+	shelf, x := graphs(t)
+	d := library.Directory{Store: shelf.Store, AssetBase: graphBase, Index: func() (*library.Index, error) { return x, nil }}
+	got, err := d.Snippets(t.Context(), library.SnippetRequest{Library: "three.js", Files: []string{"three.module.min.js", "long.min.mjs", "chunk.js", "three.core.min.js"}})
+	if err != nil || len(got) != 4 {
+		t.Fatal(got, err)
+	}
+	for i, want := range [][]string{
+		{"imports ./three.core.js, which is not minified", "/recipe/three.js/1.0.0 has that of all 2 modules"},
+		{"written.js is not minified, and three.js 1.0.0 has no minified form of it", "all 3 modules"},
+		nil, nil,
+	} {
+		if len(got[i].Notes) != len(want) {
+			t.Errorf("%s: %q, want %q", got[i].File, got[i].Notes, want)
+		}
+		for j, note := range got[i].Notes {
+			if j < len(want) && !strings.Contains(note, want[j]) {
+				t.Errorf("%s: %q, want %q", got[i].File, note, want[j])
 			}
 		}
 	}

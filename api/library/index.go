@@ -31,6 +31,8 @@ type Options struct {
 	Popularity func(name string) float64
 	// Downloads returns how often a library is downloaded from npm in a month, and when that was so. Default: it is not known.
 	Downloads func(name string) (n int64, asOf time.Time, ok bool)
+	// GitHub returns what GitHub last said of a library's repository there. Default: it is not known.
+	GitHub func(name string) (GitHubCounts, bool)
 	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
 	// states of those that were tried.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
@@ -52,6 +54,7 @@ type Index struct {
 	log        *logs.Log
 	popularity func(string) float64
 	downloads  func(string) (int64, time.Time, bool)
+	gitHub     func(string) (GitHubCounts, bool)
 	accounts   func(kvstore.Reader, string) ([]views.Account, error)
 	deprecated func(r kvstore.Reader, name, version string) (string, error)
 	upstream   func(r kvstore.Reader, name, version string) (string, bool, error)
@@ -69,12 +72,16 @@ type Index struct {
 	err     error         // why there is no listing
 	changed chan struct{} // closed when one of them changes
 
-	ranking ranking
+	aboutsMu sync.Mutex
+	abouts   map[kvstore.Hash]*logs.About // that were asked for lately, by manifest
+
+	rankingMu sync.Mutex
+	ranking   *Ranking // nil until it is asked for
 }
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, accounts: o.Accounts, deprecated: o.Deprecated, upstream: o.Upstream, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecated: o.Deprecated, upstream: o.Upstream, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(string) float64 { return 0 }
 	}
@@ -451,53 +458,80 @@ func (x *Index) Manifest(r *Release) (*logs.Manifest, error) {
 
 func validName(name string) bool { return name != "" && !strings.ContainsRune(name, 0) }
 
-// A ranking is what Popular answers from.
-type ranking struct {
-	mu        sync.Mutex
-	of        *Listing
-	made      time.Time
-	libraries []*Library // most in demand first
+// A Ranking is all libraries in the order of demand.
+type Ranking struct {
+	// Libraries are those first that have a file to serve, most in demand first; where nothing is known of demand, those
+	// with the most versions, then by name.
+	Libraries []*Library
+
+	of   *Listing
+	made time.Time
 }
 
-// rankEvery is how long the popular ones are believed.
+// rankEvery is how long a ranking is believed.
 const rankEvery = time.Minute
 
-// Popular returns the libraries that are most in demand, up to n; where nothing is
-// known of demand, those with the most versions. It may be a minute late to see that
-// demand has changed: asking for that of every library takes a millisecond.
-func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
+// Ranking returns the libraries in the order of demand. It may be a minute late to see that demand has changed: asking for
+// that of every library takes a millisecond. As long, or until the libraries have changed, the pointer stays the same.
+func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &x.ranking
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if age := x.now().Sub(r.made); r.of != listing || age < 0 || age >= rankEvery {
-		r.of, r.made, r.libraries = listing, x.now(), x.rank(listing)
-	}
-	n = max(0, min(n, len(r.libraries)))
-	return r.libraries[:n:n], nil
-}
-
-// rank returns the libraries that people may look for in the order of demand.
-func (x *Index) rank(listing *Listing) []*Library {
-	type ranked struct {
-		*Library
-		demand float64
-	}
-	var all []ranked
-	for _, l := range listing.Libraries {
-		if l.HasFile() && !l.Hidden {
-			all = append(all, ranked{l, x.popularity(l.Name)})
+	x.rankingMu.Lock()
+	defer x.rankingMu.Unlock()
+	r := x.ranking
+	if r != nil && r.of == listing {
+		if age := x.now().Sub(r.made); age >= 0 && age < rankEvery {
+			return r, nil
 		}
 	}
-	slices.SortStableFunc(all, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(b.demand, a.demand), cmp.Compare(b.Versions, a.Versions))
-	})
-	libraries := make([]*Library, len(all))
-	for i := range libraries {
-		libraries[i] = all[i].Library
+	x.ranking = &Ranking{Libraries: x.rank(listing), of: listing, made: x.now()}
+	return x.ranking, nil
+}
+
+// Popular returns the libraries that are most in demand, up to n, of those that have a file and that search shows.
+func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
+	ranking, err := x.Ranking(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return libraries
+	var popular []*Library
+	for _, l := range ranking.Libraries {
+		if len(popular) >= n || !l.HasFile() {
+			break
+		}
+		if !l.Hidden {
+			popular = append(popular, l)
+		}
+	}
+	return popular, nil
+}
+
+func (x *Index) rank(listing *Listing) []*Library {
+	demand := make(map[*Library]float64, len(listing.Libraries))
+	for _, l := range listing.Libraries {
+		demand[l] = x.popularity(l.Name)
+	}
+	ranked := slices.Clone(listing.Libraries)
+	slices.SortStableFunc(ranked, func(a, b *Library) int {
+		if a.HasFile() != b.HasFile() {
+			if a.HasFile() {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(demand[b], demand[a]), cmp.Compare(b.Versions, a.Versions))
+	})
+	return ranked
+}
+
+// GitHub returns what is known of a library's repository at GitHub, false where it is elsewhere or GitHub has not said.
+func (x *Index) GitHub(l *Library) (at GitHub, counts GitHubCounts, ok bool) {
+	g := l.GitHub()
+	if g == nil || x.gitHub == nil {
+		return GitHub{}, GitHubCounts{}, false
+	}
+	counts, ok = x.gitHub(l.Name)
+	return *g, counts, ok
 }

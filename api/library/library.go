@@ -73,6 +73,13 @@ type GitHub struct {
 	Repo string `json:"repo"`
 }
 
+// GitHubCounts are how much a repository at GitHub is liked, by GitHub's names.
+type GitHubCounts struct {
+	Stars       int64 `json:"stargazers_count"`
+	Forks       int64 `json:"forks"`
+	Subscribers int64 `json:"subscribers_count"`
+}
+
 var gitHubURL = regexp.MustCompile(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
 
 // GitHub returns the repository at GitHub, or nil where it is elsewhere or unknown.

@@ -77,9 +77,10 @@ func (l *lookup) has(name string) bool {
 // names tells whether to look in names.
 func (l *lookup) names() bool { return l.has(fields[0].name) }
 
-// all returns what matches the text; everything where there is none.
+// all returns what matches the text; everything where there is none, or nothing but percent signs, which are what is left of
+// an address.
 func (l *lookup) all(text string) (found, error) {
-	if text == "" {
+	if strings.Trim(text, "%") == "" {
 		return make(found, len(l.libraries)), nil
 	}
 	list := queryWords(text)

@@ -13,11 +13,13 @@ const maxMeanings = 6
 
 var (
 	// installing matches the command of a package manager up to the package's name.
-	installing = regexp.MustCompile(`^\s*(?:[$>]\s*)?(?:npm|pnpm|yarn|bun|bower|jspm|libman|npx|bunx)\s+(?:(?:global\s+)?(?:install|i|add|in)\s+)?`)
+	installing = regexp.MustCompile(`^\s*(?:[$>]\s*)?(?:npm|pnpm|yarn|bun|deno|bower|jspm|libman|composer|npx|bunx)\s+(?:(?:global\s+)?(?:install|i|add|in|require)\s+)?`)
 	// importing matches a statement that loads a module.
 	importing = regexp.MustCompile(`^\s*(?:import\b[^'"]*|export\b[^'"]*\bfrom\s*|(?:(?:const|let|var)\b[^=]*=\s*)?(?:await\s+import|import|require)\s*\(\s*)['"]([^'"]+)['"]`)
 	// tagging matches the address in a script or link tag, also in one that a query's limit has cut.
 	tagging = regexp.MustCompile(`(?i)<(?:script|link|img|source)\b[^>]*?\b(?:src|href)\s*=\s*["']?([^"'\s>]+)`)
+	// address matches one that stands in anything else, such as an import map, a style sheet or a script.
+	address = regexp.MustCompile(`https?://[^\s"'<>()]+`)
 	// fileName matches the name of a file that browsers load.
 	fileName = regexp.MustCompile(`(?i)^[\w@.+~-]+\.(?:js|mjs|cjs|css|map|wasm|woff2?)$`)
 	// versionLike matches a part of an address that is a version.
@@ -47,13 +49,18 @@ func meanings(text string) []string {
 		add(ofSpecifier(statement[1])...)
 	case command != "":
 		for word := range strings.FieldsSeq(text[len(command):]) {
-			if !strings.HasPrefix(word, "-") {
-				add(ofSpecifier(word)...)
-				break
+			if strings.HasPrefix(word, "-") {
+				continue
+			}
+			add(ofSpecifier(word)...)
+			if owner, name, ok := strings.Cut(word, "/"); ok && !strings.HasPrefix(owner, "@") { // GitHub's and PHP's packages have one
+				add(ofSpecifier(name)...)
 			}
 		}
+	case address.MatchString(text):
+		add(ofAddress(address.FindString(text))...)
 	case strings.ContainsAny(text, " \t\n"):
-	case strings.Contains(text, "://") || strings.HasPrefix(text, "//") || strings.Contains(text, "/ajax/libs/"):
+	case strings.HasPrefix(text, "//") || strings.Contains(text, "/ajax/libs/"):
 		add(ofAddress(text)...)
 	case fileName.MatchString(text):
 		add(text) // many libraries are called as their file is
@@ -75,6 +82,9 @@ func ofSpecifier(s string) []string {
 		return []string{first + "/" + second, second, first[1:]}
 	}
 	name, _, _ := strings.Cut(first, "@")
+	if whole, ok := strings.CutSuffix(name, "-es"); ok { // its modules, in a package of their own
+		return []string{name, whole}
+	}
 	return []string{name}
 }
 

@@ -47,6 +47,10 @@ func TestPasted(t *testing.T) {
 		{"select2.full.min.js", "select2"},
 		{"vue.global.prod.js", "vue"},
 		{"mustache.min.js.map", "mustache.js"},
+		{`<script type="importmap">{"imports": {"vue": "https://unpkg.com/vue@3/dist/vue.esm-browser.js"}}</script>`, "vue"},
+		{`@import url("https://unpkg.com/leaflet@1.9.4/dist/leaflet.css");`, "leaflet"},
+		{"composer require twbs/bootstrap", "bootstrap"},
+		{"bun add qwrtzpsdfg axios", "axios"},
 		// What is typed stays as it is.
 		{"npm", "npm"},
 		{"three.js", "three.js"},

@@ -18,6 +18,9 @@ var (
 	// queriesText has a query in each line and, behind a tabulator, the libraries of which one should be found.
 	//go:embed testdata/queries.txt
 	queriesText string
+	// pastedText is the same of what people paste and misspell, and of old names and abbreviations.
+	//go:embed testdata/pasted.txt
+	pastedText string
 )
 
 // wantedShare is how many of the queries find a right library among the first three on a fresh store.
@@ -55,7 +58,13 @@ func TestQuality(t *testing.T) {
 	}
 	list, popularity := publicCatalogue(t)
 	x := indexOf(t, list)
-	queries := strings.Split(strings.TrimSpace(queriesText), "\n")
+	for _, text := range []string{queriesText, pastedText} {
+		quality(t, x, strings.Split(strings.TrimSpace(text), "\n"), popularity)
+	}
+}
+
+func quality(t *testing.T, x *Index, queries []string, popularity map[string]float64) {
+	t.Helper()
 	right := 0
 	for _, line := range queries {
 		text, wanted, _ := strings.Cut(line, "\t")

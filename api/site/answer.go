@@ -76,7 +76,7 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, p *page) {
 		f.Caching.Set(h)
 		p.body.Send(w, r, http.StatusOK)
 		return
-	case http.StatusGone, http.StatusInternalServerError:
+	case http.StatusNotFound, http.StatusGone, http.StatusInternalServerError: // programs get other answers there
 		f.Caching = answers.NoStore
 	case http.StatusServiceUnavailable:
 		f.Caching, f.Retry = answers.NoStore, 5
@@ -211,9 +211,7 @@ func (q *request) parse(o Options) error {
 	if len(q.URL.RawQuery) > maxQuery {
 		return refuse(http.StatusRequestURITooLong, "This address is too long", "What follows the question mark may have 8 KiB.")
 	}
-	if q.query, ok = requests.Query(q.URL.RawQuery); !ok {
-		return refuse(http.StatusBadRequest, "This address is broken", "What follows the question mark is not valid UTF-8, or wrongly percent-encoded.")
-	}
+	q.query = requests.Query(q.URL.RawQuery)
 	return nil
 }
 

@@ -180,6 +180,11 @@ func TestOrigin(t *testing.T) {
 	if fixed.ServeHTTP(w, r); w.Code != 200 || strings.Contains(w.Body.String(), "a b") {
 		t.Errorf("with bases of its own, the host matters: %d", w.Code)
 	}
+	for target, want := range map[string]string{"/": "no-cache", "/nowhere": "no-store", "/library/nothing": "no-store", "/library/pickle/9.9.9": "no-store"} {
+		if got := get(t, fixed, target).Header().Get("Cache-Control"); got != want {
+			t.Errorf("%s: Cache-Control is %q, want %q", target, got, want)
+		}
+	}
 }
 
 func TestNotReady(t *testing.T) {

@@ -17,6 +17,8 @@ type shownNode struct {
 	cluster.Member
 	Late string // how far behind it is
 	Ago  float64
+	// Silent: it was not heard of for so long that it does not run, or does not reach the bucket.
+	Silent bool
 }
 
 // nodes is for the operator, see Options.Nodes.
@@ -33,8 +35,10 @@ func (s *Site) nodes(q *request) (*answer, error) {
 			late = "has yet to catch up"
 		case m.Role == cluster.Writer:
 			late = "–"
+		case m.Role == cluster.Former:
+			late = "unknown"
 		}
-		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds())})
+		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds()), m.Silent(s.now())})
 	}
 	return &answer{
 		view: "nodes", title: "Nodes",

@@ -18,6 +18,7 @@ func TestNodes(t *testing.T) {
 	members := []cluster.Member{
 		{Name: "https://one:9443", Role: cluster.Writer, Entries: 120, Since: now, Heard: now},
 		{Name: "<two>", Role: cluster.Follower, Entries: 100, Lacks: 20, Behind: 12, Since: now, Heard: now.Add(-75 * time.Second), Problem: "the <bucket> is behind", Evidence: "fork-1.json"},
+		{Name: "four", Role: cluster.Former, Heard: now.Add(-2 * time.Minute)},
 		{Name: "three", Role: cluster.Follower, Behind: -1, Heard: now},
 	}
 	var failure error
@@ -35,7 +36,7 @@ func TestNodes(t *testing.T) {
 			}
 		}
 	}
-	shows("https://one:9443", ">writer<", "&lt;two&gt;", "12 s, 20 entries", "1 min 15 s ago", "the &lt;bucket&gt; is behind", "its file fork-1.json proves it", "has yet to catch up")
+	shows("https://one:9443", ">writer<", "&lt;two&gt;", "12 s, 20 entries", "1 min 15 s ago", "the &lt;bucket&gt; is behind", "its file fork-1.json proves it", "has yet to catch up", ">former writer<", "2 min ago", "<strong>four</strong>: not heard of since")
 	failure, members = errors.New("it does not answer"), members[:1]
 	shows("only this node is shown: it does not answer", "https://one:9443")
 	if w := get(t, newSite(t, shelf, nil), "/nodes"); w.Code != http.StatusNotFound {

@@ -68,12 +68,32 @@ func renderReadme(r *library.Release, repository, name, source string) template.
 		body.AppendChild(n)
 	}
 	f.fit(body, 0)
+	unlinkLost(body)
 	for n := body.FirstChild; n != nil; n = n.NextSibling {
 		if html.Render(&fitted, n) != nil {
 			return ""
 		}
 	}
 	return template.HTML(sanitiser.SanitizeBytes(fitted.Bytes())) //nolint:gosec // that is what it is for
+}
+
+// unlinkLost leaves the words of links to headings that the README does not have, as where it was cut off before them.
+func unlinkLost(body *html.Node) {
+	headings := map[string]bool{}
+	for n := range body.Descendants() {
+		if id := attribute(n, "id"); readmeID.MatchString(id) {
+			headings["#"+id] = true
+		}
+	}
+	for n := range body.Descendants() {
+		if n.DataAtom != atom.A {
+			continue
+		}
+		to, err := url.PathUnescape(attribute(n, "href"))
+		if strings.HasPrefix(to, "#") && (err != nil || !headings[to]) {
+			n.Attr = nil
+		}
+	}
 }
 
 // A fitting makes a README fit its page.

@@ -91,6 +91,36 @@ func TestRooms(t *testing.T) {
 	}
 }
 
+// stuckHouse has a room that lets in no new user, for two reasons.
+type stuckHouse struct{ house }
+
+func (stuckHouse) Statuses() []waitingroom.Status {
+	s, _ := stuckHouse{}.Status("shop")
+	return []waitingroom.Status{s}
+}
+
+func (stuckHouse) Status(name string) (waitingroom.Status, bool) {
+	s, ok := house{}.Status(name)
+	s.Recovering, s.CutOff = true, true
+	return s, ok
+}
+
+func TestRoomsThatLetNoUserIn(t *testing.T) {
+	shelf := testkit.NewShelf(t)
+	lines := []string{"or another node of the cluster has taken over", "does not answer about this room", ">recovering<", ">cut off<"}
+	for target, wants := range map[string][]string{"/rooms": lines[2:], "/rooms/shop": lines} {
+		stuck := get(t, newSite(t, shelf, func(o *Options) { o.Rooms = stuckHouse{} }), target)
+		well := get(t, newSite(t, shelf, func(o *Options) { o.Rooms = house{} }), target).Body.String()
+		body := stuck.Body.String() // which checkPage reads
+		checkPage(t, stuck)
+		for _, want := range wants {
+			if !strings.Contains(body, want) || strings.Contains(well, want) {
+				t.Errorf("%s: %q is told of a room that is stuck: %v; of one that is well: %v", target, want, strings.Contains(body, want), strings.Contains(well, want))
+			}
+		}
+	}
+}
+
 func TestRoomStatusWords(t *testing.T) {
 	for want, s := range map[string]waitingroom.Status{
 		"no visitor waits":         {Status: waitingroom.NotQueueing, Method: "fifo"},

@@ -165,22 +165,32 @@ func plausible(host string) bool {
 	return hostName.MatchString(host)
 }
 
-// Query reads a query as browsers write it, false where it is wrongly percent-encoded
-// or not UTF-8. Unlike url.ParseQuery it takes a semicolon for itself: people search
-// for what they like.
-func Query(raw string) (url.Values, bool) {
+// Query reads a query as browsers write it. What is wrongly percent-encoded, or no UTF-8 when it is decoded, stays what it
+// is, because people search for "50%" by hand. Unlike url.ParseQuery it takes a semicolon for itself.
+func Query(raw string) url.Values {
 	values := url.Values{}
 	for pair := range strings.SplitSeq(raw, "&") {
-		if pair == "" {
-			continue
+		if pair != "" {
+			name, value, _ := strings.Cut(pair, "=")
+			name = decoded(name)
+			values[name] = append(values[name], decoded(value))
 		}
-		name, value, _ := strings.Cut(pair, "=")
-		name, errName := url.QueryUnescape(name)
-		value, errValue := url.QueryUnescape(value)
-		if errName != nil || errValue != nil || !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return nil, false
-		}
-		values[name] = append(values[name], value)
 	}
-	return values, true
+	return values
+}
+
+// encoded are the parts of a text that are percent-encoded.
+var encoded = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+`)
+
+func decoded(s string) string {
+	s = strings.ToValidUTF8(strings.ReplaceAll(s, "+", " "), "\uFFFD")
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	return encoded.ReplaceAllStringFunc(s, func(part string) string {
+		if text, err := url.PathUnescape(part); err == nil && utf8.ValidString(text) {
+			return text
+		}
+		return part
+	})
 }

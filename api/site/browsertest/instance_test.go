@@ -152,19 +152,21 @@ func stock(binary, data, folder string) error {
 
 // bigRelease writes a release of many small files.
 func bigRelease(folder string) (string, error) {
-	if err := os.MkdirAll(filepath.Join(folder, "shelf"), 0o700); err != nil {
-		return "", err
-	}
 	files := map[string]string{"pantry.js": "globalThis.pantry = true;\n"}
 	for n := len(files); n < manyFiles; n++ {
 		files[fmt.Sprintf("shelf/jar-%03d.json", n)] = fmt.Sprintf("{\"jar\": %d}\n", n)
 	}
+	return folder, writeFiles(folder, files)
+}
+
+func writeFiles(folder string, files map[string]string) error {
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(folder, filepath.FromSlash(name)), []byte(text), 0o600); err != nil {
-			return "", err
+		file := filepath.Join(folder, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			return err
 		}
 	}
-	return folder, nil
+	return nil
 }
 
 // record writes what the bot would of a release without files, and a withdrawal.

@@ -78,6 +78,21 @@ func TestOutlines(t *testing.T) {
 	}
 }
 
+// TestNoValue holds that a phone, where each cell has its label, shows no cell without a value in a list of files.
+func TestNoValue(t *testing.T) {
+	b := newTab(t)
+	b.visit("/files/pickle/2.0.0")
+	const dashes = `[...document.querySelectorAll('.files td[data-label]')].filter((td) => td.checkVisibility() && td.textContent === '–').length`
+	b.screen(1280, false)
+	if eval[int](b, dashes) == 0 {
+		t.Error("no file is listed beside a folder")
+	}
+	b.screen(390, false)
+	if n := eval[int](b, dashes); n != 0 {
+		t.Errorf("%d cells are shown that have no value", n)
+	}
+}
+
 func byHeading(text string) map[string][]string {
 	found := map[string][]string{}
 	name := ""
