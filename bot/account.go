@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -36,7 +38,28 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return nil, err
 	}
-	return account(p, row.Removed, upstream, states), nil
+	accounts := account(p, row.Removed, upstream, states)
+	for i, a := range accounts {
+		if a.Kind != views.Withdrawn {
+			continue
+		}
+		erased, err := Erased(r, name, a.Version)
+		if err != nil {
+			return nil, err
+		}
+		if erased { // nothing is left to restore
+			accounts[i].Command = ""
+			accounts[i].Reason = strings.TrimSuffix(a.Reason, ".") + "; its files were erased for good"
+		}
+	}
+	return accounts, nil
+}
+
+// Erased reports whether files of a withdrawn release were erased since it was last served.
+func Erased(r kvstore.Reader, name, version string) (bool, error) {
+	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
+	last, err := logs.Read(r, logs.Query{Package: name, Version: version, Kinds: kinds, Limit: 1})
+	return err == nil && len(last.Entries) > 0 && last.Entries[0].Kind == logs.Erased, err
 }
 
 // account is ReadAccounts of what was read. It is a pure function. The package is nil where it is not enrolled.

@@ -54,7 +54,8 @@ type Options struct {
 	Npm *npm.Client
 	// Provenance verifies attestations of npm's releases. Default: by the embedded trusted root.
 	Provenance *provenance.Verifier
-	// Git answers for packages whose source is git. Default: they are not updated.
+	// Git answers for packages whose source is git, and says how many stars repositories have at GitHub. Default: they are
+	// not updated, and nothing is known of stars.
 	Git *git.Client
 	// TempDir is a folder of the bot's own; what it finds there at the start it
 	// removes. Default: a new one in the system's.
@@ -409,7 +410,10 @@ func (b *Bot) Run(ctx context.Context) error {
 		g.Go(func() error { return b.followFeed(groupCtx) })
 	}
 	if b.options.Demand != nil {
-		g.Go(func() error { return b.countDownloads(groupCtx) })
+		g.Go(func() error { return b.tally(groupCtx, countEvery, b.countDownloads) })
+	}
+	if every := b.starsEvery(); every > 0 {
+		g.Go(func() error { return b.tally(groupCtx, every, b.countStars) })
 	}
 	g.Go(func() error {
 		defer queue.close()

@@ -517,3 +517,14 @@ func TestModulesAreToldApart(t *testing.T) {
 		t.Errorf("the file's row is %+v, %v", f, err)
 	}
 }
+
+func TestAPackageThatUpstreamLacksIsMissing(t *testing.T) {
+	r := newRig(t)
+	r.enrol("lost", fromNpm("lost", "**"))
+	r.open()
+	r.once()
+	s, err := bot.ReadStatus(r.store, "")
+	if err != nil || len(s.Troubles) != 1 || s.Troubles[0].Kind != bot.MissingTrouble || !strings.Contains(s.Troubles[0].Cause, "404") {
+		t.Errorf("got %+v, %v", s.Troubles, err)
+	}
+}

@@ -10,16 +10,27 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A Demand is how often a package is downloaded elsewhere, for the order of search.
+// A Demand is how much a package is wanted elsewhere, for the order of search.
 type Demand struct {
-	Downloads int64     `json:"downloads"` // in a month
-	AsOf      time.Time `json:"asOf,omitzero"`
-	Asked     bool      `json:"asked,omitempty"` // npm said so, not the catalogue
+	Downloads int64     `json:"downloads,omitempty"` // from npm, in a month
+	AsOf      time.Time `json:"asOf,omitzero"`       // zero where the downloads are not known
+	Asked     bool      `json:"asked,omitempty"`     // npm said so, not the catalogue
+	GitHub    *Stars    `json:"github,omitempty"`    // nil until GitHub was asked
+}
+
+// Stars are what GitHub says of how much a repository is liked.
+type Stars struct {
+	git.Counts
+	Repository string    `json:"repository"`     // that they are of, as [git.Place] writes it
+	AsOf       time.Time `json:"asOf"`           // when GitHub was asked
+	ETag       string    `json:"etag,omitempty"` // of its answer
+	Missing    bool      `json:"missing,omitempty"`
 }
 
 var demandSuffix = []byte("downloads")
@@ -55,6 +66,8 @@ func ReadDemand(r kvstore.Reader) (map[string]Demand, error) {
 // adoptPopularity takes what the catalogue says of its packages' popularity, but where npm has said it later.
 func (b *Bot) adoptPopularity(c *packages.Catalogue) error {
 	said := c.Popularity()
+	b.rows.Lock()
+	defer b.rows.Unlock()
 	known, err := ReadDemand(b.store)
 	if err != nil {
 		return err
@@ -62,25 +75,33 @@ func (b *Bot) adoptPopularity(c *packages.Catalogue) error {
 	batch := b.store.NewBatch()
 	defer batch.Close()
 	for name, n := range said.Downloads {
-		if _, ok := c.Get(name); !ok {
+		before := known[name]
+		if _, ok := c.Get(name); !ok || before.Asked && before.AsOf.After(said.AsOf) {
 			continue
 		}
-		before, ok := known[name]
-		if now := (Demand{Downloads: n, AsOf: said.AsOf}); !ok || before != now && !(before.Asked && before.AsOf.After(said.AsOf)) {
+		if now := (Demand{Downloads: n, AsOf: said.AsOf, GitHub: before.GitHub}); now != before {
 			if err := setDemand(batch, name, now); err != nil {
 				return err
 			}
 		}
 	}
 	for name, before := range known {
-		if _, ok := said.Downloads[name]; !ok && !before.Asked {
-			batch.Delete(kvstore.Upstreams, demandKey(name))
+		if _, ok := said.Downloads[name]; ok || before.Asked || before.AsOf.IsZero() {
+			continue
+		}
+		if err := setDemand(batch, name, Demand{GitHub: before.GitHub}); err != nil {
+			return err
 		}
 	}
 	return batch.Commit()
 }
 
+// setDemand notes a package's demand, or that nothing is known of it.
 func setDemand(batch *kvstore.Batch, name string, d Demand) error {
+	if d == (Demand{}) {
+		batch.Delete(kvstore.Upstreams, demandKey(name))
+		return nil
+	}
 	data, err := json.Marshal(d)
 	if err != nil {
 		return fmt.Errorf("bot: %w", err)
@@ -89,41 +110,66 @@ func setDemand(batch *kvstore.Batch, name string, d Demand) error {
 	return nil
 }
 
-// The budget of asking how often packages are downloaded: sixty requests in an hour, and for each package one in a month.
+// changeDemand changes what is known of a package's demand.
+func (b *Bot) changeDemand(name string, change func(*Demand)) error {
+	b.rows.Lock()
+	defer b.rows.Unlock()
+	var d Demand
+	switch data, err := b.store.Get(kvstore.Upstreams, demandKey(name)); {
+	case err == nil:
+		_ = json.Unmarshal(data, &d) // a damaged row is made anew
+	case !errors.Is(err, kvstore.ErrNotFound):
+		return err
+	}
+	change(&d)
+	batch := b.store.NewBatch()
+	defer batch.Close()
+	if err := setDemand(batch, name, d); err != nil {
+		return err
+	}
+	return batch.Commit()
+}
+
+// The budgets: of npm's downloads sixty requests in an hour; of GitHub's stars as many with a token and six without one, of
+// the sixty that GitHub then allows. Each package is asked about once in a month.
 const (
-	countEvery = time.Minute
-	countAgain = 30 * 24 * time.Hour
-	countPause = time.Hour // after an answer that is none
+	countEvery          = time.Minute
+	countEveryAnonymous = 10 * time.Minute
+	countAgain          = 30 * 24 * time.Hour
+	countTomorrow       = 24 * time.Hour // until GitHub is asked again about a repository of which it gave no answer
+	countPause          = time.Hour      // after an answer that is none, and where nothing is due
 )
 
-// countDownloads asks for the demand of one package after another, those first of which it was never asked, until ctx ends.
-func (b *Bot) countDownloads(ctx context.Context) error {
-	for pause := countEvery; retry.Sleep(ctx, pause) == nil; {
-		name, target, err := b.uncounted()
-		if err != nil {
+// tally asks about one package after another, until ctx ends. One asks about the package that is due, and returns its name,
+// "" where none is.
+func (b *Bot) tally(ctx context.Context, every time.Duration, one func(context.Context) (name string, err error)) error {
+	for pause := every; retry.Sleep(ctx, pause) == nil; {
+		name, err := one(ctx)
+		var limit *git.LimitError
+		switch {
+		case err != nil && (stops(err) || ctx.Err() != nil):
 			return err
-		}
-		if pause = countEvery; name == "" {
+		case errors.As(err, &limit):
 			pause = countPause
-			continue
-		}
-		if err := b.count(ctx, name, target); err != nil {
-			if stops(err) || ctx.Err() != nil {
-				return err
-			}
-			b.logger.Warn("couldn't ask how often a package is downloaded; it is tried again", "package", name, "after", countPause, "err", err)
+		case err != nil:
+			b.logger.Warn("couldn't ask how much a package is in demand; it is tried again", "package", name, "after", countPause, "err", err)
 			pause = countPause
+		case name == "":
+			pause = countPause
+		default:
+			pause = every
 		}
 	}
 	return nil
 }
 
-// uncounted returns the package of npm's that it is longest since it was asked about, "" where none is due.
-func (b *Bot) uncounted() (name, target string, err error) {
+// countDownloads asks npm about the package of npm's that it is longest since it was asked about.
+func (b *Bot) countDownloads(ctx context.Context) (string, error) {
 	known, err := ReadDemand(b.store)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
+	var name, target string
 	oldest := b.options.Now().Add(-countAgain)
 	for _, p := range b.catalogue().Packages() {
 		if p.Autoupdate == nil || p.Autoupdate.Source != npmType {
@@ -137,24 +183,92 @@ func (b *Bot) uncounted() (name, target string, err error) {
 			name, target, oldest = p.Name, p.Autoupdate.Target, asked
 		}
 	}
-	return name, target, nil
-}
-
-// count asks for the demand of one package.
-func (b *Bot) count(ctx context.Context, name, target string) error {
+	if name == "" {
+		return "", nil
+	}
 	n, err := b.options.Demand(ctx, target)
 	if errors.Is(err, fetch.ErrNotFound) {
 		n, err = 0, nil // of a new package nothing is counted yet
 	}
 	if err != nil {
-		return err
+		return name, err
 	}
-	batch := b.store.NewBatch()
-	defer batch.Close()
-	if err := setDemand(batch, name, Demand{Downloads: n, AsOf: b.options.Now().UTC().Truncate(time.Second), Asked: true}); err != nil {
-		return err
+	return name, b.changeDemand(name, func(d *Demand) {
+		d.Downloads, d.AsOf, d.Asked = n, b.options.Now().UTC().Truncate(time.Second), true
+	})
+}
+
+// starsEvery is how often GitHub may be asked for stars, 0 where it is not asked.
+func (b *Bot) starsEvery() time.Duration {
+	if b.options.Git == nil {
+		return 0
 	}
-	return batch.Commit()
+	if b.options.Git.Authorized() {
+		return countEvery
+	}
+	return countEveryAnonymous
+}
+
+// countStars asks GitHub about the package that it is longest since it was asked about, those first whose downloads are not
+// known.
+func (b *Bot) countStars(ctx context.Context) (string, error) {
+	known, err := ReadDemand(b.store)
+	if err != nil {
+		return "", err
+	}
+	var name, target string
+	var before Demand
+	now := b.options.Now().UTC().Truncate(time.Second)
+	for _, p := range b.catalogue().Packages() {
+		if p.Repository == nil || !b.options.Git.AtGitHub(p.Repository.URL) {
+			continue
+		}
+		d := known[p.Name]
+		if g := d.GitHub; g != nil && g.Repository != git.Place(p.Repository.URL) {
+			d.GitHub = nil
+		}
+		if due := d.GitHub == nil || !d.GitHub.AsOf.After(now.Add(-countAgain)); due && (name == "" || d.waited(before)) {
+			name, target, before = p.Name, p.Repository.URL, d
+		}
+	}
+	if name == "" {
+		return "", nil
+	}
+	next := Stars{Repository: git.Place(target), AsOf: now}
+	etag := ""
+	if before.GitHub != nil {
+		etag = before.GitHub.ETag
+	}
+	found, fresh, err := b.options.Git.Counts(ctx, target, etag)
+	var refused *git.RefusedError
+	var limit *git.LimitError
+	switch {
+	case errors.Is(err, fetch.ErrNotFound), errors.As(err, &refused):
+		next.Missing, err = true, nil
+	case err != nil && (errors.As(err, &limit) || stops(err) || ctx.Err() != nil):
+		return name, err
+	case err != nil: // GitHub may have blocked the repository for good: it is due again tomorrow, so that the others have their turn
+		if next.Missing = before.GitHub == nil; !next.Missing {
+			next = *before.GitHub
+		}
+		next.AsOf = now.Add(countTomorrow - countAgain)
+	case found == nil: // as before
+		next.Counts, next.ETag = before.GitHub.Counts, etag
+	default:
+		next.Counts, next.ETag = *found, fresh
+	}
+	return name, errors.Join(err, b.changeDemand(name, func(d *Demand) { d.GitHub = &next }))
+}
+
+// waited reports whether GitHub should be asked about d's package before other's.
+func (d Demand) waited(other Demand) bool {
+	if d.AsOf.IsZero() != other.AsOf.IsZero() {
+		return d.AsOf.IsZero()
+	}
+	if d.GitHub == nil || other.GitHub == nil {
+		return d.GitHub == nil && other.GitHub != nil
+	}
+	return d.GitHub.AsOf.Before(other.GitHub.AsOf)
 }
 
 // A Popularity answers how much packages are in demand, from what is known of their downloads elsewhere and of the requests
@@ -170,8 +284,10 @@ type Popularity struct {
 
 const (
 	demandEvery = 10 * time.Minute
-	// A thousand downloads from npm in a month count as one request here: most of them are of machines that build.
+	// A thousand downloads from npm in a month count as one request here: most of them are of machines that build. Where
+	// there are none, a star at GitHub counts as a hundred, about what well-known packages have for each.
 	downloadsPerRequest = 1000
+	downloadsPerStar    = 100
 )
 
 // NewPopularity returns one that adds the requests here.
@@ -181,12 +297,16 @@ func NewPopularity(store kvstore.Reader, requests func(name string) float64) *Po
 
 // Of returns how much a package is in demand, 0 for unknown. Only the order of the numbers counts.
 func (p *Popularity) Of(name string) float64 {
-	d, _ := p.Downloads(name)
-	return p.requests(name) + float64(d.Downloads)/downloadsPerRequest
+	d := p.Demand(name)
+	downloads := d.Downloads
+	if downloads == 0 && d.GitHub != nil {
+		downloads = downloadsPerStar * d.GitHub.Stars
+	}
+	return p.requests(name) + float64(downloads)/downloadsPerRequest
 }
 
-// Downloads returns how often a package is downloaded elsewhere, where that is known.
-func (p *Popularity) Downloads(name string) (Demand, bool) {
+// Demand returns how much a package is wanted elsewhere.
+func (p *Popularity) Demand(name string) Demand {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := time.Now(); p.demand == nil || now.Sub(p.read) >= demandEvery {
@@ -197,6 +317,5 @@ func (p *Popularity) Downloads(name string) (Demand, bool) {
 			p.demand = map[string]Demand{}
 		}
 	}
-	d, ok := p.demand[name]
-	return d, ok
+	return p.demand[name]
 }

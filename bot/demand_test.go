@@ -3,13 +3,19 @@ package bot_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -83,5 +89,120 @@ func TestDemand(t *testing.T) {
 	expect("after a failure", map[string]int64{"apple": 100, "banana": 200, "cherry": 300})
 	if got := count(0, fetch.ErrNotFound); got != first {
 		t.Errorf("%s is asked about, not %s", got, first)
+	}
+}
+
+// TestStars holds what is known of packages' repositories at GitHub: each is asked about once a month, those first of which no
+// downloads are known, with the entity tag of the answer before.
+func TestStars(t *testing.T) {
+	r := newRig(t)
+	hub, url := r.gitHub()
+	enrol := func(name, repository string) {
+		r.enrolJSON(name, fmt.Appendf(nil, `{"name": %q, "description": "A test.", "keywords": ["test"], "repository": {"type": "git", "url": %q}}`, name, repository))
+	}
+	for _, name := range []string{"apple", "banana", "cherry"} {
+		if err := hub.Add("fruit/"+name, t.TempDir(), "main"); err != nil {
+			t.Fatal(err)
+		}
+		enrol(name, url+"/fruit/"+name+".git")
+	}
+	enrol("damson", url+"/fruit/damson")
+	enrol("elder", "https://git.example/fruit/elder")
+	hub.Rename("fruit/cherry", "garden/cherry")
+	if err := os.WriteFile(filepath.Join(r.catalogue, packages.PopularityFile), []byte("apple\tapple\t5000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.open()
+	ask := func() (asked []string) {
+		t.Helper()
+		for {
+			name, err := r.bot.StarOne(t.Context())
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			if name == "" {
+				return asked
+			}
+			asked = append(asked, name)
+		}
+	}
+	known := func(name string) bot.Demand {
+		t.Helper()
+		all, err := bot.ReadDemand(r.store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[name]
+	}
+	r.setCatalogue()
+	if got := ask(); !slices.Equal(got, []string{"banana", "cherry", "damson", "apple"}) {
+		t.Errorf("those asked about are %q", got)
+	}
+	for _, name := range []string{"apple", "banana", "cherry"} {
+		if g := known(name).GitHub; g == nil || g.Counts != (git.Counts{Stars: 250, Forks: 12, Subscribers: 9}) || g.ETag == "" {
+			t.Errorf("%s has %+v", name, g)
+		}
+	}
+	if g := known("damson").GitHub; g == nil || !g.Missing {
+		t.Errorf("a repository that is not there: %+v", g)
+	}
+	if p := bot.NewPopularity(r.store, func(string) float64 { return 1 }); p.Of("banana") != 26 || p.Of("apple") != 6 || p.Of("elder") != 1 {
+		t.Errorf("the popularity is %v, %v, %v", p.Of("banana"), p.Of("apple"), p.Of("elder"))
+	}
+
+	// After a month only what has changed is sent; what was said of downloads stays.
+	hub.Star("fruit/apple", 300)
+	r.now = r.now.Add(31 * 24 * time.Hour)
+	from := len(hub.Requests())
+	if got := ask(); len(got) != 4 {
+		t.Errorf("after a month, those asked about are %q", got)
+	}
+	unchanged := 0
+	for _, q := range hub.Requests()[from:] {
+		if q.Status == http.StatusNotModified {
+			unchanged++
+		}
+	}
+	if d := known("apple"); unchanged != 2 || d.GitHub.Stars != 300 || d.Downloads != 5000 || known("banana").GitHub.Stars != 250 {
+		t.Errorf("%d answers were not sent again; apple has %+v of %+v", unchanged, d, d.GitHub)
+	}
+
+	// A repository that GitHub blocks, or says nonsense of, keeps no other waiting, and what was known stays.
+	r.now = r.now.Add(31 * 24 * time.Hour)
+	hub.Break(githubtest.Fault{Path: "/repos/fruit/apple", Status: http.StatusUnavailableForLegalReasons, Message: "Repository access blocked"})
+	enrol("fig", url+"/fruit/fig")
+	hub.Break(githubtest.Fault{Path: "/repos/fruit/fig", Status: http.StatusNotModified})
+	r.setCatalogue()
+	failed := map[string]int{}
+	for range 10 {
+		if name, err := r.bot.StarOne(t.Context()); err != nil {
+			failed[name]++
+		} else if name == "" {
+			break
+		}
+	}
+	if !maps.Equal(failed, map[string]int{"apple": 1, "fig": 1}) || !known("fig").GitHub.Missing || known("apple").GitHub.Stars != 300 {
+		t.Errorf("failed: %v; fig has %+v, apple %+v", failed, known("fig").GitHub, known("apple").GitHub)
+	}
+	r.now = r.now.Add(25 * time.Hour)
+	hub.Mend()
+	if got := ask(); !slices.Equal(got, []string{"fig", "apple"}) {
+		t.Errorf("a day later, those asked about are %q", got)
+	}
+
+	// Another repository is another number; GitHub's limit is waited for, and what was known stays.
+	enrol("banana", url+"/garden/cherry")
+	enrol("cherry", url+"/fruit/banana")
+	hub.Limit(1, time.Hour)
+	r.setCatalogue()
+	var limit *git.LimitError
+	if name, err := r.bot.StarOne(t.Context()); name != "banana" || err != nil {
+		t.Errorf("below the limit: %s, %v", name, err)
+	}
+	if name, err := r.bot.StarOne(t.Context()); name != "cherry" || !errors.As(err, &limit) {
+		t.Errorf("over the limit: %s, %v", name, err)
+	}
+	if known("cherry").GitHub == nil {
+		t.Error("over the limit, what was known is gone")
 	}
 }

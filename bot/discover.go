@@ -81,7 +81,7 @@ func (b *Bot) ask(ctx context.Context, p *packages.Package, in inquiry) ([]task,
 	b.outages.told(upstreamOf(p), p.Name, err)
 	down := b.outages.down(upstreamOf(p))
 	now := b.options.Now()
-	upstream.Checked, upstream.Outage = now, isOutage(err)
+	upstream.Checked, upstream.Outage, upstream.Missing = now, isOutage(err), errors.Is(err, fetch.ErrNotFound)
 	var limit *git.LimitError
 	switch {
 	case stops(err), err != nil && ctx.Err() != nil:

@@ -65,9 +65,8 @@ func (b *Bot) look(ctx context.Context, name string, event bool) (version string
 // CountOne asks for the demand of the package that is due; it returns its name.
 func (b *Bot) CountOne(ctx context.Context, demand func(context.Context, string) (int64, error)) (string, error) {
 	b.options.Demand = demand
-	name, target, err := b.uncounted()
-	if err != nil || name == "" {
-		return name, err
-	}
-	return name, b.count(ctx, name, target)
+	return b.countDownloads(ctx)
 }
+
+// StarOne asks for the stars of the package that is due; it returns its name.
+func (b *Bot) StarOne(ctx context.Context) (string, error) { return b.countStars(ctx) }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/github"
-	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -119,14 +118,8 @@ func TestTagsThatMove(t *testing.T) {
 
 // GitHub's limit fails nothing: what is left goes on when it is over.
 func TestGitHubLimit(t *testing.T) {
-	hub := githubtest.New("ghp_token")
-	url, stop := hub.Start()
-	defer stop()
 	r := newRig(t)
-	var err error
-	if r.hub, err = github.New(github.Options{URL: url, Token: "ghp_token"}); err != nil {
-		t.Fatal(err)
-	}
+	hub, url := r.gitHub()
 	if err := hub.Add("owner/a", t.TempDir(), "main"); err != nil {
 		t.Fatal(err)
 	}

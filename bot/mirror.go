@@ -358,8 +358,7 @@ func (b *Bot) RestoreMirrored(name, version string, manifest kvstore.Hash, reaso
 	pins := b.store.Pin()
 	defer pins.Release()
 	err = b.asAtOrigin(v, logs.Restored, reason, func(m *logs.Manifest) error {
-		last, err := logs.Read(b.store, logs.Query{Package: name, Version: version, Kinds: []logs.Kind{logs.Withdrawn, logs.Erased}, Limit: 1})
-		if err != nil || last.Entries[0].Kind == logs.Erased { // it was withdrawn, so there is one
+		if erased, err := Erased(b.store, name, version); err != nil || erased {
 			return cmp.Or(err, errErased)
 		}
 		for _, f := range m.Files {

@@ -51,7 +51,7 @@ func (b *Bot) Retry(ctx context.Context, name string) error {
 			}
 		}
 		if versions == nil {
-			return fmt.Errorf("no release of %s was refused or has failed; `larder add %s` gets those that are new", name, name)
+			return fmt.Errorf("no release was refused or has failed; `larder add %s` gets those that are new", name)
 		}
 		return b.addChosen(ctx, p, versions...)
 	})
@@ -333,6 +333,8 @@ type PackageStatus struct {
 	target string   // what the package is called upstream
 	served []string // versions
 	outage string   // the upstream, where it does not answer
+	// missing: upstream says that it has no such package.
+	missing bool
 }
 
 func (p *PackageStatus) add(s views.State) {
@@ -349,6 +351,23 @@ func (p *PackageStatus) add(s views.State) {
 	default:
 		p.Waiting++
 	}
+}
+
+// addUpstream adds what is known of the package's upstream.
+func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
+	upstream, err := LookupUpstream(snapshot, p.Name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p.Checked, p.Next, p.Problem, p.Notes = upstream.Checked, upstream.Next, upstream.Reason, upstream.Notes
+	p.Looked, p.target, p.missing = upstream.Looked, upstream.Target, upstream.Missing && upstream.Reason != ""
+	if upstream.Outage && upstream.Reason != "" {
+		p.outage = upstreamOf(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
+	}
+	return nil
 }
 
 // ReadStatus reads the status of all packages, or of the one that is named.
@@ -391,14 +410,7 @@ func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		p := byName[name]
 		p.Newest = packages.LatestVersion(p.served)
-		switch upstream, err := LookupUpstream(snapshot, name); {
-		case err == nil:
-			p.Checked, p.Next, p.Problem, p.Notes = upstream.Checked, upstream.Next, upstream.Reason, upstream.Notes
-			p.Looked, p.target = upstream.Looked, upstream.Target
-			if upstream.Outage && upstream.Reason != "" {
-				p.outage = upstreamOf(&packages.Package{Autoupdate: &packages.Autoupdate{Source: upstream.Source, Target: upstream.Target}})
-			}
-		case !errors.Is(err, kvstore.ErrNotFound):
+		if err := p.addUpstream(snapshot); err != nil {
 			return nil, err
 		}
 		s.Packages = append(s.Packages, *p)

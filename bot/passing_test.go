@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/github"
-	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -261,14 +259,8 @@ func TestMendedPackageJSONLooksOn(t *testing.T) {
 
 // An archive of a git tag has no hash, so what is wrong with it is doubted, too, and refused only when it stays so.
 func TestWrongArchivesOfTagsPass(t *testing.T) {
-	hub := githubtest.New("ghp_token")
-	url, stop := hub.Start()
-	defer stop()
 	r := newRig(t)
-	var err error
-	if r.hub, err = github.New(github.Options{URL: url, Token: "ghp_token"}); err != nil {
-		t.Fatal(err)
-	}
+	hub, url := r.gitHub()
 	if err := hub.Add("owner/a", t.TempDir(), "main"); err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -156,6 +157,20 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 	if err != nil {
 		r.Fatal(err)
 	}
+}
+
+// gitHub starts a GitHub, which a bot that is opened from then on asks.
+func (r *rig) gitHub() (hub *githubtest.Server, url string) {
+	r.Helper()
+	const token = "ghp_token"
+	hub = githubtest.New(token)
+	url, stop := hub.Start()
+	r.Cleanup(stop)
+	var err error
+	if r.hub, err = github.New(github.Options{URL: url, Token: token}); err != nil {
+		r.Fatal(err)
+	}
+	return hub, url
 }
 
 // clock is the bot's, and its agenda's, which looks at it whenever it likes.

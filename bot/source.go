@@ -305,6 +305,7 @@ type Upstream struct {
 	Attempts int         `json:"attempts,omitempty"` // in a row that failed
 	Reason   string      `json:"reason,omitempty"`   // why the last one failed
 	Outage   bool        `json:"outage,omitempty"`   // that is not about the package
+	Missing  bool        `json:"missing,omitempty"`  // the last one said that there is no such package
 	// Deprecated are the versions that upstream warned of when it was last asked, by what it says.
 	Deprecated map[string][]string `json:"deprecated,omitempty"`
 	// Notes are what people should know of the target, such as that it has moved.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -283,22 +284,9 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 	}
 	measured := b.squeeze.speed.begin(time.Now())
 	defer func() { measured(time.Now(), content.Size) }()
-	var coded []kvstore.Coded
-	for _, c := range compressed {
-		small, err := b.squeezers.Do(ctx, squeezeTasks[c], data)
-		if ctx.Err() != nil || stops(err) {
-			return nil, errors.Join(ctx.Err(), err)
-		}
-		if errors.As(err, &crash) {
-			continue
-		}
-		if err != nil {
-			b.logger.Warn("not squeezed", "content", h, "coding", c, "err", err)
-			continue
-		}
-		if coding.Worthwhile(len(data), len(small)) {
-			coded = append(coded, kvstore.Coded{Coding: c, Bytes: small})
-		}
+	coded, crash, err := Encode(ctx, b.squeezers, data, b.logger.With("content", h))
+	if err != nil {
+		return nil, err
 	}
 	var after kvstore.Content
 	if err = b.store.ImproveContent(h, content.Size, crash == nil, coded); err == nil {
@@ -312,11 +300,37 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 	}
 	s := squeezed{before: codedBytes(content), after: codedBytes(after)}
 	done(s)
+	b.tellSqueezed(ctx, h, s)
+	return nil, nil
+}
+
+func (b *Bot) tellSqueezed(ctx context.Context, h kvstore.Hash, s squeezed) {
 	if b.options.Squeezed != nil {
 		b.options.Squeezed(h)
 	}
 	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.Backlog()})
-	return nil, nil
+}
+
+// Encode returns the best codings of some bytes, as far as they are worthwhile. Where an encoder's process ended, crash says
+// so; a coding that its encoder cannot cope with is left out.
+func Encode(ctx context.Context, encoders *worker.Pool, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
+	for _, c := range compressed {
+		small, err := encoders.Do(ctx, squeezeTasks[c], data)
+		if ctx.Err() != nil || stops(err) {
+			return nil, nil, errors.Join(ctx.Err(), err)
+		}
+		if errors.As(err, &crash) {
+			continue
+		}
+		if err != nil {
+			logger.Warn("not squeezed", "coding", c, "err", err)
+			continue
+		}
+		if coding.Worthwhile(len(data), len(small)) {
+			coded = append(coded, kvstore.Coded{Coding: c, Bytes: small})
+		}
+	}
+	return coded, crash, nil
 }
 
 var squeezeTasks = map[coding.Coding]worker.Task{

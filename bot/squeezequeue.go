@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type squeezeQueue struct {
 	waiting int                       // rows that no goroutine has begun
 	hot     []kvstore.Hash            // asked for meanwhile, latest last
 	busy    map[kvstore.Hash]struct{} // that a goroutine has in hand
+	lent    []queueRow                // that other nodes have in hand, as far as is known; latest last
 	wake    chan struct{}             // closed and replaced when rows come or a goroutine is done with one
 	speed   speed
 }
@@ -179,30 +181,43 @@ type queueRow struct {
 	givenUp bool
 }
 
-// nextRows takes the first rows of the queue that no other goroutine has in hand.
+// nextRows takes the first rows of the queue that no other goroutine has in hand. What other nodes have in hand comes when
+// nothing else is left: they may be gone, and work that is done twice does no harm.
 func (b *Bot) nextRows() ([]queueRow, error) {
-	b.squeeze.mu.Lock()
-	defer b.squeeze.mu.Unlock()
-	var rows []queueRow
+	q := &b.squeeze
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	rows, err := b.freeRows(rowsAtOnce, func(queueRow) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		rows, q.lent = q.lent, nil
+		rows = slices.DeleteFunc(rows, func(row queueRow) bool { _, busy := q.busy[row.hash]; return busy })
+	}
+	for _, row := range rows {
+		q.busy[row.hash] = struct{}{}
+	}
+	return rows, nil
+}
+
+// freeRows returns the first rows, so many at most, that suit and that neither a goroutine nor another node has in hand; the
+// caller holds mu.
+func (b *Bot) freeRows(most int, suits func(queueRow) bool) (rows []queueRow, err error) {
 	for _, keys := range inTurn {
 		for item, err := range b.store.Scan(kvstore.Queue, kvstore.Range{Prefix: keys.prefix}) {
 			if err != nil {
-				for _, row := range rows {
-					delete(b.squeeze.busy, row.hash)
-				}
 				return nil, fmt.Errorf("bot: couldn't read the squeeze queue: %w", err)
 			}
 			if len(item.Key) != keys.size {
 				b.logger.Error("the squeeze queue has a malformed row", "key", fmt.Sprintf("%x", item.Key))
 				continue
 			}
-			hash := kvstore.Hash(item.Key[keys.size-len(kvstore.Hash{}):])
-			if _, ok := b.squeeze.busy[hash]; ok {
+			row := queueRow{key: bytes.Clone(item.Key), hash: kvstore.Hash(item.Key[keys.size-len(kvstore.Hash{}):]), turn: decodeTurn(item.Value)}
+			if _, busy := b.squeeze.busy[row.hash]; busy || b.squeeze.lentAt(row.hash) >= 0 || !suits(row) {
 				continue
 			}
-			b.squeeze.busy[hash] = struct{}{}
-			rows = append(rows, queueRow{key: append([]byte(nil), item.Key...), hash: hash, turn: decodeTurn(item.Value)})
-			if len(rows) == rowsAtOnce {
+			if rows = append(rows, row); len(rows) == most {
 				return rows, nil
 			}
 		}

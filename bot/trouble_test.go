@@ -45,7 +45,7 @@ func TestARegistryThatIsDownIsOneTrouble(t *testing.T) {
 	for i, reason := range []string{"503 Service Unavailable", "connection refused", "no answer in 30s", "connection reset"} {
 		s.Packages = append(s.Packages, PackageStatus{Name: fmt.Sprintf("p%d", i), Problem: reason, outage: "npm"})
 	}
-	s.Packages = append(s.Packages, PackageStatus{Name: "private", Problem: "401 Unauthorized", outage: "npm @scope"}, PackageStatus{Name: "lost", Problem: "404 Not Found"})
+	s.Packages = append(s.Packages, PackageStatus{Name: "private", Problem: "401 Unauthorized", outage: "npm @scope"}, PackageStatus{Name: "lost", Problem: "404 Not Found", missing: true})
 	for i := range 40 {
 		s.Versions = append(s.Versions, views.Account{State: views.State{Package: fmt.Sprintf("p%d", i%4), Version: fmt.Sprintf("1.%d.0", i), Kind: views.Failed, Reason: "connection refused"}})
 	}
@@ -56,8 +56,8 @@ func TestARegistryThatIsDownIsOneTrouble(t *testing.T) {
 	}
 	want := []string{
 		"4 upstreams can't be asked (p0, p1, p2 and 1 other): 40 releases wait for that, too; 503 Service Unavailable",
-		"1 upstream can't be asked (lost): 404 Not Found",
 		"1 upstream can't be asked (private): 401 Unauthorized",
+		`1 package is not at its upstream (lost): 404 Not Found; correct "target" in the package JSON, or, if it is private, configure credentials for it`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -118,6 +118,8 @@ type Fallback struct {
 	requests, releases tally
 	waiting            atomic.Int32 // clients' requests
 
+	counting sync.Mutex // held by the goroutine that counts what was mirrored before
+
 	mu      sync.Mutex
 	flights map[release]*flight
 	stored  int64 // bytes of mirrored releases; -1 until it is known
@@ -139,7 +141,7 @@ func New(o Options) (*Fallback, error) {
 		o: o, id: rand.Text(), getter: getter, asking: client.NewTurns(mostAsking),
 		memory: newMemory(o.Now), clients: newBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
 	}
-	f.follow = follower{Fallback: f, pauses: map[release]pause{}, cursors: map[*larder]int64{}, heard: map[release]bool{}, heeded: map[release]int64{}}
+	f.follow = follower{Fallback: f, pauses: map[release]pause{}, heard: map[release]bool{}, heeded: map[release]int64{}}
 	for _, text := range o.Origins {
 		made, err := f.parse(text)
 		if err != nil {
@@ -203,6 +205,11 @@ func (f *Fallback) answer(r *http.Request, id release, path string) ([]byte, err
 	case err != nil:
 		return nil, bot.ErrStays // or it cannot be known
 	}
+	return f.seek(r, id, path, hops)
+}
+
+// seek waits for a file of a release that may be elsewhere, or finds it here by now.
+func (f *Fallback) seek(r *http.Request, id release, path, hops string) ([]byte, error) {
 	fl, err := f.join(r, id, path, hops)
 	if err != nil {
 		return nil, err
@@ -216,7 +223,11 @@ func (f *Fallback) answer(r *http.Request, id release, path string) ([]byte, err
 		return nil, errBusy
 	}
 	defer leave()
-	return fl.file(ctx, path)
+	data, err := fl.file(ctx, path)
+	if errors.Is(err, bot.ErrStays) && f.known(id) {
+		return nil, nil
+	}
+	return data, err
 }
 
 // known reports whether a version was published here.
@@ -275,11 +286,11 @@ func (f *Fallback) join(r *http.Request, id release, path, hops string) (*flight
 
 // room takes bytes from the quota, or returns an [errQuota].
 func (f *Fallback) room(bytes int64) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if err := f.count(); err != nil {
 		return err
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.stored+bytes > f.o.Quota {
 		return fmt.Errorf("%w: %d of %d bytes", errQuota, f.stored, f.o.Quota)
 	}
@@ -287,9 +298,15 @@ func (f *Fallback) room(bytes int64) error {
 	return nil
 }
 
-// count adds up what was mirrored before. The caller holds f.mu.
+// count adds up what was mirrored before, unless that is known. It reads all entries about that, so no client's request waits for
+// it; what comes meanwhile waits in room.
 func (f *Fallback) count() error {
-	if f.stored >= 0 {
+	f.counting.Lock()
+	defer f.counting.Unlock()
+	f.mu.Lock()
+	known := f.stored >= 0
+	f.mu.Unlock()
+	if known {
 		return nil
 	}
 	var sum int64
@@ -299,6 +316,8 @@ func (f *Fallback) count() error {
 		}
 		sum += v.Bytes
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.stored = sum
 	return nil
 }

@@ -97,7 +97,7 @@ func (fl *flight) run(ctx context.Context) {
 	default:
 		close(fl.listed)
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, bot.ErrInHand) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, bot.ErrInHand) && !errors.Is(err, bot.ErrStays) {
 		fl.memory.remember(fl.id, err)
 		if !errors.Is(err, fetch.ErrNotFound) {
 			fl.o.Logger.Warn("a release was not taken from another origin", "package", fl.id.pkg, "version", fl.id.version, "err", err)

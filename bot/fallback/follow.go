@@ -2,11 +2,14 @@ package fallback
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"time"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -24,10 +27,9 @@ const (
 // restored, and those for which nothing but its word vouches are compared with npm. It is for one goroutine.
 type follower struct {
 	*Fallback
-	pauses  map[release]pause
-	cursors map[*larder]int64 // entries of an origin's log that were read
-	heard   map[release]bool  // of which what follows the cursor is enough
-	heeded  map[release]int64 // the origin's entry that was heeded last
+	pauses map[release]pause
+	heard  map[release]bool  // of which what follows the cursor is enough
+	heeded map[release]int64 // the origin's entry that was heeded last
 }
 
 type pause struct {
@@ -67,6 +69,9 @@ func (f *Fallback) Look(ctx context.Context) {
 		}
 	}
 	f.recount(sum)
+	if err := f.count(); err != nil {
+		f.o.Logger.Warn("couldn't count what was mirrored", "err", err)
+	}
 	for _, o := range f.origins {
 		source, ok := o.origin.(*larder)
 		if !ok || len(bySource[source.String()]) == 0 {
@@ -94,17 +99,7 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 					continue
 				}
 				seen[id] = true
-				v, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
-				if errors.Is(err, kvstore.ErrNotFound) || err == nil && v.Mirror == nil {
-					continue
-				}
-				if err == nil && v.Withdrawn != nil {
-					var erased bool
-					if erased, err = f.erased(id); erased {
-						continue
-					}
-				}
-				if !yield(v, err) {
+				if v, here, err := f.mirroredHere(id); (here || err != nil) && !yield(v, err) {
 					return
 				}
 			}
@@ -116,11 +111,17 @@ func (f *Fallback) mirrored() iter.Seq2[views.Version, error] {
 	}
 }
 
-// erased reports whether files of a withdrawn release were erased since it was served.
-func (f *Fallback) erased(id release) (bool, error) {
-	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
-	page, err := logs.Read(f.o.Store, logs.Query{Package: id.pkg, Version: id.version, Kinds: kinds, Limit: 1})
-	return err == nil && len(page.Entries) > 0 && page.Entries[0].Kind == logs.Erased, err
+// mirroredHere returns a version that was mirrored, and whether its files are here as they were then.
+func (f *Fallback) mirroredHere(id release) (v views.Version, here bool, err error) {
+	v, err = views.LookupVersion(f.o.Store, id.pkg, id.version)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return v, false, nil
+	}
+	if err != nil || v.Mirror == nil || v.Withdrawn == nil {
+		return v, v.Mirror != nil, err
+	}
+	erased, err := bot.Erased(f.o.Store, id.pkg, id.version)
+	return v, !erased, err
 }
 
 // compare holds a release against npm's, if it is time.
@@ -148,9 +149,13 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 	if err != nil {
 		return err
 	}
-	cursor, ok := f.cursors[o]
-	if !ok {
+	cursor, err := f.cursor(o)
+	first := errors.Is(err, kvstore.ErrNotFound) // the first look ever
+	switch {
+	case first:
 		cursor = log.Size()
+	case err != nil:
+		return err
 	}
 	from := cursor
 	for id, v := range ours {
@@ -170,6 +175,7 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 		}
 	}
 	for id, e := range last {
+		var err error
 		reason := text.Short(fmt.Sprintf("%s at its origin %s (entry %d of its log): %s", e.Kind, o, e.Index, text.Plain(e.Reason)), 1000)
 		switch e.Kind {
 		case logs.Withdrawn:
@@ -189,6 +195,26 @@ func (f *follower) heed(ctx context.Context, o *larder, ours map[release]views.V
 	for id := range ours {
 		f.heard[id] = true
 	}
-	f.cursors[o] = log.Size()
-	return nil
+	if !first && cursor == log.Size() {
+		return nil
+	}
+	b := f.o.Store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.Meta, cursorKey(o), binary.AppendUvarint(nil, uint64(log.Size())))
+	return b.Commit()
+}
+
+// cursorKey is the row that says how many entries of an origin's log were read.
+func cursorKey(o *larder) []byte { return kvstore.Key("fallback", "cursor", o.String()) }
+
+func (f *follower) cursor(o *larder) (int64, error) {
+	row, err := f.o.Store.Get(kvstore.Meta, cursorKey(o))
+	if err != nil {
+		return 0, err
+	}
+	n, length := binary.Uvarint(row)
+	if length != len(row) || n > math.MaxInt64 {
+		return 0, fmt.Errorf("the row that says how much of the log of %s was read is malformed: %x", o, row)
+	}
+	return int64(n), nil
 }

@@ -117,9 +117,7 @@ func (f *Fallback) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.UnderWay = len(f.flights)
-	if f.count() == nil {
-		s.Bytes = f.stored
-	}
+	s.Bytes = max(0, f.stored) // Look counts
 	return s
 }
 

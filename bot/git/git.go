@@ -132,8 +132,34 @@ func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, 
 // Metered reports whether each look at a repository counts against a small limit: GitHub's where there is no token, so
 // that even what has not changed counts.
 func (c *Client) Metered(target string) bool {
+	return c.AtGitHub(target) && !c.Authorized()
+}
+
+// AtGitHub reports whether a repository is one that GitHub's API is asked about.
+func (c *Client) AtGitHub(target string) bool {
 	at, err := parseAddress(target)
-	return err == nil && c.hub != nil && c.hub.has(at) && !c.hub.client.Authorized()
+	return err == nil && c.hub != nil && c.hub.has(at)
+}
+
+// Authorized reports whether GitHub knows the client that asks it.
+func (c *Client) Authorized() bool { return c.hub != nil && c.hub.client.Authorized() }
+
+// Counts are a repository's stars, forks and subscribers at GitHub.
+type Counts struct {
+	Stars       int64 `json:"stargazers_count"`
+	Forks       int64 `json:"forks"`
+	Subscribers int64 `json:"subscribers_count"`
+}
+
+// Counts asks for those of a repository that is AtGitHub. They are nil where they are those that came with the entity tag;
+// errors are as those of Tags.
+func (c *Client) Counts(ctx context.Context, target, etag string) (found *Counts, fresh string, err error) {
+	at, err := parseAddress(target)
+	if err != nil {
+		return nil, "", err
+	}
+	found, fresh, err = c.hub.counts(ctx, at, etag)
+	return found, fresh, named(target, err)
 }
 
 // Place writes the address of a repository in one way, whichever of git's forms it has; "" where it is none.

@@ -162,6 +162,26 @@ func (h *hub) about(ctx context.Context, at *url.URL, etag string) (home, fresh 
 	return home, fresh, &About{Archived: found.Archived}, nil
 }
 
+// counts asks for a repository's counts. They are nil where they are those that came with the entity tag.
+func (h *hub) counts(ctx context.Context, at *url.URL, etag string) (found *Counts, fresh string, err error) {
+	home, err := h.home(at)
+	if err != nil {
+		return nil, "", err
+	}
+	found = new(Counts)
+	fresh, err = h.get(ctx, home, etag, found)
+	if to := h.moved(err); to != "" {
+		fresh, err = h.get(ctx, to, etag, found)
+	}
+	if errors.Is(err, errNotModified) && etag != "" { // else there is nothing that it could be as
+		return nil, etag, nil
+	}
+	if err != nil {
+		return nil, "", failed(err)
+	}
+	return found, fresh, nil
+}
+
 // failed words a redirect that leads nowhere as any other answer.
 func failed(err error) error {
 	if github.Status(err)/100 == 3 {

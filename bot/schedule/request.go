@@ -41,7 +41,12 @@ const (
 	maxHeaders = 32
 	maxHeader  = 8 << 10
 	maxBody    = 64 << 10
-	maxEvery   = 366 * 24 * 60 * 60
+)
+
+// The longest interval of a request, and the latest time that an alarm can hold: the end of 2261.
+const (
+	MaxEverySeconds = 366 * 24 * 60 * 60
+	MaxTriggerAt    = 9214646400000
 )
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
@@ -57,9 +62,9 @@ func (r Request) Check() error {
 	switch {
 	case r.Method != "" && !slices.Contains(methods, r.Method):
 		return fmt.Errorf("method: %.20q is none of %s", r.Method, strings.Join(methods, ", "))
-	case r.TriggerAt < 0 || r.TriggerAt > maxTrigger:
+	case r.TriggerAt < 0 || r.TriggerAt > MaxTriggerAt:
 		return errors.New("triggerAt: want milliseconds since 1970, up to the year 2261")
-	case r.TriggerEverySeconds < 0 || r.TriggerEverySeconds > maxEvery:
+	case r.TriggerEverySeconds < 0 || r.TriggerEverySeconds > MaxEverySeconds:
 		return errors.New("triggerEverySeconds: want 1 to 31622400 (366 days), or none for a single request")
 	case len(r.Body) > maxBody:
 		return fmt.Errorf("body: it has %d bytes, %d are allowed", len(r.Body), maxBody)
@@ -83,9 +88,6 @@ func (r Request) Check() error {
 	}
 	return nil
 }
-
-// maxTrigger is the end of 2261 and what an alarm can hold.
-const maxTrigger = 9214646400000
 
 // CheckURL returns why nothing can be sent to a URL. The error does not repeat it.
 func CheckURL(raw string) error {

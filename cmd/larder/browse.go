@@ -40,7 +40,7 @@ func newSearch(a *cli) *cobra.Command {
 		Short: "Find libraries by name, description and keywords",
 		Long: `Find libraries by their names, descriptions, keywords and authors, best first, as the search of the site and of the
 API does: a slip of the pen, a missing dash or half a name do no harm.` + askedWhom,
-		Example: `  larder search date picker
+		Example: `  larder search font awesome
   larder search --limit 3 --json jquery | jq -r '.results[].name'`,
 		Args: arguments(1, -1),
 	}
@@ -150,7 +150,7 @@ func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 		{"repository", []string{l.Repository}},
 		{"author", []string{l.Author}},
 		{"keywords", terminal.Wrap(l.Keywords, max(0, width-indent))},
-		{"releases by", []string{source}},
+		{"source", []string{source}},
 		{"versions", terminal.Wrap(versions, max(0, width-indent))},
 	} {
 		name := field.name
@@ -226,6 +226,9 @@ what a page loads never changes by itself.` + askedWhom + whichAddress,
 		return a.print(*asJSON, snippets, func() error {
 			for _, s := range snippets {
 				fmt.Fprintln(a.stdout, s.Tag)
+				for _, note := range s.Notes {
+					fmt.Fprintln(a.stderr, terminal.Noted(note))
+				}
 			}
 			return nil
 		})

@@ -63,7 +63,7 @@ demo 2.0.0
 A test.
 
 license      MIT [2J
-releases by  `+"`larder import`"+` only
+source       `+"`larder import`"+` only
 versions     2.0.0, 1.10.0, 1.9.0,
              1.8.0
 

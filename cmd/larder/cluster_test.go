@@ -8,263 +8,14 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/larder-cdn/larder/internal/app"
 )
-
-// A crew is the nodes of a cluster, as processes that share a folder.
-type crew struct {
-	*testing.T
-	dir, bucket, catalogue, larder string
-	imported                       int
-}
-
-func newCrew(t *testing.T) *crew {
-	t.Helper()
-	dir := t.TempDir()
-	c := &crew{T: t, dir: dir, bucket: filepath.Join(dir, "bucket"), catalogue: filepath.Join(dir, "catalogue"), larder: filepath.Join(dir, "larder")}
-	program, err := os.Executable()
-	if err == nil {
-		err = os.Symlink(program, c.larder) // TestMain makes larder of the test program where that is its name
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.write("catalogue/packages/d/demo.json", `{"name": "demo", "description": "A test.", "keywords": ["test"], "filename": "demo.js",
-		"repository": {"type": "git", "url": "https://example.com/demo.git"},
-		"autoupdate": {"source": "npm", "target": "demo", "fileMap": [{"basePath": "", "files": ["*.js"]}]}}`)
-	c.write("source/demo.js", "demo();\n")
-	c.write("rooms.yaml", "- {name: shop, path: /statistics, total_active_users: 2, new_users_per_minute: 2, json_response_enabled: true}\n")
-	return c
-}
-
-func (c *crew) write(path, text string) {
-	c.Helper()
-	path = filepath.Join(c.dir, path)
-	err := os.MkdirAll(filepath.Dir(path), 0o700)
-	if err == nil {
-		err = os.WriteFile(path, []byte(text), 0o600)
-	}
-	if err != nil {
-		c.Fatal(err)
-	}
-}
-
-// A machine is one of them.
-type machine struct {
-	*crew
-	name, data string
-	cmd        *exec.Cmd
-	said       bytes.Buffer
-	ended      chan struct{}
-	url        string
-}
-
-// machine returns one that has these files of another's key folder.
-func (c *crew) machine(name string, like *machine, files ...string) *machine {
-	c.Helper()
-	m := &machine{crew: c, name: name, data: filepath.Join(c.dir, name, "data")}
-	c.copyKeys(like, m, files...)
-	return m
-}
-
-// copyKeys copies files from one key folder into another.
-func (c *crew) copyKeys(from, to *machine, files ...string) {
-	c.Helper()
-	for _, file := range files {
-		data, err := os.ReadFile(filepath.Join(c.dir, from.name, "keys", file))
-		if err != nil {
-			c.Fatal(err)
-		}
-		c.write(filepath.Join(to.name, "keys", file), string(data))
-	}
-}
-
-// What a machine needs to publish in the place of another, and to pass on commands.
-var (
-	candidateFiles = []string{"log.key", "log.pub", "checkpoint", "cluster.key"}
-	followerFiles  = []string{"cluster.key"}
-)
-
-func (m *machine) start() {
-	m.Helper()
-	ready := filepath.Join(m.dir, m.name, "ready")
-	if err := os.RemoveAll(ready); err != nil {
-		m.Fatal(err)
-	}
-	m.cmd = exec.Command(m.larder, "serve", "--data", m.data, "--bucket", "file://"+m.bucket, "--node-url", "https://127.0.0.1:0", "--catalogue", m.catalogue,
-		"--listen", "127.0.0.1:0", "--private-listen", "127.0.0.1:0", "--rooms", filepath.Join(m.dir, "rooms.yaml"), "--ready-file", ready)
-	m.said.Reset()
-	m.cmd.Stdout, m.cmd.Stderr = &m.said, &m.said
-	if err := m.cmd.Start(); err != nil {
-		m.Fatal(err)
-	}
-	ended := make(chan struct{})
-	m.ended = ended
-	cmd := m.cmd
-	go func() {
-		defer close(ended)
-		cmd.Wait() //nolint:errcheck // it is told to end
-	}()
-	m.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGCONT)
-		cmd.Process.Kill()
-		<-ended
-		if m.Failed() {
-			m.Logf("%s said:\n%s", m.name, &m.said)
-		}
-	})
-	m.eventually("it serves", func() bool {
-		data, err := os.ReadFile(ready)
-		m.url = strings.TrimSpace(string(data))
-		select {
-		case <-ended:
-			m.Fatalf("%s has ended: %s", m.name, &m.said)
-		default:
-		}
-		return err == nil
-	})
-}
-
-func (m *machine) signal(s os.Signal) {
-	m.Helper()
-	if err := m.cmd.Process.Signal(s); err != nil {
-		m.Fatal(err)
-	}
-}
-
-// end ends it, and returns when it has ended.
-func (m *machine) end(s os.Signal) {
-	m.Helper()
-	m.signal(s)
-	<-m.ended
-}
-
-// eventually waits far longer than anything takes.
-func (c *crew) eventually(what string, is func() bool) {
-	c.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); {
-		if time.Now().After(deadline) {
-			c.Fatalf("it is not so that %s", what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-func fetched(url string) (status int, body string) {
-	response, err := http.Get(url)
-	if err != nil {
-		return 0, ""
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return 0, ""
-	}
-	return response.StatusCode, string(text)
-}
-
-// asked asks with a size of the log.
-func (m *machine) asked(path, size string) (status int, body string) {
-	m.Helper()
-	r, err := http.NewRequestWithContext(m.Context(), http.MethodGet, m.url+path, nil)
-	if err != nil {
-		m.Fatal(err)
-	}
-	r.Header.Set("Larder-Log-Size", size)
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		m.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		m.Fatal(err)
-	}
-	return response.StatusCode, string(text)
-}
-
-// answers waits until all the machines answer for a release with a status.
-func (c *crew) answers(version string, status int, all ...*machine) {
-	c.Helper()
-	for _, m := range all {
-		c.eventually(fmt.Sprintf("%s answers %d for %s", m.name, status, version), func() bool {
-			got, _ := fetched(m.url + "/ajax/libs/demo/" + version + "/demo.js")
-			return got == status
-		})
-	}
-}
-
-// command runs larder on the machine's folder, and returns what it says and its exit code.
-func (m *machine) command(args ...string) (string, int) {
-	m.Helper()
-	var out bytes.Buffer
-	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
-	defer cancel()
-	code := run(ctx, append(args, "--data", m.data), os.Environ(), &out, &out)
-	return out.String(), code
-}
-
-// publish imports a new release through the machine, however often it takes.
-func (m *machine) publish() (version string) {
-	m.Helper()
-	m.eventually("a release can be published through "+m.name, func() bool {
-		m.imported++
-		version = fmt.Sprintf("1.0.%d", m.imported)
-		_, code := m.command("import", "demo", version, filepath.Join(m.dir, "source"))
-		return code == exitDone
-	})
-	return version
-}
-
-// nodes are what the machine knows of all.
-func (m *machine) nodes() (all []app.Node) {
-	m.Helper()
-	text, code := m.command("nodes", "--json")
-	if code != exitDone {
-		return nil
-	}
-	if err := json.Unmarshal([]byte(text), &all); err != nil {
-		m.Fatalf("larder nodes --json: %v: %s", err, text)
-	}
-	return all
-}
-
-// role is what the machine is by its own word.
-func (m *machine) role() string {
-	m.Helper()
-	status := m.status()
-	if status == nil || status.Node == nil {
-		return ""
-	}
-	return status.Node.Role
-}
-
-func (m *machine) status() *app.Status {
-	m.Helper()
-	client, err := app.Dial(context.Background(), m.data)
-	if err != nil {
-		return nil
-	}
-	defer client.Close()
-	status, err := app.OpStatus.Ask(context.Background(), client, app.StatusRequest{}, nil)
-	if err != nil {
-		return nil
-	}
-	return status
-}
-
-func (m *machine) writes() {
-	m.Helper()
-	m.eventually(m.name+" publishes", func() bool { return m.role() == "writer" })
-}
 
 // TestCluster has three nodes publish, withdraw, take over from one another, and begin with nothing. With LARDER_TEST_WHOLE,
 // which `make cluster` sets, a node that writes is paused too.
@@ -276,12 +27,7 @@ func TestCluster(t *testing.T) {
 	t.Setenv("LARDER_TEST_WHOLE", "") // and gone, because larder refuses a variable that is no setting
 	os.Unsetenv("LARDER_TEST_WHOLE")
 	c := newCrew(t)
-	one := c.machine("one", nil)
-	one.start()
-	one.writes()
-	two, three := c.machine("two", one, candidateFiles...), c.machine("three", one, followerFiles...)
-	two.start()
-	three.start()
+	one, two, three := c.three(candidateFiles, followerFiles)
 	first := three.publish()
 	second := one.publish()
 	c.answers(first, http.StatusOK, one, two, three)
@@ -314,10 +60,35 @@ func TestCluster(t *testing.T) {
 		t.Fatal(out)
 	}
 	for _, m := range []*machine{one, two, three} { // through its waiting room
-		if status, body := fetched(m.url + "/statistics"); status != http.StatusOK {
-			t.Errorf("%s answers %d in its room: %s", m.name, status, body)
+		c.eventually(m.name+" lets a visitor in", func() bool {
+			status, _ := fetched(m.url + "/statistics")
+			return status == http.StatusOK
+		})
+	}
+	limits := func(total, perMinute int, all ...*machine) {
+		t.Helper()
+		for _, m := range all {
+			c.eventually(fmt.Sprintf("%s has a room for %d users, %d a minute", m.name, total, perMinute), func() bool {
+				var rooms []struct {
+					Total     int `json:"total_active_users"`
+					PerMinute int `json:"new_users_per_minute"`
+				}
+				out, code := m.command("room", "status", "--json", "shop")
+				return code == exitDone && json.Unmarshal([]byte(out), &rooms) == nil && rooms[0].Total == total && rooms[0].PerMinute == perMinute
+			})
 		}
 	}
+	if out, code := three.command("room", "set", "shop", "total_active_users=800", "new_users_per_minute=700"); code != exitDone {
+		t.Fatal(out)
+	}
+	limits(800, 700, one, two, three)
+	if out, code := two.command("room", "set", "shop", "new_users_per_minute=801"); code == exitDone {
+		t.Error(out)
+	}
+	if out, code := two.command("room", "set", "shop", "new_users_per_minute=600"); code != exitDone {
+		t.Fatal(out)
+	}
+	limits(800, 600, one, two, three)
 	c.eventually("all show one signed log", func() bool {
 		_, want := fetched(one.url + "/log/checkpoint")
 		for _, m := range []*machine{two, three} {
@@ -346,8 +117,20 @@ func TestCluster(t *testing.T) {
 	if out, code := three.command("webhook", "list"); code != exitDone || !strings.Contains(out, "https://hook.example/") {
 		t.Errorf("the webhook is gone with the node that published: %s", out)
 	}
+	if out, code := three.command("room", "set", "shop", "total_active_users="); code != exitDone {
+		t.Fatal(out)
+	}
+	limits(900, 600, two, three)
+	c.eventually("the node that is lost is not listed as the one that publishes", func() bool {
+		var roles []string
+		for _, n := range three.nodes() {
+			roles = append(roles, n.Role)
+		}
+		return slices.Equal(roles, []string{"writer", "follower", "former writer"})
+	})
 	one.start() // it was killed, and comes back
 	c.answers(third, http.StatusOK, one)
+	limits(900, 600, one, two, three)
 	if role := one.role(); role != "candidate" {
 		t.Errorf("the node that is back is a %s", role)
 	}
@@ -398,6 +181,12 @@ func TestClusterBehind(t *testing.T) {
 	}
 	two := c.machine("two", one, followerFiles...)
 	two.start()
+	if said := two.said(); !strings.Contains(said, "yet to catch up") || strings.Contains(said, "Nothing is here yet") {
+		t.Errorf("it says: %s", said)
+	}
+	if said, code := two.command("status"); code != exitDone || !strings.Contains(said, "comes here by itself") {
+		t.Errorf("larder status says: %s", said)
+	}
 	c.eventually("the node knows why", func() bool {
 		s := two.status()
 		return s != nil && s.Node != nil && strings.Contains(s.Node.Problem, "pack/")
@@ -535,6 +324,33 @@ func TestClusterMistakes(t *testing.T) {
 	}
 }
 
+// A node that cannot fill, because its catalogue is empty, takes over once, and not again and again: each time is in the bucket
+// for good. It says why it does not, and publishes when it can.
+func TestClusterEmptyCatalogue(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process, and waits until it tries again")
+	}
+	c := newCrew(t)
+	pkg, aside := filepath.Join(c.catalogue, "packages", "d", "demo.json"), filepath.Join(c.dir, "aside")
+	if err := os.Rename(pkg, aside); err != nil {
+		t.Fatal(err)
+	}
+	one := c.machine("one", nil)
+	one.kind = "up"
+	one.start()
+	c.eventually("it says why it does not publish", func() bool {
+		return strings.Contains(one.said(), "this one may not") && slices.ContainsFunc(one.nodes(), func(n app.Node) bool { return strings.Contains(n.Problem, "holds no package") })
+	})
+	epochs, err := os.ReadDir(filepath.Join(c.bucket, "epoch"))
+	if err != nil || len(epochs) != 1 {
+		t.Errorf("it took over %d times, %v", len(epochs), err)
+	}
+	if err := os.Rename(aside, pkg); err != nil {
+		t.Fatal(err)
+	}
+	one.writes()
+}
+
 // What docs/cluster.md says to do when something is lost is done here, and works. With LARDER_TEST_WHOLE, which `make cluster`
 // sets, it is all of it.
 func TestClusterLost(t *testing.T) {
@@ -545,12 +361,7 @@ func TestClusterLost(t *testing.T) {
 	t.Setenv("LARDER_TEST_WHOLE", "") // and gone, because larder refuses a variable that is no setting
 	os.Unsetenv("LARDER_TEST_WHOLE")
 	c := newCrew(t)
-	one := c.machine("one", nil)
-	one.start()
-	one.writes()
-	two, three := c.machine("two", one, candidateFiles...), c.machine("three", one, "cluster.key", "log.pub", "checkpoint")
-	two.start()
-	three.start()
+	one, two, three := c.three(candidateFiles, []string{"cluster.key", "log.pub", "checkpoint"})
 	all := []*machine{one, two, three}
 	stop := func() {
 		t.Helper()

@@ -4,13 +4,19 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/module"
 
 	"github.com/larder-cdn/larder/internal/settings"
 )
@@ -93,26 +99,43 @@ func TestHelp(t *testing.T) {
 	})
 }
 
-// TestCommandsInDocs holds the commands of the runbook and of the cluster's page to what there is: names of commands, flags, and how many arguments.
+// TestMirrorServes holds larder mirror to the flags of larder serve, but for those about publishing and signing, which a mirror does not do.
+func TestMirrorServes(t *testing.T) {
+	publishes := []string{"catalogue", "releases", "downloads", "memory", "allow-host", "sigstore-root", "github-url", "log-origin", "witness-policy", "bucket", "bucket-endpoint", "node-url"}
+	a := &cli{settings: settings.New()}
+	mirror := newMirror(a).Flags()
+	newServe(a).Flags().VisitAll(func(f *pflag.Flag) {
+		if has := mirror.Lookup(f.Name) != nil; has == slices.Contains(publishes, f.Name) {
+			t.Errorf("--%s: larder mirror takes it: %v", f.Name, has)
+		}
+	})
+}
+
+// TestCommandsInDocs holds the commands of the documentation to what there is: names of commands, flags, and how many arguments.
 func TestCommandsInDocs(t *testing.T) {
-	text, err := os.ReadFile("../../docs/runbook.md")
+	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := os.ReadFile("../../docs/cluster.md")
-	if err != nil {
-		t.Fatal(err)
+	var text []byte
+	for _, file := range append(files, "../../README.md", "../../CONTRIBUTING.md") {
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, page...)
 	}
-	text = append(text, bytes.ReplaceAll(more, []byte("$PWD"), []byte("/tmp"))...)
+	text = bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("$PWD"), []byte("/tmp")), []byte("\\\n"), nil)
 	commands := 0
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		for line := range strings.Lines(block[1]) {
 			line, _, _ = strings.Cut(strings.TrimSuffix(line, " &\n"), " #")
+			line = strings.TrimPrefix(line, "bin/")
 			if !strings.HasPrefix(line, "larder ") {
 				continue
 			}
 			commands++
-			words := regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(line, -1)[1:]
+			words := regexp.MustCompile(`"[^"]*"|'[^']*'|\S+`).FindAllString(line, -1)[1:]
 			c, args, err := newRoot(&cli{settings: settings.New()}).Find(words)
 			if err != nil {
 				t.Errorf("%s: %v", line, err)
@@ -125,7 +148,77 @@ func TestCommandsInDocs(t *testing.T) {
 			}
 		}
 	}
-	if commands < 15 {
-		t.Errorf("the runbook has %d commands", commands)
+	if commands < 100 {
+		t.Errorf("the documentation has %d commands", commands)
+	}
+}
+
+// docs/libraries.md says of each direct dependency why it is there.
+func TestLibrariesAreDocumented(t *testing.T) {
+	mod, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := modfile.Parse("go.mod", mod, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/libraries.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range file.Require {
+		prefix, _, _ := module.SplitPathVersion(r.Mod.Path)
+		if !r.Indirect && !bytes.Contains(page, []byte(path.Base(prefix))) {
+			t.Errorf("docs/libraries.md does not say what %s is for", r.Mod.Path)
+		}
+	}
+}
+
+// TestLinks holds links of the documentation to files and headings that there are.
+func TestLinks(t *testing.T) {
+	fences := regexp.MustCompile("(?ms)^```.*?^```$")
+	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
+	markup := strings.NewReplacer("`", "", "*", "")
+	noAnchor := regexp.MustCompile(`[^\pL\pN_ -]`)
+	texts, anchors := map[string]string{}, map[string]bool{}
+	err := filepath.WalkDir("../..", func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == "testdata" || d.Name() == ".git"):
+			return filepath.SkipDir
+		case filepath.Ext(file) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		texts[file] = fences.ReplaceAllString(string(text), "")
+		for _, h := range heading.FindAllStringSubmatch(texts[file], -1) { // as GitHub names them
+			anchors[file+"#"+strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(markup.Replace(h[1])), ""), " ", "-")] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, code, links := regexp.MustCompile(`\]\(([^)\s]+)\)`), regexp.MustCompile("`[^`\n]*`"), 0
+	for file, text := range texts {
+		for _, found := range link.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
+			to, anchor, hasAnchor := strings.Cut(found[1], "#")
+			if strings.Contains(to, ":") {
+				continue // another host
+			}
+			links++
+			target := filepath.Join(filepath.Dir(file), to)
+			if to == "" {
+				target = file
+			}
+			if _, err := os.Stat(target); err != nil || hasAnchor && !anchors[target+"#"+anchor] {
+				t.Errorf("%s: nothing is at %s", file, found[1])
+			}
+		}
+	}
+	if links < 200 {
+		t.Errorf("the documentation has %d links", links)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit"
 )
 
 // startSaying starts a command that has to say this line, and returns the word behind it, and what ends the command.
@@ -135,16 +137,7 @@ func over(t *testing.T, address, url string) (*http.Response, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := transport.RoundTrip(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer, string(body)
+	return testkit.RoundTrip(t, transport, request)
 }
 
 // TestSocketsOfTheServiceManager has larder be given its sockets by name, as systemd gives them.

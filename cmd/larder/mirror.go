@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -35,6 +38,13 @@ mirrored in turn. A source that lies is refused, and what is here goes on being 
 	f.StringArrayVar(&m.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 	f.StringArrayVar(&m.Only, "only", nil, "take over only these releases: a pattern `PACKAGE[@VERSION]`; the log has the others without their files; repeatable")
 	f.BoolVar(&once, "once", false, "catch up, then end, without serving")
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && strings.HasPrefix(unknown.GetSpecifiedName(), "fallback") {
+			return fmt.Errorf("--%s: a mirror has what its source has and asks no other origin: leave that out here, and give it to `larder up` at the source", unknown.GetSpecifiedName())
+		}
+		return c.Root().FlagErrorFunc()(c, err)
+	})
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		var err error
 		if m.Trust.Key, err = verify.ReadKey(m.Trust.Key); err == nil {

@@ -29,18 +29,19 @@ put in the store that does not agree with it.
   what is served      made again from the log and its manifests
   damaged codings     made again from a sound one by the bot, later
   lost contents       from a source, by their hash; upstream's files also by fetching and making the release again
-  the log's lost end  from another Larder or a backup
+  the log's lost end  from another Larder, a backup or the bucket
 
 Sources are asked in the order in which --from names them:
 
   --from URL          another Larder, as it serves: its log and its files
   --from DIR          the folder of a backup, or of another store; no process may run on it
+  --from bucket       what the nodes of a cluster share; a node asks it last without being told
   --from upstream     the npm registry and the git repositories that releases were published from
 
 Where the files that list and index everything are damaged (tables, MANIFEST, write-ahead log), a new store is built
 beside the damaged one, checked like fsck --deep does, and put in its place. The damaged one is kept as
 store.damaged-TIME in the data folder: remove it once all is well. So the disk needs room for a second store. Where the
-whole data folder is lost, but not the key folder, this builds the store from URL or DIR.
+whole data folder is lost, but not the key folder, this builds the store from URL, DIR or bucket.
 
 Where nothing has the end of the log that was signed, repair replaces nothing and says so. With --accept-loss it goes on
 without: the log gets a new origin and a new key, which clients that verify have to be told; its first entry says
@@ -55,15 +56,15 @@ It works beside the larder process that runs on the data folder, which begins an
 		Args:       arguments(0, 0),
 		SuggestFor: []string{"rebuild", "reindex", "fix", "heal", "restore"},
 	}
-	used := []string{"keys", "allow-host", "downloads", "memory", "github-url"}
+	used := []string{"keys", "allow-host", "downloads", "memory", "github-url", "bucket", "bucket-endpoint"}
 	a.uses(cmd, dataFlags, used)
-	cmd.Flags().StringArrayVar(&from, "from", nil, "take what is lost from `SOURCE`: a URL of another Larder, a folder, or upstream; may be given several times")
+	cmd.Flags().StringArrayVar(&from, "from", nil, "take what is lost from `SOURCE`: a URL of another Larder, a folder, bucket or upstream; may be given several times")
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "where no source has the end of the log: go on without it, as another log")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
 		q := app.RepairRequest{AcceptLoss: acceptLoss}
 		for _, source := range from {
-			if source != app.FromUpstream && !strings.Contains(source, "://") {
+			if source != app.FromUpstream && source != app.FromBucket && !strings.Contains(source, "://") {
 				path, err := filepath.Abs(source)
 				if err != nil {
 					return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/simulate"
 )
@@ -124,7 +125,9 @@ func newRoomStatus(a *cli) *cobra.Command {
 		Use:   "status [ROOM]",
 		Short: "Show how full the waiting rooms are",
 		Long: `Show how many users are in each waiting room of the running process, how many wait, and the longest wait. The page
-/rooms on the private address shows the same, with charts of up to the last 30 days.`,
+/rooms on the private address shows the same, with charts of up to the last 30 days. On a node of a cluster these are
+the users of all nodes; "recovering" says that the node which publishes has yet to hear from the others how many are
+in, and "cut off" that it does not answer.`,
 		Example: `  larder room status
   larder room status --json shop | jq '.[0].estimated_queued_users'`,
 		Args: arguments(0, 1),
@@ -151,6 +154,9 @@ func newRoomStatus(a *cli) *cobra.Command {
 				if s.Recovering {
 					status += ", recovering"
 				}
+				if s.CutOff {
+					status += ", cut off"
+				}
 				wait := "-"
 				if s.MaxMinutes > 0 {
 					wait = fmt.Sprintf("%d min", s.MaxMinutes)
@@ -169,7 +175,8 @@ func newRoomSet(a *cli) *cobra.Command {
 		Short: "Change a waiting room at once",
 		Long: `Change fields of a waiting room of the running process, all of them or none. Names and values are as in the file of
 rooms. They count instead of the file's, also after a restart; FIELD= without a value goes back to the file's.
-All places and sessions stay.`,
+All places and sessions stay. In a cluster the other nodes take it up within seconds, or when they are back, if they
+have that room in common: run it on any node.`,
 		Example: `  larder room set shop queue_all=true
   larder room set shop total_active_users=500 new_users_per_minute=100 queueing_method=random
   larder room set shop queue_all=`,
@@ -185,7 +192,10 @@ All places and sessions stay.`,
 			}
 			request.Fields[field] = value
 		}
-		_, err := ask(ctx, a, nil, app.OpSetRoom, request)
+		if _, err := ask(ctx, a, nil, app.OpSetRoom, request); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(a.stdout, "Room %s has %s from now on.\n", text.Plain(args[0]), text.Plain(strings.Join(args[1:], ", ")))
 		return err
 	})
 	return cmd

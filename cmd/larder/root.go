@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages/lint"
@@ -76,14 +77,16 @@ YAML file given with --config; the first of these that is there counts.
 
 Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configuration.`,
 		Example: `  larder up                          # everything in one process, data in ./data
-  larder search date picker          # which libraries there are
+  larder search font awesome         # which libraries there are
   larder tag jquery                  # the tag that loads one in a page
   larder add htmx.org@2.0.4          # fetch one more release now
   larder status                      # what is here, what is stuck and why`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
+		Version:       app.ThisBuild().String(), // for --version, which people try first
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return root.Help()

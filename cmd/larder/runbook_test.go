@@ -24,17 +24,7 @@ func TestRunbook(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	text, err := os.ReadFile("../../docs/runbook.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := map[string][]string{}
-	for _, section := range strings.Split(string(text), "\n## ") {
-		title, rest, _ := strings.Cut(section, "\n")
-		for _, m := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(rest, -1) {
-			blocks[title] = append(blocks[title], m[1])
-		}
-	}
+	blocks := commandsOf(t, "runbook.md")
 	registry := npmtest.New(t)
 	registry.Setenv(t)
 	for i, version := range []string{"1.0.0", "1.1.0"} {
@@ -210,6 +200,23 @@ func TestRunbook(t *testing.T) {
 	for title := range blocks {
 		t.Errorf("nothing runs the commands of %q", title)
 	}
+}
+
+// commandsOf returns the blocks of commands of a page of the docs, by their section.
+func commandsOf(t *testing.T, page string) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../docs", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[string][]string{}
+	for _, section := range strings.Split(string(text), "\n## ") {
+		title, rest, _ := strings.Cut(section, "\n")
+		for _, m := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(rest, -1) {
+			blocks[title] = append(blocks[title], m[1])
+		}
+	}
+	return blocks
 }
 
 // A drill is one section of the runbook, in a folder of its own.

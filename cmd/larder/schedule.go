@@ -56,12 +56,17 @@ too.` + sentLater,
 		if every%time.Second != 0 {
 			return settings.Mistakef("--every: it must be whole seconds")
 		}
+		if r.TriggerEverySeconds > schedule.MaxEverySeconds {
+			return settings.Mistakef("--every: it must be at most 8784h, which are 366 days")
+		}
 		if at != "" {
 			t, err := time.Parse(time.RFC3339, at)
 			if err != nil {
 				return settings.Mistakef("--at: %q must be a time such as 2027-01-01T00:00:00Z", at)
 			}
-			r.TriggerAt = t.UnixMilli()
+			if r.TriggerAt = t.UnixMilli(); r.TriggerAt < 0 || r.TriggerAt > schedule.MaxTriggerAt {
+				return settings.Mistakef("--at: %s must be a time from 1970 to 2261", at)
+			}
 		}
 		for _, h := range headers {
 			name, value, ok := strings.Cut(h, ":")
@@ -212,8 +217,9 @@ func newWebhookAdd(a *cli) *cobra.Command {
 		Short: "Send a message to a URL for each release that is published, or about a waiting room",
 		Long: `Send a signed message to a URL for each release that is published from now on; with --watch, also for what becomes of
 releases and of the log; or, with --room, when the queue of a waiting room begins or ends, when it is full, for its
-events, and when its settings change. The secret that its receiver verifies messages with is told here, once. The URL
-may be on any host, this one too; a user who can run this command could call it anyway.` + sentLater,
+events, and when its settings change. A room that the running process does not have is refused; while none runs, any
+name is taken. The secret that its receiver verifies messages with is told here, once. The URL may be on any host, this
+one too; a user who can run this command could call it anyway.` + sentLater,
 		Example: `  larder webhook add https://ci.example.com/hooks/larder
   larder webhook add http://127.0.0.1:9000/rebuild --package jquery
   larder webhook add https://chat.example.com/hooks/shop --room shop`,

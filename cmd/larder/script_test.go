@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/larder-cdn/larder/internal/app"
@@ -57,6 +58,7 @@ type upstreamKey struct{}
 //	spoil DATA NAMESPACE PART...  remove a row from the store of a data folder that no process runs on, or, with ! in front, add one
 //	cache FILE STATUS             start what stands in front; $CACHE is its address, FILE gets what it is asked
 //	called FILE PATTERN           wait until it was asked that
+//	newer DATA                    make the store of a data folder that no process runs on one of the next format, or, with ! in front, of this one again
 //	flip DATA NAME VERSION FILE   change a bit of a file, as it is stored smallest, where no process runs on the data folder
 //	witness NAME FILE             start a witness of the log whose verifier key is in FILE; $NAME is its URL#KEY, NAME.key its key
 //	github DIR TOKEN              start a GitHub; $GITHUB is its API, DIR the bare repository example/logs
@@ -66,8 +68,13 @@ type upstreamKey struct{}
 //	same DIR DIR                  wait until two repositories are at the same commit
 //	until STATUS PATH [TEXT]      ask again and again until the answer of $ADDRESS has this status, and this text
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	p := scriptParams()
+	p.Dir = "testdata/script"
+	testscript.Run(t, p)
+}
+
+func scriptParams() testscript.Params {
+	return testscript.Params{
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
@@ -93,6 +100,7 @@ func TestScripts(t *testing.T) {
 			"same":        scriptSame,
 			"publish":     scriptPublish,
 			"hang":        scriptHang,
+			"newer":       scriptNewer,
 			"ready":       scriptReady,
 			"spoil":       scriptSpoil,
 			"flip":        scriptFlip,
@@ -100,7 +108,7 @@ func TestScripts(t *testing.T) {
 			"until":       scriptUntil,
 			"witness":     scriptWitness,
 		},
-	})
+	}
 }
 
 // scriptPatience is how long a script waits for what ought to happen at once.
@@ -242,6 +250,21 @@ func scriptSpoil(ts *testscript.TestScript, neg bool, args []string) {
 		b.Delete(ns, key)
 	}
 	ts.Check(b.Commit())
+}
+
+func scriptNewer(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: [!] newer DATA")
+	}
+	// Larder itself would not open it again.
+	db, err := pebble.Open(filepath.Join(ts.MkAbs(args[0]), "store"), &pebble.Options{ErrorIfNotExists: true})
+	ts.Check(err)
+	key := append([]byte{byte(kvstore.Meta)}, "format"...)
+	format := []byte{2}
+	if neg {
+		format[0]--
+	}
+	ts.Check(errors.Join(db.Set(key, format, pebble.Sync), db.Close()))
 }
 
 func scriptFlip(ts *testscript.TestScript, neg bool, args []string) {

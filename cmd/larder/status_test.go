@@ -101,6 +101,7 @@ func TestStatusFoldsWhatWasNeverTried(t *testing.T) {
 		Packages: []bot.PackageStatus{{Name: "a", Published: 1, Refused: 1}},
 		Versions: []views.Account{
 			account("3.0.0", views.Refused, noon, "a bomb", "larder retry a@3.0.0"),
+			account("2.1.0", views.Detected, noon, "", "larder add a@2.1.0"),
 			account("3.0.0-rc.1", views.Prerelease, time.Time{}, "a prerelease", "larder add a@3.0.0-rc.1"),
 			account("2.0.0", views.Published, noon, "", ""),
 			account("1.9.0", views.Older, time.Time{}, "it is older", "larder add a@1.9.0"),
@@ -118,6 +119,7 @@ COUNT  WHAT               PACKAGES  WHY, AND WHAT HELPS
 
 VERSION             STATE       SINCE                WHY, AND THE COMMAND THAT GETS IT
 3.0.0               refused     2026-01-02 12:00:00  a bomb; ` + "`larder retry a@3.0.0`" + `
+2.1.0               detected    2026-01-02 12:00:00  it waits for its turn; ` + "`larder add a@2.1.0`" + `
 2.0.0               published   2026-01-02 12:00:00  
 3.0.0-rc.1          prerelease                       a prerelease; ` + "`larder add a@3.0.0-rc.1`" + `
 1.9.0 and 2 others  older                            it is older; ` + "`larder add a@1.9.0`" + `

@@ -88,7 +88,11 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	s.printCatalogue(w, now)
 	fmt.Fprint(w, s.Feed.Tell())
 	if len(s.Packages) == 0 {
-		_, err := fmt.Fprintln(w, "Nothing is here yet; `larder up` fetches what its catalogue names, `larder add` one package.")
+		hint := "`larder up` fetches what its catalogue names, `larder add` one package"
+		if s.Following != nil || s.Node != nil {
+			hint = "what is published elsewhere comes here by itself"
+		}
+		_, err := fmt.Fprintf(w, "Nothing is here yet; %s.\n", hint)
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -125,6 +129,9 @@ func (s statusText) printVersions(table io.Writer, now time.Time) {
 	fmt.Fprintln(table, "\nVERSION\tSTATE\tSINCE\tWHY, AND THE COMMAND THAT GETS IT")
 	for _, v := range s.FoldedVersions() {
 		since, why := "", lint.Plain(firstLine(v.Reason))+again(v.Next, now)
+		if v.Kind == "detected" && why == "" {
+			why = "it waits for its turn"
+		}
 		if !v.Updated.IsZero() {
 			since = v.Updated.Local().Format(time.DateTime)
 		}

@@ -111,7 +111,11 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 			switch {
 			case ok:
 				hint(a.stdout, path)
-			case s.Fill || s.Mirror != nil:
+			case s.Mirror != nil:
+				fmt.Fprintln(a.stdout, "This mirror has yet to catch up with its source; releases are served as they arrive.")
+			case a.settings.Bucket != "":
+				fmt.Fprintln(a.stdout, "This node has yet to catch up with its bucket; until then it answers 503.")
+			case s.Fill:
 				fmt.Fprintln(a.stdout, "Nothing is here yet; releases are served as soon as they are published.")
 				shown.AfterFirst(func() {
 					w := a.stdout

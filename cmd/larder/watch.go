@@ -30,6 +30,7 @@ proven to be in the signed log, which has only grown since the last look; see la
 Watching begins with the first look: what was before is not told. Where a look ended is kept in a file, so a restart
 misses nothing. --once looks once and ends, for cron: exit code 0 if nothing is wrong, 8 after an event that needs
 attention, or that of larder verify if the log cannot be proven. An event is a line; with --json, an object on a line.
+Standard error says whose key is trusted on first sight, and when the server cannot be reached.
 
 A release is unexpected if the package's release before it has proven provenance or a signature and this one has not, or
 if it was built from another repository; with --repository, if nothing proves that it was built from there. The server
@@ -81,6 +82,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 			_, err := fmt.Fprintln(a.stdout, terminal.Watched(e))
 			return err
 		}
+		w.Note = func(note string) { fmt.Fprintln(a.stderr, terminal.Noted(note)) }
 		watcher, err := w.Open()
 		if err != nil {
 			return failure{err}

@@ -21,10 +21,10 @@ func newWitness(a *cli) *cobra.Command {
 		Short: "Cosign the logs of others, so that they cannot show two histories",
 		Long: `Cosign the checkpoints of logs (https://c2sp.org/tlog-witness). A log tells the witness of a checkpoint, with the
 proof that it has only grown since the last one that was cosigned; the witness signs it, and never one of another
-history. Logs that are given by URL are asked each ten seconds too. Any log that is as C2SP has it can be witnessed.
+history. Logs that are given by URL are asked every ten seconds, too. Any log that is as C2SP has it can be witnessed.
 
 --keys is the witness's own folder: its keys, and what it has signed, without which it would sign another history, so
-keep both together, on one machine. What a log signs twice is kept there, as the proof of it.` + environmentNote,
+keep both together, on one machine. What a log signs twice is kept there, as the proof of it.`,
 		Example: `  larder witness --name witness.example.org/larder --keys ./witness --log https://cdn.example.com --listen :8083
   larder witness --name witness.example.org/larder --keys ./witness --log log.pub --log other.pub`,
 		Args: arguments(0, 0),
@@ -45,7 +45,7 @@ keep both together, on one machine. What a log signs twice is kept there, as the
 		}
 		w.Logger = a.settings.NewLogger(terminal.New(a.stderr), slog.LevelInfo)
 		w.Serving = func(address string, keys []string) {
-			fmt.Fprintf(a.stdout, "The witness answers at %s\nGive one of its keys to `larder up --witness %s#KEY`, and to whoever verifies:\n%s\n", address, address, strings.Join(keys, "\n"))
+			fmt.Fprintf(a.stdout, "The witness answers at %s\nGive one of its keys to `larder up --witness %s#KEY`, and to those who verify:\n%s\n", address, address, strings.Join(keys, "\n"))
 		}
 		return w.Run(ctx)
 	})

@@ -24,6 +24,7 @@ import (
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 )
 
 // A node of a cluster is in one of two roles for a whole life of its process: it follows, or it writes. Where that changes,
@@ -32,6 +33,7 @@ import (
 // Times of a node that changes its role.
 const (
 	leadPause  = 10 * time.Second       // after it could not write, until it tries again
+	leadRest   = 5 * time.Minute        // … at most, where that fails again and again
 	showPause  = time.Second            // after the bucket did not take what is to be shown
 	signedLook = 100 * time.Millisecond // between two looks at what the signer has signed
 	partTime   = 5 * time.Second        // that the bucket has at the end, to be told of it
@@ -60,8 +62,9 @@ type clustered struct {
 	begun     int64                  // number of the next commit when this life began
 	refuses   atomic.Pointer[string] // why it may not write; nil where it may, or has not tried
 	saved     errandsSaved
-	dropped   bool         // it has no errands, in a life that follows
-	served    http.Handler // what the bucket is to show, of a node that writes
+	dropped   bool                        // it has no errands, in a life that follows
+	served    http.Handler                // what the bucket is to show, of a node that writes
+	owner     atomic.Pointer[nodes.Owner] // of the cluster's waiting rooms, on a node that writes
 }
 
 // openBucket finds the bucket. Of what is wrong with it, a node hears when it asks.
@@ -240,10 +243,11 @@ func (s *working) followerParts() (parts list, err error) {
 	add := parts.add
 	site := newServing(s.running)
 	c := &clustered{working: s, site: site}
+	site.node = c
 	s.lasting.doubt(c.doubt)
 	add(s.settings.ReadyFile != "", s.noReadyFile())
 	add(true, part{name: "key folder", start: s.keyFolder}, c.openBucket(), s.dataFolder(), s.adminSocket())
-	add(true, part{name: "node", start: c.openFollower, stop: c.close}, c.answeringNodes(func() operations { return operations{} }))
+	add(true, part{name: "node", start: c.openFollower, stop: c.close}, c.answeringNodes(nil))
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	add(len(rooms) > 0, site.rooms(rooms))
 	add(true, site.fresh(), part{name: "gate", start: c.gate})
@@ -254,7 +258,7 @@ func (s *working) followerParts() (parts list, err error) {
 	add(true, part{name: "announcement", start: site.announce})
 	add(s.settings.ReadyFile != "", s.readyFile())
 	add(true, s.adminServer(func() (operations, http.Handler, error) { return c.forwarding(), c.noSchedule(), nil }))
-	add(true, part{name: "following", run: until(c.follow)}, part{name: "word of the node", run: until(c.tellOthers)}, part{name: "smaller codings", run: until(c.forms)})
+	add(true, part{name: "following", run: until(c.follow)}, part{name: "word of the node", run: until(c.tellOthers)}, part{name: "smaller codings", run: until(c.forms)}, part{name: "squeezing for another node", run: until(c.helpSqueeze)}, part{name: "usage of all nodes", run: until(c.shareUsage)})
 	add(true, s.readiness(), s.beginAgain(), stopping(s.lasting.ending, s.Stopping))
 	return parts, nil
 }
@@ -370,6 +374,13 @@ func (c *clustered) mayLead(ctx context.Context) error {
 	if len(changes) > 0 && changes[len(changes)-1].Key != c.record.Own() {
 		return errors.New("the log's key was changed at another node; copy log.key, log.pub and old-*.key from its key folder")
 	}
+	if c.leadFailures > 0 && c.Fill { // perhaps these failed the last takeover; each takeover leaves a commit in the bucket for good
+		n, err := newSupplies(c.settings, true, c.logger.With("part", "bot"))
+		if err != nil {
+			return fmt.Errorf("it could not fill: %w", err)
+		}
+		n.getter.Close()
+	}
 	if !c.node.Founding() {
 		if err := c.showing.Look(ctx); err != nil {
 			return err
@@ -460,7 +471,7 @@ func (c *clustered) publicly() list {
 			}
 		})},
 		part{name: "word of the node", run: until(c.tellOthers)},
-		part{name: "side state", run: until(c.keepErrands)}, part{name: "smaller codings", run: until(c.forms)},
+		part{name: "side state", run: until(c.keepErrands)}, part{name: "smaller codings", run: until(c.forms)}, part{name: "usage of all nodes", run: until(c.shareUsage)},
 	}
 }
 
@@ -473,19 +484,36 @@ func (c *clustered) openShown(context.Context) (err error) {
 func (c *clustered) show(ctx context.Context) {
 	signer := c.writer.signature.signer
 	var shown signing.Signed
+	bring := func(ctx context.Context) error {
+		signed, _ := signer.Checkpoint()
+		if signed.Note == nil || string(signed.Note) == string(shown.Note) {
+			return nil
+		}
+		err := c.node.Show(ctx, c.served, signed)
+		if err == nil {
+			shown = signed
+		}
+		return err
+	}
 	for ctx.Err() == nil {
 		rest := signedLook
-		signed, _ := signer.Checkpoint()
-		if signed.Note != nil && string(signed.Note) != string(shown.Note) {
-			switch err := c.node.Show(ctx, c.served, signed); {
-			case err == nil:
-				shown = signed
-			case ctx.Err() == nil:
-				rest = showPause
-				c.logger.Warn("couldn't bring up to date what the bucket shows; trying again", "err", err)
-			}
+		if err := bring(ctx); err != nil && ctx.Err() == nil {
+			rest = showPause
+			c.logger.Warn("couldn't bring up to date what the bucket shows; trying again", "err", err)
 		}
 		retry.Sleep(ctx, rest) //nolint:errcheck // the loop sees that ctx has ended
+	}
+	if !c.node.Leads() {
+		return
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTime)
+	defer cancel()
+	err := signer.Sign() // what was published last may not be signed yet
+	if err == nil {
+		err = bring(last)
+	}
+	if err != nil && !errors.Is(err, cluster.ErrShown) {
+		c.logger.Warn("the bucket does not show the last releases; the node that publishes next brings it up to date", "err", err)
 	}
 }
 
@@ -501,7 +529,10 @@ func (c *clustered) mend(ctx context.Context) {
 			}
 		}
 		done, err := c.node.Mend(ctx, c.served)
-		if done != (cluster.Mended{}) {
+		if done.Partial > 0 {
+			c.logger.Info("removed old partial tiles from what the bucket shows", "objects", done.Partial)
+		}
+		if done.Added+done.Removed > 0 {
 			c.logger.Warn("what the bucket shows differed from the log, as after a node that published was paused; it is put right", "added", done.Added, "removed", done.Removed)
 		}
 		if err != nil && ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,7 +27,6 @@ import (
 const (
 	wordEvery = 30 * time.Second // of what `larder nodes` tells
 	wordLook  = 3 * time.Second  // and sooner, if there is news
-	nodeDial  = 5 * time.Second
 	// nodesPatience is how long a page waits for what the bucket knows of the nodes.
 	nodesPatience = 3 * time.Second
 	uploadTime    = 10 * time.Minute
@@ -77,18 +76,23 @@ func (c *clustered) listen(ctx context.Context) (err error) {
 	return err
 }
 
-// answeringNodes answers the other nodes.
-func (c *clustered) answeringNodes(made func() operations) part {
+// answeringNodes answers the other nodes. On a node that follows, fill is nil, and every question is refused.
+func (c *clustered) answeringNodes(fill *filling) part {
 	return c.answering("server for nodes", func(ctx context.Context) (*server.Server, []net.Listener, error) {
 		if c.at == nil {
 			return server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{Logger: c.logger}), nil, nil
 		}
 		logger := c.logger.With("part", "nodes")
-		all := made()
 		mux := http.NewServeMux()
-		mux.Handle("/", admin.Handler(c.folder.counted(all), logger))
-		if _, ok := all[string(opImportUpload)]; ok {
+		mux.Handle(roomsPath, c.answerRooms())
+		all := operations{}
+		if fill != nil {
+			all = c.forNodes()
 			mux.Handle(uploadPath, c.uploads())
+		}
+		mux.Handle("/", admin.Handler(c.folder.counted(all), logger))
+		if fill != nil && c.Fill {
+			mux.Handle(squeezePath, c.lending(fill))
 		}
 		s := server.NewHTTPServer(mux, server.HTTPOptions{TLS: c.taking, ReadTimeout: noTimeout, WriteTimeout: noTimeout, Logger: logger})
 		s.BaseContext = func(net.Listener) context.Context { return ctx }
@@ -108,24 +112,6 @@ func (c *clustered) forNodes() operations {
 
 // elsewhere says that another node publishes.
 func (c *clustered) elsewhere() error { return &cluster.NotWriterError{Writer: c.node.Status().Writer} }
-
-// writerClient returns what asks the node that writes, and where.
-func (c *clustered) writerClient(ctx context.Context) (client *http.Client, at string, err error) {
-	at, err = c.node.FindWriter(ctx)
-	switch {
-	case err != nil:
-		return nil, "", err
-	case at == "":
-		return nil, "", errors.New("another node of the cluster publishes, which has no --node-url to be asked at: run the command there (larder nodes tells which it is)")
-	case at == c.url:
-		return nil, "", &cluster.NotWriterError{}
-	case c.asking == nil:
-		return nil, "", fmt.Errorf("the node at %s publishes, and this one cannot ask it without the cluster's key: run the command there, or copy cluster.key from its key folder into this one", at)
-	}
-	return &http.Client{Transport: &http.Transport{
-		TLSClientConfig: c.asking, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial, DisableKeepAlives: true,
-	}}, at + "/", nil
-}
 
 // forwarding are the operations of a node that follows: what would publish is passed on to the one that writes.
 func (c *clustered) forwarding() operations {
@@ -156,11 +142,11 @@ func (c *clustered) onlyThere(why string) admin.Operation {
 
 // forward has the node that writes do an operation, and waits for a while until this one has what came of it.
 func (c *clustered) forward(ctx context.Context, name string, request json.RawMessage, report func(any)) (any, error) {
-	asked, at, err := c.writerClient(ctx)
+	at, err := c.findWriter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	writer := admin.Over(asked, at)
+	writer := admin.Over(c.askingClient(false), at+"/")
 	result, err := admin.Call[json.RawMessage](ctx, writer, name, request, func(e json.RawMessage) { report(e) })
 	if err != nil {
 		return nil, unreached(at, fmt.Errorf("%w (by the node at %s)", err, at))
@@ -186,7 +172,7 @@ func unreached(at string, err error) error {
 	if !errors.As(err, &dial) || dial.Op != "dial" {
 		return err
 	}
-	return fmt.Errorf("the node that publishes does not answer at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", strings.TrimSuffix(at, "/"), err)
+	return fmt.Errorf("the node that publishes does not answer at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", at, err)
 }
 
 // status adds how the node stands to the process's status.
@@ -196,20 +182,21 @@ func (c *clustered) status(s *Status) {
 	s.Node = &m
 }
 
+// folderName names the node by its machine and data folder.
+func (c *clustered) folderName() string {
+	host, _ := os.Hostname()
+	data, err := filepath.Abs(c.settings.Data)
+	if err != nil {
+		data = c.settings.Data
+	}
+	return host + ":" + data
+}
+
 // member is what the node tells of itself.
 func (c *clustered) member() Node {
 	s := c.node.Status()
 	checkpoint := c.folder.log.Checkpoint()
-	name := c.url
-	if name == "" {
-		host, _ := os.Hostname()
-		data, err := filepath.Abs(c.settings.Data)
-		if err != nil {
-			data = c.settings.Data
-		}
-		name = host + ":" + data
-	}
-	m := Node{Name: name, URL: c.url, Role: cluster.Follower, Version: Version(), Entries: checkpoint.Size, Since: c.since, Heard: time.Now().UTC(), Problem: s.Problem, Behind: -1}
+	m := Node{Name: cmp.Or(c.url, c.folderName()), URL: c.url, Role: cluster.Follower, Version: Version(), Entries: checkpoint.Size, Since: c.since, Heard: time.Now().UTC(), Problem: s.Problem, Behind: -1}
 	if e, err := logs.ReadEntry(c.folder.store, checkpoint.Size-1); err == nil {
 		m.Newest = e.Time
 	}

@@ -36,8 +36,8 @@ func (c *clustered) uploaded(told string) (at string, err error) {
 func (c *clustered) uploads() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := filepath.Base(r.URL.Query().Get("name"))
-		if r.Method != http.MethodPut || name == "." || name == ".." || name == string(filepath.Separator) {
-			http.Error(w, "want PUT with a name", http.StatusBadRequest)
+		if r.Method != http.MethodPost || name == "." || name == ".." || name == string(filepath.Separator) {
+			http.Error(w, "want POST with a name", http.StatusBadRequest)
 			return
 		}
 		at, err := c.take(name, http.MaxBytesReader(w, r.Body, mostUploads))
@@ -106,7 +106,7 @@ func withSource(request json.RawMessage, find func(told string) (at string, done
 
 // upload sends the source of an import to the node that writes, and returns what that calls it.
 func (c *clustered) upload(ctx context.Context, source string) (told string, err error) {
-	client, to, err := c.writerClient(ctx)
+	to, err := c.findWriter(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -134,20 +134,11 @@ func (c *clustered) upload(ctx context.Context, source string) (told string, err
 	if is.IsDir() {
 		name += ".tar"
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, to+strings.TrimPrefix(uploadPath, "/")+"?name="+url.QueryEscape(name), read)
-	if err != nil {
-		return "", err
-	}
-	answer, err := client.Do(r)
+	said, err := ask(ctx, c.askingClient(false), to+uploadPath+"?name="+url.QueryEscape(name), read, shortAnswer)
 	if err != nil {
 		return "", unreached(to, fmt.Errorf("couldn't send %s to the node that publishes: %w", source, err))
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 8<<10))
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("the node that publishes does not take %s: %s: %s", source, answer.Status, strings.TrimSpace(string(text)))
-	}
-	return string(text), err
+	return string(said), nil
 }
 
 // pack writes the files of a folder as an archive.

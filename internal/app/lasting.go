@@ -22,6 +22,7 @@ import (
 	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 )
 
 // lasting is what stays of a process while it begins anew, after a repair or where no other process could take its place:
@@ -36,6 +37,11 @@ type lasting struct {
 	site    atomic.Pointer[http.Handler] // as the operator sees it
 	// caughtUp is whether a node of a cluster has had all once that the bucket had, or serves what it has without.
 	caughtUp atomic.Bool
+	// clock is that of the waiting rooms of a cluster, and elapsed the monotonic time of the process.
+	clock   *nodes.Clock
+	elapsed func() time.Duration
+	// hadRooms are the rooms of which the node had state when the process began; nil before that is known.
+	hadRooms []string
 	ending   context.Context // ends when the process is told to end, before it does
 	// sending finish what was being sent when a life ended that another one follows.
 	sending sync.WaitGroup
@@ -63,6 +69,9 @@ func openLasting(ctx context.Context, s *settings.Settings, serve bool, logger *
 	handed, asking, err := received()
 	l := &lasting{settings: s, logger: logger, started: time.Now().UTC(), phase: errOpening, ending: ctx}
 	l.caughtUp.Store(handed.CaughtUp)
+	began := time.Now()
+	l.elapsed = func() time.Duration { return time.Since(began) }
+	l.clock = nodes.NewClock(l.elapsed, began)
 	if asking != nil {
 		l.older = newOlder(asking)
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -54,7 +55,11 @@ func TestMetricsAreDocumented(t *testing.T) {
 			labels = append(labels, name)
 		}
 		slices.Sort(labels)
-		all[m[1]] = metric{m[2], labels}
+		help, err := strconv.Unquote(`"` + m[2] + `"`) // a description quotes it
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[m[1]] = metric{help, labels}
 	}
 	var names []string
 	for name := range all {

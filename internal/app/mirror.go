@@ -121,7 +121,7 @@ func (f *following) close() error { return f.follower.Close() }
 
 // once catches up, and ends the process.
 func (f *following) once(ctx context.Context) error {
-	if err := f.follower.CatchUp(ctx); err != nil {
+	if err := f.follower.Once(ctx); err != nil {
 		return fmt.Errorf("couldn't follow %s: %w", f.Mirror.URL, err)
 	}
 	return errDone
@@ -203,5 +203,5 @@ func (r *registry) following(f *follow.Follower, begun time.Time) {
 		return 0
 	})
 	gauge("fetched_files", "Contents that were fetched since the start.", func(s follow.State) float64 { return float64(s.Files) })
-	gauge("fetched_bytes", "Their bytes, without codings.", func(s follow.State) float64 { return float64(s.Bytes) })
+	gauge("fetched_bytes", "Bytes of the contents that were fetched since the start, before compression.", func(s follow.State) float64 { return float64(s.Bytes) })
 }

@@ -73,6 +73,7 @@ func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, 
 
 func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
 	o.store.Logger, o.store.CacheBytes, o.store.MemTableBytes = logger.With("part", "store"), s.StoreCache, memTableOf(s.MemoryLimit)
+	o.store.Program = ThisBuild().writer()
 	store, err := kvstore.Open(storeDir(s.Data), o.store)
 	if errors.Is(err, kvstore.ErrLocked) {
 		return nil, &lockedError{s.Data}
@@ -103,7 +104,7 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.downloads, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Logger: logger})
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.downloads, GitHub: r.gitHub, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
@@ -124,8 +125,17 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 
 // downloads returns how often a package is downloaded from npm in a month, and when that was so.
 func (r *Reader) downloads(name string) (n int64, asOf time.Time, ok bool) {
-	d, ok := r.demand().Downloads(name)
-	return d.Downloads, d.AsOf, ok
+	d := r.demand().Demand(name)
+	return d.Downloads, d.AsOf, !d.AsOf.IsZero()
+}
+
+// gitHub returns what GitHub last said of a package's repository there.
+func (r *Reader) gitHub(name string) (library.GitHubCounts, bool) {
+	g := r.demand().Demand(name).GitHub
+	if g == nil || g.Missing {
+		return library.GitHubCounts{}, false
+	}
+	return library.GitHubCounts{Stars: g.Stars, Forks: g.Forks, Subscribers: g.Subscribers}, true
 }
 
 // Close waits for the operations under way, whose contexts must have ended, and closes the folder.

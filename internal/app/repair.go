@@ -6,14 +6,21 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/repair"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -22,8 +29,8 @@ import (
 
 // RepairRequest says what `larder repair` heals with.
 type RepairRequest struct {
-	// From are the sources, in the order in which they are asked: URLs of other Larders, absolute paths of folders, and
-	// [FromUpstream].
+	// From are the sources, in the order in which they are asked: URLs of other Larders, absolute paths of folders,
+	// [FromBucket] and [FromUpstream].
 	From []string `json:"from,omitempty"`
 	// AcceptLoss has the log go on under a new origin where the end of it is lost for good.
 	AcceptLoss bool `json:"acceptLoss,omitempty"`
@@ -31,6 +38,9 @@ type RepairRequest struct {
 
 // FromUpstream names the registries and repositories that releases were published from.
 const FromUpstream = "upstream"
+
+// FromBucket names what a node's cluster shares. A node asks it after all other sources in any case.
+const FromBucket = "bucket"
 
 // RepairEvent is sent while a repair runs; one of its members is there.
 type RepairEvent struct {
@@ -46,29 +56,37 @@ const OpRepair Operation[RepairRequest, RepairEvent, repair.Result] = "repair"
 
 // Repair heals a data folder, through the process that runs on it if there is one, and returns when that has begun anew.
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result repair.Result, err error) {
-	switch client, err := Dial(ctx, s.Data); {
-	case err == nil:
-		before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // of a process that can repair nothing either
-		result, err = OpRepair.Ask(ctx, client, q, report)
-		if err = errors.Join(err, client.Close()); err == nil && (result.Repaired > 0 || result.Damage != "") {
-			err = unknown
-			if err == nil {
-				err = before.awaitNext(ctx, s.Data)
+	for deadline := time.Now().Add(reachFor); ; {
+		switch client, err := Dial(ctx, s.Data); {
+		case err == nil:
+			return repairThrough(ctx, client, s.Data, q, report)
+		case !errors.Is(err, ErrNoProcess):
+			return result, err
+		}
+		if len(q.From) == 0 && s.Bucket == "" && !repair.Interrupted(s.Data) {
+			if err := needStore(s); err != nil {
+				return result, err
 			}
 		}
-		return result, err
-	case !errors.Is(err, ErrNoProcess):
-		return result, err
-	}
-	if len(q.From) == 0 && !repair.Interrupted(s.Data) {
-		if err := needStore(s); err != nil {
+		err = withSources(s, q, logger, report, func(o repair.Options) error {
+			result, err = repair.Run(ctx, o)
+			return err
+		})
+		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachAgain) != nil {
 			return result, err
 		}
 	}
-	err = withSources(s, q, logger, report, func(o repair.Options) error {
-		result, err = repair.Run(ctx, o)
-		return err
-	})
+}
+
+func repairThrough(ctx context.Context, client *Client, data string, q RepairRequest, report func(RepairEvent)) (repair.Result, error) {
+	before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // of a process that can repair nothing either
+	result, err := OpRepair.Ask(ctx, client, q, report)
+	if err = errors.Join(err, client.Close()); err == nil && (result.Repaired > 0 || result.Damage != "") {
+		err = unknown
+		if err == nil {
+			err = before.awaitNext(ctx, data)
+		}
+	}
 	return result, err
 }
 
@@ -190,7 +208,7 @@ func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 func repairOptions(s *settings.Settings, report func(RepairEvent)) (repair.Options, error) {
 	keys, err := s.KeyFolder()
 	return repair.Options{
-		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget, Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
+		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget, Shared: s.Bucket != "", Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
 		Report:   func(f fsck.Finding) { report(RepairEvent{Finding: &f}) },
 		Progress: func(p repair.Progress) { report(RepairEvent{Progress: &p}) },
 	}, err
@@ -205,16 +223,22 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 			}
 		}
 	}()
+	if s.Bucket != "" && !slices.Contains(from, FromBucket) {
+		from = append(slices.Clip(from), FromBucket)
+	}
 	for _, where := range from {
 		var source repair.Source
 		switch {
+		case where == FromBucket:
+			source, err = openBucketSource(s)
 		case where == FromUpstream:
 			source, err = openUpstreamSource(s, logger.With("part", "bot"))
 		case strings.HasPrefix(where, "http://"), strings.HasPrefix(where, "https://"):
-			source = repair.NewPeer(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: agent()})
+			at := strings.TrimRight(where, "/")
+			source = repair.NewPeer(at, verify.Options{Server: at, UserAgent: agent()})
 		default:
 			if _, err := os.Stat(where); errors.Is(err, fs.ErrNotExist) {
-				return sources, fmt.Errorf("%s is neither a folder that exists, nor a URL of another Larder such as https://cdn.example.com, nor the word %s", where, FromUpstream)
+				return sources, fmt.Errorf("%s is neither a folder that exists, nor a URL of another Larder such as https://cdn.example.com, nor one of the words %s and %s", where, FromBucket, FromUpstream)
 			}
 			source, err = repair.OpenFolder(where, logger.With("part", "store"))
 		}
@@ -224,6 +248,18 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 		sources = append(sources, source)
 	}
 	return sources, nil
+}
+
+func openBucketSource(s *settings.Settings) (repair.Source, error) {
+	if s.Bucket == "" {
+		return nil, settings.Mistakef("--from %s needs --bucket: the bucket that the nodes share", FromBucket)
+	}
+	b, err := bucket.Open(s.Bucket, s.BucketEndpoint, s.BucketRegion)
+	if err != nil {
+		return nil, err
+	}
+	shown := &cluster.Source{Bucket: b}
+	return repair.NewPeer(shown.Name(), verify.Options{Server: "http://bucket", Client: &http.Client{Transport: shown}}), nil
 }
 
 // upstreamSource is a Remaker with the connections that it uses.

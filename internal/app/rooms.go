@@ -11,10 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 
-	"github.com/larder-cdn/larder/internal/disk"
-	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -45,115 +43,33 @@ func noRooms(all operations) {
 	})
 }
 
-// setFile has, in the data folder, what `larder room set` has set.
-const setFile = "rooms-set.json"
-
-func setRooms(data string) (config.Set, error) {
-	set := config.Set{}
-	text, err := os.ReadFile(filepath.Join(data, setFile))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // the folder itself is looked at later
-		return set, nil
+// unknownRoom says that the process has no room of that name.
+func unknownRoom(rooms *waitingroom.Rooms, name string) error {
+	var names []string
+	for _, status := range rooms.Statuses() {
+		names = append(names, status.Name)
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &set)
+	if best, ok := text.Nearest(name, names); ok {
+		return fmt.Errorf("there is no waiting room %q; did you mean %s?", name, best)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("couldn't read what was set of the waiting rooms; repair %s, or delete it for what the file of rooms says: %w", filepath.Join(data, setFile), err)
-	}
-	return set, nil
-}
-
-// waitingRooms reads the waiting rooms, as they were set since.
-func waitingRooms(s *settings.Settings) ([]config.Room, error) {
-	set, err := setRooms(s.Data)
-	if err != nil {
-		return nil, err
-	}
-	rooms, err := s.WaitingRooms(set)
-	if err != nil && len(set) > 0 {
-		err = fmt.Errorf("with what `larder room set` has set, which is in %s: %w", filepath.Join(s.Data, setFile), err)
-	}
-	return rooms, err
-}
-
-// A roomSetter changes the waiting rooms of a process that runs.
-type roomSetter struct {
-	*serving
-	rooms *waitingroom.Rooms
-
-	mu       sync.Mutex
-	settings *settings.Settings // that count for rooms
-}
-
-// reload has the rooms be those of other settings.
-func (r *roomSetter) reload(fresh *settings.Settings) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	rooms, err := waitingRooms(fresh)
-	if err == nil {
-		err = r.change(rooms)
-	}
-	if err == nil {
-		r.settings = fresh
-	}
-	return err
-}
-
-func (r *roomSetter) change(rooms []config.Room) error {
-	keyFolder, err := r.settings.KeyFolder()
-	if err != nil {
-		return err
-	}
-	if r.lacking == nil {
-		if _, err := noteRooms(keyFolder, rooms); err != nil {
-			return err
-		}
-	}
-	return r.rooms.Change(rooms)
-}
-
-// set sets fields of a room: all of them, or where something is wrong, none.
-func (r *roomSetter) set(q SetRoomRequest) (status waitingroom.Status, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, ok := r.rooms.Status(q.Room); !ok {
-		return status, unknownRoom(q.Room)
-	}
-	set, err := setRooms(r.settings.Data)
-	if err != nil {
-		return status, err
-	}
-	if set[q.Room] == nil {
-		set[q.Room] = map[string]string{}
-	}
-	for field, value := range q.Fields {
-		if value == "" {
-			delete(set[q.Room], field)
-		} else {
-			set[q.Room][field] = value
-		}
-	}
-	rooms, err := r.settings.WaitingRooms(set)
-	if err != nil {
-		return status, err
-	}
-	text, err := json.MarshalIndent(set, "", "  ")
-	if err != nil {
-		return status, err
-	}
-	if err := disk.Replace(filepath.Join(r.settings.Data, setFile), append(text, '\n'), 0o600); err != nil {
-		return status, fmt.Errorf("couldn't keep what is set of the waiting rooms, so nothing was changed: %w", err)
-	}
-	if err := r.change(rooms); err != nil {
-		return status, err
-	}
-	r.logger.Info("a waiting room was set", "room", q.Room, "fields", q.Fields)
-	status, _ = r.rooms.Status(q.Room)
-	return status, nil
-}
-
-func unknownRoom(name string) error {
 	return fmt.Errorf("there is no waiting room %q; `larder room status` lists all of them", name)
+}
+
+// knownRooms has webhooks be only for rooms that there are.
+func knownRooms(all operations, rooms *waitingroom.Rooms) {
+	add := all[string(OpWebhookAdd)]
+	if add == nil {
+		return
+	}
+	all[string(OpWebhookAdd)] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+		var q WebhookAddRequest
+		if json.Unmarshal(request, &q) == nil && q.Room != "" && q.Room != "*" { // add says what is wrong with others
+			if _, ok := rooms.Status(q.Room); !ok {
+				return nil, unknownRoom(rooms, q.Room)
+			}
+		}
+		return add(ctx, request, report)
+	}
 }
 
 // rooms puts waiting rooms in front of the site.
@@ -161,18 +77,27 @@ func (s *serving) rooms(configured []config.Room) part {
 	var rooms *waitingroom.Rooms
 	return part{
 		name: "waiting rooms",
-		start: func(context.Context) (err error) {
-			if rooms, err = s.openRooms(configured); err != nil {
+		start: func(ctx context.Context) (err error) {
+			if rooms, err = s.openRooms(ctx, configured); err != nil {
 				return err
 			}
 			s.pages.Rooms, s.api.Rooms = rooms, rooms
 			s.inFront = append(s.inFront, rooms.Handler)
 			s.inFrontOfLane = append(s.inFrontOfLane, rooms.Lane)
-			setter := &roomSetter{serving: s, rooms: rooms, settings: s.settings}
+			setter, err := newRoomSetter(s, rooms)
+			if err != nil {
+				return err
+			}
+			if s.shared != nil {
+				s.shared.setter = setter
+			}
 			s.changeRooms = setter.reload
 			s.answers = append(s.answers, func(all operations) {
+				if s.tells {
+					knownRooms(all, rooms)
+				}
 				answer(all, OpSetRoom, func(_ context.Context, q SetRoomRequest, _ func(any)) (waitingroom.Status, error) {
-					return setter.set(q)
+					return setter.put(q)
 				})
 				answer(all, OpRooms, func(_ context.Context, q RoomsRequest, _ func(any)) ([]waitingroom.Status, error) {
 					if q.Room == "" {
@@ -180,7 +105,7 @@ func (s *serving) rooms(configured []config.Room) part {
 					}
 					status, ok := rooms.Status(q.Room)
 					if !ok {
-						return nil, unknownRoom(q.Room)
+						return nil, unknownRoom(rooms, q.Room)
 					}
 					return []waitingroom.Status{status}, nil
 				})
@@ -188,16 +113,22 @@ func (s *serving) rooms(configured []config.Room) part {
 			return nil
 		},
 		run: func(ctx context.Context) error {
-			if s.lacking == nil {
-				rooms.Run(ctx)
+			if s.lacking != nil {
+				return nil
 			}
+			var all sync.WaitGroup
+			if s.shared != nil {
+				all.Go(func() { s.shared.run(ctx) })
+			}
+			rooms.Run(ctx)
+			all.Wait()
 			return nil
 		},
 	}
 }
 
 // openRooms opens waiting rooms.
-func (s *serving) openRooms(rooms []config.Room) (*waitingroom.Rooms, error) {
+func (s *serving) openRooms(ctx context.Context, rooms []config.Room) (*waitingroom.Rooms, error) {
 	keyFolder, err := s.settings.KeyFolder()
 	if err != nil {
 		return nil, err
@@ -212,6 +143,14 @@ func (s *serving) openRooms(rooms []config.Room) (*waitingroom.Rooms, error) {
 			return nil, err
 		}
 	}
+	var shared *waitingroom.Cluster
+	if s.node != nil {
+		if keys, err = s.node.ticketKeys(keys); err != nil {
+			return nil, err
+		}
+		s.shared, known = s.node.shareRooms(ctx, rooms, known)
+		shared = &waitingroom.Cluster{Member: s.shared.member, Carry: s.shared.carry}
+	}
 	errands, err := s.folder.errands.get()
 	if err != nil {
 		return nil, err
@@ -222,10 +161,14 @@ func (s *serving) openRooms(rooms []config.Room) (*waitingroom.Rooms, error) {
 			return errands.webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
 		}
 	}
-	return waitingroom.New(waitingroom.Options{
-		Rooms: rooms, Keys: keys, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.metrics,
+	opened, err := waitingroom.New(waitingroom.Options{
+		Rooms: rooms, Keys: keys, Cluster: shared, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.metrics,
 		Tell: tell, Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
 	})
+	if s.shared != nil {
+		s.shared.rooms = opened
+	}
+	return opened, err
 }
 
 // roomsFile lists, in the key folder, the rooms that have had state. It is outside the data folder, so that a room

@@ -22,6 +22,7 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/server"
@@ -48,9 +49,10 @@ type Server struct {
 	Stopping func()
 
 	// leads is there where a node of a cluster is to write in this life, in the place of that of an epoch. Where it could not,
-	// it is not to try before leadAfter.
-	leads     *int64
-	leadAfter time.Time
+	// it is not to try before leadAfter; leadFailures is how often that was so, one after the other.
+	leads        *int64
+	leadAfter    time.Time
+	leadFailures int
 }
 
 // running is a Server with its folder open. Its parts fill it in.
@@ -107,7 +109,10 @@ func (s Server) Run(ctx context.Context) (err error) {
 		r, err := s.life(ctx, l, again)
 		if err != nil && !errors.Is(err, errAgain) && s.leads != nil && ctx.Err() == nil {
 			s.Logger.Error("this node could not publish; it follows", "err", err)
-			s.leads, s.leadAfter, again = nil, time.Now().Add(leadPause), true
+			if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
+				s.leadFailures++
+			}
+			s.leads, s.leadAfter, again = nil, time.Now().Add(retry.Doubled(max(1, s.leadFailures), leadPause, leadRest)), true
 			continue
 		}
 		if err != nil && !errors.Is(err, errAgain) && again {
@@ -121,6 +126,9 @@ func (s Server) Run(ctx context.Context) (err error) {
 		}
 		if !errors.Is(err, errAgain) {
 			return err
+		}
+		if s.leads != nil { // it wrote, and its end was in order
+			s.leadFailures = 0
 		}
 		if s.leads = r.takesOver.Load(); s.isNode() {
 			s.Serving = func(string, func() (string, bool)) {} // it was told once
@@ -244,6 +252,9 @@ func (s *working) parts() (parts list, err error) {
 	add(pushes, part{name: "GitHub", start: push.open})
 	add(s.Serve && s.settings.ReadyFile != "", s.noReadyFile())
 	node := &clustered{working: s, site: site}
+	if s.isNode() {
+		site.node = node
+	}
 	add(s.isNode(), node.openBucket())
 	add(true, s.dataFolder())
 	add(s.isNode(), node.lead())
@@ -280,7 +291,7 @@ func (s *working) parts() (parts list, err error) {
 		}
 		return all, schedule, nil
 	}))
-	add(s.isNode(), node.answeringNodes(node.forNodes))
+	add(s.isNode(), node.answeringNodes(fill))
 	switch {
 	case s.Once:
 		add(true, part{name: "single pass", run: fill.once})

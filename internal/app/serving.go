@@ -38,6 +38,8 @@ type serving struct {
 	hot           func(kvstore.Hash) // hears which files are in demand
 	elsewhere     server.Elsewhere   // has what is not here; nil for nothing
 
+	node         *clustered     // nil where the process is no node of a cluster
+	shared       *sharedRooms   // nil where the process has its rooms by itself
 	tells        bool           // whether webhooks hear of waiting rooms: the process sends
 	accessLog    *accesslog.Log // nil for none
 	libraries    *library.Index

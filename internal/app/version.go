@@ -23,6 +23,8 @@ type Build struct {
 	Platform string `json:"platform"`
 }
 
+const unknownVersion = "unknown"
+
 // ThisBuild tells what this program was made from: what the linker was told, or else what the go command has stamped.
 var ThisBuild = sync.OnceValue(func() Build {
 	b := Build{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
@@ -41,7 +43,7 @@ var ThisBuild = sync.OnceValue(func() Build {
 		}
 	}
 	if b.Version == "" {
-		b.Version = "unknown"
+		b.Version = unknownVersion
 	}
 	return b
 })
@@ -52,6 +54,14 @@ func (b Build) String() string {
 		from = fmt.Sprintf(", commit %.12s of %s", b.Commit, b.Date)
 	}
 	return fmt.Sprintf("larder %s%s (%s, %s)", b.Version, from, b.Go, b.Platform)
+}
+
+// writer is what a store calls the build that wrote it, after the word larder.
+func (b Build) writer() string {
+	if b.Version == unknownVersion {
+		return "of unknown version"
+	}
+	return b.Version
 }
 
 // Version is that of this build.

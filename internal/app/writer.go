@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -153,34 +154,47 @@ func (r *Reader) goOn() error {
 // Close ends what works on the folder, signs what was appended to the log, and closes the folder.
 func (w *Writer) Close() error { return w.closeAfter(w.filler.end, w.signature.close) }
 
-func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
-	s := w.settings
-	config, err := npm.LoadConfig(".")
-	if err != nil {
-		return nil, err
+// supplies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
+type supplies struct {
+	config       *npm.Config
+	attestations *provenance.Verifier
+	getter       *fetch.Client
+	repositories *git.Client
+	keeper       *catalogue.Keeper
+	first        *packages.Catalogue
+}
+
+func newSupplies(s *settings.Settings, follow bool, logger *slog.Logger) (n supplies, err error) {
+	if n.config, err = npm.LoadConfig("."); err != nil {
+		return n, err
 	}
-	attestations, err := newProvenance(s)
-	if err != nil {
-		return nil, err
+	if n.attestations, err = newProvenance(s); err != nil {
+		return n, err
 	}
-	getter, err := fetch.New(fetch.Options{
+	n.getter, err = fetch.New(fetch.Options{
 		UserAgent:   agent(),
 		Allow:       s.AllowHosts,
 		Concurrency: s.Downloads + bot.RequestsAtOnce, // of which the bot itself keeps count
 		Logger:      logger,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Origin("allow-host"), err)
+		return n, fmt.Errorf("%s: %w", s.Origin("allow-host"), err)
 	}
-	repositories, err := newGit(s, getter, logger)
+	if n.repositories, err = newGit(s, n.getter, logger); err == nil {
+		n.keeper, err = newKeeper(s, filepath.Join(s.Data, "catalogue"), n.repositories, logger)
+	}
+	if err == nil {
+		n.first, err = openCatalogue(n.keeper, follow)
+	}
 	if err != nil {
-		return nil, err
+		n.getter.Close()
 	}
-	keeper, err := newKeeper(s, filepath.Join(s.Data, "catalogue"), repositories, logger)
-	if err != nil {
-		return nil, err
-	}
-	first, err := openCatalogue(keeper, o.follow)
+	return n, err
+}
+
+func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
+	s := w.settings
+	n, err := newSupplies(s, o.follow, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +204,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
 	}
 	var demand func(context.Context, string) (int64, error)
 	if s.DownloadsURL != "" {
-		if demand, err = submission.Downloads(getter, s.DownloadsURL); err != nil {
+		if demand, err = submission.Downloads(n.getter, s.DownloadsURL); err != nil {
 			return nil, settings.Mistakef("%s: %w", s.Origin("downloads-url"), err)
 		}
 	}
@@ -199,10 +213,10 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
 		Runtime:     errands.runtime,
 		Store:       w.store,
 		Log:         w.log,
-		Catalogue:   first,
-		Npm:         npm.NewClient(config, getter, npm.Options{}),
-		Provenance:  attestations,
-		Git:         repositories,
+		Catalogue:   n.first,
+		Npm:         npm.NewClient(n.config, n.getter, npm.Options{}),
+		Provenance:  n.attestations,
+		Git:         n.repositories,
 		Releases:    s.Releases,
 		Interval:    s.Interval,
 		Feed:        s.Feed,
@@ -216,7 +230,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &filler{made, keeper}, nil
+	return &filler{made, n.keeper}, nil
 }
 
 // newProvenance returns what verifies attestations.

@@ -309,6 +309,7 @@ const defaultRooms = `
   total_active_users: 20000
   new_users_per_minute: 20000
   session_duration: 1
+  each_node: true
 `
 
 // setRooms takes rooms that stand in the configuration file itself.

@@ -15,8 +15,11 @@ func Nodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
 	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tHEARD OF")
 	for _, n := range nodes {
 		behind, newest := fmt.Sprintf("%.0f s, %d entries", n.Behind, n.Lacks), "none"
-		if n.Behind < 0 {
+		switch {
+		case n.Behind < 0:
 			behind = "has yet to catch up"
+		case n.Role == cluster.Former:
+			behind = "unknown"
 		}
 		if n.Entries > 0 {
 			newest = n.Newest.Format(time.RFC3339)
@@ -25,6 +28,9 @@ func Nodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
 	}
 	err := w.Flush()
 	for _, n := range nodes {
+		if n.Silent(now) {
+			fmt.Fprintf(to, "%s: not heard of since %s; it does not run, or does not reach the bucket\n", n.Name, n.Heard.Format(time.RFC3339))
+		}
 		if n.Problem != "" {
 			fmt.Fprintf(to, "%s: %s\n", n.Name, n.Problem)
 		}

@@ -213,3 +213,6 @@ func Watched(e watch.Event) string {
 	}
 	return line
 }
+
+// Noted is a line for standard error about what is worth knowing.
+func Noted(note string) string { return "larder: " + text.Plain(note) }

@@ -43,6 +43,8 @@ type Options struct {
 	Only func(pkg, version string) bool
 	// Logger gets what goes wrong, and what is done about it. Required.
 	Logger *slog.Logger
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
 	// Changed, where set, is called when State has changed, by one goroutine at a time.
 	Changed func(State)
 }
@@ -83,8 +85,8 @@ func (s *State) Tell() string {
 	return told
 }
 
-// A Follower has a store follow a source. Its methods are safe for concurrent use; CatchUp and
-// Run are for one caller.
+// A Follower has a store follow a source. Its methods are safe for concurrent use; Once,
+// CatchUp and Run are for one caller.
 type Follower struct {
 	Options
 	record *signing.Record
@@ -105,6 +107,9 @@ type Follower struct {
 
 // Open opens the key folder. Close it before the store.
 func Open(o Options) (*Follower, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	record, err := signing.OpenRecord(o.Keys, o.Store)
 	if err != nil {
 		return nil, err
@@ -189,10 +194,15 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 const (
 	firstRest   = 250 * time.Millisecond
 	longestRest = time.Minute
+	// shortTrouble is how many failures in a row may be such a moment: some fifteen seconds.
+	shortTrouble = 6
 )
 
 // Run follows the source until ctx ends. It is told by State what keeps it from that.
 func (f *Follower) Run(ctx context.Context) {
+	var improving sync.WaitGroup
+	defer improving.Wait()
+	improving.Go(func() { f.improveForever(ctx) })
 	for failures := 0; ctx.Err() == nil; {
 		err := f.CatchUp(ctx)
 		if err == nil {
@@ -211,17 +221,36 @@ func (f *Follower) Run(ctx context.Context) {
 		f.failed(err)
 		failures++
 		rest := retry.After(failures, firstRest, longestRest)
-		f.Logger.Error("couldn't follow the source; trying again", "source", f.Source.Name(), "err", err, "after", rest)
+		f.Logger.Log(ctx, f.gravity(failures), "couldn't follow the source; trying again", "source", f.Source.Name(), "err", err, "after", rest)
 		if retry.Sleep(ctx, rest) != nil {
 			return
 		}
 	}
 }
 
+// gravity is how the log tells so many failures in a row.
+func (f *Follower) gravity(failures int) slog.Level {
+	if failures > shortTrouble || f.State().Evidence != "" {
+		return slog.LevelError
+	}
+	return slog.LevelWarn
+}
+
 func (f *Follower) failed(err error) {
 	f.change(func(s *State) {
 		s.Problem, s.Refused = err.Error(), errors.As(err, new(*RefusedError))
 	})
+}
+
+// Once takes over all that is there, and the smaller codings of what was taken over before, as far as the source sends
+// them.
+func (f *Follower) Once(ctx context.Context) error {
+	err := f.CatchUp(ctx)
+	if err == nil {
+		f.tryImprove(ctx)
+		err = ctx.Err()
+	}
+	return err
 }
 
 // CatchUp takes over all that the source's newest checkpoint covers.

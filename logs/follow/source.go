@@ -34,7 +34,7 @@ const (
 	tries      = 3
 	firstPause = 200 * time.Millisecond
 	longPause  = 2 * time.Second
-	answerTime = time.Minute // of one answer, and a second more for each slowest bytes
+	answerTime = 20 * time.Second // of one answer, and a second more for each slowest bytes
 	slowest    = 100 << 10
 	look       = time.Second // between two looks at the checkpoint
 )

@@ -1,11 +1,9 @@
 package follow
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
 
@@ -263,7 +261,7 @@ func (f *Follower) document(ctx context.Context, c *coming, h kvstore.Hash) erro
 		if err != nil {
 			return fmt.Errorf("content %s: %w", h, err)
 		}
-		data, err := decode(coded, logs.MaxManifest)
+		data, err := coding.DecodeUpTo(coded.Coding, coded.Bytes, logs.MaxManifest)
 		if err == nil && (kvstore.Sum(data) != h || len(data) > logs.MaxManifest) {
 			err = errOther
 		}
@@ -282,44 +280,40 @@ func (f *Follower) file(ctx context.Context, file *logs.File) error {
 	if file.Size < 0 || file.Size > maxFile {
 		return &RefusedError{fmt.Errorf("a file of %d bytes, and %d are the most", file.Size, int64(maxFile))}
 	}
-	weight := min(contentMemory, 3*file.Size+1<<16)
+	err := f.receive(ctx, file.SHA256, file.Size, func(coded kvstore.Coded, data []byte) error {
+		if logs.SumSRI(data) != file.SRI {
+			return &RefusedError{errors.New("its manifest says another integrity than its bytes have")}
+		}
+		return f.keep(file.SHA256, data, coded)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the source does not have it: it was withdrawn a moment ago, or the source leaves the release out (--only leaves it out here too): %w", err)
+	}
+	return err
+}
+
+// receive fetches a content, whose size is known, holds it against its hash, and calls take with it.
+func (f *Follower) receive(ctx context.Context, h kvstore.Hash, size int64, take func(coded kvstore.Coded, data []byte) error) error {
+	weight := min(contentMemory, 3*size+1<<16)
 	if err := f.memory.Acquire(ctx, weight); err != nil {
 		return err
 	}
 	defer f.memory.Release(weight)
-	coded, err := f.Source.Content(ctx, file.SHA256, file.Size)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the source does not have it: it was withdrawn a moment ago, or the source leaves the release out (--only leaves it out here too): %w", err)
-	}
+	coded, err := f.Source.Content(ctx, h, size)
 	if err != nil {
 		return err
 	}
 	data := coded.Bytes
 	if coded.Coding != coding.Identity {
-		data, err = coding.Decode(coded.Coding, coded.Bytes, file.Size)
+		data, err = coding.Decode(coded.Coding, coded.Bytes, size)
 	}
 	switch {
 	case err != nil:
 		return &RefusedError{fmt.Errorf("%w: %w", errOther, err)}
-	case int64(len(data)) != file.Size || kvstore.Sum(data) != file.SHA256:
+	case int64(len(data)) != size || kvstore.Sum(data) != h:
 		return &RefusedError{errOther}
-	case logs.SumSRI(data) != file.SRI:
-		return &RefusedError{errors.New("its manifest says another integrity than its bytes have")}
 	}
-	return f.keep(file.SHA256, data, coded)
-}
-
-// decode returns the content of a document, at most limit bytes of it, and one more if there are more.
-func decode(c kvstore.Coded, limit int64) ([]byte, error) {
-	if c.Coding == coding.Identity {
-		return c.Bytes, nil
-	}
-	r, err := coding.NewReader(c.Coding, bytes.NewReader(c.Bytes))
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, limit+1))
+	return take(coded, data)
 }
 
 // keep stores a content in the coding in which it came. For clients that do not take that one, others are made
@@ -369,6 +363,7 @@ func (f *Follower) views(b *kvstore.Batch, c *coming) error {
 			views.SetAbsent(b, change.Package, change.Version)
 		} else {
 			views.ClearAbsent(b, change.Package, change.Version)
+			f.later(b, c.entry, change.Manifest)
 		}
 	case c.entry.Kind == logs.Erased:
 		for _, h := range change.Erasure.Contents {

@@ -64,7 +64,7 @@ func (e *engine) look(ctx context.Context) (damaged *kvstore.Store, why, err err
 		return nil, nil, err
 	}
 	store, openErr := e.openDamaged()
-	if errors.Is(openErr, kvstore.ErrLocked) {
+	if errors.Is(openErr, kvstore.ErrLocked) || errors.Is(openErr, kvstore.ErrNewer) {
 		return nil, nil, openErr
 	}
 	switch {

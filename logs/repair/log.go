@@ -24,7 +24,7 @@ func (e *LossError) Error() string {
 	if e.Problem != nil {
 		text += " (" + oneLine(e.Problem) + ")"
 	}
-	return text + "; another Larder of this log, or a backup that has them, gives them back: larder repair --from URL or --from DIR; nothing was replaced; --accept-loss goes on without them, as another log"
+	return text + "; another Larder of this log, a backup or the bucket of a cluster that has them gives them back: larder repair --from URL, --from DIR or --from bucket; nothing was replaced; --accept-loss goes on without them, as another log"
 }
 
 func (e *LossError) Unwrap() error { return e.Problem }

@@ -36,10 +36,10 @@ type peer struct {
 	failing atomic.Int32 // requests in a row that failed
 }
 
-// NewPeer returns the Larder at a URL as a source. Of the options it takes Server, Client
-// and UserAgent.
-func NewPeer(o verify.Options) Source {
-	return &peer{fetcher: verify.NewFetcher(o), name: o.Server}
+// NewPeer returns the Larder at a URL as a source, with the name that messages call it. Of the options it takes Server,
+// Client and UserAgent.
+func NewPeer(name string, o verify.Options) Source {
+	return &peer{fetcher: verify.NewFetcher(o), name: name}
 }
 
 func (p *peer) Name() string          { return p.name }

@@ -317,6 +317,9 @@ func (e *engine) carry(ctx context.Context, damaged *kvstore.Store) error {
 	w := newWriter(e.store)
 	defer func() { w.batch.Close() }()
 	for _, part := range carried {
+		if part.ns == kvstore.Durable && e.Shared {
+			part.name = "waiting rooms"
+		}
 		if damaged == nil {
 			e.result.NotCarried = append(e.result.NotCarried, part.name)
 			continue

@@ -46,6 +46,8 @@ type Options struct {
 	// AcceptLoss has the log go on under a new origin, with a new key, where nothing has the
 	// end of it that was signed. Of [Run] only.
 	AcceptLoss bool
+	// Shared: the folder is that of a node of a cluster, whose bucket has the schedules and webhooks too.
+	Shared bool
 	// Temp is a folder for the views that are compared with. Default: the system's.
 	Temp string
 	// CacheBytes is that of [kvstore.Options].
@@ -138,7 +140,7 @@ func (r *Result) Err() error {
 	case len(r.Sources) > 0:
 		return fmt.Errorf("%s, nor had from these sources: %s; another source may have what these lack: another Larder, a backup, or upstream; what was imported by hand has to be imported from where it came", what, text.Count(len(r.Lost), "is lost", "are lost"))
 	}
-	return fmt.Errorf("%s: %s; name a source that has it: --from URL of another Larder, --from DIR of a backup, --from upstream", what, text.Count(len(r.Lost), "is lost", "are lost"))
+	return fmt.Errorf("%s: %s; name a source that has it: --from URL of another Larder, --from DIR of a backup, --from bucket of a cluster, --from upstream", what, text.Count(len(r.Lost), "is lost", "are lost"))
 }
 
 func (r *Result) use(s Source) *Use {

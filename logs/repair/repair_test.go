@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -191,6 +192,20 @@ func TestRowsAreCarried(t *testing.T) {
 	}
 	if s, err := views.LookupState(store, "many", "9.9.9"); err != nil || s.Kind != views.Failed {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// Of a node of a cluster nothing is said to be lost that is in the bucket.
+func TestLostOfANode(t *testing.T) {
+	for shared, want := range map[bool]string{false: "schedules, webhooks and waiting rooms", true: "waiting rooms"} {
+		r := newRig(t, 2)
+		removeStore(r)
+		o := r.options(r.peer())
+		o.Shared = shared
+		got, err := repair.Run(t.Context(), o)
+		if err != nil || !slices.Contains(got.NotCarried, want) {
+			t.Errorf("shared %v: %q, %v", shared, got.NotCarried, err)
+		}
 	}
 }
 
@@ -406,7 +421,7 @@ func (r *rig) folderOnce() repair.Source {
 
 // peerAgain is the same neighbour, by another client.
 func (r *rig) peerAgain() repair.Source {
-	return repair.NewPeer(verifyOptions(r.url))
+	return repair.NewPeer(r.url, verifyOptions(r.url))
 }
 
 // Where the end of the log is nowhere, it goes on as another one, on the operator's word only.

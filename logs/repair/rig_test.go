@@ -226,7 +226,7 @@ func (r *rig) neighbour() string {
 func (r *rig) peer() repair.Source {
 	r.Helper()
 	r.url = r.neighbour()
-	return repair.NewPeer(verifyOptions(r.url))
+	return repair.NewPeer(r.url, verifyOptions(r.url))
 }
 
 func verifyOptions(url string) verify.Options { return verify.Options{Server: url} }

@@ -1,11 +1,9 @@
 package repair
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -75,7 +73,7 @@ func (w Wanted) check(found Found) ([]byte, Found, error) {
 	sound := Found{Squeezed: found.Squeezed}
 	var identity []byte
 	for _, c := range found.Coded {
-		plain, err := decode(c, w.limit())
+		plain, err := coding.DecodeUpTo(c.Coding, c.Bytes, w.limit())
 		if err != nil || kvstore.Sum(plain) != w.Hash {
 			sound.Squeezed = false
 			continue
@@ -87,19 +85,6 @@ func (w Wanted) check(found Found) ([]byte, Found, error) {
 		return nil, Found{}, errOther
 	}
 	return identity, sound, nil
-}
-
-// decode decodes at most limit bytes, and one more if there are more.
-func decode(c kvstore.Coded, limit int64) ([]byte, error) {
-	if c.Coding == coding.Identity {
-		return c.Bytes, nil
-	}
-	r, err := coding.NewReader(c.Coding, bytes.NewReader(c.Bytes))
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, limit+1))
 }
 
 // entriesAtOnce is how many entries a store is asked for at once.

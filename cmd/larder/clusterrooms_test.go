@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/shopping"
+)
+
+// A crowd visits the nodes of a cluster, each visitor now this one, now that.
+type crowd struct {
+	*crew
+	*shopping.Crowd
+}
+
+// TestClusterRooms has three nodes share rooms, with visitors who go from node to node, and kills and pauses the one that
+// writes: no more users reach the site behind than the limits say, and new ones come in again in time. A session that
+// the site ends is over on all nodes within five seconds.
+func TestClusterRooms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes, and waits until one takes the place of another")
+	}
+	rounds := 2
+	if os.Getenv("LARDER_TEST_WHOLE") != "" {
+		rounds = 20
+	}
+	t.Setenv("LARDER_TEST_WHOLE", "") // and gone, because larder refuses a variable that is no setting
+	os.Unsetenv("LARDER_TEST_WHOLE")
+	site := &shopping.Site{}
+	upstream := httptest.NewServer(site)
+	defer upstream.Close()
+	c := newCrew(t)
+	c.write("rooms.yaml", shopping.Rooms(upstream.URL))
+	c.write("bucket/room/notes.txt", "no node wrote this")
+	one := c.machine("one", nil)
+	one.start()
+	one.writes()
+	two, three := c.machine("two", one, candidateFiles...), c.machine("three", one, candidateFiles...)
+	two.start()
+	three.start()
+	all := []*machine{one, two, three}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	crowd := &crowd{c, shopping.NewCrowd(ctx, t, len(all))}
+	for i, m := range all {
+		crowd.Find(i, m.url)
+	}
+	t.Logf("at first visitors come in after %v", crowd.ComesIn(shopping.Horizon, 0, 1, 2))
+	if said := one.said(); !strings.Contains(said, "room/notes.txt") {
+		t.Error("an object that no node has written among those with waiting rooms is not named")
+	}
+	var living sync.WaitGroup
+	for range 40 {
+		living.Go(crowd.Live)
+	}
+	// Not within one minute of the site's clock: those who came at its end fill the room in the next.
+	crowd.eventually("as many have come to the shop as may in a minute", func() bool {
+		n, _, _ := site.Most()
+		return n >= shopping.Rate
+	})
+	crowd.revoke(all)
+	for round := range rounds {
+		i := crowd.writer(all)
+		m := all[i]
+		failed := time.Now()
+		waits := round%10 >= 8 // until all is over that the lost node may have promised
+		within := shopping.Recovers
+		switch {
+		case round%2 == 0:
+			m.end(syscall.SIGKILL)
+			if waits {
+				within = shopping.Horizon
+				break
+			}
+			m.start()
+			crowd.Find(i, m.url)
+		default:
+			m.signal(syscall.SIGSTOP)
+			if waits {
+				within = shopping.Horizon
+				break
+			}
+			time.Sleep(9 * time.Second) // another one writes
+			m.signal(syscall.SIGCONT)
+		}
+		crowd.ComesIn(within, 0, 1, 2)
+		t.Logf("round %d: visitors come in again %v after a node that wrote was lost", round, time.Since(failed).Round(100*time.Millisecond))
+		if waits {
+			if round%2 == 0 {
+				m.start()
+				crowd.Find(i, m.url)
+			} else {
+				m.signal(syscall.SIGCONT)
+			}
+		}
+		if _, atOnce, inMinute := site.Most(); atOnce > shopping.Total || inMinute > shopping.Rate {
+			t.Fatalf("round %d: %d users were at the site of %d, %d came in a minute of %d", round, atOnce, shopping.Total, inMinute, shopping.Rate)
+		}
+	}
+	end()
+	living.Wait()
+	users, atOnce, inMinute := site.Most()
+	t.Logf("%d users, at most %d at once of %d, %d in a minute of %d", users, atOnce, shopping.Total, inMinute, shopping.Rate)
+	if atOnce > shopping.Total || inMinute > shopping.Rate || users < shopping.Rate {
+		t.Error("more than the limit, or hardly any")
+	}
+}
+
+// writer returns which machine writes.
+func (c *crowd) writer(all []*machine) (i int) {
+	c.Helper()
+	c.eventually("one node writes", func() bool {
+		for k, m := range all {
+			if m.role() == "writer" {
+				i = k
+				return true
+			}
+		}
+		return false
+	})
+	return i
+}
+
+// revoke has the site end a session at one node, and sees that it is over at the others.
+func (c *crowd) revoke(all []*machine) {
+	c.Helper()
+	client := c.Client()
+	get := func(i int, path string) bool {
+		in, _ := c.Visit(i, client, "", path)
+		return in
+	}
+	c.eventually("a visitor comes in", func() bool {
+		client = c.Client()
+		return get(0, "/open")
+	})
+	kept := client.Jar
+	for i, m := range all[1:] {
+		c.eventually(m.name+" lets visitors in", func() bool {
+			in, _ := c.Visit(1+i, c.Client(), "", "/open")
+			return in
+		})
+	}
+	if !get(1, "/open") || !get(2, "/open") {
+		c.Error("a ticket of one node does not pass at the others")
+	}
+	before := all[1].cookie(kept)
+	if !get(0, "/open/bye") {
+		c.Error("the site is not reached")
+	}
+	ended := time.Now()
+	for i, m := range all {
+		for {
+			other := c.Client()
+			other.Jar.SetCookies(mustURL(c.T, m.url), before)
+			client = other
+			get(i, "/open")
+			if after := m.cookie(other.Jar); len(after) == 0 || after[0].Value != before[0].Value {
+				break // it had to come in anew
+			}
+			if time.Since(ended) > 5*time.Second {
+				c.Fatalf("%s lets a session pass that was ended %v ago", m.name, time.Since(ended))
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	c.Logf("a session that the site ends is over on all nodes after %v", time.Since(ended).Round(time.Millisecond))
+}
+
+// cookie returns the ticket that a jar has for the machine.
+func (m *machine) cookie(jar http.CookieJar) []*http.Cookie {
+	m.Helper()
+	return jar.Cookies(mustURL(m.T, m.url+"/open"))
+}
+
+func mustURL(t *testing.T, text string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}

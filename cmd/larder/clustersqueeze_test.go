@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/larder-cdn/larder/internal/testkit/npmtest"
+)
+
+// Nodes that follow squeeze for the one that publishes. One of them is killed while it does; nothing is left undone.
+func TestClusterSqueezes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	npmtest.New(t).Setenv(t)
+	c := newCrew(t)
+	one := c.machine("one", nil)
+	one.kind = "up"
+	one.start()
+	one.writes()
+	two, three := c.machine("two", one, followerFiles...), c.machine("three", one, followerFiles...)
+	two.start()
+	three.start()
+	random := rand.New(rand.NewPCG(1, 2))
+	published := 0
+	publish := func() { // more than the node that publishes has in hand at once
+		t.Helper()
+		published++
+		for i := range 150 {
+			var text strings.Builder
+			for range 2000 {
+				fmt.Fprintf(&text, "let v%d = %d;\n", random.IntN(300), random.IntN(5000))
+			}
+			c.write(fmt.Sprintf("many/%d.min.js", i), text.String())
+		}
+		if out, code := one.command("import", "demo", fmt.Sprintf("2.0.%d", published), c.dir+"/many"); code != exitDone {
+			t.Fatal(out)
+		}
+	}
+	waiting := func() int {
+		t.Helper()
+		s := one.status()
+		if s == nil {
+			return -1
+		}
+		return s.Squeezing.Contents
+	}
+	until := func(what string, is func() bool) { // with work for all
+		t.Helper()
+		c.eventually(what, func() bool {
+			if waiting() == 0 {
+				publish()
+			}
+			return is()
+		})
+	}
+	says := func(m *machine, want string) bool {
+		return regexp.MustCompile(want).MatchString(m.said())
+	}
+	until("two squeezes", func() bool { return says(two, "squeezing for the node that publishes") })
+	two.end(syscall.SIGKILL)
+	until("three has squeezed", func() bool { return says(three, `squeezed for the node that publishes.* contents=[1-9]`) })
+	c.eventually("all is squeezed", func() bool { return waiting() == 0 })
+	two.start()
+	for _, m := range []*machine{one, two, three} {
+		m.end(os.Interrupt)
+		if out, code := m.command("fsck", "--deep"); code != exitDone {
+			t.Errorf("fsck of %s: %s", m.name, out)
+		}
+	}
+}

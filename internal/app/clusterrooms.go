@@ -1,0 +1,280 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/logs/cluster"
+	"github.com/larder-cdn/larder/server/waitingroom"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
+)
+
+// In a cluster the node that writes has the waiting rooms' global objects, and each node asks it.
+
+// Times of the rooms of a cluster, and where a node is asked about them.
+const (
+	roomsPath   = "/rooms"
+	maxAsked    = 16 << 20        // bytes of a question, and of an answer
+	roomsLook   = time.Second     // between two looks at which node writes
+	roomsSoon   = time.Second / 5 // and where a node has yet to learn what time it is there
+	roomsListed = time.Minute     // between two looks at, or words in, the bucket's list
+	roomsSilent = 2 * time.Hour   // after which a node is taken off the list: no promise lasts as long
+	roomsFirst  = 3 * time.Second // that the bucket has to answer at the start whether the node had the rooms before
+)
+
+// sharedRooms are the rooms of a node that are the cluster's.
+type sharedRooms struct {
+	*clustered
+	rooms  *waitingroom.Rooms
+	member *nodes.Member
+	setter *roomSetter
+	client *http.Client
+	writer atomic.Pointer[string] // where the node that writes is asked; nil where none is known
+	owns   atomic.Pointer[string] // digest of what is set there; nil where it is not known
+	listed atomic.Bool            // the bucket lists this node
+	told   []string               // with these rooms
+	at     time.Time              // when it was told so
+	looked time.Time              // when the list was read
+	// strange are the objects in the list that no node has written, and logged.
+	strange map[string]error
+}
+
+// shareRooms has a node take part in the rooms of the cluster. known are the rooms of which it had state.
+func (c *clustered) shareRooms(ctx context.Context, configured []config.Room, known []string) (s *sharedRooms, had []string) {
+	s = &sharedRooms{clustered: c, member: nodes.NewMember(c.dataCentre(), c.lasting.clock), client: c.askingClient(true)}
+	if c.lasting.hadRooms != nil && !c.lasting.clock.Known() { // nothing was decided in the lives before this one
+		return s, c.lasting.hadRooms
+	}
+	ctx, cancel := context.WithTimeout(ctx, roomsFirst)
+	defer cancel()
+	before, err := c.node.Rooms(ctx, s.member.Name)
+	if err != nil { // it may have had all of them
+		for i := range configured {
+			before = append(before, configured[i].Name)
+		}
+	}
+	c.lasting.hadRooms = append(append([]string{}, known...), before...)
+	return s, c.lasting.hadRooms
+}
+
+// ticketKeys returns the keys by which a ticket of one node passes at all of them: they follow from the cluster's.
+// Tickets from before the node joined are read as well.
+func (c *clustered) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring, error) {
+	if c.side == nil {
+		return own, nil // it cannot ask the others either
+	}
+	secret, err := c.side.Derive("tickets of waiting rooms")
+	if err != nil {
+		return nil, err
+	}
+	return own.Under(secret)
+}
+
+// dataCentre is the name of the node in its rooms: the same after a restart, and no other node's, even where its data
+// folder was copied.
+func (c *clustered) dataCentre() string {
+	if c.url != "" && c.url == strings.TrimSuffix(c.settings.NodeURL, "/") { // else its port changes
+		return c.url
+	}
+	return c.folderName()
+}
+
+// carry asks the node that writes, which may be this one.
+func (s *sharedRooms) carry(ctx context.Context, q nodes.Request) (a nodes.Answer, err error) {
+	if !s.listed.Load() {
+		return a, errors.New("the bucket does not list this node yet")
+	}
+	if o := s.owner.Load(); o != nil && o.Epoch() == q.Epoch {
+		return o.Answer(q), nil
+	}
+	at := s.writer.Load()
+	if at == nil {
+		return a, &cluster.NotWriterError{}
+	}
+	if err := s.cannotAsk(*at); err != nil {
+		return a, err
+	}
+	question, err := s.question(q)
+	if err != nil {
+		return a, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, nodes.Within) // a later answer does not count
+	defer cancel()
+	said, err := ask(ctx, s.client, *at+roomsPath, bytes.NewReader(question), maxAsked)
+	var told roomsTold
+	if err == nil {
+		err = json.Unmarshal(said, &told)
+	}
+	if err == nil && told.Digest != "" {
+		s.setter.adopt(told.Set)
+		s.owns.Store(&told.Digest)
+	}
+	return told.Answer, err
+}
+
+// A roomsAsk is a question between nodes, and what `larder room set` has set where the node asks.
+type roomsAsk struct {
+	nodes.Request
+	Digest string
+	Set    roomsSet `json:",omitempty"` // where the owner is known to have set something else
+}
+
+// A roomsTold is the answer, and what is set where the rooms are.
+type roomsTold struct {
+	nodes.Answer
+	Digest string   // "" of a node that does not have the rooms
+	Set    roomsSet `json:",omitempty"` // where the node has something else
+}
+
+func (s *sharedRooms) question(q nodes.Request) ([]byte, error) {
+	mine := s.setter.shared.Load()
+	ask := roomsAsk{Request: q, Digest: mine.digest}
+	if owns := s.owns.Load(); owns != nil && *owns != mine.digest {
+		ask.Set = mine.set
+	}
+	return json.Marshal(ask)
+}
+
+// agree takes up what is set where the question comes from, and tells what is set here.
+func (s *sharedRooms) agree(q *roomsAsk, a *roomsTold) {
+	s.setter.adopt(q.Set)
+	mine := s.setter.shared.Load()
+	a.Digest = mine.digest
+	if q.Digest != mine.digest {
+		a.Set = mine.set
+	}
+}
+
+// answerRooms answers other nodes about rooms.
+func (c *clustered) answerRooms() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q roomsAsk
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsked)).Decode(&q); r.Method != http.MethodPost || err != nil {
+			http.Error(w, "a node asks about its rooms by POST, in JSON", http.StatusBadRequest)
+			return
+		}
+		a := roomsTold{Answer: nodes.Answer{Refused: nodes.NotOwner}}
+		if o := c.owner.Load(); o != nil {
+			a.Answer = o.Answer(q.Request)
+			if a.Refused == "" {
+				c.site.shared.agree(&q, &a)
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(a) //nolint:errcheck // the node asks again
+	})
+}
+
+// run keeps finding out, until ctx ends, which node has the global objects. On that node it also makes sure that no other
+// node has taken its place.
+func (s *sharedRooms) run(ctx context.Context) {
+	defer s.client.CloseIdleConnections()
+	if status := s.node.Status(); status.Leads {
+		s.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, s.rooms.Holds))
+		defer s.owner.Store(nil)
+	}
+	failed := false
+	for ctx.Err() == nil {
+		err := s.look(ctx)
+		if err != nil && !failed && ctx.Err() == nil {
+			s.logger.Warn("couldn't find out how the waiting rooms of the cluster stand; trying again", "err", err)
+		}
+		failed = err != nil
+		for next := time.Now().Add(roomsLook); ctx.Err() == nil && time.Now().Before(next); {
+			retry.Sleep(ctx, roomsSoon) //nolint:errcheck // the loop sees that ctx has ended
+			o := s.owner.Load()
+			if _, follows := s.member.Epoch(); err == nil && (!follows || o != nil && o.Lacks()) {
+				break
+			}
+		}
+	}
+}
+
+// look has the bucket list this node, learns which node writes, and asks that one for the time if it has yet to.
+func (s *sharedRooms) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, nodes.Sure)
+	defer cancel()
+	unlisted := s.join(ctx)
+	if unlisted != nil && !s.listed.Load() {
+		return unlisted
+	}
+	began := s.lasting.elapsed()
+	epoch, url, err := s.node.Writing(ctx) // after it was listed: a writer that does not know of it has an epoch that it sees
+	if err != nil {
+		return err
+	}
+	s.member.Learn(epoch)
+	s.writer.Store(&url)
+	if o := s.owner.Load(); o != nil {
+		o.Read(began, epoch)
+		if err := s.tend(ctx, o); err != nil {
+			return err
+		}
+	}
+	s.listed.Store(true)
+	if _, follows := s.member.Epoch(); follows || epoch == 0 { // 0: no node has published yet
+		return unlisted
+	}
+	q := s.member.Ask()
+	a, err := s.carry(ctx, q.Request)
+	if err == nil {
+		_, err = s.member.Take(q, a)
+	}
+	if refused := (*nodes.RefusedError)(nil); errors.As(err, &refused) && refused.Why == nodes.Unlisted {
+		if time.Since(s.at) < 2*roomsLook { // the node that writes has yet to look
+			return unlisted
+		}
+		s.at = time.Time{} // the bucket may have lost it
+	}
+	return err
+}
+
+// join has the bucket list this node.
+func (s *sharedRooms) join(ctx context.Context) error {
+	rooms := s.rooms.Shared()
+	if slices.Equal(rooms, s.told) && time.Since(s.at) < roomsListed {
+		return nil
+	}
+	now := time.Now()
+	if err := s.node.JoinRooms(ctx, cluster.Roomed{Name: s.member.Name, Rooms: rooms}); err != nil {
+		return err
+	}
+	s.told, s.at = rooms, now
+	return nil
+}
+
+// tend brings up to date which nodes the owner answers.
+func (s *sharedRooms) tend(ctx context.Context, o *nodes.Owner) error {
+	if !o.Lacks() && time.Since(s.looked) < roomsListed {
+		return nil
+	}
+	all, strange, err := s.node.AllRooms(ctx)
+	if err != nil {
+		return err
+	}
+	for key, why := range strange {
+		if s.strange[key] == nil {
+			s.logger.Warn("the bucket has an object where the nodes with waiting rooms are listed that none of them has written; remove it", "object", key, "err", why)
+		}
+	}
+	s.strange = strange
+	o.List(all)
+	s.looked = time.Now()
+	for _, name := range o.Silent(roomsSilent) {
+		o.Drop(name)
+		if err := s.node.LeaveRooms(ctx, name); err != nil {
+			return err
+		}
+		s.logger.Info("the waiting rooms no longer wait for a node, because it has been silent for long", "node", name, "silent", roomsSilent)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// Nodes that follow squeeze for the one that writes: each asks it for a content, encodes that with what its processor has to
+// spare, and sends the codings with the next question. The node that writes decodes them, and keeps what is smaller. It forgets
+// what a lost node was to do, and does it itself.
+
+const (
+	squeezePath  = "/squeeze"
+	squeezeLook  = 10 * time.Second // until a node asks again that was told that there is nothing to do
+	squeezeFind  = time.Minute      // until it looks again for the node that writes
+	squeezeTime  = 30 * time.Minute // far more than the largest content takes that is lent
+	squeezeAsk   = time.Minute      // that the node that writes has to answer
+	mostSqueezed = 16 << 20         // bytes of a content's codings
+	mostTaken    = 2                // contents that are taken at a time, which may be large once decoded
+)
+
+// lending answers the nodes that ask for a content to squeeze.
+func (c *clustered) lending(f *filling) http.Handler {
+	taking := make(chan struct{}, mostTaken)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			http.Error(w, "want POST", http.StatusMethodNotAllowed)
+			return
+		}
+		select {
+		case taking <- struct{}{}:
+			defer func() { <-taking }()
+		case <-r.Context().Done():
+			return
+		}
+		packed, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostSqueezed))
+		if err == nil && len(packed) > 0 {
+			err = c.node.TakeSqueezed(packed, func(h kvstore.Hash, size int64, coded []kvstore.Coded) error {
+				return f.TakeSqueezed(r.Context(), h, size, coded)
+			})
+		}
+		if err != nil {
+			c.logger.Warn("another node has squeezed a content, and its codings are not taken", "node", r.RemoteAddr, "err", err)
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		h, ok, err := f.Lend()
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		case !ok:
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			io.WriteString(w, h.String()) //nolint:errcheck // the node has gone, and the content is done here
+		}
+	})
+}
+
+// helpSqueeze squeezes for the node that writes, until ctx ends.
+func (c *clustered) helpSqueeze(ctx context.Context) {
+	program, err := os.Executable()
+	if c.asking == nil || err != nil || c.settings.Memory < bot.HelperMemory() {
+		return
+	}
+	encoders := worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: squeezeTime})
+	defer encoders.Close()
+	client := c.askingClient(true)
+	defer client.CloseIdleConnections()
+	for wait := squeezeLook; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
+		to, err := c.findWriter(ctx)
+		if err != nil {
+			continue // the other parts tell
+		}
+		if err = c.squeezeFor(ctx, encoders, client, to); ctx.Err() == nil {
+			c.logger.Debug("couldn't squeeze for the node that publishes; trying again", "node", to, "err", err)
+		}
+	}
+}
+
+// squeezeFor squeezes what one node that writes wants squeezed, and returns why it ended.
+func (c *clustered) squeezeFor(ctx context.Context, encoders *worker.Pool, client *http.Client, to string) error {
+	var packed []byte
+	for contents := 0; ; {
+		h, ok, err := askSqueeze(ctx, client, to, packed)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			if contents > 0 {
+				c.logger.Info("squeezed for the node that publishes", "node", to, "contents", contents)
+			}
+			contents, packed = 0, nil
+			if err := retry.Sleep(ctx, squeezeLook); err != nil {
+				return err
+			}
+			continue
+		}
+		if contents == 0 && packed == nil {
+			c.logger.Info("squeezing for the node that publishes", "node", to)
+		}
+		switch packed, err = c.squeeze(ctx, encoders, h); {
+		case err == nil:
+			contents++
+		case ctx.Err() != nil || errors.As(err, new(*worker.StartError)):
+			return err
+		default: // the node that publishes does it
+			c.logger.Debug("not squeezed", "content", h, "err", err)
+			if err := retry.Sleep(ctx, squeezeLook); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// squeeze finds the best codings of a content, keeps them here, and returns them for the node that writes.
+func (c *clustered) squeeze(ctx context.Context, encoders *worker.Pool, h kvstore.Hash) (packed []byte, err error) {
+	data, err := c.folder.store.Identity(h) // it is not here yet, if this node is behind
+	if err != nil {
+		return nil, err
+	}
+	coded, crash, err := bot.Encode(ctx, encoders, data, c.logger.With("content", h))
+	if err == nil && crash != nil {
+		err = crash
+	}
+	if err == nil {
+		err = c.folder.store.ImproveContent(h, int64(len(data)), true, coded)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.node.Squeezed(h)
+}
+
+// askSqueeze sends what was squeezed to the node that writes, and returns what that wants squeezed next.
+func askSqueeze(ctx context.Context, client *http.Client, to string, packed []byte) (h kvstore.Hash, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, squeezeAsk)
+	defer cancel()
+	wanted, err := ask(ctx, client, to+squeezePath, bytes.NewReader(packed), shortAnswer)
+	if err != nil || len(wanted) == 0 {
+		return h, false, err
+	}
+	h, err = kvstore.ParseHash(string(wanted))
+	return h, err == nil, err
+}

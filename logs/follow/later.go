@@ -1,0 +1,131 @@
+package follow
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A source publishes files in quick codings, and finds better ones within minutes or hours. So the files of a release that was
+// young when it came are fetched again, twice, and the smaller coding stays.
+
+const (
+	young     = 24 * time.Hour // a release that is older has its best codings
+	laterLook = 10 * time.Minute
+	laterEnds = 7 * 24 * time.Hour // after which what fails again and again is given up
+	// mostFailed ends one look: the source is away.
+	mostFailed = 10
+)
+
+// laters are how long after one another the files are fetched again.
+var laters = []time.Duration{time.Hour, 24 * time.Hour}
+
+// laterPrefix begins the rows of [kvstore.Meta] that say so: when, the hash, and how often it was done before.
+var laterPrefix = kvstore.Prefix("follow", "later")
+
+func laterKey(due time.Time, h kvstore.Hash) []byte {
+	key := binary.BigEndian.AppendUint64(laterPrefix[:len(laterPrefix):len(laterPrefix)], uint64(max(0, due.Unix())))
+	return append(key, h[:]...)
+}
+
+// later has the files of a release that an entry brings be fetched again.
+func (f *Follower) later(b *kvstore.Batch, e logs.Indexed, m *logs.Manifest) {
+	now := f.Now()
+	if !e.Kind.Serves() || m == nil || now.Sub(e.Time) > young {
+		return
+	}
+	for _, file := range m.Files {
+		b.Set(kvstore.Meta, laterKey(now.Add(laters[0]), file.SHA256), []byte{0})
+	}
+}
+
+// Improve takes over the smaller codings that the source has found of what is due. What fails is due again next time, and
+// given up after a week; it does not keep the rest waiting.
+func (f *Follower) Improve(ctx context.Context) error {
+	now := f.Now()
+	due := kvstore.Range{Prefix: laterPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(laterPrefix), uint64(max(0, now.Unix()+1)))}
+	var failed []error
+	for {
+		item, ok, err := f.first(due)
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if !ok {
+			return errors.Join(failed...)
+		}
+		due.From = append(item.Key, 0) // the next row
+		b := f.Store.NewBatch()
+		b.Delete(kvstore.Meta, item.Key)
+		if len(item.Key) == len(laterPrefix)+8+len(kvstore.Hash{}) && len(item.Value) == 1 {
+			h, done := kvstore.Hash(item.Key[len(laterPrefix)+8:]), int(item.Value[0])+1
+			since := time.Unix(int64(binary.BigEndian.Uint64(item.Key[len(laterPrefix):])), 0)
+			if err := f.improve(ctx, h); err != nil {
+				if failed = append(failed, fmt.Errorf("content %s: %w", h, err)); len(failed) == mostFailed {
+					return errors.Join(append(failed, b.Close())...)
+				}
+				if now.Sub(since) < laterEnds {
+					b.Close()
+					continue
+				}
+			} else if done < len(laters) {
+				b.Set(kvstore.Meta, laterKey(f.Now().Add(laters[done]), h), []byte{byte(done)})
+			}
+		}
+		if err := errors.Join(b.Commit(), b.Close()); err != nil {
+			return err
+		}
+	}
+}
+
+// first returns a copy of the first row of a range. A scan that went on while contents are fetched would keep all that is
+// replaced meanwhile.
+func (f *Follower) first(of kvstore.Range) (row kvstore.Item, ok bool, err error) {
+	for item, err := range f.Store.Scan(kvstore.Meta, of) {
+		return kvstore.Item{Key: bytes.Clone(item.Key), Value: bytes.Clone(item.Value)}, err == nil, err
+	}
+	return row, false, nil
+}
+
+// improve fetches a content again. One that is gone here or there stays as it is.
+func (f *Follower) improve(ctx context.Context, h kvstore.Hash) error {
+	content, err := f.Store.Content(h)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = f.receive(ctx, h, content.Size, func(coded kvstore.Coded, _ []byte) error {
+		if coded.Coding == coding.Identity {
+			return nil
+		}
+		return f.Store.ImproveContent(h, content.Size, false, []kvstore.Coded{coded})
+	})
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kvstore.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// improveForever does so until ctx ends.
+func (f *Follower) improveForever(ctx context.Context) {
+	for retry.Sleep(ctx, laterLook) == nil {
+		f.tryImprove(ctx)
+	}
+}
+
+// tryImprove tells of what fails, and nothing else comes of it: what is published is here.
+func (f *Follower) tryImprove(ctx context.Context) {
+	if err := f.Improve(ctx); err != nil && ctx.Err() == nil {
+		f.Logger.Warn("couldn't take over the smaller codings of the source; it is tried again", "source", f.Source.Name(), "err", err)
+	}
+}
