@@ -19,6 +19,10 @@ type check struct {
 	OK   bool
 }
 
+// roomRests is how long the room may let no visitor in after the node that publishes was lost: the next one waits until all
+// sessions are over that the lost one may have promised.
+const roomRests = 4 * time.Minute
+
 // judge looks at what was seen, and then at everything that is there.
 func (p *play) judge(ctx context.Context) []check {
 	p.registry.Mend()
@@ -29,9 +33,12 @@ func (p *play) judge(ctx context.Context) []check {
 		}
 	}
 	checks := append(p.notes.judgeRequests(), verdict("each event came to its end", "", failed))
-	exceeded := p.doorman.exceeded()
+	wrong := nonEmpty(p.doorman.exceeded())
+	if p.doorman.came > 0 && p.doorman.let == 0 && p.length > roomRests {
+		wrong = append(wrong, "the room let no visitor in")
+	}
 	checks = append(checks, verdict("the room's limits held at the site behind it", fmt.Sprintf("%d visitors came, %d were let in, who got %d archives; at most %d may be in, and %d come in a minute",
-		p.doorman.came, p.doorman.let, p.doorman.archives, p.doorman.limit, p.doorman.perMinute), nonEmpty(exceeded)))
+		p.doorman.came, p.doorman.let, p.doorman.archives, p.doorman.limit, p.doorman.perMinute), wrong))
 	if err := p.recovers(ctx); err != nil {
 		checks = append(checks, verdict("everything runs at the end", "", []string{err.Error()}))
 	}
@@ -292,16 +299,19 @@ func longest(samples []sample) (life []sample) {
 	return life
 }
 
-// growth is by how much a value grows over the time of the samples, by the straight line that fits them best, and its mean.
+// growth is by how much a value grows over the time of the samples, and its mean. Medians of the first and the last third
+// tell, so that an attack's connections do not count, which are there for a moment.
 func growth(samples []sample, of func(sample) float64) (grows, mean float64) {
-	n := float64(len(samples))
-	var t, v, tt, tv float64
-	for _, s := range samples {
-		x, y := s.At.Sub(samples[0].At).Seconds(), of(s)
-		t, v, tt, tv = t+x, v+y, tt+x*x, tv+x*y
+	values := make([]float64, len(samples))
+	for i, s := range samples {
+		values[i] = of(s)
+		mean += values[i] / float64(len(samples))
 	}
-	if spread := n*tt - t*t; spread > 0 {
-		grows = (n*tv - t*v) / spread * samples[len(samples)-1].At.Sub(samples[0].At).Seconds()
+	third := len(values) / 3
+	median := func(some []float64) float64 {
+		slices.Sort(some)
+		return some[len(some)/2]
 	}
-	return grows, v / n
+	last := median(values[len(values)-third:])
+	return (last - median(values[:third])) * 3 / 2, mean // between their middles are two thirds of the time
 }

@@ -170,10 +170,11 @@ func (p *play) flipBits(ctx context.Context, e *event) error {
 		e.What += "; fsck finds nothing wrong, as none of it is in use any more"
 		return a.start(ctx)
 	}
-	_, err = a.larder(ctx, "repair", "--keys", a.keys(), "--from", "http://"+p.mirror.address, "--from", "upstream", "--allow-host", "127.0.1.4")
-	if e.What += "; fsck finds it, and repair mends it"; err != nil {
-		// Neither the mirror nor upstream has the files of an import that was withdrawn. To a node its store is nothing that it needs.
-		e.What += " but for what was withdrawn, so the node follows the bucket from nothing"
+	_, err = a.larder(ctx, append([]string{"repair", "--keys", a.keys(), "--from", "bucket", "--from", "upstream"}, p.bucketArgs...)...)
+	if e.What += "; fsck finds it, and repair mends it from the bucket"; err != nil {
+		// Such as a content that was withdrawn, which neither the bucket nor upstream has. To a node its store is nothing that it needs.
+		lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+		e.What += ", but not all of it, so the node follows the bucket from nothing: " + lines[len(lines)-1]
 		if err := os.RemoveAll(filepath.Join(a.data(), "store")); err != nil {
 			return err
 		}

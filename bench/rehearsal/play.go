@@ -35,6 +35,7 @@ type play struct {
 	registry     *registry
 	certificates known
 	gateway      *gateway // nil where the bucket is a folder
+	bucketArgs   []string // by which larder finds the bucket
 	nodes        []*actor // of the cluster: two that may publish, and one that follows
 	mirror       *actor
 	fallback     *actor
@@ -62,8 +63,8 @@ func (p *play) build(ctx context.Context) error {
 	p.registry = newRegistry(p.library, p.seed, p.every)
 	p.stops = append(p.stops, p.registry.Close)
 	environment := append(p.registry.Env(p.folder), "AWS_ACCESS_KEY_ID="+gatewayAccess, "AWS_SECRET_ACCESS_KEY="+gatewaySecret, "AWS_REGION=us-east-1")
-	bucket, err := p.buildBucket(ctx)
-	if err != nil {
+	var err error
+	if p.bucketArgs, err = p.buildBucket(ctx); err != nil {
 		return err
 	}
 	actor := func(name, command, ip string, args ...string) *actor {
@@ -80,7 +81,7 @@ func (p *play) build(ctx context.Context) error {
 	addresses := []string{"127.0.1.1", "127.0.1.2", "127.0.1.3"}
 	for i, name := range []string{"one", "two", "three"} {
 		args := append([]string{}, upArgs...)
-		args = append(args, bucket...)
+		args = append(args, p.bucketArgs...)
 		args = append(args, "--node-url", "https://"+addresses[i]+":0", "--trusted-proxies", proxyIP)
 		a := actor(name, "up", addresses[i], args...)
 		a.secure = true
@@ -108,9 +109,10 @@ func (p *play) build(ctx context.Context) error {
 	if err := os.WriteFile(rooms, []byte(p.doorman.rooms()), 0o644); err != nil {
 		return err
 	}
-	three := p.nodes[2]
-	three.args = append(three.args, "--rooms", rooms)
-	p.mountDisk(three)
+	for _, node := range p.nodes { // any of them may come to decide for all
+		node.args = append(node.args, "--rooms", rooms)
+	}
+	p.mountDisk(p.nodes[2])
 	return p.start(ctx)
 }
 

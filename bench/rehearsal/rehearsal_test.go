@@ -243,6 +243,12 @@ func TestUse(t *testing.T) {
 	leaks := append(life(1, 0, 20, func(int) int64 { return 100e6 }), life(2, 20, 400, func(i int) int64 { return int64(100+i) * 1e6 })...)
 	n := newNotes()
 	n.samples["flat"] = flat
+	n.samples["attacked"] = life(1, 0, 200, func(i int) int64 { // at its end
+		if i > 185 {
+			return 900e6
+		}
+		return 200e6
+	})
 	if c := n.judgeUse(uses[0]); !c.OK {
 		t.Errorf("%+v", c)
 	}

@@ -2,20 +2,18 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/larder-cdn/larder/bench/internal/stage"
 )
 
 // A server is one of those that are compared, running.
@@ -104,37 +102,22 @@ func launch(ctx context.Context, name string, cmd *exec.Cmd, address string, cor
 	}
 }
 
-// freeAddress is one on which no process listens. It is not reserved until it is used.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// freeAddress is one on which no process listens. It is not reserved until it is used, so its port is not one that the system
+// gives to connections.
+func freeAddress() (address string, err error) {
+	for range 100 {
+		port := strconv.Itoa(20_000 + rand.IntN(10_000))
+		var l net.Listener
+		if l, err = net.Listen("tcp", ":"+port); err == nil {
+			return net.JoinHostPort("127.0.0.1", port), l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", err
 }
 
 // newCertificate makes a certificate for the loopback, with the kind of key that
 // most sites have.
 func newCertificate(folder string) (certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return certificate{}, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(0, 1, 0),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return certificate{}, err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return certificate{}, err
-	}
-	c := certificate{filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")}
-	return c, errors.Join(
-		os.WriteFile(c.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
-		os.WriteFile(c.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	_, err := stage.Certificate(folder, "127.0.0.1", "localhost")
+	return certificate{filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")}, err
 }

@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.larder, "larder", "bin/larder", "the `program` to measure")
 	flags.StringVar(&o.cache, "cache", filepath.Join(os.TempDir(), "larder-bench-size"), "`folder` that keeps the store between runs; 10 GB, and as much again while the backup and the mirror are there")
 	flags.IntVar(&o.files, "files", 7_000_000, "files in the store; the bounds are for up to 7 million")
-	flags.StringVar(&o.only, "only", "", "measure only what has one of these `words` in its name, separated by commas")
+	flags.StringVar(&o.only, "only", "", "measure only these `parts`, separated by commas: start, serving, fsck, mirror; none only fills the store")
 	flags.IntVar(&o.rounds, "rounds", 5, "how often the program is started")
 	flags.DurationVar(&o.follow, "follow", 3*time.Minute, "how long the mirror may catch up")
 	if err := flags.Parse(args); err != nil {

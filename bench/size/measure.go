@@ -39,7 +39,7 @@ func (m *measurement) libraries() int { return (m.files/perRelease + perLibrary 
 func (m *measurement) data() string   { return filepath.Join(m.folder, "data") }
 
 func (m *measurement) wanted(what string) bool {
-	return m.only == "" || slices.ContainsFunc(strings.Split(m.only, ","), func(word string) bool { return strings.Contains(what, strings.TrimSpace(word)) })
+	return m.only == "" || slices.Contains(strings.Split(m.only, ","), what)
 }
 
 func (m *measurement) add(what string, value, bound float64, unit, note string) {

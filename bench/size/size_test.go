@@ -26,7 +26,7 @@ func TestRun(t *testing.T) {
 	if got := m.libraries(); got != 3 {
 		t.Fatalf("%d libraries, want 3", got)
 	}
-	if err := run(t.Context(), append(args, "-only", "nothing")); err != nil {
+	if err := run(t.Context(), append(args, "-only", "none")); err != nil {
 		t.Fatal(err)
 	}
 	m.follow, m.rounds = 1<<40, 1

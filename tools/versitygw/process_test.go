@@ -105,14 +105,21 @@ type node struct {
 // node returns one that has these files of another's key folder.
 func (c *crew) node(name string, like *node, keys ...string) *node {
 	c.Helper()
+	n := &node{crew: c, name: name, data: filepath.Join(c.dir, name, "data")}
+	n.takeKeys(like, keys...)
+	return n
+}
+
+// takeKeys copies files of another's key folder.
+func (n *node) takeKeys(like *node, keys ...string) {
+	n.Helper()
 	for _, file := range keys {
-		data, err := os.ReadFile(filepath.Join(c.dir, like.name, "keys", file))
+		data, err := os.ReadFile(filepath.Join(n.dir, like.name, "keys", file))
 		if err != nil {
-			c.Fatal(err)
+			n.Fatal(err)
 		}
-		c.write(filepath.Join(name, "keys", file), string(data))
+		n.write(filepath.Join(n.name, "keys", file), string(data))
 	}
-	return &node{crew: c, name: name, data: filepath.Join(c.dir, name, "data")}
 }
 
 // serving is the command line of one that serves. What comes last counts.
@@ -128,7 +135,7 @@ func (n *node) start(more ...string) {
 		n.Fatal(err)
 	}
 	n.said.Reset()
-	cmd := exec.Command(n.larder, n.serving(append(more, "--node-url", "https://127.0.0.1:0", "--ready-file", ready)...)...)
+	cmd := exec.Command(n.larder, n.serving(append([]string{"--node-url", "https://127.0.0.1:0", "--ready-file", ready}, more...)...)...)
 	cmd.Env = environment()
 	cmd.Stdout, cmd.Stderr = &n.said, &n.said
 	if err := cmd.Start(); err != nil {
@@ -266,6 +273,16 @@ func TestProcesses(t *testing.T) {
 	c.answers(third, http.StatusOK, three)
 	g.start()
 	c.answers(three.publish(), http.StatusOK, two, three)
+
+	if err := os.RemoveAll(one.data); err != nil {
+		t.Fatal(err)
+	}
+	if out, ok := one.command("repair", "--bucket", "s3://"+bucketName+"/cdn", "--bucket-endpoint", c.endpoint); !ok || !strings.Contains(out, "From s3://"+bucketName) {
+		t.Errorf("from the bucket: %s", out)
+	}
+	if out, ok := one.command("fsck", "--deep"); !ok {
+		t.Errorf("what was repaired from the bucket: %s", out)
+	}
 
 	// A commit of a newer release of Larder.
 	two.end(os.Interrupt)

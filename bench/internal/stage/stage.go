@@ -42,15 +42,20 @@ func Start(c *exec.Cmd) (stop func(), err error) {
 	}, nil
 }
 
-// Certificate makes one for addresses of the loopback, as cert.pem and key.pem of a folder. Files that are there are replaced.
-func Certificate(folder string, addresses ...string) (*x509.Certificate, error) {
+// Certificate makes one for addresses and names of the loopback, as cert.pem and key.pem of a folder. Files that are there are
+// replaced.
+func Certificate(folder string, hosts ...string) (*x509.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(0, 1, 0)}
-	for _, a := range addresses {
-		template.IPAddresses = append(template.IPAddresses, net.ParseIP(a))
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
