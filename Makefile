@@ -9,6 +9,7 @@ SWEEP   ?= 1000
 UPGRADES ?= 100
 BACKLOG ?= 40000
 COMMITS ?= 10000
+SEED    ?= 1
 HOURS   ?= 1
 MINUTES ?= $(shell expr $(HOURS) '*' 60)
 
@@ -27,7 +28,7 @@ STAMP   := $(foreach name,version commit date,-X github.com/larder-cdn/larder/in
 # As the tests look for it.
 CHROMIUM := $(or $(CHROME_PATH),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-.PHONY: build dist dist-test alerts run demonstration story test agreement race lint vuln vuln-database fuzz audit attack size bench bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rehearsal rooms mutants withdrawal fresh clean FORCE
+.PHONY: build dist dist-test alerts run pictures demonstration story test agreement race lint vuln vuln-database fuzz audit graphs attack size bench sample bench-serve bench-headline bench-mirror crash follow sweep upgrade resources cluster rehearsal rooms mutants withdrawal fresh clean FORCE
 
 build: ## build bin/larder
 	$(GO) build -ldflags "-s -w $(STAMP)" -o $(BIN) ./cmd/larder
@@ -43,6 +44,14 @@ dist-test: dist ## install, upgrade and remove what make dist has made, and make
 
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up
+
+# As docs/pictures has them: $(call picture,FILE,URL,OPTIONS).
+picture = "$(CHROMIUM)" --headless --no-sandbox --hide-scrollbars --user-data-dir=$$(mktemp -d) --window-size=1000,760 $(3) --screenshot=docs/pictures/$(1) '$(2)'
+
+pictures: ## the pictures of the README, of the larder that serves jquery on http://127.0.0.1:8080 and of rehearsal.html where that is (needs Chromium)
+	$(call picture,library.png,http://127.0.0.1:8080/library/jquery,--blink-settings=preferredColorScheme=1)
+	$(call picture,library-dark.png,http://127.0.0.1:8080/library/jquery,--blink-settings=preferredColorScheme=0)
+	@test ! -e rehearsal.html || $(call picture,rehearsal.png,file://$(CURDIR)/rehearsal.html,--blink-settings=preferredColorScheme=1)
 
 demonstration: build ## break in, and see it found (needs curl)
 	LARDER=$(CURDIR)/$(BIN) sh docs/demonstration/run.sh
@@ -105,13 +114,24 @@ audit: ## axe-core on every page, Lighthouse on two (needs Chromium, npm and Nod
 	npm ci --prefix api/site/browsertest/audit --ignore-scripts --no-audit --no-fund
 	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./api/site/browsertest
 
-bin/ingest bin/serving bin/attack bin/rehearsal bin/size: FORCE # so that they run here, and paths in their options are from here
+graphs: ## does Chromium load the modules of 50 real packages by their recipes, and refuse each where one byte of one module is another? SEED chooses (needs Chromium, npm and the registry that it is configured with)
+	@test -n "$(CHROMIUM)" || { echo "make graphs needs Chromium: apt-get install chromium, or set CHROME_PATH"; exit 1; }
+	@command -v npm >/dev/null || { echo "make graphs needs npm"; exit 1; }
+	mkdir -p bin/graphs && echo '{}' >bin/graphs/package.json
+	npm install --prefix bin/graphs --ignore-scripts --no-audit --no-fund --no-save $$(cat api/site/browsertest/testdata/graphs.txt)
+	LARDER_TEST_GRAPHS=$(CURDIR)/bin/graphs/node_modules LARDER_TEST_SEED=$(SEED) $(GO) test -count 1 -timeout 1h -v -run '^TestGraphs$$' ./api/site/browsertest
+
+bin/ingest bin/sample bin/serving bin/attack bin/rehearsal bin/size: FORCE # so that they run here, and paths in their options are from here
 	$(GO) build -C bench -o ../$@ ./$(@F)
 
 bench: build bin/ingest ## ratios: ingest against C commands (needs brotli and zopfli), look-ups at 7 million keys, serving
 	bin/ingest -larder $(BIN) $(BENCH_INGEST)
 	$(GO) test -run '^$$' -bench Lookup -timeout 1h ./kvstore
 	$(GO) test -run '^$$' -bench Serving ./server
+
+sample: build bin/sample ## what filling costs: 300 packages of a CATALOGUE, chosen by a seed, from the registry that npm is configured with (needs Linux)
+	@test -n "$(CATALOGUE)" || { echo "name the folder or archive: make sample CATALOGUE=DIR"; exit 2; }
+	bin/sample -larder $(BIN) -catalogue '$(CATALOGUE)' $(SAMPLE)
 
 bench-serve: build bin/serving ## against nginx and Caddy, as ratios (needs Linux with two cores, nginx with brotli_static, caddy, wrk and h2load)
 	bin/serving -larder $(BIN) $(BENCH_SERVE)
@@ -158,15 +178,19 @@ cluster: ## COMMITS by three processes on a gateway, all of which are killed and
 	LARDER_TEST_WHOLE=1 LARDER_TEST_STORM=100 $(GO) test -count 1 -timeout 2h -v -run '^(TestEveryInterleaving|TestStorm)$$' ./logs/cluster
 	LARDER_TEST_COMMITS=$(COMMITS) $(GO) test -C tools/versitygw -count 1 -timeout 10h -v .
 
-rooms: ## waiting rooms: CRASHES kills under load, attackers for an hour of the room's time, 100,000 who wait, a million in virtual time
+rooms: ## waiting rooms: CRASHES kills under load, attackers for an hour of the room's time, 100,000 who wait, a million in virtual time, nodes that fail
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestKill$$' ./server/waitingroom
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^(TestAttackers|TestFlood)$$' ./server/waitingroom
 	$(GO) test -run '^$$' -bench Crowd -timeout 1h ./server/waitingroom
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestMillion$$' ./server/waitingroom/simulate
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestModel$$' ./server/waitingroom/nodes
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 3h -v -run '^TestClusterRooms$$' ./cmd/larder
+	LARDER_TEST_WHOLE=1 $(GO) test -C tools/versitygw -count 1 -timeout 1h -v -run '^TestRoomPartitions$$' .
 
-mutants: ## does a test notice when the code that decides in a waiting room is changed? (about an hour)
+# A change that makes a loop endless is found when it has taken as long as 20 runs of the tests.
+mutants: ## does a test notice when the code that decides in a waiting room is changed? (an hour and a half on two cores with other work)
 	$(GO) build -C tools/gremlins -o ../../bin/gremlins github.com/go-gremlins/gremlins/cmd/gremlins
-	bin/gremlins unleash --workers 1 --timeout-coefficient 300 --output-statuses lt ./server/waitingroom/queue
+	bin/gremlins unleash --workers 1 --timeout-coefficient 20 --output-statuses lt ./server/waitingroom/queue
 
 withdrawal: ## find a withdrawal that the server hides, in a log of 222,000 entries
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^TestHiddenWithdrawal$$' ./logs/verify
