@@ -262,7 +262,7 @@ func (s *Settings) addFlags() {
 	f.Var(Duration(&s.Drain, 0), "drain", "`DURATION` that clients have to take what is being sent when the process is told to end")
 	f.Var(Duration(&s.LameDuck, 0), "lame-duck", "`DURATION` that the process goes on serving when it is told to end, while /readyz already says so, for load balancers that have to notice")
 	f.Var(textValue(&s.ReadyFile, "file"), "ready-file", "write the public address to `FILE` once it serves; the file is removed when it ends")
-	f.Var(optionalAddressValue(&s.PrivateListen), "private-listen", "private `ADDRESS` of /metrics, /debug/pprof/, /livez and /readyz, or off; never expose it")
+	f.Var(optionalAddressValue(&s.PrivateListen), "private-listen", "private `ADDRESS` of /metrics, /rooms, /nodes, /debug/pprof/, /livez and /readyz, or off; never expose it")
 
 	f.Var(Base(&s.AssetBase), "asset-base", "`URL` that the files are reached under, in front of /ajax/libs/, as tags and the API tell it; where it is not given, the address that was asked")
 	f.Var(Base(&s.SiteBase), "site-base", "`URL` that the pages are reached under; where it is not given, the address that was asked")

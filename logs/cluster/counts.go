@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -48,6 +49,7 @@ func (h *Hearing) Hear(ctx context.Context, since, today time.Time, take func(na
 		h.known = map[string]seen{}
 	}
 	after := countsPrefix + since.Format(time.DateOnly)
+	maps.DeleteFunc(h.known, func(key string, _ seen) bool { return key <= after })
 	fresh := countsPrefix + today.AddDate(0, 0, -1).Format(time.DateOnly)
 	unborn := countsPrefix + today.AddDate(0, 0, 2).Format(time.DateOnly) // a clock may be a little ahead, and a wrong one fills years
 	looked := 0

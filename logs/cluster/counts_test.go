@@ -56,4 +56,8 @@ func TestCounts(t *testing.T) {
 	}
 	hearing.known = nil
 	hear("2026-03-10 a 3")
+	err := hearing.Hear(ctx, day.AddDate(0, 0, 1), day.AddDate(0, 0, 8), func(string, time.Time, []byte) error { return errors.New("it is too old") })
+	if err != nil || len(hearing.known) > 0 {
+		t.Errorf("a week later %d of the counts are still remembered; %v", len(hearing.known), err)
+	}
 }
