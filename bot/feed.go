@@ -119,19 +119,7 @@ func (b *Bot) followFeed(ctx context.Context) error {
 	failures := 0
 	for {
 		begun := time.Now()
-		since, err := bookmark.Send(ctx, "")
-		var last string
-		if err == nil {
-			last, err = b.readFeed(ctx, since)
-		}
-		if err == nil && last != since && goesBack(since, last) {
-			err = errors.New("its sequence goes back, as if it had begun anew; it is followed from there, and looks at their time find what it left out")
-		}
-		if last != "" && last != since {
-			if _, failed := bookmark.Send(ctx, last); failed != nil {
-				err = failed
-			}
-		}
+		since, last, err := b.readOn(ctx, bookmark)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -153,24 +141,44 @@ func (b *Bot) followFeed(ctx context.Context) error {
 				pause = feedPause
 			}
 		}
-		now := b.options.Now()
-		f.tell(func(s *FeedState) {
-			if last != "" {
-				s.Sequence = text.Cut(last, mostShownSequence)
-			}
-			if err == nil {
-				s.Answered, s.Problem, s.Since, s.Next = now, "", time.Time{}, time.Time{}
-				return
-			}
-			if s.Since.IsZero() {
-				s.Since = now
-			}
-			s.Problem, s.Next = text.Short(err.Error(), mostFeedProblem), now.Add(pause)
-		})
+		f.tellAnswer(last, err, b.options.Now(), pause)
 		if err := retry.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
+}
+
+// tellAnswer tells what the feed has answered, and how long it is left alone.
+func (f *feed) tellAnswer(last string, err error, now time.Time, pause time.Duration) {
+	f.tell(func(s *FeedState) {
+		if last != "" {
+			s.Sequence = text.Cut(last, mostShownSequence)
+		}
+		if err == nil {
+			s.Answered, s.Problem, s.Since, s.Next = now, "", time.Time{}, time.Time{}
+			return
+		}
+		if s.Since.IsZero() {
+			s.Since = now
+		}
+		s.Problem, s.Next = text.Short(err.Error(), mostFeedProblem), now.Add(pause)
+	})
+}
+
+// readOn reads the feed from its bookmark, and puts that where it ended.
+func (b *Bot) readOn(ctx context.Context, bookmark durable.Object[string, string]) (since, last string, err error) {
+	if since, err = bookmark.Send(ctx, ""); err == nil {
+		last, err = b.readFeed(ctx, since)
+	}
+	if err == nil && last != since && goesBack(since, last) {
+		err = errors.New("its sequence goes back, as if it had begun anew; it is followed from there, and looks at their time find what it left out")
+	}
+	if last != "" && last != since {
+		if _, failed := bookmark.Send(ctx, last); failed != nil {
+			err = failed
+		}
+	}
+	return since, last, err
 }
 
 // readFeed asks the feed once, and announces what it names.

@@ -297,43 +297,12 @@ const deepest = 8
 // with slashes between them.
 func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	d := json.NewDecoder(r)
-	var object func(parent string, depth int) error
-	object = func(parent string, depth int) error {
-		for d.More() {
-			token, err := d.Token()
-			if err != nil {
-				return err
-			}
-			key := parent + token.(string) // the decoder sees to it
-			if token, err = d.Token(); err != nil {
-				return err
-			}
-			switch value := token.(type) {
-			case string:
-				err = fn(key, value)
-			case json.Delim:
-				if value != '{' || depth == deepest {
-					return fmt.Errorf("%q: a string is expected", key)
-				}
-				if err := object(key+"/", depth+1); err != nil {
-					return err
-				}
-			default:
-				return fmt.Errorf("%q: a string is expected", key)
-			}
-			if err != nil {
-				return fmt.Errorf("%q: %w", key, err)
-			}
-		}
-		_, err := d.Token() // the closing brace
-		return err
-	}
 	token, err := d.Token()
 	if err == nil && token != json.Delim('{') {
 		return errors.New("a JSON object is expected")
 	}
 	if err == nil {
-		err = object("", 1)
+		err = decodeObject(d, "", 1, fn)
 	}
 	if err == nil {
 		if _, err := d.Token(); err != io.EOF {
@@ -348,5 +317,34 @@ func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	if errors.As(err, &syntax) {
 		err = fmt.Errorf("byte %d: %w", syntax.Offset, err)
 	}
+	return err
+}
+
+// decodeObject does so for the rest of an object behind its opening brace.
+func decodeObject(d *json.Decoder, parent string, depth int, fn func(key, value string) error) error {
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key := parent + token.(string) // the decoder sees to it
+		if token, err = d.Token(); err != nil {
+			return err
+		}
+		value, isString := token.(string)
+		switch {
+		case isString:
+			if err := fn(key, value); err != nil {
+				return fmt.Errorf("%q: %w", key, err)
+			}
+		case token == json.Delim('{') && depth < deepest:
+			if err := decodeObject(d, key+"/", depth+1, fn); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("%q: a string is expected", key)
+		}
+	}
+	_, err := d.Token() // the closing brace
 	return err
 }

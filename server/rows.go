@@ -120,6 +120,21 @@ func (r *rows) without(t target, f *asset, c coding.Coding) *asset {
 	return rest
 }
 
+// instead returns what to go on with after an error with f: f without what is damaged, or nil where it is to be read
+// again. With another error there is no use in that.
+func (r *rows) instead(t target, f *asset, err error) (rest *asset, goesOn bool) {
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		rest = r.without(t, f, damaged.coding)
+		return rest, rest != nil
+	}
+	if !errors.Is(err, errReplaced) {
+		return nil, false
+	}
+	r.drop(t, f)
+	return nil, true
+}
+
 func (r *rows) read(t target) (*asset, error) {
 	generation := r.generation.Load()
 	file, err := views.LookupFile(r.store, t.pkg, t.version, t.path)

@@ -63,83 +63,89 @@ type recipient interface {
 	elsewhere(target) (outcome, bool)
 }
 
-// answer decides what a query comes to. It is generic so that a recipient takes no memory.
+// answer decides what a query comes to. It and what it calls are generic so that a recipient takes no memory.
 func answer[R recipient](a *Assets, to R, q *query) outcome {
 	t, err := parseTarget(q.path)
 	if err != nil {
 		return to.fail(a.failureFor(q, t, err), false)
 	}
-	varies, sought := false, false
+	varies := false
 	// An asset may describe a coding that has been replaced since. Then it is
 	// read again; a coding is replaced once or twice in its life. One that is damaged is
 	// left out.
 	const attempts = 4 + codings
 	var f *asset
 	for range attempts {
+		var out outcome
 		if f == nil {
-			var ok bool
-			if f, ok = a.rows.cached(t, to.now()); !ok {
-				if !to.mayBlock() {
-					return outcome{}
-				}
-				if f, err = a.rows.load(t, f); err != nil {
-					if sought || !a.mayBeElsewhere(err) {
-						break
-					}
-					if out, done := to.elsewhere(t); done {
-						return out
-					}
-					f, sought = nil, true
-					continue
-				}
+			if f, out, err = find(a, to, t); err != nil {
+				break
+			}
+			if f == nil {
+				return out
 			}
 		}
 		varies = f.vary
-		rep := f.choose(requests.ParseAcceptEncoding(q.fields.AcceptEncoding))
-		if rep == nil && f.damaged {
-			err = fmt.Errorf("%w: content %s: the codings that are sound are not what the client takes", kvstore.ErrCorrupt, f.content)
-			break
-		}
-		if rep == nil {
-			return to.fail(notAcceptable(f), true) // even where identity is the only one
-		}
-		switch v, tag := rep.evaluate(q.fields); v {
-		case failed:
-			return to.fail(preconditionFailed, varies)
-		case notModified:
-			f.count(0)
-			return to.notModified(rep, tag)
-		}
-		if q.head {
-			// RFC 9110 §14.2: a range is defined for GET only, so this answers
-			// as a GET without one.
-			f.count(0)
-			return to.headOf(rep)
-		}
-		var out outcome
-		if out, err = to.body(f, rep); err == nil {
-			if out.coding != labelNone {
-				f.count(out.sent)
-			}
+		if out, err = offer(to, q, f); err == nil {
 			return out
 		}
-		if err == errLater {
-			return outcome{}
-		}
-		var damaged *damagedError
-		if errors.As(err, &damaged) {
-			if f = a.rows.without(t, f, damaged.coding); f != nil {
-				continue
-			}
+		var goesOn bool
+		if f, goesOn = a.rows.instead(t, f, err); !goesOn {
 			break
 		}
-		if !errors.Is(err, errReplaced) {
-			break
-		}
-		a.rows.drop(t, f)
-		f = nil
 	}
 	return to.fail(a.failureFor(q, t, err), varies)
+}
+
+// find returns the asset of a target. Where it returns nil without an error, the outcome is final.
+func find[R recipient](a *Assets, to R, t target) (f *asset, out outcome, err error) {
+	for sought := false; ; sought = true {
+		f, ok := a.rows.cached(t, to.now())
+		if ok {
+			return f, outcome{}, nil
+		}
+		if !to.mayBlock() {
+			return nil, outcome{}, nil
+		}
+		if f, err = a.rows.load(t, f); err == nil || sought || !a.mayBeElsewhere(err) {
+			return f, outcome{}, err
+		}
+		if out, done := to.elsewhere(t); done {
+			return nil, out, nil
+		}
+	}
+}
+
+// offer answers with the representation of an asset that the client likes best. Where it returns an error nothing was sent.
+func offer[R recipient](to R, q *query, f *asset) (outcome, error) {
+	rep := f.choose(requests.ParseAcceptEncoding(q.fields.AcceptEncoding))
+	if rep == nil && f.damaged {
+		return outcome{}, fmt.Errorf("%w: content %s: the codings that are sound are not what the client takes", kvstore.ErrCorrupt, f.content)
+	}
+	if rep == nil {
+		return to.fail(notAcceptable(f), true), nil // even where identity is the only one
+	}
+	switch v, tag := rep.evaluate(q.fields); v {
+	case failed:
+		return to.fail(preconditionFailed, f.vary), nil
+	case notModified:
+		f.count(0)
+		return to.notModified(rep, tag), nil
+	}
+	if q.head {
+		// RFC 9110 §14.2: a range is defined for GET only, so this answers
+		// as a GET without one.
+		f.count(0)
+		return to.headOf(rep), nil
+	}
+	out, err := to.body(f, rep)
+	if err == errLater {
+		return outcome{}, nil
+	}
+	if err == nil && out.coding != labelNone {
+		f.count(out.sent)
+	}
+	return out, err
 }
 
 // ServeHTTP implements http.Handler. It looks at the path as it came, so a router

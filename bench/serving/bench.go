@@ -345,21 +345,25 @@ func (b *bench) measureWith(ctx context.Context, servers []*server, s scenario, 
 		}
 	}
 	for i, server := range servers {
-		r.Servers = append(r.Servers, summarize(server, samples[i], thrown[i]))
+		e := summarize(server, samples[i], thrown[i])
 		if generator == "h2load" && !b.quick {
-			// Its log tells the latencies, and takes of the time, so it is written in a turn of its own.
-			var t sample
-			err := errLoad
-			for try := 0; try < mostRepeats && errors.Is(err, errLoad); try++ {
-				t, err = b.turn(ctx, server, s, k[i], "h2load with log", max(b.duration, tailTurn(s.length)))
-			}
-			if err != nil {
+			if e.P50, e.P99, err = b.latencies(ctx, server, s, k[i]); err != nil {
 				return r, false, err
 			}
-			r.Servers[i].P50, r.Servers[i].P99 = t.P50.Seconds()*1e6, t.P99.Seconds()*1e6
 		}
+		r.Servers = append(r.Servers, e)
 	}
 	return r, slow, nil
+}
+
+// latencies measures those of h2load, in microseconds, in a turn of their own: the log that tells them takes of the time.
+func (b *bench) latencies(ctx context.Context, server *server, s scenario, k known) (p50, p99 float64, err error) {
+	var t sample
+	err = errLoad
+	for try := 0; try < mostRepeats && errors.Is(err, errLoad); try++ {
+		t, err = b.turn(ctx, server, s, k, "h2load with log", max(b.duration, tailTurn(s.length)))
+	}
+	return t.P50.Seconds() * 1e6, t.P99.Seconds() * 1e6, err
 }
 
 // busyTurn repeats a turn in which the server's core was not busy, or that failed:

@@ -205,57 +205,68 @@ func (c *comparison) git(ctx context.Context, source logs.Source, dst *os.File) 
 // remakers is how many files are made again at once, each in a child.
 const remakers = 2
 
-// files walks the archive and looks for every file of the manifest in it.
-func (c *comparison) files(ctx context.Context, src archive.Source) error {
-	files := c.claim.Manifest.Files
-	byHash := make(map[kvstore.Hash][]int)
-	byBase := make(map[string][]int) // to say what is in the place of a file that is not there
-	from := make(map[string][]int)   // files that were made, by what they were made from
+// An index says which files of a manifest may be in an archive, by their places in the manifest.
+type index struct {
+	files  []logs.File
+	byHash map[kvstore.Hash][]int
+	byBase map[string][]int // to say what is in the place of a file that is not there
+	from   map[string][]int // files that were made, by the path of what they were made from
+}
+
+func indexOf(files []logs.File) *index {
+	x := &index{files, make(map[kvstore.Hash][]int), make(map[string][]int), make(map[string][]int)}
 	for i, f := range files {
 		if f.Origin == logs.Minified {
-			from[f.From] = append(from[f.From], i)
+			x.from[f.From] = append(x.from[f.From], i)
 			continue
 		}
-		byHash[f.SHA256] = append(byHash[f.SHA256], i)
-		byBase[path.Base(f.Path)] = append(byBase[path.Base(f.Path)], i)
+		x.byHash[f.SHA256] = append(x.byHash[f.SHA256], i)
+		x.byBase[path.Base(f.Path)] = append(x.byBase[path.Base(f.Path)], i)
 	}
+	return x
+}
+
+// reads reports whether the bytes of an entry of the archive are needed, not only their hash.
+func (x *index) reads(e archive.Entry) bool {
+	made := func(i int) bool { return len(x.from[x.files[i].Path]) > 0 }
+	return e.Size <= packages.MaxMinify && (e.Name == "package.json" || slices.ContainsFunc(x.byBase[path.Base(e.Name)], made))
+}
+
+// files walks the archive and looks for every file of the manifest in it.
+func (c *comparison) files(ctx context.Context, src archive.Source) error {
+	x := indexOf(c.claim.Manifest.Files)
 	c.lookalike = make(map[string]string)
 	remake := c.maker()
-	results := make([]error, len(files)) // of making again
-	made := make([]bool, len(files))
+	results := make([]error, len(x.files)) // of making again
+	made := make([]bool, len(x.files))
 	group, making := errgroup.WithContext(ctx)
 	group.SetLimit(remakers)
+	makeAgain := func(targets []int, data []byte) {
+		for _, target := range targets {
+			if made[target] {
+				continue
+			}
+			made[target] = true
+			group.Go(func() error {
+				results[target] = c.again(making, x.files[target], data)
+				return making.Err()
+			})
+		}
+	}
 	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
 		if e.Skipped != "" {
 			return nil
 		}
-		wanted := e.Size <= packages.MaxMinify && (e.Name == "package.json" || slices.ContainsFunc(byBase[path.Base(e.Name)], func(i int) bool { return len(from[files[i].Path]) > 0 }))
-		hash, data, err := sum(r, wanted)
+		hash, data, err := sum(r, x.reads(e))
 		if err != nil {
 			return err
 		}
 		if e.Name == "package.json" {
 			c.own = data
 		}
-		for _, i := range byHash[hash] {
-			if f := files[i]; isAt(e.Name, f.Path) && c.at[f.Path] == "" {
-				c.at[f.Path] = e.Name
-				for _, target := range from[f.Path] {
-					if made[target] || remake != "" || data == nil {
-						continue
-					}
-					made[target] = true
-					group.Go(func() error {
-						results[target] = c.again(making, files[target], data)
-						return making.Err()
-					})
-				}
-			}
-		}
-		for _, i := range byBase[path.Base(e.Name)] {
-			f := files[i]
-			if other := c.lookalike[f.Path]; isAt(e.Name, f.Path) && hash != f.SHA256 && (other == "" || e.Name < other) {
-				c.lookalike[f.Path] = e.Name
+		for _, at := range c.meet(x, e.Name, hash) {
+			if remake == "" && data != nil {
+				makeAgain(x.from[at], data)
 			}
 		}
 		return nil
@@ -267,6 +278,24 @@ func (c *comparison) files(ctx context.Context, src archive.Source) error {
 		return unlessRefused(err)
 	}
 	return c.judge(remake, made, results)
+}
+
+// meet notes of which files of the manifest an entry of the archive has the bytes, and which it could be taken for. It returns
+// the paths of those that were not met before.
+func (c *comparison) meet(x *index, name string, hash kvstore.Hash) (paths []string) {
+	for _, i := range x.byHash[hash] {
+		if at := x.files[i].Path; isAt(name, at) && c.at[at] == "" {
+			c.at[at] = name
+			paths = append(paths, at)
+		}
+	}
+	for _, i := range x.byBase[path.Base(name)] {
+		f := x.files[i]
+		if other := c.lookalike[f.Path]; isAt(name, f.Path) && hash != f.SHA256 && (other == "" || name < other) {
+			c.lookalike[f.Path] = name
+		}
+	}
+	return paths
 }
 
 // judge says of each file what was found.

@@ -121,29 +121,35 @@ func (d *decoder) decode(b []byte, r *Request) bool {
 		}
 		first = false
 		var e entry
-		if index > 0 {
-			named := d.at(index)
-			if named == nil {
-				return false
-			}
-			e.name, e.kind = named.name, named.kind
-		} else {
-			if e.name, b, ok = r.text(b); !ok {
-				return false
-			}
-			if e.kind = kindOf(e.name); e.kind == Other && !IsName(e.name) {
-				e.kind = odd
-			}
-		}
-		if e.value, b, ok = r.text(b); !ok {
+		if e, b, ok = d.literal(index, b, r); !ok {
 			return false
 		}
-		e.odd = !IsValue(e.value)
 		if r.add(&e); c >= 0x40 {
 			d.keep(e, index > 0)
 		}
 	}
 	return true
+}
+
+// literal reads a field whose value is in the block, and its name too where it has no index.
+func (d *decoder) literal(index int, b []byte, r *Request) (e entry, rest []byte, ok bool) {
+	if index > 0 {
+		named := d.at(index)
+		if named == nil {
+			return e, nil, false
+		}
+		e.name, e.kind = named.name, named.kind
+	} else {
+		if e.name, b, ok = r.text(b); !ok {
+			return e, nil, false
+		}
+		if e.kind = kindOf(e.name); e.kind == Other && !IsName(e.name) {
+			e.kind = odd
+		}
+	}
+	e.value, rest, ok = r.text(b)
+	e.odd = !IsValue(e.value)
+	return e, rest, ok
 }
 
 // keep inserts an entry that has text of a request's.

@@ -409,55 +409,9 @@ func (r *run) decided(i int32, d queue.Decision) {
 	}
 	switch d.Outcome {
 	case queue.Pass:
-		fresh := u.session < 0 || u.ticket.ID != d.Ticket.ID || r.sessions[u.session].closed
-		if u.state == waiting {
-			r.waiting--
-		}
-		if u.state != inside && !u.In {
-			u.In, u.Admitted = true, r.now
-		}
-		u.state = inside
-		u.ticket = d.Ticket
-		// the ticket passes until the slowest clock has reached its end
-		ends := d.Ticket.Ends.Sub(begin) + r.Clocks/2
-		if fresh {
-			u.session = int32(len(r.sessions))
-			r.sessions = append(r.sessions, session{ends: ends})
-			r.events.push(event{ends, sessionEnds, u.session, 0})
-			r.active++
-			r.result.admitted(r)
-		} else if s := &r.sessions[u.session]; ends > s.ends {
-			s.ends = ends
-		}
-		// while it stays, a request every 5 to 25 seconds
-		next := min(r.now+5*time.Second+time.Duration(r.rng.Int64N(int64(20*time.Second))), max(r.now+time.Millisecond, u.Admitted+u.stay))
-		r.events.push(event{next, userVisits, i, 0})
+		r.admitted(i, d)
 	case queue.Wait:
-		if u.state != waiting {
-			if u.state == coming && r.Patience > 0 {
-				u.gives = r.now + time.Duration(r.rng.ExpFloat64()*float64(r.Patience))
-			}
-			u.state = waiting
-			r.waiting++
-			if r.waiting == 1 && r.result.FirstWait == 0 {
-				r.result.FirstWait = r.active
-			}
-			u.first = d.Ticket
-		}
-		u.ticket = d.Ticket
-		if d.Counted && d.Estimate.Known && u.ToldAt == 0 {
-			u.ToldAt, u.Told = r.now, time.Duration(d.Estimate.Minutes*float64(time.Minute))
-		}
-		next := d.Ticket.RefreshInterval + time.Duration(r.rng.Int64N(int64(300*time.Millisecond)))
-		if !d.Counted {
-			next = time.Duration(1+r.rng.Int64N(3)) * time.Second
-		} else {
-			u.CheckIns++
-		}
-		if u.Attacks && r.Attack != Twice {
-			next = time.Second
-		}
-		r.events.push(event{r.now + next, userVisits, i, 0})
+		r.queued(i, d)
 	case queue.Refuse:
 		if u.state == waiting {
 			r.waiting--
@@ -465,6 +419,64 @@ func (r *run) decided(i int32, d queue.Decision) {
 		u.state = done
 		r.left--
 	}
+}
+
+// admitted has the user be in.
+func (r *run) admitted(i int32, d queue.Decision) {
+	u := &r.users[i]
+	fresh := u.session < 0 || u.ticket.ID != d.Ticket.ID || r.sessions[u.session].closed
+	if u.state == waiting {
+		r.waiting--
+	}
+	if u.state != inside && !u.In {
+		u.In, u.Admitted = true, r.now
+	}
+	u.state = inside
+	u.ticket = d.Ticket
+	// the ticket passes until the slowest clock has reached its end
+	ends := d.Ticket.Ends.Sub(begin) + r.Clocks/2
+	if fresh {
+		u.session = int32(len(r.sessions))
+		r.sessions = append(r.sessions, session{ends: ends})
+		r.events.push(event{ends, sessionEnds, u.session, 0})
+		r.active++
+		r.result.admitted(r)
+	} else if s := &r.sessions[u.session]; ends > s.ends {
+		s.ends = ends
+	}
+	// while it stays, a request every 5 to 25 seconds
+	next := min(r.now+5*time.Second+time.Duration(r.rng.Int64N(int64(20*time.Second))), max(r.now+time.Millisecond, u.Admitted+u.stay))
+	r.events.push(event{next, userVisits, i, 0})
+}
+
+// queued has the user wait.
+func (r *run) queued(i int32, d queue.Decision) {
+	u := &r.users[i]
+	if u.state != waiting {
+		if u.state == coming && r.Patience > 0 {
+			u.gives = r.now + time.Duration(r.rng.ExpFloat64()*float64(r.Patience))
+		}
+		u.state = waiting
+		r.waiting++
+		if r.waiting == 1 && r.result.FirstWait == 0 {
+			r.result.FirstWait = r.active
+		}
+		u.first = d.Ticket
+	}
+	u.ticket = d.Ticket
+	if d.Counted && d.Estimate.Known && u.ToldAt == 0 {
+		u.ToldAt, u.Told = r.now, time.Duration(d.Estimate.Minutes*float64(time.Minute))
+	}
+	next := d.Ticket.RefreshInterval + time.Duration(r.rng.Int64N(int64(300*time.Millisecond)))
+	if !d.Counted {
+		next = time.Duration(1+r.rng.Int64N(3)) * time.Second
+	} else {
+		u.CheckIns++
+	}
+	if u.Attacks && r.Attack != Twice {
+		next = time.Second
+	}
+	r.events.push(event{r.now + next, userVisits, i, 0})
 }
 
 // arrive makes the users and their first requests.
