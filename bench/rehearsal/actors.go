@@ -188,6 +188,22 @@ func (a *actor) ready(ctx context.Context) error {
 	return err
 }
 
+// inUse is how much of its memory a process has in use, in bytes, and 0 where it does not say. What it has of the system tells
+// little: as much garbage again may lie there.
+func (a *actor) inUse(ctx context.Context) int64 {
+	_, said, err := a.askPrivate(ctx, "/metrics")
+	_, next, ok := strings.Cut(said, "\ngo_memstats_next_gc_bytes ")
+	if err != nil || !ok {
+		return 0
+	}
+	value, _, _ := strings.Cut(next, "\n")
+	bytes, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		return 0
+	}
+	return int64(bytes / 2) // Go collects garbage when there is as much of it as was in use after the last time
+}
+
 func (a *actor) askPrivate(ctx context.Context, path string) (status int, said string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -248,8 +248,13 @@ type use struct {
 	share      float64 // of its mean that it may grow by
 }
 
+// fills is what the settings of a process let it fill in the course of its life, in bytes: both caches, and 128 MiB of writes
+// that are not in tables yet (docs/configuration.md, Memory). As much garbage again may lie in its resident memory.
+const fills = (48 + 16 + 128) << 20
+
 var uses = []use{
-	{"memory", "MB", func(s sample) float64 { return float64(s.Memory) / 1e6 }, 96, 0.4},
+	{"memory in use", "MB", func(s sample) float64 { return float64(s.inUse) / 1e6 }, fills / 1e6, 0},
+	{"resident memory", "MB", func(s sample) float64 { return float64(s.Memory) / 1e6 }, 2 * fills / 1e6, 0},
 	{"descriptors", "open files", func(s sample) float64 { return float64(s.Files) }, 60, 0.5},
 }
 
@@ -265,7 +270,7 @@ const (
 func (n *notes) judgeUse(u use) check {
 	var grown, said []string
 	for process, samples := range n.samples {
-		life := longest(samples)
+		life := longest(slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return u.of(s) == 0 })) // it does not say
 		if len(life) < fewSamples {
 			continue
 		}

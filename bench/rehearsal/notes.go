@@ -124,7 +124,8 @@ type second struct {
 // A sample is what one process used at one time.
 type sample struct {
 	stage.Usage
-	pid int
+	pid   int
+	inUse int64 // of its memory, in bytes; 0: it did not say
 }
 
 // notes are what was seen.
@@ -178,10 +179,10 @@ func (n *notes) ends(e *event) {
 	e.End = time.Now()
 }
 
-func (n *notes) sample(process string, pid int, u stage.Usage) {
+func (n *notes) sample(process string, s sample) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.samples[process] = append(n.samples[process], sample{u, pid})
+	n.samples[process] = append(n.samples[process], s)
 }
 
 func (n *notes) comesAgain() {

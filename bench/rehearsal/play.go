@@ -346,7 +346,7 @@ func (p *play) measure(ctx context.Context) {
 	for {
 		for _, a := range p.actors() {
 			if pid := a.getPID(); pid != 0 {
-				p.notes.sample(a.name, pid, stage.UsageOf(pid))
+				p.notes.sample(a.name, sample{stage.UsageOf(pid), pid, a.inUse(ctx)})
 			}
 		}
 		select {

@@ -235,7 +235,7 @@ func TestVisitorWaits(t *testing.T) {
 func TestUse(t *testing.T) {
 	life := func(pid int, from, n int, memory func(int) int64) (all []sample) {
 		for i := range n {
-			all = append(all, sample{stage.Usage{At: time.Unix(int64(2*(from+i)), 0), Memory: memory(i)}, pid})
+			all = append(all, sample{stage.Usage{At: time.Unix(int64(2*(from+i)), 0)}, pid, memory(i)})
 		}
 		return all
 	}
@@ -333,7 +333,7 @@ func TestPage(t *testing.T) {
 	n.request("one, TLS", time.Now(), nil)
 	n.failures = []failure{{e.Begin, e.Begin.Add(time.Second), "one, TLS", refused, ""}, {e.Begin, e.Begin.Add(time.Second), "one, TLS", wrongBytes, ""}}
 	for i := range 10 {
-		n.sample("one", 1, stage.Usage{At: n.begin.Add(time.Duration(i) * 2 * time.Second), Memory: 100e6, Files: 30})
+		n.sample("one", sample{stage.Usage{At: n.begin.Add(time.Duration(i) * 2 * time.Second), Memory: 100e6, Files: 30}, 1, 50e6})
 	}
 	page, err := n.page(&options{seed: 77}, n.begin.Add(time.Minute), []check{{"a check", "said <b>", false}, {"another", "", true}})
 	if err != nil {
