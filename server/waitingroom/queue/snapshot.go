@@ -14,22 +14,20 @@ type pack struct {
 	bytes   []byte
 	reading bool
 	failed  bool
-	old     bool // of version 1
 }
 
-// version is the first number of every snapshot. Version 1 has no slices of minutes, and no
-// minute since which visitors wait.
+// version is the first number of every snapshot.
 const version = 2
 
 func writePack() *pack { return &pack{bytes: append(make([]byte, 0, 512), version)} }
 
 func readPack(data []byte) *pack {
 	p := &pack{bytes: data, reading: true}
-	if len(data) == 0 || data[0] != version && data[0] != 1 {
+	if len(data) == 0 || data[0] != version {
 		p.fail(true)
 		return p
 	}
-	p.bytes, p.old = data[1:], data[0] == 1
+	p.bytes = data[1:]
 	return p
 }
 
@@ -158,16 +156,11 @@ func RestoreGlobal(data []byte, s Settings, now time.Time) (*Global, error) {
 
 func (g *Global) pack(p *pack) {
 	p.time(&g.now)
-	if p.old { // the room's first minute
-		packInt(p, new(int))
-	}
 	p.bool(&g.holding)
 	p.time(&g.holdUntil)
 	p.time(&g.closed)
 	p.time(&g.barrier)
-	if !p.old {
-		packInt(p, &g.queueing)
-	}
+	packInt(p, &g.queueing)
 	packList(p, &g.expected, p.string)
 	order := g.order
 	packList(p, &order, func(id *reporterID) {
@@ -214,10 +207,6 @@ func (p *pack) counts(c *MinuteCounts) {
 	packInt(p, &c.Charged)
 	packInt(p, &c.Admitted)
 	packInt(p, &c.Users)
-	if p.old { // all of it may have been just now
-		c.Slices[slices60-1] = c.Charged
-		return
-	}
 	for i := range c.Slices {
 		packInt(p, &c.Slices[i])
 	}
