@@ -80,6 +80,7 @@ race: ## the same but the browser tests, with the race detector (needs a C compi
 	CGO_ENABLED=1 $(GO) test -race $(RACE) -timeout 40m ./...
 	CGO_ENABLED=1 $(GO) test -C bench -race $(RACE) ./...
 
+# The glob's compiler is as complex as the rules that it follows, and is read beside them.
 lint: ## formatting, vet, staticcheck, and no function too complex to follow
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi

@@ -165,7 +165,7 @@ func (f *feed) tellAnswer(last string, err error, now time.Time, pause time.Dura
 	})
 }
 
-// readOn reads the feed from its bookmark, and puts that where it ended.
+// readOn reads the feed from the bookmark on, and moves the bookmark to where it stopped.
 func (b *Bot) readOn(ctx context.Context, bookmark durable.Object[string, string]) (since, last string, err error) {
 	if since, err = bookmark.Send(ctx, ""); err == nil {
 		last, err = b.readFeed(ctx, since)

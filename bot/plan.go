@@ -47,7 +47,7 @@ type planning struct {
 	// Of all known releases, the newest time, and the newest version.
 	lastTime    time.Time
 	lastVersion string
-	unusable    int  // versions that are none
+	unusable    int  // how many names of versions no URL can have
 	pending     bool // releases are chosen, and neither published nor refused
 }
 
@@ -57,9 +57,9 @@ type planning struct {
 // appeared since and is newer than the newest known one, by time or by version. It is a pure function.
 func plan(s survey) planned {
 	p := &planning{survey: s, out: planned{tried: make(map[string]string)}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
-	known := make(map[string]views.State, len(s.states))
+	states := make(map[string]views.State, len(s.states))
 	for _, state := range s.states {
-		known[state.Version] = state
+		states[state.Version] = state
 		p.lastTime = later(p.lastTime, state.Released)
 		if p.lastVersion == "" || packages.CompareVersions(state.Version, p.lastVersion) > 0 {
 			p.lastVersion = state.Version
@@ -67,9 +67,9 @@ func plan(s survey) planned {
 	}
 	for _, r := range releases(s.pkg, s.listed) {
 		p.out.seen = append(p.out.seen, r.name)
-		if state, ok := known[r.name]; ok {
+		if state, ok := states[r.name]; ok {
 			p.lookAgain(r, state)
-			delete(known, r.name)
+			delete(states, r.name)
 		} else {
 			p.lookFirst(r)
 		}
@@ -79,7 +79,7 @@ func plan(s survey) planned {
 		p.out.mended = slices.DeleteFunc(slices.Clone(s.known.Mended), func(version string) bool { return chosen(p.out.changes, version) })
 	}
 	for _, state := range s.states {
-		if _, missing := known[state.Version]; missing && !state.Kind.Final() {
+		if _, missing := states[state.Version]; missing && !state.Kind.Final() {
 			change := stateChange{was: state.Kind, State: state}
 			change.Kind, change.Reason, change.Updated = views.Refused, gone, s.now
 			p.out.changes = append(p.out.changes, change)
@@ -157,7 +157,7 @@ func (p *planning) wants(r release) bool {
 	return !p.before[r.name] && (p.lastVersion == "" || r.released.IsZero() || r.released.After(p.lastTime) || packages.CompareVersions(r.name, p.lastVersion) > 0)
 }
 
-// change has a version be detected.
+// change is what becomes of a version: it is detected, unless the caller says otherwise.
 func (p *planning) change(r release, was views.State) stateChange {
 	return stateChange{was: was.Kind, State: views.State{Package: p.pkg.Name, Version: r.name, Kind: views.Detected, Released: r.released, Updated: p.now}}
 }

@@ -320,7 +320,7 @@ func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	return err
 }
 
-// decodeObject does so for the rest of an object behind its opening brace.
+// decodeObject calls fn for each string in the rest of an object, whose opening brace is read. The object's keys come after parent.
 func decodeObject(d *json.Decoder, parent string, depth int, fn func(key, value string) error) error {
 	for d.More() {
 		token, err := d.Token()

@@ -121,7 +121,7 @@ func (r *rows) without(t target, f *asset, c coding.Coding) *asset {
 }
 
 // instead returns what to go on with after an error with f: f without what is damaged, or nil where it is to be read
-// again. With another error there is no use in that.
+// again. Another error would only come again.
 func (r *rows) instead(t target, f *asset, err error) (rest *asset, goesOn bool) {
 	var damaged *damagedError
 	if errors.As(err, &damaged) {

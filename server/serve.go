@@ -63,7 +63,7 @@ type recipient interface {
 	elsewhere(target) (outcome, bool)
 }
 
-// answer decides what a query comes to. It and what it calls are generic so that a recipient takes no memory.
+// answer decides what a query comes to. It, find and offer are generic so that a recipient takes no memory.
 func answer[R recipient](a *Assets, to R, q *query) outcome {
 	t, err := parseTarget(q.path)
 	if err != nil {
@@ -97,8 +97,9 @@ func answer[R recipient](a *Assets, to R, q *query) outcome {
 	return to.fail(a.failureFor(q, t, err), varies)
 }
 
-// find returns the asset of a target. Where it returns nil without an error, the outcome is final.
-func find[R recipient](a *Assets, to R, t target) (f *asset, out outcome, err error) {
+// find returns the asset of a target. Where it returns none and no error, the outcome is what the query comes to: an answer from
+// elsewhere, or none, because the recipient may not block now.
+func find[R recipient](a *Assets, to R, t target) (*asset, outcome, error) {
 	for sought := false; ; sought = true {
 		f, ok := a.rows.cached(t, to.now())
 		if ok {
@@ -107,7 +108,8 @@ func find[R recipient](a *Assets, to R, t target) (f *asset, out outcome, err er
 		if !to.mayBlock() {
 			return nil, outcome{}, nil
 		}
-		if f, err = a.rows.load(t, f); err == nil || sought || !a.mayBeElsewhere(err) {
+		f, err := a.rows.load(t, f)
+		if err == nil || sought || !a.mayBeElsewhere(err) {
 			return f, outcome{}, err
 		}
 		if out, done := to.elsewhere(t); done {
@@ -116,7 +118,8 @@ func find[R recipient](a *Assets, to R, t target) (f *asset, out outcome, err er
 	}
 }
 
-// offer answers with the representation of an asset that the client likes best. Where it returns an error nothing was sent.
+// offer answers with the representation of an asset that the client likes best. Where it returns an error nothing was sent, nor
+// where the outcome is none: then net/http answers.
 func offer[R recipient](to R, q *query, f *asset) (outcome, error) {
 	rep := f.choose(requests.ParseAcceptEncoding(q.fields.AcceptEncoding))
 	if rep == nil && f.damaged {

@@ -250,6 +250,7 @@ type use struct {
 
 // fills is what the settings of a process let it fill in the course of its life, in bytes: both caches, and 128 MiB of writes
 // that are not in tables yet (docs/configuration.md, Memory). As much garbage again may lie in its resident memory.
+// Without cgo, as make builds it, Go manages all of that.
 const fills = (48 + 16 + 128) << 20
 
 var uses = []use{
@@ -270,7 +271,11 @@ const (
 func (n *notes) judgeUse(u use) check {
 	var grown, said []string
 	for process, samples := range n.samples {
-		life := longest(slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return u.of(s) == 0 })) // it does not say
+		told := slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return u.of(s) == 0 }) // one that is stopped tells nothing
+		if len(told) == 0 && len(samples) >= fewSamples {
+			grown = append(grown, process+" never told")
+		}
+		life := longest(told)
 		if len(life) < fewSamples {
 			continue
 		}

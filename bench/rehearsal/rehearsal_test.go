@@ -252,6 +252,11 @@ func TestUse(t *testing.T) {
 	if c := n.judgeUse(uses[0]); !c.OK {
 		t.Errorf("%+v", c)
 	}
+	n.samples["silent"] = life(1, 0, 200, func(int) int64 { return 0 })
+	if c := n.judgeUse(uses[0]); c.OK || !strings.Contains(c.Said, "silent never told") {
+		t.Errorf("%+v", c)
+	}
+	delete(n.samples, "silent")
 	n.samples["leaks"] = leaks
 	if c := n.judgeUse(uses[0]); c.OK || !strings.Contains(c.Said, "leaks grows by") || strings.Contains(c.Said, "flat grows") {
 		t.Errorf("%+v", c)

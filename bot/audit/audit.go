@@ -226,10 +226,10 @@ func indexOf(files []logs.File) *index {
 	return x
 }
 
-// reads reports whether the bytes of an entry of the archive are needed, not only their hash.
-func (x *index) reads(e archive.Entry) bool {
-	made := func(i int) bool { return len(x.from[x.files[i].Path]) > 0 }
-	return e.Size <= packages.MaxMinify && (e.Name == "package.json" || slices.ContainsFunc(x.byBase[path.Base(e.Name)], made))
+// needsBytes reports whether the bytes of an entry of the archive are needed, not only their hash.
+func (x *index) needsBytes(e archive.Entry) bool {
+	minified := func(i int) bool { return len(x.from[x.files[i].Path]) > 0 }
+	return e.Size <= packages.MaxMinify && (e.Name == "package.json" || slices.ContainsFunc(x.byBase[path.Base(e.Name)], minified))
 }
 
 // files walks the archive and looks for every file of the manifest in it.
@@ -257,7 +257,7 @@ func (c *comparison) files(ctx context.Context, src archive.Source) error {
 		if e.Skipped != "" {
 			return nil
 		}
-		hash, data, err := sum(r, x.reads(e))
+		hash, data, err := sum(r, x.needsBytes(e))
 		if err != nil {
 			return err
 		}

@@ -409,9 +409,9 @@ func (r *run) decided(i int32, d queue.Decision) {
 	}
 	switch d.Outcome {
 	case queue.Pass:
-		r.admitted(i, d)
+		r.goesIn(i, d)
 	case queue.Wait:
-		r.queued(i, d)
+		r.staysInLine(i, d)
 	case queue.Refuse:
 		if u.state == waiting {
 			r.waiting--
@@ -421,8 +421,8 @@ func (r *run) decided(i int32, d queue.Decision) {
 	}
 }
 
-// admitted has the user be in.
-func (r *run) admitted(i int32, d queue.Decision) {
+// goesIn has the user go in, or stay in with a session that was renewed.
+func (r *run) goesIn(i int32, d queue.Decision) {
 	u := &r.users[i]
 	fresh := u.session < 0 || u.ticket.ID != d.Ticket.ID || r.sessions[u.session].closed
 	if u.state == waiting {
@@ -449,8 +449,8 @@ func (r *run) admitted(i int32, d queue.Decision) {
 	r.events.push(event{next, userVisits, i, 0})
 }
 
-// queued has the user wait.
-func (r *run) queued(i int32, d queue.Decision) {
+// staysInLine has the user wait, and come again.
+func (r *run) staysInLine(i int32, d queue.Decision) {
 	u := &r.users[i]
 	if u.state != waiting {
 		if u.state == coming && r.Patience > 0 {
