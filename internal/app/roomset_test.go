@@ -152,3 +152,17 @@ func TestAdoptedWhenItCanBeKept(t *testing.T) {
 		t.Errorf("%v was set", r.set)
 	}
 }
+
+// A file of rooms that is being edited counts when it is reloaded, and not when a field is set.
+func TestSetBesideAnEdit(t *testing.T) {
+	r := setting(t)
+	if err := os.WriteFile(r.settings.Rooms, []byte("rooms:\n- {name: shop, host: "), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.put(SetRoomRequest{Room: "shop", Fields: map[string]string{"total_active_users": "20"}}); err != nil {
+		t.Error(err)
+	}
+	if err := r.reload(&settings.Settings{Data: r.settings.Data, Rooms: r.settings.Rooms}); err == nil {
+		t.Error("what is half written was taken up")
+	}
+}

@@ -192,12 +192,17 @@ func newSupplies(s *settings.Settings, follow bool, logger *slog.Logger) (n supp
 	return n, err
 }
 
-func (w *Writer) newFiller(o writing, logger *slog.Logger) (*filler, error) {
+func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error) {
 	s := w.settings
 	n, err := newSupplies(s, o.follow, logger)
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			n.getter.Close()
+		}
+	}()
 	errands, err := w.errands.get()
 	if err != nil {
 		return nil, err

@@ -318,41 +318,48 @@ func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
 	if err != nil {
 		return err
 	}
-	s.inline, s.inlineFile, s.inlineList = rooms, file, list
+	s.inline, s.roomsFile, s.roomsList = rooms, file, list
 	s.origins["rooms"] = at
 	return nil
 }
 
-// WaitingRooms reads the waiting rooms, with the fields that an operator has set.
+// WaitingRooms returns the waiting rooms, with the fields that an operator has set. Their file is read once: what is written into it
+// later counts when it is reloaded, and not when a field is set. It is for one goroutine at a time.
 func (s *Settings) WaitingRooms(set config.Set) ([]config.Room, error) {
-	file, list := s.inlineFile, s.inlineList
-	if list == nil {
-		var text []byte
-		var err error
-		switch file = s.Rooms; file {
-		case Off:
-			return nil, nil
-		case "":
-			file, text = "the default rooms", []byte(defaultRooms)
-		default:
-			if text, err = os.ReadFile(file); err != nil {
-				return nil, Mistakef("%s: %w", s.Origin("rooms"), err)
-			}
-		}
-		if list, err = config.List(file, text); err != nil {
-			return nil, Mistake{err}
-		}
-		if list == nil {
-			return nil, nil
+	if s.roomsList == nil {
+		if err := s.readRooms(); err != nil || s.roomsList == nil {
+			return nil, err
 		}
 	}
-	list, err := set.Apply(list)
+	list, err := set.Apply(s.roomsList)
 	if err != nil {
 		return nil, Mistake{err}
 	}
-	rooms, err := config.ParseNode(file, list)
+	rooms, err := config.ParseNode(s.roomsFile, list)
 	if err != nil {
 		return nil, Mistake{err}
 	}
 	return rooms, nil
+}
+
+// readRooms reads the list of rooms. There is none where they are off, or the file is empty.
+func (s *Settings) readRooms() error {
+	file, text := "the default rooms", []byte(defaultRooms)
+	switch s.Rooms {
+	case "":
+	case Off:
+		return nil
+	default:
+		file = s.Rooms
+		var err error
+		if text, err = os.ReadFile(file); err != nil {
+			return Mistakef("%s: %w", s.Origin("rooms"), err)
+		}
+	}
+	list, err := config.List(file, text)
+	if err != nil {
+		return Mistake{err}
+	}
+	s.roomsFile, s.roomsList = file, list
+	return nil
 }

@@ -133,10 +133,10 @@ type Settings struct {
 	// Rooms is a file of waiting rooms, or [Off]; the configuration file may have the rooms themselves. Default: one room
 	// over /download/. See [Settings.WaitingRooms].
 	Rooms string
-	// Rooms that stand in the configuration file itself, that file, and their list there.
-	inline     []config.Room
-	inlineFile string
-	inlineList *yaml.Node
+	inline []config.Room // that stand in the configuration file itself
+	// The list of rooms as it was read, and the file that has it.
+	roomsList *yaml.Node
+	roomsFile string
 
 	// Keys is the folder of the key that signs the log. Default: beside the data folder, see [Settings.KeyFolder].
 	Keys string
