@@ -249,7 +249,11 @@ func (r *roomSetter) adopt(other roomsSet) {
 			return
 		}
 		r.failed = digest
-		r.logger.Error("what was set of waiting rooms on another node cannot count on this one: give all nodes the same --rooms, and run larder reload here", "rooms", rooms, "err", err)
+		advice := "it is tried again"
+		if errors.As(err, new(settings.Mistake)) {
+			advice = "give all nodes the same --rooms, and run larder reload here"
+		}
+		r.logger.Error("what was set of waiting rooms on another node cannot count on this one: "+advice, "rooms", rooms, "err", err)
 		return
 	}
 	r.logger.Info("waiting rooms were set on another node", "rooms", rooms)
