@@ -132,7 +132,7 @@ type Settings struct {
 
 	// Rooms is a file of waiting rooms, or [Off]; the configuration file may have the rooms themselves. Default: one room
 	// over /download/. See [Settings.WaitingRooms].
-	Rooms string
+	Rooms  string
 	inline []config.Room // that stand in the configuration file itself
 	// The list of rooms as it was read, and the file that has it.
 	roomsList *yaml.Node
