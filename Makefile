@@ -45,13 +45,15 @@ dist-test: dist ## install, upgrade and remove what make dist has made, and make
 run: build ## serve the starter catalogue on http://127.0.0.1:8080 while it fills
 	$(BIN) up
 
+comma := ,
+
 # As docs/pictures has them: $(call picture,FILE,URL,OPTIONS).
 picture = "$(CHROMIUM)" --headless --no-sandbox --hide-scrollbars --user-data-dir=$$(mktemp -d) --window-size=1000,760 $(3) --screenshot=docs/pictures/$(1) '$(2)'
 
 pictures: ## the pictures of the README, of the larder that serves jquery on http://127.0.0.1:8080 and of rehearsal.html where that is (needs Chromium)
 	$(call picture,library.png,http://127.0.0.1:8080/library/jquery,--blink-settings=preferredColorScheme=1)
 	$(call picture,library-dark.png,http://127.0.0.1:8080/library/jquery,--blink-settings=preferredColorScheme=0)
-	@test ! -e rehearsal.html || $(call picture,rehearsal.png,file://$(CURDIR)/rehearsal.html,--blink-settings=preferredColorScheme=1)
+	@test ! -e rehearsal.html || $(call picture,rehearsal.png,file://$(CURDIR)/rehearsal.html,--blink-settings=preferredColorScheme=1 --window-size=1000$(comma)1400)
 
 demonstration: build ## break in, and see it found (needs curl)
 	LARDER=$(CURDIR)/$(BIN) sh docs/demonstration/run.sh

@@ -256,7 +256,7 @@ const fills = (48 + 16 + 128) << 20
 var uses = []use{
 	{"memory in use", "MB", func(s sample) float64 { return float64(s.inUse) / 1e6 }, fills / 1e6, 0},
 	{"resident memory", "MB", func(s sample) float64 { return float64(s.Memory) / 1e6 }, 2 * fills / 1e6, 0},
-	{"use of descriptors", "open files", func(s sample) float64 { return float64(s.Files) }, 60, 0.5},
+	{"descriptors", "open files", func(s sample) float64 { return float64(s.Files) }, 60, 0.5},
 }
 
 const (
@@ -290,7 +290,7 @@ func (n *notes) judgeUse(u use) check {
 	}
 	slices.Sort(said)
 	slices.Sort(grown)
-	return verdict(u.name+" stays flat", u.unit+": "+strings.Join(said, ", "), grown)
+	return verdict("bounded growth of "+u.name, u.unit+": "+strings.Join(said, ", "), grown)
 }
 
 // longest is the longest life of a process, without its first time.

@@ -127,13 +127,18 @@ func (n *notes) timeline(length time.Duration, others []failure) figure {
 		}
 		fmt.Fprintf(&b, `<rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="%.0f"><title>%s %s</title></rect>`, class, x(e.Begin), laneHigh*float64(lane)+4, max(2, x(end)-x(e.Begin)), laneHigh-8, clock(e.Begin.Sub(n.begin)), template.HTMLEscapeString(e.What))
 	}
+	drawn := map[string]bool{} // of thousands that failed in one second, one stroke is seen
 	for i, f := range n.failures {
 		lane := slices.Index(lanes[firstEntrance:], f.entrance) + firstEntrance
 		class := "failed"
 		if slices.ContainsFunc(others, func(o failure) bool { return o == n.failures[i] }) {
 			class = "failed bad"
 		}
-		fmt.Fprintf(&b, `<path class="%s" d="M%.1f %.1fv%.0f"/>`, class, x(f.at), laneHigh*float64(lane)+4, laneHigh-8)
+		stroke := fmt.Sprintf(`<path class="%s" d="M%.1f %.1fv%.0f"/>`, class, x(f.at), laneHigh*float64(lane)+4, laneHigh-8)
+		if !drawn[stroke] {
+			drawn[stroke] = true
+			b.WriteString(stroke)
+		}
 	}
 	for i := range timeSteps + 1 {
 		at := length * time.Duration(i) / timeSteps
