@@ -135,7 +135,7 @@ func TestReleaseTime(t *testing.T) {
 func TestSilentWorkers(t *testing.T) {
 	w := newWorld(t, settings(t, 9, 9), "one")
 	d, turn := w.sites[0], MinuteOf(w.now).end()
-	d.workers["heard"], d.workers["silent"] = turn.Add(-workerGone), turn.Add(-workerGone-1)
+	d.workers["heard"], d.workers["silent"] = turn.Add(-30*time.Second), turn.Add(-30*time.Second-1)
 	if d.advance(turn); len(d.workers) != 1 || d.workers["heard"].IsZero() {
 		t.Errorf("these count: %v", d.workers)
 	}
