@@ -7,6 +7,8 @@ import (
 )
 
 // These hold single conditions at their edges, where larger tests would notice a change only by luck: `make mutants` makes such changes.
+// It leaves out what Go's coverage does not count, which is conditions of cases, and constants: those were changed by hand.
+//
 // It also makes some that no test can notice, because they change nothing that counts. Of those that live, these are that, by the code:
 //
 //   - Visit: one more or one fewer of mostWaiting (2^20) is remembered; it bounds memory.
