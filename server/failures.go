@@ -134,8 +134,8 @@ type refusingConn struct {
 	net.Conn
 	turn atomic.Uint32 // a proxy of an upgraded connection writes from a goroutine of its own
 	// asked is what net/http read last before it answered, in net/http's own memory: nearly always all of a request. lead is
-	// the byte before that, where net/http waited for a request with a read of one byte. Only the goroutine that reads
-	// requests looks at them.
+	// the byte before that, where net/http waited for a request with a read of one byte. Only goroutines that
+	// read requests for net/http look at them, one at a time.
 	asked []byte
 	lead  []byte
 }
@@ -152,7 +152,7 @@ func (c *refusingConn) idle() { c.turn.CompareAndSwap(answering, requesting) }
 
 func (c *refusingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n > 0 && c.turn.Load() == requesting {
+	if n > 0 && (len(p) == 1 || c.turn.Load() == requesting) { // that byte may come before the answer has ended
 		c.lead = c.lead[:0]
 		if len(c.asked) == 1 {
 			c.lead = append(c.lead, c.asked[0])
