@@ -1,0 +1,44 @@
+package server
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+)
+
+// TestFirstByteOfTheNextRequest has net/http read the first byte of a request while it still sends the answer before, and then refuse
+// that request.
+func TestFirstByteOfTheNextRequest(t *testing.T) {
+	here, client := net.Pipe()
+	c := &refusingConn{Conn: here}
+	c.turn.Store(answering)
+	answer := make(chan string, 1)
+	go func() {
+		_, err := io.WriteString(client, "HEAD /libraries/% HTTP/1.1\r\nHost: x\r\n\r\n")
+		text := make([]byte, 4096)
+		n := 0
+		if err == nil {
+			n, err = client.Read(text)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- string(text[:n])
+		client.Close()
+	}()
+	for i, size := range []int{1, 4096} {
+		if i == 1 {
+			c.idle()
+		}
+		if _, err := c.Read(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Write([]byte("HTTP/1.1 400 Bad Request" + refusalFields + "400 Bad Request")); err != nil {
+		t.Fatal(err)
+	}
+	if head, body, ok := strings.Cut(<-answer, "\r\n\r\n"); !ok || !strings.HasPrefix(head, "HTTP/1.1 404 ") || body != "" {
+		t.Errorf("%s\nand a body: %q", head, body)
+	}
+}
