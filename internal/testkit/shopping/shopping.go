@@ -171,7 +171,7 @@ func (c *Crowd) ComesIn(within time.Duration, nodes ...int) time.Duration {
 	}
 }
 
-// Stays reports whether a visitor who is in comes in with the next requests, too.
+// Stays reports whether the room lets a visitor whom it has let in go on with the next requests.
 func (c *Crowd) Stays(node int, client *http.Client) bool {
 	for range 3 { // a process that takes up another role answers a little later
 		if in, _ := c.Visit(node, client, "", "/open"); in {

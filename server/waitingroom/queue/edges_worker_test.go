@@ -95,7 +95,7 @@ func TestWorkerAcknowledged(t *testing.T) {
 			t.Errorf("%d tickets are to be sent, not %d", len(w.sent), want)
 		}
 	}
-	for n, queueAll := range []bool{false, true} { // one who comes in, and one who waits
+	for n, queueAll := range []bool{false, true} { // the worker lets the visitor in, or has the visitor wait
 		ack := uint64(n)
 		w.settings.QueueAll = queueAll
 		w.Visit(now, Ticket{ID: testID(ack)})
