@@ -80,14 +80,19 @@ func New(o Options) (*Manager, error) {
 		RenewCheckInterval: o.Check,
 		Logger:             quiet,
 	})
-	m.config = certmagic.New(m.cache, certmagic.Config{
+	config := certmagic.Config{
 		Storage:            &certmagic.FileStorage{Path: o.Folder},
 		DefaultServerName:  o.Domains[0],
 		FallbackServerName: o.Domains[0],
 		OnEvent:            m.event,
 		ShouldEmitFunc:     func(event string) bool { return event != "tls_get_certificate" }, // it is costly, and heard by nothing
 		Logger:             quiet,
-	})
+	}
+	m.config = certmagic.New(m.cache, config)
+	// Orders do not say what they replace (RFC 9773, section 5): a server that has forgotten that certificate would refuse
+	// every renewal. When it wants renewals early is asked all the same.
+	config.DisableARI = true
+	ordering := certmagic.New(m.cache, config)
 	template := certmagic.ACMEIssuer{
 		CA: cmp.Or(o.Directory, LetsEncrypt), Email: o.Email, Agreed: true, Logger: quiet,
 		ListenHost: host(o.TLS), AltTLSALPNPort: o.TLS.Port, DisableHTTPChallenge: o.HTTP == nil,
@@ -95,9 +100,10 @@ func New(o Options) (*Manager, error) {
 	if o.HTTP != nil {
 		template.AltHTTPPort = o.HTTP.Port
 	}
-	m.issuer = certmagic.NewACMEIssuer(m.config, template)
+	m.issuer = certmagic.NewACMEIssuer(ordering, template)
 	m.issuer.TestCA = "" // a retry asks the same server, so that messages are about one
 	m.config.Issuers = []certmagic.Issuer{m.issuer}
+	ordering.Issuers = m.config.Issuers
 	for _, domain := range m.domains {
 		_, err := m.config.CacheManagedCertificate(context.Background(), domain)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

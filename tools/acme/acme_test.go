@@ -83,6 +83,7 @@ type world struct {
 	https   net.Listener                 // where the ACME server looks by TLS-ALPN-01
 	http    net.Listener                 // and by HTTP-01
 	acme    http.Handler
+	found   func() // sets up an ACME server with a new key, which keeps only the accounts of the one that was there
 }
 
 // lines collects a log.
@@ -116,11 +117,14 @@ func newWorldWith(t *testing.T, otherPort int) *world {
 	w.https, w.http = listen(t), listen(t)
 	quiet := log.New(io.Discard, "", 0)
 	store := db.NewMemoryStore()
-	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "the default", ValidityPeriod: 90 * 24 * 3600}})
-	validator := va.New(quiet, port(w.http), cmp.Or(otherPort, port(w.https)), true, w.resolver(), store)
-	front := wfe.New(quiet, store, validator, issuer, []string{"pebble.letsencrypt.org"}, true, false, 0, 0)
-	w.roots.AddCert(parse(t, issuer.GetRootCert(0).PEM()))
-	w.acme = front.Handler()
+	w.found = func() {
+		issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "the default", ValidityPeriod: 90 * 24 * 3600}})
+		validator := va.New(quiet, port(w.http), cmp.Or(otherPort, port(w.https)), true, w.resolver(), store)
+		front := wfe.New(quiet, store, validator, issuer, []string{"pebble.letsencrypt.org"}, true, false, 0, 0)
+		w.roots.AddCert(parse(t, issuer.GetRootCert(0).PEM()))
+		w.acme = front.Handler()
+	}
+	w.found()
 	w.answer()
 
 	plain := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -415,6 +419,20 @@ func TestRenewedUnderLoad(t *testing.T) {
 	if log := w.logged.String(); !strings.Contains(log, "renewal=true") || strings.Contains(log, "ERROR") {
 		t.Errorf("the log:\n%s", log)
 	}
+}
+
+// TestRenewedByForgetfulServer has the ACME server lose its key, and so the certificates that it has made: it must not refuse
+// renewals of what it does not know.
+func TestRenewedByForgetfulServer(t *testing.T) {
+	w := newWorld(t)
+	first := w.start(w.tlsALPN())
+	first.issue()
+	old := w.serial()
+	first.stop()
+
+	w.found()
+	w.start(w.tlsALPN()).run()
+	w.await("a renewed certificate", func() bool { return w.serial() != old })
 }
 
 func TestFailedRenewal(t *testing.T) {
