@@ -11,7 +11,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/textproto"
@@ -129,20 +128,9 @@ func NewProxies(addresses []string, field string) (*Proxies, error) {
 }
 
 // Trust reports whether the peer of a connection is one of them.
-func (p *Proxies) Trust(peer net.Addr) bool {
-	switch peer := peer.(type) {
-	case *net.UnixAddr:
-		return p.unix
-	case *net.TCPAddr:
-		return p.trusted(peer.AddrPort().Addr())
-	}
-	at, err := netip.ParseAddrPort(peer.String())
-	return err == nil && p.trusted(at.Addr())
-}
-
-func (p *Proxies) trusted(addr netip.Addr) bool {
-	addr = plain(addr)
-	return slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(addr) })
+func (p *Proxies) Trust(peer netip.Addr) bool {
+	peer = plain(peer)
+	return slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(peer) })
 }
 
 // Handler has next see the client: its address in RemoteAddr, the host by which it asked in Host, [Scheme], and no field
@@ -176,7 +164,7 @@ func (p *Proxies) Client(remote string, lines []string) netip.Addr {
 	if network {
 		at, _ = netip.ParseAddrPort(remote)
 	}
-	if len(lines) == 0 || p == nil || network && !p.trusted(at.Addr()) || !network && !p.unix {
+	if len(lines) == 0 || p == nil || network && !p.Trust(at.Addr()) || !network && !p.unix {
 		return at.Addr()
 	}
 	list := lines[0]
@@ -195,7 +183,7 @@ func (p *Proxies) relays(r *http.Request) bool {
 	if err != nil {
 		return p.unix && !strings.Contains(r.RemoteAddr, ":")
 	}
-	return p.trusted(at.Addr())
+	return p.Trust(at.Addr())
 }
 
 // seen returns r as the outermost trusted proxy saw it.
@@ -236,7 +224,7 @@ func (p *Proxies) last(h http.Header, list string) (client netip.Addr, scheme, h
 		if !ok {
 			return client, scheme, host
 		}
-		if client = plain(addr); !p.trusted(addr) {
+		if client = plain(addr); !p.Trust(addr) {
 			return client, scheme, host
 		}
 	}

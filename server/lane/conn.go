@@ -34,9 +34,11 @@ const (
 type conn struct {
 	lifecycle
 	listener *Listener
-	socket   net.Conn  // Go's; nil while only the loop has the descriptor
-	secure   *tls.Conn // nil without TLS, and during the handshake
-	records  *gatherer // between secure and socket
+	listed   bool // among the listener's open ones, by link
+	link[*conn]
+	socket  net.Conn  // Go's; nil while only the loop has the descriptor
+	secure  *tls.Conn // nil without TLS, and during the handshake
+	records *gatherer // between secure and socket
 
 	buffer     *[bufferBytes]byte
 	start, end int       // of what was read and is not answered yet
@@ -56,6 +58,7 @@ type conn struct {
 	// Of a connection that waits on a loop.
 	loop   *loop // nil where a goroutine waits
 	fd     int
+	added  bool // to the loop's set, or tried to be
 	unread unread
 }
 

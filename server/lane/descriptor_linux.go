@@ -2,6 +2,7 @@ package lane
 
 import (
 	"cmp"
+	"encoding/binary"
 	"io"
 	"net"
 	"net/netip"
@@ -10,8 +11,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/larder-cdn/larder/internal/answers"
 )
 
 // prepare makes acceptDescriptor possible. It gives the listener the options that package
@@ -24,6 +23,7 @@ func (l *limited) prepare() error {
 	if l.raw, err = l.file.SyscallConn(); err != nil {
 		return err
 	}
+	l.next.accept = l.next.doAccept
 	return l.raw.Control(func(fd uintptr) {
 		for _, o := range [...]struct{ level, name, value int }{
 			{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
@@ -43,12 +43,12 @@ func (l *limited) prepare() error {
 // hears of it. The goroutine that closes it calls leave.
 func (l *limited) acceptDescriptor() (int, *place, error) {
 	for {
-		fd, peer, err := l.acceptNext()
-		if err != nil {
+		if err := l.acceptNext(); err != nil {
 			return -1, nil, err
 		}
+		fd := l.next.fd
 		p := l.newPlace(fd, nil)
-		if p == nil || l.admit(p, addressOf(peer)) {
+		if p == nil || l.admit(p, l.next.peer) {
 			return fd, p, nil
 		}
 		cutDescriptor(fd)
@@ -57,50 +57,69 @@ func (l *limited) acceptDescriptor() (int, *place, error) {
 	}
 }
 
-func (l *limited) acceptNext() (int, unix.Sockaddr, error) {
+func (l *limited) acceptNext() error {
 	if err := l.enter(); err != nil {
-		return -1, nil, err
+		return err
 	}
-	fd, peer, accepted := -1, unix.Sockaddr(nil), error(nil)
-	err := l.raw.Read(func(listener uintptr) bool {
-		for {
-			fd, peer, accepted = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-			switch accepted {
-			case unix.EINTR, unix.ECONNABORTED:
-				continue
-			case unix.EAGAIN:
-				return false
-			}
-			return true
-		}
-	})
-	select {
-	case <-l.closed: // of which Go's own error for a file says nothing
-		if err != nil {
-			err = net.ErrClosed
-		}
+	err := l.raw.Read(l.next.accept)
+	switch {
+	case err == nil && l.next.err == 0:
+		return nil
+	case err == nil:
+		err = &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: os.NewSyscallError("accept4", l.next.err)}
 	default:
+		select {
+		case <-l.closed: // of which Go's own error for a file says nothing
+			err = net.ErrClosed
+		default:
+		}
 	}
-	if err == nil && accepted != nil {
-		err = &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: os.NewSyscallError("accept4", accepted)}
-	}
-	if err != nil {
-		l.leave()
-		return -1, nil, err
-	}
-	return fd, peer, nil
+	l.leave()
+	return err
 }
 
-// addressOf returns an address of the system's as one of package net's.
-func addressOf(peer unix.Sockaddr) net.Addr {
-	switch a := peer.(type) {
-	case *unix.SockaddrInet4:
-		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)))
-	case *unix.SockaddrInet6:
-		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)))
-	}
-	return nil
+// An arrival is what the system says of a connection that was accepted.
+type arrival struct {
+	fd   int
+	peer netip.Addr
+	err  syscall.Errno
+
+	accept func(uintptr) bool // the method, made once so that calling it allocates nothing
 }
+
+// doAccept returns false where there is no connection. The listener must not block, in no process that shares it: nothing
+// could stop this goroutine then.
+func (a *arrival) doAccept(listener uintptr) bool {
+	for {
+		var peer unix.RawSockaddrAny
+		size := uint32(unsafe.Sizeof(peer))
+		fd, _, err := syscall.RawSyscall6(syscall.SYS_ACCEPT4, listener, uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+		switch err {
+		case unix.EINTR, unix.ECONNABORTED:
+			continue
+		case unix.EAGAIN:
+			return false
+		}
+		a.fd, a.peer, a.err = int(fd), addressIn(&peer).Addr(), err
+		return true
+	}
+}
+
+// addressIn returns an address of the system's, or an invalid one where it is none of a network.
+func addressIn(a *unix.RawSockaddrAny) netip.AddrPort {
+	switch a.Addr.Family {
+	case unix.AF_INET:
+		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(a))
+		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), port(v4.Port))
+	case unix.AF_INET6:
+		v6 := (*unix.RawSockaddrInet6)(unsafe.Pointer(a))
+		return netip.AddrPortFrom(netip.AddrFrom16(v6.Addr).Unmap(), port(v6.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// port returns a port that is in the order of the network.
+func port(n uint16) uint16 { return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)) }
 
 // cutDescriptor is place.cut of a descriptor.
 func cutDescriptor(fd int) {
@@ -139,7 +158,9 @@ func (c *conn) prepareToWait() error {
 // leaveSet makes Go's poller know the connection, and its loop forget it.
 func (c *conn) leaveSet() error {
 	c.loop.forget(c)
-	_ = c.loop.control(unix.EPOLL_CTL_DEL, c.fd, 0)
+	if c.added {
+		_ = c.loop.control(unix.EPOLL_CTL_DEL, c.fd, 0)
+	}
 	switch {
 	case c.socket != nil:
 		return nil
@@ -197,9 +218,12 @@ func (c *conn) closeDescriptor() error {
 		return nil
 	}
 	c.place.leave()
-	err := unix.Close(c.fd)
+	_, _, err := syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(c.fd), 0, 0)
 	c.listener.source.leave()
-	return err
+	if err != 0 {
+		return err
+	}
+	return nil
 }
 
 // shutDown makes reading and writing fail. It is called with the listener's mu held, so that
@@ -237,6 +261,9 @@ func (c *conn) receiveNow(p []byte) (int, error) {
 	}
 }
 
+// mostUntold is how much is copied at once without telling the runtime: the garbage collector may have to wait for it.
+const mostUntold = 256 << 10
+
 // sendNow writes as much of the parts as the system takes at once, and leaves the rest.
 func (c *conn) sendNow() error {
 	var vectors [len(c.parts)]unix.Iovec
@@ -249,13 +276,12 @@ func (c *conn) sendNow() error {
 			size += len(p)
 		}
 	}
-	// The runtime is told only where much is copied: else the garbage collector can wait.
 	var sent uintptr
 	var err syscall.Errno
-	if size > answers.Chunk {
+	if size > mostUntold {
 		sent, _, err = syscall.Syscall(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&vectors)), uintptr(n))
 	} else {
-		sent, _, err = syscall.RawSyscall6(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&vectors)), uintptr(n), 0, 0, 0)
+		sent, _, err = syscall.RawSyscall(syscall.SYS_WRITEV, uintptr(c.fd), uintptr(unsafe.Pointer(&vectors)), uintptr(n))
 	}
 	switch err {
 	case 0:

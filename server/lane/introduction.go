@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
+
+	"github.com/larder-cdn/larder/internal/client"
 )
 
 // This file reads the PROXY protocol, in which a proxy says whose connection it passes on, before all else
@@ -115,7 +117,7 @@ func (l *Listener) readIntroduced(c *conn) error {
 	_ = c.socket.SetReadDeadline(time.Time{})
 	if from != nil {
 		c.place.remote = from
-		if !l.source.room.isFrom(c.place, crowdOf(from)) {
+		if !l.source.room.isFrom(c.place, client.At(from.AddrPort().Addr())) {
 			return net.ErrClosed // the client has too many
 		}
 	}

@@ -3,6 +3,8 @@ package lane
 import (
 	"bytes"
 	"testing"
+
+	"github.com/larder-cdn/larder/internal/client"
 )
 
 // FuzzIntroduction has what follows the header be left, and what is read be the same however much follows.
@@ -23,7 +25,7 @@ func FuzzIntroduction(f *testing.F) {
 		if n > fixedPart+longestRest {
 			t.Errorf("%d bytes were read", n)
 		}
-		if from != nil && (len(from.IP) == 0 || crowdOf(from).Bits() < 0) {
+		if from != nil && (len(from.IP) == 0 || client.At(from.AddrPort().Addr()).Bits() < 0) {
 			t.Errorf("a client without an address: %v", from)
 		}
 		again := bytes.NewReader(b[:n])

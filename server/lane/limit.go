@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -58,7 +59,7 @@ func (l *Listener) CloseIdle(before time.Time) bool {
 	if l.closeKept(idle.since(before)) {
 		return true
 	}
-	for c := range l.open {
+	for c := range l.open.all() {
 		if s := c.state(); s.name() == idle {
 			l.idlers = append(l.idlers, idler{c, s})
 		}
@@ -109,7 +110,7 @@ func (l *Listener) closeOverdue(now time.Time) {
 	oldest := [nameBits + 1]state{fresh: fresh.since(now.Add(-l.o.HeaderTimeout)), idle: idle.since(now.Add(-l.o.IdleTimeout))}
 	var overdue []*conn
 	l.mu.Lock()
-	for c := range l.open {
+	for c := range l.open.all() {
 		if s := c.state(); c.loop != nil && s.waits() && s < oldest[s.name()] && l.evict(c, s) {
 			overdue = append(overdue, c)
 		}
@@ -127,13 +128,14 @@ type limited struct {
 	*net.TCPListener
 	places chan struct{} // has one for each connection
 	room   *room
-	trusts func(peer net.Addr) bool // whether that is a proxy, whose connections are not counted as a client's; nil for never
+	trusts func(peer netip.Addr) bool // whether that is a proxy, whose connections are not counted as a client's; nil for never
 	closed chan struct{}
 	once   sync.Once
 
 	// The same socket, for acceptDescriptor: package net has no way to wait for it.
 	file *os.File
 	raw  syscall.RawConn
+	next arrival
 }
 
 // Limit returns a listener that has no more than most connections of l open at a time,
@@ -201,6 +203,11 @@ func (c *localConn) Close() error {
 }
 
 func (l *limited) enter() error {
+	select { // one case takes less time than two
+	case l.places <- struct{}{}:
+		return nil
+	default:
+	}
 	select {
 	case l.places <- struct{}{}:
 		return nil
@@ -222,7 +229,8 @@ func (l *limited) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		p := l.newPlace(-1, c)
-		if l.admit(p, c.RemoteAddr()) {
+		peer, _ := c.RemoteAddr().(*net.TCPAddr) // nil of one that was reset meanwhile
+		if l.admit(p, peer.AddrPort().Addr()) {
 			return &limitedConn{TCPConn: c, of: l, place: p}, nil
 		}
 		_ = c.SetLinger(0)
@@ -239,12 +247,12 @@ func (l *limited) newPlace(fd int, tcp *net.TCPConn) *place {
 }
 
 // admit reports whether a connection may stay.
-func (l *limited) admit(p *place, peer net.Addr) bool {
+func (l *limited) admit(p *place, peer netip.Addr) bool {
 	if p == nil {
 		return true
 	}
-	p.proxy = l.trusts != nil && peer != nil && l.trusts(peer)
-	return l.room.admit(p, crowdOf(peer), !p.proxy)
+	p.proxy = l.trusts != nil && l.trusts(peer)
+	return l.room.admit(p, client.At(peer), !p.proxy)
 }
 
 // hasRoomFor counts the connection of a trusted proxy as the client's that asks by it, while connections are scarce. It

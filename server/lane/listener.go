@@ -91,7 +91,7 @@ type Listener struct {
 	mu        sync.Mutex
 	accepting bool               // or may be, of a listener whose Close ends that
 	arriving  map[*conn]struct{} // those whose client a proxy has yet to tell
-	open      map[*conn]struct{}
+	open      ring[*conn]
 	leavers   int           // are being handed over
 	none      chan struct{} // closed by ended, when stopping and none is open
 	ended     sync.Once
@@ -113,7 +113,7 @@ func New(inner net.Listener, o Options) *Listener {
 	l := &Listener{
 		Listener: inner, o: o, relay: o.Proxies.Field(),
 		handed: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
-		arriving: make(map[*conn]struct{}), open: make(map[*conn]struct{}), none: make(chan struct{}),
+		arriving: make(map[*conn]struct{}), none: make(chan struct{}),
 	}
 	if l.source, _ = inner.(*limited); l.source != nil && o.Proxies != nil {
 		l.source.trusts = o.Proxies.Trust
@@ -221,18 +221,15 @@ func (l *Listener) start(c *conn) {
 		c.close()
 		return
 	}
-	l.open[c] = struct{}{}
-	var err error
-	s, bare := c.waitingState(), c.socket == nil
+	c.listed = true
+	l.open.add(c)
+	bare := c.socket == nil
 	if bare {
 		c.loop = l.nextLoop()
-		c.moveTo(s)
-		err = c.loop.add(c) // with mu held, so that it is not closed meanwhile
+		c.moveTo(c.waitingState())
+		c.loop.welcome(c)
 	}
 	l.mu.Unlock()
-	if err != nil {
-		l.closeWaiting(c, s)
-	}
 	if l.o.Opened != nil {
 		l.o.Opened()
 	}
@@ -289,13 +286,16 @@ func (l *Listener) remove(c *conn) {
 	if c.loop != nil {
 		c.loop.forget(c)
 	}
-	delete(l.open, c)
+	if c.listed {
+		c.listed = false
+		l.open.remove(c)
+	}
 	l.checkNone()
 }
 
 // checkNone is called with mu held.
 func (l *Listener) checkNone() {
-	if len(l.open)+len(l.arriving)+l.leavers == 0 && !l.accepting && l.stopping.Load() {
+	if l.open.n+len(l.arriving)+l.leavers == 0 && !l.accepting && l.stopping.Load() {
 		l.ended.Do(func() { close(l.none) })
 	}
 }
@@ -327,7 +327,7 @@ func (l *Listener) hurry() {
 	l.late.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open {
+	for c := range l.open.all() {
 		switch s := c.state(); {
 		case s == opening: // and slow to shake hands
 			_ = c.socket.Close()
@@ -344,7 +344,7 @@ func (l *Listener) hurry() {
 func (l *Listener) multiplexed() (all []*multiplexer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open {
+	for c := range l.open.all() {
 		if m := c.multiplexed.Load(); m != nil {
 			all = append(all, m)
 		}
@@ -368,7 +368,7 @@ func (l *Listener) Abort() {
 func (l *Listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open {
+	for c := range l.open.all() {
 		switch s := c.state(); {
 		case s.waits(), c.multiplexed.Load() != nil:
 		case c.loop == nil:
@@ -394,17 +394,17 @@ func (l *Listener) Wait(ctx context.Context) error {
 func (l *Listener) Counts() (open, working int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open {
+	for c := range l.open.all() {
 		if !c.state().waits() {
 			working++
 		}
 	}
-	return len(l.open), working
+	return l.open.n, working
 }
 
 // Len returns how many connections the lane has.
 func (l *Listener) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.open)
+	return l.open.n
 }

@@ -1,9 +1,13 @@
 package lane
 
 import (
+	"bufio"
 	"io"
+	"maps"
 	"net"
+	"net/http"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -39,9 +43,10 @@ func in(s state, c *conn) *conn {
 func TestAbortForgetsWhatBeganToWait(t *testing.T) {
 	ours, theirs := net.Pipe()
 	t.Cleanup(func() { theirs.Close() })
-	l := &Listener{open: make(map[*conn]struct{}), none: make(chan struct{})}
+	l := &Listener{none: make(chan struct{})}
 	c := in(onLoop, &conn{listener: l, socket: ours, loop: new(loop), now: time.Now()})
-	l.open[c] = struct{}{}
+	c.listed = true
+	l.open.add(c)
 	l.stopping.Store(true)
 	s := c.waitingState()
 	c.moveTo(s) // as waitOnLoop begins
@@ -137,13 +142,140 @@ func (w *lockWatcher) Close() error {
 
 // However many connections are overdue at once, others need not wait until all are closed.
 func TestSweepingDelaysNoOthers(t *testing.T) {
-	l := &Listener{open: make(map[*conn]struct{}), none: make(chan struct{}), o: Options{IdleTimeout: time.Second}}
+	l := &Listener{none: make(chan struct{}), o: Options{IdleTimeout: time.Second}}
 	w := &lockWatcher{l: l}
 	now := time.Now()
 	c := in(idle.since(now.Add(-time.Minute)), &conn{listener: l, socket: w, loop: new(loop)})
-	l.open[c] = struct{}{}
+	c.listed = true
+	l.open.add(c)
 	l.closeOverdue(now)
 	if !w.free || l.Len() != 0 {
 		t.Errorf("it was closed without the lock: %v; %d are open", w.free, l.Len())
 	}
+}
+
+// greeter answers each request with nothing. One for /leave leaves the loop before, and as one for /stay, which does not, it
+// tells asked and waits for answer.
+type greeter struct{ asked, answer chan string }
+
+func (g *greeter) Answer(x *Exchange) bool {
+	switch path := strings.Clone(x.Path); path {
+	case "/leave":
+		x.c.leaveLoop()
+		fallthrough
+	case "/stay":
+		g.asked <- path
+		<-g.answer
+	}
+	x.Send(NewHead(http.StatusNoContent, maps.All(map[string]string{})), nil, nil)
+	return true
+}
+
+// welcoming returns a listener with one loop, to whose clients g answers.
+func welcoming(t *testing.T, g *greeter) *Listener {
+	t.Helper()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l := New(tcp, Options{Handler: g, HeaderTimeout: time.Minute, IdleTimeout: time.Minute, WriteTimeout: time.Minute, StallTimeout: time.Minute})
+	t.Cleanup(l.Abort)
+	return l
+}
+
+// visit connects to a listener, and sends.
+func visit(t *testing.T, l *Listener, request string) *net.TCPConn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", l.Addr().String(), time.Minute)
+	if err == nil {
+		t.Cleanup(func() { c.Close() })
+		_, err = io.WriteString(c, request)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.TCPConn)
+}
+
+// wantAnswer reads one, which ends the test if it does not come.
+func wantAnswer(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	if answer, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || answer.StatusCode != http.StatusNoContent {
+		t.Fatalf("%v, %v", answer, err)
+	}
+}
+
+// A connection that asks once and ends is never in the set: what came with it is answered as soon as the loop hears of it,
+// and many that come at once are answered, too. One that stays is added.
+func TestWelcome(t *testing.T) {
+	l := welcoming(t, new(greeter))
+	added := func() int {
+		l.loops[0].mu.Lock()
+		defer l.loops[0].mu.Unlock()
+		return len(l.loops[0].conns)
+	}
+	l.mu.Lock() // no connection is accepted before its request has come
+	var waiting []*net.TCPConn
+	for range 2*batch + 1 {
+		waiting = append(waiting, visit(t, l, "GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n"))
+	}
+	l.mu.Unlock()
+	for _, c := range waiting {
+		wantAnswer(t, c)
+	}
+	if n := added(); n > 0 {
+		t.Errorf("the set has had descriptors up to %d", n)
+	}
+
+	silent := visit(t, l, "")
+	for added() == 0 {
+		runtime.Gosched()
+	}
+	for range 2 {
+		if _, err := io.WriteString(silent, "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		wantAnswer(t, silent)
+	}
+}
+
+// A goroutine that left the loop while it greeted a connection, and gets it back, goes on with what is ready: the set does not
+// tell it again.
+func TestNothingReadyIsForgotten(t *testing.T) {
+	const leave, stay, plain = "GET /leave HTTP/1.1\r\nHost: a.example\r\n\r\n", "GET /stay HTTP/1.1\r\nHost: a.example\r\n\r\n", "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"
+	g := &greeter{asked: make(chan string), answer: make(chan string)}
+	l := welcoming(t, g)
+	ask := func(c *net.TCPConn, request string) {
+		t.Helper()
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var held, leaving, last *net.TCPConn
+	for _, c := range []**net.TCPConn{&held, &leaving, &last} {
+		*c = visit(t, l, plain)
+		wantAnswer(t, *c)
+	}
+	l.mu.Lock() // so that its loop greets it with its request
+	greeted := visit(t, l, leave)
+	l.mu.Unlock()
+	<-g.asked
+	g.answer <- ""
+	wantAnswer(t, greeted)
+	for l.loops[0].resting.Load() == 0 {
+		runtime.Gosched()
+	}
+
+	ask(held, stay)
+	<-g.asked
+	ask(leaving, leave) // and the next one are ready together
+	ask(last, plain)
+	g.answer <- ""
+	<-g.asked
+	wantAnswer(t, last)
+	g.answer <- ""
+	wantAnswer(t, leaving)
+	wantAnswer(t, held)
 }

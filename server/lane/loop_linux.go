@@ -3,8 +3,10 @@ package lane
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,7 +30,7 @@ type loop struct {
 	nudge  int             // an eventfd in the set
 	buffer *[bufferBytes]byte
 
-	events [128]unix.EpollEvent
+	events [batch]unix.EpollEvent
 	at, n  int // in events
 	now    time.Time
 	begun  time.Time // when other goroutines could last run
@@ -44,11 +46,18 @@ type loop struct {
 	blocker atomic.Pointer[conn] // may block, or might when it was stored here
 	overdue *time.Timer          // calls takeOver
 
-	mu    sync.Mutex
-	conns []*conn // by descriptor
+	newcomers    [batch]*conn
+	met, greeted int // newcomers: how many there are, and how many were greeted
+
+	mu      sync.Mutex
+	conns   []*conn // by descriptor
+	arrived []*conn // not among the newcomers yet
+	asleep  bool    // the loop's goroutine has to be woken to look at arrived
 }
 
 const (
+	// batch is how many connections a loop serves before it looks which others are ready.
+	batch    = 128
 	interest = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
 	// turn is how long a loop runs before other goroutines can. Go's scheduler does not look
 	// at the network for them as long as there is something to run.
@@ -60,6 +69,8 @@ const (
 	// mostResting bounds what the resting goroutines of a loop take, some 32 KiB each.
 	mostResting = 16
 )
+
+var past = time.Unix(1, 0)
 
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
@@ -98,8 +109,41 @@ func (l *loop) close() {
 	l.epoll.Close()
 }
 
+// welcome has the loop answer what came with c, which is new. Only if it stays is it added to the set.
+func (l *loop) welcome(c *conn) {
+	l.mu.Lock()
+	l.arrived = append(l.arrived, c)
+	asleep := l.asleep
+	l.asleep = false
+	l.mu.Unlock()
+	if asleep {
+		_ = l.epoll.SetReadDeadline(past) // it wakes without a system call
+	}
+}
+
+// meet takes a batch of those that have arrived, and returns whether there are any.
+func (l *loop) meet() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.met, l.greeted = copy(l.newcomers[:], l.arrived), 0
+	l.arrived = slices.Delete(l.arrived, 0, l.met)
+	l.asleep = l.met == 0 && l.n == 0
+	return l.met > 0
+}
+
+// greet answers what came with a new connection, and returns as serve does.
+func (l *loop) greet(c *conn) bool {
+	s := c.state()
+	if !s.waits() || !c.move(s, onLoop) {
+		return true // it was closed meanwhile
+	}
+	c.buffer, c.unread = l.buffer, some
+	return c.serveReady(l.now)
+}
+
 // add has the loop serve c when that is ready.
 func (l *loop) add(c *conn) error {
+	c.added = true
 	l.mu.Lock()
 	for len(l.conns) <= c.fd {
 		l.conns = append(l.conns, nil)
@@ -129,17 +173,36 @@ func (l *loop) forget(c *conn) {
 // run serves, until the loop is closed or another goroutine goes on.
 func (l *loop) run() {
 	for {
-		for l.at < l.n {
-			l.at++
-			if !l.serve(l.events[l.at-1]) && !l.rest() {
+		// Where this goroutine had left the loop, both may be as another one left them.
+		for l.at < l.n || l.greeted < l.met {
+			if !l.serveNext() && !l.rest() {
 				return
 			}
 		}
-		if l.wait.Read(l.poll) != nil {
+		switch err := l.wait.Read(l.poll); {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			_ = l.epoll.SetReadDeadline(time.Time{})
+			l.now = time.Now()
+			l.begun = l.now
+			l.meet()
+		default:
 			_ = unix.Close(l.nudge)
 			return
 		}
 	}
+}
+
+// serveNext returns as serve does.
+func (l *loop) serveNext() bool {
+	if l.at < l.n {
+		l.at++
+		return l.serve(l.events[l.at-1])
+	}
+	c := l.newcomers[l.greeted]
+	l.newcomers[l.greeted] = nil
+	l.greeted++
+	return l.greet(c)
 }
 
 // rest waits until this goroutine is the loop's again. It returns false where that is not
@@ -162,16 +225,18 @@ func (l *loop) doPoll(epoll uintptr) bool {
 	if l.now.Sub(l.begun) > turn {
 		// The set is ready at once. The sum in the eventfd is never read: ones do not fill it.
 		l.begun = l.now
-		_, _ = unix.Write(l.nudge, one)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(l.nudge), uintptr(unsafe.Pointer(&one[0])), uintptr(len(one)))
 		return false
 	}
 	n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&l.events[0])), uintptr(len(l.events)), 0, 0, 0)
 	l.now = time.Now()
-	if err != 0 || n == 0 {
+	if l.at, l.n = 0, int(n); err != 0 {
+		l.n = 0
+	}
+	if !l.meet() && l.n == 0 {
 		l.begun = l.now
 		return false
 	}
-	l.at, l.n = 0, int(n)
 	return true
 }
 
@@ -208,6 +273,9 @@ func (c *conn) serveReady(now time.Time) bool {
 	next := c.answerReady(now)
 	if next == handed {
 		c.leaveLoop() // net/http may take its time
+	}
+	if next == busy && !c.added && c.loop.add(c) != nil {
+		next = closing
 	}
 	mine, buffer := c.state() == onLoop, c.buffer
 	open := c.settle(next)
@@ -254,6 +322,10 @@ func (c *conn) answerReady(now time.Time) state {
 func (c *conn) waitOnLoop(again bool) {
 	s, loop, fd := c.waitingState(), c.loop, c.fd
 	c.buffer = nil
+	if !c.added && loop.add(c) != nil { // while the descriptor is surely c's
+		c.close()
+		return
+	}
 	c.moveTo(s)
 	if c.listener.late.Load() {
 		c.listener.closeWaiting(c, s)

@@ -10,9 +10,12 @@ import (
 // Elsewhere than on Linux there are no loops, and Go has all descriptors.
 type loop struct{}
 
+type arrival struct{}
+
 func newLoop() (*loop, error) { return nil, errors.ErrUnsupported }
 func (*loop) run()            {}
 func (*loop) add(*conn) error { return errors.ErrUnsupported }
+func (*loop) welcome(*conn)   {}
 func (*loop) forget(*conn)    {}
 func (*loop) close()          {}
 

@@ -146,7 +146,7 @@ func (m *multiplexer) flush() error {
 			v[n].SetLen(len(p))
 			n++
 		})
-		sent, _, err := syscall.Syscall(syscall.SYS_WRITEV, uintptr(m.c.fd), uintptr(unsafe.Pointer(v)), uintptr(n))
+		sent, _, err := syscall.RawSyscall(syscall.SYS_WRITEV, uintptr(m.c.fd), uintptr(unsafe.Pointer(v)), uintptr(n))
 		clear(v[:n])
 		switch err {
 		case 0:
@@ -169,7 +169,7 @@ func (m *multiplexer) flush() error {
 func (m *multiplexer) flushSealed() error {
 	for {
 		p := (*m.sealed)[m.sealedAt:]
-		sent, _, err := syscall.Syscall(syscall.SYS_WRITE, uintptr(m.c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		sent, _, err := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(m.c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
 		switch err {
 		case 0:
 			m.sealedAt += int(sent)
@@ -233,8 +233,10 @@ func (c *conn) peer() string {
 	if c.place != nil && c.place.remote != nil {
 		return c.place.remote.String()
 	}
-	peer, _ := unix.Getpeername(c.fd)
-	if a := addressOf(peer); a != nil {
+	var peer unix.RawSockaddrAny
+	size := uint32(unsafe.Sizeof(peer))
+	_, _, err := syscall.RawSyscall(syscall.SYS_GETPEERNAME, uintptr(c.fd), uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)))
+	if a := addressIn(&peer); err == 0 && a.IsValid() {
 		return a.String()
 	}
 	return ""

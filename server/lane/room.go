@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-
-	"github.com/larder-cdn/larder/internal/client"
 )
 
 // A room knows whose the connections of a listener are. While there is room each client may have as many as it likes. Near
@@ -280,61 +278,4 @@ func (p *place) cut() {
 	case p.fd >= 0:
 		cutDescriptor(p.fd)
 	}
-}
-
-// crowdOf returns the client of a connection's peer.
-func crowdOf(peer net.Addr) netip.Prefix {
-	if peer == nil {
-		return netip.Prefix{}
-	}
-	if tcp, ok := peer.(*net.TCPAddr); ok {
-		return client.At(tcp.AddrPort().Addr())
-	}
-	of, _ := client.Of(peer.String())
-	return of
-}
-
-// A ring is a list whose members have their links in themselves, so that it allocates nothing.
-type ring[T member[T]] struct {
-	first, last T
-	n           int
-}
-
-type member[T any] interface {
-	comparable
-	linked() *link[T]
-}
-
-type link[T any] struct{ before, after T }
-
-func (l *link[T]) linked() *link[T] { return l }
-
-// add puts m at the end.
-func (r *ring[T]) add(m T) {
-	var none T
-	*m.linked() = link[T]{before: r.last}
-	if r.last == none {
-		r.first = m
-	} else {
-		r.last.linked().after = m
-	}
-	r.last = m
-	r.n++
-}
-
-func (r *ring[T]) remove(m T) {
-	var none T
-	l := m.linked()
-	if l.before == none {
-		r.first = l.after
-	} else {
-		l.before.linked().after = l.after
-	}
-	if l.after == none {
-		r.last = l.before
-	} else {
-		l.after.linked().before = l.before
-	}
-	*l = link[T]{}
-	r.n--
 }

@@ -10,8 +10,10 @@
 // (loop_linux.go), with TLS as soon as the handshake is done. No connection delays the others
 // on its loop for long: a goroutine that has to wait for a client leaves the loop to another
 // one, and after [Exchange.MayBlock] another one takes the loop if the handler is not back
-// soon. Go's poller hears of a connection only when a client has to be waited for
-// (descriptor_linux.go). Elsewhere each connection has a goroutine.
+// soon. What came with a new connection is answered before its loop waits for more. Go's poller
+// hears of a connection only when a client has to be waited for (descriptor_linux.go), and Go's
+// scheduler of no system call that does not wait: after one its monitor looks every 20 µs for
+// calls that take long, which costs a tenth of the time. Elsewhere each connection has a goroutine.
 //
 // What it guarantees:
 //
@@ -47,7 +49,7 @@
 //	          hands                               HTTP/2 does not wait on a loop             busy
 //	                                              a failed handshake, no handler             handed
 //	                                              the lane has stopped                       closing
-//	fresh     none: it waits for      the mover   its loop finds something to read           onLoop
+//	fresh     none: it waits for      the mover   its loop meets it, or finds something      onLoop
 //	          its first request                   its goroutine has read something           alone
 //	                                              there is something to do with HTTP/2       busy
 //	                                              time limit, end of the client, Stop        closing

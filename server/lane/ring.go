@@ -1,0 +1,62 @@
+package lane
+
+import "iter"
+
+// A ring is a list whose members have their links in themselves, so that it allocates nothing.
+type ring[T member[T]] struct {
+	first, last T
+	n           int
+}
+
+type member[T any] interface {
+	comparable
+	linked() *link[T]
+}
+
+type link[T any] struct{ before, after T }
+
+func (l *link[T]) linked() *link[T] { return l }
+
+// add puts m at the end.
+func (r *ring[T]) add(m T) {
+	var none T
+	*m.linked() = link[T]{before: r.last}
+	if r.last == none {
+		r.first = m
+	} else {
+		r.last.linked().after = m
+	}
+	r.last = m
+	r.n++
+}
+
+func (r *ring[T]) remove(m T) {
+	var none T
+	l := m.linked()
+	if l.before == none {
+		r.first = l.after
+	} else {
+		l.before.linked().after = l.after
+	}
+	if l.after == none {
+		r.last = l.before
+	} else {
+		l.after.linked().before = l.before
+	}
+	*l = link[T]{}
+	r.n--
+}
+
+// all returns the members. One that was yielded may be removed.
+func (r *ring[T]) all() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		var none T
+		for m := r.first; m != none; {
+			next := m.linked().after
+			if !yield(m) {
+				return
+			}
+			m = next
+		}
+	}
+}
