@@ -134,10 +134,12 @@ type refusingConn struct {
 	net.Conn
 	turn atomic.Uint32 // a proxy of an upgraded connection writes from a goroutine of its own
 	// asked is what net/http read last before it answered, in net/http's own memory: nearly always all of a request. lead is
-	// the byte before that, where net/http waited for a request with a read of one byte. Only goroutines that
-	// read requests for net/http look at them, one at a time.
-	asked []byte
-	lead  []byte
+	// the byte before that, where net/http waited for a request with a read of one byte, which single has meanwhile: that
+	// read may end when the memory is another connection's. Only goroutines that read requests for net/http look at them, one at
+	// a time.
+	asked  []byte
+	lead   []byte
+	single [1]byte
 }
 
 // The values of refusingConn.turn.
@@ -157,7 +159,10 @@ func (c *refusingConn) Read(p []byte) (int, error) {
 		if len(c.asked) == 1 {
 			c.lead = append(c.lead, c.asked[0])
 		}
-		c.asked = p[:n]
+		if c.asked = p[:n]; n == 1 {
+			c.single[0] = p[0]
+			c.asked = c.single[:]
+		}
 	}
 	return n, err
 }
