@@ -1,0 +1,72 @@
+package lane
+
+import (
+	"io"
+	"net/http"
+	"os"
+
+	"github.com/larder-cdn/larder/server/lane/h2"
+)
+
+// A requestBody is what the client sends after the head.
+type requestBody struct{ w *handled }
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	w, m := b.w, b.w.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w.continued && len(w.body) == 0 && !w.broken {
+		w.s.Inform(h2.AppendStatus(nil, http.StatusContinue))
+		m.changed()
+	}
+	w.continued = false
+	for {
+		switch {
+		case w.unread:
+			return 0, http.ErrBodyReadAfterClose
+		case w.readTime.over:
+			return 0, os.ErrDeadlineExceeded
+		case len(w.body) > 0:
+			n := copy(p, w.body)
+			if w.body = w.body[n:]; len(w.body) == 0 {
+				w.body = nil
+			}
+			if !w.broken {
+				w.s.Consumed(n)
+				m.changed()
+			}
+			return n, nil
+		case w.bodyEnded:
+			b.endTrailer()
+			return 0, io.EOF
+		case w.broken || !w.s.Open():
+			return 0, errStreamEnded
+		case len(p) == 0:
+			return 0, nil
+		}
+		w.change.Wait()
+	}
+}
+
+// endTrailer gives the request the fields behind the body that it was told of.
+func (b *requestBody) endTrailer() {
+	for _, f := range b.w.trailer {
+		name := http.CanonicalHeaderKey(f.Name)
+		if _, ok := b.w.request.Trailer[name]; ok {
+			b.w.request.Trailer[name] = append(b.w.request.Trailer[name], f.Value)
+		}
+	}
+	b.w.trailer = nil
+}
+
+func (b *requestBody) Close() error {
+	w := b.w
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if n := len(w.body); n > 0 && !w.broken {
+		w.s.Consumed(n)
+		w.m.changed()
+	}
+	w.unread, w.body = true, nil
+	return nil
+}
