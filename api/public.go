@@ -141,6 +141,7 @@ func (p *public) engine() *gin.Engine {
 	get(e, "/rooms/:room/status", p.answering(p.roomStatus))
 	get(e, "/rooms/:room/analytics", p.answering(p.roomAnalytics))
 	get(e, "/rooms.stream", p.roomStream)
+	get(e, "/rooms.history", p.answering(p.roomHistory))
 	e.NoRoute(p.elsewhere)
 	return e
 }

@@ -25,6 +25,8 @@ type Rooms interface {
 	// Analytics returns what happened in a room in the last so many minutes, false where
 	// there is none of that name.
 	Analytics(ctx context.Context, name string, minutes int) ([]waitingroom.Period, bool, error)
+	// Versions returns the history of the settings, newest first.
+	Versions() []waitingroom.Version
 }
 
 var (
@@ -47,6 +49,14 @@ func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answe
 		return nil, answers.Caching{}, noRoom
 	}
 	return newJSONOf(status), notCached, nil
+}
+
+// roomHistory handles /rooms.history.
+func (p *public) roomHistory(context.Context, *request) (*answers.Body, answers.Caching, error) {
+	if p.Rooms == nil {
+		return nil, answers.Caching{}, noRoom
+	}
+	return newJSONOf(append([]waitingroom.Version{}, p.Rooms.Versions()...)), notCached, nil
 }
 
 // roomAnalytics answers /rooms/{room}/analytics.

@@ -19,6 +19,7 @@ func (house) Status(name string) (waitingroom.Status, bool) {
 	return waitingroom.Status{
 		Name: name, Status: waitingroom.Queueing, EventID: "sale", Queued: 7, Active: 3, MaxMinutes: 2,
 		TotalActiveUsers: 3, NewUsersPerMinute: 2, Method: "fifo", Routes: []string{"/shop"},
+		Settings: waitingroom.Revision{Version: 2, Time: time.Unix(1_800_000_000, 0).UTC(), Origin: "larder room undo on a"},
 	}, name == "shop"
 }
 
@@ -33,6 +34,23 @@ func (house) Analytics(_ context.Context, name string, minutes int) ([]waitingro
 func (house) Statuses() []waitingroom.Status {
 	s, _ := house{}.Status("shop")
 	return []waitingroom.Status{s}
+}
+
+func (house) Versions() []waitingroom.Version {
+	at := time.Unix(1_800_000_000, 0).UTC()
+	return []waitingroom.Version{{Number: 2, Time: at, Origin: "larder room undo on a", Restores: 1, InForce: true}, {Number: 1, Time: at, Origin: "rooms.yaml"}}
+}
+
+func TestRoomHistory(t *testing.T) {
+	s := newService(t, func(o *PublicOptions) { o.Rooms = house{} })
+	got := s.get("/rooms.history")
+	want := `[{"version":2,"time":"2027-01-15T08:00:00Z","origin":"larder room undo on a","restores":1,"in_force":true},{"version":1,"time":"2027-01-15T08:00:00Z","origin":"rooms.yaml"}]`
+	if strings.TrimSpace(got.body) != want || got.get("Cache-Control") != never {
+		t.Errorf("%s, %v", got.body, got.header)
+	}
+	if got := newService(t).get("/rooms.history"); got.status != 404 {
+		t.Errorf("without rooms: %d", got.status)
+	}
 }
 
 // TestRoomAsCSV reads what happened back from a table.
@@ -118,7 +136,7 @@ func TestRoomStream(t *testing.T) {
 func TestRooms(t *testing.T) {
 	s := newService(t, func(o *PublicOptions) { o.Rooms = house{} })
 	const status = `{"name":"shop","status":"queueing","event_id":"sale","estimated_queued_users":7,"estimated_total_active_users":3,"max_estimated_time_minutes":2,` +
-		`"total_active_users":3,"new_users_per_minute":2,"queueing_method":"fifo","routes":["/shop"]}`
+		`"total_active_users":3,"new_users_per_minute":2,"queueing_method":"fifo","routes":["/shop"],"settings":{"version":2,"time":"2027-01-15T08:00:00Z","origin":"larder room undo on a"}}`
 	for target, want := range map[string]string{
 		"/rooms/shop/status": status, "/rooms/shop/status/": status, "/rooms/other/status": errorText(404, "Waiting room not found"),
 		"/rooms/other/analytics": errorText(404, "Waiting room not found"), "/rooms/shop/analytics?minutes=0": errorText(400, badMinutes.Message),

@@ -23,7 +23,7 @@ type notebook struct {
 
 func newNotebook(t *testing.T) *notebook {
 	t.Helper()
-	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20, VirtualTime: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,8 @@ type recordedRelease struct {
 
 const (
 	recording = "testdata/agreement.json.gz"
+	// agreementFolder is the variable that names a folder of package JSONs.
+	agreementFolder = "LARDER_AGREEMENT"
 	// startsWith is how many releases a package starts with here.
 	startsWith = 3
 )
@@ -89,9 +91,9 @@ func TestAgreement(t *testing.T) {
 // The same with the registry that npm is configured with, over a folder of package JSONs: `make agreement CATALOGUE=DIR`.
 // It downloads a few releases of each.
 func TestAgreementWithRegistry(t *testing.T) {
-	folder := os.Getenv("LARDER_AGREEMENT")
+	folder := os.Getenv(agreementFolder)
 	if folder == "" {
-		t.Skip("LARDER_AGREEMENT names no folder with a catalogue")
+		t.Skip(agreementFolder + " names no folder with a catalogue")
 	}
 	r := &rig{T: t, catalogue: folder, data: t.TempDir(), now: time.Now(), newest: startsWith}
 	t.Cleanup(r.close)

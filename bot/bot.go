@@ -396,6 +396,9 @@ func (b *Bot) toRefill() []*packages.Package {
 func (b *Bot) Run(ctx context.Context) error {
 	b.recovered()
 	if err := b.adoptFirst(ctx); err != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil
+		}
 		return err
 	}
 	queue := newQueue()

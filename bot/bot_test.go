@@ -296,6 +296,18 @@ func TestSqueezeSurvivesARestart(t *testing.T) {
 	r.sound()
 }
 
+// Run returns nil when its context ends while the catalogue is still being recorded.
+func TestRunEndsWhileItRecordsTheCatalogue(t *testing.T) {
+	r := newRig(t)
+	r.enrol("demo", "")
+	r.open()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.bot.Run(ctx); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
 // What lost a coding to damage is squeezed before all else, by the bot of a later process too.
 func TestMendedContentsAreSqueezedFirst(t *testing.T) {
 	r := newRig(t)

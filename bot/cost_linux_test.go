@@ -197,9 +197,9 @@ func TestCostOfLooking(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("LARDER_TEST_PACKAGES")); err == nil {
 		packages = n
 	}
-	r := newRig(t)
+	r := newSequentialRig(t)
 	address := startCostRegistry(t, packages, r.now)
-	t.Setenv("npm_config_registry", address+"/")
+	r.useRegistry(address)
 	var due visitHeap
 	for i := range packages {
 		name := fmt.Sprintf("p%d", i)

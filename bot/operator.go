@@ -5,13 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,10 +15,8 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
-	"github.com/larder-cdn/larder/packages/archive"
 )
 
 // Add fetches a package of the catalogue now: the releases that are due where
@@ -175,72 +169,6 @@ func (b *Bot) releaseAll(ctx context.Context, tasks []task) error {
 		})
 	}
 	return g.Wait()
-}
-
-// Import publishes a version of a package from a folder or an archive, by the
-// same rules and in the same log as one from npm. Where it fails, nothing is said of the
-// version anywhere.
-func (b *Bot) Import(ctx context.Context, name, version, source string) error {
-	p, err := b.lookup(name)
-	if err != nil {
-		return err
-	}
-	if err := b.enrol(ctx, p); err != nil {
-		return err
-	}
-	opened, err := archive.OpenFile(source)
-	if err != nil {
-		return err
-	}
-	id := releaseID(name, version)
-	b.recovered()
-	if b.claims.take(id) != nil {
-		return fmt.Errorf("%s %s is being published right now; `larder status %s` tells how that ends", name, version, name)
-	}
-	defer b.claims.drop(id)
-	if err := b.unpublished(name, version); err != nil {
-		return err
-	}
-	if opened, err = b.withoutRoot(ctx, p, source, opened); err != nil {
-		return fmt.Errorf("%s %s was not imported: %w", name, version, err)
-	}
-	b.emit(ctx, Event{Kind: Releasing, Package: name, Version: version})
-	manifest, err := b.publish(ctx, intake{
-		pkg: p, version: version, released: b.options.Now(), actor: actorOperator,
-		archive: opened,
-		source:  logs.Source{Type: "import", Name: filepath.Base(source)},
-	})
-	if err != nil { // the version is as it was: upstream may have it yet
-		return fmt.Errorf("%s %s was not imported: %w", name, version, err)
-	}
-	b.logger.Info("imported", "package", name, "version", version, "files", len(manifest.Files))
-	b.emit(ctx, publishedEvent(manifest))
-	return nil
-}
-
-// withoutRoot leaves out the one folder that archives often wrap everything in
-// (npm's "package", GitHub's "name-version"), unless the fileMap counts on it.
-func (b *Bot) withoutRoot(ctx context.Context, p *packages.Package, source string, a archive.Source) (archive.Source, error) {
-	if info, err := os.Stat(source); err != nil || info.IsDir() {
-		return a, err
-	}
-	roots := make(map[string]bool)
-	var names []string
-	err := archive.Walk(ctx, a, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
-		root, _, _ := strings.Cut(e.Name, "/")
-		roots[root] = true
-		names = append(names, e.Name)
-		return nil
-	})
-	if err != nil || len(roots) != 1 || len(p.Select(names)) > 0 {
-		return a, nil // a refused archive is refused where that is recorded
-	}
-	for root := range roots {
-		if root == "package" || strings.HasPrefix(strings.ToLower(root), strings.ToLower(p.Name)) || p.Autoupdate != nil {
-			return a.StripRoot(), nil
-		}
-	}
-	return a, nil
 }
 
 func (b *Bot) lookup(name string) (*packages.Package, error) {

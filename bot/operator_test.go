@@ -10,9 +10,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages/archive"
 )
 
 func TestNewPackageStartsWithItsNewestReleases(t *testing.T) {
@@ -60,16 +62,22 @@ func TestImport(t *testing.T) {
 	if sum := r.once(); sum.Failed+sum.Refused+sum.Published > 0 {
 		t.Errorf("a package without autoupdate: %+v", sum)
 	}
-	if err := r.bot.Import(context.Background(), "a", "2.0", folder); err != nil {
+	if err := r.importPath("a", "2.0", folder); err == nil || !strings.Contains(err.Error(), `"b.js" is selected and cannot be published: symbolic link`) {
+		t.Errorf("imported with a link: %v", err)
+	}
+	if err := os.Remove(filepath.Join(folder, "b.js")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.importPath("a", "2.0", folder); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := paths(r.manifest("a", "2.0")), "a.js a.min.js"; got != want {
 		t.Errorf("files %s, want %s", got, want)
 	}
-	if err := r.bot.Import(context.Background(), "a", "2.0", folder); err == nil || !strings.Contains(err.Error(), "never rewritten") {
+	if err := r.importPath("a", "2.0", folder); err == nil || !strings.Contains(err.Error(), "never rewritten") {
 		t.Errorf("imported twice: %v", err)
 	}
-	if err := r.bot.Import(context.Background(), "a", "3.0", filepath.Join(folder, "nope")); err == nil {
+	if err := r.importPath("a", "3.0", filepath.Join(folder, "nope")); err == nil {
 		t.Error("imported what is not there")
 	}
 	if err := r.bot.Add(context.Background(), "a", ""); err == nil || !strings.Contains(err.Error(), "larder import a") {
@@ -116,12 +124,19 @@ func TestImportedArchive(t *testing.T) {
 		}
 	}
 	r.open()
-	if err := r.bot.Import(context.Background(), "a", "1.0.0", good); err != nil {
+	if err := r.importPath("a", "1.0.0", good); err == nil || !strings.Contains(err.Error(), "--npm drops the first component") {
+		t.Errorf("the top folder is not kept: %v", err)
+	}
+	source, err := archive.OpenFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bot.SendRelease(t.Context(), r.bot, "a", "1.0.0", source.StripRoot()); err != nil {
 		t.Error(err)
 	} else if got, want := paths(r.manifest("a", "1.0.0")), "dist/a.js dist/a.min.js"; got != want {
 		t.Errorf("files %s, want %s", got, want)
 	}
-	if err := r.bot.Import(context.Background(), "a", "2.0.0", bad); err == nil || !strings.Contains(err.Error(), `".."`) {
+	if err := r.importPath("a", "2.0.0", bad); err == nil || !strings.Contains(err.Error(), `".."`) {
 		t.Errorf("import: %v", err)
 	}
 	if _, err := views.LookupState(r.store, "a", "2.0.0"); !errors.Is(err, kvstore.ErrNotFound) || strings.Contains(r.kinds(), "2.0.0") {
@@ -170,7 +185,7 @@ func TestAPublishedVersionNeverGetsOtherFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "a.js"), []byte("other"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.bot.Import(t.Context(), "a", "1.0.0", folder); err == nil || !strings.Contains(err.Error(), "was published with other files") {
+	if err := r.importPath("a", "1.0.0", folder); err == nil || !strings.Contains(err.Error(), "was published with other files") {
 		t.Errorf("imported with other files: %v", err)
 	}
 	r.registry.Add("a", "1.1.0", hour(1), map[string]string{"a.js": "other"})

@@ -68,11 +68,12 @@ func TestEveryFaultPasses(t *testing.T) {
 				for i := range all {
 					name := fmt.Sprintf("p%d", i)
 					r.registry.Add(name, "1.1.0", hour(2), map[string]string{"a.js": name + " is new"})
-					tt.fault.Path = "/" + name
+					fault := tt.fault
+					fault.Path = "/" + name
 					if what == "archives" {
-						tt.fault.Path += "/-/"
+						fault.Path += "/-/"
 					}
-					r.registry.Fail(tt.fault)
+					r.registry.Fail(fault)
 				}
 				steps := []time.Duration{2 * time.Minute, 2 * time.Minute, 30 * 24 * time.Hour, 2 * time.Minute}
 				if tt.slow {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +25,8 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
+	"github.com/larder-cdn/larder/internal/testkit/parallel"
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
@@ -35,7 +39,34 @@ func TestMain(m *testing.M) {
 		dieIfTold()
 		worker.Main()
 	}
+	isolateNpm()
+	useMemory()
+	parallel.Set(8)
 	os.Exit(m.Run())
+}
+
+// useMemory has this process and its children collect garbage less often, which saves an eighth of the tests' processor time.
+func useMemory() {
+	const percent = 400
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+		os.Setenv("GOGC", strconv.Itoa(percent))
+	}
+}
+
+// isolateNpm removes npm's configuration by the user and the machine from the environment. It has no effect where the
+// registry that npm is configured with is to be asked.
+func isolateNpm() {
+	if os.Getenv(agreementFolder) != "" {
+		return
+	}
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(strings.ToLower(name), "npm_config_") {
+			os.Unsetenv(name)
+		}
+	}
+	os.Setenv("npm_config_userconfig", os.DevNull)
+	os.Setenv("npm_config_globalconfig", os.DevNull)
 }
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -66,12 +97,28 @@ type rig struct {
 	events []bot.Event
 }
 
+// newRig makes the test parallel: most of its time it waits for timeouts and for processes.
 func newRig(t *testing.T) *rig {
 	t.Helper()
+	t.Parallel()
+	return newSequentialRig(t)
+}
+
+// newSequentialRig is for tests that measure what the process uses.
+func newSequentialRig(t *testing.T) *rig {
+	t.Helper()
 	r := &rig{T: t, registry: npmtest.New(t), catalogue: t.TempDir(), data: t.TempDir(), now: hour(1000)}
-	r.registry.Setenv(t)
+	r.useRegistry(r.registry.URL)
 	t.Cleanup(r.close)
 	return r
+}
+
+// useRegistry configures npm in the rig's folder. The environment would be every parallel test's.
+func (r *rig) useRegistry(url string) {
+	r.Helper()
+	if err := os.WriteFile(filepath.Join(r.data, ".npmrc"), []byte("registry="+url+"/\n"), 0o600); err != nil {
+		r.Fatal(err)
+	}
 }
 
 // enrol writes a package JSON into the catalogue.
@@ -124,7 +171,7 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 		r.Fatal(err)
 	}
 	r.Cleanup(strangers.Close)
-	if r.store, err = kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{}); err != nil {
+	if r.store, err = kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{FS: unsynced.FS}); err != nil {
 		r.Fatal(err)
 	}
 	if r.log, err = logs.Open(r.store); err != nil {

@@ -2,7 +2,6 @@ package bot
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
@@ -105,10 +105,10 @@ func (s *Status) troubles() []Trouble {
 }
 
 // particular is what differs between reasons of one cause: addresses, hashes, times, numbers, and what is quoted.
-var particular = regexp.MustCompile(`https?://[^\s;,]*[^\s:;,]|sha(1|256|384|512)-[0-9A-Za-z+/=]+|[0-9a-f]{40,}|"[^"]*"|[0-9]+`)
+var particular = lazyregexp.New(`https?://[^\s;,]*[^\s:;,]|sha(1|256|384|512)-[0-9A-Za-z+/=]+|[0-9a-f]{40,}|"[^"]*"|[0-9]+`)
 
 // repeated is a list of what is particular, which may be of any length.
-var repeated = regexp.MustCompile(`\*( \(\*\))?(, \*( \(\*\))?|, …)*`)
+var repeated = lazyregexp.New(`\*( \(\*\))?(, \*( \(\*\))?|, …)*`)
 
 // causes remembers what reasons come to: many are the same but for the names in them.
 type causes map[string]string

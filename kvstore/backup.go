@@ -113,10 +113,10 @@ func (c *copyFS) vacant() error {
 
 // checkpoint has Pebble make the copy, which removes it again where that fails.
 func (c *copyFS) checkpoint() error {
-	m := c.store.db.Metrics()
+	m := database(c.store).Metrics()
 	c.done.Of = int64(m.Table.Local.LiveSize + m.BlobFiles.Local.LiveSize + m.WAL.PhysicalSize)
 	defer c.release()
-	return c.store.db.Checkpoint(c.dir, pebble.WithFlushedWAL())
+	return database(c.store).Checkpoint(c.dir, pebble.WithFlushedWAL())
 }
 
 // hold makes writers wait, and has the disk hold what they wrote. Pebble copies
@@ -128,7 +128,7 @@ func (c *copyFS) hold() error {
 	}
 	c.held = true
 	c.store.writing.Lock()
-	return c.store.db.LogData(nil, pebble.Sync)
+	return database(c.store).LogData(nil, pebble.Sync)
 }
 
 func (c *copyFS) release() {

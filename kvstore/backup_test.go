@@ -184,7 +184,7 @@ func empty(t *testing.T, s *Store) {
 	if _, _, err := s.CollectOrphans(t.Context(), func(Hash) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.db.Flush(), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)); err != nil {
+	if err := errors.Join(database(s).Flush(), database(s).Compact(t.Context(), []byte{0}, []byte{0xff}, false)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -301,7 +301,7 @@ func TestBackupFails(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := s.db.Flush(); err != nil {
+				if err := database(s).Flush(); err != nil {
 					t.Fatal(err)
 				}
 				if readOnly {
@@ -343,7 +343,7 @@ func TestBackupWithoutRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.db.Flush(); err != nil {
+	if err := database(s).Flush(); err != nil {
 		t.Fatal(err)
 	}
 	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 256 << 20, TotalBytes: 1 << 30}) // the reserve, and nothing above it
@@ -369,7 +369,7 @@ func TestBackupIsCanceled(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.db.Flush(); err != nil {
+		if err := database(s).Flush(); err != nil {
 			t.Fatal(err)
 		}
 		if readOnly {

@@ -15,7 +15,7 @@ const maxBatch = 1 << 30
 // one goroutine.
 type Batch struct {
 	store   *Store
-	batch   *pebble.Batch
+	batch   handle // a *pebble.Batch, see pebbleBatch
 	removed []Hash
 	err     error // what makes Commit refuse
 }
@@ -23,21 +23,23 @@ type Batch struct {
 var errDone = errors.New("the batch was committed or closed before")
 
 // NewBatch begins a batch. Close it, committed or not.
+//
+//go:noinline
 func (s *Store) NewBatch() *Batch {
-	return &Batch{store: s, batch: s.db.NewBatch()}
+	return &Batch{store: s, batch: database(s).NewBatch()}
 }
 
 // Set stores value under key. Both are copied.
 func (b *Batch) Set(ns Namespace, key, value []byte) {
 	if b.accept(len(key) + len(value)) {
-		b.err = b.batch.Set(ns.physical(key), value, nil)
+		b.err = pebbleBatch(b).Set(ns.physical(key), value, nil)
 	}
 }
 
 // Delete removes key, if it is there.
 func (b *Batch) Delete(ns Namespace, key []byte) {
 	if b.accept(len(key)) {
-		b.err = b.batch.Delete(ns.physical(key), nil)
+		b.err = pebbleBatch(b).Delete(ns.physical(key), nil)
 	}
 }
 
@@ -48,7 +50,7 @@ func (b *Batch) Remove(h Hash) {
 }
 
 func (b *Batch) accept(n int) bool {
-	if b.err == nil && b.batch.Len()+n > maxBatch {
+	if b.err == nil && pebbleBatch(b).Len()+n > maxBatch {
 		b.err = fmt.Errorf("a batch for the store in %s would exceed %d bytes: split it", b.store.dir, maxBatch)
 	}
 	return b.err == nil
@@ -91,7 +93,7 @@ func (e *PinnedError) Error() string {
 // writeRemoving writes b and removes the contents in the same write, unless one
 // of them is pinned. The locks make a [Pins.Has] see a content either pinned in
 // time, or gone.
-func (s *Store) writeRemoving(b *pebble.Batch, removed []Hash) error {
+func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	s.pins.Lock()
 	defer s.pins.Unlock()
 	var pinned []Hash
@@ -112,7 +114,7 @@ func (s *Store) writeRemoving(b *pebble.Batch, removed []Hash) error {
 			continue
 		}
 		if err == nil {
-			err = deleteContent(b, h, c)
+			err = deleteContent(b.(*pebble.Batch), h, c)
 		}
 		if err != nil {
 			return errors.Join(err, b.Close())

@@ -84,7 +84,7 @@ func (s *Store) Content(h Hash) (Content, error) {
 	return c, err
 }
 
-func (s *Store) readContent(from pebble.Reader, h Hash) (Content, error) {
+func (s *Store) readContent(from handle, h Hash) (Content, error) {
 	row, err := s.get(from, Contents, h[:])
 	if errors.Is(err, ErrNotFound) {
 		return Content{}, fmt.Errorf("content %s: %w", h, ErrNotFound)
@@ -151,7 +151,7 @@ func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add
 	if !changed {
 		return nil
 	}
-	b := s.db.NewBatchWithSize(int(bytes) + 1<<10)
+	b := database(s).NewBatchWithSize(int(bytes) + 1<<10)
 	for c, coded := range replaced {
 		err = errors.Join(err, b.Set(Blobs.physical(blobKey(h, c)), coded, nil))
 	}
@@ -196,7 +196,7 @@ func (s *Store) Coded(h Hash, c coding.Coding) (Representation, []byte, error) {
 	return r, coded, err
 }
 
-func (s *Store) coded(from pebble.Reader, h Hash, c coding.Coding) (Representation, []byte, error) {
+func (s *Store) coded(from handle, h Hash, c coding.Coding) (Representation, []byte, error) {
 	content, err := s.readContent(from, h)
 	if err != nil {
 		return Representation{}, nil, err

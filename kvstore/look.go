@@ -381,7 +381,7 @@ func (l *look) options(name string, o Options) {
 	defer f.Close()
 	text, err := io.ReadAll(f)
 	if err == nil {
-		po := o.pebble()
+		po := pebbleOptions(&o)
 		po.EnsureDefaults()
 		err = po.CheckCompatibility(l.dir, string(text))
 	}
@@ -401,7 +401,7 @@ func CheckTables(ctx context.Context, dir string, o Options) error {
 	if err != nil {
 		return err
 	}
-	po := o.pebble()
+	po := pebbleOptions(&o)
 	po.EnsureDefaults()
 	options := po.MakeReaderOptions()
 	damage := &DamageError{Dir: dir}

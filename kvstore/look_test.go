@@ -20,7 +20,7 @@ func TestFlippedBitInManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range releases {
-		if err := errors.Join(publish(s, n), s.db.Flush()); err != nil {
+		if err := errors.Join(publish(s, n), database(s).Flush()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestVersion(t *testing.T) {
 	o.ReadOnly = true
 	s := open(t, "store", o)
 	want := make(map[string]int64)
-	current := s.db.DebugCurrentVersion()
+	current := database(s).DebugCurrentVersion()
 	for _, level := range current.Levels {
 		for table := range level.All() {
 			want[table.TableBacking.DiskFileNum.String()+".sst"] = int64(table.TableBacking.Size)
@@ -99,7 +99,7 @@ func BenchmarkLook(b *testing.B) {
 				b.Fatal(err)
 			}
 			fill(b, s, 70_000)
-			if err := s.db.Flush(); err != nil {
+			if err := database(s).Flush(); err != nil {
 				b.Fatal(err)
 			}
 			for n := range put {

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/internal/disk"
@@ -127,13 +126,12 @@ func (d *onDisk) live(manifest string) {
 	d.manifest = manifest
 }
 
-// committed says that b has been committed and synced.
-func (d *onDisk) committed(b *pebble.Batch) {
-	first := uint64(b.SeqNum())
-	if first == 0 || b.Count() == 0 {
+// committed records that a batch of count rows has been committed and synced; the first row has the sequence number first.
+func (d *onDisk) committed(first, count uint64) {
+	if first == 0 || count == 0 {
 		return // Pebble empties a batch over half a memtable, and its number with it
 	}
-	last := first + uint64(b.Count()) - 1
+	last := first + count - 1
 	for {
 		before := d.sequence.Load()
 		if last <= before || d.sequence.CompareAndSwap(before, last) {

@@ -91,7 +91,7 @@ func (s *Store) examine(h Hash) (condition, error) {
 		return condition{}, s.closedError()
 	}
 	defer s.users.leave()
-	snap := s.db.NewSnapshot()
+	snap := database(s).NewSnapshot()
 	defer func() { _ = s.guard.do(snap.Close) }()
 	var found condition
 	var content Content
@@ -124,7 +124,7 @@ func (s *Store) examine(h Hash) (condition, error) {
 }
 
 // row reads a content's row. An error is one of reading, not of what was read.
-func (s *Store) row(from pebble.Reader, h Hash) (c Content, row []byte, state rowState, err error) {
+func (s *Store) row(from handle, h Hash) (c Content, row []byte, state rowState, err error) {
 	row, err = s.get(from, Contents, h[:])
 	if err == nil {
 		if c, err = decodeContent(row); err != nil {
@@ -163,7 +163,7 @@ func (s *Store) restore(h Hash, found condition, asIdentity bool) (done bool, er
 	}
 	_, err = s.get(s.db, Queue, mendedKey(h))
 	queued := err == nil
-	b := s.db.NewBatchWithSize(len(found.identity) + 1<<10)
+	b := database(s).NewBatchWithSize(len(found.identity) + 1<<10)
 	err = nil
 	for _, c := range found.damaged {
 		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, c)), nil))

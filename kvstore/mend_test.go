@@ -35,7 +35,7 @@ func TestMend(t *testing.T) {
 	}
 	gone := func(c Coded) func(*testing.T, *Store) {
 		return func(t *testing.T, s *Store) {
-			if err := s.db.Delete(Blobs.physical(blobKey(h, c.Coding)), pebble.Sync); err != nil {
+			if err := database(s).Delete(Blobs.physical(blobKey(h, c.Coding)), pebble.Sync); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -170,7 +170,7 @@ func unread(t *testing.T, contents int) (s *Store, mem *vfs.MemFS, identities []
 		}
 		identities = append(identities, identity)
 	}
-	if err := s.db.Flush(); err != nil {
+	if err := database(s).Flush(); err != nil {
 		t.Fatal(err)
 	}
 	return s, mem, identities
@@ -227,7 +227,7 @@ func TestMendBlobFiles(t *testing.T) {
 			if mended+healed == 0 {
 				t.Error("nothing was damaged")
 			}
-			if err := s.db.Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
+			if err := database(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
 				t.Errorf("compaction: %v", err)
 			}
 			if err := s.Close(); err != nil {
@@ -252,7 +252,7 @@ func TestHealAboveADamagedTable(t *testing.T) {
 	}
 	compacting, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer end()
-	if err := s.db.Compact(compacting, []byte{0}, []byte{255}, false); err == nil {
+	if err := database(s).Compact(compacting, []byte{0}, []byte{255}, false); err == nil {
 		t.Error("the damaged table was compacted")
 	}
 }
@@ -368,7 +368,7 @@ func TestMendBesideOthers(t *testing.T) {
 			t.Errorf("content %d: %v", i, err)
 		}
 	}
-	if err := s.db.Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
+	if err := database(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
 		t.Errorf("compaction: %v", err)
 	}
 }
@@ -388,7 +388,7 @@ func TestRewriteOfADamagedBlobFile(t *testing.T) {
 	for i := range contents {
 		put(t, s, identity(i))
 	}
-	if err := s.db.Flush(); err != nil {
+	if err := database(s).Flush(); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []float64{0.2, 0.5, 0.9} {
@@ -423,7 +423,7 @@ func TestRewriteOfADamagedBlobFile(t *testing.T) {
 			t.Errorf("content %d: %v", i, err)
 		}
 	}
-	if err := s.db.Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
+	if err := database(s).Compact(t.Context(), []byte{0}, []byte{255}, false); err != nil {
 		t.Error(err)
 	}
 }

@@ -82,7 +82,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	failed := 1.0
-	if m := c.store.metrics(); m != nil {
+	if m := readMetrics(c.store); m != nil {
 		failed = 0
 		for _, metric := range metrics {
 			out <- prometheus.MustNewConstMetric(metric.desc, metric.kind, metric.value(m))
@@ -94,16 +94,16 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(lost))
 }
 
-// metrics returns Pebble's metrics, or nil where the store is closed or has
+// readMetrics returns Pebble's metrics, or nil where the store is closed or has
 // failed: then Pebble may wait for its manifest for ever.
-func (s *Store) metrics() *pebble.Metrics {
+func readMetrics(s *Store) *pebble.Metrics {
 	if !s.users.enter() {
 		return nil
 	}
 	defer s.users.leave()
 	got := make(chan *pebble.Metrics, 1)
 	err := s.guard.do(func() error {
-		got <- s.db.Metrics()
+		got <- database(s).Metrics()
 		return nil
 	})
 	if err != nil {

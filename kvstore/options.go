@@ -51,6 +51,10 @@ type Options struct {
 	// FS is the file system that the folder is in. Default: the real one.
 	FS vfs.FS
 
+	// VirtualTime keeps Pebble from polling the store for compactions ten times a second. A test sets it where days
+	// pass in a moment.
+	VirtualTime bool
+
 	patience     time.Duration // how long a write waits for room on a full disk
 	markEvery    time.Duration // how old a mark may be
 	reclaimBytes int64         // see reclaimBytes
@@ -103,9 +107,9 @@ var compression = func() *sstable.CompressionProfile {
 	return &p
 }()
 
-// pebble returns Pebble's options, without those for which the store itself is
+// pebbleOptions returns Pebble's options, without those for which the store itself is
 // needed. docs/store.md has the measurements behind the numbers.
-func (o *Options) pebble() *pebble.Options {
+func pebbleOptions(o *Options) *pebble.Options {
 	po := &pebble.Options{
 		CacheSize: o.CacheBytes,
 		ReadOnly:  o.ReadOnly,
@@ -136,6 +140,9 @@ func (o *Options) pebble() *pebble.Options {
 	}
 	// Compactions that reads ask for would make a reader wait for the manifest.
 	po.Experimental.ReadSamplingMultiplier = -1
+	if o.VirtualTime {
+		po.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
+	}
 	po.TargetFileSizes[0] = 4 << 20
 	for i := range po.Levels {
 		l := &po.Levels[i]

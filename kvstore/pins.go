@@ -134,7 +134,7 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 	if err != nil {
 		return false, 0, err
 	}
-	b := s.db.NewBatch()
+	b := database(s).NewBatch()
 	if err := deleteContent(b, h, c); err != nil {
 		return false, 0, errors.Join(err, b.Close())
 	}

@@ -53,7 +53,7 @@ func (r Range) bounds(ns Namespace) (lower, upper []byte) {
 // meanwhile from being reclaimed, so close it soon.
 type Snapshot struct {
 	store *Store
-	snap  *pebble.Snapshot
+	snap  handle // a *pebble.Snapshot
 }
 
 // Snapshot takes a snapshot.
@@ -62,7 +62,7 @@ func (s *Store) Snapshot() *Snapshot {
 		return &Snapshot{store: s} // reading it returns ErrClosed
 	}
 	defer s.users.leave()
-	return &Snapshot{store: s, snap: s.db.NewSnapshot()}
+	return &Snapshot{store: s, snap: database(s).NewSnapshot()}
 }
 
 // Close releases the snapshot.
@@ -96,12 +96,12 @@ func (s *Store) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
 	return s.scan(s.db, ns, r)
 }
 
-func (s *Store) get(from pebble.Reader, ns Namespace, key []byte) ([]byte, error) {
+func (s *Store) get(from handle, ns Namespace, key []byte) ([]byte, error) {
 	if !s.users.enter() {
 		return nil, s.closedError()
 	}
 	defer s.users.leave()
-	value, closer, err := from.Get(ns.physical(key))
+	value, closer, err := from.(pebble.Reader).Get(ns.physical(key))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, ErrNotFound
 	}
@@ -117,7 +117,7 @@ func (s *Store) get(from pebble.Reader, ns Namespace, key []byte) ([]byte, error
 	return value, nil
 }
 
-func (s *Store) scan(from pebble.Reader, ns Namespace, r Range) iter.Seq2[Item, error] {
+func (s *Store) scan(from handle, ns Namespace, r Range) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		lower, upper := r.bounds(ns)
 		if upper != nil && bytes.Compare(lower, upper) >= 0 {
@@ -128,7 +128,7 @@ func (s *Store) scan(from pebble.Reader, ns Namespace, r Range) iter.Seq2[Item, 
 			return
 		}
 		defer s.users.leave()
-		it, err := from.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+		it, err := openIterator(from, lower, upper)
 		if err != nil {
 			yield(Item{}, s.readError(err, ns, r.Prefix))
 			return

@@ -52,7 +52,7 @@ func (s *Store) startReclaim() error {
 // reclaimDue returns at how many stale bytes a compaction is worth it.
 func (s *Store) reclaimDue() int64 {
 	due := s.opts.reclaimBytes
-	if m := s.metrics(); m != nil {
+	if m := readMetrics(s); m != nil {
 		due = max(due, int64(m.BlobFiles.ReferencedValueSize)/reclaimPart)
 	}
 	return due
@@ -60,12 +60,12 @@ func (s *Store) reclaimDue() int64 {
 
 // writeReplacing writes b, after which so many bytes of blobs are stale. The
 // caller holds s.contents.
-func (s *Store) writeReplacing(b *pebble.Batch, stale int64, o *pebble.WriteOptions) error {
+func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) error {
 	r := &s.reclaim
 	if stale == 0 {
 		return s.write(b, o)
 	}
-	if err := b.Set(Meta.physical(staleKey), binary.AppendVarint(nil, r.stale+stale), nil); err != nil {
+	if err := b.(*pebble.Batch).Set(Meta.physical(staleKey), binary.AppendVarint(nil, r.stale+stale), nil); err != nil {
 		return errors.Join(err, b.Close())
 	}
 	if err := s.write(b, o); err != nil {
@@ -93,7 +93,7 @@ func (s *Store) compactBlobs() {
 		}
 		s.contents.Unlock()
 		err := s.guard.do(func() error {
-			return s.db.Compact(r.ctx, []byte{byte(Blobs)}, []byte{byte(Blobs) + 1}, false)
+			return database(s).Compact(r.ctx, []byte{byte(Blobs)}, []byte{byte(Blobs) + 1}, false)
 		})
 		if err != nil && r.ctx.Err() == nil {
 			s.opts.Logger.Warn("couldn't reclaim the space of replaced files", "dir", s.dir, "err", err)

@@ -42,7 +42,7 @@ func TestReplacedBlobsAreReclaimed(t *testing.T) {
 	}
 	putAll(s, contents/2, contents, second)
 	s.reclaim.wait.Wait()
-	blobs := s.metrics().BlobFiles
+	blobs := readMetrics(s).BlobFiles
 	if s.reclaim.stale >= o.reclaimBytes {
 		t.Errorf("%d bytes are still stale", s.reclaim.stale)
 	}

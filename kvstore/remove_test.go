@@ -80,7 +80,7 @@ func TestRemoveCompacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.reclaim.wait.Wait()
-	if m := s.metrics(); m.BlobFiles.ReferencedValueSize > 0 || s.reclaim.stale != 0 {
+	if m := readMetrics(s); m.BlobFiles.ReferencedValueSize > 0 || s.reclaim.stale != 0 {
 		t.Errorf("%d bytes are referred to, %d are stale", m.BlobFiles.ReferencedValueSize, s.reclaim.stale)
 	}
 }

@@ -20,8 +20,8 @@ import (
 type Store struct {
 	dir   string
 	opts  Options
-	lock  *pebble.Lock
-	db    *pebble.DB
+	lock  handle // a *pebble.Lock
+	db    handle // a *pebble.DB, see database
 	guard *guard
 
 	users users
@@ -89,11 +89,11 @@ func (s *Store) open() (err error) {
 			panic(p)
 		}
 	}()
-	po := s.opts.pebble()
+	po := pebbleOptions(&s.opts)
 	if has := s.guard.looked.format; has != 0 {
 		po.FormatMajorVersion = has // until UseNewestFormat
 	}
-	po.Lock = s.lock
+	po.Lock = s.lock.(*pebble.Lock)
 	po.FS = s.guard.fs()
 	policy := po.Experimental.ValueSeparationPolicy
 	po.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
@@ -110,9 +110,11 @@ func (s *Store) open() (err error) {
 			s.guard.disk.live(s.opts.FS.PathBase(info.Path))
 		}
 	}
-	if s.db, err = pebble.Open(s.dir, po); err != nil {
+	db, err := pebble.Open(s.dir, po)
+	if err != nil {
 		return err
 	}
+	s.db = db
 	err = errors.Join(s.checkFormat(), s.startReclaim())
 	if err == nil {
 		err = s.signProgram()
@@ -134,15 +136,15 @@ func (s *Store) checkFormat() error {
 	have, err := s.Get(Meta, formatKey)
 	switch {
 	case errors.Is(err, ErrNotFound) && !s.opts.ReadOnly: // also where the first start was cut short
-		if err := s.db.RatchetFormatMajorVersion(pebble.FormatNewest); err != nil {
+		if err := database(s).RatchetFormatMajorVersion(pebble.FormatNewest); err != nil {
 			return err
 		}
-		if err := s.db.Set(Meta.physical(formatKey), []byte{format}, pebble.Sync); err != nil {
+		if err := database(s).Set(Meta.physical(formatKey), []byte{format}, pebble.Sync); err != nil {
 			return err
 		}
 		// Pebble begins the first log of a new store in its oldest format, in which damage
 		// cannot be told from what a crash left. The next one has the newest.
-		return s.db.Flush()
+		return database(s).Flush()
 	case errors.Is(err, ErrNotFound):
 		return ErrNoStore
 	case err != nil:
@@ -172,7 +174,7 @@ func (s *Store) signProgram() error {
 	if err == nil && string(have) == s.opts.Program || err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
-	return s.db.Set(Meta.physical(programKey), []byte(s.opts.Program), pebble.Sync)
+	return database(s).Set(Meta.physical(programKey), []byte(s.opts.Program), pebble.Sync)
 }
 
 // Damage returns what [Look] found before the store was opened read-only, and nil where that
@@ -224,21 +226,22 @@ func lockError(dir string, err error) error {
 
 // write applies b, unless there is reason to refuse it, and closes it. When it
 // returns, b is visible, and with [pebble.Sync] durable.
-func (s *Store) write(b *pebble.Batch, o *pebble.WriteOptions) error {
+func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	if !s.users.enter() {
 		return errors.Join(s.closedError(), b.Close())
 	}
 	defer s.users.leave()
-	if err := s.accept(b); err != nil || b.Empty() {
+	batch := b.(*pebble.Batch)
+	if err := s.accept(batch.Len()); err != nil || batch.Empty() {
 		return errors.Join(err, b.Close())
 	}
 	// If the guard gives up on it, b is left to the write, which still holds it.
 	err := s.guard.do(func() error {
 		s.writing.RLock()
 		defer s.writing.RUnlock()
-		err := s.db.Apply(b, o)
+		err := database(s).Apply(batch, o)
 		if err == nil && o.Sync {
-			s.guard.disk.committed(b)
+			s.guard.disk.committed(uint64(batch.SeqNum()), uint64(batch.Count()))
 		}
 		return errors.Join(err, b.Close())
 	})
@@ -253,14 +256,15 @@ func (s *Store) failure(what string, err error) error {
 	return fmt.Errorf("couldn't %s the store in %s: %w", what, s.dir, err)
 }
 
-func (s *Store) accept(b *pebble.Batch) error {
+// accept returns why a batch of n bytes is refused.
+func (s *Store) accept(n int) error {
 	if s.opts.ReadOnly {
 		return fmt.Errorf("the store in %s was opened to be read only", s.dir)
 	}
 	if err := s.guard.reason(); err != nil {
 		return err
 	}
-	return s.room(b.Len())
+	return s.room(n)
 }
 
 // room refuses a write of n bytes where the disk couldn't hold it twice, in
@@ -309,7 +313,7 @@ func (s *Store) UseNewestFormat() error {
 		return err
 	}
 	return s.failure("use the newest format for", s.guard.do(func() error {
-		return s.db.RatchetFormatMajorVersion(max(pebble.FormatNewest, s.db.FormatMajorVersion()))
+		return database(s).RatchetFormatMajorVersion(max(pebble.FormatNewest, database(s).FormatMajorVersion()))
 	}))
 }
 
@@ -336,7 +340,7 @@ func (s *Store) Close() error {
 	// the next one replays what is on the disk.
 	return s.failure("close", s.guard.do(func() error {
 		if s.guard.stuck.Load() { // Pebble would wait for the goroutine
-			err := s.db.LogData(nil, pebble.Sync)
+			err := database(s).LogData(nil, pebble.Sync)
 			s.guard.ended.Store(true)
 			return errors.Join(err, s.lock.Close(), s.lock.Close()) // Pebble's part of it, too
 		}

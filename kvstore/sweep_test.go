@@ -170,7 +170,7 @@ func wantHealed(t *testing.T, what string, mem vfs.FS, releases int) {
 	}
 	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
 	defer end()
-	if err := s.db.Compact(ctx, []byte{0}, []byte{255}, false); err != nil {
+	if err := database(s).Compact(ctx, []byte{0}, []byte{255}, false); err != nil {
 		t.Errorf("%s: compaction after it was healed: %v", what, err)
 	}
 	if right, _, silent := survey(s, releases); right != releases || len(silent) > 0 {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 )
@@ -18,7 +19,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func openStore(t *testing.T) *kvstore.Store {
 	t.Helper()
-	store, err := kvstore.Open(t.TempDir(), kvstore.Options{})
+	store, err := kvstore.Open(t.TempDir(), kvstore.Options{FS: unsynced.FS})
 	if err != nil {
 		t.Fatal(err)
 	}

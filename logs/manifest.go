@@ -47,7 +47,8 @@ type Manifest struct {
 type Source struct {
 	Type string `json:"type"` // "npm", "git", "import" or "cdnjs"
 	// Name is the package's name at npm, the address of a git repository as the
-	// package JSON has it, the base name of an imported folder or archive, or the URL of
+	// package JSON has it, the name of an imported package (of version 0.1, the base name
+	// of the folder or archive), or the URL of
 	// an origin with cdnjs's API.
 	Name      string `json:"name"`
 	Integrity string `json:"integrity,omitempty"`

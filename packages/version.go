@@ -2,19 +2,18 @@ package packages
 
 import (
 	"cmp"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"golang.org/x/mod/semver"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 var (
-	validVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._+-]*$`)
-	// coercible finds what node-semver's coerce takes for a version: the first numbers that stand in one, wherever.
-	coercible = regexp.MustCompile(`(?:^|[^0-9])([0-9]{1,16})(?:\.([0-9]{1,16}))?(?:\.([0-9]{1,16}))?(?:$|[^0-9])`)
+	validVersion = lazyregexp.New(`^[0-9A-Za-z][0-9A-Za-z._+-]*$`)
 	// leading finds the numbers that a version begins with.
-	leading = regexp.MustCompile(`^[vV]?[0-9]+(?:\.[0-9]+){0,2}`)
+	leading = lazyregexp.New(`^[vV]?[0-9]+(?:\.[0-9]+){0,2}`)
 )
 
 // maxVersion is the longest version, in bytes.
@@ -133,17 +132,36 @@ func countable(numbers []string) bool {
 	return true
 }
 
-// coerce returns the three numbers that node-semver's coerce finds in v, and what follows them.
+// maxDigits is the length, in digits, above which node-semver's coerce skips a number.
+const maxDigits = 16
+
+// coerce returns the three numbers that node-semver's coerce finds in v, and what follows them. It starts at the first
+// number with at most maxDigits digits, wherever that is. Sorting calls coerce for each comparison, so it scans v by hand.
 func coerce(v string) (numbers [3]string, rest string, ok bool) {
-	at := coercible.FindStringSubmatchIndex(v)
-	if at == nil {
+	numbers, rest = [3]string{"0", "0", "0"}, v
+	for rest != "" {
+		n := digits(rest)
+		if 0 < n && n <= maxDigits {
+			break
+		}
+		rest = rest[max(n, 1):]
+	}
+	if rest == "" {
 		return numbers, "", false
 	}
 	for i := range numbers {
-		numbers[i] = "0"
-		if from, to := at[2*i+2], at[2*i+3]; from >= 0 {
-			numbers[i], rest = v[from:to], v[to:]
+		number := rest
+		if i > 0 {
+			if rest == "" || rest[0] != '.' {
+				break
+			}
+			number = rest[1:]
 		}
+		n := digits(number)
+		if n == 0 || n > maxDigits {
+			break
+		}
+		numbers[i], rest = number[:n], number[n:]
 	}
 	return numbers, rest, countable(numbers[:])
 }

@@ -3,6 +3,7 @@ package packages
 import (
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -112,6 +113,39 @@ func TestCompareVersionsIsTotal(t *testing.T) {
 			if got := CompareVersions(a, b); got != want {
 				t.Fatalf("CompareVersions(%q, %q) = %d, but they stand at %d and %d", a, b, got, i, j)
 			}
+		}
+	}
+}
+
+// coercible is node-semver's expression for what coerce finds.
+var coercible = regexp.MustCompile(`(?:^|[^0-9])([0-9]{1,16})(?:\.([0-9]{1,16}))?(?:\.([0-9]{1,16}))?(?:$|[^0-9])`)
+
+// coerce finds in every string what node-semver's expression finds.
+func TestCoerce(t *testing.T) {
+	const long = "12345678901234567" // a digit more than the expression takes
+	pieces := []string{".", ".", "-", "v", "é", "\xff", "0", "01", "7", "23", long[1:], long, "9007199254740992"}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		var v string
+		for range rng.IntN(9) {
+			v += pieces[rng.IntN(len(pieces))]
+		}
+		numbers, rest, ok := coerce(v)
+		at := coercible.FindStringSubmatchIndex(v)
+		if at == nil {
+			if ok || rest != "" {
+				t.Errorf("coerce(%q) finds %q, then %q", v, numbers, rest)
+			}
+			continue
+		}
+		want, wantRest := [3]string{"0", "0", "0"}, ""
+		for i := range want {
+			if from, to := at[2*i+2], at[2*i+3]; from >= 0 {
+				want[i], wantRest = v[from:to], v[to:]
+			}
+		}
+		if numbers != want || rest != wantRest || ok != countable(want[:]) {
+			t.Errorf("coerce(%q) = %q, %q, %t, want %q, %q", v, numbers, rest, ok, want, wantRest)
 		}
 	}
 }

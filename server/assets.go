@@ -25,6 +25,9 @@
 //   - After Forget no withdrawn file is served.
 //   - No client keeps others out by doing nothing: one that stalls is closed, and idle
 //     connections make room when there are too many.
+//   - A server that stops answers each client that has connected, however slowly it takes its
+//     steps, within the deadline of each phase (lane.Deadlines) and the time that Stop allows.
+//     Only connections that are idle after a response end soon (connections.go).
 //
 // What it does not: a request that cannot be read, or has too large headers (400, 417,
 // 431, 501, 505), net/http answers by itself. That answer is replaced by one in the shape of
@@ -146,6 +149,7 @@ func New(o Options) (*Assets, error) {
 		return nil, errors.New("server: Options.Store is missing")
 	}
 	o.defaults()
+	mediaTypes()
 	if o.CacheBytes < leastCache || o.SendBytes < 0 {
 		return nil, fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", o.CacheBytes, o.SendBytes, leastCache)
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -225,7 +226,7 @@ func (g *target) eventually(what string, ok func() bool) {
 }
 
 // demoJS is a file of the fixture, as it is without a coding.
-func demoJS() []byte { return testkit.Releases()[0].Files["demo.js"] }
+var demoJS = sync.OnceValue(func() []byte { return testkit.Releases()[0].Files["demo.js"] })
 
 // eachTransport runs a test over h2c and TLS.
 func eachTransport(t *testing.T, test func(t *testing.T, secure bool)) {

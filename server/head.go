@@ -46,13 +46,14 @@ type mediaType struct {
 	notModified piece          // the begin of the head of a 304 answer
 }
 
-var mediaTypes = func() map[string]*mediaType {
+// mediaTypes makes the pieces of all types on first use. New makes them, so that no request does.
+var mediaTypes = sync.OnceValue(func() map[string]*mediaType {
 	types := map[string]*mediaType{octets: newMediaType(octets)}
 	for _, name := range contentTypes {
 		types[name] = newMediaType(name)
 	}
 	return types
-}()
+})
 
 func newMediaType(name string) *mediaType {
 	t := &mediaType{contentType: name}
@@ -81,7 +82,7 @@ func confined(contentType string) []answers.Field {
 	return []answers.Field{{Name: "Content-Security-Policy", Value: "sandbox allow-scripts"}}
 }
 
-func mediaTypeOf(path string) *mediaType { return mediaTypes[contentType(path)] }
+func mediaTypeOf(path string) *mediaType { return mediaTypes()[contentType(path)] }
 
 // around returns what a head with those fields has before and after all others.
 func around(status int, fields ...answers.Field) (before, after string) {

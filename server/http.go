@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"cmp"
-	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,6 +32,9 @@ type HTTPOptions struct {
 	// IdleTimeout is how long a connection may wait for its next request.
 	// Default 2 min.
 	IdleTimeout time.Duration
+	// IdleAtEnd is how long connections may wait for a request that was on its way when the server began
+	// to end. Default 1 s; a negative one has them end at once.
+	IdleAtEnd time.Duration
 	// ReadTimeout is how long a client may take for a request with its body, unless
 	// the handler moves the deadline. Default 30 s. It matters for requests that are
 	// refused too: net/http reads what a handler leaves of a body before it answers.
@@ -67,6 +68,9 @@ type HTTPOptions struct {
 	// Lane answers simple requests in front of net/http and the handler; Assets does.
 	// Default: they have all of them.
 	Lane lane.Handler
+	// Successor answers the requests that come late in [Server.Relinquish], in the place of Lane and the
+	// handler. Default: those two go on.
+	Successor http.Handler
 	// Logger gets what net/http complains about, a line a second at most.
 	// Default: nothing is logged.
 	Logger *slog.Logger
@@ -77,7 +81,7 @@ type HTTPOptions struct {
 type Server struct {
 	*http.Server
 	lane        lane.Options
-	connections *connections
+	connections *connections // on all fronts
 	handlers    *handlers
 	stopping    atomic.Bool
 	leaving     []func() // are called once
@@ -95,15 +99,16 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	}
 	o.ReadHeaderTimeout = cmp.Or(o.ReadHeaderTimeout, 10*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 2*time.Minute)
+	o.IdleAtEnd = max(0, cmp.Or(o.IdleAtEnd, time.Second))
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
 	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, 30*time.Second)
 	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
-	connections := &connections{most: o.MaxConnections * 9 / 10, open: make(map[net.Conn]*list.Element)}
-	handlers := &handlers{next: h, none: make(chan struct{}, 1), settled: make(chan struct{})}
+	handlers := &handlers{next: h, successor: o.Successor, none: make(chan struct{}, 1), settled: make(chan struct{})}
+	connections := newConnections(o.MaxConnections * 9 / 10)
 	laneOptions := lane.Options{
-		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, Logger: o.Logger,
-		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
+		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, HandsOver: connections.expect, Logger: o.Logger,
+		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
 		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
 		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
 	}
@@ -126,6 +131,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 		},
 		ErrorLog: log.New(&errorLog{logger: o.Logger}, "", 0),
 	}}
+	connections.deadlines = laneOptions.Deadlines()
 	laneOptions.Context = context.WithValue(context.Background(), http.ServerContextKey, s.Server)
 	s.lane = laneOptions
 	return s
@@ -134,16 +140,12 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 // http2Overhead is what the fields of a usual request count over HTTP/2 beside their text.
 const http2Overhead = 10 * 32
 
-// Serve is http.Server's, with TLS where that is configured, and with the fast lane in
-// front where there is one. A request that cannot be read is answered in the shape of
-// the API's errors. ServeTLS does neither.
+// Serve is http.Server's, with TLS where that is configured, behind a lane, which also ends connections. A request that
+// cannot be read is answered in the shape of the API's errors. ServeTLS does neither.
 func (s *Server) Serve(l net.Listener) error {
-	if s.lane.Handler != nil || s.lane.TLS != nil || s.lane.Clear || s.lane.Proxies != nil {
-		front := lane.New(l, s.lane)
-		s.connections.add(front)
-		l = front
-	}
-	err := s.Server.Serve(refusingListener{l})
+	front := lane.New(l, s.lane)
+	s.connections.add(front)
+	err := s.Server.Serve(refusingListener{front})
 	if s.stopping.Load() {
 		return http.ErrServerClosed // and not that the front is closed, which happens first
 	}
@@ -180,23 +182,45 @@ func (s *Server) Leave() {
 // from memory.
 func (s *Server) Settled() <-chan struct{} { return s.handlers.settled }
 
-// Shutdown accepts no more connections, and returns when the requests of those that are there are answered, or ctx ends. A
-// connection that waits for a request may have one more within a second, because that may be on its way.
+// Shutdown accepts no more connections, and returns when those that are open have ended, or ctx ends. Each of them ends after
+// its next response, or when the deadline of its phase has passed ([lane.Deadlines]).
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping.Store(true)
 	s.Leave()
 	fronts := s.connections.fronts()
 	for _, front := range fronts {
-		front.Stop(idleGrace)
+		front.Stop()
 	}
+	over := make(chan struct{}) // once the lanes hand over no more connections
+	drained := make(chan error)
+	go func() { drained <- s.connections.drain(ctx, over) }()
 	var err error
 	for _, front := range fronts {
 		err = errors.Join(err, front.Wait(ctx))
 	}
-	if len(fronts) > 0 {
-		s.connections.waitForIdle(ctx)
+	close(over)
+	if err = errors.Join(err, <-drained); err != nil {
+		return err
 	}
-	return errors.Join(err, s.Server.Shutdown(ctx))
+	return s.Server.Shutdown(ctx) // which would close connections that wait, if there were any
+}
+
+// Relinquish is Shutdown in favour of another server that can start only when this one has stopped using what they share. As
+// long as a client with open connections may have requests on their way, this server answers them. Later ones are the
+// successor's, and what was begun before has until ctx ends. Connections that are open then stay so until Stop or Close.
+func (s *Server) Relinquish(ctx context.Context) error {
+	soon, cancel := context.WithTimeout(ctx, s.lane.IdleAtEnd)
+	defer cancel()
+	if err := s.Shutdown(soon); err == nil {
+		return nil
+	}
+	if s.handlers.successor != nil {
+		s.handlers.relinquished.Store(true)
+		for _, front := range s.connections.fronts() {
+			front.Bypass()
+		}
+	}
+	return s.Shutdown(ctx)
 }
 
 // lingering is how long Stop waits for handlers whose clients are gone.
@@ -223,12 +247,14 @@ func (s *Server) Stop(patience time.Duration) (cutOff int, err error) {
 	return cutOff, errors.Join(err, s.handlers.wait(lingered))
 }
 
-// handlers runs a handler and knows how often it is running.
+// handlers runs a handler and counts how often it is running.
 type handlers struct {
-	next    http.Handler
-	running atomic.Int64
-	none    chan struct{} // has one where the last ended
-	leaving atomic.Bool   // each connection ends after its answer
+	next         http.Handler
+	successor    http.Handler // answers in its place when relinquished is set; nil for never
+	relinquished atomic.Bool
+	running      atomic.Int64
+	none         chan struct{} // has one where the last ended
+	leaving      atomic.Bool   // each connection ends after its next response
 
 	mu      sync.Mutex
 	before  int           // of those that run, how many have begun before Leave
@@ -267,6 +293,16 @@ func (h *handlers) checkSettled() {
 }
 
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// Nothing wants the body of a GET. Without this net/http would wait for it before it
+	// answers, with all that the answer holds in memory.
+	unwanted := r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+	if r.ProtoMajor == 1 && (unwanted || h.leaving.Load()) {
+		w.Header().Set("Connection", "close")
+	}
+	if h.relinquished.Load() {
+		h.successor.ServeHTTP(w, r)
+		return
+	}
 	h.running.Add(1)
 	defer h.begin()()
 	defer func() {
@@ -277,12 +313,6 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
-	// Nothing wants the body of a GET. Without this net/http would wait for it before it
-	// answers, with all that the answer holds in memory.
-	unwanted := r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead)
-	if r.ProtoMajor == 1 && (unwanted || h.leaving.Load()) {
-		w.Header().Set("Connection", "close")
-	}
 	h.next.ServeHTTP(w, r)
 }
 
@@ -375,129 +405,6 @@ func (e *errorLog) Write(line []byte) (int, error) {
 		e.logger.Warn("server: "+string(bytes.TrimSpace(line)), "alike", n)
 	}
 	return len(line), nil
-}
-
-// connections knows net/http's open connections, and which of them wait for a request; the
-// fast lanes know theirs. Where there are more than most, the one that has waited longest is
-// closed, so that connections that ask for nothing never keep others out.
-type connections struct {
-	most int // 0 for any number
-
-	mu    sync.Mutex
-	lanes []*lane.Listener
-	open  map[net.Conn]*list.Element // its place in idle; nil where it does not wait
-	idle  list.List                  // of idler, longest idle first
-}
-
-// An idler is a connection and when it began to wait for a request.
-type idler struct {
-	conn  net.Conn
-	since time.Time
-}
-
-func (c *connections) scarce() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.lanes, (*lane.Listener).Scarce)
-}
-
-func (c *connections) add(l *lane.Listener) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lanes = append(c.lanes, l)
-}
-
-func (c *connections) fronts() []*lane.Listener {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.lanes)
-}
-
-// observe is an http.Server's ConnState.
-func (c *connections) observe(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if place := c.open[conn]; place != nil {
-		c.idle.Remove(place)
-	}
-	switch state {
-	case http.StateClosed, http.StateHijacked:
-		delete(c.open, conn)
-		return
-	case http.StateIdle:
-		c.open[conn] = c.idle.PushBack(idler{conn, time.Now()})
-	default:
-		c.open[conn] = nil
-	}
-	c.makeRoomLocked()
-}
-
-// makeRoom is called when a lane has one connection more.
-func (c *connections) makeRoom() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.makeRoomLocked()
-}
-
-func (c *connections) makeRoomLocked() {
-	if c.most == 0 {
-		return
-	}
-	n := len(c.open)
-	for _, l := range c.lanes {
-		n += l.Len()
-	}
-	if n <= c.most || slices.ContainsFunc(c.lanes, func(l *lane.Listener) bool { return !l.Fair() }) {
-		return // or a client with many gives way
-	}
-	before, longest := time.Now(), c.idle.Front()
-	if longest != nil {
-		before = longest.Value.(idler).since
-	}
-	for _, l := range c.lanes {
-		if l.CloseIdle(before) {
-			return
-		}
-	}
-	if longest != nil {
-		victim := c.idle.Remove(longest).(idler).conn
-		c.open[victim] = nil // until it says that it is closed
-		go victim.Close()    // TLS says goodbye first, and may wait for that
-	}
-}
-
-// busy returns how many connections are not idle.
-func (c *connections) busy() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := len(c.open) - c.idle.Len()
-	for _, l := range c.lanes {
-		_, working := l.Counts()
-		n += working
-	}
-	return n
-}
-
-// idleGrace is how long connections that wait for their next request may have it once the server stops.
-const idleGrace = time.Second
-
-// waitForIdle returns when none of net/http's connections waits for a request, or a client has had its time.
-func (c *connections) waitForIdle(ctx context.Context) {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(idleGrace); time.Now().Before(deadline); {
-		c.mu.Lock()
-		n := c.idle.Len()
-		c.mu.Unlock()
-		if n == 0 {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // certificateRecheck is how often the files are looked at for a newer certificate.

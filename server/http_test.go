@@ -294,6 +294,7 @@ func TestStop(t *testing.T) {
 				go s.Serve(listener)
 				ours, theirs := net.Pipe()
 				listener <- theirs
+				synctest.Wait() // until it is accepted
 				close(listener)
 				fmt.Fprint(ours, ask("GET", "/")+"\r\n")
 				var client sync.WaitGroup
@@ -320,6 +321,7 @@ func TestStop(t *testing.T) {
 			go s.Serve(listener)
 			ours, theirs := net.Pipe()
 			listener <- theirs
+			synctest.Wait() // until it is accepted
 			close(listener)
 			fmt.Fprint(ours, ask("GET", "/")+"\r\n")
 			synctest.Wait()

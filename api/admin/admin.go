@@ -1,8 +1,11 @@
 // Package admin lets commands speak to the process that owns a data folder.
 //
 // It is a small protocol over HTTP on a Unix socket in that folder: an operation is a POST of a JSON request to
-// /{name}; the answer is a stream of JSON lines, any number of {"event": …} followed by one {"result": …} or
+// /{name}; the response is a stream of JSON lines, any number of {"event": …} followed by one {"result": …} or
 // {"error": "…"}. A stream without such an end was cut off. Ending the request cancels the operation.
+//
+// A request with contents is the JSON request, a line feed and the bytes of the contents, with its own content type. The
+// operation reads them before its first event.
 //
 // Access is the socket's permissions, nothing else: only the user who runs the process may connect. The package does
 // not know what the operations are; the same Handler answers through [InProcess] where no process runs.
@@ -22,6 +25,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -61,8 +65,13 @@ func Over(client *http.Client, at string) *Client { return &Client{http: client,
 // Call asks for an operation, hands its events to report (which may be nil) and returns its result. When ctx ends, so
 // does the operation.
 func Call[Result, Event any](ctx context.Context, c *Client, operation string, request any, report func(Event)) (Result, error) {
+	return Send[Result](ctx, c, operation, request, nil, report)
+}
+
+// Send is Call for a request with contents, which it reads to the end; nil for none.
+func Send[Result, Event any](ctx context.Context, c *Client, operation string, request any, contents io.Reader, report func(Event)) (Result, error) {
 	var result Result
-	raw, err := c.call(ctx, operation, request, func(raw json.RawMessage) error {
+	raw, err := c.call(ctx, operation, request, contents, func(raw json.RawMessage) error {
 		if report == nil {
 			return nil
 		}
@@ -79,16 +88,41 @@ func Call[Result, Event any](ctx context.Context, c *Client, operation string, r
 	return result, json.Unmarshal(raw, &result)
 }
 
-func (c *Client) call(ctx context.Context, operation string, request any, event func(json.RawMessage) error) (json.RawMessage, error) {
-	body, err := json.Marshal(request)
+// Forward sends the request of an operation to another process, and returns the result as it comes.
+func Forward(ctx context.Context, c *Client, operation string, r Request, report func(json.RawMessage)) (json.RawMessage, error) {
+	contents := r.Contents
+	if contents == http.NoBody {
+		contents = nil
+	}
+	return Send[json.RawMessage](ctx, c, operation, r.JSON, contents, report)
+}
+
+// newRequest returns the HTTP request for an operation.
+func (c *Client) newRequest(ctx context.Context, operation string, request any, contents io.Reader) (*http.Request, error) {
+	encoded, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.at+operation, bytes.NewReader(body))
+	if len(encoded) > maxRequest {
+		return nil, fmt.Errorf("the request of the operation %q has %d bytes, more than the limit of %d", operation, len(encoded), maxRequest)
+	}
+	body, contentType := io.Reader(bytes.NewReader(encoded)), "application/json"
+	if contents != nil {
+		body, contentType = io.MultiReader(body, strings.NewReader("\n"), contents), withContents
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.at+operation, body)
 	if err != nil {
 		return nil, err
 	}
-	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Content-Type", contentType)
+	return r, nil
+}
+
+func (c *Client) call(ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error) (json.RawMessage, error) {
+	r, err := c.newRequest(ctx, operation, request, contents)
+	if err != nil {
+		return nil, err
+	}
 	response, err := c.http.Do(r)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -223,14 +257,7 @@ var ErrNoProcess = errors.New("no larder process runs on this data folder")
 
 // Dial returns a client of the process that owns the data folder dir, or ErrNoProcess.
 func Dial(ctx context.Context, dir string) (*Client, error) {
-	dial := func(ctx context.Context) (conn net.Conn, err error) {
-		err = shortPath(dir, func(folder string) error {
-			conn, err = new(net.Dialer).DialContext(ctx, "unix", filepath.Join(folder, socketName))
-			return err
-		})
-		return conn, err
-	}
-	conn, err := dial(ctx)
+	conn, err := Connect(ctx, dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return nil, ErrNoProcess
@@ -240,7 +267,16 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 		return nil, fmt.Errorf("couldn't reach the larder process on %s: %w", dir, err)
 	}
 	conn.Close()
-	return newClient(dial), nil
+	return newClient(func(ctx context.Context) (net.Conn, error) { return Connect(ctx, dir) }), nil
+}
+
+// Connect returns a connection to the process that owns the data folder dir.
+func Connect(ctx context.Context, dir string) (conn net.Conn, err error) {
+	err = shortPath(dir, func(folder string) error {
+		conn, err = new(net.Dialer).DialContext(ctx, "unix", filepath.Join(folder, socketName))
+		return err
+	})
+	return conn, err
 }
 
 // maxSocketPath is what a socket's address holds on every system we know: 104 bytes with the closing NUL.
@@ -262,26 +298,37 @@ func shortPath(folder string, use func(folder string) error) error {
 	return use(fmt.Sprintf("/proc/self/fd/%d", open.Fd()))
 }
 
+// A Request is what a client sends.
+type Request struct {
+	JSON json.RawMessage
+	// Contents are the bytes behind the JSON. It is never nil; most requests have none.
+	Contents io.Reader
+}
+
 // An Operation does what a command asks for. It hands report what happens on the way, from any goroutine until it
 // returns; events and result must have a JSON form. Its context ends when the client goes away or the process stops.
-type Operation func(ctx context.Context, request json.RawMessage, report func(event any)) (result any, err error)
+type Operation func(ctx context.Context, request Request, report func(event any)) (result any, err error)
 
-// Typed makes an Operation of a function that takes a request of its own type. Unknown properties are refused: they
-// come from a client that expects more than this process can do.
-func Typed[Request any](operate func(ctx context.Context, request Request, report func(event any)) (any, error)) Operation {
-	return func(ctx context.Context, raw json.RawMessage, report func(any)) (any, error) {
-		var request Request
-		if err := decodeStrict(raw, &request); err != nil {
+// Typed makes an Operation of a function that takes a request of its own type, without contents.
+func Typed[R any](operate func(ctx context.Context, request R, report func(event any)) (any, error)) Operation {
+	return TypedWithContents(func(ctx context.Context, request R, _ io.Reader, report func(any)) (any, error) {
+		return operate(ctx, request, report)
+	})
+}
+
+// TypedWithContents makes an Operation of a function that takes a request of its own type, and the contents behind it. Unknown
+// properties are refused: they come from a client that expects more than this process can do.
+func TypedWithContents[R any](operate func(ctx context.Context, request R, contents io.Reader, report func(event any)) (any, error)) Operation {
+	return func(ctx context.Context, raw Request, report func(any)) (any, error) {
+		var request R
+		if err := decodeStrict(raw.JSON, &request); err != nil {
 			return nil, fmt.Errorf("this process does not understand the request (%w); is it another release of Larder?", err)
 		}
-		return operate(ctx, request, report)
+		return operate(ctx, request, raw.Contents, report)
 	}
 }
 
-// maxRequest bounds a request's body, in bytes.
-const maxRequest = 1 << 20
-
-// line is one line of an answer; exactly one of its members is there.
+// line is one line of a response; exactly one of its members is there.
 type line struct {
 	Event  json.RawMessage `json:"event,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
@@ -300,14 +347,16 @@ func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler 
 }
 
 func serve(c *gin.Context, name string, operation Operation, logger *slog.Logger) {
-	request, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest))
+	request, err := readRequest(c)
 	if err != nil {
 		c.String(http.StatusBadRequest, "%v", err)
 		return
 	}
 	c.Writer.Header().Set("Content-Type", "application/x-ndjson")
-	c.Writer.WriteHeader(http.StatusOK)
-	c.Writer.Flush()
+	if c.ContentType() != withContents { // else the operation reads the contents first, and net/http allows no response before that
+		c.Writer.WriteHeader(http.StatusOK)
+		c.Writer.Flush()
+	}
 
 	lines := &lineWriter{w: c.Writer}
 	result, err := safely(operation)(c.Request.Context(), request, func(event any) {
@@ -329,6 +378,8 @@ func serve(c *gin.Context, name string, operation Operation, logger *slog.Logger
 			err = ErrCutOff // the client is still there to read it only where it is this process that ends
 		}
 		end = line{Error: err.Error()}
+		// A client that is still sending reads no response.
+		io.Copy(io.Discard, request.Contents) //nolint:errcheck // the error to report is that of the operation
 	}
 	lines.end(end)
 }
@@ -337,9 +388,9 @@ type panicked struct{ cause, stack string }
 
 func (p panicked) Error() string { return "internal error: " + p.cause }
 
-// safely turns a panic of the operation into an error, so that the client gets an answer and the others go on.
+// safely turns a panic of the operation into an error, so that the client gets a response and the others go on.
 func safely(operation Operation) Operation {
-	return func(ctx context.Context, request json.RawMessage, report func(any)) (result any, err error) {
+	return func(ctx context.Context, request Request, report func(any)) (result any, err error) {
 		defer func() {
 			if cause := recover(); cause != nil {
 				err = panicked{cause: fmt.Sprint(cause), stack: string(debug.Stack())}

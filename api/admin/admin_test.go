@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -27,13 +26,13 @@ func operations(canceled chan<- struct{}) map[string]Operation {
 			}
 			return r.To, nil
 		}),
-		"fail": func(_ context.Context, _ json.RawMessage, report func(any)) (any, error) {
+		"fail": func(_ context.Context, _ Request, report func(any)) (any, error) {
 			report(1)
 			return nil, errors.New("the disk is full")
 		},
-		"panic":   func(context.Context, json.RawMessage, func(any)) (any, error) { panic("boom") },
-		"nothing": func(context.Context, json.RawMessage, func(any)) (any, error) { return nil, nil },
-		"hang": func(ctx context.Context, _ json.RawMessage, report func(any)) (any, error) {
+		"panic":   func(context.Context, Request, func(any)) (any, error) { panic("boom") },
+		"nothing": func(context.Context, Request, func(any)) (any, error) { return nil, nil },
+		"hang": func(ctx context.Context, _ Request, report func(any)) (any, error) {
 			report(1)
 			<-ctx.Done()
 			close(canceled)

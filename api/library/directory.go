@@ -424,22 +424,29 @@ func bareName(file string) string {
 	return strings.ReplaceAll(strings.ToLower(path.Base(file)), ".min.", ".")
 }
 
-// mostLooked is how many packages Example looks at.
-const mostLooked = 1000
+// maxExamined limits how many packages Example examines for a main file.
+const maxExamined = 1000
 
-// Example returns the path of the main file in the latest version of a library, of the first one that has it.
-func Example(store *kvstore.Store) (path string, ok bool) {
+// Example returns the path of a file that the store serves: the main file in the latest version of the first library that has one, or
+// else any file. It reads rows only, so it needs no index. The error is kvstore.ErrNotFound if the store serves no file.
+func Example(store *kvstore.Store) (path string, err error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
-	looked := 0
+	examined := 0
 	for item, err := range snapshot.Scan(kvstore.Packages, kvstore.Range{}) {
-		if err != nil || looked == mostLooked {
-			break // the caller can do without an example; other commands report the error
+		if err != nil || examined == maxExamined {
+			break // the file rows decide
 		}
-		looked++
-		if l, _, err := Lookup(snapshot, string(item.Key)); err == nil && l.HasFile() {
-			return AssetPath(l.Name, l.Version, l.Filename), true
+		examined++
+		if l, err := newLibrary(snapshot, string(item.Key)); err == nil && l != nil && l.HasFile() {
+			return AssetPath(l.Name, l.Version, l.Filename), nil
 		}
 	}
-	return "", false
+	for file, err := range views.AllFiles(snapshot) {
+		if err != nil {
+			return "", fmt.Errorf("library: couldn't read the first file row: %w", err)
+		}
+		return AssetPath(file.Package, file.Version, file.Path), nil
+	}
+	return "", kvstore.ErrNotFound
 }

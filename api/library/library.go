@@ -19,12 +19,12 @@ import (
 	"iter"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/api/search"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
@@ -80,7 +80,7 @@ type GitHubCounts struct {
 	Subscribers int64 `json:"subscribers_count"`
 }
 
-var gitHubURL = regexp.MustCompile(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
+var gitHubURL = lazyregexp.New(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
 
 // GitHub returns the repository at GitHub, or nil where it is elsewhere or unknown.
 func (l *Library) GitHub() *GitHub {

@@ -121,8 +121,8 @@ func BenchmarkBuildSynthetic(b *testing.B) { benchmarkBuild(b, syntheticCorpus(6
 
 // TestPublicCorpus looks for real libraries among thousands.
 func TestPublicCorpus(t *testing.T) {
-	list := publicCorpus(t)
-	x := indexOf(t, list)
+	t.Parallel()
+	x, list, _ := publicIndex(t)
 	for _, test := range []struct {
 		text string
 		want string // to be found

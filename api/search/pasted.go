@@ -3,9 +3,10 @@ package search
 import (
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // maxMeanings is how many readings of what a user pasted are looked up.
@@ -13,17 +14,17 @@ const maxMeanings = 6
 
 var (
 	// installing matches the command of a package manager up to the package's name.
-	installing = regexp.MustCompile(`^\s*(?:[$>]\s*)?(?:npm|pnpm|yarn|bun|deno|bower|jspm|libman|composer|npx|bunx)\s+(?:(?:global\s+)?(?:install|i|add|in|require)\s+)?`)
+	installing = lazyregexp.New(`^\s*(?:[$>]\s*)?(?:npm|pnpm|yarn|bun|deno|bower|jspm|libman|composer|npx|bunx)\s+(?:(?:global\s+)?(?:install|i|add|in|require)\s+)?`)
 	// importing matches a statement that loads a module.
-	importing = regexp.MustCompile(`^\s*(?:import\b[^'"]*|export\b[^'"]*\bfrom\s*|(?:(?:const|let|var)\b[^=]*=\s*)?(?:await\s+import|import|require)\s*\(\s*)['"]([^'"]+)['"]`)
+	importing = lazyregexp.New(`^\s*(?:import\b[^'"]*|export\b[^'"]*\bfrom\s*|(?:(?:const|let|var)\b[^=]*=\s*)?(?:await\s+import|import|require)\s*\(\s*)['"]([^'"]+)['"]`)
 	// tagging matches the address in a script or link tag, also in one that a query's limit has cut.
-	tagging = regexp.MustCompile(`(?i)<(?:script|link|img|source)\b[^>]*?\b(?:src|href)\s*=\s*["']?([^"'\s>]+)`)
+	tagging = lazyregexp.New(`(?i)<(?:script|link|img|source)\b[^>]*?\b(?:src|href)\s*=\s*["']?([^"'\s>]+)`)
 	// address matches one that stands in anything else, such as an import map, a style sheet or a script.
-	address = regexp.MustCompile(`https?://[^\s"'<>()]+`)
+	address = lazyregexp.New(`https?://[^\s"'<>()]+`)
 	// fileName matches the name of a file that browsers load.
-	fileName = regexp.MustCompile(`(?i)^[\w@.+~-]+\.(?:js|mjs|cjs|css|map|wasm|woff2?)$`)
+	fileName = lazyregexp.New(`(?i)^[\w@.+~-]+\.(?:js|mjs|cjs|css|map|wasm|woff2?)$`)
 	// versionLike matches a part of an address that is a version.
-	versionLike = regexp.MustCompile(`^v?\d+(?:\.[\w.+-]*)?$`)
+	versionLike = lazyregexp.New(`^v?\d+(?:\.[\w.+-]*)?$`)
 )
 
 // meanings returns what a text that was pasted may be about, names of packages first, the best guess first: an address on

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -52,12 +53,36 @@ func publicCatalogue(t testing.TB) (list []Document, popularity map[string]float
 	return list, popularity
 }
 
+// public is the public catalogue with its index, which tests share and only read. Nothing closes the index, which is in memory.
+var public struct {
+	once       sync.Once
+	index      *Index
+	list       []Document
+	popularity map[string]float64
+	err        error
+}
+
+// publicIndex indexes the public catalogue for the first test that needs it.
+func publicIndex(t *testing.T) (x *Index, list []Document, popularity map[string]float64) {
+	t.Helper()
+	public.once.Do(func() {
+		public.list, public.popularity = publicCatalogue(t)
+		if public.index, public.err = New(); public.err == nil {
+			public.err = public.index.Update(slices.Clone(public.list), nil)
+		}
+	})
+	if public.err != nil || public.index == nil {
+		t.Fatalf("the public catalogue has no index: %v", public.err)
+	}
+	return public.index, public.list, public.popularity
+}
+
 func TestQuality(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("indexes 4,000 libraries")
 	}
-	list, popularity := publicCatalogue(t)
-	x := indexOf(t, list)
+	x, _, popularity := publicIndex(t)
 	for _, text := range []string{queriesText, pastedText} {
 		quality(t, x, strings.Split(strings.TrimSpace(text), "\n"), popularity)
 	}

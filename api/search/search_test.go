@@ -345,6 +345,7 @@ func TestManyUpdates(t *testing.T) {
 }
 
 func TestSearchDuringUpdates(t *testing.T) {
+	t.Parallel()
 	x := indexOf(t, libraries(t))
 	var group sync.WaitGroup
 	done := make(chan struct{})

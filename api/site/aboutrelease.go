@@ -4,21 +4,21 @@ import (
 	"cmp"
 	"html/template"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
 
 	drawing "github.com/larder-cdn/larder/internal/chart"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
 // What the sanitiser lets an attribute be.
 var (
-	readmeID = regexp.MustCompile(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
-	zero     = regexp.MustCompile(`^0$`)
-	noOpener = regexp.MustCompile(`^nofollow noopener$`)
+	readmeID = lazyregexp.New(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
+	zero     = lazyregexp.New(`^0$`)
+	noOpener = lazyregexp.New(`^nofollow noopener$`)
 )
 
 // A readme is the introduction that upstream has written.

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
@@ -123,7 +123,7 @@ type failed struct {
 
 // addable are names that mean nothing but themselves in a command that a user copies
 // from a page, whose address a stranger may have made up.
-var addable = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var addable = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // failure returns the page for an error. It is the one place where errors become
 // status codes.

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // docsPage is the API's documentation, made from its OpenAPI document.
@@ -239,8 +239,8 @@ func (d docsOperation) fill(l *library.Library) string {
 }
 
 var (
-	parameterInPath = regexp.MustCompile(`\{[^{}/]*\}`)
-	notInAnchors    = regexp.MustCompile(`[^a-z0-9]+`)
+	parameterInPath = lazyregexp.New(`\{[^{}/]*\}`)
+	notInAnchors    = lazyregexp.New(`[^a-z0-9]+`)
 )
 
 // anchor makes the identifier of an element from a text.

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 
 	"github.com/microcosm-cc/bluemonday"
 	"github.com/yuin/goldmark"
@@ -22,34 +23,37 @@ import (
 // This file shows READMEs, which strangers write. What comes of one is made by three steps, of which the last one alone
 // would do: Markdown to HTML; links, headings and pictures made to fit the page; and a sanitiser with a list of what may stay.
 
-var markdown = goldmark.New(
-	goldmark.WithExtensions(extension.GFM),
-	goldmark.WithParserOptions(parser.WithAutoHeadingID()),
-	goldmark.WithRendererOptions(goldhtml.WithUnsafe()), // the sanitiser comes after it
-)
+var markdown = sync.OnceValue(func() goldmark.Markdown {
+	return goldmark.New(
+		goldmark.WithExtensions(extension.GFM),
+		goldmark.WithParserOptions(parser.WithAutoHeadingID()),
+		goldmark.WithRendererOptions(goldhtml.WithUnsafe()), // the sanitiser comes after it
+	)
+})
 
-// sanitiser knows the elements that text needs. It has none that loads anything.
-var sanitiser = func() *bluemonday.Policy {
+// sanitise returns the function of a policy that allows the elements of text, and none that loads anything. It does not return the policy: a type
+// argument of OnceValue keeps all methods of that type in the binary, here 130 KB.
+var sanitise = sync.OnceValue(func() func([]byte) []byte {
 	p := bluemonday.NewPolicy()
 	p.AllowElements("p", "br", "hr", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "code", "kbd", "samp", "var", "em", "strong", "b", "i",
 		"s", "del", "ins", "sub", "sup", "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "details", "summary", "abbr", "small")
 	p.AllowAttrs("href").OnElements("a")
-	p.AllowAttrs("id").Matching(readmeID).OnElements("h3", "h4", "h5", "h6")
-	p.AllowAttrs("tabindex").Matching(zero).OnElements("pre")
+	p.AllowAttrs("id").Matching(readmeID.Get()).OnElements("h3", "h4", "h5", "h6")
+	p.AllowAttrs("tabindex").Matching(zero.Get()).OnElements("pre")
 	p.AllowURLSchemes("http", "https", "mailto")
 	p.AllowRelativeURLs(true)
 	p.RequireParseableURLs(true)
 	p.RequireNoFollowOnLinks(true)
-	p.AllowAttrs("rel").Matching(noOpener).OnElements("a")
-	return p
-}()
+	p.AllowAttrs("rel").Matching(noOpener.Get()).OnElements("a")
+	return p.SanitizeBytes
+})
 
 // renderReadme returns what a page shows of a README.
 func renderReadme(r *library.Release, repository, name, source string) template.HTML {
 	var raw bytes.Buffer
 	switch strings.ToLower(path.Ext(name)) {
 	case ".md", ".markdown":
-		if markdown.Convert([]byte(source), &raw) == nil {
+		if markdown().Convert([]byte(source), &raw) == nil {
 			break
 		}
 		raw.Reset()
@@ -74,7 +78,7 @@ func renderReadme(r *library.Release, repository, name, source string) template.
 			return ""
 		}
 	}
-	return template.HTML(sanitiser.SanitizeBytes(fitted.Bytes())) //nolint:gosec // that is what it is for
+	return template.HTML(sanitise()(fitted.Bytes())) //nolint:gosec // that is what it is for
 }
 
 // unlinkLost leaves the words of links to headings that the README does not have, as where it was cut off before them.

@@ -26,6 +26,9 @@ type Rooms interface {
 	// Analytics returns what happened in one in the last so many minutes, the present one
 	// last.
 	Analytics(ctx context.Context, name string, minutes int) ([]waitingroom.Period, bool, error)
+	// Revision returns which version of the settings is in force here, and Versions their history, newest first.
+	Revision() waitingroom.Revision
+	Versions() []waitingroom.Version
 }
 
 const (
@@ -33,6 +36,8 @@ const (
 	liveEvery = 10 * time.Second
 	// shownPeriods is how many periods a page has in numbers.
 	shownPeriods = 60
+	// maxVersions is how many versions of the settings a page lists.
+	maxVersions = 20
 )
 
 // A reach is how far charts go back.
@@ -53,7 +58,9 @@ var reaches = []reach{
 // roomsPage shows all rooms.
 type roomsPage struct {
 	live
-	Rooms []waitingroom.Status
+	Rooms    []waitingroom.Status
+	Settings waitingroom.Revision
+	Versions []waitingroom.Version
 }
 
 // roomPage shows one room.
@@ -90,10 +97,11 @@ func (l live) refresh() int {
 
 func (s *Site) rooms(q *request) (*answer, error) {
 	l := q.live("/rooms", "")
+	versions := s.options.Rooms.Versions()
 	return &answer{
 		view: "rooms", title: "Waiting rooms", refresh: l.refresh(),
 		description: "How many users are in the waiting rooms here, and how many wait.",
-		data:        roomsPage{l, s.options.Rooms.Statuses()},
+		data:        roomsPage{l, s.options.Rooms.Statuses(), s.options.Rooms.Revision(), versions[:min(len(versions), maxVersions)]},
 	}, nil
 }
 

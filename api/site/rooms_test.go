@@ -23,6 +23,7 @@ func (house) Status(name string) (waitingroom.Status, bool) {
 	return waitingroom.Status{
 		Name: "shop", Status: waitingroom.Queueing, EventID: "sale", Queued: 1234, Active: 300, MaxMinutes: 12,
 		TotalActiveUsers: 300, NewUsersPerMinute: 100, Method: "fifo", Routes: []string{"shop.example/<b>"},
+		Settings: house{}.Revision(),
 	}, name == "shop"
 }
 
@@ -39,6 +40,62 @@ func (house) Analytics(_ context.Context, name string, minutes int) ([]waitingro
 		all[i] = waitingroom.Period{Time: time.Unix(int64(i*step)*60, 0).UTC(), Minutes: step, Active: 5 * i, Queued: 20 * i, Admitted: i, WaitP50: float64(i), WaitP90: float64(3 * i), OriginP50: 75}
 	}
 	return all, name == "shop", nil
+}
+
+func (house) Revision() waitingroom.Revision {
+	v := house{}.Versions()[0]
+	return waitingroom.Revision{Version: v.Number, Time: v.Time, Origin: v.Origin}
+}
+
+func (house) Versions() []waitingroom.Version {
+	at := time.Unix(1_800_000_000, 0).UTC()
+	all := []waitingroom.Version{{Number: 30, Time: at, Origin: "larder room undo on <b>", Restores: 7, InForce: true}}
+	for n := int64(29); n > 0; n-- {
+		all = append(all, waitingroom.Version{Number: n, Time: at, Origin: "rooms.yaml"})
+	}
+	return all
+}
+
+// A page shows which version of the settings is in force, and their history; of a node that cannot confirm it, that.
+func TestRoomVersions(t *testing.T) {
+	shelf := testkit.NewShelf(t)
+	for target, wants := range map[string][]string{
+		"/rooms":      {"Version 30 is in force", "larder room undo on &lt;b&gt;", "restores version 7", ">in force<", `<th scope="row">11</th>`},
+		"/rooms/shop": {"Version 30 is in force"},
+	} {
+		well := get(t, newSite(t, shelf, func(o *Options) { o.Rooms = house{} }), target)
+		body := well.Body.String() // which checkPage reads
+		checkPage(t, well)
+		for _, want := range wants {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s lacks %q", target, want)
+			}
+		}
+		if strings.Contains(body, `<th scope="row">10</th>`) || strings.Contains(body, "cannot be confirmed") {
+			t.Errorf("%s has too many versions, or a problem", target)
+		}
+		late := get(t, newSite(t, shelf, func(o *Options) { o.Rooms = lateHouse{} }), target)
+		body = late.Body.String()
+		checkPage(t, late)
+		if !strings.Contains(body, "cannot be confirmed") || !strings.Contains(body, "no answer") {
+			t.Errorf("%s does not show that the version cannot be confirmed", target)
+		}
+	}
+}
+
+// lateHouse cannot reach the node that publishes.
+type lateHouse struct{ house }
+
+func (lateHouse) Revision() waitingroom.Revision {
+	v := house{}.Revision()
+	v.Problem, v.Confirmed = "no answer", time.Unix(1_800_000_100, 0).UTC()
+	return v
+}
+
+func (lateHouse) Status(name string) (waitingroom.Status, bool) {
+	s, ok := house{}.Status(name)
+	s.Settings = lateHouse{}.Revision()
+	return s, ok
 }
 
 func TestRooms(t *testing.T) {

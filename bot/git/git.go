@@ -25,7 +25,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +36,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/internal/baregit"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -251,7 +251,7 @@ func (e *LimitError) Error() string {
 func sameHost(a, b *url.URL) bool { return a.Hostname() == b.Hostname() && a.Port() == b.Port() }
 
 // scpLike is git's short form of an ssh address: [user@]host:path.
-var scpLike = regexp.MustCompile(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*)$`)
+var scpLike = lazyregexp.New(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*)$`)
 
 // maxAddress is the longest address of a repository, in bytes.
 const maxAddress = 2048
@@ -295,7 +295,7 @@ func parseAddress(target string) (*url.URL, error) {
 }
 
 // commitHash is a SHA-1, or a SHA-256 where the repository uses that.
-var commitHash = regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
+var commitHash = lazyregexp.New(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
 
 const (
 	maxTags    = 10_000

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -37,7 +37,7 @@ func newHub(client *github.Client, f *fetch.Client, limit int64) *hub {
 }
 
 // repositoryPath is an owner and a name, as GitHub allows them.
-var repositoryPath = regexp.MustCompile(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1,100})$`)
+var repositoryPath = lazyregexp.New(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1,100})$`)
 
 // has reports whether a repository is one of GitHub's.
 func (h *hub) has(at *url.URL) bool {
@@ -119,7 +119,7 @@ type repository struct {
 	Archived bool   `json:"archived"`
 }
 
-var movedTo = regexp.MustCompile(`/repositories/([0-9]{1,20})(?:/|$)`)
+var movedTo = lazyregexp.New(`/repositories/([0-9]{1,20})(?:/|$)`)
 
 // moved returns the path that GitHub says a repository has now; "" where err says nothing like that.
 func (h *hub) moved(err error) string {

@@ -8,9 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // loadSettings gives npm's settings, those that decide last: of the file beside npm, the global one, the user's, the
@@ -189,7 +190,7 @@ func parseNpmrc(name, text string) ([]setting, error) {
 	return settings, nil
 }
 
-var section = regexp.MustCompile(`^\[[^\]]*\]\s*$`)
+var section = lazyregexp.New(`^\[[^\]]*\]\s*$`)
 
 func cutBrackets(key string) (string, bool) {
 	if name, ok := strings.CutSuffix(key, "[]"); ok && name != "" {
@@ -240,7 +241,7 @@ func trim(text string) string {
 	return strings.TrimFunc(text, func(c rune) bool { return c == '\ufeff' || c != '\u0085' && unicode.IsSpace(c) })
 }
 
-var reference = regexp.MustCompile(`(\\*)\$\{([^${}?]+)(\?)?\}`)
+var reference = lazyregexp.New(`(\\*)\$\{([^${}?]+)(\?)?\}`)
 
 // expand replaces ${NAME} by the variable's value. Where it is not set, ${NAME} stays and ${NAME?} is nothing; an odd
 // number of backslashes before it keeps it as it is.

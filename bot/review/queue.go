@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // Why a look ended before it was over.
@@ -159,8 +160,8 @@ type event struct {
 var errUnwanted = errors.New("nothing to do for such an event")
 
 var (
-	repositoryName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,99}/[A-Za-z0-9._-]{1,100}$`)
-	commitHash     = regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
+	repositoryName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9-]{0,99}/[A-Za-z0-9._-]{1,100}$`)
+	commitHash     = lazyregexp.New(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
 )
 
 // parseEvent reads a delivery. Of the text in it only the repository's name and commits are used.

@@ -64,7 +64,7 @@ func (p *place) want(t *testing.T, want ...string) {
 
 func openStore(t *testing.T) *kvstore.Store {
 	t.Helper()
-	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20, VirtualTime: true})
 	if err != nil {
 		t.Fatal(err)
 	}

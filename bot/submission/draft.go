@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 	"github.com/larder-cdn/larder/packages/lint"
@@ -198,7 +198,7 @@ func encode(p *packages.Package) ([]byte, error) {
 	return lint.Format(b.Bytes())
 }
 
-var unusable = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
+var unusable = lazyregexp.New(`[^a-zA-Z0-9._-]+`)
 
 // packageName derives a package's name from that of the npm package: @scope/name becomes scope-name.
 func packageName(target string) string {
@@ -214,7 +214,7 @@ func webAddress(address string) string {
 	return u.String()
 }
 
-var shortAddress = regexp.MustCompile(`^(?:(github|gitlab|bitbucket):)?([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)$`)
+var shortAddress = lazyregexp.New(`^(?:(github|gitlab|bitbucket):)?([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)$`)
 
 // repositoryAddress makes an https address of the ways in which npm lets people write repositories.
 func repositoryAddress(address, homepage string) string {

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 
 	"github.com/dustin/go-humanize"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
@@ -74,7 +74,7 @@ func (t anyText) strings() []anyText {
 }
 
 // person is npm's "Name <email> (url)".
-var person = regexp.MustCompile(`^\s*([^<(]*?)\s*(?:<([^>(]*)>)?\s*(?:\(([^)]*)\))?\s*$`)
+var person = lazyregexp.New(`^\s*([^<(]*?)\s*(?:<([^>(]*)>)?\s*(?:\(([^)]*)\))?\s*$`)
 
 // author reads a person, whose address for mail stays out of a file that is going to be published
 // without being asked.
@@ -207,7 +207,7 @@ func (o Popularity) stars(ctx context.Context, owner, repository string) (int64,
 	return o.Stars(ctx, owner, repository)
 }
 
-var gitHubAddress = regexp.MustCompile(`(?i)^(?:git\+)?(?:(?:https?|git|ssh)://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]{1,100})/([A-Za-z0-9._-]{1,100}?)(?:\.git)?(?:[/#?].*)?$`)
+var gitHubAddress = lazyregexp.New(`(?i)^(?:git\+)?(?:(?:https?|git|ssh)://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]{1,100})/([A-Za-z0-9._-]{1,100}?)(?:\.git)?(?:[/#?].*)?$`)
 
 // gitHubRepository finds the package's repository at GitHub.
 func gitHubRepository(p *packages.Package) (owner, repository string, ok bool) {

@@ -90,7 +90,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), MinFreeBytes: -1, CacheBytes: 1 << 20, MemTableBytes: 1 << 20, VirtualTime: true})
 	if err != nil {
 		t.Fatal(err)
 	}

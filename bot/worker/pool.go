@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // Options configures a Pool.
@@ -105,7 +107,7 @@ func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
 		if start := new(confineError); errors.As(err, &start) {
 			return nil, &StartError{p.options.Program, err}
 		}
-		if slices.ContainsFunc(outOfMemory, func(words string) bool { return strings.Contains(reason, words) }) {
+		if isOutOfMemory(reason) {
 			reason = fmt.Sprintf("it needed more than %d MiB of memory", memory>>20)
 		}
 		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
@@ -208,8 +210,13 @@ func environment(all []string) []string {
 	return kept
 }
 
-// outOfMemory are words with which Go's runtime, or the race detector, ends at a limit on memory.
-var outOfMemory = []string{"out of memory", "cannot allocate memory", "failed to allocate"}
+// outOfMemory matches the words with which Go's runtime, or the race detector, ends at a limit on memory. The garbage collector of
+// Go 1.26 does not check one of its allocations (spanQueue.tryDrain in runtime/mgcmark_greenteagc.go) and faults at address 0.
+// A fault in Go code would be a panic, so this line is always the runtime's.
+var outOfMemory = lazyregexp.New(`out of memory|cannot allocate memory|failed to allocate|^SIGSEGV: segmentation violation: PC=.* addr=0x0$`)
+
+// isOutOfMemory reports whether what a child wrote to stderr says that the system refused it memory.
+func isOutOfMemory(reason string) bool { return outOfMemory.MatchString(reason) }
 
 // A confineError says why a child may not work.
 type confineError struct{ reason string }
@@ -270,6 +277,10 @@ func (h *head) firstLine() string {
 			return string(reason)
 		}
 	}
-	line, _, _ := bytes.Cut(h.Bytes(), []byte("\n"))
+	line, rest, _ := bytes.Cut(h.Bytes(), []byte("\n"))
+	if bytes.HasPrefix(line, []byte("SIGSEGV: ")) { // the next line has the address
+		next, _, _ := bytes.Cut(rest, []byte("\n"))
+		line = fmt.Appendf(nil, "%s: %s", line, next)
+	}
 	return string(bytes.TrimSpace(line))
 }

@@ -231,3 +231,23 @@ func TestChildOutlivesTerm(t *testing.T) {
 		t.Errorf("after SIGKILL: %v, want a CrashError that says so", err)
 	}
 }
+
+func TestIsOutOfMemory(t *testing.T) {
+	for reason, want := range map[string]bool{
+		"out of memory":                   true,
+		"runtime: cannot allocate memory": true,
+		"SIGSEGV: segmentation violation: PC=0x4a1c2d m=3 sigcode=1 addr=0x0":  true,
+		"SIGSEGV: segmentation violation: PC=0x4a1c2d m=3 sigcode=1 addr=0x18": false,
+		"panic: runtime error: index out of range [0]":                         false,
+		"stack overflow": false,
+		"signal: killed": false,
+	} {
+		var stderr head
+		for _, line := range strings.SplitAfter(strings.Replace(reason, "violation: ", "violation\n", 1)+"\n\ngoroutine 0 [idle]:\n", "\n") {
+			_, _ = stderr.Write([]byte(line))
+		}
+		if got := isOutOfMemory(stderr.firstLine()); got != want {
+			t.Errorf("isOutOfMemory(%q) = %v, want %v", reason, got, want)
+		}
+	}
+}

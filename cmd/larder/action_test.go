@@ -186,6 +186,7 @@ const actionPackage = `{
 `
 
 func TestAction(t *testing.T) {
+	t.Parallel()
 	step := readAction(t, "action.yml")["Check"]
 	s := newPullRequest(t)
 	s.registry.Add("demo", "1.0.0", time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC), map[string]string{"dist/demo.js": "window.demo = true"})
@@ -295,6 +296,7 @@ func TestCatalogueTemplate(t *testing.T) {
 
 // The action that verifies a page fails as larder does, and leaves what was found for other tools.
 func TestVerifyAction(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("there is no bash")
 	}

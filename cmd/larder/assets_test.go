@@ -19,6 +19,7 @@ import (
 // TestAssets runs the scripts of the asset contract against the real program,
 // which has fetched the files from a registry itself.
 func TestAssets(t *testing.T) {
+	t.Parallel()
 	registry := npmtest.New(t)
 	for _, r := range testkit.Releases() {
 		files := make(map[string]string)
@@ -37,7 +38,7 @@ func TestAssets(t *testing.T) {
 	data := filepath.Join(dir, "data")
 	larder := func(ctx context.Context, args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, "larder", args...) // testscript.Main has put it there
-		cmd.Env = append(os.Environ(), registry.Env(t.TempDir())...)
+		cmd.Env = registryEnviron(t, registry)
 		return cmd
 	}
 	if out, err := larder(t.Context(), "bot", "--once", "--data", data, "--catalogue", dir, "--private-listen", "off").CombinedOutput(); err != nil {

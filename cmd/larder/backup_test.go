@@ -22,25 +22,30 @@ import (
 )
 
 // TestBackupCrash backs a data folder up while the bot fills it, and kills the bot's process, which makes the backups
-// too. A backup that has its name is whole, and the data folder is none the worse.
+// too. A backup that has its name is whole, and the data folder is none the worse. `make crash` has it do so more often.
 func TestBackupCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes by the dozen")
 	}
+	t.Parallel()
+	_, whole := testCount(t, "CRASHES", 0)
+	folders, kills := 1, 2
+	if whole {
+		folders, kills = 2, 8
+	}
 	c := &crasher{T: t, registry: npmtest.New(t), random: rand.New(rand.NewPCG(2, 2))}
-	c.build()
 	c.stock()
 	c.data = t.TempDir()
 	start := time.Now()
 	c.ingest(0)
-	whole := time.Since(start)
+	length := time.Since(start)
 
-	for range 2 {
+	for range folders {
 		c.data = t.TempDir()
 		c.published = make(map[string]bool)
 		for killed := true; killed; {
 			ended := make(chan bool, 1)
-			go func() { ended <- c.ingest(whole/8 + time.Duration(c.random.Int64N(int64(whole)))) }()
+			go func() { ended <- c.ingest(length/8 + time.Duration(c.random.Int64N(int64(length)))) }()
 			killed = c.backUpUntil(ended)
 			c.check()
 		}
@@ -51,10 +56,10 @@ func TestBackupCrash(t *testing.T) {
 	backups := t.TempDir()
 	start = time.Now()
 	c.run(0, "backup", filepath.Join(backups, "first"))
-	whole = time.Since(start)
-	for i := range 8 {
+	length = time.Since(start)
+	for i := range kills {
 		dir := filepath.Join(backups, fmt.Sprint("killed-", i))
-		killed := c.run(time.Duration(1+c.random.Int64N(int64(whole))), "backup", dir)
+		killed := c.run(time.Duration(1+c.random.Int64N(int64(length))), "backup", dir)
 		c.wantBackup(dir, !killed)
 	}
 	c.check()
@@ -78,7 +83,7 @@ func (c *crasher) backUpUntil(ended <-chan bool) bool {
 		}
 		n++
 		dir := filepath.Join(backups, fmt.Sprint(n))
-		cmd := exec.Command(c.binary, "backup", dir, "--data", c.data)
+		cmd := exec.Command("larder", "backup", dir, "--data", c.data)
 		cmd.Env = c.env
 		out, err := cmd.CombinedOutput()
 		// The process may end meanwhile, with or without being killed, and close its socket before its store.
@@ -97,7 +102,7 @@ func (c *crasher) wantBackup(dir string, succeeded bool) {
 	} else if err != nil {
 		c.Fatalf("the backup is not there: %v", err)
 	}
-	cmd := exec.Command(c.binary, "fsck", "--deep", "--json", "--data", dir, "--keys", c.data+"-keys")
+	cmd := exec.Command("larder", "fsck", "--deep", "--json", "--data", dir, "--keys", c.data+"-keys")
 	cmd.Env = c.env
 	out, err := cmd.Output()
 	var report struct {
@@ -120,6 +125,7 @@ func (c *crasher) wantBackup(dir string, succeeded bool) {
 
 // No hard links are made from one file system to another.
 func TestBackupToAnotherFileSystem(t *testing.T) {
+	t.Parallel()
 	const memory = "/dev/shm"
 	dir, err := os.MkdirTemp(memory, "larder-test-")
 	if err != nil {

@@ -23,9 +23,8 @@ func TestCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes, and waits until one takes the place of another")
 	}
-	whole := os.Getenv("LARDER_TEST_WHOLE") != ""
-	t.Setenv("LARDER_TEST_WHOLE", "") // and gone, because larder refuses a variable that is no setting
-	os.Unsetenv("LARDER_TEST_WHOLE")
+	t.Parallel()
+	whole := testVariable("WHOLE") != ""
 	c := newCrew(t)
 	one, two, three := c.three(candidateFiles, followerFiles)
 	first := three.publish()
@@ -169,6 +168,7 @@ func TestClusterBehind(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	c := newCrew(t)
 	one := c.machine("one", nil)
 	one.start()
@@ -246,6 +246,7 @@ func TestClusterFounding(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	c := newCrew(t)
 	one := c.machine("one", nil)
 	for _, version := range []string{"1.0.0", "1.0.1"} {
@@ -272,6 +273,7 @@ func TestClusterFounding(t *testing.T) {
 
 // What is wrong with a bucket, or a key folder, is said at the start.
 func TestClusterMistakes(t *testing.T) {
+	t.Parallel()
 	c := newCrew(t)
 	serve := func(m *machine, args ...string) (string, int) {
 		return m.command(append([]string{"serve", "--listen", "127.0.0.1:0", "--private-listen", "off", "--rooms", "off", "--catalogue", c.catalogue}, args...)...)
@@ -330,6 +332,7 @@ func TestClusterEmptyCatalogue(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process, and waits until it tries again")
 	}
+	t.Parallel()
 	c := newCrew(t)
 	pkg, aside := filepath.Join(c.catalogue, "packages", "d", "demo.json"), filepath.Join(c.dir, "aside")
 	if err := os.Rename(pkg, aside); err != nil {
@@ -357,9 +360,8 @@ func TestClusterLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	whole := os.Getenv("LARDER_TEST_WHOLE") != ""
-	t.Setenv("LARDER_TEST_WHOLE", "") // and gone, because larder refuses a variable that is no setting
-	os.Unsetenv("LARDER_TEST_WHOLE")
+	t.Parallel()
+	whole := testVariable("WHOLE") != ""
 	c := newCrew(t)
 	one, two, three := c.three(candidateFiles, []string{"cluster.key", "log.pub", "checkpoint"})
 	all := []*machine{one, two, three}

@@ -19,6 +19,7 @@ func TestClusterPage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	blocks := commandsOf(t, "cluster.md")["From one machine to three"]
 	says := [][]string{
 		{"cluster: writer, ", " writer "},
@@ -31,7 +32,6 @@ func TestClusterPage(t *testing.T) {
 		t.Fatalf("the page has %d blocks of commands, and %d are expected", len(blocks), len(says))
 	}
 	registry := npmtest.New(t)
-	registry.Setenv(t)
 	for i := range 12 { // the bot begins with the newest ones
 		registry.Add("jquery", fmt.Sprintf("3.2.%d", i+1), time.Date(2024, 5, 17+i, 8, 30, 0, 0, time.UTC), map[string]string{"dist/jquery.js": "jquery();\n"})
 	}
@@ -46,6 +46,7 @@ func TestClusterPage(t *testing.T) {
 		script += block + "echo '" + mark + "'\n"
 	}
 	cmd := d.command(script + "wait\n")
+	cmd.Env = append(cmd.Env, registry.Env(d.dir)...)
 	for i, v := range cmd.Env { // the page's commands say where they listen
 		if strings.HasPrefix(v, "LARDER_LISTEN=") || strings.HasPrefix(v, "LARDER_PRIVATE_LISTEN=") || strings.HasPrefix(v, "LARDER_CATALOGUE=") {
 			cmd.Env[i] = "HOME=" + d.dir

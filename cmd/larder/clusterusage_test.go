@@ -14,6 +14,7 @@ func TestClusterUsage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	c := newCrew(t)
 	one, two, three := c.three(candidateFiles, followerFiles)
 	version := one.publish()

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,10 +27,11 @@ func TestCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes by the dozen")
 	}
-	kills := crashes(t, 20)
+	t.Parallel()
+	kills, _ := testCount(t, "CRASHES", 6)
 	c := &crasher{T: t, registry: npmtest.New(t), random: rand.New(rand.NewPCG(1, uint64(kills)))}
-	c.build()
 	c.stock()
+	ingests := min(8, kills-kills/3) // that are killed in one data folder; the other kills are of squeezing
 
 	// One ingest that is left alone says how long there is to kill the others.
 	c.data = t.TempDir()
@@ -49,21 +49,31 @@ func TestCrash(t *testing.T) {
 	for done := 0; done < kills; {
 		c.data = t.TempDir()
 		c.published = make(map[string]bool)
-		for range 8 { // of one data folder, then it is left to finish
+		for i := range ingests { // of one data folder, then it is left to finish
 			if done == kills {
 				break
 			}
-			if !c.ingest(time.Duration(1 + c.random.Int64N(int64(whole)))) {
-				break // it was done before it could be killed
+			start = time.Now()
+			if !c.ingest(time.Duration(1 + c.random.Int64N(int64(whole)))) { // it was done before it could be killed
+				if i == 0 {
+					whole = time.Since(start) // so that most kills hit, also if the machine has less to do by now
+				}
+				break
 			}
 			done++
 			c.check()
 		}
 		c.ingest(0)
-		for range 2 {
-			if done < kills && c.squeeze(time.Duration(1+c.random.Int64N(int64(squeeze)))) {
+		for i := range 2 {
+			if done == kills {
+				break
+			}
+			start = time.Now()
+			if c.squeeze(time.Duration(1 + c.random.Int64N(int64(squeeze)))) {
 				done++
 				c.check()
+			} else if i == 0 {
+				squeeze = time.Since(start)
 			}
 		}
 		c.squeeze(0)
@@ -72,40 +82,15 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crashes is how often to kill the process.
-func crashes(t *testing.T, unlessSet int) int {
-	t.Helper()
-	value := os.Getenv("LARDER_TEST_CRASHES")
-	if value == "" {
-		return unlessSet
-	}
-	t.Setenv("LARDER_TEST_CRASHES", "") // and gone, because larder refuses a variable that is no setting
-	os.Unsetenv("LARDER_TEST_CRASHES")
-	kills, err := strconv.Atoi(value)
-	if err != nil {
-		t.Fatalf("LARDER_TEST_CRASHES: %v", err)
-	}
-	return kills
-}
-
 type crasher struct {
 	*testing.T
 	registry  *npmtest.Registry
 	random    *rand.Rand
-	binary    string
 	data      string
 	catalogue string
 	env       []string
 	files     map[string]map[string]string // what was released: "package version" to path to data
 	published map[string]bool              // what the process said it published
-}
-
-func (c *crasher) build() {
-	c.Helper()
-	c.binary = filepath.Join(c.TempDir(), "larder")
-	if out, err := exec.Command("go", "build", "-o", c.binary, ".").CombinedOutput(); err != nil {
-		c.Fatalf("go build: %v\n%s", err, out)
-	}
 }
 
 // stock fills registry and catalogue with packages whose releases share files.
@@ -114,7 +99,7 @@ func (c *crasher) stock() {
 	c.catalogue = c.TempDir()
 	c.files = make(map[string]map[string]string)
 	c.published = make(map[string]bool)
-	c.env = append(os.Environ(), c.registry.Env(c.TempDir())...)
+	c.env = registryEnviron(c.T, c.registry)
 	for p := range 4 {
 		name := fmt.Sprintf("lib%d", p)
 		json := fmt.Sprintf(`{"name": %q, "description": "A test.", "keywords": ["test"], "filename": "main.js",
@@ -162,7 +147,7 @@ func (c *crasher) squeeze(kill time.Duration) bool {
 
 func (c *crasher) run(kill time.Duration, args ...string) bool {
 	c.Helper()
-	cmd := exec.Command(c.binary, append(args, "--data", c.data, "--log-format", "json")...)
+	cmd := exec.Command("larder", append(args, "--data", c.data, "--log-format", "json")...)
 	cmd.Env = c.env
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -208,7 +193,7 @@ func (c *crasher) check() {
 	if !c.stored() {
 		return
 	}
-	cmd := exec.Command(c.binary, "fsck", "--deep", "--data", c.data)
+	cmd := exec.Command("larder", "fsck", "--deep", "--data", c.data)
 	cmd.Env = c.env
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if (bytes.Contains(out, []byte("holds no store yet")) || bytes.Contains(out, []byte("there is no store in"))) && len(c.published) == 0 {

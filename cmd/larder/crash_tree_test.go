@@ -21,19 +21,25 @@ func TestCrashInATree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes by the dozen")
 	}
-	kills, releases := 5, 100
-	if crashes(t, 0) > 0 {
+	t.Parallel()
+	kills, releases := 3, 50
+	if _, whole := testCount(t, "CRASHES", 0); whole {
 		kills, releases = 50, 1000
 	}
 	c := &treeCrasher{
 		crasher: crasher{T: t, random: rand.New(rand.NewPCG(15, uint64(kills))), env: os.Environ(), published: map[string]bool{}},
 		dates:   map[string]time.Time{}, sris: map[string]map[string]string{},
 	}
-	c.build()
 	c.plant(releases)
 
+	// One import that is left alone says how long there is to kill the others.
 	c.begin()
-	window := 300 * time.Millisecond // it is killed within
+	start := time.Now()
+	c.importTree(0)
+	window := 2 * time.Since(start) / time.Duration(kills) // it is killed within
+	c.whole()
+
+	c.begin()
 	for done, of := 0, kills; done < kills; {
 		if !c.importTree(1 + time.Duration(c.random.Int64N(int64(window)))) {
 			c.whole()

@@ -23,21 +23,15 @@ import (
 // A crew is the nodes of a cluster, as processes that share a folder.
 type crew struct {
 	*testing.T
-	dir, bucket, catalogue, larder string
-	imported                       int
+	dir, bucket, catalogue string
+	env                    []string // of processes; the test's own where it is nil
+	imported               int
 }
 
 func newCrew(t *testing.T) *crew {
 	t.Helper()
 	dir := t.TempDir()
-	c := &crew{T: t, dir: dir, bucket: filepath.Join(dir, "bucket"), catalogue: filepath.Join(dir, "catalogue"), larder: filepath.Join(dir, "larder")}
-	program, err := os.Executable()
-	if err == nil {
-		err = os.Symlink(program, c.larder) // TestMain makes larder of the test program where that is its name
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := &crew{T: t, dir: dir, bucket: filepath.Join(dir, "bucket"), catalogue: filepath.Join(dir, "catalogue")}
 	c.write("catalogue/packages/d/demo.json", `{"name": "demo", "description": "A test.", "keywords": ["test"], "filename": "demo.js",
 		"repository": {"type": "git", "url": "https://example.com/demo.git"},
 		"autoupdate": {"source": "npm", "target": "demo", "fileMap": [{"basePath": "", "files": ["*.js"]}]}}`)
@@ -112,14 +106,14 @@ func (m *machine) start() {
 	if err := errors.Join(os.RemoveAll(ready), os.MkdirAll(filepath.Dir(ready), 0o700)); err != nil {
 		m.Fatal(err)
 	}
-	m.cmd = exec.Command(m.larder, cmp.Or(m.kind, "serve"), "--data", m.data, "--bucket", "file://"+m.bucket, "--node-url", "https://127.0.0.1:0", "--catalogue", m.catalogue,
+	m.cmd = exec.Command("larder", cmp.Or(m.kind, "serve"), "--data", m.data, "--bucket", "file://"+m.bucket, "--node-url", "https://127.0.0.1:0", "--catalogue", m.catalogue,
 		"--listen", "127.0.0.1:0", "--private-listen", "127.0.0.1:0", "--rooms", filepath.Join(m.dir, "rooms.yaml"), "--ready-file", ready)
 	log, err := os.Create(m.log())
 	if err != nil {
 		m.Fatal(err)
 	}
 	defer log.Close()
-	m.cmd.Stdout, m.cmd.Stderr = log, log
+	m.cmd.Env, m.cmd.Stdout, m.cmd.Stderr = m.env, log, log
 	if err := m.cmd.Start(); err != nil {
 		m.Fatal(err)
 	}

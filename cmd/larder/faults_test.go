@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,14 +36,15 @@ func filled(t *testing.T) string {
 	t.Cleanup(registry.Close)
 	registry.Add("demo", "1.0.0", time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC), faultFiles)
 	dir := t.TempDir()
-	for _, v := range registry.Env(dir) {
-		name, value, _ := strings.Cut(v, "=")
-		t.Setenv(name, value)
-	}
 	if err := os.WriteFile(filepath.Join(dir, "demo.json"), []byte(faultPackage), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"bot", "--once", "--catalogue", dir, "--private-listen", "off"}, {"squeeze"}, {"fsck"}} {
+	bot := exec.Command("larder", "bot", "--once", "--catalogue", dir, "--private-listen", "off", "--data", filepath.Join(dir, "data"))
+	bot.Env = registryEnviron(t, registry)
+	if out, err := bot.CombinedOutput(); err != nil {
+		t.Fatalf("bot: %v\n%s", err, out)
+	}
+	for _, args := range [][]string{{"squeeze"}, {"fsck"}} {
 		if code, out := larder(t, dir, args...); code != exitDone {
 			t.Fatalf("%s: exit code %d\n%s", args[0], code, out)
 		}
@@ -135,6 +137,7 @@ func index(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)
 
 // TestFaults flips one bit in each kind of thing that is stored, which fsck finds and names.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	large, small := kvstore.Sum([]byte(faultFiles["large.txt"])), kvstore.Sum([]byte(faultFiles["small.txt"]))
 	release := []string{"demo", "1.0.0"}
 	tests := []struct {

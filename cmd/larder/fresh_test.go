@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -46,8 +46,9 @@ func (r *slowRegistry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 // TestFresh has a process with a long backlog of releases, and tells it of new ones by the webhook and by the change feed.
 // It measures how long it takes until a client gets a file of them. `make fresh` does it with a backlog of 40,000.
 func TestFresh(t *testing.T) {
+	t.Parallel()
 	backlog, events, releases := 600, 6, 10 // of a package
-	if n, err := strconv.Atoi(os.Getenv("LARDER_TEST_BACKLOG")); err == nil {
+	if n, whole := testCount(t, "BACKLOG", 0); whole {
 		backlog, events, releases = n, 40, 40
 	}
 	registry := &slowRegistry{Registry: npmtest.New(t), end: make(chan struct{})}
@@ -57,10 +58,6 @@ func TestFresh(t *testing.T) {
 	defer close(registry.end)
 	dir := t.TempDir()
 	registry.URL = front.URL
-	for _, v := range registry.Env(dir) {
-		name, value, _ := strings.Cut(v, "=")
-		t.Setenv(name, value)
-	}
 	const secret = "0123456789abcdef"
 	catalogue := filepath.Join(dir, "catalogue", "packages", "p")
 	if err := os.MkdirAll(catalogue, 0o700); err != nil {
@@ -84,20 +81,21 @@ func TestFresh(t *testing.T) {
 		}
 	}
 
-	ctx, stop := context.WithCancel(t.Context())
-	var out bytes.Buffer
-	ended := make(chan int, 1)
 	ready := filepath.Join(dir, "ready")
-	go func() {
-		ended <- run(ctx, []string{
-			"up", "--data", filepath.Join(dir, "data"), "--catalogue", filepath.Join(dir, "catalogue"), "--ready-file", ready, "--log-level", "error",
-			"--listen", "127.0.0.1:0", "--private-listen", "off", "--feed", front.URL, "--releases", strconv.Itoa(releases),
-		}, []string{"LARDER_HOOK_SECRET=" + secret}, io.Discard, &out)
-	}()
+	cmd := exec.Command("larder", "up", "--data", filepath.Join(dir, "data"), "--catalogue", filepath.Join(dir, "catalogue"), "--ready-file", ready, "--log-level", "error",
+		"--listen", "127.0.0.1:0", "--private-listen", "off", "--feed", front.URL, "--releases", strconv.Itoa(releases))
+	cmd.Env = append(registryEnviron(t, registry.Registry), "LARDER_HOOK_SECRET="+secret)
+	var out bytes.Buffer
+	cmd.Stderr = &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	defer func() {
-		stop()
-		if code := <-ended; code != exitDone {
-			t.Errorf("exit code %d\n%s", code, out.String())
+		_ = cmd.Process.Signal(os.Interrupt)
+		if err := <-ended; err != nil {
+			t.Errorf("larder up: %v\n%s", err, out.String())
 		}
 	}()
 	patiently := func(what string, until func() bool) time.Duration {

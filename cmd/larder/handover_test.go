@@ -145,6 +145,7 @@ func TestSocketsOfTheServiceManager(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	data := t.TempDir()
 	files := stockNoise(t, data, 1, 1000)
 	cert, key := filepath.Join(data, "cert.pem"), filepath.Join(data, "key.pem")
@@ -175,6 +176,7 @@ func TestFailedUpgrade(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	data, place := t.TempDir(), t.TempDir()
 	files := stockNoise(t, data, 1, 1000)
 	sound, err := exec.LookPath("larder")
@@ -230,6 +232,7 @@ func TestLameDuck(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	data := t.TempDir()
 	files := stockNoise(t, data, 1, 1000)
 	private := openSocket(t, privateSocket)
@@ -262,18 +265,20 @@ func TestRoomsAreForTheOperator(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	data := t.TempDir()
 	stockNoise(t, data, 1, 1000)
 	private := openSocket(t, privateSocket)
 	url, _ := startSaying(t, larderOn([]given{private}, "serve", "--data", data, "--listen", "127.0.0.1:0", "--log-level", "warn"), "Larder serves ")
 	public := strings.TrimPrefix(url, "http://")
-	for _, path := range []string{"/rooms", "/rooms/", "/rooms/downloads", "/rooms/downloads/status", "/rooms/downloads/analytics", "/rooms.stream", "/rooms.stream?room=downloads"} {
+	for _, path := range []string{"/rooms", "/rooms/", "/rooms/downloads", "/rooms/downloads/status", "/rooms/downloads/analytics", "/rooms.stream", "/rooms.stream?room=downloads", "/rooms.history"} {
 		if answer, body := over(t, public, url+path); answer.StatusCode != http.StatusNotFound || !strings.Contains(body, "private address") {
 			t.Errorf("%s in public: %s, %s", path, answer.Status, body)
 		}
 	}
 	for path, want := range map[string]string{
 		"/rooms": "Waiting rooms", "/rooms/downloads": "Waiting room downloads", "/rooms/downloads/status": `"status":"not_queueing"`,
+		"/rooms.history": `"version":1,`,
 		"/rooms/downloads/analytics?minutes=43200&format=csv": "time,minutes,active_users", "/search": "<title>", "/livez": "ok",
 	} {
 		if answer, body := over(t, private.at, "http://larder"+path); answer.StatusCode != http.StatusOK || !strings.Contains(body, want) {

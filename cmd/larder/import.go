@@ -15,16 +15,21 @@ import (
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/packages/archive"
 )
 
 func newImport(a *cli) *cobra.Command {
 	var tree bot.Tree
 	cmd := &cobra.Command{
 		Use:   "import NAME VERSION SOURCE",
-		Short: "Publish releases from folders or an archive",
-		Long: `Publish a release from files that are here: SOURCE is a folder, or a .tar.gz, .tgz, .tar or .zip archive. The same
-rules hold as for a release from upstream: the package has to be in the catalogue, its file map selects the files, and
-a version that is published is never changed.
+		Short: "Publish releases from local files",
+		Long: `Publish a release from local files: SOURCE is a folder, a .tar.gz, .tgz, .tar or .zip archive, or a single file. The
+same rules apply as to a release from upstream: the package has to be in the catalogue, its file map selects the files,
+and a published version never changes.
+
+The paths of the release are those in SOURCE, also if all files are below one folder. Only --npm, for an archive made
+by npm pack, drops the first component of every path. Links and other files without bytes of their own, and paths that
+differ only in case, are refused.
 
 With --tree, publish all releases of a folder that has them as a public service lays them out:
 {package}/{version}/{file}. The file map does not apply, and no minified files are made. Of a package that the catalogue
@@ -39,10 +44,12 @@ registry, mtime takes the time of the newest file, and a file is JSON: {"jquery"
 {package}/{version}.json, from paths to integrities, or all in one file:
 {"jquery": {"3.7.1": {"jquery.js": "sha512-…"}}}.
 
-It speaks to the larder process that runs on the data folder, which goes by its own settings; where none runs, it works
-alone with these, and signs the log if its key is there.`,
+The command reads SOURCE and sends the list of its files to the larder process that runs on the data folder, then the
+contents that are missing there. That process works with its own settings; a node of a cluster forwards to the leader.
+If no process runs, the command publishes with its own settings, and signs the log if the key is there.`,
 		Example: `  larder import my-library 1.0.0 ./dist
-  larder import jquery 1.0.1 jquery-1.0.1.tar.gz
+  larder import my-library 1.0.1 my-library.js
+  larder import jquery 3.7.1 jquery-3.7.1.tgz --npm
   larder import --tree ./mirror/ajax/libs --sri ./SRIs`,
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -54,11 +61,15 @@ alone with these, and signs the log if its key is there.`,
 			}
 			return arguments(3, 3)(cmd, args)
 		}
+		if cmd.Flags().Changed("npm") {
+			return fmt.Errorf("--npm is for a single archive, and not for --tree")
+		}
 		if len(args) > 0 {
 			return fmt.Errorf("import takes --tree DIR or NAME VERSION SOURCE, but got both")
 		}
 		return nil
 	}
+	npm := cmd.Flags().Bool("npm", false, "drop the first component of every path, for an archive made by npm pack")
 	cmd.Flags().StringVar(&tree.Dir, "tree", "", "publish all releases of `DIR`, {package}/{version}/{file}")
 	cmd.Flags().StringVar(&tree.Released, "released", bot.ByPackument, "`SOURCE` of release dates: packument, mtime, or a JSON file")
 	cmd.Flags().StringVar(&tree.SRI, "sri", "", "`FILE` or folder of integrities that must hold")
@@ -69,20 +80,32 @@ alone with these, and signs the log if its key is there.`,
 		if tree.Dir != "" {
 			return a.importTree(ctx, used, tree, *asJSON)
 		}
-		source, err := filepath.Abs(args[2]) // the process that runs stands in another folder
+		source, err := openImport(args[2], *npm)
 		if err != nil {
 			return err
 		}
-		if _, err := os.Stat(source); err != nil {
-			return fmt.Errorf("%w; SOURCE is a folder or an archive", err)
-		}
 		return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
 			defer a.tellUnsigned(ctx, client)
-			_, err := app.OpImport.Ask(ctx, client, app.ImportRequest{Package: args[0], Version: args[1], Source: source}, a.printEvent)
-			return err
+			return app.Import(ctx, client, args[0], args[1], source, a.printEvent)
 		})
 	})
 	return cmd
+}
+
+// openImport opens the folder, the archive or the single file of a release.
+func openImport(path string, npm bool) (archive.Source, error) {
+	source, err := archive.OpenFile(path)
+	switch info, statErr := os.Stat(path); {
+	case statErr != nil:
+		return source, fmt.Errorf("%w; SOURCE is a folder, an archive or a single file", statErr)
+	case npm && (info.IsDir() || errors.Is(err, archive.ErrNotArchive)):
+		return source, fmt.Errorf("%s is no archive; --npm is for an archive made by npm pack", path)
+	case errors.Is(err, archive.ErrNotArchive):
+		return archive.SingleFile(path), nil
+	case npm:
+		return source.StripRoot(), err
+	}
+	return source, err
 }
 
 func (a *cli) importTree(ctx context.Context, used []string, tree bot.Tree, asJSON bool) error {

@@ -28,7 +28,7 @@ func TestKept(t *testing.T) {
 
 // TestKeep makes the folder that is kept of a release, LARDER_TEST_KEEP=v0.1.0. One that is there is never made again.
 func TestKeep(t *testing.T) {
-	version := os.Getenv("LARDER_TEST_KEEP")
+	version := testVariable("KEEP")
 	if version == "" {
 		t.Skip("LARDER_TEST_KEEP names no version")
 	}

@@ -11,6 +11,7 @@ import (
 
 // In the real program connections wait for their next request on event loops, and keep no goroutine.
 func TestConnectionsWaitOnLoops(t *testing.T) {
+	t.Parallel()
 	data := t.TempDir()
 	stockNoise(t, data, 1, 1000)
 	s := startServe(t, data, "")

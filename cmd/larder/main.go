@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -29,16 +28,19 @@ func main() {
 	if app.Child(os.Args) {
 		return
 	}
-	os.Exit(mainWith(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	os.Exit(mainWith(app.ClusterIntervals{}))
 }
 
-func mainWith(args, environ []string, stdout, stderr io.Writer) int {
+// mainWith runs the command line of the process until it is done or a signal ends it, and returns the exit code.
+func mainWith(intervals app.ClusterIntervals) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGABRT)
 	defer stop()
 	// The first signal asks for an orderly end. From then on signals do what they do to any process: a second one
 	// ends it at once, which the store survives.
 	context.AfterFunc(ctx, stop)
-	return run(ctx, args, environ, stdout, stderr)
+	a := newCLI(os.Environ(), os.Stdout, os.Stderr)
+	a.intervals = intervals
+	return a.run(ctx, os.Args[1:])
 }
 
 func newVersion(a *cli) *cobra.Command {

@@ -31,11 +31,12 @@ import (
 // serves all the same.
 func TestMemoryLimit(t *testing.T) {
 	if testing.Short() {
-		t.Skip("publishes 90 MB")
+		t.Skip("publishes 60 MB")
 	}
+	t.Parallel()
 	const cache, limit = 32 * settings.Mebibyte, 60 * settings.Mebibyte
 	data := t.TempDir()
-	files := stockNoise(t, data, 3000, 30_000)
+	files := stockNoise(t, data, 1000, 60_000)
 	for _, test := range []struct {
 		env     string
 		check   func(most int64) bool
@@ -49,7 +50,7 @@ func TestMemoryLimit(t *testing.T) {
 			s := startServe(t, data, test.env, "--cache", strconv.Itoa(cache), "--store-cache", "8MiB")
 			var most int64
 			for range 4 {
-				s.load(files, 1500)
+				s.load(files, 750)
 				most = max(most, s.metric("go_memstats_sys_bytes")-s.metric("go_memstats_heap_released_bytes"))
 			}
 			t.Logf("%d MB, %d MB with what Go does not manage", most/1e6, s.metric("process_resident_memory_bytes")/1e6)
@@ -144,12 +145,16 @@ func startServe(t *testing.T, data, env string, args ...string) *serving {
 // load asks n times for one of the files, with several clients at once.
 func (s *serving) load(files map[string][]byte, n int) {
 	s.Helper()
+	const clientCount = 8
+	transport := &http.Transport{MaxIdleConnsPerHost: clientCount}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
 	paths := make(chan string)
 	var clients sync.WaitGroup
-	for range 8 {
+	for range clientCount {
 		clients.Go(func() {
 			for path := range paths {
-				r, err := http.Get(s.public + path)
+				r, err := client.Get(s.public + path)
 				if err != nil {
 					s.Error(err)
 					continue
@@ -199,6 +204,7 @@ func (s *serving) metric(name string) int64 {
 
 // The real program has the limit that its settings come to, or the one that it is given.
 func TestMemoryLimitIsSet(t *testing.T) {
+	t.Parallel()
 	const storeCache = 8 * settings.Mebibyte
 	budget := (32+24+48+256)*settings.Mebibyte + kvstore.Options{CacheBytes: storeCache}.HeapBytes()
 	for _, test := range []struct {

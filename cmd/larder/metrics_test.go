@@ -42,6 +42,7 @@ func TestMetricsPage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
@@ -159,11 +160,9 @@ var notHere = regexp.MustCompile(`larder_log_pushed|larder_log_witness|larder_ce
 // TestDashboardDrill has a real Prometheus scrape the real program, which fills and serves, and asks it what each panel of the
 // dashboard asks. `make alerts` does it.
 func TestDashboardDrill(t *testing.T) {
-	if os.Getenv("LARDER_TEST_ALERTS") == "" {
+	if testVariable("ALERTS") == "" {
 		t.Skip("make alerts has Prometheus do this")
 	}
-	t.Setenv("LARDER_TEST_ALERTS", "") // and gone, because larder refuses a variable that is no setting
-	os.Unsetenv("LARDER_TEST_ALERTS")
 	text, err := os.ReadFile("../../docs/monitoring/dashboard.json")
 	if err != nil {
 		t.Fatal(err)

@@ -266,6 +266,7 @@ func TestUpgradeFinishesArchives(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	data := t.TempDir()
 	files := stockNoise(t, data, 100, 300_000) // more than what lies between a server and a client
 	s := startOn(t, data, nil, "--private-listen", "off", "--drain", "10m")
@@ -329,6 +330,7 @@ func TestUpgradeKeepsTheFormat(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	data, dir := t.TempDir(), t.TempDir()
 	store := filepath.Join(data, "store")
 	const older = pebble.FormatWALSyncChunks

@@ -24,11 +24,9 @@ import (
 // resources skips the test unless `make resources` has asked for it: it takes minutes, and needs root.
 func resources(t *testing.T) {
 	t.Helper()
-	if os.Getenv("LARDER_TEST_RESOURCES") == "" {
+	if testVariable("RESOURCES") == "" {
 		t.Skip("make resources does this")
 	}
-	t.Setenv("LARDER_TEST_RESOURCES", "") // and gone, because larder refuses a variable that is no setting
-	os.Unsetenv("LARDER_TEST_RESOURCES")
 	if os.Geteuid() != 0 {
 		t.Skip("it needs root")
 	}

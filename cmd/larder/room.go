@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,6 +17,8 @@ import (
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/server/waitingroom"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/simulate"
 )
@@ -22,7 +27,7 @@ func newRoom(a *cli) *cobra.Command {
 	return group("room", "Look at, change and try out waiting rooms",
 		"Look at waiting rooms, change them, and try out how they let visitors in. See docs/waiting-room.md.",
 		"  larder room simulate --out ./simulated",
-		newRoomStatus(a), newRoomSet(a), newRoomPreview(a), newRoomSimulate(a))
+		newRoomStatus(a), newRoomSet(a), newRoomApply(a), newRoomHistory(a), newRoomUndo(a), newRoomPreview(a), newRoomSimulate(a))
 }
 
 // simulation is the flags of `larder room simulate`.
@@ -127,7 +132,8 @@ func newRoomStatus(a *cli) *cobra.Command {
 		Long: `Show how many users are in each waiting room of the running process, how many wait, and the longest wait. The page
 /rooms on the private address shows the same, with charts of up to the last 30 days. On a node of a cluster these are
 the users of all nodes; "recovering" says that the node which publishes has yet to hear from the others how many are
-in, and "cut off" that it does not answer.`,
+in, and "cut off" that it does not answer. Below is the version of the settings that is in force on this node, when and
+by what it was made, and, where this node cannot find out whether it is the newest, since when.`,
 		Example: `  larder room status
   larder room status --json shop | jq '.[0].estimated_queued_users'`,
 		Args: arguments(0, 1),
@@ -163,26 +169,49 @@ in, and "cut off" that it does not answer.`,
 				}
 				fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.Name, status, s.Active, s.TotalActiveUsers, s.Queued, wait, strings.Join(s.Routes, ", "))
 			}
-			return table.Flush()
+			if err := table.Flush(); err != nil || len(statuses) == 0 {
+				return err
+			}
+			return a.printRevision(statuses[0].Settings)
 		})
 	})
 	return cmd
 }
+
+// printRevision prints which version of the rooms' settings is in force.
+func (a *cli) printRevision(v waitingroom.Revision) error {
+	_, err := fmt.Fprintf(a.stdout, "\nVersion %d of the settings, %s: %s\n", v.Version, versionTime(v.Time), text.Plain(v.Origin))
+	if v.Version == 0 {
+		_, err = fmt.Fprintf(a.stdout, "\nThe settings are no version yet: %s\n", text.Plain(v.Origin))
+	}
+	if v.Problem != "" && err == nil {
+		since := "since the process started"
+		if !v.Confirmed.IsZero() {
+			since = "for " + time.Since(v.Confirmed).Round(time.Second).String()
+		}
+		_, err = fmt.Fprintf(a.stdout, "Not confirmed %s: %s\n", since, text.Plain(v.Problem))
+	}
+	return err
+}
+
+func versionTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 func newRoomSet(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set ROOM FIELD=VALUE…",
 		Short: "Change a waiting room at once",
 		Long: `Change fields of a waiting room of the running process, all of them or none. Names and values are as in the file of
-rooms. They count instead of the file's, also after a restart; FIELD= without a value goes back to the file's.
-All places and sessions stay. In a cluster the other nodes take it up within seconds, or when they are back, if they
-have that room in common: run it on any node.`,
+rooms. They count instead of the file's, also after a restart, until another file is applied; FIELD= without a value
+goes back to the file's. All places and sessions stay. The change is the next version of the settings: larder room
+history lists it, and larder room undo takes it back. In a cluster run it on any node; the others take it up within
+seconds.`,
 		Example: `  larder room set shop queue_all=true
   larder room set shop total_active_users=500 new_users_per_minute=100 queueing_method=random
   larder room set shop queue_all=`,
 		Args: arguments(2, 100),
 	}
 	a.uses(cmd, dataFlags)
+	base := baseFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request := app.SetRoomRequest{Room: args[0], Fields: map[string]string{}}
 		for _, arg := range args[1:] {
@@ -192,10 +221,167 @@ have that room in common: run it on any node.`,
 			}
 			request.Fields[field] = value
 		}
-		if _, err := ask(ctx, a, nil, app.OpSetRoom, request); err != nil {
+		made, err := changeRooms(ctx, a, *base, func(base int64) (app.RoomVersion, error) {
+			request.Base = base
+			return ask(ctx, a, nil, app.OpSetRoom, request)
+		})
+		if err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(a.stdout, "Room %s has %s from now on.\n", text.Plain(args[0]), text.Plain(strings.Join(args[1:], ", ")))
+		_, err = fmt.Fprintf(a.stdout, "Room %s has %s from now on, with version %d of the settings.\n", text.Plain(args[0]), text.Plain(strings.Join(args[1:], ", ")), made.Number)
+		return err
+	})
+	return cmd
+}
+
+// baseFlag gives a command the flag that names the version which it changes.
+func baseFlag(cmd *cobra.Command) *int64 {
+	return cmd.Flags().Int64("if-version", 0, "change nothing unless `VERSION` of the settings is in force; by default the one that is in force when the command starts")
+}
+
+// changeRooms makes a change of the version in force, so that it fails if somebody else changes that at the same time.
+func changeRooms(ctx context.Context, a *cli, base int64, change func(base int64) (app.RoomVersion, error)) (made app.RoomVersion, err error) {
+	if base == 0 {
+		history, err := ask(ctx, a, nil, app.OpRoomHistory, app.RoomHistoryRequest{})
+		if err != nil {
+			return made, err
+		}
+		for _, v := range history.Versions {
+			if v.InForce {
+				base = v.Number
+			}
+		}
+	}
+	return change(base)
+}
+
+func newRoomApply(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "apply FILE",
+		Short: "Have a file of rooms count at once",
+		Long: `Have a file of rooms become the next version of the settings of all rooms, in place of the present ones and of what
+larder room set has set. It counts at once, on all nodes of a cluster, and stays in force across restarts. Either all
+of the file counts, or, where something is wrong, nothing: the message says in which line. All places and sessions
+stay.`,
+		Example: `  larder room apply rooms.yaml`,
+		Args:    arguments(1, 1),
+	}
+	a.uses(cmd, dataFlags)
+	base := baseFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		file, err := readRooms(args[0])
+		if err != nil {
+			return err
+		}
+		before := int64(0)
+		made, err := changeRooms(ctx, a, *base, func(base int64) (app.RoomVersion, error) {
+			before = base
+			return ask(ctx, a, nil, app.OpApplyRooms, app.ApplyRoomsRequest{Name: args[0], Text: file, Base: base})
+		})
+		if err != nil {
+			return err
+		}
+		if made.Number == before {
+			_, err = fmt.Fprintf(a.stdout, "%s is in force already, as version %d.\n", text.Plain(args[0]), made.Number)
+			return err
+		}
+		_, err = fmt.Fprintf(a.stdout, "%s is in force from now on, as version %d.\n", text.Plain(args[0]), made.Number)
+		return err
+	})
+	return cmd
+}
+
+// readRooms reads a file of rooms that is not larger than one may be.
+func readRooms(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, config.MaxFile+1))
+	if err == nil && len(data) > config.MaxFile {
+		err = fmt.Errorf("%s has more than the %d bytes that rooms may take", name, config.MaxFile)
+	}
+	return data, err
+}
+
+func newRoomHistory(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "history [VERSION]",
+		Short: "List the versions of the rooms' settings, or print one",
+		Long: `List the versions of the settings of all rooms, newest first: when each was made, and by what. With a VERSION, print
+its settings as a file of rooms, for example to bring the file that --rooms names up to date. The last hundred versions
+are kept.`,
+		Example: `  larder room history
+  larder room history 5 > rooms.yaml`,
+		Args: arguments(0, 1),
+	}
+	a.uses(cmd, dataFlags)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
+		request := app.RoomHistoryRequest{}
+		if len(args) == 1 {
+			var err error
+			if request.Version, err = parseVersion(args[0]); err != nil {
+				return err
+			}
+		}
+		history, err := ask(ctx, a, nil, app.OpRoomHistory, request)
+		if err != nil {
+			return err
+		}
+		return a.print(*asJSON, history, func() error {
+			if request.Version != 0 {
+				_, err := io.WriteString(a.stdout, history.File)
+				return err
+			}
+			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+			fmt.Fprintln(table, "VERSION\tTIME\tCHANGED BY")
+			for _, v := range history.Versions {
+				origin := text.Plain(v.Origin)
+				if v.Restores != 0 {
+					origin += fmt.Sprintf(" (restores version %d)", v.Restores)
+				}
+				if v.InForce {
+					origin += ", in force"
+				}
+				fmt.Fprintf(table, "%d\t%s\t%s\n", v.Number, versionTime(v.Time), origin)
+			}
+			return table.Flush()
+		})
+	})
+	return cmd
+}
+
+func parseVersion(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%q must be the number of a version, such as 5; larder room history lists them", s)
+	}
+	return n, nil
+}
+
+func newRoomUndo(a *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "undo",
+		Short: "Take back the last change of the rooms' settings",
+		Long: `Have the settings of all rooms be again what they were before the last change, as a new version. Another undo goes
+back further. With --to they are those of any version that larder room history lists.`,
+		Example: `  larder room undo
+  larder room undo --to 3`,
+		Args: arguments(0, 0),
+	}
+	a.uses(cmd, dataFlags)
+	base := baseFlag(cmd)
+	to := cmd.Flags().Int64("to", 0, "`VERSION` whose settings are to be in force; by default the one before")
+	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
+		made, err := changeRooms(ctx, a, *base, func(base int64) (app.RoomVersion, error) {
+			return ask(ctx, a, nil, app.OpUndoRooms, app.UndoRoomsRequest{To: *to, Base: base})
+		})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.stdout, "Version %d is in force, with the settings of version %d.\n", made.Number, made.Restores)
 		return err
 	})
 	return cmd

@@ -20,10 +20,15 @@ import (
 
 // cli is what every command is given.
 type cli struct {
-	settings *settings.Settings
-	environ  []string
-	stdout   io.Writer
-	stderr   io.Writer
+	settings  *settings.Settings
+	environ   []string
+	stdout    io.Writer
+	stderr    io.Writer
+	intervals app.ClusterIntervals
+}
+
+func newCLI(environ []string, stdout, stderr io.Writer) *cli {
+	return &cli{settings: settings.New(), environ: environ, stdout: stdout, stderr: stderr}
 }
 
 // failure is an error that a command met while it did its work. Whatever else a run returns is a usage error.
@@ -41,10 +46,14 @@ func (v verdict) Unwrap() error { return v.failure }
 
 // run executes one command line and returns the exit code. It prints each error once.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	a := &cli{settings: settings.New(), environ: environ, stdout: stdout, stderr: stderr}
+	return newCLI(environ, stdout, stderr).run(ctx, args)
+}
+
+func (a *cli) run(ctx context.Context, args []string) int {
+	stderr := a.stderr
 	root := newRoot(a)
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(a.stdout)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
@@ -62,6 +71,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	fmt.Fprintf(stderr, "Run `%s --help` for how to use it.\n", cmd.CommandPath())
 	return exitUsage
+}
+
+func init() {
+	cobra.EnableCommandSorting = false // they are in the order in which people come to need them
 }
 
 func newRoot(a *cli) *cobra.Command {
@@ -108,7 +121,6 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		}
 		return err
 	})
-	cobra.EnableCommandSorting = false // they are in the order in which people come to need them
 	for _, group := range []struct {
 		id, title string
 		commands  []*cobra.Command

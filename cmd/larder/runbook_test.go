@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,13 +25,14 @@ func TestRunbook(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	blocks := commandsOf(t, "runbook.md")
 	registry := npmtest.New(t)
-	registry.Setenv(t)
+	environ := registry.Environ(t.TempDir())
 	for i, version := range []string{"1.0.0", "1.1.0"} {
 		registry.Add("demo", version, time.Date(2024, 5, 17+i, 8, 30, 0, 0, time.UTC), map[string]string{"small.txt": "demo " + version})
 	}
-	base := &drill{T: t, dir: t.TempDir(), blocks: blocks["# Runbook"]}
+	base := &drill{T: t, dir: t.TempDir(), environ: environ, blocks: blocks["# Runbook"]}
 	base.write("catalogue/demo.json", faultPackage)
 	for _, dir := range []string{"elsewhere", "vault", "home"} {
 		base.must(os.Mkdir(base.in(dir), 0o700))
@@ -187,7 +189,7 @@ func TestRunbook(t *testing.T) {
 		}
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
-			d := &drill{T: t, dir: t.TempDir(), blocks: commands}
+			d := &drill{T: t, dir: t.TempDir(), environ: environ, blocks: commands}
 			d.must(copyAll(base.dir, d.dir))
 			do(d)
 			if d.done != len(d.blocks) {
@@ -223,12 +225,13 @@ func commandsOf(t *testing.T, page string) map[string][]string {
 type drill struct {
 	*testing.T
 	dir     string
+	environ []string // the environment of all drills
 	blocks  []string
 	done    int // how many of them were run
 	names   []string
 	address string // of the process that runs
 	mirror  string
-	env     []string
+	env     []string // more variables, of this one
 	stop    func()
 }
 
@@ -257,7 +260,7 @@ func (d *drill) read(name string) []byte {
 // copy is another machine with the same data and keys.
 func (d *drill) copy(name string) *drill {
 	d.Helper()
-	other := &drill{T: d.T, dir: d.TempDir()}
+	other := &drill{T: d.T, dir: d.TempDir(), environ: d.environ}
 	d.must(copyAll(d.dir, other.dir))
 	return other
 }
@@ -271,7 +274,7 @@ func (d *drill) command(script string) *exec.Cmd {
 		"http://127.0.0.1:8080", d.address, "https://mirror.example.com", d.mirror)
 	cmd := exec.Command("sh", "-ec", strings.NewReplacer(names...).Replace(script))
 	cmd.Dir = d.dir
-	cmd.Env = append(os.Environ(), "PATH="+d.in("bin")+":"+os.Getenv("PATH"), "HOME="+d.in("home"), "XDG_CONFIG_HOME="+d.in("home/.config"),
+	cmd.Env = append(slices.Clone(d.environ), "PATH="+d.in("bin")+":"+os.Getenv("PATH"), "HOME="+d.in("home"), "XDG_CONFIG_HOME="+d.in("home/.config"),
 		"LARDER_LISTEN=127.0.0.1:0", "LARDER_PRIVATE_LISTEN=off", "LARDER_CATALOGUE="+d.in("catalogue"))
 	cmd.Env = append(cmd.Env, d.env...)
 	return cmd

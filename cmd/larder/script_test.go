@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,7 +17,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +38,21 @@ func TestMain(m *testing.M) {
 	if app.Child(os.Args) { // of a larder that a script runs
 		return
 	}
-	testscript.Main(m, map[string]func(){"larder": main, "tamper": testkit.Tamper, "world": testkit.World})
+	runMoreTestsAtOnce()
+	testscript.Main(m, map[string]func(){"larder": larderMain, "tamper": testkit.Tamper, "world": testkit.World})
+}
+
+// testsAtOnce is how many parallel tests run at once for each processor. Most of the time they wait for processes.
+const testsAtOnce = 4
+
+// runMoreTestsAtOnce raises the default of -test.parallel.
+func runMoreTestsAtOnce() {
+	if slices.ContainsFunc(os.Args, func(arg string) bool { return strings.HasPrefix(strings.TrimLeft(arg, "-"), "test.parallel") }) {
+		return
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(testsAtOnce*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 }
 
 // upstream is a script's registry.
@@ -86,6 +103,8 @@ func scriptParams() testscript.Params {
 				return err
 			}
 			env.Setenv("ROOT", root) // of the repository
+			// A script runs many short commands. At the default, garbage collection is a large part of their processor time.
+			env.Setenv("GOGC", "400")
 			npm := filepath.Join(env.WorkDir, ".npm")
 			env.Vars = append(env.Vars, registry.Env(npm)...)
 			return os.Mkdir(npm, 0o700)

@@ -56,6 +56,19 @@ func TestStatusTellsWhatUpstreamChanged(t *testing.T) {
 	}
 }
 
+// A store whose rows are lost is not described as one that was never filled.
+func TestStatusOfNoPackages(t *testing.T) {
+	for degraded, want := range map[string]int{"": 1, "./data is not written to: it holds no store, and 4 log entries were signed": 0} {
+		var out strings.Builder
+		if err := (statusText{&app.Status{Degraded: degraded}}).print(&out, false, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(out.String(), "Nothing is here yet"); got != want {
+			t.Errorf("degraded %q: the status says %d times that nothing is here yet\n%s", degraded, got, &out)
+		}
+	}
+}
+
 func TestStatusTellsATroubleOnce(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	status := &app.Status{Unprotected: []string{"Landlock: the kernel lacks it"}, Status: bot.Status{

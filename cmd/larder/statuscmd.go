@@ -87,6 +87,9 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	s.printLogPush(w, now)
 	s.printCatalogue(w, now)
 	fmt.Fprint(w, s.Feed.Tell())
+	if len(s.Packages) == 0 && s.Degraded != "" {
+		return nil // rows may be missing, so nothing is said about them
+	}
 	if len(s.Packages) == 0 {
 		hint := "`larder up` fetches what its catalogue names, `larder add` one package"
 		if s.Following != nil || s.Node != nil {

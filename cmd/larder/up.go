@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/terminal"
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 // The flags that commands share, by what they are for.
@@ -96,8 +98,9 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 		}
 		shown := terminal.NewProgress(out)
 		defer shown.Close()
+		s.Intervals = a.intervals
 		s.Settings, s.Logger, s.Events = a.settings, a.settings.NewLogger(out, least), shown.Event
-		s.Serving = func(address string, example func() (string, bool)) {
+		s.Serving = func(address string, example func() (string, error)) {
 			hint := func(w io.Writer, path string) {
 				fmt.Fprintf(w, "Try: curl --compressed %s%s\n", address, path)
 			}
@@ -107,10 +110,12 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 			}
 			fmt.Fprintf(a.stdout, "Larder serves %s from %s.\n", address, a.settings.Data)
 			fmt.Fprintf(a.stdout, "Open %s/ in a browser to find libraries and copy their tags.\n", address)
-			path, ok := example()
+			path, err := example()
 			switch {
-			case ok:
+			case err == nil:
 				hint(a.stdout, path)
+			case !errors.Is(err, kvstore.ErrNotFound):
+				s.Logger.Warn("couldn't look up a file to try; `larder fsck` checks the store", "err", err)
 			case s.Mirror != nil:
 				fmt.Fprintln(a.stdout, "This mirror has yet to catch up with its source; releases are served as they arrive.")
 			case a.settings.Bucket != "":
@@ -122,7 +127,7 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 					if out.Interactive {
 						w = out // above the bars
 					}
-					if path, ok := example(); ok {
+					if path, err := example(); err == nil {
 						hint(w, path)
 					}
 				})

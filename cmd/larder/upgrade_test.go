@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,16 +26,8 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	times, whole := 2, false
-	if value := os.Getenv("LARDER_TEST_UPGRADES"); value != "" {
-		var err error
-		if times, err = strconv.Atoi(value); err != nil {
-			t.Fatal(err)
-		}
-		t.Setenv("LARDER_TEST_UPGRADES", "") // and gone, because larder refuses a variable that is no setting
-		os.Unsetenv("LARDER_TEST_UPGRADES")
-		whole = true
-	}
+	t.Parallel()
+	times, whole := testCount(t, "UPGRADES", 2)
 	data := t.TempDir()
 	files := stockNoise(t, data, 20, 30_000)
 	for _, protocol := range []string{"HTTP/1.1", "TLS", "HTTP/2"} {

@@ -20,9 +20,8 @@ func TestUsageSurvivesAKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	whole := os.Getenv("LARDER_TEST_WHOLE") != ""
-	t.Setenv("LARDER_TEST_WHOLE", "") // and gone, because larder refuses a variable that is no setting
-	os.Unsetenv("LARDER_TEST_WHOLE")
+	t.Parallel()
+	whole := testVariable("WHOLE") != ""
 	data := filepath.Join(t.TempDir(), "data")
 	files, sources := map[string][]byte{}, map[string][]byte{}
 	for i := range 20 {

@@ -79,6 +79,7 @@ func TestWitnessKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	const origin = "log.example/killed"
 	private, key, err := note.GenerateKey(rand.Reader, origin)
 	if err != nil {

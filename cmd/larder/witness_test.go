@@ -18,6 +18,7 @@ func TestWitness(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+	t.Parallel()
 	data, keys, folder := t.TempDir(), t.TempDir(), t.TempDir()
 	stockNoise(t, data, 1, 1000)
 	log := func(more ...string) *exec.Cmd {

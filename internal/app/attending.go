@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -24,7 +23,7 @@ func (r *Reader) attend(tell func(*Status)) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := server.NewHTTPServer(admin.Handler(r.counted(r.lookedAt(ctx, tell)), r.logger), server.HTTPOptions{WriteTimeout: noTimeout, Logger: r.logger})
+	s := server.NewHTTPServer(admin.Handler(r.counted(r.lookedAt(ctx, tell)), r.logger), server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: r.logger})
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
 	go s.Serve(l) //nolint:errcheck // it ends with Stop
 	r.unattend = func() error {
@@ -49,7 +48,7 @@ func (r *Reader) lookedAt(ctx context.Context, tell func(*Status)) operations {
 		return status, nil
 	})
 	for name, do := range all {
-		all[name] = func(its context.Context, request json.RawMessage, report func(any)) (any, error) {
+		all[name] = func(its context.Context, request admin.Request, report func(any)) (any, error) {
 			result, err := do(its, request, report)
 			if err != nil && ctx.Err() != nil {
 				err = fmt.Errorf("the larder command that was answering, process %d, has ended; try again", self.PID)

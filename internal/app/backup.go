@@ -78,6 +78,9 @@ func (r *Reader) backup(ctx context.Context, dir string, report func(BackupProgr
 	if err != nil {
 		return result, err
 	}
+	if err := copyRooms(r.settings.Data, unfinished); err != nil {
+		return result, fmt.Errorf("couldn't back up the settings of the waiting rooms: %w", err)
+	}
 	result = BackupResult{Bytes: done.Bytes, Linked: done.Linked, Files: done.Files, Unfinished: others}
 	if result.Entries, err = entriesIn(storeDir(unfinished)); err != nil {
 		return result, fmt.Errorf("the backup cannot be read again, so it was removed: %w", err)
@@ -172,8 +175,12 @@ func finish(unfinished, dir string, exists bool) error {
 	if !exists {
 		return errors.Join(os.Rename(unfinished, dir), disk.SyncFolder(vfs.Default, filepath.Dir(dir)))
 	}
-	if err := os.Rename(storeDir(unfinished), storeDir(dir)); err != nil {
+	rooms := filepath.Join(dir, roomsFolder)
+	if err := os.Rename(filepath.Join(unfinished, roomsFolder), rooms); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	if err := os.Rename(storeDir(unfinished), storeDir(dir)); err != nil {
+		return errors.Join(err, os.RemoveAll(rooms))
 	}
 	return errors.Join(os.Remove(unfinished), disk.SyncFolder(vfs.Default, dir))
 }

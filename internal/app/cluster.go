@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -32,8 +33,7 @@ import (
 
 // Times of a node that changes its role.
 const (
-	leadPause  = 10 * time.Second       // after it could not write, until it tries again
-	leadRest   = 5 * time.Minute        // … at most, where that fails again and again
+	leadRest   = 5 * time.Minute        // longest backoff of a takeover that fails again and again
 	showPause  = time.Second            // after the bucket did not take what is to be shown
 	signedLook = 100 * time.Millisecond // between two looks at what the signer has signed
 	partTime   = 5 * time.Second        // that the bucket has at the end, to be told of it
@@ -41,6 +41,21 @@ const (
 	mendEvery  = 6 * time.Hour
 	formsEvery = 10 * time.Second // between two looks for smaller codings that other nodes have found
 )
+
+// ClusterIntervals are how long a node of a cluster waits between two attempts. A field that is 0 has its default.
+type ClusterIntervals struct {
+	// Takeover is the backoff after the first failed takeover. Default: 10 s.
+	Takeover time.Duration
+	// Squeeze is the time until a follower requests another file to squeeze from a leader that had none. Default: 10 s.
+	Squeeze time.Duration
+}
+
+func (i ClusterIntervals) withDefaults() ClusterIntervals {
+	return ClusterIntervals{
+		Takeover: cmp.Or(i.Takeover, 10*time.Second),
+		Squeeze:  cmp.Or(i.Squeeze, 10*time.Second),
+	}
+}
 
 // isNode reports whether the process is a node of a cluster.
 func (s Server) isNode() bool { return s.Serve && s.Mirror == nil && s.Settings.Bucket != "" }
@@ -236,10 +251,6 @@ func (c *clustered) close() (err error) {
 
 // followerParts are what a node is made of while another one writes: nothing in it publishes, signs or sends.
 func (s *working) followerParts() (parts list, err error) {
-	rooms, err := s.rooms()
-	if err != nil {
-		return nil, err
-	}
 	add := parts.add
 	site := newServing(s.running)
 	c := &clustered{working: s, site: site}
@@ -249,7 +260,7 @@ func (s *working) followerParts() (parts list, err error) {
 	add(true, part{name: "key folder", start: s.keyFolder}, c.openBucket(), s.dataFolder(), s.adminSocket())
 	add(true, part{name: "node", start: c.openFollower, stop: c.close}, c.answeringNodes(nil))
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
-	add(len(rooms) > 0, site.rooms(rooms))
+	add(s.hasRooms(), site.rooms())
 	add(true, site.fresh(), part{name: "gate", start: c.gate})
 	add(s.settings.AccessLog != "", site.logging())
 	add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
@@ -355,7 +366,7 @@ func (c *clustered) follow(ctx context.Context) {
 			text := err.Error()
 			c.refuses.Store(&text)
 			c.logger.Error("no node publishes, and this one may not", "err", err)
-			c.leadAfter = time.Now().Add(leadPause)
+			c.leadAfter = time.Now().Add(c.Intervals.Takeover)
 			continue
 		}
 		c.logger.Info("no other node publishes; this one takes over")

@@ -1,21 +1,14 @@
 package app
 
 import (
-	"archive/tar"
-	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -65,57 +58,6 @@ func TestNodeTLS(t *testing.T) {
 	}
 	if err := ask(key(), false); err == nil {
 		t.Error("a node of another cluster gets an answer")
-	}
-}
-
-// What a node has sent can be imported, and nothing else.
-func TestUploads(t *testing.T) {
-	s := settings.New()
-	s.Data = t.TempDir()
-	c := &clustered{working: &working{running: &running{process: process{settings: s}}}}
-	told, err := c.take("source.tar", strings.NewReader("data"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := c.uploaded(told)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if data, err := os.ReadFile(at); err != nil || string(data) != "data" {
-		t.Errorf("%s: %q, %v", at, data, err)
-	}
-	id, _, _ := strings.Cut(told, "/")
-	for _, told := range []string{"", "/etc/passwd", "../x", id, id + "/", id + "/..", id + "/../x", id + "/a/b", ".." + id[2:] + "/x", strings.Repeat("A", 100) + "/x"} {
-		if at, err := c.uploaded(told); err == nil {
-			t.Errorf("%q is %s", told, at)
-		}
-	}
-}
-
-func TestPack(t *testing.T) {
-	dir := t.TempDir()
-	err := errors.Join(os.Mkdir(filepath.Join(dir, "sub"), 0o700), os.WriteFile(filepath.Join(dir, "sub", "a.js"), []byte("a"), 0o600),
-		os.WriteFile(filepath.Join(dir, "b.js"), []byte("bb"), 0o600), os.Symlink("/etc/passwd", filepath.Join(dir, "link")))
-	var out bytes.Buffer
-	if err == nil {
-		err = pack(&out, dir)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for r := tar.NewReader(&out); ; {
-		h, err := r.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, h.Name)
-	}
-	if !slices.Equal(names, []string{"b.js", "sub/a.js"}) {
-		t.Errorf("packed: %q", names)
 	}
 }
 

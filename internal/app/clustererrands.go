@@ -205,7 +205,7 @@ func (c *clustered) saving(all operations) operations {
 }
 
 func (c *clustered) savingOne(next admin.Operation) admin.Operation {
-	return func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 		result, err := next(ctx, request, report)
 		if err == nil {
 			err = unsafe(c.saveErrands(ctx))

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/api/admin"
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -29,8 +28,6 @@ const (
 	wordLook  = 3 * time.Second  // and sooner, if there is news
 	// nodesPatience is how long a page waits for what the bucket knows of the nodes.
 	nodesPatience = 3 * time.Second
-	uploadTime    = 10 * time.Minute
-	mostUploads   = 4 << 30 // bytes of one import
 )
 
 // A Node is what a node of the cluster tells of itself, and its JSON form.
@@ -43,14 +40,10 @@ func noNodes(context.Context, struct{}, func(any)) ([]Node, error) {
 	return nil, errors.New("the process on this data folder is not a node of a cluster; `larder up --bucket` makes it one")
 }
 
-// What nodes ask of the one that writes.
-const opImportUpload Operation[ImportRequest, bot.Event, Written] = "import-upload"
-
-const uploadPath = "/upload"
-
 // forwarded are the operations that any node takes, and the one that writes does.
-var forwarded = []string{string(OpAdd), string(OpWithdraw), string(OpRestore), string(OpSqueeze), string(OpScheduleAdd), string(OpScheduleList), string(OpScheduleShow),
-	string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookList), string(OpWebhookRemove)}
+var forwarded = []string{string(OpAdd), string(opMissingContents), string(opImport), string(OpWithdraw), string(OpRestore), string(OpSqueeze), string(OpScheduleAdd), string(OpScheduleList), string(OpScheduleShow),
+	string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookList), string(OpWebhookRemove),
+	string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms)}
 
 // listen opens the socket on which other nodes reach this one.
 func (c *clustered) listen(ctx context.Context) (err error) {
@@ -84,11 +77,10 @@ func (c *clustered) answeringNodes(fill *filling) part {
 		}
 		logger := c.logger.With("part", "nodes")
 		mux := http.NewServeMux()
-		mux.Handle(roomsPath, c.answerRooms())
+		mux.Handle(roomsPath, c.handleRoomRequests())
 		all := operations{}
 		if fill != nil {
 			all = c.forNodes()
-			mux.Handle(uploadPath, c.uploads())
 		}
 		mux.Handle("/", admin.Handler(c.folder.counted(all), logger))
 		if fill != nil && c.Fill {
@@ -106,7 +98,6 @@ func (c *clustered) forNodes() operations {
 	for _, name := range forwarded {
 		all[name] = mine[name]
 	}
-	all[string(opImportUpload)] = c.ofUpload(mine[string(OpImport)])
 	return all
 }
 
@@ -117,21 +108,20 @@ func (c *clustered) elsewhere() error { return &cluster.NotWriterError{Writer: c
 func (c *clustered) forwarding() operations {
 	all := refusing(c.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
 	for _, name := range forwarded {
-		all[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 			return c.forward(ctx, name, request, report)
 		}
 	}
-	all[string(OpImport)] = c.uploading
-	all[string(OpImportTree)] = c.onlyThere("a tree is read where it lies: copy it to the node that publishes%s, and run larder import --tree there; one release can be imported through any node, by larder import NAME VERSION SOURCE")
-	all[string(OpRotateKey)] = c.onlyThere("the log's key is changed where it signs: run larder log rotate-key on the node that publishes%s, then copy log.key, log.pub and old-*.key from its key folder into that of each other node with a log.key, and start that again")
-	sized(all)
+	all[string(OpImportTree)] = c.refuseExceptOnLeader("a tree is read where it lies: copy it to the node that publishes%s, and run larder import --tree there; one release can be imported through any node, by larder import NAME VERSION SOURCE")
+	all[string(OpRotateKey)] = c.refuseExceptOnLeader("the log's key is changed where it signs: run larder log rotate-key on the node that publishes%s, then copy log.key, log.pub and old-*.key from its key folder into that of each other node with a log.key, and start that again")
+	reportLogSize(all)
 	c.repairOperation(all)
 	return c.telling(all)
 }
 
-// onlyThere refuses an operation that has to be asked of the node that writes, on its machine, and says so.
-func (c *clustered) onlyThere(why string) admin.Operation {
-	return func(ctx context.Context, _ json.RawMessage, _ func(any)) (any, error) {
+// refuseExceptOnLeader refuses an operation that has to be run on the leader's machine, and names the leader.
+func (c *clustered) refuseExceptOnLeader(why string) admin.Operation {
+	return func(ctx context.Context, _ admin.Request, _ func(any)) (any, error) {
 		where := ""
 		if at, err := c.node.FindWriter(ctx); err == nil && at != "" {
 			where = ", the one at " + at
@@ -141,13 +131,13 @@ func (c *clustered) onlyThere(why string) admin.Operation {
 }
 
 // forward has the node that writes do an operation, and waits for a while until this one has what came of it.
-func (c *clustered) forward(ctx context.Context, name string, request json.RawMessage, report func(any)) (any, error) {
+func (c *clustered) forward(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
 	at, err := c.findWriter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	writer := admin.Over(c.askingClient(false), at+"/")
-	result, err := admin.Call[json.RawMessage](ctx, writer, name, request, func(e json.RawMessage) { report(e) })
+	result, err := admin.Forward(ctx, writer, name, request, func(e json.RawMessage) { report(e) })
 	if err != nil {
 		return nil, unreached(at, fmt.Errorf("%w (by the node at %s)", err, at))
 	}

@@ -36,10 +36,8 @@ type sharedRooms struct {
 	*clustered
 	rooms  *waitingroom.Rooms
 	member *nodes.Member
-	setter *roomSetter
 	client *http.Client
 	writer atomic.Pointer[string] // where the node that writes is asked; nil where none is known
-	owns   atomic.Pointer[string] // digest of what is set there; nil where it is not known
 	listed atomic.Bool            // the bucket lists this node
 	told   []string               // with these rooms
 	at     time.Time              // when it was told so
@@ -103,71 +101,30 @@ func (s *sharedRooms) carry(ctx context.Context, q nodes.Request) (a nodes.Answe
 	if err := s.cannotAsk(*at); err != nil {
 		return a, err
 	}
-	question, err := s.question(q)
+	question, err := json.Marshal(q)
 	if err != nil {
 		return a, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, nodes.Within) // a later answer does not count
 	defer cancel()
 	said, err := ask(ctx, s.client, *at+roomsPath, bytes.NewReader(question), maxAsked)
-	var told roomsTold
 	if err == nil {
-		err = json.Unmarshal(said, &told)
+		err = json.Unmarshal(said, &a)
 	}
-	if err == nil && told.Digest != "" {
-		s.setter.adopt(told.Set)
-		s.owns.Store(&told.Digest)
-	}
-	return told.Answer, err
+	return a, err
 }
 
-// A roomsAsk is a question between nodes, and what `larder room set` has set where the node asks.
-type roomsAsk struct {
-	nodes.Request
-	Digest string
-	Set    roomsSet `json:",omitempty"` // where the owner is known to have set something else
-}
-
-// A roomsTold is the answer, and what is set where the rooms are.
-type roomsTold struct {
-	nodes.Answer
-	Digest string   // "" of a node that does not have the rooms
-	Set    roomsSet `json:",omitempty"` // where the node has something else
-}
-
-func (s *sharedRooms) question(q nodes.Request) ([]byte, error) {
-	mine := s.setter.shared.Load()
-	ask := roomsAsk{Request: q, Digest: mine.digest}
-	if owns := s.owns.Load(); owns != nil && *owns != mine.digest {
-		ask.Set = mine.set
-	}
-	return json.Marshal(ask)
-}
-
-// agree takes up what is set where the question comes from, and tells what is set here.
-func (s *sharedRooms) agree(q *roomsAsk, a *roomsTold) {
-	s.setter.adopt(q.Set)
-	mine := s.setter.shared.Load()
-	a.Digest = mine.digest
-	if q.Digest != mine.digest {
-		a.Set = mine.set
-	}
-}
-
-// answerRooms answers other nodes about rooms.
-func (c *clustered) answerRooms() http.Handler {
+// handleRoomRequests serves the other nodes, which send their reports and request grants.
+func (c *clustered) handleRoomRequests() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var q roomsAsk
+		var q nodes.Request
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsked)).Decode(&q); r.Method != http.MethodPost || err != nil {
 			http.Error(w, "a node asks about its rooms by POST, in JSON", http.StatusBadRequest)
 			return
 		}
-		a := roomsTold{Answer: nodes.Answer{Refused: nodes.NotOwner}}
+		a := nodes.Answer{Refused: nodes.NotOwner}
 		if o := c.owner.Load(); o != nil {
-			a.Answer = o.Answer(q.Request)
-			if a.Refused == "" {
-				c.site.shared.agree(&q, &a)
-			}
+			a = o.Answer(q)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(a) //nolint:errcheck // the node asks again

@@ -21,7 +21,6 @@ import (
 
 const (
 	squeezePath  = "/squeeze"
-	squeezeLook  = 10 * time.Second // until a node asks again that was told that there is nothing to do
 	squeezeFind  = time.Minute      // until it looks again for the node that writes
 	squeezeTime  = 30 * time.Minute // far more than the largest content takes that is lent
 	squeezeAsk   = time.Minute      // that the node that writes has to answer
@@ -76,7 +75,7 @@ func (c *clustered) helpSqueeze(ctx context.Context) {
 	defer encoders.Close()
 	client := c.askingClient(true)
 	defer client.CloseIdleConnections()
-	for wait := squeezeLook; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
+	for wait := c.Intervals.Squeeze; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
 		to, err := c.findWriter(ctx)
 		if err != nil {
 			continue // the other parts tell
@@ -100,7 +99,7 @@ func (c *clustered) squeezeFor(ctx context.Context, encoders *worker.Pool, clien
 				c.logger.Info("squeezed for the node that publishes", "node", to, "contents", contents)
 			}
 			contents, packed = 0, nil
-			if err := retry.Sleep(ctx, squeezeLook); err != nil {
+			if err := retry.Sleep(ctx, c.Intervals.Squeeze); err != nil {
 				return err
 			}
 			continue
@@ -115,7 +114,7 @@ func (c *clustered) squeezeFor(ctx context.Context, encoders *worker.Pool, clien
 			return err
 		default: // the node that publishes does it
 			c.logger.Debug("not squeezed", "content", h, "err", err)
-			if err := retry.Sleep(ctx, squeezeLook); err != nil {
+			if err := retry.Sleep(ctx, c.Intervals.Squeeze); err != nil {
 				return err
 			}
 		}

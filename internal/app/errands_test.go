@@ -40,7 +40,7 @@ func TestScheduleOnAdminSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newAdminServer(t.Context(), w.operations(), e.schedule.Handler(schedulePath), quiet)
+	server := newAdminServer(t.Context(), w.operations(), e.schedule.Handler(schedulePath), http.NotFoundHandler(), quiet)
 	go server.Serve(socket) //nolint:errcheck // it ends with Close
 	defer server.Close()
 	got := make(chan string, 1)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
@@ -31,14 +32,15 @@ type Written struct {
 	LogSize int64 `json:"log_size"`
 }
 
-// sized has operations that publish tell how large the log is by then, for those who ask other nodes next.
-func sized(all operations) {
-	for _, name := range []string{string(OpAdd), string(OpImport)} {
+// reportLogSize has operations that publish report the size of the log afterwards. A program sends it with its next request, which
+// may reach another node.
+func reportLogSize(all operations) {
+	for _, name := range []string{string(OpAdd), string(opImport)} {
 		next := all[name]
-		all[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 			result, err := next(ctx, request, report)
 			if size := sizeIn(result); err == nil && size > 0 {
-				report(bot.Event{Kind: bot.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node answers by at least these", size, sizeField, size)})
+				report(bot.Event{Kind: bot.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node responds with at least these", size, sizeField, size)})
 			}
 			return result, err
 		}

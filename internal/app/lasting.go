@@ -45,6 +45,8 @@ type lasting struct {
 	ending   context.Context // ends when the process is told to end, before it does
 	// sending finish what was being sent when a life ended that another one follows.
 	sending sync.WaitGroup
+	// succession answers requests on the connections of runs that have ended.
+	succession *succession
 
 	upgrading sync.Mutex // held while an upgrade or a reload is made
 	mu        sync.Mutex
@@ -67,7 +69,7 @@ var (
 // of what the process does come from the one that it returns: that ends later than ctx, by the time of the lame duck.
 func openLasting(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *lasting, _ context.Context, err error) {
 	handed, asking, err := received()
-	l := &lasting{settings: s, logger: logger, started: time.Now().UTC(), phase: errOpening, ending: ctx}
+	l := &lasting{settings: s, logger: logger, started: time.Now().UTC(), phase: errOpening, ending: ctx, succession: newSuccession()}
 	l.caughtUp.Store(handed.CaughtUp)
 	began := time.Now()
 	l.elapsed = func() time.Duration { return time.Since(began) }
@@ -112,6 +114,7 @@ func openLasting(ctx context.Context, s *settings.Settings, serve bool, logger *
 // close ends what is left, when no part of the process runs any more, because of err.
 func (l *lasting) close(err error) error {
 	l.older.fail(err)
+	l.succession.end()
 	l.sending.Wait()
 	l.closePrivate()
 	return l.sockets.close()
@@ -150,7 +153,8 @@ func (l *lasting) listen(maxConnections int) (all []net.Listener, err error) {
 	return server.Limit(maxConnections, all...), nil
 }
 
-// noTimeout is for answers that take as long as they take: an operation's events, a CPU profile.
+// noTimeout is for responses that take as long as they take: an operation's events, a CPU profile. As IdleAtEnd it has idle
+// connections end at once: programs on this machine ask again.
 const noTimeout = -1
 
 // openPrivate answers the operator on the private address, from the first moment to the last.
@@ -171,7 +175,7 @@ func (l *lasting) openPrivate() error {
 		return nil, nil
 	})
 	handler := api.Private(api.PrivateOptions{Metrics: metrics, Ready: l.ready, Site: l.siteForOperator, Logger: logger})
-	l.private = server.NewHTTPServer(handler, server.HTTPOptions{WriteTimeout: noTimeout, Logger: logger})
+	l.private = server.NewHTTPServer(handler, server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: logger})
 	go l.private.Serve(at) //nolint:errcheck // it ends with Close
 	return nil
 }

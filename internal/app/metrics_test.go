@@ -213,22 +213,29 @@ func TestAlertsAreDocumented(t *testing.T) {
 	}
 }
 
+// writeDemoCatalogue writes a catalogue below dir with one package, for which nothing is fetched, and returns its folder.
+func writeDemoCatalogue(t *testing.T, dir string) string {
+	t.Helper()
+	catalogue := filepath.Join(dir, "catalogue")
+	folder := filepath.Join(catalogue, "packages", "d")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	demo := `{"name": "demo", "description": "A demo.", "keywords": ["demo"], "filename": "demo.js", "license": "MIT", "repository": {"type": "git", "url": "https://github.com/example/demo.git"}}`
+	if err := os.WriteFile(filepath.Join(folder, "demo.json"), []byte(demo), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return catalogue
+}
+
 // registered are the descriptions of the metrics of a process that serves and fills, with everything that needs no network.
 func registered(t *testing.T) (all []string) {
 	t.Helper()
 	dir := t.TempDir()
-	// One package, that nothing is fetched for.
-	catalogue := filepath.Join(dir, "catalogue", "packages", "d")
-	if err := os.MkdirAll(catalogue, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	demo := `{"name": "demo", "description": "A demo.", "keywords": ["demo"], "filename": "demo.js", "license": "MIT", "repository": {"type": "git", "url": "https://github.com/example/demo.git"}}`
-	if err := os.WriteFile(filepath.Join(catalogue, "demo.json"), []byte(demo), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	catalogue := writeDemoCatalogue(t, dir)
 	s := settings.New()
 	for name, value := range map[string]string{
-		"data": filepath.Join(dir, "data"), "listen": "127.0.0.1:0", "private-listen": "127.0.0.1:0", "catalogue": filepath.Dir(filepath.Dir(catalogue)),
+		"data": filepath.Join(dir, "data"), "listen": "127.0.0.1:0", "private-listen": "127.0.0.1:0", "catalogue": catalogue,
 		"acme-domain": "cdn.larder.example", "acme-directory": "https://127.0.0.1:1/", "purge-hook": "http://127.0.0.1:1/",
 		"asset-base": "https://cdn.larder.example", "fallback": "cdnjs:http://127.0.0.1:1",
 	} {
@@ -245,7 +252,7 @@ func registered(t *testing.T) (all []string) {
 	p := Server{
 		Settings: s, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Serve: true, Fill: true,
 		Events: func(bot.Event) {}, Filled: func(bot.Summary) {}, Stopping: func() {},
-		Serving: func(string, func() (string, bool)) {},
+		Serving: func(string, func() (string, error)) {},
 	}
 	l, ctx, err := openLasting(ctx, s, true, p.Logger, p.check)
 	if err != nil {

@@ -41,10 +41,6 @@ type following struct {
 
 // mirrorParts are what a process is made of that follows another Larder: nothing in it publishes or signs.
 func (s *working) mirrorParts() (parts list, err error) {
-	rooms, err := s.rooms()
-	if err != nil {
-		return nil, err
-	}
 	f := &following{working: s}
 	if f.only, err = chosen(s.Mirror.Only); err != nil {
 		return nil, err
@@ -58,7 +54,7 @@ func (s *working) mirrorParts() (parts list, err error) {
 	add(true, part{name: "source", start: func(context.Context) error { return f.open(site) }, stop: f.close})
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	if s.Serve {
-		add(len(rooms) > 0, site.rooms(rooms))
+		add(s.hasRooms(), site.rooms())
 		add(true, site.fresh())
 		add(s.settings.AccessLog != "", site.logging())
 		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/larder-cdn/larder/api/admin"
@@ -21,12 +20,6 @@ type (
 		// Retry asks, where Version is "", for all releases that were refused or have failed.
 		Retry bool `json:"retry,omitempty"`
 	}
-	// ImportRequest names a release, and where its files are.
-	ImportRequest struct {
-		Package string `json:"package"`
-		Version string `json:"version"`
-		Source  string `json:"source"` // an absolute path
-	}
 )
 
 // Operations that look for libraries.
@@ -38,8 +31,7 @@ const (
 
 // Operations of the bot's.
 const (
-	OpAdd    Operation[AddRequest, bot.Event, Written]    = "add"
-	OpImport Operation[ImportRequest, bot.Event, Written] = "import"
+	OpAdd Operation[AddRequest, bot.Event, Written] = "add"
 	// OpImportTree is asked with absolute paths.
 	OpImportTree Operation[bot.Tree, bot.TreeEvent, bot.TreeSummary] = "import-tree"
 	OpSqueeze    Operation[struct{}, bot.Event, bot.SqueezeSummary]  = "squeeze"
@@ -95,12 +87,6 @@ func (w *Writer) operations() operations {
 		})
 		return w.written(), err
 	})
-	answer(all, OpImport, func(ctx context.Context, q ImportRequest, report func(bot.Event)) (Written, error) {
-		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
-			return b.Import(ctx, q.Package, q.Version, q.Source)
-		})
-		return w.written(), err
-	})
 	answer(all, OpImportTree, func(ctx context.Context, q bot.Tree, report func(bot.TreeEvent)) (sum bot.TreeSummary, err error) {
 		err = withBot(ctx, func(bot.Event) {}, func(ctx context.Context, b *bot.Bot) (err error) {
 			sum, err = b.ImportTree(ctx, q, report)
@@ -108,6 +94,7 @@ func (w *Writer) operations() operations {
 		})
 		return sum, err
 	})
+	w.importOperations(all)
 	answer(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(bot.Event)) (squeezed bot.SqueezeSummary, err error) {
 		err = withBot(ctx, report, func(ctx context.Context, b *bot.Bot) (err error) {
 			squeezed, err = b.Squeeze(ctx)
@@ -158,9 +145,9 @@ func (s *running) telling(all operations) operations {
 
 // refusing puts why into the place of what would write.
 func refusing(all operations, why error) operations {
-	for _, name := range []string{string(OpAdd), string(OpImport), string(OpImportTree), string(OpSqueeze), string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore),
+	for _, name := range []string{string(OpAdd), string(opMissingContents), string(opImport), string(OpImportTree), string(OpSqueeze), string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore),
 		string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
-		all[name] = func(context.Context, json.RawMessage, func(any)) (any, error) { return nil, why }
+		all[name] = func(context.Context, admin.Request, func(any)) (any, error) { return nil, why }
 	}
 	return all
 }
@@ -188,7 +175,7 @@ func answer[Request, Event, Answer any](all operations, o Operation[Request, Eve
 func (r *Reader) counted(all operations) map[string]admin.Operation {
 	counted := make(map[string]admin.Operation, len(all))
 	for name, operation := range all {
-		counted[name] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
+		counted[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 			r.busy.Add(1)
 			defer r.busy.Done()
 			return operation(ctx, request, report)

@@ -72,18 +72,22 @@ func (p *process) answering(name string, start func(context.Context) (*server.Se
 	}
 }
 
-// briefly is how long clients are waited for where others wait for the next life of the process.
-const briefly = 1200 * time.Millisecond
+// relinquishTimeout is how long clients are waited for where others wait for the next run of the role. Those that take
+// longer are answered by that run.
+const relinquishTimeout = 1200 * time.Millisecond
 
 // end has s finish what it is sending.
 func (p *process) end(s *server.Server) {
 	if !p.brief.Load() {
 		stop(s, p.settings.Drain, p.logger)
+		p.lasting.sending.Wait() // s answers what comes late for earlier runs
+		p.lasting.succession.remove(s.Handler)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), briefly)
+	p.lasting.succession.remove(s.Handler)
+	ctx, cancel := context.WithTimeout(context.Background(), relinquishTimeout)
 	defer cancel()
-	if s.Shutdown(ctx) != nil {
+	if s.Relinquish(ctx) != nil {
 		p.lasting.sending.Go(func() { stop(s, p.settings.Drain, p.logger) })
 	}
 }

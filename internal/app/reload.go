@@ -30,7 +30,7 @@ var errNotBegun = errors.New("the process is still opening the store; try again 
 
 // reload reads configuration and rooms again and looks at the catalogue: all of it counts from now on, or where something is
 // wrong, nothing.
-func (s *running) reload() (done Reloaded, err error) {
+func (s *running) reload(ctx context.Context) (done Reloaded, err error) {
 	notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 	defer notify(daemon.SdNotifyReady)
 	defer func() {
@@ -62,11 +62,13 @@ func (s *running) reload() (done Reloaded, err error) {
 	wants := slices.DeleteFunc(slices.Clone(done.Changed), func(name string) bool {
 		return name == "log-level" || slices.Contains(done.Restart, name)
 	})
-	if slices.Equal(wants, []string{"rooms"}) && s.changeRooms != nil { // no connection notices
-		if err := s.changeRooms(fresh); err != nil {
+	if s.reloadRooms != nil && fresh.Rooms != settings.Off { // no connection is affected
+		if err := s.reloadRooms(ctx, fresh); err != nil {
 			return done, err
 		}
-		s.files, wants = files, nil
+		wants = slices.DeleteFunc(wants, func(name string) bool { return name == "rooms" })
+		s.files["rooms"] = files["rooms"]
+		s.settings.UseRooms(fresh)
 	}
 	if done.Anew = len(wants) > 0; done.Anew {
 		if !s.lasting.upgrading.TryLock() {
@@ -100,7 +102,7 @@ func (s *running) reload() (done Reloaded, err error) {
 
 // reloadOperation adds what `larder reload` asks.
 func (s *running) reloadOperation(all operations) {
-	answer(all, OpReload, func(context.Context, struct{}, func(any)) (Reloaded, error) { return s.reload() })
+	answer(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return s.reload(ctx) })
 }
 
 // goBack returns the settings that a process goes on with that could not begin anew with others because of err, and err

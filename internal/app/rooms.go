@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,103 +11,34 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-// A RoomsRequest asks for the status of waiting rooms.
-type RoomsRequest struct {
-	Room string `json:"room,omitempty"` // "" for all
-}
-
-// OpRooms returns the status of waiting rooms.
-const OpRooms Operation[RoomsRequest, any, []waitingroom.Status] = "rooms"
-
-// A SetRoomRequest sets fields of a waiting room, as the file of rooms has them.
-type SetRoomRequest struct {
-	Room   string            `json:"room"`
-	Fields map[string]string `json:"fields"` // values in YAML; "" for what the file says
-}
-
-// OpSetRoom sets fields of a waiting room at once and for good, and returns its status.
-const OpSetRoom Operation[SetRoomRequest, any, waitingroom.Status] = "set-room"
-
-var errNoRooms = errors.New("no larder process serves waiting rooms on this data folder; `larder up` and `larder serve` do")
-
-func noRooms(all operations) {
-	answer(all, OpRooms, func(context.Context, RoomsRequest, func(any)) ([]waitingroom.Status, error) { return nil, errNoRooms })
-	answer(all, OpSetRoom, func(context.Context, SetRoomRequest, func(any)) (s waitingroom.Status, err error) {
-		return s, errNoRooms
-	})
-}
-
-// unknownRoom says that the process has no room of that name.
-func unknownRoom(rooms *waitingroom.Rooms, name string) error {
-	var names []string
-	for _, status := range rooms.Statuses() {
-		names = append(names, status.Name)
-	}
-	if best, ok := text.Nearest(name, names); ok {
-		return fmt.Errorf("there is no waiting room %q; did you mean %s?", name, best)
-	}
-	return fmt.Errorf("there is no waiting room %q; `larder room status` lists all of them", name)
-}
-
-// knownRooms has webhooks be only for rooms that there are.
-func knownRooms(all operations, rooms *waitingroom.Rooms) {
-	add := all[string(OpWebhookAdd)]
-	if add == nil {
-		return
-	}
-	all[string(OpWebhookAdd)] = func(ctx context.Context, request json.RawMessage, report func(any)) (any, error) {
-		var q WebhookAddRequest
-		if json.Unmarshal(request, &q) == nil && q.Room != "" && q.Room != "*" { // add says what is wrong with others
-			if _, ok := rooms.Status(q.Room); !ok {
-				return nil, unknownRoom(rooms, q.Room)
-			}
-		}
-		return add(ctx, request, report)
-	}
-}
-
 // rooms puts waiting rooms in front of the site.
-func (s *serving) rooms(configured []config.Room) part {
+func (s *serving) rooms() part {
 	var rooms *waitingroom.Rooms
+	var record *roomRecord
 	return part{
 		name: "waiting rooms",
 		start: func(ctx context.Context) (err error) {
-			if rooms, err = s.openRooms(ctx, configured); err != nil {
+			if record, err = s.openRoomRecord(ctx); err != nil {
+				return err
+			}
+			if rooms, err = s.openRooms(ctx, record); err != nil {
 				return err
 			}
 			s.pages.Rooms, s.api.Rooms = rooms, rooms
 			s.inFront = append(s.inFront, rooms.Handler)
 			s.inFrontOfLane = append(s.inFrontOfLane, rooms.Lane)
-			setter, err := newRoomSetter(s, rooms)
-			if err != nil {
-				return err
-			}
-			if s.shared != nil {
-				s.shared.setter = setter
-			}
-			s.changeRooms = setter.reload
+			record.store.Subscribe(func(v configstore.Version) { s.enforceRooms(record, rooms, v) })
+			s.reloadRooms = record.reload
 			s.answers = append(s.answers, func(all operations) {
 				if s.tells {
-					knownRooms(all, rooms)
+					record.checkWebhookRooms(all, rooms)
 				}
-				answer(all, OpSetRoom, func(_ context.Context, q SetRoomRequest, _ func(any)) (waitingroom.Status, error) {
-					return setter.put(q)
-				})
-				answer(all, OpRooms, func(_ context.Context, q RoomsRequest, _ func(any)) ([]waitingroom.Status, error) {
-					if q.Room == "" {
-						return rooms.Statuses(), nil
-					}
-					status, ok := rooms.Status(q.Room)
-					if !ok {
-						return nil, unknownRoom(rooms, q.Room)
-					}
-					return []waitingroom.Status{status}, nil
-				})
+				record.operations(all, rooms)
 			})
 			return nil
 		},
@@ -117,6 +47,7 @@ func (s *serving) rooms(configured []config.Room) part {
 				return nil
 			}
 			var all sync.WaitGroup
+			all.Go(func() { record.owner.run(ctx, record) })
 			if s.shared != nil {
 				all.Go(func() { s.shared.run(ctx) })
 			}
@@ -127,8 +58,47 @@ func (s *serving) rooms(configured []config.Room) part {
 	}
 }
 
+// enforceRooms has the rooms follow a version of their settings.
+func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) {
+	document, configured, err := decodeRooms(v)
+	if err == nil {
+		err = s.changeRooms(rooms, configured)
+	}
+	record.mu.Lock()
+	defer record.mu.Unlock()
+	switch {
+	case errors.Is(err, waitingroom.ErrEachNode):
+		s.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
+		s.again(func() error { return nil })
+	case err != nil:
+		s.logger.Error("a version of the rooms cannot be used on this node; the one before stays in force here", "version", v.Number, "origin", v.Origin, "err", err)
+		record.problem = cutText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err))
+	default:
+		s.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)
+		v.Content = nil
+		record.enforced, record.document, record.problem = v, document, ""
+	}
+}
+
+func (s *serving) changeRooms(rooms *waitingroom.Rooms, configured []config.Room) error {
+	keyFolder, err := s.settings.KeyFolder()
+	if err != nil {
+		return err
+	}
+	if s.lacking == nil {
+		if _, err := noteRooms(keyFolder, configured); err != nil {
+			return err
+		}
+	}
+	return rooms.Change(configured)
+}
+
 // openRooms opens waiting rooms.
-func (s *serving) openRooms(ctx context.Context, rooms []config.Room) (*waitingroom.Rooms, error) {
+func (s *serving) openRooms(ctx context.Context, record *roomRecord) (*waitingroom.Rooms, error) {
+	rooms, err := record.rooms()
+	if err != nil {
+		return nil, err
+	}
 	keyFolder, err := s.settings.KeyFolder()
 	if err != nil {
 		return nil, err
@@ -163,7 +133,7 @@ func (s *serving) openRooms(ctx context.Context, rooms []config.Room) (*waitingr
 	}
 	opened, err := waitingroom.New(waitingroom.Options{
 		Rooms: rooms, Keys: keys, Cluster: shared, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.metrics,
-		Tell: tell, Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
+		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
 	})
 	if s.shared != nil {
 		s.shared.rooms = opened

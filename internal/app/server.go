@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,7 +27,6 @@ import (
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
 // A Server is a process that has the data folder open and works until it is told to end.
@@ -40,13 +40,15 @@ type Server struct {
 	Mirror *Mirror
 	// Events hears what the bot does.
 	Events func(bot.Event)
-	// Serving is called once the process serves. example finds the path of a file that is served, if there is one; it is
-	// nil where nothing may write to the data folder, and only what is left is served.
-	Serving func(address string, example func() (path string, ok bool))
+	// Serving is called once the process serves. example looks up the path of a file in the store, and returns
+	// kvstore.ErrNotFound if the store serves none; example is nil in read-only mode.
+	Serving func(address string, example func() (path string, err error))
 	// Filled is called when the single pass has been made.
 	Filled func(bot.Summary)
 	// Stopping is called when the process is told to end.
 	Stopping func()
+	// Intervals are those of a node of a cluster.
+	Intervals ClusterIntervals
 
 	// leads is there where a node of a cluster is to write in this life, in the place of that of an epoch. Where it could not,
 	// it is not to try before leadAfter; leadFailures is how often that was so, one after the other.
@@ -79,8 +81,8 @@ type running struct {
 	rest      func()
 	resting   sync.WaitGroup
 	takesOver atomic.Pointer[int64] // what the next life of a node of a cluster has leads be
-	// changeRooms has the waiting rooms be those of other settings at once; nil where there are none.
-	changeRooms func(*settings.Settings) error
+	// reloadRooms takes up the rooms file of other settings; nil where the process has no waiting rooms.
+	reloadRooms func(context.Context, *settings.Settings) error
 }
 
 // working is a running Server that works on its folder.
@@ -98,6 +100,7 @@ type working struct {
 // Run does the server's work until ctx ends, or another process has taken over. Where nothing may write to the data folder,
 // it serves what is left there. After a repair it begins anew.
 func (s Server) Run(ctx context.Context) (err error) {
+	s.Intervals = s.Intervals.withDefaults()
 	l, ctx, err := openLasting(ctx, s.Settings, s.Serve, s.Logger, s.check)
 	if err != nil {
 		return err
@@ -112,7 +115,7 @@ func (s Server) Run(ctx context.Context) (err error) {
 			if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
 				s.leadFailures++
 			}
-			s.leads, s.leadAfter, again = nil, time.Now().Add(retry.Doubled(max(1, s.leadFailures), leadPause, leadRest)), true
+			s.leads, s.leadAfter, again = nil, time.Now().Add(retry.Doubled(max(1, s.leadFailures), s.Intervals.Takeover, leadRest)), true
 			continue
 		}
 		if err != nil && !errors.Is(err, errAgain) && again {
@@ -121,17 +124,17 @@ func (s Server) Run(ctx context.Context) (err error) {
 				continue
 			}
 		}
-		if again && ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
-			return nil // it was told to end while it began anew
-		}
 		if !errors.Is(err, errAgain) {
+			if ctx.Err() != nil && (again || !s.Once) {
+				err = withoutCancellation(ctx, err)
+			}
 			return err
 		}
 		if s.leads != nil { // it wrote, and its end was in order
 			s.leadFailures = 0
 		}
 		if s.leads = r.takesOver.Load(); s.isNode() {
-			s.Serving = func(string, func() (string, bool)) {} // it was told once
+			s.Serving = func(string, func() (string, error)) {} // the first run of the role has announced the address
 		}
 		switch err := r.afterwards(); {
 		case err == errTaken:
@@ -144,6 +147,37 @@ func (s Server) Run(ctx context.Context) (err error) {
 			l.use(s.Settings)
 		}
 	}
+}
+
+// withoutCancellation returns err without the errors that it joins and whose only cause is that ctx ended while parts of the
+// process started or ran. A stop on request is a failure only of a process that was started for a single pass.
+func withoutCancellation(ctx context.Context, err error) error {
+	if err == nil || causedBy(err, context.Canceled, context.Cause(ctx)) {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() { // its text says more than its causes
+		return err
+	}
+	var failures []error
+	for _, err := range joined.Unwrap() {
+		failures = append(failures, withoutCancellation(ctx, err))
+	}
+	return errors.Join(failures...)
+}
+
+// causedBy reports whether each error at the end of a chain that err wraps is one of causes.
+func causedBy(err error, causes ...error) bool {
+	if slices.Contains(causes, err) {
+		return true
+	}
+	switch err := err.(type) {
+	case interface{ Unwrap() error }:
+		return err.Unwrap() != nil && causedBy(err.Unwrap(), causes...)
+	case interface{ Unwrap() []error }:
+		return len(err.Unwrap()) > 0 && !slices.ContainsFunc(err.Unwrap(), func(err error) bool { return !causedBy(err, causes...) })
+	}
+	return false
 }
 
 // life does the server's work until ctx ends, or until it is to begin anew.
@@ -180,7 +214,7 @@ func (s Server) running(l *lasting, again bool) *running {
 		r.self.Address = l.address(s.Settings)
 	}
 	l.begin(again, r.metrics, map[os.Signal]func(context.Context){
-		syscall.SIGHUP:  func(context.Context) { _, _ = r.reload() },              // the log tells
+		syscall.SIGHUP:  func(ctx context.Context) { _, _ = r.reload(ctx) },       // the log tells
 		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) }, // the log tells
 	})
 	return r
@@ -232,10 +266,6 @@ func (s *working) parts() (parts list, err error) {
 	if s.isNode() && s.leads == nil {
 		return s.followerParts()
 	}
-	rooms, err := s.rooms()
-	if err != nil {
-		return nil, err
-	}
 	add := parts.add
 	site := newServing(s.running)
 	site.tells = true
@@ -267,7 +297,7 @@ func (s *working) parts() (parts list, err error) {
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
 	if s.Serve {
 		s.answers = append(s.answers, func(all operations) { withdrawals{s.writer, site.inForce, s.settings.PurgeHook != ""}.operations(all) })
-		add(len(rooms) > 0, site.rooms(rooms))
+		add(s.hasRooms(), site.rooms())
 		add(s.Fill, part{name: "catalogue on the site", start: fill.showOnSite})
 		add(reviews, fill.reviewer())
 		add(s.Fill && len(s.settings.Fallback) > 0, fill.fallback())
@@ -287,7 +317,7 @@ func (s *working) parts() (parts list, err error) {
 		all, schedule := s.operations(), e.schedule.Handler(schedulePath)
 		if s.isNode() {
 			all, schedule = node.saving(all), node.savingHTTP(schedule)
-			sized(all)
+			reportLogSize(all)
 		}
 		return all, schedule, nil
 	}))
@@ -306,10 +336,6 @@ func (s *working) parts() (parts list, err error) {
 // remains are the parts of a process that serves what is left of a folder to which nothing may write: no bot, no schedule,
 // no webhooks, no purge hook, and nothing that signs or pushes the log.
 func (s *running) remains(short *Shortfall) (parts list, err error) {
-	rooms, err := s.rooms()
-	if err != nil {
-		return nil, err
-	}
 	site := newServing(s)
 	site.lacking = short
 	add := parts.add
@@ -317,7 +343,7 @@ func (s *running) remains(short *Shortfall) (parts list, err error) {
 	s.lasting.doubt(func() (string, error) { return "", fmt.Errorf("read-only: %w", short) })
 	add(true, site.remains(), s.adminSocket(), site.frozen())
 	add(true, part{name: "limit of memory", run: until(s.limitMemory)})
-	add(len(rooms) > 0, site.rooms(rooms))
+	add(s.hasRooms(), site.rooms())
 	add(s.settings.AccessLog != "", site.logging())
 	add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
 	add(true, site.server())
@@ -349,7 +375,7 @@ func (s Server) check() error {
 	if !s.Serve {
 		return nil
 	}
-	_, err := waitingRooms(c)
+	err := checkRooms(c)
 	err = errors.Join(checkPurging(c), checkFallback(c), limitConnections(c, s.Logger), err)
 	if c.TLSCert != "" {
 		_, wrong := certificate(c, s.Logger)
@@ -365,13 +391,8 @@ func (s Server) check() error {
 	return errors.Join(err, wrong)
 }
 
-// rooms reads the waiting rooms.
-func (s *running) rooms() ([]config.Room, error) {
-	if !s.Serve {
-		return nil, nil
-	}
-	return waitingRooms(s.settings)
-}
+// hasRooms reports whether the process has waiting rooms.
+func (s *running) hasRooms() bool { return s.Serve && s.settings.Rooms != settings.Off }
 
 // dataFolder opens the data folder.
 func (s *working) dataFolder() part {
@@ -543,17 +564,18 @@ func (s *running) adminServer(made func() (operations, http.Handler, error)) par
 		counted := s.folder.counted(all)
 		s.reloadOperation(counted)
 		s.upgradeOperation(counted) // not counted: the folder is closed while it is under way
-		return newAdminServer(ctx, counted, schedule, s.logger), []net.Listener{s.socket}, nil
+		return newAdminServer(ctx, counted, schedule, acceptForwarded(s.lasting.succession), s.logger), []net.Listener{s.socket}, nil
 	})
 }
 
-func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule http.Handler, logger *slog.Logger) *server.Server {
+func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule, late http.Handler, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "admin")
 	mux := http.NewServeMux()
 	mux.Handle("/", admin.Handler(operations, logger))
 	mux.Handle(schedulePath, schedule)
 	mux.Handle(schedulePath+"/", schedule)
-	s := server.NewHTTPServer(mux, server.HTTPOptions{WriteTimeout: noTimeout, Logger: logger})
+	mux.Handle(forwardPath, late)
+	s := server.NewHTTPServer(mux, server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: logger})
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
 	return s
 }

@@ -55,6 +55,9 @@ func (s *serving) server() part {
 		if s.site, err = s.open(); err == nil {
 			at, err = s.lasting.listen(s.settings.MaxConnections)
 		}
+		if err == nil {
+			s.lasting.succession.set(s.site.Handler)
+		}
 		return s.site, at, err
 	})
 }
@@ -101,6 +104,7 @@ func (s *serving) open() (*server.Server, error) {
 	handler = s.settings.Proxies.Handler(s.accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
 	o := server.HTTPOptions{
 		H2C: s.settings.H2C, MaxConnections: s.settings.MaxConnections, Proxies: s.settings.Proxies, ProxyProtocol: s.settings.ProxyProtocol, Logger: logger,
+		Successor: s.lasting.succession,
 	}
 	if s.settings.FastLane {
 		o.Lane = assets
@@ -239,6 +243,6 @@ func (s *serving) announce(context.Context) error {
 		s.Serving(s.self.Address, nil)
 		return nil
 	}
-	s.Serving(s.self.Address, func() (string, bool) { return library.Example(s.folder.store) })
+	s.Serving(s.self.Address, func() (string, error) { return library.Example(s.folder.store) })
 	return nil
 }

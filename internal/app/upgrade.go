@@ -319,6 +319,7 @@ func (s *running) giveWay(n *newer) error {
 	}
 	if err == nil {
 		l.sockets.keepFiles()
+		l.succession.set(forwarder(s.settings.Data, s.logger))
 		notify("MAINPID=" + strconv.Itoa(n.cmd.Process.Pid))
 		s.logger.Info("another process has taken over", "pid", n.cmd.Process.Pid)
 		return errTaken

@@ -21,11 +21,11 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 var (
@@ -152,7 +152,7 @@ func Origin(r *http.Request) (string, bool) {
 	return client.Scheme(r) + "://" + strings.ToLower(r.Host), true
 }
 
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:[0-9]{1,5})?$`)
+var hostName = lazyregexp.New(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:[0-9]{1,5})?$`)
 
 // plausible reports whether a Host field (RFC 9110 §7.2) could be this server's: a name
 // or an address, with a port or without.
@@ -180,7 +180,7 @@ func Query(raw string) url.Values {
 }
 
 // encoded are the parts of a text that are percent-encoded.
-var encoded = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+`)
+var encoded = lazyregexp.New(`(?:%[0-9A-Fa-f]{2})+`)
 
 func decoded(s string) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "+", " "), "\uFFFD")

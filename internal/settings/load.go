@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/purge"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
@@ -30,7 +30,7 @@ func EnvName(flag string) string {
 
 // serviceLink matches the variables that Kubernetes and Docker links set in a container beside a service named larder
 // or larder-something. They are not meant for us, and refusing them would stop Larder from starting there.
-var serviceLink = regexp.MustCompile(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+var serviceLink = lazyregexp.New(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // Load fills in what no flag has set: from environ first, then from the configuration file. It reports every mistake
 // it finds, each with the place it stands in.
@@ -312,54 +312,45 @@ const defaultRooms = `
   each_node: true
 `
 
-// setRooms takes rooms that stand in the configuration file itself.
+// setRooms reads rooms that stand in the configuration file itself.
 func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
 	rooms, err := config.ParseNode(file, list)
 	if err != nil {
 		return err
 	}
-	s.inline, s.roomsFile, s.roomsList = rooms, file, list
+	if s.inlineText, err = config.Marshal(list); err != nil {
+		return fmt.Errorf("%s: %w", at, err)
+	}
+	s.inline, s.inlineFile = rooms, file
 	s.origins["rooms"] = at
 	return nil
 }
 
-// WaitingRooms returns the waiting rooms, with the fields that an operator has set. Their file is read once: what is written into it
-// later counts when it is reloaded, and not when a field is set. It is for one goroutine at a time.
-func (s *Settings) WaitingRooms(set config.Set) ([]config.Room, error) {
-	if s.roomsList == nil {
-		if err := s.readRooms(); err != nil || s.roomsList == nil {
-			return nil, err
-		}
-	}
-	list, err := set.Apply(s.roomsList)
-	if err != nil {
-		return nil, Mistake{err}
-	}
-	rooms, err := config.ParseNode(s.roomsFile, list)
-	if err != nil {
-		return nil, Mistake{err}
-	}
-	return rooms, nil
+// A RoomsFile is the file of waiting rooms that the settings name.
+type RoomsFile struct {
+	Name    string
+	Text    []byte
+	Default bool // no setting names one, and this is the default
 }
 
-// readRooms reads the list of rooms. There is none where they are off, or the file is empty.
-func (s *Settings) readRooms() error {
-	file, text := "the default rooms", []byte(defaultRooms)
-	switch s.Rooms {
-	case "":
-	case Off:
-		return nil
-	default:
-		file = s.Rooms
-		var err error
-		if text, err = os.ReadFile(file); err != nil {
-			return Mistakef("%s: %w", s.Origin("rooms"), err)
-		}
+// ReadRooms returns the file of waiting rooms. on is false where the settings turn rooms off. The file is read once: what is
+// written into it later counts when it is reloaded or the process starts again, and not when a node takes another role. It is
+// for one goroutine at a time.
+func (s *Settings) ReadRooms() (f RoomsFile, on bool, err error) {
+	switch {
+	case s.readRooms != nil:
+		return *s.readRooms, true, nil
+	case s.inline != nil:
+		return RoomsFile{Name: s.inlineFile, Text: s.inlineText}, true, nil
+	case s.Rooms == Off:
+		return f, false, nil
+	case s.Rooms == "":
+		return RoomsFile{Name: "the default rooms", Text: []byte(defaultRooms), Default: true}, true, nil
 	}
-	list, err := config.List(file, text)
+	text, err := os.ReadFile(s.Rooms)
 	if err != nil {
-		return Mistake{err}
+		return f, true, Mistakef("%s: %w", s.Origin("rooms"), err)
 	}
-	s.roomsFile, s.roomsList = file, list
-	return nil
+	s.readRooms = &RoomsFile{Name: s.Rooms, Text: text}
+	return *s.readRooms, true, nil
 }

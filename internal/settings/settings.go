@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/logs/gitlog"
@@ -77,8 +76,8 @@ type Settings struct {
 	Sending int64
 	// StoreCache is the memory cache of the store, in bytes; about 80 for each file find it fast. Default: 128 MiB.
 	StoreCache int64
-	// Drain is how long clients have to take what is being sent when the process ends; then they are cut off. Default:
-	// 15 s.
+	// Drain is how long clients have to send their request and take the response when the process ends; then they are cut off.
+	// Default: 15 s.
 	Drain time.Duration
 	// LameDuck is how long a process that is told to end goes on serving while /readyz says that it ends. Default: 0.
 	LameDuck time.Duration
@@ -131,12 +130,14 @@ type Settings struct {
 	DownloadsURL string
 
 	// Rooms is a file of waiting rooms, or [Off]; the configuration file may have the rooms themselves. Default: one room
-	// over /download/. See [Settings.WaitingRooms].
-	Rooms  string
-	inline []config.Room // that stand in the configuration file itself
-	// The list of rooms as it was read, and the file that has it.
-	roomsList *yaml.Node
-	roomsFile string
+	// over /download/. See [Settings.ReadRooms].
+	Rooms string
+	// Rooms that stand in the configuration file itself: parsed, as YAML, and the name of that file. inline is nil where
+	// it has none.
+	inline     []config.Room
+	inlineText []byte
+	inlineFile string
+	readRooms  *RoomsFile // the file of Rooms; nil before it is read
 
 	// Keys is the folder of the key that signs the log. Default: beside the data folder, see [Settings.KeyFolder].
 	Keys string
@@ -259,7 +260,7 @@ func (s *Settings) addFlags() {
 	f.Var(sizeValue(&s.Cache, Mebibyte), "cache", "`SIZE` of the memory cache of files being served")
 	f.Var(sizeValue(&s.Sending, Mebibyte), "sending", "`SIZE` of the memory for files on their way to clients that the cache does not hold; more answer 503")
 	f.Var(sizeValue(&s.StoreCache, Mebibyte), "store-cache", "`SIZE` of the memory cache of the store, which finds files fast while it holds about 80 bytes for each")
-	f.Var(Duration(&s.Drain, 0), "drain", "`DURATION` that clients have to take what is being sent when the process is told to end")
+	f.Var(Duration(&s.Drain, 0), "drain", "`DURATION` that clients have to send their request and take the response when the process is told to end")
 	f.Var(Duration(&s.LameDuck, 0), "lame-duck", "`DURATION` that the process goes on serving when it is told to end, while /readyz already says so, for load balancers that have to notice")
 	f.Var(textValue(&s.ReadyFile, "file"), "ready-file", "write the public address to `FILE` once it serves; the file is removed when it ends")
 	f.Var(optionalAddressValue(&s.PrivateListen), "private-listen", "private `ADDRESS` of /metrics, /rooms, /nodes, /debug/pprof/, /livez and /readyz, or off; never expose it")

@@ -153,7 +153,7 @@ func (f Verdict) from() string {
 	from := fmt.Sprintf(", from %s's %s, says the operator", f.Source.Type, text.Plain(f.Source.Name))
 	switch {
 	case f.Source.Type == "import":
-		from = fmt.Sprintf(", as the operator brought it in %s", text.Plain(f.Source.Name))
+		from = ", as the operator imported it"
 	case f.Upstream != nil && f.Outcome == verify.Proven:
 		from = fmt.Sprintf(", as %s's %s had it", f.Source.Type, text.Plain(f.Source.Name))
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -29,6 +30,9 @@ type Release struct {
 // Released is when all releases were published upstream, where a test can choose.
 var Released = time.Date(2024, 2, 29, 12, 30, 45, 0, time.UTC)
 
+// bigScript is the size of the largest script, in bytes.
+const bigScript = 5 << 17
+
 // Releases returns what the scripts expect to be published.
 func Releases() []Release {
 	return []Release{
@@ -38,7 +42,7 @@ func Releases() []Release {
 				"demo.js":           script(4 << 10),
 				"demo.min.js.map":   []byte(`{"version":3,"names":[],"mappings":"` + strings.Repeat("AAAA;", 200) + `"}`),
 				"demo.css":          []byte(strings.Repeat(".demo { color: rebeccapurple; }\n", 100)),
-				"big.js":            script(5 << 17),
+				"big.js":            script(bigScript),
 				"noise.bin":         noise(300 << 10),
 				"font.woff2":        noise(2000),
 				"image.png":         noise(500),
@@ -70,15 +74,18 @@ func Releases() []Release {
 
 // script is text that compresses, n bytes of it, without a period that an
 // encoder could make too much of.
-func script(n int) []byte {
+func script(n int) []byte { return []byte(longScript()[:n]) }
+
+// longScript is made once: tests ask for a part of it thousands of times.
+var longScript = sync.OnceValue(func() string {
 	r := rand.New(rand.NewPCG(1, 2))
 	words := strings.Fields("function return const let if else for while of in new this typeof await async class extends export import default null true false undefined")
 	var b strings.Builder
-	for b.Len() < n {
+	for b.Len() < bigScript {
 		fmt.Fprintf(&b, "%s value%d = %s(%d);\n", words[r.IntN(len(words))], r.IntN(1000), words[r.IntN(len(words))], r.IntN(100))
 	}
-	return []byte(b.String()[:n])
-}
+	return b.String()
+})
 
 // noise does not compress.
 func noise(n int) []byte {
@@ -154,6 +161,21 @@ func (r Release) manifest() *logs.Manifest {
 }
 
 func put(store *kvstore.Store, data []byte) error {
+	coded, err := encode(data)
+	if err != nil {
+		return err
+	}
+	return store.PutContent(kvstore.Sum(data), int64(len(data)), false, coded)
+}
+
+// encoded has the codings of each content that encode has encoded, by hash. Tests publish the same releases in many stores.
+var encoded sync.Map
+
+func encode(data []byte) ([]kvstore.Coded, error) {
+	hash := kvstore.Sum(data)
+	if coded, ok := encoded.Load(hash); ok {
+		return coded.([]kvstore.Coded), nil
+	}
 	var coded []kvstore.Coded
 	for _, c := range []coding.Coding{coding.Brotli, coding.Gzip} {
 		if isNoise(data) {
@@ -161,14 +183,15 @@ func put(store *kvstore.Store, data []byte) error {
 		}
 		b, err := coding.Encode(c, coding.Quick, data)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if coding.Worthwhile(len(data), len(b)) {
 			coded = append(coded, kvstore.Coded{Coding: c, Bytes: b})
 		}
 	}
 	if coded == nil {
-		coded = []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}
+		return []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}, nil
 	}
-	return store.PutContent(kvstore.Sum(data), int64(len(data)), false, coded)
+	encoded.Store(hash, coded)
+	return coded, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -24,7 +25,7 @@ type Shelf struct {
 // NewShelf returns an empty shelf in a folder that goes with the test.
 func NewShelf(tb testing.TB) *Shelf {
 	tb.Helper()
-	store, err := kvstore.Open(tb.TempDir(), kvstore.Options{})
+	store, err := kvstore.Open(tb.TempDir(), kvstore.Options{FS: unsynced.FS})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -43,6 +43,12 @@ func OpenFolder(dir string) (Bucket, error) {
 	return &folder{dir}, nil
 }
 
+// FolderAt returns a bucket in a folder that is made with the first object. Only this machine may write there.
+func FolderAt(dir string) (Bucket, error) {
+	dir, err := filepath.Abs(dir)
+	return &folder{dir}, err
+}
+
 func (f *folder) String() string { return "file://" + f.dir }
 
 func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, error) {

@@ -4,7 +4,10 @@ package bucket
 
 import "errors"
 
+var errNoFolder = errors.New("a folder cannot be a bucket on this system; use an object store")
+
 // OpenFolder returns an error: there is no lock here that ends with its process.
-func OpenFolder(string) (Bucket, error) {
-	return nil, errors.New("a folder cannot be a bucket on this system; use an object store")
-}
+func OpenFolder(string) (Bucket, error) { return nil, errNoFolder }
+
+// FolderAt returns an error, as OpenFolder does.
+func FolderAt(string) (Bucket, error) { return nil, errNoFolder }

@@ -21,7 +21,7 @@ import (
 
 func openStore(t testing.TB, fs vfs.FS) *kvstore.Store {
 	t.Helper()
-	store, err := kvstore.Open("store", kvstore.Options{FS: fs, CacheBytes: 1 << 20, MemTableBytes: 1 << 20, MinFreeBytes: -1})
+	store, err := kvstore.Open("store", kvstore.Options{FS: fs, CacheBytes: 1 << 20, MemTableBytes: 1 << 20, MinFreeBytes: -1, VirtualTime: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,11 +7,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -158,7 +158,7 @@ const (
 	MaxKeys = 128
 )
 
-var className = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+var className = lazyregexp.New(`^[a-z][a-z0-9-]{0,63}$`)
 
 // checkName refuses names that cannot be part of a row's key.
 func checkName(name string) error {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -23,7 +24,7 @@ type shelf struct {
 
 func newShelf(t *testing.T) *shelf {
 	t.Helper()
-	store, err := kvstore.Open(t.TempDir(), kvstore.Options{})
+	store, err := kvstore.Open(t.TempDir(), kvstore.Options{FS: unsynced.FS})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,6 +104,7 @@ func TestGitReadsIt(t *testing.T) {
 
 // More commits than a flush has.
 func TestManyChanges(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := open(t, dir)
 	const n = changesPerFlush + 50

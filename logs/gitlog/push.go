@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +14,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/google/go-github/v60/github"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // A Remote is a branch of a repository on GitHub.
@@ -23,8 +24,8 @@ type Remote struct {
 }
 
 var (
-	ownerName      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
-	repositoryName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
+	ownerName      = lazyregexp.New(`^[A-Za-z0-9_-]{1,100}$`)
+	repositoryName = lazyregexp.New(`^[A-Za-z0-9._-]{1,100}$`)
 )
 
 // ParseRemote reads OWNER/NAME or OWNER/NAME@BRANCH; the branch is [Branch]

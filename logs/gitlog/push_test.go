@@ -162,6 +162,21 @@ func (r *rig) hash(branch string) string {
 // commit's hash is one of all commits, their messages, times and trees.
 func (r *rig) same(n int) {
 	r.t.Helper()
+	if got, want := r.hash(r.branch), r.exported(n); got != want {
+		r.t.Errorf("the branch is at %q and an export of %d entries at %s", got, n, want)
+	}
+}
+
+// exports has the last commits of exports, by the text of what was exported. Most tests export the same changes.
+var exports sync.Map
+
+// exported returns the last commit of an export of n entries.
+func (r *rig) exported(n int) string {
+	r.t.Helper()
+	changes := fmt.Sprint(r.changes[:n])
+	if commit, ok := exports.Load(changes); ok {
+		return commit.(string)
+	}
 	dir := filepath.Join(r.t.TempDir(), "export")
 	export, err := gitlog.Open(dir)
 	if err != nil {
@@ -183,9 +198,8 @@ func (r *rig) same(n int) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if got := r.hash(r.branch); got != ref.Hash().String() {
-		r.t.Errorf("the branch is at %q and an export of %d entries at %s", got, n, ref.Hash())
-	}
+	exports.Store(changes, ref.Hash().String())
+	return ref.Hash().String()
 }
 
 func (r *rig) count(method, path string) (n int) {
@@ -213,6 +227,7 @@ func inBubble(t *testing.T, f func(*testing.T, *rig)) {
 }
 
 func TestCatchUpAndFollow(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.grow(130)
 		p, stop := r.run()
@@ -249,6 +264,7 @@ func TestCatchUpAndFollow(t *testing.T) {
 
 // Each pusher is stopped after another time, in the middle of whatever it does.
 func TestRestarts(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.grow(30)
 		for i := range 30 {
@@ -293,6 +309,7 @@ func TestNewBranch(t *testing.T) {
 }
 
 func TestLargeFiles(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.grow(8)
 		for _, i := range []int{1, 3, 6} {
@@ -335,6 +352,7 @@ func TestFaults(t *testing.T) {
 		{"secondary limit without a time", githubtest.Fault{Path: "/git/commits", Skip: 3, Times: 3, Status: 429, Message: "Slow down."}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(t *testing.T, r *rig) {
 				r.grow(53)
 				r.hub.Break(tt.fault)
@@ -359,6 +377,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestPrimaryLimit(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.grow(53)
 		r.hub.Limit(50, time.Hour)

@@ -18,12 +18,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/sigstore/sigstore-go/pkg/bundle"
 	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/verify"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // MaxBundle bounds a bundle, in bytes; npm's have some 11,000.
@@ -125,7 +126,7 @@ func (v *Verifier) Verify(data []byte, name, version, integrity string) (Build, 
 // maxURL bounds an address in a certificate, in bytes.
 const maxURL = 1 << 10
 
-var commitHash = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+var commitHash = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // subject is what statements about a version call it: a package URL.
 func subject(name, version string) string {

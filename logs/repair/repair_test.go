@@ -103,6 +103,7 @@ func TestDamageHeals(t *testing.T) {
 	} {
 		for _, source := range []string{"folder", "peer", "none"} {
 			t.Run(tt.name+" "+source, func(t *testing.T) {
+				t.Parallel()
 				r := newRig(t, 6)
 				tt.damage(r)
 				var sources []repair.Source

@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
@@ -126,7 +127,7 @@ func (s *shelf) carry() {
 // write opens the store, and signs what fn has done.
 func (r *rig) write(fn func(*shelf)) {
 	r.Helper()
-	store, err := kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{})
+	store, err := kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{FS: unsynced.FS})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -167,7 +168,7 @@ func (r *rig) neighbour() string {
 	if err := os.CopyFS(served, os.DirFS(filepath.Join(r.copied, "store"))); err != nil {
 		r.Fatal(err)
 	}
-	store, err := kvstore.Open(served, kvstore.Options{})
+	store, err := kvstore.Open(served, kvstore.Options{FS: unsynced.FS})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -260,7 +261,7 @@ func (r *rig) repair(sources ...repair.Source) repair.Result {
 func (r *rig) healed() {
 	r.Helper()
 	dir := filepath.Join(r.data, "store")
-	store, err := kvstore.Open(dir, kvstore.Options{})
+	store, err := kvstore.Open(dir, kvstore.Options{FS: unsynced.FS})
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/transparency-dev/formats/log"
 	"golang.org/x/mod/sumdb/note"
 
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -37,6 +38,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{T: t, data: filepath.Join(t.TempDir(), "data")}
 	r.next = signing.Options{Dir: filepath.Join(t.TempDir(), "a", "keys"), Every: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+	r.fs = unsynced.FS // where no test replaces it
 	r.openStore()
 	t.Cleanup(func() { r.store.Close() })
 	return r

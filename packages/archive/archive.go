@@ -1,4 +1,5 @@
-// Package archive reads archives that come from strangers: .tar.gz, .tar, .zip and plain folders.
+// Package archive reads archives that come from strangers: .tar.gz, .tar, .zip, plain folders, and lists of files whose
+// contents come separately.
 //
 // What it guarantees, whatever the bytes are:
 //

@@ -463,7 +463,7 @@ func TestOpenFile(t *testing.T) {
 	if err := os.WriteFile(text, []byte(strings.Repeat("text ", 500)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenFile(text); !errors.Is(err, errUnknown) {
+	if _, err := OpenFile(text); !errors.Is(err, ErrNotArchive) {
 		t.Errorf("text: %v", err)
 	}
 	if _, err := OpenFile(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {

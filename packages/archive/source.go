@@ -38,8 +38,8 @@ func (s Source) LeaveOut(below int64, why func(data []byte) (reason string)) Sou
 	return s
 }
 
-// OpenFile gives the archive or folder at path. What it is, a folder, .tar.gz, .tar or .zip, is told
-// by its content, not by its name. The file is opened anew for every walk.
+// OpenFile gives the archive or folder at path. Its content, not its name, decides whether it is a folder, a .tar.gz, a .tar
+// or a .zip; the error for another file is [ErrNotArchive]. Every walk opens the file again.
 func OpenFile(path string) (Source, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -97,8 +97,6 @@ func OpenDownload(f *os.File) (Source, error) {
 // form is one way an archive is written down.
 type form func(w *walker, r io.ReaderAt, size int64) error
 
-var errUnknown = errors.New("neither a .tar.gz, a .tar nor a .zip")
-
 // detect tells an archive's form from its first bytes.
 func detect(r io.ReaderAt, size int64) (form, error) {
 	head := make([]byte, min(size, 512))
@@ -115,7 +113,7 @@ func detect(r io.ReaderAt, size int64) (form, error) {
 			return walkTar(w, &sourceReader{w: w, r: io.NewSectionReader(r, 0, size)})
 		}, nil
 	}
-	return nil, errUnknown
+	return nil, unknownForm(head)
 }
 
 // sourceReader reads a walk's source and records what goes wrong below the decoders, so that a broken

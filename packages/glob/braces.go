@@ -3,10 +3,11 @@ package glob
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // A character that was escaped before the braces were expanded is carried through
@@ -14,11 +15,11 @@ import (
 const escaped rune = 0x200000
 
 var (
-	braces         = regexp.MustCompile(`\{[^{\n]*\}`)
-	commaThenBrace = regexp.MustCompile(`,(?:[^,\n].*)?\}`)
-	numbers        = regexp.MustCompile(`^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$`)
-	letters        = regexp.MustCompile(`^([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d+))?$`)
-	padded         = regexp.MustCompile(`^-?0\d`)
+	braces         = lazyregexp.New(`\{[^{\n]*\}`)
+	commaThenBrace = lazyregexp.New(`,(?:[^,\n].*)?\}`)
+	numbers        = lazyregexp.New(`^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$`)
+	letters        = lazyregexp.New(`^([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d+))?$`)
+	padded         = lazyregexp.New(`^-?0\d`)
 )
 
 var (

@@ -91,9 +91,14 @@ func readPatterns(t testing.TB) []string {
 }
 
 // TestPatternsInUse compares every pattern of the public catalogue with minimatch.
-// Set GLOB_PATHS to try more paths for each than the default.
+// Set GLOB_PATHS to try more paths for each than the default. LARDER_TEST_WHOLE=1 tries
+// 60, and the whole corpus with each pattern instead of an eighth of it in turn.
 func TestPatternsInUse(t *testing.T) {
-	perPattern := intFromEnvironment(t, "GLOB_PATHS", 60)
+	otherwise, share := 12, 8
+	if os.Getenv("LARDER_TEST_WHOLE") != "" {
+		otherwise, share = 60, 1
+	}
+	perPattern := intFromEnvironment(t, "GLOB_PATHS", otherwise)
 	o := newOracle(t)
 	var patterns []string
 	for i, pattern := range readPatterns(t) {
@@ -103,13 +108,16 @@ func TestPatternsInUse(t *testing.T) {
 		}
 	}
 	var compared, matched, differences, unmatched int
-	for _, pattern := range patterns {
+	for turn, pattern := range patterns {
 		g, err := Compile(pattern)
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		paths := append(candidates(pattern, perPattern), corpus...)
+		paths := candidates(pattern, perPattern)
+		for i := turn % share; i < len(corpus); i += share {
+			paths = append(paths, corpus[i])
+		}
 		want, err := o.match(pattern, paths)
 		if err != nil {
 			t.Fatal(err)

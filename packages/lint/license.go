@@ -1,12 +1,12 @@
 package lint
 
 import (
-	"regexp"
 	"strings"
 	"sync"
 
 	"github.com/github/go-spdx/v2/spdxexp/spdxlicenses"
 
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -96,7 +96,7 @@ func (e *expression) take(word string) bool {
 }
 
 // licenseReference is a licence that is not on the list but described elsewhere.
-var licenseReference = regexp.MustCompile(`^(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+$`)
+var licenseReference = lazyregexp.New(`^(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+$`)
 
 func knownLicense(word string) bool {
 	return licenses()[word] || licenses()[strings.TrimSuffix(word, "+")] || licenseReference.MatchString(word)

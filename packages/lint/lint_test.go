@@ -296,7 +296,8 @@ func TestStarter(t *testing.T) {
 	}
 }
 
-// TestPublicCatalogue checks the files of a real catalogue, where it is there.
+// TestPublicCatalogue checks every eighth file of a real catalogue, where it is there: every file
+// with LARDER_TEST_WHOLE=1.
 func TestPublicCatalogue(t *testing.T) {
 	archive := filepath.Join("..", "..", "..", "shared", "data", "cdnjs-packages.tar.gz")
 	if _, err := os.Stat(archive); err != nil {
@@ -308,8 +309,14 @@ func TestPublicCatalogue(t *testing.T) {
 	}
 	l := New(Options{Catalogue: c})
 	var results []*Result
-	for _, p := range c.Packages() {
-		results = append(results, l.Check(p.File, p.File, p.JSON))
+	share := 8
+	if os.Getenv("LARDER_TEST_WHOLE") != "" {
+		share = 1
+	}
+	for i, p := range c.Packages() {
+		if i%share == 0 {
+			results = append(results, l.Check(p.File, p.File, p.JSON))
+		}
 	}
 	for _, r := range results {
 		if formatted, err := Format(r.Data); err == nil {

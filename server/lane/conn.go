@@ -109,7 +109,7 @@ func (c *conn) handshake() (as net.Conn, next state) {
 	}
 	c.records = &gatherer{Conn: c.socket}
 	t := tls.Server(c.records, o.TLS)
-	_ = t.SetDeadline(time.Now().Add(o.HeaderTimeout))
+	_ = t.SetDeadline(c.listener.deadlines.At(Handshake, c.opened, time.Time{}))
 	err := t.HandshakeContext(context.Background())
 	_ = t.SetDeadline(time.Time{})
 	switch protocol := t.ConnectionState().NegotiatedProtocol; {
@@ -179,14 +179,14 @@ func (c *conn) waitingState() state {
 
 // wait reads the beginning of the next request. It returns false where c is closed.
 func (c *conn) wait() bool {
-	if limit := c.listener.o.IdleTimeout; !c.opened.IsZero() {
+	s, ending := c.waitingState(), c.listener.endingSince()
+	if s.name() == fresh {
 		c.setReadBy(c.headBy())
-	} else if isDue(c.readBy, c.now, limit) {
-		c.setReadBy(c.now.Add(limit))
+	} else if !ending.IsZero() || isDue(c.readBy, c.now, c.listener.o.IdleTimeout) {
+		c.setReadBy(c.listener.deadlines.At(Idle, c.now, ending))
 	}
-	s := c.waitingState()
 	c.moveTo(s)
-	if !c.listener.late.Load() {
+	if !c.listener.aborted.Load() {
 		n, _ := c.stream().Read(c.buffer[:]) // why there is nothing more to read does not matter
 		if c.start, c.end = 0, n; n > 0 {
 			return c.move(s, alone)
@@ -328,6 +328,9 @@ func (c *conn) answer() (next state) {
 	if !c.listener.hasRoomFor(c) {
 		return closing
 	}
+	if c.listener.bypassed.Load() {
+		return handed
+	}
 	answered := c.listener.o.Handler.Answer(x)
 	if answered && x.slow != nil {
 		x.slow.finish()
@@ -396,11 +399,13 @@ func (c *conn) handOver(as net.Conn) {
 	if as == nil {
 		as = c.rest()
 	}
+	c.listener.handsOver(1)
 	select {
 	case c.listener.handed <- as:
 		c.place.become(nil)
 		c.moveTo(handed)
 	case <-c.listener.closed:
+		c.listener.handsOver(-1)
 		c.close()
 	}
 }

@@ -109,7 +109,7 @@ func (l *Listener) readIntroduced(c *conn) error {
 			return err
 		}
 	}
-	_ = c.socket.SetReadDeadline(time.Now().Add(l.o.HeaderTimeout))
+	_ = c.socket.SetReadDeadline(l.deadlines.At(Handshake, c.opened, time.Time{}))
 	from, err := readIntroduction(c.socket)
 	if err != nil {
 		return err

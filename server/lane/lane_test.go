@@ -60,7 +60,7 @@ func inBubble(t *testing.T, test func(t *testing.T, l *lane.Listener, connect fu
 		inner := make(pipes)
 		l := lane.New(inner, lane.Options{
 			Handler: handler{}, Logger: slog.New(slog.DiscardHandler),
-			HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, WriteTimeout: 30 * time.Second, StallTimeout: 30 * time.Second,
+			HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, IdleAtEnd: time.Second, WriteTimeout: 30 * time.Second, StallTimeout: 30 * time.Second,
 		})
 		test(t, l, func() net.Conn {
 			ours, theirs := net.Pipe()
@@ -161,7 +161,7 @@ func TestStopEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
 			if open, working := l.Counts(); open != 4 || working != 1 {
 				t.Errorf("%d connections are open and %d of them at work, want 4 and 1", open, working)
 			}
-			l.Stop(time.Second)
+			l.Stop()
 		})
 		get(t, working, "/slow") // of which the head was ready before Stop
 		time.Sleep(time.Second / 4)
@@ -169,7 +169,7 @@ func TestStopEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
 		wantEnd(t, asking, 0)
 		get(t, idle, "/b")
 		wantEnd(t, idle, 0)
-		wantEnd(t, fresh, time.Second/4)
+		wantEnd(t, fresh, 10*time.Second-5*time.Second/4) // since it connected
 		wantEnd(t, working, 0)
 		if err := l.Wait(context.Background()); err != nil || l.Len() != 0 {
 			t.Errorf("%d are open, and waiting ends with %v", l.Len(), err)
@@ -186,7 +186,7 @@ func TestAcceptedWhenItHasStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := make(pipes)
 		l := lane.New(inner, lane.Options{Handler: handler{}, TLS: new(tls.Config), HeaderTimeout: 10 * time.Second})
-		l.Stop(time.Second)
+		l.Stop()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		ours, theirs := net.Pipe()

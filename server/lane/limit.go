@@ -89,14 +89,18 @@ func (l *Listener) closeKept(before state) bool {
 // sweeps is how often the shortest time limit is looked after.
 const sweeps = 8
 
-// sweep closes the connections on loops whose time is over, and in the end the loops.
+// sweep closes connections whose deadline has passed, and when none is left, the loops. Until the listener stops it looks at
+// those on loops only; goroutines have deadlines of their own for the others.
 func (l *Listener) sweep() {
 	ticks := time.NewTicker(max(time.Millisecond, min(l.o.HeaderTimeout, l.o.IdleTimeout)/sweeps))
 	defer ticks.Stop()
-	for {
+	for stopped := l.stopped; ; {
 		select {
 		case now := <-ticks.C:
 			l.closeOverdue(now)
+		case <-stopped:
+			ticks.Reset(max(time.Millisecond, l.o.IdleAtEnd))
+			stopped = nil
 		case <-l.none:
 			for _, loop := range l.loops {
 				loop.close()
@@ -107,17 +111,28 @@ func (l *Listener) sweep() {
 }
 
 func (l *Listener) closeOverdue(now time.Time) {
-	oldest := [nameBits + 1]state{fresh: fresh.since(now.Add(-l.o.HeaderTimeout)), idle: idle.since(now.Add(-l.o.IdleTimeout))}
+	ending := l.endingSince()
 	var overdue []*conn
 	l.mu.Lock()
 	for c := range l.open.all() {
-		if s := c.state(); c.loop != nil && s.waits() && s < oldest[s.name()] && l.evict(c, s) {
+		s, ends := c.state(), ending
+		if !s.waits() || c.loop == nil && ending.IsZero() {
+			continue
+		}
+		if c.multiplexed.Load() != nil {
+			ends = time.Time{} // it sends GOAWAY first, see multiplexer.endBy
+		}
+		if !now.Before(l.deadlines.At(s.phase(), s.start(), ends)) && l.evict(c, s) {
 			overdue = append(overdue, c)
 		}
 	}
 	l.mu.Unlock()
 	for _, c := range overdue {
-		_ = c.shut()
+		if c.loop == nil {
+			go c.shut() // TLS says goodbye first, and may wait for that
+		} else {
+			_ = c.shut()
+		}
 	}
 }
 

@@ -53,6 +53,9 @@ type Options struct {
 	// loops, a connection that is silent may be closed a little later, by an eighth of
 	// the shorter one of this and HeaderTimeout.
 	IdleTimeout time.Duration
+	// IdleAtEnd is IdleTimeout after Stop. It is also how long a client with HTTP/2 may take to close its connection after the
+	// lane has ended it.
+	IdleAtEnd time.Duration
 	// WriteTimeout is how long an answer may take that is not larger than 64 KiB.
 	WriteTimeout time.Duration
 	// StallTimeout is how long a client may take for 64 KiB of a larger one.
@@ -64,10 +67,18 @@ type Options struct {
 	ProxyProtocol bool
 	// Opened is called after a connection was accepted. Default: nothing is.
 	Opened func()
+	// HandsOver is called with 1 before a connection comes out of Accept, and with -1 if it does not after all. Default: nothing
+	// is.
+	HandsOver func(n int)
 	// Logger gets the panics of handlers.
 	Logger *slog.Logger
 
 	moved func(from, to state) // see lifecycle
+}
+
+// Deadlines returns the deadlines of connections with the options.
+func (o *Options) Deadlines() Deadlines {
+	return Deadlines{Handshake: o.HeaderTimeout, Unanswered: o.HeaderTimeout, Idle: o.IdleTimeout, IdleAtEnd: o.IdleAtEnd}
 }
 
 // speaksClear reports whether a client may begin with HTTP/2 without TLS.
@@ -85,15 +96,19 @@ type Listener struct {
 	once   sync.Once
 	shut   sync.Once // of what connections come from
 
-	leaving   atomic.Bool // each connection ends after its next answer
-	stopping  atomic.Bool // no connection is accepted any more
-	late      atomic.Bool // nor may one wait for a request
+	deadlines Deadlines
+	leaving   atomic.Bool   // each connection ends after its next response
+	bypassed  atomic.Bool   // the handler answers no more requests
+	stop      sync.Once     // closes stopped
+	stopped   chan struct{} // closed when no more connections are accepted
+	stoppedAt time.Time     // set before
+	aborted   atomic.Bool   // no connection may wait for a request
 	mu        sync.Mutex
 	accepting bool               // or may be, of a listener whose Close ends that
 	arriving  map[*conn]struct{} // those whose client a proxy has yet to tell
 	open      ring[*conn]
 	leavers   int           // are being handed over
-	none      chan struct{} // closed by ended, when stopping and none is open
+	none      chan struct{} // closed by ended, when stopped and none is open
 	ended     sync.Once
 	refused   answers.Throttle
 	idlers    []idler // those that waited longest when CloseIdle last looked, longest first
@@ -113,7 +128,7 @@ func New(inner net.Listener, o Options) *Listener {
 	l := &Listener{
 		Listener: inner, o: o, relay: o.Proxies.Field(),
 		handed: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
-		arriving: make(map[*conn]struct{}), none: make(chan struct{}),
+		arriving: make(map[*conn]struct{}), none: make(chan struct{}), stopped: make(chan struct{}), deadlines: o.Deadlines(),
 	}
 	if l.source, _ = inner.(*limited); l.source != nil && o.Proxies != nil {
 		l.source.trusts = o.Proxies.Trust
@@ -172,7 +187,7 @@ func (l *Listener) run() {
 		case err == nil:
 			l.start(c)
 			continue
-		case l.stopping.Load() && errors.Is(err, net.ErrClosed):
+		case l.isStopped() && errors.Is(err, net.ErrClosed):
 			return // those that are there may yet be handed over
 		}
 		// The caller of Accept decides whether to go on. After an error that passes it rests
@@ -215,7 +230,7 @@ func (l *Listener) accept() (c *conn, err error) {
 func (l *Listener) start(c *conn) {
 	l.mu.Lock()
 	delete(l.arriving, c)
-	if l.late.Load() {
+	if l.aborted.Load() || l.isOver() {
 		l.checkNone()
 		l.mu.Unlock()
 		c.close()
@@ -281,6 +296,13 @@ func (l *Listener) handing(n int) {
 	l.checkNone()
 }
 
+// handsOver notifies the caller of Accept.
+func (l *Listener) handsOver(n int) {
+	if l.o.HandsOver != nil {
+		l.o.HandsOver(n)
+	}
+}
+
 // remove is called with mu held.
 func (l *Listener) remove(c *conn) {
 	if c.loop != nil {
@@ -295,36 +317,66 @@ func (l *Listener) remove(c *conn) {
 
 // checkNone is called with mu held.
 func (l *Listener) checkNone() {
-	if l.open.n+len(l.arriving)+l.leavers == 0 && !l.accepting && l.stopping.Load() {
+	if l.open.n+len(l.arriving)+l.leavers == 0 && !l.accepting && l.isStopped() {
 		l.ended.Do(func() { close(l.none) })
 	}
 }
 
-// Leave has each connection end after its next answer, which says so. Others are accepted as before, and have one
-// answer each; over HTTP/2 they go on until Stop.
-func (l *Listener) Leave() {
-	l.leaving.Store(true)
-	for _, m := range l.multiplexed() {
-		m.stop()
+// isOver reports whether Wait has returned, or may.
+func (l *Listener) isOver() bool {
+	select {
+	case <-l.none:
+		return true
+	default:
+		return false
 	}
 }
 
-// Stop accepts no connection any more, and has all end after the answer that they are at. A client may have asked what has
-// not come yet, so those that wait for a request may have one more for as long. Stop does not wait for that. What is not for
-// the lane is handed over until Close.
-func (l *Listener) Stop(grace time.Duration) {
-	l.stopping.Store(true)
+// isStopped reports whether Stop was called.
+func (l *Listener) isStopped() bool { return !l.endingSince().IsZero() }
+
+// endingSince is when Stop was called, zero before that.
+func (l *Listener) endingSince() time.Time {
+	select {
+	case <-l.stopped:
+		return l.stoppedAt
+	default:
+		return time.Time{}
+	}
+}
+
+// Leave has each connection end after its next response, which says so. Others are accepted as before, and have one
+// response each; over HTTP/2 they go on until Stop.
+func (l *Listener) Leave() {
+	l.leaving.Store(true)
+	for _, m := range l.multiplexed() {
+		m.beginEnd()
+	}
+}
+
+// Bypass has net/http, or over HTTP/2 [Options.Requests], answer all later requests in the place of the handler.
+func (l *Listener) Bypass() { l.bypassed.Store(true) }
+
+// Stop accepts no more connections, and ends each of those that are open after its next response, or when the deadline of its
+// phase has passed. It does not wait for that. What is not for the lane is handed over until Close.
+func (l *Listener) Stop() {
+	l.stop.Do(func() {
+		l.stoppedAt = time.Now()
+		close(l.stopped)
+		if len(l.loops) == 0 {
+			go l.sweep()
+		}
+	})
 	_ = l.closeInner()
 	l.Leave()
 	l.mu.Lock()
 	l.checkNone()
 	l.mu.Unlock()
-	time.AfterFunc(grace, l.hurry)
 }
 
-// hurry closes all connections that wait for a request. From now on none does.
-func (l *Listener) hurry() {
-	l.late.Store(true)
+// closeWaitingNow closes all connections that wait for a request. From now on none does.
+func (l *Listener) closeWaitingNow() {
+	l.aborted.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open.all() {
@@ -354,9 +406,9 @@ func (l *Listener) multiplexed() (all []*multiplexer) {
 
 // Abort stops, and closes all connections at once.
 func (l *Listener) Abort() {
-	l.Stop(0)
+	l.Stop()
 	_ = l.Close()
-	l.hurry()
+	l.closeWaitingNow()
 	l.cut()
 	for _, m := range l.multiplexed() {
 		m.abort()
@@ -364,7 +416,7 @@ func (l *Listener) Abort() {
 }
 
 // cut makes reading and writing fail for the owners of connections, which then close them. A
-// connection that has begun to wait since Stop looked at it is being closed already.
+// connection that has begun to wait since closeWaitingNow looked at it is being closed already.
 func (l *Listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -43,11 +43,11 @@ func in(s state, c *conn) *conn {
 func TestAbortForgetsWhatBeganToWait(t *testing.T) {
 	ours, theirs := net.Pipe()
 	t.Cleanup(func() { theirs.Close() })
-	l := &Listener{none: make(chan struct{})}
+	l := &Listener{none: make(chan struct{}), stopped: make(chan struct{}), stoppedAt: time.Now()}
 	c := in(onLoop, &conn{listener: l, socket: ours, loop: new(loop), now: time.Now()})
 	c.listed = true
 	l.open.add(c)
-	l.stopping.Store(true)
+	close(l.stopped)
 	s := c.waitingState()
 	c.moveTo(s) // as waitOnLoop begins
 	l.cut()
@@ -142,7 +142,7 @@ func (w *lockWatcher) Close() error {
 
 // However many connections are overdue at once, others need not wait until all are closed.
 func TestSweepingDelaysNoOthers(t *testing.T) {
-	l := &Listener{none: make(chan struct{}), o: Options{IdleTimeout: time.Second}}
+	l := &Listener{none: make(chan struct{}), deadlines: Deadlines{Idle: time.Second}}
 	w := &lockWatcher{l: l}
 	now := time.Now()
 	c := in(idle.since(now.Add(-time.Minute)), &conn{listener: l, socket: w, loop: new(loop)})

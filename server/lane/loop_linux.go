@@ -327,7 +327,7 @@ func (c *conn) waitOnLoop(again bool) {
 		return
 	}
 	c.moveTo(s)
-	if c.listener.late.Load() {
+	if c.listener.aborted.Load() {
 		c.listener.closeWaiting(c, s)
 	} else if again {
 		_ = loop.control(unix.EPOLL_CTL_MOD, fd, interest) // it tells again; or c is closed meanwhile

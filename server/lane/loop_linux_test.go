@@ -87,7 +87,7 @@ func dial(t *testing.T, address string, secure *tls.Config) client {
 }
 
 func patient(h lane.Handler, secure *tls.Config) lane.Options {
-	return lane.Options{Handler: h, TLS: secure, HeaderTimeout: time.Minute, IdleTimeout: time.Minute}
+	return lane.Options{Handler: h, TLS: secure, HeaderTimeout: time.Minute, IdleTimeout: time.Minute, IdleAtEnd: time.Second}
 }
 
 // One client that makes a loop wait must not make others wait.
@@ -244,7 +244,7 @@ func TestLoopClosesSilentConnections(t *testing.T) {
 			for _, c := range conns {
 				get(t, c, "/a")
 			}
-			l.Stop(time.Second)
+			l.Stop()
 			for _, c := range conns {
 				wantClosed(t, c)
 			}

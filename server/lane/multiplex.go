@@ -20,9 +20,6 @@ const (
 	// mostLoads is how many requests of a connection are answered at a time with what was not in
 	// memory, or is inflated. Each may hold a body, or what inflates one.
 	mostLoads = 16
-	// farewellTime is how long a client may take to hear that its connection is to end, and then to
-	// close it.
-	farewellTime = time.Second
 )
 
 var wides = sync.Pool{New: func() any { return new([wideBytes]byte) }}
@@ -47,16 +44,17 @@ type multiplexer struct {
 	waited   time.Duration // for the client to take it
 
 	last  uint32    // the stream that was opened last
-	asked time.Time // when there last was one
+	asked time.Time // when there last was one, or before the first one, when the client greeted
 
-	timer   *time.Timer
-	armed   time.Time // when the timer is due, zero where it is not running
-	drainBy time.Time // of one that is to end
-	lingers time.Time // until when one is read from to which nothing more is sent
-	running int       // handlers
-	loads   int       // of them, those that wait for what is not in memory
-	halted  bool      // not all that came was read
-	ended   bool      // it is closed, or is being closed
+	timer     *time.Timer
+	armed     time.Time // when the timer is due, zero where it is not running
+	ending    bool      // the connection ends after the requests that have come
+	announced time.Time // when GOAWAY was queued, zero before
+	lingers   time.Time // until when one is read from to which nothing more is sent
+	running   int       // handlers
+	loads     int       // of them, those that wait for what is not in memory
+	halted    bool      // not all that came was read
+	ended     bool      // it is closed, or is being closed
 }
 
 // multiplex has c speak HTTP/2 from now on, with b read already. It is for the owner.
@@ -82,9 +80,8 @@ func (c *conn) multiplex(b []byte, now time.Time) *multiplexer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c.multiplexed.Store(m)
-	if c.moveTo(busy); c.listener.stopping.Load() {
-		m.announce(now)
-	}
+	c.moveTo(busy)
+	m.ending = c.listener.isStopped()
 	if c.loop == nil {
 		go m.write()
 	}
@@ -125,8 +122,8 @@ func (m *multiplexer) own() bool {
 func (m *multiplexer) receive(b []byte, now time.Time) {
 	if m.c.now = now; m.lingers.IsZero() && len(b) > 0 {
 		m.h.Receive(b, now)
-		if m.h.Greeted() {
-			m.c.opened = time.Time{}
+		if m.h.Greeted() && !m.c.opened.IsZero() {
+			m.c.opened, m.asked = time.Time{}, now
 		}
 	}
 }
@@ -137,6 +134,7 @@ func (m *multiplexer) settle(now time.Time) {
 	if id, open := m.h.Last(); open || id != m.last || m.asked.IsZero() {
 		m.last, m.asked = id, now
 	}
+	m.announceEnd(now)
 	err := m.send(now)
 	_, failed := m.h.Failure()
 	done := m.isSent() && m.h.Done()
@@ -144,7 +142,7 @@ func (m *multiplexer) settle(now time.Time) {
 		// What the client has sent meanwhile is read: the system would answer it with a reset, and
 		// the client might miss what was sent last.
 		if m.h.Abandon(); m.c.closeWrite() || failed {
-			m.lingers = now.Add(farewellTime)
+			m.lingers = now.Add(m.c.listener.o.IdleAtEnd)
 		}
 	}
 	if err != nil || done && m.lingers.IsZero() {
@@ -189,7 +187,7 @@ func (m *multiplexer) gather(now time.Time) *h2.Out {
 // http.Handler, in a goroutine.
 func (m *multiplexer) Serve(s *h2.Stream) {
 	x, loads := &m.c.exchange, false
-	if h := m.c.listener.o.Handler; h != nil && s.Peer == nil && x.fill(&s.Request) {
+	if h := m.c.listener.o.Handler; h != nil && !m.c.listener.bypassed.Load() && s.Peer == nil && x.fill(&s.Request) {
 		x.stream, x.brief, x.held, x.later = s, nil, nil, false
 		answered := m.answer(h, x)
 		if x.stream = nil; answered {
@@ -323,23 +321,38 @@ func (x *Exchange) target(s string) bool {
 	return true
 }
 
-// announce tells the client of an end to come.
-func (m *multiplexer) announce(now time.Time) {
-	if m.h.Ending() {
-		return
-	}
-	m.h.Announce()
-	m.drainBy = now.Add(farewellTime)
-}
-
-// stop ends the connection when its streams have.
-func (m *multiplexer) stop() {
+// beginEnd has the connection end when its streams have.
+func (m *multiplexer) beginEnd() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.own() {
-		now := time.Now()
-		m.announce(now)
-		m.settle(now)
+		m.ending = true
+		m.settle(time.Now())
+	}
+}
+
+// announceEnd queues GOAWAY. That forbids new requests (RFC 9113 §6.8), so a client that has made
+// none gets it with its first request, or when the deadline for that passes.
+func (m *multiplexer) announceEnd(now time.Time) {
+	if m.ending && m.announced.IsZero() && (m.last > 0 || !now.Before(m.endBy())) {
+		m.h.Announce()
+		m.announced = now
+	}
+}
+
+// endBy returns when the next step of a connection's end is due, zero for never: to announce the end, or after that to tell the
+// client which stream is the last. An answer to the PING that goes with the announcement may come before.
+func (m *multiplexer) endBy() time.Time {
+	_, open := m.h.Last()
+	switch d := m.c.listener.deadlines; {
+	case !m.ending || m.h.Draining():
+		return time.Time{}
+	case m.announced.IsZero():
+		return d.At(Unanswered, m.asked, time.Time{})
+	case open || !m.isSent():
+		return d.At(Answering, m.asked, m.announced)
+	default:
+		return d.At(Idle, m.asked, m.announced)
 	}
 }
 
@@ -361,15 +374,15 @@ func (m *multiplexer) due() time.Time {
 			due = t
 		}
 	}
-	earlier(m.drainBy)
+	earlier(m.endBy())
 	earlier(m.lingers)
-	switch o := &m.c.listener.o; {
+	switch d := m.c.listener.deadlines; {
 	case m.c.loop != nil && !m.isSent():
 		earlier(m.begun.Add(m.allowed))
 	case m.c.loop == nil && !m.c.opened.IsZero():
-		earlier(m.c.opened.Add(o.HeaderTimeout))
+		earlier(d.At(Unanswered, m.c.opened, time.Time{}))
 	case m.c.loop == nil && m.isSent() && m.h.Idle():
-		earlier(m.c.now.Add(o.IdleTimeout))
+		earlier(d.At(Idle, m.c.now, time.Time{}))
 	}
 	return due
 }
@@ -403,7 +416,7 @@ func (m *multiplexer) expire() {
 	}
 	s := m.c.state()
 	over := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
-	if s.waits() && !over(m.h.Due()) && !over(m.drainBy) {
+	if s.waits() && !over(m.h.Due()) && !over(m.endBy()) {
 		m.mu.Unlock()
 		m.c.listener.closeWaiting(m.c, s)
 		return
@@ -412,11 +425,10 @@ func (m *multiplexer) expire() {
 	switch {
 	case !m.own():
 		return
-	case over(m.lingers), !m.isSent() && over(m.begun.Add(m.allowed)), !m.h.Greeted() && over(m.c.opened.Add(m.o.HeaderTimeout)):
+	case over(m.lingers), !m.isSent() && over(m.begun.Add(m.allowed)), !m.h.Greeted() && over(m.c.listener.deadlines.At(Unanswered, m.c.opened, time.Time{})):
 		m.close()
 		return
-	case over(m.drainBy):
-		m.drainBy = time.Time{}
+	case !m.announced.IsZero() && over(m.endBy()):
 		m.h.Drain()
 	}
 	m.h.Expire(now)
@@ -467,7 +479,7 @@ func (m *multiplexer) goodbye() {
 	} else if out := m.gather(now); out != nil {
 		m.ended = true
 		m.mu.Unlock()
-		_ = m.c.socket.SetWriteDeadline(now.Add(farewellTime))
+		_ = m.c.socket.SetWriteDeadline(now.Add(m.c.listener.o.IdleAtEnd))
 		_, _ = m.c.stream().Write(out.Bytes)
 		m.mu.Lock()
 		m.h.Free(out)

@@ -41,7 +41,7 @@ func (speller) Answer(x *lane.Exchange) bool {
 func multiplexing(h http.Handler) lane.Options {
 	return lane.Options{
 		Handler: speller{}, Requests: h, Clear: true, HeaderBytes: 32 << 10, Logger: slog.New(slog.DiscardHandler),
-		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, StallTimeout: 30 * time.Second,
+		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, IdleAtEnd: time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, StallTimeout: 30 * time.Second,
 	}
 }
 
@@ -485,25 +485,57 @@ func TestSilenceOverHTTP2(t *testing.T) {
 				t.Error("it is idle with a request")
 			}
 			since := time.Now()
-			l.Stop(time.Second)
+			l.Stop()
 			goAway(t, s, 1<<31-1)
-			goAway(t, s, 1) // a second later: the client answers no PING
-			if time.Since(since) != time.Second {
-				t.Errorf("the second step comes after %v", time.Since(since))
+			if time.Since(since) != 0 {
+				t.Errorf("the first step comes after %v", time.Since(since))
 			}
+			s.hears(http2.FramePing)
 			time.Sleep(time.Hour)
 			held <- struct{}{}
 			if f := s.hears(http2.FrameHeaders); f == nil || !f.Header().Flags.Has(http2.FlagHeadersEndStream) {
 				t.Errorf("the answer is %v", f)
 			}
+			goAway(t, s, 1) // at once, although the client answers no PING: it has had time to make requests
 			end(t, s, time.Now(), 0)
+		},
+		"stopped before the first request": func(t *testing.T, l *lane.Listener, c net.Conn) {
+			s := speakOnPipe(t, c)
+			l.Stop()
+			time.Sleep(9 * time.Second)
+			since := time.Now()
+			s.ask(1, "/a")
+			goAway(t, s, 1<<31-1)
+			ping := s.hears(http2.FramePing).(*http2.PingFrame).Data
+			if s.hears(http2.FrameData) == nil {
+				t.Error("it is not answered")
+			}
+			s.WritePing(true, ping)
+			goAway(t, s, 1)
+			end(t, s, since, 0)
+		},
+		"stopped, and no request comes": func(t *testing.T, l *lane.Listener, c net.Conn) {
+			since := time.Now()
+			s := speakOnPipe(t, c)
+			time.Sleep(time.Second)
+			l.Stop()
+			goAway(t, s, 1<<31-1)
+			if time.Since(since) != 10*time.Second {
+				t.Errorf("the first step comes after %v", time.Since(since))
+			}
+			s.ask(1, "/a") // on its way when that came
+			if s.hears(http2.FrameData) == nil {
+				t.Error("it is not answered")
+			}
+			goAway(t, s, 1)
+			end(t, s, since, 11*time.Second)
 		},
 		"stopped, and the client knows": func(t *testing.T, l *lane.Listener, c net.Conn) {
 			s := speakOnPipe(t, c)
 			s.ask(1, "/a")
 			s.hears(http2.FrameData)
 			since := time.Now()
-			l.Stop(time.Second)
+			l.Stop()
 			goAway(t, s, 1<<31-1)
 			s.ask(3, "/a")
 			s.WritePing(true, s.hears(http2.FramePing).(*http2.PingFrame).Data)

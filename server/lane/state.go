@@ -36,6 +36,14 @@
 //
 // It must not know what is asked for, nor how net/http answers.
 //
+// # Phases
+//
+// [Deadlines] has how long a connection may stay in each phase: TLS handshake, unanswered (no request has come yet), answering,
+// idle after a response. Stop shortens the last one only. A client in one of the others has nothing yet of what it came for, and
+// may be slow; it is served, and its connection ends after the response. Over HTTP/2 the lane sends GOAWAY when the client has made
+// a request, or when the deadline for that passes, because RFC 9113 §6.8 forbids new requests after GOAWAY. It sends the final
+// GOAWAY when the client has answered a PING, or when the deadline of Idle passes. Abort ends all phases; its caller decides when.
+//
 // # States
 //
 // A connection is in one state at a time (state.go). Only its owner moves it, but any
@@ -52,7 +60,7 @@
 //	fresh     none: it waits for      the mover   its loop meets it, or finds something      onLoop
 //	          its first request                   its goroutine has read something           alone
 //	                                              there is something to do with HTTP/2       busy
-//	                                              time limit, end of the client, Stop        closing
+//	                                              deadline, end of the client, Abort         closing
 //	idle      none: it waits for      the mover   its loop finds something to read           onLoop
 //	          its next request                    its goroutine has read something           alone
 //	                                              there is something to do with HTTP/2       busy
@@ -120,6 +128,17 @@ var epoch = time.Now()
 func (s state) since(t time.Time) state { return state(t.Sub(epoch))&^nameBits | s }
 
 func (s state) name() state { return s & nameBits }
+
+// start is since when a connection has been waiting in the state.
+func (s state) start() time.Time { return epoch.Add(time.Duration(s &^ nameBits)) }
+
+// phase is that of a connection which waits.
+func (s state) phase() Phase {
+	if s.name() == fresh {
+		return Unanswered
+	}
+	return Idle
+}
 
 // waits reports whether the connection waits for a request, so that any goroutine may move it.
 func (s state) waits() bool { return s.name() == fresh || s.name() == idle }

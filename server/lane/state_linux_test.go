@@ -145,7 +145,7 @@ func disturb(l *lane.Listener, round int, connect func() net.Conn, secure *tls.C
 		}
 	}
 	if round%2 == 0 {
-		l.Stop(time.Second)
+		l.Stop()
 	}
 	l.Abort()
 	for _, c := range left {

@@ -23,12 +23,12 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -436,7 +436,7 @@ func ParseHook(s string) (Hook, error) {
 	return h, nil
 }
 
-var methods = regexp.MustCompile(`^[A-Z]{1,20}$`)
+var methods = lazyregexp.New(`^[A-Z]{1,20}$`)
 
 // Each reports whether the hook is called for each URL.
 func (h Hook) Each() bool {

@@ -297,16 +297,19 @@ func TestFlood(t *testing.T) {
 		session, visitors int
 		every             time.Duration // between two visitors
 	}{{1, 24, 0}, {1, 48, 0}, {1, 30, 5 * time.Second}, {1, 30, 10 * time.Second}, {3, 24, 0}, {3, 24, 5 * time.Second}} {
-		bound := time.Duration(test.session)*time.Minute + 2*time.Minute
-		calm := floodedWait(t, test.session, test.visitors, test.every, 0)
-		for _, flood := range floods {
-			flooded := floodedWait(t, test.session, test.visitors, test.every, flood)
-			t.Logf("sessions of %d minutes, %d visitors, one each %v: the longest wait is %v, and %v beside a flood of %d requests in five seconds",
-				test.session, test.visitors, test.every, calm, flooded, flood)
-			if flooded > calm+bound {
-				t.Errorf("it is longer by more than %v", bound)
+		name := fmt.Sprintf("sessions of %d minutes, %d visitors, one each %v", test.session, test.visitors, test.every)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bound := time.Duration(test.session)*time.Minute + 2*time.Minute
+			calm := floodedWait(t, test.session, test.visitors, test.every, 0)
+			for _, flood := range floods {
+				flooded := floodedWait(t, test.session, test.visitors, test.every, flood)
+				t.Logf("%s: the longest wait is %v, and %v beside a flood of %d requests in five seconds", name, calm, flooded, flood)
+				if flooded > calm+bound {
+					t.Errorf("it is longer by more than %v", bound)
+				}
 			}
-		}
+		})
 	}
 }
 

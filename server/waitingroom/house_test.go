@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
@@ -99,7 +100,7 @@ func openWith(t *testing.T, o houseOptions) *house {
 	}
 	h := &house{T: t, clock: o.clock, log: &bytes.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(&locked{w: h.log}, nil))
-	store, err := kvstore.Open(o.dir, kvstore.Options{ReadOnly: o.frozen})
+	store, err := kvstore.Open(o.dir, kvstore.Options{ReadOnly: o.frozen, FS: unsynced.FS})
 	if err != nil {
 		t.Fatal(err)
 	}

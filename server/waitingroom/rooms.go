@@ -39,6 +39,10 @@ type Options struct {
 	Frozen bool
 	// Tell tells others what happens in the rooms; an error has it told again. Default: nothing is told.
 	Tell func(context.Context, Happening) error
+	// Revision returns which version of the settings the rooms follow. Default: none is displayed.
+	Revision func() Revision
+	// Versions returns the history of the settings, newest first. Default: there is none.
+	Versions func() []Version
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time
 	// Logger gets what goes wrong. Default: nothing is logged.
@@ -56,6 +60,12 @@ func (o *Options) check() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Revision == nil {
+		o.Revision = func() Revision { return Revision{} }
+	}
+	if o.Versions == nil {
+		o.Versions = func() []Version { return nil }
 	}
 	return nil
 }
@@ -138,11 +148,15 @@ var errUnready = errors.New("it is not known yet what time it is in the rooms of
 
 var errNoRoom = errors.New("there is no such room")
 
+// ErrEachNode is the error of a change of each_node, because the sessions that were let in are counted elsewhere.
+var ErrEachNode = errors.New("each_node cannot change while the node runs; restart it")
+
 // New returns the rooms. [Rooms.Run] has to run while they are used.
 func New(o Options) (*Rooms, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	page.Prepare()
 	r := &Rooms{options: o, kept: map[string]*kept{}, changed: make(chan struct{}, 1), vectors: newVectors()}
 	var err error
 	// An object that comes back to memory reads who is in, so all stay for long.
@@ -187,7 +201,7 @@ func (r *Rooms) arrange(configured []config.Room, before *layout) (*layout, erro
 			r.kept[c.Name] = stays
 		}
 		if old := before.byName[c.Name]; old != nil && r.options.Cluster != nil && old.config.EachNode != c.EachNode {
-			return nil, fmt.Errorf("waitingroom: room %s: each_node cannot change while the node runs; restart it", c.Name)
+			return nil, fmt.Errorf("waitingroom: room %s: %w", c.Name, ErrEachNode)
 		}
 		made := &room{schedule: plan, place: r.options.place(c), log: r.options.Logger, jar: newJar(r.options.Keys, c), kept: stays}
 		switch old := before.byName[c.Name]; {

@@ -2,6 +2,7 @@ package waitingroom
 
 import (
 	"math"
+	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
@@ -35,14 +36,37 @@ type Status struct {
 	// CutOff says that, in a cluster, the node that publishes does not answer this one about the room, and no new
 	// user is let in here. What else is told is as of its last answer.
 	CutOff bool `json:"cut_off,omitempty"`
+	// Settings says which version of the settings of all rooms is in force here.
+	Settings Revision `json:"settings"`
+}
+
+// A Revision is the version of the settings of all rooms that is in force on this node.
+type Revision struct {
+	Version int64     `json:"version"` // 0 where the settings are not stored
+	Time    time.Time `json:"time"`    // of the change
+	Origin  string    `json:"origin"`  // who or what made it
+	// Problem says why a newer version may be in force elsewhere, and Confirmed when this one was known to be the newest.
+	Problem   string    `json:"problem,omitempty"`
+	Confirmed time.Time `json:"confirmed,omitzero"`
+}
+
+// A Version is one entry in the history of the settings of all rooms.
+type Version struct {
+	Number   int64     `json:"version"`
+	Time     time.Time `json:"time"`
+	Origin   string    `json:"origin"`
+	Restores int64     `json:"restores,omitempty"` // the version whose settings this one has again
+	InForce  bool      `json:"in_force,omitempty"`
 }
 
 // Statuses returns the state of the rooms, in the order of the configuration.
 func (r *Rooms) Statuses() []Status {
 	rooms := r.current().rooms
 	all := make([]Status, len(rooms))
+	revision := r.options.Revision()
 	for i, room := range rooms {
 		all[i] = room.status()
+		all[i].Settings = revision
 	}
 	return all
 }
@@ -53,7 +77,9 @@ func (r *Rooms) Status(name string) (Status, bool) {
 	if !ok {
 		return Status{}, false
 	}
-	return room.status(), true
+	status := room.status()
+	status.Settings = r.options.Revision()
+	return status, true
 }
 
 func (r *room) status() Status {
@@ -80,6 +106,12 @@ func (r *room) status() Status {
 	}
 	return s
 }
+
+// Revision returns which version of the settings is in force here.
+func (r *Rooms) Revision() Revision { return r.options.Revision() }
+
+// Versions returns the history of the settings, newest first.
+func (r *Rooms) Versions() []Version { return r.options.Versions() }
 
 // longestWait is the wait of a user who comes now, in minutes: under Random the wait that
 // three quarters of the users do not exceed.

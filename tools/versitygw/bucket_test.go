@@ -31,10 +31,12 @@ func openWith(t *testing.T, o bucket.S3Options) bucket.Bucket {
 }
 
 func TestBucket(t *testing.T) {
+	t.Parallel()
 	buckets.Suite(t, open(t, front(t, nil, newGateway(t, folder(t), false)).URL))
 }
 
 func TestBucketOfTwoGateways(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	b := open(t, front(t, nil, newGateway(t, dir, false), newGateway(t, dir, false)).URL)
 	if err := bucket.Probe(t.Context(), b); err != nil {
@@ -44,6 +46,7 @@ func TestBucketOfTwoGateways(t *testing.T) {
 
 // Two gateways on one folder, without the file that they lock, decide on a condition and write later.
 func TestProbeWithoutLockFile(t *testing.T) {
+	t.Parallel()
 	needChance(t)
 	dir := folder(t)
 	b := open(t, front(t, nil, newGateway(t, dir, true), newGateway(t, dir, true)).URL)
@@ -98,6 +101,7 @@ func TestMistakes(t *testing.T) {
 
 // A store whose clock is an hour ahead says that the request is too old.
 func TestClock(t *testing.T) {
+	t.Parallel()
 	store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 		w.WriteHeader(http.StatusForbidden)

@@ -4,6 +4,7 @@ package versitygw
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,6 +48,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Setenv("AWS_ACCESS_KEY_ID", accessKey)
 	os.Setenv("AWS_SECRET_ACCESS_KEY", secretKey)
+	if !slices.ContainsFunc(os.Args, func(arg string) bool { return strings.HasPrefix(strings.TrimLeft(arg, "-"), "test.parallel") }) {
+		flag.Set("test.parallel", "8") //nolint:errcheck // the flag is there; most of the time the tests wait for processes
+	}
 	code := m.Run()
 	os.RemoveAll(built.dir) // "" for nothing
 	os.Exit(code)

@@ -22,16 +22,22 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 )
 
-// built is where the program is, which is made once for all tests.
+// built is the folder of the program, which is built once for all tests.
 var built struct {
 	sync.Once
 	dir string
 	err error
 }
 
+// programVariable names a larder that was built before; then the tests do not build it.
+const programVariable = "BUILT_LARDER"
+
 // program returns the path of larder itself.
 func program(t *testing.T) string {
 	t.Helper()
+	if path := os.Getenv(programVariable); path != "" {
+		return path
+	}
 	built.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "larder"); built.err != nil {
 			return
@@ -79,11 +85,23 @@ func (c *crew) write(path, text string) {
 // eventually waits far longer than anything takes.
 func (c *crew) eventually(what string, is func() bool) {
 	c.Helper()
+	c.poll(what, 20*time.Millisecond, is)
+}
+
+// eventuallyByCommand is eventually for a condition that starts a process each time: polled as often, it would take a
+// processor to itself, which the nodes need.
+func (c *crew) eventuallyByCommand(what string, is func() bool) {
+	c.Helper()
+	c.poll(what, 200*time.Millisecond, is)
+}
+
+func (c *crew) poll(what string, interval time.Duration, is func() bool) {
+	c.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !is(); {
 		if time.Now().After(deadline) {
 			c.Fatalf("it is not so that %s", what)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(interval)
 	}
 }
 
@@ -198,7 +216,7 @@ func (n *node) command(args ...string) (said string, ok bool) {
 // publish imports a new release through the node, however often it takes.
 func (n *node) publish() (version string) {
 	n.Helper()
-	n.eventually("a release can be published through "+n.name, func() bool {
+	n.eventuallyByCommand("a release can be published through "+n.name, func() bool {
 		n.published++
 		version = fmt.Sprint("1.0.", n.published)
 		_, ok := n.command("import", "demo", version, filepath.Join(n.dir, "source"))
@@ -240,11 +258,12 @@ func (n *node) told() (told told) {
 // Three nodes on an object store publish through one another, withdraw, outlive the one that publishes and a store that
 // does not answer; and one whose format is older stays behind, says so and serves.
 func TestProcesses(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, folder(t), false)
 	c := newCrew(t, front(t, nil, g).URL)
 	one := c.node("one", nil)
 	one.start()
-	c.eventually("one publishes", func() bool { return one.told().Role == "writer" })
+	c.eventuallyByCommand("one publishes", func() bool { return one.told().Role == "writer" })
 	two := c.node("two", one, "log.key", "log.pub", "checkpoint", "cluster.key")
 	three := c.node("three", one, "cluster.key", "log.pub", "checkpoint")
 	two.start()
@@ -297,7 +316,7 @@ func TestProcesses(t *testing.T) {
 	if _, err := b.Create(t.Context(), fmt.Sprintf("commit/%020d", commits), []byte(`{"format": 2, "number": `+fmt.Sprint(commits)+`}`)); err != nil {
 		t.Fatal(err)
 	}
-	c.eventually("three says that it is older", func() bool {
+	c.eventuallyByCommand("three says that it is older", func() bool {
 		return strings.Contains(three.told().Problem, fmt.Sprintf("commit %d has format 2, which this release of Larder does not know: update this node; it serves what it has until then", commits))
 	})
 	if out, ok := three.command("nodes"); !ok || !strings.Contains(out, "update this node") {
@@ -308,13 +327,14 @@ func TestProcesses(t *testing.T) {
 
 // What the operator has wrong is said at the start, by what it is and what to do, and nothing is served.
 func TestProcessMistakes(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, folder(t), false)
 	c := newCrew(t, front(t, nil, g).URL)
 	founder, foreign := c.node("founder", nil), c.node("foreign", nil) // each has a log of its own
 	founder.start()
 	foreign.start("--bucket", "s3://"+bucketName+"/foreign")
 	for _, n := range []*node{founder, foreign} {
-		c.eventually(n.name+" publishes", func() bool { return n.told().Role == "writer" })
+		c.eventuallyByCommand(n.name+" publishes", func() bool { return n.told().Role == "writer" })
 		n.end(os.Interrupt)
 	}
 	empty := c.node("empty", founder, "cluster.key")
@@ -407,6 +427,7 @@ func (a *heedlessAnswer) Write(data []byte) (int, error) {
 // Two gateways on one folder without the file that they lock are refused by name, whichever of the writers it is that
 // wins twice.
 func TestProcessWithoutLockFile(t *testing.T) {
+	t.Parallel()
 	needChance(t)
 	dir := folder(t)
 	c := newCrew(t, front(t, nil, newGateway(t, dir, true), newGateway(t, dir, true)).URL)

@@ -144,9 +144,10 @@ var failures = []failure{
 // their ways to each other and to the bucket, while processes are killed and stopped: no more users reach the site than the limits say,
 // users who are in stay in, and new ones come in at each node in time when all is whole again.
 func TestRoomPartitions(t *testing.T) {
-	rounds := 2
+	t.Parallel()
+	rounds, spread := 2, 1 // spread is how many seconds failures may last beyond the shortest
 	if os.Getenv("LARDER_TEST_WHOLE") != "" {
-		rounds = 2 * len(failures)
+		rounds, spread = 2*len(failures), 14
 	}
 	site := &shopping.Site{}
 	upstream := httptest.NewServer(site)
@@ -154,7 +155,7 @@ func TestRoomPartitions(t *testing.T) {
 	all := newCentres(t, newGateway(t, folder(t), false), upstream.URL)
 	one := all[0]
 	one.up()
-	one.eventually("one publishes", func() bool { return one.told().Role == "writer" })
+	one.eventuallyByCommand("one publishes", func() bool { return one.told().Role == "writer" })
 	for i, n := range all {
 		if i > 0 {
 			n.takeKeys(one.node, "log.key", "log.pub", "checkpoint", "cluster.key")
@@ -201,7 +202,7 @@ func TestRoomPartitions(t *testing.T) {
 		for _, silent := range f.silent {
 			delete(guests, affected[silent])
 		}
-		for until := time.Now().Add(time.Duration(4+rand.IntN(14)) * time.Second); time.Now().Before(until); time.Sleep(2 * time.Second) {
+		for until := time.Now().Add(time.Duration(4+rand.IntN(spread)) * time.Second); time.Now().Before(until); time.Sleep(2 * time.Second) {
 			for i, guest := range guests {
 				if !crowd.Stays(i, guest) {
 					t.Errorf("%s: a user who is in does not come in at %s", f.name, all[i].name)
@@ -242,7 +243,7 @@ func TestRoomPartitions(t *testing.T) {
 // writing returns which node publishes.
 func writing(all [3]*centre) (i int) {
 	all[0].Helper()
-	all[0].eventually("one node publishes", func() bool {
+	all[0].eventuallyByCommand("one node publishes", func() bool {
 		for k, n := range all {
 			if n.told().Role == "writer" {
 				i = k

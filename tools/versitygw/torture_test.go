@@ -196,6 +196,7 @@ func (d discard) WriteHeader(int)                {}
 //
 // LARDER_TEST_COMMITS=10000 is the whole test; without, it is a few commits and one of each fault.
 func TestTorture(t *testing.T) {
+	t.Parallel()
 	commits, whole := 60, false
 	if n, err := strconv.Atoi(os.Getenv("LARDER_TEST_COMMITS")); err == nil {
 		commits, whole = n, true

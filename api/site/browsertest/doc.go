@@ -7,6 +7,9 @@
 // not when a class is renamed. Whatever the story, no request may leave the
 // origins that it is about, and the console must stay clean.
 //
+// Pages are checked once for phones and once for desktops; LARDER_TEST_WHOLE=1 loads each
+// at each width and in each scheme. Tests run four at once unless -parallel says otherwise.
+//
 // The tests need Chromium (CHROME_PATH, or chromium, chromium-browser or
 // google-chrome in PATH) and are skipped where there is none. Those that need
 // axe-core or Lighthouse are skipped until `make audit` has fetched them. The

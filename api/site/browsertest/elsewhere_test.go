@@ -57,11 +57,13 @@ const (
 )
 
 func TestScriptElsewhere(t *testing.T) {
+	t.Parallel()
 	b := paste(t, "/library/pickle/2.0.0", scriptTag, func(copied string) string { return copied })
 	b.until(`window.pickle?.version === "2.0.0"`)
 }
 
 func TestTamperedScriptElsewhere(t *testing.T) {
+	t.Parallel()
 	b := paste(t, "/library/pickle/2.0.0", scriptTag, func(copied string) string { return tampered(t, copied) })
 	b.tolerate("(?i)integrity|digest")
 	b.until(`window.refused?.endsWith("/pickle.min.js")`)
@@ -71,6 +73,7 @@ func TestTamperedScriptElsewhere(t *testing.T) {
 }
 
 func TestStyleElsewhere(t *testing.T) {
+	t.Parallel()
 	b := paste(t, "/library/shelf-css/3.2.1", styleTag, func(copied string) string {
 		return copied + `<div class="shelf"><p class="jar">Plum</p><p class="mark">A</p></div>`
 	})
@@ -80,6 +83,7 @@ func TestStyleElsewhere(t *testing.T) {
 }
 
 func TestTamperedStyleElsewhere(t *testing.T) {
+	t.Parallel()
 	b := paste(t, "/library/shelf-css/3.2.1", styleTag, func(copied string) string {
 		return tampered(t, copied) + `<div class="shelf"></div>`
 	})
@@ -89,6 +93,7 @@ func TestTamperedStyleElsewhere(t *testing.T) {
 }
 
 func TestModuleElsewhere(t *testing.T) {
+	t.Parallel()
 	b := paste(t, "/library/preserve/1.1.0", moduleTag, func(copied string) string {
 		return copied + `<script type="module">addEventListener("load", () => { window.loaded = true })</script>`
 	})
@@ -99,11 +104,13 @@ func TestModuleElsewhere(t *testing.T) {
 const keeps = `<script type="module">import { preserve, version } from "preserve"; window.kept = preserve(version).content</script>`
 
 func TestImportMapElsewhere(t *testing.T) {
+	t.Parallel()
 	b := paste(t, "/library/preserve/1.1.0", importMap, func(copied string) string { return copied + keeps })
 	b.until(`window.kept === "1.1.0"`)
 }
 
 func TestTamperedImportMapElsewhere(t *testing.T) {
+	t.Parallel()
 	b := paste(t, "/library/preserve/1.1.0", importMap, func(copied string) string { return tampered(t, copied) + keeps })
 	b.tolerate("(?i)integrity|digest")
 	b.wait("a refusal", func() bool { return b.complained("(?i)integrity|digest") })

@@ -8,6 +8,7 @@ import (
 // TestFirstRelease sees a new instance as its operator does right after the start:
 // empty shelves, and a library that is there once it is imported.
 func TestFirstRelease(t *testing.T) {
+	t.Parallel()
 	stocked, _ := open(t)
 	instance, err := serve(stocked.binary, filepath.Join(t.TempDir(), "data"))
 	if err != nil {

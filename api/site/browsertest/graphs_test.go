@@ -45,6 +45,7 @@ var keptGraphs = map[string]map[string]string{
 // TestGraphs has Chromium load what the recipe of a module says, from another origin, and refuse it where one byte of one module
 // anywhere in the graph is another. `make graphs` runs it over real packages, which LARDER_TEST_GRAPHS names.
 func TestGraphs(t *testing.T) {
+	t.Parallel()
 	shared, _ := open(t)
 	seed, _ := strconv.ParseUint(os.Getenv("LARDER_TEST_SEED"), 10, 64)
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -56,10 +57,11 @@ func TestGraphs(t *testing.T) {
 	} else {
 		all, loaded = installedReleases(t, real, random)
 	}
-	t.Setenv("npm_config_registry", "http://127.0.0.1:1") // the bot asks nothing of the world
 	instance := serveReleases(t, shared.binary, all)
-	for _, r := range loaded {
+	for i, r := range loaded {
 		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, uint64(i)+2)) // of this release, whichever others run beside it
 			markup, modules, told := recipeOf(t, instance, r)
 			b := newTabOn(t, instance)
 			b.tolerate(".") // real modules say what they like

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
@@ -39,13 +40,14 @@ const (
 	withdrawnReason = "It was spoilt."
 )
 
-// build makes the program.
+// build compiles the program. Unlike go build, go run leaves out what only debuggers read, and caches the executable, so
+// that an unchanged program is linked once and not by each run of the tests.
 func build(folder string) (binary string, err error) {
 	if err := dependOnSources("../../.."); err != nil {
 		return "", err
 	}
 	binary = filepath.Join(folder, "larder")
-	command := exec.Command("go", "build", "-o", binary, "./cmd/larder")
+	command := exec.Command("go", "run", "-exec", "cp", "./cmd/larder", binary)
 	command.Dir = "../../.."
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
@@ -89,6 +91,22 @@ func serve(binary, data string, settings ...string) (*instance, error) {
 	return i, nil
 }
 
+// serveOnly starts an instance for one test, with one release of testdata.
+func serveOnly(t *testing.T, name, version string) *instance {
+	t.Helper()
+	other, _ := open(t)
+	data := filepath.Join(t.TempDir(), "data")
+	if out, err := larder(other.binary, data, "import", name, version, filepath.Join("testdata/releases", name, version)).CombinedOutput(); err != nil {
+		t.Fatalf("larder import: %v\n%s", err, out)
+	}
+	i, err := serve(other.binary, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(i.stop)
+	return i
+}
+
 // dependOnSources opens every folder of the module, which makes them inputs of the
 // test: go test would otherwise show a result that it remembers, whatever has changed
 // in the program.
@@ -115,11 +133,13 @@ func dependOnSources(root string) error {
 }
 
 // larder returns a command on the data folder that knows the test's catalogue, if the arguments
-// name no other, and nothing of the settings of the user who runs the test.
+// name no other, and nothing of the settings of the user who runs the test. Its registry refuses connections: the bot polls
+// nobody outside of the machine.
 func larder(binary, data string, args ...string) *exec.Cmd {
 	args = append([]string{args[0], "--data", data, "--catalogue", "testdata/catalogue"}, args[1:]...)
 	command := exec.Command(binary, args...)
 	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LARDER_") })
+	command.Env = append(command.Env, "npm_config_registry=http://127.0.0.1:1")
 	return command
 }
 

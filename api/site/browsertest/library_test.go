@@ -48,7 +48,9 @@ func (b *tab) integrity(name, version, file string) string {
 // has then. The page must say so to users who cannot see it.
 func (b *tab) copied(button string) string {
 	b.Helper()
-	eval[any](b, "navigator.clipboard.writeText('nothing yet')")
+	clipboardInUse.Lock()
+	defer clipboardInUse.Unlock()
+	b.emptyClipboard()
 	b.find("button", button).click()
 	var text string
 	b.wait("something in the clipboard", func() bool {
@@ -62,6 +64,7 @@ func (b *tab) copied(button string) string {
 }
 
 func TestVersionPicker(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/library/pickle")
 	picker := b.find("combobox", "^Version$")
@@ -82,6 +85,7 @@ func TestVersionPicker(t *testing.T) {
 }
 
 func TestCopies(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.allowClipboard()
 	b.visit("/library/pickle/2.0.0")
@@ -101,6 +105,7 @@ func TestCopies(t *testing.T) {
 // TestCopiesByKeyboard copies the tag with nothing but the keyboard, and sees at each
 // stop where the focus is.
 func TestCopiesByKeyboard(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.allowClipboard()
 	b.visit("/library/pickle/2.0.0")
@@ -119,6 +124,9 @@ func TestCopiesByKeyboard(t *testing.T) {
 			break
 		}
 	}
+	clipboardInUse.Lock()
+	defer clipboardInUse.Unlock()
+	b.emptyClipboard()
 	b.press(kb.Enter)
 	b.wait("a tag in the clipboard", func() bool { return strings.HasPrefix(b.clipboard(), "<script ") })
 }
@@ -154,6 +162,7 @@ const unseenFocus = `(() => {
 })()`
 
 func TestManyFiles(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/library/pantry/1.0.0")
 	if n := eval[int](b, "document.querySelectorAll('*').length"); n > 6000 {
@@ -170,6 +179,7 @@ func TestManyFiles(t *testing.T) {
 }
 
 func TestNothingPublished(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/library/empty-jar")
 	b.says("selects none of the release")
@@ -179,6 +189,7 @@ func TestNothingPublished(t *testing.T) {
 }
 
 func TestWithdrawn(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.tolerateFailure()
 	if status := b.goTo("/library/jam/1.0.0"); status != 410 {
@@ -195,6 +206,7 @@ func TestWithdrawn(t *testing.T) {
 }
 
 func TestUnknownLibrary(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.tolerateFailure()
 	if status := b.goTo("/library/pikcle"); status != 404 {
@@ -205,6 +217,7 @@ func TestUnknownLibrary(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/library/pickle/2.0.0")
 	b.find("link", "^Changes since 1.1.0$").click()
@@ -223,6 +236,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/library/pickle")
 	b.find("link", "^History$").click()
@@ -233,6 +247,7 @@ func TestHistory(t *testing.T) {
 }
 
 func TestStatistics(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/statistics")
 	b.says(`\b5\s+libraries`)
@@ -240,6 +255,7 @@ func TestStatistics(t *testing.T) {
 }
 
 func TestDownload(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/library/pickle/2.0.0")
 	address := on[string](b.find("link", `^Download .tar.gz$`), "function() { return this.href }")

@@ -11,6 +11,7 @@ import (
 
 // TestLinks follows each link of each page to its address and to its place on the page there.
 func TestLinks(t *testing.T) {
+	t.Parallel()
 	instance, _ := open(t)
 	answers := map[string]*http.Response{}
 	places := map[string]map[string]bool{} // of a page, the ids

@@ -8,6 +8,7 @@ import (
 // TestFollowLog lets the log grow while a user looks at it. The user has missed all of it, so
 // that nothing has to happen while they look.
 func TestFollowLog(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/history?package=jam")
 	before := eval[[]string](b, entriesShown)

@@ -2,18 +2,29 @@ package browsertest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 )
 
+// atOnce is how many tests run at once, on a machine of two cores too: most of their time they wait for answers.
+const atOnce = 4
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" || f.Name == "test.cpu" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(atOnce)) // a flag of every test
+	}
 	code := m.Run()
 	closeShared()
 	os.Exit(code)
@@ -21,7 +32,8 @@ func TestMain(m *testing.M) {
 
 // shared is what the tests have in common: one program that serves the releases of
 // testdata, and one browser. Both are started by the first test that needs them.
-// Tests only look at them, so none disturbs another; each opens a tab of its own.
+// Tests only look at them, so none disturbs another, and most run in parallel, each in a profile of its own. A test that
+// changes an instance starts its own.
 var shared struct {
 	once     sync.Once
 	instance *instance

@@ -31,6 +31,7 @@ func (n *newcomer) search(text string) {
 
 // TestNewcomer performs what newcomers come for, each from the front page, and holds the clicks that docs/site.md says.
 func TestNewcomer(t *testing.T) {
+	t.Parallel()
 	doc, err := os.ReadFile("../../../docs/site.md")
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +49,9 @@ func TestNewcomer(t *testing.T) {
 		{"find a library", 1, found},
 		{"copy a tag with its integrity", 2, func(n *newcomer) {
 			found(n)
+			clipboardInUse.Lock()
+			defer clipboardInUse.Unlock()
+			n.emptyClipboard()
 			n.click("button", scriptTag)
 			n.wait("a tag in the clipboard", func() bool {
 				text := n.clipboard()
@@ -75,6 +79,7 @@ func TestNewcomer(t *testing.T) {
 		}},
 	} {
 		t.Run(task.name, func(t *testing.T) {
+			t.Parallel()
 			n := &newcomer{tab: newTab(t)}
 			n.allowClipboard()
 			n.visit("/")

@@ -12,8 +12,9 @@ import (
 // TestWithoutScripts does all that matters in a browser that runs none. The test still
 // may ask the page about itself.
 func TestWithoutScripts(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
-	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	alter(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	b.visit("/")
 	b.find("searchbox", "^Search libraries$").focus()
 	b.press("pickle")

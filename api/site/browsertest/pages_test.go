@@ -1,7 +1,9 @@
 package browsertest
 
 import (
+	"os"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -61,37 +63,118 @@ var pages = []page{
 // complains of each.
 func (b *tab) tolerateFailure() { b.tolerate(`^network: Failed to load resource: .* (404|410) `) }
 
+// complete reports whether each check loads its page again and everything is checked at each width. In the short form a page is
+// loaded once for phones and once for desktops, and then only resized. Tests call it, so that go test sees that their results
+// depend on the variable.
+func complete() bool { return os.Getenv("LARDER_TEST_WHOLE") != "" }
+
+// TestPages checks each kind of page in all ways. It is not parallel itself, so that it ends before the parallel tests,
+// which download files, change what the statistics and the waiting rooms show.
 func TestPages(t *testing.T) {
-	b := newTab(t)
-	b.tolerateFailure()
-	titles := map[string]string{}
-	for _, p := range pages {
-		if status := b.goTo(p.path); status != p.status {
-			t.Errorf("%s answers %d, want %d", p.path, status, p.status)
+	open(t)
+	sweep := &sweep{titles: map[string]string{}, outlines: map[string][]string{}}
+	t.Run("page", func(t *testing.T) {
+		for i, p := range pages {
+			t.Run(p.name, func(t *testing.T) {
+				t.Parallel()
+				b := newTab(t)
+				b.tolerateFailure()
+				sweep.checkOnPhone(b, p, i)
+				sweep.checkOnDesktop(b, p, i)
+			})
 		}
-		title := eval[string](b, "document.title")
-		if other, ok := titles[title]; ok && !strings.Contains(p.path, "file=") {
-			t.Errorf("%s has the title %q of %s", p.name, title, other)
-		}
-		titles[title] = p.name
-		if n := eval[int](b, "document.querySelectorAll('h1').length"); n != 1 {
-			t.Errorf("%s has %d headings of the first level", p.name, n)
-		}
+		t.Run(suggestions, func(t *testing.T) {
+			t.Parallel()
+			b := newTab(t)
+			for _, width := range outlined {
+				b.visit("/")
+				b.screen(width, false)
+				b.suggest("e")
+				sweep.draw(b, suggestions, width)
+			}
+		})
+	})
+	sweep.compareTitles(t)
+	sweep.compareOutlines(t)
+}
+
+// A sweep collects what is compared once all pages have been loaded.
+type sweep struct {
+	mu       sync.Mutex
+	titles   map[string]string   // by the name of the page
+	outlines map[string][]string // by their headings
+}
+
+// checkOnPhone loads a page on the smallest screen.
+func (s *sweep) checkOnPhone(b *tab, p page, index int) {
+	b.Helper()
+	b.screen(320, false)
+	if status := b.goTo(p.path); status != p.status {
+		b.Errorf("%s answers %d, want %d", p.path, status, p.status)
+	}
+	title := eval[string](b, "document.title")
+	s.mu.Lock()
+	s.titles[p.name] = title
+	s.mu.Unlock()
+	if n := eval[int](b, "document.querySelectorAll('h1').length"); n != 1 {
+		b.Errorf("%s has %d headings of the first level", p.name, n)
+	}
+	b.checkWidth(p, 320)
+	b.show(p, 390, false)
+	b.checkWidth(p, 390)
+	s.draw(b, p.name, 390)
+	if complete() || index%3 == 0 {
+		b.checkVisible(p, 390)
 	}
 }
 
-// TestPhone holds what no page may do on a small screen: be wider than that.
-func TestPhone(t *testing.T) {
-	b := newTab(t)
-	b.tolerateFailure()
-	for _, width := range []int64{320, 390} {
-		b.screen(width, false)
-		for _, p := range pages {
-			b.goTo(p.path)
-			if got := eval[int64](b, "document.scrollingElement.scrollWidth"); got > width {
-				t.Errorf("%s is %d pixels wide on a screen of %d; too wide: %s", p.name, got, width, eval[string](b, tooWide))
-			}
+// checkOnDesktop loads a page on a wide screen in the dark.
+func (s *sweep) checkOnDesktop(b *tab, p page, index int) {
+	b.Helper()
+	b.screen(1280, true)
+	b.goTo(p.path)
+	b.checkScheme(p, true)
+	b.show(p, 1280, false)
+	b.checkScheme(p, false)
+	s.draw(b, p.name, 1280)
+	if complete() || index%3 == 2 {
+		b.checkVisible(p, 1280)
+	}
+	if complete() || index%3 == 1 {
+		b.show(p, 820, false)
+		b.checkVisible(p, 820)
+	}
+}
+
+// show changes the screen, and loads the page anew where there is time.
+func (b *tab) show(p page, width int64, dark bool) {
+	b.Helper()
+	b.screen(width, dark)
+	if complete() {
+		b.goTo(p.path)
+	}
+}
+
+func (s *sweep) compareTitles(t *testing.T) {
+	t.Helper()
+	first := map[string]string{}
+	for _, p := range pages {
+		title, ok := s.titles[p.name]
+		if !ok {
+			continue // -run chose others
 		}
+		if other, ok := first[title]; ok && !strings.Contains(p.path, "file=") {
+			t.Errorf("%s has the title %q of %s", p.name, title, other)
+		}
+		first[title] = p.name
+	}
+}
+
+// checkWidth holds what no page may do on a small screen: be wider than that.
+func (b *tab) checkWidth(p page, width int64) {
+	b.Helper()
+	if got := eval[int64](b, "document.scrollingElement.scrollWidth"); got > width {
+		b.Errorf("%s is %d pixels wide on a screen of %d; too wide: %s", p.name, got, width, eval[string](b, tooWide))
 	}
 }
 
@@ -100,22 +183,15 @@ const tooWide = `Array.from(document.body.querySelectorAll("*"))
 	.filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest("[tabindex]:not(body)") && !e.querySelector("*"))
 	.slice(0, 5).map(e => e.tagName + "." + e.className + " " + e.textContent.trim().slice(0, 40)).join(", ")`
 
-// TestDark holds what makes a page flash white in the dark: the colours must be known
+// checkScheme holds what makes a page flash white in the dark: the colours must be known
 // before the style sheet is there.
-func TestDark(t *testing.T) {
-	b := newTab(t)
-	b.tolerateFailure()
-	for _, dark := range []bool{false, true} {
-		b.screen(1280, dark)
-		for _, p := range pages {
-			b.goTo(p.path)
-			if scheme := eval[string](b, "document.head.querySelector('meta[name=color-scheme]')?.content ?? ''"); scheme != "light dark" && scheme != "dark light" {
-				t.Fatalf("%s has the color-scheme %q in its head, want \"light dark\"", p.name, scheme)
-			}
-			if light := eval[float64](b, lightness); dark != (light < 0.5) {
-				t.Errorf("%s with dark colours %v: the background's lightness is %.2f", p.name, dark, light)
-			}
-		}
+func (b *tab) checkScheme(p page, dark bool) {
+	b.Helper()
+	if scheme := eval[string](b, "document.head.querySelector('meta[name=color-scheme]')?.content ?? ''"); scheme != "light dark" && scheme != "dark light" {
+		b.Errorf("%s has the color-scheme %q in its head, want \"light dark\"", p.name, scheme)
+	}
+	if light := eval[float64](b, lightness); dark != (light < 0.5) {
+		b.Errorf("%s with dark colours %v: the background's lightness is %.2f", p.name, dark, light)
 	}
 }
 

@@ -86,6 +86,7 @@ func openRoomBefore(t *testing.T, refresh int, site http.HandlerFunc) *waitingRo
 // TestWaitingRoom is a visitor's: the shop is full, the page comes back by itself, and one
 // day the shop is open.
 func TestWaitingRoom(t *testing.T) {
+	t.Parallel()
 	open(t)
 	w := openRoom(t)
 	inside := newTabOn(t, &instance{address: w.url})
@@ -121,7 +122,7 @@ func TestWaitingRoomAccessible(t *testing.T) {
 	full.Body.Close()
 	for i, language := range []string{"en", "ar", "ja", "fa", "hu"} {
 		b := newTabOn(t, &instance{address: w.url})
-		call(b, emulation.SetUserAgentOverride, emulation.SetUserAgentOverrideParams{UserAgent: "Mozilla/5.0", AcceptLanguage: language})
+		alter(b, emulation.SetUserAgentOverride, emulation.SetUserAgentOverrideParams{UserAgent: "Mozilla/5.0", AcceptLanguage: language})
 		for k, s := range screens {
 			if !auditing && i > 0 && k%len(screens) != i%len(screens) {
 				continue
@@ -177,6 +178,7 @@ func (s screen) check(b *tab, name string) {
 
 // TestWaitingRoomTimes tells the visitor times in the visitor's own zone, and in UTC where there are no scripts.
 func TestWaitingRoomTimes(t *testing.T) {
+	t.Parallel()
 	open(t)
 	w := openRoom(t)
 	full, err := http.Get(w.url) // it is now
@@ -186,8 +188,8 @@ func TestWaitingRoomTimes(t *testing.T) {
 	full.Body.Close()
 	for _, scripts := range []bool{true, false} {
 		b := newTabOn(t, &instance{address: w.url})
-		call(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Tokyo"})
-		call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !scripts})
+		alter(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Tokyo"})
+		alter(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !scripts})
 		b.visit("/")
 		b.says("last checked at")
 		got := eval[string](b, `document.querySelector(".checked time").innerText`)
@@ -200,6 +202,7 @@ func TestWaitingRoomTimes(t *testing.T) {
 // TestAssetsOnce has an admitted visitor look at two pages: what both are made with is fetched once, although there
 // is a room in front of it.
 func TestAssetsOnce(t *testing.T) {
+	t.Parallel()
 	open(t)
 	var mu sync.Mutex
 	asked := map[string]int{}
@@ -243,7 +246,8 @@ func TestAssetsOnce(t *testing.T) {
 // TestRoomsLive has the operator look at a room that a visitor enters: the page shows it without being loaded again, stays as
 // it is when it is told to, and refreshes itself where there are no scripts.
 func TestRoomsLive(t *testing.T) {
-	b := newTab(t)
+	t.Parallel()
+	b := newTabOn(t, serveOnly(t, "pickle", "2.0.0")) // whose room no other test enters
 	enter := func() {
 		t.Helper()
 		res, err := http.Get(b.address + "/download/pickle/2.0.0.zip") // without a cookie, so each is a user of its own
@@ -266,7 +270,7 @@ func TestRoomsLive(t *testing.T) {
 	b.find("button", "Show changes as they come").click()
 	b.until(`document.querySelector("button.follow[aria-pressed=false]")`)
 
-	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	alter(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	b.visit("/rooms/downloads")
 	b.says("loads itself again every 10 seconds")
 	b.find("link", "^Pause refresh$").click()

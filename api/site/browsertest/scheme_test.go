@@ -4,6 +4,7 @@ import "testing"
 
 // TestScheme chooses colours, which stay on the next page, and goes back to those of the system.
 func TestScheme(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.screen(1280, false)
 	b.visit("/library/pickle")

@@ -40,6 +40,7 @@ func (b *tab) tabTo(e element) {
 
 // TestSearchAsYouType finds a library with nothing but the keyboard.
 func TestSearchAsYouType(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/")
 	box := b.find("combobox", "^Search libraries$")
@@ -62,6 +63,7 @@ func TestSearchAsYouType(t *testing.T) {
 }
 
 func TestSuggestionsClose(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/")
 	box := b.suggest("pick")
@@ -78,6 +80,7 @@ func TestSuggestionsClose(t *testing.T) {
 
 // TestSearchFromAnywhere uses the box that every page has.
 func TestSearchFromAnywhere(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	b.visit("/library/jam/1.0.1")
 	b.suggest("preserv")
@@ -87,6 +90,7 @@ func TestSearchFromAnywhere(t *testing.T) {
 }
 
 func TestSearchTolerates(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	for _, search := range []struct{ text, finds string }{
 		{"pikcle", "^pickle$"},

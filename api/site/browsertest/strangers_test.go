@@ -86,12 +86,14 @@ func (got attempts) wantRefused(t *testing.T, site string) {
 // A published page that is opened by itself reads nothing of the site. Where files have a host of their
 // own it does not take the site's address either; else it may show any path of the one host.
 func TestStrangersPage(t *testing.T) {
+	t.Parallel()
 	s := openStrangers(t)
 	for name, at := range map[string]struct{ files, site string }{
 		"two hosts": {s.files, s.site},
 		"one host":  {s.address, s.address},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := s.tab(t)
 			b.tolerate(".")
 			b.visit(at.files + gallery + "intruder.html")
@@ -109,6 +111,7 @@ func TestStrangersPage(t *testing.T) {
 
 // A page that frames a published one is as it was.
 func TestStrangersPageInFrame(t *testing.T) {
+	t.Parallel()
 	s := openStrangers(t)
 	b := s.tab(t)
 	b.tolerate(".")
@@ -131,11 +134,12 @@ document.querySelector("iframe").onload = e => e.target.contentWindow.postMessag
 
 // The scripts of other documents do not run with the origin of a host either.
 func TestStrangersDocuments(t *testing.T) {
+	t.Parallel()
 	s := openStrangers(t)
+	b := s.tab(t)
+	b.tolerate("favicon")
 	for _, base := range []string{s.files, s.address} {
 		for _, name := range []string{"mark.svg", "page.xhtml"} {
-			b := s.tab(t)
-			b.tolerate("favicon")
 			b.visit(base + gallery + name)
 			if origin := eval[string](b, "globalThis.ranAs"); origin != "null" {
 				t.Errorf("%s ran with the origin %q", base+gallery+name, origin)
@@ -143,16 +147,17 @@ func TestStrangersDocuments(t *testing.T) {
 		}
 	}
 	// A transformation is of another origin than the document, so that it does not happen.
-	b := s.tab(t)
-	b.tolerate(".")
-	b.visit(s.files + gallery + "styled.xml")
-	if eval[bool](b, `document.documentElement?.textContent.includes("Transformed") ?? false`) {
+	other := s.tab(t)
+	other.tolerate(".")
+	other.visit(s.files + gallery + "styled.xml")
+	if eval[bool](other, `document.documentElement?.textContent.includes("Transformed") ?? false`) {
 		t.Error("an XML file was transformed: the docs say otherwise")
 	}
 }
 
 // Neither host answers for what is the other's.
 func TestHostsApart(t *testing.T) {
+	t.Parallel()
 	s := openStrangers(t)
 	b := s.tab(t)
 	b.tolerate("404|Cross-Origin-Opener-Policy") // the latter wants TLS
@@ -168,9 +173,10 @@ func TestHostsApart(t *testing.T) {
 
 // A viewer with scripts, modules, styles, fonts, images and a worker of its release works by itself.
 func TestStrangersViewer(t *testing.T) {
+	t.Parallel()
 	s := openStrangers(t)
+	b := s.tab(t)
 	for _, base := range []string{s.files, s.address} {
-		b := s.tab(t)
 		b.visit(base + gallery + "viewer/viewer.html")
 		b.until("window.seen?.done")
 		got, _ := json.Marshal(eval[map[string]any](b, "seen"))
@@ -193,6 +199,7 @@ func integrity(t *testing.T, name string) string {
 
 // From the host of files, another site loads all that pages are made of, with integrity.
 func TestFilesElsewhere(t *testing.T) {
+	t.Parallel()
 	s := openStrangers(t)
 	b := s.tab(t)
 	base := s.files + gallery

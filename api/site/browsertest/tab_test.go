@@ -3,12 +3,14 @@ package browsertest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,9 +18,12 @@ import (
 	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/storage"
 	"github.com/chromedp/chromedp"
 )
 
@@ -29,11 +34,84 @@ const (
 	lookAgain = 10 * time.Millisecond
 )
 
-// A tab is one page in a profile of its own. It watches what the page asks the
+// A profile is a page of the browser with cookies, storage and cache of its own. To open one and to show its first page
+// costs about ten times as much as to show the next, so that tests use it one after the other; reset makes it new again.
+type profile struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	tab    atomic.Pointer[tab] // of the test that uses it
+}
+
+// idle has the profiles that no test uses.
+var idle struct {
+	sync.Mutex
+	profiles []*profile
+}
+
+// openProfile returns a profile that is new or reset.
+func openProfile(browser context.Context) (*profile, error) {
+	idle.Lock()
+	if last := len(idle.profiles) - 1; last >= 0 {
+		p := idle.profiles[last]
+		idle.profiles = idle.profiles[:last]
+		idle.Unlock()
+		return p, nil
+	}
+	idle.Unlock()
+	p := &profile{}
+	p.ctx, p.cancel = chromedp.NewContext(browser, chromedp.WithNewBrowserContext(), chromedp.WithListener(func(event any) {
+		if b := p.tab.Load(); b != nil {
+			b.watch(event)
+		}
+	}))
+	return p, chromedp.Do(p.ctx) // the page lives as long as the context that it is opened with
+}
+
+// reset leaves the page and removes what a test may have left in the profile, at the origins that it visited. The cache keeps
+// responses of the shared instance. reset navigates to a page of that instance, because an empty page would need another process.
+func (p *profile) reset(origins []string) error {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	blank, emptyCache := shared.instance.address+"/robots.txt", false
+	for _, origin := range origins {
+		if origin != shared.instance.address && origin != shared.instance.private {
+			blank, emptyCache = "about:blank", true
+		}
+	}
+	err := chromedp.Do(ctx, chromedp.Navigate(blank), chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, 0, 0))
+	if err == nil && !emptyCache {
+		_, err = chromedp.Run(ctx, chromedp.Evaluate[bool]("sessionStorage.clear(), true"))
+	}
+	if err == nil {
+		_, err = chromedp.Call(ctx, cdppage.ResetNavigationHistory, cdp.Empty{})
+	}
+	if err == nil && emptyCache {
+		_, err = chromedp.Call(ctx, network.ClearBrowserCache, cdp.Empty{})
+	}
+	if err != nil {
+		return err
+	}
+	id := chromedp.FromContext(p.ctx).BrowserContextID
+	for _, origin := range origins {
+		_, err := chromedp.Call(ctx, storage.ClearDataForOrigin, storage.ClearDataForOriginParams{Origin: origin, StorageTypes: "all"})
+		if err != nil {
+			return err
+		}
+	}
+	_, cookies := chromedp.CallBrowser(ctx, storage.ClearCookies, storage.ClearCookiesParams{BrowserContextID: id})
+	_, permissions := chromedp.CallBrowser(ctx, browser.ResetPermissions, browser.ResetPermissionsParams{BrowserContextID: id})
+	_, size := chromedp.Call(ctx, emulation.ClearDeviceMetricsOverride, cdp.Empty{})
+	_, touch := chromedp.Call(ctx, emulation.SetTouchEmulationEnabled, emulation.SetTouchEmulationEnabledParams{})
+	_, media := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{})
+	return errors.Join(cookies, permissions, size, touch, media)
+}
+
+// A tab is a page in a profile that no other test uses meanwhile. It watches what the page asks the
 // network for and what it complains of; the test fails of either at its end.
 type tab struct {
 	*testing.T
 	ctx     context.Context
+	altered bool   // the profile is closed after the test
 	address string // of the instance
 	private string // its address for the operator
 
@@ -54,17 +132,25 @@ func newTab(t *testing.T) *tab {
 // newTabOn opens a tab in which requests to the instance are right.
 func newTabOn(t *testing.T, instance *instance) *tab {
 	t.Helper()
-	_, ctx := open(t)
+	_, browser := open(t)
 	b := &tab{T: t, address: instance.address, private: instance.private, origins: []string{instance.address, instance.private}}
-	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(b.watch))
-	b.ctx = ctx
-	t.Cleanup(func() {
-		cancel()
-		b.report()
-	})
-	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context that it is opened with
+	p, err := openProfile(browser)
+	if err != nil {
 		t.Fatal(err)
 	}
+	b.ctx = p.ctx
+	p.tab.Store(b)
+	t.Cleanup(func() {
+		p.tab.Store(nil)
+		b.report()
+		if t.Failed() || b.altered || p.reset(b.origins) != nil {
+			p.cancel()
+			return
+		}
+		idle.Lock()
+		defer idle.Unlock()
+		idle.profiles = append(idle.profiles, p)
+	})
 	call(b, audits.Enable, cdp.Empty{})
 	// A tab behind others gets neither focus nor animation frames.
 	call(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
@@ -165,6 +251,13 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 		b.Fatalf("%s: %v", command.Method, err)
 	}
 	return result
+}
+
+// alter is call for commands that change what reset does not change back.
+func alter[P, R any](b *tab, command cdp.Command[P, R], params P) {
+	b.Helper()
+	b.altered = true
+	call(b, command, params)
 }
 
 func tryCall[P, R any](b *tab, command cdp.Command[P, R], params P) (R, error) {
@@ -269,7 +362,11 @@ func (b *tab) screen(width int64, dark bool) {
 	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
+	b.until(fmt.Sprintf("innerWidth === %d", width))
 }
+
+// clipboardInUse is locked by the test that uses the clipboard, of which the browser has one for all profiles.
+var clipboardInUse sync.Mutex
 
 // allowClipboard lets the instance's pages and the test itself use the clipboard.
 func (b *tab) allowClipboard() {
@@ -285,6 +382,12 @@ func (b *tab) allowClipboard() {
 			b.Fatalf("granting %s: %v", name, err)
 		}
 	}
+}
+
+// emptyClipboard removes what other tests have copied.
+func (b *tab) emptyClipboard() {
+	b.Helper()
+	eval[any](b, "navigator.clipboard.writeText('nothing yet')")
 }
 
 func (b *tab) clipboard() string {

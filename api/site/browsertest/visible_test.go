@@ -30,27 +30,17 @@ const hidden = `(() => {
 	return lost;
 })()`
 
-// TestVisible holds that a visitor sees whatever can be pressed, on each page at three widths; at one of them where there is
-// less time than in `make audit`.
-func TestVisible(t *testing.T) {
-	b := newTab(t)
-	b.tolerateFailure()
-	for i, width := range []int64{390, 820, 1280} {
-		for j, p := range pages {
-			if !auditing && i != j%3 {
-				continue
-			}
-			b.goTo(p.path)
-			b.screen(width, false)
-			for _, what := range eval[[]string](b, hidden) {
-				t.Errorf("%s, %d px: %s", p.name, width, what)
-			}
-		}
+// checkVisible holds that a visitor sees whatever can be pressed. Each page is checked at one of three widths, or at all.
+func (b *tab) checkVisible(p page, width int64) {
+	b.Helper()
+	for _, what := range eval[[]string](b, hidden) {
+		b.Errorf("%s, %d px: %s", p.name, width, what)
 	}
 }
 
 // TestSuggestionsAreVisible sees the list of suggestions whole, and each one when an arrow key chooses it.
 func TestSuggestionsAreVisible(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	for _, path := range []string{"/", "/search", "/library/pickle"} {
 		for _, width := range []int64{390, 1280} {

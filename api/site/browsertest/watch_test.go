@@ -8,6 +8,7 @@ import (
 
 // TestWatch makes sure that a tab notices what the stories rely on it to notice.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	b := newTab(t)
 	other := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(other.Close)

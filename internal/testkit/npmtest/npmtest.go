@@ -19,6 +19,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -123,6 +124,15 @@ func (r *Registry) Env(dir string) []string {
 		"npm_config_userconfig=" + filepath.Join(dir, "userconfig"),
 		"npm_config_globalconfig=" + filepath.Join(dir, "globalconfig"),
 	}
+}
+
+// Environ returns the environment of this process with that of [Registry.Env] in place of its npm configuration, for
+// processes of a test that runs in parallel and may not call [Registry.Setenv].
+func (r *Registry) Environ(dir string) []string {
+	environ := slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(strings.ToLower(variable), "npm_config_")
+	})
+	return append(environ, r.Env(dir)...)
 }
 
 // Setenv makes the registry npm's configured one for the test, and for processes that it starts.

@@ -141,8 +141,8 @@ func (c *Conn) Drain() {
 	c.control = appendFrame(c.control, goAway, 0, c.final, uint32(NoError))
 }
 
-// Ending reports whether Announce or Drain was called.
-func (c *Conn) Ending() bool { return c.ending || c.draining }
+// Draining reports whether the final GOAWAY, or one for an error, has been queued.
+func (c *Conn) Draining() bool { return c.draining }
 
 // Idle reports whether there is no stream, nothing to send and no half of a frame.
 func (c *Conn) Idle() bool { return len(c.streams) == 0 && len(c.control) == 0 }

@@ -32,7 +32,7 @@ import (
 const (
 	MaxRooms     = 1000
 	MaxTemplate  = 1 << 20 // bytes of a page's template
-	maxFile      = 32 << 20
+	MaxFile      = 32 << 20
 	maxRoutes    = 100             // of a room
 	maxRules     = 100             // of a room
 	maxEvents    = 5               // of a room
@@ -236,8 +236,8 @@ func Parse(name string, text []byte) ([]Room, error) {
 
 // List returns the list of rooms in a file, for [ParseNode]; nil where it has none.
 func List(name string, text []byte) (*yaml.Node, error) {
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("%s: has %d bytes; rooms may take %d", name, len(text), maxFile)
+	if len(text) > MaxFile {
+		return nil, fmt.Errorf("%s: has %d bytes; rooms may take %d", name, len(text), MaxFile)
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var document yaml.Node

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,11 +17,12 @@ import (
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/text/language"
 
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // word is a name of a room or an event, or a cookie's suffix.
-var word = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var word = lazyregexp.New(`^[A-Za-z0-9_-]{1,64}$`)
 
 // Default returns a room with the defaults of all fields that have one.
 func Default() Room {

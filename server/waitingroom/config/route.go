@@ -6,9 +6,10 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
 // A Table finds the room that covers a request. It is never changed.
@@ -173,7 +174,7 @@ func readings(raw string) iter.Seq[string] {
 	}
 }
 
-var parameters = regexp.MustCompile(`;[^/]*`)
+var parameters = lazyregexp.New(`;[^/]*`)
 
 // Bypassed reports whether one of the room's rules lets a request bypass it, and whether it
 // lets everybody who asks for the same. raw is the path as the client sent it; address is the

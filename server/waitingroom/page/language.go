@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/text/feature/plural"
@@ -46,15 +47,20 @@ type languages struct {
 	matcher language.Matcher
 }
 
-var spoken = mustLoad()
+// Prepare parses the built-in page and its languages. The first visitor of a room does not wait for that then.
+func Prepare() {
+	spoken()
+	builtInTemplate()
+}
 
-func mustLoad() *languages {
+// spoken parses the embedded languages on first use.
+var spoken = sync.OnceValue(func() *languages {
 	l, err := load(languagesText)
 	if err != nil {
 		panic(err) // embedded
 	}
 	return l
-}
+})
 
 func load(text []byte) (*languages, error) {
 	var document yaml.Node

@@ -135,7 +135,7 @@ func minutes(d time.Duration) int { return max(0, int(math.Ceil(d.Minutes()))) }
 // JSON returns the state as JSON under one key. Its words are English, as those of
 // Cloudflare's are: a program reads them.
 func (s *State) JSON() []byte {
-	text, err := json.Marshal(map[string]Status{"cfWaitingRoom": s.status(spoken.words[0])})
+	text, err := json.Marshal(map[string]Status{"cfWaitingRoom": s.status(spoken().words[0])})
 	if err != nil {
 		panic(err) // no field of it can fail
 	}
@@ -173,7 +173,7 @@ func (r *Renderer) Render(s *State, acceptLanguage string, fallback language.Tag
 		}
 		failure = err
 	}
-	return builtIn(s, spoken.choose(acceptLanguage, fallback)), failure
+	return builtIn(s, spoken().choose(acceptLanguage, fallback)), failure
 }
 
 func (r *Renderer) custom(s *State, tag language.Tag) ([]byte, error) {
@@ -181,7 +181,7 @@ func (r *Renderer) custom(s *State, tag language.Tag) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	encoded, err := json.Marshal(s.status(spoken.choose("", tag)))
+	encoded, err := json.Marshal(s.status(spoken().choose("", tag)))
 	if err != nil {
 		return nil, fmt.Errorf("page: %w", err)
 	}
@@ -238,7 +238,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 //go:embed page.html
 var builtInText string
 
-var builtInTemplate = template.Must(template.New("page").Parse(builtInText))
+var builtInTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(builtInText)) })
 
 // view is what the built-in page shows.
 type view struct {
@@ -290,7 +290,7 @@ func builtIn(s *State, w *words) Page {
 		v.Checked = template.HTML(template.HTMLEscapeString(before)) + at(s.lastUpdated(), time.TimeOnly) + template.HTML(template.HTMLEscapeString(after)) //nolint:gosec // escaped
 	}
 	var b bytes.Buffer
-	if err := builtInTemplate.Execute(&b, v); err != nil {
+	if err := builtInTemplate().Execute(&b, v); err != nil {
 		panic(err) // embedded, and nothing in it can fail
 	}
 	return Page{

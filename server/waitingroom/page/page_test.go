@@ -70,7 +70,7 @@ func TestPosition(t *testing.T) {
 		if c.shuffle {
 			s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour), Shuffle: true}
 		}
-		if got := s.status(spoken.words[0]); got.QueuePosition != c.want || got.UsersAhead != max(0, c.want-1) {
+		if got := s.status(spoken().words[0]); got.QueuePosition != c.want || got.UsersAhead != max(0, c.want-1) {
 			t.Errorf("%+v: place %d, %d ahead", c, got.QueuePosition, got.UsersAhead)
 		}
 	}
@@ -80,17 +80,17 @@ func TestEvent(t *testing.T) {
 	s := waiting()
 	s.Moment.Event = &config.Event{Start: s.Now.Add(90 * time.Minute), End: s.Now.Add(3 * time.Hour), Shuffle: true}
 	s.Moment.Phase, s.Moment.Settings.QueueAll = config.Prequeueing, true
-	got := s.status(spoken.words[0])
+	got := s.status(spoken().words[0])
 	if !got.IsEventPrequeueing || got.IsEventActive || got.TimeUntilEventStart != 90 || got.TimeUntilEventStartFormat != "1 hour 30 minutes" ||
 		got.TimeUntilEventEndFormatted != "3 hours" || got.QueueAll || !got.ShuffleAtEventStart || got.WaitTimeFormatted != "unavailable" {
 		t.Errorf("pre-queueing: %+v", got)
 	}
 	s.Moment.Event.Start = s.Now.Add(30 * 24 * time.Hour)
-	if got := s.status(spoken.words[0]); got.TimeUntilEventStart != 30*24*60 || got.TimeUntilEventStartFormat != "30 days" {
+	if got := s.status(spoken().words[0]); got.TimeUntilEventStart != 30*24*60 || got.TimeUntilEventStartFormat != "30 days" {
 		t.Errorf("far ahead: %+v", got)
 	}
 	s.Moment.Phase = config.EventOn
-	got = s.status(spoken.words[0])
+	got = s.status(spoken().words[0])
 	if got.IsEventPrequeueing || !got.IsEventActive || got.TimeUntilEventStart != 0 || got.TimeUntilEventStartFormat != "" || got.TimeUntilEventEnd != 180 || got.ShuffleAtEventStart {
 		t.Errorf("on: %+v", got)
 	}
@@ -147,7 +147,7 @@ func TestLanguage(t *testing.T) {
 		{strings.Repeat("de,", 10000), "en-US", "de"},
 		{strings.Repeat("x", 10000), "en-US", "en"},
 	} {
-		if got := spoken.choose(c.accept, language.MustParse(c.fallback)).Tag(); got != c.want {
+		if got := spoken().choose(c.accept, language.MustParse(c.fallback)).Tag(); got != c.want {
 			t.Errorf("%.40q, %s: %s, want %s", c.accept, c.fallback, got, c.want)
 		}
 	}
@@ -155,10 +155,10 @@ func TestLanguage(t *testing.T) {
 
 // TestComplete holds every language to having all of the words.
 func TestComplete(t *testing.T) {
-	if len(spoken.words) < 30 || spoken.words[0].Tag() != "en" {
-		t.Fatalf("there are %d languages, and the first is %s", len(spoken.words), spoken.words[0].Tag())
+	if len(spoken().words) < 30 || spoken().words[0].Tag() != "en" {
+		t.Fatalf("there are %d languages, and the first is %s", len(spoken().words), spoken().words[0].Tag())
 	}
-	for _, w := range spoken.words {
+	for _, w := range spoken().words {
 		v := reflect.ValueOf(*w)
 		for i := range v.NumField() {
 			field, value := v.Type().Field(i), v.Field(i)
@@ -194,7 +194,7 @@ func TestPlurals(t *testing.T) {
 		{"ar", 2, "دقيقتان"}, {"ar", 5, "5 دقائق"}, {"he", 2, "שתי דקות"}, {"ja", 90, "1時間 30分"}, {"de", 120, "2 Stunden"},
 		{"en", 47 * 60, "47 hours"}, {"en", 48 * 60, "2 days"}, {"en", 174*60 + 30, "7 days 6 hours"}, {"pl", 22 * 24 * 60, "22 dni"}, {"ar", 48 * 60, "يومان"},
 	} {
-		if got := spoken.choose("", language.MustParse(c.tag)).Duration(c.minutes); got != c.want {
+		if got := spoken().choose("", language.MustParse(c.tag)).Duration(c.minutes); got != c.want {
 			t.Errorf("%s %d: %q, want %q", c.tag, c.minutes, got, c.want)
 		}
 	}
@@ -209,7 +209,7 @@ func TestBuiltIn(t *testing.T) {
 			s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour), Shuffle: true}
 		},
 	}
-	for _, w := range spoken.words {
+	for _, w := range spoken().words {
 		for name, change := range cases {
 			s := waiting()
 			change(&s)
@@ -250,7 +250,7 @@ func TestPlace(t *testing.T) {
 		s := waiting()
 		s.Decision.Estimate = queue.Estimate{Known: true, Minutes: 10, P25: 5, P50: 10, P75: 15, Position: c.position, Ahead: max(0, c.position-1)}
 		c.change(&s)
-		root, err := html.Parse(strings.NewReader(string(builtIn(&s, spoken.words[0]).HTML)))
+		root, err := html.Parse(strings.NewReader(string(builtIn(&s, spoken().words[0]).HTML)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,7 +273,7 @@ func TestPlace(t *testing.T) {
 func TestTimes(t *testing.T) {
 	s := waiting()
 	s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(25 * time.Hour), End: s.Now.Add(26 * time.Hour)}
-	text := string(builtIn(&s, spoken.words[0]).HTML)
+	text := string(builtIn(&s, spoken().words[0]).HTML)
 	for _, want := range []string{
 		`Last checked at <time dir="auto" datetime="2020-08-03T23:46:00.000Z">23:46:00 UTC</time>`,
 		`<time dir="auto" datetime="2020-08-05T00:46:00.000Z">2020-08-05 00:46 UTC</time>`,
@@ -289,9 +289,9 @@ func TestNoEnglish(t *testing.T) {
 	english := regexp.MustCompile(`(?i)\b(the|you|your|people|please|this|wait|checked|changes|minutes?|hours?|days?|nobody|everybody)\b`)
 	latin := regexp.MustCompile(`[A-Za-z]`)
 	latinOwn := map[string][]string{"de": {"Minute"}, "fr": {"minute", "minutes"}, "ro": {"minute"}, "hr": {"minute"}}
-	for _, w := range spoken.words[1:] {
+	for _, w := range spoken().words[1:] {
 		for name, text := range textsOf(w) {
-			for _, other := range spoken.words {
+			for _, other := range spoken().words {
 				if other != w && text == textsOf(other)[name] && len(strings.Fields(text)) > 4 {
 					t.Errorf("%v: %s is as in %v: %q", w.tag, name, other.tag, text)
 				}
@@ -328,7 +328,7 @@ func textsOf(w *words) map[string]string {
 // TestForms holds each language to having the plural forms that whole numbers take there, and
 // besides them only "other".
 func TestForms(t *testing.T) {
-	for _, w := range spoken.words {
+	for _, w := range spoken().words {
 		wanted := map[string]bool{"other": true}
 		for n := range 300 {
 			wanted[forms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]] = true

@@ -12,6 +12,7 @@ import (
 // come in within one report, two ways, two skews, two check-ins and, where the minute
 // turns, a minute more.
 func TestUnusedSlots(t *testing.T) {
+	t.Parallel()
 	checked, slow := 0, 0
 	for seed := range uint64(seeds(t) / 4) {
 		o := hostile(seed)
@@ -69,13 +70,17 @@ func TestUnusedSlots(t *testing.T) {
 // queues long before the limit, adaptive exceeds it after a quiet time, counter does
 // neither.
 func TestWeaknesses(t *testing.T) {
+	t.Parallel()
 	long(t)
 	type measure struct {
 		first    float64 // active users when a visitor had to wait first, as part of the limit
 		exceeded float64 // the most active users, as part of the limit
 	}
 	mean := func(a queue.Allocator, profile Profile, visitors int, over time.Duration) (m measure) {
-		const runs = 30
+		runs := 10
+		if complete() {
+			runs = 30
+		}
 		for seed := range uint64(runs) {
 			res, err := Run(t.Context(), Options{
 				Settings: queue.Settings{TotalActiveUsers: 200, NewUsersPerMinute: 200, SessionDuration: 5 * time.Minute, Method: queue.Random, Allocator: a},
@@ -88,7 +93,7 @@ func TestWeaknesses(t *testing.T) {
 			if first == 0 { // no visitor had to wait
 				first = res.PeakActive
 			}
-			m.first += float64(first) / 200 / runs
+			m.first += float64(first) / 200 / float64(runs)
 			m.exceeded = max(m.exceeded, float64(res.PeakActive)/200)
 		}
 		return m

@@ -20,6 +20,7 @@ func small(seed uint64) Options {
 }
 
 func TestTable(t *testing.T) {
+	t.Parallel()
 	var texts []string
 	for _, seed := range []uint64{1, 1, 2} {
 		res, err := Run(t.Context(), small(seed))
@@ -43,6 +44,7 @@ func TestTable(t *testing.T) {
 }
 
 func TestDraw(t *testing.T) {
+	t.Parallel()
 	res, err := Run(t.Context(), small(1))
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +97,7 @@ func TestDraw(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*Options){
 		"settings":     func(o *Options) { o.Settings.TotalActiveUsers = 0 },
 		"visitors":     func(o *Options) { o.Visitors = -1 },

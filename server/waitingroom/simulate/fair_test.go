@@ -47,6 +47,7 @@ func spearman(a, b []time.Duration) float64 {
 // TestOrderWithinAMinute: who comes earlier in a minute comes in earlier, but for what
 // check-ins spread.
 func TestOrderWithinAMinute(t *testing.T) {
+	t.Parallel()
 	o := experiment(queue.FIFO, Uniform)
 	o.DataCentres, o.Delay, o.Over = 1, 0, 20*time.Minute
 	res := simulated(t, o)
@@ -90,6 +91,7 @@ func told(res *Result, from, until, least time.Duration) (errs []float64) {
 // TestEstimates holds what visitors of a steady queue are told to an error of 20 % for nine of ten. While it is not known how fast the
 // queue goes, in its first minute, they are told that; afterwards all are told a wait at once.
 func TestEstimates(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		o    Options
@@ -137,6 +139,7 @@ func TestEstimates(t *testing.T) {
 // TestEstimatesUnderAFlood has as many clients as visitors throw their tickets away every
 // second. They are not told as people ahead.
 func TestEstimatesUnderAFlood(t *testing.T) {
+	t.Parallel()
 	long(t)
 	o := Options{
 		Settings: queue.Settings{TotalActiveUsers: 100, NewUsersPerMinute: 40, SessionDuration: time.Minute}, Visitors: 1500, Over: 20 * time.Minute, Seed: 4, DataCentres: 1,

@@ -10,7 +10,11 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// seeds is how many runs the tests over seeds make: LARDER_SEEDS where it is set.
+// complete reports whether the long form of a test runs. Tests call it, so that go test sees that their results depend on the
+// variable.
+func complete() bool { return os.Getenv("LARDER_TEST_WHOLE") != "" }
+
+// seeds is how many runs the tests over seeds make: LARDER_SEEDS where it is set, else 1000 in the long form.
 func seeds(t *testing.T) int {
 	if s := os.Getenv("LARDER_SEEDS"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -19,10 +23,13 @@ func seeds(t *testing.T) int {
 		}
 		return n
 	}
-	if testing.Short() || raceEnabled {
+	switch {
+	case testing.Short() || raceEnabled:
 		return 60
+	case complete():
+		return 1000
 	}
-	return 1000
+	return 120
 }
 
 // hostile is a run in which everything goes wrong that may go wrong, by its seed.
@@ -69,6 +76,7 @@ func hostile(seed uint64) Options {
 }
 
 func TestCounterNeverExceedsALimit(t *testing.T) {
+	t.Parallel()
 	full, busy, turned := 0, 0, 0
 	for seed := range uint64(seeds(t)) {
 		o := hostile(seed)

@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -12,8 +11,9 @@ import (
 // TestMillion has a million visitors join one room at once; without LARDER_TEST_WHOLE five thousand. All come in, within the
 // limits.
 func TestMillion(t *testing.T) {
+	t.Parallel()
 	visitors := 5_000
-	if os.Getenv("LARDER_TEST_WHOLE") != "" {
+	if complete() {
 		visitors = 1_000_000
 	}
 	long(t)

@@ -10,6 +10,7 @@ import (
 // in at once; no user follows while it browses; then comes a second wave, and as the users' ends spread, the waves
 // become flat, so the picture grows darker.
 func TestWaves(t *testing.T) {
+	t.Parallel()
 	o := experiment(queue.Random, Together)
 	o.Settings.TotalActiveUsers, o.Settings.NewUsersPerMinute = 1000, 1000
 	res := simulated(t, o)

@@ -1,0 +1,80 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/gin-gonic/gin"
+)
+
+// Limits of a request.
+const (
+	maxRequest   = 48 << 20        // bytes of its JSON; the largest is a file of waiting rooms in base64
+	maxContents  = 4 << 30         // bytes of its contents
+	stallTimeout = 1 * time.Minute // the longest time in which no byte of the contents arrives
+)
+
+// withContents is the content type of a request with contents.
+const withContents = "application/vnd.larder.request"
+
+// readRequest reads the JSON of a request. Its contents are read by the operation.
+func readRequest(c *gin.Context) (Request, error) {
+	if c.ContentType() != withContents {
+		encoded, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest))
+		return Request{JSON: encoded, Contents: http.NoBody}, err
+	}
+	body := &contentsReader{
+		body:       http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest+maxContents),
+		connection: http.NewResponseController(c.Writer),
+		ended:      c.Request.Context().Err,
+	}
+	decoder := json.NewDecoder(io.LimitReader(body, maxRequest))
+	var encoded json.RawMessage
+	if err := decoder.Decode(&encoded); err != nil {
+		return Request{}, fmt.Errorf("couldn't read the JSON of the request: %w", err)
+	}
+	contents := io.MultiReader(decoder.Buffered(), body)
+	var end [1]byte
+	if _, err := io.ReadFull(contents, end[:]); err != nil || !bytes.Equal(end[:], []byte("\n")) {
+		return Request{}, errors.Join(errors.New("no line feed follows the JSON of the request"), err)
+	}
+	return Request{JSON: encoded, Contents: contents}, nil
+}
+
+// contentsReader reads a request's body, for as long as bytes arrive. The server's time limit for a complete request does not
+// apply to it.
+type contentsReader struct {
+	body       io.Reader
+	connection *http.ResponseController
+	ended      func() error // why the operation has ended; nil while it has not
+	err        error        // ended the body
+}
+
+func (r *contentsReader) Read(p []byte) (int, error) {
+	if r.err == nil {
+		r.err = r.ended()
+	}
+	if r.err != nil {
+		return 0, r.err
+	}
+	r.setDeadline(time.Now().Add(stallTimeout))
+	n, err := r.body.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("no byte arrived for %v: %w", stallTimeout, err)
+	}
+	if r.err = err; err != nil {
+		r.setDeadline(time.Time{}) // else it would end the operation
+	}
+	return n, err
+}
+
+// setDeadline does nothing where a connection has no deadlines: such a client is in the same process.
+func (r *contentsReader) setDeadline(at time.Time) {
+	r.connection.SetReadDeadline(at) //nolint:errcheck // see above
+}

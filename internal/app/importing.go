@@ -1,0 +1,56 @@
+package app
+
+import (
+	"context"
+	"io"
+
+	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/packages/archive"
+)
+
+// Operations of [Import].
+const (
+	opMissingContents Operation[bot.ImportRequest, any, []kvstore.Hash] = "import-missing"
+	opImport          Operation[bot.ImportRequest, bot.Event, Written]  = "import" // with contents
+)
+
+// Import has a process publish the files of a source as a version of a package. The command reads the source; the process
+// receives a list of its files, and the contents that its store does not have.
+func Import(ctx context.Context, c *Client, name, version string, source archive.Source, report func(bot.Event)) error {
+	return bot.SendRelease(ctx, importClient{c, report}, name, version, source)
+}
+
+// importClient is a process as a [bot.Importer].
+type importClient struct {
+	*Client
+	report func(bot.Event)
+}
+
+func (c importClient) MissingContents(ctx context.Context, r bot.ImportRequest) ([]kvstore.Hash, error) {
+	return opMissingContents.Ask(ctx, c.Client, r, nil)
+}
+
+func (c importClient) Import(ctx context.Context, r bot.ImportRequest, contents io.Reader) error {
+	_, err := admin.Send[Written](ctx, c.client, string(opImport), r, contents, c.report)
+	return err
+}
+
+func (w *Writer) importOperations(all operations) {
+	answer(all, opMissingContents, func(ctx context.Context, q bot.ImportRequest, _ func(any)) ([]kvstore.Hash, error) {
+		f, err := w.filler.get()
+		if err != nil {
+			return nil, err
+		}
+		return f.MissingContents(ctx, q)
+	})
+	all[string(opImport)] = admin.TypedWithContents(func(ctx context.Context, q bot.ImportRequest, contents io.Reader, report func(any)) (any, error) {
+		f, err := w.filler.get()
+		if err != nil {
+			return nil, err
+		}
+		err = f.Import(bot.WithReport(ctx, func(e bot.Event) { report(e) }), q, contents)
+		return w.written(), err
+	})
+}

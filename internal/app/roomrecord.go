@@ -1,0 +1,580 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/internal/configstore"
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs/cluster"
+	"github.com/larder-cdn/larder/server/waitingroom"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// The settings of all waiting rooms are one record with versions. The rooms file only seeds it.
+
+const (
+	roomsFolder    = "rooms"           // of the data folder: the versions, and what this node remembers of its rooms file
+	versionsPrefix = "version/"        // of the versions in it
+	sharedPrefix   = "settings/rooms/" // of the versions in the bucket of a cluster
+	lastFile       = "last-file"       // in roomsFolder: the hash of the rooms file that this node read last
+	recordTime     = 10 * time.Second  // that the bucket has at a start to say which version is in force
+)
+
+// A roomRecord is the record of the rooms on this node, and the rooms that follow it.
+type roomRecord struct {
+	logger *slog.Logger
+	data   string // folder
+	node   string // this one's name, for the origin of changes
+	store  *configstore.Store
+	owner  roomOwner
+	file   settings.RoomsFile // as it was read at the start
+
+	mu       sync.Mutex
+	enforced configstore.Version // that the rooms here follow, without its content
+	document config.Document     // its content
+	problem  string              // why the rooms here follow an older version; "" where they do not
+}
+
+// A roomOwner changes the record: this process does, or the leader of the cluster does it on request.
+type roomOwner interface {
+	set(context.Context, SetRoomRequest) (RoomVersion, error)
+	apply(context.Context, ApplyRoomsRequest) (RoomVersion, error)
+	undo(context.Context, UndoRoomsRequest) (RoomVersion, error)
+	// run keeps this node's copy of the record current until ctx ends.
+	run(context.Context, *roomRecord)
+}
+
+func hashOf(text []byte) string { return kvstore.Sum(text).String() }
+
+// openRoomRecord opens the record, seeds it if this process owns it, and offers the rooms file.
+func (s *serving) openRoomRecord(ctx context.Context) (*roomRecord, error) {
+	file, _, err := s.settings.ReadRooms()
+	if err != nil {
+		return nil, err
+	}
+	r := &roomRecord{logger: s.logger.With("part", "rooms"), data: s.settings.Data, node: originName(s), file: file}
+	dir, err := bucket.FolderAt(filepath.Join(s.settings.Data, roomsFolder))
+	if err != nil {
+		return nil, err
+	}
+	if s.lacking != nil && s.settings.Bucket != "" {
+		dir = configstore.ReadOnly{Bucket: dir, Why: errors.New("this node cannot take part in the cluster at the moment; change the rooms on another node")}
+	}
+	local := configstore.NewBackend(dir, versionsPrefix, configstore.Checksum{})
+	authority := local
+	if s.node != nil && s.node.side != nil {
+		authority = configstore.NewBackend(s.node.bucket, sharedPrefix, cluster.RecordSealer{Key: s.node.side, Record: "rooms"})
+	} else if s.node != nil {
+		r.logger.Warn("this node cannot read the settings of the cluster's waiting rooms without the cluster's key, and goes by its own file; copy cluster.key from the key folder of another node")
+	}
+	patient, cancel := context.WithTimeout(ctx, recordTime)
+	defer cancel()
+	if r.store, err = configstore.Open(patient, configstore.Options{Authority: authority, Copy: local, Logger: r.logger, Now: time.Now}); err != nil {
+		return nil, fmt.Errorf("couldn't read the settings of the waiting rooms (%s): %w", filepath.Join(s.settings.Data, roomsFolder), err)
+	}
+	own := &ownedRooms{r}
+	r.owner = own
+	if s.node != nil && !s.node.node.Leads() {
+		r.owner = &followedRooms{node: s.node, name: r.node}
+	} else if err := own.begin(patient); err != nil {
+		return nil, err
+	}
+	return r, r.chooseVersion(patient)
+}
+
+// originName names this machine in the origin of a change.
+func originName(s *serving) string {
+	if s.node != nil {
+		return s.node.dataCentre()
+	}
+	host, _ := os.Hostname()
+	return host
+}
+
+// chooseVersion has the newest version be enforced that this release understands, or without a record, the rooms file.
+func (r *roomRecord) chooseVersion(ctx context.Context) error {
+	v, ok := r.store.Get()
+	if !ok {
+		document, err := seedDocument(r.data, r.file)
+		if err == nil {
+			_, err = document.Rooms()
+		}
+		r.document, r.enforced.Origin = document, r.file.Name+", which is no version yet"
+		return err
+	}
+	document, _, err := decodeRooms(v)
+	for _, older := range r.store.History() {
+		if err == nil {
+			break
+		}
+		if older.Number >= v.Number {
+			continue
+		}
+		r.logger.Error("a version of the rooms cannot be used by this release of Larder; an older one is used", "version", v.Number, "err", err)
+		r.problem = fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)
+		if v, err = r.store.Read(ctx, older.Number); err == nil {
+			document, _, err = decodeRooms(v)
+		}
+	}
+	v.Content = nil
+	r.document, r.enforced = document, v
+	return err
+}
+
+// decodeRooms returns what a version has.
+func decodeRooms(v configstore.Version) (document config.Document, rooms []config.Room, err error) {
+	if err = json.Unmarshal(v.Content, &document); err == nil {
+		rooms, err = document.Rooms()
+	}
+	if err != nil {
+		err = fmt.Errorf("version %d: %w", v.Number, err)
+	}
+	return document, rooms, err
+}
+
+// legacyFile has, in the data folder of Larder 0.1.0, the fields that `larder room set` has set.
+const legacyFile = "rooms-set.json"
+
+// seedDocument returns the settings of the first version: the file, and what was set under Larder 0.1.0.
+func seedDocument(data string, file settings.RoomsFile) (config.Document, error) {
+	document := config.Document{Name: file.Name, Text: string(file.Text)}
+	path := filepath.Join(data, legacyFile)
+	stored, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // the folder itself is checked later
+		return document, nil
+	}
+	var set map[string]map[string]struct {
+		Value string `json:"value"`
+	}
+	if err == nil {
+		err = json.Unmarshal(stored, &set)
+	}
+	if err != nil {
+		return document, fmt.Errorf("couldn't read what was set of the waiting rooms; repair %s, or delete it for what the file of rooms says: %w", path, err)
+	}
+	for room, fields := range set {
+		values := map[string]string{}
+		for field, value := range fields {
+			values[field] = value.Value
+		}
+		if document, err = document.With(room, values); err != nil {
+			return document, err
+		}
+	}
+	if _, err := document.Rooms(); err != nil && len(document.Set) > 0 {
+		return document, fmt.Errorf("with what `larder room set` has set, which is in %s: %w", path, err)
+	}
+	return document, nil
+}
+
+// checkRooms finds the mistakes in the rooms file.
+func checkRooms(s *settings.Settings) error {
+	file, on, err := s.ReadRooms()
+	if err != nil || !on {
+		return err
+	}
+	if _, err := config.Parse(file.Name, file.Text); err != nil {
+		return settings.Mistake{Err: err}
+	}
+	return nil
+}
+
+// A SupersededError reports a rooms file that equals an older version.
+type SupersededError struct {
+	File             string
+	Version, Current int64
+}
+
+func (e *SupersededError) Error() string {
+	return fmt.Sprintf("%s: this file is version %d, replaced by version %d; restore it with `larder room apply FILE`", e.File, e.Version, e.Current)
+}
+
+// consider decides whether this node offers its rooms file. The error is a [*SupersededError].
+func (r *roomRecord) consider(file settings.RoomsFile) (offer bool, err error) {
+	hash, last := hashOf(file.Text), r.lastRead()
+	current, ok := r.store.Get()
+	switch {
+	case !ok:
+		return true, nil
+	case current.File == hash || file.Default:
+		return false, nil
+	}
+	if version := versionOf(hash, r.store.History()); version > 0 {
+		return false, &SupersededError{file.Name, version, current.Number}
+	}
+	return last != "" && last != hash, nil
+}
+
+// versionOf returns the newest version that a file was made, 0 for none. Versions with fields that were set later have the hash
+// of the same file, and so do those that restore another one.
+func versionOf(hash string, newestFirst []configstore.Version) (number int64) {
+	for i, v := range newestFirst {
+		if v.File != hash {
+			continue
+		}
+		number = v.Number
+		if v.Restores == 0 && (i+1 == len(newestFirst) || newestFirst[i+1].File != hash) {
+			break
+		}
+	}
+	return number
+}
+
+// lastRead returns the hash of the rooms file that this node read last, "" where it does not remember.
+func (r *roomRecord) lastRead() string {
+	hash, err := os.ReadFile(filepath.Join(r.data, roomsFolder, lastFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.logger.Warn("couldn't find out which file of rooms this node read last; it offers none", "err", err)
+	}
+	return strings.TrimSpace(string(hash))
+}
+
+// remember stores which rooms file this node has read.
+func (r *roomRecord) remember(file settings.RoomsFile) {
+	hash := hashOf(file.Text)
+	if r.lastRead() == hash {
+		return
+	}
+	path := filepath.Join(r.data, roomsFolder, lastFile)
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = disk.Replace(path, []byte(hash+"\n"), 0o600)
+	}
+	if err != nil {
+		r.logger.Warn("couldn't store which file of rooms this node has read; it may offer the same one again", "err", err)
+	}
+}
+
+// offer considers a rooms file, and has it become the next version if it is new.
+func (r *roomRecord) offer(ctx context.Context, file settings.RoomsFile, when string) error {
+	offer, err := r.consider(file)
+	if err == nil && offer {
+		base, _ := r.store.Get()
+		_, err = r.owner.apply(ctx, ApplyRoomsRequest{
+			Name: file.Name, Text: file.Text, Base: base.Number, Origin: fmt.Sprintf("%s on %s, read at %s", file.Name, r.node, when),
+		})
+	}
+	if err == nil {
+		r.remember(file)
+	}
+	return err
+}
+
+// reload takes up the rooms file of other settings.
+func (r *roomRecord) reload(ctx context.Context, fresh *settings.Settings) error {
+	file, on, err := fresh.ReadRooms()
+	if err != nil || !on {
+		return err
+	}
+	if err := r.store.Refresh(ctx); err != nil {
+		r.logger.Warn("it cannot be found out which version of the rooms is in force", "err", err)
+	}
+	return r.offer(ctx, file, "a reload")
+}
+
+// rooms parses the settings that are enforced.
+func (r *roomRecord) rooms() ([]config.Room, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.document.Rooms()
+}
+
+// revision says which version is enforced here.
+func (r *roomRecord) revision() waitingroom.Revision {
+	state := r.store.State()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := waitingroom.Revision{Version: r.enforced.Number, Time: r.enforced.Time, Origin: r.enforced.Origin, Problem: r.problem}
+	if state.Problem != nil {
+		v.Problem = cutText(errors.Join(errorOf(v.Problem), state.Problem).Error())
+		v.Confirmed = state.Confirmed
+	}
+	return v
+}
+
+func errorOf(text string) error {
+	if text == "" {
+		return nil
+	}
+	return errors.New(text)
+}
+
+// maxOrigin bounds the origin and the problem that are stored and displayed, in bytes.
+const maxOrigin = 500
+
+func cutText(s string) string { return text.Cut(s, maxOrigin) }
+
+// encode returns a document as a version has it, if it is valid.
+func (r *roomRecord) encode(document config.Document) ([]byte, error) {
+	if _, err := document.Rooms(); err != nil {
+		return nil, settings.Mistake{Err: err}
+	}
+	return json.Marshal(document)
+}
+
+// base returns the version that a change is based on: number, or with 0 the one in force.
+func (r *roomRecord) base(number int64) (configstore.Version, error) {
+	v, ok := r.store.Get()
+	if !ok {
+		return v, errors.New("the settings of the waiting rooms are not stored yet; try again, and look at the log if this stays so")
+	}
+	if number != 0 && number != v.Number {
+		v.Content = nil
+		return v, &configstore.ConflictError{Base: number, Current: v}
+	}
+	return v, nil
+}
+
+// origin is where a change comes from.
+func (r *roomRecord) origin(given, what string) string {
+	if given == "" {
+		given = what + " on " + r.node
+	}
+	return cutText(text.Plain(given))
+}
+
+// ownedRooms changes the record in this process: it is alone, or leads the cluster.
+type ownedRooms struct{ *roomRecord }
+
+// begin seeds the record where there is none, and offers the rooms file.
+func (o *ownedRooms) begin(ctx context.Context) error {
+	if err := o.store.Share(ctx); err != nil {
+		o.logger.Error("couldn't give the cluster the settings of the rooms that are here; the next start tries again", "err", err)
+	}
+	if _, ok := o.store.Get(); !ok {
+		document, err := seedDocument(o.data, o.file)
+		if err != nil {
+			return err
+		}
+		content, err := o.encode(document)
+		if err != nil {
+			return err
+		}
+		origin := o.file.Name + ", the first file"
+		if len(document.Set) > 0 {
+			origin += ", and what larder room set has set in " + legacyFile
+		}
+		_, err = o.store.Propose(ctx, 0, configstore.Change{Origin: o.origin("", origin), File: hashOf(o.file.Text), Content: content})
+		if conflict := (*configstore.ConflictError)(nil); err != nil && !errors.As(err, &conflict) {
+			o.logger.Error("couldn't store the settings of the waiting rooms; the file is in force until the next start", "err", err)
+			return nil
+		}
+		o.remember(o.file)
+		return nil
+	}
+	o.considerAtStart(ctx, o.offer)
+	return nil
+}
+
+// considerAtStart offers the rooms file, and only warns where that fails.
+func (r *roomRecord) considerAtStart(ctx context.Context, offer func(context.Context, settings.RoomsFile, string) error) {
+	current, _ := r.store.Get()
+	known := r.lastRead() != ""
+	err := offer(ctx, r.file, "a start")
+	switch superseded := (*SupersededError)(nil); {
+	case errors.As(err, &superseded):
+		r.logger.Warn(err.Error())
+		r.remember(r.file)
+	case err != nil:
+		r.logger.Warn("the file of rooms of this node has changed and is not in force; restore or apply it with `larder room apply FILE`", "file", r.file.Name, "version", current.Number, "err", err)
+	case !known && !r.file.Default && current.File != hashOf(r.file.Text):
+		r.logger.Warn("the file of rooms of this node is not what is in force; apply it with `larder room apply FILE` if it should be", "file", r.file.Name, "version", current.Number)
+	}
+}
+
+func (o *ownedRooms) set(ctx context.Context, q SetRoomRequest) (v RoomVersion, err error) {
+	base, err := o.base(q.Base)
+	if err != nil {
+		return v, err
+	}
+	document, before, err := decodeRooms(base)
+	if err != nil {
+		return v, err
+	}
+	if !slices.ContainsFunc(before, func(r config.Room) bool { return r.Name == q.Room }) {
+		return v, unknownRoom(before, q.Room)
+	}
+	if document, err = document.With(q.Room, q.Fields); err != nil {
+		return v, err
+	}
+	content, err := o.encode(document)
+	if err != nil {
+		return v, err
+	}
+	var fields []string
+	for _, field := range slices.Sorted(maps.Keys(q.Fields)) {
+		fields = append(fields, field+"="+q.Fields[field])
+	}
+	origin := o.origin(q.Origin, "larder room set "+q.Room+" "+strings.Join(fields, " "))
+	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
+}
+
+func (o *ownedRooms) apply(ctx context.Context, q ApplyRoomsRequest) (v RoomVersion, err error) {
+	base, err := o.base(0)
+	if err != nil {
+		return v, err
+	}
+	before, _, _ := decodeRooms(base)                        // a version that this release does not understand can be replaced
+	if base.File == hashOf(q.Text) && len(before.Set) == 0 { // as when another node has reloaded the same file
+		return describe(base, base.Number), nil
+	}
+	if base, err = o.base(q.Base); err != nil {
+		return v, err
+	}
+	content, err := o.encode(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
+	if err != nil {
+		return v, err
+	}
+	for room, fields := range before.Set {
+		o.logger.Warn("a file of rooms replaces what larder room set has set", "room", room, "fields", fields, "file", q.Name)
+	}
+	origin := o.origin(q.Origin, "larder room apply "+q.Name)
+	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hashOf(q.Text), Content: content})
+}
+
+func (o *ownedRooms) undo(ctx context.Context, q UndoRoomsRequest) (v RoomVersion, err error) {
+	base, err := o.base(q.Base)
+	if err != nil {
+		return v, err
+	}
+	made, err := o.store.Undo(ctx, base.Number, q.To, o.origin(q.Origin, "larder room undo"))
+	return o.done(made, err)
+}
+
+func (o *ownedRooms) propose(ctx context.Context, base int64, c configstore.Change) (RoomVersion, error) {
+	v, err := o.store.Propose(ctx, base, c)
+	return o.done(v, err)
+}
+
+func (o *ownedRooms) done(v configstore.Version, err error) (RoomVersion, error) {
+	if err != nil {
+		return RoomVersion{}, err
+	}
+	o.logger.Info("the settings of the waiting rooms were changed", "version", v.Number, "origin", v.Origin)
+	return describe(v, v.Number), nil
+}
+
+// run follows the bucket of a cluster: a leader that was replaced may still have created a version.
+func (o *ownedRooms) run(ctx context.Context, r *roomRecord) {
+	if r.store.Shared() {
+		r.store.Follow(ctx)
+	}
+}
+
+// followedRooms has the leader of the cluster change the record.
+type followedRooms struct {
+	node *clustered
+	name string
+}
+
+func (f *followedRooms) set(ctx context.Context, q SetRoomRequest) (RoomVersion, error) {
+	return forwardRooms(ctx, f, OpSetRoom, q)
+}
+
+func (f *followedRooms) apply(ctx context.Context, q ApplyRoomsRequest) (RoomVersion, error) {
+	return forwardRooms(ctx, f, OpApplyRooms, q)
+}
+
+func (f *followedRooms) undo(ctx context.Context, q UndoRoomsRequest) (RoomVersion, error) {
+	return forwardRooms(ctx, f, OpUndoRooms, q)
+}
+
+// forwardRooms has the leader do an operation.
+func forwardRooms[Request any](ctx context.Context, f *followedRooms, o Operation[Request, any, RoomVersion], q Request) (v RoomVersion, err error) {
+	request, err := json.Marshal(q)
+	if err != nil {
+		return v, err
+	}
+	result, err := f.node.forward(ctx, string(o), admin.Request{JSON: request, Contents: http.NoBody}, func(any) {})
+	if err == nil {
+		raw, ok := result.(json.RawMessage)
+		if !ok {
+			return v, fmt.Errorf("the node that publishes returned %T", result)
+		}
+		err = json.Unmarshal(raw, &v)
+	}
+	return v, err
+}
+
+// Times of a follower whose rooms file has changed while it did not run.
+const (
+	offerEvery = 5 * time.Second
+	offerFor   = 2 * time.Minute
+)
+
+// run offers the rooms file to the leader, and follows the record.
+func (f *followedRooms) run(ctx context.Context, r *roomRecord) {
+	var both sync.WaitGroup
+	defer both.Wait()
+	both.Go(func() { f.offerAtStart(ctx, r) })
+	if r.store.Shared() {
+		r.store.Follow(ctx)
+	}
+}
+
+func (f *followedRooms) offerAtStart(ctx context.Context, r *roomRecord) {
+	if _, ok := r.store.Get(); !ok {
+		return // the leader seeds the record with its own file
+	}
+	base, _ := r.store.Get()
+	r.considerAtStart(ctx, func(ctx context.Context, file settings.RoomsFile, when string) error {
+		for deadline := time.Now().Add(offerFor); ; {
+			err := r.offer(ctx, file, when)
+			now, _ := r.store.Get()
+			if err == nil || errors.As(err, new(*SupersededError)) || now.Number != base.Number || time.Now().After(deadline) {
+				return err
+			}
+			select {
+			case <-time.After(offerEvery):
+			case <-ctx.Done():
+				return err
+			}
+		}
+	})
+}
+
+// copyRooms copies the versions of a data folder to that of a backup. What the node remembers of its rooms file stays behind, so
+// that a start on an old backup does not offer that file.
+func copyRooms(data, to string) error {
+	from, target := filepath.Join(data, roomsFolder, versionsPrefix), filepath.Join(to, roomsFolder, versionsPrefix)
+	versions, err := os.ReadDir(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = disk.MakeFolder(vfs.Default, target)
+	}
+	for _, v := range versions {
+		if err != nil || strings.HasPrefix(v.Name(), ".") {
+			continue
+		}
+		var text []byte
+		if text, err = os.ReadFile(filepath.Join(from, v.Name())); err == nil {
+			err = disk.Create(filepath.Join(target, v.Name()), text, 0o600)
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = nil // pruned meanwhile
+		}
+	}
+	return err
+}

@@ -1,0 +1,79 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/settings"
+)
+
+// A service manager may stop a process that has just announced its address, while parts still start. That is no failure of the
+// process, but it is one of a process that was started for a single pass.
+func TestStopDuringStart(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		server Server
+		want   error
+	}{
+		{"server", Server{Serve: true, Fill: true}, nil},
+		{"read-only server", Server{Serve: true}, nil},
+		{"single pass", Server{Serve: true, Fill: true, Once: true}, context.Canceled},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := settings.New()
+			for name, value := range map[string]string{
+				"data": filepath.Join(dir, "data"), "listen": "127.0.0.1:0", "private-listen": "off", "catalogue": writeDemoCatalogue(t, dir),
+			} {
+				if err := s.Flags.Set(name, value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.Load(nil); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			test.server.Settings, test.server.Logger = s, slog.New(slog.DiscardHandler)
+			test.server.Events, test.server.Filled, test.server.Stopping = func(bot.Event) {}, func(bot.Summary) {}, func() {}
+			test.server.Serving = func(string, func() (string, error)) { stop() }
+			if err := test.server.Run(ctx); !errors.Is(err, test.want) || test.want == nil && err != nil {
+				t.Errorf("Run returned %v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
+func TestWithoutCancellation(t *testing.T) {
+	ctx, stop := context.WithCancelCause(t.Context())
+	cause, failure := errors.New("cause"), errors.New("failure")
+	stop(cause)
+	for _, test := range []struct{ err, want error }{
+		{nil, nil},
+		{context.Canceled, nil},
+		{cause, nil},
+		{failure, failure},
+		{errors.Join(context.Canceled, cause), nil},
+		{errors.Join(context.Canceled, failure), failure},
+		{errors.Join(errors.Join(cause, failure), context.Canceled), failure},
+		{fmt.Errorf("part: %w", context.Canceled), nil},
+		{fmt.Errorf("part: %w", errors.Join(context.Canceled, cause)), nil},
+	} {
+		got := withoutCancellation(ctx, test.err)
+		if !errors.Is(got, test.want) || (got == nil) != (test.want == nil) || errors.Is(got, context.Canceled) {
+			t.Errorf("withoutCancellation(%v) = %v, want %v", test.err, got, test.want)
+		}
+	}
+	for _, both := range []error{
+		fmt.Errorf("part: %w", errors.Join(context.Canceled, failure)),
+		fmt.Errorf("%w: part: %w", context.Canceled, failure),
+	} {
+		if got := withoutCancellation(ctx, both); got != both {
+			t.Errorf("withoutCancellation(%v) = %v, want it unchanged", both, got)
+		}
+	}
+}

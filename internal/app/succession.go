@@ -1,0 +1,140 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+
+	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/internal/answers"
+)
+
+// A succession answers requests that come late on connections which an earlier run of the role has accepted: that run has
+// closed the store. The run that serves now answers them, or the process that has taken over. While none does, requests wait,
+// until their clients give up or Server.Stop cuts them off.
+type succession struct {
+	mu      sync.Mutex
+	current http.Handler  // nil while nobody serves
+	ended   bool          // nobody will
+	changed chan struct{} // closed, and replaced, when one of these changes
+}
+
+func newSuccession() *succession { return &succession{changed: make(chan struct{})} }
+
+// set makes h, which must be a pointer, the handler of late requests.
+func (s *succession) set(h http.Handler) {
+	s.update(func() { s.current = h })
+}
+
+// remove lets late requests wait if h is their handler.
+func (s *succession) remove(h http.Handler) {
+	s.update(func() {
+		if s.current == h {
+			s.current = nil
+		}
+	})
+}
+
+// end refuses late requests that have no handler.
+func (s *succession) end() {
+	s.update(func() { s.ended = true })
+}
+
+func (s *succession) update(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// nobodyServes is the response to requests for which there is no successor.
+var nobodyServes = answers.Failure{Status: http.StatusServiceUnavailable, Message: "This server is stopping. Try again in a moment.", Retry: 1}
+
+func (s *succession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for {
+		s.mu.Lock()
+		current, ended, changed := s.current, s.ended, s.changed
+		s.mu.Unlock()
+		switch {
+		case current != nil:
+			current.ServeHTTP(w, r)
+			return
+		case ended:
+			nobodyServes.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// A process that has given its sockets to another one forwards late requests to the admin socket of the data folder, which is
+// the other's then. Only this user can connect to that, so what these fields say of the client is trusted there.
+const (
+	forwardPath   = "/forwarded"
+	forwardTarget = "Larder-Forwarded-Target"
+	forwardHost   = "Larder-Forwarded-Host"
+	forwardClient = "Larder-Forwarded-Client"
+	forwardTLS    = "Larder-Forwarded-Tls"
+)
+
+// forwarder returns a handler that forwards requests to the process which owns a data folder.
+func forwarder(data string, logger *slog.Logger) http.Handler {
+	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return admin.Connect(ctx, data)
+	}}
+	return &httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // a stream of events is not to be buffered
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL = &url.URL{Scheme: "http", Host: "larder", Path: forwardPath}
+			h := r.Out.Header
+			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} { // for those who know the client's proxy
+				if lines := r.In.Header[name]; lines != nil {
+					h[name] = lines
+				}
+			}
+			h.Set(forwardTarget, r.In.RequestURI)
+			h.Set(forwardHost, r.In.Host)
+			h.Set(forwardClient, r.In.RemoteAddr)
+			if h.Del(forwardTLS); r.In.TLS != nil {
+				h.Set(forwardTLS, "1")
+			}
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if !errors.Is(err, context.Canceled) {
+				logger.Warn("the process that has taken over does not answer a request that came late", "err", err)
+			}
+			nobodyServes.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+		},
+	}
+}
+
+// acceptForwarded restores requests that an earlier process forwards, and passes them to next.
+func acceptForwarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		target, err := url.ParseRequestURI(r.Header.Get(forwardTarget))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		r.URL, r.RequestURI, r.Host, r.RemoteAddr = target, r.Header.Get(forwardTarget), r.Header.Get(forwardHost), r.Header.Get(forwardClient)
+		if r.Header.Get(forwardTLS) != "" {
+			r.TLS = new(tls.ConnectionState)
+		}
+		for _, name := range []string{forwardTarget, forwardHost, forwardClient, forwardTLS} {
+			r.Header.Del(name)
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,174 @@
+package configstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/larder-cdn/larder/kvstore/bucket"
+)
+
+// MaxStored bounds a stored version in bytes. The content is base64 in it.
+const MaxStored = 64 << 20
+
+// maxNumber is far beyond what changes can reach. An object with a greater number is no version.
+const maxNumber = 1 << 53
+
+// A CorruptError reports a stored version that cannot be read: it was changed, truncated, or sealed with another key.
+type CorruptError struct {
+	Where string // the object
+	Err   error
+}
+
+func (e *CorruptError) Error() string { return fmt.Sprintf("%s is damaged: %v", e.Where, e.Err) }
+
+// Unwrap returns the cause.
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// A Sealer encodes versions before they are stored and decodes them afterwards. Open must fail for bytes that Seal has not
+// returned for the same number.
+type Sealer interface {
+	Seal(number int64, data []byte) ([]byte, error)
+	Open(number int64, stored []byte) ([]byte, error)
+}
+
+// A Backend stores versions, each under its number.
+type Backend struct {
+	bucket bucket.Bucket
+	prefix string
+	sealer Sealer
+}
+
+// NewBackend returns a backend that stores versions in b, under keys that begin with prefix.
+func NewBackend(b bucket.Bucket, prefix string, sealer Sealer) *Backend {
+	return &Backend{b, prefix, sealer}
+}
+
+// A stored is a version that a backend lists.
+type stored struct {
+	number int64
+	size   int64
+}
+
+func (b *Backend) key(number int64) string { return fmt.Sprintf("%s%020d", b.prefix, number) }
+
+// list returns the stored versions, oldest first. It ignores objects that no Backend has written.
+func (b *Backend) list(ctx context.Context) (all []stored, err error) {
+	for o, err := range b.bucket.List(ctx, b.prefix, "") {
+		if err != nil {
+			return nil, err
+		}
+		number, err := strconv.ParseInt(strings.TrimPrefix(o.Key, b.prefix), 10, 64)
+		if err == nil && number > 0 && number < maxNumber && b.key(number) == o.Key {
+			all = append(all, stored{number, o.Size})
+		}
+	}
+	return all, nil
+}
+
+// read returns a version, [bucket.ErrNotFound], or a [*CorruptError].
+func (b *Backend) read(ctx context.Context, number int64) (v Version, err error) {
+	corrupt := func(err error) (Version, error) {
+		return Version{}, &CorruptError{b.bucket.String() + "/" + b.key(number), err}
+	}
+	data, _, err := b.bucket.Get(ctx, b.key(number), MaxStored)
+	if errors.Is(err, bucket.ErrTooLarge) {
+		return corrupt(err)
+	}
+	if err != nil {
+		return v, err
+	}
+	if data, err = b.sealer.Open(number, data); err != nil {
+		return corrupt(err)
+	}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return corrupt(err)
+	}
+	if v.Number != number || v.Format != format {
+		return corrupt(fmt.Errorf("it is version %d in format %d, not version %d in format %d", v.Number, v.Format, number, format))
+	}
+	return v, nil
+}
+
+// create stores a version. It returns [bucket.ErrExists] if the number is in use.
+func (b *Backend) create(ctx context.Context, v Version) error {
+	data, err := b.encode(v)
+	if err == nil {
+		_, err = b.bucket.Create(ctx, b.key(v.Number), data)
+	}
+	return err
+}
+
+// put stores a version in place of any other with its number.
+func (b *Backend) put(ctx context.Context, v Version) error {
+	data, err := b.encode(v)
+	if err == nil {
+		err = b.bucket.Put(ctx, b.key(v.Number), data)
+	}
+	return err
+}
+
+func (b *Backend) encode(v Version) ([]byte, error) {
+	v.Format = format
+	data, err := json.Marshal(v)
+	if err == nil {
+		data, err = b.sealer.Seal(v.Number, data)
+	}
+	if err == nil && len(data) > MaxStored {
+		err = fmt.Errorf("a version of %d bytes is over the limit of %d", len(data), MaxStored)
+	}
+	return data, err
+}
+
+func (b *Backend) delete(ctx context.Context, number int64) error {
+	return b.bucket.Delete(ctx, b.key(number))
+}
+
+// Checksum is the Sealer of a folder that only this machine writes: the first line of a file is the SHA-256 of the rest.
+type Checksum struct{}
+
+// Seal implements [Sealer].
+func (Checksum) Seal(_ int64, data []byte) ([]byte, error) {
+	return append([]byte(sum(data)+"\n"), data...), nil
+}
+
+// Open implements [Sealer].
+func (Checksum) Open(_ int64, stored []byte) ([]byte, error) {
+	line, data, _ := strings.Cut(string(stored), "\n")
+	if line != sum([]byte(data)) {
+		return nil, errors.New("its checksum is wrong")
+	}
+	return []byte(data), nil
+}
+
+func sum(data []byte) string {
+	digest := sha256.Sum256(data)
+	return hex.EncodeToString(digest[:])
+}
+
+// ReadOnly is a bucket whose versions cannot be changed for a reason.
+type ReadOnly struct {
+	bucket.Bucket
+	Why error
+}
+
+// Create implements [bucket.Bucket].
+func (r ReadOnly) Create(context.Context, string, []byte) (bucket.Version, error) {
+	return "", r.Why
+}
+
+// Replace implements [bucket.Bucket].
+func (r ReadOnly) Replace(context.Context, string, []byte, bucket.Version) (bucket.Version, error) {
+	return "", r.Why
+}
+
+// Put implements [bucket.Bucket].
+func (r ReadOnly) Put(context.Context, string, []byte) error { return r.Why }
+
+// Delete implements [bucket.Bucket].
+func (r ReadOnly) Delete(context.Context, string) error { return r.Why }

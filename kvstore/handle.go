@@ -1,0 +1,35 @@
+package kvstore
+
+import (
+	"io"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// A handle is a value of Pebble's, whose type the exported types and the signatures of their methods do not mention. Otherwise
+// each package that mentions a [Store] would compile all of Pebble's generic code once more: about 900 functions, 1.5 s of
+// processor time. TestImportersCompileNoPebble has the bound.
+type handle = io.Closer
+
+// database returns what s has open.
+func database(s *Store) *pebble.DB { return s.db.(*pebble.DB) }
+
+// pebbleBatch returns the changes that b gathers.
+func pebbleBatch(b *Batch) *pebble.Batch { return b.batch.(*pebble.Batch) }
+
+// An iterator is the part of Pebble's that a scan uses.
+type iterator interface {
+	First() bool
+	Last() bool
+	Next() bool
+	Prev() bool
+	Key() []byte
+	ValueAndErr() ([]byte, error)
+	Error() error
+	Close() error
+}
+
+// openIterator iterates over the keys from lower to upper, exclusive, of a *pebble.DB or *pebble.Snapshot.
+func openIterator(from handle, lower, upper []byte) (iterator, error) {
+	return from.(pebble.Reader).NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+}

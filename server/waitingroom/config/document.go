@@ -1,0 +1,137 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxSet bounds the fields of a [Document] that were set one by one, in bytes.
+const maxSet = 4 << 20
+
+// A Document is the settings of all rooms: a file, and fields that an operator has set since.
+type Document struct {
+	Name string `json:"name"` // of the file, for messages
+	Text string `json:"text"` // of the file
+	Set  Set    `json:"set,omitempty"`
+}
+
+// Rooms parses the document. The error joins one for each mistake.
+func (d Document) Rooms() ([]Room, error) {
+	list, err := d.list()
+	if err != nil || list == nil {
+		return nil, err
+	}
+	return ParseNode(d.Name, list)
+}
+
+// list returns the rooms as YAML, nil for none.
+func (d Document) list() (*yaml.Node, error) {
+	list, err := List(d.Name, []byte(d.Text))
+	if err != nil || list == nil {
+		return nil, err
+	}
+	return d.Set.Apply(list)
+}
+
+// With returns the document with fields of a room set; a field with the value "" has that of the file again.
+func (d Document) With(room string, fields map[string]string) (Document, error) {
+	set := d.Set.clone()
+	if set[room] == nil {
+		set[room] = map[string]string{}
+	}
+	for field, value := range fields {
+		if value == "" {
+			delete(set[room], field)
+		} else {
+			set[room][field] = value
+		}
+	}
+	if len(set[room]) == 0 {
+		delete(set, room)
+	}
+	if n := set.size(); n > maxSet {
+		return d, fmt.Errorf("the fields that are set of the waiting rooms would have %d bytes, of %d at most; put long values into the file of rooms, and apply that", n, maxSet)
+	}
+	d.Set = set
+	return d, nil
+}
+
+func (s Set) clone() Set {
+	fresh := Set{}
+	for room, fields := range s {
+		fresh[room] = map[string]string{}
+		for field, value := range fields {
+			fresh[room][field] = value
+		}
+	}
+	return fresh
+}
+
+func (s Set) size() (n int) {
+	for room, fields := range s {
+		n += len(room)
+		for field, value := range fields {
+			n += len(field) + len(value)
+		}
+	}
+	return n
+}
+
+// YAML returns a file of rooms that has the document's settings. Without fields that were set it is the file itself.
+func (d Document) YAML() ([]byte, error) {
+	if len(d.Set) == 0 {
+		return []byte(d.Text), nil
+	}
+	list, err := d.list()
+	if err != nil || list == nil {
+		return nil, err
+	}
+	return Marshal(list)
+}
+
+// Marshal returns a list of rooms as YAML, without the anchors of the file that it was read from.
+func Marshal(list *yaml.Node) ([]byte, error) {
+	budget := maxNodes
+	expanded, err := expand(list, &budget, 0)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	encoder := yaml.NewEncoder(&b)
+	encoder.SetIndent(2)
+	if err = errors.Join(encoder.Encode(expanded), encoder.Close()); err == nil && b.Len() > MaxFile {
+		err = fmt.Errorf("has %d bytes; rooms may take %d", b.Len(), MaxFile)
+	}
+	return b.Bytes(), err
+}
+
+// Limits of [Marshal]: aliases of aliases grow exponentially.
+const (
+	maxNodes = 1 << 20
+	maxDepth = 100
+)
+
+var errTooComplex = errors.New("holds too many aliases or levels; write the rooms out")
+
+// expand copies a node, with its aliases replaced by what they stand for.
+func expand(n *yaml.Node, budget *int, depth int) (*yaml.Node, error) {
+	if *budget--; *budget < 0 || depth > maxDepth {
+		return nil, errTooComplex
+	}
+	if n.Kind == yaml.AliasNode && n.Alias != nil {
+		return expand(n.Alias, budget, depth+1)
+	}
+	fresh := *n
+	fresh.Anchor, fresh.Content = "", slices.Clone(n.Content)
+	for i, child := range fresh.Content {
+		var err error
+		if fresh.Content[i], err = expand(child, budget, depth+1); err != nil {
+			return nil, err
+		}
+	}
+	return &fresh, nil
+}
