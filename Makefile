@@ -19,6 +19,9 @@ MINUTES ?= $(shell expr $(HOURS) '*' 60)
 export CGO_ENABLED ?= 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack -trimpath
 
+# Tests that run JavaScript of npm in a Go interpreter need the tag oracle, since the interpreter takes long to compile.
+ORACLE  := nomsgpack,oracle
+
 # What git says that is built, for `larder version`: a tag, or a version as Go makes one for a commit without. Without git they
 # are empty, and the program says what it knows otherwise.
 COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
@@ -77,11 +80,12 @@ test: ## every package, the real program and a browser, each with the short form
 
 # These modules compile more code than Larder has, so they are not part of test. go test does not see that the program changed,
 # so nothing is taken from its cache.
-test-peers: build ## Larder with third-party programs: h2spec, an ACME server, an object store; the benchmarks' own tests
+test-peers: build ## Larder with third-party programs: h2spec, an ACME server, an object store, minimatch, npm's .npmrc; the benchmarks' own tests
 	BUILT_LARDER=$(CURDIR)/$(BIN) $(GO) test -C tools/h2spec -vet=off -count 1 ./...
 	$(GO) test -C tools/acme -vet=off -count 1 ./...
 	BUILT_LARDER=$(CURDIR)/$(BIN) $(GO) test -C tools/versitygw -vet=off -count 1 ./...
 	BUILT_LARDER=$(CURDIR)/$(BIN) $(GO) test -C bench -vet=off -count 1 ./...
+	$(GO) test -tags $(ORACLE) -vet=off ./packages/glob ./bot/npm
 
 test-all: ## test and test-peers with long forms: kills, damage, partitions, model checking (hours; CRASHES, SWEEP, UPGRADES, COMMITS and BACKLOG shorten it)
 	LARDER_TEST_WHOLE=1 $(MAKE) test TIMEOUT=3h
@@ -111,11 +115,13 @@ lint: ## formatting, vet, staticcheck, and no function too complex to follow
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -tags $(ORACLE) ./packages/glob ./bot/npm
 	$(GO) vet -C bench ./...
 	$(GO) vet -C tools/h2spec ./...
 	$(GO) vet -C tools/acme ./...
 	$(GO) vet -C tools/versitygw ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck -tags $(ORACLE) ./packages/glob ./bot/npm
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	$(GO) tool -modfile=tools/go.mod gocognit -over 30 -ignore '_test\.go|packages/glob/scan\.go' .
 	cd tools/h2spec && $(GO) tool -modfile=../go.mod staticcheck ./...
@@ -131,7 +137,7 @@ fuzz: ## each fuzz target for FUZZTIME
 	@set -e; for file in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
 	    echo "$$target in $$(dirname $$file)"; \
-	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzzminimizetime 1x -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -tags $(ORACLE) -fuzzminimizetime 1x -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
 	  done; \
 	done
 

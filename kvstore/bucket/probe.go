@@ -28,6 +28,9 @@ const (
 	probeRounds  = 96
 	probeAtOnce  = 32 // rounds that run beside one another
 	probeWriters = 4
+
+	// The kernel decides between writers in a folder. A few rounds show that its file system has links and locks.
+	folderProbeRounds = 4
 )
 
 // Probe has competing writers create and replace objects below probe/, and returns an UnfitError
@@ -46,7 +49,11 @@ func Probe(ctx context.Context, b Bucket) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(probeAtOnce)
-	for round := range probeRounds {
+	rounds := probeRounds
+	if _, ok := b.(interface{ decidedByKernel() }); ok {
+		rounds = folderProbeRounds
+	}
+	for round := range rounds {
 		if ctx.Err() != nil {
 			break
 		}

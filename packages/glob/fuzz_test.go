@@ -1,11 +1,11 @@
 package glob
 
 import (
-	"slices"
+	"bufio"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
 func seedFuzz(f *testing.F) {
@@ -57,82 +57,19 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
-// FuzzMinimatch compares with minimatch 3 whatever the pattern, save where the
-// package comment says that they differ.
-func FuzzMinimatch(f *testing.F) {
-	seedFuzz(f)
-	o := newOracle(f)
-	f.Fuzz(func(t *testing.T, pattern, path string) {
-		path = cleanPath(path)
-		if path == "" || len(path) > 40 || len(pattern) > 60 || !utf8.ValidString(pattern) || !utf8.ValidString(path) ||
-			explodes(pattern) || differs(pattern) {
-			return
-		}
-		g, err := Compile(pattern)
-		if err != nil {
-			return
-		}
-		want, err := o.match(pattern, []string{path})
-		if err != nil {
-			t.Skip(err)
-		}
-		if got := g.Match(path); got != want[0] {
-			t.Errorf("Compile(%q).Match(%q) = %v, minimatch says %v", pattern, path, got, want[0])
-		}
-	})
-}
-
-// explodes reports whether minimatch's regular expression might take too long.
-func explodes(pattern string) bool {
-	return strings.Count(pattern, "*(")+strings.Count(pattern, "+(") > 1 ||
-		strings.Count(pattern, "*") > 6 || strings.Count(pattern, "!(") > 4
-}
-
-// differs reports whether this package and minimatch are known to part on the
-// pattern. It errs on the side of yes.
-func differs(pattern string) bool {
-	if strings.ContainsAny(pattern, "\n\r\u2028\u2029\x00") {
-		return true
-	}
-	expanded, err := expandBraces(strings.TrimFunc(pattern, isSpace))
+func readPatterns(t testing.TB) []string {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", "patterns.txt"))
 	if err != nil {
-		return true
+		t.Fatal(err)
 	}
-	for _, text := range expanded {
-		globstars := 0
-		for _, raw := range splitSlashes(text) {
-			tokens, magic, err := scan(utf16.Encode([]rune(raw)), 0)
-			switch {
-			case err != nil, unescape(raw) == ".",
-				raw != "**" && globstars > 1 && strings.HasPrefix(raw, "."),
-				magic && strings.HasPrefix(raw, `\`):
-				return true
-			case raw == "**":
-				globstars++
-				continue
-			}
-			// Classes that minimatch may read otherwise, and what is left of one.
-			if strings.Contains(raw, "[") && strings.ContainsAny(raw, `\`) ||
-				strings.Contains(raw, "[]") || strings.Contains(raw, "[**") {
-				return true
-			}
-			if strings.Contains(raw, "!(") {
-				for _, t := range tokens {
-					if t.op == opChar && (t.unit == '(' || t.unit == ')') {
-						return true
-					}
-					if t.op == opClass && slices.ContainsFunc(t.class.ranges, func(r unitRange) bool { return r.first <= ')' && '(' <= r.last }) {
-						return true
-					}
-				}
-			}
-			if strings.Contains(raw, `\`) && strings.Contains(raw, "|") {
-				return true
-			}
-		}
-		if globstars > 2 {
-			return true
-		}
+	defer f.Close()
+	var patterns []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		patterns = append(patterns, lines.Text())
 	}
-	return false
+	if len(patterns) < 1000 {
+		t.Fatalf("only %d patterns", len(patterns))
+	}
+	return patterns
 }
