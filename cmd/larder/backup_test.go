@@ -123,22 +123,32 @@ func (c *crasher) wantBackup(dir string, succeeded bool) {
 	}
 }
 
-// No hard links are made from one file system to another.
-func TestBackupToAnotherFileSystem(t *testing.T) {
-	t.Parallel()
-	const memory = "/dev/shm"
-	dir, err := os.MkdirTemp(memory, "larder-test-")
-	if err != nil {
-		t.Skipf("no second file system to write to: %v", err)
-	}
-	defer os.RemoveAll(dir)
-	data, probe := t.TempDir(), filepath.Join(t.TempDir(), "probe")
+// otherFileSystem returns a folder on another file system than dir.
+func otherFileSystem(t *testing.T, dir string) string {
+	probe := filepath.Join(dir, "probe")
 	if err := os.WriteFile(probe, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if os.Link(probe, filepath.Join(dir, "probe")) == nil {
-		t.Skipf("%s is no other file system", memory)
+	defer os.Remove(probe)
+	for _, parent := range []string{"/dev/shm", "/var/tmp"} {
+		other, err := os.MkdirTemp(parent, "larder-test-")
+		if err != nil {
+			continue
+		}
+		t.Cleanup(func() { os.RemoveAll(other) })
+		if os.Link(probe, filepath.Join(other, "probe")) != nil {
+			return other
+		}
 	}
+	t.Skip("no second file system to write to")
+	return ""
+}
+
+// No hard links are made from one file system to another.
+func TestBackupToAnotherFileSystem(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	dir := otherFileSystem(t, data)
 	var stdout, stderr bytes.Buffer
 	larder := func(args ...string) {
 		t.Helper()
