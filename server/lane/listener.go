@@ -76,11 +76,15 @@ type Options struct {
 	// Logger gets the panics of handlers.
 	Logger *slog.Logger
 
-	moved func(from, to state) // see lifecycle
+	moved     func(from, to state) // see lifecycle
+	deadlines *Deadlines           // replace those of the options, in tests
 }
 
 // Deadlines returns the deadlines of connections with the options.
 func (o *Options) Deadlines() Deadlines {
+	if o.deadlines != nil {
+		return *o.deadlines
+	}
 	return Deadlines{
 		Handshake: o.HeaderTimeout, Unanswered: o.HeaderTimeout, Idle: o.IdleTimeout,
 		UnansweredAtEnd: cmp.Or(o.UnansweredAtEnd, o.HeaderTimeout), IdleAtEnd: o.IdleAtEnd,
