@@ -24,20 +24,23 @@ type connections struct {
 	coming  int // are handed over, and not open yet
 	open    map[net.Conn]connection
 	idle    list.List     // of net.Conn, longest idle first
+	leaving bool          // no connection may be upgraded
 	ended   time.Time     // when the server began to end, zero before
-	changed chan struct{} // has one when something has changed since then
+	none    chan struct{} // has one when none is open any more
 }
 
 // A connection is in a phase since then.
 type connection struct {
-	phase lane.Phase
-	since time.Time
-	place *list.Element // in idle; nil where it is in another phase
-	shut  bool          // is being closed
+	phase    lane.Phase
+	since    time.Time
+	place    *list.Element // in idle; nil where it is in another phase
+	upgraded bool          // a handler has taken it
+	shut     bool          // is being closed
+	overdue  *time.Timer   // closes it; nil where its server goes on, or the phase has no deadline
 }
 
 func newConnections(most int) *connections {
-	return &connections{most: most, open: make(map[net.Conn]connection), changed: make(chan struct{}, 1)}
+	return &connections{most: most, open: make(map[net.Conn]connection), none: make(chan struct{}, 1)}
 }
 
 func (c *connections) scarce() bool {
@@ -62,26 +65,50 @@ func (c *connections) fronts() []*lane.Listener {
 func (c *connections) observe(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.checkNone()
 	c.forget(conn)
-	if !c.ended.IsZero() {
-		select {
-		case c.changed <- struct{}{}:
-		default:
-		}
-	}
 	now := time.Now()
 	switch state {
-	case http.StateClosed, http.StateHijacked:
+	case http.StateClosed:
+		return
+	case http.StateHijacked:
+		if _, ok := conn.(interface{ await() }); !ok {
+			return // its end is not reported
+		}
+		c.open[conn] = connection{phase: lane.Answering, since: now, upgraded: true}
+		if c.leaving {
+			c.close(conn)
+		}
 		return
 	case http.StateNew:
 		c.coming--
-		c.open[conn] = connection{phase: lane.Unanswered, since: now}
+		c.set(conn, connection{phase: lane.Unanswered, since: now})
 	case http.StateActive:
 		c.open[conn] = connection{phase: lane.Answering, since: now}
 	case http.StateIdle:
-		c.open[conn] = connection{phase: lane.Idle, since: now, place: c.idle.PushBack(conn)}
+		c.set(conn, connection{phase: lane.Idle, since: now, place: c.idle.PushBack(conn)})
 	}
 	c.makeRoomLocked()
+}
+
+// requestBegins is called when something has come on an idle connection.
+func (c *connections) requestBegins(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if is := c.open[conn]; is.place != nil {
+		c.forget(conn)
+		c.set(conn, connection{phase: lane.Unanswered, since: time.Now()})
+	}
+}
+
+// forgetUpgraded is called when a connection is being closed.
+func (c *connections) forgetUpgraded(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[conn].upgraded {
+		c.forget(conn)
+		c.checkNone()
+	}
 }
 
 // expect counts n more connections that a lane is about to hand over.
@@ -89,20 +116,26 @@ func (c *connections) expect(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.coming += n
+	c.checkNone()
 }
 
 // forget is called with mu held.
 func (c *connections) forget(conn net.Conn) {
-	if place := c.open[conn].place; place != nil {
-		c.idle.Remove(place)
+	is := c.open[conn]
+	if is.place != nil {
+		c.idle.Remove(is.place)
+	}
+	if is.overdue != nil {
+		is.overdue.Stop()
 	}
 	delete(c.open, conn)
 }
 
 // close is called with mu held. The connection stays open until it says that it is closed.
 func (c *connections) close(conn net.Conn) {
+	upgraded := c.open[conn].upgraded
 	c.forget(conn)
-	c.open[conn] = connection{shut: true}
+	c.open[conn] = connection{shut: true, upgraded: upgraded}
 	go conn.Close() // TLS says goodbye first, and may wait for that
 }
 
@@ -155,46 +188,69 @@ func (c *connections) busy() int {
 	return n
 }
 
-// drain returns when there are no connections and over is closed, or ctx ends. Until then it closes those whose deadlines pass,
-// of a server that ends from now on.
-func (c *connections) drain(ctx context.Context, over <-chan struct{}) error {
-	for {
-		now := time.Now()
-		n, next := c.closeOverdue(now)
-		if n == 0 && over == nil {
-			return nil
+// leave closes upgraded connections, now and from now on: they never end by themselves.
+func (c *connections) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving = true
+	for conn, is := range c.open {
+		if is.upgraded && !is.shut {
+			c.close(conn)
 		}
-		timer := time.NewTimer(next.Sub(now))
-		select {
-		case <-timer.C:
-		case <-c.changed:
-		case <-over:
-			over = nil
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		}
-		timer.Stop()
 	}
 }
 
-// closeOverdue closes the connections of a server that ends whose deadlines have passed. It returns how many are open or coming, and when
-// the next deadline passes; or a later time where there is none.
-func (c *connections) closeOverdue(now time.Time) (n int, next time.Time) {
+// end has the deadlines of a server that ends apply. The lanes may still hand over connections.
+func (c *connections) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended.IsZero() {
-		c.ended = now
+	if !c.ended.IsZero() {
+		return
 	}
-	next = now.Add(time.Hour)
+	c.ended = time.Now()
 	for conn, is := range c.open {
-		switch by := c.deadlines.At(is.phase, is.since, c.ended); {
-		case by.IsZero(), is.shut:
-		case !now.Before(by):
-			c.close(conn)
-		case by.Before(next):
-			next = by
+		c.set(conn, is)
+	}
+}
+
+// set is called with mu held. A server that ends closes the connection when the deadline of its phase passes.
+func (c *connections) set(conn net.Conn, is connection) {
+	by := c.deadlines.At(is.phase, is.since, c.ended)
+	if !c.ended.IsZero() && !by.IsZero() && !is.shut {
+		is.overdue = time.AfterFunc(time.Until(by), func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if now := c.open[conn]; now.phase == is.phase && now.since.Equal(is.since) && !now.shut {
+				c.close(conn)
+			}
+		})
+	}
+	c.open[conn] = is
+}
+
+// wait returns when no connection is open, of a server that ends and whose lanes hand over no more, or when ctx ends.
+func (c *connections) wait(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		n := len(c.open) + c.coming
+		c.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-c.none:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	return len(c.open) + c.coming, next
+}
+
+// checkNone is called with mu held.
+func (c *connections) checkNone() {
+	if len(c.open)+c.coming == 0 {
+		select {
+		case c.none <- struct{}{}:
+		default:
+		}
+	}
 }

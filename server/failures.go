@@ -106,7 +106,10 @@ func sendFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, a
 // file that has the same lines in it, is taken for one.
 
 // refusingListener wraps all connections but those whose handshake failed.
-type refusingListener struct{ net.Listener }
+type refusingListener struct {
+	net.Listener
+	connections *connections
+}
 
 func (l refusingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
@@ -117,9 +120,13 @@ func (l refusingListener) Accept() (net.Conn, error) {
 	case *tls.Conn:
 		return c, nil
 	case interface{ ConnectionState() tls.ConnectionState }:
-		return &refusingTLSConn{refusingConn{Conn: c}, encrypted.ConnectionState()}, nil
+		r := &refusingTLSConn{refusingConn{Conn: c, connections: l.connections}, encrypted.ConnectionState()}
+		r.known = r
+		return r, nil
 	}
-	return &refusingConn{Conn: c}, nil
+	r := &refusingConn{Conn: c, connections: l.connections}
+	r.known = r
+	return r, nil
 }
 
 // A refusingTLSConn tells net/http that there is TLS.
@@ -132,7 +139,10 @@ func (c *refusingTLSConn) ConnectionState() tls.ConnectionState { return c.state
 
 type refusingConn struct {
 	net.Conn
-	turn atomic.Uint32 // a proxy of an upgraded connection writes from a goroutine of its own
+	connections *connections
+	known       net.Conn      // what connections and net/http know it as
+	awaits      atomic.Bool   // a later request, of which nothing has come
+	turn        atomic.Uint32 // a proxy of an upgraded connection writes from a goroutine of its own
 	// asked is what net/http read last before it answered, in net/http's own memory: nearly always all of a request. lead is
 	// the byte before that, where net/http waited for a request with a read of one byte, which single has meanwhile: that
 	// read may end when the memory is another connection's. Only goroutines that read requests for net/http look at them, one at
@@ -149,11 +159,23 @@ const (
 	other // it is not HTTP/1
 )
 
-// idle is called when an answer has ended.
-func (c *refusingConn) idle() { c.turn.CompareAndSwap(answering, requesting) }
+// await is called when a response has ended.
+func (c *refusingConn) await() {
+	c.turn.CompareAndSwap(answering, requesting)
+	c.awaits.Store(true)
+}
+
+// Close implements net.Conn. Net/http does not report the end of an upgraded connection.
+func (c *refusingConn) Close() error {
+	c.connections.forgetUpgraded(c.known)
+	return c.Conn.Close()
+}
 
 func (c *refusingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if n > 0 && c.awaits.CompareAndSwap(true, false) {
+		c.connections.requestBegins(c.known)
+	}
 	if n > 0 && (len(p) == 1 || c.turn.Load() == requesting) { // that byte may come before the answer has ended
 		c.lead = c.lead[:0]
 		if len(c.asked) == 1 {

@@ -11,7 +11,7 @@ import (
 // that request.
 func TestFirstByteOfTheNextRequest(t *testing.T) {
 	here, client := net.Pipe()
-	c := &refusingConn{Conn: here}
+	c := &refusingConn{Conn: here, connections: newConnections(0)}
 	c.turn.Store(answering)
 	answer := make(chan string, 1)
 	go func() {
@@ -29,7 +29,7 @@ func TestFirstByteOfTheNextRequest(t *testing.T) {
 	}()
 	for i, size := range []int{1, 4096} {
 		if i == 1 {
-			c.idle()
+			c.await()
 		}
 		p := make([]byte, size)
 		if _, err := c.Read(p); err != nil {

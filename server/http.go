@@ -104,11 +104,12 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, 30*time.Second)
 	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
+	unansweredAtEnd := min(o.ReadHeaderTimeout, unansweredAtEnd)
 	handlers := &handlers{next: h, successor: o.Successor, none: make(chan struct{}, 1), settled: make(chan struct{})}
 	connections := newConnections(o.MaxConnections * 9 / 10)
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, HandsOver: connections.expect, Logger: o.Logger,
-		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
+		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, UnansweredAtEnd: unansweredAtEnd, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
 		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
 		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
 	}
@@ -121,8 +122,8 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 		MaxHeaderBytes:    o.MaxHeaderBytes,
 		Protocols:         protocols,
 		ConnState: func(c net.Conn, state http.ConnState) {
-			if refusing, ok := c.(interface{ idle() }); ok && state == http.StateIdle {
-				refusing.idle()
+			if refusing, ok := c.(interface{ await() }); ok && state == http.StateIdle {
+				refusing.await()
 			}
 			connections.observe(c, state)
 		},
@@ -137,6 +138,10 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	return s
 }
 
+// unansweredAtEnd is how long a server that ends waits for the first request of a connection, and for the rest of one that has
+// begun. Clients that pause for five seconds are served.
+const unansweredAtEnd = 6 * time.Second
+
 // http2Overhead is what the fields of a usual request count over HTTP/2 beside their text.
 const http2Overhead = 10 * 32
 
@@ -145,7 +150,7 @@ const http2Overhead = 10 * 32
 func (s *Server) Serve(l net.Listener) error {
 	front := lane.New(l, s.lane)
 	s.connections.add(front)
-	err := s.Server.Serve(refusingListener{front})
+	err := s.Server.Serve(refusingListener{front, s.connections})
 	if s.stopping.Load() {
 		return http.ErrServerClosed // and not that the front is closed, which happens first
 	}
@@ -169,6 +174,7 @@ func (s *Server) OnLeave(f func()) { s.leaving = append(s.leaving, f) }
 func (s *Server) Leave() {
 	s.left.Do(func() {
 		s.handlers.leave()
+		s.connections.leave()
 		for _, f := range s.leaving {
 			f()
 		}
@@ -191,15 +197,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, front := range fronts {
 		front.Stop()
 	}
-	over := make(chan struct{}) // once the lanes hand over no more connections
-	drained := make(chan error)
-	go func() { drained <- s.connections.drain(ctx, over) }()
+	s.connections.end()
 	var err error
 	for _, front := range fronts {
 		err = errors.Join(err, front.Wait(ctx))
 	}
-	close(over)
-	if err = errors.Join(err, <-drained); err != nil {
+	if err = errors.Join(err, s.connections.wait(ctx)); err != nil {
 		return err
 	}
 	return s.Server.Shutdown(ctx) // which would close connections that wait, if there were any

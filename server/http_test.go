@@ -347,6 +347,9 @@ func TestMaxConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
+		if _, err := conn.Write([]byte("G")); err != nil { // Linux waits a second for that before it lets a connection be accepted
+			t.Fatal(err)
+		}
 	}
 	first, err := listener.Accept()
 	if err != nil {

@@ -272,3 +272,176 @@ func TestStopOfIdleConnections(t *testing.T) {
 		})
 	}
 }
+
+// stopping runs a test with a server on pipes whose handler is echo, and which the test stops. The lane has the assets.
+func stopping(t *testing.T, o server.HTTPOptions, test func(t *testing.T, s *server.Server, connect func() net.Conn)) {
+	store := fixture(t)
+	synctest.Test(t, func(t *testing.T) {
+		o.Lane = newAssets(t, server.Options{Store: store})
+		listener := make(pipes)
+		s := server.NewHTTPServer(server.Route(o.Lane.(*server.Assets), http.HandlerFunc(upgradeOrEcho)), o)
+		go s.Serve(listener)
+		test(t, s, func() net.Conn {
+			ours, theirs := net.Pipe()
+			listener <- theirs
+			return ours
+		})
+		close(listener)
+		synctest.Wait()
+	})
+}
+
+// upgradeOrEcho is echo, slowly where the path says so, and for /upgraded a protocol in which the server is silent.
+func upgradeOrEcho(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/slow":
+		http.NewResponseController(w).Flush() // the client is not told that the connection ends
+		time.Sleep(5 * time.Second)
+	case "/upgraded":
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: silence\r\nConnection: Upgrade\r\n\r\n")
+		io.Copy(io.Discard, conn)
+		return
+	}
+	echo.ServeHTTP(w, r)
+}
+
+// A client whose next request has begun is not idle: it is served, whoever has answered the one before.
+func TestStopServesLaterRequests(t *testing.T) {
+	for _, path := range []string{"/ajax/libs/demo/1.0.0/demo.js", "/elsewhere"} { // of the lane, and of net/http
+		t.Run(path, func(t *testing.T) {
+			stopping(t, server.HTTPOptions{}, func(t *testing.T, s *server.Server, connect func() net.Conn) {
+				c := newBuffered(connect())
+				defer c.Close()
+				from := bufio.NewReader(c)
+				whole := ask("GET", path) + "\r\n"
+				fmt.Fprint(c, whole)
+				if _, err := readBody(http.ReadResponse(from, nil)); err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprint(c, whole[:10])
+				synctest.Wait()
+				var stopped sync.WaitGroup
+				stopped.Go(func() {
+					if cut, err := s.Stop(15 * time.Second); cut > 0 || err != nil {
+						t.Errorf("%d clients were cut off, %v", cut, err)
+					}
+				})
+				time.Sleep(3 * time.Second)
+				fmt.Fprint(c, whole[10:])
+				if _, err := readBody(http.ReadResponse(from, nil)); err != nil {
+					t.Errorf("the second request: %v", err)
+				}
+				stopped.Wait()
+			})
+		})
+	}
+}
+
+// A response that was being sent when the server began to end has not told its client so. The client has time to make the request
+// that it makes after such a response.
+func TestStopServesRequestAfterLongResponse(t *testing.T) {
+	stopping(t, server.HTTPOptions{}, func(t *testing.T, s *server.Server, connect func() net.Conn) {
+		c := newBuffered(connect())
+		defer c.Close()
+		from := bufio.NewReader(c)
+		fmt.Fprint(c, ask("GET", "/slow")+"\r\n")
+		synctest.Wait()
+		var stopped sync.WaitGroup
+		stopped.Go(func() {
+			if cut, err := s.Stop(15 * time.Second); cut > 0 || err != nil {
+				t.Errorf("%d clients were cut off, %v", cut, err)
+			}
+		})
+		for i, path := range []string{"/slow", "/elsewhere"} {
+			if i > 0 {
+				time.Sleep(500 * time.Millisecond)
+				fmt.Fprint(c, ask("GET", path)+"\r\n")
+			}
+			r, err := http.ReadResponse(from, nil)
+			if _, err := readBody(r, err); err != nil || r.Close != (i > 0) {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+		stopped.Wait()
+	})
+}
+
+// A connection that has had no request does not make a server that ends wait as long as one that goes on.
+func TestStopOfUnusedConnections(t *testing.T) {
+	trusted := trustedCertificate(t)
+	for protocol, test := range map[string]struct {
+		config *tls.Config
+		path   string        // of a request of which one byte comes
+		want   time.Duration // at most
+	}{
+		"HTTP/1.1": {nil, "", 6 * time.Second},
+		"TLS":      {trusted, "", 6 * time.Second},
+		"HTTP/2":   {slowProtocols(trusted)["HTTP/2"], "", 7 * time.Second},
+	} {
+		t.Run(protocol, func(t *testing.T) {
+			o := server.HTTPOptions{}
+			if test.config != nil {
+				o.TLS = trusted
+			}
+			stopping(t, o, func(t *testing.T, s *server.Server, connect func() net.Conn) {
+				var c net.Conn = newBuffered(connect())
+				defer c.Close()
+				if test.config != nil {
+					secure := tls.Client(c, test.config)
+					if err := secure.Handshake(); err != nil {
+						t.Fatal(err)
+					}
+					c = secure
+				}
+				if protocol == "HTTP/2" {
+					conn, err := speakHTTP2(c)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer conn.Close()
+				}
+				synctest.Wait()
+				began := time.Now()
+				if cut, err := s.Stop(15 * time.Second); cut > 0 || err != nil || time.Since(began) > test.want {
+					t.Errorf("%d clients were cut off, %v, after %v", cut, err, time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// A connection that a handler has taken from net/http ends when the server leaves, and no handler is left over.
+func TestUpgradedConnectionsEnd(t *testing.T) {
+	stopping(t, server.HTTPOptions{}, func(t *testing.T, s *server.Server, connect func() net.Conn) {
+		upgrade := func() (net.Conn, *bufio.Reader) {
+			c := newBuffered(connect())
+			fmt.Fprint(c, ask("GET", "/upgraded")+"Connection: Upgrade\r\nUpgrade: silence\r\n\r\n")
+			return c, bufio.NewReader(c)
+		}
+		c, from := upgrade()
+		defer c.Close()
+		if r, err := http.ReadResponse(from, nil); err != nil || r.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("%v, %v", r, err)
+		}
+		gone, _ := upgrade()
+		gone.Close() // it is not to be remembered
+		time.Sleep(time.Hour)
+		began := time.Now()
+		s.Leave()
+		<-s.Settled()
+		if _, err := from.ReadByte(); err != io.EOF {
+			t.Errorf("then reading ends with %v", err)
+		}
+		late, from := upgrade()
+		defer late.Close()
+		io.Copy(io.Discard, from)
+		if cut, err := s.Stop(15 * time.Second); cut > 0 || err != nil || time.Since(began) > 0 {
+			t.Errorf("%d clients were cut off, %v, after %v", cut, err, time.Since(began))
+		}
+	})
+}

@@ -8,7 +8,7 @@ type Phase uint8
 const (
 	// Handshake: the client has connected, and has not finished the TLS handshake or the header of the PROXY protocol.
 	Handshake Phase = iota
-	// Unanswered: the connection can carry requests, and none has come.
+	// Unanswered: the connection can carry requests, and the first one has not come; or a part of a later one has.
 	Unanswered
 	// Answering: a request has come and its response has not been sent.
 	Answering
@@ -23,14 +23,16 @@ func (p Phase) String() string {
 // Deadlines has how long a connection may stay in each phase. The lane and net/http's connections use the same ones. Abort
 // ends all phases, when the time to drain is over.
 type Deadlines struct {
+	// Handshake, Unanswered and Idle are for a server that goes on.
 	Handshake  time.Duration
 	Unanswered time.Duration
-	// Idle is for a server that goes on.
-	Idle time.Duration
-	// IdleAtEnd is how long after a server has begun to end it waits for requests that were on their way then, from clients whose
-	// earlier ones have been answered. The other phases are as long as ever: a client in one of them has nothing yet of what it
-	// came for.
-	IdleAtEnd time.Duration
+	Idle       time.Duration
+	// UnansweredAtEnd and IdleAtEnd replace two of them when a server has begun to end, where they are shorter. They count from
+	// then, or from the beginning of the phase, whichever is later. IdleAtEnd is for requests that were on their way, from
+	// clients whose earlier ones have been answered. UnansweredAtEnd is for clients that have nothing yet of what they came for,
+	// and may be slow, and bounds how long connections that are opened in advance make a server wait.
+	UnansweredAtEnd time.Duration
+	IdleAtEnd       time.Duration
 }
 
 // At returns when a connection is to be closed that has been in a phase since then. The time ending is when its server began
@@ -40,13 +42,21 @@ func (d Deadlines) At(p Phase, since, ending time.Time) time.Time {
 	case Handshake:
 		return since.Add(d.Handshake)
 	case Unanswered:
-		return since.Add(d.Unanswered)
+		return earliest(since, d.Unanswered, ending, d.UnansweredAtEnd)
 	case Idle:
-		at, soon := since.Add(d.Idle), ending.Add(d.IdleAtEnd)
-		if !ending.IsZero() && soon.Before(at) {
-			return soon
-		}
-		return at
+		return earliest(since, d.Idle, ending, d.IdleAtEnd)
 	}
 	return time.Time{}
+}
+
+// earliest returns the deadline of a phase that lasts as long as allowed, and of a server that ends no longer than atEnd.
+func earliest(since time.Time, allowed time.Duration, ending time.Time, atEnd time.Duration) time.Time {
+	at, from := since.Add(allowed), since
+	if from.Before(ending) {
+		from = ending
+	}
+	if soon := from.Add(atEnd); !ending.IsZero() && soon.Before(at) {
+		return soon
+	}
+	return at
 }

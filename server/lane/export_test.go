@@ -1,5 +1,7 @@
 package lane
 
+import "time"
+
 // Transitions are those that follow allows, by the names of the states.
 func Transitions() map[[2]string]bool {
 	all := make(map[[2]string]bool)
@@ -11,6 +13,13 @@ func Transitions() map[[2]string]bool {
 		}
 	}
 	return all
+}
+
+// SetDeadline changes that of one phase, and not what else the options say of the same time limit.
+func (o *Options) SetDeadline(p Phase, limit time.Duration) {
+	d := o.Deadlines()
+	*map[Phase]*time.Duration{Handshake: &d.Handshake, Unanswered: &d.Unanswered, Idle: &d.Idle}[p] = limit
+	o.deadlines = &d
 }
 
 // Observe tells moved of each change of a connection's state.

@@ -92,7 +92,7 @@ const sweeps = 8
 // sweep closes connections whose deadline has passed, and when none is left, the loops. Until the listener stops it looks at
 // those on loops only; goroutines have deadlines of their own for the others.
 func (l *Listener) sweep() {
-	ticks := time.NewTicker(max(time.Millisecond, min(l.o.HeaderTimeout, l.o.IdleTimeout)/sweeps))
+	ticks := time.NewTicker(max(time.Millisecond, min(l.deadlines.Unanswered, l.deadlines.Idle)/sweeps))
 	defer ticks.Stop()
 	for stopped := l.stopped; ; {
 		select {

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -53,6 +54,8 @@ type Options struct {
 	// loops, a connection that is silent may be closed a little later, by an eighth of
 	// the shorter one of this and HeaderTimeout.
 	IdleTimeout time.Duration
+	// UnansweredAtEnd is HeaderTimeout after Stop, for connections that have had no request. Default: it is as long.
+	UnansweredAtEnd time.Duration
 	// IdleAtEnd is IdleTimeout after Stop. It is also how long a client with HTTP/2 may take to close its connection after the
 	// lane has ended it.
 	IdleAtEnd time.Duration
@@ -73,12 +76,19 @@ type Options struct {
 	// Logger gets the panics of handlers.
 	Logger *slog.Logger
 
-	moved func(from, to state) // see lifecycle
+	moved     func(from, to state) // see lifecycle
+	deadlines *Deadlines           // replace those of the options, in tests
 }
 
 // Deadlines returns the deadlines of connections with the options.
 func (o *Options) Deadlines() Deadlines {
-	return Deadlines{Handshake: o.HeaderTimeout, Unanswered: o.HeaderTimeout, Idle: o.IdleTimeout, IdleAtEnd: o.IdleAtEnd}
+	if o.deadlines != nil {
+		return *o.deadlines
+	}
+	return Deadlines{
+		Handshake: o.HeaderTimeout, Unanswered: o.HeaderTimeout, Idle: o.IdleTimeout,
+		UnansweredAtEnd: cmp.Or(o.UnansweredAtEnd, o.HeaderTimeout), IdleAtEnd: o.IdleAtEnd,
+	}
 }
 
 // speaksClear reports whether a client may begin with HTTP/2 without TLS.

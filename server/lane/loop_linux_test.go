@@ -208,14 +208,11 @@ func TestLoopHandsOver(t *testing.T) {
 }
 
 func TestLoopClosesSilentConnections(t *testing.T) {
+	const short = 50 * time.Millisecond // of one phase, so that the connection is not closed in another one before
 	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
-		short := 50 * time.Millisecond
-		if secure != nil {
-			short = time.Second // is for the handshake, too
-		}
 		t.Run("at first", func(t *testing.T) {
 			o := patient(&gate{}, secure)
-			o.HeaderTimeout = short
+			o.SetDeadline(lane.Unanswered, short)
 			_, conns := connect(t, o)
 			for _, c := range conns {
 				wantClosed(t, c)
@@ -223,7 +220,7 @@ func TestLoopClosesSilentConnections(t *testing.T) {
 		})
 		t.Run("later", func(t *testing.T) {
 			o := patient(&gate{}, secure)
-			o.IdleTimeout = 50 * time.Millisecond
+			o.SetDeadline(lane.Idle, short)
 			_, conns := connect(t, o)
 			for _, c := range conns {
 				get(t, c, "/a")
@@ -232,15 +229,19 @@ func TestLoopClosesSilentConnections(t *testing.T) {
 		})
 		t.Run("within a request", func(t *testing.T) {
 			o := patient(&gate{}, secure)
+			o.SetDeadline(lane.Unanswered, time.Minute)
 			o.HeaderTimeout = short
 			_, conns := connect(t, o)
 			for _, c := range conns {
+				get(t, c, "/a")
 				io.WriteString(c, "GET /a HT")
 				wantClosed(t, c)
 			}
 		})
 		t.Run("when it stops", func(t *testing.T) {
-			l, conns := connect(t, patient(&gate{}, secure))
+			o := patient(&gate{}, secure)
+			o.IdleAtEnd = short
+			l, conns := connect(t, o)
 			for _, c := range conns {
 				get(t, c, "/a")
 			}

@@ -344,13 +344,13 @@ func (m *multiplexer) announceEnd(now time.Time) {
 // client which stream is the last. An answer to the PING that goes with the announcement may come before.
 func (m *multiplexer) endBy() time.Time {
 	_, open := m.h.Last()
-	switch d := m.c.listener.deadlines; {
+	switch d, ending := m.c.listener.deadlines, m.c.listener.endingSince(); {
 	case !m.ending || m.h.Draining():
 		return time.Time{}
 	case m.announced.IsZero():
-		return d.At(Unanswered, m.asked, time.Time{})
-	case open || !m.isSent():
-		return d.At(Answering, m.asked, m.announced)
+		return d.At(Unanswered, m.asked, ending)
+	case open || !m.isSent() || m.h.Halfway(): // a request may be on its way, but a client does not make one after the other
+		return d.At(Unanswered, m.announced, ending)
 	default:
 		return d.At(Idle, m.asked, m.announced)
 	}

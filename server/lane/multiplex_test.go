@@ -348,12 +348,17 @@ func speak(c net.Conn) *speaker {
 	return s
 }
 
-func (s *speaker) ask(id uint32, path string) {
+func (s *speaker) ask(id uint32, path string) { s.Write(s.request(id, path)) }
+
+// request returns the frame of a request.
+func (s *speaker) request(id uint32, path string) []byte {
 	s.block.Reset()
 	for _, f := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "x"}, {":path", path}} {
 		s.coder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
 	}
-	s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: s.block.Bytes(), EndStream: true, EndHeaders: true})
+	var frame bytes.Buffer
+	http2.NewFramer(&frame, nil).WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: s.block.Bytes(), EndStream: true, EndHeaders: true})
+	return frame.Bytes()
 }
 
 // hears returns the next frame of a type, nil at the end of the connection.
@@ -491,12 +496,15 @@ func TestSilenceOverHTTP2(t *testing.T) {
 				t.Errorf("the first step comes after %v", time.Since(since))
 			}
 			s.hears(http2.FramePing)
+			goAway(t, s, 1) // although the client answers no PING: it has had time to make requests
+			if time.Since(since) != 10*time.Second {
+				t.Errorf("the last step comes after %v", time.Since(since))
+			}
 			time.Sleep(time.Hour)
 			held <- struct{}{}
 			if f := s.hears(http2.FrameHeaders); f == nil || !f.Header().Flags.Has(http2.FlagHeadersEndStream) {
 				t.Errorf("the answer is %v", f)
 			}
-			goAway(t, s, 1) // at once, although the client answers no PING: it has had time to make requests
 			end(t, s, time.Now(), 0)
 		},
 		"stopped before the first request": func(t *testing.T, l *lane.Listener, c net.Conn) {
@@ -529,6 +537,23 @@ func TestSilenceOverHTTP2(t *testing.T) {
 			}
 			goAway(t, s, 1)
 			end(t, s, since, 11*time.Second)
+		},
+		"stopped within a later request": func(t *testing.T, l *lane.Listener, c net.Conn) {
+			s := speakOnPipe(t, c)
+			s.ask(1, "/a")
+			s.hears(http2.FrameData)
+			whole := s.request(3, "/a")
+			s.Write(whole[:10])
+			synctest.Wait()
+			l.Stop()
+			goAway(t, s, 1<<31-1)
+			time.Sleep(3 * time.Second)
+			s.Write(whole[10:])
+			if s.hears(http2.FrameData) == nil {
+				t.Error("it is not answered")
+			}
+			goAway(t, s, 3)
+			end(t, s, time.Now(), 0)
 		},
 		"stopped, and the client knows": func(t *testing.T, l *lane.Listener, c net.Conn) {
 			s := speakOnPipe(t, c)

@@ -39,10 +39,11 @@
 // # Phases
 //
 // [Deadlines] has how long a connection may stay in each phase: TLS handshake, unanswered (no request has come yet), answering,
-// idle after a response. Stop shortens the last one only. A client in one of the others has nothing yet of what it came for, and
+// idle after a response. Stop makes the last one short. A client in one of the others has nothing yet of what it came for, and
 // may be slow; it is served, and its connection ends after the response. Over HTTP/2 the lane sends GOAWAY when the client has made
 // a request, or when the deadline for that passes, because RFC 9113 §6.8 forbids new requests after GOAWAY. It sends the final
-// GOAWAY when the client has answered a PING, or when the deadline of Idle passes. Abort ends all phases; its caller decides when.
+// GOAWAY when the client has answered a PING, or when the deadline of Idle passes, or where streams are open, that of Unanswered.
+// Abort ends all phases; its caller decides when.
 //
 // # States
 //

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -19,8 +18,11 @@ import (
 	"github.com/larder-cdn/larder/server/lane/h2"
 )
 
-// A blocker is a handler that may block: for a moment, or until another goroutine has the loop.
-type blocker struct{ gate }
+// A blocker is a handler that may block: for a moment, or as long as block does.
+type blocker struct {
+	gate
+	block func()
+}
 
 func (b *blocker) Answer(x *lane.Exchange) bool {
 	switch strings.Clone(x.Target) {
@@ -28,70 +30,238 @@ func (b *blocker) Answer(x *lane.Exchange) bool {
 		x.MayBlock()
 	case "/blocks":
 		x.MayBlock()
-		time.Sleep(2 * time.Millisecond)
+		b.block()
 	}
 	return b.gate.Answer(x)
 }
 
-// Whatever clients do, and while others close what waits, the states of connections change as
-// the table says, and each change in it happens.
-func TestEveryTransitionHappensAndNoOther(t *testing.T) {
-	var mu sync.Mutex
-	seen := make(map[[2]string]bool)
-	allSeen := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return maps.Equal(seen, lane.Transitions())
+// A transitionLog has the transitions of connections that have happened.
+type transitionLog struct {
+	mu      sync.Mutex
+	changed sync.Cond
+	seen    map[[2]string]bool
+}
+
+func newTransitionLog() *transitionLog {
+	l := &transitionLog{seen: make(map[[2]string]bool)}
+	l.changed.L = &l.mu
+	return l
+}
+
+func (l *transitionLog) add(transition [2]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen[transition] = true
+	l.changed.Broadcast()
+}
+
+func (l *transitionLog) has(from, to string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen[[2]string{from, to}]
+}
+
+// await returns when a transition has happened.
+func (l *transitionLog) await(from, to string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.seen[[2]string{from, to}] {
+		l.changed.Wait()
 	}
-	secure := certificate(t)
-	secure.NextProtos = []string{"h2", "http/1.1"}
-	secure.SessionTicketsDisabled = true // a pipe would wait until the client reads them
-	end, limited := t.Deadline()         // some changes are rare, and the machine may be busy: only go test's own limit counts
-	for round := 0; round < 3 || !allSeen(); round++ {
-		if limited && time.Until(end) < time.Minute {
-			mu.Lock()
-			defer mu.Unlock()
-			t.Fatalf("of %v there were only %v", lane.Transitions(), seen)
+}
+
+// A transitionCase brings a connection through transitions, each of which is certain to happen.
+type transitionCase struct {
+	piped, secure bool // whether there is no loop, and whether there is TLS
+	want          string
+	run           func(t *testing.T, connect func() net.Conn, l *lane.Listener, log *transitionLog)
+}
+
+var transitionCases = map[string]transitionCase{
+	"silent": {want: "opening-fresh fresh-onLoop onLoop-fresh fresh-closing", run: func(_ *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		connect()
+		log.await("onLoop", "fresh")
+	}},
+	"two requests": {want: "onLoop-idle idle-onLoop onLoop-closing", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		c := connect()
+		get(t, c, "/a")
+		log.await("onLoop", "idle")
+		io.WriteString(c, "GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		answered(t, bufio.NewReader(c), "/a")
+	}},
+	"room for others": {want: "idle-closing", run: func(t *testing.T, connect func() net.Conn, l *lane.Listener, log *transitionLog) {
+		get(t, connect(), "/a")
+		log.await("onLoop", "idle")
+		l.CloseIdle(time.Now().Add(time.Minute))
+	}},
+	"in pieces": {want: "onLoop-alone alone-idle alone-closing", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		c := connect()
+		io.WriteString(c, "GET /a HT")
+		log.await("onLoop", "alone")
+		io.WriteString(c, "TP/1.1\r\nHost: x\r\n\r\n")
+		answered(t, bufio.NewReader(c), "/a")
+		log.await("alone", "idle")
+		io.WriteString(c, "GE")
+		c.Close()
+		log.await("alone", "closing")
+	}},
+	"for net/http": {want: "alone-handed", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		io.WriteString(connect(), "GET /else HTTP/1.1\r\nHost: x\r\n\r\n")
+		log.await("alone", "handed")
+	}},
+	"handler that is back soon": {want: "onLoop-mayBlock mayBlock-onLoop", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		c := connect()
+		for n := 0; n < 10_000 && !log.has("mayBlock", "onLoop"); n++ { // at once, unless the machine is busy
+			get(t, c, "/moment")
 		}
-		for _, secure := range []*tls.Config{nil, secure} {
-			o := patient(&blocker{}, secure)
-			o.Logger, o.WriteTimeout, o.StallTimeout = slog.New(slog.DiscardHandler), time.Minute, time.Minute
-			if round%2 == 0 { // else HTTP/2 is handed over
-				o.Requests, o.Clear, o.HeaderBytes = http.NotFoundHandler(), true, 32<<10
-			}
-			o.Observe(func(transition [2]string) {
-				mu.Lock()
-				defer mu.Unlock()
-				seen[transition] = true
-			})
-			tcp, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			disturb(lane.New(tcp, o), round, func() net.Conn {
-				c, err := net.Dial("tcp", tcp.Addr().String())
-				if err != nil {
-					t.Error(err)
+	}},
+	"handler that blocks": {want: "mayBlock-alone", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, _ *transitionLog) {
+		get(t, connect(), "/blocks")
+	}},
+	"HTTP/2": {want: "onLoop-busy busy-fresh fresh-busy busy-idle idle-busy busy-closing", run: func(_ *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		c := connect()
+		io.WriteString(c, h2.Preface)
+		log.await("busy", "fresh")
+		io.WriteString(c, begun[len(h2.Preface):])
+		log.await("busy", "idle")
+		io.WriteString(c, "\x00\x00\x08\x06\x00\x00\x00\x00\x00pingping")
+		log.await("idle", "busy")
+	}},
+	"TLS": {secure: true, want: "opening-alone alone-fresh", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		if err := tls.Client(connect(), &tls.Config{InsecureSkipVerify: true}).Handshake(); err != nil {
+			t.Error(err)
+		}
+		log.await("alone", "fresh")
+	}},
+	"no TLS": {secure: true, want: "opening-handed", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		io.WriteString(connect(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		log.await("opening", "handed")
+	}},
+	"two requests without a loop": {piped: true, want: "opening-fresh fresh-alone alone-idle idle-alone", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, _ *transitionLog) {
+		c := connect()
+		get(t, c, "/a")
+		get(t, c, "/a")
+	}},
+	"HTTP/2 without a loop": {piped: true, want: "alone-busy", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		io.WriteString(connect(), h2.Preface)
+		log.await("alone", "busy")
+	}},
+	"HTTP/2 over TLS without a loop": {piped: true, secure: true, want: "opening-busy", run: func(t *testing.T, connect func() net.Conn, _ *lane.Listener, log *transitionLog) {
+		if err := tls.Client(connect(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).Handshake(); err != nil {
+			t.Error(err)
+		}
+		log.await("opening", "busy")
+	}},
+	"too late": {piped: true, want: "opening-closing", run: func(_ *testing.T, connect func() net.Conn, l *lane.Listener, log *transitionLog) {
+		l.Abort()
+		connect()
+		log.await("opening", "closing")
+	}},
+}
+
+// Each transition in the table happens. A lifecycle panics where another one does.
+func TestEveryTransitionHappens(t *testing.T) {
+	missing := lane.Transitions()
+	for name, test := range transitionCases {
+		t.Run(name, func(t *testing.T) {
+			log := newTransitionLog()
+			o := transient(t, &blocker{block: func() { log.await("mayBlock", "alone") }}, test.secure)
+			o.Observe(log.add)
+			l, connect := listenForTransitions(t, o, test.piped)
+			var handed sync.WaitGroup
+			handed.Go(func() { closeHandedOver(l) })
+			test.run(t, connect, l, log)
+			l.Abort()
+			l.Wait(context.Background())
+			handed.Wait()
+			for want := range strings.FieldsSeq(test.want) {
+				from, to, _ := strings.Cut(want, "-")
+				if !log.has(from, to) {
+					t.Errorf("%s does not happen", want)
 				}
-				return c
-			}, secure)
-			inner := make(pipes)
-			front := lane.New(inner, o)
-			connect := func() net.Conn {
-				ours, theirs := net.Pipe()
-				inner <- theirs
-				return ours
+				delete(missing, [2]string{from, to})
 			}
-			disturb(front, round, connect, secure)
-			io.Copy(io.Discard, connect()) // when it has stopped
-			close(inner)
+		})
+	}
+	for transition := range missing {
+		t.Errorf("no case wants %v", transition)
+	}
+}
+
+// transient returns the options of a lane that speaks HTTP/2, too.
+func transient(t *testing.T, h lane.Handler, secure bool) lane.Options {
+	o := patient(h, nil)
+	if secure {
+		o.TLS = certificate(t)
+		o.TLS.NextProtos = []string{"h2", "http/1.1"}
+		o.TLS.SessionTicketsDisabled = true // a pipe would wait until the client reads them
+	}
+	o.Logger, o.WriteTimeout, o.StallTimeout = slog.New(slog.DiscardHandler), time.Minute, time.Minute
+	o.Requests, o.Clear, o.HeaderBytes = http.NotFoundHandler(), true, 32<<10
+	return o
+}
+
+// listenForTransitions returns a lane, and a way to connect to it, over a pipe where there is to be no loop.
+func listenForTransitions(t *testing.T, o lane.Options, piped bool) (*lane.Listener, func() net.Conn) {
+	var inner net.Listener
+	var connect func() net.Conn
+	if piped {
+		pipes := make(pipes)
+		inner, connect = pipes, func() net.Conn {
+			ours, theirs := net.Pipe()
+			pipes <- theirs
+			return ours
+		}
+		t.Cleanup(func() { close(pipes) })
+	} else {
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner, connect = tcp, func() net.Conn {
+			c, err := net.Dial("tcp", tcp.Addr().String())
+			if err != nil {
+				t.Error(err)
+			}
+			return c
 		}
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	for transition := range seen {
-		if !lane.Transitions()[transition] {
-			t.Errorf("%v is not in the table", transition)
+	return lane.New(inner, o), func() net.Conn {
+		c := connect()
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+}
+
+// closeHandedOver closes what a lane hands over, until that is closed. It waits for no client.
+func closeHandedOver(l *lane.Listener) {
+	var closing sync.WaitGroup
+	defer closing.Wait()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		closing.Go(func() { c.Close() })
+	}
+}
+
+// Whatever clients do, and while others close what waits, connections only change their states as the table says, and end.
+func TestNoOtherTransitionHappens(t *testing.T) {
+	for round := range 3 {
+		for _, secure := range []bool{false, true} {
+			for _, piped := range []bool{false, true} {
+				o := transient(t, &blocker{block: func() { time.Sleep(2 * time.Millisecond) }}, secure)
+				o.IdleAtEnd = 10 * time.Millisecond
+				if round%2 == 1 { // HTTP/2 is handed over
+					o.Requests, o.Clear = nil, false
+				}
+				l, connect := listenForTransitions(t, o, piped)
+				disturb(l, round, connect, o.TLS)
+				if piped {
+					io.Copy(io.Discard, connect()) // when it has stopped
+				}
+			}
 		}
 	}
 }
@@ -110,15 +280,7 @@ func disturb(l *lane.Listener, round int, connect func() net.Conn, secure *tls.C
 			}
 		}
 	})
-	others.Go(func() { // has what is handed over
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Close()
-		}
-	})
+	others.Go(func() { closeHandedOver(l) })
 	for client := range 6 {
 		random := rand.New(rand.NewPCG(uint64(round), uint64(client)))
 		clients.Go(func() {
@@ -139,7 +301,7 @@ func disturb(l *lane.Listener, round int, connect func() net.Conn, secure *tls.C
 			}
 			c = tls.Client(c, config)
 		}
-		io.WriteString(c, sent)
+		clients.Go(func() { io.WriteString(c, sent) }) // a pipe may be closed with a goodbye that waits to be read
 		if strings.HasSuffix(sent, "\n") {
 			io.ReadFull(c, make([]byte, 10))
 		}
@@ -151,6 +313,7 @@ func disturb(l *lane.Listener, round int, connect func() net.Conn, secure *tls.C
 	for _, c := range left {
 		c.Close()
 	}
+	clients.Wait()
 	l.Wait(context.Background())
 	close(done)
 	others.Wait()

@@ -2,12 +2,16 @@
 package shopping
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/cookiejar"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,12 +38,15 @@ func Rooms(site string) string {
 
 // A Site is behind the rooms. It counts the users who come to it by name. At /open/bye it ends a session.
 type Site struct {
-	mu       sync.Mutex
-	users    map[string]*stay
-	inMinute map[int64]int
+	mu    sync.Mutex
+	users map[string]*stay
+	came  map[minutes]int // how many users a room has let in within these minutes
 }
 
 type stay struct{ first, last time.Time }
+
+// The minutes from that in which a request was sent to that in which it came to the site.
+type minutes struct{ sent, came int64 }
 
 // ServeHTTP implements [http.Handler].
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -53,17 +60,22 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		now := time.Now()
 		if s.users[user] == nil {
 			if s.users == nil {
-				s.users, s.inMinute = map[string]*stay{}, map[int64]int{}
+				s.users, s.came = map[string]*stay{}, map[minutes]int{}
 			}
 			s.users[user] = &stay{first: now}
-			s.inMinute[now.Unix()/60]++
+			sent, err := strconv.ParseInt(r.Header.Get("X-Sent"), 10, 64)
+			if err != nil {
+				sent = now.UnixNano()
+			}
+			s.came[minutes{sent / int64(time.Minute), now.UnixNano() / int64(time.Minute)}]++
 		}
 		s.users[user].last = now
 	}
 }
 
-// Most returns how many users came, how many there were at once, between the first and the last request of each, and how many came in a
-// minute.
+// Most returns how many users came, how many there were at once, between the first and the last request of each, and how many were let in
+// within a minute. A request that was on its way at the end of a minute counts for the one that has fewer, because the room
+// may have seen it in either.
 func (s *Site) Most() (all, atOnce, inMinute int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,10 +88,28 @@ func (s *Site) Most() (all, atOnce, inMinute int) {
 		}
 		atOnce = max(atOnce, n)
 	}
-	for _, n := range s.inMinute {
-		inMinute = max(inMinute, n)
+	for !s.fit(inMinute) {
+		inMinute++
 	}
 	return len(s.users), atOnce, inMinute
+}
+
+// fit reports whether no minute need have had more than most users.
+func (s *Site) fit(most int) bool {
+	ranges := slices.SortedFunc(maps.Keys(s.came), func(a, b minutes) int { return cmp.Or(cmp.Compare(a.came, b.came), cmp.Compare(a.sent, b.sent)) })
+	in := map[int64]int{}
+	for _, r := range ranges { // those that end first have the least choice
+		left := s.came[r]
+		for m := r.sent; m <= r.came; m++ {
+			n := min(left, most-in[m])
+			in[m] += n
+			left -= n
+		}
+		if left > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // A Crowd visits nodes, each visitor now this one, now that.
@@ -110,6 +140,7 @@ func (c *Crowd) Visit(node int, client *http.Client, user, path string) (in bool
 	r.Header.Set("Accept", "text/html")
 	if user != "" {
 		r.Header.Set("X-User", user)
+		r.Header.Set("X-Sent", strconv.FormatInt(time.Now().UnixNano(), 10))
 	}
 	response, err := client.Do(r)
 	if err != nil { // the node is down

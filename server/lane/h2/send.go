@@ -144,7 +144,7 @@ func (c *Conn) Drain() {
 // Draining reports whether the final GOAWAY, or one for an error, has been queued.
 func (c *Conn) Draining() bool { return c.draining }
 
-// Idle reports whether there is no stream, nothing to send and no half of a frame.
+// Idle reports whether there is no stream, and nothing to send.
 func (c *Conn) Idle() bool { return len(c.streams) == 0 && len(c.control) == 0 }
 
 // Done reports whether the connection can be closed when all that was gathered is sent.
@@ -417,7 +417,7 @@ func (c *Conn) Due() time.Time {
 			due = t
 		}
 	}
-	if c.halfway() {
+	if c.Halfway() {
 		earlier(c.begun.Add(c.o.HeaderTimeout))
 	}
 	if !c.blocked.IsZero() {
@@ -431,9 +431,9 @@ func (c *Conn) Due() time.Time {
 	return due
 }
 
-// halfway reports whether a frame or header block has begun that a client has no reason to send
+// Halfway reports whether a frame or header block has begun that a client has no reason to send
 // slowly.
-func (c *Conn) halfway() bool {
+func (c *Conn) Halfway() bool {
 	return c.blockOf != 0 || len(c.partial) > 0 && (len(c.partial) < frameHead || c.partial[3] != data)
 }
 
@@ -451,7 +451,7 @@ func (c *Conn) Expire(now time.Time) {
 	switch {
 	case c.failed:
 		return
-	case c.halfway() && !now.Before(c.begun.Add(c.o.HeaderTimeout)):
+	case c.Halfway() && !now.Before(c.begun.Add(c.o.HeaderTimeout)):
 		c.fail(ProtocolError)
 		return
 	case !c.blocked.IsZero() && c.spent+now.Sub(c.blocked) >= c.o.Stall:
