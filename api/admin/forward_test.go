@@ -59,3 +59,22 @@ func TestForwardLeavesContents(t *testing.T) {
 		t.Errorf("the contents are read after Forward has returned: %v", err)
 	}
 }
+
+// A request that a node forwards has as many bytes as it had before.
+func TestForwardKeepsSize(t *testing.T) {
+	sent := ""
+	c := Over(&http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		body, err := io.ReadAll(r.Body)
+		sent = string(body)
+		return nil, errors.Join(err, errors.New("no response"))
+	})}, "http://node/")
+	const names = `{"files":["<a>&.js"]}`
+	Forward(t.Context(), c, "import", Request{JSON: []byte(names), Contents: http.NoBody}, nil) //nolint:errcheck // there is no response
+	if sent != names {
+		t.Errorf("forwarded as %s", sent)
+	}
+	Forward(t.Context(), c, "import", Request{JSON: []byte(names), Contents: strings.NewReader("<")}, nil) //nolint:errcheck // there is no response
+	if sent != names+"\n<" {
+		t.Errorf("forwarded with contents as %s", sent)
+	}
+}
