@@ -64,16 +64,16 @@ func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v c
 	if err != nil {
 		return record.reject(v, err)
 	}
-	before, was := record.follow(v, document) // first, because webhooks about the change name the version
+	revert := record.follow(v, document) // first, because webhooks about the change name the version
 	err = s.changeRooms(rooms, configured)
 	if errors.Is(err, waitingroom.ErrEachNode) {
-		record.follow(before, was)
+		revert()
 		s.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
 		s.again(func() error { return nil }) // or they are opened again for another reason
 		return nil
 	}
 	if err != nil {
-		record.follow(before, was)
+		revert()
 		return record.reject(v, err)
 	}
 	s.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)
