@@ -43,6 +43,11 @@ func (s *running) reload(ctx context.Context) (done Reloaded, err error) {
 	if !s.begun.Load() {
 		return done, errNotBegun
 	}
+	if s.reopen != nil { // in any case: whoever rotates logs does not care about the configuration
+		if failed := s.reopen(); failed != nil {
+			defer func() { err = errors.Join(err, fmt.Errorf("couldn't reopen the access log: %w", failed)) }()
+		}
+	}
 	fresh, err := s.settings.Reload()
 	if err != nil {
 		return done, err
@@ -62,36 +67,39 @@ func (s *running) reload(ctx context.Context) (done Reloaded, err error) {
 	wants := slices.DeleteFunc(slices.Clone(done.Changed), func(name string) bool {
 		return name == "log-level" || slices.Contains(done.Restart, name)
 	})
-	if s.reloadRooms != nil && fresh.Rooms != settings.Off { // no connection is affected
+	reloadRooms := s.reloadRooms != nil && fresh.Rooms != settings.Off // no connection is affected
+	if reloadRooms {
+		wants = slices.DeleteFunc(wants, func(name string) bool { return name == "rooms" })
+	}
+	if done.Anew = len(wants) > 0; done.Anew && !s.lasting.upgrading.TryLock() { // before anything is changed
+		return done, errUpgrading
+	}
+	if reloadRooms {
 		if err := s.reloadRooms(ctx, fresh); err != nil {
+			if done.Anew {
+				s.lasting.upgrading.Unlock()
+			}
 			return done, err
 		}
-		wants = slices.DeleteFunc(wants, func(name string) bool { return name == "rooms" })
 		s.files["rooms"] = files["rooms"]
 		s.settings.UseRooms(fresh)
 	}
-	if done.Anew = len(wants) > 0; done.Anew {
-		if !s.lasting.upgrading.TryLock() {
-			return done, errUpgrading
-		}
+	if done.Anew {
 		s.lasting.fails(nil)
 		go func() {
 			defer s.lasting.upgrading.Unlock()
 			s.quieten()
-			s.again(func() error {
+			if !s.again(func() error {
 				s.next = fresh
 				return nil
-			})
+			}) {
+				s.lasting.fails(errors.New("the process began anew for another reason meanwhile, without the new configuration; reload again"))
+			}
 		}()
 	}
 	fresh.SetLevel()
 	if s.refresh != nil {
 		s.refresh()
-	}
-	if s.reopen != nil && !done.Anew {
-		if err := s.reopen(); err != nil {
-			return done, fmt.Errorf("everything else was read again: %w", err)
-		}
 	}
 	s.logger.Info("the configuration was read again", "changed", strings.Join(done.Changed, " "), "begins anew", done.Anew)
 	if len(done.Restart) > 0 {

@@ -32,7 +32,7 @@ func (s *serving) rooms() part {
 			s.pages.Rooms, s.api.Rooms = rooms, rooms
 			s.inFront = append(s.inFront, rooms.Handler)
 			s.inFrontOfLane = append(s.inFrontOfLane, rooms.Lane)
-			record.store.Subscribe(func(v configstore.Version) { s.enforceRooms(record, rooms, v) })
+			record.store.Subscribe(func(v configstore.Version) error { return s.enforceRooms(record, rooms, v) })
 			s.reloadRooms = record.reload
 			s.answers = append(s.answers, func(all operations) {
 				if s.tells {
@@ -59,25 +59,25 @@ func (s *serving) rooms() part {
 }
 
 // enforceRooms has the rooms follow a version of their settings.
-func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) {
+func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) error {
 	document, configured, err := decodeRooms(v)
-	if err == nil {
-		err = s.changeRooms(rooms, configured)
+	if err != nil {
+		return record.reject(v, err)
 	}
-	record.mu.Lock()
-	defer record.mu.Unlock()
-	switch {
-	case errors.Is(err, waitingroom.ErrEachNode):
+	revert := record.follow(v, document) // first, because webhooks about the change name the version
+	err = s.changeRooms(rooms, configured)
+	if errors.Is(err, waitingroom.ErrEachNode) {
+		revert()
 		s.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
-		s.again(func() error { return nil })
-	case err != nil:
-		s.logger.Error("a version of the rooms cannot be used on this node; the one before stays in force here", "version", v.Number, "origin", v.Origin, "err", err)
-		record.problem = cutText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err))
-	default:
-		s.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)
-		v.Content = nil
-		record.enforced, record.document, record.problem = v, document, ""
+		s.again(func() error { return nil }) // or they are opened again for another reason
+		return nil
 	}
+	if err != nil {
+		revert()
+		return record.reject(v, err)
+	}
+	s.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)
+	return nil
 }
 
 func (s *serving) changeRooms(rooms *waitingroom.Rooms, configured []config.Room) error {
