@@ -469,4 +469,3 @@ func (s *Store) setProblem(p problem, err error) {
 	defer s.mu.Unlock()
 	s.problems[p] = err
 }
-

@@ -31,7 +31,9 @@ func (s *Store) copyVersion(ctx context.Context, v Version) {
 			s.options.Logger.Warn("a version of the configuration record cannot be copied here; trying again", "version", v.Number, "err", err)
 		}
 		s.toCopy[v.Number] = true
-		s.setProblem(uncopied, fmt.Errorf("version %d cannot be copied to this machine, which would not know it at a start without the shared record: %w", v.Number, err))
+		s.setProblem(uncopied, fmt.Errorf(
+			"version %d cannot be copied to this machine, which would not know it at a start without the shared record: %w", v.Number, err,
+		))
 		return
 	}
 	s.foreign = false
@@ -166,7 +168,8 @@ func (s *Store) followOnce(ctx context.Context) {
 	}
 	failed := s.State().Problem != nil
 	if err := s.Refresh(ctx); err != nil && !failed && ctx.Err() == nil {
-		s.options.Logger.Warn("the shared configuration record cannot be read; the version that is in force here stays so", "version", s.State().Version.Number, "err", err)
+		s.options.Logger.Warn("the shared configuration record cannot be read; the version that is in force here stays so",
+			"version", s.State().Version.Number, "err", err)
 	}
 }
 
@@ -316,7 +319,9 @@ func (s *Store) upload(ctx context.Context, all []stored) bool {
 	current, _ := s.Get()
 	behind := current.Number > newest(all) && (!s.owns || err != nil)
 	if behind {
-		s.setProblem(lacking, errors.Join(fmt.Errorf("version %d is in force here, and the shared record ends with version %d, as after an old copy of it was restored; the node that publishes uploads what it has", current.Number, newest(all)), err))
+		s.setProblem(lacking, errors.Join(fmt.Errorf(
+			"version %d is in force here, and the shared record ends with version %d, as after an old copy of it was restored; "+
+				"the node that publishes uploads what it has", current.Number, newest(all)), err))
 	} else {
 		s.setProblem(lacking, err)
 		s.confirmed()
