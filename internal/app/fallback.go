@@ -1,12 +1,12 @@
 package app
 
 import (
-	"context"
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/bot/fallback"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/verify"
 )
@@ -24,41 +24,38 @@ func checkFallback(s *settings.Settings) error {
 	return nil
 }
 
-// fallback looks for releases elsewhere that are not here.
-func (f *filling) fallback() part {
-	var asking *fallback.Fallback
-	return part{
-		name: "fallback",
-		start: func(context.Context) error {
-			keys, err := f.settings.KeyFolder()
-			if err != nil {
-				return err
-			}
-			asking, err = fallback.New(fallback.Options{
-				Bot: f.Bot, Store: f.folder.store, Origins: f.settings.Fallback, Key: f.settings.FallbackKey,
-				Known: filepath.Join(keys, "fallback-known-logs"), Quota: f.settings.FallbackQuota,
-				Allow: f.settings.AllowHosts, UserAgent: agent(), Logger: f.logger.With("part", "fallback"),
-			})
-			if err != nil {
-				return err
-			}
-			f.serving.elsewhere = asking.Answer
-			f.tell = append(f.tell, func(s *Status) {
-				state := asking.State()
-				s.Fallback = &state
-			})
-			return f.metrics.Register(fallbackMetrics{asking})
-		},
-		run: func(ctx context.Context) error { return until(asking.Run)(ctx) },
-		stop: func() error {
-			asking.Close()
-			return nil
-		},
+// addFallback looks for releases elsewhere that are not here.
+func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) error {
+	c := r.settings
+	if len(c.Fallback) == 0 {
+		return nil
 	}
+	keys, err := c.KeyFolder()
+	if err != nil {
+		return err
+	}
+	asking, err := fallback.New(fallback.Options{
+		Bot: f.bot, Store: folder.store, Origins: c.Fallback, Key: c.FallbackKey,
+		Known: filepath.Join(keys, "fallback-known-logs"), Quota: c.FallbackQuota,
+		Allow: c.AllowHosts, UserAgent: agent(), Logger: r.logger.With("part", "fallback"),
+	})
+	if err != nil {
+		return err
+	}
+	site.elsewhere = asking.Answer
+	r.console.addStatus(func(s *Status) {
+		state := asking.State()
+		s.Fallback = &state
+	})
+	if err := r.metrics.Register(fallbackMetrics{asking.State}); err != nil {
+		return err
+	}
+	r.parts.Add(parts.Part{Name: "fallback", Run: parts.Until(asking.Run), Stop: parts.Closing(asking.Close)})
+	return nil
 }
 
 // fallbackMetrics show how asking other origins stands.
-type fallbackMetrics struct{ *fallback.Fallback }
+type fallbackMetrics struct{ state func() fallback.State }
 
 var (
 	fallbackRequests = prometheus.NewDesc("larder_fallback_requests_total", "Requests for what is not here and may be at another origin, by what came of them.", []string{"outcome"}, nil)
@@ -74,7 +71,7 @@ var (
 func (m fallbackMetrics) Describe(all chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, all) }
 
 func (m fallbackMetrics) Collect(all chan<- prometheus.Metric) {
-	s := m.State()
+	s := m.state()
 	for _, o := range fallback.Outcomes {
 		all <- prometheus.MustNewConstMetric(fallbackRequests, prometheus.CounterValue, float64(s.Requests[o]), string(o))
 		all <- prometheus.MustNewConstMetric(fallbackReleases, prometheus.CounterValue, float64(s.Releases[o]), string(o))

@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
@@ -12,19 +11,8 @@ import (
 	"github.com/larder-cdn/larder/server/purge"
 )
 
-// registry is what /metrics shows.
-type registry struct {
-	*prometheus.Registry
-}
-
-func newRegistry() *registry {
-	r := &registry{prometheus.NewRegistry()}
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
-	return r
-}
-
-// counting returns next behind counters of what the bot does.
-func (r *registry) counting(next func(bot.Event)) func(bot.Event) {
+// countEvents returns next behind counters of what the bot does.
+func countEvents(r prometheus.Registerer, next func(bot.Event)) func(bot.Event) {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_bot_events_total",
 		Help: "What the bot did: packages checked, releases published, refused or failed, contents squeezed, releases compared with upstream (audited), found to be other than it (differs) or changed by it (changed).",
@@ -48,15 +36,15 @@ func (r *registry) counting(next func(bot.Event)) func(bot.Event) {
 	}
 }
 
-// watch shows the store's metrics until unwatch is called, which has to be before the store is closed.
-func (r *registry) watch(store *kvstore.Store) (unwatch func()) {
+// watchStore shows the store's metrics until unwatch is called, which has to be before the store is closed.
+func watchStore(r prometheus.Registerer, store *kvstore.Store) (unwatch func()) {
 	collector := store.Collector()
 	r.MustRegister(collector)
 	return func() { r.Unregister(collector) }
 }
 
-// degraded shows whether the process only serves what is left of its folder.
-func (r *registry) degraded(is bool) {
+// showDegraded shows whether the process is in read-only mode.
+func showDegraded(r prometheus.Registerer, is bool) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "larder_degraded",
 		Help: "1 while nothing is written, because the store is damaged or lacks what was signed, and what it lacks is answered with 503.",
@@ -67,16 +55,16 @@ func (r *registry) degraded(is bool) {
 	r.MustRegister(gauge)
 }
 
-// backlog shows what the bot has yet to squeeze.
-func (r *registry) backlog(filler *bot.Bot) {
+// showBacklog shows what the bot has yet to squeeze.
+func showBacklog(r prometheus.Registerer, filler *bot.Bot) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_bot_squeeze_backlog",
 		Help: "Contents that wait for their best compression.",
 	}, func() float64 { return float64(filler.Backlog()) }))
 }
 
-// purges shows how many withdrawals the cache in front has yet to be told of.
-func (r *registry) purges(store *kvstore.Store) {
+// showPurges shows how many withdrawals the cache in front has yet to be told of.
+func showPurges(r prometheus.Registerer, store *kvstore.Store) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_purges_pending",
 		Help: "Withdrawals of which the purge hook has yet to be told, or could not be.",
@@ -89,8 +77,8 @@ func (r *registry) purges(store *kvstore.Store) {
 	}))
 }
 
-// catalogue shows whether the catalogue can be read.
-func (r *registry) catalogue(keeper *catalogue.Keeper) {
+// showCatalogue shows whether the catalogue can be read.
+func showCatalogue(r prometheus.Registerer, keeper *catalogue.Keeper) {
 	r.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_catalogue_failing",

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
@@ -28,93 +29,104 @@ type Reloaded struct {
 // errNotBegun is about what cannot be done yet.
 var errNotBegun = errors.New("the process is still opening the store; try again when it serves")
 
-// reload reads configuration and rooms again and looks at the catalogue: all of it counts from now on, or where something is
+// A reloader has the parts of a role take up a configuration that was read again.
+type reloader struct {
+	mu      sync.Mutex
+	files   map[string]string // contents of the files that the settings name
+	inPlace map[string]applySetting
+	refresh []func()
+	reopen  []func() error
+}
+
+// An applySetting takes up a setting of a fresh configuration without another run of the role. It reports false where that takes one.
+type applySetting func(ctx context.Context, fresh *settings.Settings) (applied bool, err error)
+
+// applyInPlace has a setting be taken up by apply.
+func (l *reloader) applyInPlace(setting string, apply applySetting) {
+	if l.inPlace == nil {
+		l.inPlace = map[string]applySetting{}
+	}
+	l.inPlace[setting] = apply
+}
+
+// onReload has refresh be called at each reload.
+func (l *reloader) onReload(refresh func()) { l.refresh = append(l.refresh, refresh) }
+
+// reopenOnReload has reopen be called at each reload that another run of the role does not follow.
+func (l *reloader) reopenOnReload(reopen func() error) { l.reopen = append(l.reopen, reopen) }
+
+// readAgain reads configuration and rooms again and polls the catalogue: all of it counts from now on, or where check finds something
 // wrong, nothing.
-func (s *running) reload(ctx context.Context) (done Reloaded, err error) {
+func (r *roleRun) readAgain(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 	defer notify(daemon.SdNotifyReady)
 	defer func() {
 		if err != nil {
-			s.logger.Error("the configuration is what it was, because it cannot be read again", "err", err)
+			r.logger.Error("the configuration is what it was, because it cannot be read again", "err", err)
 		}
 	}()
-	s.reloading.Lock()
-	defer s.reloading.Unlock()
-	if !s.begun.Load() {
+	l := &r.reload
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !r.ready.Load() {
 		return done, errNotBegun
 	}
-	fresh, err := s.settings.Reload()
+	fresh, err := r.settings.Reload()
 	if err != nil {
 		return done, err
 	}
-	next := s.Server
-	next.Settings = fresh
-	if err := next.check(); err != nil {
+	if err := check(fresh); err != nil {
 		return done, err
 	}
 	files := fresh.Files()
-	done.Changed, done.Restart = fresh.TakeUp(s.settings)
+	done.Changed, done.Restart = fresh.TakeUp(r.settings)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if files[name] != s.files[name] && !slices.Contains(done.Changed, name) {
+		if files[name] != l.files[name] && !slices.Contains(done.Changed, name) {
 			done.Changed = append(done.Changed, name)
 		}
 	}
 	wants := slices.DeleteFunc(slices.Clone(done.Changed), func(name string) bool {
 		return name == "log-level" || slices.Contains(done.Restart, name)
 	})
-	if s.reloadRooms != nil && fresh.Rooms != settings.Off { // no connection is affected
-		if err := s.reloadRooms(ctx, fresh); err != nil {
+	for name, apply := range l.inPlace { // no connection is affected
+		applied, err := apply(ctx, fresh)
+		if err != nil {
 			return done, err
 		}
-		wants = slices.DeleteFunc(wants, func(name string) bool { return name == "rooms" })
-		s.files["rooms"] = files["rooms"]
-		s.settings.UseRooms(fresh)
+		if applied {
+			wants = slices.DeleteFunc(wants, func(changed string) bool { return changed == name })
+			l.files[name] = files[name]
+		}
 	}
 	if done.Anew = len(wants) > 0; done.Anew {
-		if !s.lasting.upgrading.TryLock() {
+		changing := &r.supervisor.changing
+		if !changing.making.TryLock() {
 			return done, errUpgrading
 		}
-		s.lasting.fails(nil)
+		changing.setFailure(nil)
 		go func() {
-			defer s.lasting.upgrading.Unlock()
-			s.quieten()
-			s.again(func() error {
-				s.next = fresh
-				return nil
-			})
+			defer changing.making.Unlock()
+			r.quiesce()
+			r.restart(restart{settings: fresh})
 		}()
 	}
 	fresh.SetLevel()
-	if s.refresh != nil {
-		s.refresh()
+	for _, refresh := range l.refresh {
+		refresh()
 	}
-	if s.reopen != nil && !done.Anew {
-		if err := s.reopen(); err != nil {
+	for _, reopen := range l.reopen {
+		if done.Anew {
+			break
+		}
+		if err := reopen(); err != nil {
 			return done, fmt.Errorf("everything else was read again: %w", err)
 		}
 	}
-	s.logger.Info("the configuration was read again", "changed", strings.Join(done.Changed, " "), "begins anew", done.Anew)
+	r.logger.Info("the configuration was read again", "changed", strings.Join(done.Changed, " "), "begins anew", done.Anew)
 	if len(done.Restart) > 0 {
-		s.logger.Warn("settings that only a restart changes stay what they were", "settings", strings.Join(done.Restart, " "))
+		r.logger.Warn("settings that only a restart changes stay what they were", "settings", strings.Join(done.Restart, " "))
 	}
 	return done, nil
-}
-
-// reloadOperation adds what `larder reload` asks.
-func (s *running) reloadOperation(all operations) {
-	answer(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return s.reload(ctx) })
-}
-
-// goBack returns the settings that a process goes on with that could not begin anew with others because of err, and err
-// where there are none.
-func (l *lasting) goBack(r *running, previous *settings.Settings, err error) (*settings.Settings, error) {
-	if previous == nil || r.begun.Load() || l.ending.Err() != nil || errors.As(err, new(*Shortfall)) {
-		return nil, err
-	}
-	l.fails(fmt.Errorf("the process could not begin anew with the new configuration, so that stays what it was: %w", err))
-	l.logger.Error("the process could not begin anew with the new configuration, so that stays what it was", "err", err)
-	previous.SetLevel()
-	return previous, nil
 }
 
 // Reload has the process on a data folder read its configuration again, and returns when that counts.

@@ -68,7 +68,7 @@ type roomOwner interface {
 func hashOf(text []byte) string { return kvstore.Sum(text).String() }
 
 // openRoomRecord opens the record, seeds it if this process owns it, and offers the rooms file.
-func (s *serving) openRoomRecord(ctx context.Context) (*roomRecord, error) {
+func (s *roomsSite) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	file, _, err := s.settings.ReadRooms()
 	if err != nil {
 		return nil, err
@@ -78,13 +78,13 @@ func (s *serving) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.lacking != nil && s.settings.Bucket != "" {
+	if s.frozen && s.settings.Bucket != "" {
 		dir = configstore.ReadOnly{Bucket: dir, Why: errors.New("this node cannot take part in the cluster at the moment; change the rooms on another node")}
 	}
 	local := configstore.NewBackend(dir, versionsPrefix, configstore.Checksum{})
 	authority := local
-	if s.node != nil && s.node.side != nil {
-		authority = configstore.NewBackend(s.node.bucket, sharedPrefix, cluster.RecordSealer{Key: s.node.side, Record: "rooms"})
+	if s.node != nil && s.node.key != nil {
+		authority = configstore.NewBackend(s.node.bucket, sharedPrefix, cluster.RecordSealer{Key: s.node.key, Record: "rooms"})
 	} else if s.node != nil {
 		r.logger.Warn("this node cannot read the settings of the cluster's waiting rooms without the cluster's key, and goes by its own file; copy cluster.key from the key folder of another node")
 	}
@@ -95,7 +95,7 @@ func (s *serving) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	}
 	own := &ownedRooms{r}
 	r.owner = own
-	if s.node != nil && !s.node.node.Leads() {
+	if s.node != nil && !s.node.cluster.Leads() {
 		r.owner = &followedRooms{node: s.node, name: r.node}
 	} else if err := own.begin(patient); err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (s *serving) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 }
 
 // originName names this machine in the origin of a change.
-func originName(s *serving) string {
+func originName(s *roomsSite) string {
 	if s.node != nil {
 		return s.node.dataCentre()
 	}
@@ -484,7 +484,7 @@ func (o *ownedRooms) run(ctx context.Context, r *roomRecord) {
 
 // followedRooms has the leader of the cluster change the record.
 type followedRooms struct {
-	node *clustered
+	node *clusterNode
 	name string
 }
 

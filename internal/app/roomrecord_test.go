@@ -75,7 +75,7 @@ func (f *roomsFixture) run() {
 	f.Helper()
 	f.log = &strings.Builder{}
 	logger := slog.New(slog.NewTextHandler(f.log, nil))
-	s := newServing(&running{process: process{logger: logger, settings: f.settings}})
+	s := &roomsSite{settings: f.settings, logger: logger}
 	var err error
 	if f.record, err = s.openRoomRecord(f.Context()); err != nil {
 		f.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,54 +13,71 @@ import (
 	"sync"
 
 	"github.com/larder-cdn/larder/internal/configstore"
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-// rooms puts waiting rooms in front of the site.
-func (s *serving) rooms() part {
-	var rooms *waitingroom.Rooms
-	var record *roomRecord
-	return part{
-		name: "waiting rooms",
-		start: func(ctx context.Context) (err error) {
-			if record, err = s.openRoomRecord(ctx); err != nil {
-				return err
-			}
-			if rooms, err = s.openRooms(ctx, record); err != nil {
-				return err
-			}
-			s.pages.Rooms, s.api.Rooms = rooms, rooms
-			s.inFront = append(s.inFront, rooms.Handler)
-			s.inFrontOfLane = append(s.inFrontOfLane, rooms.Lane)
-			record.store.Subscribe(func(v configstore.Version) { s.enforceRooms(record, rooms, v) })
-			s.reloadRooms = record.reload
-			s.answers = append(s.answers, func(all operations) {
-				if s.tells {
-					record.checkWebhookRooms(all, rooms)
-				}
-				record.operations(all, rooms)
-			})
-			return nil
-		},
-		run: func(ctx context.Context) error {
-			if s.lacking != nil {
-				return nil
-			}
-			var all sync.WaitGroup
-			all.Go(func() { record.owner.run(ctx, record) })
-			if s.shared != nil {
-				all.Go(func() { s.shared.run(ctx) })
-			}
-			rooms.Run(ctx)
-			all.Wait()
-			return nil
-		},
+// A roomsSite has waiting rooms in front of a site.
+type roomsSite struct {
+	settings *settings.Settings
+	logger   *slog.Logger
+	run      *roleRun
+	folder   *Reader
+	site     *siteOptions
+	node     *clusterNode // whose cluster shares the rooms; nil where the process has its rooms by itself
+	frozen   bool         // the data folder is only read
+	tells    bool         // webhooks are notified of the rooms
+}
+
+// open puts waiting rooms in front of the site.
+func (s *roomsSite) open(ctx context.Context) error {
+	record, err := s.openRoomRecord(ctx)
+	if err != nil {
+		return err
 	}
+	rooms, shared, err := s.openRooms(ctx, record)
+	if err != nil {
+		return err
+	}
+	s.site.pages.Rooms, s.site.api.Rooms = rooms, rooms
+	s.site.putInFront(rooms.Handler)
+	s.site.inFrontLane = append(s.site.inFrontLane, rooms.Lane)
+	record.store.Subscribe(func(v configstore.Version) { s.enforceRooms(record, rooms, v) })
+	s.run.reload.applyInPlace("rooms", func(ctx context.Context, fresh *settings.Settings) (bool, error) {
+		if fresh.Rooms == settings.Off {
+			return false, nil
+		}
+		err := record.reload(ctx, fresh)
+		if err == nil {
+			s.settings.UseRooms(fresh)
+		}
+		return true, err
+	})
+	s.run.console.addOperations(func(all operations) {
+		if s.tells {
+			record.checkWebhookRooms(all, rooms)
+		}
+		record.operations(all, rooms)
+	})
+	s.run.parts.Add(parts.Part{Name: "waiting rooms", Run: parts.Until(func(ctx context.Context) {
+		if s.frozen {
+			return
+		}
+		var all sync.WaitGroup
+		all.Go(func() { record.owner.run(ctx, record) })
+		if shared != nil {
+			all.Go(func() { shared.run(ctx) })
+		}
+		rooms.Run(ctx)
+		all.Wait()
+	})})
+	return nil
 }
 
 // enforceRooms has the rooms follow a version of their settings.
-func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) {
+func (s *roomsSite) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) {
 	document, configured, err := decodeRooms(v)
 	if err == nil {
 		err = s.changeRooms(rooms, configured)
@@ -69,7 +87,7 @@ func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v c
 	switch {
 	case errors.Is(err, waitingroom.ErrEachNode):
 		s.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
-		s.again(func() error { return nil })
+		s.run.restart(restart{})
 	case err != nil:
 		s.logger.Error("a version of the rooms cannot be used on this node; the one before stays in force here", "version", v.Number, "origin", v.Origin, "err", err)
 		record.problem = cutText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err))
@@ -80,12 +98,12 @@ func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v c
 	}
 }
 
-func (s *serving) changeRooms(rooms *waitingroom.Rooms, configured []config.Room) error {
+func (s *roomsSite) changeRooms(rooms *waitingroom.Rooms, configured []config.Room) error {
 	keyFolder, err := s.settings.KeyFolder()
 	if err != nil {
 		return err
 	}
-	if s.lacking == nil {
+	if !s.frozen {
 		if _, err := noteRooms(keyFolder, configured); err != nil {
 			return err
 		}
@@ -94,36 +112,37 @@ func (s *serving) changeRooms(rooms *waitingroom.Rooms, configured []config.Room
 }
 
 // openRooms opens waiting rooms.
-func (s *serving) openRooms(ctx context.Context, record *roomRecord) (*waitingroom.Rooms, error) {
+func (s *roomsSite) openRooms(ctx context.Context, record *roomRecord) (*waitingroom.Rooms, *sharedRooms, error) {
 	rooms, err := record.rooms()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	keyFolder, err := s.settings.KeyFolder()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	keys, err := waitingroom.OpenKeys(keyFolder)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var known []string
-	if s.lacking == nil {
+	if !s.frozen {
 		if known, err = noteRooms(keyFolder, rooms); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	var shared *waitingroom.Cluster
+	var shared *sharedRooms // nil where the process has its rooms by itself
+	var member *waitingroom.Cluster
 	if s.node != nil {
 		if keys, err = s.node.ticketKeys(keys); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		s.shared, known = s.node.shareRooms(ctx, rooms, known)
-		shared = &waitingroom.Cluster{Member: s.shared.member, Carry: s.shared.carry}
+		shared, known = s.node.shareRooms(ctx, rooms, known)
+		member = &waitingroom.Cluster{Member: shared.member, Carry: shared.carry}
 	}
 	errands, err := s.folder.errands.get()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var tell func(context.Context, waitingroom.Happening) error
 	if s.tells {
@@ -132,13 +151,13 @@ func (s *serving) openRooms(ctx context.Context, record *roomRecord) (*waitingro
 		}
 	}
 	opened, err := waitingroom.New(waitingroom.Options{
-		Rooms: rooms, Keys: keys, Cluster: shared, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.metrics,
-		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
+		Rooms: rooms, Keys: keys, Cluster: member, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.run.metrics,
+		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.frozen, Known: func(name string) bool { return slices.Contains(known, name) },
 	})
-	if s.shared != nil {
-		s.shared.rooms = opened
+	if shared != nil {
+		shared.rooms = opened
 	}
-	return opened, err
+	return opened, shared, err
 }
 
 // roomsFile lists, in the key folder, the rooms that have had state. It is outside the data folder, so that a room
