@@ -88,7 +88,7 @@ type lateHouse struct{ house }
 
 func (lateHouse) Revision() waitingroom.Revision {
 	v := house{}.Revision()
-	v.Problem, v.Confirmed = "no answer", time.Unix(1_800_000_100, 0).UTC()
+	v.Problem, v.Unconfirmed, v.Confirmed = "no answer", true, time.Unix(1_800_000_100, 0).UTC()
 	return v
 }
 

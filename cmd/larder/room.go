@@ -184,7 +184,10 @@ func (a *cli) printRevision(v waitingroom.Revision) error {
 	if v.Version == 0 {
 		_, err = fmt.Fprintf(a.stdout, "\nThe settings are no version yet: %s\n", text.Plain(v.Origin))
 	}
-	if v.Problem != "" && err == nil {
+	if err == nil && v.Problem != "" && !v.Unconfirmed {
+		_, err = fmt.Fprintf(a.stdout, "Problem: %s\n", text.Plain(v.Problem))
+	}
+	if err == nil && v.Unconfirmed {
 		since := "since the process started"
 		if !v.Confirmed.IsZero() {
 			since = "for " + time.Since(v.Confirmed).Round(time.Second).String()

@@ -28,7 +28,7 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.reload.onReload(f.keeper.Refresh)
+	r.reload.refresh = append(r.reload.refresh, f.keeper.Refresh)
 	showBacklog(r.metrics, f.bot)
 	showCatalogue(r.metrics, f.keeper)
 	unprotected := worker.Unprotected()

@@ -33,27 +33,17 @@ var errNotBegun = errors.New("the process is still opening the store; try again 
 type reloader struct {
 	mu      sync.Mutex
 	files   map[string]string // contents of the files that the settings name
-	inPlace map[string]applySetting
-	refresh []func()
-	reopen  []func() error
+	live    []liveSetting
+	refresh []func()       // are called after the configuration was read again
+	reopen  []func() error // are called before, in any case: whoever rotates logs does not care about the configuration
 }
 
-// An applySetting takes up a setting of a fresh configuration without another run of the role. It reports false where that takes one.
-type applySetting func(ctx context.Context, fresh *settings.Settings) (applied bool, err error)
-
-// applyInPlace has a setting be taken up by apply.
-func (l *reloader) applyInPlace(setting string, apply applySetting) {
-	if l.inPlace == nil {
-		l.inPlace = map[string]applySetting{}
-	}
-	l.inPlace[setting] = apply
+// A liveSetting takes effect without another run of the role.
+type liveSetting struct {
+	name    string
+	applies func(fresh *settings.Settings) bool // whether apply can take up a fresh configuration
+	apply   func(ctx context.Context, fresh *settings.Settings) error
 }
-
-// onReload has refresh be called at each reload.
-func (l *reloader) onReload(refresh func()) { l.refresh = append(l.refresh, refresh) }
-
-// reopenOnReload has reopen be called at each reload that another run of the role does not follow.
-func (l *reloader) reopenOnReload(reopen func() error) { l.reopen = append(l.reopen, reopen) }
 
 // readAgain reads configuration and rooms again and polls the catalogue: all of it counts from now on, or where check finds something
 // wrong, nothing.
@@ -70,6 +60,11 @@ func (r *roleRun) readAgain(ctx context.Context, check func(*settings.Settings) 
 	defer l.mu.Unlock()
 	if !r.ready.Load() {
 		return done, errNotBegun
+	}
+	for _, reopen := range l.reopen {
+		if failed := reopen(); failed != nil {
+			defer func() { err = errors.Join(err, fmt.Errorf("couldn't reopen the access log: %w", failed)) }()
+		}
 	}
 	fresh, err := r.settings.Reload()
 	if err != nil {
@@ -88,39 +83,36 @@ func (r *roleRun) readAgain(ctx context.Context, check func(*settings.Settings) 
 	wants := slices.DeleteFunc(slices.Clone(done.Changed), func(name string) bool {
 		return name == "log-level" || slices.Contains(done.Restart, name)
 	})
-	for name, apply := range l.inPlace { // no connection is affected
-		applied, err := apply(ctx, fresh)
-		if err != nil {
+	live := slices.DeleteFunc(slices.Clone(l.live), func(s liveSetting) bool { return !s.applies(fresh) })
+	for _, s := range live {
+		wants = slices.DeleteFunc(wants, func(name string) bool { return name == s.name })
+	}
+	changing := &r.supervisor.changing
+	if done.Anew = len(wants) > 0; done.Anew && !changing.making.TryLock() { // before anything is changed
+		return done, errUpgrading
+	}
+	for _, s := range live {
+		if err := s.apply(ctx, fresh); err != nil {
+			if done.Anew {
+				changing.making.Unlock()
+			}
 			return done, err
 		}
-		if applied {
-			wants = slices.DeleteFunc(wants, func(changed string) bool { return changed == name })
-			l.files[name] = files[name]
-		}
+		l.files[s.name] = files[s.name]
 	}
-	if done.Anew = len(wants) > 0; done.Anew {
-		changing := &r.supervisor.changing
-		if !changing.making.TryLock() {
-			return done, errUpgrading
-		}
+	if done.Anew {
 		changing.setFailure(nil)
 		go func() {
 			defer changing.making.Unlock()
 			r.quiesce()
-			r.restart(restart{settings: fresh})
+			if !r.restart(restart{settings: fresh}) {
+				changing.setFailure(errors.New("the process began anew for another reason meanwhile, without the new configuration; reload again"))
+			}
 		}()
 	}
 	fresh.SetLevel()
 	for _, refresh := range l.refresh {
 		refresh()
-	}
-	for _, reopen := range l.reopen {
-		if done.Anew {
-			break
-		}
-		if err := reopen(); err != nil {
-			return done, fmt.Errorf("everything else was read again: %w", err)
-		}
 	}
 	r.logger.Info("the configuration was read again", "changed", strings.Join(done.Changed, " "), "begins anew", done.Anew)
 	if len(done.Restart) > 0 {

@@ -30,6 +30,7 @@ type SetRoomRequest struct {
 type ApplyRoomsRequest struct {
 	Name   string `json:"name"` // of the file
 	Text   []byte `json:"text"`
+	File   string `json:"file,omitempty"` // identifies the content; "" for the hash of Text
 	Base   int64  `json:"base,omitempty"`
 	Origin string `json:"origin,omitempty"`
 }
@@ -144,6 +145,9 @@ func (r *roomRecord) changed(ctx context.Context) func(RoomVersion, error) (Room
 			if late := r.store.Refresh(ctx); late != nil {
 				r.logger.Warn("the rooms were changed, and this node has yet to take over the new version", "version", v.Number, "err", late)
 			}
+			if wrong := r.rejected(v.Number); wrong != nil {
+				err = fmt.Errorf("the rooms were changed, but not on this node: %w", wrong)
+			}
 		}
 		return v, err
 	}
@@ -161,6 +165,7 @@ func (r *roomRecord) versions() []RoomVersion {
 
 // history returns the versions, and one of them as a file.
 func (r *roomRecord) history(ctx context.Context, number int64) (h RoomHistory, err error) {
+	r.refresh(ctx) // a change by a command is of the version that is in force here
 	h.Versions = r.versions()
 	if number == 0 {
 		return h, nil

@@ -22,6 +22,7 @@ import (
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
@@ -36,6 +37,7 @@ import (
 const (
 	roomsFolder    = "rooms"           // of the data folder: the versions, and what this node remembers of its rooms file
 	versionsPrefix = "version/"        // of the versions in it
+	ownPrefix      = "own-version/"    // of those of a node that cannot read the cluster's
 	sharedPrefix   = "settings/rooms/" // of the versions in the bucket of a cluster
 	lastFile       = "last-file"       // in roomsFolder: the hash of the rooms file that this node read last
 	recordTime     = 10 * time.Second  // that the bucket has at a start to say which version is in force
@@ -49,6 +51,11 @@ type roomRecord struct {
 	store  *configstore.Store
 	owner  roomOwner
 	file   settings.RoomsFile // as it was read at the start
+	broken error              // why it could not be read then
+	// offers has this node's rooms file become the next version. alone says that it does so in this process only, because the
+	// node cannot read the cluster's record.
+	offers func(context.Context, ApplyRoomsRequest) (RoomVersion, error)
+	alone  bool
 
 	mu       sync.Mutex
 	enforced configstore.Version // that the rooms here follow, without its content
@@ -61,19 +68,27 @@ type roomOwner interface {
 	set(context.Context, SetRoomRequest) (RoomVersion, error)
 	apply(context.Context, ApplyRoomsRequest) (RoomVersion, error)
 	undo(context.Context, UndoRoomsRequest) (RoomVersion, error)
+	// seed creates the first version if there is none and this process owns the record.
+	seed(context.Context) error
 	// run keeps this node's copy of the record current until ctx ends.
 	run(context.Context, *roomRecord)
 }
 
 func hashOf(text []byte) string { return kvstore.Sum(text).String() }
 
+// fileHash identifies the content of a rooms file. Rooms in the configuration file are identified by their canonical form, which
+// no release of the YAML encoder changes.
+func fileHash(file settings.RoomsFile) string {
+	if file.Canonical != nil {
+		return hashOf(file.Canonical)
+	}
+	return hashOf(file.Text)
+}
+
 // openRoomRecord opens the record, seeds it if this process owns it, and offers the rooms file.
 func (s *roomsSite) openRoomRecord(ctx context.Context) (*roomRecord, error) {
-	file, _, err := s.settings.ReadRooms()
-	if err != nil {
-		return nil, err
-	}
-	r := &roomRecord{logger: s.logger.With("part", "rooms"), data: s.settings.Data, node: originName(s), file: file}
+	file, _, broken := s.settings.ReadRooms()
+	r := &roomRecord{logger: s.logger.With("part", "rooms"), data: s.settings.Data, node: originName(s), file: file, broken: broken}
 	dir, err := bucket.FolderAt(filepath.Join(s.settings.Data, roomsFolder))
 	if err != nil {
 		return nil, err
@@ -86,6 +101,9 @@ func (s *roomsSite) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	if s.node != nil && s.node.key != nil {
 		authority = configstore.NewBackend(s.node.bucket, sharedPrefix, cluster.RecordSealer{Key: s.node.key, Record: "rooms"})
 	} else if s.node != nil {
+		r.alone = true
+		local = configstore.NewBackend(dir, ownPrefix, configstore.Checksum{})
+		authority = local
 		r.logger.Warn("this node cannot read the settings of the cluster's waiting rooms without the cluster's key, and goes by its own file; copy cluster.key from the key folder of another node")
 	}
 	patient, cancel := context.WithTimeout(ctx, recordTime)
@@ -93,14 +111,26 @@ func (s *roomsSite) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	if r.store, err = configstore.Open(patient, configstore.Options{Authority: authority, Copy: local, Logger: r.logger, Now: time.Now}); err != nil {
 		return nil, fmt.Errorf("couldn't read the settings of the waiting rooms (%s): %w", filepath.Join(s.settings.Data, roomsFolder), err)
 	}
-	own := &ownedRooms{r}
-	r.owner = own
-	if s.node != nil && !s.node.cluster.Leads() {
-		r.owner = &followedRooms{node: s.node, name: r.node}
-	} else if err := own.begin(patient); err != nil {
+	if err := r.begin(patient, s.node); err != nil {
 		return nil, err
 	}
 	return r, r.chooseVersion(patient)
+}
+
+// begin chooses who changes the record. If this process does, it seeds the record and offers the rooms file.
+func (r *roomRecord) begin(ctx context.Context, node *clusterNode) error {
+	own := &ownedRooms{r}
+	if node == nil || node.cluster.Leads() {
+		r.owner, r.offers = own, own.apply
+		return own.begin(ctx)
+	}
+	followed := &followedRooms{node: node, name: r.node}
+	r.owner, r.offers = followed, followed.apply
+	if r.alone {
+		r.offers = own.apply
+		return own.begin(ctx)
+	}
+	return nil
 }
 
 // originName names this machine in the origin of a change.
@@ -116,7 +146,7 @@ func originName(s *roomsSite) string {
 func (r *roomRecord) chooseVersion(ctx context.Context) error {
 	v, ok := r.store.Get()
 	if !ok {
-		document, err := seedDocument(r.data, r.file)
+		document, err := r.seedDocument()
 		if err == nil {
 			_, err = document.Rooms()
 		}
@@ -156,10 +186,22 @@ func decodeRooms(v configstore.Version) (document config.Document, rooms []confi
 // legacyFile has, in the data folder of Larder 0.1.0, the fields that `larder room set` has set.
 const legacyFile = "rooms-set.json"
 
+// retireLegacyFile renames that file once a record exists, so that it is not taken over a second time.
+func (r *roomRecord) retireLegacyFile() {
+	path := filepath.Join(r.data, legacyFile)
+	err := os.Rename(path, path+".taken-over")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+		r.logger.Warn("couldn't rename a file of Larder 0.1.0 that is not read any more; remove it", "file", path, "err", err)
+	}
+}
+
 // seedDocument returns the settings of the first version: the file, and what was set under Larder 0.1.0.
-func seedDocument(data string, file settings.RoomsFile) (config.Document, error) {
-	document := config.Document{Name: file.Name, Text: string(file.Text)}
-	path := filepath.Join(data, legacyFile)
+func (r *roomRecord) seedDocument() (config.Document, error) {
+	document := config.Document{Name: r.file.Name, Text: string(r.file.Text)}
+	if r.broken != nil {
+		return document, r.broken
+	}
+	path := filepath.Join(r.data, legacyFile)
 	stored, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // the folder itself is checked later
 		return document, nil
@@ -188,16 +230,25 @@ func seedDocument(data string, file settings.RoomsFile) (config.Document, error)
 	return document, nil
 }
 
-// checkRooms finds the mistakes in the rooms file.
+// checkRooms finds the mistakes in the rooms file that a process needs to start. If there may be a record, it does not need the
+// file: the record stays in force, and [roomRecord.reload] checks the file of a reload.
 func checkRooms(s *settings.Settings) error {
-	file, on, err := s.ReadRooms()
-	if err != nil || !on {
-		return err
+	if versions, err := os.ReadDir(filepath.Join(s.Data, roomsFolder, versionsPrefix)); s.Bucket != "" || err == nil && len(versions) > 0 {
+		return nil
 	}
-	if _, err := config.Parse(file.Name, file.Text); err != nil {
-		return settings.Mistake{Err: err}
+	_, _, err := readRooms(s)
+	return err
+}
+
+// readRooms reads the rooms file, and checks it. on is false where the settings turn rooms off.
+func readRooms(s *settings.Settings) (file settings.RoomsFile, on bool, err error) {
+	if file, on, err = s.ReadRooms(); err != nil || !on {
+		return file, on, err
 	}
-	return nil
+	if _, err = config.Parse(file.Name, file.Text); err != nil {
+		err = settings.Mistake{Err: err}
+	}
+	return file, on, err
 }
 
 // A SupersededError reports a rooms file that equals an older version.
@@ -212,10 +263,14 @@ func (e *SupersededError) Error() string {
 
 // consider decides whether this node offers its rooms file. The error is a [*SupersededError].
 func (r *roomRecord) consider(file settings.RoomsFile) (offer bool, err error) {
-	hash, last := hashOf(file.Text), r.lastRead()
+	hash, last := fileHash(file), r.lastRead()
 	current, ok := r.store.Get()
 	switch {
 	case !ok:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.document.Text != string(file.Text), nil
+	case r.alone && current.File != hash && !file.Default:
 		return true, nil
 	case current.File == hash || file.Default:
 		return false, nil
@@ -252,7 +307,7 @@ func (r *roomRecord) lastRead() string {
 
 // remember stores which rooms file this node has read.
 func (r *roomRecord) remember(file settings.RoomsFile) {
-	hash := hashOf(file.Text)
+	hash := fileHash(file)
 	if r.lastRead() == hash {
 		return
 	}
@@ -271,8 +326,8 @@ func (r *roomRecord) offer(ctx context.Context, file settings.RoomsFile, when st
 	offer, err := r.consider(file)
 	if err == nil && offer {
 		base, _ := r.store.Get()
-		_, err = r.owner.apply(ctx, ApplyRoomsRequest{
-			Name: file.Name, Text: file.Text, Base: base.Number, Origin: fmt.Sprintf("%s on %s, read at %s", file.Name, r.node, when),
+		_, err = r.offers(ctx, ApplyRoomsRequest{
+			Name: file.Name, Text: file.Text, File: fileHash(file), Base: base.Number, Origin: fmt.Sprintf("%s on %s, read at %s", file.Name, r.node, when),
 		})
 	}
 	if err == nil {
@@ -283,14 +338,25 @@ func (r *roomRecord) offer(ctx context.Context, file settings.RoomsFile, when st
 
 // reload takes up the rooms file of other settings.
 func (r *roomRecord) reload(ctx context.Context, fresh *settings.Settings) error {
-	file, on, err := fresh.ReadRooms()
+	file, on, err := readRooms(fresh)
 	if err != nil || !on {
 		return err
+	}
+	r.refresh(ctx)
+	if err := r.owner.seed(ctx); err != nil {
+		r.logger.Error("couldn't store the settings of the waiting rooms", "err", err)
+	}
+	return r.offer(ctx, file, "a reload")
+}
+
+// refresh has this node know which version is in force, so that a change is not based on an older one.
+func (r *roomRecord) refresh(ctx context.Context) {
+	if !r.store.Shared() {
+		return
 	}
 	if err := r.store.Refresh(ctx); err != nil {
 		r.logger.Warn("it cannot be found out which version of the rooms is in force", "err", err)
 	}
-	return r.offer(ctx, file, "a reload")
 }
 
 // rooms parses the settings that are enforced.
@@ -308,9 +374,42 @@ func (r *roomRecord) revision() waitingroom.Revision {
 	v := waitingroom.Revision{Version: r.enforced.Number, Time: r.enforced.Time, Origin: r.enforced.Origin, Problem: r.problem}
 	if state.Problem != nil {
 		v.Problem = cutText(errors.Join(errorOf(v.Problem), state.Problem).Error())
+	}
+	if v.Unconfirmed = state.Unconfirmed; v.Unconfirmed {
 		v.Confirmed = state.Confirmed
 	}
 	return v
+}
+
+// follow sets which version the rooms here follow, and returns the one before.
+func (r *roomRecord) follow(v configstore.Version, document config.Document) (configstore.Version, config.Document) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, was := r.enforced, r.document
+	v.Content = nil
+	r.enforced, r.document, r.problem = v, document, ""
+	return before, was
+}
+
+// reject reports that the rooms here cannot follow a version.
+func (r *roomRecord) reject(v configstore.Version, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.problem
+	if r.problem = cutText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)); r.problem != known {
+		r.logger.Error("a version of the rooms cannot be used on this node; the one before stays in force here", "version", v.Number, "origin", v.Origin, "err", err)
+	}
+	return err
+}
+
+// rejected returns why the rooms here do not follow a version, nil if they do.
+func (r *roomRecord) rejected(number int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.enforced.Number >= number || r.problem == "" {
+		return nil
+	}
+	return errors.New(r.problem)
 }
 
 func errorOf(text string) error {
@@ -333,19 +432,6 @@ func (r *roomRecord) encode(document config.Document) ([]byte, error) {
 	return json.Marshal(document)
 }
 
-// base returns the version that a change is based on: number, or with 0 the one in force.
-func (r *roomRecord) base(number int64) (configstore.Version, error) {
-	v, ok := r.store.Get()
-	if !ok {
-		return v, errors.New("the settings of the waiting rooms are not stored yet; try again, and look at the log if this stays so")
-	}
-	if number != 0 && number != v.Number {
-		v.Content = nil
-		return v, &configstore.ConflictError{Base: number, Current: v}
-	}
-	return v, nil
-}
-
 // origin is where a change comes from.
 func (r *roomRecord) origin(given, what string) string {
 	if given == "" {
@@ -360,36 +446,77 @@ type ownedRooms struct{ *roomRecord }
 // begin seeds the record where there is none, and offers the rooms file.
 func (o *ownedRooms) begin(ctx context.Context) error {
 	if err := o.store.Share(ctx); err != nil {
-		o.logger.Error("couldn't give the cluster the settings of the rooms that are here; the next start tries again", "err", err)
+		o.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
 	}
 	if _, ok := o.store.Get(); !ok {
-		document, err := seedDocument(o.data, o.file)
-		if err != nil {
+		if _, err := o.firstVersion(); err != nil {
 			return err
 		}
-		content, err := o.encode(document)
-		if err != nil {
-			return err
+		if err := o.seed(ctx); err != nil {
+			o.logger.Error("couldn't store the settings of the waiting rooms; the file is in force, and storing it is tried again", "err", err)
 		}
-		origin := o.file.Name + ", the first file"
-		if len(document.Set) > 0 {
-			origin += ", and what larder room set has set in " + legacyFile
-		}
-		_, err = o.store.Propose(ctx, 0, configstore.Change{Origin: o.origin("", origin), File: hashOf(o.file.Text), Content: content})
-		if conflict := (*configstore.ConflictError)(nil); err != nil && !errors.As(err, &conflict) {
-			o.logger.Error("couldn't store the settings of the waiting rooms; the file is in force until the next start", "err", err)
-			return nil
-		}
-		o.remember(o.file)
 		return nil
 	}
+	o.retireLegacyFile()
 	o.considerAtStart(ctx, o.offer)
 	return nil
+}
+
+// firstVersion returns what the first version is made of, if that is valid.
+func (o *ownedRooms) firstVersion() (c configstore.Change, err error) {
+	document, err := o.seedDocument()
+	if err != nil {
+		return c, err
+	}
+	content, err := o.encode(document)
+	if err != nil {
+		return c, err
+	}
+	origin := o.file.Name + ", the first file"
+	if len(document.Set) > 0 {
+		origin += ", and what larder room set has set in " + legacyFile
+	}
+	return configstore.Change{Origin: o.origin("", origin), File: fileHash(o.file), Content: content}, nil
+}
+
+func (o *ownedRooms) seed(ctx context.Context) error {
+	if _, ok := o.store.Get(); ok {
+		return nil
+	}
+	first, err := o.firstVersion()
+	if err == nil {
+		_, err = o.store.Propose(ctx, 0, first)
+	}
+	if errors.As(err, new(*configstore.ConflictError)) {
+		return nil // another process was faster
+	}
+	if err == nil || errors.As(err, new(*configstore.ApplyError)) {
+		o.retireLegacyFile()
+		o.remember(o.file)
+	}
+	return err
+}
+
+// base returns the version that a change is based on: number, or with 0 the one in force.
+func (o *ownedRooms) base(ctx context.Context, number int64) (configstore.Version, error) {
+	if err := o.seed(ctx); err != nil {
+		return configstore.Version{}, fmt.Errorf("nothing was changed, because the settings of the waiting rooms cannot be stored: %w", err)
+	}
+	v, _ := o.store.Get()
+	if number != 0 && number != v.Number {
+		v.Content = nil
+		return v, &configstore.ConflictError{Base: number, Current: v}
+	}
+	return v, nil
 }
 
 // considerAtStart offers the rooms file, and only warns where that fails.
 func (r *roomRecord) considerAtStart(ctx context.Context, offer func(context.Context, settings.RoomsFile, string) error) {
 	current, _ := r.store.Get()
+	if r.broken != nil {
+		r.logger.Warn("the file of rooms of this node cannot be read; the settings that are stored stay in force", "version", current.Number, "err", r.broken)
+		return
+	}
 	known := r.lastRead() != ""
 	err := offer(ctx, r.file, "a start")
 	switch superseded := (*SupersededError)(nil); {
@@ -398,13 +525,13 @@ func (r *roomRecord) considerAtStart(ctx context.Context, offer func(context.Con
 		r.remember(r.file)
 	case err != nil:
 		r.logger.Warn("the file of rooms of this node has changed and is not in force; restore or apply it with `larder room apply FILE`", "file", r.file.Name, "version", current.Number, "err", err)
-	case !known && !r.file.Default && current.File != hashOf(r.file.Text):
+	case !known && !r.file.Default && current.File != fileHash(r.file):
 		r.logger.Warn("the file of rooms of this node is not what is in force; apply it with `larder room apply FILE` if it should be", "file", r.file.Name, "version", current.Number)
 	}
 }
 
 func (o *ownedRooms) set(ctx context.Context, q SetRoomRequest) (v RoomVersion, err error) {
-	base, err := o.base(q.Base)
+	base, err := o.base(ctx, q.Base)
 	if err != nil {
 		return v, err
 	}
@@ -422,24 +549,25 @@ func (o *ownedRooms) set(ctx context.Context, q SetRoomRequest) (v RoomVersion, 
 	if err != nil {
 		return v, err
 	}
-	var fields []string
-	for _, field := range slices.Sorted(maps.Keys(q.Fields)) {
-		fields = append(fields, field+"="+q.Fields[field])
-	}
-	origin := o.origin(q.Origin, "larder room set "+q.Room+" "+strings.Join(fields, " "))
+	// Values may be secrets, such as a password in an upstream.
+	origin := o.origin(q.Origin, "larder room set "+q.Room+" "+strings.Join(slices.Sorted(maps.Keys(q.Fields)), " "))
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
 }
 
 func (o *ownedRooms) apply(ctx context.Context, q ApplyRoomsRequest) (v RoomVersion, err error) {
-	base, err := o.base(0)
+	base, err := o.base(ctx, 0)
 	if err != nil {
 		return v, err
 	}
-	before, _, _ := decodeRooms(base)                        // a version that this release does not understand can be replaced
-	if base.File == hashOf(q.Text) && len(before.Set) == 0 { // as when another node has reloaded the same file
+	hash := q.File
+	if hash == "" {
+		hash = hashOf(q.Text)
+	}
+	before, _, _ := decodeRooms(base)              // a version that this release does not understand can be replaced
+	if base.File == hash && len(before.Set) == 0 { // as when another node has reloaded the same file
 		return describe(base, base.Number), nil
 	}
-	if base, err = o.base(q.Base); err != nil {
+	if base, err = o.base(ctx, q.Base); err != nil {
 		return v, err
 	}
 	content, err := o.encode(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
@@ -447,18 +575,23 @@ func (o *ownedRooms) apply(ctx context.Context, q ApplyRoomsRequest) (v RoomVers
 		return v, err
 	}
 	for room, fields := range before.Set {
-		o.logger.Warn("a file of rooms replaces what larder room set has set", "room", room, "fields", fields, "file", q.Name)
+		o.logger.Warn("a file of rooms replaces what larder room set has set", "room", room, "fields", slices.Sorted(maps.Keys(fields)), "file", q.Name)
 	}
 	origin := o.origin(q.Origin, "larder room apply "+q.Name)
-	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hashOf(q.Text), Content: content})
+	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hash, Content: content})
 }
 
 func (o *ownedRooms) undo(ctx context.Context, q UndoRoomsRequest) (v RoomVersion, err error) {
-	base, err := o.base(q.Base)
+	base, err := o.base(ctx, q.Base)
 	if err != nil {
 		return v, err
 	}
-	made, err := o.store.Undo(ctx, base.Number, q.To, o.origin(q.Origin, "larder room undo"))
+	made, err := o.store.Undo(ctx, base.Number, q.To, o.origin(q.Origin, "larder room undo"), func(v configstore.Version) error {
+		if _, _, err := decodeRooms(v); err != nil {
+			return fmt.Errorf("nothing was changed, because this release of Larder cannot use the older settings; choose others by --to, as larder room history lists them: %w", err)
+		}
+		return nil
+	})
 	return o.done(made, err)
 }
 
@@ -475,11 +608,18 @@ func (o *ownedRooms) done(v configstore.Version, err error) (RoomVersion, error)
 	return describe(v, v.Number), nil
 }
 
-// run follows the bucket of a cluster: a leader that was replaced may still have created a version.
+// run follows the record: a leader that was replaced may still have created a version. It repeats what has failed.
 func (o *ownedRooms) run(ctx context.Context, r *roomRecord) {
-	if r.store.Shared() {
-		r.store.Follow(ctx)
-	}
+	var both sync.WaitGroup
+	defer both.Wait()
+	both.Go(func() {
+		for _, ok := r.store.Get(); !ok && retry.Sleep(ctx, offerEvery) == nil; _, ok = r.store.Get() {
+			if o.seed(ctx) == nil {
+				o.logger.Info("the settings of the waiting rooms are stored")
+			}
+		}
+	})
+	r.store.Follow(ctx)
 }
 
 // followedRooms has the leader of the cluster change the record.
@@ -527,17 +667,20 @@ const (
 func (f *followedRooms) run(ctx context.Context, r *roomRecord) {
 	var both sync.WaitGroup
 	defer both.Wait()
-	both.Go(func() { f.offerAtStart(ctx, r) })
-	if r.store.Shared() {
-		r.store.Follow(ctx)
+	if !r.alone {
+		both.Go(func() { f.offerAtStart(ctx, r) })
 	}
+	r.store.Follow(ctx)
 }
 
+// seed leaves it to the leader, which has its own file.
+func (f *followedRooms) seed(context.Context) error { return nil }
+
 func (f *followedRooms) offerAtStart(ctx context.Context, r *roomRecord) {
-	if _, ok := r.store.Get(); !ok {
+	base, ok := r.store.Get()
+	if !ok {
 		return // the leader seeds the record with its own file
 	}
-	base, _ := r.store.Get()
 	r.considerAtStart(ctx, func(ctx context.Context, file settings.RoomsFile, when string) error {
 		for deadline := time.Now().Add(offerFor); ; {
 			err := r.offer(ctx, file, when)

@@ -36,6 +36,7 @@ type roomsFixture struct {
 	log      *strings.Builder
 	record   *roomRecord
 	rooms    *waitingroom.Rooms
+	node     *clusterNode // nil for a process that is alone
 }
 
 func newRoomsFixture(t *testing.T) *roomsFixture {
@@ -76,6 +77,7 @@ func (f *roomsFixture) run() {
 	f.log = &strings.Builder{}
 	logger := slog.New(slog.NewTextHandler(f.log, nil))
 	s := &roomsSite{settings: f.settings, logger: logger}
+	s.node = f.node
 	var err error
 	if f.record, err = s.openRoomRecord(f.Context()); err != nil {
 		f.Fatal(err)
@@ -100,7 +102,7 @@ func (f *roomsFixture) run() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.record.store.Subscribe(func(v configstore.Version) { s.enforceRooms(f.record, f.rooms, v) })
+	f.record.store.Subscribe(func(v configstore.Version) error { return s.enforceRooms(f.record, f.rooms, v) })
 }
 
 // shop sees that the room has a limit, by a version of the settings.
@@ -268,13 +270,13 @@ func TestUnusableRoomVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.record.store.Propose(t.Context(), 1, configstore.Change{Origin: "a later release", Content: content}); err != nil {
+	if _, err := f.record.store.Propose(t.Context(), 1, configstore.Change{Origin: "a later release", Content: content}); !errors.As(err, new(*configstore.ApplyError)) {
 		t.Fatal(err)
 	}
 	check := func() {
 		t.Helper()
 		f.shop(1, 10)
-		if v := f.rooms.Revision(); !strings.Contains(v.Problem, "version 2 cannot be used here") || !strings.Contains(f.log.String(), "level=ERROR") {
+		if v := f.rooms.Revision(); v.Unconfirmed || !strings.Contains(v.Problem, "version 2 cannot be used here") || !strings.Contains(f.log.String(), "level=ERROR") {
 			t.Errorf("%+v, and the log: %s", v, f.log)
 		}
 	}
@@ -286,6 +288,14 @@ func TestUnusableRoomVersion(t *testing.T) {
 	}
 	f.apply(shopOf40)
 	f.shop(3, 40)
+	if _, err := f.record.owner.undo(t.Context(), UndoRoomsRequest{}); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "field_of_tomorrow") {
+		t.Errorf("an undo to the version that is not understood: %v", err)
+	}
+	f.shop(3, 40)
+	if v, err := f.record.owner.undo(t.Context(), UndoRoomsRequest{To: 1}); err != nil || v.Number != 4 {
+		t.Errorf("version %d, %v", v.Number, err)
+	}
+	f.shop(4, 10)
 }
 
 // The default rooms seed a record, and do not replace one, also if a later release has other defaults.

@@ -44,16 +44,17 @@ func (s *roomsSite) open(ctx context.Context) error {
 	s.site.pages.Rooms, s.site.api.Rooms = rooms, rooms
 	s.site.putInFront(rooms.Handler)
 	s.site.inFrontLane = append(s.site.inFrontLane, rooms.Lane)
-	record.store.Subscribe(func(v configstore.Version) { s.enforceRooms(record, rooms, v) })
-	s.run.reload.applyInPlace("rooms", func(ctx context.Context, fresh *settings.Settings) (bool, error) {
-		if fresh.Rooms == settings.Off {
-			return false, nil
-		}
-		err := record.reload(ctx, fresh)
-		if err == nil {
-			s.settings.UseRooms(fresh)
-		}
-		return true, err
+	record.store.Subscribe(func(v configstore.Version) error { return s.enforceRooms(record, rooms, v) })
+	s.run.reload.live = append(s.run.reload.live, liveSetting{
+		name:    "rooms",
+		applies: func(fresh *settings.Settings) bool { return fresh.Rooms != settings.Off },
+		apply: func(ctx context.Context, fresh *settings.Settings) error {
+			err := record.reload(ctx, fresh)
+			if err == nil {
+				s.settings.UseRooms(fresh)
+			}
+			return err
+		},
 	})
 	s.run.console.addOperations(func(all operations) {
 		if s.tells {
@@ -77,25 +78,25 @@ func (s *roomsSite) open(ctx context.Context) error {
 }
 
 // enforceRooms has the rooms follow a version of their settings.
-func (s *roomsSite) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) {
+func (s *roomsSite) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) error {
 	document, configured, err := decodeRooms(v)
-	if err == nil {
-		err = s.changeRooms(rooms, configured)
+	if err != nil {
+		return record.reject(v, err)
 	}
-	record.mu.Lock()
-	defer record.mu.Unlock()
-	switch {
-	case errors.Is(err, waitingroom.ErrEachNode):
+	before, was := record.follow(v, document) // first, because webhooks about the change name the version
+	err = s.changeRooms(rooms, configured)
+	if errors.Is(err, waitingroom.ErrEachNode) {
+		record.follow(before, was)
 		s.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
-		s.run.restart(restart{})
-	case err != nil:
-		s.logger.Error("a version of the rooms cannot be used on this node; the one before stays in force here", "version", v.Number, "origin", v.Origin, "err", err)
-		record.problem = cutText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err))
-	default:
-		s.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)
-		v.Content = nil
-		record.enforced, record.document, record.problem = v, document, ""
+		s.run.restart(restart{}) // or they are opened again for another reason
+		return nil
 	}
+	if err != nil {
+		record.follow(before, was)
+		return record.reject(v, err)
+	}
+	s.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)
+	return nil
 }
 
 func (s *roomsSite) changeRooms(rooms *waitingroom.Rooms, configured []config.Room) error {

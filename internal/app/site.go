@@ -230,7 +230,7 @@ func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Origin("access-log"), err)
 	}
-	r.reload.reopenOnReload(o.accessLog.Reopen)
+	r.reload.reopen = append(r.reload.reopen, o.accessLog.Reopen)
 	r.parts.Add(parts.Part{Name: "access log", Stop: o.accessLog.Close})
 	return nil
 }

@@ -16,8 +16,11 @@ import (
 // MaxStored bounds a stored version in bytes. The content is base64 in it.
 const MaxStored = 64 << 20
 
-// maxNumber is far beyond what changes can reach. An object with a greater number is no version.
-const maxNumber = 1 << 53
+// Limits of numbers. Changes count up by one, so an object beyond one of them is no version.
+const (
+	maxNumber = 1 << 53
+	maxGap    = 1 << 32 // from a version to the next one
+)
 
 // A CorruptError reports a stored version that cannot be read: it was changed, truncated, or sealed with another key.
 type CorruptError struct {
@@ -64,24 +67,38 @@ func (b *Backend) list(ctx context.Context) (all []stored, err error) {
 			return nil, err
 		}
 		number, err := strconv.ParseInt(strings.TrimPrefix(o.Key, b.prefix), 10, 64)
-		if err == nil && number > 0 && number < maxNumber && b.key(number) == o.Key {
+		if err == nil && number > 0 && number < maxNumber && number-newest(all) <= maxGap && b.key(number) == o.Key {
 			all = append(all, stored{number, o.Size})
 		}
 	}
 	return all, nil
 }
 
-// read returns a version, [bucket.ErrNotFound], or a [*CorruptError].
-func (b *Backend) read(ctx context.Context, number int64) (v Version, err error) {
-	corrupt := func(err error) (Version, error) {
-		return Version{}, &CorruptError{b.bucket.String() + "/" + b.key(number), err}
+// newest returns the greatest number of a listing, 0 for none.
+func newest(all []stored) int64 {
+	if len(all) == 0 {
+		return 0
 	}
-	data, _, err := b.bucket.Get(ctx, b.key(number), MaxStored)
+	return all[len(all)-1].number
+}
+
+// read returns a version, [bucket.ErrNotFound], or a [*CorruptError].
+func (b *Backend) read(ctx context.Context, number int64) (Version, error) {
+	v, _, err := b.readOther(ctx, number, "")
+	return v, err
+}
+
+// readOther is read unless the object is the known one: then it returns no version, and no error.
+func (b *Backend) readOther(ctx context.Context, number int64, known bucket.Version) (v Version, object bucket.Version, err error) {
+	corrupt := func(err error) (Version, bucket.Version, error) {
+		return Version{}, "", &CorruptError{b.bucket.String() + "/" + b.key(number), err}
+	}
+	data, object, err := b.bucket.GetOther(ctx, b.key(number), MaxStored, known)
 	if errors.Is(err, bucket.ErrTooLarge) {
 		return corrupt(err)
 	}
-	if err != nil {
-		return v, err
+	if err != nil || data == nil && known != "" && object == known {
+		return v, object, err
 	}
 	if data, err = b.sealer.Open(number, data); err != nil {
 		return corrupt(err)
@@ -92,7 +109,7 @@ func (b *Backend) read(ctx context.Context, number int64) (v Version, err error)
 	if v.Number != number || v.Format != format {
 		return corrupt(fmt.Errorf("it is version %d in format %d, not version %d in format %d", v.Number, v.Format, number, format))
 	}
-	return v, nil
+	return v, object, nil
 }
 
 // create stores a version. It returns [bucket.ErrExists] if the number is in use.

@@ -9,6 +9,8 @@
 //     share, or the data folder of a single process.
 //   - Every store copies the versions to a folder of its own. While the authority does not answer, and across a restart, the
 //     last version that was copied stays in force.
+//   - An authority that has lost its last versions does not take them back: the newest version of the same record stays in
+//     force, and the store that owns the record uploads it again.
 //   - A damaged version is reported and never used. The newest sound version is in force.
 //
 // It must not know what the content means, nor how nodes reach each other.
@@ -25,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 )
 
@@ -41,6 +44,9 @@ const (
 	followEvery = 2 * time.Second  // between two requests for the next version
 	listEvery   = time.Minute      // between two listings, which also find versions behind a gap
 	doubtTime   = 10 * time.Second // in which the authority must answer whether it has a version
+	finishTime  = time.Minute      // to copy a version that the authority has stored, and to remove old ones
+	applyFirst  = 2 * time.Second  // backoff after a version could not be applied
+	applyMost   = time.Minute      // longest such backoff
 )
 
 // A Version is the record as it was or is in force.
@@ -74,6 +80,19 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("nothing was changed: somebody else has changed version %d meanwhile, and version %d (%s) is in force; look at it, then repeat the change if it is still wanted", e.Base, e.Current.Number, e.Current.Origin)
 }
 
+// An ApplyError reports a version that is stored, and that this process could not apply.
+type ApplyError struct {
+	Number int64
+	Err    error
+}
+
+func (e *ApplyError) Error() string {
+	return fmt.Sprintf("version %d is stored, but this process cannot apply it and goes on with the one before; it tries again: %v", e.Number, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ApplyError) Unwrap() error { return e.Err }
+
 // ErrNoOlder is the error of an undo where no older version is left.
 var ErrNoOlder = errors.New("there is no older version to go back to")
 
@@ -95,41 +114,77 @@ type State struct {
 	Version Version // in force; without its content. The number is 0 where there is none
 	// Confirmed is when the authority last said so; zero if it has not since the store was opened.
 	Confirmed time.Time
-	// Problem says why the authority cannot be read, or which version is damaged; nil for none.
+	// Problem joins what is wrong with the authority and with the copy; nil for nothing.
 	Problem error
+	// Unconfirmed says that a newer version may be in force elsewhere.
+	Unconfirmed bool
 }
+
+// A problem is one kind of what can be wrong with the record.
+type problem int
+
+// Kinds of problems. Each lasts until a refresh finds the opposite.
+const (
+	unreadable problem = iota // the authority
+	damaged                   // versions that nobody can read
+	lacking                   // versions that are here, and that the authority does not have
+	uncopied                  // versions that could not be copied
+	problems
+)
 
 // A Store has the record of one process. It is safe for concurrent use.
 type Store struct {
 	options Options
 
-	changing sync.Mutex // held while versions are read or created, and while subscribers run
-	listed   int64      // the greatest number in the last listing of the authority; guarded by changing
+	// changing is held while versions are read or created, and while subscribers run. It guards the fields up to mu.
+	changing sync.Mutex
+	listed   int64          // the greatest number in the last listing of the authority
+	pruned   int64          // the greatest number that was removed because of the limits of the history
+	owns     bool           // this store uploads what the authority lacks
+	foreign  bool           // the copy contains versions of another record
+	same     comparison     // the last one that found the copy to be of the authority's record
+	toCopy   map[int64]bool // versions that could not be copied
+	applying backoff        // of the version in force, where a subscriber could not apply it
+
 	mu       sync.Mutex // guards what follows
 	current  Version
 	history  []Version // oldest first, without contents
 	confirm  time.Time
-	problem  error
-	matched  bool   // the copy was compared with the authority
-	reported string // the damage that was logged last
-	notify   []func(Version)
+	problems [problems]error
+	behind   bool      // the authority does not have the version in force
+	reported string    // the damage that was logged last
+	checked  time.Time // when the authority was listed, and nothing was left to be done; zero if something is
+	notify   []func(Version) error
+}
+
+// A comparison found that version number has an ID in the authority, where it is an object.
+type comparison struct {
+	number int64
+	id     string
+	object bucket.Version
+}
+
+// A backoff counts failures in a row.
+type backoff struct {
+	failures int
+	next     time.Time
 }
 
 // Open returns a store with the versions that the authority has, or if it cannot be read, with those in the copy. The error is
 // about neither being readable, or about none of the versions being sound: then nobody knows what is in force.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{options: o}
-	if err := s.load(ctx, o.Copy); err != nil && o.Copy == o.Authority {
-		return nil, err
-	} else if err != nil {
-		s.setProblem(err)
-		o.Logger.Error("the copy of the configuration record here cannot be read; the shared one is used", "err", err)
-	}
-	if o.Copy == o.Authority {
+	s := &Store{options: o, toCopy: map[int64]bool{}}
+	local := s.load(ctx, o.Copy)
+	if !s.Shared() {
 		s.confirmed()
+		if local != nil {
+			return nil, local
+		}
 		return s, nil
 	}
-	local := s.problem
+	if local != nil {
+		o.Logger.Error("the copy of the configuration record here cannot be read; the shared one is used", "err", local)
+	}
 	if err := s.Refresh(ctx); err != nil && (local != nil || isCorrupt(err) && s.State().Version.Number == 0) {
 		return nil, errors.Join(local, err)
 	} else if err != nil {
@@ -148,12 +203,12 @@ func (s *Store) load(ctx context.Context, from *Backend) error {
 	}
 	var current Version
 	var history []Version
-	var damaged error
+	var broken []error
 	for _, at := range all {
 		v, err := from.read(ctx, at.number)
 		switch {
 		case isCorrupt(err):
-			damaged = errors.Join(damaged, err)
+			broken = append([]error{err}, broken...) // newest first, as a refresh finds them
 			s.options.Logger.Error("a version of the configuration record is damaged and not used; restore it from a backup, or remove it", "version", at.number, "err", err)
 			continue
 		case errors.Is(err, bucket.ErrNotFound):
@@ -163,11 +218,15 @@ func (s *Store) load(ctx context.Context, from *Backend) error {
 		}
 		current, history = v, append(history, v.withoutContent())
 	}
-	if len(history) == 0 && damaged != nil {
-		return fmt.Errorf("no version of the configuration record can be read, so it is unknown what is in force; restore one from a backup, or remove all of them to begin with the file: %w", damaged)
+	wrong := errors.Join(broken...)
+	if len(history) == 0 && wrong != nil {
+		return fmt.Errorf("no version of the configuration record can be read, so it is unknown what is in force; restore one from a backup, or remove all of them to begin with the file: %w", wrong)
 	}
 	s.mu.Lock()
-	s.current, s.history, s.problem = current, history, damaged
+	s.current, s.history, s.problems[damaged] = current, history, wrong
+	if wrong != nil {
+		s.reported = wrong.Error()
+	}
 	s.mu.Unlock()
 	return nil
 }
@@ -188,11 +247,15 @@ func (s *Store) Get() (Version, bool) {
 func (s *Store) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return State{s.current.withoutContent(), s.confirm, s.problem}
+	return State{
+		Version: s.current.withoutContent(), Confirmed: s.confirm, Problem: errors.Join(s.problems[:]...),
+		Unconfirmed: s.problems[unreadable] != nil || s.behind,
+	}
 }
 
-// Subscribe calls notify with each version that comes into force from now on, one after the other.
-func (s *Store) Subscribe(notify func(Version)) {
+// Subscribe calls notify with each version that comes into force from now on, one after the other. If notify returns an error,
+// [Store.Follow] calls it again, with the version that is in force by then.
+func (s *Store) Subscribe(notify func(Version) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notify = append(s.notify, notify)
@@ -212,17 +275,29 @@ func (s *Store) History() []Version {
 
 // Read returns a version with its content.
 func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
-	if v, ok := s.Get(); ok && v.Number == number {
-		return v, nil
+	s.mu.Lock()
+	current, i := s.current, slices.IndexFunc(s.history, func(v Version) bool { return v.Number == number })
+	if i < 0 {
+		s.mu.Unlock()
+		return Version{}, fmt.Errorf("version %d: %w", number, ErrNoVersion)
+	}
+	id := s.history[i].ID
+	s.mu.Unlock()
+	if current.Number == number {
+		return current, nil
 	}
 	v, err := s.options.Copy.read(ctx, number)
-	if errors.Is(err, bucket.ErrNotFound) {
+	if (err != nil || v.ID != id) && s.Shared() { // it could not be copied
+		v, err = s.options.Authority.read(ctx, number)
+	}
+	if errors.Is(err, bucket.ErrNotFound) || err == nil && v.ID != id {
 		err = fmt.Errorf("version %d: %w", number, ErrNoVersion)
 	}
 	return v, err
 }
 
-// Propose creates the next version if base is in force; 0 stands for no version. The caller has checked the content.
+// Propose creates the next version if base is in force; 0 stands for no version. The caller has checked the content. With an
+// [*ApplyError] the version is stored.
 func (s *Store) Propose(ctx context.Context, base int64, c Change) (Version, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -240,6 +315,9 @@ func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, err
 	}
 	// Versions after base in the last listing are damaged. A version that was created since then takes the same number.
 	v := Version{Number: max(s.listed, base) + 1, Time: s.options.Now().UTC(), ID: rand.Text(), Change: c}
+	if v.Number >= maxNumber {
+		return Version{}, fmt.Errorf("no number is left for a new version after %d; remove %s, which Larder cannot have written", v.Number-1, s.options.Authority.key(s.listed))
+	}
 	err := s.options.Authority.create(ctx, v)
 	if errors.Is(err, bucket.ErrExists) {
 		if err := s.refresh(ctx); err != nil {
@@ -251,18 +329,26 @@ func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, err
 	if err != nil && !s.landed(ctx, v) {
 		return Version{}, fmt.Errorf("the new version cannot be stored, so version %d should still be in force, as `larder room status` shows: %w", base, err)
 	}
+	// The version is stored. That the client goes away changes nothing any more.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
+	defer cancel()
 	// A process that was paused for long may have used the number of a version that was pruned meanwhile.
 	all, err := s.options.Authority.list(ctx)
-	if err == nil && len(all) > 0 && all[len(all)-1].number-v.Number >= maxVersions/2 {
+	if err == nil && newest(all)-v.Number >= maxVersions/2 {
 		err = errors.Join(s.options.Authority.delete(ctx, v.Number), s.refresh(ctx))
 		current, _ := s.Get()
 		return Version{}, errors.Join(&ConflictError{base, current.withoutContent()}, err)
 	}
-	if err := s.copyVersion(ctx, v); err != nil {
-		s.options.Logger.Warn("the new version of the configuration record cannot be copied here; it is stored with the others", "version", v.Number, "err", err)
+	s.copyVersion(ctx, v)
+	err = s.enforce(v)
+	s.confirmed()
+	s.prune(ctx, s.options.Authority)
+	if s.Shared() {
+		s.prune(ctx, s.options.Copy)
 	}
-	s.enforce(v)
-	s.prune(ctx, all)
+	if err != nil {
+		return v, &ApplyError{v.Number, err}
+	}
 	return v, nil
 }
 
@@ -275,8 +361,9 @@ func (s *Store) landed(ctx context.Context, v Version) bool {
 }
 
 // Undo creates a version with the content of an older one: of the one before the version in force, or of version to if that
-// is not 0. An undo that follows another one goes back further.
-func (s *Store) Undo(ctx context.Context, base, to int64, origin string) (Version, error) {
+// is not 0. An undo that follows another one goes back further. If check returns an error for the older version, nothing is
+// changed.
+func (s *Store) Undo(ctx context.Context, base, to int64, origin string, check func(Version) error) (Version, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	if err := s.refresh(ctx); err != nil {
@@ -291,6 +378,9 @@ func (s *Store) Undo(ctx context.Context, base, to int64, origin string) (Versio
 		}
 	}
 	old, err := s.Read(ctx, to)
+	if err == nil {
+		err = check(old)
+	}
 	if err != nil {
 		return Version{}, err
 	}
@@ -317,16 +407,40 @@ func (s *Store) before(number int64) int64 {
 	return older
 }
 
-// enforce has a version be in force, and notifies the subscribers.
-func (s *Store) enforce(v Version) {
+// enforce has a version be in force, and notifies the subscribers. It returns their errors.
+func (s *Store) enforce(v Version) error {
 	s.mu.Lock()
 	s.current = v
-	notify := slices.Clone(s.notify)
 	s.mu.Unlock()
 	s.addToHistory(v)
-	s.confirmed()
+	s.applying = backoff{}
+	return s.apply(v)
+}
+
+// apply notifies the subscribers of the version in force.
+func (s *Store) apply(v Version) (err error) {
+	s.mu.Lock()
+	notify := slices.Clone(s.notify)
+	s.mu.Unlock()
 	for _, f := range notify {
-		f(v)
+		err = errors.Join(err, f(v))
+	}
+	if err == nil {
+		s.applying = backoff{}
+		return nil
+	}
+	s.applying.failures++
+	s.applying.next = s.options.Now().Add(retry.Doubled(s.applying.failures, applyFirst, applyMost))
+	return err
+}
+
+// applyAgain notifies the subscribers again if one of them could not apply the version in force.
+func (s *Store) applyAgain() {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if s.applying.failures > 0 && !s.options.Now().Before(s.applying.next) {
+		current, _ := s.Get()
+		s.apply(current) //nolint:errcheck // the subscriber reports it, and is notified again
 	}
 }
 
@@ -348,22 +462,65 @@ func (s *Store) confirmed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.confirm = s.options.Now()
-	if s.Shared() || !isCorrupt(s.problem) { // a single process reports damage that load has found
-		s.problem = nil
-	}
 }
 
-func (s *Store) setProblem(err error) {
+func (s *Store) setProblem(p problem, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.problem = err
+	s.problems[p] = err
 }
 
-func (s *Store) copyVersion(ctx context.Context, v Version) error {
+// copyVersion stores a version in the copy. Versions of another record are removed from there before, so that the copy never
+// has versions of two records.
+func (s *Store) copyVersion(ctx context.Context, v Version) {
 	if !s.Shared() {
-		return nil
+		return
 	}
-	return s.options.Copy.put(ctx, v)
+	var err error
+	if s.foreign {
+		err = s.removeOthers(ctx, v.Number)
+	}
+	if err == nil {
+		err = s.options.Copy.put(ctx, v)
+	}
+	if err != nil {
+		if !s.toCopy[v.Number] {
+			s.options.Logger.Warn("a version of the configuration record cannot be copied here; trying again", "version", v.Number, "err", err)
+		}
+		s.toCopy[v.Number] = true
+		s.setProblem(uncopied, fmt.Errorf("version %d cannot be copied to this machine, which would not know it at a start without the shared record: %w", v.Number, err))
+		return
+	}
+	s.foreign = false
+	delete(s.toCopy, v.Number)
+}
+
+// removeOthers removes all versions but one from the copy, the newest first: what is left in between still differs from the
+// authority's record.
+func (s *Store) removeOthers(ctx context.Context, but int64) error {
+	copies, err := s.options.Copy.list(ctx)
+	for _, at := range slices.Backward(copies) {
+		if err == nil && at.number != but {
+			err = s.options.Copy.delete(ctx, at.number)
+		}
+	}
+	return err
+}
+
+// copyAgain copies the versions that could not be copied before.
+func (s *Store) copyAgain(ctx context.Context) {
+	for number := range s.toCopy {
+		v, err := s.Read(ctx, number)
+		switch {
+		case err == nil:
+			s.copyVersion(ctx, v)
+		case errors.Is(err, ErrNoVersion) || isCorrupt(err):
+			delete(s.toCopy, number)
+		}
+	}
+	if len(s.toCopy) == 0 {
+		s.setProblem(uncopied, nil)
+	}
 }
 
 // Refresh reads the versions that the authority has and this store does not know.
@@ -374,234 +531,279 @@ func (s *Store) Refresh(ctx context.Context) error {
 }
 
 func (s *Store) refresh(ctx context.Context) (err error) {
+	s.setChecked(time.Time{})
 	defer func() {
-		if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // a deadline is the authority's failure
-			s.setProblem(err)
+		if err == nil || !errors.Is(ctx.Err(), context.Canceled) { // a deadline is the authority's failure
+			s.setProblem(unreadable, err)
 		}
 	}()
+	now := s.options.Now()
 	all, err := s.options.Authority.list(ctx)
 	if err != nil {
 		return err
 	}
-	s.listed = 0
-	if len(all) > 0 {
-		s.listed = all[len(all)-1].number
+	s.listed = newest(all)
+	if s.Shared() {
+		if err := s.followRecord(ctx, all); err != nil {
+			return err
+		}
 	}
-	if len(all) > 0 && !s.matches(ctx, all) {
-		return s.copyAll(ctx, all)
+	if err := s.readUnknown(ctx, all); err != nil {
+		return err
 	}
-	var damaged error
-	for _, at := range slices.Backward(all) { // the newest first, which is to be in force
-		if s.contains(at.number) {
+	if !s.Shared() {
+		s.confirmed()
+		return nil
+	}
+	s.copyAgain(ctx)
+	s.prune(ctx, s.options.Copy)
+	complete := s.upload(ctx, all)
+	if len(s.toCopy) == 0 && (complete || !s.owns) {
+		s.setChecked(now)
+	}
+	return nil
+}
+
+func (s *Store) setChecked(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checked = at
+}
+
+// readUnknown reads the versions of a listing that are not known, the newest first, which is to be in force.
+func (s *Store) readUnknown(ctx context.Context, all []stored) error {
+	var broken error
+	for _, at := range slices.Backward(all) {
+		if at.number <= s.pruned || s.contains(at.number) {
 			continue
 		}
 		v, err := s.options.Authority.read(ctx, at.number)
 		switch {
 		case isCorrupt(err):
-			damaged = errors.Join(damaged, err)
+			broken = errors.Join(broken, err)
 			continue
 		case errors.Is(err, bucket.ErrNotFound):
 			continue // pruned meanwhile
 		case err != nil:
 			return err
 		}
-		if err := s.copyVersion(ctx, v); err != nil {
-			s.options.Logger.Warn("a version of the configuration record cannot be copied here", "version", v.Number, "err", err)
-		}
+		s.copyVersion(ctx, v)
 		if known, _ := s.Get(); v.Number > known.Number {
-			s.enforce(v)
+			s.enforce(v) //nolint:errcheck // the subscriber reports it, and is notified again
 		}
 		s.addToHistory(v)
 	}
-	s.confirmed()
-	s.forget(ctx, all)
-	if damaged != nil {
-		s.reportDamage(damaged)
-	}
+	s.reportDamage(broken)
 	return nil
 }
 
 func (s *Store) reportDamage(err error) {
 	s.mu.Lock()
-	fresh := s.reported != err.Error()
-	s.problem, s.reported = err, err.Error()
+	fresh := err != nil && s.reported != err.Error()
+	if s.problems[damaged] = err; fresh {
+		s.reported = err.Error()
+	}
 	s.mu.Unlock()
 	if fresh {
 		s.options.Logger.Error("a version of the shared configuration record is damaged and not used; the last sound version stays in force", "err", err)
 	}
 }
 
-// Follow takes over new versions from the authority until ctx ends.
+// Follow keeps the store current until ctx ends: it takes over new versions from the authority, and repeats what failed.
 func (s *Store) Follow(ctx context.Context) {
-	listed := time.Now()
-	for pause(ctx, followEvery) {
-		known, _ := s.Get()
-		_, err := s.options.Authority.read(ctx, known.Number+1) // cheaper than a listing
-		if errors.Is(err, bucket.ErrNotFound) && time.Since(listed) < listEvery {
-			s.confirmed()
+	for retry.Sleep(ctx, followEvery) == nil {
+		s.followOnce(ctx)
+	}
+}
+
+func (s *Store) followOnce(ctx context.Context) {
+	s.applyAgain()
+	if !s.Shared() || s.knowsNewest(ctx) {
+		return
+	}
+	failed := s.State().Problem != nil
+	if err := s.Refresh(ctx); err != nil && !failed && ctx.Err() == nil {
+		s.options.Logger.Warn("the shared configuration record cannot be read; the version that is in force here stays so", "version", s.State().Version.Number, "err", err)
+	}
+}
+
+// knowsNewest reports whether the version in force is still the newest one, as it was in the last listing, which is not long
+// ago. It requests the next version, which is cheaper than a listing.
+func (s *Store) knowsNewest(ctx context.Context) bool {
+	s.mu.Lock()
+	known, checked, behind := s.current.Number, s.checked, s.behind
+	s.mu.Unlock()
+	if age := s.options.Now().Sub(checked); age < 0 || age >= listEvery {
+		return false
+	}
+	s.changing.Lock()
+	next := max(known, s.listed) + 1
+	s.changing.Unlock()
+	if _, err := s.options.Authority.read(ctx, next); !errors.Is(err, bucket.ErrNotFound) {
+		return false
+	}
+	if !behind {
+		s.confirmed()
+	}
+	return true
+}
+
+// followRecord compares the copy with a listing of the authority. If they are different records, the authority's newest
+// version comes into force.
+func (s *Store) followRecord(ctx context.Context, all []stored) error {
+	same, err := s.isSameRecord(ctx, all)
+	if err != nil || same {
+		return err
+	}
+	for _, at := range slices.Backward(all) {
+		v, err := s.options.Authority.read(ctx, at.number)
+		if isCorrupt(err) || errors.Is(err, bucket.ErrNotFound) {
 			continue
 		}
-		failed := s.State().Problem != nil
-		if err := s.Refresh(ctx); err == nil {
-			listed = time.Now()
-		} else if !failed && ctx.Err() == nil {
-			s.options.Logger.Warn("the shared configuration record cannot be read; the version that is in force here stays so", "version", known.Number, "err", err)
+		if err != nil {
+			return err
 		}
+		s.options.Logger.Warn("the configuration record of the cluster takes the place of the one that was here", "version", v.Number)
+		s.mu.Lock()
+		s.history = nil
+		s.mu.Unlock()
+		s.foreign, s.toCopy, s.pruned = true, map[int64]bool{}, 0
+		s.copyVersion(ctx, v)
+		s.enforce(v) //nolint:errcheck // the subscriber reports it, and is notified again
+		return nil
 	}
+	return &CorruptError{s.options.Authority.bucket.String() + "/" + s.options.Authority.prefix, errors.New("no version of it can be read")}
 }
 
-// pause waits; it returns false when ctx ends.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// matches reports whether the copy belongs to the authority's record: the newest version that both have is the same one.
-func (s *Store) matches(ctx context.Context, all []stored) bool {
+// isSameRecord reports whether the newest version that the copy and the authority both have is the same one.
+func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 	s.mu.Lock()
-	history, matched := slices.Clone(s.history), s.matched
-	s.matched = true // unless the comparison fails
+	history := slices.Clone(s.history)
 	s.mu.Unlock()
-	if matched || !s.Shared() || len(history) == 0 {
-		return true
-	}
-	if history[len(history)-1].Number > all[len(all)-1].number {
-		return false
-	}
+	unknown := len(all) == 0 || len(history) == 0
 	for _, at := range slices.Backward(all) {
 		i := slices.IndexFunc(history, func(v Version) bool { return v.Number == at.number })
 		if i < 0 {
 			continue
 		}
-		v, err := s.options.Authority.read(ctx, at.number)
-		if err == nil {
-			return v.ID == history[i].ID
+		var object bucket.Version
+		if s.same.number == at.number && s.same.id == history[i].ID {
+			object = s.same.object
 		}
-		if !isCorrupt(err) {
-			s.mu.Lock()
-			s.matched = false
-			s.mu.Unlock()
-			return true
+		v, found, err := s.options.Authority.readOther(ctx, at.number, object)
+		switch {
+		case isCorrupt(err) || errors.Is(err, bucket.ErrNotFound):
+			unknown = true
+			continue
+		case err != nil:
+			return false, err
+		case object != "" && found == object:
+			return true, nil
+		case v.ID == history[i].ID:
+			s.same = comparison{at.number, v.ID, found}
+			return true, nil
 		}
+		return false, nil
 	}
-	return true // the history here ended before the oldest version there
+	return unknown, nil
 }
 
-// copyAll puts the authority's versions in place of those in the copy, which belong to another record.
-func (s *Store) copyAll(ctx context.Context, all []stored) error {
-	var history []Version
-	var current Version
-	for _, at := range all {
-		v, err := s.options.Authority.read(ctx, at.number)
+// prune removes the oldest versions of a backend beyond the limits of the history.
+func (s *Store) prune(ctx context.Context, b *Backend) {
+	all, err := b.list(ctx)
+	old := s.excess(all)
+	for _, at := range old {
+		if err == nil {
+			err = b.delete(ctx, at.number)
+		}
+	}
+	if err != nil {
+		s.options.Logger.Warn("old versions of the configuration record cannot be removed", "from", b.bucket.String(), "err", err)
+	}
+	if b != s.options.Copy || len(old) == 0 {
+		return
+	}
+	s.pruned = newest(old)
+	s.mu.Lock()
+	s.history = slices.DeleteFunc(s.history, func(v Version) bool { return v.Number <= s.pruned })
+	s.mu.Unlock()
+}
+
+// excess returns the oldest versions of a listing beyond the limits of the history. Damaged versions do not count.
+func (s *Store) excess(all []stored) []stored {
+	size, count := int64(0), 0
+	for i, at := range slices.Backward(all) {
+		if !s.contains(at.number) {
+			continue
+		}
+		count++
+		size += at.size
+		if count > 2 && (count > maxVersions || size > maxHistoryBytes) {
+			return all[:i+1]
+		}
+	}
+	return nil
+}
+
+// Share has this store own the record: it uploads the versions that the authority lacks, as when a cluster begins with the
+// record of the process that founds it, or when the authority has lost some. [Store.Follow] continues what Share cannot finish.
+func (s *Store) Share(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.owns = s.Shared()
+	if err := s.refresh(ctx); err != nil {
+		return err
+	}
+	return s.problemOf(lacking)
+}
+
+func (s *Store) problemOf(p problem) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.problems[p]
+}
+
+// upload stores the versions of the copy that a listing of the authority lacks, if this store owns the record. It begins with
+// the newest one, so that a part of them never has an older version be in force. It reports whether the authority is complete.
+func (s *Store) upload(ctx context.Context, all []stored) bool {
+	var err error
+	if s.owns {
+		err = s.uploadMissing(ctx, all)
+	}
+	current, _ := s.Get()
+	behind := current.Number > newest(all) && (!s.owns || err != nil)
+	if behind {
+		s.setProblem(lacking, errors.Join(fmt.Errorf("version %d is in force here, and the shared record ends with version %d, as after an old copy of it was restored; the node that publishes uploads what it has", current.Number, newest(all)), err))
+	} else {
+		s.setProblem(lacking, err)
+		s.confirmed()
+	}
+	s.mu.Lock()
+	s.behind = behind
+	s.mu.Unlock()
+	return err == nil
+}
+
+func (s *Store) uploadMissing(ctx context.Context, all []stored) error {
+	copies, err := s.options.Copy.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, at := range slices.Backward(copies) {
+		if !s.contains(at.number) || slices.ContainsFunc(all, func(has stored) bool { return has.number == at.number }) {
+			continue
+		}
+		v, err := s.options.Copy.read(ctx, at.number)
 		if isCorrupt(err) || errors.Is(err, bucket.ErrNotFound) {
 			continue
 		}
 		if err == nil {
-			err = s.options.Copy.put(ctx, v)
+			err = s.options.Authority.create(ctx, v)
 		}
-		if err != nil {
-			return err
+		if err != nil && !errors.Is(err, bucket.ErrExists) {
+			return fmt.Errorf("version %d cannot be uploaded: %w", at.number, err)
 		}
-		current, history = v, append(history, v.withoutContent())
-	}
-	if current.Number == 0 {
-		return &CorruptError{s.options.Authority.bucket.String() + "/" + s.options.Authority.prefix, errors.New("no version of it can be read")}
-	}
-	s.options.Logger.Warn("the configuration record of the cluster takes the place of the one that was here", "version", current.Number)
-	s.mu.Lock()
-	s.history = history
-	s.mu.Unlock()
-	s.enforce(current)
-	s.removeCopies(ctx, all)
-	return nil
-}
-
-// forget removes from the history and from the copy what the authority does not have.
-func (s *Store) forget(ctx context.Context, all []stored) {
-	if !s.Shared() || len(all) == 0 {
-		return
-	}
-	s.mu.Lock()
-	known := len(s.history)
-	s.history = slices.DeleteFunc(s.history, func(v Version) bool { return v.Number != s.current.Number && !lists(all, v.Number) })
-	removed := known != len(s.history)
-	s.mu.Unlock()
-	if removed {
-		s.removeCopies(ctx, all)
-	}
-}
-
-func lists(all []stored, number int64) bool {
-	return slices.ContainsFunc(all, func(at stored) bool { return at.number == number })
-}
-
-// removeCopies removes from the copy what the authority does not have, except for the version in force.
-func (s *Store) removeCopies(ctx context.Context, all []stored) {
-	current, _ := s.Get()
-	copied, err := s.options.Copy.list(ctx)
-	for _, at := range copied {
-		if at.number != current.Number && !lists(all, at.number) {
-			err = errors.Join(err, s.options.Copy.delete(ctx, at.number))
-		}
-	}
-	if err != nil {
-		s.options.Logger.Warn("an old version of the configuration record cannot be removed here", "err", err)
-	}
-}
-
-// prune removes the oldest versions beyond the limits of the history.
-func (s *Store) prune(ctx context.Context, all []stored) {
-	size := int64(0)
-	keep := len(all)
-	for i := range slices.Backward(all) {
-		size += all[i].size
-		if n := len(all) - i; n > 2 && (n > maxVersions || size > maxHistoryBytes) {
-			keep = len(all) - i - 1
-			break
-		}
-	}
-	for _, at := range all[:len(all)-keep] {
-		if err := s.options.Authority.delete(ctx, at.number); err != nil {
-			s.options.Logger.Warn("an old version of the configuration record cannot be removed", "version", at.number, "err", err)
-			return
-		}
-		if s.Shared() {
-			if err := s.options.Copy.delete(ctx, at.number); err != nil {
-				s.options.Logger.Warn("an old version of the configuration record cannot be removed here", "version", at.number, "err", err)
-			}
-		}
-		s.mu.Lock()
-		s.history = slices.DeleteFunc(s.history, func(v Version) bool { return v.Number == at.number })
-		s.mu.Unlock()
-	}
-}
-
-// Share stores the versions of the copy in an authority that has none: a cluster begins with the record of the process that
-// founds it.
-func (s *Store) Share(ctx context.Context) error {
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	if all, err := s.options.Authority.list(ctx); err != nil || len(all) > 0 {
-		return err
-	}
-	s.mu.Lock()
-	history := slices.Clone(s.history)
-	s.matched = true
-	s.mu.Unlock()
-	for _, known := range history {
-		v, err := s.options.Copy.read(ctx, known.Number)
-		if err != nil {
-			return err
-		}
-		if err := s.options.Authority.create(ctx, v); err != nil && !errors.Is(err, bucket.ErrExists) {
-			return err
-		}
+		s.options.Logger.Info("a version of the configuration record was uploaded that the shared one lacked", "version", at.number)
 	}
 	return nil
 }

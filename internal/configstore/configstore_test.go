@@ -58,7 +58,7 @@ func TestProposeSurvivesRestart(t *testing.T) {
 	s, _ := openStore(t, local, local)
 	inForce(t, s, 0, "")
 	var notified []int64
-	s.Subscribe(func(v Version) { notified = append(notified, v.Number) })
+	s.Subscribe(func(v Version) error { notified = append(notified, v.Number); return nil })
 	propose(t, s, 0, "a")
 	propose(t, s, 1, "b")
 	again, _ := openStore(t, local, local)
@@ -121,20 +121,20 @@ func TestUndo(t *testing.T) {
 	s, _ := openStore(t, local, local)
 	undo := func(base, to, number int64, content string) {
 		t.Helper()
-		if _, err := s.Undo(t.Context(), base, to, "undo"); err != nil {
+		if _, err := s.Undo(t.Context(), base, to, "undo", accept); err != nil {
 			t.Fatal(err)
 		}
 		inForce(t, s, number, content)
 	}
 	propose(t, s, 0, "a")
-	if _, err := s.Undo(t.Context(), 1, 0, "undo"); !errors.Is(err, ErrNoOlder) {
+	if _, err := s.Undo(t.Context(), 1, 0, "undo", accept); !errors.Is(err, ErrNoOlder) {
 		t.Errorf("undo of the first version: %v", err)
 	}
 	propose(t, s, 1, "b")
 	propose(t, s, 2, "c")
 	undo(3, 0, 4, "b")
 	undo(4, 0, 5, "a") // further back
-	if _, err := s.Undo(t.Context(), 5, 0, "undo"); !errors.Is(err, ErrNoOlder) {
+	if _, err := s.Undo(t.Context(), 5, 0, "undo", accept); !errors.Is(err, ErrNoOlder) {
 		t.Errorf("undo beyond the first version: %v", err)
 	}
 	propose(t, s, 5, "d")
@@ -143,10 +143,10 @@ func TestUndo(t *testing.T) {
 	if v, _ := s.Get(); v.Restores != 3 || v.File != "hash of c" {
 		t.Errorf("%+v", v)
 	}
-	if _, err := s.Undo(t.Context(), 8, 99, "undo"); !errors.Is(err, ErrNoVersion) {
+	if _, err := s.Undo(t.Context(), 8, 99, "undo", accept); !errors.Is(err, ErrNoVersion) {
 		t.Errorf("undo to a version that there is not: %v", err)
 	}
-	if conflict := (*ConflictError)(nil); !errors.As(func() error { _, err := s.Undo(t.Context(), 7, 0, "undo"); return err }(), &conflict) {
+	if conflict := (*ConflictError)(nil); !errors.As(func() error { _, err := s.Undo(t.Context(), 7, 0, "undo", accept); return err }(), &conflict) {
 		t.Error("an undo of a version that is no longer in force succeeds")
 	}
 	again, _ := openStore(t, local, local)
@@ -357,7 +357,7 @@ func TestNewFollower(t *testing.T) {
 		t.Errorf("the damage is not reported once: %v, %s", follower.State().Problem, log)
 	}
 	var notified []int64
-	follower.Subscribe(func(v Version) { notified = append(notified, v.Number) })
+	follower.Subscribe(func(v Version) error { notified = append(notified, v.Number); return nil })
 	inForce(t, leader, 3, "c")
 	propose(t, leader, 3, "d")
 	propose(t, leader, 4, "e")
@@ -419,3 +419,5 @@ func TestReadOnly(t *testing.T) {
 	}
 	inForce(t, s, 1, "a")
 }
+
+func accept(Version) error { return nil }

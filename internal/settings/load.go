@@ -321,6 +321,9 @@ func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
 	if s.inlineText, err = config.Marshal(list); err != nil {
 		return fmt.Errorf("%s: %w", at, err)
 	}
+	if s.inlineCanonical, err = config.Canonical(list); err != nil {
+		return fmt.Errorf("%s: %w", at, err)
+	}
 	s.inline, s.inlineFile = rooms, file
 	s.origins["rooms"] = at
 	return nil
@@ -331,6 +334,8 @@ type RoomsFile struct {
 	Name    string
 	Text    []byte
 	Default bool // no setting names one, and this is the default
+	// Canonical is, for rooms that stand in the configuration file, a form that only depends on their values; else nil.
+	Canonical []byte
 }
 
 // ReadRooms returns the file of waiting rooms. on is false where the settings turn rooms off. The file is read once: what is
@@ -341,7 +346,7 @@ func (s *Settings) ReadRooms() (f RoomsFile, on bool, err error) {
 	case s.readRooms != nil:
 		return *s.readRooms, true, nil
 	case s.inline != nil:
-		return RoomsFile{Name: s.inlineFile, Text: s.inlineText}, true, nil
+		return RoomsFile{Name: s.inlineFile, Text: s.inlineText, Canonical: s.inlineCanonical}, true, nil
 	case s.Rooms == Off:
 		return f, false, nil
 	case s.Rooms == "":

@@ -59,7 +59,7 @@ func (s *Settings) TakeUp(old *Settings) (changed, restart []string) {
 
 // UseRooms has the settings name the rooms that others name, which were taken up while the process runs.
 func (s *Settings) UseRooms(fresh *Settings) {
-	s.Rooms, s.inline, s.inlineText, s.inlineFile, s.readRooms = fresh.Rooms, fresh.inline, fresh.inlineText, fresh.inlineFile, fresh.readRooms
+	s.Rooms, s.inline, s.inlineText, s.inlineFile, s.inlineCanonical, s.readRooms = fresh.Rooms, fresh.inline, fresh.inlineText, fresh.inlineFile, fresh.inlineCanonical, fresh.readRooms
 }
 
 // SetLevel has the log of the process go by these settings from now on.

@@ -134,10 +134,11 @@ type Settings struct {
 	Rooms string
 	// Rooms that stand in the configuration file itself: parsed, as YAML, and the name of that file. inline is nil where
 	// it has none.
-	inline     []config.Room
-	inlineText []byte
-	inlineFile string
-	readRooms  *RoomsFile // the file of Rooms; nil before it is read
+	inline          []config.Room
+	inlineText      []byte
+	inlineFile      string
+	inlineCanonical []byte
+	readRooms       *RoomsFile // the file of Rooms; nil before it is read
 
 	// Keys is the folder of the key that signs the log. Default: beside the data folder, see [Settings.KeyFolder].
 	Keys string

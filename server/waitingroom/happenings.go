@@ -118,7 +118,7 @@ func (r *Rooms) tell(ctx context.Context, room *room, known *told) (*told, error
 		kept.queued, kept.full = now, now
 		return &kept, nil
 	}
-	s := room.status()
+	s := r.statusOf(room)
 	after, kinds := known.next(now, room.at(now), s)
 	for _, kind := range kinds {
 		if err := r.options.Tell(ctx, Happening{kind, now, s}); err != nil {
@@ -138,7 +138,7 @@ func (r *Rooms) tellChange(room *room) {
 	if r.options.Tell == nil {
 		return
 	}
-	if err := r.options.Tell(context.Background(), Happening{Changed, room.now(), room.status()}); err != nil {
+	if err := r.options.Tell(context.Background(), Happening{Changed, room.now(), r.statusOf(room)}); err != nil {
 		r.options.Logger.Error("waitingroom: couldn't tell that a room has other settings", "room", room.config.Name, "err", err)
 	}
 }

@@ -45,9 +45,10 @@ type Revision struct {
 	Version int64     `json:"version"` // 0 where the settings are not stored
 	Time    time.Time `json:"time"`    // of the change
 	Origin  string    `json:"origin"`  // who or what made it
-	// Problem says why a newer version may be in force elsewhere, and Confirmed when this one was known to be the newest.
-	Problem   string    `json:"problem,omitempty"`
-	Confirmed time.Time `json:"confirmed,omitzero"`
+	Problem string    `json:"problem,omitempty"` // what is wrong with the settings that are stored, or why a newer version is not used here
+	// Unconfirmed says that a newer version may be in force elsewhere, and Confirmed when this one was known to be the newest.
+	Unconfirmed bool      `json:"unconfirmed,omitempty"`
+	Confirmed   time.Time `json:"confirmed,omitzero"`
 }
 
 // A Version is one entry in the history of the settings of all rooms.
@@ -77,9 +78,14 @@ func (r *Rooms) Status(name string) (Status, bool) {
 	if !ok {
 		return Status{}, false
 	}
+	return r.statusOf(room), true
+}
+
+// statusOf returns the state of a room, with the version of its settings.
+func (r *Rooms) statusOf(room *room) Status {
 	status := room.status()
 	status.Settings = r.options.Revision()
-	return status, true
+	return status
 }
 
 func (r *room) status() Status {

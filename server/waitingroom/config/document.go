@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -107,6 +108,42 @@ func Marshal(list *yaml.Node) ([]byte, error) {
 		err = fmt.Errorf("has %d bytes; rooms may take %d", b.Len(), MaxFile)
 	}
 	return b.Bytes(), err
+}
+
+// Canonical returns a form of a list of rooms that only depends on its values: not on their style, on comments, on anchors or on
+// the order of fields, nor on the release of the YAML package.
+func Canonical(list *yaml.Node) ([]byte, error) {
+	budget := maxNodes
+	expanded, err := expand(list, &budget, 0)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	writeCanonical(&b, expanded)
+	return b.Bytes(), nil
+}
+
+// writeCanonical writes the kind of a node, and its tag and value or what it contains, each with its length.
+func writeCanonical(b *bytes.Buffer, n *yaml.Node) {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		fmt.Fprintf(b, "v%d:%s%d:%s", len(n.ShortTag()), n.ShortTag(), len(n.Value), n.Value)
+	case yaml.MappingNode:
+		var fields []string
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			var field bytes.Buffer
+			writeCanonical(&field, n.Content[i])
+			writeCanonical(&field, n.Content[i+1])
+			fields = append(fields, field.String())
+		}
+		slices.Sort(fields)
+		fmt.Fprintf(b, "m%d:%s", len(fields), strings.Join(fields, ""))
+	default:
+		fmt.Fprintf(b, "l%d:", len(n.Content))
+		for _, child := range n.Content {
+			writeCanonical(b, child)
+		}
+	}
 }
 
 // Limits of [Marshal]: aliases of aliases grow exponentially.
