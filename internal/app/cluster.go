@@ -138,6 +138,17 @@ func (r *roleRun) setAside(b bucket.Bucket, short *Shortfall) error {
 	return err
 }
 
+// openNodeFolder opens the data folder of a node, and the bucket. What is wrong with that shows when it is used.
+func (r *roleRun) openNodeFolder(ctx context.Context, how writing) (*Writer, bucket.Bucket, error) {
+	b, err := bucket.Open(r.settings.Bucket, r.settings.BucketEndpoint, r.settings.BucketRegion)
+	if err != nil {
+		return nil, nil, err
+	}
+	how.node = true
+	w, err := r.openDataFolder(ctx, how, func(short *Shortfall) error { return r.setAside(b, short) })
+	return w, b, err
+}
+
 // openClusterNode opens the key folder of a node, and the node.
 func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket) (_ *clusterNode, view signedView, err error) {
 	n := &clusterNode{settings: r.settings, logger: r.logger, memory: &r.supervisor.node, folder: w.folder, bucket: b, since: time.Now().UTC()}

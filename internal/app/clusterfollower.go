@@ -16,27 +16,30 @@ import (
 
 // A clusterFollower is a node of a cluster while another one publishes.
 type clusterFollower struct {
-	node     *clusterNode
-	run      *roleRun
-	view     signedView
-	server   Server
-	takeover takeoverBackoff
-	dropped  bool // it has no errands any more
+	node    *clusterNode
+	run     *roleRun
+	view    signedView
+	role    followerRole
+	dropped bool // it has no errands any more
 }
 
-// startFollower starts the role of a node while another one publishes: nothing in it publishes, signs or sends.
-func startFollower(ctx context.Context, r *roleRun, s Server, p plan) error {
+// A followerRole is that of a node of a cluster while another one publishes: nothing in it publishes, signs or sends.
+type followerRole struct {
+	server   Server
+	takeover takeoverBackoff
+}
+
+func (o followerRole) start(ctx context.Context, r *roleRun) error {
+	s := o.server
 	if err := r.removeReadyFile(); err != nil {
 		return err
 	}
 	if err := makeKeyFolder(r.settings); err != nil {
 		return err
 	}
-	b, err := bucket.Open(r.settings.Bucket, r.settings.BucketEndpoint, r.settings.BucketRegion)
-	if err != nil {
-		return err
-	}
-	w, err := r.openDataFolder(ctx, s.writing(r, p), p.again, func(short *Shortfall) error { return r.setAside(b, short) })
+	how := s.writing(r)
+	how.open.follows = true
+	w, b, err := r.openNodeFolder(ctx, how)
 	if err != nil {
 		return err
 	}
@@ -45,7 +48,7 @@ func startFollower(ctx context.Context, r *roleRun, s Server, p plan) error {
 		return err
 	}
 	site := newSiteOptions()
-	f, err := openClusterFollower(ctx, r, s, p, w, b, site)
+	f, err := openClusterFollower(ctx, r, o, w, b, site)
 	if err != nil {
 		return err
 	}
@@ -65,7 +68,7 @@ func startFollower(ctx context.Context, r *roleRun, s Server, p plan) error {
 	if err != nil {
 		return err
 	}
-	s.announce(r, p, w.folder)
+	s.announce(r, w.folder)
 	if err := r.addReadyFile(); err != nil {
 		return err
 	}
@@ -78,7 +81,7 @@ func startFollower(ctx context.Context, r *roleRun, s Server, p plan) error {
 	return r.finish(s.Stopping)
 }
 
-func openClusterFollower(ctx context.Context, r *roleRun, s Server, p plan, w *Writer, b bucket.Bucket, site *siteOptions) (*clusterFollower, error) {
+func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Writer, b bucket.Bucket, site *siteOptions) (*clusterFollower, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
 		return nil, err
@@ -93,7 +96,7 @@ func openClusterFollower(ctx context.Context, r *roleRun, s Server, p plan, w *W
 		n.peers.close()
 		return view.record.Close()
 	}})
-	return &clusterFollower{node: n, run: r, view: view, server: s, takeover: p.takeover}, nil
+	return &clusterFollower{node: n, run: r, view: view, role: o}, nil
 }
 
 // behind is what clients get until the node has caught up.
@@ -143,7 +146,7 @@ func (f *clusterFollower) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		candidate := f.node.candidate
 		limited, cancel := ctx, context.CancelFunc(func() {})
-		if wait := time.Until(f.takeover.after); candidate && wait > 0 {
+		if wait := time.Until(f.role.takeover.after); candidate && wait > 0 {
 			candidate = false
 			limited, cancel = context.WithTimeout(ctx, wait)
 		}
@@ -156,11 +159,11 @@ func (f *clusterFollower) follow(ctx context.Context) {
 			text := err.Error()
 			f.node.refuses.Store(&text)
 			f.run.logger.Error("no node publishes, and this one may not", "err", err)
-			f.takeover.after = time.Now().Add(f.server.Intervals.Takeover)
+			f.role.takeover.after = time.Now().Add(f.role.server.Intervals.Takeover)
 			continue
 		}
 		f.run.logger.Info("no other node publishes; this one takes over")
-		f.run.restart(restart{lead: &after})
+		f.run.restart(restart{role: leaderRole{f.role.server, after, f.role.takeover}})
 		<-ctx.Done()
 	}
 }
@@ -174,7 +177,7 @@ func (f *clusterFollower) mayLead(ctx context.Context) error {
 	if len(changes) > 0 && changes[len(changes)-1].Key != f.view.record.Own() {
 		return errors.New("the log's key was changed at another node; copy log.key, log.pub and old-*.key from its key folder")
 	}
-	if f.takeover.failures > 0 && f.server.Fill { // perhaps these failed the last takeover; each takeover leaves a commit in the bucket for good
+	if f.role.takeover.failures > 0 && f.role.server.Fill { // perhaps these failed the last takeover; each takeover leaves a commit in the bucket for good
 		n, err := newSupplies(f.node.settings, true, f.run.logger.With("part", "bot"))
 		if err != nil {
 			return fmt.Errorf("it could not fill: %w", err)

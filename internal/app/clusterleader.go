@@ -3,7 +3,9 @@ package app
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"time"
 
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/retry"
@@ -13,6 +15,52 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
+
+// A leaderRole is that of the node of a cluster that publishes.
+type leaderRole struct {
+	server   Server
+	epoch    int64 // that the node replaces as the leader
+	takeover takeoverBackoff
+}
+
+func (o leaderRole) start(ctx context.Context, r *roleRun) error {
+	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
+		var l *clusterLeader
+		how := o.server.writing(r)
+		how.squeezed = func(h kvstore.Hash) { l.shareEncoding(h) } // the bot, which calls it, is opened later
+		w, b, err := r.openNodeFolder(ctx, how)
+		if err == nil {
+			l, err = openClusterLeader(ctx, r, w, b, o.epoch)
+		}
+		return w, l, err
+	})
+}
+
+// A takeoverBackoff is the backoff of a node that could not lead.
+type takeoverBackoff struct {
+	after    time.Time // the node does not try before
+	failures int       // one after the other
+}
+
+// afterFailure returns the backoff after a takeover that failed with err.
+func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBackoff {
+	if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
+		b.failures++
+	}
+	b.after = time.Now().Add(retry.Doubled(max(1, b.failures), first, leadRest))
+	return b
+}
+
+// takeoverOf returns the backoff after a run of a role that ended in order.
+func takeoverOf(ended role) takeoverBackoff {
+	switch ended := ended.(type) {
+	case followerRole:
+		return ended.takeover
+	case leaderRole:
+		return takeoverBackoff{after: ended.takeover.after}
+	}
+	return takeoverBackoff{}
+}
 
 // A clusterLeader is the node of a cluster that publishes.
 type clusterLeader struct {
@@ -56,14 +104,6 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 		n.peers.close()
 	})})
 	return l, nil
-}
-
-// asNode returns the node, nil for a process that is alone.
-func (l *clusterLeader) asNode() *clusterNode {
-	if l == nil {
-		return nil
-	}
-	return l.node
 }
 
 // shareEncoding has the other nodes take over a smaller encoding of a content.
@@ -172,4 +212,27 @@ func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
 			l.run.logger.Warn("couldn't compare what the bucket shows with the log; trying again later", "err", err, "later", mendEvery)
 		}
 	}
+}
+
+// rooms returns the node, whose cluster shares its waiting rooms.
+func (l *clusterLeader) rooms() *clusterNode { return l.node }
+
+// commands returns the operations and the schedule for commands on this machine. Changes are acknowledged when the bucket has them.
+func (l *clusterLeader) commands(all operations, schedule http.Handler) (operations, http.Handler) {
+	all = l.saving(maps.Clone(all))
+	reportLogSize(all)
+	return all, l.savingHTTP(schedule)
+}
+
+// serveOthers answers the other nodes, by some of the operations, and lends them contents for f, nil for no bot.
+func (l *clusterLeader) serveOthers(r *roleRun, all operations, f *filler) {
+	forNodes, besides := operations{}, map[string]http.Handler{}
+	all = l.saving(maps.Clone(all))
+	for _, name := range forwarded {
+		forNodes[name] = all[name]
+	}
+	if f != nil {
+		besides[squeezePath] = l.lending(f.bot)
+	}
+	l.node.serveNodes(r, forNodes, besides)
 }

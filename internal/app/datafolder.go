@@ -15,8 +15,8 @@ import (
 
 // openDataFolder opens the data folder to be written. replace is called where nothing may write to the folder, to make room for a new
 // store; its error is that of openDataFolder.
-func (r *roleRun) openDataFolder(ctx context.Context, o writing, again bool, replace func(*Shortfall) error) (*Writer, error) {
-	w, err := r.openPatiently(ctx, o, again)
+func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*Shortfall) error) (*Writer, error) {
+	w, err := r.openPatiently(ctx, o)
 	if short := (*Shortfall)(nil); errors.As(err, &short) {
 		if err = replace(short); err == nil {
 			o.afresh = true
@@ -37,7 +37,7 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writing, again bool, rep
 	r.parts.Add(parts.Part{Name: "data folder", Stop: func() error {
 		unwatch()
 		err := w.Close()
-		if failed := store.Failed(); failed != nil && r.restarting.Load() {
+		if failed := store.Failed(); failed != nil && r.restarts.pending.Load() {
 			r.logger.Warn("the store was left as it is on the disk", "err", err)
 			err = nil // another run of the role follows
 		}
@@ -54,14 +54,14 @@ const commandFor = 10 * time.Second
 
 // openPatiently opens the data folder. It waits for a command, such as `larder status`, that has it open for a moment, because no process
 // answered: before this one began, or between two runs of its roles. Then it waits as long as that takes, because clients wait, too.
-func (r *roleRun) openPatiently(ctx context.Context, o writing, again bool) (*Writer, error) {
+func (r *roleRun) openPatiently(ctx context.Context, o writing) (*Writer, error) {
 	deadline := time.Now().Add(commandFor)
 	for told := false; ; told = true {
 		w, err := openWriter(r.settings, o, r.logger)
 		if !errors.Is(err, kvstore.ErrLocked) {
 			return w, err
 		}
-		if !again {
+		if !r.again {
 			client, noAnswer := Dial(ctx, r.settings.Data)
 			if noAnswer == nil {
 				return nil, errors.Join(err, client.Close()) // another server, or a command that takes long

@@ -35,12 +35,12 @@ func TestOpenPatiently(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := make(chan struct{})
-		r := &roleRun{settings: s, logger: slog.New(told{slog.DiscardHandler, first})}
+		r := &roleRun{settings: s, logger: slog.New(told{slog.DiscardHandler, first}), again: again}
 		done := make(chan error)
 		var w *Writer
 		go func() {
 			var err error
-			w, err = r.openPatiently(t.Context(), writing{}, again)
+			w, err = r.openPatiently(t.Context(), writing{})
 			done <- err
 		}()
 		select {

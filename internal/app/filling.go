@@ -63,6 +63,17 @@ func (f *filler) showOnSite(r *roleRun, site *siteOptions, secret string) (err e
 	return err
 }
 
+// addToSite adds what the bot has for visitors to a site: the catalogue, checks of pull requests, releases from other origins.
+func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) error {
+	if err := f.showOnSite(r, site, secret); err != nil {
+		return err
+	}
+	if err := r.addReviewer(f, folder, site, secret); err != nil {
+		return err
+	}
+	return r.addFallback(f, folder, site)
+}
+
 // passOnce makes a single pass, notifies filled, calls beforeEnd, and ends the role.
 func (f *filler) passOnce(ctx context.Context, filled func(bot.Summary), beforeEnd func(context.Context) error) error {
 	if err := f.lookOnce(ctx); err != nil {

@@ -9,14 +9,52 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/internal/parts"
-	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
 
-// startLeader starts the role of a process that publishes and signs: one that is alone, or the leader of a cluster.
-func startLeader(ctx context.Context, r *roleRun, s Server, p plan) error {
-	secret, repository, err := s.checkLeader(r)
+// An aloneRole publishes and signs in no cluster.
+type aloneRole struct{ server Server }
+
+func (o aloneRole) start(ctx context.Context, r *roleRun) error {
+	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
+		w, err := r.openDataFolder(ctx, o.server.writing(r), keepShortfall)
+		return w, alone{}, err
+	})
+}
+
+// A publisher is what a process that publishes does for the other nodes of its cluster.
+type publisher interface {
+	// publish has the other nodes get what the process signs. It adds parts to the run.
+	publish(r *roleRun, site *siteOptions) error
+	// rooms returns the node whose cluster shares its waiting rooms, nil for none.
+	rooms() *clusterNode
+	// commands returns the operations and the schedule for commands on this machine.
+	commands(all operations, schedule http.Handler) (operations, http.Handler)
+	// serveOthers answers the other nodes, by some of the operations, and lends them contents for f, nil for no bot.
+	serveOthers(r *roleRun, all operations, f *filler)
+}
+
+// alone is the publisher of a process that is no node of a cluster.
+type alone struct{}
+
+func (alone) publish(*roleRun, *siteOptions) error      { return nil }
+func (alone) rooms() *clusterNode                       { return nil }
+func (alone) serveOthers(*roleRun, operations, *filler) {}
+func (alone) commands(all operations, schedule http.Handler) (operations, http.Handler) {
+	return all, schedule
+}
+
+// writing returns how a role that publishes opens the data folder.
+func (s Server) writing(r *roleRun) writing {
+	return writing{
+		open:   openOptions{working: true, address: r.self.Address},
+		follow: s.Fill, events: countEvents(r.metrics, s.Events),
+	}
+}
+
+// startPublishing starts a role that publishes and signs. open opens the data folder.
+func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Writer, publisher, error)) error {
+	secret, repository, err := s.checkPublishing(r)
 	if err != nil {
 		return err
 	}
@@ -25,7 +63,7 @@ func startLeader(ctx context.Context, r *roleRun, s Server, p plan) error {
 			return err
 		}
 	}
-	w, leads, err := s.openPublisher(ctx, r, p)
+	w, p, err := open()
 	if err != nil {
 		return err
 	}
@@ -44,10 +82,8 @@ func startLeader(ctx context.Context, r *roleRun, s Server, p plan) error {
 	}
 	site := newSiteOptions()
 	site.signer = w.signature.signer
-	if leads != nil {
-		if err := leads.publish(r, site); err != nil {
-			return err
-		}
+	if err := p.publish(r, site); err != nil {
+		return err
 	}
 	var pusher *gitlog.Pusher
 	if repository != nil {
@@ -55,23 +91,28 @@ func startLeader(ctx context.Context, r *roleRun, s Server, p plan) error {
 	}
 	r.addMemoryLimit(s.Serve)
 	r.watchDisk(w.folder.store)
+	if s.Serve && s.Fill {
+		if err := f.addToSite(r, w.folder, site, secret); err != nil {
+			return err
+		}
+	}
 	if s.Serve {
-		if err := s.serveLeader(ctx, r, p, leaderSite{writer: w, filler: f, node: leads.asNode(), secret: secret, options: site}); err != nil {
+		if err := s.servePublished(ctx, r, w, site, p.rooms()); err != nil {
 			return err
 		}
 	}
 	if err := r.addErrands(w.folder); err != nil {
 		return err
 	}
-	if err := s.answerCommands(r, socket, w, leads, f); err != nil {
+	if err := s.answerCommands(r, socket, w, p, f); err != nil {
 		return err
 	}
 	s.addBot(r, w, f, pusher)
 	return r.finish(s.Stopping)
 }
 
-// checkLeader returns the secret of webhooks, "" for none, and the client of GitHub that the log is pushed by, nil for none.
-func (s Server) checkLeader(r *roleRun) (secret string, repository *github.Client, err error) {
+// checkPublishing returns the secret of webhooks, "" for none, and the client of GitHub that the log is pushed by, nil for none.
+func (s Server) checkPublishing(r *roleRun) (secret string, repository *github.Client, err error) {
 	if s.Serve && s.Fill {
 		if secret, err = r.settings.HookSecret(); err != nil {
 			return "", nil, err
@@ -83,104 +124,43 @@ func (s Server) checkLeader(r *roleRun) (secret string, repository *github.Clien
 	return secret, repository, err
 }
 
-// writing returns how a role by a plan opens the data folder.
-func (s Server) writing(r *roleRun, p plan) writing {
-	node := s.isNode(r.settings)
-	return writing{
-		open:   openOptions{working: true, follows: node && p.lead == nil, address: r.self.Address},
-		follow: s.Fill, events: countEvents(r.metrics, s.Events), node: node,
-	}
-}
-
-// openPublisher opens the data folder, and has a node of a cluster lead; leads is nil for a process that is alone.
-func (s Server) openPublisher(ctx context.Context, r *roleRun, p plan) (w *Writer, leads *clusterLeader, err error) {
-	o := s.writing(r, p)
-	if !o.node {
-		w, err = r.openDataFolder(ctx, o, p.again, keepShortfall)
-		return w, nil, err
-	}
-	b, err := bucket.Open(r.settings.Bucket, r.settings.BucketEndpoint, r.settings.BucketRegion)
-	if err != nil {
-		return nil, nil, err
-	}
-	o.squeezed = func(h kvstore.Hash) { leads.shareEncoding(h) } // the bot, which calls it, is opened later
-	w, err = r.openDataFolder(ctx, o, p.again, func(short *Shortfall) error { return r.setAside(b, short) })
-	if err == nil {
-		leads, err = openClusterLeader(ctx, r, w, b, *p.lead)
-	}
-	return w, leads, err
-}
-
-// leaderSite is what the site of a leader is made from.
-type leaderSite struct {
-	writer  *Writer
-	filler  *filler // nil where no bot fills the folder
-	node    *clusterNode
-	secret  string // of webhooks; "" for none
-	options *siteOptions
-}
-
-// serveLeader serves what the leader publishes.
-func (s Server) serveLeader(ctx context.Context, r *roleRun, p plan, l leaderSite) error {
+// servePublished serves what the process publishes.
+func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, site *siteOptions, node *clusterNode) error {
 	if s.hasRooms(r.settings) {
-		rooms := &roomsSite{settings: r.settings, logger: r.logger, run: r, folder: l.writer.folder, site: l.options, node: l.node, tells: true}
+		rooms := &roomsSite{settings: r.settings, logger: r.logger, run: r, folder: w.folder, site: site, node: node, tells: true}
 		if err := rooms.open(ctx); err != nil {
 			return err
 		}
 	}
-	if f := l.filler; f != nil {
-		if err := f.showOnSite(r, l.options, l.secret); err != nil {
-			return err
-		}
-		if err := r.addReviewer(f, l.writer.folder, l.options, l.secret); err != nil {
-			return err
-		}
-		if err := r.addFallback(f, l.writer.folder, l.options); err != nil {
-			return err
-		}
-	}
-	what, err := r.openSite(l.writer.folder, l.options)
+	what, err := r.openSite(w.folder, site)
 	if err != nil {
 		return err
 	}
-	r.console.addOperations(withdrawals{l.writer, what.awaitLog, r.settings.PurgeHook != ""}.operations)
-	if err := r.addPurgeHook(l.writer.folder); err != nil {
+	r.console.addOperations(withdrawals{w, what.awaitLog, r.settings.PurgeHook != ""}.operations)
+	if err := r.addPurgeHook(w.folder); err != nil {
 		return err
 	}
-	s.announce(r, p, l.writer.folder)
+	s.announce(r, w.folder)
 	return r.addReadyFile()
 }
 
 // announce reports that the site serves. A node of a cluster reports it once, in its first run.
-func (s Server) announce(r *roleRun, p plan, folder *Reader) {
-	if !p.again || !s.isNode(r.settings) {
+func (s Server) announce(r *roleRun, folder *Reader) {
+	if !r.again || !s.isNode(r.settings) {
 		s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
 	}
 }
 
 // answerCommands answers commands on this machine, and in a cluster the other nodes.
-func (s Server) answerCommands(r *roleRun, socket net.Listener, w *Writer, leads *clusterLeader, f *filler) error {
+func (s Server) answerCommands(r *roleRun, socket net.Listener, w *Writer, p publisher, f *filler) error {
 	e, err := w.folder.errands.get()
 	if err != nil {
 		return err
 	}
-	all, schedule := r.leaderOperations(w), e.schedule.Handler(schedulePath)
-	if leads == nil {
-		r.serveAdmin(socket, w.folder, all, schedule, s.check)
-		return nil
-	}
-	all = leads.saving(all)
-	forNodes := operations{}
-	for _, name := range forwarded {
-		forNodes[name] = all[name]
-	}
-	reportLogSize(all)
-	r.serveAdmin(socket, w.folder, all, leads.savingHTTP(schedule), s.check)
-	besides := map[string]http.Handler{}
-	if f != nil {
-		besides[squeezePath] = leads.lending(f.bot)
-	}
-	leads.node.serveNodes(r, forNodes, besides)
+	all := r.leaderOperations(w)
+	local, schedule := p.commands(all, e.schedule.Handler(schedulePath))
+	r.serveAdmin(socket, w.folder, local, schedule, s.check)
+	p.serveOthers(r, all, f)
 	return nil
 }
 

@@ -260,17 +260,8 @@ func registered(t *testing.T) (all []string) {
 		t.Fatal(err)
 	}
 	defer v.close(nil)
-	r := p.newRun(ctx, v, &plan{settings: s})
-	_, err = r.do(func(ctx context.Context) error {
-		if err := p.start(ctx, r, plan{settings: s}); err != nil {
-			return err
-		}
-		r.parts.Add(parts.Part{Name: "look at the metrics", Run: func(context.Context) error {
-			all = described(r.metrics)
-			return parts.ErrDone
-		}})
-		return nil
-	})
+	r := p.newRun(ctx, v, p.plan(s, takeoverBackoff{}))
+	_, err = r.do(lookingRole{aloneRole{p}, func() { all = described(r.metrics) }})
 	if err != nil && !errors.Is(err, context.Canceled) { // by which parts say that they ended
 		t.Fatalf("%v\n%s", err, &log)
 	}
@@ -279,6 +270,23 @@ func registered(t *testing.T) (all []string) {
 	showFollowing(other, nil, time.Time{})
 	showNode(other, nil)
 	return append(all, described(other)...)
+}
+
+// A lookingRole does something when another role has started, and ends.
+type lookingRole struct {
+	role
+	look func()
+}
+
+func (o lookingRole) start(ctx context.Context, r *roleRun) error {
+	if err := o.role.start(ctx, r); err != nil {
+		return err
+	}
+	r.parts.Add(parts.Part{Name: "look", Run: func(context.Context) error {
+		o.look()
+		return parts.ErrDone
+	}})
+	return nil
 }
 
 func described(r *prometheus.Registry) (all []string) {

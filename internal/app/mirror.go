@@ -31,8 +31,11 @@ type Mirror struct {
 // FollowState is how far a mirror has come, and its JSON form.
 type FollowState = follow.State
 
-// startMirror starts the role of a process that follows another Larder: nothing in it publishes or signs.
-func startMirror(ctx context.Context, r *roleRun, s Server, p plan) error {
+// A mirrorRole follows another Larder: nothing in it publishes or signs.
+type mirrorRole struct{ server Server }
+
+func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
+	s := m.server
 	only, err := chosen(s.Mirror.Only)
 	if err != nil {
 		return err
@@ -45,7 +48,7 @@ func startMirror(ctx context.Context, r *roleRun, s Server, p plan) error {
 	if err := makeKeyFolder(r.settings); err != nil {
 		return err
 	}
-	w, err := r.openDataFolder(ctx, s.writing(r, p), p.again, keepShortfall)
+	w, err := r.openDataFolder(ctx, s.writing(r), keepShortfall)
 	if err != nil {
 		return err
 	}
@@ -60,7 +63,7 @@ func startMirror(ctx context.Context, r *roleRun, s Server, p plan) error {
 	r.addMemoryLimit(s.Serve)
 	r.watchDisk(w.folder.store)
 	if s.Serve {
-		if err := s.serveMirror(ctx, r, p, w.folder, follower); err != nil {
+		if err := s.serveMirror(ctx, r, w.folder, follower); err != nil {
 			return err
 		}
 	}
@@ -86,7 +89,7 @@ func startMirror(ctx context.Context, r *roleRun, s Server, p plan) error {
 }
 
 // serveMirror serves what the mirror has.
-func (s Server) serveMirror(ctx context.Context, r *roleRun, p plan, folder *Reader, follower *follow.Follower) error {
+func (s Server) serveMirror(ctx context.Context, r *roleRun, folder *Reader, follower *follow.Follower) error {
 	site := newSiteOptions()
 	site.signer = follower
 	if s.hasRooms(r.settings) {
@@ -101,7 +104,7 @@ func (s Server) serveMirror(ctx context.Context, r *roleRun, p plan, folder *Rea
 	if err := r.addPurgeHook(folder); err != nil {
 		return err
 	}
-	s.announce(r, p, folder)
+	s.announce(r, folder)
 	if err := r.addReadyFile(); err != nil {
 		return err
 	}

@@ -13,9 +13,16 @@ import (
 // lostPublicly is the reason that clients of the log get.
 const lostPublicly = "the service has lost some of its data and is to be repaired"
 
-// startReadOnly starts the role of a process that serves what can be read of a folder to which nothing may write: no bot, no schedule,
-// no webhooks, no purge hook, and nothing that signs or pushes the log.
-func startReadOnly(ctx context.Context, r *roleRun, s Server, missing *Shortfall) error {
+// A readOnlyRole serves what can be read of a data folder to which nothing may write: no bot, no schedule, no webhooks, no purge hook, and
+// nothing that signs or pushes the log.
+type readOnlyRole struct {
+	server  Server
+	missing *Shortfall
+	instead role // that could not open the folder
+}
+
+func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
+	s, missing := o.server, o.missing
 	if err := r.removeReadyFile(); err != nil {
 		return err
 	}

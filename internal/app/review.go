@@ -60,12 +60,18 @@ func (s ReviewServer) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, v.close(err)) }()
 	v.signals.handle(ctx)
 	r := newRoleRun(ctx, v, c, false)
-	_, err = r.do(func(context.Context) error { return s.start(r, secret) })
+	_, err = r.do(reviewRole{s, secret})
 	return err
 }
 
-// start starts the role.
-func (s ReviewServer) start(r *roleRun, secret string) error {
+// A reviewRole looks at pull requests.
+type reviewRole struct {
+	server ReviewServer
+	secret string // of the webhook
+}
+
+func (o reviewRole) start(_ context.Context, r *roleRun) error {
+	s, secret := o.server, o.secret
 	if err := r.removeReadyFile(); err != nil {
 		return err
 	}

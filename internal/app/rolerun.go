@@ -33,12 +33,11 @@ type roleRun struct {
 	self       Process
 	console    console
 	reload     reloader
-	onReady    []func()     // called once the process has said that it is ready, when no older one goes on in its place any more
-	leaving    []func()     // called before the run ends for another one, while its parts work
-	ready      atomic.Bool  // all parts work
-	restarts   chan restart // how the process goes on; at most one
-	restarting atomic.Bool  // another run follows at once, so that clients must not wait for this one
-	requested  *restart     // of restarts, after the run has ended; nil for none
+	onReady    []func()    // called once the process has said that it is ready, when no older one goes on in its place any more
+	leaving    []func()    // called before the run ends for another one, while its parts work
+	again      bool        // another run came before
+	ready      atomic.Bool // all parts work
+	restarts   restarts
 }
 
 // A console is what commands can ask of the role.
@@ -59,7 +58,8 @@ func newRoleRun(ctx context.Context, v *supervisor, s *settings.Settings, again 
 		settings: s, logger: v.logger, metrics: newRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
 		self:     Process{PID: os.Getpid(), Version: Version(), Started: v.started, Began: time.Now().UTC(), Private: v.private.address()},
 		reload:   reloader{files: s.Files()},
-		restarts: make(chan restart, 1),
+		again:    again,
+		restarts: restarts{how: make(chan restart, 1)},
 	}
 	v.private.switchTo(r.metrics)
 	v.readiness.removeChecks()
@@ -77,9 +77,9 @@ func newRegistry() *prometheus.Registry {
 
 // do runs a role until ctx, which the run was made with, ends or a part of the role does. It returns how the process goes on, nil if it
 // is to end.
-func (r *roleRun) do(role func(ctx context.Context) error) (*restart, error) {
-	err := r.parts.Wait(role(r.parts.Context()))
-	return r.requested, err
+func (r *roleRun) do(what role) (*restart, error) {
+	err := r.parts.Wait(what.start(r.parts.Context(), r))
+	return r.restarts.taken, err
 }
 
 // serve adds a part that answers on listeners until the role ends, and then finishes what it is sending. When the part has ended, no
@@ -122,7 +122,7 @@ const relinquishTimeout = 1200 * time.Millisecond
 // stopServing has s finish what it is sending.
 func (r *roleRun) stopServing(s *server.Server) {
 	late := &r.supervisor.late
-	if !r.restarting.Load() {
+	if !r.restarts.pending.Load() {
 		stopServer(s, r.settings.Drain, r.logger)
 		late.sending.Wait() // s answers late requests of earlier runs
 		late.succession.remove(s.Handler)
@@ -221,14 +221,21 @@ func (r *roleRun) finish(stopping func()) error {
 type restart struct {
 	before   func() error       // is called between the two runs; errTaken ends the process without an error
 	settings *settings.Settings // of the next run; nil for the same
-	lead     *int64             // the epoch that the node is to replace as the leader; nil to follow
+	role     role               // of the next run; nil for the one that the settings say
+}
+
+// restarts are what has requested that another run follows.
+type restarts struct {
+	how     chan restart // at most one
+	pending atomic.Bool  // another run follows at once, so that clients must not wait for this one
+	taken   *restart     // after the run has ended; nil for none
 }
 
 // restart has another run of a role follow this one. It returns false if that is about to happen already.
 func (r *roleRun) restart(how restart) bool {
-	r.restarting.Store(true)
+	r.restarts.pending.Store(true)
 	select {
-	case r.restarts <- how:
+	case r.restarts.how <- how:
 		return true
 	default:
 		return false
@@ -238,8 +245,8 @@ func (r *roleRun) restart(how restart) bool {
 // awaitRestart ends the role for a restart.
 func (r *roleRun) awaitRestart(ctx context.Context) error {
 	select {
-	case how := <-r.restarts:
-		r.requested = &how
+	case how := <-r.restarts.how:
+		r.restarts.taken = &how
 		return parts.ErrDone
 	case <-ctx.Done():
 		return nil

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,12 +9,9 @@ import (
 	"os"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/logs/cluster"
 )
 
 // A Server is a process that has the data folder open and works until it is told to end.
@@ -38,20 +36,35 @@ type Server struct {
 	Intervals ClusterIntervals
 }
 
-// A plan is what a run of a role is built from.
+// A role is what a process does during a run.
+type role interface {
+	// start opens the parts of the role one from another, and adds them to the run. They work until the run ends.
+	start(ctx context.Context, r *roleRun) error
+}
+
+// A plan is what a run is built from.
 type plan struct {
 	settings *settings.Settings
 	previous *settings.Settings // to return to if the process cannot run by settings; nil for none
 	again    bool               // another run came before
-	missing  *Shortfall         // why nothing may write to the data folder; nil if nothing is known to be wrong
-	lead     *int64             // the epoch that the node replaces as the leader of its cluster; nil to follow
-	takeover takeoverBackoff
+	role     role
 }
 
-// A takeoverBackoff is the backoff of a node that could not lead.
-type takeoverBackoff struct {
-	after    time.Time // it does not try before
-	failures int       // one after the other
+// plan returns the plan of a run by settings. In a cluster the node follows.
+func (s Server) plan(c *settings.Settings, takeover takeoverBackoff) *plan {
+	p := &plan{settings: c, role: aloneRole{s}}
+	switch {
+	case s.Mirror != nil:
+		p.role = mirrorRole{s}
+	case s.isNode(c):
+		p.role = followerRole{s, takeover}
+	}
+	return p
+}
+
+// isNode reports whether the process is a node of a cluster.
+func (s Server) isNode(c *settings.Settings) bool {
+	return s.Serve && s.Mirror == nil && c.Bucket != ""
 }
 
 // Run runs one role after the other until ctx ends, or another process has taken over. A reload, a repair, an upgrade that fails, and a
@@ -65,9 +78,9 @@ func (s Server) Run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, v.close(err)) }()
 	v.signals.handle(ctx)
-	for next := (&plan{settings: s.Settings}); next != nil; {
-		r, p := s.newRun(ctx, v, next), *next
-		requested, failure := r.do(func(ctx context.Context) error { return s.start(ctx, r, p) })
+	for next := s.plan(s.Settings, takeoverBackoff{}); next != nil; {
+		r, p := s.newRun(ctx, v, next), next
+		requested, failure := r.do(p.role)
 		next, err = s.transition(ctx, r, p, requested, failure)
 	}
 	return err
@@ -87,47 +100,35 @@ func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
 	return r
 }
 
-// start starts the role of a plan.
-func (s Server) start(ctx context.Context, r *roleRun, p plan) error {
-	switch {
-	case p.missing != nil:
-		return startReadOnly(ctx, r, s, p.missing)
-	case s.Mirror != nil:
-		return startMirror(ctx, r, s, p)
-	case s.isNode(p.settings) && p.lead == nil:
-		return startFollower(ctx, r, s, p)
-	}
-	return startLeader(ctx, r, s, p)
-}
-
-// isNode reports whether the process is a node of a cluster.
-func (s Server) isNode(c *settings.Settings) bool {
-	return s.Serve && s.Mirror == nil && c.Bucket != ""
-}
-
 // transition returns the plan of the run that follows the one by p, nil if the process ends, with an error or without. requested is what a
 // part has requested, or nil; err is why the run failed, or nil.
-func (s Server) transition(ctx context.Context, r *roleRun, p plan, requested *restart, err error) (*plan, error) {
+func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *restart, err error) (*plan, error) {
 	short := (*Shortfall)(nil)
+	stopgap, readOnly := p.role.(readOnlyRole)
+	wanted := p.role
+	if readOnly {
+		wanted = stopgap.instead
+	}
+	led, leads := wanted.(leaderRole)
 	switch {
 	case err == nil && requested != nil:
-		return s.nextPlan(ctx, r, p, requested)
-	case p.missing == nil && s.Serve && errors.As(err, &short):
-		p.missing = short
-		return &p, nil
-	case err != nil && p.lead != nil && ctx.Err() == nil:
+		return s.nextPlan(ctx, p, takeoverOf(wanted), requested)
+	case !readOnly && s.Serve && errors.As(err, &short):
+		next := *p
+		next.role = readOnlyRole{s, short, p.role}
+		return &next, nil
+	case err != nil && leads && ctx.Err() == nil:
 		s.Logger.Error("this node could not publish; it follows", "err", err)
-		backoff := p.takeover
-		if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
-			backoff.failures++
-		}
-		backoff.after = time.Now().Add(retry.Doubled(max(1, backoff.failures), s.Intervals.Takeover, leadRest))
-		return &plan{settings: p.settings, previous: p.previous, again: true, takeover: backoff}, nil
+		next := s.plan(p.settings, led.takeover.afterFailure(err, s.Intervals.Takeover))
+		next.previous, next.again = p.previous, true
+		return next, nil
 	case err != nil && p.again && p.previous != nil && !r.ready.Load() && r.supervisor.ending.Err() == nil && !errors.As(err, &short):
 		r.supervisor.changing.setFailure(fmt.Errorf("the process could not begin anew with the new configuration, so that stays what it was: %w", err))
 		s.Logger.Error("the process could not begin anew with the new configuration, so that stays what it was", "err", err)
 		p.previous.SetLevel()
-		return &plan{settings: p.previous, again: true, lead: p.lead, takeover: p.takeover}, nil
+		next := s.plan(p.previous, takeoverOf(wanted))
+		next.again = true
+		return next, nil
 	case ctx.Err() != nil && (p.again || !s.Once):
 		return nil, withoutCancellation(ctx, err)
 	}
@@ -135,7 +136,7 @@ func (s Server) transition(ctx context.Context, r *roleRun, p plan, requested *r
 }
 
 // nextPlan returns the plan of the run that was requested to follow the one by p.
-func (s Server) nextPlan(ctx context.Context, r *roleRun, p plan, requested *restart) (*plan, error) {
+func (s Server) nextPlan(ctx context.Context, p *plan, takeover takeoverBackoff, requested *restart) (*plan, error) {
 	if requested.before != nil {
 		switch err := requested.before(); {
 		case err == errTaken:
@@ -147,12 +148,13 @@ func (s Server) nextPlan(ctx context.Context, r *roleRun, p plan, requested *res
 	if ctx.Err() != nil {
 		return nil, nil
 	}
-	next := &plan{settings: p.settings, again: true, lead: requested.lead, takeover: p.takeover}
-	if p.lead != nil { // it led, and ended in order
-		next.takeover.failures = 0
-	}
+	next := s.plan(cmp.Or(requested.settings, p.settings), takeover)
+	next.again = true
 	if requested.settings != nil {
-		next.settings, next.previous = requested.settings, p.settings
+		next.previous = p.settings
+	}
+	if requested.role != nil {
+		next.role = requested.role
 	}
 	return next, nil
 }

@@ -36,20 +36,23 @@ func (s WitnessServer) Run(ctx context.Context) (err error) {
 	v.signals.set(map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) { s.Logger.Info("a witness takes up changes by a restart") }})
 	v.signals.handle(ctx)
 	r := newRoleRun(ctx, v, c, false)
-	_, err = r.do(func(context.Context) error { return s.start(r) })
+	_, err = r.do(witnessRole{s})
 	return err
 }
 
-// start starts the role.
-func (s WitnessServer) start(r *roleRun) error {
+// A witnessRole cosigns checkpoints.
+type witnessRole struct{ server WitnessServer }
+
+func (w witnessRole) start(_ context.Context, r *roleRun) error {
+	s := w.server
 	if err := r.removeReadyFile(); err != nil {
 		return err
 	}
-	w, err := witness.Open(witness.Options{Folder: r.settings.Keys, Name: s.Name, Logs: s.Logs, Logger: s.Logger.With("part", "witness")})
+	opened, err := witness.Open(witness.Options{Folder: r.settings.Keys, Name: s.Name, Logs: s.Logs, Logger: s.Logger.With("part", "witness")})
 	if err != nil {
 		return err
 	}
-	r.parts.Add(parts.Part{Name: "witness", Stop: w.Close})
+	r.parts.Add(parts.Part{Name: "witness", Stop: opened.Close})
 	o, err := r.withTLS(server.HTTPOptions{MaxConnections: r.settings.MaxConnections, Logger: s.Logger.With("part", "server")})
 	if err != nil {
 		return err
@@ -58,14 +61,14 @@ func (s WitnessServer) start(r *roleRun) error {
 	if err != nil {
 		return err
 	}
-	r.serve("logs", server.NewHTTPServer(w, o), at)
-	s.Serving(r.supervisor.address(r.settings), w.Keys())
+	r.serve("logs", server.NewHTTPServer(opened, o), at)
+	s.Serving(r.supervisor.address(r.settings), opened.Keys())
 	if err := r.addReadyFile(); err != nil {
 		return err
 	}
 	if err := r.finish(func() { s.Logger.Info("stopping") }); err != nil {
 		return err
 	}
-	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(func(ctx context.Context) { w.Run(ctx) })})
+	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(func(ctx context.Context) { opened.Run(ctx) })})
 	return nil
 }
