@@ -5,12 +5,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/acme"
@@ -35,9 +31,9 @@ func (r *roleRun) openCertificates(site *siteOptions) (err error) {
 		return err
 	}
 	site.certificates = m
-	r.metrics.MustRegister(certificateMetrics{m})
+	r.metrics.MustRegister(m.Collector())
 	r.console.addStatus(func(status *Status) { status.Certificates = m.States() })
-	r.parts.Add(parts.Part{Name: "certificates", Stop: m.Close})
+	r.parts.Add(m.Part())
 	return nil
 }
 
@@ -59,7 +55,7 @@ func (r *roleRun) openPlainServer(site *siteOptions) error {
 		r.serve("plain server", server.NewHTTPServer(handler, o), server.Limit(c.MaxConnections, l))
 	}
 	if site.certificates != nil {
-		r.parts.Add(parts.Part{Name: "renewal of certificates", Run: parts.Until(site.certificates.Run)})
+		r.parts.Add(site.certificates.RenewalPart())
 	}
 	return nil
 }
@@ -95,33 +91,4 @@ func toHTTPS(public *net.TCPAddr) http.Handler {
 		w.Header().Set("Location", "https://"+host+r.URL.RequestURI())
 		w.WriteHeader(http.StatusPermanentRedirect)
 	})
-}
-
-// certificateMetrics shows how certificates of an ACME server stand.
-type certificateMetrics struct{ of *acme.Manager }
-
-var (
-	certificateEnds = prometheus.NewDesc("larder_certificate_expiry_timestamp_seconds",
-		"When the certificate of a domain ends, in Unix time; 0 where there is none yet.", []string{"domain"}, nil)
-	certificateFailing = prometheus.NewDesc("larder_certificate_failing",
-		"1 while the last attempt to get or renew the certificate of a domain has failed.", []string{"domain"}, nil)
-)
-
-func (certificateMetrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- certificateEnds
-	ch <- certificateFailing
-}
-
-func (m certificateMetrics) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range m.of.States() {
-		ends, failing := 0.0, 0.0
-		if !s.Until.IsZero() {
-			ends = float64(s.Until.UnixNano()) / float64(time.Second)
-		}
-		if s.Problem != "" {
-			failing = 1
-		}
-		ch <- prometheus.MustNewConstMetric(certificateEnds, prometheus.GaugeValue, ends, s.Domain)
-		ch <- prometheus.MustNewConstMetric(certificateFailing, prometheus.GaugeValue, failing, s.Domain)
-	}
 }

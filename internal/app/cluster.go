@@ -271,7 +271,7 @@ func (n *clusterNode) openKey(folder string, founds bool, record *signing.Record
 
 // join has the process show how its node stands.
 func (n *clusterNode) join(r *roleRun, site *siteOptions) {
-	showNode(r.metrics, n.member)
+	cluster.RegisterMember(r.metrics, n.member)
 	r.supervisor.readiness.addCheck(n.checkReadiness)
 	r.console.addStatus(n.status)
 	r.console.addOperations(n.nodesOperation)

@@ -13,8 +13,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/logs"
@@ -50,7 +48,7 @@ func (n *clusterNode) listen(ctx context.Context) (err error) {
 	if n.key == nil {
 		return nil
 	}
-	if n.peers.taking, n.peers.asking, err = nodeTLS(n.key); err != nil || n.settings.NodeURL == "" {
+	if n.peers.taking, n.peers.asking, err = n.key.TLS(); err != nil || n.settings.NodeURL == "" {
 		return err
 	}
 	u, err := url.Parse(n.settings.NodeURL)
@@ -260,24 +258,4 @@ func (n *clusterNode) nodesOperation(all operations) {
 		}
 		return n.cluster.Members(ctx)
 	})
-}
-
-// showNode shows how a node stands.
-func showNode(r prometheus.Registerer, member func() Node) {
-	gauge := func(name, help string, value func(Node) float64) {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "cluster", Name: name, Help: help}, func() float64 { return value(member()) }))
-	}
-	flag := func(is bool) float64 {
-		if is {
-			return 1
-		}
-		return 0
-	}
-	gauge("writer", "1 on the node that publishes.", func(n Node) float64 { return flag(n.Role == cluster.Writer) })
-	gauge("role_timestamp_seconds", "When the node took up its role, by its own clock.", func(n Node) float64 { return float64(n.Since.Unix()) })
-	gauge("entries", "Log entries that are here.", func(n Node) float64 { return float64(n.Entries) })
-	gauge("behind_entries", "Signed log entries that the bucket was seen to have and are not here.", func(n Node) float64 { return float64(n.Lacks) })
-	gauge("behind_seconds", "Time since all was here that the bucket had; -1 where it never was.", func(n Node) float64 { return n.Behind })
-	gauge("forked", "1 while the bucket shows a signed checkpoint that is not one of the log here.", func(n Node) float64 { return flag(n.Evidence != "") })
-	gauge("problem", "1 while the bucket cannot be followed, or told that this node lives.", func(n Node) float64 { return flag(n.Problem != "") })
 }

@@ -108,6 +108,6 @@ func (r *roleRun) addSigner(w *Writer) error {
 	if err := w.openSigner(r.logger, r.metrics); err != nil {
 		return err
 	}
-	r.parts.Add(parts.Part{Name: "signer", Run: parts.Until(w.signature.signer.Run)})
+	r.parts.Add(w.signature.signer.Part())
 	return nil
 }

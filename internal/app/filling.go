@@ -29,8 +29,8 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 		return nil, err
 	}
 	r.reload.refresh = append(r.reload.refresh, f.keeper.Refresh)
-	showBacklog(r.metrics, f.bot)
-	showCatalogue(r.metrics, f.keeper)
+	r.metrics.MustRegister(f.bot.Collector())
+	f.keeper.Register(r.metrics)
 	unprotected := worker.Unprotected()
 	for _, lack := range unprotected {
 		r.logger.Warn("this system keeps less than others from the child processes that read strangers' files", "lacks", lack)
@@ -123,9 +123,6 @@ func (f *filler) keepFilling(ctx context.Context, serve bool, logger *slog.Logge
 		}
 	}
 }
-
-// keepCatalogue keeps the catalogue up to date.
-func (f *filler) keepCatalogue(ctx context.Context) { f.keeper.Run(ctx, f.bot.SetCatalogue) }
 
 // newGit returns what reads git repositories, and GitHub for it.
 func newGit(s *settings.Settings, getter *fetch.Client, logger *slog.Logger) (*git.Client, error) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/logs/gitlog"
@@ -48,7 +49,7 @@ func (alone) commands(all operations, schedule http.Handler) (operations, http.H
 func (s Server) writing(r *roleRun) writing {
 	return writing{
 		open:   openOptions{working: true, address: r.self.Address},
-		follow: s.Fill, events: countEvents(r.metrics, s.Events),
+		follow: s.Fill, events: bot.CountEvents(r.metrics, s.Events),
 	}
 }
 
@@ -180,8 +181,8 @@ func (s Server) addBot(r *roleRun, w *Writer, f *filler, pusher *gitlog.Pusher) 
 		return
 	}
 	r.parts.AddEarly(parts.Part{Name: "filling", Run: func(ctx context.Context) error { return f.keepFilling(ctx, s.Serve, r.logger) }})
-	r.parts.AddEarly(parts.Part{Name: "catalogue", Run: parts.Until(f.keepCatalogue)})
+	r.parts.AddEarly(f.keeper.Part(f.bot.SetCatalogue))
 	if pusher != nil {
-		r.parts.AddEarly(parts.Part{Name: "pushing", Run: parts.Until(pusher.Run)})
+		r.parts.AddEarly(pusher.Part())
 	}
 }

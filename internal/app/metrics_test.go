@@ -22,6 +22,8 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/cluster"
+	"github.com/larder-cdn/larder/logs/follow"
 )
 
 var update = flag.Bool("update", false, "rewrite the table in docs/metrics.md")
@@ -267,8 +269,8 @@ func registered(t *testing.T) (all []string) {
 	}
 	// Those of a mirror and of a node of a cluster, which that process is not.
 	other := prometheus.NewRegistry()
-	showFollowing(other, nil, time.Time{})
-	showNode(other, nil)
+	follow.Register(other, nil, time.Time{})
+	cluster.RegisterMember(other, nil)
 	return append(all, described(other)...)
 }
 

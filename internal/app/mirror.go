@@ -7,13 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/follow"
 	"github.com/larder-cdn/larder/logs/verify"
-	"github.com/larder-cdn/larder/packages/glob"
 )
 
 // A Mirror says whose log a process follows.
@@ -36,9 +33,9 @@ type mirrorRole struct{ server Server }
 
 func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	s := m.server
-	only, err := chosen(s.Mirror.Only)
+	only, err := follow.ParseOnly(s.Mirror.Only)
 	if err != nil {
-		return err
+		return settings.Mistakef("--only %w", err)
 	}
 	if s.Serve {
 		if err := r.removeReadyFile(); err != nil {
@@ -83,7 +80,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 			return parts.ErrDone
 		}})
 	} else {
-		r.parts.Add(parts.Part{Name: "following", Run: parts.Until(func(ctx context.Context) { follower.Run(ctx) })})
+		r.parts.Add(follower.Part())
 	}
 	return r.finish(s.Stopping)
 }
@@ -138,9 +135,9 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 		state := f.State()
 		s.Following = &state
 	})
-	showFollowing(r.metrics, f, started)
+	follow.Register(r.metrics, f, started)
 	r.supervisor.readiness.addCheck(func() (string, error) { return "", checkCaughtUp(f.State()) })
-	r.parts.Add(parts.Part{Name: "source", Stop: f.Close})
+	r.parts.Add(f.SourcePart())
 	return f, nil
 }
 
@@ -154,59 +151,4 @@ func checkCaughtUp(s FollowState) error {
 		text += "; " + s.Problem
 	}
 	return errors.New(text)
-}
-
-// chosen returns which releases patterns name, nil for all.
-func chosen(patterns []string) (func(pkg, version string) bool, error) {
-	type choice struct{ pkg, version *glob.Glob }
-	var all []choice
-	for _, pattern := range patterns {
-		at := strings.LastIndexByte(pattern, '@')
-		if at <= 0 { // that of a scope is no version's
-			at = len(pattern)
-		}
-		var c choice
-		var err error
-		if c.pkg, err = glob.Compile(pattern[:at]); err == nil && at < len(pattern) {
-			c.version, err = glob.Compile(pattern[at+1:])
-		}
-		if err != nil {
-			return nil, settings.Mistakef("--only %q: %w; it is a pattern of packages, or of packages and versions, such as jquery, @vue/* or d3@7.*", pattern, err)
-		}
-		all = append(all, c)
-	}
-	if all == nil {
-		return nil, nil
-	}
-	return func(pkg, version string) bool {
-		for _, c := range all {
-			if c.pkg.Match(pkg) && (c.version == nil || c.version.Match(version)) {
-				return true
-			}
-		}
-		return false
-	}, nil
-}
-
-// showFollowing shows how far a mirror is behind.
-func showFollowing(r prometheus.Registerer, f *follow.Follower, started time.Time) {
-	gauge := func(name, help string, value func(follow.State) float64) {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "follow", Name: name, Help: help}, func() float64 { return value(f.State()) }))
-	}
-	gauge("entries", "Log entries that are here.", func(s follow.State) float64 { return float64(s.Entries) })
-	gauge("behind_entries", "Signed log entries of the source that are not here yet, as far as it was heard of.", func(s follow.State) float64 { return float64(s.Of - s.Entries) })
-	gauge("behind_seconds", "Time since the mirror had all that its source showed.", func(s follow.State) float64 {
-		if s.Current.IsZero() {
-			return time.Since(started).Seconds()
-		}
-		return time.Since(s.Current).Seconds()
-	})
-	gauge("refused", "1 while the source says what cannot be true, and nothing is taken over.", func(s follow.State) float64 {
-		if s.Refused {
-			return 1
-		}
-		return 0
-	})
-	gauge("fetched_files", "Contents that were fetched since the start.", func(s follow.State) float64 { return float64(s.Files) })
-	gauge("fetched_bytes", "Bytes of the contents that were fetched since the start, before compression.", func(s follow.State) float64 { return float64(s.Bytes) })
 }

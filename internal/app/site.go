@@ -13,7 +13,6 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
@@ -78,8 +77,8 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	r.leaving = append(r.leaving, func() { r.letClientsLeave(made) })
 	r.serve("site", made, at)
 	if o.missing == nil {
-		r.addUsage(folder)
-		r.parts.Add(parts.Part{Name: "follower", Run: parts.Until(what.follower.Run)})
+		r.parts.Add(folder.usage().Part(r.logger))
+		r.parts.Add(what.follower.Part())
 	}
 	return what, r.openPlainServer(o)
 }
@@ -203,20 +202,6 @@ func forAll(next http.Handler) http.Handler {
 	})
 }
 
-// addUsage counts what files are asked for.
-func (r *roleRun) addUsage(folder *Reader) {
-	r.parts.Add(parts.Part{
-		Name: "usage",
-		Run:  parts.Until(folder.usage().Run),
-		Stop: func() error { // when all requests have been answered, and counted
-			if err := folder.usage().Save(); err != nil {
-				r.logger.Warn("the last minute's counts of requests are lost", "err", err)
-			}
-			return nil
-		},
-	})
-}
-
 // openAccessLog has the site write a line for each request, where that is wanted.
 func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
 	c := r.settings
@@ -231,7 +216,7 @@ func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
 		return fmt.Errorf("%s: %w", c.Origin("access-log"), err)
 	}
 	r.reload.reopen = append(r.reload.reopen, o.accessLog.Reopen)
-	r.parts.Add(parts.Part{Name: "access log", Stop: o.accessLog.Close})
+	r.parts.Add(o.accessLog.Part())
 	return nil
 }
 

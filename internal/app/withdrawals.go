@@ -8,7 +8,6 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/withdrawal"
-	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/purge"
 )
@@ -125,8 +124,8 @@ func (r *roleRun) addPurgeHook(folder *Reader) error {
 	if err != nil {
 		return err
 	}
-	showPurges(r.metrics, folder.store)
-	r.parts.AddEarly(parts.Part{Name: "purge hook", Run: parts.Until(purger.Run)})
+	r.metrics.MustRegister(purger.Collector())
+	r.parts.AddEarly(purger.Part())
 	return nil
 }
 
