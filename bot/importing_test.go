@@ -1,6 +1,7 @@
 package bot_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -205,5 +206,33 @@ func TestImportOfFilesThatChange(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		r.noTrace(name, "a", "6.6.6")
+	}
+}
+
+// Names that are not UTF-8 are longer in the list of files, and may look like others. Neither keeps the release from being imported.
+func TestImportWithStrangeNames(t *testing.T) {
+	r := newRig(t)
+	r.enrol("a", fromNpm("a", "*.js"))
+	r.enrol("b", "")
+	r.open()
+	var data bytes.Buffer
+	w := tar.NewWriter(&data)
+	for _, name := range []string{"a.js", "x/" + strings.Repeat("\xff", 600), "x/" + strings.Repeat("\xff", 601), "x/b\xff", "x/b\xfe", "x/b\ufffd"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: 1, Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "a.tar")
+	if err := errors.Join(w.Close(), os.WriteFile(path, data.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.importPath("a", "1.0.0", path); err != nil {
+		t.Errorf("%.300v", err)
+	}
+	if err := r.importPath("b", "1.0.0", path); err == nil || !strings.Contains(err.Error(), "is selected and cannot be published: name is not UTF-8") {
+		t.Errorf("all names are selected: %.300v", err)
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/packages/archive"
 )
@@ -51,14 +53,15 @@ func SendRelease(ctx context.Context, to Importer, name, version string, source 
 // listFiles reads a source and returns its files.
 func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error) {
 	files := []ImportFile{}
-	skipped := make(map[string]bool)
+	skipped, regular := make(map[string]bool), make(map[string]bool)
 	err := archive.Walk(ctx, source, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
 		f := ImportFile{Path: e.Name, Size: e.Size, Skipped: e.Skipped}
 		if e.Skipped != "" {
-			if skipped[e.Name] { // two names that are not UTF-8 may look the same
+			f.Path = text.Short(e.Name, archive.DefaultLimits.NameLength) // one that is not UTF-8 is longer in the list
+			if skipped[f.Path] {                                          // two of them may look the same
 				return nil
 			}
-			skipped[e.Name] = true
+			skipped[f.Path] = true
 			files = append(files, f)
 			return nil
 		}
@@ -68,9 +71,10 @@ func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error)
 		}
 		f.SHA256 = kvstore.Hash(sum.Sum(nil))
 		files = append(files, f)
+		regular[f.Path] = true
 		return nil
 	})
-	return files, err
+	return slices.DeleteFunc(files, func(f ImportFile) bool { return f.Skipped != "" && regular[f.Path] }), err
 }
 
 // inOrderOf returns the hashes in the order in which the files have them.

@@ -88,18 +88,53 @@ func Send[Result, Event any](ctx context.Context, c *Client, operation string, r
 	return result, json.Unmarshal(raw, &result)
 }
 
-// Forward sends the request of an operation to another process, and returns the result as it comes.
+// Forward sends the request of an operation to another process, and returns the result as it comes. When it returns, nothing
+// reads the contents any more.
 func Forward(ctx context.Context, c *Client, operation string, r Request, report func(json.RawMessage)) (json.RawMessage, error) {
-	contents := r.Contents
-	if contents == http.NoBody {
-		contents = nil
+	if r.Contents == http.NoBody {
+		return Send[json.RawMessage](ctx, c, operation, r.JSON, nil, report)
 	}
+	contents := &revocableReader{r: r.Contents}
+	defer contents.revoke()
 	return Send[json.RawMessage](ctx, c, operation, r.JSON, contents, report)
+}
+
+// A revocableReader reads from another reader until it is revoked. An HTTP client may still read a request's body after it has
+// returned the response.
+type revocableReader struct {
+	mu sync.Mutex // held while r is read
+	r  io.Reader  // nil once this reader is revoked
+}
+
+func (r *revocableReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.r == nil {
+		return 0, io.ErrClosedPipe
+	}
+	return r.r.Read(p)
+}
+
+// revoke returns when no read is under way any more.
+func (r *revocableReader) revoke() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.r = nil
+}
+
+// encodeRequest returns a request as JSON. Characters of HTML stay as they are: escaped ones take six times as much of the limit,
+// and a node that forwards a request would exceed it.
+func encodeRequest(request any) ([]byte, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(request)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // newRequest returns the HTTP request for an operation.
 func (c *Client) newRequest(ctx context.Context, operation string, request any, contents io.Reader) (*http.Request, error) {
-	encoded, err := json.Marshal(request)
+	encoded, err := encodeRequest(request)
 	if err != nil {
 		return nil, err
 	}

@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
 )
 
@@ -214,6 +216,10 @@ func TestRoomChangeThatCannotBeApplied(t *testing.T) {
 	if f.record.rejected(2) == nil || f.record.rejected(1) != nil {
 		t.Error("it is not known which version is followed")
 	}
+	newest, _ := f.record.store.Get()
+	if err := f.enforce(newest); err == nil || strings.Count(f.log.String(), "level=ERROR") != 1 {
+		t.Errorf("the second attempt: %v; log: %s", err, f.log)
+	}
 	clear()
 	if err := f.set(map[string]string{"total_active_users": "20"}); err != nil {
 		t.Fatal(err)
@@ -221,6 +227,34 @@ func TestRoomChangeThatCannotBeApplied(t *testing.T) {
 	f.shop(3, 20)
 	if f.record.rejected(3) != nil || f.rooms.Revision().Problem != "" {
 		t.Error(f.rooms.Revision())
+	}
+}
+
+// A command on a node that follows is based on the newest version, also if another node has made that a moment ago.
+func TestHistoryIsOfTheNewestVersion(t *testing.T) {
+	dir := t.TempDir()
+	open := func(name string) *configstore.Store {
+		t.Helper()
+		var folders [2]*configstore.Backend
+		for i, folder := range []string{"shared", name} {
+			b, err := bucket.OpenFolder(filepath.Join(dir, folder))
+			if err != nil {
+				t.Fatal(err)
+			}
+			folders[i] = configstore.NewBackend(b, "version/", configstore.Checksum{})
+		}
+		s, err := configstore.Open(t.Context(), configstore.Options{Authority: folders[0], Copy: folders[1], Logger: slog.New(slog.DiscardHandler), Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	leader, follower := open("leader"), &roomRecord{logger: slog.New(slog.DiscardHandler), store: open("follower")}
+	if _, err := leader.Propose(t.Context(), 0, configstore.Change{Content: []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := follower.history(t.Context(), 0); err != nil || len(h.Versions) != 1 || !h.Versions[0].InForce {
+		t.Errorf("%+v, %v", h, err)
 	}
 }
 

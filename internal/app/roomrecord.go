@@ -381,14 +381,18 @@ func (r *roomRecord) revision() waitingroom.Revision {
 	return v
 }
 
-// follow sets which version the rooms here follow, and returns the one before.
-func (r *roomRecord) follow(v configstore.Version, document config.Document) (configstore.Version, config.Document) {
+// follow sets which version the rooms here follow, and returns what has them follow the one before again.
+func (r *roomRecord) follow(v configstore.Version, document config.Document) (revert func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before, was := r.enforced, r.document
-	v.Content = nil
+	enforced, was, problem := r.enforced, r.document, r.problem
 	r.enforced, r.document, r.problem = v, document, ""
-	return before, was
+	r.enforced.Content = nil
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.enforced, r.document, r.problem = enforced, was, problem
+	}
 }
 
 // reject reports that the rooms here cannot follow a version.

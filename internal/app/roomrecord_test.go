@@ -37,6 +37,7 @@ type roomsFixture struct {
 	record   *roomRecord
 	rooms    *waitingroom.Rooms
 	node     *clusterNode // nil for a process that is alone
+	enforce  func(configstore.Version) error
 }
 
 func newRoomsFixture(t *testing.T) *roomsFixture {
@@ -102,7 +103,8 @@ func (f *roomsFixture) run() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.record.store.Subscribe(func(v configstore.Version) error { return s.enforceRooms(f.record, f.rooms, v) })
+	f.enforce = func(v configstore.Version) error { return s.enforceRooms(f.record, f.rooms, v) }
+	f.record.store.Subscribe(f.enforce)
 }
 
 // shop sees that the room has a limit, by a version of the settings.

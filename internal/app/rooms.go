@@ -83,16 +83,16 @@ func (s *roomsSite) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v
 	if err != nil {
 		return record.reject(v, err)
 	}
-	before, was := record.follow(v, document) // first, because webhooks about the change name the version
+	revert := record.follow(v, document) // first, because webhooks about the change name the version
 	err = s.changeRooms(rooms, configured)
 	if errors.Is(err, waitingroom.ErrEachNode) {
-		record.follow(before, was)
+		revert()
 		s.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
 		s.run.restart(restart{}) // or they are opened again for another reason
 		return nil
 	}
 	if err != nil {
-		record.follow(before, was)
+		revert()
 		return record.reject(v, err)
 	}
 	s.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)

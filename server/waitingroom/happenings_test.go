@@ -20,8 +20,13 @@ func (l *listener) tell(_ context.Context, h Happening) error {
 		return errors.New("nobody listens")
 	}
 	l.heard = append(l.heard, h.Kind+" "+h.Status.Name)
+	if h.Status.Settings != testRevision() {
+		l.heard = append(l.heard, fmt.Sprintf("with the settings %+v", h.Status.Settings))
+	}
 	return nil
 }
+
+func testRevision() Revision { return Revision{Version: 7, Origin: "test"} }
 
 func (l *listener) want(t *testing.T, want ...string) {
 	t.Helper()
@@ -38,7 +43,7 @@ func TestHappenings(t *testing.T) {
 	clock := newClock()
 	begins := clock.Now().Add(time.Hour)
 	yaml := small(2, fmt.Sprintf("  events: [{name: sale, event_start_time: %s, event_end_time: %s}]\n", begins.Format(time.RFC3339), begins.Add(time.Hour).Format(time.RFC3339)))
-	h := openWith(t, houseOptions{yaml: yaml, dir: dir, clock: clock, tell: l.tell})
+	h := openWith(t, houseOptions{yaml: yaml, dir: dir, clock: clock, tell: l.tell, version: testRevision})
 	var known *told
 	look := func() {
 		t.Helper()
@@ -55,7 +60,7 @@ func TestHappenings(t *testing.T) {
 	again := func() {
 		t.Helper()
 		h.close()
-		h, known = openWith(t, houseOptions{yaml: yaml, dir: dir, clock: clock, tell: l.tell}), nil
+		h, known = openWith(t, houseOptions{yaml: yaml, dir: dir, clock: clock, tell: l.tell, version: testRevision}), nil
 		look()
 		look()
 	}

@@ -66,6 +66,7 @@ type houseOptions struct {
 	now     func() time.Time // default: the clock's
 	cluster *Cluster         // default: none, the global objects are in the same house
 	tell    func(context.Context, Happening) error
+	version func() Revision // of the settings; default: none
 }
 
 func testKeys(t testing.TB) *Keyring {
@@ -107,7 +108,7 @@ func openWith(t *testing.T, o houseOptions) *house {
 	runtime := durable.New(store, durable.Options{Now: o.now, Quiet: o.frozen})
 	h.rooms, err = New(Options{
 		Rooms: configured, Keys: o.keys, Runtime: runtime, Cluster: o.cluster, Now: o.now, Logger: logger,
-		Known: func(string) bool { return o.known }, Frozen: o.frozen, Tell: o.tell,
+		Known: func(string) bool { return o.known }, Frozen: o.frozen, Tell: o.tell, Revision: o.version,
 	})
 	if err != nil {
 		t.Fatal(err)
