@@ -201,3 +201,49 @@ func TestClusterRoomsEachNode(t *testing.T) {
 	c.answers(two.publish(), http.StatusOK, all...)
 	c.limits("shop", 900, 900, all...)
 }
+
+// A bucket that loses the last versions while no node runs, as when an old copy of it is restored, gets them again from the nodes.
+func TestClusterRoomsLostVersions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	t.Parallel()
+	c := newCrew(t)
+	one := c.machine("one", nil)
+	one.start()
+	one.writes()
+	two := c.machine("two", one, candidateFiles...)
+	two.start()
+	all := []*machine{one, two}
+	c.answers(one.publish(), http.StatusOK, all...)
+	for _, limit := range []string{"910", "920"} {
+		if out, code := one.command("room", "set", "shop", "total_active_users="+limit); code != exitDone {
+			t.Fatal(out)
+		}
+	}
+	c.versions(3, all...)
+	two.end(os.Interrupt)
+	one.end(os.Interrupt)
+	var lost []string
+	for _, version := range []int{2, 3} {
+		lost = append(lost, filepath.Join(c.bucket, "settings", "rooms", fmt.Sprintf("%020d", version)))
+		if err := os.Remove(lost[len(lost)-1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one.start()
+	one.writes()
+	two.start()
+	c.versions(3, all...)
+	c.limits("shop", 920, 900, all...)
+	for _, file := range lost {
+		c.eventually("the bucket has "+file, func() bool {
+			_, err := os.Stat(file)
+			return err == nil
+		})
+	}
+	c.eventually("nothing is reported any more", func() bool {
+		out, code := two.command("room", "status")
+		return code == exitDone && !strings.Contains(out, "Not confirmed") && !strings.Contains(out, "Problem:")
+	})
+}

@@ -553,7 +553,7 @@ func (o *ownedRooms) set(ctx context.Context, q SetRoomRequest) (v RoomVersion, 
 	if err != nil {
 		return v, err
 	}
-	// Values may be secrets, such as a password in an upstream.
+	// Values may be secrets, such as the header by which a rule lets requests bypass a room.
 	origin := o.record.origin(q.Origin, "larder room set "+q.Room+" "+strings.Join(slices.Sorted(maps.Keys(q.Fields)), " "))
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
 }

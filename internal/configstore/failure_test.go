@@ -51,9 +51,7 @@ func (f *faultyBucket) Delete(ctx context.Context, key string) error {
 	return f.Bucket.Delete(ctx, key)
 }
 
-// failAll makes every change fail, and failAfter all but the first n.
-func failAll(string, string) error { return errFaulty }
-
+// failAfter makes every change fail but the first n.
 func failAfter(n int) func(string, string) error {
 	return func(string, string) error {
 		if n--; n < 0 {
