@@ -37,7 +37,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	site := newSiteOptions()
-	site.missing = missing
+	site.readOnly = true
 	if site.signer, err = r.openFrozenSigner(folder, missing); err != nil {
 		return err
 	}
