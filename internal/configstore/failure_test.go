@@ -159,7 +159,8 @@ func TestUploadIsRepeated(t *testing.T) {
 // publishes uploads them again; another one only reports it.
 func TestAuthorityLosesVersions(t *testing.T) {
 	dir := t.TempDir()
-	shared, leaderCopy, followerCopy := openFolder(t, filepath.Join(dir, "shared")), openFolder(t, filepath.Join(dir, "leader")), openFolder(t, filepath.Join(dir, "follower"))
+	shared := openFolder(t, filepath.Join(dir, "shared"))
+	leaderCopy, followerCopy := openFolder(t, filepath.Join(dir, "leader")), openFolder(t, filepath.Join(dir, "follower"))
 	leader, _ := openStore(t, shared, leaderCopy)
 	for i, content := range []string{"a", "b", "c", "d"} {
 		propose(t, leader, int64(i), content)
@@ -287,7 +288,9 @@ func TestApplyIsRepeated(t *testing.T) {
 	shared := openFolder(t, filepath.Join(dir, "shared"))
 	now := time.Now()
 	open := func(name string) *Store {
-		s, err := Open(t.Context(), Options{Authority: shared, Copy: openFolder(t, filepath.Join(dir, name)), Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
+		s, err := Open(t.Context(), Options{
+			Authority: shared, Copy: openFolder(t, filepath.Join(dir, name)), Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return now },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -440,7 +443,8 @@ func TestUndoIsChecked(t *testing.T) {
 	s, _ := openStore(t, local, local)
 	propose(t, s, 0, "a")
 	propose(t, s, 1, "b")
-	if _, err := s.Undo(t.Context(), 2, 0, "undo", func(v Version) error { return fmt.Errorf("%s is refused", v.Content) }); err == nil || err.Error() != "a is refused" {
+	refuse := func(v Version) error { return fmt.Errorf("%s is refused", v.Content) }
+	if _, err := s.Undo(t.Context(), 2, 0, "undo", refuse); err == nil || err.Error() != "a is refused" {
 		t.Error(err)
 	}
 	inForce(t, s, 2, "b")

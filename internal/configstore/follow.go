@@ -1,0 +1,357 @@
+package configstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+)
+
+// A store that shares its record compares its copy with the authority at each listing, and repeats what failed.
+
+// copyVersion stores a version in the copy. Versions of another record are removed from there before, so that the copy never
+// has versions of two records.
+func (s *Store) copyVersion(ctx context.Context, v Version) {
+	if !s.Shared() {
+		return
+	}
+	var err error
+	if s.foreign {
+		err = s.removeOthers(ctx, v.Number)
+	}
+	if err == nil {
+		err = s.options.Copy.put(ctx, v)
+	}
+	if err != nil {
+		if !s.toCopy[v.Number] {
+			s.options.Logger.Warn("a version of the configuration record cannot be copied here; trying again", "version", v.Number, "err", err)
+		}
+		s.toCopy[v.Number] = true
+		s.setProblem(uncopied, fmt.Errorf(
+			"version %d cannot be copied to this machine, which would not know it at a start without the shared record: %w", v.Number, err,
+		))
+		return
+	}
+	s.foreign = false
+	delete(s.toCopy, v.Number)
+}
+
+// removeOthers removes all versions but one from the copy, the newest first: what is left in between still differs from the
+// authority's record.
+func (s *Store) removeOthers(ctx context.Context, but int64) error {
+	copies, err := s.options.Copy.list(ctx)
+	for _, at := range slices.Backward(copies) {
+		if err == nil && at.number != but {
+			err = s.options.Copy.delete(ctx, at.number)
+		}
+	}
+	return err
+}
+
+// copyAgain copies the versions that could not be copied before.
+func (s *Store) copyAgain(ctx context.Context) {
+	for number := range s.toCopy {
+		v, err := s.Read(ctx, number)
+		switch {
+		case err == nil:
+			s.copyVersion(ctx, v)
+		case errors.Is(err, ErrNoVersion) || isCorrupt(err):
+			delete(s.toCopy, number)
+		}
+	}
+	if len(s.toCopy) == 0 {
+		s.setProblem(uncopied, nil)
+	}
+}
+
+// Refresh reads the versions that the authority has and this store does not know.
+func (s *Store) Refresh(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.refresh(ctx)
+}
+
+func (s *Store) refresh(ctx context.Context) (err error) {
+	s.setChecked(time.Time{})
+	defer func() {
+		if err == nil || !errors.Is(ctx.Err(), context.Canceled) { // a deadline is the authority's failure
+			s.setProblem(unreadable, err)
+		}
+	}()
+	now := s.options.Now()
+	all, err := s.options.Authority.list(ctx)
+	if err != nil {
+		return err
+	}
+	s.listed = newest(all)
+	if s.Shared() {
+		if err := s.followRecord(ctx, all); err != nil {
+			return err
+		}
+	}
+	if err := s.readUnknown(ctx, all); err != nil {
+		return err
+	}
+	if !s.Shared() {
+		s.confirmed()
+		return nil
+	}
+	s.copyAgain(ctx)
+	s.prune(ctx, s.options.Copy)
+	complete := s.upload(ctx, all)
+	if len(s.toCopy) == 0 && (complete || !s.owns) {
+		s.setChecked(now)
+	}
+	return nil
+}
+
+func (s *Store) setChecked(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checked = at
+}
+
+// readUnknown reads the versions of a listing that are not known, the newest first, which is to be in force.
+func (s *Store) readUnknown(ctx context.Context, all []stored) error {
+	var broken error
+	for _, at := range slices.Backward(all) {
+		if at.number <= s.pruned || s.contains(at.number) {
+			continue
+		}
+		v, err := s.options.Authority.read(ctx, at.number)
+		switch {
+		case isCorrupt(err):
+			broken = errors.Join(broken, err)
+			continue
+		case errors.Is(err, bucket.ErrNotFound):
+			continue // pruned meanwhile
+		case err != nil:
+			return err
+		}
+		s.copyVersion(ctx, v)
+		if known, _ := s.Get(); v.Number > known.Number {
+			s.enforce(v) //nolint:errcheck // the subscriber reports it, and is notified again
+		}
+		s.addToHistory(v)
+	}
+	s.reportDamage(broken)
+	return nil
+}
+
+func (s *Store) reportDamage(err error) {
+	s.mu.Lock()
+	fresh := err != nil && s.reported != err.Error()
+	if s.problems[damaged] = err; fresh {
+		s.reported = err.Error()
+	}
+	s.mu.Unlock()
+	if fresh {
+		s.options.Logger.Error("a version of the shared configuration record is damaged and not used; the last sound version stays in force", "err", err)
+	}
+}
+
+// Follow keeps the store current until ctx ends: it takes over new versions from the authority, and repeats what failed.
+func (s *Store) Follow(ctx context.Context) {
+	for retry.Sleep(ctx, followEvery) == nil {
+		s.followOnce(ctx)
+	}
+}
+
+func (s *Store) followOnce(ctx context.Context) {
+	s.applyAgain()
+	if !s.Shared() || s.knowsNewest(ctx) {
+		return
+	}
+	failed := s.State().Problem != nil
+	if err := s.Refresh(ctx); err != nil && !failed && ctx.Err() == nil {
+		s.options.Logger.Warn("the shared configuration record cannot be read; the version that is in force here stays so",
+			"version", s.State().Version.Number, "err", err)
+	}
+}
+
+// knowsNewest reports whether the version in force is still the newest one, as it was in the last listing, which is not long
+// ago. It requests the next version, which is cheaper than a listing.
+func (s *Store) knowsNewest(ctx context.Context) bool {
+	s.mu.Lock()
+	known, checked, behind := s.current.Number, s.checked, s.behind
+	s.mu.Unlock()
+	if age := s.options.Now().Sub(checked); age < 0 || age >= listEvery {
+		return false
+	}
+	s.changing.Lock()
+	next := max(known, s.listed) + 1
+	s.changing.Unlock()
+	if _, err := s.options.Authority.read(ctx, next); !errors.Is(err, bucket.ErrNotFound) {
+		return false
+	}
+	if !behind {
+		s.confirmed()
+	}
+	return true
+}
+
+// followRecord compares the copy with a listing of the authority. If they are different records, the authority's newest
+// version comes into force.
+func (s *Store) followRecord(ctx context.Context, all []stored) error {
+	same, err := s.isSameRecord(ctx, all)
+	if err != nil || same {
+		return err
+	}
+	for _, at := range slices.Backward(all) {
+		v, err := s.options.Authority.read(ctx, at.number)
+		if isCorrupt(err) || errors.Is(err, bucket.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.options.Logger.Warn("the configuration record of the cluster takes the place of the one that was here", "version", v.Number)
+		s.mu.Lock()
+		s.history = nil
+		s.mu.Unlock()
+		s.foreign, s.toCopy, s.pruned = true, map[int64]bool{}, 0
+		s.copyVersion(ctx, v)
+		s.enforce(v) //nolint:errcheck // the subscriber reports it, and is notified again
+		return nil
+	}
+	return &CorruptError{s.options.Authority.bucket.String() + "/" + s.options.Authority.prefix, errors.New("no version of it can be read")}
+}
+
+// isSameRecord reports whether the newest version that the copy and the authority both have is the same one.
+func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
+	s.mu.Lock()
+	history := slices.Clone(s.history)
+	s.mu.Unlock()
+	unknown := len(all) == 0 || len(history) == 0
+	for _, at := range slices.Backward(all) {
+		i := slices.IndexFunc(history, func(v Version) bool { return v.Number == at.number })
+		if i < 0 {
+			continue
+		}
+		var object bucket.Version
+		if s.same.number == at.number && s.same.id == history[i].ID {
+			object = s.same.object
+		}
+		v, found, err := s.options.Authority.readOther(ctx, at.number, object)
+		switch {
+		case isCorrupt(err) || errors.Is(err, bucket.ErrNotFound):
+			unknown = true
+			continue
+		case err != nil:
+			return false, err
+		case object != "" && found == object:
+			return true, nil
+		case v.ID == history[i].ID:
+			s.same = comparison{at.number, v.ID, found}
+			return true, nil
+		}
+		return false, nil
+	}
+	return unknown, nil
+}
+
+// prune removes the oldest versions of a backend beyond the limits of the history.
+func (s *Store) prune(ctx context.Context, b *Backend) {
+	all, err := b.list(ctx)
+	old := s.excess(all)
+	for _, at := range old {
+		if err == nil {
+			err = b.delete(ctx, at.number)
+		}
+	}
+	if err != nil {
+		s.options.Logger.Warn("old versions of the configuration record cannot be removed", "from", b.bucket.String(), "err", err)
+	}
+	if b != s.options.Copy || len(old) == 0 {
+		return
+	}
+	s.pruned = newest(old)
+	s.mu.Lock()
+	s.history = slices.DeleteFunc(s.history, func(v Version) bool { return v.Number <= s.pruned })
+	s.mu.Unlock()
+}
+
+// excess returns the oldest versions of a listing beyond the limits of the history. Damaged versions do not count.
+func (s *Store) excess(all []stored) []stored {
+	size, count := int64(0), 0
+	for i, at := range slices.Backward(all) {
+		if !s.contains(at.number) {
+			continue
+		}
+		count++
+		size += at.size
+		if count > 2 && (count > maxVersions || size > maxHistoryBytes) {
+			return all[:i+1]
+		}
+	}
+	return nil
+}
+
+// Share has this store own the record: it uploads the versions that the authority lacks, as when a cluster begins with the
+// record of the process that founds it, or when the authority has lost some. [Store.Follow] continues what Share cannot finish.
+func (s *Store) Share(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.owns = s.Shared()
+	if err := s.refresh(ctx); err != nil {
+		return err
+	}
+	return s.problemOf(lacking)
+}
+
+func (s *Store) problemOf(p problem) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.problems[p]
+}
+
+// upload stores the versions of the copy that a listing of the authority lacks, if this store owns the record. It begins with
+// the newest one, so that a part of them never has an older version be in force. It reports whether the authority is complete.
+func (s *Store) upload(ctx context.Context, all []stored) bool {
+	var err error
+	if s.owns {
+		err = s.uploadMissing(ctx, all)
+	}
+	current, _ := s.Get()
+	behind := current.Number > newest(all) && (!s.owns || err != nil)
+	if behind {
+		s.setProblem(lacking, errors.Join(fmt.Errorf(
+			"version %d is in force here, and the shared record ends with version %d, as after an old copy of it was restored; "+
+				"the node that publishes uploads what it has", current.Number, newest(all)), err))
+	} else {
+		s.setProblem(lacking, err)
+		s.confirmed()
+	}
+	s.mu.Lock()
+	s.behind = behind
+	s.mu.Unlock()
+	return err == nil
+}
+
+func (s *Store) uploadMissing(ctx context.Context, all []stored) error {
+	copies, err := s.options.Copy.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, at := range slices.Backward(copies) {
+		if !s.contains(at.number) || slices.ContainsFunc(all, func(has stored) bool { return has.number == at.number }) {
+			continue
+		}
+		v, err := s.options.Copy.read(ctx, at.number)
+		if isCorrupt(err) || errors.Is(err, bucket.ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = s.options.Authority.create(ctx, v)
+		}
+		if err != nil && !errors.Is(err, bucket.ErrExists) {
+			return fmt.Errorf("version %d cannot be uploaded: %w", at.number, err)
+		}
+		s.options.Logger.Info("a version of the configuration record was uploaded that the shared one lacked", "version", at.number)
+	}
+	return nil
+}
