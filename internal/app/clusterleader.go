@@ -215,7 +215,7 @@ func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
 }
 
 // rooms returns the node, whose cluster shares its waiting rooms.
-func (l *clusterLeader) rooms() *clusterNode { return l.node }
+func (l *clusterLeader) rooms() roomsCluster { return l.node }
 
 // commands returns the operations and the schedule for commands on this machine. Changes are acknowledged when the bucket has them.
 func (l *clusterLeader) commands(all operations, schedule http.Handler) (operations, http.Handler) {

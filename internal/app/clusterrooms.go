@@ -11,7 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
@@ -34,7 +36,6 @@ const (
 // sharedRooms are the rooms of a node that are the cluster's.
 type sharedRooms struct {
 	node   *clusterNode
-	rooms  *waitingroom.Rooms
 	member *nodes.Member
 	client *http.Client
 	writer atomic.Pointer[string] // where the node that writes is asked; nil where none is known
@@ -46,11 +47,31 @@ type sharedRooms struct {
 	strange map[string]error
 }
 
-// shareRooms has a node take part in the rooms of the cluster. known are the rooms of which it had state.
-func (n *clusterNode) shareRooms(ctx context.Context, configured []config.Room, known []string) (s *sharedRooms, had []string) {
-	s = &sharedRooms{node: n, member: nodes.NewMember(n.dataCentre(), n.memory.clock), client: n.askingClient(true)}
-	if n.memory.hadRooms != nil && !n.memory.clock.Known() { // nothing was decided in the lives before this one
-		return s, n.memory.hadRooms
+// recordBackends returns the bucket as the authority of the rooms' settings, if the node has the cluster's key.
+func (n *clusterNode) recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool) {
+	if n.key == nil {
+		local = configstore.NewBackend(folder, ownPrefix, configstore.Checksum{})
+		return local, local, false
+	}
+	authority = configstore.NewBackend(n.bucket, sharedPrefix, cluster.RecordSealer{Key: n.key, Record: "rooms"})
+	return authority, configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{}), true
+}
+
+// recordLeader has the leader change the rooms' settings, if this node follows.
+func (n *clusterNode) recordLeader(name string) (leader *followedRooms, follows bool) {
+	return &followedRooms{node: n, name: name}, !n.cluster.Leads()
+}
+
+// share has the node take part in the rooms of the cluster. known are the rooms of which it had state.
+func (n *clusterNode) share(ctx context.Context, configured []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error) {
+	keys, err := n.ticketKeys(keys)
+	if err != nil {
+		return roomShare{}, err
+	}
+	s := &sharedRooms{node: n, member: nodes.NewMember(n.dataCentre(), n.memory.clock), client: n.askingClient(true)}
+	share := roomShare{keys: keys, known: n.memory.hadRooms, cluster: &waitingroom.Cluster{Member: s.member, Carry: s.carry}, run: s.run}
+	if n.memory.hadRooms != nil && !n.memory.clock.Known() { // nothing was decided in the runs before this one
+		return share, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, roomsFirst)
 	defer cancel()
@@ -61,7 +82,8 @@ func (n *clusterNode) shareRooms(ctx context.Context, configured []config.Room, 
 		}
 	}
 	n.memory.hadRooms = append(append([]string{}, known...), before...)
-	return s, n.memory.hadRooms
+	share.known = n.memory.hadRooms
+	return share, nil
 }
 
 // ticketKeys returns the keys by which a ticket of one node passes at all of them: they follow from the cluster's.
@@ -133,15 +155,15 @@ func (n *clusterNode) handleRoomRequests() http.Handler {
 
 // run keeps finding out, until ctx ends, which node has the global objects. On that node it also makes sure that no other
 // node has taken its place.
-func (s *sharedRooms) run(ctx context.Context) {
+func (s *sharedRooms) run(ctx context.Context, rooms *waitingroom.Rooms) {
 	defer s.client.CloseIdleConnections()
 	if status := s.node.cluster.Status(); status.Leads {
-		s.node.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, s.rooms.Holds))
+		s.node.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, rooms.Holds))
 		defer s.node.owner.Store(nil)
 	}
 	failed := false
 	for ctx.Err() == nil {
-		err := s.look(ctx)
+		err := s.look(ctx, rooms)
 		if err != nil && !failed && ctx.Err() == nil {
 			s.node.logger.Warn("couldn't find out how the waiting rooms of the cluster stand; trying again", "err", err)
 		}
@@ -157,10 +179,10 @@ func (s *sharedRooms) run(ctx context.Context) {
 }
 
 // look has the bucket list this node, learns which node writes, and asks that one for the time if it has yet to.
-func (s *sharedRooms) look(ctx context.Context) error {
+func (s *sharedRooms) look(ctx context.Context, rooms *waitingroom.Rooms) error {
 	ctx, cancel := context.WithTimeout(ctx, nodes.Sure)
 	defer cancel()
-	unlisted := s.join(ctx)
+	unlisted := s.join(ctx, rooms.Shared())
 	if unlisted != nil && !s.listed.Load() {
 		return unlisted
 	}
@@ -196,8 +218,7 @@ func (s *sharedRooms) look(ctx context.Context) error {
 }
 
 // join has the bucket list this node.
-func (s *sharedRooms) join(ctx context.Context) error {
-	rooms := s.rooms.Shared()
+func (s *sharedRooms) join(ctx context.Context, rooms []string) error {
 	if slices.Equal(rooms, s.told) && time.Since(s.at) < roomsListed {
 		return nil
 	}

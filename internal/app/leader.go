@@ -27,8 +27,8 @@ func (o aloneRole) start(ctx context.Context, r *roleRun) error {
 type publisher interface {
 	// publish has the other nodes get what the process signs. It adds parts to the run.
 	publish(r *roleRun, site *siteOptions) error
-	// rooms returns the node whose cluster shares its waiting rooms, nil for none.
-	rooms() *clusterNode
+	// rooms returns what shares the waiting rooms.
+	rooms() roomsCluster
 	// commands returns the operations and the schedule for commands on this machine.
 	commands(all operations, schedule http.Handler) (operations, http.Handler)
 	// serveOthers answers the other nodes, by some of the operations, and lends them contents for f, nil for no bot.
@@ -39,7 +39,7 @@ type publisher interface {
 type alone struct{}
 
 func (alone) publish(*roleRun, *siteOptions) error      { return nil }
-func (alone) rooms() *clusterNode                       { return nil }
+func (alone) rooms() roomsCluster                       { return roomsAlone{} }
 func (alone) serveOthers(*roleRun, operations, *filler) {}
 func (alone) commands(all operations, schedule http.Handler) (operations, http.Handler) {
 	return all, schedule
@@ -126,10 +126,10 @@ func (s Server) checkPublishing(r *roleRun) (secret string, repository *github.C
 }
 
 // servePublished serves what the process publishes.
-func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, site *siteOptions, node *clusterNode) error {
+func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, site *siteOptions, rooms roomsCluster) error {
 	if s.hasRooms(r.settings) {
-		rooms := &roomsSite{settings: r.settings, logger: r.logger, run: r, folder: w.folder, site: site, node: node, tells: true}
-		if err := rooms.open(ctx); err != nil {
+		front := &roomsSite{settings: r.settings, logger: r.logger, run: r, folder: w.folder, site: site, cluster: rooms, tells: true}
+		if err := front.open(ctx); err != nil {
 			return err
 		}
 	}

@@ -43,7 +43,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	}
 	r.addMemoryLimit(s.Serve)
 	if s.hasRooms(r.settings) {
-		if err := (&roomsSite{settings: r.settings, logger: r.logger, run: r, folder: folder, site: site, frozen: true}).open(ctx); err != nil {
+		if err := (&roomsSite{settings: r.settings, logger: r.logger, run: r, folder: folder, site: site, cluster: roomsAlone{}, frozen: true}).open(ctx); err != nil {
 			return err
 		}
 	}

@@ -177,7 +177,7 @@ func TestStartWithBrokenRoomsFile(t *testing.T) {
 	if err := checkRooms(f.fresh()); err == nil {
 		t.Error("a start without a record succeeds")
 	}
-	s := &roomsSite{settings: f.fresh(), logger: slog.New(slog.DiscardHandler)}
+	s := &roomsSite{settings: f.fresh(), logger: slog.New(slog.DiscardHandler), cluster: roomsAlone{}}
 	if _, err := s.openRoomRecord(t.Context()); err == nil {
 		t.Error("a record is opened without a file")
 	}

@@ -27,7 +27,6 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
-	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -88,7 +87,7 @@ func fileHash(file settings.RoomsFile) string {
 // openRoomRecord opens the record, seeds it if this process owns it, and offers the rooms file.
 func (s *roomsSite) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	file, _, broken := s.settings.ReadRooms()
-	r := &roomRecord{logger: s.logger.With("part", "rooms"), data: s.settings.Data, node: originName(s), file: file, broken: broken}
+	r := &roomRecord{logger: s.logger.With("part", "rooms"), data: s.settings.Data, node: s.cluster.dataCentre(), file: file, broken: broken}
 	dir, err := bucket.FolderAt(filepath.Join(s.settings.Data, roomsFolder))
 	if err != nil {
 		return nil, err
@@ -96,14 +95,8 @@ func (s *roomsSite) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	if s.frozen && s.settings.Bucket != "" {
 		dir = configstore.ReadOnly{Bucket: dir, Why: errors.New("this node cannot take part in the cluster at the moment; change the rooms on another node")}
 	}
-	local := configstore.NewBackend(dir, versionsPrefix, configstore.Checksum{})
-	authority := local
-	if s.node != nil && s.node.key != nil {
-		authority = configstore.NewBackend(s.node.bucket, sharedPrefix, cluster.RecordSealer{Key: s.node.key, Record: "rooms"})
-	} else if s.node != nil {
-		r.alone = true
-		local = configstore.NewBackend(dir, ownPrefix, configstore.Checksum{})
-		authority = local
+	authority, local, shared := s.cluster.recordBackends(dir)
+	if r.alone = !shared; r.alone {
 		r.logger.Warn("this node cannot read the settings of the cluster's waiting rooms without the cluster's key, and goes by its own file; copy cluster.key from the key folder of another node")
 	}
 	patient, cancel := context.WithTimeout(ctx, recordTime)
@@ -111,35 +104,26 @@ func (s *roomsSite) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	if r.store, err = configstore.Open(patient, configstore.Options{Authority: authority, Copy: local, Logger: r.logger, Now: time.Now}); err != nil {
 		return nil, fmt.Errorf("couldn't read the settings of the waiting rooms (%s): %w", filepath.Join(s.settings.Data, roomsFolder), err)
 	}
-	if err := r.begin(patient, s.node); err != nil {
+	if err := r.begin(patient, s.cluster); err != nil {
 		return nil, err
 	}
 	return r, r.chooseVersion(patient)
 }
 
 // begin chooses who changes the record. If this process does, it seeds the record and offers the rooms file.
-func (r *roomRecord) begin(ctx context.Context, node *clusterNode) error {
+func (r *roomRecord) begin(ctx context.Context, c roomsCluster) error {
 	own := &ownedRooms{r}
-	if node == nil || node.cluster.Leads() {
+	leader, follows := c.recordLeader(r.node)
+	if !follows {
 		r.owner, r.offers = own, own.apply
 		return own.begin(ctx)
 	}
-	followed := &followedRooms{node: node, name: r.node}
-	r.owner, r.offers = followed, followed.apply
+	r.owner, r.offers = leader, leader.apply
 	if r.alone {
 		r.offers = own.apply
 		return own.begin(ctx)
 	}
 	return nil
-}
-
-// originName names this machine in the origin of a change.
-func originName(s *roomsSite) string {
-	if s.node != nil {
-		return s.node.dataCentre()
-	}
-	host, _ := os.Hostname()
-	return host
 }
 
 // chooseVersion has the newest version be enforced that this release understands, or without a record, the rooms file.

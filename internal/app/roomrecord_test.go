@@ -77,8 +77,10 @@ func (f *roomsFixture) run() {
 	f.Helper()
 	f.log = &strings.Builder{}
 	logger := slog.New(slog.NewTextHandler(f.log, nil))
-	s := &roomsSite{settings: f.settings, logger: logger}
-	s.node = f.node
+	s := &roomsSite{settings: f.settings, logger: logger, cluster: roomsAlone{}}
+	if f.node != nil {
+		s.cluster = f.node
+	}
 	var err error
 	if f.record, err = s.openRoomRecord(f.Context()); err != nil {
 		f.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -26,9 +27,49 @@ type roomsSite struct {
 	run      *roleRun
 	folder   *Reader
 	site     *siteOptions
-	node     *clusterNode // whose cluster shares the rooms; nil where the process has its rooms by itself
-	frozen   bool         // the data folder is only read
-	tells    bool         // webhooks are notified of the rooms
+	cluster  roomsCluster
+	frozen   bool // the data folder is only read
+	tells    bool // webhooks are notified of the rooms
+}
+
+// A roomsCluster is what waiting rooms share with other nodes: a [clusterNode], or nothing.
+type roomsCluster interface {
+	// dataCentre names this node in the rooms, and in the origin of a change.
+	dataCentre() string
+	// recordBackends returns where the versions of the rooms' settings are, and this node's copy in a folder. shared is false if the node
+	// cannot read those of its cluster.
+	recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool)
+	// recordLeader returns who changes the settings for a node with a name; follows is false if this process does.
+	recordLeader(name string) (leader *followedRooms, follows bool)
+	// share has the node take part in the rooms of the cluster. known are the rooms of which it had state, and keys its own.
+	share(ctx context.Context, configured []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error)
+}
+
+// A roomShare is the part of a process in the rooms of a cluster.
+type roomShare struct {
+	keys    *waitingroom.Keyring
+	known   []string             // rooms of which the node had state
+	cluster *waitingroom.Cluster // nil for a process that is alone
+	run     func(context.Context, *waitingroom.Rooms)
+}
+
+// roomsAlone is the roomsCluster of a process that has its rooms by itself.
+type roomsAlone struct{}
+
+func (roomsAlone) dataCentre() string {
+	host, _ := os.Hostname()
+	return host
+}
+
+func (roomsAlone) recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool) {
+	local = configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{})
+	return local, local, true
+}
+
+func (roomsAlone) recordLeader(string) (*followedRooms, bool) { return nil, false }
+
+func (roomsAlone) share(_ context.Context, _ []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error) {
+	return roomShare{keys: keys, known: known, run: func(context.Context, *waitingroom.Rooms) {}}, nil
 }
 
 // open puts waiting rooms in front of the site.
@@ -37,7 +78,7 @@ func (s *roomsSite) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rooms, shared, err := s.openRooms(ctx, record)
+	rooms, run, err := s.openRooms(ctx, record)
 	if err != nil {
 		return err
 	}
@@ -68,9 +109,7 @@ func (s *roomsSite) open(ctx context.Context) error {
 		}
 		var all sync.WaitGroup
 		all.Go(func() { record.owner.run(ctx, record) })
-		if shared != nil {
-			all.Go(func() { shared.run(ctx) })
-		}
+		all.Go(func() { run(ctx, rooms) })
 		rooms.Run(ctx)
 		all.Wait()
 	})})
@@ -112,8 +151,8 @@ func (s *roomsSite) changeRooms(rooms *waitingroom.Rooms, configured []config.Ro
 	return rooms.Change(configured)
 }
 
-// openRooms opens waiting rooms.
-func (s *roomsSite) openRooms(ctx context.Context, record *roomRecord) (*waitingroom.Rooms, *sharedRooms, error) {
+// openRooms opens waiting rooms, and returns what shares them with the cluster while they run.
+func (s *roomsSite) openRooms(ctx context.Context, record *roomRecord) (*waitingroom.Rooms, func(context.Context, *waitingroom.Rooms), error) {
 	rooms, err := record.rooms()
 	if err != nil {
 		return nil, nil, err
@@ -132,14 +171,9 @@ func (s *roomsSite) openRooms(ctx context.Context, record *roomRecord) (*waiting
 			return nil, nil, err
 		}
 	}
-	var shared *sharedRooms // nil where the process has its rooms by itself
-	var member *waitingroom.Cluster
-	if s.node != nil {
-		if keys, err = s.node.ticketKeys(keys); err != nil {
-			return nil, nil, err
-		}
-		shared, known = s.node.shareRooms(ctx, rooms, known)
-		member = &waitingroom.Cluster{Member: shared.member, Carry: shared.carry}
+	share, err := s.cluster.share(ctx, rooms, known, keys)
+	if err != nil {
+		return nil, nil, err
 	}
 	errands, err := s.folder.errands.get()
 	if err != nil {
@@ -152,13 +186,10 @@ func (s *roomsSite) openRooms(ctx context.Context, record *roomRecord) (*waiting
 		}
 	}
 	opened, err := waitingroom.New(waitingroom.Options{
-		Rooms: rooms, Keys: keys, Cluster: member, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.run.metrics,
-		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.frozen, Known: func(name string) bool { return slices.Contains(known, name) },
+		Rooms: rooms, Keys: share.keys, Cluster: share.cluster, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.run.metrics,
+		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.frozen, Known: func(name string) bool { return slices.Contains(share.known, name) },
 	})
-	if shared != nil {
-		shared.rooms = opened
-	}
-	return opened, shared, err
+	return opened, share.run, err
 }
 
 // roomsFile lists, in the key folder, the rooms that have had state. It is outside the data folder, so that a room
