@@ -8,7 +8,7 @@ import (
 
 // A handle is a value of Pebble's, whose type the exported types and the signatures of their methods do not mention. Otherwise
 // each package that mentions a [Store] would compile all of Pebble's generic code once more: about 900 functions, 1.5 s of
-// processor time. TestImportersCompileNoPebble has the bound.
+// processor time. TestImportersCompileNoGenericLibrary has the bound.
 type handle = io.Closer
 
 // database returns what s has open.

@@ -53,6 +53,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server/accesslog"
@@ -202,6 +203,9 @@ func (a *Assets) Follow(log *logs.Log) *Follower {
 		seen: log.Checkpoint().Size, changed: make(chan struct{}),
 	}
 }
+
+// Part has what is in memory follow the log.
+func (f *Follower) Part() parts.Part { return parts.Part{Name: "follower", Run: parts.Until(f.Run)} }
 
 // Run follows the log until ctx ends.
 func (f *Follower) Run(ctx context.Context) {

@@ -51,7 +51,7 @@ func (b *body) weigh() int64 { return int64(len(b.bytes)) + bodyOverhead }
 // half of the limit, as the dynamic thresholds of shared-memory switches do it (Choudhury and Hahne, 1998). So a client
 // that has nothing finds room, whatever one other holds. What evictions add beyond a half is not held against others.
 type bodies struct {
-	cache   *otter.Cache[kvstore.Hash, *body]
+	memory  any           // see bodyCache
 	largest int64         // weight of the heaviest body that goes into the cache
 	limit   int64         // of used
 	wait    time.Duration // how long a load waits for room
@@ -93,8 +93,13 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 		OnAtomicDeletion: func(e otter.DeletionEvent[kvstore.Hash, *body]) { b.evicted(e.Value) },
 		StatsRecorder:    m,
 	})
-	b.cache = cache
+	b.memory = cache
 	return b, err
+}
+
+// bodyCache returns the cache in memory, as assetCache does.
+func bodyCache(b *bodies) *otter.Cache[kvstore.Hash, *body] {
+	return b.memory.(*otter.Cache[kvstore.Hash, *body])
 }
 
 // cacheable reports whether a body of that many bytes goes into the cache.
@@ -102,7 +107,7 @@ func (b *bodies) cacheable(length int64) bool { return length+bodyOverhead <= b.
 
 // cached returns the body with that sum if it is in the cache.
 func (b *bodies) cached(sum kvstore.Hash) (*body, bool) {
-	x, ok := b.cache.GetIfPresent(sum)
+	x, ok := bodyCache(b).GetIfPresent(sum)
 	if ok {
 		b.hold(x)
 	}
@@ -140,7 +145,7 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 		close(f.done)
 	}()
 	// A load may have ended since the cache was asked.
-	if e, ok := b.cache.GetEntryQuietly(sum); ok {
+	if e, ok := bodyCache(b).GetEntryQuietly(sum); ok {
 		b.hold(e.Value)
 		f.body, f.err = e.Value, nil
 		return f.body, nil
@@ -180,7 +185,7 @@ func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read 
 		return x, nil
 	}
 	x.state.Store(1 + isCached)
-	b.cache.Set(sum, x)
+	bodyCache(b).Set(sum, x)
 	return x, nil
 }
 

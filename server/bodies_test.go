@@ -104,7 +104,7 @@ func TestEvictedBodyCountsWhileItIsSent(t *testing.T) {
 	sum, n, read := sized(1000, 'a')
 	x := b.mustAcquire(t, sum, n, read)
 	wantSending(t, b, 0) // the cache accounts for it
-	b.cache.Invalidate(sum)
+	bodyCache(b).Invalidate(sum)
 	wantSending(t, b, x.weigh())
 	y := b.mustAcquire(t, sum, n, func() ([]byte, error) { return nil, errors.New("read again") })
 	if x != y {
@@ -196,7 +196,7 @@ func TestSendBudgetIsShared(t *testing.T) {
 			held = append(held, x)
 		}
 		for _, x := range held {
-			b.cache.Invalidate(x.sum)
+			bodyCache(b).Invalidate(x.sum)
 		}
 		wantSending(t, b, 20*each)
 		sum, n, read := sized(1000, 'x')
@@ -212,7 +212,7 @@ func TestSendBudgetIsShared(t *testing.T) {
 		for _, x := range held {
 			b.release(x)
 		}
-		b.cache.InvalidateAll()
+		bodyCache(b).InvalidateAll()
 		wantSending(t, b, 0)
 		if len(b.of) != 0 || b.over != 0 {
 			t.Errorf("after all were released %d clients are kept and %d bytes are over", len(b.of), b.over)
@@ -259,8 +259,8 @@ func TestBodiesAccountForAll(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	b.cache.CleanUp()
-	b.cache.InvalidateAll()
+	bodyCache(b).CleanUp()
+	bodyCache(b).InvalidateAll()
 	wantSending(t, b, 0)
 	if len(b.loose) != 0 {
 		t.Errorf("%d loose bodies are left", len(b.loose))

@@ -56,8 +56,8 @@ func TestCachesStayWithinTheirBounds(t *testing.T) {
 				}
 				b.release(x)
 			}
-			b.cache.CleanUp()
-			if kept := b.cache.WeightedSize(); kept < bound/2 {
+			bodyCache(b).CleanUp()
+			if kept := bodyCache(b).WeightedSize(); kept < bound/2 {
 				t.Errorf("only %d bytes are kept", kept)
 			}
 			return b
@@ -74,14 +74,14 @@ func TestCachesStayWithinTheirBounds(t *testing.T) {
 			}
 			for i := range uint64(30_000) {
 				sum := key(i)
-				r.cache.Set(fmt.Sprintf("package-%d/1.0.0/dist/file-%d.min.js", i, i), newAsset(target{path: "dist/file.min.js"},
+				assetCache(r).Set(fmt.Sprintf("package-%d/1.0.0/dist/file-%d.min.js", i, i), newAsset(target{path: "dist/file.min.js"},
 					views.File{Hash: sum, Released: time.Unix(1e9, 0)},
 					kvstore.Content{Size: 100_000, Representations: []kvstore.Representation{
 						{Coding: coding.Brotli, Length: 20_000, Sum: sum}, {Coding: coding.Gzip, Length: 25_000, Sum: sum},
 					}}, purge.BothTags))
 			}
-			r.cache.CleanUp()
-			if kept := r.cache.WeightedSize(); kept < bound/2 {
+			assetCache(r).CleanUp()
+			if kept := assetCache(r).WeightedSize(); kept < bound/2 {
 				t.Errorf("only %d bytes are kept", kept)
 			}
 			return r

@@ -114,8 +114,8 @@ func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 		gauge("in_flight_requests", "Requests for assets being answered.", nil, func() float64 { return float64(m.inFlight.Load()) }),
 		counter("cache_hits_total", hits, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(m.rows.hits.Load()) }),
 		counter("cache_hits_total", hits, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(m.bodies.hits.Load()) }),
-		gauge("cache_bytes", weight, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(a.rows.cache.WeightedSize()) }),
-		gauge("cache_bytes", weight, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(a.bodies.cache.WeightedSize()) }),
+		gauge("cache_bytes", weight, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(assetCache(a.rows).WeightedSize()) }),
+		gauge("cache_bytes", weight, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(bodyCache(a.bodies).WeightedSize()) }),
 		gauge("sending_bytes", "Memory of bodies that are being sent or read and are not in the cache, in bytes.", nil, func() float64 { return float64(a.bodies.sending()) }),
 	}
 	for l := range label(labels) {

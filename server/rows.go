@@ -37,7 +37,7 @@ func (e *withdrawnError) Error() string { return fmt.Sprintf("withdrawn by log e
 // withdrawal, which is rare, costs each hot asset one more reading.
 type rows struct {
 	store      *kvstore.Store
-	cache      *otter.Cache[string, *asset]
+	memory     any // see assetCache
 	hot        func(kvstore.Hash)
 	completer  *completer // nil for none
 	usage      *usage.Usage
@@ -53,13 +53,17 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *
 		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weigh()) },
 		StatsRecorder: m,
 	})
-	return &rows{store: store, cache: cache, hot: hot, usage: u, now: time.Now, metrics: m}, err
+	return &rows{store: store, memory: cache, hot: hot, usage: u, now: time.Now, metrics: m}, err
 }
+
+// assetCache returns the cache in memory. No field and no method mentions otter's generic types: otherwise each importer of this
+// package compiles them once more.
+func assetCache(r *rows) *otter.Cache[string, *asset] { return r.memory.(*otter.Cache[string, *asset]) }
 
 // cached returns the asset that t names, if the cache has it. One that is stale by now it
 // returns too, for load.
 func (r *rows) cached(t target, now time.Time) (*asset, bool) {
-	f, ok := r.cache.GetIfPresent(t.key)
+	f, ok := assetCache(r).GetIfPresent(t.key)
 	return f, ok && r.current(f, now)
 }
 
@@ -74,7 +78,7 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 			r.drop(t, stale)
 		}
 		mine := false
-		f, err := r.cache.Get(context.Background(), t.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
+		f, err := assetCache(r).Get(context.Background(), t.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
 			mine = true
 			return r.read(t)
 		}))
@@ -94,7 +98,7 @@ func (r *rows) current(f *asset, now time.Time) bool {
 
 // drop forgets f, but not what another goroutine has put into its place.
 func (r *rows) drop(t target, f *asset) {
-	r.cache.ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
+	assetCache(r).ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
 		if have == f {
 			return nil, otter.InvalidateOp
 		}
@@ -111,7 +115,7 @@ func (r *rows) without(t target, f *asset, c coding.Coding) *asset {
 		return nil
 	}
 	rest.loaded = r.now()
-	r.cache.ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
+	assetCache(r).ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
 		if have == f {
 			return rest, otter.WriteOp
 		}

@@ -126,7 +126,7 @@ func TestAbsenceIsNotShared(t *testing.T) {
 			t.Fatal(err)
 		}
 		end := make(chan struct{})
-		go r.cache.Get(t.Context(), target.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
+		go assetCache(r).Get(t.Context(), target.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
 			_, err := r.read(target)
 			<-end
 			return nil, err

@@ -24,9 +24,9 @@ func TestLinkedPackages(t *testing.T) {
 	}
 }
 
-// TestImportersCompileNoPebble: the methods of Pebble's generic types are compiled in kvstore and nowhere else, although many
-// packages mention its types. See handle in kvstore.
-func TestImportersCompileNoPebble(t *testing.T) {
+// TestImportersCompileNoGenericLibrary: the methods of Pebble's and otter's generic types are compiled in one package each, although many
+// packages mention types of that package. See handle in kvstore, and rows and bodies in server.
+func TestImportersCompileNoGenericLibrary(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the program if that has not been done")
 	}
@@ -36,19 +36,26 @@ func TestImportersCompileNoPebble(t *testing.T) {
 	if err != nil {
 		t.Fatalf("couldn't list the packages: %v", err)
 	}
-	symbol := []byte("github.com/cockroachdb/pebble/v2/internal/manifest.(*Annotator[") // one of many
-	var compiled []string
+	symbols := map[string][]byte{ // one of many of each library, by the only package that may have it
+		"/kvstore": []byte("github.com/cockroachdb/pebble/v2/internal/manifest.(*Annotator["),
+		"/server":  []byte("github.com/maypok86/otter/v2.(*cache["),
+	}
+	compiled := map[string][]string{}
 	for line := range strings.Lines(string(out)) {
 		name, archive, _ := strings.Cut(strings.TrimSpace(line), " ")
 		data, err := os.ReadFile(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if bytes.Contains(data, symbol) {
-			compiled = append(compiled, name)
+		for of, symbol := range symbols {
+			if bytes.Contains(data, symbol) {
+				compiled[of] = append(compiled[of], name)
+			}
 		}
 	}
-	if len(compiled) != 1 || !strings.HasSuffix(compiled[0], "/kvstore") {
-		t.Errorf("Pebble's generic code is compiled in %q, want only kvstore: an exported type, or a function that is inlined, mentions a type of Pebble's", compiled)
+	for of := range symbols {
+		if in := compiled[of]; len(in) != 1 || !strings.HasSuffix(in[0], of) {
+			t.Errorf("generic code of a library is compiled in %q, want only %s: an exported type, or a function that is inlined, mentions a type of the library", in, of)
+		}
 	}
 }

@@ -25,7 +25,7 @@ func TestNodeTLS(t *testing.T) {
 		return k
 	}
 	own := key()
-	listen, _, err := nodeTLS(own)
+	listen, _, err := own.TLS()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestNodeTLS(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	ask := func(k *cluster.SideKey, bare bool) error {
-		_, config, err := nodeTLS(k)
+		_, config, err := k.TLS()
 		if err != nil {
 			t.Fatal(err)
 		}

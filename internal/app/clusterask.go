@@ -21,29 +21,29 @@ const (
 
 // askingClient returns a client that asks other nodes. With keep, questions share connections. Without, each has one of its
 // own, so that dialling finds out where a machine is gone: an operation may answer late, and has no other limit.
-func (c *clustered) askingClient(keep bool) *http.Client {
+func (n *clusterNode) askingClient(keep bool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
-		TLSClientConfig: c.asking, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial,
+		TLSClientConfig: n.peers.asking, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial,
 		DisableKeepAlives: !keep, MaxIdleConnsPerHost: 8, IdleConnTimeout: nodeIdle,
 	}}
 }
 
 // findWriter returns the URL at which the node that writes can be asked.
-func (c *clustered) findWriter(ctx context.Context) (at string, err error) {
-	if at, err = c.node.FindWriter(ctx); err == nil {
-		err = c.cannotAsk(at)
+func (n *clusterNode) findWriter(ctx context.Context) (at string, err error) {
+	if at, err = n.cluster.FindWriter(ctx); err == nil {
+		err = n.cannotAsk(at)
 	}
 	return at, err
 }
 
 // cannotAsk returns why the node that writes, at a URL, cannot be asked from here.
-func (c *clustered) cannotAsk(at string) error {
+func (n *clusterNode) cannotAsk(at string) error {
 	switch {
 	case at == "":
 		return errors.New("another node of the cluster publishes, which has no --node-url to be asked at: give it one, or run the command there (larder nodes tells which it is)")
-	case at == c.url:
+	case at == n.peers.url:
 		return &cluster.NotWriterError{}
-	case c.asking == nil:
+	case n.peers.asking == nil:
 		return fmt.Errorf("the node at %s publishes, and this one cannot ask it without the cluster's key: copy cluster.key from its key folder into this one, or run the command there", at)
 	}
 	return nil

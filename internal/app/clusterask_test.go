@@ -32,7 +32,7 @@ func TestAsk(t *testing.T) {
 	defer server.Close()
 	for keep, want := range map[bool]int32{true: 1, false: 4} {
 		connections.Store(0)
-		client := new(clustered).askingClient(keep)
+		client := new(clusterNode).askingClient(keep)
 		for question, want := range map[string]string{"": "", "hello": "hello", "hello there": "more than 5 bytes", "no": "answers 418 I'm a teapot: not this one"} {
 			said, err := ask(t.Context(), client, server.URL, strings.NewReader(question), 5)
 			if got := string(said); err == nil && got != want || err != nil && !strings.Contains(fmt.Sprint(err), want) {

@@ -116,74 +116,74 @@ func replaceErrands(store *kvstore.Store, rows []errandRow, mark func(*kvstore.B
 	return b.Commit()
 }
 
-// dropErrands has a node that follows have none. What a machine had before it joined stays, for when it writes.
-func (c *clustered) dropErrands() error {
-	for _, err := range c.folder.store.Scan(kvstore.Meta, kvstore.Range{Prefix: errandsKey}) {
+// dropErrands has a node that follows have none. What a machine had before it joined stays, for when it leads.
+func dropErrands(store *kvstore.Store) error {
+	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: errandsKey}) {
 		if err != nil {
 			return err
 		}
-		return replaceErrands(c.folder.store, nil, func(b *kvstore.Batch) { b.Delete(kvstore.Meta, errandsKey) })
+		return replaceErrands(store, nil, func(b *kvstore.Batch) { b.Delete(kvstore.Meta, errandsKey) })
 	}
 	return nil
 }
 
 // loadErrands has a node that begins to write have those of the one before.
-func (c *clustered) loadErrands(ctx context.Context) error {
-	data, err := c.node.LoadSide(ctx, c.side)
+func (l *clusterLeader) loadErrands(ctx context.Context) error {
+	data, err := l.node.cluster.LoadSide(ctx, l.node.key)
 	if err != nil {
 		return err
 	}
 	mark := func(b *kvstore.Batch) { b.Set(kvstore.Meta, errandsKey, nil) }
 	if data == nil { // the first one ever: it keeps its own
-		b := c.folder.store.NewBatch()
+		b := l.node.folder.store.NewBatch()
 		defer b.Close()
 		mark(b)
 		if err := b.Commit(); err != nil {
 			return err
 		}
-		return c.saveErrands(ctx)
+		return l.saveErrands(ctx)
 	}
 	var rows []errandRow
 	if err := json.Unmarshal(data, &rows); err != nil {
-		return fmt.Errorf("%s: the errands of the node that published before are malformed: %w", c.bucket, err)
+		return fmt.Errorf("%s: the errands of the node that published before are malformed: %w", l.node.bucket, err)
 	}
-	c.saved.Lock()
-	defer c.saved.Unlock()
-	c.saved.sum = kvstore.Sum(data)
-	return replaceErrands(c.folder.store, rows, mark)
+	l.saved.Lock()
+	defer l.saved.Unlock()
+	l.saved.sum = kvstore.Sum(data)
+	return replaceErrands(l.node.folder.store, rows, mark)
 }
 
 // saveErrands has the bucket have the errands that are here.
-func (c *clustered) saveErrands(ctx context.Context) error {
-	c.saved.Lock()
-	defer c.saved.Unlock()
-	if now := time.Now(); c.saved.read.IsZero() || now.Sub(c.saved.read) >= demandEvery {
-		demand, err := readDemand(c.folder.store)
+func (l *clusterLeader) saveErrands(ctx context.Context) error {
+	l.saved.Lock()
+	defer l.saved.Unlock()
+	if now := time.Now(); l.saved.read.IsZero() || now.Sub(l.saved.read) >= demandEvery {
+		demand, err := readDemand(l.node.folder.store)
 		if err != nil {
 			return err
 		}
-		c.saved.demand, c.saved.read = demand, now
+		l.saved.demand, l.saved.read = demand, now
 	}
-	data, err := snapshotErrands(c.folder.store, c.saved.demand)
+	data, err := snapshotErrands(l.node.folder.store, l.saved.demand)
 	if err != nil {
 		return err
 	}
 	sum := kvstore.Sum(data)
-	if sum == c.saved.sum {
+	if sum == l.saved.sum {
 		return nil
 	}
-	if err := c.node.SaveSide(ctx, c.side, data); err != nil {
+	if err := l.node.cluster.SaveSide(ctx, l.node.key, data); err != nil {
 		return err
 	}
-	c.saved.sum = sum
+	l.saved.sum = sum
 	return nil
 }
 
 // keepErrands saves progress now and then.
-func (c *clustered) keepErrands(ctx context.Context) {
+func (l *clusterLeader) keepErrands(ctx context.Context) {
 	for retry.Sleep(ctx, errandsEvery) == nil {
-		if err := c.saveErrands(ctx); err != nil && ctx.Err() == nil {
-			c.logger.Warn("couldn't save webhooks and schedules for the node that publishes next; trying again", "err", err)
+		if err := l.saveErrands(ctx); err != nil && ctx.Err() == nil {
+			l.run.logger.Warn("couldn't save webhooks and schedules for the node that publishes next; trying again", "err", err)
 		}
 	}
 }
@@ -197,25 +197,25 @@ func unsafe(err error) error {
 }
 
 // saving has operations that change errands be answered when the bucket has the change.
-func (c *clustered) saving(all operations) operations {
+func (l *clusterLeader) saving(all operations) operations {
 	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
-		all[name] = c.savingOne(all[name])
+		all[name] = l.savingOne(all[name])
 	}
 	return all
 }
 
-func (c *clustered) savingOne(next admin.Operation) admin.Operation {
+func (l *clusterLeader) savingOne(next admin.Operation) admin.Operation {
 	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 		result, err := next(ctx, request, report)
 		if err == nil {
-			err = unsafe(c.saveErrands(ctx))
+			err = unsafe(l.saveErrands(ctx))
 		}
 		return result, err
 	}
 }
 
 // savingHTTP does the same for programs that schedule requests over HTTP.
-func (c *clustered) savingHTTP(next http.Handler) http.Handler {
+func (l *clusterLeader) savingHTTP(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			next.ServeHTTP(w, r)
@@ -223,7 +223,7 @@ func (c *clustered) savingHTTP(next http.Handler) http.Handler {
 		}
 		held := &heldAnswer{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(held, r)
-		if err := unsafe(c.saveErrands(r.Context())); err != nil {
+		if err := unsafe(l.saveErrands(r.Context())); err != nil {
 			(&answers.Failure{Status: http.StatusServiceUnavailable, Message: err.Error()}).SendJSON(w, r)
 			return
 		}
@@ -243,8 +243,8 @@ func (h *heldAnswer) WriteHeader(status int)         { h.status = status }
 func (h *heldAnswer) Write(data []byte) (int, error) { return h.body.Write(data) }
 
 // noSchedule answers on a node that has no errands.
-func (c *clustered) noSchedule() http.Handler {
+func (n *clusterNode) noSchedule() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: c.elsewhere().Error()}).SendJSON(w, r)
+		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: n.elsewhere().Error()}).SendJSON(w, r)
 	})
 }

@@ -13,8 +13,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/logs"
@@ -46,14 +44,14 @@ var forwarded = []string{string(OpAdd), string(opMissingContents), string(opImpo
 	string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms)}
 
 // listen opens the socket on which other nodes reach this one.
-func (c *clustered) listen(ctx context.Context) (err error) {
-	if c.side == nil {
+func (n *clusterNode) listen(ctx context.Context) (err error) {
+	if n.key == nil {
 		return nil
 	}
-	if c.taking, c.asking, err = nodeTLS(c.side); err != nil || c.settings.NodeURL == "" {
+	if n.peers.taking, n.peers.asking, err = n.key.TLS(); err != nil || n.settings.NodeURL == "" {
 		return err
 	}
-	u, err := url.Parse(c.settings.NodeURL)
+	u, err := url.Parse(n.settings.NodeURL)
 	if err != nil {
 		return err
 	}
@@ -61,97 +59,94 @@ func (c *clustered) listen(ctx context.Context) (err error) {
 	if net.ParseIP(host) == nil { // a name may be that of what is in front
 		host = ""
 	}
-	if c.at, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, u.Port())); err != nil {
-		return fmt.Errorf("%s: couldn't listen for the other nodes: %w", c.settings.Origin("node-url"), err)
+	if n.peers.at, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, u.Port())); err != nil {
+		return fmt.Errorf("%s: couldn't listen for the other nodes: %w", n.settings.Origin("node-url"), err)
 	}
-	_, port, err := net.SplitHostPort(c.at.Addr().String())
-	c.url = "https://" + net.JoinHostPort(u.Hostname(), port)
+	_, port, err := net.SplitHostPort(n.peers.at.Addr().String())
+	n.peers.url = "https://" + net.JoinHostPort(u.Hostname(), port)
 	return err
 }
 
-// answeringNodes answers the other nodes. On a node that follows, fill is nil, and every question is refused.
-func (c *clustered) answeringNodes(fill *filling) part {
-	return c.answering("server for nodes", func(ctx context.Context) (*server.Server, []net.Listener, error) {
-		if c.at == nil {
-			return server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{Logger: c.logger}), nil, nil
-		}
-		logger := c.logger.With("part", "nodes")
-		mux := http.NewServeMux()
-		mux.Handle(roomsPath, c.handleRoomRequests())
-		all := operations{}
-		if fill != nil {
-			all = c.forNodes()
-		}
-		mux.Handle("/", admin.Handler(c.folder.counted(all), logger))
-		if fill != nil && c.Fill {
-			mux.Handle(squeezePath, c.lending(fill))
-		}
-		s := server.NewHTTPServer(mux, server.HTTPOptions{TLS: c.taking, ReadTimeout: noTimeout, WriteTimeout: noTimeout, Logger: logger})
-		s.BaseContext = func(net.Listener) context.Context { return ctx }
-		return s, []net.Listener{c.at}, nil
-	})
-}
-
-// forNodes are the operations that a node which writes does for the others.
-func (c *clustered) forNodes() operations {
-	all, mine := operations{}, c.saving(c.operations())
-	for _, name := range forwarded {
-		all[name] = mine[name]
+// serveNodes answers the other nodes, by operations that this one does for them, and by handlers besides.
+func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]http.Handler) {
+	if n.peers.at == nil {
+		return
 	}
-	return all
+	logger := r.logger.With("part", "nodes")
+	mux := http.NewServeMux()
+	mux.Handle(roomsPath, n.handleRoomRequests())
+	mux.Handle("/", admin.Handler(n.folder.counted(all), logger))
+	for path, handler := range besides {
+		mux.Handle(path, handler)
+	}
+	s := server.NewHTTPServer(mux, server.HTTPOptions{TLS: n.peers.taking, ReadTimeout: noTimeout, WriteTimeout: noTimeout, Logger: logger})
+	ctx := r.parts.Context()
+	s.BaseContext = func(net.Listener) context.Context { return ctx }
+	r.serve("server for nodes", s, []net.Listener{n.peers.at})
 }
 
 // elsewhere says that another node publishes.
-func (c *clustered) elsewhere() error { return &cluster.NotWriterError{Writer: c.node.Status().Writer} }
+func (n *clusterNode) elsewhere() error {
+	return &cluster.NotWriterError{Writer: n.cluster.Status().Writer}
+}
 
-// forwarding are the operations of a node that follows: what would publish is passed on to the one that writes.
-func (c *clustered) forwarding() operations {
-	all := refusing(c.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
+// operations are those of a node that follows: what would publish is passed on to the leader, and what is the site's.
+func (f *clusterFollower) operations(what *published) operations {
+	n := f.node
+	all := refusing(n.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
 	for _, name := range forwarded {
 		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
-			return c.forward(ctx, name, request, report)
+			result, err := n.forward(ctx, name, request, report)
+			if err == nil {
+				f.awaitArrival(ctx, name, sizeIn(result), what)
+			}
+			return result, err
 		}
 	}
-	all[string(OpImportTree)] = c.refuseExceptOnLeader("a tree is read where it lies: copy it to the node that publishes%s, and run larder import --tree there; one release can be imported through any node, by larder import NAME VERSION SOURCE")
-	all[string(OpRotateKey)] = c.refuseExceptOnLeader("the log's key is changed where it signs: run larder log rotate-key on the node that publishes%s, then copy log.key, log.pub and old-*.key from its key folder into that of each other node with a log.key, and start that again")
+	all[string(OpImportTree)] = n.refuseExceptOnLeader("a tree is read where it lies: copy it to the node that publishes%s, and run larder import --tree there; one release can be imported through any node, by larder import NAME VERSION SOURCE")
+	all[string(OpRotateKey)] = n.refuseExceptOnLeader("the log's key is changed where it signs: run larder log rotate-key on the node that publishes%s, then copy log.key, log.pub and old-*.key from its key folder into that of each other node with a log.key, and start that again")
 	reportLogSize(all)
-	c.repairOperation(all)
-	return c.telling(all)
+	f.run.addRepairInPlace(all, n.folder)
+	return f.run.withConsole(all, n.folder)
+}
+
+// awaitArrival waits for a while until this node serves a log of size entries, which an operation of the leader has reported.
+func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, size int64, what *published) {
+	if size == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, arrival)
+	defer cancel()
+	_, err := f.node.folder.log.Wait(ctx, size-1)
+	if err == nil {
+		err = what.awaitLog(ctx)
+	}
+	if err != nil {
+		f.run.logger.Warn("what was changed through this node has yet to arrive here", "operation", operation, "err", err)
+	}
 }
 
 // refuseExceptOnLeader refuses an operation that has to be run on the leader's machine, and names the leader.
-func (c *clustered) refuseExceptOnLeader(why string) admin.Operation {
+func (n *clusterNode) refuseExceptOnLeader(why string) admin.Operation {
 	return func(ctx context.Context, _ admin.Request, _ func(any)) (any, error) {
 		where := ""
-		if at, err := c.node.FindWriter(ctx); err == nil && at != "" {
+		if at, err := n.cluster.FindWriter(ctx); err == nil && at != "" {
 			where = ", the one at " + at
 		}
 		return nil, fmt.Errorf(why, where)
 	}
 }
 
-// forward has the node that writes do an operation, and waits for a while until this one has what came of it.
-func (c *clustered) forward(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
-	at, err := c.findWriter(ctx)
+// forward has the leader do an operation.
+func (n *clusterNode) forward(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
+	at, err := n.findWriter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	writer := admin.Over(c.askingClient(false), at+"/")
+	writer := admin.Over(n.askingClient(false), at+"/")
 	result, err := admin.Forward(ctx, writer, name, request, func(e json.RawMessage) { report(e) })
 	if err != nil {
 		return nil, unreached(at, fmt.Errorf("%w (by the node at %s)", err, at))
-	}
-	size := sizeIn(result)
-	if size == 0 {
-		return result, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, arrival)
-	defer cancel()
-	if _, err = c.folder.log.Wait(ctx, size-1); err == nil {
-		err = c.site.inForce(ctx)
-	}
-	if err != nil {
-		c.logger.Warn("what was changed through this node has yet to arrive here", "operation", name, "err", err)
 	}
 	return result, nil
 }
@@ -166,89 +161,84 @@ func unreached(at string, err error) error {
 }
 
 // status adds how the node stands to the process's status.
-func (c *clustered) status(s *Status) {
+func (n *clusterNode) status(s *Status) {
 	s.Degraded = "" // what is missing comes from the bucket
-	m := c.member()
+	m := n.member()
 	s.Node = &m
 }
 
 // folderName names the node by its machine and data folder.
-func (c *clustered) folderName() string {
+func (n *clusterNode) folderName() string {
 	host, _ := os.Hostname()
-	data, err := filepath.Abs(c.settings.Data)
+	data, err := filepath.Abs(n.settings.Data)
 	if err != nil {
-		data = c.settings.Data
+		data = n.settings.Data
 	}
 	return host + ":" + data
 }
 
 // member is what the node tells of itself.
-func (c *clustered) member() Node {
-	s := c.node.Status()
-	checkpoint := c.folder.log.Checkpoint()
-	m := Node{Name: cmp.Or(c.url, c.folderName()), URL: c.url, Role: cluster.Follower, Version: Version(), Entries: checkpoint.Size, Since: c.since, Heard: time.Now().UTC(), Problem: s.Problem, Behind: -1}
-	if e, err := logs.ReadEntry(c.folder.store, checkpoint.Size-1); err == nil {
+func (n *clusterNode) member() Node {
+	s := n.cluster.Status()
+	checkpoint := n.folder.log.Checkpoint()
+	m := Node{Name: cmp.Or(n.peers.url, n.folderName()), URL: n.peers.url, Role: cluster.Follower, Version: Version(), Entries: checkpoint.Size, Since: n.since, Heard: time.Now().UTC(), Problem: s.Problem, Behind: -1}
+	if e, err := logs.ReadEntry(n.folder.store, checkpoint.Size-1); err == nil {
 		m.Newest = e.Time
 	}
 	switch {
 	case s.Leads:
 		m.Role, m.Behind = cluster.Writer, 0
-	case c.candidate:
+	case n.candidate:
 		m.Role = cluster.Candidate
 	}
 	if !s.Leads && !s.Current.IsZero() {
 		m.Behind = time.Since(s.Current).Seconds()
 	}
-	if c.showing != nil {
-		m.Lacks, m.Evidence = c.showing.Lacks()
-	}
-	if why := c.refuses.Load(); why != nil && m.Problem == "" {
+	m.Lacks, m.Evidence = n.missing()
+	if why := n.refuses.Load(); why != nil && m.Problem == "" {
 		m.Problem = *why
 	}
 	return m
 }
 
-// tellOthers leaves word of the node in the bucket, for `larder nodes`, and takes it away at the end.
-func (c *clustered) tellOthers(ctx context.Context) {
+// reportToOthers leaves word of the node in the bucket, for `larder nodes`, and takes it away at the end.
+func (n *clusterNode) reportToOthers(ctx context.Context) {
 	var told Node
 	for look := time.Duration(0); retry.Sleep(ctx, look) == nil; look = wordLook {
-		m := c.member()
+		m := n.member()
 		if m.Heard.Sub(told.Heard) < wordEvery && m.Entries == told.Entries && m.Problem == told.Problem && m.Evidence == told.Evidence && (m.Behind < 0) == (told.Behind < 0) {
 			continue
 		}
-		if c.node.Tell(ctx, m) == nil { // else later; nobody waits for it
+		if n.cluster.Tell(ctx, m) == nil { // else later; nobody waits for it
 			told = m
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTime)
 	defer cancel()
-	if err := c.node.Forget(ctx, c.member().Name); err != nil {
-		c.logger.Debug("couldn't take away the word of this node", "err", err)
+	if err := n.cluster.Forget(ctx, n.member().Name); err != nil {
+		n.logger.Debug("couldn't take away the word of this node", "err", err)
 	}
 }
 
-// doubt is what /readyz tells of the node.
-func (c *clustered) doubt() (note string, err error) {
-	if c.node == nil {
-		return "", errors.New("starting")
-	}
-	m := c.member()
+// checkReadiness is the readiness check of the node.
+func (n *clusterNode) checkReadiness() (note string, err error) {
+	m := n.member()
 	note = fmt.Sprintf("cluster: %s, %d log entries, %.1f s and %d signed entries behind", m.Role, m.Entries, max(0, m.Behind), m.Lacks)
 	if m.Problem != "" {
 		note += "; " + m.Problem
 	}
-	if m.Role != cluster.Writer && !c.mayServe() {
+	if m.Role != cluster.Writer && !n.mayServe() {
 		return "", fmt.Errorf("behind: this node has yet to catch up for the first time (%s)", note)
 	}
 	return note, nil
 }
 
 // nodes lists all nodes for the operator's page; where the bucket does not answer, this one.
-func (c *clustered) nodes(ctx context.Context) ([]Node, error) {
-	own := c.member()
+func (n *clusterNode) nodes(ctx context.Context) ([]Node, error) {
+	own := n.member()
 	ctx, cancel := context.WithTimeout(ctx, nodesPatience)
 	defer cancel()
-	all, err := c.node.Members(ctx)
+	all, err := n.cluster.Members(ctx)
 	if err != nil {
 		return []Node{own}, err
 	}
@@ -261,31 +251,11 @@ func (c *clustered) nodes(ctx context.Context) ([]Node, error) {
 }
 
 // nodesOperation lists all nodes; of this one it tells how it stands now.
-func (c *clustered) nodesOperation(all operations) {
+func (n *clusterNode) nodesOperation(all operations) {
 	answer(all, OpNodes, func(ctx context.Context, _ struct{}, _ func(any)) ([]Node, error) {
-		if err := c.node.Tell(ctx, c.member()); err != nil {
+		if err := n.cluster.Tell(ctx, n.member()); err != nil {
 			return nil, err
 		}
-		return c.node.Members(ctx)
+		return n.cluster.Members(ctx)
 	})
-}
-
-// clustered shows how a node stands.
-func (r *registry) clustered(c *clustered) {
-	gauge := func(name, help string, value func(Node) float64) {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "cluster", Name: name, Help: help}, func() float64 { return value(c.member()) }))
-	}
-	flag := func(is bool) float64 {
-		if is {
-			return 1
-		}
-		return 0
-	}
-	gauge("writer", "1 on the node that publishes.", func(n Node) float64 { return flag(n.Role == cluster.Writer) })
-	gauge("role_timestamp_seconds", "When the node took up its role, by its own clock.", func(n Node) float64 { return float64(n.Since.Unix()) })
-	gauge("entries", "Log entries that are here.", func(n Node) float64 { return float64(n.Entries) })
-	gauge("behind_entries", "Signed log entries that the bucket was seen to have and are not here.", func(n Node) float64 { return float64(n.Lacks) })
-	gauge("behind_seconds", "Time since all was here that the bucket had; -1 where it never was.", func(n Node) float64 { return n.Behind })
-	gauge("forked", "1 while the bucket shows a signed checkpoint that is not one of the log here.", func(n Node) float64 { return flag(n.Evidence != "") })
-	gauge("problem", "1 while the bucket cannot be followed, or told that this node lives.", func(n Node) float64 { return flag(n.Problem != "") })
 }

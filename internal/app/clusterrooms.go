@@ -11,7 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
@@ -33,8 +35,7 @@ const (
 
 // sharedRooms are the rooms of a node that are the cluster's.
 type sharedRooms struct {
-	*clustered
-	rooms  *waitingroom.Rooms
+	node   *clusterNode
 	member *nodes.Member
 	client *http.Client
 	writer atomic.Pointer[string] // where the node that writes is asked; nil where none is known
@@ -46,31 +47,52 @@ type sharedRooms struct {
 	strange map[string]error
 }
 
-// shareRooms has a node take part in the rooms of the cluster. known are the rooms of which it had state.
-func (c *clustered) shareRooms(ctx context.Context, configured []config.Room, known []string) (s *sharedRooms, had []string) {
-	s = &sharedRooms{clustered: c, member: nodes.NewMember(c.dataCentre(), c.lasting.clock), client: c.askingClient(true)}
-	if c.lasting.hadRooms != nil && !c.lasting.clock.Known() { // nothing was decided in the lives before this one
-		return s, c.lasting.hadRooms
+// recordBackends returns the bucket as the authority of the rooms' settings, if the node has the cluster's key.
+func (n *clusterNode) recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool) {
+	if n.key == nil {
+		local = configstore.NewBackend(folder, ownPrefix, configstore.Checksum{})
+		return local, local, false
+	}
+	authority = configstore.NewBackend(n.bucket, sharedPrefix, cluster.RecordSealer{Key: n.key, Record: "rooms"})
+	return authority, configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{}), true
+}
+
+// recordLeader has the leader change the rooms' settings, if this node follows.
+func (n *clusterNode) recordLeader(name string) (leader *followedRooms, follows bool) {
+	return &followedRooms{node: n, name: name}, !n.cluster.Leads()
+}
+
+// share has the node take part in the rooms of the cluster. known are the rooms of which it had state.
+func (n *clusterNode) share(ctx context.Context, configured []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error) {
+	keys, err := n.ticketKeys(keys)
+	if err != nil {
+		return roomShare{}, err
+	}
+	s := &sharedRooms{node: n, member: nodes.NewMember(n.dataCentre(), n.memory.clock), client: n.askingClient(true)}
+	share := roomShare{keys: keys, known: n.memory.hadRooms, cluster: &waitingroom.Cluster{Member: s.member, Carry: s.carry}, run: s.run}
+	if n.memory.hadRooms != nil && !n.memory.clock.Known() { // nothing was decided in the runs before this one
+		return share, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, roomsFirst)
 	defer cancel()
-	before, err := c.node.Rooms(ctx, s.member.Name)
+	before, err := n.cluster.Rooms(ctx, s.member.Name)
 	if err != nil { // it may have had all of them
 		for i := range configured {
 			before = append(before, configured[i].Name)
 		}
 	}
-	c.lasting.hadRooms = append(append([]string{}, known...), before...)
-	return s, c.lasting.hadRooms
+	n.memory.hadRooms = append(append([]string{}, known...), before...)
+	share.known = n.memory.hadRooms
+	return share, nil
 }
 
 // ticketKeys returns the keys by which a ticket of one node passes at all of them: they follow from the cluster's.
 // Tickets from before the node joined are read as well.
-func (c *clustered) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring, error) {
-	if c.side == nil {
+func (n *clusterNode) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring, error) {
+	if n.key == nil {
 		return own, nil // it cannot ask the others either
 	}
-	secret, err := c.side.Derive("tickets of waiting rooms")
+	secret, err := n.key.Derive("tickets of waiting rooms")
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +101,11 @@ func (c *clustered) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring, 
 
 // dataCentre is the name of the node in its rooms: the same after a restart, and no other node's, even where its data
 // folder was copied.
-func (c *clustered) dataCentre() string {
-	if c.url != "" && c.url == strings.TrimSuffix(c.settings.NodeURL, "/") { // else its port changes
-		return c.url
+func (n *clusterNode) dataCentre() string {
+	if n.peers.url != "" && n.peers.url == strings.TrimSuffix(n.settings.NodeURL, "/") { // else its port changes
+		return n.peers.url
 	}
-	return c.folderName()
+	return n.folderName()
 }
 
 // carry asks the node that writes, which may be this one.
@@ -91,14 +113,14 @@ func (s *sharedRooms) carry(ctx context.Context, q nodes.Request) (a nodes.Answe
 	if !s.listed.Load() {
 		return a, errors.New("the bucket does not list this node yet")
 	}
-	if o := s.owner.Load(); o != nil && o.Epoch() == q.Epoch {
+	if o := s.node.owner.Load(); o != nil && o.Epoch() == q.Epoch {
 		return o.Answer(q), nil
 	}
 	at := s.writer.Load()
 	if at == nil {
 		return a, &cluster.NotWriterError{}
 	}
-	if err := s.cannotAsk(*at); err != nil {
+	if err := s.node.cannotAsk(*at); err != nil {
 		return a, err
 	}
 	question, err := json.Marshal(q)
@@ -115,7 +137,7 @@ func (s *sharedRooms) carry(ctx context.Context, q nodes.Request) (a nodes.Answe
 }
 
 // handleRoomRequests serves the other nodes, which send their reports and request grants.
-func (c *clustered) handleRoomRequests() http.Handler {
+func (n *clusterNode) handleRoomRequests() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var q nodes.Request
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsked)).Decode(&q); r.Method != http.MethodPost || err != nil {
@@ -123,7 +145,7 @@ func (c *clustered) handleRoomRequests() http.Handler {
 			return
 		}
 		a := nodes.Answer{Refused: nodes.NotOwner}
-		if o := c.owner.Load(); o != nil {
+		if o := n.owner.Load(); o != nil {
 			a = o.Answer(q)
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -133,22 +155,22 @@ func (c *clustered) handleRoomRequests() http.Handler {
 
 // run keeps finding out, until ctx ends, which node has the global objects. On that node it also makes sure that no other
 // node has taken its place.
-func (s *sharedRooms) run(ctx context.Context) {
+func (s *sharedRooms) run(ctx context.Context, rooms *waitingroom.Rooms) {
 	defer s.client.CloseIdleConnections()
-	if status := s.node.Status(); status.Leads {
-		s.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, s.rooms.Holds))
-		defer s.owner.Store(nil)
+	if status := s.node.cluster.Status(); status.Leads {
+		s.node.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, rooms.Holds))
+		defer s.node.owner.Store(nil)
 	}
 	failed := false
 	for ctx.Err() == nil {
-		err := s.look(ctx)
+		err := s.look(ctx, rooms)
 		if err != nil && !failed && ctx.Err() == nil {
-			s.logger.Warn("couldn't find out how the waiting rooms of the cluster stand; trying again", "err", err)
+			s.node.logger.Warn("couldn't find out how the waiting rooms of the cluster stand; trying again", "err", err)
 		}
 		failed = err != nil
 		for next := time.Now().Add(roomsLook); ctx.Err() == nil && time.Now().Before(next); {
 			retry.Sleep(ctx, roomsSoon) //nolint:errcheck // the loop sees that ctx has ended
-			o := s.owner.Load()
+			o := s.node.owner.Load()
 			if _, follows := s.member.Epoch(); err == nil && (!follows || o != nil && o.Lacks()) {
 				break
 			}
@@ -157,21 +179,21 @@ func (s *sharedRooms) run(ctx context.Context) {
 }
 
 // look has the bucket list this node, learns which node writes, and asks that one for the time if it has yet to.
-func (s *sharedRooms) look(ctx context.Context) error {
+func (s *sharedRooms) look(ctx context.Context, rooms *waitingroom.Rooms) error {
 	ctx, cancel := context.WithTimeout(ctx, nodes.Sure)
 	defer cancel()
-	unlisted := s.join(ctx)
+	unlisted := s.join(ctx, rooms.Shared())
 	if unlisted != nil && !s.listed.Load() {
 		return unlisted
 	}
-	began := s.lasting.elapsed()
-	epoch, url, err := s.node.Writing(ctx) // after it was listed: a writer that does not know of it has an epoch that it sees
+	began := s.node.memory.elapsed()
+	epoch, url, err := s.node.cluster.Writing(ctx) // after it was listed: a writer that does not know of it has an epoch that it sees
 	if err != nil {
 		return err
 	}
 	s.member.Learn(epoch)
 	s.writer.Store(&url)
-	if o := s.owner.Load(); o != nil {
+	if o := s.node.owner.Load(); o != nil {
 		o.Read(began, epoch)
 		if err := s.tend(ctx, o); err != nil {
 			return err
@@ -196,13 +218,12 @@ func (s *sharedRooms) look(ctx context.Context) error {
 }
 
 // join has the bucket list this node.
-func (s *sharedRooms) join(ctx context.Context) error {
-	rooms := s.rooms.Shared()
+func (s *sharedRooms) join(ctx context.Context, rooms []string) error {
 	if slices.Equal(rooms, s.told) && time.Since(s.at) < roomsListed {
 		return nil
 	}
 	now := time.Now()
-	if err := s.node.JoinRooms(ctx, cluster.Roomed{Name: s.member.Name, Rooms: rooms}); err != nil {
+	if err := s.node.cluster.JoinRooms(ctx, cluster.Roomed{Name: s.member.Name, Rooms: rooms}); err != nil {
 		return err
 	}
 	s.told, s.at = rooms, now
@@ -214,13 +235,13 @@ func (s *sharedRooms) tend(ctx context.Context, o *nodes.Owner) error {
 	if !o.Lacks() && time.Since(s.looked) < roomsListed {
 		return nil
 	}
-	all, strange, err := s.node.AllRooms(ctx)
+	all, strange, err := s.node.cluster.AllRooms(ctx)
 	if err != nil {
 		return err
 	}
 	for key, why := range strange {
 		if s.strange[key] == nil {
-			s.logger.Warn("the bucket has an object where the nodes with waiting rooms are listed that none of them has written; remove it", "object", key, "err", why)
+			s.node.logger.Warn("the bucket has an object where the nodes with waiting rooms are listed that none of them has written; remove it", "object", key, "err", why)
 		}
 	}
 	s.strange = strange
@@ -228,10 +249,10 @@ func (s *sharedRooms) tend(ctx context.Context, o *nodes.Owner) error {
 	s.looked = time.Now()
 	for _, name := range o.Silent(roomsSilent) {
 		o.Drop(name)
-		if err := s.node.LeaveRooms(ctx, name); err != nil {
+		if err := s.node.cluster.LeaveRooms(ctx, name); err != nil {
 			return err
 		}
-		s.logger.Info("the waiting rooms no longer wait for a node, because it has been silent for long", "node", name, "silent", roomsSilent)
+		s.node.logger.Info("the waiting rooms no longer wait for a node, because it has been silent for long", "node", name, "silent", roomsSilent)
 	}
 	return nil
 }

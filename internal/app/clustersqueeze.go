@@ -29,7 +29,7 @@ const (
 )
 
 // lending answers the nodes that ask for a content to squeeze.
-func (c *clustered) lending(f *filling) http.Handler {
+func (l *clusterLeader) lending(b *bot.Bot) http.Handler {
 	taking := make(chan struct{}, mostTaken)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
@@ -44,16 +44,16 @@ func (c *clustered) lending(f *filling) http.Handler {
 		}
 		packed, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostSqueezed))
 		if err == nil && len(packed) > 0 {
-			err = c.node.TakeSqueezed(packed, func(h kvstore.Hash, size int64, coded []kvstore.Coded) error {
-				return f.TakeSqueezed(r.Context(), h, size, coded)
+			err = l.node.cluster.TakeSqueezed(packed, func(h kvstore.Hash, size int64, coded []kvstore.Coded) error {
+				return b.TakeSqueezed(r.Context(), h, size, coded)
 			})
 		}
 		if err != nil {
-			c.logger.Warn("another node has squeezed a content, and its codings are not taken", "node", r.RemoteAddr, "err", err)
+			l.run.logger.Warn("another node has squeezed a content, and its codings are not taken", "node", r.RemoteAddr, "err", err)
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		h, ok, err := f.Lend()
+		h, ok, err := b.Lend()
 		switch {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -66,28 +66,28 @@ func (c *clustered) lending(f *filling) http.Handler {
 }
 
 // helpSqueeze squeezes for the node that writes, until ctx ends.
-func (c *clustered) helpSqueeze(ctx context.Context) {
+func (n *clusterNode) helpSqueeze(ctx context.Context, every time.Duration) {
 	program, err := os.Executable()
-	if c.asking == nil || err != nil || c.settings.Memory < bot.HelperMemory() {
+	if n.peers.asking == nil || err != nil || n.settings.Memory < bot.HelperMemory() {
 		return
 	}
 	encoders := worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: squeezeTime})
 	defer encoders.Close()
-	client := c.askingClient(true)
+	client := n.askingClient(true)
 	defer client.CloseIdleConnections()
-	for wait := c.Intervals.Squeeze; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
-		to, err := c.findWriter(ctx)
+	for wait := every; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
+		to, err := n.findWriter(ctx)
 		if err != nil {
 			continue // the other parts tell
 		}
-		if err = c.squeezeFor(ctx, encoders, client, to); ctx.Err() == nil {
-			c.logger.Debug("couldn't squeeze for the node that publishes; trying again", "node", to, "err", err)
+		if err = n.squeezeFor(ctx, every, encoders, client, to); ctx.Err() == nil {
+			n.logger.Debug("couldn't squeeze for the node that publishes; trying again", "node", to, "err", err)
 		}
 	}
 }
 
 // squeezeFor squeezes what one node that writes wants squeezed, and returns why it ended.
-func (c *clustered) squeezeFor(ctx context.Context, encoders *worker.Pool, client *http.Client, to string) error {
+func (n *clusterNode) squeezeFor(ctx context.Context, every time.Duration, encoders *worker.Pool, client *http.Client, to string) error {
 	var packed []byte
 	for contents := 0; ; {
 		h, ok, err := askSqueeze(ctx, client, to, packed)
@@ -96,25 +96,25 @@ func (c *clustered) squeezeFor(ctx context.Context, encoders *worker.Pool, clien
 		}
 		if !ok {
 			if contents > 0 {
-				c.logger.Info("squeezed for the node that publishes", "node", to, "contents", contents)
+				n.logger.Info("squeezed for the node that publishes", "node", to, "contents", contents)
 			}
 			contents, packed = 0, nil
-			if err := retry.Sleep(ctx, c.Intervals.Squeeze); err != nil {
+			if err := retry.Sleep(ctx, every); err != nil {
 				return err
 			}
 			continue
 		}
 		if contents == 0 && packed == nil {
-			c.logger.Info("squeezing for the node that publishes", "node", to)
+			n.logger.Info("squeezing for the node that publishes", "node", to)
 		}
-		switch packed, err = c.squeeze(ctx, encoders, h); {
+		switch packed, err = n.squeeze(ctx, encoders, h); {
 		case err == nil:
 			contents++
 		case ctx.Err() != nil || errors.As(err, new(*worker.StartError)):
 			return err
 		default: // the node that publishes does it
-			c.logger.Debug("not squeezed", "content", h, "err", err)
-			if err := retry.Sleep(ctx, c.Intervals.Squeeze); err != nil {
+			n.logger.Debug("not squeezed", "content", h, "err", err)
+			if err := retry.Sleep(ctx, every); err != nil {
 				return err
 			}
 		}
@@ -122,22 +122,22 @@ func (c *clustered) squeezeFor(ctx context.Context, encoders *worker.Pool, clien
 }
 
 // squeeze finds the best codings of a content, keeps them here, and returns them for the node that writes.
-func (c *clustered) squeeze(ctx context.Context, encoders *worker.Pool, h kvstore.Hash) (packed []byte, err error) {
-	data, err := c.folder.store.Identity(h) // it is not here yet, if this node is behind
+func (n *clusterNode) squeeze(ctx context.Context, encoders *worker.Pool, h kvstore.Hash) (packed []byte, err error) {
+	data, err := n.folder.store.Identity(h) // it is not here yet, if this node is behind
 	if err != nil {
 		return nil, err
 	}
-	coded, crash, err := bot.Encode(ctx, encoders, data, c.logger.With("content", h))
+	coded, crash, err := bot.Encode(ctx, encoders, data, n.logger.With("content", h))
 	if err == nil && crash != nil {
 		err = crash
 	}
 	if err == nil {
-		err = c.folder.store.ImproveContent(h, int64(len(data)), true, coded)
+		err = n.folder.store.ImproveContent(h, int64(len(data)), true, coded)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return c.node.Squeezed(h)
+	return n.cluster.Squeezed(h)
 }
 
 // askSqueeze sends what was squeezed to the node that writes, and returns what that wants squeezed next.

@@ -16,8 +16,8 @@ const (
 )
 
 // shareUsage has the counts of requests be those of all nodes, on each of them, until ctx ends.
-func (c *clustered) shareUsage(ctx context.Context) {
-	counts := c.folder.usage()
+func (n *clusterNode) shareUsage(ctx context.Context) {
+	counts := n.folder.usage()
 	var hearing cluster.Hearing
 	var dropped time.Time
 	each := func(now time.Time) error {
@@ -25,7 +25,7 @@ func (c *clustered) shareUsage(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		err = counts.Tell(func(day time.Time, told []byte) error { return c.node.TellCounts(ctx, name, day, told) })
+		err = counts.Tell(func(day time.Time, told []byte) error { return n.cluster.TellCounts(ctx, name, day, told) })
 		if err != nil {
 			return err
 		}
@@ -33,19 +33,19 @@ func (c *clustered) shareUsage(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		hearing.Node, hearing.Name = c.node, name
+		hearing.Node, hearing.Name = n.cluster, name
 		if err := hearing.Hear(ctx, since, now.UTC(), counts.Take); err != nil {
 			return err
 		}
-		if err := counts.Heard(); err != nil || !c.node.Leads() || now.Sub(dropped) < mendEvery {
+		if err := counts.Heard(); err != nil || !n.cluster.Leads() || now.Sub(dropped) < mendEvery {
 			return err
 		}
 		dropped = now
-		return c.node.DropCounts(ctx, now.Add(-usageKept).UTC())
+		return n.cluster.DropCounts(ctx, now.Add(-usageKept).UTC())
 	}
 	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = usageEvery {
 		if err := each(time.Now()); err != nil && ctx.Err() == nil {
-			c.logger.Warn("couldn't exchange counts of requests with the other nodes; trying again", "err", err)
+			n.logger.Warn("couldn't exchange counts of requests with the other nodes; trying again", "err", err)
 		}
 	}
 }

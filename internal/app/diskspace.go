@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -35,56 +36,48 @@ func diskStateOf(free, total, least int64) diskState {
 	return diskAmple
 }
 
-// watchDisk tells the log, metrics and /readyz how much space there is. A store that a full disk has made read-only is opened
-// again once there is space: by this process, begun again from its first line, because what is stuck in it has the store.
-func (s *running) watchDisk() part {
-	var free, total prometheus.GaugeFunc
-	return part{
-		name: "space on the disk",
-		start: func(context.Context) error {
-			store := s.folder.store
-			value := func(of func(free, total int64) int64) func() float64 {
-				return func() float64 {
-					f, t, _, _ := store.Space()
-					return float64(of(f, t))
-				}
-			}
-			free = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "larder_disk_free_bytes", Help: "Bytes that are free on the disk with the data folder.",
-			}, value(func(free, _ int64) int64 { return free }))
-			total = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "larder_disk_total_bytes", Help: "Bytes of the disk with the data folder.",
-			}, value(func(_, total int64) int64 { return total }))
-			s.metrics.MustRegister(free, total)
-			s.lasting.doubt(func() (string, error) { return diskDoubt(store) })
-			return nil
-		},
-		run: func(ctx context.Context) error {
-			tick := time.NewTicker(diskLook)
-			defer tick.Stop()
-			for was := diskAmple; ; {
-				free, total, least, err := s.folder.store.Space()
-				if is := diskStateOf(free, total, least); err == nil && is != was {
-					s.tellDisk(is, free, total)
-					was = is
-				}
-				if err == nil && free >= least && errors.Is(s.folder.store.Failed(), kvstore.ErrDiskFull) {
-					s.logger.Warn("the disk has space again: the process begins again, because its store can only be read")
-					s.quieten()
-					s.again(func() error { return s.lasting.execAgain() })
-				}
-				select {
-				case <-ctx.Done():
-					return nil
-				case <-tick.C:
-				}
-			}
-		},
+// watchDisk reports to the log, metrics and /readyz how much space there is. A store that a full disk has made read-only is opened
+// again once there is space: by this process, run again from its first line, because what is stuck in it has the store.
+func (r *roleRun) watchDisk(store *kvstore.Store) {
+	value := func(of func(free, total int64) int64) func() float64 {
+		return func() float64 {
+			f, t, _, _ := store.Space()
+			return float64(of(f, t))
+		}
 	}
+	r.metrics.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "larder_disk_free_bytes", Help: "Bytes that are free on the disk with the data folder.",
+		}, value(func(free, _ int64) int64 { return free })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "larder_disk_total_bytes", Help: "Bytes of the disk with the data folder.",
+		}, value(func(_, total int64) int64 { return total })))
+	r.supervisor.readiness.addCheck(func() (string, error) { return checkDisk(store) })
+	r.parts.Add(parts.Part{Name: "space on the disk", Run: func(ctx context.Context) error {
+		tick := time.NewTicker(diskLook)
+		defer tick.Stop()
+		for was := diskAmple; ; {
+			free, total, least, err := store.Space()
+			if is := diskStateOf(free, total, least); err == nil && is != was {
+				r.logDisk(is, free, total)
+				was = is
+			}
+			if err == nil && free >= least && errors.Is(store.Failed(), kvstore.ErrDiskFull) {
+				r.logger.Warn("the disk has space again: the process begins again, because its store can only be read")
+				r.quiesce()
+				r.restart(restart{before: r.supervisor.execAgain})
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+		}
+	}})
 }
 
-// diskDoubt is what /readyz says of the disk.
-func diskDoubt(store *kvstore.Store) (note string, err error) {
+// checkDisk is the readiness check of the disk.
+func checkDisk(store *kvstore.Store) (note string, err error) {
 	if failed := store.Failed(); failed != nil {
 		return "", fmt.Errorf("read-only: %w", failed)
 	}
@@ -102,13 +95,13 @@ func diskDoubt(store *kvstore.Store) (note string, err error) {
 	return "", nil
 }
 
-func (s *running) tellDisk(is diskState, free, total int64) {
+func (r *roleRun) logDisk(is diskState, free, total int64) {
 	switch is {
 	case diskAmple:
-		s.logger.Info("the disk has space again", "data", s.settings.Data, "free", free)
+		r.logger.Info("the disk has space again", "data", r.settings.Data, "free", free)
 	case diskLow:
-		s.logger.Warn("the disk gets full; at the least that must be free nothing is written any more", "data", s.settings.Data, "free", free, "of", total)
+		r.logger.Warn("the disk gets full; at the least that must be free nothing is written any more", "data", r.settings.Data, "free", free, "of", total)
 	case diskFull:
-		s.logger.Error("the disk is full: nothing is written until there is space", "data", s.settings.Data, "free", free, "of", total)
+		r.logger.Error("the disk is full: nothing is written until there is space", "data", r.settings.Data, "free", free, "of", total)
 	}
 }

@@ -6,10 +6,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/larder-cdn/larder/bot/schedule"
 	"github.com/larder-cdn/larder/bot/webhook"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
@@ -49,26 +48,20 @@ func (e *errands) close() error {
 	return e.runtime.Close(ctx)
 }
 
-// sending sends what is due.
-func (s *working) sending() part {
-	var e *errands
-	var objects prometheus.Collector
-	return part{
-		name: "errands",
-		start: func(context.Context) (err error) {
-			if e, err = s.folder.errands.get(); err != nil {
-				return err
-			}
-			objects = e.runtime.Collector()
-			s.metrics.MustRegister(objects)
-			return nil
-		},
-		run: func(ctx context.Context) error {
-			e.webhooks.Run(ctx)
-			s.metrics.Unregister(objects) // it reads the store, which is closed afterwards
-			return nil
-		},
+// addErrands sends what is due.
+func (r *roleRun) addErrands(folder *Reader) error {
+	e, err := folder.errands.get()
+	if err != nil {
+		return err
 	}
+	objects := e.runtime.Collector()
+	r.metrics.MustRegister(objects)
+	r.parts.AddEarly(parts.Part{Name: "errands", Run: func(ctx context.Context) error {
+		e.webhooks.Run(ctx)
+		r.metrics.Unregister(objects) // it reads the store, which is closed afterwards
+		return nil
+	}})
+	return nil
 }
 
 // schedulePath is where the schedule is on the admin socket.

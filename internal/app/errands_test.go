@@ -23,11 +23,11 @@ func TestScheduleOnAdminSocket(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	s := settings.New()
 	s.Data = t.TempDir()
-	w, err := openWriter(s, writing{openOptions: openOptions{working: true, store: kvstore.Options{MinFreeBytes: -1}}}, quiet)
+	w, err := openWriter(s, writing{open: openOptions{working: true, store: kvstore.Options{MinFreeBytes: -1}}}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := w.errands.get()
+	e, err := w.folder.errands.get()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,11 +83,11 @@ func TestFollowerSendsNothing(t *testing.T) {
 	with := func(o openOptions, do func(e *errands)) {
 		t.Helper()
 		o.store.MinFreeBytes = -1
-		w, err := openWriter(s, writing{openOptions: o}, slog.New(slog.DiscardHandler))
+		w, err := openWriter(s, writing{open: o}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := w.errands.get()
+		e, err := w.folder.errands.get()
 		if err == nil {
 			do(e)
 			err = w.Close()

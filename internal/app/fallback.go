@@ -1,10 +1,7 @@
 package app
 
 import (
-	"context"
 	"path/filepath"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/bot/fallback"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -24,74 +21,32 @@ func checkFallback(s *settings.Settings) error {
 	return nil
 }
 
-// fallback looks for releases elsewhere that are not here.
-func (f *filling) fallback() part {
-	var asking *fallback.Fallback
-	return part{
-		name: "fallback",
-		start: func(context.Context) error {
-			keys, err := f.settings.KeyFolder()
-			if err != nil {
-				return err
-			}
-			asking, err = fallback.New(fallback.Options{
-				Bot: f.Bot, Store: f.folder.store, Origins: f.settings.Fallback, Key: f.settings.FallbackKey,
-				Known: filepath.Join(keys, "fallback-known-logs"), Quota: f.settings.FallbackQuota,
-				Allow: f.settings.AllowHosts, UserAgent: agent(), Logger: f.logger.With("part", "fallback"),
-			})
-			if err != nil {
-				return err
-			}
-			f.serving.elsewhere = asking.Answer
-			f.tell = append(f.tell, func(s *Status) {
-				state := asking.State()
-				s.Fallback = &state
-			})
-			return f.metrics.Register(fallbackMetrics{asking})
-		},
-		run: func(ctx context.Context) error { return until(asking.Run)(ctx) },
-		stop: func() error {
-			asking.Close()
-			return nil
-		},
+// addFallback looks for releases elsewhere that are not here.
+func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) error {
+	c := r.settings
+	if len(c.Fallback) == 0 {
+		return nil
 	}
-}
-
-// fallbackMetrics show how asking other origins stands.
-type fallbackMetrics struct{ *fallback.Fallback }
-
-var (
-	fallbackRequests = prometheus.NewDesc("larder_fallback_requests_total", "Requests for what is not here and may be at another origin, by what came of them.", []string{"outcome"}, nil)
-	fallbackReleases = prometheus.NewDesc("larder_fallback_releases_total", "Releases that other origins were to be asked for, by what came of them.", []string{"outcome"}, nil)
-	fallbackUnderWay = prometheus.NewDesc("larder_fallback_under_way", "Releases that are being fetched from other origins.", nil, nil)
-	fallbackWaiting  = prometheus.NewDesc("larder_fallback_waiting", "Requests that wait for a file from another origin.", nil, nil)
-	fallbackBytes    = prometheus.NewDesc("larder_fallback_bytes", "Bytes of all releases that are here from other origins.", nil, nil)
-	fallbackQuota    = prometheus.NewDesc("larder_fallback_quota_bytes", "Bytes that may be taken from other origins.", nil, nil)
-	fallbackBudget   = prometheus.NewDesc("larder_fallback_origin_budget", "Releases that an origin may be asked for at once now.", []string{"origin"}, nil)
-	fallbackResting  = prometheus.NewDesc("larder_fallback_origin_resting", "1 while an origin is left alone because it failed.", []string{"origin"}, nil)
-)
-
-func (m fallbackMetrics) Describe(all chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, all) }
-
-func (m fallbackMetrics) Collect(all chan<- prometheus.Metric) {
-	s := m.State()
-	for _, o := range fallback.Outcomes {
-		all <- prometheus.MustNewConstMetric(fallbackRequests, prometheus.CounterValue, float64(s.Requests[o]), string(o))
-		all <- prometheus.MustNewConstMetric(fallbackReleases, prometheus.CounterValue, float64(s.Releases[o]), string(o))
+	keys, err := c.KeyFolder()
+	if err != nil {
+		return err
 	}
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		all <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	asking, err := fallback.New(fallback.Options{
+		Bot: f.bot, Store: folder.store, Origins: c.Fallback, Key: c.FallbackKey,
+		Known: filepath.Join(keys, "fallback-known-logs"), Quota: c.FallbackQuota,
+		Allow: c.AllowHosts, UserAgent: agent(), Logger: r.logger.With("part", "fallback"),
+	})
+	if err != nil {
+		return err
 	}
-	gauge(fallbackUnderWay, float64(s.UnderWay))
-	gauge(fallbackWaiting, float64(s.Waiting))
-	gauge(fallbackBytes, float64(s.Bytes))
-	gauge(fallbackQuota, float64(s.Quota))
-	for _, o := range s.Origins {
-		resting := 0.0
-		if !o.Rests.IsZero() {
-			resting = 1
-		}
-		gauge(fallbackBudget, float64(o.Budget), o.Origin)
-		gauge(fallbackResting, resting, o.Origin)
+	site.elsewhere = asking.Answer
+	r.console.addStatus(func(s *Status) {
+		state := asking.State()
+		s.Fallback = &state
+	})
+	if err := r.metrics.Register(asking.Collector()); err != nil {
+		return err
 	}
+	r.parts.Add(asking.Part())
+	return nil
 }

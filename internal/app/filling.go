@@ -11,89 +11,92 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/site"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// filling is a running process that fills its folder.
-type filling struct {
-	*working
-	serving *serving // the site of the same process, if that serves
-	*filler
-	secret string // of webhooks; "" for none
-}
-
-// openBot opens the bot and its catalogue.
-func (f *filling) openBot(context.Context) (err error) {
-	if f.filler, err = f.writer.filler.get(); err != nil {
-		return err
+// openFiller opens the bot and its catalogue.
+func (r *roleRun) openFiller(w *Writer) (*filler, error) {
+	f, err := w.filler.get()
+	if err != nil {
+		return nil, err
 	}
-	f.refresh = f.keeper.Refresh
-	f.metrics.backlog(f.Bot)
-	f.metrics.catalogue(f.keeper)
+	r.reload.refresh = append(r.reload.refresh, f.keeper.Refresh)
+	r.metrics.MustRegister(f.bot.Collector())
+	f.keeper.Register(r.metrics)
 	unprotected := worker.Unprotected()
 	for _, lack := range unprotected {
-		f.logger.Warn("this system keeps less than others from the child processes that read strangers' files", "lacks", lack)
+		r.logger.Warn("this system keeps less than others from the child processes that read strangers' files", "lacks", lack)
 	}
-	f.tell = append(f.tell, func(s *Status) {
+	r.console.addStatus(func(s *Status) {
 		state := f.keeper.State()
 		s.Catalogue, s.Unprotected = &state, unprotected
-		if feed, ok := f.Feed(); ok {
+		if feed, ok := f.bot.Feed(); ok {
 			s.Feed = &feed
 		}
 	})
-	return nil
+	return f, nil
 }
 
-// showOnSite tells visitors of the catalogue, drafts package JSONs for them, and takes word of pushes. The bot hears which
-// files are in demand.
-func (f *filling) showOnSite(context.Context) (err error) {
-	site := f.serving
-	site.hot = f.Hot
-	logger := f.logger.With("part", "hook")
-	if f.secret != "" {
-		site.hooks[releasePath] = releaseHook(f.Bot, f.secret, logger)
+// showOnSite shows visitors the catalogue, drafts package JSONs for them, and receives webhooks with a secret, "" for none. The bot is
+// notified of files in demand.
+func (f *filler) showOnSite(r *roleRun, site *siteOptions, secret string) (err error) {
+	site.hot = f.bot.Hot
+	logger := r.logger.With("part", "hook")
+	if secret != "" {
+		site.hooks[releasePath] = releaseHook(f.bot, secret, logger)
 	}
 	if !f.keeper.Static() {
 		site.pages.Catalogue = f.shownCatalogue
-		if f.secret != "" {
-			site.hooks[hookPath] = catalogueHook(f.keeper, f.secret, logger)
+		if secret != "" {
+			site.hooks[hookPath] = catalogueHook(f.keeper, secret, logger)
 		}
 	}
-	site.pages.Draft, err = newDrafts(f.settings, f.logger.With("part", "site"))
+	site.pages.Draft, err = newDrafts(r.settings, r.logger.With("part", "site"))
 	return err
 }
 
-// once makes a single pass, and ends the process.
-func (f *filling) once(ctx context.Context) error {
+// addToSite adds what the bot has for visitors to a site: the catalogue, checks of pull requests, releases from other origins.
+func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) error {
+	if err := f.showOnSite(r, site, secret); err != nil {
+		return err
+	}
+	if err := r.addReviewer(f, folder, site, secret); err != nil {
+		return err
+	}
+	return r.addFallback(f, folder, site)
+}
+
+// passOnce makes a single pass, notifies filled, calls beforeEnd, and ends the role.
+func (f *filler) passOnce(ctx context.Context, filled func(bot.Summary), beforeEnd func(context.Context) error) error {
 	if err := f.lookOnce(ctx); err != nil {
 		return err
 	}
-	summary, err := f.Bot.Once(ctx)
-	f.Filled(summary)
+	summary, err := f.bot.Once(ctx)
+	filled(summary)
 	if err == nil {
-		_, err = f.Audit(ctx)
+		_, err = f.bot.Audit(ctx)
 	}
 	if err == nil && summary.Failed > 0 {
 		err = fmt.Errorf("%d failed and will be tried again; `larder status` tells why", summary.Failed)
 	}
-	for _, do := range f.beforeEnd {
-		if ctx.Err() == nil {
-			err = errors.Join(err, do(ctx))
-		}
+	if ctx.Err() == nil {
+		err = errors.Join(err, beforeEnd(ctx))
 	}
 	if err == nil {
-		err = errDone
+		err = parts.ErrDone
 	}
 	return err
 }
 
-// fillAgain is how long a bot that could not go on rests where the process serves, and fillWhenFull where the disk is full.
+// The backoff of a bot that could not go on where the process serves, and where the disk is full.
 const (
 	fillAgain    = time.Minute
 	fillWhenFull = 20 * time.Second
@@ -101,18 +104,18 @@ const (
 
 // keepFilling runs the bot until ctx ends. What stops the bot is no reason to stop serving: it starts again after a while. A
 // full disk is no reason to end a process at all, because the operator may make room.
-func (f *filling) keepFilling(ctx context.Context) error {
+func (f *filler) keepFilling(ctx context.Context, serve bool, logger *slog.Logger) error {
 	for {
-		err := f.Bot.Run(ctx)
+		err := f.bot.Run(ctx)
 		full := errors.Is(err, kvstore.ErrDiskFull)
-		if err == nil || ctx.Err() != nil || !f.Serve && !full {
+		if err == nil || ctx.Err() != nil || !serve && !full {
 			return err
 		}
 		pause := fillAgain
 		if full {
 			pause = fillWhenFull
 		}
-		f.logger.Error("the bot stopped; it starts again", "err", err, "after", pause)
+		logger.Error("the bot stopped; it starts again", "err", err, "after", pause)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -120,9 +123,6 @@ func (f *filling) keepFilling(ctx context.Context) error {
 		}
 	}
 }
-
-// keep keeps the catalogue up to date.
-func (f *filling) keep(ctx context.Context) { f.keeper.Run(ctx, f.SetCatalogue) }
 
 // newGit returns what reads git repositories, and GitHub for it.
 func newGit(s *settings.Settings, getter *fetch.Client, logger *slog.Logger) (*git.Client, error) {
@@ -182,7 +182,7 @@ func pushed(d github.Delivery, branch string, look func()) (status int, message 
 
 // lookOnce brings the bot's catalogue up to date for a single pass.
 func (f *filler) lookOnce(ctx context.Context) error {
-	err := f.keeper.Look(ctx, f.SetCatalogue)
+	err := f.keeper.Look(ctx, f.bot.SetCatalogue)
 	if err != nil && !f.keeper.State().Changed.IsZero() {
 		return nil // the log tells; the last good one is still good
 	}
@@ -198,4 +198,14 @@ func (f *filler) shownCatalogue() site.Catalogue {
 		shown.Refused = append(shown.Refused, first)
 	}
 	return shown
+}
+
+// Child reports whether these are the arguments of a process that a bot has started, for heavy work on strangers' bytes,
+// after it has done that work. A program with a bot calls it first.
+func Child(args []string) bool {
+	if len(args) < 2 || args[1] != worker.Argument {
+		return false
+	}
+	worker.Main()
+	return true
 }

@@ -62,27 +62,24 @@ func sizeIn(result any) int64 {
 	return 0
 }
 
-func (w *Writer) written() Written { return Written{w.log.Checkpoint().Size} }
+func (w *Writer) written() Written { return Written{w.folder.log.Checkpoint().Size} }
 
-// fresh has requests that name a size of the log wait until what is served covers that many entries.
-func (s *serving) fresh() part {
-	return part{name: "freshness", start: func(context.Context) error {
-		places := client.NewShares(mostFresh)
-		s.inFront = append(s.inFront, func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if failure := s.await(r, places); failure != nil {
-					failure.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
-					return
-				}
-				next.ServeHTTP(w, r)
-			})
+// delayForLogSize has requests that name a size of the log wait until what is served covers that many entries.
+func (o *siteOptions) delayForLogSize() {
+	places := client.NewShares(mostFresh)
+	o.inFront = append(o.inFront, func(what *published, next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if failure := what.awaitSize(r, places); failure != nil {
+				failure.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+				return
+			}
+			next.ServeHTTP(w, r)
 		})
-		return nil
-	}}
+	})
 }
 
-// await returns why a request cannot be answered by as many entries as it names, nil where it can, or names none.
-func (s *serving) await(r *http.Request, places *client.Shares) *answers.Failure {
+// awaitSize returns why a request cannot be answered by as many entries as it names, nil where it can, or names none.
+func (p *published) awaitSize(r *http.Request, places *client.Shares) *answers.Failure {
 	named := r.Header[sizeField]
 	if len(named) == 0 {
 		return nil
@@ -93,23 +90,23 @@ func (s *serving) await(r *http.Request, places *client.Shares) *answers.Failure
 	}
 	ctx, stop := context.WithTimeout(r.Context(), arrival)
 	defer stop()
-	if s.folder.log.Checkpoint().Size < size {
+	if p.folder.log.Checkpoint().Size < size {
 		var leave func()
 		if ctx, leave, err = places.Enter(ctx, r.RemoteAddr, 0); err == nil {
 			defer leave()
 		}
 	}
 	if err == nil {
-		err = s.follower.Wait(ctx, size)
+		err = p.follower.Wait(ctx, size)
 	}
 	if err == nil && !strings.HasPrefix(r.URL.Path, "/ajax/") { // pages and answers have an index between
-		err = s.libraries.Wait(ctx, size)
+		err = p.libraries.Wait(ctx, size)
 	}
 	if err == nil {
 		return nil
 	}
 	return &answers.Failure{
 		Status: http.StatusServiceUnavailable, Retry: 1,
-		Message: fmt.Sprintf("This node has %d log entries so far, and the request asks for at least %d; try again, or ask another node.", s.folder.log.Checkpoint().Size, size),
+		Message: fmt.Sprintf("This node has %d log entries so far, and the request asks for at least %d; try again, or ask another node.", p.folder.log.Checkpoint().Size, size),
 	}
 }

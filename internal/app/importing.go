@@ -24,16 +24,16 @@ func Import(ctx context.Context, c *Client, name, version string, source archive
 
 // importClient is a process as a [bot.Importer].
 type importClient struct {
-	*Client
-	report func(bot.Event)
+	process *Client
+	report  func(bot.Event)
 }
 
 func (c importClient) MissingContents(ctx context.Context, r bot.ImportRequest) ([]kvstore.Hash, error) {
-	return opMissingContents.Ask(ctx, c.Client, r, nil)
+	return opMissingContents.Ask(ctx, c.process, r, nil)
 }
 
 func (c importClient) Import(ctx context.Context, r bot.ImportRequest, contents io.Reader) error {
-	_, err := admin.Send[Written](ctx, c.client, string(opImport), r, contents, c.report)
+	_, err := admin.Send[Written](ctx, c.process.client, string(opImport), r, contents, c.report)
 	return err
 }
 
@@ -43,14 +43,14 @@ func (w *Writer) importOperations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		return f.MissingContents(ctx, q)
+		return f.bot.MissingContents(ctx, q)
 	})
 	all[string(opImport)] = admin.TypedWithContents(func(ctx context.Context, q bot.ImportRequest, contents io.Reader, report func(any)) (any, error) {
 		f, err := w.filler.get()
 		if err != nil {
 			return nil, err
 		}
-		err = f.Import(bot.WithReport(ctx, func(e bot.Event) { report(e) }), q, contents)
+		err = f.bot.Import(bot.WithReport(ctx, func(e bot.Event) { report(e) }), q, contents)
 		return w.written(), err
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -180,46 +181,29 @@ type LogPush struct {
 	Waiting time.Time `json:"waiting,omitzero"`
 }
 
-// pusher pushes the log to GitHub.
-type pusher struct {
-	*working
-	client *github.Client
-	pusher *gitlog.Pusher
-}
-
-// open finds the mistakes in the settings. It asks GitHub for nothing yet.
-func (p *pusher) open(context.Context) error {
-	s := p.settings
+// logRepositoryClient returns the client of GitHub by which the log is pushed. It finds the mistakes in the settings, and sends GitHub
+// nothing yet.
+func logRepositoryClient(s *settings.Settings, logger *slog.Logger) (*github.Client, error) {
 	if s.Token == "" {
-		return settings.Mistakef("%s needs a token that may write there: put it into the variable %s or %s", s.Origin("log-repository"), settings.TokenVariables[0], settings.TokenVariables[1])
+		return nil, settings.Mistakef("%s needs a token that may write there: put it into the variable %s or %s", s.Origin("log-repository"), settings.TokenVariables[0], settings.TokenVariables[1])
 	}
-	var err error
-	p.client, err = github.New(github.Options{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: p.logger.With("part", "github")})
+	client, err := github.New(github.Options{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger.With("part", "github")})
 	if err != nil {
-		return settings.Mistakef("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
+		return nil, settings.Mistakef("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
 	}
-	return nil
+	return client, nil
 }
 
-// start makes what pushes the log of the open folder.
-func (p *pusher) start(context.Context) error {
-	remote := p.settings.LogRepository
-	signed := gitlog.SignedLog{Store: p.folder.store, Log: p.folder.log, Signer: p.writer.signature.signer}
-	p.pusher = gitlog.NewPusher(gitlog.PushOptions{
-		Client: p.client.Client, Remote: remote, Changes: signed.Changes, Wait: signed.Wait, Describe: github.Describe,
-		Logger: p.logger.With("part", "push"), Registerer: p.metrics,
+// openPusher returns what pushes the log to GitHub.
+func (r *roleRun) openPusher(client *github.Client, w *Writer) *gitlog.Pusher {
+	remote, log := r.settings.LogRepository, w.folder.log
+	signed := gitlog.SignedLog{Store: w.folder.store, Log: log, Signer: w.signature.signer}
+	p := gitlog.NewPusher(gitlog.PushOptions{
+		Client: client.Client, Remote: remote, Changes: signed.Changes, Wait: signed.Wait, Describe: github.Describe,
+		Logger: r.logger.With("part", "push"), Registerer: r.metrics,
 	})
-	p.tell = append(p.tell, func(s *Status) {
-		s.LogPush = &LogPush{remote.String(), p.pusher.State(), p.folder.log.Checkpoint().Size, p.client.Waiting().UTC()}
+	r.console.addStatus(func(s *Status) {
+		s.LogPush = &LogPush{remote.String(), p.State(), log.Checkpoint().Size, client.Waiting().UTC()}
 	})
-	p.beforeEnd = append(p.beforeEnd, func(ctx context.Context) error {
-		return errors.Join(p.writer.signature.signer.Sign(), p.pusher.CatchUp(ctx))
-	})
-	return nil
-}
-
-// run pushes what is added to the log.
-func (p *pusher) run(ctx context.Context) error {
-	p.pusher.Run(ctx)
-	return nil
+	return p
 }

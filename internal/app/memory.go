@@ -2,10 +2,12 @@ package app
 
 import (
 	"context"
+	"log/slog"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -29,11 +31,11 @@ func memoryBudget(s *settings.Settings, serve bool) int64 {
 //
 // A limit below what is in use would have it collect all the time. So where more is in use than was thought of, the
 // limit gives way: a quarter of it is always left for garbage.
-func (s *running) limitMemory(ctx context.Context) {
-	if s.settings.Environment("GOMEMLIMIT") {
+func limitMemory(ctx context.Context, c *settings.Settings, serve bool, logger *slog.Logger) {
+	if c.Environment("GOMEMLIMIT") {
 		return
 	}
-	m := memoryLimit{budget: memoryBudget(s.settings, s.Serve), most: s.settings.MemoryLimit / 10 * 9}
+	m := memoryLimit{budget: memoryBudget(c, serve), most: c.MemoryLimit / 10 * 9}
 	limit := m.budget
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
 	samples := []metrics.Sample{
@@ -61,13 +63,18 @@ func (s *running) limitMemory(ctx context.Context) {
 		}
 		next, exceeded := m.next(used)
 		if exceeded {
-			s.logger.Warn("more memory is in use than the settings come to", "used", used, "settings", m.budget)
+			logger.Warn("more memory is in use than the settings come to", "used", used, "settings", m.budget)
 		}
 		if next != limit {
 			limit = next
 			debug.SetMemoryLimit(limit)
 		}
 	}
+}
+
+// addMemoryLimit adds the part that limits the memory of the process.
+func (r *roleRun) addMemoryLimit(serve bool) {
+	r.parts.Add(parts.Part{Name: "limit of memory", Run: parts.Until(func(ctx context.Context) { limitMemory(ctx, r.settings, serve, r.logger) })})
 }
 
 // A memoryLimit is one that gives way.

@@ -1,62 +1,20 @@
 package app
 
 import (
-	"math"
-
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/server/purge"
 )
 
-// registry is what /metrics shows.
-type registry struct {
-	*prometheus.Registry
-}
-
-func newRegistry() *registry {
-	r := &registry{prometheus.NewRegistry()}
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
-	return r
-}
-
-// counting returns next behind counters of what the bot does.
-func (r *registry) counting(next func(bot.Event)) func(bot.Event) {
-	events := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "larder_bot_events_total",
-		Help: "What the bot did: packages checked, releases published, refused or failed, contents squeezed, releases compared with upstream (audited), found to be other than it (differs) or changed by it (changed).",
-	}, []string{"kind"})
-	files := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "larder_bot_published_files_total",
-		Help: "Files of the releases that were published.",
-	})
-	bytes := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "larder_bot_published_bytes_total",
-		Help: "Uncompressed size of the files that were published.",
-	})
-	r.MustRegister(events, files, bytes)
-	return func(e bot.Event) {
-		events.WithLabelValues(string(e.Kind)).Inc()
-		if e.Kind == bot.Published {
-			files.Add(float64(e.Files))
-			bytes.Add(float64(e.Bytes))
-		}
-		next(e)
-	}
-}
-
-// watch shows the store's metrics until unwatch is called, which has to be before the store is closed.
-func (r *registry) watch(store *kvstore.Store) (unwatch func()) {
+// watchStore shows the store's metrics until unwatch is called, which has to be before the store is closed.
+func watchStore(r prometheus.Registerer, store *kvstore.Store) (unwatch func()) {
 	collector := store.Collector()
 	r.MustRegister(collector)
 	return func() { r.Unregister(collector) }
 }
 
-// degraded shows whether the process only serves what is left of its folder.
-func (r *registry) degraded(is bool) {
+// showDegraded shows whether the process is in read-only mode.
+func showDegraded(r prometheus.Registerer, is bool) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "larder_degraded",
 		Help: "1 while nothing is written, because the store is damaged or lacks what was signed, and what it lacks is answered with 503.",
@@ -65,44 +23,4 @@ func (r *registry) degraded(is bool) {
 		gauge.Set(1)
 	}
 	r.MustRegister(gauge)
-}
-
-// backlog shows what the bot has yet to squeeze.
-func (r *registry) backlog(filler *bot.Bot) {
-	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "larder_bot_squeeze_backlog",
-		Help: "Contents that wait for their best compression.",
-	}, func() float64 { return float64(filler.Backlog()) }))
-}
-
-// purges shows how many withdrawals the cache in front has yet to be told of.
-func (r *registry) purges(store *kvstore.Store) {
-	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "larder_purges_pending",
-		Help: "Withdrawals of which the purge hook has yet to be told, or could not be.",
-	}, func() float64 {
-		pending, err := purge.Pending(store)
-		if err != nil {
-			return math.NaN()
-		}
-		return float64(len(pending))
-	}))
-}
-
-// catalogue shows whether the catalogue can be read.
-func (r *registry) catalogue(keeper *catalogue.Keeper) {
-	r.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "larder_catalogue_failing",
-			Help: "1 while the catalogue cannot be read, so that the last good one stays.",
-		}, func() float64 {
-			if keeper.State().Problem != "" {
-				return 1
-			}
-			return 0
-		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "larder_catalogue_refused_files",
-			Help: "Files of the catalogue that cannot be used; what their packages were before stays.",
-		}, func() float64 { return float64(len(keeper.State().Refused)) }))
 }

@@ -20,7 +20,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/cluster"
+	"github.com/larder-cdn/larder/logs/follow"
 )
 
 var update = flag.Bool("update", false, "rewrite the table in docs/metrics.md")
@@ -254,31 +257,41 @@ func registered(t *testing.T) (all []string) {
 		Events: func(bot.Event) {}, Filled: func(bot.Summary) {}, Stopping: func() {},
 		Serving: func(string, func() (string, error)) {},
 	}
-	l, ctx, err := openLasting(ctx, s, true, p.Logger, p.check)
+	v, ctx, err := newSupervisor(ctx, s, true, p.Logger, func() error { return p.check(s) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.close(nil)
-	w := &working{running: p.running(l, false)}
-	parts, err := w.parts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	look := part{name: "look at the metrics", run: func(context.Context) error {
-		all = described(w.metrics)
-		return errDone
-	}}
-	if err := run(ctx, p.Logger, append(parts, look)); err != nil && !errors.Is(err, context.Canceled) { // by which parts say that they ended
+	defer v.close(nil)
+	r := p.newRun(ctx, v, p.plan(s, takeoverBackoff{}))
+	_, err = r.do(lookingRole{aloneRole{p}, func() { all = described(r.metrics) }})
+	if err != nil && !errors.Is(err, context.Canceled) { // by which parts say that they ended
 		t.Fatalf("%v\n%s", err, &log)
 	}
 	// Those of a mirror and of a node of a cluster, which that process is not.
-	other := &registry{prometheus.NewRegistry()}
-	other.following(nil, time.Time{})
-	other.clustered(nil)
+	other := prometheus.NewRegistry()
+	follow.Register(other, nil, time.Time{})
+	cluster.RegisterMember(other, nil)
 	return append(all, described(other)...)
 }
 
-func described(r *registry) (all []string) {
+// A lookingRole does something when another role has started, and ends.
+type lookingRole struct {
+	role
+	look func()
+}
+
+func (o lookingRole) start(ctx context.Context, r *roleRun) error {
+	if err := o.role.start(ctx, r); err != nil {
+		return err
+	}
+	r.parts.Add(parts.Part{Name: "look", Run: func(context.Context) error {
+		o.look()
+		return parts.ErrDone
+	}})
+	return nil
+}
+
+func described(r *prometheus.Registry) (all []string) {
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
 		r.Describe(descriptions)

@@ -70,13 +70,13 @@ func (r *Reader) operations() operations {
 
 // operations are a reader's, and those that write.
 func (w *Writer) operations() operations {
-	all := w.Reader.operations()
+	all := w.folder.operations()
 	withBot := func(ctx context.Context, report func(bot.Event), do func(context.Context, *bot.Bot) error) error {
 		f, err := w.filler.get()
 		if err != nil {
 			return err
 		}
-		return do(bot.WithReport(ctx, report), f.Bot)
+		return do(bot.WithReport(ctx, report), f.bot)
 	}
 	answer(all, OpAdd, func(ctx context.Context, q AddRequest, report func(bot.Event)) (Written, error) {
 		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
@@ -109,35 +109,35 @@ func (w *Writer) operations() operations {
 	return all
 }
 
-// operations are a writer's, as far as a process that works answers them otherwise.
-func (s *working) operations() operations {
-	all := s.writer.operations()
-	signature := &s.writer.signature
-	s.tell = append(s.tell, func(status *Status) { status.Unsigned, status.Disputes = signature.problem(), signature.disputes() })
+// leaderOperations are those of a writer, as far as a process that runs does not answer them otherwise.
+func (r *roleRun) leaderOperations(w *Writer) operations {
+	all := w.operations()
+	signature := &w.signature
+	r.console.addStatus(func(status *Status) { status.Unsigned, status.Disputes = signature.problem(), signature.disputes() })
 	answer(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return signature.signer.Folder(), nil })
 	answer(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
-		done, err := s.folder.backup(ctx, q.Dir, report)
+		done, err := w.folder.backup(ctx, q.Dir, report)
 		done.Keys = signature.signer.Folder()
-		return done, throughProcess(&s.self, err)
+		return done, throughProcess(&r.self, err)
 	})
-	s.repairOperation(all)
-	return s.telling(all)
+	r.addRepairInPlace(all, w.folder)
+	return r.withConsole(all, w.folder)
 }
 
-// telling adds what the parts of the process can be asked, and how things stand in it.
-func (s *running) telling(all operations) operations {
+// withConsole adds what the parts of the role answer, and their status.
+func (r *roleRun) withConsole(all operations, folder *Reader) operations {
 	answer(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
-		status, err := s.folder.status(q.Package)
+		status, err := folder.status(q.Package)
 		if err != nil {
 			return nil, err
 		}
-		status.Process = &s.self
-		for _, tell := range s.tell {
-			tell(status)
+		status.Process = &r.self
+		for _, add := range r.console.status {
+			add(status)
 		}
 		return status, nil
 	})
-	for _, add := range s.answers {
+	for _, add := range r.console.operations {
 		add(all)
 	}
 	return all
@@ -206,7 +206,7 @@ func Dial(ctx context.Context, data string) (*Client, error) {
 func (r *Reader) Client() *Client { return r.client(r.operations(), r.Close) }
 
 // Client returns a client of the writer itself, which closes it.
-func (w *Writer) Client() *Client { return w.client(w.operations(), w.Close) }
+func (w *Writer) Client() *Client { return w.folder.client(w.operations(), w.Close) }
 
 func (r *Reader) client(all operations, closeFolder func() error) *Client {
 	client, stop := admin.InProcess(admin.Handler(r.counted(all), r.logger))

@@ -1,10 +1,10 @@
-// Package app assembles a larder process: what it opens, starts and stops, in which order, and what it answers to the
-// commands that speak to it.
+// Package app is a larder process: the supervisor, which outlives the roles of the process, the roles, which open what they consist of in
+// order, and what the process answers to the commands that speak to it.
 //
 // A process is one of these. A [Reader] has a data folder open to look at it; a [Writer] has it open to work on it, for a
 // command where no process runs; a [Server] is the process that runs, and serves, fills the folder, or both; a
-// [ReviewServer] looks at pull requests and has no data folder. A command reaches whichever there is with a [Client], by
-// an [Operation].
+// [ReviewServer] looks at pull requests and a [WitnessServer] cosigns logs, without a data folder. A command reaches whichever there is
+// with a [Client], by an [Operation].
 //
 // What it guarantees: one process has a data folder at a time; what was opened is closed in reverse order, also where
 // something fails on the way; an operation that is under way ends before the folder is closed.

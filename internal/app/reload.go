@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
@@ -28,101 +29,96 @@ type Reloaded struct {
 // errNotBegun is about what cannot be done yet.
 var errNotBegun = errors.New("the process is still opening the store; try again when it serves")
 
-// reload reads configuration and rooms again and looks at the catalogue: all of it counts from now on, or where something is
+// A reloader has the parts of a role take up a configuration that was read again.
+type reloader struct {
+	mu      sync.Mutex
+	files   map[string]string // contents of the files that the settings name
+	live    []liveSetting
+	refresh []func()       // are called after the configuration was read again
+	reopen  []func() error // are called before, in any case: whoever rotates logs does not care about the configuration
+}
+
+// A liveSetting takes effect without another run of the role.
+type liveSetting struct {
+	name    string
+	applies func(fresh *settings.Settings) bool // whether apply can take up a fresh configuration
+	apply   func(ctx context.Context, fresh *settings.Settings) error
+}
+
+// readAgain reads configuration and rooms again and polls the catalogue: all of it counts from now on, or where check finds something
 // wrong, nothing.
-func (s *running) reload(ctx context.Context) (done Reloaded, err error) {
+func (r *roleRun) readAgain(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 	defer notify(daemon.SdNotifyReady)
 	defer func() {
 		if err != nil {
-			s.logger.Error("the configuration is what it was, because it cannot be read again", "err", err)
+			r.logger.Error("the configuration is what it was, because it cannot be read again", "err", err)
 		}
 	}()
-	s.reloading.Lock()
-	defer s.reloading.Unlock()
-	if !s.begun.Load() {
+	l := &r.reload
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !r.ready.Load() {
 		return done, errNotBegun
 	}
-	if s.reopen != nil { // in any case: whoever rotates logs does not care about the configuration
-		if failed := s.reopen(); failed != nil {
+	for _, reopen := range l.reopen {
+		if failed := reopen(); failed != nil {
 			defer func() { err = errors.Join(err, fmt.Errorf("couldn't reopen the access log: %w", failed)) }()
 		}
 	}
-	fresh, err := s.settings.Reload()
+	fresh, err := r.settings.Reload()
 	if err != nil {
 		return done, err
 	}
-	next := s.Server
-	next.Settings = fresh
-	if err := next.check(); err != nil {
+	if err := check(fresh); err != nil {
 		return done, err
 	}
 	files := fresh.Files()
-	done.Changed, done.Restart = fresh.TakeUp(s.settings)
+	done.Changed, done.Restart = fresh.TakeUp(r.settings)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if files[name] != s.files[name] && !slices.Contains(done.Changed, name) {
+		if files[name] != l.files[name] && !slices.Contains(done.Changed, name) {
 			done.Changed = append(done.Changed, name)
 		}
 	}
 	wants := slices.DeleteFunc(slices.Clone(done.Changed), func(name string) bool {
 		return name == "log-level" || slices.Contains(done.Restart, name)
 	})
-	reloadRooms := s.reloadRooms != nil && fresh.Rooms != settings.Off // no connection is affected
-	if reloadRooms {
-		wants = slices.DeleteFunc(wants, func(name string) bool { return name == "rooms" })
+	live := slices.DeleteFunc(slices.Clone(l.live), func(s liveSetting) bool { return !s.applies(fresh) })
+	for _, s := range live {
+		wants = slices.DeleteFunc(wants, func(name string) bool { return name == s.name })
 	}
-	if done.Anew = len(wants) > 0; done.Anew && !s.lasting.upgrading.TryLock() { // before anything is changed
+	changing := &r.supervisor.changing
+	if done.Anew = len(wants) > 0; done.Anew && !changing.making.TryLock() { // before anything is changed
 		return done, errUpgrading
 	}
-	if reloadRooms {
-		if err := s.reloadRooms(ctx, fresh); err != nil {
+	for _, s := range live {
+		if err := s.apply(ctx, fresh); err != nil {
 			if done.Anew {
-				s.lasting.upgrading.Unlock()
+				changing.making.Unlock()
 			}
 			return done, err
 		}
-		s.files["rooms"] = files["rooms"]
-		s.settings.UseRooms(fresh)
+		l.files[s.name] = files[s.name]
 	}
 	if done.Anew {
-		s.lasting.fails(nil)
+		changing.setFailure(nil)
 		go func() {
-			defer s.lasting.upgrading.Unlock()
-			s.quieten()
-			if !s.again(func() error {
-				s.next = fresh
-				return nil
-			}) {
-				s.lasting.fails(errors.New("the process began anew for another reason meanwhile, without the new configuration; reload again"))
+			defer changing.making.Unlock()
+			r.quiesce()
+			if !r.restart(restart{settings: fresh}) {
+				changing.setFailure(errors.New("the process began anew for another reason meanwhile, without the new configuration; reload again"))
 			}
 		}()
 	}
 	fresh.SetLevel()
-	if s.refresh != nil {
-		s.refresh()
+	for _, refresh := range l.refresh {
+		refresh()
 	}
-	s.logger.Info("the configuration was read again", "changed", strings.Join(done.Changed, " "), "begins anew", done.Anew)
+	r.logger.Info("the configuration was read again", "changed", strings.Join(done.Changed, " "), "begins anew", done.Anew)
 	if len(done.Restart) > 0 {
-		s.logger.Warn("settings that only a restart changes stay what they were", "settings", strings.Join(done.Restart, " "))
+		r.logger.Warn("settings that only a restart changes stay what they were", "settings", strings.Join(done.Restart, " "))
 	}
 	return done, nil
-}
-
-// reloadOperation adds what `larder reload` asks.
-func (s *running) reloadOperation(all operations) {
-	answer(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return s.reload(ctx) })
-}
-
-// goBack returns the settings that a process goes on with that could not begin anew with others because of err, and err
-// where there are none.
-func (l *lasting) goBack(r *running, previous *settings.Settings, err error) (*settings.Settings, error) {
-	if previous == nil || r.begun.Load() || l.ending.Err() != nil || errors.As(err, new(*Shortfall)) {
-		return nil, err
-	}
-	l.fails(fmt.Errorf("the process could not begin anew with the new configuration, so that stays what it was: %w", err))
-	l.logger.Error("the process could not begin anew with the new configuration, so that stays what it was", "err", err)
-	previous.SetLevel()
-	return previous, nil
 }
 
 // Reload has the process on a data folder read its configuration again, and returns when that counts.

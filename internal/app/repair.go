@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
@@ -108,88 +109,61 @@ func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, rep
 	return do(o)
 }
 
-// beginAgain ends the process when a repair is over.
-func (s *running) beginAgain() part {
-	return part{name: "repair", run: func(ctx context.Context) error {
-		select {
-		case s.afterwards = <-s.repaired:
-			return errAgain
-		case <-ctx.Done():
-			return nil
-		}
-	}}
-}
-
 // errAccept is about what cannot be done beside a process.
 var errAccept = errors.New("--accept-loss makes another log with another key; stop the larder process that runs on the data folder first")
 
 // errRepairing is that one repair at a time works on a folder.
 var errRepairing = errors.New("a repair is under way; wait until it is done")
 
-// answerRepair has do repair, one at a time.
-func (s *running) answerRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (repair.Result, error)) {
+// addRepair has do repair, one at a time.
+func addRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (repair.Result, error)) {
+	var repairing sync.Mutex
 	answer(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (repair.Result, error) {
 		if q.AcceptLoss {
 			return repair.Result{}, errAccept
 		}
-		if !s.repairing.TryLock() {
+		if !repairing.TryLock() {
 			return repair.Result{}, errRepairing
 		}
-		defer s.repairing.Unlock()
+		defer repairing.Unlock()
 		return do(ctx, q, report)
 	})
 }
 
-// repairOperation heals in place, beside the process. That reads everything anew then.
-func (s *working) repairOperation(all operations) {
-	s.answerRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
-		err = withSources(s.settings, q, s.logger, report, func(o repair.Options) error {
-			result, err = repair.InPlace(ctx, s.folder.store, s.folder.log, o)
+// addRepairInPlace has repairs heal the folder while the role runs. Another run then reads everything again.
+func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
+	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
+		err = withSources(r.settings, q, r.logger, report, func(o repair.Options) error {
+			result, err = repair.InPlace(ctx, folder.store, folder.log, o)
 			return err
 		})
 		if result.Repaired > 0 { // also where it ended early
-			s.again(func() error { return nil })
+			r.restart(restart{})
 		}
 		return result, err
 	})
 }
 
-// repairOperation builds a new store beside what is left of the damaged one. The process closes that, swaps the two, and
-// begins anew.
-func (s *serving) repairOperation(all operations) {
-	s.answerRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
-		err = withSources(s.settings, q, s.logger, report, func(o repair.Options) error {
+// addRebuild has repairs build a new store beside what is left of the damaged one. Between this run of the role, which closes that, and
+// the next one, the two are swapped. damaged is nil where nothing can be read of it.
+func (r *roleRun) addRebuild(all operations, damaged *kvstore.Store, missing *Shortfall) {
+	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
+		err = withSources(r.settings, q, r.logger, report, func(o repair.Options) error {
 			if err := os.MkdirAll(o.Temp, 0o700); err != nil {
 				return err
 			}
-			damaged := s.folder.store
-			if s.unreadable {
-				damaged = nil
-			}
-			result, err = repair.Build(ctx, damaged, s.lacking, o)
+			result, err = repair.Build(ctx, damaged, missing, o)
 			if err == nil {
-				s.again(func() error {
+				r.restart(restart{before: func() error {
 					kept, err := repair.Swap(o)
-					s.logger.Warn("the repaired store takes the place of the damaged one", "kept", kept, "err", err)
+					r.logger.Warn("the repaired store takes the place of the damaged one", "kept", kept, "err", err)
 					return err
-				})
+				}})
 			}
 			return err
 		})
 		return result, err
 	})
-}
-
-// again has the process begin anew, and do this before, when all its parts have ended. It returns false where that is about
-// to happen already.
-func (s *running) again(do func() error) bool {
-	s.brief.Store(true)
-	select {
-	case s.repaired <- do:
-		return true
-	default:
-		return false
-	}
 }
 
 // finishRepair finishes a repair that was killed while it put the new store in place.
@@ -264,13 +238,13 @@ func openBucketSource(s *settings.Settings) (repair.Source, error) {
 
 // upstreamSource is a Remaker with the connections that it uses.
 type upstreamSource struct {
-	*bot.Remaker
+	repair.Source
 	getter *fetch.Client
 }
 
 func (u upstreamSource) Close() error {
 	defer u.getter.Close()
-	return u.Remaker.Close()
+	return u.Source.Close()
 }
 
 func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (repair.Source, error) {

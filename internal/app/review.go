@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/review"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -41,161 +41,158 @@ type ReviewServer struct {
 	Serving func(address string)
 }
 
-// reviewing is a ReviewServer at work.
-type reviewing struct {
-	process
-	secret    string // of the webhook
-	pulls     *github.Client
-	upstreams *Upstreams
-	dir       string // of the catalogue
-	keeper    *catalogue.Keeper
-	reviewer  *review.Reviewer
-}
-
 // Run looks at pull requests until ctx ends.
 func (s ReviewServer) Run(ctx context.Context) (err error) {
 	c := s.Settings
-	r := &reviewing{process: process{settings: c, logger: s.Logger, metrics: newRegistry()}}
 	if c.ReviewRepository == "" {
 		return settings.Mistakef("which pull requests? Name the repository with --review-repository OWNER/NAME")
 	}
-	if r.secret, err = c.HookSecret(); err != nil {
+	secret, err := c.HookSecret()
+	if err != nil {
 		return err
 	}
-	l, ctx, err := openLasting(ctx, c, true, s.Logger, func() error {
-		return errors.Join(checkReview(c, r.secret), limitConnections(c, s.Logger))
+	v, ctx, err := newSupervisor(ctx, c, true, s.Logger, func() error {
+		return errors.Join(checkReview(c, secret), limitConnections(c, s.Logger))
 	})
 	if err != nil {
 		return err
 	}
-	r.lasting = l
-	defer func() { err = errors.Join(err, l.close(err)) }()
-	l.begin(false, r.metrics, map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) {
-		if r.begun.Load() {
-			s.Logger.Info("looking at the catalogue; all else needs a restart")
-			r.keeper.Refresh()
-		}
-	}})
-	l.heed(ctx)
-	var parts list
-	parts.add(c.ReadyFile != "", r.noReadyFile())
-	parts.add(true,
-		part{name: "upstreams", start: r.openUpstreams, stop: r.closeUpstreams},
-		part{name: "catalogue", start: r.openCatalogue, stop: func() error { return os.RemoveAll(r.dir) }},
-		part{name: "reviewer", start: r.openReviewer},
-		r.answering("webhook", r.openHook),
-		part{name: "announcement", start: func(context.Context) error {
-			s.Serving(l.address(s.Settings))
-			return nil
-		}})
-	parts.add(c.ReadyFile != "", r.readyFile())
-	parts.add(true, r.readiness(), part{name: "reviewing", run: r.review}, stopping(l.ending, func() { s.Logger.Info("stopping") }))
-	return run(ctx, s.Logger, parts)
-}
-
-func (r *reviewing) openUpstreams(context.Context) (err error) {
-	r.pulls, r.upstreams, err = r.openReview()
+	defer func() { err = errors.Join(err, v.close(err)) }()
+	v.signals.handle(ctx)
+	r := newRoleRun(ctx, v, c, false)
+	_, err = r.do(reviewRole{s, secret})
 	return err
 }
 
-func (r *reviewing) closeUpstreams() error {
-	r.upstreams.Close()
+// A reviewRole looks at pull requests.
+type reviewRole struct {
+	server ReviewServer
+	secret string // of the webhook
+}
+
+func (o reviewRole) start(_ context.Context, r *roleRun) error {
+	s, secret := o.server, o.secret
+	if err := r.removeReadyFile(); err != nil {
+		return err
+	}
+	pulls, upstreams, err := openReview(r.settings, r.logger)
+	if err != nil {
+		return err
+	}
+	r.parts.Add(parts.Part{Name: "upstreams", Stop: parts.Closing(upstreams.Close)})
+	keeper, err := s.openCatalogue(r, upstreams)
+	if err != nil {
+		return err
+	}
+	r.supervisor.signals.set(map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) {
+		if r.ready.Load() {
+			s.Logger.Info("looking at the catalogue; all else needs a restart")
+			keeper.Refresh()
+		}
+	}})
+	reviewer, err := s.openReviewer(r, pulls, upstreams, keeper)
+	if err != nil {
+		return err
+	}
+	if err := s.openHook(r, reviewer, secret); err != nil {
+		return err
+	}
+	s.Serving(r.supervisor.address(s.Settings))
+	if err := r.addReadyFile(); err != nil {
+		return err
+	}
+	if err := r.finish(func() { s.Logger.Info("stopping") }); err != nil {
+		return err
+	}
+	r.parts.Add(parts.Part{Name: "reviewing", Run: parts.Until(func(ctx context.Context) { reviewCatalogue(ctx, reviewer, keeper) })})
 	return nil
 }
 
 // openCatalogue prepares to follow the catalogue, by default that of the repository.
-func (r *reviewing) openCatalogue(context.Context) (err error) {
+func (s ReviewServer) openCatalogue(r *roleRun, upstreams *Upstreams) (_ *catalogue.Keeper, err error) {
 	c := r.settings
 	if !c.Given("catalogue") {
 		if c.Catalogue, err = repositoryURL(c.GitHubURL, c.ReviewRepository); err != nil {
-			return settings.Mistakef("%s: %w", c.Origin("github-url"), err)
+			return nil, settings.Mistakef("%s: %w", c.Origin("github-url"), err)
 		}
 	}
-	if r.dir, err = os.MkdirTemp("", "larder-review-"); err != nil {
-		return err
-	}
-	r.keeper, err = newKeeper(c, filepath.Join(r.dir, "catalogue"), r.upstreams.git, r.logger.With("part", "catalogue"))
+	dir, err := os.MkdirTemp("", "larder-review-")
 	if err != nil {
-		err = errors.Join(err, os.RemoveAll(r.dir))
+		return nil, err
 	}
-	return err
+	keeper, err := newKeeper(c, filepath.Join(dir, "catalogue"), upstreams.git, r.logger.With("part", "catalogue"))
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	r.parts.Add(parts.Part{Name: "catalogue", Stop: func() error { return os.RemoveAll(dir) }})
+	return keeper, nil
 }
 
-func (r *reviewing) openReviewer(context.Context) (err error) {
+func (s ReviewServer) openReviewer(r *roleRun, pulls *github.Client, upstreams *Upstreams, keeper *catalogue.Keeper) (_ *review.Reviewer, err error) {
 	c := r.settings
-	o := review.Options{Client: r.pulls, Catalogue: currentCatalogue(r.keeper)}
+	o := review.Options{Client: pulls, Catalogue: currentCatalogue(keeper)}
 	if c.SiteBase != "" {
-		if o.Published, err = review.PublishedBy(r.upstreams.getter, c.SiteBase); err != nil {
-			return settings.Mistakef("%s: %w", c.Origin("site-base"), err)
+		if o.Published, err = review.PublishedBy(upstreams.getter, c.SiteBase); err != nil {
+			return nil, settings.Mistakef("%s: %w", c.Origin("site-base"), err)
 		}
 	}
-	r.reviewer, err = r.newReviewer(r.upstreams, o, cmp.Or(c.AssetBase, c.SiteBase))
-	return err
+	return r.newReviewer(upstreams, o, cmp.Or(c.AssetBase, c.SiteBase))
 }
 
-func (r *reviewing) openHook(context.Context) (*server.Server, []net.Listener, error) {
+func (s ReviewServer) openHook(r *roleRun, reviewer *review.Reviewer, secret string) error {
 	o, err := r.withTLS(server.HTTPOptions{MaxConnections: r.settings.MaxConnections, Logger: r.logger.With("part", "server")})
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	hooks := map[string]http.Handler{ReviewPath: r.reviewHook(r.reviewer, r.secret)}
-	at, err := r.lasting.listen(r.settings.MaxConnections)
-	return server.NewHTTPServer(withHooks(hooks, http.NotFoundHandler()), o), at, err
-}
-
-// review looks at pull requests, and follows the catalogue.
-func (r *reviewing) review(ctx context.Context) error {
-	ignore := func(context.Context, *packages.Catalogue) error { return nil }
-	// Without the catalogue there is no telling what is in it twice.
-	first, cancel := context.WithTimeout(ctx, openTime)
-	_ = r.keeper.Look(first, ignore) // it logs why not
-	cancel()
-	var following sync.WaitGroup
-	following.Go(func() { r.keeper.Run(ctx, ignore) })
-	r.reviewer.Run(ctx)
-	following.Wait()
+	hooks := map[string]http.Handler{ReviewPath: r.reviewHook(reviewer, secret)}
+	at, err := r.supervisor.listen(r.settings.MaxConnections)
+	if err != nil {
+		return err
+	}
+	r.serve("webhook", server.NewHTTPServer(withHooks(hooks, http.NotFoundHandler()), o), at)
 	return nil
 }
 
-// reviewer has a process that serves and fills look at pull requests, besides what else it does.
-func (f *filling) reviewer() part {
-	var upstreams *Upstreams
-	var reviewer *review.Reviewer
-	return part{
-		name: "reviewer",
-		start: func(context.Context) error {
-			pulls, u, err := f.openReview()
-			if err != nil {
-				return err
-			}
-			upstreams = u
-			o := review.Options{
-				Client:    pulls,
-				Catalogue: currentCatalogue(f.keeper),
-				Published: func(_ context.Context, name string) (*review.Published, error) {
-					return publishedIn(f.folder.store, name)
-				},
-			}
-			if reviewer, err = f.newReviewer(u, o, f.folder.assetBase); err != nil {
-				u.Close()
-				return err
-			}
-			f.serving.hooks[ReviewPath] = f.reviewHook(reviewer, f.secret)
-			return nil
-		},
-		run: func(ctx context.Context) error {
-			reviewer.Run(ctx)
-			return nil
-		},
-		stop: func() error {
-			upstreams.Close()
-			return nil
-		},
-	}
+// reviewCatalogue looks at pull requests, and follows the catalogue.
+func reviewCatalogue(ctx context.Context, reviewer *review.Reviewer, keeper *catalogue.Keeper) {
+	ignore := func(context.Context, *packages.Catalogue) error { return nil }
+	// Without the catalogue there is no telling what is in it twice.
+	first, cancel := context.WithTimeout(ctx, openTime)
+	_ = keeper.Look(first, ignore) // it logs why not
+	cancel()
+	var following sync.WaitGroup
+	following.Go(func() { keeper.Run(ctx, ignore) })
+	reviewer.Run(ctx)
+	following.Wait()
 }
 
-func (p *process) reviewHook(r *review.Reviewer, secret string) http.Handler {
-	return &github.Webhook{Secret: secret, MaxBytes: mostEvent, Take: r.Take, Logger: p.logger.With("part", "hook")}
+// addReviewer has a process that serves and fills look at pull requests, besides what else it does.
+func (r *roleRun) addReviewer(f *filler, folder *Reader, site *siteOptions, secret string) error {
+	if r.settings.ReviewRepository == "" {
+		return nil
+	}
+	pulls, upstreams, err := openReview(r.settings, r.logger)
+	if err != nil {
+		return err
+	}
+	reviewer, err := r.newReviewer(upstreams, review.Options{
+		Client:    pulls,
+		Catalogue: currentCatalogue(f.keeper),
+		Published: func(_ context.Context, name string) (*review.Published, error) {
+			return publishedIn(folder.store, name)
+		},
+	}, folder.assetBase)
+	if err != nil {
+		upstreams.Close()
+		return err
+	}
+	site.hooks[ReviewPath] = r.reviewHook(reviewer, secret)
+	r.parts.Add(parts.Part{Name: "reviewer", Run: parts.Until(reviewer.Run), Stop: parts.Closing(upstreams.Close)})
+	return nil
+}
+
+func (r *roleRun) reviewHook(reviewer *review.Reviewer, secret string) http.Handler {
+	return &github.Webhook{Secret: secret, MaxBytes: mostEvent, Take: reviewer.Take, Logger: r.logger.With("part", "hook")}
 }
 
 // checkReview tells what pull requests cannot be looked at without, where they are to be.
@@ -214,8 +211,8 @@ func checkReview(s *settings.Settings, secret string) error {
 }
 
 // openReview returns what asks GitHub about pull requests, and the upstreams of what they submit.
-func (p *process) openReview() (*github.Client, *Upstreams, error) {
-	pulls, others, err := p.reviewClients()
+func openReview(s *settings.Settings, logger *slog.Logger) (*github.Client, *Upstreams, error) {
+	pulls, others, err := reviewClients(s, logger)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -223,16 +220,15 @@ func (p *process) openReview() (*github.Client, *Upstreams, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	u, err := openUpstreams(p.settings, p.logger, config.Anonymous(), others) // the answers are public, so nothing that only the operator may see
+	u, err := openUpstreams(s, logger, config.Anonymous(), others) // the answers are public, so nothing that only the operator may see
 	return pulls, u, err
 }
 
 // reviewClients return what asks GitHub about pull requests and writes checks, and what asks it about upstreams. Those are
 // named by strangers, and what is found is public: so they are asked for as an app, which may read what is public and
 // the catalogue, or without credentials, and never with a token that may read what is private.
-func (p *process) reviewClients() (pulls, upstreams *github.Client, err error) {
-	s := p.settings
-	o := github.Options{URL: s.GitHubURL, UserAgent: agent(), Logger: p.logger.With("part", "github")}
+func reviewClients(s *settings.Settings, logger *slog.Logger) (pulls, upstreams *github.Client, err error) {
+	o := github.Options{URL: s.GitHubURL, UserAgent: agent(), Logger: logger.With("part", "github")}
 	if s.GitHubApp == "" {
 		if upstreams, err = github.New(o); err != nil {
 			return nil, nil, settings.Mistakef("%s: %w", s.Origin("github-url"), err)
@@ -259,10 +255,10 @@ func (p *process) reviewClients() (pulls, upstreams *github.Client, err error) {
 }
 
 // newReviewer completes what a reviewer works with.
-func (p *process) newReviewer(u *Upstreams, o review.Options, assetBase string) (*review.Reviewer, error) {
-	s := p.settings
+func (r *roleRun) newReviewer(u *Upstreams, o review.Options, assetBase string) (*review.Reviewer, error) {
+	s := r.settings
 	o.Repository, o.Look, o.Popularity = s.ReviewRepository, u.Look, u.popularity.Check
-	o.Logger, o.Registerer = p.logger.With("part", "review"), p.metrics
+	o.Logger, o.Registerer = r.logger.With("part", "review"), r.metrics
 	if assetBase != "" {
 		o.Tag = func(name, version, file string, integrity *review.Integrity) string {
 			return tagToBe(assetBase, name, version, file, integrity)

@@ -50,8 +50,7 @@ func TestReviewClients(t *testing.T) {
 	defer hub.Close()
 	s := settings.New()
 	s.GitHubURL, s.Token, s.ReviewRepository = hub.URL, "ghp_0123456789secret", "example/catalogue"
-	p := &process{settings: s, logger: slog.New(slog.DiscardHandler)}
-	pulls, upstreams, err := p.reviewClients()
+	pulls, upstreams, err := reviewClients(s, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,9 +104,8 @@ func TestRoomsWithoutClusterKey(t *testing.T) {
 	f.start()
 	f.apply(shopOf50)
 	f.shop(2, 50)
-	f.node = &clustered{node: &cluster.Node{}, url: "https://node.example"}
-	f.settings.NodeURL = f.node.url
-	f.node.working = &working{running: &running{process: process{settings: f.settings}}}
+	f.node = &clusterNode{settings: f.settings, cluster: &cluster.Node{}, peers: peers{url: "https://node.example"}}
+	f.settings.NodeURL = f.node.peers.url
 	f.start()
 	f.shop(1, 10)
 	for version, file := range []string{2: shopOf40, 3: shopOf50, 4: shopOf40, 5: shopAndOwn} {
@@ -178,7 +177,7 @@ func TestStartWithBrokenRoomsFile(t *testing.T) {
 	if err := checkRooms(f.fresh()); err == nil {
 		t.Error("a start without a record succeeds")
 	}
-	s := newServing(&running{process: process{logger: slog.New(slog.DiscardHandler), settings: f.fresh()}})
+	s := &roomsSite{settings: f.fresh(), logger: slog.New(slog.DiscardHandler), cluster: roomsAlone{}}
 	if _, err := s.openRoomRecord(t.Context()); err == nil {
 		t.Error("a record is opened without a file")
 	}
@@ -294,7 +293,7 @@ func TestInlineRoomsHaveOneHash(t *testing.T) {
 }
 
 // newReload returns a process with a configuration file, of which reloadRooms is called by a reload.
-func newReload(t *testing.T, reloadRooms func() error) (r *running, write func(string), reopened *int) {
+func newReload(t *testing.T, reloadRooms func() error) (r *roleRun, write func(string), reopened *int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "larder.yaml")
 	write = func(config string) {
@@ -311,11 +310,16 @@ func newReload(t *testing.T, reloadRooms func() error) (r *running, write func(s
 	}
 	s.NewLogger(&strings.Builder{}, slog.LevelInfo)
 	logger := slog.New(slog.DiscardHandler)
-	r = &running{Server: Server{Settings: s, Logger: logger}, process: process{settings: s, logger: logger, lasting: &lasting{}}, files: s.Files()}
 	reopened = new(int)
-	r.reopen = func() error { *reopened++; return nil }
-	r.reloadRooms = func(context.Context, *settings.Settings) error { return reloadRooms() }
-	r.begun.Store(true)
+	r = &roleRun{settings: s, logger: logger, supervisor: &supervisor{}, reload: reloader{
+		files:  s.Files(),
+		reopen: []func() error{func() error { *reopened++; return nil }},
+		live: []liveSetting{{
+			name: "rooms", applies: func(*settings.Settings) bool { return true },
+			apply: func(context.Context, *settings.Settings) error { return reloadRooms() },
+		}},
+	}}
+	r.ready.Store(true)
 	return r, write, reopened
 }
 
@@ -323,11 +327,11 @@ func newReload(t *testing.T, reloadRooms func() error) (r *running, write func(s
 func TestReloadReopensLogs(t *testing.T) {
 	refused := &SupersededError{"rooms.yaml", 1, 2}
 	r, write, reopened := newReload(t, func() error { return refused })
-	if _, err := r.reload(t.Context()); !errors.Is(err, refused) || *reopened != 1 {
+	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, refused) || *reopened != 1 {
 		t.Errorf("reopened %d times, %v", *reopened, err)
 	}
 	write("no-such-setting: 1\n")
-	if _, err := r.reload(t.Context()); err == nil || *reopened != 2 {
+	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); err == nil || *reopened != 2 {
 		t.Errorf("reopened %d times, %v", *reopened, err)
 	}
 }
@@ -337,17 +341,17 @@ func TestReloadDuringUpgrade(t *testing.T) {
 	changed := 0
 	r, write, _ := newReload(t, func() error { changed++; return nil })
 	write("name: Another\n")
-	r.lasting.upgrading.Lock()
-	if _, err := r.reload(t.Context()); !errors.Is(err, errUpgrading) || changed != 0 {
+	r.supervisor.changing.making.Lock()
+	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, errUpgrading) || changed != 0 {
 		t.Errorf("rooms were changed %d times, %v", changed, err)
 	}
-	r.lasting.upgrading.Unlock()
+	r.supervisor.changing.making.Unlock()
 	refused := errors.New("refused")
-	r.reloadRooms = func(context.Context, *settings.Settings) error { return refused }
-	if _, err := r.reload(t.Context()); !errors.Is(err, refused) {
+	r.reload.live[0].apply = func(context.Context, *settings.Settings) error { return refused }
+	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, refused) {
 		t.Error(err)
 	}
-	if !r.lasting.upgrading.TryLock() {
+	if !r.supervisor.changing.making.TryLock() {
 		t.Error("a reload that fails keeps others out")
 	}
 }

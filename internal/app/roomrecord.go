@@ -27,7 +27,6 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
-	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -86,24 +85,18 @@ func fileHash(file settings.RoomsFile) string {
 }
 
 // openRoomRecord opens the record, seeds it if this process owns it, and offers the rooms file.
-func (s *serving) openRoomRecord(ctx context.Context) (*roomRecord, error) {
+func (s *roomsSite) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	file, _, broken := s.settings.ReadRooms()
-	r := &roomRecord{logger: s.logger.With("part", "rooms"), data: s.settings.Data, node: originName(s), file: file, broken: broken}
+	r := &roomRecord{logger: s.logger.With("part", "rooms"), data: s.settings.Data, node: s.cluster.dataCentre(), file: file, broken: broken}
 	dir, err := bucket.FolderAt(filepath.Join(s.settings.Data, roomsFolder))
 	if err != nil {
 		return nil, err
 	}
-	if s.lacking != nil && s.settings.Bucket != "" {
+	if s.frozen && s.settings.Bucket != "" {
 		dir = configstore.ReadOnly{Bucket: dir, Why: errors.New("this node cannot take part in the cluster at the moment; change the rooms on another node")}
 	}
-	local := configstore.NewBackend(dir, versionsPrefix, configstore.Checksum{})
-	authority := local
-	if s.node != nil && s.node.side != nil {
-		authority = configstore.NewBackend(s.node.bucket, sharedPrefix, cluster.RecordSealer{Key: s.node.side, Record: "rooms"})
-	} else if s.node != nil {
-		r.alone = true
-		local = configstore.NewBackend(dir, ownPrefix, configstore.Checksum{})
-		authority = local
+	authority, local, shared := s.cluster.recordBackends(dir)
+	if r.alone = !shared; r.alone {
 		r.logger.Warn("this node cannot read the settings of the cluster's waiting rooms without the cluster's key, and goes by its own file; copy cluster.key from the key folder of another node")
 	}
 	patient, cancel := context.WithTimeout(ctx, recordTime)
@@ -111,35 +104,26 @@ func (s *serving) openRoomRecord(ctx context.Context) (*roomRecord, error) {
 	if r.store, err = configstore.Open(patient, configstore.Options{Authority: authority, Copy: local, Logger: r.logger, Now: time.Now}); err != nil {
 		return nil, fmt.Errorf("couldn't read the settings of the waiting rooms (%s): %w", filepath.Join(s.settings.Data, roomsFolder), err)
 	}
-	if err := r.begin(patient, s.node); err != nil {
+	if err := r.begin(patient, s.cluster); err != nil {
 		return nil, err
 	}
 	return r, r.chooseVersion(patient)
 }
 
 // begin chooses who changes the record. If this process does, it seeds the record and offers the rooms file.
-func (r *roomRecord) begin(ctx context.Context, node *clustered) error {
+func (r *roomRecord) begin(ctx context.Context, c roomsCluster) error {
 	own := &ownedRooms{r}
-	if node == nil || node.node.Leads() {
+	leader, follows := c.recordLeader(r.node)
+	if !follows {
 		r.owner, r.offers = own, own.apply
 		return own.begin(ctx)
 	}
-	followed := &followedRooms{node: node, name: r.node}
-	r.owner, r.offers = followed, followed.apply
+	r.owner, r.offers = leader, leader.apply
 	if r.alone {
 		r.offers = own.apply
 		return own.begin(ctx)
 	}
 	return nil
-}
-
-// originName names this machine in the origin of a change.
-func originName(s *serving) string {
-	if s.node != nil {
-		return s.node.dataCentre()
-	}
-	host, _ := os.Hostname()
-	return host
 }
 
 // chooseVersion has the newest version be enforced that this release understands, or without a record, the rooms file.
@@ -445,58 +429,58 @@ func (r *roomRecord) origin(given, what string) string {
 }
 
 // ownedRooms changes the record in this process: it is alone, or leads the cluster.
-type ownedRooms struct{ *roomRecord }
+type ownedRooms struct{ record *roomRecord }
 
 // begin seeds the record where there is none, and offers the rooms file.
 func (o *ownedRooms) begin(ctx context.Context) error {
-	if err := o.store.Share(ctx); err != nil {
-		o.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
+	if err := o.record.store.Share(ctx); err != nil {
+		o.record.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
 	}
-	if _, ok := o.store.Get(); !ok {
+	if _, ok := o.record.store.Get(); !ok {
 		if _, err := o.firstVersion(); err != nil {
 			return err
 		}
 		if err := o.seed(ctx); err != nil {
-			o.logger.Error("couldn't store the settings of the waiting rooms; the file is in force, and storing it is tried again", "err", err)
+			o.record.logger.Error("couldn't store the settings of the waiting rooms; the file is in force, and storing it is tried again", "err", err)
 		}
 		return nil
 	}
-	o.retireLegacyFile()
-	o.considerAtStart(ctx, o.offer)
+	o.record.retireLegacyFile()
+	o.record.considerAtStart(ctx, o.record.offer)
 	return nil
 }
 
 // firstVersion returns what the first version is made of, if that is valid.
 func (o *ownedRooms) firstVersion() (c configstore.Change, err error) {
-	document, err := o.seedDocument()
+	document, err := o.record.seedDocument()
 	if err != nil {
 		return c, err
 	}
-	content, err := o.encode(document)
+	content, err := o.record.encode(document)
 	if err != nil {
 		return c, err
 	}
-	origin := o.file.Name + ", the first file"
+	origin := o.record.file.Name + ", the first file"
 	if len(document.Set) > 0 {
 		origin += ", and what larder room set has set in " + legacyFile
 	}
-	return configstore.Change{Origin: o.origin("", origin), File: fileHash(o.file), Content: content}, nil
+	return configstore.Change{Origin: o.record.origin("", origin), File: fileHash(o.record.file), Content: content}, nil
 }
 
 func (o *ownedRooms) seed(ctx context.Context) error {
-	if _, ok := o.store.Get(); ok {
+	if _, ok := o.record.store.Get(); ok {
 		return nil
 	}
 	first, err := o.firstVersion()
 	if err == nil {
-		_, err = o.store.Propose(ctx, 0, first)
+		_, err = o.record.store.Propose(ctx, 0, first)
 	}
 	if errors.As(err, new(*configstore.ConflictError)) {
 		return nil // another process was faster
 	}
 	if err == nil || errors.As(err, new(*configstore.ApplyError)) {
-		o.retireLegacyFile()
-		o.remember(o.file)
+		o.record.retireLegacyFile()
+		o.record.remember(o.record.file)
 	}
 	return err
 }
@@ -506,7 +490,7 @@ func (o *ownedRooms) base(ctx context.Context, number int64) (configstore.Versio
 	if err := o.seed(ctx); err != nil {
 		return configstore.Version{}, fmt.Errorf("nothing was changed, because the settings of the waiting rooms cannot be stored: %w", err)
 	}
-	v, _ := o.store.Get()
+	v, _ := o.record.store.Get()
 	if number != 0 && number != v.Number {
 		v.Content = nil
 		return v, &configstore.ConflictError{Base: number, Current: v}
@@ -549,12 +533,12 @@ func (o *ownedRooms) set(ctx context.Context, q SetRoomRequest) (v RoomVersion, 
 	if document, err = document.With(q.Room, q.Fields); err != nil {
 		return v, err
 	}
-	content, err := o.encode(document)
+	content, err := o.record.encode(document)
 	if err != nil {
 		return v, err
 	}
 	// Values may be secrets, such as the header by which a rule lets requests bypass a room.
-	origin := o.origin(q.Origin, "larder room set "+q.Room+" "+strings.Join(slices.Sorted(maps.Keys(q.Fields)), " "))
+	origin := o.record.origin(q.Origin, "larder room set "+q.Room+" "+strings.Join(slices.Sorted(maps.Keys(q.Fields)), " "))
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
 }
 
@@ -574,14 +558,14 @@ func (o *ownedRooms) apply(ctx context.Context, q ApplyRoomsRequest) (v RoomVers
 	if base, err = o.base(ctx, q.Base); err != nil {
 		return v, err
 	}
-	content, err := o.encode(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
+	content, err := o.record.encode(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
 	if err != nil {
 		return v, err
 	}
 	for room, fields := range before.Set {
-		o.logger.Warn("a file of rooms replaces what larder room set has set", "room", room, "fields", slices.Sorted(maps.Keys(fields)), "file", q.Name)
+		o.record.logger.Warn("a file of rooms replaces what larder room set has set", "room", room, "fields", slices.Sorted(maps.Keys(fields)), "file", q.Name)
 	}
-	origin := o.origin(q.Origin, "larder room apply "+q.Name)
+	origin := o.record.origin(q.Origin, "larder room apply "+q.Name)
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hash, Content: content})
 }
 
@@ -590,7 +574,7 @@ func (o *ownedRooms) undo(ctx context.Context, q UndoRoomsRequest) (v RoomVersio
 	if err != nil {
 		return v, err
 	}
-	made, err := o.store.Undo(ctx, base.Number, q.To, o.origin(q.Origin, "larder room undo"), func(v configstore.Version) error {
+	made, err := o.record.store.Undo(ctx, base.Number, q.To, o.record.origin(q.Origin, "larder room undo"), func(v configstore.Version) error {
 		if _, _, err := decodeRooms(v); err != nil {
 			return fmt.Errorf("nothing was changed, because this release of Larder cannot use the older settings; choose others by --to, as larder room history lists them: %w", err)
 		}
@@ -600,7 +584,7 @@ func (o *ownedRooms) undo(ctx context.Context, q UndoRoomsRequest) (v RoomVersio
 }
 
 func (o *ownedRooms) propose(ctx context.Context, base int64, c configstore.Change) (RoomVersion, error) {
-	v, err := o.store.Propose(ctx, base, c)
+	v, err := o.record.store.Propose(ctx, base, c)
 	return o.done(v, err)
 }
 
@@ -608,7 +592,7 @@ func (o *ownedRooms) done(v configstore.Version, err error) (RoomVersion, error)
 	if err != nil {
 		return RoomVersion{}, err
 	}
-	o.logger.Info("the settings of the waiting rooms were changed", "version", v.Number, "origin", v.Origin)
+	o.record.logger.Info("the settings of the waiting rooms were changed", "version", v.Number, "origin", v.Origin)
 	return describe(v, v.Number), nil
 }
 
@@ -619,7 +603,7 @@ func (o *ownedRooms) run(ctx context.Context, r *roomRecord) {
 	both.Go(func() {
 		for _, ok := r.store.Get(); !ok && retry.Sleep(ctx, offerEvery) == nil; _, ok = r.store.Get() {
 			if o.seed(ctx) == nil {
-				o.logger.Info("the settings of the waiting rooms are stored")
+				o.record.logger.Info("the settings of the waiting rooms are stored")
 			}
 		}
 	})
@@ -628,7 +612,7 @@ func (o *ownedRooms) run(ctx context.Context, r *roomRecord) {
 
 // followedRooms has the leader of the cluster change the record.
 type followedRooms struct {
-	node *clustered
+	node *clusterNode
 	name string
 }
 

@@ -36,7 +36,7 @@ type roomsFixture struct {
 	log      *strings.Builder
 	record   *roomRecord
 	rooms    *waitingroom.Rooms
-	node     *clustered // nil for a process that is alone
+	node     *clusterNode // nil for a process that is alone
 	enforce  func(configstore.Version) error
 }
 
@@ -77,8 +77,10 @@ func (f *roomsFixture) run() {
 	f.Helper()
 	f.log = &strings.Builder{}
 	logger := slog.New(slog.NewTextHandler(f.log, nil))
-	s := newServing(&running{process: process{logger: logger, settings: f.settings}})
-	s.node = f.node
+	s := &roomsSite{settings: f.settings, logger: logger, cluster: roomsAlone{}}
+	if f.node != nil {
+		s.cluster = f.node
+	}
 	var err error
 	if f.record, err = s.openRoomRecord(f.Context()); err != nil {
 		f.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,54 +13,111 @@ import (
 	"sync"
 
 	"github.com/larder-cdn/larder/internal/configstore"
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-// rooms puts waiting rooms in front of the site.
-func (s *serving) rooms() part {
-	var rooms *waitingroom.Rooms
-	var record *roomRecord
-	return part{
-		name: "waiting rooms",
-		start: func(ctx context.Context) (err error) {
-			if record, err = s.openRoomRecord(ctx); err != nil {
-				return err
-			}
-			if rooms, err = s.openRooms(ctx, record); err != nil {
-				return err
-			}
-			s.pages.Rooms, s.api.Rooms = rooms, rooms
-			s.inFront = append(s.inFront, rooms.Handler)
-			s.inFrontOfLane = append(s.inFrontOfLane, rooms.Lane)
-			record.store.Subscribe(func(v configstore.Version) error { return s.enforceRooms(record, rooms, v) })
-			s.reloadRooms = record.reload
-			s.answers = append(s.answers, func(all operations) {
-				if s.tells {
-					record.checkWebhookRooms(all, rooms)
-				}
-				record.operations(all, rooms)
-			})
-			return nil
-		},
-		run: func(ctx context.Context) error {
-			if s.lacking != nil {
-				return nil
-			}
-			var all sync.WaitGroup
-			all.Go(func() { record.owner.run(ctx, record) })
-			if s.shared != nil {
-				all.Go(func() { s.shared.run(ctx) })
-			}
-			rooms.Run(ctx)
-			all.Wait()
-			return nil
-		},
+// A roomsSite has waiting rooms in front of a site.
+type roomsSite struct {
+	settings *settings.Settings
+	logger   *slog.Logger
+	run      *roleRun
+	folder   *Reader
+	site     *siteOptions
+	cluster  roomsCluster
+	frozen   bool // the data folder is only read
+	tells    bool // webhooks are notified of the rooms
+}
+
+// A roomsCluster is what waiting rooms share with other nodes: a [clusterNode], or nothing.
+type roomsCluster interface {
+	// dataCentre names this node in the rooms, and in the origin of a change.
+	dataCentre() string
+	// recordBackends returns where the versions of the rooms' settings are, and this node's copy in a folder. shared is false if the node
+	// cannot read those of its cluster.
+	recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool)
+	// recordLeader returns who changes the settings for a node with a name; follows is false if this process does.
+	recordLeader(name string) (leader *followedRooms, follows bool)
+	// share has the node take part in the rooms of the cluster. known are the rooms of which it had state, and keys its own.
+	share(ctx context.Context, configured []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error)
+}
+
+// A roomShare is the part of a process in the rooms of a cluster.
+type roomShare struct {
+	keys    *waitingroom.Keyring
+	known   []string             // rooms of which the node had state
+	cluster *waitingroom.Cluster // nil for a process that is alone
+	run     func(context.Context, *waitingroom.Rooms)
+}
+
+// roomsAlone is the roomsCluster of a process that has its rooms by itself.
+type roomsAlone struct{}
+
+func (roomsAlone) dataCentre() string {
+	host, _ := os.Hostname()
+	return host
+}
+
+func (roomsAlone) recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool) {
+	local = configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{})
+	return local, local, true
+}
+
+func (roomsAlone) recordLeader(string) (*followedRooms, bool) { return nil, false }
+
+func (roomsAlone) share(_ context.Context, _ []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error) {
+	return roomShare{keys: keys, known: known, run: func(context.Context, *waitingroom.Rooms) {}}, nil
+}
+
+// open puts waiting rooms in front of the site.
+func (s *roomsSite) open(ctx context.Context) error {
+	record, err := s.openRoomRecord(ctx)
+	if err != nil {
+		return err
 	}
+	rooms, run, err := s.openRooms(ctx, record)
+	if err != nil {
+		return err
+	}
+	s.site.pages.Rooms, s.site.api.Rooms = rooms, rooms
+	s.site.putInFront(rooms.Handler)
+	s.site.inFrontLane = append(s.site.inFrontLane, rooms.Lane)
+	record.store.Subscribe(func(v configstore.Version) error { return s.enforceRooms(record, rooms, v) })
+	s.run.reload.live = append(s.run.reload.live, liveSetting{
+		name:    "rooms",
+		applies: func(fresh *settings.Settings) bool { return fresh.Rooms != settings.Off },
+		apply: func(ctx context.Context, fresh *settings.Settings) error {
+			err := record.reload(ctx, fresh)
+			if err == nil {
+				s.settings.UseRooms(fresh)
+			}
+			return err
+		},
+	})
+	s.run.console.addOperations(func(all operations) {
+		if s.tells {
+			record.checkWebhookRooms(all, rooms)
+		}
+		record.operations(all, rooms)
+	})
+	s.run.parts.Add(parts.Part{Name: "waiting rooms", Run: parts.Until(func(ctx context.Context) {
+		if s.frozen {
+			return
+		}
+		var all sync.WaitGroup
+		all.Go(func() { record.owner.run(ctx, record) })
+		all.Go(func() { run(ctx, rooms) })
+		rooms.Run(ctx)
+		all.Wait()
+	})})
+	return nil
 }
 
 // enforceRooms has the rooms follow a version of their settings.
-func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) error {
+func (s *roomsSite) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) error {
 	document, configured, err := decodeRooms(v)
 	if err != nil {
 		return record.reject(v, err)
@@ -69,7 +127,7 @@ func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v c
 	if errors.Is(err, waitingroom.ErrEachNode) {
 		revert()
 		s.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
-		s.again(func() error { return nil }) // or they are opened again for another reason
+		s.run.restart(restart{}) // or they are opened again for another reason
 		return nil
 	}
 	if err != nil {
@@ -80,12 +138,12 @@ func (s *serving) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v c
 	return nil
 }
 
-func (s *serving) changeRooms(rooms *waitingroom.Rooms, configured []config.Room) error {
+func (s *roomsSite) changeRooms(rooms *waitingroom.Rooms, configured []config.Room) error {
 	keyFolder, err := s.settings.KeyFolder()
 	if err != nil {
 		return err
 	}
-	if s.lacking == nil {
+	if !s.frozen {
 		if _, err := noteRooms(keyFolder, configured); err != nil {
 			return err
 		}
@@ -93,37 +151,33 @@ func (s *serving) changeRooms(rooms *waitingroom.Rooms, configured []config.Room
 	return rooms.Change(configured)
 }
 
-// openRooms opens waiting rooms.
-func (s *serving) openRooms(ctx context.Context, record *roomRecord) (*waitingroom.Rooms, error) {
+// openRooms opens waiting rooms, and returns what shares them with the cluster while they run.
+func (s *roomsSite) openRooms(ctx context.Context, record *roomRecord) (*waitingroom.Rooms, func(context.Context, *waitingroom.Rooms), error) {
 	rooms, err := record.rooms()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	keyFolder, err := s.settings.KeyFolder()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	keys, err := waitingroom.OpenKeys(keyFolder)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var known []string
-	if s.lacking == nil {
+	if !s.frozen {
 		if known, err = noteRooms(keyFolder, rooms); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	var shared *waitingroom.Cluster
-	if s.node != nil {
-		if keys, err = s.node.ticketKeys(keys); err != nil {
-			return nil, err
-		}
-		s.shared, known = s.node.shareRooms(ctx, rooms, known)
-		shared = &waitingroom.Cluster{Member: s.shared.member, Carry: s.shared.carry}
+	share, err := s.cluster.share(ctx, rooms, known, keys)
+	if err != nil {
+		return nil, nil, err
 	}
 	errands, err := s.folder.errands.get()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var tell func(context.Context, waitingroom.Happening) error
 	if s.tells {
@@ -132,13 +186,10 @@ func (s *serving) openRooms(ctx context.Context, record *roomRecord) (*waitingro
 		}
 	}
 	opened, err := waitingroom.New(waitingroom.Options{
-		Rooms: rooms, Keys: keys, Cluster: shared, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.metrics,
-		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.lacking != nil, Known: func(name string) bool { return slices.Contains(known, name) },
+		Rooms: rooms, Keys: share.keys, Cluster: share.cluster, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.run.metrics,
+		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.frozen, Known: func(name string) bool { return slices.Contains(share.known, name) },
 	})
-	if s.shared != nil {
-		s.shared.rooms = opened
-	}
-	return opened, err
+	return opened, share.run, err
 }
 
 // roomsFile lists, in the key folder, the rooms that have had state. It is outside the data folder, so that a room

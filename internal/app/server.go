@@ -1,32 +1,17 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
-	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/bucket"
-	"github.com/larder-cdn/larder/logs/cluster"
-	"github.com/larder-cdn/larder/logs/gitlog"
-	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/server"
 )
 
 // A Server is a process that has the data folder open and works until it is told to end.
@@ -49,104 +34,129 @@ type Server struct {
 	Stopping func()
 	// Intervals are those of a node of a cluster.
 	Intervals ClusterIntervals
-
-	// leads is there where a node of a cluster is to write in this life, in the place of that of an epoch. Where it could not,
-	// it is not to try before leadAfter; leadFailures is how often that was so, one after the other.
-	leads        *int64
-	leadAfter    time.Time
-	leadFailures int
 }
 
-// running is a Server with its folder open. Its parts fill it in.
-type running struct {
-	Server
-	process
-	folder  *Reader
-	self    Process
-	socket  net.Listener       // for commands
-	answers []func(operations) // add what parts can be asked
-	tell    []func(*Status)    // add what parts know of how things stand
-	// repaired says that the process begins anew, and what is to be done before; then afterwards is that.
-	repairing  sync.Mutex // held by the one repair that runs
-	repaired   chan func() error
-	afterwards func() error
-	// rest ends the parts that rest before the others do; resting counts those that do not yet.
-	rested context.Context
-	// Of a reload: one at a time, what files held, what has the catalogue be looked at, and what comes next.
-	reloading sync.Mutex
-	files     map[string]string
-	refresh   func()
-	reopen    func() error // the access log's; nil where there is none
-	next      *settings.Settings
-	rest      func()
-	resting   sync.WaitGroup
-	takesOver atomic.Pointer[int64] // what the next life of a node of a cluster has leads be
-	// reloadRooms takes up the rooms file of other settings; nil where the process has no waiting rooms.
-	reloadRooms func(context.Context, *settings.Settings) error
+// A role is what a process does during a run.
+type role interface {
+	// start opens the parts of the role one from another, and adds them to the run. They work until the run ends.
+	start(ctx context.Context, r *roleRun) error
 }
 
-// working is a running Server that works on its folder.
-type working struct {
-	*running
-	writer *Writer
-	bucket bucket.Bucket // of a node of a cluster
-	// squeezed hears, on a node that writes, which contents have got smaller codings.
-	squeezed func(kvstore.Hash)
-	anew     bool // whether the process has had a life before this one
-	// beforeEnd is what is left to do after a single pass.
-	beforeEnd []func(context.Context) error
+// A plan is what a run is built from.
+type plan struct {
+	settings *settings.Settings
+	previous *settings.Settings // to return to if the process cannot run by settings; nil for none
+	again    bool               // another run came before
+	role     role
 }
 
-// Run does the server's work until ctx ends, or another process has taken over. Where nothing may write to the data folder,
-// it serves what is left there. After a repair it begins anew.
+// plan returns the plan of a run by settings. In a cluster the node follows.
+func (s Server) plan(c *settings.Settings, takeover takeoverBackoff) *plan {
+	p := &plan{settings: c, role: aloneRole{s}}
+	switch {
+	case s.Mirror != nil:
+		p.role = mirrorRole{s}
+	case s.isNode(c):
+		p.role = followerRole{s, takeover}
+	}
+	return p
+}
+
+// isNode reports whether the process is a node of a cluster.
+func (s Server) isNode(c *settings.Settings) bool {
+	return s.Serve && s.Mirror == nil && c.Bucket != ""
+}
+
+// Run runs one role after the other until ctx ends, or another process has taken over. A reload, a repair, an upgrade that fails, and a
+// change of the role in a cluster are all a transition from one run to the next, and so is read-only mode, for a data folder to which
+// nothing may write.
 func (s Server) Run(ctx context.Context) (err error) {
 	s.Intervals = s.Intervals.withDefaults()
-	l, ctx, err := openLasting(ctx, s.Settings, s.Serve, s.Logger, s.check)
+	v, ctx, err := newSupervisor(ctx, s.Settings, s.Serve, s.Logger, func() error { return s.check(s.Settings) })
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close(err)) }()
-	l.heed(ctx)
-	var previous *settings.Settings
-	for again := false; ; again = true {
-		r, err := s.life(ctx, l, again)
-		if err != nil && !errors.Is(err, errAgain) && s.leads != nil && ctx.Err() == nil {
-			s.Logger.Error("this node could not publish; it follows", "err", err)
-			if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
-				s.leadFailures++
-			}
-			s.leads, s.leadAfter, again = nil, time.Now().Add(retry.Doubled(max(1, s.leadFailures), s.Intervals.Takeover, leadRest)), true
-			continue
-		}
-		if err != nil && !errors.Is(err, errAgain) && again {
-			if s.Settings, err = l.goBack(r, previous, err); err == nil {
-				previous = nil
-				continue
-			}
-		}
-		if !errors.Is(err, errAgain) {
-			if ctx.Err() != nil && (again || !s.Once) {
-				err = withoutCancellation(ctx, err)
-			}
-			return err
-		}
-		if s.leads != nil { // it wrote, and its end was in order
-			s.leadFailures = 0
-		}
-		if s.leads = r.takesOver.Load(); s.isNode() {
-			s.Serving = func(string, func() (string, error)) {} // the first run of the role has announced the address
-		}
-		switch err := r.afterwards(); {
+	defer func() { err = errors.Join(err, v.close(err)) }()
+	v.signals.handle(ctx)
+	for next := s.plan(s.Settings, takeoverBackoff{}); next != nil; {
+		r, p := s.newRun(ctx, v, next), next
+		requested, failure := r.do(p.role)
+		next, err = s.transition(ctx, r, p, requested, failure)
+	}
+	return err
+}
+
+// newRun prepares a run by a plan.
+func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
+	v.use(p.settings)
+	r := newRoleRun(ctx, v, p.settings, p.again)
+	if s.Serve {
+		r.self.Address = v.address(p.settings)
+	}
+	v.signals.set(map[os.Signal]func(context.Context){
+		syscall.SIGHUP:  func(ctx context.Context) { _, _ = r.readAgain(ctx, s.check) }, // the log reports errors
+		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) },       // the log reports errors
+	})
+	return r
+}
+
+// transition returns the plan of the run that follows the one by p, nil if the process ends, with an error or without. requested is what a
+// part has requested, or nil; err is why the run failed, or nil.
+func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *restart, err error) (*plan, error) {
+	short := (*Shortfall)(nil)
+	stopgap, readOnly := p.role.(readOnlyRole)
+	wanted := p.role
+	if readOnly {
+		wanted = stopgap.instead
+	}
+	led, leads := wanted.(leaderRole)
+	switch {
+	case err == nil && requested != nil:
+		return s.nextPlan(ctx, p, takeoverOf(wanted), requested)
+	case !readOnly && s.Serve && errors.As(err, &short):
+		next := *p
+		next.role = readOnlyRole{s, short, p.role}
+		return &next, nil
+	case err != nil && leads && ctx.Err() == nil:
+		s.Logger.Error("this node could not publish; it follows", "err", err)
+		next := s.plan(p.settings, led.takeover.afterFailure(err, s.Intervals.Takeover))
+		next.previous, next.again = p.previous, true
+		return next, nil
+	case err != nil && p.again && p.previous != nil && !r.ready.Load() && r.supervisor.ending.Err() == nil && !errors.As(err, &short):
+		r.supervisor.changing.setFailure(fmt.Errorf("the process could not begin anew with the new configuration, so that stays what it was: %w", err))
+		s.Logger.Error("the process could not begin anew with the new configuration, so that stays what it was", "err", err)
+		p.previous.SetLevel()
+		next := s.plan(p.previous, takeoverOf(wanted))
+		next.again = true
+		return next, nil
+	case ctx.Err() != nil && (p.again || !s.Once):
+		return nil, withoutCancellation(ctx, err)
+	}
+	return nil, err
+}
+
+// nextPlan returns the plan of the run that was requested to follow the one by p.
+func (s Server) nextPlan(ctx context.Context, p *plan, takeover takeoverBackoff, requested *restart) (*plan, error) {
+	if requested.before != nil {
+		switch err := requested.before(); {
 		case err == errTaken:
-			return nil
-		case err != nil || ctx.Err() != nil:
-			return err
-		}
-		if previous = nil; r.next != nil {
-			previous, s.Settings = s.Settings, r.next
-			l.use(s.Settings)
+			return nil, nil
+		case err != nil:
+			return nil, err
 		}
 	}
+	if ctx.Err() != nil {
+		return nil, nil
+	}
+	next := s.plan(cmp.Or(requested.settings, p.settings), takeover)
+	next.again = true
+	if requested.settings != nil {
+		next.previous = p.settings
+	}
+	if requested.role != nil {
+		next.role = requested.role
+	}
+	return next, nil
 }
 
 // withoutCancellation returns err without the errors that it joins and whose only cause is that ctx ended while parts of the
@@ -180,191 +190,8 @@ func causedBy(err error, causes ...error) bool {
 	return false
 }
 
-// life does the server's work until ctx ends, or until it is to begin anew.
-func (s Server) life(ctx context.Context, l *lasting, again bool) (*running, error) {
-	w := &working{running: s.running(l, again), anew: again}
-	parts, err := w.parts()
-	if err == nil {
-		err = run(ctx, s.Logger, parts)
-	}
-	var short *Shortfall
-	if !s.Serve || !errors.As(err, &short) {
-		return w.running, err
-	}
-	r := s.running(l, again)
-	if parts, err = r.remains(short); err != nil {
-		return r, err
-	}
-	return r, run(ctx, s.Logger, parts)
-}
-
-func (s Server) running(l *lasting, again bool) *running {
-	r := &running{
-		Server:   s,
-		process:  process{settings: s.Settings, logger: s.Logger, metrics: newRegistry(), lasting: l},
-		self:     Process{PID: os.Getpid(), Version: Version(), Started: l.started, Began: time.Now().UTC()},
-		files:    s.Settings.Files(),
-		repaired: make(chan func() error, 1),
-	}
-	r.rested, r.rest = context.WithCancel(context.Background())
-	if p := l.sockets.only(forPrivate); p != nil {
-		r.self.Private = p.at.Addr().String()
-	}
-	if s.Serve {
-		r.self.Address = l.address(s.Settings)
-	}
-	l.begin(again, r.metrics, map[os.Signal]func(context.Context){
-		syscall.SIGHUP:  func(ctx context.Context) { _, _ = r.reload(ctx) },       // the log tells
-		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) }, // the log tells
-	})
-	return r
-}
-
-// early has a part end before the others do, where another process takes over.
-func (s *running) early(p part) part {
-	start, work := p.start, p.run
-	p.start = func(ctx context.Context) (err error) {
-		if start != nil {
-			err = start(ctx)
-		}
-		if err == nil {
-			s.resting.Add(1) // run follows
-		}
-		return err
-	}
-	p.run = func(ctx context.Context) error {
-		done := sync.OnceFunc(s.resting.Done)
-		defer done()
-		its, end := context.WithCancel(ctx)
-		defer end()
-		defer context.AfterFunc(s.rested, end)()
-		if err := work(its); ctx.Err() != nil || s.rested.Err() == nil {
-			return err
-		}
-		done()
-		<-ctx.Done()
-		return nil
-	}
-	return p
-}
-
-// A list of parts grows by those that are wanted.
-type list []part
-
-func (l *list) add(wanted bool, more ...part) {
-	if wanted {
-		*l = append(*l, more...)
-	}
-}
-
-// parts are what the process is made of, in the order in which they start. What makes a key comes when nothing is left that
-// the settings could have wrong.
-func (s *working) parts() (parts list, err error) {
-	if s.Mirror != nil {
-		return s.mirrorParts()
-	}
-	if s.isNode() && s.leads == nil {
-		return s.followerParts()
-	}
-	add := parts.add
-	site := newServing(s.running)
-	site.tells = true
-	fill := &filling{working: s, serving: site}
-	push := &pusher{working: s}
-	pushes := s.Fill && s.settings.LogRepository != gitlog.Remote{}
-	reviews := s.Serve && s.Fill && s.settings.ReviewRepository != ""
-	if s.Serve && s.Fill {
-		if fill.secret, err = s.settings.HookSecret(); err != nil {
-			return nil, err
-		}
-	}
-
-	add(pushes, part{name: "GitHub", start: push.open})
-	add(s.Serve && s.settings.ReadyFile != "", s.noReadyFile())
-	node := &clustered{working: s, site: site}
-	if s.isNode() {
-		site.node = node
-	}
-	add(s.isNode(), node.openBucket())
-	add(true, s.dataFolder())
-	add(s.isNode(), node.lead())
-	add(s.Fill, part{name: "bot", start: fill.openBot})
-	add(true, s.adminSocket(), s.signing(site))
-	if s.isNode() {
-		add(true, node.publicly()...)
-	}
-	add(pushes, part{name: "log push", start: push.start})
-	add(true, part{name: "limit of memory", run: until(s.limitMemory)}, s.watchDisk())
-	if s.Serve {
-		s.answers = append(s.answers, func(all operations) { withdrawals{s.writer, site.inForce, s.settings.PurgeHook != ""}.operations(all) })
-		add(s.hasRooms(), site.rooms())
-		add(s.Fill, part{name: "catalogue on the site", start: fill.showOnSite})
-		add(reviews, fill.reviewer())
-		add(s.Fill && len(s.settings.Fallback) > 0, fill.fallback())
-		add(s.settings.AccessLog != "", site.logging())
-		add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
-		add(true, site.server(), site.usage(), site.following())
-		add(true, site.keepCertificates()...)
-		add(s.settings.PurgeHook != "", s.early(s.purging()))
-		add(true, part{name: "announcement", start: site.announce})
-		add(s.settings.ReadyFile != "", s.readyFile())
-	}
-	add(true, s.early(s.sending()), s.adminServer(func() (operations, http.Handler, error) {
-		e, err := s.folder.errands.get()
-		if err != nil {
-			return nil, nil, err
-		}
-		all, schedule := s.operations(), e.schedule.Handler(schedulePath)
-		if s.isNode() {
-			all, schedule = node.saving(all), node.savingHTTP(schedule)
-			reportLogSize(all)
-		}
-		return all, schedule, nil
-	}))
-	add(s.isNode(), node.answeringNodes(fill))
-	switch {
-	case s.Once:
-		add(true, part{name: "single pass", run: fill.once})
-	case s.Fill:
-		add(true, s.early(part{name: "filling", run: fill.keepFilling}), s.early(part{name: "catalogue", run: until(fill.keep)}))
-		add(pushes, s.early(part{name: "pushing", run: push.run}))
-	}
-	add(true, s.readiness(), s.beginAgain(), stopping(s.lasting.ending, s.Stopping))
-	return parts, nil
-}
-
-// remains are the parts of a process that serves what is left of a folder to which nothing may write: no bot, no schedule,
-// no webhooks, no purge hook, and nothing that signs or pushes the log.
-func (s *running) remains(short *Shortfall) (parts list, err error) {
-	site := newServing(s)
-	site.lacking = short
-	add := parts.add
-	add(s.settings.ReadyFile != "", s.noReadyFile())
-	s.lasting.doubt(func() (string, error) { return "", fmt.Errorf("read-only: %w", short) })
-	add(true, site.remains(), s.adminSocket(), site.frozen())
-	add(true, part{name: "limit of memory", run: until(s.limitMemory)})
-	add(s.hasRooms(), site.rooms())
-	add(s.settings.AccessLog != "", site.logging())
-	add(len(s.settings.ACMEDomains) > 0, site.openCertificates())
-	add(true, site.server())
-	add(true, site.keepCertificates()...)
-	add(true, part{name: "announcement", start: site.announce})
-	add(s.settings.ReadyFile != "", s.readyFile())
-	add(true, s.adminServer(func() (operations, http.Handler, error) {
-		schedule := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			(&answers.Failure{Status: http.StatusServiceUnavailable, Message: short.Error()}).SendJSON(w, r)
-		})
-		all := refusing(s.telling(s.folder.operations()), short)
-		site.repairOperation(all)
-		return all, schedule, nil
-	}))
-	add(true, s.readiness(), s.beginAgain(), stopping(s.lasting.ending, s.Stopping))
-	return parts, nil
-}
-
-// check finds the mistakes in the settings before anything else has happened.
-func (s Server) check() error {
-	c := s.Settings
+// check finds the mistakes in settings before anything else has happened.
+func (s Server) check(c *settings.Settings) error {
 	if _, err := witnessPolicy(c); err != nil {
 		return err
 	}
@@ -392,190 +219,4 @@ func (s Server) check() error {
 }
 
 // hasRooms reports whether the process has waiting rooms.
-func (s *running) hasRooms() bool { return s.Serve && s.settings.Rooms != settings.Off }
-
-// dataFolder opens the data folder.
-func (s *working) dataFolder() part {
-	var unwatch func()
-	return part{
-		name: "data folder",
-		start: func(ctx context.Context) (err error) {
-			o := writing{openOptions: openOptions{working: true, follows: s.isNode() && s.leads == nil}, follow: s.Fill, events: s.metrics.counting(s.Events), node: s.isNode()}
-			if s.Serve {
-				o.address = s.self.Address
-			}
-			if s.leads != nil {
-				o.squeezed = func(h kvstore.Hash) { s.squeezed(h) }
-			}
-			s.writer, err = s.openPatiently(ctx, o)
-			if short := (*Shortfall)(nil); o.node && errors.As(err, &short) {
-				if err = s.setAside(short); err == nil {
-					o.afresh = true
-					s.writer, err = openWriter(s.settings, o, s.logger)
-				}
-			}
-			if err != nil {
-				return err
-			}
-			s.folder = s.writer.Reader
-			s.metrics.degraded(false)
-			unwatch = s.metrics.watch(s.folder.store)
-			s.onReady = append(s.onReady, func() {
-				if err := s.folder.store.UseNewestFormat(); err != nil {
-					s.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
-				}
-			})
-			return nil
-		},
-		stop: func() error {
-			unwatch()
-			err := s.writer.Close()
-			if failed := s.folder.store.Failed(); failed != nil && s.brief.Load() {
-				s.logger.Warn("the store was left as it is on the disk", "err", err)
-				err = nil // the process is about to begin again
-			}
-			return err
-		},
-	}
-}
-
-// commandFor is how long a process that starts waits for a command.
-const commandFor = 10 * time.Second
-
-// openPatiently opens the data folder. It waits for a command, such as `larder status`, that has it open for a moment, because no process
-// answered: before this one began, or between two of its lives. Then it waits as long as that takes, because clients wait, too.
-func (s *working) openPatiently(ctx context.Context, o writing) (*Writer, error) {
-	deadline := time.Now().Add(commandFor)
-	for told := false; ; told = true {
-		w, err := openWriter(s.settings, o, s.logger)
-		if !errors.Is(err, kvstore.ErrLocked) {
-			return w, err
-		}
-		if !s.anew {
-			client, noAnswer := Dial(ctx, s.settings.Data)
-			if noAnswer == nil {
-				return nil, errors.Join(err, client.Close()) // another server, or a command that takes long
-			}
-			if time.Now().After(deadline) {
-				return nil, err
-			}
-		}
-		if !told {
-			s.logger.Info("a command has the data folder open; this process goes on when it is done", "data", s.settings.Data)
-		}
-		if retry.Sleep(ctx, reachAgain) != nil {
-			return nil, err
-		}
-	}
-}
-
-// remains opens what is left of the data folder, to be read. Where that cannot be opened at all, it is an empty one.
-func (s *serving) remains() part {
-	var unwatch func()
-	return part{
-		name: "what is left of the data folder",
-		start: func(context.Context) (err error) {
-			if err := os.MkdirAll(s.settings.Data, 0o700); err != nil { // for the admin socket
-				return err
-			}
-			o := openOptions{store: kvstore.Options{ReadOnly: true}, address: s.self.Address}
-			if s.folder, err = open(s.settings, o, s.logger); errors.Is(err, kvstore.ErrLocked) {
-				return err
-			} else if err != nil {
-				s.unreadable, o.store = true, kvstore.Options{FS: vfs.NewMem()}
-				if s.folder, err = open(s.settings, o, s.logger); err != nil {
-					return err
-				}
-			}
-			s.metrics.degraded(true)
-			unwatch = s.metrics.watch(s.folder.store)
-			s.tell = append(s.tell, func(status *Status) { status.Degraded = s.lacking.Error() })
-			return nil
-		},
-		stop: func() error {
-			unwatch()
-			return s.folder.Close()
-		},
-	}
-}
-
-// lostPublicly is the reason that clients of the log get.
-const lostPublicly = "the service has lost some of its data and is to be repaired"
-
-// frozen shows what was signed, and signs nothing.
-func (s *serving) frozen() part {
-	var signer *signing.Signer
-	return part{
-		name: "frozen signer",
-		start: func(context.Context) error {
-			keys, err := s.settings.KeyFolder()
-			if err == nil {
-				signer, err = signing.Frozen(signing.Options{Dir: keys, Store: s.folder.store, Logger: s.logger.With("part", "signing")}, lostPublicly)
-				s.signed = signer
-			}
-			if err != nil {
-				return fmt.Errorf("%w; --keys chooses another key folder", err)
-			}
-			s.logger.Error("nothing is written, and only what is left is served, until this is repaired", "err", s.lacking)
-			return nil
-		},
-		stop: func() error { return signer.Close() },
-	}
-}
-
-// signing signs the log, as the site shows. The key is made where there is none.
-func (s *working) signing(site *serving) part {
-	return part{
-		name: "signer",
-		start: func(context.Context) error {
-			err := s.writer.openSigner(s.logger, s.metrics)
-			site.signed = s.writer.signature.signer
-			return err
-		},
-		run: func(ctx context.Context) error {
-			s.writer.signature.signer.Run(ctx)
-			return nil
-		},
-	}
-}
-
-// adminSocket opens the socket on which commands speak to the process.
-func (s *running) adminSocket() part {
-	return part{
-		name: "admin socket",
-		start: func(context.Context) (err error) {
-			s.socket, err = admin.Listen(s.settings.Data)
-			return err
-		},
-		stop: func() error {
-			s.socket.Close() // harmless where the server has closed it
-			return nil
-		},
-	}
-}
-
-// adminServer answers commands, and programs that have something to schedule. Its operations end with ctx.
-func (s *running) adminServer(made func() (operations, http.Handler, error)) part {
-	return s.answering("admin server", func(ctx context.Context) (*server.Server, []net.Listener, error) {
-		all, schedule, err := made()
-		if err != nil {
-			return nil, nil, err
-		}
-		counted := s.folder.counted(all)
-		s.reloadOperation(counted)
-		s.upgradeOperation(counted) // not counted: the folder is closed while it is under way
-		return newAdminServer(ctx, counted, schedule, acceptForwarded(s.lasting.succession), s.logger), []net.Listener{s.socket}, nil
-	})
-}
-
-func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule, late http.Handler, logger *slog.Logger) *server.Server {
-	logger = logger.With("part", "admin")
-	mux := http.NewServeMux()
-	mux.Handle("/", admin.Handler(operations, logger))
-	mux.Handle(schedulePath, schedule)
-	mux.Handle(schedulePath+"/", schedule)
-	mux.Handle(forwardPath, late)
-	s := server.NewHTTPServer(mux, server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: logger})
-	s.BaseContext = func(net.Listener) context.Context { return ctx }
-	return s
-}
+func (s Server) hasRooms(c *settings.Settings) bool { return s.Serve && c.Rooms != settings.Off }

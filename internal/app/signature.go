@@ -23,7 +23,7 @@ type signature struct {
 
 // openSigner opens the key folder of the settings.
 func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registerer) error {
-	s := w.settings
+	s := w.folder.settings
 	keys, err := s.KeyFolder()
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registere
 		return err
 	}
 	w.signature.signer, err = signing.Open(signing.Options{
-		Dir: keys, Origin: s.LogOrigin, Store: w.store, Log: w.log, Policy: policy,
+		Dir: keys, Origin: s.LogOrigin, Store: w.folder.store, Log: w.folder.log, Policy: policy,
 		Logger: logger.With("part", "signing"), Registerer: registerer,
 	})
 	if err != nil {
@@ -74,11 +74,11 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 // openSignerIfAny opens the key folder, unless it is that of another log or of none: then the signature says so. Neither
 // that nor a key that cannot be used stops a command: a release must be withdrawn whatever became of the keys.
 func (w *Writer) openSignerIfAny() error {
-	keys, err := w.settings.KeyFolder()
+	keys, err := w.folder.settings.KeyFolder()
 	if err != nil {
 		return err
 	}
-	before, err := signing.SignedBy(w.store)
+	before, err := signing.SignedBy(w.folder.store)
 	if err != nil {
 		return err
 	}

@@ -231,8 +231,8 @@ func received() (handed handing, older *os.File, err error) {
 }
 
 // execAgain begins this process again from its first line, with its sockets. It returns only where it cannot.
-func (l *lasting) execAgain() error {
-	for _, s := range l.sockets {
+func (v *supervisor) execAgain() error {
+	for _, s := range v.sockets {
 		f, err := s.file()
 		if err != nil {
 			return err
@@ -243,7 +243,7 @@ func (l *lasting) execAgain() error {
 			return err
 		}
 	}
-	text, err := json.Marshal(handing{Sockets: l.sockets, CaughtUp: l.caughtUp.Load()})
+	text, err := json.Marshal(handing{Sockets: v.sockets, CaughtUp: v.node.caughtUp.Load()})
 	if err != nil {
 		return err
 	}

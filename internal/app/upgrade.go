@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/settings"
 )
 
 // In an upgrade the process starts another one, of the program that is in its place by now, with the same arguments, and
@@ -122,7 +123,7 @@ func findProgram() string {
 }
 
 // startNewer starts a process that gets all sockets.
-func (l *lasting) startNewer() (_ *newer, err error) {
+func (v *supervisor) startNewer() (_ *newer, err error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (l *lasting) startNewer() (_ *newer, err error) {
 			n.conn.Close()
 		}
 	}()
-	for i, s := range l.sockets {
+	for i, s := range v.sockets {
 		f, err := s.file()
 		if err != nil {
 			theirs.Close()
@@ -149,7 +150,7 @@ func (l *lasting) startNewer() (_ *newer, err error) {
 		n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, f)
 	}
 	n.cmd.ExtraFiles = append(n.cmd.ExtraFiles, theirs)
-	text, err := json.Marshal(handing{Sockets: l.sockets, Asks: firstExtra + len(l.sockets), CaughtUp: l.caughtUp.Load()})
+	text, err := json.Marshal(handing{Sockets: v.sockets, Asks: firstExtra + len(v.sockets), CaughtUp: v.node.caughtUp.Load()})
 	if err != nil {
 		return nil, err
 	}
@@ -241,37 +242,38 @@ type UpgradeStarted struct {
 	To   int `json:"to"`
 }
 
-// upgradeOperation adds what `larder upgrade` asks.
-func (s *running) upgradeOperation(all operations) {
+// addProcessOperations adds what `larder reload` and `larder upgrade` request.
+func (r *roleRun) addProcessOperations(all operations, check func(*settings.Settings) error) {
+	answer(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.readAgain(ctx, check) })
 	answer(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
-		self := s.self
-		self.Failed = s.lasting.failure()
+		self := r.self
+		self.Failed = r.supervisor.changing.failure()
 		return self, nil
 	})
 	answer(all, OpUpgrade, func(ctx context.Context, _ struct{}, _ func(any)) (UpgradeStarted, error) {
-		to, err := s.startUpgrade(ctx)
-		return UpgradeStarted{s.self.PID, to}, err
+		to, err := r.startUpgrade(ctx)
+		return UpgradeStarted{r.self.PID, to}, err
 	})
 }
 
 // startUpgrade starts a newer process, and once it has checked all but the store, has it take over.
-func (s *running) startUpgrade(ctx context.Context) (pid int, err error) {
-	l := s.lasting
-	if !l.upgrading.TryLock() {
+func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
+	changing := &r.supervisor.changing
+	if !changing.making.TryLock() {
 		return 0, errUpgrading
 	}
 	defer func() {
 		if err != nil {
-			l.upgrading.Unlock()
-			s.logger.Error("the upgrade failed; this process serves on", "err", err)
+			changing.making.Unlock()
+			r.logger.Error("the upgrade failed; this process serves on", "err", err)
 		}
 	}()
-	if !s.begun.Load() {
+	if !r.ready.Load() {
 		return 0, errNotBegun
 	}
-	l.fails(nil)
-	s.logger.Info("starting the process that is to take over", "program", program)
-	n, err := l.startNewer()
+	changing.setFailure(nil)
+	r.logger.Info("starting the process that is to take over", "program", program)
+	n, err := r.supervisor.startNewer()
 	if err != nil {
 		return 0, err
 	}
@@ -280,70 +282,37 @@ func (s *running) startUpgrade(ctx context.Context) (pid int, err error) {
 		return 0, fmt.Errorf("the new process cannot take over: %w", err)
 	}
 	go func() {
-		s.quieten()
-		if !s.again(func() error { return s.giveWay(n) }) { // it is about to begin anew for another reason
+		r.quiesce()
+		if !r.restart(restart{before: func() error { return r.supervisor.handOver(n, r.settings.Data) }}) { // another restart comes first
 			n.end()
-			l.fails(errors.New("the process began anew meanwhile; try again"))
-			l.upgrading.Unlock()
+			changing.setFailure(errors.New("the process began anew meanwhile; try again"))
+			changing.making.Unlock()
 		}
 	}()
 	return n.cmd.Process.Pid, nil
 }
 
-// quieten rests what works on the store, and has clients leave. It returns when what was asked before has been answered, or
-// these have had --drain for that, or the process ends.
-func (s *running) quieten() {
-	s.rest()
-	s.resting.Wait()
-	if s.site == nil {
-		return
-	}
-	s.site.Leave()
-	select {
-	case <-s.site.Settled():
-	case <-time.After(s.settings.Drain):
-	case <-s.lasting.ending.Done():
-	}
-}
-
-// giveWay has a newer process take over, when this one has closed the store. It returns errTaken, or nil where this one has
+// handOver has a newer process take over, when this one has closed the store. It returns errTaken, or nil where this one has
 // to go on.
-func (s *running) giveWay(n *newer) error {
-	l := s.lasting
-	defer l.upgrading.Unlock()
-	l.is(errHandedOver)
-	l.closePrivate()
+func (v *supervisor) handOver(n *newer, data string) error {
+	defer v.changing.making.Unlock()
+	v.readiness.set(errHandedOver)
+	v.private.close()
 	err := json.NewEncoder(n.conn).Encode(message{Is: mayOpen})
 	if err == nil {
 		err = n.await(context.Background(), isReady, openPatience)
 	}
 	if err == nil {
-		l.sockets.keepFiles()
-		l.succession.set(forwarder(s.settings.Data, s.logger))
+		v.sockets.keepFiles()
+		v.late.succession.set(forwarder(data, v.logger))
 		notify("MAINPID=" + strconv.Itoa(n.cmd.Process.Pid))
-		s.logger.Info("another process has taken over", "pid", n.cmd.Process.Pid)
+		v.logger.Info("another process has taken over", "pid", n.cmd.Process.Pid)
 		return errTaken
 	}
 	n.end()
-	l.fails(fmt.Errorf("the new process could not take over: %w", err))
-	s.logger.Error("the upgrade failed; this process serves on", "err", err)
-	return l.openPrivate()
-}
-
-// fails notes how the last upgrade or reload went wrong, nil for not at all.
-func (l *lasting) fails(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.failed = err
-}
-
-func (l *lasting) failure() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.failed == nil {
-		return ""
-	}
-	return l.failed.Error()
+	v.changing.setFailure(fmt.Errorf("the new process could not take over: %w", err))
+	v.logger.Error("the upgrade failed; this process serves on", "err", err)
+	return v.private.open()
 }
 
 // upgradeWait is how long Upgrade waits for one of the two processes to answer.

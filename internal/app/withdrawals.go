@@ -56,7 +56,7 @@ const (
 
 // withdrawals withdraws and restores releases.
 type withdrawals struct {
-	*Writer
+	writer  *Writer
 	inForce func(ctx context.Context) error // returns when what is served from the folder goes by all that is in the log
 	purging bool                            // whether this process calls the purge hook
 }
@@ -68,7 +68,7 @@ func (w withdrawals) operations(all operations) {
 			return nil, err
 		}
 		told.Release, told.Erasure, err = w.desk().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
-		told.Written = w.written()
+		told.Written = w.writer.written()
 		return told, err
 	})
 	answer(all, OpRestore, func(ctx context.Context, q RestoreRequest, _ func(any)) (*Withdrawn, error) {
@@ -80,16 +80,18 @@ func (w withdrawals) operations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		told.Release, told.Written = &out, w.written()
+		told.Release, told.Written = &out, w.writer.written()
 		return told, w.inForce(ctx)
 	})
 }
 
-func (w withdrawals) desk() *withdrawal.Desk { return withdrawal.New(w.store, w.log, time.Now) }
+func (w withdrawals) desk() *withdrawal.Desk {
+	return withdrawal.New(w.writer.folder.store, w.writer.folder.log, time.Now)
+}
 
 func (w withdrawals) about(name, version string) (*Withdrawn, error) {
-	told := &Withdrawn{Prefix: w.assetBase + library.AssetPath(name, version, ""), Tag: purge.VersionTag(name, version)}
-	known, err := purge.Known(w.store)
+	told := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: purge.VersionTag(name, version)}
+	known, err := purge.Known(w.writer.folder.store)
 	switch {
 	case w.purging:
 		told.Hook = HookCalled
@@ -107,44 +109,42 @@ func checkPurging(s *settings.Settings) error {
 	return nil
 }
 
-// purging has the cache in front told of withdrawals.
-func (s *working) purging() part {
-	var purger *purge.Purger
-	return part{
-		name: "purge hook",
-		start: func(context.Context) (err error) {
-			purger, err = purge.New(purge.Options{
-				Store: s.folder.store, Log: s.folder.log, Hook: s.settings.Hook, UserAgent: agent(),
-				URLs: s.servedURLs, Logger: s.logger.With("part", "purge"),
-			})
-			if err == nil {
-				s.metrics.purges(s.folder.store)
-			}
-			return err
-		},
-		run: func(ctx context.Context) error {
-			purger.Run(ctx)
-			return nil
-		},
+// addPurgeHook has the cache in front told of withdrawals.
+func (r *roleRun) addPurgeHook(folder *Reader) error {
+	if r.settings.PurgeHook == "" {
+		return nil
 	}
+	purger, err := purge.New(purge.Options{
+		Store: folder.store, Log: folder.log, Hook: r.settings.Hook, UserAgent: agent(),
+		URLs: func(name, version string, files []string) []string {
+			return servedURLs(r.settings, name, version, files)
+		},
+		Logger: r.logger.With("part", "purge"),
+	})
+	if err != nil {
+		return err
+	}
+	r.metrics.MustRegister(purger.Collector())
+	r.parts.AddEarly(purger.Part())
+	return nil
 }
 
 // servedURLs returns where a release's files, its archives and what the API says of it are found, as far as caches keep
 // them: under the asset base, and under the other addresses of this service. Where no address is known, the host is
 // made up.
-func (s *working) servedURLs(name, version string, files []string) []string {
+func servedURLs(c *settings.Settings, name, version string, files []string) []string {
 	release := []string{
 		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".tar.gz",
 		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".zip",
 		"/libraries/" + url.PathEscape(name) + "/" + url.PathEscape(version),
 		"/libraries/" + url.PathEscape(name),
 	}
-	bases := []string{s.settings.AssetBase}
+	bases := []string{c.AssetBase}
 	switch {
-	case !s.settings.Hook.NeedsHost() || s.settings.AssetBase == "":
+	case !c.Hook.NeedsHost() || c.AssetBase == "":
 		bases = []string{"http://larder.invalid"}
-	case s.settings.SiteBase != "" && s.settings.SiteBase != s.settings.AssetBase:
-		bases = append(bases, s.settings.SiteBase)
+	case c.SiteBase != "" && c.SiteBase != c.AssetBase:
+		bases = append(bases, c.SiteBase)
 	}
 	var urls []string
 	for _, file := range files {
@@ -155,10 +155,10 @@ func (s *working) servedURLs(name, version string, files []string) []string {
 			urls = append(urls, base+path)
 		}
 	}
-	if s.settings.APIHost != "" && s.settings.Hook.NeedsHost() {
+	if c.APIHost != "" && c.Hook.NeedsHost() {
 		scheme, _, _ := strings.Cut(bases[0], "://")
 		for _, path := range release[2:] {
-			urls = append(urls, scheme+"://"+s.settings.APIHost+path)
+			urls = append(urls, scheme+"://"+c.APIHost+path)
 		}
 	}
 	return urls

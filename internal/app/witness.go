@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"syscall"
 
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/witness"
 	"github.com/larder-cdn/larder/server"
@@ -27,40 +27,48 @@ type WitnessServer struct {
 
 // Run witnesses until ctx ends.
 func (s WitnessServer) Run(ctx context.Context) (err error) {
-	c, p := s.Settings, process{settings: s.Settings, logger: s.Logger, metrics: newRegistry()}
-	l, ctx, err := openLasting(ctx, c, true, s.Logger, func() error { return limitConnections(c, s.Logger) })
+	c := s.Settings
+	v, ctx, err := newSupervisor(ctx, c, true, s.Logger, func() error { return limitConnections(c, s.Logger) })
 	if err != nil {
 		return err
 	}
-	p.lasting = l
-	defer func() { err = errors.Join(err, l.close(err)) }()
-	l.begin(false, p.metrics, map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) { s.Logger.Info("a witness takes up changes by a restart") }})
-	l.heed(ctx)
-	var w *witness.Witness
-	var parts list
-	parts.add(c.ReadyFile != "", p.noReadyFile())
-	parts.add(true,
-		part{
-			name: "witness",
-			start: func(context.Context) (err error) {
-				w, err = witness.Open(witness.Options{Folder: c.Keys, Name: s.Name, Logs: s.Logs, Logger: s.Logger.With("part", "witness")})
-				return err
-			},
-			stop: func() error { return w.Close() },
-		},
-		p.answering("logs", func(context.Context) (*server.Server, []net.Listener, error) {
-			o, err := p.withTLS(server.HTTPOptions{MaxConnections: c.MaxConnections, Logger: s.Logger.With("part", "server")})
-			if err != nil {
-				return nil, nil, err
-			}
-			at, err := l.listen(c.MaxConnections)
-			return server.NewHTTPServer(w, o), at, err
-		}),
-		part{name: "announcement", start: func(context.Context) error {
-			s.Serving(l.address(c), w.Keys())
-			return nil
-		}})
-	parts.add(c.ReadyFile != "", p.readyFile())
-	parts.add(true, p.readiness(), part{name: "following", run: until(func(ctx context.Context) { w.Run(ctx) })}, stopping(l.ending, func() { s.Logger.Info("stopping") }))
-	return run(ctx, s.Logger, parts)
+	defer func() { err = errors.Join(err, v.close(err)) }()
+	v.signals.set(map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) { s.Logger.Info("a witness takes up changes by a restart") }})
+	v.signals.handle(ctx)
+	r := newRoleRun(ctx, v, c, false)
+	_, err = r.do(witnessRole{s})
+	return err
+}
+
+// A witnessRole cosigns checkpoints.
+type witnessRole struct{ server WitnessServer }
+
+func (w witnessRole) start(_ context.Context, r *roleRun) error {
+	s := w.server
+	if err := r.removeReadyFile(); err != nil {
+		return err
+	}
+	opened, err := witness.Open(witness.Options{Folder: r.settings.Keys, Name: s.Name, Logs: s.Logs, Logger: s.Logger.With("part", "witness")})
+	if err != nil {
+		return err
+	}
+	r.parts.Add(parts.Part{Name: "witness", Stop: opened.Close})
+	o, err := r.withTLS(server.HTTPOptions{MaxConnections: r.settings.MaxConnections, Logger: s.Logger.With("part", "server")})
+	if err != nil {
+		return err
+	}
+	at, err := r.supervisor.listen(r.settings.MaxConnections)
+	if err != nil {
+		return err
+	}
+	r.serve("logs", server.NewHTTPServer(opened, o), at)
+	s.Serving(r.supervisor.address(r.settings), opened.Keys())
+	if err := r.addReadyFile(); err != nil {
+		return err
+	}
+	if err := r.finish(func() { s.Logger.Info("stopping") }); err != nil {
+		return err
+	}
+	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(func(ctx context.Context) { opened.Run(ctx) })})
+	return nil
 }

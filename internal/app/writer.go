@@ -25,7 +25,7 @@ import (
 
 // A Writer is a data folder that is open to be written.
 type Writer struct {
-	*Reader
+	folder    *Reader
 	signature signature
 	// filler is made on first use: commands that only look need neither npm's configuration nor a catalogue.
 	filler lazy[*filler]
@@ -33,13 +33,13 @@ type Writer struct {
 
 // A filler is a bot with the catalogue that it goes by.
 type filler struct {
-	*bot.Bot
+	bot    *bot.Bot
 	keeper *catalogue.Keeper
 }
 
 // writing says how a Writer works.
 type writing struct {
-	openOptions
+	open   openOptions
 	follow bool            // the catalogue is followed, so the bot can begin without one that is elsewhere
 	events func(bot.Event) // hears what the bot does
 	node   bool            // it is that of a node of a cluster, whose log comes from elsewhere
@@ -88,7 +88,7 @@ func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Wr
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	w.attend(func(s *Status) { s.Unsigned, s.Disputes = w.signature.problem(), w.signature.disputes() })
+	w.folder.attend(func(s *Status) { s.Unsigned, s.Disputes = w.signature.problem(), w.signature.disputes() })
 	return w, nil
 }
 
@@ -97,7 +97,7 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 		return nil, err
 	}
 	var err error
-	if o.store.Mark, err = survey(s); err != nil && !o.afresh {
+	if o.open.store.Mark, err = survey(s); err != nil && !o.afresh {
 		return nil, err
 	}
 	if o.afresh {
@@ -105,12 +105,12 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 		if err != nil {
 			return nil, err
 		}
-		o.store.Mark = filepath.Join(keys, markFile)
+		o.open.store.Mark = filepath.Join(keys, markFile)
 	}
 	if err := os.MkdirAll(s.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)
 	}
-	r, err := open(s, o.openOptions, logger)
+	r, err := open(s, o.open, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -126,10 +126,10 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 	if err := errors.Join(os.RemoveAll(tmpDir(s.Data)), os.Mkdir(tmpDir(s.Data), 0o700)); err != nil {
 		return nil, errors.Join(fmt.Errorf("couldn't empty the folder for temporary files: %w", err), r.Close())
 	}
-	w := &Writer{Reader: r}
+	w := &Writer{folder: r}
 	w.filler.open = func() (*filler, error) { return w.newFiller(o, logger.With("part", "bot")) }
 	w.filler.close = func(f *filler) error {
-		f.Close()
+		f.bot.Close()
 		return nil
 	}
 	return w, nil
@@ -152,7 +152,7 @@ func (r *Reader) goOn() error {
 }
 
 // Close ends what works on the folder, signs what was appended to the log, and closes the folder.
-func (w *Writer) Close() error { return w.closeAfter(w.filler.end, w.signature.close) }
+func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.end, w.signature.close) }
 
 // supplies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
 type supplies struct {
@@ -193,7 +193,7 @@ func newSupplies(s *settings.Settings, follow bool, logger *slog.Logger) (n supp
 }
 
 func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error) {
-	s := w.settings
+	s := w.folder.settings
 	n, err := newSupplies(s, o.follow, logger)
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 			n.getter.Close()
 		}
 	}()
-	errands, err := w.errands.get()
+	errands, err := w.folder.errands.get()
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +216,8 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 	made, err := bot.New(bot.Options{
 		Demand:      demand,
 		Runtime:     errands.runtime,
-		Store:       w.store,
-		Log:         w.log,
+		Store:       w.folder.store,
+		Log:         w.folder.log,
 		Catalogue:   n.first,
 		Npm:         npm.NewClient(n.config, n.getter, npm.Options{}),
 		Provenance:  n.attestations,

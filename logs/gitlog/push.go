@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/parts"
 )
 
 // A Remote is a branch of a repository on GitHub.
@@ -121,6 +122,9 @@ func (p *Pusher) State() PushState {
 	defer p.mu.Unlock()
 	return p.state
 }
+
+// Part pushes what is added to the log.
+func (p *Pusher) Part() parts.Part { return parts.Part{Name: "pushing", Run: parts.Until(p.Run)} }
 
 // Run pushes until ctx ends. What was being sent then is dropped: the next one begins
 // with what the branch says.

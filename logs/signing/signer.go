@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 )
@@ -176,6 +177,9 @@ func (s *Signer) Key() string { return s.shown.Load().key }
 
 // Folder is the key folder.
 func (s *Signer) Folder() string { return s.folder.dir }
+
+// Part signs the log. Its owner closes the signer.
+func (s *Signer) Part() parts.Part { return parts.Part{Name: "signer", Run: parts.Until(s.Run)} }
 
 // Run signs whenever the log has grown, and has the witnesses sign, until ctx ends.
 //

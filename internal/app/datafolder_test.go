@@ -25,9 +25,9 @@ func (w told) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A command may have the data folder open when a process starts, and between two of its lives. The process waits for it.
+// A command may have the data folder open when a process starts, and between two runs of its roles. The process waits for it.
 func TestOpenPatiently(t *testing.T) {
-	for _, anew := range []bool{false, true} {
+	for _, again := range []bool{false, true} {
 		dir := t.TempDir()
 		s := &settings.Settings{Listen: []string{"127.0.0.1:0"}, Data: filepath.Join(dir, "data"), Keys: filepath.Join(dir, "keys")}
 		command, err := kvstore.Open(storeDir(s.Data), kvstore.Options{})
@@ -35,12 +35,12 @@ func TestOpenPatiently(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := make(chan struct{})
-		r := &running{process: process{settings: s, logger: slog.New(told{slog.DiscardHandler, first})}}
+		r := &roleRun{settings: s, logger: slog.New(told{slog.DiscardHandler, first}), again: again}
 		done := make(chan error)
 		var w *Writer
 		go func() {
 			var err error
-			w, err = (&working{running: r, anew: anew}).openPatiently(t.Context(), writing{})
+			w, err = r.openPatiently(t.Context(), writing{})
 			done <- err
 		}()
 		select {
@@ -60,18 +60,16 @@ func TestOpenPatiently(t *testing.T) {
 	}
 }
 
-// A node of a cluster that has caught up once serves at once in its next life, and in the process that takes its place.
+// A node of a cluster that has caught up once serves at once in its next run, and in the process that takes its place.
 func TestCaughtUpStays(t *testing.T) {
-	l := &lasting{}
-	life := func() *clustered {
-		return &clustered{working: &working{running: &running{process: process{lasting: l}}}}
-	}
-	if life().mayServe() {
+	v := &supervisor{}
+	run := func() *clusterNode { return &clusterNode{memory: &v.node} }
+	if run().mayServe() {
 		t.Error("an empty node serves")
 	}
-	life().lasting.caughtUp.Store(true)
-	if !life().mayServe() {
-		t.Error("the node is behind again in its next life")
+	run().memory.caughtUp.Store(true)
+	if !run().mayServe() {
+		t.Error("the node is behind again in its next run")
 	}
 	for text, want := range map[string]bool{`{"sockets": [], "caughtUp": true}`: true, `{"sockets": []}`: false} {
 		t.Setenv(handedVariable, text)

@@ -12,7 +12,7 @@ import (
 
 func TestStopTellsWhoWasCutOff(t *testing.T) {
 	var log strings.Builder
-	p := &process{logger: slog.New(slog.NewTextHandler(&log, nil))}
+	logger := slog.New(slog.NewTextHandler(&log, nil))
 	begun := make(chan struct{})
 	s := server.NewHTTPServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(begun)
@@ -32,7 +32,7 @@ func TestStopTellsWhoWasCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-begun
-	stop(s, 0, p.logger)
+	stopServer(s, 0, logger)
 	if got, want := log.String(), `msg="cut off clients that were still being sent to" clients=1 after=0s`; !strings.Contains(got, want) {
 		t.Errorf("the log is %q, want %s in it", got, want)
 	}

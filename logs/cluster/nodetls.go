@@ -1,4 +1,4 @@
-package app
+package cluster
 
 import (
 	"crypto/ed25519"
@@ -8,8 +8,6 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"time"
-
-	"github.com/larder-cdn/larder/logs/cluster"
 )
 
 // nodeName is what every node's certificate is for: who has the cluster's key is a node, whatever its address.
@@ -21,10 +19,10 @@ var (
 	nodesUntil = time.Date(2120, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// nodeTLS returns how a node listens for others, and asks them: both sides have a certificate of an authority whose key
+// TLS returns how a node listens for others, and how it asks them: both sides have a certificate of an authority whose key
 // follows from the cluster's. A node makes its own at each start.
-func nodeTLS(key *cluster.SideKey) (listen, ask *tls.Config, err error) {
-	seed, err := key.Derive("authority of nodes")
+func (k *SideKey) TLS() (listen, ask *tls.Config, err error) {
+	seed, err := k.Derive("authority of nodes")
 	if err != nil {
 		return nil, nil, err
 	}

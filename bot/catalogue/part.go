@@ -1,0 +1,33 @@
+package catalogue
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// Part keeps the catalogue up to date, and has apply take over each change.
+func (k *Keeper) Part(apply func(context.Context, *packages.Catalogue) error) parts.Part {
+	return parts.Part{Name: "catalogue", Run: parts.Until(func(ctx context.Context) { k.Run(ctx, apply) })}
+}
+
+// Register registers the metrics of the catalogue.
+func (k *Keeper) Register(r prometheus.Registerer) {
+	r.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "larder_catalogue_failing",
+			Help: "1 while the catalogue cannot be read, so that the last good one stays.",
+		}, func() float64 {
+			if k.State().Problem != "" {
+				return 1
+			}
+			return 0
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "larder_catalogue_refused_files",
+			Help: "Files of the catalogue that cannot be used; what their packages were before stays.",
+		}, func() float64 { return float64(len(k.State().Refused)) }))
+}

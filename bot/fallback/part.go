@@ -1,0 +1,54 @@
+package fallback
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/internal/parts"
+)
+
+// Part fetches what was requested and is missing.
+func (f *Fallback) Part() parts.Part {
+	return parts.Part{Name: "fallback", Run: parts.Until(f.Run), Stop: parts.Closing(f.Close)}
+}
+
+// Collector collects the metrics of requests to other origins.
+func (f *Fallback) Collector() prometheus.Collector { return fallbackMetrics{f} }
+
+// fallbackMetrics show how asking other origins stands.
+type fallbackMetrics struct{ of *Fallback }
+
+var (
+	fallbackRequests = prometheus.NewDesc("larder_fallback_requests_total", "Requests for what is not here and may be at another origin, by what came of them.", []string{"outcome"}, nil)
+	fallbackReleases = prometheus.NewDesc("larder_fallback_releases_total", "Releases that other origins were to be asked for, by what came of them.", []string{"outcome"}, nil)
+	fallbackUnderWay = prometheus.NewDesc("larder_fallback_under_way", "Releases that are being fetched from other origins.", nil, nil)
+	fallbackWaiting  = prometheus.NewDesc("larder_fallback_waiting", "Requests that wait for a file from another origin.", nil, nil)
+	fallbackBytes    = prometheus.NewDesc("larder_fallback_bytes", "Bytes of all releases that are here from other origins.", nil, nil)
+	fallbackQuota    = prometheus.NewDesc("larder_fallback_quota_bytes", "Bytes that may be taken from other origins.", nil, nil)
+	fallbackBudget   = prometheus.NewDesc("larder_fallback_origin_budget", "Releases that an origin may be asked for at once now.", []string{"origin"}, nil)
+	fallbackResting  = prometheus.NewDesc("larder_fallback_origin_resting", "1 while an origin is left alone because it failed.", []string{"origin"}, nil)
+)
+
+func (m fallbackMetrics) Describe(all chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, all) }
+
+func (m fallbackMetrics) Collect(all chan<- prometheus.Metric) {
+	s := m.of.State()
+	for _, o := range Outcomes {
+		all <- prometheus.MustNewConstMetric(fallbackRequests, prometheus.CounterValue, float64(s.Requests[o]), string(o))
+		all <- prometheus.MustNewConstMetric(fallbackReleases, prometheus.CounterValue, float64(s.Releases[o]), string(o))
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		all <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	gauge(fallbackUnderWay, float64(s.UnderWay))
+	gauge(fallbackWaiting, float64(s.Waiting))
+	gauge(fallbackBytes, float64(s.Bytes))
+	gauge(fallbackQuota, float64(s.Quota))
+	for _, o := range s.Origins {
+		resting := 0.0
+		if !o.Rests.IsZero() {
+			resting = 1
+		}
+		gauge(fallbackBudget, float64(o.Budget), o.Origin)
+		gauge(fallbackResting, resting, o.Origin)
+	}
+}

@@ -1,0 +1,36 @@
+package bot
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// CountEvents returns next behind counters of what the bot does.
+func CountEvents(r prometheus.Registerer, next func(Event)) func(Event) {
+	events := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "larder_bot_events_total",
+		Help: "What the bot did: packages checked, releases published, refused or failed, contents squeezed, releases compared with upstream (audited), found to be other than it (differs) or changed by it (changed).",
+	}, []string{"kind"})
+	files := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "larder_bot_published_files_total",
+		Help: "Files of the releases that were published.",
+	})
+	bytes := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "larder_bot_published_bytes_total",
+		Help: "Uncompressed size of the files that were published.",
+	})
+	r.MustRegister(events, files, bytes)
+	return func(e Event) {
+		events.WithLabelValues(string(e.Kind)).Inc()
+		if e.Kind == Published {
+			files.Add(float64(e.Files))
+			bytes.Add(float64(e.Bytes))
+		}
+		next(e)
+	}
+}
+
+// Collector collects what the bot has yet to squeeze.
+func (b *Bot) Collector() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "larder_bot_squeeze_backlog",
+		Help: "Contents that wait for their best compression.",
+	}, func() float64 { return float64(b.Backlog()) })
+}

@@ -1,0 +1,206 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/server/lane"
+)
+
+// A clusterFollower is a node of a cluster while another one publishes.
+type clusterFollower struct {
+	node    *clusterNode
+	run     *roleRun
+	view    signedView
+	role    followerRole
+	dropped bool // it has no errands any more
+}
+
+// A followerRole is that of a node of a cluster while another one publishes: nothing in it publishes, signs or sends.
+type followerRole struct {
+	server   Server
+	takeover takeoverBackoff
+}
+
+func (o followerRole) start(ctx context.Context, r *roleRun) error {
+	s := o.server
+	if err := r.removeReadyFile(); err != nil {
+		return err
+	}
+	if err := makeKeyFolder(r.settings); err != nil {
+		return err
+	}
+	how := s.writing(r)
+	how.open.follows = true
+	w, b, err := r.openNodeFolder(ctx, how)
+	if err != nil {
+		return err
+	}
+	socket, err := r.openAdminSocket()
+	if err != nil {
+		return err
+	}
+	site := newSiteOptions()
+	f, err := openClusterFollower(ctx, r, o, w, b, site)
+	if err != nil {
+		return err
+	}
+	n := f.node
+	n.serveNodes(r, operations{}, nil)
+	r.addMemoryLimit(s.Serve)
+	r.watchDisk(w.folder.store)
+	if s.hasRooms(r.settings) {
+		rooms := &roomsSite{settings: r.settings, logger: r.logger, run: r, folder: w.folder, site: site, cluster: n}
+		if err := rooms.open(ctx); err != nil {
+			return err
+		}
+	}
+	site.delayForLogSize()
+	f.addGate(site)
+	what, err := r.openSite(w.folder, site)
+	if err != nil {
+		return err
+	}
+	s.announce(r, w.folder)
+	if err := r.addReadyFile(); err != nil {
+		return err
+	}
+	r.serveAdmin(socket, w.folder, f.operations(what), n.noSchedule(), s.check)
+	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(f.follow)})
+	r.parts.Add(parts.Part{Name: "word of the node", Run: parts.Until(n.reportToOthers)})
+	r.parts.Add(parts.Part{Name: "smaller codings", Run: parts.Until(n.exchangeEncodings)})
+	r.parts.Add(parts.Part{Name: "squeezing for another node", Run: parts.Until(func(ctx context.Context) { n.helpSqueeze(ctx, s.Intervals.Squeeze) })})
+	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
+	return r.finish(s.Stopping)
+}
+
+func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Writer, b bucket.Bucket, site *siteOptions) (*clusterFollower, error) {
+	n, view, err := openClusterNode(ctx, r, w, b)
+	if err != nil {
+		return nil, err
+	}
+	n.missing = view.showing.Lacks
+	site.signer = view.showing
+	if n.first == 0 { // a new store
+		n.memory.caughtUp.Store(false)
+	}
+	n.join(r, site)
+	r.parts.Add(parts.Part{Name: "node", Stop: func() error {
+		n.peers.close()
+		return view.record.Close()
+	}})
+	return &clusterFollower{node: n, run: r, view: view, role: o}, nil
+}
+
+// behind is what clients get until the node has caught up.
+var behind = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "This node is behind: it has yet to catch up with the others; ask another one", Retry: 2}
+
+// addGate answers for the site until the node has caught up.
+func (f *clusterFollower) addGate(site *siteOptions) {
+	site.putInFront(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if f.node.mayServe() {
+				next.ServeHTTP(w, r)
+				return
+			}
+			behind.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+		})
+	})
+	site.inFrontLane = append(site.inFrontLane, func(next lane.Handler) lane.Handler { return gated{next, f.node} })
+}
+
+type gated struct {
+	lane.Handler
+	node *clusterNode
+}
+
+// Answer leaves all to net/http until the node has caught up.
+func (g gated) Answer(x *lane.Exchange) bool { return g.node.mayServe() && g.Handler.Answer(x) }
+
+// follow follows the bucket until ctx ends, or the node is to write.
+func (f *clusterFollower) follow(ctx context.Context) {
+	each := func(ctx context.Context) error {
+		if f.node.cluster.Founding() { // a node that writes has to bring the log there
+			f.node.memory.caughtUp.Store(true)
+			return nil
+		}
+		f.node.memory.caughtUp.Store(true)
+		if !f.dropped { // not before it is known that the bucket has them
+			if err := dropErrands(f.node.folder.store); err != nil {
+				return err
+			}
+			f.dropped = true
+		}
+		if f.view.showing.Held() == f.node.folder.log.Checkpoint() {
+			return nil
+		}
+		return f.view.showing.Look(ctx)
+	}
+	for ctx.Err() == nil {
+		candidate := f.node.candidate
+		limited, cancel := ctx, context.CancelFunc(func() {})
+		if wait := time.Until(f.role.takeover.after); candidate && wait > 0 {
+			candidate = false
+			limited, cancel = context.WithTimeout(ctx, wait)
+		}
+		after, vacant := f.node.cluster.Follow(limited, candidate, each)
+		cancel()
+		if !vacant {
+			continue
+		}
+		if err := f.mayLead(ctx); err != nil {
+			text := err.Error()
+			f.node.refuses.Store(&text)
+			f.run.logger.Error("no node publishes, and this one may not", "err", err)
+			f.role.takeover.after = time.Now().Add(f.role.server.Intervals.Takeover)
+			continue
+		}
+		f.run.logger.Info("no other node publishes; this one takes over")
+		f.run.restart(restart{role: leaderRole{f.role.server, after, f.role.takeover}})
+		<-ctx.Done()
+	}
+}
+
+// mayLead returns why the node must not write: what it has signed before, or seen signed, is not all in the log.
+func (f *clusterFollower) mayLead(ctx context.Context) error {
+	changes, err := f.view.showing.KeyChanges()
+	if err != nil {
+		return err
+	}
+	if len(changes) > 0 && changes[len(changes)-1].Key != f.view.record.Own() {
+		return errors.New("the log's key was changed at another node; copy log.key, log.pub and old-*.key from its key folder")
+	}
+	if f.role.takeover.failures > 0 && f.role.server.Fill { // perhaps these failed the last takeover; each takeover leaves a commit in the bucket for good
+		n, err := newSupplies(f.node.settings, true, f.run.logger.With("part", "bot"))
+		if err != nil {
+			return fmt.Errorf("it could not fill: %w", err)
+		}
+		n.getter.Close()
+	}
+	if !f.node.cluster.Founding() {
+		if err := f.view.showing.Look(ctx); err != nil {
+			return err
+		}
+	}
+	folder, err := f.node.settings.KeyFolder()
+	if err != nil {
+		return err
+	}
+	signed, _, err := signing.ReadFolder(folder)
+	if err != nil {
+		return err
+	}
+	here := f.node.folder.log.Checkpoint()
+	contained, err := signing.Contains(f.node.folder.store, here, signed.Checkpoint)
+	if err == nil && !contained {
+		err = fmt.Errorf("%s has a log of %d entries, and the key folder knows that one of %d was signed: the bucket is behind, as after restoring an old copy of it. Start the node that has those entries, which brings them there if the bucket is empty, or name the right --bucket; with another key folder (--keys) and an empty bucket, a new log begins that every client has to be told", f.node.bucket, here.Size, signed.Size)
+	}
+	return err
+}

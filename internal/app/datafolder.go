@@ -1,0 +1,113 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// openDataFolder opens the data folder to be written. replace is called where nothing may write to the folder, to make room for a new
+// store; its error is that of openDataFolder.
+func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*Shortfall) error) (*Writer, error) {
+	w, err := r.openPatiently(ctx, o)
+	if short := (*Shortfall)(nil); errors.As(err, &short) {
+		if err = replace(short); err == nil {
+			o.afresh = true
+			w, err = openWriter(r.settings, o, r.logger)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	store := w.folder.store
+	showDegraded(r.metrics, false)
+	unwatch := watchStore(r.metrics, store)
+	r.onReady = append(r.onReady, func() {
+		if err := store.UseNewestFormat(); err != nil {
+			r.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
+		}
+	})
+	r.parts.Add(parts.Part{Name: "data folder", Stop: func() error {
+		unwatch()
+		err := w.Close()
+		if failed := store.Failed(); failed != nil && r.restarts.pending.Load() {
+			r.logger.Warn("the store was left as it is on the disk", "err", err)
+			err = nil // another run of the role follows
+		}
+		return err
+	}})
+	return w, nil
+}
+
+// keepShortfall replaces nothing.
+func keepShortfall(short *Shortfall) error { return short }
+
+// commandFor is how long a process that starts waits for a command.
+const commandFor = 10 * time.Second
+
+// openPatiently opens the data folder. It waits for a command, such as `larder status`, that has it open for a moment, because no process
+// answered: before this one began, or between two runs of its roles. Then it waits as long as that takes, because clients wait, too.
+func (r *roleRun) openPatiently(ctx context.Context, o writing) (*Writer, error) {
+	deadline := time.Now().Add(commandFor)
+	for told := false; ; told = true {
+		w, err := openWriter(r.settings, o, r.logger)
+		if !errors.Is(err, kvstore.ErrLocked) {
+			return w, err
+		}
+		if !r.again {
+			client, noAnswer := Dial(ctx, r.settings.Data)
+			if noAnswer == nil {
+				return nil, errors.Join(err, client.Close()) // another server, or a command that takes long
+			}
+			if time.Now().After(deadline) {
+				return nil, err
+			}
+		}
+		if !told {
+			r.logger.Info("a command has the data folder open; this process goes on when it is done", "data", r.settings.Data)
+		}
+		if retry.Sleep(ctx, reachAgain) != nil {
+			return nil, err
+		}
+	}
+}
+
+// openDamagedFolder opens what can be read of the data folder, an empty one in memory if that is nothing.
+func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error) {
+	if err := os.MkdirAll(r.settings.Data, 0o700); err != nil { // for the admin socket
+		return nil, false, err
+	}
+	o := openOptions{store: kvstore.Options{ReadOnly: true}, address: r.self.Address}
+	folder, err = open(r.settings, o, r.logger)
+	readable = err == nil
+	if err != nil && !errors.Is(err, kvstore.ErrLocked) {
+		o.store = kvstore.Options{FS: vfs.NewMem()}
+		folder, err = open(r.settings, o, r.logger)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	showDegraded(r.metrics, true)
+	unwatch := watchStore(r.metrics, folder.store)
+	r.parts.Add(parts.Part{Name: "what is left of the data folder", Stop: func() error {
+		unwatch()
+		return folder.Close()
+	}})
+	return folder, readable, nil
+}
+
+// addSigner opens the signer of the log, which creates the key if there is none. Nothing that the settings may have wrong comes later.
+func (r *roleRun) addSigner(w *Writer) error {
+	if err := w.openSigner(r.logger, r.metrics); err != nil {
+		return err
+	}
+	r.parts.Add(w.signature.signer.Part())
+	return nil
+}

@@ -1,0 +1,79 @@
+package app
+
+import (
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/larder-cdn/larder/api"
+	"github.com/larder-cdn/larder/server"
+)
+
+// A privateListener answers the operator on the private address, from the process's first moment to its last.
+type privateListener struct {
+	socket  *socket // nil for none
+	logger  *slog.Logger
+	ready   func() (notes []string, err error)
+	metrics atomic.Pointer[prometheus.Registry] // of the run of the role
+	site    atomic.Pointer[http.Handler]        // as the operator sees it; nil while there is none
+	server  *server.Server                      // nil while the listener is closed
+}
+
+// noTimeout is for responses that take as long as they take: an operation's events, a CPU profile. As IdleAtEnd it has idle
+// connections end at once: programs on this machine ask again.
+const noTimeout = -1
+
+func (p *privateListener) open() error {
+	if p.socket == nil {
+		return nil
+	}
+	at, err := p.socket.listener()
+	if err != nil {
+		return err
+	}
+	logger := p.logger.With("part", "private")
+	handler := api.Private(api.PrivateOptions{Metrics: prometheus.GathererFunc(p.gather), Ready: p.ready, Site: p.currentSite, Logger: logger})
+	p.server = server.NewHTTPServer(handler, server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: logger})
+	go p.server.Serve(at) //nolint:errcheck // it ends with Close
+	return nil
+}
+
+func (p *privateListener) close() {
+	if p.server != nil {
+		stopServer(p.server, time.Second, p.logger) // a scrape ends by then; a profile need not
+		p.server = nil
+	}
+}
+
+// switchTo shows the metrics of a run of a role, which has no site yet.
+func (p *privateListener) switchTo(metrics *prometheus.Registry) {
+	p.metrics.Store(metrics)
+	p.site.Store(nil)
+}
+
+func (p *privateListener) gather() ([]*dto.MetricFamily, error) {
+	if r := p.metrics.Load(); r != nil {
+		return r.Gather()
+	}
+	return nil, nil
+}
+
+// currentSite returns nil while there is none.
+func (p *privateListener) currentSite() http.Handler {
+	if h := p.site.Load(); h != nil {
+		return *h
+	}
+	return nil
+}
+
+// address returns host and port, "" for none.
+func (p *privateListener) address() string {
+	if p.socket == nil {
+		return ""
+	}
+	return p.socket.at.Addr().String()
+}

@@ -1,0 +1,239 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/api"
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/api/site"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/tiles"
+	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/accesslog"
+	"github.com/larder-cdn/larder/server/acme"
+	"github.com/larder-cdn/larder/server/content"
+	"github.com/larder-cdn/larder/server/download"
+	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/purge"
+)
+
+// siteOptions is what a site is made of. The parts of a role add to it before the site opens.
+type siteOptions struct {
+	signer       tiles.Signer // of the checkpoints that the site publishes
+	pages        site.Options
+	api          api.PublicOptions
+	hooks        map[string]http.Handler // by path
+	inFront      []siteWrapper           // each in front of those before it
+	inFrontLane  []func(lane.Handler) lane.Handler
+	hot          func(kvstore.Hash) // is notified of files in demand; nil for nothing
+	elsewhere    server.Elsewhere   // serves what is missing here; nil for nothing
+	readOnly     bool               // the data folder may be missing files that were published
+	accessLog    *accesslog.Log     // nil for none
+	certificates *acme.Manager      // nil where none come from an ACME server
+}
+
+func newSiteOptions() *siteOptions { return &siteOptions{hooks: map[string]http.Handler{}} }
+
+// A siteWrapper puts a handler in front of next, which serves what is published.
+type siteWrapper func(what *published, next http.Handler) http.Handler
+
+// putInFront puts a handler in front of the site that needs to know nothing of it.
+func (o *siteOptions) putInFront(wrap func(http.Handler) http.Handler) {
+	o.inFront = append(o.inFront, func(_ *published, next http.Handler) http.Handler { return wrap(next) })
+}
+
+// published is what a site serves: the view of the log that its caches and its index follow.
+type published struct {
+	logger    *slog.Logger
+	folder    *Reader
+	libraries *library.Index
+	follower  *server.Follower
+}
+
+// openSite opens what answers on the public address, and adds its parts: access log, certificates, site and plain server.
+func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
+	if err := r.openAccessLog(o); err != nil {
+		return nil, err
+	}
+	if err := r.openCertificates(o); err != nil {
+		return nil, err
+	}
+	made, what, err := r.newSite(folder, o)
+	if err != nil {
+		return nil, err
+	}
+	at, err := r.supervisor.listen(r.settings.MaxConnections)
+	if err != nil {
+		return nil, err
+	}
+	r.supervisor.late.succession.set(made.Handler)
+	r.leaving = append(r.leaving, func() { r.letClientsLeave(made) })
+	r.serve("site", made, at)
+	if !o.readOnly {
+		r.parts.Add(folder.usage().Part(r.logger))
+		r.parts.Add(what.follower.Part())
+	}
+	return what, r.openPlainServer(o)
+}
+
+// newSite makes what answers: assets and the fast lane, the log, webhooks, API, pages and archives.
+func (r *roleRun) newSite(folder *Reader, o *siteOptions) (*server.Server, *published, error) {
+	c, logger := r.settings, r.logger.With("part", "server")
+	tags := purge.TagHeaders(c.CacheTags)
+	assets, err := server.New(server.Options{
+		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: o.accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.readOnly,
+		CacheTags: tags, Lacking: o.readOnly, Page: func(path string) string { return site.OfFiles(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	what := &published{logger: r.logger, folder: folder}
+	if what.libraries, err = folder.libraries.get(); err != nil {
+		return nil, nil, err
+	}
+	what.follower = assets.Follow(folder.log)
+
+	stopping := make(chan struct{})
+	o.api.Stopping = stopping
+	public, err := r.newAPI(what, o, tags)
+	if err != nil {
+		return nil, nil, err
+	}
+	log, err := tiles.New(tiles.Options{Store: folder.store, Turns: o.api.Turns, Signer: o.signer, Logger: r.logger.With("part", "log"), Registerer: r.metrics})
+	if err != nil {
+		return nil, nil, err
+	}
+	contents, err := content.New(content.Options{Store: folder.store, Logger: r.logger.With("part", "content"), Registerer: r.metrics})
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.readOnly {
+		public = answers.Lacking(public)
+	}
+	r.supervisor.private.site.Store(&public)
+	handler := server.Route(assets, content.Route(contents, tiles.Route(log, withHooks(o.hooks, forAll(public)))))
+	for _, wrap := range o.inFront {
+		handler = wrap(what, handler)
+	}
+	hosts := server.NewHosts(c.AssetBase, c.SiteBase, c.APIHost, tiles.Prefix, content.Prefix)
+	handler = c.Proxies.Handler(o.accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
+	h := server.HTTPOptions{
+		H2C: c.H2C, MaxConnections: c.MaxConnections, Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: logger,
+		Successor: r.supervisor.late.succession,
+	}
+	if c.FastLane {
+		h.Lane = assets
+		for _, wrap := range o.inFrontLane {
+			h.Lane = wrap(h.Lane)
+		}
+		h.Lane = hosts.Lane(h.Lane)
+	}
+	if h, err = r.withTLS(h); err != nil {
+		return nil, nil, err
+	}
+	if o.certificates != nil {
+		h.TLS = o.certificates.TLS()
+	}
+	made := server.NewHTTPServer(handler, h)
+	made.OnLeave(func() { close(stopping) }) // what never ends by itself
+	return made, what, nil
+}
+
+// newAPI makes API, pages and archives.
+func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders) (http.Handler, error) {
+	c, counts := r.settings, what.folder.usage()
+	pages := o.pages
+	pages.Library, pages.Usage, pages.AssetBase, pages.SiteBase, pages.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.Name
+	pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
+	if c.Vulnerabilities != "" {
+		var err error
+		if pages.Advisories, err = library.OpenAdvisories(c.Vulnerabilities, r.logger.With("part", "site")); err != nil {
+			return nil, err
+		}
+	}
+	o.api.Turns = client.NewTurns(client.Processors()) // the other processors are for files
+	pages.Turns, pages.Logger = o.api.Turns, r.logger.With("part", "site")
+	made, err := site.New(pages)
+	if err != nil {
+		return nil, err
+	}
+	downloads, err := download.New(download.Options{Store: what.folder.store, Leaving: o.api.Stopping, CacheTags: tags, Logger: r.logger.With("part", "download"), Registerer: r.metrics})
+	if err != nil {
+		return nil, err
+	}
+	a := o.api
+	a.Library, a.Usage, a.AssetBase, a.SiteBase, a.APIHost, a.Self, a.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.APIHost, r.self.Address, c.Name
+	a.Site, a.Downloads, a.CacheTags, a.Logger = made, downloads, tags, r.logger.With("part", "api")
+	return api.Public(a), nil
+}
+
+// withHooks puts webhooks in front of what else answers.
+func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hook, ok := hooks[r.URL.Path]; ok {
+			hook.ServeHTTP(w, r)
+			return
+		}
+		rest.ServeHTTP(w, r)
+	})
+}
+
+// forOperator says where pages are, and answers, that only the operator sees, and what they show.
+var forOperator = map[string]string{"/rooms": "The waiting rooms are", "/nodes": "The nodes are"}
+
+// forAll has them not be there.
+func forAll(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for path, what := range forOperator {
+			if rest, ok := strings.CutPrefix(r.URL.Path, path); ok && (rest == "" || rest[0] == '/' || rest[0] == '.') {
+				hidden := answers.Failure{Status: http.StatusNotFound, Message: what + " shown on the private address only (--private-listen)."}
+				hidden.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// openAccessLog has the site write a line for each request, where that is wanted.
+func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
+	c := r.settings
+	if c.AccessLog == "" {
+		return nil
+	}
+	o.accessLog, err = accesslog.Open(accesslog.Options{
+		File: c.AccessLog, Format: c.AccessLogFormat, Addresses: c.AccessLogAddresses, Sample: c.AccessLogSample,
+		Logger: r.logger.With("part", "access log"),
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Origin("access-log"), err)
+	}
+	r.reload.reopen = append(r.reload.reopen, o.accessLog.Reopen)
+	r.parts.Add(o.accessLog.Part())
+	return nil
+}
+
+// indexTimeout is how long a command waits for search and pages, which may still be reading all libraries. Nothing that
+// is withdrawn is told by them as if it were not: releases are looked up.
+const indexTimeout = 10 * time.Second
+
+// awaitLog returns when what is served goes by all that is in the log.
+func (p *published) awaitLog(ctx context.Context) error {
+	entries := p.folder.log.Checkpoint().Size
+	if err := p.follower.Wait(ctx, entries); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, indexTimeout)
+	defer cancel()
+	if err := p.libraries.Wait(limited, entries); err != nil && ctx.Err() == nil {
+		p.logger.Warn("search and lists may show for a while what was withdrawn", "err", err)
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,191 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/server"
+)
+
+// A supervisor is what outlives each run of a role: the sockets, the readiness state, the handling of signals.
+type supervisor struct {
+	logger    *slog.Logger
+	started   time.Time
+	ending    context.Context // ends when the process is told to end, before its parts do
+	sockets   sockets
+	older     *older // the process whose place this one takes, until it has; nil for none
+	readiness readiness
+	private   privateListener
+	late      lateRequests
+	signals   signalHandlers
+	changing  changes
+	node      nodeMemory
+	lameDuck  atomic.Int64 // how long the process serves on when it is told to end
+}
+
+// newSupervisor opens the sockets of the settings, after check has found nothing wrong with them, and answers probes. Contexts of the
+// roles come from the one that it returns: that ends later than ctx, by the time of the lame duck.
+func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *supervisor, _ context.Context, err error) {
+	handed, asking, err := received()
+	v := &supervisor{logger: logger, started: time.Now().UTC(), ending: ctx, late: lateRequests{succession: newSuccession()}}
+	v.readiness.set(errOpening)
+	v.node.start(time.Now(), handed.CaughtUp)
+	v.use(s)
+	if asking != nil {
+		v.older = newOlder(asking)
+	}
+	if err == nil {
+		err = check()
+	}
+	if err == nil {
+		v.sockets, err = openSockets(ctx, s, serve, handed.Sockets, func(err error) {
+			logger.Warn("no private listener; choose an address with --private-listen", "err", err)
+		})
+	}
+	if err == nil {
+		err = v.older.leave(ctx)
+	}
+	v.private.socket, v.private.logger, v.private.ready = v.sockets.only(forPrivate), logger, v.readiness.report
+	if err == nil {
+		err = v.private.open()
+	}
+	if err != nil {
+		v.older.fail(err)
+		return nil, nil, errors.Join(err, v.sockets.close())
+	}
+	work, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		notify(daemon.SdNotifyStopping)
+		v.readiness.set(errStopping)
+		if lame := time.Duration(v.lameDuck.Load()); serve && lame > 0 {
+			logger.Info("serving goes on while /readyz says that it ends", "for", lame)
+			time.Sleep(lame)
+		}
+		end(context.Cause(ctx))
+	})
+	return v, work, nil
+}
+
+// close closes what outlives the roles, after the last run has ended with err.
+func (v *supervisor) close(err error) error {
+	v.older.fail(err)
+	v.late.end()
+	v.private.close()
+	return v.sockets.close()
+}
+
+// use has the process end by these settings.
+func (v *supervisor) use(s *settings.Settings) { v.lameDuck.Store(int64(s.LameDuck)) }
+
+// address is the URL at which a program on this machine reaches the public address, or unix: and a path.
+func (v *supervisor) address(s *settings.Settings) string {
+	if at := v.tcp(); at != nil {
+		return s.URLAt(at.IP.String(), fmt.Sprint(at.Port))
+	}
+	return server.Unix + v.sockets.public()[0].at.Addr().String()
+}
+
+// tcp is the first public address that is TCP's, or nil.
+func (v *supervisor) tcp() *net.TCPAddr {
+	for _, on := range v.sockets.public() {
+		if at, ok := on.at.Addr().(*net.TCPAddr); ok {
+			return at
+		}
+	}
+	return nil
+}
+
+// listen returns listeners on the public sockets, for one run of a role.
+func (v *supervisor) listen(maxConnections int) (all []net.Listener, err error) {
+	for _, s := range v.sockets.public() {
+		made, err := s.listener()
+		if err != nil {
+			for _, l := range all {
+				l.Close()
+			}
+			return nil, fmt.Errorf("couldn't listen on %s: %w", s.at.Addr(), err)
+		}
+		all = append(all, made)
+	}
+	return server.Limit(maxConnections, all...), nil
+}
+
+// lateRequests come on connections of runs that have ended.
+type lateRequests struct {
+	succession *succession
+	sending    sync.WaitGroup // servers of earlier runs that still respond
+}
+
+// end waits for the servers of earlier runs, whose late requests nobody answers any more.
+func (l *lateRequests) end() {
+	l.succession.end()
+	l.sending.Wait()
+}
+
+// changes are upgrades and reloads, of which one at a time is made.
+type changes struct {
+	making sync.Mutex // held meanwhile
+	mu     sync.Mutex
+	failed error // why the last one failed; nil if it did not
+}
+
+// setFailure records why the last upgrade or reload failed, nil if it did not.
+func (c *changes) setFailure(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed = err
+}
+
+func (c *changes) failure() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed == nil {
+		return ""
+	}
+	return c.failed.Error()
+}
+
+// signalHandlers are what signals do during the run of a role.
+type signalHandlers struct {
+	mu sync.Mutex
+	by map[os.Signal]func(context.Context)
+}
+
+func (h *signalHandlers) set(by map[os.Signal]func(context.Context)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.by = by
+}
+
+// handle has signals reload the settings and upgrade the process until ctx ends. None of them ends the process.
+func (h *signalHandlers) handle(ctx context.Context) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				h.mu.Lock()
+				do := h.by[s]
+				h.mu.Unlock()
+				if do != nil {
+					do(ctx)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+}

@@ -1,0 +1,103 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs/cluster"
+)
+
+// describePlan returns a plan as the tests below have it.
+func describePlan(p *plan, names map[*settings.Settings]string) string {
+	if p == nil {
+		return "end"
+	}
+	text := ""
+	switch r := p.role.(type) {
+	case aloneRole:
+		text = "alone"
+	case mirrorRole:
+		text = "mirror"
+	case followerRole:
+		text = fmt.Sprintf("follower after %d failures", r.takeover.failures)
+	case leaderRole:
+		text = fmt.Sprintf("leader after epoch %d", r.epoch)
+	case readOnlyRole:
+		text = "read-only"
+	}
+	text += " by " + names[p.settings]
+	if p.previous != nil {
+		text += " or " + names[p.previous]
+	}
+	return text
+}
+
+// TestTransition has each way in which a run ends, and the run that follows.
+func TestTransition(t *testing.T) {
+	one, two := settings.New(), settings.New()
+	one.NewLogger(t.Output(), slog.LevelInfo) // SetLevel needs it
+	names := map[*settings.Settings]string{one: "one", two: "two"}
+	alone := Server{Serve: true, Fill: true, Logger: slog.New(slog.DiscardHandler)}
+	node, mirror, once := alone, alone, alone
+	mirror.Mirror, once.Once, node.Intervals = &Mirror{}, true, ClusterIntervals{Takeover: time.Second}
+	for _, s := range []*settings.Settings{one, two} {
+		s.Bucket = "file:///bucket"
+	}
+	broken, short := errors.New("broken"), &Shortfall{Damage: errors.New("damaged")}
+	failed := takeoverBackoff{failures: 2}
+	for _, tt := range []struct {
+		name      string
+		server    Server
+		plan      plan
+		ready     bool // all parts had started
+		stopped   bool // the process was told to end
+		requested *restart
+		err       error
+		want      string
+		wantErr   error
+	}{
+		{name: "told to end", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, stopped: true, err: context.Canceled, want: "end"},
+		{name: "a single pass that was told to end", server: once, plan: plan{settings: one, role: aloneRole{once}}, stopped: true, err: context.Canceled, want: "end", wantErr: context.Canceled},
+		{name: "done", server: once, plan: plan{settings: one, role: aloneRole{once}}, want: "end"},
+		{name: "the first run fails", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, err: broken, want: "end", wantErr: broken},
+		{name: "reload", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, requested: &restart{settings: two}, want: "mirror by two or one"},
+		{name: "a configuration that cannot be started", server: mirror, plan: plan{settings: two, previous: one, again: true, role: mirrorRole{mirror}}, err: broken, want: "mirror by one"},
+		{name: "a failure later", server: mirror, plan: plan{settings: two, previous: one, again: true, role: mirrorRole{mirror}}, ready: true, err: broken, want: "end", wantErr: broken},
+		{name: "repair", server: mirror, plan: plan{settings: two, previous: one, again: true, role: mirrorRole{mirror}}, requested: &restart{}, want: "mirror by two"},
+		{name: "a repair that fails", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, requested: &restart{before: func() error { return broken }}, want: "end", wantErr: broken},
+		{name: "another process has taken over", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, requested: &restart{before: func() error { return errTaken }}, want: "end"},
+		{name: "a restart that comes too late", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, stopped: true, requested: &restart{}, want: "end"},
+		{name: "a restart whose run fails", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, requested: &restart{}, err: broken, want: "end", wantErr: broken},
+		{name: "a damaged folder", server: mirror, plan: plan{settings: two, previous: one, again: true, role: mirrorRole{mirror}}, err: fmt.Errorf("opening: %w", short), want: "read-only by two or one"},
+		{name: "a folder that is damaged while read-only", server: mirror, plan: plan{settings: one, role: readOnlyRole{mirror, short, mirrorRole{mirror}}}, err: short, want: "end", wantErr: short},
+		{name: "repaired", server: mirror, plan: plan{settings: one, again: true, role: readOnlyRole{mirror, short, mirrorRole{mirror}}}, requested: &restart{}, want: "mirror by one"},
+		{name: "promotion", server: node, plan: plan{settings: one, role: followerRole{node, failed}}, requested: &restart{role: leaderRole{node, 7, failed}}, want: "leader after epoch 7 by one"},
+		{name: "demotion", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, requested: &restart{}, want: "follower after 0 failures by one"},
+		{name: "a node that cannot lead", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, err: broken, want: "follower after 3 failures by one"},
+		{name: "a node that another overtakes", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, err: &cluster.NotWriterError{}, want: "follower after 2 failures by one"},
+		{name: "a node that is told to end while it starts to lead", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, stopped: true, err: context.Canceled, want: "end"},
+		{name: "a follower reloads", server: node, plan: plan{settings: one, role: followerRole{node, failed}}, requested: &restart{settings: two}, want: "follower after 2 failures by two or one"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			if tt.stopped {
+				stop()
+			}
+			r := &roleRun{supervisor: &supervisor{ending: ctx}}
+			r.ready.Store(tt.ready)
+			next, err := tt.server.transition(ctx, r, &tt.plan, tt.requested, tt.err)
+			if got := describePlan(next, names); got != tt.want || !errors.Is(err, tt.wantErr) || tt.wantErr == nil && err != nil {
+				t.Errorf("%s, %v; want %s, %v", got, err, tt.want, tt.wantErr)
+			}
+			if next != nil && !next.again && tt.requested != nil {
+				t.Error("the next run is the first one")
+			}
+		})
+	}
+}

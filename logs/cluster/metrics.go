@@ -1,0 +1,23 @@
+package cluster
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// RegisterMember registers how a node stands.
+func RegisterMember(r prometheus.Registerer, member func() Member) {
+	gauge := func(name, help string, value func(Member) float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "cluster", Name: name, Help: help}, func() float64 { return value(member()) }))
+	}
+	flag := func(is bool) float64 {
+		if is {
+			return 1
+		}
+		return 0
+	}
+	gauge("writer", "1 on the node that publishes.", func(n Member) float64 { return flag(n.Role == Writer) })
+	gauge("role_timestamp_seconds", "When the node took up its role, by its own clock.", func(n Member) float64 { return float64(n.Since.Unix()) })
+	gauge("entries", "Log entries that are here.", func(n Member) float64 { return float64(n.Entries) })
+	gauge("behind_entries", "Signed log entries that the bucket was seen to have and are not here.", func(n Member) float64 { return float64(n.Lacks) })
+	gauge("behind_seconds", "Time since all was here that the bucket had; -1 where it never was.", func(n Member) float64 { return n.Behind })
+	gauge("forked", "1 while the bucket shows a signed checkpoint that is not one of the log here.", func(n Member) float64 { return flag(n.Evidence != "") })
+	gauge("problem", "1 while the bucket cannot be followed, or told that this node lives.", func(n Member) float64 { return flag(n.Problem != "") })
+}

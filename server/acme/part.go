@@ -1,0 +1,49 @@
+package acme
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/internal/parts"
+)
+
+// Part closes the manager.
+func (m *Manager) Part() parts.Part { return parts.Part{Name: "certificates", Stop: m.Close} }
+
+// RenewalPart gets and renews certificates. The public address must answer before.
+func (m *Manager) RenewalPart() parts.Part {
+	return parts.Part{Name: "renewal of certificates", Run: parts.Until(m.Run)}
+}
+
+// Collector collects the metrics of the certificates.
+func (m *Manager) Collector() prometheus.Collector { return certificateMetrics{m} }
+
+// certificateMetrics shows how certificates of an ACME server stand.
+type certificateMetrics struct{ of *Manager }
+
+var (
+	certificateEnds = prometheus.NewDesc("larder_certificate_expiry_timestamp_seconds",
+		"When the certificate of a domain ends, in Unix time; 0 where there is none yet.", []string{"domain"}, nil)
+	certificateFailing = prometheus.NewDesc("larder_certificate_failing",
+		"1 while the last attempt to get or renew the certificate of a domain has failed.", []string{"domain"}, nil)
+)
+
+func (certificateMetrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- certificateEnds
+	ch <- certificateFailing
+}
+
+func (m certificateMetrics) Collect(ch chan<- prometheus.Metric) {
+	for _, s := range m.of.States() {
+		ends, failing := 0.0, 0.0
+		if !s.Until.IsZero() {
+			ends = float64(s.Until.UnixNano()) / float64(time.Second)
+		}
+		if s.Problem != "" {
+			failing = 1
+		}
+		ch <- prometheus.MustNewConstMetric(certificateEnds, prometheus.GaugeValue, ends, s.Domain)
+		ch <- prometheus.MustNewConstMetric(certificateFailing, prometheus.GaugeValue, failing, s.Domain)
+	}
+}

@@ -1,0 +1,26 @@
+package purge
+
+import (
+	"math"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-cdn/larder/internal/parts"
+)
+
+// Part tells the cache in front of withdrawals.
+func (p *Purger) Part() parts.Part { return parts.Part{Name: "purge hook", Run: parts.Until(p.Run)} }
+
+// Collector collects how many withdrawals the cache in front has yet to be told of.
+func (p *Purger) Collector() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "larder_purges_pending",
+		Help: "Withdrawals of which the purge hook has yet to be told, or could not be.",
+	}, func() float64 {
+		pending, err := Pending(p.Store)
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(len(pending))
+	})
+}
