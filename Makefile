@@ -71,22 +71,15 @@ demonstration: build ## break in, and see it found (needs curl)
 story: build ## from a fork of the catalogue to a tag in a page (needs git, curl and openssl)
 	LARDER=$(CURDIR)/$(BIN) sh docs/story/run.sh
 
-# Tests create and delete many small files. They do it in memory where 8 GB are free for files there, and TMPDIR names no folder.
-TEST_TMPDIR := $(or $(TMPDIR),$(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 {print "/dev/shm"}'),/tmp)
-
 # More packages at a time than processors, since some tests wait.
 PACKAGES := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
-
-# in_test_tmpdir runs a command with a temporary folder that is removed afterwards. The go command keeps its own files elsewhere.
-in_test_tmpdir = dir=$$(mktemp -d $(TEST_TMPDIR)/larderXXXXXX) && trap 'rm -rf "$$dir"' EXIT && \
-	  GOTMPDIR=$${GOTMPDIR:-$${TMPDIR:-/tmp}} TMPDIR=$$dir
 
 # lint runs vet over the same packages; here it would take as long as compiling them.
 test: ## every package, the real program and a browser, each with the short form of its long tests
 	@test -n "$(CHROMIUM)" || echo "no Chromium found: the browser tests are skipped (apt-get install chromium, or set CHROME_PATH)"
 	@command -v promtool >/dev/null || echo "no promtool found: the alerts are not tested (apt-get install prometheus)"
 	@test -z "$(CHROMIUM)" -o -e api/site/browsertest/audit/node_modules/axe-core || echo "no axe-core found: the pages' accessibility is not tested (make audit fetches it)"
-	$(in_test_tmpdir) $(GO) test -vet=off -p $(PACKAGES) -timeout $(TIMEOUT) ./...
+	$(GO) test -vet=off -p $(PACKAGES) -timeout $(TIMEOUT) ./...
 
 # These modules compile more code than Larder has, so they are not part of test. go test does not see that the program changed,
 # so nothing is taken from its cache.
@@ -117,7 +110,7 @@ alerts: ## a real Prometheus fires and resolves each alert of docs/monitoring, a
 	LARDER_TEST_ALERTS=1 $(GO) test -count 1 -v -run '^(TestAlerts|TestAlertDrill|TestDashboardDrill)$$' ./internal/app ./cmd/larder
 
 race: ## the same but the browser tests, with the race detector (needs a C compiler; RACE=-short leaves out what takes longest)
-	$(in_test_tmpdir) CGO_ENABLED=1 $(GO) test -race -vet=off $(RACE) -timeout 40m ./...
+	CGO_ENABLED=1 $(GO) test -race -vet=off $(RACE) -timeout 40m ./...
 	CGO_ENABLED=1 $(GO) test -C bench -race -vet=off $(RACE) ./...
 
 # The glob's compiler is as complex as the rules that it follows, and is read beside them.
