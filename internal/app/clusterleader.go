@@ -192,7 +192,7 @@ func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
 
 // reconcile removes what earlier writers left in the bucket, and has the bucket show what the log says.
 func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
-	for wait, first := mendFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = mendEvery, false {
+	for wait, first := reconcileFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = reconcileEvery, false {
 		if first {
 			switch packs, size, err := l.node.cluster.CollectPacks(ctx); {
 			case err != nil && ctx.Err() == nil:
@@ -209,7 +209,7 @@ func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
 			l.run.logger.Warn("what the bucket shows differed from the log, as after a node that published was paused; it is put right", "added", done.Added, "removed", done.Removed)
 		}
 		if err != nil && ctx.Err() == nil {
-			l.run.logger.Warn("couldn't compare what the bucket shows with the log; trying again later", "err", err, "later", mendEvery)
+			l.run.logger.Warn("couldn't compare what the bucket shows with the log; trying again later", "err", err, "later", reconcileEvery)
 		}
 	}
 }

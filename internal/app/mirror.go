@@ -21,7 +21,7 @@ type Mirror struct {
 	Trust verify.Trust
 	// Only are patterns of the releases that are taken over, as PACKAGE or PACKAGE@VERSION. Default: all.
 	Only []string
-	// Following hears how far it has come.
+	// Following is notified of how far it has come.
 	Following func(FollowState)
 }
 
