@@ -68,10 +68,10 @@ func (r *Reader) backup(ctx context.Context, dir string, report func(BackupProgr
 		}
 	}()
 	const steps = 256 // events, about
-	var told int64
+	var reported int64
 	done, err := r.store.Backup(ctx, storeDir(unfinished), func(p kvstore.BackupProgress) {
-		if told == 0 || p.Bytes-told > p.Of/steps {
-			told = max(1, p.Bytes)
+		if reported == 0 || p.Bytes-reported > p.Of/steps {
+			reported = max(1, p.Bytes)
 			report(BackupProgress{Bytes: p.Bytes, Of: p.Of})
 		}
 	})

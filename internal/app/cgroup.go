@@ -74,9 +74,9 @@ func memTableOf(limit int64) int64 {
 	return max(1*settings.Mebibyte, min(32*settings.Mebibyte, limit/64))
 }
 
-// heedMemory makes what was not asked for fit into the memory that the control group of the process may have. A quarter of
+// fitMemory makes what was not asked for fit into the memory that the control group of the process may have. A quarter of
 // that is left for what Go does not manage: the program itself, buffers of sockets, files that are read.
-func heedMemory(s *settings.Settings, serve bool, root fs.FS, logger *slog.Logger) {
+func fitMemory(s *settings.Settings, serve bool, root fs.FS, logger *slog.Logger) {
 	limit, file := controlLimit(root)
 	if limit == 0 {
 		return

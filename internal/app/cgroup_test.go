@@ -53,7 +53,7 @@ func TestHeedMemory(t *testing.T) {
 			}
 			cache := s.Cache
 			var log strings.Builder
-			heedMemory(s, true, root, slog.New(slog.NewTextHandler(io.Writer(&log), nil)))
+			fitMemory(s, true, root, slog.New(slog.NewTextHandler(io.Writer(&log), nil)))
 			if budget := memoryBudget(s, true); (budget <= 384<<20) != test.fits {
 				t.Errorf("the settings come to %d MiB of 512", budget>>20)
 			}

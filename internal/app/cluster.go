@@ -29,13 +29,13 @@ import (
 
 // Times of a node that changes its role.
 const (
-	leadRest   = 5 * time.Minute        // longest backoff of a takeover that fails again and again
-	showPause  = time.Second            // after the bucket did not take what is to be shown
-	signedLook = 100 * time.Millisecond // between two looks at what the signer has signed
-	partTime   = 5 * time.Second        // that the bucket has at the end, to be told of it
-	mendFirst  = time.Minute            // after it has begun to write: what the writer before it had under way has landed by then
-	mendEvery  = 6 * time.Hour
-	formsEvery = 10 * time.Second // between two looks for smaller codings that other nodes have found
+	leadRest       = 5 * time.Minute        // longest backoff of a takeover that fails again and again
+	showPause      = time.Second            // after the bucket did not take what is to be shown
+	signedLook     = 100 * time.Millisecond // between two looks at what the signer has signed
+	partTime       = 5 * time.Second        // that the bucket has at the end, to be notified of it
+	reconcileFirst = time.Minute            // after it has begun to write: what the writer before it had under way has landed by then
+	reconcileEvery = 6 * time.Hour
+	formsEvery     = 10 * time.Second // between two looks for smaller codings that other nodes have found
 )
 
 // ClusterIntervals are how long a node of a cluster waits between two attempts. A field that is 0 has its default.

@@ -62,7 +62,7 @@ func TestNodeTLS(t *testing.T) {
 }
 
 // What the node that writes has to do arrives at the next one, in the place of what that has, and nothing else does.
-func TestErrandsTravel(t *testing.T) {
+func TestOutboxTravels(t *testing.T) {
 	from, to := testkit.NewShelf(t).Store, testkit.NewShelf(t).Store
 	set := func(s *kvstore.Store, ns kvstore.Namespace, key, value string) {
 		t.Helper()
@@ -86,15 +86,15 @@ func TestErrandsTravel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := snapshotErrands(from, demand)
+	data, err := snapshotOutbox(from, demand)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rows []errandRow
+	var rows []outboxRow
 	if err := json.Unmarshal(data, &rows); err != nil {
 		t.Fatal(err)
 	}
-	if err := replaceErrands(to, rows, func(*kvstore.Batch) {}); err != nil {
+	if err := replaceOutbox(to, rows, func(*kvstore.Batch) {}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

@@ -20,7 +20,7 @@ type clusterFollower struct {
 	run     *roleRun
 	view    signedView
 	role    followerRole
-	dropped bool // it has no errands any more
+	dropped bool // its outbox is empty
 }
 
 // A followerRole is that of a node of a cluster while another one publishes: nothing in it publishes, signs or sends.
@@ -37,9 +37,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	if err := makeKeyFolder(r.settings); err != nil {
 		return err
 	}
-	how := s.writing(r)
-	how.open.follows = true
-	w, b, err := r.openNodeFolder(ctx, how)
+	w, b, err := r.openNodeFolder(ctx, s.writing(r))
 	if err != nil {
 		return err
 	}
@@ -133,7 +131,7 @@ func (f *clusterFollower) follow(ctx context.Context) {
 		}
 		f.node.memory.caughtUp.Store(true)
 		if !f.dropped { // not before it is known that the bucket has them
-			if err := dropErrands(f.node.folder.store); err != nil {
+			if err := dropOutbox(f.node.folder.store); err != nil {
 				return err
 			}
 			f.dropped = true

@@ -67,7 +67,7 @@ type clusterLeader struct {
 	node   *clusterNode
 	run    *roleRun
 	writer *Writer
-	saved  errandsSaved
+	saved  outboxSaved
 }
 
 // openClusterLeader has a node lead in place of an epoch, before anything of it publishes: it completes what was committed, and raises the
@@ -86,7 +86,7 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 		err = n.cluster.NoteShown(view.showing.Held().Size)
 	}
 	if err == nil {
-		err = l.loadErrands(ctx)
+		err = l.loadOutbox(ctx)
 	}
 	if err != nil {
 		l.leave()
@@ -118,7 +118,7 @@ func (l *clusterLeader) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), partTime)
 	defer cancel()
 	if l.node.cluster.Leads() {
-		if err := l.saveErrands(ctx); err != nil {
+		if err := l.saveOutbox(ctx); err != nil {
 			l.run.logger.Warn("the last changes of webhooks and schedules may be lost to the node that publishes next", "err", err)
 		}
 	}
@@ -147,7 +147,7 @@ func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
 		}
 	})})
 	r.parts.Add(parts.Part{Name: "word of the node", Run: parts.Until(n.reportToOthers)})
-	r.parts.Add(parts.Part{Name: "side state", Run: parts.Until(l.keepErrands)})
+	r.parts.Add(parts.Part{Name: "side state", Run: parts.Until(l.keepOutbox)})
 	r.parts.Add(parts.Part{Name: "smaller codings", Run: parts.Until(n.exchangeEncodings)})
 	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
 	return nil
@@ -192,7 +192,7 @@ func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
 
 // reconcile removes what earlier writers left in the bucket, and has the bucket show what the log says.
 func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
-	for wait, first := mendFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = mendEvery, false {
+	for wait, first := reconcileFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = reconcileEvery, false {
 		if first {
 			switch packs, size, err := l.node.cluster.CollectPacks(ctx); {
 			case err != nil && ctx.Err() == nil:
@@ -209,7 +209,7 @@ func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
 			l.run.logger.Warn("what the bucket shows differed from the log, as after a node that published was paused; it is put right", "added", done.Added, "removed", done.Removed)
 		}
 		if err != nil && ctx.Err() == nil {
-			l.run.logger.Warn("couldn't compare what the bucket shows with the log; trying again later", "err", err, "later", mendEvery)
+			l.run.logger.Warn("couldn't compare what the bucket shows with the log; trying again later", "err", err, "later", reconcileEvery)
 		}
 	}
 }

@@ -24,8 +24,8 @@ import (
 const (
 	wordEvery = 30 * time.Second // of what `larder nodes` tells
 	wordLook  = 3 * time.Second  // and sooner, if there is news
-	// nodesPatience is how long a page waits for what the bucket knows of the nodes.
-	nodesPatience = 3 * time.Second
+	// nodesTimeout is how long a page waits for what the bucket knows of the nodes.
+	nodesTimeout = 3 * time.Second
 )
 
 // A Node is what a node of the cluster tells of itself, and its JSON form.
@@ -203,14 +203,14 @@ func (n *clusterNode) member() Node {
 
 // reportToOthers leaves word of the node in the bucket, for `larder nodes`, and takes it away at the end.
 func (n *clusterNode) reportToOthers(ctx context.Context) {
-	var told Node
+	var reported Node
 	for look := time.Duration(0); retry.Sleep(ctx, look) == nil; look = wordLook {
 		m := n.member()
-		if m.Heard.Sub(told.Heard) < wordEvery && m.Entries == told.Entries && m.Problem == told.Problem && m.Evidence == told.Evidence && (m.Behind < 0) == (told.Behind < 0) {
+		if m.Heard.Sub(reported.Heard) < wordEvery && m.Entries == reported.Entries && m.Problem == reported.Problem && m.Evidence == reported.Evidence && (m.Behind < 0) == (reported.Behind < 0) {
 			continue
 		}
 		if n.cluster.Tell(ctx, m) == nil { // else later; nobody waits for it
-			told = m
+			reported = m
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTime)
@@ -236,7 +236,7 @@ func (n *clusterNode) checkReadiness() (note string, err error) {
 // nodes lists all nodes for the operator's page; where the bucket does not answer, this one.
 func (n *clusterNode) nodes(ctx context.Context) ([]Node, error) {
 	own := n.member()
-	ctx, cancel := context.WithTimeout(ctx, nodesPatience)
+	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
 	all, err := n.cluster.Members(ctx)
 	if err != nil {

@@ -40,8 +40,8 @@ type sharedRooms struct {
 	client *http.Client
 	writer atomic.Pointer[string] // where the node that writes is asked; nil where none is known
 	listed atomic.Bool            // the bucket lists this node
-	told   []string               // with these rooms
-	at     time.Time              // when it was told so
+	joined []string               // rooms that the list has of this node
+	at     time.Time              // when they were listed
 	looked time.Time              // when the list was read
 	// strange are the objects in the list that no node has written, and logged.
 	strange map[string]error
@@ -219,14 +219,14 @@ func (s *sharedRooms) look(ctx context.Context, rooms *waitingroom.Rooms) error 
 
 // join has the bucket list this node.
 func (s *sharedRooms) join(ctx context.Context, rooms []string) error {
-	if slices.Equal(rooms, s.told) && time.Since(s.at) < roomsListed {
+	if slices.Equal(rooms, s.joined) && time.Since(s.at) < roomsListed {
 		return nil
 	}
 	now := time.Now()
 	if err := s.node.cluster.JoinRooms(ctx, cluster.Roomed{Name: s.member.Name, Rooms: rooms}); err != nil {
 		return err
 	}
-	s.told, s.at = rooms, now
+	s.joined, s.at = rooms, now
 	return nil
 }
 

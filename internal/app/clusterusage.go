@@ -37,7 +37,7 @@ func (n *clusterNode) shareUsage(ctx context.Context) {
 		if err := hearing.Hear(ctx, since, now.UTC(), counts.Take); err != nil {
 			return err
 		}
-		if err := counts.Heard(); err != nil || !n.cluster.Leads() || now.Sub(dropped) < mendEvery {
+		if err := counts.Heard(); err != nil || !n.cluster.Leads() || now.Sub(dropped) < reconcileEvery {
 			return err
 		}
 		dropped = now

@@ -56,7 +56,7 @@ const commandFor = 10 * time.Second
 // answered: before this one began, or between two runs of its roles. Then it waits as long as that takes, because clients wait, too.
 func (r *roleRun) openPatiently(ctx context.Context, o writing) (*Writer, error) {
 	deadline := time.Now().Add(commandFor)
-	for told := false; ; told = true {
+	for logged := false; ; logged = true {
 		w, err := openWriter(r.settings, o, r.logger)
 		if !errors.Is(err, kvstore.ErrLocked) {
 			return w, err
@@ -70,7 +70,7 @@ func (r *roleRun) openPatiently(ctx context.Context, o writing) (*Writer, error)
 				return nil, err
 			}
 		}
-		if !told {
+		if !logged {
 			r.logger.Info("a command has the data folder open; this process goes on when it is done", "data", r.settings.Data)
 		}
 		if retry.Sleep(ctx, reachAgain) != nil {

@@ -102,7 +102,7 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 			return err
 		}
 	}
-	if err := r.addErrands(w.folder); err != nil {
+	if err := r.addOutbox(w.folder); err != nil {
 		return err
 	}
 	if err := s.answerCommands(r, socket, w, p, f); err != nil {
@@ -154,7 +154,7 @@ func (s Server) announce(r *roleRun, folder *Reader) {
 
 // answerCommands answers commands on this machine, and in a cluster the other nodes.
 func (s Server) answerCommands(r *roleRun, socket net.Listener, w *Writer, p publisher, f *filler) error {
-	e, err := w.folder.errands.get()
+	e, err := w.folder.outbox.get()
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ type Mirror struct {
 	Trust verify.Trust
 	// Only are patterns of the releases that are taken over, as PACKAGE or PACKAGE@VERSION. Default: all.
 	Only []string
-	// Following hears how far it has come.
+	// Following is notified of how far it has come.
 	Following func(FollowState)
 }
 
@@ -64,7 +64,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 			return err
 		}
 	}
-	e, err := w.folder.errands.get()
+	e, err := w.folder.outbox.get()
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s Server) serveMirror(ctx context.Context, r *roleRun, folder *Reader, fol
 	if err := r.addReadyFile(); err != nil {
 		return err
 	}
-	return r.addErrands(folder)
+	return r.addOutbox(folder)
 }
 
 // makeKeyFolder makes the key folder, before the store is opened, whose mark is in it.

@@ -43,7 +43,7 @@ const (
 	OpRotateKey Operation[struct{}, any, Rotation] = "rotate-key"
 )
 
-// operations are those that read; those about errands write where the folder allows it.
+// operations are those that read; those about the outbox write where the folder allows it.
 func (r *Reader) operations() operations {
 	all := operations{}
 	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase}
@@ -64,7 +64,7 @@ func (r *Reader) operations() operations {
 	noRooms(all)
 	r.fsckOperations(all)
 	r.logOperations(all)
-	r.errandOperations(all)
+	r.outboxOperations(all)
 	return all
 }
 

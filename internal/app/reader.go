@@ -25,6 +25,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server/usage"
 )
@@ -43,8 +44,9 @@ type Reader struct {
 	log       *logs.Log
 	usage     func() *usage.Usage // how much files are asked for, read on first use
 	demand    func() *bot.Popularity
-	libraries lazy[*library.Index] // follows the log from first use on
-	errands   lazy[*errands]
+	libraries lazy[*library.Index]   // follows the log from first use on
+	runtime   lazy[*durable.Runtime] // of durable objects, such as waiting rooms
+	outbox    lazy[*outbox]
 	workers   int            // of a check: half of the processors where the process serves
 	busy      sync.WaitGroup // operations under way
 	unattend  func() error   // ends what answers other commands meanwhile; nil where nothing does
@@ -54,7 +56,6 @@ type Reader struct {
 type openOptions struct {
 	store   kvstore.Options
 	working bool   // a process at work sends what is due; a command that is over in a moment would only begin to
-	follows bool   // a node that follows sends nothing: the errands in its store are for the node that publishes
 	address string // where the process serves
 }
 
@@ -94,8 +95,19 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 	})
 	r.demand = sync.OnceValue(func() *bot.Popularity { return bot.NewPopularity(store, r.usage().Popularity) })
 	r.readLibraries(logger.With("part", "library"))
-	r.errands.open = func() (*errands, error) { return openErrands(store, log, o, logger.With("part", "errands")) }
-	r.errands.close = (*errands).close
+	outboxLogger := logger.With("part", "errands")
+	r.runtime.open = func() (*durable.Runtime, error) {
+		return durable.New(store, durable.Options{Logger: outboxLogger, Quiet: !o.working}), nil
+	}
+	r.runtime.close = closeRuntime
+	r.outbox.open = func() (*outbox, error) {
+		runtime, err := r.runtime.get()
+		if err != nil {
+			return nil, err
+		}
+		return openOutbox(runtime, store, log, outboxLogger)
+	}
+	r.outbox.close = func(*outbox) error { return nil } // the runtime is
 	return r, nil
 }
 
@@ -152,7 +164,7 @@ func (r *Reader) closeAfter(others ...func() error) error {
 	for _, end := range others {
 		err = errors.Join(err, end())
 	}
-	return errors.Join(err, r.errands.end(), r.store.Close())
+	return errors.Join(err, r.outbox.end(), r.runtime.end(), r.store.Close())
 }
 
 func storeDir(data string) string { return filepath.Join(data, "store") }

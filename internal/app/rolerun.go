@@ -202,7 +202,7 @@ func (r *roleRun) finish(stopping func()) error {
 	r.ready.Store(true)
 	r.supervisor.readiness.set(nil)
 	notify(daemon.SdNotifyReady)
-	err := r.supervisor.older.tell(isReady)
+	err := r.supervisor.older.report(isReady)
 	for _, f := range r.onReady {
 		f()
 	}

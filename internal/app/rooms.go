@@ -175,18 +175,22 @@ func (s *roomsSite) openRooms(ctx context.Context, record *roomRecord) (*waiting
 	if err != nil {
 		return nil, nil, err
 	}
-	errands, err := s.folder.errands.get()
+	runtime, err := s.folder.runtime.get()
 	if err != nil {
 		return nil, nil, err
 	}
 	var tell func(context.Context, waitingroom.Happening) error
 	if s.tells {
+		outbox, err := s.folder.outbox.get()
+		if err != nil {
+			return nil, nil, err
+		}
 		tell = func(ctx context.Context, h waitingroom.Happening) error {
-			return errands.webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
+			return outbox.webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
 		}
 	}
 	opened, err := waitingroom.New(waitingroom.Options{
-		Rooms: rooms, Keys: share.keys, Cluster: share.cluster, Runtime: errands.runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.run.metrics,
+		Rooms: rooms, Keys: share.keys, Cluster: share.cluster, Runtime: runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.run.metrics,
 		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.frozen, Known: func(name string) bool { return slices.Contains(share.known, name) },
 	})
 	return opened, share.run, err

@@ -23,7 +23,7 @@ type Server struct {
 	Serve, Fill, Once bool
 	// Mirror has it follow the log of another Larder, and serve that. It goes with Serve, or with Once.
 	Mirror *Mirror
-	// Events hears what the bot does.
+	// Events is notified of what the bot does.
 	Events func(bot.Event)
 	// Serving is called once the process serves. example looks up the path of a file in the store, and returns
 	// kvstore.ErrNotFound if the store serves none; example is nil in read-only mode.
@@ -198,7 +198,7 @@ func (s Server) check(c *settings.Settings) error {
 	if s.Mirror != nil && len(c.Fallback) > 0 {
 		return settings.Mistakef("%s: a mirror has what its source has and asks no other origin: leave that out here, and give it to `larder up` at the source", c.Origin("fallback"))
 	}
-	heedMemory(c, s.Serve, os.DirFS("/"), s.Logger)
+	fitMemory(c, s.Serve, os.DirFS("/"), s.Logger)
 	if !s.Serve {
 		return nil
 	}

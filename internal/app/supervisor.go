@@ -55,7 +55,7 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 		})
 	}
 	if err == nil {
-		err = v.older.leave(ctx)
+		err = v.older.awaitStore(ctx)
 	}
 	v.private.socket, v.private.logger, v.private.ready = v.sockets.only(forPrivate), logger, v.readiness.report
 	if err == nil {

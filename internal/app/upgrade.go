@@ -33,7 +33,7 @@ import (
 //
 // Where one of them dies, the other notices that the pair is closed.
 
-// A message is what one of the two tells the other.
+// A message is what one of the two sends the other.
 type message struct {
 	Is    stage  `json:"is"`
 	Error string `json:"error,omitempty"` // what is wrong, of a process that ends
@@ -50,8 +50,8 @@ const (
 
 // How long the newer process may take.
 const (
-	checkPatience = time.Minute
-	openPatience  = 10 * time.Minute // millions of files, after a crash
+	checkTimeout    = time.Minute
+	takeoverTimeout = 10 * time.Minute // millions of files, after a crash
 )
 
 // An older process is the one whose place this one takes. The methods of nil do nothing.
@@ -66,29 +66,29 @@ func newOlder(f *os.File) *older {
 	return &older{conn}
 }
 
-// tell tells the older process how far this one is. What it is not told of is for this one to go on with.
-func (o *older) tell(is stage) error {
+// report reports to the older process how far this one is. If that fails, this one goes on without it.
+func (o *older) report(is stage) error {
 	if o != nil {
 		_ = json.NewEncoder(o.conn).Encode(message{Is: is})
 	}
 	return nil
 }
 
-// fail tells why this process ends.
+// fail reports why this process ends.
 func (o *older) fail(err error) {
 	if o != nil && err != nil {
 		_ = json.NewEncoder(o.conn).Encode(message{Is: hasFailed, Error: err.Error()})
 	}
 }
 
-// leave tells that all but the store is right, and returns when the older process has closed that.
-func (o *older) leave(ctx context.Context) error {
+// awaitStore reports that all but the store is right, and returns when the older process has closed that.
+func (o *older) awaitStore(ctx context.Context) error {
 	if o == nil {
 		return nil
 	}
 	stop := context.AfterFunc(ctx, func() { _ = o.conn.SetReadDeadline(time.Now()) })
 	defer stop()
-	_ = o.tell(isChecked)
+	_ = o.report(isChecked)
 	var m message
 	err := json.NewDecoder(o.conn).Decode(&m)
 	switch {
@@ -102,10 +102,10 @@ func (o *older) leave(ctx context.Context) error {
 
 // A newer process is one that is to take the place of this one.
 type newer struct {
-	cmd  *exec.Cmd
-	conn net.Conn
-	told chan message // closed when nothing more comes, because it has ended
-	died error        // why; set before
+	cmd      *exec.Cmd
+	conn     net.Conn
+	messages chan message // closed when nothing more comes, because it has ended
+	died     error        // why; set before
 }
 
 // program is where this program is; what is there later may be another one.
@@ -131,7 +131,7 @@ func (v *supervisor) startNewer() (_ *newer, err error) {
 	ours, theirs := os.NewFile(uintptr(pair[0]), "newer process"), os.NewFile(uintptr(pair[1]), "older process")
 	syscall.CloseOnExec(pair[0])
 	syscall.CloseOnExec(pair[1])
-	n := &newer{cmd: exec.Command(program, os.Args[1:]...), told: make(chan message)}
+	n := &newer{cmd: exec.Command(program, os.Args[1:]...), messages: make(chan message)}
 	defer func() {
 		for _, f := range append(n.cmd.ExtraFiles, ours) {
 			f.Close()
@@ -166,9 +166,9 @@ func (v *supervisor) startNewer() (_ *newer, err error) {
 	return n, nil
 }
 
-// listen receives what the process tells until it has ended, or has closed its end.
+// listen receives messages of the process until it has ended, or has closed its end.
 func (n *newer) listen() {
-	defer close(n.told)
+	defer close(n.messages)
 	var failure string
 	for from := json.NewDecoder(n.conn); ; {
 		var m message
@@ -179,7 +179,7 @@ func (n *newer) listen() {
 			failure = m.Error
 			continue
 		}
-		n.told <- m
+		n.messages <- m
 		if m.Is == isReady {
 			return // from now on it may outlive this one
 		}
@@ -196,11 +196,11 @@ func (n *newer) listen() {
 }
 
 // await returns when the process says that it is that far.
-func (n *newer) await(ctx context.Context, is stage, patience time.Duration) error {
-	timer := time.NewTimer(patience)
+func (n *newer) await(ctx context.Context, is stage, timeout time.Duration) error {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case m, ok := <-n.told:
+	case m, ok := <-n.messages:
 		switch {
 		case !ok:
 			return n.died
@@ -209,7 +209,7 @@ func (n *newer) await(ctx context.Context, is stage, patience time.Duration) err
 		}
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("it has not come so far within %v", patience)
+		return fmt.Errorf("it has not come so far within %v", timeout)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -218,7 +218,7 @@ func (n *newer) await(ctx context.Context, is stage, patience time.Duration) err
 // end ends the process.
 func (n *newer) end() {
 	_ = n.cmd.Process.Kill()
-	for range n.told { // until it has ended
+	for range n.messages { // until it has ended
 	}
 	_ = n.conn.Close()
 }
@@ -277,7 +277,7 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := n.await(ctx, isChecked, checkPatience); err != nil {
+	if err := n.await(ctx, isChecked, checkTimeout); err != nil {
 		n.end()
 		return 0, fmt.Errorf("the new process cannot take over: %w", err)
 	}
@@ -300,7 +300,7 @@ func (v *supervisor) handOver(n *newer, data string) error {
 	v.private.close()
 	err := json.NewEncoder(n.conn).Encode(message{Is: mayOpen})
 	if err == nil {
-		err = n.await(context.Background(), isReady, openPatience)
+		err = n.await(context.Background(), isReady, takeoverTimeout)
 	}
 	if err == nil {
 		v.sockets.keepFiles()

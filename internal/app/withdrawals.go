@@ -63,16 +63,16 @@ type withdrawals struct {
 
 func (w withdrawals) operations(all operations) {
 	answer(all, OpWithdraw, func(ctx context.Context, q WithdrawRequest, _ func(any)) (*Withdrawn, error) {
-		told, err := w.about(q.Package, q.Version)
+		done, err := w.about(q.Package, q.Version)
 		if err != nil {
 			return nil, err
 		}
-		told.Release, told.Erasure, err = w.desk().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
-		told.Written = w.writer.written()
-		return told, err
+		done.Release, done.Erasure, err = w.desk().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
+		done.Written = w.writer.written()
+		return done, err
 	})
 	answer(all, OpRestore, func(ctx context.Context, q RestoreRequest, _ func(any)) (*Withdrawn, error) {
-		told, err := w.about(q.Package, q.Version)
+		done, err := w.about(q.Package, q.Version)
 		if err != nil {
 			return nil, err
 		}
@@ -80,8 +80,8 @@ func (w withdrawals) operations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		told.Release, told.Written = &out, w.writer.written()
-		return told, w.inForce(ctx)
+		done.Release, done.Written = &out, w.writer.written()
+		return done, w.inForce(ctx)
 	})
 }
 
@@ -90,15 +90,15 @@ func (w withdrawals) desk() *withdrawal.Desk {
 }
 
 func (w withdrawals) about(name, version string) (*Withdrawn, error) {
-	told := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: purge.VersionTag(name, version)}
+	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: purge.VersionTag(name, version)}
 	known, err := purge.Known(w.writer.folder.store)
 	switch {
 	case w.purging:
-		told.Hook = HookCalled
+		done.Hook = HookCalled
 	case known:
-		told.Hook = HookLater
+		done.Hook = HookLater
 	}
-	return told, err
+	return done, err
 }
 
 // checkPurging returns an error where the purge hook needs an address that is not set.

@@ -203,7 +203,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 			n.getter.Close()
 		}
 	}()
-	errands, err := w.folder.errands.get()
+	outbox, err := w.folder.outbox.get()
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 	}
 	made, err := bot.New(bot.Options{
 		Demand:      demand,
-		Runtime:     errands.runtime,
+		Runtime:     outbox.runtime,
 		Store:       w.folder.store,
 		Log:         w.folder.log,
 		Catalogue:   n.first,

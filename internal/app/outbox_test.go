@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -27,7 +28,7 @@ func TestScheduleOnAdminSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := w.folder.errands.get()
+	e, err := w.folder.outbox.get()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,39 +81,40 @@ func TestFollowerSendsNothing(t *testing.T) {
 	got := make(chan string, 10)
 	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.URL.Path }))
 	defer target.Close()
-	with := func(o openOptions, do func(e *errands)) {
+	with := func(o openOptions, do func(folder *Reader) error) {
 		t.Helper()
 		o.store.MinFreeBytes = -1
 		w, err := openWriter(s, writing{open: o}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := w.folder.errands.get()
-		if err == nil {
-			do(e)
-			err = w.Close()
-		}
-		if err != nil {
+		if err := errors.Join(do(w.folder), w.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	with(openOptions{}, func(e *errands) {
-		if _, err := e.schedule.Post(t.Context(), "", schedule.Request{URL: target.URL + "/due"}); err != nil {
-			t.Fatal(err)
+	with(openOptions{}, func(folder *Reader) error {
+		o, err := folder.outbox.get()
+		if err == nil {
+			_, err = o.schedule.Post(t.Context(), "", schedule.Request{URL: target.URL + "/due"})
 		}
+		return err
 	})
-	with(openOptions{working: true, follows: true}, func(e *errands) {
+	with(openOptions{working: true}, func(folder *Reader) error {
+		_, err := folder.runtime.get() // all that a follower opens
 		select {
 		case path := <-got:
 			t.Errorf("a node that follows has sent %s", path)
 		case <-time.After(300 * time.Millisecond):
 		}
+		return err
 	})
-	with(openOptions{working: true}, func(e *errands) {
+	with(openOptions{working: true}, func(folder *Reader) error {
+		_, err := folder.outbox.get()
 		select {
 		case <-got:
 		case <-time.After(10 * time.Second):
 			t.Error("the request is lost")
 		}
+		return err
 	})
 }

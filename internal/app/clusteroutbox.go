@@ -17,22 +17,22 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// Errands are what the node that writes has to do at its time, and does not follow from the log: requests on the schedule,
-// webhooks and their messages, caches to be told of withdrawals. The bucket has their rows, encrypted; the node that takes
-// over begins with them, and nodes that follow have none. It also begins with npm's download counts, which take a month to
+// The outbox of a cluster is what the leader has to send at its time, and does not follow from the log: requests on the schedule,
+// webhooks and their messages, withdrawals that caches have yet to drop. The bucket has the rows, encrypted; the node that takes
+// over starts with them, and nodes that follow have none. It also begins with npm's download counts, which take a month to
 // collect again.
 
-// errandsKey is the row that says that the errands here are the cluster's.
-var errandsKey = kvstore.Key("cluster", "errands")
+// outboxKey is the row that says that the outbox here is the cluster's.
+var outboxKey = kvstore.Key("cluster", "errands")
 
-// errandsEvery is how often progress is saved. A change that a client asked for is saved before it is acknowledged.
+// outboxEvery is how often progress is saved. A change that a client asked for is saved before it is acknowledged.
 const (
-	errandsEvery = 5 * time.Second
-	demandEvery  = time.Hour // there is much of it, and a little is new every minute
+	outboxEvery = 5 * time.Second
+	demandEvery = time.Hour // there is much of it, and a little is new every minute
 )
 
-// errandRows are where the rows are.
-func errandRows() (all []struct {
+// outboxRows are where the rows are.
+func outboxRows() (all []struct {
 	ns     kvstore.Namespace
 	prefix []byte
 }) {
@@ -53,55 +53,55 @@ func errandRows() (all []struct {
 	return all
 }
 
-// An errandRow is one of them in the bucket.
-type errandRow struct {
+// An outboxRow is one of them in the bucket.
+type outboxRow struct {
 	Namespace byte   `json:"n"`
 	Key       []byte `json:"k"`
 	Value     []byte `json:"v"`
 }
 
-// errandsSaved is what the bucket has.
-type errandsSaved struct {
+// outboxSaved is what the bucket has.
+type outboxSaved struct {
 	sync.Mutex
 	sum    kvstore.Hash
-	demand []errandRow // as it was then
+	demand []outboxRow // as it was then
 	read   time.Time
 }
 
 // readDemand returns the rows of how much packages are in demand.
-func readDemand(store *kvstore.Store) (rows []errandRow, err error) {
+func readDemand(store *kvstore.Store) (rows []outboxRow, err error) {
 	for item, err := range store.Scan(kvstore.Upstreams, kvstore.Range{}) {
 		if err != nil {
 			return nil, err
 		}
 		if bot.IsDemand(item.Key) {
-			rows = append(rows, errandRow{byte(kvstore.Upstreams), bytes.Clone(item.Key), bytes.Clone(item.Value)})
+			rows = append(rows, outboxRow{byte(kvstore.Upstreams), bytes.Clone(item.Key), bytes.Clone(item.Value)})
 		}
 	}
 	return rows, nil
 }
 
-// snapshotErrands returns the errands that are here, with other rows besides.
-func snapshotErrands(store *kvstore.Store, besides []errandRow) ([]byte, error) {
+// snapshotOutbox returns the outbox that is here, with other rows besides.
+func snapshotOutbox(store *kvstore.Store, besides []outboxRow) ([]byte, error) {
 	at := store.Snapshot()
 	defer at.Close()
-	rows := append([]errandRow{}, besides...)
-	for _, where := range errandRows() {
+	rows := append([]outboxRow{}, besides...)
+	for _, where := range outboxRows() {
 		for item, err := range at.Scan(where.ns, kvstore.Range{Prefix: where.prefix}) {
 			if err != nil {
 				return nil, err
 			}
-			rows = append(rows, errandRow{byte(where.ns), bytes.Clone(item.Key), bytes.Clone(item.Value)})
+			rows = append(rows, outboxRow{byte(where.ns), bytes.Clone(item.Key), bytes.Clone(item.Value)})
 		}
 	}
 	return json.Marshal(rows)
 }
 
-// replaceErrands puts rows in the place of those that are here.
-func replaceErrands(store *kvstore.Store, rows []errandRow, mark func(*kvstore.Batch)) error {
+// replaceOutbox puts rows in the place of those that are here.
+func replaceOutbox(store *kvstore.Store, rows []outboxRow, mark func(*kvstore.Batch)) error {
 	b := store.NewBatch()
 	defer b.Close()
-	for _, where := range errandRows() {
+	for _, where := range outboxRows() {
 		for item, err := range store.Scan(where.ns, kvstore.Range{Prefix: where.prefix}) {
 			if err != nil {
 				return err
@@ -116,24 +116,24 @@ func replaceErrands(store *kvstore.Store, rows []errandRow, mark func(*kvstore.B
 	return b.Commit()
 }
 
-// dropErrands has a node that follows have none. What a machine had before it joined stays, for when it leads.
-func dropErrands(store *kvstore.Store) error {
-	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: errandsKey}) {
+// dropOutbox has a node that follows have none. What a machine had before it joined stays, for when it leads.
+func dropOutbox(store *kvstore.Store) error {
+	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: outboxKey}) {
 		if err != nil {
 			return err
 		}
-		return replaceErrands(store, nil, func(b *kvstore.Batch) { b.Delete(kvstore.Meta, errandsKey) })
+		return replaceOutbox(store, nil, func(b *kvstore.Batch) { b.Delete(kvstore.Meta, outboxKey) })
 	}
 	return nil
 }
 
-// loadErrands has a node that begins to write have those of the one before.
-func (l *clusterLeader) loadErrands(ctx context.Context) error {
+// loadOutbox has a node that begins to write have those of the one before.
+func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	data, err := l.node.cluster.LoadSide(ctx, l.node.key)
 	if err != nil {
 		return err
 	}
-	mark := func(b *kvstore.Batch) { b.Set(kvstore.Meta, errandsKey, nil) }
+	mark := func(b *kvstore.Batch) { b.Set(kvstore.Meta, outboxKey, nil) }
 	if data == nil { // the first one ever: it keeps its own
 		b := l.node.folder.store.NewBatch()
 		defer b.Close()
@@ -141,20 +141,20 @@ func (l *clusterLeader) loadErrands(ctx context.Context) error {
 		if err := b.Commit(); err != nil {
 			return err
 		}
-		return l.saveErrands(ctx)
+		return l.saveOutbox(ctx)
 	}
-	var rows []errandRow
+	var rows []outboxRow
 	if err := json.Unmarshal(data, &rows); err != nil {
 		return fmt.Errorf("%s: the errands of the node that published before are malformed: %w", l.node.bucket, err)
 	}
 	l.saved.Lock()
 	defer l.saved.Unlock()
 	l.saved.sum = kvstore.Sum(data)
-	return replaceErrands(l.node.folder.store, rows, mark)
+	return replaceOutbox(l.node.folder.store, rows, mark)
 }
 
-// saveErrands has the bucket have the errands that are here.
-func (l *clusterLeader) saveErrands(ctx context.Context) error {
+// saveOutbox has the bucket have the outbox that is here.
+func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	l.saved.Lock()
 	defer l.saved.Unlock()
 	if now := time.Now(); l.saved.read.IsZero() || now.Sub(l.saved.read) >= demandEvery {
@@ -164,7 +164,7 @@ func (l *clusterLeader) saveErrands(ctx context.Context) error {
 		}
 		l.saved.demand, l.saved.read = demand, now
 	}
-	data, err := snapshotErrands(l.node.folder.store, l.saved.demand)
+	data, err := snapshotOutbox(l.node.folder.store, l.saved.demand)
 	if err != nil {
 		return err
 	}
@@ -179,10 +179,10 @@ func (l *clusterLeader) saveErrands(ctx context.Context) error {
 	return nil
 }
 
-// keepErrands saves progress now and then.
-func (l *clusterLeader) keepErrands(ctx context.Context) {
-	for retry.Sleep(ctx, errandsEvery) == nil {
-		if err := l.saveErrands(ctx); err != nil && ctx.Err() == nil {
+// keepOutbox saves progress now and then.
+func (l *clusterLeader) keepOutbox(ctx context.Context) {
+	for retry.Sleep(ctx, outboxEvery) == nil {
+		if err := l.saveOutbox(ctx); err != nil && ctx.Err() == nil {
 			l.run.logger.Warn("couldn't save webhooks and schedules for the node that publishes next; trying again", "err", err)
 		}
 	}
@@ -196,7 +196,7 @@ func unsafe(err error) error {
 	return fmt.Errorf("the change is made on this node, and is lost if another takes over now: %w", err)
 }
 
-// saving has operations that change errands be answered when the bucket has the change.
+// saving has operations that change the outbox be answered when the bucket has the change.
 func (l *clusterLeader) saving(all operations) operations {
 	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
 		all[name] = l.savingOne(all[name])
@@ -208,7 +208,7 @@ func (l *clusterLeader) savingOne(next admin.Operation) admin.Operation {
 	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 		result, err := next(ctx, request, report)
 		if err == nil {
-			err = unsafe(l.saveErrands(ctx))
+			err = unsafe(l.saveOutbox(ctx))
 		}
 		return result, err
 	}
@@ -223,7 +223,7 @@ func (l *clusterLeader) savingHTTP(next http.Handler) http.Handler {
 		}
 		held := &heldAnswer{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(held, r)
-		if err := unsafe(l.saveErrands(r.Context())); err != nil {
+		if err := unsafe(l.saveOutbox(r.Context())); err != nil {
 			(&answers.Failure{Status: http.StatusServiceUnavailable, Message: err.Error()}).SendJSON(w, r)
 			return
 		}
@@ -242,7 +242,7 @@ type heldAnswer struct {
 func (h *heldAnswer) WriteHeader(status int)         { h.status = status }
 func (h *heldAnswer) Write(data []byte) (int, error) { return h.body.Write(data) }
 
-// noSchedule answers on a node that has no errands.
+// noSchedule answers on a node that has no outbox.
 func (n *clusterNode) noSchedule() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: n.elsewhere().Error()}).SendJSON(w, r)

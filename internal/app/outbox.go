@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -14,43 +13,36 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// errands are what a folder has to send at its time: scheduled requests, and the messages of webhooks. A node that follows
-// has only the runtime, for waiting rooms.
-type errands struct {
+// An outbox is what a folder has to send at its time: scheduled requests, and the messages of webhooks. A node that follows opens
+// none: what is in its store is for the leader.
+type outbox struct {
 	runtime  *durable.Runtime
 	schedule *schedule.Scheduler
 	webhooks *webhook.Webhooks
 }
 
-// openErrands opens them over a store. Nothing is sent unless that belongs to a process at work.
-func openErrands(store *kvstore.Store, log *logs.Log, o openOptions, logger *slog.Logger) (*errands, error) {
-	e := &errands{runtime: durable.New(store, durable.Options{Logger: logger, Quiet: !o.working})}
-	if o.follows {
-		return e, nil
-	}
-	var err error
-	e.schedule, err = schedule.Open(e.runtime, schedule.Options{UserAgent: agent(), Logger: logger})
+// openOutbox opens it over a store. Nothing is sent unless the runtime belongs to a process at work.
+func openOutbox(runtime *durable.Runtime, store *kvstore.Store, log *logs.Log, logger *slog.Logger) (o *outbox, err error) {
+	o = &outbox{runtime: runtime}
+	o.schedule, err = schedule.Open(runtime, schedule.Options{UserAgent: agent(), Logger: logger})
 	if err == nil {
-		e.webhooks, err = webhook.Open(webhook.Options{Runtime: e.runtime, Store: store, Log: log, UserAgent: agent(), Logger: logger})
+		o.webhooks, err = webhook.Open(webhook.Options{Runtime: runtime, Store: store, Log: log, UserAgent: agent(), Logger: logger})
 	}
-	if err != nil {
-		return nil, errors.Join(err, e.close())
-	}
-	return e, nil
+	return o, err
 }
 
-// closeErrands is far more than a write takes; what is being sent ends at once.
-const closeErrands = 30 * time.Second
+// runtimeClose is far more than a write takes; what is being sent ends at once.
+const runtimeClose = 30 * time.Second
 
-func (e *errands) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeErrands)
+func closeRuntime(r *durable.Runtime) error {
+	ctx, cancel := context.WithTimeout(context.Background(), runtimeClose)
 	defer cancel()
-	return e.runtime.Close(ctx)
+	return r.Close(ctx)
 }
 
-// addErrands sends what is due.
-func (r *roleRun) addErrands(folder *Reader) error {
-	e, err := folder.errands.get()
+// addOutbox sends what is due.
+func (r *roleRun) addOutbox(folder *Reader) error {
+	e, err := folder.outbox.get()
 	if err != nil {
 		return err
 	}
@@ -107,35 +99,35 @@ const (
 // scheduleAtOnce is how many requests one answer has.
 const scheduleAtOnce = 100
 
-func (r *Reader) errandOperations(all operations) {
-	withErrands(r, all, OpScheduleAdd, func(ctx context.Context, e *errands, q schedule.Request) (schedule.State, error) {
+func (r *Reader) outboxOperations(all operations) {
+	withOutbox(r, all, OpScheduleAdd, func(ctx context.Context, e *outbox, q schedule.Request) (schedule.State, error) {
 		return e.schedule.Post(ctx, "", q)
 	})
-	withErrands(r, all, OpScheduleList, func(ctx context.Context, e *errands, q ScheduleListRequest) ([]schedule.State, error) {
+	withOutbox(r, all, OpScheduleList, func(ctx context.Context, e *outbox, q ScheduleListRequest) ([]schedule.State, error) {
 		return e.schedule.List(ctx, q.After, scheduleAtOnce)
 	})
-	withErrands(r, all, OpScheduleShow, func(ctx context.Context, e *errands, q IDRequest) (schedule.State, error) {
+	withOutbox(r, all, OpScheduleShow, func(ctx context.Context, e *outbox, q IDRequest) (schedule.State, error) {
 		return e.schedule.Get(ctx, q.ID)
 	})
-	withErrands(r, all, OpScheduleRemove, func(ctx context.Context, e *errands, q IDRequest) (any, error) {
+	withOutbox(r, all, OpScheduleRemove, func(ctx context.Context, e *outbox, q IDRequest) (any, error) {
 		return nil, e.schedule.Remove(ctx, q.ID)
 	})
-	withErrands(r, all, OpWebhookAdd, func(ctx context.Context, e *errands, q WebhookAddRequest) (WebhookAdded, error) {
+	withOutbox(r, all, OpWebhookAdd, func(ctx context.Context, e *outbox, q WebhookAddRequest) (WebhookAdded, error) {
 		hook, secret, err := e.webhooks.Add(ctx, q.URL, q.Subject)
 		return WebhookAdded{hook, secret}, err
 	})
-	withErrands(r, all, OpWebhookList, func(ctx context.Context, e *errands, _ struct{}) ([]webhook.Hook, error) {
+	withOutbox(r, all, OpWebhookList, func(ctx context.Context, e *outbox, _ struct{}) ([]webhook.Hook, error) {
 		return e.webhooks.List(ctx)
 	})
-	withErrands(r, all, OpWebhookRemove, func(ctx context.Context, e *errands, q IDRequest) (any, error) {
+	withOutbox(r, all, OpWebhookRemove, func(ctx context.Context, e *outbox, q IDRequest) (any, error) {
 		return nil, e.webhooks.Remove(ctx, q.ID)
 	})
 }
 
-// withErrands adds an operation that needs the errands.
-func withErrands[Request, Answer any](r *Reader, all operations, o Operation[Request, any, Answer], do func(context.Context, *errands, Request) (Answer, error)) {
+// withOutbox adds an operation that needs the outbox.
+func withOutbox[Request, Answer any](r *Reader, all operations, o Operation[Request, any, Answer], do func(context.Context, *outbox, Request) (Answer, error)) {
 	answer(all, o, func(ctx context.Context, request Request, _ func(any)) (none Answer, err error) {
-		e, err := r.errands.get()
+		e, err := r.outbox.get()
 		if err != nil {
 			return none, err
 		}
