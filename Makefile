@@ -71,15 +71,12 @@ demonstration: build ## break in, and see it found (needs curl)
 story: build ## from a fork of the catalogue to a tag in a page (needs git, curl and openssl)
 	LARDER=$(CURDIR)/$(BIN) sh docs/story/run.sh
 
-# More packages at a time than processors, since some tests wait.
-PACKAGES := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
-
 # lint runs vet over the same packages; here it would take as long as compiling them.
 test: ## every package, the real program and a browser, each with the short form of its long tests
 	@test -n "$(CHROMIUM)" || echo "no Chromium found: the browser tests are skipped (apt-get install chromium, or set CHROME_PATH)"
 	@command -v promtool >/dev/null || echo "no promtool found: the alerts are not tested (apt-get install prometheus)"
 	@test -z "$(CHROMIUM)" -o -e api/site/browsertest/audit/node_modules/axe-core || echo "no axe-core found: the pages' accessibility is not tested (make audit fetches it)"
-	$(GO) test -vet=off -p $(PACKAGES) -timeout $(TIMEOUT) ./...
+	$(GO) test -vet=off -timeout $(TIMEOUT) ./...
 
 # These modules compile more code than Larder has, so they are not part of test. go test does not see that the program changed,
 # so nothing is taken from its cache.
