@@ -16,6 +16,16 @@ import (
 	"github.com/dop251/goja"
 )
 
+// corpus are paths as releases have them, and versions: some patterns are for those.
+var corpus = strings.Fields(`
+	index.js index.min.js index.js.map index.min.js.map index.d.ts index.mjs index.cjs index.es.js index.esm.js index.common.js
+	LICENSE README.md package.json .npmignore .eslintrc.js dist/.gitkeep dist/.hidden/a.js
+	css/style.css css/style.min.css css/style.css.map scss/_mixins.scss less/a.less style.css.gz a.br
+	dist/app.js dist/app.min.js dist/umd/app.js dist/esm/index.js dist/locale/de.js dist/fonts/a.woff2 fonts/a.eot
+	img/a.png images/icons/a.svg src/a.ts test/a.test.js demo/index.html docs/a/b/c.txt examples/a.html
+	lib/a/b/c/d.js i18n/de-DE.json jquery.js jquery.ui.core.min.js plugins/a/plugin.js es/a.js node_modules/a/a.js
+	1.0.0 0.0.4 1.10.2 2.0.0-beta.1 2.0.0b3 3.0.0-rc.1 1.0.0-alpha.3 v1.2.3 0.7.1 20130101 1.5.0 12.0.0`)
+
 // An oracle is minimatch 3 itself, with the options that node-glob 7 gives it.
 type oracle struct {
 	vm     *goja.Runtime
