@@ -64,8 +64,10 @@ func (r *roleRun) watchDisk(store *kvstore.Store) {
 			}
 			if err == nil && free >= least && errors.Is(store.Failed(), kvstore.ErrDiskFull) {
 				r.logger.Warn("the disk has space again: the process begins again, because its store can only be read")
-				r.quiesce()
-				r.restart(restart{before: r.supervisor.execAgain})
+				if r.restartQuietly(restart{before: r.supervisor.execAgain}) {
+					<-ctx.Done()
+					return nil
+				}
 			}
 			select {
 			case <-ctx.Done():

@@ -29,6 +29,9 @@ type Reloaded struct {
 // errNotBegun is about what cannot be done yet.
 var errNotBegun = errors.New("the process is still opening the store; try again when it serves")
 
+// errNotTakenUp is about a configuration that the next run of the role does not have.
+var errNotTakenUp = errors.New("the process began anew for another reason meanwhile, without the new configuration; reload again")
+
 // A reloader has the parts of a role take up a configuration that was read again.
 type reloader struct {
 	mu      sync.Mutex
@@ -102,13 +105,15 @@ func (r *roleRun) readAgain(ctx context.Context, check func(*settings.Settings) 
 	}
 	if done.Anew {
 		changing.setFailure(nil)
-		go func() {
-			defer changing.making.Unlock()
-			r.quiesce()
-			if !r.restart(restart{settings: fresh}) {
-				changing.setFailure(errors.New("the process began anew for another reason meanwhile, without the new configuration; reload again"))
-			}
-		}()
+		how := restart{
+			settings: fresh,
+			before:   func() error { changing.making.Unlock(); return nil },
+			abandon:  func() { changing.setFailure(errNotTakenUp); changing.making.Unlock() },
+		}
+		if !r.restartQuietly(how) {
+			changing.making.Unlock()
+			return done, errNotTakenUp
+		}
 	}
 	fresh.SetLevel()
 	for _, refresh := range l.refresh {

@@ -59,7 +59,7 @@ func newRoleRun(ctx context.Context, v *supervisor, s *settings.Settings, again 
 		self:     Process{PID: os.Getpid(), Version: Version(), Started: v.started, Began: time.Now().UTC(), Private: v.private.address()},
 		reload:   reloader{files: s.Files()},
 		again:    again,
-		restarts: restarts{how: make(chan restart, 1)},
+		restarts: restarts{begin: make(chan struct{})},
 	}
 	v.private.switchTo(r.metrics)
 	v.readiness.removeChecks()
@@ -79,7 +79,7 @@ func newRegistry() *prometheus.Registry {
 // is to end.
 func (r *roleRun) do(what role) (*restart, error) {
 	err := r.parts.Wait(what.start(r.parts.Context(), r))
-	return r.restarts.taken, err
+	return r.restarts.end(), err
 }
 
 // serve adds a part that answers on listeners until the role ends, and then finishes what it is sending. When the part has ended, no
@@ -222,31 +222,80 @@ type restart struct {
 	before   func() error       // is called between the two runs; errTaken ends the process without an error
 	settings *settings.Settings // of the next run; nil for the same
 	role     role               // of the next run; nil for the one that the settings say
+	abandon  func()             // is called if the restart is not followed, since the run or the process ends for another reason; nil for nothing
+}
+
+// dropped tells who requested the restart that it is not followed. The restart may be nil.
+func (r *restart) dropped() {
+	if r != nil && r.abandon != nil {
+		r.abandon()
+	}
 }
 
 // restarts are what has requested that another run follows.
 type restarts struct {
-	how     chan restart // at most one
-	pending atomic.Bool  // another run follows at once, so that clients must not wait for this one
-	taken   *restart     // after the run has ended; nil for none
+	pending atomic.Bool   // another run follows at once, so that clients must not wait for this one
+	begin   chan struct{} // closed when the run is to end for the restart
+
+	mu        sync.Mutex
+	requested *restart // the first one, which is followed; nil for none
+	ended     bool     // the run has ended, so that no restart can follow it any more
 }
 
-// restart has another run of a role follow this one. It returns false if that is about to happen already.
-func (r *roleRun) restart(how restart) bool {
-	r.restarts.pending.Store(true)
-	select {
-	case r.restarts.how <- how:
-		return true
-	default:
+// request notes a restart, which the run ends for once begin is closed. It returns false if the run ends for another reason.
+func (r *restarts) request(how restart) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended || r.requested != nil {
 		return false
 	}
+	r.requested = &how
+	return true
+}
+
+// end returns the restart that follows the run, nil for none. No other one can be requested from then on.
+func (r *restarts) end() *restart {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	return r.requested
+}
+
+// restart has another run of a role follow this one at once, unless that is about to happen already.
+func (r *roleRun) restart(how restart) {
+	if !r.restarts.request(how) {
+		how.dropped()
+		return
+	}
+	r.beginRestart()
+}
+
+// restartQuietly has another run of a role follow this one when clients have left. It returns false if the run ends
+// for another reason.
+func (r *roleRun) restartQuietly(how restart) bool {
+	if !r.restarts.request(how) {
+		return false
+	}
+	go func() {
+		r.quiesce()
+		r.beginRestart()
+	}()
+	return true
+}
+
+// beginRestart ends the run for the restart that was requested. A process that was told to end goes on with this run until then.
+func (r *roleRun) beginRestart() {
+	if r.supervisor.ending.Err() != nil {
+		return
+	}
+	r.restarts.pending.Store(true)
+	close(r.restarts.begin)
 }
 
 // awaitRestart ends the role for a restart.
 func (r *roleRun) awaitRestart(ctx context.Context) error {
 	select {
-	case how := <-r.restarts.how:
-		r.restarts.taken = &how
+	case <-r.restarts.begin:
 		return parts.ErrDone
 	case <-ctx.Done():
 		return nil

@@ -110,9 +110,12 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 		wanted = stopgap.instead
 	}
 	led, leads := wanted.(leaderRole)
+	if err != nil {
+		requested.dropped()
+	}
 	switch {
 	case err == nil && requested != nil:
-		return s.nextPlan(ctx, p, takeoverOf(wanted), requested)
+		return s.nextPlan(ctx, r, p, takeoverOf(wanted), requested)
 	case !readOnly && s.Serve && errors.As(err, &short):
 		next := *p
 		next.role = readOnlyRole{s, short, p.role}
@@ -136,7 +139,7 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 }
 
 // nextPlan returns the plan of the run that was requested to follow the one by p.
-func (s Server) nextPlan(ctx context.Context, p *plan, takeover takeoverBackoff, requested *restart) (*plan, error) {
+func (s Server) nextPlan(ctx context.Context, r *roleRun, p *plan, takeover takeoverBackoff, requested *restart) (*plan, error) {
 	if requested.before != nil {
 		switch err := requested.before(); {
 		case err == errTaken:
@@ -145,7 +148,7 @@ func (s Server) nextPlan(ctx context.Context, p *plan, takeover takeoverBackoff,
 			return nil, err
 		}
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || r.supervisor.ending.Err() != nil {
 		return nil, nil
 	}
 	next := s.plan(cmp.Or(requested.settings, p.settings), takeover)

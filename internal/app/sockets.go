@@ -232,6 +232,9 @@ func received() (handed handing, older *os.File, err error) {
 
 // execAgain begins this process again from its first line, with its sockets. It returns only where it cannot.
 func (v *supervisor) execAgain() error {
+	if v.ending.Err() != nil { // the process was told to end
+		return nil
+	}
 	for _, s := range v.sockets {
 		f, err := s.file()
 		if err != nil {

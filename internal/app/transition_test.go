@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/cluster"
 )
@@ -79,6 +80,7 @@ func TestTransition(t *testing.T) {
 		{name: "promotion", server: node, plan: plan{settings: one, role: followerRole{node, failed}}, requested: &restart{role: leaderRole{node, 7, failed}}, want: "leader after epoch 7 by one"},
 		{name: "demotion", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, requested: &restart{}, want: "follower after 0 failures by one"},
 		{name: "a node that cannot lead", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, err: broken, want: "follower after 3 failures by one"},
+		{name: "a leader that fails when it is to restart", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, ready: true, requested: &restart{settings: two}, err: broken, want: "follower after 3 failures by one"},
 		{name: "a node that another overtakes", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, err: &cluster.NotWriterError{}, want: "follower after 2 failures by one"},
 		{name: "a node that is told to end while it starts to lead", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, stopped: true, err: context.Canceled, want: "end"},
 		{name: "a follower reloads", server: node, plan: plan{settings: one, role: followerRole{node, failed}}, requested: &restart{settings: two}, want: "follower after 2 failures by two or one"},
@@ -91,7 +93,14 @@ func TestTransition(t *testing.T) {
 			}
 			r := &roleRun{supervisor: &supervisor{ending: ctx}}
 			r.ready.Store(tt.ready)
+			abandoned := 0
+			if tt.requested != nil {
+				tt.requested.abandon = func() { abandoned++ }
+			}
 			next, err := tt.server.transition(ctx, r, &tt.plan, tt.requested, tt.err)
+			if wants := tt.requested != nil && tt.err != nil; (abandoned > 0) != wants || abandoned > 1 {
+				t.Errorf("the restart was abandoned %d times", abandoned)
+			}
 			if got := describePlan(next, names); got != tt.want || !errors.Is(err, tt.wantErr) || tt.wantErr == nil && err != nil {
 				t.Errorf("%s, %v; want %s, %v", got, err, tt.want, tt.wantErr)
 			}
@@ -100,4 +109,49 @@ func TestTransition(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRestarts requests several restarts of one run: the first is followed, and who requested another one is told so.
+func TestRestarts(t *testing.T) {
+	one, two := settings.New(), settings.New()
+	newRun := func(ending context.Context) *roleRun {
+		return &roleRun{supervisor: &supervisor{ending: ending}, restarts: restarts{begin: make(chan struct{})}}
+	}
+	t.Run("a promotion during a reload", func(t *testing.T) {
+		r, abandoned := newRun(t.Context()), false
+		if !r.restarts.request(restart{settings: one}) {
+			t.Fatal("the reload is refused")
+		}
+		r.restart(restart{role: mirrorRole{}, abandon: func() { abandoned = true }})
+		select {
+		case <-r.restarts.begin:
+			t.Error("the run ends before the reload begins")
+		default:
+		}
+		r.beginRestart()
+		if err := r.awaitRestart(t.Context()); err != parts.ErrDone {
+			t.Errorf("the run ends with %v", err)
+		}
+		if next := r.restarts.end(); !abandoned || next == nil || next.settings != one || next.role != nil {
+			t.Errorf("%+v follows; the promotion was abandoned: %v", next, abandoned)
+		}
+	})
+	t.Run("after the run", func(t *testing.T) {
+		r, abandoned := newRun(t.Context()), false
+		r.restart(restart{settings: one})
+		r.restarts.end()
+		r.restart(restart{settings: two, abandon: func() { abandoned = true }})
+		if r.restartQuietly(restart{}) || !abandoned || r.restarts.end().settings != one {
+			t.Error("another restart takes the place of the one that is followed")
+		}
+	})
+	t.Run("when the process ends", func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		end()
+		r := newRun(ctx)
+		r.restart(restart{settings: one})
+		if err := r.awaitRestart(ctx); err != nil || r.restarts.pending.Load() {
+			t.Errorf("the run ends for a restart (%v)", err)
+		}
+	})
 }

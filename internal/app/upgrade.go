@@ -226,6 +226,9 @@ func (n *newer) end() {
 // errTaken is how a process ends whose place another one has taken.
 var errTaken = errors.New("another process has taken over")
 
+// errBegunAnew is about an upgrade that another run of the role came before.
+var errBegunAnew = errors.New("the process began anew meanwhile; try again")
+
 // errUpgrading is that one upgrade at a time is made.
 var errUpgrading = errors.New("an upgrade is under way; wait until it is done")
 
@@ -281,14 +284,18 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 		n.end()
 		return 0, fmt.Errorf("the new process cannot take over: %w", err)
 	}
-	go func() {
-		r.quiesce()
-		if !r.restart(restart{before: func() error { return r.supervisor.handOver(n, r.settings.Data) }}) { // another restart comes first
+	how := restart{
+		before: func() error { return r.supervisor.handOver(n, r.settings.Data) },
+		abandon: func() {
 			n.end()
-			changing.setFailure(errors.New("the process began anew meanwhile; try again"))
+			changing.setFailure(errBegunAnew)
 			changing.making.Unlock()
-		}
-	}()
+		},
+	}
+	if !r.restartQuietly(how) {
+		n.end()
+		return 0, errBegunAnew
+	}
 	return n.cmd.Process.Pid, nil
 }
 
@@ -296,6 +303,10 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 // to go on.
 func (v *supervisor) handOver(n *newer, data string) error {
 	defer v.changing.making.Unlock()
+	if v.ending.Err() != nil { // the process was told to end, which the newer one was not
+		n.end()
+		return nil
+	}
 	v.readiness.set(errHandedOver)
 	v.private.close()
 	err := json.NewEncoder(n.conn).Encode(message{Is: mayOpen})
