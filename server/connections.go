@@ -23,7 +23,7 @@ type connections struct {
 	lanes   []*lane.Listener
 	coming  int // are handed over, and not open yet
 	open    map[net.Conn]connection
-	idle    list.List     // of net.Conn, longest idle first
+	idle    list.List     // of net.Conn that have been answered, longest idle first
 	leaving bool          // no connection may be upgraded
 	ended   time.Time     // when the server began to end, zero before
 	none    chan struct{} // has one when none is open any more
@@ -33,7 +33,7 @@ type connections struct {
 type connection struct {
 	phase    lane.Phase
 	since    time.Time
-	place    *list.Element // in idle; nil where it is in another phase
+	place    *list.Element // in idle; nil where a request is being answered, or none was before
 	upgraded bool          // a handler has taken it
 	shut     bool          // is being closed
 	overdue  *time.Timer   // closes it; nil where its server goes on, or the phase has no deadline
@@ -91,13 +91,16 @@ func (c *connections) observe(conn net.Conn, state http.ConnState) {
 	c.makeRoomLocked()
 }
 
-// requestBegins is called when something has come on an idle connection.
+// requestBegins is called when something has come on an idle connection. The connection keeps its place until the request is complete: a
+// byte must not keep a connection open that keeps others out.
 func (c *connections) requestBegins(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if is := c.open[conn]; is.place != nil {
-		c.forget(conn)
-		c.set(conn, connection{phase: lane.Unanswered, since: time.Now()})
+	if is := c.open[conn]; is.place != nil && is.phase == lane.Idle {
+		if is.overdue != nil {
+			is.overdue.Stop()
+		}
+		c.set(conn, connection{phase: lane.Unanswered, since: time.Now(), place: is.place})
 	}
 }
 
@@ -177,7 +180,7 @@ func (c *connections) busy() int {
 	defer c.mu.Unlock()
 	n := 0
 	for _, is := range c.open {
-		if is.place == nil && !is.shut {
+		if is.phase != lane.Idle && !is.shut {
 			n++
 		}
 	}

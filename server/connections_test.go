@@ -50,6 +50,28 @@ func TestLongestIdleIsClosed(t *testing.T) {
 	}
 }
 
+// A byte of a next request does not keep a connection open that keeps others out.
+func TestByteKeepsNoOtherOut(t *testing.T) {
+	c := NewHTTPServer(nil, HTTPOptions{MaxConnections: 2}).connections // closes beyond 1
+	client, conn := net.Pipe()
+	for _, state := range []http.ConnState{http.StateNew, http.StateActive, http.StateIdle} {
+		c.observe(conn, state)
+	}
+	c.requestBegins(conn)
+	if got := c.busy(); got != 1 {
+		t.Errorf("%d connections are busy, want 1", got)
+	}
+	_, other := net.Pipe()
+	c.observe(other, http.StateNew)
+	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the connection with a byte was read with %v, want %v", err, io.EOF)
+	}
+	c.observe(conn, http.StateClosed)
+	if len(c.open) != 1 || c.idle.Len() != 0 {
+		t.Errorf("%d are open and %d idle, want 1 and 0", len(c.open), c.idle.Len())
+	}
+}
+
 // What net/http answers hurries as the lane does where connections are scarce.
 func TestRequestsHurry(t *testing.T) {
 	l, err := Listen(t.Context(), "127.0.0.1:0", 8)

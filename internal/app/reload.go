@@ -51,6 +51,17 @@ type liveSetting struct {
 // readAgain reads configuration and rooms again and polls the catalogue: all of it counts from now on, or where check finds something
 // wrong, nothing.
 func (r *roleRun) readAgain(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
+	var failed error // of reopening
+	defer func() {
+		switch {
+		case failed == nil || done.Anew: // the next run opens the files of the new configuration
+		case err == nil:
+			err = fmt.Errorf("everything else was read again: %w", failed)
+			r.logger.Error("the access log could not be reopened", "err", failed)
+		default:
+			err = errors.Join(err, failed)
+		}
+	}()
 	notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 	defer notify(daemon.SdNotifyReady)
 	defer func() {
@@ -65,9 +76,7 @@ func (r *roleRun) readAgain(ctx context.Context, check func(*settings.Settings) 
 		return done, errNotBegun
 	}
 	for _, reopen := range l.reopen {
-		if failed := reopen(); failed != nil {
-			defer func() { err = errors.Join(err, fmt.Errorf("couldn't reopen the access log: %w", failed)) }()
-		}
+		failed = errors.Join(failed, reopen())
 	}
 	fresh, err := r.settings.Reload()
 	if err != nil {

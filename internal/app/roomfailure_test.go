@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/configstore"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -334,6 +336,29 @@ func TestReloadReopensLogs(t *testing.T) {
 	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); err == nil || *reopened != 2 {
 		t.Errorf("reopened %d times, %v", *reopened, err)
 	}
+}
+
+// A log that cannot be reopened keeps nothing else from being read again, and does not matter if another run opens its own.
+func TestReloadWithLogThatCannotBeReopened(t *testing.T) {
+	r, _, _ := newReload(t, func() error { return nil })
+	r.restarts.begin = make(chan struct{})
+	r.parts = parts.NewGroup(t.Context(), r.logger)
+	gone := errors.New("the folder is gone")
+	r.supervisor.ending = t.Context()
+	r.reload.reopen = []func() error{func() error { return gone }}
+	rooms := r.reload.live
+	r.reload.live = append(slices.Clone(rooms), liveSetting{
+		name: "name", applies: func(*settings.Settings) bool { return true },
+		apply: func(context.Context, *settings.Settings) error { return nil },
+	})
+	if done, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, gone) || !strings.Contains(err.Error(), "everything else was read again") {
+		t.Errorf("%+v, %v", done, err)
+	}
+	r.reload.live = rooms
+	if done, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); err != nil || !done.Anew {
+		t.Errorf("%+v, %v", done, err)
+	}
+	<-r.restarts.begin
 }
 
 // A reload that cannot begin, because of an upgrade, changes no rooms.
