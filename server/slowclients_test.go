@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server"
 )
 
@@ -40,7 +41,7 @@ func (c *slowClient) get(path string) (body string, err error) {
 	request.RequestURI = ""
 	if c.config != nil && c.config.NextProtos != nil {
 		time.Sleep(c.pause)
-		conn, err := speakHTTP2(stream)
+		conn, err := testkit.SpeakHTTP2(stream)
 		if err != nil {
 			return "", fmt.Errorf("HTTP/2 preface: %w", err)
 		}
@@ -53,16 +54,6 @@ func (c *slowClient) get(path string) (body string, err error) {
 		return "", err
 	}
 	return readBody(http.ReadResponse(bufio.NewReader(stream), request))
-}
-
-// speakHTTP2 sends the preface of HTTP/2 over a connection, encrypted already if it is to be.
-func speakHTTP2(conn net.Conn) (*http.ClientConn, error) {
-	transport := &http.Transport{
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-		Protocols:   new(http.Protocols),
-	}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	return transport.NewClientConn(context.Background(), "http", "example.com:80") // dials conn
 }
 
 func readBody(r *http.Response, err error) (string, error) {
@@ -399,7 +390,7 @@ func TestStopOfUnusedConnections(t *testing.T) {
 					c = secure
 				}
 				if protocol == "HTTP/2" {
-					conn, err := speakHTTP2(c)
+					conn, err := testkit.SpeakHTTP2(c)
 					if err != nil {
 						t.Fatal(err)
 					}

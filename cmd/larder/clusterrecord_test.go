@@ -122,6 +122,19 @@ func (c *crew) versions(want int, all ...*machine) {
 	}
 }
 
+// newPair starts a cluster of two nodes that serve a release: one publishes, and two is a candidate.
+func newPair(t *testing.T) (c *crew, one, two *machine) {
+	t.Helper()
+	c = newCrew(t)
+	one = c.machine("one", nil)
+	one.start()
+	one.writes()
+	two = c.machine("two", one, candidateFiles...)
+	two.start()
+	c.answers(one.publish(), http.StatusOK, one, two)
+	return c, one, two
+}
+
 // While the bucket does not return the settings, nodes keep the version that they have, also one that starts, and say that they cannot confirm it.
 // Nothing can be changed then. Afterwards all goes on.
 func TestClusterRoomsWithoutBucket(t *testing.T) {
@@ -129,14 +142,8 @@ func TestClusterRoomsWithoutBucket(t *testing.T) {
 		t.Skip("starts processes, and waits until one takes the place of another")
 	}
 	t.Parallel()
-	c := newCrew(t)
-	one := c.machine("one", nil)
-	one.start()
-	one.writes()
-	two := c.machine("two", one, candidateFiles...)
-	two.start()
+	c, one, two := newPair(t)
 	all := []*machine{one, two}
-	c.answers(one.publish(), http.StatusOK, all...)
 	if out, code := two.command("room", "set", "shop", "total_active_users=910"); code != exitDone {
 		t.Fatal(out)
 	}
@@ -179,14 +186,8 @@ func TestClusterRoomsEachNode(t *testing.T) {
 		t.Skip("starts processes")
 	}
 	t.Parallel()
-	c := newCrew(t)
-	one := c.machine("one", nil)
-	one.start()
-	one.writes()
-	two := c.machine("two", one, candidateFiles...)
-	two.start()
+	c, one, two := newPair(t)
 	all := []*machine{one, two}
-	c.answers(one.publish(), http.StatusOK, all...)
 	c.versions(1, all...)
 	for version, value := range []string{2: "true", 3: "false"} {
 		if version < 2 {
@@ -208,14 +209,8 @@ func TestClusterRoomsLostVersions(t *testing.T) {
 		t.Skip("starts processes")
 	}
 	t.Parallel()
-	c := newCrew(t)
-	one := c.machine("one", nil)
-	one.start()
-	one.writes()
-	two := c.machine("two", one, candidateFiles...)
-	two.start()
+	c, one, two := newPair(t)
 	all := []*machine{one, two}
-	c.answers(one.publish(), http.StatusOK, all...)
 	for _, limit := range []string{"910", "920"} {
 		if out, code := one.command("room", "set", "shop", "total_active_users="+limit); code != exitDone {
 			t.Fatal(out)

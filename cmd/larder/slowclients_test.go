@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -20,6 +19,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit"
 )
 
 // TestSlowClients stops, reloads and upgrades the program while clients pause between the steps of their connections (connect,
@@ -117,7 +118,7 @@ func getInSteps(address, path, protocol string, step func(within bool)) ([]byte,
 	request := &http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: address, Path: path}, Header: http.Header{"Accept-Encoding": {"identity"}}}
 	var response *http.Response
 	if protocol == "HTTP/2" {
-		multiplexed, err := speakHTTP2(conn)
+		multiplexed, err := testkit.SpeakHTTP2(conn)
 		if err != nil {
 			return nil, err
 		}
@@ -142,16 +143,6 @@ func getInSteps(address, path, protocol string, step func(within bool)) ([]byte,
 		err = errors.Join(err, errors.New(response.Status))
 	}
 	return body, err
-}
-
-// speakHTTP2 sends the preface of HTTP/2 over a connection, encrypted already if it is to be.
-func speakHTTP2(conn net.Conn) (*http.ClientConn, error) {
-	transport := &http.Transport{
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-		Protocols:   new(http.Protocols),
-	}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	return transport.NewClientConn(context.Background(), "http", "example.com:80") // dials conn
 }
 
 // An inTwo connection sends the first bytes in two steps.
@@ -180,7 +171,7 @@ type slowServer struct {
 	args         []string
 	socket       given
 	files        map[string][]byte
-	paths        []string // those of files that nobody has asked for
+	paths        []string // of files that were not requested before
 }
 
 func startSlowServer(t *testing.T, secure bool) *slowServer {
