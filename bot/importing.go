@@ -82,7 +82,7 @@ func (b *Bot) Import(ctx context.Context, r ImportRequest, contents io.Reader) e
 	if err != nil {
 		return in.notImported(err)
 	}
-	// Only now, so that an upload that stalls keeps nobody from publishing the version.
+	// Only now, so that an upload that stalls does not block others from publishing the version.
 	b.recovered()
 	id := releaseID(r.Package, r.Version)
 	if b.claims.take(id) != nil {

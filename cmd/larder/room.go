@@ -242,7 +242,7 @@ func baseFlag(cmd *cobra.Command) *int64 {
 	return cmd.Flags().Int64("if-version", 0, "change nothing unless `VERSION` of the settings is in force; by default the one that is in force when the command starts")
 }
 
-// changeRooms makes a change of the version in force, so that it fails if somebody else changes that at the same time.
+// changeRooms makes a change of the version in force, and fails if another operator changes that at the same time.
 func changeRooms(ctx context.Context, a *cli, base int64, change func(base int64) (app.RoomVersion, error)) (made app.RoomVersion, err error) {
 	if base == 0 {
 		history, err := ask(ctx, a, nil, app.OpRoomHistory, app.RoomHistoryRequest{})

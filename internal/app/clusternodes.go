@@ -209,7 +209,7 @@ func (n *clusterNode) reportToOthers(ctx context.Context) {
 		if m.Heard.Sub(reported.Heard) < wordEvery && m.Entries == reported.Entries && m.Problem == reported.Problem && m.Evidence == reported.Evidence && (m.Behind < 0) == (reported.Behind < 0) {
 			continue
 		}
-		if n.cluster.Tell(ctx, m) == nil { // else later; nobody waits for it
+		if n.cluster.Tell(ctx, m) == nil { // otherwise later
 			reported = m
 		}
 	}

@@ -19,7 +19,7 @@ type privateListener struct {
 	logger  *slog.Logger
 	ready   func() (notes []string, err error)
 	metrics atomic.Pointer[prometheus.Registry] // of the run of the role
-	site    atomic.Pointer[http.Handler]        // as the operator sees it; nil while there is none
+	site    atomic.Pointer[http.Handler]        // as the operator sees it; nil if no site is served
 	server  *server.Server                      // nil while the listener is closed
 }
 
@@ -62,7 +62,7 @@ func (p *privateListener) gather() ([]*dto.MetricFamily, error) {
 	return nil, nil
 }
 
-// currentSite returns nil while there is none.
+// currentSite returns the site, nil if none is served.
 func (p *privateListener) currentSite() http.Handler {
 	if h := p.site.Load(); h != nil {
 		return *h

@@ -16,7 +16,7 @@ var (
 	errHandedOver = errors.New("stopping: another process takes over")
 )
 
-// readiness is what probes are told about the process.
+// readiness is the readiness state of the process, as probes get it.
 type readiness struct {
 	mu     sync.Mutex
 	state  error            // why the process as a whole is not ready; nil if it is
@@ -26,7 +26,7 @@ type readiness struct {
 // A readinessCheck returns an error while a part is not ready, or else a note for the operator, "" for none.
 type readinessCheck func() (note string, err error)
 
-// set sets the state of the process. A process that was told to end is never ready again.
+// set sets the state of the process. A process that was asked to stop is never ready again.
 func (r *readiness) set(state error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

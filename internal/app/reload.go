@@ -38,7 +38,7 @@ type reloader struct {
 	files   map[string]string // contents of the files that the settings name
 	live    []liveSetting
 	refresh []func()       // are called after the configuration was read again
-	reopen  []func() error // are called before, in any case: whoever rotates logs does not care about the configuration
+	reopen  []func() error // are called before, also if the configuration is invalid: log rotation does not depend on it
 }
 
 // A liveSetting takes effect without another run of the role.

@@ -197,7 +197,7 @@ func (r *roleRun) addReadyFile() error {
 }
 
 // finish has the process be ready, when all parts of the role work. From then on the role ends for a restart, and stopping is called
-// when the process is told to end, rather than ending by itself.
+// when the process is asked to stop, rather than ending by itself.
 func (r *roleRun) finish(stopping func()) error {
 	r.ready.Store(true)
 	r.supervisor.readiness.set(nil)
@@ -225,8 +225,8 @@ type restart struct {
 	abandon  func()             // is called if the restart is not followed, since the run or the process ends for another reason; nil for nothing
 }
 
-// dropped tells who requested the restart that it is not followed. The restart may be nil.
-func (r *restart) dropped() {
+// drop calls abandon: the restart is not followed. The restart may be nil.
+func (r *restart) drop() {
 	if r != nil && r.abandon != nil {
 		r.abandon()
 	}
@@ -264,7 +264,7 @@ func (r *restarts) end() *restart {
 // restart has another run of a role follow this one at once, unless that is about to happen already.
 func (r *roleRun) restart(how restart) {
 	if !r.restarts.request(how) {
-		how.dropped()
+		how.drop()
 		return
 	}
 	r.beginRestart()
@@ -283,7 +283,7 @@ func (r *roleRun) restartQuietly(how restart) bool {
 	return true
 }
 
-// beginRestart ends the run for the restart that was requested. A process that was told to end goes on with this run until then.
+// beginRestart ends the run for the restart that was requested. A process that was asked to stop goes on with this run until it ends.
 func (r *roleRun) beginRestart() {
 	if r.supervisor.ending.Err() != nil {
 		return

@@ -111,7 +111,7 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 	}
 	led, leads := wanted.(leaderRole)
 	if err != nil {
-		requested.dropped()
+		requested.drop()
 	}
 	switch {
 	case err == nil && requested != nil:

@@ -220,8 +220,8 @@ func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
 	return nil
 }
 
-// indexTimeout is how long a command waits for search and pages, which may still be reading all libraries. Nothing that
-// is withdrawn is told by them as if it were not: releases are looked up.
+// indexTimeout is how long a command waits for search and pages, which may still be reading all libraries. They do not
+// return withdrawn releases meanwhile: releases are looked up.
 const indexTimeout = 10 * time.Second
 
 // awaitLog returns when what is served goes by all that is in the log.

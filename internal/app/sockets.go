@@ -232,7 +232,7 @@ func received() (handed handing, older *os.File, err error) {
 
 // execAgain begins this process again from its first line, with its sockets. It returns only where it cannot.
 func (v *supervisor) execAgain() error {
-	if v.ending.Err() != nil { // the process was told to end
+	if v.ending.Err() != nil { // the process was asked to stop
 		return nil
 	}
 	for _, s := range v.sockets {

@@ -20,8 +20,8 @@ import (
 // until their clients give up or Server.Stop cuts them off.
 type succession struct {
 	mu      sync.Mutex
-	current http.Handler  // nil while nobody serves
-	ended   bool          // nobody will
+	current http.Handler  // nil while no run serves
+	ended   bool          // no run will serve
 	changed chan struct{} // closed, and replaced, when one of these changes
 }
 
@@ -54,8 +54,8 @@ func (s *succession) update(change func()) {
 	s.changed = make(chan struct{})
 }
 
-// nobodyServes is the response to requests for which there is no successor.
-var nobodyServes = answers.Failure{Status: http.StatusServiceUnavailable, Message: "This server is stopping. Try again in a moment.", Retry: 1}
+// unservedResponse is the response to requests for which there is no successor.
+var unservedResponse = answers.Failure{Status: http.StatusServiceUnavailable, Message: "This server is stopping. Try again in a moment.", Retry: 1}
 
 func (s *succession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for {
@@ -67,7 +67,7 @@ func (s *succession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			current.ServeHTTP(w, r)
 			return
 		case ended:
-			nobodyServes.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+			unservedResponse.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
 			return
 		}
 		select {
@@ -115,7 +115,7 @@ func forwarder(data string, logger *slog.Logger) http.Handler {
 			if !errors.Is(err, context.Canceled) {
 				logger.Warn("the process that has taken over does not answer a request that came late", "err", err)
 			}
-			nobodyServes.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+			unservedResponse.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
 		},
 	}
 }

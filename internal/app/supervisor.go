@@ -23,7 +23,7 @@ import (
 type supervisor struct {
 	logger    *slog.Logger
 	started   time.Time
-	ending    context.Context // ends when the process is told to end, before its parts do
+	ending    context.Context // ends when the process is asked to stop, before its parts do
 	sockets   sockets
 	older     *older // the process whose place this one takes, until it has; nil for none
 	readiness readiness
@@ -32,7 +32,7 @@ type supervisor struct {
 	signals   signalHandlers
 	changing  changes
 	node      nodeMemory
-	lameDuck  atomic.Int64 // how long the process serves on when it is told to end
+	lameDuck  atomic.Int64 // how long the process still serves when it is asked to stop
 }
 
 // newSupervisor opens the sockets of the settings, after check has found nothing wrong with them, and answers probes. Contexts of the
@@ -128,7 +128,7 @@ type lateRequests struct {
 	sending    sync.WaitGroup // servers of earlier runs that still respond
 }
 
-// end waits for the servers of earlier runs, whose late requests nobody answers any more.
+// end waits for the servers of earlier runs, whose late requests get no response any more.
 func (l *lateRequests) end() {
 	l.succession.end()
 	l.sending.Wait()

@@ -111,7 +111,7 @@ func TestTransition(t *testing.T) {
 	}
 }
 
-// TestRestarts requests several restarts of one run: the first is followed, and who requested another one is told so.
+// TestRestarts requests several restarts of one run: the first is followed, and the others are abandoned.
 func TestRestarts(t *testing.T) {
 	one, two := settings.New(), settings.New()
 	newRun := func(ending context.Context) *roleRun {

@@ -303,7 +303,7 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 // to go on.
 func (v *supervisor) handOver(n *newer, data string) error {
 	defer v.changing.making.Unlock()
-	if v.ending.Err() != nil { // the process was told to end, which the newer one was not
+	if v.ending.Err() != nil { // this process was asked to stop, the newer one was not
 		n.end()
 		return nil
 	}

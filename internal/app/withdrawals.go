@@ -109,7 +109,7 @@ func checkPurging(s *settings.Settings) error {
 	return nil
 }
 
-// addPurgeHook has the cache in front told of withdrawals.
+// addPurgeHook notifies the cache in front of withdrawals.
 func (r *roleRun) addPurgeHook(folder *Reader) error {
 	if r.settings.PurgeHook == "" {
 		return nil

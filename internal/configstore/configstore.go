@@ -126,7 +126,7 @@ type problem int
 // Kinds of problems. Each lasts until a refresh finds the opposite.
 const (
 	unreadable problem = iota // the authority
-	damaged                   // versions that nobody can read
+	damaged                   // versions that cannot be read
 	lacking                   // versions that are here, and that the authority does not have
 	uncopied                  // versions that could not be copied
 	problems
@@ -171,7 +171,7 @@ type backoff struct {
 }
 
 // Open returns a store with the versions that the authority has, or if it cannot be read, with those in the copy. The error is
-// about neither being readable, or about none of the versions being sound: then nobody knows what is in force.
+// about neither being readable, or about none of the versions being sound: then it is unknown which version is in force.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{options: o, toCopy: map[int64]bool{}}
 	local := s.load(ctx, o.Copy)

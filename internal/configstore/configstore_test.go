@@ -201,7 +201,7 @@ func replaceIn(file, old, fresh string) error {
 	return os.WriteFile(file, []byte(strings.Replace(string(data), old, fresh, 1)), 0o600)
 }
 
-// Where no version can be read, nobody knows what is in force: that must not look like a record that there never was.
+// If no version can be read, it is unknown which one is in force. That must not look like a record that there never was.
 func TestNoSoundVersion(t *testing.T) {
 	dir := t.TempDir()
 	local := openFolder(t, dir)

@@ -133,8 +133,8 @@ func dependOnSources(root string) error {
 }
 
 // larder returns a command on the data folder that knows the test's catalogue, if the arguments
-// name no other, and nothing of the settings of the user who runs the test. Its registry refuses connections: the bot polls
-// nobody outside of the machine.
+// name no other, and nothing of the settings of the user who runs the test. Its registry refuses connections, so the bot
+// sends no request to other machines.
 func larder(binary, data string, args ...string) *exec.Cmd {
 	args = append([]string{args[0], "--data", data, "--catalogue", "testdata/catalogue"}, args[1:]...)
 	command := exec.Command(binary, args...)
