@@ -14,7 +14,7 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -24,7 +24,7 @@ import (
 type Remaker struct {
 	bot    *Bot
 	store  *kvstore.Store
-	source repair.Source // the store
+	source *replication.Store
 	dir    string
 
 	mu       sync.Mutex
@@ -64,33 +64,28 @@ func NewRemaker(o Options) (_ *Remaker, err error) {
 	if err != nil {
 		return nil, errors.Join(err, r.store.Close())
 	}
-	r.source = repair.OfStore(r.store, r.Name())
+	r.source = replication.OfStore(r.store, r.Name())
 	return r, nil
 }
 
-// Name implements [repair.Source].
+// Name implements [replication.Contents].
 func (r *Remaker) Name() string { return "upstream" }
 
-// Spent implements [repair.Source]: it counts releases and their archives.
+// Spent returns how many releases were fetched, and how many bytes of their archives.
 func (r *Remaker) Spent() (requests, bytes int64) { return r.fetched.Load(), r.received.Load() }
 
-// Close implements [repair.Source].
+// Close stops the Remaker and removes its folder.
 func (r *Remaker) Close() error {
 	r.bot.Close()
 	return errors.Join(r.store.Close(), os.RemoveAll(r.dir))
 }
 
-// Entries implements [repair.Source]: an upstream has no log.
-func (r *Remaker) Entries(context.Context, int64) ([][]byte, error) {
-	return nil, fmt.Errorf("an upstream has no log: %w", fs.ErrNotExist)
-}
-
-// Content implements [repair.Source]: it makes the whole release again, with its manifest.
-func (r *Remaker) Content(ctx context.Context, w repair.Wanted) (repair.Found, error) {
+// Content implements [replication.Contents]: it makes the whole release again, with its manifest.
+func (r *Remaker) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	e := w.Entry
 	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind.Publishes())
 	if w.File == nil && !isManifest {
-		return repair.Found{}, fmt.Errorf("an upstream has no package JSON, no differences and no reasons: %w", fs.ErrNotExist)
+		return replication.Found{}, fmt.Errorf("an upstream has no package JSON, no differences and no reasons: %w", fs.ErrNotExist)
 	}
 	id := [2]string{e.Package, e.Version}
 	r.mu.Lock()
@@ -102,7 +97,7 @@ func (r *Remaker) Content(ctx context.Context, w repair.Wanted) (repair.Found, e
 	r.mu.Unlock()
 	made.once.Do(func() { made.err = r.make(ctx, w) })
 	if made.err != nil {
-		return repair.Found{}, fmt.Errorf("%s %s could not be made again: %w", e.Package, e.Version, made.err)
+		return replication.Found{}, fmt.Errorf("%s %s could not be made again: %w", e.Package, e.Version, made.err)
 	}
 	found, err := r.source.Content(ctx, w)
 	if err != nil {
@@ -112,7 +107,7 @@ func (r *Remaker) Content(ctx context.Context, w repair.Wanted) (repair.Found, e
 }
 
 // make fetches a release and stores what the package JSON of its time selects and makes.
-func (r *Remaker) make(ctx context.Context, w repair.Wanted) error {
+func (r *Remaker) make(ctx context.Context, w replication.Wanted) error {
 	b := r.bot
 	if err := b.releasing.Acquire(ctx, 1); err != nil {
 		return err
@@ -177,7 +172,7 @@ func (r *Remaker) make(ctx context.Context, w repair.Wanted) error {
 }
 
 // origin is what a release was published from, if upstream still has that.
-func origin(ctx context.Context, s source, target string, w repair.Wanted) (candidate, error) {
+func origin(ctx context.Context, s source, target string, w replication.Wanted) (candidate, error) {
 	version := w.Entry.Version
 	if w.Manifest != nil && w.Manifest.Source.Commit != "" {
 		at := w.Manifest.Source

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
-	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/server/waitingroom/nodes"
@@ -199,7 +199,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	if n.first, err = n.cluster.Number(); err != nil {
 		return nil, view, err
 	}
-	known, err := verify.ReadKnown(filepath.Join(folder, follow.KnownFile))
+	known, err := verify.ReadKnown(filepath.Join(folder, replication.KnownFile))
 	if err != nil {
 		return nil, view, err
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/cluster"
-	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/replication"
 )
 
 var update = flag.Bool("update", false, "rewrite the table in docs/metrics.md")
@@ -269,7 +269,7 @@ func registered(t *testing.T) (all []string) {
 	}
 	// Those of a mirror and of a node of a cluster, which that process is not.
 	other := prometheus.NewRegistry()
-	follow.Register(other, nil, time.Time{})
+	replication.Register(other, nil, time.Time{})
 	cluster.RegisterMember(other, nil)
 	return append(all, described(other)...)
 }

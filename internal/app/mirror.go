@@ -9,7 +9,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -26,14 +26,14 @@ type Mirror struct {
 }
 
 // FollowState is how far a mirror has come, and its JSON form.
-type FollowState = follow.State
+type FollowState = replication.State
 
 // A mirrorRole follows another Larder: nothing in it publishes or signs.
 type mirrorRole struct{ server Server }
 
 func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	s := m.server
-	only, err := follow.ParseOnly(s.Mirror.Only)
+	only, err := replication.ParseOnly(s.Mirror.Only)
 	if err != nil {
 		return settings.Mistakef("--only %w", err)
 	}
@@ -86,7 +86,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 }
 
 // serveMirror serves what the mirror has.
-func (s Server) serveMirror(ctx context.Context, r *roleRun, folder *Reader, follower *follow.Follower) error {
+func (s Server) serveMirror(ctx context.Context, r *roleRun, folder *Reader, follower *replication.Follower) error {
 	site := newSiteOptions()
 	site.signer = follower
 	if s.hasRooms(r.settings) {
@@ -114,18 +114,18 @@ func makeKeyFolder(s *settings.Settings) error {
 	if err != nil {
 		return err
 	}
-	return follow.MakeKeys(keys)
+	return replication.MakeKeys(keys)
 }
 
 // openMirrorFollower opens what follows the source of a mirror.
-func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, version string) bool) (*follow.Follower, error) {
+func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, version string) bool) (*replication.Follower, error) {
 	keys, err := r.settings.KeyFolder()
 	if err != nil {
 		return nil, err
 	}
 	started := time.Now()
-	f, err := follow.Open(follow.Options{
-		Source: follow.HTTP(verify.Options{Server: strings.TrimRight(m.URL, "/"), UserAgent: agent()}), Trust: m.Trust,
+	f, err := replication.Open(replication.Options{
+		Source: replication.HTTP(verify.Options{Server: strings.TrimRight(m.URL, "/"), UserAgent: agent()}), Trust: m.Trust,
 		Store: folder.store, Log: folder.log, Keys: keys, Only: only, Logger: r.logger.With("part", "follower"), Changed: m.Following,
 	})
 	if err != nil {
@@ -135,7 +135,7 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 		state := f.State()
 		s.Following = &state
 	})
-	follow.Register(r.metrics, f, started)
+	replication.Register(r.metrics, f, started)
 	r.supervisor.readiness.addCheck(func() (string, error) { return "", checkCaughtUp(f.State()) })
 	r.parts.Add(f.SourcePart())
 	return f, nil

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,9 +21,9 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
-	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
@@ -98,14 +98,12 @@ func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, rep
 		return err
 	}
 	o.Logger, o.AcceptLoss = logger.With("part", "store"), q.AcceptLoss
-	if o.Sources, err = openSources(s, q.From, logger); err != nil {
+	sources, closeSources, err := openSources(s, q.From, logger)
+	defer func() { err = errors.Join(err, closeSources()) }()
+	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, source := range o.Sources {
-			err = errors.Join(err, source.Close())
-		}
-	}()
+	o.Sources = sources
 	return do(o)
 }
 
@@ -188,63 +186,65 @@ func repairOptions(s *settings.Settings, report func(RepairEvent)) (repair.Optio
 	}, err
 }
 
-// openSources opens what a store is healed from.
-func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []repair.Source, err error) {
-	defer func() {
-		if err != nil {
-			for _, source := range sources {
-				err = errors.Join(err, source.Close())
+// openSources opens what a store is repaired from. close closes what was opened, also if err is not nil.
+func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []repair.Source, close func() error, err error) {
+	close = func() (err error) {
+		for _, source := range sources {
+			if closer, ok := source.(io.Closer); ok {
+				err = errors.Join(err, closer.Close())
 			}
 		}
-	}()
+		return err
+	}
 	if s.Bucket != "" && !slices.Contains(from, FromBucket) {
 		from = append(slices.Clip(from), FromBucket)
 	}
 	for _, where := range from {
 		var source repair.Source
-		switch {
-		case where == FromBucket:
-			source, err = openBucketSource(s)
-		case where == FromUpstream:
+		if where == FromUpstream {
 			source, err = openUpstreamSource(s, logger.With("part", "bot"))
-		case strings.HasPrefix(where, "http://"), strings.HasPrefix(where, "https://"):
-			at := strings.TrimRight(where, "/")
-			source = repair.NewPeer(at, verify.Options{Server: at, UserAgent: agent()})
-		default:
-			if _, err := os.Stat(where); errors.Is(err, fs.ErrNotExist) {
-				return sources, fmt.Errorf("%s is neither a folder that exists, nor a URL of another Larder such as https://cdn.example.com, nor one of the words %s and %s", where, FromBucket, FromUpstream)
-			}
-			source, err = repair.OpenFolder(where, logger.With("part", "store"))
+		} else {
+			source, err = openSource(s, where, logger.With("part", "store"))
 		}
 		if err != nil {
-			return sources, err
+			return sources, close, err
 		}
 		sources = append(sources, source)
 	}
-	return sources, nil
+	return sources, close, nil
 }
 
-func openBucketSource(s *settings.Settings) (repair.Source, error) {
-	if s.Bucket == "" {
+// repairFailures is how many requests in a row may fail before a repair does without a server: it has many to make.
+const repairFailures = 64
+
+// openSource opens a source that has a log: the URL of another Larder, a folder with a store, or the cluster's bucket.
+func openSource(s *settings.Settings, where string, logger *slog.Logger) (replication.Source, error) {
+	switch {
+	case where == FromBucket && s.Bucket == "":
 		return nil, settings.Mistakef("--from %s needs --bucket: the bucket that the nodes share", FromBucket)
+	case where == FromBucket:
+		b, err := bucket.Open(s.Bucket, s.BucketEndpoint, s.BucketRegion)
+		return &replication.Bucket{Bucket: b}, err
+	case verify.IsURL(where):
+		server := replication.HTTP(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: agent()})
+		server.MaxFailures = repairFailures
+		return server, nil
 	}
-	b, err := bucket.Open(s.Bucket, s.BucketEndpoint, s.BucketRegion)
-	if err != nil {
-		return nil, err
+	if _, err := os.Stat(where); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s is neither a folder that exists, nor a URL of another Larder such as https://cdn.example.com, nor one of the words %s and %s", where, FromBucket, FromUpstream)
 	}
-	shown := &cluster.Source{Bucket: b}
-	return repair.NewPeer(shown.Name(), verify.Options{Server: "http://bucket", Client: &http.Client{Transport: shown}}), nil
+	return replication.OpenFolder(where, logger)
 }
 
 // upstreamSource is a Remaker with the connections that it uses.
 type upstreamSource struct {
-	repair.Source
+	*bot.Remaker
 	getter *fetch.Client
 }
 
 func (u upstreamSource) Close() error {
 	defer u.getter.Close()
-	return u.Source.Close()
+	return u.Remaker.Close()
 }
 
 func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (repair.Source, error) {

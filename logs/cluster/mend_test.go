@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"github.com/larder-cdn/larder/logs/replication"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -54,7 +55,7 @@ func TestMend(t *testing.T) {
 	}
 	one.Withdraw("a", "1.0.0", "malware")
 	served, again := shows(t, one)
-	source := &Source{Bucket: b}
+	source := &replication.Bucket{Bucket: b}
 	hash := func(text string) kvstore.Hash { return kvstore.Sum([]byte(text)) }
 	at := func(h kvstore.Hash) string { return publicPrefix + contentPath + h.String() }
 	mended := func(want Mended) {
@@ -86,14 +87,14 @@ func TestMend(t *testing.T) {
 	}
 	mended(Mended{Added: 4, Removed: 1})
 	for _, live := range []string{"a1.0.1", "a1.0.2"} {
-		if c, err := source.Content(ctx, hash(live), 1<<10); err != nil || string(c.Bytes) != live {
-			t.Errorf("%s: %q, %v", live, c.Bytes, err)
+		if c, err := source.Content(ctx, replication.Wanted{Hash: hash(live), Limit: 1 << 10}); err != nil || string(c.Coded[0].Bytes) != live {
+			t.Errorf("%s: %q, %v", live, c.Coded, err)
 		}
 	}
-	if _, err := source.Content(ctx, hash("a1.0.0"), 1<<10); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := source.Content(ctx, replication.Wanted{Hash: hash("a1.0.0"), Limit: 1 << 10}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the withdrawn content is there: %v", err)
 	}
-	if _, err := source.Content(ctx, alien, 1<<10); err != nil {
+	if _, err := source.Content(ctx, replication.Wanted{Hash: alien, Limit: 1 << 10}); err != nil {
 		t.Errorf("what nothing names was removed: %v", err)
 	}
 	if data, err := source.Get(ctx, "/log/keys", 1<<20); err != nil || strings.HasPrefix(string(data), "old") {
@@ -273,7 +274,7 @@ func TestPartialTilesAreRemoved(t *testing.T) {
 	mended(Mended{Added: 1, Partial: entries})
 	mended(Mended{Partial: before - entries})
 	mended(Mended{})
-	source := &Source{Bucket: b}
+	source := &replication.Bucket{Bucket: b}
 	for _, path := range []string{"/log/tile/0/000", "/log/tile/entries/000"} {
 		if _, err := source.Get(ctx, path, 1<<20); err != nil {
 			t.Error(err)

@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -20,8 +18,8 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
-	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/views"
@@ -30,13 +28,12 @@ import (
 // What is below public/ has the paths at which a Larder serves it, so that the bucket behind any web
 // server is a mirror. Nothing else of a bucket may be exposed.
 const (
-	publicPrefix   = "public"
+	publicPrefix   = replication.PublicPrefix
 	contentPath    = "/content/"
 	checkpointPath = tiles.Prefix + "checkpoint"
 	maxNote        = 64 << 10
-	maxShown       = 256 << 20 // of anything there
 	showAtOnce     = 16
-	tileHeight     = 8
+	tileHeight     = tiles.Height
 )
 
 // keyPaths have the keys of the log.
@@ -170,12 +167,9 @@ func (s *show) put(path string, fn func() ([]byte, error)) {
 
 // tilePaths are where a tile is and, after it, the entries whose hashes it has.
 func tilePaths(t tlog.Tile) []string {
-	level := strconv.Itoa(t.L)
-	t.L = 0 // its path says the level as tlog does; that of C2SP begins with it
-	rest := strings.TrimPrefix(t.Path(), fmt.Sprintf("tile/%d/0/", tileHeight))
-	paths := []string{tiles.Prefix + "tile/" + level + "/" + rest}
-	if level == "0" {
-		paths = append(paths, tiles.Prefix+"tile/entries/"+rest)
+	paths := []string{tiles.TilePath(t)}
+	if t.L == 0 {
+		paths = append(paths, tiles.EntriesPath(t.N, t.W))
 	}
 	return paths
 }
@@ -270,74 +264,9 @@ func (s *show) hide(gone map[kvstore.Hash]struct{}, sure bool) error {
 	return nil
 }
 
-// A Source has the log and the contents that a bucket shows, for a follower that trusts nothing of
-// it: see package follow.
-type Source struct {
-	Bucket bucket.Bucket
-	// Rest is how long it waits between two looks at the checkpoint. Default 250 ms.
-	Rest time.Duration
-}
-
-// Name is what the bucket is called.
-func (s *Source) Name() string { return s.Bucket.String() }
-
-// How a bucket is asked that does not answer.
+// How a bucket is requested that does not respond.
 const (
 	tries      = 3
 	firstPause = 200 * time.Millisecond
 	longPause  = 2 * time.Second
 )
-
-// Get returns what the bucket shows under a path of the log, or [fs.ErrNotExist].
-func (s *Source) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
-	for attempt := 1; ; attempt++ {
-		data, _, err := s.Bucket.Get(ctx, publicPrefix+path, limit)
-		switch {
-		case errors.Is(err, bucket.ErrNotFound):
-			return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
-		case err == nil || errors.Is(err, bucket.ErrTooLarge) || attempt == tries:
-			return data, err
-		}
-		if ended := retry.Sleep(ctx, retry.After(attempt, firstPause, longPause)); ended != nil {
-			return nil, errors.Join(err, ended)
-		}
-	}
-}
-
-// Content returns a content that the bucket shows, or [fs.ErrNotExist].
-func (s *Source) Content(ctx context.Context, h kvstore.Hash, size int64) (kvstore.Coded, error) {
-	data, err := s.Get(ctx, contentPath+h.String(), size)
-	return kvstore.Coded{Coding: coding.Identity, Bytes: data}, err
-}
-
-// RoundTrip answers requests as a server of public/ would, in no coding, whatever its address.
-func (s *Source) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer := &http.Response{
-		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Request: r,
-	}
-	data, err := s.Get(r.Context(), r.URL.Path, maxShown)
-	if errors.Is(err, fs.ErrNotExist) {
-		answer.Status, answer.StatusCode = "404 Not Found", http.StatusNotFound
-	} else if err != nil {
-		return nil, err
-	}
-	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
-	return answer, nil
-}
-
-// Await returns when the bucket shows another checkpoint than this one.
-func (s *Source) Await(ctx context.Context, checkpoint []byte) error {
-	rest := s.Rest
-	if rest == 0 {
-		rest = 250 * time.Millisecond
-	}
-	for {
-		data, _, err := s.Bucket.Get(ctx, publicPrefix+checkpointPath, maxNote)
-		if err == nil && !bytes.Equal(data, checkpoint) {
-			return nil
-		}
-		if err := retry.Sleep(ctx, rest); err != nil {
-			return err
-		}
-	}
-}

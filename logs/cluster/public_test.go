@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
@@ -58,7 +59,7 @@ func TestShow(t *testing.T) {
 		one.Refuse("a", "2.0."+string(rune('a'+i%26))+strings.Repeat("x", i/26), "no")
 	}
 	last := show()
-	source := &Source{Bucket: b}
+	source := &replication.Bucket{Bucket: b}
 	seen := 0
 	for o, err := range b.List(ctx, "public/log/", "") {
 		if err != nil {
@@ -99,20 +100,20 @@ func TestShow(t *testing.T) {
 		t.Errorf("an earlier checkpoint: %v", err)
 	}
 	own, shared := kvstore.Sum([]byte("a1.0.0")), kvstore.Sum([]byte("shared by a"))
-	if c, err := source.Content(ctx, own, 1<<10); err != nil || kvstore.Sum(c.Bytes) != own {
+	if c, err := source.Content(ctx, replication.Wanted{Hash: own, Limit: 1 << 10}); err != nil || kvstore.Sum(c.Coded[0].Bytes) != own {
 		t.Error(err)
 	}
 	one.Withdraw("a", "1.0.0", "malware")
 	show()
-	if _, err := source.Content(ctx, own, 1<<10); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := source.Content(ctx, replication.Wanted{Hash: own, Limit: 1 << 10}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("what only a withdrawn release has: %v", err)
 	}
-	if _, err := source.Content(ctx, shared, 1<<10); err != nil {
+	if _, err := source.Content(ctx, replication.Wanted{Hash: shared, Limit: 1 << 10}); err != nil {
 		t.Errorf("what another release has too: %v", err)
 	}
 	one.Restore("a", "1.0.0", "it was none")
 	show()
-	if _, err := source.Content(ctx, own, 1<<10); err != nil {
+	if _, err := source.Content(ctx, replication.Wanted{Hash: own, Limit: 1 << 10}); err != nil {
 		t.Errorf("what is served again: %v", err)
 	}
 }
@@ -151,7 +152,7 @@ func TestLookIsOvertaken(t *testing.T) {
 	writer := perform(t, one, t.TempDir())
 	two.Bucket = &torn{b, map[string][]byte{}, map[string]bucket.Version{}}
 	s, _, _ := showing(two.Node, "")
-	source := &Source{Bucket: &torn{b, map[string][]byte{}, map[string]bucket.Version{}}, Rest: time.Nanosecond}
+	source := &replication.Bucket{Bucket: &torn{b, map[string][]byte{}, map[string]bucket.Version{}}, Interval: time.Nanosecond}
 	var last signing.Signed
 	for _, version := range []string{"1.0.0", "1.0.1"} {
 		if err := one.publish("a", version); err != nil {

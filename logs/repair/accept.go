@@ -11,6 +11,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
@@ -57,9 +58,9 @@ func (e *engine) base(damaged *kvstore.Store) *kvstore.Store {
 		most = readableEnd(damaged, e.former.Size)
 	}
 	for _, s := range e.Options.Sources {
-		if folder, ok := s.(stored); ok {
-			if n := readableEnd(folder.store, e.former.Size); n > most {
-				best, most = folder.store, n
+		if folder, ok := s.(*replication.Store); ok {
+			if n := readableEnd(folder.Store(), e.former.Size); n > most {
+				best, most = folder.Store(), n
 			}
 		}
 	}

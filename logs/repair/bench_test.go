@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/logs/replication"
 )
 
 // BenchmarkFromAPeer builds a store of 5,000 files from nothing but the key folder and
@@ -12,7 +13,7 @@ import (
 func BenchmarkFromAPeer(b *testing.B) {
 	const files, inRelease = 5_000, 12
 	r := newRig(b, files/inRelease)
-	peer := r.peer()
+	peer := r.peer().(*replication.Server)
 	for b.Loop() {
 		if err := os.RemoveAll(r.data); err != nil {
 			b.Fatal(err)

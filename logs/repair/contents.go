@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -49,7 +50,7 @@ func (e *engine) contents(of entries) *contents {
 func (c *contents) documents(ctx context.Context) error {
 	return c.each(ctx, "documents", func(ctx context.Context, e logs.Indexed) {
 		for _, h := range e.Contents() {
-			c.start(ctx, Wanted{Hash: h, Entry: e})
+			c.start(ctx, replication.Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e})
 		}
 	})
 }
@@ -74,7 +75,7 @@ func (c *contents) files(ctx context.Context) error {
 		for i := range m.Files {
 			file := &m.Files[i]
 			if !erased.has(e, file.SHA256) {
-				c.start(ctx, Wanted{Hash: file.SHA256, Entry: e, Manifest: m, File: file})
+				c.start(ctx, replication.Wanted{Hash: file.SHA256, Limit: file.Size, Entry: e, Manifest: m, File: file})
 			}
 		}
 	})
@@ -109,7 +110,7 @@ func (c *contents) each(ctx context.Context, step string, fn func(context.Contex
 }
 
 // start heals a content, unless that is done.
-func (c *contents) start(ctx context.Context, w Wanted) {
+func (c *contents) start(ctx context.Context, w replication.Wanted) {
 	c.mu.Lock()
 	there := c.done[w.Hash]
 	if !there {
@@ -127,7 +128,7 @@ func (c *contents) start(ctx context.Context, w Wanted) {
 		return c.store.Identity(json)
 	}
 	c.group.Go(func() error {
-		weight := min(contentMemory, 3*w.limit()+1<<20)
+		weight := min(contentMemory, 3*w.Limit+1<<20)
 		if w.File == nil {
 			weight = 4 << 20 // nearly all are far smaller
 		}
@@ -140,7 +141,7 @@ func (c *contents) start(ctx context.Context, w Wanted) {
 }
 
 // heal makes one content sound. What cannot be had is no error.
-func (c *contents) heal(ctx context.Context, w Wanted) error {
+func (c *contents) heal(ctx context.Context, w replication.Wanted) error {
 	dropped, err := c.store.Mend(w.Hash)
 	switch {
 	case err == nil && len(dropped) == 0:
@@ -212,7 +213,7 @@ func (c *contents) erasedSince(h kvstore.Hash) (bool, error) {
 }
 
 // keep stores a content. Nothing waits for the disk where the content was not there.
-func (c *contents) keep(h kvstore.Hash, identity []byte, found Found, absent bool) error {
+func (c *contents) keep(h kvstore.Hash, identity []byte, found replication.Found, absent bool) error {
 	size := int64(len(identity))
 	if absent {
 		return c.store.PutContent(h, size, found.Squeezed, found.Coded)
@@ -224,19 +225,15 @@ func (c *contents) keep(h kvstore.Hash, identity []byte, found Found, absent boo
 }
 
 // search asks the sources, one after the other.
-func (c *contents) search(ctx context.Context, w Wanted) (Source, []byte, Found, error) {
+func (c *contents) search(ctx context.Context, w replication.Wanted) (Source, []byte, replication.Found, error) {
 	var failed []error
 	for _, s := range c.sources {
-		found, err := s.Content(ctx, w)
-		var identity []byte
-		if err == nil {
-			identity, found, err = w.check(found)
-		}
+		identity, found, err := replication.Fetch(ctx, s, w)
 		if err == nil {
 			return s, identity, found, nil
 		}
 		if ctx.Err() != nil {
-			return nil, nil, Found{}, ctx.Err()
+			return nil, nil, replication.Found{}, ctx.Err()
 		}
 		if s != c.damaged {
 			failed = append(failed, fmt.Errorf("%s: %w", s.Name(), err))
@@ -245,12 +242,24 @@ func (c *contents) search(ctx context.Context, w Wanted) (Source, []byte, Found,
 	if failed == nil {
 		failed = append(failed, errNoSource)
 	}
-	return nil, nil, Found{}, errors.Join(failed...)
+	return nil, nil, replication.Found{}, errors.Join(failed...)
 }
 
 var errNoSource = errors.New("no source was given")
 
-func where(w Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, w) }
+func where(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
+
+// placeOf names a content as an operator would: a file by the path of its URL.
+func placeOf(w replication.Wanted) string {
+	if w.File != nil {
+		return assetPath(w.Entry, w.File)
+	}
+	return fmt.Sprintf("entry %d (%s %s %s)", w.Entry.Index, w.Entry.Kind, w.Entry.Package, w.Entry.Version)
+}
+
+func assetPath(e logs.Indexed, file *logs.File) string {
+	return "/ajax/libs/" + e.Package + "/" + e.Version + "/" + file.Path
+}
 
 // queue has the bot squeeze what came in some of its codings only.
 func (c *contents) queue() error {
@@ -282,7 +291,7 @@ func (c *contents) list(ctx context.Context) error {
 		}
 		for _, h := range e.Contents() {
 			if why, ok := lost[h]; ok {
-				c.lose(h, Lost{Where: Wanted{Entry: e}.String(), Problem: oneLine(why)})
+				c.lose(h, Lost{Where: placeOf(replication.Wanted{Entry: e}), Problem: oneLine(why)})
 			}
 		}
 		if !e.Kind.Publishes() {

@@ -216,13 +216,16 @@ func (e *engine) missing(ctx context.Context, from int64) ([]logs.Indexed, error
 	return nil, e.lossError(from, problems)
 }
 
+// entriesPerWrite is how many entries one write to the store has.
+const entriesPerWrite = 256
+
 // append adds entries, whose contents are there as far as they could be had, with all that
 // they cause. Where it is interrupted, the next repair goes on.
 func (e *engine) append(missing []logs.Indexed) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	for some := range slices.Chunk(missing, entriesAtOnce) {
+	for some := range slices.Chunk(missing, entriesPerWrite) {
 		if err := e.appendSome(some); err != nil {
 			return err
 		}

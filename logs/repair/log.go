@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
 )
 
 // A LossError says that the end of the log cannot be had, and that nothing was replaced.
@@ -92,7 +93,7 @@ func (e *engine) walk(ctx context.Context, order []Source, from int64, fn func(S
 func (e *engine) next(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {
 	var problems []error
 	for _, s := range order {
-		raw, err := s.Entries(ctx, index)
+		raw, err := replication.ReadEntries(ctx, s, index)
 		if ctx.Err() != nil {
 			return nil, nil, ctx.Err()
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -25,7 +26,7 @@ func (e *engine) rebuild(ctx context.Context, damaged *kvstore.Store, why error)
 		if !e.beside {
 			defer func() { err = errors.Join(err, damaged.Close()) }()
 		}
-		e.damaged = stored{damaged, "the damaged store"}
+		e.damaged = replication.OfStore(damaged, "the damaged store")
 		e.sources = append([]Source{e.damaged}, e.Options.Sources...)
 	}
 	base := damaged // has the log

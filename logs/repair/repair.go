@@ -30,8 +30,12 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 )
+
+// A Source may have what the store has lost. If it is a [replication.Log] too, it may have the end of the log.
+type Source = replication.Contents
 
 // Options say what is repaired, and with what.
 type Options struct {
@@ -193,7 +197,11 @@ func newEngine(o Options) (*engine, error) {
 func (e *engine) end(begun time.Time) Result {
 	for _, s := range e.Options.Sources {
 		u := e.result.use(s)
-		u.Requests, u.Received = s.Spent()
+		if s, ok := s.(interface {
+			Spent() (requests, bytes int64)
+		}); ok {
+			u.Requests, u.Received = s.Spent()
+		}
 	}
 	e.result.Seconds = e.Now().Sub(begun).Seconds()
 	return e.result

@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -241,7 +242,7 @@ func TestTheLogsEnd(t *testing.T) {
 				}
 				var sources []repair.Source
 				if lost != "a backup" { // which is one that is too old
-					older, err := repair.OpenFolder(old, nil)
+					older, err := replication.OpenFolder(old, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -422,7 +423,7 @@ func (r *rig) folderOnce() repair.Source {
 
 // peerAgain is the same neighbour, by another client.
 func (r *rig) peerAgain() repair.Source {
-	return repair.NewPeer(r.url, verifyOptions(r.url))
+	return peer(r.url)
 }
 
 // Where the end of the log is nowhere, it goes on as another one, on the operator's word only.

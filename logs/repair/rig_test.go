@@ -23,6 +23,7 @@ import (
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -227,14 +228,18 @@ func (r *rig) neighbour() string {
 func (r *rig) peer() repair.Source {
 	r.Helper()
 	r.url = r.neighbour()
-	return repair.NewPeer(r.url, verifyOptions(r.url))
+	return peer(r.url)
 }
 
-func verifyOptions(url string) verify.Options { return verify.Options{Server: url} }
+func peer(url string) repair.Source {
+	server := replication.HTTP(verify.Options{Server: url})
+	server.MaxFailures = 64
+	return server
+}
 
 func (r *rig) folder() repair.Source {
 	r.Helper()
-	s, err := repair.OpenFolder(r.copied, nil)
+	s, err := replication.OpenFolder(r.copied, nil)
 	if err != nil {
 		r.Fatal(err)
 	}

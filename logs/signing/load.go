@@ -149,9 +149,9 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 // It returns the last signed checkpoint as it is in the key folder, nil where there is none, and
 // why it cannot be read.
 func (s *Signer) recall() (data []byte, unreadable, err error) {
-	stored, err := s.options.Store.Get(kvstore.LogState, signedKey)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return nil, nil, fmt.Errorf("couldn't read what was signed of the log in the store: %w", err)
+	stored, err := StoredNote(s.options.Store)
+	if err != nil {
+		return nil, nil, err
 	}
 	published, err := s.folder.read(publishedFile)
 	if err != nil {
@@ -312,6 +312,15 @@ func (s *Signer) thaw(refused *RefusedError) error {
 // signedByKey is the row of LogState that says which key signs the log in the
 // store.
 var signedByKey = kvstore.Key("signed-by")
+
+// StoredNote returns the last signed checkpoint that a store has of its log, nil if there is none. Nothing of it is verified.
+func StoredNote(store kvstore.Reader) ([]byte, error) {
+	data, err := store.Get(kvstore.LogState, signedKey)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return nil, fmt.Errorf("signing: couldn't read what was signed of the log in the store: %w", err)
+	}
+	return data, nil
+}
 
 // SignedBy returns the verifier key that signed the log in the store last, and
 // "" where none has.

@@ -24,7 +24,7 @@ func FuzzPath(f *testing.F) {
 	f.Fuzz(func(t *testing.T, path string, size int64) {
 		target := parse(path)
 		var again string
-		partial := uint8(target.width % fullWidth)
+		partial := uint8(target.width % Width)
 		switch target.kind {
 		case nothing:
 			return

@@ -14,11 +14,21 @@ import (
 // Prefix is where the log is.
 const Prefix = "/log/"
 
-// height is that of every tile: C2SP's tiles have 256 hashes.
-const height = 8
+// Height is that of every tile: C2SP's tiles have 256 hashes.
+const Height = 8
 
-// fullWidth is the number of hashes in a full tile.
-const fullWidth = 1 << height
+// Width is the number of hashes in a full tile, and of entries in a full bundle.
+const Width = 1 << Height
+
+// TilePath is where a tile of hashes is.
+func TilePath(t tlog.Tile) string {
+	return Prefix + strings.Replace(t.Path(), "tile/"+strconv.Itoa(Height)+"/", "tile/", 1)
+}
+
+// EntriesPath is where the bundle n of entries is, of a log in which it has so many entries.
+func EntriesPath(n int64, width int) string {
+	return strings.Replace(TilePath(tlog.Tile{H: Height, N: n, W: width}), "tile/0/", "tile/entries/", 1)
+}
 
 // maxLevel is the greatest level of a tile.
 const maxLevel = 63
@@ -56,7 +66,7 @@ type target struct {
 // caching is how long caches may keep what is there. A partial tile never changes either, but
 // only clients of one checkpoint ask for it, and the full one takes its place.
 func (t target) caching() answers.Caching {
-	if t.width == fullWidth || t.kind == content {
+	if t.width == Width || t.kind == content {
 		return answers.Immutable(answers.Forever)
 	}
 	return answers.Immutable(time.Hour)
@@ -98,8 +108,8 @@ func parse(path string) target {
 		return target{}
 	}
 	// Apart from the names, C2SP's tiles are those of the checksum database of Go,
-	// whose paths have the height too.
-	tile, err := tlog.ParseTilePath("tile/" + strconv.Itoa(height) + "/" + level + "/" + index)
+	// whose paths have the Height too.
+	tile, err := tlog.ParseTilePath("tile/" + strconv.Itoa(Height) + "/" + level + "/" + index)
 	if err != nil || tile.L > maxLevel {
 		return target{}
 	}
@@ -112,9 +122,9 @@ func (t target) within(size int64) bool {
 	if t.kind == content {
 		return t.n < size
 	}
-	if height*t.level >= 63 {
+	if Height*t.level >= 63 {
 		return false
 	}
-	size >>= height * t.level // the number of hashes at the level
-	return t.n <= size>>height && t.n<<height+int64(t.width) <= size
+	size >>= Height * t.level // the number of hashes at the level
+	return t.n <= size>>Height && t.n<<Height+int64(t.width) <= size
 }

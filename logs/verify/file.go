@@ -367,9 +367,17 @@ func NewDifference(format string, args ...any) error { return differs(format, ar
 type ForkError struct {
 	Evidence *signing.Evidence
 	Fork     signing.Fork
+	// File has the evidence; "" if it was not stored.
+	File string
 }
 
-func (e *ForkError) Error() string { return "the log has forked: " + e.Fork.Why }
+func (e *ForkError) Error() string {
+	text := "the log has forked: " + e.Fork.Why
+	if e.File != "" {
+		text += "; " + e.File + " proves it to anyone (larder verify --evidence)"
+	}
+	return text
+}
 
 // A Doubt is why nothing that a log says is proven, though nothing in it is wrong.
 type Doubt struct {

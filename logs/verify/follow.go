@@ -163,7 +163,7 @@ func (l *Log) compare(smaller, larger signing.Signed, hashes tlog.HashReader) er
 		if err != nil {
 			return err
 		}
-		return &ForkError{evidence, fork}
+		return &ForkError{Evidence: evidence, Fork: fork}
 	}
 	return differs("the log's first %d entries are not those that were signed and seen before; the keys do not lead to each other, so nothing proves that to others", smaller.Size)
 }

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -91,6 +92,31 @@ func (k *Known) OfKey(key string) (KnownLog, bool) {
 
 func (k *Known) index(key string) int {
 	return slices.IndexFunc(k.Logs, func(l KnownLog) bool { return l.Key == key || slices.Contains(l.Former, key) })
+}
+
+// Open opens a log and remembers what was verified of it. Without a key in o, the key counts that is remembered of the
+// server, or else the one that the server names: then firstUse is true. The evidence of a fork is stored in a file.
+func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, firstUse bool, err error) {
+	if before, ok := k.OfServer(o.Server); o.Trust.Key == "" && ok {
+		o.Trust.Key = before.Key
+	}
+	if o.Trust.Key == "" {
+		if o.Trust.Key, err = FetchKey(ctx, o); err != nil {
+			return nil, false, fmt.Errorf("couldn't get the log's key: %w", err)
+		}
+		firstUse = true
+	}
+	o.Known = k.OfKey
+	l, err = Open(ctx, o)
+	if fork := (*ForkError)(nil); errors.As(err, &fork) {
+		var failed error
+		fork.File, failed = k.KeepEvidence(fork.Evidence)
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		return nil, firstUse, err
+	}
+	return l, firstUse, k.Remember(o.Server, o.Trust.Key, l, now)
 }
 
 // Remember writes what was verified: the log under a server was trusted by a key,

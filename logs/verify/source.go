@@ -3,21 +3,16 @@ package verify
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 
-	"golang.org/x/mod/sumdb/tlog"
-
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
@@ -41,45 +36,6 @@ func NewFetcher(o Options) *Fetcher {
 
 // Spent returns how many requests there were, and the bytes of the bodies that were read.
 func (f *Fetcher) Spent() (requests, bytes int64) { return f.requests.Load(), f.bytes.Load() }
-
-// Size returns how many entries the server's last signed checkpoint has.
-func (f *Fetcher) Size(ctx context.Context) (int64, error) {
-	data, err := f.remote.get(ctx, "/log/checkpoint", maxCheckpoint)
-	if err != nil {
-		return 0, err
-	}
-	lines := strings.SplitN(string(data), "\n", 3)
-	if len(lines) < 3 {
-		return 0, fmt.Errorf("%s/log/checkpoint is no checkpoint", f.remote.base)
-	}
-	n, err := strconv.ParseInt(lines[1], 10, 64)
-	if err != nil || n < 0 || n > signing.MaxSize {
-		return 0, fmt.Errorf("%s/log/checkpoint is no checkpoint", f.remote.base)
-	}
-	return n, nil
-}
-
-// Entries returns the bytes of the entries from index on that are in the same bundle, of a
-// server that has signed so many.
-func (f *Fetcher) Entries(ctx context.Context, index, size int64) ([][]byte, error) {
-	l := &Log{remote: f.remote, tree: tlog.Tree{N: size}}
-	data, err := l.fetchBundle(ctx, index>>height)
-	if err != nil {
-		return nil, err
-	}
-	var entries [][]byte
-	for i := index &^ (fullWidth - 1); i < size && len(data) > 0; i++ {
-		if len(data) < 2 || len(data)-2 < int(binary.BigEndian.Uint16(data)) {
-			return nil, fmt.Errorf("%s: the bundle of entries %d ends before entry %d", f.remote.base, index>>height, i)
-		}
-		raw := data[2 : 2+binary.BigEndian.Uint16(data)]
-		data = data[2+len(raw):]
-		if i >= index {
-			entries = append(entries, raw)
-		}
-	}
-	return entries, nil
-}
 
 // Content returns a content by its hash, in the coding that the server likes best of those
 // that are accepted. size is the most bytes that it may have.

@@ -2,7 +2,6 @@ package verify
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,12 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/tiles"
 )
 
-// height is that of the tiles of https://c2sp.org/tlog-tiles, which have 256 hashes.
+// The tiles are those of https://c2sp.org/tlog-tiles.
 const (
-	height    = 8
-	fullWidth = 1 << height
+	height    = tiles.Height
+	fullWidth = tiles.Width
 )
 
 // tileReader fetches tiles for one verification. Package tlog holds each of them
@@ -65,7 +65,7 @@ func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 }
 
 func (t *tileReader) readTile(ctx context.Context, tile tlog.Tile) ([]byte, error) {
-	data, err := t.remote.tile(ctx, tile, strings.TrimPrefix(tile.Path(), fmt.Sprintf("tile/%d/", height)), tlog.HashSize)
+	data, err := t.remote.tile(ctx, tile, tiles.TilePath(tile), tlog.HashSize)
 	if err != nil {
 		return nil, err
 	}
@@ -89,10 +89,10 @@ func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 // tile returns what a partial tile has, or the full one that has taken its place. An
 // element has most bytes.
 func (r *remote) tile(ctx context.Context, tile tlog.Tile, path string, most int64) ([]byte, error) {
-	data, err := r.get(ctx, "/log/tile/"+path, int64(tile.W)*most)
+	data, err := r.get(ctx, path, int64(tile.W)*most)
 	if tile.W < fullWidth && errors.Is(err, fs.ErrNotExist) {
 		full, _, _ := strings.Cut(path, ".p/")
-		return r.get(ctx, "/log/tile/"+full, fullWidth*most)
+		return r.get(ctx, full, fullWidth*most)
 	}
 	return data, err
 }
@@ -105,9 +105,7 @@ func (l *Log) entryTile(n int64) tlog.Tile {
 // fetchBundle returns the entries under a tile of level 0, of which nothing is proven.
 func (l *Log) fetchBundle(ctx context.Context, n int64) ([]byte, error) {
 	tile := l.entryTile(n)
-	_, number, _ := strings.Cut(strings.TrimPrefix(tile.Path(), "tile/"), "/") // without the height
-	_, number, _ = strings.Cut(number, "/")                                    // without the level
-	return l.remote.tile(ctx, tile, "entries/"+number, 2+logs.MaxEntry)
+	return l.remote.tile(ctx, tile, tiles.EntriesPath(n, tile.W), 2+logs.MaxEntry)
 }
 
 // bundles returns the entries of the bundles from n until end, each of which is proven to
@@ -146,11 +144,11 @@ func (l *Log) bundles(ctx context.Context, n, end int64) ([]logs.Indexed, error)
 func unpack(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([]logs.Indexed, error) {
 	for i, hash := range hashes {
 		index := n<<height + int64(i)
-		if len(data) < 2 || len(data)-2 < int(binary.BigEndian.Uint16(data)) {
+		raw, rest, ok := tiles.CutEntry(data)
+		if !ok {
 			return nil, differs("the bundle of entries %d ends before entry %d", n, index)
 		}
-		raw := data[2 : 2+binary.BigEndian.Uint16(data)]
-		data = data[2+len(raw):]
+		data = rest
 		if tlog.RecordHash(raw) != hash {
 			return nil, differs("entry %d is not the one in the signed tree", index)
 		}

@@ -1,4 +1,4 @@
-package follow
+package replication
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/retry"
@@ -104,11 +105,12 @@ func (f *Follower) improve(ctx context.Context, h kvstore.Hash) error {
 	if err != nil {
 		return err
 	}
-	err = f.receive(ctx, h, content.Size, func(coded kvstore.Coded, _ []byte) error {
-		if coded.Coding == coding.Identity {
+	err = f.receive(ctx, Wanted{Hash: h, Limit: content.Size}, func(_ []byte, found Found) error {
+		smaller := slices.DeleteFunc(found.Coded, func(c kvstore.Coded) bool { return c.Coding == coding.Identity })
+		if len(smaller) == 0 {
 			return nil
 		}
-		return f.Store.ImproveContent(h, content.Size, false, []kvstore.Coded{coded})
+		return f.Store.ImproveContent(h, content.Size, found.Squeezed, smaller)
 	})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kvstore.ErrNotFound) {
 		return nil

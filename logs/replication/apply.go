@@ -1,4 +1,4 @@
-package follow
+package replication
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -229,7 +228,7 @@ func (f *Follower) allFiles(ctx context.Context, c *coming, files []logs.File) e
 			continue
 		}
 		group.Go(func() error {
-			err := f.once(file.SHA256, func() error { return f.file(ctx, file) })
+			err := f.once(file.SHA256, func() error { return f.file(ctx, c, file) })
 			if err != nil {
 				err = fmt.Errorf("%s: %w", file.Path, err)
 			}
@@ -257,34 +256,36 @@ func (f *Follower) document(ctx context.Context, c *coming, h kvstore.Hash) erro
 			return err
 		}
 		defer f.memory.Release(usual)
-		coded, err := f.Source.Content(ctx, h, logs.MaxManifest)
+		data, found, err := f.fetchContent(ctx, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: c.entry})
+		if err == nil {
+			err = f.store(h, data, found)
+		}
 		if err != nil {
 			return fmt.Errorf("content %s: %w", h, err)
 		}
-		data, err := coding.DecodeUpTo(coded.Coding, coded.Bytes, logs.MaxManifest)
-		if err == nil && (kvstore.Sum(data) != h || len(data) > logs.MaxManifest) {
-			err = errOther
-		}
-		if err != nil {
-			return &RefusedError{fmt.Errorf("content %s: %w", h, err)}
-		}
-		return f.keep(h, data, coded)
+		return nil
 	})
 }
 
-// errOther says that a source has sent other bytes than those that were asked for.
-var errOther = errors.New("the source sent other bytes")
+// fetchContent fetches a content and verifies it.
+func (f *Follower) fetchContent(ctx context.Context, w Wanted) ([]byte, Found, error) {
+	data, found, err := Fetch(ctx, f.Source, w)
+	if errors.Is(err, ErrOther) {
+		err = &RefusedError{err}
+	}
+	return data, found, err
+}
 
 // file has a file's content be in the store.
-func (f *Follower) file(ctx context.Context, file *logs.File) error {
+func (f *Follower) file(ctx context.Context, c *coming, file *logs.File) error {
 	if file.Size < 0 || file.Size > maxFile {
 		return &RefusedError{fmt.Errorf("a file of %d bytes, and %d are the most", file.Size, int64(maxFile))}
 	}
-	err := f.receive(ctx, file.SHA256, file.Size, func(coded kvstore.Coded, data []byte) error {
+	err := f.receive(ctx, Wanted{Hash: file.SHA256, Limit: file.Size, Entry: c.entry, File: file}, func(data []byte, found Found) error {
 		if logs.SumSRI(data) != file.SRI {
 			return &RefusedError{errors.New("its manifest says another integrity than its bytes have")}
 		}
-		return f.keep(file.SHA256, data, coded)
+		return f.store(file.SHA256, data, found)
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the source does not have it: it was withdrawn a moment ago, or the source leaves the release out (--only leaves it out here too): %w", err)
@@ -292,34 +293,26 @@ func (f *Follower) file(ctx context.Context, file *logs.File) error {
 	return err
 }
 
-// receive fetches a content, whose size is known, holds it against its hash, and calls take with it.
-func (f *Follower) receive(ctx context.Context, h kvstore.Hash, size int64, take func(coded kvstore.Coded, data []byte) error) error {
-	weight := min(contentMemory, 3*size+1<<16)
+// receive fetches a content whose size is known, and calls use with it.
+func (f *Follower) receive(ctx context.Context, w Wanted, use func(data []byte, found Found) error) error {
+	weight := min(contentMemory, 3*w.Limit+1<<16)
 	if err := f.memory.Acquire(ctx, weight); err != nil {
 		return err
 	}
 	defer f.memory.Release(weight)
-	coded, err := f.Source.Content(ctx, h, size)
-	if err != nil {
-		return err
-	}
-	data := coded.Bytes
-	if coded.Coding != coding.Identity {
-		data, err = coding.Decode(coded.Coding, coded.Bytes, size)
-	}
+	data, found, err := f.fetchContent(ctx, w)
 	switch {
 	case err != nil:
-		return &RefusedError{fmt.Errorf("%w: %w", errOther, err)}
-	case int64(len(data)) != size || kvstore.Sum(data) != h:
-		return &RefusedError{errOther}
+		return err
+	case int64(len(data)) != w.Limit:
+		return &RefusedError{ErrOther}
 	}
-	return take(coded, data)
+	return use(data, found)
 }
 
-// keep stores a content in the coding in which it came. For clients that do not take that one, others are made
-// when they ask.
-func (f *Follower) keep(h kvstore.Hash, data []byte, coded kvstore.Coded) error {
-	if err := f.Store.PutContent(h, int64(len(data)), false, []kvstore.Coded{coded}); err != nil {
+// store stores a content in the encodings in which it came. Others are made when clients request them.
+func (f *Follower) store(h kvstore.Hash, data []byte, found Found) error {
+	if err := f.Store.PutContent(h, int64(len(data)), found.Squeezed, found.Coded); err != nil {
 		return err
 	}
 	f.files.Add(1)

@@ -1,4 +1,4 @@
-package follow_test
+package replication_test
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/follow"
 	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -165,31 +165,31 @@ func (u *upstream) erase(t *testing.T, name, version string, files ...string) {
 type mirror struct {
 	*testkit.Shelf
 	keys string
-	*follow.Follower
+	*replication.Follower
 }
 
-func newMirror(t *testing.T, url string, change ...func(*follow.Options)) *mirror {
+func newMirror(t *testing.T, url string, change ...func(*replication.Options)) *mirror {
 	t.Helper()
 	m := &mirror{Shelf: testkit.NewShelf(t), keys: filepath.Join(t.TempDir(), "keys")}
 	m.open(t, url, change...)
 	return m
 }
 
-func (m *mirror) open(t *testing.T, url string, change ...func(*follow.Options)) {
+func (m *mirror) open(t *testing.T, url string, change ...func(*replication.Options)) {
 	t.Helper()
-	o := follow.Options{Source: follow.HTTP(verify.Options{Server: url}), Store: m.Store, Log: m.Log, Keys: m.keys, Logger: quiet}
+	o := replication.Options{Source: replication.HTTP(verify.Options{Server: url}), Store: m.Store, Log: m.Log, Keys: m.keys, Logger: quiet}
 	for _, c := range change {
 		c(&o)
 	}
 	var err error
-	if m.Follower, err = follow.Open(o); err != nil {
+	if m.Follower, err = replication.Open(o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Follower.Close() })
 }
 
 // again is the next start.
-func (m *mirror) again(t *testing.T, url string, change ...func(*follow.Options)) {
+func (m *mirror) again(t *testing.T, url string, change ...func(*replication.Options)) {
 	t.Helper()
 	if err := m.Follower.Close(); err != nil {
 		t.Fatal(err)
@@ -260,15 +260,15 @@ func get(t *testing.T, h http.Handler, data string) (status int, body string) {
 
 // memorySource is a source without a network.
 type memorySource struct {
-	follow.Source
-	content func(context.Context, kvstore.Hash, int64) (kvstore.Coded, error)
+	replication.Source
+	content func(context.Context, replication.Wanted) (replication.Found, error)
 }
 
-func (s memorySource) Content(ctx context.Context, h kvstore.Hash, size int64) (kvstore.Coded, error) {
+func (s memorySource) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	if s.content == nil {
-		return kvstore.Coded{}, fs.ErrNotExist
+		return replication.Found{}, fs.ErrNotExist
 	}
-	return s.content(ctx, h, size)
+	return s.content(ctx, w)
 }
 
 var errStop = errors.New("stopped by the test")

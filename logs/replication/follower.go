@@ -1,6 +1,7 @@
-package follow
+package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,9 +143,7 @@ func (f *Follower) recall() (err error) {
 	if before, ok := f.known.OfServer(f.Source.Name()); f.Trust.Key == "" && ok {
 		f.Trust.Key = before.Key
 	}
-	if f.Trust.Key == "" {
-		f.Trust.Key = key
-	}
+	f.Trust.Key = cmp.Or(f.Trust.Key, key)
 	if key == "" && local.Size > 0 {
 		before, err := signing.SignedBy(f.Store)
 		if err != nil {
@@ -288,32 +287,19 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 
 // verify opens the source's log, and remembers what was seen of it.
 func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
-	o := verify.Options{Server: f.Source.Name(), Read: f.Source.Get, Trust: f.Trust, Known: f.known.OfKey}
-	if o.Trust.Key == "" {
-		key, err := verify.FetchKey(ctx, o)
-		if err != nil {
-			return nil, fmt.Errorf("couldn't get the log's key: %w", err)
-		}
-		o.Trust.Key = key
-		f.change(func(s *State) { s.Key, s.FirstUse = key, true })
-	}
-	log, err := verify.Open(ctx, o)
-	var fork *verify.ForkError
-	switch {
-	case errors.As(err, &fork):
-		evidence, kept := f.known.KeepEvidence(fork.Evidence)
-		f.change(func(s *State) { s.Evidence = evidence })
-		if evidence != "" {
-			err = fmt.Errorf("%w; %s proves it to anyone (larder verify --evidence)", err, evidence)
-		}
-		return nil, &RefusedError{errors.Join(err, kept)}
-	case verify.OutcomeOf(err) == verify.Differs:
+	log, firstUse, err := f.known.Open(ctx, verify.Options{Server: f.Source.Name(), Read: f.Source.Get, Trust: f.Trust}, time.Now())
+	if fork := (*verify.ForkError)(nil); errors.As(err, &fork) {
+		f.change(func(s *State) { s.Evidence = fork.File })
 		return nil, &RefusedError{err}
-	case err != nil:
+	}
+	if verify.OutcomeOf(err) == verify.Differs {
+		return nil, &RefusedError{err}
+	}
+	if err != nil {
 		return nil, err
 	}
-	if err := f.known.Remember(f.Source.Name(), o.Trust.Key, log, time.Now()); err != nil {
-		return nil, err
+	if firstUse {
+		f.change(func(s *State) { s.Key, s.FirstUse = log.Key(), true })
 	}
 	if doubt := log.Doubt(); doubt != nil {
 		return nil, &RefusedError{doubt}

@@ -1,4 +1,4 @@
-package follow_test
+package replication_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -116,7 +116,7 @@ func TestWithdrawal(t *testing.T) {
 func TestOnly(t *testing.T) {
 	u := newUpstream(t)
 	u.stock(t)
-	only := func(o *follow.Options) {
+	only := func(o *replication.Options) {
 		o.Only = func(pkg, version string) bool { return pkg == "vue" && version != "3.1.0" }
 	}
 	m := newMirror(t, u.url, only)
@@ -183,7 +183,7 @@ func TestKeyChange(t *testing.T) {
 	if changes, err := m.KeyChanges(); err != nil || len(changes) != 1 {
 		t.Errorf("changes %+v, %v", changes, err)
 	}
-	m.again(t, u.url, func(o *follow.Options) { o.Trust.Key = first })
+	m.again(t, u.url, func(o *replication.Options) { o.Trust.Key = first })
 	u.Publish("vue", "3.2.0", "vue.js", map[string]string{"vue.js": "vue three point two"})
 	u.signNow(t)
 	m.catchUp(t)
@@ -201,12 +201,12 @@ func TestInterrupted(t *testing.T) {
 	for allowed := 0; ; allowed++ {
 		var left atomic.Int64 // fetches are concurrent
 		left.Store(int64(allowed))
-		m.open(t, u.url, func(o *follow.Options) {
-			o.Source = memorySource{o.Source, func(ctx context.Context, h kvstore.Hash, size int64) (kvstore.Coded, error) {
+		m.open(t, u.url, func(o *replication.Options) {
+			o.Source = memorySource{o.Source, func(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 				if left.Add(-1) < 0 {
-					return kvstore.Coded{}, errStop
+					return replication.Found{}, errStop
 				}
-				return (follow.HTTP(serverOptions(u.url))).Content(ctx, h, size)
+				return replication.HTTP(serverOptions(u.url)).Content(ctx, w)
 			}}
 		})
 		err := m.CatchUp(t.Context())
@@ -234,7 +234,7 @@ func TestWrongFolders(t *testing.T) {
 	if err := m.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), "another") && !strings.Contains(err.Error(), "not signed") {
 		t.Errorf("another log: %v", err)
 	}
-	if _, err := follow.Open(follow.Options{Source: follow.HTTP(serverOptions(u.url)), Store: m.Store, Log: m.Log, Keys: u.signer.Folder(), Logger: quiet}); err == nil {
+	if _, err := replication.Open(replication.Options{Source: replication.HTTP(serverOptions(u.url)), Store: m.Store, Log: m.Log, Keys: u.signer.Folder(), Logger: quiet}); err == nil {
 		t.Error("a key folder that signs was taken")
 	}
 }

@@ -1,4 +1,4 @@
-package follow_test
+package replication_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/transparency-dev/tessera/client"
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
@@ -80,8 +80,8 @@ func TestRun(t *testing.T) {
 	u := newUpstream(t)
 	u.stock(t)
 	caught := make(chan struct{}, 1)
-	m := newMirror(t, u.url, func(o *follow.Options) {
-		o.Changed = func(s follow.State) {
+	m := newMirror(t, u.url, func(o *replication.Options) {
+		o.Changed = func(s replication.State) {
 			if s.Ready && s.Entries == s.Of {
 				select {
 				case caught <- struct{}{}:

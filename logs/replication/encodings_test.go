@@ -1,4 +1,4 @@
-package follow_test
+package replication_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/replication"
 )
 
 // What the source squeezes after a mirror has taken it over is smaller on the mirror too, some time later; a source that
@@ -25,7 +25,7 @@ func TestSmallerCodingsComeLater(t *testing.T) {
 	u := newUpstream(t)
 	u.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": text})
 	u.signNow(t)
-	m := newMirror(t, u.url, func(o *follow.Options) { o.Now = func() time.Time { return at } })
+	m := newMirror(t, u.url, func(o *replication.Options) { o.Now = func() time.Time { return at } })
 	m.catchUp(t)
 	length := func(store *kvstore.Store) int64 {
 		t.Helper()
@@ -101,7 +101,7 @@ func TestOneContentThatFails(t *testing.T) {
 	u := newUpstream(t)
 	u.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": "one", "b.js": "two", "c.js": "three"})
 	u.signNow(t)
-	m := newMirror(t, u.url, func(o *follow.Options) { o.Now = func() time.Time { return at } })
+	m := newMirror(t, u.url, func(o *replication.Options) { o.Now = func() time.Time { return at } })
 	m.catchUp(t)
 	var mu sync.Mutex
 	asked := map[string]int{}
@@ -145,7 +145,7 @@ func TestImproveKeepsNoOldState(t *testing.T) {
 	u := newUpstream(t)
 	u.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": "one", "b.js": "two", "c.js": "three"})
 	u.signNow(t)
-	m := newMirror(t, u.url, func(o *follow.Options) { o.Now = func() time.Time { return at } })
+	m := newMirror(t, u.url, func(o *replication.Options) { o.Now = func() time.Time { return at } })
 	m.catchUp(t)
 	later := kvstore.Range{Prefix: kvstore.Prefix("follow", "later")}
 	var asked atomic.Int32
@@ -179,7 +179,7 @@ func TestOnceWithoutSmallerCodings(t *testing.T) {
 	u.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": "one"})
 	u.signNow(t)
 	var said bytes.Buffer
-	m := newMirror(t, u.url, func(o *follow.Options) {
+	m := newMirror(t, u.url, func(o *replication.Options) {
 		o.Now, o.Logger = func() time.Time { return at }, slog.New(slog.NewTextHandler(&said, nil))
 	})
 	once := func() {
@@ -212,7 +212,7 @@ func TestOldReleasesAreFetchedOnce(t *testing.T) {
 	u := newUpstream(t)
 	u.stock(t)
 	at := testkit.Released.AddDate(0, 1, 0)
-	m := newMirror(t, u.url, func(o *follow.Options) { o.Now = func() time.Time { return at } })
+	m := newMirror(t, u.url, func(o *replication.Options) { o.Now = func() time.Time { return at } })
 	m.catchUp(t)
 	u.mu.Lock()
 	asked := u.requests

@@ -1,4 +1,4 @@
-package follow_test
+package replication_test
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/follow"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -115,7 +115,7 @@ func TestLies(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Fatalf("got %v, want %q", err, test.want)
 			}
-			if test.name != "no such content" && test.name != "far more bytes" && test.name != "a page" && !errors.As(err, new(*follow.RefusedError)) {
+			if test.name != "no such content" && test.name != "far more bytes" && test.name != "a page" && !errors.As(err, new(*replication.RefusedError)) {
 				t.Errorf("it is no refusal: %v", err)
 			}
 			if after, err := m.Checkpoint(); err != nil || !bytes.Equal(after.Note, before.Note) || m.Log.Checkpoint() != before.Checkpoint {
@@ -152,21 +152,21 @@ func TestShrunk(t *testing.T) {
 		return body
 	})
 	err := m.CatchUp(t.Context())
-	if !errors.As(err, new(*follow.RefusedError)) || !strings.Contains(err.Error(), "was signed and seen before") {
+	if !errors.As(err, new(*replication.RefusedError)) || !strings.Contains(err.Error(), "was signed and seen before") {
 		t.Errorf("got %v", err)
 	}
 	// Nor does the next start forget, with an empty store.
 	fresh := newMirror(t, u.url)
 	fresh.Follower.Close()
-	data, err := os.ReadFile(filepath.Join(m.keys, follow.KnownFile))
+	data, err := os.ReadFile(filepath.Join(m.keys, replication.KnownFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(fresh.keys, follow.KnownFile), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(fresh.keys, replication.KnownFile), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	fresh.open(t, u.url)
-	if err := fresh.CatchUp(t.Context()); !errors.As(err, new(*follow.RefusedError)) {
+	if err := fresh.CatchUp(t.Context()); !errors.As(err, new(*replication.RefusedError)) {
 		t.Errorf("a new store: %v", err)
 	}
 	u.lies(nil)
@@ -202,9 +202,9 @@ func TestFork(t *testing.T) {
 	twin.serve(t, twin.signer)
 	before := m.Log.Checkpoint()
 	// The server answers with the twin from now on.
-	m.again(t, u.url, func(o *follow.Options) { o.Source = renamed{follow.HTTP(serverOptions(twin.url)), u.url} })
+	m.again(t, u.url, func(o *replication.Options) { o.Source = renamed{replication.HTTP(serverOptions(twin.url)), u.url} })
 	err = m.CatchUp(t.Context())
-	if !errors.As(err, new(*follow.RefusedError)) || !strings.Contains(err.Error(), "forked") {
+	if !errors.As(err, new(*replication.RefusedError)) || !strings.Contains(err.Error(), "forked") {
 		t.Fatalf("got %v", err)
 	}
 	if m.Log.Checkpoint() != before {
@@ -222,7 +222,7 @@ func TestFork(t *testing.T) {
 }
 
 type renamed struct {
-	follow.Source
+	replication.Source
 	name string
 }
 
@@ -232,8 +232,8 @@ func (r renamed) Name() string { return r.name }
 func TestAnotherKey(t *testing.T) {
 	u, other := newUpstream(t), newUpstream(t)
 	u.stock(t)
-	m := newMirror(t, u.url, func(o *follow.Options) { o.Trust.Key = other.signer.Key() })
-	if err := m.CatchUp(t.Context()); !errors.As(err, new(*follow.RefusedError)) {
+	m := newMirror(t, u.url, func(o *replication.Options) { o.Trust.Key = other.signer.Key() })
+	if err := m.CatchUp(t.Context()); !errors.As(err, new(*replication.RefusedError)) {
 		t.Errorf("got %v", err)
 	}
 	if size := m.Log.Checkpoint().Size; size != 0 {
@@ -246,11 +246,11 @@ func TestStalls(t *testing.T) {
 	u := newUpstream(t)
 	u.stock(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	m := newMirror(t, u.url, func(o *follow.Options) {
-		o.Source = memorySource{o.Source, func(ctx context.Context, _ kvstore.Hash, _ int64) (kvstore.Coded, error) {
+	m := newMirror(t, u.url, func(o *replication.Options) {
+		o.Source = memorySource{o.Source, func(ctx context.Context, _ replication.Wanted) (replication.Found, error) {
 			cancel() // the first has begun
 			<-ctx.Done()
-			return kvstore.Coded{}, ctx.Err()
+			return replication.Found{}, ctx.Err()
 		}}
 	})
 	if err := m.CatchUp(ctx); !errors.Is(err, context.Canceled) {
@@ -267,9 +267,9 @@ func TestStallingServer(t *testing.T) {
 			asked.Add(1)
 			return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, ContentLength: -1, Body: &stall{r.Context()}, Request: r}, nil
 		})}}
-		source := follow.HTTP(stalling)
+		source := replication.HTTP(stalling)
 		for name, ask := range map[string]func() error{
-			"content": func() error { _, err := source.Content(t.Context(), kvstore.Hash{}, 1<<20); return err },
+			"content": func() error { _, err := source.Content(t.Context(), replication.Wanted{Limit: 1 << 20}); return err },
 			"log":     func() error { _, err := source.Get(t.Context(), "/log/checkpoint", 1000); return err },
 		} {
 			asked.Store(0)
@@ -333,20 +333,20 @@ func TestBombs(t *testing.T) {
 			u := newUpstream(t)
 			u.stock(t)
 			of := test.of(u)
-			m := newMirror(t, u.url, func(o *follow.Options) {
+			m := newMirror(t, u.url, func(o *replication.Options) {
 				honest := o.Source
-				o.Source = memorySource{honest, func(ctx context.Context, h kvstore.Hash, size int64) (kvstore.Coded, error) {
-					if h == of {
-						return test.sent, nil
+				o.Source = memorySource{honest, func(ctx context.Context, w replication.Wanted) (replication.Found, error) {
+					if w.Hash == of {
+						return replication.Found{Coded: []kvstore.Coded{test.sent}}, nil
 					}
-					return honest.Content(ctx, h, size)
+					return honest.Content(ctx, w)
 				}}
 			})
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			err := m.CatchUp(t.Context())
 			runtime.ReadMemStats(&after)
-			if !errors.As(err, new(*follow.RefusedError)) {
+			if !errors.As(err, new(*replication.RefusedError)) {
 				t.Errorf("got %v", err)
 			}
 			if grown := after.TotalAlloc - before.TotalAlloc; grown > 300<<20 {

@@ -1,0 +1,67 @@
+package replication
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs/tiles"
+)
+
+// PublicPrefix begins the keys of what a cluster publishes in its bucket, at the paths at which a Larder serves it.
+const PublicPrefix = "public"
+
+// A Bucket is what a cluster publishes in its bucket.
+type Bucket struct {
+	Bucket bucket.Bucket
+	// Interval is the time between two requests for the checkpoint. Default: 250 ms.
+	Interval time.Duration
+}
+
+// Name implements [Source].
+func (s *Bucket) Name() string { return s.Bucket.String() }
+
+// Get implements [Log].
+func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
+	final := func(err error) bool {
+		return errors.Is(err, bucket.ErrNotFound) || errors.Is(err, bucket.ErrTooLarge)
+	}
+	err = retryTransient(ctx, final, func(ctx context.Context) (err error) {
+		data, _, err = s.Bucket.Get(ctx, PublicPrefix+path, limit)
+		return err
+	})
+	if errors.Is(err, bucket.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return data, err
+}
+
+// Content implements [Contents].
+func (s *Bucket) Content(ctx context.Context, w Wanted) (Found, error) {
+	data, err := s.Get(ctx, tiles.ByHash(w.Hash), w.Limit)
+	return Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
+}
+
+// Await implements [Log].
+func (s *Bucket) Await(ctx context.Context, checkpoint []byte) error {
+	interval := s.Interval
+	if interval == 0 {
+		interval = 250 * time.Millisecond
+	}
+	for {
+		data, _, err := s.Bucket.Get(ctx, PublicPrefix+checkpointPath, maxCheckpoint)
+		if err == nil && !bytes.Equal(data, checkpoint) {
+			return nil
+		}
+		if err := retry.Sleep(ctx, interval); err != nil {
+			return err
+		}
+	}
+}

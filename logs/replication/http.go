@@ -1,0 +1,99 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+const (
+	responseTime = 30 * time.Second // for one response, and a second more for every slowestRate bytes
+	slowestRate  = 100 << 10
+	pollInterval = time.Second // between two requests for the checkpoint
+)
+
+// A Server is a Larder behind a URL, requested as by any client.
+type Server struct {
+	// MaxFailures is how many requests in a row may fail, after which the server is not requested any more. Default: any number.
+	MaxFailures int
+
+	name     string
+	fetcher  *verify.Fetcher
+	failures atomic.Int64 // requests in a row that failed
+}
+
+// HTTP returns the Larder at a URL. Of the options it takes Server, Client and UserAgent.
+func HTTP(o verify.Options) *Server {
+	return &Server{name: o.Server, fetcher: verify.NewFetcher(o)}
+}
+
+// Name implements [Source].
+func (s *Server) Name() string { return s.name }
+
+// Spent returns how many requests there were, and how many bytes of bodies were received.
+func (s *Server) Spent() (requests, bytes int64) { return s.fetcher.Spent() }
+
+// Get implements [Log].
+func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
+	err = s.request(ctx, limit, func(ctx context.Context) (err error) {
+		data, err = s.fetcher.Get(ctx, path, limit)
+		return err
+	})
+	return data, err
+}
+
+// Content implements [Contents].
+func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error) {
+	err = s.request(ctx, w.Limit, func(ctx context.Context) error {
+		coded, err := s.fetcher.Content(ctx, w.Hash, w.Limit, w.Encoding)
+		found.Coded = []kvstore.Coded{coded}
+		return err
+	})
+	return found, err
+}
+
+// Await implements [Log].
+func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
+	for {
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
+			return err
+		}
+		var changed bool
+		err := s.request(ctx, 0, func(ctx context.Context) (err error) {
+			changed, err = s.fetcher.Changed(ctx, checkpoint)
+			return err
+		})
+		if err != nil || changed {
+			return err
+		}
+	}
+}
+
+// request makes a request with a time limit, and repeats it if it fails.
+func (s *Server) request(ctx context.Context, size int64, do func(context.Context) error) error {
+	final := func(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGivenUp) }
+	return retryTransient(ctx, final, func(ctx context.Context) error {
+		if failed := s.failures.Load(); s.MaxFailures > 0 && failed >= int64(s.MaxFailures) {
+			return fmt.Errorf("%s %w: the last %d requests failed", s.name, errGivenUp, failed)
+		}
+		limited, cancel := context.WithTimeout(ctx, responseTime+time.Duration(size/slowestRate)*time.Second)
+		defer cancel()
+		err := do(limited)
+		switch {
+		case err == nil || errors.Is(err, fs.ErrNotExist):
+			s.failures.Store(0)
+		case ctx.Err() == nil:
+			s.failures.Add(1)
+		}
+		return err
+	})
+}
+
+var errGivenUp = errors.New("is not requested any more")

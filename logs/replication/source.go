@@ -1,0 +1,214 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
+)
+
+// A Log is a signed log as C2SP tlog-tiles lays it out. Nothing that it returns is trusted. It is safe for concurrent use,
+// bounds how long each call takes, and retries what may be a transient error.
+type Log interface {
+	// Name is what messages call the source, and under which its key is remembered: its URL, for example.
+	Name() string
+	// Get returns what is at a path of the log (/log/checkpoint, /log/key, /log/keys, /log/tile/…), of at most limit bytes,
+	// or [fs.ErrNotExist].
+	Get(ctx context.Context, path string, limit int64) ([]byte, error)
+	// Await returns when the source may have another checkpoint than this one.
+	Await(ctx context.Context, checkpoint []byte) error
+}
+
+// Contents are contents by their hash. Nothing that they return is trusted. They are safe for concurrent use, bound how
+// long each call takes, and retry what may be a transient error.
+type Contents interface {
+	// Name is what messages call the source.
+	Name() string
+	// Content returns a content, or [fs.ErrNotExist]. Callers use [Fetch], which verifies it.
+	Content(ctx context.Context, w Wanted) (Found, error)
+}
+
+// A Source has a log and the contents that it names.
+type Source interface {
+	Log
+	Contents
+}
+
+// Wanted is a content that a caller needs.
+type Wanted struct {
+	// Hash is that of the content. If it is zero, the content is identified by the integrity of File.
+	Hash kvstore.Hash
+	// Limit is the most bytes that the content may have.
+	Limit int64
+	// Encoding is what a source sends that can choose; [Fetch] sets it.
+	Encoding coding.Coding
+	// Entry names the content, or the manifest that has File. Sources that are addressed by hash do not read it, nor what follows.
+	Entry logs.Indexed
+	// Manifest and File are those of a file of a release; nil for what the entry itself names.
+	Manifest *logs.Manifest
+	File     *logs.File
+	// PackageJSON returns the package JSON that was in force at the entry.
+	PackageJSON func() ([]byte, error)
+}
+
+// Found is a content as a source has it, in one encoding or several.
+type Found struct {
+	Squeezed bool // whether the encodings are the smallest that there are
+	Coded    []kvstore.Coded
+}
+
+// ErrOther says that a source has sent other bytes than those that were requested.
+var ErrOther = errors.New("the source sent other bytes")
+
+// Fetch returns a content that a source has: its own bytes, which are verified, and the sound ones of its encodings. If
+// an encoding is damaged at the source, another one may be sound.
+func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, found Found, err error) {
+	for _, w.Encoding = range []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity} {
+		sent, err := source.Content(ctx, w)
+		if err != nil {
+			return nil, Found{}, err
+		}
+		identity, found, err = w.check(sent)
+		if err == nil || !slices.ContainsFunc(sent.Coded, func(c kvstore.Coded) bool { return c.Coding != coding.Identity }) {
+			return identity, found, err
+		}
+	}
+	return nil, Found{}, ErrOther
+}
+
+// check returns the content's own bytes, and those of the encodings found that decode to them. If there are none, it returns [ErrOther].
+func (w Wanted) check(found Found) (identity []byte, sound Found, err error) {
+	sound.Squeezed = found.Squeezed
+	for _, c := range found.Coded {
+		plain := c.Bytes
+		if c.Coding != coding.Identity {
+			if plain, err = coding.DecodeUpTo(c.Coding, c.Bytes, w.Limit); err != nil {
+				sound.Squeezed = false
+				continue
+			}
+		}
+		if int64(len(plain)) > w.Limit || !w.matches(plain) {
+			sound.Squeezed = false
+			continue
+		}
+		identity = plain
+		sound.Coded = append(sound.Coded, c)
+	}
+	switch {
+	case len(sound.Coded) > 0:
+		return identity, sound, nil
+	case err != nil:
+		return nil, Found{}, fmt.Errorf("%w: %w", ErrOther, err)
+	}
+	return nil, Found{}, ErrOther
+}
+
+func (w Wanted) matches(plain []byte) bool {
+	if w.Hash == (kvstore.Hash{}) {
+		return w.File != nil && logs.SumSRI(plain) == w.File.SRI
+	}
+	return kvstore.Sum(plain) == w.Hash
+}
+
+// Paths of a log, and limits of what is at them.
+const (
+	checkpointPath = tiles.Prefix + "checkpoint"
+	keyPath        = tiles.Prefix + "key"
+	keysPath       = tiles.Prefix + "keys"
+
+	maxCheckpoint = 64 << 10
+)
+
+// An entryReader reads entries one by one, as from a store of which some may be damaged.
+type entryReader interface {
+	Entries(ctx context.Context, index int64) ([][]byte, error)
+}
+
+// ReadEntries returns the bytes of a log's entries from index on, at least one and as many as come at once, or
+// [fs.ErrNotExist]. Nothing of them is verified.
+func ReadEntries(ctx context.Context, source Contents, index int64) ([][]byte, error) {
+	if r, ok := source.(entryReader); ok {
+		return r.Entries(ctx, index)
+	}
+	l, ok := source.(Log)
+	if !ok {
+		return nil, fmt.Errorf("%s has no log: %w", source.Name(), fs.ErrNotExist)
+	}
+	n, skip := index/tiles.Width, int(index%tiles.Width)
+	data, err := l.Get(ctx, tiles.EntriesPath(n, tiles.Width), tiles.Width*(2+logs.MaxEntry))
+	if errors.Is(err, fs.ErrNotExist) { // the log's last bundle is partial, if it is this one
+		var size int64
+		if size, err = logSize(ctx, l); err != nil {
+			return nil, err
+		}
+		if index >= size {
+			return nil, fmt.Errorf("%s has signed %d entries: %w", l.Name(), size, fs.ErrNotExist)
+		}
+		data, err = l.Get(ctx, tiles.EntriesPath(n, int(min(tiles.Width, size-n*tiles.Width))), tiles.Width*(2+logs.MaxEntry))
+	}
+	if err != nil {
+		return nil, err
+	}
+	var entries [][]byte
+	for i := 0; len(data) > 0 && i < tiles.Width; i++ {
+		raw, rest, ok := tiles.CutEntry(data)
+		if !ok {
+			return nil, fmt.Errorf("%s: the bundle of entries %d ends in the middle of entry %d", l.Name(), n, n*tiles.Width+int64(i))
+		}
+		if data = rest; i >= skip {
+			entries = append(entries, raw)
+		}
+	}
+	if len(entries) == 0 {
+		return nil, fmt.Errorf("entry %d: %w", index, fs.ErrNotExist)
+	}
+	return entries, nil
+}
+
+// logSize returns how many entries a log's checkpoint has, of which nothing is verified.
+func logSize(ctx context.Context, l Log) (int64, error) {
+	data, err := l.Get(ctx, checkpointPath, maxCheckpoint)
+	if err != nil {
+		return 0, err
+	}
+	if lines := strings.SplitN(string(data), "\n", 3); len(lines) == 3 {
+		if n, err := strconv.ParseInt(lines[1], 10, 64); err == nil && n >= 0 && n <= signing.MaxSize {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("%s%s is not a checkpoint", l.Name(), checkpointPath)
+}
+
+// How sources are requested over a network.
+const (
+	tries        = 3
+	firstPause   = 200 * time.Millisecond
+	longestPause = 2 * time.Second
+)
+
+// retryTransient calls do until it succeeds, three times at most. What is final is not tried again.
+func retryTransient(ctx context.Context, final func(error) bool, do func(context.Context) error) error {
+	for attempt := 1; ; attempt++ {
+		err := do(ctx)
+		switch {
+		case err == nil || attempt == tries || final(err):
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		if err := retry.Sleep(ctx, retry.After(attempt, firstPause, longestPause)); err != nil {
+			return err
+		}
+	}
+}

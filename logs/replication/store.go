@@ -1,0 +1,131 @@
+package replication
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/tiles"
+)
+
+// A Store is an open store, which may be damaged: that of a backup, for example.
+type Store struct {
+	store *kvstore.Store
+	name  string
+}
+
+// OfStore returns an open store as a source, which Close closes.
+func OfStore(store *kvstore.Store, name string) *Store { return &Store{store, name} }
+
+// OpenFolder opens the store of a backup or of another data folder, or the one in a folder, read-only.
+func OpenFolder(dir string, logger *slog.Logger) (*Store, error) {
+	path := filepath.Join(dir, "store")
+	if _, err := os.Stat(path); err != nil {
+		path = dir
+	}
+	s, err := kvstore.Open(path, kvstore.Options{ReadOnly: true, CacheBytes: 16 << 20, Logger: logger})
+	if err != nil {
+		return nil, fmt.Errorf("couldn't open %s as a source: %w", dir, err)
+	}
+	return OfStore(s, dir), nil
+}
+
+// Store returns the store.
+func (s *Store) Store() *kvstore.Store { return s.store }
+
+// Name implements [Source].
+func (s *Store) Name() string { return s.name }
+
+// Close closes the store.
+func (s *Store) Close() error { return s.store.Close() }
+
+// Get implements [Log]. The checkpoint is the last one that was signed of the entries in the store.
+func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, err error) {
+	switch path {
+	case checkpointPath:
+		data, err = signing.StoredNote(s.store)
+	case keyPath:
+		var key string
+		key, err = signing.SignedBy(s.store)
+		data = []byte(key)
+	case keysPath:
+		var changes []signing.KeyChange
+		if changes, err = signing.KeyChanges(s.store); err == nil {
+			data, err = json.Marshal(tiles.Keys{Changes: changes})
+		}
+	default:
+		if data, err = tiles.ReadTile(s.store, path); err != nil {
+			err = fmt.Errorf("%s: %s: %w: %w", s.name, path, fs.ErrNotExist, err)
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case len(data) == 0:
+		return nil, fmt.Errorf("%s: %s: %w", s.name, path, fs.ErrNotExist)
+	case int64(len(data)) > limit:
+		return nil, fmt.Errorf("%s: %s has over %d bytes", s.name, path, limit)
+	}
+	return data, nil
+}
+
+// Await implements [Log]. A store that is a source does not change.
+func (*Store) Await(ctx context.Context, _ []byte) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Entries returns the entries from index on that can be read and belong to the store's tree.
+func (s *Store) Entries(ctx context.Context, index int64) ([][]byte, error) {
+	var entries [][]byte
+	for n := index; n < index+tiles.Width; n++ {
+		raw, err := logs.RawEntry(s.store, n)
+		if err != nil || !logs.Belongs(s.store, n, raw) {
+			break
+		}
+		entries = append(entries, raw)
+	}
+	if entries == nil {
+		return nil, fmt.Errorf("entry %d: %w", index, fs.ErrNotExist)
+	}
+	return entries, ctx.Err()
+}
+
+// Content implements [Contents]. It returns the encodings that can be read, also if the row that lists them cannot.
+func (s *Store) Content(ctx context.Context, w Wanted) (found Found, err error) {
+	encodings := []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
+	read := func(c coding.Coding) ([]byte, error) {
+		return s.store.Get(kvstore.Blobs, append(w.Hash[:len(w.Hash):len(w.Hash)], byte(c)))
+	}
+	if content, err := s.store.Content(w.Hash); err == nil {
+		found.Squeezed = content.Squeezed
+		encodings = encodings[:0]
+		for _, r := range content.Representations {
+			encodings = append(encodings, r.Coding)
+		}
+		read = func(c coding.Coding) ([]byte, error) {
+			_, coded, err := s.store.Coded(w.Hash, c)
+			return coded, err
+		}
+	}
+	for _, c := range encodings {
+		coded, err := read(c)
+		if err != nil {
+			found.Squeezed = false
+			continue
+		}
+		found.Coded = append(found.Coded, kvstore.Coded{Coding: c, Bytes: coded})
+	}
+	if found.Coded == nil {
+		return Found{}, fmt.Errorf("content %s: %w", w.Hash, fs.ErrNotExist)
+	}
+	return found, ctx.Err()
+}
