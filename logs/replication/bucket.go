@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/retry"
@@ -23,10 +24,15 @@ type Bucket struct {
 	Bucket bucket.Bucket
 	// Interval is the time between two requests for the checkpoint. Default: 250 ms.
 	Interval time.Duration
+
+	requests, received atomic.Int64
 }
 
 // Name implements [Source].
 func (s *Bucket) Name() string { return s.Bucket.String() }
+
+// Spent returns how many requests there were, and how many bytes of objects were received.
+func (s *Bucket) Spent() (requests, bytes int64) { return s.requests.Load(), s.received.Load() }
 
 // Get implements [Log].
 func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
@@ -35,6 +41,8 @@ func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte
 	}
 	err = retryTransient(ctx, final, func(ctx context.Context) (err error) {
 		data, _, err = s.Bucket.Get(ctx, PublicPrefix+path, limit)
+		s.requests.Add(1)
+		s.received.Add(int64(len(data)))
 		return err
 	})
 	if errors.Is(err, bucket.ErrNotFound) {
