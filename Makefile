@@ -68,7 +68,7 @@ pictures: ## the pictures of the README, of the larder that serves jquery on htt
 demonstration: build ## break in, and see it found (needs curl)
 	LARDER=$(CURDIR)/$(BIN) sh docs/demonstration/run.sh
 
-story: build ## from a fork of the catalogue to a tag in a page (needs git, curl and openssl)
+story: build ## from a fork of the catalogue to a tag in a page (needs git, bash, curl and openssl)
 	LARDER=$(CURDIR)/$(BIN) sh docs/story/run.sh
 
 # lint runs vet over the same packages; here it would take as long as compiling them.

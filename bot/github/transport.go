@@ -36,7 +36,6 @@ type transport struct {
 	base   http.RoundTripper
 	host   string // that gets the token
 	token  string
-	app    *appTokens // nil: token is all there is
 	pause  time.Duration
 	logger *slog.Logger
 
@@ -85,15 +84,8 @@ func (t *transport) send(r *http.Request) (*http.Response, []byte, error) {
 			return nil, nil, err
 		}
 	}
-	token := t.token
-	if t.app != nil {
-		var err error
-		if token, err = t.app.get(ctx); err != nil {
-			return nil, nil, causeOf(ctx, err)
-		}
-	}
-	if token != "" {
-		sent.Header.Set("Authorization", "Bearer "+token)
+	if t.token != "" {
+		sent.Header.Set("Authorization", "Bearer "+t.token)
 	}
 	response, err := t.base.RoundTrip(sent)
 	if err != nil {
@@ -106,9 +98,6 @@ func (t *transport) send(r *http.Request) (*http.Response, []byte, error) {
 		return nil, nil, causeOf(ctx, err)
 	case len(body) > answerSize:
 		return nil, nil, fmt.Errorf("github: an answer of more than %d MiB", answerSize>>20)
-	}
-	if response.StatusCode == http.StatusUnauthorized && t.app != nil {
-		t.app.refused(token)
 	}
 	response.Body, response.Request = io.NopCloser(bytes.NewReader(body)), r
 	return response, body, nil

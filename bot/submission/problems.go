@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/lint"
 )
 
 // What a release may have before it is worth asking whether all of it is needed.
@@ -128,29 +130,92 @@ var upstreams = map[string]string{"npm": "the npm registry", "git": "the git ser
 // listed is how many files of a release a summary lists.
 const listed = 500
 
-// WriteMarkdown writes a preview for a pull request: what of the latest release would be published, and
-// how many files of the older ones. Nothing that a stranger chose is taken for Markdown.
+// WriteText writes a preview for a terminal or the log of a job. No line begins with text that a stranger chose, because
+// GitHub Actions would take one that begins with "::" for a command.
+func (p *Preview) WriteText(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	r := &p.Latest
+	fmt.Fprintf(out, "%s %s: %s.\n", p.Package.Name, r.Name, r.Describe())
+	for _, f := range r.Files {
+		mark := ""
+		if f.Path == r.Default {
+			mark = "   <- the main file"
+		}
+		fmt.Fprintf(out, "%9s  %s%s\n", Size(f), lint.Plain(f.Path), mark)
+	}
+	if len(p.Older) > 0 {
+		fmt.Fprintln(out, "\nOther releases:")
+		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		for i := range p.Older {
+			older := &p.Older[i]
+			files, size := older.Count()
+			why := older.Refused
+			if older.Err != nil {
+				why = older.Err.Error()
+			}
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", older.Name, files, size, lint.Plain(text.Short(why, 100)))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if len(p.Tags) > 0 {
+		fmt.Fprintln(out, "\nTags:")
+		writeLines(out, p.Tags)
+	}
+	if c := p.Change; c != nil {
+		fmt.Fprintf(out, "\n%s\n", c.fieldsHeading())
+		writeLines(out, c.Fields)
+		fmt.Fprintln(out, lint.Plain(c.describe(r.Name)))
+		writeLines(out, c.files())
+	}
+	return out.Flush()
+}
+
+func writeLines(w io.Writer, lines []string) {
+	for _, line := range lines {
+		fmt.Fprintf(w, "  %s\n", lint.Plain(line))
+	}
+}
+
+// WriteMarkdown writes a preview for the summary of a job. Nothing that a stranger chose is taken for Markdown.
 func (p *Preview) WriteMarkdown(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	r := &p.Latest
-	fmt.Fprintf(out, "### %s %s\n\n", Code(p.Package.Name), Code(r.Name))
+	fmt.Fprintf(out, "### %s %s\n\n", code(p.Package.Name), code(r.Name))
 	if r.Refused != "" {
-		fmt.Fprintf(out, "Nothing would be published: %s\n\n", Code(r.Refused))
+		fmt.Fprintf(out, "Nothing would be published: %s\n\n", code(r.Refused))
 	} else {
 		fmt.Fprintf(out, "%s.", r.Describe())
 		if r.Default != "" {
-			fmt.Fprintf(out, " The main file is %s.", Code(r.Default))
+			fmt.Fprintf(out, " The main file is %s.", code(r.Default))
 		}
-		fmt.Fprint(out, "\n\n<details><summary>The files</summary>\n\n")
-		var b strings.Builder
+		var lines []string
 		for i, f := range r.Files {
 			if i == listed {
-				fmt.Fprintf(&b, "… and %d more\n", len(r.Files)-listed)
+				lines = append(lines, fmt.Sprintf("… and %d more", len(r.Files)-listed))
 				break
 			}
-			fmt.Fprintf(&b, "%9s  %s\n", Size(f), line(f.Path))
+			lines = append(lines, fmt.Sprintf("%9s  %s", Size(f), line(f.Path)))
 		}
-		fmt.Fprintf(out, "%s\n</details>\n\n", Block(b.String()))
+		fmt.Fprint(out, "\n\n"+details("Files", "", lines))
+	}
+	if len(p.Tags) > 0 {
+		fmt.Fprintf(out, "Pages load it with:\n\n%s\n", block("html", p.Tags))
+	}
+	if c := p.Change; c != nil {
+		fmt.Fprintf(out, "%s\n\n", c.fieldsHeading())
+		if len(c.Fields) > 0 {
+			fmt.Fprintf(out, "%s\n", block("diff", c.Fields))
+		}
+		about := c.describe(r.Name)
+		if c.Problem != "" {
+			about = code(about) // an error quotes others
+		}
+		fmt.Fprintf(out, "%s\n\n", about)
+		if files := c.files(); len(files) > 0 {
+			fmt.Fprint(out, details("Differences", "diff", files))
+		}
 	}
 	if len(p.Older) > 0 {
 		fmt.Fprint(out, "| release | files | size |\n| --- | --- | --- |\n")
@@ -195,8 +260,8 @@ func (r *Release) Count() (files, size string) {
 	return humanize.Comma(int64(len(r.Files))), humanize.Bytes(uint64(r.Bytes()))
 }
 
-// Code makes a code span of Markdown, on one line, which nothing inside can end.
-func Code(text string) string {
+// code makes a code span of Markdown, on one line, which nothing inside can end.
+func code(text string) string {
 	text = line(text)
 	fence := strings.Repeat("`", longestRun(text)+1)
 	if strings.HasPrefix(text, "`") || strings.HasSuffix(text, "`") || text == "" {
@@ -206,12 +271,18 @@ func Code(text string) string {
 }
 
 // cell is code in a table.
-func cell(text string) string { return strings.ReplaceAll(Code(text), "|", `\|`) }
+func cell(text string) string { return strings.ReplaceAll(code(text), "|", `\|`) }
 
-// Block makes a code block of Markdown from whole lines, which nothing inside can end.
-func Block(text string) string {
+// block makes a code block of Markdown, which nothing inside can end. language may be "".
+func block(language string, lines []string) string {
+	text := strings.Join(lines, "\n") + "\n"
 	fence := strings.Repeat("`", max(3, longestRun(text)+1))
-	return fence + "\n" + text + fence + "\n"
+	return fence + language + "\n" + text + fence + "\n"
+}
+
+// details makes a code block that is folded.
+func details(title, language string, lines []string) string {
+	return "<details><summary>" + title + "</summary>\n\n" + block(language, lines) + "\n</details>\n\n"
 }
 
 func longestRun(text string) (longest int) {

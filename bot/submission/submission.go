@@ -98,6 +98,10 @@ type Preview struct {
 	Latest Release
 	// Older are others of those that the bot would begin with, newest first.
 	Older []Release
+	// Tags are the HTML tags by which pages load the files of TagFiles. Default: not shown.
+	Tags []string
+	// Change is the difference from the published package JSON; nil for a new package.
+	Change *Change
 }
 
 // A Release is what would become of one release.

@@ -408,7 +408,7 @@ func FuzzManifest(f *testing.F) {
 func FuzzCode(f *testing.F) {
 	f.Add("`a``b`|\n<b>")
 	f.Fuzz(func(t *testing.T, text string) {
-		span := Code(text)
+		span := code(text)
 		fence := span[:len(span)-len(strings.TrimLeft(span, "`"))]
 		inner := strings.TrimSuffix(strings.TrimPrefix(span, fence), fence)
 		if strings.Contains(inner, fence) || strings.HasPrefix(inner, "`") || strings.HasSuffix(inner, "`") || strings.ContainsAny(inner, "\r\n") {
@@ -418,7 +418,7 @@ func FuzzCode(f *testing.F) {
 			t.Errorf("%q breaks a table: %s", text, cell)
 		}
 		body := text + "\n"
-		b := Block(body)
+		b := block("", []string{text})
 		fence = b[:strings.IndexByte(b, '\n')]
 		if !strings.HasPrefix(fence, "```") || strings.Contains(body, fence) {
 			t.Errorf("%q ends a block: %s", text, b)

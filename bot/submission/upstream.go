@@ -276,14 +276,28 @@ type shownFile struct {
 	Reason   string `json:"reason,omitempty"`
 }
 
+// shownChange is the difference from the published package JSON, as JSON.
+type shownChange struct {
+	Fields  []string `json:"fields,omitempty"`
+	Release string   `json:"release,omitempty"`
+	Added   []string `json:"added,omitempty"`
+	Removed []string `json:"removed,omitempty"`
+	Problem string   `json:"problem,omitempty"`
+}
+
 // AsJSON is the preview in its JSON form, with what is wrong.
 func (p *Preview) AsJSON(problems []packages.Problem) any {
 	shown := struct {
 		Package  string         `json:"package"`
 		Latest   shownRelease   `json:"latest"`
 		Older    []shownRelease `json:"older"`
+		Tags     []string       `json:"tags"`
+		Change   *shownChange   `json:"change,omitempty"`
 		Problems []string       `json:"problems"`
-	}{Package: p.Package.Name, Latest: p.Latest.shown(), Older: []shownRelease{}, Problems: []string{}}
+	}{Package: p.Package.Name, Latest: p.Latest.shown(), Older: []shownRelease{}, Tags: append([]string{}, p.Tags...), Problems: []string{}}
+	if c := p.Change; c != nil {
+		shown.Change = &shownChange{c.Fields, c.Release, c.Added, c.Removed, c.Problem}
+	}
 	for _, f := range p.Latest.Files {
 		shown.Latest.List = append(shown.Latest.List, shownFile{Path: f.Path, Bytes: f.Size, Minified: f.Minified})
 	}

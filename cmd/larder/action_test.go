@@ -145,7 +145,12 @@ func (s *pullRequest) check(step actionStep, base string, more ...string) (outpu
 	}
 	cmd := exec.Command("bash", "--noprofile", "--norc", "-eo", "pipefail", script) // as GitHub does
 	cmd.Dir = s.folder
-	cmd.Env = append(s.env(), "GITHUB_ACTIONS=true", "GITHUB_STEP_SUMMARY="+file, "RUNNER_TEMP="+s.bin, "BASE="+base, "LARDER=", "OFFLINE=false", "LARDER_DOWNLOADS_URL=", "GITHUB_TOKEN=")
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd.Env = append(s.env(), "GITHUB_ACTIONS=true", "GITHUB_ACTION_PATH="+root, "GITHUB_STEP_SUMMARY="+file, "RUNNER_TEMP="+s.bin,
+		"BASE="+base, "LARDER=", "OFFLINE=false", "LARDER_ASSET_BASE=https://cdn.example.com", "LARDER_DOWNLOADS_URL=", "GITHUB_TOKEN=")
 	cmd.Env = append(cmd.Env, more...)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -212,14 +217,38 @@ func TestAction(t *testing.T) {
 	if !ok || strings.Contains(output, "::") {
 		t.Errorf("good: %t\n%s", ok, output)
 	}
-	for _, want := range []string{"### `demo` `1.0.0`", " made  demo.min.js\n", "18 B  demo.js\n"} {
+	for _, want := range []string{"### `demo` `1.0.0`", " made  demo.min.js\n", "18 B  demo.js\n",
+		`<script src="https://cdn.example.com/ajax/libs/demo/1.0.0/demo.min.js" integrity="sha512-…" crossorigin="anonymous"></script>`} {
 		if !strings.Contains(summary, want) {
 			t.Errorf("the summary lacks %q:\n%s", want, summary)
 		}
 	}
+	if !strings.Contains(output, "/ajax/libs/demo/1.0.0/demo.min.js") || strings.Contains(summary+output, "published package JSON") {
+		t.Errorf("a new package:\n%s\n%s", output, summary)
+	}
+	if output, _, ok = s.check(step, base, "GITHUB_STEP_SUMMARY="); !ok || !strings.Contains(output, "Tags:") {
+		t.Errorf("without a summary: %t\n%s", ok, output)
+	}
 	if output, summary, ok = s.check(step, base, "OFFLINE=true"); !ok || summary != "" || s.registry.Count("/demo") == 0 {
 		t.Errorf("offline: %t %q\n%s", ok, summary, output)
 	}
+
+	// A change is compared with the version of the base branch.
+	s.git("checkout", "--quiet", "-b", "change")
+	s.write("packages/d/demo.json", strings.NewReplacer("A demonstration.", "Without scripts.", "*.js", "*.css", "demo.min.js", "demo.css").Replace(actionPackage))
+	s.registry.Add("demo", "1.1.0", time.Date(2024, 6, 17, 8, 30, 0, 0, time.UTC), map[string]string{"dist/demo.js": "window.demo = 1", "dist/demo.css": "b { color: red }"})
+	s.commit()
+	output, summary, ok = s.check(step, good)
+	for _, want := range []string{"- description: \"A demonstration.\"\n", "+ description: \"Without scripts.\"\n", "- autoupdate.fileMap[0].files: [\"*.js\"]\n",
+		"Files of 1.1.0: 2 added, 2 removed.", "+ demo.css\n", "- demo.js\n", "- demo.min.js\n", `<link rel="stylesheet" href="https://cdn.example.com/ajax/libs/demo/1.1.0/demo.css"`} {
+		if !strings.Contains(summary, want) || !strings.Contains(output, want) {
+			t.Errorf("a change: the summary or the log lacks %q:\n%s\n%s", want, summary, output)
+		}
+	}
+	if !ok || strings.Contains(output, "::") {
+		t.Errorf("a change: %t\n%s", ok, output)
+	}
+	s.git("checkout", "--quiet", good)
 
 	// Names that would be commands or options, links, and a registry of the submitter's choice.
 	s.write("packages/d/--fix\n::error::x.json", actionPackage)

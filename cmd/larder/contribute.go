@@ -4,18 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log/slog"
+	"os"
 	"path/filepath"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/internal/app"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
@@ -83,25 +81,28 @@ Look it over before you submit it: what had to be guessed is told.`,
 // olderShown is how many releases besides the latest are looked at: about what a new package starts with.
 const olderShown = 10
 
-var showFormats = []string{"text", "json", "markdown", "github"}
+var showFormats = []string{"text", "json", "github"}
 
 func newShowFiles(a *cli) *cobra.Command {
-	var asked string
+	var asked, publishedFile, summaryFile string
 	cmd := &cobra.Command{
 		Use:   "show-files FILE",
-		Short: "Show which files of the upstream's releases would be published",
+		Short: "Show which files of the upstream's releases would be published, and which tags load them",
 		Long: `Show what the bot would publish by a package JSON, whether the package is in the catalogue or not: each file of the
-latest release with its size, the minified forms that would be made, and for up to 10 other releases how many files.
+latest release with its size, the minified forms that would be made, the tags by which pages load the release, and the number of files
+of up to 10 other releases. With --published, also the difference from the published version of the package JSON.
 
-The releases are fetched as the bot does it, and the same code chooses the files, so it comes out the same. Nothing of
+The releases are fetched as the bot does it, and the same code chooses the files, so the result is the same. Nothing of
 them is run or kept. The exit code is 1 where nothing would be published, or the package JSON names a default file that
 is not there.`,
 		Example: `  larder show-files packages/j/jquery.json
-  larder show-files --format markdown packages/j/jquery.json >> "$GITHUB_STEP_SUMMARY"`,
+  git show main:packages/j/jquery.json > old.json && larder show-files --published old.json packages/j/jquery.json`,
 		Args: arguments(1, 1),
 	}
-	a.uses(cmd, []string{"config"}, upstreamFlags)
+	a.uses(cmd, []string{"config", "asset-base"}, upstreamFlags)
 	formatFlag(cmd, &asked, showFormats)
+	cmd.Flags().StringVar(&publishedFile, "published", "", "`FILE` with the published version of the package JSON, to show the difference")
+	cmd.Flags().StringVar(&summaryFile, "summary", "", "append a summary in Markdown to `FILE`, such as $GITHUB_STEP_SUMMARY")
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		format, err := a.formatOr(asked, "text", showFormats)
 		if err != nil {
@@ -112,36 +113,75 @@ is not there.`,
 			return err
 		}
 		p := result.Package
-		if p != nil {
-			result.Problems = nil // they are for lint to tell
-			u, err := app.OpenUpstreams(a.settings, a.quiet())
-			if err != nil {
-				return err
-			}
-			defer u.Close()
-			if p.Autoupdate == nil {
-				return fmt.Errorf("%s: it has no \"autoupdate\", so no upstream to look at; its files come with `larder import`", args[0])
-			}
-			preview, err := u.Look(ctx, p, olderShown)
-			switch {
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case err != nil:
-				result.Add(submission.Trouble(p, err))
-			default:
-				result.Add(preview.Problems()...)
-				if err := writePreview(a.stdout, format, preview, result); err != nil {
-					return err
-				}
-			}
+		if p == nil {
+			return a.finishShow(format, result)
 		}
-		return a.finishShow(format, p != nil, result)
+		result.Problems = nil // lint reports those of the file itself
+		if p.Autoupdate == nil {
+			return fmt.Errorf("%s: it has no \"autoupdate\", so no upstream to look at; its files come with `larder import`", args[0])
+		}
+		published, err := a.readPublished(publishedFile)
+		if err != nil {
+			return err
+		}
+		u, err := app.OpenUpstreams(a.settings, a.quiet())
+		if err != nil {
+			return err
+		}
+		defer u.Close()
+		preview, err := u.Preview(ctx, p, published, a.settings.AssetBase, olderShown)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			result.Add(submission.Trouble(p, err))
+			return a.finishShow(format, result)
+		}
+		result.Add(preview.Problems()...)
+		if format == "json" {
+			err = printJSON(a.stdout, preview.AsJSON(result.Problems))
+		} else {
+			err = preview.WriteText(a.stdout)
+		}
+		if err == nil && summaryFile != "" {
+			err = appendSummary(summaryFile, preview)
+		}
+		if err != nil {
+			return err
+		}
+		return a.finishShow(format, result)
 	})
 	return cmd
 }
 
-// finishShow tells the problems where they have not been told, and whether there was an error among them.
-func (a *cli) finishShow(format string, used bool, result *lint.Result) error {
+// readPublished reads the published version of a package JSON. It returns nil without a file, and for a version that
+// cannot be used, of which nothing is published.
+func (a *cli) readPublished(file string) (*packages.Package, error) {
+	if file == "" {
+		return nil, nil
+	}
+	data, err := lint.Read(file)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't read the published version of the package JSON, --published %s: %w", file, err)
+	}
+	p, err := packages.Parse("", data)
+	if err != nil {
+		fmt.Fprintf(a.stderr, "larder: the published version of the package JSON cannot be used, so there is no difference to show: %s\n", text.Plain(err.Error()))
+		return nil, nil
+	}
+	return p, nil
+}
+
+func appendSummary(file string, preview *submission.Preview) error {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return fmt.Errorf("couldn't open the file of --summary: %w", err)
+	}
+	return errors.Join(preview.WriteMarkdown(f), f.Close())
+}
+
+// finishShow prints the problems that the output does not have yet, and returns an error if one of them is.
+func (a *cli) finishShow(format string, result *lint.Result) error {
 	results := []*lint.Result{result}
 	var err error
 	switch format {
@@ -149,84 +189,15 @@ func (a *cli) finishShow(format string, used bool, result *lint.Result) error {
 		err = lint.WriteText(a.stdout, results)
 	case "github":
 		err = lint.WriteGitHub(a.stdout, results)
-	case "markdown":
-		err = lint.WriteText(a.stderr, results) // standard output is the summary
 	}
 	if err != nil {
 		return err
 	}
 	switch refused, _, _ := lint.Totals(results); {
-	case !used:
+	case result.Package == nil:
 		return errors.New("this package JSON cannot be used; `larder lint` tells more")
 	case refused > 0:
 		return errors.New("the bot would not publish this as it is meant")
 	}
 	return nil
-}
-
-func writePreview(w io.Writer, format string, p *submission.Preview, result *lint.Result) error {
-	switch format {
-	case "json":
-		return printJSON(w, p.AsJSON(result.Problems))
-	case "markdown":
-		return p.WriteMarkdown(w)
-	}
-	r := &p.Latest
-	fmt.Fprintf(w, "%s %s: %s.\n", p.Package.Name, r.Name, r.Describe())
-	for _, f := range r.Files {
-		mark := ""
-		if f.Path == r.Default {
-			mark = "   <- the main file"
-		}
-		// What a stranger calls a file must not begin the line, where GitHub Actions would take "::" for a command.
-		fmt.Fprintf(w, "%9s  %s%s\n", submission.Size(f), lint.Plain(f.Path), mark)
-	}
-	if len(p.Older) == 0 {
-		return nil
-	}
-	fmt.Fprintln(w, "\nOther releases:")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for i := range p.Older {
-		older := &p.Older[i]
-		files, size := older.Count()
-		why := older.Refused
-		if older.Err != nil {
-			why = older.Err.Error()
-		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", older.Name, files, size, lint.Plain(terminal.Cut(why, 100)))
-	}
-	return t.Flush()
-}
-
-func newReview(a *cli) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "review",
-		Short: "Look at the pull requests of a catalogue on GitHub",
-		Long: `Look at each pull request of a catalogue on GitHub, and say beside the lines what is wrong: what larder lint says,
-which files would be published and which tags load them, and in what that differs from what is published. It is told of
-pull requests by a webhook (POST /hooks/review), and asks for them at the start and each hour.
-
-Nothing of a submission is checked out or run. It needs no data folder: what is to be done, GitHub knows. With
---site-base it compares with what the Larder there has published. larder up does the same with --review-repository.
-
-The secret of the webhook is in --hook-secret-file or LARDER_HOOK_SECRET. Only a GitHub App may write check runs, so
-give it one with --github-app; with a token in LARDER_GITHUB_TOKEN or GITHUB_TOKEN it writes commit statuses, which show
-no lines. docs/review.md tells what either has to be allowed.`,
-		Example: `  larder review --review-repository example/catalogue --hook-secret-file hook-secret \
-    --github-app 123456 --github-app-key-file app.pem --listen :8082
-  larder review --review-repository example/catalogue --site-base https://cdn.example.com`,
-		Args: arguments(0, 0),
-	}
-	a.uses(cmd, []string{"config"}, reviewFlags, []string{"hook-secret-file", "listen", "tls-cert", "tls-key", "max-connections", "drain", "ready-file", "private-listen",
-		"catalogue", "catalogue-interval", "site-base", "asset-base"}, upstreamFlags)
-	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		return app.ReviewServer{
-			Settings: a.settings,
-			Logger:   a.settings.NewLogger(terminal.New(a.stderr), slog.LevelInfo),
-			Serving: func(address string) {
-				fmt.Fprintf(a.stdout, "Larder looks at the pull requests of %s; GitHub is to tell of them at %s%s.\n", a.settings.ReviewRepository, address, app.ReviewPath)
-			},
-		}.Run(ctx)
-	})
-	return cmd
 }

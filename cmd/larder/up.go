@@ -24,7 +24,6 @@ var (
 	signingFlags = []string{"keys", "log-origin", "witness", "witness-policy"}
 	clusterFlags = []string{"bucket", "bucket-endpoint", "node-url"}
 	githubFlags  = []string{"log-repository"}
-	reviewFlags  = []string{"review-repository", "github-app", "github-app-key-file"}
 )
 
 const environmentNote = `
@@ -49,7 +48,7 @@ finished or was never there. A second Ctrl-C ends it at once, which does no harm
   larder up --bucket s3://larder --bucket-endpoint https://s3.eu-central-1.amazonaws.com --node-url https://10.0.0.5:8443`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file", "fallback", "fallback-key", "fallback-quota"}, signingFlags, clusterFlags, githubFlags, reviewFlags, []string{"downloads-url"})
+	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file", "fallback", "fallback-key", "fallback-quota"}, signingFlags, clusterFlags, githubFlags, []string{"downloads-url"})
 	cmd.RunE = a.configured(a.runs(app.Server{Serve: true, Fill: true}))
 	return cmd
 }

@@ -1,13 +1,15 @@
 #!/bin/sh
 # How a library comes to be served, from a fork of the catalogue to a tag in a page, with the real programs on the
-# loopback. Needs git, curl and openssl; takes seconds.
+# loopback. Needs git, bash, curl and openssl; takes seconds.
 #
 #   make story
 #
-# GitHub and the npm registry are those of the project's tests (world). What each command prints is below the command. The
-# exit code is 0 where everything came as it should.
+# GitHub and the npm registry are those of the project's tests (world). There is no GitHub Actions runner: check_pull runs the
+# script of the action as a runner does. What each command prints is below the command. The exit code is 0 if everything
+# happened as expected.
 set -eu
 larder=${LARDER:-$PWD/bin/larder}
+action=$PWD
 world=${WORLD:-}
 dir=$(mktemp -d)
 pids=
@@ -37,16 +39,17 @@ wait_for() {
 		sleep 0.1
 	done
 }
-# check COMMIT CONCLUSION succeeds once the check of a commit has come to it.
-check() { api GET "/repos/example/catalogue/commits/$1/check-runs" | tee check | grep -q "\"conclusion\":\"$2\""; }
-# unescape undoes what JSON does to texts.
-unescape() { awk '{ gsub(/\\n/, "\n"); gsub(/\\u003c/, "<"); gsub(/\\u003e/, ">"); gsub(/\\"/, "\""); print }'; }
-# annotations prints what that check says beside the lines, and keeps it in the file lines.
-annotations() {
-	run=$(sed -n 's/.*"id":\([0-9]*\),"name":"larder review".*/\1/p' check)
-	api GET "/repos/example/catalogue/check-runs/$run/annotations" | tr '{' '\n' | sed -n \
-		's/^"path":"\([^"]*\)","start_line":\([0-9]*\),.*"annotation_level":"\([a-z]*\)","message":"\(.*\)","title":.*/\1:\2: \3: \4/p' | sed 's/\\"/"/g' >lines
-	cat lines
+# check_pull BRANCH EXIT-CODE runs the action on a pull request's commit. Its log is in the file log-action, the job's summary in
+# the file summary.
+check_pull() {
+	rm -rf checkout runner && mkdir runner && : >summary
+	git clone -q --branch "$1" "$github/contributor/catalogue.git" checkout 2>/dev/null
+	git -C checkout fetch -q "$github/example/catalogue.git" main 2>/dev/null
+	code=0
+	(cd checkout && GITHUB_ACTIONS=true GITHUB_ACTION_PATH=$action GITHUB_STEP_SUMMARY=$dir/summary RUNNER_TEMP=$dir/runner LARDER=$larder OFFLINE=false \
+		BASE=$(git rev-parse FETCH_HEAD) LARDER_ASSET_BASE=$cdn GITHUB_TOKEN='' bash "$action/actions/check.sh") >log-action 2>&1 || code=$?
+	cat log-action
+	test "$code" = "$2"
 }
 
 say "The world: npm has two releases of a slider, GitHub has a catalogue with another package."
@@ -82,19 +85,14 @@ git -C owner add .
 git -C owner commit -q -m "Begin"
 try git -C owner push -q origin HEAD:main
 
-say "Its operator serves what the catalogue has, and looks at pull requests. GitHub is given the two webhooks."
+say "Its operator serves what the catalogue has. GitHub sends pushes to a webhook."
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >hook-secret
 "$larder" up --catalogue "$github/example/catalogue.git" --catalogue-interval 1h --github-url "$github" --hook-secret-file hook-secret \
 	--listen 127.0.0.1:0 --private-listen off --ready-file ready-up >log-up 2>&1 &
 pids="$pids $!"
 wait_for "larder up" test -s ready-up
 cdn=$(cat ready-up)
-"$larder" review --review-repository example/catalogue --site-base "$cdn" --github-url "$github" --hook-secret-file hook-secret \
-	--github-app 4711 --github-app-key-file world/app.pem --listen 127.0.0.1:0 --private-listen off --ready-file ready-review >log-review 2>&1 &
-pids="$pids $!"
-wait_for "larder review" test -s ready-review
 api POST /repos/example/catalogue/hooks "{\"config\": {\"url\": \"$cdn/hooks/catalogue\", \"secret\": \"$(cat hook-secret)\"}, \"events\": [\"push\"]}" >/dev/null
-api POST /repos/example/catalogue/hooks "{\"config\": {\"url\": \"$(cat ready-review)/hooks/review\", \"secret\": \"$(cat hook-secret)\"}, \"events\": [\"pull_request\", \"check_run\", \"check_suite\"]}" >/dev/null
 wait_for "the catalogue" curl -sS --fail "$cdn/libraries/other"
 
 say "A contributor forks the catalogue, writes a package JSON with three mistakes, and opens a pull request."
@@ -133,45 +131,38 @@ END
 git add .
 git commit -q -m "Add demo-slider"
 try git push -q origin demo-slider
-wrong=$(git rev-parse HEAD)
 cd ..
 api POST /repos/example/catalogue/pulls '{"title": "Add demo-slider", "head": "contributor:demo-slider", "base": "main"}' >/dev/null
 
-say "The check fails, and says beside the lines why."
-wait_for "the check" check "$wrong" failure
-annotations
-grep -q '^packages/d/demo-slider.json:8: failure: .*did you mean "MIT"' lines
-grep -q '^packages/d/demo-slider.json:17: failure: ' lines
-grep -q '^packages/d/demo-slider.json:18: failure: .*did you mean "basePath"' lines
+say "The check fails, and annotates the lines."
+check_pull demo-slider 1
+grep -q '^::error file=packages/d/demo-slider.json,line=8,.*did you mean "MIT"' log-action
+grep -q '^::error file=packages/d/demo-slider.json,line=17,' log-action
+grep -q '^::error file=packages/d/demo-slider.json,line=18,.*did you mean "basePath"' log-action
 
-say "Mended. The next commit is looked at, and one mistake shows only now: the main file has another name."
+say "Corrected. The next commit is checked, and one mistake is visible only now: the main file has another name."
 cd fork
 sed -i.bak 's/"mit"/"MIT"/; s/basepath/basePath/' packages/d/demo-slider.json
 rm packages/d/*.bak
-git commit -q -a -m "Mend it"
+git commit -q -a -m "Correct it"
 try git push -q origin demo-slider
-half=$(git rev-parse HEAD)
 cd ..
-wait_for "the second check" check "$half" failure
-annotations
-grep -q '^packages/d/demo-slider.json:3: failure: .*did you mean "slider.js"' lines
+check_pull demo-slider 1
+grep -q '^::error file=packages/d/demo-slider.json,line=3,.*did you mean "slider.js"' log-action
 
 cd fork
 sed -i.bak 's/slide\.js/slider.js/' packages/d/demo-slider.json
 rm packages/d/*.bak
 git commit -q -a -m "Name the main file"
 try git push -q origin demo-slider
-right=$(git rev-parse HEAD)
 cd ..
-check "$wrong" failure # what is said of an older commit stays
-wait_for "the third check" check "$right" success
 
-say "It passes, and tells what is going to be published."
-sed -n 's/.*"summary":"\(.*\)","title":.*/\1/p' check | unescape >summary
-cat summary
+say "It passes. The log and the summary have the files and the tags that are going to be published."
+check_pull demo-slider 0
+grep -q '^### `demo-slider` `2.0.0`$' summary
 promised=$(grep 'slider\.js"' summary | grep -o 'sha512-[A-Za-z0-9+/=]*')
 
-say "It is merged. GitHub tells of the push, the package is enrolled, its releases are published."
+say "It is merged. GitHub notifies the webhook of the push, the package is registered, its releases are published."
 api PUT /repos/example/catalogue/pulls/1/merge >/dev/null
 wait_for "the release" curl -sS --fail "$cdn/ajax/libs/demo-slider/2.0.0/slider.js"
 wait_for "the older release" curl -sS --fail "$cdn/ajax/libs/demo-slider/1.9.0/slider.js"
@@ -189,20 +180,20 @@ test "$integrity" = "sha512-$(openssl dgst -sha512 -binary <served | openssl bas
 test "$integrity" = "$promised"
 echo "The bytes are upstream's, the tag's integrity is theirs, and it is the one that the check promised."
 
-say "A change to what is published is compared with it."
+say "A change of the package JSON is compared with the published version."
 cd fork
 try git checkout -q -b without-styles
 sed -i.bak 's/@(js|css)/js/' packages/d/demo-slider.json
 rm packages/d/*.bak
 git commit -q -a -m "Leave the styles out"
 try git push -q origin without-styles
-change=$(git rev-parse HEAD)
 cd ..
 api POST /repos/example/catalogue/pulls '{"title": "Leave the styles out", "head": "contributor:without-styles", "base": "main"}' >/dev/null
-wait_for "the check of the change" check "$change" success
-grep -o 'Compared with `2.0.0`[^\\]*' check
-grep -o '```diff[^`]*```' check | unescape
-grep -q 'Compared with `2.0.0`, which is published: 0 files more, 2 files fewer, 0 files with other content.' check
+check_pull without-styles 0
+grep -q 'Files of 2.0.0: 0 added, 2 removed.' summary
+sed -n '/^```diff/,/^```$/p' summary
+grep -q '^- autoupdate.fileMap\[0\].files: \["\*.@(js|css)"\]$' summary
+grep -q '^- slider.css$' summary
 
 if grep -e "$token" -e "$(cat hook-secret)" log-*; then
 	echo "a secret is in a log" >&2

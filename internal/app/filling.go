@@ -63,12 +63,9 @@ func (f *filler) showOnSite(r *roleRun, site *siteOptions, secret string) (err e
 	return err
 }
 
-// addToSite adds what the bot has for visitors to a site: the catalogue, checks of pull requests, releases from other origins.
+// addToSite adds what the bot has for visitors to a site: the catalogue, and releases from other origins.
 func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) error {
 	if err := f.showOnSite(r, site, secret); err != nil {
-		return err
-	}
-	if err := r.addReviewer(f, folder, site, secret); err != nil {
 		return err
 	}
 	return r.addFallback(f, folder, site)

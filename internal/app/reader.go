@@ -3,7 +3,7 @@
 //
 // A process is one of these. A [Reader] has a data folder open to look at it; a [Writer] has it open to work on it, for a
 // command where no process runs; a [Server] is the process that runs, and serves, fills the folder, or both; a
-// [ReviewServer] looks at pull requests and a [WitnessServer] cosigns logs, without a data folder. A command reaches whichever there is
+// [WitnessServer] cosigns logs, without a data folder. A command reaches whichever there is
 // with a [Client], by an [Operation].
 //
 // What it guarantees: one process has a data folder at a time; what was opened is closed in reverse order, also where

@@ -214,10 +214,7 @@ func (s Server) check(c *settings.Settings) error {
 	if !s.Fill {
 		return err
 	}
-	secret, wrong := c.HookSecret()
-	if wrong == nil {
-		wrong = checkReview(c, secret)
-	}
+	_, wrong := c.HookSecret()
 	return errors.Join(err, wrong)
 }
 

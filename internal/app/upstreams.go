@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/audit"
@@ -22,7 +24,9 @@ import (
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/lint"
 )
@@ -46,11 +50,6 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	if err != nil {
 		return nil, err
 	}
-	return openUpstreams(s, logger, config, client)
-}
-
-// openUpstreams asks the npm registry of config, and GitHub with client.
-func openUpstreams(s *settings.Settings, logger *slog.Logger, config *npm.Config, client *github.Client) (*Upstreams, error) {
 	getter, err := fetch.New(fetch.Options{UserAgent: agent(), Allow: s.AllowHosts, Logger: logger})
 	if err != nil {
 		return nil, settings.Mistakef("%s: %w", s.Origin("allow-host"), err)
@@ -160,6 +159,38 @@ func (u *Upstreams) Look(ctx context.Context, p *packages.Package, older int) (*
 		return nil, fmt.Errorf("the releases of source %q cannot be looked at", p.Autoupdate.Source)
 	}
 	return submission.Look(ctx, source, p, older)
+}
+
+// Preview shows what the bot would publish of a package, with the tags by which pages load it from assetBase ("" is the server
+// of the page), and with the difference from the published package JSON if that is not nil.
+func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package, assetBase string, older int) (*submission.Preview, error) {
+	preview, err := u.Look(ctx, p, older)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range preview.TagFiles() {
+		integrity, ok := preview.Latest.Integrity[file]
+		if tag := futureTag(assetBase, p.Name, preview.Latest.Name, file, integrity, ok); tag != "" {
+			preview.Tags = append(preview.Tags, tag)
+		}
+	}
+	if published != nil {
+		selected, err := u.Look(ctx, published, 0)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		preview.Change = submission.NewChange(preview, published, selected, err)
+	}
+	return preview, nil
+}
+
+// futureTag returns the tag of a file that is not published yet. A file that the bot is going to minify has no integrity yet.
+func futureTag(assetBase, name, version, file string, integrity logs.SRI, known bool) string {
+	tag := library.NewSnippet(assetBase, name, version, views.PublishedFile{Path: file, SRI: integrity}).HTML
+	if !known {
+		tag = strings.ReplaceAll(tag, integrity.String(), "sha512-…")
+	}
+	return tag
 }
 
 // lintedAtOnce is how many upstreams are asked at the same time.

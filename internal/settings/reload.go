@@ -74,7 +74,7 @@ func (s *Settings) SetLevel() {
 func (s *Settings) Files() map[string]string {
 	all := make(map[string]string)
 	for name, file := range map[string]string{
-		"rooms": s.Rooms, "hook-secret-file": s.HookSecretFile, "witness-policy": s.WitnessPolicy, "github-app-key-file": s.GitHubAppKeyFile,
+		"rooms": s.Rooms, "hook-secret-file": s.HookSecretFile, "witness-policy": s.WitnessPolicy,
 	} {
 		if file != "" && file != Off {
 			text, _ := os.ReadFile(file) // the checks say why not

@@ -163,12 +163,6 @@ type Settings struct {
 	// of processes show, nor in a file that is read for other things.
 	Token, TokenFrom string
 
-	// ReviewRepository is whose pull requests are looked at, as OWNER/NAME. Default: none.
-	ReviewRepository string
-	// GitHubApp and GitHubAppKeyFile are the id and the private key (PEM) of the app that writes checks; both or neither.
-	// Default: the token writes them, as commit statuses.
-	GitHubApp, GitHubAppKeyFile string
-
 	// Vulnerabilities is a file in the OSV format. Default: none.
 	Vulnerabilities string
 
@@ -278,7 +272,7 @@ func (s *Settings) addFlags() {
 
 	f.Var(textValue(&s.Catalogue, "source"), "catalogue", "catalogue `SOURCE`: the https URL of a git repository (with #BRANCH where it is not the default branch), a bare one on this machine, a folder, a .tar.gz or .zip archive, or starter for the one in the binary")
 	f.Var(Duration(&s.CatalogueInterval, time.Second), "catalogue-interval", "`DURATION` between two looks at the catalogue")
-	f.Var(textValue(&s.HookSecretFile, "file"), "hook-secret-file", "`FILE` with the secret of the webhooks that a git host sends, so that a push to the catalogue is taken at once (POST /hooks/catalogue), releases too (POST /hooks/release), and pull requests are looked at (POST /hooks/review); it may be in the environment instead, in LARDER_HOOK_SECRET")
+	f.Var(textValue(&s.HookSecretFile, "file"), "hook-secret-file", "`FILE` with the secret of the webhooks that a git host sends, so that a push to the catalogue (POST /hooks/catalogue) and releases (POST /hooks/release) are handled at once; it may be in the environment instead, in LARDER_HOOK_SECRET")
 	f.Var(Count(&s.Releases, 1), "releases", "newest releases that a new package starts with, `N`")
 	f.Var(Duration(&s.Interval, time.Second), "interval", "longest `DURATION` between two looks at a package's upstream; what has releases often is looked at more often, up to every 5 minutes")
 	f.Var(Base(&s.Feed), "feed", "`URL` of the registry's change feed (CouchDB's _changes), where it has one: packages that it names are looked at at once")
@@ -307,10 +301,6 @@ func (s *Settings) addFlags() {
 
 	f.Var(remoteValue(&s.LogRepository), "log-repository", "push the log to the GitHub repository `OWNER/NAME[@BRANCH]`, one commit for each entry; the token is in the environment, in LARDER_GITHUB_TOKEN or GITHUB_TOKEN")
 	f.Var(Base(&s.GitHubURL), "github-url", "`URL` of GitHub's API; that of GitHub Enterprise Server is https://HOST/api/v3")
-
-	f.Var(textValue(&s.ReviewRepository, "repository"), "review-repository", "look at the pull requests of the catalogue in the GitHub repository `OWNER/NAME`; docs/review.md tells what GitHub needs for that")
-	f.Var(textValue(&s.GitHubApp, "id"), "github-app", "`ID` of the GitHub App that the checks of pull requests are written as, in place of the token in the environment")
-	f.Var(textValue(&s.GitHubAppKeyFile, "file"), "github-app-key-file", "`FILE` with the private key of --github-app (PEM)")
 
 	f.Var(textValue(&s.Vulnerabilities, "file"), "vulnerabilities", "`FILE` in the OSV format with the known vulnerabilities of npm packages, of which pages tell: JSON or a .zip of it, as osv.dev exports; it is read again when it changes")
 	f.Var(textValue(&s.AccessLog, "file|-"), "access-log", "append a line for each request to `FILE`, - for standard output; by default there is none")

@@ -2,10 +2,6 @@ package testkit
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,8 +26,7 @@ import (
 //	world DIR TOKEN RELEASES
 //
 // It is a GitHub with its API, its git repositories and its webhooks, and an npm registry, both those of the project's tests.
-// GitHub has an empty repository, example/catalogue, and takes TOKEN for everything but check runs, which
-// the App 4711 writes; its key is DIR/app.pem. The registry has a release for each folder
+// GitHub has an empty repository, example/catalogue, and takes TOKEN. The registry has a release for each folder
 // RELEASES/{name}@{version}. DIR/environment has what a shell needs to know of both. It ends with SIGTERM.
 func World() {
 	log.SetFlags(0)
@@ -70,15 +65,6 @@ func world(dir, token, releases string) error {
 	defer server.Close()
 	hub.Web = server.URL
 	if err := hub.Add("example/catalogue", filepath.Join(hub.Folder, "example", "catalogue.git"), "main"); err != nil {
-		return err
-	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		return err
-	}
-	hub.App("4711", &key.PublicKey)
-	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	if err := os.WriteFile(filepath.Join(dir, "app.pem"), text, 0o600); err != nil {
 		return err
 	}
 	registry := npmtest.Start()

@@ -17,7 +17,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -32,9 +31,6 @@ type Options struct {
 	// Catalogue is what a file's upstream is looked for in; nil: it is not. The file itself may be
 	// part of it.
 	Catalogue *packages.Catalogue
-	// Changed are packages, by name, that are going to be otherwise than Catalogue has them, or nil where
-	// it is going to have them no more.
-	Changed map[string]*packages.Package
 	// New tells that the files are not in the catalogue yet. What old packages are allowed to lack
 	// is an error then: autoupdate, an SPDX licence, an upstream of their own. The order of
 	// properties is looked at only then.
@@ -51,24 +47,15 @@ type Linter struct {
 // New returns a linter.
 func New(o Options) *Linter {
 	l := &Linter{o: o, targets: map[string][]*packages.Package{}, names: map[string][]*packages.Package{}}
-	add := func(p *packages.Package) {
+	if o.Catalogue == nil {
+		return l
+	}
+	for _, p := range o.Catalogue.Packages() {
 		name := strings.ToLower(p.Name)
 		l.names[name] = append(l.names[name], p)
 		if p.Autoupdate != nil {
 			target := sameTarget(p.Autoupdate)
 			l.targets[target] = append(l.targets[target], p)
-		}
-	}
-	if o.Catalogue != nil {
-		for _, p := range o.Catalogue.Packages() {
-			if _, ok := o.Changed[p.Name]; !ok {
-				add(p)
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(o.Changed)) {
-		if p := o.Changed[name]; p != nil {
-			add(p)
 		}
 	}
 	return l

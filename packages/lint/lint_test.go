@@ -331,33 +331,3 @@ func TestPublicCatalogue(t *testing.T) {
 	}
 	t.Log(b.String())
 }
-
-// What is on its way into a catalogue counts with what is there, and what leaves it does not.
-func TestChanged(t *testing.T) {
-	c, _ := catalogue(t, map[string]string{"packages/s/slider.json": slider})
-	same := strings.Replace(slider, `"name": "slider"`, `"name": "other"`, 1)
-	other, err := packages.Parse("other.json", []byte(same))
-	if err != nil {
-		t.Fatal(err)
-	}
-	elsewhere := *other.Autoupdate
-	elsewhere.Target = "elsewhere"
-	moved := *other
-	moved.Name, moved.Autoupdate = "slider", &elsewhere
-	third := strings.Replace(slider, `"name": "slider"`, `"name": "third"`, 1)
-	for name, tt := range map[string]struct {
-		catalogue *packages.Catalogue
-		changed   map[string]*packages.Package
-		want      string
-	}{
-		"as it is":         {c, nil, "16:15 error duplicate"},
-		"it leaves":        {c, map[string]*packages.Package{"slider": nil}, ""},
-		"it is another":    {c, map[string]*packages.Package{"slider": &moved}, ""},
-		"one comes, too":   {c, map[string]*packages.Package{"slider": nil, "other": other}, "16:15 error duplicate"},
-		"nothing is there": {nil, map[string]*packages.Package{"other": other}, "16:15 error duplicate"},
-	} {
-		if got := shown(New(Options{Catalogue: tt.catalogue, Changed: tt.changed, New: true}).Check("third.json", "", []byte(third))); got != tt.want {
-			t.Errorf("%s: %q", name, got)
-		}
-	}
-}

@@ -18,13 +18,6 @@ type hook struct {
 	events      []string
 }
 
-// Hook has a repository's events sent to a webhook.
-func (s *Server) Hook(repository, url, secret string, events ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hooks = append(s.hooks, hook{s.repositories[repository], url, secret, events})
-}
-
 func (s *Server) createHook(r *repository, q *http.Request) (int, any, error) {
 	in, err := read[struct {
 		Events []string

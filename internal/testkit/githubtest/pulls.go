@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,18 +13,14 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/revlist"
-	"github.com/go-git/go-git/v5/utils/merkletrie"
 )
 
 // collaboration is what repositories have besides git.
 type collaboration struct {
-	pulls    []*pull
-	checks   []*checkRun
-	statuses []status
-	hooks    []hook
-	events   int    // that were sent
-	refused  string // what is said of check runs, where the token is not that of an app
-	seen     map[string]string
+	pulls  []*pull
+	hooks  []hook
+	events int // that were sent
+	seen   map[string]string
 }
 
 // A pull is a pull request.
@@ -41,21 +36,9 @@ type pull struct {
 
 func (s *Server) pullRoutes() {
 	s.handle("POST /forks", s.createFork)
-	s.handle("GET /pulls", s.listPulls)
 	s.handle("POST /pulls", s.createPull)
-	s.handle("GET /pulls/{number}", s.getPull)
-	s.handle("PATCH /pulls/{number}", s.updatePull)
-	s.handle("GET /pulls/{number}/files", s.listFiles)
 	s.handle("PUT /pulls/{number}/merge", s.mergePull)
 	s.handle("POST /hooks", s.createHook)
-	s.checkRoutes()
-}
-
-// Fork makes a repository in dir with all that another one has.
-func (s *Server) Fork(name, to, dir string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fork(s.repositories[name], to, dir)
 }
 
 func (s *Server) fork(from *repository, to, dir string) error {
@@ -121,18 +104,6 @@ func carry(from, to *repository, commit plumbing.Hash) error {
 	return nil
 }
 
-// OpenPull opens a pull request for a branch of a repository or a fork, onto the default branch, and
-// returns its number.
-func (s *Server) OpenPull(base, head, branch, title string) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p, err := s.open(s.repositories[base], s.repositories[head], branch, title)
-	if err != nil {
-		return 0, err
-	}
-	return p.number, nil
-}
-
 func (s *Server) open(base, head *repository, branch, title string) (*pull, error) {
 	p := &pull{number: 1, title: title, base: base, head: head, onto: base.defaultBranch, branch: branch}
 	for _, other := range s.pulls {
@@ -194,32 +165,6 @@ func (s *Server) Notice() {
 	}
 }
 
-// ClosePull closes a pull request.
-func (s *Server) ClosePull(base string, number int) { s.setClosed(base, number, true) }
-
-// ReopenPull opens one again.
-func (s *Server) ReopenPull(base string, number int) { s.setClosed(base, number, false) }
-
-func (s *Server) setClosed(base string, number int, closed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p, err := s.pull(s.repositories[base], strconv.Itoa(number)); err == nil {
-		s.close(p, closed)
-	}
-}
-
-func (s *Server) close(p *pull, closed bool) {
-	if p.closed == closed {
-		return
-	}
-	p.closed = closed
-	action := "reopened"
-	if closed {
-		action = "closed"
-	}
-	s.tell(p.base, "pull_request", p.event(action))
-}
-
 func (s *Server) pull(base *repository, number string) (*pull, error) {
 	for _, p := range s.pulls {
 		if p.base == base && strconv.Itoa(p.number) == number {
@@ -253,17 +198,6 @@ func (p *pull) event(action string) map[string]any {
 	return map[string]any{"action": action, "number": p.number, "pull_request": p.body()}
 }
 
-func (s *Server) listPulls(r *repository, q *http.Request) (int, any, error) {
-	state := cmp.Or(q.URL.Query().Get("state"), "open")
-	all := []any{}
-	for _, p := range slices.Backward(s.pulls) {
-		if p.base == r && (state == "all" || p.closed == (state == "closed")) {
-			all = append(all, p.body())
-		}
-	}
-	return http.StatusOK, page(q, all), nil
-}
-
 func (s *Server) createPull(r *repository, q *http.Request) (int, any, error) {
 	in, err := read[struct{ Title, Head, Base string }](q)
 	if err != nil {
@@ -282,87 +216,6 @@ func (s *Server) createPull(r *repository, q *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	return http.StatusCreated, p.body(), nil
-}
-
-func (s *Server) getPull(r *repository, q *http.Request) (int, any, error) {
-	p, err := s.pull(r, q.PathValue("number"))
-	if err != nil {
-		return 0, nil, err
-	}
-	return http.StatusOK, p.body(), nil
-}
-
-func (s *Server) updatePull(r *repository, q *http.Request) (int, any, error) {
-	p, err := s.pull(r, q.PathValue("number"))
-	if err != nil {
-		return 0, nil, err
-	}
-	in, err := read[struct{ State string }](q)
-	if err != nil {
-		return 0, nil, err
-	}
-	if in.State != "" {
-		s.close(p, in.State == "closed")
-	}
-	return http.StatusOK, p.body(), nil
-}
-
-// listFiles tells what a pull request changes since it left its base.
-func (s *Server) listFiles(r *repository, q *http.Request) (int, any, error) {
-	p, err := s.pull(r, q.PathValue("number"))
-	if err != nil {
-		return 0, nil, err
-	}
-	base, err := r.head("heads/" + p.onto)
-	if err != nil {
-		return 0, nil, err
-	}
-	head, err := r.CommitObject(plumbing.NewHash(p.sha))
-	if err != nil {
-		return 0, nil, err
-	}
-	from := base
-	if common, err := base.MergeBase(head); err == nil && len(common) > 0 {
-		from = common[0]
-	}
-	changes, err := between(q, from, head)
-	if err != nil {
-		return 0, nil, err
-	}
-	all := []any{}
-	for _, c := range changes {
-		kind, err := c.Action()
-		if err != nil {
-			return 0, nil, err
-		}
-		file := map[string]any{"filename": c.To.Name, "sha": c.To.TreeEntry.Hash.String(), "status": "modified"}
-		switch {
-		case kind == merkletrie.Insert:
-			file["status"] = "added"
-		case kind == merkletrie.Delete:
-			file["filename"], file["sha"], file["status"] = c.From.Name, c.From.TreeEntry.Hash.String(), "removed"
-		case c.From.Name != c.To.Name:
-			file["status"], file["previous_filename"] = "renamed", c.From.Name
-		}
-		all = append(all, file)
-	}
-	slices.SortFunc(all, func(a, b any) int {
-		return strings.Compare(a.(map[string]any)["filename"].(string), b.(map[string]any)["filename"].(string))
-	})
-	const most = 3000 // GitHub's
-	return http.StatusOK, page(q, all[:min(len(all), most)]), nil
-}
-
-func between(q *http.Request, from, to *object.Commit) (object.Changes, error) {
-	before, err := from.Tree()
-	if err != nil {
-		return nil, err
-	}
-	after, err := to.Tree()
-	if err != nil {
-		return nil, err
-	}
-	return object.DiffTreeWithOptions(q.Context(), before, after, object.DefaultDiffTreeOptions)
 }
 
 // mergePull makes a merge commit, where the base has not changed meanwhile.
@@ -402,17 +255,4 @@ func (s *Server) mergePull(r *repository, q *http.Request) (int, any, error) {
 	s.tell(r, "pull_request", p.event("closed"))
 	s.tell(r, "push", map[string]any{"ref": ref, "before": base.Hash.String(), "after": p.merged, "deleted": false, "commits": []any{}})
 	return http.StatusOK, map[string]any{"sha": p.merged, "merged": true, "message": "Pull Request successfully merged"}, nil
-}
-
-// page returns the page of a list that is asked for.
-func page(q *http.Request, all []any) []any {
-	number := func(name string, otherwise int) int {
-		if n, err := strconv.Atoi(q.URL.Query().Get(name)); err == nil && n > 0 {
-			return n
-		}
-		return otherwise
-	}
-	per := min(number("per_page", 30), 100)
-	from := min((number("page", 1)-1)*per, len(all))
-	return all[from:min(from+per, len(all))]
 }
