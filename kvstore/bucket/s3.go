@@ -45,10 +45,20 @@ var errLate = errors.New("the store's answer took too long")
 
 // s3 is a Bucket in an object store. Nothing is tried twice: the caller knows what may be.
 type s3 struct {
-	core   minio.Core
+	client s3Client
 	name   string
 	prefix string
 	where  string
+}
+
+// s3Client has the methods of minio's client that a bucket calls. As a field, the client's own type would keep all of its exported
+// methods in the program (1.5 MB): the linker keeps every method that reflection can reach from a value in an interface.
+type s3Client struct {
+	putObject func(ctx context.Context, bucket, key string, data io.Reader, size int64, md5Base64, sha256Hex string, o minio.PutObjectOptions) (minio.UploadInfo, error)
+	getObject func(ctx context.Context, bucket, key string, o minio.GetObjectOptions) (io.ReadCloser, minio.ObjectInfo, http.Header, error)
+	// listObjects requests a page at a time. Core's method for pages takes no context.
+	listObjects  func(ctx context.Context, bucket string, o minio.ListObjectsOptions) <-chan minio.ObjectInfo
+	removeObject func(ctx context.Context, bucket, key string, o minio.RemoveObjectOptions) error
 }
 
 // OpenS3 returns a bucket in an object store. The credentials are in AWS's usual variables or files.
@@ -83,7 +93,8 @@ func OpenS3(o S3Options) (Bucket, error) {
 		return nil, fmt.Errorf("couldn't prepare for %s: %w", o.Endpoint, err)
 	}
 	where := fmt.Sprintf("s3://%s/%s at %s", o.Name, o.Prefix, u.Host)
-	return &s3{minio.Core{Client: client}, o.Name, o.Prefix, where}, nil
+	core := minio.Core{Client: client}
+	return &s3{s3Client{core.PutObject, core.GetObject, client.ListObjects, client.RemoveObject}, o.Name, o.Prefix, where}, nil
 }
 
 func newTransport() *http.Transport {
@@ -131,7 +142,7 @@ func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObject
 	o.ContentType = "application/octet-stream"
 	o.DisableContentSha256 = true // of each chunk: the whole has one
 	sum := sha256.Sum256(data)
-	info, err := s.core.PutObject(ctx, s.name, s.prefix+key, bytes.NewReader(data), int64(len(data)), "", hex.EncodeToString(sum[:]), o)
+	info, err := s.client.putObject(ctx, s.name, s.prefix+key, bytes.NewReader(data), int64(len(data)), "", hex.EncodeToString(sum[:]), o)
 	if minio.ToErrorResponse(err).StatusCode == http.StatusConflict {
 		err = errors.Join(errBusy, err)
 	}
@@ -189,7 +200,7 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 	defer cancel(nil)
 	late := time.AfterFunc(requestTime, func() { cancel(errLate) })
 	defer late.Stop()
-	body, info, _, err := s.core.GetObject(ctx, s.name, s.prefix+key, o)
+	body, info, _, err := s.client.getObject(ctx, s.name, s.prefix+key, o)
 	if err != nil && context.Cause(ctx) == errLate {
 		err = errLate
 	}
@@ -220,11 +231,10 @@ func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, e
 			after = s.prefix + after
 		}
 		for page := ""; ; {
-			// Core's methods for pages take no context; Client's iterator does, a page at a time as well.
 			var last string
 			n := 0
 			inner, cancel := within(ctx, 0)
-			for item := range s.core.Client.ListObjects(inner, s.name, minio.ListObjectsOptions{Prefix: s.prefix + prefix, StartAfter: max(after, page), Recursive: true, MaxKeys: listPage}) {
+			for item := range s.client.listObjects(inner, s.name, minio.ListObjectsOptions{Prefix: s.prefix + prefix, StartAfter: max(after, page), Recursive: true, MaxKeys: listPage}) {
 				if item.Err != nil {
 					yield(Object{}, object(s, prefix, s.explain(item.Err)))
 					cancel()
@@ -253,7 +263,7 @@ func (s *s3) Delete(ctx context.Context, key string) error {
 	if err == nil {
 		ctx, cancel := within(ctx, 0)
 		defer cancel()
-		err = s.core.RemoveObject(ctx, s.name, s.prefix+key, minio.RemoveObjectOptions{})
+		err = s.client.removeObject(ctx, s.name, s.prefix+key, minio.RemoveObjectOptions{})
 	}
 	if isMissing(err) {
 		err = nil
