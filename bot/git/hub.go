@@ -63,14 +63,14 @@ var errNotModified = errors.New("not modified")
 // get asks for JSON, unless it is the one of that entity tag, and returns the new one's.
 func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh string, err error) {
 	err = h.ask(ctx, func(ctx context.Context) error {
-		request, err := h.client.NewRequest(http.MethodGet, path, nil)
+		request, err := github.API(h.client).NewRequest(http.MethodGet, path, nil)
 		if err != nil {
 			return err
 		}
 		if etag != "" {
 			request.Header.Set("If-None-Match", etag)
 		}
-		response, err := h.client.Do(ctx, request, into)
+		response, err := github.API(h.client).Do(ctx, request, into)
 		if err == nil {
 			fresh = response.Header.Get("ETag")
 		}
@@ -308,11 +308,11 @@ func (h *hub) release(ctx context.Context, at *url.URL, tag Tag, dst *os.File) (
 func (h *hub) archiveLink(ctx context.Context, home, commit string) (string, error) {
 	var link string
 	err := h.ask(ctx, func(ctx context.Context) error {
-		request, err := h.client.NewRequest(http.MethodGet, home+"/tarball/"+commit, nil)
+		request, err := github.API(h.client).NewRequest(http.MethodGet, home+"/tarball/"+commit, nil)
 		if err != nil {
 			return err
 		}
-		response, err := h.client.BareDo(ctx, request)
+		response, err := github.API(h.client).BareDo(ctx, request)
 		if err == nil {
 			response.Body.Close()
 			return errors.New("GitHub answered with no redirect to an archive")

@@ -108,12 +108,12 @@ func TestLimits(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				request, err := client.NewRequest("POST", "x", map[string]int{"a": 1})
+				request, err := github.API(client).NewRequest("POST", "x", map[string]int{"a": 1})
 				if err != nil {
 					t.Fatal(err)
 				}
 				begun := time.Now()
-				_, err = client.Do(t.Context(), request, nil)
+				_, err = github.API(client).Do(t.Context(), request, nil)
 				if took := time.Since(begun); took != tt.want {
 					t.Errorf("it took %s, not %s", took, tt.want)
 				}
@@ -139,20 +139,20 @@ func TestUsedUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if _, _, err := client.Repositories.Get(t.Context(), "example", "logs"); err != nil {
+			if _, _, err := github.API(client).Repositories.Get(t.Context(), "example", "logs"); err != nil {
 				t.Fatal(err)
 			}
 		}
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, _, err := client.Repositories.Get(ctx, "example", "logs"); err != nil {
+		if _, _, err := github.API(client).Repositories.Get(ctx, "example", "logs"); err != nil {
 			t.Fatal(err) // the second of the second window
 		}
 		if until := client.Waiting(); until.Sub(begun) < 19*time.Minute {
 			t.Errorf("the next request waits until %s", until)
 		}
-		if _, _, err := client.Repositories.Get(ctx, "example", "logs"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+		if _, _, err := github.API(client).Repositories.Get(ctx, "example", "logs"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
 			t.Errorf("a wait after its context: %v after %s", err, time.Since(begun))
 		}
 		if n := strings.Count(log.String(), "limit=primary"); n != 2 {
@@ -196,7 +196,7 @@ func TestAnswers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _, err = client.Repositories.Get(t.Context(), "example", "logs")
+				_, _, err = github.API(client).Repositories.Get(t.Context(), "example", "logs")
 				if err == nil || !strings.Contains(github.Describe(err), tt.want) || strings.Contains(err.Error(), token) {
 					t.Errorf("%v", err)
 				}
@@ -220,7 +220,7 @@ func TestCut(t *testing.T) {
 		}
 		told := map[string]bool{}
 		for range 3 {
-			_, _, err := client.Repositories.Get(t.Context(), "example", "logs")
+			_, _, err := github.API(client).Repositories.Get(t.Context(), "example", "logs")
 			if err == nil {
 				t.Fatal("there was an answer")
 			}
@@ -244,11 +244,11 @@ func TestOtherHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := client.NewRequest("GET", "https://other.example/", nil)
+	request, err := github.API(client).NewRequest("GET", "https://other.example/", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Do(t.Context(), request, nil); err == nil || !strings.Contains(err.Error(), "not the host") {
+	if _, err := github.API(client).Do(t.Context(), request, nil); err == nil || !strings.Contains(err.Error(), "not the host") {
 		t.Errorf("%v", err)
 	}
 }

@@ -33,11 +33,12 @@ const (
 
 // transport sends requests with the token, and no sooner than GitHub wants them.
 type transport struct {
-	base   http.RoundTripper
-	host   string // that gets the token
-	token  string
-	pause  time.Duration
-	logger *slog.Logger
+	base      http.RoundTripper
+	host      string // that gets the token
+	userAgent string
+	token     string
+	pause     time.Duration
+	logger    *slog.Logger
 
 	mu    sync.Mutex
 	until time.Time // nothing is sent before
@@ -84,6 +85,7 @@ func (t *transport) send(r *http.Request) (*http.Response, []byte, error) {
 			return nil, nil, err
 		}
 	}
+	sent.Header.Set("User-Agent", t.userAgent)
 	if t.token != "" {
 		sent.Header.Set("Authorization", "Bearer "+t.token)
 	}

@@ -199,7 +199,7 @@ func (r *roleRun) openPusher(client *github.Client, w *Writer) *gitlog.Pusher {
 	remote, log := r.settings.LogRepository, w.folder.log
 	signed := gitlog.SignedLog{Store: w.folder.store, Log: log, Signer: w.signature.signer}
 	p := gitlog.NewPusher(gitlog.PushOptions{
-		Client: client.Client, Remote: remote, Changes: signed.Changes, Wait: signed.Wait, Describe: github.Describe,
+		Client: client.HTTP, BaseURL: client.BaseURL, Remote: remote, Changes: signed.Changes, Wait: signed.Wait, Describe: github.Describe,
 		Logger: r.logger.With("part", "push"), Registerer: r.metrics,
 	})
 	r.console.addStatus(func(s *Status) {

@@ -238,7 +238,7 @@ func (u *Upstreams) Draft(ctx context.Context, target, name string) (*submission
 // stars asks GitHub how many a repository has.
 func stars(client *github.Client) func(ctx context.Context, owner, repository string) (int64, error) {
 	return func(ctx context.Context, owner, repository string) (int64, error) {
-		found, _, err := client.Repositories.Get(ctx, owner, repository)
+		found, _, err := github.API(client).Repositories.Get(ctx, owner, repository)
 		switch {
 		case github.Status(err) == http.StatusNotFound:
 			return 0, fetch.ErrNotFound

@@ -32,7 +32,7 @@ const notPushed = "nothing is pushed there: give a new branch or an empty reposi
 func (p *Pusher) read(ctx context.Context) (tip, error) {
 	r := p.Remote
 	none := tip{position: Position{Index: -1}}
-	ref, _, err := p.Client.Git.GetRef(ctx, r.Owner, r.Name, r.ref().String())
+	ref, _, err := api(p).Git.GetRef(ctx, r.Owner, r.Name, r.ref().String())
 	switch status(err) {
 	case http.StatusNotFound: // the branch, or all of it
 		_, err = p.about(ctx)
@@ -53,7 +53,7 @@ func (p *Pusher) read(ctx context.Context) (tip, error) {
 		return tip{}, p.explain("read the branch", err)
 	}
 	sha := ref.GetObject().GetSHA()
-	commit, _, err := p.Client.Git.GetCommit(ctx, r.Owner, r.Name, sha)
+	commit, _, err := api(p).Git.GetCommit(ctx, r.Owner, r.Name, sha)
 	if err != nil {
 		return tip{}, p.explain("read the last commit of the branch", err)
 	}
@@ -66,7 +66,7 @@ func (p *Pusher) read(ctx context.Context) (tip, error) {
 
 // about asks for the repository itself.
 func (p *Pusher) about(ctx context.Context) (*github.Repository, error) {
-	about, _, err := p.Client.Repositories.Get(ctx, p.Remote.Owner, p.Remote.Name)
+	about, _, err := api(p).Repositories.Get(ctx, p.Remote.Owner, p.Remote.Name)
 	return about, p.explain("find the repository", err)
 }
 
@@ -104,7 +104,7 @@ func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error
 func (p *Pusher) begin(ctx context.Context, c Change) (tip, error) {
 	r := p.Remote
 	who, message := author(c), c.Message()
-	made, _, err := p.Client.Repositories.CreateFile(ctx, r.Owner, r.Name, escaped(c.Path), &github.RepositoryContentFileOptions{
+	made, _, err := api(p).Repositories.CreateFile(ctx, r.Owner, r.Name, escaped(c.Path), &github.RepositoryContentFileOptions{
 		Message: &message, Content: c.Append(nil), Author: who, Committer: who,
 	})
 	if err != nil {
@@ -130,7 +130,7 @@ func (p *Pusher) commit(ctx context.Context, at, from tip, c Change, files map[s
 	if len(content) <= inlineBytes && utf8.Valid(content) {
 		entry.Content = github.String(string(content))
 	} else {
-		blob, _, err := p.Client.Git.CreateBlob(ctx, r.Owner, r.Name, &github.Blob{
+		blob, _, err := api(p).Git.CreateBlob(ctx, r.Owner, r.Name, &github.Blob{
 			Content: github.String(base64.StdEncoding.EncodeToString(content)), Encoding: github.String("base64"),
 		})
 		if err != nil {
@@ -138,7 +138,7 @@ func (p *Pusher) commit(ctx context.Context, at, from tip, c Change, files map[s
 		}
 		entry.SHA = blob.SHA
 	}
-	tree, _, err := p.Client.Git.CreateTree(ctx, r.Owner, r.Name, at.tree, []*github.TreeEntry{entry})
+	tree, _, err := api(p).Git.CreateTree(ctx, r.Owner, r.Name, at.tree, []*github.TreeEntry{entry})
 	if err != nil {
 		return tip{}, p.explain("make a tree", err)
 	}
@@ -147,7 +147,7 @@ func (p *Pusher) commit(ctx context.Context, at, from tip, c Change, files map[s
 	if at.commit != "" {
 		commit.Parents = []*github.Commit{{SHA: &at.commit}}
 	}
-	made, _, err := p.Client.Git.CreateCommit(ctx, r.Owner, r.Name, commit, nil)
+	made, _, err := api(p).Git.CreateCommit(ctx, r.Owner, r.Name, commit, nil)
 	if err != nil {
 		return tip{}, p.explain("make a commit", err)
 	}
@@ -166,12 +166,12 @@ func (p *Pusher) file(ctx context.Context, at tip, path string) ([]byte, error) 
 		return nil, nil
 	}
 	r := p.Remote
-	request, err := p.Client.NewRequest(http.MethodGet, fmt.Sprintf("repos/%s/%s/contents/%s?ref=%s", r.Owner, r.Name, escaped(path), at.commit), nil)
+	request, err := api(p).NewRequest(http.MethodGet, fmt.Sprintf("repos/%s/%s/contents/%s?ref=%s", r.Owner, r.Name, escaped(path), at.commit), nil)
 	if err != nil {
 		return nil, err
 	}
 	var found github.RepositoryContent
-	_, err = p.Client.Do(ctx, request, &found)
+	_, err = api(p).Do(ctx, request, &found)
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && status(err) == http.StatusNotFound && !strings.Contains(e.Message, "ref") {
 		return nil, nil // and not the commit, of which it says so
 	}
@@ -185,7 +185,7 @@ func (p *Pusher) file(ctx context.Context, at tip, path string) ([]byte, error) 
 	if found.GetEncoding() == "base64" && found.Content != nil {
 		content, err = base64.StdEncoding.DecodeString(strings.ReplaceAll(*found.Content, "\n", ""))
 	} else { // one of more than a megabyte
-		content, _, err = p.Client.Git.GetBlobRaw(ctx, r.Owner, r.Name, found.GetSHA())
+		content, _, err = api(p).Git.GetBlobRaw(ctx, r.Owner, r.Name, found.GetSHA())
 	}
 	if err != nil {
 		return nil, p.explain("read "+path, err)
@@ -201,9 +201,9 @@ func (p *Pusher) move(ctx context.Context, from, to tip) (err error) {
 	r := p.Remote
 	ref := &github.Reference{Ref: github.String(r.ref().String()), Object: &github.GitObject{SHA: &to.commit}}
 	if from.commit == "" {
-		_, _, err = p.Client.Git.CreateRef(ctx, r.Owner, r.Name, ref)
+		_, _, err = api(p).Git.CreateRef(ctx, r.Owner, r.Name, ref)
 	} else {
-		_, _, err = p.Client.Git.UpdateRef(ctx, r.Owner, r.Name, ref, false)
+		_, _, err = api(p).Git.UpdateRef(ctx, r.Owner, r.Name, ref, false)
 	}
 	return p.explain("move the branch", err)
 }

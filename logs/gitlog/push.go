@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -49,11 +51,13 @@ func (r Remote) String() string { return r.Owner + "/" + r.Name + "@" + r.Branch
 
 func (r Remote) ref() plumbing.ReferenceName { return plumbing.NewBranchReferenceName(r.Branch) }
 
-// PushOptions are what a Pusher needs. The first four are required.
+// PushOptions are what a Pusher needs. The first five are required.
 type PushOptions struct {
-	// Client speaks to GitHub. It should wait for GitHub's limits by itself.
-	Client *github.Client
-	Remote Remote
+	// Client sends requests to GitHub's API at BaseURL. It should wait for GitHub's limits by itself.
+	Client *http.Client
+	// BaseURL is the address of the API, with a slash at its end.
+	BaseURL *url.URL
+	Remote  Remote
 	// Changes returns the changes after a position that may be shown now, oldest first. The
 	// error for a position that is not the log's says so, and what to do.
 	Changes func(after Position) iter.Seq2[Change, error]
@@ -114,6 +118,14 @@ func NewPusher(o PushOptions) *Pusher {
 	p := &Pusher{PushOptions: o, state: PushState{Entries: -1}}
 	p.metrics = newMetrics(p)
 	return p
+}
+
+// api returns the calls of GitHub's API. It makes them each time and is no method, because the linker keeps all of them (1.5 MB)
+// where a type of a value in an interface mentions theirs.
+func api(p *Pusher) *github.Client {
+	calls := github.NewClient(p.Client)
+	calls.BaseURL = p.BaseURL
+	return calls
 }
 
 // State returns how far the pusher has come.

@@ -111,7 +111,7 @@ func (r *rig) pusher() (*gitlog.Pusher, *prometheus.Registry) {
 	}
 	registry := prometheus.NewPedanticRegistry()
 	return gitlog.NewPusher(gitlog.PushOptions{
-		Client: client.Client, Remote: gitlog.Remote{Owner: "example", Name: "logs", Branch: r.branch},
+		Client: client.HTTP, BaseURL: client.BaseURL, Remote: gitlog.Remote{Owner: "example", Name: "logs", Branch: r.branch},
 		Changes: r.after, Wait: r.wait, Describe: github.Describe, Logger: logger, Registerer: registry,
 	}), registry
 }
