@@ -42,9 +42,9 @@ func newReload(a *cli) *cobra.Command {
 		Use:   "reload",
 		Short: "Have the process that runs read its configuration again",
 		Long: `Have the process that runs on the data folder read the configuration file, waiting rooms and certificates again, and
-look at its catalogue. Either all of it counts from then on, or, where something is wrong, nothing: the message says in
-which line. What cannot be changed without a restart is named. Most settings have the process open its store again,
-while connections wait; a log level, a certificate or a catalogue does not. SIGHUP does the same.`,
+poll its catalogue. If there is a mistake, nothing changes, and the message names the line. Settings that only a restart
+of the process changes are listed. For most others the process opens its store again, while connections wait; log-level,
+lame-duck, drain, certificates, rooms and the catalogue need no restart. SIGHUP does the same.`,
 		Example: `  larder reload --data /var/lib/larder`,
 		Args:    arguments(0, 0),
 	}
@@ -57,12 +57,12 @@ while connections wait; a log level, a certificate or a catalogue does not. SIGH
 		}
 		return a.print(*asJSON, done, func() error {
 			if len(done.Changed) == 0 {
-				fmt.Fprintln(a.stdout, "The configuration was read again; no setting has changed.")
+				fmt.Fprintln(a.stdout, "Reloaded the configuration; no setting has changed.")
 				return nil
 			}
-			fmt.Fprintf(a.stdout, "The configuration was read again. Changed: %s.\n", strings.Join(done.Changed, ", "))
+			fmt.Fprintf(a.stdout, "Reloaded the configuration. Changed: %s.\n", strings.Join(done.Changed, ", "))
 			if len(done.Restart) > 0 {
-				fmt.Fprintf(a.stdout, "Only a restart changes these, so they stay what they were: %s.\n", strings.Join(done.Restart, ", "))
+				fmt.Fprintf(a.stdout, "Only a restart of the process changes these: %s.\n", strings.Join(done.Restart, ", "))
 			}
 			return nil
 		})

@@ -28,7 +28,10 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.reload.refresh = append(r.reload.refresh, f.keeper.Refresh)
+	r.subscribe(func(context.Context, *settings.Settings) error {
+		f.keeper.Refresh()
+		return nil
+	})
 	r.metrics.MustRegister(f.bot.Collector())
 	f.keeper.Register(r.metrics)
 	unprotected := worker.Unprotected()

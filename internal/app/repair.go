@@ -85,7 +85,7 @@ func repairThrough(ctx context.Context, client *Client, data string, q RepairReq
 	if err = errors.Join(err, client.Close()); err == nil && (result.Repaired > 0 || result.Damage != "") {
 		err = unknown
 		if err == nil {
-			err = before.awaitNext(ctx, data)
+			err = before.awaitNextRun(ctx, data)
 		}
 	}
 	return result, err

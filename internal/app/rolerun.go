@@ -32,11 +32,11 @@ type roleRun struct {
 	parts      *parts.Group
 	self       Process
 	console    console
-	reload     reloader
-	onReady    []func()    // called once the process has said that it is ready, when no older one goes on in its place any more
-	leaving    []func()    // called before the run ends for another one, while its parts work
-	again      bool        // another run came before
-	ready      atomic.Bool // all parts work
+	reopen     []func() error // called at a reload, to open logs again that were rotated
+	onReady    []func()       // called once the process has said that it is ready, when no older one goes on in its place any more
+	leaving    []func()       // called before the run ends for another one, while its parts work
+	again      bool           // another run came before
+	ready      atomic.Bool    // all parts work
 	restarts   restarts
 }
 
@@ -52,12 +52,11 @@ func (c *console) addOperations(add func(operations)) { c.operations = append(c.
 // addStatus adds what a part tells of its status.
 func (c *console) addStatus(add func(*Status)) { c.status = append(c.status, add) }
 
-// newRoleRun prepares a run of a role, in the process that supervisor is of. again says that another one came before.
-func newRoleRun(ctx context.Context, v *supervisor, s *settings.Settings, again bool) *roleRun {
+// newRoleRun prepares a run of a role, by the settings that are in force in the process. again says that another one came before.
+func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 	r := &roleRun{
-		settings: s, logger: v.logger, metrics: newRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
-		self:     Process{PID: os.Getpid(), Version: Version(), Started: v.started, Began: time.Now().UTC(), Private: v.private.address()},
-		reload:   reloader{files: s.Files()},
+		settings: v.configuration.inForce.Get(), logger: v.logger, metrics: newRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
+		self:     Process{PID: os.Getpid(), Version: Version(), Started: v.started, RunStarted: time.Now().UTC(), Private: v.private.address()},
 		again:    again,
 		restarts: restarts{begin: make(chan struct{})},
 	}
@@ -79,6 +78,9 @@ func newRegistry() *prometheus.Registry {
 // is to end.
 func (r *roleRun) do(what role) (*restart, error) {
 	err := r.parts.Wait(what.start(r.parts.Context(), r))
+	reading := &r.supervisor.configuration.reading
+	reading.Lock()
+	defer reading.Unlock()
 	return r.restarts.end(), err
 }
 
@@ -123,7 +125,7 @@ const relinquishTimeout = 1200 * time.Millisecond
 func (r *roleRun) stopServing(s *server.Server) {
 	late := &r.supervisor.late
 	if !r.restarts.pending.Load() {
-		stopServer(s, r.settings.Drain, r.logger)
+		stopServer(s, r.supervisor.configuration.inForce.Get().Drain, r.logger)
 		late.sending.Wait() // s answers late requests of earlier runs
 		late.succession.remove(s.Handler)
 		return
@@ -132,7 +134,7 @@ func (r *roleRun) stopServing(s *server.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), relinquishTimeout)
 	defer cancel()
 	if s.Relinquish(ctx) != nil {
-		late.sending.Go(func() { stopServer(s, r.settings.Drain, r.logger) })
+		late.sending.Go(func() { stopServer(s, r.supervisor.configuration.inForce.Get().Drain, r.logger) })
 	}
 }
 
@@ -199,6 +201,7 @@ func (r *roleRun) addReadyFile() error {
 // finish has the process be ready, when all parts of the role work. From then on the role ends for a restart, and stopping is called
 // when the process is asked to stop, rather than ending by itself.
 func (r *roleRun) finish(stopping func()) error {
+	r.supervisor.configuration.working.Store(r.settings)
 	r.ready.Store(true)
 	r.supervisor.readiness.set(nil)
 	notify(daemon.SdNotifyReady)
@@ -219,10 +222,9 @@ func (r *roleRun) finish(stopping func()) error {
 // A restart says how the process goes on after a run of a role: after a reload, a repair or an upgrade that failed, and where a node of a
 // cluster changes its role.
 type restart struct {
-	before   func() error       // is called between the two runs; errTaken ends the process without an error
-	settings *settings.Settings // of the next run; nil for the same
-	role     role               // of the next run; nil for the one that the settings say
-	abandon  func()             // is called if the restart is not followed, since the run or the process ends for another reason; nil for nothing
+	before  func() error // is called between the two runs; errTaken ends the process without an error
+	role    role         // of the next run; nil for the one that the settings say
+	abandon func()       // is called if the restart is not followed, since the run or the process ends for another reason; nil for nothing
 }
 
 // drop calls abandon: the restart is not followed. The restart may be nil.
@@ -251,6 +253,13 @@ func (r *restarts) request(how restart) bool {
 	}
 	r.requested = &how
 	return true
+}
+
+// haveEnded reports whether the run has ended.
+func (r *restarts) haveEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
 }
 
 // end returns the restart that follows the run, nil for none. No other one can be requested from then on.
@@ -316,7 +325,7 @@ func (r *roleRun) letClientsLeave(s *server.Server) {
 	s.Leave()
 	select {
 	case <-s.Settled():
-	case <-time.After(r.settings.Drain):
+	case <-time.After(r.supervisor.configuration.inForce.Get().Drain):
 	case <-r.supervisor.ending.Done():
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -295,7 +294,7 @@ func TestInlineRoomsHaveOneHash(t *testing.T) {
 }
 
 // newReload returns a process with a configuration file, of which reloadRooms is called by a reload.
-func newReload(t *testing.T, reloadRooms func() error) (r *roleRun, write func(string), reopened *int) {
+func newReload(t *testing.T, reloadRooms func(context.Context) error) (r *roleRun, write func(string), reopened *int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "larder.yaml")
 	write = func(config string) {
@@ -306,21 +305,23 @@ func newReload(t *testing.T, reloadRooms func() error) (r *roleRun, write func(s
 	}
 	write("name: One\n")
 	s := settings.New()
-	s.ConfigFile = file
+	if err := s.Flags.Set("config", file); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Load(nil); err != nil {
 		t.Fatal(err)
 	}
 	s.NewLogger(&strings.Builder{}, slog.LevelInfo)
 	logger := slog.New(slog.DiscardHandler)
 	reopened = new(int)
-	r = &roleRun{settings: s, logger: logger, supervisor: &supervisor{}, reload: reloader{
-		files:  s.Files(),
-		reopen: []func() error{func() error { *reopened++; return nil }},
-		live: []liveSetting{{
-			name: "rooms", applies: func(*settings.Settings) bool { return true },
-			apply: func(context.Context, *settings.Settings) error { return reloadRooms() },
-		}},
-	}}
+	s.ReadFiles()
+	r = &roleRun{
+		settings: s, logger: logger, supervisor: &supervisor{ending: t.Context()}, parts: parts.NewGroup(t.Context(), logger),
+		restarts: restarts{begin: make(chan struct{})},
+		reopen:   []func() error{func() error { *reopened++; return nil }},
+	}
+	r.supervisor.configuration.inForce.Set(s)
+	r.subscribe(func(ctx context.Context, _ *settings.Settings) error { return reloadRooms(ctx) })
 	r.ready.Store(true)
 	return r, write, reopened
 }
@@ -328,34 +329,30 @@ func newReload(t *testing.T, reloadRooms func() error) (r *roleRun, write func(s
 // A reload reopens the logs, also if the configuration cannot be taken up.
 func TestReloadReopensLogs(t *testing.T) {
 	refused := &SupersededError{"rooms.yaml", 1, 2}
-	r, write, reopened := newReload(t, func() error { return refused })
-	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, refused) || *reopened != 1 {
+	r, write, reopened := newReload(t, func(context.Context) error { return refused })
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, refused) || *reopened != 1 {
 		t.Errorf("reopened %d times, %v", *reopened, err)
 	}
 	write("no-such-setting: 1\n")
-	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); err == nil || *reopened != 2 {
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); err == nil || *reopened != 2 {
 		t.Errorf("reopened %d times, %v", *reopened, err)
 	}
 }
 
-// A log that cannot be reopened keeps nothing else from being read again, and does not matter if another run opens its own.
+// A log that cannot be reopened keeps nothing else from coming into force, and does not matter if another run opens its own.
 func TestReloadWithLogThatCannotBeReopened(t *testing.T) {
-	r, _, _ := newReload(t, func() error { return nil })
-	r.restarts.begin = make(chan struct{})
-	r.parts = parts.NewGroup(t.Context(), r.logger)
+	r, write, _ := newReload(t, func(context.Context) error { return nil })
 	gone := errors.New("the folder is gone")
-	r.supervisor.ending = t.Context()
-	r.reload.reopen = []func() error{func() error { return gone }}
-	rooms := r.reload.live
-	r.reload.live = append(slices.Clone(rooms), liveSetting{
-		name: "name", applies: func(*settings.Settings) bool { return true },
-		apply: func(context.Context, *settings.Settings) error { return nil },
-	})
-	if done, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, gone) || !strings.Contains(err.Error(), "everything else was read again") {
+	r.reopen = []func() error{func() error { return gone }}
+	write("name: One\nlame-duck: 5s\n")
+	if done, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, gone) || !strings.Contains(err.Error(), "everything else was reloaded") || done.Restarted {
 		t.Errorf("%+v, %v", done, err)
 	}
-	r.reload.live = rooms
-	if done, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); err != nil || !done.Anew {
+	if got := r.supervisor.configuration.inForce.Get().LameDuck; got != 5*time.Second {
+		t.Errorf("the lame duck is %v", got)
+	}
+	write("name: Another\n")
+	if done, err := r.reload(t.Context(), Server{Logger: r.logger}.check); err != nil || !done.Restarted {
 		t.Errorf("%+v, %v", done, err)
 	}
 	<-r.restarts.begin
@@ -363,20 +360,71 @@ func TestReloadWithLogThatCannotBeReopened(t *testing.T) {
 
 // A reload that cannot begin, because of an upgrade, changes no rooms.
 func TestReloadDuringUpgrade(t *testing.T) {
-	changed := 0
-	r, write, _ := newReload(t, func() error { changed++; return nil })
+	changed, refused := 0, error(nil)
+	r, write, _ := newReload(t, func(context.Context) error { changed++; return refused })
 	write("name: Another\n")
 	r.supervisor.changing.making.Lock()
-	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, errUpgrading) || changed != 0 {
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, errUpgrading) || changed != 0 {
 		t.Errorf("rooms were changed %d times, %v", changed, err)
 	}
 	r.supervisor.changing.making.Unlock()
-	refused := errors.New("refused")
-	r.reload.live[0].apply = func(context.Context, *settings.Settings) error { return refused }
-	if _, err := r.readAgain(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, refused) {
+	refused = errors.New("refused")
+	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, refused) {
 		t.Error(err)
+	}
+	if name := r.supervisor.configuration.inForce.Get().Name; name != "One" {
+		t.Errorf("%s is in force, which was refused", name)
 	}
 	if !r.supervisor.changing.making.TryLock() {
 		t.Error("a reload that fails keeps others out")
+	}
+}
+
+// waitRole is a role that ends when its run restarts.
+type waitRole struct{ run func(*roleRun) }
+
+func (w waitRole) start(_ context.Context, r *roleRun) error {
+	r.parts.Add(parts.Part{Name: "restart", Run: r.awaitRestart})
+	w.run(r)
+	return nil
+}
+
+// A reload that is under way when its run ends for another reason, such as a promotion, ends before the next run starts. That has the
+// new configuration if the reload succeeds, and all of the old one if it does not.
+func TestReloadWhileRunEnds(t *testing.T) {
+	for _, succeeds := range []bool{true, false} {
+		applying := make(chan struct{})
+		r, write, _ := newReload(t, func(ctx context.Context) error {
+			close(applying)
+			<-ctx.Done() // the run ends
+			if succeeds {
+				return nil
+			}
+			return ctx.Err()
+		})
+		write("name: Another\nrooms: off\n")
+		reloaded := make(chan error, 1)
+		requested, err := r.do(waitRole{func(r *roleRun) {
+			go func() {
+				_, err := r.reload(context.Background(), Server{Logger: r.logger}.check)
+				reloaded <- err
+			}()
+			<-applying
+			r.restart(restart{role: mirrorRole{}})
+		}})
+		if err != nil || requested == nil || requested.role == nil {
+			t.Fatalf("%+v follows, %v", requested, err)
+		}
+		next := newRoleRun(t.Context(), r.supervisor, true).settings // while the reload may go on
+		if err := <-reloaded; (err == nil) != succeeds {
+			t.Error(err)
+		}
+		want := map[bool]string{true: "Another, off", false: "One, "}[succeeds]
+		if got := next.Name + ", " + next.Rooms; got != want || next != r.supervisor.configuration.inForce.Get() {
+			t.Errorf("the next run has %q, want %q", got, want)
+		}
+		if _, err := r.reload(t.Context(), Server{Logger: r.logger}.check); !errors.Is(err, errNotReady) {
+			t.Errorf("a reload by a run that has ended: %v", err)
+		}
 	}
 }

@@ -69,7 +69,9 @@ func (f *roomsFixture) start() {
 
 // fresh returns the settings as a start or a reload reads them.
 func (f *roomsFixture) fresh() *settings.Settings {
-	return &settings.Settings{Data: f.settings.Data, Rooms: f.settings.Rooms, Keys: f.settings.Keys}
+	s := &settings.Settings{Data: f.settings.Data, Rooms: f.settings.Rooms, Keys: f.settings.Keys}
+	s.ReadFiles()
+	return s
 }
 
 // run begins a run of a role in the process.
@@ -329,7 +331,7 @@ func TestEditedRoomsFileAtPromotion(t *testing.T) {
 	if err := f.record.reload(t.Context(), fresh); err != nil {
 		t.Fatal(err)
 	}
-	f.settings.UseRooms(fresh)
+	f.settings = fresh
 	f.shop(2, 40)
 	f.run()
 	f.shop(2, 40)

@@ -86,17 +86,7 @@ func (s *roomsSite) open(ctx context.Context) error {
 	s.site.putInFront(rooms.Handler)
 	s.site.inFrontLane = append(s.site.inFrontLane, rooms.Lane)
 	record.store.Subscribe(func(v configstore.Version) error { return s.enforceRooms(record, rooms, v) })
-	s.run.reload.live = append(s.run.reload.live, liveSetting{
-		name:    "rooms",
-		applies: func(fresh *settings.Settings) bool { return fresh.Rooms != settings.Off },
-		apply: func(ctx context.Context, fresh *settings.Settings) error {
-			err := record.reload(ctx, fresh)
-			if err == nil {
-				s.settings.UseRooms(fresh)
-			}
-			return err
-		},
-	})
+	s.run.subscribe(record.reload)
 	s.run.console.addOperations(func(all operations) {
 		if s.tells {
 			record.checkWebhookRooms(all, rooms)

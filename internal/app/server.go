@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,15 +43,13 @@ type role interface {
 
 // A plan is what a run is built from.
 type plan struct {
-	settings *settings.Settings
-	previous *settings.Settings // to return to if the process cannot run by settings; nil for none
-	again    bool               // another run came before
-	role     role
+	again bool // another run came before
+	role  role
 }
 
 // plan returns the plan of a run by settings. In a cluster the node follows.
 func (s Server) plan(c *settings.Settings, takeover takeoverBackoff) *plan {
-	p := &plan{settings: c, role: aloneRole{s}}
+	p := &plan{role: aloneRole{s}}
 	switch {
 	case s.Mirror != nil:
 		p.role = mirrorRole{s}
@@ -88,14 +85,13 @@ func (s Server) Run(ctx context.Context) (err error) {
 
 // newRun prepares a run by a plan.
 func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
-	v.use(p.settings)
-	r := newRoleRun(ctx, v, p.settings, p.again)
+	r := newRoleRun(ctx, v, p.again)
 	if s.Serve {
-		r.self.Address = v.address(p.settings)
+		r.self.Address = v.address(r.settings)
 	}
 	v.signals.set(map[os.Signal]func(context.Context){
-		syscall.SIGHUP:  func(ctx context.Context) { _, _ = r.readAgain(ctx, s.check) }, // the log reports errors
-		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) },       // the log reports errors
+		syscall.SIGHUP:  func(ctx context.Context) { _, _ = r.reload(ctx, s.check) }, // the log reports errors
+		syscall.SIGUSR2: func(ctx context.Context) { _, _ = r.startUpgrade(ctx) },    // the log reports errors
 	})
 	return r
 }
@@ -110,26 +106,26 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 		wanted = stopgap.instead
 	}
 	led, leads := wanted.(leaderRole)
+	c := &r.supervisor.configuration
 	if err != nil {
 		requested.drop()
 	}
 	switch {
 	case err == nil && requested != nil:
-		return s.nextPlan(ctx, r, p, takeoverOf(wanted), requested)
+		return s.nextPlan(ctx, r, takeoverOf(wanted), requested)
 	case !readOnly && s.Serve && errors.As(err, &short):
 		next := *p
 		next.role = readOnlyRole{s, short, p.role}
 		return &next, nil
 	case err != nil && leads && ctx.Err() == nil:
 		s.Logger.Error("this node could not publish; it follows", "err", err)
-		next := s.plan(p.settings, led.takeover.afterFailure(err, s.Intervals.Takeover))
-		next.previous, next.again = p.previous, true
+		next := s.plan(c.inForce.Get(), led.takeover.afterFailure(err, s.Intervals.Takeover))
+		next.again = true
 		return next, nil
-	case err != nil && p.again && p.previous != nil && !r.ready.Load() && r.supervisor.ending.Err() == nil && !errors.As(err, &short):
-		r.supervisor.changing.setFailure(fmt.Errorf("the process could not begin anew with the new configuration, so that stays what it was: %w", err))
-		s.Logger.Error("the process could not begin anew with the new configuration, so that stays what it was", "err", err)
-		p.previous.SetLevel()
-		next := s.plan(p.previous, takeoverOf(wanted))
+	case err != nil && !r.ready.Load() && r.supervisor.ending.Err() == nil && !errors.As(err, &short) && c.restore(r.settings):
+		r.supervisor.changing.setFailure(fmt.Errorf("couldn't start with the new configuration, so the one before is in force again: %w", err))
+		s.Logger.Error("couldn't start with the new configuration, so the one before is in force again", "err", err)
+		next := s.plan(c.inForce.Get(), takeoverOf(wanted))
 		next.again = true
 		return next, nil
 	case ctx.Err() != nil && (p.again || !s.Once):
@@ -138,8 +134,8 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 	return nil, err
 }
 
-// nextPlan returns the plan of the run that was requested to follow the one by p.
-func (s Server) nextPlan(ctx context.Context, r *roleRun, p *plan, takeover takeoverBackoff, requested *restart) (*plan, error) {
+// nextPlan returns the plan of the run that was requested to follow another one.
+func (s Server) nextPlan(ctx context.Context, r *roleRun, takeover takeoverBackoff, requested *restart) (*plan, error) {
 	if requested.before != nil {
 		switch err := requested.before(); {
 		case err == errTaken:
@@ -151,11 +147,8 @@ func (s Server) nextPlan(ctx context.Context, r *roleRun, p *plan, takeover take
 	if ctx.Err() != nil || r.supervisor.ending.Err() != nil {
 		return nil, nil
 	}
-	next := s.plan(cmp.Or(requested.settings, p.settings), takeover)
+	next := s.plan(r.supervisor.configuration.inForce.Get(), takeover)
 	next.again = true
-	if requested.settings != nil {
-		next.previous = p.settings
-	}
 	if requested.role != nil {
 		next.role = requested.role
 	}
@@ -193,8 +186,9 @@ func causedBy(err error, causes ...error) bool {
 	return false
 }
 
-// check finds the mistakes in settings before anything else has happened.
+// check completes settings, and finds the mistakes in them before they come into force.
 func (s Server) check(c *settings.Settings) error {
+	c.ReadFiles()
 	if _, err := witnessPolicy(c); err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,9 +47,9 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	case s.WitnessPolicy != "" && len(s.Witnesses) > 0:
 		return nil, settings.Mistakef("%s and %s: give one of the two", s.Origin("witness"), s.Origin("witness-policy"))
 	case s.WitnessPolicy != "":
-		text, err := os.ReadFile(s.WitnessPolicy)
+		text, err := s.File("witness-policy", s.WitnessPolicy)
 		if err != nil {
-			return nil, settings.Mistakef("%s: %w", s.Origin("witness-policy"), err)
+			return nil, err
 		}
 		policy, err := signing.ParsePolicy(text)
 		if err != nil {

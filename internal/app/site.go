@@ -215,7 +215,7 @@ func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Origin("access-log"), err)
 	}
-	r.reload.reopen = append(r.reload.reopen, o.accessLog.Reopen)
+	r.reopen = append(r.reopen, o.accessLog.Reopen)
 	r.parts.Add(o.accessLog.Part())
 	return nil
 }

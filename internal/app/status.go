@@ -57,8 +57,8 @@ type Process struct {
 	Started time.Time `json:"started"`
 	Address string    `json:"address,omitempty"` // where it serves
 	Private string    `json:"private,omitempty"` // host and port of the private listener
-	// Began is when it began anew, or for the first time.
-	Began time.Time `json:"began"`
+	// RunStarted is when the present run of its role started.
+	RunStarted time.Time `json:"runStarted"`
 	// Failed says how the last upgrade or reload went wrong, if it did.
 	Failed string `json:"failed,omitempty"`
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,18 +20,18 @@ import (
 
 // A supervisor is what outlives each run of a role: the sockets, the readiness state, the handling of signals.
 type supervisor struct {
-	logger    *slog.Logger
-	started   time.Time
-	ending    context.Context // ends when the process is asked to stop, before its parts do
-	sockets   sockets
-	older     *older // the process whose place this one takes, until it has; nil for none
-	readiness readiness
-	private   privateListener
-	late      lateRequests
-	signals   signalHandlers
-	changing  changes
-	node      nodeMemory
-	lameDuck  atomic.Int64 // how long the process still serves when it is asked to stop
+	logger        *slog.Logger
+	started       time.Time
+	ending        context.Context // ends when the process is asked to stop, before its parts do
+	sockets       sockets
+	older         *older // the process whose place this one takes, until it has; nil for none
+	readiness     readiness
+	private       privateListener
+	late          lateRequests
+	signals       signalHandlers
+	changing      changes
+	node          nodeMemory
+	configuration configuration
 }
 
 // newSupervisor opens the sockets of the settings, after check has found nothing wrong with them, and answers probes. Contexts of the
@@ -42,13 +41,13 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	v := &supervisor{logger: logger, started: time.Now().UTC(), ending: ctx, late: lateRequests{succession: newSuccession()}}
 	v.readiness.set(errOpening)
 	v.node.start(time.Now(), handed.CaughtUp)
-	v.use(s)
 	if asking != nil {
 		v.older = newOlder(asking)
 	}
 	if err == nil {
 		err = check()
 	}
+	v.configuration.inForce.Set(s) // which changes no more
 	if err == nil {
 		v.sockets, err = openSockets(ctx, s, serve, handed.Sockets, func(err error) {
 			logger.Warn("no private listener; choose an address with --private-listen", "err", err)
@@ -69,7 +68,7 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	context.AfterFunc(ctx, func() {
 		notify(daemon.SdNotifyStopping)
 		v.readiness.set(errStopping)
-		if lame := time.Duration(v.lameDuck.Load()); serve && lame > 0 {
+		if lame := v.configuration.inForce.Get().LameDuck; serve && lame > 0 {
 			logger.Info("serving goes on while /readyz says that it ends", "for", lame)
 			time.Sleep(lame)
 		}
@@ -85,9 +84,6 @@ func (v *supervisor) close(err error) error {
 	v.private.close()
 	return v.sockets.close()
 }
-
-// use has the process end by these settings.
-func (v *supervisor) use(s *settings.Settings) { v.lameDuck.Store(int64(s.LameDuck)) }
 
 // address is the URL at which a program on this machine reaches the public address, or unix: and a path.
 func (v *supervisor) address(s *settings.Settings) string {

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 )
 
 // describePlan returns a plan as the tests below have it.
-func describePlan(p *plan, names map[*settings.Settings]string) string {
+func describePlan(p *plan) string {
 	if p == nil {
 		return "end"
 	}
@@ -30,10 +32,6 @@ func describePlan(p *plan, names map[*settings.Settings]string) string {
 		text = fmt.Sprintf("leader after epoch %d", r.epoch)
 	case readOnlyRole:
 		text = "read-only"
-	}
-	text += " by " + names[p.settings]
-	if p.previous != nil {
-		text += " or " + names[p.previous]
 	}
 	return text
 }
@@ -54,6 +52,8 @@ func TestTransition(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		server    Server
+		settings  *settings.Settings // of the run; nil for one, which worked before
+		reloaded  bool               // two came into force during the run
 		plan      plan
 		ready     bool // all parts had started
 		stopped   bool // the process was told to end
@@ -62,28 +62,28 @@ func TestTransition(t *testing.T) {
 		want      string
 		wantErr   error
 	}{
-		{name: "told to end", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, stopped: true, err: context.Canceled, want: "end"},
-		{name: "a single pass that was told to end", server: once, plan: plan{settings: one, role: aloneRole{once}}, stopped: true, err: context.Canceled, want: "end", wantErr: context.Canceled},
-		{name: "done", server: once, plan: plan{settings: one, role: aloneRole{once}}, want: "end"},
-		{name: "the first run fails", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, err: broken, want: "end", wantErr: broken},
-		{name: "reload", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, requested: &restart{settings: two}, want: "mirror by two or one"},
-		{name: "a configuration that cannot be started", server: mirror, plan: plan{settings: two, previous: one, again: true, role: mirrorRole{mirror}}, err: broken, want: "mirror by one"},
-		{name: "a failure later", server: mirror, plan: plan{settings: two, previous: one, again: true, role: mirrorRole{mirror}}, ready: true, err: broken, want: "end", wantErr: broken},
-		{name: "repair", server: mirror, plan: plan{settings: two, previous: one, again: true, role: mirrorRole{mirror}}, requested: &restart{}, want: "mirror by two"},
-		{name: "a repair that fails", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, requested: &restart{before: func() error { return broken }}, want: "end", wantErr: broken},
-		{name: "another process has taken over", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, requested: &restart{before: func() error { return errTaken }}, want: "end"},
-		{name: "a restart that comes too late", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, stopped: true, requested: &restart{}, want: "end"},
-		{name: "a restart whose run fails", server: mirror, plan: plan{settings: one, role: mirrorRole{mirror}}, requested: &restart{}, err: broken, want: "end", wantErr: broken},
-		{name: "a damaged folder", server: mirror, plan: plan{settings: two, previous: one, again: true, role: mirrorRole{mirror}}, err: fmt.Errorf("opening: %w", short), want: "read-only by two or one"},
-		{name: "a folder that is damaged while read-only", server: mirror, plan: plan{settings: one, role: readOnlyRole{mirror, short, mirrorRole{mirror}}}, err: short, want: "end", wantErr: short},
-		{name: "repaired", server: mirror, plan: plan{settings: one, again: true, role: readOnlyRole{mirror, short, mirrorRole{mirror}}}, requested: &restart{}, want: "mirror by one"},
-		{name: "promotion", server: node, plan: plan{settings: one, role: followerRole{node, failed}}, requested: &restart{role: leaderRole{node, 7, failed}}, want: "leader after epoch 7 by one"},
-		{name: "demotion", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, requested: &restart{}, want: "follower after 0 failures by one"},
-		{name: "a node that cannot lead", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, err: broken, want: "follower after 3 failures by one"},
-		{name: "a leader that fails when it is to restart", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, ready: true, requested: &restart{settings: two}, err: broken, want: "follower after 3 failures by one"},
-		{name: "a node that another overtakes", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, err: &cluster.NotWriterError{}, want: "follower after 2 failures by one"},
-		{name: "a node that is told to end while it starts to lead", server: node, plan: plan{settings: one, again: true, role: leaderRole{node, 7, failed}}, stopped: true, err: context.Canceled, want: "end"},
-		{name: "a follower reloads", server: node, plan: plan{settings: one, role: followerRole{node, failed}}, requested: &restart{settings: two}, want: "follower after 2 failures by two or one"},
+		{name: "told to end", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, err: context.Canceled, want: "end"},
+		{name: "a single pass that was told to end", server: once, plan: plan{role: aloneRole{once}}, stopped: true, err: context.Canceled, want: "end", wantErr: context.Canceled},
+		{name: "done", server: once, plan: plan{role: aloneRole{once}}, want: "end"},
+		{name: "the first run fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, err: broken, want: "end", wantErr: broken},
+		{name: "reload", server: mirror, plan: plan{role: mirrorRole{mirror}}, reloaded: true, requested: &restart{}, want: "mirror by two"},
+		{name: "a configuration that cannot be started", server: mirror, settings: two, plan: plan{again: true, role: mirrorRole{mirror}}, err: broken, want: "mirror by one"},
+		{name: "a failure later", server: mirror, settings: two, plan: plan{again: true, role: mirrorRole{mirror}}, ready: true, err: broken, want: "end", wantErr: broken},
+		{name: "repair", server: mirror, settings: two, plan: plan{again: true, role: mirrorRole{mirror}}, requested: &restart{}, want: "mirror by two"},
+		{name: "a repair that fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{before: func() error { return broken }}, want: "end", wantErr: broken},
+		{name: "another process has taken over", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{before: func() error { return errTaken }}, want: "end"},
+		{name: "a restart that comes too late", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, requested: &restart{}, want: "end"},
+		{name: "a restart whose run fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{}, err: broken, want: "end", wantErr: broken},
+		{name: "a damaged folder", server: mirror, settings: two, plan: plan{again: true, role: mirrorRole{mirror}}, err: fmt.Errorf("opening: %w", short), want: "read-only by two"},
+		{name: "a folder that is damaged while read-only", server: mirror, plan: plan{role: readOnlyRole{mirror, short, mirrorRole{mirror}}}, err: short, want: "end", wantErr: short},
+		{name: "repaired", server: mirror, plan: plan{again: true, role: readOnlyRole{mirror, short, mirrorRole{mirror}}}, requested: &restart{}, want: "mirror by one"},
+		{name: "promotion", server: node, plan: plan{role: followerRole{node, failed}}, requested: &restart{role: leaderRole{node, 7, failed}}, want: "leader after epoch 7 by one"},
+		{name: "demotion", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, requested: &restart{}, want: "follower after 0 failures by one"},
+		{name: "a node that cannot lead", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, err: broken, want: "follower after 3 failures by one"},
+		{name: "a leader that fails when it is to restart", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, ready: true, reloaded: true, requested: &restart{}, err: broken, want: "follower after 3 failures by two"},
+		{name: "a node that another overtakes", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, err: &cluster.NotWriterError{}, want: "follower after 2 failures by one"},
+		{name: "a node that is told to end while it starts to lead", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, stopped: true, err: context.Canceled, want: "end"},
+		{name: "a follower reloads", server: node, plan: plan{role: followerRole{node, failed}}, reloaded: true, requested: &restart{}, want: "follower after 2 failures by two"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
@@ -91,7 +91,15 @@ func TestTransition(t *testing.T) {
 			if tt.stopped {
 				stop()
 			}
-			r := &roleRun{supervisor: &supervisor{ending: ctx}}
+			r := &roleRun{supervisor: &supervisor{ending: ctx}, settings: cmp.Or(tt.settings, one)}
+			c := &r.supervisor.configuration
+			c.inForce.Set(r.settings)
+			if c.working.Store(one); tt.ready {
+				c.working.Store(r.settings)
+			}
+			if tt.reloaded {
+				c.inForce.Set(two)
+			}
 			r.ready.Store(tt.ready)
 			abandoned := 0
 			if tt.requested != nil {
@@ -101,7 +109,11 @@ func TestTransition(t *testing.T) {
 			if wants := tt.requested != nil && tt.err != nil; (abandoned > 0) != wants || abandoned > 1 {
 				t.Errorf("the restart was abandoned %d times", abandoned)
 			}
-			if got := describePlan(next, names); got != tt.want || !errors.Is(err, tt.wantErr) || tt.wantErr == nil && err != nil {
+			got := describePlan(next)
+			if next != nil {
+				got += " by " + names[c.inForce.Get()]
+			}
+			if got != tt.want || !errors.Is(err, tt.wantErr) || tt.wantErr == nil && err != nil {
 				t.Errorf("%s, %v; want %s, %v", got, err, tt.want, tt.wantErr)
 			}
 			if next != nil && !next.again && tt.requested != nil {
@@ -113,35 +125,34 @@ func TestTransition(t *testing.T) {
 
 // TestRestarts requests several restarts of one run: the first is followed, and the others are abandoned.
 func TestRestarts(t *testing.T) {
-	one, two := settings.New(), settings.New()
 	newRun := func(ending context.Context) *roleRun {
 		return &roleRun{supervisor: &supervisor{ending: ending}, restarts: restarts{begin: make(chan struct{})}}
 	}
-	t.Run("a promotion during a reload", func(t *testing.T) {
+	t.Run("a promotion during an upgrade", func(t *testing.T) {
 		r, abandoned := newRun(t.Context()), false
-		if !r.restarts.request(restart{settings: one}) {
-			t.Fatal("the reload is refused")
+		if !r.restarts.request(restart{role: witnessRole{}}) {
+			t.Fatal("the upgrade is refused")
 		}
 		r.restart(restart{role: mirrorRole{}, abandon: func() { abandoned = true }})
 		select {
 		case <-r.restarts.begin:
-			t.Error("the run ends before the reload begins")
+			t.Error("the run ends before the upgrade begins")
 		default:
 		}
 		r.beginRestart()
 		if err := r.awaitRestart(t.Context()); err != parts.ErrDone {
 			t.Errorf("the run ends with %v", err)
 		}
-		if next := r.restarts.end(); !abandoned || next == nil || next.settings != one || next.role != nil {
+		if next := r.restarts.end(); !abandoned || next == nil || reflect.TypeOf(next.role) != reflect.TypeFor[witnessRole]() {
 			t.Errorf("%+v follows; the promotion was abandoned: %v", next, abandoned)
 		}
 	})
 	t.Run("after the run", func(t *testing.T) {
 		r, abandoned := newRun(t.Context()), false
-		r.restart(restart{settings: one})
+		r.restart(restart{})
 		r.restarts.end()
-		r.restart(restart{settings: two, abandon: func() { abandoned = true }})
-		if r.restartQuietly(restart{}) || !abandoned || r.restarts.end().settings != one {
+		r.restart(restart{role: mirrorRole{}, abandon: func() { abandoned = true }})
+		if r.restartQuietly(restart{}) || !abandoned || r.restarts.end().role != nil {
 			t.Error("another restart takes the place of the one that is followed")
 		}
 	})
@@ -149,7 +160,7 @@ func TestRestarts(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		end()
 		r := newRun(ctx)
-		r.restart(restart{settings: one})
+		r.restart(restart{})
 		if err := r.awaitRestart(ctx); err != nil || r.restarts.pending.Load() {
 			t.Errorf("the run ends for a restart (%v)", err)
 		}

@@ -226,8 +226,8 @@ func (n *newer) end() {
 // errTaken is how a process ends whose place another one has taken.
 var errTaken = errors.New("another process has taken over")
 
-// errBegunAnew is about an upgrade that another run of the role came before.
-var errBegunAnew = errors.New("the process began anew meanwhile; try again")
+// errRestarted is about an upgrade during which the role restarted for another reason.
+var errRestarted = errors.New("the role restarted during the upgrade, for another reason; try again")
 
 // errUpgrading is that one upgrade at a time is made.
 var errUpgrading = errors.New("an upgrade is under way; wait until it is done")
@@ -247,7 +247,7 @@ type UpgradeStarted struct {
 
 // addProcessOperations adds what `larder reload` and `larder upgrade` request.
 func (r *roleRun) addProcessOperations(all operations, check func(*settings.Settings) error) {
-	answer(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.readAgain(ctx, check) })
+	answer(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.reload(ctx, check) })
 	answer(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
 		self := r.self
 		self.Failed = r.supervisor.changing.failure()
@@ -272,7 +272,7 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 		}
 	}()
 	if !r.ready.Load() {
-		return 0, errNotBegun
+		return 0, errNotReady
 	}
 	changing.setFailure(nil)
 	r.logger.Info("starting the process that is to take over", "program", program)
@@ -288,13 +288,13 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 		before: func() error { return r.supervisor.handOver(n, r.settings.Data) },
 		abandon: func() {
 			n.end()
-			changing.setFailure(errBegunAnew)
+			changing.setFailure(errRestarted)
 			changing.making.Unlock()
 		},
 	}
 	if !r.restartQuietly(how) {
 		n.end()
-		return 0, errBegunAnew
+		return 0, errRestarted
 	}
 	return n.cmd.Process.Pid, nil
 }

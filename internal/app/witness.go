@@ -35,7 +35,7 @@ func (s WitnessServer) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, v.close(err)) }()
 	v.signals.set(map[os.Signal]func(context.Context){syscall.SIGHUP: func(context.Context) { s.Logger.Info("a witness takes up changes by a restart") }})
 	v.signals.handle(ctx)
-	r := newRoleRun(ctx, v, c, false)
+	r := newRoleRun(ctx, v, false)
 	_, err = r.do(witnessRole{s})
 	return err
 }

@@ -146,15 +146,15 @@ type Store struct {
 	toCopy   map[int64]bool // versions that could not be copied
 	applying backoff        // of the version in force, where a subscriber could not apply it
 
+	inForce Value[Version]
+
 	mu       sync.Mutex // guards what follows
-	current  Version
 	history  []Version // oldest first, without contents
 	confirm  time.Time
 	problems [problems]error
 	behind   bool      // the authority does not have the version in force
 	reported string    // the damage that was logged last
 	checked  time.Time // when the authority was listed, and nothing was left to be done; zero if something is
-	notify   []func(Version) error
 }
 
 // A comparison found that version number has an ID in the authority, where it is an object.
@@ -223,11 +223,12 @@ func (s *Store) load(ctx context.Context, from *Backend) error {
 		return fmt.Errorf("no version of the configuration record can be read, so it is unknown what is in force; restore one from a backup, or remove all of them to begin with the file: %w", wrong)
 	}
 	s.mu.Lock()
-	s.current, s.history, s.problems[damaged] = current, history, wrong
+	s.history, s.problems[damaged] = history, wrong
 	if wrong != nil {
 		s.reported = wrong.Error()
 	}
 	s.mu.Unlock()
+	s.inForce.Set(current)
 	return nil
 }
 
@@ -238,9 +239,8 @@ func (v Version) withoutContent() Version {
 
 // Get returns the version in force; false if there is none yet.
 func (s *Store) Get() (Version, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.current, s.current.Number > 0
+	v := s.inForce.Get()
+	return v, v.Number > 0
 }
 
 // State returns what is known of the record.
@@ -248,7 +248,7 @@ func (s *Store) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return State{
-		Version: s.current.withoutContent(), Confirmed: s.confirm, Problem: errors.Join(s.problems[:]...),
+		Version: s.inForce.Get().withoutContent(), Confirmed: s.confirm, Problem: errors.Join(s.problems[:]...),
 		Unconfirmed: s.problems[unreadable] != nil || s.behind,
 	}
 }
@@ -256,9 +256,7 @@ func (s *Store) State() State {
 // Subscribe calls notify with each version that comes into force from now on, one after the other. If notify returns an error,
 // [Store.Follow] calls it again, with the version that is in force by then.
 func (s *Store) Subscribe(notify func(Version) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.notify = append(s.notify, notify)
+	s.inForce.Subscribe(func(_ context.Context, v Version) error { return notify(v) })
 }
 
 // Shared reports whether the authority is a bucket that other nodes use, too.
@@ -275,8 +273,9 @@ func (s *Store) History() []Version {
 
 // Read returns a version with its content.
 func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
+	current := s.inForce.Get()
 	s.mu.Lock()
-	current, i := s.current, slices.IndexFunc(s.history, func(v Version) bool { return v.Number == number })
+	i := slices.IndexFunc(s.history, func(v Version) bool { return v.Number == number })
 	if i < 0 {
 		s.mu.Unlock()
 		return Version{}, fmt.Errorf("version %d: %w", number, ErrNoVersion)
@@ -409,22 +408,15 @@ func (s *Store) before(number int64) int64 {
 
 // enforce has a version be in force, and notifies the subscribers. It returns their errors.
 func (s *Store) enforce(v Version) error {
-	s.mu.Lock()
-	s.current = v
-	s.mu.Unlock()
+	s.inForce.Set(v)
 	s.addToHistory(v)
 	s.applying = backoff{}
 	return s.apply(v)
 }
 
 // apply notifies the subscribers of the version in force.
-func (s *Store) apply(v Version) (err error) {
-	s.mu.Lock()
-	notify := slices.Clone(s.notify)
-	s.mu.Unlock()
-	for _, f := range notify {
-		err = errors.Join(err, f(v))
-	}
+func (s *Store) apply(v Version) error {
+	err := s.inForce.Notify(context.Background(), v)
 	if err == nil {
 		s.applying = backoff{}
 		return nil

@@ -176,8 +176,9 @@ func (s *Store) followOnce(ctx context.Context) {
 // knowsNewest reports whether the version in force is still the newest one, as it was in the last listing, which is not long
 // ago. It requests the next version, which is cheaper than a listing.
 func (s *Store) knowsNewest(ctx context.Context) bool {
+	known := s.inForce.Get().Number
 	s.mu.Lock()
-	known, checked, behind := s.current.Number, s.checked, s.behind
+	checked, behind := s.checked, s.behind
 	s.mu.Unlock()
 	if age := s.options.Now().Sub(checked); age < 0 || age >= listEvery {
 		return false

@@ -286,9 +286,9 @@ func (s *Settings) HookSecret() (string, error) {
 		if secret != "" {
 			return "", Mistakef("%s and %s both have a secret; remove one of them", s.Origin("hook-secret-file"), SecretVariable)
 		}
-		data, err := os.ReadFile(s.HookSecretFile)
+		data, err := s.File("hook-secret-file", s.HookSecretFile)
 		if err != nil {
-			return "", Mistakef("%s: %w", s.Origin("hook-secret-file"), err)
+			return "", err
 		}
 		secret, from = strings.TrimRight(string(data), "\r\n"), s.Origin("hook-secret-file")
 	}
@@ -338,13 +338,9 @@ type RoomsFile struct {
 	Canonical []byte
 }
 
-// ReadRooms returns the file of waiting rooms. on is false where the settings turn rooms off. The file is read once: what is
-// written into it later counts when it is reloaded or the process starts again, and not when a node takes another role. It is
-// for one goroutine at a time.
+// ReadRooms returns the file of waiting rooms. on is false where the settings turn rooms off.
 func (s *Settings) ReadRooms() (f RoomsFile, on bool, err error) {
 	switch {
-	case s.readRooms != nil:
-		return *s.readRooms, true, nil
 	case s.inline != nil:
 		return RoomsFile{Name: s.inlineFile, Text: s.inlineText, Canonical: s.inlineCanonical}, true, nil
 	case s.Rooms == Off:
@@ -352,10 +348,9 @@ func (s *Settings) ReadRooms() (f RoomsFile, on bool, err error) {
 	case s.Rooms == "":
 		return RoomsFile{Name: "the default rooms", Text: []byte(defaultRooms), Default: true}, true, nil
 	}
-	text, err := os.ReadFile(s.Rooms)
+	text, err := s.File("rooms", s.Rooms)
 	if err != nil {
-		return f, true, Mistakef("%s: %w", s.Origin("rooms"), err)
+		return f, true, err
 	}
-	s.readRooms = &RoomsFile{Name: s.Rooms, Text: text}
-	return *s.readRooms, true, nil
+	return RoomsFile{Name: s.Rooms, Text: text}, true, nil
 }

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"bytes"
 	"os"
 	"reflect"
 
@@ -36,30 +37,39 @@ func (s *Settings) Reload() (*Settings, error) {
 	return fresh, fresh.Load(s.environ)
 }
 
-// TakeUp compares settings that were reloaded with those that a process runs with. It returns the names of those that are
-// different now, and of those among them that the process cannot change, which get the value that they had.
-func (s *Settings) TakeUp(old *Settings) (changed, restart []string) {
+// live are the settings that need no other run of the role: their consumers read them from the version in force, or subscribe to it.
+var live = map[string]bool{"drain": true, "lame-duck": true, "log-level": true, "rooms": true}
+
+// Changes are the differences between two versions of the settings.
+type Changes struct {
+	Names []string // of settings, and of those that name a file with other content
+	Fixed []string // those of them that a process cannot change
+	Run   bool     // some need another run of the role
+}
+
+// Replace prepares settings that were reloaded to come into force in place of others, and compares the two. Settings that a process
+// cannot change get the value that they had.
+func (s *Settings) Replace(old *Settings) (c Changes) {
 	s.Flags.VisitAll(func(f *pflag.Flag) {
 		before := old.Flags.Lookup(f.Name)
 		scratch := New().Flags.Lookup(f.Name).Value
 		scratch.(copied).takeFrom(f.Value)
-		switch same := scratch.(copied).takeFrom(before.Value); {
-		case f.Name == "rooms" && !reflect.DeepEqual(s.inline, old.inline):
-			changed = append(changed, f.Name)
-		case same:
-		case Reloadable(f.Name):
-			changed = append(changed, f.Name)
-		default:
-			changed, restart = append(changed, f.Name), append(restart, f.Name)
-			f.Value.(copied).takeFrom(before.Value)
+		same := scratch.(copied).takeFrom(before.Value)
+		if same && !bytes.Equal(s.files[f.Name].text, old.files[f.Name].text) || f.Name == "rooms" && !reflect.DeepEqual(s.inline, old.inline) {
+			same = false
 		}
+		switch {
+		case same:
+			return
+		case fixed[f.Name]:
+			c.Fixed = append(c.Fixed, f.Name)
+			f.Value.(copied).takeFrom(before.Value)
+		case !live[f.Name], f.Name == "rooms" && (s.Rooms == Off || old.Rooms == Off):
+			c.Run = true
+		}
+		c.Names = append(c.Names, f.Name)
 	})
-	return changed, restart
-}
-
-// UseRooms has the settings name the rooms that others name, which were taken up while the process runs.
-func (s *Settings) UseRooms(fresh *Settings) {
-	s.Rooms, s.inline, s.inlineText, s.inlineFile, s.inlineCanonical, s.readRooms = fresh.Rooms, fresh.inline, fresh.inlineText, fresh.inlineFile, fresh.inlineCanonical, fresh.readRooms
+	return c
 }
 
 // SetLevel has the log of the process go by these settings from now on.
@@ -70,16 +80,35 @@ func (s *Settings) SetLevel() {
 	}
 }
 
-// Files are the contents of the files that settings name and that are read when a process begins.
-func (s *Settings) Files() map[string]string {
-	all := make(map[string]string)
-	for name, file := range map[string]string{
+// A file is the content of a file that a setting names.
+type file struct {
+	text []byte
+	err  error // why it cannot be read; nil if it can
+}
+
+// ReadFiles reads the files that settings name, so that they belong to this version of the settings: what is written into them
+// later counts at the next reload. From then on the settings do not change any more.
+func (s *Settings) ReadFiles() {
+	s.files = map[string]file{}
+	for name, path := range map[string]string{
 		"rooms": s.Rooms, "hook-secret-file": s.HookSecretFile, "witness-policy": s.WitnessPolicy,
 	} {
-		if file != "" && file != Off {
-			text, _ := os.ReadFile(file) // the checks say why not
-			all[name] = string(text)
+		if path != "" && path != Off {
+			text, err := os.ReadFile(path)
+			s.files[name] = file{text, err}
 		}
 	}
-	return all
+}
+
+// File returns the content of the file at path that a setting names: as [Settings.ReadFiles] has read it, or for a command, as it is
+// now. The error is a [Mistake].
+func (s *Settings) File(name, path string) ([]byte, error) {
+	read, ok := s.files[name]
+	if !ok {
+		read.text, read.err = os.ReadFile(path)
+	}
+	if read.err != nil {
+		return nil, Mistakef("%s: %w", s.Origin(name), read.err)
+	}
+	return read.text, nil
 }

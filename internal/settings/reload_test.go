@@ -86,7 +86,11 @@ func TestReload(t *testing.T) {
 			if f.Name != "releases" && f.Name != "interval" && text != f.DefValue {
 				want = []string{f.Name}
 			}
-			changed, restart := fresh.TakeUp(old)
+			changes := fresh.Replace(old)
+			changed, restart := changes.Names, changes.Fixed
+			if wants := want != nil && !fixed[f.Name] && !live[f.Name]; changes.Run != wants {
+				t.Errorf("another run is needed: %v, want %v", changes.Run, wants)
+			}
 			if !slices.Equal(changed, want) {
 				t.Errorf("changed: %q, want %q", changed, want)
 			}

@@ -138,7 +138,6 @@ type Settings struct {
 	inlineText      []byte
 	inlineFile      string
 	inlineCanonical []byte
-	readRooms       *RoomsFile // the file of Rooms; nil before it is read
 
 	// Keys is the folder of the key that signs the log. Default: beside the data folder, see [Settings.KeyFolder].
 	Keys string
@@ -189,6 +188,7 @@ type Settings struct {
 	least   slog.Level        // where log-level is not given
 	origins map[string]string // where a value that is not the default came from, as errors name it
 	environ []string          // by Load
+	files   map[string]file   // by the setting that names them; nil before ReadFiles
 }
 
 // Mebibyte is the unit of the defaults of memory.

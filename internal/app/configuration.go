@@ -1,0 +1,163 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/larder-cdn/larder/internal/configstore"
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/settings"
+)
+
+// OpReload has the process read its configuration again.
+const OpReload Operation[struct{}, any, Reloaded] = "reload"
+
+// Reloaded is what a reload has changed.
+type Reloaded struct {
+	Changed []string `json:"changed"` // settings, and settings that name a file with other content
+	Restart []string `json:"restart"` // those of them that only a restart of the process changes
+	// Restarted says that the role restarts with the others: connections wait for a moment.
+	Restarted bool `json:"restarted"`
+}
+
+// errNotReady is about what cannot be done between two runs of a role.
+var errNotReady = errors.New("the process is still opening the store; try again when it serves")
+
+// configuration is the settings of the process. A version never changes; a reload has the next one come into force, and each run of a
+// role is built from the version that is in force when it starts.
+type configuration struct {
+	inForce configstore.Value[*settings.Settings]
+	working atomic.Pointer[settings.Settings] // the last version with which all parts of a role have started; nil before that
+	reading sync.Mutex                        // held by a reload, which ends before its run of the role does
+}
+
+// restore has the last version that worked come into force again in place of one that did not. It returns false if there is no other.
+func (c *configuration) restore(failed *settings.Settings) bool {
+	working := c.working.Load()
+	if working == nil || working == failed {
+		return false
+	}
+	c.inForce.Set(working)
+	working.SetLevel()
+	return true
+}
+
+// subscribe has apply called with each version of the settings before that comes into force, until the run ends. If apply returns an
+// error, the version does not.
+func (r *roleRun) subscribe(apply func(context.Context, *settings.Settings) error) {
+	unsubscribe := r.supervisor.configuration.inForce.Subscribe(apply)
+	r.parts.Add(parts.Part{Name: "subscription to the configuration", Stop: parts.Closing(unsubscribe)})
+}
+
+// reload reads the configuration again, and has it come into force. If check or a subscriber finds a mistake, nothing changes.
+func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
+	c := &r.supervisor.configuration
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if !r.ready.Load() || r.restarts.haveEnded() {
+		return done, errNotReady
+	}
+	notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+	defer notify(daemon.SdNotifyReady)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.parts.Context(), cancel)()
+	var unopened error
+	for _, reopen := range r.reopen { // also if the configuration is invalid: log rotation does not depend on it
+		unopened = errors.Join(unopened, reopen())
+	}
+	done, err = r.replaceConfiguration(ctx, check)
+	switch {
+	case err != nil:
+		err = errors.Join(err, unopened)
+		r.logger.Error("couldn't reload the configuration; the one before stays in force", "err", err)
+	case unopened != nil && !done.Restarted: // the next run opens the files of the new configuration
+		r.logger.Error("couldn't reopen the access log", "err", unopened)
+		err = fmt.Errorf("everything else was reloaded: %w", unopened)
+	}
+	return done, err
+}
+
+// replaceConfiguration has the configuration that the files have now come into force.
+func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
+	c, changing := &r.supervisor.configuration, &r.supervisor.changing
+	old := c.inForce.Get()
+	fresh, err := old.Reload()
+	if err == nil {
+		err = check(fresh)
+	}
+	if err != nil {
+		return done, err
+	}
+	changes := fresh.Replace(old)
+	done = Reloaded{Changed: changes.Names, Restart: changes.Fixed, Restarted: changes.Run}
+	if changes.Run { // a process that takes over has read the configuration before
+		if !changing.making.TryLock() {
+			return done, errUpgrading
+		}
+		defer changing.making.Unlock()
+	}
+	if err := c.inForce.Notify(ctx, fresh); err != nil {
+		return done, err
+	}
+	number := c.inForce.Set(fresh)
+	fresh.SetLevel()
+	r.logger.Info("reloaded the configuration", "version", number, "changed", strings.Join(done.Changed, " "), "restarts", done.Restarted)
+	if len(done.Restart) > 0 {
+		r.logger.Warn("settings that only a restart of the process changes stay as they were", "settings", strings.Join(done.Restart, " "))
+	}
+	if changes.Run {
+		changing.setFailure(nil)
+		r.restartQuietly(restart{}) // if another restart is about to happen, that run has this version, too
+	}
+	return done, nil
+}
+
+// Reload has the process on a data folder reload its configuration, and returns when that is in force.
+func Reload(ctx context.Context, data string) (done Reloaded, err error) {
+	client, err := Dial(ctx, data)
+	if err != nil {
+		return done, err
+	}
+	before, err := OpProcess.Ask(ctx, client, struct{}{}, nil)
+	if err == nil {
+		done, err = OpReload.Ask(ctx, client, struct{}{}, nil)
+	}
+	if err = errors.Join(err, client.Close()); err != nil || !done.Restarted {
+		return done, err
+	}
+	return done, before.awaitNextRun(ctx, data)
+}
+
+// awaitNextRun returns when the process on a data folder, which was p before, has started another run of its role.
+func (p Process) awaitNextRun(ctx context.Context, data string) error {
+	ctx, cancel := context.WithTimeout(ctx, upgradeWait)
+	defer cancel()
+	for {
+		now, err := askProcess(ctx, data)
+		switch {
+		case err == nil && now.Failed != "":
+			return errors.New(now.Failed)
+		case err == nil && now.RunStarted.After(p.RunStarted):
+			return nil
+		case retry.Sleep(ctx, upgradeAgain) != nil:
+			return fmt.Errorf("the process does not serve again; its log says why: %w", context.Cause(ctx))
+		}
+	}
+}
+
+func askProcess(ctx context.Context, data string) (p Process, err error) {
+	client, err := Dial(ctx, data)
+	if err != nil {
+		return p, err
+	}
+	p, err = OpProcess.Ask(ctx, client, struct{}{}, nil)
+	return p, errors.Join(err, client.Close())
+}

@@ -1,0 +1,56 @@
+package configstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+)
+
+// A Value is configuration that is in force in this process: one version at a time, of which nothing is ever changed. Consumers get it
+// or subscribe to it. It is safe for concurrent use.
+type Value[T any] struct {
+	mu          sync.Mutex
+	current     T
+	number      int64 // how many versions there have been
+	subscribers []*func(context.Context, T) error
+}
+
+// Get returns the version in force; before the first [Value.Set] the zero value.
+func (v *Value[T]) Get() T {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.current
+}
+
+// Set has a version come into force, and returns its number. It notifies nobody.
+func (v *Value[T]) Set(next T) (number int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.current = next
+	v.number++
+	return v.number
+}
+
+// Subscribe has [Value.Notify] call a function until unsubscribe is called.
+func (v *Value[T]) Subscribe(notify func(context.Context, T) error) (unsubscribe func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.subscribers = append(v.subscribers, &notify)
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.subscribers = slices.DeleteFunc(v.subscribers, func(f *func(context.Context, T) error) bool { return f == &notify })
+	}
+}
+
+// Notify has each subscriber apply a version, one after the other, and returns their errors.
+func (v *Value[T]) Notify(ctx context.Context, version T) (err error) {
+	v.mu.Lock()
+	subscribers := slices.Clone(v.subscribers)
+	v.mu.Unlock()
+	for _, f := range subscribers {
+		err = errors.Join(err, (*f)(ctx, version))
+	}
+	return err
+}
