@@ -119,8 +119,12 @@ func (s *Signer) ask(ctx context.Context, w *witness) error {
 			}
 			w.seen = signed.Size
 			return s.cosigned(w, signed.Checkpoint, lines)
-		case response.StatusCode == http.StatusUnprocessableEntity && w.seen > 0:
-			return s.examine(ctx, w, &claim{fmt.Sprintf("it says that this log does not continue the one of which it has cosigned %d entries", w.seen)})
+		case response.StatusCode == http.StatusUnprocessableEntity:
+			what := "it says that this log does not continue the one that it has cosigned"
+			if w.seen > 0 { // otherwise the Signer has yet to learn again of how many entries
+				what += fmt.Sprintf(", of %d entries", w.seen)
+			}
+			return s.examine(ctx, w, &claim{what})
 		case response.StatusCode != http.StatusConflict || mediaType(response) != "text/x.tlog.size":
 			return fmt.Errorf("it answers %s: %.200q", response.Status, answer)
 		}
