@@ -225,11 +225,13 @@ func TestFullDisk(t *testing.T) {
 	for name, test := range map[string]struct {
 		leave   int64
 		upgrade bool // while the disk is full
+		stop    bool // when the process is about to start again, because there is space
 	}{
-		"below the floor":              {128 << 20, false},
-		"to the last byte":             {0, false},
-		"below the floor, an upgrade":  {128 << 20, true},
-		"to the last byte, an upgrade": {0, true},
+		"below the floor":              {128 << 20, false, false},
+		"to the last byte":             {0, false, false},
+		"below the floor, an upgrade":  {128 << 20, true, false},
+		"to the last byte, an upgrade": {0, true, false},
+		"to the last byte, a stop":     {0, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk := filepath.Join(t.TempDir(), "disk")
@@ -320,6 +322,18 @@ func TestFullDisk(t *testing.T) {
 			}
 			if err := os.Remove(filler.Name()); err != nil {
 				t.Fatal(err)
+			}
+			if test.stop {
+				waitFor(t, "that it starts again", func() bool { return bytes.Contains(tail(t, log), []byte("because its store can only be read")) })
+				if err := cmd.Process.Signal(os.Interrupt); err != nil {
+					t.Fatal(err)
+				}
+				waitFor(t, "that it ends", func() bool { return ended(cmd.Process.Pid) })
+				out, err := exec.Command("larder", "status", "--data", filepath.Join(disk, "data")).CombinedOutput()
+				if err != nil {
+					t.Errorf("the data folder cannot be opened: %v: %s; the process: %s", err, out, tail(t, log))
+				}
+				return
 			}
 			begun := time.Now()
 			waitFor(t, last, func() bool { return serves(last) })

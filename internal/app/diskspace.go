@@ -63,7 +63,7 @@ func (r *roleRun) watchDisk(store *kvstore.Store) {
 				was = is
 			}
 			if err == nil && free >= least && errors.Is(store.Failed(), kvstore.ErrDiskFull) {
-				r.logger.Warn("the disk has space again: the process begins again, because its store can only be read")
+				r.logger.Warn("the disk has space again: the process starts again, because its store can only be read")
 				if r.restartQuietly(restart{before: r.supervisor.execAgain}) {
 					<-ctx.Done()
 					return nil

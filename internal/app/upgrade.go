@@ -299,19 +299,18 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	return n.cmd.Process.Pid, nil
 }
 
-// handOver has a newer process take over, when this one has closed the store. It returns errTaken, or nil where this one has
-// to go on.
+// handOver has a newer process take over, after this one has closed the store. It returns errTaken, or nil if this process goes on, or
+// was asked to stop before the newer one was ready: that one was not asked, so it is killed.
 func (v *supervisor) handOver(n *newer, data string) error {
 	defer v.changing.making.Unlock()
-	if v.ending.Err() != nil { // this process was asked to stop, the newer one was not
-		n.end()
-		return nil
-	}
-	v.readiness.set(errHandedOver)
-	v.private.close()
-	err := json.NewEncoder(n.conn).Encode(message{Is: mayOpen})
+	err := v.ending.Err()
 	if err == nil {
-		err = n.await(context.Background(), isReady, takeoverTimeout)
+		v.readiness.set(errHandedOver)
+		v.private.close()
+		err = json.NewEncoder(n.conn).Encode(message{Is: mayOpen})
+	}
+	if err == nil {
+		err = n.await(v.ending, isReady, takeoverTimeout)
 	}
 	if err == nil {
 		v.sockets.keepFiles()
@@ -321,6 +320,9 @@ func (v *supervisor) handOver(n *newer, data string) error {
 		return errTaken
 	}
 	n.end()
+	if v.ending.Err() != nil {
+		return nil
+	}
 	v.changing.setFailure(fmt.Errorf("the new process could not take over: %w", err))
 	v.logger.Error("the upgrade failed; this process serves on", "err", err)
 	return v.private.open()
