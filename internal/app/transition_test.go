@@ -57,6 +57,7 @@ func TestTransition(t *testing.T) {
 		plan      plan
 		ready     bool // all parts had started
 		stopped   bool // the process was told to end
+		execs     bool               // the restart is one of the whole process
 		requested *restart
 		err       error
 		want      string
@@ -73,6 +74,7 @@ func TestTransition(t *testing.T) {
 		{name: "a repair that fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{before: func() error { return broken }}, want: "end", wantErr: broken},
 		{name: "another process has taken over", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{before: func() error { return errTaken }}, want: "end"},
 		{name: "a restart that comes too late", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, requested: &restart{}, want: "end"},
+		{name: "a full disk has space again, and the process is told to end", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, execs: true, requested: &restart{}, want: "end"},
 		{name: "a restart whose run fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{}, err: broken, want: "end", wantErr: broken},
 		{name: "a damaged folder", server: mirror, settings: two, plan: plan{again: true, role: mirrorRole{mirror}}, err: fmt.Errorf("opening: %w", short), want: "read-only by two"},
 		{name: "a folder that is damaged while read-only", server: mirror, plan: plan{role: readOnlyRole{mirror, short, mirrorRole{mirror}}}, err: short, want: "end", wantErr: short},
@@ -92,6 +94,9 @@ func TestTransition(t *testing.T) {
 				stop()
 			}
 			r := &roleRun{supervisor: &supervisor{ending: ctx}, settings: cmp.Or(tt.settings, one)}
+			if tt.execs {
+				tt.requested.before = r.supervisor.execAgain
+			}
 			c := &r.supervisor.configuration
 			c.inForce.Set(r.settings)
 			if c.working.Store(one); tt.ready {
