@@ -57,7 +57,7 @@ func TestTransition(t *testing.T) {
 		plan      plan
 		ready     bool // all parts had started
 		stopped   bool // the process was told to end
-		execs     bool               // the restart is one of the whole process
+		execs     bool // the restart is one of the whole process
 		requested *restart
 		err       error
 		want      string

@@ -149,7 +149,7 @@ type Store struct {
 	inForce Value[Version]
 
 	mu       sync.Mutex // guards what follows
-	history  []Version // oldest first, without contents
+	history  []Version  // oldest first, without contents
 	confirm  time.Time
 	problems [problems]error
 	behind   bool      // the authority does not have the version in force
