@@ -188,7 +188,9 @@ func repairOptions(s *settings.Settings, report func(RepairEvent)) (repair.Optio
 
 // openSources opens what a store is repaired from. close closes what was opened, also if err is not nil.
 func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []repair.Source, close func() error, err error) {
+	release := func() {}
 	close = func() (err error) {
+		defer func() { release() }()
 		for _, source := range sources {
 			if closer, ok := source.(io.Closer); ok {
 				err = errors.Join(err, closer.Close())
@@ -202,7 +204,7 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 	for _, where := range from {
 		var source repair.Source
 		if where == FromUpstream {
-			source, err = openUpstreamSource(s, logger.With("part", "bot"))
+			source, release, err = openUpstreamSource(s, logger.With("part", "bot"))
 		} else {
 			source, err = openSource(s, where, logger.With("part", "store"))
 		}
@@ -236,29 +238,19 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 	return replication.OpenFolder(where, logger)
 }
 
-// upstreamSource is a Remaker with the connections that it uses.
-type upstreamSource struct {
-	*bot.Remaker
-	getter *fetch.Client
-}
-
-func (u upstreamSource) Close() error {
-	defer u.getter.Close()
-	return u.Remaker.Close()
-}
-
-func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (repair.Source, error) {
+// openUpstreamSource opens the upstreams of all releases. release closes its connections, after the source was closed.
+func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Remaker, release func(), err error) {
 	config, err := npm.LoadConfig(".")
 	if err != nil {
-		return nil, err
+		return nil, func() {}, err
 	}
 	getter, err := fetch.New(fetch.Options{UserAgent: agent(), Allow: s.AllowHosts, Concurrency: s.Downloads, Logger: logger})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Origin("allow-host"), err)
+		return nil, func() {}, fmt.Errorf("%s: %w", s.Origin("allow-host"), err)
 	}
 	repositories, err := newGit(s, getter, logger)
 	if err != nil {
-		return nil, err
+		return nil, func() {}, err
 	}
 	remaker, err := bot.NewRemaker(bot.Options{
 		Npm: npm.NewClient(config, getter, npm.Options{}), Git: repositories, Downloads: s.Downloads, MemoryBytes: s.Memory,
@@ -266,7 +258,7 @@ func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (repair.Sourc
 	})
 	if err != nil {
 		getter.Close()
-		return nil, err
+		return nil, func() {}, err
 	}
-	return upstreamSource{remaker, getter}, nil
+	return remaker, getter.Close, nil
 }
