@@ -17,7 +17,6 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -53,7 +52,7 @@ API does: a slip of the pen, a missing dash or half a name do no harm.` + askedW
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, found, func() error { return printFound(a.stdout, found, request.Text, terminal.Width(a.stdout)) })
+		return a.print(*asJSON, found, func() error { return printFound(a.stdout, found, request.Text, terminalWidth(a.stdout)) })
 	})
 	return cmd
 }
@@ -72,12 +71,12 @@ func printFound(w io.Writer, s library.Found, query string, width int) error {
 	}
 	left := width
 	if width > 0 {
-		left = max(width-nameWidth-versionWidth-2*gap, terminal.LeastCut)
+		left = max(width-nameWidth-versionWidth-2*gap, leastCut)
 	}
 	table := tabwriter.NewWriter(w, 0, 8, gap, ' ', 0)
 	fmt.Fprintln(table, "NAME\tLATEST\tDESCRIPTION")
 	for _, l := range s.Results {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", l.Name, cmp.Or(l.Version, "-"), terminal.Cut(text.Plain(l.Description), left))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", l.Name, cmp.Or(l.Version, "-"), cutText(text.Plain(l.Description), left))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -113,7 +112,7 @@ could not be published. With a version, list the files of that release with thei
 		if r := answer.Release; r != nil {
 			return a.print(*asJSON, r, func() error { return printRelease(a.stdout, r) })
 		}
-		return a.print(*asJSON, answer.Library, func() error { return printAbout(a.stdout, answer.Library, terminal.Width(a.stdout), time.Now()) })
+		return a.print(*asJSON, answer.Library, func() error { return printAbout(a.stdout, answer.Library, terminalWidth(a.stdout), time.Now()) })
 	})
 	return cmd
 }
@@ -149,9 +148,9 @@ func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 		{"homepage", []string{l.Homepage}},
 		{"repository", []string{l.Repository}},
 		{"author", []string{l.Author}},
-		{"keywords", terminal.Wrap(l.Keywords, max(0, width-indent))},
+		{"keywords", wrapWords(l.Keywords, max(0, width-indent))},
 		{"source", []string{source}},
-		{"versions", terminal.Wrap(versions, max(0, width-indent))},
+		{"versions", wrapWords(versions, max(0, width-indent))},
 	} {
 		name := field.name
 		for _, line := range field.lines {
@@ -227,7 +226,7 @@ what a page loads never changes by itself.` + askedWhom + whichAddress,
 			for _, s := range snippets {
 				fmt.Fprintln(a.stdout, s.Tag)
 				for _, note := range s.Notes {
-					fmt.Fprintln(a.stderr, terminal.Noted(note))
+					fmt.Fprintln(a.stderr, describeNote(note))
 				}
 			}
 			return nil

@@ -13,7 +13,6 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/app"
-	"github.com/larder-cdn/larder/internal/terminal"
 )
 
 func newAdd(a *cli) *cobra.Command {
@@ -110,7 +109,7 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 
 // printEvent tells a person what the bot does for a command.
 func (a *cli) printEvent(e bot.Event) {
-	if line := terminal.Describe(e); line != "" {
+	if line := describeEvent(e); line != "" {
 		fmt.Fprintln(a.stdout, line)
 	}
 }
@@ -143,7 +142,7 @@ The larder process that runs makes the backup and must be allowed to write to DI
 			return err
 		}
 		return a.reach(ctx, used, a.readingLong, func(client *app.Client) error {
-			bar := terminal.NewByteBar(a.stderr, "copying")
+			bar := newByteBar(a.stderr, "copying")
 			done, err := app.OpBackup.Ask(ctx, client, app.BackupRequest{Dir: dir}, func(p app.BackupProgress) { bar.Show(p.Bytes, p.Of) })
 			bar.Close()
 			if err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-cdn/larder/internal/app"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
@@ -148,12 +147,12 @@ func describeRows(s fsck.Summary) string {
 type findings struct {
 	cli    *cli
 	asJSON bool
-	bar    *terminal.Bar
+	bar    *progressBar
 	list   []fsck.Finding
 }
 
 func (a *cli) newFindings(asJSON bool) *findings {
-	return &findings{cli: a, asJSON: asJSON, bar: terminal.NewCountBar(a.stderr, "checking", "entries"), list: []fsck.Finding{}}
+	return &findings{cli: a, asJSON: asJSON, bar: newCountBar(a.stderr, "checking", "entries"), list: []fsck.Finding{}}
 }
 
 func (l *findings) event(e app.FsckEvent) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/app"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages/archive"
 )
@@ -131,7 +130,7 @@ func (a *cli) importTree(ctx context.Context, used []string, tree bot.Tree, asJS
 			bot.TreeSummary
 			Problems []bot.TreeEvent `json:"problems"`
 		}{Problems: []bot.TreeEvent{}}
-		bar := terminal.NewCountBar(a.stderr, "importing", "releases")
+		bar := newCountBar(a.stderr, "importing", "releases")
 		var err error
 		begun := false
 		result.TreeSummary, err = app.OpImportTree.Ask(ctx, client, tree, func(e bot.TreeEvent) {

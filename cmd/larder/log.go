@@ -13,7 +13,6 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/gitlog"
@@ -119,7 +118,7 @@ func newLogList(a *cli) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, page, func() error { return printLogPage(a.stdout, page, terminal.Width(a.stdout)) })
+		return a.print(*asJSON, page, func() error { return printLogPage(a.stdout, page, terminalWidth(a.stdout)) })
 	})
 	return cmd
 }
@@ -151,9 +150,9 @@ func printEntry(w io.Writer, e app.LogEntry, width int) {
 	head := fmt.Sprintf("%6d  %s  %-16s  ", e.Index, e.Time.Local().Format(time.DateTime), e.Kind)
 	left := width
 	if width > 0 {
-		left = max(width-len(head), terminal.LeastCut)
+		left = max(width-len(head), leastCut)
 	}
-	fmt.Fprintf(w, "%s%s\n", head, terminal.Cut(text.Plain(what), left))
+	fmt.Fprintf(w, "%s%s\n", head, cutText(text.Plain(what), left))
 }
 
 func newLogShow(a *cli) *cobra.Command {
@@ -213,7 +212,7 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 		if err != nil {
 			return err
 		}
-		show := func(e app.LogEntry) { printEntry(a.stdout, e, terminal.Width(a.stdout)) }
+		show := func(e app.LogEntry) { printEntry(a.stdout, e, terminalWidth(a.stdout)) }
 		if asJSON {
 			lines := json.NewEncoder(a.stdout)
 			lines.SetEscapeHTML(false)
@@ -261,7 +260,7 @@ The repository is for reading: it proves nothing, but each commit names the hash
 			if err != nil {
 				return err
 			}
-			bar := terminal.NewCountBar(a.stderr, "exporting", "entries")
+			bar := newCountBar(a.stderr, "exporting", "entries")
 			added, err := app.ExportLog(ctx, client, repository, bar.Show)
 			bar.Close()
 			if err == nil || added > 0 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -63,7 +62,7 @@ mirrored in turn. A source that lies is refused, and what is here goes on being 
 
 // mirrors follows, and tells what is trusted and how far it has come.
 func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
-	bar := terminal.NewCountBar(a.stderr, "taking over", "entries")
+	bar := newCountBar(a.stderr, "taking over", "entries")
 	defer bar.Close()
 	var told app.FollowState
 	m.Following = func(s app.FollowState) {

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-cdn/larder/internal/app"
-	"github.com/larder-cdn/larder/internal/terminal"
 )
 
 func newNodes(a *cli) *cobra.Command {
@@ -33,7 +32,7 @@ the bucket. A former writer published before it fell silent, or another node has
 		if err != nil {
 			return err
 		}
-		return a.print(*asJSON, nodes, func() error { return terminal.Nodes(a.stdout, nodes, time.Now()) })
+		return a.print(*asJSON, nodes, func() error { return writeNodes(a.stdout, nodes, time.Now()) })
 	})
 	return cmd
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-cdn/larder/internal/app"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/fsck"
 )
@@ -75,12 +74,12 @@ It works beside the larder process that runs on the data folder, which begins an
 		}
 		found := a.newFindings(*asJSON)
 		var step string
-		bar := terminal.NewCountBar(a.stderr, "", "entries")
+		bar := newCountBar(a.stderr, "", "entries")
 		result, err := app.Repair(ctx, a.settings, q, a.quiet(), func(e app.RepairEvent) {
 			if p := e.Progress; p != nil {
 				if step != p.Step {
 					bar.Close()
-					step, bar = p.Step, terminal.NewCountBar(a.stderr, p.Step, "entries")
+					step, bar = p.Step, newCountBar(a.stderr, p.Step, "entries")
 				}
 				bar.Show(p.Done, p.Of)
 			}

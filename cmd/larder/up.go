@@ -11,7 +11,6 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/app"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -90,12 +89,12 @@ publish what is new and come back; the exit code is 1 where a release failed for
 // runs returns the action of a command that works until it is told to end, and tells what happens.
 func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 	return func(ctx context.Context, _ []string) error {
-		out := terminal.New(a.stderr)
+		out := newTerminal(a.stderr)
 		least := slog.LevelInfo
 		if out.Interactive {
 			least = slog.LevelWarn // the bars tell the rest
 		}
-		shown := terminal.NewProgress(out)
+		shown := newBotProgress(out)
 		defer shown.Close()
 		s.Intervals = a.intervals
 		s.Settings, s.Logger, s.Events = a.settings, a.settings.NewLogger(out, least), shown.Event
@@ -134,7 +133,7 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 				fmt.Fprintln(a.stdout, "Nothing is here yet; `larder add` and `larder import` publish releases.")
 			}
 		}
-		s.Filled = func(done bot.Summary) { fmt.Fprintln(a.stdout, terminal.Summary(done)) }
+		s.Filled = func(done bot.Summary) { fmt.Fprintln(a.stdout, describeSummary(done)) }
 		s.Stopping = func() {
 			if out.Interactive {
 				fmt.Fprintln(out, "Stopping; Ctrl-C once more ends it at once.")

@@ -13,7 +13,6 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -235,14 +234,14 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 		return err
 	}
 	defer done()
-	files := []terminal.Verdict{}
+	files := []fileVerdict{}
 	proven, worst := 0, verify.Proven
 	for _, s := range subjects {
 		log, result, err := session.Verify(ctx, s.Subject)
 		if err != nil {
 			return err
 		}
-		file := terminal.Verdict{Subject: s.arg, Server: s.Server, Result: result, Told: result.Problem == log.Problem}
+		file := fileVerdict{Subject: s.arg, Server: s.Server, Result: result, Told: result.Problem == log.Problem}
 		if file.Outcome == verify.Proven {
 			proven++
 		}
@@ -258,7 +257,7 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 		if err := printJSON(a.stdout, struct {
 			Outcome verify.Outcome       `json:"outcome"` // the worst of them
 			Logs    []*verify.SessionLog `json:"logs"`
-			Files   []terminal.Verdict   `json:"files"`
+			Files   []fileVerdict        `json:"files"`
 		}{worst, session.Logs(), files}); err != nil {
 			return err
 		}
@@ -276,13 +275,13 @@ func (a *cli) session(v verification) (*verify.Session, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	bar := terminal.NewCountBar(a.stderr, "reading", "entries")
+	bar := newCountBar(a.stderr, "reading", "entries")
 	s := &verify.Session{Known: known, Timeout: v.timeout, Idle: bar.Close, Options: verify.Options{
 		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
 		Trust: verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need},
 	}}
 	if !v.asJSON && !v.sarif {
-		s.Opened = func(l *verify.SessionLog) { terminal.Log(a.stdout, l) }
+		s.Opened = func(l *verify.SessionLog) { writeSessionLog(a.stdout, l) }
 	}
 	if !v.upstream {
 		return s, func() {}, nil

@@ -8,7 +8,6 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/verify"
 )
@@ -63,7 +62,7 @@ func (a *cli) checkEvidence(v verification) error {
 		return err
 	}
 	if !v.asJSON {
-		terminal.Evidence(a.stdout, found)
+		writeEvidence(a.stdout, found)
 	} else if err := printJSON(a.stdout, found); err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/larder-cdn/larder/internal/app"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -40,7 +39,7 @@ func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 	case v.asJSON:
 		err = printJSON(a.stdout, report)
 	default:
-		terminal.Page(a.stdout, report)
+		writePageReport(a.stdout, report)
 	}
 	if err != nil {
 		return err

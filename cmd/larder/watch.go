@@ -12,7 +12,6 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -79,10 +78,10 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 			if asJSON {
 				return lines.Encode(e)
 			}
-			_, err := fmt.Fprintln(a.stdout, terminal.Watched(e))
+			_, err := fmt.Fprintln(a.stdout, describeWatched(e))
 			return err
 		}
-		w.Note = func(note string) { fmt.Fprintln(a.stderr, terminal.Noted(note)) }
+		w.Note = func(note string) { fmt.Fprintln(a.stderr, describeNote(note)) }
 		watcher, err := w.Open()
 		if err != nil {
 			return failure{err}

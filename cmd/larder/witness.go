@@ -10,7 +10,6 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/internal/terminal"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -43,7 +42,7 @@ keep both together, on one machine. What a log signs twice is kept there, as the
 				}
 			}
 		}
-		w.Logger = a.settings.NewLogger(terminal.New(a.stderr), slog.LevelInfo)
+		w.Logger = a.settings.NewLogger(newTerminal(a.stderr), slog.LevelInfo)
 		w.Serving = func(address string, keys []string) {
 			fmt.Fprintf(a.stdout, "The witness answers at %s\nGive one of its keys to `larder up --witness %s#KEY`, and to those who verify:\n%s\n", address, address, strings.Join(keys, "\n"))
 		}

@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 	"github.com/larder-cdn/larder/logs/watch"
 )
 
-// Log describes a log, before its files.
-func Log(w io.Writer, l *verify.SessionLog) {
+// writeSessionLog describes a log, before its files.
+func writeSessionLog(w io.Writer, l *verify.SessionLog) {
 	if l.FirstUse && l.Key != "" {
 		fmt.Fprintf(w, "The log of %s was never seen from here, so its key is the server's own word:\n  %s\n", l.Server, text.Plain(l.Key))
 		fmt.Fprintln(w, "Compare it with the one that the operator publishes, or give that one with --key.")
@@ -49,8 +49,8 @@ func Log(w io.Writer, l *verify.SessionLog) {
 	}
 }
 
-// Evidence describes what a file of evidence proves.
-func Evidence(w io.Writer, e verify.Evidence) {
+// writeEvidence describes what a file of evidence proves.
+func writeEvidence(w io.Writer, e verify.Evidence) {
 	if e.Outcome != verify.Forked {
 		fmt.Fprintf(w, "%s: %s: %s\n", e.Outcome, e.File, text.Plain(e.Problem))
 		return
@@ -74,8 +74,8 @@ func quoted(said string) string {
 	return strings.Join(lines, "\n")
 }
 
-// A Verdict is what verifying an argument of a command line came to.
-type Verdict struct {
+// A fileVerdict is what verifying an argument of a command line came to.
+type fileVerdict struct {
 	Subject string `json:"subject"` // the argument
 	Server  string `json:"server"`
 	verify.Result
@@ -83,7 +83,7 @@ type Verdict struct {
 }
 
 // Print describes it.
-func (f Verdict) Print(w io.Writer) {
+func (f fileVerdict) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s", f.Outcome, f.Subject)
 	if f.Problem != "" && !f.Told {
 		fmt.Fprintf(w, ": %s", text.Plain(f.Problem))
@@ -116,7 +116,7 @@ func (f Verdict) Print(w io.Writer) {
 }
 
 // printComparison says what comparing the release with its upstream came to.
-func printComparison(w io.Writer, f Verdict) {
+func printComparison(w io.Writer, f fileVerdict) {
 	u := f.Upstream
 	if u.Outcome == verify.Proven {
 		fmt.Fprintf(w, "  compared with %s: %s the same, byte for byte", text.Plain(u.Where), text.Count(u.Files, "file is", "files are"))
@@ -140,7 +140,7 @@ func printComparison(w io.Writer, f Verdict) {
 }
 
 // from says which upstream the bytes come from.
-func (f Verdict) from() string {
+func (f fileVerdict) from() string {
 	if f.SRI == (logs.SRI{}) {
 		return ""
 	}
@@ -164,7 +164,7 @@ func (f Verdict) from() string {
 }
 
 // fromMirror says which other origin the bytes were taken from, and who vouches for them.
-func (f Verdict) fromMirror(m *logs.Mirror) string {
+func (f fileVerdict) fromMirror(m *logs.Mirror) string {
 	source := text.Plain(m.Source)
 	switch {
 	case m.Proof == logs.ProofLog:
@@ -177,8 +177,8 @@ func (f Verdict) fromMirror(m *logs.Mirror) string {
 	return ", self-asserted by " + source
 }
 
-// Page describes what was found of a page.
-func Page(w io.Writer, r *verify.PageReport) {
+// writePageReport describes what was found of a page.
+func writePageReport(w io.Writer, r *verify.PageReport) {
 	for _, ref := range r.References {
 		fmt.Fprintf(w, "%s: line %d: %s %s", ref.Outcome, ref.Line, ref.Kind, text.Plain(ref.URL))
 		if ref.Outcome == verify.Proven {
@@ -202,8 +202,8 @@ func Page(w io.Writer, r *verify.PageReport) {
 	}
 }
 
-// Watched is an event of a watched log in a line.
-func Watched(e watch.Event) string {
+// describeWatched is an event of a watched log in a line.
+func describeWatched(e watch.Event) string {
 	line := fmt.Sprintf("%s  %-16s  %s", e.Time.Local().Format(time.DateTime), e.Kind, text.Plain(e.Text))
 	if e.Entry != nil {
 		line += fmt.Sprintf(" (entry %d)", *e.Entry)
@@ -214,5 +214,5 @@ func Watched(e watch.Event) string {
 	return line
 }
 
-// Noted is a line for standard error about what is worth knowing.
-func Noted(note string) string { return "larder: " + text.Plain(note) }
+// describeNote is a line for standard error about what is worth knowing.
+func describeNote(note string) string { return "larder: " + text.Plain(note) }

@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"bytes"
@@ -32,9 +32,9 @@ func (l *lockedBuffer) String() string {
 
 func TestProgress(t *testing.T) {
 	screen := &lockedBuffer{}
-	out := New(screen)
+	out := newTerminal(screen)
 	out.Interactive = true
-	p := NewProgress(out)
+	p := newBotProgress(out)
 	first := 0
 	p.AfterFirst(func() { first++ })
 
@@ -75,9 +75,9 @@ func TestProgress(t *testing.T) {
 
 // TestProgressIsSafe has events, log lines and the end come from everywhere at once.
 func TestProgressIsSafe(t *testing.T) {
-	out := New(&lockedBuffer{})
+	out := newTerminal(&lockedBuffer{})
 	out.Interactive = true
-	p := NewProgress(out)
+	p := newBotProgress(out)
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
@@ -108,7 +108,7 @@ func TestDescribe(t *testing.T) {
 		{bot.Event{Kind: bot.Refused, Package: "a", Version: "1", Reason: "a bomb"}, "a 1: refused: a bomb"},
 		{bot.Event{Kind: bot.Failed, Package: "a", Reason: "away"}, "a: failed: away"},
 	} {
-		if got := Describe(tt.event); got != tt.want {
+		if got := describeEvent(tt.event); got != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.event, got, tt.want)
 		}
 	}

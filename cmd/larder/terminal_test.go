@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"slices"
@@ -23,7 +23,7 @@ func TestCut(t *testing.T) {
 		{long, len(long), long},
 		{strings.Repeat("日", 20), 21, strings.Repeat("日", 10) + "…"},
 	} {
-		if got := Cut(tt.text, tt.width); got != tt.want {
+		if got := cutText(tt.text, tt.width); got != tt.want {
 			t.Errorf("%d: %q, want %q", tt.width, got, tt.want)
 		}
 	}
@@ -31,13 +31,13 @@ func TestCut(t *testing.T) {
 
 func TestWrap(t *testing.T) {
 	words := []string{"3.7.1", "3.7.0", "3.6.4", "3.6.3"}
-	if got, want := Wrap(words, 0), []string{"3.7.1, 3.7.0, 3.6.4, 3.6.3"}; !slices.Equal(got, want) {
+	if got, want := wrapWords(words, 0), []string{"3.7.1, 3.7.0, 3.6.4, 3.6.3"}; !slices.Equal(got, want) {
 		t.Errorf("one line: %q", got)
 	}
-	if got, want := Wrap(words, 20), []string{"3.7.1, 3.7.0, 3.6.4,", "3.6.3"}; !slices.Equal(got, want) {
+	if got, want := wrapWords(words, 20), []string{"3.7.1, 3.7.0, 3.6.4,", "3.6.3"}; !slices.Equal(got, want) {
 		t.Errorf("20 columns: %q", got)
 	}
-	if got := Wrap(nil, 20); strings.Join(got, "") != "" {
+	if got := wrapWords(nil, 20); strings.Join(got, "") != "" {
 		t.Errorf("nothing: %q", got)
 	}
 }
@@ -45,7 +45,7 @@ func TestWrap(t *testing.T) {
 func FuzzCut(f *testing.F) {
 	f.Add("\x1b[2J\u202e\xff", 30)
 	f.Fuzz(func(t *testing.T, said string, width int) {
-		if got := Cut(text.Plain(said), width); got != text.Plain(got) || width > 0 && runewidth.StringWidth(got) > max(width, LeastCut) {
+		if got := cutText(text.Plain(said), width); got != text.Plain(got) || width > 0 && runewidth.StringWidth(got) > max(width, leastCut) {
 			t.Errorf("%q", got)
 		}
 	})

@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"io"
@@ -9,8 +9,8 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// A Bar shows on a terminal how much of something is done. Elsewhere it shows nothing.
-type Bar struct {
+// A progressBar shows on a terminal how much of something is done. Elsewhere it shows nothing.
+type progressBar struct {
 	stderr   io.Writer
 	name     string
 	counters decor.Decorator
@@ -20,14 +20,14 @@ type Bar struct {
 	text     atomic.Pointer[string] // the bar's own goroutine reads it
 }
 
-// NewByteBar returns a bar that counts bytes.
-func NewByteBar(stderr io.Writer, name string) *Bar {
-	return &Bar{stderr: stderr, name: name, counters: decor.CountersKiloByte("% .1f of % .1f ")}
+// newByteBar returns a bar that counts bytes.
+func newByteBar(stderr io.Writer, name string) *progressBar {
+	return &progressBar{stderr: stderr, name: name, counters: decor.CountersKiloByte("% .1f of % .1f ")}
 }
 
-// NewCountBar returns a bar that counts what unit says, in the plural.
-func NewCountBar(stderr io.Writer, name, unit string) *Bar {
-	return &Bar{stderr: stderr, name: name, counters: decor.CountersNoUnit("%d of %d " + unit + " ")}
+// newCountBar returns a bar that counts what unit says, in the plural.
+func newCountBar(stderr io.Writer, name, unit string) *progressBar {
+	return &progressBar{stderr: stderr, name: name, counters: decor.CountersNoUnit("%d of %d " + unit + " ")}
 }
 
 // newBars makes room for bars.
@@ -37,11 +37,11 @@ func newBars(stderr io.Writer) *mpb.Progress {
 }
 
 // Show brings the bar up to date, ShowWith with text behind it. They make no bar for what is done at the first call.
-func (b *Bar) Show(done, of int64) { b.ShowWith(done, of, "") }
+func (b *progressBar) Show(done, of int64) { b.ShowWith(done, of, "") }
 
-// ShowWith is [Bar.Show] with text behind the bar.
-func (b *Bar) ShowWith(done, of int64, text string) {
-	if b.bar == nil && (done == of || b.group == nil && !New(b.stderr).Interactive) {
+// ShowWith is [progressBar.Show] with text behind the bar.
+func (b *progressBar) ShowWith(done, of int64, text string) {
+	if b.bar == nil && (done == of || b.group == nil && !newTerminal(b.stderr).Interactive) {
 		return
 	}
 	b.text.Store(&text)
@@ -57,7 +57,7 @@ func (b *Bar) ShowWith(done, of int64, text string) {
 }
 
 // Close takes the bar away; Show brings it back.
-func (b *Bar) Close() {
+func (b *progressBar) Close() {
 	if b.bar == nil {
 		return
 	}

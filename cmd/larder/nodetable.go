@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"github.com/larder-cdn/larder/logs/cluster"
 )
 
-// Nodes tells of the nodes of a cluster, as they told of themselves.
-func Nodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
+// writeNodes tells of the nodes of a cluster, as they told of themselves.
+func writeNodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
 	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tHEARD OF")
 	for _, n := range nodes {

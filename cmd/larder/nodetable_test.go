@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 func TestNodes(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	var out bytes.Buffer
-	err := Nodes(&out, []cluster.Member{
+	err := writeNodes(&out, []cluster.Member{
 		{Name: "https://a:1", Role: cluster.Writer, Since: now.Add(-time.Hour), Entries: 5, Newest: now.Add(-time.Minute), Heard: now},
 		{Name: "https://b:1", Role: cluster.Follower, Since: now.Add(-time.Hour), Behind: -1, Heard: now.Add(-40 * time.Second), Problem: "the bucket is away", Evidence: "fork.json"},
 		{Name: "https://c:1", Role: cluster.Former, Since: now.Add(-time.Hour), Entries: 5, Newest: now.Add(-time.Minute), Heard: now.Add(-2 * time.Minute)},

@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"fmt"
@@ -12,10 +12,10 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// Progress shows what the bot does, as bars on a terminal while there is something to wait for. Elsewhere the bot's log
+// botProgress shows what the bot does, as bars on a terminal while there is something to wait for. Elsewhere the bot's log
 // has a line for each release.
-type Progress struct {
-	terminal *Terminal
+type botProgress struct {
+	terminal *terminal
 
 	mu       sync.Mutex
 	closed   bool
@@ -28,20 +28,20 @@ type Progress struct {
 	squeezed meter
 }
 
-// NewProgress returns the progress of one process.
-func NewProgress(t *Terminal) *Progress {
-	return &Progress{terminal: t, waiting: map[string]int{}}
+// newBotProgress returns the progress of one process.
+func newBotProgress(t *terminal) *botProgress {
+	return &botProgress{terminal: t, waiting: map[string]int{}}
 }
 
 // AfterFirst has fn called after the next release that is published.
-func (p *Progress) AfterFirst(fn func()) {
+func (p *botProgress) AfterFirst(fn func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.first = fn
 }
 
 // Event takes what the bot tells. It is safe for concurrent use.
-func (p *Progress) Event(e bot.Event) {
+func (p *botProgress) Event(e bot.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.terminal.Interactive && !p.closed {
@@ -54,7 +54,7 @@ func (p *Progress) Event(e bot.Event) {
 	}
 }
 
-func (p *Progress) count(e bot.Event) {
+func (p *botProgress) count(e bot.Event) {
 	switch e.Kind {
 	case bot.Checked:
 		p.waiting[e.Package] = e.Waiting
@@ -79,7 +79,7 @@ func (p *Progress) count(e bot.Event) {
 }
 
 // draw brings the bars up to date, and takes them away when nothing is left to wait for.
-func (p *Progress) draw() {
+func (p *botProgress) draw() {
 	if p.releases.waiting+p.squeezed.waiting == 0 {
 		p.end()
 		return
@@ -93,7 +93,7 @@ func (p *Progress) draw() {
 }
 
 // end takes the bars away and starts their counts anew.
-func (p *Progress) end() {
+func (p *botProgress) end() {
 	if p.bars == nil {
 		return
 	}
@@ -108,7 +108,7 @@ func (p *Progress) end() {
 }
 
 // Close ends the display.
-func (p *Progress) Close() {
+func (p *botProgress) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.end()
@@ -119,7 +119,7 @@ func (p *Progress) Close() {
 type meter struct {
 	done    int
 	waiting int
-	bar     Bar
+	bar     progressBar
 }
 
 func (m *meter) draw(bars *mpb.Progress, name, text string) {
@@ -134,8 +134,8 @@ func (m *meter) drop() {
 	m.done, m.waiting = 0, 0
 }
 
-// Describe tells a person what the bot did, or returns "" for what is not worth a line.
-func Describe(e bot.Event) string {
+// describeEvent tells a person what the bot did, or returns "" for what is not worth a line.
+func describeEvent(e bot.Event) string {
 	switch e.Kind {
 	case bot.Checked:
 		if e.Waiting == 0 {
@@ -163,8 +163,8 @@ func Describe(e bot.Event) string {
 	return ""
 }
 
-// Summary tells a person what the bot did in one look at everything.
-func Summary(s bot.Summary) string {
+// describeSummary tells a person what the bot did in one look at everything.
+func describeSummary(s bot.Summary) string {
 	return fmt.Sprintf("Asked for %s: %s published with %s, %s; %d refused, %d failed.",
 		text.Count(s.Packages, "package", "packages"), text.Count(s.Published, "release", "releases"),
 		text.Count(s.Files, "file", "files"), humanize.Bytes(uint64(s.Bytes)), s.Refused, s.Failed)

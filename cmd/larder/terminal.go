@@ -1,0 +1,91 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/mattn/go-runewidth"
+	"golang.org/x/term"
+)
+
+// terminalWidth is how many columns w has where it is a terminal, else 0: what is written to a file or a pipe is not cut.
+func terminalWidth(w io.Writer) int {
+	file, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// leastCut is the least that is left of a text, however narrow the terminal.
+const leastCut = 20
+
+// cutText shortens a text to so many columns; 0 leaves it whole.
+func cutText(s string, width int) string {
+	if width == 0 {
+		return s
+	}
+	return runewidth.Truncate(s, max(width, leastCut), "…")
+}
+
+// wrapWords puts words into lines of so many columns, separated by commas; 0 is one line.
+func wrapWords(words []string, width int) []string {
+	if width == 0 {
+		return []string{strings.Join(words, ", ")}
+	}
+	var lines []string
+	line := ""
+	for i, word := range words {
+		if i < len(words)-1 {
+			word += ","
+		}
+		switch {
+		case line == "":
+			line = word
+		case runewidth.StringWidth(line)+1+runewidth.StringWidth(word) <= max(width, leastCut):
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = word
+		}
+	}
+	return append(lines, line)
+}
+
+// A terminal is standard error as a running process uses it. While bars are shown, what is written goes above them.
+type terminal struct {
+	stderr      io.Writer
+	Interactive bool // bars can be drawn on it
+
+	mu sync.Mutex
+	to io.Writer
+}
+
+// newTerminal returns a terminal that writes to stderr.
+func newTerminal(stderr io.Writer) *terminal {
+	file, ok := stderr.(*os.File)
+	return &terminal{stderr: stderr, to: stderr, Interactive: ok && term.IsTerminal(int(file.Fd()))}
+}
+
+// Write implements [io.Writer].
+func (t *terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n, err := t.to.Write(p); err == nil {
+		return n, nil
+	}
+	return t.stderr.Write(p) // the bars have just been taken away
+}
+
+// divert has everything written to w from now on.
+func (t *terminal) divert(w io.Writer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.to = w
+}
