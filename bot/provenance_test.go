@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-const provenanceData = "../logs/provenance/testdata/"
+const provenanceData = "../logs/verify/testdata/provenance/"
 
 // npm's own archive of its package sigstore, with the attestation that npm has of it.
 func TestProvenance(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/provenance"
+	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -116,7 +116,7 @@ const (
 
 type npmSource struct {
 	client     *npm.Client
-	provenance *provenance.Verifier
+	provenance *verify.AttestationVerifier
 }
 
 func (s npmSource) list(ctx context.Context, target string, known fetch.Validators) (*listing, error) {
@@ -172,14 +172,14 @@ func (s npmSource) attested(ctx context.Context, v npm.Version) (logs.Provenance
 	if err != nil {
 		return logs.Provenance{}, nil, err
 	}
-	bundle, err := provenance.Bundle(answer)
+	bundle, err := verify.AttestationBundle(answer)
 	switch {
 	case err != nil:
 		return unverified(nil, err.Error())
 	case bundle == nil:
 		return unverified(nil, "the registry lists an attestation of provenance, and it is not among those that it has")
-	case len(bundle) > provenance.MaxBundle:
-		return unverified(nil, fmt.Sprintf("the attestation has %d bytes, over the limit of %d", len(bundle), provenance.MaxBundle))
+	case len(bundle) > verify.MaxAttestation:
+		return unverified(nil, fmt.Sprintf("the attestation has %d bytes, over the limit of %d", len(bundle), verify.MaxAttestation))
 	}
 	build, err := s.provenance.Verify(bundle, v.Package, v.Version, v.Hash())
 	if err != nil {

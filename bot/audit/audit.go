@@ -30,7 +30,6 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/provenance"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -41,7 +40,7 @@ type Options struct {
 	Npm        *npm.Client
 	Git        *git.Client
 	Minifiers  *worker.Pool
-	Provenance *provenance.Verifier
+	Provenance *verify.AttestationVerifier
 	// TempDir is a folder for archives; each is removed when it was read.
 	TempDir string
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/provenance"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -62,7 +61,7 @@ func newRig(t testing.TB) *rig {
 	}
 	r.pool = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: time.Minute})
 	t.Cleanup(r.pool.Close)
-	attestations, err := provenance.New(nil)
+	attestations, err := verify.NewAttestationVerifier(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +280,7 @@ func TestCompareGit(t *testing.T) {
 
 func TestProvenance(t *testing.T) {
 	read := func(name string) []byte {
-		data, err := os.ReadFile("../../logs/provenance/testdata/" + name)
+		data, err := os.ReadFile("../../logs/verify/testdata/provenance/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}

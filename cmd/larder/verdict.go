@@ -13,7 +13,6 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
-	"github.com/larder-cdn/larder/logs/watch"
 )
 
 // writeSessionLog describes a log, before its files.
@@ -203,7 +202,7 @@ func writePageReport(w io.Writer, r *verify.PageReport) {
 }
 
 // describeWatched is an event of a watched log in a line.
-func describeWatched(e watch.Event) string {
+func describeWatched(e verify.WatchEvent) string {
 	line := fmt.Sprintf("%s  %-16s  %s", e.Time.Local().Format(time.DateTime), e.Kind, text.Plain(e.Text))
 	if e.Entry != nil {
 		line += fmt.Sprintf(" (entry %d)", *e.Entry)

@@ -2,12 +2,11 @@ package app
 
 import (
 	"github.com/larder-cdn/larder/logs/verify"
-	"github.com/larder-cdn/larder/logs/watch"
 )
 
 // A Watch is what `larder watch` does: it tells what happens in a server's log.
 type Watch struct {
-	watch.Options
+	verify.WatchOptions
 	// Folder keeps where the last look ended, unless State says where.
 	Folder string
 	// Trust says whose signatures count.
@@ -15,13 +14,13 @@ type Watch struct {
 }
 
 // A WatchEvent is something that a Watch tells.
-type WatchEvent = watch.Event
+type WatchEvent = verify.WatchEvent
 
 // Open reads where the last look ended.
-func (w Watch) Open() (*watch.Watcher, error) {
+func (w Watch) Open() (*verify.Watcher, error) {
 	w.Verify = verify.Options{Trust: w.Trust, UserAgent: agent()}
 	if w.State == "" {
-		w.State = watch.StateFile(w.Folder, w.Server, w.Packages)
+		w.State = verify.WatchStateFile(w.Folder, w.Server, w.Packages)
 	}
-	return watch.Open(w.Options)
+	return verify.OpenWatcher(w.WatchOptions)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/cluster"
-	"github.com/larder-cdn/larder/logs/provenance"
+	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
@@ -157,7 +157,7 @@ func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.end, w.sign
 // supplies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
 type supplies struct {
 	config       *npm.Config
-	attestations *provenance.Verifier
+	attestations *verify.AttestationVerifier
 	getter       *fetch.Client
 	repositories *git.Client
 	keeper       *catalogue.Keeper
@@ -239,7 +239,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 }
 
 // newProvenance returns what verifies attestations.
-func newProvenance(s *settings.Settings) (*provenance.Verifier, error) {
+func newProvenance(s *settings.Settings) (*verify.AttestationVerifier, error) {
 	var root []byte
 	if s.SigstoreRoot != "" {
 		var err error
@@ -247,7 +247,7 @@ func newProvenance(s *settings.Settings) (*provenance.Verifier, error) {
 			return nil, settings.Mistakef("%s: %w", s.Origin("sigstore-root"), err)
 		}
 	}
-	v, err := provenance.New(root)
+	v, err := verify.NewAttestationVerifier(root)
 	if err != nil {
 		return nil, settings.Mistakef("%s: %w", s.Origin("sigstore-root"), err)
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/provenance"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
@@ -48,7 +47,7 @@ type Comparison struct {
 	// Path is where upstream's archive has the file itself, "" for one that was made.
 	Path string `json:"path,omitempty"`
 	// Provenance is where the archive was built, where an attestation proves that.
-	Provenance *provenance.Build `json:"provenance,omitempty"`
+	Provenance *Build `json:"provenance,omitempty"`
 	// Mismatches say which documents name another repository than that.
 	Mismatches []string `json:"mismatches,omitempty"`
 	Notes      []string `json:"notes,omitempty"`
@@ -87,7 +86,7 @@ func (l *Log) compareRelease(ctx context.Context, release *Release) (Comparison,
 	claim := Claim{Entry: release.Published.Entry, Manifest: release.Manifest}
 	var err error
 	if p := claim.Entry.Provenance; p != nil && p.Bundle != (kvstore.Hash{}) {
-		if claim.Bundle, err = l.content(ctx, release.Published.Index, p.Bundle, provenance.MaxBundle); err != nil {
+		if claim.Bundle, err = l.content(ctx, release.Published.Index, p.Bundle, MaxAttestation); err != nil {
 			return Comparison{}, err
 		}
 	}

@@ -1,4 +1,4 @@
-package provenance
+package verify
 
 import (
 	"bytes"
@@ -24,9 +24,9 @@ func integrity(t testing.TB, digits string) string {
 	return "sha512-" + base64.StdEncoding.EncodeToString(sum)
 }
 
-func read(t testing.TB, name string) []byte {
+func readTestdata(t testing.TB, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile("testdata/" + name + ".json")
+	data, err := os.ReadFile("testdata/provenance/" + name + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,15 +64,15 @@ func TestVerify(t *testing.T) {
 		{"a changed payload", "sigstore-1.3.0", "sigstore", "1.3.0", v130, replaced(`"payload":"eyJ`, `"payload":"eyI`), Build{}, ""},
 		{"a changed time", "sigstore-1.3.0", "sigstore", "1.3.0", v130, replaced(`"integratedTime":"1681839912"`, `"integratedTime":"1681839913"`), Build{}, ""},
 		{"no bundle", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return []byte("{}") }, Build{}, ""},
-		{"too large", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return make([]byte, MaxBundle+1) }, Build{}, "over 262144 bytes"},
+		{"too large", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return make([]byte, MaxAttestation+1) }, Build{}, "over 262144 bytes"},
 	}
-	v, err := New(nil)
+	v, err := NewAttestationVerifier(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			build, err := v.Verify(tt.change(read(t, tt.bundle)), tt.pkg, tt.version, integrity(t, tt.digest))
+			build, err := v.Verify(tt.change(readTestdata(t, tt.bundle)), tt.pkg, tt.version, integrity(t, tt.digest))
 			if build != tt.build || (err == nil) != (tt.build != Build{}) {
 				t.Fatalf("%+v, %v; want %+v", build, err, tt.build)
 			}
@@ -81,7 +81,7 @@ func TestVerify(t *testing.T) {
 			}
 		})
 	}
-	if _, err := v.Verify(read(t, "sigstore-1.3.0"), "sigstore", "1.3.0", "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="); err == nil || !strings.Contains(err.Error(), "no SHA-512") {
+	if _, err := v.Verify(readTestdata(t, "sigstore-1.3.0"), "sigstore", "1.3.0", "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="); err == nil || !strings.Contains(err.Error(), "no SHA-512") {
 		t.Errorf("with a SHA-1: %v", err)
 	}
 }
@@ -92,37 +92,37 @@ func TestOtherRoot(t *testing.T) {
 	if ca < 0 {
 		t.Fatal("the root has no logs")
 	}
-	v, err := New(bytes.Replace(trustedRoot, []byte(`"tlogs"`), []byte(`"notLogs"`), 1))
+	v, err := NewAttestationVerifier(bytes.Replace(trustedRoot, []byte(`"tlogs"`), []byte(`"notLogs"`), 1))
 	if err == nil {
-		if _, err = v.Verify(read(t, "sigstore-1.3.0"), "sigstore", "1.3.0", integrity(t, v130)); err == nil {
+		if _, err = v.Verify(readTestdata(t, "sigstore-1.3.0"), "sigstore", "1.3.0", integrity(t, v130)); err == nil {
 			t.Error("verified by a root without logs")
 		}
 	}
-	if _, err := New([]byte("no root")); err == nil {
+	if _, err := NewAttestationVerifier([]byte("no root")); err == nil {
 		t.Error("a root of nothing was taken")
 	}
 }
 
 func TestBundle(t *testing.T) {
 	answer := `{"attestations":[{"predicateType":"https://github.com/npm/attestation/tree/main/specs/publish/v0.1","bundle":{"a":1}},{"predicateType":"https://slsa.dev/provenance/v1","bundle":{"b": 2}}]}`
-	if got, err := Bundle([]byte(answer)); err != nil || string(got) != `{"b": 2}` {
+	if got, err := AttestationBundle([]byte(answer)); err != nil || string(got) != `{"b": 2}` {
 		t.Errorf("%s, %v", got, err)
 	}
-	if got, err := Bundle([]byte(`{"attestations":[]}`)); err != nil || got != nil {
+	if got, err := AttestationBundle([]byte(`{"attestations":[]}`)); err != nil || got != nil {
 		t.Errorf("of none: %s, %v", got, err)
 	}
-	if _, err := Bundle([]byte(`[`)); err == nil {
+	if _, err := AttestationBundle([]byte(`[`)); err == nil {
 		t.Error("malformed was taken")
 	}
 }
 
 func FuzzVerify(f *testing.F) {
-	v, err := New(nil)
+	v, err := NewAttestationVerifier(nil)
 	if err != nil {
 		f.Fatal(err)
 	}
 	for _, name := range []string{"sigstore-1.3.0", "sigstore-2.0.0", "publish-1.3.0"} {
-		f.Add(read(f, name))
+		f.Add(readTestdata(f, name))
 	}
 	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json"}`))
 	want := integrity(f, v130)

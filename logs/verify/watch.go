@@ -1,16 +1,4 @@
-// Package watch tells what happens in the log of a server that its users, or the authors of a package, want to know: a
-// release, one that its authors may not have expected, a withdrawal, an archive that upstream has changed, another key, a
-// fork, and silence.
-//
-// What it guarantees: each entry that it reads is proven to be in the signed log, which has only grown since the last look.
-// Where a look ended is on the disk after its events were told and before the next look, so a restart misses none; it may
-// repeat the last ones.
-//
-// What it does not: a server that withholds new checkpoints is told apart from a log in which nothing happens by its
-// silence only, and one that shows others another log by witnesses only, which the trust of [verify.Options] may ask for.
-//
-// It must not know how events are shown or where they are sent.
-package watch
+package verify
 
 import (
 	"cmp"
@@ -30,17 +18,16 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// The kinds of an [Event] that no entry has.
+// The kinds of an [WatchEvent] that no entry has.
 const (
-	Unexpected = "unexpected" // a release that its authors may not have expected, in the place of its entry's kind
-	Silent     = "silent"     // the log has not grown for a long time
+	EventUnexpected = "unexpected" // a release that its authors may not have expected, in the place of its entry's kind
+	EventSilent     = "silent"     // the log has not grown for a long time
 )
 
-// An Event is something that a watcher tells, once.
-type Event struct {
+// An WatchEvent is something that a watcher tells, once.
+type WatchEvent struct {
 	// Kind is the entry's, such as "published" or "withdrawn", or one of "unexpected", "silent", "forked", "differs" and "stale".
 	Kind string `json:"kind"`
 	// Alarm tells that something may be wrong.
@@ -55,8 +42,8 @@ type Event struct {
 	Evidence string `json:"evidence,omitempty"`
 }
 
-// Options say what a [Watcher] watches. Server, Known, State and Tell are required.
-type Options struct {
+// WatchOptions say what a [Watcher] watches. Server, Known, State and Tell are required.
+type WatchOptions struct {
 	Server string
 	// Packages are those whose releases count; none for all.
 	Packages []string
@@ -65,11 +52,11 @@ type Options struct {
 	// Known is the file of known logs, and State the one that keeps where the last look ended.
 	Known, State string
 	// Verify has the trust, and what asks the server.
-	Verify verify.Options
+	Verify Options
 	// Timeout bounds a look; default a minute. Silence is how long a log may not grow before that is told; default a week.
 	Timeout, Silence time.Duration
 	// Tell is called with each event; an error ends the watch.
-	Tell func(Event) error
+	Tell func(WatchEvent) error
 	// Note, where set, is told what is no event, but worth knowing: whose key is trusted, and that the server cannot be
 	// asked, or can be again. A look that takes long has it called from another goroutine.
 	Note func(string)
@@ -79,17 +66,17 @@ type Options struct {
 
 // A Watcher watches one log. It is for one goroutine.
 type Watcher struct {
-	o     Options
-	state state
+	o     WatchOptions
+	state watchState
 	bytes int    // of state.Last in the file
 	away  string // why the last look proved nothing
 }
 
-// slow is how long a look takes before the watcher notes that it waits.
-const slow = 2 * time.Second
+// slowCheck is how long a look takes before the watcher notes that it waits.
+const slowCheck = 2 * time.Second
 
-// A state is what is kept between looks.
-type state struct {
+// A watchState is what is kept between looks.
+type watchState struct {
 	Format   int       `json:"format"`
 	Server   string    `json:"server"`
 	Packages []string  `json:"packages,omitempty"`
@@ -110,8 +97,8 @@ const (
 	lookedBack = 4096
 )
 
-// StateFile is where the state is kept of watching these packages of a server, unless the user says where.
-func StateFile(folder, server string, packages []string) string {
+// WatchStateFile is where the state is kept of watching these packages of a server, unless the user says where.
+func WatchStateFile(folder, server string, packages []string) string {
 	sum := sha256.Sum256([]byte(server + "\n" + strings.Join(distinct(packages), "\n")))
 	return filepath.Join(folder, fmt.Sprintf("watch-%x.json", sum[:8]))
 }
@@ -119,8 +106,8 @@ func StateFile(folder, server string, packages []string) string {
 // distinct returns names in order, each once.
 func distinct(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
-// Open reads where the last look ended.
-func Open(o Options) (*Watcher, error) {
+// OpenWatcher reads where the last look ended.
+func OpenWatcher(o WatchOptions) (*Watcher, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -137,7 +124,7 @@ func Open(o Options) (*Watcher, error) {
 	w := &Watcher{o: o}
 	info, err := os.Stat(o.State)
 	if errors.Is(err, fs.ErrNotExist) {
-		w.state = state{Server: o.Server, Packages: o.Packages, Next: -1, Grown: o.Now(), Last: map[string]logs.Entry{}}
+		w.state = watchState{Server: o.Server, Packages: o.Packages, Next: -1, Grown: o.Now(), Last: map[string]logs.Entry{}}
 		return w, nil
 	}
 	if err == nil && info.Size() > maxState {
@@ -169,9 +156,9 @@ func Open(o Options) (*Watcher, error) {
 	return w, nil
 }
 
-// A Found is what a look came to.
-type Found struct {
-	Outcome verify.Outcome // of the log: proven, or why nothing new is known of it
+// A WatchResult is what a look came to.
+type WatchResult struct {
+	Outcome Outcome // of the log: proven, or why nothing new is known of it
 	Problem string
 	Alarms  int // events that tell of something that may be wrong
 }
@@ -194,24 +181,24 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 }
 
 // Look tells what happened since the last look. The error is for what cannot be told or kept, or that the caller has ended it.
-func (w *Watcher) Look(ctx context.Context) (Found, error) {
-	known, err := verify.ReadKnown(w.o.Known)
+func (w *Watcher) Look(ctx context.Context) (WatchResult, error) {
+	known, err := ReadKnown(w.o.Known)
 	if err != nil {
-		return Found{}, err
+		return WatchResult{}, err
 	}
-	session := verify.Session{Options: w.o.Verify, Known: known, Timeout: w.o.Timeout}
-	waiting := time.AfterFunc(slow, func() {
+	session := Session{Options: w.o.Verify, Known: known, Timeout: w.o.Timeout}
+	waiting := time.AfterFunc(slowCheck, func() {
 		w.o.Note(fmt.Sprintf("%s has not shown its log yet; a look takes up to %v", w.o.Server, w.o.Timeout))
 	})
 	seen, log, err := session.Log(ctx, w.o.Server)
 	waiting.Stop()
 	if err != nil {
-		return Found{}, err
+		return WatchResult{}, err
 	}
 	if seen.FirstUse && log != nil {
 		w.o.Note(fmt.Sprintf("trusting the key %s from now on, because it is the first that %s has shown; compare it with the one that the operator publishes, or give that with --key", seen.Key, w.o.Server))
 	}
-	found := Found{Outcome: verify.Proven}
+	found := WatchResult{Outcome: Proven}
 	if seen.Outcome != "" {
 		found.Outcome, found.Problem = seen.Outcome, seen.Problem
 	}
@@ -223,7 +210,7 @@ func (w *Watcher) Look(ctx context.Context) (Found, error) {
 			return found, err
 		}
 		if err != nil {
-			found.Outcome, found.Problem = verify.OutcomeOf(err), err.Error()
+			found.Outcome, found.Problem = OutcomeOf(err), err.Error()
 		}
 	}
 	if err := w.judge(&found, seen.Evidence); err != nil {
@@ -233,9 +220,9 @@ func (w *Watcher) Look(ctx context.Context) (Found, error) {
 }
 
 // noteAway tells that looks have begun, or ceased, to prove nothing.
-func (w *Watcher) noteAway(found Found) {
+func (w *Watcher) noteAway(found WatchResult) {
 	away := ""
-	if found.Outcome == verify.Unproven {
+	if found.Outcome == Unproven {
 		away = found.Problem
 	}
 	switch {
@@ -248,23 +235,23 @@ func (w *Watcher) noteAway(found Found) {
 }
 
 // judge tells what is wrong with the log itself, once.
-func (w *Watcher) judge(found *Found, evidence string) error {
+func (w *Watcher) judge(found *WatchResult, evidence string) error {
 	now := w.o.Now()
 	wrong := ""
 	switch found.Outcome {
-	case verify.Forked, verify.Differs, verify.Stale:
+	case Forked, Differs, Stale:
 		wrong = string(found.Outcome)
 	}
 	if wrong != "" {
 		found.Alarms++
 	}
 	if wrong != "" && wrong != w.state.Told {
-		e := Event{Kind: wrong, Alarm: true, Time: now, Text: found.Problem, Evidence: evidence}
+		e := WatchEvent{Kind: wrong, Alarm: true, Time: now, Text: found.Problem, Evidence: evidence}
 		if err := w.tell(e); err != nil {
 			return err
 		}
 	}
-	if found.Outcome != verify.Unproven { // which says nothing of it
+	if found.Outcome != Unproven { // which says nothing of it
 		w.state.Told = wrong
 	}
 	quiet := now.Sub(w.state.Grown)
@@ -280,7 +267,7 @@ func (w *Watcher) judge(found *Found, evidence string) error {
 		said += "; the last look: " + found.Problem
 	}
 	w.state.Silent = true
-	return w.tell(Event{Kind: Silent, Alarm: true, Time: now, Text: said})
+	return w.tell(WatchEvent{Kind: EventSilent, Alarm: true, Time: now, Text: said})
 }
 
 // An endError ends the watch.
@@ -289,7 +276,7 @@ type endError struct{ error }
 func (e *endError) Unwrap() error { return e.error }
 
 // read tells of the entries that are new.
-func (w *Watcher) read(ctx context.Context, log *verify.Log, found *Found) error {
+func (w *Watcher) read(ctx context.Context, log *Log, found *WatchResult) error {
 	if w.state.Next < 0 { // the first look: what was before is only what later ones are compared with
 		w.state.Next = log.Size()
 		for at := max(0, log.Size()-lookedBack); at < log.Size(); {
@@ -338,16 +325,16 @@ func (w *Watcher) watches(e logs.Entry) bool {
 }
 
 // event is what is told of an entry, which need not be of interest.
-func (w *Watcher) event(e logs.Indexed) (Event, bool) {
+func (w *Watcher) event(e logs.Indexed) (WatchEvent, bool) {
 	if !slices.Contains(logs.News, e.Kind) || !w.watches(e.Entry) {
-		return Event{}, false
+		return WatchEvent{}, false
 	}
-	event := Event{
+	event := WatchEvent{
 		Kind: string(e.Kind), Alarm: e.Kind.Alarming(), Time: e.Time, Entry: &e.Index, Package: e.Package, Version: e.Version,
 		Text: e.News(),
 	}
 	if why := w.unexpected(e.Entry); why != "" {
-		event.Kind, event.Alarm = Unexpected, true
+		event.Kind, event.Alarm = EventUnexpected, true
 		event.Text += "; its authors may not have expected it: " + why
 	}
 	return event, true
@@ -406,7 +393,7 @@ func sizeOf(name string, e logs.Entry) int {
 	return len(data)
 }
 
-func (w *Watcher) tell(e Event) error {
+func (w *Watcher) tell(e WatchEvent) error {
 	e.Server = w.o.Server
 	if err := w.o.Tell(e); err != nil {
 		return &endError{fmt.Errorf("couldn't tell what happened: %w", err)}

@@ -1,4 +1,4 @@
-package watch
+package verify
 
 import (
 	"encoding/json"
@@ -12,8 +12,8 @@ import (
 
 // However long the names and versions of a log are, what is kept of them is a state that the next start reads.
 func TestRememberIsBoundedInBytes(t *testing.T) {
-	o := Options{State: filepath.Join(t.TempDir(), "state")}
-	w, err := Open(o)
+	o := WatchOptions{State: filepath.Join(t.TempDir(), "state")}
+	w, err := OpenWatcher(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestRememberIsBoundedInBytes(t *testing.T) {
 	if err := w.keep(); err != nil {
 		t.Fatal(err)
 	}
-	if w, err = Open(o); err != nil {
+	if w, err = OpenWatcher(o); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 100 {

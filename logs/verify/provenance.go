@@ -1,15 +1,4 @@
-// Package provenance verifies the attestations that a registry has of its packages: Sigstore bundles, in which a build
-// service has signed from which repository, commit and workflow an archive was made.
-//
-// It needs no network. What it trusts is Sigstore's trusted root, which is embedded as of the release of Larder, or
-// another one that the caller gives: the certificate authority, the certificate-transparency log and the logs of
-// signatures.
-//
-// What is proven is who built the archive and from what, as the certificate's issuer saw it. Nothing is proven of
-// whether that repository is the one that people expect: anyone can build a package in a repository of their own.
-//
-// The package must not know how attestations are got, nor what a log keeps of them.
-package provenance
+package verify
 
 import (
 	_ "embed"
@@ -27,11 +16,11 @@ import (
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 )
 
-// MaxBundle bounds a bundle, in bytes; npm's have some 11,000.
-const MaxBundle = 256 << 10
+// MaxAttestation bounds a bundle, in bytes; npm's have some 11,000.
+const MaxAttestation = 256 << 10
 
-// MaxRoot bounds a trusted root, in bytes; Sigstore's has some 7,000.
-const MaxRoot = 1 << 20
+// MaxTrustedRoot bounds a trusted root, in bytes; Sigstore's has some 7,000.
+const MaxTrustedRoot = 1 << 20
 
 // issuers are the build services whose word counts, those from which npm takes attestations. Sigstore also issues
 // certificates to people, which say nothing about a build.
@@ -52,16 +41,16 @@ type Build struct {
 	Workflow   string `json:"workflow"`   // the URL of its file, at a branch or tag
 }
 
-// A Verifier verifies attestations. It is safe for concurrent use.
-type Verifier struct{ verifier *verify.Verifier }
+// A AttestationVerifier verifies attestations. It is safe for concurrent use.
+type AttestationVerifier struct{ verifier *verify.Verifier }
 
-// New returns a Verifier by a trusted root in Sigstore's JSON; nil is the embedded one.
-func New(rootJSON []byte) (*Verifier, error) {
+// NewAttestationVerifier returns a Verifier by a trusted root in Sigstore's JSON; nil is the embedded one.
+func NewAttestationVerifier(rootJSON []byte) (*AttestationVerifier, error) {
 	if rootJSON == nil {
 		rootJSON = trustedRoot
 	}
-	if len(rootJSON) > MaxRoot {
-		return nil, fmt.Errorf("provenance: the trusted root has over %d bytes", MaxRoot)
+	if len(rootJSON) > MaxTrustedRoot {
+		return nil, fmt.Errorf("provenance: the trusted root has over %d bytes", MaxTrustedRoot)
 	}
 	trusted, err := root.NewTrustedRootFromJSON(rootJSON)
 	if err != nil {
@@ -71,14 +60,14 @@ func New(rootJSON []byte) (*Verifier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provenance: %w", err)
 	}
-	return &Verifier{v}, nil
+	return &AttestationVerifier{v}, nil
 }
 
 // Verify verifies that a bundle is about an npm package's version and the archive with an integrity, in which there must
 // be a SHA-512. The error says why it proves nothing.
-func (v *Verifier) Verify(data []byte, name, version, integrity string) (Build, error) {
-	if len(data) > MaxBundle {
-		return Build{}, fmt.Errorf("it has over %d bytes", MaxBundle)
+func (v *AttestationVerifier) Verify(data []byte, name, version, integrity string) (Build, error) {
+	if len(data) > MaxAttestation {
+		return Build{}, fmt.Errorf("it has over %d bytes", MaxAttestation)
 	}
 	digest, err := sha512Of(integrity)
 	if err != nil {
@@ -117,14 +106,14 @@ func (v *Verifier) Verify(data []byte, name, version, integrity string) (Build, 
 	if c.SourceRepositoryURI == "" || !commitHash.MatchString(c.SourceRepositoryDigest) {
 		return Build{}, errors.New("its certificate names no repository and commit")
 	}
-	if len(c.SourceRepositoryURI) > maxURL || len(c.BuildSignerURI) > maxURL {
-		return Build{}, fmt.Errorf("its certificate has an address of over %d bytes", maxURL)
+	if len(c.SourceRepositoryURI) > maxBuildURL || len(c.BuildSignerURI) > maxBuildURL {
+		return Build{}, fmt.Errorf("its certificate has an address of over %d bytes", maxBuildURL)
 	}
 	return Build{Repository: c.SourceRepositoryURI, Commit: c.SourceRepositoryDigest, Workflow: c.BuildSignerURI}, nil
 }
 
-// maxURL bounds an address in a certificate, in bytes.
-const maxURL = 1 << 10
+// maxBuildURL bounds an address in a certificate, in bytes.
+const maxBuildURL = 1 << 10
 
 var commitHash = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
@@ -144,9 +133,9 @@ func sha512Of(integrity string) ([]byte, error) {
 	return nil, errors.New("the registry states no SHA-512 of the archive that an attestation could be about")
 }
 
-// Bundle takes the bundle about a build out of a registry's answer with a version's attestations, as the registry has
+// AttestationBundle takes the bundle about a build out of a registry's answer with a version's attestations, as the registry has
 // it; nil where there is none.
-func Bundle(answer []byte) ([]byte, error) {
+func AttestationBundle(answer []byte) ([]byte, error) {
 	var all struct {
 		Attestations []struct {
 			PredicateType string          `json:"predicateType"`

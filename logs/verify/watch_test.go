@@ -1,4 +1,4 @@
-package watch_test
+package verify_test
 
 import (
 	"context"
@@ -20,13 +20,12 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
-	"github.com/larder-cdn/larder/logs/watch"
 )
 
-const origin = "cdn.example.com/log"
+const watchedOrigin = "cdn.example.com/log"
 
 // A rig is a log that is served, and watched from a folder.
-type rig struct {
+type watchRig struct {
 	*testing.T
 	*testkit.Shelf
 	keys   string
@@ -38,14 +37,14 @@ type rig struct {
 	folder string
 	told   []string
 	fails  error // telling does
-	last   watch.Event
+	last   verify.WatchEvent
 }
 
-func newRig(t *testing.T) *rig {
-	r := &rig{T: t, Shelf: testkit.NewShelf(t), keys: t.TempDir(), folder: t.TempDir(), now: time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)}
+func newWatchRig(t *testing.T) *watchRig {
+	r := &watchRig{T: t, Shelf: testkit.NewShelf(t), keys: t.TempDir(), folder: t.TempDir(), now: time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)}
 	logger := slog.New(slog.DiscardHandler)
 	var err error
-	if r.signer, err = signing.Open(signing.Options{Dir: r.keys, Origin: origin, Store: r.Store, Log: r.Log, Logger: logger}); err != nil {
+	if r.signer, err = signing.Open(signing.Options{Dir: r.keys, Origin: watchedOrigin, Store: r.Store, Log: r.Log, Logger: logger}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.signer.Close() })
@@ -71,7 +70,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) sign() {
+func (r *watchRig) sign() {
 	r.Helper()
 	if err := r.signer.Sign(); err != nil {
 		r.Fatal(err)
@@ -79,7 +78,7 @@ func (r *rig) sign() {
 }
 
 // append adds an entry, signed.
-func (r *rig) append(entries ...logs.Entry) {
+func (r *watchRig) append(entries ...logs.Entry) {
 	r.Helper()
 	err := r.Log.Update(func(tx *logs.Tx) error {
 		for _, e := range entries {
@@ -96,11 +95,11 @@ func (r *rig) append(entries ...logs.Entry) {
 	r.sign()
 }
 
-func (r *rig) options() watch.Options {
-	return watch.Options{
+func (r *watchRig) options() verify.WatchOptions {
+	return verify.WatchOptions{
 		Server: r.server.URL, Known: filepath.Join(r.folder, "known-logs"), State: filepath.Join(r.folder, "state"),
 		Now: func() time.Time { return r.now },
-		Tell: func(e watch.Event) error {
+		Tell: func(e verify.WatchEvent) error {
 			if r.fails != nil {
 				return r.fails
 			}
@@ -115,9 +114,9 @@ func (r *rig) options() watch.Options {
 }
 
 // look has a new watcher look once, as one does after a restart.
-func (r *rig) look(o watch.Options, outcome verify.Outcome, alarms int, want ...string) {
+func (r *watchRig) look(o verify.WatchOptions, outcome verify.Outcome, alarms int, want ...string) {
 	r.Helper()
-	w, err := watch.Open(o)
+	w, err := verify.OpenWatcher(o)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -136,7 +135,7 @@ func built(repository string) *logs.Provenance {
 }
 
 func TestWatch(t *testing.T) {
-	r := newRig(t)
+	r := newWatchRig(t)
 	o := r.options()
 	r.look(o, verify.Proven, 0) // what was before is not told
 	r.look(o, verify.Proven, 0)
@@ -171,14 +170,14 @@ func TestWatch(t *testing.T) {
 	if !strings.Contains(r.last.Text, "nothing proves that it was built from https://github.com/d3/d3") {
 		t.Errorf("%+v", r.last)
 	}
-	if _, err := watch.Open(watch.Options{Server: r.server.URL, State: of.State}); err == nil {
+	if _, err := verify.OpenWatcher(verify.WatchOptions{Server: r.server.URL, State: of.State}); err == nil {
 		t.Error("the state of watching one package is taken for that of all")
 	}
 }
 
 // A watcher says whose key it trusts where it was given none, once, and that its server cannot be asked when that begins.
 func TestWatchNotes(t *testing.T) {
-	r := newRig(t)
+	r := newWatchRig(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var notes []string
@@ -193,7 +192,7 @@ func TestWatchNotes(t *testing.T) {
 			stop()
 		}
 	}
-	w, err := watch.Open(o)
+	w, err := verify.OpenWatcher(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +200,7 @@ func TestWatchNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.look(o, verify.Proven, 0)
-	if len(notes) != 1 || !strings.Contains(notes[0], "trusting the key "+origin+"+") || !strings.Contains(notes[0], "--key") {
+	if len(notes) != 1 || !strings.Contains(notes[0], "trusting the key "+watchedOrigin+"+") || !strings.Contains(notes[0], "--key") {
 		t.Fatalf("noted %q", notes)
 	}
 	r.away = true
@@ -225,9 +224,9 @@ func TestWatchNotesSilence(t *testing.T) {
 	}))
 	defer server.Close()
 	folder := t.TempDir()
-	w, err := watch.Open(watch.Options{
+	w, err := verify.OpenWatcher(verify.WatchOptions{
 		Server: server.URL, Known: filepath.Join(folder, "known-logs"), State: filepath.Join(folder, "state"),
-		Tell: func(watch.Event) error { return nil }, Note: func(note string) { noted <- note },
+		Tell: func(verify.WatchEvent) error { return nil }, Note: func(note string) { noted <- note },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +241,7 @@ func TestWatchNotesSilence(t *testing.T) {
 
 // Nothing is missed where telling or the process ends in the middle; what was not told is told again.
 func TestWatchMissesNothing(t *testing.T) {
-	r := newRig(t)
+	r := newWatchRig(t)
 	o := r.options()
 	r.look(o, verify.Proven, 0)
 	var entries []logs.Entry
@@ -250,7 +249,7 @@ func TestWatchMissesNothing(t *testing.T) {
 		entries = append(entries, logs.Entry{Kind: logs.Published, Package: "vue", Version: fmt.Sprintf("2.0.%d", i)})
 	}
 	r.append(entries...)
-	w, err := watch.Open(o)
+	w, err := verify.OpenWatcher(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +258,7 @@ func TestWatchMissesNothing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	r.fails = nil
-	if w, err = watch.Open(o); err != nil {
+	if w, err = verify.OpenWatcher(o); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := w.Look(t.Context()); err != nil || found.Outcome != verify.Proven || len(r.told) != 600 || r.told[599] != "published #601 vue 2.0.599" {
@@ -268,14 +267,14 @@ func TestWatchMissesNothing(t *testing.T) {
 	if err := os.WriteFile(o.State, []byte(`{"format":9}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := watch.Open(o); err == nil || !strings.Contains(err.Error(), "its format is 9") {
+	if _, err := verify.OpenWatcher(o); err == nil || !strings.Contains(err.Error(), "its format is 9") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // What is wrong with the log itself is told once, until it is over.
 func TestWatchOfABadLog(t *testing.T) {
-	r := newRig(t)
+	r := newWatchRig(t)
 	o := r.options()
 	o.Silence = 48 * time.Hour
 	r.look(o, verify.Proven, 0)
@@ -304,7 +303,7 @@ func TestWatchOfABadLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := r.Log.Checkpoint().Size
-	if r.lie, err = note.Sign(&note.Note{Text: fmt.Sprintf("%s\n%d\n%s\n", origin, size, strings.Repeat("A", 43)+"=")}, thief); err != nil {
+	if r.lie, err = note.Sign(&note.Note{Text: fmt.Sprintf("%s\n%d\n%s\n", watchedOrigin, size, strings.Repeat("A", 43)+"=")}, thief); err != nil {
 		t.Fatal(err)
 	}
 	r.look(o, verify.Forked, 2, "forked")
@@ -319,11 +318,11 @@ func TestWatchOfABadLog(t *testing.T) {
 
 // The order of the names does not matter, nor that one is given twice.
 func TestStateFile(t *testing.T) {
-	one := watch.StateFile("folder", "https://cdn.example.com", []string{"a", "b"})
-	if other := watch.StateFile("folder", "https://cdn.example.com", []string{"b", "a", "b"}); other != one {
+	one := verify.WatchStateFile("folder", "https://cdn.example.com", []string{"a", "b"})
+	if other := verify.WatchStateFile("folder", "https://cdn.example.com", []string{"b", "a", "b"}); other != one {
 		t.Errorf("%s and %s", one, other)
 	}
-	if other := watch.StateFile("folder", "https://cdn.example.com", []string{"a"}); other == one {
+	if other := verify.WatchStateFile("folder", "https://cdn.example.com", []string{"a"}); other == one {
 		t.Error("other packages have the same file")
 	}
 }
