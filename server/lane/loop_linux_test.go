@@ -19,19 +19,19 @@ import (
 	"github.com/larder-cdn/larder/server/lane"
 )
 
-// A gate answers as a handler does, but /held only when it is open.
+// A gate answers as a handler does, but a request for /held only once the test has released it.
 type gate struct {
 	handler
-	held chan struct{} // has one for each request that is held
-	open chan struct{}
+	held chan chan struct{} // receives a channel for each held request; sending on that channel releases the request
 }
 
 func (g *gate) Answer(x *lane.Exchange) bool {
 	switch strings.Clone(x.Target) {
 	case "/held":
 		x.MayBlock()
-		g.held <- struct{}{}
-		<-g.open
+		release := make(chan struct{})
+		g.held <- release
+		<-release
 	case "/large":
 		length := maps.All(map[string]string{"Content-Length": strconv.Itoa(len(large))})
 		x.Send(lane.NewHead(http.StatusOK, length), large, nil)
@@ -93,9 +93,10 @@ func patient(h lane.Handler, secure *tls.Config) lane.Options {
 // One client that makes a loop wait must not make others wait.
 func TestLoopWaitsForNoClient(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, secure *tls.Config) {
-		g := &gate{held: make(chan struct{}), open: make(chan struct{})}
+		g := &gate{held: make(chan chan struct{})}
 		_, conns := connect(t, patient(g, secure))
 		half := len(conns) / 2
+		var releases []chan struct{} // of the held requests, by connection
 		ask := func(c net.Conn, what string) {
 			t.Helper()
 			if _, err := io.WriteString(c, what); err != nil {
@@ -105,7 +106,7 @@ func TestLoopWaitsForNoClient(t *testing.T) {
 		for name, begin := range map[string]func(c net.Conn){
 			"a handler that waits": func(c net.Conn) {
 				ask(c, "GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
-				<-g.held
+				releases = append(releases, <-g.held)
 			},
 			"one that reads nothing": func(c net.Conn) { ask(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n") },
 			"half a request":         func(c net.Conn) { ask(c, "GET /a HTTP/1.1\r\nHo") },
@@ -118,10 +119,10 @@ func TestLoopWaitsForNoClient(t *testing.T) {
 					get(t, c, "/b")
 				}
 			}
-			for _, c := range conns[:half] {
+			for i, c := range conns[:half] {
 				switch name {
 				case "a handler that waits":
-					g.open <- struct{}{}
+					releases[i] <- struct{}{}
 					answered(t, bufio.NewReader(c), "/held")
 				case "one that reads nothing":
 					answered(t, bufio.NewReader(c), string(large))
