@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -10,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/gin-gonic/gin"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 func do(h http.Handler, method, target string) *httptest.ResponseRecorder {
@@ -52,32 +50,4 @@ func TestPanic(t *testing.T) {
 		}()
 		do(e, "GET", "/late")
 	}()
-}
-
-func TestPrivate(t *testing.T) {
-	metrics := prometheus.NewRegistry()
-	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "larder_test_total", Help: "A test's."})
-	metrics.MustRegister(counter)
-	var unready error
-	var notes []string
-	h := Private(PrivateOptions{Metrics: metrics, Ready: func() ([]string, error) { return notes, unready }, Logger: quiet})
-	for target, want := range map[string]string{
-		"/livez":                         "ok\n",
-		"/readyz":                        "ok\n",
-		"/metrics":                       "larder_test_total 0",
-		"/debug/pprof/":                  "goroutine",
-		"/debug/pprof/cmdline":           "api.test",
-		"/debug/pprof/goroutine?debug=1": "goroutine profile",
-	} {
-		if w := do(h, "GET", target); w.Code != 200 || !strings.Contains(w.Body.String(), want) {
-			t.Errorf("%s: %d %s", target, w.Code, w.Body)
-		}
-	}
-	unready = errors.New("stopping")
-	if w := do(h, "GET", "/readyz"); w.Code != 503 || w.Body.String() != "stopping\n" {
-		t.Errorf("not ready: %d %q", w.Code, w.Body)
-	}
-	if w := do(h, "GET", "/elsewhere"); w.Code != 404 {
-		t.Errorf("elsewhere: %d", w.Code)
-	}
 }

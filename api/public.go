@@ -24,15 +24,12 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/http/pprof"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
@@ -334,59 +331,4 @@ func splitPort(host string) (name, port string) {
 		return host, ""
 	}
 	return host[:i], host[i+1:]
-}
-
-// PrivateOptions is what the private routes need.
-type PrivateOptions struct {
-	// Metrics is what /metrics shows. Required.
-	Metrics prometheus.Gatherer
-	// Ready returns nil while the process can answer requests, or why it cannot; notes are what an operator should know
-	// besides. Required.
-	Ready func() (notes []string, err error)
-	// Site returns what answers everything else, with what only the operator may see, or nil while nothing does. Default:
-	// nothing does.
-	Site func() http.Handler
-	// Logger gets what goes wrong. Required.
-	Logger *slog.Logger
-}
-
-// Private returns the handler for the operator of the process: /metrics, /debug/pprof/, /livez (the process answers)
-// and /readyz (it serves), and the site. It tells secrets and takes CPU time on request, so it must not be reachable from outside.
-func Private(o PrivateOptions) http.Handler {
-	e := newEngine(o.Logger)
-	get(e, "/metrics", gin.WrapH(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError)})))
-	get(e, "/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
-	get(e, "/readyz", func(c *gin.Context) {
-		notes, err := o.Ready()
-		status, lines := http.StatusOK, append([]string{"ok"}, notes...)
-		if err != nil {
-			status, lines[0] = http.StatusServiceUnavailable, err.Error()
-		}
-		c.String(status, "%s\n", strings.Join(lines, "\n"))
-	})
-	e.GET("/debug/pprof/", gin.WrapF(pprof.Index))
-	e.GET("/debug/pprof/:profile", func(c *gin.Context) {
-		switch name := c.Param("profile"); name {
-		case "cmdline":
-			pprof.Cmdline(c.Writer, c.Request)
-		case "profile":
-			pprof.Profile(c.Writer, c.Request)
-		case "symbol":
-			pprof.Symbol(c.Writer, c.Request)
-		case "trace":
-			pprof.Trace(c.Writer, c.Request)
-		default:
-			pprof.Handler(name).ServeHTTP(c.Writer, c.Request)
-		}
-	})
-	e.POST("/debug/pprof/symbol", gin.WrapF(pprof.Symbol))
-	if o.Site != nil {
-		e.NoRoute(func(c *gin.Context) {
-			if site := o.Site(); site != nil {
-				c.Writer.WriteHeader(http.StatusOK) // gin has noted 404
-				site.ServeHTTP(c.Writer, c.Request)
-			}
-		})
-	}
-	return e
 }

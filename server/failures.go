@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
@@ -287,6 +289,23 @@ func refusal(p []byte) (*answers.Failure, bool) {
 		return nil, false
 	}
 	return &answers.Failure{Status: status, Message: refusalMessage(status, reason)}, true
+}
+
+// refusedRequest returns the failure of a request whose Host or Expect is not acceptable, nil for none. net/http checks the same over
+// HTTP/1.1, except for the host of a target in absolute form; this check makes HTTP/2 and such targets equal.
+func refusedRequest(r *http.Request) *answers.Failure {
+	status, reason := http.StatusBadRequest, ""
+	switch {
+	case r.Host == "" && r.ProtoMajor > 1:
+		reason = "missing required Host header"
+	case !httpguts.ValidHostHeader(r.Host):
+		reason = "malformed Host header"
+	case !requests.ExpectsContinue(r.Header) && r.Header.Get("Expect") != "":
+		status = http.StatusExpectationFailed
+	default:
+		return nil
+	}
+	return &answers.Failure{Status: status, Message: refusalMessage(status, reason)}
 }
 
 // badTarget returns the failure of a target that net/http cannot decode: there can be nothing under such a path, as the

@@ -296,6 +296,17 @@ func (h *handlers) checkSettled() {
 }
 
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f := refusedRequest(r); f != nil {
+		if r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close")
+		}
+		sendFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
+		return
+	}
+	if r.Method == http.MethodOptions && r.RequestURI == "*" { // over HTTP/2; net/http handles it over HTTP/1.1
+		w.Header().Set("Content-Length", "0")
+		return
+	}
 	// Nothing wants the body of a GET. Without this net/http would wait for it before it
 	// answers, with all that the answer holds in memory.
 	unwanted := r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead)

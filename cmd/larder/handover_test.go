@@ -166,7 +166,7 @@ func TestSocketsOfTheServiceManager(t *testing.T) {
 			t.Errorf("the socket named http: %s, %q", answer.Status, answer.Header.Get("Location"))
 		}
 	}
-	if answer, body := over(t, private.at, "http://larder/metrics"); answer.StatusCode != 200 || !strings.Contains(body, "larder_") {
+	if answer, body := over(t, private.at, "http://localhost/metrics"); answer.StatusCode != 200 || !strings.Contains(body, "larder_") {
 		t.Errorf("the socket named private: %s", answer.Status)
 	}
 }
@@ -239,7 +239,7 @@ func TestLameDuck(t *testing.T) {
 	cmd := larderOn([]given{private}, "serve", "--data", data, "--listen", "127.0.0.1:0", "--lame-duck", "5m", "--log-level", "warn")
 	url, _ := startSaying(t, cmd, "Larder serves ")
 	is := func(status int) {
-		for answer, _ := over(t, private.at, "http://larder/readyz"); answer.StatusCode != status; answer, _ = over(t, private.at, "http://larder/readyz") {
+		for answer, _ := over(t, private.at, "http://localhost/readyz"); answer.StatusCode != status; answer, _ = over(t, private.at, "http://localhost/readyz") {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
@@ -281,11 +281,11 @@ func TestRoomsAreForTheOperator(t *testing.T) {
 		"/rooms.history": `"version":1,`,
 		"/rooms/downloads/analytics?minutes=43200&format=csv": "time,minutes,active_users", "/search": "<title>", "/livez": "ok",
 	} {
-		if answer, body := over(t, private.at, "http://larder"+path); answer.StatusCode != http.StatusOK || !strings.Contains(body, want) {
+		if answer, body := over(t, private.at, "http://localhost"+path); answer.StatusCode != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s in private: %s, %s", path, answer.Status, body)
 		}
 	}
-	if answer, _ := over(t, private.at, "http://larder/nothing"); answer.StatusCode != http.StatusNotFound {
+	if answer, _ := over(t, private.at, "http://localhost/nothing"); answer.StatusCode != http.StatusNotFound {
 		t.Errorf("nothing in private: %s", answer.Status)
 	}
 }

@@ -269,8 +269,8 @@ func TestFullDisk(t *testing.T) {
 				answer.Body.Close()
 				return answer.StatusCode == http.StatusOK
 			}
-			ready := func() (bool, string) {
-				answer, err := http.Get("http://" + private.at + "/readyz")
+			ready := func(query string) (bool, string) {
+				answer, err := http.Get("http://" + private.at + "/readyz" + query)
 				if err != nil {
 					return false, err.Error()
 				}
@@ -300,10 +300,13 @@ func TestFullDisk(t *testing.T) {
 			filler.Close()
 			last := release(5)
 			waitFor(t, "that /readyz says it", func() bool {
-				ok, text := ready()
+				ok, text := ready("?publish")
 				return !ok && (strings.Contains(text, "disk low") || strings.Contains(text, "read-only"))
 			})
-			_, text := ready()
+			ok, text := ready("")
+			if !ok {
+				t.Errorf("a full disk takes the site away from a load balancer: %s", text)
+			}
 			t.Logf("/readyz: %s", text)
 			waitFor(t, "that the log says it", func() bool {
 				text, err := os.ReadFile(log)
@@ -339,7 +342,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			begun := time.Now()
 			waitFor(t, last, func() bool { return serves(last) })
-			waitFor(t, "readiness", func() bool { ok, _ := ready(); return ok })
+			waitFor(t, "readiness", func() bool { ok, _ := ready("?publish"); return ok })
 			took := time.Since(begun)
 			t.Logf("%v after there is space, everything goes on", took.Round(100*time.Millisecond))
 			if took > time.Minute {

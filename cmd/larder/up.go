@@ -17,7 +17,7 @@ import (
 // The flags that commands share, by what they are for.
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
-	serveFlags = []string{"listen", "tls-cert", "tls-key", "acme-domain", "acme-email", "acme-directory", "http-listen", "h2c", "fast-lane", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "sending", "store-cache", "drain", "lame-duck", "ready-file", "private-listen",
+	serveFlags = []string{"listen", "tls-cert", "tls-key", "acme-domain", "acme-email", "acme-directory", "http-listen", "h2c", "fast-lane", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "sending", "store-cache", "drain", "lame-duck", "ready-file", "private-listen", "private-hosts",
 		"asset-base", "site-base", "api-host", "name", "cache-tags", "purge-hook", "rooms", "vulnerabilities", "access-log", "access-log-format", "access-log-addresses", "access-log-sample"}
 	botFlags     = []string{"catalogue", "releases", "downloads", "memory", "allow-host", "sigstore-root", "github-url"}
 	signingFlags = []string{"keys", "log-origin", "witness", "witness-policy"}
@@ -78,7 +78,7 @@ publish what is new and come back; the exit code is 1 where a release failed for
   larder bot --interval 15m`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "private-listen", "downloads-url"}, signingFlags, githubFlags)
+	a.uses(cmd, dataFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "private-listen", "private-hosts", "downloads-url"}, signingFlags, githubFlags)
 	cmd.Flags().BoolVar(&once, "once", false, "look at every package once, then end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.configured(a.runs(app.Server{Fill: true, Once: once}))(cmd, args)

@@ -28,7 +28,7 @@ keep both together, on one machine. What a log signs twice is kept there, as the
   larder witness --name witness.example.org/larder --keys ./witness --log log.pub --log other.pub`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, []string{"config", "keys", "listen", "tls-cert", "tls-key", "max-connections", "drain", "ready-file", "private-listen", "log-level", "log-format"})
+	a.uses(cmd, []string{"config", "keys", "listen", "tls-cert", "tls-key", "max-connections", "drain", "ready-file", "private-listen", "private-hosts", "log-level", "log-format"})
 	cmd.Flags().StringVar(&w.Name, "name", "", "the `NAME` of a new witness's keys: a host that is yours, and what you like behind it")
 	cmd.Flags().StringArrayVar(&w.Logs, "log", nil, "a log that is witnessed: its verifier `KEY`, a file with it, or the URL of a Larder; repeatable")
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) (err error) {

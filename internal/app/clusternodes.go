@@ -221,16 +221,20 @@ func (n *clusterNode) reportToOthers(ctx context.Context) {
 }
 
 // checkReadiness is the readiness check of the node.
-func (n *clusterNode) checkReadiness() (note string, err error) {
+func (n *clusterNode) checkReadiness(report *readinessReport) {
 	m := n.member()
-	note = fmt.Sprintf("cluster: %s, %d log entries, %.1f s and %d signed entries behind", m.Role, m.Entries, max(0, m.Behind), m.Lacks)
+	note := fmt.Sprintf("cluster: %s, %d log entries, %.1f s and %d signed entries behind", m.Role, m.Entries, max(0, m.Behind), m.Lacks)
 	if m.Problem != "" {
 		note += "; " + m.Problem
 	}
-	if m.Role != cluster.Writer && !n.mayServe() {
-		return "", fmt.Errorf("behind: this node has yet to catch up for the first time (%s)", note)
+	switch {
+	case m.Role != cluster.Writer && !n.mayServe():
+		report.cannotServe(fmt.Errorf("behind: this node has yet to catch up for the first time (%s)", note))
+	case m.Problem != "":
+		report.cannotPublish(errors.New(note))
+	default:
+		report.note(note)
 	}
-	return note, nil
 }
 
 // nodes lists all nodes for the operator's page; where the bucket does not answer, this one.

@@ -52,7 +52,7 @@ func (r *roleRun) watchDisk(store *kvstore.Store) {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_disk_total_bytes", Help: "Bytes of the disk with the data folder.",
 		}, value(func(_, total int64) int64 { return total })))
-	r.supervisor.readiness.addCheck(func() (string, error) { return checkDisk(store) })
+	r.supervisor.readiness.addCheck(func(report *readinessReport) { checkDisk(report, store) })
 	r.parts.Add(parts.Part{Name: "space on the disk", Run: func(ctx context.Context) error {
 		tick := time.NewTicker(diskLook)
 		defer tick.Stop()
@@ -78,23 +78,24 @@ func (r *roleRun) watchDisk(store *kvstore.Store) {
 	}})
 }
 
-// checkDisk is the readiness check of the disk.
-func checkDisk(store *kvstore.Store) (note string, err error) {
+// checkDisk is the readiness check of the disk. Nodes that fill up together go on serving: no other node could do it for them.
+func checkDisk(report *readinessReport, store *kvstore.Store) {
 	if failed := store.Failed(); failed != nil {
-		return "", fmt.Errorf("read-only: %w", failed)
+		report.cannotPublish(fmt.Errorf("read-only: %w", failed))
+		return
 	}
 	free, total, least, err := store.Space()
 	if err != nil {
-		return fmt.Sprintf("how much space the disk has is not known: %v", err), nil
+		report.note(fmt.Sprintf("couldn't read the free space of the disk: %v", err))
+		return
 	}
 	left := fmt.Sprintf("disk low: %s of %s are free", humanize.IBytes(uint64(free)), humanize.IBytes(uint64(total)))
 	switch diskStateOf(free, total, least) {
 	case diskFull:
-		return "", fmt.Errorf("%s, and %s are needed to write", left, humanize.IBytes(uint64(least)))
+		report.cannotPublish(fmt.Errorf("%s, and %s are needed to write", left, humanize.IBytes(uint64(least))))
 	case diskLow:
-		return left, nil
+		report.note(left)
 	}
-	return "", nil
 }
 
 func (r *roleRun) logDisk(is diskState, free, total int64) {

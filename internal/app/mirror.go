@@ -136,10 +136,16 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 		s.Following = &state
 	})
 	replication.Register(r.metrics, f, started)
-	r.supervisor.readiness.addCheck(func() (string, error) { return "", checkCaughtUp(f.State()) })
+	r.supervisor.readiness.addCheck(func(report *readinessReport) {
+		report.cannotServe(checkCaughtUp(f.State()))
+		report.cannotPublish(errMirror)
+	})
 	r.parts.Add(f.SourcePart())
 	return f, nil
 }
+
+// errMirror is why a mirror cannot publish.
+var errMirror = errors.New("mirror: releases are published at its source")
 
 // checkCaughtUp returns why a mirror is not ready: it has yet to have all of a checkpoint for the first time.
 func checkCaughtUp(s FollowState) error {

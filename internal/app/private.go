@@ -17,7 +17,8 @@ import (
 type privateListener struct {
 	socket  *socket // nil for none
 	logger  *slog.Logger
-	ready   func() (notes []string, err error)
+	ready   func() api.Readiness
+	hosts   func() []string                     // by which the operator reaches it, of the settings in force
 	metrics atomic.Pointer[prometheus.Registry] // of the run of the role
 	site    atomic.Pointer[http.Handler]        // as the operator sees it; nil if no site is served
 	server  *server.Server                      // nil while the listener is closed
@@ -36,7 +37,7 @@ func (p *privateListener) open() error {
 		return err
 	}
 	logger := p.logger.With("part", "private")
-	handler := api.Private(api.PrivateOptions{Metrics: prometheus.GathererFunc(p.gather), Ready: p.ready, Site: p.currentSite, Logger: logger})
+	handler := api.Private(api.PrivateOptions{Metrics: prometheus.GathererFunc(p.gather), Ready: p.ready, Hosts: p.hosts, Site: p.currentSite, Logger: logger})
 	p.server = server.NewHTTPServer(handler, server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: logger})
 	go p.server.Serve(at) //nolint:errcheck // it ends with Close
 	return nil

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/larder-cdn/larder/api"
 )
 
 // Readiness states of a process that is not ready.
@@ -23,8 +25,21 @@ type readiness struct {
 	checks []readinessCheck // of the parts of the role
 }
 
-// A readinessCheck returns an error while a part is not ready, or else a note for the operator, "" for none.
-type readinessCheck func() (note string, err error)
+// A readinessCheck adds to a report what a part of the role cannot do, and what an operator should know of it.
+type readinessCheck func(*readinessReport)
+
+// A readinessReport collects what probes get.
+type readinessReport struct{ api.Readiness }
+
+// cannotServe reports that the process cannot serve all files that it has published. Only a store that is being opened, a follower before
+// its first catch-up, and missing entries are such a reason: another node can respond then.
+func (r *readinessReport) cannotServe(err error) { r.Serve = errors.Join(r.Serve, err) }
+
+// cannotPublish reports that the process serves files and cannot publish.
+func (r *readinessReport) cannotPublish(err error) { r.Publish = errors.Join(r.Publish, err) }
+
+// note adds a line for the operator.
+func (r *readinessReport) note(text string) { r.Notes = append(r.Notes, text) }
 
 // set sets the state of the process. A process that was asked to stop is never ready again.
 func (r *readiness) set(state error) {
@@ -49,22 +64,19 @@ func (r *readiness) removeChecks() {
 	r.checks = nil
 }
 
-// report is what /readyz responds.
-func (r *readiness) report() (notes []string, err error) {
+// report returns what the process can do at the moment.
+func (r *readiness) report() api.Readiness {
 	r.mu.Lock()
 	state, checks := r.state, slices.Clone(r.checks)
 	r.mu.Unlock()
 	if state != nil {
-		return nil, state
+		return api.Readiness{Serve: state}
 	}
+	var report readinessReport
 	for _, check := range checks {
-		note, problem := check()
-		if note != "" {
-			notes = append(notes, note)
-		}
-		err = errors.Join(err, problem)
+		check(&report)
 	}
-	return notes, err
+	return report.Readiness
 }
 
 // notify sends states to the service manager, if there is one that wants them.

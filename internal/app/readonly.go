@@ -26,7 +26,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	if err := r.removeReadyFile(); err != nil {
 		return err
 	}
-	r.supervisor.readiness.addCheck(func() (string, error) { return "", fmt.Errorf("read-only: %w", missing) })
+	r.supervisor.readiness.addCheck(func(report *readinessReport) { report.cannotServe(fmt.Errorf("read-only: %w", missing)) })
 	folder, readable, err := r.openDamagedFolder()
 	if err != nil {
 		return err

@@ -57,6 +57,7 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 		err = v.older.awaitStore(ctx)
 	}
 	v.private.socket, v.private.logger, v.private.ready = v.sockets.only(forPrivate), logger, v.readiness.report
+	v.private.hosts = func() []string { return v.configuration.inForce.Get().PrivateHosts }
 	if err == nil {
 		err = v.private.open()
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
@@ -274,6 +276,12 @@ type Fields struct {
 	IfNoneMatch       []string
 	IfModifiedSince   []string
 	IfUnmodifiedSince []string
+}
+
+// ExpectsContinue reports whether a client waits for 100 (Continue) before it sends the body. Like net/http it goes by the first line.
+func ExpectsContinue(h http.Header) bool {
+	lines := h["Expect"]
+	return len(lines) > 0 && httpguts.HeaderValuesContainsToken(lines[:1], "100-continue")
 }
 
 // FieldsOf returns the fields of a request that net/http has read.

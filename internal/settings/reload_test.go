@@ -30,7 +30,7 @@ func TestReload(t *testing.T) {
 	}
 
 	other := map[string]string{
-		"listen": "127.0.0.1:1", "private-listen": "off", "forwarded-header": "Forwarded", "trusted-proxies": "10.0.0.0/8", "proxy-protocol": "false",
+		"listen": "127.0.0.1:1", "private-listen": "off", "private-hosts": "ops.example", "forwarded-header": "Forwarded", "trusted-proxies": "10.0.0.0/8", "proxy-protocol": "false",
 		"asset-base": "https://a.example", "site-base": "https://b.example", "api-host": "c.example", "cache-tags": "none", "feed": "https://d.example",
 		"downloads-url": "https://e.example", "github-url": "https://f.example", "log-format": "json", "log-level": "debug", "log-repository": "a/b",
 		"purge-hook": "PURGE https://g.example{path}", "log-origin": "h.example/log", "tls-cert": "", "tls-key": "", "hook-secret-file": "secret",

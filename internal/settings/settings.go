@@ -42,6 +42,8 @@ type Settings struct {
 	// PrivateListen is the address of metrics and profiles, or [Off]. They tell all, so it must not be exposed. Default:
 	// 127.0.0.1:8081; where that is taken and was not asked for, there is none.
 	PrivateListen string
+	// PrivateHosts are the names by which that address is reached, beside addresses and localhost. Default: none.
+	PrivateHosts []string
 	// TLSCert and TLSKey are PEM files; both or neither. With them the public address speaks HTTPS and HTTP/2. Default:
 	// none.
 	TLSCert, TLSKey string
@@ -259,6 +261,7 @@ func (s *Settings) addFlags() {
 	f.Var(Duration(&s.LameDuck, 0), "lame-duck", "`DURATION` that the process goes on serving when it is told to end, while /readyz already says so, for load balancers that have to notice")
 	f.Var(textValue(&s.ReadyFile, "file"), "ready-file", "write the public address to `FILE` once it serves; the file is removed when it ends")
 	f.Var(optionalAddressValue(&s.PrivateListen), "private-listen", "private `ADDRESS` of /metrics, /rooms, /nodes, /debug/pprof/, /livez and /readyz, or off; never expose it")
+	f.Var(&listValue{target: &s.PrivateHosts, kind: "host", check: checkHost}, "private-hosts", "`HOST` by which --private-listen is reached, beside any address and localhost; it refuses requests to other names, so that no web page can reach it through a name of its own (DNS rebinding); without a port, on any; repeatable")
 
 	f.Var(Base(&s.AssetBase), "asset-base", "`URL` that the files are reached under, in front of /ajax/libs/, as tags and the API tell it; where it is not given, the address that was asked")
 	f.Var(Base(&s.SiteBase), "site-base", "`URL` that the pages are reached under; where it is not given, the address that was asked")

@@ -269,6 +269,12 @@ func parseHost(s string) (string, error) {
 	return "", errors.New(want)
 }
 
+// checkHost accepts a host as clients send it, with or without a port.
+func checkHost(s string) error {
+	_, err := parseHost(s)
+	return err
+}
+
 // checkDomain accepts a name that certificates can be for, without a wildcard, which would need DNS-01.
 func checkDomain(s string) error {
 	host, err := parseHost(s)

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/lane/h2"
 )
 
@@ -169,17 +170,16 @@ func (w *handled) begin(s *h2.Stream) {
 		case h2.Cookie:
 			cookies = append(cookies, value)
 			continue
-		case h2.Expect:
-			if strings.EqualFold(value, "100-continue") {
-				w.continued = !r.Bodiless
-				continue
-			}
 		case h2.Trailer:
 			req.Trailer = declared(req.Trailer, value)
 			continue
 		}
 		name := http.CanonicalHeaderKey(f.Name)
 		req.Header[name] = append(req.Header[name], value)
+	}
+	if requests.ExpectsContinue(req.Header) {
+		w.continued = !r.Bodiless
+		delete(req.Header, "Expect") // as net/http does over HTTP/2
 	}
 	if cookies != nil {
 		req.Header["Cookie"] = []string{strings.Join(cookies, "; ")}
@@ -230,8 +230,6 @@ func (w *handled) run() {
 	switch r := w.request; {
 	case w.s.Request.TooLarge && o.TooLarge != nil:
 		o.TooLarge.ServeHTTP(w, r)
-	case r.Method == http.MethodOptions && r.RequestURI == "*": // as over net/http, for the server as a whole
-		w.header.Set("Content-Length", "0")
 	case w.s.Request.TooLarge:
 		w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
 	default:

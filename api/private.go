@@ -1,0 +1,162 @@
+package api
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Readiness says what a process can do.
+type Readiness struct {
+	// Serve is why the process cannot serve files; nil if it can.
+	Serve error
+	// Publish is why the process cannot publish although it can serve; nil if it can.
+	Publish error
+	// Notes are what an operator should know besides.
+	Notes []string
+}
+
+// PrivateOptions is what the private routes need.
+type PrivateOptions struct {
+	// Metrics is what /metrics shows. Required.
+	Metrics prometheus.Gatherer
+	// Ready returns what the process can do at the moment. Required.
+	Ready func() Readiness
+	// Hosts returns the names, with or without a port, under which the operator reaches the listener. Requests to any address and to
+	// localhost are always handled. Default: there are none.
+	Hosts func() []string
+	// Site returns the handler of all other paths, with what only the operator may see, or nil while no site is served. Default: there
+	// is no site.
+	Site func() http.Handler
+	// Logger gets what goes wrong. Required.
+	Logger *slog.Logger
+}
+
+// MaxProfile is the longest time that a profile or a trace may take. The longest profile ends when its client has had as long again to read
+// it.
+const MaxProfile = time.Minute
+
+// Private returns the handler for the operator of the process: /metrics, /debug/pprof/, /livez (the process responds), /readyz (it can
+// serve), /readyz?publish (it can publish), and the site. The responses contain secrets and take processor time on request, so clients
+// outside must not reach the listener.
+//
+// A web page that the operator visits must not reach it either. A page can resolve its own name to the listener's address (DNS rebinding),
+// so requests to other names are refused. A page can also send requests across origins, so those are refused, too.
+func Private(o PrivateOptions) http.Handler {
+	e := newEngine(o.Logger)
+	e.Use(o.refuseForeign)
+	get(e, "/metrics", gin.WrapH(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError)})))
+	get(e, "/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
+	get(e, "/readyz", o.readyz)
+	e.GET("/debug/pprof/", gin.WrapF(pprof.Index))
+	e.GET("/debug/pprof/:profile", profile)
+	e.POST("/debug/pprof/symbol", gin.WrapF(pprof.Symbol))
+	if o.Site != nil {
+		e.NoRoute(func(c *gin.Context) {
+			if site := o.Site(); site != nil {
+				c.Writer.WriteHeader(http.StatusOK) // gin has noted 404
+				site.ServeHTTP(c.Writer, c.Request)
+			}
+		})
+	}
+	return e
+}
+
+// refuseForeign refuses requests that a web page of another origin may have sent.
+func (o *PrivateOptions) refuseForeign(c *gin.Context) {
+	switch r := c.Request; {
+	case !o.isOwnHost(r.Host):
+		refusePrivately(c, http.StatusMisdirectedRequest, "The private listener responds only to requests whose Host is an address, localhost or a name in --private-hosts.")
+	case isForeign(r):
+		refusePrivately(c, http.StatusForbidden, "The private listener does not respond to requests of web pages with another origin.")
+	}
+}
+
+// refusePrivately refuses a request. Unlike public failures, scripts of other origins cannot read this one.
+func refusePrivately(c *gin.Context, status int, message string) {
+	c.Abort()
+	c.String(status, "%s\n", message)
+}
+
+// isOwnHost reports whether a Host field names the listener.
+func (o *PrivateOptions) isOwnHost(host string) bool {
+	name, _ := splitPort(host)
+	if strings.EqualFold(name, "localhost") {
+		return true
+	}
+	bare := name
+	if inner, ok := strings.CutPrefix(name, "["); ok {
+		bare = strings.TrimSuffix(inner, "]")
+	}
+	if _, err := netip.ParseAddr(bare); err == nil {
+		return true
+	}
+	return o.Hosts != nil && slices.ContainsFunc(o.Hosts(), func(want string) bool { return isHost(host, want) })
+}
+
+// isForeign reports whether a browser sends the request for a page of another origin. Following a link to the listener is no such request:
+// the page cannot read the response.
+func isForeign(r *http.Request) bool {
+	for _, origin := range r.Header["Origin"] {
+		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return true
+		}
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "cross-site", "same-site": // which may be another port of this machine
+		safe := r.Method == http.MethodGet || r.Method == http.MethodHead
+		return !safe || r.Header.Get("Sec-Fetch-Mode") != "navigate"
+	}
+	return false
+}
+
+// readyz responds whether the process can serve, or with ?publish whether it can publish.
+func (o *PrivateOptions) readyz(c *gin.Context) {
+	r := o.Ready()
+	problem, notes := r.Serve, r.Notes
+	if c.Request.URL.Query().Has("publish") && problem == nil {
+		problem = r.Publish
+	} else if r.Publish != nil {
+		notes = append([]string{"cannot publish: " + r.Publish.Error()}, notes...)
+	}
+	status, first := http.StatusOK, "ok"
+	if problem != nil {
+		status, first = http.StatusServiceUnavailable, problem.Error()
+	}
+	c.String(status, "%s\n", strings.Join(append([]string{first}, notes...), "\n"))
+}
+
+// profile handles /debug/pprof/NAME in bounded time, also if the client does not read.
+func profile(c *gin.Context) {
+	limit := MaxProfile.Seconds()
+	if text := c.Query("seconds"); text != "" {
+		if n, err := strconv.ParseFloat(text, 64); err != nil || !(n >= 0 && n <= limit) { // nor NaN
+			refusePrivately(c, http.StatusBadRequest, fmt.Sprintf("seconds must be a number from 0 to %d.", int(limit)))
+			return
+		}
+	}
+	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(2 * MaxProfile)) // a recorder in tests has none
+	switch name := c.Param("profile"); name {
+	case "cmdline":
+		pprof.Cmdline(c.Writer, c.Request)
+	case "profile":
+		pprof.Profile(c.Writer, c.Request)
+	case "symbol":
+		pprof.Symbol(c.Writer, c.Request)
+	case "trace":
+		pprof.Trace(c.Writer, c.Request)
+	default:
+		pprof.Handler(name).ServeHTTP(c.Writer, c.Request)
+	}
+}
