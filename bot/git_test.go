@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -154,7 +154,7 @@ func TestGitHubLimit(t *testing.T) {
 	if got := len(hub.Requests()); got != from {
 		t.Errorf("%d requests before the limit was over", got-from)
 	}
-	if r.hub, err = github.New(github.Options{URL: url, Token: "ghp_token"}); err != nil { // a client that has asked nothing yet
+	if r.hub, err = git.NewGitHubClient(git.GitHubOptions{URL: url, Token: "ghp_token"}); err != nil { // a client that has asked nothing yet
 		t.Fatal(err)
 	}
 	hub.Limit(5000, time.Hour)

@@ -19,7 +19,6 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/testkit"
@@ -82,7 +81,7 @@ type rig struct {
 	store     *kvstore.Store
 	log       *logs.Log
 	bot       *bot.Bot
-	hub       *github.Client // where GitHub is asked
+	hub       *git.GitHubClient // where GitHub is asked
 	now       time.Time
 	newest    int           // releases that a package starts with; 0 is the default
 	npm       *npm.Client   // the bot's
@@ -214,7 +213,7 @@ func (r *rig) gitHub() (hub *githubtest.Server, url string) {
 	url, stop := hub.Start()
 	r.Cleanup(stop)
 	var err error
-	if r.hub, err = github.New(github.Options{URL: url, Token: token}); err != nil {
+	if r.hub, err = git.NewGitHubClient(git.GitHubOptions{URL: url, Token: token}); err != nil {
 		r.Fatal(err)
 	}
 	return hub, url

@@ -14,6 +14,11 @@
 //   - Submodules, symbolic links and Git LFS pointers are left out and told of, never followed.
 //   - GitHub's limits are waited for, and a wait that is long is a [LimitError] that says until when.
 //
+// A [GitHubClient] is a client of GitHub's REST API, for GitHub itself and GitHub Enterprise Server. It sends the token only to the
+// configured host, over TLS unless that is this machine; the token is in no error and no log. A request that would exceed a rate limit
+// waits as long as its context allows, and is sent again if GitHub reports that it exceeded one. Nothing else is sent twice.
+// Responses have a limit on size and time. A [Webhook] verifies the signature of what a git host or an npm registry sends.
+//
 // The package must not know what becomes of a release, nor keep anything on disk.
 package git
 
@@ -34,7 +39,6 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/storer"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/internal/baregit"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -45,7 +49,7 @@ type Options struct {
 	// Fetch gets what strangers name.
 	Fetch *fetch.Client
 	// GitHub is asked about the repositories on its host. Nil: those are read like all others.
-	GitHub *github.Client
+	GitHub *GitHubClient
 	// PackBytes is the most bytes that a pack, or GitHub's archive of a commit, may have; default 512 MiB.
 	PackBytes int64
 	// RefBytes is the most bytes that the list of a repository's references may have; default 16 MiB.

@@ -14,14 +14,13 @@ import (
 	gogithub "github.com/google/go-github/v60/github"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
 // hub reads repositories through GitHub's API.
 type hub struct {
-	client   *github.Client
+	client   *GitHubClient
 	fetch    *fetch.Client
 	api, web string // hosts, with ports where they have one
 	limit    int64  // bytes of an archive
@@ -30,7 +29,7 @@ type hub struct {
 	turn chan struct{}
 }
 
-func newHub(client *github.Client, f *fetch.Client, limit int64) *hub {
+func newHub(client *GitHubClient, f *fetch.Client, limit int64) *hub {
 	api := strings.ToLower(client.BaseURL.Host)
 	// GitHub itself: api.github.com; with data residency: api.NAME.ghe.com; a server: HOST/api/v3.
 	return &hub{client: client, fetch: f, api: api, web: strings.TrimPrefix(api, "api."), limit: limit, turn: make(chan struct{}, 1)}
@@ -41,7 +40,7 @@ var repositoryPath = lazyregexp.New(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1
 
 // has reports whether a repository is one of GitHub's.
 func (h *hub) has(at *url.URL) bool {
-	return github.IsHost(h.client.BaseURL.String(), at.Host)
+	return IsGitHubHost(h.client.BaseURL.String(), at.Host)
 }
 
 // home returns the path of a repository in the API.
@@ -63,14 +62,14 @@ var errNotModified = errors.New("not modified")
 // get asks for JSON, unless it is the one of that entity tag, and returns the new one's.
 func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh string, err error) {
 	err = h.ask(ctx, func(ctx context.Context) error {
-		request, err := github.API(h.client).NewRequest(http.MethodGet, path, nil)
+		request, err := API(h.client).NewRequest(http.MethodGet, path, nil)
 		if err != nil {
 			return err
 		}
 		if etag != "" {
 			request.Header.Set("If-None-Match", etag)
 		}
-		response, err := github.API(h.client).Do(ctx, request, into)
+		response, err := API(h.client).Do(ctx, request, into)
 		if err == nil {
 			fresh = response.Header.Get("ETag")
 		}
@@ -102,15 +101,15 @@ func (h *hub) ask(parent context.Context, do func(context.Context) error) error 
 	if until := h.client.Waiting(); ctx.Err() != nil && !until.IsZero() {
 		return &LimitError{until}
 	}
-	switch github.Status(err) {
+	switch GitHubStatus(err) {
 	case http.StatusNotModified:
 		return errNotModified
 	case http.StatusNotFound:
-		return fmt.Errorf("%w (%s)", fetch.ErrNotFound, github.Describe(err))
+		return fmt.Errorf("%w (%s)", fetch.ErrNotFound, DescribeGitHubError(err))
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return err // for moved
 	}
-	return errors.New(github.Describe(err))
+	return errors.New(DescribeGitHubError(err))
 }
 
 // repository is what is told of one.
@@ -184,8 +183,8 @@ func (h *hub) counts(ctx context.Context, at *url.URL, etag string) (found *Coun
 
 // failed words a redirect that leads nowhere as any other answer.
 func failed(err error) error {
-	if github.Status(err)/100 == 3 {
-		return errors.New(github.Describe(err))
+	if GitHubStatus(err)/100 == 3 {
+		return errors.New(DescribeGitHubError(err))
 	}
 	return err
 }
@@ -308,11 +307,11 @@ func (h *hub) release(ctx context.Context, at *url.URL, tag Tag, dst *os.File) (
 func (h *hub) archiveLink(ctx context.Context, home, commit string) (string, error) {
 	var link string
 	err := h.ask(ctx, func(ctx context.Context) error {
-		request, err := github.API(h.client).NewRequest(http.MethodGet, home+"/tarball/"+commit, nil)
+		request, err := API(h.client).NewRequest(http.MethodGet, home+"/tarball/"+commit, nil)
 		if err != nil {
 			return err
 		}
-		response, err := github.API(h.client).BareDo(ctx, request)
+		response, err := API(h.client).BareDo(ctx, request)
 		if err == nil {
 			response.Body.Close()
 			return errors.New("GitHub answered with no redirect to an archive")

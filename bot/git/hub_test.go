@@ -11,7 +11,6 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 )
@@ -31,7 +30,7 @@ func newHub(t *testing.T) *hubRig {
 	url, stop := r.Start()
 	t.Cleanup(stop)
 	r.url = url
-	hub, err := github.New(github.Options{URL: url, Token: token, Logger: slog.New(slog.NewTextHandler(&r.log, nil))})
+	hub, err := git.NewGitHubClient(git.GitHubOptions{URL: url, Token: token, Logger: slog.New(slog.NewTextHandler(&r.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +79,7 @@ func TestGitHubAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	gittest.Use(t, server.Repository("owner/name")).Release("v1", noon, gittest.Files{"a": "a"})
-	hub, err := github.New(github.Options{Token: token, Transport: server})
+	hub, err := git.NewGitHubClient(git.GitHubOptions{Token: token, Transport: server})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -126,7 +125,7 @@ func (f *filler) keepFilling(ctx context.Context, serve bool, logger *slog.Logge
 
 // newGit returns what reads git repositories, and GitHub for it.
 func newGit(s *settings.Settings, getter *fetch.Client, logger *slog.Logger) (*git.Client, error) {
-	hub, err := github.New(github.Options{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger})
+	hub, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger})
 	if err != nil {
 		return nil, fmt.Errorf("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
 	}
@@ -138,7 +137,7 @@ func newKeeper(s *settings.Settings, dir string, g *git.Client, logger *slog.Log
 	keeper, err := catalogue.New(catalogue.Options{
 		Source: s.Catalogue, Dir: dir, Git: g, Interval: s.CatalogueInterval, Logger: logger,
 		Token: func(at *url.URL) string {
-			if s.Token == "" || !github.IsHost(s.GitHubURL, at.Host) {
+			if s.Token == "" || !git.IsGitHubHost(s.GitHubURL, at.Host) {
 				return ""
 			}
 			return s.Token
@@ -158,19 +157,19 @@ const mostPushed = 8 << 20
 
 // catalogueHook is the webhook that has the catalogue looked at.
 func catalogueHook(keeper *catalogue.Keeper, secret string, logger *slog.Logger) http.Handler {
-	return &github.Webhook{
+	return &git.Webhook{
 		Secret: secret, MaxBytes: mostPushed, Logger: logger,
-		Take: func(d github.Delivery) (int, string) { return pushed(d, keeper.State().Branch, keeper.Refresh) },
+		Take: func(d git.Delivery) (int, string) { return pushed(d, keeper.State().Branch, keeper.Refresh) },
 	}
 }
 
 // pushed takes a webhook's event, and has the catalogue looked at where the event is about its branch, "" for any.
-func pushed(d github.Delivery, branch string, look func()) (status int, message string) {
+func pushed(d git.Delivery, branch string, look func()) (status int, message string) {
 	switch d.Event {
 	case "ping":
 		return http.StatusOK, "the secret is right"
 	case "push":
-		to, ok := github.PushedBranch(d.Payload)
+		to, ok := git.PushedBranch(d.Payload)
 		if !ok || branch != "" && to != branch {
 			return http.StatusOK, "nothing to do: it is not a push to the branch of the catalogue"
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
@@ -113,7 +113,7 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 }
 
 // checkPublishing returns the secret of webhooks, "" for none, and the client of GitHub that the log is pushed by, nil for none.
-func (s Server) checkPublishing(r *roleRun) (secret string, repository *github.Client, err error) {
+func (s Server) checkPublishing(r *roleRun) (secret string, repository *git.GitHubClient, err error) {
 	if s.Serve && s.Fill {
 		if secret, err = r.settings.HookSecret(); err != nil {
 			return "", nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/gitlog"
@@ -183,11 +183,11 @@ type LogPush struct {
 
 // logRepositoryClient returns the client of GitHub by which the log is pushed. It finds the mistakes in the settings, and sends GitHub
 // nothing yet.
-func logRepositoryClient(s *settings.Settings, logger *slog.Logger) (*github.Client, error) {
+func logRepositoryClient(s *settings.Settings, logger *slog.Logger) (*git.GitHubClient, error) {
 	if s.Token == "" {
 		return nil, settings.Mistakef("%s needs a token that may write there: put it into the variable %s or %s", s.Origin("log-repository"), settings.TokenVariables[0], settings.TokenVariables[1])
 	}
-	client, err := github.New(github.Options{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger.With("part", "github")})
+	client, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger.With("part", "github")})
 	if err != nil {
 		return nil, settings.Mistakef("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
 	}
@@ -195,11 +195,11 @@ func logRepositoryClient(s *settings.Settings, logger *slog.Logger) (*github.Cli
 }
 
 // openPusher returns what pushes the log to GitHub.
-func (r *roleRun) openPusher(client *github.Client, w *Writer) *gitlog.Pusher {
+func (r *roleRun) openPusher(client *git.GitHubClient, w *Writer) *gitlog.Pusher {
 	remote, log := r.settings.LogRepository, w.folder.log
 	signed := gitlog.SignedLog{Store: w.folder.store, Log: log, Signer: w.signature.signer}
 	p := gitlog.NewPusher(gitlog.PushOptions{
-		Client: client.HTTP, BaseURL: client.BaseURL, Remote: remote, Changes: signed.Changes, Wait: signed.Wait, Describe: github.Describe,
+		Client: client.HTTP, BaseURL: client.BaseURL, Remote: remote, Changes: signed.Changes, Wait: signed.Wait, Describe: git.DescribeGitHubError,
 		Logger: r.logger.With("part", "push"), Registerer: r.metrics,
 	})
 	r.console.addStatus(func(s *Status) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -26,14 +26,14 @@ const (
 
 // releaseHook is the webhook that has packages looked at. It takes names only; everything else is asked of upstream.
 func releaseHook(b *bot.Bot, secret string, logger *slog.Logger) http.Handler {
-	return &github.Webhook{
+	return &git.Webhook{
 		Secret: secret, MaxBytes: mostReleased, Logger: logger,
-		Take: func(d github.Delivery) (int, string) { return released(b, d) },
+		Take: func(d git.Delivery) (int, string) { return released(b, d) },
 	}
 }
 
 // released takes an event: from GitHub about a repository, from a npm registry about a package, or a list of packages.
-func released(b *bot.Bot, d github.Delivery) (status int, message string) {
+func released(b *bot.Bot, d git.Delivery) (status int, message string) {
 	if d.Event == "ping" {
 		return http.StatusOK, "the secret is right"
 	}
@@ -48,7 +48,7 @@ func released(b *bot.Bot, d github.Delivery) (status int, message string) {
 	var found []string
 	switch {
 	case d.Event != "":
-		addresses, ok := github.ReleasedIn(d.Event, d.Payload)
+		addresses, ok := git.ReleasedIn(d.Event, d.Payload)
 		if !ok {
 			return http.StatusOK, "nothing to do: it is no push of a tag, and no release"
 		}

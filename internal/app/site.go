@@ -18,7 +18,6 @@ import (
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/acme"
-	"github.com/larder-cdn/larder/server/content"
 	"github.com/larder-cdn/larder/server/download"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/purge"
@@ -110,7 +109,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions) (*server.Server, *publ
 	if err != nil {
 		return nil, nil, err
 	}
-	contents, err := content.New(content.Options{Store: folder.store, Logger: r.logger.With("part", "content"), Registerer: r.metrics})
+	contents, err := server.NewContents(server.ContentOptions{Store: folder.store, Logger: r.logger.With("part", "content"), Registerer: r.metrics})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -118,11 +117,11 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions) (*server.Server, *publ
 		public = answers.Lacking(public)
 	}
 	r.supervisor.private.site.Store(&public)
-	handler := server.Route(assets, content.Route(contents, tiles.Route(log, withHooks(o.hooks, forAll(public)))))
+	handler := server.Route(assets, server.RouteContents(contents, tiles.Route(log, withHooks(o.hooks, forAll(public)))))
 	for _, wrap := range o.inFront {
 		handler = wrap(what, handler)
 	}
-	hosts := server.NewHosts(c.AssetBase, c.SiteBase, c.APIHost, tiles.Prefix, content.Prefix)
+	hosts := server.NewHosts(c.AssetBase, c.SiteBase, c.APIHost, tiles.Prefix, server.ContentPrefix)
 	handler = c.Proxies.Handler(o.accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
 	h := server.HTTPOptions{
 		H2C: c.H2C, MaxConnections: c.MaxConnections, Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: logger,

@@ -19,7 +19,6 @@ import (
 	"github.com/larder-cdn/larder/bot/audit"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/github"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/bot/worker"
@@ -42,7 +41,7 @@ type Upstreams struct {
 
 // OpenUpstreams is for commands that look and are done: what goes wrong is in what they tell.
 func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error) {
-	client, err := github.New(github.Options{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger})
+	client, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger})
 	if err != nil {
 		return nil, settings.Mistakef("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
 	}
@@ -236,14 +235,14 @@ func (u *Upstreams) Draft(ctx context.Context, target, name string) (*submission
 }
 
 // stars asks GitHub how many a repository has.
-func stars(client *github.Client) func(ctx context.Context, owner, repository string) (int64, error) {
+func stars(client *git.GitHubClient) func(ctx context.Context, owner, repository string) (int64, error) {
 	return func(ctx context.Context, owner, repository string) (int64, error) {
-		found, _, err := github.API(client).Repositories.Get(ctx, owner, repository)
+		found, _, err := git.API(client).Repositories.Get(ctx, owner, repository)
 		switch {
-		case github.Status(err) == http.StatusNotFound:
+		case git.GitHubStatus(err) == http.StatusNotFound:
 			return 0, fetch.ErrNotFound
 		case err != nil:
-			return 0, errors.New(github.Describe(err))
+			return 0, errors.New(git.DescribeGitHubError(err))
 		}
 		return int64(found.GetStargazersCount()), nil
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
@@ -295,7 +295,7 @@ func (s *Settings) HookSecret() (string, error) {
 	if secret == "" && s.HookSecretFile == "" {
 		return "", nil
 	}
-	if err := github.CheckSecret(secret); err != nil {
+	if err := git.CheckWebhookSecret(secret); err != nil {
 		return "", Mistakef("%s: %w", from, err)
 	}
 	return secret, nil

@@ -16,12 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	git "github.com/go-git/go-git/v5"
+	gogit "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
@@ -105,14 +105,14 @@ func (r *rig) wait(ctx context.Context, p gitlog.Position) error {
 func (r *rig) pusher() (*gitlog.Pusher, *prometheus.Registry) {
 	r.t.Helper()
 	logger := slog.New(slog.NewTextHandler(&r.log, nil))
-	client, err := github.New(github.Options{URL: "https://github.example/api/v3", Token: r.token, Transport: prefixed{r.hub}, Logger: logger})
+	client, err := git.NewGitHubClient(git.GitHubOptions{URL: "https://github.example/api/v3", Token: r.token, Transport: prefixed{r.hub}, Logger: logger})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	registry := prometheus.NewPedanticRegistry()
 	return gitlog.NewPusher(gitlog.PushOptions{
 		Client: client.HTTP, BaseURL: client.BaseURL, Remote: gitlog.Remote{Owner: "example", Name: "logs", Branch: r.branch},
-		Changes: r.after, Wait: r.wait, Describe: github.Describe, Logger: logger, Registerer: registry,
+		Changes: r.after, Wait: r.wait, Describe: git.DescribeGitHubError, Logger: logger, Registerer: registry,
 	}), registry
 }
 
@@ -147,7 +147,7 @@ func (r *rig) run() (p *gitlog.Pusher, stop func()) {
 // hash is the last commit of a branch, "" where there is none.
 func (r *rig) hash(branch string) string {
 	r.t.Helper()
-	opened, err := git.PlainOpen(r.dir)
+	opened, err := gogit.PlainOpen(r.dir)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func (r *rig) exported(n int) string {
 	if err := export.Flush(); err != nil {
 		r.t.Fatal(err)
 	}
-	opened, err := git.PlainOpen(dir)
+	opened, err := gogit.PlainOpen(dir)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -459,7 +459,7 @@ func TestMovedBranch(t *testing.T) {
 // commit makes a commit of somebody else's on the branch.
 func (r *rig) commit(parent string) string {
 	r.t.Helper()
-	opened, err := git.PlainOpen(r.dir)
+	opened, err := gogit.PlainOpen(r.dir)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -481,7 +481,7 @@ func (r *rig) commit(parent string) string {
 
 func (r *rig) move(to string) {
 	r.t.Helper()
-	opened, err := git.PlainOpen(r.dir)
+	opened, err := gogit.PlainOpen(r.dir)
 	if err == nil {
 		err = opened.Storer.SetReference(plumbing.NewHashReference(plumbing.NewBranchReferenceName(r.branch), plumbing.NewHash(to)))
 	}

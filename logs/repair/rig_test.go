@@ -29,7 +29,6 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/content"
 )
 
 const origin = "cdn.example.com/log"
@@ -200,11 +199,11 @@ func (r *rig) neighbour() string {
 	if err != nil {
 		r.Fatal(err)
 	}
-	contents, err := content.New(content.Options{Store: store, Logger: logger})
+	contents, err := server.NewContents(server.ContentOptions{Store: store, Logger: logger})
 	if err != nil {
 		r.Fatal(err)
 	}
-	honest := content.Route(contents, tiles.Route(logTiles, server.Route(assets, http.NotFoundHandler())))
+	honest := server.RouteContents(contents, tiles.Route(logTiles, server.Route(assets, http.NotFoundHandler())))
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		r.mu.Lock()
 		r.asked++

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/content"
+	"github.com/larder-cdn/larder/server"
 )
 
 const origin = "cdn.example.com/log"
@@ -66,11 +66,11 @@ func handler(t *testing.T, store *kvstore.Store, signer tiles.Signer) http.Handl
 	if err != nil {
 		t.Fatal(err)
 	}
-	contents, err := content.New(content.Options{Store: store, Logger: quiet})
+	contents, err := server.NewContents(server.ContentOptions{Store: store, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return content.Route(contents, tiles.Route(log, http.NotFoundHandler()))
+	return server.RouteContents(contents, tiles.Route(log, http.NotFoundHandler()))
 }
 
 func (u *upstream) serve(t *testing.T, signer tiles.Signer) {

@@ -15,7 +15,6 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/content"
 )
 
 // Origin is what its log is called.
@@ -60,7 +59,7 @@ func Serve(tb testing.TB, shelf *testkit.Shelf, keys string) *Larder {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	contents, err := content.New(content.Options{Store: l.Store, Logger: quiet})
+	contents, err := server.NewContents(server.ContentOptions{Store: l.Store, Logger: quiet})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -70,7 +69,7 @@ func Serve(tb testing.TB, shelf *testkit.Shelf, keys string) *Larder {
 	}
 	withdrawals := assets.Follow(l.Log)
 	running.Go(func() { withdrawals.Run(ctx) })
-	honest := content.Route(contents, server.Route(assets, tiles.Route(log, http.NotFoundHandler())))
+	honest := server.RouteContents(contents, server.Route(assets, tiles.Route(log, http.NotFoundHandler())))
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l.mu.Lock()
 		lie, lies := l.lies[r.URL.Path]

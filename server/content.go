@@ -1,17 +1,4 @@
-// Package content serves contents by the SHA-256 of their bytes, /content/{hash}, for those
-// who follow the log and check what they get: mirrors, and Larders that lost something.
-//
-// What it guarantees: a content is served while a live release or an entry of the log names it.
-// What only withdrawn releases name is 410, so that malware is not published by another way; it
-// is there again when a release is restored. What nothing names yet is 404, also while a release
-// is being made of it. One client has no more than its share.
-//
-// No page can use what is here as a script or style of its own: there is no type, no CORS, and
-// no other site may embed it. Caches that many share do not keep it, because no purge reaches
-// them by hash.
-//
-// The package must not know which releases name a content.
-package content
+package server
 
 import (
 	"bytes"
@@ -36,11 +23,11 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// Prefix is where contents are.
-const Prefix = "/content/"
+// ContentPrefix is where contents are.
+const ContentPrefix = "/content/"
 
-// Options are what the handler needs.
-type Options struct {
+// ContentOptions are what the handler needs.
+type ContentOptions struct {
 	// Store has the contents. Required.
 	Store *kvstore.Store
 	// Bytes bounds the memory of contents that are being sent; a larger one is sent alone.
@@ -53,26 +40,34 @@ type Options struct {
 }
 
 const (
-	defaultBytes = 64 << 20
-	atOnce       = 64 // contents that are sent
-	leastRate    = 128 << 10
-	stall        = 30 * time.Second
+	contentBytes   = 64 << 20
+	contentsAtOnce = 64 // contents that are sent
+	contentRate    = 128 << 10
+	contentStall   = 30 * time.Second
 )
 
-type handler struct {
-	Options
+type contents struct {
+	ContentOptions
 	slots    *client.Shares
 	memory   *semaphore.Weighted
 	requests *prometheus.CounterVec
 	logged   answers.Throttle
 }
 
-// New returns the handler of all that is below [Prefix].
-func New(o Options) (http.Handler, error) {
+// NewContents returns the handler of all that is below [ContentPrefix]: contents by the SHA-256 of their bytes, for mirrors and repairs, which
+// follow the log and check what they receive.
+//
+// A content is served while a live release or an entry of the log names it. A content that only withdrawn releases name is
+// 410, so that malware is not published by another way, until a release is restored. One that nothing names yet is 404, also while a
+// release is being made of it. One client has no more than its share.
+//
+// No page can use a content as a script or style: the response has no type and no CORS, and no other site may embed it. Shared caches
+// do not store it, because no purge reaches them by hash.
+func NewContents(o ContentOptions) (http.Handler, error) {
 	if o.Bytes <= 0 {
-		o.Bytes = defaultBytes
+		o.Bytes = contentBytes
 	}
-	h := &handler{Options: o, slots: client.NewShares(atOnce), memory: semaphore.NewWeighted(o.Bytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+	h := &contents{ContentOptions: o, slots: client.NewShares(contentsAtOnce), memory: semaphore.NewWeighted(o.Bytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_content_requests_total",
 		Help: "Requests for contents by their hash, by status.",
 	}, []string{"status"})}
@@ -84,11 +79,11 @@ func New(o Options) (http.Handler, error) {
 	return h, nil
 }
 
-// Route returns a handler that answers what is below [Prefix] with contents, and the others with
+// RouteContents returns a handler that answers what is below [ContentPrefix] with contents, and the others with
 // rest.
-func Route(contents, rest http.Handler) http.Handler {
+func RouteContents(contents, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, Prefix) {
+		if strings.HasPrefix(r.URL.Path, ContentPrefix) {
 			contents.ServeHTTP(w, r)
 		} else {
 			rest.ServeHTTP(w, r)
@@ -105,12 +100,12 @@ var (
 	unreadable  = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The content cannot be read at the moment. Try again later.", Retry: 60}
 )
 
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *contents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answers.Set(w.Header(),
 		answers.Field{Name: "X-Content-Type-Options", Value: "nosniff"},
 		answers.Field{Name: "Content-Security-Policy", Value: "sandbox"},
 		answers.Field{Name: "Cross-Origin-Resource-Policy", Value: "same-origin"})
-	recorded := &recorder{ResponseWriter: w}
+	recorded := &contentRecorder{ResponseWriter: w}
 	failure, broken := h.answer(recorded, r)
 	if failure != nil {
 		failure.SendJSON(recorded, r)
@@ -121,26 +116,26 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// recorder knows the status.
-type recorder struct {
+// contentRecorder knows the status.
+type contentRecorder struct {
 	http.ResponseWriter
 	status int
 }
 
-func (r *recorder) WriteHeader(status int) {
+func (r *contentRecorder) WriteHeader(status int) {
 	r.status = status
 	r.ResponseWriter.WriteHeader(status)
 }
 
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+func (r *contentRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // answer returns what it has not answered, and whether the client has got a part only.
-func (h *handler) answer(w *recorder, r *http.Request) (failure *answers.Failure, broken bool) {
+func (h *contents) answer(w *contentRecorder, r *http.Request) (failure *answers.Failure, broken bool) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return wrongMethod, false
 	}
-	hash, err := kvstore.ParseHash(strings.TrimPrefix(requests.RawPath(r.URL), Prefix))
-	if err != nil || requests.RawPath(r.URL) != Prefix+hash.String() {
+	hash, err := kvstore.ParseHash(strings.TrimPrefix(requests.RawPath(r.URL), ContentPrefix))
+	if err != nil || requests.RawPath(r.URL) != ContentPrefix+hash.String() {
 		return badPath, false
 	}
 	standing, err := views.StandingOf(h.Store, hash)
@@ -156,14 +151,14 @@ func (h *handler) answer(w *recorder, r *http.Request) (failure *answers.Failure
 	if err != nil {
 		return h.failed(hash, err), false
 	}
-	form := choose(r, row, hash)
+	form := chooseContent(r, row, hash)
 	w.Header().Set("Vary", "Accept-Encoding")
-	w.Header().Set("Etag", tagOf(form))
+	w.Header().Set("Etag", contentTag(form))
 	w.Header().Set("Cache-Control", "private, max-age="+strconv.Itoa(int(answers.Forever.Seconds()))+", immutable")
 	fields := requests.FieldsOf(r.Header)
-	for _, known := range append(slices.Clone(row.Representations), identity(row, hash)) {
-		if fields.IfNoneMatch != nil && fields.Unchanged(tagOf(known), time.Time{}) {
-			w.Header().Set("Etag", tagOf(known))
+	for _, known := range append(slices.Clone(row.Representations), identityContent(row, hash)) {
+		if fields.IfNoneMatch != nil && fields.Unchanged(contentTag(known), time.Time{}) {
+			w.Header().Set("Etag", contentTag(known))
 			w.WriteHeader(http.StatusNotModified)
 			return nil, false
 		}
@@ -171,15 +166,15 @@ func (h *handler) answer(w *recorder, r *http.Request) (failure *answers.Failure
 	return h.send(w, r, hash, form, row.Size)
 }
 
-// identity is a content as it is, whether it is kept so or not.
-func identity(row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
+// identityContent is a content as it is, whether it is kept so or not.
+func identityContent(row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
 	return kvstore.Representation{Coding: coding.Identity, Length: row.Size, Sum: hash}
 }
 
-// choose returns the form that is sent: a part is one of the content itself, so that a client
+// chooseContent returns the form that is sent: a part is one of the content itself, so that a client
 // may go on in whichever coding the server has by then.
-func choose(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
-	plain := identity(row, hash)
+func chooseContent(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
+	plain := identityContent(row, hash)
 	if r.Header.Get("Range") != "" {
 		return plain
 	}
@@ -194,12 +189,12 @@ func choose(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvstore.Rep
 	return plain
 }
 
-func tagOf(f kvstore.Representation) string {
+func contentTag(f kvstore.Representation) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(f.Sum[:18]) + `"`
 }
 
 // send sends a content when it is the client's turn.
-func (h *handler) send(w *recorder, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
+func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Accept-Ranges", "bytes")
@@ -231,10 +226,10 @@ func (h *handler) send(w *recorder, r *http.Request, hash kvstore.Hash, form kvs
 	if err != nil {
 		return h.failed(hash, err), false
 	}
-	header.Set("Etag", tagOf(form))
+	header.Set("Etag", contentTag(form))
 	// A client that takes nothing must not keep a place that another needs.
 	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
-	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stall, Least: leastRate}, func() bool { return h.slots.Full() || client.Hurries(r.Context()) })
+	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: contentStall, Least: contentRate}, func() bool { return h.slots.Full() || client.Hurries(r.Context()) })
 	if r.Header.Get("Range") != "" {
 		http.ServeContent(paced{w, to}, r, "", time.Time{}, bytes.NewReader(data))
 		return nil, to.Err != nil
@@ -247,14 +242,14 @@ func (h *handler) send(w *recorder, r *http.Request, hash kvstore.Hash, form kvs
 
 // paced is a response whose body is written under deadlines.
 type paced struct {
-	*recorder
+	*contentRecorder
 	to *answers.Writer
 }
 
 func (p paced) Write(data []byte) (int, error) { return p.to.Write(data) }
 
 // read reads a content in the coding of a form, which may have become smaller meanwhile.
-func (h *handler) read(hash kvstore.Hash, form *kvstore.Representation) (data []byte, err error) {
+func (h *contents) read(hash kvstore.Hash, form *kvstore.Representation) (data []byte, err error) {
 	if form.Coding == coding.Identity {
 		return h.Store.Identity(hash)
 	}
@@ -263,7 +258,7 @@ func (h *handler) read(hash kvstore.Hash, form *kvstore.Representation) (data []
 }
 
 // failed logs what cannot be read. A content that was erased a moment ago is gone.
-func (h *handler) failed(hash kvstore.Hash, err error) *answers.Failure {
+func (h *contents) failed(hash kvstore.Hash, err error) *answers.Failure {
 	if errors.Is(err, kvstore.ErrNotFound) {
 		if standing, err := views.StandingOf(h.Store, hash); err == nil && standing != views.NamedLive {
 			return gone

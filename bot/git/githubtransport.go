@@ -1,4 +1,4 @@
-package github
+package git
 
 import (
 	"bytes"
@@ -31,8 +31,8 @@ const (
 	longestWait = time.Hour   // after which GitHub is asked again: its longest window
 )
 
-// transport sends requests with the token, and no sooner than GitHub wants them.
-type transport struct {
+// githubTransport sends requests with the token, and no sooner than GitHub wants them.
+type githubTransport struct {
 	base      http.RoundTripper
 	host      string // that gets the token
 	userAgent string
@@ -46,7 +46,7 @@ type transport struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		defer r.Body.Close()
 	}
@@ -75,7 +75,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // send makes one attempt, and reads the answer.
-func (t *transport) send(r *http.Request) (*http.Response, []byte, error) {
+func (t *githubTransport) send(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), answerTime, fmt.Errorf("no answer within %s", answerTime))
 	defer cancel()
 	sent := r.Clone(ctx)
@@ -114,7 +114,7 @@ func causeOf(ctx context.Context, err error) error {
 }
 
 // wait returns when a request may be sent, or ctx's error.
-func (t *transport) wait(ctx context.Context, write bool) error {
+func (t *githubTransport) wait(ctx context.Context, write bool) error {
 	for {
 		t.mu.Lock()
 		now, at := time.Now(), t.until
@@ -137,7 +137,7 @@ func (t *transport) wait(ctx context.Context, write bool) error {
 
 // heed notes what an answer says of limits, and reports whether it is that the request
 // was over one and did nothing. attempt counts those that were.
-func (t *transport) heed(response *http.Response, body []byte, attempt int) (over bool) {
+func (t *githubTransport) heed(response *http.Response, body []byte, attempt int) (over bool) {
 	h := response.Header
 	used := h.Get(remainingHeader) == "0"
 	after, hasAfter := seconds(h.Get(retryHeader))

@@ -1,4 +1,4 @@
-package github_test
+package git_test
 
 import (
 	"bytes"
@@ -13,29 +13,29 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 )
 
-const token = "ghp_0123456789secret"
+const hubToken = "ghp_0123456789secret"
 
 func TestRefusals(t *testing.T) {
 	for _, tt := range []struct{ url, token, want string }{
-		{"http://github.example.com/api/v3", token, "must begin with https"},
+		{"http://github.example.com/api/v3", hubToken, "must begin with https"},
 		{"http://10.0.0.1", "", "must begin with https"},
-		{"http://localhost.example.com", token, "must begin with https"},
-		{"ftp://github.example.com", token, "must be a URL"},
-		{"https://user:secret@github.example.com", token, "must be a URL"},
-		{"https://", token, "must be a URL"},
-		{"https://github.example.com/?a", token, "must be a URL"},
-		{"", token + "\n", "no token has"},
-		{"", "two " + token, "no token has"},
-		{"https://api.github.com", token, ""},
-		{"http://127.0.0.1:3000", token, ""},
-		{"http://[::1]:3000/api/v3", token, ""},
-		{"http://localhost", token, ""},
+		{"http://localhost.example.com", hubToken, "must begin with https"},
+		{"ftp://github.example.com", hubToken, "must be a URL"},
+		{"https://user:secret@github.example.com", hubToken, "must be a URL"},
+		{"https://", hubToken, "must be a URL"},
+		{"https://github.example.com/?a", hubToken, "must be a URL"},
+		{"", hubToken + "\n", "no token has"},
+		{"", "two " + hubToken, "no token has"},
+		{"https://api.github.com", hubToken, ""},
+		{"http://127.0.0.1:3000", hubToken, ""},
+		{"http://[::1]:3000/api/v3", hubToken, ""},
+		{"http://localhost", hubToken, ""},
 	} {
-		_, err := github.New(github.Options{URL: tt.url, Token: tt.token})
+		_, err := git.NewGitHubClient(git.GitHubOptions{URL: tt.url, Token: tt.token})
 		switch {
 		case tt.want == "" && err != nil:
 			t.Errorf("%s: %v", tt.url, err)
@@ -91,11 +91,11 @@ func TestLimits(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				answers := tt.answers
-				client, err := github.New(github.Options{Token: token, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+				client, err := git.NewGitHubClient(git.GitHubOptions{Token: hubToken, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 					if body, err := io.ReadAll(r.Body); err != nil || string(body) != "{\"a\":1}\n" {
 						t.Errorf("sent %q, %v", body, err)
 					}
-					if got := r.Header.Get("Authorization"); got != "Bearer "+token {
+					if got := r.Header.Get("Authorization"); got != "Bearer "+hubToken {
 						t.Errorf("sent with %q", got)
 					}
 					if len(answers) == 0 {
@@ -108,16 +108,16 @@ func TestLimits(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				request, err := github.API(client).NewRequest("POST", "x", map[string]int{"a": 1})
+				request, err := git.API(client).NewRequest("POST", "x", map[string]int{"a": 1})
 				if err != nil {
 					t.Fatal(err)
 				}
 				begun := time.Now()
-				_, err = github.API(client).Do(t.Context(), request, nil)
+				_, err = git.API(client).Do(t.Context(), request, nil)
 				if took := time.Since(begun); took != tt.want {
 					t.Errorf("it took %s, not %s", took, tt.want)
 				}
-				if status := github.Status(err); status != tt.status && (err != nil || tt.status != 200) {
+				if status := git.GitHubStatus(err); status != tt.status && (err != nil || tt.status != 200) {
 					t.Errorf("%v", err)
 				}
 			})
@@ -128,31 +128,31 @@ func TestLimits(t *testing.T) {
 // After the last request that the primary limit allows, the next one waits by itself.
 func TestUsedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := githubtest.New(token)
+		server := githubtest.New(hubToken)
 		if err := server.Add("example/logs", t.TempDir(), "main"); err != nil {
 			t.Fatal(err)
 		}
 		server.Limit(2, 20*time.Minute)
 		var log bytes.Buffer
-		client, err := github.New(github.Options{Token: token, Transport: server, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		client, err := git.NewGitHubClient(git.GitHubOptions{Token: hubToken, Transport: server, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if _, _, err := github.API(client).Repositories.Get(t.Context(), "example", "logs"); err != nil {
+			if _, _, err := git.API(client).Repositories.Get(t.Context(), "example", "logs"); err != nil {
 				t.Fatal(err)
 			}
 		}
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, _, err := github.API(client).Repositories.Get(ctx, "example", "logs"); err != nil {
+		if _, _, err := git.API(client).Repositories.Get(ctx, "example", "logs"); err != nil {
 			t.Fatal(err) // the second of the second window
 		}
 		if until := client.Waiting(); until.Sub(begun) < 19*time.Minute {
 			t.Errorf("the next request waits until %s", until)
 		}
-		if _, _, err := github.API(client).Repositories.Get(ctx, "example", "logs"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+		if _, _, err := git.API(client).Repositories.Get(ctx, "example", "logs"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
 			t.Errorf("a wait after its context: %v after %s", err, time.Since(begun))
 		}
 		if n := strings.Count(log.String(), "limit=primary"); n != 2 {
@@ -192,12 +192,12 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, err := github.New(github.Options{Token: token, Transport: tt.do})
+				client, err := git.NewGitHubClient(git.GitHubOptions{Token: hubToken, Transport: tt.do})
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _, err = github.API(client).Repositories.Get(t.Context(), "example", "logs")
-				if err == nil || !strings.Contains(github.Describe(err), tt.want) || strings.Contains(err.Error(), token) {
+				_, _, err = git.API(client).Repositories.Get(t.Context(), "example", "logs")
+				if err == nil || !strings.Contains(git.DescribeGitHubError(err), tt.want) || strings.Contains(err.Error(), hubToken) {
 					t.Errorf("%v", err)
 				}
 			})
@@ -207,24 +207,24 @@ func TestAnswers(t *testing.T) {
 
 // A connection that is cut is described without the port that it had.
 func TestCut(t *testing.T) {
-	server := githubtest.New(token)
+	server := githubtest.New(hubToken)
 	server.Break(githubtest.Fault{Lose: true})
 	url, stop := server.Start()
 	for _, closed := range []bool{false, true} {
 		if closed {
 			stop()
 		}
-		client, err := github.New(github.Options{URL: url, Token: token})
+		client, err := git.NewGitHubClient(git.GitHubOptions{URL: url, Token: hubToken})
 		if err != nil {
 			t.Fatal(err)
 		}
 		told := map[string]bool{}
 		for range 3 {
-			_, _, err := github.API(client).Repositories.Get(t.Context(), "example", "logs")
+			_, _, err := git.API(client).Repositories.Get(t.Context(), "example", "logs")
 			if err == nil {
 				t.Fatal("there was an answer")
 			}
-			told[github.Describe(err)] = true
+			told[git.DescribeGitHubError(err)] = true
 		}
 		if len(told) != 1 {
 			t.Errorf("one failure has the descriptions %v", told)
@@ -236,19 +236,19 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-func TestOtherHosts(t *testing.T) {
-	client, err := github.New(github.Options{Token: token, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+func TestGitHubOtherHosts(t *testing.T) {
+	client, err := git.NewGitHubClient(git.GitHubOptions{Token: hubToken, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		t.Errorf("the token went to %s", r.URL)
 		return nil, errors.New("no")
 	})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := github.API(client).NewRequest("GET", "https://other.example/", nil)
+	request, err := git.API(client).NewRequest("GET", "https://other.example/", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := github.API(client).Do(t.Context(), request, nil); err == nil || !strings.Contains(err.Error(), "not the host") {
+	if _, err := git.API(client).Do(t.Context(), request, nil); err == nil || !strings.Contains(err.Error(), "not the host") {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package github_test
+package git_test
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot/github"
+	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/answers"
 )
 
@@ -36,7 +36,7 @@ const (
 )
 
 func TestReadDelivery(t *testing.T) {
-	got, err := github.ReadDelivery(delivery(documentedBody, documentedSignature), documentedSecret, 100)
+	got, err := git.ReadDelivery(delivery(documentedBody, documentedSignature), documentedSecret, 100)
 	if err != nil || got.Event != "push" || string(got.Payload) != documentedBody {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -67,7 +67,7 @@ func TestReadDelivery(t *testing.T) {
 		"a form":                  {delivery(documentedBody, documentedSignature, "Content-Type", "application/x-www-form-urlencoded"), documentedSecret, 100, 415},
 		"with a charset":          {delivery(documentedBody, documentedSignature, "Content-Type", "application/JSON; charset=utf-8"), documentedSecret, 100, 0},
 	} {
-		_, err := github.ReadDelivery(tt.r, tt.secret, tt.most)
+		_, err := git.ReadDelivery(tt.r, tt.secret, tt.most)
 		var refused *answers.Failure
 		status := 0
 		if errors.As(err, &refused) {
@@ -88,7 +88,7 @@ func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestCheckSecret(t *testing.T) {
 	for secret, ok := range map[string]bool{"": false, "short": false, strings.Repeat("a", 16): true, strings.Repeat("a", 16) + "\n": false} {
-		if err := github.CheckSecret(secret); (err == nil) != ok {
+		if err := git.CheckWebhookSecret(secret); (err == nil) != ok {
 			t.Errorf("%q: %v", secret, err)
 		}
 	}
@@ -100,7 +100,7 @@ func FuzzReadDelivery(f *testing.F) {
 	f.Add("", "sha256=", "", int64(0))
 	f.Fuzz(func(t *testing.T, body, signature, media string, most int64) {
 		r := delivery(body, signature, "Content-Type", media)
-		got, err := github.ReadDelivery(r, documentedSecret, most&0xFFFF)
+		got, err := git.ReadDelivery(r, documentedSecret, most&0xFFFF)
 		if err == nil && (string(got.Payload) != body || int64(len(body)) > most&0xFFFF || body == documentedBody && !strings.EqualFold(signature, documentedSignature)) {
 			t.Errorf("%q was taken with %q", body, signature)
 		}
@@ -109,7 +109,7 @@ func FuzzReadDelivery(f *testing.F) {
 
 func TestWebhook(t *testing.T) {
 	var taken []string
-	hook := &github.Webhook{Secret: documentedSecret, MaxBytes: 100, Logger: slog.New(slog.DiscardHandler), Take: func(d github.Delivery) (int, string) {
+	hook := &git.Webhook{Secret: documentedSecret, MaxBytes: 100, Logger: slog.New(slog.DiscardHandler), Take: func(d git.Delivery) (int, string) {
 		taken = append(taken, string(d.Payload))
 		return http.StatusAccepted, "thanks"
 	}}
@@ -177,7 +177,7 @@ func TestPushedBranch(t *testing.T) {
 		`{}`:                                        "-",
 		`[`:                                         "-",
 	} {
-		got, ok := github.PushedBranch([]byte(payload))
+		got, ok := git.PushedBranch([]byte(payload))
 		if !ok {
 			got = "-"
 		}
@@ -197,7 +197,7 @@ func TestIsHost(t *testing.T) {
 		{"https://git.example.com/api/v3", "git.example.com", true}, {"https://git.example.com/api/v3", "github.com", false},
 		{"https://api.octo.ghe.com", "octo.ghe.com", true}, {"http://127.0.0.1:3000", "127.0.0.1:3000", true}, {"http://127.0.0.1:3000", "127.0.0.1", false},
 	} {
-		if got := github.IsHost(tt.api, tt.host); got != tt.want {
+		if got := git.IsGitHubHost(tt.api, tt.host); got != tt.want {
 			t.Errorf("%q, %q: %v", tt.api, tt.host, got)
 		}
 	}
@@ -206,7 +206,7 @@ func TestIsHost(t *testing.T) {
 func FuzzPushedBranch(f *testing.F) {
 	f.Add([]byte(`{"ref":"refs/heads/main"}`))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		if branch, ok := github.PushedBranch(payload); ok && branch == "" {
+		if branch, ok := git.PushedBranch(payload); ok && branch == "" {
 			t.Errorf("%q", payload)
 		}
 	})

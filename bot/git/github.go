@@ -1,14 +1,4 @@
-// Package github makes clients of GitHub's REST API, for GitHub itself and for GitHub
-// Enterprise Server, and verifies what its webhooks send.
-//
-// What it guarantees: the token goes to the configured host only, over TLS unless that is
-// this machine, and is in no error and no log. No more is asked of GitHub than it allows: a request that would
-// be over a limit waits, as long as its context lets it, and is sent again where GitHub
-// answered that it was over one. Nothing else is sent twice, because nothing here knows
-// what may be; the caller does. An answer has a size and a time within which it comes.
-//
-// The package must not know what callers do with a client.
-package github
+package git
 
 import (
 	"cmp"
@@ -27,11 +17,11 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// DefaultURL is where GitHub itself answers.
-const DefaultURL = "https://api.github.com"
+// GitHubURL is where GitHub itself answers.
+const GitHubURL = "https://api.github.com"
 
-// Options are what a client needs.
-type Options struct {
+// GitHubOptions are what a client needs.
+type GitHubOptions struct {
 	// URL is where the API is: https://HOST/api/v3 for GitHub Enterprise Server. Default:
 	// DefaultURL.
 	URL string
@@ -48,31 +38,31 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// A Client sends requests to GitHub's API; see [API] for its calls. It is safe for concurrent use, but GitHub
+// A GitHubClient sends requests to GitHub's API; see [API] for its calls. It is safe for concurrent use, but GitHub
 // asks its clients to send one request after the other.
-type Client struct {
+type GitHubClient struct {
 	// BaseURL is the address of the API, with a slash at its end.
 	BaseURL *url.URL
 	// HTTP sends requests, with the credentials and within the limits.
 	HTTP      *http.Client
-	transport *transport
+	transport *githubTransport
 }
 
 // API returns the calls of GitHub's API.
 //
 // It is a function and makes them each time, because a field or a method of Client would mention the library's type. The linker
 // keeps all exported methods of types that reflection can reach from a value in an interface: here 1.5 MB of calls that nothing makes.
-func API(c *Client) *github.Client {
+func API(c *GitHubClient) *github.Client {
 	api := github.NewClient(c.HTTP)
 	api.BaseURL = c.BaseURL
 	return api
 }
 
-// New returns a client. It asks for nothing yet.
-func New(o Options) (*Client, error) {
-	base, err := url.Parse(strings.TrimRight(cmp.Or(o.URL, DefaultURL), "/") + "/")
+// NewGitHubClient returns a client. It asks for nothing yet.
+func NewGitHubClient(o GitHubOptions) (*GitHubClient, error) {
+	base, err := url.Parse(strings.TrimRight(cmp.Or(o.URL, GitHubURL), "/") + "/")
 	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" || base.Scheme != "https" && base.Scheme != "http" {
-		return nil, errors.New("github: the address of the API must be a URL such as " + DefaultURL)
+		return nil, errors.New("github: the address of the API must be a URL such as " + GitHubURL)
 	}
 	if base.Scheme == "http" && !loopback(base.Hostname()) {
 		return nil, fmt.Errorf("github: the address of the API must begin with https: over http every machine between here and %s could read the token", base.Host)
@@ -84,27 +74,27 @@ func New(o Options) (*Client, error) {
 		o.Transport = http.DefaultTransport.(*http.Transport).Clone()
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	t := &transport{base: o.Transport, host: base.Host, userAgent: cmp.Or(o.UserAgent, "larder"), token: o.Token, pause: cmp.Or(o.Pause, time.Second), logger: o.Logger}
+	t := &githubTransport{base: o.Transport, host: base.Host, userAgent: cmp.Or(o.UserAgent, "larder"), token: o.Token, pause: cmp.Or(o.Pause, time.Second), logger: o.Logger}
 	client := &http.Client{
 		Transport: t,
 		// A redirect is an error for the caller. Following it would send the token to another address, and change the method to GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &Client{BaseURL: base, HTTP: client, transport: t}, nil
+	return &GitHubClient{BaseURL: base, HTTP: client, transport: t}, nil
 }
 
 // Authorized reports whether requests are made with a token.
-func (c *Client) Authorized() bool { return c.transport.token != "" }
+func (c *GitHubClient) Authorized() bool { return c.transport.token != "" }
 
-// IsHost reports whether repositories on host are those that the API at apiURL, "" for GitHub's own, knows.
-func IsHost(apiURL, host string) bool {
-	base, err := url.Parse(cmp.Or(apiURL, DefaultURL))
+// IsGitHubHost reports whether repositories on host are those that the API at apiURL, "" for GitHub's own, knows.
+func IsGitHubHost(apiURL, host string) bool {
+	base, err := url.Parse(cmp.Or(apiURL, GitHubURL))
 	return err == nil && base.Host != "" && strings.TrimPrefix(strings.ToLower(base.Host), "api.") == strings.TrimPrefix(strings.ToLower(host), "www.")
 }
 
 // Waiting returns until when requests wait for one of GitHub's limits, zero where they
 // do not.
-func (c *Client) Waiting() time.Time {
+func (c *GitHubClient) Waiting() time.Time {
 	c.transport.mu.Lock()
 	defer c.transport.mu.Unlock()
 	if time.Now().Before(c.transport.until) {
@@ -118,19 +108,19 @@ func loopback(host string) bool {
 	return err == nil && ip.IsLoopback() || host == "localhost"
 }
 
-// Status returns the HTTP status of an answer that is an error, 0 where err is another
+// GitHubStatus returns the HTTP status of an answer that is an error, 0 where err is another
 // one.
-func Status(err error) int {
+func GitHubStatus(err error) int {
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
 		return e.Response.StatusCode
 	}
 	return 0
 }
 
-// Describe is an error of a client's for people: what GitHub says, or why it could not be
+// DescribeGitHubError is an error of a client's for people: what GitHub says, or why it could not be
 // asked, without the address, which callers know better. The same failure has the same
 // description each time.
-func Describe(err error) string {
+func DescribeGitHubError(err error) string {
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
 		text := fmt.Sprintf("GitHub answered %d %s", e.Response.StatusCode, http.StatusText(e.Response.StatusCode))
 		if e.Response.StatusCode >= http.StatusInternalServerError {

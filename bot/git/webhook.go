@@ -1,4 +1,4 @@
-package github
+package git
 
 import (
 	"cmp"
@@ -28,8 +28,8 @@ type Delivery struct {
 // leastSecret is the fewest bytes of a secret that cannot be guessed.
 const leastSecret = 16
 
-// CheckSecret returns an error for a secret that is no good for webhooks.
-func CheckSecret(secret string) error {
+// CheckWebhookSecret returns an error for a secret that is no good for webhooks.
+func CheckWebhookSecret(secret string) error {
 	switch {
 	case len(secret) < leastSecret:
 		return fmt.Errorf("the secret of a webhook needs %d characters or more, so that it cannot be guessed; `openssl rand -hex 32` makes one", leastSecret)
