@@ -109,6 +109,9 @@ type look struct {
 	missing []string        // blob files
 }
 
+// missingMarker is what a finding is about where no file names the MANIFEST.
+const missingMarker = "marker.manifest.*"
+
 func newLook(dir string, o Options) (*look, error) {
 	l := &look{fs: o.FS, dir: dir, version: newVersion(), hidden: make(map[string]bool)}
 	return l, l.all(o)
@@ -188,7 +191,7 @@ func (l *look) all(o Options) error {
 func (l *look) absent() {
 	for _, name := range l.names {
 		if immutable(name) || strings.HasSuffix(name, ".log") || strings.HasPrefix(name, "OPTIONS-") {
-			l.add("marker.manifest.*", -1, "the file that names the MANIFEST is missing")
+			l.add(missingMarker, -1, "the file that names the MANIFEST is missing")
 			return
 		}
 	}

@@ -26,6 +26,10 @@ type mark struct {
 	Sequence uint64 `json:"sequence"`
 	// Files has how many bytes the live MANIFEST and each write-ahead log had, by name.
 	Files map[string]int64 `json:"files"`
+	// Tables has the size of each table that the MANIFEST named, by name, and Log the first write-ahead log that was
+	// needed beside them, so that a repair without the MANIFEST knows which files count.
+	Tables map[string]int64 `json:"tables,omitempty"`
+	Log    uint64           `json:"log,omitempty"`
 }
 
 // manifest returns the name of the MANIFEST that was live, or "".
@@ -218,6 +222,12 @@ func (m *marker) write() {
 	}
 	if now.Sequence == m.last.Sequence && maps.Equal(now.Files, m.last.Files) {
 		return
+	}
+	now.Tables, now.Log = m.last.Tables, m.last.Log
+	if name := now.manifest(); name != "" && (now.Files[name] != m.last.Files[name] || now.Tables == nil) {
+		if v, err := readVersion(m.store.opts.FS, m.store.dir, name, now.Files[name]); err == nil {
+			now.Tables, now.Log = v.tableSizes(), v.log
+		}
 	}
 	err := writeMark(m.store.opts.FS, m.store.opts.Mark, now.encode())
 	if err == nil {

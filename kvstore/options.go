@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -140,9 +141,11 @@ func pebbleOptions(o *Options) *pebble.Options {
 	}
 	// Compactions that reads ask for would make a reader wait for the manifest.
 	po.Experimental.ReadSamplingMultiplier = -1
+	po.Experimental.SpanPolicyFunc = spanPolicy
 	if o.VirtualTime {
 		po.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
 	}
+	po.MaxManifestFileSize = 4 << 20 // the mark reads it again
 	po.TargetFileSizes[0] = 4 << 20
 	for i := range po.Levels {
 		l := &po.Levels[i]
@@ -163,6 +166,18 @@ func pebbleOptions(o *Options) *pebble.Options {
 		}
 	}
 	return po
+}
+
+// spanPolicy keeps the values of all rows but contents' bytes in the tables. Only the MANIFEST says which blob file a table
+// refers to, and what is in a blob file has to be found without it: contents are, by their hash.
+func spanPolicy(start []byte) (policy pebble.SpanPolicy, end []byte, err error) {
+	switch ns := []byte{byte(Blobs)}; {
+	case bytes.Compare(start, ns) < 0:
+		end = ns
+	case start[0] == ns[0]:
+		return pebble.SpanPolicy{}, successor(ns), nil
+	}
+	return pebble.SpanPolicy{DisableValueSeparationBySuffix: true, ValueStoragePolicy: pebble.ValueStorageLowReadLatency}, end, nil
 }
 
 // HeapBytes is how much of the memory of a store with these options is Go's, in bytes, so

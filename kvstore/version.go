@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // version is what a MANIFEST says: the files that hold the store's tables and large values,
@@ -139,6 +142,25 @@ func (v *version) files() map[string]int64 {
 		files[fmt.Sprintf("%06d.blob", file)] = v.sizes[file]
 	}
 	return files
+}
+
+// tableSizes returns the size of each table that v needs, by its name.
+func (v *version) tableSizes() map[string]int64 {
+	files := v.files()
+	maps.DeleteFunc(files, func(name string, _ int64) bool { return isBlobFile(name) })
+	return files
+}
+
+// readVersion reads what a MANIFEST says in its first bytes.
+func readVersion(fs vfs.FS, dir, manifest string, length int64) (*version, error) {
+	f, err := fs.Open(fs.PathJoin(dir, manifest))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	v := newVersion()
+	_, err = newChunkReader(io.LimitReader(f, length), 0).records(0, v.apply)
+	return v, err
 }
 
 // decoder reads an edit until the first error, which it keeps.

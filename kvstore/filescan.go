@@ -1,0 +1,565 @@
+package kvstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// A FileScan has what can be read of the files in a store's folder, without the MANIFEST: [ScanFiles].
+//
+// It keeps an index of its own in a scratch folder. A row of the index begins with one of these:
+//
+//	r  a version of a row, from a file that counts: namespace, hash of the key, newest first
+//	x  the same, from a file that does not count or may be forged: only for what the caller can verify
+//	h  that a content may be had by decoding a value: hash of the content, coding, hash of the value
+//	v  where a value is: hash of the value
+type FileScan struct {
+	fs      vfs.FS
+	dir     string
+	files   []string // by their number in a location
+	counted facts
+	options sstable.ReaderOptions
+	rows    map[Namespace]bool // those of which rows are kept
+
+	index   *pebble.DB
+	scratch string
+	batch   *pebble.Batch
+
+	gaps       []Gap
+	identified bool // whether values that no row names were decoded
+}
+
+// A Gap is a part of a file that cannot be read.
+type Gap struct {
+	Finding
+	// From and To are the first and the last namespace of which rows may have been there.
+	From, To Namespace
+}
+
+// Concerns reports whether rows of a namespace may have been in the gap.
+func (g Gap) Concerns(ns Namespace) bool { return g.From <= ns && ns <= g.To }
+
+// ErrUndecided is that of a row of which there are two versions with the same sequence number.
+var ErrUndecided = errors.New("there are two versions of a row, and nothing says which is newer")
+
+// ScanFiles reads every table, blob file and write-ahead log in the folder of a store, whether the MANIFEST
+// names it or not, and remembers the rows of the given namespaces and where each content is. What is damaged is
+// in [FileScan.Gaps]: the block or the record that is hit, and nothing else. It writes only into a new folder in
+// scratch, which Close removes. No process may have the store open for writing meanwhile.
+func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Namespace, progress func(done, of int64)) (_ *FileScan, err error) {
+	o.defaults()
+	s := &FileScan{fs: o.FS, dir: dir, rows: make(map[Namespace]bool)}
+	for _, ns := range rows {
+		s.rows[ns] = true
+	}
+	l, err := newLook(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	s.counted = l.facts()
+	po := pebbleOptions(&o)
+	po.EnsureDefaults()
+	s.options = po.MakeReaderOptions()
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return nil, fmt.Errorf("couldn't create a folder for the index of what the damaged store has: %w", err)
+	}
+	if s.scratch, err = os.MkdirTemp(scratch, "scan-"); err != nil {
+		return nil, fmt.Errorf("couldn't create a folder for the index of what the damaged store has: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	index := pebbleOptions(&Options{CacheBytes: 16 << 20, MemTableBytes: 8 << 20})
+	index.DisableWAL, index.Logger, index.Experimental.ValueSeparationPolicy = true, pebbleLogger{o.Logger}, nil
+	if s.index, err = pebble.Open(s.scratch, index); err != nil {
+		return nil, fmt.Errorf("couldn't create an index of what the damaged store has: %w", err)
+	}
+	s.batch = s.index.NewBatch()
+	if err := s.readFiles(ctx, l, progress); err != nil {
+		return nil, fmt.Errorf("couldn't read the files of the damaged store in %s: %w", dir, err)
+	}
+	return s, s.commit()
+}
+
+// readFiles reads all files of the folder that the look has listed.
+func (s *FileScan) readFiles(ctx context.Context, l *look, progress func(done, of int64)) error {
+	sizes := make(map[string]int64, len(l.names))
+	var done, all int64
+	for _, name := range l.names {
+		info, err := s.fs.Stat(s.fs.PathJoin(s.dir, name))
+		if err == nil && !info.IsDir() && info.Size() > 0 {
+			sizes[name] = info.Size()
+			all += info.Size()
+			s.files = append(s.files, name)
+		}
+	}
+	slices.Sort(s.files)
+	for number, name := range s.files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := s.readFile(ctx, number, name, sizes[name]); err != nil {
+			return err
+		}
+		done += sizes[name]
+		progress(done, all)
+	}
+	for _, f := range l.missingFiles(s.counted, sizes) {
+		gap := Gap{f, 0, math.MaxUint8}
+		if isBlobFile(f.File) {
+			gap.From, gap.To = Blobs, Blobs
+		}
+		s.gaps = append(s.gaps, gap)
+	}
+	return nil
+}
+
+// readFile reads a file as what its name says. If there is nothing of that kind in it, it reads it as the other kinds:
+// two files may have changed places.
+func (s *FileScan) readFile(ctx context.Context, number int, name string, size int64) error {
+	f, err := s.fs.Open(s.fs.PathJoin(s.dir, name))
+	if err != nil {
+		s.gaps = append(s.gaps, Gap{Finding{name, -1, fmt.Sprintf("the file can't be opened: %v", err)}, 0, math.MaxUint8})
+		return nil
+	}
+	defer f.Close()
+	readers := map[string]func(context.Context, *fileReader) error{".sst": s.readTable, ".blob": s.readBlobFile, ".log": s.readLog}
+	kinds := []string{".sst", ".log", ".blob"}
+	named := slices.Index(kinds, filepath.Ext(name))
+	if named > 0 {
+		kinds[0], kinds[named] = kinds[named], kinds[0]
+	}
+	var gaps []Gap
+	for i, kind := range kinds {
+		r := &fileReader{File: f, scan: s, number: number, name: name, size: size, last: 0}
+		if err := readers[kind](ctx, r); err != nil {
+			return err
+		}
+		if i == 0 || r.found > 0 {
+			gaps = r.gaps
+		}
+		if r.found > 0 {
+			break
+		}
+	}
+	if named >= 0 {
+		s.gaps = append(s.gaps, gaps...)
+	}
+	return nil
+}
+
+// A fileReader reads one file.
+type fileReader struct {
+	vfs.File
+	scan   *FileScan
+	number int // of the file
+	name   string
+	size   int64
+	found  int       // blocks or records
+	last   Namespace // of the last key
+	gaps   []Gap
+	open   bool // whether the last gap goes on to the next key
+
+	window []byte // read ahead
+	ahead  int64  // where it begins
+}
+
+// missing records that bytes cannot be read.
+func (r *fileReader) missing(offset, length int64, from Namespace) {
+	if r.open && len(r.gaps) > 0 {
+		return // it is part of the one before
+	}
+	r.open = true
+	r.gaps = append(r.gaps, Gap{Finding{r.name, offset, fmt.Sprintf("%d bytes from here on cannot be read", length)}, from, math.MaxUint8})
+}
+
+// reached records that rows from a key on can be read again.
+func (r *fileReader) reached(key []byte) {
+	if len(key) == 0 {
+		return
+	}
+	if r.open {
+		r.gaps[len(r.gaps)-1].To = Namespace(key[0])
+		r.open = false
+	}
+	r.last = Namespace(key[0])
+}
+
+// read reads a part of the file into a buffer that the decoders of columns accept.
+func (r *fileReader) read(offset, length int64) ([]byte, error) {
+	if offset < 0 || length < 0 || offset+length > r.size {
+		return nil, io.ErrUnexpectedEOF
+	}
+	buf := make([]byte, length)
+	n, err := r.ReadAt(buf, offset)
+	if int64(n) == length {
+		err = nil
+	}
+	return buf, err
+}
+
+// A rowVersion is one version of a row.
+type rowVersion struct {
+	key, value []byte
+	sequence   uint64
+	deleted    bool
+	counts     bool     // whether it comes from a file that counts, and is where Pebble has put it
+	at         location // of the value
+}
+
+// location is where a value is.
+type location struct {
+	kind           byte // inBlobFile, inTable, or inIndex: behind this byte in the index itself
+	file           int
+	offset, length int64 // of the block, with its trailer
+	row            int
+}
+
+const (
+	inIndex = iota
+	inBlobFile
+	inTable
+)
+
+func (l location) encode() []byte {
+	b := []byte{l.kind}
+	for _, n := range []int64{int64(l.file), l.offset, l.length, int64(l.row)} {
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	return b
+}
+
+func decodeLocation(b []byte) (l location) {
+	d := decoder{r: bytes.NewReader(b[1:])}
+	return location{b[0], int(d.number()), int64(d.number()), int64(d.number()), int(d.number())}
+}
+
+// add adds a version of a row to the index.
+func (s *FileScan) add(v rowVersion) error {
+	ns, key := Namespace(v.key[0]), v.key[1:]
+	switch {
+	case ns == Blobs:
+		if v.deleted || v.at.kind == inBlobFile || len(key) != len(Hash{})+1 {
+			return nil
+		}
+		sum := Sum(v.value)
+		s.names(Hash(key[:len(Hash{})]), coding.Coding(key[len(Hash{})]), sum, false)
+		return s.place(sum, v.at, v.value)
+	case ns == Contents:
+		if v.deleted || len(key) != len(Hash{}) {
+			return nil
+		}
+		content, err := decodeContent(v.value)
+		if err != nil {
+			return nil //nolint:nilerr // the blobs are identified by their bytes
+		}
+		for _, r := range content.Representations {
+			s.names(Hash(key), r.Coding, r.Sum, content.Squeezed)
+		}
+		return s.flush()
+	case !s.rows[ns]:
+		return nil
+	}
+	row := []byte{'x'}
+	if v.counts {
+		row[0] = 'r'
+	}
+	row = append(rowPrefix(row[0], v.key), binary.BigEndian.AppendUint64(nil, math.MaxUint64-v.sequence)...)
+	row = binary.BigEndian.AppendUint32(row, math.MaxUint32-fileNumber(s.files[v.at.file]))
+	value := []byte{0}
+	if !v.deleted {
+		value[0] = 1
+	}
+	value = append(binary.AppendUvarint(value, uint64(len(v.key))), v.key...)
+	value = append(value, v.value...)
+	digest := sha256.Sum256(value) // so that two stores' versions do not hide each other
+	if err := s.batch.Set(append(row, digest[:8]...), value, nil); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+// rowPrefix is what all versions of a row begin with in the index.
+func rowPrefix(class byte, key []byte) []byte {
+	digest := sha256.Sum256(key)
+	return append([]byte{class, key[0]}, digest[:16]...)
+}
+
+const versionSuffix = 8 + 4 + 8 // of the sequence number, the file's number and the digest
+
+// fileNumber is the number in a file's name.
+func fileNumber(name string) (n uint32) {
+	_, _ = fmt.Sscanf(name, "%d.", &n)
+	return n
+}
+
+// names records that a value may be a content in a coding.
+func (s *FileScan) names(h Hash, c coding.Coding, value Hash, squeezed bool) {
+	key := slices.Concat([]byte{'h'}, h[:], []byte{byte(c)}, value[:])
+	flag := []byte{0}
+	if squeezed {
+		flag[0] = 1
+	}
+	_ = s.batch.Set(key, flag, nil) // of a batch that is not committed
+}
+
+// place records where a value is.
+func (s *FileScan) place(sum Hash, at location, value []byte) error {
+	where := at.encode()
+	if at.kind == inIndex {
+		where = append([]byte{inIndex}, value...)
+	}
+	if err := s.batch.Set(append([]byte{'v'}, sum[:]...), where, nil); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+// flush writes the batch if it is large.
+func (s *FileScan) flush() error {
+	if s.batch.Len() < 4<<20 {
+		return nil
+	}
+	return s.commit()
+}
+
+func (s *FileScan) commit() error {
+	err := s.batch.Commit(pebble.NoSync)
+	err = errors.Join(err, s.batch.Close())
+	s.batch = s.index.NewBatch()
+	if err != nil {
+		return fmt.Errorf("couldn't write the index of what the damaged store has: %w", err)
+	}
+	return nil
+}
+
+// Close removes the index.
+func (s *FileScan) Close() (err error) {
+	if s.batch != nil {
+		err = s.batch.Close()
+	}
+	if s.index != nil {
+		err = errors.Join(err, s.index.Close())
+	}
+	return errors.Join(err, os.RemoveAll(s.scratch))
+}
+
+// Gaps returns the parts of files that cannot be read.
+func (s *FileScan) Gaps() []Gap { return s.gaps }
+
+// Uncertain reports whether nothing says which of the files counted, so that rows that had been deleted may
+// be among those that are found.
+func (s *FileScan) Uncertain() bool { return !s.counted.known }
+
+// Values yields all values of a row that were found, whichever counts. They may be forged.
+func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, class := range []byte{'r', 'x'} {
+			prefix := rowPrefix(class, ns.physical(key))
+			for _, value := range s.scanIndex(prefix) {
+				if _, row, ok := splitVersion(value); ok && !yield(row) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// scanIndex yields the rows of the index that begin with prefix.
+func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, value []byte) bool) {
+		it, err := s.index.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: successor(prefix)})
+		if err != nil {
+			return
+		}
+		defer it.Close()
+		for ok := it.First(); ok; ok = it.Next() {
+			if !yield(it.Key(), it.Value()) {
+				return
+			}
+		}
+	}
+}
+
+// splitVersion splits a value of the index. It is not ok where the row was deleted.
+func splitVersion(value []byte) (key, row []byte, ok bool) {
+	n, used := binary.Uvarint(value[1:])
+	rest := value[1+used:]
+	return rest[:n], rest[n:], value[0] == 1
+}
+
+// Rows yields the newest version of each row of a namespace, in no order, but for rows that were deleted.
+// Where two versions contradict each other it yields the key with [ErrUndecided].
+func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		var group []byte  // what the versions of the row begin with
+		var newest []byte // the sequence number of the first of them
+		var pending Item  // the newest version of the row
+		var decided error // why the row has none
+		send := func() bool {
+			return pending.Key == nil || yield(pending, decided)
+		}
+		for key, value := range s.scanIndex([]byte{'r', byte(ns)}) {
+			if err := ctx.Err(); err != nil {
+				yield(Item{}, err)
+				return
+			}
+			version := key[:len(key)-versionSuffix]
+			sequence := key[len(version) : len(version)+8]
+			physical, row, there := splitVersion(value)
+			if bytes.Equal(version, group) {
+				// Compactions give rows of the last level the sequence number 0: then the newer file counts.
+				if bytes.Equal(sequence, newest) && !bytes.Equal(sequence, oldest) && pending.Key != nil && !(there && bytes.Equal(row, pending.Value)) {
+					decided = ErrUndecided
+				}
+				continue
+			}
+			if !send() {
+				return
+			}
+			group, newest, pending, decided = bytes.Clone(version), bytes.Clone(sequence), Item{}, nil
+			if there {
+				pending = Item{bytes.Clone(physical[1:]), bytes.Clone(row)}
+			}
+		}
+		send()
+	}
+}
+
+// oldest is the sequence number 0 in the index.
+var oldest = bytes.Repeat([]byte{0xff}, 8)
+
+// Content returns the codings of a content that were found, each of which decodes to it, and whether they were the best
+// that there are. It returns [ErrNotFound] where there is none. It is not safe for concurrent use.
+func (s *FileScan) Content(h Hash) (squeezed bool, found []Coded, err error) {
+	squeezed, found = s.codings(h)
+	if found == nil && !s.identified {
+		s.identified = true
+		if err := s.identify(); err != nil {
+			return false, nil, err
+		}
+		squeezed, found = s.codings(h)
+	}
+	if found == nil {
+		return false, nil, fmt.Errorf("content %s: %w", h, ErrNotFound)
+	}
+	return squeezed, found, nil
+}
+
+// codings returns the codings of a content that can be read.
+func (s *FileScan) codings(h Hash) (squeezed bool, found []Coded) {
+	complete := true
+	add := func(c coding.Coding, sum Hash) {
+		if slices.ContainsFunc(found, func(o Coded) bool { return o.Coding == c }) {
+			return
+		}
+		value, err := s.value(sum)
+		if err == nil {
+			if _, ok := decodeAs(h, c, value); ok {
+				found = append(found, Coded{c, value})
+				return
+			}
+		}
+		complete = false
+	}
+	add(coding.Identity, h)
+	complete = true // it may not have been stored so
+	named := append([]byte{'h'}, h[:]...)
+	for key, flag := range s.scanIndex(named) {
+		rest := key[len(named):]
+		squeezed = squeezed || flag[0] == 1
+		add(coding.Coding(rest[0]), Hash(rest[1:]))
+	}
+	return squeezed && complete, found
+}
+
+// value reads a value by its hash, and checks that.
+func (s *FileScan) value(sum Hash) ([]byte, error) {
+	where, closer, err := s.index.Get(append([]byte{'v'}, sum[:]...))
+	if err != nil {
+		return nil, err
+	}
+	if where[0] == inIndex {
+		value := bytes.Clone(where[1:])
+		return value, closer.Close()
+	}
+	at := decodeLocation(where)
+	if err := closer.Close(); err != nil {
+		return nil, err
+	}
+	f, err := s.fs.Open(s.fs.PathJoin(s.dir, s.files[at.file]))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r := &fileReader{File: f, scan: s, number: at.file, size: math.MaxInt64}
+	b, err := r.read(at.offset, at.length)
+	if err != nil {
+		return nil, err
+	}
+	var value []byte
+	if at.kind == inBlobFile {
+		values, ok := decodeValues(b)
+		if !ok || at.row >= len(values) {
+			return nil, ErrCorrupt
+		}
+		value = values[at.row]
+	} else {
+		versions, ok := decodeRows(b)
+		if !ok || at.row >= len(versions) {
+			return nil, ErrCorrupt
+		}
+		value = versions[at.row].value
+	}
+	if Sum(value) != sum {
+		return nil, ErrCorrupt
+	}
+	return value, nil
+}
+
+// identify decodes the values of blob files in each coding: the row that says what they are may be lost.
+func (s *FileScan) identify() error {
+	for key, where := range s.scanIndex([]byte{'v'}) {
+		if where[0] != inBlobFile {
+			continue
+		}
+		sum := Hash(key[1:])
+		value, err := s.value(sum)
+		if err != nil {
+			continue // it was damaged since
+		}
+		for _, c := range []coding.Coding{coding.Brotli, coding.Gzip} {
+			r, err := coding.NewReader(c, bytes.NewReader(value))
+			if err != nil {
+				continue
+			}
+			digest := sha256.New()
+			n, err := io.Copy(digest, io.LimitReader(r, maxBatch))
+			if closeErr := r.Close(); err == nil && closeErr == nil && n < maxBatch {
+				s.names(Hash(digest.Sum(nil)), c, sum, false)
+			}
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	return s.commit()
+}

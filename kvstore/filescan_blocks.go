@@ -1,0 +1,415 @@
+package kvstore
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"runtime"
+
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/sstable/colblk"
+)
+
+// Blocks of tables and of blob files hold columns, behind a header of seven bytes and five more for each column. Each is
+// followed by how it is compressed and a checksum. The columns of a table's rows, and the one of a blob file's
+// values, are these (packages sstable/colblk and sstable/blob of Pebble).
+const (
+	columnsStart = 7
+	columnLength = 5
+
+	rowsHeader     = 4 // the length of the longest key comes before the header
+	columnPrefix   = 0
+	columnSuffix   = 1
+	columnTrailer  = 2
+	columnValue    = 4
+	columnExternal = 5
+	rowColumns     = 7
+
+	valueColumns = 1
+	valueHeader  = columnsStart + valueColumns*columnLength
+
+	maxRows = 1 << 24 // in a block
+)
+
+// The kinds of keys that Larder writes, and how Pebble packs one with its sequence number.
+const (
+	kindDelete        = 0
+	kindSet           = 1
+	kindSetWithDelete = 18
+	kindDeleteSized   = 23
+	kindBits          = 8
+)
+
+// blocks returns where the index of a table says that its rows are, nil where it cannot be read.
+func (r *fileReader) blocks() []block.Handle {
+	var handles []block.Handle
+	f, err := r.scan.fs.Open(r.scan.fs.PathJoin(r.scan.dir, r.name))
+	if err != nil {
+		return nil
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		f.Close()
+		return nil
+	}
+	table, err := sstable.NewReader(context.Background(), readable, r.scan.options) // which closes readable where it fails
+	if err != nil {
+		return nil
+	}
+	defer table.Close()
+	layout, err := table.Layout()
+	if err != nil {
+		return nil
+	}
+	for _, h := range layout.Data {
+		handles = append(handles, h.Handle)
+	}
+	return handles
+}
+
+// readTable reads the rows of a table: of the blocks that its index names, or of those that can be found without it.
+func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
+	counts := s.counted.countsTable(r.name, r.size)
+	handles := r.blocks()
+	if handles == nil {
+		return r.searchBlocks(ctx, counts)
+	}
+	for _, h := range handles {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		length := int64(h.Length) + block.TrailerLen
+		b, err := r.read(int64(h.Offset), length)
+		if err != nil || !isBlock(b) {
+			r.missing(int64(h.Offset), length, r.last)
+			continue
+		}
+		if ok, err := r.addRows(b, int64(h.Offset), counts); err != nil {
+			return err
+		} else if !ok {
+			r.missing(int64(h.Offset), length, r.last)
+		}
+	}
+	return nil
+}
+
+// addRows adds the rows of a block to the index. It is not ok where it is no block of rows.
+func (r *fileReader) addRows(b []byte, offset int64, counts bool) (ok bool, err error) {
+	rows, ok := decodeRows(b)
+	if !ok {
+		return false, nil
+	}
+	r.found++
+	for i, row := range rows {
+		if len(row.key) == 0 {
+			continue
+		}
+		r.reached(row.key)
+		row.counts = counts
+		if row.at.kind == inTable {
+			row.at = location{inTable, r.number, offset, int64(len(b)), i}
+		} else {
+			row.at.file = r.number
+		}
+		if err := r.scan.add(row); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// Without an index, a block is where its checksum is right. What is searched beyond damage is bounded.
+const (
+	longestBlock = 1 << 20  // that is searched for where one begins
+	searchBlock  = 16 << 10 // and where one may begin
+	searchSteps  = 1 << 26
+)
+
+// searchBlocks reads a table whose index is lost, from block to block.
+func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
+	steps, lost := searchSteps, int64(-1)
+	for at := int64(0); at < r.size; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		most := int64(longestBlock)
+		if lost >= 0 {
+			most = searchBlock
+		}
+		buf, err := r.peek(at, min(most, r.size-at))
+		if err != nil {
+			return err
+		}
+		length := blockLength(buf)
+		if length > 0 {
+			// What follows damage may be a file that someone has published, with blocks of their own in it.
+			if ok, err := r.addRows(buf[:length:length], at, counts && lost < 0); err != nil {
+				return err
+			} else if ok || lost < 0 {
+				at, lost = at+length, -1
+				continue
+			}
+		}
+		if lost < 0 {
+			lost = at
+			r.missing(at, r.size-at, r.last)
+		}
+		if steps -= len(buf); steps < 0 {
+			return nil
+		}
+		at++
+	}
+	return nil
+}
+
+// peek returns a part of the file, which is valid until the next call.
+func (r *fileReader) peek(offset, length int64) ([]byte, error) {
+	if offset < r.ahead || offset+length > r.ahead+int64(len(r.window)) {
+		window, err := r.read(offset, min(max(length, 2*longestBlock), r.size-offset))
+		if err != nil {
+			return nil, err
+		}
+		r.window, r.ahead = window, offset
+	}
+	return r.window[offset-r.ahead : offset-r.ahead+length], nil
+}
+
+// blockLength returns how long the block is that b begins with, 0 where it begins with none.
+func blockLength(b []byte) int64 {
+	sum := ^uint32(0)
+	for i, x := range b {
+		sum = castagnoli[byte(sum)^x] ^ sum>>8
+		end := i + 1
+		if end+4 > len(b) || end < columnsStart {
+			continue
+		}
+		if x <= byte(block.MinLZCompressionIndicator) && binary.LittleEndian.Uint32(b[end:]) == masked(^sum) {
+			return int64(end + 4)
+		}
+	}
+	return 0
+}
+
+// expand returns what is in a block with its trailer, in a buffer that the decoders of columns accept.
+func expand(b []byte) ([]byte, bool) {
+	if len(b) < block.TrailerLen {
+		return nil, false
+	}
+	data, kind := b[:len(b)-block.TrailerLen], block.CompressionIndicator(b[len(b)-block.TrailerLen])
+	switch kind {
+	case block.NoCompressionIndicator:
+		return append(make([]byte, 0, len(data)+8), data...), true
+	case block.SnappyCompressionIndicator, block.ZstdCompressionIndicator, block.MinLZCompressionIndicator:
+	default:
+		return nil, false
+	}
+	n, err := block.DecompressedLen(kind, data)
+	if err != nil || n < 0 || n > maxBatch {
+		return nil, false
+	}
+	out := make([]byte, n, n+8)
+	return out, block.DecompressInto(kind, data, out) == nil
+}
+
+// columns checks the header of a block, and where its columns begin. The checksum was right, so that is what tells
+// blocks of one kind from others.
+func columns(data []byte, custom, count int) bool {
+	header := custom + columnsStart + count*columnLength
+	if len(data) <= header || data[custom] != byte(colblk.Version1) || int(binary.LittleEndian.Uint16(data[custom+1:])) != count {
+		return false
+	}
+	if rows := binary.LittleEndian.Uint32(data[custom+3:]); rows == 0 || rows > maxRows {
+		return false
+	}
+	before := uint32(header)
+	for i := range count {
+		start := binary.LittleEndian.Uint32(data[custom+columnsStart+i*columnLength+1:])
+		if start < before || int64(start) >= int64(len(data)) {
+			return false
+		}
+		before = start
+	}
+	return true
+}
+
+// decodeRows decodes a block of a table's rows, with its trailer. It is not ok for a block of another kind.
+func decodeRows(b []byte) (rows []rowVersion, ok bool) {
+	data, ok := expand(b)
+	if !ok || !columns(data, rowsHeader, rowColumns) {
+		return nil, false
+	}
+	defer recovered(&ok)
+	d := colblk.DecodeBlock(data, rowsHeader)
+	prefixes, suffixes, trailers := d.PrefixBytes(columnPrefix), d.RawBytes(columnSuffix), d.Uints(columnTrailer)
+	values, external := d.RawBytes(columnValue), d.Bitmap(columnExternal)
+	for i := range d.Rows() {
+		var key []byte
+		key = append(key, prefixes.SharedPrefix()...)
+		key = append(key, prefixes.RowBundlePrefix(i)...)
+		key = append(key, prefixes.RowSuffix(i)...)
+		key = append(key, suffixes.At(i)...)
+		trailer := trailers.At(i)
+		row := rowVersion{key: key, value: values.At(i), sequence: trailer >> kindBits, at: location{kind: inTable}}
+		switch trailer & (1<<kindBits - 1) {
+		case kindSet, kindSetWithDelete:
+		case kindDelete, kindDeleteSized:
+			row.deleted, row.value = true, nil
+		default:
+			row.key = nil
+		}
+		if external.At(i) {
+			if len(row.value) > 0 && block.ValuePrefix(row.value[0]).IsValueBlockHandle() {
+				row.key = nil // an older version of a row that is there, too
+			}
+			row.value, row.at.kind = nil, inBlobFile
+			if len(key) > 0 && Namespace(key[0]) != Blobs {
+				row.key = nil // a store of an older version, before its compaction
+			}
+		}
+		rows = append(rows, row)
+	}
+	runtime.KeepAlive(data)
+	return rows, true
+}
+
+// recovered has a decoder that panics return that it is not ok.
+func recovered(ok *bool) {
+	if recover() != nil {
+		*ok = false
+	}
+}
+
+// decodeValues decodes a block of a blob file, with its trailer.
+func decodeValues(b []byte) (values [][]byte, ok bool) {
+	data, ok := expand(b)
+	if !ok || !columns(data, 0, valueColumns) {
+		return nil, false
+	}
+	defer recovered(&ok)
+	d := colblk.DecodeBlock(data, 0)
+	column := d.RawBytes(0)
+	for i := range d.Rows() {
+		values = append(values, column.At(i))
+	}
+	return values, true
+}
+
+// readBlobFile reads the values of a blob file, whose blocks tell how long they are.
+func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) error {
+	budget := int64(1) << 34 // bytes of blocks that are none
+	for at := int64(0); at < r.size; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b := r.valueBlock(at)
+		if b == nil {
+			if r.isEnd(at) {
+				return nil
+			}
+			r.missing(at, r.size-at, Blobs)
+			r.gaps[len(r.gaps)-1].To = Blobs
+			if at = r.nextValueBlock(at+1, &budget); at < 0 {
+				return nil
+			}
+			continue
+		}
+		values, ok := decodeValues(b)
+		if !ok {
+			at++
+			continue
+		}
+		r.found++
+		r.open = false
+		for i, value := range values {
+			if err := s.place(Sum(value), location{inBlobFile, r.number, at, int64(len(b)), i}, nil); err != nil {
+				return err
+			}
+		}
+		at += int64(len(b))
+	}
+	return nil
+}
+
+// isEnd reports whether the index of a blob file, and nothing else, is from an offset on.
+func (r *fileReader) isEnd(at int64) bool {
+	if r.size-at < blobFooter {
+		return true
+	}
+	b, err := r.read(at, r.size-at-blobFooter)
+	return err == nil && len(b) > block.TrailerLen && isBlock(b)
+}
+
+// valueBlock reads the block of values at an offset, nil where none begins there.
+func (r *fileReader) valueBlock(at int64) []byte {
+	length := r.valueBlockLength(at)
+	if length == 0 {
+		return nil
+	}
+	b, err := r.read(at, length)
+	if err != nil || !isBlock(b) {
+		return nil
+	}
+	return b
+}
+
+// valueBlockLength returns how long the block of values at an offset says that it is, with its trailer, 0 where it says nothing.
+func (r *fileReader) valueBlockLength(at int64) (length int64) {
+	head, err := r.read(at, min(valueHeader, r.size-at))
+	if err != nil || !isValueHeader(head) {
+		return 0
+	}
+	rows := int64(binary.LittleEndian.Uint32(head[3:]))
+	// Each row has an offset of up to eight bytes, behind one that says how many.
+	head, err = r.read(at, min(valueHeader+16+8*(rows+1), r.size-at))
+	if err != nil || int64(len(head)) < valueHeader+1+rows {
+		return 0
+	}
+	ok := true
+	defer func() {
+		if !ok {
+			length = 0
+		}
+	}()
+	defer recovered(&ok)
+	padded := append(head, make([]byte, 16+8*(rows+1))...)
+	_, end := colblk.DecodeRawBytes(padded, valueHeader, int(rows))
+	if length = int64(end) + 1 + block.TrailerLen; int64(end) > math.MaxUint32-16 || at+length > r.size {
+		return 0
+	}
+	return length
+}
+
+// isValueHeader reports whether a block of values may begin with b.
+func isValueHeader(b []byte) bool {
+	return len(b) >= valueHeader && b[0] == byte(colblk.Version1) && b[1] == valueColumns && b[2] == 0 &&
+		b[columnsStart] == byte(colblk.DataTypeBytes) && binary.LittleEndian.Uint32(b[columnsStart+1:]) == valueHeader &&
+		binary.LittleEndian.Uint32(b[3:])-1 < maxRows
+}
+
+// nextValueBlock returns where the next block of values begins, negative where there is none.
+func (r *fileReader) nextValueBlock(at int64, budget *int64) int64 {
+	const window = 1 << 20
+	for at < r.size {
+		buf, err := r.read(at, min(window, r.size-at))
+		if err != nil {
+			return -1
+		}
+		for i := range buf {
+			if !isValueHeader(buf[i:]) {
+				continue
+			}
+			length := r.valueBlockLength(at + int64(i))
+			if *budget -= length; *budget < 0 {
+				return -1
+			}
+			if length > 0 && r.valueBlock(at+int64(i)) != nil {
+				return at + int64(i)
+			}
+		}
+		if at += window - valueHeader; int64(len(buf)) < window {
+			return -1
+		}
+	}
+	return -1
+}

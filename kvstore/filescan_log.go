@@ -1,0 +1,228 @@
+package kvstore
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/batchrepr"
+)
+
+// readLog reads the changes of a write-ahead log, also those after damage. A log is written over an older one, of which
+// chunks may be left; each chunk has the number of its log.
+func (s *FileScan) readLog(ctx context.Context, r *fileReader) error {
+	l := &logReader{fileReader: r}
+	for offset := int64(0); offset < r.size; offset += blockSize {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b, err := r.read(offset, min(blockSize, r.size-offset))
+		if err != nil {
+			return err
+		}
+		if err := l.readBlock(b, offset); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A logReader puts records together.
+type logReader struct {
+	*fileReader
+	record []byte
+	log    uint32 // whose record it is
+	inside bool   // whether a record has begun and not ended
+	sound  bool   // whether all chunks of it are where Pebble has put them
+	newest uint32 // the log that the file is
+}
+
+func (l *logReader) readBlock(b []byte, offset int64) error {
+	sound := true // the beginning of a block is one of a chunk
+	for at := 0; at < len(b); {
+		found, log, ok := parseLogChunk(b[at:])
+		if ok {
+			if err := l.add(found, log, sound); err != nil {
+				return err
+			}
+			at += found.length
+			continue
+		}
+		if zero(b[at:]) || len(b)-at < logHeader || isTrailer(b[at:]) {
+			return nil // the end, or padding
+		}
+		if log := binary.LittleEndian.Uint32(b[at+legacyHeader:]); log >= l.newest || l.inside {
+			l.missing(offset+int64(at), int64(len(b)-at), 0)
+		}
+		l.inside = false
+		at, sound = nextLogChunk(b, at)
+	}
+	return nil
+}
+
+// nextLogChunk returns where the next chunk behind a damaged one begins. The length of that may be right. Otherwise the next
+// place is tried: it may be in the middle of a file that someone has published, so it is not sound.
+func nextLogChunk(b []byte, at int) (next int, sound bool) {
+	if kind := b[at+chunkStart]; kind >= 5 && kind <= 12 {
+		header := logHeader
+		if kind >= 9 {
+			header = syncedHeader
+		}
+		next = at + header + int(binary.LittleEndian.Uint16(b[at+4:]))
+		if next <= len(b) {
+			if _, _, ok := parseLogChunk(b[next:]); ok || len(b)-next < syncedHeader || zero(b[next:]) {
+				return next, true
+			}
+		}
+	}
+	for next = at + 1; next < len(b); next++ {
+		if _, _, ok := parseLogChunk(b[next:]); ok {
+			break
+		}
+	}
+	return next, false
+}
+
+// parseLogChunk returns the chunk that b begins with, of whichever log.
+func parseLogChunk(b []byte) (found chunk, log uint32, ok bool) {
+	if len(b) < logHeader {
+		return chunk{}, 0, false
+	}
+	log = binary.LittleEndian.Uint32(b[legacyHeader:])
+	if log == 0 {
+		return chunk{}, 0, false
+	}
+	found, ok = (&chunkReader{log: log}).parse(b)
+	return found, log, ok
+}
+
+// isTrailer reports whether b begins with what ends a log that was closed.
+func isTrailer(b []byte) bool { return zero(b[:chunkStart]) && b[chunkStart] == 5 }
+
+// add adds a chunk to the record that it is a part of.
+func (l *logReader) add(found chunk, log uint32, sound bool) error {
+	switch {
+	case found.first:
+		l.record, l.inside, l.log, l.sound = l.record[:0], true, log, true
+		l.newest = max(l.newest, log)
+	case !l.inside || log != l.log:
+		l.inside = false
+		return nil
+	}
+	l.sound = l.sound && sound
+	l.record = append(l.record, found.payload...)
+	if !found.last || len(l.record) > maxBatch {
+		return nil
+	}
+	l.inside = false
+	return l.addBatch()
+}
+
+// addBatch adds the rows of a batch.
+func (l *logReader) addBatch() error {
+	h, ok := batchrepr.ReadHeader(l.record)
+	if !ok {
+		return nil
+	}
+	l.found++
+	l.open = false
+	counts := l.sound && l.scan.counted.countsLog(l.log)
+	sequence := uint64(h.SeqNum)
+	for changes := batchrepr.Read(l.record); ; {
+		kind, key, value, ok, err := changes.Next()
+		if !ok || err != nil {
+			return nil //nolint:nilerr // it has its checksum, and is none of Larder's
+		}
+		row := rowVersion{key: key, value: value, sequence: sequence, counts: counts, at: location{kind: inIndex, file: l.number}}
+		switch kind {
+		case kindSet:
+		case kindDelete, kindDeleteSized:
+			row.deleted, row.value = true, nil
+		default:
+			continue // a log entry has no sequence number
+		}
+		sequence++
+		if len(key) == 0 {
+			continue
+		}
+		if err := l.scan.add(row); err != nil {
+			return err
+		}
+	}
+}
+
+// facts say which files of a store count: those that the MANIFEST names, or else the mark.
+type facts struct {
+	known  bool
+	log    uint32           // the first write-ahead log that is needed
+	tables map[string]int64 // their sizes
+	sizes  map[int64]bool   // of the tables
+	next   uint32           // tables from this number on are newer than the facts; 0: there are none
+}
+
+// facts returns which files count. A MANIFEST that is damaged says nothing, nor does one that is older than the mark, or
+// than a table that is there.
+func (l *look) facts() facts {
+	f := facts{known: true, sizes: make(map[int64]bool)}
+	switch {
+	case l.reliable():
+		f.tables, f.log = l.version.tableSizes(), uint32(l.version.log)
+	case l.mark.Tables != nil:
+		f.tables, f.log = l.mark.Tables, uint32(l.mark.Log)
+		for name := range f.tables {
+			f.next = max(f.next, fileNumber(name)+1)
+		}
+	default:
+		f.known = false
+	}
+	for _, size := range f.tables {
+		f.sizes[size] = true
+	}
+	return f
+}
+
+// reliable reports whether the MANIFEST says which files count.
+func (l *look) reliable() bool {
+	if l.manifest == "" || l.version.edits == 0 {
+		return false
+	}
+	for _, f := range slices.Concat(l.findings, l.less) {
+		if isManifest(f.File) || f.File == missingMarker {
+			return false
+		}
+	}
+	tables := l.version.tableSizes()
+	unnamed := slices.ContainsFunc(l.names, func(name string) bool {
+		_, named := tables[name]
+		return strings.HasSuffix(name, ".sst") && !named
+	})
+	missing := slices.ContainsFunc(l.findings, func(f Finding) bool { return strings.HasSuffix(f.File, ".sst") })
+	return !unnamed || !missing
+}
+
+// countsTable reports whether a table counts. It may have another's name: two may have changed places.
+func (f facts) countsTable(name string, size int64) bool {
+	return !f.known || f.sizes[size] || f.next > 0 && fileNumber(name) >= f.next
+}
+
+// countsLog reports whether a write-ahead log is needed beside the tables.
+func (f facts) countsLog(log uint32) bool { return log >= f.log }
+
+// missingFiles returns the files that count, or have what others refer to, and are not there.
+func (l *look) missingFiles(f facts, there map[string]int64) (missing []Finding) {
+	for name := range f.tables {
+		if there[name] == 0 {
+			missing = append(missing, Finding{name, -1, "the file is missing"})
+		}
+	}
+	if l.reliable() {
+		for _, found := range l.findings {
+			if found.Offset < 0 && there[found.File] == 0 && (isBlobFile(found.File) || strings.HasSuffix(found.File, ".log")) {
+				missing = append(missing, found)
+			}
+		}
+	}
+	slices.SortFunc(missing, func(a, b Finding) int { return strings.Compare(a.File, b.File) })
+	return missing
+}
