@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -37,12 +38,15 @@ type FileScan struct {
 	options sstable.ReaderOptions
 	rows    map[Namespace]bool // those of which rows are kept
 
+	lock    io.Closer
 	index   *pebble.DB
 	scratch string
 	batch   *pebble.Batch
 
-	gaps       []Gap
-	identified bool // whether values that no row names were decoded
+	gaps []Gap
+
+	identifying  sync.Once // decodes the values that no row names
+	unidentified error     // why that could not be done
 }
 
 // A Gap is a part of a file that cannot be read.
@@ -61,13 +65,25 @@ var ErrUndecided = errors.New("there are two versions of a row, and nothing says
 // ScanFiles reads every table, blob file and write-ahead log in the folder of a store, whether the MANIFEST
 // names it or not, and remembers the rows of the given namespaces and where each content is. What is damaged is
 // in [FileScan.Gaps]: the block or the record that is hit, and nothing else. It writes only into a new folder in
-// scratch, which Close removes. No process may have the store open for writing meanwhile.
+// scratch, which Close removes. It returns [ErrLocked] where another process has the store open. With [Options.ReadOnly]
+// this process has it open, read-only.
 func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Namespace, progress func(done, of int64)) (_ *FileScan, err error) {
 	o.defaults()
 	s := &FileScan{fs: o.FS, dir: dir, rows: make(map[Namespace]bool)}
 	for _, ns := range rows {
 		s.rows[ns] = true
 	}
+	if _, err := o.FS.Stat(dir); err != nil {
+		return nil, err
+	}
+	if s.lock, err = lockScan(dir, o); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
 	l, err := newLook(dir, o)
 	if err != nil {
 		return nil, err
@@ -82,11 +98,6 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	if s.scratch, err = os.MkdirTemp(scratch, "scan-"); err != nil {
 		return nil, fmt.Errorf("couldn't create a folder for the index of what the damaged store has: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
 	index := pebbleOptions(&Options{CacheBytes: 16 << 20, MemTableBytes: 8 << 20})
 	index.DisableWAL, index.Logger, index.Experimental.ValueSeparationPolicy = true, pebbleLogger{o.Logger}, nil
 	if s.index, err = pebble.Open(s.scratch, index); err != nil {
@@ -351,13 +362,29 @@ func (s *FileScan) commit() error {
 	return nil
 }
 
+// lockScan keeps other processes from the store, unless the caller has it open.
+func lockScan(dir string, o Options) (io.Closer, error) {
+	if o.ReadOnly {
+		return io.NopCloser(nil), nil
+	}
+	lock, err := pebble.LockDirectory(dir, o.FS)
+	if err != nil {
+		return nil, lockError(dir, err)
+	}
+	return lock, nil
+}
+
 // Close removes the index.
 func (s *FileScan) Close() (err error) {
+	defer func() { err = errors.Join(err, s.lock.Close()) }()
 	if s.batch != nil {
 		err = s.batch.Close()
 	}
 	if s.index != nil {
 		err = errors.Join(err, s.index.Close())
+	}
+	if s.scratch == "" {
+		return err
 	}
 	return errors.Join(err, os.RemoveAll(s.scratch))
 }
@@ -381,6 +408,17 @@ func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 			}
 		}
 	}
+}
+
+// Get implements [Getter]. It returns the newest value of a row that counts.
+func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
+	for _, value := range s.scanIndex(rowPrefix('r', ns.physical(key))) {
+		if _, row, ok := splitVersion(value); ok {
+			return bytes.Clone(row), nil
+		}
+		break // it was deleted
+	}
+	return nil, ErrNotFound
 }
 
 // scanIndex yields the rows of the index that begin with prefix.
@@ -448,13 +486,12 @@ func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error
 var oldest = bytes.Repeat([]byte{0xff}, 8)
 
 // Content returns the codings of a content that were found, each of which decodes to it, and whether they were the best
-// that there are. It returns [ErrNotFound] where there is none. It is not safe for concurrent use.
+// that there are. It returns [ErrNotFound] where there is none. It is safe for concurrent use.
 func (s *FileScan) Content(h Hash) (squeezed bool, found []Coded, err error) {
-	squeezed, found = s.codings(h)
-	if found == nil && !s.identified {
-		s.identified = true
-		if err := s.identify(); err != nil {
-			return false, nil, err
+	if squeezed, found = s.codings(h); found == nil {
+		s.identifying.Do(func() { s.unidentified = s.identify() })
+		if s.unidentified != nil {
+			return false, nil, s.unidentified
 		}
 		squeezed, found = s.codings(h)
 	}

@@ -13,11 +13,16 @@ import (
 // Reader reads rows. [Store] reads what is there now, [Snapshot] what was
 // there when it was taken.
 type Reader interface {
-	// Get returns a copy of the value under key, or [ErrNotFound].
-	Get(ns Namespace, key []byte) ([]byte, error)
+	Getter
 	// Scan yields the rows of r in order. An error is the last thing it
 	// yields.
 	Scan(ns Namespace, r Range) iter.Seq2[Item, error]
+}
+
+// Getter reads single rows.
+type Getter interface {
+	// Get returns a copy of the value under key, or [ErrNotFound].
+	Get(ns Namespace, key []byte) ([]byte, error)
 }
 
 // Range selects rows of one namespace. The zero value selects all of them;

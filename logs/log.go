@@ -227,7 +227,7 @@ func (tx *Tx) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 }
 
 // ReadCheckpoint returns the state of the log in r.
-func ReadCheckpoint(r kvstore.Reader) (Checkpoint, error) {
+func ReadCheckpoint(r kvstore.Getter) (Checkpoint, error) {
 	data, err := r.Get(kvstore.LogState, stateKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		root, err := tlog.TreeHash(0, nil)
@@ -284,7 +284,7 @@ func indexed(index int64, data []byte) (Indexed, error) {
 	return Indexed{Index: index, Entry: e, Raw: data}, nil
 }
 
-func readHash(r kvstore.Reader, index int64) (tlog.Hash, error) {
+func readHash(r kvstore.Getter, index int64) (tlog.Hash, error) {
 	data, err := r.Get(kvstore.LogHashes, indexKey(index))
 	if err != nil {
 		return tlog.Hash{}, fmt.Errorf("logs: tree hash %d: %w", index, err)

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"fmt"
+	"iter"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -67,7 +68,7 @@ func (tx *Tx) AppendRaw(raw []byte) (Indexed, error) {
 
 // RawEntry returns the bytes of one entry, which is found also where a scan ends at damage
 // before it, or kvstore.ErrNotFound.
-func RawEntry(r kvstore.Reader, index int64) ([]byte, error) {
+func RawEntry(r kvstore.Getter, index int64) ([]byte, error) {
 	data, err := r.Get(kvstore.LogEntries, indexKey(index))
 	if err != nil {
 		return nil, fmt.Errorf("logs: entry %d: %w", index, err)
@@ -76,7 +77,23 @@ func RawEntry(r kvstore.Reader, index int64) ([]byte, error) {
 }
 
 // Belongs reports whether an entry is the one over which the tree in r was hashed.
-func Belongs(r kvstore.Reader, index int64, raw []byte) bool {
+func Belongs(r kvstore.Getter, index int64, raw []byte) bool {
 	h, err := readHash(r, tlog.StoredHashIndex(0, index))
 	return err == nil && h == tlog.RecordHash(raw)
+}
+
+// EntryVersions yields everything that a scan of a damaged store's files has found in the place of an entry.
+func EntryVersions(s *kvstore.FileScan, index int64) iter.Seq[[]byte] {
+	return s.Values(kvstore.LogEntries, indexKey(index))
+}
+
+// HashVersions yields everything that a scan of a damaged store's files has found in the place of a tree hash.
+func HashVersions(s *kvstore.FileScan, index int64) iter.Seq[tlog.Hash] {
+	return func(yield func(tlog.Hash) bool) {
+		for value := range s.Values(kvstore.LogHashes, indexKey(index)) {
+			if len(value) == tlog.HashSize && !yield(tlog.Hash(value)) {
+				return
+			}
+		}
+	}
 }

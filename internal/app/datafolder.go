@@ -80,19 +80,18 @@ func (r *roleRun) openPatiently(ctx context.Context, o writing) (*Writer, error)
 }
 
 // openDamagedFolder opens what can be read of the data folder, an empty one in memory if that is nothing.
-func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error) {
+func (r *roleRun) openDamagedFolder() (folder *Reader, err error) {
 	if err := os.MkdirAll(r.settings.Data, 0o700); err != nil { // for the admin socket
-		return nil, false, err
+		return nil, err
 	}
 	o := openOptions{store: kvstore.Options{ReadOnly: true}, address: r.self.Address}
 	folder, err = open(r.settings, o, r.logger)
-	readable = err == nil
 	if err != nil && !errors.Is(err, kvstore.ErrLocked) {
 		o.store = kvstore.Options{FS: vfs.NewMem()}
 		folder, err = open(r.settings, o, r.logger)
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	showDegraded(r.metrics, true)
 	unwatch := watchStore(r.metrics, folder.store)
@@ -100,7 +99,7 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 		unwatch()
 		return folder.Close()
 	}})
-	return folder, readable, nil
+	return folder, nil
 }
 
 // addSigner opens the signer of the log, which creates the key if there is none. Nothing that the settings may have wrong comes later.

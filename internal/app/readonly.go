@@ -27,7 +27,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	r.supervisor.readiness.addCheck(func(report *readinessReport) { report.cannotServe(fmt.Errorf("read-only: %w", missing)) })
-	folder, readable, err := r.openDamagedFolder()
+	folder, err := r.openDamagedFolder()
 	if err != nil {
 		return err
 	}
@@ -55,11 +55,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	all := refusing(r.withConsole(folder.operations(), folder), missing)
-	damaged := folder.store
-	if !readable {
-		damaged = nil
-	}
-	r.addRebuild(all, damaged, missing)
+	r.addRebuild(all, missing)
 	noSchedule := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: missing.Error()}).SendJSON(w, r)
 	})

@@ -143,14 +143,14 @@ func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 }
 
 // addRebuild has repairs build a new store beside what is left of the damaged one. Between this run of the role, which closes that, and
-// the next one, the two are swapped. damaged is nil where nothing can be read of it.
-func (r *roleRun) addRebuild(all operations, damaged *kvstore.Store, missing *Shortfall) {
+// the next one, the two are swapped.
+func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o repair.Options) error {
 			if err := os.MkdirAll(o.Temp, 0o700); err != nil {
 				return err
 			}
-			result, err = repair.Build(ctx, damaged, missing, o)
+			result, err = repair.Build(ctx, missing, o)
 			if err == nil {
 				r.restart(restart{before: func() error {
 					kept, err := repair.Swap(o)

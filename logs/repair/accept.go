@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -17,14 +18,11 @@ import (
 
 // accept repairs what is there without the lost end, and has the log go on as a new one.
 func (e *engine) accept(ctx context.Context) error {
-	accepting, err := newEngine(e.Options)
-	if err != nil {
-		return err
-	}
+	accepting := newEngine(e.Options)
 	// Nothing is compared with what was signed: less than that is there.
-	accepting.accepting, accepting.former, accepting.signed = true, accepting.signed, logs.Checkpoint{}
+	accepting.accepting, accepting.former = true, e.signed
 	accepting.result.Finished = e.result.Finished
-	err = accepting.run(ctx)
+	err := accepting.run(ctx)
 	e.result = accepting.result
 	if err != nil {
 		return err
@@ -50,21 +48,65 @@ func (e *engine) accept(ctx context.Context) error {
 	return errors.Join(err, store.Close())
 }
 
-// base returns the store that has most of the log: the damaged one, or a folder among the
-// sources. Its own tree tells which entries it has.
-func (e *engine) base(damaged *kvstore.Store) *kvstore.Store {
-	best, most := damaged, int64(0)
-	if damaged != nil {
-		most = readableEnd(damaged, e.former.Size)
+// An ownLog says, by its own tree, which entries its log has.
+type ownLog interface {
+	// size is how many entries it had.
+	size() int64
+	// belongs reports whether an entry is the one at that index.
+	belongs(index int64, raw []byte) bool
+}
+
+// base returns what says which entries come after the signed ones: the damaged store. Where the end of what was signed is given
+// up, it may be a folder among the sources, if that has more of the log.
+func (e *engine) base() (best ownLog) {
+	most := int64(0)
+	if e.damaged != nil {
+		best = e.damaged
+		if e.accepting {
+			if most = e.damaged.prefix(); most == 0 {
+				best = nil
+			}
+		}
+	}
+	if !e.accepting {
+		return best
 	}
 	for _, s := range e.Options.Sources {
 		if folder, ok := s.(*replication.Store); ok {
 			if n := readableEnd(folder.Store(), e.former.Size); n > most {
-				best, most = folder.Store(), n
+				best, most = folderLog{folder.Store()}, n
 			}
 		}
 	}
 	return best
+}
+
+// readableEnd is up to where a store has the log, no further than most.
+func readableEnd(store *kvstore.Store, most int64) int64 {
+	var n int64
+	for n < most && logs.Belongs(store, n, entryOf(store, n)) {
+		n++
+	}
+	return n
+}
+
+// entryOf is an entry's bytes, nil where they cannot be read.
+func entryOf(store *kvstore.Store, index int64) []byte {
+	raw, _ := logs.RawEntry(store, index)
+	return raw
+}
+
+// A folderLog is the log of a store that is a source.
+type folderLog struct{ store *kvstore.Store }
+
+func (s folderLog) belongs(index int64, raw []byte) bool { return logs.Belongs(s.store, index, raw) }
+
+func (s folderLog) size() int64 {
+	had, err := logs.ReadCheckpoint(s.store)
+	if err != nil { // then those count that are there
+		return readableEnd(s.store, math.MaxInt64)
+	}
+	return had.Size
 }
 
 // excused reports whether a finding is about what was accepted.

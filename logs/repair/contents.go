@@ -180,7 +180,7 @@ func (c *contents) heal(ctx context.Context, w replication.Wanted) error {
 		c.unsqueezed = append(c.unsqueezed, w.Hash)
 		c.mu.Unlock()
 	}
-	if source == c.damaged {
+	if c.isDamaged(source) {
 		c.count(func(r *Result) { r.Carried++ })
 		return nil
 	}
@@ -235,7 +235,7 @@ func (c *contents) search(ctx context.Context, w replication.Wanted) (Source, []
 		if ctx.Err() != nil {
 			return nil, nil, replication.Found{}, ctx.Err()
 		}
-		if s != c.damaged {
+		if !c.isDamaged(s) {
 			failed = append(failed, fmt.Errorf("%s: %w", s.Name(), err))
 		}
 	}

@@ -32,12 +32,9 @@ func (e *NotInPlaceError) Unwrap() error { return e.Why }
 // Others may use it meanwhile; those who have read views must read again what Report tells
 // of. It returns a [*NotInPlaceError] where a new store is needed.
 func InPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o Options) (Result, error) {
-	e, err := newEngine(o)
-	if err != nil {
-		return Result{}, err
-	}
+	e := newEngine(o)
 	begun := e.Now()
-	e.store, e.log = store, log
+	e.store, e.log, e.beside = store, log, true
 	why, err := e.inPlace(ctx)
 	if why != nil {
 		err = errors.Join(err, &NotInPlaceError{why})
@@ -45,12 +42,11 @@ func InPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o Options
 	return e.end(begun), err
 }
 
-// look says why a new store has to be built, and returns what can be read of the damaged
-// one; nil and nil where it can be healed in place.
-func (e *engine) look(ctx context.Context) (damaged *kvstore.Store, why, err error) {
+// look says why a new store has to be built, nil where it can be healed in place.
+func (e *engine) look(ctx context.Context) (why, err error) {
 	dir := e.path(storeName)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no store in %s", e.Data), nil
+		return fmt.Errorf("there is no store in %s", e.Data), nil
 	}
 	e.show("reading", 0, 1)
 	o := e.storeOptions()
@@ -59,36 +55,22 @@ func (e *engine) look(ctx context.Context) (damaged *kvstore.Store, why, err err
 	if err == nil {
 		err = kvstore.CheckTables(ctx, dir, o)
 	}
-	var damage *kvstore.DamageError
-	if err != nil && !errors.As(err, &damage) {
-		return nil, nil, err
+	if errors.As(err, new(*kvstore.DamageError)) {
+		return err, nil
 	}
-	store, openErr := e.openDamaged()
-	if errors.Is(openErr, kvstore.ErrLocked) || errors.Is(openErr, kvstore.ErrNewer) {
-		return nil, nil, openErr
+	if err != nil {
+		return nil, err
 	}
+	o.ReadOnly = true
+	store, err := kvstore.Open(dir, o)
 	switch {
-	case damage != nil && openErr != nil:
-		return nil, fmt.Errorf("%w; nothing can be read from it: %w", err, openErr), nil
-	case damage != nil:
-		return store, err, nil
-	case openErr != nil:
-		return nil, openErr, nil
+	case errors.Is(err, kvstore.ErrLocked), errors.Is(err, kvstore.ErrNewer):
+		return nil, err
+	case err != nil:
+		return err, nil
 	}
 	why = readable(ctx, store)
-	if ctx.Err() != nil {
-		return nil, nil, errors.Join(ctx.Err(), store.Close())
-	}
-	if why != nil {
-		return store, why, nil
-	}
-	return nil, nil, store.Close()
-}
-
-func (e *engine) openDamaged() (*kvstore.Store, error) {
-	o := e.storeOptions()
-	o.ReadOnly = true
-	return kvstore.Open(e.path(storeName), o)
+	return why, errors.Join(ctx.Err(), store.Close())
 }
 
 // readable returns why a store cannot be read row by row, but for contents' bytes, or why
@@ -124,9 +106,12 @@ func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 
 // inPlace heals the store. It returns why it can't, if that is so.
 func (e *engine) inPlace(ctx context.Context) (why, err error) {
+	if err := e.restoreKeys(signing.NoteOf(e.store)); err != nil {
+		return nil, err
+	}
 	have := e.log.Checkpoint()
-	if e.accepting && e.base(e.store) != e.store {
-		return errors.New("a source has more of the log"), nil
+	if e.accepting && have.Size < e.former.Size {
+		return errors.New("it lacks entries that were signed"), nil
 	}
 	if have.Size >= e.signed.Size && e.signed.Size > 0 {
 		root, err := tlog.TreeHash(e.signed.Size, logs.Hashes(e.store))
@@ -213,7 +198,7 @@ func (e *engine) missing(ctx context.Context, from int64) ([]logs.Indexed, error
 		}
 		problems = append(problems, err)
 	}
-	return nil, e.lossError(from, problems)
+	return nil, &LossError{[]logs.Range{{From: from, To: e.signed.Size}}, e.signed.Size, errors.Join(problems...)}
 }
 
 // entriesPerWrite is how many entries one write to the store has.

@@ -8,19 +8,25 @@ import (
 	"strings"
 
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/replication"
 )
 
-// A LossError says that the end of the log cannot be had, and that nothing was replaced.
+// A LossError says which entries of the log cannot be had, and that nothing was replaced.
 type LossError struct {
-	From, To int64 // the entries that are missing
-	Problem  error // what the sources answered
+	Entries []logs.Range // the entries that are missing; none where others are in their place
+	Size    int64        // how many were signed
+	Problem error        // what the sources answered
 }
 
 func (e *LossError) Error() string {
-	text := fmt.Sprintf("the log %s were signed, and cannot be had", logs.Range{From: e.From, To: e.To})
-	if e.From >= e.To {
-		text = fmt.Sprintf("of the %d log entries that were signed there are others, and those cannot be had", e.To)
+	text := fmt.Sprintf("of the %d log entries that were signed there are others, and those cannot be had", e.Size)
+	if len(e.Entries) > 0 {
+		var ranges []string
+		for _, r := range e.Entries {
+			ranges = append(ranges, r.String())
+		}
+		text = fmt.Sprintf("the log %s were signed, and cannot be had", strings.Join(ranges, ", "))
 	}
 	if e.Problem != nil {
 		text += " (" + oneLine(e.Problem) + ")"
@@ -30,8 +36,21 @@ func (e *LossError) Error() string {
 
 func (e *LossError) Unwrap() error { return e.Problem }
 
-func (e *engine) lossError(from int64, problems []error) error {
-	return &LossError{from, e.signed.Size, errors.Join(problems...)}
+// lossError returns which signed entries the damaged store has lost, and lists each of them.
+func (e *engine) lossError(problems []error) error {
+	missing := []logs.Range{{From: 0, To: e.signed.Size}}
+	if e.damaged != nil {
+		missing = nil
+		for _, index := range e.damaged.lost() {
+			if n := len(missing); n > 0 && missing[n-1].To == index {
+				missing[n-1].To++
+			} else {
+				missing = append(missing, logs.Range{From: index, To: index + 1})
+			}
+			e.found(fsck.Finding{Kind: fsck.Log, Where: fmt.Sprintf("entry %d", index), Problem: "it was signed, and is in no file of the damaged store"})
+		}
+	}
+	return &LossError{missing, e.signed.Size, errors.Join(problems...)}
 }
 
 var errOtherLog = errors.New("what it has there are not the entries that were signed")

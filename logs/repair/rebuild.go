@@ -13,67 +13,80 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
-	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// rebuild builds a new store from the log, takes over what the damaged one still has, which
-// may be nil, and swaps the two.
-func (e *engine) rebuild(ctx context.Context, damaged *kvstore.Store, why error) (err error) {
+// rebuild builds a new store from what a scan finds of the damaged one, and from the sources, and swaps the two.
+func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	e.result.Damage = oneLine(why)
-	if damaged != nil {
-		if !e.beside {
-			defer func() { err = errors.Join(err, damaged.Close()) }()
-		}
-		e.damaged = replication.OfStore(damaged, "the damaged store")
-		e.sources = append([]Source{e.damaged}, e.Options.Sources...)
+	damaged, err := e.scanStore(ctx)
+	if err != nil {
+		return err
 	}
-	base := damaged // has the log
-	if e.accepting {
-		if base = e.base(damaged); base == nil {
-			return e.errNothingLeft()
+	if damaged != nil {
+		defer func() { err = errors.Join(err, damaged.Close()) }()
+		e.damaged, e.sources = damaged, append([]Source{damaged}, e.Options.Sources...)
+		for _, gap := range damaged.Gaps() {
+			e.found(fsck.Finding{Kind: fsck.Store, Where: gap.File, Problem: gap.String(), Repaired: true})
 		}
-	} else if err := e.comparable(damaged); err != nil {
+	}
+	if err := e.restoreKeys(e.storedNotes); err != nil {
+		return err
+	}
+	if err := e.readLog(ctx); err != nil {
 		return err
 	}
 	if err := e.space(dirSize(e.path(storeName)) - dirSize(e.path(buildingName))); err != nil {
 		return err
 	}
-	if err := e.buildLog(ctx, base); err != nil {
+	if err := e.buildLog(ctx); err != nil {
 		return err
 	}
 	built := e.store
 	defer func() { err = errors.Join(err, built.Close()) }()
-	if err := e.buildRest(ctx, damaged); err != nil {
+	if err := e.buildRest(ctx); err != nil {
 		return err
 	}
 	if err := built.Close(); err != nil {
 		return err
 	}
-	if err := e.checkBuilt(ctx); err != nil {
+	if err := e.checkBuilt(ctx); err != nil || e.beside {
 		return err
-	}
-	if e.beside {
-		return nil
-	}
-	if damaged != nil {
-		if err := damaged.Close(); err != nil {
-			e.Logger.Warn("couldn't close the damaged store", "err", err)
-		}
 	}
 	return e.swap()
 }
 
+// readLog finds which entries the damaged store has.
+func (e *engine) readLog(ctx context.Context) error {
+	signed := e.signed
+	if e.accepting {
+		signed = e.former
+	} else if err := e.comparable(); err != nil {
+		return err
+	}
+	if e.damaged == nil {
+		return nil
+	}
+	return e.damaged.readLog(ctx, signed)
+}
+
+// storedNotes yields the signed checkpoints that the damaged store has.
+func (e *engine) storedNotes(yield func([]byte) bool) {
+	if e.damaged != nil {
+		signing.StoredNotes(e.damaged.FileScan)(yield)
+	}
+}
+
 // comparable returns an error where nothing says which entries the log has.
-func (e *engine) comparable(damaged *kvstore.Store) error {
+func (e *engine) comparable() error {
 	switch {
 	case e.signed.Size > 0:
 		return nil
-	case damaged == nil:
+	case e.damaged == nil:
 		return fmt.Errorf("%s, and the key folder %s has no signed checkpoint that tells what was in it: name the right one with --keys; where there never was one, begin with `larder up`", e.result.Damage, e.Keys)
 	}
-	key, err := signing.SignedBy(damaged)
+	key, err := signing.SignedBy(e.damaged)
 	if err != nil || key == "" {
 		return nil // it is compared with its own tree, entry by entry
 	}
@@ -82,9 +95,17 @@ func (e *engine) comparable(damaged *kvstore.Store) error {
 
 // buildLog begins the new store with the log, up to what was signed and what the damaged
 // store has besides.
-func (e *engine) buildLog(ctx context.Context, base *kvstore.Store) error {
+func (e *engine) buildLog(ctx context.Context) error {
 	var problems []error
-	attempts := orders(e.damaged, e.Options.Sources)
+	var first Source
+	if e.damaged != nil {
+		first = e.damaged
+	}
+	base := e.base()
+	if base == nil && e.accepting {
+		return e.errNothingLeft()
+	}
+	attempts := orders(first, e.Options.Sources)
 	if e.signed.Size == 0 { // nothing would tell what an earlier repair has left there
 		if err := os.RemoveAll(e.path(buildingName)); err != nil {
 			return err
@@ -123,16 +144,7 @@ func (e *engine) buildLog(ctx context.Context, base *kvstore.Store) error {
 	if e.signed.Size == 0 {
 		return errors.Join(problems...)
 	}
-	return &LossError{readableEnd(base, e.signed.Size), e.signed.Size, errors.Join(problems...)}
-}
-
-// readableEnd is up to where a store has the log, no further than most.
-func readableEnd(damaged *kvstore.Store, most int64) int64 {
-	var n int64
-	for damaged != nil && n < most && logs.Belongs(damaged, n, entryOf(damaged, n)) {
-		n++
-	}
-	return n
+	return e.lossError(problems)
 }
 
 func (e *engine) openBuilding() (err error) {
@@ -151,7 +163,7 @@ func (e *engine) replay(ctx context.Context, order []Source) error {
 		return nil
 	}
 	err := e.walk(ctx, order, e.log.Checkpoint().Size, func(s Source, batch []logs.Indexed) error {
-		if s != e.damaged {
+		if !e.isDamaged(s) {
 			e.result.use(s).Entries += int64(len(batch))
 		}
 		return e.appendRaw(batch)
@@ -177,43 +189,42 @@ func (e *engine) appendRaw(batch []logs.Indexed) error {
 	})
 }
 
+// isDamaged reports whether a source is the damaged store.
+func (e *engine) isDamaged(s Source) bool { return e.damaged != nil && s == Source(e.damaged) }
+
 // tail appends the entries after the signed ones that belong to the tree of base, the
 // damaged store for nearly all.
-func (e *engine) tail(ctx context.Context, base *kvstore.Store) error {
+func (e *engine) tail(ctx context.Context, base ownLog) error {
 	if base == nil {
 		return nil
 	}
-	had, err := logs.ReadCheckpoint(base)
-	if err != nil && e.signed.Size == 0 && !e.accepting {
-		return fmt.Errorf("nothing says how many entries the log had: %w", err)
+	size := base.size()
+	if size == 0 && e.signed.Size == 0 && !e.accepting {
+		return errors.New("nothing says how many entries the log had")
 	}
-	if err != nil { // then those count that are there
-		for had.Size = e.signed.Size; logs.Belongs(base, had.Size, entryOf(base, had.Size)); had.Size++ {
-		}
-	}
-	for index := e.log.Checkpoint().Size; index < had.Size; {
-		source, batch, err := e.next(ctx, e.sources, index, had.Size)
+	for index := e.log.Checkpoint().Size; index < size; {
+		source, batch, err := e.next(ctx, e.sources, index, size)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		n := 0
-		for n < len(batch) && logs.Belongs(base, batch[n].Index, batch[n].Raw) {
+		for n < len(batch) && base.belongs(batch[n].Index, batch[n].Raw) {
 			n++
 		}
 		if n == 0 && e.accepting {
 			return nil // the entry that follows says so
 		}
 		if n == 0 && e.signed.Size == 0 {
-			return &LossError{index, had.Size, err}
+			return &LossError{Entries: []logs.Range{{From: index, To: size}}, Problem: err}
 		}
 		if n == 0 {
-			e.lostTail(fmt.Sprintf("entries %d to %d", index, had.Size-1), err)
+			e.lostTail(index, size, err)
 			return nil
 		}
 		if err := e.appendRaw(batch[:n]); err != nil {
 			return err
 		}
-		if source != e.damaged {
+		if !e.isDamaged(source) {
 			e.result.use(source).Entries += int64(n)
 		}
 		index += int64(n)
@@ -224,29 +235,30 @@ func (e *engine) tail(ctx context.Context, base *kvstore.Store) error {
 	return nil
 }
 
-// entryOf is an entry's bytes, nil where they cannot be read.
-func entryOf(store *kvstore.Store, index int64) []byte {
-	raw, _ := logs.RawEntry(store, index)
-	return raw
-}
-
-func (e *engine) lostTail(where string, err error) {
-	problem := "they were not signed yet, and cannot be read"
+// lostTail lists entries that were not signed yet, one by one.
+func (e *engine) lostTail(from, to int64, err error) {
+	problem := "it was not signed yet, and cannot be read"
 	if err != nil {
 		problem += ": " + oneLine(err)
 	}
-	e.result.Lost = append(e.result.Lost, Lost{Where: where, Problem: problem})
-	e.found(fsck.Finding{Kind: fsck.Log, Where: where, Problem: problem})
+	for index := from; index < to; index++ {
+		where := fmt.Sprintf("entry %d", index)
+		if e.damaged.entry(index) != nil {
+			problem = "it was not signed yet, and an entry before it cannot be read"
+		}
+		e.result.Lost = append(e.result.Lost, Lost{Where: where, Problem: problem})
+		e.found(fsck.Finding{Kind: fsck.Log, Where: where, Problem: problem})
+	}
 }
 
 // buildRest fills the new store with all that is not the log.
-func (e *engine) buildRest(ctx context.Context, damaged *kvstore.Store) error {
+func (e *engine) buildRest(ctx context.Context) error {
 	c := e.contents(inStore(e.store, e.log.Checkpoint().Size, nil))
 	defer c.pins.Release()
-	if err := errors.Join(e.carryAbsent(ctx, damaged), c.documents(ctx)); err != nil {
+	if err := errors.Join(e.carryAbsent(ctx), c.documents(ctx)); err != nil {
 		return err
 	}
-	if damaged == nil {
+	if e.damaged == nil {
 		if err := e.spaceForFiles(); err != nil {
 			return err
 		}
@@ -257,7 +269,7 @@ func (e *engine) buildRest(ctx context.Context, damaged *kvstore.Store) error {
 	if err := e.makeViews(ctx); err != nil {
 		return err
 	}
-	if err := e.carry(ctx, damaged); err != nil {
+	if err := e.carry(ctx); err != nil {
 		return err
 	}
 	if err := signing.Replay(e.store); err != nil {
@@ -314,29 +326,47 @@ var carried = []struct {
 }
 
 // carry takes over what can be read of the rows that do not follow from the log.
-func (e *engine) carry(ctx context.Context, damaged *kvstore.Store) error {
-	w := newWriter(e.store)
-	defer func() { w.batch.Close() }()
+func (e *engine) carry(ctx context.Context) error {
+	if e.damaged != nil && e.damaged.Uncertain() {
+		e.result.NotCarried = append(e.result.NotCarried, "which rows had been deleted: nothing says which files counted, so look through schedules, webhooks and settings")
+	}
 	for _, part := range carried {
 		if part.ns == kvstore.Durable && e.Shared {
 			part.name = "waiting rooms"
 		}
-		if damaged == nil {
+		if e.damaged == nil {
 			e.result.NotCarried = append(e.result.NotCarried, part.name)
 			continue
 		}
-		failed, err := rows(ctx, damaged, part.ns, func(row kvstore.Item) error {
-			if !e.wants(part.ns, row) {
-				return nil
-			}
-			w.batch.Set(part.ns, row.Key, row.Value)
-			return w.added(1)
-		})
-		if err != nil {
+		if err := e.carryRows(ctx, part.ns, part.name); err != nil {
 			return err
 		}
-		if failed != nil {
-			e.result.NotCarried = append(e.result.NotCarried, fmt.Sprintf("some of %s: %s", part.name, oneLine(failed)))
+	}
+	return nil
+}
+
+// carryRows takes over the newest version of each row of a namespace, and lists what cannot be read or decided.
+func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name string) error {
+	w := newWriter(e.store)
+	defer func() { w.batch.Close() }()
+	for row, err := range e.damaged.Rows(ctx, ns) {
+		switch {
+		case errors.Is(err, kvstore.ErrUndecided):
+			e.result.NotCarried = append(e.result.NotCarried, fmt.Sprintf("%s: %q: %v", name, row.Key, err))
+			continue
+		case err != nil:
+			return err
+		case !e.wants(ns, row):
+			continue
+		}
+		w.batch.Set(ns, row.Key, row.Value)
+		if err := w.added(1); err != nil {
+			return err
+		}
+	}
+	for _, gap := range e.damaged.Gaps() {
+		if gap.Concerns(ns) {
+			e.result.NotCarried = append(e.result.NotCarried, fmt.Sprintf("some of %s may be lost: %s", name, gap))
 		}
 	}
 	return w.commit()
@@ -344,20 +374,11 @@ func (e *engine) carry(ctx context.Context, damaged *kvstore.Store) error {
 
 // carryAbsent takes over which releases are in the log without their files. The views depend on
 // it.
-func (e *engine) carryAbsent(ctx context.Context, damaged *kvstore.Store) error {
-	if damaged == nil {
+func (e *engine) carryAbsent(ctx context.Context) error {
+	if e.damaged == nil {
 		return nil
 	}
-	w := newWriter(e.store)
-	defer func() { w.batch.Close() }()
-	failed, err := rows(ctx, damaged, kvstore.Absent, func(row kvstore.Item) error {
-		w.batch.Set(kvstore.Absent, row.Key, row.Value)
-		return w.added(1)
-	})
-	if failed != nil {
-		e.result.NotCarried = append(e.result.NotCarried, "some of which releases a mirror leaves out: "+oneLine(failed))
-	}
-	return errors.Join(err, w.commit())
+	return e.carryRows(ctx, kvstore.Absent, "which releases a mirror leaves out")
 }
 
 // wants reports whether the new store takes a row over.
@@ -382,30 +403,6 @@ func (e *engine) wantsState(row kvstore.Item) bool {
 	}
 	now, err := views.LookupState(e.store, s.Package, s.Version)
 	return errors.Is(err, kvstore.ErrNotFound) || err == nil && !now.Kind.Final()
-}
-
-// rows calls fn for every row that can be read: those before the first damage, and those
-// after the last.
-func rows(ctx context.Context, from kvstore.Reader, ns kvstore.Namespace, fn func(kvstore.Item) error) (failed, err error) {
-	for _, reverse := range []bool{false, true} {
-		failed = nil
-		for row, err := range from.Scan(ns, kvstore.Range{Reverse: reverse}) {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			if err != nil {
-				failed = err
-				break
-			}
-			if err := fn(row); err != nil {
-				return nil, err
-			}
-		}
-		if failed == nil {
-			return nil, nil
-		}
-	}
-	return failed, nil
 }
 
 // writer commits a batch now and then.

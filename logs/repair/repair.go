@@ -166,9 +166,9 @@ type engine struct {
 	// accepting says that the end of what was signed, which former has, is lost for good.
 	accepting bool
 	former    logs.Checkpoint
-	beside    bool     // a process reads the damaged store meanwhile, and swaps later
-	damaged   Source   // the damaged store while a new one is built, else nil
-	sources   []Source // all of them, damaged first
+	beside    bool          // a process reads the damaged store meanwhile, and swaps later
+	damaged   *damagedStore // what a scan has found of the store while a new one is built, else nil
+	sources   []Source      // all of them, damaged first
 
 	// unsure is why a source could not tell whether it has an entry.
 	unsure error
@@ -179,18 +179,37 @@ type engine struct {
 	shown  time.Time
 }
 
-func newEngine(o Options) (*engine, error) {
+func newEngine(o Options) *engine {
 	o.defaults()
-	e := &engine{Options: o, sources: o.Sources, gone: make(map[kvstore.Hash]struct{})}
-	if o.Keys == "" {
-		return e, nil
+	return &engine{Options: o, sources: o.Sources, gone: make(map[kvstore.Hash]struct{})}
+}
+
+// restoreKeys reads what was signed. Where the key folder has lost that, the newest signed checkpoint of the store takes its
+// place.
+func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
+	if e.Keys == "" {
+		return nil
 	}
-	signed, key, err := signing.ReadFolder(o.Keys)
+	restored, err := signing.RepairFolder(e.Keys, notes, e.beside)
+	for _, what := range restored {
+		e.found(fsck.Finding{Kind: fsck.Checkpoint, Where: e.Keys, Problem: what, Repaired: true})
+	}
+	if err == nil {
+		err = signing.CheckKey(e.Keys)
+		if err != nil {
+			e.found(fsck.Finding{Kind: fsck.Checkpoint, Where: e.Keys, Problem: err.Error()})
+		}
+	} else {
+		return fmt.Errorf("couldn't learn what was signed, without which nothing can be compared: %w", err)
+	}
+	signed, key, err := signing.ReadFolder(e.Keys)
 	if err != nil && (key != "" || !errors.Is(err, fs.ErrNotExist)) {
-		return nil, fmt.Errorf("couldn't learn what was signed, without which nothing can be compared: %w", err)
+		return fmt.Errorf("couldn't learn what was signed, without which nothing can be compared: %w", err)
 	}
-	e.signed = signed.Checkpoint
-	return e, nil
+	if !e.accepting {
+		e.signed = signed.Checkpoint
+	}
+	return nil
 }
 
 // end completes the result.
@@ -321,12 +340,10 @@ func (o *Options) storeOptions() kvstore.Options {
 // Run repairs the store of a data folder that no process has open. The result is there with
 // an error too, as far as it got.
 func Run(ctx context.Context, o Options) (Result, error) {
-	e, err := newEngine(o)
-	if err != nil {
-		return Result{}, err
-	}
+	e := newEngine(o)
 	begun := e.Now()
-	if err = os.MkdirAll(o.Data, 0o700); err == nil {
+	err := os.MkdirAll(o.Data, 0o700)
+	if err == nil {
 		e.result.Finished, err = Finish(o.Data, o.Mark)
 	}
 	if err == nil {
@@ -342,21 +359,15 @@ func Run(ctx context.Context, o Options) (Result, error) {
 }
 
 func (e *engine) run(ctx context.Context) error {
-	damaged, why, err := e.look(ctx)
-	if err != nil {
-		return err
-	}
-	if why == nil {
+	why, err := e.look(ctx)
+	if why == nil && err == nil {
 		why, err = e.openInPlace(ctx)
 		if why == nil && err == nil {
 			err = os.RemoveAll(e.path(buildingName)) // of an earlier repair, when more was damaged
 		}
-		if why == nil || err != nil {
-			return err
-		}
-		if damaged, err = e.openDamaged(); err != nil {
-			return err
-		}
 	}
-	return e.rebuild(ctx, damaged, why)
+	if why == nil || err != nil {
+		return err
+	}
+	return e.rebuild(ctx, why)
 }

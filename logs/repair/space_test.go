@@ -10,10 +10,7 @@ import (
 
 // A new store is not begun where the disk has no room for it.
 func TestSpace(t *testing.T) {
-	e, err := newEngine(Options{Data: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := newEngine(Options{Data: t.TempDir()})
 	if err := e.space(1 << 20); err != nil {
 		t.Errorf("a megabyte: %v", err)
 	}

@@ -11,20 +11,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/internal/disk"
-	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Build builds a new store beside a damaged one, which this process has open to be read, and
-// checks it. damaged is nil where nothing can be read of that. [Swap] puts the new one in
-// place.
-func Build(ctx context.Context, damaged *kvstore.Store, why error, o Options) (Result, error) {
-	e, err := newEngine(o)
-	if err != nil {
-		return Result{}, err
-	}
+// Build builds a new store beside a damaged one, which this process has open read-only, and checks it. [Swap] puts the new
+// one in place.
+func Build(ctx context.Context, why error, o Options) (Result, error) {
+	e := newEngine(o)
 	begun := e.Now()
 	e.beside = true
-	err = e.rebuild(ctx, damaged, why)
+	err := e.rebuild(ctx, why)
 	return e.end(begun), err
 }
 

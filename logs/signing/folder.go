@@ -1,10 +1,13 @@
 package signing
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +17,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/kvstore"
 )
 
 // The files of a key folder.
@@ -198,6 +202,96 @@ func strict(n *note.Note) error {
 		if _, err := base64.StdEncoding.Strict().DecodeString(s.Base64); err != nil {
 			return fmt.Errorf("a signature of %s is not as it was written: %w", s.Name, err)
 		}
+	}
+	return nil
+}
+
+// StoredNotes yields the signed checkpoints that a scan of a damaged store's files has found.
+func StoredNotes(s *kvstore.FileScan) iter.Seq[[]byte] { return s.Values(kvstore.LogState, signedKey) }
+
+// NoteOf yields the signed checkpoint in a store.
+func NoteOf(store kvstore.Getter) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		if note, err := StoredNote(store); err == nil && note != nil {
+			yield(note)
+		}
+	}
+}
+
+// RepairFolder restores the files of a key folder that follow from others: the verifier key follows from the private key, and
+// a last signed checkpoint that is missing or damaged is the newest of the given notes that the key has signed. It returns what
+// it has restored. inUse says that this process has the folder open.
+func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []string, err error) {
+	_, key, err := ReadFolder(dir)
+	if err == nil || errors.Is(err, fs.ErrNotExist) && !hasKey(dir) {
+		return nil, nil
+	}
+	f := &folder{fs: vfs.Default, dir: dir, lock: io.NopCloser(nil)}
+	if !inUse {
+		if f, err = openFolder(vfs.Default, dir); err != nil {
+			return nil, err
+		}
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	if verifier, err := note.NewVerifier(key); err != nil || !isPublicFile(dir, verifier, key) {
+		data, err := f.read(keyFile)
+		if err != nil || data == nil {
+			return nil, err
+		}
+		k, err := parseKey(data)
+		if err != nil {
+			return nil, nil //nolint:nilerr // CheckKey reports it
+		}
+		if err := f.write(publicFile, []byte(k.public+"\n"), false); err != nil {
+			return nil, err
+		}
+		restored = append(restored, publicFile+" was missing or damaged, and follows from "+keyFile)
+	}
+	_, key, err = ReadFolder(dir)
+	if err == nil {
+		return restored, nil
+	}
+	var newest Signed
+	for data := range notes {
+		if signed, _, err := ReadNote(data, []string{key}); err == nil && signed.Size >= newest.Size {
+			newest = Signed{signed.Checkpoint, bytes.Clone(data)}
+		}
+	}
+	if newest.Note == nil {
+		return restored, err
+	}
+	if err := f.write(checkpointFile, newest.Note, false); err != nil {
+		return restored, err
+	}
+	return append(restored, fmt.Sprintf("%s was missing or damaged (%v); the last one that the store has, of %d entries, takes its place", checkpointFile, err, newest.Size)), nil
+}
+
+func hasKey(dir string) bool {
+	for _, name := range []string{keyFile, publicFile} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func isPublicFile(dir string, v note.Verifier, key string) bool {
+	data, err := os.ReadFile(filepath.Join(dir, publicFile))
+	return err == nil && string(data) == written(v, key)
+}
+
+// CheckKey returns why the private key of a folder cannot sign, nil where it can, or where there is none because the folder is
+// that of a follower.
+func CheckKey(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, keyFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		_, err = parseKey(data)
+	}
+	if err != nil {
+		return fmt.Errorf("the log's key cannot be used: %s: %w; put a good copy of it there, because nothing can be signed without it", filepath.Join(dir, keyFile), err)
 	}
 	return nil
 }

@@ -314,7 +314,7 @@ func (s *Signer) thaw(refused *RefusedError) error {
 var signedByKey = kvstore.Key("signed-by")
 
 // StoredNote returns the last signed checkpoint that a store has of its log, nil if there is none. Nothing of it is verified.
-func StoredNote(store kvstore.Reader) ([]byte, error) {
+func StoredNote(store kvstore.Getter) ([]byte, error) {
 	data, err := store.Get(kvstore.LogState, signedKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return nil, fmt.Errorf("signing: couldn't read what was signed of the log in the store: %w", err)
@@ -324,7 +324,7 @@ func StoredNote(store kvstore.Reader) ([]byte, error) {
 
 // SignedBy returns the verifier key that signed the log in the store last, and
 // "" where none has.
-func SignedBy(store kvstore.Reader) (key string, err error) {
+func SignedBy(store kvstore.Getter) (key string, err error) {
 	data, err := store.Get(kvstore.LogState, signedByKey)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return "", fmt.Errorf("signing: couldn't read which key signed the log before: %w", err)
