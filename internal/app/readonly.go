@@ -26,7 +26,13 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	if err := r.removeReadyFile(); err != nil {
 		return err
 	}
-	r.supervisor.readiness.addCheck(func(report *readinessReport) { report.cannotServe(fmt.Errorf("read-only: %w", missing)) })
+	r.supervisor.readiness.addCheck(func(report *readinessReport) {
+		if missing.Key != nil { // everything that was published is served
+			report.cannotPublish(missing)
+		} else {
+			report.cannotServe(fmt.Errorf("read-only: %w", missing))
+		}
+	})
 	folder, err := r.openDamagedFolder()
 	if err != nil {
 		return err
@@ -37,7 +43,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	site := newSiteOptions()
-	site.readOnly = true
+	site.readOnly = missing.Key == nil
 	if site.signer, err = r.openFrozenSigner(folder, missing); err != nil {
 		return err
 	}

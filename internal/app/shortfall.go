@@ -21,9 +21,13 @@ type Shortfall struct {
 	Here   int64  // entries of its log; -1 where they cannot be counted
 	Signed int64  // entries that were signed as its key folder knows; 0 where that is none
 	Damage error  // what is damaged; nil where there is no store, too little, or another log
+	Key    error  // why the log's key cannot be used; nothing else is missing then
 }
 
 func (s *Shortfall) Error() string {
+	if s.Key != nil {
+		return "publishing is off, and what is published is served: " + s.Key.Error()
+	}
 	var what []string
 	switch {
 	case s.Signed == 0:
@@ -39,11 +43,23 @@ func (s *Shortfall) Error() string {
 	if s.Damage != nil {
 		what = append(what, s.Damage.Error())
 	}
-	remedy := "`larder repair --from` a backup's folder or another larder heals it"
+	remedy := "`larder repair` makes a new store of what is in its files, and `larder repair --from` also of what a backup's folder or another larder has"
 	if s.Here < s.Signed {
-		remedy += ", and `larder repair --accept-loss` goes on without entries that no copy has; if this is the wrong folder, --data and --keys name the right ones"
+		remedy += "; if this is the wrong folder, --data and --keys name the right ones"
 	}
 	return fmt.Sprintf("%s is not written to: %s; %s", s.Data, strings.Join(what, "; "), remedy)
+}
+
+// checkKey returns a [*Shortfall] if the log's key cannot be used.
+func checkKey(s *settings.Settings) error {
+	keys, err := s.KeyFolder()
+	if err != nil {
+		return err
+	}
+	if err := signing.CheckKey(keys); err != nil {
+		return &Shortfall{Data: s.Data, Key: err}
+	}
+	return nil
 }
 
 // markFile says, in the key folder, what the store had on its disk at last.

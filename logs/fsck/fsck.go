@@ -68,6 +68,7 @@ const (
 	Store      Kind = "store"      // rows of the store that cannot be read
 	Log        Kind = "log"        // entries, the tree over them, and what they say of releases
 	Checkpoint Kind = "checkpoint" // what was signed, or seen by an earlier run
+	Key        Kind = "key"        // a file of the key folder
 	Content    Kind = "content"    // a content that the log names
 	View       Kind = "view"       // a row that has to follow from the log
 	State      Kind = "state"      // such a row that says how far a version has come

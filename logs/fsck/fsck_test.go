@@ -277,7 +277,7 @@ func TestCheckFindsUnreadableRows(t *testing.T) {
 	store := open()
 	noise := make([]byte, 100_000)
 	rand.NewChaCha8([32]byte{}).Read(noise) //nolint:errcheck // it never fails
-	for i := range 40 {                     // several memtables, so that most of it is in blob files
+	for i := range 40 {                     // several memtables, so that most of it is in tables
 		b := store.NewBatch()
 		b.Set(kvstore.Durable, kvstore.Key("o", "class", fmt.Sprint(i)), noise)
 		if err := b.Commit(); err != nil {
@@ -288,11 +288,11 @@ func TestCheckFindsUnreadableRows(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	blobs, err := filepath.Glob(filepath.Join(dir, "*.blob"))
-	if err != nil || blobs == nil {
-		t.Fatalf("no blob files, %v", err)
+	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	if err != nil || tables == nil {
+		t.Fatalf("no tables, %v", err)
 	}
-	for _, path := range blobs {
+	for _, path := range tables {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -17,6 +17,9 @@ import (
 func (c *check) readSigned() logs.Checkpoint {
 	signed, key, err := signing.Signed{}, "", error(fs.ErrNotExist)
 	if c.options.Keys != "" {
+		if err := signing.CheckKey(c.options.Keys); err != nil {
+			c.found(Key, "log.key", "%v", err)
+		}
 		signed, key, err = signing.ReadFolder(c.options.Keys)
 	}
 	if key != "" || !errors.Is(err, fs.ErrNotExist) {

@@ -53,9 +53,6 @@ func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err
 	}
 	if d.tail = d.signed; d.had.Size > signed.Size {
 		d.tail, err = readTree(ctx, d.FileScan, d.had)
-		if err == nil {
-			d.tail.fillFromRows(signed.Size)
-		}
 	}
 	return errors.Join(err, ctx.Err())
 }

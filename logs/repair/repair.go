@@ -192,14 +192,9 @@ func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	}
 	restored, err := signing.RepairFolder(e.Keys, notes, e.beside)
 	for _, what := range restored {
-		e.found(fsck.Finding{Kind: fsck.Checkpoint, Where: e.Keys, Problem: what, Repaired: true})
+		e.found(fsck.Finding{Kind: fsck.Key, Where: e.Keys, Problem: what, Repaired: true})
 	}
-	if err == nil {
-		err = signing.CheckKey(e.Keys)
-		if err != nil {
-			e.found(fsck.Finding{Kind: fsck.Checkpoint, Where: e.Keys, Problem: err.Error()})
-		}
-	} else {
+	if err != nil {
 		return fmt.Errorf("couldn't learn what was signed, without which nothing can be compared: %w", err)
 	}
 	signed, key, err := signing.ReadFolder(e.Keys)

@@ -30,7 +30,9 @@ func readTree(ctx context.Context, scan *kvstore.FileScan, c logs.Checkpoint) (*
 	if c.Size == 0 {
 		return t, nil
 	}
-	return t, t.resolveRange(ctx, 0, c.Size, c.Root)
+	err := t.resolveRange(ctx, 0, c.Size, c.Root)
+	t.believeRows()
+	return t, err
 }
 
 // resolveRange resolves entries of which the hash of the tree over them is known. A tree is split as RFC 6962 says.
@@ -129,14 +131,25 @@ func (t *tree) belongs(index int64, raw []byte) bool {
 	return index < t.size && t.leaves[index] == tlog.RecordHash(raw)
 }
 
-// fillFromRows takes the stored hashes' word for entries from an index on that no root proves.
-func (t *tree) fillFromRows(from int64) {
-	for index := from; index < t.size; index++ {
-		if t.leaves[index] == (tlog.Hash{}) {
-			for h := range logs.HashVersions(t.scan, tlog.StoredHashIndex(0, index)) {
+// believeRows takes the stored hashes' word for entries that no root proves, because too much beside them is lost. The root of
+// the log that is built proves them, once others have what is lost.
+func (t *tree) believeRows() {
+	for index := range t.size {
+		if t.leaves[index] != (tlog.Hash{}) {
+			continue
+		}
+		var stored []tlog.Hash
+		for h := range logs.HashVersions(t.scan, tlog.StoredHashIndex(0, index)) {
+			stored = append(stored, h)
+		}
+		for raw := range logs.EntryVersions(t.scan, index) {
+			if h := tlog.RecordHash(raw); stored == nil || slices.Contains(stored, h) {
 				t.leaves[index] = h
 				break
 			}
+		}
+		if t.leaves[index] == (tlog.Hash{}) && len(stored) > 0 {
+			t.leaves[index] = stored[0]
 		}
 	}
 }

@@ -2,8 +2,10 @@ package signing
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/mod/sumdb/note"
@@ -126,8 +128,10 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 		return err
 	case data == nil && fresh:
 		return nil
-	case data == nil:
-		return &RefusedError{Reason: "the last signed checkpoint is gone from the key folder, and without it no fork of the log could be told; " + restoreCheckpoint}
+	case data == nil && s.last.Note == nil:
+		return &RefusedError{Reason: "the last signed checkpoint is gone from the key folder and from the store, and without it no fork of the log could be detected; " + restoreCheckpoint}
+	case data == nil || unreadable != nil && s.last.Note != nil:
+		s.logger.Warn("the last signed checkpoint in the key folder is missing or damaged; the newest one that is known takes its place", "entries", s.last.Size, "err", unreadable, "keys", s.folder.dir)
 	case unreadable != nil:
 		return &RefusedError{"the last signed checkpoint in the key folder cannot be read; " + restoreCheckpoint, unreadable}
 	}
@@ -180,7 +184,7 @@ func (s *Signer) recall() (data []byte, unreadable, err error) {
 			w.on, w.lines = shown.Checkpoint, signatureLines(n.Sigs)
 		}
 	}
-	if unreadable == nil {
+	if unreadable == nil || !ofAnotherLog(data, s.keys) {
 		for _, c := range []Signed{last, shown, held} {
 			if s.last.Note == nil || c.Note != nil && c.Size > s.last.Size {
 				s.last = c
@@ -188,6 +192,24 @@ func (s *Signer) recall() (data []byte, unreadable, err error) {
 		}
 	}
 	return data, unreadable, nil
+}
+
+// ofAnotherLog reports whether a file holds a checkpoint that another key has signed, rather than a damaged one.
+func ofAnotherLog(data []byte, keys keyring) bool {
+	_, err := note.Open(data, keys.verifiers())
+	var unknown *note.UnverifiedNoteError
+	if !errors.As(err, &unknown) {
+		return false
+	}
+	for _, signature := range unknown.Note.UnverifiedSigs {
+		raw, err := base64.StdEncoding.DecodeString(signature.Base64)
+		for _, k := range keys { // the name or the hash of the key may be what is damaged
+			if err == nil && len(raw) > 4 && k.verifier.Verify([]byte(unknown.Note.Text), raw[4:]) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // renew reads a checkpoint that was signed here, and signs it again with the present keys.
@@ -292,10 +314,14 @@ func Frozen(o Options, why string) (*Signer, error) {
 	return s, nil
 }
 
-// thaw has a frozen Signer show what its key folder has.
+// thaw has a frozen Signer show what its key folder has. If there is no key that can be used, that is the last signed checkpoint.
 func (s *Signer) thaw(refused *RefusedError) error {
-	key, err := s.folder.read(keyFile)
-	if key == nil {
+	if key, err := s.folder.read(keyFile); err != nil || key == nil || CheckKey(s.folder.dir) != nil {
+		signed, key, failed := ReadFolder(s.folder.dir)
+		if failed == nil {
+			s.origin, _, _ = strings.Cut(key, "+")
+			s.shown.Store(&showing{signed: signed, key: key, err: refused})
+		}
 		return err
 	}
 	if _, err := s.loadKeys(); err != nil {

@@ -329,12 +329,12 @@ func TestLostAndDamagedFiles(t *testing.T) {
 		refused string // what the Signer says
 		err     string // what Open says
 	}{
-		{"no checkpoint", func(r *rig) { os.Remove(r.file("checkpoint")) }, "is gone from the key folder", ""},
-		{"empty checkpoint", func(r *rig) { r.writeFile("checkpoint", "") }, "cannot be read", ""},
-		{"half a checkpoint", func(r *rig) { r.writeFile("checkpoint", r.readFile("checkpoint")[:40]) }, "cannot be read", ""},
+		{"no checkpoint", func(r *rig) { os.Remove(r.file("checkpoint")) }, "", ""},
+		{"empty checkpoint", func(r *rig) { r.writeFile("checkpoint", "") }, "", ""},
+		{"half a checkpoint", func(r *rig) { r.writeFile("checkpoint", r.readFile("checkpoint")[:40]) }, "", ""},
 		{"a checkpoint that says something else", func(r *rig) {
 			r.writeFile("checkpoint", strings.Replace(r.readFile("checkpoint"), "\n3\n", "\n2\n", 1))
-		}, "cannot be read", ""},
+		}, "", ""},
 		{"a checkpoint of someone else", func(r *rig) {
 			other := newRig(r.T)
 			other.next.Origin = "log.example"
