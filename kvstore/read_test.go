@@ -24,7 +24,7 @@ func TestReadFails(t *testing.T) {
 				body := noise(1, 50_000)
 				h := put(t, s, body)
 				row := string(noise(2, separateFrom))
-				set(t, s, Files, "row", row)
+				set(t, s, Blobs, "row", row)
 				if err := errors.Join(database(s).Flush(), s.Close()); err != nil {
 					t.Fatal(err)
 				}
@@ -33,8 +33,8 @@ func TestReadFails(t *testing.T) {
 				snap := s.Snapshot()
 				defer snap.Close()
 				reads := map[string]func() ([]byte, error){
-					"Store.Get":     func() ([]byte, error) { return s.Get(Files, []byte("row")) },
-					"Snapshot.Get":  func() ([]byte, error) { return snap.Get(Files, []byte("row")) },
+					"Store.Get":     func() ([]byte, error) { return s.Get(Blobs, []byte("row")) },
+					"Snapshot.Get":  func() ([]byte, error) { return snap.Get(Blobs, []byte("row")) },
 					"Store.Scan":    func() ([]byte, error) { return scanned(s) },
 					"Snapshot.Scan": func() ([]byte, error) { return scanned(snap) },
 					"Coded": func() ([]byte, error) {
@@ -70,7 +70,7 @@ func TestReadFails(t *testing.T) {
 
 // scanned returns the value of the only file.
 func scanned(r Reader) (value []byte, err error) {
-	for item, err := range r.Scan(Files, Range{}) {
+	for item, err := range r.Scan(Blobs, Range{Prefix: []byte("row")}) {
 		if err != nil {
 			return nil, err
 		}

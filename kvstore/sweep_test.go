@@ -248,7 +248,7 @@ func (o *outcomes) tryRunning(t *testing.T, rng *rand.Rand, kind string, of samp
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	o.count(t, what, right, corrupt, silent, healed, s.Behind() != nil)
+	o.count(t, what, right, corrupt, silent, healed, err == nil && s.Behind() != nil)
 }
 
 // written returns the logs of a running store that are in use, up to where they are written.
