@@ -143,8 +143,11 @@ func (s *FileScan) readFiles(ctx context.Context, l *look, progress func(done, o
 	return nil
 }
 
-// readFile reads a file as what its name says. If there is nothing of that kind in it, it reads it as the other kinds:
-// two files may have changed places.
+// What tables and blob files end with.
+var magics = map[string]string{".sst": "\U0001fab3\U0001fab3", ".blob": "\U0001fab3\U0001f980"}
+
+// readFile reads a file as what its end says, or else its name. If there is nothing of that kind in it, it reads it as the
+// other kinds: two files may have changed places.
 func (s *FileScan) readFile(ctx context.Context, number int, name string, size int64) error {
 	f, err := s.fs.Open(s.fs.PathJoin(s.dir, name))
 	if err != nil {
@@ -155,9 +158,16 @@ func (s *FileScan) readFile(ctx context.Context, number int, name string, size i
 	readers := map[string]func(context.Context, *fileReader) error{".sst": s.readTable, ".blob": s.readBlobFile, ".log": s.readLog}
 	kinds := []string{".sst", ".log", ".blob"}
 	named := slices.Index(kinds, filepath.Ext(name))
-	if named > 0 {
-		kinds[0], kinds[named] = kinds[named], kinds[0]
+	first := max(named, 0)
+	end := make([]byte, min(8, size))
+	if _, err := f.ReadAt(end, size-int64(len(end))); err == nil || err == io.EOF {
+		for kind, magic := range magics {
+			if string(end) == magic {
+				first = slices.Index(kinds, kind)
+			}
+		}
 	}
+	kinds[0], kinds[first] = kinds[first], kinds[0]
 	var gaps []Gap
 	for i, kind := range kinds {
 		r := &fileReader{File: f, scan: s, number: number, name: name, size: size, last: 0}

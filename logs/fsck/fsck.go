@@ -351,7 +351,8 @@ func (c *check) entry(ctx context.Context, e logs.Indexed) error {
 	change, err := views.Load(c.store, e)
 	if err != nil {
 		c.blocked(Content, where, err)
-		return nil
+		logs.Index(c.again.batch, e.Index, e.Entry) // which needs no content
+		return c.again.relieve()
 	}
 	for _, h := range e.Contents() {
 		c.content(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, label(e)), nil)

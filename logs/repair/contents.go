@@ -29,11 +29,11 @@ const (
 // sound.
 type contents struct {
 	*engine
-	entries entries
-	pins    *kvstore.Pins           // what was lost: others must not erase or collect it before the end
-	jsons   map[string]kvstore.Hash // the package JSON in force, by package
-	memory  *semaphore.Weighted
-	group   *errgroup.Group
+	size   int64                   // of the log when the repair began
+	pins   *kvstore.Pins           // what was lost: others must not erase or collect it before the end
+	jsons  map[string]kvstore.Hash // the package JSON in force, by package
+	memory *semaphore.Weighted
+	group  *errgroup.Group
 
 	mu   sync.Mutex
 	done map[kvstore.Hash]bool // whether a content is there; false: it was looked for in vain
@@ -42,8 +42,8 @@ type contents struct {
 	why        map[kvstore.Hash]error
 }
 
-func (e *engine) contents(of entries) *contents {
-	return &contents{engine: e, entries: of, pins: e.store.Pin(), memory: semaphore.NewWeighted(contentMemory), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
+func (e *engine) contents(size int64) *contents {
+	return &contents{engine: e, size: size, pins: e.store.Pin(), memory: semaphore.NewWeighted(contentMemory), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
 }
 
 // documents heals what the entries name themselves.
@@ -88,7 +88,7 @@ func (c *contents) each(ctx context.Context, step string, fn func(context.Contex
 	c.group, inner = errgroup.WithContext(ctx)
 	c.group.SetLimit(contentsAtOnce)
 	var n int64
-	for e, err := range c.entries.all {
+	for e, err := range logs.Entries(c.store, 0) {
 		if err != nil {
 			return errors.Join(c.group.Wait(), err)
 		}
@@ -101,7 +101,7 @@ func (c *contents) each(ctx context.Context, step string, fn func(context.Contex
 		}
 		fn(inner, e)
 		n++
-		c.show(step, n, c.entries.of)
+		c.show(step, n, c.size)
 	}
 	if err := c.group.Wait(); err != nil {
 		return err
@@ -194,7 +194,7 @@ func (c *contents) heal(ctx context.Context, w replication.Wanted) error {
 // erasedSince reports whether a content was erased after the repair began, beside a process
 // that runs.
 func (c *contents) erasedSince(h kvstore.Hash) (bool, error) {
-	for e, err := range logs.Entries(c.store, c.entries.since) {
+	for e, err := range logs.Entries(c.store, c.size) {
 		if err != nil {
 			return false, err
 		}
@@ -285,7 +285,7 @@ func (c *contents) list(ctx context.Context) error {
 	if len(lost) == 0 {
 		return nil
 	}
-	for e, err := range c.entries.all {
+	for e, err := range logs.Entries(c.store, 0) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
@@ -325,7 +325,7 @@ func (x erasures) has(e logs.Indexed, h kvstore.Hash) bool {
 // erased reads which contents were erased, and not brought back by a later publication.
 func (c *contents) erased(ctx context.Context) (erasures, error) {
 	x := erasures{make(map[kvstore.Hash]struct{}), make(map[[2]string]struct{})}
-	for e, err := range c.entries.all {
+	for e, err := range logs.Entries(c.store, 0) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return x, err
 		}

@@ -1,13 +1,11 @@
 package repair
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
 	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/logs/views"
 )
 
 // A NotInPlaceError says why a store cannot be healed in place, and that nothing in its log
@@ -69,8 +66,23 @@ func (e *engine) look(ctx context.Context) (why, err error) {
 	case err != nil:
 		return err, nil
 	}
-	why = readable(ctx, store)
-	return why, errors.Join(ctx.Err(), store.Close())
+	if why = readable(ctx, store); why == nil {
+		why, err = e.lacksEntries(store)
+	}
+	return why, errors.Join(err, ctx.Err(), store.Close())
+}
+
+// lacksEntries returns which signed entries a store lacks, nil where that is none. Opening such a store for writing would remove
+// files in which they may be.
+func (e *engine) lacksEntries(store *kvstore.Store) (why, err error) {
+	if err := e.restoreKeys(signing.NoteOf(store)); err != nil {
+		return nil, err
+	}
+	have, err := logs.ReadCheckpoint(store)
+	if err == nil && have.Size < max(e.signed.Size, e.former.Size) {
+		why = fmt.Errorf("it has %d log entries, and %d were signed", have.Size, max(e.signed.Size, e.former.Size))
+	}
+	return why, err
 }
 
 // readable returns why a store cannot be read row by row, but for contents' bytes, or why
@@ -106,14 +118,11 @@ func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 
 // inPlace heals the store. It returns why it can't, if that is so.
 func (e *engine) inPlace(ctx context.Context) (why, err error) {
-	if err := e.restoreKeys(signing.NoteOf(e.store)); err != nil {
-		return nil, err
+	if why, err := e.lacksEntries(e.store); why != nil || err != nil {
+		return why, err
 	}
 	have := e.log.Checkpoint()
-	if e.accepting && have.Size < e.former.Size {
-		return errors.New("it lacks entries that were signed"), nil
-	}
-	if have.Size >= e.signed.Size && e.signed.Size > 0 {
+	if e.signed.Size > 0 {
 		root, err := tlog.TreeHash(e.signed.Size, logs.Hashes(e.store))
 		if err != nil {
 			return err, nil
@@ -122,21 +131,12 @@ func (e *engine) inPlace(ctx context.Context) (why, err error) {
 			return fmt.Errorf("the first %d entries are not those that were signed", e.signed.Size), nil
 		}
 	}
-	var missing []logs.Indexed
-	if have.Size < e.signed.Size {
-		if missing, err = e.missing(ctx, have.Size); err != nil {
-			return nil, err
-		}
-	}
-	c := e.contents(inStore(e.store, have.Size, missing))
+	c := e.contents(have.Size)
 	defer c.pins.Release()
 	if err := c.documents(ctx); err != nil {
 		return nil, err
 	}
 	if err := c.files(ctx); err != nil {
-		return nil, err
-	}
-	if err := e.append(missing); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(c.queue(), c.list(ctx)); err != nil {
@@ -154,106 +154,4 @@ func (e *engine) inPlace(ctx context.Context) (why, err error) {
 		err = nil // the views cannot be compared without what is lost, and that is told
 	}
 	return nil, err
-}
-
-// errCompared ends an Update that only compares.
-var errCompared = errors.New("compared")
-
-// missing returns the entries from an index on to the signed end, from the sources. Together
-// with those in the store they have the root that was signed.
-func (e *engine) missing(ctx context.Context, from int64) ([]logs.Indexed, error) {
-	var problems []error
-	for _, order := range orders(nil, e.sources) {
-		var found []logs.Indexed
-		got := make(map[Source]int64)
-		err := e.walk(ctx, order, from, func(s Source, batch []logs.Indexed) error {
-			found = append(found, batch...)
-			got[s] += int64(len(batch))
-			return nil
-		})
-		if err == nil {
-			err = e.log.Update(func(tx *logs.Tx) error {
-				for _, entry := range found {
-					if _, err := tx.AppendRaw(entry.Raw); err != nil {
-						return err
-					}
-				}
-				root, err := tlog.TreeHash(e.signed.Size, tx)
-				if err == nil && root != e.signed.Root {
-					err = errOtherLog
-				}
-				return errors.Join(err, errCompared)
-			})
-			if errors.Is(err, errOtherLog) {
-				err = fmt.Errorf("%s: %w", namesOf(order), errOtherLog)
-			} else if errors.Is(err, errCompared) {
-				for s, n := range got {
-					e.result.use(s).Entries += n
-				}
-				return found, nil
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		problems = append(problems, err)
-	}
-	return nil, &LossError{[]logs.Range{{From: from, To: e.signed.Size}}, e.signed.Size, errors.Join(problems...)}
-}
-
-// entriesPerWrite is how many entries one write to the store has.
-const entriesPerWrite = 256
-
-// append adds entries, whose contents are there as far as they could be had, with all that
-// they cause. Where it is interrupted, the next repair goes on.
-func (e *engine) append(missing []logs.Indexed) error {
-	if len(missing) == 0 {
-		return nil
-	}
-	for some := range slices.Chunk(missing, entriesPerWrite) {
-		if err := e.appendSome(some); err != nil {
-			return err
-		}
-	}
-	return signing.Replay(e.store)
-}
-
-func (e *engine) appendSome(some []logs.Indexed) error {
-	return e.log.Update(func(tx *logs.Tx) error {
-		for _, entry := range some {
-			appended, err := tx.AppendRaw(entry.Raw)
-			if err == nil && appended.Index != entry.Index {
-				err = errors.New("the log has grown while it was being repaired; run it again")
-			}
-			if err != nil {
-				return err
-			}
-			change, err := views.Load(e.store, entry)
-			if err != nil && entry.Kind == logs.Withdrawn {
-				if err := e.takeAway(tx.Batch, entry); err != nil {
-					return err
-				}
-			}
-			if err != nil {
-				continue // it is listed as lost
-			}
-			if err := views.Apply(tx.Batch, change); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// takeAway ends that a withdrawn release is served whose manifest is lost.
-func (e *engine) takeAway(b *kvstore.Batch, withdrawn logs.Indexed) error {
-	for _, ns := range []kvstore.Namespace{kvstore.Files, kvstore.SRIs} {
-		for row, err := range e.store.Scan(ns, kvstore.Range{Prefix: kvstore.Prefix(withdrawn.Package, withdrawn.Version)}) {
-			if err != nil {
-				return err
-			}
-			b.Delete(ns, bytes.Clone(row.Key))
-		}
-	}
-	return nil
 }

@@ -253,7 +253,7 @@ func (e *engine) lostTail(from, to int64, err error) {
 
 // buildRest fills the new store with all that is not the log.
 func (e *engine) buildRest(ctx context.Context) error {
-	c := e.contents(inStore(e.store, e.log.Checkpoint().Size, nil))
+	c := e.contents(e.log.Checkpoint().Size)
 	defer c.pins.Release()
 	if err := errors.Join(e.carryAbsent(ctx), c.documents(ctx)); err != nil {
 		return err

@@ -292,29 +292,6 @@ func (e *engine) fsckOptions(deep bool) fsck.Options {
 	return fsck.Options{Keys: e.Keys, Temp: e.Temp, Deep: deep, Progress: func(p fsck.Progress) { e.show("checking", p.Entries, p.Of) }}
 }
 
-// entries are those of a log, of which some may not be in the store yet.
-type entries struct {
-	all   iter.Seq2[logs.Indexed, error]
-	of    int64
-	since int64 // how many were in the store to begin with
-}
-
-// inStore are the entries of a store, and some that follow them.
-func inStore(store *kvstore.Store, size int64, more []logs.Indexed) entries {
-	return entries{of: size + int64(len(more)), since: size, all: func(yield func(logs.Indexed, error) bool) {
-		for e, err := range logs.Entries(store, 0) {
-			if !yield(e, err) {
-				return
-			}
-		}
-		for _, e := range more {
-			if !yield(e, nil) {
-				return
-			}
-		}
-	}}
-}
-
 // oneLine is an error's text on one line.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 

@@ -46,6 +46,8 @@ type rig struct {
 	next   int
 	origin string
 
+	memTable int64 // bytes; 0 for the default
+
 	url      string        // of the neighbour
 	copyOpen repair.Source // the copy
 }
@@ -127,7 +129,7 @@ func (s *shelf) carry() {
 // write opens the store, and signs what fn has done.
 func (r *rig) write(fn func(*shelf)) {
 	r.Helper()
-	store, err := kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{FS: unsynced.FS})
+	store, err := kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{FS: unsynced.FS, MemTableBytes: r.memTable})
 	if err != nil {
 		r.Fatal(err)
 	}
