@@ -141,15 +141,15 @@ func (s *sweep) damages() (all []damage) {
 		all = append(all, damage{d.name, func(s *sweep, kind string) string {
 			path, data := s.file(kind)
 			at := 0
-			if len(data) > 0 {
+			var damaged []byte
+			if len(data) > 0 { // else it can only be missing
 				at = s.seeded.IntN(len(data))
+				damaged = d.do(data, at)
 			}
-			if damaged := d.do(slices.Grow(data, 1), at); damaged == nil || len(data) == 0 {
-				if err := os.Remove(path); err != nil {
-					s.Fatal(err)
-				}
-			} else {
+			if damaged != nil {
 				s.replace(path, damaged)
+			} else if err := os.Remove(path); err != nil {
+				s.Fatal(err)
 			}
 			return fmt.Sprintf("%s: %s at byte %d of %d", d.name, filepath.Base(path), at, len(data))
 		}})
