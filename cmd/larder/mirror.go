@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -18,17 +20,21 @@ func newMirror(a *cli) *cobra.Command {
 	var m app.Mirror
 	var once bool
 	cmd := &cobra.Command{
-		Use:   "mirror URL",
+		Use:   "mirror URL|FILE",
 		Short: "Follow another Larder's signed log, and serve what it serves",
 		Long: `Take over all that the Larder at URL has published, and everything that follows, and serve it from here. Nothing that
 URL sends is trusted: its log must be signed with --key and continue what was seen before, and every file must have the
 hash that the log says. Without --key the key counts that was seen first; it is printed, and remembered in --keys.
 
 A release is withdrawn, restored and erased here as it is there. A mirror publishes and signs nothing, and can be
-mirrored in turn. A source that lies is refused, and what is here goes on being served. With --once, catch up and end.` + environmentNote,
+mirrored in turn. A source that lies is refused, and what is here goes on being served. With --once, catch up and end.
+
+FILE is a bundle that ` + "`larder bundle`" + ` has written, for a Larder without a network. Without --once, the mirror also takes
+what replaces FILE.` + environmentNote,
 		Example: `  larder mirror https://cdn.example.com
   larder mirror https://cdn.example.com --key log.pub --data /var/lib/mirror --listen :8080
-  larder mirror https://cdn.example.com --only 'jquery' --only 'd3@7.*' --once`,
+  larder mirror https://cdn.example.com --only 'jquery' --only 'd3@7.*' --once
+  larder mirror /media/usb/larder.tar --key log.pub --once`,
 		Args: arguments(1, 1),
 	}
 	a.uses(cmd, dataFlags, serveFlags, []string{"keys"})
@@ -52,8 +58,10 @@ mirrored in turn. A source that lies is refused, and what is here goes on being 
 		if err != nil {
 			return settings.Mistake{Err: err}
 		}
-		if m.Trust.Need, m.URL = len(m.Trust.Witnesses), args[0]; !verify.IsURL(m.URL) {
-			return settings.Mistakef("%q is not the URL of a Larder, such as https://cdn.example.com", m.URL)
+		if m.Trust.Need, m.From = len(m.Trust.Witnesses), args[0]; !verify.IsURL(m.From) {
+			if _, err := os.Stat(m.From); err != nil {
+				return settings.Mistakef("%q is not the URL of a Larder, such as https://cdn.example.com, and no bundle either: %w", m.From, err)
+			}
 		}
 		return a.mirrors(ctx, m, once)
 	})
@@ -76,6 +84,9 @@ func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
 		if s.Ready && !s.Current.Equal(told.Current) && (!told.Ready || once) {
 			bar.Close()
 			fmt.Fprintf(a.stdout, "Caught up with %s: %d log entries are here; %d files were fetched, %d bytes.\n", s.Source, s.Entries, s.Files, s.Bytes)
+			if len(s.Packages) > 0 {
+				fmt.Fprintf(a.stdout, "The bundle has the files of %s alone; other releases are here without theirs.\n", text.Plain(strings.Join(s.Packages, ", ")))
+			}
 		} else if s.Entries < s.Of {
 			bar.Show(s.Entries, s.Of)
 		}

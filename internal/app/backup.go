@@ -99,7 +99,7 @@ func escapeGlob(path string) string {
 // throughProcess adds to a permission error that it is the process, not the command, that could not write.
 func throughProcess(process *Process, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w; the larder process that runs (%d) writes the backup and is not allowed to", err, process.PID)
+		return fmt.Errorf("%w; the larder process that runs (%d) writes the file and is not allowed to", err, process.PID)
 	}
 	return err
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"io"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/parts"
@@ -15,8 +15,8 @@ import (
 
 // A Mirror says whose log a process follows.
 type Mirror struct {
-	// URL is that of the Larder that is followed.
-	URL string
+	// From is the URL of the Larder that is followed, or the path of a bundle or of a folder with a store.
+	From string
 	// Trust says whose signatures count; without a key the one counts that was seen first.
 	Trust verify.Trust
 	// Only are patterns of the releases that are taken over, as PACKAGE or PACKAGE@VERSION. Default: all.
@@ -69,13 +69,13 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	// What would publish, withdraw or sign has to be requested from the source.
-	all := refusing(w.folder.operations(), fmt.Errorf("this data folder mirrors %s: publish and withdraw there, and it arrives here", s.Mirror.URL))
+	all := refusing(w.folder.operations(), fmt.Errorf("this data folder mirrors %s: publish and withdraw there, and it arrives here", s.Mirror.From))
 	r.addRepairInPlace(all, w.folder)
 	r.serveAdmin(socket, w.folder, r.withConsole(all, w.folder), e.schedule.Handler(schedulePath), s.check)
 	if s.Once {
 		r.parts.Add(parts.Part{Name: "catching up", Run: func(ctx context.Context) error {
 			if err := follower.Once(ctx); err != nil {
-				return fmt.Errorf("couldn't follow %s: %w", s.Mirror.URL, err)
+				return fmt.Errorf("couldn't follow %s: %w", s.Mirror.From, err)
 			}
 			return parts.ErrDone
 		}})
@@ -123,9 +123,16 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 	if err != nil {
 		return nil, err
 	}
+	source, err := openSource(r.settings, m.From, r.logger.With("part", "store"))
+	if err != nil {
+		return nil, err
+	}
+	if closer, ok := source.(io.Closer); ok {
+		r.parts.Add(parts.Part{Name: "files of the source", Stop: closer.Close})
+	}
 	started := time.Now()
 	f, err := replication.Open(replication.Options{
-		Source: replication.HTTP(verify.Options{Server: strings.TrimRight(m.URL, "/"), UserAgent: agent()}), Trust: m.Trust,
+		Source: source, Trust: m.Trust,
 		Store: folder.store, Log: folder.log, Keys: keys, Only: only, Logger: r.logger.With("part", "follower"), Changed: m.Following,
 	})
 	if err != nil {

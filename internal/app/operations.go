@@ -9,6 +9,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/replication"
 )
 
 // What the bot is asked for.
@@ -60,6 +61,7 @@ func (r *Reader) operations() operations {
 	answer(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
 		return r.backup(ctx, q.Dir, report)
 	})
+	answer(all, OpBundle, r.bundle)
 	answer(all, OpNodes, noNodes)
 	noRooms(all)
 	r.fsckOperations(all)
@@ -118,6 +120,10 @@ func (r *roleRun) leaderOperations(w *Writer) operations {
 	answer(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
 		done, err := w.folder.backup(ctx, q.Dir, report)
 		done.Keys = signature.signer.Folder()
+		return done, throughProcess(&r.self, err)
+	})
+	answer(all, OpBundle, func(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
+		done, err := w.folder.bundle(ctx, q, report)
 		return done, throughProcess(&r.self, err)
 	})
 	r.addRepairInPlace(all, w.folder)

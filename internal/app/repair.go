@@ -211,6 +211,9 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 		if err != nil {
 			return sources, close, err
 		}
+		if server, ok := source.(*replication.Server); ok {
+			server.MaxFailures = repairFailures
+		}
 		sources = append(sources, source)
 	}
 	return sources, close, nil
@@ -219,7 +222,7 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 // repairFailures is how many requests in a row may fail before a repair does without a server: it has many to make.
 const repairFailures = 64
 
-// openSource opens a source that has a log: the URL of another Larder, a folder with a store, or the cluster's bucket.
+// openSource opens a source that has a log: the URL of another Larder, a folder with a store, a bundle, or the cluster's bucket.
 func openSource(s *settings.Settings, where string, logger *slog.Logger) (replication.Source, error) {
 	switch {
 	case where == FromBucket && s.Bucket == "":
@@ -228,12 +231,13 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 		b, err := bucket.Open(s.Bucket, s.BucketEndpoint, s.BucketRegion)
 		return &replication.Bucket{Bucket: b}, err
 	case verify.IsURL(where):
-		server := replication.HTTP(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: agent()})
-		server.MaxFailures = repairFailures
-		return server, nil
+		return replication.HTTP(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: agent()}), nil
 	}
-	if _, err := os.Stat(where); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s is neither a folder that exists, nor a URL of another Larder such as https://cdn.example.com, nor one of the words %s and %s", where, FromBucket, FromUpstream)
+	switch info, err := os.Stat(where); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s is neither a folder nor a bundle that exists, nor a URL of another Larder such as https://cdn.example.com, nor one of the words %s and %s", where, FromBucket, FromUpstream)
+	case err == nil && info.Mode().IsRegular():
+		return replication.OpenBundle(where)
 	}
 	return replication.OpenFolder(where, logger)
 }

@@ -47,6 +47,15 @@ func (t fates) hear(e logs.Indexed) {
 	}
 }
 
+// absent reports whether an entry serves a release that is withdrawn at the end.
+func (t fates) absent(e logs.Indexed) bool {
+	if !e.Kind.Serves() {
+		return false
+	}
+	at, ok := t[fateOf(e)]
+	return ok && at > e.Index
+}
+
 // take takes over the entries that are not here yet. It reads them twice, because what is
 // withdrawn at the end must not appear on the way there.
 func (f *Follower) take(ctx context.Context, log *verify.Log) error {
@@ -84,7 +93,7 @@ func (f *Follower) take(ctx context.Context, log *verify.Log) error {
 
 func (f *Follower) entries(ctx context.Context, log *verify.Log, index int64) ([]logs.Indexed, error) {
 	entries, err := log.Entries(ctx, index)
-	if verify.OutcomeOf(err) == verify.Differs {
+	if verify.OutcomeOf(err) == verify.Differs || errors.Is(err, ErrOther) {
 		err = &RefusedError{err}
 	}
 	if err == nil && len(entries) == 0 {
@@ -163,11 +172,18 @@ func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn 
 
 // absent reports whether a release that an entry has served is taken over without its files.
 func (f *Follower) absent(e logs.Indexed, withdrawn fates) bool {
-	if !e.Kind.Serves() {
-		return false
-	}
-	at, ok := withdrawn[fateOf(e)]
-	return ok && at > e.Index || f.Only != nil && !f.Only(e.Package, e.Version)
+	return withdrawn.absent(e) || e.Kind.Serves() && !f.wanted(e.Package, e.Version)
+}
+
+// A partialSource may lack the files of releases that are served.
+type partialSource interface {
+	Has(pkg, version string) bool
+}
+
+// wanted reports whether the files of a release are applied.
+func (f *Follower) wanted(pkg, version string) bool {
+	p, partial := f.Source.(partialSource)
+	return (f.Only == nil || f.Only(pkg, version)) && (!partial || p.Has(pkg, version))
 }
 
 // fetch has all be in the store that an entry needs.
@@ -377,7 +393,7 @@ func (f *Follower) fill(ctx context.Context) error {
 			return err
 		}
 		pkg, version, _ := strings.Cut(string(item.Key), "\x00")
-		if f.Only != nil && !f.Only(pkg, version) {
+		if !f.wanted(pkg, version) {
 			continue
 		}
 		page, err := logs.Read(f.Store, logs.Query{Package: pkg, Version: version, Kinds: append([]logs.Kind{logs.Restored, logs.Withdrawn}, logs.Publications...), Limit: 1})
@@ -387,7 +403,11 @@ func (f *Follower) fill(ctx context.Context) error {
 		if len(page.Entries) == 0 || page.Entries[0].Kind == logs.Withdrawn {
 			continue
 		}
-		if err := f.fillOne(ctx, f.coming(page.Entries[0], false)); err != nil {
+		err = f.fillOne(ctx, f.coming(page.Entries[0], false))
+		if _, partial := f.Source.(partialSource); partial && errors.Is(err, fs.ErrNotExist) {
+			continue // a bundle of newer releases
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -57,6 +57,8 @@ type State struct {
 	// nothing but the source itself has named it.
 	Key      string `json:"key,omitempty"`
 	FirstUse bool   `json:"firstUse,omitempty"`
+	// Packages are patterns of the releases whose files the source has, if it is a bundle that has only some.
+	Packages []string `json:"packages,omitempty"`
 	// Entries are those that are here, of all that are signed at the source.
 	Entries int64 `json:"entries"`
 	Of      int64 `json:"of"`
@@ -287,12 +289,17 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 
 // verify opens the source's log, and remembers what was seen of it.
 func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
+	local := f.Log.Checkpoint()
+	bundle, _ := f.Source.(*Bundle)
+	if bundle != nil && bundle.Since() > local.Size {
+		return nil, fmt.Errorf("the bundle begins after %d log entries, and %d are here: take the bundles in between first, or make one with `larder bundle --since %d`", bundle.Since(), local.Size, local.Size)
+	}
 	log, firstUse, err := f.known.Open(ctx, verify.Options{Server: f.Source.Name(), Read: f.Source.Get, Trust: f.Trust}, time.Now())
 	if fork := (*verify.ForkError)(nil); errors.As(err, &fork) {
 		f.change(func(s *State) { s.Evidence = fork.File })
 		return nil, &RefusedError{err}
 	}
-	if verify.OutcomeOf(err) == verify.Differs {
+	if verify.OutcomeOf(err) == verify.Differs || errors.Is(err, ErrOther) {
 		return nil, &RefusedError{err}
 	}
 	if err != nil {
@@ -304,13 +311,16 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 	if doubt := log.Doubt(); doubt != nil {
 		return nil, &RefusedError{doubt}
 	}
-	local := f.Log.Checkpoint()
 	if err := log.Contains(ctx, local); verify.OutcomeOf(err) == verify.Differs {
 		return nil, &RefusedError{fmt.Errorf("the log of %d entries that is here is not that of %s: %w; a data folder follows one log for good, so follow this one into another (--data, --keys)", local.Size, f.Source.Name(), err)}
 	} else if err != nil {
 		return nil, err
 	}
-	f.change(func(s *State) { s.Of = log.Size() })
+	f.change(func(s *State) {
+		if s.Of = log.Size(); bundle != nil {
+			s.Packages = bundle.Packages()
+		}
+	})
 	return log, nil
 }
 

@@ -20,10 +20,11 @@ import (
 type Store struct {
 	store *kvstore.Store
 	name  string
+	note  []byte // the checkpoint, in place of the stored one
 }
 
 // OfStore returns an open store as a source, which Close closes.
-func OfStore(store *kvstore.Store, name string) *Store { return &Store{store, name} }
+func OfStore(store *kvstore.Store, name string) *Store { return &Store{store: store, name: name} }
 
 // OpenFolder opens the store of a backup or of another data folder, or the one in a folder, read-only.
 func OpenFolder(dir string, logger *slog.Logger) (*Store, error) {
@@ -38,6 +39,9 @@ func OpenFolder(dir string, logger *slog.Logger) (*Store, error) {
 	return OfStore(s, dir), nil
 }
 
+// WithCheckpoint returns the source with a signed checkpoint of its log in place of the last one that was signed.
+func (s *Store) WithCheckpoint(note []byte) *Store { return &Store{s.store, s.name, note} }
+
 // Store returns the store.
 func (s *Store) Store() *kvstore.Store { return s.store }
 
@@ -51,7 +55,9 @@ func (s *Store) Close() error { return s.store.Close() }
 func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, err error) {
 	switch path {
 	case checkpointPath:
-		data, err = signing.StoredNote(s.store)
+		if data = s.note; data == nil {
+			data, err = signing.StoredNote(s.store)
+		}
 	case keyPath:
 		var key string
 		key, err = signing.SignedBy(s.store)

@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -346,6 +348,22 @@ func StoredNote(store kvstore.Getter) ([]byte, error) {
 		return nil, fmt.Errorf("signing: couldn't read what was signed of the log in the store: %w", err)
 	}
 	return data, nil
+}
+
+// PublishedNote returns the last signed checkpoint that clients have seen of the log in a store, and the key that signed it;
+// neither if there is none. It has the cosignatures that are in the key folder dir.
+func PublishedNote(store kvstore.Reader, dir string) (note []byte, key string, err error) {
+	if key, err = SignedBy(store); err != nil || key == "" {
+		return nil, "", err
+	}
+	cosigned, err := os.ReadFile(filepath.Join(dir, publishedFile))
+	if err == nil {
+		if _, _, err := ReadNote(cosigned, []string{key}); err == nil {
+			return cosigned, key, nil
+		}
+	}
+	note, err = StoredNote(store)
+	return note, key, err
 }
 
 // SignedBy returns the verifier key that signed the log in the store last, and

@@ -168,6 +168,9 @@ func (l *Log) Origin() string {
 // Key is the verifier key that signs now, to which the pinned one has led.
 func (l *Log) Key() string { return l.key }
 
+// KeyChanges are the changes of the key that the server names. They carry their own proofs.
+func (l *Log) KeyChanges() []signing.KeyChange { return l.changes }
+
 // Size is the number of entries that are signed.
 func (l *Log) Size() int64 { return l.tree.N }
 

@@ -1,0 +1,46 @@
+package app
+
+import (
+	"context"
+	"errors"
+
+	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// BundleRequest says which bundle is written.
+type BundleRequest struct {
+	File string `json:"file"` // an absolute path
+	// Since is how many log entries the reader of the bundle has.
+	Since int64 `json:"since,omitempty"`
+	// Packages are patterns of the releases whose files are in it, PACKAGE or PACKAGE@VERSION. Default: all.
+	Packages []string `json:"packages,omitempty"`
+}
+
+// BundleProgress counts the entries whose contents are written.
+type BundleProgress struct {
+	Entries int64 `json:"entries"`
+	Of      int64 `json:"of"`
+}
+
+// OpBundle writes the log and its contents into one file.
+const OpBundle Operation[BundleRequest, BundleProgress, replication.BundleResult] = "bundle"
+
+func (r *Reader) bundle(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
+	keys, err := r.settings.KeyFolder()
+	if err != nil {
+		return replication.BundleResult{}, err
+	}
+	note, key, err := signing.PublishedNote(r.store, keys)
+	if err != nil {
+		return replication.BundleResult{}, err
+	}
+	if note == nil {
+		return replication.BundleResult{}, errors.New("the log is not signed, so a bundle of it would prove nothing; start `larder up` once, which signs it")
+	}
+	return replication.WriteBundle(ctx, q.File, replication.BundleOptions{
+		Source: replication.OfStore(r.store, r.settings.Data).WithCheckpoint(note), Trust: verify.Trust{Key: key}, Since: q.Since, Packages: q.Packages,
+		Progress: func(entries, of int64) { report(BundleProgress{entries, of}) },
+	})
+}

@@ -1,0 +1,411 @@
+package replication
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// A bundle is a tar archive (ustar) whose members are, in this order:
+//
+//	larder-bundle.json                   a bundleHeader
+//	log/checkpoint, log/key, log/keys    as a Larder serves them
+//	log/tile/…                           what proves the entries from a log size on, and the entries
+//	content/SHA-256[.br|.gz]             what these entries name, in their order, each content once
+//
+// Every header and padding has exactly one form, and the user name in a header is a hash of the member's bytes, so that no
+// byte of a bundle can change unnoticed: encodings have bits that do not count.
+const (
+	headerName    = "larder-bundle.json"
+	contentPrefix = "content/"
+	bundleFormat  = 1
+	blockSize     = 512
+	bundleEnd     = 2 * blockSize // zeros
+
+	maxHeader      = 1 << 20
+	maxMember      = 1 << 30
+	maxLogMembers  = 16 << 20
+	maxMemberName  = 100
+	bundleInterval = time.Second // between two looks at whether the file was replaced
+)
+
+// A bundleHeader says what is in a bundle. It is not trusted.
+type bundleHeader struct {
+	Format int `json:"format"`
+	// Since is the log size from which on the bundle has entries, and Size that of its checkpoint.
+	Since int64 `json:"since"`
+	Size  int64 `json:"size"`
+	// Packages are the patterns of the releases whose files are in it; none for all.
+	Packages []string `json:"packages,omitempty"`
+	// Sum is the SHA-256 of the above and of what precedes the tiles, of which signatures do not cover every byte. It detects
+	// accidents, not forgeries.
+	Sum kvstore.Hash `json:"sum"`
+}
+
+// encode returns the header with its sum. heads are the members at headPaths.
+func (h bundleHeader) encode(heads ...[]byte) ([]byte, error) {
+	h.Sum = kvstore.Hash{}
+	data, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	h.Sum = kvstore.Sum(bytes.Join(append([][]byte{data}, heads...), []byte{0}))
+	return json.Marshal(h)
+}
+
+// headPaths precede the tiles.
+var headPaths = []string{checkpointPath, keyPath, keysPath}
+
+// member is one file in a bundle.
+type member struct {
+	offset, size int64
+	sum          string
+}
+
+func (m member) read(file io.ReaderAt) ([]byte, error) {
+	data := make([]byte, m.size)
+	if _, err := file.ReadAt(data, m.offset); err != nil {
+		return nil, fmt.Errorf("couldn't read the bundle: %w", err)
+	}
+	if sumOf(data) != m.sum {
+		return nil, fmt.Errorf("%w: the bundle was changed between byte %d and byte %d", ErrOther, m.offset, m.offset+m.size)
+	}
+	return data, nil
+}
+
+// sumOf is the hash of a member's bytes that its header has.
+func sumOf(data []byte) string {
+	sum := kvstore.Sum(data)
+	return hex.EncodeToString(sum[:15])
+}
+
+// A contentMember says where a content is. Bundles have millions of them, so it is small: the hash is cut, and verified later.
+type contentMember struct {
+	hash   [16]byte
+	offset int64 // of the tar header
+}
+
+// bundleIndex says where the members of a bundle are.
+type bundleIndex struct {
+	header   bundleHeader
+	raw      []byte // the header's bytes
+	log      map[string]member
+	contents []contentMember // sorted by hash
+	end      int64           // of the last complete member
+}
+
+// A Bundle is a bundle file. It may be replaced by another one of the same log, which [Bundle.Await] notices.
+type Bundle struct {
+	path string
+
+	mu    sync.RWMutex
+	file  *os.File
+	info  os.FileInfo
+	index *bundleIndex
+}
+
+// OpenBundle opens a bundle file and checks its form. Its contents are verified as they are read.
+func OpenBundle(path string) (*Bundle, error) {
+	b := &Bundle{path: path}
+	return b, b.open()
+}
+
+func (b *Bundle) open() error {
+	file, err := os.Open(b.path)
+	if err != nil {
+		return fmt.Errorf("couldn't open the bundle: %w", err)
+	}
+	info, err := file.Stat()
+	var index *bundleIndex
+	if err == nil {
+		index, err = indexBundle(file, info.Size())
+	}
+	if err == nil && index.end+bundleEnd != info.Size() {
+		err = fmt.Errorf("it ends at byte %d, before it is complete", info.Size())
+	}
+	if err == nil {
+		err = index.checkHeader(file)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("%s is not a complete bundle: %w; nothing of it was taken: copy it again, or make it again with `larder bundle`", b.path, err), file.Close())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.file != nil {
+		b.file.Close()
+	}
+	b.file, b.info, b.index = file, info, index
+	return nil
+}
+
+// Close closes the file.
+func (b *Bundle) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.file.Close()
+}
+
+// Since is the log size from which on the bundle has entries.
+func (b *Bundle) Since() int64 {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.index.header.Since
+}
+
+// Packages are patterns of the releases whose files are in the bundle; none for all.
+func (b *Bundle) Packages() []string {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.index.header.Packages
+}
+
+// Has reports whether the bundle was made with the files of a release, if the release is served.
+func (b *Bundle) Has(pkg, version string) bool {
+	only, err := ParseOnly(b.Packages())
+	return err == nil && (only == nil || only(pkg, version))
+}
+
+// Name implements [Source]. It is the same for all bundles of a log, because its key is remembered under it.
+func (b *Bundle) Name() string {
+	data, err := b.Get(context.Background(), checkpointPath, maxCheckpoint)
+	origin, _, _ := bytes.Cut(data, []byte("\n"))
+	if err != nil || len(origin) > 255 {
+		return "bundle " + b.path
+	}
+	return "bundle of " + string(origin)
+}
+
+// Get implements [Log].
+func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	m, ok := b.index.log[strings.TrimPrefix(path, "/")]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%s has no %s, only what follows entry %d: %w", b.path, path, b.index.header.Since, fs.ErrNotExist)
+	case m.size > limit:
+		return nil, fmt.Errorf("%s: %s has %d bytes, and %d are the most", b.path, path, m.size, limit)
+	}
+	return b.read(m)
+}
+
+// Content implements [Contents].
+func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	cut := [16]byte(w.Hash[:])
+	at, ok := slices.BinarySearchFunc(b.index.contents, cut, func(c contentMember, h [16]byte) int { return bytes.Compare(c.hash[:], h[:]) })
+	if !ok {
+		return Found{}, fmt.Errorf("%s: content %s: %w", b.path, w.Hash, fs.ErrNotExist)
+	}
+	name, m, err := readMemberHeader(b.file, b.index.contents[at].offset)
+	if err != nil {
+		return Found{}, fmt.Errorf("%s: %w", b.path, err)
+	}
+	_, encoding, ok := parseContentName(name)
+	if !ok || m.size > w.Limit+maxOverhead {
+		return Found{}, fmt.Errorf("%w: %s: %s of %d bytes", ErrOther, b.path, name, m.size)
+	}
+	data, err := b.read(m)
+	if err == nil {
+		err = ctx.Err()
+	}
+	return Found{Coded: []kvstore.Coded{{Coding: encoding, Bytes: data}}}, err
+}
+
+// maxOverhead is how many bytes an encoding may be larger than the content.
+const maxOverhead = 64 << 10
+
+func (b *Bundle) read(m member) ([]byte, error) {
+	data, err := m.read(b.file)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", b.path, err)
+	}
+	return data, err
+}
+
+// Await implements [Log]. It returns when another bundle is at the path.
+func (b *Bundle) Await(ctx context.Context, _ []byte) error {
+	for {
+		if err := retry.Sleep(ctx, bundleInterval); err != nil {
+			return err
+		}
+		info, err := os.Stat(b.path)
+		b.mu.RLock()
+		before := b.info
+		b.mu.RUnlock()
+		if err != nil || os.SameFile(info, before) && info.Size() == before.Size() && info.ModTime().Equal(before.ModTime()) {
+			continue // a medium that was removed, or the same file
+		}
+		return b.open()
+	}
+}
+
+// indexBundle reads the headers of a bundle of so many bytes, as far as its members are complete. Only what a bundle may
+// have in place of a member's header is an error.
+func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
+	index := &bundleIndex{log: make(map[string]member)}
+	for index.end+bundleEnd < size {
+		name, m, err := readMemberHeader(file, index.end)
+		if err != nil {
+			return index, err
+		}
+		next := m.offset + (m.size+blockSize-1)/blockSize*blockSize
+		if next > size {
+			return index, nil
+		}
+		if err := zeros(file, m.offset+m.size, next); err != nil {
+			return index, fmt.Errorf("after %s: %w", name, err)
+		}
+		if err := index.add(file, name, m); err != nil {
+			return index, err
+		}
+		index.end = next
+	}
+	if index.end == 0 {
+		return index, errors.New("it is empty")
+	}
+	if index.end+bundleEnd == size {
+		if err := zeros(file, index.end, size); err != nil {
+			return index, fmt.Errorf("at its end: %w", err)
+		}
+	}
+	byHash := func(a, b contentMember) int { return bytes.Compare(a.hash[:], b.hash[:]) }
+	slices.SortFunc(index.contents, func(a, b contentMember) int { return cmp.Or(byHash(a, b), cmp.Compare(a.offset, b.offset)) })
+	return index, nil
+}
+
+// add adds a member, which must be one that may be there.
+func (x *bundleIndex) add(file io.ReaderAt, name string, m member) error {
+	if (x.end == 0) != (name == headerName) {
+		return fmt.Errorf("%q is where it must not be: a bundle begins with %s", name, headerName)
+	}
+	if name == headerName && m.size > maxHeader {
+		return fmt.Errorf("%s has %d bytes", name, m.size)
+	}
+	if name == headerName {
+		data, err := m.read(file)
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(data, &x.header); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		x.raw = data
+		if x.header.Format != bundleFormat {
+			return fmt.Errorf("its format is %d, and this larder knows %d", x.header.Format, bundleFormat)
+		}
+		_, err = ParseOnly(x.header.Packages)
+		return err
+	}
+	if h, _, ok := parseContentName(name); ok {
+		x.contents = append(x.contents, contentMember{[16]byte(h[:]), m.offset - blockSize})
+		return nil
+	}
+	if !strings.HasPrefix(name, "log/") || len(x.log) >= maxLogMembers {
+		return fmt.Errorf("%q cannot be in a bundle", name)
+	}
+	x.log[name] = m
+	return nil
+}
+
+// checkHeader returns an error unless the header belongs to the members that precede the tiles.
+func (x *bundleIndex) checkHeader(file io.ReaderAt) error {
+	var heads [][]byte
+	for _, path := range headPaths {
+		var data []byte
+		if m, ok := x.log[path[1:]]; ok {
+			var err error
+			if data, err = m.read(file); err != nil {
+				return err
+			}
+		}
+		heads = append(heads, data)
+	}
+	want, err := x.header.encode(heads...)
+	if err == nil && !bytes.Equal(want, x.raw) {
+		err = fmt.Errorf("%s does not belong to its checkpoint and keys", headerName)
+	}
+	return err
+}
+
+// contentSuffixes end the names of contents that are encoded.
+var contentSuffixes = map[string]coding.Coding{"": coding.Identity, ".br": coding.Brotli, ".gz": coding.Gzip}
+
+func contentName(h kvstore.Hash, c coding.Coding) string {
+	for suffix, encoding := range contentSuffixes {
+		if encoding == c {
+			return contentPrefix + h.String() + suffix
+		}
+	}
+	panic("replication: an encoding without a suffix")
+}
+
+func parseContentName(name string) (kvstore.Hash, coding.Coding, bool) {
+	rest, ok := strings.CutPrefix(name, contentPrefix)
+	hash, suffix, dot := strings.Cut(rest, ".")
+	if dot {
+		suffix = "." + suffix
+	}
+	encoding, known := contentSuffixes[suffix]
+	h, err := kvstore.ParseHash(hash)
+	return h, encoding, ok && known && err == nil
+}
+
+// readMemberHeader reads the tar header at an offset, which must be as [memberHeader] writes it.
+func readMemberHeader(file io.ReaderAt, offset int64) (name string, m member, err error) {
+	block := make([]byte, blockSize)
+	if _, err := file.ReadAt(block, offset); err != nil {
+		return "", m, err
+	}
+	h, err := tar.NewReader(bytes.NewReader(block)).Next()
+	if err != nil {
+		return "", m, fmt.Errorf("at byte %d: %w", offset, err)
+	}
+	want, err := memberHeader(h.Name, h.Size, h.Uname)
+	if err == nil && !bytes.Equal(block, want) {
+		err = errors.New("it is not as it was written")
+	}
+	if err != nil {
+		return "", m, fmt.Errorf("the header of %q at byte %d: %w", h.Name, offset, err)
+	}
+	return h.Name, member{offset + blockSize, h.Size, h.Uname}, nil
+}
+
+// memberHeader is the one tar header that a member has.
+func memberHeader(name string, size int64, sum string) ([]byte, error) {
+	if len(name) > maxMemberName || size < 0 || size > maxMember {
+		return nil, fmt.Errorf("a member %.120q of %d bytes cannot be in a bundle", name, size)
+	}
+	var block bytes.Buffer
+	err := tar.NewWriter(&block).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644, Uname: sum, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR})
+	return block.Bytes(), err
+}
+
+// zeros returns an error unless a file is zero from one offset to another.
+func zeros(file io.ReaderAt, from, to int64) error {
+	data := make([]byte, to-from)
+	if _, err := file.ReadAt(data, from); err != nil {
+		return err
+	}
+	if len(bytes.Trim(data, "\x00")) > 0 {
+		return fmt.Errorf("what has to be zero, from byte %d to %d, is not", from, to)
+	}
+	return nil
+}

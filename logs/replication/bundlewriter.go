@@ -1,0 +1,354 @@
+package replication
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rogpeppe/go-internal/lockedfile"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// BundleOptions say what goes into a bundle.
+type BundleOptions struct {
+	// Source has the log and the contents. Required.
+	Source Source
+	// Trust says whose signature the checkpoint must have. Required.
+	Trust verify.Trust
+	// Since is the size of the log that the reader of the bundle has already.
+	Since int64
+	// Packages are patterns of the releases whose files go into it, as for [ParseOnly]. Default: all.
+	Packages []string
+	// Progress, if set, is called after each entry.
+	Progress func(entries, of int64)
+}
+
+// BundleResult is what was written.
+type BundleResult struct {
+	Since    int64 `json:"since"`
+	Size     int64 `json:"size"` // of the log
+	Contents int64 `json:"contents"`
+	Bytes    int64 `json:"bytes"` // of the file
+	// Resumed counts the bytes that an earlier, interrupted run had written.
+	Resumed int64 `json:"resumed,omitempty"`
+}
+
+// UnfinishedSuffix ends the name of a bundle that is being written. A run that finds one of the same log, since the same
+// size, resumes it: with its checkpoint, after its last complete member.
+const UnfinishedSuffix = ".unfinished"
+
+// WriteBundle writes a bundle, which is complete when it appears under its name. What it writes is what a [Follower] of
+// the source would read: it makes the same requests.
+func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResult, error) {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return BundleResult{}, errors.Join(fmt.Errorf("%s exists already; choose another name", path), err)
+	}
+	only, err := ParseOnly(o.Packages)
+	if err != nil {
+		return BundleResult{}, err
+	}
+	file, err := lockedfile.OpenFile(path+UnfinishedSuffix, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return BundleResult{}, fmt.Errorf("couldn't write the bundle: %w", err)
+	}
+	w := &bundleWriter{BundleOptions: o, only: only, file: file, written: make(map[string]struct{})}
+	err = w.write(ctx)
+	if err = errors.Join(err, w.flush()); err == nil {
+		err = file.Sync()
+	}
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = disk.SyncFolder(vfs.Default, filepath.Dir(path))
+	}
+	switch {
+	case err == nil:
+		return w.result, nil
+	case w.result.Bytes == 0:
+		return w.result, errors.Join(fmt.Errorf("couldn't write the bundle: %w", err), os.Remove(file.Name()))
+	}
+	return w.result, fmt.Errorf("couldn't write the bundle: %w; run it again to go on with what %s has", err, file.Name())
+}
+
+type bundleWriter struct {
+	BundleOptions
+	only    func(pkg, version string) bool
+	file    *lockedfile.File
+	out     *bufio.Writer
+	before  *bundleIndex        // what an earlier run has written
+	written map[string]struct{} // names of members, without the suffixes of contents
+	result  BundleResult
+}
+
+func (w *bundleWriter) write(ctx context.Context) error {
+	resumed, err := w.resume()
+	if err != nil {
+		return err
+	}
+	source := &recorder{Source: w.Source, fixed: resumed, paths: map[string]struct{}{}}
+	log, err := verify.Open(ctx, verify.Options{Server: w.Source.Name(), Read: source.Get, Trust: w.Trust})
+	if err != nil {
+		return err
+	}
+	if w.Since < 0 || w.Since > log.Size() {
+		return fmt.Errorf("the log has %d signed entries, so nothing follows the first %d", log.Size(), w.Since)
+	}
+	w.result.Since, w.result.Size = w.Since, log.Size()
+	withdrawn, err := w.readEntries(ctx, log)
+	if err != nil {
+		return err
+	}
+	if err := w.writeLog(ctx, source, log.Size()); err != nil {
+		return err
+	}
+	for index := w.Since; index < log.Size(); {
+		entries, err := log.Entries(ctx, index)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := w.writeContents(ctx, e, withdrawn); err != nil {
+				return fmt.Errorf("entry %d (%s %s %s): %w", e.Index, e.Kind, e.Package, e.Version, err)
+			}
+			if w.Progress != nil {
+				w.Progress(e.Index+1-w.Since, log.Size()-w.Since)
+			}
+		}
+		index += int64(len(entries))
+	}
+	_, err = w.out.Write(make([]byte, bundleEnd))
+	w.result.Bytes += bundleEnd
+	return err
+}
+
+// readEntries has all be read that a follower reads which has the first entries: the source records the paths. It returns
+// which releases are withdrawn at the end.
+func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (fates, error) {
+	if w.Since > 0 {
+		// The follower's root is not known here: this one is only proven by the tiles.
+		if err := log.Contains(ctx, logs.Checkpoint{Size: w.Since}); verify.OutcomeOf(err) != verify.Differs {
+			return nil, err
+		}
+	}
+	for _, c := range log.KeyChanges() { // a follower that has pinned an older key looks them up
+		if _, err := log.Entry(ctx, c.Index); err != nil {
+			return nil, err
+		}
+	}
+	withdrawn := fates{}
+	for index := w.Since; index < log.Size(); {
+		entries, err := log.Entries(ctx, index)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			withdrawn.hear(e)
+		}
+		index += int64(len(entries))
+	}
+	return withdrawn, nil
+}
+
+// writeLog writes what was read of the log.
+func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int64) error {
+	var heads [][]byte
+	for _, path := range headPaths {
+		data, err := source.Get(ctx, path, maxHeader)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		heads = append(heads, data)
+	}
+	header, err := bundleHeader{Format: bundleFormat, Since: w.Since, Size: size, Packages: w.Packages}.encode(heads...)
+	if err == nil {
+		err = w.add(headerName, headerName, header)
+	}
+	for i, path := range headPaths {
+		if err == nil && heads[i] != nil {
+			err = w.add(path[1:], path[1:], heads[i])
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, path := range slices.Sorted(maps.Keys(source.paths)) {
+		if slices.Contains(headPaths, path) {
+			continue
+		}
+		data, err := source.Get(ctx, path, maxMember)
+		if m, ok := w.before.log[path[1:]]; ok && err == nil && m.sum != sumOf(data) {
+			err = fmt.Errorf("%s is damaged; delete it", w.file.Name())
+		}
+		if err == nil {
+			err = w.add(path[1:], path[1:], data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeContents writes the contents that an entry needs.
+func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdrawn fates) error {
+	for _, h := range e.Contents() {
+		if err := w.content(ctx, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e}); err != nil {
+			return err
+		}
+	}
+	if !e.Kind.Serves() || withdrawn.absent(e) || w.only != nil && !w.only(e.Package, e.Version) {
+		return nil
+	}
+	data, _, err := Fetch(ctx, w.Source, Wanted{Hash: e.Manifest, Limit: logs.MaxManifest, Entry: e})
+	if err != nil {
+		return err
+	}
+	m, err := logs.DecodeManifest(data)
+	if err != nil {
+		return err
+	}
+	for i := range m.Files {
+		f := &m.Files[i]
+		if err := w.content(ctx, Wanted{Hash: f.SHA256, Limit: f.Size, Entry: e, Manifest: m, File: f}); err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// content writes a content in its smallest encoding, unless it is written.
+func (w *bundleWriter) content(ctx context.Context, wanted Wanted) error {
+	name := contentName(wanted.Hash, coding.Identity)
+	if _, ok := w.written[name]; ok {
+		return nil
+	}
+	_, found, err := Fetch(ctx, w.Source, wanted)
+	if err != nil {
+		return err
+	}
+	smallest := slices.MinFunc(found.Coded, func(a, b kvstore.Coded) int { return len(a.Bytes) - len(b.Bytes) })
+	w.result.Contents++
+	return w.add(name, contentName(wanted.Hash, smallest.Coding), smallest.Bytes)
+}
+
+// add writes a member, unless one of that key is written.
+func (w *bundleWriter) add(key, name string, data []byte) error {
+	if _, ok := w.written[key]; ok {
+		return nil
+	}
+	header, err := memberHeader(name, int64(len(data)), sumOf(data))
+	if err != nil {
+		return err
+	}
+	padding := make([]byte, -len(data)&(blockSize-1))
+	for _, part := range [][]byte{header, data, padding} {
+		if _, err := w.out.Write(part); err != nil {
+			return err
+		}
+		w.result.Bytes += int64(len(part))
+	}
+	w.written[key] = struct{}{}
+	return nil
+}
+
+func (w *bundleWriter) flush() error {
+	if w.out == nil {
+		return nil
+	}
+	return w.out.Flush()
+}
+
+// resume prepares for writing what follows the complete members of an earlier run. It returns what has to be as in that run.
+func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
+	info, err := w.file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	index, _ := indexBundle(w.file, info.Size()+bundleEnd) // what follows an error is written again
+	w.before = index
+	checkpoint, unreadable := index.log[checkpointPath[1:]].read(w.file)
+	if unreadable == nil && len(index.contents) > 0 && index.header.Since == w.Since && slices.Equal(index.header.Packages, w.Packages) {
+		fixed = map[string][]byte{checkpointPath: checkpoint}
+		w.written[headerName] = struct{}{}
+		for name := range index.log {
+			w.written[name] = struct{}{}
+		}
+		if err := w.resumeContents(); err != nil {
+			return nil, err
+		}
+	} else {
+		*index = bundleIndex{}
+	}
+	if err := w.file.Truncate(index.end); err != nil {
+		return nil, err
+	}
+	_, err = w.file.Seek(index.end, io.SeekStart)
+	w.out = bufio.NewWriterSize(w.file, 1<<20)
+	w.result.Bytes, w.result.Resumed = index.end, index.end
+	return fixed, err
+}
+
+// resumeContents keeps the contents that are intact, up to the first that is not: the disk may have lost them in a power failure.
+func (w *bundleWriter) resumeContents() error {
+	index := w.before
+	slices.SortFunc(index.contents, func(a, b contentMember) int { return cmp.Compare(a.offset, b.offset) })
+	for _, c := range index.contents {
+		name, m, err := readMemberHeader(w.file, c.offset)
+		if err != nil {
+			return err
+		}
+		_, err = m.read(w.file)
+		if errors.Is(err, ErrOther) {
+			index.end = c.offset
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		h, _, _ := parseContentName(name)
+		w.written[contentName(h, coding.Identity)] = struct{}{}
+	}
+	return nil
+}
+
+// A recorder is a source that records which paths of its log are read. Those of fixed have the bytes that they had before.
+type recorder struct {
+	Source
+	fixed map[string][]byte
+
+	mu    sync.Mutex
+	paths map[string]struct{}
+}
+
+func (r *recorder) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
+	data, ok := r.fixed[path]
+	if ok {
+		data = bytes.Clone(data)
+	} else {
+		var err error
+		if data, err = r.Source.Get(ctx, path, limit); err != nil {
+			return nil, err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paths[path] = struct{}{}
+	return data, nil
+}
