@@ -79,10 +79,9 @@ type Keeper struct {
 	source source
 	wake   chan struct{}
 
-	mu      sync.Mutex
-	state   State
-	current *packages.Catalogue
-	seen    string // what the source was when the catalogue that counts was taken
+	mu    sync.Mutex
+	state State
+	seen  string // what the source was when the catalogue that counts was taken
 }
 
 // New returns a keeper. It looks at nothing yet.
@@ -145,13 +144,6 @@ func (k *Keeper) State() State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state
-}
-
-// Current returns the catalogue that counts, nil where there is none yet.
-func (k *Keeper) Current() *packages.Catalogue {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.current
 }
 
 // Refresh has Run look soon, and returns at once.
@@ -261,7 +253,7 @@ func (k *Keeper) taken(c *packages.Catalogue, head version) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.o.Now().UTC()
-	k.seen, k.current = head.seen, c
+	k.seen = head.seen
 	k.state = State{
 		Source: k.o.Source, Commit: head.Commit, Branch: head.Branch,
 		Packages: len(c.Packages()), Changed: now, Checked: now,

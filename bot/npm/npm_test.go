@@ -277,7 +277,7 @@ func TestLocalFault(t *testing.T) {
 
 func checkLocal(t *testing.T, err, want error, file *os.File) {
 	t.Helper()
-	var local *LocalError
+	var local *fetch.LocalError
 	var failure *fetch.Error
 	if !errors.As(err, &local) || !errors.Is(err, want) || errors.As(err, &failure) || IsPermanent(err) {
 		t.Errorf("got %v, want a local fault: %v", err, want)

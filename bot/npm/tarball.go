@@ -39,12 +39,9 @@ func (e *IntegrityError) Error() string {
 	return fmt.Sprintf("integrity mismatch: the packument says %s, the tarball has %s", e.Want, e.Got)
 }
 
-// LocalError is package fetch's.
-type LocalError = fetch.LocalError
-
 // Tarball gets the tarball of v into dst, which is emptied first, and compares it with the hash that the
 // packument gives: the strongest of dist.integrity, else dist.shasum. Where that does not match, or
-// there is none, the error is an *[IntegrityError]; where dst cannot be written, it is a *[LocalError].
+// there is none, the error is an *[IntegrityError]; where dst cannot be written, it is a *[fetch.LocalError].
 // After any error dst's content is worth nothing.
 func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) error {
 	if err := c.tarball(ctx, v, dst); err != nil {
@@ -215,7 +212,7 @@ func (h hashes) check(v Version, got []byte) error {
 //
 // Everything else may pass and is not permanent. Bytes that break their promise may be a proxy's error page.
 // [ErrNotFound] is permanent least of all: a mirror or a cache may not have yet what the packument lists. Neither are other statuses (a 401 or 403 is a matter of credentials
-// or of a registry's mood), certificates, redirects and a *[LocalError].
+// or of a registry's mood), certificates, redirects and a *[fetch.LocalError].
 func IsPermanent(err error) bool {
 	var integrity *IntegrityError
 	var signature *SignatureError

@@ -2,11 +2,14 @@ package webhook
 
 import (
 	"context"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -34,7 +37,7 @@ func (r *receiver) RoundTrip(request *http.Request) (*http.Response, error) {
 	defer r.mu.Unlock()
 	body, err := io.ReadAll(request.Body)
 	if err == nil {
-		err = Verify(r.secrets[request.URL.Path], request.Header, body, time.Now())
+		err = verify(r.secrets[request.URL.Path], request.Header, body, time.Now())
 	}
 	var m struct {
 		Type string `json:"type"`
@@ -367,19 +370,19 @@ func TestSign(t *testing.T) {
 		return h
 	}
 	good := header("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", "v1,bm9uc2Vuc2U= "+got)
-	if err := Verify(secret, good, body, at.Add(4*time.Minute)); err != nil {
+	if err := verify(secret, good, body, at.Add(4*time.Minute)); err != nil {
 		t.Error(err)
 	}
 	for name, err := range map[string]error{
-		"late":           Verify(secret, good, body, at.Add(6*time.Minute)),
-		"early":          Verify(secret, good, body, at.Add(-6*time.Minute)),
-		"other body":     Verify(secret, good, body[1:], at),
-		"other secret":   Verify(newSecret(), good, body, at),
-		"other id":       Verify(secret, header("msg", "1614265330", got), body, at),
-		"other time":     Verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265331", got), body, at),
-		"no time":        Verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "", got), body, at),
-		"no signature":   Verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", ""), body, at),
-		"no such secret": Verify("whsec_?", good, body, at),
+		"late":           verify(secret, good, body, at.Add(6*time.Minute)),
+		"early":          verify(secret, good, body, at.Add(-6*time.Minute)),
+		"other body":     verify(secret, good, body[1:], at),
+		"other secret":   verify(newSecret(), good, body, at),
+		"other id":       verify(secret, header("msg", "1614265330", got), body, at),
+		"other time":     verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265331", got), body, at),
+		"no time":        verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "", got), body, at),
+		"no signature":   verify(secret, header("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", ""), body, at),
+		"no such secret": verify("whsec_?", good, body, at),
 	} {
 		if err == nil {
 			t.Errorf("%s: it was taken for good", name)
@@ -388,4 +391,29 @@ func TestSign(t *testing.T) {
 	if a, b := newSecret(), newSecret(); a == b || !strings.HasPrefix(a, secretPrefix) || len(a) < 40 {
 		t.Errorf("secrets %s and %s", a, b)
 	}
+}
+
+// tolerance is how far a message's time may be from the receiver's.
+const tolerance = 5 * time.Minute
+
+// verify reports whether a message was signed with a secret, five minutes ago at most, as a receiver does.
+func verify(secret string, header http.Header, body []byte, now time.Time) error {
+	seconds, err := strconv.ParseInt(header.Get(headerTimestamp), 10, 64)
+	if err != nil {
+		return fmt.Errorf("the header %s is missing or no number", headerTimestamp)
+	}
+	at := time.Unix(seconds, 0)
+	if age := now.Sub(at); age > tolerance || age < -tolerance {
+		return fmt.Errorf("the message is from %s: it may be a recording", at.UTC().Format(time.RFC3339))
+	}
+	want, err := sign(secret, header.Get(headerID), at, body)
+	if err != nil {
+		return err
+	}
+	for given := range strings.FieldsSeq(header.Get(headerSignature)) {
+		if subtle.ConstantTimeCompare([]byte(given), []byte(want)) == 1 {
+			return nil
+		}
+	}
+	return fmt.Errorf("no signature in the header %s is right", headerSignature)
 }
