@@ -178,8 +178,14 @@ func (f fileVerdict) fromMirror(m *logs.Mirror) string {
 
 // writePageReport describes what was found of a page.
 func writePageReport(w io.Writer, r *verify.PageReport) {
+	if r.Outcome == verify.Nothing {
+		fmt.Fprintf(w, "%s: the page loads no script, style sheet or frame and runs no code\n", r.Outcome)
+	}
 	for _, ref := range r.References {
-		fmt.Fprintf(w, "%s: line %d: %s %s", ref.Outcome, ref.Line, ref.Kind, text.Plain(ref.URL))
+		fmt.Fprintf(w, "%s: line %d: %s", ref.Outcome, ref.Line, ref.Kind)
+		if ref.URL != "" {
+			fmt.Fprintf(w, " %s", text.Plain(ref.URL))
+		}
 		if ref.Outcome == verify.Proven {
 			fmt.Fprintf(w, ", by the log %s", text.Plain(ref.Log))
 		}

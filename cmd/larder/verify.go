@@ -26,6 +26,7 @@ type verification struct {
 	all       bool
 	upstream  bool
 	osv       string
+	own       []string
 	sarif     bool
 	known     string
 	evidence  string
@@ -36,7 +37,7 @@ type verification struct {
 
 // exitOf are the exit codes of verdicts. The worse one is the larger.
 var exitOf = map[verify.Outcome]int{
-	verify.Proven: exitDone, verify.Published: exitDone, verify.Unproven: 3, verify.Stale: 4, verify.Withdrawn: 5, verify.Differs: 6, verify.Forked: 7,
+	verify.Proven: exitDone, verify.Published: exitDone, verify.Own: exitDone, verify.Nothing: exitAdvice, verify.Unproven: 3, verify.Stale: 4, verify.Withdrawn: 5, verify.Differs: 6, verify.Forked: 7,
 }
 
 // maxMemory is what the garbage collector keeps to where a server makes larder verify take more than usual.
@@ -69,11 +70,13 @@ one in the log, with npm's signature, and every file of the release must be in i
 minified here are minified again, if the log says with what and this larder has the same. Only then are they said to be
 as npm had them.
 
-A PAGE is the URL of a web page or a FILE.html. Every script, style sheet, preload and imported module on it is
-verified, with its integrity attribute. With --server, all files under /ajax/libs/ are held against the log there,
-whatever host the page loads them from, such as cdnjs.cloudflare.com; without it only by logs that were seen before, or
-that --key signs. What no log is about is unproven, unless it is the page's own. Exit code 8: all is proven, and an
-integrity is missing or a version is known to be vulnerable (--osv).
+A PAGE is the URL of a web page or a FILE.html, read as browsers read it. Every script, style sheet, preload, imported
+module and frame is verified, with its integrity attribute. With --server, all files under /ajax/libs/ are compared with
+the log there, whatever host the page loads them from, such as cdnjs.cloudflare.com; without it only with logs that were
+seen before, or that --key signs. Everything else that can run code is unproven, except inline scripts and addresses
+that begin with an --own PREFIX: these are listed as own. A page without proven files is own (exit code 0), or nothing
+(8) if it loads and runs nothing. Exit code 8 also means: all is proven, but browsers do not check or use a file as its
+tag says, or a version is known to be vulnerable (--osv).
 
 --proof PROOF verifies a FILE without a network, by a proof that the log's server has under
 /log/proof/PACKAGE/VERSION/PATH.tlog-proof. The verdict is published, with exit code 0, if the FILE is one that the log
@@ -119,6 +122,7 @@ larder fsck. See docs/audit-log.md.`,
 	f.StringVar(&v.proof, "proof", "", "verify the FILE by the `PROOF` (C2SP tlog-proof), without a network")
 	f.StringVar(&v.evidence, "evidence", "", "check the `FILE` that an earlier run kept of a fork")
 	f.StringVar(&v.osv, "osv", "", "for a PAGE: known vulnerabilities, a `FILE` or URL with OSV data (a record, a list, or a zip archive of npm's)")
+	f.StringArrayVar(&v.own, "own", nil, "for a PAGE: `PREFIX` of addresses that are the page's own, a URL or relative to the page, such as /; repeatable")
 	f.BoolVar(&v.sarif, "sarif", false, "for a PAGE: print SARIF, which tools show beside its lines")
 	f.BoolVar(&v.asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -126,8 +130,8 @@ larder fsck. See docs/audit-log.md.`,
 			v.need = len(v.witnesses)
 		}
 		page := len(args) == 1 && len(v.as) == 0 && v.proof == "" && verify.IsPage(args[0])
-		if !page && (v.osv != "" || v.sarif) {
-			return errors.New("--osv and --sarif are for a page, and one page only")
+		if !page && (v.osv != "" || v.sarif || len(v.own) > 0) {
+			return errors.New("--osv, --own and --sarif are for a page, and one page only")
 		}
 		var prepared []string
 		if !page {

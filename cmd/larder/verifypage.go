@@ -23,7 +23,7 @@ func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 		return err
 	}
 	defer end()
-	o := verify.PageOptions{Server: v.server, Imports: imports}
+	o := verify.PageOptions{Server: v.server, Imports: imports, Own: v.own}
 	if v.osv != "" {
 		if o.Advisories, err = verify.ReadAdvisories(ctx, session.Options, v.osv); err != nil {
 			return fmt.Errorf("--osv: %w", err)

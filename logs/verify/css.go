@@ -2,7 +2,6 @@ package verify
 
 import (
 	"context"
-	"net/url"
 	"strings"
 	"unicode/utf8"
 )
@@ -136,55 +135,58 @@ func (s *styleScanner) until(ends func(c byte) bool) string {
 	return b.String()
 }
 
-// inlineStyles looks at what the style sheets and style attributes in the page itself load.
-func (c *pageCheck) inlineStyles() {
-	for _, sheet := range c.page.sheets {
-		c.styles(sheet.text, c.page.base.String(), sheet.line, "")
-	}
-}
-
-// followStyle looks at what a style sheet loads.
-func (c *pageCheck) followStyle(ctx context.Context, found Referred, own bool) error {
-	data, err := c.body(ctx, found, own)
+// followStyle checks what a style sheet loads.
+func (c *pageCheck) followStyle(ctx context.Context, found Referred) error {
+	data, err := c.body(ctx, found)
 	if err != nil || data == nil {
 		return err
 	}
-	c.styles(string(data), found.URL, found.Line, found.URL)
+	base, err := parseWebURL(found.URL, nil)
+	if err != nil {
+		return nil
+	}
+	c.styles(found.page, string(data), base, found.Line, found.URL)
 	return nil
 }
 
 // styles puts on the list what a style sheet loads that is at the address base.
-func (c *pageCheck) styles(text, base string, line int, from string) {
+func (c *pageCheck) styles(p *page, text string, base *webURL, line int, from string) {
 	imports, urls := styleReferences(text)
 	for _, of := range []struct {
 		kind string
 		all  []string
 	}{{StyleImport, imports}, {StyleURL, urls}} {
 		for _, to := range of.all {
-			at := resolveStyle(to, base)
+			r := Reference{Kind: of.kind, Line: line, From: from, page: p}
+			at, err := parseWebURL(to, base)
 			switch {
-			case at == "" || len(at) > maxURL || c.seen[of.kind+" "+at] || of.kind == StyleURL && strings.HasPrefix(at, "data:"):
+			case to == "" || strings.HasPrefix(to, "#"): // such as a part of the page's own pictures
+				continue
+			case err != nil:
+				r.URL, r.problem = to[:min(len(to), maxURL)], "its address cannot be read: "+err.Error()
+			case at.opaque && of.kind == StyleURL:
+				continue
+			case at.opaque && at.scheme == "data":
+				if c.count++; c.count > maxModules {
+					r.URL, r.problem = "data:", "too many style sheets are imported"
+				} else if _, body, err := readDataURL(at.path); err == nil {
+					c.styles(p, body, at, line, from)
+					continue
+				}
+			default:
+				r.URL = at.String()
+			}
+			key := of.kind + " " + r.URL
+			switch {
+			case c.followed[key+" listed"]:
 			case len(c.pending) >= maxReferences:
-				c.page.note("line %d: over %d files are loaded by scripts and style sheets, and the rest is not looked at", line, maxReferences)
+				p.note("line %d: over %d files are loaded by scripts and style sheets, and the rest is not checked", line, maxReferences)
 				c.report.Outcome = worse(c.report.Outcome, Unproven)
 				return
 			default:
-				c.pending = append(c.pending, Reference{Kind: of.kind, URL: at, Line: line, From: from})
+				c.followed[key+" listed"] = true
+				c.pending = append(c.pending, r)
 			}
 		}
 	}
-}
-
-// resolveStyle makes an address of a style sheet absolute, as far as the page's own is known; "" for none.
-func resolveStyle(to, base string) string {
-	from, err := url.Parse(base)
-	if err != nil || to == "" || strings.HasPrefix(to, "#") {
-		return "" // such as a part of the page's own pictures
-	}
-	at, err := from.Parse(to)
-	if err != nil {
-		return ""
-	}
-	at.Fragment, at.RawFragment = "", ""
-	return at.String()
 }

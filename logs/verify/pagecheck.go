@@ -8,8 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -19,14 +22,20 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Own is the outcome for what a page loads from its own address and no log is about: that is the page's own.
-const Own Outcome = "own"
+// Outcomes of references and pages that nothing is proven of, and that nothing is wrong with.
+const (
+	// Own is for code that is the page's own: inline scripts, and addresses that the user has declared.
+	Own Outcome = "own"
+	// Nothing is for a page that loads and runs nothing.
+	Nothing Outcome = "nothing"
+)
 
 // The rules of a [Finding].
 const (
 	RuleOutcome          = "not-proven"
 	RuleIntegrityMissing = "integrity-missing"
 	RuleIntegrityWrong   = "integrity-wrong"
+	RuleCORSMissing      = "crossorigin-missing"
 	RuleOutdated         = "outdated"
 	RuleVulnerable       = "vulnerable"
 )
@@ -51,7 +60,7 @@ type Referred struct {
 // A PageReport is what verifying a page came to.
 type PageReport struct {
 	Page    string        `json:"page"`
-	Outcome Outcome       `json:"outcome"` // the worst of the references, proven where there are none
+	Outcome Outcome       `json:"outcome"` // the worst of the references; own if none is proven, nothing if there is none
 	Logs    []*SessionLog `json:"logs"`
 	// Errors counts the findings that are errors.
 	Errors     int        `json:"errors"`
@@ -66,6 +75,8 @@ type PageOptions struct {
 	// Server is where the log of all files under /ajax/libs/ is, whatever host the page loads them from. "" is the host
 	// of each.
 	Server string
+	// Own are the prefixes of addresses that are the page's own, absolute or relative to the page, such as /.
+	Own []string
 	// Advisories are the known vulnerabilities.
 	Advisories *Advisories
 	// Imports returns what a module imports. Nil: imports are not followed.
@@ -78,67 +89,97 @@ const (
 	maxModuleBytes = 4 << 20
 )
 
-// Page verifies all that a page loads scripts and styles from. at is its URL, or a file on this machine. The error is for
-// a page that cannot be read, and those of [Session.Verify].
+// unknownHost stands for the host of a page in a file. No browser can reach it: https://www.rfc-editor.org/rfc/rfc6761#section-6.4.
+const unknownHost = "https://page.invalid"
+
+// maxDepth is how deep frames may be in frames.
+const maxDepth = 8
+
+// Page verifies all that a page loads and runs. at is its URL, or a file on this machine. The error is for
+// a page that cannot be fetched, and those of [Session.Verify].
 func (s *Session) Page(ctx context.Context, at string, o PageOptions) (*PageReport, error) {
-	c := &pageCheck{Session: s, o: o, seen: map[string]bool{}, report: &PageReport{Page: at, Outcome: Proven, References: []Referred{}}}
-	data, err := c.read(ctx, at)
+	c := &pageCheck{Session: s, o: o, followed: map[string]bool{}, files: map[string]checkedFile{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
+	fetched, err := c.read(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	if c.page, err = parsePage(data, c.address); err != nil {
+	if c.own, err = readPrefixes(o.Own, fetched.address); err != nil {
 		return nil, err
 	}
-	for _, r := range c.page.references {
-		if err := c.check(ctx, r); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.inlineImports(ctx); err != nil {
+	if err := c.document(ctx, fetched, Reference{Kind: Document, URL: at, Line: 1}, 0); err != nil {
 		return nil, err
 	}
-	c.inlineStyles()
-	for len(c.pending) > 0 {
-		next := c.pending[0]
-		c.pending = c.pending[1:]
-		if err := c.check(ctx, next); err != nil {
-			return nil, err
-		}
-	}
-	c.report.Logs, c.report.Notes = s.Logs(), c.page.notes
+	c.report.Logs = s.Logs()
 	c.report.Headers = c.headers()
 	return c.report, nil
 }
 
-// A pageCheck is one page on its way.
-type pageCheck struct {
-	*Session
-	o       PageOptions
-	address *url.URL // nil for a file
-	page    *page
-	report  *PageReport
-	seen    map[string]bool // kinds and URLs
-	pending []Reference     // what modules and style sheets load and is still to be looked at
-	count   int             // modules and style sheets that were followed
-	newest  map[string]string
+// A document is a page as it was fetched.
+type document struct {
+	data        []byte
+	contentType string
+	address     *webURL
 }
 
-func (c *pageCheck) read(ctx context.Context, at string) ([]byte, error) {
+// A pageCheck is the verification of one page with its frames.
+type pageCheck struct {
+	*Session
+	o        PageOptions
+	file     bool // the page is a file, whose address is not known
+	own      []string
+	pages    []*page // the page, and its frames
+	report   *PageReport
+	followed map[string]bool // kinds and URLs of what was looked into
+	files    map[string]checkedFile
+	pending  []Reference // what modules and style sheets load and is still to be checked
+	count    int         // modules, style sheets and frames that were followed
+	newest   map[string]string
+}
+
+// A checkedFile is what a log says of a file, which is the same for each tag.
+type checkedFile struct {
+	result Result
+	origin string
+}
+
+func (c *pageCheck) read(ctx context.Context, at string) (document, error) {
 	named := append(c.Known.servers(), c.o.Server)
 	if IsURL(at) {
-		var err error
-		if c.address, err = url.Parse(at); err != nil {
-			return nil, err
-		}
 		named = append(named, at)
 	}
 	if c.Options.Client == nil {
 		c.Options.Client = guarded(named)
 	}
-	if c.address == nil {
-		return readAtMost(at, MaxPage)
+	if IsURL(at) {
+		return c.fetchDocument(ctx, at)
 	}
-	return c.fetch(ctx, at, MaxPage)
+	c.file = true
+	data, err := readAtMost(at, MaxPage)
+	if err != nil {
+		return document{}, err
+	}
+	address, err := parseWebURL(unknownHost+"/"+url.PathEscape(filepath.Base(at)), nil)
+	return document{data: data, address: address}, err
+}
+
+// fetchDocument fetches what a browser reads as a document.
+func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	response, err := c.Options.remote().ask(ctx, at, "")
+	if err != nil {
+		return document{}, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return document{}, fmt.Errorf("%s: the server answered %s%s", at, status(response), excerpt(response))
+	}
+	d := document{contentType: response.Header.Get("Content-Type")}
+	if d.data, err = io.ReadAll(io.LimitReader(response.Body, MaxPage+1)); err != nil {
+		return document{}, fmt.Errorf("%s: %w", at, err)
+	}
+	d.address, err = parseWebURL(response.Request.URL.String(), nil) // after redirects
+	return d, err
 }
 
 // fetch gets what is at a URL.
@@ -150,27 +191,96 @@ func (c *pageCheck) fetch(ctx context.Context, at string, limit int64) ([]byte, 
 	return o.remote().get(ctx, "", limit)
 }
 
-// check verifies a reference, once.
-func (c *pageCheck) check(ctx context.Context, r Reference) error {
-	at, err := url.Parse(r.URL)
-	if err != nil || c.seen[r.Kind+" "+r.URL] {
-		return nil
+// readPrefixes makes the prefixes of own addresses absolute.
+func readPrefixes(prefixes []string, address *webURL) ([]string, error) {
+	var own []string
+	for _, prefix := range prefixes {
+		at, err := parseWebURL(prefix, address)
+		if err != nil || at.opaque {
+			return nil, fmt.Errorf("%q is not the beginning of addresses, such as / or https://www.example.com/js/: %w", prefix, cmp.Or(err, errors.New("it has no host")))
+		}
+		own = append(own, at.String())
 	}
-	c.seen[r.Kind+" "+r.URL] = true
-	found := Referred{Reference: r}
-	server, name, err := ParseURL(r.URL)
-	own := at.Host == "" || c.address != nil && at.Host == c.address.Host
-	switch {
-	case at.Scheme == "data" || at.Scheme == "blob":
-		found.Outcome = Own
-	case err == nil:
-		if err := c.checkFile(ctx, &found, cmp.Or(c.o.Server, server), name, own); err != nil {
+	return own, nil
+}
+
+// isOwn reports whether the user has declared an address as the page's own.
+func (c *pageCheck) isOwn(at string) bool {
+	return slices.ContainsFunc(c.own, func(prefix string) bool {
+		rest, ok := strings.CutPrefix(at, prefix)
+		return ok && (rest == "" || strings.HasSuffix(prefix, "/") || strings.IndexByte("/?", rest[0]) >= 0)
+	})
+}
+
+// document checks a document and all that it loads. r is the reference to it.
+func (c *pageCheck) document(ctx context.Context, d document, r Reference, depth int) error {
+	p, err := c.parse(ctx, d)
+	if err != nil {
+		r.problem = err.Error()
+		return c.check(ctx, r, depth)
+	}
+	return c.checkPage(ctx, p, depth)
+}
+
+// parse reads a document, which may not take longer than a server may.
+func (c *pageCheck) parse(ctx context.Context, d document) (*page, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	return parsePage(ctx, d.data, d.contentType, d.address)
+}
+
+// checkPage checks what a document loads.
+func (c *pageCheck) checkPage(ctx context.Context, p *page, depth int) error {
+	c.pages = append(c.pages, p)
+	for _, r := range p.references {
+		if err := c.check(ctx, r, depth); err != nil {
 			return err
 		}
-	case own:
+	}
+	for _, m := range p.modules {
+		if err := c.imports(ctx, p, []byte(m.text), m.base, m.line, p.from); err != nil {
+			return err
+		}
+	}
+	for _, sheet := range p.sheets {
+		c.styles(p, sheet.text, sheet.base, sheet.line, p.from)
+	}
+	for len(c.pending) > 0 {
+		next := c.pending[0]
+		c.pending = c.pending[1:]
+		if err := c.check(ctx, next, depth); err != nil {
+			return err
+		}
+	}
+	if p.handlers > maxHandlers {
+		p.note("%d attributes run code; the first %d are listed", p.handlers, maxHandlers)
+	}
+	c.report.Notes = append(c.report.Notes, p.notes...)
+	p.notes = nil
+	return nil
+}
+
+// check verifies a reference. Each tag is checked by itself, and what it names is fetched once.
+func (c *pageCheck) check(ctx context.Context, r Reference, depth int) error {
+	found := Referred{Reference: r}
+	server, name, err := ParseURL(r.URL)
+	switch {
+	case r.problem != "":
+		found.Outcome, found.Problem = Unproven, r.problem
+	case r.Kind == Inline || r.body != "" || r.URL == "about:srcdoc" || r.URL == "data:":
 		found.Outcome = Own
+	case err == nil && !strings.HasPrefix(r.URL, unknownHost+"/"):
+		if err := c.checkFile(ctx, &found, cmp.Or(c.o.Server, server), name); err != nil {
+			return err
+		}
 	default:
 		found.Outcome, found.Problem = Unproven, "no log is known that is about it"
+	}
+	if found.Outcome == Unproven && r.problem == "" && c.isOwn(r.URL) {
+		found.Outcome, found.Problem = Own, ""
+	}
+	if r.Integrity != "" && !r.CORS && r.page != nil && c.isForeign(r) {
+		found.add(RuleCORSMissing, true, "it is from another origin and has an integrity without crossorigin=\"anonymous\": browsers block it")
 	}
 	if found.Outcome != Proven && found.Outcome != Own {
 		found.add(RuleOutcome, true, "%s: %s", found.Outcome, found.Problem)
@@ -180,17 +290,107 @@ func (c *pageCheck) check(ctx context.Context, r Reference) error {
 			c.report.Errors++
 		}
 	}
-	if slices.Index(Outcomes, found.Outcome) > slices.Index(Outcomes, c.report.Outcome) {
-		c.report.Outcome = found.Outcome
+	c.report.Outcome = worse(c.report.Outcome, found.Outcome)
+	shown := found
+	shown.URL = strings.TrimPrefix(found.URL, unknownHost)
+	shown.From = strings.TrimPrefix(found.From, unknownHost)
+	c.report.References = append(c.report.References, shown)
+	if r.Kind == Frame {
+		return c.followFrame(ctx, found, depth+1)
 	}
-	c.report.References = append(c.report.References, found)
+	follow, key := c.follow, "module "+r.URL
 	switch r.Kind {
 	case ModuleScript, ModulePreload, Import:
-		return c.follow(ctx, found, own)
 	case StyleSheet, StyleImport:
-		return c.followStyle(ctx, found, own)
+		follow, key = c.followStyle, "style "+r.URL
+	default:
+		return nil
 	}
-	return nil
+	if c.followed[key] || r.problem != "" {
+		return nil
+	}
+	c.followed[key] = true
+	return follow(ctx, found)
+}
+
+// isForeign reports whether a reference is to another origin than the page's.
+func (c *pageCheck) isForeign(r Reference) bool {
+	at, err := parseWebURL(r.URL, nil)
+	return err == nil && !at.opaque && at.origin() != r.page.address.origin()
+}
+
+// followFrame checks the document in a frame.
+func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) error {
+	around := found.page
+	if found.Outcome != Proven && found.Outcome != Own || found.Kind != Frame {
+		return nil
+	}
+	c.count++
+	if depth > maxDepth || c.count > maxModules {
+		found.Reference.problem = fmt.Sprintf("frames are over %d deep, or over %d documents and files are loaded", maxDepth, maxModules)
+		found.Reference.Kind = Document
+		return c.check(ctx, found.Reference, depth)
+	}
+	if found.URL == "about:srcdoc" {
+		p := &page{address: around.base, base: around.base, from: found.URL, legacy: around.legacy}
+		limited, cancel := context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+		if err := p.parse(limited, found.body); err != nil {
+			return c.check(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
+		}
+		setLine(p, found.Line)
+		return c.checkPage(ctx, p, depth)
+	}
+	d := document{data: []byte(found.body), contentType: found.contentType, address: &webURL{scheme: "data", opaque: true}}
+	if found.URL != "data:" {
+		if c.followed[Frame+" "+found.URL] {
+			return nil
+		}
+		c.followed[Frame+" "+found.URL] = true
+		if strings.HasPrefix(found.URL, unknownHost) {
+			around.note("line %d: what the frame %s loads is not checked, because the page's address is not known", found.Line, strings.TrimPrefix(found.URL, unknownHost))
+			return nil
+		}
+		var err error
+		d, err = c.fetchDocument(ctx, found.URL)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		switch {
+		case err != nil && found.Outcome == Own:
+			around.note("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
+			return nil
+		case err != nil:
+			return c.check(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
+		case isPicture(d.contentType):
+			return nil
+		case found.File != nil && kvstore.Sum(d.data) != found.File.SHA256:
+			return c.check(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: "it has other bytes than before"}, depth)
+		}
+	}
+	p, err := c.parse(ctx, d)
+	if err != nil {
+		return c.check(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
+	}
+	p.from = found.URL
+	for i := range p.references {
+		p.references[i].From = found.URL
+	}
+	setLine(p, found.Line)
+	return c.checkPage(ctx, p, depth)
+}
+
+// setLine sets the line of all that a frame loads to that of the frame in the page.
+func setLine(p *page, line int) {
+	for i := range p.references {
+		p.references[i].Line = line
+	}
+	for i := range p.modules {
+		p.modules[i].line = line
+	}
+	for i := range p.sheets {
+		p.sheets[i].line = line
+	}
 }
 
 func (f *Referred) add(rule string, isError bool, format string, args ...any) {
@@ -198,18 +398,25 @@ func (f *Referred) add(rule string, isError bool, format string, args ...any) {
 }
 
 // checkFile verifies a file that is under /ajax/libs/, and what the page says of it.
-func (c *pageCheck) checkFile(ctx context.Context, found *Referred, server string, name Name, own bool) error {
+func (c *pageCheck) checkFile(ctx context.Context, found *Referred, server string, name Name) error {
+	own := !c.isForeign(found.Reference)
 	if !own && server != c.o.Server && c.Options.Trust.Key == "" {
 		if _, ok := c.Known.OfServer(server); !ok { // the page must not choose whose word counts
 			found.Outcome, found.Problem = Unproven, fmt.Sprintf("the log of %s was never seen from here, and only the page names it; verify one of its files first, or give --server or --key", server)
 			return nil
 		}
 	}
-	log, result, err := c.Verify(ctx, Subject{Server: server, Name: name, URL: found.URL})
-	if err != nil {
-		return err
+	file, ok := c.files[found.URL]
+	if !ok {
+		log, result, err := c.Verify(ctx, Subject{Server: server, Name: name, URL: found.URL})
+		if err != nil {
+			return err
+		}
+		file = checkedFile{result, log.Origin}
+		c.files[found.URL] = file
 	}
-	found.File, found.Outcome, found.Problem, found.Log = &result, result.Outcome, result.Problem, log.Origin
+	result := file.result
+	found.File, found.Outcome, found.Problem, found.Log = &result, result.Outcome, result.Problem, file.origin
 	if result.SRI != (logs.SRI{}) {
 		if err := c.integrity(ctx, found, own); err != nil {
 			return err
@@ -242,7 +449,7 @@ func (c *pageCheck) integrity(ctx context.Context, found *Referred, own bool) er
 		switch found.Kind {
 		case Import:
 			where = "no import map has an integrity for it"
-		case StyleURL:
+		case StyleURL, Frame: // nothing can have one
 			return nil
 		case StyleImport:
 			found.add(RuleIntegrityMissing, false, "a style sheet that another imports cannot have an integrity; a link of its own could, with %s", found.File.SRI)
@@ -278,8 +485,18 @@ func (c *pageCheck) integrity(ctx context.Context, found *Referred, own bool) er
 	return nil
 }
 
+// worse returns the worse outcome.
 func worse(a, b Outcome) Outcome {
-	if slices.Index(Outcomes, b) > slices.Index(Outcomes, a) {
+	rank := func(o Outcome) int {
+		switch o {
+		case Nothing:
+			return -2
+		case Own:
+			return -1
+		}
+		return slices.Index(Outcomes, o)
+	}
+	if rank(b) > rank(a) {
 		return b
 	}
 	return a
@@ -323,35 +540,29 @@ func (c *pageCheck) newestOf(ctx context.Context, server, library string) string
 	return version
 }
 
-// inlineImports looks at what the modules in the page itself import.
-func (c *pageCheck) inlineImports(ctx context.Context) error {
-	for _, m := range c.page.modules {
-		if err := c.imports(ctx, []byte(m.text), c.page.base.String(), m.line, ""); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// follow looks at what a module imports.
-func (c *pageCheck) follow(ctx context.Context, found Referred, own bool) error {
+// follow checks what a module imports.
+func (c *pageCheck) follow(ctx context.Context, found Referred) error {
 	if c.o.Imports == nil {
 		return nil
 	}
-	data, err := c.body(ctx, found, own)
+	data, err := c.body(ctx, found)
 	if err != nil || data == nil {
 		return err
 	}
-	return c.imports(ctx, data, found.URL, found.Line, found.URL)
+	base, err := parseWebURL(found.URL, nil)
+	if err != nil {
+		return nil
+	}
+	return c.imports(ctx, found.page, data, base, found.Line, found.URL)
 }
 
-// body returns the bytes of a module or a style sheet, to look at what they load; nil where they do not count or cannot be had.
-func (c *pageCheck) body(ctx context.Context, found Referred, own bool) ([]byte, error) {
-	if found.Outcome != Proven && (found.Outcome != Own || c.address == nil || !own) {
+// body returns the bytes of a module or a style sheet, to look at what they load; nil if they do not count or cannot be fetched.
+func (c *pageCheck) body(ctx context.Context, found Referred) ([]byte, error) {
+	if found.Outcome != Proven && found.Outcome != Own || strings.HasPrefix(found.URL, unknownHost) {
 		return nil, nil
 	}
 	if c.count++; c.count > maxModules {
-		c.page.note("there are over %d modules and style sheets, and what the rest loads is not looked at", maxModules)
+		found.page.note("there are over %d modules, style sheets and frames, and what the rest loads is not checked", maxModules)
 		c.report.Outcome = worse(c.report.Outcome, Unproven)
 		return nil, nil
 	}
@@ -363,13 +574,17 @@ func (c *pageCheck) body(ctx context.Context, found Referred, own bool) ([]byte,
 		err = errors.New("it has other bytes than before")
 	}
 	if err != nil {
-		c.page.note("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
+		found.page.note("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
+		if found.Outcome == Proven {
+			c.report.Outcome = worse(c.report.Outcome, Unproven)
+		}
 		return nil, nil
 	}
 	return data, nil
 }
 
-func (c *pageCheck) imports(ctx context.Context, module []byte, base string, line int, from string) error {
+// imports puts on the list what a module imports.
+func (c *pageCheck) imports(ctx context.Context, p *page, module []byte, base *webURL, line int, from string) error {
 	if c.o.Imports == nil {
 		return nil
 	}
@@ -377,20 +592,40 @@ func (c *pageCheck) imports(ctx context.Context, module []byte, base string, lin
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil {
-		c.page.note("line %d: what a module imports is not known: %v", line, err)
+	if err != nil { // a browser might read it all the same
+		c.pending = append(c.pending, Reference{Kind: Import, URL: from, Line: line, From: from, page: p, problem: "what a script imports is not known: " + err.Error()})
 		return nil
 	}
 	for _, name := range names {
-		at := c.page.maps.resolve(name, base)
+		at := p.maps.resolve(name, base.String())
 		switch {
-		case at == "" || len(at) > maxURL:
-			c.page.note("line %d: a module imports %q, which no import map has an address for", line, text.Short(name, 200))
-		case c.seen[Import+" "+at] || c.seen[ModuleScript+" "+at]:
+		case at == "":
+			p.note("line %d: a script imports %q, which no import map has an address for", line, text.Short(name, 200))
+		case strings.HasPrefix(at, "data:"):
+			inner := &page{address: base, base: base, maps: p.maps, from: from}
+			inner.add(Import, at, nil, line)
+			for _, r := range inner.references {
+				r.page = p
+				c.pending = append(c.pending, r)
+			}
+			for _, m := range inner.modules {
+				if c.count++; c.count > maxModules {
+					return fmt.Errorf("over %d modules are imported", maxModules)
+				}
+				if err := c.imports(ctx, p, []byte(m.text), &webURL{scheme: "data", opaque: true}, line, from); err != nil {
+					return err
+				}
+			}
+		case c.followed[Import+" listed "+at]:
 		case len(c.pending) >= maxReferences:
 			return fmt.Errorf("over %d modules are imported", maxReferences)
 		default:
-			c.pending = append(c.pending, Reference{Kind: Import, URL: at, Line: line, Integrity: c.page.maps.Integrity[at], From: from})
+			r := Reference{Kind: Import, URL: at, Line: line, Integrity: p.maps.Integrity[at], From: from, CORS: true, page: p}
+			if p.legacy && from == p.from && strings.ContainsRune(name, '\ufffd') {
+				r.problem = "its address has characters that are not ASCII, in an encoding that is not supported"
+			}
+			c.followed[Import+" listed "+at] = true
+			c.pending = append(c.pending, r)
 		}
 	}
 	return nil
@@ -404,7 +639,7 @@ func (c *pageCheck) headers() map[string]string {
 		for _, f := range r.Findings {
 			missing = missing || f.Rule == RuleIntegrityMissing
 		}
-		if r.Outcome == Own || r.Kind == StyleURL {
+		if r.Outcome == Own || r.Kind == StyleURL || r.Kind == Frame {
 			continue
 		}
 		missing = missing || r.Integrity == ""
@@ -416,23 +651,27 @@ func (c *pageCheck) headers() map[string]string {
 			*into = append(*into, source)
 		}
 	}
-	for _, hash := range c.page.scripts {
-		if !slices.Contains(scripts, hash) {
-			scripts = append(scripts, hash)
+	for i, p := range c.pages {
+		if i > 0 && p.from != "about:srcdoc" { // other frames have policies of their own
+			continue
+		}
+		for _, hash := range p.scripts {
+			if !slices.Contains(scripts, hash) {
+				scripts = append(scripts, hash)
+			}
+		}
+		for _, hash := range p.styles {
+			if !slices.Contains(styles, hash) {
+				styles = append(styles, hash)
+			}
+		}
+		if p.handlers > 0 {
+			c.note("attributes such as onclick do not run under this Content-Security-Policy; move them into scripts")
+		}
+		if p.styled {
+			c.note("style attributes do not count under this Content-Security-Policy; move them into style sheets")
 		}
 	}
-	for _, hash := range c.page.styles {
-		if !slices.Contains(styles, hash) {
-			styles = append(styles, hash)
-		}
-	}
-	if c.page.handlers {
-		c.page.note("attributes such as onclick do not run under this Content-Security-Policy; move them into scripts")
-	}
-	if c.page.styled {
-		c.page.note("style attributes do not count under this Content-Security-Policy; move them into style sheets")
-	}
-	c.report.Notes = c.page.notes
 	policy := "Integrity-Policy"
 	if missing {
 		policy = "Integrity-Policy-Report-Only" // until each has one, enforcing would break the page
@@ -440,6 +679,13 @@ func (c *pageCheck) headers() map[string]string {
 	return map[string]string{
 		policy:                    "blocked-destinations=(script style)",
 		"Content-Security-Policy": fmt.Sprintf("script-src %s; style-src %s; object-src 'none'; base-uri 'self'", strings.Join(scripts, " "), strings.Join(styles, " ")),
+	}
+}
+
+// note adds a note, once.
+func (c *pageCheck) note(text string) {
+	if !slices.Contains(c.report.Notes, text) {
+		c.report.Notes = append(c.report.Notes, text)
 	}
 }
 

@@ -37,6 +37,10 @@ func (r *rig) site(html string) string {
 			http.NotFound(w, request)
 			return
 		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		if strings.Contains(html, "xhtml+xml") {
+			w.Header().Set("Content-Type", "application/xhtml+xml")
+		}
 		w.Write([]byte(html))
 	}))
 	r.Cleanup(s.Close)
@@ -75,21 +79,30 @@ func TestPage(t *testing.T) {
 		rules      string // of all findings
 		references int
 	}{
-		{"nothing", "", verify.Proven, 0, "", 0},
-		{"right", fmt.Sprintf(`<script src="%svue/3.0.0/vue.js" integrity="%s"></script>`, lib, sri), verify.Proven, 0, "outdated", 1},
-		{"SHA-384", fmt.Sprintf(`<script src="%svue/3.0.0/vue.js" integrity="sha384-%s"></script>`, lib, base64.StdEncoding.EncodeToString(sum384[:])), verify.Proven, 0, "outdated", 1},
+		{"nothing", "", verify.Nothing, 0, "", 0},
+		{"right", fmt.Sprintf(`<script src="%svue/3.0.0/vue.js" integrity="%s" crossorigin></script>`, lib, sri), verify.Proven, 0, "outdated", 1},
+		{"SHA-384", fmt.Sprintf(`<script src="%svue/3.0.0/vue.js" integrity="sha384-%s" crossorigin></script>`, lib, base64.StdEncoding.EncodeToString(sum384[:])), verify.Proven, 0, "outdated", 1},
 		{"no integrity", fmt.Sprintf(`<script src="%svue/3.0.0/vue.js"></script>`, lib), verify.Proven, 1, "integrity-missing outdated", 1},
-		{"wrong integrity", fmt.Sprintf(`<script src="%sd3/7.0.0/d3.js" integrity="%s"></script>`, lib, sri), verify.Differs, 2, "integrity-wrong not-proven", 1},
-		{"an integrity of nothing", fmt.Sprintf(`<script src="%sd3/7.0.0/d3.js" integrity="md5-x"></script>`, lib), verify.Proven, 1, "integrity-wrong", 1},
-		{"withdrawn", fmt.Sprintf(`<script src="%svue/2.0.0/vue.js" integrity="x"></script>`, lib), verify.Withdrawn, 2, "integrity-wrong outdated not-proven", 1},
+		{"wrong integrity", fmt.Sprintf(`<script src="%sd3/7.0.0/d3.js" integrity="%s" crossorigin></script>`, lib, sri), verify.Differs, 2, "integrity-wrong not-proven", 1},
+		{"an integrity of nothing", fmt.Sprintf(`<script src="%sd3/7.0.0/d3.js" integrity="md5-x" crossorigin></script>`, lib), verify.Proven, 1, "integrity-wrong", 1},
+		{"withdrawn", fmt.Sprintf(`<script src="%svue/2.0.0/vue.js" integrity="x" crossorigin></script>`, lib), verify.Withdrawn, 2, "integrity-wrong outdated not-proven", 1},
 		{"not there", fmt.Sprintf(`<script src="%svue/9.0.0/vue.js"></script>`, lib), verify.Unproven, 1, "not-proven", 1},
-		{"its own", `<script src="/app.js"></script>`, verify.Proven, 0, "", 1},
+		{"declared as its own", `<script src="/own/app.js"></script>`, verify.Own, 0, "", 1},
+		{"not declared as its own", `<script src="/owner.js"></script>`, verify.Unproven, 1, "not-proven", 1},
+		{"inline", `<script>1</script><p onclick="1">`, verify.Own, 0, "", 2},
+		{"no crossorigin", fmt.Sprintf(`<script src="%sd3/7.0.0/d3.js" integrity="%s"></script>`, lib, logs.SumSRI([]byte("d3"))), verify.Proven, 1, "crossorigin-missing", 1},
+		{"two tags", fmt.Sprintf(`<script src="%[1]sd3/7.0.0/d3.js" integrity="%[2]s" crossorigin></script><script src="%[1]sd3/7.0.0/d3.js"></script>`, lib, logs.SumSRI([]byte("d3"))), verify.Proven, 1, "integrity-missing", 2},
+		{"a frame", fmt.Sprintf(`<iframe srcdoc='<iframe srcdoc="&lt;script src=%sd3/7.0.0/d3.js&gt;"></iframe><script src=https://stranger.example/x.js></script>'></iframe>`, lib), verify.Unproven, 2, "integrity-missing not-proven", 4},
+		{"a frame of another", `<iframe src="https://stranger.example/"></iframe>`, verify.Unproven, 1, "not-proven", 1},
+		{"a module in an address", `<script type=module src="data:text/javascript,import 'https://stranger.example/x.js'"></script>`, verify.Unproven, 1, "not-proven", 2},
+		{"a module that is not understood", `<script type=module>(((</script>`, verify.Unproven, 1, "not-proven", 2},
+		{"XML", "<!-- Content-Type: application/xhtml+xml -->", verify.Unproven, 1, "not-proven", 1},
 		{"another's", `<script src="https://stranger.example/app.js"></script>`, verify.Unproven, 1, "not-proven", 1},
-		{"modules", fmt.Sprintf(`<script type=importmap>{"imports":{"d3":"%[1]sd3/7.0.0/d3.js"}}</script><script type=module>import '%[1]svue/3.0.0/m.js'</script>`, lib), verify.Proven, 3, "integrity-missing outdated integrity-missing outdated integrity-missing", 3},
+		{"modules", fmt.Sprintf(`<script type=importmap>{"imports":{"d3":"%[1]sd3/7.0.0/d3.js"}}</script><script type=module>import '%[1]svue/3.0.0/m.js'</script>`, lib), verify.Proven, 3, "integrity-missing outdated integrity-missing outdated integrity-missing", 5},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			report, err := r.session().Page(t.Context(), r.site(tt.html), verify.PageOptions{Server: r.server.URL, Imports: imports})
+			report, err := r.session().Page(t.Context(), r.site(tt.html), verify.PageOptions{Server: r.server.URL, Imports: imports, Own: []string{"/own"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,11 +135,11 @@ func TestPageOfStyles(t *testing.T) {
 	r.sign()
 	lib := r.server.URL + "/ajax/libs/vue/3.0.0/"
 	for name, html := range map[string]string{
-		"a link":     fmt.Sprintf(`<link rel=stylesheet href="%sa.css" integrity="%s">`, lib, logs.SumSRI([]byte(sheet))),
+		"a link":     fmt.Sprintf(`<link rel=stylesheet href="%sa.css" integrity="%s" crossorigin>`, lib, logs.SumSRI([]byte(sheet))),
 		"in a page":  fmt.Sprintf(`<style>/* @import 'x.css' */ @IMPORT  "%sa.css" screen; a { background: url(own.png) }</style>`, lib),
 		"attributes": fmt.Sprintf(`<style>@import "%sa.css"</style><p STYLE="background: url(&quot;own.png&quot;)"><i style="color: red">`, lib),
 	} {
-		report, err := r.session().Page(t.Context(), r.site(html), verify.PageOptions{Server: r.server.URL})
+		report, err := r.session().Page(t.Context(), r.site(html), verify.PageOptions{Server: r.server.URL, Own: []string{"/"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,11 +240,11 @@ func TestPageFile(t *testing.T) {
 	}))
 	t.Cleanup(other.Close)
 	at := filepath.Join(t.TempDir(), "index.html")
-	html := fmt.Sprintf(`<script src="%s/ajax/libs/vue/3.0.0/vue.js" integrity="%s"></script><script src="app.js"></script>`, r.server.URL, logs.SumSRI([]byte(alert)))
+	html := fmt.Sprintf(`<script src="%s/ajax/libs/vue/3.0.0/vue.js" integrity="%s" crossorigin></script><script src="app.js"></script>`, r.server.URL, logs.SumSRI([]byte(alert)))
 	if err := os.WriteFile(at, []byte(html), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	report, err := r.session().Page(t.Context(), at, verify.PageOptions{Server: r.server.URL})
+	report, err := r.session().Page(t.Context(), at, verify.PageOptions{Server: r.server.URL, Own: []string{"/"}})
 	if err != nil || report.Outcome != verify.Proven || report.Errors != 0 || len(report.References) != 2 || report.References[1].Outcome != verify.Own {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -240,7 +253,7 @@ func TestPageFile(t *testing.T) {
 	if err := os.WriteFile(at, []byte(strings.ReplaceAll(html, r.server.URL, other.URL)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if report, err = s.Page(t.Context(), at, verify.PageOptions{Server: r.server.URL}); err != nil || report.Outcome != verify.Proven {
+	if report, err = s.Page(t.Context(), at, verify.PageOptions{Server: r.server.URL, Own: []string{"/app.js"}}); err != nil || report.Outcome != verify.Proven {
 		t.Errorf("%+v, %v", report, err)
 	}
 	if _, err := r.session().Page(t.Context(), filepath.Join(t.TempDir(), "none.html"), verify.PageOptions{}); err == nil {

@@ -1,0 +1,156 @@
+package verify
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxImportMap is how many bytes an import map may have.
+const maxImportMap = 1 << 20
+
+// An importMap maps the names of modules to addresses: https://html.spec.whatwg.org/multipage/webappapis.html#import-maps.
+type importMap struct {
+	Imports   map[string]string
+	Scopes    map[string]map[string]string
+	Integrity map[string]string // by URL
+}
+
+// add merges another import map. If several map one name, the first counts, as in browsers.
+func (m *importMap) add(text string, base *webURL) error {
+	if len(text) > maxImportMap {
+		return fmt.Errorf("it has over %d bytes", maxImportMap)
+	}
+	// A struct would also accept the names in other case, which browsers do not.
+	var read map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &read); err != nil {
+		return err
+	}
+	imports, err := readObject(read["imports"])
+	if err != nil {
+		return err
+	}
+	scopes, err := readObject(read["scopes"])
+	if err != nil {
+		return err
+	}
+	integrity, err := readObject(read["integrity"])
+	if err != nil {
+		return err
+	}
+	if m.Imports == nil {
+		m.Imports, m.Scopes, m.Integrity = map[string]string{}, map[string]map[string]string{}, map[string]string{}
+	}
+	addNames(m.Imports, imports, base)
+	for scope, of := range scopes {
+		names, ok := of.(map[string]any)
+		at, err := parseWebURL(scope, base)
+		if !ok || err != nil {
+			continue
+		}
+		if m.Scopes[at.String()] == nil {
+			m.Scopes[at.String()] = map[string]string{}
+		}
+		addNames(m.Scopes[at.String()], names, base)
+	}
+	for to, of := range integrity {
+		text, ok := of.(string)
+		at, ok2 := urlLike(to, base)
+		if ok && ok2 && m.Integrity[at] == "" {
+			m.Integrity[at] = text
+		}
+	}
+	return nil
+}
+
+// readObject reads an object, of which null is not one.
+func readObject(data json.RawMessage) (map[string]any, error) {
+	if data == nil {
+		return nil, nil
+	}
+	var object map[string]any
+	if err := json.Unmarshal(data, &object); err != nil || object == nil {
+		return nil, fmt.Errorf("%.40q is not an object", data)
+	}
+	return object, nil
+}
+
+// addNames adds names to a map, with the addresses that they stand for.
+func addNames(into map[string]string, from map[string]any, base *webURL) {
+	for name, to := range from {
+		if at, ok := urlLike(name, base); ok {
+			name = at
+		}
+		text, _ := to.(string)
+		at, ok := urlLike(text, base)
+		if _, exists := into[name]; ok && !exists && name != "" && (!strings.HasSuffix(name, "/") || strings.HasSuffix(at, "/")) {
+			into[name] = at
+		}
+	}
+}
+
+// urlLike reads what is an address rather than a bare name.
+func urlLike(name string, base *webURL) (string, bool) {
+	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "./") && !strings.HasPrefix(name, "../") {
+		base = nil
+	}
+	at, err := parseWebURL(name, base)
+	if err != nil {
+		return "", false
+	}
+	return at.String(), true
+}
+
+// resolve returns the address of an imported module, "" for a name that no map has.
+func (m *importMap) resolve(name, from string) string {
+	base, err := parseWebURL(from, nil)
+	if err != nil {
+		return ""
+	}
+	at, isURL := urlLike(name, base)
+	if isURL {
+		name = at
+	}
+	var scopes []string
+	for scope := range m.Scopes {
+		if scope == from || strings.HasSuffix(scope, "/") && strings.HasPrefix(from, scope) {
+			scopes = append(scopes, scope)
+		}
+	}
+	slices.SortFunc(scopes, func(a, b string) int { return len(b) - len(a) }) // the narrowest first
+	for _, scope := range scopes {
+		if at := lookup(m.Scopes[scope], name); at != "" {
+			return at
+		}
+	}
+	if at := lookup(m.Imports, name); at != "" {
+		return at
+	}
+	return at // "" for a bare name
+}
+
+// lookup finds a name, or the longest prefix of it that ends with a slash.
+func lookup(in map[string]string, name string) string {
+	if at, ok := in[name]; ok {
+		return at
+	}
+	best := ""
+	for prefix := range in {
+		if strings.HasSuffix(prefix, "/") && strings.HasPrefix(name, prefix) && len(prefix) > len(best) {
+			best = prefix
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	to, err := parseWebURL(in[best], nil)
+	if err != nil {
+		return ""
+	}
+	at, err := parseWebURL(strings.TrimPrefix(name, best), to)
+	if err != nil || !strings.HasPrefix(at.String(), in[best]) {
+		return ""
+	}
+	return at.String()
+}

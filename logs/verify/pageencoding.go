@@ -1,0 +1,175 @@
+package verify
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"mime"
+	"slices"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"golang.org/x/net/html"
+)
+
+// A decodedPage is a page's text.
+type decodedPage struct {
+	text string
+	// legacy is set if the encoding is none of Unicode's. Larder does not have the tables of these encodings. All of them but
+	// those that decodePage refuses have ASCII's characters at ASCII's bytes, except within a character of several bytes, whose
+	// bytes are never the quotes, brackets and spaces that tags are made of. So the tags are right, and characters that are
+	// not ASCII are unknown: each is U+FFFD.
+	legacy bool
+}
+
+// Labels of encodings (https://encoding.spec.whatwg.org/#names-and-labels) in which ASCII's bytes have other meanings.
+var (
+	utf8Labels   = []string{"unicode-1-1-utf-8", "unicode11utf8", "unicode20utf8", "utf-8", "utf8", "x-unicode20utf8"}
+	utf16Labels  = []string{"csunicode", "iso-10646-ucs-2", "ucs-2", "unicode", "unicodefeff", "utf-16", "utf-16le"}
+	utf16BLabels = []string{"unicodefffe", "utf-16be"}
+	unsafeLabels = []string{"csiso2022jp", "iso-2022-jp", "csiso2022kr", "hz-gb-2312", "iso-2022-cn", "iso-2022-cn-ext", "iso-2022-kr", "replacement"}
+)
+
+// decodePage decodes a page as browsers do, by its byte order mark, the Content-Type and its meta elements. If it is not known
+// how a browser decodes the page, the error says why.
+func decodePage(data []byte, contentType string) (decodedPage, error) {
+	header := ""
+	if _, parameters, err := mime.ParseMediaType(contentType); err == nil {
+		header = normalizeLabel(parameters["charset"])
+	} else if contentType != "" && strings.Contains(strings.ToLower(contentType), "charset") {
+		return decodedPage{}, fmt.Errorf("its Content-Type %.100q cannot be read, so browsers may read it in different ways", contentType)
+	}
+	switch {
+	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
+		return decodedPage{text: strings.ToValidUTF8(string(data[3:]), "\ufffd")}, nil
+	case bytes.HasPrefix(data, []byte("\xff\xfe")):
+		return decodeUTF16(data[2:], binary.LittleEndian)
+	case bytes.HasPrefix(data, []byte("\xfe\xff")):
+		return decodeUTF16(data[2:], binary.BigEndian)
+	case slices.Contains(utf16Labels, header):
+		return decodeUTF16(data, binary.LittleEndian)
+	case slices.Contains(utf16BLabels, header):
+		return decodeUTF16(data, binary.BigEndian)
+	case slices.Contains(utf8Labels, header):
+		return decodedPage{text: strings.ToValidUTF8(string(data), "\ufffd")}, nil
+	case slices.Contains(unsafeLabels, header):
+		return decodedPage{}, fmt.Errorf("its encoding is %s, which is not supported", header)
+	case bytes.IndexByte(data, 0) >= 0:
+		return decodedPage{}, fmt.Errorf("it contains null bytes and nothing says that it is UTF-16, so browsers may read it in different ways")
+	}
+	// Browsers look at the first kilobyte, or at the head, and a label that they do not know does not count. So any meta element
+	// might be the one that decides.
+	labels := append(metaLabels(data), writtenLabels(data)...)
+	isUTF8 := header == ""
+	for _, label := range labels {
+		if slices.Contains(unsafeLabels, label) {
+			return decodedPage{}, fmt.Errorf("a meta element says that its encoding is %s, which is not supported", label)
+		}
+		// UTF-16 in a meta element means UTF-8, because it could not be read otherwise.
+		isUTF8 = isUTF8 && (slices.Contains(utf8Labels, label) || slices.Contains(utf16Labels, label) || slices.Contains(utf16BLabels, label))
+	}
+	declared := header != "" || len(labels) > 0
+	switch {
+	case isUTF8 && declared:
+		return decodedPage{text: strings.ToValidUTF8(string(data), "\ufffd")}, nil
+	case !declared && bytes.IndexByte(data, 0x1b) >= 0:
+		return decodedPage{}, fmt.Errorf("it contains escape characters and declares no encoding, so browsers may take it for ISO-2022-JP")
+	}
+	return decodedPage{text: onlyASCII(data), legacy: true}, nil
+}
+
+func normalizeLabel(label string) string { return strings.ToLower(strings.Trim(label, "\t\n\f\r ")) }
+
+// onlyASCII replaces each byte that is not ASCII.
+func onlyASCII(data []byte) string {
+	var b strings.Builder
+	b.Grow(len(data))
+	for _, c := range data {
+		if c < utf8.RuneSelf {
+			b.WriteByte(c)
+		} else {
+			b.WriteRune(utf8.RuneError)
+		}
+	}
+	return b.String()
+}
+
+func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
+	units := make([]uint16, 0, len(data)/2)
+	for ; len(data) >= 2; data = data[2:] {
+		units = append(units, order.Uint16(data))
+	}
+	return decodedPage{text: string(utf16.Decode(units))}, nil
+}
+
+// metaLabels returns the encodings that meta elements declare.
+func metaLabels(data []byte) (labels []string) {
+	z := html.NewTokenizer(bytes.NewReader(data))
+	z.SetMaxBuf(MaxPage + 1)
+	for {
+		kind := z.Next()
+		if kind == html.ErrorToken {
+			return labels // of a page that cannot be read at all, the parser says so
+		}
+		if kind != html.StartTagToken && kind != html.SelfClosingTagToken {
+			continue
+		}
+		if name, more := z.TagName(); string(name) != "meta" || !more {
+			continue
+		}
+		for more := true; more; {
+			var key, value []byte
+			key, value, more = z.TagAttr()
+			switch string(key) {
+			case "charset":
+				labels = append(labels, normalizeLabel(string(value)))
+			case "content":
+				if label := contentLabel(string(value)); label != "" {
+					labels = append(labels, label)
+				}
+			}
+		}
+	}
+}
+
+// writtenLabels returns the unsafe encodings that are written anywhere in the page, such as in a script: browsers that look for a
+// declaration before they parse the page may take that for one.
+func writtenLabels(data []byte) (labels []string) {
+	for rest := strings.ToLower(string(data)); ; {
+		at := strings.Index(rest, "charset")
+		if at < 0 {
+			return labels
+		}
+		rest = rest[at:]
+		if label := contentLabel(rest[:min(len(rest), 200)]); slices.Contains(unsafeLabels, label) {
+			labels = append(labels, label)
+		}
+		rest = rest[len("charset"):]
+	}
+}
+
+// contentLabel returns the encoding in a text such as "text/html; charset=utf-8".
+func contentLabel(content string) string {
+	lower := strings.ToLower(content)
+	for {
+		_, rest, ok := strings.Cut(lower, "charset")
+		if !ok {
+			return ""
+		}
+		lower = rest
+		rest = strings.TrimLeft(rest, "\t\n\f\r ")
+		if !strings.HasPrefix(rest, "=") {
+			continue
+		}
+		rest = strings.TrimLeft(rest[1:], "\t\n\f\r ")
+		if rest != "" && (rest[0] == '"' || rest[0] == '\'') {
+			label, _, _ := strings.Cut(rest[1:], rest[:1])
+			return normalizeLabel(label)
+		}
+		if end := strings.IndexAny(rest, ";\t\n\f\r "); end >= 0 {
+			rest = rest[:end]
+		}
+		return rest
+	}
+}

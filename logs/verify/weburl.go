@@ -1,0 +1,277 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/idna"
+)
+
+// A webURL is an address as browsers read it: https://url.spec.whatwg.org/. Go's net/url differs from browsers in backslashes, line
+// breaks, spaces and hosts, so an address that it reads may be another than the one that a browser requests. Fragments are
+// dropped. A test compares this parser with Chromium's.
+type webURL struct {
+	scheme string
+	user   string // with the @ at the end
+	host   string // with the port, unless it is the scheme's own
+	path   string // begins with a slash, or is all that follows the scheme of an opaque address
+	query  string // with the question mark
+	opaque bool   // not http or https, such as data:
+}
+
+var defaultPorts = map[string]string{"http": "80", "https": "443"}
+
+// Limits of an address, in bytes.
+const (
+	maxURL    = 4096     // of one that is requested
+	maxOpaque = 64 << 10 // of one that contains what it stands for, such as data:
+)
+
+// parseWebURL reads an address that is written in a document. base is nil if nothing is known that it could be relative to.
+func parseWebURL(text string, base *webURL) (*webURL, error) {
+	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
+	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
+	text, _, _ = strings.Cut(text, "#")
+	if len(text) > maxURL && (len(text) > maxOpaque || !strings.EqualFold(text[:5], "data:")) {
+		return nil, fmt.Errorf("the address has over %d bytes", maxURL)
+	}
+	scheme, rest := cutScheme(text)
+	switch {
+	case defaultPorts[scheme] != "":
+		if base == nil || base.scheme != scheme || leadingSlashes(rest) >= 2 {
+			return parseAuthority(scheme, strings.TrimLeft(rest, `/\`))
+		}
+		return base.relative(rest)
+	case scheme == "file" || scheme == "ftp" || scheme == "ws" || scheme == "wss":
+		return nil, fmt.Errorf("%s: addresses are not supported", scheme)
+	case scheme != "":
+		return &webURL{scheme: scheme, path: rest, opaque: true}, nil
+	case base == nil || base.opaque:
+		return nil, errors.New("a relative address, and nothing is known that it is relative to")
+	}
+	return base.relative(text)
+}
+
+// cutScheme returns the scheme in lower case, and what follows its colon. Without a scheme the rest is the text.
+func cutScheme(text string) (scheme, rest string) {
+	before, after, ok := strings.Cut(text, ":")
+	for i, c := range []byte(before) {
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		ok = ok && (letter || i > 0 && ('0' <= c && c <= '9' || c == '+' || c == '-' || c == '.'))
+	}
+	if !ok || before == "" {
+		return "", text
+	}
+	return strings.ToLower(before), after
+}
+
+func leadingSlashes(text string) int { return len(text) - len(strings.TrimLeft(text, `/\`)) }
+
+// relative resolves what has no scheme, or the same one.
+func (u *webURL) relative(text string) (*webURL, error) {
+	slashes := leadingSlashes(text)
+	if slashes >= 2 {
+		return parseAuthority(u.scheme, text[slashes:])
+	}
+	to := *u
+	path, query, ok := strings.Cut(text, "?")
+	if path != "" || ok {
+		to.query = encodedQuery(query, ok)
+	}
+	switch {
+	case slashes == 1:
+		to.path = resolvePath("/", path)
+	case path != "":
+		to.path = resolvePath(u.path[:strings.LastIndexByte(u.path, '/')+1], path)
+	}
+	return &to, nil
+}
+
+// parseAuthority reads what follows the slashes.
+func parseAuthority(scheme, text string) (*webURL, error) {
+	end := strings.IndexAny(text, `/\?`)
+	if end < 0 {
+		end = len(text)
+	}
+	authority, rest := text[:end], text[end:]
+	u := &webURL{scheme: scheme}
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		name, password, ok := strings.Cut(authority[:at], ":")
+		if authority, name = authority[at+1:], percentEncode(name, userinfoSet); ok && password != "" {
+			name += ":" + percentEncode(password, userinfoSet)
+		}
+		if name != "" {
+			u.user = name + "@"
+		}
+	}
+	host, port := authority, ""
+	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
+		host, port = authority[:colon], authority[colon+1:]
+	}
+	var err error
+	if u.host, err = parseHost(host); err != nil {
+		return nil, err
+	}
+	if port != "" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("the port %.20q is not a number up to 65535", port)
+		}
+		if port = strconv.FormatUint(n, 10); port != defaultPorts[scheme] {
+			u.host += ":" + port
+		}
+	}
+	path, query, ok := strings.Cut(rest, "?")
+	u.path, u.query = resolvePath("/", path), encodedQuery(query, ok)
+	return u, nil
+}
+
+// hosts are read as browsers do: without the limits of DNS, and not as of the transitional time.
+var hosts = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.BidiRule(), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.StrictDomainName(false), idna.VerifyDNSLength(false))
+
+func parseHost(text string) (string, error) {
+	if strings.HasPrefix(text, "[") {
+		address, err := netip.ParseAddr(strings.TrimSuffix(text[1:], "]"))
+		if err != nil || !strings.HasSuffix(text, "]") || !address.Is6() || address.Is4In6() || address.Zone() != "" {
+			return "", fmt.Errorf("%.100q is not an IPv6 address", text)
+		}
+		return "[" + address.String() + "]", nil
+	}
+	decoded := percentDecode(text)
+	host, err := hosts.ToASCII(decoded)
+	if err != nil {
+		return "", fmt.Errorf("the host %.100q: %w", text, err)
+	}
+	if host == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("#%/:<>?@[\\]^|", r) }) {
+		return "", fmt.Errorf("the host %.100q has characters that no host has, or none", text)
+	}
+	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	last := labels[len(labels)-1]
+	if _, err := ipv4Part(last); err == nil || last != "" && strings.Trim(last, "0123456789") == "" {
+		return parseIPv4(labels)
+	}
+	return host, nil
+}
+
+func ipv4Part(label string) (uint64, error) {
+	switch {
+	case label == "":
+		return 0, strconv.ErrSyntax
+	case strings.HasPrefix(label, "0x"):
+		if label == "0x" {
+			return 0, nil
+		}
+		return strconv.ParseUint(label[2:], 16, 64)
+	case len(label) > 1 && label[0] == '0':
+		return strconv.ParseUint(label[1:], 8, 64)
+	}
+	return strconv.ParseUint(label, 10, 64)
+}
+
+// parseIPv4 reads an address of one to four numbers, the last of which stands for all bytes that are left.
+func parseIPv4(labels []string) (string, error) {
+	bad := fmt.Errorf("%.100q is not an IPv4 address", strings.Join(labels, "."))
+	if len(labels) > 4 {
+		return "", bad
+	}
+	var address uint64
+	for i, label := range labels {
+		n, err := ipv4Part(label)
+		last := i == len(labels)-1
+		if err != nil || !last && n > math.MaxUint8 || last && n >= 1<<(8*(5-len(labels))) {
+			return "", bad
+		}
+		if last {
+			address += n
+		} else {
+			address += n << (8 * (3 - i))
+		}
+	}
+	return netip.AddrFrom4([4]byte{byte(address >> 24), byte(address >> 16), byte(address >> 8), byte(address)}).String(), nil
+}
+
+// resolvePath resolves a path against a folder, which begins and ends with a slash.
+func resolvePath(folder, path string) string {
+	path = strings.ReplaceAll(path, `\`, "/")
+	if strings.HasPrefix(path, "/") {
+		folder, path = "/", path[1:]
+	}
+	var segments []string
+	if folder != "/" {
+		segments = strings.Split(strings.TrimSuffix(folder[1:], "/"), "/")
+	}
+	steps := strings.Split(path, "/")
+	for i, step := range steps {
+		dots := strings.ReplaceAll(strings.ToLower(step), "%2e", ".")
+		if dots == ".." {
+			segments = segments[:max(0, len(segments)-1)]
+		}
+		switch {
+		case dots != "." && dots != "..":
+			segments = append(segments, percentEncode(step, pathSet))
+		case i == len(steps)-1:
+			segments = append(segments, "")
+		}
+	}
+	return "/" + strings.Join(segments, "/")
+}
+
+func encodedQuery(query string, ok bool) string {
+	if !ok {
+		return ""
+	}
+	return "?" + percentEncode(query, querySet)
+}
+
+// What is percent-encoded, besides controls and all that is not ASCII.
+const (
+	querySet    = ` "#<>'`
+	pathSet     = " \"#<>?^`{|}" // the standard leaves | as it is, Chromium does not
+	userinfoSet = pathSet + `/:;=@[\]`
+)
+
+func percentEncode(text, set string) string {
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if c < ' ' || c > '~' || strings.IndexByte(set, c) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// percentDecode leaves what is not an escape as it is.
+func percentDecode(text string) string {
+	if decoded, err := url.PathUnescape(text); err == nil {
+		return decoded
+	}
+	before, after, _ := strings.Cut(text, "%")
+	if len(after) >= 2 {
+		if decoded, err := url.PathUnescape("%" + after[:2]); err == nil {
+			return before + decoded + percentDecode(after[2:])
+		}
+	}
+	return before + "%" + percentDecode(after)
+}
+
+func (u *webURL) String() string {
+	if u.opaque {
+		return u.scheme + ":" + u.path
+	}
+	return u.scheme + "://" + u.user + u.host + u.path + u.query
+}
+
+// origin is what browsers compare to tell their own from others; "" for that of an opaque address, which is none's.
+func (u *webURL) origin() string {
+	if u.opaque {
+		return ""
+	}
+	return u.scheme + "://" + u.host
+}
