@@ -111,7 +111,7 @@ func (p *page) parse(ctx context.Context, text string) error {
 	if err != nil {
 		return fmt.Errorf("its HTML cannot be read: %w", err)
 	}
-	complete := false
+	complete, frames := false, false
 	for node := range root.Descendants() {
 		if node.Type != html.ElementNode {
 			continue
@@ -120,6 +120,7 @@ func (p *page) parse(ctx context.Context, text string) error {
 			complete = true
 			continue
 		}
+		frames = frames || node.Data == "frameset"
 		p.addElement(strings.ToLower(node.Data), node, p.lineOf(node))
 		if len(p.references) > maxReferences {
 			return fmt.Errorf("the page has over %d references", maxReferences)
@@ -132,6 +133,9 @@ func (p *page) parse(ctx context.Context, text string) error {
 	}
 	if !complete && early.mixed() {
 		return errors.New("it has a template in SVG or MathML, which the HTML parser does not support")
+	}
+	if frames && early.foreign { // the scripts of a body that is replaced have run
+		return errors.New("it has frames in the place of a body, and SVG or MathML that may have been in that")
 	}
 	for _, m := range early.modules {
 		if !slices.ContainsFunc(p.modules, func(other inline) bool { return other.text == m.text }) {

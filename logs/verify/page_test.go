@@ -113,6 +113,7 @@ func TestHiddenScripts(t *testing.T) {
 		"a template":              {"<div><template shadowrootmode=open>" + script + "</template></div>", "", "script " + evil},
 		"a template in SVG":       {"<svg><foreignObject><template></template></foreignObject></svg>" + script, "", "an error"},
 		"a body that is replaced": {"<body><script type=module src=" + evil + "></script><frameset>", "", "module " + evil},
+		"SVG that is replaced":    {"<svg><title>" + script + "</title></svg><frameset>", "", "an error"},
 		"a base in SVG":           {"<svg><base href=https://evil.example/></svg><script src=x.js></script>", "", "script https://evil.example/x.js, script https://www.example.com/x.js"}, // a browser that looks ahead does not know
 		"a select":                {"<select><svg><script href=" + evil + "></script></svg></select>", "", "script " + evil},
 		"a language":              {"<script language=JavaScript1.2 src=" + evil + "></script>", "", "script " + evil},
