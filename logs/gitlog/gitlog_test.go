@@ -8,7 +8,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 )
+
+func TestMain(m *testing.M) {
+	unsynced.UseMemory()
+	os.Exit(m.Run())
+}
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
