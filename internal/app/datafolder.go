@@ -16,6 +16,9 @@ import (
 // openDataFolder opens the data folder to be written. replace is called where nothing may write to the folder, to make room for a new
 // store; its error is that of openDataFolder.
 func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*Shortfall) error) (*Writer, error) {
+	if err := checkSpaceToOpen(r.settings.Data); err != nil {
+		return nil, r.asReadOnly(err)
+	}
 	w, err := r.openPatiently(ctx, o)
 	if short := (*Shortfall)(nil); errors.As(err, &short) {
 		if err = replace(short); err == nil {
@@ -24,7 +27,7 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*S
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, r.asReadOnly(err)
 	}
 	store := w.folder.store
 	showDegraded(r.metrics, false)
@@ -106,7 +109,7 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 // addSigner opens the signer of the log, which creates the key if there is none. Nothing that the settings may have wrong comes later.
 func (r *roleRun) addSigner(w *Writer) error {
 	if err := w.openSigner(r.logger, r.metrics); err != nil {
-		return err
+		return r.asReadOnly(err)
 	}
 	r.parts.Add(w.signature.signer.Part())
 	return nil
