@@ -53,7 +53,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := disk.MakeFolder(o.FS, dir); err != nil && !o.ReadOnly {
 		return nil, openError(dir, err)
 	}
-	lock, err := pebble.LockDirectory(dir, o.FS)
+	lock, err := lockDirectory(dir, o)
 	if err != nil {
 		return nil, lockError(dir, err)
 	}

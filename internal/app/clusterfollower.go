@@ -82,7 +82,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Writer, b bucket.Bucket, site *siteOptions) (*clusterFollower, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
-		return nil, err
+		return nil, r.withoutBucket(err, w, b)
 	}
 	n.missing = view.showing.Lacks
 	site.signer = view.showing

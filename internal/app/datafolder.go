@@ -16,6 +16,9 @@ import (
 // openDataFolder opens the data folder to be written. replace is called where nothing may write to the folder, to make room for a new
 // store; its error is that of openDataFolder.
 func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*Shortfall) error) (*Writer, error) {
+	if err := checkSpaceToOpen(r.settings.Data); err != nil {
+		return nil, r.asReadOnly(err)
+	}
 	w, err := r.openPatiently(ctx, o)
 	if short := (*Shortfall)(nil); errors.As(err, &short) {
 		if err = replace(short); err == nil {
@@ -24,7 +27,7 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*S
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, r.asReadOnly(err)
 	}
 	store := w.folder.store
 	showDegraded(r.metrics, false)
@@ -79,19 +82,21 @@ func (r *roleRun) openPatiently(ctx context.Context, o writing) (*Writer, error)
 	}
 }
 
-// openDamagedFolder opens what can be read of the data folder, an empty one in memory if that is nothing.
-func (r *roleRun) openDamagedFolder() (folder *Reader, err error) {
+// openDamagedFolder opens what can be read of the data folder. If the store cannot be opened, readable is false and the folder is an
+// empty one in memory.
+func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error) {
 	if err := os.MkdirAll(r.settings.Data, 0o700); err != nil { // for the admin socket
-		return nil, err
+		return nil, false, err
 	}
 	o := openOptions{store: kvstore.Options{ReadOnly: true}, address: r.self.Address}
 	folder, err = open(r.settings, o, r.logger)
+	readable = err == nil
 	if err != nil && !errors.Is(err, kvstore.ErrLocked) {
 		o.store = kvstore.Options{FS: vfs.NewMem()}
 		folder, err = open(r.settings, o, r.logger)
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	showDegraded(r.metrics, true)
 	unwatch := watchStore(r.metrics, folder.store)
@@ -99,13 +104,13 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, err error) {
 		unwatch()
 		return folder.Close()
 	}})
-	return folder, nil
+	return folder, readable, nil
 }
 
 // addSigner opens the signer of the log, which creates the key if there is none. Nothing that the settings may have wrong comes later.
 func (r *roleRun) addSigner(w *Writer) error {
 	if err := w.openSigner(r.logger, r.metrics); err != nil {
-		return err
+		return r.asReadOnly(err)
 	}
 	r.parts.Add(w.signature.signer.Part())
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/dustin/go-humanize"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -76,6 +77,19 @@ func (r *roleRun) watchDisk(store *kvstore.Store) {
 			}
 		}
 	}})
+}
+
+// spaceToOpen is how many bytes must be free to open a store for writing: Pebble writes what its logs have, and ends the process if it
+// cannot.
+const spaceToOpen = 32 << 20
+
+// checkSpaceToOpen returns an error if the disk is too full to open a store for writing.
+func checkSpaceToOpen(data string) error {
+	usage, err := vfs.Default.GetDiskUsage(storeDir(data))
+	if err != nil || usage.AvailBytes >= spaceToOpen {
+		return nil //nolint:nilerr // there is no store yet, or opening it returns a better error
+	}
+	return fmt.Errorf("couldn't open the store in %s for writing: %s are free, and %s are needed", data, humanize.IBytes(usage.AvailBytes), humanize.IBytes(spaceToOpen))
 }
 
 // checkDisk is the readiness check of the disk. Nodes that fill up together go on serving: no other node could do it for them.

@@ -2,49 +2,103 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"os"
 
+	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// lostPublicly is the reason that clients of the log get.
-const lostPublicly = "the service has lost some of its data and is to be repaired"
+// The reasons that clients of the log get.
+const (
+	lostPublicly     = "the service has lost some of its data and is to be repaired"
+	unsignedPublicly = "the service cannot sign at the moment"
+)
+
+// A readOnlyError is why a process cannot publish although it may be able to serve all that it has published: the disk or the data folder
+// cannot be written, the key of the log cannot be used, or the bucket of the cluster is not reached at the start.
+type readOnlyError struct {
+	err error
+	// resolved reports whether the reason is gone, so that the role can start. It is nil if only an operator can tell.
+	resolved func(context.Context) bool
+}
+
+func (e *readOnlyError) Error() string { return e.err.Error() }
+func (e *readOnlyError) Unwrap() error { return e.err }
+
+// asReadOnly makes an error of opening the data folder or the key folder a reason to serve read-only, unless the settings are mistaken or
+// another process has the folder.
+func (r *roleRun) asReadOnly(err error) error {
+	switch {
+	case err == nil, errors.As(err, new(*Shortfall)), errors.As(err, new(settings.Mistake)), errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, kvstore.ErrLocked), errors.Is(err, signing.ErrInUse), needStore(r.settings) != nil:
+		return err
+	}
+	e := &readOnlyError{err: err}
+	if !r.canWrite() {
+		e.resolved = func(context.Context) bool { return r.canWrite() }
+	}
+	return e
+}
+
+// withoutBucket makes an error of reaching the bucket a reason to serve read-only, for a node that has entries to serve.
+func (r *roleRun) withoutBucket(err error, w *Writer, b bucket.Bucket) error {
+	if w.folder.log.Checkpoint().Size == 0 || !errors.As(err, new(net.Error)) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return &readOnlyError{err, func(ctx context.Context) bool {
+		_, err := cluster.Origin(ctx, b)
+		return err == nil
+	}}
+}
 
 // A readOnlyRole serves what can be read of a data folder to which nothing may write: no bot, no schedule, no webhooks, no purge hook, and
 // nothing that signs or pushes the log.
 type readOnlyRole struct {
 	server  Server
-	missing *Shortfall
-	instead role // that could not open the folder
+	reason  error // a *Shortfall if signed entries are missing or damaged, else a *readOnlyError
+	instead role  // that could not open the folder
 }
 
 func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
-	s, missing := o.server, o.missing
+	s, reason := o.server, o.reason
 	if err := r.removeReadyFile(); err != nil {
 		return err
 	}
-	r.supervisor.readiness.addCheck(func(report *readinessReport) {
-		if missing.Key != nil { // everything that was published is served
-			report.cannotPublish(missing)
-		} else {
-			report.cannotServe(fmt.Errorf("read-only: %w", missing))
-		}
-	})
-	folder, err := r.openDamagedFolder()
+	folder, readable, err := r.openDamagedFolder()
 	if err != nil {
 		return err
 	}
-	r.console.addStatus(func(status *Status) { status.Degraded = missing.Error() })
+	missing, lacking := errors.AsType[*Shortfall](reason)
+	lacking = lacking || !readable
+	r.supervisor.readiness.addCheck(func(report *readinessReport) {
+		if lacking {
+			report.cannotServe(fmt.Errorf("read-only: %w", reason))
+		}
+		report.cannotPublish(fmt.Errorf("read-only: %w", reason))
+	})
+	r.console.addStatus(func(status *Status) { status.Degraded = reason.Error() })
 	socket, err := r.openAdminSocket()
-	if err != nil {
+	if err != nil && missing != nil {
 		return err
+	}
+	if err != nil {
+		r.logger.Warn("commands cannot reach this process", "err", err)
 	}
 	site := newSiteOptions()
-	site.readOnly = missing.Key == nil
-	if site.signer, err = r.openFrozenSigner(folder, missing); err != nil {
+	site.readOnly, site.lacking = true, lacking
+	if site.signer, err = r.openFrozenSigner(folder, reason, lacking); err != nil {
 		return err
 	}
 	r.addMemoryLimit(s.Serve)
@@ -56,30 +110,76 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	if _, err := r.openSite(folder, site); err != nil {
 		return err
 	}
-	s.Serving(r.self.Address, nil)
-	if err := r.addReadyFile(); err != nil {
-		return err
+	if lacking {
+		s.Serving(r.self.Address, nil)
+	} else {
+		s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
 	}
-	all := refusing(r.withConsole(folder.operations(), folder), missing)
-	r.addRebuild(all, missing)
+	if err := r.addReadyFile(); err != nil {
+		if missing != nil {
+			return err
+		}
+		r.logger.Warn("there is no ready file", "err", err)
+	}
+	all := refusing(r.withConsole(folder.operations(), folder), reason)
+	if missing != nil {
+		r.addRebuild(all, missing)
+	}
 	noSchedule := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: missing.Error()}).SendJSON(w, r)
+		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: reason.Error()}).SendJSON(w, r)
 	})
-	r.serveAdmin(socket, folder, all, noSchedule, s.check)
+	if socket != nil {
+		r.serveAdmin(socket, folder, all, noSchedule, s.check)
+	}
+	if unwritable, ok := errors.AsType[*readOnlyError](reason); ok && unwritable.resolved != nil {
+		r.parts.Add(parts.Part{Name: "wait until the process can publish", Run: func(ctx context.Context) error { return r.awaitResolved(ctx, unwritable, o.instead) }})
+	}
 	return r.finish(s.Stopping)
 }
 
 // openFrozenSigner returns the signer of what was signed before, which signs nothing.
-func (r *roleRun) openFrozenSigner(folder *Reader, missing *Shortfall) (*signing.Signer, error) {
+func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (*signing.Signer, error) {
+	publicly, consequence := unsignedPublicly, "nothing is published until this is repaired; all files are served"
+	if lacking {
+		publicly, consequence = lostPublicly, "nothing is written, and only what is left is served, until this is repaired"
+	}
 	keys, err := r.settings.KeyFolder()
 	var signer *signing.Signer
 	if err == nil {
-		signer, err = signing.Frozen(signing.Options{Dir: keys, Store: folder.store, Logger: r.logger.With("part", "signing")}, lostPublicly)
+		signer, err = signing.Frozen(signing.Options{Dir: keys, Store: folder.store, Logger: r.logger.With("part", "signing")}, publicly)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; --keys chooses another key folder", err)
 	}
 	r.parts.Add(parts.Part{Name: "frozen signer", Stop: signer.Close})
-	r.logger.Error("nothing is written, and only what is left is served, until this is repaired", "err", missing)
+	r.logger.Error(consequence, "err", reason)
 	return signer, nil
+}
+
+// awaitResolved has the role start that could not before, once the reason is gone.
+func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, wanted role) error {
+	for retry.Sleep(ctx, diskLook) == nil {
+		if reason.resolved(ctx) {
+			r.logger.Info("the process can publish again", "after", reason)
+			r.restart(restart{role: wanted})
+			return nil
+		}
+	}
+	return nil
+}
+
+// canWrite reports whether files can be written to the data folder and the key folder.
+func (r *roleRun) canWrite() bool {
+	keys, err := r.settings.KeyFolder()
+	for _, dir := range []string{r.settings.Data, storeDir(r.settings.Data), keys} {
+		var f *os.File
+		if err == nil {
+			f, err = os.CreateTemp(dir, ".writable-*")
+		}
+		if err == nil {
+			_, err = f.WriteString("writable")
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}
+	return err == nil && checkSpaceToOpen(r.settings.Data) == nil
 }

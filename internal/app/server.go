@@ -99,7 +99,7 @@ func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
 // transition returns the plan of the run that follows the one by p, nil if the process ends, with an error or without. requested is what a
 // part has requested, or nil; err is why the run failed, or nil.
 func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *restart, err error) (*plan, error) {
-	short := (*Shortfall)(nil)
+	short, unwritable := (*Shortfall)(nil), (*readOnlyError)(nil)
 	stopgap, readOnly := p.role.(readOnlyRole)
 	wanted := p.role
 	if readOnly {
@@ -116,6 +116,10 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 	case !readOnly && s.Serve && errors.As(err, &short):
 		next := *p
 		next.role = readOnlyRole{s, short, p.role}
+		return &next, nil
+	case !readOnly && s.Serve && !leads && !r.ready.Load() && errors.As(err, &unwritable):
+		next := *p
+		next.role = readOnlyRole{s, unwritable, p.role}
 		return &next, nil
 	case err != nil && leads && ctx.Err() == nil:
 		s.Logger.Error("this node could not publish; it follows", "err", err)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,13 +22,9 @@ type Shortfall struct {
 	Here   int64  // entries of its log; -1 where they cannot be counted
 	Signed int64  // entries that were signed as its key folder knows; 0 where that is none
 	Damage error  // what is damaged; nil where there is no store, too little, or another log
-	Key    error  // why the log's key cannot be used; nothing else is missing then
 }
 
 func (s *Shortfall) Error() string {
-	if s.Key != nil {
-		return "publishing is off, and what is published is served: " + s.Key.Error()
-	}
 	var what []string
 	switch {
 	case s.Signed == 0:
@@ -50,14 +47,17 @@ func (s *Shortfall) Error() string {
 	return fmt.Sprintf("%s is not written to: %s; %s", s.Data, strings.Join(what, "; "), remedy)
 }
 
-// checkKey returns a [*Shortfall] if the log's key cannot be used.
+// checkKey returns a [*readOnlyError] if the log's key cannot be used.
 func checkKey(s *settings.Settings) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
 		return err
 	}
 	if err := signing.CheckKey(keys); err != nil {
-		return &Shortfall{Data: s.Data, Key: err}
+		return &readOnlyError{
+			fmt.Errorf("publishing is off, and all published files are served: %w", err),
+			func(context.Context) bool { return signing.CheckKey(keys) == nil },
+		}
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ type siteOptions struct {
 	inFrontLane  []func(lane.Handler) lane.Handler
 	hot          func(kvstore.Hash) // is notified of files in demand; nil for nothing
 	elsewhere    server.Elsewhere   // serves what is missing here; nil for nothing
-	readOnly     bool               // the data folder may be missing files that were published
+	readOnly     bool               // nothing is written to the data folder
+	lacking      bool               // the data folder may be missing files that were published
 	accessLog    *accesslog.Log     // nil for none
 	certificates *acme.Manager      // nil where none come from an ACME server
 }
@@ -87,8 +88,8 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions) (*server.Server, *publ
 	c, logger := r.settings, r.logger.With("part", "server")
 	tags := purge.TagHeaders(c.CacheTags)
 	assets, err := server.New(server.Options{
-		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: o.accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.readOnly,
-		CacheTags: tags, Lacking: o.readOnly, Page: func(path string) string { return site.OfFiles(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
+		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: o.accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.lacking,
+		CacheTags: tags, Lacking: o.lacking, Page: func(path string) string { return site.OfFiles(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -113,7 +114,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions) (*server.Server, *publ
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.readOnly {
+	if o.lacking {
 		public = answers.Lacking(public)
 	}
 	r.supervisor.private.site.Store(&public)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -303,8 +304,11 @@ func (s *Signer) writePublic() error {
 // that clients get. It needs Dir, Store and Logger, and has no key where none can be read.
 func Frozen(o Options, why string) (*Signer, error) {
 	f, err := openFolder(vfs.Default, o.Dir)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrInUse):
 		return nil, fmt.Errorf("signing: %w", err)
+	case err != nil: // nothing is written, so a folder that cannot be locked will do
+		f = &folder{fs: vfs.Default, dir: o.Dir, lock: io.NopCloser(nil)}
 	}
 	refused := &RefusedError{Reason: why}
 	s := &Signer{options: o, logger: o.Logger, changed: make(chan struct{}), folder: f}

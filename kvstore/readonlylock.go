@@ -1,0 +1,50 @@
+package kvstore
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
+)
+
+// lockDirectory locks the folder of a store. A store that is only read can be on a disk, or in a folder, to which this process cannot
+// write; then the lock is one that readers share, and that no writer can have beside them.
+func lockDirectory(dir string, o Options) (*pebble.Lock, error) {
+	if o.ReadOnly && o.FS == vfs.Default {
+		return pebble.LockDirectory(dir, sharedLocks{o.FS})
+	}
+	return pebble.LockDirectory(dir, o.FS)
+}
+
+// sharedLocks is a file system whose locks are shared where the process cannot write.
+type sharedLocks struct{ vfs.FS }
+
+// Lock implements vfs.FS.
+func (s sharedLocks) Lock(name string) (io.Closer, error) {
+	exclusive, err := s.FS.Lock(name)
+	if !errors.Is(err, syscall.EROFS) && !isPermission(err) {
+		return exclusive, err
+	}
+	f, missing := s.FS.Open(filepath.Clean(name))
+	if missing != nil {
+		if errors.Is(missing, fs.ErrNotExist) && errors.Is(err, syscall.EROFS) {
+			return io.NopCloser(nil), nil // nothing can write here
+		}
+		return nil, err
+	}
+	if failed := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_RDLCK}); failed != nil {
+		return nil, errors.Join(failed, f.Close())
+	}
+	return f, nil
+}
+
+// isPermission reports whether a file could not be opened. A lock that another process has is a bare EACCES.
+func isPermission(err error) bool {
+	var path *fs.PathError
+	return errors.As(err, &path) && errors.Is(err, fs.ErrPermission)
+}
