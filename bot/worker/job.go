@@ -52,10 +52,16 @@ const (
 	SqueezeGzip Task = "squeeze-gzip"
 )
 
+// A mapped is how much address space a process has, in bytes. The limits of the system count it, used or not.
+type mapped struct {
+	All  int64
+	Data int64 // private and writable
+}
+
 // hello, request and response are what goes over a child's standard output and input,
 // gob-encoded.
 type hello struct {
-	Mapped  int64  // bytes that it has mapped and does not use
+	Mapped  mapped // that it does not use
 	Failure string // why it does not work
 }
 
