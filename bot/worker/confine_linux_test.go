@@ -397,7 +397,7 @@ func TestOwnersDoNotShareProcesses(t *testing.T) {
 		}
 	}
 	single := newPool(t, Options{Size: 1, Single: true})
-	if process(single, "a") == process(single, "a") || len(single.idle) > 0 {
+	if one, other := process(single, "a"), process(single, "a"); one == other || len(single.idle) > 0 {
 		t.Error("a child for one job had two")
 	}
 }

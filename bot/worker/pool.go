@@ -1,9 +1,9 @@
 package worker
 
 import (
+	"bufio"
 	"bytes"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -55,6 +55,8 @@ type CrashError struct {
 	Reason string
 	// Killed says that a signal from outside ended the process; the job may be innocent.
 	Killed bool
+	// TimedOut says that the job was ended because it took longer than it may, by the clock.
+	TimedOut bool
 }
 
 func (e *CrashError) Error() string {
@@ -164,12 +166,13 @@ func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response
 	if killed && p.options.CPU > 0 && c.cpuTime() > p.options.CPU/2 { // the limit counts by ticks, so less may have been used
 		reason, killed = fmt.Sprintf("it used more than %v of processor time", p.options.CPU), false
 	}
-	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
+	timedOut := ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled)
+	if timedOut {
 		reason, killed = context.Cause(ctx).Error(), false
 	} else if ctx.Err() != nil {
 		return response{}, ctx.Err()
 	}
-	return response{}, &CrashError{Task: t, Reason: reason, Killed: killed}
+	return response{}, &CrashError{Task: t, Reason: reason, Killed: killed, TimedOut: timedOut}
 }
 
 // cpuSeconds returns a bound in whole seconds, 0 for none.
@@ -182,7 +185,8 @@ func (p *Pool) Drop() {
 	p.mu.Lock()
 	var c *child
 	if len(p.idle) > 0 {
-		c, p.idle = p.idle[0], slices.Delete(p.idle, 0, 1)
+		c = p.idle[0]
+		p.idle = slices.Delete(p.idle, 0, 1)
 	}
 	p.mu.Unlock()
 	if c != nil {
@@ -205,8 +209,7 @@ type child struct {
 	owner  string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	in     *gob.Encoder
-	out    *gob.Decoder
+	out    *bufio.Reader
 	stderr head
 
 	confined bool   // its hello has come
@@ -233,7 +236,7 @@ func (p *Pool) start(owner string) (*child, error) {
 	if err := c.cmd.Start(); err != nil {
 		return nil, &StartError{p.options.Program, err}
 	}
-	c.stdin, c.in, c.out = stdin, gob.NewEncoder(stdin), gob.NewDecoder(stdout)
+	c.stdin, c.out = stdin, bufio.NewReader(stdout)
 	return c, nil
 }
 
@@ -271,8 +274,8 @@ func (e *confineError) Error() string { return e.reason }
 
 func (c *child) do(r request, cpu time.Duration) (answer response, err error) {
 	if !c.confined {
-		var first hello
-		if err := c.out.Decode(&first); err != nil {
+		first, err := readHello(c.out)
+		if err != nil {
 			return answer, err
 		}
 		if first.Failure != "" {
@@ -283,11 +286,10 @@ func (c *child) do(r request, cpu time.Duration) (answer response, err error) {
 	if err := limit(c.cmd.Process.Pid, c.unused, r.Memory*mappedPerByte, cpuSeconds(cpu)); err != nil && system.memory() == nil && !errors.Is(err, syscall.ESRCH) {
 		return answer, &confineError{"couldn't limit its memory: " + err.Error()}
 	}
-	if err := c.in.Encode(r); err != nil {
+	if err := r.write(c.stdin); err != nil {
 		return answer, err
 	}
-	err = c.out.Decode(&answer)
-	return answer, err
+	return readResponse(c.out)
 }
 
 // cpuTime is the processor time that a child used until its end.
