@@ -6,6 +6,7 @@ FUZZTIME ?= 20s
 GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.6.0
 CRASHES ?= 500
 SWEEP   ?= 1000
+REPAIRS ?= 24
 UPGRADES ?= 100
 BACKLOG ?= 40000
 COMMITS ?= 10000
@@ -196,9 +197,10 @@ crash: ## kill the real process CRASHES times in the middle of ingests, of a ful
 follow: ## kill a mirror CRASHES times in the middle of its catch-up
 	LARDER_TEST_CRASHES=$(CRASHES) $(GO) test -count 1 -timeout 2h -run TestMirrorCrash ./cmd/larder
 
-sweep: ## damage a store at SWEEP positions of each kind of file, repair it, and lose the power SWEEP times, and CRASHES times while it is signed
+sweep: ## damage a store at SWEEP positions of each kind of file, repair it without a backup (REPAIRS of each of 42 kinds of damage), and lose the power SWEEP times, and CRASHES times while it is signed
 	LARDER_TEST_SWEEP=$(SWEEP) $(GO) test -count 1 -timeout 2h -v -run '^(TestSweepDamage|TestFlippedBitInManifest|TestNoFalseAlarmAfterACrash)$$' ./kvstore
-	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 10h -v -run '^TestSweepRepair$$' ./logs/repair
+	LARDER_TEST_SWEEP=$(SWEEP) $(GO) test -count 1 -timeout 2h -v -run '^TestScanOfDamagedFiles$$' ./kvstore
+	LARDER_TEST_SWEEP=$(REPAIRS) $(GO) test -count 1 -timeout 10h -v -run '^TestSweepRepair$$' ./logs/repair
 	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestPowerFailures$$' ./logs/signing
 
 upgrade: ## upgrade the real process UPGRADES times, and restart it on one socket as often, while 64 clients ask it, over each protocol; stop, reload and upgrade it under clients that take up to 5 s for each step

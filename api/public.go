@@ -34,6 +34,7 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/purge"
 	"github.com/larder-cdn/larder/server/usage"
@@ -89,10 +90,10 @@ func Public(o PublicOptions) http.Handler { return newPublic(o).engine() }
 // public is what the handlers share.
 type public struct {
 	PublicOptions
-	lists      answers.Prepared[listKey, *list]
-	names      answers.Prepared[*library.Listing, *answers.Body]
-	catalogues answers.Prepared[*library.Library, *answers.Body]
-	documents  answers.Prepared[string, *answers.Body]
+	lists      prepared.Cache[listKey, *list]
+	names      prepared.Cache[*library.Listing, *answers.Body]
+	catalogues prepared.Cache[*library.Library, *answers.Body]
+	documents  prepared.Cache[string, *answers.Body]
 	newest     atomic.Pointer[library.Ranking] // that lists may be of
 	sending    room
 	streams    *client.Shares

@@ -144,7 +144,7 @@ func (r *rig) agree(client *npm.Client) (published, refused int) {
 		if extension == ".css" {
 			task = worker.MinifyCSS
 		}
-		_, err := minifiers.Do(ctx, task, data)
+		_, err := minifiers.Do(ctx, "owner", task, data)
 		return err
 	})
 	for _, p := range catalogue.Packages() {

@@ -174,7 +174,7 @@ func (a *assembly) childMemory(e archive.Entry) int64 {
 
 // file stores one file, and its minified form where it should have one.
 func (a *assembly) file(ctx context.Context, source string, paths []string, data []byte) error {
-	module, err := a.isModule(ctx, source, data)
+	module, err := a.isModule(ctx, releaseID(a.pkg.Name, a.version), source, data)
 	if err != nil {
 		return err
 	}
@@ -214,10 +214,10 @@ func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([
 	if len(data) > packages.MaxMinify {
 		return nil, fmt.Errorf("%d bytes, over the limit of %d", len(data), packages.MaxMinify)
 	}
-	small, err := a.minifiers.Do(ctx, task, data)
+	small, err := a.minifiers.Do(ctx, releaseID(a.pkg.Name, a.version), task, data)
 	var crash *worker.CrashError
 	if errors.As(err, &crash) && crash.Killed && ctx.Err() == nil {
-		small, err = a.minifiers.Do(ctx, task, data) // once more: a signal from outside killed the process
+		small, err = a.minifiers.Do(ctx, releaseID(a.pkg.Name, a.version), task, data) // once more: a signal from outside killed the process
 	}
 	if errors.As(err, &crash) {
 		a.mu.Lock()
@@ -315,11 +315,11 @@ const maxModule = 2 << 20
 // isModule reports whether a .js file is an ES module, so that its tag can say so. What
 // is too large, or does not parse, is taken for a classic script. An error ends
 // the release.
-func (b *bench) isModule(ctx context.Context, source string, data []byte) (bool, error) {
+func (b *bench) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
 	if !asksForFormat(source, data) {
 		return false, nil
 	}
-	format, err := b.minifiers.Do(ctx, worker.FindFormat, data)
+	format, err := b.minifiers.Do(ctx, release, worker.FindFormat, data)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}

@@ -276,6 +276,7 @@ func (b *Bot) compareAll(ctx context.Context, name string) error {
 	defer b.watching.Unlock()
 	origins := b.knownOrigins(name, now)
 	origins.Compared = b.options.Now()
+	defer b.options.Changed(name)
 	return b.writeUpstreams(originsKey(name), origins)
 }
 
@@ -285,6 +286,7 @@ func (b *Bot) auditFailed(name string) error {
 	defer b.watching.Unlock()
 	origins := b.knownOrigins(name, b.upstreamNow(name))
 	origins.Failed = b.options.Now()
+	defer b.options.Changed(name)
 	return b.writeUpstreams(originsKey(name), origins)
 }
 
@@ -362,6 +364,7 @@ func (b *Bot) auditRelease(ctx context.Context, name ReleaseName) error {
 	if err := b.writeUpstreams(auditKey(name.Package, name.Version), a); err != nil {
 		return err
 	}
+	b.options.Changed(name.Package)
 	b.emit(ctx, event)
 	return nil
 }

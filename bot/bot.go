@@ -90,6 +90,9 @@ type Options struct {
 	Logger  *slog.Logger
 	// Squeezed, where set, is told of each content that has got smaller codings, from several goroutines.
 	Squeezed func(kvstore.Hash)
+	// Changed is notified of each package of which something has changed that is in no log: a release's state, what upstream has. It is
+	// called from several goroutines. Default: nothing is notified.
+	Changed func(pkg string)
 	// Events, where set, is told what happens, from several goroutines.
 	Events func(Event)
 	// Now is the clock and Sleep waits on it, for at most that long; default the real ones.
@@ -129,6 +132,9 @@ func (o *Options) defaults() error {
 	}
 	if o.Sleep == nil {
 		o.Sleep = retry.Sleep
+	}
+	if o.Changed == nil {
+		o.Changed = func(string) {}
 	}
 	return nil
 }

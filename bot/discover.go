@@ -211,12 +211,19 @@ func (b *Bot) note(ctx context.Context, upstream *Upstream, listed *listing) {
 }
 
 func (b *Bot) setUpstream(u Upstream) error {
+	before := b.knownUpstream(u.Package)
 	batch := b.store.NewBatch()
 	defer batch.Close()
 	if err := setUpstream(batch, u); err != nil {
 		return err
 	}
-	return batch.Commit()
+	if err := batch.Commit(); err != nil {
+		return err
+	}
+	if !u.publishesSame(before) {
+		b.options.Changed(u.Package)
+	}
+	return nil
 }
 
 // A stateChange is a version's next state and the one that it follows from.

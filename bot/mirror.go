@@ -108,7 +108,7 @@ func (m *Mirroring) Module(ctx context.Context, path string, data []byte) (bool,
 		return false, err
 	}
 	defer leave()
-	return m.bot.fresh.isModule(ctx, path, data)
+	return m.bot.fresh.isModule(ctx, releaseID(m.pkg.Name, m.version), path, data)
 }
 
 // npmPatience is how long a release waits to be compared with npm before it is published.

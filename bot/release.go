@@ -252,7 +252,11 @@ func (b *Bot) setState(s views.State) error {
 	if err := views.SetState(batch, s); err != nil {
 		return err
 	}
-	return batch.Commit()
+	if err := batch.Commit(); err != nil {
+		return err
+	}
+	b.options.Changed(s.Package)
+	return nil
 }
 
 // fetch downloads a release and publishes it. It counts in came what came instead.

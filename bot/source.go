@@ -11,6 +11,8 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -357,6 +359,11 @@ func (u *Upstream) filledBy(states []views.State, newest int) bool {
 		u.Filled, u.Looked = !pending && (!refused || first.Full()), first.Looked()
 	}
 	return u.Filled || !refused
+}
+
+// publishesSame reports whether pages show the same of two rows of a package.
+func (u Upstream) publishesSame(other Upstream) bool {
+	return slices.Equal(u.Seen, other.Seen) && u.Gone == other.Gone && slices.Equal(u.Ignored, other.Ignored) && reflect.DeepEqual(u.Deprecated, other.Deprecated)
 }
 
 // forget leaves nothing that is about another target.

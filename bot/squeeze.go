@@ -168,7 +168,7 @@ func (s *squeezing) squeezeRows(ctx context.Context, rows []queueRow) {
 		row := &rows[i]
 		work := func() error {
 			s.squeeze.added(-1)
-			crash, err := s.squeezeOne(ctx, row.hash, s.done)
+			crash, err := s.squeezeOne(ctx, row.owner(), row.hash, s.done)
 			if err != nil {
 				s.squeeze.added(+1)
 				return err
@@ -227,7 +227,7 @@ func (s *squeezing) squeezeHot(ctx context.Context) {
 		}
 		s.inHand.Add(1)
 		s.begin(ctx, content.Size, func() error {
-			crash, err := s.squeezeOne(ctx, h, s.done)
+			crash, err := s.squeezeOne(ctx, h.String(), h, s.done)
 			if crash != nil {
 				s.logger.Warn("not squeezed; tried again in its turn", "content", h, "err", crash)
 			}
@@ -263,7 +263,7 @@ func (b *Bot) crashed(ctx context.Context, row *queueRow, size int64, crash *wor
 // squeezeOne replaces a content's codings by the best ones. A content that an
 // encoder cannot cope with keeps the codings it has. Where an encoder's process ended, by a
 // signal or by itself, crash says so, and the content does not count as squeezed.
-func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed)) (crash *worker.CrashError, err error) {
+func (b *Bot) squeezeOne(ctx context.Context, owner string, h kvstore.Hash, done func(squeezed)) (crash *worker.CrashError, err error) {
 	content, err := b.store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && content.Squeezed {
 		return nil, nil
@@ -284,7 +284,7 @@ func (b *Bot) squeezeOne(ctx context.Context, h kvstore.Hash, done func(squeezed
 	}
 	measured := b.squeeze.speed.begin(time.Now())
 	defer func() { measured(time.Now(), content.Size) }()
-	coded, crash, err := Encode(ctx, b.squeezers, data, b.logger.With("content", h))
+	coded, crash, err := Encode(ctx, b.squeezers, owner, data, b.logger.With("content", h))
 	if err != nil {
 		return nil, err
 	}
@@ -311,11 +311,11 @@ func (b *Bot) tellSqueezed(ctx context.Context, h kvstore.Hash, s squeezed) {
 	b.emit(ctx, Event{Kind: Squeezed, Bytes: s.before - s.after, Waiting: b.Backlog()})
 }
 
-// Encode returns the best codings of some bytes, as far as they are worthwhile. Where an encoder's process ended, crash says
+// Encode returns the best codings of some bytes, as far as they are worthwhile. Processes are not shared among owners. Where an encoder's process ended, crash says
 // so; a coding that its encoder cannot cope with is left out.
-func Encode(ctx context.Context, encoders *worker.Pool, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
+func Encode(ctx context.Context, encoders *worker.Pool, owner string, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
 	for _, c := range compressed {
-		small, err := encoders.Do(ctx, squeezeTasks[c], data)
+		small, err := encoders.Do(ctx, owner, squeezeTasks[c], data)
 		if ctx.Err() != nil || stops(err) {
 			return nil, nil, errors.Join(ctx.Err(), err)
 		}

@@ -181,6 +181,16 @@ type queueRow struct {
 	givenUp bool
 }
 
+// owner names the release that a row's content came with: the time of that, which the key has. Rows that have no such time own
+// a process each.
+func (row queueRow) owner() string {
+	before, ok := bytes.CutSuffix(row.key, row.hash[:])
+	if !ok || len(before) <= len(turns) || bytes.Equal(row.key, lastKey(row.hash)) {
+		return row.hash.String()
+	}
+	return string(before)
+}
+
 // nextRows takes the first rows of the queue that no other goroutine has in hand. What other nodes have in hand comes when
 // nothing else is left: they may be gone, and work that is done twice does no harm.
 func (b *Bot) nextRows() ([]queueRow, error) {

@@ -191,6 +191,7 @@ const (
 	Named      Namespace = 'n' // hash, live or not, release: what names a content
 	Packages   Namespace = 'p' // package
 	Queue      Namespace = 'q' // work that survives a restart
+	Renderings Namespace = 'r' // what pages show of documents: a cache of this store only
 	SRIs       Namespace = 's' // package, version, path
 	States     Namespace = 't' // package, version: what was tried, how it ended
 	Upstreams  Namespace = 'u' // what upstreams last answered

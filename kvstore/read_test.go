@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -77,4 +81,78 @@ func scanned(r Reader) (value []byte, err error) {
 		value = bytes.Clone(item.Value)
 	}
 	return value, nil
+}
+
+// readOnlyDisk is a file system that is mounted read-only.
+type readOnlyDisk struct{ vfs.FS }
+
+func (readOnlyDisk) Create(string, vfs.DiskWriteCategory) (vfs.File, error) {
+	return nil, syscall.EROFS
+}
+func (readOnlyDisk) Lock(string) (io.Closer, error)     { return nil, syscall.EROFS }
+func (readOnlyDisk) MkdirAll(string, os.FileMode) error { return syscall.EROFS }
+
+func TestReadOnlyDisk(t *testing.T) {
+	mem := vfs.NewMem()
+	s := open(t, "store", small(mem))
+	set(t, s, Files, "row", "value")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o := small(readOnlyDisk{mem})
+	o.ReadOnly = true
+	s = open(t, "store", o)
+	if got, err := s.Get(Files, []byte("row")); err != nil || string(got) != "value" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A store that kept rows in blob files is compacted once, so that a scan finds them without the MANIFEST.
+func TestRowsMoveToTables(t *testing.T) {
+	mem := vfs.NewMem()
+	s := open(t, "store", small(mem))
+	row := string(noise(3, 3*separateFrom))
+	po := pebbleOptions(&Options{FS: mem})
+	po.FS, po.Experimental.SpanPolicyFunc = mem, nil // as an older program
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := pebble.Open("store", po)
+	if err == nil {
+		err = errors.Join(db.Set(Meta.physical([]byte("large")), []byte(row), pebble.Sync), db.Delete(Meta.physical(rowsKey), pebble.Sync), db.Flush(), db.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := func() bool {
+		scan, err := ScanFiles(t.Context(), "store", t.TempDir(), small(mem), scannedRows, func(_, _ int64) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := scan.Get(Meta, []byte("large"))
+		if err := scan.Close(); err != nil {
+			t.Error(err)
+		}
+		return err == nil && string(value) == row
+	}
+	if found() {
+		t.Fatal("the row is in a table to begin with")
+	}
+	s = open(t, "store", small(mem))
+	if err := s.UseNewestFormat(); err != nil {
+		t.Fatal(err)
+	}
+	s.reclaim.wait.Wait()
+	if _, err := s.Get(Meta, rowsKey); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !found() {
+		t.Error("a scan does not find the row")
+	}
 }

@@ -12,13 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockDirectory locks the folder of a store. A store that is only read can be on a disk, or in a folder, to which this process cannot
+// lockFolder locks the folder of a store. A store that is only read can be on a disk, or in a folder, to which this process cannot
 // write; then the lock is one that readers share, and that no writer can have beside them.
-func lockDirectory(dir string, o Options) (*pebble.Lock, error) {
-	if o.ReadOnly && o.FS == vfs.Default {
-		return pebble.LockDirectory(dir, sharedLocks{o.FS})
+func lockFolder(dir string, o Options) (*pebble.Lock, error) {
+	fs := o.FS
+	if o.ReadOnly {
+		fs = sharedLocks{fs}
 	}
-	return pebble.LockDirectory(dir, o.FS)
+	lock, err := pebble.LockDirectory(dir, fs)
+	if err != nil {
+		return nil, lockError(dir, err)
+	}
+	return lock, nil
 }
 
 // sharedLocks is a file system whose locks are shared where the process cannot write.
@@ -36,6 +41,9 @@ func (s sharedLocks) Lock(name string) (io.Closer, error) {
 			return io.NopCloser(nil), nil // nothing can write here
 		}
 		return nil, err
+	}
+	if f.Fd() == vfs.InvalidFd {
+		return f, nil // not a file of this system
 	}
 	if failed := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_RDLCK}); failed != nil {
 		return nil, errors.Join(failed, f.Close())

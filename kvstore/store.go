@@ -53,9 +53,9 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := disk.MakeFolder(o.FS, dir); err != nil && !o.ReadOnly {
 		return nil, openError(dir, err)
 	}
-	lock, err := lockDirectory(dir, o)
+	lock, err := lockFolder(dir, o)
 	if err != nil {
-		return nil, lockError(dir, err)
+		return nil, err
 	}
 	looked, damage := newLook(dir, o)
 	if damage == nil {
@@ -139,8 +139,10 @@ func (s *Store) checkFormat() error {
 		if err := database(s).RatchetFormatMajorVersion(pebble.FormatNewest); err != nil {
 			return err
 		}
-		if err := database(s).Set(Meta.physical(formatKey), []byte{format}, pebble.Sync); err != nil {
-			return err
+		for _, key := range [][]byte{formatKey, rowsKey} {
+			if err := database(s).Set(Meta.physical(key), []byte{format}, pebble.Sync); err != nil {
+				return err
+			}
 		}
 		// Pebble begins the first log of a new store in its oldest format, in which damage
 		// cannot be told from what a crash left. The next one has the newest.
@@ -312,9 +314,44 @@ func (s *Store) UseNewestFormat() error {
 	if err := s.guard.reason(); err != nil {
 		return err
 	}
-	return s.failure("use the newest format for", s.guard.do(func() error {
+	err := s.guard.do(func() error {
 		return database(s).RatchetFormatMajorVersion(max(pebble.FormatNewest, database(s).FormatMajorVersion()))
-	}))
+	})
+	if err == nil {
+		s.moveRowsToTables()
+	}
+	return s.failure("use the newest format for", err)
+}
+
+// rowsKey is the row of Meta that says that only contents' bytes are in blob files.
+var rowsKey = []byte("rows-in-tables")
+
+// moveRowsToTables compacts, once and in the background, a store that an older program wrote: it kept large rows in blob files, where
+// only the MANIFEST finds them.
+func (s *Store) moveRowsToTables() {
+	if _, err := s.Get(Meta, rowsKey); !errors.Is(err, ErrNotFound) || s.opts.ReadOnly {
+		return
+	}
+	s.reclaim.wait.Go(func() {
+		err := s.guard.do(func() error {
+			for _, span := range [][2]byte{{0, byte(Blobs)}, {byte(Blobs) + 1, 0xff}} {
+				// Pebble moves a table that overlaps no other one without reading it. Tombstones of rows that never
+				// were make all tables overlap.
+				for _, key := range [][]byte{{span[0], 0}, {span[1] - 1, 0xff, 0xff}} {
+					if err := database(s).Delete(key, pebble.NoSync); err != nil {
+						return err
+					}
+				}
+				if err := database(s).Compact(s.reclaim.ctx, span[:1], span[1:], false); err != nil {
+					return err
+				}
+			}
+			return database(s).Set(Meta.physical(rowsKey), nil, pebble.Sync)
+		})
+		if err != nil && s.reclaim.ctx.Err() == nil {
+			s.opts.Logger.Warn("couldn't move all rows into tables; the next start tries again", "dir", s.dir, "err", err)
+		}
+	})
 }
 
 // Failed returns why the store can only be read until it is opened by another process, and nil while it can be written.

@@ -15,30 +15,24 @@ import (
 
 // About returns what upstream says of a release beside its files. It never is nil, and must not be changed.
 func (x *Index) About(r *Release) (*logs.About, error) {
-	x.aboutsMu.Lock()
-	about := x.abouts[r.Manifest]
-	x.aboutsMu.Unlock()
-	if about != nil {
-		return about, nil
-	}
-	about, err := logs.ReadAbout(x.store, r.Manifest)
+	about, err := x.abouts.Get(r.Manifest, func() (*logs.About, int, error) {
+		about, err := logs.ReadAbout(x.store, r.Manifest)
+		if about == nil {
+			about = new(logs.About)
+		}
+		return about, len(about.Readme) + 200, err
+	})
 	if about == nil {
 		about = new(logs.About)
-	}
-	if err == nil {
-		x.aboutsMu.Lock()
-		defer x.aboutsMu.Unlock()
-		if x.abouts == nil || len(x.abouts) >= maxAbouts {
-			x.abouts = make(map[kvstore.Hash]*logs.About)
-		}
-		x.abouts[r.Manifest] = about
 	}
 	return about, err
 }
 
-// maxAbouts is how many are kept: reading one decodes the manifest of a release, which may list 25,000 files. Each has a README
-// of 64 KiB at most.
-const maxAbouts = 64
+// maxAbouts is how many are kept, of so many bytes: reading one decodes the manifest of a release, which may list 25,000 files.
+const (
+	maxAbouts     = 64
+	maxAboutBytes = 4 << 20
+)
 
 // Deprecated returns why upstream warns of a version, "" where it does not.
 func (x *Index) Deprecated(name, version string) (string, error) {

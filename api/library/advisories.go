@@ -31,6 +31,7 @@ type Advisories struct {
 	looked  time.Time
 	read    os.FileInfo // as it was
 	packets map[string][]advisory
+	version uint64 // how many times they were read again
 }
 
 // An Advisory is what is known against a version.
@@ -101,6 +102,17 @@ func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	return a, nil
 }
 
+// Version changes when something else is known. A nil Advisories never knows anything.
+func (a *Advisories) Version() uint64 {
+	if a == nil {
+		return 0
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refresh()
+	return a.version
+}
+
 // Of returns what is known against a version of an npm package, the newest first. A nil Advisories knows nothing.
 func (a *Advisories) Of(npm, version string) []Advisory {
 	if a == nil {
@@ -137,6 +149,7 @@ func (a *Advisories) refresh() {
 			return
 		}
 		a.read, a.packets = info, packets
+		a.version++
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -24,7 +25,15 @@ type Graph struct {
 	Imports map[string]string
 	// Problems say in words what the graph lacks.
 	Problems []string
+	// Libraries are those that it was made of, [Catalogue] among them where one is missing.
+	Libraries []string
+	// Pending says that what some modules import is not known yet, so the graph lacks that.
+	Pending bool
 }
+
+// Imports returns what a module imports, or a *document.RefusedError where that cannot be found out. Any error for which pending is
+// true says that it will be known later. The owner is the release.
+type Imports func(ctx context.Context, owner string, module kvstore.Hash, source []byte) (imports []document.Import, pending bool, err error)
 
 // A GraphModule is one of its files.
 type GraphModule struct {
@@ -41,13 +50,13 @@ const (
 
 // Graph follows the imports of a module in a release. Where the module is minified, so is all that has a minified form
 // beside it.
-func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file views.PublishedFile) (*Graph, error) {
+func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file views.PublishedFile, imports Imports) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
 		return nil, err
 	}
 	w := walk{
-		Index: x, ctx: ctx, listing: listing, base: assetBase, minified: isMinified(file.Path),
+		Index: x, ctx: ctx, imports: imports, listing: listing, base: assetBase, minified: isMinified(file.Path),
 		graph: &Graph{Imports: map[string]string{}}, seen: map[string]bool{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{},
 	}
 	w.add(r, file)
@@ -68,6 +77,7 @@ func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file vi
 type walk struct {
 	*Index
 	ctx      context.Context
+	imports  Imports
 	listing  *Listing
 	base     string
 	minified bool
@@ -89,6 +99,12 @@ func (w *walk) problem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(w.graph.Problems) < mostGraphProblems && !slices.Contains(w.graph.Problems, text) {
 		w.graph.Problems = append(w.graph.Problems, text)
+	}
+}
+
+func (w *walk) depend(library string) {
+	if !slices.Contains(w.graph.Libraries, library) {
+		w.graph.Libraries = append(w.graph.Libraries, library)
 	}
 }
 
@@ -127,13 +143,25 @@ func (w *walk) follow(p place) error {
 	if KindOf(p.file.Path, p.file.Module) == Script && bytes.Contains(source, []byte("module.exports")) {
 		w.problem("%s is for Node.js and no module, so a browser finds nothing in it to import.", p.file.Path)
 	}
-	for _, i := range importsOf(string(source)) {
+	imports, pending, err := w.imports(w.ctx, p.release.Library+"@"+p.release.Version, p.file.Hash, source)
+	var refused *document.RefusedError
+	switch {
+	case pending:
+		w.graph.Pending = true
+		return nil
+	case errors.As(err, &refused):
+		w.problem("What %s imports could not be found out: %s.", p.file.Path, refused.Reason)
+		return nil
+	case err != nil:
+		return err
+	}
+	for _, i := range imports {
 		switch {
-		case strings.HasPrefix(i.specifier, "./"), strings.HasPrefix(i.specifier, "../"):
+		case strings.HasPrefix(i.Specifier, "./"), strings.HasPrefix(i.Specifier, "../"):
 			w.relative(p, i)
-		case strings.HasPrefix(i.specifier, "/"), strings.Contains(i.specifier, ":"):
-			if strings.HasPrefix(i.specifier, "http") && !i.dynamic {
-				w.problem("%s imports %s, which is of another service and is not checked.", p.file.Path, i.specifier)
+		case strings.HasPrefix(i.Specifier, "/"), strings.Contains(i.Specifier, ":"):
+			if strings.HasPrefix(i.Specifier, "http") && !i.Dynamic {
+				w.problem("%s imports %s, which is of another service and is not checked.", p.file.Path, i.Specifier)
 			}
 		default:
 			if err := w.bare(p, i); err != nil {
@@ -145,8 +173,8 @@ func (w *walk) follow(p place) error {
 }
 
 // relative follows a specifier that begins with a dot.
-func (w *walk) relative(p place, i imported) {
-	specifier, _, _ := strings.Cut(i.specifier, "?")
+func (w *walk) relative(p place, i document.Import) {
+	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
 	decoded, err := url.PathUnescape(specifier)
 	if err != nil {
@@ -155,13 +183,13 @@ func (w *walk) relative(p place, i imported) {
 	to := path.Join(path.Dir(p.file.Path), decoded)
 	f, ok := p.release.Find(to)
 	if !ok {
-		if !i.dynamic && !strings.HasPrefix(to, "..") {
-			w.problem("%s imports %s, which is not in the release: a browser would fail to load it.", p.file.Path, i.specifier)
+		if !i.Dynamic && !strings.HasPrefix(to, "..") {
+			w.problem("%s imports %s, which is not in the release: a browser would fail to load it.", p.file.Path, i.Specifier)
 		}
 		return
 	}
 	if small, ok := w.smaller(p.release, f); ok {
-		w.problem("%s imports %s, which is not minified; with the import map %s is loaded in its place, with a tag alone it is not.", p.file.Path, i.specifier, path.Base(small.Path))
+		w.problem("%s imports %s, which is not minified; with the import map %s is loaded in its place, with a tag alone it is not.", p.file.Path, i.Specifier, path.Base(small.Path))
 		w.graph.Imports[NewSnippet(w.base, p.release.Library, p.release.Version, f).URL] = w.add(p.release, small)
 		return
 	}
@@ -189,28 +217,30 @@ func isMinified(file string) bool {
 }
 
 // bare follows a specifier that is the name of a package, maybe with a path in it.
-func (w *walk) bare(p place, i imported) error {
-	if w.graph.Imports[i.specifier] != "" {
+func (w *walk) bare(p place, i document.Import) error {
+	if w.graph.Imports[i.Specifier] != "" {
 		return nil
 	}
-	name, sub := packageOf(i.specifier)
+	name, sub := packageOf(i.Specifier)
 	l := w.listing.OfNPM(name)
 	if l == nil {
-		if !i.dynamic {
-			w.problem("%s imports %q, which is not here: name an address for it in the import map.", p.file.Path, i.specifier)
+		w.depend(Catalogue)
+		if !i.Dynamic {
+			w.problem("%s imports %q, which is not here: name an address for it in the import map.", p.file.Path, i.Specifier)
 		}
 		return nil
 	}
+	w.depend(l.Name)
 	r, err := w.releaseOf(p, l, name)
 	if err != nil || r == nil {
 		return err
 	}
 	f, ok := w.entry(r, sub)
 	if !ok {
-		w.problem("%s imports %q, and %s %s has no module for that.", p.file.Path, i.specifier, r.Library, r.Version)
+		w.problem("%s imports %q, and %s %s has no module for that.", p.file.Path, i.Specifier, r.Library, r.Version)
 		return nil
 	}
-	w.graph.Imports[i.specifier] = w.add(r, f)
+	w.graph.Imports[i.Specifier] = w.add(r, f)
 	return nil
 }
 

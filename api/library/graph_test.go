@@ -39,7 +39,8 @@ func graphs(t *testing.T) (*testkit.Shelf, *library.Index) {
 }
 
 func TestGraph(t *testing.T) {
-	_, x := graphs(t)
+	shelf, x := graphs(t)
+	imports := testkit.Renderer(t, shelf.Store).ImportsNow
 	at := func(path string) string { return graphBase + "/ajax/libs/" + path }
 	for _, tt := range []struct {
 		library, version, file string
@@ -63,7 +64,7 @@ func TestGraph(t *testing.T) {
 			t.Fatal(err)
 		}
 		f, _ := r.Find(tt.file)
-		g, err := x.Graph(t.Context(), graphBase, r, f)
+		g, err := x.Graph(t.Context(), graphBase, r, f, imports)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +92,7 @@ func TestGraph(t *testing.T) {
 // TestTagNotes holds that the command says of a module's imports what the page says.
 func TestTagNotes(t *testing.T) {
 	shelf, x := graphs(t)
-	d := library.Directory{Store: shelf.Store, AssetBase: graphBase, Index: func() (*library.Index, error) { return x, nil }}
+	d := library.Directory{Imports: testkit.Renderer(t, shelf.Store).ImportsNow, Store: shelf.Store, AssetBase: graphBase, Index: func() (*library.Index, error) { return x, nil }}
 	got, err := d.Snippets(t.Context(), library.SnippetRequest{Library: "three.js", Files: []string{"three.module.min.js", "long.min.mjs", "chunk.js", "three.core.min.js"}})
 	if err != nil || len(got) != 4 {
 		t.Fatal(got, err)

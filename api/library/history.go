@@ -80,7 +80,7 @@ func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	if e.Manifest == (kvstore.Hash{}) {
 		return nil, nil
 	}
-	return logs.ReadManifest(x.store, e.Manifest)
+	return x.manifest(e.Manifest)
 }
 
 // Document returns a text that an entry names, such as its Diff or its Detail; "" where it

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/search"
+	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -41,6 +42,9 @@ type Options struct {
 	// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something
 	// else. Default: nothing is known.
 	Upstream func(r kvstore.Reader, name, version string) (note string, differs bool, err error)
+	// Changes is notified of each library that the log says something about. Whoever changes what is read of a library besides the log
+	// notifies it too. Default: one that no other knows.
+	Changes *Changes
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 	// Logger gets what cannot be read. Default: nothing is logged.
@@ -58,6 +62,8 @@ type Index struct {
 	accounts   func(kvstore.Reader, string) ([]views.Account, error)
 	deprecated func(r kvstore.Reader, name, version string) (string, error)
 	upstream   func(r kvstore.Reader, name, version string) (string, bool, error)
+	changes    *Changes
+	notified   atomic.Int64
 	now        func() time.Time
 	logger     *slog.Logger
 	search     *search.Index
@@ -72,8 +78,9 @@ type Index struct {
 	err     error         // why there is no listing
 	changed chan struct{} // closed when one of them changes
 
-	aboutsMu sync.Mutex
-	abouts   map[kvstore.Hash]*logs.About // that were asked for lately, by manifest
+	abouts    prepared.Cache[kvstore.Hash, *logs.About] // that were requested lately, by manifest
+	releases  prepared.Cache[releaseKey, *Release]      // too
+	manifests prepared.Cache[kvstore.Hash, *logs.Manifest]
 
 	rankingMu sync.Mutex
 	ranking   *Ranking // nil until it is asked for
@@ -81,7 +88,7 @@ type Index struct {
 
 // New returns an Index that knows nothing until Run has read the store.
 func New(o Options) (*Index, error) {
-	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecated: o.Deprecated, upstream: o.Upstream, now: o.Now, logger: o.Logger, changed: make(chan struct{})}
+	x := &Index{store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecated: o.Deprecated, upstream: o.Upstream, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
 		x.popularity = func(string) float64 { return 0 }
 	}
@@ -90,6 +97,9 @@ func New(o Options) (*Index, error) {
 	}
 	x.logger = cmp.Or(x.logger, slog.New(slog.DiscardHandler))
 	x.unread.Store(new(map[string]error))
+	x.abouts.Most, x.abouts.MostBytes = maxAbouts, maxAboutBytes
+	x.releases.Most, x.releases.MostBytes = maxReleases, maxReleaseBytes
+	x.manifests.Most, x.manifests.MostBytes = maxManifests, maxReleaseBytes
 	var err error
 	if x.search, err = search.New(); err != nil {
 		return nil, fmt.Errorf("library: couldn't make the search index: %w", err)
@@ -144,7 +154,7 @@ func (x *Index) sleep(ctx context.Context, seen int64) {
 // refresh reads the libraries that entries from seen on have changed, or all of
 // them where seen is negative. It returns how many entries it knows of now.
 func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
-	c, err := x.changes(ctx, seen)
+	c, err := x.readChanges(ctx, seen)
 	if err != nil {
 		return 0, err
 	}
@@ -157,32 +167,58 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	}
 	x.unread.Store(&c.unread)
 	x.publish(next, c.size)
+	x.noteChanges(seen, c)
+	x.notified.Store(c.size)
 	return c.size, nil
 }
 
-// changes is what became of the libraries since they were read before.
-type changes struct {
-	size   int64               // entries of the log
-	before map[string]*Library // as they were
-	read   map[string]*Library // those that are different now, nil where gone
-	unread map[string]error    // those that couldn't be read
+// noteChanges notifies of what was read, once it is there to be read by others.
+func (x *Index) noteChanges(seen int64, c changes) {
+	if seen < 0 {
+		x.changes.noteAll()
+		return
+	}
+	for name, l := range c.read {
+		if l == nil || c.before[name] == nil {
+			c.touched = append(c.touched, Catalogue)
+			break
+		}
+	}
+	if len(c.touched) > 0 {
+		x.changes.Note(c.touched...)
+	}
 }
 
-// changes reads what refresh applies. The snapshot is closed before any waiting goroutine is told:
+// Notified returns how many of the log's entries [Index.Changes] was notified of.
+func (x *Index) Notified() int64 { return x.notified.Load() }
+
+// Changes returns what is notified of each library that changes.
+func (x *Index) Changes() *Changes { return x.changes }
+
+// changes is what became of the libraries since they were read before.
+type changes struct {
+	size    int64               // entries of the log
+	touched []string            // libraries that the log says something about
+	before  map[string]*Library // as they were
+	read    map[string]*Library // those that are different now, nil where gone
+	unread  map[string]error    // those that couldn't be read
+}
+
+// readChanges reads what refresh applies. The snapshot is closed before any waiting goroutine is told:
 // updating the search may take seconds, and a goroutine that waited for the index may close
 // the store next.
-func (x *Index) changes(ctx context.Context, seen int64) (changes, error) {
+func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
 	checkpoint, err := logs.ReadCheckpoint(snapshot)
 	if err != nil {
 		return changes{}, err
 	}
-	names, err := changedNames(snapshot, seen)
+	names, touched, err := changedNames(snapshot, seen)
 	if err != nil {
 		return changes{}, err
 	}
-	c := changes{size: checkpoint.Size, read: make(map[string]*Library), unread: make(map[string]error)}
+	c := changes{size: checkpoint.Size, touched: touched, read: make(map[string]*Library), unread: make(map[string]error)}
 	unread := *x.unread.Load()
 	if x.listing != nil {
 		c.before = x.listing.byName
@@ -231,29 +267,29 @@ func (x *Index) updateSearch(libraries map[string]*Library) error {
 }
 
 // changedNames returns the packages that entries from seen on are about, as far as
-// they change what is shown of them; all packages where seen is negative.
-func changedNames(r kvstore.Reader, seen int64) ([]string, error) {
-	var names []string
+// they change what is shown of them in lists; all packages where seen is negative. All that the entries are about are touched.
+func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err error) {
 	if seen < 0 {
 		for item, err := range r.Scan(kvstore.Packages, kvstore.Range{}) {
 			if err != nil {
-				return nil, fmt.Errorf("library: couldn't list the packages: %w", err)
+				return nil, nil, fmt.Errorf("library: couldn't list the packages: %w", err)
 			}
 			names = append(names, string(item.Key))
 		}
-		return names, nil
+		return names, nil, nil
 	}
 	for e, err := range logs.Entries(r, seen) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		touched = append(touched, e.Package)
 		switch e.Kind {
 		case logs.Detected, logs.Refused, logs.Processed, logs.Confirmed, logs.Erased, logs.UpstreamChanged, logs.KeyChanged, logs.LossAccepted:
 		default:
 			names = append(names, e.Package)
 		}
 	}
-	return names, nil
+	return names, touched, nil
 }
 
 func (x *Index) publish(l *Listing, seen int64) {
@@ -439,10 +475,35 @@ func (x *Index) Release(ctx context.Context, name, version string) (*Release, er
 	if _, err := x.Library(ctx, name); err != nil {
 		return nil, err
 	}
-	snapshot := x.store.Snapshot()
-	defer snapshot.Close()
-	return readRelease(snapshot, name, version)
+	v, err := readVersion(x.store, name, version)
+	if err != nil {
+		return nil, err
+	}
+	return x.releases.Get(releaseKey{name, version, v.Entry, v.Manifest}, func() (*Release, int, error) {
+		snapshot := x.store.Snapshot()
+		defer snapshot.Close()
+		r, err := readRelease(snapshot, name, version)
+		if err != nil {
+			return nil, 0, err
+		}
+		return r, bytesOfFile * len(r.Files), nil
+	})
 }
+
+// A releaseKey is a release as it was published, or served again, by an entry of the log.
+type releaseKey struct {
+	name, version string
+	entry         int64
+	manifest      kvstore.Hash
+}
+
+// Releases and manifests that were requested lately are kept: reading one of thousands of files takes a hundred times as long as showing it.
+const (
+	maxReleases     = 200
+	maxManifests    = 20
+	maxReleaseBytes = 24 << 20
+	bytesOfFile     = 300 // about
+)
 
 // Content returns in which codings, of which lengths, a file's content is kept.
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
@@ -452,8 +513,16 @@ func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h
 
 // Manifest returns a release's manifest, which also says where its files came from
 // and what was left out.
-func (x *Index) Manifest(r *Release) (*logs.Manifest, error) {
-	return logs.ReadManifest(x.store, r.Manifest)
+func (x *Index) Manifest(r *Release) (*logs.Manifest, error) { return x.manifest(r.Manifest) }
+
+func (x *Index) manifest(h kvstore.Hash) (*logs.Manifest, error) {
+	return x.manifests.Get(h, func() (*logs.Manifest, int, error) {
+		m, err := logs.ReadManifest(x.store, h)
+		if err != nil {
+			return nil, 0, err
+		}
+		return m, 2 * bytesOfFile * len(m.Files), nil
+	})
 }
 
 func validName(name string) bool { return name != "" && !strings.ContainsRune(name, 0) }

@@ -8,25 +8,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/larder-cdn/larder/api/library"
 	drawing "github.com/larder-cdn/larder/internal/chart"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
-
-// What the sanitiser lets an attribute be.
-var (
-	readmeID = lazyregexp.New(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
-	zero     = lazyregexp.New(`^0$`)
-	noOpener = lazyregexp.New(`^nofollow noopener$`)
-)
-
-// A readme is the introduction that upstream has written.
-type readme struct {
-	File string
-	HTML template.HTML
-	Cut  bool
-}
 
 // downloads is how often a library is downloaded from npm in a month.
 type downloads struct {
@@ -60,7 +46,10 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 		}
 	}
 	if about.Readme != "" {
-		page.Readme = &readme{File: about.ReadmeFile, Cut: about.ReadmeCut, HTML: renderReadme(page.Release, page.RepositoryLink, about.ReadmeFile, about.Readme)}
+		var err error
+		if page.Readme, err = s.readmeOf(q, page.Release, page.RepositoryLink, about.ReadmeFile, about.Readme, about.ReadmeCut); err != nil {
+			failed("readme", err)
+		}
 	}
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -70,7 +59,11 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	add := func(all map[string]string, peer bool) {
 		for name, wanted := range all {
 			d := dependency{Name: name, Range: wanted, Peer: peer}
-			if l := listing.OfNPM(name); l != nil {
+			l := listing.OfNPM(name)
+			if l == nil {
+				q.inputs.use(library.Catalogue)
+			} else {
+				q.inputs.use(l.Name)
 				version, fits, err := s.library.ChooseVersion(l, wanted)
 				if err != nil {
 					failed("dependencies", err)

@@ -68,8 +68,8 @@ func (s *Site) send(w http.ResponseWriter, r *http.Request, p *page) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Referrer-Policy", "same-origin")
 	f := answers.Failure{Status: a.status, Caching: answers.Revalidated}
-	if s.options.SiteBase == "" || s.options.AssetBase == "" {
-		f.Caching = answers.NoStore // it has addresses made of the request's Host
+	if s.options.SiteBase == "" || s.options.AssetBase == "" || p.inputs.unrendered {
+		f.Caching = answers.NoStore // it has addresses made of the request's Host, or text that a worker has not rendered yet
 	}
 	switch a.status {
 	case 0, http.StatusOK:
@@ -198,6 +198,7 @@ type request struct {
 	query     url.Values
 	siteBase  string
 	assetBase string
+	inputs    inputs // of the page that is being made
 }
 
 // parse reads what the pages need of a request and refuses what makes no sense.
@@ -218,18 +219,24 @@ func (q *request) parse(o Options) error {
 // text returns a parameter as what the user typed: without control characters and
 // white space around, cut to maxText bytes.
 func (q *request) text(name string) string {
-	s := strings.Map(func(r rune) rune {
+	return cleanText(q.query.Get(name))
+}
+
+func cleanText(s string) string {
+	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
-	}, q.query.Get(name))
+	}, s)
 	return strings.TrimSpace(text.Cut(strings.TrimSpace(s), maxText))
 }
 
 // page returns the number of the page that is asked for, from 1. What is no number is 1.
-func (q *request) page() int {
-	n, err := strconv.Atoi(q.query.Get("page"))
+func (q *request) page() int { return pageNumber(q.query.Get("page")) }
+
+func pageNumber(text string) int {
+	n, err := strconv.Atoi(text)
 	if err != nil {
 		return 1
 	}

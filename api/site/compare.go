@@ -63,7 +63,7 @@ func (s *Site) compare(q *request, l *library.Library) (*answer, error) {
 	}
 	a.title = l.Name + " " + page.From + " → " + page.To
 	if file := q.query.Get("file"); file != "" {
-		if page.Diff, err = s.diff(from, to, file); err != nil {
+		if page.Diff, err = s.diff(q, from, to, file); err != nil {
 			return nil, err
 		}
 		a.title = file + " in " + a.title
@@ -75,6 +75,7 @@ func (s *Site) compare(q *request, l *library.Library) (*answer, error) {
 	page.Pager = newPager(len(changes), changesShown, q.page(), "changes", func(n string) string {
 		return comparePath(l.Name, page.From, page.To, n)
 	})
+	q.inputs.free = page.Pager.Page != q.page()
 	page.Changes = part(page.Pager, changes)
 	for i, c := range page.Changes {
 		page.Changes[i].Address = fileComparePath(l.Name, page.From, page.To, c.Path)

@@ -2,39 +2,37 @@ package site
 
 import (
 	"errors"
+	"html/template"
 	"net/url"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/api/rendering"
+	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
 )
 
 // A fileDiff is what changed in one file.
 type fileDiff struct {
 	Path           string
 	Kind           changeKind
-	From, To       string     // addresses of its pages, "" where it is not there
-	Lines          []diffLine // of the unified diff
+	From, To       string        // addresses of its pages, "" where it is not there
+	HTML           template.HTML // lines of the unified diff
 	Added, Removed int
 	Same           bool
 	Refused        string // why it is not shown, "" where it is
 	Cut            bool   // some of it is cut off
 }
 
-const (
-	mostCompared   = 1 << 20 // bytes of each of two files that are compared
-	diffLinesShown = 5000
-)
-
 func fileComparePath(l, from, to, file string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encode("from", from, "to", to, "file", file))
 }
 
 // diff compares a file in two releases.
-func (s *Site) diff(from, to *library.Release, file string) (*fileDiff, error) {
+func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDiff, error) {
 	d := &fileDiff{Path: file, Kind: changed}
 	before, inFrom := from.Find(file)
 	after, inTo := to.Find(file)
-	var texts [2]string
 	switch {
 	case !inFrom && !inTo:
 		return nil, &noFileError{to, file}
@@ -54,19 +52,20 @@ func (s *Site) diff(from, to *library.Release, file string) (*fileDiff, error) {
 	if d.Same {
 		return d, nil
 	}
-	for i, there := range []bool{inFrom, inTo} {
-		f := before
-		if i == 1 {
-			f = after
-		}
-		if !there {
+	if max(before.Size, after.Size) > document.MaxSource {
+		d.Refused = "It is over " + formatBytes(document.MaxSource) + ", too large to be compared on a page."
+		return d, nil
+	}
+	var texts [2]string
+	var hashes [2]kvstore.Hash
+	for i, side := range []struct {
+		views.PublishedFile
+		there bool
+	}{{before, inFrom}, {after, inTo}} {
+		if !side.there {
 			continue
 		}
-		if f.Size > mostCompared {
-			d.Refused = "It is over " + formatBytes(mostCompared) + ", too large to be compared on a page."
-			return d, nil
-		}
-		source, err := s.source(f)
+		source, err := s.source(side.PublishedFile)
 		var refused *noSourceError
 		if errors.As(err, &refused) {
 			d.Refused = refused.why
@@ -75,28 +74,24 @@ func (s *Site) diff(from, to *library.Release, file string) (*fileDiff, error) {
 		if err != nil {
 			return nil, err
 		}
-		texts[i] = source
+		texts[i], hashes[i] = source, side.Hash
 	}
-	d.read(text.Diff(texts[0], texts[1]))
+	result, ok, err := s.rendered(q, rendering.Document{
+		Kind: document.Comparison, Key: document.ComparisonKey(hashes[0], hashes[1]), Owner: owner(to),
+		Request: func() (document.Request, error) {
+			return document.Request{Kind: document.Comparison, Name: file, Text: texts[0], After: texts[1]}, nil
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case ok:
+		d.HTML, d.Added, d.Removed, d.Cut = template.HTML(result.Markup), result.Added, result.Removed, result.Cut //nolint:gosec // document.Decode has checked it
+	case q.inputs.unrendered:
+		d.Refused = "The comparison is being made. Please reload this page in a moment."
+	default:
+		d.Refused = "The two cannot be compared on a page."
+	}
 	return d, nil
-}
-
-// read takes the hunks apart.
-func (d *fileDiff) read(hunks string) {
-	for _, line := range diffLines(hunks) {
-		switch line.Kind {
-		case "added":
-			d.Added++
-		case "removed":
-			d.Removed++
-		}
-		if len(d.Lines) == diffLinesShown {
-			d.Cut = true
-			continue
-		}
-		if len(line.Text) > longestLine {
-			line.Text, d.Cut = text.Short(line.Text, longestLine), true
-		}
-		d.Lines = append(d.Lines, line)
-	}
 }

@@ -7,13 +7,9 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/internal/text"
-	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -85,6 +81,7 @@ func (s *Site) showFiles(q *request, l *library.Library) (*answer, error) {
 	}
 	self := filesPath(l.Name, r.Version, at)
 	page.Pager = newPager(len(entries), folderShown, q.page(), "entries", func(n string) string { return withQuery(self, encode("page", n)) })
+	q.inputs.free = page.Pager.Page != q.page()
 	page.Entries = part(page.Pager, entries)
 	a := &answer{view: "folder", section: "/search", title: "Files of " + l.Name + " " + r.Version, description: "The files of " + l.Name + " " + r.Version + ", by folder.", data: page}
 	if at != "" {
@@ -165,21 +162,15 @@ type filePage struct {
 	Compare       string // address of what changed in it since the version before, "" where there is none
 	Previous      string
 
-	Lines   []template.HTML // what is shown of its source
-	First   int             // number of the first one
-	Count   int             // of all lines
-	Long    bool            // some are cut off
-	Refused string          // why no source is shown, "" where it is
-	Pager   pager
+	Lines     []template.HTML // what is shown of its source
+	First     int             // number of the first one
+	Count     int             // of all lines
+	Long      bool            // some are cut off
+	Plain     bool            // they have no colours until a worker has rendered them
+	Shortened bool            // the end of a long file is missing
+	Refused   string          // why no source is shown, "" where it is
+	Pager     pager
 }
-
-const (
-	mostSource   = 4 << 20 // bytes of a file whose source is shown
-	mostColoured = 1 << 20 // bytes of a file whose source is coloured
-	linesShown   = 2000    // on a page
-	longestLine  = 4000    // bytes of a line that are shown
-	mostShown    = 2 << 20 // bytes of markup of all lines of a page
-)
 
 func (s *Site) showFile(q *request, r *library.Release, f views.PublishedFile) (*answer, error) {
 	row, err := s.newFileRow(q, r, f)
@@ -203,69 +194,14 @@ func (s *Site) showFile(q *request, r *library.Release, f views.PublishedFile) (
 	case err != nil:
 		return nil, err
 	default:
-		page.show(q, f.Path, source)
+		if err := s.addLines(q, r, f, &page, source); err != nil {
+			return nil, err
+		}
 	}
 	return &answer{
 		view: "file", section: "/search", title: f.Path + " in " + r.Library + " " + r.Version,
 		description: "The source of " + f.Path + " in " + r.Library + " " + r.Version + ", its sizes and its integrity.", data: page,
 	}, nil
-}
-
-// show adds the lines that a page has.
-func (p *filePage) show(q *request, file, source string) {
-	lines := linesOf(file, source)
-	p.Count = len(lines)
-	self := filesPath(p.Name, p.Version, file)
-	p.Pager = newPager(len(lines), linesShown, q.page(), "lines", func(n string) string { return withQuery(self, encode("page", n)) + "#source" })
-	p.First = p.Pager.First
-	room := mostShown
-	for _, line := range part(p.Pager, lines) {
-		if room -= len(line); room < 0 {
-			line, p.Long = "…", true
-		}
-		p.Long = p.Long || strings.HasSuffix(string(line), "…")
-		p.Lines = append(p.Lines, line)
-	}
-}
-
-// linesOf returns the lines of a file as markup: coloured where people wrote them, and cut where a program did.
-func linesOf(file, source string) []template.HTML {
-	long := false
-	for line := range strings.SplitSeq(source, "\n") {
-		long = long || len(line) > longestLine
-	}
-	if len(source) <= mostColoured && !long {
-		return markUp(pieces(file, source))
-	}
-	var lines []template.HTML
-	for line := range strings.SplitSeq(strings.TrimSuffix(source, "\n"), "\n") {
-		line = text.Short(strings.TrimSuffix(line, "\r"), longestLine)
-		lines = append(lines, template.HTML(template.HTMLEscapeString(line))) //nolint:gosec // it is escaped
-	}
-	return lines
-}
-
-// A noSourceError says why a file is not shown.
-type noSourceError struct{ why string }
-
-func (e *noSourceError) Error() string { return e.why }
-
-// source returns the text of a file.
-func (s *Site) source(f views.PublishedFile) (string, error) {
-	if f.Size > mostSource {
-		return "", &noSourceError{"It is over " + formatBytes(mostSource) + ", too large for a page."}
-	}
-	data, err := s.library.File(f.Hash)
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return "", &noSourceError{"It has been erased."}
-	}
-	if err != nil {
-		return "", err
-	}
-	if !utf8.Valid(data) || slices.Contains(data, 0) {
-		return "", &noSourceError{"It is not text."}
-	}
-	return string(data), nil
 }
 
 // Number is that of the i-th line that is shown.

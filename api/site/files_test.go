@@ -2,7 +2,6 @@ package site
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -134,53 +133,6 @@ func TestSource(t *testing.T) {
 			t.Errorf("%s has %d bytes, and should say %s", target, len(body), want)
 		}
 	}
-}
-
-// TestPieces holds that colours change nothing.
-func TestPieces(t *testing.T) {
-	f := func(file, source string) {
-		var b strings.Builder
-		for _, p := range pieces(file, source) {
-			b.WriteString(p.text)
-		}
-		if b.String() != source {
-			t.Errorf("%s: %q became %q", file, source, b.String())
-		}
-	}
-	r := rand.New(rand.NewPCG(1, 2))
-	parts := []string{"/", "`", "${", "}", "{", "'", "\"", "\\", "\n", "\r\n", "//", "/*", "*/", "<!--", "-->", "a", " ", "1e", "0x", "#", "é", "\u2028", "url(", ")", "@", "--x", "return", "=", "\x00", "\xff"}
-	for range 3000 {
-		var b strings.Builder
-		for range 1 + r.IntN(12) {
-			b.WriteString(parts[r.IntN(len(parts))])
-		}
-		for _, file := range []string{"a.js", "a.css", "a.json", "a.txt"} {
-			f(file, b.String())
-		}
-	}
-}
-
-func FuzzPieces(f *testing.F) {
-	f.Add(true, "a = b / c /d/ `x${`y`}` // z")
-	f.Add(false, "@import url(x); a{b:c} /* d")
-	f.Fuzz(func(t *testing.T, script bool, source string) {
-		file := "a.css"
-		if script {
-			file = "a.js"
-		}
-		var b strings.Builder
-		for _, p := range pieces(file, source) {
-			b.WriteString(p.text)
-		}
-		if b.String() != source {
-			t.Errorf("%q became %q", source, b.String())
-		}
-		for _, line := range markUp(pieces(file, source)) {
-			if strings.Count(string(line), "<") != 2*strings.Count(string(line), "<span") {
-				t.Errorf("%q is not one line of markup", line)
-			}
-		}
-	})
 }
 
 func TestDiff(t *testing.T) {

@@ -105,7 +105,7 @@ func newSite(t testing.TB, s *testkit.Shelf, change func(*Options)) *Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Library: s.Index(library.Options{}), Document: func() []byte { return document }}
+	o := Options{Library: s.Index(library.Options{}), Renderer: testkit.Renderer(t, s.Store), Document: func() []byte { return document }}
 	if change != nil {
 		change(&o)
 	}

@@ -95,6 +95,7 @@ func (s *Site) history(q *request, l *library.Library) (*answer, error) {
 	if slices.ContainsFunc(all, func(a views.Account) bool { return a.Kind == only }) {
 		page.Only, page.Done, page.Untried = string(only), stateNames[only], untried[only]
 	}
+	s.useCounts(q) // and of what upstream has
 	counts, newest := map[views.StateKind]int{}, map[views.StateKind][]views.Account{}
 	var shown []views.Account
 	for _, a := range all {
@@ -122,6 +123,7 @@ func (s *Site) history(q *request, l *library.Library) (*answer, error) {
 	page.Pager = newPager(len(shown), each, q.page(), "versions", func(n string) string {
 		return withQuery(historyPath(l.Name), encode("state", page.Only, "page", n))
 	})
+	q.inputs.free = page.Pager.Page != q.page() || page.Only != string(only)
 	if err := s.addEvents(q, &page, part(page.Pager, shown)); err != nil {
 		return nil, err
 	}

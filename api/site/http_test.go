@@ -193,7 +193,7 @@ func TestNotReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	site, err := New(Options{Library: x})
+	site, err := New(Options{Library: x, Renderer: testkit.Renderer(t, shelf.Store)})
 	if err != nil {
 		t.Fatal(err)
 	}

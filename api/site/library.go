@@ -66,7 +66,7 @@ type origin struct {
 }
 
 func newOrigin(l *library.Library) origin {
-	a := origin{HomepageLink: webLink(l.Homepage), RepositoryLink: repositoryLink(l)}
+	a := origin{HomepageLink: text.WebLink(l.Homepage), RepositoryLink: repositoryLink(l)}
 	if l.Repository != nil {
 		a.RepositoryName = l.Repository.URL
 	}
@@ -146,6 +146,8 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	wanted := q.query.Get("file")
 	chosen, ok := r.Find(wanted)
 	page.Wanted, page.Lacks = wanted, wanted != "" && !ok
+	q.inputs.free = page.Shown != "" || page.Lacks
+	s.useCounts(q)
 	if !ok {
 		wanted = ""
 		if chosen, ok = r.Find(r.Default); !ok && len(r.Files) > 0 {
@@ -161,6 +163,7 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 	page.Pager = newPager(len(shown), filesShown, q.page(), "files", func(n string) string {
 		return withQuery(self, encode("filter", page.Shown, "page", n, "file", wanted)) + "#files"
 	})
+	q.inputs.free = q.inputs.free || page.Pager.Page != q.page()
 	pageNumber := ""
 	if page.Pager.Page > 1 {
 		pageNumber = strconv.Itoa(page.Pager.Page)
@@ -298,6 +301,9 @@ type use struct {
 	Main      bool
 }
 
+// modulesPending stands in the place of what a graph of modules is for.
+const modulesPending = "What these modules import is being found out, for their import map. Please reload this page in a moment."
+
 // A fileLink leads to the uses of a file.
 type fileLink struct{ Path, Address string }
 
@@ -319,7 +325,7 @@ func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f view
 	if u.Kind != library.Module {
 		return u, nil
 	}
-	g, err := s.library.Graph(q.Context(), q.assetBase, r, f)
+	g, err := s.graph(q, r, f.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -328,6 +334,10 @@ func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f view
 	u.ImportMap = importMap(imports, g.Modules) + "\n" + importStatement(moduleName(l))
 	u.Preload = modulePreloads(g.Modules)
 	u.Modules, u.Problems = len(g.Modules), g.Problems
+	if g.Pending {
+		u.ImportMap, u.Preload = "", ""
+		u.Problems = append(u.Problems, modulesPending)
+	}
 	return u, nil
 }
 

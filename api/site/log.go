@@ -229,6 +229,7 @@ const (
 // releaseHistory shows what happened to one version, and what was done to each file.
 func (s *Site) releaseHistory(q *request) (*answer, error) {
 	name, version := q.segments[0], q.segments[1]
+	q.inputs.use(name)
 	found, err := s.library.Entries(logs.Query{Package: name, Version: version, Limit: releaseEntries})
 	if errors.Is(err, library.ErrNoVersion) {
 		err = s.unpublished(name, version)
@@ -268,6 +269,7 @@ func (page *releasePage) addFiles(q *request) {
 	page.Pager = newPager(len(m.Files), madeFilesShown, q.page(), "files", func(n string) string {
 		return withQuery(releasePath(page.Name, page.Version), encode("page", n)) + "#files"
 	})
+	q.inputs.free = page.Pager.Page != q.page()
 	page.Files = part(page.Pager, m.Files)
 	for _, f := range m.Files {
 		page.Bytes += f.Size

@@ -2,9 +2,24 @@ package site
 
 import (
 	"fmt"
-
-	"github.com/larder-cdn/larder/logs/cluster"
+	"time"
 )
+
+// A Node is one of a cluster, as it reported itself.
+type Node struct {
+	Name, Role, Version string
+	Entries             int64     // of its log
+	Newest              time.Time // the time of the last entry
+	Lacks               int64     // signed entries that it was seen to lack
+	Behind              float64   // seconds since it had all that there was; -1 where it never had
+	Since               time.Time // when it took up its role
+	Heard               time.Time // when it reported this
+	Leads, Former       bool      // it publishes, or did
+	Silent              bool      // it has not reported for so long that it does not run, or does not reach the bucket
+	Problem             string
+	// Evidence is the file there that proves that the log has forked.
+	Evidence string
+}
 
 // nodesPage shows the nodes of a cluster.
 type nodesPage struct {
@@ -14,11 +29,9 @@ type nodesPage struct {
 
 // A shownNode is one of them.
 type shownNode struct {
-	cluster.Member
+	Node
 	Late string // how far behind it is
 	Ago  float64
-	// Silent: it was not heard of for so long that it does not run, or does not reach the bucket.
-	Silent bool
 }
 
 // nodes is for the operator, see Options.Nodes.
@@ -33,12 +46,12 @@ func (s *Site) nodes(q *request) (*answer, error) {
 		switch {
 		case m.Behind < 0:
 			late = "has yet to catch up"
-		case m.Role == cluster.Writer:
+		case m.Leads:
 			late = "–"
-		case m.Role == cluster.Former:
+		case m.Former:
 			late = "unknown"
 		}
-		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds()), m.Silent(s.now())})
+		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds())})
 	}
 	return &answer{
 		view: "nodes", title: "Nodes",

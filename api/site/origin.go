@@ -32,7 +32,7 @@ func newBuilt(e logs.Entry, repository string) *built {
 	case p.Outcome != logs.ProvenanceVerified:
 		return &built{Why: "not proven: npm’s attestation could not be verified: " + p.Reason}
 	default:
-		b := &built{Repository: strings.TrimPrefix(p.Repository, "https://"), RepositoryLink: webLink(p.Repository), Commit: p.Commit, Workflow: p.Workflow, WorkflowLink: webLink(p.Workflow)}
+		b := &built{Repository: strings.TrimPrefix(p.Repository, "https://"), RepositoryLink: text.WebLink(p.Repository), Commit: p.Commit, Workflow: p.Workflow, WorkflowLink: text.WebLink(p.Workflow)}
 		if path, ok := strings.CutPrefix(p.Workflow, p.Repository+"/"); ok {
 			b.Workflow = path
 			b.WorkflowLink = workflowLink(p)
@@ -50,7 +50,7 @@ func workflowLink(p *logs.Provenance) string {
 	if !strings.HasPrefix(p.Repository, "https://github.com/") {
 		return ""
 	}
-	return webLink(p.Repository + "/blob/" + p.Commit + "/" + path)
+	return text.WebLink(p.Repository + "/blob/" + p.Commit + "/" + path)
 }
 
 // addOrigin adds what the log and the bot know of where a release is from. A page does without what cannot be read.
@@ -84,7 +84,7 @@ const peopleShown = 5
 // people are the authors as a page shows them: by their names only.
 func people(authors []packages.Author) (shown []person, more int) {
 	for _, a := range authors[:min(peopleShown, len(authors))] {
-		p := person{Name: a.Name, Link: webLink(a.URL), Own: true}
+		p := person{Name: a.Name, Link: text.WebLink(a.URL), Own: true}
 		if p.Link == "" {
 			p.Link, p.Own = withQuery("/search", encode("q", text.Cut(a.Name, 200))), false
 		}

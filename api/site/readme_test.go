@@ -1,7 +1,6 @@
 package site
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,35 +102,4 @@ func TestReadme(t *testing.T) {
 			t.Errorf("the latest release has %s", never)
 		}
 	}
-}
-
-func FuzzReadme(f *testing.F) {
-	f.Add("README.md", introduction)
-	f.Add("README", "<b>")
-	f.Add("readme.md", strings.Repeat("<div>", 300)+strings.Repeat("> ", 200)+"[x](y)")
-	r := &library.Release{Library: "barrel", Version: "1.0.0"}
-	f.Fuzz(func(t *testing.T, name, source string) {
-		if len(source) > 16<<10 {
-			return
-		}
-		body, err := html.Parse(strings.NewReader(fmt.Sprintf("<body>%s</body>", renderReadme(r, "https://github.com/a/b", name, source))))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for d := range body.Descendants() {
-			for _, a := range d.Attr {
-				switch a.Key {
-				case "href", "rel", "id", "tabindex":
-				default:
-					t.Errorf("%q makes <%s %s=%q>", source, d.Data, a.Key, a.Val)
-				}
-				if a.Key == "href" && !strings.HasPrefix(a.Val, "#readme-") && !strings.HasPrefix(a.Val, "/files/barrel/") && !strings.HasPrefix(a.Val, "http") && !strings.HasPrefix(a.Val, "mailto:") {
-					t.Errorf("%q leads to %q", source, a.Val)
-				}
-			}
-			if d.Data == "script" || d.Data == "img" || d.Data == "style" || d.Data == "iframe" {
-				t.Errorf("%q makes a <%s>", source, d.Data)
-			}
-		}
-	})
 }

@@ -75,6 +75,7 @@ func (s *Site) recipe(q *request, l *library.Library) (*answer, error) {
 		return nil, err
 	}
 	page.offer(r, chosen)
+	q.inputs.free = page.Shown != "" || len(page.Problems) > 0 || len(q.query["file"]) > 1
 	return &answer{
 		view: "recipe", section: "/search", title: "Tags for " + l.Name + " " + r.Version,
 		description: "Choose files of " + l.Name + " " + r.Version + " and copy all their tags, in the right order and with integrity.", data: page,
@@ -118,12 +119,15 @@ func (s *Site) cook(q *request, page *recipePage, l *library.Library, r *library
 			scripts = append(scripts, snippet)
 		case library.Module:
 			roots = append(roots, snippet)
-			g, err := s.library.Graph(q.Context(), q.assetBase, r, f)
+			g, err := s.graph(q, r, f.Path)
 			if err != nil {
 				return err
 			}
 			maps.Copy(imports, g.Imports)
 			page.Problems = append(page.Problems, g.Problems...)
+			if g.Pending && !slices.Contains(page.Problems, modulesPending) {
+				page.Problems = append(page.Problems, modulesPending)
+			}
 			for _, m := range g.Modules {
 				if !slices.ContainsFunc(all, func(a library.GraphModule) bool { return a.URL == m.URL }) {
 					all = append(all, m)
@@ -146,7 +150,9 @@ func (s *Site) cook(q *request, page *recipePage, l *library.Library, r *library
 	for _, s := range append(scripts, roots...) {
 		lines = append(lines, s.HTML)
 	}
-	page.Tags = strings.Join(lines, "\n")
+	if !slices.Contains(page.Problems, modulesPending) { // else some are missing
+		page.Tags = strings.Join(lines, "\n")
+	}
 	if len(scripts) > 0 {
 		about := libraryPage{Library: l, origin: newOrigin(l), Release: r}
 		s.addAbout(q, &about, nil)

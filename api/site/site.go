@@ -24,17 +24,19 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/requests"
-	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
-// Options says what the pages show. Only Library is required.
+// Options says what the pages show. Only Library and Renderer are required.
 type Options struct {
 	// Library is what there is to browse.
 	Library *library.Index
+	// Renderer has what strangers wrote rendered in worker processes.
+	Renderer *rendering.Renderer
 	// AssetBase begins the URLs of files, without a slash at its end. Default: the
 	// origin that the page was asked from.
 	AssetBase string
@@ -50,7 +52,7 @@ type Options struct {
 	Rooms Rooms
 	// Nodes returns the nodes of the cluster that this is one of and, with an error, those that can be told of without
 	// the others. Nil: it is no node, and there is no page of them.
-	Nodes func(ctx context.Context) ([]cluster.Member, error)
+	Nodes func(ctx context.Context) ([]Node, error)
 	// Catalogue tells how the catalogue stands. Nil: nothing is said of it.
 	Catalogue func() Catalogue
 	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not; it
@@ -80,19 +82,22 @@ type Site struct {
 	totals    totalsCache
 	reference referenceCache
 	drafting  gate
-	kept      answers.Prepared[pageKey, *page]
+	kept      prepared.Cache[pageKey, *page]
+	flights   flights
 	now       func() time.Time
+
+	renderPatience time.Duration
 }
 
 // New returns the site. It fails only where what is embedded is broken.
 func New(o Options) (*Site, error) {
-	if o.Library == nil {
-		return nil, errors.New("site: Options.Library is missing")
+	if o.Library == nil || o.Renderer == nil {
+		return nil, errors.New("site: Options.Library or Options.Renderer is missing")
 	}
 	o.Name = cmp.Or(o.Name, "Larder")
 	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.Processors()))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), patience: client.Patience}, now: time.Now}
+	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: gate{now: time.Now, turns: client.NewTurns(draftsAtOnce), patience: client.Patience}, now: time.Now, renderPatience: renderPatience}
 	s.kept.Most, s.kept.MostBytes = mostKept, mostKeptBytes
 	var err error
 	if s.files, err = loadFiles(); err != nil {
@@ -102,34 +107,34 @@ func New(o Options) (*Site, error) {
 		return nil, err
 	}
 	s.routes = []route{
-		{"/", s.home},
-		{"/search", s.search},
-		{"/library", s.librariesElsewhere},
-		{"/library/*", s.ofLibrary(s.showLibrary)},
-		{"/library/*/*", s.ofLibrary(s.showVersion)},
-		{"/compare/*", s.ofLibrary(s.compare)},
-		{"/files", s.librariesElsewhere},
-		{"/files/*", s.ofLibrary(s.libraryElsewhere)},
-		{"/files/*/*", s.ofLibrary(s.showFiles)},
-		{"/files/*/*/**", s.ofLibrary(s.showFiles)},
-		{"/recipe/*/*", s.ofLibrary(s.recipe)},
-		{"/history", s.log},
-		{"/history/*", s.ofLibrary(s.history)},
-		{"/history/*/*", s.releaseHistory},
-		{"/statistics", s.statistics},
-		{"/about", s.about},
+		{"/", nil, false, s.home},
+		{"/search", []string{"q", "page"}, false, s.search},
+		{"/library", nil, false, s.librariesElsewhere},
+		{"/library/*", []string{"version", "file", "filter", "page"}, true, s.ofLibrary(s.showLibrary)},
+		{"/library/*/*", []string{"file", "filter", "page"}, true, s.ofLibrary(s.showVersion)},
+		{"/compare/*", []string{"from", "to", "file", "page"}, true, s.ofLibrary(s.compare)},
+		{"/files", nil, false, s.librariesElsewhere},
+		{"/files/*", nil, false, s.ofLibrary(s.libraryElsewhere)},
+		{"/files/*/*", []string{"version", "page"}, true, s.ofLibrary(s.showFiles)},
+		{"/files/*/*/**", []string{"version", "page"}, true, s.ofLibrary(s.showFiles)},
+		{"/recipe/*/*", []string{"version", "file+", "filter"}, true, s.ofLibrary(s.recipe)},
+		{"/history", []string{"entry", "package", "kind+", "since", "before"}, false, s.log},
+		{"/history/*", []string{"state", "page"}, true, s.ofLibrary(s.history)},
+		{"/history/*/*", []string{"page"}, true, s.releaseHistory},
+		{"/statistics", nil, false, s.statistics},
+		{"/about", nil, false, s.about},
 	}
 	if o.Draft != nil {
-		s.routes = append(s.routes, route{"/new", s.newFile})
+		s.routes = append(s.routes, route{"/new", []string{"npm"}, false, s.newFile})
 	}
 	if o.Document != nil {
-		s.routes = append(s.routes, route{"/docs", s.docs}, route{"/api", s.docsElsewhere})
+		s.routes = append(s.routes, route{"/docs", nil, false, s.docs}, route{"/api", nil, false, s.docsElsewhere})
 	}
 	if o.Rooms != nil {
-		s.routes = append(s.routes, route{"/rooms", s.rooms}, route{"/rooms/*", s.room})
+		s.routes = append(s.routes, route{"/rooms", []string{"live"}, false, s.rooms}, route{"/rooms/*", []string{"live", "span"}, false, s.room})
 	}
 	if o.Nodes != nil {
-		s.routes = append(s.routes, route{"/nodes", s.nodes})
+		s.routes = append(s.routes, route{"/nodes", nil, false, s.nodes})
 	}
 	return s, nil
 }
@@ -137,12 +142,15 @@ func New(o Options) (*Site, error) {
 // A route leads to one page. A "*" in its pattern is any one segment, and "**" at its end is the path of a file.
 type route struct {
 	pattern string
+	query   []string // names of its parameters, see [canonicalQuery]
+	kept    bool     // its pages are functions of libraries, and kept until one of them changes
 	show    func(*request) (*answer, error)
 }
 
 // ofLibrary returns what shows a page of the library that the path names.
 func (s *Site) ofLibrary(show func(*request, *library.Library) (*answer, error)) func(*request) (*answer, error) {
 	return func(q *request) (*answer, error) {
+		q.inputs.use(q.segments[0])
 		l, err := s.library.Library(q.Context(), q.segments[0])
 		if err != nil {
 			return nil, err

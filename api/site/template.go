@@ -260,7 +260,7 @@ func (s *Site) render(q *request, a *answer) (*page, error) {
 	if err := s.templates[a.view].Execute(&b, f); err != nil {
 		return nil, fmt.Errorf("site: couldn't render %s: %w", a.view, err)
 	}
-	return &page{a, answers.NewBody(answers.HTML, straighten(b.Bytes()))}, nil
+	return &page{answer: a, body: answers.NewBody(answers.HTML, straighten(b.Bytes()))}, nil
 }
 
 // The addresses of pages.
@@ -295,20 +295,6 @@ func encode(pairs ...string) string {
 	return b.String()
 }
 
-// webLink returns a URL that strangers wrote as one that a page may link to, or "" where
-// it does not lead to a web site.
-func webLink(raw string) string {
-	u, err := url.Parse(strings.TrimSpace(raw))
-	if err != nil || u.Host == "" || u.User != nil || len(raw) > 2<<10 {
-		return ""
-	}
-	switch strings.ToLower(u.Scheme) {
-	case "http", "https":
-		return u.String()
-	}
-	return ""
-}
-
 // repositoryLink returns where a repository can be looked at.
 func repositoryLink(l *library.Library) string {
 	if l.Repository == nil {
@@ -317,7 +303,7 @@ func repositoryLink(l *library.Library) string {
 	if g := l.GitHub(); g != nil {
 		return "https://github.com/" + g.User + "/" + g.Repo
 	}
-	return strings.TrimSuffix(webLink(strings.TrimPrefix(l.Repository.URL, "git+")), ".git")
+	return strings.TrimSuffix(text.WebLink(strings.TrimPrefix(l.Repository.URL, "git+")), ".git")
 }
 
 //go:embed assets

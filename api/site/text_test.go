@@ -49,7 +49,7 @@ func TestLinks(t *testing.T) {
 		"": "", "a.example": "", "//a.example": "", "/a": "", "javascript:alert(1)": "", "JavaScript://a.example/%0aalert(1)": "", "data:text/html,x": "", "ftp://a.example": "",
 		"https://user@a.example": "", "https://": "", "https://a.example/\x00": "", "https://a.example/" + strings.Repeat("a", 4000): "",
 	} {
-		if got := webLink(raw); got != want {
+		if got := text.WebLink(raw); got != want {
 			t.Errorf("%.40q leads to %q, want %q", raw, got, want)
 		}
 	}

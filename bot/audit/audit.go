@@ -365,7 +365,7 @@ func (c *comparison) again(ctx context.Context, f logs.File, data []byte) error 
 	if strings.EqualFold(path.Ext(f.Path), ".css") {
 		task = worker.MinifyCSS
 	}
-	small, err := c.o.Minifiers.Do(ctx, task, data)
+	small, err := c.o.Minifiers.Do(ctx, c.claim.Manifest.Package+"@"+c.claim.Manifest.Version, task, data)
 	if err != nil {
 		return fmt.Errorf("it could not be made again: %w", err)
 	}

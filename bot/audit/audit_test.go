@@ -95,7 +95,7 @@ func (r *rig) add(options ...npmtest.Option) verify.Claim {
 	if err != nil {
 		r.Fatal(err)
 	}
-	minified, err := r.pool.Do(r.Context(), worker.MinifyJS, []byte(jquery))
+	minified, err := r.pool.Do(r.Context(), "owner", worker.MinifyJS, []byte(jquery))
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func BenchmarkCompare(b *testing.B) {
 				files["dist/"+path] = script
 				m.Files = append(m.Files, file(path, script, logs.Upstream, ""))
 				if minified {
-					small, err := r.pool.Do(b.Context(), worker.MinifyJS, []byte(script))
+					small, err := r.pool.Do(b.Context(), "owner", worker.MinifyJS, []byte(script))
 					if err != nil {
 						b.Fatal(err)
 					}

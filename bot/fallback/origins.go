@@ -257,26 +257,11 @@ func (o *larder) open(ctx context.Context) (*verify.Log, error) {
 	}
 	client := verify.NewClient()
 	client.Transport = hopping{o.getter.Transport(fetch.TransportOptions{Trusted: o.trusted})}
-	options := verify.Options{Server: o.base, Trust: verify.Trust{Key: o.o.Key}, Known: known.OfKey, Client: client, UserAgent: o.o.UserAgent}
-	if before, ok := known.OfServer(o.base); options.Trust.Key == "" && ok {
-		options.Trust.Key = before.Key
+	log, firstUse, err := known.Open(ctx, verify.Options{Server: o.base, Trust: verify.Trust{Key: o.o.Key}, Client: client, UserAgent: o.o.UserAgent}, o.o.Now())
+	if firstUse && err == nil {
+		o.o.Logger.Warn("the key of an origin's log is taken on its own word; compare it with the one that its operator publishes, or give it with --fallback-key", "origin", o.String(), "key", log.Key())
 	}
-	if options.Trust.Key == "" {
-		if options.Trust.Key, err = verify.FetchKey(ctx, options); err != nil {
-			return nil, err
-		}
-		o.o.Logger.Warn("the key of an origin's log is taken on its own word; compare it with the one that its operator publishes, or give it with --fallback-key", "origin", o.String(), "key", options.Trust.Key)
-	}
-	log, err := verify.Open(ctx, options)
 	if err != nil {
-		var fork *verify.ForkError
-		if errors.As(err, &fork) {
-			path, kept := known.KeepEvidence(fork.Evidence)
-			err = errors.Join(fmt.Errorf("%w; the evidence is in %s", err, path), kept)
-		}
-		return nil, err
-	}
-	if err := known.Remember(o.base, options.Trust.Key, log, o.o.Now()); err != nil {
 		return nil, err
 	}
 	if d := log.Doubt(); d != nil {

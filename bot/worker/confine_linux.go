@@ -67,10 +67,10 @@ func (k kernel) confine() error {
 }
 
 // needed are the system calls of Go's runtime, and of the C library's threads and allocator, when nothing but memory and
-// open descriptors are used.
+// open descriptors are used. mremap is not among them: it enlarges the main thread's stack, which RLIMIT_DATA does not count.
 var needed = []uint32{
 	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_PREAD64,
-	unix.SYS_MUNMAP, unix.SYS_MREMAP, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_BRK,
+	unix.SYS_MUNMAP, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_BRK,
 	unix.SYS_FUTEX, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_CTL, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY,
 	unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ, unix.SYS_MEMBARRIER,
 	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_GETRANDOM,
@@ -78,7 +78,8 @@ var needed = []uint32{
 	unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
 }
 
-// A condition lets a system call pass where the bits of one argument have that value.
+// A condition lets a system call pass where the bits of one argument have that value. All conditions of a call must hold; they are
+// next to each other.
 type condition struct {
 	call, argument, bits, value uint32
 }
@@ -91,6 +92,7 @@ func conditions() []condition {
 		{unix.SYS_TGKILL, 0, ^uint32(0), self},
 		{unix.SYS_KILL, 0, ^uint32(0), self},
 		{unix.SYS_MMAP, 2, unix.PROT_EXEC, 0},
+		{unix.SYS_MMAP, 3, unix.MAP_TYPE | unix.MAP_GROWSDOWN | unix.MAP_HUGETLB, unix.MAP_PRIVATE}, // what the limits of memory count
 		{unix.SYS_MPROTECT, 2, unix.PROT_EXEC, 0},
 	}
 }
@@ -111,15 +113,23 @@ func filter() error {
 	for _, call := range needed {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: call, SkipFalse: 1}, allow)
 	}
-	for _, c := range conditions() {
-		program = append(program,
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.call, SkipFalse: 5},
-			bpf.LoadAbsolute{Off: arguments + 8*c.argument, Size: 4},
-			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: c.bits},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.value, SkipFalse: 1},
-			allow,
-			refuse(unix.EPERM),
-		)
+	all := conditions()
+	for len(all) > 0 {
+		n := 1 // conditions of the same call
+		for n < len(all) && all[n].call == all[0].call {
+			n++
+		}
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: all[0].call, SkipFalse: uint8(4*n + 1)})
+		for _, c := range all[:n] {
+			program = append(program,
+				bpf.LoadAbsolute{Off: arguments + 8*c.argument, Size: 4},
+				bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: c.bits},
+				bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.value, SkipTrue: 1},
+				refuse(unix.EPERM),
+			)
+		}
+		program = append(program, allow)
+		all = all[n:]
 	}
 	program = append(program,
 		// Its flags are behind a pointer. The C library falls back on clone.
@@ -155,42 +165,54 @@ func lowerPriority() error {
 	return nil
 }
 
-// addressSpace returns how many bytes the process has mapped as data without using them, which RLIMIT_DATA counts too.
-func addressSpace() int64 {
+// addressSpace returns what the process has mapped without using it.
+func addressSpace() mapped {
 	const usual = 80 << 20
-	pages, err := statm("self")
+	m, private, err := statm("self")
 	if err != nil {
-		return usual
+		return mapped{All: 2 << 30, Data: usual}
 	}
-	return pages.data - pages.private
+	return mapped{All: m.All - private, Data: m.Data - private}
 }
 
-// limitMemory makes allocating more data than so many bytes end the process.
-func limitMemory(pid int, bytes int64) error {
-	return unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(bytes), Max: unix.RLIM_INFINITY}, nil)
+// arenas is how much address space Go's runtime reserves at most for a heap beyond what that uses: it reserves arenas of 64 MiB.
+const arenas = 192 << 20
+
+// limit makes a process end that allocates more than so many bytes beside what it does not use. RLIMIT_DATA counts private writable
+// mappings, and RLIMIT_AS all address space: shared mappings, stacks that grow, and pages that are only read, which take tables. A
+// number of seconds above 0 bounds its processor time.
+func limit(pid int, unused mapped, bytes int64, seconds uint64) error {
+	limits := map[int]unix.Rlimit{
+		unix.RLIMIT_DATA: {Cur: uint64(unused.Data + bytes), Max: unix.RLIM_INFINITY},
+		unix.RLIMIT_AS:   {Cur: uint64(unused.All + bytes + arenas), Max: unix.RLIM_INFINITY},
+	}
+	if seconds > 0 {
+		limits[unix.RLIMIT_CPU] = unix.Rlimit{Cur: seconds, Max: seconds} // at the upper one the process is killed
+	}
+	for resource, l := range limits {
+		if err := unix.Prlimit(pid, resource, &l, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // used returns how many bytes a process has mapped as data, or 0 where the system does not tell.
 func used(pid int) int64 {
-	pages, _ := statm(fmt.Sprint(pid))
-	return pages.data
+	m, _, _ := statm(fmt.Sprint(pid))
+	return m.Data
 }
 
-// A mapped is what a process has of the memory, in bytes.
-type mapped struct {
-	data    int64 // mapped, used or not
-	private int64 // resident, and shared with no file
-}
-
-func statm(process string) (mapped, error) {
+// statm returns what a process has mapped, and how much of that is resident and shared with no file.
+func statm(process string) (m mapped, private int64, err error) {
 	text, err := os.ReadFile("/proc/" + process + "/statm")
 	if err != nil {
-		return mapped{}, err
+		return mapped{}, 0, err
 	}
 	var size, resident, shared, code, library, data int64
 	if _, err := fmt.Sscan(string(text), &size, &resident, &shared, &code, &library, &data); err != nil {
-		return mapped{}, err
+		return mapped{}, 0, err
 	}
 	page := int64(os.Getpagesize())
-	return mapped{data: data * page, private: (resident - shared) * page}, nil
+	return mapped{All: size * page, Data: data * page}, (resident - shared) * page, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,6 +55,7 @@ func confinedMain() {
 		}
 	}()
 	<-started
+	maps.Copy(attempts, excesses)
 	for name, attempt := range attempts {
 		task := func(data []byte) ([]byte, error) { return nil, attempt(string(data)) }
 		tasks[name] = task
@@ -74,6 +78,12 @@ func confinedMain() {
 		}
 		runtime.KeepAlive(kept)
 		return nil, nil
+	}
+	tasks["pid"] = func([]byte) ([]byte, error) { return strconv.AppendInt(nil, int64(os.Getpid()), 10), nil }
+	tasks["spin"] = func([]byte) ([]byte, error) {
+		for i := 0; ; i++ {
+			runtime.KeepAlive(i)
+		}
 	}
 	if filepath.Base(os.Args[0]) == broken {
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 3}) // so a rule set gets no descriptor
@@ -112,6 +122,111 @@ var attempts = map[Task]func(argument string) error{
 		_, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_ANON|unix.MAP_PRIVATE)
 		return err
 	},
+}
+
+// excess is more memory in bytes than any job of these tests may have.
+const excess = 1500 << 20
+
+// excesses are ways to memory that a limit might not count. Each returns nil where it succeeds.
+var excesses = map[Task]func(argument string) error{
+	"private": func(string) error { return mapExcess(unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE) },
+	"private early": func(string) error {
+		return mapExcess(unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_POPULATE)
+	},
+	"reserved":     func(string) error { return mapExcess(unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_NORESERVE) },
+	"read only":    func(string) error { return mapExcess(unix.PROT_READ, unix.MAP_PRIVATE) }, // its tables take memory
+	"shared":       func(string) error { return mapExcess(unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED) },
+	"shared small": func(string) error { return mapBytes(1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED) },
+	"validated":    func(string) error { return mapBytes(1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED_VALIDATE) },
+	"droppable":    func(string) error { return mapBytes(1<<20, unix.PROT_READ|unix.PROT_WRITE, 0x08) },
+	"grows down": func(string) error {
+		return mapBytes(1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_GROWSDOWN)
+	},
+	"huge pages": func(string) error {
+		return mapBytes(2<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_HUGETLB)
+	},
+	"stack": growStack,
+	"break": func(string) error { return call(unix.SYS_BRK, ^uintptr(0)>>17) },
+	"memfd": func(string) error {
+		return call(unix.SYS_MEMFD_CREATE, uintptr(unsafe.Pointer(&[]byte("x\x00")[0])), 0)
+	},
+	"secret":      func(string) error { return call(unix.SYS_MEMFD_SECRET, 0) },
+	"segment":     func(string) error { return call(unix.SYS_SHMGET, unix.IPC_PRIVATE, excess, 0o600|unix.IPC_CREAT) },
+	"queue":       func(string) error { return call(unix.SYS_MSGGET, unix.IPC_PRIVATE, 0o600|unix.IPC_CREAT) },
+	"pipe":        func(string) error { var p [2]int; return unix.Pipe(p[:]) },
+	"pair":        func(string) error { _, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0); return err },
+	"larger pipe": func(string) error { _, err := unix.FcntlInt(1, unix.F_SETPIPE_SZ, 1<<20); return err },
+	"ring":        func(string) error { return call(unix.SYS_IO_URING_SETUP, 8, uintptr(unsafe.Pointer(new([120]byte)))) },
+	"faults":      func(string) error { return call(unix.SYS_USERFAULTFD, 1) },
+	"keys":        func(string) error { return call(unix.SYS_ADD_KEY, 0, 0, 0, 0, 0) },
+	"raise space": func(string) error {
+		return unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	},
+	"raise time": func(string) error {
+		return unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	},
+	"other's memory": func(pid string) error { return attachTo(pid) },
+}
+
+func call(number uintptr, arguments ...uintptr) error {
+	var a [6]uintptr
+	copy(a[:], arguments)
+	before := uintptr(0)
+	if number == unix.SYS_BRK { // which returns where the break is, whatever happened
+		before, _, _ = unix.RawSyscall(number, 0, 0, 0)
+	}
+	r, _, errno := unix.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
+	switch {
+	case errno != 0:
+		return errno
+	case number == unix.SYS_BRK && r == before:
+		return unix.ENOMEM
+	}
+	return nil
+}
+
+func mapExcess(protection, flags int) error { return mapBytes(excess, protection, flags) }
+
+func mapBytes(n, protection, flags int) error {
+	_, err := unix.Mmap(-1, 0, n, protection, flags|unix.MAP_ANON)
+	return err
+}
+
+// growStack moves the main thread's stack, and makes it larger than any limit of data.
+func growStack(string) error {
+	mappings, err := os.ReadFile("/proc/self/maps") // refused, too; an address without meaning shows whether the call is
+	at := uintptr(1 << 20)
+	if err == nil {
+		for line := range strings.Lines(string(mappings)) {
+			if strings.HasSuffix(strings.TrimSpace(line), "[stack]") {
+				start, _ := strconv.ParseUint(line[:strings.IndexByte(line, '-')], 16, 64)
+				at = uintptr(start)
+			}
+		}
+	}
+	_, _, errno := unix.RawSyscall6(unix.SYS_MREMAP, at, 4096, excess, unix.MREMAP_MAYMOVE, 0, 0)
+	if errno == unix.EFAULT { // the call itself is let through
+		return nil
+	}
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// attachTo reads memory of another process.
+func attachTo(pid string) error {
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return err
+	}
+	var word [8]byte
+	local := []unix.Iovec{{Base: &word[0], Len: 8}}
+	_, err = unix.ProcessVMReadv(n, local, []unix.RemoteIovec{{Base: 0x10000, Len: 8}}, 0)
+	if errors.Is(err, unix.EFAULT) {
+		return nil // the address is wrong, and the call was let through
+	}
+	return err
 }
 
 func closed[C interface{ Close() error }](c C, err error) error {
@@ -171,14 +286,14 @@ func TestChildCannotGetOut(t *testing.T) {
 		p := newPool(t, Options{Size: 1, Nice: nice})
 		for name := range attempts {
 			for _, task := range []Task{name, "early-" + name} {
-				_, err := p.Do(context.Background(), task, []byte(to[name]))
+				_, err := p.Do(context.Background(), "owner", task, []byte(to[name]))
 				if err == nil || errors.As(err, new(*CrashError)) || errors.As(err, new(*StartError)) || strings.Contains(err.Error(), "unknown task") {
 					t.Errorf("%s (nice %v): %v, want the system's refusal", task, nice, err)
 				}
 			}
 		}
 		// It reads its pipe and computes all the same.
-		if got, err := p.Do(context.Background(), FindFormat, []byte("export default 1")); err != nil || string(got) != "esm" {
+		if got, err := p.Do(context.Background(), "owner", FindFormat, []byte("export default 1")); err != nil || string(got) != "esm" {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
@@ -197,13 +312,93 @@ func TestChildOnLesserKernels(t *testing.T) {
 	} {
 		p := newPool(t, Options{Program: link(t, name), Size: 1})
 		for _, task := range refused {
-			if _, err := p.Do(context.Background(), task, []byte(to[task])); err == nil || errors.As(err, new(*CrashError)) {
+			if _, err := p.Do(context.Background(), "owner", task, []byte(to[task])); err == nil || errors.As(err, new(*CrashError)) {
 				t.Errorf("%s: %s: %v", name, task, err)
 			}
 		}
-		if got, err := p.Do(context.Background(), MinifyJS, []byte("a ;")); err != nil || string(got) != "a;\n" {
+		if got, err := p.Do(context.Background(), "owner", MinifyJS, []byte("a ;")); err != nil || string(got) != "a;\n" {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
+	}
+}
+
+// TestMemoryCannotBeExceeded has a child try what its limits might not count: each way is refused by the system. Where there is no
+// filter, what would go beyond the limits is refused all the same.
+func TestMemoryCannotBeExceeded(t *testing.T) {
+	t.Parallel()
+	if lacks := Unprotected(); len(lacks) > 0 {
+		t.Skipf("this kernel lacks %s", strings.Join(lacks, "; "))
+	}
+	for _, way := range []Task{"private", "reserved", "read only", "shared", "shared small", "grows down", "memfd", "pipe", "pair"} {
+		if err := excesses[way](""); err != nil { // this process has no limits: the ways are sound
+			t.Errorf("%s fails without a child: %v", way, err)
+		}
+	}
+	pools := map[string]*Pool{"": newPool(t, Options{Size: 1}), noFilter: newPool(t, Options{Size: 1, Program: link(t, noFilter)})}
+	for way := range excesses {
+		argument := ""
+		if way == "other's memory" {
+			argument = strconv.Itoa(os.Getpid())
+		}
+		for name, p := range pools {
+			if raceEnabled && name == noFilter {
+				continue // its shadow of the memory has no end
+			}
+			counted := strings.HasPrefix(string(way), "private") || slices.Contains([]Task{"reserved", "read only", "shared", "break"}, way)
+			if name == noFilter && !counted {
+				continue
+			}
+			_, err := p.Do(t.Context(), "owner", way, []byte(argument))
+			if err == nil || errors.As(err, new(*CrashError)) || errors.As(err, new(*StartError)) || strings.Contains(err.Error(), "unknown task") {
+				t.Errorf("%s %s: %v, want the system's refusal", way, name, err)
+			}
+		}
+	}
+}
+
+// TestProcessorTimeIsBounded has a job that does not end: the system ends its process, and says why.
+func TestProcessorTimeIsBounded(t *testing.T) {
+	t.Parallel()
+	if err := system.memory(); err != nil {
+		t.Skip(err)
+	}
+	p := newPool(t, Options{Size: 1, Single: true, CPU: time.Second})
+	var crash *CrashError
+	if _, err := p.Do(t.Context(), "owner", "spin", nil); !errors.As(err, &crash) || crash.Killed || crash.Reason != "it used more than 1s of processor time" {
+		t.Errorf("%v, want that it used too much", err)
+	}
+}
+
+// TestOwnersDoNotShareProcesses holds that a child never works for two releases.
+func TestOwnersDoNotShareProcesses(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Options{Size: 2})
+	process := func(p *Pool, owner string) string {
+		t.Helper()
+		pid, err := p.Do(t.Context(), owner, "pid", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pid)
+	}
+	first := process(p, "jquery@3.7.1")
+	if again := process(p, "jquery@3.7.1"); again != first {
+		t.Errorf("the same release: process %s, then %s", first, again)
+	}
+	seen := map[string]string{first: "jquery@3.7.1"}
+	for _, owner := range []string{"evil@1.0.0", "jquery@4.0.0", "jquery@3.7.1", "evil@1.0.0", "vue@3.5.0"} {
+		pid := process(p, owner)
+		if of, ok := seen[pid]; ok && of != owner {
+			t.Errorf("%s has the process of %s", owner, of)
+		}
+		seen[pid] = owner
+		if len(p.idle) > 2 {
+			t.Errorf("%d children", len(p.idle))
+		}
+	}
+	single := newPool(t, Options{Size: 1, Single: true})
+	if one, other := process(single, "a"), process(single, "a"); one == other || len(single.idle) > 0 {
+		t.Error("a child for one job had two")
 	}
 }
 
@@ -236,7 +431,7 @@ func TestChildThatCannotConfineItselfDoesNotWork(t *testing.T) {
 		t.Skip("this kernel lacks Landlock")
 	}
 	var start *StartError
-	if _, err := newPool(t, Options{Program: link(t, broken), Size: 1}).Do(context.Background(), MinifyJS, []byte("a")); !errors.As(err, &start) || !strings.Contains(err.Error(), "confine") {
+	if _, err := newPool(t, Options{Program: link(t, broken), Size: 1}).Do(context.Background(), "owner", MinifyJS, []byte("a")); !errors.As(err, &start) || !strings.Contains(err.Error(), "confine") {
 		t.Errorf("%v, want a StartError", err)
 	}
 }
@@ -252,11 +447,10 @@ func TestChildHasNoDescriptorButItsPipes(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPool(t, Options{Size: 1})
-	if _, err := p.Do(context.Background(), MinifyJS, []byte("a")); err != nil {
+	if _, err := p.Do(context.Background(), "owner", MinifyJS, []byte("a")); err != nil {
 		t.Fatal(err)
 	}
-	c := <-p.idle
-	defer func() { p.idle <- c }()
+	c := p.idle[0]
 	if dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", c.cmd.Process.Pid)); err != nil || dir != "/" {
 		t.Errorf("it works in %q, %v", dir, err)
 	}
@@ -298,20 +492,20 @@ func TestMemoryOfChildIsBounded(t *testing.T) {
 	p := newPool(t, Options{Size: 1, Memory: 96 << 20})
 	for range 3 {
 		var crash *CrashError
-		if _, err := p.Do(context.Background(), "grow", []byte("2000")); !errors.As(err, &crash) || crash.Killed || crash.Reason != "it needed more than 32 MiB of memory" {
+		if _, err := p.Do(context.Background(), "owner", "grow", []byte("2000")); !errors.As(err, &crash) || crash.Killed || crash.Reason != "it needed more than 32 MiB of memory" {
 			t.Fatalf("%v, want that it needed too much", err)
 		}
-		if _, err := p.Do(context.Background(), "grow", []byte("8")); err != nil {
+		if _, err := p.Do(context.Background(), "owner", "grow", []byte("8")); err != nil {
 			t.Errorf("8 MiB: %v", err)
 		}
 	}
 	// Without a limit, twelve kilobytes of such JavaScript take about 100 MiB, and 64 about 340.
 	var crash *CrashError
-	if _, err := p.Do(context.Background(), MinifyJS, append(bytes.Repeat([]byte("!"), 12<<10), 'a')); !errors.As(err, &crash) || crash.Reason != "it needed more than 32 MiB of memory" {
+	if _, err := p.Do(context.Background(), "owner", MinifyJS, append(bytes.Repeat([]byte("!"), 12<<10), 'a')); !errors.As(err, &crash) || crash.Reason != "it needed more than 32 MiB of memory" {
 		t.Errorf("%v", err)
 	}
 	large := append(bytes.Repeat([]byte("!"), 1<<20), 'a') // may have 96 MiB, because the pool has no more
-	if _, err := p.Do(context.Background(), MinifyJS, large); !errors.As(err, &crash) || !strings.Contains(crash.Reason, "96 MiB") && !strings.Contains(crash.Reason, "stack") {
+	if _, err := p.Do(context.Background(), "owner", MinifyJS, large); !errors.As(err, &crash) || !strings.Contains(crash.Reason, "96 MiB") && !strings.Contains(crash.Reason, "stack") {
 		t.Errorf("%v", err)
 	}
 }

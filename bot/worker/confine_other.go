@@ -10,8 +10,8 @@ func none() error { return errors.New("this system has none that Larder can use"
 
 func (kernel) confine() error { return confineAnywhere() }
 
-func addressSpace() int64 { return 0 }
+func addressSpace() mapped { return mapped{} }
 
-func limitMemory(int, int64) error { return nil }
+func limit(int, mapped, int64, uint64) error { return nil }
 
 func used(int) int64 { return 0 }

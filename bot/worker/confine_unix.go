@@ -11,13 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// mainStack is the size in bytes that the main thread's stack may have. Go's own stacks are on the heap.
+const mainStack = 1 << 20
+
 // confineAnywhere takes from the process what every Unix can: core files, and opening any descriptor.
 func confineAnywhere() error {
 	time.Sleep(time.Nanosecond) // the runtime's poller opens its descriptors with the first timer, and ends the process where it cannot
-	for _, limit := range []int{unix.RLIMIT_CORE, unix.RLIMIT_NOFILE} {
-		if err := unix.Setrlimit(limit, &unix.Rlimit{}); err != nil {
-			return fmt.Errorf("set resource limit %d: %w", limit, err)
+	for _, resource := range []int{unix.RLIMIT_CORE, unix.RLIMIT_NOFILE} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{}); err != nil {
+			return fmt.Errorf("set resource limit %d: %w", resource, err)
 		}
+	}
+	// The main thread's stack grows by itself, and no other limit of a process counts that on every system.
+	var stack unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {
+		return fmt.Errorf("read the limit of the stack: %w", err)
+	}
+	stack.Cur = min(stack.Cur, mainStack)
+	stack.Max = stack.Cur
+	if err := unix.Setrlimit(unix.RLIMIT_STACK, &stack); err != nil {
+		return fmt.Errorf("limit the stack: %w", err)
 	}
 	return nil
 }

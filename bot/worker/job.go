@@ -1,16 +1,17 @@
-// Package worker does heavy work on strangers' bytes in child processes:
-// minifying, and encoding at the best ratio.
+// Package worker works on strangers' bytes in child processes:
+// minifying, encoding at the best ratio, and rendering documents for pages.
 //
 // A parser that a hostile file makes crash takes its process with it
 // (a megabyte of "!" overflows the stack of a recursive JavaScript parser, which
 // Go cannot recover from). So a job that crashes, stalls or takes more memory than
-// [Memory] tells costs that one job an error and never the bot. A
+// [Memory] tells costs that one job an error and never the bot. A child works for one owner, which is a release: what
+// a job does to its process reaches no other release. A
 // child may also run at the lowest priority, so that squeezing leaves the processor
 // to serving and publishing without a scheduler of our own.
 //
 // Before it reads the first byte, a child gives up for good what it does not need: on Linux
-// it cannot open files or sockets, start processes, signal others or raise its limits
-// (Landlock, a system-call filter). [Unprotected] tells what of that a system lacks; a
+// it cannot open files or sockets, start processes, signal others, raise its limits or map memory
+// that these do not count (Landlock, a system-call filter). [Unprotected] tells what of that a system lacks; a
 // child that fails to apply what there is does no work. It has
 // none of the parent's descriptors besides its pipes, and of the environment only what Go
 // itself reads: tokens are no business of what works on strangers' bytes.
@@ -20,10 +21,10 @@ package worker
 
 import (
 	"bufio"
-	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -31,11 +32,14 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"github.com/evanw/esbuild/pkg/api"
 	"github.com/evanw/esbuild/pkg/cli"
 
+	"github.com/larder-cdn/larder/bot/worker/render"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
@@ -48,14 +52,20 @@ const (
 	MinifyCSS   Task = "minify-css"
 	FindFormat  Task = "find-format"  // answers "esm", "cjs", or nothing where a script is neither
 	FindImports Task = "find-imports" // answers a JSON array of what a module imports, as it is written there
+	Render      Task = "render"       // takes and answers what package render's Run does
 	SqueezeBr   Task = "squeeze-br"
 	SqueezeGzip Task = "squeeze-gzip"
 )
 
-// hello, request and response are what goes over a child's standard output and input,
-// gob-encoded.
+// A mapped is how much address space a process has, in bytes. The limits of the system count it, used or not.
+type mapped struct {
+	All  int64
+	Data int64 // private and writable
+}
+
+// hello, request and response are what goes over a child's standard output and input.
 type hello struct {
-	Mapped  int64  // bytes that it has mapped and does not use
+	Mapped  mapped // that it does not use
 	Failure string // why it does not work
 }
 
@@ -74,7 +84,7 @@ type response struct {
 func do(r request) response {
 	data, err := run(r.Task, r.Data)
 	if err != nil {
-		return response{Error: err.Error()}
+		return response{Error: text.Cut(err.Error(), headSize)}
 	}
 	return response{Data: data}
 }
@@ -85,6 +95,7 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	MinifyCSS:   func(data []byte) ([]byte, error) { return minify(data, api.LoaderCSS) },
 	FindFormat:  findFormat,
 	FindImports: findImports,
+	Render:      render.Run,
 	SqueezeBr:   func(data []byte) ([]byte, error) { return coding.Encode(coding.Brotli, coding.Best, data) },
 	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
 }
@@ -99,6 +110,12 @@ func run(t Task, data []byte) ([]byte, error) {
 // Small is the memory that every child may have, in bytes: enough for most jobs.
 const Small = 32 << 20
 
+// RenderMemory is what a child that renders a document may have, in bytes, and RenderTime its processor time.
+const (
+	RenderMemory = 128 << 20
+	RenderTime   = 2 * time.Second
+)
+
 // minifierMemory is how many times its size a file takes in the minifier, measured.
 const minifierMemory = 170
 
@@ -106,6 +123,8 @@ const minifierMemory = 170
 // own pages, which all share, are apart.
 func Memory(t Task, size int64) int64 {
 	switch t {
+	case Render:
+		return RenderMemory
 	case MinifyJS, MinifyCSS, FindFormat, FindImports:
 		return max(Small, 16<<20+minifierMemory*size)
 	default:
@@ -240,21 +259,24 @@ func serve(k kernel) {
 		_ = lowerPriority() // if it fails, the work goes on at the usual priority
 	}
 	closeInherited()
-	out := gob.NewEncoder(os.Stdout)
+	out := bufio.NewWriter(os.Stdout)
+	send := func(message interface{ write(io.Writer) error }) error {
+		return errors.Join(message.write(out), out.Flush())
+	}
 	first := hello{Mapped: addressSpace()}
 	err := k.confine()
 	if err != nil {
 		first.Failure = "it couldn't confine itself: " + err.Error() // and does not begin to read
 	}
-	if err = errors.Join(err, out.Encode(first)); err != nil {
+	if err = errors.Join(err, send(first)); err != nil {
 		os.Exit(1)
 	}
 	jobs := make(chan request)
 	go func() {
-		in := gob.NewDecoder(bufio.NewReader(os.Stdin))
+		in := bufio.NewReader(os.Stdin)
 		for {
-			var r request
-			if err := in.Decode(&r); err != nil {
+			r, err := readRequest(in)
+			if err != nil {
 				os.Exit(0) // the parent is gone, perhaps in the middle of a job
 			}
 			jobs <- r
@@ -267,7 +289,7 @@ func serve(k kernel) {
 		if r.Task == SqueezeBr || r.Task == SqueezeGzip {
 			debug.SetGCPercent(encoderGarbage)
 		}
-		if err := out.Encode(do(r)); err != nil {
+		if err := send(do(r)); err != nil {
 			os.Exit(1)
 		}
 		if large := len(r.Data) > keptMemory; large {

@@ -43,17 +43,16 @@ func BenchmarkMemory(b *testing.B) {
 					p := NewPool(Options{Program: program, Size: 1, Nice: true})
 					for range max(1, min(20, 256<<10/size)) { // garbage gathers over small jobs
 						for _, task := range tasks {
-							if _, err := p.Do(context.Background(), task, text[:min(size, len(text))]); err != nil {
+							if _, err := p.Do(context.Background(), "owner", task, text[:min(size, len(text))]); err != nil {
 								b.Fatal(err)
 							}
 						}
 					}
-					c := <-p.idle
+					c := p.idle[0]
 					shared := resident(b, c.cmd.Process.Pid, "RssFile")
 					b.ReportMetric(resident(b, c.cmd.Process.Pid, "VmHWM")-shared, "peak-MiB")
 					b.ReportMetric(shared, "shared-MiB")
 					b.ReportMetric(float64(coding.Memory(coding.Brotli, coding.Best, int64(size)))/(1<<20), "reckoned-MiB")
-					p.idle <- c
 					p.Close()
 				}
 			})

@@ -1,9 +1,9 @@
 package worker
 
 import (
+	"bufio"
 	"bytes"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,6 +26,11 @@ type Options struct {
 	Program string
 	// Size is how many children run at most, one job each.
 	Size int
+	// Single ends each child after one job.
+	Single bool
+	// CPU ends a child that has used so much processor time, rounded up to seconds, where the system can do that. It needs Single. 0
+	// means no bound.
+	CPU time.Duration
 	// Nice runs the children at the lowest priority.
 	Nice bool
 	// Timeout ends a job, and the child with it. 0 means none.
@@ -33,10 +39,14 @@ type Options struct {
 	Memory int64
 }
 
-// A Pool runs jobs in children that it starts when needed and keeps.
+// A Pool runs jobs in children that it starts when needed. A child works for one owner only, which is a release where the job
+// is about one: a job that takes over its process can change nothing that another release gets.
 type Pool struct {
 	options Options
-	idle    chan *child // holds a nil for each child that is not running
+	slots   chan struct{} // holds a value for each child that has a job
+
+	mu   sync.Mutex
+	idle []*child // without a job, the longest idle first
 }
 
 // A CrashError says that a job's process ended in the middle of it.
@@ -45,6 +55,8 @@ type CrashError struct {
 	Reason string
 	// Killed says that a signal from outside ended the process; the job may be innocent.
 	Killed bool
+	// TimedOut says that the job was ended because it took longer than it may, by the clock.
+	TimedOut bool
 }
 
 func (e *CrashError) Error() string {
@@ -65,34 +77,74 @@ func (e *StartError) Unwrap() error { return e.Err }
 
 // NewPool returns a pool without any child yet.
 func NewPool(o Options) *Pool {
-	p := &Pool{options: o, idle: make(chan *child, o.Size)}
-	for range o.Size {
-		p.idle <- nil
-	}
-	return p
+	return &Pool{options: o, slots: make(chan struct{}, o.Size)}
 }
 
-// Do runs one job and returns its result. The error is a *CrashError where the
+// Do runs one job for an owner and returns its result. The error is a *CrashError where the
 // job ended its process or ran out of time, and a *StartError where there is no
 // process to run it in.
-func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
-	var c *child
+func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byte, error) {
 	select {
-	case c = <-p.idle:
+	case p.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	// Whatever happens, the place goes back, with the child where it lives.
-	defer func() { p.idle <- c }()
+	defer func() { <-p.slots }()
+	c, err := p.acquire(owner)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := p.run(ctx, c, t, data)
+	if err != nil {
+		return nil, err
+	}
+	p.release(c)
+	if answer.Error != "" {
+		return nil, errors.New(answer.Error)
+	}
+	return answer.Data, nil
+}
+
+// acquire returns a child of the owner. The caller has a slot.
+func (p *Pool) acquire(owner string) (*child, error) {
+	p.mu.Lock()
+	var c, other *child
+	if i := slices.IndexFunc(p.idle, func(c *child) bool { return c.owner == owner }); i >= 0 {
+		c = p.idle[i]
+		p.idle = slices.Delete(p.idle, i, i+1)
+	} else if len(p.idle) > 0 && len(p.idle)+len(p.slots) > p.options.Size {
+		other = p.idle[0]
+		p.idle = slices.Delete(p.idle, 0, 1)
+	}
+	p.mu.Unlock()
+	if other != nil {
+		other.kill()
+		other.end()
+	}
+	if c != nil {
+		return c, nil
+	}
+	return p.start(owner)
+}
+
+// release keeps a child for the next job of its owner, or ends it.
+func (p *Pool) release(c *child) {
+	// What is mapped once could be used again without a limit.
+	if p.options.Single || used(c.cmd.Process.Pid) > c.unused.Data+Small*mappedPerByte {
+		c.kill()
+		c.end()
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = append(p.idle, c)
+}
+
+// run runs one job in a child. If that fails, the child has ended.
+func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response, error) {
 	memory := Memory(t, int64(len(data)))
 	if p.options.Memory > 0 {
 		memory = min(memory, p.options.Memory)
-	}
-	if c == nil {
-		var err error
-		if c, err = p.start(); err != nil {
-			return nil, err
-		}
 	}
 	if p.options.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -100,79 +152,76 @@ func (p *Pool) Do(ctx context.Context, t Task, data []byte) ([]byte, error) {
 		defer cancel()
 	}
 	stop := context.AfterFunc(ctx, c.kill)
-	r, err := c.do(request{Task: t, Data: data, Memory: memory})
-	if !stop() || err != nil {
-		reason, killed := c.end()
-		c = nil
-		if start := new(confineError); errors.As(err, &start) {
-			return nil, &StartError{p.options.Program, err}
-		}
-		if isOutOfMemory(reason) {
-			reason = fmt.Sprintf("it needed more than %d MiB of memory", memory>>20)
-		}
-		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
-			reason, killed = context.Cause(ctx).Error(), false
-		} else if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, &CrashError{Task: t, Reason: reason, Killed: killed}
+	answer, err := c.do(request{Task: t, Data: data, Memory: memory}, p.options.CPU)
+	if stop() && err == nil {
+		return answer, nil
 	}
-	if used(c.cmd.Process.Pid) > c.mapped+Small*mappedPerByte { // what is mapped once could be used again without a limit
-		c.kill()
-		c.end()
-		c = nil
+	reason, killed := c.end()
+	if start := new(confineError); errors.As(err, &start) {
+		return response{}, &StartError{p.options.Program, err}
 	}
-	if r.Error != "" {
-		return nil, errors.New(r.Error)
+	if isOutOfMemory(reason) {
+		reason = fmt.Sprintf("it needed more than %d MiB of memory", memory>>20)
 	}
-	return r.Data, nil
+	if killed && p.options.CPU > 0 && c.cpuTime() > p.options.CPU/2 { // the limit counts by ticks, so less may have been used
+		reason, killed = fmt.Sprintf("it used more than %v of processor time", p.options.CPU), false
+	}
+	timedOut := ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled)
+	if timedOut {
+		reason, killed = context.Cause(ctx).Error(), false
+	} else if ctx.Err() != nil {
+		return response{}, ctx.Err()
+	}
+	return response{}, &CrashError{Task: t, Reason: reason, Killed: killed, TimedOut: timedOut}
+}
+
+// cpuSeconds returns a bound in whole seconds, 0 for none.
+func cpuSeconds(bound time.Duration) uint64 {
+	return uint64((bound + time.Second - 1) / time.Second)
 }
 
 // Drop ends a child that has no job, if there is one.
 func (p *Pool) Drop() {
-	for range p.options.Size {
-		select {
-		case c := <-p.idle:
-			p.idle <- nil
-			if c != nil {
-				c.kill()
-				c.end()
-				return
-			}
-		default:
-			return
-		}
+	p.mu.Lock()
+	var c *child
+	if len(p.idle) > 0 {
+		c = p.idle[0]
+		p.idle = slices.Delete(p.idle, 0, 1)
+	}
+	p.mu.Unlock()
+	if c != nil {
+		c.kill()
+		c.end()
 	}
 }
 
 // Close ends the children. No Do may be running or follow.
 func (p *Pool) Close() {
-	for range p.options.Size {
-		if c := <-p.idle; c != nil {
-			c.kill()
-			c.end()
-		}
+	for _, c := range p.idle {
+		c.kill()
+		c.end()
 	}
+	p.idle = nil
 }
 
 // A child is one process.
 type child struct {
+	owner  string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	in     *gob.Encoder
-	out    *gob.Decoder
+	out    *bufio.Reader
 	stderr head
 
-	confined bool  // its hello has come
-	mapped   int64 // see hello
+	confined bool   // its hello has come
+	unused   mapped // see hello
 }
 
-func (p *Pool) start() (*child, error) {
+func (p *Pool) start(owner string) (*child, error) {
 	args := []string{Argument}
 	if p.options.Nice {
 		args = append(args, niceArgument)
 	}
-	c := &child{cmd: exec.Command(p.options.Program, args...)}
+	c := &child{owner: owner, cmd: exec.Command(p.options.Program, args...)}
 	c.cmd.Dir = string(filepath.Separator)
 	c.cmd.Env = environment(os.Environ())
 	c.cmd.Stderr = &c.stderr
@@ -187,7 +236,7 @@ func (p *Pool) start() (*child, error) {
 	if err := c.cmd.Start(); err != nil {
 		return nil, &StartError{p.options.Program, err}
 	}
-	c.stdin, c.in, c.out = stdin, gob.NewEncoder(stdin), gob.NewDecoder(stdout)
+	c.stdin, c.out = stdin, bufio.NewReader(stdout)
 	return c, nil
 }
 
@@ -223,25 +272,32 @@ type confineError struct{ reason string }
 
 func (e *confineError) Error() string { return e.reason }
 
-func (c *child) do(r request) (answer response, err error) {
+func (c *child) do(r request, cpu time.Duration) (answer response, err error) {
 	if !c.confined {
-		var first hello
-		if err := c.out.Decode(&first); err != nil {
+		first, err := readHello(c.out)
+		if err != nil {
 			return answer, err
 		}
 		if first.Failure != "" {
 			return answer, &confineError{first.Failure}
 		}
-		c.confined, c.mapped = true, first.Mapped
+		c.confined, c.unused = true, first.Mapped
 	}
-	if err := limitMemory(c.cmd.Process.Pid, c.mapped+r.Memory*mappedPerByte); err != nil && system.memory() == nil && !errors.Is(err, syscall.ESRCH) {
+	if err := limit(c.cmd.Process.Pid, c.unused, r.Memory*mappedPerByte, cpuSeconds(cpu)); err != nil && system.memory() == nil && !errors.Is(err, syscall.ESRCH) {
 		return answer, &confineError{"couldn't limit its memory: " + err.Error()}
 	}
-	if err := c.in.Encode(r); err != nil {
+	if err := r.write(c.stdin); err != nil {
 		return answer, err
 	}
-	err = c.out.Decode(&answer)
-	return answer, err
+	return readResponse(c.out)
+}
+
+// cpuTime is the processor time that a child used until its end.
+func (c *child) cpuTime() time.Duration {
+	if c.cmd.ProcessState == nil {
+		return 0
+	}
+	return c.cmd.ProcessState.UserTime() + c.cmd.ProcessState.SystemTime()
 }
 
 func (c *child) kill() { _ = c.cmd.Process.Kill() }

@@ -90,7 +90,7 @@ func TestMinify(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := p.Do(context.Background(), tt.task, []byte(tt.in))
+			got, err := p.Do(context.Background(), "owner", tt.task, []byte(tt.in))
 			if want, ok := strings.CutPrefix(tt.want, "error: "); ok {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Fatalf("got %q, %v, want an error with %q", got, err, want)
@@ -110,7 +110,7 @@ func TestSqueeze(t *testing.T) {
 	var wg sync.WaitGroup
 	for task, c := range map[Task]coding.Coding{SqueezeBr: coding.Brotli, SqueezeGzip: coding.Gzip} {
 		wg.Go(func() {
-			coded, err := p.Do(context.Background(), task, in)
+			coded, err := p.Do(context.Background(), "owner", task, in)
 			if err != nil {
 				t.Error(err)
 				return
@@ -128,10 +128,10 @@ func TestHostileJobCostsItselfOnly(t *testing.T) {
 	p := newPool(t, Options{Size: 1})
 	var crash *CrashError
 	hostile := append(bytes.Repeat([]byte("!"), 1_000_000), 'a')
-	if _, err := p.Do(context.Background(), MinifyJS, hostile); !errors.As(err, &crash) || crash.Killed {
+	if _, err := p.Do(context.Background(), "owner", MinifyJS, hostile); !errors.As(err, &crash) || crash.Killed {
 		t.Errorf("%v, want a CrashError", err) // for a stack overflow, or what the race detector makes of it
 	}
-	if got, err := p.Do(context.Background(), MinifyJS, []byte("a")); err != nil || string(got) != "a;\n" {
+	if got, err := p.Do(context.Background(), "owner", MinifyJS, []byte("a")); err != nil || string(got) != "a;\n" {
 		t.Errorf("the job after it: %q, %v", got, err)
 	}
 }
@@ -140,13 +140,13 @@ func TestStalledJobEnds(t *testing.T) {
 	program := link(t, stalls)
 	p := newPool(t, Options{Program: program, Size: 1, Timeout: 50 * time.Millisecond})
 	var crash *CrashError
-	if _, err := p.Do(context.Background(), MinifyJS, nil); !errors.As(err, &crash) {
+	if _, err := p.Do(context.Background(), "owner", MinifyJS, nil); !errors.As(err, &crash) {
 		t.Errorf("out of time: %v, want a CrashError", err)
 	}
 	p = newPool(t, Options{Program: program, Size: 1})
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	if _, err := p.Do(ctx, MinifyJS, nil); !errors.Is(err, context.Canceled) {
+	if _, err := p.Do(ctx, "owner", MinifyJS, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -156,7 +156,7 @@ func TestChildDoesNotGetSecrets(t *testing.T) {
 	t.Setenv("npm_config_//registry.example.com/:_authToken", "secret")
 	t.Setenv("GOTRACEBACK", "none")
 	var crash *CrashError
-	if _, err := newPool(t, Options{Program: link(t, tells), Size: 1}).Do(context.Background(), MinifyJS, nil); !errors.As(err, &crash) {
+	if _, err := newPool(t, Options{Program: link(t, tells), Size: 1}).Do(context.Background(), "owner", MinifyJS, nil); !errors.As(err, &crash) {
 		t.Fatalf("%v, want a CrashError with the environment", err)
 	}
 	var names []string
@@ -177,7 +177,7 @@ func TestProgramIsMissing(t *testing.T) {
 	defer p.Close()
 	for range 2 { // a failed start gives its place back
 		var start *StartError
-		if _, err := p.Do(context.Background(), MinifyJS, nil); !errors.As(err, &start) {
+		if _, err := p.Do(context.Background(), "owner", MinifyJS, nil); !errors.As(err, &start) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -188,11 +188,10 @@ func TestNiceChildIsNiceInEveryThread(t *testing.T) {
 		t.Skip("reads /proc")
 	}
 	p := newPool(t, Options{Size: 1, Nice: true})
-	if _, err := p.Do(context.Background(), SqueezeBr, bytes.Repeat([]byte("larder "), 10_000)); err != nil {
+	if _, err := p.Do(context.Background(), "owner", SqueezeBr, bytes.Repeat([]byte("larder "), 10_000)); err != nil {
 		t.Fatal(err)
 	}
-	c := <-p.idle
-	defer func() { p.idle <- c }()
+	c := p.idle[0]
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", c.cmd.Process.Pid))
 	if err != nil || len(stats) < 2 {
 		t.Fatalf("%d threads, %v", len(stats), err)
@@ -212,22 +211,20 @@ func TestNiceChildIsNiceInEveryThread(t *testing.T) {
 // A service manager's stop reaches the children too; it is not theirs to obey.
 func TestChildOutlivesTerm(t *testing.T) {
 	p := newPool(t, Options{Size: 1})
-	if _, err := p.Do(context.Background(), MinifyJS, []byte("a")); err != nil {
+	if _, err := p.Do(context.Background(), "owner", MinifyJS, []byte("a")); err != nil {
 		t.Fatal(err)
 	}
-	c := <-p.idle
+	c := p.idle[0]
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.idle <- c
-	if got, err := p.Do(context.Background(), MinifyJS, []byte("a")); err != nil || string(got) != "a;\n" {
+	if got, err := p.Do(context.Background(), "owner", MinifyJS, []byte("a")); err != nil || string(got) != "a;\n" {
 		t.Errorf("after SIGTERM: %q, %v", got, err)
 	}
-	c = <-p.idle
+	c = p.idle[0]
 	c.kill()
-	p.idle <- c
 	var crash *CrashError
-	if _, err := p.Do(context.Background(), MinifyJS, []byte("a")); !errors.As(err, &crash) || !crash.Killed {
+	if _, err := p.Do(context.Background(), "owner", MinifyJS, []byte("a")); !errors.As(err, &crash) || !crash.Killed {
 		t.Errorf("after SIGKILL: %v, want a CrashError that says so", err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -56,6 +58,50 @@ func TestImportersCompileNoGenericLibrary(t *testing.T) {
 	for of := range symbols {
 		if in := compiled[of]; len(in) != 1 || !strings.HasSuffix(in[0], of) {
 			t.Errorf("generic code of a library is compiled in %q, want only %s: an exported type, or a function that is inlined, mentions a type of the library", in, of)
+		}
+	}
+}
+
+// TestServingPackagesParseNoDocuments holds that what answers requests is not linked with parsers of what strangers wrote: only the worker
+// process's packages import them.
+func TestServingPackagesParseNoDocuments(t *testing.T) {
+	t.Parallel()
+	const own = "github.com/larder-cdn/larder/"
+	parsers := []string{"github.com/yuin/goldmark", "github.com/microcosm-cc/bluemonday", "github.com/tdewolff/parse/v2", "golang.org/x/net/html", "github.com/evanw/esbuild", own + "bot/worker"}
+	isParser := func(path string) bool {
+		return slices.ContainsFunc(parsers, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
+	}
+	list := func(arguments ...string) (lines []string) {
+		t.Helper()
+		cmd := exec.Command("go", append([]string{"list", "-tags", "nomsgpack"}, arguments...)...)
+		cmd.Dir = filepath.Join("..", "..")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(string(out)), "\n")
+	}
+	serving := []string{"./api/...", "./server/...", "./logs/tiles/...", "./internal/answers/...", "./internal/client/...", "./internal/document/...", "./internal/requests/..."}
+	deps := list(append([]string{"-deps"}, serving...)...)
+	if len(deps) < 200 || !slices.Contains(deps, own+"api/site") {
+		t.Fatalf("%d packages", len(deps))
+	}
+	for _, path := range deps {
+		if isParser(path) {
+			t.Errorf("a package that answers requests is linked with %s", path)
+		}
+	}
+	// The reader of HTML of `larder verify` is for a command.
+	for _, line := range list("-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...") {
+		imports := strings.Fields(line)
+		of := strings.TrimPrefix(imports[0], own)
+		if of == "logs/verify" || strings.HasPrefix(of, "bot/worker") || strings.HasPrefix(of, "internal/testkit") {
+			continue
+		}
+		for _, path := range imports[1:] {
+			if isParser(path) && path != own+"bot/worker" {
+				t.Errorf("%s imports %s: only package bot/worker and what is below it may", of, path)
+			}
 		}
 	}
 }

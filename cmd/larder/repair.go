@@ -37,12 +37,12 @@ Sources are asked in the order in which --from names them:
   --from bucket       what the nodes of a cluster share; a node asks it last without being told
   --from upstream     the npm registry and the git repositories that releases were published from
 
-Where the files that list and index everything are damaged (tables, MANIFEST, write-ahead log), a new store is built
-beside the damaged one, checked like fsck --deep does, and put in its place. The damaged one is kept as
+Where the files that list and index everything are damaged (tables, MANIFEST, write-ahead log), repair reads every file of
+the store and builds a new one of what is intact, beside the damaged one. It is checked like fsck --deep does, and put in its place. The damaged one is kept as
 store.damaged-TIME in the data folder: remove it once all is well. So the disk needs room for a second store. Where the
 whole data folder is lost, but not the key folder, this builds the store from URL, DIR or bucket.
 
-Where nothing has the end of the log that was signed, repair replaces nothing and says so. With --accept-loss it goes on
+Where nothing has some of the log entries that were signed, repair lists them and replaces nothing. With --accept-loss it goes on
 without: the log gets a new origin and a new key, which clients that verify have to be told; its first entry says
 what was lost. The old key's files are kept in the key folder.
 
@@ -58,7 +58,7 @@ It works beside the larder process that runs on the data folder, which begins an
 	used := []string{"keys", "allow-host", "downloads", "memory", "github-url", "bucket", "bucket-endpoint"}
 	a.uses(cmd, dataFlags, used)
 	cmd.Flags().StringArrayVar(&from, "from", nil, "take what is lost from `SOURCE`: a URL of another Larder, a folder, bucket or upstream; may be given several times")
-	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "where no source has the end of the log: go on without it, as another log")
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "where no source has some of the signed log entries: go on without them, as another log")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
 		q := app.RepairRequest{AcceptLoss: acceptLoss}

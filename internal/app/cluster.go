@@ -275,7 +275,7 @@ func (n *clusterNode) join(r *roleRun, site *siteOptions) {
 	r.supervisor.readiness.addCheck(n.checkReadiness)
 	r.console.addStatus(n.status)
 	r.console.addOperations(n.nodesOperation)
-	site.pages.Nodes = n.nodes
+	site.pages.Nodes = n.shownNodes
 }
 
 // mayServe reports whether the node has caught up once. One that has something, and cannot, serves what it has.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -237,21 +238,26 @@ func (n *clusterNode) checkReadiness(report *readinessReport) {
 	}
 }
 
-// nodes lists all nodes for the operator's page; where the bucket does not answer, this one.
-func (n *clusterNode) nodes(ctx context.Context) ([]Node, error) {
+// shownNodes lists all nodes for the operator's page; where the bucket does not answer, this one.
+func (n *clusterNode) shownNodes(ctx context.Context) ([]site.Node, error) {
 	own := n.member()
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
 	all, err := n.cluster.Members(ctx)
 	if err != nil {
-		return []Node{own}, err
+		all = []Node{own}
 	}
-	for i := range all {
-		if all[i].Name == own.Name {
-			all[i] = own
+	shown := make([]site.Node, len(all))
+	for i, m := range all {
+		if m.Name == own.Name {
+			m = own
+		}
+		shown[i] = site.Node{
+			Name: m.Name, Role: m.Role, Version: m.Version, Entries: m.Entries, Newest: m.Newest, Lacks: m.Lacks, Behind: m.Behind, Since: m.Since, Heard: m.Heard,
+			Leads: m.Role == cluster.Writer, Former: m.Role == cluster.Former, Silent: m.Silent(time.Now()), Problem: m.Problem, Evidence: m.Evidence,
 		}
 	}
-	return all, nil
+	return shown, err
 }
 
 // nodesOperation lists all nodes; of this one it tells how it stands now.

@@ -127,7 +127,7 @@ func (n *clusterNode) squeeze(ctx context.Context, encoders *worker.Pool, h kvst
 	if err != nil {
 		return nil, err
 	}
-	coded, crash, err := bot.Encode(ctx, encoders, data, n.logger.With("content", h))
+	coded, crash, err := bot.Encode(ctx, encoders, h.String(), data, n.logger.With("content", h))
 	if err == nil && crash != nil {
 		err = crash
 	}

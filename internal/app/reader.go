@@ -44,7 +44,8 @@ type Reader struct {
 	log       *logs.Log
 	usage     func() *usage.Usage // how much files are asked for, read on first use
 	demand    func() *bot.Popularity
-	libraries lazy[*library.Index]   // follows the log from first use on
+	libraries lazy[*library.Index] // follows the log from first use on
+	pages     *pageSources
 	runtime   lazy[*durable.Runtime] // of durable objects, such as waiting rooms
 	outbox    lazy[*outbox]
 	workers   int            // of a check: half of the processors where the process serves
@@ -86,7 +87,7 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 	if err != nil {
 		return nil, opening(s, errors.Join(err, store.Close()))
 	}
-	r := &Reader{settings: s, logger: logger, assetBase: s.AssetBaseAt(o.address), store: store, log: log, workers: runtime.GOMAXPROCS(0)}
+	r := &Reader{settings: s, logger: logger, assetBase: s.AssetBaseAt(o.address), store: store, log: log, pages: new(pageSources), workers: runtime.GOMAXPROCS(0)}
 	if o.address != "" {
 		r.workers = max(1, r.workers/2)
 	}
@@ -96,6 +97,8 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 	r.demand = sync.OnceValue(func() *bot.Popularity { return bot.NewPopularity(store, r.usage().Popularity) })
 	r.readLibraries(logger.With("part", "library"))
 	outboxLogger := logger.With("part", "errands")
+	r.pages.documents.open = func() (*documents, error) { return r.openDocuments(logger.With("part", "renderer")) }
+	r.pages.documents.close = (*documents).close
 	r.runtime.open = func() (*durable.Runtime, error) {
 		return durable.New(store, durable.Options{Logger: outboxLogger, Quiet: !o.working}), nil
 	}
@@ -116,7 +119,7 @@ func (r *Reader) readLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.libraries.open = func() (*library.Index, error) {
-		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.downloads, GitHub: r.gitHub, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Logger: logger})
+		index, err := library.New(library.Options{Store: r.store, Log: r.log, Popularity: r.demand().Of, Downloads: r.downloads, GitHub: r.gitHub, Accounts: bot.ReadAccounts, Deprecated: bot.ReadDeprecation, Upstream: bot.UpstreamNote, Changes: &r.pages.changes, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
@@ -164,7 +167,7 @@ func (r *Reader) closeAfter(others ...func() error) error {
 	for _, end := range others {
 		err = errors.Join(err, end())
 	}
-	return errors.Join(err, r.outbox.end(), r.runtime.end(), r.store.Close())
+	return errors.Join(err, r.pages.documents.end(), r.outbox.end(), r.runtime.end(), r.store.Close())
 }
 
 func storeDir(data string) string { return filepath.Join(data, "store") }

@@ -151,9 +151,13 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages
 	pages.Library, pages.Usage, pages.AssetBase, pages.SiteBase, pages.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.Name
+	documents, err := what.folder.pages.documents.get()
+	if err != nil {
+		return nil, err
+	}
+	pages.Renderer = documents.renderer
 	pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
 	if c.Vulnerabilities != "" {
-		var err error
 		if pages.Advisories, err = library.OpenAdvisories(c.Vulnerabilities, r.logger.With("part", "site")); err != nil {
 			return nil, err
 		}
@@ -164,6 +168,8 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 	if err != nil {
 		return nil, err
 	}
+	r.parts.Add(documents.renderer.Part())
+	r.parts.Add(made.Part())
 	downloads, err := download.New(download.Options{Store: what.folder.store, Leaving: o.api.Stopping, CacheTags: tags, Logger: r.logger.With("part", "download"), Registerer: r.metrics})
 	if err != nil {
 		return nil, err

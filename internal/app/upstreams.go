@@ -68,7 +68,7 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	if err != nil {
 		return nil, err
 	}
-	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: bot.MinifyTimeout})
+	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Single: true, Timeout: bot.MinifyTimeout})
 	for name, source := range u.sources {
 		u.sources[name] = submission.Minified(source, u.minify)
 	}
@@ -111,9 +111,9 @@ func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), 
 	if err != nil {
 		return nil, nil, err
 	}
-	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: bot.MinifyTimeout})
+	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Single: true, Timeout: bot.MinifyTimeout})
 	return func(ctx context.Context, module []byte) (imports []string, err error) {
-		found, err := pool.Do(ctx, worker.FindImports, module)
+		found, err := pool.Do(ctx, "", worker.FindImports, module)
 		if err == nil {
 			err = json.Unmarshal(found, &imports)
 		}
@@ -138,7 +138,7 @@ func (u *Upstreams) minify(ctx context.Context, extension string, data []byte) e
 	if extension == ".css" {
 		task = worker.MinifyCSS
 	}
-	_, err := u.minifiers.Do(ctx, task, data)
+	_, err := u.minifiers.Do(ctx, "", task, data)
 	return err
 }
 

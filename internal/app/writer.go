@@ -230,6 +230,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 		TempDir:     filepath.Join(tmpDir(s.Data), "bot"),
 		Logger:      logger,
 		Events:      o.events,
+		Changed:     func(name string) { w.folder.pages.changes.Note(name) },
 		Squeezed:    o.squeezed,
 	})
 	if err != nil {

@@ -7,6 +7,7 @@
 package text
 
 import (
+	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -107,4 +108,18 @@ func Count(n int, one, many string) string {
 		return "1 " + one
 	}
 	return humanize.Comma(int64(n)) + " " + many
+}
+
+// WebLink returns a URL that strangers wrote as one that a page may link to, or "" where
+// it does not lead to a web site.
+func WebLink(raw string) string {
+	u, err := url.Parse(strings.TrimSpace(raw))
+	if err != nil || u.Host == "" || u.User != nil || len(raw) > 2<<10 {
+		return ""
+	}
+	switch strings.ToLower(u.Scheme) {
+	case "http", "https":
+		return u.String()
+	}
+	return ""
 }

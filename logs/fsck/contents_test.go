@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -63,5 +65,18 @@ func TestCheckEndsWithItsContext(t *testing.T) {
 	o := fsck.Options{Deep: true, Temp: t.TempDir(), Progress: func(fsck.Progress) { cancel() }}
 	if _, err := fsck.Run(ctx, s.store, o, func(f fsck.Finding) { t.Errorf("found %+v", f) }); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Without a disk that can be written to, the views are compared in memory.
+func TestCheckWithoutDisk(t *testing.T) {
+	s := stocked(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sum, err := fsck.Run(t.Context(), s.store, fsck.Options{Deep: true, Temp: filepath.Join(file, "below")}, func(f fsck.Finding) { t.Errorf("found %+v", f) })
+	if err != nil || sum.Entries != 6 || sum.Rows == 0 {
+		t.Errorf("%+v, %v", sum, err)
 	}
 }

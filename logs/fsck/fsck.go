@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 
@@ -38,7 +37,7 @@ type Options struct {
 	Seen logs.Checkpoint
 	// Temp is the folder in which the views are built a second time, for as long as
 	// the run takes. They need about as much space there as in the store. It is made
-	// if it is missing. Default: the system's.
+	// if it is missing. If nothing can be written to it, they are built in memory. Default: the system's.
 	Temp string
 	// Workers is how many contents a deep check decodes at once. Default: one for
 	// each processor.
@@ -139,16 +138,11 @@ func Repair(ctx context.Context, store *kvstore.Store, o Options, report func(Fi
 var ErrUnderivable = errors.New("the views cannot be made again, and nothing was changed")
 
 func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, report func(Finding)) (_ Summary, err error) {
-	scratch, err := makeScratch(o.Temp)
-	if err != nil {
-		return Summary{}, fmt.Errorf("couldn't make a folder for a second set of views to compare with: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	again, err := newSecond(scratch)
+	again, err := newSecond(o.Temp)
 	if err != nil {
 		return Summary{}, err
 	}
-	defer again.close()
+	defer func() { err = errors.Join(err, again.close()) }()
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
@@ -172,15 +166,6 @@ func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, repo
 	err = c.run(ctx, signed)
 	c.decoding.Wait() // returns at once unless run failed
 	return c.summary, err
-}
-
-func makeScratch(temp string) (string, error) {
-	if temp != "" {
-		if err := os.MkdirAll(temp, 0o700); err != nil {
-			return "", err
-		}
-	}
-	return os.MkdirTemp(temp, "fsck-")
 }
 
 // check is one run.

@@ -2,10 +2,15 @@ package fsck
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -33,22 +38,47 @@ type second struct {
 	store   *kvstore.Store
 	batch   *kvstore.Batch // committed now and then, because each commit waits for the disk
 	pending int            // rows in batch, about
+	folder  string         // where it is; "" for memory
 }
 
 // rowsPerCommit bounds the memory that a batch of the second set takes.
 const rowsPerCommit = 50_000
 
-func newSecond(dir string) (*second, error) {
-	store, err := kvstore.Open(dir, kvstore.Options{})
-	if err != nil {
-		return nil, fmt.Errorf("couldn't open a second store to compare with: %w", err)
+// minimumSpace is how much must be free for a second set of views to be built on the disk.
+const minimumSpace = 512 << 20
+
+// newSecond creates the second set in a new folder in temp, or in memory if that is on a disk that is full or read-only.
+func newSecond(temp string) (*second, error) {
+	s := &second{}
+	err := os.MkdirAll(cmp.Or(temp, os.TempDir()), 0o700)
+	if err == nil {
+		s.folder, err = os.MkdirTemp(temp, "fsck-")
 	}
-	return &second{store: store, batch: store.NewBatch()}, nil
+	o := kvstore.Options{MinFreeBytes: -1}
+	if err == nil {
+		if usage, unknown := vfs.Default.GetDiskUsage(s.folder); unknown == nil && usage.AvailBytes < minimumSpace {
+			err = kvstore.ErrDiskFull
+		}
+	}
+	if err != nil {
+		o.FS = vfs.NewMem()
+	}
+	if s.store, err = kvstore.Open(cmp.Or(s.folder, "views"), o); err != nil {
+		return nil, errors.Join(fmt.Errorf("couldn't open a second store to compare with: %w", err), s.removeFolder())
+	}
+	s.batch = s.store.NewBatch()
+	return s, nil
 }
 
-func (s *second) close() {
-	s.batch.Close()
-	s.store.Close()
+func (s *second) close() error {
+	return errors.Join(s.batch.Close(), s.store.Close(), s.removeFolder())
+}
+
+func (s *second) removeFolder() error {
+	if s.folder == "" {
+		return nil
+	}
+	return os.RemoveAll(s.folder)
 }
 
 // apply adds what a change causes. It can be read after the next commit.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/mod/sumdb/tlog"
@@ -385,7 +386,7 @@ func (e *engine) carryAbsent(ctx context.Context) error {
 func (e *engine) wants(ns kvstore.Namespace, row kvstore.Item) bool {
 	switch ns {
 	case kvstore.Meta:
-		return !bytes.Equal(row.Key, kvstore.Key("format")) && !bytes.Equal(row.Key, kvstore.Key("stale"))
+		return !slices.Contains([]string{"format", "rows-in-tables", "stale"}, string(row.Key))
 	case kvstore.LogState:
 		return signing.Carries(row.Key)
 	case kvstore.States:

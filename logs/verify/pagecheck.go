@@ -651,6 +651,19 @@ func (c *pageCheck) headers() map[string]string {
 			*into = append(*into, source)
 		}
 	}
+	scripts, styles = c.addHashes(scripts, styles)
+	policy := "Integrity-Policy"
+	if missing {
+		policy = "Integrity-Policy-Report-Only" // until each has one, enforcing would break the page
+	}
+	return map[string]string{
+		policy:                    "blocked-destinations=(script style)",
+		"Content-Security-Policy": fmt.Sprintf("script-src %s; style-src %s; object-src 'none'; base-uri 'self'", strings.Join(scripts, " "), strings.Join(styles, " ")),
+	}
+}
+
+// addHashes adds the hashes of what is in the page itself.
+func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 	for i, p := range c.pages {
 		if i > 0 && p.from != "about:srcdoc" { // other frames have policies of their own
 			continue
@@ -672,14 +685,7 @@ func (c *pageCheck) headers() map[string]string {
 			c.note("style attributes do not count under this Content-Security-Policy; move them into style sheets")
 		}
 	}
-	policy := "Integrity-Policy"
-	if missing {
-		policy = "Integrity-Policy-Report-Only" // until each has one, enforcing would break the page
-	}
-	return map[string]string{
-		policy:                    "blocked-destinations=(script style)",
-		"Content-Security-Policy": fmt.Sprintf("script-src %s; style-src %s; object-src 'none'; base-uri 'self'", strings.Join(scripts, " "), strings.Join(styles, " ")),
-	}
+	return scripts, styles
 }
 
 // note adds a note, once.

@@ -186,6 +186,9 @@ func (w *Witness) cosigned(path string) []byte {
 	return nil
 }
 
+// emptyRoot is the root of the tree without entries.
+var emptyRoot = tlog.Hash(sha256.Sum256(nil))
+
 // A refusal is why a checkpoint is not cosigned.
 type refusal struct {
 	status int
@@ -248,7 +251,7 @@ func (w *Witness) answer(body io.Reader) ([]byte, error) {
 		case old > 0 && old < signed.Size:
 			return tlog.CheckTree(proof, signed.Size, signed.Root, old, last.Root)
 		case len(proof) > 0:
-			return refuse(http.StatusBadRequest, "there is nothing to prove, and yet a proof")
+			return errors.New("the proof has to be empty")
 		}
 		return nil
 	})
@@ -323,8 +326,11 @@ func (w *Witness) cosign(l *witnessed, old int64, signed signing.Signed, continu
 	if old != last.Size {
 		return nil, &outdated{last.Size}
 	}
-	if old == signed.Size && last.Note != nil && signed.Root != last.Root {
-		return nil, &outdated{last.Size}
+	if last.Size == 0 {
+		last.Root = emptyRoot
+	}
+	if old == signed.Size && signed.Root != last.Root { // with the size, the log would send the same again
+		return nil, refuse(http.StatusConflict, "another tree of %d entries was cosigned, or the tree of none has another root", signed.Size)
 	}
 	if err := continues(last); errors.As(err, new(*refusal)) {
 		return nil, err

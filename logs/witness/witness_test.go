@@ -166,7 +166,7 @@ func TestAddCheckpoint(t *testing.T) {
 		strings.Replace(log.request(0), "\n3\n", "\n4\n", 1): 403,
 		log.request(2):                                       409,
 		"old 0\n" + strings.Repeat("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n", 64) + "\n": 400,
-		"old 0\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n" + string(log.checkpoint()):    400,
+		"old 0\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n" + string(log.checkpoint()):    422,
 	} {
 		if got := tell(w, body); got.Code != status {
 			t.Errorf("%.60q: %d, want %d: %s", body, got.Code, status, got.Body)
@@ -196,7 +196,7 @@ func TestAddCheckpoint(t *testing.T) {
 		t.Errorf("a smaller fork: %d, %s", got.Code, got.Body)
 	}
 	fork.grow("e")
-	if got := tell(w, fork.request(5)); got.Code != 409 {
+	if got := tell(w, fork.request(5)); got.Code != 409 || got.Header().Get("Content-Type") == "text/x.tlog.size" {
 		t.Errorf("a fork of the same size: %d, %s", got.Code, got.Body)
 	}
 	kept, err := filepath.Glob(filepath.Join(dir, "fork-*.json"))
@@ -335,4 +335,26 @@ func FuzzRequest(f *testing.F) {
 			t.Errorf("%d for %q", got.Code, body)
 		}
 	})
+}
+
+// The tree of no entries has one root, and a log's first checkpoint may be of that.
+func TestEmptyTree(t *testing.T) {
+	log := newHistory(t, origin)
+	w := open(t, t.TempDir(), log.key)
+	emptyRoot, err := tlog.TreeHash(0, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		root   tlog.Hash
+		status int
+	}{{tlog.Hash{1}, 409}, {emptyRoot, 200}, {tlog.Hash{1}, 409}, {emptyRoot, 200}} {
+		checkpoint, err := note.Sign(&note.Note{Text: fmt.Sprintf("%s\n0\n%s\n", origin, tt.root)}, log.signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tell(w, "old 0\n\n"+string(checkpoint)); got.Code != tt.status {
+			t.Errorf("the root %v: %d, want %d: %s", tt.root, got.Code, tt.status, got.Body)
+		}
+	}
 }

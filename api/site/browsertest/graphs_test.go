@@ -133,7 +133,7 @@ func load(b *tab, markup string, modules []string, flipped string, at int) strin
 // says that they lack.
 func recipeOf(t *testing.T, i *instance, r moduleRelease) (markup string, modules []string, told string) {
 	t.Helper()
-	page, err := html.Parse(bytes.NewReader(get(t, i.address+"/recipe/"+url.PathEscape(nameHere(r.name))+"/"+r.version+"?file="+url.QueryEscape(r.module))))
+	page, err := html.Parse(bytes.NewReader(getRendered(t, i.address+"/recipe/"+url.PathEscape(nameHere(r.name))+"/"+r.version+"?file="+url.QueryEscape(r.module))))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp/kb"
 )
@@ -29,6 +30,20 @@ func get(t *testing.T, address string) []byte {
 		t.Fatalf("%s: %s, %v", address, response.Status, err)
 	}
 	return body
+}
+
+// getRendered returns a page once a worker has rendered all that it shows: on a loaded machine a page shows plain text first.
+func getRendered(t *testing.T, address string) []byte {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		body := get(t, address)
+		if !bytes.Contains(body, []byte("page in a moment")) {
+			return body
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is not rendered in a minute", address)
+		}
+	}
 }
 
 // integrity is what the API says of a file.

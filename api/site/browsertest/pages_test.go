@@ -2,6 +2,7 @@ package browsertest
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,9 @@ var pages = []page{
 	{"about", "/about", 200},
 }
 
+// rendered matches the paths of pages with something that a worker renders.
+var rendered = regexp.MustCompile(`^/(library|files|compare|recipe)/`)
+
 // tolerateFailure says that answers which are no successes are right: the browser
 // complains of each.
 func (b *tab) tolerateFailure() { b.tolerate(`^network: Failed to load resource: .* (404|410) `) }
@@ -78,6 +82,9 @@ func TestPages(t *testing.T) {
 			t.Run(p.name, func(t *testing.T) {
 				t.Parallel()
 				b := newTab(t)
+				if p.status == 200 && rendered.MatchString(p.path) {
+					getRendered(t, b.address+p.path)
+				}
 				b.tolerateFailure()
 				sweep.checkOnPhone(b, p, i)
 				sweep.checkOnDesktop(b, p, i)

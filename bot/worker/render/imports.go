@@ -1,26 +1,29 @@
-package library
+package render
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/larder-cdn/larder/internal/document"
+)
 
 // mostImports bounds what is found in one module.
 const mostImports = 2000
 
-// An imported module is one that another names.
-type imported struct {
-	specifier string
-	dynamic   bool // by a call of import, which may never happen
+// imports returns what a module imports.
+func imports(r document.Request) (document.Result, error) {
+	return document.Result{Imports: importsOf(r.Text)}, nil
 }
 
 // importsOf returns what a module imports, by its text. It looks for the words and knows no syntax: what stands in a comment
 // behind code or in a string may be taken for an import, which costs a line in a list; an import is not missed, unless its specifier is
 // computed.
-func importsOf(source string) []imported {
-	var found []imported
+func importsOf(source string) []document.Import {
+	var found []document.Import
 	seen := map[string]bool{}
 	add := func(specifier string, ok, dynamic bool) {
 		if ok && specifier != "" && !seen[specifier] && len(found) < mostImports {
 			seen[specifier] = true
-			found = append(found, imported{specifier, dynamic})
+			found = append(found, document.Import{Specifier: specifier, Dynamic: dynamic})
 		}
 	}
 	for at := 0; ; {

@@ -1,14 +1,17 @@
-package site
+package render
 
 import (
 	"html"
-	"html/template"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/tdewolff/parse/v2"
 	"github.com/tdewolff/parse/v2/css"
 	"github.com/tdewolff/parse/v2/js"
+
+	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // This file colours source by lexers that take linear time whatever a stranger has written; the lexers of most
@@ -122,14 +125,43 @@ func stylePieces(source string) []piece {
 	}
 }
 
+// source returns the markup of the lines that are wanted.
+func source(r document.Request) (document.Result, error) {
+	var lines []string
+	long := slices.ContainsFunc(strings.Split(r.Text, "\n"), func(line string) bool { return len(line) > document.LongestLine })
+	if long { // a program wrote it, so its lines are cut
+		lines = strings.Split(strings.TrimSuffix(r.Text, "\n"), "\n")
+		for i, line := range lines {
+			lines[i] = html.EscapeString(text.Short(strings.TrimSuffix(line, "\r"), document.LongestLine))
+		}
+	} else {
+		lines = markUp(pieces(r.Name, r.Text))
+	}
+	lines = lines[min(r.First, len(lines)):min(r.First+r.Lines, len(lines))]
+	var b strings.Builder
+	result := document.Result{}
+	for _, line := range lines {
+		if b.Len()+len(line)+len(ellipsis)+1 > document.MaxMarkup-len(lines)*(len(ellipsis)+1) {
+			line, result.Cut = ellipsis, true
+		}
+		result.Cut = result.Cut || strings.HasSuffix(line, ellipsis)
+		b.WriteString(line + "\n")
+	}
+	result.Markup = b.String()
+	return result, nil
+}
+
+// ellipsis stands for what is cut off.
+const ellipsis = "…"
+
 // markUp returns the lines of pieces as markup. No element goes from one line into the next.
-func markUp(all []piece) []template.HTML {
-	var lines []template.HTML
+func markUp(all []piece) []string {
+	var lines []string
 	var line strings.Builder
 	for _, p := range all {
 		for i, text := range strings.Split(p.text, "\n") {
 			if i > 0 {
-				lines = append(lines, template.HTML(line.String())) //nolint:gosec // all of it is escaped below
+				lines = append(lines, line.String())
 				line.Reset()
 			}
 			text = strings.TrimSuffix(text, "\r")
@@ -143,7 +175,7 @@ func markUp(all []piece) []template.HTML {
 		}
 	}
 	if line.Len() > 0 {
-		lines = append(lines, template.HTML(line.String())) //nolint:gosec // as above
+		lines = append(lines, line.String())
 	}
 	return lines
 }

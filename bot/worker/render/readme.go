@@ -1,14 +1,13 @@
-package site
+package render
 
 import (
 	"bytes"
-	"html/template"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
-	"github.com/microcosm-cc/bluemonday"
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/extension"
 	"github.com/yuin/goldmark/parser"
@@ -16,69 +15,48 @@ import (
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
 
-	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// This file shows READMEs, which strangers write. What comes of one is made by three steps, of which the last one alone
-// would do: Markdown to HTML; links, headings and pictures made to fit the page; and a sanitiser with a list of what may stay.
+// This file renders READMEs: Markdown becomes HTML, whose links, headings and pictures are made to fit the page. Of elements and attributes stays
+// what package document accepts, which checks the result again in the process that shows it.
+
+// readmeID is what the id of a heading may be.
+var readmeID = lazyregexp.New(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
 
 var markdown = sync.OnceValue(func() goldmark.Markdown {
 	return goldmark.New(
 		goldmark.WithExtensions(extension.GFM),
 		goldmark.WithParserOptions(parser.WithAutoHeadingID()),
-		goldmark.WithRendererOptions(goldhtml.WithUnsafe()), // the sanitiser comes after it
+		goldmark.WithRendererOptions(goldhtml.WithUnsafe()), // what must not stay is removed after it
 	)
 })
 
-// sanitise returns the function of a policy that allows the elements of text, and none that loads anything. It does not return the policy: a type
-// argument of OnceValue keeps all methods of that type in the binary, here 130 KB.
-var sanitise = sync.OnceValue(func() func([]byte) []byte {
-	p := bluemonday.NewPolicy()
-	p.AllowElements("p", "br", "hr", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "code", "kbd", "samp", "var", "em", "strong", "b", "i",
-		"s", "del", "ins", "sub", "sup", "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "details", "summary", "abbr", "small")
-	p.AllowAttrs("href").OnElements("a")
-	p.AllowAttrs("id").Matching(readmeID.Get()).OnElements("h3", "h4", "h5", "h6")
-	p.AllowAttrs("tabindex").Matching(zero.Get()).OnElements("pre")
-	p.AllowURLSchemes("http", "https", "mailto")
-	p.AllowRelativeURLs(true)
-	p.RequireParseableURLs(true)
-	p.RequireNoFollowOnLinks(true)
-	p.AllowAttrs("rel").Matching(noOpener.Get()).OnElements("a")
-	return p.SanitizeBytes
-})
-
-// renderReadme returns what a page shows of a README.
-func renderReadme(r *library.Release, repository, name, source string) template.HTML {
+// readme returns the markup of a README in Markdown.
+func readme(r document.Request) (document.Result, error) {
 	var raw bytes.Buffer
-	switch strings.ToLower(path.Ext(name)) {
-	case ".md", ".markdown":
-		if markdown().Convert([]byte(source), &raw) == nil {
-			break
-		}
-		raw.Reset()
-		fallthrough
-	default:
-		raw.WriteString("<pre>" + html.EscapeString(source) + "</pre>")
+	if err := markdown().Convert([]byte(r.Text), &raw); err != nil {
+		return document.Result{}, err
 	}
 	body := &html.Node{Type: html.ElementNode, Data: "body", DataAtom: atom.Body}
 	nodes, err := html.ParseFragment(&raw, body)
 	if err != nil {
-		return ""
+		return document.Result{}, err
 	}
-	f := fitting{release: r, repository: repository}
 	var fitted bytes.Buffer
 	for _, n := range nodes {
 		body.AppendChild(n)
 	}
-	f.fit(body, 0)
+	(&fitting{r}).fit(body, 0)
 	unlinkLost(body)
 	for n := body.FirstChild; n != nil; n = n.NextSibling {
-		if html.Render(&fitted, n) != nil {
-			return ""
+		if err := html.Render(&fitted, n); err != nil {
+			return document.Result{}, err
 		}
 	}
-	return template.HTML(sanitise()(fitted.Bytes())) //nolint:gosec // that is what it is for
+	return document.Result{Markup: fitted.String()}, nil
 }
 
 // unlinkLost leaves the words of links to headings that the README does not have, as where it was cut off before them.
@@ -89,22 +67,29 @@ func unlinkLost(body *html.Node) {
 			headings["#"+id] = true
 		}
 	}
-	for n := range body.Descendants() {
+	for _, n := range slices.Collect(body.Descendants()) {
 		if n.DataAtom != atom.A {
 			continue
 		}
 		to, err := url.PathUnescape(attribute(n, "href"))
 		if strings.HasPrefix(to, "#") && (err != nil || !headings[to]) {
-			n.Attr = nil
+			unwrap(n)
 		}
 	}
 }
 
-// A fitting makes a README fit its page.
-type fitting struct {
-	release    *library.Release
-	repository string // where the repository can be looked at, "" where that is unknown
+// unwrap leaves of an element what is in it.
+func unwrap(n *html.Node) {
+	for n.FirstChild != nil {
+		child := n.FirstChild
+		n.RemoveChild(child)
+		n.Parent.InsertBefore(child, n)
+	}
+	n.Parent.RemoveChild(n)
 }
+
+// A fitting makes a README fit its page.
+type fitting struct{ document.Request }
 
 // deepestMarkup is how deep elements may be in each other. Below, only the text stays.
 const deepestMarkup = 60
@@ -124,8 +109,11 @@ func (f *fitting) fit(parent *html.Node, depth int) {
 		case n.Type == html.ElementNode:
 			f.element(parent, n)
 			f.fit(n, depth+1)
-			if n.DataAtom == atom.A && strings.TrimSpace(wordsIn(n)) == "" { // nothing can be pressed
+			switch {
+			case n.Data == "a" && strings.TrimSpace(wordsIn(n)) == "": // nothing can be pressed
 				parent.RemoveChild(n)
+			case n.Namespace != "" || !document.IsReadmeElement(n.Data) || n.Data == "a" && len(n.Attr) == 0:
+				unwrap(n)
 			}
 		}
 		n = next
@@ -144,8 +132,8 @@ func (f *fitting) element(parent, n *html.Node) {
 	case atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6:
 		level := min(n.Data[1]+2, '6')
 		n.Data, n.DataAtom = "h"+string(level), 0
-		if id := attribute(n, "id"); id != "" {
-			kept = append(kept, html.Attribute{Key: "id", Val: "readme-" + id})
+		if id := "readme-" + attribute(n, "id"); readmeID.MatchString(id) {
+			kept = append(kept, html.Attribute{Key: "id", Val: id})
 		}
 	case atom.A:
 		if to := f.link(attribute(n, "href")); to != "" {
@@ -187,16 +175,16 @@ func (f *fitting) link(to string) string {
 		if u.Scheme == "" {
 			u.Scheme = "https"
 		}
-		return webLink(u.String())
+		return text.WebLink(u.String())
 	}
 	file := strings.TrimPrefix(path.Clean("/"+u.Path), "/")
-	if _, ok := f.release.Find(file); ok {
-		return filesPath(f.release.Library, f.release.Version, file)
+	if _, ok := slices.BinarySearch(f.Files, file); ok {
+		return "/files/" + url.PathEscape(f.Library) + "/" + url.PathEscape(f.Version) + (&url.URL{Path: "/" + file}).EscapedPath()
 	}
-	if f.repository == "" || file == "" {
+	if f.Repository == "" || file == "" {
 		return ""
 	}
-	return f.repository + "/blob/HEAD/" + (&url.URL{Path: file}).EscapedPath()
+	return f.Repository + "/blob/HEAD/" + (&url.URL{Path: file}).EscapedPath()
 }
 
 func attribute(n *html.Node, key string) string {

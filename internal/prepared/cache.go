@@ -1,4 +1,5 @@
-package answers
+// Package prepared keeps values that are expensive to make, within bounds on their number and size. It must not know what they are.
+package prepared
 
 import (
 	"errors"
@@ -7,20 +8,20 @@ import (
 	"sync/atomic"
 )
 
-var errPanicked = errors.New("answers: what was waited for could not be made; the panic before this tells why")
+var errPanicked = errors.New("prepared: what was waited for could not be made; the panic before this tells why")
 
-// Prepared keeps what is expensive to make, the most recently used of it, within bounds. A request for what is being
+// A Cache keeps what is expensive to make, the most recently used of it, within bounds. A request for what is being
 // made waits for that. It is safe for concurrent use.
-type Prepared[K comparable, V any] struct {
+type Cache[K comparable, V any] struct {
 	// Most is how many are kept; MostBytes bounds the sum of what make reports.
 	Most      int
 	MostBytes int
 
 	mu      sync.Mutex
-	entries []*preparedEntry[K, V] // most recently used last
+	entries []*entry[K, V] // most recently used last
 }
 
-type preparedEntry[K comparable, V any] struct {
+type entry[K comparable, V any] struct {
 	key   K
 	once  sync.Once
 	made  atomic.Bool
@@ -30,13 +31,13 @@ type preparedEntry[K comparable, V any] struct {
 }
 
 // Get returns what make made for key, now or before. What failed is not kept.
-func (p *Prepared[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V, error) {
+func (p *Cache[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V, error) {
 	e := p.entry(key)
 	e.once.Do(func() {
 		made := false
 		defer func() {
 			if !made || e.err != nil { // also after a panic
-				p.drop(func(other *preparedEntry[K, V]) bool { return other == e })
+				p.drop(func(other *entry[K, V]) bool { return other == e })
 			}
 		}()
 		e.err = errPanicked // for the requests that wait, unless the call returns
@@ -49,7 +50,7 @@ func (p *Prepared[K, V]) Get(key K, make func() (value V, bytes int, err error))
 }
 
 // Kept returns what was made for key before, false where nothing is kept.
-func (p *Prepared[K, V]) Kept(key K) (value V, ok bool) {
+func (p *Cache[K, V]) Kept(key K) (value V, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := p.index(key); i >= 0 && p.entries[i].made.Load() {
@@ -59,14 +60,14 @@ func (p *Prepared[K, V]) Kept(key K) (value V, ok bool) {
 }
 
 // Len returns how many are kept.
-func (p *Prepared[K, V]) Len() int {
+func (p *Cache[K, V]) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.entries)
 }
 
 // entry returns the entry of key as the most recently used one.
-func (p *Prepared[K, V]) entry(key K) *preparedEntry[K, V] {
+func (p *Cache[K, V]) entry(key K) *entry[K, V] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.index(key)
@@ -76,17 +77,17 @@ func (p *Prepared[K, V]) entry(key K) *preparedEntry[K, V] {
 	if len(p.entries) >= p.Most {
 		p.entries = slices.Delete(p.entries, 0, 1)
 	}
-	e := &preparedEntry[K, V]{key: key}
+	e := &entry[K, V]{key: key}
 	p.entries = append(p.entries, e)
 	return e
 }
 
-func (p *Prepared[K, V]) index(key K) int {
-	return slices.IndexFunc(p.entries, func(e *preparedEntry[K, V]) bool { return e.key == key })
+func (p *Cache[K, V]) index(key K) int {
+	return slices.IndexFunc(p.entries, func(e *entry[K, V]) bool { return e.key == key })
 }
 
 // use makes an entry the most recently used one.
-func (p *Prepared[K, V]) use(i int) *preparedEntry[K, V] {
+func (p *Cache[K, V]) use(i int) *entry[K, V] {
 	e := p.entries[i]
 	copy(p.entries[i:], p.entries[i+1:])
 	p.entries[len(p.entries)-1] = e
@@ -94,7 +95,7 @@ func (p *Prepared[K, V]) use(i int) *preparedEntry[K, V] {
 }
 
 // trim lets go of the least recently used until the rest is within bounds.
-func (p *Prepared[K, V]) trim() {
+func (p *Cache[K, V]) trim() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	total := 0
@@ -107,11 +108,11 @@ func (p *Prepared[K, V]) trim() {
 }
 
 // Forget lets go of what has a key for which gone is true.
-func (p *Prepared[K, V]) Forget(gone func(K) bool) {
-	p.drop(func(e *preparedEntry[K, V]) bool { return gone(e.key) })
+func (p *Cache[K, V]) Forget(gone func(K) bool) {
+	p.drop(func(e *entry[K, V]) bool { return gone(e.key) })
 }
 
-func (p *Prepared[K, V]) drop(gone func(*preparedEntry[K, V]) bool) {
+func (p *Cache[K, V]) drop(gone func(*entry[K, V]) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.entries = slices.DeleteFunc(p.entries, gone)

@@ -1,4 +1,4 @@
-package answers
+package prepared
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ func made[V any](v V, bytes int) func() (V, int, error) {
 }
 
 func TestPreparedKeepsTheMostRecent(t *testing.T) {
-	p := Prepared[int, string]{Most: 3, MostBytes: 100}
+	p := Cache[int, string]{Most: 3, MostBytes: 100}
 	ask := func(key int, want string) {
 		t.Helper()
 		got, err := p.Get(key, made("new", 10))
@@ -40,7 +40,7 @@ func TestPreparedKeepsTheMostRecent(t *testing.T) {
 }
 
 func TestPreparedIsBounded(t *testing.T) {
-	p := Prepared[int, int]{Most: 10, MostBytes: 100}
+	p := Cache[int, int]{Most: 10, MostBytes: 100}
 	for key := range 10 {
 		if _, err := p.Get(key, made(key, 30)); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestPreparedIsBounded(t *testing.T) {
 }
 
 func TestPreparedFails(t *testing.T) {
-	p := Prepared[int, int]{Most: 2, MostBytes: 10}
+	p := Cache[int, int]{Most: 2, MostBytes: 10}
 	broken := errors.New("broken")
 	if _, err := p.Get(1, func() (int, int, error) { return 0, 0, broken }); !errors.Is(err, broken) {
 		t.Error(err)
@@ -74,7 +74,7 @@ func TestPreparedFails(t *testing.T) {
 }
 
 func TestPreparedIsMadeOnce(t *testing.T) {
-	p := Prepared[int, int]{Most: 2, MostBytes: 10}
+	p := Cache[int, int]{Most: 2, MostBytes: 10}
 	var times atomic.Int32
 	begun, finish := make(chan struct{}, 10), make(chan struct{})
 	var group sync.WaitGroup

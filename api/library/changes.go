@@ -1,0 +1,58 @@
+package library
+
+import "sync"
+
+// Changes counts what changes of libraries, so that what was made of them can be kept until something it was made of changes. The zero value is
+// ready. It is safe for concurrent use.
+type Changes struct {
+	mu    sync.Mutex
+	count uint64
+	of    map[string]uint64 // when each library changed last; those that are missing have not since all did
+	all   uint64            // when anything may have changed
+}
+
+// Catalogue is the name of the set of all libraries, which changes when one comes or goes.
+const Catalogue = ""
+
+// Now returns the present moment. What is made of libraries from now on is as new as that.
+func (c *Changes) Now() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count
+}
+
+// Note records that libraries have changed. What reads them from now on finds what is new.
+func (c *Changes) Note(names ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count++
+	if c.of == nil {
+		c.of = map[string]uint64{}
+	}
+	for _, name := range names {
+		c.of[name] = c.count
+	}
+}
+
+// noteAll records that anything may have changed.
+func (c *Changes) noteAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count++
+	c.all, c.of = c.count, nil
+}
+
+// Since reports whether one of the libraries has changed since a moment.
+func (c *Changes) Since(moment uint64, names []string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all > moment {
+		return true
+	}
+	for _, name := range names {
+		if c.of[name] > moment {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,194 @@
+// Package rendering has documents that strangers wrote turned into what pages show, in worker processes, and caches that.
+//
+// It guarantees that the serving process parses no such document: what is not cached is queued, and its page shows plain text until a worker
+// has rendered it. Queue and cache are bounded. What comes of a document is cached under its inputs and the renderer's version, in this store
+// only: it is part of no manifest, log or content, and comes from no other Larder. It is checked when it is made and when it is read.
+//
+// The package must not know what pages look like, or how worker processes are run.
+package rendering
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/prepared"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// Options configures a Renderer. Store and Render are required.
+type Options struct {
+	// Store has the cache. Where nothing can be written to it, the cache is in memory only.
+	Store *kvstore.Store
+	// Render renders one document in a worker process that works for no other owner. A *document.RefusedError says that it cannot
+	// be rendered later either.
+	Render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
+	// MaxBytes bounds the cache, in bytes; default 256 MiB.
+	MaxBytes int64
+	// Logger gets what goes wrong. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// A Renderer has documents rendered. It is safe for concurrent use.
+type Renderer struct {
+	render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
+	logger *slog.Logger
+	cache  cache
+	recent prepared.Cache[string, *entry] // by key
+	queue  chan *job
+
+	mu   sync.Mutex
+	jobs map[document.Key]*job // in the queue, or under way
+}
+
+// A Document is one that may have to be rendered.
+type Document struct {
+	Key document.Key
+	// Owner is the release that it is of.
+	Owner string
+	// Request returns it. It is called if the result is not cached.
+	Request func() (document.Request, error)
+	Kind    document.Kind
+}
+
+// An entry is what is cached of a document: a result, or why there is none.
+type entry struct {
+	result  document.Result
+	refused string
+}
+
+func (e entry) value() (document.Result, error) {
+	if e.refused != "" {
+		return document.Result{}, &document.RefusedError{Reason: e.refused}
+	}
+	return e.result, nil
+}
+
+// A job is a document on its way through the queue.
+type job struct {
+	Document
+	done chan struct{} // closed at the end
+}
+
+// A PendingError says that a document is to be rendered, and is not yet.
+type PendingError struct {
+	// Done is closed when it has been rendered or given up; nil where the queue is full.
+	Done <-chan struct{}
+}
+
+func (*PendingError) Error() string { return "it is not rendered yet" }
+
+const (
+	// maxQueue bounds the documents that wait. One that finds no place is queued when it is requested again.
+	maxQueue      = 256
+	maxRecent     = 500
+	maxRecentSize = 16 << 20
+)
+
+// New returns a renderer. What is queued is rendered while its part runs.
+func New(o Options) *Renderer {
+	x := &Renderer{
+		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), queue: make(chan *job, maxQueue), jobs: map[document.Key]*job{},
+		cache: cache{store: o.Store, most: cmp.Or(o.MaxBytes, 256<<20)},
+	}
+	x.recent.Most, x.recent.MostBytes = maxRecent, maxRecentSize
+	return x
+}
+
+// Part renders what is queued, until the role ends.
+func (x *Renderer) Part() parts.Part {
+	return parts.Part{Name: "renderer", Run: parts.Until(x.Run)}
+}
+
+// Run renders what is queued, until ctx ends.
+func (x *Renderer) Run(ctx context.Context) {
+	for {
+		select {
+		case j := <-x.queue:
+			if _, err := x.renderNow(ctx, j.Document); err != nil && !errors.As(err, new(*document.RefusedError)) && ctx.Err() == nil {
+				x.logger.Warn("couldn't render a document; it is tried again when its page is requested", "of", j.Owner, "kind", j.Kind, "err", err)
+			}
+			x.mu.Lock()
+			delete(x.jobs, j.Key)
+			x.mu.Unlock()
+			close(j.done)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Get returns what comes of a document, or a *document.RefusedError. What is not cached is queued, with a *PendingError.
+func (x *Renderer) Get(d Document) (document.Result, error) {
+	if e, ok := x.lookup(d); ok {
+		return e.value()
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	j := x.jobs[d.Key]
+	if j == nil {
+		j = &job{Document: d, done: make(chan struct{})}
+		select {
+		case x.queue <- j:
+			x.jobs[d.Key] = j
+		default:
+			return document.Result{}, &PendingError{}
+		}
+	}
+	return document.Result{}, &PendingError{Done: j.done}
+}
+
+// Render is Get for a caller who waits until the document is rendered.
+func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, error) {
+	if e, ok := x.lookup(d); ok {
+		return e.value()
+	}
+	return x.renderNow(ctx, d)
+}
+
+func (x *Renderer) lookup(d Document) (entry, bool) {
+	if e, ok := x.recent.Kept(string(d.Key[:])); ok {
+		return *e, true
+	}
+	e, ok := x.cache.get(d.Kind, d.Key)
+	if ok {
+		x.remember(d.Key, e)
+	}
+	return e, ok
+}
+
+func (x *Renderer) remember(key document.Key, e entry) {
+	_, _ = x.recent.Get(string(key[:]), func() (*entry, int, error) { return &e, len(e.result.Markup) + len(e.refused) + 200, nil })
+}
+
+// renderNow renders a document and caches what comes of it.
+func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, error) {
+	if e, ok := x.lookup(d); ok { // rendered while it waited
+		return e.value()
+	}
+	request, err := d.Request()
+	if err != nil {
+		return document.Result{}, err
+	}
+	start := time.Now()
+	result, err := x.render(ctx, d.Owner, request)
+	var refused *document.RefusedError
+	e := entry{result: result}
+	switch {
+	case errors.As(err, &refused):
+		e.refused = refused.Reason
+		x.logger.Info("a document cannot be rendered; its page shows plain text", "of", d.Owner, "kind", d.Kind, "file", request.Name, "why", refused.Reason, "took", time.Since(start).Round(time.Millisecond))
+	case err != nil:
+		return document.Result{}, err
+	}
+	if err := x.cache.put(d.Key, e); err != nil {
+		x.logger.Debug("a rendered document is cached in memory only", "err", err)
+	}
+	x.remember(d.Key, e)
+	return e.value()
+}

@@ -1,0 +1,312 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/api/rendering"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/document"
+)
+
+// This file makes pages, and keeps those that are functions of libraries until one of these changes. A page of a release with thousands of files takes a
+// hundred times as long to make as to send.
+
+// A page is an answer as it is sent.
+type page struct {
+	*answer
+	body   *answers.Body // nil where it only leads elsewhere
+	inputs inputs
+}
+
+// A pageKey says what a page was requested as: its path, and its known parameters in their canonical form.
+type pageKey struct {
+	path, query         string
+	siteBase, assetBase string
+}
+
+// inputs are what a page was made of, at a moment.
+type inputs struct {
+	moment     uint64   // of [library.Changes]
+	libraries  []string // that it depends on
+	hour       int64    // of counts of requests and downloads; 0 where it has none
+	advisories uint64   // the version of the known vulnerabilities
+	free       bool     // a parameter has a value that any client can make up, so the page is not kept
+	pending    []<-chan struct{}
+	unrendered bool // some of it shows plain text until it is rendered
+}
+
+const (
+	mostKept      = 1000
+	mostKeptBytes = 32 << 20
+	// renderPatience is how long a page waits for what is being rendered, before it shows plain text.
+	renderPatience = 4 * time.Second
+)
+
+// use has the page depend on libraries. What is read of them is read afterwards.
+func (n *inputs) use(libraries ...string) {
+	for _, l := range libraries {
+		if !slices.Contains(n.libraries, l) {
+			n.libraries = append(n.libraries, l)
+		}
+	}
+}
+
+// useCounts has the page depend on counts of requests and downloads, which it shows as they are at some time of the hour.
+func (s *Site) useCounts(q *request) {
+	q.inputs.hour = s.hour()
+	q.inputs.advisories = s.options.Advisories.Version()
+}
+
+func (s *Site) hour() int64 { return s.now().Unix() / int64(time.Hour/time.Second) }
+
+// stale reports whether something that a page was made of has changed.
+func (s *Site) stale(n *inputs) bool {
+	return n.hour != 0 && (n.hour != s.hour() || n.advisories != s.options.Advisories.Version()) || s.library.Changes().Since(n.moment, n.libraries)
+}
+
+// page returns the page of a path, or one that says what is wrong with it. An error is that of the latter.
+func (s *Site) page(q *request, path string) (*page, error) {
+	if err := q.parse(s.options); err != nil {
+		return s.render(q, s.failure(q, err))
+	}
+	route, _, ok := s.route(path)
+	get := q.Method == http.MethodGet || q.Method == http.MethodHead
+	if !ok || !get {
+		return s.inTurn(q, path)
+	}
+	query, known := canonicalQuery(route.query, q.query)
+	if !known {
+		return &page{answer: &answer{status: http.StatusPermanentRedirect, location: withQuery(path, query)}}, nil
+	}
+	if route.pattern == "/new" { // it waits for an upstream, and has bounds of its own
+		return s.make(q, path)
+	}
+	key := pageKey{path, query, q.siteBase, q.assetBase}
+	if p, ok := s.kept.Kept(key); ok {
+		if !s.stale(&p.inputs) {
+			return p, nil
+		}
+		s.kept.Forget(func(k pageKey) bool { return k == key })
+	}
+	p, err := s.flights.do(q.Context(), key, func(ctx context.Context) (*page, error) {
+		own := *q
+		own.Request = q.WithContext(ctx)
+		p, err := s.makeRendered(&own, path)
+		if err == nil && route.kept && p.keepable() {
+			p.data = nil // it is in the body
+			_, _ = s.kept.Get(key, func() (*page, int, error) { return p, 2 * p.body.Len(), nil })
+		}
+		return p, err
+	})
+	if err != nil {
+		return s.render(q, s.failure(q, err))
+	}
+	return p, nil
+}
+
+// keepable reports whether a page is the same until its inputs change.
+func (p *page) keepable() bool {
+	return p.body != nil && (p.status == 0 || p.status == http.StatusOK) && !p.inputs.unrendered && !p.inputs.free && len(p.inputs.libraries) > 0
+}
+
+// makeRendered makes a page. If some of it is being rendered, it waits a moment for that without a turn, and makes the page again.
+func (s *Site) makeRendered(q *request, path string) (*page, error) {
+	ctx, cancel := context.WithTimeout(q.Context(), s.renderPatience)
+	defer cancel()
+	for {
+		again := *q
+		p, err := s.inTurn(&again, path)
+		if err != nil || len(p.inputs.pending) == 0 {
+			return p, err
+		}
+		for _, done := range p.inputs.pending {
+			select {
+			case <-done:
+			case <-ctx.Done():
+				return p, nil
+			}
+		}
+	}
+}
+
+// inTurn makes the page of a path when it is the client's turn.
+func (s *Site) inTurn(q *request, path string) (*page, error) {
+	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Patience)
+	if err != nil {
+		if errors.Is(err, client.ErrNoPlace) {
+			err = refuse(http.StatusServiceUnavailable, "Just a moment", "Many pages are being made at this moment. Please try again in a few seconds.")
+		}
+		return s.render(q, s.failure(q, err))
+	}
+	defer leave()
+	return s.make(q, path)
+}
+
+// make makes the page of a path.
+func (s *Site) make(q *request, path string) (*page, error) {
+	q.inputs = inputs{moment: s.library.Changes().Now()}
+	a, err := s.answer(q, path)
+	if err != nil {
+		a = s.failure(q, err)
+	}
+	if a.location != "" {
+		return &page{answer: a}, nil
+	}
+	p, err := s.render(q, a)
+	if err != nil { // a failure's page has nothing that could fail
+		p, err = s.render(q, s.failure(q, err))
+	}
+	if err == nil {
+		p.inputs = q.inputs
+		p.body.Prepare(q.Request)
+	}
+	return p, err
+}
+
+// rendered returns what comes of a document. Without an error, ok is false where plain text is to be shown in its place, now or for good.
+func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
+	r, err = s.options.Renderer.Get(d)
+	var pending *rendering.PendingError
+	switch {
+	case errors.As(err, &pending):
+		q.inputs.unrendered = true
+		if pending.Done != nil {
+			q.inputs.pending = append(q.inputs.pending, pending.Done)
+		}
+		return r, false, nil
+	case errors.As(err, new(*document.RefusedError)):
+		return r, false, nil
+	}
+	return r, err == nil, err
+}
+
+// graph follows the imports of a module.
+func (s *Site) graph(q *request, r *library.Release, file string) (*library.Graph, error) {
+	f, _ := r.Find(file)
+	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.options.Renderer.Imports(func(pending *rendering.PendingError) {
+		q.inputs.unrendered = true
+		if pending.Done != nil {
+			q.inputs.pending = append(q.inputs.pending, pending.Done)
+		}
+	}))
+	if err == nil {
+		q.inputs.use(g.Libraries...)
+	}
+	return g, err
+}
+
+// canonicalQuery writes the known parameters of a query in one form, and reports whether there are no others. A name that ends in "+" is
+// one that may occur several times.
+func canonicalQuery(names []string, query url.Values) (canonical string, known bool) {
+	var b strings.Builder
+	found := 0
+	for _, name := range names {
+		name, several := strings.CutSuffix(name, "+")
+		values := query[name]
+		if len(values) > 0 {
+			found++
+		}
+		if len(values) > 1 && !several {
+			values = values[:1]
+		}
+		for _, value := range values {
+			switch name {
+			case "page":
+				if value = strconv.Itoa(pageNumber(value)); value == "1" {
+					value = ""
+				}
+			case "file":
+			default:
+				value = cleanText(value)
+			}
+			if value == "" {
+				continue
+			}
+			if b.Len() > 0 {
+				b.WriteByte('&')
+			}
+			b.WriteString(name + "=" + url.QueryEscape(value))
+		}
+	}
+	return b.String(), found == len(query)
+}
+
+// flights are the pages that are being made. Clients that request the same one wait for the same.
+type flights struct {
+	mu    sync.Mutex
+	under map[pageKey]*flight
+}
+
+// A flight is a page that is being made.
+type flight struct {
+	done    chan struct{} // closed at the end
+	page    *page
+	err     error
+	clients int // that wait for it
+	cancel  context.CancelFunc
+}
+
+// do returns what make returns, for this client or for another one that requested the same page. Making it ends when no client waits for it any
+// longer.
+func (f *flights) do(ctx context.Context, key pageKey, make func(context.Context) (*page, error)) (*page, error) {
+	f.mu.Lock()
+	flying := f.under[key]
+	if flying == nil {
+		under, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		flying = &flight{done: newSignal(), cancel: cancel}
+		if f.under == nil {
+			f.under = map[pageKey]*flight{}
+		}
+		f.under[key] = flying
+		go f.fly(under, key, flying, make)
+	}
+	flying.clients++
+	f.mu.Unlock()
+	select {
+	case <-flying.done:
+		return flying.page, flying.err
+	case <-ctx.Done():
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if flying.clients--; flying.clients == 0 {
+		flying.cancel()
+		f.land(key, flying)
+	}
+	return nil, ctx.Err()
+}
+
+func newSignal() chan struct{} { return make(chan struct{}) }
+
+func (f *flights) fly(ctx context.Context, key pageKey, flying *flight, make func(context.Context) (*page, error)) {
+	defer close(flying.done)
+	defer flying.cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			flying.err = fmt.Errorf("site: panic: %v\n%s", p, debug.Stack())
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.land(key, flying)
+	}()
+	flying.page, flying.err = make(ctx)
+}
+
+// land removes a flight; the caller holds mu.
+func (f *flights) land(key pageKey, flying *flight) {
+	if f.under[key] == flying {
+		delete(f.under, key)
+	}
+}

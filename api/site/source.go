@@ -1,0 +1,216 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"html/template"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/api/rendering"
+	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// This file shows what strangers wrote: as plain text here, and otherwise as a worker has rendered it.
+
+const (
+	mostSource = 4 << 20 // bytes of a file whose source is shown
+	linesShown = 2000    // on a page
+)
+
+// languages are the extensions of files that a worker colours, with the one that stands for all of a language.
+var languages = map[string]string{
+	".js": ".js", ".mjs": ".js", ".cjs": ".js", ".ts": ".js", ".mts": ".js", ".cts": ".js", ".jsx": ".js", ".tsx": ".js", ".json": ".js", ".map": ".js",
+	".css": ".css", ".scss": ".css", ".less": ".css",
+}
+
+// owner names the release that a document is of.
+func owner(r *library.Release) string { return r.Library + "@" + r.Version }
+
+// addLines adds the lines that a page has: coloured by a worker where people wrote them.
+func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p *filePage, source string) error {
+	p.Shortened = len(source) > document.MaxSource
+	source = text.Cut(source, document.MaxSource)
+	p.Count = strings.Count(source, "\n")
+	if source != "" && !strings.HasSuffix(source, "\n") {
+		p.Count++
+	}
+	self := filesPath(p.Name, p.Version, f.Path)
+	p.Pager = newPager(p.Count, linesShown, q.page(), "lines", func(n string) string { return withQuery(self, encode("page", n)) + "#source" })
+	q.inputs.free = q.inputs.free || p.Pager.Page != q.page()
+	p.First = p.Pager.First
+	first := max(0, p.First-1)
+	if language := languages[strings.ToLower(path.Ext(f.Path))]; language != "" && !p.Shortened && source != "" {
+		result, ok, err := s.rendered(q, rendering.Document{
+			Kind: document.Source, Key: document.SourceKey(f.Hash, language, first), Owner: owner(r),
+			Request: func() (document.Request, error) {
+				return document.Request{Kind: document.Source, Name: language, Text: source, First: first, Lines: linesShown}, nil
+			},
+		})
+		if err != nil {
+			return err
+		}
+		if ok {
+			for line := range strings.Lines(result.Markup) {
+				p.Lines = append(p.Lines, template.HTML(strings.TrimSuffix(line, "\n"))) //nolint:gosec // document.Decode has checked it
+			}
+			p.Long = result.Cut
+			return nil
+		}
+		p.Plain = q.inputs.unrendered
+	}
+	p.addPlainLines(source, first)
+	return nil
+}
+
+// addPlainLines adds lines as plain text, from one on that is counted from 0.
+func (p *filePage) addPlainLines(source string, first int) {
+	n, room := 0, document.MaxMarkup
+	for line := range strings.Lines(source) {
+		if n++; n <= first {
+			continue
+		}
+		if n > first+linesShown {
+			return
+		}
+		line = strings.TrimRight(line, "\r\n")
+		p.Long = p.Long || len(line) > document.LongestLine
+		markup := template.HTMLEscapeString(text.Short(line, document.LongestLine))
+		if room -= len(markup); room < 0 {
+			markup, p.Long = "…", true
+		}
+		p.Lines = append(p.Lines, template.HTML(markup)) //nolint:gosec // it is escaped
+	}
+}
+
+// A noSourceError says why a file is not shown.
+type noSourceError struct{ why string }
+
+func (e *noSourceError) Error() string { return e.why }
+
+// source returns the text of a file.
+func (s *Site) source(f views.PublishedFile) (string, error) {
+	if f.Size > mostSource {
+		return "", &noSourceError{"It is over " + formatBytes(mostSource) + ", too large for a page."}
+	}
+	data, err := s.library.File(f.Hash)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return "", &noSourceError{"It has been erased."}
+	}
+	if err != nil {
+		return "", err
+	}
+	if !utf8.Valid(data) || slices.Contains(data, 0) {
+		return "", &noSourceError{"It is not text."}
+	}
+	return string(data), nil
+}
+
+// A readme is the introduction that upstream has written.
+type readme struct {
+	File  string
+	HTML  template.HTML // "" where the text is shown
+	Text  string
+	Cut   bool
+	Plain bool // until it is rendered
+}
+
+// readmeOf returns the README of a release as a page shows it.
+func (s *Site) readmeOf(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
+	shown := &readme{File: file, Cut: cut || len(source) > document.MaxReadme}
+	shown.Text = text.Cut(source, document.MaxReadme)
+	d, ok := readmeDocument(r, repository, file, source)
+	if !ok {
+		return shown, nil
+	}
+	result, ok, err := s.rendered(q, d)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		shown.HTML, shown.Text = template.HTML(result.Markup), "" //nolint:gosec // document.Decode has checked it
+	} else {
+		shown.Plain = q.inputs.unrendered
+	}
+	return shown, nil
+}
+
+// readmeDocument returns a README that a worker renders, false for one that is plain text.
+func readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
+	ext := strings.ToLower(path.Ext(file))
+	if ext != ".md" && ext != ".markdown" || len(source) > document.MaxReadme || source == "" {
+		return rendering.Document{}, false
+	}
+	return rendering.Document{
+		Kind: document.Readme, Key: document.ReadmeKey(r.Manifest, repository), Owner: owner(r),
+		Request: func() (document.Request, error) {
+			q := document.Request{Kind: document.Readme, Name: file, Text: source, Library: r.Library, Version: r.Version, Repository: repository}
+			for _, f := range r.Files {
+				q.Files = append(q.Files, f.Path)
+			}
+			return q, nil
+		},
+	}, true
+}
+
+// Part has the README of each release rendered when it is published. Those of releases that were published before are rendered when a page shows
+// them.
+func (s *Site) Part() parts.Part {
+	from := s.library.LogSize()
+	return parts.Part{Name: "READMEs of new releases", Run: parts.Until(func(ctx context.Context) {
+		for next := from; ctx.Err() == nil; {
+			entries, after, err := s.library.NextEntries(ctx, next, logs.Query{Kinds: logs.Publications})
+			if err != nil {
+				if ctx.Err() == nil { // a damaged entry, which the log's own readers report
+					s.logger.Error("site: READMEs of new releases are rendered when their pages are requested", "err", err)
+				}
+				return
+			}
+			for _, e := range entries {
+				if err := s.renderReadme(ctx, e); err != nil && ctx.Err() == nil {
+					s.logger.Warn("site: couldn't render a README; its page does when it is requested", "package", e.Package, "version", e.Version, "err", err)
+				}
+			}
+			next = after
+		}
+	})}
+}
+
+// renderReadme renders the README of a release that the log has published.
+func (s *Site) renderReadme(ctx context.Context, e logs.Indexed) error {
+	if err := s.library.Wait(ctx, e.Index+1); err != nil {
+		return err
+	}
+	l, err := s.library.Library(ctx, e.Package)
+	if err != nil {
+		return err
+	}
+	r, err := s.library.Release(ctx, e.Package, e.Version)
+	if errors.Is(err, library.ErrNoVersion) || errors.As(err, new(*library.WithdrawnError)) {
+		return nil // by now
+	}
+	if err != nil {
+		return err
+	}
+	about, err := s.library.About(r)
+	if err != nil {
+		return err
+	}
+	d, ok := readmeDocument(r, newOrigin(l).RepositoryLink, about.ReadmeFile, about.Readme)
+	if !ok {
+		return nil
+	}
+	_, err = s.options.Renderer.Render(ctx, d)
+	if errors.As(err, new(*document.RefusedError)) {
+		return nil // the renderer has reported it
+	}
+	return err
+}

@@ -1,0 +1,115 @@
+package worker
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// This file is the form of what goes over a child's standard input and output: fields, each a length (4 bytes, big endian) and so many
+// bytes. A child may have been taken over by what it works on, so its parent reads nothing that has more form than that.
+
+// maxField bounds a field, in bytes.
+const maxField = 256 << 20
+
+func writeField(w io.Writer, data []byte) error {
+	if len(data) > maxField {
+		return fmt.Errorf("%d bytes, over the limit of %d", len(data), maxField)
+	}
+	if _, err := w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data)))); err != nil {
+		return err
+	}
+	_, err := w.Write(data)
+	return err
+}
+
+// readField reads a field. Memory is taken as the bytes come, not as the length says.
+func readField(r io.Reader, limit int) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := int64(binary.BigEndian.Uint32(head[:]))
+	if n > int64(limit) {
+		return nil, fmt.Errorf("a field of %d bytes, over the limit of %d", n, limit)
+	}
+	var b bytes.Buffer
+	if n <= 1<<20 {
+		b.Grow(int(n))
+	}
+	if copied, err := io.CopyN(&b, r, n); err != nil {
+		if err == io.EOF && copied < n {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+func (h hello) write(w io.Writer) error {
+	var numbers [16]byte
+	binary.BigEndian.PutUint64(numbers[:8], uint64(h.Mapped.All))
+	binary.BigEndian.PutUint64(numbers[8:], uint64(h.Mapped.Data))
+	if err := writeField(w, numbers[:]); err != nil {
+		return err
+	}
+	return writeField(w, []byte(h.Failure))
+}
+
+func readHello(r io.Reader) (h hello, err error) {
+	numbers, err := readField(r, 16)
+	if err != nil {
+		return h, err
+	}
+	failure, err := readField(r, headSize)
+	if err != nil {
+		return h, err
+	}
+	if len(numbers) == 16 {
+		h.Mapped = mapped{int64(binary.BigEndian.Uint64(numbers[:8])), int64(binary.BigEndian.Uint64(numbers[8:]))}
+	}
+	h.Failure = string(failure)
+	return h, nil
+}
+
+func (q request) write(w io.Writer) error {
+	if err := writeField(w, []byte(q.Task)); err != nil {
+		return err
+	}
+	if err := writeField(w, binary.BigEndian.AppendUint64(nil, uint64(q.Memory))); err != nil {
+		return err
+	}
+	return writeField(w, q.Data)
+}
+
+func readRequest(r io.Reader) (q request, err error) {
+	task, err := readField(r, maxField)
+	if err != nil {
+		return q, err
+	}
+	memory, err := readField(r, maxField)
+	if err != nil {
+		return q, err
+	}
+	q.Task, q.Memory = Task(task), int64(binary.BigEndian.Uint64(memory))
+	q.Data, err = readField(r, maxField)
+	return q, err
+}
+
+func (a response) write(w io.Writer) error {
+	if err := writeField(w, []byte(a.Error)); err != nil {
+		return err
+	}
+	return writeField(w, a.Data)
+}
+
+func readResponse(r io.Reader) (a response, err error) {
+	text, err := readField(r, headSize)
+	if err != nil {
+		return a, err
+	}
+	a.Error = string(text)
+	a.Data, err = readField(r, maxField)
+	return a, err
+}

@@ -1,0 +1,124 @@
+package render
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/larder-cdn/larder/internal/document"
+)
+
+const introduction = `# Barrel
+
+[![build](https://badges.example/x.svg)](https://ci.example/) <img src="https://tracker.example/p.gif" alt="tracked" onerror="alert(1)">
+![no link](pic.png)
+
+Jump to [Use](#use) or [what was cut off](#gone), read [the source](src/barrel.js), [more](docs/more.md), [out](//elsewhere.example/x), [bad](javascript:alert(1)), [data](data:text/html,x).
+
+## Use
+
+- [x] done
+- [ ] open
+
+| a | b |
+| - | - |
+| 1 | <b onclick="x()">2</b> |
+
+` + "```js\nimport '<script>';\n```" + `
+
+<script>alert(1)</script><style>body{display:none}</style><iframe src="https://x.example"></iframe><svg onload=alert(1)><a xlink:href="javascript:x">y</a></svg>
+<form action="https://x.example"><input name=q><button>go</button></form>
+<div style="position:fixed" class="notice" id="content">boxed</div>
+<h1 id="main">Deep</h1>
+`
+
+// TestPieces holds that colours change nothing.
+func TestPieces(t *testing.T) {
+	f := func(file, source string) {
+		var b strings.Builder
+		for _, p := range pieces(file, source) {
+			b.WriteString(p.text)
+		}
+		if b.String() != source {
+			t.Errorf("%s: %q became %q", file, source, b.String())
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	parts := []string{"/", "`", "${", "}", "{", "'", "\"", "\\", "\n", "\r\n", "//", "/*", "*/", "<!--", "-->", "a", " ", "1e", "0x", "#", "é", "\u2028", "url(", ")", "@", "--x", "return", "=", "\x00", "\xff"}
+	for range 3000 {
+		var b strings.Builder
+		for range 1 + r.IntN(12) {
+			b.WriteString(parts[r.IntN(len(parts))])
+		}
+		for _, file := range []string{"a.js", "a.css", "a.json", "a.txt"} {
+			f(file, b.String())
+		}
+	}
+}
+
+func FuzzPieces(f *testing.F) {
+	f.Add(true, "a = b / c /d/ `x${`y`}` // z")
+	f.Add(false, "@import url(x); a{b:c} /* d")
+	f.Fuzz(func(t *testing.T, script bool, source string) {
+		file := "a.css"
+		if script {
+			file = "a.js"
+		}
+		var b strings.Builder
+		for _, p := range pieces(file, source) {
+			b.WriteString(p.text)
+		}
+		if b.String() != source {
+			t.Errorf("%q became %q", source, b.String())
+		}
+		for _, line := range markUp(pieces(file, source)) {
+			if strings.Count(string(line), "<") != 2*strings.Count(string(line), "<span") {
+				t.Errorf("%q is not one line of markup", line)
+			}
+		}
+	})
+}
+
+func FuzzReadme(f *testing.F) {
+	f.Add("README.md", introduction)
+	f.Add("README", "<b>")
+	f.Add("readme.md", strings.Repeat("<div>", 300)+strings.Repeat("> ", 200)+"[x](y)")
+	f.Add("README.md", "<a>x</a><a href=https://a.example>y<b>z</a></b><br><p>u<hr>&amp;&lt;<details><summary>s</details>")
+	f.Fuzz(func(t *testing.T, name, source string) {
+		if len(source) > 16<<10 {
+			return
+		}
+		result, err := Render(document.Request{Kind: document.Readme, Name: name, Text: source, Library: "barrel", Version: "1.0.0", Repository: "https://github.com/a/b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := result.Encode()
+		if err == nil {
+			_, err = document.Decode(document.Readme, data)
+		}
+		if err != nil && len(data) > 0 {
+			t.Errorf("%q makes what is not accepted: %v\n%s", source, err, data)
+		}
+		body, err := html.Parse(strings.NewReader("<body>" + result.Markup + "</body>"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for d := range body.Descendants() {
+			for _, a := range d.Attr {
+				switch a.Key {
+				case "href", "rel", "id", "tabindex":
+				default:
+					t.Errorf("%q makes <%s %s=%q>", source, d.Data, a.Key, a.Val)
+				}
+				if a.Key == "href" && !strings.HasPrefix(a.Val, "#readme-") && !strings.HasPrefix(a.Val, "/files/barrel/") && !strings.HasPrefix(a.Val, "http") && !strings.HasPrefix(a.Val, "mailto:") {
+					t.Errorf("%q leads to %q", source, a.Val)
+				}
+			}
+			if d.Data == "script" || d.Data == "img" || d.Data == "style" || d.Data == "iframe" {
+				t.Errorf("%q makes a <%s>", source, d.Data)
+			}
+		}
+	})
+}

@@ -1,0 +1,89 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/api/rendering"
+	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+// pageSources are what pages are made of besides the libraries.
+type pageSources struct {
+	changes   library.Changes
+	documents lazy[*documents]
+}
+
+// documents have what strangers wrote rendered in worker processes, one at a time.
+type documents struct {
+	renderer *rendering.Renderer
+	single   *worker.Pool // a process for each document
+	modules  *worker.Pool // a process for the modules of a release
+}
+
+// renderTimeout ends a worker that the system does not let compute, or for which the system counts no processor time.
+const renderTimeout = time.Minute
+
+func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("couldn't find this program's file to start workers from: %w", err)
+	}
+	d := &documents{
+		single:  worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Single: true, CPU: worker.RenderTime, Timeout: renderTimeout}),
+		modules: worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: bot.MinifyTimeout}),
+	}
+	d.renderer = rendering.New(rendering.Options{Store: r.store, Render: d.render, Logger: logger})
+	return d, nil
+}
+
+func (d *documents) close() error {
+	d.single.Close()
+	d.modules.Close()
+	return nil
+}
+
+// render renders one document in a worker process.
+func (d *documents) render(ctx context.Context, owner string, r document.Request) (document.Result, error) {
+	pool := d.single
+	if r.Kind == document.Imports {
+		pool = d.modules
+	}
+	request, err := json.Marshal(r)
+	if err != nil {
+		return document.Result{}, err
+	}
+	data, err := pool.Do(ctx, owner, worker.Render, request)
+	if err == nil {
+		var result document.Result
+		if result, err = document.Decode(r.Kind, data); err == nil {
+			return result, nil
+		}
+	}
+	var crash *worker.CrashError
+	switch {
+	case ctx.Err() != nil, errors.As(err, new(*worker.StartError)):
+		return document.Result{}, err
+	case errors.As(err, &crash) && (crash.Killed || crash.TimedOut && len(worker.Unprotected()) == 0): // the document may be innocent
+		return document.Result{}, err
+	}
+	return document.Result{}, &document.RefusedError{Reason: err.Error()}
+}
+
+// imports finds out what a module imports, for a command.
+func (r *Reader) imports(ctx context.Context, owner string, module kvstore.Hash, source []byte) ([]document.Import, bool, error) {
+	d, err := r.pages.documents.get()
+	if err != nil {
+		return nil, false, err
+	}
+	return d.renderer.ImportsNow(ctx, owner, module, source)
+}

@@ -1,0 +1,106 @@
+package document
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/larder-cdn/larder/kvstore"
+)
+
+func TestResultsComeBack(t *testing.T) {
+	for _, r := range []Result{
+		{Kind: Readme, Markup: `<h3 id="readme-a">A</h3><p>x &lt; y<br/><a href="https://a.example/?b=c&amp;d" rel="nofollow noopener">b</a></p><pre tabindex="0"><code>c</code></pre>`},
+		{Kind: Readme},
+		{Kind: Source, Markup: "<span class=\"k\">const</span> a\n\n", Cut: true},
+		{Kind: Comparison, Markup: "<span>@@ -1 +1 @@\n</span><del>-a\n</del><ins>+b\n</ins>", Added: 1, Removed: 1},
+		{Kind: Imports, Imports: []Import{{"./a.js", false}, {"b c", true}}},
+	} {
+		data, err := r.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Decode(r.Kind, data)
+		if err != nil || back.Markup != r.Markup || back.Added != r.Added || back.Removed != r.Removed || back.Cut != r.Cut || len(back.Imports) != len(r.Imports) {
+			t.Errorf("%+v became %+v, %v", r, back, err)
+		}
+		for i := range r.Imports {
+			if back.Imports[i] != r.Imports[i] {
+				t.Errorf("%v became %v", r.Imports[i], back.Imports[i])
+			}
+		}
+	}
+	if _, err := (Result{Kind: Readme, Markup: strings.Repeat("a", MaxReadmeMarkup+1)}).Encode(); err == nil {
+		t.Error("a result over its limit")
+	}
+}
+
+// TestHostileResults holds that a renderer that was taken over gets nothing into a page that an honest one could not.
+func TestHostileResults(t *testing.T) {
+	for kind, all := range map[Kind][]string{
+		Readme: {
+			"<script>alert(1)</script>", "<SCRIPT>", "<img src=x>", "<p onclick=\"x\">a</p>", "<p style=\"x\">a</p>", "<p class=\"notice\">a</p>", "<div>a</div>", "<h1>a</h1>", "<h2>a</h2>", "<form></form>",
+			"<a href=\"javascript:alert(1)\">a</a>", "<a href=\"JavaScript:x\">a</a>", "<a href=\"java&#115;cript:x\">a</a>", "<a href=\" https://a\">a</a>", "<a href=\"//a.example\">a</a>", "<a href=\"data:text/html,x\">a</a>",
+			"<a href='https://a'>a</a>", "<a href=https://a>a</a>", "<a href=\"https://a\" onclick=\"x\">a</a>", "<a href=\"https://a\"onclick=\"x\">a</a>", "<a href=\"#content\">a</a>", "<a href=\"/rooms\">a</a>", "<a rel=\"opener\">a</a>",
+			"<h3 id=\"content\">a</h3>", "<p>a", "a</p>", "<p><em>a</p></em>", "</div>", "<p", "<!-- a -->", "<!DOCTYPE html>", "<?a?>", "<svg/onload=x>", "<p/onclick=x>a</p>", "< p>a</p>", "<p\n>a</p>", "<pre tabindex=\"9\">a</pre>",
+			"<p =\"a\">a</p>", "<p\t>a</p>", "<math>", "<noscript>", "<plaintext>", "<p><![CDATA[", strings.Repeat("<p>", 101) + strings.Repeat("</p>", 101), "<a href=\"https://a<b>\">c</a>",
+		},
+		Source:     {"<b>a</b>\n", "<span>a\n</span>", "<span class=\"notice\">a</span>\n", "<span class=\"k\" id=\"x\">a</span>\n", "</code></pre>\n", "<span class=\"k\">a\n"},
+		Comparison: {"<ins class=\"k\">a</ins>", "<p>a</p>", "<ins>a</del>", "<script>"},
+		Imports:    {"./a.js\n", "x ./a.js\n", "<script>\n"},
+	} {
+		for _, body := range all {
+			if r, err := Decode(kind, []byte(string(kind)+" 0 0 false\n"+body)); err == nil {
+				t.Errorf("%s: %q is accepted: %+v", kind, body, r)
+			}
+		}
+		for _, data := range []string{"", "\n", string(kind), string(kind) + " 0 0 false", string(kind) + " -1 0 false\n", string(kind) + " 0 0 maybe\n", string(kind) + " 0 0\n", "other 0 0 false\n", string(kind) + " 0 0 false\n" + strings.Repeat("a\n", MaxMarkup)} {
+			if _, err := Decode(kind, []byte(data)); err == nil {
+				t.Errorf("%s: %.40q is accepted", kind, data)
+			}
+		}
+	}
+}
+
+// TestKeys holds that what makes another result has another key.
+func TestKeys(t *testing.T) {
+	a, b := kvstore.Sum([]byte("a")), kvstore.Sum([]byte("b"))
+	seen := map[Key]string{}
+	for name, key := range map[string]Key{
+		"readme": ReadmeKey(a, ""), "readme of another release": ReadmeKey(b, ""), "readme with links": ReadmeKey(a, "https://a.example"),
+		"source": SourceKey(a, ".js", 0), "source as styles": SourceKey(a, ".css", 0), "second page": SourceKey(a, ".js", 2000),
+		"comparison": ComparisonKey(a, b), "the other way": ComparisonKey(b, a), "added": ComparisonKey(kvstore.Hash{}, a), "imports": ImportsKey(a),
+		"two inputs": NewKey(Readme, "ab", "c"), "cut elsewhere": NewKey(Readme, "a", "bc"), "one input": NewKey(Readme, "abc"),
+	} {
+		if other, ok := seen[key]; ok {
+			t.Errorf("%s has the key of %s", name, other)
+		}
+		seen[key] = name
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add("<p>a &amp; b</p>")
+	f.Add("<a href=\"https://a\" rel=\"nofollow noopener\">b</a><br/>")
+	f.Add("<h3 id=\"readme-a\">b</h3><table><tbody><tr><td>c</td></tr></tbody></table>")
+	f.Fuzz(func(t *testing.T, body string) {
+		r, err := Decode(Readme, []byte("readme 0 0 false\n"+body))
+		if err != nil {
+			return
+		}
+		// Whatever is accepted has no "<" but those of elements with a known name.
+		for rest := r.Markup; ; {
+			i := strings.IndexByte(rest, '<')
+			if i < 0 {
+				break
+			}
+			rest = strings.TrimPrefix(rest[i+1:], "/")
+			name := rest[:strings.IndexAny(rest, " />")]
+			if !IsReadmeElement(name) {
+				t.Fatalf("%q has <%s>", body, name)
+			}
+		}
+		if strings.Contains(strings.ToLower(r.Markup), "href=\"javascript") {
+			t.Fatalf("%q leads to a script", body)
+		}
+	})
+}
