@@ -28,14 +28,13 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*S
 	}
 	store := w.folder.store
 	showDegraded(r.metrics, false)
-	unwatch := watchStore(r.metrics, store)
+	r.metrics.MustRegister(store.Collector())
 	r.onReady = append(r.onReady, func() {
 		if err := store.UseNewestFormat(); err != nil {
 			r.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
 		}
 	})
 	r.parts.Add(parts.Part{Name: "data folder", Stop: func() error {
-		unwatch()
 		err := w.Close()
 		if failed := store.Failed(); failed != nil && r.restarts.pending.Load() {
 			r.logger.Warn("the store was left as it is on the disk", "err", err)
@@ -44,6 +43,21 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*S
 		return err
 	}})
 	return w, nil
+}
+
+// watchDisk reports to the log and to probes how much space the disk of a store has. The process starts again if a full disk has made
+// the store read-only and has space again.
+func (r *roleRun) watchDisk(store *kvstore.Store) {
+	r.supervisor.readiness.addCheck(func(report *readinessReport) { // nodes that fill up together go on serving
+		note, err := store.CheckSpace()
+		switch {
+		case err != nil:
+			report.cannotPublish(err)
+		case note != "":
+			report.note(note)
+		}
+	})
+	r.parts.Add(store.SpacePart(r.logger, func() bool { return r.restartQuietly(restart{before: r.supervisor.execAgain}) }))
 }
 
 // keepShortfall replaces nothing.
@@ -94,11 +108,8 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, err error) {
 		return nil, err
 	}
 	showDegraded(r.metrics, true)
-	unwatch := watchStore(r.metrics, folder.store)
-	r.parts.Add(parts.Part{Name: "what is left of the data folder", Stop: func() error {
-		unwatch()
-		return folder.Close()
-	}})
+	r.metrics.MustRegister(folder.store.Collector())
+	r.parts.Add(parts.Part{Name: "damaged data folder", Stop: folder.Close})
 	return folder, nil
 }
 

@@ -1,17 +1,6 @@
 package app
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/larder-cdn/larder/kvstore"
-)
-
-// watchStore shows the store's metrics until unwatch is called, which has to be before the store is closed.
-func watchStore(r prometheus.Registerer, store *kvstore.Store) (unwatch func()) {
-	collector := store.Collector()
-	r.MustRegister(collector)
-	return func() { r.Unregister(collector) }
-}
+import "github.com/prometheus/client_golang/prometheus"
 
 // showDegraded shows whether the process is in read-only mode.
 func showDegraded(r prometheus.Registerer, is bool) {

@@ -195,12 +195,12 @@ func (s Server) check(c *settings.Settings) error {
 	if s.Mirror != nil && len(c.Fallback) > 0 {
 		return settings.Mistakef("%s: a mirror has what its source has and asks no other origin: leave that out here, and give it to `larder up` at the source", c.Origin("fallback"))
 	}
-	fitMemory(c, s.Serve, os.DirFS("/"), s.Logger)
+	c.FitMemory(s.Serve, os.DirFS("/"), s.Logger)
 	if !s.Serve {
 		return nil
 	}
 	err := checkRooms(c)
-	err = errors.Join(checkPurging(c), checkFallback(c), limitConnections(c, s.Logger), err)
+	err = errors.Join(checkPurging(c), checkFallback(c), c.FitConnections(s.Logger), err)
 	if c.TLSCert != "" {
 		_, wrong := certificate(c, s.Logger)
 		err = errors.Join(err, wrong)
