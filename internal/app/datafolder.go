@@ -31,7 +31,7 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*S
 	r.metrics.MustRegister(store.Collector())
 	r.onReady = append(r.onReady, func() {
 		if err := store.UseNewestFormat(); err != nil {
-			r.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
+			r.logger.Warn("the store stays in its old format; the next start tries again", "err", err)
 		}
 	})
 	r.parts.Add(parts.Part{Name: "data folder", Stop: func() error {
@@ -85,7 +85,7 @@ func (r *roleRun) openPatiently(ctx context.Context, o writing) (*Writer, error)
 			}
 		}
 		if !logged {
-			r.logger.Info("a command has the data folder open; this process goes on when it is done", "data", r.settings.Data)
+			r.logger.Info("a command has the data folder open; waiting until it is closed", "data", r.settings.Data)
 		}
 		if retry.Sleep(ctx, reachAgain) != nil {
 			return nil, err

@@ -34,7 +34,7 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	f.keeper.Register(r.metrics)
 	unprotected := worker.Unprotected()
 	for _, lack := range unprotected {
-		r.logger.Warn("this system keeps less than others from the child processes that read strangers' files", "lacks", lack)
+		r.logger.Warn("this system restricts the child processes that read files from upstream less than others do", "lacks", lack)
 	}
 	r.console.addStatus(func(s *Status) {
 		state := f.keeper.State()
@@ -83,7 +83,7 @@ func (f *filler) passOnce(ctx context.Context, filled func(bot.Summary), beforeE
 		_, err = f.bot.Audit(ctx)
 	}
 	if err == nil && summary.Failed > 0 {
-		err = fmt.Errorf("%d failed and will be tried again; `larder status` tells why", summary.Failed)
+		err = fmt.Errorf("%d failed and will be tried again; `larder status` shows why", summary.Failed)
 	}
 	if ctx.Err() == nil {
 		err = errors.Join(err, beforeEnd(ctx))
@@ -152,12 +152,12 @@ func newKeeper(s *settings.Settings, dir string, g *git.Client, logger *slog.Log
 func (f *filler) lookOnce(ctx context.Context) error {
 	err := f.keeper.Look(ctx, f.bot.SetCatalogue)
 	if err != nil && !f.keeper.State().Changed.IsZero() {
-		return nil // the log tells; the last good one is still good
+		return nil // it is logged; the last valid catalogue stays in use
 	}
 	return err
 }
 
-// shownCatalogue is what visitors may know of it: what is in it, not where it is.
+// shownCatalogue returns what the site displays of the catalogue: its content, not its source.
 func (f *filler) shownCatalogue() site.Catalogue {
 	s := f.keeper.State()
 	shown := site.Catalogue{Packages: s.Packages, Commit: s.Commit[:min(len(s.Commit), 12)], Checked: s.Checked, Failing: s.Since}

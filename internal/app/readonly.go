@@ -80,6 +80,6 @@ func (r *roleRun) openFrozenSigner(folder *Reader, missing *Shortfall) (*signing
 		return nil, fmt.Errorf("%w; --keys chooses another key folder", err)
 	}
 	r.parts.Add(parts.Part{Name: "frozen signer", Stop: signer.Close})
-	r.logger.Error("nothing is written, and only what is left is served, until this is repaired", "err", missing)
+	r.logger.Error("read-only: only the remaining files are served, and nothing is written, until the store is repaired", "err", missing)
 	return signer, nil
 }

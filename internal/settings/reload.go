@@ -14,7 +14,7 @@ var fixed = map[string]bool{
 	"bucket": true, "bucket-endpoint": true, "node-url": true,
 }
 
-// Reloadable tells whether a process that runs can take up another value of a setting.
+// Reloadable reports whether a running process can change a setting.
 func Reloadable(name string) bool { return !fixed[name] }
 
 // copied is a value that can be that of another setting.
