@@ -38,7 +38,7 @@ func (s *Settings) Reload() (*Settings, error) {
 }
 
 // live are the settings that need no other run of the role: their consumers read them from the version in force, or subscribe to it.
-var live = map[string]bool{"drain": true, "lame-duck": true, "log-level": true, "rooms": true}
+var live = map[string]bool{"drain": true, "lame-duck": true, "log-level": true, "private-hosts": true, "rooms": true}
 
 // Changes are the differences between two versions of the settings.
 type Changes struct {
