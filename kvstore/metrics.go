@@ -57,6 +57,8 @@ var failedDesc = prometheus.NewDesc("larder_store_failed", "1 when a failed disk
 
 var (
 	mendedDesc = prometheus.NewDesc("larder_store_contents_mended_total", "Contents whose damaged codings were dropped, or that were stored again.", nil, nil)
+	freeDesc   = prometheus.NewDesc("larder_disk_free_bytes", "Bytes that are free on the disk with the data folder.", nil, nil)
+	totalDesc  = prometheus.NewDesc("larder_disk_total_bytes", "Bytes of the disk with the data folder.", nil, nil)
 	lostDesc   = prometheus.NewDesc("larder_store_contents_damaged", "Contents that were found damaged in every coding, and have to be repaired.", nil, nil)
 )
 
@@ -73,6 +75,8 @@ func (c collector) Describe(descs chan<- *prometheus.Desc) {
 		descs <- m.desc
 	}
 	descs <- failedDesc
+	descs <- freeDesc
+	descs <- totalDesc
 	descs <- mendedDesc
 	descs <- lostDesc
 }
@@ -89,6 +93,10 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, failed)
+	if free, total, _, err := c.store.Space(); err == nil {
+		out <- prometheus.MustNewConstMetric(freeDesc, prometheus.GaugeValue, float64(free))
+		out <- prometheus.MustNewConstMetric(totalDesc, prometheus.GaugeValue, float64(total))
+	}
 	mended, lost := c.store.mender.counts()
 	out <- prometheus.MustNewConstMetric(mendedDesc, prometheus.CounterValue, float64(mended))
 	out <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(lost))

@@ -44,7 +44,7 @@ func newReload(a *cli) *cobra.Command {
 		Long: `Have the process that runs on the data folder read the configuration file, waiting rooms and certificates again, and
 poll its catalogue. If there is a mistake, nothing changes, and the message names the line. Settings that only a restart
 of the process changes are listed. For most others the process opens its store again, while connections wait; log-level,
-lame-duck, drain, certificates, rooms and the catalogue need no restart. SIGHUP does the same.`,
+lame-duck, drain, private-hosts, certificates, rooms and the catalogue need no restart. SIGHUP does the same.`,
 		Example: `  larder reload --data /var/lib/larder`,
 		Args:    arguments(0, 0),
 	}

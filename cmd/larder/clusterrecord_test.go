@@ -70,7 +70,7 @@ func TestClusterRoomsReloaded(t *testing.T) {
 		t.Fatal(out)
 	}
 	c.versions(3, all...)
-	if out, code := one.command("room", "undo", "--if-version", "2"); code == exitDone || !strings.Contains(out, "somebody else has changed version 2 meanwhile, and version 3 (larder room set shop total_active_users on ") {
+	if out, code := one.command("room", "undo", "--if-version", "2"); code == exitDone || !strings.Contains(out, "version 2 was replaced during the change, and version 3 (larder room set shop total_active_users on ") {
 		t.Errorf("the undo of a version that is not in force: %s", out)
 	}
 	if out, code := one.command("room", "undo"); code != exitDone {

@@ -67,9 +67,9 @@ func TestClusterSqueezes(t *testing.T) {
 	says := func(m *machine, want string) bool {
 		return regexp.MustCompile(want).MatchString(m.said())
 	}
-	until("two squeezes", func() bool { return says(two, "squeezing for the node that publishes") })
+	until("two squeezes", func() bool { return says(two, "recompressing contents for the leader") })
 	two.end(syscall.SIGKILL)
-	until("three has squeezed", func() bool { return says(three, `squeezed for the node that publishes.* contents=[1-9]`) })
+	until("three has squeezed", func() bool { return says(three, `recompressed contents for the leader.* contents=[1-9]`) })
 	c.eventually("all is squeezed", func() bool { return waiting() == 0 })
 	two.start()
 	for _, m := range []*machine{one, two, three} {

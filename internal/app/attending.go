@@ -15,11 +15,11 @@ import (
 )
 
 // attend has a command answer other commands while it works, as far as they only look. Where the socket cannot be made,
-// they are told that the folder is in use. What tell has to say belongs to the status.
+// they get the error that the folder is in use. tell adds to the status.
 func (r *Reader) attend(tell func(*Status)) {
 	l, err := admin.Listen(r.settings.Data)
 	if err != nil {
-		r.logger.Debug("commands that only look cannot be answered meanwhile", "err", err)
+		r.logger.Debug("couldn't open the socket for other commands that only read", "err", err)
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())

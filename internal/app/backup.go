@@ -21,7 +21,7 @@ type BackupRequest struct {
 	Dir string `json:"dir"` // an absolute path
 }
 
-// BackupProgress tells how much is copied.
+// BackupProgress reports how much was copied.
 type BackupProgress struct {
 	Bytes int64 `json:"bytes"`
 	Of    int64 `json:"of"`
@@ -99,7 +99,7 @@ func escapeGlob(path string) string {
 // throughProcess adds to a permission error that it is the process, not the command, that could not write.
 func throughProcess(process *Process, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w; the larder process that runs (%d) writes the file and is not allowed to", err, process.PID)
+		return fmt.Errorf("%w; the running larder process (%d) writes the file and has no permission", err, process.PID)
 	}
 	return err
 }

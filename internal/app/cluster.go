@@ -134,7 +134,7 @@ func (r *roleRun) setAside(b bucket.Bucket, short *Shortfall) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	r.logger.Warn("this node begins with a new store, and follows the bucket again from the first entry; the old one is put aside, and can be removed", "why", short, "aside", aside)
+	r.logger.Warn("this node starts with a new store and follows the bucket from the first entry; the old store was renamed and can be removed", "why", short, "aside", aside)
 	return err
 }
 
@@ -181,7 +181,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 		name = has
 	}
 	if name == "" {
-		return nil, view, fmt.Errorf("it cannot be found out whose log this node follows while %s does not answer", n.bucket)
+		return nil, view, fmt.Errorf("%s does not respond, so the log that this node follows is unknown", n.bucket)
 	}
 	if err := n.openKey(folder, founds, view.record); err != nil {
 		return nil, view, err
@@ -206,7 +206,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	view.showing = cluster.NewShowing(n.cluster, key, last, view.record.Keep, func(e *signing.Evidence) string {
 		file, err := known.KeepEvidence(e)
 		if err != nil {
-			n.logger.Error("couldn't keep the evidence of a fork", "err", err)
+			n.logger.Error("couldn't store the evidence of a fork", "err", err)
 		}
 		return file
 	})
@@ -262,7 +262,7 @@ func (n *clusterNode) openKey(folder string, founds bool, record *signing.Record
 	case missing && record.Own() != "":
 		return fmt.Errorf("%s has the log's key and not the cluster's: copy cluster.key from the key folder of the node that publishes, or take log.key away for a node that only serves", folder)
 	case missing && n.settings.NodeURL != "":
-		return settings.Mistakef("%s needs the cluster's key, by which nodes know each other: copy cluster.key from the key folder of the node that publishes into %s", n.settings.Origin("node-url"), folder)
+		return settings.Mistakef("%s needs the cluster's key, by which nodes authenticate each other: copy cluster.key from the key folder of the node that publishes into %s", n.settings.Origin("node-url"), folder)
 	case missing:
 		return nil
 	}
@@ -297,7 +297,7 @@ func (n *clusterNode) exchangeEncodings(ctx context.Context) {
 			shared, err = n.cluster.ShareForms(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
-			n.logger.Warn("couldn't exchange smaller codings with the other nodes; trying again", "err", err)
+			n.logger.Warn("couldn't exchange smaller encodings with the other nodes; trying again", "err", err)
 		}
 	}
 }

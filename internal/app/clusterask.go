@@ -40,11 +40,11 @@ func (n *clusterNode) findWriter(ctx context.Context) (at string, err error) {
 func (n *clusterNode) cannotAsk(at string) error {
 	switch {
 	case at == "":
-		return errors.New("another node of the cluster publishes, which has no --node-url to be asked at: give it one, or run the command there (larder nodes tells which it is)")
+		return errors.New("the leader of the cluster has no --node-url for requests of other nodes: give it one, or run the command there (larder nodes shows which node it is)")
 	case at == n.peers.url:
 		return &cluster.NotWriterError{}
 	case n.peers.asking == nil:
-		return fmt.Errorf("the node at %s publishes, and this one cannot ask it without the cluster's key: copy cluster.key from its key folder into this one, or run the command there", at)
+		return fmt.Errorf("this node cannot send requests to the leader at %s without the cluster's key: copy cluster.key from the leader's key folder into this one's, or run the command there", at)
 	}
 	return nil
 }
@@ -65,9 +65,9 @@ func ask(ctx context.Context, client *http.Client, url string, question io.Reade
 	case err != nil:
 		return nil, err
 	case answer.StatusCode/100 != 2:
-		return nil, fmt.Errorf("the node that publishes answers %s: %s", answer.Status, strings.TrimSpace(string(said[:min(len(said), shortAnswer)])))
+		return nil, fmt.Errorf("the leader responds %s: %s", answer.Status, strings.TrimSpace(string(said[:min(len(said), shortAnswer)])))
 	case int64(len(said)) > most:
-		return nil, fmt.Errorf("the node that publishes answers with more than %d bytes", most)
+		return nil, fmt.Errorf("the leader's response has more than %d bytes", most)
 	}
 	return said, nil
 }

@@ -72,7 +72,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	}
 	r.serveAdmin(socket, w.folder, f.operations(what), n.noSchedule(), s.check)
 	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(f.follow)})
-	r.parts.Add(parts.Part{Name: "word of the node", Run: parts.Until(n.reportToOthers)})
+	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportToOthers)})
 	r.parts.Add(parts.Part{Name: "smaller codings", Run: parts.Until(n.exchangeEncodings)})
 	r.parts.Add(parts.Part{Name: "squeezing for another node", Run: parts.Until(func(ctx context.Context) { n.helpSqueeze(ctx, s.Intervals.Squeeze) })})
 	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
@@ -156,11 +156,11 @@ func (f *clusterFollower) follow(ctx context.Context) {
 		if err := f.mayLead(ctx); err != nil {
 			text := err.Error()
 			f.node.refuses.Store(&text)
-			f.run.logger.Error("no node publishes, and this one may not", "err", err)
+			f.run.logger.Error("no node leads, and this one cannot take over", "err", err)
 			f.role.takeover.after = time.Now().Add(f.role.server.Intervals.Takeover)
 			continue
 		}
-		f.run.logger.Info("no other node publishes; this one takes over")
+		f.run.logger.Info("no node leads; this one takes over")
 		f.run.restart(restart{role: leaderRole{f.role.server, after, f.role.takeover}})
 		<-ctx.Done()
 	}
@@ -198,7 +198,7 @@ func (f *clusterFollower) mayLead(ctx context.Context) error {
 	here := f.node.folder.log.Checkpoint()
 	contained, err := signing.Contains(f.node.folder.store, here, signed.Checkpoint)
 	if err == nil && !contained {
-		err = fmt.Errorf("%s has a log of %d entries, and the key folder knows that one of %d was signed: the bucket is behind, as after restoring an old copy of it. Start the node that has those entries, which brings them there if the bucket is empty, or name the right --bucket; with another key folder (--keys) and an empty bucket, a new log begins that every client has to be told", f.node.bucket, here.Size, signed.Size)
+		err = fmt.Errorf("%s has a log of %d entries, and a log of %d entries was signed according to the key folder: the bucket is behind, as after restoring an old copy of it. Start the node that has those entries, which brings them there if the bucket is empty, or name the right --bucket; with another key folder (--keys) and an empty bucket, a new log begins that every client has to be told", f.node.bucket, here.Size, signed.Size)
 	}
 	return err
 }

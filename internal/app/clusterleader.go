@@ -109,7 +109,7 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 // shareEncoding has the other nodes take over a smaller encoding of a content.
 func (l *clusterLeader) shareEncoding(h kvstore.Hash) {
 	if err := l.node.cluster.NoteForms(h); err != nil {
-		l.run.logger.Warn("the other nodes keep the larger form of a content", "content", h, "err", err)
+		l.run.logger.Warn("couldn't share a smaller encoding with the other nodes", "content", h, "err", err)
 	}
 }
 
@@ -119,7 +119,7 @@ func (l *clusterLeader) leave() {
 	defer cancel()
 	if l.node.cluster.Leads() {
 		if err := l.saveOutbox(ctx); err != nil {
-			l.run.logger.Warn("the last changes of webhooks and schedules may be lost to the node that publishes next", "err", err)
+			l.run.logger.Warn("couldn't save the last changes of webhooks and schedules for the next leader", "err", err)
 		}
 	}
 	l.node.cluster.Leave(ctx)
@@ -137,16 +137,16 @@ func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
 	if err != nil {
 		return err
 	}
-	r.parts.Add(parts.Part{Name: "what the bucket shows", Run: parts.Until(func(ctx context.Context) { l.show(ctx, served) })})
-	r.parts.Add(parts.Part{Name: "comparing what the bucket shows", Run: parts.Until(func(ctx context.Context) { l.reconcile(ctx, served) })})
+	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.Until(func(ctx context.Context) { l.show(ctx, served) })})
+	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.Until(func(ctx context.Context) { l.reconcile(ctx, served) })})
 	r.parts.Add(parts.Part{Name: "writing", Run: parts.Until(func(ctx context.Context) {
 		n.cluster.Hold(ctx)
 		if ctx.Err() == nil {
-			r.logger.Warn("this node does not publish any more; it follows")
+			r.logger.Warn("this node leads no longer; it follows")
 			r.restart(restart{})
 		}
 	})})
-	r.parts.Add(parts.Part{Name: "word of the node", Run: parts.Until(n.reportToOthers)})
+	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportToOthers)})
 	r.parts.Add(parts.Part{Name: "side state", Run: parts.Until(l.keepOutbox)})
 	r.parts.Add(parts.Part{Name: "smaller codings", Run: parts.Until(n.exchangeEncodings)})
 	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
@@ -172,7 +172,7 @@ func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
 		rest := signedLook
 		if err := bring(ctx); err != nil && ctx.Err() == nil {
 			rest = showPause
-			l.run.logger.Warn("couldn't bring up to date what the bucket shows; trying again", "err", err)
+			l.run.logger.Warn("couldn't update the published view in the bucket; trying again", "err", err)
 		}
 		retry.Sleep(ctx, rest) //nolint:errcheck // the loop sees that ctx has ended
 	}
@@ -186,7 +186,7 @@ func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
 		err = bring(last)
 	}
 	if err != nil && !errors.Is(err, cluster.ErrShown) {
-		l.run.logger.Warn("the bucket does not show the last releases; the node that publishes next brings it up to date", "err", err)
+		l.run.logger.Warn("the published view in the bucket is missing the last releases; the next leader adds them", "err", err)
 	}
 }
 
@@ -196,20 +196,20 @@ func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
 		if first {
 			switch packs, size, err := l.node.cluster.CollectPacks(ctx); {
 			case err != nil && ctx.Err() == nil:
-				l.run.logger.Warn("couldn't remove what unfinished publications left in the bucket; the next node that publishes does", "err", err)
+				l.run.logger.Warn("couldn't remove the packs of unfinished publications from the bucket; the next leader does", "err", err)
 			case packs > 0:
-				l.run.logger.Info("removed what unfinished publications left in the bucket", "packs", packs, "bytes", size)
+				l.run.logger.Info("removed the packs of unfinished publications from the bucket", "packs", packs, "bytes", size)
 			}
 		}
 		done, err := l.node.cluster.Mend(ctx, served)
 		if done.Partial > 0 {
-			l.run.logger.Info("removed old partial tiles from what the bucket shows", "objects", done.Partial)
+			l.run.logger.Info("removed old partial tiles from the published view in the bucket", "objects", done.Partial)
 		}
 		if done.Added+done.Removed > 0 {
-			l.run.logger.Warn("what the bucket shows differed from the log, as after a node that published was paused; it is put right", "added", done.Added, "removed", done.Removed)
+			l.run.logger.Warn("the published view in the bucket differed from the log, as after a leader was paused; it was reconciled", "added", done.Added, "removed", done.Removed)
 		}
 		if err != nil && ctx.Err() == nil {
-			l.run.logger.Warn("couldn't compare what the bucket shows with the log; trying again later", "err", err, "later", reconcileEvery)
+			l.run.logger.Warn("couldn't compare the published view in the bucket with the log; trying again later", "err", err, "later", reconcileEvery)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func (l *clusterLeader) commands(all operations, schedule http.Handler) (operati
 	return all, l.savingHTTP(schedule)
 }
 
-// serveOthers answers the other nodes, by some of the operations, and lends them contents for f, nil for no bot.
+// serveOthers serves the other nodes some of the operations, and contents to recompress for f, nil for no bot.
 func (l *clusterLeader) serveOthers(r *roleRun, all operations, f *filler) {
 	forNodes, besides := operations{}, map[string]http.Handler{}
 	all = l.saving(maps.Clone(all))

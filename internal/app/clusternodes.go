@@ -23,13 +23,13 @@ import (
 
 // Times of what nodes say to one another.
 const (
-	wordEvery = 30 * time.Second // of what `larder nodes` tells
+	wordEvery = 30 * time.Second // between two reports for `larder nodes`
 	wordLook  = 3 * time.Second  // and sooner, if there is news
 	// nodesTimeout is how long a page waits for what the bucket knows of the nodes.
 	nodesTimeout = 3 * time.Second
 )
 
-// A Node is what a node of the cluster tells of itself, and its JSON form.
+// A Node is the status of a node of the cluster, and its JSON form.
 type Node = cluster.Member
 
 // OpNodes lists the nodes.
@@ -158,7 +158,7 @@ func unreached(at string, err error) error {
 	if !errors.As(err, &dial) || dial.Op != "dial" {
 		return err
 	}
-	return fmt.Errorf("the node that publishes does not answer at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", at, err)
+	return fmt.Errorf("the leader does not respond at %s; if it is lost, another node that has the log's key takes its place within ten seconds: try again, and see larder nodes: %w", at, err)
 }
 
 // status adds how the node stands to the process's status.
@@ -178,7 +178,7 @@ func (n *clusterNode) folderName() string {
 	return host + ":" + data
 }
 
-// member is what the node tells of itself.
+// member returns the status of the node.
 func (n *clusterNode) member() Node {
 	s := n.cluster.Status()
 	checkpoint := n.folder.log.Checkpoint()
@@ -202,7 +202,7 @@ func (n *clusterNode) member() Node {
 	return m
 }
 
-// reportToOthers leaves word of the node in the bucket, for `larder nodes`, and takes it away at the end.
+// reportToOthers leaves status for other nodes in the bucket, for `larder nodes`, and takes it away at the end.
 func (n *clusterNode) reportToOthers(ctx context.Context) {
 	var reported Node
 	for look := time.Duration(0); retry.Sleep(ctx, look) == nil; look = wordLook {
@@ -217,7 +217,7 @@ func (n *clusterNode) reportToOthers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTime)
 	defer cancel()
 	if err := n.cluster.Forget(ctx, n.member().Name); err != nil {
-		n.logger.Debug("couldn't take away the word of this node", "err", err)
+		n.logger.Debug("couldn't remove the status of this node from the bucket", "err", err)
 	}
 }
 
@@ -260,7 +260,7 @@ func (n *clusterNode) shownNodes(ctx context.Context) ([]site.Node, error) {
 	return shown, err
 }
 
-// nodesOperation lists all nodes; of this one it tells how it stands now.
+// nodesOperation lists all nodes, this one with its present status.
 func (n *clusterNode) nodesOperation(all operations) {
 	answer(all, OpNodes, func(ctx context.Context, _ struct{}, _ func(any)) ([]Node, error) {
 		if err := n.cluster.Tell(ctx, n.member()); err != nil {

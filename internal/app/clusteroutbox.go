@@ -127,7 +127,7 @@ func dropOutbox(store *kvstore.Store) error {
 	return nil
 }
 
-// loadOutbox has a node that begins to write have those of the one before.
+// loadOutbox replaces the outbox here by that of the leader before.
 func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	data, err := l.node.cluster.LoadSide(ctx, l.node.key)
 	if err != nil {
@@ -183,7 +183,7 @@ func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 func (l *clusterLeader) keepOutbox(ctx context.Context) {
 	for retry.Sleep(ctx, outboxEvery) == nil {
 		if err := l.saveOutbox(ctx); err != nil && ctx.Err() == nil {
-			l.run.logger.Warn("couldn't save webhooks and schedules for the node that publishes next; trying again", "err", err)
+			l.run.logger.Warn("couldn't save webhooks and schedules for the next leader; trying again", "err", err)
 		}
 	}
 }

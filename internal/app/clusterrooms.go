@@ -141,7 +141,7 @@ func (n *clusterNode) handleRoomRequests() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var q nodes.Request
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsked)).Decode(&q); r.Method != http.MethodPost || err != nil {
-			http.Error(w, "a node asks about its rooms by POST, in JSON", http.StatusBadRequest)
+			http.Error(w, "want POST with a request about rooms in JSON", http.StatusBadRequest)
 			return
 		}
 		a := nodes.Answer{Refused: nodes.NotOwner}
@@ -165,7 +165,7 @@ func (s *sharedRooms) run(ctx context.Context, rooms *waitingroom.Rooms) {
 	for ctx.Err() == nil {
 		err := s.look(ctx, rooms)
 		if err != nil && !failed && ctx.Err() == nil {
-			s.node.logger.Warn("couldn't find out how the waiting rooms of the cluster stand; trying again", "err", err)
+			s.node.logger.Warn("couldn't read the state of the cluster's waiting rooms; trying again", "err", err)
 		}
 		failed = err != nil
 		for next := time.Now().Add(roomsLook); ctx.Err() == nil && time.Now().Before(next); {
@@ -241,7 +241,7 @@ func (s *sharedRooms) tend(ctx context.Context, o *nodes.Owner) error {
 	}
 	for key, why := range strange {
 		if s.strange[key] == nil {
-			s.node.logger.Warn("the bucket has an object where the nodes with waiting rooms are listed that none of them has written; remove it", "object", key, "err", why)
+			s.node.logger.Warn("the list of nodes with waiting rooms in the bucket has an object that no node has written; remove it", "object", key, "err", why)
 		}
 	}
 	s.strange = strange

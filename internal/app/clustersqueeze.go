@@ -49,7 +49,7 @@ func (l *clusterLeader) lending(b *bot.Bot) http.Handler {
 			})
 		}
 		if err != nil {
-			l.run.logger.Warn("another node has squeezed a content, and its codings are not taken", "node", r.RemoteAddr, "err", err)
+			l.run.logger.Warn("couldn't use the encodings that another node has made of a content", "node", r.RemoteAddr, "err", err)
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
@@ -78,10 +78,10 @@ func (n *clusterNode) helpSqueeze(ctx context.Context, every time.Duration) {
 	for wait := every; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
 		to, err := n.findWriter(ctx)
 		if err != nil {
-			continue // the other parts tell
+			continue // other parts log it
 		}
 		if err = n.squeezeFor(ctx, every, encoders, client, to); ctx.Err() == nil {
-			n.logger.Debug("couldn't squeeze for the node that publishes; trying again", "node", to, "err", err)
+			n.logger.Debug("couldn't recompress for the leader; trying again", "node", to, "err", err)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (n *clusterNode) squeezeFor(ctx context.Context, every time.Duration, encod
 		}
 		if !ok {
 			if contents > 0 {
-				n.logger.Info("squeezed for the node that publishes", "node", to, "contents", contents)
+				n.logger.Info("recompressed contents for the leader", "node", to, "contents", contents)
 			}
 			contents, packed = 0, nil
 			if err := retry.Sleep(ctx, every); err != nil {
@@ -105,7 +105,7 @@ func (n *clusterNode) squeezeFor(ctx context.Context, every time.Duration, encod
 			continue
 		}
 		if contents == 0 && packed == nil {
-			n.logger.Info("squeezing for the node that publishes", "node", to)
+			n.logger.Info("recompressing contents for the leader", "node", to)
 		}
 		switch packed, err = n.squeeze(ctx, encoders, h); {
 		case err == nil:

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-cdn/larder/server/usage"
 )
 
-// usageEvery is how often nodes tell one another what they have counted, and usageKept for how long that lies in the bucket.
+// usageEvery is the interval at which nodes exchange download counts, and usageKept how long the bucket has them.
 const (
 	usageEvery = 2 * time.Minute
 	usageKept  = (usage.MostDays + 31) * 24 * time.Hour

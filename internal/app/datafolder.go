@@ -16,7 +16,7 @@ import (
 // openDataFolder opens the data folder to be written. replace is called where nothing may write to the folder, to make room for a new
 // store; its error is that of openDataFolder.
 func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*Shortfall) error) (*Writer, error) {
-	if err := checkSpaceToOpen(r.settings.Data); err != nil {
+	if err := kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)); err != nil {
 		return nil, r.asReadOnly(err)
 	}
 	w, err := r.openPatiently(ctx, o)
@@ -31,14 +31,13 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*S
 	}
 	store := w.folder.store
 	showDegraded(r.metrics, false)
-	unwatch := watchStore(r.metrics, store)
+	r.metrics.MustRegister(store.Collector())
 	r.onReady = append(r.onReady, func() {
 		if err := store.UseNewestFormat(); err != nil {
-			r.logger.Warn("the store keeps the format that it has; the next start tries again", "err", err)
+			r.logger.Warn("the store stays in its old format; the next start tries again", "err", err)
 		}
 	})
 	r.parts.Add(parts.Part{Name: "data folder", Stop: func() error {
-		unwatch()
 		err := w.Close()
 		if failed := store.Failed(); failed != nil && r.restarts.pending.Load() {
 			r.logger.Warn("the store was left as it is on the disk", "err", err)
@@ -47,6 +46,21 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writing, replace func(*S
 		return err
 	}})
 	return w, nil
+}
+
+// watchDisk reports to the log and to probes how much space the disk of a store has. The process starts again if a full disk has made
+// the store read-only and has space again.
+func (r *roleRun) watchDisk(store *kvstore.Store) {
+	r.supervisor.readiness.addCheck(func(report *readinessReport) { // nodes that fill up together go on serving
+		note, err := store.CheckSpace()
+		switch {
+		case err != nil:
+			report.cannotPublish(err)
+		case note != "":
+			report.note(note)
+		}
+	})
+	r.parts.Add(store.SpacePart(r.logger, func() bool { return r.restartQuietly(restart{before: r.supervisor.execAgain}) }))
 }
 
 // keepShortfall replaces nothing.
@@ -74,7 +88,7 @@ func (r *roleRun) openPatiently(ctx context.Context, o writing) (*Writer, error)
 			}
 		}
 		if !logged {
-			r.logger.Info("a command has the data folder open; this process goes on when it is done", "data", r.settings.Data)
+			r.logger.Info("a command has the data folder open; waiting until it is closed", "data", r.settings.Data)
 		}
 		if retry.Sleep(ctx, reachAgain) != nil {
 			return nil, err
@@ -99,11 +113,8 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 		return nil, false, err
 	}
 	showDegraded(r.metrics, true)
-	unwatch := watchStore(r.metrics, folder.store)
-	r.parts.Add(parts.Part{Name: "what is left of the data folder", Stop: func() error {
-		unwatch()
-		return folder.Close()
-	}})
+	r.metrics.MustRegister(folder.store.Collector())
+	r.parts.Add(parts.Part{Name: "damaged data folder", Stop: folder.Close})
 	return folder, readable, nil
 }
 

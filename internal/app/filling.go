@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -35,7 +34,7 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	f.keeper.Register(r.metrics)
 	unprotected := worker.Unprotected()
 	for _, lack := range unprotected {
-		r.logger.Warn("this system keeps less than others from the child processes that read strangers' files", "lacks", lack)
+		r.logger.Warn("this system restricts the child processes that read files from upstream less than others do", "lacks", lack)
 	}
 	r.console.addStatus(func(s *Status) {
 		state := f.keeper.State()
@@ -53,12 +52,12 @@ func (f *filler) showOnSite(r *roleRun, site *siteOptions, secret string) (err e
 	site.hot = f.bot.Hot
 	logger := r.logger.With("part", "hook")
 	if secret != "" {
-		site.hooks[releasePath] = releaseHook(f.bot, secret, logger)
+		site.hooks[bot.ReleaseHookPath] = f.bot.ReleaseHook(secret, logger)
 	}
 	if !f.keeper.Static() {
 		site.pages.Catalogue = f.shownCatalogue
 		if secret != "" {
-			site.hooks[hookPath] = catalogueHook(f.keeper, secret, logger)
+			site.hooks[catalogue.HookPath] = f.keeper.Hook(secret, logger)
 		}
 	}
 	site.pages.Draft, err = newDrafts(r.settings, r.logger.With("part", "site"))
@@ -84,7 +83,7 @@ func (f *filler) passOnce(ctx context.Context, filled func(bot.Summary), beforeE
 		_, err = f.bot.Audit(ctx)
 	}
 	if err == nil && summary.Failed > 0 {
-		err = fmt.Errorf("%d failed and will be tried again; `larder status` tells why", summary.Failed)
+		err = fmt.Errorf("%d failed and will be tried again; `larder status` shows why", summary.Failed)
 	}
 	if ctx.Err() == nil {
 		err = errors.Join(err, beforeEnd(ctx))
@@ -149,46 +148,16 @@ func newKeeper(s *settings.Settings, dir string, g *git.Client, logger *slog.Log
 	return keeper, nil
 }
 
-// hookPath is where the git host says that the catalogue was pushed to.
-const hookPath = "/hooks/catalogue"
-
-// mostPushed is the most bytes that a push event may have here. GitHub's tell of two thousand commits at most.
-const mostPushed = 8 << 20
-
-// catalogueHook is the webhook that has the catalogue looked at.
-func catalogueHook(keeper *catalogue.Keeper, secret string, logger *slog.Logger) http.Handler {
-	return &git.Webhook{
-		Secret: secret, MaxBytes: mostPushed, Logger: logger,
-		Take: func(d git.Delivery) (int, string) { return pushed(d, keeper.State().Branch, keeper.Refresh) },
-	}
-}
-
-// pushed takes a webhook's event, and has the catalogue looked at where the event is about its branch, "" for any.
-func pushed(d git.Delivery, branch string, look func()) (status int, message string) {
-	switch d.Event {
-	case "ping":
-		return http.StatusOK, "the secret is right"
-	case "push":
-		to, ok := git.PushedBranch(d.Payload)
-		if !ok || branch != "" && to != branch {
-			return http.StatusOK, "nothing to do: it is not a push to the branch of the catalogue"
-		}
-		look()
-		return http.StatusAccepted, "the catalogue is about to be looked at"
-	}
-	return http.StatusOK, "nothing to do for such an event; push is the one that is wanted"
-}
-
 // lookOnce brings the bot's catalogue up to date for a single pass.
 func (f *filler) lookOnce(ctx context.Context) error {
 	err := f.keeper.Look(ctx, f.bot.SetCatalogue)
 	if err != nil && !f.keeper.State().Changed.IsZero() {
-		return nil // the log tells; the last good one is still good
+		return nil // it is logged; the last valid catalogue stays in use
 	}
 	return err
 }
 
-// shownCatalogue is what visitors may know of it: what is in it, not where it is.
+// shownCatalogue returns what the site displays of the catalogue: its content, not its source.
 func (f *filler) shownCatalogue() site.Catalogue {
 	s := f.keeper.State()
 	shown := site.Catalogue{Packages: s.Packages, Commit: s.Commit[:min(len(s.Commit), 12)], Checked: s.Checked, Failing: s.Since}

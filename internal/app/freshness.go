@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 )
 
-// A program that publishes through one node is told how many entries the log has then. A request that names so many is
+// A program that publishes through one node gets the number of log entries afterwards. A request that names that number is
 // answered by no fewer, whichever node gets it.
 
 // sizeField is how a request names them.

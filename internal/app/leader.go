@@ -31,7 +31,7 @@ type publisher interface {
 	rooms() roomsCluster
 	// commands returns the operations and the schedule for commands on this machine.
 	commands(all operations, schedule http.Handler) (operations, http.Handler)
-	// serveOthers answers the other nodes, by some of the operations, and lends them contents for f, nil for no bot.
+	// serveOthers serves the other nodes some of the operations, and contents to recompress for f, nil for no bot.
 	serveOthers(r *roleRun, all operations, f *filler)
 }
 

@@ -37,7 +37,7 @@ type (
 		LogQuery
 		After int64 `json:"after"`
 	}
-	// LogExportRequest asks for what a git repository lacks.
+	// LogExportRequest asks for the changes that a git repository is missing.
 	LogExportRequest struct {
 		After gitlog.Position `json:"after"`
 	}
@@ -93,7 +93,7 @@ func (r *Reader) logList(q LogQuery) (LogPage, error) {
 	case errors.Is(err, library.ErrNoLibrary):
 		return LogPage{}, fmt.Errorf("the log has nothing about a package %q; `larder status` lists those that are here", q.Package)
 	case errors.Is(err, library.ErrNoVersion):
-		return LogPage{}, fmt.Errorf("the log has nothing about %s %q; `larder log list --package %s` tells what it has", q.Package, q.Version, q.Package)
+		return LogPage{}, fmt.Errorf("the log has nothing about %s %q; `larder log list --package %s` lists its entries", q.Package, q.Version, q.Package)
 	}
 	return LogPage{Entries: logEntries(page.Entries), Next: page.Next, Size: size}, err
 }
@@ -150,7 +150,7 @@ type ExportedChange struct {
 	Of int64 `json:"of"`
 }
 
-// ExportLog adds what a repository lacks, and tells how many entries it has then, and of how many. What was added before
+// ExportLog adds the missing entries to a repository, and reports how many it has, and of how many. Entries that were added before
 // something failed stays.
 func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repository, shown func(has, of int64)) (added int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -172,7 +172,7 @@ func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repositor
 	return added, err
 }
 
-// LogPush is what `larder status` tells of the log on GitHub.
+// LogPush is the state of the log on GitHub, for `larder status`.
 type LogPush struct {
 	Repository string `json:"repository"`
 	gitlog.PushState

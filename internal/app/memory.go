@@ -9,21 +9,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/kvstore"
 )
-
-// otherMemory is for what no setting bounds: the index of search and pages, connections and their goroutines, and the
-// garbage between two collections.
-const otherMemory = 256 * settings.Mebibyte
-
-// memoryBudget returns what the settings come to of the memory that Go manages, in bytes.
-func memoryBudget(s *settings.Settings, serve bool) int64 {
-	budget := otherMemoryOf(s.MemoryLimit) + s.Memory + kvstore.Options{CacheBytes: s.StoreCache, MemTableBytes: memTableOf(s.MemoryLimit)}.HeapBytes()
-	if serve {
-		budget += s.Cache + s.Sending
-	}
-	return budget
-}
 
 // limitMemory keeps the process near what its settings come to until ctx ends, unless GOMEMLIMIT says otherwise. Left
 // alone, Go's garbage collector lets as much garbage pile up as there is in use, so a process all of whose memory is in
@@ -35,7 +21,7 @@ func limitMemory(ctx context.Context, c *settings.Settings, serve bool, logger *
 	if c.Environment("GOMEMLIMIT") {
 		return
 	}
-	m := memoryLimit{budget: memoryBudget(c, serve), most: c.MemoryLimit / 10 * 9}
+	m := memoryLimit{budget: c.MemoryBudget(serve), most: c.MemoryLimit / 10 * 9}
 	limit := m.budget
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
 	samples := []metrics.Sample{

@@ -1,23 +1,12 @@
 package app
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/larder-cdn/larder/kvstore"
-)
-
-// watchStore shows the store's metrics until unwatch is called, which has to be before the store is closed.
-func watchStore(r prometheus.Registerer, store *kvstore.Store) (unwatch func()) {
-	collector := store.Collector()
-	r.MustRegister(collector)
-	return func() { r.Unregister(collector) }
-}
+import "github.com/prometheus/client_golang/prometheus"
 
 // showDegraded shows whether the process is in read-only mode.
 func showDegraded(r prometheus.Registerer, is bool) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "larder_degraded",
-		Help: "1 while nothing is written, because the store is damaged or lacks what was signed, and what it lacks is answered with 503.",
+		Help: "1 while nothing is written, because the store is damaged or is missing signed entries; requests for missing files get 503.",
 	})
 	if is {
 		gauge.Set(1)

@@ -158,11 +158,11 @@ func refusing(all operations, why error) operations {
 	return all
 }
 
-// An Operation is one thing that a process can be asked: what the request is, what is told on the way, and the answer.
+// An Operation is what a command can request from a process: it has types for the request, the events on the way, and the response.
 // The string is its name on the admin socket.
 type Operation[Request, Event, Answer any] string
 
-// Ask has a process do it, and hands report, which may be nil, what is told on the way.
+// Ask sends the request to a process, calls report, which may be nil, with each event, and returns the response.
 func (o Operation[Request, Event, Answer]) Ask(ctx context.Context, c *Client, request Request, report func(Event)) (Answer, error) {
 	return admin.Call[Answer](ctx, c.client, string(o), request, report)
 }

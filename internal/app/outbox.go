@@ -71,7 +71,7 @@ type (
 	}
 )
 
-// What `larder webhook` asks, and is told.
+// Requests and responses of `larder webhook`.
 type (
 	// WebhookAddRequest describes a webhook.
 	WebhookAddRequest struct {

@@ -74,7 +74,7 @@ func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, 
 }
 
 func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
-	o.store.Logger, o.store.CacheBytes, o.store.MemTableBytes = logger.With("part", "store"), s.StoreCache, memTableOf(s.MemoryLimit)
+	o.store.Logger, o.store.CacheBytes, o.store.MemTableBytes = logger.With("part", "store"), s.StoreCache, s.MemTableBytes()
 	o.store.Program = ThisBuild().writer()
 	store, err := kvstore.Open(storeDir(s.Data), o.store)
 	if errors.Is(err, kvstore.ErrLocked) {

@@ -14,7 +14,7 @@ import (
 var (
 	errOpening    = errors.New("opening: the store is being opened")
 	errRecovering = errors.New("recovering: the store is being opened again")
-	errStopping   = errors.New("stopping: the process was told to end")
+	errStopping   = errors.New("stopping: the process was asked to stop")
 	errHandedOver = errors.New("stopping: another process takes over")
 )
 

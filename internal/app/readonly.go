@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
@@ -141,7 +142,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (*signing.Signer, error) {
 	publicly, consequence := unsignedPublicly, "nothing is published until this is repaired; all files are served"
 	if lacking {
-		publicly, consequence = lostPublicly, "nothing is written, and only what is left is served, until this is repaired"
+		publicly, consequence = lostPublicly, "only the remaining files are served, and nothing is written, until the store is repaired"
 	}
 	keys, err := r.settings.KeyFolder()
 	var signer *signing.Signer
@@ -156,9 +157,12 @@ func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (
 	return signer, nil
 }
 
+// resolvedEvery is the interval between two checks whether the reason for read-only mode is gone.
+const resolvedEvery = 10 * time.Second
+
 // awaitResolved has the role start that could not before, once the reason is gone.
 func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, wanted role) error {
-	for retry.Sleep(ctx, diskLook) == nil {
+	for retry.Sleep(ctx, resolvedEvery) == nil {
 		if reason.resolved(ctx) {
 			r.logger.Info("the process can publish again", "after", reason)
 			r.restart(restart{role: wanted})
@@ -181,5 +185,5 @@ func (r *roleRun) canWrite() bool {
 			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 		}
 	}
-	return err == nil && checkSpaceToOpen(r.settings.Data) == nil
+	return err == nil && kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)) == nil
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
-// RepairRequest says what `larder repair` heals with.
+// RepairRequest is a request of `larder repair`.
 type RepairRequest struct {
 	// From are the sources, in the order in which they are asked: URLs of other Larders, absolute paths of folders,
 	// [FromBucket] and [FromUpstream].
@@ -52,10 +52,10 @@ type RepairEvent struct {
 // RepairResult is what a repair did.
 type RepairResult = repair.Result
 
-// OpRepair heals the folder of a process that runs, which begins anew afterwards.
+// OpRepair repairs the folder of a running process, which restarts its role afterwards.
 const OpRepair Operation[RepairRequest, RepairEvent, repair.Result] = "repair"
 
-// Repair heals a data folder, through the process that runs on it if there is one, and returns when that has begun anew.
+// Repair repairs a data folder. If a process runs on it, the process does so, and Repair returns when its role has restarted.
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result repair.Result, err error) {
 	for deadline := time.Now().Add(reachFor); ; {
 		switch client, err := Dial(ctx, s.Data); {
@@ -110,7 +110,7 @@ func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, rep
 // errAccept is about what cannot be done beside a process.
 var errAccept = errors.New("--accept-loss makes another log with another key; stop the larder process that runs on the data folder first")
 
-// errRepairing is that one repair at a time works on a folder.
+// errRepairing is the error of a second repair at the same time.
 var errRepairing = errors.New("a repair is under way; wait until it is done")
 
 // addRepair has do repair, one at a time.
@@ -128,7 +128,7 @@ func addRepair(all operations, do func(context.Context, RepairRequest, func(Repa
 	})
 }
 
-// addRepairInPlace has repairs heal the folder while the role runs. Another run then reads everything again.
+// addRepairInPlace adds an operation that repairs the folder while the role runs, which restarts afterwards.
 func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o repair.Options) error {
@@ -142,7 +142,7 @@ func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	})
 }
 
-// addRebuild has repairs build a new store beside what is left of the damaged one. Between this run of the role, which closes that, and
+// addRebuild adds an operation that builds a new store beside the remains of the damaged one. Between this run of the role, which closes that, and
 // the next one, the two are swapped.
 func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
@@ -154,7 +154,7 @@ func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
 			if err == nil {
 				r.restart(restart{before: func() error {
 					kept, err := repair.Swap(o)
-					r.logger.Warn("the repaired store takes the place of the damaged one", "kept", kept, "err", err)
+					r.logger.Warn("the repaired store replaces the damaged one", "kept", kept, "err", err)
 					return err
 				}})
 			}

@@ -49,7 +49,7 @@ type console struct {
 // addOperations adds operations of a part.
 func (c *console) addOperations(add func(operations)) { c.operations = append(c.operations, add) }
 
-// addStatus adds what a part tells of its status.
+// addStatus adds the status of a part.
 func (c *console) addStatus(add func(*Status)) { c.status = append(c.status, add) }
 
 // newRoleRun prepares a run of a role, by the settings that are in force in the process. again says that another one came before.
@@ -244,7 +244,7 @@ type restarts struct {
 	ended     bool     // the run has ended, so that no restart can follow it any more
 }
 
-// request notes a restart, which the run ends for once begin is closed. It returns false if the run ends for another reason.
+// request records a restart, for which the run ends once begin is closed. It returns false if the run ends for another reason.
 func (r *restarts) request(how restart) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -175,7 +175,7 @@ func (o *ownedRooms) done(v configstore.Version, err error) (RoomVersion, error)
 	if err != nil {
 		return RoomVersion{}, err
 	}
-	o.record.logger.Info("the settings of the waiting rooms were changed", "version", v.Number, "origin", v.Origin)
+	o.record.logger.Info("changed the settings of the waiting rooms", "version", v.Number, "origin", v.Origin)
 	return describe(v, v.Number), nil
 }
 
@@ -221,7 +221,7 @@ func forwardRooms[Request any](ctx context.Context, f *followedRooms, o Operatio
 	if err == nil {
 		raw, ok := result.(json.RawMessage)
 		if !ok {
-			return v, fmt.Errorf("the node that publishes returned %T", result)
+			return v, fmt.Errorf("the leader returned %T", result)
 		}
 		err = json.Unmarshal(raw, &v)
 	}

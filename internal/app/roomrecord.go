@@ -268,7 +268,7 @@ func versionOf(hash string, newestFirst []configstore.Version) (number int64) {
 func (r *roomRecord) lastRead() string {
 	hash, err := os.ReadFile(filepath.Join(r.data, roomsFolder, lastFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.logger.Warn("couldn't find out which file of rooms this node read last; it offers none", "err", err)
+		r.logger.Warn("couldn't read which file of rooms this node read last; it offers none", "err", err)
 	}
 	return strings.TrimSpace(string(hash))
 }
@@ -323,7 +323,7 @@ func (r *roomRecord) refresh(ctx context.Context) {
 		return
 	}
 	if err := r.store.Refresh(ctx); err != nil {
-		r.logger.Warn("it cannot be found out which version of the rooms is in force", "err", err)
+		r.logger.Warn("couldn't read which version of the rooms is in force", "err", err)
 	}
 }
 

@@ -251,7 +251,7 @@ func TestRoomChangesAtTheSameTime(t *testing.T) {
 	for _, err := range errs {
 		if err == nil {
 			done++
-		} else if !errors.As(err, new(*configstore.ConflictError)) || !strings.Contains(err.Error(), "repeat the change if it is still wanted") {
+		} else if !errors.As(err, new(*configstore.ConflictError)) || !strings.Contains(err.Error(), "repeat the change if necessary") {
 			t.Error(err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 )
 
-// A Server is a process that has the data folder open and works until it is told to end.
+// A Server is a process that has the data folder open and runs until it is asked to stop.
 type Server struct {
 	Settings *settings.Settings
 	Logger   *slog.Logger
@@ -29,7 +29,7 @@ type Server struct {
 	Serving func(address string, example func() (path string, err error))
 	// Filled is called when the single pass has been made.
 	Filled func(bot.Summary)
-	// Stopping is called when the process is told to end.
+	// Stopping is called when the process is asked to stop.
 	Stopping func()
 	// Intervals are those of a node of a cluster.
 	Intervals ClusterIntervals
@@ -122,7 +122,7 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 		next.role = readOnlyRole{s, unwritable, p.role}
 		return &next, nil
 	case err != nil && leads && ctx.Err() == nil:
-		s.Logger.Error("this node could not publish; it follows", "err", err)
+		s.Logger.Error("this node couldn't lead; it follows", "err", err)
 		next := s.plan(c.inForce.Get(), led.takeover.afterFailure(err, s.Intervals.Takeover))
 		next.again = true
 		return next, nil
@@ -199,12 +199,12 @@ func (s Server) check(c *settings.Settings) error {
 	if s.Mirror != nil && len(c.Fallback) > 0 {
 		return settings.Mistakef("%s: a mirror has what its source has and asks no other origin: leave that out here, and give it to `larder up` at the source", c.Origin("fallback"))
 	}
-	fitMemory(c, s.Serve, os.DirFS("/"), s.Logger)
+	c.FitMemory(s.Serve, os.DirFS("/"), s.Logger)
 	if !s.Serve {
 		return nil
 	}
 	err := checkRooms(c)
-	err = errors.Join(checkPurging(c), checkFallback(c), limitConnections(c, s.Logger), err)
+	err = errors.Join(checkPurging(c), checkFallback(c), c.FitConnections(s.Logger), err)
 	if c.TLSCert != "" {
 		_, wrong := certificate(c, s.Logger)
 		err = errors.Join(err, wrong)

@@ -62,11 +62,11 @@ func checkKey(s *settings.Settings) error {
 	return nil
 }
 
-// markFile says, in the key folder, what the store had on its disk at last.
+// markFile, in the key folder, records the last state of the store on its disk.
 const markFile = "store-mark"
 
 // survey looks at a data folder before it is opened to be written, and changes nothing. It returns a [*Shortfall], or
-// where the mark of its store is; "" where the key folder is that of another log, which is told when that is opened.
+// the path of its store's mark; "" if the key folder belongs to another log, which is reported when that is opened.
 func survey(s *settings.Settings) (mark string, err error) {
 	keys, err := s.KeyFolder()
 	if err != nil {
@@ -93,7 +93,7 @@ func survey(s *settings.Settings) (mark string, err error) {
 	return mark, errors.Join(err, r.Close())
 }
 
-// shortfall compares the open folder with the last signed checkpoint in the key folder, and tells whether that belongs
+// shortfall compares the open folder with the last signed checkpoint in the key folder, and reports whether that belongs
 // to the same log.
 func (r *Reader) shortfall() (_ *Shortfall, same bool, err error) {
 	s := &Shortfall{Data: r.settings.Data, Here: r.log.Checkpoint().Size}

@@ -93,7 +93,7 @@ func (w *Writer) openSignerIfAny() error {
 		w.signature.unsigned = fmt.Sprintf("the key in %s is not the one that signed it before; name its key folder with --keys, or bring a newer store if the key was changed since this one was copied", keys)
 		return nil
 	}
-	// What goes wrong is told once, as the answer to OpUnsigned.
+	// An error is reported once, in the response of OpUnsigned.
 	err = w.openSigner(slog.New(slog.DiscardHandler), nil)
 	if err != nil && !errors.As(err, new(settings.Mistake)) {
 		w.signature.unsigned, err = err.Error(), nil

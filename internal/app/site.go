@@ -208,7 +208,7 @@ func forAll(next http.Handler) http.Handler {
 	})
 }
 
-// openAccessLog has the site write a line for each request, where that is wanted.
+// openAccessLog opens the access log, if there is one.
 func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
 	c := r.settings
 	if c.AccessLog == "" {

@@ -230,7 +230,7 @@ func received() (handed handing, older *os.File, err error) {
 	return handed, older, nil
 }
 
-// execAgain begins this process again from its first line, with its sockets. It returns only where it cannot.
+// execAgain replaces this process by a new one of its program, with its sockets. It returns only if that fails.
 func (v *supervisor) execAgain() error {
 	if v.ending.Err() != nil { // the process was asked to stop
 		return nil

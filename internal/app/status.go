@@ -11,15 +11,15 @@ import (
 	"github.com/larder-cdn/larder/server/purge"
 )
 
-// A StatusRequest asks how things stand.
+// A StatusRequest is a request for the status.
 type StatusRequest struct {
 	Package string `json:"package,omitempty"` // "" for all
 }
 
-// OpStatus tells how things stand.
+// OpStatus returns the status of a process or a data folder.
 const OpStatus Operation[StatusRequest, any, *Status] = "status"
 
-// Status is how things stand, and its JSON form.
+// Status is the status of a process or a data folder, and its JSON form.
 type Status struct {
 	Process *Process `json:"process,omitempty"` // that has the folder open, if any
 	// Degraded says why nothing writes to the folder, and what to do; it is empty where nothing is wrong.
@@ -27,7 +27,7 @@ type Status struct {
 	// Behind says what the store lacked when the process opened it, although it is sound.
 	Behind string `json:"behind,omitempty"`
 	bot.Status
-	Purges []purge.Job `json:"purges"` // withdrawals of which the cache in front has yet to be told
+	Purges []purge.Job `json:"purges"` // withdrawals of which the cache in front has yet to be notified
 	// Unsigned says why the log's newest entries are not signed, and what to do; it is empty where nothing is wrong.
 	Unsigned string `json:"unsigned,omitempty"`
 	// Disputes are what witnesses have proved against the log.

@@ -113,7 +113,7 @@ func forwarder(data string, logger *slog.Logger) http.Handler {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if !errors.Is(err, context.Canceled) {
-				logger.Warn("the process that has taken over does not answer a request that came late", "err", err)
+				logger.Warn("the process that has taken over does not respond to a forwarded request", "err", err)
 			}
 			unservedResponse.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
 		},

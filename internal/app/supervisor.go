@@ -70,7 +70,7 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 		notify(daemon.SdNotifyStopping)
 		v.readiness.set(errStopping)
 		if lame := v.configuration.inForce.Get().LameDuck; serve && lame > 0 {
-			logger.Info("serving goes on while /readyz says that it ends", "for", lame)
+			logger.Info("serving until the lame-duck time is over; /readyz says that the process stops", "for", lame)
 			time.Sleep(lame)
 		}
 		end(context.Cause(ctx))

@@ -95,7 +95,7 @@ func (o *older) awaitStore(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil || m.Is != mayOpen:
-		return errors.New("the process whose place this one was to take has given up on that")
+		return errors.New("the process that this one replaces has given up the upgrade")
 	}
 	return nil
 }
@@ -189,9 +189,9 @@ func (n *newer) listen() {
 	case failure != "":
 		n.died = errors.New(failure)
 	case n.died == nil:
-		n.died = errors.New("it ended; what it has written says why")
+		n.died = errors.New("it exited; its output says why")
 	default:
-		n.died = fmt.Errorf("it ended (%w); what it has written says why", n.died)
+		n.died = fmt.Errorf("it exited (%w); its output says why", n.died)
 	}
 }
 
@@ -205,11 +205,11 @@ func (n *newer) await(ctx context.Context, is stage, timeout time.Duration) erro
 		case !ok:
 			return n.died
 		case m.Is != is:
-			return fmt.Errorf("it says %q, which this larder does not understand", m.Is)
+			return fmt.Errorf("it sent %q, which this version does not understand", m.Is)
 		}
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("it has not come so far within %v", timeout)
+		return fmt.Errorf("it was not ready within %v", timeout)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -229,14 +229,14 @@ var errTaken = errors.New("another process has taken over")
 // errRestarted is about an upgrade during which the role restarted for another reason.
 var errRestarted = errors.New("the role restarted during the upgrade, for another reason; try again")
 
-// errUpgrading is that one upgrade at a time is made.
+// errUpgrading is the error of a reload or upgrade during an upgrade.
 var errUpgrading = errors.New("an upgrade is under way; wait until it is done")
 
 // OpUpgrade has the program that is in the place of this one by now take over. The answer comes when that has checked all
-// but the store; then OpProcess tells which of the two it is.
+// but the store; then OpProcess returns which of the two runs.
 const OpUpgrade Operation[struct{}, any, UpgradeStarted] = "upgrade"
 
-// OpProcess tells which process runs.
+// OpProcess returns which process runs.
 const OpProcess Operation[struct{}, any, Process] = "process"
 
 // UpgradeStarted is the process that is to take over.
@@ -351,7 +351,7 @@ func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 		case err == nil && to.Failed != "":
 			return from, to, fmt.Errorf("%s; process %d serves on", to.Failed, to.PID)
 		case retry.Sleep(ctx, upgradeAgain) != nil:
-			return from, to, fmt.Errorf("neither process %d nor process %d says that it serves; look at their log: %w", started.From, started.To, context.Cause(ctx))
+			return from, to, fmt.Errorf("neither process %d nor process %d serves; their log says why: %w", started.From, started.To, context.Cause(ctx))
 		}
 	}
 }

@@ -39,7 +39,7 @@ type Upstreams struct {
 	minifiers  *worker.Pool
 }
 
-// OpenUpstreams is for commands that look and are done: what goes wrong is in what they tell.
+// OpenUpstreams opens the upstreams for a command, which reports errors itself.
 func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error) {
 	client, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger})
 	if err != nil {

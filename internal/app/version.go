@@ -25,7 +25,7 @@ type Build struct {
 
 const unknownVersion = "unknown"
 
-// ThisBuild tells what this program was made from: what the linker was told, or else what the go command has stamped.
+// ThisBuild returns what this program was built from: what the linker has set, or else what the go command has recorded.
 var ThisBuild = sync.OnceValue(func() Build {
 	b := Build{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

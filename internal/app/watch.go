@@ -4,7 +4,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// A Watch is what `larder watch` does: it tells what happens in a server's log.
+// A Watch reports the events in a server's log, for `larder watch`.
 type Watch struct {
 	verify.WatchOptions
 	// Folder keeps where the last look ended, unless State says where.
@@ -13,7 +13,7 @@ type Watch struct {
 	Trust verify.Trust
 }
 
-// A WatchEvent is something that a Watch tells.
+// A WatchEvent is an event that a Watch reports.
 type WatchEvent = verify.WatchEvent
 
 // Open reads where the last look ended.

@@ -35,7 +35,7 @@ const (
 	OpRestore  Operation[RestoreRequest, any, *Withdrawn]  = "restore"
 )
 
-// Withdrawn is what they tell, and its JSON form.
+// Withdrawn is their response, and its JSON form.
 type Withdrawn struct {
 	// Release is what was withdrawn or restored; nil where only files were erased, because the release was withdrawn
 	// before.

@@ -28,7 +28,7 @@ type WitnessServer struct {
 // Run witnesses until ctx ends.
 func (s WitnessServer) Run(ctx context.Context) (err error) {
 	c := s.Settings
-	v, ctx, err := newSupervisor(ctx, c, true, s.Logger, func() error { return limitConnections(c, s.Logger) })
+	v, ctx, err := newSupervisor(ctx, c, true, s.Logger, func() error { return c.FitConnections(s.Logger) })
 	if err != nil {
 		return err
 	}

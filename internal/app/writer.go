@@ -41,10 +41,10 @@ type filler struct {
 type writing struct {
 	open   openOptions
 	follow bool            // the catalogue is followed, so the bot can begin without one that is elsewhere
-	events func(bot.Event) // hears what the bot does
+	events func(bot.Event) // is called with the events of the bot
 	node   bool            // it is that of a node of a cluster, whose log comes from elsewhere
-	afresh bool            // what the folder lacks comes from there
-	// squeezed hears which contents have got smaller codings; it may be nil.
+	afresh bool            // missing entries come from there
+	// squeezed is called with each content that has a smaller encoding; it may be nil.
 	squeezed func(kvstore.Hash)
 }
 
@@ -54,7 +54,7 @@ type Signing int
 // What a Writer does about the signature.
 const (
 	Unsigned    Signing = iota // nothing: it does not append to the log
-	SignedIfKey                // it signs if the key is there, and tells why it cannot otherwise
+	SignedIfKey                // it signs if the key is there, and reports why it cannot otherwise
 	Signed                     // it signs, and cannot be opened otherwise
 )
 
@@ -142,7 +142,7 @@ func (r *Reader) goOn() error {
 	if behind == nil {
 		return nil
 	}
-	r.logger.Warn("the store lacks the last changes that it had, as after restoring a backup: nothing that was signed is missing, but files in better codings, schedules and what waiting rooms promised may be; the rooms recover",
+	r.logger.Warn("the store is missing its last changes, as after restoring a backup: no signed entry is missing, but smaller encodings, schedules and grants of waiting rooms may be; the rooms recover",
 		"lacks", behind.String())
 	if err := waitingroom.Forget(r.store); err != nil {
 		return fmt.Errorf("couldn't have the waiting rooms recover: %w", err)
@@ -258,7 +258,7 @@ func newProvenance(s *settings.Settings) (*verify.AttestationVerifier, error) {
 // openTime is how long a process waits for a catalogue from elsewhere.
 const openTime = time.Minute
 
-// openCatalogue returns the catalogue to begin with. A process that follows it may begin without one, if it is elsewhere.
+// openCatalogue returns the first catalogue. A process that follows a remote one may start without it.
 func openCatalogue(keeper *catalogue.Keeper, follow bool) (*packages.Catalogue, error) {
 	c, ok := keeper.Kept()
 	if ok || follow && keeper.Remote() {

@@ -77,7 +77,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("nothing was changed: somebody else has changed version %d meanwhile, and version %d (%s) is in force; look at it, then repeat the change if it is still wanted", e.Base, e.Current.Number, e.Current.Origin)
+	return fmt.Sprintf("nothing was changed: version %d was replaced during the change, and version %d (%s) is in force; compare it, then repeat the change if necessary", e.Base, e.Current.Number, e.Current.Origin)
 }
 
 // An ApplyError reports a version that is stored, and that this process could not apply.
@@ -220,7 +220,7 @@ func (s *Store) load(ctx context.Context, from *Backend) error {
 	}
 	wrong := errors.Join(broken...)
 	if len(history) == 0 && wrong != nil {
-		return fmt.Errorf("no version of the configuration record can be read, so it is unknown what is in force; restore one from a backup, or remove all of them to begin with the file: %w", wrong)
+		return fmt.Errorf("no version of the configuration record can be read, so the version in force is unknown; restore one from a backup, or remove all of them to start with the file: %w", wrong)
 	}
 	s.mu.Lock()
 	s.history, s.problems[damaged] = history, wrong
@@ -301,7 +301,7 @@ func (s *Store) Propose(ctx context.Context, base int64, c Change) (Version, err
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	if err := s.refresh(ctx); err != nil {
-		return Version{}, fmt.Errorf("nothing was changed, because it cannot be found out which version is in force: %w", err)
+		return Version{}, fmt.Errorf("nothing was changed, because the version in force is unknown: %w", err)
 	}
 	return s.propose(ctx, base, c)
 }
@@ -366,7 +366,7 @@ func (s *Store) Undo(ctx context.Context, base, to int64, origin string, check f
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	if err := s.refresh(ctx); err != nil {
-		return Version{}, fmt.Errorf("nothing was changed, because it cannot be found out which version is in force: %w", err)
+		return Version{}, fmt.Errorf("nothing was changed, because the version in force is unknown: %w", err)
 	}
 	if current, _ := s.Get(); current.Number != base {
 		return Version{}, &ConflictError{base, current.withoutContent()}

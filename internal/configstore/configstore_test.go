@@ -211,7 +211,7 @@ func TestNoSoundVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(t.Context(), Options{Authority: local, Copy: local, Logger: slog.New(slog.DiscardHandler), Now: time.Now})
-	if err == nil || !strings.Contains(err.Error(), "unknown what is in force") {
+	if err == nil || !strings.Contains(err.Error(), "the version in force is unknown") {
 		t.Errorf("%v", err)
 	}
 }

@@ -322,7 +322,7 @@ func (s *Store) upload(ctx context.Context, all []stored) bool {
 	if behind {
 		s.setProblem(lacking, errors.Join(fmt.Errorf(
 			"version %d is in force here, and the shared record ends with version %d, as after an old copy of it was restored; "+
-				"the node that publishes uploads what it has", current.Number, newest(all)), err))
+				"the leader uploads its versions", current.Number, newest(all)), err))
 	} else {
 		s.setProblem(lacking, err)
 		s.confirmed()

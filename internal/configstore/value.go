@@ -23,7 +23,7 @@ func (v *Value[T]) Get() T {
 	return v.current
 }
 
-// Set has a version come into force, and returns its number. It notifies nobody.
+// Set has a version come into force, and returns its number. It calls no subscriber.
 func (v *Value[T]) Set(next T) (number int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -66,7 +66,7 @@ func (g *Group) Add(p Part) {
 	g.group.Go(func() error {
 		err := p.Run(g.ctx)
 		if err == ErrDone {
-			g.end() // rather than have err be the cause of ctx's end, which clients are told
+			g.end() // without err as the cause of ctx's end, which clients get
 			return nil
 		}
 		return err

@@ -14,7 +14,7 @@ var fixed = map[string]bool{
 	"bucket": true, "bucket-endpoint": true, "node-url": true,
 }
 
-// Reloadable tells whether a process that runs can take up another value of a setting.
+// Reloadable reports whether a running process can change a setting.
 func Reloadable(name string) bool { return !fixed[name] }
 
 // copied is a value that can be that of another setting.
@@ -38,7 +38,7 @@ func (s *Settings) Reload() (*Settings, error) {
 }
 
 // live are the settings that need no other run of the role: their consumers read them from the version in force, or subscribe to it.
-var live = map[string]bool{"drain": true, "lame-duck": true, "log-level": true, "rooms": true}
+var live = map[string]bool{"drain": true, "lame-duck": true, "log-level": true, "private-hosts": true, "rooms": true}
 
 // Changes are the differences between two versions of the settings.
 type Changes struct {

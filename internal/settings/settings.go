@@ -2,7 +2,7 @@
 // their values from flags, the environment and a configuration file.
 //
 // What it guarantees: a flag counts before the environment, that before the file; each value is checked where it is set,
-// and a mistake is told with the place that it stands in. [Settings.Flags] is the one source: commands take their flags
+// and a mistake is reported with its place. [Settings.Flags] is the one source: commands take their flags
 // from it, file and environment set values through it, and the table in docs/configuration.md is printed from it.
 //
 // It must not know the processes: which command uses a setting, and what is opened with it.
@@ -39,7 +39,7 @@ type Settings struct {
 
 	// Listen are the public addresses; port 0 picks a free one, and unix:PATH is a Unix socket. Default: 127.0.0.1:8080.
 	Listen []string
-	// PrivateListen is the address of metrics and profiles, or [Off]. They tell all, so it must not be exposed. Default:
+	// PrivateListen is the address of metrics and profiles, or [Off]. They reveal everything, so it must not be exposed. Default:
 	// 127.0.0.1:8081; where that is taken and was not asked for, there is none.
 	PrivateListen string
 	// PrivateHosts are the names by which that address is reached, beside addresses and localhost. Default: none.
@@ -81,7 +81,7 @@ type Settings struct {
 	// Drain is how long clients have to send their request and take the response when the process ends; then they are cut off.
 	// Default: 15 s.
 	Drain time.Duration
-	// LameDuck is how long a process that is told to end goes on serving while /readyz says that it ends. Default: 0.
+	// LameDuck is how long a process that is asked to stop goes on serving while /readyz says that it stops. Default: 0.
 	LameDuck time.Duration
 
 	// AssetBase, SiteBase and APIHost are where files, pages and the API are reached. Default: the address that was asked.
@@ -331,7 +331,7 @@ func (s *Settings) Origin(name string) string {
 	return "--" + name
 }
 
-// Given tells whether the operator asked for this value, rather than leaving the default.
+// Given reports whether the operator has set this value, rather than leaving the default.
 func (s *Settings) Given(name string) bool {
 	_, ok := s.origins[name]
 	return ok || s.Flags.Lookup(name).Changed

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package app
+package settings
 
 // maxFiles is not known: there is no such limit.
 func maxFiles() (uint64, bool) { return 0, false }

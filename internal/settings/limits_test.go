@@ -1,4 +1,4 @@
-package app
+package settings
 
 import (
 	"io"
@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
-
-	"github.com/larder-cdn/larder/internal/settings"
 )
 
 func TestControlLimit(t *testing.T) {
@@ -36,8 +34,8 @@ func TestControlLimit(t *testing.T) {
 	}
 }
 
-// What was not asked for is made to fit, and what was asked for stays.
-func TestHeedMemory(t *testing.T) {
+// Defaults are reduced to fit, and values that were given are not.
+func TestFitMemory(t *testing.T) {
 	root := fstest.MapFS{
 		"proc/self/cgroup":         {Data: []byte("0::/\n")},
 		"sys/fs/cgroup/memory.max": {Data: []byte("536870912\n")},
@@ -47,14 +45,14 @@ func TestHeedMemory(t *testing.T) {
 		fits    bool
 	}{"defaults": {nil, true}, "asked for": {[]string{"LARDER_CACHE=300MiB"}, false}} {
 		t.Run(name, func(t *testing.T) {
-			s := settings.New()
+			s := New()
 			if err := s.Load(test.environ); err != nil {
 				t.Fatal(err)
 			}
 			cache := s.Cache
 			var log strings.Builder
-			fitMemory(s, true, root, slog.New(slog.NewTextHandler(io.Writer(&log), nil)))
-			if budget := memoryBudget(s, true); (budget <= 384<<20) != test.fits {
+			s.FitMemory(true, root, slog.New(slog.NewTextHandler(io.Writer(&log), nil)))
+			if budget := s.MemoryBudget(true); (budget <= 384<<20) != test.fits {
 				t.Errorf("the settings come to %d MiB of 512", budget>>20)
 			}
 			if (s.Cache == cache) == test.fits {
@@ -64,20 +62,5 @@ func TestHeedMemory(t *testing.T) {
 				t.Errorf("the log: %s", &log)
 			}
 		})
-	}
-}
-
-func TestDiskState(t *testing.T) {
-	const gib = 1 << 30
-	for _, test := range []struct {
-		free, total int64
-		want        diskState
-	}{
-		{50 * gib, 100 * gib, diskAmple}, {9 * gib, 100 * gib, diskLow}, {2 * gib, 8 * gib, diskAmple},
-		{gib - 1, 4 * gib, diskLow}, {271 << 20, 4 * gib, diskLow}, {gib/4 - 1, 4 * gib, diskFull},
-	} {
-		if got := diskStateOf(test.free, test.total, gib/4); got != test.want {
-			t.Errorf("%d of %d: %d, want %d", test.free, test.total, got, test.want)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package app
+package bot
 
 import (
 	"context"
@@ -9,31 +9,31 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// releasePath is where it is said that packages have a release.
-const releasePath = "/hooks/release"
+// ReleaseHookPath is the path of [Bot.ReleaseHook].
+const ReleaseHookPath = "/hooks/release"
 
 // The bounds of a delivery. npm's has the whole packument in it, of which only the name counts.
 const (
 	mostReleased = 8 << 20 // bytes
 	mostNamed    = 1000    // packages
-	mostUnknown  = 10      // names that an answer repeats
+	mostUnknown  = 10      // names that a response repeats
 )
 
-// releaseHook is the webhook that has packages looked at. It takes names only; everything else is asked of upstream.
-func releaseHook(b *bot.Bot, secret string, logger *slog.Logger) http.Handler {
+// ReleaseHook returns the webhook that reports new releases, in deliveries with a secret. The bot takes only the names of packages from
+// them, and requests everything else from upstream.
+func (b *Bot) ReleaseHook(secret string, logger *slog.Logger) http.Handler {
 	return &git.Webhook{
 		Secret: secret, MaxBytes: mostReleased, Logger: logger,
-		Take: func(d git.Delivery) (int, string) { return released(b, d) },
+		Take: b.handleReleaseEvent,
 	}
 }
 
-// released takes an event: from GitHub about a repository, from a npm registry about a package, or a list of packages.
-func released(b *bot.Bot, d git.Delivery) (status int, message string) {
+// handleReleaseEvent handles an event: from GitHub about a repository, from a npm registry about a package, or a list of packages.
+func (b *Bot) handleReleaseEvent(d git.Delivery) (status int, message string) {
 	if d.Event == "ping" {
 		return http.StatusOK, "the secret is right"
 	}
@@ -60,16 +60,16 @@ func released(b *bot.Bot, d git.Delivery) (status int, message string) {
 	case len(about.Packages) == 0 || len(about.Packages) > mostNamed:
 		return http.StatusBadRequest, fmt.Sprintf(`want {"packages": ["jquery"]} with 1 to %d names`, mostNamed)
 	default:
-		return announced(b, about.Packages)
+		return b.announceNamed(about.Packages)
 	}
 	if len(found) == 0 {
 		return http.StatusOK, "nothing to do: no package of the catalogue comes from there"
 	}
-	return announce(b, found, "")
+	return b.announceAll(found, "")
 }
 
-// announced takes a list of names. One that is not known at all is an error of the caller.
-func announced(b *bot.Bot, names []string) (status int, message string) {
+// announceNamed polls packages by name. A name that the catalogue does not have is an error of the sender.
+func (b *Bot) announceNamed(names []string) (status int, message string) {
 	var found, unknown []string
 	for _, name := range names {
 		here := b.Named(name)
@@ -79,7 +79,7 @@ func announced(b *bot.Bot, names []string) (status int, message string) {
 		found = append(found, here...)
 	}
 	if unknown == nil {
-		return announce(b, found, "")
+		return b.announceAll(found, "")
 	}
 	lacks := fmt.Sprintf("the catalogue has no package %s", strings.Join(unknown[:min(len(unknown), mostUnknown)], ", "))
 	if n := len(unknown) - mostUnknown; n > 0 {
@@ -88,17 +88,17 @@ func announced(b *bot.Bot, names []string) (status int, message string) {
 	if len(found) == 0 {
 		return http.StatusNotFound, lacks
 	}
-	return announce(b, found, "; "+lacks)
+	return b.announceAll(found, "; "+lacks)
 }
 
-func announce(b *bot.Bot, names []string, besides string) (status int, message string) {
+func (b *Bot) announceAll(names []string, besides string) (status int, message string) {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	if err := b.Announce(context.Background(), names...); err != nil {
-		return http.StatusServiceUnavailable, "the packages are looked at, but a restart would forget that: " + err.Error()
+		return http.StatusServiceUnavailable, "the packages are polled, but not after a restart: " + err.Error()
 	}
 	if len(names) == 1 {
-		return http.StatusAccepted, names[0] + " is about to be looked at" + besides
+		return http.StatusAccepted, names[0] + " is polled next" + besides
 	}
-	return http.StatusAccepted, fmt.Sprintf("%d packages are about to be looked at", len(names)) + besides
+	return http.StatusAccepted, fmt.Sprintf("%d packages are polled next", len(names)) + besides
 }
