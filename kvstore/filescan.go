@@ -39,9 +39,9 @@ type FileScan struct {
 	rows    map[Namespace]bool // those of which rows are kept
 
 	lock    io.Closer
-	index   *pebble.DB
+	index   handle // a *pebble.DB, see database
 	scratch string
-	batch   *pebble.Batch
+	batch   handle // a *pebble.Batch, see changes
 
 	gaps []Gap
 
@@ -100,10 +100,11 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	}
 	index := pebbleOptions(&Options{CacheBytes: 16 << 20, MemTableBytes: 8 << 20})
 	index.DisableWAL, index.Logger, index.Experimental.ValueSeparationPolicy = true, pebbleLogger{o.Logger}, nil
-	if s.index, err = pebble.Open(s.scratch, index); err != nil {
+	db, err := pebble.Open(s.scratch, index)
+	if err != nil {
 		return nil, fmt.Errorf("couldn't create an index of what the damaged store has: %w", err)
 	}
-	s.batch = s.index.NewBatch()
+	s.index, s.batch = db, db.NewBatch()
 	if err := s.readFiles(ctx, l, progress); err != nil {
 		return nil, fmt.Errorf("couldn't read the files of the damaged store in %s: %w", dir, err)
 	}
@@ -312,7 +313,7 @@ func (s *FileScan) add(v rowVersion) error {
 	value = append(binary.AppendUvarint(value, uint64(len(v.key))), v.key...)
 	value = append(value, v.value...)
 	digest := sha256.Sum256(value) // so that two stores' versions do not hide each other
-	if err := s.batch.Set(append(row, digest[:8]...), value, nil); err != nil {
+	if err := s.changes().Set(append(row, digest[:8]...), value, nil); err != nil {
 		return err
 	}
 	return s.flush()
@@ -339,7 +340,7 @@ func (s *FileScan) names(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	if squeezed {
 		flag[0] = 1
 	}
-	_ = s.batch.Set(key, flag, nil) // of a batch that is not committed
+	_ = s.changes().Set(key, flag, nil) // of a batch that is not committed
 }
 
 // place records where a value is.
@@ -348,24 +349,30 @@ func (s *FileScan) place(sum Hash, at location, value []byte) error {
 	if at.kind == inIndex {
 		where = append([]byte{inIndex}, value...)
 	}
-	if err := s.batch.Set(append([]byte{'v'}, sum[:]...), where, nil); err != nil {
+	if err := s.changes().Set(append([]byte{'v'}, sum[:]...), where, nil); err != nil {
 		return err
 	}
 	return s.flush()
 }
 
+// database returns the index.
+func (s *FileScan) database() *pebble.DB { return s.index.(*pebble.DB) }
+
+// changes returns the changes of the index that are gathered.
+func (s *FileScan) changes() *pebble.Batch { return s.batch.(*pebble.Batch) }
+
 // flush writes the batch if it is large.
 func (s *FileScan) flush() error {
-	if s.batch.Len() < 4<<20 {
+	if s.changes().Len() < 4<<20 {
 		return nil
 	}
 	return s.commit()
 }
 
 func (s *FileScan) commit() error {
-	err := s.batch.Commit(pebble.NoSync)
+	err := s.changes().Commit(pebble.NoSync)
 	err = errors.Join(err, s.batch.Close())
-	s.batch = s.index.NewBatch()
+	s.batch = s.database().NewBatch()
 	if err != nil {
 		return fmt.Errorf("couldn't write the index of what the damaged store has: %w", err)
 	}
@@ -434,13 +441,14 @@ func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 // scanIndex yields the rows of the index that begin with prefix.
 func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
-		it, err := s.index.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: successor(prefix)})
+		it, err := openIterator(s.index, prefix, successor(prefix))
 		if err != nil {
 			return
 		}
 		defer it.Close()
 		for ok := it.First(); ok; ok = it.Next() {
-			if !yield(it.Key(), it.Value()) {
+			value, err := it.ValueAndErr()
+			if err != nil || !yield(it.Key(), value) {
 				return
 			}
 		}
@@ -540,7 +548,7 @@ func (s *FileScan) codings(h Hash) (squeezed bool, found []Coded) {
 
 // value reads a value by its hash, and checks that.
 func (s *FileScan) value(sum Hash) ([]byte, error) {
-	where, closer, err := s.index.Get(append([]byte{'v'}, sum[:]...))
+	where, closer, err := s.database().Get(append([]byte{'v'}, sum[:]...))
 	if err != nil {
 		return nil, err
 	}

@@ -342,7 +342,7 @@ func TestClusterEmptyCatalogue(t *testing.T) {
 	one.kind = "up"
 	one.start()
 	c.eventually("it says why it does not publish", func() bool {
-		return strings.Contains(one.said(), "this one may not") && slices.ContainsFunc(one.nodes(), func(n app.Node) bool { return strings.Contains(n.Problem, "holds no package") })
+		return strings.Contains(one.said(), "this one cannot take over") && slices.ContainsFunc(one.nodes(), func(n app.Node) bool { return strings.Contains(n.Problem, "holds no package") })
 	})
 	epochs, err := os.ReadDir(filepath.Join(c.bucket, "epoch"))
 	if err != nil || len(epochs) != 1 {

@@ -37,18 +37,19 @@ Sources are asked in the order in which --from names them:
   --from bucket       what the nodes of a cluster share; a node asks it last without being told
   --from upstream     the npm registry and the git repositories that releases were published from
 
-Where the files that list and index everything are damaged (tables, MANIFEST, write-ahead log), repair reads every file of
-the store and builds a new one of what is intact, beside the damaged one. It is checked like fsck --deep does, and put in its place. The damaged one is kept as
-store.damaged-TIME in the data folder: remove it once all is well. So the disk needs room for a second store. Where the
-whole data folder is lost, but not the key folder, this builds the store from URL, DIR or bucket.
+Where tables, the MANIFEST or the write-ahead log are damaged, repair reads every file of the store and builds a new
+store of what is intact, beside the damaged one. Repair checks the new store like fsck --deep does, and puts it in
+place. The damaged one is kept as store.damaged-TIME in the data folder: remove it once all is well. So the disk needs
+room for a second store. Where the whole data folder is lost, but not the key folder, this builds the store from URL,
+DIR or bucket.
 
-Where nothing has some of the log entries that were signed, repair lists them and replaces nothing. With --accept-loss it goes on
-without: the log gets a new origin and a new key, which clients that verify have to be told; its first entry says
-what was lost. The old key's files are kept in the key folder.
+If no source has some of the signed log entries, repair lists these and replaces nothing. With --accept-loss it goes on
+without them: the log gets a new origin and a new key, which clients that verify must pin. Its first entry lists what
+was lost. The old key's files are kept in the key folder.
 
-What cannot be healed is listed by the path of its URL, and the exit code is 1. If repair is interrupted, run it again.
-It works beside the larder process that runs on the data folder, which begins anew afterwards. Stop that process for
---accept-loss, or where the message says so. Use fsck to look without replacing anything.`,
+What cannot be repaired is listed by the path of its URL, and the exit code is 1. If repair is interrupted, run it
+again. It works beside the larder process that runs on the data folder, which restarts its role afterwards. Stop that
+process for --accept-loss, or where the message says so. Use fsck to check without replacing anything.`,
 		Example: `  larder repair
   larder repair --from /mnt/backup/larder --from upstream
   larder repair --from https://cdn.example.com`,

@@ -58,7 +58,7 @@ func TestRunbook(t *testing.T) {
 			d.shell(0, "larder withdraw demo 1.1.0 --reason 'a test'", "is withdrawn")
 			d.end()
 			d.must(os.RemoveAll(d.in("data")))
-			d.shell(1, "larder repair --from /mnt/elsewhere/larder-2026-11-22", "were signed, and cannot be had")
+			d.shell(1, "larder repair --from /mnt/elsewhere/larder-2026-11-22", "were signed, and no source has them")
 			d.run(1, 0, "It goes on as ")
 			d.up()
 			d.until(200, "1.0.0")

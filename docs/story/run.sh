@@ -9,7 +9,7 @@
 # happened as expected.
 set -eu
 larder=${LARDER:-$PWD/bin/larder}
-action=$PWD
+action=$(cd "$(dirname "$0")/../.." && pwd)
 world=${WORLD:-}
 dir=$(mktemp -d)
 pids=

@@ -20,7 +20,7 @@ var scannedRows = []kvstore.Namespace{
 
 // A damagedStore is what a scan has found of a store, as a source.
 type damagedStore struct {
-	*kvstore.FileScan
+	scan   *kvstore.FileScan
 	signed *tree           // the entries that were signed
 	had    logs.Checkpoint // what the store says that it had
 	tail   *tree           // all entries that it had, also those that were not signed yet
@@ -37,30 +37,30 @@ func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &damagedStore{FileScan: scan}, nil
+	return &damagedStore{scan: scan}, nil
 }
 
 // readLog finds the entries of the log: those of the signed checkpoint, and those that the store had besides.
 func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err error) {
-	if d.signed, err = readTree(ctx, d.FileScan, signed); err != nil {
+	if d.signed, err = readTree(ctx, d.scan, signed); err != nil {
 		return err
 	}
-	if d.had, err = logs.ReadCheckpoint(d); err != nil || d.had.Size == 0 {
+	if d.had, err = logs.ReadCheckpoint(d.scan); err != nil || d.had.Size == 0 {
 		d.had = logs.Checkpoint{} // the row is lost: then the entries count that are there
 		for d.isStored(max(d.had.Size, signed.Size)) {
 			d.had.Size = max(d.had.Size, signed.Size) + 1
 		}
 	}
 	if d.tail = d.signed; d.had.Size > signed.Size {
-		d.tail, err = readTree(ctx, d.FileScan, d.had)
+		d.tail, err = readTree(ctx, d.scan, d.had)
 	}
 	return errors.Join(err, ctx.Err())
 }
 
 // isStored reports whether an entry is there with its hash.
 func (d *damagedStore) isStored(index int64) bool {
-	raw, err := logs.RawEntry(d, index)
-	return err == nil && logs.Belongs(d, index, raw)
+	raw, err := logs.RawEntry(d.scan, index)
+	return err == nil && logs.Belongs(d.scan, index, raw)
 }
 
 // size is how many entries the store had.
@@ -120,7 +120,7 @@ func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]by
 
 // Content implements [Source].
 func (d *damagedStore) Content(_ context.Context, w replication.Wanted) (replication.Found, error) {
-	squeezed, coded, err := d.FileScan.Content(w.Hash)
+	squeezed, coded, err := d.scan.Content(w.Hash)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/logs/replication"
 )
 
-// A LossError says which entries of the log cannot be had, and that nothing was replaced.
+// A LossError lists the entries of the log that no source has. Nothing was replaced.
 type LossError struct {
 	Entries []logs.Range // the entries that are missing; none where others are in their place
 	Size    int64        // how many were signed
@@ -20,18 +20,18 @@ type LossError struct {
 }
 
 func (e *LossError) Error() string {
-	text := fmt.Sprintf("of the %d log entries that were signed there are others, and those cannot be had", e.Size)
+	text := fmt.Sprintf("the damaged store has other log entries than the %d that were signed, and no source has those", e.Size)
 	if len(e.Entries) > 0 {
 		var ranges []string
 		for _, r := range e.Entries {
 			ranges = append(ranges, r.String())
 		}
-		text = fmt.Sprintf("the log %s were signed, and cannot be had", strings.Join(ranges, ", "))
+		text = fmt.Sprintf("the log %s were signed, and no source has them", strings.Join(ranges, ", "))
 	}
-	if e.Problem != nil {
+	if e.Problem != nil && !errors.Is(e.Problem, fs.ErrNotExist) {
 		text += " (" + oneLine(e.Problem) + ")"
 	}
-	return text + "; another Larder of this log, a backup or the bucket of a cluster that has them gives them back: larder repair --from URL, --from DIR or --from bucket; nothing was replaced; --accept-loss goes on without them, as another log"
+	return text + "; nothing was replaced; if another Larder of this log, a backup or the bucket of a cluster has them, use `larder repair` with --from URL, --from DIR or --from bucket; --accept-loss continues without them, as another log"
 }
 
 func (e *LossError) Unwrap() error { return e.Problem }

@@ -26,9 +26,9 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 		return err
 	}
 	if damaged != nil {
-		defer func() { err = errors.Join(err, damaged.Close()) }()
+		defer func() { err = errors.Join(err, damaged.scan.Close()) }()
 		e.damaged, e.sources = damaged, append([]Source{damaged}, e.Options.Sources...)
-		for _, gap := range damaged.Gaps() {
+		for _, gap := range damaged.scan.Gaps() {
 			e.found(fsck.Finding{Kind: fsck.Store, Where: gap.File, Problem: gap.String(), Repaired: true})
 		}
 	}
@@ -75,7 +75,7 @@ func (e *engine) readLog(ctx context.Context) error {
 // storedNotes yields the signed checkpoints that the damaged store has.
 func (e *engine) storedNotes(yield func([]byte) bool) {
 	if e.damaged != nil {
-		signing.StoredNotes(e.damaged.FileScan)(yield)
+		signing.StoredNotes(e.damaged.scan)(yield)
 	}
 }
 
@@ -87,7 +87,7 @@ func (e *engine) comparable() error {
 	case e.damaged == nil:
 		return fmt.Errorf("%s, and the key folder %s has no signed checkpoint that tells what was in it: name the right one with --keys; where there never was one, begin with `larder up`", e.result.Damage, e.Keys)
 	}
-	key, err := signing.SignedBy(e.damaged)
+	key, err := signing.SignedBy(e.damaged.scan)
 	if err != nil || key == "" {
 		return nil // it is compared with its own tree, entry by entry
 	}
@@ -328,7 +328,7 @@ var carried = []struct {
 
 // carry takes over what can be read of the rows that do not follow from the log.
 func (e *engine) carry(ctx context.Context) error {
-	if e.damaged != nil && e.damaged.Uncertain() {
+	if e.damaged != nil && e.damaged.scan.Uncertain() {
 		e.result.NotCarried = append(e.result.NotCarried, "which rows had been deleted: nothing says which files counted, so look through schedules, webhooks and settings")
 	}
 	for _, part := range carried {
@@ -350,7 +350,7 @@ func (e *engine) carry(ctx context.Context) error {
 func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name string) error {
 	w := newWriter(e.store)
 	defer func() { w.batch.Close() }()
-	for row, err := range e.damaged.Rows(ctx, ns) {
+	for row, err := range e.damaged.scan.Rows(ctx, ns) {
 		switch {
 		case errors.Is(err, kvstore.ErrUndecided):
 			e.result.NotCarried = append(e.result.NotCarried, fmt.Sprintf("%s: %q: %v", name, row.Key, err))
@@ -365,7 +365,7 @@ func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name strin
 			return err
 		}
 	}
-	for _, gap := range e.damaged.Gaps() {
+	for _, gap := range e.damaged.scan.Gaps() {
 		if gap.Concerns(ns) {
 			e.result.NotCarried = append(e.result.NotCarried, fmt.Sprintf("some of %s may be lost: %s", name, gap))
 		}
