@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
@@ -76,11 +77,18 @@ func Private(o PrivateOptions) http.Handler {
 // refuseForeign refuses requests that a web page of another origin may have sent.
 func (o *PrivateOptions) refuseForeign(c *gin.Context) {
 	switch r := c.Request; {
-	case !o.isOwnHost(r.Host):
+	case !o.isOwnHost(r.Host) && !isNoBrowser(r):
 		refusePrivately(c, http.StatusMisdirectedRequest, "The private listener responds only to requests whose Host is an address, localhost or a name in --private-hosts.")
 	case isForeign(r):
 		refusePrivately(c, http.StatusForbidden, "The private listener does not respond to requests of web pages with another origin.")
 	}
+}
+
+// isNoBrowser reports whether no browser can have sent the request: it has no Host, as those of some health checks over HTTP/1.0, or came
+// over a Unix socket.
+func isNoBrowser(r *http.Request) bool {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return r.Host == "" || local != nil && local.Network() == "unix"
 }
 
 // refusePrivately refuses a request. Unlike public failures, scripts of other origins cannot read this one.

@@ -95,7 +95,7 @@ func TestPrivateIsNoWebPages(t *testing.T) {
 	hosts := map[string]bool{
 		"127.0.0.1:8081": true, "10.0.0.5": true, "[::1]:8081": true, "[fe80::1]": true, "::1": false, "localhost": true, "LocalHost:8081": true,
 		"ops.example": true, "OPS.example:99": true, "node.example:8081": true, "node.example": false, "node.example:80": false,
-		"": false, "attacker.example": false, "attacker.example:8081": false, "localhost.attacker.example": false, "127.0.0.1.attacker.example": false,
+		"": true, "attacker.example": false, "attacker.example:8081": false, "localhost.attacker.example": false, "127.0.0.1.attacker.example": false,
 		"127.0.0.1@attacker.example": false, "attacker.example.ops.example": false, "127.1": false, "0x7f.0.0.1": false, "2130706433": false, "larder": false,
 	}
 	for host, allowed := range hosts {

@@ -16,7 +16,6 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -35,13 +34,13 @@ type FileScan struct {
 	dir     string
 	files   []string // by their number in a location
 	counted facts
-	options sstable.ReaderOptions
+	options any                // the sstable.ReaderOptions of its tables: see handle
 	rows    map[Namespace]bool // those of which rows are kept
 
 	lock    io.Closer
-	index   handle // a *pebble.DB, see database
+	index   handle // a *pebble.DB, see indexOf
 	scratch string
-	batch   handle // a *pebble.Batch, see changes
+	batch   handle // a *pebble.Batch, see changesOf
 
 	gaps []Gap
 
@@ -313,7 +312,7 @@ func (s *FileScan) add(v rowVersion) error {
 	value = append(binary.AppendUvarint(value, uint64(len(v.key))), v.key...)
 	value = append(value, v.value...)
 	digest := sha256.Sum256(value) // so that two stores' versions do not hide each other
-	if err := s.changes().Set(append(row, digest[:8]...), value, nil); err != nil {
+	if err := changesOf(s).Set(append(row, digest[:8]...), value, nil); err != nil {
 		return err
 	}
 	return s.flush()
@@ -340,7 +339,7 @@ func (s *FileScan) names(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	if squeezed {
 		flag[0] = 1
 	}
-	_ = s.changes().Set(key, flag, nil) // of a batch that is not committed
+	_ = changesOf(s).Set(key, flag, nil) // of a batch that is not committed
 }
 
 // place records where a value is.
@@ -349,30 +348,30 @@ func (s *FileScan) place(sum Hash, at location, value []byte) error {
 	if at.kind == inIndex {
 		where = append([]byte{inIndex}, value...)
 	}
-	if err := s.changes().Set(append([]byte{'v'}, sum[:]...), where, nil); err != nil {
+	if err := changesOf(s).Set(append([]byte{'v'}, sum[:]...), where, nil); err != nil {
 		return err
 	}
 	return s.flush()
 }
 
-// database returns the index.
-func (s *FileScan) database() *pebble.DB { return s.index.(*pebble.DB) }
+// indexOf returns the index of s. It is no method, so that the methods of s do not mention Pebble's types: see handle.
+func indexOf(s *FileScan) *pebble.DB { return s.index.(*pebble.DB) }
 
-// changes returns the changes of the index that are gathered.
-func (s *FileScan) changes() *pebble.Batch { return s.batch.(*pebble.Batch) }
+// changesOf returns the changes of the index that s gathers.
+func changesOf(s *FileScan) *pebble.Batch { return s.batch.(*pebble.Batch) }
 
 // flush writes the batch if it is large.
 func (s *FileScan) flush() error {
-	if s.changes().Len() < 4<<20 {
+	if changesOf(s).Len() < 4<<20 {
 		return nil
 	}
 	return s.commit()
 }
 
 func (s *FileScan) commit() error {
-	err := s.changes().Commit(pebble.NoSync)
+	err := changesOf(s).Commit(pebble.NoSync)
 	err = errors.Join(err, s.batch.Close())
-	s.batch = s.database().NewBatch()
+	s.batch = indexOf(s).NewBatch()
 	if err != nil {
 		return fmt.Errorf("couldn't write the index of what the damaged store has: %w", err)
 	}
@@ -548,7 +547,7 @@ func (s *FileScan) codings(h Hash) (squeezed bool, found []Coded) {
 
 // value reads a value by its hash, and checks that.
 func (s *FileScan) value(sum Hash) ([]byte, error) {
-	where, closer, err := s.database().Get(append([]byte{'v'}, sum[:]...))
+	where, closer, err := indexOf(s).Get(append([]byte{'v'}, sum[:]...))
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func (r *fileReader) blocks() []block.Handle {
 		f.Close()
 		return nil
 	}
-	table, err := sstable.NewReader(context.Background(), readable, r.scan.options) // which closes readable where it fails
+	table, err := sstable.NewReader(context.Background(), readable, r.scan.options.(sstable.ReaderOptions)) // which closes readable where it fails
 	if err != nil {
 		return nil
 	}

@@ -65,7 +65,11 @@ func TestRunbook(t *testing.T) {
 		},
 		"Key lost": func(d *drill) {
 			d.must(os.Remove(d.in("keys/log.key")))
-			d.shell(1, "larder up", "there is a signed checkpoint in", "but no log.key; put the key back")
+			d.up()
+			d.said("there is a signed checkpoint in")
+			d.said("but no log.key; put the key back")
+			d.until(200, "1.0.0")
+			d.end()
 			d.run(0, 0)
 			d.up()
 			d.until(200, "1.0.0")

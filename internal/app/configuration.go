@@ -62,6 +62,7 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	if !r.ready.Load() || r.restarts.haveEnded() {
+		r.logger.Warn("nothing was reloaded", "err", errNotReady)
 		return done, errNotReady
 	}
 	notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
@@ -108,6 +109,9 @@ func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings
 		return done, err
 	}
 	number := c.inForce.Set(fresh)
+	if !changes.Run { // the parts work with it
+		c.working.CompareAndSwap(old, fresh)
+	}
 	fresh.SetLevel()
 	r.logger.Info("reloaded the configuration", "version", number, "changed", strings.Join(done.Changed, " "), "restarts", done.Restarted)
 	if len(done.Restart) > 0 {

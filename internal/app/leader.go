@@ -60,7 +60,7 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 		return err
 	}
 	if s.Serve {
-		if err := errors.Join(r.removeReadyFile(), checkKey(r.settings)); err != nil {
+		if err := errors.Join(r.asReadOnly(r.removeReadyFile()), checkKey(r.settings)); err != nil {
 			return err
 		}
 	}

@@ -74,8 +74,8 @@ type readOnlyRole struct {
 
 func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	s, reason := o.server, o.reason
-	if err := r.removeReadyFile(); err != nil {
-		return err
+	if err := r.removeReadyFile(); err != nil { // the disk may be read-only
+		r.logger.Warn("an old ready file stays", "err", err)
 	}
 	folder, readable, err := r.openDamagedFolder()
 	if err != nil {
@@ -142,7 +142,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (*signing.Signer, error) {
 	publicly, consequence := unsignedPublicly, "nothing is published until this is repaired; all files are served"
 	if lacking {
-		publicly, consequence = lostPublicly, "only the remaining files are served, and nothing is written, until the store is repaired"
+		publicly, consequence = lostPublicly, "read-only: only the remaining files are served, and nothing is written, until the store is repaired"
 	}
 	keys, err := r.settings.KeyFolder()
 	var signer *signing.Signer

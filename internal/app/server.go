@@ -117,10 +117,6 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 		next := *p
 		next.role = readOnlyRole{s, short, p.role}
 		return &next, nil
-	case !readOnly && s.Serve && !leads && !r.ready.Load() && errors.As(err, &unwritable):
-		next := *p
-		next.role = readOnlyRole{s, unwritable, p.role}
-		return &next, nil
 	case err != nil && leads && ctx.Err() == nil:
 		s.Logger.Error("this node couldn't lead; it follows", "err", err)
 		next := s.plan(c.inForce.Get(), led.takeover.afterFailure(err, s.Intervals.Takeover))
@@ -132,6 +128,10 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 		next := s.plan(c.inForce.Get(), takeoverOf(wanted))
 		next.again = true
 		return next, nil
+	case !readOnly && s.Serve && !r.ready.Load() && !r.supervisor.takesOver(p) && errors.As(err, &unwritable):
+		next := *p
+		next.role = readOnlyRole{s, unwritable, p.role}
+		return &next, nil
 	case ctx.Err() != nil && (p.again || !s.Once):
 		return nil, withoutCancellation(ctx, err)
 	}

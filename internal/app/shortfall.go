@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
@@ -47,13 +48,13 @@ func (s *Shortfall) Error() string {
 	return fmt.Sprintf("%s is not written to: %s; %s", s.Data, strings.Join(what, "; "), remedy)
 }
 
-// checkKey returns a [*readOnlyError] if the log's key cannot be used.
+// checkKey returns a [*readOnlyError] if the log's key cannot be used and there is a store to serve.
 func checkKey(s *settings.Settings) error {
 	keys, err := s.KeyFolder()
 	if err != nil {
 		return err
 	}
-	if err := signing.CheckKey(keys); err != nil {
+	if err := signing.CheckKey(keys); err != nil && needStore(s) == nil {
 		return &readOnlyError{
 			fmt.Errorf("publishing is off, and all published files are served: %w", err),
 			func(context.Context) bool { return signing.CheckKey(keys) == nil },
@@ -151,7 +152,7 @@ func opening(s *settings.Settings, err error) error {
 
 // needStore returns an error where the data folder has no store, for commands that have nothing to do in a new one.
 func needStore(s *settings.Settings) error {
-	if _, err := os.Stat(storeDir(s.Data)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(storeDir(s.Data)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return fmt.Errorf("%s holds no store; name the data folder with --data, or fill this one with `larder up`", s.Data)
 	}
 	return nil

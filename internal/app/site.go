@@ -218,6 +218,10 @@ func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
 		File: c.AccessLog, Format: c.AccessLogFormat, Addresses: c.AccessLogAddresses, Sample: c.AccessLogSample,
 		Logger: r.logger.With("part", "access log"),
 	})
+	if err != nil && o.readOnly {
+		r.logger.Warn("requests are not logged", "err", err)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Origin("access-log"), err)
 	}

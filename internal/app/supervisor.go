@@ -78,6 +78,9 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	return v, work, nil
 }
 
+// takesOver reports whether the run by p is to take the place of an older process, which goes on if the run fails.
+func (v *supervisor) takesOver(p *plan) bool { return v.older != nil && !p.again }
+
 // close closes what outlives the roles, after the last run has ended with err.
 func (v *supervisor) close(err error) error {
 	v.older.fail(err)
