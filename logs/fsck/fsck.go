@@ -37,7 +37,8 @@ type Options struct {
 	Seen logs.Checkpoint
 	// Temp is the folder in which the views are built a second time, for as long as
 	// the run takes. They need about as much space there as in the store. It is made
-	// if it is missing. If nothing can be written to it, they are built in memory. Default: the system's.
+	// if it is missing. If nothing can be written to it, or its disk is almost full, they are built in memory,
+	// and a run that needs more than 256 MiB of it returns an error. Default: the system's.
 	Temp string
 	// Workers is how many contents a deep check decodes at once. Default: one for
 	// each processor.

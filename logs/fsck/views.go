@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"os"
 
@@ -35,39 +36,83 @@ var names = []struct {
 // second is a second set of views, which is built from the log alone in a store of
 // its own, to compare those in use with.
 type second struct {
-	store   *kvstore.Store
-	batch   *kvstore.Batch // committed now and then, because each commit waits for the disk
-	pending int            // rows in batch, about
-	folder  string         // where it is; "" for memory
+	store     *kvstore.Store
+	batch     *kvstore.Batch // committed now and then, because each commit waits for the disk
+	pending   int            // rows in batch, about
+	folder    string         // that close removes; "" if the set is in memory
+	checkSize func() error   // returns an error if the set takes more memory than it may
 }
 
 // rowsPerCommit bounds the memory that a batch of the second set takes.
 const rowsPerCommit = 50_000
 
-// minimumSpace is how much must be free for a second set of views to be built on the disk.
+// minimumSpace is how much must be free for a second set of views to be built on the disk. Half of it must stay free, because the
+// store of a process that serves may be on the same disk and refuses writes below that.
 const minimumSpace = 512 << 20
+
+// maxMemory bounds a second set of views in memory, because the process may be one that serves.
+const maxMemory = 256 << 20
 
 // newSecond creates the second set in a new folder in temp, or in memory if that is on a disk that is full or read-only.
 func newSecond(temp string) (*second, error) {
-	s := &second{}
-	err := os.MkdirAll(cmp.Or(temp, os.TempDir()), 0o700)
-	if err == nil {
-		s.folder, err = os.MkdirTemp(temp, "fsck-")
-	}
-	o := kvstore.Options{MinFreeBytes: -1}
-	if err == nil {
-		if usage, unknown := vfs.Default.GetDiskUsage(s.folder); unknown == nil && usage.AvailBytes < minimumSpace {
-			err = kvstore.ErrDiskFull
-		}
-	}
+	folder, err := makeFolder(cmp.Or(temp, os.TempDir()))
 	if err != nil {
-		o.FS = vfs.NewMem()
+		return newSecondInMemory(maxMemory, err)
 	}
-	if s.store, err = kvstore.Open(cmp.Or(s.folder, "views"), o); err != nil {
+	s := &second{folder: folder, checkSize: func() error { return nil }}
+	return s.open(folder, kvstore.Options{MinFreeBytes: minimumSpace / 2})
+}
+
+// newSecondInMemory creates the second set in a file system in memory, of which the files may have so many bytes. The error of a larger
+// set contains why the set is not on the disk.
+func newSecondInMemory(most int64, why error) (*second, error) {
+	const dir = "views"
+	memory := vfs.NewMem()
+	s := &second{checkSize: func() error {
+		size, err := sizeOf(memory, dir)
+		if err == nil && size > most {
+			err = fmt.Errorf("couldn't build the views a second time in memory: they take more than %d MiB, and the disk cannot be used: %w", most>>20, why)
+		}
+		return err
+	}}
+	return s.open(dir, kvstore.Options{MinFreeBytes: -1, FS: memory})
+}
+
+func (s *second) open(dir string, o kvstore.Options) (_ *second, err error) {
+	if s.store, err = kvstore.Open(dir, o); err != nil {
 		return nil, errors.Join(fmt.Errorf("couldn't open a second store to compare with: %w", err), s.removeFolder())
 	}
 	s.batch = s.store.NewBatch()
 	return s, nil
+}
+
+// makeFolder makes a new folder in temp. It returns an error if the disk of temp has less than minimumSpace.
+func makeFolder(temp string) (folder string, err error) {
+	if err := os.MkdirAll(temp, 0o700); err != nil {
+		return "", err
+	}
+	if usage, err := vfs.Default.GetDiskUsage(temp); err == nil && usage.AvailBytes < minimumSpace {
+		return "", fmt.Errorf("%w: %s has %d MiB left and %d are needed: free some space, then check again", kvstore.ErrDiskFull, temp, usage.AvailBytes>>20, minimumSpace>>20)
+	}
+	return os.MkdirTemp(temp, "fsck-")
+}
+
+// sizeOf returns how many bytes the files of a folder have. A file that is deleted meanwhile does not count.
+func sizeOf(files vfs.FS, dir string) (size int64, err error) {
+	names, err := files.List(dir)
+	if err != nil {
+		return 0, fmt.Errorf("couldn't list the files of the second store: %w", err)
+	}
+	for _, name := range names {
+		info, err := files.Stat(files.PathJoin(dir, name))
+		switch {
+		case err == nil:
+			size += info.Size()
+		case !errors.Is(err, fs.ErrNotExist):
+			return 0, fmt.Errorf("couldn't read the size of %s in the second store: %w", name, err)
+		}
+	}
+	return size, nil
 }
 
 func (s *second) close() error {
@@ -100,7 +145,7 @@ func (s *second) relieve() error {
 }
 
 func (s *second) commit() error {
-	err := s.batch.Commit()
+	err := errors.Join(s.batch.Commit(), s.checkSize())
 	s.batch.Close()
 	s.pending = 0
 	s.batch = s.store.NewBatch()

@@ -256,6 +256,9 @@ func (e *engine) lostTail(from, to int64, err error) {
 func (e *engine) buildRest(ctx context.Context) error {
 	c := e.contents(e.log.Checkpoint().Size)
 	defer c.pins.Release()
+	if err := e.deleteCarried(ctx); err != nil {
+		return err
+	}
 	if err := errors.Join(e.carryAbsent(ctx), c.documents(ctx)); err != nil {
 		return err
 	}
@@ -326,6 +329,42 @@ var carried = []struct {
 	{kvstore.Usage, "counts of requests"},
 }
 
+// deleteCarried deletes from the new store what an interrupted repair has carried over, because the damaged store may have lost rows
+// since, which carryRows only adds. Without a damaged store nothing is deleted: then the new store may have the only copy.
+func (e *engine) deleteCarried(ctx context.Context) error {
+	if e.damaged == nil {
+		return nil
+	}
+	if err := e.deleteRows(ctx, kvstore.Absent); err != nil {
+		return err
+	}
+	for _, part := range carried {
+		if err := e.deleteRows(ctx, part.ns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteRows deletes the rows of a namespace from the new store, except those that it makes itself.
+func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
+	w := newWriter(e.store)
+	defer func() { w.batch.Close() }()
+	for row, err := range e.store.Scan(ns, kvstore.Range{}) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if !isCarried(ns, row.Key) {
+			continue
+		}
+		w.batch.Delete(ns, row.Key)
+		if err := w.added(1); err != nil {
+			return err
+		}
+	}
+	return w.commit()
+}
+
 // carry takes over what can be read of the rows that do not follow from the log.
 func (e *engine) carry(ctx context.Context) error {
 	if e.damaged != nil && e.damaged.scan.Uncertain() {
@@ -384,13 +423,16 @@ func (e *engine) carryAbsent(ctx context.Context) error {
 
 // wants reports whether the new store takes a row over.
 func (e *engine) wants(ns kvstore.Namespace, row kvstore.Item) bool {
+	return isCarried(ns, row.Key) && (ns != kvstore.States || e.wantsState(row))
+}
+
+// isCarried reports whether rows of that key are carried over. A store makes the others itself.
+func isCarried(ns kvstore.Namespace, key []byte) bool {
 	switch ns {
 	case kvstore.Meta:
-		return !slices.Contains([]string{"format", "rows-in-tables", "stale"}, string(row.Key))
+		return !slices.Contains([]string{"format", "rows-in-tables", "stale"}, string(key))
 	case kvstore.LogState:
-		return signing.Carries(row.Key)
-	case kvstore.States:
-		return e.wantsState(row)
+		return signing.Carries(key)
 	}
 	return true
 }

@@ -218,3 +218,35 @@ func TestWithdrawalWhoseManifestIsLost(t *testing.T) {
 		t.Errorf("others are not: %v", err)
 	}
 }
+
+// What was deleted after an interrupted repair has taken it over is not in the store that the next repair completes.
+func TestDeletedAfterInterruptedRepair(t *testing.T) {
+	r := newRig(t, 2)
+	r.row(kvstore.LogEntries, []byte{0, 0, 0, 0, 0, 0, 0, 3}, nil)
+	deleted := []kvstore.Item{
+		{Key: []byte("a schedule"), Value: []byte("tomorrow")},
+		{Key: kvstore.Key("many", "1.1.0"), Value: []byte{}},
+	}
+	r.row(kvstore.Absent, deleted[1].Key, deleted[1].Value)
+	o := r.options(r.folderOnce())
+	stop := errors.New("stopped by the test")
+	o.Built = func(*kvstore.Store) error { return stop }
+	if _, err := repair.Run(t.Context(), o); !errors.Is(err, stop) || !repair.Interrupted(r.data) {
+		t.Fatalf("the first repair: %v, interrupted: %v", err, repair.Interrupted(r.data))
+	}
+	r.row(kvstore.Durable, deleted[0].Key, nil)
+	r.row(kvstore.Absent, deleted[1].Key, nil)
+	o.Built = func(store *kvstore.Store) error {
+		if _, err := store.Get(kvstore.Durable, deleted[0].Key); !errors.Is(err, kvstore.ErrNotFound) {
+			t.Errorf("the deleted schedule: %v", err)
+		}
+		if value, err := store.Get(kvstore.Meta, []byte("setting")); err != nil || string(value) != "on" {
+			t.Errorf("the setting that is still there: %q, %v", value, err)
+		}
+		return nil
+	}
+	if _, err := repair.Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	r.healed()
+}

@@ -119,7 +119,9 @@ func (f *Follower) coming(e logs.Indexed, absent bool) *coming {
 func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn fates) error {
 	ctx, cancel := context.WithCancel(ctx)
 	queue := make(chan *coming, entriesAtOnce)
-	erased := make(chan struct{}) // something was erased, so that what follows may be fetched
+	// erased says that something was erased, so that what follows may be fetched. Its buffer is for a goroutine below that has ended
+	// with ctx; it waits for one erasure before it queues the next, so there is never a second message.
+	erased := make(chan struct{}, 1)
 	var fetching errgroup.Group
 	defer func() {
 		cancel()

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/lockedfile"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/replication"
@@ -182,5 +186,59 @@ func TestBundleIsResumed(t *testing.T) {
 	o.Since = 1000
 	if _, err := replication.WriteBundle(t.Context(), path+"3", o); err == nil || !strings.Contains(err.Error(), "nothing follows the first 1000") {
 		t.Errorf("more than there is: %v", err)
+	}
+}
+
+// A run that waited for another one of the same name returns an error, and leaves the bundle as the other one completed it.
+func TestBundleCompletedMeanwhile(t *testing.T) {
+	const opened = "/proc/self/fd"
+	if _, err := os.ReadDir(opened); err != nil {
+		t.Skip("the system does not list open files")
+	}
+	u := newUpstream(t)
+	u.stock(t)
+	path := filepath.Join(t.TempDir(), "bundle.tar")
+	unfinished := path + replication.UnfinishedSuffix
+	first, err := lockedfile.Create(unfinished)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error, 1)
+	go func() {
+		_, err := replication.WriteBundle(t.Context(), path, replication.BundleOptions{
+			Source: replication.OfStore(u.Store, "upstream"), Trust: verify.Trust{Key: u.signer.Key()},
+		})
+		second <- err
+	}()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		count := 0
+		files, err := os.ReadDir(opened)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if name, err := os.Readlink(filepath.Join(opened, f.Name())); err == nil && name == unfinished {
+				count++
+			}
+		}
+		if count == 2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the second run did not open the unfinished bundle within a minute")
+		}
+	}
+	_, err = first.WriteString("what the first run wrote")
+	if err := errors.Join(err, os.Rename(unfinished, path), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err == nil || !strings.Contains(err.Error(), "exists already") {
+		t.Errorf("the second run: %v", err)
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "what the first run wrote" {
+		t.Errorf("the bundle is %d bytes that the second run wrote, %v", len(data), err)
+	}
+	if _, err := os.Lstat(unfinished); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("there is an unfinished bundle again: %v", err)
 	}
 }

@@ -56,16 +56,13 @@ const UnfinishedSuffix = ".unfinished"
 // WriteBundle writes a bundle, which is complete when it appears under its name. What it writes is what a [Follower] of
 // the source would read: it makes the same requests.
 func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResult, error) {
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return BundleResult{}, errors.Join(fmt.Errorf("%s exists already; choose another name", path), err)
-	}
 	only, err := ParseOnly(o.Packages)
 	if err != nil {
 		return BundleResult{}, err
 	}
-	file, err := lockedfile.OpenFile(path+UnfinishedSuffix, os.O_RDWR|os.O_CREATE, 0o644)
+	file, err := openUnfinished(path)
 	if err != nil {
-		return BundleResult{}, fmt.Errorf("couldn't write the bundle: %w", err)
+		return BundleResult{}, err
 	}
 	w := &bundleWriter{BundleOptions: o, only: only, file: file, written: make(map[string]struct{})}
 	err = w.write(ctx)
@@ -85,6 +82,50 @@ func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResul
 		return w.result, errors.Join(fmt.Errorf("couldn't write the bundle: %w", err), os.Remove(file.Name()))
 	}
 	return w.result, fmt.Errorf("couldn't write the bundle: %w; run it again to go on with what %s has", err, file.Name())
+}
+
+// openUnfinished opens and locks the unfinished file of the bundle at path. It waits while another process writes that file, and then
+// looks again, because the other process may have completed the bundle under path, which must not change, or deleted the file.
+func openUnfinished(path string) (*lockedfile.File, error) {
+	for {
+		if err := checkAbsent(path); err != nil {
+			return nil, err
+		}
+		file, err := lockedfile.OpenFile(path+UnfinishedSuffix, os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("couldn't open the unfinished bundle: %w", err)
+		}
+		locked, err := file.Stat()
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("couldn't read the unfinished bundle: %w", err), file.Close())
+		}
+		named, err := os.Stat(file.Name())
+		if err == nil && os.SameFile(locked, named) {
+			err = checkAbsent(path)
+			if err != nil && locked.Size() == 0 { // opened after the other process had completed the bundle
+				err = errors.Join(err, os.Remove(file.Name()))
+			}
+			if err == nil {
+				return file, nil
+			}
+			return nil, errors.Join(err, file.Close())
+		}
+		if closed := file.Close(); closed != nil || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("couldn't open the unfinished bundle: %w", errors.Join(err, closed))
+		}
+	}
+}
+
+// checkAbsent returns an error if there is a file at path, or if this cannot be read.
+func checkAbsent(path string) error {
+	_, err := os.Lstat(path)
+	switch {
+	case err == nil:
+		return fmt.Errorf("couldn't write the bundle: %s exists already; choose another name", path)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return fmt.Errorf("couldn't read whether there is a bundle already: %w", err)
 }
 
 type bundleWriter struct {

@@ -23,14 +23,15 @@ const (
 	young     = 24 * time.Hour // a release that is older has its best codings
 	laterLook = 10 * time.Minute
 	laterEnds = 7 * 24 * time.Hour // after which what fails again and again is given up
-	// mostFailed ends one look: the source is away.
+	// mostFailed failures end one attempt, because the source may be unreachable.
 	mostFailed = 10
 )
 
 // laters are how long after one another the files are fetched again.
 var laters = []time.Duration{time.Hour, 24 * time.Hour}
 
-// laterPrefix begins the rows of [kvstore.Meta] that say so: when, the hash, and how often it was done before.
+// laterPrefix begins the rows of [kvstore.Meta] that say so. The key has when a content is due, and its hash. The value is a byte that
+// says how often the content was fetched again before. If the last attempt failed, the time follows at which it was due first.
 var laterPrefix = kvstore.Prefix("follow", "later")
 
 func laterKey(due time.Time, h kvstore.Hash) []byte {
@@ -49,42 +50,74 @@ func (f *Follower) later(b *kvstore.Batch, e logs.Indexed, m *logs.Manifest) {
 	}
 }
 
-// Improve takes over the smaller codings that the source has found of what is due. What fails is due again next time, and
-// given up after a week; it does not keep the rest waiting.
+// A laterRow is a row that says when a content is fetched again.
+type laterRow struct {
+	hash  kvstore.Hash
+	done  int   // how often it was fetched again before
+	since int64 // the Unix time at which it was due first
+}
+
+// parseLaterRow returns what a row says, and false if its format is unknown.
+func parseLaterRow(row kvstore.Item) (r laterRow, ok bool) {
+	key := row.Key[min(len(laterPrefix), len(row.Key)):]
+	if len(key) != 8+len(r.hash) || len(row.Value) != 1 && len(row.Value) != 1+8 {
+		return r, false
+	}
+	r = laterRow{hash: kvstore.Hash(key[8:]), done: int(row.Value[0]), since: int64(binary.BigEndian.Uint64(key))}
+	if len(row.Value) > 1 {
+		r.since = int64(binary.BigEndian.Uint64(row.Value[1:]))
+	}
+	return r, true
+}
+
+// postpone makes the row be due at another time, and keeps when it was due first.
+func (r laterRow) postpone(b *kvstore.Batch, due time.Time) {
+	b.Set(kvstore.Meta, laterKey(due, r.hash), binary.BigEndian.AppendUint64([]byte{byte(r.done)}, uint64(r.since)))
+}
+
+// Improve takes over the smaller codings that the source has found of what is due. What fails is due again next time, after all that
+// was due before, and given up after a week.
 func (f *Follower) Improve(ctx context.Context) error {
 	now := f.Now()
 	due := kvstore.Range{Prefix: laterPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(laterPrefix), uint64(max(0, now.Unix()+1)))}
+	// Rows of contents that failed move behind the others when the loop has ended. In the loop they would be reached again.
+	moved := f.Store.NewBatch()
+	defer func() { moved.Close() }()
 	var failed []error
-	for {
+	for len(failed) < mostFailed {
 		item, ok, err := f.first(due)
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
 		if !ok {
-			return errors.Join(failed...)
+			break
 		}
 		due.From = append(item.Key, 0) // the next row
 		b := f.Store.NewBatch()
 		b.Delete(kvstore.Meta, item.Key)
-		if len(item.Key) == len(laterPrefix)+8+len(kvstore.Hash{}) && len(item.Value) == 1 {
-			h, done := kvstore.Hash(item.Key[len(laterPrefix)+8:]), int(item.Value[0])+1
-			since := time.Unix(int64(binary.BigEndian.Uint64(item.Key[len(laterPrefix):])), 0)
-			if err := f.improve(ctx, h); err != nil {
-				if failed = append(failed, fmt.Errorf("content %s: %w", h, err)); len(failed) == mostFailed {
-					return errors.Join(append(failed, b.Close())...)
-				}
-				if now.Sub(since) < laterEnds {
-					b.Close()
-					continue
-				}
-			} else if done < len(laters) {
-				b.Set(kvstore.Meta, laterKey(f.Now().Add(laters[done]), h), []byte{byte(done)})
+		if row, known := parseLaterRow(item); known {
+			err := f.improve(ctx, row.hash)
+			if err != nil {
+				failed = append(failed, fmt.Errorf("content %s: %w", row.hash, err))
+			}
+			if err != nil && now.Sub(time.Unix(row.since, 0)) < laterEnds {
+				moved.Delete(kvstore.Meta, item.Key)
+				row.postpone(moved, now)
+				b.Close()
+				continue
+			}
+			if done := row.done + 1; err == nil && done < len(laters) {
+				b.Set(kvstore.Meta, laterKey(f.Now().Add(laters[done]), row.hash), []byte{byte(done)})
 			}
 		}
 		if err := errors.Join(b.Commit(), b.Close()); err != nil {
 			return err
 		}
 	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return errors.Join(append(failed, moved.Commit())...)
 }
 
 // first returns a copy of the first row of a range. A scan that went on while contents are fetched would keep all that is

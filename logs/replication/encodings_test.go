@@ -3,7 +3,9 @@ package replication_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -136,6 +138,56 @@ func TestOneContentThatFails(t *testing.T) {
 	look(10*time.Minute, true, map[string]int{"one": 1, "two": 0, "three": 0})
 	look(8*24*time.Hour, true, map[string]int{"one": 1, "two": 1, "three": 1})
 	look(time.Hour, false, map[string]int{"one": 0, "two": 0, "three": 0})
+}
+
+// Contents that fail, as many as end an attempt, do not keep the others from the next one.
+func TestManyContentsThatFail(t *testing.T) {
+	at := testkit.Released.Add(time.Minute)
+	u := newUpstream(t)
+	files := map[string]string{}
+	var paths []string // of the source, in the order in which they are requested
+	for i := range 12 {
+		data := fmt.Sprintf("file %d", i)
+		files[fmt.Sprintf("%d.js", i)] = data
+		paths = append(paths, "/content/"+kvstore.Sum([]byte(data)).String())
+	}
+	slices.Sort(paths)
+	u.Publish("a", "1.0.0", "0.js", files)
+	u.signNow(t)
+	m := newMirror(t, u.url, func(o *replication.Options) { o.Now = func() time.Time { return at } })
+	m.catchUp(t)
+	var mu sync.Mutex
+	requested := map[string]int{}
+	u.lies(func(path string, body []byte) []byte {
+		mu.Lock()
+		defer mu.Unlock()
+		requested[path]++
+		if slices.Contains(paths[:10], path) {
+			return []byte("other bytes")
+		}
+		return body
+	})
+	for _, attempt := range []struct {
+		after     time.Duration
+		intact    int // how often each intact content was requested then, and each other one
+		different int
+	}{{2 * time.Hour, 0, 1}, {10 * time.Minute, 1, 2}, {10 * time.Minute, 1, 3}, {8 * 24 * time.Hour, 1, 4}, {time.Hour, 2, 4}} {
+		at = at.Add(attempt.after)
+		if err := m.Improve(t.Context()); (err != nil) != (attempt.after != time.Hour) {
+			t.Errorf("after %v: %v", attempt.after, err)
+		}
+		mu.Lock()
+		for i, path := range paths {
+			want := attempt.intact
+			if i < 10 {
+				want = attempt.different
+			}
+			if requested[path] != want {
+				t.Errorf("after %v, content %d was requested %d times, want %d", attempt.after, i, requested[path], want)
+			}
+		}
+		mu.Unlock()
+	}
 }
 
 // While contents are fetched again, which takes as long as the source likes, nothing keeps the store as it was before: a row
