@@ -162,7 +162,7 @@ func readmeDocument(r *library.Release, repository, file, source string) (render
 }
 
 // Part has the README of each release rendered when it is published. Those of releases that were published before are rendered when a page shows
-// them.
+// them. It is for processes that publish: a mirror copies logs of many releases, and renders a README when a page shows it.
 func (s *Site) Part() parts.Part {
 	from := s.library.LogSize()
 	return parts.Part{Name: "READMEs of new releases", Run: parts.Until(func(ctx context.Context) {
