@@ -14,7 +14,7 @@ func imports(owner string, module kvstore.Hash, source []byte) (Document, error)
 	if len(source) > document.MaxSource {
 		return Document{}, &document.RefusedError{Reason: fmt.Sprintf("it has over %d bytes", document.MaxSource)}
 	}
-	return Document{Kind: document.Imports, Key: document.ImportsKey(module), Owner: owner, Request: func() (document.Request, error) {
+	return Document{Kind: document.Imports, Key: document.ImportsKey(owner, module), Owner: owner, Request: func() (document.Request, error) {
 		return document.Request{Kind: document.Imports, Text: string(source)}, nil
 	}}, nil
 }

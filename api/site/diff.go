@@ -77,7 +77,7 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 		texts[i], hashes[i] = source, side.Hash
 	}
 	result, ok, err := s.rendered(q, rendering.Document{
-		Kind: document.Comparison, Key: document.ComparisonKey(hashes[0], hashes[1]), Owner: owner(to),
+		Kind: document.Comparison, Key: document.ComparisonKey(owner(to), hashes[0], hashes[1]), Owner: owner(to),
 		Request: func() (document.Request, error) {
 			return document.Request{Kind: document.Comparison, Name: file, Text: texts[0], After: texts[1]}, nil
 		},

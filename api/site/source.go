@@ -50,7 +50,7 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 	first := max(0, p.First-1)
 	if language := languages[strings.ToLower(path.Ext(f.Path))]; language != "" && !p.Shortened && source != "" {
 		result, ok, err := s.rendered(q, rendering.Document{
-			Kind: document.Source, Key: document.SourceKey(f.Hash, language, first), Owner: owner(r),
+			Kind: document.Source, Key: document.SourceKey(owner(r), f.Hash, language, first), Owner: owner(r),
 			Request: func() (document.Request, error) {
 				return document.Request{Kind: document.Source, Name: language, Text: source, First: first, Lines: linesShown}, nil
 			},

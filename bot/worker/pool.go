@@ -153,10 +153,15 @@ func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response
 	}
 	stop := context.AfterFunc(ctx, c.kill)
 	answer, err := c.do(request{Task: t, Data: data, Memory: memory}, p.options.CPU)
-	if stop() && err == nil {
+	if err == nil && stop() {
 		return answer, nil
 	}
-	reason, killed := c.end()
+	tooLarge, oversized := errors.AsType[*fieldSizeError](err)
+	if oversized {
+		c.kill() // it may wait until the rest of its response is read
+	}
+	reason, killed := c.end() // a child that does not end is killed when ctx ends
+	stop()
 	if start := new(confineError); errors.As(err, &start) {
 		return response{}, &StartError{p.options.Program, err}
 	}
@@ -165,6 +170,9 @@ func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response
 	}
 	if killed && p.options.CPU > 0 && c.cpuTime() > p.options.CPU/2 { // the limit counts by ticks, so less may have been used
 		reason, killed = fmt.Sprintf("it used more than %v of processor time", p.options.CPU), false
+	}
+	if oversized {
+		reason, killed = "its response has "+tooLarge.Error(), false
 	}
 	timedOut := ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled)
 	if timedOut {
@@ -289,7 +297,7 @@ func (c *child) do(r request, cpu time.Duration) (answer response, err error) {
 	if err := r.write(c.stdin); err != nil {
 		return answer, err
 	}
-	return readResponse(c.out)
+	return readResponse(c.out, maxResponse(r.Task, len(r.Data)))
 }
 
 // cpuTime is the processor time that a child used until its end.
