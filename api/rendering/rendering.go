@@ -26,7 +26,8 @@ type Options struct {
 	// Store has the cache. Where nothing can be written to it, the cache is in memory only.
 	Store *kvstore.Store
 	// Render renders one document in a worker process that works for no other owner. A *document.RefusedError says that it cannot
-	// be rendered later either.
+	// be rendered later either, and is cached. After another error the document is rendered again when it is requested, but not within
+	// [retryAfter].
 	Render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	// MaxBytes bounds the cache, in bytes; default 256 MiB.
 	MaxBytes int64
@@ -39,7 +40,9 @@ type Renderer struct {
 	render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	logger *slog.Logger
 	cache  cache
-	recent prepared.Cache[string, *entry] // by key
+	recent prepared.Cache[string, *entry]    // by key
+	failed prepared.Cache[string, time.Time] // by key: when rendering failed for a reason that may pass
+	now    func() time.Time
 	queue  chan *job
 
 	mu   sync.Mutex
@@ -77,7 +80,7 @@ type job struct {
 
 // A PendingError says that a document is to be rendered, and is not yet.
 type PendingError struct {
-	// Done is closed when it has been rendered or given up; nil where the queue is full.
+	// Done is closed when it has been rendered or given up; nil where the queue is full, or rendering it failed a moment ago.
 	Done <-chan struct{}
 }
 
@@ -88,15 +91,20 @@ const (
 	maxQueue      = 256
 	maxRecent     = 500
 	maxRecentSize = 16 << 20
+	maxFailed     = 1000
+	// retryAfter is how long a document whose rendering failed is not queued again, so that one that always ends its worker does not
+	// occupy it.
+	retryAfter = time.Minute
 )
 
 // New returns a renderer. What is queued is rendered while its part runs.
 func New(o Options) *Renderer {
 	x := &Renderer{
-		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), queue: make(chan *job, maxQueue), jobs: map[document.Key]*job{},
+		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), queue: make(chan *job, maxQueue), jobs: map[document.Key]*job{}, now: time.Now,
 		cache: cache{store: o.Store, most: cmp.Or(o.MaxBytes, 256<<20)},
 	}
 	x.recent.Most, x.recent.MostBytes = maxRecent, maxRecentSize
+	x.failed.Most, x.failed.MostBytes = maxFailed, maxFailed
 	return x
 }
 
@@ -111,7 +119,8 @@ func (x *Renderer) Run(ctx context.Context) {
 		select {
 		case j := <-x.queue:
 			if _, err := x.renderNow(ctx, j.Document); err != nil && !errors.As(err, new(*document.RefusedError)) && ctx.Err() == nil {
-				x.logger.Warn("couldn't render a document; it is tried again when its page is requested", "of", j.Owner, "kind", j.Kind, "err", err)
+				x.postpone(j.Key)
+				x.logger.Warn("couldn't render a document; it is tried again when its page is requested", "of", j.Owner, "kind", j.Kind, "after", retryAfter, "err", err)
 			}
 			x.mu.Lock()
 			delete(x.jobs, j.Key)
@@ -127,6 +136,9 @@ func (x *Renderer) Run(ctx context.Context) {
 func (x *Renderer) Get(d Document) (document.Result, error) {
 	if e, ok := x.lookup(d); ok {
 		return e.value()
+	}
+	if at, ok := x.failed.Kept(string(d.Key[:])); ok && x.now().Sub(at) < retryAfter {
+		return document.Result{}, &PendingError{}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -160,6 +172,12 @@ func (x *Renderer) lookup(d Document) (entry, bool) {
 		x.remember(d.Key, e)
 	}
 	return e, ok
+}
+
+// postpone has a document not be queued for retryAfter.
+func (x *Renderer) postpone(key document.Key) {
+	x.failed.Forget(func(k string) bool { return k == string(key[:]) })
+	_, _ = x.failed.Get(string(key[:]), func() (time.Time, int, error) { return x.now(), 1, nil })
 }
 
 func (x *Renderer) remember(key document.Key, e entry) {

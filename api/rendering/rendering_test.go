@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
@@ -78,6 +79,32 @@ func TestRenderedOnce(t *testing.T) {
 	}
 	if count.Load() != 4 {
 		t.Errorf("rendered %d times", count.Load())
+	}
+}
+
+// TestFailuresPass checks that a document whose rendering failed is queued again after a while, and not stored as refused.
+func TestFailuresPass(t *testing.T) {
+	var count atomic.Int64
+	x := New(Options{Store: openStore(t, t.TempDir(), false), Render: counting(&count)})
+	now := time.Unix(1e9, 0)
+	x.now = func() time.Time { return now }
+	for attempt := range int64(3) {
+		_, err := x.Get(note("later"))
+		pending, ok := errors.AsType[*PendingError](err)
+		if !ok || pending.Done == nil {
+			t.Fatalf("attempt %d: %v", attempt, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { x.Run(ctx) })
+		<-pending.Done
+		cancel()
+		running.Wait()
+		_, err = x.Get(note("later"))
+		if pending, ok = errors.AsType[*PendingError](err); !ok || pending.Done != nil || count.Load() != attempt+1 {
+			t.Errorf("directly after attempt %d: %v, rendered %d times", attempt, err, count.Load())
+		}
+		now = now.Add(retryAfter)
 	}
 }
 

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 			_ = errors.Join(hello{Mapped: addressSpace()}.write(os.Stdout), writeField(os.Stdout, nil))
 			_, _ = os.Stdout.Write([]byte{0, 48, 0, 0}) // the length of 3 MiB
 			time.Sleep(time.Hour)                       // it does not end by itself
+		case starves:
+			fmt.Fprintln(os.Stderr, "fatal error: runtime: cannot allocate memory")
+			os.Exit(2)
 		case tells:
 			fmt.Fprintln(os.Stderr, strings.Join(os.Environ(), " ")) // which is what it dies of
 			os.Exit(1)
@@ -39,9 +42,10 @@ func TestMain(m *testing.M) {
 
 // Names under which this program is another child than Main makes of it.
 const (
-	stalls = "stalls"
-	tells  = "tells"
-	floods = "floods"
+	stalls  = "stalls"
+	tells   = "tells"
+	floods  = "floods"
+	starves = "starves"
 )
 
 // link returns this program under another name.
@@ -164,6 +168,14 @@ func TestResponseIsBounded(t *testing.T) {
 		if data, err := p.Do(context.Background(), "owner", task, []byte("a")); !errors.As(err, &crash) || !strings.Contains(crash.Reason, "over the limit") || crash.Killed || crash.TimedOut {
 			t.Errorf("%s: %d bytes, %v, want a CrashError", task, len(data), err)
 		}
+	}
+}
+
+// TestLimitedJobs checks that a job is said to exceed its memory only if the child had read it.
+func TestLimitedJobs(t *testing.T) {
+	var crash *CrashError
+	if _, err := newPool(t, Options{Program: link(t, starves), Size: 1}).Do(context.Background(), "owner", MinifyJS, nil); !errors.As(err, &crash) || crash.Limited {
+		t.Errorf("a child without memory before it reads the job: %v, want a CrashError that is not Limited", err)
 	}
 }
 
