@@ -30,7 +30,7 @@ type page struct {
 	inputs inputs
 }
 
-// A pageKey says what a page was requested as: its path, and its known parameters in their canonical form.
+// A pageKey says what a page was requested as: its path, decoded, and its known parameters in their canonical form.
 type pageKey struct {
 	path, query         string
 	siteBase, assetBase string
@@ -81,7 +81,7 @@ func (s *Site) page(q *request, path string) (*page, error) {
 	if err := q.parse(s.options); err != nil {
 		return s.render(q, s.failure(q, err))
 	}
-	route, _, ok := s.route(path)
+	route, stars, ok := s.route(path)
 	get := q.Method == http.MethodGet || q.Method == http.MethodHead
 	if !ok || !get {
 		return s.inTurn(q, path)
@@ -93,7 +93,11 @@ func (s *Site) page(q *request, path string) (*page, error) {
 	if route.pattern == "/new" { // it waits for an upstream, and has bounds of its own
 		return s.make(q, path)
 	}
-	key := pageKey{path, query, q.siteBase, q.assetBase}
+	names, err := route.names(stars)
+	if err != nil || path != "/" && strings.HasSuffix(path, "/") { // a failure, or a redirect
+		return s.inTurn(q, path)
+	}
+	key := newPageKey(route, names, query, q)
 	if p, ok := s.kept.Kept(key); ok {
 		if !s.stale(&p.inputs) {
 			return p, nil
@@ -104,7 +108,7 @@ func (s *Site) page(q *request, path string) (*page, error) {
 		own := *q
 		own.Request = q.WithContext(ctx)
 		p, err := s.makeRendered(&own, path)
-		if err == nil && route.kept && p.keepable() {
+		if err == nil && route.kept && p.keepable() && s.hosts.admit(s, q) {
 			p.data = nil // it is in the body
 			_, _ = s.kept.Get(key, func() (*page, int, error) { return p, 2 * p.body.Len(), nil })
 		}
@@ -114,6 +118,42 @@ func (s *Site) page(q *request, path string) (*page, error) {
 		return s.render(q, s.failure(q, err))
 	}
 	return p, nil
+}
+
+// newPageKey returns the key of a page. A path has many encodings, all of which have the same key.
+func newPageKey(r route, names []string, query string, q *request) pageKey {
+	return pageKey{strings.Join(append([]string{r.pattern}, names...), "\x00"), query, q.siteBase, q.assetBase}
+}
+
+// keptHosts are the hosts whose pages are kept where pages have the address at which they were requested. A client can make hosts up, so
+// within an hour only those of the first mostHosts are kept.
+type keptHosts struct {
+	mu    sync.Mutex
+	hour  int64
+	hosts []string
+}
+
+const mostHosts = 8
+
+// admit reports whether a page may be kept that was requested at some host.
+func (k *keptHosts) admit(s *Site, q *request) bool {
+	if s.options.SiteBase != "" && s.options.AssetBase != "" {
+		return true
+	}
+	host := q.siteBase + " " + q.assetBase
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if hour := s.hour(); hour != k.hour {
+		k.hour, k.hosts = hour, nil
+	}
+	if slices.Contains(k.hosts, host) {
+		return true
+	}
+	if len(k.hosts) == mostHosts {
+		return false
+	}
+	k.hosts = append(k.hosts, host)
+	return true
 }
 
 // keepable reports whether a page is the same until its inputs change.

@@ -51,6 +51,38 @@ func TestKeptPages(t *testing.T) {
 	}
 }
 
+// TestKeptPagesAreBounded checks that other encodings of a path, and hosts that a client made up, do not evict pages.
+func TestKeptPagesAreBounded(t *testing.T) {
+	s := newSite(t, filled(t), nil)
+	now := time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC)
+	s.now = func() time.Time { return now }
+	for _, target := range []string{"/library/pickle", "/library/%70ickle", "/library/p%69ckle", "/library/%70%69ckle"} {
+		if w := get(t, s, target); w.Code != 200 || s.kept.Len() != 1 {
+			t.Errorf("%s: %d, and %d pages are kept", target, w.Code, s.kept.Len())
+		}
+	}
+	request := func(host string) {
+		t.Helper()
+		r := httptest.NewRequest("GET", "/library/pickle", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, r); w.Code != 200 || !strings.Contains(w.Body.String(), "http://"+host+"/") {
+			t.Errorf("at %s: %d", host, w.Code)
+		}
+	}
+	for i := range 2 * mostHosts {
+		request(fmt.Sprintf("host%d.example", i))
+	}
+	if s.kept.Len() != mostHosts {
+		t.Errorf("pages of %d hosts are kept", s.kept.Len())
+	}
+	now = now.Add(time.Hour)
+	request("another.example")
+	if s.kept.Len() != mostHosts+1 {
+		t.Errorf("an hour later no other host's page is kept")
+	}
+}
+
 // TestPagesFollowInputs holds that each thing that a page is made of has it made again, and nothing else.
 func TestPagesFollowInputs(t *testing.T) {
 	shelf := filled(t)
@@ -60,7 +92,8 @@ func TestPagesFollowInputs(t *testing.T) {
 	testkit.Await(t, s.library, shelf.Log)
 	key := func(target string) pageKey {
 		path, query, _ := strings.Cut(target, "?")
-		return pageKey{path, query, "http://larder.example", "http://larder.example"}
+		route, stars, _ := s.route(path)
+		return newPageKey(route, stars, query, &request{siteBase: "http://larder.example", assetBase: "http://larder.example"})
 	}
 	made := func(target string) *page {
 		t.Helper()
