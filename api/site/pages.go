@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"runtime/debug"
 	"slices"
@@ -98,16 +99,14 @@ func (s *Site) page(q *request, path string) (*page, error) {
 		return s.inTurn(q, path)
 	}
 	key := newPageKey(route, names, query, q)
-	if p, ok := s.kept.Kept(key); ok {
-		if !s.stale(&p.inputs) {
-			return p, nil
-		}
-		s.kept.Forget(func(k pageKey) bool { return k == key })
+	if p, ok := s.keptPage(key); ok {
+		return p, nil
 	}
-	p, err := s.flights.do(q.Context(), key, func(ctx context.Context) (*page, error) {
+	from, _ := client.Of(q.RemoteAddr)
+	p, err := s.flights.do(q.Context(), flightKey{key, from}, func(ctx context.Context) (*page, error) {
 		own := *q
 		own.Request = q.WithContext(ctx)
-		p, err := s.makeRendered(&own, path)
+		p, err := s.makeRendered(&own, path, key)
 		if err == nil && route.kept && p.keepable() && s.hosts.admit(s, q) {
 			p.data = nil // it is in the body
 			_, _ = s.kept.Get(key, func() (*page, int, error) { return p, 2 * p.body.Len(), nil })
@@ -118,6 +117,16 @@ func (s *Site) page(q *request, path string) (*page, error) {
 		return s.render(q, s.failure(q, err))
 	}
 	return p, nil
+}
+
+// keptPage returns a page that is kept, if nothing has changed since.
+func (s *Site) keptPage(key pageKey) (*page, bool) {
+	p, ok := s.kept.Kept(key)
+	if ok && s.stale(&p.inputs) {
+		s.kept.Forget(func(k pageKey) bool { return k == key })
+		ok = false
+	}
+	return p, ok
 }
 
 // newPageKey returns the key of a page. A path has many encodings, all of which have the same key.
@@ -162,12 +171,17 @@ func (p *page) keepable() bool {
 }
 
 // makeRendered makes a page. If some of it is being rendered, it waits a moment for that without a turn, and makes the page again.
-func (s *Site) makeRendered(q *request, path string) (*page, error) {
+func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error) {
 	ctx, cancel := context.WithTimeout(q.Context(), s.renderPatience)
 	defer cancel()
 	for {
 		again := *q
-		p, err := s.inTurn(&again, path)
+		p, err := s.takeTurn(&again, func() (*page, error) {
+			if p, ok := s.keptPage(key); ok { // another client's turn came first
+				return p, nil
+			}
+			return s.make(&again, path)
+		})
 		if err != nil || len(p.inputs.pending) == 0 {
 			return p, err
 		}
@@ -183,6 +197,11 @@ func (s *Site) makeRendered(q *request, path string) (*page, error) {
 
 // inTurn makes the page of a path when it is the client's turn.
 func (s *Site) inTurn(q *request, path string) (*page, error) {
+	return s.takeTurn(q, func() (*page, error) { return s.make(q, path) })
+}
+
+// takeTurn calls do when it is the client's turn.
+func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Patience)
 	if err != nil {
 		if errors.Is(err, client.ErrNoPlace) {
@@ -191,7 +210,7 @@ func (s *Site) inTurn(q *request, path string) (*page, error) {
 		return s.render(q, s.failure(q, err))
 	}
 	defer leave()
-	return s.make(q, path)
+	return do()
 }
 
 // make makes the page of a path.
@@ -283,10 +302,16 @@ func canonicalQuery(names []string, query url.Values) (canonical string, known b
 	return b.String(), found == len(query)
 }
 
-// flights are the pages that are being made. Clients that request the same one wait for the same.
+// flights are the pages that are being made. Requests of a client for the same page wait for the same flight. Clients share none, since a
+// flight waits for the turn of its client: one that has many requests would have the others wait for its turn, and fail with it.
 type flights struct {
 	mu    sync.Mutex
-	under map[pageKey]*flight
+	under map[flightKey]*flight
+}
+
+type flightKey struct {
+	pageKey
+	client netip.Prefix
 }
 
 // A flight is a page that is being made.
@@ -294,25 +319,25 @@ type flight struct {
 	done    chan struct{} // closed at the end
 	page    *page
 	err     error
-	clients int // that wait for it
+	waiting int // requests
 	cancel  context.CancelFunc
 }
 
-// do returns what make returns, for this client or for another one that requested the same page. Making it ends when no client waits for it any
-// longer.
-func (f *flights) do(ctx context.Context, key pageKey, make func(context.Context) (*page, error)) (*page, error) {
+// do returns what make returns, for this request or for another one of the client for the same page. Making it ends when no request waits for it
+// any longer.
+func (f *flights) do(ctx context.Context, key flightKey, make func(context.Context) (*page, error)) (*page, error) {
 	f.mu.Lock()
 	flying := f.under[key]
 	if flying == nil {
 		under, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		flying = &flight{done: newSignal(), cancel: cancel}
 		if f.under == nil {
-			f.under = map[pageKey]*flight{}
+			f.under = map[flightKey]*flight{}
 		}
 		f.under[key] = flying
 		go f.fly(under, key, flying, make)
 	}
-	flying.clients++
+	flying.waiting++
 	f.mu.Unlock()
 	select {
 	case <-flying.done:
@@ -321,7 +346,7 @@ func (f *flights) do(ctx context.Context, key pageKey, make func(context.Context
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if flying.clients--; flying.clients == 0 {
+	if flying.waiting--; flying.waiting == 0 {
 		flying.cancel()
 		f.land(key, flying)
 	}
@@ -330,7 +355,7 @@ func (f *flights) do(ctx context.Context, key pageKey, make func(context.Context
 
 func newSignal() chan struct{} { return make(chan struct{}) }
 
-func (f *flights) fly(ctx context.Context, key pageKey, flying *flight, make func(context.Context) (*page, error)) {
+func (f *flights) fly(ctx context.Context, key flightKey, flying *flight, make func(context.Context) (*page, error)) {
 	defer close(flying.done)
 	defer flying.cancel()
 	defer func() {
@@ -345,7 +370,7 @@ func (f *flights) fly(ctx context.Context, key pageKey, flying *flight, make fun
 }
 
 // land removes a flight; the caller holds mu.
-func (f *flights) land(key pageKey, flying *flight) {
+func (f *flights) land(key flightKey, flying *flight) {
 	if f.under[key] == flying {
 		delete(f.under, key)
 	}

@@ -250,7 +250,7 @@ func TestLargeReadmeIsPlainText(t *testing.T) {
 	}
 }
 
-// TestAbandonedPages holds that making a page goes on while one of its clients waits, and ends with the last.
+// TestAbandonedPages holds that making a page goes on while one of its requests waits, and ends with the last.
 func TestAbandonedPages(t *testing.T) {
 	var f flights
 	started, ended := make(chan struct{}), make(chan error, 1)
@@ -263,17 +263,25 @@ func TestAbandonedPages(t *testing.T) {
 	first, leaveFirst := context.WithCancel(t.Context())
 	second, leaveSecond := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	all.Go(func() { _, _ = f.do(first, pageKey{path: "/a"}, under) })
+	all.Go(func() { _, _ = f.do(first, flightKey{pageKey: pageKey{path: "/a"}}, under) })
 	<-started
 	all.Go(func() {
-		_, _ = f.do(second, pageKey{path: "/a"}, func(context.Context) (*page, error) { t.Error("it is made twice"); return nil, nil })
+		_, _ = f.do(second, flightKey{pageKey: pageKey{path: "/a"}}, func(context.Context) (*page, error) { t.Error("it is made twice"); return nil, nil })
 	})
-	testkit.AwaitTrue(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.under[pageKey{path: "/a"}].clients == 2 })
+	testkit.AwaitTrue(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.under[flightKey{pageKey: pageKey{path: "/a"}}].waiting == 2
+	})
 	leaveFirst()
-	testkit.AwaitTrue(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.under[pageKey{path: "/a"}].clients == 1 })
+	testkit.AwaitTrue(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.under[flightKey{pageKey: pageKey{path: "/a"}}].waiting == 1
+	})
 	select {
 	case err := <-ended:
-		t.Errorf("it ended with the first client: %v", err)
+		t.Errorf("it ended with the first request: %v", err)
 	default:
 	}
 	leaveSecond()
@@ -284,8 +292,50 @@ func TestAbandonedPages(t *testing.T) {
 	if len(f.under) != 0 {
 		t.Errorf("%d pages are being made", len(f.under))
 	}
-	if _, err := f.do(t.Context(), pageKey{path: "/b"}, func(context.Context) (*page, error) { panic("boom") }); err == nil || !strings.Contains(err.Error(), "boom") {
+	if _, err := f.do(t.Context(), flightKey{pageKey: pageKey{path: "/b"}}, func(context.Context) (*page, error) { panic("boom") }); err == nil || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("a panic: %v", err)
+	}
+}
+
+// TestTurnsOfClients checks that a client takes its own turn for a page that another client waits for, and does not get the other's failure.
+func TestTurnsOfClients(t *testing.T) {
+	turns := client.NewTurns(1)
+	s := newSite(t, filled(t), func(o *Options) { o.Turns = turns })
+	_, leave, err := turns.Enter(t.Context(), "192.0.2.1:1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	var all sync.WaitGroup
+	request := func(remote string) {
+		r := httptest.NewRequest("GET", "/library/pickle", nil)
+		r.RemoteAddr = remote
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, r); w.Code != 200 {
+			t.Errorf("%s: %d", remote, w.Code)
+		}
+	}
+	for _, remote := range []string{"192.0.2.1:1", "192.0.2.1:2", "192.0.2.2:1"} {
+		all.Go(func() { request(remote) })
+	}
+	flying := func(address string) *flight {
+		at, _ := client.Of(address)
+		for key, f := range s.flights.under {
+			if key.client == at {
+				return f
+			}
+		}
+		return &flight{}
+	}
+	testkit.AwaitTrue(t, func() bool {
+		s.flights.mu.Lock()
+		defer s.flights.mu.Unlock()
+		return len(s.flights.under) == 2 && flying("192.0.2.1:1").waiting == 2 && flying("192.0.2.2:1").waiting == 1
+	})
+	leave()
+	all.Wait()
+	if s.kept.Len() != 1 || turns.Taken() != 0 {
+		t.Errorf("%d pages are kept, %d turns are taken", s.kept.Len(), turns.Taken())
 	}
 }
 
