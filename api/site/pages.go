@@ -44,7 +44,7 @@ type inputs struct {
 	hour       int64    // of counts of requests and downloads; 0 where it has none
 	advisories uint64   // the version of the known vulnerabilities
 	free       bool     // a parameter has a value that any client can make up, so the page is not kept
-	pending    []<-chan struct{}
+	pending    []*rendering.PendingError
 	unrendered bool // some of it shows plain text until it is rendered
 }
 
@@ -102,8 +102,7 @@ func (s *Site) page(q *request, path string) (*page, error) {
 	if p, ok := s.keptPage(key); ok {
 		return p, nil
 	}
-	from, _ := client.Of(q.RemoteAddr)
-	p, err := s.flights.do(q.Context(), flightKey{key, from}, func(ctx context.Context) (*page, error) {
+	p, err := s.flights.do(q.Context(), flightKey{key, q.client()}, func(ctx context.Context) (*page, error) {
 		own := *q
 		own.Request = q.WithContext(ctx)
 		p, err := s.makeRendered(&own, path, key)
@@ -185,14 +184,27 @@ func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error)
 		if err != nil || len(p.inputs.pending) == 0 {
 			return p, err
 		}
-		for _, done := range p.inputs.pending {
-			select {
-			case <-done:
-			case <-ctx.Done():
-				return p, nil
+		if err := await(ctx, p.inputs.pending); err != nil {
+			if q.Context().Err() != nil { // else the client sees plain text, and may request the page again
+				for _, pending := range p.inputs.pending {
+					pending.Leave()
+				}
 			}
+			return p, nil
 		}
 	}
+}
+
+// await returns when documents are rendered or given up.
+func await(ctx context.Context, all []*rendering.PendingError) error {
+	for _, pending := range all {
+		select {
+		case <-pending.Done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // inTurn makes the page of a path when it is the client's turn.
@@ -236,13 +248,13 @@ func (s *Site) make(q *request, path string) (*page, error) {
 
 // rendered returns what comes of a document. Without an error, ok is false where plain text is to be shown in its place, now or for good.
 func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
-	r, err = s.options.Renderer.Get(d)
+	r, err = s.options.Renderer.Get(q.client(), d)
 	var pending *rendering.PendingError
 	switch {
 	case errors.As(err, &pending):
 		q.inputs.unrendered = true
 		if pending.Done != nil {
-			q.inputs.pending = append(q.inputs.pending, pending.Done)
+			q.inputs.pending = append(q.inputs.pending, pending)
 		}
 		return r, false, nil
 	case errors.As(err, new(*document.RefusedError)):
@@ -254,10 +266,10 @@ func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok
 // graph follows the imports of a module.
 func (s *Site) graph(q *request, r *library.Release, file string) (*library.Graph, error) {
 	f, _ := r.Find(file)
-	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.options.Renderer.Imports(func(pending *rendering.PendingError) {
+	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.options.Renderer.Imports(q.client(), s.library.File, func(pending *rendering.PendingError) {
 		q.inputs.unrendered = true
 		if pending.Done != nil {
-			q.inputs.pending = append(q.inputs.pending, pending.Done)
+			q.inputs.pending = append(q.inputs.pending, pending)
 		}
 	}))
 	if err == nil {
