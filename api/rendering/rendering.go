@@ -1,7 +1,7 @@
 // Package rendering has documents that strangers wrote turned into what pages show, in worker processes, and caches that.
 //
 // It guarantees that the serving process parses no such document: what is not cached is queued, and its page shows plain text until a worker
-// has rendered it. Queue and cache are bounded. What comes of a document is cached under its inputs and the renderer's version, in this store
+// has rendered it. Queue and cache are bounded; clients share the queue. What comes of a document is cached under its inputs and the renderer's version, in this store
 // only: it is part of no manifest, log or content, and comes from no other Larder. It is checked when it is made and when it is read.
 //
 // The package must not know what pages look like, or how worker processes are run.
@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -26,7 +27,8 @@ type Options struct {
 	// Store has the cache. Where nothing can be written to it, the cache is in memory only.
 	Store *kvstore.Store
 	// Render renders one document in a worker process that works for no other owner. A *document.RefusedError says that it cannot
-	// be rendered later either.
+	// be rendered later either, and is cached. After another error the document is rendered again when it is requested, but not within
+	// [retryAfter].
 	Render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	// MaxBytes bounds the cache, in bytes; default 256 MiB.
 	MaxBytes int64
@@ -39,11 +41,13 @@ type Renderer struct {
 	render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	logger *slog.Logger
 	cache  cache
-	recent prepared.Cache[string, *entry] // by key
-	queue  chan *job
+	recent prepared.Cache[string, *entry]    // by key
+	failed prepared.Cache[string, time.Time] // by key: when rendering failed for a reason that may pass
+	now    func() time.Time
+	wake   chan struct{} // holds a value when a document was queued
 
-	mu   sync.Mutex
-	jobs map[document.Key]*job // in the queue, or under way
+	mu    sync.Mutex
+	queue queue
 }
 
 // A Document is one that may have to be rendered.
@@ -51,8 +55,8 @@ type Document struct {
 	Key document.Key
 	// Owner is the release that it is of.
 	Owner string
-	// Request returns it. It is called if the result is not cached.
-	Request func() (document.Request, error)
+	// Request reads it. It is called by the worker's turn if the result is not cached, so that a document that waits takes no memory.
+	Request func(ctx context.Context) (document.Request, error)
 	Kind    document.Kind
 }
 
@@ -69,34 +73,41 @@ func (e entry) value() (document.Result, error) {
 	return e.result, nil
 }
 
-// A job is a document on its way through the queue.
-type job struct {
-	Document
-	done chan struct{} // closed at the end
-}
-
 // A PendingError says that a document is to be rendered, and is not yet.
 type PendingError struct {
-	// Done is closed when it has been rendered or given up; nil where the queue is full.
+	// Done is closed when it has been rendered or given up; nil where the queue is full, or rendering it failed a moment ago.
 	Done <-chan struct{}
+
+	leave func()
+}
+
+// Leave says that the client has gone. A document that no other client waits for is removed from the queue.
+func (e *PendingError) Leave() {
+	if e.leave != nil {
+		e.leave()
+	}
 }
 
 func (*PendingError) Error() string { return "it is not rendered yet" }
 
 const (
-	// maxQueue bounds the documents that wait. One that finds no place is queued when it is requested again.
-	maxQueue      = 256
 	maxRecent     = 500
 	maxRecentSize = 16 << 20
+	maxFailed     = 1000
+	// retryAfter is how long a document whose rendering failed is not queued again, so that one that always ends its worker does not
+	// occupy it.
+	retryAfter = time.Minute
 )
 
 // New returns a renderer. What is queued is rendered while its part runs.
 func New(o Options) *Renderer {
 	x := &Renderer{
-		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), queue: make(chan *job, maxQueue), jobs: map[document.Key]*job{},
+		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), wake: make(chan struct{}, 1),
+		queue: queue{jobs: map[document.Key]*job{}, lines: map[netip.Prefix][]*job{}}, now: time.Now,
 		cache: cache{store: o.Store, most: cmp.Or(o.MaxBytes, 256<<20)},
 	}
 	x.recent.Most, x.recent.MostBytes = maxRecent, maxRecentSize
+	x.failed.Most, x.failed.MostBytes = maxFailed, maxFailed
 	return x
 }
 
@@ -107,40 +118,50 @@ func (x *Renderer) Part() parts.Part {
 
 // Run renders what is queued, until ctx ends.
 func (x *Renderer) Run(ctx context.Context) {
-	for {
-		select {
-		case j := <-x.queue:
+	for ctx.Err() == nil {
+		x.mu.Lock()
+		j := x.queue.next()
+		x.mu.Unlock()
+		if j != nil {
 			if _, err := x.renderNow(ctx, j.Document); err != nil && !errors.As(err, new(*document.RefusedError)) && ctx.Err() == nil {
-				x.logger.Warn("couldn't render a document; it is tried again when its page is requested", "of", j.Owner, "kind", j.Kind, "err", err)
+				x.postpone(j.Key)
+				x.logger.Warn("couldn't render a document; it is tried again when its page is requested", "of", j.Owner, "kind", j.Kind, "after", retryAfter, "err", err)
 			}
 			x.mu.Lock()
-			delete(x.jobs, j.Key)
+			x.queue.end(j)
 			x.mu.Unlock()
-			close(j.done)
+			continue
+		}
+		select {
+		case <-x.wake:
 		case <-ctx.Done():
-			return
 		}
 	}
 }
 
-// Get returns what comes of a document, or a *document.RefusedError. What is not cached is queued, with a *PendingError.
-func (x *Renderer) Get(d Document) (document.Result, error) {
+// Get returns what comes of a document, or a *document.RefusedError. What is not cached is queued for the client, with a *PendingError.
+func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error) {
 	if e, ok := x.lookup(d); ok {
 		return e.value()
 	}
+	if at, ok := x.failed.Kept(string(d.Key[:])); ok && x.now().Sub(at) < retryAfter {
+		return document.Result{}, &PendingError{}
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	j := x.jobs[d.Key]
+	j := x.queue.add(client, d)
 	if j == nil {
-		j = &job{Document: d, done: make(chan struct{})}
-		select {
-		case x.queue <- j:
-			x.jobs[d.Key] = j
-		default:
-			return document.Result{}, &PendingError{}
-		}
+		return document.Result{}, &PendingError{}
 	}
-	return document.Result{}, &PendingError{Done: j.done}
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+	return document.Result{}, &PendingError{Done: j.done, leave: func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.queue.leave(client, j)
+	}}
 }
 
 // Render is Get for a caller who waits until the document is rendered.
@@ -162,6 +183,12 @@ func (x *Renderer) lookup(d Document) (entry, bool) {
 	return e, ok
 }
 
+// postpone has a document not be queued for retryAfter.
+func (x *Renderer) postpone(key document.Key) {
+	x.failed.Forget(func(k string) bool { return k == string(key[:]) })
+	_, _ = x.failed.Get(string(key[:]), func() (time.Time, int, error) { return x.now(), 1, nil })
+}
+
 func (x *Renderer) remember(key document.Key, e entry) {
 	_, _ = x.recent.Get(string(key[:]), func() (*entry, int, error) { return &e, len(e.result.Markup) + len(e.refused) + 200, nil })
 }
@@ -171,7 +198,7 @@ func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, 
 	if e, ok := x.lookup(d); ok { // rendered while it waited
 		return e.value()
 	}
-	request, err := d.Request()
+	request, err := d.Request(ctx)
 	if err != nil {
 		return document.Result{}, err
 	}

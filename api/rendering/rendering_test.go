@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
@@ -23,9 +26,15 @@ func openStore(t *testing.T, dir string, readOnly bool) *kvstore.Store {
 	return store
 }
 
+// Clients.
+var (
+	alice = netip.MustParsePrefix("192.0.2.1/32")
+	bob   = netip.MustParsePrefix("192.0.2.2/32")
+)
+
 // note is a document that is rendered as itself.
 func note(text string) Document {
-	return Document{Kind: document.Readme, Key: document.NewKey(document.Readme, text), Owner: "jar@1.0.0", Request: func() (document.Request, error) {
+	return Document{Kind: document.Readme, Key: document.NewKey(document.Readme, text), Owner: "jar@1.0.0", Request: func(context.Context) (document.Request, error) {
 		return document.Request{Kind: document.Readme, Name: "README.md", Text: text}, nil
 	}}
 }
@@ -81,6 +90,32 @@ func TestRenderedOnce(t *testing.T) {
 	}
 }
 
+// TestFailuresPass checks that a document whose rendering failed is queued again after a while, and not stored as refused.
+func TestFailuresPass(t *testing.T) {
+	var count atomic.Int64
+	x := New(Options{Store: openStore(t, t.TempDir(), false), Render: counting(&count)})
+	now := time.Unix(1e9, 0)
+	x.now = func() time.Time { return now }
+	for attempt := range int64(3) {
+		_, err := x.Get(alice, note("later"))
+		pending, ok := errors.AsType[*PendingError](err)
+		if !ok || pending.Done == nil {
+			t.Fatalf("attempt %d: %v", attempt, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { x.Run(ctx) })
+		<-pending.Done
+		cancel()
+		running.Wait()
+		_, err = x.Get(alice, note("later"))
+		if pending, ok = errors.AsType[*PendingError](err); !ok || pending.Done != nil || count.Load() != attempt+1 {
+			t.Errorf("directly after attempt %d: %v, rendered %d times", attempt, err, count.Load())
+		}
+		now = now.Add(retryAfter)
+	}
+}
+
 // TestReadOnlyStore holds that a store to which nothing can be written has pages all the same.
 func TestReadOnlyStore(t *testing.T) {
 	dir := t.TempDir()
@@ -99,23 +134,42 @@ func TestReadOnlyStore(t *testing.T) {
 	}
 }
 
-// TestQueueIsBounded holds that what is requested waits in a bounded queue, once each.
+// newQueue returns a renderer that counts what it renders.
+func newQueue(t *testing.T, count *atomic.Int64) *Renderer {
+	t.Helper()
+	return New(Options{Store: openStore(t, t.TempDir(), false), Render: counting(count)})
+}
+
+// request requests a document and returns what there is to wait for.
+func request(t *testing.T, x *Renderer, client netip.Prefix, text string) *PendingError {
+	t.Helper()
+	_, err := x.Get(client, note(text))
+	pending, ok := errors.AsType[*PendingError](err)
+	if !ok {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return pending
+}
+
+// TestQueueIsBounded checks that what is requested waits in a bounded queue, once each, and that no client takes the places of others.
 func TestQueueIsBounded(t *testing.T) {
 	var count atomic.Int64
-	x := New(Options{Store: openStore(t, t.TempDir(), false), Render: counting(&count)})
+	x := newQueue(t, &count)
 	var waits []*PendingError
-	for i := range maxQueue + 10 {
-		for range 2 {
-			_, err := x.Get(note(fmt.Sprint(i)))
-			var pending *PendingError
-			if !errors.As(err, &pending) || (pending.Done == nil) != (i >= maxQueue) {
-				t.Fatalf("document %d: %v", i, err)
+	for c := range 9 {
+		client := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(c)}), 32)
+		for i := range maxOfClient + 10 {
+			for range 2 {
+				pending := request(t, x, client, fmt.Sprint(c, i))
+				if (pending.Done == nil) != (i >= maxOfClient || c == 8) {
+					t.Fatalf("client %d, document %d: %v", c, i, pending.Done)
+				}
+				waits = append(waits, pending)
 			}
-			waits = append(waits, pending)
 		}
 	}
-	if len(x.queue) != maxQueue || len(x.jobs) != maxQueue {
-		t.Errorf("%d documents wait", len(x.queue))
+	if x.queue.places != maxQueue || len(x.queue.jobs) != maxQueue {
+		t.Errorf("%d documents wait", x.queue.places)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -127,11 +181,40 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 	cancel()
 	running.Wait()
-	if count.Load() != maxQueue || len(x.jobs) != 0 {
-		t.Errorf("%d were rendered, and %d are left", count.Load(), len(x.jobs))
+	if count.Load() != maxQueue || len(x.queue.jobs) != 0 || x.queue.places != 0 {
+		t.Errorf("%d were rendered, and %d are left", count.Load(), len(x.queue.jobs))
 	}
-	if r, err := x.Get(note("0")); err != nil || r.Markup == "" {
+	if r, err := x.Get(alice, note("0 0")); err != nil || r.Markup == "" {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestQueueTakesTurns checks that a client's document does not wait for all of another client's, and that what all who wait for it have left
+// is not rendered.
+func TestQueueTakesTurns(t *testing.T) {
+	var count atomic.Int64
+	x := newQueue(t, &count)
+	request(t, x, alice, "first")
+	shared := request(t, x, alice, "shared")
+	gone := request(t, x, alice, "gone")
+	request(t, x, alice, "last")
+	request(t, x, bob, "shared")
+	request(t, x, bob, "bob's")
+	shared.Leave() // bob still waits
+	gone.Leave()
+	<-gone.Done
+	gone.Leave() // again
+	var order []document.Key
+	for j := x.queue.next(); j != nil; j = x.queue.next() {
+		order = append(order, j.Key)
+		x.queue.end(j)
+	}
+	var want []document.Key
+	for _, text := range []string{"first", "shared", "last", "bob's"} {
+		want = append(want, note(text).Key)
+	}
+	if !slices.Equal(order, want) || x.queue.places != 0 || len(x.queue.jobs) != 0 {
+		t.Errorf("%d documents in another order than first, shared, last, bob's; %d places are taken", len(order), x.queue.places)
 	}
 }
 
@@ -202,5 +285,36 @@ func TestDamagedCache(t *testing.T) {
 		if r, err := x.Render(t.Context(), d); err != nil || r.Markup != "<p>hello of jar@1.0.0</p>" || count.Load() != before+1 {
 			t.Errorf("%x: %+v, %v, rendered %d times", value, r, err, count.Load()-before)
 		}
+	}
+}
+
+// TestQueuedModules checks that a module that waits is not in memory: it is read by its hash when it is rendered.
+func TestQueuedModules(t *testing.T) {
+	source := []byte("import './lid.js'")
+	rendered := make(chan string, 1)
+	x := New(Options{Store: openStore(t, t.TempDir(), false), Render: func(_ context.Context, _ string, r document.Request) (document.Result, error) {
+		rendered <- r.Text
+		return document.Result{Kind: r.Kind}, nil
+	}})
+	var reads atomic.Int64
+	var waits *PendingError
+	find := x.Imports(alice, func(h kvstore.Hash) ([]byte, error) {
+		reads.Add(1)
+		if h != kvstore.Sum(source) {
+			return nil, kvstore.ErrNotFound
+		}
+		return source, nil
+	}, func(pending *PendingError) { waits = pending })
+	if _, pending, err := find(t.Context(), "jar@1.0.0", kvstore.Sum(source), source); err != nil || !pending || reads.Load() != 0 {
+		t.Fatalf("pending: %v, %v, and it was read %d times", pending, err, reads.Load())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { x.Run(ctx) })
+	<-waits.Done
+	cancel()
+	running.Wait()
+	if got := <-rendered; got != string(source) || reads.Load() != 1 {
+		t.Errorf("%q was rendered, and it was read %d times", got, reads.Load())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"runtime/debug"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
@@ -214,6 +216,12 @@ func (q *request) parse(o Options) error {
 	}
 	q.query = requests.Query(q.URL.RawQuery)
 	return nil
+}
+
+// client returns who requests the page.
+func (q *request) client() netip.Prefix {
+	c, _ := client.Of(q.RemoteAddr)
+	return c
 }
 
 // text returns a parameter as what the user typed: without control characters and

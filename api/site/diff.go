@@ -1,6 +1,7 @@
 package site
 
 import (
+	"context"
 	"errors"
 	"html/template"
 	"net/url"
@@ -56,7 +57,7 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 		d.Refused = "It is over " + formatBytes(document.MaxSource) + ", too large to be compared on a page."
 		return d, nil
 	}
-	var texts [2]string
+	var sides [2]*views.PublishedFile
 	var hashes [2]kvstore.Hash
 	for i, side := range []struct {
 		views.PublishedFile
@@ -65,7 +66,7 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 		if !side.there {
 			continue
 		}
-		source, err := s.source(side.PublishedFile)
+		_, err := s.source(side.PublishedFile)
 		var refused *noSourceError
 		if errors.As(err, &refused) {
 			d.Refused = refused.why
@@ -74,11 +75,21 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 		if err != nil {
 			return nil, err
 		}
-		texts[i], hashes[i] = source, side.Hash
+		sides[i], hashes[i] = &side.PublishedFile, side.Hash
 	}
 	result, ok, err := s.rendered(q, rendering.Document{
-		Kind: document.Comparison, Key: document.ComparisonKey(hashes[0], hashes[1]), Owner: owner(to),
-		Request: func() (document.Request, error) {
+		Kind: document.Comparison, Key: document.ComparisonKey(owner(to), hashes[0], hashes[1]), Owner: owner(to),
+		Request: func(context.Context) (document.Request, error) {
+			var texts [2]string
+			for i, side := range sides {
+				if side == nil {
+					continue
+				}
+				var err error
+				if texts[i], err = s.source(*side); err != nil {
+					return document.Request{}, err
+				}
+			}
 			return document.Request{Kind: document.Comparison, Name: file, Text: texts[0], After: texts[1]}, nil
 		},
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"runtime/debug"
 	"slices"
@@ -30,7 +31,7 @@ type page struct {
 	inputs inputs
 }
 
-// A pageKey says what a page was requested as: its path, and its known parameters in their canonical form.
+// A pageKey says what a page was requested as: its path, decoded, and its known parameters in their canonical form.
 type pageKey struct {
 	path, query         string
 	siteBase, assetBase string
@@ -43,7 +44,7 @@ type inputs struct {
 	hour       int64    // of counts of requests and downloads; 0 where it has none
 	advisories uint64   // the version of the known vulnerabilities
 	free       bool     // a parameter has a value that any client can make up, so the page is not kept
-	pending    []<-chan struct{}
+	pending    []*rendering.PendingError
 	unrendered bool // some of it shows plain text until it is rendered
 }
 
@@ -81,7 +82,7 @@ func (s *Site) page(q *request, path string) (*page, error) {
 	if err := q.parse(s.options); err != nil {
 		return s.render(q, s.failure(q, err))
 	}
-	route, _, ok := s.route(path)
+	route, stars, ok := s.route(path)
 	get := q.Method == http.MethodGet || q.Method == http.MethodHead
 	if !ok || !get {
 		return s.inTurn(q, path)
@@ -93,18 +94,19 @@ func (s *Site) page(q *request, path string) (*page, error) {
 	if route.pattern == "/new" { // it waits for an upstream, and has bounds of its own
 		return s.make(q, path)
 	}
-	key := pageKey{path, query, q.siteBase, q.assetBase}
-	if p, ok := s.kept.Kept(key); ok {
-		if !s.stale(&p.inputs) {
-			return p, nil
-		}
-		s.kept.Forget(func(k pageKey) bool { return k == key })
+	names, err := route.names(stars)
+	if err != nil || path != "/" && strings.HasSuffix(path, "/") { // a failure, or a redirect
+		return s.inTurn(q, path)
 	}
-	p, err := s.flights.do(q.Context(), key, func(ctx context.Context) (*page, error) {
+	key := newPageKey(route, names, query, q)
+	if p, ok := s.keptPage(key); ok {
+		return p, nil
+	}
+	p, err := s.flights.do(q.Context(), flightKey{key, q.client()}, func(ctx context.Context) (*page, error) {
 		own := *q
 		own.Request = q.WithContext(ctx)
-		p, err := s.makeRendered(&own, path)
-		if err == nil && route.kept && p.keepable() {
+		p, err := s.makeRendered(&own, path, key)
+		if err == nil && route.kept && p.keepable() && s.hosts.admit(s, q) {
 			p.data = nil // it is in the body
 			_, _ = s.kept.Get(key, func() (*page, int, error) { return p, 2 * p.body.Len(), nil })
 		}
@@ -116,33 +118,102 @@ func (s *Site) page(q *request, path string) (*page, error) {
 	return p, nil
 }
 
+// keptPage returns a page that is kept, if nothing has changed since.
+func (s *Site) keptPage(key pageKey) (*page, bool) {
+	p, ok := s.kept.Kept(key)
+	if ok && s.stale(&p.inputs) {
+		s.kept.Forget(func(k pageKey) bool { return k == key })
+		ok = false
+	}
+	return p, ok
+}
+
+// newPageKey returns the key of a page. A path has many encodings, all of which have the same key.
+func newPageKey(r route, names []string, query string, q *request) pageKey {
+	return pageKey{strings.Join(append([]string{r.pattern}, names...), "\x00"), query, q.siteBase, q.assetBase}
+}
+
+// keptHosts are the hosts whose pages are kept where pages have the address at which they were requested. A client can make hosts up, so
+// within an hour only those of the first mostHosts are kept.
+type keptHosts struct {
+	mu    sync.Mutex
+	hour  int64
+	hosts []string
+}
+
+const mostHosts = 8
+
+// admit reports whether a page may be kept that was requested at some host.
+func (k *keptHosts) admit(s *Site, q *request) bool {
+	if s.options.SiteBase != "" && s.options.AssetBase != "" {
+		return true
+	}
+	host := q.siteBase + " " + q.assetBase
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if hour := s.hour(); hour != k.hour {
+		k.hour, k.hosts = hour, nil
+	}
+	if slices.Contains(k.hosts, host) {
+		return true
+	}
+	if len(k.hosts) == mostHosts {
+		return false
+	}
+	k.hosts = append(k.hosts, host)
+	return true
+}
+
 // keepable reports whether a page is the same until its inputs change.
 func (p *page) keepable() bool {
 	return p.body != nil && (p.status == 0 || p.status == http.StatusOK) && !p.inputs.unrendered && !p.inputs.free && len(p.inputs.libraries) > 0
 }
 
 // makeRendered makes a page. If some of it is being rendered, it waits a moment for that without a turn, and makes the page again.
-func (s *Site) makeRendered(q *request, path string) (*page, error) {
+func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error) {
 	ctx, cancel := context.WithTimeout(q.Context(), s.renderPatience)
 	defer cancel()
 	for {
 		again := *q
-		p, err := s.inTurn(&again, path)
+		p, err := s.takeTurn(&again, func() (*page, error) {
+			if p, ok := s.keptPage(key); ok { // another client's turn came first
+				return p, nil
+			}
+			return s.make(&again, path)
+		})
 		if err != nil || len(p.inputs.pending) == 0 {
 			return p, err
 		}
-		for _, done := range p.inputs.pending {
-			select {
-			case <-done:
-			case <-ctx.Done():
-				return p, nil
+		if err := await(ctx, p.inputs.pending); err != nil {
+			if q.Context().Err() != nil { // else the client sees plain text, and may request the page again
+				for _, pending := range p.inputs.pending {
+					pending.Leave()
+				}
 			}
+			return p, nil
 		}
 	}
 }
 
+// await returns when documents are rendered or given up.
+func await(ctx context.Context, all []*rendering.PendingError) error {
+	for _, pending := range all {
+		select {
+		case <-pending.Done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // inTurn makes the page of a path when it is the client's turn.
 func (s *Site) inTurn(q *request, path string) (*page, error) {
+	return s.takeTurn(q, func() (*page, error) { return s.make(q, path) })
+}
+
+// takeTurn calls do when it is the client's turn.
+func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Patience)
 	if err != nil {
 		if errors.Is(err, client.ErrNoPlace) {
@@ -151,7 +222,7 @@ func (s *Site) inTurn(q *request, path string) (*page, error) {
 		return s.render(q, s.failure(q, err))
 	}
 	defer leave()
-	return s.make(q, path)
+	return do()
 }
 
 // make makes the page of a path.
@@ -177,13 +248,13 @@ func (s *Site) make(q *request, path string) (*page, error) {
 
 // rendered returns what comes of a document. Without an error, ok is false where plain text is to be shown in its place, now or for good.
 func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
-	r, err = s.options.Renderer.Get(d)
+	r, err = s.options.Renderer.Get(q.client(), d)
 	var pending *rendering.PendingError
 	switch {
 	case errors.As(err, &pending):
 		q.inputs.unrendered = true
 		if pending.Done != nil {
-			q.inputs.pending = append(q.inputs.pending, pending.Done)
+			q.inputs.pending = append(q.inputs.pending, pending)
 		}
 		return r, false, nil
 	case errors.As(err, new(*document.RefusedError)):
@@ -195,10 +266,10 @@ func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok
 // graph follows the imports of a module.
 func (s *Site) graph(q *request, r *library.Release, file string) (*library.Graph, error) {
 	f, _ := r.Find(file)
-	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.options.Renderer.Imports(func(pending *rendering.PendingError) {
+	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.options.Renderer.Imports(q.client(), s.library.File, func(pending *rendering.PendingError) {
 		q.inputs.unrendered = true
 		if pending.Done != nil {
-			q.inputs.pending = append(q.inputs.pending, pending.Done)
+			q.inputs.pending = append(q.inputs.pending, pending)
 		}
 	}))
 	if err == nil {
@@ -243,10 +314,16 @@ func canonicalQuery(names []string, query url.Values) (canonical string, known b
 	return b.String(), found == len(query)
 }
 
-// flights are the pages that are being made. Clients that request the same one wait for the same.
+// flights are the pages that are being made. Requests of a client for the same page wait for the same flight. Clients share none, since a
+// flight waits for the turn of its client: one that has many requests would have the others wait for its turn, and fail with it.
 type flights struct {
 	mu    sync.Mutex
-	under map[pageKey]*flight
+	under map[flightKey]*flight
+}
+
+type flightKey struct {
+	pageKey
+	client netip.Prefix
 }
 
 // A flight is a page that is being made.
@@ -254,25 +331,25 @@ type flight struct {
 	done    chan struct{} // closed at the end
 	page    *page
 	err     error
-	clients int // that wait for it
+	waiting int // requests
 	cancel  context.CancelFunc
 }
 
-// do returns what make returns, for this client or for another one that requested the same page. Making it ends when no client waits for it any
-// longer.
-func (f *flights) do(ctx context.Context, key pageKey, make func(context.Context) (*page, error)) (*page, error) {
+// do returns what make returns, for this request or for another one of the client for the same page. Making it ends when no request waits for it
+// any longer.
+func (f *flights) do(ctx context.Context, key flightKey, make func(context.Context) (*page, error)) (*page, error) {
 	f.mu.Lock()
 	flying := f.under[key]
 	if flying == nil {
 		under, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		flying = &flight{done: newSignal(), cancel: cancel}
 		if f.under == nil {
-			f.under = map[pageKey]*flight{}
+			f.under = map[flightKey]*flight{}
 		}
 		f.under[key] = flying
 		go f.fly(under, key, flying, make)
 	}
-	flying.clients++
+	flying.waiting++
 	f.mu.Unlock()
 	select {
 	case <-flying.done:
@@ -281,7 +358,7 @@ func (f *flights) do(ctx context.Context, key pageKey, make func(context.Context
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if flying.clients--; flying.clients == 0 {
+	if flying.waiting--; flying.waiting == 0 {
 		flying.cancel()
 		f.land(key, flying)
 	}
@@ -290,7 +367,7 @@ func (f *flights) do(ctx context.Context, key pageKey, make func(context.Context
 
 func newSignal() chan struct{} { return make(chan struct{}) }
 
-func (f *flights) fly(ctx context.Context, key pageKey, flying *flight, make func(context.Context) (*page, error)) {
+func (f *flights) fly(ctx context.Context, key flightKey, flying *flight, make func(context.Context) (*page, error)) {
 	defer close(flying.done)
 	defer flying.cancel()
 	defer func() {
@@ -305,7 +382,7 @@ func (f *flights) fly(ctx context.Context, key pageKey, flying *flight, make fun
 }
 
 // land removes a flight; the caller holds mu.
-func (f *flights) land(key pageKey, flying *flight) {
+func (f *flights) land(key flightKey, flying *flight) {
 	if f.under[key] == flying {
 		delete(f.under, key)
 	}

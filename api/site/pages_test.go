@@ -51,6 +51,38 @@ func TestKeptPages(t *testing.T) {
 	}
 }
 
+// TestKeptPagesAreBounded checks that other encodings of a path, and hosts that a client made up, do not evict pages.
+func TestKeptPagesAreBounded(t *testing.T) {
+	s := newSite(t, filled(t), nil)
+	now := time.Date(2024, 5, 17, 8, 30, 0, 0, time.UTC)
+	s.now = func() time.Time { return now }
+	for _, target := range []string{"/library/pickle", "/library/%70ickle", "/library/p%69ckle", "/library/%70%69ckle"} {
+		if w := get(t, s, target); w.Code != 200 || s.kept.Len() != 1 {
+			t.Errorf("%s: %d, and %d pages are kept", target, w.Code, s.kept.Len())
+		}
+	}
+	request := func(host string) {
+		t.Helper()
+		r := httptest.NewRequest("GET", "/library/pickle", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, r); w.Code != 200 || !strings.Contains(w.Body.String(), "http://"+host+"/") {
+			t.Errorf("at %s: %d", host, w.Code)
+		}
+	}
+	for i := range 2 * mostHosts {
+		request(fmt.Sprintf("host%d.example", i))
+	}
+	if s.kept.Len() != mostHosts {
+		t.Errorf("pages of %d hosts are kept", s.kept.Len())
+	}
+	now = now.Add(time.Hour)
+	request("another.example")
+	if s.kept.Len() != mostHosts+1 {
+		t.Errorf("an hour later no other host's page is kept")
+	}
+}
+
 // TestPagesFollowInputs holds that each thing that a page is made of has it made again, and nothing else.
 func TestPagesFollowInputs(t *testing.T) {
 	shelf := filled(t)
@@ -60,7 +92,8 @@ func TestPagesFollowInputs(t *testing.T) {
 	testkit.Await(t, s.library, shelf.Log)
 	key := func(target string) pageKey {
 		path, query, _ := strings.Cut(target, "?")
-		return pageKey{path, query, "http://larder.example", "http://larder.example"}
+		route, stars, _ := s.route(path)
+		return newPageKey(route, stars, query, &request{siteBase: "http://larder.example", assetBase: "http://larder.example"})
 	}
 	made := func(target string) *page {
 		t.Helper()
@@ -217,7 +250,7 @@ func TestLargeReadmeIsPlainText(t *testing.T) {
 	}
 }
 
-// TestAbandonedPages holds that making a page goes on while one of its clients waits, and ends with the last.
+// TestAbandonedPages holds that making a page goes on while one of its requests waits, and ends with the last.
 func TestAbandonedPages(t *testing.T) {
 	var f flights
 	started, ended := make(chan struct{}), make(chan error, 1)
@@ -230,17 +263,25 @@ func TestAbandonedPages(t *testing.T) {
 	first, leaveFirst := context.WithCancel(t.Context())
 	second, leaveSecond := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	all.Go(func() { _, _ = f.do(first, pageKey{path: "/a"}, under) })
+	all.Go(func() { _, _ = f.do(first, flightKey{pageKey: pageKey{path: "/a"}}, under) })
 	<-started
 	all.Go(func() {
-		_, _ = f.do(second, pageKey{path: "/a"}, func(context.Context) (*page, error) { t.Error("it is made twice"); return nil, nil })
+		_, _ = f.do(second, flightKey{pageKey: pageKey{path: "/a"}}, func(context.Context) (*page, error) { t.Error("it is made twice"); return nil, nil })
 	})
-	testkit.AwaitTrue(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.under[pageKey{path: "/a"}].clients == 2 })
+	testkit.AwaitTrue(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.under[flightKey{pageKey: pageKey{path: "/a"}}].waiting == 2
+	})
 	leaveFirst()
-	testkit.AwaitTrue(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.under[pageKey{path: "/a"}].clients == 1 })
+	testkit.AwaitTrue(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.under[flightKey{pageKey: pageKey{path: "/a"}}].waiting == 1
+	})
 	select {
 	case err := <-ended:
-		t.Errorf("it ended with the first client: %v", err)
+		t.Errorf("it ended with the first request: %v", err)
 	default:
 	}
 	leaveSecond()
@@ -251,8 +292,50 @@ func TestAbandonedPages(t *testing.T) {
 	if len(f.under) != 0 {
 		t.Errorf("%d pages are being made", len(f.under))
 	}
-	if _, err := f.do(t.Context(), pageKey{path: "/b"}, func(context.Context) (*page, error) { panic("boom") }); err == nil || !strings.Contains(err.Error(), "boom") {
+	if _, err := f.do(t.Context(), flightKey{pageKey: pageKey{path: "/b"}}, func(context.Context) (*page, error) { panic("boom") }); err == nil || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("a panic: %v", err)
+	}
+}
+
+// TestTurnsOfClients checks that a client takes its own turn for a page that another client waits for, and does not get the other's failure.
+func TestTurnsOfClients(t *testing.T) {
+	turns := client.NewTurns(1)
+	s := newSite(t, filled(t), func(o *Options) { o.Turns = turns })
+	_, leave, err := turns.Enter(t.Context(), "192.0.2.1:1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	var all sync.WaitGroup
+	request := func(remote string) {
+		r := httptest.NewRequest("GET", "/library/pickle", nil)
+		r.RemoteAddr = remote
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, r); w.Code != 200 {
+			t.Errorf("%s: %d", remote, w.Code)
+		}
+	}
+	for _, remote := range []string{"192.0.2.1:1", "192.0.2.1:2", "192.0.2.2:1"} {
+		all.Go(func() { request(remote) })
+	}
+	flying := func(address string) *flight {
+		at, _ := client.Of(address)
+		for key, f := range s.flights.under {
+			if key.client == at {
+				return f
+			}
+		}
+		return &flight{}
+	}
+	testkit.AwaitTrue(t, func() bool {
+		s.flights.mu.Lock()
+		defer s.flights.mu.Unlock()
+		return len(s.flights.under) == 2 && flying("192.0.2.1:1").waiting == 2 && flying("192.0.2.2:1").waiting == 1
+	})
+	leave()
+	all.Wait()
+	if s.kept.Len() != 1 || turns.Taken() != 0 {
+		t.Errorf("%d pages are kept, %d turns are taken", s.kept.Len(), turns.Taken())
 	}
 }
 

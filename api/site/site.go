@@ -83,6 +83,7 @@ type Site struct {
 	reference referenceCache
 	drafting  gate
 	kept      prepared.Cache[pageKey, *page]
+	hosts     keptHosts
 	flights   flights
 	now       func() time.Time
 
@@ -145,6 +146,23 @@ type route struct {
 	query   []string // names of its parameters, see [canonicalQuery]
 	kept    bool     // its pages are functions of libraries, and kept until one of them changes
 	show    func(*request) (*answer, error)
+}
+
+// names decodes what stands in the place of the stars.
+func (r route) names(stars []string) ([]string, error) {
+	var names []string
+	for i, star := range stars {
+		read := requests.Name
+		if i == len(stars)-1 && strings.HasSuffix(r.pattern, "**") {
+			read = requests.File
+		}
+		name, err := read(star)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 // ofLibrary returns what shows a page of the library that the path names.
@@ -258,16 +276,9 @@ func (s *Site) answer(q *request, path string) (*answer, error) {
 	if !ok {
 		return nil, &refusal{http.StatusNotFound, "Page not found", "There is no page at this address.", soughtAt(path)}
 	}
-	for i, star := range stars {
-		read := requests.Name
-		if i == len(stars)-1 && strings.HasSuffix(route.pattern, "**") {
-			read = requests.File
-		}
-		name, err := read(star)
-		if err != nil {
-			return nil, refuse(http.StatusBadRequest, "This address is broken", "Its path is wrongly percent-encoded or not valid UTF-8, or holds a slash or a character that no name has.")
-		}
-		q.segments = append(q.segments, name)
+	var err error
+	if q.segments, err = route.names(stars); err != nil {
+		return nil, refuse(http.StatusBadRequest, "This address is broken", "Its path is wrongly percent-encoded or not valid UTF-8, or holds a slash or a character that no name has.")
 	}
 	if path != "/" && strings.HasSuffix(path, "/") {
 		return &answer{status: http.StatusPermanentRedirect, location: withQuery(strings.TrimSuffix(path, "/"), q.URL.RawQuery)}, nil

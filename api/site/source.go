@@ -50,9 +50,10 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 	first := max(0, p.First-1)
 	if language := languages[strings.ToLower(path.Ext(f.Path))]; language != "" && !p.Shortened && source != "" {
 		result, ok, err := s.rendered(q, rendering.Document{
-			Kind: document.Source, Key: document.SourceKey(f.Hash, language, first), Owner: owner(r),
-			Request: func() (document.Request, error) {
-				return document.Request{Kind: document.Source, Name: language, Text: source, First: first, Lines: linesShown}, nil
+			Kind: document.Source, Key: document.SourceKey(owner(r), f.Hash, language, first), Owner: owner(r),
+			Request: func(context.Context) (document.Request, error) {
+				source, err := s.source(f)
+				return document.Request{Kind: document.Source, Name: language, Text: source, First: first, Lines: linesShown}, err
 			},
 		})
 		if err != nil {
@@ -127,7 +128,7 @@ type readme struct {
 func (s *Site) readmeOf(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
 	shown := &readme{File: file, Cut: cut || len(source) > document.MaxReadme}
 	shown.Text = text.Cut(source, document.MaxReadme)
-	d, ok := readmeDocument(r, repository, file, source)
+	d, ok := s.readmeDocument(r, repository, file, source)
 	if !ok {
 		return shown, nil
 	}
@@ -144,15 +145,24 @@ func (s *Site) readmeOf(q *request, r *library.Release, repository, file, source
 }
 
 // readmeDocument returns a README that a worker renders, false for one that is plain text.
-func readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
+func (s *Site) readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
 	ext := strings.ToLower(path.Ext(file))
 	if ext != ".md" && ext != ".markdown" || len(source) > document.MaxReadme || source == "" {
 		return rendering.Document{}, false
 	}
+	name, version := r.Library, r.Version
 	return rendering.Document{
 		Kind: document.Readme, Key: document.ReadmeKey(r.Manifest, repository), Owner: owner(r),
-		Request: func() (document.Request, error) {
-			q := document.Request{Kind: document.Readme, Name: file, Text: source, Library: r.Library, Version: r.Version, Repository: repository}
+		Request: func(ctx context.Context) (document.Request, error) {
+			r, err := s.library.Release(ctx, name, version)
+			if err != nil {
+				return document.Request{}, err
+			}
+			about, err := s.library.About(r)
+			if err != nil {
+				return document.Request{}, err
+			}
+			q := document.Request{Kind: document.Readme, Name: file, Text: about.Readme, Library: r.Library, Version: r.Version, Repository: repository}
 			for _, f := range r.Files {
 				q.Files = append(q.Files, f.Path)
 			}
@@ -162,7 +172,7 @@ func readmeDocument(r *library.Release, repository, file, source string) (render
 }
 
 // Part has the README of each release rendered when it is published. Those of releases that were published before are rendered when a page shows
-// them.
+// them. It is for processes that publish: a mirror copies logs of many releases, and renders a README when a page shows it.
 func (s *Site) Part() parts.Part {
 	from := s.library.LogSize()
 	return parts.Part{Name: "READMEs of new releases", Run: parts.Until(func(ctx context.Context) {
@@ -204,7 +214,7 @@ func (s *Site) renderReadme(ctx context.Context, e logs.Indexed) error {
 	if err != nil {
 		return err
 	}
-	d, ok := readmeDocument(r, newOrigin(l).RepositoryLink, about.ReadmeFile, about.Readme)
+	d, ok := s.readmeDocument(r, newOrigin(l).RepositoryLink, about.ReadmeFile, about.Readme)
 	if !ok {
 		return nil
 	}

@@ -364,7 +364,7 @@ func TestProcessorTimeIsBounded(t *testing.T) {
 	}
 	p := newPool(t, Options{Size: 1, Single: true, CPU: time.Second})
 	var crash *CrashError
-	if _, err := p.Do(t.Context(), "owner", "spin", nil); !errors.As(err, &crash) || crash.Killed || crash.Reason != "it used more than 1s of processor time" {
+	if _, err := p.Do(t.Context(), "owner", "spin", nil); !errors.As(err, &crash) || crash.Killed || !crash.Limited || crash.Reason != "it used more than 1s of processor time" {
 		t.Errorf("%v, want that it used too much", err)
 	}
 }
@@ -492,7 +492,7 @@ func TestMemoryOfChildIsBounded(t *testing.T) {
 	p := newPool(t, Options{Size: 1, Memory: 96 << 20})
 	for range 3 {
 		var crash *CrashError
-		if _, err := p.Do(context.Background(), "owner", "grow", []byte("2000")); !errors.As(err, &crash) || crash.Killed || crash.Reason != "it needed more than 32 MiB of memory" {
+		if _, err := p.Do(context.Background(), "owner", "grow", []byte("2000")); !errors.As(err, &crash) || crash.Killed || !crash.Limited || crash.Reason != "it needed more than 32 MiB of memory" {
 			t.Fatalf("%v, want that it needed too much", err)
 		}
 		if _, err := p.Do(context.Background(), "owner", "grow", []byte("8")); err != nil {

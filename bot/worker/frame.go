@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+
+	"github.com/larder-cdn/larder/internal/document"
 )
 
 // This file is the form of what goes over a child's standard input and output: fields, each a length (4 bytes, big endian) and so many
@@ -12,6 +14,30 @@ import (
 
 // maxField bounds a field, in bytes.
 const maxField = 256 << 20
+
+// maxResponse returns the limit of what a task returns for so many bytes. Results of minifiers and encoders may exceed their input, but not by much.
+func maxResponse(t Task, size int) int {
+	switch t {
+	case Render:
+		return document.MaxMarkup + headSize
+	case FindFormat:
+		return headSize
+	case FindImports: // escaped in JSON
+		return min(maxField, 8*size+headSize)
+	default:
+		return min(maxField, 4*size+1<<20)
+	}
+}
+
+// A fieldSizeError says that a field exceeds its limit.
+type fieldSizeError struct {
+	size  int64
+	limit int
+}
+
+func (e *fieldSizeError) Error() string {
+	return fmt.Sprintf("a field of %d bytes, over the limit of %d", e.size, e.limit)
+}
 
 func writeField(w io.Writer, data []byte) error {
 	if len(data) > maxField {
@@ -32,7 +58,7 @@ func readField(r io.Reader, limit int) ([]byte, error) {
 	}
 	n := int64(binary.BigEndian.Uint32(head[:]))
 	if n > int64(limit) {
-		return nil, fmt.Errorf("a field of %d bytes, over the limit of %d", n, limit)
+		return nil, &fieldSizeError{n, limit}
 	}
 	var b bytes.Buffer
 	if n <= 1<<20 {
@@ -104,12 +130,13 @@ func (a response) write(w io.Writer) error {
 	return writeField(w, a.Data)
 }
 
-func readResponse(r io.Reader) (a response, err error) {
+// readResponse reads a response whose data have up to limit bytes.
+func readResponse(r io.Reader, limit int) (a response, err error) {
 	text, err := readField(r, headSize)
 	if err != nil {
 		return a, err
 	}
 	a.Error = string(text)
-	a.Data, err = readField(r, maxField)
+	a.Data, err = readField(r, limit)
 	return a, err
 }

@@ -55,6 +55,9 @@ type CrashError struct {
 	Reason string
 	// Killed says that a signal from outside ended the process; the job may be innocent.
 	Killed bool
+	// Limited says that the job exceeded its memory or processor time, which it will do again. A child that ends before it reads
+	// the job ends for another reason.
+	Limited bool
 	// TimedOut says that the job was ended because it took longer than it may, by the clock.
 	TimedOut bool
 }
@@ -153,26 +156,35 @@ func (p *Pool) run(ctx context.Context, c *child, t Task, data []byte) (response
 	}
 	stop := context.AfterFunc(ctx, c.kill)
 	answer, err := c.do(request{Task: t, Data: data, Memory: memory}, p.options.CPU)
-	if stop() && err == nil {
+	if err == nil && stop() {
 		return answer, nil
 	}
-	reason, killed := c.end()
+	tooLarge, oversized := errors.AsType[*fieldSizeError](err)
+	if oversized {
+		c.kill() // it may wait until the rest of its response is read
+	}
+	reason, killed := c.end() // a child that does not end is killed when ctx ends
+	stop()
 	if start := new(confineError); errors.As(err, &start) {
 		return response{}, &StartError{p.options.Program, err}
 	}
-	if isOutOfMemory(reason) {
+	limited := isOutOfMemory(reason)
+	if limited {
 		reason = fmt.Sprintf("it needed more than %d MiB of memory", memory>>20)
 	}
 	if killed && p.options.CPU > 0 && c.cpuTime() > p.options.CPU/2 { // the limit counts by ticks, so less may have been used
-		reason, killed = fmt.Sprintf("it used more than %v of processor time", p.options.CPU), false
+		reason, killed, limited = fmt.Sprintf("it used more than %v of processor time", p.options.CPU), false, true
+	}
+	if oversized {
+		reason, killed = "its response has "+tooLarge.Error(), false
 	}
 	timedOut := ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.Canceled)
 	if timedOut {
-		reason, killed = context.Cause(ctx).Error(), false
+		reason, killed, limited = context.Cause(ctx).Error(), false, false
 	} else if ctx.Err() != nil {
 		return response{}, ctx.Err()
 	}
-	return response{}, &CrashError{Task: t, Reason: reason, Killed: killed, TimedOut: timedOut}
+	return response{}, &CrashError{Task: t, Reason: reason, Killed: killed, Limited: limited && c.confined, TimedOut: timedOut}
 }
 
 // cpuSeconds returns a bound in whole seconds, 0 for none.
@@ -289,7 +301,7 @@ func (c *child) do(r request, cpu time.Duration) (answer response, err error) {
 	if err := r.write(c.stdin); err != nil {
 		return answer, err
 	}
-	return readResponse(c.out)
+	return readResponse(c.out, maxResponse(r.Task, len(r.Data)))
 }
 
 // cpuTime is the processor time that a child used until its end.

@@ -24,6 +24,13 @@ func TestMain(m *testing.M) {
 		switch filepath.Base(os.Args[0]) {
 		case stalls:
 			_, _ = io.Copy(io.Discard, os.Stdin) // takes jobs and never answers
+		case floods:
+			_ = errors.Join(hello{Mapped: addressSpace()}.write(os.Stdout), writeField(os.Stdout, nil))
+			_, _ = os.Stdout.Write([]byte{0, 48, 0, 0}) // the length of 3 MiB
+			time.Sleep(time.Hour)                       // it does not end by itself
+		case starves:
+			fmt.Fprintln(os.Stderr, "fatal error: runtime: cannot allocate memory")
+			os.Exit(2)
 		case tells:
 			fmt.Fprintln(os.Stderr, strings.Join(os.Environ(), " ")) // which is what it dies of
 			os.Exit(1)
@@ -35,8 +42,10 @@ func TestMain(m *testing.M) {
 
 // Names under which this program is another child than Main makes of it.
 const (
-	stalls = "stalls"
-	tells  = "tells"
+	stalls  = "stalls"
+	tells   = "tells"
+	floods  = "floods"
+	starves = "starves"
 )
 
 // link returns this program under another name.
@@ -148,6 +157,25 @@ func TestStalledJobEnds(t *testing.T) {
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if _, err := p.Do(ctx, "owner", MinifyJS, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestResponseIsBounded checks that a child that was taken over cannot have its parent read more than its task returns.
+func TestResponseIsBounded(t *testing.T) {
+	p := newPool(t, Options{Program: link(t, floods), Size: 1, Timeout: time.Minute})
+	for _, task := range []Task{Render, FindFormat, FindImports, MinifyJS} {
+		var crash *CrashError
+		if data, err := p.Do(context.Background(), "owner", task, []byte("a")); !errors.As(err, &crash) || !strings.Contains(crash.Reason, "over the limit") || crash.Killed || crash.TimedOut {
+			t.Errorf("%s: %d bytes, %v, want a CrashError", task, len(data), err)
+		}
+	}
+}
+
+// TestLimitedJobs checks that a job is said to exceed its memory only if the child had read it.
+func TestLimitedJobs(t *testing.T) {
+	var crash *CrashError
+	if _, err := newPool(t, Options{Program: link(t, starves), Size: 1}).Do(context.Background(), "owner", MinifyJS, nil); !errors.As(err, &crash) || crash.Limited {
+		t.Errorf("a child without memory before it reads the job: %v, want a CrashError that is not Limited", err)
 	}
 }
 

@@ -69,14 +69,17 @@ func (d *documents) render(ctx context.Context, owner string, r document.Request
 			return result, nil
 		}
 	}
-	var crash *worker.CrashError
-	switch {
-	case ctx.Err() != nil, errors.As(err, new(*worker.StartError)):
-		return document.Result{}, err
-	case errors.As(err, &crash) && (crash.Killed || crash.TimedOut && len(worker.Unprotected()) == 0): // the document may be innocent
-		return document.Result{}, err
+	return document.Result{}, renderError(ctx, err)
+}
+
+// renderError returns a *document.RefusedError, which is stored, if rendering the same document fails again: it exceeded its memory or
+// processor time, or the worker reported an error. After any other error the document may be innocent.
+func renderError(ctx context.Context, err error) error {
+	crash, crashed := errors.AsType[*worker.CrashError](err)
+	if ctx.Err() != nil || errors.As(err, new(*worker.StartError)) || crashed && !crash.Limited {
+		return err
 	}
-	return document.Result{}, &document.RefusedError{Reason: err.Error()}
+	return &document.RefusedError{Reason: err.Error()}
 }
 
 // imports finds out what a module imports, for a command.

@@ -133,6 +133,7 @@ func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, site 
 			return err
 		}
 	}
+	site.publishes = s.Fill
 	what, err := r.openSite(w.folder, site)
 	if err != nil {
 		return err

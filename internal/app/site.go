@@ -34,6 +34,7 @@ type siteOptions struct {
 	hot          func(kvstore.Hash) // is notified of files in demand; nil for nothing
 	elsewhere    server.Elsewhere   // serves what is missing here; nil for nothing
 	readOnly     bool               // nothing is written to the data folder
+	publishes    bool               // the process publishes releases
 	lacking      bool               // the data folder may be missing files that were published
 	accessLog    *accesslog.Log     // nil for none
 	certificates *acme.Manager      // nil where none come from an ACME server
@@ -169,7 +170,9 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 		return nil, err
 	}
 	r.parts.Add(documents.renderer.Part())
-	r.parts.Add(made.Part())
+	if o.publishes { // elsewhere a mirror's first copy of a log would have all of its READMEs rendered
+		r.parts.Add(made.Part())
+	}
 	downloads, err := download.New(download.Options{Store: what.folder.store, Leaving: o.api.Stopping, CacheTags: tags, Logger: r.logger.With("part", "download"), Registerer: r.metrics})
 	if err != nil {
 		return nil, err

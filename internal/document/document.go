@@ -94,18 +94,21 @@ func ReadmeKey(manifest kvstore.Hash, repository string) Key {
 	return NewKey(Readme, manifest.String(), repository)
 }
 
-// SourceKey returns the key of the lines of a file from one on, which is counted from 0.
-func SourceKey(content kvstore.Hash, language string, first int) Key {
-	return NewKey(Source, content.String(), language, strconv.Itoa(first))
+// SourceKey returns the key of the lines of a file from one on, which is counted from 0. Like the keys below it contains the owner, which is
+// the release: a release that takes over its worker determines what is cached under its own keys only.
+func SourceKey(owner string, content kvstore.Hash, language string, first int) Key {
+	return NewKey(Source, owner, content.String(), language, strconv.Itoa(first))
 }
 
 // ComparisonKey returns the key of the comparison of two contents. The hash of what is not there is zero.
-func ComparisonKey(before, after kvstore.Hash) Key {
-	return NewKey(Comparison, before.String(), after.String())
+func ComparisonKey(owner string, before, after kvstore.Hash) Key {
+	return NewKey(Comparison, owner, before.String(), after.String())
 }
 
 // ImportsKey returns the key of what a module imports.
-func ImportsKey(content kvstore.Hash) Key { return NewKey(Imports, content.String()) }
+func ImportsKey(owner string, content kvstore.Hash) Key {
+	return NewKey(Imports, owner, content.String())
+}
 
 // A Result is what comes of a document.
 type Result struct {

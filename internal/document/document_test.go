@@ -67,8 +67,9 @@ func TestKeys(t *testing.T) {
 	seen := map[Key]string{}
 	for name, key := range map[string]Key{
 		"readme": ReadmeKey(a, ""), "readme of another release": ReadmeKey(b, ""), "readme with links": ReadmeKey(a, "https://a.example"),
-		"source": SourceKey(a, ".js", 0), "source as styles": SourceKey(a, ".css", 0), "second page": SourceKey(a, ".js", 2000),
-		"comparison": ComparisonKey(a, b), "the other way": ComparisonKey(b, a), "added": ComparisonKey(kvstore.Hash{}, a), "imports": ImportsKey(a),
+		"source": SourceKey("jar@1", a, ".js", 0), "source as styles": SourceKey("jar@1", a, ".css", 0), "second page": SourceKey("jar@1", a, ".js", 2000),
+		"comparison": ComparisonKey("jar@1", a, b), "the other way": ComparisonKey("jar@1", b, a), "added": ComparisonKey("jar@1", kvstore.Hash{}, a), "imports": ImportsKey("jar@1", a),
+		"source of another release": SourceKey("jar@2", a, ".js", 0), "comparison of another release": ComparisonKey("jar@2", a, b), "imports of another release": ImportsKey("jar@2", a),
 		"two inputs": NewKey(Readme, "ab", "c"), "cut elsewhere": NewKey(Readme, "a", "bc"), "one input": NewKey(Readme, "abc"),
 	} {
 		if other, ok := seen[key]; ok {

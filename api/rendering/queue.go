@@ -1,0 +1,99 @@
+package rendering
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/larder-cdn/larder/internal/document"
+)
+
+const (
+	// maxQueue limits the documents that wait. One that finds no place is queued when it is requested again.
+	maxQueue = 256
+	// maxOfClient limits those that wait for one client.
+	maxOfClient = maxQueue / 8
+)
+
+// A job is a document on its way through the queue.
+type job struct {
+	Document
+	done    chan struct{}  // closed at the end
+	clients []netip.Prefix // in whose lines it waits
+	started bool
+}
+
+// A queue has a line of jobs for each client, and takes from the lines in turn. A job that several clients requested waits in the line of each.
+type queue struct {
+	jobs   map[document.Key]*job // that wait or were started
+	lines  map[netip.Prefix][]*job
+	order  []netip.Prefix // that have a line, the next first
+	places int            // taken in all lines
+}
+
+// add adds a client to those that wait for a document. It returns nil if there is no place for the document.
+func (q *queue) add(client netip.Prefix, d Document) *job {
+	j := q.jobs[d.Key]
+	if j != nil && (j.started || slices.Contains(j.clients, client)) {
+		return j
+	}
+	line := q.lines[client]
+	if len(line) >= maxOfClient || q.places >= maxQueue {
+		return j
+	}
+	if j == nil {
+		j = &job{Document: d, done: make(chan struct{})}
+		q.jobs[d.Key] = j
+	}
+	if len(line) == 0 {
+		q.order = append(q.order, client)
+	}
+	q.lines[client] = append(line, j)
+	j.clients = append(j.clients, client)
+	q.places++
+	return j
+}
+
+// next removes the next client's first job from the lines, and returns it; nil if none waits.
+func (q *queue) next() *job {
+	if len(q.order) == 0 {
+		return nil
+	}
+	client := q.order[0]
+	q.order = append(q.order[1:], client)
+	j := q.lines[client][0]
+	for _, client := range j.clients {
+		q.removeFrom(client, j)
+	}
+	j.clients, j.started = nil, true
+	return j
+}
+
+// leave removes a job from the line of a client that no longer waits for it, and drops it if it is in no line then.
+func (q *queue) leave(client netip.Prefix, j *job) {
+	i := slices.Index(j.clients, client)
+	if i < 0 {
+		return
+	}
+	j.clients = slices.Delete(j.clients, i, i+1)
+	if q.removeFrom(client, j); len(j.clients) == 0 {
+		q.end(j)
+	}
+}
+
+// end removes a job that is done or dropped.
+func (q *queue) end(j *job) {
+	delete(q.jobs, j.Key)
+	close(j.done)
+}
+
+func (q *queue) removeFrom(client netip.Prefix, j *job) {
+	line := q.lines[client]
+	i := slices.Index(line, j)
+	q.places--
+	if line = slices.Delete(line, i, i+1); len(line) > 0 {
+		q.lines[client] = line
+		return
+	}
+	delete(q.lines, client)
+	q.order = slices.DeleteFunc(q.order, func(c netip.Prefix) bool { return c == client })
+}
