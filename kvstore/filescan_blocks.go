@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"math"
+	"path/filepath"
 	"runtime/debug"
 
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -77,7 +79,10 @@ func (r *fileReader) blocks() (handles []block.Handle) {
 // readTable reads the rows of a table: of the blocks that its index names, or of those that can be found without it.
 func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	counts := s.counted.countsTable(r.name, r.size)
-	handles := r.blocks()
+	var handles []block.Handle
+	if filepath.Ext(r.name) == ".sst" || r.beginsWithRows() { // else someone may have published what its end says
+		handles = r.blocks()
+	}
 	if handles == nil {
 		return r.searchBlocks(ctx, counts)
 	}
@@ -98,6 +103,20 @@ func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 		}
 	}
 	return nil
+}
+
+// beginsWithRows reports whether the first block of the file has rows. No one else decides on the first bytes of a file.
+func (r *fileReader) beginsWithRows() bool {
+	buf, err := r.peek(0, min(longestBlock, r.size))
+	if err != nil {
+		return false
+	}
+	length := blockLength(buf)
+	if length == 0 {
+		return false
+	}
+	_, ok := decodeRows(buf[:length:length])
+	return ok
 }
 
 // addRows adds the rows of a block to the index. It is not ok where it is no block of rows.
@@ -135,6 +154,12 @@ const (
 // searchBlocks reads a table whose index is lost, from block to block.
 func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 	steps, lost := searchSteps, int64(-1)
+	first := -1 // the first gap of this search
+	defer func() {
+		if first >= 0 {
+			r.gaps[first].To, r.open = math.MaxUint8, false
+		}
+	}()
 	for at := int64(0); at < r.size; {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -149,8 +174,8 @@ func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 		}
 		length := blockLength(buf)
 		if length > 0 {
-			// What follows damage may be a file that someone has published, with blocks of their own in it.
-			if ok, err := r.addRows(buf[:length:length], at, counts && lost < 0); err != nil {
+			// What follows damage may be a file that someone has published, with any number of blocks of their own in it.
+			if ok, err := r.addRows(buf[:length:length], at, counts && first < 0); err != nil {
 				return err
 			} else if ok || lost < 0 {
 				at, lost = at+length, -1
@@ -160,6 +185,9 @@ func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 		if lost < 0 {
 			lost = at
 			r.missing(at, r.size-at, r.last)
+			if first < 0 {
+				first = len(r.gaps) - 1
+			}
 		}
 		if steps -= len(buf); steps < 0 {
 			return nil
