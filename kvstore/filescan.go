@@ -42,9 +42,9 @@ type FileScan struct {
 	rows    map[Namespace]bool // those of which rows are kept
 
 	lock    io.Closer
-	index   handle // a *pebble.DB, see database
+	index   handle // a *pebble.DB, see indexOf
 	scratch string
-	batch   handle // a *pebble.Batch, see changes
+	batch   handle // a *pebble.Batch, see changesOf
 
 	gaps []Gap
 
@@ -319,7 +319,7 @@ func (s *FileScan) add(v rowVersion) error {
 	value = append(binary.AppendUvarint(value, uint64(len(v.key))), v.key...)
 	value = append(value, v.value...)
 	digest := sha256.Sum256(value) // so that two stores' versions do not hide each other
-	if err := s.changes().Set(append(row, digest[:8]...), value, nil); err != nil {
+	if err := changesOf(s).Set(append(row, digest[:8]...), value, nil); err != nil {
 		return err
 	}
 	return s.flush()
@@ -346,8 +346,8 @@ func (s *FileScan) names(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	if squeezed {
 		flag[0] = 1
 	}
-	_ = s.changes().Set(key, flag, nil) // of a batch that is not committed
-	_ = s.changes().Set(append([]byte{'n'}, value[:]...), nil, nil)
+	_ = changesOf(s).Set(key, flag, nil) // of a batch that is not committed
+	_ = changesOf(s).Set(append([]byte{'n'}, value[:]...), nil, nil)
 }
 
 // place records where a value is.
@@ -356,30 +356,30 @@ func (s *FileScan) place(sum Hash, at location, value []byte) error {
 	if at.kind == inIndex {
 		where = append([]byte{inIndex}, value...)
 	}
-	if err := s.changes().Set(append([]byte{'v'}, sum[:]...), where, nil); err != nil {
+	if err := changesOf(s).Set(append([]byte{'v'}, sum[:]...), where, nil); err != nil {
 		return err
 	}
 	return s.flush()
 }
 
-// database returns the index.
-func (s *FileScan) database() *pebble.DB { return s.index.(*pebble.DB) }
+// indexOf returns the index.
+func indexOf(s *FileScan) *pebble.DB { return s.index.(*pebble.DB) }
 
-// changes returns the changes of the index that are gathered.
-func (s *FileScan) changes() *pebble.Batch { return s.batch.(*pebble.Batch) }
+// changesOf returns the changes of the index that are gathered.
+func changesOf(s *FileScan) *pebble.Batch { return s.batch.(*pebble.Batch) }
 
 // flush writes the batch if it is large.
 func (s *FileScan) flush() error {
-	if s.changes().Len() < 4<<20 {
+	if changesOf(s).Len() < 4<<20 {
 		return nil
 	}
 	return s.commit()
 }
 
 func (s *FileScan) commit() error {
-	err := s.changes().Commit(pebble.NoSync)
+	err := changesOf(s).Commit(pebble.NoSync)
 	err = errors.Join(err, s.batch.Close())
-	s.batch = s.database().NewBatch()
+	s.batch = indexOf(s).NewBatch()
 	if err != nil {
 		return fmt.Errorf("couldn't write the index of what the damaged store has: %w", err)
 	}
@@ -598,7 +598,7 @@ func (s *FileScan) codings(h Hash, limit int64) (squeezed bool, found []Coded) {
 
 // value reads a value by its hash, and checks that.
 func (s *FileScan) value(sum Hash) ([]byte, error) {
-	where, closer, err := s.database().Get(append([]byte{'v'}, sum[:]...))
+	where, closer, err := indexOf(s).Get(append([]byte{'v'}, sum[:]...))
 	if err != nil {
 		return nil, err
 	}
@@ -689,7 +689,7 @@ func (s *FileScan) identify(ctx context.Context, budget int64) error {
 
 // isNamed reports whether a row names a value.
 func (s *FileScan) isNamed(value Hash) bool {
-	_, closer, err := s.database().Get(append([]byte{'n'}, value[:]...))
+	_, closer, err := indexOf(s).Get(append([]byte{'n'}, value[:]...))
 	if err == nil {
 		err = closer.Close()
 	}

@@ -191,7 +191,7 @@ func TestScanReportsAnUnreadableIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk := errors.New("the disk fails")
-	s.index = failingIndex{s.database(), disk}
+	s.index = failingIndex{indexOf(s), disk}
 	defer func() { s.index = s.index.(failingIndex).DB }()
 	rows := 0
 	var last error
