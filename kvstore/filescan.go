@@ -2,6 +2,7 @@ package kvstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -28,6 +30,7 @@ import (
 //	r  a version of a row, from a file that counts: namespace, hash of the key, newest first
 //	x  the same, from a file that does not count or may be forged: only for what the caller can verify
 //	h  that a content may be had by decoding a value: hash of the content, coding, hash of the value
+//	n  that a row of h names a value: hash of the value
 //	v  where a value is: hash of the value
 type FileScan struct {
 	fs      vfs.FS
@@ -44,8 +47,10 @@ type FileScan struct {
 
 	gaps []Gap
 
-	identifying  sync.Once // decodes the values that no row names
-	unidentified error     // why that could not be done
+	unread atomic.Pointer[error] // the first error of reading the index
+
+	identifying sync.Mutex // is held while values that no row names are decoded
+	identified  bool
 }
 
 // A Gap is a part of a file that cannot be read.
@@ -64,7 +69,7 @@ var ErrUndecided = errors.New("there are two versions of a row, and nothing says
 // ScanFiles reads every table, blob file and write-ahead log in the folder of a store, whether the MANIFEST
 // names it or not, and remembers the rows of the given namespaces and where each content is. What is damaged is
 // in [FileScan.Gaps]: the block or the record that is hit, and nothing else. It writes only into a new folder in
-// scratch, which Close removes. It returns [ErrLocked] where another process has the store open. With [Options.ReadOnly]
+// scratch, by default the system's folder for temporary files, which Close removes. It returns [ErrLocked] where another process has the store open. With [Options.ReadOnly]
 // this process has it open, read-only.
 func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Namespace, progress func(done, of int64)) (_ *FileScan, err error) {
 	o.defaults()
@@ -91,6 +96,7 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	po := pebbleOptions(&o)
 	po.EnsureDefaults()
 	s.options = po.MakeReaderOptions()
+	scratch = cmp.Or(scratch, os.TempDir())
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return nil, fmt.Errorf("couldn't create a folder for the index of what the damaged store has: %w", err)
 	}
@@ -340,6 +346,7 @@ func (s *FileScan) names(h Hash, c coding.Coding, value Hash, squeezed bool) {
 		flag[0] = 1
 	}
 	_ = changesOf(s).Set(key, flag, nil) // of a batch that is not committed
+	_ = changesOf(s).Set(append([]byte{'n'}, value[:]...), nil, nil)
 }
 
 // place records where a value is.
@@ -412,7 +419,8 @@ func (s *FileScan) Gaps() []Gap { return s.gaps }
 // be among those that are found.
 func (s *FileScan) Uncertain() bool { return !s.counted.known }
 
-// Values yields all values of a row that were found, whichever counts. They may be forged.
+// Values yields all values of a row that were found, whichever counts. They may be forged. [FileScan.Err] says whether they
+// could be read.
 func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, class := range []byte{'r', 'x'} {
@@ -426,6 +434,16 @@ func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	}
 }
 
+// Count returns how many versions of rows of a namespace were found, whichever count.
+func (s *FileScan) Count(ns Namespace) (n int64) {
+	for _, class := range []byte{'r', 'x'} {
+		for range s.scanIndex([]byte{class, byte(ns)}) {
+			n++
+		}
+	}
+	return n
+}
+
 // Get implements [Getter]. It returns the newest value of a row that counts.
 func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 	for _, value := range s.scanIndex(rowPrefix('r', ns.physical(key))) {
@@ -434,24 +452,49 @@ func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 		}
 		break // it was deleted
 	}
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
 	return nil, ErrNotFound
 }
 
-// scanIndex yields the rows of the index that begin with prefix.
+// scanIndex yields the rows of the index that begin with prefix. If they cannot all be read, [FileScan.Err] says so.
 func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		it, err := openIterator(s.index, prefix, successor(prefix))
 		if err != nil {
+			s.failed(err)
 			return
 		}
 		defer it.Close()
 		for ok := it.First(); ok; ok = it.Next() {
 			value, err := it.ValueAndErr()
-			if err != nil || !yield(it.Key(), value) {
+			if err != nil {
+				s.failed(err)
+				return
+			}
+			if !yield(it.Key(), value) {
 				return
 			}
 		}
+		if err := it.Error(); err != nil {
+			s.failed(err)
+		}
 	}
+}
+
+// failed remembers the first error of reading the index.
+func (s *FileScan) failed(err error) {
+	err = fmt.Errorf("couldn't read the index of what the damaged store has: %w", err)
+	s.unread.CompareAndSwap(nil, &err)
+}
+
+// Err returns the first error of reading the index. Rows and contents that were not found after it may be there: run the scan again.
+func (s *FileScan) Err() error {
+	if err := s.unread.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // splitVersion splits a value of the index. It is not ok where the row was deleted.
@@ -495,6 +538,10 @@ func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error
 				pending = Item{bytes.Clone(physical[1:]), bytes.Clone(row)}
 			}
 		}
+		if err := s.Err(); err != nil { // a newer version of the pending row may be unread
+			yield(Item{}, err)
+			return
+		}
 		send()
 	}
 }
@@ -503,14 +550,17 @@ func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error
 var oldest = bytes.Repeat([]byte{0xff}, 8)
 
 // Content returns the codings of a content that were found, each of which decodes to it, and whether they were the best
-// that there are. It returns [ErrNotFound] where there is none. It is safe for concurrent use.
-func (s *FileScan) Content(h Hash) (squeezed bool, found []Coded, err error) {
-	if squeezed, found = s.codings(h); found == nil {
-		s.identifying.Do(func() { s.unidentified = s.identify() })
-		if s.unidentified != nil {
-			return false, nil, s.unidentified
+// that there are. A content of more than limit bytes is not found. It returns [ErrNotFound] where there is none. It is safe for
+// concurrent use.
+func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed bool, found []Coded, err error) {
+	if squeezed, found = s.codings(h, limit); found == nil {
+		if err := s.identifyOnce(ctx); err != nil {
+			return false, nil, err
 		}
-		squeezed, found = s.codings(h)
+		squeezed, found = s.codings(h, limit)
+	}
+	if err := s.Err(); err != nil {
+		return false, nil, err
 	}
 	if found == nil {
 		return false, nil, fmt.Errorf("content %s: %w", h, ErrNotFound)
@@ -519,7 +569,7 @@ func (s *FileScan) Content(h Hash) (squeezed bool, found []Coded, err error) {
 }
 
 // codings returns the codings of a content that can be read.
-func (s *FileScan) codings(h Hash) (squeezed bool, found []Coded) {
+func (s *FileScan) codings(h Hash, limit int64) (squeezed bool, found []Coded) {
 	complete := true
 	add := func(c coding.Coding, sum Hash) {
 		if slices.ContainsFunc(found, func(o Coded) bool { return o.Coding == c }) {
@@ -527,7 +577,7 @@ func (s *FileScan) codings(h Hash) (squeezed bool, found []Coded) {
 		}
 		value, err := s.value(sum)
 		if err == nil {
-			if _, ok := decodeAs(h, c, value); ok {
+			if _, ok := decodeAs(h, c, value, limit); ok {
 				found = append(found, Coded{c, value})
 				return
 			}
@@ -589,31 +639,84 @@ func (s *FileScan) value(sum Hash) ([]byte, error) {
 	return value, nil
 }
 
-// identify decodes the values of blob files in each coding: the row that says what they are may be lost.
-func (s *FileScan) identify() error {
+// What is decoded to identify values is bounded: someone may have published files that decode to very long ones.
+const (
+	maxIdentified  = 512 << 20 // of one value
+	identifyBudget = 4 << 30   // of all, and so many times the values' own length
+	identifyFactor = 64
+)
+
+// identifyOnce identifies values unless that was done.
+func (s *FileScan) identifyOnce(ctx context.Context) error {
+	s.identifying.Lock()
+	defer s.identifying.Unlock()
+	if s.identified {
+		return nil
+	}
+	err := s.identify(ctx, identifyBudget)
+	s.identified = err == nil
+	return err
+}
+
+// identify decodes the values of blob files that no row names, in each coding: the row that says what they are may be lost.
+func (s *FileScan) identify(ctx context.Context, budget int64) error {
 	for key, where := range s.scanIndex([]byte{'v'}) {
-		if where[0] != inBlobFile {
-			continue
+		if err := ctx.Err(); err != nil {
+			return err
 		}
 		sum := Hash(key[1:])
+		if where[0] != inBlobFile || s.isNamed(sum) {
+			continue
+		}
 		value, err := s.value(sum)
 		if err != nil {
 			continue // it was damaged since
 		}
+		budget += identifyFactor * int64(len(value))
 		for _, c := range []coding.Coding{coding.Brotli, coding.Gzip} {
-			r, err := coding.NewReader(c, bytes.NewReader(value))
-			if err != nil {
-				continue
-			}
-			digest := sha256.New()
-			n, err := io.Copy(digest, io.LimitReader(r, maxBatch))
-			if closeErr := r.Close(); err == nil && closeErr == nil && n < maxBatch {
-				s.names(Hash(digest.Sum(nil)), c, sum, false)
+			h, n, ok := hashDecoded(ctx, c, value, min(maxIdentified, budget))
+			if budget -= n; ok {
+				s.names(h, c, sum, false)
 			}
 		}
 		if err := s.flush(); err != nil {
 			return err
 		}
 	}
-	return s.commit()
+	return errors.Join(s.commit(), ctx.Err())
+}
+
+// isNamed reports whether a row names a value.
+func (s *FileScan) isNamed(value Hash) bool {
+	_, closer, err := indexOf(s).Get(append([]byte{'n'}, value[:]...))
+	if err == nil {
+		err = closer.Close()
+	}
+	if err != nil && !errors.Is(err, pebble.ErrNotFound) {
+		s.failed(err)
+	}
+	return err == nil
+}
+
+// hashDecoded returns the hash of what a value decodes to, and how many bytes were decoded. It is not ok for a value that is not of
+// that coding, or decodes to more than limit bytes.
+func hashDecoded(ctx context.Context, c coding.Coding, value []byte, limit int64) (h Hash, n int64, ok bool) {
+	r, err := coding.NewReader(c, bytes.NewReader(value))
+	if err != nil {
+		return h, 0, false
+	}
+	defer r.Close()
+	digest := sha256.New()
+	const step = 1 << 20
+	for n <= limit && ctx.Err() == nil {
+		read, err := io.CopyN(digest, r, min(step, limit+1-n))
+		n += read
+		if err == io.EOF {
+			return Hash(digest.Sum(nil)), n, true
+		}
+		if err != nil {
+			break
+		}
+	}
+	return h, n, false
 }

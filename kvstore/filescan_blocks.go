@@ -3,8 +3,10 @@ package kvstore
 import (
 	"context"
 	"encoding/binary"
+	"io"
 	"math"
-	"runtime"
+	"path/filepath"
+	"runtime/debug"
 
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
@@ -29,7 +31,7 @@ const (
 	valueColumns = 1
 	valueHeader  = columnsStart + valueColumns*columnLength
 
-	maxRows = 1 << 24 // in a block
+	maxRows = 1 << 20 // in a block
 )
 
 // The kinds of keys that Larder writes, and how Pebble packs one with its sequence number.
@@ -42,8 +44,14 @@ const (
 )
 
 // blocks returns where the index of a table says that its rows are, nil where it cannot be read.
-func (r *fileReader) blocks() []block.Handle {
-	var handles []block.Handle
+func (r *fileReader) blocks() (handles []block.Handle) {
+	// Pebble trusts an index whose checksum is right.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			handles = nil
+		}
+	}()
 	f, err := r.scan.fs.Open(r.scan.fs.PathJoin(r.scan.dir, r.name))
 	if err != nil {
 		return nil
@@ -71,7 +79,10 @@ func (r *fileReader) blocks() []block.Handle {
 // readTable reads the rows of a table: of the blocks that its index names, or of those that can be found without it.
 func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	counts := s.counted.countsTable(r.name, r.size)
-	handles := r.blocks()
+	var handles []block.Handle
+	if filepath.Ext(r.name) == ".sst" || r.beginsWithRows() { // else someone may have published what its end says
+		handles = r.blocks()
+	}
 	if handles == nil {
 		return r.searchBlocks(ctx, counts)
 	}
@@ -92,6 +103,20 @@ func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 		}
 	}
 	return nil
+}
+
+// beginsWithRows reports whether the first block of the file has rows. No one else decides on the first bytes of a file.
+func (r *fileReader) beginsWithRows() bool {
+	buf, err := r.peek(0, min(longestBlock, r.size))
+	if err != nil {
+		return false
+	}
+	length := blockLength(buf)
+	if length == 0 {
+		return false
+	}
+	_, ok := decodeRows(buf[:length:length])
+	return ok
 }
 
 // addRows adds the rows of a block to the index. It is not ok where it is no block of rows.
@@ -129,6 +154,12 @@ const (
 // searchBlocks reads a table whose index is lost, from block to block.
 func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 	steps, lost := searchSteps, int64(-1)
+	first := -1 // the first gap of this search
+	defer func() {
+		if first >= 0 {
+			r.gaps[first].To, r.open = math.MaxUint8, false
+		}
+	}()
 	for at := int64(0); at < r.size; {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -143,8 +174,8 @@ func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 		}
 		length := blockLength(buf)
 		if length > 0 {
-			// What follows damage may be a file that someone has published, with blocks of their own in it.
-			if ok, err := r.addRows(buf[:length:length], at, counts && lost < 0); err != nil {
+			// What follows damage may be a file that someone has published, with any number of blocks of their own in it.
+			if ok, err := r.addRows(buf[:length:length], at, counts && first < 0); err != nil {
 				return err
 			} else if ok || lost < 0 {
 				at, lost = at+length, -1
@@ -154,6 +185,9 @@ func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 		if lost < 0 {
 			lost = at
 			r.missing(at, r.size-at, r.last)
+			if first < 0 {
+				first = len(r.gaps) - 1
+			}
 		}
 		if steps -= len(buf); steps < 0 {
 			return nil
@@ -212,45 +246,28 @@ func expand(b []byte) ([]byte, bool) {
 	return out, block.DecompressInto(kind, data, out) == nil
 }
 
-// columns checks the header of a block, and where its columns begin. The checksum was right, so that is what tells
-// blocks of one kind from others.
-func columns(data []byte, custom, count int) bool {
-	header := custom + columnsStart + count*columnLength
-	if len(data) <= header || data[custom] != byte(colblk.Version1) || int(binary.LittleEndian.Uint16(data[custom+1:])) != count {
-		return false
-	}
-	if rows := binary.LittleEndian.Uint32(data[custom+3:]); rows == 0 || rows > maxRows {
-		return false
-	}
-	before := uint32(header)
-	for i := range count {
-		start := binary.LittleEndian.Uint32(data[custom+columnsStart+i*columnLength+1:])
-		if start < before || int64(start) >= int64(len(data)) {
-			return false
-		}
-		before = start
-	}
-	return true
-}
-
 // decodeRows decodes a block of a table's rows, with its trailer. It is not ok for a block of another kind.
 func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	data, ok := expand(b)
-	if !ok || !columns(data, rowsHeader, rowColumns) {
+	if !ok {
 		return nil, false
 	}
-	defer recovered(&ok)
-	d := colblk.DecodeBlock(data, rowsHeader)
-	prefixes, suffixes, trailers := d.PrefixBytes(columnPrefix), d.RawBytes(columnSuffix), d.Uints(columnTrailer)
-	values, external := d.RawBytes(columnValue), d.Bitmap(columnExternal)
-	for i := range d.Rows() {
-		var key []byte
-		key = append(key, prefixes.SharedPrefix()...)
-		key = append(key, prefixes.RowBundlePrefix(i)...)
-		key = append(key, prefixes.RowSuffix(i)...)
-		key = append(key, suffixes.At(i)...)
-		trailer := trailers.At(i)
-		row := rowVersion{key: key, value: values.At(i), sequence: trailer >> kindBits, at: location{kind: inTable}}
+	c, ok := parseColumns(data, rowsHeader, rowColumns)
+	if !ok {
+		return nil, false
+	}
+	keys, keysOK := c.keys(columnPrefix)
+	suffixes, suffixesOK := c.bytes(columnSuffix)
+	trailers, trailersOK := c.uints(columnTrailer)
+	values, valuesOK := c.bytes(columnValue)
+	external, externalOK := c.bits(columnExternal)
+	if !keysOK || !suffixesOK || !trailersOK || !valuesOK || !externalOK {
+		return nil, false
+	}
+	for i := range c.rows {
+		key := append(keys.appendTo(nil, i), suffixes.at(i)...)
+		trailer := trailers.at(i)
+		row := rowVersion{key: key, value: values.at(i), sequence: trailer >> kindBits, at: location{kind: inTable}}
 		switch trailer & (1<<kindBits - 1) {
 		case kindSet, kindSetWithDelete:
 		case kindDelete, kindDeleteSized:
@@ -258,7 +275,7 @@ func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 		default:
 			row.key = nil
 		}
-		if external.At(i) {
+		if isSet(external, i) {
 			if len(row.value) > 0 && block.ValuePrefix(row.value[0]).IsValueBlockHandle() {
 				row.key = nil // an older version of a row that is there, too
 			}
@@ -269,48 +286,46 @@ func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 		}
 		rows = append(rows, row)
 	}
-	runtime.KeepAlive(data)
 	return rows, true
-}
-
-// recovered has a decoder that panics return that it is not ok.
-func recovered(ok *bool) {
-	if recover() != nil {
-		*ok = false
-	}
 }
 
 // decodeValues decodes a block of a blob file, with its trailer.
 func decodeValues(b []byte) (values [][]byte, ok bool) {
 	data, ok := expand(b)
-	if !ok || !columns(data, 0, valueColumns) {
+	if !ok {
 		return nil, false
 	}
-	defer recovered(&ok)
-	d := colblk.DecodeBlock(data, 0)
-	column := d.RawBytes(0)
-	for i := range d.Rows() {
-		values = append(values, column.At(i))
+	c, ok := parseColumns(data, 0, valueColumns)
+	if !ok {
+		return nil, false
+	}
+	column, ok := c.bytes(0)
+	if !ok {
+		return nil, false
+	}
+	for i := range c.rows {
+		values = append(values, column.at(i))
 	}
 	return values, true
 }
 
 // readBlobFile reads the values of a blob file, whose blocks tell how long they are.
-func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) error {
-	budget := int64(1) << 34 // bytes of blocks that are none
+func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) {
+	// Each byte behind damage may look like the beginning of a block of any length.
+	budget := 1<<30 + 8*r.size
 	for at := int64(0); at < r.size; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		b := r.valueBlock(at)
 		if b == nil {
-			if r.isEnd(at) {
+			if budget -= r.endLength(at); r.isEnd(at) {
 				return nil
 			}
 			r.missing(at, r.size-at, Blobs)
 			r.gaps[len(r.gaps)-1].To = Blobs
-			if at = r.nextValueBlock(at+1, &budget); at < 0 {
-				return nil
+			if at, err = r.nextValueBlock(ctx, at+1, &budget); err != nil || at < 0 {
+				return err
 			}
 			continue
 		}
@@ -331,12 +346,23 @@ func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) error {
 	return nil
 }
 
+// longestIndex bounds the index of a blob file, which has a few bytes for each block.
+const longestIndex = 1 << 20
+
+// endLength returns how many bytes there are from an offset to the footer, 0 where they are too many for an index.
+func (r *fileReader) endLength(at int64) int64 {
+	if n := r.size - at - blobFooter; n > 0 && n <= longestIndex {
+		return n
+	}
+	return 0
+}
+
 // isEnd reports whether the index of a blob file, and nothing else, is from an offset on.
 func (r *fileReader) isEnd(at int64) bool {
 	if r.size-at < blobFooter {
 		return true
 	}
-	b, err := r.read(at, r.size-at-blobFooter)
+	b, err := r.read(at, r.endLength(at))
 	return err == nil && len(b) > block.TrailerLen && isBlock(b)
 }
 
@@ -355,29 +381,26 @@ func (r *fileReader) valueBlock(at int64) []byte {
 
 // valueBlockLength returns how long the block of values at an offset says that it is, with its trailer, 0 where it says nothing.
 func (r *fileReader) valueBlockLength(at int64) (length int64) {
-	head, err := r.read(at, min(valueHeader, r.size-at))
-	if err != nil || !isValueHeader(head) {
+	head, err := r.read(at, min(valueHeader+1, r.size-at))
+	if err != nil || len(head) <= valueHeader || !isValueHeader(head) {
 		return 0
 	}
 	rows := int64(binary.LittleEndian.Uint32(head[3:]))
-	// Each row has an offset of up to eight bytes, behind one that says how many.
-	head, err = r.read(at, min(valueHeader+16+8*(rows+1), r.size-at))
-	if err != nil || int64(len(head)) < valueHeader+1+rows {
+	if rows > r.size-at { // each value but an empty one has a byte
 		return 0
 	}
-	ok := true
-	defer func() {
-		if !ok {
-			length = 0
+	length = sizeOfValues(head[valueHeader], rows, func(offset int64, width int) (uint64, bool) {
+		var last [8]byte
+		if at+offset+int64(width) > r.size {
+			return 0, false
 		}
-	}()
-	defer recovered(&ok)
-	padded := append(head, make([]byte, 16+8*(rows+1))...)
-	_, end := colblk.DecodeRawBytes(padded, valueHeader, int(rows))
-	if length = int64(end) + 1 + block.TrailerLen; int64(end) > math.MaxUint32-16 || at+length > r.size {
+		_, err := r.ReadAt(last[:width], at+offset)
+		return binary.LittleEndian.Uint64(last[:]), err == nil || err == io.EOF
+	})
+	if length == 0 || at+length+block.TrailerLen > r.size {
 		return 0
 	}
-	return length
+	return length + block.TrailerLen
 }
 
 // isValueHeader reports whether a block of values may begin with b.
@@ -387,29 +410,32 @@ func isValueHeader(b []byte) bool {
 		binary.LittleEndian.Uint32(b[3:])-1 < maxRows
 }
 
-// nextValueBlock returns where the next block of values begins, negative where there is none.
-func (r *fileReader) nextValueBlock(at int64, budget *int64) int64 {
+// nextValueBlock returns where the next block of values begins, negative where there is none. It subtracts from the budget what it
+// reads.
+func (r *fileReader) nextValueBlock(ctx context.Context, at int64, budget *int64) (int64, error) {
 	const window = 1 << 20
 	for at < r.size {
-		buf, err := r.read(at, min(window, r.size-at))
+		buf, err := r.peek(at, min(window, r.size-at))
 		if err != nil {
-			return -1
+			return -1, nil //nolint:nilerr // the rest of the file is in a gap already
 		}
 		for i := range buf {
 			if !isValueHeader(buf[i:]) {
 				continue
 			}
-			length := r.valueBlockLength(at + int64(i))
-			if *budget -= length; *budget < 0 {
-				return -1
+			if err := ctx.Err(); err != nil {
+				return -1, err
 			}
-			if length > 0 && r.valueBlock(at+int64(i)) != nil {
-				return at + int64(i)
+			if *budget -= valueHeader + r.valueBlockLength(at+int64(i)); *budget < 0 {
+				return -1, nil
+			}
+			if r.valueBlock(at+int64(i)) != nil {
+				return at + int64(i), nil
 			}
 		}
 		if at += window - valueHeader; int64(len(buf)) < window {
-			return -1
+			return -1, nil
 		}
 	}
-	return -1
+	return -1, nil
 }

@@ -3,6 +3,8 @@ package kvstore
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,6 +15,9 @@ import (
 // chunks may be left; each chunk has the number of its log.
 func (s *FileScan) readLog(ctx context.Context, r *fileReader) error {
 	l := &logReader{fileReader: r}
+	if filepath.Ext(r.name) == ".log" {
+		l.named = fileNumber(r.name)
+	}
 	for offset := int64(0); offset < r.size; offset += blockSize {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -20,6 +25,9 @@ func (s *FileScan) readLog(ctx context.Context, r *fileReader) error {
 		b, err := r.read(offset, min(blockSize, r.size-offset))
 		if err != nil {
 			return err
+		}
+		if _, log, ok := parseLogChunk(b); ok && offset == 0 {
+			l.begins = log
 		}
 		if err := l.readBlock(b, offset); err != nil {
 			return err
@@ -36,6 +44,18 @@ type logReader struct {
 	inside bool   // whether a record has begun and not ended
 	sound  bool   // whether all chunks of it are where Pebble has put them
 	newest uint32 // the log that the file is
+	named  uint32 // the number in the file's name, 0 if it is not named as a log
+	begins uint32 // the log of the chunk that the file begins with, 0 if it begins with none
+}
+
+// isOf reports whether the file may have chunks of a log: its own, or an older one that it was written over. In every other file,
+// chunks are bytes that someone has published.
+func (l *logReader) isOf(log uint32) bool {
+	if log == 0 || log == l.named || log == l.begins {
+		return log != 0
+	}
+	_, elsewhere := slices.BinarySearch(l.scan.files, fmt.Sprintf("%06d.log", log))
+	return log < max(l.named, l.begins) && !elsewhere
 }
 
 func (l *logReader) readBlock(b []byte, offset int64) error {
@@ -127,7 +147,7 @@ func (l *logReader) addBatch() error {
 	}
 	l.found++
 	l.open = false
-	counts := l.sound && l.scan.counted.countsLog(l.log)
+	counts := l.sound && l.isOf(l.log) && l.scan.counted.countsLog(l.log)
 	sequence := uint64(h.SeqNum)
 	for changes := batchrepr.Read(l.record); ; {
 		kind, key, value, ok, err := changes.Next()

@@ -45,12 +45,12 @@ func wantScanned(t *testing.T, what string, s *FileScan, releases int, mayLack f
 			if mayLack(span{ns: Contents, key: string(h[:])}) {
 				continue
 			}
-			_, found, err := s.Content(h)
+			_, found, err := s.Content(t.Context(), h, maxBatch)
 			if err != nil {
 				t.Errorf("%s: file %d of release %d: %v", what, i, n, err)
 			}
 			for _, c := range found {
-				if got, ok := decodeAs(h, c.Coding, c.Bytes); !ok || !bytes.Equal(got, identity) {
+				if got, ok := decodeAs(h, c.Coding, c.Bytes, maxBatch); !ok || !bytes.Equal(got, identity) {
 					t.Errorf("%s: file %d of release %d has other bytes in %s", what, i, n, c.Coding)
 				}
 			}

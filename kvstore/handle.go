@@ -29,7 +29,10 @@ type iterator interface {
 	Close() error
 }
 
-// openIterator iterates over the keys from lower to upper, exclusive, of a *pebble.DB or *pebble.Snapshot.
+// openIterator iterates over the keys from lower to upper, exclusive, of a *pebble.DB or *pebble.Snapshot. It is not inlined, because
+// other packages compile the iterators that call it.
+//
+//go:noinline
 func openIterator(from handle, lower, upper []byte) (iterator, error) {
 	return from.(pebble.Reader).NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 }

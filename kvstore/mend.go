@@ -112,7 +112,7 @@ func (s *Store) examine(h Hash) (condition, error) {
 		}
 		actual := Representation{Coding: r.Coding, Length: int64(len(coded)), Sum: Sum(coded)}
 		if err == nil && (found.state != rowSound || actual == r) {
-			if identity, ok := decodeAs(h, r.Coding, coded); ok {
+			if identity, ok := decodeAs(h, r.Coding, coded, maxBatch); ok {
 				found.sound = append(found.sound, actual)
 				found.identity = identity
 				continue
@@ -140,16 +140,16 @@ func (s *Store) row(from handle, h Hash) (c Content, row []byte, state rowState,
 	return c, row, rowSound, err
 }
 
-// decodeAs decodes a coding of h, and says whether that is what it is. It does not need
-// the length, which is lost where the row is.
-func decodeAs(h Hash, c coding.Coding, coded []byte) (identity []byte, ok bool) {
+// decodeAs decodes a coding of h, and says whether that is what it is. It does not need the length, which is lost where the row is,
+// and decodes no more than limit bytes.
+func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []byte, ok bool) {
 	r, err := coding.NewReader(c, bytes.NewReader(coded))
 	if err != nil {
 		return nil, false
 	}
 	defer r.Close()
-	identity, err = io.ReadAll(io.LimitReader(r, maxBatch))
-	return identity, err == nil && Sum(identity) == h
+	identity, err = io.ReadAll(io.LimitReader(r, min(limit, maxBatch)+1))
+	return identity, err == nil && Sum(identity) == h && int64(len(identity)) <= limit
 }
 
 // restore writes a content as it was found: its sound codings, and identity where asked for.

@@ -141,7 +141,24 @@ func TestRowsMoveToTables(t *testing.T) {
 	if found() {
 		t.Fatal("the row is in a table to begin with")
 	}
-	s = open(t, "store", small(mem))
+	o := small(mem)
+	o.MinFreeBytes = 1 << 20
+	for _, free := range []uint64{1 << 20, 1<<20 + uint64(len(row))/2} { // the disk has no room for the new tables
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 30})
+		s = open(t, "store", o)
+		if err := s.UseNewestFormat(); err != nil {
+			t.Fatal(err)
+		}
+		s.reclaim.wait.Wait()
+		if _, err := s.Get(Meta, rowsKey); !errors.Is(err, ErrNotFound) {
+			t.Errorf("with %d bytes free, the rows are moved: %v", free, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1 << 30, TotalBytes: 1 << 30})
+	s = open(t, "store", o)
 	if err := s.UseNewestFormat(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -335,6 +336,9 @@ func (s *Store) moveRowsToTables() {
 	s.reclaim.wait.Go(func() {
 		err := s.guard.do(func() error {
 			for _, span := range [][2]byte{{0, byte(Blobs)}, {byte(Blobs) + 1, 0xff}} {
+				if err := s.roomToCompact(span[:1], span[1:]); err != nil {
+					return err
+				}
 				// Pebble moves a table that overlaps no other one without reading it. Tombstones of rows that never
 				// were make all tables overlap.
 				for _, key := range [][]byte{{span[0], 0}, {span[1] - 1, 0xff, 0xff}} {
@@ -352,6 +356,20 @@ func (s *Store) moveRowsToTables() {
 			s.opts.Logger.Warn("couldn't move all rows into tables; the next start tries again", "dir", s.dir, "err", err)
 		}
 	})
+}
+
+// roomToCompact returns an error if the disk could not hold the rows from one key to another twice and keep its reserve: a
+// compaction deletes the old tables once it has written the new ones.
+func (s *Store) roomToCompact(from, to []byte) error {
+	size, err := database(s).EstimateDiskUsage(from, to)
+	if err != nil {
+		return err
+	}
+	free, _, least, err := s.Space()
+	if errors.Is(err, vfs.ErrUnsupported) || err == nil && (s.opts.MinFreeBytes < 0 || free-least > int64(size)) {
+		return nil
+	}
+	return cmp.Or(err, fmt.Errorf("%w: %d MiB are free, and %d MiB are needed", ErrDiskFull, free>>20, (least+int64(size))>>20))
 }
 
 // Failed returns why the store can only be read until it is opened by another process, and nil while it can be written.

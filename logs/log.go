@@ -318,7 +318,11 @@ func decodeCheckpoint(data []byte) (Checkpoint, error) {
 	if len(data) != 1+8+tlog.HashSize || data[0] != checkpointFormat {
 		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)
 	}
-	return Checkpoint{Size: int64(binary.BigEndian.Uint64(data[1:9])), Root: tlog.Hash(data[9:])}, nil
+	c := Checkpoint{Size: int64(binary.BigEndian.Uint64(data[1:9])), Root: tlog.Hash(data[9:])}
+	if c.Size < 0 {
+		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)
+	}
+	return c, nil
 }
 
 // Checkpoint returns the log as it will be with what was appended so far.

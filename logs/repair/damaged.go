@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -28,12 +29,12 @@ type damagedStore struct {
 
 // scanStore scans the store of the data folder, nil where there is none.
 func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
+	if _, err := os.Stat(e.path(storeName)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	o := e.storeOptions()
 	o.Mark, o.ReadOnly = e.Mark, e.beside
 	scan, err := kvstore.ScanFiles(ctx, e.path(storeName), e.Temp, o, scannedRows, func(done, of int64) { e.show("scanning", done, of) })
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,7 @@ func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err
 	if d.signed, err = readTree(ctx, d.scan, signed); err != nil {
 		return err
 	}
-	if d.had, err = logs.ReadCheckpoint(d.scan); err != nil || d.had.Size == 0 {
+	if d.had, err = logs.ReadCheckpoint(d.scan); err != nil || d.had.Size <= 0 || d.had.Size > d.mostEntries(signed) {
 		d.had = logs.Checkpoint{} // the row is lost: then the entries count that are there
 		for d.isStored(max(d.had.Size, signed.Size)) {
 			d.had.Size = max(d.had.Size, signed.Size) + 1
@@ -54,7 +55,15 @@ func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err
 	if d.tail = d.signed; d.had.Size > signed.Size {
 		d.tail, err = readTree(ctx, d.scan, d.had)
 	}
-	return errors.Join(err, ctx.Err())
+	return errors.Join(err, d.scan.Err(), ctx.Err())
+}
+
+// mostLost is how many entries may be missing from the end of a log of which the checkpoint is believed.
+const mostLost = 1 << 16
+
+// mostEntries bounds how many entries the log may have had. The checkpoint may be a row that someone has forged.
+func (d *damagedStore) mostEntries(signed logs.Checkpoint) int64 {
+	return signed.Size + d.scan.Count(kvstore.LogEntries) + d.scan.Count(kvstore.LogHashes) + mostLost
 }
 
 // isStored reports whether an entry is there with its hash.
@@ -119,8 +128,8 @@ func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]by
 }
 
 // Content implements [Source].
-func (d *damagedStore) Content(_ context.Context, w replication.Wanted) (replication.Found, error) {
-	squeezed, coded, err := d.scan.Content(w.Hash)
+func (d *damagedStore) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
+	squeezed, coded, err := d.scan.Content(ctx, w.Hash, w.Limit)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}

@@ -21,6 +21,9 @@ import (
 // rebuild builds a new store from what a scan finds of the damaged one, and from the sources, and swaps the two.
 func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	e.result.Damage = oneLine(why)
+	if err := e.space(dirSize(e.path(storeName)) - dirSize(e.path(buildingName))); err != nil {
+		return err
+	}
 	damaged, err := e.scanStore(ctx)
 	if err != nil {
 		return err
@@ -38,9 +41,6 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	if err := e.readLog(ctx); err != nil {
 		return err
 	}
-	if err := e.space(dirSize(e.path(storeName)) - dirSize(e.path(buildingName))); err != nil {
-		return err
-	}
 	if err := e.buildLog(ctx); err != nil {
 		return err
 	}
@@ -48,6 +48,9 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	defer func() { err = errors.Join(err, built.Close()) }()
 	if err := e.buildRest(ctx); err != nil {
 		return err
+	}
+	if damaged != nil && damaged.scan.Err() != nil {
+		return damaged.scan.Err()
 	}
 	if err := built.Close(); err != nil {
 		return err

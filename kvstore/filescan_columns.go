@@ -1,0 +1,228 @@
+package kvstore
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/cockroachdb/pebble/v2/sstable/colblk"
+)
+
+// The decoders of Pebble's package sstable/colblk trust a block whose checksum is right: they read memory beyond a block whose offsets
+// say so, which ends the process. Whoever publishes a file can compute a checksum. These decoders check every bound.
+
+// columnData is a block of columns, in which an offset counts from the beginning of the block.
+type columnData struct {
+	data   []byte
+	rows   int
+	starts []int // where each column begins, and where the last one ends
+	types  []colblk.DataType
+}
+
+// parseColumns checks the header of a block, and where its columns begin. The checksum was right, so the header is what tells
+// blocks of one kind from those of others.
+func parseColumns(data []byte, custom, count int) (c columnData, ok bool) {
+	header := custom + columnsStart + count*columnLength
+	if len(data) <= header || data[custom] != byte(colblk.Version1) || int(binary.LittleEndian.Uint16(data[custom+1:])) != count {
+		return c, false
+	}
+	rows := binary.LittleEndian.Uint32(data[custom+3:])
+	if rows == 0 || rows > maxRows || int(rows) > len(data) {
+		return c, false
+	}
+	c = columnData{data: data, rows: int(rows)}
+	before := header
+	for i := range count {
+		column := data[custom+columnsStart+i*columnLength:]
+		start := binary.LittleEndian.Uint32(column[1:])
+		if int64(start) < int64(before) || int64(start) >= int64(len(data)) {
+			return c, false
+		}
+		before = int(start)
+		c.starts, c.types = append(c.starts, before), append(c.types, colblk.DataType(column[0]))
+	}
+	c.starts = append(c.starts, len(data)-1) // the last byte is padding
+	return c, true
+}
+
+// column returns where a column of a type begins and ends.
+func (c columnData) column(i int, want colblk.DataType) (at, end int, ok bool) {
+	return c.starts[i], c.starts[i+1], c.types[i] == want
+}
+
+// uintColumn is a column of integers.
+type uintColumn struct {
+	base  uint64
+	width int
+	data  []byte
+}
+
+const deltaEncoding = 1 << 7 // in the byte that says how integers are encoded
+
+// parseUints returns n integers that begin at an offset, and the offset behind them. They end before end.
+func (c columnData) parseUints(at, end, n int) (u uintColumn, next int, ok bool) {
+	if at >= end {
+		return u, 0, false
+	}
+	encoding := c.data[at]
+	at++
+	u.width = int(encoding &^ deltaEncoding)
+	if encoding&deltaEncoding != 0 {
+		if end-at < 8 {
+			return u, 0, false
+		}
+		u.base = binary.LittleEndian.Uint64(c.data[at:])
+		at += 8
+	}
+	switch u.width {
+	case 0:
+		return u, at, true
+	case 1, 2, 4, 8:
+	default:
+		return u, 0, false
+	}
+	at = alignUp(at, u.width)
+	next = at + n*u.width
+	if next > end {
+		return u, 0, false
+	}
+	u.data = c.data[at:next]
+	return u, next, true
+}
+
+// alignUp returns the first multiple of width, a power of two, from at on.
+func alignUp(at, width int) int { return (at + width - 1) &^ (width - 1) }
+
+func (u uintColumn) at(i int) uint64 {
+	switch u.width {
+	case 1:
+		return u.base + uint64(u.data[i])
+	case 2:
+		return u.base + uint64(binary.LittleEndian.Uint16(u.data[2*i:]))
+	case 4:
+		return u.base + uint64(binary.LittleEndian.Uint32(u.data[4*i:]))
+	case 8:
+		return u.base + binary.LittleEndian.Uint64(u.data[8*i:])
+	}
+	return u.base
+}
+
+// bytesColumn is a column of byte slices, of which each ends where the next one begins.
+type bytesColumn struct {
+	offsets uintColumn
+	data    []byte
+}
+
+// parseBytes returns n byte slices that begin at an offset and end before end.
+func (c columnData) parseBytes(at, end, n int) (b bytesColumn, ok bool) {
+	offsets, next, ok := c.parseUints(at, end, n+1)
+	if !ok || offsets.base != 0 || offsets.width == 8 {
+		return b, false
+	}
+	before := uint64(0)
+	for i := range n + 1 {
+		offset := offsets.at(i)
+		if offset < before || offset > uint64(end-next) {
+			return b, false
+		}
+		before = offset
+	}
+	return bytesColumn{offsets, c.data[next:end]}, true
+}
+
+// at returns a byte slice, without capacity for more.
+func (b bytesColumn) at(i int) []byte {
+	from, to := b.offsets.at(i), b.offsets.at(i+1)
+	return b.data[from:to:to]
+}
+
+// bytes returns a column of byte slices.
+func (c columnData) bytes(i int) (bytesColumn, bool) {
+	at, end, ok := c.column(i, colblk.DataTypeBytes)
+	if !ok {
+		return bytesColumn{}, false
+	}
+	return c.parseBytes(at, end, c.rows)
+}
+
+// uints returns a column of integers.
+func (c columnData) uints(i int) (u uintColumn, ok bool) {
+	at, end, ok := c.column(i, colblk.DataTypeUint)
+	if ok {
+		u, _, ok = c.parseUints(at, end, c.rows)
+	}
+	return u, ok
+}
+
+// bits returns a column of booleans, nil if all are false.
+func (c columnData) bits(i int) (words []byte, ok bool) {
+	at, end, ok := c.column(i, colblk.DataTypeBool)
+	if !ok || at >= end {
+		return nil, false
+	}
+	if c.data[at] == 1 { // all are false
+		return nil, true
+	}
+	at = alignUp(at+1, 8)
+	length := (c.rows + 63) / 64 * 8
+	if c.data[c.starts[i]] != 0 || at+length > end {
+		return nil, false
+	}
+	return c.data[at : at+length], true
+}
+
+// isSet reports whether a boolean of a column is true.
+func isSet(words []byte, i int) bool { return words != nil && words[i/8]>>(i%8)&1 == 1 }
+
+// keyColumn is a column of keys: what all begin with, and for each bundle of keys what those begin with.
+type keyColumn struct {
+	parts bytesColumn
+	shift int // a bundle has 1 << shift keys
+}
+
+// keys returns a column of keys.
+func (c columnData) keys(i int) (k keyColumn, ok bool) {
+	at, end, ok := c.column(i, colblk.DataTypePrefixBytes)
+	if !ok || at >= end || c.data[at] > 31 {
+		return k, false
+	}
+	k.shift = int(c.data[at])
+	bundles := 1 + (c.rows-1)>>k.shift
+	k.parts, ok = c.parseBytes(at+1, end, c.rows+bundles)
+	return k, ok
+}
+
+// appendTo appends a key.
+func (k keyColumn) appendTo(key []byte, row int) []byte {
+	bundle := row >> k.shift
+	first := bundle<<k.shift + bundle // what the keys of the bundle begin with
+	key = append(key, k.parts.data[:k.parts.offsets.at(0)]...)
+	key = append(key, k.parts.at(first)...)
+	// A key that is the same as the one before has no part of its own.
+	for part := 1 + bundle + row; part > first; part-- {
+		if own := k.parts.at(part); len(own) > 0 {
+			return append(key, own...)
+		}
+	}
+	return key
+}
+
+// sizeOfValues returns how long a block of values is, without its trailer, from the first bytes of its column of values,
+// and from last, which reads an offset of that column. It is 0 where they contradict each other.
+func sizeOfValues(encoding byte, rows int64, last func(at int64, width int) (uint64, bool)) int64 {
+	width := int64(encoding)
+	switch width {
+	case 0, 1, 2, 4:
+	default:
+		return 0
+	}
+	at := int64(valueHeader + 1)
+	if width == 0 {
+		return at + 1
+	}
+	at = int64(alignUp(int(at), int(width)))
+	end, ok := last(at+rows*width, int(width))
+	if !ok || end > math.MaxUint32 {
+		return 0
+	}
+	return at + (rows+1)*width + int64(end) + 1
+}
