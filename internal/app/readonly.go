@@ -38,12 +38,12 @@ func (e *readOnlyError) Error() string { return e.err.Error() }
 func (e *readOnlyError) Unwrap() error { return e.err }
 
 // asReadOnly makes an error of opening the data folder or the key folder a reason to serve read-only, unless the settings are mistaken or
-// another process has the folder.
+// another process has the folder, or a newer program wrote it.
 func (r *roleRun) asReadOnly(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*Shortfall)), errors.As(err, new(settings.Mistake)), errors.Is(err, context.Canceled):
 		return err
-	case errors.Is(err, kvstore.ErrLocked), errors.Is(err, signing.ErrInUse), needStore(r.settings) != nil:
+	case errors.Is(err, kvstore.ErrLocked), errors.Is(err, kvstore.ErrNewer), errors.Is(err, signing.ErrInUse), needStore(r.settings) != nil:
 		return err
 	}
 	e := &readOnlyError{err: err}
