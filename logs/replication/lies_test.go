@@ -349,7 +349,7 @@ func TestBombs(t *testing.T) {
 			if !errors.As(err, new(*replication.RefusedError)) {
 				t.Errorf("got %v", err)
 			}
-			if grown := after.TotalAlloc - before.TotalAlloc; grown > 300<<20 {
+			if grown := after.TotalAlloc - before.TotalAlloc; grown > 300<<20 && !raceDetector { // the race detector empties pools
 				t.Errorf("%d MB were allocated for it", grown>>20)
 			}
 			m.soundSoFar(t)
