@@ -42,7 +42,7 @@ type Options struct {
 	// Upstream says in a sentence what upstream has of a version, "" where that is not known, and whether it is something
 	// else. Default: nothing is known.
 	Upstream func(r kvstore.Reader, name, version string) (note string, differs bool, err error)
-	// Changes is notified of each library that the log says something about. Whoever changes what is read of a library besides the log
+	// Changes is notified of each library that new log entries concern. Whoever changes what is read of a library besides the log
 	// notifies it too. Default: one that no other knows.
 	Changes *Changes
 	// Now is the clock. Default time.Now.
@@ -198,13 +198,13 @@ func (x *Index) Changes() *Changes { return x.changes }
 // changes is what became of the libraries since they were read before.
 type changes struct {
 	size    int64               // entries of the log
-	touched []string            // libraries that the log says something about
+	touched []string            // libraries that new log entries concern
 	before  map[string]*Library // as they were
 	read    map[string]*Library // those that are different now, nil where gone
 	unread  map[string]error    // those that couldn't be read
 }
 
-// readChanges reads what refresh applies. The snapshot is closed before any waiting goroutine is told:
+// readChanges reads what refresh applies. The snapshot is closed before any waiting goroutine is notified:
 // updating the search may take seconds, and a goroutine that waited for the index may close
 // the store next.
 func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {

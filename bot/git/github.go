@@ -34,7 +34,7 @@ type GitHubOptions struct {
 	Pause time.Duration
 	// Transport sends requests. Default: a copy of http.DefaultTransport.
 	Transport http.RoundTripper
-	// Logger is told of each wait for a limit. Default: none.
+	// Logger logs each wait for a limit. Default: none.
 	Logger *slog.Logger
 }
 

@@ -64,7 +64,7 @@ func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !t.heed(response, body, attempt) {
+		if !t.recordLimits(response, body, attempt) {
 			// The library would refuse to ask, where we wait.
 			for _, name := range []string{limitHeader, remainingHeader, resetHeader} {
 				response.Header.Del(name)
@@ -135,9 +135,9 @@ func (t *githubTransport) wait(ctx context.Context, write bool) error {
 	}
 }
 
-// heed notes what an answer says of limits, and reports whether it is that the request
-// was over one and did nothing. attempt counts those that were.
-func (t *githubTransport) heed(response *http.Response, body []byte, attempt int) (over bool) {
+// recordLimits records the rate limits that a response states. It reports whether GitHub refused the request because a limit was
+// exceeded. attempt counts the refused attempts.
+func (t *githubTransport) recordLimits(response *http.Response, body []byte, attempt int) (over bool) {
 	h := response.Header
 	used := h.Get(remainingHeader) == "0"
 	after, hasAfter := seconds(h.Get(retryHeader))

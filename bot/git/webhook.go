@@ -96,7 +96,7 @@ type Webhook struct {
 	// Take is given each delivery that is genuine. It returns an HTTP status and what to say to the person who
 	// looks at the deliveries. GitHub waits ten seconds, so what takes longer must not be waited for.
 	Take func(Delivery) (status int, message string)
-	// Logger is told of deliveries.
+	// Logger logs deliveries.
 	Logger *slog.Logger
 
 	under atomic.Int32 // deliveries being read

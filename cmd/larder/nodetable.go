@@ -9,7 +9,7 @@ import (
 	"github.com/larder-cdn/larder/logs/cluster"
 )
 
-// writeNodes tells of the nodes of a cluster, as they told of themselves.
+// writeNodes writes a table of the nodes of a cluster, as each node reports itself.
 func writeNodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
 	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tHEARD OF")

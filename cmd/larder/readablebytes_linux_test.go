@@ -26,15 +26,15 @@ func TestServesReadableBytes(t *testing.T) {
 		}
 	}
 	for name, tt := range map[string]struct {
-		damage   func(t *testing.T, dir string)
-		nobody   bool // the process runs without the right to pass over permissions
-		args     []string
-		publish  int
-		contains string
+		damage       func(t *testing.T, dir string)
+		unprivileged bool // the process runs without the right to pass over permissions
+		args         []string
+		publish      int
+		contains     string
 	}{
 		"all is well":           {damage: func(*testing.T, string) {}, publish: 200},
 		"read-only file system": {damage: mountReadOnly, publish: 503, contains: "read-only file system"},
-		"folder of another user": {nobody: true, publish: 503, contains: "permission denied", damage: func(t *testing.T, dir string) {
+		"folder of another user": {unprivileged: true, publish: 503, contains: "permission denied", damage: func(t *testing.T, dir string) {
 			changeTree(t, dir, func(path string, d fs.DirEntry) error {
 				if d.IsDir() {
 					return os.Chmod(path, 0o555)
@@ -72,7 +72,7 @@ func TestServesReadableBytes(t *testing.T) {
 			private := openSocket(t, privateSocket)
 			cmd := larderOn([]given{private}, append([]string{"serve", "--data", data, "--listen", "127.0.0.1:0"}, tt.args...)...)
 			cmd.Env = append(os.Environ(), "AWS_ACCESS_KEY_ID=a", "AWS_SECRET_ACCESS_KEY=b", "AWS_REGION=c")
-			if tt.nobody {
+			if tt.unprivileged {
 				setpriv, err := exec.LookPath("setpriv")
 				if err != nil {
 					t.Skip(err)

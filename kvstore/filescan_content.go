@@ -1,0 +1,187 @@
+package kvstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/larder-cdn/larder/kvstore/coding"
+)
+
+// Content returns the codings of a content that were found, each of which decodes to it, and whether they were the best
+// that there are. A content of more than limit bytes is not found. It returns [ErrNotFound] where there is none. It is safe for
+// concurrent use.
+func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed bool, found []Coded, err error) {
+	if squeezed, found = s.codings(h, limit); found == nil {
+		if err := s.identifyOnce(ctx); err != nil {
+			return false, nil, err
+		}
+		squeezed, found = s.codings(h, limit)
+	}
+	if err := s.Err(); err != nil {
+		return false, nil, err
+	}
+	if found == nil {
+		return false, nil, fmt.Errorf("content %s: %w", h, ErrNotFound)
+	}
+	return squeezed, found, nil
+}
+
+// codings returns the codings of a content that can be read.
+func (s *FileScan) codings(h Hash, limit int64) (squeezed bool, found []Coded) {
+	complete := true
+	add := func(c coding.Coding, sum Hash) {
+		if slices.ContainsFunc(found, func(o Coded) bool { return o.Coding == c }) {
+			return
+		}
+		value, err := s.value(sum)
+		if err == nil {
+			if _, ok := decodeAs(h, c, value, limit); ok {
+				found = append(found, Coded{c, value})
+				return
+			}
+		}
+		complete = false
+	}
+	add(coding.Identity, h)
+	complete = true // it may not have been stored so
+	named := append([]byte{'h'}, h[:]...)
+	for key, flag := range s.scanIndex(named) {
+		rest := key[len(named):]
+		squeezed = squeezed || flag[0] == 1
+		add(coding.Coding(rest[0]), Hash(rest[1:]))
+	}
+	return squeezed && complete, found
+}
+
+// value reads a value by its hash, and checks that.
+func (s *FileScan) value(sum Hash) ([]byte, error) {
+	where, closer, err := indexOf(s).Get(append([]byte{'v'}, sum[:]...))
+	if err != nil {
+		return nil, err
+	}
+	if where[0] == inIndex {
+		value := bytes.Clone(where[1:])
+		return value, closer.Close()
+	}
+	at := decodeLocation(where)
+	if err := closer.Close(); err != nil {
+		return nil, err
+	}
+	f, err := s.fs.Open(s.fs.PathJoin(s.dir, s.files[at.file]))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r := &fileReader{File: f, scan: s, number: at.file, size: math.MaxInt64}
+	b, err := r.read(at.offset, at.length)
+	if err != nil {
+		return nil, err
+	}
+	var value []byte
+	if at.kind == inBlobFile {
+		values, ok := decodeValues(b)
+		if !ok || at.row >= len(values) {
+			return nil, ErrCorrupt
+		}
+		value = values[at.row]
+	} else {
+		versions, ok := decodeRows(b)
+		if !ok || at.row >= len(versions) {
+			return nil, ErrCorrupt
+		}
+		value = versions[at.row].value
+	}
+	if Sum(value) != sum {
+		return nil, ErrCorrupt
+	}
+	return value, nil
+}
+
+// What is decoded to identify values is bounded: someone may have published files that decode to very long ones.
+const (
+	maxIdentified  = 512 << 20 // of one value
+	identifyBudget = 4 << 30   // of all, and so many times the values' own length
+	identifyFactor = 64
+)
+
+// identifyOnce identifies values unless that was done.
+func (s *FileScan) identifyOnce(ctx context.Context) error {
+	s.identifying.Lock()
+	defer s.identifying.Unlock()
+	if s.identified {
+		return nil
+	}
+	err := s.identify(ctx, identifyBudget)
+	s.identified = err == nil
+	return err
+}
+
+// identify decodes the values of blob files that no row names, in each coding: the row that says what they are may be lost.
+func (s *FileScan) identify(ctx context.Context, budget int64) error {
+	for key, where := range s.scanIndex([]byte{'v'}) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		sum := Hash(key[1:])
+		if where[0] != inBlobFile || s.isNamed(sum) {
+			continue
+		}
+		value, err := s.value(sum)
+		if err != nil {
+			continue // it was damaged since
+		}
+		budget += identifyFactor * int64(len(value))
+		for _, c := range []coding.Coding{coding.Brotli, coding.Gzip} {
+			h, n, ok := hashDecoded(ctx, c, value, min(maxIdentified, budget))
+			if budget -= n; ok {
+				s.names(h, c, sum, false)
+			}
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	return errors.Join(s.commit(), ctx.Err())
+}
+
+// isNamed reports whether a row names a value.
+func (s *FileScan) isNamed(value Hash) bool {
+	_, closer, err := indexOf(s).Get(append([]byte{'n'}, value[:]...))
+	if err == nil {
+		err = closer.Close()
+	}
+	if err != nil && !errors.Is(err, pebble.ErrNotFound) {
+		s.failed(err)
+	}
+	return err == nil
+}
+
+// hashDecoded returns the hash of what a value decodes to, and how many bytes were decoded. It is not ok for a value that is not of
+// that coding, or decodes to more than limit bytes.
+func hashDecoded(ctx context.Context, c coding.Coding, value []byte, limit int64) (h Hash, n int64, ok bool) {
+	r, err := coding.NewReader(c, bytes.NewReader(value))
+	if err != nil {
+		return h, 0, false
+	}
+	defer r.Close()
+	digest := sha256.New()
+	const step = 1 << 20
+	for n <= limit && ctx.Err() == nil {
+		read, err := io.CopyN(digest, r, min(step, limit+1-n))
+		n += read
+		if err == io.EOF {
+			return Hash(digest.Sum(nil)), n, true
+		}
+		if err != nil {
+			break
+		}
+	}
+	return h, n, false
+}

@@ -1,0 +1,75 @@
+package verify
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// headers are what the page could be served with: that scripts and styles need an integrity, and which of them there are.
+func (c *pageCheck) headers() map[string]string {
+	scripts, styles := []string{"'self'"}, []string{"'self'"}
+	missing := false
+	for _, r := range c.report.References {
+		for _, f := range r.Findings {
+			missing = missing || f.Rule == RuleIntegrityMissing
+		}
+		if r.Outcome == Own || r.Kind == StyleURL || r.Kind == Frame {
+			continue
+		}
+		missing = missing || r.Integrity == ""
+		into := &scripts
+		if r.Kind == StyleSheet || r.Kind == StyleImport {
+			into = &styles
+		}
+		if source := cspSource(r.URL); source != "" && r.Outcome == Proven && !slices.Contains(*into, source) {
+			*into = append(*into, source)
+		}
+	}
+	scripts, styles = c.addHashes(scripts, styles)
+	policy := "Integrity-Policy"
+	if missing {
+		policy = "Integrity-Policy-Report-Only" // until each has one, enforcing would break the page
+	}
+	return map[string]string{
+		policy:                    "blocked-destinations=(script style)",
+		"Content-Security-Policy": fmt.Sprintf("script-src %s; style-src %s; object-src 'none'; base-uri 'self'", strings.Join(scripts, " "), strings.Join(styles, " ")),
+	}
+}
+
+// addHashes adds the hashes of what is in the page itself.
+func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
+	for i, p := range c.pages {
+		if i > 0 && p.from != "about:srcdoc" { // other frames have policies of their own
+			continue
+		}
+		for _, hash := range p.scripts {
+			if !slices.Contains(scripts, hash) {
+				scripts = append(scripts, hash)
+			}
+		}
+		for _, hash := range p.styles {
+			if !slices.Contains(styles, hash) {
+				styles = append(styles, hash)
+			}
+		}
+		if p.handlers > 0 {
+			c.note("attributes such as onclick do not run under this Content-Security-Policy; move them into scripts")
+		}
+		if p.styled {
+			c.note("style attributes do not count under this Content-Security-Policy; move them into style sheets")
+		}
+	}
+	return scripts, styles
+}
+
+// cspSource names exactly one address in a Content-Security-Policy.
+func cspSource(at string) string {
+	u, err := url.Parse(at)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	u.RawQuery, u.Fragment, u.User = "", "", nil
+	return strings.NewReplacer(";", "%3B", ",", "%2C").Replace(u.String())
+}
