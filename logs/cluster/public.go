@@ -19,7 +19,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/views"
@@ -28,7 +27,7 @@ import (
 // What is below public/ has the paths at which a Larder serves it, so that the bucket behind any web
 // server is a mirror. Nothing else of a bucket may be exposed.
 const (
-	publicPrefix   = replication.PublicPrefix
+	publicPrefix   = tiles.PublicPrefix
 	contentPath    = "/content/"
 	checkpointPath = tiles.Prefix + "checkpoint"
 	maxNote        = 64 << 10

@@ -16,9 +16,6 @@ import (
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
-// PublicPrefix begins the keys of what a cluster publishes in its bucket, at the paths at which a Larder serves it.
-const PublicPrefix = "public"
-
 // A Bucket is what a cluster publishes in its bucket.
 type Bucket struct {
 	Bucket bucket.Bucket
@@ -40,7 +37,7 @@ func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte
 		return errors.Is(err, bucket.ErrNotFound) || errors.Is(err, bucket.ErrTooLarge)
 	}
 	err = retryTransient(ctx, final, func(ctx context.Context) (err error) {
-		data, _, err = s.Bucket.Get(ctx, PublicPrefix+path, limit)
+		data, _, err = s.Bucket.Get(ctx, tiles.PublicPrefix+path, limit)
 		s.requests.Add(1)
 		s.received.Add(int64(len(data)))
 		return err
@@ -64,7 +61,7 @@ func (s *Bucket) Await(ctx context.Context, checkpoint []byte) error {
 		interval = 250 * time.Millisecond
 	}
 	for {
-		data, _, err := s.Bucket.Get(ctx, PublicPrefix+checkpointPath, maxCheckpoint)
+		data, _, err := s.Bucket.Get(ctx, tiles.PublicPrefix+checkpointPath, maxCheckpoint)
 		if err == nil && !bytes.Equal(data, checkpoint) {
 			return nil
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -118,7 +119,7 @@ var media = []medium{
 			t.Fatal(err)
 		}
 		for path, data := range x {
-			if err := b.Put(t.Context(), replication.PublicPrefix+"/"+path, data); err != nil {
+			if err := b.Put(t.Context(), tiles.PublicPrefix+"/"+path, data); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -14,6 +14,9 @@ import (
 // Prefix is where the log is.
 const Prefix = "/log/"
 
+// PublicPrefix begins the keys of the objects that a cluster publishes in its bucket. The path at which a Larder serves the object follows.
+const PublicPrefix = "public"
+
 // Height is that of every tile: C2SP's tiles have 256 hashes.
 const Height = 8
 
