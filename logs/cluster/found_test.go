@@ -52,22 +52,22 @@ func TestFoundingWithALog(t *testing.T) {
 
 // A founding that was interrupted goes on, and a store whose log the bucket has all of just follows.
 func TestFoundingGoesOn(t *testing.T) {
-	f := &buckets.Faulty{Bucket: folder(t), Decide: func(bool, string) buckets.Fault { return buckets.None }}
+	f := &buckets.Faulty{Bucket: folder(t)}
 	s := old(t)
 	n, err := Open(t.Context(), options(f, s, "one"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Decide = func(write bool, key string) buckets.Fault {
+	f.SetFaults(func(write bool, key string) buckets.Fault {
 		if write && strings.HasPrefix(key, packPrefix(1)) && len(list(t, f.Bucket)) == 1 {
 			return buckets.Never
 		}
 		return buckets.None
-	}
+	})
 	if err := n.Lead(t.Context(), AnyEpoch); err == nil {
 		t.Fatal("it was not interrupted")
 	}
-	f.Decide = func(bool, string) buckets.Fault { return buckets.None }
+	f.SetFaults(nil)
 	one := &member{n, s}
 	if !one.Founding() || len(list(t, f.Bucket)) != 1 {
 		t.Fatal("it was not interrupted in between")

@@ -189,17 +189,17 @@ func TestInDoubt(t *testing.T) {
 		fault buckets.Fault
 	}{{"the answer is lost", buckets.LostAnswer}, {"it lands late", buckets.Late}, {"it is lost", buckets.Never}} {
 		t.Run(test.name, func(t *testing.T) {
-			f := &buckets.Faulty{Bucket: folder(t), Decide: func(bool, string) buckets.Fault { return buckets.None }}
+			f := &buckets.Faulty{Bucket: folder(t)}
 			one := join(t, f, "one")
 			one.lead(t)
 			failed := 0
-			f.Decide = func(write bool, key string) buckets.Fault {
+			f.SetFaults(func(write bool, key string) buckets.Fault {
 				if write && strings.HasPrefix(key, "commit/") && failed == 0 {
 					failed++
 					return test.fault
 				}
 				return buckets.None
-			}
+			})
 			if err := one.publish("a", "1.0.0"); err != nil {
 				t.Fatal(err)
 			}
@@ -220,7 +220,7 @@ func TestStoreAway(t *testing.T) {
 	var mu sync.Mutex
 	away := false
 	f := &buckets.Faulty{Bucket: folder(t)}
-	f.Decide = func(write bool, key string) buckets.Fault {
+	f.SetFaults(func(write bool, key string) buckets.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -230,7 +230,7 @@ func TestStoreAway(t *testing.T) {
 			return buckets.Late
 		}
 		return buckets.Never
-	}
+	})
 	set := func(to bool) { mu.Lock(); away = to; mu.Unlock() }
 	one := join(t, f, "one")
 	one.Node.Settle = time.Second
@@ -268,7 +268,7 @@ func TestGroupCommit(t *testing.T) {
 	f := &buckets.Faulty{Bucket: folder(t)}
 	commits, first, gate := 0, make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
-	f.Decide = func(write bool, key string) buckets.Fault {
+	f.SetFaults(func(write bool, key string) buckets.Fault {
 		if write && strings.HasPrefix(key, "commit/") {
 			mu.Lock()
 			commits++
@@ -280,7 +280,7 @@ func TestGroupCommit(t *testing.T) {
 			}
 		}
 		return buckets.None
-	}
+	})
 	one := join(t, f, "one")
 	one.lead(t)
 	var running sync.WaitGroup
@@ -440,14 +440,14 @@ func TestStorm(t *testing.T) {
 
 func storm(t *testing.T, seed uint64, publications int) {
 	quiet := folder(t)
-	f := &buckets.Faulty{Bucket: quiet, Decide: func(bool, string) buckets.Fault { return buckets.None }}
+	f := &buckets.Faulty{Bucket: quiet}
 	var members []*member
 	for i := range 3 {
 		m := join(t, f, fmt.Sprint("node-", i))
 		m.Node.Settle = 5 * time.Millisecond
 		members = append(members, m)
 	}
-	f.Decide = buckets.Randomly(seed, 6)
+	f.SetFaults(buckets.Randomly(seed, 6))
 	var mu sync.Mutex
 	acked, refused := map[string]bool{}, map[string]bool{}
 	tried := 0 // publications by members that lead, since a member took over
@@ -498,7 +498,7 @@ func storm(t *testing.T, seed uint64, publications int) {
 	}
 	running.Wait()
 	f.Land()
-	f.Decide = func(bool, string) buckets.Fault { return buckets.None }
+	f.SetFaults(nil)
 	for _, m := range members { // what is in doubt settles behind the new writer's fence at the latest
 		m.lead(t)
 	}
@@ -568,13 +568,13 @@ func TestRequests(t *testing.T) {
 	var mu sync.Mutex
 	var requests []string
 	f := &buckets.Faulty{Bucket: folder(t)}
-	f.Decide = func(write bool, key string) buckets.Fault {
+	f.SetFaults(func(write bool, key string) buckets.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		kind, _, _ := strings.Cut(key, "/")
 		requests = append(requests, map[bool]string{true: "put ", false: "get "}[write]+kind)
 		return buckets.None
-	}
+	})
 	one, two := join(t, f, "one"), join(t, f, "two")
 	one.lead(t)
 	two.catchUp(t)

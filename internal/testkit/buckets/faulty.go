@@ -23,14 +23,31 @@ const (
 	Late             // it is done later
 )
 
-// Faulty is a bucket that fails as Decide says.
+// Faulty is a bucket whose requests fail as [Faulty.SetFaults] says. Without it, none fails.
 type Faulty struct {
 	bucket.Bucket
-	// Decide says what becomes of a request. write says whether it is one.
-	Decide func(write bool, key string) Fault
 
 	mu     sync.Mutex
-	flying []func()
+	decide func(write bool, key string) Fault
+	late   []func()
+}
+
+// SetFaults sets the function that chooses the fault of each request from now on, nil for no faults. Requests
+// may run meanwhile. write reports whether the request is a write.
+func (f *Faulty) SetFaults(decide func(write bool, key string) Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.decide = decide
+}
+
+func (f *Faulty) fault(write bool, key string) Fault {
+	f.mu.Lock()
+	decide := f.decide
+	f.mu.Unlock()
+	if decide == nil {
+		return None
+	}
+	return decide(write, key)
 }
 
 // Randomly decides by chance: of every so many requests, one fails.
@@ -53,16 +70,16 @@ func Randomly(seed uint64, often int) func(bool, string) Fault {
 // Land has every write that was put off happen now.
 func (f *Faulty) Land() {
 	f.mu.Lock()
-	flying := f.flying
-	f.flying = nil
+	late := f.late
+	f.late = nil
 	f.mu.Unlock()
-	for _, land := range flying {
+	for _, land := range late {
 		land()
 	}
 }
 
 func (f *Faulty) write(key string, do func(context.Context) (bucket.Version, error)) (bucket.Version, error) {
-	switch f.Decide(true, key) {
+	switch f.fault(true, key) {
 	case Never:
 		return "", ErrLost
 	case LostAnswer:
@@ -71,7 +88,7 @@ func (f *Faulty) write(key string, do func(context.Context) (bucket.Version, err
 	case Late:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.flying = append(f.flying, func() { do(context.Background()) }) //nolint:errcheck // as above
+		f.late = append(f.late, func() { do(context.Background()) }) //nolint:errcheck // as above
 		return "", ErrLost
 	}
 	return do(context.Background())
@@ -95,7 +112,7 @@ func (f *Faulty) Put(_ context.Context, key string, data []byte) error {
 
 // Get implements [bucket.Bucket].
 func (f *Faulty) Get(ctx context.Context, key string, most int64) ([]byte, bucket.Version, error) {
-	if f.Decide(false, key) != None {
+	if f.fault(false, key) != None {
 		return nil, "", ErrLost
 	}
 	return f.Bucket.Get(ctx, key, most)
@@ -103,7 +120,7 @@ func (f *Faulty) Get(ctx context.Context, key string, most int64) ([]byte, bucke
 
 // GetOther implements [bucket.Bucket].
 func (f *Faulty) GetOther(ctx context.Context, key string, most int64, known bucket.Version) ([]byte, bucket.Version, error) {
-	if f.Decide(false, key) != None {
+	if f.fault(false, key) != None {
 		return nil, "", ErrLost
 	}
 	return f.Bucket.GetOther(ctx, key, most, known)
