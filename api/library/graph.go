@@ -299,7 +299,7 @@ func (w *walk) entry(r *Release, sub string) (views.PublishedFile, bool) {
 	if f, ok := r.Find(r.Default); ok && KindOf(f.Path, f.Module) == Module {
 		return f, true
 	}
-	if modules := ModulesOf(r); len(modules) > 0 {
+	if modules := r.Modules(); len(modules) > 0 {
 		return modules[0], true
 	}
 	return views.PublishedFile{}, false
@@ -322,10 +322,17 @@ func packageOf(specifier string) (name, sub string) {
 	return specifier[:at-1], specifier[at:]
 }
 
-// ModulesOf returns the modules of a release, those first that a page would load.
-func ModulesOf(r *Release) []views.PublishedFile {
+// Modules returns the modules of a release, those first that a page would load. The result must not be changed.
+func (r *Release) Modules() []views.PublishedFile {
+	if r.modules == nil { // it was not read from a store
+		return findModules(r.Files)
+	}
+	return r.modules()
+}
+
+func findModules(files []views.PublishedFile) []views.PublishedFile {
 	var found []views.PublishedFile
-	for _, f := range r.Files {
+	for _, f := range files {
 		if KindOf(f.Path, f.Module) == Module {
 			found = append(found, f)
 		}

@@ -21,6 +21,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/larder-cdn/larder/api/search"
@@ -211,6 +212,8 @@ type Release struct {
 	Entry    int64                 // of its publication in the log
 	Manifest kvstore.Hash          // names the content that lists it
 	Files    []views.PublishedFile // by path, in byte order
+
+	modules func() []views.PublishedFile // see Modules
 }
 
 // Find returns the file at a path.
@@ -257,10 +260,12 @@ func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Release{
+	release := &Release{
 		Library: name, Version: version, Released: v.Released, Default: v.Default, Bytes: v.Bytes,
 		Entry: v.Entry, Manifest: v.Manifest, Files: files,
-	}, nil
+	}
+	release.modules = sync.OnceValue(func() []views.PublishedFile { return findModules(files) })
+	return release, nil
 }
 
 func readVersion(r kvstore.Reader, name, version string) (views.Version, error) {
@@ -406,11 +411,15 @@ func KindOf(file string, module bool) Kind {
 // tag for classic scripts such a file is a syntax error; a classic script that is
 // taken for a module by mistake mostly works.
 func saysModule(folder, name string) bool {
-	if slices.Contains(strings.Split(folder, "/"), "esm") {
+	if strings.HasPrefix(folder, "esm/") || strings.Contains(folder, "/esm/") {
 		return true
 	}
-	parts := strings.Split(name, ".")
-	return slices.ContainsFunc(parts[1:], func(part string) bool { // the first is what the file is about
-		return part == "module" || part == "esm" || strings.HasPrefix(part, "esm-")
-	})
+	_, rest, ok := strings.Cut(name, ".") // what comes before is what the file is about
+	for ok {
+		var part string
+		if part, rest, ok = strings.Cut(rest, "."); part == "module" || part == "esm" || strings.HasPrefix(part, "esm-") {
+			return true
+		}
+	}
+	return false
 }

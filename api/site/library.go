@@ -81,7 +81,7 @@ func newOrigin(l *library.Library) origin {
 }
 
 const (
-	filesShown    = 100 // on a page
+	filesShown    = 50 // on a page
 	troublesShown = 3
 	modulesShown  = 4
 	leftOutShown  = 20
@@ -178,7 +178,8 @@ func (s *Site) showRelease(q *request, l *library.Library, version string) (*ans
 		}
 		return fileLink{path, withQuery(self, encode("file", path, "filter", page.Shown, "page", pageNumber)) + "#use"}
 	}
-	for _, f := range part(page.Pager, shown) {
+	for _, i := range part(page.Pager, shown) {
+		f := r.Files[i]
 		row, err := s.newFileRow(q, r, f)
 		if err != nil {
 			return nil, err
@@ -359,20 +360,23 @@ func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile)
 	return row, nil
 }
 
-// filter returns the files whose paths have all the words, the main one first.
-func filter(r *library.Release, text string) []views.PublishedFile {
+// filter returns the indexes of the files whose paths have all the words, the main one first.
+func filter(r *library.Release, text string) []int {
 	words := strings.Fields(strings.ToLower(text))
-	files := make([]views.PublishedFile, 0, len(r.Files))
+	files := make([]int, 0, len(r.Files))
 	main := -1
-	for _, f := range r.Files {
-		path := strings.ToLower(f.Path)
-		if slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(path, word) }) {
-			continue
+	for i := range r.Files {
+		f := &r.Files[i]
+		if len(words) > 0 {
+			path := strings.ToLower(f.Path)
+			if slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(path, word) }) {
+				continue
+			}
 		}
 		if f.Path == r.Default {
 			main = len(files)
 		}
-		files = append(files, f)
+		files = append(files, i)
 	}
 	if main > 0 {
 		first := files[main]
@@ -385,10 +389,9 @@ func filter(r *library.Release, text string) []views.PublishedFile {
 // modules returns the modules of a release, those first that a page would load.
 func modules(r *library.Release, address func(string) fileLink) []fileLink {
 	var links []fileLink
-	for _, f := range library.ModulesOf(r) {
-		if len(links) < modulesShown {
-			links = append(links, address(f.Path))
-		}
+	all := r.Modules()
+	for _, f := range all[:min(modulesShown, len(all))] {
+		links = append(links, address(f.Path))
 	}
 	return links
 }

@@ -88,7 +88,8 @@ func (p *recipePage) offer(r *library.Release, chosen []views.PublishedFile) {
 	for _, f := range chosen {
 		isChosen[f.Path] = true
 	}
-	for _, f := range filter(r, p.Shown) {
+	for _, i := range filter(r, p.Shown) {
+		f := &r.Files[i]
 		switch {
 		case library.KindOf(f.Path, f.Module) == library.Other:
 		case len(p.Files) == recipeFilesShown:

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
 
@@ -88,8 +89,16 @@ func turns(r rune) bool { return '\u202a' <= r && r <= '\u202e' || '\u2066' <= r
 
 // straighten makes such characters visible in a page.
 func straighten(page []byte) []byte {
-	if !bytes.ContainsFunc(page, turns) {
-		return page
+	const lead = 0xe2 // the first byte of each such character
+	for at := 0; ; at++ {
+		next := bytes.IndexByte(page[at:], lead)
+		if next < 0 {
+			return page
+		}
+		at += next
+		if r, _ := utf8.DecodeRune(page[at:]); turns(r) {
+			break
+		}
 	}
 	return bytes.Map(func(r rune) rune {
 		if turns(r) {
@@ -191,6 +200,13 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 		"rest":     func(all, shown int) int { return all - shown },
 		"prose":    prose,
 		"download": downloadPath,
+
+		"options":      writeOptions,
+		"filerows":     writeFileRows,
+		"folderrows":   writeFolderRows,
+		"madefilerows": writeMadeRows,
+		"changerows":   writeChanges,
+		"choices":      writeChoices,
 
 		"room":      roomPath,
 		"roomstate": formatRoomStatus,

@@ -177,6 +177,10 @@ func (s *Shelf) record(c views.Change) {
 // keep stores a content in the quick codings that are worthwhile.
 func (s *Shelf) keep(data []byte) kvstore.Hash {
 	s.tb.Helper()
+	h := kvstore.Sum(data)
+	if _, err := s.Store.Content(h); err == nil {
+		return h
+	}
 	var coded []kvstore.Coded
 	for _, c := range []coding.Coding{coding.Brotli, coding.Gzip} {
 		b, err := coding.Encode(c, coding.Quick, data)
@@ -190,7 +194,6 @@ func (s *Shelf) keep(data []byte) kvstore.Hash {
 	if coded == nil {
 		coded = []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}
 	}
-	h := kvstore.Sum(data)
 	if err := s.Store.PutContent(h, int64(len(data)), false, coded); err != nil {
 		s.tb.Fatal(err)
 	}
