@@ -1,12 +1,13 @@
 package library
 
 import (
+	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
-	"github.com/Masterminds/semver/v3"
-
+	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -96,38 +97,58 @@ func byNPM(libraries []*Library) map[string]*Library {
 	return found
 }
 
-// longestRange bounds what is read as a range, in bytes.
-const longestRange = 214
+// Ranges returns what ranges of a release mean, in their order. While that is not known yet, pending is true.
+type Ranges func(ctx context.Context, owner string, ranges []string) (parsed []document.Range, pending bool, err error)
 
-// NewestIn returns the newest of versions, which are newest first, that npm would take for a range; "" for none.
-func NewestIn(versions []views.Version, wanted string) string {
-	if len(wanted) > longestRange {
-		return ""
+// A Wanted is the ranges of versions that a release wants of other packages.
+type Wanted struct {
+	ranges []string // sorted
+	parsed []document.Range
+}
+
+// RangesOf returns the ranges that a release wants, in the order in which renderers get them.
+func RangesOf(about *logs.About) []string {
+	ranges := slices.AppendSeq(slices.Collect(maps.Values(about.Dependencies)), maps.Values(about.Peers))
+	slices.Sort(ranges)
+	return slices.Compact(ranges)
+}
+
+// ReadWanted returns what the ranges of a release mean. If that cannot be found out, no version is in a range.
+func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
+	if w.ranges = RangesOf(about); len(w.ranges) == 0 {
+		return w, false, nil
 	}
-	if wanted == "" || wanted == "latest" {
-		wanted = "*"
+	w.parsed, pending, err = read(ctx, owner, w.ranges)
+	if errors.As(err, new(*document.RefusedError)) {
+		err = nil
 	}
-	c, err := semver.NewConstraint(wanted)
-	if err != nil {
-		return ""
+	return w, pending, err
+}
+
+// newest returns the newest of versions, which are newest first, that a range has; "" for none. Without a range it is any version.
+func (w Wanted) newest(versions []views.Version, wanted string) string {
+	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
+	if wanted != "" {
+		i, ok := slices.BinarySearch(w.ranges, wanted)
+		if !ok || i >= len(w.parsed) {
+			return ""
+		}
+		r = w.parsed[i]
 	}
-	i := slices.IndexFunc(versions, func(v views.Version) bool {
-		parsed, err := semver.StrictNewVersion(v.Version)
-		return err == nil && c.Check(parsed)
-	})
+	i := slices.IndexFunc(versions, func(v views.Version) bool { return r.Has(v.Version) })
 	if i < 0 {
 		return ""
 	}
 	return versions[i].Version
 }
 
-// ChooseVersion returns the newest version in a range, or else the newest there is, and whether it is in the range.
-func (x *Index) ChooseVersion(l *Library, wanted string) (version string, fits bool, err error) {
+// ChooseVersion returns the newest version in a range that a release wants, or else the newest there is, and whether it is in the range.
+func (x *Index) ChooseVersion(l *Library, w Wanted, wanted string) (version string, fits bool, err error) {
 	versions, err := x.Versions(l.Name)
 	if err != nil || len(versions) == 0 {
 		return "", false, err
 	}
-	if version = NewestIn(versions, wanted); version != "" {
+	if version = w.newest(versions, wanted); version != "" {
 		return version, true, nil
 	}
 	names := make([]string, len(versions))

@@ -2,6 +2,7 @@ package library
 
 import (
 	"archive/zip"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/bot/worker/render"
+	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -120,11 +124,23 @@ func TestNewestIn(t *testing.T) {
 	for _, v := range strings.Fields("4.0.0-rc.1 3.7.1 3.7.0 2.2.4 1.12.4 r9") {
 		versions = append(versions, views.Version{Version: v})
 	}
-	for wanted, want := range map[string]string{
+	about := &logs.About{Dependencies: map[string]string{}}
+	all := map[string]string{
 		"^3.0.0": "3.7.1", "~3.7.0": "3.7.1", "": "3.7.1", "*": "3.7.1", "latest": "3.7.1", "1.x || 2.x": "2.2.4", ">=1.9.0 <2.0.0": "1.12.4", "1.9.1 - 3": "3.7.1",
-		"^9": "", "git+https://x": "", "workspace:*": "", "^4.0.0-rc.0": "4.0.0-rc.1", "3.7.0": "3.7.0",
-	} {
-		if got := NewestIn(versions, wanted); got != want {
+		"^9": "", "git+https://x": "", "workspace:*": "", "^4.0.0-rc.0": "4.0.0-rc.1", "3.7.0": "3.7.0", ">=3.7.0-0": "3.7.1", "<4.0.0-rc.2": "4.0.0-rc.1",
+	}
+	for wanted := range all {
+		about.Dependencies["of "+wanted] = wanted
+	}
+	w, _, err := ReadWanted(t.Context(), "jar@1.0.0", about, func(_ context.Context, _ string, ranges []string) ([]document.Range, bool, error) {
+		r, err := render.Render(document.Request{Kind: document.Ranges, Ranges: ranges})
+		return r.Ranges, false, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for wanted, want := range all {
+		if got := w.newest(versions, wanted); got != want {
 			t.Errorf("%q is %q, want %q", wanted, got, want)
 		}
 	}

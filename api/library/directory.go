@@ -26,8 +26,8 @@ type Directory struct {
 	Index func() (*Index, error)
 	// AssetBase is in front of the addresses of files, "" where that is not known: then there are none.
 	AssetBase string
-	// Imports finds out what modules import.
-	Imports Imports
+	// Documents find out what modules import, and what ranges of versions mean.
+	Documents Documents
 }
 
 // What a Directory is asked, and what it answers; answers are the JSON forms of commands too.
@@ -280,14 +280,14 @@ func (d Directory) notes(ctx context.Context, r *Release, f views.PublishedFile,
 	if err != nil {
 		return nil, err
 	}
-	if imports, _, err := d.Imports(ctx, r.Library+"@"+r.Version, f.Hash, source); err == nil && len(imports) == 0 {
+	if imports, _, err := d.Documents.Imports(ctx, r.Owner(), f.Hash, source); err == nil && len(imports) == 0 {
 		return nil, nil // without imports there is no need to read all libraries
 	}
 	index, err := d.Index()
 	if err != nil {
 		return nil, err
 	}
-	graph, err := index.Graph(ctx, d.AssetBase, r, f, d.Imports)
+	graph, err := index.Graph(ctx, d.AssetBase, r, f, d.Documents)
 	if err != nil {
 		return nil, err
 	}

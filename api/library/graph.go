@@ -35,6 +35,12 @@ type Graph struct {
 // true says that it will be known later. The owner is the release.
 type Imports func(ctx context.Context, owner string, module kvstore.Hash, source []byte) (imports []document.Import, pending bool, err error)
 
+// Documents find out what documents of releases say.
+type Documents struct {
+	Imports Imports
+	Ranges  Ranges
+}
+
 // A GraphModule is one of its files.
 type GraphModule struct {
 	Library, Version string
@@ -50,14 +56,14 @@ const (
 
 // Graph follows the imports of a module in a release. Where the module is minified, so is all that has a minified form
 // beside it.
-func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file views.PublishedFile, imports Imports) (*Graph, error) {
+func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file views.PublishedFile, documents Documents) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
 		return nil, err
 	}
 	w := walk{
-		Index: x, ctx: ctx, imports: imports, listing: listing, base: assetBase, minified: isMinified(file.Path),
-		graph: &Graph{Imports: map[string]string{}}, seen: map[string]bool{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{},
+		Index: x, ctx: ctx, documents: documents, listing: listing, base: assetBase, minified: isMinified(file.Path),
+		graph: &Graph{Imports: map[string]string{}}, seen: map[string]bool{}, releases: map[[2]string]*Release{{r.Library, r.Version}: r}, abouts: map[kvstore.Hash]*logs.About{}, wanted: map[kvstore.Hash]Wanted{},
 	}
 	w.add(r, file)
 	for len(w.queue) > 0 {
@@ -76,17 +82,18 @@ func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, file vi
 // A walk makes a graph.
 type walk struct {
 	*Index
-	ctx      context.Context
-	imports  Imports
-	listing  *Listing
-	base     string
-	minified bool
-	graph    *Graph
-	queue    []place
-	seen     map[string]bool // URLs
-	bytes    int64
-	releases map[[2]string]*Release
-	abouts   map[kvstore.Hash]*logs.About
+	ctx       context.Context
+	documents Documents
+	listing   *Listing
+	base      string
+	minified  bool
+	graph     *Graph
+	queue     []place
+	seen      map[string]bool // URLs
+	bytes     int64
+	releases  map[[2]string]*Release
+	abouts    map[kvstore.Hash]*logs.About
+	wanted    map[kvstore.Hash]Wanted
 }
 
 // A place is a file of a release.
@@ -143,7 +150,7 @@ func (w *walk) follow(p place) error {
 	if KindOf(p.file.Path, p.file.Module) == Script && bytes.Contains(source, []byte("module.exports")) {
 		w.problem("%s is for Node.js and no module, so a browser finds nothing in it to import.", p.file.Path)
 	}
-	imports, pending, err := w.imports(w.ctx, p.release.Library+"@"+p.release.Version, p.file.Hash, source)
+	imports, pending, err := w.documents.Imports(w.ctx, p.release.Owner(), p.file.Hash, source)
 	var refused *document.RefusedError
 	switch {
 	case pending:
@@ -255,17 +262,22 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 		if about, err = w.About(p.release); err != nil {
 			return nil, err
 		}
-		w.abouts[p.release.Manifest] = about
+		ranges, pending, err := ReadWanted(w.ctx, p.release.Owner(), about, w.documents.Ranges)
+		if err != nil {
+			return nil, err
+		}
+		w.graph.Pending = w.graph.Pending || pending
+		w.abouts[p.release.Manifest], w.wanted[p.release.Manifest] = about, ranges
 	}
 	wanted := about.Dependencies[npm]
 	if wanted == "" {
 		wanted = about.Peers[npm]
 	}
-	version, fits, err := w.ChooseVersion(l, wanted)
+	version, fits, err := w.ChooseVersion(l, w.wanted[p.release.Manifest], wanted)
 	if err != nil || version == "" {
 		return nil, err
 	}
-	if !fits {
+	if !fits && !w.graph.Pending {
 		w.problem("%s %s wants %s %s; here is only %s.", p.release.Library, p.release.Version, npm, wanted, version)
 	}
 	key := [2]string{l.Name, version}

@@ -40,7 +40,7 @@ func graphs(t *testing.T) (*testkit.Shelf, *library.Index) {
 
 func TestGraph(t *testing.T) {
 	shelf, x := graphs(t)
-	imports := testkit.Renderer(t, shelf.Store).ImportsNow
+	documents := testkit.Renderer(t, shelf.Store).DocumentsNow()
 	at := func(path string) string { return graphBase + "/ajax/libs/" + path }
 	for _, tt := range []struct {
 		library, version, file string
@@ -64,7 +64,7 @@ func TestGraph(t *testing.T) {
 			t.Fatal(err)
 		}
 		f, _ := r.Find(tt.file)
-		g, err := x.Graph(t.Context(), graphBase, r, f, imports)
+		g, err := x.Graph(t.Context(), graphBase, r, f, documents)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestGraph(t *testing.T) {
 // TestTagNotes holds that the command says of a module's imports what the page says.
 func TestTagNotes(t *testing.T) {
 	shelf, x := graphs(t)
-	d := library.Directory{Imports: testkit.Renderer(t, shelf.Store).ImportsNow, Store: shelf.Store, AssetBase: graphBase, Index: func() (*library.Index, error) { return x, nil }}
+	d := library.Directory{Documents: testkit.Renderer(t, shelf.Store).DocumentsNow(), Store: shelf.Store, AssetBase: graphBase, Index: func() (*library.Index, error) { return x, nil }}
 	got, err := d.Snippets(t.Context(), library.SnippetRequest{Library: "three.js", Files: []string{"three.module.min.js", "long.min.mjs", "chunk.js", "three.core.min.js"}})
 	if err != nil || len(got) != 4 {
 		t.Fatal(got, err)

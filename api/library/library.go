@@ -216,6 +216,9 @@ type Release struct {
 	modules func() []views.PublishedFile // see Modules
 }
 
+// Owner names the release that documents are of.
+func (r *Release) Owner() string { return r.Library + "@" + r.Version }
+
 // Find returns the file at a path.
 func (r *Release) Find(path string) (views.PublishedFile, bool) {
 	i, ok := slices.BinarySearchFunc(r.Files, path, func(f views.PublishedFile, path string) int { return cmp.Compare(f.Path, path) })

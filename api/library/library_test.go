@@ -447,7 +447,7 @@ func TestReleaseOnItsWay(t *testing.T) {
 	shelf.Enrol("jar", `{"name":"jar","filename":"jar.js","description":"A jar.","keywords":["jar"],"repository":{"type":"git","url":"https://git.example/jar.git"},"autoupdate":{"source":"npm","target":"jar","fileMap":[{"basePath":"","files":["*"]}]}}`)
 	shelf.Publish("jar", "2.0.0", "jar.js", map[string]string{"jar.js": "1"})
 	x := shelf.Index(library.Options{})
-	d := library.Directory{Imports: testkit.Renderer(t, shelf.Store).ImportsNow, Store: shelf.Store, AssetBase: "http://127.0.0.1", Index: func() (*library.Index, error) { return x, nil }}
+	d := library.Directory{Documents: testkit.Renderer(t, shelf.Store).DocumentsNow(), Store: shelf.Store, AssetBase: "http://127.0.0.1", Index: func() (*library.Index, error) { return x, nil }}
 	for kind, what := range map[views.StateKind]string{views.Detected: "it waits for its turn", views.Processing: "it is being fetched"} {
 		shelf.SetState(views.State{Package: "jar", Version: "1.0.0", Kind: kind})
 		_, err := d.Snippets(t.Context(), library.SnippetRequest{Library: "jar", Version: "1.0.0"})

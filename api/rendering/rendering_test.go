@@ -298,13 +298,13 @@ func TestQueuedModules(t *testing.T) {
 	}})
 	var reads atomic.Int64
 	var waits *PendingError
-	find := x.Imports(alice, func(h kvstore.Hash) ([]byte, error) {
+	find := x.Documents(alice, func(h kvstore.Hash) ([]byte, error) {
 		reads.Add(1)
 		if h != kvstore.Sum(source) {
 			return nil, kvstore.ErrNotFound
 		}
 		return source, nil
-	}, func(pending *PendingError) { waits = pending })
+	}, func(pending *PendingError) { waits = pending }).Imports
 	if _, pending, err := find(t.Context(), "jar@1.0.0", kvstore.Sum(source), source); err != nil || !pending || reads.Load() != 0 {
 		t.Fatalf("pending: %v, %v, and it was read %d times", pending, err, reads.Load())
 	}

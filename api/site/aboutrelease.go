@@ -56,6 +56,10 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 		failed("libraries", err)
 		return
 	}
+	wants, pending, err := library.ReadWanted(q.Context(), page.Release.Owner(), about, s.documents(q).Ranges)
+	if err != nil {
+		failed("ranges", err)
+	}
 	add := func(all map[string]string, peer bool) {
 		for name, wanted := range all {
 			d := dependency{Name: name, Range: wanted, Peer: peer}
@@ -64,12 +68,12 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 				q.inputs.use(library.Catalogue)
 			} else {
 				q.inputs.use(l.Name)
-				version, fits, err := s.library.ChooseVersion(l, wanted)
+				version, fits, err := s.library.ChooseVersion(l, wants, wanted)
 				if err != nil {
 					failed("dependencies", err)
 				}
 				if version != "" {
-					d.Library, d.Version, d.Fits, d.Address = l.Name, version, fits, versionPath(l.Name, version)
+					d.Library, d.Version, d.Fits, d.Address = l.Name, version, fits || pending, versionPath(l.Name, version)
 				}
 			}
 			page.Dependencies = append(page.Dependencies, d)

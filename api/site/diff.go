@@ -78,7 +78,7 @@ func (s *Site) diff(q *request, from, to *library.Release, file string) (*fileDi
 		sides[i], hashes[i] = &side.PublishedFile, side.Hash
 	}
 	result, ok, err := s.rendered(q, rendering.Document{
-		Kind: document.Comparison, Key: document.ComparisonKey(owner(to), hashes[0], hashes[1]), Owner: owner(to),
+		Kind: document.Comparison, Key: document.ComparisonKey(to.Owner(), hashes[0], hashes[1]), Owner: to.Owner(),
 		Request: func(context.Context) (document.Request, error) {
 			var texts [2]string
 			for i, side := range sides {

@@ -263,15 +263,20 @@ func (s *Site) rendered(q *request, d rendering.Document) (r document.Result, ok
 	return r, err == nil, err
 }
 
-// graph follows the imports of a module.
-func (s *Site) graph(q *request, r *library.Release, file string) (*library.Graph, error) {
-	f, _ := r.Find(file)
-	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.options.Renderer.Imports(q.client(), s.library.File, func(pending *rendering.PendingError) {
+// documents find out for a page what documents say. While that is not known, the page is not kept.
+func (s *Site) documents(q *request) library.Documents {
+	return s.options.Renderer.Documents(q.client(), s.library.File, func(pending *rendering.PendingError) {
 		q.inputs.unrendered = true
 		if pending.Done != nil {
 			q.inputs.pending = append(q.inputs.pending, pending)
 		}
-	}))
+	})
+}
+
+// graph follows the imports of a module.
+func (s *Site) graph(q *request, r *library.Release, file string) (*library.Graph, error) {
+	f, _ := r.Find(file)
+	g, err := s.library.Graph(q.Context(), q.assetBase, r, f, s.documents(q))
 	if err == nil {
 		q.inputs.use(g.Libraries...)
 	}

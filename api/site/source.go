@@ -32,9 +32,6 @@ var languages = map[string]string{
 	".css": ".css", ".scss": ".css", ".less": ".css",
 }
 
-// owner names the release that a document is of.
-func owner(r *library.Release) string { return r.Library + "@" + r.Version }
-
 // addLines adds the lines that a page has: coloured by a worker where people wrote them.
 func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p *filePage, source string) error {
 	p.Shortened = len(source) > document.MaxSource
@@ -50,7 +47,7 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 	first := max(0, p.First-1)
 	if language := languages[strings.ToLower(path.Ext(f.Path))]; language != "" && !p.Shortened && source != "" {
 		result, ok, err := s.rendered(q, rendering.Document{
-			Kind: document.Source, Key: document.SourceKey(owner(r), f.Hash, language, first), Owner: owner(r),
+			Kind: document.Source, Key: document.SourceKey(r.Owner(), f.Hash, language, first), Owner: r.Owner(),
 			Request: func(context.Context) (document.Request, error) {
 				source, err := s.source(f)
 				return document.Request{Kind: document.Source, Name: language, Text: source, First: first, Lines: linesShown}, err
@@ -152,7 +149,7 @@ func (s *Site) readmeDocument(r *library.Release, repository, file, source strin
 	}
 	name, version := r.Library, r.Version
 	return rendering.Document{
-		Kind: document.Readme, Key: document.ReadmeKey(r.Manifest, repository), Owner: owner(r),
+		Kind: document.Readme, Key: document.ReadmeKey(r.Manifest, repository), Owner: r.Owner(),
 		Request: func(ctx context.Context) (document.Request, error) {
 			r, err := s.library.Release(ctx, name, version)
 			if err != nil {
@@ -171,22 +168,23 @@ func (s *Site) readmeDocument(r *library.Release, repository, file, source strin
 	}, true
 }
 
-// Part has the README of each release rendered when it is published. Those of releases that were published before are rendered when a page shows
-// them. It is for processes that publish: a mirror copies logs of many releases, and renders a README when a page shows it.
+// Part has the README of each release rendered when it is published, and its ranges of dependencies read. Those of releases that were published before
+// are rendered when a page shows them. It is for processes that publish: a mirror copies logs of many releases, and renders a README when a page
+// shows it.
 func (s *Site) Part() parts.Part {
 	from := s.library.LogSize()
-	return parts.Part{Name: "READMEs of new releases", Run: parts.Until(func(ctx context.Context) {
+	return parts.Part{Name: "documents of new releases", Run: parts.Until(func(ctx context.Context) {
 		for next := from; ctx.Err() == nil; {
 			entries, after, err := s.library.NextEntries(ctx, next, logs.Query{Kinds: logs.Publications})
 			if err != nil {
 				if ctx.Err() == nil { // a damaged entry, which the log's own readers report
-					s.logger.Error("site: READMEs of new releases are rendered when their pages are requested", "err", err)
+					s.logger.Error("site: documents of new releases are rendered when their pages are requested", "err", err)
 				}
 				return
 			}
 			for _, e := range entries {
-				if err := s.renderReadme(ctx, e); err != nil && ctx.Err() == nil {
-					s.logger.Warn("site: couldn't render a README; its page does when it is requested", "package", e.Package, "version", e.Version, "err", err)
+				if err := s.renderDocuments(ctx, e); err != nil && ctx.Err() == nil {
+					s.logger.Warn("site: couldn't render the documents of a release; its page does when it is requested", "package", e.Package, "version", e.Version, "err", err)
 				}
 			}
 			next = after
@@ -194,8 +192,8 @@ func (s *Site) Part() parts.Part {
 	})}
 }
 
-// renderReadme renders the README of a release that the log has published.
-func (s *Site) renderReadme(ctx context.Context, e logs.Indexed) error {
+// renderDocuments renders the README of a release that the log has published, and reads its ranges of dependencies.
+func (s *Site) renderDocuments(ctx context.Context, e logs.Indexed) error {
 	if err := s.library.Wait(ctx, e.Index+1); err != nil {
 		return err
 	}
@@ -212,6 +210,9 @@ func (s *Site) renderReadme(ctx context.Context, e logs.Indexed) error {
 	}
 	about, err := s.library.About(r)
 	if err != nil {
+		return err
+	}
+	if _, _, err := library.ReadWanted(ctx, r.Owner(), about, s.options.Renderer.DocumentsNow().Ranges); err != nil {
 		return err
 	}
 	d, ok := s.readmeDocument(r, newOrigin(l).RepositoryLink, about.ReadmeFile, about.Readme)

@@ -88,5 +88,14 @@ func (r *Reader) imports(ctx context.Context, owner string, module kvstore.Hash,
 	if err != nil {
 		return nil, false, err
 	}
-	return d.renderer.ImportsNow(ctx, owner, module, source)
+	return d.renderer.DocumentsNow().Imports(ctx, owner, module, source)
+}
+
+// ranges finds out what ranges of versions mean, for a command.
+func (r *Reader) ranges(ctx context.Context, owner string, ranges []string) ([]document.Range, bool, error) {
+	d, err := r.pages.documents.get()
+	if err != nil {
+		return nil, false, err
+	}
+	return d.renderer.DocumentsNow().Ranges(ctx, owner, ranges)
 }

@@ -47,7 +47,7 @@ const (
 // operations are those that read; those about the outbox write where the folder allows it.
 func (r *Reader) operations() operations {
 	all := operations{}
-	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Imports: r.imports}
+	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Documents: library.Documents{Imports: r.imports, Ranges: r.ranges}}
 	answer(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) { return r.status(q.Package) })
 	answer(all, OpSearch, func(ctx context.Context, q library.SearchRequest, _ func(any)) (library.Found, error) {
 		return directory.Search(ctx, q)

@@ -31,6 +31,7 @@ const (
 	Source     Kind = "source"     // lines of a program or style sheet, coloured
 	Comparison Kind = "comparison" // the lines in which two texts differ
 	Imports    Kind = "imports"    // what a module imports
+	Ranges     Kind = "ranges"     // the versions that dependencies may have
 )
 
 // The bounds of a document's input and output, in bytes.
@@ -73,6 +74,8 @@ type Request struct {
 	// "" for none: links lead there.
 	Library, Version, Repository string
 	Files                        []string
+	// Ranges are those of dependencies.
+	Ranges []string
 }
 
 // A Key names what comes of a document: its inputs and the renderer's version.
@@ -110,6 +113,11 @@ func ImportsKey(owner string, content kvstore.Hash) Key {
 	return NewKey(Imports, owner, content.String())
 }
 
+// RangesKey returns the key of what ranges mean.
+func RangesKey(owner string, ranges []string) Key {
+	return NewKey(Ranges, append([]string{owner}, ranges...)...)
+}
+
 // A Result is what comes of a document.
 type Result struct {
 	Kind Kind
@@ -120,6 +128,8 @@ type Result struct {
 	Cut            bool
 	// Imports are those of a module.
 	Imports []Import
+	// Ranges are those of the request, in its order.
+	Ranges []Range
 }
 
 // An Import is what a module imports.
@@ -136,7 +146,10 @@ func (e *RefusedError) Error() string { return "it cannot be rendered: " + e.Rea
 // Encode writes a result.
 func (r Result) Encode() ([]byte, error) {
 	body := r.Markup
-	if r.Kind == Imports {
+	switch r.Kind {
+	case Ranges:
+		body = encodeRanges(r.Ranges)
+	case Imports:
 		var b strings.Builder
 		for _, i := range r.Imports {
 			if strings.ContainsAny(i.Specifier, "\n") {
@@ -176,6 +189,13 @@ func Decode(kind Kind, data []byte) (Result, error) {
 		return malformed("it begins otherwise")
 	}
 	r.Added, r.Removed, r.Cut = int(added), int(removed), cut
+	if kind == Ranges {
+		var err error
+		if r.Ranges, err = decodeRanges(body); err != nil {
+			return malformed(err.Error())
+		}
+		return r, nil
+	}
 	if kind == Imports {
 		for line := range strings.Lines(body) {
 			line = strings.TrimSuffix(line, "\n")

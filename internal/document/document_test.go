@@ -1,6 +1,7 @@
 package document
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ func TestResultsComeBack(t *testing.T) {
 		{Kind: Readme},
 		{Kind: Source, Markup: "<span class=\"k\">const</span> a\n\n", Cut: true},
 		{Kind: Comparison, Markup: "<span>@@ -1 +1 @@\n</span><del>-a\n</del><ins>+b\n</ins>", Added: 1, Removed: 1},
+		{Kind: Ranges, Ranges: []Range{{{{">=", "1.0.0"}, {"<", "2.0.0-0"}}, {{"=", "3.0.0"}}}, nil}},
 		{Kind: Imports, Imports: []Import{{"./a.js", false}, {"b c", true}}},
 	} {
 		data, err := r.Encode()
@@ -20,7 +22,7 @@ func TestResultsComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		back, err := Decode(r.Kind, data)
-		if err != nil || back.Markup != r.Markup || back.Added != r.Added || back.Removed != r.Removed || back.Cut != r.Cut || len(back.Imports) != len(r.Imports) {
+		if err != nil || back.Markup != r.Markup || back.Added != r.Added || back.Removed != r.Removed || back.Cut != r.Cut || len(back.Imports) != len(r.Imports) || !reflect.DeepEqual(back.Ranges, r.Ranges) {
 			t.Errorf("%+v became %+v, %v", r, back, err)
 		}
 		for i := range r.Imports {
@@ -46,6 +48,7 @@ func TestHostileResults(t *testing.T) {
 		},
 		Source:     {"<b>a</b>\n", "<span>a\n</span>", "<span class=\"notice\">a</span>\n", "<span class=\"k\" id=\"x\">a</span>\n", "</code></pre>\n", "<span class=\"k\">a\n"},
 		Comparison: {"<ins class=\"k\">a</ins>", "<p>a</p>", "<ins>a</del>", "<script>"},
+		Ranges:     {"1.0.0\n", "x1.0.0\n", ">=1.0.0  <2.0.0\n", ">=1.0.0 ||\n", " \n", strings.Repeat("\n", maxRanges+1), strings.Repeat("=1.0.0 ", maxBounds) + "=1.0.0\n"},
 		Imports:    {"./a.js\n", "x ./a.js\n", "<script>\n"},
 	} {
 		for _, body := range all {
@@ -70,6 +73,7 @@ func TestKeys(t *testing.T) {
 		"source": SourceKey("jar@1", a, ".js", 0), "source as styles": SourceKey("jar@1", a, ".css", 0), "second page": SourceKey("jar@1", a, ".js", 2000),
 		"comparison": ComparisonKey("jar@1", a, b), "the other way": ComparisonKey("jar@1", b, a), "added": ComparisonKey("jar@1", kvstore.Hash{}, a), "imports": ImportsKey("jar@1", a),
 		"source of another release": SourceKey("jar@2", a, ".js", 0), "comparison of another release": ComparisonKey("jar@2", a, b), "imports of another release": ImportsKey("jar@2", a),
+		"ranges": RangesKey("jar@1", []string{"1", "2"}), "one range": RangesKey("jar@1", []string{"12"}), "ranges of another release": RangesKey("jar@2", []string{"1", "2"}),
 		"two inputs": NewKey(Readme, "ab", "c"), "cut elsewhere": NewKey(Readme, "a", "bc"), "one input": NewKey(Readme, "abc"),
 	} {
 		if other, ok := seen[key]; ok {

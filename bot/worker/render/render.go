@@ -1,4 +1,4 @@
-// Package render turns what strangers wrote into what pages show: READMEs, source, comparisons, and what modules import.
+// Package render turns what strangers wrote into what pages show: READMEs, source, comparisons, what modules import, and ranges of versions.
 //
 // Its parsers can be made to take much more time and memory than their input suggests, so only worker processes run it: package worker bounds
 // those. It guarantees nothing about its output that package document does not check again.
@@ -40,6 +40,8 @@ func Render(r document.Request) (result document.Result, err error) {
 		result, err = compare(r)
 	case document.Imports:
 		result, err = imports(r)
+	case document.Ranges:
+		result, err = ranges(r)
 	default:
 		return result, fmt.Errorf("unknown kind of document %q", r.Kind)
 	}

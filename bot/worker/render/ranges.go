@@ -1,0 +1,171 @@
+package render
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/larder-cdn/larder/internal/document"
+)
+
+// This file reads the ranges of versions in package.json files, by the grammar of npm (https://github.com/npm/node-semver#ranges), and writes each
+// as alternatives of plain comparisons.
+
+// ranges returns what ranges mean.
+func ranges(r document.Request) (document.Result, error) {
+	var result document.Result
+	size := 0
+	for _, wanted := range r.Ranges {
+		if size += len(wanted); int64(size) > r.Kind.MaxInput() {
+			return result, fmt.Errorf("ranges of over %d bytes", r.Kind.MaxInput())
+		}
+		result.Ranges = append(result.Ranges, parseRange(wanted))
+	}
+	return result, nil
+}
+
+// longestRange limits a range, in bytes.
+const longestRange = 214
+
+// parseRange returns the alternatives of a range; none if it is not one of versions, such as the address of a repository.
+func parseRange(wanted string) document.Range {
+	wanted = strings.TrimSpace(wanted)
+	if len(wanted) > longestRange {
+		return nil
+	}
+	if wanted == "latest" {
+		wanted = "*"
+	}
+	var all document.Range
+	for alternative := range strings.SplitSeq(wanted, "||") {
+		bounds, ok := parseAlternative(alternative)
+		if !ok {
+			return nil
+		}
+		all = append(all, bounds)
+	}
+	return all
+}
+
+// anything is the comparison that every release satisfies.
+var anything = document.Bound{Operator: ">=", Version: "0.0.0"}
+
+func parseAlternative(text string) ([]document.Bound, bool) {
+	fields := strings.Fields(text)
+	if len(fields) == 3 && fields[1] == "-" {
+		from, ok1 := parsePartial(fields[0])
+		to, ok2 := parsePartial(fields[2])
+		return slices.Concat(compareWith(">=", from), compareWith("<=", to)), ok1 && ok2
+	}
+	var bounds []document.Bound
+	for i := 0; i < len(fields); i++ {
+		operator, version := cutOperator(fields[i])
+		if version == "" && operator != "" && i+1 < len(fields) { // a space after the operator
+			i++
+			version = fields[i]
+		}
+		p, ok := parsePartial(version)
+		if !ok {
+			return nil, false
+		}
+		bounds = append(bounds, compareWith(operator, p)...)
+	}
+	if bounds == nil {
+		bounds = append(bounds, anything)
+	}
+	return bounds, true
+}
+
+func cutOperator(s string) (operator, version string) {
+	for _, operator := range []string{">=", "<=", "~>", ">", "<", "=", "~", "^"} {
+		if version, ok := strings.CutPrefix(s, operator); ok {
+			return operator, version
+		}
+	}
+	return "", s
+}
+
+// A partial is a version whose last numbers may be missing.
+type partial struct {
+	numbers    [3]uint64
+	given      int    // how many numbers there are
+	prerelease string // with its hyphen
+}
+
+func parsePartial(s string) (p partial, ok bool) {
+	s = strings.TrimLeft(s, "v=")
+	s, _, _ = strings.Cut(s, "+") // of a build, which is not compared
+	s, prerelease, hasPrerelease := strings.Cut(s, "-")
+	wild := s == ""
+	if !wild {
+		numbers := strings.Split(s, ".")
+		if len(numbers) > len(p.numbers) {
+			return p, false
+		}
+		for i, number := range numbers {
+			if wild = wild || number == "x" || number == "X" || number == "*"; wild {
+				continue
+			}
+			n, err := strconv.ParseUint(number, 10, 53)
+			if err != nil {
+				return p, false
+			}
+			p.numbers[i], p.given = n, i+1
+		}
+	}
+	if hasPrerelease && p.given == len(p.numbers) {
+		if prerelease == "" {
+			return p, false
+		}
+		p.prerelease = "-" + prerelease
+	}
+	return p, true
+}
+
+// lowest returns the first version that a partial one covers.
+func (p partial) lowest() string {
+	return fmt.Sprintf("%d.%d.%d%s", p.numbers[0], p.numbers[1], p.numbers[2], p.prerelease)
+}
+
+// next returns the first version in which one of the numbers is greater.
+func (p partial) next(number int) string {
+	n := p.numbers
+	n[number]++
+	clear(n[number+1:])
+	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
+}
+
+// compareWith returns the plain comparisons of an operator with a version. An upper bound excludes prereleases of the version that it names.
+func compareWith(operator string, p partial) []document.Bound {
+	from := document.Bound{Operator: ">=", Version: p.lowest()}
+	below := func(number int) document.Bound { return document.Bound{Operator: "<", Version: p.next(number) + "-0"} }
+	last := p.given - 1 // the number that may be greater in what a partial version covers
+	switch {
+	case p.given == 0 && (operator == "<" || operator == ">"):
+		return []document.Bound{{Operator: "<", Version: "0.0.0-0"}}
+	case p.given == 0:
+		return []document.Bound{anything}
+	case operator == "^":
+		first := slices.IndexFunc(p.numbers[:p.given], func(n uint64) bool { return n > 0 })
+		if first < 0 {
+			first = last
+		}
+		return []document.Bound{from, below(first)}
+	case operator == "~", operator == "~>":
+		return []document.Bound{from, below(min(last, 1))}
+	case operator == ">=":
+		return []document.Bound{from}
+	case operator == ">" && p.given < len(p.numbers):
+		return []document.Bound{{Operator: ">=", Version: p.next(last)}}
+	case operator == "<" && p.given < len(p.numbers):
+		return []document.Bound{{Operator: "<", Version: p.lowest() + "-0"}}
+	case operator == "<=" && p.given < len(p.numbers):
+		return []document.Bound{below(last)}
+	case p.given < len(p.numbers):
+		return []document.Bound{from, below(last)}
+	case operator == "":
+		operator = "="
+	}
+	return []document.Bound{{Operator: operator, Version: p.lowest()}}
+}
