@@ -14,6 +14,7 @@ import (
 	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
 // BackupRequest names the copy.
@@ -78,7 +79,7 @@ func (r *Reader) backup(ctx context.Context, dir string, report func(BackupProgr
 	if err != nil {
 		return result, err
 	}
-	if err := copyRooms(r.settings.Data, unfinished); err != nil {
+	if err := record.Copy(r.settings.Data, unfinished); err != nil {
 		return result, fmt.Errorf("couldn't back up the settings of the waiting rooms: %w", err)
 	}
 	result = BackupResult{Bytes: done.Bytes, Linked: done.Linked, Files: done.Files, Unfinished: others}
@@ -175,8 +176,8 @@ func finish(unfinished, dir string, exists bool) error {
 	if !exists {
 		return errors.Join(os.Rename(unfinished, dir), disk.SyncFolder(vfs.Default, filepath.Dir(dir)))
 	}
-	rooms := filepath.Join(dir, roomsFolder)
-	if err := os.Rename(filepath.Join(unfinished, roomsFolder), rooms); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	rooms := filepath.Join(dir, record.Folder)
+	if err := os.Rename(filepath.Join(unfinished, record.Folder), rooms); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.Rename(storeDir(unfinished), storeDir(dir)); err != nil {

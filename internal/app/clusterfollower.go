@@ -55,8 +55,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	r.addMemoryLimit(s.Serve)
 	r.watchDisk(w.folder.store)
 	if s.hasRooms(r.settings) {
-		rooms := &roomsSite{settings: r.settings, logger: r.logger, run: r, folder: w.folder, site: site, cluster: n}
-		if err := rooms.open(ctx); err != nil {
+		if err := r.openRooms(ctx, w.folder, site, roomsOptions{cluster: n}); err != nil {
 			return err
 		}
 	}

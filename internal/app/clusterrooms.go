@@ -11,13 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/nodes"
+	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
 // In a cluster the node that writes has the waiting rooms' global objects, and each node asks it.
@@ -48,18 +48,19 @@ type sharedRooms struct {
 }
 
 // recordBackends returns the bucket as the authority of the rooms' settings, if the node has the cluster's key.
-func (n *clusterNode) recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool) {
+func (n *clusterNode) recordBackends(folder bucket.Bucket) record.Backends {
 	if n.key == nil {
-		local = configstore.NewBackend(folder, ownPrefix, configstore.Checksum{})
-		return local, local, false
+		return record.Isolated(folder)
 	}
-	authority = configstore.NewBackend(n.bucket, sharedPrefix, cluster.RecordSealer{Key: n.key, Record: "rooms"})
-	return authority, configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{}), true
+	return record.Shared(folder, n.bucket, cluster.RecordSealer{Key: n.key, Record: "rooms"})
 }
 
 // recordLeader has the leader change the rooms' settings, if this node follows.
-func (n *clusterNode) recordLeader(name string) (leader *followedRooms, follows bool) {
-	return &followedRooms{node: n, name: name}, !n.cluster.Leads()
+func (n *clusterNode) recordLeader() record.Changer {
+	if n.cluster.Leads() {
+		return nil
+	}
+	return forwardedRooms{n}
 }
 
 // share has the node take part in the rooms of the cluster. known are the rooms of which it had state.

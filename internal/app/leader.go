@@ -128,8 +128,7 @@ func (s Server) checkPublishing(r *roleRun) (secret string, repository *git.GitH
 // servePublished serves what the process publishes.
 func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, site *siteOptions, rooms roomsCluster) error {
 	if s.hasRooms(r.settings) {
-		front := &roomsSite{settings: r.settings, logger: r.logger, run: r, folder: w.folder, site: site, cluster: rooms, tells: true}
-		if err := front.open(ctx); err != nil {
+		if err := r.openRooms(ctx, w.folder, site, roomsOptions{cluster: rooms, webhooks: true}); err != nil {
 			return err
 		}
 	}

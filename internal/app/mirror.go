@@ -90,7 +90,7 @@ func (s Server) serveMirror(ctx context.Context, r *roleRun, folder *Reader, fol
 	site := newSiteOptions()
 	site.signer = follower
 	if s.hasRooms(r.settings) {
-		if err := (&roomsSite{settings: r.settings, logger: r.logger, run: r, folder: folder, site: site, cluster: roomsAlone{}, tells: true}).open(ctx); err != nil {
+		if err := r.openRooms(ctx, folder, site, roomsOptions{cluster: roomsAlone{}, webhooks: true}); err != nil {
 			return err
 		}
 	}

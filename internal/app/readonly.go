@@ -104,7 +104,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	}
 	r.addMemoryLimit(s.Serve)
 	if s.hasRooms(r.settings) {
-		if err := (&roomsSite{settings: r.settings, logger: r.logger, run: r, folder: folder, site: site, cluster: roomsAlone{}, frozen: true}).open(ctx); err != nil {
+		if err := r.openRooms(ctx, folder, site, roomsOptions{cluster: roomsAlone{}, readOnly: true}); err != nil {
 			return err
 		}
 	}

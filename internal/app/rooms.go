@@ -2,45 +2,39 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
+	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
+	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
-// A roomsSite has waiting rooms in front of a site.
-type roomsSite struct {
-	settings *settings.Settings
-	logger   *slog.Logger
-	run      *roleRun
-	folder   *Reader
-	site     *siteOptions
+// roomsOptions say how a role has waiting rooms.
+type roomsOptions struct {
 	cluster  roomsCluster
-	frozen   bool // the data folder is only read
-	tells    bool // webhooks are notified of the rooms
+	readOnly bool // the data folder is only read
+	webhooks bool // webhooks are notified of the rooms
 }
 
 // A roomsCluster is what waiting rooms share with other nodes: a [clusterNode], or nothing.
 type roomsCluster interface {
 	// dataCentre names this node in the rooms, and in the origin of a change.
 	dataCentre() string
-	// recordBackends returns where the versions of the rooms' settings are, and this node's copy in a folder. shared is false if the node
-	// cannot read those of its cluster.
-	recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool)
-	// recordLeader returns who changes the settings for a node with a name; follows is false if this process does.
-	recordLeader(name string) (leader *followedRooms, follows bool)
+	// recordBackends returns where the versions of the rooms' settings are.
+	recordBackends(folder bucket.Bucket) record.Backends
+	// recordLeader returns the leader that changes the settings, nil if this process does.
+	recordLeader() record.Changer
 	// share has the node take part in the rooms of the cluster. known are the rooms of which it had state, and keys its own.
 	share(ctx context.Context, configured []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error)
 }
@@ -61,158 +55,263 @@ func (roomsAlone) dataCentre() string {
 	return host
 }
 
-func (roomsAlone) recordBackends(folder bucket.Bucket) (authority, local *configstore.Backend, shared bool) {
-	local = configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{})
-	return local, local, true
-}
+func (roomsAlone) recordBackends(folder bucket.Bucket) record.Backends { return record.Local(folder) }
 
-func (roomsAlone) recordLeader(string) (*followedRooms, bool) { return nil, false }
+func (roomsAlone) recordLeader() record.Changer { return nil }
 
 func (roomsAlone) share(_ context.Context, _ []config.Room, known []string, keys *waitingroom.Keyring) (roomShare, error) {
 	return roomShare{keys: keys, known: known, run: func(context.Context, *waitingroom.Rooms) {}}, nil
 }
 
-// open puts waiting rooms in front of the site.
-func (s *roomsSite) open(ctx context.Context) error {
-	record, err := s.openRoomRecord(ctx)
+// openRooms puts waiting rooms in front of a site.
+func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptions, o roomsOptions) error {
+	roomRecord, err := r.openRoomRecord(ctx, o)
 	if err != nil {
 		return err
 	}
-	rooms, run, err := s.openRooms(ctx, record)
+	rooms, share, err := r.newRooms(ctx, folder, roomRecord, o)
 	if err != nil {
 		return err
 	}
-	s.site.pages.Rooms, s.site.api.Rooms = rooms, rooms
-	s.site.putInFront(rooms.Handler)
-	s.site.inFrontLane = append(s.site.inFrontLane, rooms.Lane)
-	record.store.Subscribe(func(v configstore.Version) error { return s.enforceRooms(record, rooms, v) })
-	s.run.subscribe(record.reload)
-	s.run.console.addOperations(func(all operations) {
-		if s.tells {
-			record.checkWebhookRooms(all, rooms)
+	site.pages.Rooms, site.api.Rooms = rooms, rooms
+	site.putInFront(rooms.Handler)
+	site.inFrontLane = append(site.inFrontLane, rooms.Lane)
+	roomRecord.Subscribe(func(configured []config.Room) error { return r.changeRooms(rooms, configured, o) })
+	r.subscribe(func(ctx context.Context, fresh *settings.Settings) error {
+		file, on, err := readRooms(fresh)
+		if err != nil || !on {
+			return err
 		}
-		record.operations(all, rooms)
+		return roomRecord.Reload(ctx, file)
 	})
-	s.run.parts.Add(parts.Part{Name: "waiting rooms", Run: parts.Until(func(ctx context.Context) {
-		if s.frozen {
+	r.console.addOperations(func(all operations) {
+		if o.webhooks {
+			checkWebhookRooms(all, rooms, roomRecord)
+		}
+		roomOperations(all, rooms, roomRecord)
+	})
+	r.parts.Add(parts.Part{Name: "waiting rooms", Run: parts.Until(func(ctx context.Context) {
+		if o.readOnly {
 			return
 		}
 		var all sync.WaitGroup
-		all.Go(func() { record.owner.run(ctx, record) })
-		all.Go(func() { run(ctx, rooms) })
+		all.Go(func() { roomRecord.Run(ctx) })
+		all.Go(func() { share.run(ctx, rooms) })
 		rooms.Run(ctx)
 		all.Wait()
 	})})
 	return nil
 }
 
-// enforceRooms has the rooms follow a version of their settings.
-func (s *roomsSite) enforceRooms(record *roomRecord, rooms *waitingroom.Rooms, v configstore.Version) error {
-	document, configured, err := decodeRooms(v)
-	if err != nil {
-		return record.reject(v, err)
+// openRoomRecord opens the record of the rooms' settings.
+func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.Record, error) {
+	file, _, broken := r.settings.ReadRooms()
+	return record.Open(ctx, record.Options{
+		Data: r.settings.Data, Node: o.cluster.dataCentre(), Leader: o.cluster.recordLeader(), File: file, FileErr: broken, Logger: r.logger.With("part", "rooms"),
+		Backends: func(folder bucket.Bucket) record.Backends {
+			if o.readOnly && r.settings.Bucket != "" {
+				folder = configstore.ReadOnly{Bucket: folder, Why: errors.New("this node cannot take part in the cluster at the moment; change the rooms on another node")}
+			}
+			return o.cluster.recordBackends(folder)
+		},
+	})
+}
+
+// changeRooms has the rooms follow a version of their settings.
+func (r *roleRun) changeRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
+	keyFolder, err := r.settings.KeyFolder()
+	if err == nil && !o.readOnly {
+		_, err = waitingroom.AddKnown(keyFolder, configured)
 	}
-	revert := record.follow(v, document) // first, because webhooks about the change name the version
-	err = s.changeRooms(rooms, configured)
+	if err == nil {
+		err = rooms.Change(configured)
+	}
 	if errors.Is(err, waitingroom.ErrEachNode) {
-		revert()
-		s.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
-		s.run.restart(restart{}) // or they are opened again for another reason
-		return nil
+		r.restart(restart{}) // or the role restarts for another reason
+		return record.ErrReopen
 	}
-	if err != nil {
-		revert()
-		return record.reject(v, err)
-	}
-	s.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)
-	return nil
+	return err
 }
 
-func (s *roomsSite) changeRooms(rooms *waitingroom.Rooms, configured []config.Room) error {
-	keyFolder, err := s.settings.KeyFolder()
+// newRooms makes waiting rooms of the settings in force, and what shares them with the cluster while they run.
+func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *record.Record, o roomsOptions) (_ *waitingroom.Rooms, share roomShare, err error) {
+	rooms, err := roomRecord.Rooms()
 	if err != nil {
-		return err
+		return nil, share, err
 	}
-	if !s.frozen {
-		if _, err := noteRooms(keyFolder, configured); err != nil {
-			return err
-		}
-	}
-	return rooms.Change(configured)
-}
-
-// openRooms opens waiting rooms, and returns what shares them with the cluster while they run.
-func (s *roomsSite) openRooms(ctx context.Context, record *roomRecord) (*waitingroom.Rooms, func(context.Context, *waitingroom.Rooms), error) {
-	rooms, err := record.rooms()
+	keyFolder, err := r.settings.KeyFolder()
 	if err != nil {
-		return nil, nil, err
-	}
-	keyFolder, err := s.settings.KeyFolder()
-	if err != nil {
-		return nil, nil, err
+		return nil, share, err
 	}
 	keys, err := waitingroom.OpenKeys(keyFolder)
 	if err != nil {
-		return nil, nil, err
+		return nil, share, err
 	}
 	var known []string
-	if !s.frozen {
-		if known, err = noteRooms(keyFolder, rooms); err != nil {
-			return nil, nil, err
+	if !o.readOnly {
+		if known, err = waitingroom.AddKnown(keyFolder, rooms); err != nil {
+			return nil, share, err
 		}
 	}
-	share, err := s.cluster.share(ctx, rooms, known, keys)
-	if err != nil {
-		return nil, nil, err
+	if share, err = o.cluster.share(ctx, rooms, known, keys); err != nil {
+		return nil, share, err
 	}
-	runtime, err := s.folder.runtime.get()
+	runtime, err := folder.runtime.get()
 	if err != nil {
-		return nil, nil, err
+		return nil, share, err
 	}
-	var tell func(context.Context, waitingroom.Happening) error
-	if s.tells {
-		outbox, err := s.folder.outbox.get()
+	var notify func(context.Context, waitingroom.Happening) error
+	if o.webhooks {
+		outbox, err := folder.outbox.get()
 		if err != nil {
-			return nil, nil, err
+			return nil, share, err
 		}
-		tell = func(ctx context.Context, h waitingroom.Happening) error {
+		notify = func(ctx context.Context, h waitingroom.Happening) error {
 			return outbox.webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
 		}
 	}
 	opened, err := waitingroom.New(waitingroom.Options{
-		Rooms: rooms, Keys: share.keys, Cluster: share.cluster, Runtime: runtime, Logger: s.logger.With("part", "rooms"), Registerer: s.run.metrics,
-		Tell: tell, Revision: record.revision, Versions: record.versions, Frozen: s.frozen, Known: func(name string) bool { return slices.Contains(share.known, name) },
+		Rooms: rooms, Keys: share.keys, Cluster: share.cluster, Runtime: runtime, Logger: r.logger.With("part", "rooms"), Registerer: r.metrics,
+		Tell: notify, Revision: roomRecord.Revision, Versions: roomRecord.Versions, Frozen: o.readOnly, Known: func(name string) bool { return slices.Contains(share.known, name) },
 	})
-	return opened, share.run, err
+	return opened, share, err
 }
 
-// roomsFile lists, in the key folder, the rooms that have had state. It is outside the data folder, so that a room
-// whose state is lost with that folder is recognised.
-const roomsFile = "waiting-rooms.txt"
-
-// noteRooms returns the rooms that have had state, and adds the new ones.
-func noteRooms(keyFolder string, rooms []config.Room) (known []string, err error) {
-	file := filepath.Join(keyFolder, roomsFile)
-	text, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("couldn't read the list of waiting rooms: %w", err)
+// checkRooms finds the mistakes in the rooms file that a process needs to start. If there may be a record, it does not need the
+// file: the record stays in force, and a reload checks its own file.
+func checkRooms(s *settings.Settings) error {
+	if s.Bucket != "" || record.Exists(s.Data) {
+		return nil
 	}
-	known = strings.Fields(string(text))
-	all := slices.Clone(known)
-	for _, r := range rooms {
-		if !slices.Contains(all, r.Name) {
-			all = append(all, r.Name)
+	_, _, err := readRooms(s)
+	return err
+}
+
+// readRooms reads the rooms file, and checks it. on is false where the settings turn rooms off.
+func readRooms(s *settings.Settings) (file config.File, on bool, err error) {
+	if file, on, err = s.ReadRooms(); err != nil || !on {
+		return file, on, err
+	}
+	if _, err = config.Parse(file.Name, file.Text); err != nil {
+		err = settings.Mistake{Err: err}
+	}
+	return file, on, err
+}
+
+// Requests about waiting rooms.
+type (
+	// A RoomsRequest asks for the status of waiting rooms.
+	RoomsRequest struct {
+		Room string `json:"room,omitempty"` // "" for all
+	}
+	SetRoomRequest    = record.SetRequest
+	ApplyRoomsRequest = record.ApplyRequest
+	UndoRoomsRequest  = record.UndoRequest
+	// A RoomHistoryRequest asks for the versions of the settings of all rooms.
+	RoomHistoryRequest struct {
+		Version int64 `json:"version,omitempty"` // that File has; 0 for none
+	}
+)
+
+// A RoomVersion describes a version of the settings of all rooms.
+type RoomVersion = waitingroom.Version
+
+// A RoomHistory is the versions of the settings of all rooms, newest first.
+type RoomHistory struct {
+	Versions []RoomVersion `json:"versions"`
+	File     string        `json:"file,omitempty"` // the settings of the version that was asked for, as a file of rooms
+}
+
+// Operations about waiting rooms.
+const (
+	OpRooms       Operation[RoomsRequest, any, []waitingroom.Status] = "rooms"
+	OpSetRoom     Operation[SetRoomRequest, any, RoomVersion]        = "set-room"
+	OpApplyRooms  Operation[ApplyRoomsRequest, any, RoomVersion]     = "apply-rooms"
+	OpUndoRooms   Operation[UndoRoomsRequest, any, RoomVersion]      = "undo-rooms"
+	OpRoomHistory Operation[RoomHistoryRequest, any, RoomHistory]    = "room-history"
+)
+
+// noRooms adds the operations of a process without waiting rooms.
+func noRooms(all operations) {
+	for _, name := range []string{string(OpRooms), string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms), string(OpRoomHistory)} {
+		all[name] = func(context.Context, admin.Request, func(any)) (any, error) {
+			return nil, errors.New("no larder process serves waiting rooms on this data folder; `larder up` and `larder serve` do")
 		}
 	}
-	if len(all) == len(known) {
-		return known, nil
+}
+
+// roomOperations adds the operations about rooms.
+func roomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
+	answer(all, OpRooms, func(_ context.Context, q RoomsRequest, _ func(any)) ([]waitingroom.Status, error) {
+		if q.Room == "" {
+			return rooms.Statuses(), nil
+		}
+		status, ok := rooms.Status(q.Room)
+		if !ok {
+			return nil, roomRecord.UnknownRoom(q.Room)
+		}
+		return []waitingroom.Status{status}, nil
+	})
+	answer(all, OpRoomHistory, func(ctx context.Context, q RoomHistoryRequest, _ func(any)) (RoomHistory, error) {
+		versions, file, err := roomRecord.History(ctx, q.Version)
+		return RoomHistory{versions, string(file)}, err
+	})
+	answer(all, OpSetRoom, func(ctx context.Context, q SetRoomRequest, _ func(any)) (RoomVersion, error) {
+		return roomRecord.Set(ctx, q)
+	})
+	answer(all, OpApplyRooms, func(ctx context.Context, q ApplyRoomsRequest, _ func(any)) (RoomVersion, error) {
+		return roomRecord.Apply(ctx, q)
+	})
+	answer(all, OpUndoRooms, func(ctx context.Context, q UndoRoomsRequest, _ func(any)) (RoomVersion, error) {
+		return roomRecord.Undo(ctx, q)
+	})
+}
+
+// checkWebhookRooms refuses webhooks for rooms that do not exist.
+func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
+	add := all[string(OpWebhookAdd)]
+	if add == nil {
+		return
 	}
-	fresh := file + ".new"
-	if err = os.WriteFile(fresh, []byte(strings.Join(all, "\n")+"\n"), 0o600); err == nil {
-		err = os.Rename(fresh, file)
+	all[string(OpWebhookAdd)] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
+		var q WebhookAddRequest
+		if json.Unmarshal(request.JSON, &q) == nil && q.Room != "" && q.Room != "*" { // add reports the mistakes in others
+			if _, ok := rooms.Status(q.Room); !ok {
+				return nil, roomRecord.UnknownRoom(q.Room)
+			}
+		}
+		return add(ctx, request, report)
 	}
+}
+
+// forwardedRooms has the leader of the cluster change the record.
+type forwardedRooms struct{ node *clusterNode }
+
+func (f forwardedRooms) Set(ctx context.Context, q SetRoomRequest) (RoomVersion, error) {
+	return forwardRooms(ctx, f, OpSetRoom, q)
+}
+
+func (f forwardedRooms) Apply(ctx context.Context, q ApplyRoomsRequest) (RoomVersion, error) {
+	return forwardRooms(ctx, f, OpApplyRooms, q)
+}
+
+func (f forwardedRooms) Undo(ctx context.Context, q UndoRoomsRequest) (RoomVersion, error) {
+	return forwardRooms(ctx, f, OpUndoRooms, q)
+}
+
+// forwardRooms has the leader do an operation.
+func forwardRooms[Request any](ctx context.Context, f forwardedRooms, o Operation[Request, any, RoomVersion], q Request) (v RoomVersion, err error) {
+	request, err := json.Marshal(q)
 	if err != nil {
-		return nil, fmt.Errorf("couldn't write the list of waiting rooms: %w", err)
+		return v, err
 	}
-	return known, nil
+	result, err := f.node.forward(ctx, string(o), admin.Request{JSON: request, Contents: http.NoBody}, func(any) {})
+	if err == nil {
+		raw, ok := result.(json.RawMessage)
+		if !ok {
+			return v, fmt.Errorf("the leader returned %T", result)
+		}
+		err = json.Unmarshal(raw, &v)
+	}
+	return v, err
 }

@@ -329,28 +329,19 @@ func (s *Settings) setRooms(file, at string, list *yaml.Node) error {
 	return nil
 }
 
-// A RoomsFile is the file of waiting rooms that the settings name.
-type RoomsFile struct {
-	Name    string
-	Text    []byte
-	Default bool // no setting names one, and this is the default
-	// Canonical is, for rooms that stand in the configuration file, a form that only depends on their values; else nil.
-	Canonical []byte
-}
-
 // ReadRooms returns the file of waiting rooms. on is false where the settings turn rooms off.
-func (s *Settings) ReadRooms() (f RoomsFile, on bool, err error) {
+func (s *Settings) ReadRooms() (f config.File, on bool, err error) {
 	switch {
 	case s.inline != nil:
-		return RoomsFile{Name: s.inlineFile, Text: s.inlineText, Canonical: s.inlineCanonical}, true, nil
+		return config.File{Name: s.inlineFile, Text: s.inlineText, Canonical: s.inlineCanonical}, true, nil
 	case s.Rooms == Off:
 		return f, false, nil
 	case s.Rooms == "":
-		return RoomsFile{Name: "the default rooms", Text: []byte(defaultRooms), Default: true}, true, nil
+		return config.File{Name: "the default rooms", Text: []byte(defaultRooms), Default: true}, true, nil
 	}
 	text, err := s.File("rooms", s.Rooms)
 	if err != nil {
 		return f, true, err
 	}
-	return RoomsFile{Name: s.Rooms, Text: text}, true, nil
+	return config.File{Name: s.Rooms, Text: text}, true, nil
 }

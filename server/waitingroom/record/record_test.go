@@ -1,4 +1,4 @@
-package app
+package record
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/configstore"
-	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
@@ -29,23 +29,25 @@ const (
 	shopOf50 = "- {name: shop, host: shop.example.com, total_active_users: 50, new_users_per_minute: 10}\n"
 )
 
-// A roomsFixture is a data folder with a rooms file, and what a process makes of both.
-type roomsFixture struct {
+// A fixture is a data folder with a rooms file, and what a process makes of both.
+type fixture struct {
 	*testing.T
-	settings *settings.Settings
+	folder   string
+	file     config.File
+	fileErr  error
 	log      *strings.Builder
-	record   *roomRecord
+	record   *Record
 	rooms    *waitingroom.Rooms
-	node     *clusterNode // nil for a process that is alone
-	enforce  func(configstore.Version) error
+	backends func(bucket.Bucket) Backends
+	leader   Changer
+	change   func([]config.Room) error
 }
 
-func newRoomsFixture(t *testing.T) *roomsFixture {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	folder := t.TempDir()
-	f := &roomsFixture{T: t, settings: &settings.Settings{Data: filepath.Join(folder, "data"), Rooms: filepath.Join(folder, "rooms.yaml"), Keys: filepath.Join(folder, "keys")}}
+	f := &fixture{T: t, folder: t.TempDir(), backends: Local}
 	for _, of := range []string{"data", "keys"} {
-		if err := os.Mkdir(filepath.Join(folder, of), 0o700); err != nil {
+		if err := os.Mkdir(filepath.Join(f.folder, of), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,45 +55,61 @@ func newRoomsFixture(t *testing.T) *roomsFixture {
 	return f
 }
 
-func (f *roomsFixture) write(file string) {
+func (f *fixture) data() string { return filepath.Join(f.folder, "data") }
+func (f *fixture) keys() string { return filepath.Join(f.folder, "keys") }
+func (f *fixture) path() string { return filepath.Join(f.folder, "rooms.yaml") }
+
+func (f *fixture) write(file string) {
 	f.Helper()
-	if err := os.WriteFile(f.settings.Rooms, []byte(file), 0o600); err != nil {
+	if err := os.WriteFile(f.path(), []byte(file), 0o600); err != nil {
 		f.Fatal(err)
 	}
 }
 
 // start starts the process again.
-func (f *roomsFixture) start() {
+func (f *fixture) start() {
 	f.Helper()
-	f.settings = f.fresh()
+	f.file, f.fileErr = f.read()
 	f.run()
 }
 
-// fresh returns the settings as a start or a reload reads them.
-func (f *roomsFixture) fresh() *settings.Settings {
-	s := &settings.Settings{Data: f.settings.Data, Rooms: f.settings.Rooms, Keys: f.settings.Keys}
-	s.ReadFiles()
-	return s
+// read reads the rooms file as a start does.
+func (f *fixture) read() (config.File, error) {
+	text, err := os.ReadFile(f.path())
+	return config.File{Name: f.path(), Text: text}, err
+}
+
+// reload reads the rooms file as a reload does.
+func (f *fixture) reload() error {
+	file, err := f.read()
+	if err == nil {
+		_, err = config.Parse(file.Name, file.Text)
+	}
+	if err != nil {
+		return err
+	}
+	return f.record.Reload(f.Context(), file)
+}
+
+func (f *fixture) open() (*Record, error) {
+	f.log = &strings.Builder{}
+	return Open(f.Context(), Options{
+		Data: f.data(), Node: "node", Backends: f.backends, Leader: f.leader, File: f.file, FileErr: f.fileErr, Logger: slog.New(slog.NewTextHandler(f.log, nil)),
+	})
 }
 
 // run begins a run of a role in the process.
-func (f *roomsFixture) run() {
+func (f *fixture) run() {
 	f.Helper()
-	f.log = &strings.Builder{}
-	logger := slog.New(slog.NewTextHandler(f.log, nil))
-	s := &roomsSite{settings: f.settings, logger: logger, cluster: roomsAlone{}}
-	if f.node != nil {
-		s.cluster = f.node
-	}
 	var err error
-	if f.record, err = s.openRoomRecord(f.Context()); err != nil {
+	if f.record, err = f.open(); err != nil {
 		f.Fatal(err)
 	}
-	configured, err := f.record.rooms()
+	configured, err := f.record.Rooms()
 	if err != nil {
 		f.Fatal(err)
 	}
-	keys, err := waitingroom.OpenKeys(f.settings.Keys)
+	keys, err := waitingroom.OpenKeys(f.keys())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -102,17 +120,23 @@ func (f *roomsFixture) run() {
 		}
 	})
 	f.rooms, err = waitingroom.New(waitingroom.Options{
-		Rooms: configured, Keys: keys, Runtime: runtime, Logger: logger, Revision: f.record.revision, Known: func(string) bool { return false },
+		Rooms: configured, Keys: keys, Runtime: runtime, Logger: f.record.logger, Revision: f.record.Revision, Known: func(string) bool { return false },
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.enforce = func(v configstore.Version) error { return s.enforceRooms(f.record, f.rooms, v) }
-	f.record.store.Subscribe(f.enforce)
+	f.change = func(rooms []config.Room) error {
+		_, err := waitingroom.AddKnown(f.keys(), rooms)
+		if err == nil {
+			err = f.rooms.Change(rooms)
+		}
+		return err
+	}
+	f.record.Subscribe(func(rooms []config.Room) error { return f.change(rooms) })
 }
 
 // shop sees that the room has a limit, by a version of the settings.
-func (f *roomsFixture) shop(version int64, total int) {
+func (f *fixture) shop(version int64, total int) {
 	f.Helper()
 	status, ok := f.rooms.Status("shop")
 	if !ok || status.TotalActiveUsers != total || status.Settings.Version != version {
@@ -120,20 +144,20 @@ func (f *roomsFixture) shop(version int64, total int) {
 	}
 }
 
-func (f *roomsFixture) set(fields map[string]string) error {
-	_, err := f.record.owner.set(f.Context(), SetRoomRequest{Room: "shop", Fields: fields})
+func (f *fixture) set(fields map[string]string) error {
+	_, err := f.record.changer.Set(f.Context(), SetRequest{Room: "shop", Fields: fields})
 	return err
 }
 
-func (f *roomsFixture) apply(text string) {
+func (f *fixture) apply(text string) {
 	f.Helper()
-	if _, err := f.record.owner.apply(f.Context(), ApplyRoomsRequest{Name: "applied.yaml", Text: []byte(text)}); err != nil {
+	if _, err := f.record.changer.Apply(f.Context(), ApplyRequest{Name: "applied.yaml", Text: []byte(text)}); err != nil {
 		f.Fatal(err)
 	}
 }
 
 func TestRoomsFileSeedsTheRecord(t *testing.T) {
-	f := newRoomsFixture(t)
+	f := newFixture(t)
 	f.start()
 	f.shop(1, 10)
 	f.start()
@@ -142,7 +166,7 @@ func TestRoomsFileSeedsTheRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.shop(2, 20)
-	if err := f.record.reload(t.Context(), f.fresh()); err != nil { // the file is the same, and what was set stays
+	if err := f.reload(); err != nil { // the file is the same, and what was set stays
 		t.Error(err)
 	}
 	f.shop(2, 20)
@@ -150,16 +174,16 @@ func TestRoomsFileSeedsTheRecord(t *testing.T) {
 	f.start()
 	f.shop(3, 40)
 	f.write(shopOf50)
-	if err := f.record.reload(t.Context(), f.fresh()); err != nil {
+	if err := f.reload(); err != nil {
 		t.Fatal(err)
 	}
 	f.shop(4, 50)
-	if err := f.record.reload(t.Context(), f.fresh()); err != nil {
+	if err := f.reload(); err != nil {
 		t.Error(err)
 	}
 	f.write(shopOf40)
 	superseded := (*SupersededError)(nil)
-	if err := f.record.reload(t.Context(), f.fresh()); !errors.As(err, &superseded) || superseded.Version != 3 || superseded.Current != 4 {
+	if err := f.reload(); !errors.As(err, &superseded) || superseded.Version != 3 || superseded.Current != 4 {
 		t.Errorf("an older file: %v", err)
 	}
 	f.shop(4, 50)
@@ -171,7 +195,7 @@ func TestRoomsFileSeedsTheRecord(t *testing.T) {
 	// Another file counts from the record on, and one that is edited without a trace of the last one does not.
 	f.apply(shopAndOwn + "# again\n")
 	f.shop(5, 10)
-	if err := os.Remove(filepath.Join(f.settings.Data, roomsFolder, lastFile)); err != nil {
+	if err := os.Remove(filepath.Join(f.data(), Folder, lastFile)); err != nil {
 		t.Fatal(err)
 	}
 	f.write(shopOf50 + "# edited\n")
@@ -187,7 +211,7 @@ func TestRoomsFileSeedsTheRecord(t *testing.T) {
 
 // A file that is not valid as a whole changes nothing.
 func TestInvalidRoomsFile(t *testing.T) {
-	f := newRoomsFixture(t)
+	f := newFixture(t)
 	f.start()
 	for name, file := range map[string]string{
 		"half written": "rooms:\n- {name: shop, host: ",
@@ -195,10 +219,10 @@ func TestInvalidRoomsFile(t *testing.T) {
 		"too large":    shopOf40 + "#" + strings.Repeat(" ", config.MaxFile),
 	} {
 		f.write(file)
-		if err := f.record.reload(t.Context(), f.fresh()); err == nil {
+		if err := f.reload(); err == nil {
 			t.Errorf("%s: was taken up", name)
 		}
-		if _, err := f.record.owner.apply(t.Context(), ApplyRoomsRequest{Name: name, Text: []byte(file)}); err == nil {
+		if _, err := f.record.changer.Apply(t.Context(), ApplyRequest{Name: name, Text: []byte(file)}); err == nil {
 			t.Errorf("%s: was applied", name)
 		}
 		f.shop(1, 10)
@@ -215,9 +239,9 @@ func TestInvalidRoomsFile(t *testing.T) {
 
 // What cannot be stored does not count, and can be changed when it can be stored again.
 func TestRoomChangeThatCannotBeStored(t *testing.T) {
-	f := newRoomsFixture(t)
+	f := newFixture(t)
 	f.start()
-	versions := filepath.Join(f.settings.Data, roomsFolder, "version")
+	versions := filepath.Join(f.data(), Folder, "version")
 	if err := errors.Join(os.Rename(versions, versions+"-aside"), os.WriteFile(versions, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -236,14 +260,14 @@ func TestRoomChangeThatCannotBeStored(t *testing.T) {
 
 // Of operators who change one version at the same time, one succeeds, and the others are told what to do.
 func TestRoomChangesAtTheSameTime(t *testing.T) {
-	f := newRoomsFixture(t)
+	f := newFixture(t)
 	f.start()
 	errs := make([]error, 8)
 	var all sync.WaitGroup
 	for i := range errs {
 		all.Go(func() {
-			q := SetRoomRequest{Room: "shop", Fields: map[string]string{"total_active_users": "20"}, Base: 1}
-			_, errs[i] = f.record.owner.set(t.Context(), q)
+			q := SetRequest{Room: "shop", Fields: map[string]string{"total_active_users": "20"}, Base: 1}
+			_, errs[i] = f.record.changer.Set(t.Context(), q)
 		})
 	}
 	all.Wait()
@@ -261,7 +285,7 @@ func TestRoomChangesAtTheSameTime(t *testing.T) {
 	f.shop(2, 20)
 	// Nodes that reload the same file at the same time want the same.
 	for range 2 {
-		if v, err := f.record.owner.apply(t.Context(), ApplyRoomsRequest{Name: "rooms.yaml", Text: []byte(shopOf40), Base: 2}); err != nil || v.Number != 3 {
+		if v, err := f.record.changer.Apply(t.Context(), ApplyRequest{Name: "rooms.yaml", Text: []byte(shopOf40), Base: 2}); err != nil || v.Number != 3 {
 			t.Errorf("version %d, %v", v.Number, err)
 		}
 	}
@@ -270,7 +294,7 @@ func TestRoomChangesAtTheSameTime(t *testing.T) {
 // A version that this release does not understand, as one of a later release, is not used: the one before stays in force, and
 // the status says so.
 func TestUnusableRoomVersion(t *testing.T) {
-	f := newRoomsFixture(t)
+	f := newFixture(t)
 	f.start()
 	content, err := json.Marshal(config.Document{Name: "rooms.yaml", Text: "- {name: shop, field_of_tomorrow: 5}"})
 	if err != nil {
@@ -294,11 +318,11 @@ func TestUnusableRoomVersion(t *testing.T) {
 	}
 	f.apply(shopOf40)
 	f.shop(3, 40)
-	if _, err := f.record.owner.undo(t.Context(), UndoRoomsRequest{}); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "field_of_tomorrow") {
+	if _, err := f.record.changer.Undo(t.Context(), UndoRequest{}); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "field_of_tomorrow") {
 		t.Errorf("an undo to the version that is not understood: %v", err)
 	}
 	f.shop(3, 40)
-	if v, err := f.record.owner.undo(t.Context(), UndoRoomsRequest{To: 1}); err != nil || v.Number != 4 {
+	if v, err := f.record.changer.Undo(t.Context(), UndoRequest{To: 1}); err != nil || v.Number != 4 {
 		t.Errorf("version %d, %v", v.Number, err)
 	}
 	f.shop(4, 10)
@@ -306,12 +330,12 @@ func TestUnusableRoomVersion(t *testing.T) {
 
 // The default rooms seed a record, and do not replace one, also if a later release has other defaults.
 func TestDefaultRoomsOnlySeed(t *testing.T) {
-	f := newRoomsFixture(t)
+	f := newFixture(t)
 	f.start()
-	f.settings = &settings.Settings{Data: f.settings.Data, Keys: f.settings.Keys}
-	f.start()
+	f.file = config.File{Name: "the default rooms", Text: []byte(shopOf40), Default: true}
+	f.run()
 	f.shop(1, 10)
-	if err := f.record.reload(t.Context(), f.fresh()); err != nil {
+	if err := f.record.Reload(t.Context(), f.file); err != nil {
 		t.Error(err)
 	}
 	f.shop(1, 10)
@@ -319,19 +343,18 @@ func TestDefaultRoomsOnlySeed(t *testing.T) {
 
 // A file that was edited counts from a reload or a start on, and not when the node takes another role.
 func TestEditedRoomsFileAtPromotion(t *testing.T) {
-	f := newRoomsFixture(t)
+	f := newFixture(t)
 	f.start()
-	for _, edit := range []func(){func() { f.write(shopOf40) }, func() { f.write("- {half") }, func() { os.Remove(f.settings.Rooms) }} {
+	for _, edit := range []func(){func() { f.write(shopOf40) }, func() { f.write("- {half") }, func() { os.Remove(f.path()) }} {
 		edit()
 		f.run()
 		f.shop(1, 10)
 	}
 	f.write(shopOf40)
-	fresh := f.fresh()
-	if err := f.record.reload(t.Context(), fresh); err != nil {
+	if err := f.reload(); err != nil {
 		t.Fatal(err)
 	}
-	f.settings = fresh
+	f.file, f.fileErr = f.read()
 	f.shop(2, 40)
 	f.run()
 	f.shop(2, 40)
@@ -341,7 +364,7 @@ func TestEditedRoomsFileAtPromotion(t *testing.T) {
 }
 
 func TestRoomRevisionTime(t *testing.T) {
-	f := newRoomsFixture(t)
+	f := newFixture(t)
 	before := time.Now().Add(-time.Second)
 	f.start()
 	if v := f.rooms.Revision(); v.Time.Before(before) || v.Problem != "" || !strings.Contains(v.Origin, "rooms.yaml, the first file on ") {

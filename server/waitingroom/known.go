@@ -1,0 +1,44 @@
+package waitingroom
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// knownFile lists, in the key folder, the rooms that have had state. It is outside the data folder, so that a room whose state is lost
+// with that folder is recognised.
+const knownFile = "waiting-rooms.txt"
+
+// AddKnown returns the rooms that have had state according to a key folder, and adds new ones there.
+func AddKnown(keyFolder string, rooms []config.Room) (known []string, err error) {
+	file := filepath.Join(keyFolder, knownFile)
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("couldn't read the list of waiting rooms: %w", err)
+	}
+	known = strings.Fields(string(text))
+	all := slices.Clone(known)
+	for _, r := range rooms {
+		if !slices.Contains(all, r.Name) {
+			all = append(all, r.Name)
+		}
+	}
+	if len(all) == len(known) {
+		return known, nil
+	}
+	fresh := file + ".new"
+	if err = os.WriteFile(fresh, []byte(strings.Join(all, "\n")+"\n"), 0o600); err == nil {
+		err = os.Rename(fresh, file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("couldn't write the list of waiting rooms: %w", err)
+	}
+	return known, nil
+}

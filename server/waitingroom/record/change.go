@@ -1,0 +1,278 @@
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/configstore"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/server/waitingroom"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// A SetRequest sets fields of a waiting room, as the file of rooms has them.
+type SetRequest struct {
+	Room   string            `json:"room"`
+	Fields map[string]string `json:"fields"`           // values in YAML; "" for what the file says
+	Base   int64             `json:"base,omitempty"`   // the version that is changed; 0 for the one in force
+	Origin string            `json:"origin,omitempty"` // who or what makes the change; "" for the command on this node
+}
+
+// An ApplyRequest has a file of rooms become the next version.
+type ApplyRequest struct {
+	Name   string `json:"name"` // of the file
+	Text   []byte `json:"text"`
+	File   string `json:"file,omitempty"` // identifies the content; "" for the hash of Text
+	Base   int64  `json:"base,omitempty"`
+	Origin string `json:"origin,omitempty"`
+}
+
+// An UndoRequest has an older version become the next one.
+type UndoRequest struct {
+	To     int64  `json:"to,omitempty"` // 0 for the one before
+	Base   int64  `json:"base,omitempty"`
+	Origin string `json:"origin,omitempty"`
+}
+
+// A Changer makes the next version of the record: this process, or the leader of the cluster on request.
+type Changer interface {
+	Set(context.Context, SetRequest) (waitingroom.Version, error)
+	Apply(context.Context, ApplyRequest) (waitingroom.Version, error)
+	Undo(context.Context, UndoRequest) (waitingroom.Version, error)
+}
+
+// Set sets fields of a room.
+func (r *Record) Set(ctx context.Context, q SetRequest) (waitingroom.Version, error) {
+	v, err := r.changer.Set(ctx, q)
+	return r.takeOver(ctx, v, err)
+}
+
+// Apply has a file of rooms become the next version.
+func (r *Record) Apply(ctx context.Context, q ApplyRequest) (waitingroom.Version, error) {
+	v, err := r.changer.Apply(ctx, q)
+	return r.takeOver(ctx, v, err)
+}
+
+// Undo has an older version become the next one.
+func (r *Record) Undo(ctx context.Context, q UndoRequest) (waitingroom.Version, error) {
+	v, err := r.changer.Undo(ctx, q)
+	return r.takeOver(ctx, v, err)
+}
+
+// takeOver takes over a version that was made, so that it is in force here when a change returns.
+func (r *Record) takeOver(ctx context.Context, v waitingroom.Version, err error) (waitingroom.Version, error) {
+	if have, _ := r.store.Get(); err == nil && have.Number < v.Number {
+		if late := r.store.Refresh(ctx); late != nil {
+			r.logger.Warn("the rooms were changed, and this node has yet to take over the new version", "version", v.Number, "err", late)
+		}
+		if wrong := r.rejected(v.Number); wrong != nil {
+			err = fmt.Errorf("the rooms were changed, but not on this node: %w", wrong)
+		}
+	}
+	return v, err
+}
+
+// UnknownRoom returns the error that there is no room of that name.
+func (r *Record) UnknownRoom(name string) error {
+	rooms, err := r.Rooms()
+	if err != nil {
+		return err
+	}
+	return unknownRoom(rooms, name)
+}
+
+func unknownRoom(rooms []config.Room, name string) error {
+	var names []string
+	for i := range rooms {
+		names = append(names, rooms[i].Name)
+	}
+	if best, ok := text.Nearest(name, names); ok {
+		return fmt.Errorf("there is no waiting room %q; did you mean %s?", name, best)
+	}
+	return fmt.Errorf("there is no waiting room %q; `larder room status` lists all of them", name)
+}
+
+// owner changes the record in this process.
+type owner struct{ record *Record }
+
+// start seeds the record if there is none, and offers the rooms file.
+func (o owner) start(ctx context.Context) error {
+	if err := o.record.store.Share(ctx); err != nil {
+		o.record.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
+	}
+	if _, ok := o.record.store.Get(); !ok {
+		if _, err := o.firstVersion(); err != nil {
+			return err
+		}
+		if err := o.seed(ctx); err != nil {
+			o.record.logger.Error("couldn't store the settings of the waiting rooms; the file is in force, and storing it is tried again", "err", err)
+		}
+		return nil
+	}
+	o.record.retireLegacyFile()
+	o.record.considerAtStart(ctx, o.record.offer)
+	return nil
+}
+
+// firstVersion returns what the first version is made of, if that is valid.
+func (o owner) firstVersion() (c configstore.Change, err error) {
+	document, err := o.record.seedDocument()
+	if err != nil {
+		return c, err
+	}
+	content, err := encode(document)
+	if err != nil {
+		return c, err
+	}
+	origin := o.record.file.Name + ", the first file"
+	if len(document.Set) > 0 {
+		origin += ", and what larder room set has set in " + legacyFile
+	}
+	return configstore.Change{Origin: o.record.origin("", origin), File: o.record.file.Hash(), Content: content}, nil
+}
+
+// seed creates the first version if there is none.
+func (o owner) seed(ctx context.Context) error {
+	if _, ok := o.record.store.Get(); ok {
+		return nil
+	}
+	first, err := o.firstVersion()
+	if err == nil {
+		_, err = o.record.store.Propose(ctx, 0, first)
+	}
+	if errors.As(err, new(*configstore.ConflictError)) {
+		return nil // another process was faster
+	}
+	if err == nil || errors.As(err, new(*configstore.ApplyError)) {
+		o.record.retireLegacyFile()
+		o.record.remember(o.record.file)
+	}
+	return err
+}
+
+// retryInterval is the time between two attempts to seed the record, and to offer a file to the leader.
+const retryInterval = 5 * time.Second
+
+// seedLater seeds a record that could not be stored at the start.
+func (o owner) seedLater(ctx context.Context) {
+	for _, ok := o.record.store.Get(); !ok && retry.Sleep(ctx, retryInterval) == nil; _, ok = o.record.store.Get() {
+		if o.seed(ctx) == nil {
+			o.record.logger.Info("the settings of the waiting rooms are stored")
+		}
+	}
+}
+
+// base returns the version that a change is based on: number, or with 0 the one in force.
+func (o owner) base(ctx context.Context, number int64) (configstore.Version, error) {
+	if err := o.seed(ctx); err != nil {
+		return configstore.Version{}, fmt.Errorf("nothing was changed, because the settings of the waiting rooms cannot be stored: %w", err)
+	}
+	v, _ := o.record.store.Get()
+	if number != 0 && number != v.Number {
+		v.Content = nil
+		return v, &configstore.ConflictError{Base: number, Current: v}
+	}
+	return v, nil
+}
+
+func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, err error) {
+	base, err := o.base(ctx, q.Base)
+	if err != nil {
+		return v, err
+	}
+	document, before, err := decode(base)
+	if err != nil {
+		return v, err
+	}
+	if !slices.ContainsFunc(before, func(r config.Room) bool { return r.Name == q.Room }) {
+		return v, unknownRoom(before, q.Room)
+	}
+	if document, err = document.With(q.Room, q.Fields); err != nil {
+		return v, err
+	}
+	content, err := encode(document)
+	if err != nil {
+		return v, err
+	}
+	// Values may be secrets, such as the header by which a rule lets requests bypass a room.
+	origin := o.record.origin(q.Origin, "larder room set "+q.Room+" "+strings.Join(slices.Sorted(maps.Keys(q.Fields)), " "))
+	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
+}
+
+func (o owner) Apply(ctx context.Context, q ApplyRequest) (v waitingroom.Version, err error) {
+	base, err := o.base(ctx, 0)
+	if err != nil {
+		return v, err
+	}
+	hash := q.File
+	if hash == "" {
+		hash = config.Hash(q.Text)
+	}
+	before, _, _ := decode(base)                   // a version that this release does not understand can be replaced
+	if base.File == hash && len(before.Set) == 0 { // as when another node has reloaded the same file
+		return describe(base, base.Number), nil
+	}
+	if base, err = o.base(ctx, q.Base); err != nil {
+		return v, err
+	}
+	content, err := encode(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
+	if err != nil {
+		return v, err
+	}
+	for room, fields := range before.Set {
+		o.record.logger.Warn("a file of rooms replaces what larder room set has set", "room", room, "fields", slices.Sorted(maps.Keys(fields)), "file", q.Name)
+	}
+	origin := o.record.origin(q.Origin, "larder room apply "+q.Name)
+	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hash, Content: content})
+}
+
+func (o owner) Undo(ctx context.Context, q UndoRequest) (v waitingroom.Version, err error) {
+	base, err := o.base(ctx, q.Base)
+	if err != nil {
+		return v, err
+	}
+	made, err := o.record.store.Undo(ctx, base.Number, q.To, o.record.origin(q.Origin, "larder room undo"), func(v configstore.Version) error {
+		if _, _, err := decode(v); err != nil {
+			return fmt.Errorf("nothing was changed, because this release of Larder cannot use the older settings; choose others by --to, as larder room history lists them: %w", err)
+		}
+		return nil
+	})
+	return o.report(made, err)
+}
+
+func (o owner) propose(ctx context.Context, base int64, c configstore.Change) (waitingroom.Version, error) {
+	v, err := o.record.store.Propose(ctx, base, c)
+	return o.report(v, err)
+}
+
+// report logs a version that was made, and describes it.
+func (o owner) report(v configstore.Version, err error) (waitingroom.Version, error) {
+	if err != nil {
+		return waitingroom.Version{}, err
+	}
+	o.record.logger.Info("changed the settings of the waiting rooms", "version", v.Number, "origin", v.Origin)
+	return describe(v, v.Number), nil
+}
+
+// encode returns a document as a version has it, if it is valid.
+func encode(document config.Document) ([]byte, error) {
+	if _, err := document.Rooms(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(document)
+}
+
+// origin is where a change comes from.
+func (r *Record) origin(given, what string) string {
+	if given == "" {
+		given = what + " on " + r.node
+	}
+	return cutText(text.Plain(given))
+}

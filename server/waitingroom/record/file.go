@@ -1,0 +1,243 @@
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/internal/configstore"
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// The rooms file of a process seeds the record, and is offered as the next version when it has changed.
+
+// lastFile has, in Folder, the hash of the rooms file that this node read last.
+const lastFile = "last-file"
+
+// legacyFile has, in the data folder of Larder 0.1.0, the fields that `larder room set` has set.
+const legacyFile = "rooms-set.json"
+
+// Exists reports whether a data folder has versions, so that a process can start without its rooms file.
+func Exists(data string) bool {
+	versions, err := os.ReadDir(filepath.Join(data, Folder, versionsPrefix))
+	return err == nil && len(versions) > 0
+}
+
+// A SupersededError reports a rooms file that equals an older version.
+type SupersededError struct {
+	File             string
+	Version, Current int64
+}
+
+func (e *SupersededError) Error() string {
+	return fmt.Sprintf("%s: this file is version %d, replaced by version %d; restore it with `larder room apply FILE`", e.File, e.Version, e.Current)
+}
+
+// Reload takes up a rooms file that was read again and is valid. The error is a [*SupersededError] if the file is that of an older version.
+func (r *Record) Reload(ctx context.Context, file config.File) error {
+	r.refresh(ctx)
+	if !r.follows {
+		if err := (owner{r}).seed(ctx); err != nil {
+			r.logger.Error("couldn't store the settings of the waiting rooms", "err", err)
+		}
+	}
+	return r.offer(ctx, file, "a reload")
+}
+
+// offer considers a rooms file, and has it become the next version if it is new.
+func (r *Record) offer(ctx context.Context, file config.File, when string) error {
+	offer, err := r.consider(file)
+	if err == nil && offer {
+		base, _ := r.store.Get()
+		_, err = r.offers.Apply(ctx, ApplyRequest{
+			Name: file.Name, Text: file.Text, File: file.Hash(), Base: base.Number, Origin: fmt.Sprintf("%s on %s, read at %s", file.Name, r.node, when),
+		})
+	}
+	if err == nil {
+		r.remember(file)
+	}
+	return err
+}
+
+// consider decides whether this node offers its rooms file. The error is a [*SupersededError].
+func (r *Record) consider(file config.File) (offer bool, err error) {
+	hash, last := file.Hash(), r.lastRead()
+	current, ok := r.store.Get()
+	switch {
+	case !ok:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.document.Text != string(file.Text), nil
+	case r.isolated && current.File != hash && !file.Default:
+		return true, nil
+	case current.File == hash || file.Default:
+		return false, nil
+	}
+	if version := versionOf(hash, r.store.History()); version > 0 {
+		return false, &SupersededError{file.Name, version, current.Number}
+	}
+	return last != "" && last != hash, nil
+}
+
+// versionOf returns the newest version that a file was made, 0 for none. Versions with fields that were set later have the hash
+// of the same file, and so do those that restore another one.
+func versionOf(hash string, newestFirst []configstore.Version) (number int64) {
+	for i, v := range newestFirst {
+		if v.File != hash {
+			continue
+		}
+		number = v.Number
+		if v.Restores == 0 && (i+1 == len(newestFirst) || newestFirst[i+1].File != hash) {
+			break
+		}
+	}
+	return number
+}
+
+// considerAtStart offers the rooms file, and only warns where that fails.
+func (r *Record) considerAtStart(ctx context.Context, offer func(context.Context, config.File, string) error) {
+	current, _ := r.store.Get()
+	if r.fileErr != nil {
+		r.logger.Warn("the file of rooms of this node cannot be read; the settings that are stored stay in force", "version", current.Number, "err", r.fileErr)
+		return
+	}
+	known := r.lastRead() != ""
+	err := offer(ctx, r.file, "a start")
+	switch superseded := (*SupersededError)(nil); {
+	case errors.As(err, &superseded):
+		r.logger.Warn(err.Error())
+		r.remember(r.file)
+	case err != nil:
+		r.logger.Warn("the file of rooms of this node has changed and is not in force; restore or apply it with `larder room apply FILE`", "file", r.file.Name, "version", current.Number, "err", err)
+	case !known && !r.file.Default && current.File != r.file.Hash():
+		r.logger.Warn("the file of rooms of this node is not what is in force; apply it with `larder room apply FILE` if it should be", "file", r.file.Name, "version", current.Number)
+	}
+}
+
+// offerTimeout is how long a follower offers a file to the leader that has changed while the follower did not run.
+const offerTimeout = 2 * time.Minute
+
+// offerToLeader offers the rooms file of a follower that has started.
+func (r *Record) offerToLeader(ctx context.Context) {
+	base, ok := r.store.Get()
+	if !ok {
+		return // the leader seeds the record with its own file
+	}
+	r.considerAtStart(ctx, func(ctx context.Context, file config.File, when string) error {
+		for deadline := time.Now().Add(offerTimeout); ; {
+			err := r.offer(ctx, file, when)
+			now, _ := r.store.Get()
+			if err == nil || errors.As(err, new(*SupersededError)) || now.Number != base.Number || time.Now().After(deadline) {
+				return err
+			}
+			if retry.Sleep(ctx, retryInterval) != nil {
+				return err
+			}
+		}
+	})
+}
+
+// lastRead returns the hash of the rooms file that this node read last, "" where it does not remember.
+func (r *Record) lastRead() string {
+	hash, err := os.ReadFile(filepath.Join(r.data, Folder, lastFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.logger.Warn("couldn't read which file of rooms this node read last; it offers none", "err", err)
+	}
+	return strings.TrimSpace(string(hash))
+}
+
+// remember stores which rooms file this node has read.
+func (r *Record) remember(file config.File) {
+	hash := file.Hash()
+	if r.lastRead() == hash {
+		return
+	}
+	path := filepath.Join(r.data, Folder, lastFile)
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = disk.Replace(path, []byte(hash+"\n"), 0o600)
+	}
+	if err != nil {
+		r.logger.Warn("couldn't store which file of rooms this node has read; it may offer the same one again", "err", err)
+	}
+}
+
+// seedDocument returns the settings of the first version: the file, and what was set under Larder 0.1.0.
+func (r *Record) seedDocument() (config.Document, error) {
+	document := config.Document{Name: r.file.Name, Text: string(r.file.Text)}
+	if r.fileErr != nil {
+		return document, r.fileErr
+	}
+	path := filepath.Join(r.data, legacyFile)
+	stored, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // the folder itself is checked later
+		return document, nil
+	}
+	var set map[string]map[string]struct {
+		Value string `json:"value"`
+	}
+	if err == nil {
+		err = json.Unmarshal(stored, &set)
+	}
+	if err != nil {
+		return document, fmt.Errorf("couldn't read what was set of the waiting rooms; repair %s, or delete it for what the file of rooms says: %w", path, err)
+	}
+	for room, fields := range set {
+		values := map[string]string{}
+		for field, value := range fields {
+			values[field] = value.Value
+		}
+		if document, err = document.With(room, values); err != nil {
+			return document, err
+		}
+	}
+	if _, err := document.Rooms(); err != nil && len(document.Set) > 0 {
+		return document, fmt.Errorf("with what `larder room set` has set, which is in %s: %w", path, err)
+	}
+	return document, nil
+}
+
+// retireLegacyFile renames the legacy file once a record exists, so that it is not taken over a second time.
+func (r *Record) retireLegacyFile() {
+	path := filepath.Join(r.data, legacyFile)
+	err := os.Rename(path, path+".taken-over")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+		r.logger.Warn("couldn't rename a file of Larder 0.1.0 that is not read any more; remove it", "file", path, "err", err)
+	}
+}
+
+// Copy copies the versions of a data folder to that of a backup. What the node remembers of its rooms file is not copied, so that a start
+// on an old backup does not offer that file.
+func Copy(data, to string) error {
+	from, target := filepath.Join(data, Folder, versionsPrefix), filepath.Join(to, Folder, versionsPrefix)
+	versions, err := os.ReadDir(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = disk.MakeFolder(vfs.Default, target)
+	}
+	for _, v := range versions {
+		if err != nil || strings.HasPrefix(v.Name(), ".") {
+			continue
+		}
+		var text []byte
+		if text, err = os.ReadFile(filepath.Join(from, v.Name())); err == nil {
+			err = disk.Create(filepath.Join(target, v.Name()), text, 0o600)
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = nil // pruned meanwhile
+		}
+	}
+	return err
+}

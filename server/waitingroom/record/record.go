@@ -1,0 +1,327 @@
+// Package record has the settings of all waiting rooms as one record with versions. The rooms file of a process only seeds it.
+//
+// One process owns the record: it is alone, or leads its cluster. Every node follows the record, also while its leader cannot be
+// reached, and has the leader change it.
+//
+// What it guarantees: a start, another role, a repair or an upgrade changes nothing that is in force; a file is offered once, and becomes
+// a version only as a whole; of two changes of one version the second fails; a version that this release cannot use leaves the one before
+// in force.
+//
+// It must not know how nodes reach each other, nor what rooms do.
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/configstore"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/server/waitingroom"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// Folder is the folder in the data folder that has the versions, and what a node remembers of its rooms file.
+const Folder = "rooms"
+
+const (
+	versionsPrefix = "version/"        // of the versions in Folder
+	ownPrefix      = "own-version/"    // of those of a node that cannot read the cluster's
+	sharedPrefix   = "settings/rooms/" // of the versions in the bucket of a cluster
+	openTimeout    = 10 * time.Second  // for the bucket to say at a start which version is in force
+)
+
+// Backends are where the versions are.
+type Backends struct {
+	authority, local *configstore.Backend
+	isolated         bool // the node cannot read the versions of its cluster
+}
+
+// Local returns the backends of a process that is alone, which has the versions in a folder.
+func Local(folder bucket.Bucket) Backends {
+	local := configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{})
+	return Backends{authority: local, local: local}
+}
+
+// Isolated returns the backends of a node that cannot read the versions of its cluster, and goes by its own file.
+func Isolated(folder bucket.Bucket) Backends {
+	local := configstore.NewBackend(folder, ownPrefix, configstore.Checksum{})
+	return Backends{authority: local, local: local, isolated: true}
+}
+
+// Shared returns the backends of a node whose cluster has the versions in a bucket, sealed. The folder has a copy.
+func Shared(folder, cluster bucket.Bucket, sealer configstore.Sealer) Backends {
+	return Backends{
+		authority: configstore.NewBackend(cluster, sharedPrefix, sealer),
+		local:     configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{}),
+	}
+}
+
+// Options say how a record is opened.
+type Options struct {
+	// Data is the data folder, Node the name of this node for the origin of changes.
+	Data, Node string
+	// Backends returns where the versions are, of which the data folder has some.
+	Backends func(folder bucket.Bucket) Backends
+	// Leader changes the record for a node that follows. Default: this process changes it.
+	Leader Changer
+	// File is the rooms file as it was read at the start, and FileErr why it cannot be read.
+	File    config.File
+	FileErr error
+	Logger  *slog.Logger
+}
+
+// A Record is the record of the rooms on this node.
+type Record struct {
+	logger  *slog.Logger
+	data    string // folder
+	node    string
+	store   *configstore.Store
+	file    config.File
+	fileErr error
+	// changer makes changes, and offers has this node's rooms file become the next version. The two differ in an isolated node, whose file
+	// counts here only.
+	changer, offers Changer
+	follows         bool // the leader of the cluster owns the record
+	isolated        bool
+
+	mu       sync.Mutex
+	enforced configstore.Version // that the rooms here follow, without its content
+	document config.Document     // its content
+	problem  string              // why the rooms here follow an older version; "" where they do not
+}
+
+// Open opens the record, seeds it if this process owns it, and offers the rooms file.
+func Open(ctx context.Context, o Options) (*Record, error) {
+	r := &Record{logger: o.Logger, data: o.Data, node: o.Node, file: o.File, fileErr: o.FileErr, follows: o.Leader != nil}
+	folder, err := bucket.FolderAt(filepath.Join(o.Data, Folder))
+	if err != nil {
+		return nil, err
+	}
+	b := o.Backends(folder)
+	if r.isolated = b.isolated; r.isolated {
+		r.logger.Warn("this node cannot read the settings of the cluster's waiting rooms without the cluster's key, and goes by its own file; copy cluster.key from the key folder of another node")
+	}
+	own := owner{r}
+	r.changer, r.offers = own, own
+	if r.follows {
+		r.changer = o.Leader
+	}
+	offersToLeader := r.follows && !r.isolated
+	if offersToLeader {
+		r.offers = o.Leader
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if r.store, err = configstore.Open(ctx, configstore.Options{Authority: b.authority, Copy: b.local, Logger: r.logger, Now: time.Now}); err != nil {
+		return nil, fmt.Errorf("couldn't read the settings of the waiting rooms (%s): %w", filepath.Join(o.Data, Folder), err)
+	}
+	if !offersToLeader {
+		if err := own.start(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return r, r.chooseVersion(ctx)
+}
+
+// chooseVersion has the newest version be enforced that this release understands, or without a record, the rooms file.
+func (r *Record) chooseVersion(ctx context.Context) error {
+	v, ok := r.store.Get()
+	if !ok {
+		document, err := r.seedDocument()
+		if err == nil {
+			_, err = document.Rooms()
+		}
+		r.document, r.enforced.Origin = document, r.file.Name+", which is no version yet"
+		return err
+	}
+	document, _, err := decode(v)
+	for _, older := range r.store.History() {
+		if err == nil {
+			break
+		}
+		if older.Number >= v.Number {
+			continue
+		}
+		r.logger.Error("a version of the rooms cannot be used by this release of Larder; an older one is used", "version", v.Number, "err", err)
+		r.problem = fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)
+		if v, err = r.store.Read(ctx, older.Number); err == nil {
+			document, _, err = decode(v)
+		}
+	}
+	v.Content = nil
+	r.document, r.enforced = document, v
+	return err
+}
+
+// decode returns the content of a version.
+func decode(v configstore.Version) (document config.Document, rooms []config.Room, err error) {
+	if err = json.Unmarshal(v.Content, &document); err == nil {
+		rooms, err = document.Rooms()
+	}
+	if err != nil {
+		err = fmt.Errorf("version %d: %w", v.Number, err)
+	}
+	return document, rooms, err
+}
+
+// ErrReopen is what a subscriber returns that can only follow a version once the record has been opened again. It takes care of that.
+var ErrReopen = errors.New("the waiting rooms have to be opened again")
+
+// Subscribe calls apply with the rooms of each version that comes into force. If apply returns an error, the rooms here follow the version
+// before, and the status says why.
+func (r *Record) Subscribe(apply func([]config.Room) error) {
+	r.store.Subscribe(func(v configstore.Version) error { return r.enforce(v, apply) })
+}
+
+func (r *Record) enforce(v configstore.Version, apply func([]config.Room) error) error {
+	document, rooms, err := decode(v)
+	if err != nil {
+		return r.reject(v, err)
+	}
+	revert := r.follow(v, document) // first, because webhooks about the change name the version
+	switch err = apply(rooms); {
+	case errors.Is(err, ErrReopen):
+		revert()
+		r.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
+		return nil
+	case err != nil:
+		revert()
+		return r.reject(v, err)
+	}
+	r.logger.Info("a version of the settings of the waiting rooms is in force", "version", v.Number, "origin", v.Origin)
+	return nil
+}
+
+// Run keeps this node's copy of the record current until ctx ends: a leader that was replaced may still have created a version. It repeats
+// what failed at the start.
+func (r *Record) Run(ctx context.Context) {
+	var both sync.WaitGroup
+	defer both.Wait()
+	switch {
+	case !r.follows:
+		both.Go(func() { owner{r}.seedLater(ctx) })
+	case !r.isolated:
+		both.Go(func() { r.offerToLeader(ctx) })
+	}
+	r.store.Follow(ctx)
+}
+
+// refresh has this node know which version is in force, so that a change is not based on an older one.
+func (r *Record) refresh(ctx context.Context) {
+	if !r.store.Shared() {
+		return
+	}
+	if err := r.store.Refresh(ctx); err != nil {
+		r.logger.Warn("couldn't read which version of the rooms is in force", "err", err)
+	}
+}
+
+// Rooms parses the settings that are enforced.
+func (r *Record) Rooms() ([]config.Room, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.document.Rooms()
+}
+
+// Revision says which version is enforced here.
+func (r *Record) Revision() waitingroom.Revision {
+	state := r.store.State()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := waitingroom.Revision{Version: r.enforced.Number, Time: r.enforced.Time, Origin: r.enforced.Origin, Problem: r.problem}
+	if state.Problem != nil {
+		v.Problem = cutText(errors.Join(errorOf(v.Problem), state.Problem).Error())
+	}
+	if v.Unconfirmed = state.Unconfirmed; v.Unconfirmed {
+		v.Confirmed = state.Confirmed
+	}
+	return v
+}
+
+// follow sets which version the rooms here follow, and returns what has them follow the one before again.
+func (r *Record) follow(v configstore.Version, document config.Document) (revert func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	enforced, was, problem := r.enforced, r.document, r.problem
+	r.enforced, r.document, r.problem = v, document, ""
+	r.enforced.Content = nil
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.enforced, r.document, r.problem = enforced, was, problem
+	}
+}
+
+// reject reports that the rooms here cannot follow a version.
+func (r *Record) reject(v configstore.Version, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.problem
+	if r.problem = cutText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)); r.problem != known {
+		r.logger.Error("a version of the rooms cannot be used on this node; the one before stays in force here", "version", v.Number, "origin", v.Origin, "err", err)
+	}
+	return err
+}
+
+// rejected returns why the rooms here do not follow a version, nil if they do.
+func (r *Record) rejected(number int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.enforced.Number >= number || r.problem == "" {
+		return nil
+	}
+	return errors.New(r.problem)
+}
+
+func errorOf(text string) error {
+	if text == "" {
+		return nil
+	}
+	return errors.New(text)
+}
+
+// maxOrigin bounds the origin and the problem that are stored and displayed, in bytes.
+const maxOrigin = 500
+
+func cutText(s string) string { return text.Cut(s, maxOrigin) }
+
+// Versions returns all versions, newest first.
+func (r *Record) Versions() []waitingroom.Version {
+	current, _ := r.store.Get()
+	all := []waitingroom.Version{}
+	for _, v := range r.store.History() {
+		all = append(all, describe(v, current.Number))
+	}
+	return all
+}
+
+// History returns the versions, and the settings of one of them as a file; number 0 is for none.
+func (r *Record) History(ctx context.Context, number int64) (all []waitingroom.Version, file []byte, err error) {
+	r.refresh(ctx) // a change by a command is of the version that is in force here
+	all = r.Versions()
+	if number == 0 {
+		return all, nil, nil
+	}
+	v, err := r.store.Read(ctx, number)
+	if err != nil {
+		return all, nil, err
+	}
+	var document config.Document
+	if err := json.Unmarshal(v.Content, &document); err != nil {
+		return all, nil, err
+	}
+	file, err = document.YAML()
+	return all, file, err
+}
+
+// describe returns a version for display.
+func describe(v configstore.Version, current int64) waitingroom.Version {
+	return waitingroom.Version{Number: v.Number, Time: v.Time, Origin: v.Origin, Restores: v.Restores, InForce: v.Number == current}
+}
