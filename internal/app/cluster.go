@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -21,7 +22,7 @@ import (
 	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/verify"
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // A node of a cluster has one of two roles for a run: it follows, or it leads. To change its role it starts another run, while
@@ -57,18 +58,7 @@ func (i ClusterIntervals) withDefaults() ClusterIntervals {
 type nodeMemory struct {
 	// caughtUp is whether the node has had all once that the bucket had, or serves what it has without.
 	caughtUp atomic.Bool
-	// clock is that of the waiting rooms, and elapsed the monotonic time of the process.
-	clock   *nodes.Clock
-	elapsed func() time.Duration
-	// hadRooms are the rooms of which the node had state when the process started; nil before that is known.
-	hadRooms []string
-}
-
-// start starts the clock of a process that started at a time.
-func (m *nodeMemory) start(started time.Time, caughtUp bool) {
-	m.caughtUp.Store(caughtUp)
-	m.elapsed = func() time.Duration { return time.Since(started) }
-	m.clock = nodes.NewClock(m.elapsed, started)
+	rooms    *waitingroom.SharingMemory
 }
 
 // A clusterNode is what a node of a cluster is in both of its roles.
@@ -82,11 +72,11 @@ type clusterNode struct {
 	key       *cluster.SideKey // the cluster's; nil where the key folder has none
 	peers     peers
 	since     time.Time
-	candidate bool                        // it has the log's key
-	first     int64                       // number of the next commit when this run started
-	refuses   atomic.Pointer[string]      // why it may not lead; nil where it may, or has not tried
-	owner     atomic.Pointer[nodes.Owner] // of the cluster's waiting rooms, while this node leads
-	missing   func() (int64, string)      // how many signed entries are not here, and the file with the evidence of a fork
+	candidate bool                   // it has the log's key
+	first     int64                  // number of the next commit when this run started
+	refuses   atomic.Pointer[string] // why it may not lead; nil where it may, or has not tried
+	rooms     *waitingroom.Sharing
+	missing   func() (int64, string) // how many signed entries are not here, and the file with the evidence of a fork
 }
 
 // peers is how a node and the others reach one another.
@@ -95,10 +85,14 @@ type peers struct {
 	at     net.Listener // there; nil for none
 	taking *tls.Config  // how others reach it there
 	asking *tls.Config  // how it reaches them; nil without the cluster's key
+	client *http.Client // by which it does, over connections that are kept
 }
 
 // close stops listening for other nodes.
 func (p *peers) close() {
+	if p.client != nil {
+		p.client.CloseIdleConnections()
+	}
 	if p.at != nil {
 		p.at.Close() // harmless where a server has closed it
 	}
@@ -196,6 +190,8 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	if err != nil {
 		return nil, view, err
 	}
+	n.peers.client = n.askingClient(true)
+	n.rooms = n.newSharing()
 	if n.first, err = n.cluster.Number(); err != nil {
 		return nil, view, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // Times of what nodes say to one another.
@@ -75,7 +76,7 @@ func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]
 	}
 	logger := r.logger.With("part", "nodes")
 	mux := http.NewServeMux()
-	mux.Handle(roomsPath, n.handleRoomRequests())
+	mux.Handle(waitingroom.SharingPath, n.rooms)
 	mux.Handle("/", admin.Handler(n.folder.counted(all), logger))
 	for path, handler := range besides {
 		mux.Handle(path, handler)

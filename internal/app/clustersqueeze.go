@@ -73,24 +73,22 @@ func (n *clusterNode) helpSqueeze(ctx context.Context, every time.Duration) {
 	}
 	encoders := worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: squeezeTime})
 	defer encoders.Close()
-	client := n.askingClient(true)
-	defer client.CloseIdleConnections()
 	for wait := every; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
 		to, err := n.findWriter(ctx)
 		if err != nil {
 			continue // other parts log it
 		}
-		if err = n.squeezeFor(ctx, every, encoders, client, to); ctx.Err() == nil {
+		if err = n.squeezeFor(ctx, every, encoders, to); ctx.Err() == nil {
 			n.logger.Debug("couldn't recompress for the leader; trying again", "node", to, "err", err)
 		}
 	}
 }
 
 // squeezeFor squeezes what one node that writes wants squeezed, and returns why it ended.
-func (n *clusterNode) squeezeFor(ctx context.Context, every time.Duration, encoders *worker.Pool, client *http.Client, to string) error {
+func (n *clusterNode) squeezeFor(ctx context.Context, every time.Duration, encoders *worker.Pool, to string) error {
 	var packed []byte
 	for contents := 0; ; {
-		h, ok, err := askSqueeze(ctx, client, to, packed)
+		h, ok, err := askSqueeze(ctx, n.peers.client, to, packed)
 		if err != nil {
 			return err
 		}

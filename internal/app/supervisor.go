@@ -16,6 +16,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // A supervisor is what outlives each run of a role: the sockets, the readiness state, the handling of signals.
@@ -39,8 +40,9 @@ type supervisor struct {
 func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *supervisor, _ context.Context, err error) {
 	handed, asking, err := received()
 	v := &supervisor{logger: logger, started: time.Now().UTC(), ending: ctx, late: lateRequests{succession: newSuccession()}}
+	v.node.rooms = waitingroom.NewSharingMemory(time.Now())
 	v.readiness.set(errOpening)
-	v.node.start(time.Now(), handed.CaughtUp)
+	v.node.caughtUp.Store(handed.CaughtUp)
 	if asking != nil {
 		v.older = newOlder(asking)
 	}

@@ -16,7 +16,7 @@
 //
 // On a single node a drawing data centre calls the global object beside it: both are in one
 // durable object and share its turn, and a grant is on the disk before an answer that relies on
-// it leaves. In a [Cluster] the global object is on the node that writes, in memory; package nodes decides
+// it leaves. In a [Cluster] the global object is on the leader, in memory ([Sharing]); package nodes decides
 // which of its answers count.
 //
 // # What is guaranteed

@@ -1,0 +1,239 @@
+package waitingroom
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/logs/cluster"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
+)
+
+// SharingPath is where the leader of a cluster is asked about the rooms by the other nodes.
+const SharingPath = "/rooms"
+
+// MaxMessage bounds a message between nodes, in bytes.
+const MaxMessage = 16 << 20
+
+// Intervals of a node that shares its rooms.
+const (
+	leaderInterval = time.Second     // between two polls of the bucket for the leader
+	clockInterval  = time.Second / 5 // the same for a node that has yet to learn the leader's time
+	listInterval   = time.Minute     // between two reads of the bucket's list of nodes, and two renewals of the own entry
+	silentTime     = 2 * time.Hour   // after which a node is taken off the list: no promise lasts as long
+	knownTimeout   = 3 * time.Second // for the bucket to say at the start whether the node had the rooms before
+)
+
+// A SharingMemory is what a node remembers of its shared rooms from one run of its roles to the next.
+type SharingMemory struct {
+	clock   *nodes.Clock
+	elapsed func() time.Duration // monotonic time of the process
+	known   []string             // rooms of which the node had state when the process started; nil before that is known
+}
+
+// NewSharingMemory returns the memory of a process that started at a time.
+func NewSharingMemory(started time.Time) *SharingMemory {
+	elapsed := func() time.Duration { return time.Since(started) }
+	return &SharingMemory{clock: nodes.NewClock(elapsed, started), elapsed: elapsed}
+}
+
+// SharingOptions say how a node shares its rooms.
+type SharingOptions struct {
+	Name   string // of the node in its rooms: the same after a restart, and no other node's
+	Memory *SharingMemory
+	Node   *cluster.Node
+	// Request sends a message to [SharingPath] of the leader at a URL, and returns the response.
+	Request func(ctx context.Context, leader string, message []byte) ([]byte, error)
+	Logger  *slog.Logger
+}
+
+// A Sharing has a node share its rooms with its cluster: the leader has the global objects of the rooms, and each node asks it.
+type Sharing struct {
+	options SharingOptions
+	member  *nodes.Member
+	owner   atomic.Pointer[nodes.Owner] // while this node leads
+	leader  atomic.Pointer[string]      // the URL of the leader; nil where none is known
+	listed  atomic.Bool                 // the bucket lists this node
+	joined  []string                    // rooms that the list has of this node
+	renewed time.Time                   // when they were listed
+	read    time.Time                   // when the list was read
+	// unreadable are the objects in the list that no node has written, and that were logged.
+	unreadable map[string]error
+}
+
+// NewSharing returns the sharing of a node during a run of its role.
+func NewSharing(o SharingOptions) *Sharing {
+	return &Sharing{options: o, member: nodes.NewMember(o.Name, o.Memory.clock)}
+}
+
+// Cluster is what [Options] need.
+func (s *Sharing) Cluster() *Cluster { return &Cluster{Member: s.member, Carry: s.carry} }
+
+// Known returns the rooms of which the node had state when the process started, of those that are configured and those known from its key
+// folder.
+func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []string) []string {
+	m := s.options.Memory
+	if m.known != nil && !m.clock.Known() { // nothing was decided in the runs before this one
+		return m.known
+	}
+	ctx, cancel := context.WithTimeout(ctx, knownTimeout)
+	defer cancel()
+	before, err := s.options.Node.Rooms(ctx, s.member.Name)
+	if err != nil { // it may have had all of them
+		for i := range configured {
+			before = append(before, configured[i].Name)
+		}
+	}
+	m.known = append(append([]string{}, known...), before...)
+	return m.known
+}
+
+// carry sends a message to the leader, which may be this node.
+func (s *Sharing) carry(ctx context.Context, q nodes.Request) (a nodes.Answer, err error) {
+	if !s.listed.Load() {
+		return a, errors.New("the bucket does not list this node yet")
+	}
+	if o := s.owner.Load(); o != nil && o.Epoch() == q.Epoch {
+		return o.Answer(q), nil
+	}
+	at := s.leader.Load()
+	if at == nil {
+		return a, &cluster.NotWriterError{}
+	}
+	message, err := json.Marshal(q)
+	if err != nil {
+		return a, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, nodes.Within) // a later response does not count
+	defer cancel()
+	response, err := s.options.Request(ctx, *at, message)
+	if err == nil {
+		err = json.Unmarshal(response, &a)
+	}
+	return a, err
+}
+
+// ServeHTTP serves the other nodes, which send their reports and request grants.
+func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var q nodes.Request
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, MaxMessage)).Decode(&q); r.Method != http.MethodPost || err != nil {
+		http.Error(w, "want POST with a request about rooms in JSON", http.StatusBadRequest)
+		return
+	}
+	a := nodes.Answer{Refused: nodes.NotOwner}
+	if o := s.owner.Load(); o != nil {
+		a = o.Answer(q)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(a) //nolint:errcheck // the node asks again
+}
+
+// Run keeps track until ctx ends of which node has the global objects. On that node it also makes sure that no other node has taken its
+// place.
+func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
+	if status := s.options.Node.Status(); status.Leads {
+		s.owner.Store(nodes.NewOwner(status.Epoch, s.member.Clock, rooms.Holds))
+		defer s.owner.Store(nil)
+	}
+	failed := false
+	for ctx.Err() == nil {
+		err := s.poll(ctx, rooms)
+		if err != nil && !failed && ctx.Err() == nil {
+			s.options.Logger.Warn("couldn't read the state of the cluster's waiting rooms; trying again", "err", err)
+		}
+		failed = err != nil
+		for next := time.Now().Add(leaderInterval); ctx.Err() == nil && time.Now().Before(next); {
+			retry.Sleep(ctx, clockInterval) //nolint:errcheck // the loop sees that ctx has ended
+			o := s.owner.Load()
+			if _, follows := s.member.Epoch(); err == nil && (!follows || o != nil && o.Lacks()) {
+				break
+			}
+		}
+	}
+}
+
+// poll has the bucket list this node, learns which node leads, and asks that one for the time if it has yet to.
+func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
+	ctx, cancel := context.WithTimeout(ctx, nodes.Sure)
+	defer cancel()
+	unlisted := s.join(ctx, rooms.Shared())
+	if unlisted != nil && !s.listed.Load() {
+		return unlisted
+	}
+	start := s.options.Memory.elapsed()
+	epoch, url, err := s.options.Node.Writing(ctx) // after it was listed: a leader that does not know of it has an epoch that it sees
+	if err != nil {
+		return err
+	}
+	s.member.Learn(epoch)
+	s.leader.Store(&url)
+	if o := s.owner.Load(); o != nil {
+		o.Read(start, epoch)
+		if err := s.updateMembers(ctx, o); err != nil {
+			return err
+		}
+	}
+	s.listed.Store(true)
+	if _, follows := s.member.Epoch(); follows || epoch == 0 { // 0: no node has published yet
+		return unlisted
+	}
+	q := s.member.Ask()
+	a, err := s.carry(ctx, q.Request)
+	if err == nil {
+		_, err = s.member.Take(q, a)
+	}
+	if refused := (*nodes.RefusedError)(nil); errors.As(err, &refused) && refused.Why == nodes.Unlisted {
+		if time.Since(s.renewed) < 2*leaderInterval { // the leader has yet to read the list
+			return unlisted
+		}
+		s.renewed = time.Time{} // the bucket may have lost it
+	}
+	return err
+}
+
+// join has the bucket list this node.
+func (s *Sharing) join(ctx context.Context, rooms []string) error {
+	if slices.Equal(rooms, s.joined) && time.Since(s.renewed) < listInterval {
+		return nil
+	}
+	now := time.Now()
+	if err := s.options.Node.JoinRooms(ctx, cluster.Roomed{Name: s.member.Name, Rooms: rooms}); err != nil {
+		return err
+	}
+	s.joined, s.renewed = rooms, now
+	return nil
+}
+
+// updateMembers updates which nodes the owner answers.
+func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Owner) error {
+	if !o.Lacks() && time.Since(s.read) < listInterval {
+		return nil
+	}
+	all, unreadable, err := s.options.Node.AllRooms(ctx)
+	if err != nil {
+		return err
+	}
+	for key, why := range unreadable {
+		if s.unreadable[key] == nil {
+			s.options.Logger.Warn("the list of nodes with waiting rooms in the bucket has an object that no node has written; remove it", "object", key, "err", why)
+		}
+	}
+	s.unreadable = unreadable
+	o.List(all)
+	s.read = time.Now()
+	for _, name := range o.Silent(silentTime) {
+		o.Drop(name)
+		if err := s.options.Node.LeaveRooms(ctx, name); err != nil {
+			return err
+		}
+		s.options.Logger.Info("the waiting rooms no longer wait for a node, because it has been silent for long", "node", name, "silent", silentTime)
+	}
+	return nil
+}
