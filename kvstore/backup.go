@@ -151,7 +151,7 @@ func (c *copyFS) copyAll() (err error) {
 		if err != nil {
 			return err
 		}
-		if name != "LOCK" && !info.IsDir() {
+		if name != "LOCK" && name != verifiedFile && !info.IsDir() {
 			sizes[name] = info.Size()
 			c.done.Of += info.Size()
 		}

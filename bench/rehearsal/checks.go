@@ -52,11 +52,11 @@ func (p *play) judge(ctx context.Context) []check {
 			unsound = append(unsound, err.Error())
 			continue
 		}
-		if said, err := a.larder(ctx, "fsck", "--deep", "--keys", a.keys()); err != nil {
+		if said, err := a.larder(ctx, "fsck", "--all", "--keys", a.keys()); err != nil {
 			unsound = append(unsound, err.Error()+said)
 		}
 	}
-	return append(checks, verdict("larder fsck --deep finds nothing on any node", fmt.Sprintf("%d data folders", len(p.actors())), unsound))
+	return append(checks, verdict("larder fsck --all finds nothing on any node", fmt.Sprintf("%d data folders", len(p.actors())), unsound))
 }
 
 func nonEmpty(s string) []string {

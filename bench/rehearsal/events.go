@@ -166,7 +166,7 @@ func (p *play) flipBits(ctx context.Context, e *event) error {
 	if err := a.end(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if _, err := a.larder(ctx, "fsck", "--deep", "--keys", a.keys()); err == nil {
+	if _, err := a.larder(ctx, "fsck", "--all", "--keys", a.keys()); err == nil {
 		e.What += "; fsck finds nothing wrong, as none of it is in use any more"
 		return a.start(ctx)
 	}

@@ -251,7 +251,8 @@ func (m *measurement) serving(ctx context.Context) error {
 func (m *measurement) fsck(ctx context.Context) error {
 	return errors.Join(
 		m.timed(ctx, "larder fsck", 600, "fsck", "--data", m.data()),
-		m.timed(ctx, "larder fsck --deep", 1200, "fsck", "--deep", "--data", m.data()))
+		m.timed(ctx, "larder fsck --all", 1200, "fsck", "--all", "--data", m.data()),
+		m.timed(ctx, "larder fsck --deep, again", 10, "fsck", "--deep", "--data", m.data()))
 }
 
 // timed runs a command to its end.

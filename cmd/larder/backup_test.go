@@ -102,7 +102,7 @@ func (c *crasher) wantBackup(dir string, succeeded bool) {
 	} else if err != nil {
 		c.Fatalf("the backup is not there: %v", err)
 	}
-	cmd := exec.Command("larder", "fsck", "--deep", "--json", "--data", dir, "--keys", c.data+"-keys")
+	cmd := exec.Command("larder", "fsck", "--all", "--json", "--data", dir, "--keys", c.data+"-keys")
 	cmd.Env = c.env
 	out, err := cmd.Output()
 	var report struct {
@@ -169,5 +169,5 @@ func TestBackupToAnotherFileSystem(t *testing.T) {
 		t.Errorf("it says %s", &stdout)
 	}
 	data = filepath.Join(dir, "copy")
-	larder("fsck", "--deep")
+	larder("fsck", "--all")
 }

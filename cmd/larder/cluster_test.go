@@ -154,7 +154,7 @@ func TestCluster(t *testing.T) {
 	c.answers(first, http.StatusGone, three)
 	for _, m := range []*machine{one, two, three} {
 		m.end(os.Interrupt)
-		if out, code := m.command("fsck", "--deep"); code != exitDone {
+		if out, code := m.command("fsck", "--all"); code != exitDone {
 			t.Errorf("fsck of %s: %s", m.name, out)
 		}
 	}
@@ -530,7 +530,7 @@ func TestClusterLost(t *testing.T) {
 	}
 	stop()
 	for _, m := range all {
-		if out, code := m.command("fsck", "--deep"); code != exitDone {
+		if out, code := m.command("fsck", "--all"); code != exitDone {
 			t.Errorf("fsck of %s: %s", m.name, out)
 		}
 	}

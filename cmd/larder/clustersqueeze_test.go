@@ -74,7 +74,7 @@ func TestClusterSqueezes(t *testing.T) {
 	two.start()
 	for _, m := range []*machine{one, two, three} {
 		m.end(os.Interrupt)
-		if out, code := m.command("fsck", "--deep"); code != exitDone {
+		if out, code := m.command("fsck", "--all"); code != exitDone {
 			t.Errorf("fsck of %s: %s", m.name, out)
 		}
 	}

@@ -193,7 +193,7 @@ func (c *crasher) check() {
 	if !c.stored() {
 		return
 	}
-	cmd := exec.Command("larder", "fsck", "--deep", "--data", c.data)
+	cmd := exec.Command("larder", "fsck", "--all", "--data", c.data)
 	cmd.Env = c.env
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if (bytes.Contains(out, []byte("holds no store yet")) || bytes.Contains(out, []byte("there is no store in"))) && len(c.published) == 0 {

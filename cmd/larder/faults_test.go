@@ -193,7 +193,7 @@ func TestFaults(t *testing.T) {
 			if err := f.store.Close(); err != nil {
 				t.Fatal(err)
 			}
-			code, out := larder(t, f.dir, "fsck", "--deep")
+			code, out := larder(t, f.dir, "fsck", "--all")
 			if code != exitFailed {
 				t.Errorf("exit code %d", code)
 			}
@@ -204,7 +204,7 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	if code, out := larder(t, original, "fsck", "--deep"); code != exitDone || !strings.Contains(out, "; 0 wrong.\nThe log is sound, and contains the 4 entries signed as larder.local/") {
+	if code, out := larder(t, original, "fsck", "--all"); code != exitDone || !strings.Contains(out, "; 0 wrong.\nThe log is sound, and contains the 4 entries signed as larder.local/") {
 		t.Errorf("without a fault: exit code %d\n%s", code, out)
 	}
 }

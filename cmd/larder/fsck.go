@@ -20,7 +20,7 @@ import (
 )
 
 func newFsck(a *cli) *cobra.Command {
-	var deep bool
+	var deep, all bool
 	var seenPath string
 	cmd := &cobra.Command{
 		Use:   "fsck",
@@ -31,21 +31,26 @@ log names is stored; and that what is served is what the log says, no more and n
 line, which names the entry, the row or the file; the exit code is then 1, for cron. Nothing is changed but the file in
 which the checkpoint is kept for the next run, and that only if the log is sound.
 
-With --deep every file is decoded from each coding and hashed against its integrity, on all processors; on half of them
-while a larder process serves. Without, a damaged file is found when a client asks for it.
+With --deep files are decoded from each coding and hashed against their integrity, on all processors; on half of them
+while a larder process serves. A deep check that finds nothing wrong records, in the store's folder, how many signed log
+entries it has verified. The next one starts there: it checks what was published, withdrawn or changed since. --all
+reads everything again. It also finds files that were damaged after they had been verified, such as by a failing disk;
+without it, such a file is found when a client requests it, and not sent. Run --all after a store was copied.
 
 It works beside the larder process that runs on the data folder, which need not stop.
 
 A log that was written anew, key and all, is found only by comparing it with the old one: keep --seen FILE on another
 disk.`,
 		Example: `  larder fsck
-  larder fsck --deep --seen /mnt/elsewhere/larder-seen`,
+  larder fsck --deep --seen /mnt/elsewhere/larder-seen
+  larder fsck --all`,
 		Args:       arguments(0, 0),
 		SuggestFor: []string{"check", "audit", "log verify"},
 	}
 	used := []string{"keys"}
 	a.uses(cmd, dataFlags, used)
-	cmd.Flags().BoolVar(&deep, "deep", false, "decode every coding of every content and hash the bytes again")
+	cmd.Flags().BoolVar(&deep, "deep", false, "decode every coding of the files published since the last deep check, and hash the bytes")
+	cmd.Flags().BoolVar(&all, "all", false, "check everything deeply, whatever earlier checks have verified")
 	cmd.Flags().StringVar(&seenPath, "seen", "", "`FILE` that keeps the checkpoint; if it is not given, seen in the key folder")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
@@ -66,7 +71,7 @@ disk.`,
 				return err
 			}
 			found := a.newFindings(*asJSON)
-			summary, err := app.OpFsck.Ask(ctx, client, app.FsckRequest{Deep: deep, Keys: keys, Seen: before.Checkpoint}, found.event)
+			summary, err := app.OpFsck.Ask(ctx, client, app.FsckRequest{Deep: deep || all, All: all, Keys: keys, Seen: before.Checkpoint}, found.event)
 			found.bar.Close()
 			if err != nil {
 				return err
@@ -101,6 +106,12 @@ func describeFsck(s fsck.Summary, before fsck.Seen, kept bool) []string {
 	lines := []string{fmt.Sprintf("Checked %s, %s, %s in %s, %s; %s; %d wrong.", count(int(s.Entries), "log entry", "log entries"),
 		count(int(s.Releases), "release", "releases"), count(int(s.Files), "file", "files"), count(int(s.Contents), "content", "contents"),
 		count(int(s.Rows), "row of views", "rows of views"), count(int(s.Orphans), "leftover", "leftovers"), s.Findings)}
+	if s.Since > 0 {
+		lines = append(lines, fmt.Sprintf("An earlier deep check has verified the first %s; --all checks these again.", count(int(s.Since), "entry", "entries")))
+	}
+	if s.Unrecorded != "" {
+		lines = append(lines, "The next deep check cannot start where this one ended, because that could not be recorded: "+text.Plain(s.Unrecorded)+".")
+	}
 	if differ := describeRows(s); differ != "" {
 		lines = append(lines, fmt.Sprintf("Views differ from the log (%s): run `larder repair`.", differ))
 	}

@@ -168,7 +168,7 @@ func TestImportIsTheSameEverywhere(t *testing.T) {
 		if left, err := filepath.Glob(filepath.Join(m.data, "tmp", "*", "import-*")); err != nil || len(left) > 0 {
 			t.Errorf("the temporary folder of the %s has %v, %v", place, left, err)
 		}
-		if out, code := m.command("fsck", "--deep"); code != exitDone {
+		if out, code := m.command("fsck", "--all"); code != exitDone {
 			t.Errorf("fsck of the %s: %s", place, out)
 		}
 	}

@@ -178,7 +178,7 @@ func (m *mirrorCrasher) catchUp(kill time.Duration) bool {
 // equal fails the test unless the mirror has what the source has.
 func (m *mirrorCrasher) equal(source string, paths []string) {
 	m.Helper()
-	cmd := exec.Command("larder", "fsck", "--deep", "--data", m.data)
+	cmd := exec.Command("larder", "fsck", "--all", "--data", m.data)
 	cmd.Env = m.env
 	if out, err := cmd.CombinedOutput(); err != nil {
 		m.Fatalf("larder fsck: %v\n%s", err, out)

@@ -91,7 +91,7 @@ func TestRunbook(t *testing.T) {
 			d.must(os.Remove(old[0]))
 			d.up()
 			d.shell(0, "larder verify --key keys/log.pub --known-logs others "+d.address+file, "proven")
-			d.shell(0, "larder fsck --deep --seen /mnt/elsewhere/larder-seen", "0 wrong")
+			d.shell(0, "larder fsck --all --seen /mnt/elsewhere/larder-seen", "0 wrong")
 		},
 		"Bad release withdrawn": func(d *drill) {
 			d.up()

@@ -68,7 +68,7 @@ say "A client that verifies the file notices."
 must_fail "$larder" verify --key pinned.pub "$url"
 
 say "The operator learns which rows were changed, and makes them again from the log."
-must_fail "$larder" fsck --deep
+must_fail "$larder" fsck --all
 stop
 try "$larder" repair
 start

@@ -225,6 +225,7 @@ func (c *Client) Close() error { return c.stop() }
 // FsckRequest says what `larder fsck` compares the folder with.
 type FsckRequest struct {
 	Deep bool            `json:"deep,omitempty"`
+	All  bool            `json:"all,omitempty"`
 	Keys string          `json:"keys"` // used unless the process signs
 	Seen logs.Checkpoint `json:"seen"`
 }
@@ -244,7 +245,7 @@ const (
 func (r *Reader) fsckOperations(all operations) {
 	answer(all, OpFsck, func(ctx context.Context, q FsckRequest, report func(FsckEvent)) (fsck.Summary, error) {
 		o := r.fsckOptions(report)
-		o.Deep, o.Keys, o.Seen = q.Deep, q.Keys, q.Seen
+		o.Deep, o.All, o.Record, o.Keys, o.Seen = q.Deep, q.All, true, q.Keys, q.Seen
 		return fsck.Run(ctx, r.store, o, func(finding fsck.Finding) { report(FsckEvent{Finding: &finding}) })
 	})
 	answer(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return "", nil })

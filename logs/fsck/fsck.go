@@ -31,6 +31,11 @@ type Options struct {
 	// Deep decodes every coding of every content and hashes the bytes again. Without
 	// it, only the rows that describe a content are checked.
 	Deep bool
+	// Record has a deep check that finds nothing wrong record in the store's folder up to which signed checkpoint it has
+	// verified everything. The next one starts there. Any check that finds something wrong removes the record.
+	Record bool
+	// All has a deep check start at the first entry, whatever was recorded.
+	All bool
 	// Keys is the key folder, "" for none.
 	Keys string
 	// Seen is the checkpoint of an earlier run, the zero value for none.
@@ -106,6 +111,12 @@ type Summary struct {
 	Origin string `json:"origin,omitempty"` // the log's name in the signature
 	// Seen is the size of Options.Seen.
 	Seen int64 `json:"seen"`
+	// Since is how many entries an earlier deep check has verified, with everything that follows from them. This one did not
+	// check them again.
+	Since int64 `json:"since,omitempty"`
+	// Verified is how many signed entries the next deep check may skip, and Unrecorded why that could not be recorded.
+	Verified   int64  `json:"verified,omitempty"`
+	Unrecorded string `json:"unrecorded,omitempty"`
 }
 
 // Rows counts the rows of one view.
@@ -149,7 +160,7 @@ func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, repo
 	}
 	c := &check{
 		options: o, store: store, again: again, report: report,
-		seen: make(map[kvstore.Hash]struct{}), live: make(map[release]standing),
+		seen: make(map[kvstore.Hash]struct{}), live: make(map[release]standing), recalled: make(map[release]struct{}),
 		gone: make(map[kvstore.Hash]string), damaged: make(map[kvstore.Hash]string),
 		summary:  Summary{Sound: true, Seen: o.Seen.Size},
 		replayed: replayed{live: livemap.New(), last: -1},
@@ -164,8 +175,15 @@ func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, repo
 	c.snapshot = store.Snapshot()
 	defer c.snapshot.Close()
 	c.decoding.SetLimit(o.Workers)
-	err = c.run(ctx, signed)
-	c.decoding.Wait() // returns at once unless run failed
+	if c.summary.Since = c.verifiedBefore(signed); c.summary.Since > 0 {
+		err = c.runSince(ctx, signed, c.summary.Since)
+	} else {
+		err = c.run(ctx, signed)
+	}
+	c.decoding.Wait() // returns at once unless the check failed
+	if err == nil && o.Record {
+		c.record(signed)
+	}
 	return c.summary, err
 }
 
@@ -178,6 +196,7 @@ type check struct {
 	repair   *replacement // nil for Run
 	seen     map[kvstore.Hash]struct{}
 	live     map[release]standing
+	recalled map[release]struct{} // the releases that changed since an earlier check
 	decoding errgroup.Group
 	// underivable is why the views cannot be made from the log, nil if they can.
 	underivable error
@@ -229,10 +248,11 @@ func (c *check) blocked(kind Kind, where string, err error) {
 }
 
 func (c *check) run(ctx context.Context, signed logs.Checkpoint) error {
+	c.files()
 	if err := c.rows(ctx); err != nil {
 		return err
 	}
-	if err := c.entries(ctx); err != nil {
+	if err := c.entries(ctx, 0); err != nil {
 		return err
 	}
 	c.continues("signed", "the last signed checkpoint", signed)
@@ -255,14 +275,17 @@ func (c *check) run(ctx context.Context, signed logs.Checkpoint) error {
 	return c.orphans()
 }
 
-// rows reports what is wrong with the store's files, and reads the rows that no other
-// check reads.
-func (c *check) rows(ctx context.Context) error {
+// files reports what is wrong with the store's files.
+func (c *check) files() {
 	if damage := c.store.Damage(); damage != nil {
 		for _, f := range damage.Findings {
 			c.found(Store, f.File, "%s", f)
 		}
 	}
+}
+
+// rows reads the rows that no other check reads.
+func (c *check) rows(ctx context.Context) error {
 	for _, part := range []struct {
 		ns   kvstore.Namespace
 		name string
@@ -280,18 +303,18 @@ func (c *check) rows(ctx context.Context) error {
 	return nil
 }
 
-// entries checks the log and the contents that it names, and builds the second set
+// entries checks the log from an entry on and the contents that it names, and builds the second set
 // of views.
-func (c *check) entries(ctx context.Context) error {
+func (c *check) entries(ctx context.Context, from int64) error {
 	var err error
 	if c.summary.Checkpoint, err = logs.ReadCheckpoint(c.snapshot); err != nil {
 		c.found(Checkpoint, "state", "%v", err)
 	}
-	verified, err := logs.Verify(c.snapshot)
+	verified, err := logs.VerifyFrom(c.snapshot, from)
 	if err != nil {
 		c.blocked(Log, "tree", err)
 	}
-	for e, err := range logs.Entries(c.snapshot, 0) {
+	for e, err := range logs.Entries(c.snapshot, from) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -300,10 +323,15 @@ func (c *check) entries(ctx context.Context) error {
 			c.blocked(Log, "entries", err)
 			continue
 		}
-		if err := errors.Join(c.replay(e), c.entry(ctx, e)); err != nil {
+		if from > 0 {
+			err = c.recall(ctx, e, from)
+		} else {
+			err = c.replay(e)
+		}
+		if err = errors.Join(err, c.entry(ctx, e)); err != nil {
 			return err
 		}
-		c.count(c.summary.Entries, verified.Size)
+		c.count(c.summary.Entries, verified.Size-from)
 	}
 	c.decoding.Wait()
 	if c.options.Deep {
@@ -400,6 +428,13 @@ func (c *check) order(e logs.Indexed) {
 			wrong("is restored with other files than entry %d published", before.published)
 		}
 	}
+	c.follow(e)
+}
+
+// follow notes what an entry makes of its release.
+func (c *check) follow(e logs.Indexed) {
+	id := release{e.Package, e.Version}
+	before, known := c.live[id]
 	switch e.Kind {
 	case logs.Published, logs.Mirrored, logs.Confirmed, logs.Replaced, logs.Withdrawn, logs.Restored:
 		if !known || e.Kind == logs.Replaced {

@@ -299,7 +299,7 @@ func TestProcesses(t *testing.T) {
 	if out, ok := one.command("repair", "--bucket", "s3://"+bucketName+"/cdn", "--bucket-endpoint", c.endpoint); !ok || !strings.Contains(out, "From s3://"+bucketName) {
 		t.Errorf("from the bucket: %s", out)
 	}
-	if out, ok := one.command("fsck", "--deep"); !ok {
+	if out, ok := one.command("fsck", "--all"); !ok {
 		t.Errorf("what was repaired from the bucket: %s", out)
 	}
 

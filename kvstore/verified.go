@@ -1,0 +1,46 @@
+package kvstore
+
+import (
+	"errors"
+	"io"
+	"os"
+)
+
+// verifiedFile is in the store's folder beside the files of Pebble, which ignores it. A backup does not have it, because the
+// bytes of the copy have not been read yet; neither does a store that a repair builds.
+const verifiedFile = "VERIFIED"
+
+// maxVerified bounds the file, which may be damaged.
+const maxVerified = 4 << 10
+
+// ReadVerified returns the record of the last check of this store, nil if there is none. A store that is [Behind] is older than
+// the record may be, so it has none.
+func (s *Store) ReadVerified() ([]byte, error) {
+	if s.Behind() != nil {
+		return nil, nil
+	}
+	f, err := s.opts.FS.Open(s.opts.FS.PathJoin(s.dir, verifiedFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxVerified))
+}
+
+// WriteVerified replaces the record of the last check. A store that was opened read-only has such a record too, unless its file
+// system cannot be written to.
+func (s *Store) WriteVerified(record []byte) error {
+	return writeMark(s.opts.FS, s.opts.FS.PathJoin(s.dir, verifiedFile), record)
+}
+
+// RemoveVerified removes the record of the last check, if there is one.
+func (s *Store) RemoveVerified() error {
+	err := s.opts.FS.Remove(s.opts.FS.PathJoin(s.dir, verifiedFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
