@@ -382,10 +382,8 @@ func (b *Bot) claim(name ReleaseName) (c verify.Claim, err error) {
 	if c.Manifest, err = logs.ReadManifest(b.store, e.Entry.Manifest); err != nil {
 		return c, err
 	}
-	if p := e.Provenance; p != nil && p.Bundle != (kvstore.Hash{}) {
-		if c.Bundle, err = b.store.Identity(p.Bundle); err != nil {
-			return c, err
-		}
+	if err := c.ReadBundles(b.store.Identity); err != nil {
+		return c, err
 	}
 	if row, err := views.LookupPackage(b.store, name.Package); err == nil {
 		c.PackageJSON = row.JSON

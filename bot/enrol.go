@@ -186,6 +186,9 @@ func (b *Bot) enrolOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) err
 	} else if entry.Diff, err = b.diff(pins, known, p); err != nil {
 		return err
 	}
+	if entry.Policy = policyChange(known, p); entry.Policy.Weakens() {
+		b.logger.Warn("releases no longer have to be built from a repository", "package", p.Name, "required", entry.Policy.Old, "now", entry.Policy.New)
+	}
 	if err := views.Record(tx, views.Change{Entry: entry, PackageJSON: p.JSON}); err != nil {
 		return err
 	}

@@ -24,6 +24,8 @@ type ImportRequest struct {
 	Files   []ImportFile `json:"files"`
 	// Contents are the hashes of the contents that follow the request, in their order.
 	Contents []kvstore.Hash `json:"contents,omitempty"`
+	// Override is why the release is published although the policy of the package requires an attestation; "" where it is not.
+	Override string `json:"override,omitempty"`
 }
 
 // An ImportFile is a file of a release to import.
@@ -127,11 +129,12 @@ func (b *Bot) publishImport(ctx context.Context, in *pendingImport, received map
 			data, err := b.store.Identity(f.SHA256)
 			return io.NopCloser(bytes.NewReader(data)), err
 		}),
-		source: logs.Source{Type: "import", Name: in.Package},
+		source: logs.Source{Type: "import", Name: in.Package}, override: in.Override,
 	})
 }
 
-// planImport checks a request against the catalogue, the log and the limits. It changes nothing.
+// planImport checks a request against the catalogue, the log and the limits. It changes nothing, except that the log has an
+// entry of an import that the policy of the package does not allow.
 func (b *Bot) planImport(ctx context.Context, r ImportRequest) (*pendingImport, error) {
 	p, err := b.lookup(r.Package)
 	if err != nil {
@@ -147,6 +150,9 @@ func (b *Bot) planImport(ctx context.Context, r ImportRequest) (*pendingImport, 
 	}
 	if err == nil {
 		err = in.checkSelection(plan)
+	}
+	if err == nil {
+		err = b.refuseImport(ctx, p, r.Version, r.Override)
 	}
 	if err != nil {
 		return nil, in.notImported(err)

@@ -24,7 +24,7 @@ func (r *rig) importPath(name, version, path string) error {
 	if err != nil {
 		return err
 	}
-	return bot.SendRelease(r.Context(), r.bot, name, version, source)
+	return bot.SendRelease(r.Context(), r.bot, name, version, "", source)
 }
 
 func importFile(path, data string) bot.ImportFile {
@@ -169,7 +169,7 @@ func TestImportSendsMissingContentsOnly(t *testing.T) {
 		{"b", "1.0.0", selected, len("selected" + "described")},
 	} {
 		to := &recordingImporter{Bot: r.bot}
-		if err := bot.SendRelease(t.Context(), to, test.pkg, test.version, archive.Folder(test.folder)); err != nil {
+		if err := bot.SendRelease(t.Context(), to, test.pkg, test.version, "", archive.Folder(test.folder)); err != nil {
 			t.Fatal(err)
 		}
 		if to.sent != test.sent {
@@ -201,7 +201,7 @@ func TestImportOfFilesThatChange(t *testing.T) {
 				t.Fatal(err)
 			}
 		}}
-		err := bot.SendRelease(t.Context(), to, "a", "6.6.6", archive.Folder(folder))
+		err := bot.SendRelease(t.Context(), to, "a", "6.6.6", "", archive.Folder(folder))
 		if err == nil || !strings.Contains(err.Error(), "run the same command again") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -21,10 +21,10 @@ type Importer interface {
 	Import(ctx context.Context, r ImportRequest, contents io.Reader) error
 }
 
-// SendRelease imports the files of a source as a version of a package. It reads the source twice: the first time for the list
+// SendRelease imports the files of a source as a version of a package; override is that of an [ImportRequest]. It reads the source twice: the first time for the list
 // of its files, the second time for the contents that the importer does not have.
-func SendRelease(ctx context.Context, to Importer, name, version string, source archive.Source) error {
-	r := ImportRequest{Package: name, Version: version}
+func SendRelease(ctx context.Context, to Importer, name, version, override string, source archive.Source) error {
+	r := ImportRequest{Package: name, Version: version, Override: override}
 	var err error
 	if r.Files, err = listFiles(ctx, source); err != nil {
 		return fmt.Errorf("%s %s was not imported: %w", name, version, err)

@@ -257,6 +257,9 @@ func (b *Bot) Compare(ctx context.Context, name, version string) (settled bool, 
 	same, other := compareFiles(mirrored, own)
 	switch {
 	case len(other) > 0:
+		if evidence.Provenance, err = satisfyPolicy(p, evidence.Provenance, ""); err != nil {
+			return true, b.asAtOrigin(v, logs.Withdrawn, fmt.Sprintf("npm has other bytes at %q, and its release is not published either: %v", text.Short(other[0], maxPath), err), nil)
+		}
 		return true, b.replace(v, mirrored, own, evidence, other, pins)
 	case same == 0:
 		return false, fmt.Errorf("npm's %s %s has no path in common with the mirrored release", name, version)

@@ -27,7 +27,15 @@ func (b *Bot) Add(ctx context.Context, name, version string) error {
 		if version == "" {
 			return b.addDue(ctx, p)
 		}
-		return b.addChosen(ctx, p, version)
+		return b.addChosen(ctx, p, "", version)
+	})
+}
+
+// AddUnattested is Add for one version, which is published also if it does not satisfy the policy of its package. The log has
+// the operator's reason.
+func (b *Bot) AddUnattested(ctx context.Context, name, version, reason string) error {
+	return b.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
+		return b.addChosen(ctx, p, reason, version)
 	})
 }
 
@@ -47,7 +55,7 @@ func (b *Bot) Retry(ctx context.Context, name string) error {
 		if versions == nil {
 			return fmt.Errorf("no release was refused or has failed; `larder add %s` gets those that are new", name)
 		}
-		return b.addChosen(ctx, p, versions...)
+		return b.addChosen(ctx, p, "", versions...)
 	})
 }
 
@@ -94,8 +102,8 @@ func (b *Bot) addDue(ctx context.Context, p *packages.Package) error {
 	return nil
 }
 
-// addChosen releases these versions, if upstream has all of them.
-func (b *Bot) addChosen(ctx context.Context, p *packages.Package, versions ...string) error {
+// addChosen releases these versions, if upstream has all of them. override is that of [intake].
+func (b *Bot) addChosen(ctx context.Context, p *packages.Package, override string, versions ...string) error {
 	for _, version := range versions {
 		if err := b.unpublished(p.Name, version); err != nil {
 			return err
@@ -111,6 +119,7 @@ func (b *Bot) addChosen(ctx context.Context, p *packages.Package, versions ...st
 		if err != nil {
 			return err
 		}
+		t.override = override
 		tasks = append(tasks, t)
 	}
 	return b.releaseAll(ctx, tasks)

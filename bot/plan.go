@@ -125,7 +125,7 @@ func (p *planning) retries(r release, state views.State) bool {
 		return false
 	}
 	again := slices.Contains(p.known.Mended, r.name) && (p.begins(r) || !p.known.Began.IsZero() && state.Updated.After(p.known.Began))
-	return again || state.Reason == gone || p.mended(r)
+	return again || state.Reason == gone || refusedImport(state) || p.mended(r)
 }
 
 // lookFirst plans for a version without a state.

@@ -14,18 +14,20 @@ import (
 
 const provenanceData = "../logs/verify/testdata/provenance/"
 
+func readProvenance(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(provenanceData + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
 // npm's own archive of its package sigstore, with the attestation that npm has of it.
 func TestProvenance(t *testing.T) {
-	read := func(name string) []byte {
-		data, err := os.ReadFile(provenanceData + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return data
-	}
-	archive, bundle, other := read("sigstore-1.3.0.tgz"), read("sigstore-1.3.0.json"), read("sigstore-2.0.0.json")
+	archive, bundle, other := readProvenance(t, "sigstore-1.3.0.tgz"), readProvenance(t, "sigstore-1.3.0.json"), readProvenance(t, "sigstore-2.0.0.json")
 	verified := logs.Provenance{
-		Outcome:    logs.ProvenanceVerified,
+		Outcome:    logs.AttestationVerified,
 		Repository: "https://github.com/sigstore/sigstore-js",
 		Commit:     "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1",
 		Workflow:   "https://github.com/sigstore/sigstore-js/.github/workflows/release.yml@refs/heads/main",
@@ -38,11 +40,11 @@ func TestProvenance(t *testing.T) {
 		reason string
 	}{
 		{"npm's", bundle, 0, verified, ""},
-		{"of another archive", other, 0, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "digest"},
-		{"nothing", []byte("{}"), 0, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "bundle"},
-		{"not passed on", bundle, 403, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "does not have it"},
-		{"lost", bundle, 404, logs.Provenance{Outcome: logs.ProvenanceUnverified}, "does not have it"},
-		{"none", nil, 0, logs.Provenance{Outcome: logs.ProvenanceMissing}, ""},
+		{"of another archive", other, 0, logs.Provenance{Outcome: logs.AttestationInvalid}, "digest"},
+		{"nothing", []byte("{}"), 0, logs.Provenance{Outcome: logs.AttestationInvalid}, "bundle"},
+		{"not passed on", bundle, 403, logs.Provenance{Outcome: logs.AttestationUnverified}, "does not have it"},
+		{"lost", bundle, 404, logs.Provenance{Outcome: logs.AttestationUnverified}, "does not have it"},
+		{"none", nil, 0, logs.Provenance{Outcome: logs.AttestationMissing}, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -74,7 +76,7 @@ func TestProvenance(t *testing.T) {
 			} else if got.Bundle != (kvstore.Hash{}) {
 				t.Error("a bundle is kept")
 			}
-			got.Reason, got.Bundle = "", kvstore.Hash{}
+			got.Reason, got.Bundle, got.Publish = "", kvstore.Hash{}, logs.Publish{}
 			if got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
@@ -110,4 +112,59 @@ func TestAttestationsFail(t *testing.T) {
 	if s := r.state("a", "1.0.0"); !strings.Contains(s.Reason, "couldn't get its attestations") {
 		t.Errorf("state %+v", s)
 	}
+}
+
+// npm's own attestation of the publication is kept beside that of the build, and a broken one is recorded as broken.
+func TestPublishAttestation(t *testing.T) {
+	archive, build, publish := readProvenance(t, "sigstore-1.3.0.tgz"), readProvenance(t, "sigstore-1.3.0.json"), readProvenance(t, "publish-1.3.0.json")
+	verified := logs.Publish{Outcome: logs.AttestationVerified, Key: npmtest.FormerKeyID, PublicKey: npmtest.FormerKey}
+	tests := []struct {
+		name    string
+		publish []byte
+		keys    func(*npmtest.Registry)
+		want    logs.Publish
+		reason  string
+	}{
+		{"npm's", publish, (*npmtest.Registry).PublishFormerKey, verified, ""},
+		{"broken", bytes.Replace(publish, []byte(`"payload":"eyJ`), []byte(`"payload":"eyI`), 1), (*npmtest.Registry).PublishFormerKey, logs.Publish{Outcome: logs.AttestationInvalid}, "payload"},
+		{"that of the build in its place", build, (*npmtest.Registry).PublishFormerKey, logs.Publish{Outcome: logs.AttestationInvalid}, "does not name the key"},
+		{"by a key that is not published", publish, func(r *npmtest.Registry) { r.PublishKeys(npmtest.NewKey(t)) }, logs.Publish{Outcome: logs.AttestationUnverified}, npmtest.FormerKeyID},
+		{"none", nil, (*npmtest.Registry).PublishFormerKey, logs.Publish{Outcome: logs.AttestationMissing}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js"))
+			tt.keys(r.registry)
+			r.registry.Add("sigstore", "1.3.0", hour(1), nil, npmtest.Tarball(archive), npmtest.AttestedWith(build, tt.publish))
+			r.open()
+			r.settle()
+			e := r.one(logs.Published)
+			got := e.Provenance.Publish
+			if !strings.Contains(got.Reason, tt.reason) || (got.Reason == "") != (tt.reason == "") {
+				t.Errorf("reason %q, want %q", got.Reason, tt.reason)
+			}
+			if tt.publish != nil && r.content(got.Bundle) != string(compact(t, tt.publish)) {
+				t.Error("the bundle is not kept")
+			}
+			got.Reason, got.Bundle = "", kvstore.Hash{}
+			if got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+			if e.Provenance.Outcome != logs.AttestationVerified {
+				t.Errorf("the attestation of the build is %s", e.Provenance)
+			}
+			r.auditNow()
+			if r.audit(); !strings.Contains(r.upstreamNote("sigstore", "1.3.0"), "the same") {
+				t.Errorf("compared with upstream: %s", r.upstreamNote("sigstore", "1.3.0"))
+			}
+			r.sound()
+		})
+	}
+}
+
+func (r *rig) upstreamNote(pkg, version string) string {
+	r.Helper()
+	note, _ := r.note(pkg, version)
+	return note
 }

@@ -22,6 +22,7 @@ type task struct {
 	tried    int  // attempts that failed
 	rank     int  // 0 for a package's newest, so that every package's newest come first
 	actor    string
+	override string // that of [intake]
 }
 
 // id names the version in queues and claims.

@@ -281,7 +281,7 @@ func (b *Bot) fetch(ctx context.Context, t task, came *views.WrongBytes) (*logs.
 	return b.publish(ctx, intake{
 		pkg: t.pkg, version: t.version.name, released: released, actor: t.actor,
 		archive: got.archive, source: got.source, notes: got.notes, fresh: t.fresh,
-		signature: got.signature, attested: got.attested,
+		signature: got.signature, attested: got.attested, override: t.override,
 	})
 }
 
@@ -296,7 +296,8 @@ type intake struct {
 	notes    []string
 	// signature and attested are those of [fetched].
 	signature logs.Signature
-	attested  func(context.Context) (logs.Provenance, []byte, error)
+	attested  func(context.Context) (attested, error)
+	override  string                     // why an operator publishes it although it does not satisfy the policy; "" for none
 	fresh     bool                       // it does not wait for releases that are not
 	check     func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
 }
@@ -325,6 +326,9 @@ func (b *Bot) publish(ctx context.Context, in intake) (_ *logs.Manifest, err err
 	if err != nil {
 		return nil, err
 	}
+	if entry.Provenance, err = satisfyPolicy(in.pkg, entry.Provenance, in.override); err != nil {
+		return nil, err
+	}
 	entry.Kind = logs.Published
 	if err := b.commit(pins, manifest, in.actor, logs.Processed, entry); err != nil {
 		return nil, err
@@ -342,11 +346,10 @@ func (b *Bot) evidence(ctx context.Context, in intake, m *logs.Manifest, pins *k
 	if in.attested == nil {
 		return entry, nil
 	}
-	found, bundle, err := in.attested(ctx)
-	if err == nil && bundle != nil {
-		found.Bundle, err = b.keep(pins, bundle)
+	attested, err := in.attested(ctx)
+	if err == nil {
+		entry.Provenance, err = b.storeBundles(pins, attested)
 	}
-	entry.Provenance = &found
 	return entry, err
 }
 
@@ -374,6 +377,9 @@ func (b *Bot) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, 
 		}
 		entry.Time, entry.Actor = b.options.Now(), actor
 		entry.Package, entry.Version, entry.Released, entry.Manifest = manifest.Package, manifest.Version, manifest.Released, hash
+		if err := b.confirmPolicy(entry); err != nil {
+			return err
+		}
 		if before != "" {
 			first := entry
 			first.Kind, first.Signature, first.Provenance, first.Maker = before, manifest.Source.Signature, nil, nil

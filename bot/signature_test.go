@@ -57,7 +57,7 @@ func TestRegistrySignatures(t *testing.T) {
 						t.Error("the signature is right for another text")
 					}
 				}
-				if e.Provenance == nil || *e.Provenance != (logs.Provenance{Outcome: logs.ProvenanceMissing}) {
+				if e.Provenance == nil || *e.Provenance != (logs.Provenance{Outcome: logs.AttestationMissing, Publish: logs.Publish{Outcome: logs.AttestationMissing}}) {
 					t.Errorf("provenance %+v", e.Provenance)
 				}
 				if m := r.manifest("a", "1.0.0"); m.Source.Signature != tt.want {

@@ -19,7 +19,6 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
-	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -68,8 +67,8 @@ type fetched struct {
 	notes    []string
 	// signature is the registry's, with all that verifies it.
 	signature logs.Signature
-	// attested gets what is signed of where the release was built, with its bundle. Nil: its upstream has no such thing.
-	attested func(context.Context) (logs.Provenance, []byte, error)
+	// attested fetches and verifies the attestations of the release. Nil: its upstream has no such thing.
+	attested func(context.Context) (attested, error)
 }
 
 // source returns what answers for a package; nil for one that is not updated.
@@ -151,43 +150,8 @@ func (s npmSource) fetch(ctx context.Context, target string, v candidate, dst *o
 		archive:   opened,
 		source:    logs.Source{Type: npmType, Name: target, Integrity: listed.Hash(), Signature: signature.Short()},
 		signature: signature,
-		attested:  func(ctx context.Context) (logs.Provenance, []byte, error) { return s.attested(ctx, listed) },
+		attested:  func(ctx context.Context) (attested, error) { return s.fetchAttestations(ctx, listed) },
 	}, nil
-}
-
-// attested gets and verifies the attestation of a version's provenance. That there is none that proves something does not
-// keep a release back: it is the registry's signature that vouches for the archive.
-func (s npmSource) attested(ctx context.Context, v npm.Version) (logs.Provenance, []byte, error) {
-	if !v.Attested {
-		return logs.Provenance{Outcome: logs.ProvenanceMissing}, nil, nil
-	}
-	unverified := func(bundle []byte, why string) (logs.Provenance, []byte, error) {
-		return logs.Provenance{Outcome: logs.ProvenanceUnverified, Reason: text.Short(why, maxNote)}, bundle, nil
-	}
-	answer, err := s.client.Attestations(ctx, v)
-	if errors.Is(err, npm.ErrNotFound) {
-		return unverified(nil, "the registry lists an attestation and does not have it, as mirrors do")
-	}
-	if err != nil && npm.IsPermanent(err) {
-		return unverified(nil, err.Error())
-	}
-	if err != nil {
-		return logs.Provenance{}, nil, err
-	}
-	bundle, err := verify.AttestationBundle(answer)
-	switch {
-	case err != nil:
-		return unverified(nil, err.Error())
-	case bundle == nil:
-		return unverified(nil, "the registry lists an attestation of provenance, and it is not among those that it has")
-	case len(bundle) > verify.MaxAttestation:
-		return unverified(nil, fmt.Sprintf("the attestation has %d bytes, over the limit of %d", len(bundle), verify.MaxAttestation))
-	}
-	build, err := s.provenance.Verify(bundle, v.Package, v.Version, v.Hash())
-	if err != nil {
-		return unverified(bundle, err.Error())
-	}
-	return logs.Provenance{Outcome: logs.ProvenanceVerified, Repository: build.Repository, Commit: build.Commit, Workflow: build.Workflow}, bundle, nil
 }
 
 func (s npmSource) same(v candidate, published string) (same, known bool) {

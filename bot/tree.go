@@ -34,6 +34,8 @@ type Tree struct {
 	// SRI is the path of a file of integrities that must hold, or of a folder of such files, {package}/{version}.json; ""
 	// for none.
 	SRI string `json:"sri,omitempty"`
+	// Override is that of an [ImportRequest], for all releases.
+	Override string `json:"override,omitempty"`
 }
 
 // A TreeEvent tells how far an import has come and, where Problem is not "", of a release that was not imported.
@@ -92,6 +94,7 @@ const (
 	wrongIntegrity  = "an integrity does not hold"
 	noDate          = "no release date"
 	notAcceptable   = "not an acceptable release"
+	notAttested     = "the package requires an attestation of the build"
 	couldNotBeRead  = "could not be read"
 	couldNotPublish = "could not be published"
 )
@@ -345,8 +348,11 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 	if err := p.enrolled(ctx); err != nil {
 		return nil, err
 	}
+	if err := t.refuseImport(ctx, p.Package, version, t.Override); err != nil {
+		return nil, &treeError{notAttested, err}
+	}
 	return t.publish(ctx, intake{
-		pkg: p.laid, version: version, released: released, actor: actorOperator,
+		pkg: p.laid, version: version, override: t.Override, released: released, actor: actorOperator,
 		archive: source,
 		source:  logs.Source{Type: "import", Name: filepath.Base(t.Dir)},
 		check:   func(m *logs.Manifest) error { return hold(listed, m) },

@@ -92,6 +92,8 @@ type Entry struct {
 	Mirror *Mirror `json:"mirror,omitempty"`
 	// Upstream is what changed there, for UpstreamChanged.
 	Upstream UpstreamChange `json:"upstream,omitzero"`
+	// Policy is the provenance policy of the package before and after, for PackageAdded and PackageChanged where it changed.
+	Policy PolicyChange `json:"policy,omitzero"`
 	// Key is the new key of a KeyChanged entry: a verifier key as in
 	// https://c2sp.org/signed-note.
 	Key string `json:"key,omitempty"`
@@ -113,39 +115,86 @@ type UpstreamChange struct {
 	New string `json:"new"`
 }
 
+// A PolicyChange is the repository that the releases of a package must be built from, before and after; "" for any.
+type PolicyChange struct {
+	Old string `json:"old"`
+	New string `json:"new"`
+}
+
+// Weakens reports whether releases no longer have to be built from the old repository.
+func (c PolicyChange) Weakens() bool { return c.Old != "" && c.Old != c.New }
+
 // A Provenance is what was found of a release's provenance attestation: what a build service has signed of which
 // repository, commit and workflow made the archive.
 type Provenance struct {
-	Outcome ProvenanceOutcome `json:"outcome"`
-	// Reason says why the attestation was not verified, for ProvenanceUnverified.
+	Outcome AttestationOutcome `json:"outcome"`
+	// Reason says why the attestation proves nothing, for AttestationInvalid and AttestationUnverified.
 	Reason string `json:"reason,omitempty"`
 	// Bundle is the content that holds the attestation, a Sigstore bundle as the registry has it; none where it has none.
 	Bundle kvstore.Hash `json:"bundle,omitzero"`
-	// Repository, Commit and Workflow are the certificate's, for ProvenanceVerified.
+	// Repository, Commit and Workflow are the certificate's, for AttestationVerified.
 	Repository string `json:"repository,omitempty"` // its URL
 	Commit     string `json:"commit,omitempty"`     // in hexadecimal digits
 	Workflow   string `json:"workflow,omitempty"`   // the URL of its file, at a branch or tag
+	// Publish is the registry's own attestation; zero in older entries and where there is no registry.
+	Publish Publish `json:"publish,omitzero"`
+	// Required is the repository that the package JSON requires, "" where it has no policy.
+	Required string `json:"required,omitempty"`
+	// Override is why an operator published the release although it does not satisfy the policy; "" for all others.
+	Override string `json:"override,omitempty"`
 }
 
-// String says it in a line.
+// A Publish is what was found of a registry's attestation that it received the archive.
+type Publish struct {
+	Outcome AttestationOutcome `json:"outcome"`
+	Reason  string             `json:"reason,omitempty"` // as in [Provenance]
+	Bundle  kvstore.Hash       `json:"bundle,omitzero"`  // as in [Provenance]
+	// Key is the id of the registry's key that signed, and PublicKey that key in base64, for AttestationVerified.
+	Key       string `json:"key,omitempty"`
+	PublicKey string `json:"publicKey,omitempty"`
+}
+
+// String describes it in a line.
 func (p Provenance) String() string {
+	described := ""
 	switch p.Outcome {
-	case ProvenanceVerified:
-		return fmt.Sprintf("built from %s at commit %s by %s", p.Repository, p.Commit, p.Workflow)
-	case ProvenanceMissing:
+	case AttestationVerified:
+		described = fmt.Sprintf("built from %s at commit %s by %s", p.Repository, p.Commit, p.Workflow)
+	case AttestationMissing:
+		described = "none: the registry has no attestation"
+	case AttestationInvalid:
+		described = "broken: " + p.Reason
+	default:
+		described = "not verified: " + p.Reason
+	}
+	if p.Override != "" {
+		described += fmt.Sprintf("; the package JSON requires %s, and the operator overrode that: %s", p.Required, p.Override)
+	}
+	return described
+}
+
+// String describes it in a line.
+func (p Publish) String() string {
+	switch p.Outcome {
+	case AttestationVerified:
+		return "attested by the registry's key " + p.Key
+	case AttestationMissing:
 		return "none: the registry has no attestation"
+	case AttestationInvalid:
+		return "broken: " + p.Reason
 	}
 	return "not verified: " + p.Reason
 }
 
-// A ProvenanceOutcome is what looking for an attestation came to.
-type ProvenanceOutcome string
+// An AttestationOutcome is the result of the search for an attestation.
+type AttestationOutcome string
 
 // The outcomes.
 const (
-	ProvenanceVerified   ProvenanceOutcome = "verified"   // it is right, and about this archive
-	ProvenanceMissing    ProvenanceOutcome = "missing"    // the registry has none
-	ProvenanceUnverified ProvenanceOutcome = "unverified" // there is one, and it could not be verified, for the Reason
+	AttestationVerified   AttestationOutcome = "verified"   // it is right, and about this archive
+	AttestationMissing    AttestationOutcome = "missing"    // the registry has none
+	AttestationInvalid    AttestationOutcome = "invalid"    // there is one, and it is broken, for the Reason
+	AttestationUnverified AttestationOutcome = "unverified" // the registry lists one and does not have it, for the Reason; in older entries also what is invalid
 )
 
 // A Maker is a program that made files of a release. Who runs the same version with the same options gets the same bytes.
@@ -173,11 +222,11 @@ func (r Range) String() string {
 // ever removed. The files of a release are named by its manifest.
 func (e Entry) Contents() []kvstore.Hash {
 	var named []kvstore.Hash
-	var bundle kvstore.Hash
-	if e.Provenance != nil {
-		bundle = e.Provenance.Bundle
+	var build, publish kvstore.Hash
+	if p := e.Provenance; p != nil {
+		build, publish = p.Bundle, p.Publish.Bundle
 	}
-	for _, h := range []kvstore.Hash{e.Manifest, e.PackageJSON, e.Diff, e.Detail, e.Erasure, bundle} {
+	for _, h := range []kvstore.Hash{e.Manifest, e.PackageJSON, e.Diff, e.Detail, e.Erasure, build, publish} {
 		if h != (kvstore.Hash{}) {
 			named = append(named, h)
 		}

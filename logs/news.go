@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -15,7 +16,7 @@ var LogNews = []Kind{KeyChanged, LossAccepted}
 // Alarming reports whether news are of something that may be wrong, rather than of a release.
 func (k Kind) Alarming() bool { return !k.Publishes() && k != Restored }
 
-// News says in a sentence what happened, for one of the kinds in [News].
+// News says in a sentence what happened, for one of the kinds in [News] and for a policy that was weakened.
 func (e Entry) News() string {
 	name := e.Package + " " + e.Version
 	reason := ""
@@ -26,7 +27,7 @@ func (e Entry) News() string {
 	case Published, Replaced:
 		switch p := e.Provenance; {
 		case p == nil:
-		case p.Outcome == ProvenanceVerified:
+		case p.Outcome == AttestationVerified:
 			reason += "; " + p.String()
 		default:
 			reason += "; provenance: " + p.String()
@@ -40,6 +41,10 @@ func (e Entry) News() string {
 		return "contents of " + name + " were erased" + reason
 	case UpstreamChanged:
 		return name + reason
+	case PackageAdded, PackageChanged:
+		if e.Policy.Weakens() {
+			return fmt.Sprintf("%s no longer requires that releases are built from %s, but from %s", e.Package, e.Policy.Old, cmp.Or(e.Policy.New, "anywhere"))
+		}
 	case PackageRemoved:
 		return e.Package + " left the catalogue: what is published stays, and nothing follows"
 	case KeyChanged:
@@ -54,8 +59,8 @@ func (e Entry) News() string {
 // was built in the open or signed is so no more, or comes from another repository.
 func (e Entry) Unexpected(before Entry) string {
 	switch was, is := before.Provenance, e.Provenance; {
-	case was == nil || was.Outcome != ProvenanceVerified:
-	case is == nil || is.Outcome != ProvenanceVerified:
+	case was == nil || was.Outcome != AttestationVerified:
+	case is == nil || is.Outcome != AttestationVerified:
 		return fmt.Sprintf("nothing proves where it was built, and %s was built from %s", before.Version, was.Repository)
 	case is.Repository != was.Repository:
 		return fmt.Sprintf("it was built from %s, and %s from %s", is.Repository, before.Version, was.Repository)

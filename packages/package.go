@@ -44,6 +44,8 @@ type Package struct {
 	// Autoupdate says where releases come from. It is nil for a package that
 	// is served but not updated.
 	Autoupdate *Autoupdate `json:"autoupdate,omitempty"`
+	// Provenance is the policy for its releases, nil for none.
+	Provenance *Policy `json:"provenance,omitempty"`
 	// Optimization says which files may get a minified copy.
 	Optimization Optimization `json:"optimization"`
 
@@ -89,6 +91,20 @@ type Autoupdate struct {
 	IgnoreVersions []string `json:"ignoreVersions,omitempty"`
 	// ExcludeFromSearch keeps the package out of search results.
 	ExcludeFromSearch bool `json:"excludeFromSearch,omitempty"`
+}
+
+// Policy says which releases of a package may be published.
+type Policy struct {
+	// Repository is the URL of the repository that releases must be built from, by an attestation of their build.
+	Repository string `json:"repository"`
+}
+
+// Required returns the repository, "" for no policy.
+func (p *Policy) Required() string {
+	if p == nil {
+		return ""
+	}
+	return p.Repository
 }
 
 // FileSet is one entry of a fileMap.

@@ -151,6 +151,7 @@ func (c *check) parse() *Package {
 	c.name(p)
 	c.filename(p)
 	c.autoupdate(p)
+	c.provenance(p)
 	return p
 }
 
@@ -257,6 +258,15 @@ func (c *check) autoupdate(p *Package) {
 		if g := c.glob(pattern, []string{"autoupdate", "ignoreVersions", strconv.Itoa(i)}); g != nil {
 			p.ignored = append(p.ignored, g)
 		}
+	}
+}
+
+// provenance refuses a policy that no release can satisfy.
+func (c *check) provenance(p *Package) {
+	if p.Provenance != nil && p.Autoupdate != nil && p.Autoupdate.Source != "npm" {
+		location := []string{"provenance"}
+		c.add(Error, "provenance", c.root.find(location...).at, location,
+			"\"provenance\" requires an attestation of each release, and only releases from npm have one; set the source of \"autoupdate\" to \"npm\", or remove \"provenance\"")
 	}
 }
 

@@ -27,9 +27,11 @@ func newBuilt(e logs.Entry, repository string) *built {
 		return &built{Why: "not proven: the release is not from npm"}
 	case p == nil:
 		return &built{Why: "not known: the log’s entry is older than this check"}
-	case p.Outcome == logs.ProvenanceMissing:
+	case p.Outcome == logs.AttestationMissing:
 		return &built{Why: "not proven: npm has no attestation of it"}
-	case p.Outcome != logs.ProvenanceVerified:
+	case p.Outcome == logs.AttestationInvalid:
+		return &built{Why: "not proven: npm’s attestation is broken: " + p.Reason}
+	case p.Outcome != logs.AttestationVerified:
 		return &built{Why: "not proven: npm’s attestation could not be verified: " + p.Reason}
 	default:
 		b := &built{Repository: strings.TrimPrefix(p.Repository, "https://"), RepositoryLink: text.WebLink(p.Repository), Commit: p.Commit, Workflow: p.Workflow, WorkflowLink: text.WebLink(p.Workflow)}

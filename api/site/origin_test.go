@@ -12,7 +12,7 @@ import (
 )
 
 func TestBuilt(t *testing.T) {
-	verified := &logs.Provenance{Outcome: logs.ProvenanceVerified, Repository: "https://github.com/jars/pickle", Commit: "c0ffee", Workflow: "https://github.com/jars/pickle/.github/workflows/release.yml@refs/heads/main"}
+	verified := &logs.Provenance{Outcome: logs.AttestationVerified, Repository: "https://github.com/jars/pickle", Commit: "c0ffee", Workflow: "https://github.com/jars/pickle/.github/workflows/release.yml@refs/heads/main"}
 	tests := []struct {
 		name       string
 		entry      logs.Entry
@@ -28,8 +28,8 @@ func TestBuilt(t *testing.T) {
 			Workflow: ".github/workflows/release.yml@refs/heads/main", WorkflowLink: "https://github.com/jars/pickle/blob/c0ffee/.github/workflows/release.yml",
 			Mismatch: "https://github.com/jars/other",
 		}},
-		{"none", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.ProvenanceMissing}}, "", built{Why: "not proven: npm has no attestation of it"}},
-		{"not verified", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.ProvenanceUnverified, Reason: "too large"}}, "", built{Why: "not proven: npm’s attestation could not be verified: too large"}},
+		{"none", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationMissing}}, "", built{Why: "not proven: npm has no attestation of it"}},
+		{"not verified", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationUnverified, Reason: "too large"}}, "", built{Why: "not proven: npm’s attestation could not be verified: too large"}},
 		{"an old entry", logs.Entry{Kind: logs.Published, Signature: logs.Signature{Outcome: logs.SignatureVerified}}, "", built{Why: "not known: the log’s entry is older than this check"}},
 		{"from git", logs.Entry{Kind: logs.Published}, "", built{Why: "not proven: the release is not from npm"}},
 		{"mirrored", logs.Entry{Kind: logs.Mirrored}, "", built{Why: "not proven: the release was taken from another origin"}},

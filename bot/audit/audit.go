@@ -378,12 +378,17 @@ func (c *comparison) again(ctx context.Context, f logs.File, data []byte) error 
 	return differs("%s comes out otherwise when it is made again from %s, by %s %s", text.Short(f.Path, 300), text.Short(f.From, 300), c.claim.Entry.Maker.Program, c.claim.Entry.Maker.Version)
 }
 
-// provenance verifies the attestation that the log keeps, or the one that npm has.
+// provenance verifies the attestations that the log keeps.
 func (c *comparison) provenance(ctx context.Context) error {
 	if c.claim.Manifest.Source.Type != "npm" {
 		return nil
 	}
 	kept := c.claim.Entry.Provenance
+	if kept != nil && kept.Publish.Outcome == logs.AttestationVerified {
+		if err := c.publication(ctx, kept.Publish); err != nil {
+			return err
+		}
+	}
 	if c.claim.Bundle == nil {
 		switch {
 		case kept == nil:
@@ -395,13 +400,13 @@ func (c *comparison) provenance(ctx context.Context) error {
 	}
 	build, err := c.o.Provenance.Verify(c.claim.Bundle, c.claim.Manifest.Source.Name, c.claim.Entry.Version, c.claim.Manifest.Source.Integrity)
 	if err != nil {
-		if kept.Outcome == logs.ProvenanceVerified {
+		if kept.Outcome == logs.AttestationVerified {
 			return differs("the log says that the attestation of provenance was verified, and it is not right: %s", text.Short(err.Error(), 500))
 		}
 		c.note("the attestation of provenance proves nothing: %s", text.Short(err.Error(), 300))
 		return nil
 	}
-	if kept.Outcome == logs.ProvenanceVerified && (build.Repository != kept.Repository || build.Commit != kept.Commit || build.Workflow != kept.Workflow) {
+	if kept.Outcome == logs.AttestationVerified && (build.Repository != kept.Repository || build.Commit != kept.Commit || build.Workflow != kept.Workflow) {
 		return differs("the log says that it was built from %s at commit %s, and the attestation says %s at %s", text.Short(kept.Repository, 200), kept.Commit, build.Repository, build.Commit)
 	}
 	c.found.Provenance = &build
@@ -411,6 +416,32 @@ func (c *comparison) provenance(ctx context.Context) error {
 		}
 	}
 	slices.Sort(c.found.Mismatches)
+	return nil
+}
+
+// publication verifies the registry's own attestation, which the log says was verified.
+func (c *comparison) publication(ctx context.Context, kept logs.Publish) error {
+	source := c.claim.Manifest.Source
+	if c.claim.Publish == nil {
+		return differs("the log says that the registry's own attestation was verified, and does not keep it")
+	}
+	id, err := verify.PublishKey(c.claim.Publish)
+	if err != nil || id != kept.Key {
+		return differs("the log says that the registry's own attestation was verified with the key %s, and it is not by that key", text.Short(kept.Key, 100))
+	}
+	key, ok, err := c.o.Npm.Key(ctx, source.Name, id)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		c.note("the registry's own attestation is by the key %s, which the registry does not publish now", text.Short(id, 100))
+		return nil
+	}
+	err = c.o.Provenance.VerifyPublication(c.claim.Publish, source.Name, c.claim.Entry.Version, source.Integrity, verify.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
+	if err != nil {
+		return differs("the log says that the registry's own attestation was verified, and it is broken: %s", text.Short(err.Error(), 500))
+	}
+	c.found.Attested = id
 	return nil
 }
 

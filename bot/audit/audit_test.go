@@ -101,7 +101,7 @@ func (r *rig) add(options ...npmtest.Option) verify.Claim {
 	}
 	e := logs.Entry{Kind: logs.Published, Package: "jquery", Version: "3.7.1", Signature: logs.Signature{
 		Outcome: logs.SignatureVerified, Key: signed.KeyID, Text: signed.Text, Sig: signed.Sig, PublicKey: signed.PublicKey,
-	}, Maker: new(logs.Maker), Provenance: &logs.Provenance{Outcome: logs.ProvenanceMissing}}
+	}, Maker: new(logs.Maker), Provenance: &logs.Provenance{Outcome: logs.AttestationMissing}}
 	e.Maker.Program, e.Maker.Version, e.Maker.Options = worker.Minifier()
 	m := &logs.Manifest{
 		Package: "jquery", Version: "3.7.1", Released: released,
@@ -308,7 +308,7 @@ func TestProvenance(t *testing.T) {
 			}
 			claim := verify.Claim{
 				Entry: logs.Entry{Kind: logs.Published, Package: "sigstore", Version: "1.3.0", Provenance: &logs.Provenance{
-					Outcome: logs.ProvenanceVerified, Repository: built, Commit: "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1", Workflow: built + "/.github/workflows/release.yml@refs/heads/main",
+					Outcome: logs.AttestationVerified, Repository: built, Commit: "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1", Workflow: built + "/.github/workflows/release.yml@refs/heads/main",
 				}},
 				Manifest: &logs.Manifest{Package: "sigstore", Version: "1.3.0", Source: logs.Source{Type: "npm", Name: "sigstore", Integrity: packument.Versions["1.3.0"].Hash()}},
 				Bundle:   read("sigstore-1.3.0.json"), PackageJSON: []byte(tt.packageJSON),

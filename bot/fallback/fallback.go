@@ -224,8 +224,8 @@ func (f *Fallback) seek(r *http.Request, id release, path, hops string) ([]byte,
 	}
 	defer leave()
 	data, err := fl.file(ctx, path)
-	if errors.Is(err, bot.ErrStays) && f.known(id) {
-		return nil, nil
+	if (errors.Is(err, bot.ErrStays) || errors.Is(err, fetch.ErrNotFound)) && f.known(id) {
+		return nil, nil // the store has the release and knows its files
 	}
 	return data, err
 }

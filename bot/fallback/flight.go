@@ -115,6 +115,9 @@ func (fl *flight) take(ctx context.Context) error {
 		return err
 	}
 	defer m.Close()
+	if m.NeedsAttestation() {
+		return m.PublishFromNpm(ctx)
+	}
 	var worst error
 	for _, o := range fl.origins {
 		got, err := o.ask(ctx, fl.id, fl.first)

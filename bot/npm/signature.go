@@ -131,6 +131,36 @@ func (c *Client) Publishes(ctx context.Context, name, id, key string) (bool, err
 	return ok && published.text != "" && published.text == key, nil
 }
 
+// A RegistryKey is a key that a registry publishes.
+type RegistryKey struct {
+	ID      string
+	Key     *ecdsa.PublicKey // nil for one that is not understood
+	Text    string           // in base64, as the registry has it
+	Expires time.Time        // zero for never
+}
+
+// Key returns the key that the registry for a package publishes under an id. It is not there where ok is false.
+func (c *Client) Key(ctx context.Context, name, id string) (key RegistryKey, ok bool, err error) {
+	ring := c.keyring(name)
+	for _, age := range []time.Duration{keysFresh, keysAgain} { // the second time for a new key
+		keys, err := ring.get(ctx, c, age)
+		if err != nil {
+			return RegistryKey{}, false, fmt.Errorf("npm package %s: %w", name, err)
+		}
+		if found, ok := keys[id]; ok {
+			key := RegistryKey{ID: id, Key: found.key, Text: found.text}
+			if found.expires == "" {
+				return key, true, nil
+			}
+			if key.Expires = parseTime(found.expires); key.Expires.IsZero() {
+				key.Key = nil // whether it is valid cannot be determined
+			}
+			return key, true, nil
+		}
+	}
+	return RegistryKey{}, false, nil
+}
+
 // A publicKey is one of a registry's.
 type publicKey struct {
 	// key is nil for one that is not understood, which verifies nothing.

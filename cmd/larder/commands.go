@@ -21,18 +21,30 @@ func newAdd(a *cli) *cobra.Command {
 		Short: "Fetch and publish releases now",
 		Long: `Fetch and publish releases of packages in the catalogue now, instead of waiting for the bot. NAME alone gets what
 the bot would get: the newest releases of a new package, whatever is newer of a known one. NAME@VERSION gets that one
-release, an older one too.
+release, an older one too. A release without the attestation that its package JSON requires is refused;
+--without-provenance publishes it nevertheless, and the log says so and why.
 
 It speaks to the larder process that runs on the data folder, which goes by its own settings; where none runs, it works
 alone with these, and signs the log if its key is there.`,
 		Example: `  larder add jquery
   larder add jquery@1.12.4 htmx.org@2.0.4
   larder add --catalogue ./catalogue my-library`,
-		Args: arguments(1, -1),
 	}
-	a.fetches(cmd, false)
+	override := cmd.Flags().String("without-provenance", "", unattestedFlag)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		for _, arg := range args {
+			if _, version, _ := strings.Cut(arg, "@"); *override != "" && version == "" {
+				return fmt.Errorf("--without-provenance is for one release, NAME@VERSION, and not for %s", arg)
+			}
+		}
+		return arguments(1, -1)(cmd, args)
+	}
+	a.fetches(cmd, false, override)
 	return cmd
 }
+
+// unattestedFlag describes --without-provenance.
+const unattestedFlag = "publish also what lacks the attestation that the package JSON requires, for this `REASON`, which the log has"
 
 func newRetry(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
@@ -45,12 +57,12 @@ refused one when its package JSON or its integrity upstream changes.`,
   larder retry jquery@1.12.4`,
 		Args: arguments(1, -1),
 	}
-	a.fetches(cmd, true)
+	a.fetches(cmd, true, new(string))
 	return cmd
 }
 
-// fetches has a command fetch the releases that its arguments name.
-func (a *cli) fetches(cmd *cobra.Command, retry bool) {
+// fetches has a command fetch the releases that its arguments name. override is that of an [app.AddRequest].
+func (a *cli) fetches(cmd *cobra.Command, retry bool, override *string) {
 	used := append([]string{"keys"}, botFlags...)
 	a.uses(cmd, dataFlags, used)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
@@ -59,7 +71,7 @@ func (a *cli) fetches(cmd *cobra.Command, retry bool) {
 			var failures []error
 			for _, arg := range args {
 				name, version, _ := strings.Cut(arg, "@")
-				_, err := app.OpAdd.Ask(ctx, client, app.AddRequest{Package: name, Version: version, Retry: retry}, a.printEvent)
+				_, err := app.OpAdd.Ask(ctx, client, app.AddRequest{Package: name, Version: version, Retry: retry, Override: *override}, a.printEvent)
 				if ctx.Err() != nil {
 					return err
 				}

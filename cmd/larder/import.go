@@ -28,7 +28,8 @@ and a published version never changes.
 
 The paths of the release are those in SOURCE, also if all files are below one folder. Only --npm, for an archive made
 by npm pack, drops the first component of every path. Links and other files without bytes of their own, and paths that
-differ only in case, are refused.
+differ only in case, are refused. If the package JSON requires provenance, --without-provenance has to say why an
+imported release, which has no attestation of its build, is published.
 
 With --tree, publish all releases of a folder that has them as a public service lays them out:
 {package}/{version}/{file}. The file map does not apply, and no minified files are made. Of a package that the catalogue
@@ -72,6 +73,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 	cmd.Flags().StringVar(&tree.Dir, "tree", "", "publish all releases of `DIR`, {package}/{version}/{file}")
 	cmd.Flags().StringVar(&tree.Released, "released", bot.ByPackument, "`SOURCE` of release dates: packument, mtime, or a JSON file")
 	cmd.Flags().StringVar(&tree.SRI, "sri", "", "`FILE` or folder of integrities that must hold")
+	cmd.Flags().StringVar(&tree.Override, "without-provenance", "", unattestedFlag)
 	asJSON := jsonFlag(cmd)
 	used := []string{"keys", "catalogue", "memory"}
 	a.uses(cmd, dataFlags, used)
@@ -85,7 +87,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 		}
 		return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
 			defer a.tellUnsigned(ctx, client)
-			return app.Import(ctx, client, args[0], args[1], source, a.printEvent)
+			return app.Import(ctx, client, args[0], args[1], tree.Override, source, a.printEvent)
 		})
 	})
 	return cmd

@@ -257,6 +257,6 @@ func (m *machine) importSource(pkg, version string, source archive.Source) error
 	a := newCLI(os.Environ(), io.Discard, io.Discard)
 	a.settings.Data, a.settings.Catalogue = m.data, m.catalogue
 	return a.reach(m.Context(), nil, a.writing(appending), func(client *app.Client) error {
-		return app.Import(m.Context(), client, pkg, version, source, nil)
+		return app.Import(m.Context(), client, pkg, version, "", source, nil)
 	})
 }

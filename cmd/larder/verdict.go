@@ -130,6 +130,9 @@ func printComparison(w io.Writer, f fileVerdict) {
 	if u.Key != "" {
 		fmt.Fprintf(w, "  the archive is %s, which %s has signed with its key %s\n", text.Plain(u.Integrity), text.Plain(u.Registry), text.Plain(u.Key))
 	}
+	if u.Attested != "" {
+		fmt.Fprintf(w, "  the registry's attestation of the publication is signed with %s\n", text.Plain(u.Attested))
+	}
 	if p := u.Provenance; p != nil {
 		fmt.Fprintf(w, "  built from %s at commit %s by %s\n", text.Plain(p.Repository), text.Plain(p.Commit), text.Plain(p.Workflow))
 	}

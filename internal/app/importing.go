@@ -16,10 +16,10 @@ const (
 	opImport          Operation[bot.ImportRequest, bot.Event, Written]  = "import" // with contents
 )
 
-// Import has a process publish the files of a source as a version of a package. The command reads the source; the process
+// Import has a process publish the files of a source as a version of a package; override is that of a [bot.ImportRequest]. The command reads the source; the process
 // receives a list of its files, and the contents that its store does not have.
-func Import(ctx context.Context, c *Client, name, version string, source archive.Source, report func(bot.Event)) error {
-	return bot.SendRelease(ctx, importClient{c, report}, name, version, source)
+func Import(ctx context.Context, c *Client, name, version, override string, source archive.Source, report func(bot.Event)) error {
+	return bot.SendRelease(ctx, importClient{c, report}, name, version, override, source)
 }
 
 // importClient is a process as a [bot.Importer].

@@ -20,6 +20,8 @@ type (
 		Version string `json:"version,omitempty"` // "" for the newest releases, as for a new package
 		// Retry asks, where Version is "", for all releases that were refused or have failed.
 		Retry bool `json:"retry,omitempty"`
+		// Override is why Version is published although it does not satisfy the policy of its package.
+		Override string `json:"override,omitempty"`
 	}
 )
 
@@ -84,6 +86,9 @@ func (w *Writer) operations() operations {
 		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
 			if q.Retry && q.Version == "" {
 				return b.Retry(ctx, q.Package)
+			}
+			if q.Override != "" {
+				return b.AddUnattested(ctx, q.Package, q.Version, q.Override)
 			}
 			return b.Add(ctx, q.Package, q.Version)
 		})

@@ -94,8 +94,8 @@ func entries() map[logs.Kind]logs.Entry {
 	maker := logs.Maker{Program: "esbuild", Version: "0.28.2", Options: "--minify"}
 	all := map[logs.Kind]logs.Entry{}
 	for _, e := range []logs.Entry{
-		{Format: 1, Kind: logs.PackageAdded, Time: at, Actor: "bot", Package: "vue", PackageJSON: h},
-		{Format: 1, Kind: logs.PackageChanged, Time: at, Actor: "bot", Package: "vue", PackageJSON: h, Diff: h},
+		{Format: 1, Kind: logs.PackageAdded, Time: at, Actor: "bot", Package: "vue", PackageJSON: h, Policy: logs.PolicyChange{New: "https://example.com/vue"}},
+		{Format: 1, Kind: logs.PackageChanged, Time: at, Actor: "bot", Package: "vue", PackageJSON: h, Diff: h, Policy: logs.PolicyChange{Old: "https://example.com/vue"}},
 		{Format: 1, Kind: logs.PackageRemoved, Time: at, Actor: "bot", Package: "vue", PackageJSON: h},
 		{Format: 1, Kind: logs.KeyChanged, Time: at, Actor: "operator", Key: "a+01234567+AQ==", KeySignature: "— a AAAA"},
 		{Format: 1, Kind: logs.LossAccepted, Time: at, Actor: "operator", Former: "a\n9\nAA==\n\n— a AAAA\n", Lost: logs.Range{From: 7, To: 9}},
@@ -106,7 +106,8 @@ func entries() map[logs.Kind]logs.Entry {
 		with(logs.Processed, func(e *logs.Entry) { e.Manifest, e.Signature = h, logs.Signature{Outcome: logs.SignatureNoKeys} }),
 		with(logs.Published, func(e *logs.Entry) {
 			e.Manifest, e.Files, e.Signature, e.Provenance, e.Maker = h, h, signature, &logs.Provenance{
-				Outcome: logs.ProvenanceVerified, Bundle: h, Repository: "https://example.com/vue", Commit: strings.Repeat("a", 40), Workflow: "https://example.com/vue/release.yml@v1",
+				Outcome: logs.AttestationVerified, Bundle: h, Repository: "https://example.com/vue", Commit: strings.Repeat("a", 40), Workflow: "https://example.com/vue/release.yml@v1",
+				Publish: logs.Publish{Outcome: logs.AttestationInvalid, Reason: "bad", Bundle: h, Key: "SHA256:x", PublicKey: "MFkw"}, Required: "https://example.com/vue", Override: "why not",
 			}, &maker
 		}),
 		with(logs.Mirrored, func(e *logs.Entry) {
@@ -119,7 +120,7 @@ func entries() map[logs.Kind]logs.Entry {
 		}),
 		with(logs.Replaced, func(e *logs.Entry) {
 			e.Manifest, e.Files, e.Reason, e.Signature, e.Maker = h, h, "other bytes", signature, &maker
-			e.Provenance = &logs.Provenance{Outcome: logs.ProvenanceUnverified, Reason: "the registry does not have it"}
+			e.Provenance = &logs.Provenance{Outcome: logs.AttestationUnverified, Reason: "the registry does not have it"}
 		}),
 		with(logs.Withdrawn, func(e *logs.Entry) {
 			e.Manifest, e.Reason, e.Mirror = h, "malware", &logs.Mirror{Source: "larder:https://cdn.example.com", Proof: logs.ProofLog}
@@ -177,7 +178,7 @@ func TestEntriesOfEveryKind(t *testing.T) {
 				delete(fields, name)
 			}
 		}
-		optional := map[string]bool{"released": true, "detail": true, "signature": true, "diff": true, "provenance": true, "maker": true}
+		optional := map[string]bool{"released": true, "detail": true, "signature": true, "diff": true, "provenance": true, "maker": true, "policy": true}
 		if kind == logs.Withdrawn || kind == logs.Restored {
 			optional["mirror"] = true // of a release that was mirrored
 		}

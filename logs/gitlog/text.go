@@ -110,6 +110,13 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	}
 	if p := e.Provenance; p != nil {
 		line("provenance", "%s", clean(p.String()))
+		if p.Publish.Outcome != "" {
+			line("publication", "%s", clean(p.Publish.String()))
+		}
+	}
+	if e.Policy != (logs.PolicyChange{}) {
+		line("required before", "%s", orNothing(e.Policy.Old))
+		line("required now", "%s", orNothing(e.Policy.New))
 	}
 	if m := e.Maker; m != nil {
 		line("minified by", "%s", clean(strings.Join([]string{m.Program, m.Version, m.Options}, " ")))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 
+	intoto "github.com/in-toto/attestation/go/v1"
 	"github.com/sigstore/sigstore-go/pkg/bundle"
 	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/verify"
@@ -22,9 +23,12 @@ const MaxAttestation = 256 << 10
 // MaxTrustedRoot bounds a trusted root, in bytes; Sigstore's has some 7,000.
 const MaxTrustedRoot = 1 << 20
 
-// issuers are the build services whose word counts, those from which npm takes attestations. Sigstore also issues
-// certificates to people, which say nothing about a build.
-var issuers = []string{"https://token.actions.githubusercontent.com", "https://gitlab.com"}
+// buildServices are the issuers whose certificates count, those from which npm accepts attestations, each with the prefix of
+// the repositories that it builds. Sigstore also issues certificates to people, which say nothing about a build.
+var buildServices = map[string]string{
+	"https://token.actions.githubusercontent.com": "https://github.com/",
+	"https://gitlab.com":                          "https://gitlab.com/",
+}
 
 // predicates begin the types of statements that are about a build.
 const predicates = "https://slsa.dev/provenance/"
@@ -41,8 +45,11 @@ type Build struct {
 	Workflow   string `json:"workflow"`   // the URL of its file, at a branch or tag
 }
 
-// A AttestationVerifier verifies attestations. It is safe for concurrent use.
-type AttestationVerifier struct{ verifier *verify.Verifier }
+// An AttestationVerifier verifies attestations. It is safe for concurrent use.
+type AttestationVerifier struct {
+	trusted  root.TrustedMaterial
+	verifier *verify.Verifier
+}
 
 // NewAttestationVerifier returns a Verifier by a trusted root in Sigstore's JSON; nil is the embedded one.
 func NewAttestationVerifier(rootJSON []byte) (*AttestationVerifier, error) {
@@ -60,32 +67,29 @@ func NewAttestationVerifier(rootJSON []byte) (*AttestationVerifier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provenance: %w", err)
 	}
-	return &AttestationVerifier{v}, nil
+	return &AttestationVerifier{trusted, v}, nil
 }
 
 // Verify verifies that a bundle is about an npm package's version and the archive with an integrity, in which there must
 // be a SHA-512. The error says why it proves nothing.
 func (v *AttestationVerifier) Verify(data []byte, name, version, integrity string) (Build, error) {
-	if len(data) > MaxAttestation {
-		return Build{}, fmt.Errorf("it has over %d bytes", MaxAttestation)
+	b, err := parseAttestation(data)
+	if err != nil {
+		return Build{}, err
 	}
 	digest, err := sha512Of(integrity)
 	if err != nil {
 		return Build{}, err
 	}
-	var b bundle.Bundle
-	if err := b.UnmarshalJSON(data); err != nil {
-		return Build{}, fmt.Errorf("it is no Sigstore bundle: %w", err)
-	}
-	options := make([]verify.PolicyOption, 0, len(issuers))
-	for _, issuer := range issuers {
+	options := make([]verify.PolicyOption, 0, len(buildServices))
+	for issuer := range buildServices {
 		identity, err := verify.NewShortCertificateIdentity(issuer, "", "", "^https://")
 		if err != nil {
 			return Build{}, err
 		}
 		options = append(options, verify.WithCertificateIdentity(identity))
 	}
-	result, err := v.verifier.Verify(&b, verify.NewPolicy(verify.WithArtifactDigest("sha512", digest), options...))
+	result, err := v.verifier.Verify(b, verify.NewPolicy(verify.WithArtifactDigest("sha512", digest), options...))
 	if err != nil {
 		return Build{}, err
 	}
@@ -95,11 +99,7 @@ func (v *AttestationVerifier) Verify(data []byte, name, version, integrity strin
 	if kind := result.Statement.GetPredicateType(); !strings.HasPrefix(kind, predicates) {
 		return Build{}, fmt.Errorf("it is a statement of the type %.200q, which says nothing about a build", kind)
 	}
-	named := false
-	for _, s := range result.Statement.GetSubject() {
-		named = named || s.GetName() == subject(name, version) && s.GetDigest()["sha512"] == hex.EncodeToString(digest)
-	}
-	if !named {
+	if !isAbout(result.Statement, name, version, digest) {
 		return Build{}, fmt.Errorf("it is not about %s", subject(name, version))
 	}
 	c := result.Signature.Certificate
@@ -108,6 +108,9 @@ func (v *AttestationVerifier) Verify(data []byte, name, version, integrity strin
 	}
 	if len(c.SourceRepositoryURI) > maxBuildURL || len(c.BuildSignerURI) > maxBuildURL {
 		return Build{}, fmt.Errorf("its certificate has an address of over %d bytes", maxBuildURL)
+	}
+	if prefix, ok := buildServices[c.Issuer]; !ok || !strings.HasPrefix(c.SourceRepositoryURI, prefix) {
+		return Build{}, fmt.Errorf("its certificate, issued by %.200q, names the repository %.200q, which that service does not build", c.Issuer, c.SourceRepositoryURI)
 	}
 	return Build{Repository: c.SourceRepositoryURI, Commit: c.SourceRepositoryDigest, Workflow: c.BuildSignerURI}, nil
 }
@@ -133,22 +136,53 @@ func sha512Of(integrity string) ([]byte, error) {
 	return nil, errors.New("the registry states no SHA-512 of the archive that an attestation could be about")
 }
 
-// AttestationBundle takes the bundle about a build out of a registry's answer with a version's attestations, as the registry has
-// it; nil where there is none.
-func AttestationBundle(answer []byte) ([]byte, error) {
+func parseAttestation(data []byte) (*bundle.Bundle, error) {
+	if len(data) > MaxAttestation {
+		return nil, fmt.Errorf("it has over %d bytes", MaxAttestation)
+	}
+	var b bundle.Bundle
+	if err := b.UnmarshalJSON(data); err != nil {
+		return nil, fmt.Errorf("it is no Sigstore bundle: %w", err)
+	}
+	return &b, nil
+}
+
+// isAbout reports whether a statement names a version of an npm package and its archive.
+func isAbout(s *intoto.Statement, name, version string, digest []byte) bool {
+	for _, about := range s.GetSubject() {
+		if about.GetName() == subject(name, version) && about.GetDigest()["sha512"] == hex.EncodeToString(digest) {
+			return true
+		}
+	}
+	return false
+}
+
+// Attestations are the bundles in a registry's response with a version's attestations, as the registry has them; nil for one
+// that is missing.
+type Attestations struct {
+	Build   []byte // by the service that built the archive
+	Publish []byte // by the registry that received it
+}
+
+// ParseAttestations reads a registry's response. Of several attestations of a kind the first one counts.
+func ParseAttestations(response []byte) (Attestations, error) {
+	var found Attestations
 	var all struct {
 		Attestations []struct {
 			PredicateType string          `json:"predicateType"`
 			Bundle        json.RawMessage `json:"bundle"`
 		} `json:"attestations"`
 	}
-	if err := json.Unmarshal(answer, &all); err != nil {
-		return nil, fmt.Errorf("the registry's answer with attestations is malformed: %.200v", err)
+	if err := json.Unmarshal(response, &all); err != nil {
+		return found, fmt.Errorf("the registry's response with attestations is malformed: %.200v", err)
 	}
 	for _, a := range all.Attestations {
-		if strings.HasPrefix(a.PredicateType, predicates) && len(a.Bundle) > 0 {
-			return a.Bundle, nil
+		switch {
+		case strings.HasPrefix(a.PredicateType, predicates) && found.Build == nil:
+			found.Build = a.Bundle
+		case a.PredicateType == publishPredicate && found.Publish == nil:
+			found.Publish = a.Bundle
 		}
 	}
-	return nil, nil
+	return found, nil
 }

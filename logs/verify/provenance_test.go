@@ -103,15 +103,15 @@ func TestOtherRoot(t *testing.T) {
 	}
 }
 
-func TestBundle(t *testing.T) {
-	answer := `{"attestations":[{"predicateType":"https://github.com/npm/attestation/tree/main/specs/publish/v0.1","bundle":{"a":1}},{"predicateType":"https://slsa.dev/provenance/v1","bundle":{"b": 2}}]}`
-	if got, err := AttestationBundle([]byte(answer)); err != nil || string(got) != `{"b": 2}` {
-		t.Errorf("%s, %v", got, err)
+func TestParseAttestations(t *testing.T) {
+	response := `{"attestations":[{"predicateType":"https://github.com/npm/attestation/tree/main/specs/publish/v0.1","bundle":{"a":1}},{"predicateType":"https://slsa.dev/provenance/v1","bundle":{"b": 2}}]}`
+	if got, err := ParseAttestations([]byte(response)); err != nil || string(got.Build) != `{"b": 2}` || string(got.Publish) != `{"a":1}` {
+		t.Errorf("%s, %s, %v", got.Build, got.Publish, err)
 	}
-	if got, err := AttestationBundle([]byte(`{"attestations":[]}`)); err != nil || got != nil {
+	if got, err := ParseAttestations([]byte(`{"attestations":[]}`)); err != nil || got.Build != nil || got.Publish != nil {
 		t.Errorf("of none: %s, %v", got, err)
 	}
-	if _, err := AttestationBundle([]byte(`[`)); err == nil {
+	if _, err := ParseAttestations([]byte(`[`)); err == nil {
 		t.Error("malformed was taken")
 	}
 }

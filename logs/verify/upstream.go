@@ -18,8 +18,8 @@ type Upstream interface {
 type Claim struct {
 	Entry    logs.Entry // the one that published it
 	Manifest *logs.Manifest
-	// Bundle is the attestation that the entry names, nil where it names none.
-	Bundle []byte
+	// Bundle is the attestation of the build that the entry names, and Publish that of the publication; nil where it names none.
+	Bundle, Publish []byte
 	// PackageJSON is the last one in the log, nil where the log was not read whole.
 	PackageJSON []byte
 }
@@ -38,6 +38,8 @@ type Comparison struct {
 	// that has signed it, "" for none.
 	Integrity string `json:"integrity,omitempty"`
 	Key       string `json:"key,omitempty"`
+	// Attested is the id of the registry's key that has signed the attestation of the publication, "" for none.
+	Attested string `json:"attested,omitempty"`
 	// Commit is what the tag names, of a git repository.
 	Commit string `json:"commit,omitempty"`
 	// Files are upstream's, byte for byte; Made were made again and came out the same; Unchecked are neither.
@@ -85,10 +87,10 @@ func (l *Log) askUpstream(ctx context.Context, r *Result, release *Release) {
 func (l *Log) compareRelease(ctx context.Context, release *Release) (Comparison, error) {
 	claim := Claim{Entry: release.Published.Entry, Manifest: release.Manifest}
 	var err error
-	if p := claim.Entry.Provenance; p != nil && p.Bundle != (kvstore.Hash{}) {
-		if claim.Bundle, err = l.content(ctx, release.Published.Index, p.Bundle, MaxAttestation); err != nil {
-			return Comparison{}, err
-		}
+	if err := claim.ReadBundles(func(h kvstore.Hash) ([]byte, error) {
+		return l.content(ctx, release.Published.Index, h, MaxAttestation)
+	}); err != nil {
+		return Comparison{}, err
 	}
 	if e := release.packageJSON; e.PackageJSON != (kvstore.Hash{}) {
 		if claim.PackageJSON, err = l.content(ctx, e.Index, e.PackageJSON, maxPackageJSON); err != nil {
@@ -96,6 +98,21 @@ func (l *Log) compareRelease(ctx context.Context, release *Release) (Comparison,
 		}
 	}
 	return l.options.Upstream.Compare(ctx, claim), nil
+}
+
+// ReadBundles reads the attestations that the entry names.
+func (c *Claim) ReadBundles(read func(kvstore.Hash) ([]byte, error)) (err error) {
+	p := c.Entry.Provenance
+	if p == nil {
+		return nil
+	}
+	if p.Bundle != (kvstore.Hash{}) {
+		c.Bundle, err = read(p.Bundle)
+	}
+	if err == nil && p.Publish.Bundle != (kvstore.Hash{}) {
+		c.Publish, err = read(p.Publish.Bundle)
+	}
+	return err
 }
 
 // content returns a content that an entry names.

@@ -326,7 +326,7 @@ func (w *Watcher) watches(e logs.Entry) bool {
 
 // event is what is told of an entry, which need not be of interest.
 func (w *Watcher) event(e logs.Indexed) (WatchEvent, bool) {
-	if !slices.Contains(logs.News, e.Kind) || !w.watches(e.Entry) {
+	if !slices.Contains(logs.News, e.Kind) && !e.Policy.Weakens() || !w.watches(e.Entry) {
 		return WatchEvent{}, false
 	}
 	event := WatchEvent{
@@ -350,7 +350,7 @@ func (w *Watcher) unexpected(e logs.Entry) string {
 	if !e.Kind.Publishes() {
 		return ""
 	}
-	if want := w.o.Repository; want != "" && (e.Provenance == nil || e.Provenance.Outcome != logs.ProvenanceVerified || !strings.EqualFold(address(e.Provenance.Repository), want)) {
+	if want := w.o.Repository; want != "" && (e.Provenance == nil || e.Provenance.Outcome != logs.AttestationVerified || !strings.EqualFold(address(e.Provenance.Repository), want)) {
 		return "nothing proves that it was built from " + want
 	}
 	before, ok := w.state.Last[e.Package]

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
@@ -131,7 +132,7 @@ func (r *watchRig) look(o verify.WatchOptions, outcome verify.Outcome, alarms in
 }
 
 func built(repository string) *logs.Provenance {
-	return &logs.Provenance{Outcome: logs.ProvenanceVerified, Repository: repository, Commit: "c", Workflow: repository + "/w"}
+	return &logs.Provenance{Outcome: logs.AttestationVerified, Repository: repository, Commit: "c", Workflow: repository + "/w"}
 }
 
 func TestWatch(t *testing.T) {
@@ -146,7 +147,7 @@ func TestWatch(t *testing.T) {
 	}
 	r.look(o, verify.Proven, 0)
 	r.append(
-		logs.Entry{Kind: logs.Published, Package: "vue", Version: "1.2.0", Provenance: &logs.Provenance{Outcome: logs.ProvenanceMissing}},
+		logs.Entry{Kind: logs.Published, Package: "vue", Version: "1.2.0", Provenance: &logs.Provenance{Outcome: logs.AttestationMissing}},
 		logs.Entry{Kind: logs.UpstreamChanged, Package: "vue", Version: "1.0.0", Reason: "upstream has another archive"},
 		logs.Entry{Kind: logs.Withdrawn, Package: "vue", Version: "1.0.0", Reason: "it stole"},
 		logs.Entry{Kind: logs.Published, Package: "d3", Version: "7.0.0", Provenance: built("https://github.com/d3/d3")},
@@ -172,6 +173,20 @@ func TestWatch(t *testing.T) {
 	}
 	if _, err := verify.OpenWatcher(verify.WatchOptions{Server: r.server.URL, State: of.State}); err == nil {
 		t.Error("the state of watching one package is taken for that of all")
+	}
+}
+
+// A policy that no longer protects a package is an alarm; one that is added is not told.
+func TestWatchWeakenedPolicy(t *testing.T) {
+	r := newWatchRig(t)
+	r.look(r.options(), verify.Proven, 0)
+	json := kvstore.Sum([]byte("{}"))
+	for _, policy := range []logs.PolicyChange{{New: "https://github.com/vuejs/core"}, {Old: "https://github.com/vuejs/core"}, {}} {
+		r.append(logs.Entry{Kind: logs.PackageChanged, Package: "vue", PackageJSON: json, Policy: policy})
+	}
+	r.look(r.options(), verify.Proven, 1, "package-changed #3 vue")
+	if !r.last.Alarm || r.last.Text != "vue no longer requires that releases are built from https://github.com/vuejs/core, but from anywhere" {
+		t.Errorf("%+v", r.last)
 	}
 }
 

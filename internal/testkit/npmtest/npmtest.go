@@ -159,6 +159,7 @@ type release struct {
 	deprecated any
 	keys       []*Key
 	bundle     []byte
+	publish    []byte
 }
 
 // Tarball publishes these bytes instead of a tarball of the files.
@@ -218,7 +219,7 @@ func (r *Registry) Add(name, version string, published time.Time, files map[stri
 	entry.tags["latest"] = version
 	r.tarballs[at] = p.tarball
 	if p.bundle != nil {
-		r.attested[name+"@"+version] = attestations(p.bundle)
+		r.attested[name+"@"+version] = attestations(p.bundle, p.publish)
 	}
 	r.change(name)
 }

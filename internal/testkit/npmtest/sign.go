@@ -103,15 +103,23 @@ const attestationsPath = "/-/npm/v1/attestations/"
 // provenanceType is the type of statements about a build.
 const provenanceType = "https://slsa.dev/provenance/v1"
 
-// Attested has the registry list an attestation of the version's provenance, and answer with this Sigstore bundle.
-func Attested(bundle []byte) Option { return func(r *release) { r.bundle = bundle } }
+// Attested has the registry list an attestation of the version's provenance, and answer with this Sigstore bundle. Beside it
+// is a broken attestation of the publication.
+func Attested(bundle []byte) Option { return AttestedWith(bundle, []byte("{}")) }
 
-// attestations is the answer with a bundle, beside which npm's has its own attestation of the publication.
-func attestations(bundle []byte) []byte {
-	data, err := json.Marshal(map[string]any{"attestations": []any{
-		map[string]any{"predicateType": "https://github.com/npm/attestation/tree/main/specs/publish/v0.1", "bundle": map[string]any{}},
-		map[string]any{"predicateType": provenanceType, "bundle": json.RawMessage(bundle)},
-	}})
+// AttestedWith is Attested with the bundle of the registry's own attestation of the publication; nil for none.
+func AttestedWith(bundle, publish []byte) Option {
+	return func(r *release) { r.bundle, r.publish = bundle, publish }
+}
+
+// attestations is the response with the bundles of a version.
+func attestations(bundle, publish []byte) []byte {
+	all := []any{}
+	if publish != nil {
+		all = append(all, map[string]any{"predicateType": "https://github.com/npm/attestation/tree/main/specs/publish/v0.1", "bundle": json.RawMessage(publish)})
+	}
+	all = append(all, map[string]any{"predicateType": provenanceType, "bundle": json.RawMessage(bundle)})
+	data, err := json.Marshal(map[string]any{"attestations": all})
 	if err != nil {
 		panic(fmt.Sprintf("npmtest: %v", err))
 	}

@@ -1,0 +1,138 @@
+package bot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
+)
+
+// importUnattested begins the reason for which the import of a release is refused. The bot tries such a version again if
+// upstream has it.
+const importUnattested = "an imported release has no attestation of its build"
+
+// overrideHint ends a refusal.
+const overrideHint = "`--without-provenance REASON` publishes it nevertheless, and the log says so"
+
+// satisfyPolicy returns an error unless the attestation of a release's build satisfies the policy of its package, or an
+// operator overrides that for a reason. It returns what the entry says of both. A release whose attestation could not be
+// fetched is not refused: it is tried again.
+func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string) (*logs.Provenance, error) {
+	required := p.Provenance.Required()
+	if required == "" {
+		return found, nil
+	}
+	var checked logs.Provenance
+	if found != nil {
+		checked = *found
+	} else {
+		checked.Outcome = logs.AttestationMissing
+	}
+	checked.Required = required
+	built := checked.Outcome == logs.AttestationVerified
+	switch {
+	case built && git.Place(checked.Repository) == git.Place(required):
+		return &checked, nil
+	case override != "":
+		checked.Override = text.Short(override, maxNote)
+		return &checked, nil
+	case built:
+		return nil, refuse("the package JSON requires a build from %s, and it was built from %s; %s", required, text.Short(checked.Repository, 200), overrideHint)
+	case found == nil:
+		return nil, refuse("the package JSON requires a build from %s, and %s; %s", required, importUnattested, overrideHint)
+	case checked.Outcome == logs.AttestationUnverified:
+		return nil, fmt.Errorf("the package JSON requires a build from %s, and the attestation could not be fetched: %s", required, checked.Reason)
+	}
+	return nil, refuse("the package JSON requires a build from %s, and nothing proves that: provenance %s; %s", required, checked, overrideHint)
+}
+
+// confirmPolicy returns an error where the policy of a package has changed since an entry satisfied it.
+func (b *Bot) confirmPolicy(e logs.Entry) error {
+	p, ok := b.catalogue().Get(e.Package)
+	if !ok {
+		return nil
+	}
+	satisfied := ""
+	if e.Provenance != nil {
+		satisfied = e.Provenance.Required
+	}
+	if required := p.Provenance.Required(); required != "" && required != satisfied {
+		return fmt.Errorf("the package JSON requires a build from %s, and that was not checked; it is tried again", required)
+	}
+	return nil
+}
+
+// policyChange returns how another package JSON changes the policy.
+func policyChange(known views.Package, p *packages.Package) logs.PolicyChange {
+	change := logs.PolicyChange{New: p.Provenance.Required()}
+	if before, err := packages.Parse(packages.Path(p.Name), known.JSON); err == nil {
+		change.Old = before.Provenance.Required()
+	}
+	if change.Old == change.New {
+		return logs.PolicyChange{}
+	}
+	return change
+}
+
+// refuseImport returns an error for an import that the policy of the package does not allow. The log has an entry of it, unless
+// the version has a state already, such as that of a release which the bot is going to fetch.
+func (b *Bot) refuseImport(ctx context.Context, p *packages.Package, version, override string) error {
+	_, refusal := satisfyPolicy(p, nil, override)
+	if refusal == nil {
+		return nil
+	}
+	if _, err := views.LookupState(b.store, p.Name, version); !errors.Is(err, kvstore.ErrNotFound) {
+		return errors.Join(refusal, err)
+	}
+	if err := b.enrol(ctx, p); err != nil {
+		return err
+	}
+	state := views.State{Package: p.Name, Version: version, Reason: refusal.Error(), Updated: b.options.Now()}
+	if err := b.refuse(state, actorOperator, logs.Signature{}); err != nil {
+		return err
+	}
+	return refusal
+}
+
+// refusedImport reports whether a version was refused because it was imported.
+func refusedImport(s views.State) bool { return strings.Contains(s.Reason, importUnattested) }
+
+// NeedsAttestation reports whether only npm's own release may be published: its package has a policy, and no other origin has
+// the attestations for it.
+func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required() != "" }
+
+// PublishFromNpm publishes npm's own release in place of one from another origin.
+func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
+	b := m.bot
+	if err := b.enrol(ctx, m.pkg); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, npmPatience)
+	defer cancel()
+	own, entry, err := b.fromNpm(limited, m.pkg, m.version, m.pins)
+	if err == nil {
+		entry.Provenance, err = satisfyPolicy(m.pkg, entry.Provenance, "")
+	}
+	if reason, ok := refused(err); ok && ctx.Err() == nil {
+		state := views.State{Package: m.pkg.Name, Version: m.version, Reason: reason, Updated: b.options.Now()}
+		return errors.Join(err, b.refuse(state, actorBot, logs.Signature{}))
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't publish npm's release, as the policy of the package requires: %w", err)
+	}
+	entry.Kind = logs.Published
+	if err := b.commit(m.pins, own, actorBot, logs.Processed, entry); err != nil {
+		return err
+	}
+	event := publishedEvent(own)
+	b.logger.Info("published", "package", event.Package, "version", event.Version, "files", event.Files, "bytes", event.Bytes)
+	b.emit(ctx, event)
+	return nil
+}

@@ -1,0 +1,78 @@
+package verify
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sigstore/sigstore-go/pkg/root"
+	"github.com/sigstore/sigstore-go/pkg/verify"
+	"github.com/sigstore/sigstore/pkg/signature"
+)
+
+// publishPredicate is the type of npm's statement that it received an archive.
+const publishPredicate = "https://github.com/npm/attestation/tree/main/specs/publish/v0.1"
+
+// A RegistryKey is a key that a registry publishes.
+type RegistryKey struct {
+	ID      string
+	Key     *ecdsa.PublicKey
+	Expires time.Time // zero for a key that does not expire
+}
+
+// PublishKey returns the id of the key that is said to have signed a publish attestation.
+func PublishKey(data []byte) (string, error) {
+	b, err := parseAttestation(data)
+	if err != nil {
+		return "", err
+	}
+	content, err := b.VerificationContent()
+	if err != nil {
+		return "", fmt.Errorf("it is no Sigstore bundle: %w", err)
+	}
+	if content.PublicKey() == nil || content.PublicKey().Hint() == "" {
+		return "", errors.New("it does not name the key that signed it")
+	}
+	return content.PublicKey().Hint(), nil
+}
+
+// VerifyPublication verifies that a bundle is a registry's statement, by its key, that it received an archive with an
+// integrity as a version of an npm package. The signature is in Sigstore's log, which says when it was made. The error says
+// why it proves nothing.
+func (v *AttestationVerifier) VerifyPublication(data []byte, name, version, integrity string, key RegistryKey) error {
+	b, err := parseAttestation(data)
+	if err != nil {
+		return err
+	}
+	digest, err := sha512Of(integrity)
+	if err != nil {
+		return err
+	}
+	if key.Key == nil {
+		return fmt.Errorf("the registry's key %.200q is not an ECDSA key that Larder can read", key.ID)
+	}
+	loaded, err := signature.LoadECDSAVerifier(key.Key, crypto.SHA256)
+	if err != nil {
+		return err
+	}
+	keys := root.NewTrustedPublicKeyMaterialFromMapping(map[string]*root.ExpiringKey{key.ID: root.NewExpiringKey(loaded, time.Time{}, key.Expires)})
+	verifier, err := verify.NewVerifier(root.TrustedMaterialCollection{v.trusted, keys}, verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1))
+	if err != nil {
+		return err
+	}
+	result, err := verifier.Verify(b, verify.NewPolicy(verify.WithArtifactDigest("sha512", digest), verify.WithKey()))
+	if err != nil {
+		return err
+	}
+	s := result.Statement
+	if s == nil || s.GetPredicateType() != publishPredicate {
+		return fmt.Errorf("it is not a statement of the type %s", publishPredicate)
+	}
+	said := s.GetPredicate().GetFields()
+	if !isAbout(s, name, version, digest) || said["name"].GetStringValue() != name || said["version"].GetStringValue() != version {
+		return fmt.Errorf("it is not about %s", subject(name, version))
+	}
+	return nil
+}
