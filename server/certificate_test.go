@@ -60,15 +60,15 @@ func selfSigned(t *testing.T) (*tls.Config, *x509.CertPool) {
 	certFile, keyFile := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	roots := x509.NewCertPool()
 	roots.AddCert(writeCertificate(t, certFile, keyFile, 1))
-	config, err := server.Certificate(certFile, keyFile, nil)
+	c, err := server.OpenCertificate(certFile, keyFile, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return config, roots
+	return c.TLS(), roots
 }
 
 func TestCertificateErrorNamesFiles(t *testing.T) {
-	_, err := server.Certificate("nowhere/cert.pem", "nowhere/key.pem", nil)
+	_, err := server.OpenCertificate("nowhere/cert.pem", "nowhere/key.pem", nil)
 	if err == nil || !strings.Contains(err.Error(), "nowhere/cert.pem") {
 		t.Errorf("the error is %v, want one that names the file", err)
 	}
@@ -80,7 +80,7 @@ func TestEndOfCertificateIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		writeCertificate(t, certFile, keyFile, 1) // for an hour
 		logger, lines := logged()
-		config, err := server.Certificate(certFile, keyFile, logger)
+		opened, err := server.OpenCertificate(certFile, keyFile, logger)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestEndOfCertificateIsTold(t *testing.T) {
 			t.Errorf("there is nothing to tell yet: %q", lines)
 		}
 		time.Sleep(25 * time.Hour)
-		if c, err := config.GetCertificate(&tls.ClientHelloInfo{}); c == nil || err != nil {
+		if c, err := opened.TLS().GetCertificate(&tls.ClientHelloInfo{}); c == nil || err != nil {
 			t.Errorf("a certificate that has ended isn't served: %v", err)
 		}
 		if said := lines.String(); !strings.Contains(said, "the certificate has ended") || !strings.Contains(said, certFile) {
@@ -103,13 +103,13 @@ func TestRenewedCertificateIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		writeCertificate(t, certFile, keyFile, 1)
 		logger, lines := logged()
-		config, err := server.Certificate(certFile, keyFile, logger)
+		opened, err := server.OpenCertificate(certFile, keyFile, logger)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := func(serial int64) {
 			t.Helper()
-			c, err := config.GetCertificate(&tls.ClientHelloInfo{})
+			c, err := opened.TLS().GetCertificate(&tls.ClientHelloInfo{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -132,6 +132,13 @@ func (a *Advisories) Of(npm, version string) []Advisory {
 	return found
 }
 
+// Recheck has the next page read the file again if it has changed.
+func (a *Advisories) Recheck() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.looked = time.Time{}
+}
+
 // refresh reads the file again where it has changed, once a minute at most.
 func (a *Advisories) refresh() {
 	if now := a.now(); now.Sub(a.looked) >= lookAtAdvisories {

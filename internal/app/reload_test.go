@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,5 +164,32 @@ func TestRoomsFileIsNeededWithoutRecord(t *testing.T) {
 	}
 	if err := checkRooms(s); err != nil {
 		t.Errorf("with a record: %v", err)
+	}
+}
+
+// The content of a file that a setting names belongs to the version of the settings.
+func TestReloadOfNamedFile(t *testing.T) {
+	r, write, _ := newReload(t, func(context.Context) error { return nil })
+	root := filepath.Join(t.TempDir(), "root.json")
+	write("name: One\nsigstore-root: " + root + "\n")
+	if err := os.WriteFile(root, []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	none := func(s *settings.Settings) error { s.ReadFiles(); return nil }
+	if _, err := r.replaceConfiguration(t.Context(), none); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := r.replaceConfiguration(t.Context(), none); err != nil || len(done.Changed) > 0 {
+		t.Errorf("the same file: %+v, %v", done, err)
+	}
+	if err := os.WriteFile(root, []byte("another"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := r.replaceConfiguration(t.Context(), none); err != nil || !slices.Equal(done.Changed, []string{"sigstore-root"}) || !done.Restarted {
+		t.Errorf("another file: %+v, %v", done, err)
+	}
+	filling := Server{Serve: true, Fill: true, Logger: r.logger}
+	if _, err := r.replaceConfiguration(t.Context(), filling.check); !errors.As(err, new(settings.Mistake)) || !strings.Contains(err.Error(), "trusted root") {
+		t.Errorf("a file that is no trusted root: %v", err)
 	}
 }

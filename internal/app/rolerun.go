@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -149,21 +148,32 @@ func stopServer(s *server.Server, timeout time.Duration, logger *slog.Logger) {
 	}
 }
 
-// withTLS returns the options of the public server, with TLS where there is a certificate.
-func (r *roleRun) withTLS(o server.HTTPOptions) (_ server.HTTPOptions, err error) {
-	if r.settings.TLSCert != "" {
-		o.TLS, err = certificate(r.settings, o.Logger)
+// withTLS returns the options of the public server, with TLS if there is a certificate. A reload changes the certificate.
+func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
+	if r.settings.TLSCert == "" {
+		return o, nil
 	}
-	return o, err
+	c, err := openCertificate(r.settings, o.Logger)
+	if err != nil {
+		return o, err
+	}
+	o.TLS = c.TLS()
+	r.subscribe(func(_ context.Context, fresh *settings.Settings) error {
+		if fresh.TLSCert != "" { // otherwise the next run is without TLS
+			c.Reload(fresh.TLSCert, fresh.TLSKey)
+		}
+		return nil
+	})
+	return o, nil
 }
 
-// certificate reads the certificate of the settings.
-func certificate(s *settings.Settings, logger *slog.Logger) (*tls.Config, error) {
-	made, err := server.Certificate(s.TLSCert, s.TLSKey, logger)
+// openCertificate reads the certificate of the settings.
+func openCertificate(s *settings.Settings, logger *slog.Logger) (*server.Certificate, error) {
+	c, err := server.OpenCertificate(s.TLSCert, s.TLSKey, logger)
 	if err != nil {
 		return nil, fmt.Errorf("%w; both files must be PEM and belong together", err)
 	}
-	return made, nil
+	return c, nil
 }
 
 // removeReadyFile removes what a process has left that was killed.

@@ -206,14 +206,19 @@ func (s Server) check(c *settings.Settings) error {
 	err := checkRooms(c)
 	err = errors.Join(checkPurging(c), checkFallback(c), c.FitConnections(s.Logger), err)
 	if c.TLSCert != "" {
-		_, wrong := certificate(c, s.Logger)
+		_, wrong := openCertificate(c, s.Logger)
 		err = errors.Join(err, wrong)
 	}
 	if !s.Fill {
 		return err
 	}
 	_, wrong := c.HookSecret()
-	return errors.Join(err, wrong)
+	err = errors.Join(err, wrong)
+	if c.SigstoreRoot != "" {
+		_, wrong = newProvenance(c)
+		err = errors.Join(err, wrong)
+	}
+	return err
 }
 
 // hasRooms reports whether the process has waiting rooms.

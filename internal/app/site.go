@@ -13,6 +13,7 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
@@ -159,9 +160,15 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags purge.TagHeaders)
 	pages.Renderer = documents.renderer
 	pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
 	if c.Vulnerabilities != "" {
-		if pages.Advisories, err = library.OpenAdvisories(c.Vulnerabilities, r.logger.With("part", "site")); err != nil {
+		advisories, err := library.OpenAdvisories(c.Vulnerabilities, r.logger.With("part", "site"))
+		if err != nil {
 			return nil, err
 		}
+		pages.Advisories = advisories
+		r.subscribe(func(context.Context, *settings.Settings) error {
+			advisories.Recheck()
+			return nil
+		})
 	}
 	o.api.Turns = client.NewTurns(client.Processors()) // the other processors are for files
 	pages.Turns, pages.Logger = o.api.Turns, r.logger.With("part", "site")

@@ -244,8 +244,8 @@ func newProvenance(s *settings.Settings) (*verify.AttestationVerifier, error) {
 	var root []byte
 	if s.SigstoreRoot != "" {
 		var err error
-		if root, err = os.ReadFile(s.SigstoreRoot); err != nil {
-			return nil, settings.Mistakef("%s: %w", s.Origin("sigstore-root"), err)
+		if root, err = s.File("sigstore-root", s.SigstoreRoot); err != nil {
+			return nil, err
 		}
 	}
 	v, err := verify.NewAttestationVerifier(root)

@@ -2,7 +2,6 @@ package configstore
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 )
@@ -44,13 +43,16 @@ func (v *Value[T]) Subscribe(notify func(context.Context, T) error) (unsubscribe
 	}
 }
 
-// Notify has each subscriber apply a version, one after the other, and returns their errors.
-func (v *Value[T]) Notify(ctx context.Context, version T) (err error) {
+// Notify has the subscribers apply a version, one after the other in the order of their subscriptions. The first error ends it: so if only
+// the first subscriber can fail, either all apply a version or none does.
+func (v *Value[T]) Notify(ctx context.Context, version T) error {
 	v.mu.Lock()
 	subscribers := slices.Clone(v.subscribers)
 	v.mu.Unlock()
 	for _, f := range subscribers {
-		err = errors.Join(err, (*f)(ctx, version))
+		if err := (*f)(ctx, version); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }

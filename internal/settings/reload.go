@@ -38,7 +38,7 @@ func (s *Settings) Reload() (*Settings, error) {
 }
 
 // live are the settings that need no other run of the role: their consumers read them from the version in force, or subscribe to it.
-var live = map[string]bool{"drain": true, "lame-duck": true, "log-level": true, "private-hosts": true, "rooms": true}
+var live = map[string]bool{"drain": true, "lame-duck": true, "log-level": true, "private-hosts": true, "rooms": true, "tls-cert": true, "tls-key": true}
 
 // Changes are the differences between two versions of the settings.
 type Changes struct {
@@ -64,7 +64,7 @@ func (s *Settings) Replace(old *Settings) (c Changes) {
 		case fixed[f.Name]:
 			c.Fixed = append(c.Fixed, f.Name)
 			f.Value.(copied).takeFrom(before.Value)
-		case !live[f.Name], f.Name == "rooms" && (s.Rooms == Off || old.Rooms == Off):
+		case !live[f.Name], f.Name == "rooms" && (s.Rooms == Off || old.Rooms == Off), f.Name == "tls-cert" && (s.TLSCert == "" || old.TLSCert == ""):
 			c.Run = true
 		}
 		c.Names = append(c.Names, f.Name)
@@ -91,7 +91,7 @@ type file struct {
 func (s *Settings) ReadFiles() {
 	s.files = map[string]file{}
 	for name, path := range map[string]string{
-		"rooms": s.Rooms, "hook-secret-file": s.HookSecretFile, "witness-policy": s.WitnessPolicy,
+		"rooms": s.Rooms, "hook-secret-file": s.HookSecretFile, "witness-policy": s.WitnessPolicy, "sigstore-root": s.SigstoreRoot,
 	} {
 		if path != "" && path != Off {
 			text, err := os.ReadFile(path)
