@@ -12,11 +12,11 @@ import (
 	"github.com/larder-cdn/larder/server/acme"
 )
 
-// openCertificates has the public address use certificates of an ACME server, at first those that are in the data folder.
-func (r *roleRun) openCertificates(site *siteOptions) (err error) {
+// openCertificates opens the certificates of an ACME server, at first those that are in the data folder; nil is for none.
+func (r *roleRun) openCertificates() (*acme.Manager, error) {
 	c := r.settings
 	if len(c.ACMEDomains) == 0 {
-		return nil
+		return nil, nil
 	}
 	o := acme.Options{
 		Domains: c.ACMEDomains, Email: c.ACMEEmail, Directory: c.ACMEDirectory, Folder: acme.Folder(c.Data),
@@ -28,25 +28,24 @@ func (r *roleRun) openCertificates(site *siteOptions) (err error) {
 	}
 	m, err := acme.New(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	site.certificates = m
 	r.metrics.MustRegister(m.Collector())
 	r.console.addStatus(func(status *Status) { status.Certificates = m.States() })
 	r.parts.Add(m.Part())
-	return nil
+	return m, nil
 }
 
 // openPlainServer answers on the plain address, and gets and renews certificates, once the site answers.
-func (r *roleRun) openPlainServer(site *siteOptions) error {
+func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 	if plain := r.supervisor.sockets.only(forPlain); plain != nil {
 		l, err := plain.listener()
 		if err != nil {
 			return err
 		}
 		handler := toHTTPS(r.supervisor.tcp())
-		if site.certificates != nil {
-			handler = site.certificates.Challenges(handler)
+		if certificates != nil {
+			handler = certificates.Challenges(handler)
 		}
 		c := r.settings
 		o := server.HTTPOptions{
@@ -54,8 +53,8 @@ func (r *roleRun) openPlainServer(site *siteOptions) error {
 		}
 		r.serve("plain server", server.NewHTTPServer(handler, o), server.Limit(c.MaxConnections, l))
 	}
-	if site.certificates != nil {
-		r.parts.Add(site.certificates.RenewalPart())
+	if certificates != nil {
+		r.parts.Add(certificates.RenewalPart())
 	}
 	return nil
 }

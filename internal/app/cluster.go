@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore/bucket"
@@ -272,6 +273,13 @@ func (n *clusterNode) join(r *roleRun, site *siteOptions) {
 	r.console.addStatus(n.status)
 	r.console.addOperations(n.nodesOperation)
 	site.pages.Nodes = n.shownNodes
+}
+
+// addExchange adds what each node shares with the others: its status, smaller encodings and usage.
+func (n *clusterNode) addExchange(r *roleRun) {
+	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportToOthers)})
+	r.parts.Add(parts.Part{Name: "smaller encodings", Run: parts.Until(n.exchangeEncodings)})
+	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
 }
 
 // mayServe reports whether the node has caught up once. One that has something, and cannot, serves what it has.

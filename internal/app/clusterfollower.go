@@ -11,7 +11,6 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/server/lane"
 )
 
 // A clusterFollower is a node of a cluster while another one publishes.
@@ -41,7 +40,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	if err != nil {
 		return err
 	}
-	socket, err := r.openAdminSocket()
+	socket, err := s.openBase(r, w.folder)
 	if err != nil {
 		return err
 	}
@@ -52,29 +51,18 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	}
 	n := f.node
 	n.serveNodes(r, operations{}, nil)
-	r.addMemoryLimit(s.Serve)
-	r.watchDisk(w.folder.store)
-	if s.hasRooms(r.settings) {
-		if err := r.openRooms(ctx, w.folder, site, roomsOptions{cluster: n}); err != nil {
-			return err
-		}
-	}
-	site.delayForLogSize()
-	f.addGate(site)
-	what, err := r.openSite(w.folder, site)
+	site.delays, site.gate = true, n.gate
+	what, err := s.openSite(ctx, r, w.folder, site, roomsOptions{cluster: n})
 	if err != nil {
 		return err
 	}
-	s.announce(r, w.folder)
-	if err := r.addReadyFile(); err != nil {
+	if err := s.announce(r, w.folder); err != nil {
 		return err
 	}
 	r.serveAdmin(socket, w.folder, f.operations(what), n.noSchedule(), s.check)
 	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(f.follow)})
-	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportToOthers)})
-	r.parts.Add(parts.Part{Name: "smaller codings", Run: parts.Until(n.exchangeEncodings)})
-	r.parts.Add(parts.Part{Name: "squeezing for another node", Run: parts.Until(func(ctx context.Context) { n.helpSqueeze(ctx, s.Intervals.Squeeze) })})
-	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
+	r.parts.Add(parts.Part{Name: "remote recompression", Run: parts.Until(func(ctx context.Context) { n.helpSqueeze(ctx, s.Intervals.Squeeze) })})
+	n.addExchange(r)
 	return r.finish(s.Stopping)
 }
 
@@ -99,27 +87,15 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 // behind is what clients get until the node has caught up.
 var behind = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "This node is behind: it has yet to catch up with the others; ask another one", Retry: 2}
 
-// addGate answers for the site until the node has caught up.
-func (f *clusterFollower) addGate(site *siteOptions) {
-	site.putInFront(func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if f.node.mayServe() {
-				next.ServeHTTP(w, r)
-				return
-			}
-			behind.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
-		})
+// gate keeps clients from the site until the node has caught up.
+func (n *clusterNode) gate() http.Handler {
+	if n.mayServe() {
+		return nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		behind.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
 	})
-	site.inFrontLane = append(site.inFrontLane, func(next lane.Handler) lane.Handler { return gated{next, f.node} })
 }
-
-type gated struct {
-	lane.Handler
-	node *clusterNode
-}
-
-// Answer leaves all to net/http until the node has caught up.
-func (g gated) Answer(x *lane.Exchange) bool { return g.node.mayServe() && g.Handler.Answer(x) }
 
 // follow follows the bucket until ctx ends, or the node is to write.
 func (f *clusterFollower) follow(ctx context.Context) {

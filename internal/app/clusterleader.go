@@ -132,7 +132,7 @@ func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
 	if _, refused := signer.Checkpoint(); refused != nil { // the leader trusts in what was signed
 		return refused
 	}
-	site.delayForLogSize()
+	site.delays = true
 	served, err := tiles.New(tiles.Options{Store: l.writer.folder.store, Signer: signer, Logger: r.logger.With("part", "cluster")})
 	if err != nil {
 		return err
@@ -146,10 +146,8 @@ func (l *clusterLeader) publish(r *roleRun, site *siteOptions) error {
 			r.restart(restart{})
 		}
 	})})
-	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportToOthers)})
-	r.parts.Add(parts.Part{Name: "side state", Run: parts.Until(l.keepOutbox)})
-	r.parts.Add(parts.Part{Name: "smaller codings", Run: parts.Until(n.exchangeEncodings)})
-	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
+	r.parts.Add(parts.Part{Name: "shared outbox", Run: parts.Until(l.keepOutbox)})
+	n.addExchange(r)
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/parts"
@@ -74,7 +73,7 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 			return err
 		}
 	}
-	socket, err := r.openAdminSocket()
+	socket, err := s.openBase(r, w.folder)
 	if err != nil {
 		return err
 	}
@@ -82,7 +81,7 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 		return err
 	}
 	site := newSiteOptions()
-	site.signer = w.signature.signer
+	site.signer, site.publishes = w.signature.signer, s.Fill
 	if err := p.publish(r, site); err != nil {
 		return err
 	}
@@ -90,15 +89,8 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 	if repository != nil {
 		pusher = r.openPusher(repository, w)
 	}
-	r.addMemoryLimit(s.Serve)
-	r.watchDisk(w.folder.store)
-	if s.Serve && s.Fill {
-		if err := f.addToSite(r, w.folder, site, secret); err != nil {
-			return err
-		}
-	}
 	if s.Serve {
-		if err := s.servePublished(ctx, r, w, site, p.rooms()); err != nil {
+		if err := s.servePublished(ctx, r, w, f, site, p.rooms(), secret); err != nil {
 			return err
 		}
 	}
@@ -125,15 +117,14 @@ func (s Server) checkPublishing(r *roleRun) (secret string, repository *git.GitH
 	return secret, repository, err
 }
 
-// servePublished serves what the process publishes.
-func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, site *siteOptions, rooms roomsCluster) error {
-	if s.hasRooms(r.settings) {
-		if err := r.openRooms(ctx, w.folder, site, roomsOptions{cluster: rooms, webhooks: true}); err != nil {
+// servePublished serves what the process publishes, and what f, nil for no bot, has for visitors.
+func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, f *filler, site *siteOptions, rooms roomsCluster, secret string) error {
+	if f != nil {
+		if err := f.addToSite(r, w.folder, site, secret); err != nil {
 			return err
 		}
 	}
-	site.publishes = s.Fill
-	what, err := r.openSite(w.folder, site)
+	what, err := s.openSite(ctx, r, w.folder, site, roomsOptions{cluster: rooms, webhooks: true})
 	if err != nil {
 		return err
 	}
@@ -141,15 +132,7 @@ func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, site 
 	if err := r.addPurgeHook(w.folder); err != nil {
 		return err
 	}
-	s.announce(r, w.folder)
-	return r.addReadyFile()
-}
-
-// announce reports that the site serves. A node of a cluster reports it once, in its first run.
-func (s Server) announce(r *roleRun, folder *Reader) {
-	if !r.again || !s.isNode(r.settings) {
-		s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
-	}
+	return s.announce(r, w.folder)
 }
 
 // answerCommands answers commands on this machine, and in a cluster the other nodes.

@@ -49,7 +49,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	if err != nil {
 		return err
 	}
-	socket, err := r.openAdminSocket()
+	socket, err := s.openBase(r, w.folder)
 	if err != nil {
 		return err
 	}
@@ -57,10 +57,19 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	if err != nil {
 		return err
 	}
-	r.addMemoryLimit(s.Serve)
-	r.watchDisk(w.folder.store)
 	if s.Serve {
-		if err := s.serveMirror(ctx, r, w.folder, follower); err != nil {
+		site := newSiteOptions()
+		site.signer, site.delays = follower, true
+		if _, err := s.openSite(ctx, r, w.folder, site, roomsOptions{cluster: roomsAlone{}, webhooks: true}); err != nil {
+			return err
+		}
+		if err := r.addPurgeHook(w.folder); err != nil {
+			return err
+		}
+		if err := s.announce(r, w.folder); err != nil {
+			return err
+		}
+		if err := r.addOutbox(w.folder); err != nil {
 			return err
 		}
 	}
@@ -83,29 +92,6 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 		r.parts.Add(follower.Part())
 	}
 	return r.finish(s.Stopping)
-}
-
-// serveMirror serves what the mirror has.
-func (s Server) serveMirror(ctx context.Context, r *roleRun, folder *Reader, follower *replication.Follower) error {
-	site := newSiteOptions()
-	site.signer = follower
-	if s.hasRooms(r.settings) {
-		if err := r.openRooms(ctx, folder, site, roomsOptions{cluster: roomsAlone{}, webhooks: true}); err != nil {
-			return err
-		}
-	}
-	site.delayForLogSize()
-	if _, err := r.openSite(folder, site); err != nil {
-		return err
-	}
-	if err := r.addPurgeHook(folder); err != nil {
-		return err
-	}
-	s.announce(r, folder)
-	if err := r.addReadyFile(); err != nil {
-		return err
-	}
-	return r.addOutbox(folder)
 }
 
 // makeKeyFolder makes the key folder, before the store is opened, whose mark is in it.

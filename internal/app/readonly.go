@@ -103,12 +103,7 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	r.addMemoryLimit(s.Serve)
-	if s.hasRooms(r.settings) {
-		if err := r.openRooms(ctx, folder, site, roomsOptions{cluster: roomsAlone{}, readOnly: true}); err != nil {
-			return err
-		}
-	}
-	if _, err := r.openSite(folder, site); err != nil {
+	if _, err := s.openSite(ctx, r, folder, site, roomsOptions{cluster: roomsAlone{}, readOnly: true}); err != nil {
 		return err
 	}
 	if lacking {

@@ -26,19 +26,19 @@ import (
 
 // siteOptions is what a site is made of. The parts of a role add to it before the site opens.
 type siteOptions struct {
-	signer       tiles.Signer // of the checkpoints that the site publishes
-	pages        site.Options
-	api          api.PublicOptions
-	hooks        map[string]http.Handler // by path
-	inFront      []siteWrapper           // each in front of those before it
-	inFrontLane  []func(lane.Handler) lane.Handler
-	hot          func(kvstore.Hash) // is notified of files in demand; nil for nothing
-	elsewhere    server.Elsewhere   // serves what is missing here; nil for nothing
-	readOnly     bool               // nothing is written to the data folder
-	publishes    bool               // the process publishes releases
-	lacking      bool               // the data folder may be missing files that were published
-	accessLog    *accesslog.Log     // nil for none
-	certificates *acme.Manager      // nil where none come from an ACME server
+	signer      tiles.Signer // of the checkpoints that the site publishes
+	pages       site.Options
+	api         api.PublicOptions
+	hooks       map[string]http.Handler // by path
+	inFront     []siteWrapper           // each in front of those before it
+	inFrontLane []func(lane.Handler) lane.Handler
+	hot         func(kvstore.Hash) // is notified of files in demand; nil for nothing
+	elsewhere   server.Elsewhere   // serves what is missing here; nil for nothing
+	gate        gate               // keeps clients from the site; nil for nothing
+	delays      bool               // requests wait for the size of the log that they name
+	readOnly    bool               // nothing is written to the data folder
+	publishes   bool               // the process publishes releases
+	lacking     bool               // the data folder may be missing files that were published
 }
 
 func newSiteOptions() *siteOptions { return &siteOptions{hooks: map[string]http.Handler{}} }
@@ -61,13 +61,15 @@ type published struct {
 
 // openSite opens what answers on the public address, and adds its parts: access log, certificates, site and plain server.
 func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
-	if err := r.openAccessLog(o); err != nil {
+	accessLog, err := r.openAccessLog(o.readOnly)
+	if err != nil {
 		return nil, err
 	}
-	if err := r.openCertificates(o); err != nil {
+	certificates, err := r.openCertificates()
+	if err != nil {
 		return nil, err
 	}
-	made, what, err := r.newSite(folder, o)
+	made, what, err := r.newSite(folder, o, accessLog, certificates)
 	if err != nil {
 		return nil, err
 	}
@@ -82,15 +84,16 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 		r.parts.Add(folder.usage().Part(r.logger))
 		r.parts.Add(what.follower.Part())
 	}
-	return what, r.openPlainServer(o)
+	return what, r.openPlainServer(certificates)
 }
 
-// newSite makes what answers: assets and the fast lane, the log, webhooks, API, pages and archives.
-func (r *roleRun) newSite(folder *Reader, o *siteOptions) (*server.Server, *published, error) {
+// newSite makes what answers: assets and the fast lane, the log, webhooks, API, pages and archives. certificates is nil if none come from an
+// ACME server.
+func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.Log, certificates *acme.Manager) (*server.Server, *published, error) {
 	c, logger := r.settings, r.logger.With("part", "server")
 	tags := purge.TagHeaders(c.CacheTags)
 	assets, err := server.New(server.Options{
-		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: o.accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.lacking,
+		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.lacking,
 		CacheTags: tags, Lacking: o.lacking, Page: func(path string) string { return site.OfFiles(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
 	})
 	if err != nil {
@@ -125,7 +128,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions) (*server.Server, *publ
 		handler = wrap(what, handler)
 	}
 	hosts := server.NewHosts(c.AssetBase, c.SiteBase, c.APIHost, tiles.Prefix, server.ContentPrefix)
-	handler = c.Proxies.Handler(o.accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
+	handler = c.Proxies.Handler(accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
 	h := server.HTTPOptions{
 		H2C: c.H2C, MaxConnections: c.MaxConnections, Proxies: c.Proxies, ProxyProtocol: c.ProxyProtocol, Logger: logger,
 		Successor: r.supervisor.late.succession,
@@ -140,8 +143,8 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions) (*server.Server, *publ
 	if h, err = r.withTLS(h); err != nil {
 		return nil, nil, err
 	}
-	if o.certificates != nil {
-		h.TLS = o.certificates.TLS()
+	if certificates != nil {
+		h.TLS = certificates.TLS()
 	}
 	made := server.NewHTTPServer(handler, h)
 	made.OnLeave(func() { close(stopping) }) // what never ends by itself
@@ -218,26 +221,26 @@ func forAll(next http.Handler) http.Handler {
 	})
 }
 
-// openAccessLog opens the access log, if there is one.
-func (r *roleRun) openAccessLog(o *siteOptions) (err error) {
+// openAccessLog opens the access log; nil is for none. A read-only process does without one that cannot be opened.
+func (r *roleRun) openAccessLog(readOnly bool) (*accesslog.Log, error) {
 	c := r.settings
 	if c.AccessLog == "" {
-		return nil
+		return nil, nil
 	}
-	o.accessLog, err = accesslog.Open(accesslog.Options{
+	opened, err := accesslog.Open(accesslog.Options{
 		File: c.AccessLog, Format: c.AccessLogFormat, Addresses: c.AccessLogAddresses, Sample: c.AccessLogSample,
 		Logger: r.logger.With("part", "access log"),
 	})
-	if err != nil && o.readOnly {
+	if err != nil && readOnly {
 		r.logger.Warn("requests are not logged", "err", err)
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.Origin("access-log"), err)
+		return nil, fmt.Errorf("%s: %w", c.Origin("access-log"), err)
 	}
-	r.reopen = append(r.reopen, o.accessLog.Reopen)
-	r.parts.Add(o.accessLog.Part())
-	return nil
+	r.reopen = append(r.reopen, opened.Reopen)
+	r.parts.Add(opened.Part())
+	return opened, nil
 }
 
 // indexTimeout is how long a command waits for search and pages, which may still be reading all libraries. They do not

@@ -48,7 +48,7 @@ func TestStopDuringStart(t *testing.T) {
 			if err := test.server.Run(ctx); !errors.Is(err, test.want) || test.want == nil && err != nil {
 				t.Errorf("Run returned %v, want %v", err, test.want)
 			}
-			if got := strings.Contains(log.String(), "READMEs of new releases"); got != test.readmes {
+			if got := strings.Contains(log.String(), "documents of new releases"); got != test.readmes {
 				t.Errorf("the part that renders READMEs was started: %v, want %v", got, test.readmes)
 			}
 		})

@@ -1,0 +1,73 @@
+package app
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/server/lane"
+)
+
+// The steps that roles with a data folder have in common, in the order in which a role takes them.
+
+// openBase opens the admin socket, and adds what protects the machine: the limits of memory and disk space.
+func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
+	socket, err := r.openAdminSocket()
+	if err != nil {
+		return nil, err
+	}
+	r.addMemoryLimit(s.Serve)
+	r.watchDisk(folder.store)
+	return socket, nil
+}
+
+// openSite opens the public site of a folder, with waiting rooms if the settings have some.
+func (s Server) openSite(ctx context.Context, r *roleRun, folder *Reader, site *siteOptions, rooms roomsOptions) (*published, error) {
+	if s.hasRooms(r.settings) {
+		if err := r.openRooms(ctx, folder, site, rooms); err != nil {
+			return nil, err
+		}
+	}
+	if site.delays {
+		site.delayForLogSize()
+	}
+	if site.gate != nil {
+		site.addGate()
+	}
+	return r.openSite(folder, site)
+}
+
+// announce reports that the site serves, and writes the ready file. A node of a cluster reports it once, in its first run.
+func (s Server) announce(r *roleRun, folder *Reader) error {
+	if !r.again || !s.isNode(r.settings) {
+		s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
+	}
+	return r.addReadyFile()
+}
+
+// A gate returns the response to requests that must not reach the site at the moment, nil if they may.
+type gate func() http.Handler
+
+// addGate puts the gate in front of the site.
+func (o *siteOptions) addGate() {
+	closed := o.gate
+	o.putInFront(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if refusal := closed(); refusal != nil {
+				refusal.ServeHTTP(w, r)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	o.inFrontLane = append(o.inFrontLane, func(next lane.Handler) lane.Handler { return gatedLane{next, closed} })
+}
+
+type gatedLane struct {
+	lane.Handler
+	gate gate
+}
+
+// Answer leaves all requests to net/http while the gate is closed.
+func (g gatedLane) Answer(x *lane.Exchange) bool { return g.gate() == nil && g.Handler.Answer(x) }
