@@ -222,3 +222,57 @@ func TestLinks(t *testing.T) {
 		t.Errorf("the documentation has %d links", links)
 	}
 }
+
+// TestArchitectureNamesWhatExists checks that each path in the tables of docs/architecture.md exists, and that the table of
+// packages has a row for each package.
+func TestArchitectureNamesWhatExists(t *testing.T) {
+	text, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\n## Where to change what\n")
+	changes, rest, _ := strings.Cut(rest, "\n## The packages\n")
+	table, _, found := strings.Cut(rest, "\n## ")
+	if !found {
+		t.Fatal("docs/architecture.md has lost the table of changes or that of packages")
+	}
+	paths := 0
+	for _, m := range regexp.MustCompile("`([a-z][\\w./-]*/[\\w./-]+)`").FindAllStringSubmatch(changes, -1) {
+		paths++
+		if _, err := os.Stat(filepath.Join("../..", m[1])); err != nil {
+			t.Errorf("docs/architecture.md: %v", err)
+		}
+	}
+	if paths < 40 {
+		t.Errorf("the table of changes names %d paths", paths)
+	}
+	rows := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` ").FindAllStringSubmatch(table, -1) {
+		rows[m[1]] = true
+	}
+	for _, top := range []string{"api", "bot", "cmd", "internal", "kvstore", "logs", "packages", "server"} {
+		err := filepath.WalkDir(filepath.Join("../..", top), func(file string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && (d.Name() == "testdata" || d.Name() == "testkit" || d.Name() == "browsertest"):
+				return filepath.SkipDir
+			case d.IsDir():
+				sources, err := filepath.Glob(filepath.Join(file, "*.go"))
+				dir := filepath.ToSlash(strings.TrimPrefix(file, filepath.Clean("../..")+string(filepath.Separator)))
+				if has := len(sources) > 0; has && !rows[dir] {
+					t.Errorf("the table of packages in docs/architecture.md has no row for %s", dir)
+				}
+				delete(rows, dir)
+				return err
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for dir := range rows {
+		t.Errorf("docs/architecture.md has a row for %s, which does not exist", dir)
+	}
+}
