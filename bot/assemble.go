@@ -134,7 +134,7 @@ func (a *assembly) read(ctx context.Context) error {
 			a.tell(e.Name, data)
 			return nil
 		}
-		leave, err := a.lanes.file(ctx, a.intake.fresh, coding.Memory(coding.Brotli, coding.Quick, e.Size), a.childMemory(e))
+		leave, err := a.lanes.file(ctx, releaseID(a.pkg.Name, a.version), a.intake.fresh, coding.Memory(coding.Brotli, coding.Quick, e.Size), a.childMemory(e))
 		if err != nil {
 			return err
 		}

@@ -193,11 +193,13 @@ type bench struct {
 	minifiers *worker.Pool
 }
 
-func newBench(o Options, minifiers int) *bench {
+// newBench returns a bench whose minifiers do so many jobs at once. As many children as there are releases at once exist, so that a
+// child is not ended between two files of its release.
+func newBench(o Options, minifiers, children int) *bench {
 	return &bench{
 		cpu: semaphore.NewWeighted(int64(o.Workers)),
 		minifiers: worker.NewPool(worker.Options{
-			Program: o.Worker, Size: minifiers, Timeout: MinifyTimeout,
+			Program: o.Worker, Size: minifiers, Children: children, Timeout: MinifyTimeout,
 			Memory: max(worker.Small, o.MemoryBytes-coding.Memory(coding.Brotli, coding.Quick, packages.MaxMinify)),
 		}),
 	}
@@ -226,9 +228,9 @@ func New(o Options) (*Bot, error) {
 		store:     o.Store,
 		log:       o.Log,
 		logger:    o.Logger,
-		backlog:   newBench(o, o.Workers),
-		fresh:     newBench(o, freshWorkers(o.Workers)),
-		lanes:     newLanes(o.Workers, o.MemoryBytes),
+		backlog:   newBench(o, o.Workers, max(o.Workers, o.Downloads)),
+		fresh:     newBench(o, freshWorkers(o.Workers), max(freshWorkers(o.Workers), freshDownloads)),
+		lanes:     newLanes(o.Workers, o.MemoryBytes, max(o.Workers, o.Downloads), max(freshWorkers(o.Workers), freshDownloads)),
 		releasing: semaphore.NewWeighted(int64(o.Downloads)),
 		polling:   semaphore.NewWeighted(PollsAtOnce),
 		squeezers: worker.NewPool(worker.Options{Program: o.Worker, Size: o.Workers + 1, Nice: true, Timeout: squeezeTimeout}),

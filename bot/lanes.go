@@ -30,15 +30,41 @@ type lanes struct {
 	extra      int
 	hugeMemory int64
 
-	minifiers, fresh, squeezers *idlers // fresh: the minifiers of fresh releases
+	minifiers, fresh, squeezers *idleWorkers // fresh: the minifiers of fresh releases
 
 	freshFiles, files, ordinary, huge []*turn
 }
 
-// idlers are the children of a pool that no turn has. Each keeps idleMemory bytes.
-type idlers struct {
-	n, most int
-	drop    func() // ends one
+// idleWorkers counts a pool's children without a job, by owner, in the order in which the pool ends them: the longest idle
+// first. Each has idleMemory bytes. A child serves one owner only, so a turn reuses the child of its own owner or starts one.
+type idleWorkers struct {
+	owners  []string
+	running int    // children with a job
+	most    int    // children of the pool in all
+	drop    func() // ends the child that is idle longest
+}
+
+// start counts a child that gets a job, and reports whether it was idle before.
+func (w *idleWorkers) start(owner string) (reused bool) {
+	w.running++
+	if i := slices.Index(w.owners, owner); i >= 0 {
+		w.owners = slices.Delete(w.owners, i, i+1)
+		return true
+	}
+	return false
+}
+
+// trim forgets the children that the pool has ended to start others, and returns how many those are.
+func (w *idleWorkers) trim() int {
+	n := min(len(w.owners), max(0, len(w.owners)+w.running-w.most))
+	w.owners = w.owners[n:]
+	return n
+}
+
+// finish counts a child that has no job any more.
+func (w *idleWorkers) finish(owner string) {
+	w.running--
+	w.owners = append(w.owners, owner)
 }
 
 // hugeSize is the size in bytes above which a content is huge.
@@ -57,17 +83,19 @@ const idleMemory = 16 << 20
 // A turn is one file's or one encoder's: it waits, runs and ends.
 type turn struct {
 	memory int64
-	child  *idlers       // of the pool in which it has a child; nil where it has none
+	owner  string        // for whom the child works
+	child  *idleWorkers  // of the pool in which it has a child; nil where it has none
 	begin  chan struct{} // closed when it may
 	lane   *[]*turn      // in which it waits
 	apart  bool          // it has the lane of huge contents
 }
 
-func newLanes(slots int, memory int64) *lanes {
-	pool := func(most int) *idlers { return &idlers{most: most, drop: func() {}} }
+// newLanes returns lanes over pools with at most so many children that process files of releases and of fresh ones.
+func newLanes(slots int, memory int64, minifiers, fresh int) *lanes {
+	pool := func(most int) *idleWorkers { return &idleWorkers{most: most, drop: func() {}} }
 	return &lanes{
 		slots: slots, of: slots, memory: memory, most: memory, kept: min(memory/8, mostKept),
-		minifiers: pool(slots), fresh: pool(freshWorkers(slots)), squeezers: pool(slots + 1),
+		minifiers: pool(minifiers), fresh: pool(fresh), squeezers: pool(slots + 1),
 	}
 }
 
@@ -77,19 +105,19 @@ func encoderMemory(size int64) int64 {
 	return coding.Memory(coding.Brotli, coding.Best, size) + 3*size
 }
 
-// enter waits until a content of that size may be encoded. The caller leaves afterwards.
-func (l *lanes) enter(ctx context.Context, size int64) (leave func(), err error) {
-	t := &turn{memory: encoderMemory(size), child: l.squeezers, lane: &l.ordinary}
+// enter waits until a content of that size may be encoded by the owner's child. The caller leaves afterwards.
+func (l *lanes) enter(ctx context.Context, owner string, size int64) (leave func(), err error) {
+	t := &turn{memory: encoderMemory(size), owner: owner, child: l.squeezers, lane: &l.ordinary}
 	if size > hugeSize {
 		t.lane = &l.huge
 	}
 	return l.wait(ctx, t)
 }
 
-// file waits until a file of a release may take so much memory here, and a child so much if
+// file waits until a file of a release may take so much memory here, and the release's child so much if
 // that is not 0. The caller leaves afterwards.
-func (l *lanes) file(ctx context.Context, fresh bool, here, child int64) (leave func(), err error) {
-	t, minifiers := &turn{memory: here + child, lane: &l.files}, l.minifiers
+func (l *lanes) file(ctx context.Context, release string, fresh bool, here, child int64) (leave func(), err error) {
+	t, minifiers := &turn{memory: here + child, owner: release, lane: &l.files}, l.minifiers
 	if fresh {
 		t.lane, minifiers = &l.freshFiles, l.fresh
 	}
@@ -132,7 +160,7 @@ func (l *lanes) change(do func()) {
 	l.mu.Lock()
 	do()
 	var drop []func()
-	l.next(func(of *idlers) { drop = append(drop, of.drop) })
+	l.next(func(of *idleWorkers) { drop = append(drop, of.drop) })
 	l.mu.Unlock()
 	for _, end := range drop {
 		end()
@@ -142,8 +170,8 @@ func (l *lanes) change(do func()) {
 // free takes back what a turn had. Its child stays, idle.
 func (l *lanes) free(t *turn) {
 	l.memory += t.memory
-	if c := t.child; c != nil && c.n < c.most {
-		c.n++
+	if t.child != nil {
+		t.child.finish(t.owner)
 		l.memory -= idleMemory
 	}
 	if t.lane == &l.huge {
@@ -162,7 +190,7 @@ func (l *lanes) free(t *turn) {
 }
 
 // next begins whatever may begin.
-func (l *lanes) next(drop func(*idlers)) {
+func (l *lanes) next(drop func(*idleWorkers)) {
 	for _, files := range []*[]*turn{&l.freshFiles, &l.files} {
 		for len(*files) > 0 {
 			if !l.take((*files)[0], drop) {
@@ -206,36 +234,28 @@ func (l *lanes) spare(t *turn) bool {
 }
 
 // take begins the first turn of a lane if there is the memory for it.
-func (l *lanes) take(t *turn, drop func(*idlers)) bool {
-	need, own := t.memory, 0
-	if t.child != nil && t.child.n > 0 {
-		own = 1
-		need -= idleMemory // it takes over an idle child
+func (l *lanes) take(t *turn, drop func(*idleWorkers)) bool {
+	need := t.memory + l.keptFrom(t)
+	available := l.memory
+	for _, pool := range []*idleWorkers{l.minifiers, l.fresh, l.squeezers} {
+		available += int64(len(pool.owners)) * idleMemory
 	}
-	need += l.keptFrom(t)
-	pools := []*idlers{l.minifiers, l.fresh, l.squeezers}
-	idle := -own
-	for _, pool := range pools {
-		idle += pool.n
-	}
-	if need > l.memory+int64(idle)*idleMemory {
+	if need > available {
 		return false
 	}
-	for _, pool := range pools {
-		left := 0
-		if pool == t.child {
-			left = own
+	if t.child != nil {
+		if t.child.start(t.owner) {
+			l.memory += idleMemory
 		}
-		for ; need > l.memory && pool.n > left; l.memory += idleMemory {
-			pool.n--
+		l.memory += int64(t.child.trim()) * idleMemory
+	}
+	for _, pool := range []*idleWorkers{l.minifiers, l.fresh, l.squeezers} {
+		for ; need > l.memory && len(pool.owners) > 0; l.memory += idleMemory {
+			pool.owners = pool.owners[1:]
 			drop(pool)
 		}
 	}
-	need -= l.keptFrom(t)
-	if own > 0 {
-		t.child.n--
-	}
-	l.memory -= need
+	l.memory -= t.memory
 	*t.lane = (*t.lane)[1:]
 	close(t.begin)
 	return true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,7 +45,7 @@ func keepBusy(t *testing.T, memory int64, wantOrdinary, wantWhole float64) {
 			peak = max(peak, used)
 			return busy
 		}
-		l := newLanes(processors, memory)
+		l := newLanes(processors, memory, processors, 1)
 		begin := time.Now()
 		var all sync.WaitGroup
 		for i := range contents {
@@ -67,10 +68,10 @@ func keepBusy(t *testing.T, memory int64, wantOrdinary, wantWhole float64) {
 			}
 			all.Add(1)
 			if size > hugeSize {
-				go func() { encode(l.enter(context.Background(), size)) }()
+				go func() { encode(l.enter(context.Background(), "owner", size)) }()
 				continue
 			}
-			leave, err := l.enter(context.Background(), size)
+			leave, err := l.enter(context.Background(), "owner", size)
 			go encode(leave, err)
 		}
 		fed := time.Since(begin)
@@ -90,11 +91,11 @@ func keepBusy(t *testing.T, memory int64, wantOrdinary, wantWhole float64) {
 
 func TestHugeContentHasALane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLanes(2, 800<<20)
+		l := newLanes(2, 800<<20, 2, 1)
 		enter := func(ctx context.Context, size int64) chan func() {
 			entered := make(chan func(), 1)
 			go func() {
-				if leave, err := l.enter(ctx, size); err == nil {
+				if leave, err := l.enter(ctx, "owner", size); err == nil {
 					entered <- leave
 				}
 				close(entered)
@@ -133,7 +134,7 @@ func TestHugeContentHasALane(t *testing.T) {
 		for _, entered := range append(small, waits, third) {
 			(<-entered)()
 		}
-		if l.slots != 2 || l.memory+int64(l.squeezers.n)*idleMemory != l.most || l.taken {
+		if l.slots != 2 || l.memory+int64(len(l.squeezers.owners))*idleMemory != l.most || l.taken {
 			t.Errorf("at the end there are %d slots and %d bytes", l.slots, l.memory)
 		}
 	})
@@ -142,11 +143,11 @@ func TestHugeContentHasALane(t *testing.T) {
 // With enough memory several huge contents run at once, and half of the slots stay free of them.
 func TestHugeContentsShareWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLanes(4, 2<<30)
+		l := newLanes(4, 2<<30, 4, 1)
 		var huge atomic.Int64
 		for range 10 {
 			go func() {
-				if leave, err := l.enter(context.Background(), 25<<20); err == nil {
+				if leave, err := l.enter(context.Background(), "owner", 25<<20); err == nil {
 					huge.Add(1)
 					time.Sleep(time.Hour)
 					leave()
@@ -158,7 +159,7 @@ func TestHugeContentsShareWhatIsLeft(t *testing.T) {
 			t.Errorf("%d huge contents at a time, want one in the lane and two besides", huge.Load())
 		}
 		for range 2 {
-			leave, err := l.enter(context.Background(), 1000)
+			leave, err := l.enter(context.Background(), "owner", 1000)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -175,18 +176,18 @@ func TestHugeContentsShareWhatIsLeft(t *testing.T) {
 // One content that needs more memory than there is runs, without others of ordinary size.
 func TestEncoderThatNeedsTooMuchRunsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLanes(4, 1<<20)
-		leave, err := l.enter(context.Background(), 1<<20)
+		l := newLanes(4, 1<<20, 4, 1)
+		leave, err := l.enter(context.Background(), "owner", 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if _, err := l.enter(ctx, 1000); err == nil {
+		if _, err := l.enter(ctx, "owner", 1000); err == nil {
 			t.Error("a second one ran beside it")
 		}
 		leave()
-		if leave, err = l.enter(context.Background(), 1000); err != nil {
+		if leave, err = l.enter(context.Background(), "owner", 1000); err != nil {
 			t.Fatal(err)
 		}
 		leave()
@@ -198,7 +199,7 @@ func TestEncoderThatNeedsTooMuchRunsAlone(t *testing.T) {
 func TestFilesAndEncodersShareOneBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mib = 1 << 20
-		l := newLanes(2, 100*mib)
+		l := newLanes(2, 100*mib, 2, 1)
 		l.kept = 0
 		minifiers, squeezers := 0, 0
 		l.minifiers.drop, l.squeezers.drop = func() { minifiers++ }, func() { squeezers++ }
@@ -213,10 +214,10 @@ func TestFilesAndEncodersShareOneBudget(t *testing.T) {
 			return begun
 		}
 		file := func(here, child int64) chan func() {
-			return begin(func() (func(), error) { return l.file(t.Context(), false, here*mib, child*mib) })
+			return begin(func() (func(), error) { return l.file(t.Context(), "owner", false, here*mib, child*mib) })
 		}
 		encoder := func() chan func() {
-			return begin(func() (func(), error) { return l.enter(t.Context(), 1000) })
+			return begin(func() (func(), error) { return l.enter(t.Context(), "owner", 1000) })
 		}
 		first, small := file(8, 52), encoder()
 		if len(first)+len(small) != 2 {
@@ -244,7 +245,7 @@ func TestFilesAndEncodersShareOneBudget(t *testing.T) {
 			t.Errorf("%d MiB are free, and %d and %d idle children ended", l.memory/mib, minifiers, squeezers)
 		}
 		(<-all)()
-		if got := l.memory + int64(l.minifiers.n+l.squeezers.n)*idleMemory; got != l.most {
+		if got := l.memory + int64(len(l.minifiers.owners)+len(l.squeezers.owners))*idleMemory; got != l.most {
 			t.Errorf("at the end %d bytes are left", got)
 		}
 	})
@@ -255,11 +256,11 @@ func TestFilesAndEncodersShareOneBudget(t *testing.T) {
 func TestFreshFilesGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mib = 1 << 20
-		l := newLanes(2, 160*mib) // 20 of them are kept
+		l := newLanes(2, 160*mib, 2, 1) // 20 of them are kept
 		file := func(fresh bool, memory int64) chan func() {
 			begun := make(chan func(), 1)
 			go func() {
-				if leave, err := l.file(t.Context(), fresh, memory*mib, 0); err == nil {
+				if leave, err := l.file(t.Context(), "owner", fresh, memory*mib, 0); err == nil {
 					begun <- leave
 				}
 			}()
@@ -317,5 +318,32 @@ func TestSpeedOfSqueezing(t *testing.T) {
 	left := Squeezing{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000}
 	if got, want := left.String(), "1,200 file contents of 2.0 MB are to be squeezed, about 16m40s at the 2.0 kB/s of late."; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Idle children count for their owners: an owner reuses its own only, another's new child takes the memory of the one that its
+// pool ends, and in the end all memory is free or has an idle child.
+func TestIdleWorkersOfOwners(t *testing.T) {
+	const mib = 1 << 20
+	l := newLanes(4, 400*mib, 2, 1)
+	l.kept = 0
+	l.minifiers.drop = func() { t.Error("a child was ended although there is memory") }
+	for i, step := range []struct {
+		owner string
+		idle  []string
+	}{
+		{"a", []string{"a"}}, {"b", []string{"a", "b"}}, {"a", []string{"b", "a"}}, {"c", []string{"a", "c"}}, {"b", []string{"c", "b"}},
+	} {
+		leave, err := l.file(t.Context(), step.owner, false, 8*mib, 52*mib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if free := l.memory + int64(len(l.minifiers.owners))*idleMemory; free != 340*mib {
+			t.Errorf("step %d: %d MiB are free or idle while one runs, want 340", i, free/mib)
+		}
+		leave()
+		if !slices.Equal(l.minifiers.owners, step.idle) || l.memory != 400*mib-int64(len(step.idle))*idleMemory {
+			t.Errorf("step %d: idle are %v with %d MiB free, want %v", i, l.minifiers.owners, l.memory/mib, step.idle)
+		}
 	}
 }

@@ -87,7 +87,7 @@ func (m *Mirroring) Close() {
 
 // Keep stores the bytes of a file, which the caller has verified.
 func (m *Mirroring) Keep(ctx context.Context, data []byte) (kvstore.Hash, error) {
-	leave, err := m.bot.lanes.file(ctx, true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
+	leave, err := m.bot.lanes.file(ctx, releaseID(m.pkg.Name, m.version), true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
 	if err != nil {
 		return kvstore.Hash{}, err
 	}
@@ -103,7 +103,7 @@ func (m *Mirroring) Module(ctx context.Context, path string, data []byte) (bool,
 		return false, nil
 	}
 	size := int64(len(data))
-	leave, err := m.bot.lanes.file(ctx, true, size, worker.Memory(worker.FindFormat, size))
+	leave, err := m.bot.lanes.file(ctx, releaseID(m.pkg.Name, m.version), true, size, worker.Memory(worker.FindFormat, size))
 	if err != nil {
 		return false, err
 	}

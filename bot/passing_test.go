@@ -51,8 +51,8 @@ func TestEveryFaultPasses(t *testing.T) {
 				r := newRig(t)
 				for i := range all {
 					name := fmt.Sprintf("p%d", i)
-					r.enrol(name, fromNpm(name, "*.js"))
-					r.registry.Add(name, "1.0.0", hour(1), map[string]string{"a.js": name})
+					r.enrol(name, fromNpm(name, "*.txt"))
+					r.registry.Add(name, "1.0.0", hour(1), map[string]string{"a.txt": name})
 				}
 				r.open()
 				r.once()
@@ -66,7 +66,7 @@ func TestEveryFaultPasses(t *testing.T) {
 				}
 				for i := range all {
 					name := fmt.Sprintf("p%d", i)
-					r.registry.Add(name, "1.1.0", hour(2), map[string]string{"a.js": name + " is new"})
+					r.registry.Add(name, "1.1.0", hour(2), map[string]string{"a.txt": name + " is new"})
 					fault := tt.fault
 					fault.Path = "/" + name
 					if what == "archives" {
@@ -119,8 +119,8 @@ func TestTwoHundredReleasesGoOn(t *testing.T) {
 			r := newRig(t)
 			for i := range all {
 				name := fmt.Sprintf("p%03d", i)
-				r.enrol(name, fromNpm(name, "*.js"))
-				r.registry.Add(name, "1.0.0", hour(1), map[string]string{"a.js": name})
+				r.enrol(name, fromNpm(name, "*.txt"))
+				r.registry.Add(name, "1.0.0", hour(1), map[string]string{"a.txt": name})
 				if tt.fault.Body != "" {
 					r.registry.Fail(npmtest.Fault{Path: "/" + name + "/-/", Body: page})
 				}

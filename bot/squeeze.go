@@ -179,7 +179,7 @@ func (s *squeezing) squeezeRows(ctx context.Context, rows []queueRow) {
 			}
 			return nil
 		}
-		s.begin(ctx, sizes[i], work, func() error {
+		s.begin(ctx, row.owner(), sizes[i], work, func() error {
 			if sheaves[i].left.Add(-1) > 0 {
 				return nil
 			}
@@ -194,9 +194,9 @@ func (s *squeezing) squeezeRows(ctx context.Context, rows []queueRow) {
 	}
 }
 
-// begin works on a content of that size as soon as there is a place, and calls after at the
-// end, also where ctx ends first. It waits for the place unless the content is huge.
-func (s *squeezing) begin(ctx context.Context, size int64, work, after func() error) {
+// begin works on a content of that size, in the owner's child, as soon as there is a slot, and calls after at the
+// end, also where ctx ends first. It waits for the slot unless the content is huge.
+func (s *squeezing) begin(ctx context.Context, owner string, size int64, work, after func() error) {
 	run := func(leave func(), err error) error {
 		if err == nil {
 			err = work()
@@ -205,10 +205,10 @@ func (s *squeezing) begin(ctx context.Context, size int64, work, after func() er
 		return errors.Join(err, after())
 	}
 	if size > hugeSize {
-		s.group.Go(func() error { return run(s.lanes.enter(ctx, size)) })
+		s.group.Go(func() error { return run(s.lanes.enter(ctx, owner, size)) })
 		return
 	}
-	leave, err := s.lanes.enter(ctx, size)
+	leave, err := s.lanes.enter(ctx, owner, size)
 	s.group.Go(func() error { return run(leave, err) })
 }
 
@@ -226,7 +226,7 @@ func (s *squeezing) squeezeHot(ctx context.Context) {
 			continue
 		}
 		s.inHand.Add(1)
-		s.begin(ctx, content.Size, func() error {
+		s.begin(ctx, h.String(), content.Size, func() error {
 			crash, err := s.squeezeOne(ctx, h.String(), h, s.done)
 			if crash != nil {
 				s.logger.Warn("not squeezed; tried again in its turn", "content", h, "err", crash)

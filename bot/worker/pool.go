@@ -24,8 +24,11 @@ type Options struct {
 	// Program is the path, not relative, of the executable that calls Main when its
 	// first argument is Argument; usually os.Executable().
 	Program string
-	// Size is how many children run at most, one job each.
+	// Size is how many jobs run at most, each in a child of its own.
 	Size int
+	// Children is how many children exist at most, with and without a job. The default, and the least, is Size. An
+	// owner whose jobs come one after the other keeps its child only while there are no more owners than that.
+	Children int
 	// Single ends each child after one job.
 	Single bool
 	// CPU ends a child that has used so much processor time, rounded up to seconds, where the system can do that. It needs Single. 0
@@ -80,6 +83,7 @@ func (e *StartError) Unwrap() error { return e.Err }
 
 // NewPool returns a pool without any child yet.
 func NewPool(o Options) *Pool {
+	o.Children = max(o.Children, o.Size)
 	return &Pool{options: o, slots: make(chan struct{}, o.Size)}
 }
 
@@ -115,7 +119,7 @@ func (p *Pool) acquire(owner string) (*child, error) {
 	if i := slices.IndexFunc(p.idle, func(c *child) bool { return c.owner == owner }); i >= 0 {
 		c = p.idle[i]
 		p.idle = slices.Delete(p.idle, i, i+1)
-	} else if len(p.idle) > 0 && len(p.idle)+len(p.slots) > p.options.Size {
+	} else if len(p.idle) > 0 && len(p.idle)+len(p.slots) > p.options.Children {
 		other = p.idle[0]
 		p.idle = slices.Delete(p.idle, 0, 1)
 	}

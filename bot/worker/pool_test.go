@@ -211,6 +211,31 @@ func TestProgramIsMissing(t *testing.T) {
 	}
 }
 
+// Releases whose files take turns keep their processes while there are no more of them than children.
+func TestOwnersKeepTheirChildren(t *testing.T) {
+	p := newPool(t, Options{Size: 1, Children: 3})
+	started := map[int]bool{}
+	for _, owner := range []string{"a", "b", "c", "b", "a", "c", "a"} {
+		if _, err := p.Do(context.Background(), owner, MinifyJS, []byte("a")); err != nil {
+			t.Fatal(err)
+		}
+		started[p.idle[len(p.idle)-1].cmd.Process.Pid] = true
+	}
+	if len(started) != 3 || len(p.idle) != 3 {
+		t.Errorf("%d processes were started and %d are idle, want 3 and 3", len(started), len(p.idle))
+	}
+	if _, err := p.Do(context.Background(), "d", MinifyJS, []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	var owners []string
+	for _, c := range p.idle {
+		owners = append(owners, c.owner)
+	}
+	if want := []string{"c", "a", "d"}; !slices.Equal(owners, want) {
+		t.Errorf("idle are %v, want %v: the longest idle child ends", owners, want)
+	}
+}
+
 func TestNiceChildIsNiceInEveryThread(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
