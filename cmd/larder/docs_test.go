@@ -30,7 +30,7 @@ func settingsTable() string {
 	a := &cli{settings: settings.New()}
 	commands := newRoot(a).Commands()
 	var b strings.Builder
-	b.WriteString("| setting | environment | default | used by | meaning |\n| --- | --- | --- | --- | --- |\n")
+	b.WriteString("| setting | default | used by | meaning |\n| --- | --- | --- | --- |\n")
 	a.settings.Flags.VisitAll(func(f *pflag.Flag) {
 		var users []string
 		for _, c := range commands {
@@ -43,7 +43,11 @@ func settingsTable() string {
 		if value != "" {
 			value = "`" + value + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", f.Name, settings.EnvName(f.Name), value, strings.Join(users, ", "), strings.ReplaceAll(usage, "|", "\\|"))
+		used := strings.Join(users, ", ")
+		if len(users) > 20 {
+			used = "nearly all"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Name, value, used, strings.ReplaceAll(usage, "|", "\\|"))
 	})
 	return b.String()
 }
