@@ -30,6 +30,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -97,8 +98,8 @@ type found struct {
 	files []logs.File
 	// strict: a file that is not as promised ends the release; else it is left out.
 	strict bool
-	// fetch returns the verified bytes of a file.
-	fetch func(ctx context.Context, f logs.File) ([]byte, error)
+	// contents are those of the files.
+	contents replication.Contents
 }
 
 // A Fallback looks for releases elsewhere.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
 )
 
 // A flight is a release on its way here. Clients that want a file of it wait for that file alone.
@@ -216,6 +218,24 @@ func (fl *flight) keep(ctx context.Context, m *bot.Mirroring, got *found, s *slo
 		return size, nil // it is left out
 	}
 	return size, err
+}
+
+// fetch returns the verified bytes of a file: those of the hash in the origin's log, or of the integrity that its API states.
+func (got *found) fetch(ctx context.Context, f logs.File) ([]byte, error) {
+	w := replication.Wanted{Hash: f.SHA256, Limit: mostFile, Manifest: got.manifest, File: &f}
+	if got.strict {
+		w.Limit = max(f.Size, 1)
+	}
+	data, _, err := replication.Fetch(ctx, got.contents, w)
+	switch {
+	case errors.Is(err, replication.ErrOther), got.strict && errors.Is(err, fetch.ErrTooLarge):
+		return nil, fmt.Errorf("%w: %s has other bytes: %w", errMismatch, f.Path, err)
+	case err == nil && (got.strict && int64(len(data)) != f.Size || logs.SumSRI(data) != f.SRI):
+		return nil, fmt.Errorf("%w: %s does not have the size and integrity of its manifest", errMismatch, f.Path)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %w", fetch.ErrNotFound, err)
+	}
+	return data, err
 }
 
 // list has a manifest list the files that are kept, and those that are not.

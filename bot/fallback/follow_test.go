@@ -13,6 +13,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
@@ -48,7 +49,7 @@ func TestLarderIsProvenByItsLog(t *testing.T) {
 	s := lardertest.New(t)
 	s.Shelf.Publish("a", "1.0.0", "a.js", map[string]string{"a.js": "a", "b.js": "b"})
 	s.Shelf.Publish("a", "2.0.0", "a.js", map[string]string{"a.js": "two"})
-	s.Lie("/ajax/libs/a/2.0.0/a.js", "owt")
+	s.Lie("/content/"+kvstore.Sum([]byte("two")).String(), "owt")
 	r := newRig(t, "larder:"+s.URL)
 	if got, failure := r.ask("1.0.0", "a.js"); got != "a" || failure != nil {
 		t.Fatalf("got %q, %+v", got, failure)

@@ -15,7 +15,10 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -32,7 +35,10 @@ func (f *Fallback) parse(given string) (origin, error) {
 	host := host{f, strings.TrimRight(address, "/"), at}
 	switch kind {
 	case "larder":
-		return &larder{host: host}, nil
+		client := verify.NewClient()
+		client.Transport = hopping{f.getter.Transport(fetch.TransportOptions{Trusted: host.trusted})}
+		o := verify.Options{Server: host.base, Trust: verify.Trust{Key: f.o.Key}, Client: client, UserAgent: f.o.UserAgent}
+		return &larder{host: host, options: o, contents: replication.HTTP(o)}, nil
 	case "cdnjs":
 		return &cdnjs{host: host}, nil
 	}
@@ -97,15 +103,24 @@ func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*found, error
 			Package: pkg, Version: version, Released: o.o.Now().UTC().Truncate(time.Second),
 			Source: logs.Source{Type: "cdnjs", Name: o.base},
 		},
-		files: listed,
-		fetch: func(ctx context.Context, f logs.File) ([]byte, error) {
-			data, err := o.get(ctx, assets+assetPath(pkg, version, f.Path), mostFile)
-			if err == nil && logs.SumSRI(data) != f.SRI {
-				err = fmt.Errorf("%w: the integrity of %s is %s, the API says %s", errMismatch, f.Path, logs.SumSRI(data), f.SRI)
-			}
-			return data, err
-		},
+		files:    listed,
+		contents: cdnjsFiles{o, assets},
 	}, nil
+}
+
+// cdnjsFiles are the files of a cdnjs origin as contents, identified by the integrity that its API states.
+type cdnjsFiles struct {
+	*cdnjs
+	assets string // the base of the files' URLs
+}
+
+// Name implements [replication.Contents].
+func (o cdnjsFiles) Name() string { return o.String() }
+
+// Content implements [replication.Contents].
+func (o cdnjsFiles) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
+	data, err := o.get(ctx, o.assets+assetPath(w.Manifest.Package, w.Manifest.Version, w.File.Path), w.Limit)
+	return replication.Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
 }
 
 // parseListing reads what the API says of a release: the files that have an integrity.
@@ -183,7 +198,9 @@ func (o *cdnjs) assetBase(ctx context.Context, api string) (string, error) {
 // A larder is another Larder, whose log proves what it has.
 type larder struct {
 	host
-	opening sync.Mutex // of the file of known logs
+	options  verify.Options
+	contents *replication.Server
+	opening  sync.Mutex // of the file of known logs
 }
 
 func (o *larder) String() string { return "larder:" + o.base }
@@ -236,14 +253,7 @@ func (o *larder) prove(ctx context.Context, pkg, version string) (*found, error)
 		mirror.Proof = logs.ProofSelfAsserted
 	}
 	return &found{
-		strict: true, mirror: mirror, manifest: r.Manifest, files: r.Manifest.Files,
-		fetch: func(ctx context.Context, f logs.File) ([]byte, error) {
-			data, err := o.get(ctx, o.base+assetPath(pkg, version, f.Path), max(f.Size, 1))
-			if errors.Is(err, fetch.ErrTooLarge) || err == nil && (int64(len(data)) != f.Size || logs.SumSRI(data) != f.SRI) {
-				err = fmt.Errorf("%w: %s is not the file that entry %d of its log published", errMismatch, f.Path, mirror.Entry)
-			}
-			return data, err
-		},
+		strict: true, mirror: mirror, manifest: r.Manifest, files: r.Manifest.Files, contents: o.contents,
 	}, nil
 }
 
@@ -255,9 +265,7 @@ func (o *larder) open(ctx context.Context) (*verify.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := verify.NewClient()
-	client.Transport = hopping{o.getter.Transport(fetch.TransportOptions{Trusted: o.trusted})}
-	log, firstUse, err := known.Open(ctx, verify.Options{Server: o.base, Trust: verify.Trust{Key: o.o.Key}, Client: client, UserAgent: o.o.UserAgent}, o.o.Now())
+	log, firstUse, err := known.Open(ctx, o.options, o.o.Now())
 	if firstUse && err == nil {
 		o.o.Logger.Warn("the key of an origin's log is taken on its own word; compare it with the one that its operator publishes, or give it with --fallback-key", "origin", o.String(), "key", log.Key())
 	}
