@@ -35,6 +35,7 @@ func TestFail(t *testing.T) {
 		{context.Canceled, 503, "The libraries are still being read", never, "5", false},
 		{changing, 503, "The library is just changing", never, "1", false},
 		{fmt.Errorf("secret: %w", kvstore.ErrCorrupt), 503, "This cannot be read at the moment", never, "5", true},
+		{fmt.Errorf("secret: %w", library.ErrSearch), 503, "Search is not available at the moment", never, "60", true},
 		{errors.New("secret"), 500, "An unexpected error occurred", never, "", true},
 	} {
 		s := &service{t: t}

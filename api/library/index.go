@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/larder-cdn/larder/api/search"
 	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
@@ -66,7 +65,7 @@ type Index struct {
 	notified   atomic.Int64
 	now        func() time.Time
 	logger     *slog.Logger
-	search     *search.Index
+	search     searchIndex
 
 	// unread are the libraries that could not be read, which is tried again, and why.
 	// Run replaces it; it is never changed.
@@ -100,9 +99,8 @@ func New(o Options) (*Index, error) {
 	x.abouts.Most, x.abouts.MostBytes = maxAbouts, maxAboutBytes
 	x.releases.Most, x.releases.MostBytes = maxReleases, maxReleaseBytes
 	x.manifests.Most, x.manifests.MostBytes = maxManifests, maxReleaseBytes
-	var err error
-	if x.search, err = search.New(); err != nil {
-		return nil, fmt.Errorf("library: couldn't make the search index: %w", err)
+	if err := x.search.open(); err != nil {
+		return nil, err
 	}
 	return x, nil
 }
@@ -117,7 +115,7 @@ const (
 
 // Run reads all libraries, then follows the log until ctx ends.
 func (x *Index) Run(ctx context.Context) error {
-	defer x.search.Close()
+	defer x.search.close()
 	seen := int64(-1) // nothing has been read
 	failures := 0
 	for ctx.Err() == nil {
@@ -141,9 +139,9 @@ func (x *Index) Run(ctx context.Context) error {
 }
 
 // sleep returns when there is something to read: new entries, or libraries that
-// could not be read before.
+// could not be read before, or that the search index could not take.
 func (x *Index) sleep(ctx context.Context, seen int64) {
-	if len(*x.unread.Load()) > 0 {
+	if len(*x.unread.Load()) > 0 || x.search.failure() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, reread)
 		defer cancel()
@@ -160,11 +158,9 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	}
 	next := x.listing
 	if next == nil || len(c.read) > 0 {
-		if err := x.updateSearch(c.read); err != nil {
-			return 0, err
-		}
 		next = newListing(c.before, c.read)
 	}
+	x.search.update(next, c.read, x.logger)
 	x.unread.Store(&c.unread)
 	x.publish(next, c.size)
 	x.noteChanges(seen, c)
@@ -247,23 +243,6 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 		}
 	}
 	return c, nil
-}
-
-// updateSearch puts libraries into the search index; nil ones are gone.
-func (x *Index) updateSearch(libraries map[string]*Library) error {
-	var documents []search.Document
-	var gone []string
-	for name, l := range libraries {
-		if l == nil || l.Hidden {
-			gone = append(gone, name)
-		} else {
-			documents = append(documents, l.document())
-		}
-	}
-	if err := x.search.Update(documents, gone); err != nil {
-		return fmt.Errorf("library: couldn't update the search index: %w", err)
-	}
-	return nil
 }
 
 // changedNames returns the packages that entries from seen on are about, as far as
@@ -381,6 +360,21 @@ func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 // ErrNotReady says that the libraries are still being read.
 var ErrNotReady = errors.New("library: the libraries are still being read")
 
+// Ready returns [ErrNotReady] until all libraries have been read for the first time, then why they could not be read, or an
+// [ErrSearch]; nil if everything can be requested.
+func (x *Index) Ready() error {
+	x.mu.Lock()
+	listing, err := x.listing, x.err
+	x.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case listing == nil:
+		return ErrNotReady
+	}
+	return x.search.failure()
+}
+
 // Library returns the one with that name, or ErrNoLibrary. Where there may be one that
 // could never be read, the error is another one, because callers must not remember that it is gone.
 func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
@@ -395,26 +389,6 @@ func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 		return nil, err
 	}
 	return nil, ErrNoLibrary
-}
-
-// Search returns the libraries that match text, best first. Fields restricts the
-// search to some of [search.Fields]; nil is all.
-func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Library, error) {
-	listing, err := x.Listing(ctx)
-	if err != nil {
-		return nil, err
-	}
-	names, err := x.search.Search(ctx, search.Query{Text: text, Fields: fields, Popularity: x.popularity})
-	if err != nil {
-		return nil, fmt.Errorf("library: couldn't search for %q: %w", text, err)
-	}
-	found := make([]*Library, 0, len(names))
-	for _, name := range names {
-		if l := listing.Library(name); l != nil { // the index may be a moment ahead
-			found = append(found, l)
-		}
-	}
-	return found, nil
 }
 
 // PackageJSON returns a library's package JSON as it is in the store, or

@@ -204,9 +204,10 @@ func TestClusterBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.answers(version, http.StatusOK, two)
-	if status, body := fetched(private + "/readyz"); status != http.StatusOK || !strings.Contains(body, "cluster: follower") {
-		t.Errorf("/readyz: %d %s", status, body)
-	}
+	c.eventually("the node is ready", func() bool {
+		status, body := fetched(private + "/readyz")
+		return status == http.StatusOK && strings.Contains(body, "cluster: follower")
+	})
 	if _, body := fetched(private + "/metrics"); !strings.Contains(body, "\nlarder_cluster_behind_entries 0\n") || !strings.Contains(body, "\nlarder_cluster_writer 0\n") {
 		t.Error("the metrics lack how far the node is behind")
 	}

@@ -6,13 +6,16 @@ import (
 	"sync"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/api"
+	"github.com/larder-cdn/larder/api/library"
 )
 
 // Readiness states of a process that is not ready.
 var (
 	errOpening    = errors.New("opening: the store is being opened")
+	errIndexing   = errors.New("opening: the libraries are being read for search, pages and API")
 	errRecovering = errors.New("recovering: the store is being opened again")
 	errStopping   = errors.New("stopping: the process was asked to stop")
 	errHandedOver = errors.New("stopping: another process takes over")
@@ -40,6 +43,36 @@ func (r *readinessReport) cannotPublish(err error) { r.Publish = errors.Join(r.P
 
 // note adds a line for the operator.
 func (r *readinessReport) note(text string) { r.Notes = append(r.Notes, text) }
+
+// checkLibraries returns a check of what search, pages and API read. Files are served without it, so an index that cannot be read is
+// a note.
+func checkLibraries(index *library.Index) readinessCheck {
+	return func(report *readinessReport) {
+		switch err := index.Ready(); {
+		case errors.Is(err, library.ErrNotReady):
+			report.cannotServe(errIndexing)
+		case err != nil:
+			report.note("search, pages or API cannot respond: " + err.Error())
+		}
+	}
+}
+
+// registerMetrics registers what probes get, for alerts.
+func (r *readiness) registerMetrics(registry prometheus.Registerer) {
+	can := func(does func(api.Readiness) bool) func() float64 {
+		return func() float64 {
+			if does(r.report()) {
+				return 1
+			}
+			return 0
+		}
+	}
+	registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "larder_can_serve", Help: "1 while /readyz responds 200."},
+			can(func(r api.Readiness) bool { return r.Serve == nil })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "larder_can_publish", Help: "1 while /readyz?publish responds 200."},
+			can(func(r api.Readiness) bool { return r.Serve == nil && r.Publish == nil })))
+}
 
 // set sets the state of the process. A process that was asked to stop is never ready again.
 func (r *readiness) set(state error) {

@@ -61,6 +61,7 @@ func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 	}
 	v.private.switchTo(r.metrics)
 	v.readiness.removeChecks()
+	v.readiness.registerMetrics(r.metrics)
 	if again {
 		v.readiness.set(errRecovering)
 	}

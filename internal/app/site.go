@@ -103,6 +103,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	if what.libraries, err = folder.libraries.get(); err != nil {
 		return nil, nil, err
 	}
+	r.supervisor.readiness.addCheck(checkLibraries(what.libraries))
 	what.follower = assets.Follow(folder.log)
 
 	stopping := make(chan struct{})
