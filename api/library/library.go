@@ -27,6 +27,7 @@ import (
 	"github.com/larder-cdn/larder/api/search"
 	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -359,6 +360,15 @@ type Snippet struct {
 	// a source map.
 	HTML string
 	Kind Kind
+}
+
+// FutureTag returns the tag of a file that is not published yet. A file that the bot is going to minify has no known integrity yet.
+func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known bool) string {
+	tag := NewSnippet(assetBase, name, version, views.PublishedFile{Path: file, SRI: integrity}).HTML
+	if !known {
+		tag = strings.ReplaceAll(tag, integrity.String(), "sha512-…")
+	}
+	return tag
 }
 
 // NewSnippet returns the snippet of a file under an asset base, which is a URL

@@ -2,6 +2,7 @@ package git
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-github/v60/github"
 
+	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -106,6 +108,20 @@ func (c *GitHubClient) Waiting() time.Time {
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback() || host == "localhost"
+}
+
+// Stars returns what requests from GitHub how many stars a repository has. A repository that does not exist is [fetch.ErrNotFound].
+func Stars(c *GitHubClient) func(ctx context.Context, owner, repository string) (int64, error) {
+	return func(ctx context.Context, owner, repository string) (int64, error) {
+		found, _, err := API(c).Repositories.Get(ctx, owner, repository)
+		switch {
+		case GitHubStatus(err) == http.StatusNotFound:
+			return 0, fetch.ErrNotFound
+		case err != nil:
+			return 0, errors.New(DescribeGitHubError(err))
+		}
+		return int64(found.GetStargazersCount()), nil
+	}
 }
 
 // GitHubStatus returns the HTTP status of an answer that is an error, 0 where err is another

@@ -151,11 +151,11 @@ func (f *clusterFollower) mayLead(ctx context.Context) error {
 		return errors.New("the log's key was changed at another node; copy log.key, log.pub and old-*.key from its key folder")
 	}
 	if f.role.takeover.failures > 0 && f.role.server.Fill { // perhaps these failed the last takeover; each takeover leaves a commit in the bucket for good
-		n, err := newSupplies(f.node.settings, true, f.run.logger.With("part", "bot"))
+		n, err := openDependencies(f.node.settings, true, f.run.logger.With("part", "bot"))
 		if err != nil {
 			return fmt.Errorf("it could not fill: %w", err)
 		}
-		n.getter.Close()
+		n.clients.Close()
 	}
 	if !f.node.cluster.Founding() {
 		if err := f.view.showing.Look(ctx); err != nil {

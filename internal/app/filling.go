@@ -12,7 +12,6 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
-	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/parts"
@@ -122,19 +121,10 @@ func (f *filler) keepFilling(ctx context.Context, serve bool, logger *slog.Logge
 	}
 }
 
-// newGit returns what reads git repositories, and GitHub for it.
-func newGit(s *settings.Settings, getter *fetch.Client, logger *slog.Logger) (*git.Client, error) {
-	hub, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: agent(), Logger: logger})
-	if err != nil {
-		return nil, fmt.Errorf("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
-	}
-	return git.New(git.Options{Fetch: getter, GitHub: hub}), nil
-}
-
 // newKeeper returns what keeps the catalogue of the settings.
-func newKeeper(s *settings.Settings, dir string, g *git.Client, logger *slog.Logger) (*catalogue.Keeper, error) {
+func newKeeper(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*catalogue.Keeper, error) {
 	keeper, err := catalogue.New(catalogue.Options{
-		Source: s.Catalogue, Dir: dir, Git: g, Interval: s.CatalogueInterval, Logger: logger,
+		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: s.CatalogueInterval, Logger: logger,
 		Token: func(at *url.URL) string {
 			if s.Token == "" || !git.IsGitHubHost(s.GitHubURL, at.Host) {
 				return ""

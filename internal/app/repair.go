@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
@@ -244,25 +242,19 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 
 // openUpstreamSource opens the upstreams of all releases. release closes its connections, after the source was closed.
 func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Remaker, release func(), err error) {
-	config, err := npm.LoadConfig(".")
-	if err != nil {
-		return nil, func() {}, err
-	}
-	getter, err := fetch.New(fetch.Options{UserAgent: agent(), Allow: s.AllowHosts, Concurrency: s.Downloads, Logger: logger})
-	if err != nil {
-		return nil, func() {}, fmt.Errorf("%s: %w", s.Origin("allow-host"), err)
-	}
-	repositories, err := newGit(s, getter, logger)
+	o := bot.ClientOptions{OwnConfig: true}
+	o.Fetch.Concurrency = s.Downloads
+	c, err := openClients(s, o, logger)
 	if err != nil {
 		return nil, func() {}, err
 	}
 	remaker, err := bot.NewRemaker(bot.Options{
-		Npm: npm.NewClient(config, getter, npm.Options{}), Git: repositories, Downloads: s.Downloads, MemoryBytes: s.Memory,
+		Npm: c.Npm, Git: c.Git, Downloads: s.Downloads, MemoryBytes: s.Memory,
 		TempDir: filepath.Join(tmpDir(s.Data), "repair"), Logger: logger,
 	})
 	if err != nil {
-		getter.Close()
+		c.Close()
 		return nil, func() {}, err
 	}
-	return remaker, getter.Close, nil
+	return remaker, c.Close, nil
 }

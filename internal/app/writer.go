@@ -11,10 +11,6 @@ import (
 
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
-	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/npm"
-	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -154,74 +150,61 @@ func (r *Reader) goOn() error {
 // Close ends what works on the folder, signs what was appended to the log, and closes the folder.
 func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.end, w.signature.close) }
 
-// supplies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
-type supplies struct {
-	config       *npm.Config
+// dependencies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
+type dependencies struct {
+	clients      *bot.Clients
 	attestations *verify.AttestationVerifier
-	getter       *fetch.Client
-	repositories *git.Client
+	downloads    func(context.Context, string) (int64, error) // nil for none
 	keeper       *catalogue.Keeper
 	first        *packages.Catalogue
 }
 
-func newSupplies(s *settings.Settings, follow bool, logger *slog.Logger) (n supplies, err error) {
-	if n.config, err = npm.LoadConfig("."); err != nil {
-		return n, err
+func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d dependencies, err error) {
+	if d.attestations, err = newProvenance(s); err != nil {
+		return d, err
 	}
-	if n.attestations, err = newProvenance(s); err != nil {
-		return n, err
+	o := bot.ClientOptions{OwnConfig: true}
+	o.Fetch.Concurrency = s.Downloads + bot.RequestsAtOnce // of which the bot itself keeps count
+	if d.clients, err = openClients(s, o, logger); err != nil {
+		return d, err
 	}
-	n.getter, err = fetch.New(fetch.Options{
-		UserAgent:   agent(),
-		Allow:       s.AllowHosts,
-		Concurrency: s.Downloads + bot.RequestsAtOnce, // of which the bot itself keeps count
-		Logger:      logger,
-	})
-	if err != nil {
-		return n, fmt.Errorf("%s: %w", s.Origin("allow-host"), err)
-	}
-	if n.repositories, err = newGit(s, n.getter, logger); err == nil {
-		n.keeper, err = newKeeper(s, filepath.Join(s.Data, "catalogue"), n.repositories, logger)
+	d.downloads, err = openDownloads(s, d.clients)
+	if err == nil {
+		d.keeper, err = newKeeper(s, filepath.Join(s.Data, "catalogue"), d.clients, logger)
 	}
 	if err == nil {
-		n.first, err = openCatalogue(n.keeper, follow)
+		d.first, err = openCatalogue(d.keeper, follow)
 	}
 	if err != nil {
-		n.getter.Close()
+		d.clients.Close()
 	}
-	return n, err
+	return d, err
 }
 
 func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error) {
 	s := w.folder.settings
-	n, err := newSupplies(s, o.follow, logger)
+	d, err := openDependencies(s, o.follow, logger)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			n.getter.Close()
+			d.clients.Close()
 		}
 	}()
 	outbox, err := w.folder.outbox.get()
 	if err != nil {
 		return nil, err
 	}
-	var demand func(context.Context, string) (int64, error)
-	if s.DownloadsURL != "" {
-		if demand, err = submission.Downloads(n.getter, s.DownloadsURL); err != nil {
-			return nil, settings.Mistakef("%s: %w", s.Origin("downloads-url"), err)
-		}
-	}
 	made, err := bot.New(bot.Options{
-		Demand:      demand,
+		Demand:      d.downloads,
 		Runtime:     outbox.runtime,
 		Store:       w.folder.store,
 		Log:         w.folder.log,
-		Catalogue:   n.first,
-		Npm:         npm.NewClient(n.config, n.getter, npm.Options{}),
-		Provenance:  n.attestations,
-		Git:         n.repositories,
+		Catalogue:   d.first,
+		Npm:         d.clients.Npm,
+		Provenance:  d.attestations,
+		Git:         d.clients.Git,
 		Releases:    s.Releases,
 		Interval:    s.Interval,
 		Feed:        s.Feed,
@@ -236,7 +219,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 	if err != nil {
 		return nil, err
 	}
-	return &filler{made, n.keeper}, nil
+	return &filler{made, d.keeper}, nil
 }
 
 // newProvenance returns what verifies attestations.

@@ -1,0 +1,107 @@
+package submission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/packages"
+	"github.com/larder-cdn/larder/packages/lint"
+)
+
+// Sources are the upstreams of submissions, by what a package JSON calls them.
+type Sources map[string]Source
+
+// Look returns what the bot would publish of a package.
+func (s Sources) Look(ctx context.Context, p *packages.Package, older int) (*Preview, error) {
+	if p.Autoupdate == nil {
+		return nil, errors.New(`it has no "autoupdate", so there is no upstream to look at`)
+	}
+	source := s[p.Autoupdate.Source]
+	if source == nil {
+		return nil, fmt.Errorf("the releases of source %q cannot be looked at", p.Autoupdate.Source)
+	}
+	return Look(ctx, source, p, older)
+}
+
+// Compare adds the difference from the published package JSON to a preview.
+func (s Sources) Compare(ctx context.Context, preview *Preview, published *packages.Package) error {
+	selected, err := s.Look(ctx, published, 0)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	preview.Change = NewChange(preview, published, selected, err)
+	return nil
+}
+
+// lintedAtOnce is how many upstreams are requested at the same time.
+const lintedAtOnce = 4
+
+// Lint adds what the upstreams of the packages report to the results. It returns, each once, what could not be found out
+// but need not.
+func (s Sources) Lint(ctx context.Context, popularity Popularity, results []*lint.Result) (unknown []string, err error) {
+	notes := make([][]string, len(results))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(lintedAtOnce)
+	for i, r := range results {
+		if r.Package == nil || r.Package.Autoupdate == nil {
+			continue
+		}
+		g.Go(func() error {
+			preview, err := s.Look(ctx, r.Package, 0)
+			if err != nil {
+				r.Add(Trouble(r.Package, err))
+				return ctx.Err()
+			}
+			r.Add(preview.Problems()...)
+			problems, open := popularity.Check(ctx, r.Package)
+			r.Add(problems...)
+			notes[i] = open
+			return ctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for _, note := range slices.Concat(notes...) {
+		if !slices.Contains(unknown, note) {
+			unknown = append(unknown, note)
+		}
+	}
+	return unknown, nil
+}
+
+// Lint returns the problems of the draft, each with its line.
+func (d *Draft) Lint() (problems []string) {
+	result := lint.New(lint.Options{New: true}).Check(d.Preview.Package.Name+".json", "", d.JSON())
+	result.Add(d.Preview.Problems()...)
+	for _, p := range result.Problems {
+		problems = append(problems, fmt.Sprintf("line %d: %s", p.Line, p.Message))
+	}
+	return problems
+}
+
+// DescribeDraftError says why there is no draft of an npm package, in words for whoever named it. about is false if the registry could not be
+// requested, which says nothing about the package.
+func DescribeDraftError(name string, err error) (text string, about bool) {
+	var invalid *npm.NameError
+	var undraftable *UndraftableError
+	switch {
+	case errors.As(err, &invalid):
+		return invalid.Error(), true
+	case errors.As(err, &undraftable):
+		return undraftable.Error(), true
+	case errors.Is(err, fetch.ErrNotFound):
+		return fmt.Sprintf("The npm registry has no package %q. Is that its exact name there?", name), true
+	case errors.Is(err, ErrNoReleases):
+		return fmt.Sprintf("The npm package %q has no release that could be published.", name), true
+	case errors.Is(err, fetch.ErrTooLarge):
+		return fmt.Sprintf("The npm package %q is too large to be looked at from a page; use `larder new`.", name), true
+	}
+	return fmt.Sprintf("The npm registry could not be asked about %q just now. Please try again later.", name), false
+}
