@@ -6,15 +6,15 @@ import "github.com/prometheus/client_golang/prometheus"
 func CountEvents(r prometheus.Registerer, next func(Event)) func(Event) {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_bot_events_total",
-		Help: "What the bot did: packages checked, releases published, refused or failed, contents squeezed, releases compared with upstream (audited), found to be other than it (differs) or changed by it (changed).",
+		Help: "Packages checked; releases published, refused, failed, compared with upstream (audited), found to differ (differs) or changed by it (changed); contents recompressed.",
 	}, []string{"kind"})
 	files := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "larder_bot_published_files_total",
-		Help: "Files of the releases that were published.",
+		Help: "Published files.",
 	})
 	bytes := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "larder_bot_published_bytes_total",
-		Help: "Uncompressed size of the files that were published.",
+		Help: "Uncompressed bytes of published files.",
 	})
 	r.MustRegister(events, files, bytes)
 	return func(e Event) {
@@ -31,6 +31,6 @@ func CountEvents(r prometheus.Registerer, next func(Event)) func(Event) {
 func (b *Bot) Collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_bot_squeeze_backlog",
-		Help: "Contents that wait for their best compression.",
+		Help: "Contents waiting for recompression.",
 	}, func() float64 { return float64(b.Backlog()) })
 }

@@ -18,16 +18,16 @@ type metric struct {
 }
 
 var metrics = []metric{
-	gauge("disk_bytes", "Bytes that the store takes on the disk.", func(m *pebble.Metrics) float64 {
+	gauge("disk_bytes", "Bytes of the store on the disk.", func(m *pebble.Metrics) float64 {
 		return float64(m.DiskSpaceUsage())
 	}),
-	gauge("blob_files", "Files that hold large values.", func(m *pebble.Metrics) float64 {
+	gauge("blob_files", "Files of large values.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlobFiles.LiveCount)
 	}),
-	gauge("blob_bytes", "Bytes of large values, replaced and removed ones included until they are reclaimed.", func(m *pebble.Metrics) float64 {
+	gauge("blob_bytes", "Bytes of large values, with garbage.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlobFiles.ValueSize)
 	}),
-	gauge("blob_live_bytes", "Bytes of large values that something still refers to.", func(m *pebble.Metrics) float64 {
+	gauge("blob_live_bytes", "Bytes of large values in use.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlobFiles.ReferencedValueSize)
 	}),
 	gauge("cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 {
@@ -36,30 +36,30 @@ var metrics = []metric{
 	counter("cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlockCache.Hits)
 	}),
-	counter("cache_misses_total", "Blocks that had to be read.", func(m *pebble.Metrics) float64 {
+	counter("cache_misses_total", "Blocks read from the disk.", func(m *pebble.Metrics) float64 {
 		return float64(m.BlockCache.Misses)
 	}),
-	gauge("memtable_bytes", "Bytes held in memory until they are written as tables.", func(m *pebble.Metrics) float64 {
+	gauge("memtable_bytes", "Bytes in memory that are not yet in tables.", func(m *pebble.Metrics) float64 {
 		return float64(m.MemTable.Size)
 	}),
 	gauge("log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 {
 		return float64(m.WAL.PhysicalSize)
 	}),
-	gauge("compaction_debt_bytes", "Bytes that compactions have yet to move.", func(m *pebble.Metrics) float64 {
+	gauge("compaction_debt_bytes", "Bytes waiting for compaction.", func(m *pebble.Metrics) float64 {
 		return float64(m.Compact.EstimatedDebt)
 	}),
-	gauge("read_amplification", "Tables that a lookup may have to consult.", func(m *pebble.Metrics) float64 {
+	gauge("read_amplification", "Tables that a look-up may read.", func(m *pebble.Metrics) float64 {
 		return float64(m.ReadAmp())
 	}),
 }
 
-var failedDesc = prometheus.NewDesc("larder_store_failed", "1 when a failed disk has made the store read-only until the next start.", nil, nil)
+var failedDesc = prometheus.NewDesc("larder_store_failed", "1 after a disk failure, when the store is read-only until the next start.", nil, nil)
 
 var (
-	mendedDesc = prometheus.NewDesc("larder_store_contents_mended_total", "Contents whose damaged codings were dropped, or that were stored again.", nil, nil)
-	freeDesc   = prometheus.NewDesc("larder_disk_free_bytes", "Bytes that are free on the disk with the data folder.", nil, nil)
-	totalDesc  = prometheus.NewDesc("larder_disk_total_bytes", "Bytes of the disk with the data folder.", nil, nil)
-	lostDesc   = prometheus.NewDesc("larder_store_contents_damaged", "Contents that were found damaged in every coding, and have to be repaired.", nil, nil)
+	mendedDesc = prometheus.NewDesc("larder_store_contents_mended_total", "Contents repaired: damaged encodings deleted, or stored again.", nil, nil)
+	freeDesc   = prometheus.NewDesc("larder_disk_free_bytes", "Free bytes on the data folder's disk.", nil, nil)
+	totalDesc  = prometheus.NewDesc("larder_disk_total_bytes", "Size of the data folder's disk.", nil, nil)
+	lostDesc   = prometheus.NewDesc("larder_store_contents_damaged", "Contents damaged in every encoding, which need a repair.", nil, nil)
 )
 
 func gauge(name, help string, value func(*pebble.Metrics) float64) metric {

@@ -69,7 +69,7 @@ func NewContents(o ContentOptions) (http.Handler, error) {
 	}
 	h := &contents{ContentOptions: o, slots: client.NewShares(contentsAtOnce), memory: semaphore.NewWeighted(o.Bytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_content_requests_total",
-		Help: "Requests for contents by their hash, by status.",
+		Help: "Requests for contents by hash.",
 	}, []string{"status"})}
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(h.requests); err != nil {

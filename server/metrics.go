@@ -56,13 +56,13 @@ func newMetrics() *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		errors: counter("errors_total", "Requests answered with 503, by kind: store (unreadable), corrupt (a checksum failed), busy (too many bytes being sent).", "kind"),
-		misses: counter("cache_misses_total", "Look-ups that memory could not answer, by cache.", "cache"),
+		errors: counter("errors_total", "503 responses: store (unreadable), corrupt (a checksum failed), busy (too many bytes being sent).", "kind"),
+		misses: counter("cache_misses_total", "Misses.", "cache"),
 		evictions: counter("cache_evictions_total",
-			"Entries that made room for others, by cache.", "cache"),
+			"Evicted entries.", "cache"),
 		loads: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "larder", Subsystem: "assets", Name: "cache_load_seconds",
-			Help:    "Time to load what was not in memory, by cache.",
+			Help:    "Time to load missing entries.",
 			Buckets: prometheus.ExponentialBuckets(25e-6, 4, 9), // 25 µs to 1.6 s
 		}, []string{"cache"}),
 	}
@@ -106,23 +106,23 @@ func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help, ConstLabels: labels}, value)
 	}
 	const (
-		weight = "Memory that a cache takes, in bytes."
-		hits   = "Look-ups answered from memory, by cache: rows (where a file is), bodies (its bytes)."
+		weight = "Bytes of memory used by a cache."
+		hits   = "Hits: rows (where a file is), bodies (its bytes)."
 	)
 	collectors := []prometheus.Collector{
 		m.errors, m.misses, m.evictions, m.loads,
-		gauge("in_flight_requests", "Requests for assets being answered.", nil, func() float64 { return float64(m.inFlight.Load()) }),
+		gauge("in_flight_requests", "Requests for assets in flight.", nil, func() float64 { return float64(m.inFlight.Load()) }),
 		counter("cache_hits_total", hits, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(m.rows.hits.Load()) }),
 		counter("cache_hits_total", hits, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(m.bodies.hits.Load()) }),
 		gauge("cache_bytes", weight, prometheus.Labels{"cache": "rows"}, func() float64 { return float64(assetCache(a.rows).WeightedSize()) }),
 		gauge("cache_bytes", weight, prometheus.Labels{"cache": "bodies"}, func() float64 { return float64(bodyCache(a.bodies).WeightedSize()) }),
-		gauge("sending_bytes", "Memory of bodies that are being sent or read and are not in the cache, in bytes.", nil, func() float64 { return float64(a.bodies.sending()) }),
+		gauge("sending_bytes", "Bytes of bodies being sent or read outside of the cache.", nil, func() float64 { return float64(a.bodies.sending()) }),
 	}
 	for l := range label(labels) {
-		collectors = append(collectors, counter("sent_bytes_total", "Bytes of bodies sent, by content coding.",
+		collectors = append(collectors, counter("sent_bytes_total", "Bytes of bodies sent.",
 			prometheus.Labels{"coding": l.String()}, func() float64 { return m.sent(l) }))
 		for _, status := range statuses {
-			collectors = append(collectors, counter("requests_total", "Requests for assets, by status and content coding of the answer.",
+			collectors = append(collectors, counter("requests_total", "Requests for assets.",
 				prometheus.Labels{"status": strconv.Itoa(status), "coding": l.String()}, func() float64 { return float64(m.byStatus[status][l].answers.Load()) }))
 		}
 	}

@@ -19,7 +19,7 @@ func (k *Keeper) Register(r prometheus.Registerer) {
 	r.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_catalogue_failing",
-			Help: "1 while the catalogue cannot be read, so that the last good one stays.",
+			Help: "1 while the catalogue cannot be read and the last valid one stays.",
 		}, func() float64 {
 			if k.State().Problem != "" {
 				return 1
@@ -28,6 +28,6 @@ func (k *Keeper) Register(r prometheus.Registerer) {
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_catalogue_refused_files",
-			Help: "Files of the catalogue that cannot be used; what their packages were before stays.",
+			Help: "Invalid files of the catalogue, whose packages stay as they were.",
 		}, func() float64 { return float64(len(k.State().Refused)) }))
 }

@@ -18,14 +18,14 @@ func (f *Fallback) Collector() prometheus.Collector { return fallbackMetrics{f} 
 type fallbackMetrics struct{ of *Fallback }
 
 var (
-	fallbackRequests = prometheus.NewDesc("larder_fallback_requests_total", "Requests for what is not here and may be at another origin, by what came of them.", []string{"outcome"}, nil)
-	fallbackReleases = prometheus.NewDesc("larder_fallback_releases_total", "Releases that other origins were to be asked for, by what came of them.", []string{"outcome"}, nil)
-	fallbackUnderWay = prometheus.NewDesc("larder_fallback_under_way", "Releases that are being fetched from other origins.", nil, nil)
-	fallbackWaiting  = prometheus.NewDesc("larder_fallback_waiting", "Requests that wait for a file from another origin.", nil, nil)
-	fallbackBytes    = prometheus.NewDesc("larder_fallback_bytes", "Bytes of all releases that are here from other origins.", nil, nil)
+	fallbackRequests = prometheus.NewDesc("larder_fallback_requests_total", "Requests for files that may be at another origin.", []string{"outcome"}, nil)
+	fallbackReleases = prometheus.NewDesc("larder_fallback_releases_total", "Releases requested from other origins.", []string{"outcome"}, nil)
+	fallbackUnderWay = prometheus.NewDesc("larder_fallback_under_way", "Releases being fetched from other origins.", nil, nil)
+	fallbackWaiting  = prometheus.NewDesc("larder_fallback_waiting", "Requests waiting for another origin.", nil, nil)
+	fallbackBytes    = prometheus.NewDesc("larder_fallback_bytes", "Bytes of releases from other origins.", nil, nil)
 	fallbackQuota    = prometheus.NewDesc("larder_fallback_quota_bytes", "Bytes that may be taken from other origins.", nil, nil)
-	fallbackBudget   = prometheus.NewDesc("larder_fallback_origin_budget", "Releases that an origin may be asked for at once now.", []string{"origin"}, nil)
-	fallbackResting  = prometheus.NewDesc("larder_fallback_origin_resting", "1 while an origin is left alone because it failed.", []string{"origin"}, nil)
+	fallbackBudget   = prometheus.NewDesc("larder_fallback_origin_budget", "Releases that may be requested from an origin now.", []string{"origin"}, nil)
+	fallbackResting  = prometheus.NewDesc("larder_fallback_origin_resting", "1 while an origin is paused after a failure.", []string{"origin"}, nil)
 )
 
 func (m fallbackMetrics) Describe(all chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, all) }

@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 func showDegraded(r prometheus.Registerer, is bool) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "larder_degraded",
-		Help: "1 while nothing is written, because the store is damaged or is missing signed entries; requests for missing files get 503.",
+		Help: "1 while the store is damaged or misses signed entries: nothing is written, and missing files are 503.",
 	})
 	if is {
 		gauge.Set(1)

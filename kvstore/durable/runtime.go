@@ -234,13 +234,13 @@ func (r *Runtime) Collector() prometheus.Collector { return collector{r} }
 type collector struct{ runtime *Runtime }
 
 var (
-	eventsDesc    = describe("events_total", "Events that were delivered to durable objects, alarms aside.")
-	overloadsDesc = describe("overloads_total", "Events that were refused because an object had as many as it may have.")
-	resetsDesc    = describe("resets_total", "How often an object was stopped to start again from its storage: a write failed, or its code panicked.")
-	alarmsDesc    = describe("alarms_total", "Alarms that were fired.")
-	failuresDesc  = describe("alarm_failures_total", "Alarms that failed, and are fired again.")
+	eventsDesc    = describe("events_total", "Events delivered to durable objects, without alarms.")
+	overloadsDesc = describe("overloads_total", "Events refused because an object's queue was full.")
+	resetsDesc    = describe("resets_total", "Restarts of objects from storage after a failed write or a panic.")
+	alarmsDesc    = describe("alarms_total", "Fired alarms.")
+	failuresDesc  = describe("alarm_failures_total", "Failed alarms, which are fired again.")
 	liveDesc      = describe("live", "Durable objects in memory.")
-	lateDesc      = describe("alarm_late_seconds", "For how long the oldest alarm that is due and not being handled has been due; 0 where there is none.")
+	lateDesc      = describe("alarm_late_seconds", "Delay of the oldest due alarm; 0 if none is late.")
 )
 
 func describe(name, help string) *prometheus.Desc {

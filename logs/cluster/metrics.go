@@ -13,11 +13,11 @@ func RegisterMember(r prometheus.Registerer, member func() Member) {
 		}
 		return 0
 	}
-	gauge("writer", "1 on the node that publishes.", func(n Member) float64 { return flag(n.Role == Writer) })
-	gauge("role_timestamp_seconds", "When the node took up its role, by its own clock.", func(n Member) float64 { return float64(n.Since.Unix()) })
-	gauge("entries", "Log entries that are here.", func(n Member) float64 { return float64(n.Entries) })
-	gauge("behind_entries", "Signed log entries that the bucket was seen to have and are not here.", func(n Member) float64 { return float64(n.Lacks) })
-	gauge("behind_seconds", "Time since all was here that the bucket had; -1 where it never was.", func(n Member) float64 { return n.Behind })
-	gauge("forked", "1 while the bucket shows a signed checkpoint that is not one of the log here.", func(n Member) float64 { return flag(n.Evidence != "") })
-	gauge("problem", "1 while the bucket cannot be followed, or told that this node lives.", func(n Member) float64 { return flag(n.Problem != "") })
+	gauge("writer", "1 on the leader.", func(n Member) float64 { return flag(n.Role == Writer) })
+	gauge("role_timestamp_seconds", "When the node took its role, by its own clock.", func(n Member) float64 { return float64(n.Since.Unix()) })
+	gauge("entries", "Log entries here.", func(n Member) float64 { return float64(n.Entries) })
+	gauge("behind_entries", "Signed log entries in the bucket that are missing here.", func(n Member) float64 { return float64(n.Lacks) })
+	gauge("behind_seconds", "Time since the node was last caught up; -1: never.", func(n Member) float64 { return n.Behind })
+	gauge("forked", "1 while the bucket has a signed checkpoint of another log.", func(n Member) float64 { return flag(n.Evidence != "") })
+	gauge("problem", "1 while the bucket cannot be followed or written.", func(n Member) float64 { return flag(n.Problem != "") })
 }

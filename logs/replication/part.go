@@ -19,20 +19,20 @@ func Register(r prometheus.Registerer, f *Follower, started time.Time) {
 	gauge := func(name, help string, value func(State) float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "follow", Name: name, Help: help}, func() float64 { return value(f.State()) }))
 	}
-	gauge("entries", "Log entries that are here.", func(s State) float64 { return float64(s.Entries) })
-	gauge("behind_entries", "Signed log entries of the source that are not here yet, as far as it was heard of.", func(s State) float64 { return float64(s.Of - s.Entries) })
-	gauge("behind_seconds", "Time since the mirror had all that its source showed.", func(s State) float64 {
+	gauge("entries", "Log entries here.", func(s State) float64 { return float64(s.Entries) })
+	gauge("behind_entries", "Known signed log entries of the source that are missing here.", func(s State) float64 { return float64(s.Of - s.Entries) })
+	gauge("behind_seconds", "Time since the mirror was last caught up.", func(s State) float64 {
 		if s.Current.IsZero() {
 			return time.Since(started).Seconds()
 		}
 		return time.Since(s.Current).Seconds()
 	})
-	gauge("refused", "1 while the source says what cannot be true, and nothing is taken over.", func(s State) float64 {
+	gauge("refused", "1 while the source is refused because it contradicts itself.", func(s State) float64 {
 		if s.Refused {
 			return 1
 		}
 		return 0
 	})
-	gauge("fetched_files", "Contents that were fetched since the start.", func(s State) float64 { return float64(s.Files) })
-	gauge("fetched_bytes", "Bytes of the contents that were fetched since the start, before compression.", func(s State) float64 { return float64(s.Bytes) })
+	gauge("fetched_files", "Contents fetched since the start.", func(s State) float64 { return float64(s.Files) })
+	gauge("fetched_bytes", "Uncompressed bytes fetched since the start.", func(s State) float64 { return float64(s.Bytes) })
 }

@@ -15,19 +15,19 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 	m := &metrics{registerer: registerer}
 	m.signatures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "larder_log_signatures_total",
-		Help: "Checkpoints of the log that were signed.",
+		Help: "Signed checkpoints.",
 	})
 	m.failures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "larder_log_signing_failures_total",
-		Help: "Signed checkpoints that could not be written, and so were not shown.",
+		Help: "Checkpoints that could not be written, and were not published.",
 	})
 	m.witnesses = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_log_witness_requests_total",
-		Help: "Checkpoints that witnesses were asked to sign, by outcome: cosigned, failed, claimed where it says without proof that it knows this log otherwise, or disputed where it proves it.",
+		Help: "Requests to witnesses: cosigned, failed, claimed (another log, without proof), disputed (with proof).",
 	}, []string{"witness", "outcome"})
 	m.disputes = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "larder_log_disputes",
-		Help: "Witnesses that have proved that a checkpoint is signed with the log's key which the log does not contain.",
+		Help: "Witnesses that proved a signed checkpoint outside of this log.",
 	})
 	m.disputes.Set(float64(len(s.disputes)))
 	m.all = []prometheus.Collector{
@@ -38,14 +38,14 @@ func newMetrics(s *Signer, registerer prometheus.Registerer) *metrics {
 		}, func() float64 { return float64(s.options.Log.Checkpoint().Size) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_log_signed_entries",
-			Help: "Entries in the signed checkpoint that is shown.",
+			Help: "Entries in the published checkpoint.",
 		}, func() float64 {
 			signed, _ := s.Checkpoint()
 			return float64(signed.Size)
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_log_refused",
-			Help: "1 while signing the log is refused, because the store contradicts what was signed before.",
+			Help: "1 while signing is refused because the store contradicts what was signed.",
 		}, func() float64 {
 			if s.refused() != nil {
 				return 1

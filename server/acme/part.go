@@ -24,9 +24,9 @@ type certificateMetrics struct{ of *Manager }
 
 var (
 	certificateEnds = prometheus.NewDesc("larder_certificate_expiry_timestamp_seconds",
-		"When the certificate of a domain ends, in Unix time; 0 where there is none yet.", []string{"domain"}, nil)
+		"Expiry of a domain's certificate, Unix time; 0 if none.", []string{"domain"}, nil)
 	certificateFailing = prometheus.NewDesc("larder_certificate_failing",
-		"1 while the last attempt to get or renew the certificate of a domain has failed.", []string{"domain"}, nil)
+		"1 after a failed attempt to get or renew a certificate.", []string{"domain"}, nil)
 )
 
 func (certificateMetrics) Describe(ch chan<- *prometheus.Desc) {

@@ -322,8 +322,8 @@ func newMetrics() *metrics {
 	}
 	m := &metrics{
 		requests:  counter("requests_total", `Requests for whole releases, by archive format ("none" where the request names none) and outcome.`, "format", "outcome"),
-		sentBytes: counter("sent_bytes_total", "Bytes of archives sent, by archive format.", "format"),
-		errors:    counter("errors_total", "Archives that could not be made, by kind: store (unreadable), corrupt (a checksum failed).", "kind"),
+		sentBytes: counter("sent_bytes_total", "Bytes of archives sent.", "format"),
+		errors:    counter("errors_total", "Failed archives: store (unreadable), corrupt (a checksum failed).", "kind"),
 		making:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "downloads", Name: "in_progress", Help: "Archives being made."}),
 	}
 	for f := range m.byOutcome {

@@ -15,7 +15,7 @@ func (p *Purger) Part() parts.Part { return parts.Part{Name: "purge hook", Run: 
 func (p *Purger) Collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_purges_pending",
-		Help: "Withdrawals of which the purge hook has yet to be told, or could not be.",
+		Help: "Withdrawals not yet sent to the purge hook.",
 	}, func() float64 {
 		pending, err := Pending(p.Store)
 		if err != nil {

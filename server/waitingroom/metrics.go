@@ -41,11 +41,11 @@ func newVectors() vectors {
 	return vectors{
 		prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "larder_room_requests_total",
-			Help: "Requests under a waiting room, by what came of them.",
+			Help: "Requests under a waiting room.",
 		}, []string{"room", "outcome"}),
 		prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "larder_room_waited_seconds",
-			Help:    "How long admitted users had waited.",
+			Help:    "Waiting time of admitted users.",
 			Buckets: []float64{0.1, 1, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200},
 		}, []string{"room"}),
 	}
@@ -83,10 +83,10 @@ func (r *room) countAdmitted(after time.Duration) {
 type gauges struct{ rooms *Rooms }
 
 var (
-	activeDesc = prometheus.NewDesc("larder_room_active_users", "Users who are in.", []string{"room"}, nil)
-	queuedDesc = prometheus.NewDesc("larder_room_queued_users", "Users who wait.", []string{"room"}, nil)
-	cutOffDesc = prometheus.NewDesc("larder_room_cut_off", "1 while the node of the cluster that publishes does not answer this one about the room, so that no new user comes in here.", []string{"room"}, nil)
-	limitDesc  = prometheus.NewDesc("larder_room_limit_users", "Users who may be in at once.", []string{"room"}, nil)
+	activeDesc = prometheus.NewDesc("larder_room_active_users", "Users in.", []string{"room"}, nil)
+	queuedDesc = prometheus.NewDesc("larder_room_queued_users", "Users waiting.", []string{"room"}, nil)
+	cutOffDesc = prometheus.NewDesc("larder_room_cut_off", "1 while the leader does not respond, so that no new user enters here.", []string{"room"}, nil)
+	limitDesc  = prometheus.NewDesc("larder_room_limit_users", "Users allowed at once.", []string{"room"}, nil)
 )
 
 // Describe implements prometheus.Collector.
