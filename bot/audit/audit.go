@@ -1,11 +1,11 @@
-// Package audit holds releases of a log against what their upstream has: the archive from the registry, or the files of
-// a tag's commit, file by file.
+// Package audit compares releases of a log with what their upstream has: the archive from the registry, or the files of a tag's
+// commit, file by file. A [Follower] does that with every release of another Larder's log, and signs what it found.
 //
-// What it takes from the log it believes nothing of: the caller has proven that the log says so, and this package says
-// whether upstream says so too. Files that were made here are made again, if the log says with what and this program
-// has the same; else it says why that cannot be checked.
+// It trusts nothing that the log says: the caller of an [Auditor] has proven that the log says so, and this package reports
+// whether upstream says so too. Files that were made here are made again, if the log says with what and this program has the
+// same; otherwise it reports why they cannot be checked.
 //
-// The package must not know how a log is read, nor how what it finds is shown.
+// The package must not know stores, nor how its results are displayed.
 package audit
 
 import (
@@ -88,7 +88,7 @@ func (c *comparison) compare(ctx context.Context) error {
 	case "git":
 		src, err = c.git(ctx, source, file)
 	default:
-		err = fmt.Errorf("it has no upstream to ask: its source is %s, %s", text.Short(source.Type, 40), text.Short(source.Name, 200))
+		err = fmt.Errorf("%w: its source is %s, %s", ErrNoUpstream, text.Short(source.Type, 40), text.Short(source.Name, 200))
 	}
 	if err != nil {
 		return err

@@ -16,10 +16,8 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
-	"github.com/larder-cdn/larder/logs/views"
 )
 
 func TestMain(m *testing.M) {
@@ -210,25 +208,8 @@ func TestLyingLog(t *testing.T) {
 	lie := jquery + theft
 	claim.Manifest.Files = []logs.File{file("jquery.js", lie, logs.Upstream, "")}
 	shelf := testkit.NewShelf(t)
-	put := func(data []byte) kvstore.Hash {
-		h := kvstore.Sum(data)
-		if err := shelf.Store.PutContent(h, int64(len(data)), true, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}); err != nil {
-			t.Fatal(err)
-		}
-		return h
-	}
-	put([]byte(lie))
 	shelf.Enrol("jquery", `{"name":"jquery"}`)
-	encoded, err := claim.Manifest.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	claim.Entry.Manifest, claim.Entry.Time, claim.Entry.Actor, claim.Entry.Released = put(encoded), released, "bot", released
-	if err := shelf.Log.Update(func(tx *logs.Tx) error {
-		return views.Record(tx, views.Change{Entry: claim.Entry, Manifest: claim.Manifest})
-	}); err != nil {
-		t.Fatal(err)
-	}
+	publish(t, shelf, claim, lie)
 	cdn := lardertest.Serve(t, shelf, t.TempDir())
 	options := verify.Options{Server: cdn.URL, Trust: verify.Trust{Key: cdn.Signer.Key()}}
 	name := verify.Name{Package: "jquery", Version: "3.7.1", Path: "jquery.js"}

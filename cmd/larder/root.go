@@ -125,7 +125,7 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"run", "Run it:", []*cobra.Command{newUp(a), newServe(a), newBot(a), newMirror(a), newWitness(a)}},
+		{"run", "Run it:", []*cobra.Command{newUp(a), newServe(a), newBot(a), newMirror(a), newWitness(a), newAudit(a)}},
 		{"browse", "Find libraries and use them in a page:", []*cobra.Command{newSearch(a), newInfo(a), newTag(a), newURL(a), newVerify(a), newWatch(a)}},
 		{"publish", "Publish releases, and withdraw them:", []*cobra.Command{newAdd(a), newRetry(a), newImport(a), newWithdraw(a), newRestore(a)}},
 		{"submit", "Put packages into a catalogue:", []*cobra.Command{newNew(a), newLint(a), newShowFiles(a)}},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/larder-cdn/larder/bot/audit"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -101,6 +102,9 @@ func (f fileVerdict) Print(w io.Writer) {
 	if u := f.Upstream; u != nil {
 		printComparison(w, f)
 	}
+	for _, word := range f.Audits {
+		writeAuditWord(w, word)
+	}
 	if c := f.Changed; c != nil {
 		fmt.Fprintf(w, "  note: entry %d on %s says: %s\n", c.Entry, c.Time.Local().Format(time.DateTime), text.Plain(c.Reason))
 	}
@@ -111,6 +115,30 @@ func (f fileVerdict) Print(w io.Writer) {
 		fmt.Fprintln(w, "  not withdrawn, as the whole log says")
 	case f.Outcome == verify.Proven:
 		fmt.Fprintln(w, "  not withdrawn, as the log's last entry says; --all reads the others, too")
+	}
+}
+
+// writeAuditWord describes what an auditor says of a file.
+func writeAuditWord(w io.Writer, word verify.AuditWord) {
+	switch word.Outcome {
+	case verify.Proven:
+		fmt.Fprintf(w, "  the auditor %s found it to be upstream's, in an audit of %s\n", text.Plain(word.Auditor), text.Count(int(word.Size), "entry", "entries"))
+	case verify.Differs:
+		fmt.Fprintf(w, "  the auditor %s says that the release differs from its upstream\n", text.Plain(word.Auditor))
+	default:
+		fmt.Fprintf(w, "  the auditor %s says nothing of it: %s\n", text.Plain(word.Auditor), text.Plain(word.Problem))
+	}
+}
+
+// writeAudit describes what an audit found.
+func writeAudit(w io.Writer, r audit.AuditResult) {
+	fmt.Fprintf(w, "Audited %s of %s: %s upstream's, %s, %s compared completely.\n", humanize.Comma(r.Audited), text.Count(int(r.Size), "entry", "entries"),
+		text.Count(int(r.Compared), "release is", "releases are"), text.Count(len(r.Differences), "differs", "differ"), text.Count(len(r.Uncompared), "was not", "were not"))
+	if r.Problem != "" {
+		fmt.Fprintf(w, "%s: %s\n", r.Outcome, text.Plain(r.Problem))
+	}
+	if r.Evidence != "" {
+		fmt.Fprintf(w, "The evidence: larder verify --evidence %s\n", text.Plain(r.Evidence))
 	}
 }
 

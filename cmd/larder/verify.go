@@ -25,6 +25,9 @@ type verification struct {
 	need      int
 	all       bool
 	upstream  bool
+	auditors  []string
+	audits    int // how many auditors are enough
+	audited   []verify.Auditor
 	osv       string
 	own       []string
 	sarif     bool
@@ -68,7 +71,8 @@ Other exit codes: 1 failed, 2 a mistake in the command line.
 --upstream also asks npm, or the git repository, whether the log tells the truth: the archive that npm has must be the
 one in the log, with npm's signature, and every file of the release must be in it, byte for byte. Files that were
 minified here are minified again, if the log says with what and this larder has the same. Only then are they said to be
-as npm had them.
+as npm had them. --auditor asks others, who did that before: see larder audit. One who found a difference is enough for
+the verdict differs; without the word of --auditors N of them, a file is unproven.
 
 A PAGE is the URL of a web page or a FILE.html, read as browsers read it. Every script, style sheet, preload, imported
 module and frame is verified, with its integrity attribute. With --server, all files under /ajax/libs/ are compared with
@@ -117,6 +121,8 @@ larder fsck. See docs/audit-log.md.`,
 	f.Var(settings.Count(&v.need, 0), "witnesses", "how many of them are enough, `N`; if it is not given, all")
 	f.BoolVar(&v.all, "all", false, "read every entry of a large log too, and compute from them what is live")
 	f.BoolVar(&v.upstream, "upstream", false, "compare with what npm has, or the git repository, too: the archive, every file of it, and what was made of them here")
+	f.StringArrayVar(&v.auditors, "auditor", nil, "an auditor who must have found the files to be upstream's: `STATEMENT#KEY`, the URL or file of its statement, and its key or a file with it; repeatable")
+	f.Var(settings.Count(&v.audits, 0), "auditors", "how many of them are enough, `N`; if it is not given, all")
 	f.DurationVar(&v.timeout, "timeout", time.Minute, "how long a server may take for one argument, with its log for the first one; after that, it is not asked for the others")
 	f.StringVar(&v.known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
 	f.StringVar(&v.proof, "proof", "", "verify the FILE by the `PROOF` (C2SP tlog-proof), without a network")
@@ -128,6 +134,9 @@ larder fsck. See docs/audit-log.md.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !f.Changed("witnesses") {
 			v.need = len(v.witnesses)
+		}
+		if !f.Changed("auditors") {
+			v.audits = len(v.auditors)
 		}
 		page := len(args) == 1 && len(v.as) == 0 && v.proof == "" && verify.IsPage(args[0])
 		if !page && (v.osv != "" || v.sarif || len(v.own) > 0) {
@@ -215,6 +224,9 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	if v.witnesses, err = verify.ReadWitnesses(v.witnesses); err != nil {
 		return nil, fmt.Errorf("--witness: %w", err)
 	}
+	if err := v.prepareAuditors(); err != nil {
+		return nil, err
+	}
 	if v.need > len(v.witnesses) {
 		return nil, fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, count(len(v.witnesses), "is", "are"))
 	}
@@ -229,6 +241,21 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 		v.known = filepath.Join(dir, "larder", "known-logs")
 	}
 	return subjects, nil
+}
+
+// prepareAuditors reads the auditors.
+func (v *verification) prepareAuditors() error {
+	for _, argument := range v.auditors {
+		auditor, err := verify.ParseAuditor(argument)
+		if err != nil {
+			return fmt.Errorf("--auditor: %w", err)
+		}
+		v.audited = append(v.audited, auditor)
+	}
+	if v.audits > len(v.audited) {
+		return fmt.Errorf("--auditors asks for %d, and %s given with --auditor", v.audits, count(len(v.audited), "is", "are"))
+	}
+	return nil
 }
 
 // verify verifies the subjects and prints the outcome.
@@ -282,7 +309,7 @@ func (a *cli) session(v verification) (*verify.Session, func(), error) {
 	bar := newCountBar(a.stderr, "reading", "entries")
 	s := &verify.Session{Known: known, Timeout: v.timeout, Idle: bar.Close, Options: verify.Options{
 		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
-		Trust: verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need},
+		Trust: verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need}, Auditors: v.audited, NeedAuditors: v.audits,
 	}}
 	if !v.asJSON && !v.sarif {
 		s.Opened = func(l *verify.SessionLog) { writeSessionLog(a.stdout, l) }

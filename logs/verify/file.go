@@ -109,6 +109,8 @@ type Result struct {
 	// Upstream is what comparing the release with its upstream came to, nil where that was not asked for or nothing was
 	// proven before.
 	Upstream *Comparison `json:"upstream,omitempty"`
+	// Audits are what the given auditors say of it.
+	Audits []AuditWord `json:"audits,omitempty"`
 }
 
 // An Event is an entry of the log, in short.
@@ -183,6 +185,7 @@ func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live 
 	if l.options.Upstream != nil {
 		l.askUpstream(ctx, &r, release)
 	}
+	l.askAuditors(&r, release.Published)
 	return r
 }
 

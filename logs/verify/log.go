@@ -28,6 +28,10 @@ type Options struct {
 	// Upstream, where set, compares the releases of files that are proven with what their upstream has. What it does not
 	// find to be the same is not [Proven].
 	Upstream Upstream
+	// Auditors are those whose statements are compared with what the log says of files, of which NeedAuditors must have found
+	// a file to be upstream's.
+	Auditors     []Auditor
+	NeedAuditors int
 	// Progress, where set, is called while entries are read.
 	Progress func(entries, of int64)
 	// Client and UserAgent are for requests. Default: that of [NewClient], and "larder".
@@ -52,6 +56,7 @@ type Log struct {
 	doubt    *Doubt
 	kept     []string // signed checkpoints that are still to be compared with the log
 	settled  []string // those that were kept and that it contains
+	audits   []audit
 	proof    map[tlog.Tile][]byte
 	releases map[[2]string]*Release
 	history  *history // nil before the log was read whole
@@ -118,6 +123,9 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	if missing := o.Trust.Need - len(l.cosignatures); missing > 0 && l.doubt == nil {
 		l.doubt = &Doubt{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", len(l.cosignatures), o.Trust.Need)}
 		l.keep(string(l.note))
+	}
+	if err := l.readAudits(ctx); err != nil {
+		return nil, err
 	}
 	for _, change := range used { // what was signed for one client must be there for all
 		e, err := l.Entry(ctx, change.Index)

@@ -85,19 +85,23 @@ func (l *Log) askUpstream(ctx context.Context, r *Result, release *Release) {
 }
 
 func (l *Log) compareRelease(ctx context.Context, release *Release) (Comparison, error) {
-	claim := Claim{Entry: release.Published.Entry, Manifest: release.Manifest}
-	var err error
-	if err := claim.ReadBundles(func(h kvstore.Hash) ([]byte, error) {
-		return l.content(ctx, release.Published.Index, h, MaxAttestation)
-	}); err != nil {
+	claim, err := l.claim(ctx, release)
+	if err != nil {
 		return Comparison{}, err
 	}
-	if e := release.packageJSON; e.PackageJSON != (kvstore.Hash{}) {
-		if claim.PackageJSON, err = l.content(ctx, e.Index, e.PackageJSON, maxPackageJSON); err != nil {
-			return Comparison{}, err
-		}
-	}
 	return l.options.Upstream.Compare(ctx, claim), nil
+}
+
+// claim returns what the log says of a release.
+func (l *Log) claim(ctx context.Context, release *Release) (Claim, error) {
+	claim := Claim{Entry: release.Published.Entry, Manifest: release.Manifest}
+	err := claim.ReadBundles(func(h kvstore.Hash) ([]byte, error) {
+		return l.content(ctx, release.Published.Index, h, MaxAttestation)
+	})
+	if e := release.packageJSON; err == nil && e.PackageJSON != (kvstore.Hash{}) {
+		claim.PackageJSON, err = l.content(ctx, e.Index, e.PackageJSON, maxPackageJSON)
+	}
+	return claim, err
 }
 
 // ReadBundles reads the attestations that the entry names.

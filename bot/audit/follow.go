@@ -1,0 +1,347 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// ErrNoUpstream says that a release has no upstream with which it could be compared.
+var ErrNoUpstream = errors.New("it has no upstream to ask")
+
+// FollowOptions configure a [Follower]. Server, Folder and Upstream are required.
+type FollowOptions struct {
+	// Server is the URL in front of /log/ of the Larder whose log is audited.
+	Server string
+	// Folder is the auditor's own: its key, its state, and the folder "public" with its statements.
+	Folder string
+	// Name is that of a new key, such as auditor.example.org/larder.
+	Name string
+	// Verify has the trust in the log, and Upstream compares releases.
+	Verify   verify.Options
+	Upstream verify.Upstream
+	// OpenTimeout limits opening the log, and CompareTimeout comparing a release. Defaults: a minute, 10 minutes.
+	OpenTimeout, CompareTimeout time.Duration
+	// Report, where set, is called with each release that was compared.
+	Report func(verify.AuditFinding, verify.Outcome)
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+}
+
+// A Follower audits the log of another Larder: it compares each release with its upstream, once, and signs what it found. It is
+// for one goroutine.
+type Follower struct {
+	o       FollowOptions
+	key     note.Signer
+	public  string
+	state   followState
+	written []byte // the last statement
+}
+
+// A followState is what is stored between polls.
+type followState struct {
+	Format int    `json:"format"`
+	Server string `json:"server"`
+	verify.AuditStatement
+	// Retry are the entries of the uncompared releases that another attempt may compare.
+	Retry []int64 `json:"retry,omitempty"`
+}
+
+// The files in the folder of an auditor.
+const (
+	auditKeyFile   = "audit.key"
+	auditStateFile = "audit-state.json"
+	// AuditPublicFolder has what the auditor publishes: its verifier key, its newest statement, and one for each checkpoint.
+	AuditPublicFolder = "public"
+	AuditPublicKey    = "audit.pub"
+	AuditStatement    = "statement.txt"
+)
+
+// Limits of what an auditor stores and says.
+const (
+	followFormat   = 1
+	mostFindings   = 1000 // of each kind; the audit stops there, because a statement has to name them all
+	mostAuditFiles = 100  // that one finding names; beyond that it is about all
+	maxProblem     = 300  // bytes
+)
+
+// OpenFollower reads an auditor's folder, in which it creates a key if there is none.
+func OpenFollower(o FollowOptions) (*Follower, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.OpenTimeout == 0 {
+		o.OpenTimeout = time.Minute
+	}
+	if o.CompareTimeout == 0 {
+		o.CompareTimeout = 10 * time.Minute
+	}
+	if o.Report == nil {
+		o.Report = func(verify.AuditFinding, verify.Outcome) {}
+	}
+	f := &Follower{o: o}
+	if err := os.MkdirAll(filepath.Join(o.Folder, AuditPublicFolder), 0o755); err != nil {
+		return nil, fmt.Errorf("couldn't create the auditor's folder: %w", err)
+	}
+	if err := f.openKey(); err != nil {
+		return nil, err
+	}
+	return f, f.readState()
+}
+
+// openKey reads the auditor's key, or creates it.
+func (f *Follower) openKey() error {
+	path := filepath.Join(f.o.Folder, auditKeyFile)
+	private, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		var made string
+		if made, _, err = signing.NewKey(f.o.Name); err != nil {
+			return fmt.Errorf("a new auditor needs a --name for its key: it %w", err)
+		}
+		private = []byte(made + "\n")
+		err = disk.Replace(path, private, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't open the auditor's key: %w", err)
+	}
+	if f.key, f.public, err = signing.ParseKey(private); err != nil {
+		return fmt.Errorf("couldn't read the auditor's key in %s: %w", path, err)
+	}
+	return disk.Replace(filepath.Join(f.o.Folder, AuditPublicFolder, AuditPublicKey), []byte(f.public+"\n"), 0o644)
+}
+
+// Key is the auditor's verifier key.
+func (f *Follower) Key() string { return f.public }
+
+func (f *Follower) readState() error {
+	path := filepath.Join(f.o.Folder, auditStateFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		f.state = followState{Format: followFormat, Server: f.o.Server}
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &f.state)
+	}
+	switch {
+	case err != nil:
+	case f.state.Format != followFormat:
+		err = fmt.Errorf("its format is %d, and this larder knows %d", f.state.Format, followFormat)
+	case f.state.Server != f.o.Server:
+		err = fmt.Errorf("it is of an audit of %s; each log needs a folder of its own", f.state.Server)
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't read the auditor's state in %s: %w", path, err)
+	}
+	return nil
+}
+
+func (f *Follower) writeState() error {
+	data, err := json.Marshal(f.state)
+	if err == nil {
+		err = disk.Replace(filepath.Join(f.o.Folder, auditStateFile), data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't write the auditor's state: %w", err)
+	}
+	return nil
+}
+
+// An AuditResult is what a poll found.
+type AuditResult struct {
+	Outcome     verify.Outcome        `json:"outcome"` // of the log: proven, or why it was not audited to its end
+	Problem     string                `json:"problem,omitempty"`
+	Evidence    string                `json:"evidence,omitempty"` // the file that proves a fork
+	Size        int64                 `json:"size"`               // of the log
+	Audited     int64                 `json:"audited"`            // entries
+	Compared    int64                 `json:"compared"`           // releases
+	Differences []verify.AuditFinding `json:"differences"`
+	Uncompared  []verify.AuditFinding `json:"uncompared"`
+}
+
+// Run polls every interval until ctx ends. report is called after each poll.
+func (f *Follower) Run(ctx context.Context, every time.Duration, report func(AuditResult)) error {
+	for {
+		found, err := f.Poll(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		report(found)
+		if retry.Sleep(ctx, every) != nil {
+			return nil
+		}
+	}
+}
+
+// Poll audits what the log has since the last poll, and publishes a statement. The error says that the auditor cannot continue.
+func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
+	known, err := verify.ReadKnown(filepath.Join(f.o.Folder, "known-logs"))
+	if err != nil {
+		return AuditResult{}, err
+	}
+	session := verify.Session{Options: f.o.Verify, Known: known, Timeout: f.o.OpenTimeout}
+	seen, log, err := session.Log(ctx, f.o.Server)
+	if err != nil {
+		return AuditResult{}, err
+	}
+	found := AuditResult{Outcome: verify.Proven}
+	if seen.Outcome != "" {
+		found.Outcome, found.Problem, found.Evidence = seen.Outcome, seen.Problem, seen.Evidence
+	}
+	if log != nil && log.Doubt() == nil {
+		found.Size = log.Size()
+		audited := errors.Join(f.retry(ctx, log), f.audit(ctx, log))
+		if ctx.Err() != nil {
+			return found, ctx.Err()
+		}
+		if audited != nil {
+			found.Outcome, found.Problem = verify.OutcomeOf(audited), audited.Error()
+		}
+		if err := f.publish(log); err != nil {
+			return found, err
+		}
+	}
+	found.Audited, found.Compared = f.state.To, f.state.AuditStatement.Compared
+	found.Differences, found.Uncompared = append([]verify.AuditFinding{}, f.state.Differences...), append([]verify.AuditFinding{}, f.state.Uncompared...)
+	return found, nil
+}
+
+// audit compares the releases of the entries that are new.
+func (f *Follower) audit(ctx context.Context, log *verify.Log) error {
+	for f.state.To < log.Size() {
+		entries, err := log.Entries(ctx, f.state.To)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if e.Kind.Publishes() {
+				if err := f.compare(ctx, log, e); err != nil {
+					return err
+				}
+			}
+			f.state.To = e.Index + 1
+			if e.Kind.Publishes() { // a release takes seconds, so the state is worth a write
+				if err := f.writeState(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return f.writeState()
+}
+
+// retry compares the releases again that could not be compared.
+func (f *Follower) retry(ctx context.Context, log *verify.Log) error {
+	for _, index := range slices.Clone(f.state.Retry) {
+		e, err := log.Entry(ctx, index)
+		if err != nil {
+			return err
+		}
+		f.state.Retry = slices.DeleteFunc(f.state.Retry, func(i int64) bool { return i == index })
+		f.state.Uncompared = slices.DeleteFunc(f.state.Uncompared, func(u verify.AuditFinding) bool { return u.Entry == index })
+		if err := f.compare(ctx, log, e); err != nil {
+			return err
+		}
+		if err := f.writeState(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare compares a release and records the result. The error says that the audit cannot go on with this release.
+func (f *Follower) compare(ctx context.Context, log *verify.Log, e logs.Indexed) error {
+	if len(f.state.Differences) >= mostFindings || len(f.state.Uncompared) >= mostFindings {
+		return fmt.Errorf("the audit ends before entry %d: it found %d releases that differ and %d that could not be compared, and a statement names no more than %d of each", e.Index, len(f.state.Differences), len(f.state.Uncompared), mostFindings)
+	}
+	limited, cancel := context.WithTimeout(ctx, f.o.CompareTimeout)
+	defer cancel()
+	found, manifest, err := log.CompareWith(limited, f.o.Upstream, e)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	outcome, problem := found.Outcome, found.Problem
+	if err != nil { // clients find out by themselves whether the server sends what the log says
+		outcome, problem, found.Err = verify.Unproven, err.Error(), err
+	}
+	finding := verify.AuditFinding{Entry: e.Index, Package: e.Package, Version: e.Version, Problem: text.Short(problem, maxProblem)}
+	switch {
+	case outcome == verify.Differs:
+		f.state.Differences = append(f.state.Differences, finding)
+	case outcome != verify.Proven:
+		outcome = verify.Unproven
+		f.state.Uncompared = append(f.state.Uncompared, finding)
+		if !errors.Is(found.Err, ErrNoUpstream) {
+			f.state.Retry = append(f.state.Retry, e.Index)
+		}
+	default:
+		f.state.Compared++
+		if found.Unchecked > 0 {
+			finding.Problem, finding.Files = uncheckedFiles(found, manifest)
+			f.state.Uncompared = append(f.state.Uncompared, finding)
+		}
+	}
+	f.o.Report(finding, outcome)
+	return nil
+}
+
+// uncheckedFiles returns which files of a release could not be compared, and why.
+func uncheckedFiles(found verify.Comparison, manifest *logs.Manifest) (problem string, files []string) {
+	for _, file := range manifest.Files {
+		if _, err := found.At(file.Path); err != nil {
+			files = append(files, file.Path)
+			if problem == "" {
+				problem = text.Short(err.Error(), maxProblem)
+			}
+		}
+	}
+	if len(files) > mostAuditFiles {
+		files = nil
+	}
+	return problem, files
+}
+
+// publish signs a statement and writes it, unless it is the last one.
+func (f *Follower) publish(log *verify.Log) error {
+	statement := f.state.AuditStatement
+	statement.Checkpoint = bareCheckpoint(log)
+	statement.Differences, statement.Uncompared = append([]verify.AuditFinding{}, statement.Differences...), append([]verify.AuditFinding{}, statement.Uncompared...)
+	signed, err := statement.Sign(f.key)
+	if err != nil {
+		return err
+	}
+	if slices.Equal(signed, f.written) {
+		return nil
+	}
+	for _, name := range []string{fmt.Sprintf("%d.txt", log.Size()), AuditStatement} {
+		if err := disk.Replace(filepath.Join(f.o.Folder, AuditPublicFolder, name), signed, 0o644); err != nil {
+			return fmt.Errorf("couldn't publish the audit's statement: %w", err)
+		}
+	}
+	f.written = signed
+	return nil
+}
+
+// bareCheckpoint is the log's signed checkpoint.
+func bareCheckpoint(log *verify.Log) string {
+	return strings.TrimRight(string(log.Note()), "\n") + "\n"
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/bot/audit"
+	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+func newAudit(a *cli) *cobra.Command {
+	var o audit.FollowOptions
+	var every time.Duration
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "audit URL",
+		Short: "Compare what another Larder publishes with npm, and sign what was found",
+		Long: `Follow the log of the Larder at URL, compare each release in it with npm or its git repository, file by file, and
+publish a signed statement of what was found. An operator can put anything into a log; a client that trusts an
+auditor learns of it: larder verify --auditor STATEMENT#KEY.
+
+--dir is the auditor's own folder, one for each log: its key audit.key, which must stay secret, its state, and the
+folder public, for any web server: statement.txt is the newest statement, SIZE.txt the one for each checkpoint, and
+audit.pub the verifier key. A release that cannot be compared is named in the statement, and compared again the next
+time, unless it has no upstream.
+
+Without --every, audit once; the exit code is 0, 6 if a release differs, or that of larder verify if the log cannot be
+proven.`,
+		Example: `  larder audit https://cdn.example.com --dir ./audit --name auditor.example.org/larder --key log.pub --every 24h
+  larder verify --auditor ./audit/public/statement.txt#./audit/public/audit.pub https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js`,
+		Args: arguments(1, 1),
+	}
+	a.uses(cmd, []string{"config", "allow-host", "sigstore-root", "github-url"})
+	f := cmd.Flags()
+	f.StringVar(&o.Folder, "dir", "", "the auditor's own `FOLDER`")
+	f.StringVar(&o.Name, "name", "", "the `NAME` of a new auditor's key: a host that is yours, and what you like behind it")
+	f.StringVar(&o.Verify.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
+	f.Var(settings.Duration(&every, time.Second), "every", "how long to wait between two audits")
+	f.DurationVar(&o.OpenTimeout, "timeout", time.Minute, "how long the server may take to show its log")
+	f.BoolVar(&asJSON, "json", false, "print JSON, a result on each line")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.Folder == "" || o.OpenTimeout <= 0 {
+			return errors.New("audit needs a folder of the auditor's own in --dir, and a --timeout over 0")
+		}
+		if err := settings.Base(&o.Server).Set(args[0]); err != nil {
+			return fmt.Errorf("%q: %w", args[0], err)
+		}
+		var err error
+		if o.Verify.Trust.Key, err = verify.ReadKey(o.Verify.Trust.Key); err != nil {
+			return fmt.Errorf("--key: %w", err)
+		}
+		if err := a.settings.Load(a.environ); err != nil {
+			return err
+		}
+		if err := a.audit(cmd.Context(), o, every, asJSON); err != nil {
+			if !errors.As(err, new(verdict)) {
+				err = failure{err}
+			}
+			return err
+		}
+		return nil
+	}
+	return cmd
+}
+
+// audit audits once, or every interval until ctx ends.
+func (a *cli) audit(ctx context.Context, o audit.FollowOptions, every time.Duration, asJSON bool) error {
+	upstream, end, err := app.OpenAuditor(a.settings, a.quiet())
+	if err != nil {
+		return err
+	}
+	defer end()
+	o.Upstream, o.Verify.UserAgent = upstream, "larder/"+app.Version()
+	if !asJSON {
+		o.Report = func(finding verify.AuditFinding, outcome verify.Outcome) {
+			if finding.Problem != "" {
+				fmt.Fprintf(a.stdout, "%s: entry %d, %s: %s\n", outcome, finding.Entry, text.Plain(finding.Package+" "+finding.Version), text.Plain(finding.Problem))
+			}
+		}
+	}
+	follower, err := audit.OpenFollower(o)
+	if err != nil {
+		return err
+	}
+	if !asJSON {
+		fmt.Fprintf(a.stdout, "The auditor's key is %s\nServe the folder %s, and give clients --auditor URL-OF-%s#KEY\n",
+			follower.Key(), filepath.Join(o.Folder, audit.AuditPublicFolder), audit.AuditStatement)
+	}
+	lines := json.NewEncoder(a.stdout)
+	lines.SetEscapeHTML(false)
+	report := func(r audit.AuditResult) {
+		if asJSON {
+			_ = lines.Encode(r)
+		} else {
+			writeAudit(a.stdout, r)
+		}
+	}
+	if every > 0 {
+		return follower.Run(ctx, every, report)
+	}
+	found, err := follower.Poll(ctx)
+	if err != nil {
+		return err
+	}
+	report(found)
+	switch {
+	case found.Outcome != verify.Proven:
+		return verdict{failure{fmt.Errorf("the log was not audited to its end: %s", found.Problem)}, exitOf[found.Outcome]}
+	case len(found.Differences) > 0:
+		return verdict{failure{fmt.Errorf("%s not what upstream has", count(len(found.Differences), "release is", "releases are"))}, exitOf[verify.Differs]}
+	}
+	return nil
+}
