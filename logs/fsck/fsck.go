@@ -375,6 +375,9 @@ func (c *check) entry(ctx context.Context, e logs.Indexed) error {
 	if e.Kind.Publishes() {
 		c.fileRoot(e, change.Manifest)
 		c.summary.Releases++
+	}
+	// A mirror may have had none of the files when the publication was verified.
+	if e.Kind.Publishes() || c.summary.Since > 0 && e.Kind.Serves() {
 		for i := range change.Manifest.Files {
 			if change.Absent {
 				break

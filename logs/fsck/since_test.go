@@ -198,6 +198,22 @@ func TestDeepCheckFindsWhatIsWrongSince(t *testing.T) {
 	}
 }
 
+// A mirror fetches the files of a release that is restored: they are new although the publication has been verified.
+func TestDeepCheckReadsTheFilesOfARestoredRelease(t *testing.T) {
+	t.Parallel()
+	s := newSignedShelf(t)
+	c := s.publish("d3", "1.0.0", "d3.js", "d3")
+	s.again(c, logs.Withdrawn, "by order")
+	s.verify(0)
+	s.again(c, logs.Restored, "")
+	s.sign()
+	h := kvstore.Sum([]byte("d3"))
+	s.change(kvstore.Blobs, append(h[:], byte(coding.Identity)), []byte("3d"))
+	if sum, found := s.run(fsck.Options{Deep: true}); sum.Since != 2 || len(found) == 0 || found[0].Kind != fsck.Content {
+		t.Errorf("%+v, found %v", sum, found)
+	}
+}
+
 // Damage to what was verified before is found by a check of everything, and by every later one.
 func TestCheckOfEverythingFindsLaterDamage(t *testing.T) {
 	t.Parallel()

@@ -421,6 +421,9 @@ func (f *Follower) fillOne(ctx context.Context, c *coming) error {
 	if err := f.fetch(ctx, c); err != nil {
 		return err
 	}
+	if err := f.Store.RemoveVerified(); err != nil { // the files are new, and their entry is not
+		return fmt.Errorf("couldn't remove the record of the last deep check: %w", err)
+	}
 	if err := f.Log.Update(func(tx *logs.Tx) error { return f.views(tx.Batch, c) }); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -161,9 +162,50 @@ func TestOnly(t *testing.T) {
 	if withdrawn("1.0.0") {
 		t.Error("what was restored again is withdrawn")
 	}
+	if err := m.Store.WriteVerified([]byte("{}")); err != nil {
+		t.Fatal(err)
+	}
 	m.again(t, u.url) // everything, from now on
 	m.catchUp(t)
 	m.same(t, u)
+	if record, err := m.Store.ReadVerified(); err != nil || record != nil {
+		t.Errorf("files of old entries were fetched, and the record of the last deep check stays: %s, %v", record, err)
+	}
+}
+
+// A second pass over an unchanged source, and one over one new release, request as much of a large log as of a small one.
+func TestPassRequestsChangesOnly(t *testing.T) {
+	t.Parallel()
+	passes := func(entries int) (unchanged, changed int64) {
+		u := newUpstream(t)
+		u.stock(t)
+		for range entries {
+			u.Enrol("vue", `{"name":"vue"}`)
+		}
+		u.signNow(t)
+		var requests atomic.Int64
+		served := handler(t, u.Store, u.signer)
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			requests.Add(1)
+			served.ServeHTTP(w, r)
+		}))
+		t.Cleanup(front.Close)
+		m := newMirror(t, front.URL)
+		m.catchUp(t)
+		requests.Store(0)
+		m.catchUp(t)
+		unchanged = requests.Swap(0)
+		u.Publish("vue", "4.0.0", "vue.js", map[string]string{"vue.js": "vue four"})
+		u.signNow(t)
+		m.catchUp(t)
+		return unchanged, requests.Load()
+	}
+	unchanged, changed := passes(10)
+	still, later := passes(2000)
+	if unchanged > 3 || still > 3 || later > changed+8 { // a few hashes of the tree are deeper
+		t.Errorf("with few entries %d and %d requests, with 2,000 more %d and %d", unchanged, changed, still, later)
+	}
+	t.Logf("with few entries %d and %d requests, with 2,000 more %d and %d", unchanged, changed, still, later)
 }
 
 func TestKeyChange(t *testing.T) {
