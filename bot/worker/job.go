@@ -153,22 +153,35 @@ var minifying = sync.OnceValues(func() (api.TransformOptions, error) {
 	return cli.ParseTransformOptions(strings.Fields(minifier))
 })
 
+// silent are the warnings about style sheets, which nobody reads. Making them takes the square of their number.
+var silent = map[string]api.LogLevel{
+	"css-syntax-error": api.LogLevelSilent, "invalid-calc": api.LogLevelSilent, "js-comment-in-css": api.LogLevelSilent,
+	"unsupported-css-property": api.LogLevelSilent, "unsupported-css-nesting": api.LogLevelSilent, "invalid-@import": api.LogLevelSilent,
+	"invalid-@layer": api.LogLevelSilent, "invalid-@charset": api.LogLevelSilent, "unsupported-@namespace": api.LogLevelSilent, "unsupported-@charset": api.LogLevelSilent,
+}
+
 // minify returns a smaller program or style sheet that means the same, with
 // legal comments kept.
 func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
 	}
+	if loader == api.LoaderCSS {
+		if err := checkStyles(data); err != nil {
+			return nil, err
+		}
+	}
 	options, err := minifying()
 	if err != nil {
 		return nil, err
 	}
-	options.Loader, options.LogLevel = loader, api.LogLevelSilent
+	options.Loader, options.LogLevel, options.LogOverride = loader, api.LogLevelSilent, silent
 	out := api.Transform(string(data), options)
 	if len(out.Errors) > 0 {
 		return nil, parseError(out.Errors[0])
 	}
-	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, LogLevel: api.LogLevelSilent})
+	// Without white space, as in metadata, because the indentation of blocks takes the square of their depth.
+	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, MinifyWhitespace: true, LogLevel: api.LogLevelSilent, LogOverride: silent})
 	if len(again.Errors) > 0 {
 		return nil, fmt.Errorf("the minified form does not parse: %w", parseError(again.Errors[0]))
 	}
@@ -209,14 +222,16 @@ type input struct {
 func metadata(data []byte) (input, error) {
 	const name = "script.js"
 	out := api.Build(api.BuildOptions{
-		Stdin:       &api.StdinOptions{Contents: string(data), Sourcefile: name, Loader: api.LoaderJS},
-		Bundle:      true,          // else what is imported is not looked at, and neither is the format
-		External:    []string{"*"}, // and nothing is read from a disk
-		Metafile:    true,
-		Format:      api.FormatESModule,
-		Target:      api.ESNext,
-		TreeShaking: api.TreeShakingFalse,
-		LogLevel:    api.LogLevelSilent,
+		Stdin:    &api.StdinOptions{Contents: string(data), Sourcefile: name, Loader: api.LoaderJS},
+		Bundle:   true,          // else what is imported is not looked at, and neither is the format
+		External: []string{"*"}, // and nothing is read from a disk
+		Metafile: true,
+
+		MinifyWhitespace: true,
+		Format:           api.FormatESModule,
+		Target:           api.ESNext,
+		TreeShaking:      api.TreeShakingFalse,
+		LogLevel:         api.LogLevelSilent,
 	})
 	if len(out.Errors) > 0 {
 		return input{}, parseError(out.Errors[0])

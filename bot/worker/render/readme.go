@@ -2,6 +2,7 @@ package render
 
 import (
 	"bytes"
+	"fmt"
 	"net/url"
 	"path"
 	"slices"
@@ -34,8 +35,44 @@ var markdown = sync.OnceValue(func() goldmark.Markdown {
 	)
 })
 
+// The parser of Markdown takes the square of some numbers, which no README has.
+const (
+	deepestMarkdown = 100  // quotes and lists in each other that one line opens
+	longestRun      = 1000 // characters for emphasis, code, links or quotes, next to each other
+)
+
+// checkMarkdown refuses a README that would take the parser of Markdown long.
+func checkMarkdown(source string) error {
+	for line := range strings.Lines(source) {
+		depth, run, before := 0, 0, byte(0)
+		start := true
+		for i := range len(line) {
+			c := line[i]
+			if c == before {
+				run++
+			} else {
+				run = 1
+			}
+			if run > longestRun && strings.IndexByte("~*_`[]()!<>&\\", c) >= 0 {
+				return fmt.Errorf("over %d times %q next to each other", longestRun, c)
+			}
+			start = start && strings.IndexByte(" \t>-*+.)0123456789", c) >= 0
+			if start && (c == '>' || (c == ' ' || c == '\t') && strings.IndexByte("-*+.)", before) >= 0) {
+				if depth++; depth > deepestMarkdown {
+					return fmt.Errorf("a line opens over %d quotes and lists in each other", deepestMarkdown)
+				}
+			}
+			before = c
+		}
+	}
+	return nil
+}
+
 // readme returns the markup of a README in Markdown.
 func readme(r document.Request) (document.Result, error) {
+	if err := checkMarkdown(r.Text); err != nil {
+		return document.Result{}, err
+	}
 	var raw bytes.Buffer
 	if err := markdown().Convert([]byte(r.Text), &raw); err != nil {
 		return document.Result{}, err

@@ -9,9 +9,23 @@ package render
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/larder-cdn/larder/internal/document"
 )
+
+// renderers are the functions for each kind of document.
+var renderers = map[document.Kind]func(document.Request) (document.Result, error){
+	document.Readme:     readme,
+	document.Source:     source,
+	document.Comparison: compare,
+	document.Imports:    imports,
+	document.Ranges:     ranges,
+}
+
+// Kinds returns the kinds of documents that are rendered.
+func Kinds() []document.Kind { return slices.Sorted(maps.Keys(renderers)) }
 
 // Run renders a request in JSON and returns the encoded result.
 func Run(data []byte) ([]byte, error) {
@@ -31,20 +45,11 @@ func Render(r document.Request) (result document.Result, err error) {
 	if n := max(len(r.Text), len(r.After)); int64(n) > r.Kind.MaxInput() {
 		return result, fmt.Errorf("%d bytes, over the limit of %d", n, r.Kind.MaxInput())
 	}
-	switch r.Kind {
-	case document.Readme:
-		result, err = readme(r)
-	case document.Source:
-		result, err = source(r)
-	case document.Comparison:
-		result, err = compare(r)
-	case document.Imports:
-		result, err = imports(r)
-	case document.Ranges:
-		result, err = ranges(r)
-	default:
+	render, ok := renderers[r.Kind]
+	if !ok {
 		return result, fmt.Errorf("unknown kind of document %q", r.Kind)
 	}
+	result, err = render(r)
 	result.Kind = r.Kind
 	return result, err
 }

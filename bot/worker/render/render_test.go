@@ -122,3 +122,24 @@ func FuzzReadme(f *testing.F) {
 		}
 	})
 }
+
+// TestCostlyReadmes holds that READMEs on which the parser of Markdown takes the square of a number are refused, and none that people write.
+func TestCostlyReadmes(t *testing.T) {
+	for text, refused := range map[string]string{
+		strings.Repeat(">", 20_000):           "quotes and lists in each other",
+		strings.Repeat("> ", 200) + "a":       "quotes and lists in each other",
+		strings.Repeat("- ", 200) + "a":       "quotes and lists in each other",
+		strings.Repeat("1. ", 200) + "a":      "quotes and lists in each other",
+		"a " + strings.Repeat("~~", 2000):     "next to each other",
+		"a\n" + strings.Repeat("=", 3000):     "",
+		strings.Repeat("-", 3000):             "",
+		strings.Repeat("|-", 200) + "|\n":     "",
+		strings.Repeat("> > - a\n", 2000):     "",
+		strings.Repeat("```\n~~~\n```\n", 50): "",
+	} {
+		_, err := Render(document.Request{Kind: document.Readme, Name: "README.md", Text: text})
+		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
+			t.Errorf("%.60q: %v, want %q", text, err, refused)
+		}
+	}
+}

@@ -1,0 +1,24 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestCostlyStyles holds that the minifier refuses style sheets on which it takes the square of a number, and none that people write.
+func TestCostlyStyles(t *testing.T) {
+	for text, refused := range map[string]string{
+		strings.Repeat("{", 10_000):                                                     "brackets in each other",
+		"a{b:" + strings.Repeat("calc(", 100):                                           "brackets in each other",
+		strings.Repeat("calc(}", 100):                                                   "brackets in each other",
+		"a{" + strings.Repeat("x", 5000) + ":1px}":                                      "a name of 5000 bytes",
+		strings.Repeat("@media (a){", 10) + strings.Repeat("}", 10):                     "",
+		strings.Repeat(".a:before{content:\"(\"}/* :( */", 1000):                        "",
+		"a{background:url(data:image/png;base64," + strings.Repeat("A", 100_000) + ")}": "",
+	} {
+		_, err := run(MinifyCSS, []byte(text))
+		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
+			t.Errorf("%.60q: %v, want %q", text, err, refused)
+		}
+	}
+}

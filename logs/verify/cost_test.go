@@ -1,0 +1,27 @@
+package verify
+
+import (
+	"testing"
+
+	"github.com/larder-cdn/larder/internal/testkit/cost"
+)
+
+func TestCost(t *testing.T) {
+	pageWords := []string{"<", ">", "</", "<!--", "-->", "<a>", "<b>", "</b>", "<p>", "<table>", "<td>", "<svg>", "<math>", "<select>", "<template>", "<script>", "</script>", "<style>", "</style>", "<base href=/a/>", "<script src=a.js>", "<link rel=stylesheet href=b>", "<i><font>", "<form>", "<frameset>", "a=b ", "\"", "'", "&amp;", "&#", "\x00", " ", "<script type=importmap>", "{\"imports\":{", "\"a/\":\"./b/\",", "<meta http-equiv=content-security-policy content=\"", "<![CDATA[", "<plaintext>", "\n", "a"}
+	cost.Check(t,
+		cost.Parser{Name: "page", Parse: func(data []byte) {
+			_, _ = parsePage(t.Context(), data, "", &webURL{scheme: "https", host: "www.example.com", path: "/page.html"})
+		}, Seeds: []string{"<base href=/x/><script src=a.js></script><link rel=stylesheet href=b.css>", `<script type=importmap>{"imports":{"a/":"./b/"},"scopes":{"/c/":{"d":"e:f"}}}</script>`}, Words: pageWords, Size: 4 << 10, MaxMilliseconds: 60, MaxKiB: 5000},
+		cost.Parser{Name: "style sheet", Parse: func(data []byte) { styleReferences(string(data)) }, Seeds: []string{"@import 'a.css'; a { b: url(c\\29 d) }"},
+			Words: []string{"@import ", "url(", "'", "\"", "\\", "/*", "*/", "a", "{", "}", "(", ")", ";", "\n", "\\29 ", "@", "\xff"}, MaxMilliseconds: 10, MaxKiB: 1000},
+		cost.Parser{Name: "URL", Parse: func(data []byte) {
+			_, _ = parseWebURL(string(data), &webURL{scheme: "https", host: "a.example", path: "/b.css"})
+		}, Seeds: []string{"https://a.example/b/../c?d#e"}, Words: []string{"/", "..", "../", "%2e", "%", "\\", "?", "#", ":", "@", "a", "\t", "\n", "é", "xn--", ".", "[", "]", "//", "0x7f."}, MaxMilliseconds: 10, MaxKiB: 2000},
+		cost.Parser{Name: "advisories", Parse: func(data []byte) {
+			if a, err := parseAdvisories(data); err == nil {
+				a.of("b", "1.0.0")
+			}
+		}, Seeds: []string{`{"id":"a","affected":[{"package":{"ecosystem":"npm","name":"b"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.0.0"}]}]}]}`},
+			Words: []string{"{", "}", "[", "]", ":", ",", `{"introduced":"0"},`, `{"fixed":"1.0.0"},`, `"versions":["1.0.0"],`, `"affected":[`, "\"", "1", "PK\x03\x04", "\n"}, MaxMilliseconds: 10, MaxKiB: 1000},
+	)
+}
