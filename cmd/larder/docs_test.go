@@ -27,27 +27,15 @@ const documentation = "../../docs/configuration.md"
 
 // settingsTable is the part of the documentation that is printed from the flags.
 func settingsTable() string {
-	a := &cli{settings: settings.New()}
-	commands := newRoot(a).Commands()
 	var b strings.Builder
-	b.WriteString("| setting | default | used by | meaning |\n| --- | --- | --- | --- |\n")
-	a.settings.Flags.VisitAll(func(f *pflag.Flag) {
-		var users []string
-		for _, c := range commands {
-			if c.Flags().Lookup(f.Name) == f {
-				users = append(users, c.Name())
-			}
-		}
+	b.WriteString("| setting | default | meaning |\n| --- | --- | --- |\n")
+	settings.New().Flags.VisitAll(func(f *pflag.Flag) {
 		_, usage := pflag.UnquoteUsage(f)
 		value := f.DefValue
 		if value != "" {
 			value = "`" + value + "`"
 		}
-		used := strings.Join(users, ", ")
-		if len(users) > 20 {
-			used = "nearly all"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Name, value, used, strings.ReplaceAll(usage, "|", "\\|"))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Name, value, strings.ReplaceAll(usage, "|", "\\|"))
 	})
 	return b.String()
 }
