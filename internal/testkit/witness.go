@@ -32,6 +32,7 @@ type Witness struct {
 	root      tlog.Hash
 	latest    string // checkpoint, cosigned
 	conflicts int
+	requests  int
 	instead   func(w http.ResponseWriter) bool
 }
 
@@ -99,6 +100,13 @@ func (w *Witness) Conflicts() int {
 	return w.conflicts
 }
 
+// Requests is how many checkpoints it was asked to cosign.
+func (w *Witness) Requests() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.requests
+}
+
 // Instead has answer answer in its stead, as long as that returns true. No other handler is
 // answered meanwhile.
 func (w *Witness) Instead(answer func(w http.ResponseWriter) bool) {
@@ -122,6 +130,7 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, "no such thing", http.StatusNotFound)
 		return
 	}
+	w.requests++
 	status, answer := w.add(r.Body)
 	if status == http.StatusConflict {
 		w.conflicts++

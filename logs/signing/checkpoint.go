@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/transparency-dev/formats/log"
+	cosignature "github.com/transparency-dev/formats/note"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -26,12 +28,17 @@ type Signed struct {
 	Note []byte
 }
 
-// sign makes the note of a checkpoint.
-func sign(origin string, c logs.Checkpoint, keys keyring) (Signed, error) {
+// sign makes the note of a checkpoint. Unless at is zero, the keys also cosign it as of that time.
+func sign(origin string, c logs.Checkpoint, keys keyring, at time.Time) (Signed, error) {
 	body := log.Checkpoint{Origin: origin, Size: uint64(c.Size), Hash: c.Root[:]}
 	signed, err := note.Sign(&note.Note{Text: string(body.Marshal())}, keys.signers()...)
 	if err != nil {
 		return Signed{}, fmt.Errorf("signing: couldn't sign a checkpoint of %d entries: %w", c.Size, err)
+	}
+	if !at.IsZero() {
+		for _, k := range keys {
+			signed = append(signed, k.cosign(string(body.Marshal()), at)...)
+		}
 	}
 	return Signed{c, signed}, nil
 }
@@ -84,10 +91,12 @@ func signedWith(data []byte, v note.Verifier) bool {
 
 // A key is one that signs checkpoints, in the forms that it is needed in.
 type key struct {
-	private  string // as https://c2sp.org/signed-note has them
-	public   string
-	signer   note.Signer
-	verifier note.Verifier
+	private      string // as https://c2sp.org/signed-note has them
+	public       string
+	secret       ed25519.PrivateKey
+	signer       note.Signer
+	verifier     note.Verifier
+	cosignatures note.Verifier
 }
 
 // newKey makes a key. Its name is the log's origin.
@@ -111,11 +120,15 @@ func parseKey(data []byte) (*key, error) {
 	if err != nil {
 		return nil, err
 	}
-	public := ed25519.NewKeyFromSeed(secret[1:]).Public().(ed25519.PublicKey)
+	k.secret = ed25519.NewKeyFromSeed(secret[1:])
+	public := k.secret.Public().(ed25519.PublicKey)
 	if k.public, err = note.NewEd25519VerifierKey(k.signer.Name(), public); err != nil {
 		return nil, err
 	}
 	if k.verifier, err = note.NewVerifier(k.public); err != nil {
+		return nil, err
+	}
+	if k.cosignatures, err = cosignature.NewVerifierForCosignatureV1(k.public); err != nil {
 		return nil, err
 	}
 	if k.verifier.KeyHash() != k.signer.KeyHash() {

@@ -48,7 +48,7 @@ func (s *Signer) examine(ctx context.Context, w *witness, unproven error) error 
 	case is && theirs.Size <= s.last.Size:
 		return unproven
 	case is:
-		if err := s.keep(theirs.Checkpoint); err != nil {
+		if err := s.keep(theirs.Checkpoint, s.keys.cosignedAt(theirs.Note)); err != nil {
 			return err
 		}
 		return fmt.Errorf("it has cosigned %d entries, which is more than the key folder knew of", theirs.Size)

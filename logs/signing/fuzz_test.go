@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -21,7 +22,7 @@ func FuzzCheckpointFile(f *testing.F) {
 	want := make(map[logs.Checkpoint]bool)
 	for size := range int64(3) {
 		c := logs.Checkpoint{Size: size << 20, Root: tlog.RecordHash([]byte{byte(size)})}
-		signed, err := sign(origin, c, keyring{k})
+		signed, err := sign(origin, c, keyring{k}, time.Unix(1_800_000_000, 0))
 		if err != nil {
 			f.Fatal(err)
 		}

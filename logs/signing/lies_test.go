@@ -106,17 +106,17 @@ func TestWitnessesThatLie(t *testing.T) {
 	for name, tt := range map[string]struct {
 		quorum     string
 		needed     bool
-		signatures int // of what is shown without the liar's
+		signatures int // of what is shown without the liar's; the log has a signature and a cosignature
 	}{
-		"none":   {"quorum none\n", false, 1},
-		"2 of 3": {"group g 2 w0 w1 w2\nquorum g\n", false, 3},
-		"all":    {"group g all w0 w1 w2\nquorum g\n", true, 4},
+		"none":   {"quorum none\n", false, 2},
+		"2 of 3": {"group g 2 w0 w1 w2\nquorum g\n", false, 4},
+		"all":    {"group g all w0 w1 w2\nquorum g\n", true, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, key := witnessed(t)
 			liar, honest, also := newWitness(t, "liar.example", key), newWitness(t, "honest.example", key), newWitness(t, "also.example", key)
 			lines := witnessLines(liar, honest, also)
-			if tt.signatures == 1 {
+			if tt.signatures == 2 {
 				lines = witnessLines(liar)
 			}
 			var said lockedBuffer

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/mod/sumdb/note"
@@ -146,10 +147,12 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 	} else if err != nil {
 		return &RefusedError{"the log's tree cannot be read; `larder fsck` tells what is damaged", err}
 	}
-	if bytes.Equal(s.last.Note, data) && s.held == s.last.Checkpoint {
-		return nil
+	plain, err := sign(s.origin, s.last.Checkpoint, s.keys, time.Time{})
+	if err != nil || bytes.Equal(plain.Note, data) && s.held == s.last.Checkpoint {
+		return err
 	}
-	return s.keep(s.last.Checkpoint)
+	// The cosignature keeps its time: witnesses may know more of the log than is here.
+	return s.keep(s.last.Checkpoint, s.keys.cosignedAt(s.last.Note))
 }
 
 // recall reads what was signed and shown before, and shows the newest that clients have seen.
@@ -174,6 +177,9 @@ func (s *Signer) recall() (data []byte, unreadable, err error) {
 		s.logger.Error("the checkpoint that was shown last cannot be read; what was signed last is shown", "file", s.folder.path(publishedFile), "err", err)
 	}
 	last, _, unreadable := s.renew(data)
+	if held.Note != nil && held.Checkpoint == last.Checkpoint {
+		last = held // which has the cosignatures
+	}
 	s.held = held.Checkpoint
 	shown.Note = append(shown.Note, cosignatures...)
 	for _, c := range []Signed{shown, last, held} { // the newest that clients have seen, else what is left
@@ -215,25 +221,31 @@ func ofAnotherLog(data []byte, keys keyring) bool {
 	return true
 }
 
-// renew reads a checkpoint that was signed here, and signs it again with the present keys.
-// The signatures of others come as their lines.
+// renew reads a checkpoint that was signed here, and signs it again with the present keys,
+// which also cosign it as of the time that it had. The signatures of others come as their lines.
 func (s *Signer) renew(data []byte) (Signed, []byte, error) {
 	signed, n, err := open(data, s.origin, s.keys.verifiers())
 	if err != nil {
 		return Signed{}, nil, err
 	}
-	signed, err = sign(s.origin, signed.Checkpoint, s.keys)
-	return signed, signatureLines(n.UnverifiedSigs), err
+	at, others := s.keys.splitCosignatures(n)
+	signed, err = sign(s.origin, signed.Checkpoint, s.keys, at)
+	return signed, signatureLines(others), err
 }
 
-// keep signs c, and has it on the disk as the last signed checkpoint: first in the key
-// folder, which must never know less than a client or a witness.
-func (s *Signer) keep(c logs.Checkpoint) error {
-	signed, err := sign(s.origin, c, s.keys)
+// keep signs c, cosigns it as of a time, and has it on the disk as the last signed checkpoint:
+// first in the key folder, which must never know less than a client or a witness. The cosignatures
+// are in the store alone, so that every byte of the file is one that [ReadFolder] verifies.
+func (s *Signer) keep(c logs.Checkpoint, at time.Time) error {
+	plain, err := sign(s.origin, c, s.keys, time.Time{})
 	if err != nil {
 		return err
 	}
-	if err := s.folder.write(checkpointFile, signed.Note, false); err != nil {
+	signed, err := sign(s.origin, c, s.keys, at)
+	if err != nil {
+		return err
+	}
+	if err := s.folder.write(checkpointFile, plain.Note, false); err != nil {
 		s.metrics.failed()
 		return fmt.Errorf("signing: %w", err)
 	}

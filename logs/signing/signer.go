@@ -32,6 +32,8 @@ type Options struct {
 	// Store holds the log's tree, and Log grows in it. Required.
 	Store *kvstore.Store
 	Log   *logs.Log
+	// Now is the clock by which checkpoints are cosigned. Default [time.Now].
+	Now func() time.Time
 	// Every is the least time between two signatures. Default 250 ms, and 5 s where
 	// there are witnesses.
 	Every time.Duration
@@ -115,6 +117,9 @@ func Open(o Options) (_ *Signer, err error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if o.Every == 0 {
 		o.Every = defaultEvery
 		if o.Policy != nil {
@@ -181,7 +186,8 @@ func (s *Signer) Folder() string { return s.folder.dir }
 // Part signs the log. Its owner closes the signer.
 func (s *Signer) Part() parts.Part { return parts.Part{Name: "signer", Run: parts.Until(s.Run)} }
 
-// Run signs whenever the log has grown, and has the witnesses sign, until ctx ends.
+// Run signs whenever the log has grown, cosigns the last checkpoint every hour, and has the
+// witnesses sign, until ctx ends.
 //
 // Nothing is signed before the policy's witnesses have confirmed what was signed last:
 // where store and key folder are both from an old backup, they know more. Nor is anything
@@ -202,7 +208,7 @@ func (s *Signer) Run(ctx context.Context) {
 	}
 	pause := newPause(s.options.Every)
 	for s.await(ctx, s.settled) {
-		if _, err := s.options.Log.Wait(ctx, s.signedSize()); err != nil {
+		if err := s.awaitWork(ctx); err != nil {
 			return
 		}
 		rest := s.options.Every
@@ -253,6 +259,24 @@ func (s *Signer) await(ctx context.Context, cond func() bool) bool {
 	}
 }
 
+// awaitWork returns once the log has grown, or its last cosignature is due to be renewed.
+func (s *Signer) awaitWork(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		size, due := s.last.Size, s.renewalDue()
+		s.mu.Unlock()
+		if due {
+			return nil
+		}
+		limited, cancel := context.WithTimeout(ctx, renewCheck)
+		_, err := s.options.Log.Wait(limited, size)
+		cancel()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
+}
+
 // notify has await ask again.
 func (s *Signer) notify() {
 	close(s.changed)
@@ -278,13 +302,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (s *Signer) signedSize() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.last.Size
-}
-
-// Sign signs what is in the log now, if that is not signed yet. It is shown once the policy
+// Sign signs what is in the log now, if that is not signed yet, or not cosigned within the last hour. It is shown once the policy
 // has the cosignatures that it asks for. There is an error where witnesses have yet to
 // confirm what was signed before.
 func (s *Signer) Sign() error {
@@ -347,18 +365,18 @@ func (s *Signer) signNow() error {
 		if err := s.follows(c); err != nil {
 			return err
 		}
-		if c == s.last.Checkpoint && c == s.held {
+		if c == s.last.Checkpoint && c == s.held && !s.renewalDue() {
 			return nil
 		}
 	}
-	return s.keep(c)
+	return s.keep(c, s.options.Now())
 }
 
-// cosigned takes a witness's signatures of a checkpoint.
-func (s *Signer) cosigned(w *witness, c logs.Checkpoint, lines []byte) error {
+// cosigned stores a witness's cosignatures of a checkpoint.
+func (s *Signer) cosigned(w *witness, signed Signed, lines []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.on, w.lines, w.agrees, w.err = c, lines, true, nil
+	w.on, w.note, w.lines, w.agrees, w.err = signed.Checkpoint, signed.Note, lines, true, nil
 	return s.publish()
 }
 

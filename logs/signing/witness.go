@@ -41,6 +41,7 @@ type witness struct {
 
 	// Guarded by Signer.mu.
 	on     logs.Checkpoint // what lines are about
+	note   []byte          // the note that it was sent, which has other lines of the log each hour
 	lines  []byte          // its cosignatures
 	agrees bool            // whether it gave them to this Signer, and not to one before
 	err    error           // why it did not at the last attempt
@@ -53,11 +54,11 @@ type claim struct{ what string }
 
 func (e *claim) Error() string { return e.what + ", and has not proved it" }
 
-// consult has the witness cosign what was signed last, whenever that is something else,
-// until ctx ends. It waits longer and longer after failures.
+// consult has the witness cosign what was signed last, whenever that is something else or has
+// another cosignature of the log, until ctx ends. It waits longer and longer after failures.
 func (s *Signer) consult(ctx context.Context, w *witness) {
 	pause := newPause(s.options.Every)
-	for s.await(ctx, func() bool { return s.last.Size > 0 && !(w.agrees && w.on == s.last.Checkpoint) }) {
+	for s.await(ctx, func() bool { return s.last.Size > 0 && !(w.agrees && bytes.Equal(w.note, s.last.Note)) }) {
 		err := s.ask(ctx, w)
 		if ctx.Err() != nil {
 			return
@@ -118,7 +119,7 @@ func (s *Signer) ask(ctx context.Context, w *witness) error {
 				return err
 			}
 			w.seen = signed.Size
-			return s.cosigned(w, signed.Checkpoint, lines)
+			return s.cosigned(w, signed, lines)
 		case response.StatusCode == http.StatusUnprocessableEntity:
 			what := "it says that this log does not continue the one that it has cosigned"
 			if w.seen > 0 { // otherwise the Signer has yet to learn again of how many entries

@@ -336,9 +336,9 @@ func TestNothingIsSignedWithoutTheQuorum(t *testing.T) {
 	if got := r.readFile("checkpoint"); !strings.HasPrefix(got, fmt.Sprintf("log.example\n%d\n", r.log.Checkpoint().Size)) {
 		t.Errorf("what was appended last is not signed: %s", got)
 	}
-	// What is shown is still what had its cosignatures, also after the next start.
+	// What is shown is still what had its cosignatures, also after the next start: the log's signature and cosignature, and the witness's.
 	s = r.open()
-	if signed, err := s.Checkpoint(); err != nil || signed.Size != 4 || bytes.Count(signed.Note, []byte("\n— ")) != 2 {
+	if signed, err := s.Checkpoint(); err != nil || signed.Size != 4 || bytes.Count(signed.Note, []byte("\n— ")) != 3 {
 		t.Errorf("shown is %s, %v", signed.Note, err)
 	}
 	stop = r.run(s)

@@ -1,0 +1,69 @@
+package signing
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	cosignature "github.com/transparency-dev/formats/note"
+	"golang.org/x/mod/sumdb/note"
+)
+
+// renewEvery is how old the log's own cosignature of the last signed checkpoint may become before the signer adds another one.
+const renewEvery = time.Hour
+
+// renewCheck is how often the signer compares that age with the clock, which may be set, or run on while the machine is suspended.
+const renewCheck = time.Minute
+
+// cosign returns the line in which the key states that, at that time, no larger tree of the log was signed
+// (https://c2sp.org/tlog-cosignature). A checkpoint's own text has no time.
+func (k *key) cosign(text string, at time.Time) []byte {
+	seconds := uint64(at.Unix())
+	signature := binary.BigEndian.AppendUint32(nil, k.cosignatures.KeyHash())
+	signature = binary.BigEndian.AppendUint64(signature, seconds)
+	signature = append(signature, ed25519.Sign(k.secret, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", seconds, text))...)
+	return fmt.Appendf(nil, "— %s %s\n", k.signer.Name(), base64.StdEncoding.EncodeToString(signature))
+}
+
+// splitCosignatures returns when a key of the ring cosigned a note last, zero if none has, and the signatures of others.
+func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Signature) {
+	for _, s := range n.UnverifiedSigs {
+		own := false
+		for _, k := range r {
+			if s.Name != k.cosignatures.Name() || s.Hash != k.cosignatures.KeyHash() {
+				continue
+			}
+			own = true
+			raw, err := base64.StdEncoding.DecodeString(s.Base64)
+			if err != nil || !k.cosignatures.Verify([]byte(n.Text), raw[4:]) {
+				continue
+			}
+			if t, err := cosignature.CoSigV1Timestamp(s); err == nil && t.After(at) {
+				at = t
+			}
+		}
+		if !own {
+			others = append(others, s)
+		}
+	}
+	return at, others
+}
+
+// cosignedAt returns when a key of the ring cosigned a signed checkpoint last, zero if none has.
+func (r keyring) cosignedAt(data []byte) time.Time {
+	n, err := note.Open(data, r.verifiers())
+	if err != nil {
+		return time.Time{}
+	}
+	at, _ := r.splitCosignatures(n)
+	return at
+}
+
+// renewalDue reports whether the last signed checkpoint needs another cosignature of the log. One in the future is of a clock
+// that was wrong, and proves nothing to clients.
+func (s *Signer) renewalDue() bool {
+	age := s.options.Now().Sub(s.keys.cosignedAt(s.last.Note))
+	return s.last.Note != nil && (age >= renewEvery || age < -time.Second)
+}
