@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/larder-cdn/larder/internal/app"
+	"github.com/larder-cdn/larder/logs/verify"
 )
 
 func newBundle(a *cli) *cobra.Command {
@@ -47,6 +49,7 @@ goes on there. The larder process that runs writes it and must be allowed to; if
 			}
 			fmt.Fprintf(a.stdout, "Wrote %s: %s, from %d to %d, and %s; %s.\n", args[0], count(int(done.Size-done.Since), "log entry", "log entries"), done.Since, done.Size,
 				count(int(done.Contents), "content", "contents"), humanize.Bytes(uint64(done.Bytes)))
+			fmt.Fprintf(a.stdout, "Its checkpoint is %s.\n", verify.DescribeAge(done.Cosigned, time.Now()))
 			fmt.Fprintf(a.stdout, "The next bundle follows it with --since %d.\n", done.Size)
 			return nil
 		})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -29,6 +30,10 @@ hash that the log says. Without --key the key counts that was seen first; it is 
 A release is withdrawn, restored and erased here as it is there. A mirror publishes and signs nothing, and can be
 mirrored in turn. A source that lies is refused, and what is here goes on being served. With --once, catch up and end.
 
+Every hour the source cosigns its log, and a mirror copies that. When the newest cosignature is over 24 hours old, the
+mirror reports that what it serves may be out of date (log, metrics, status, /readyz), and goes on. A bundle may be of any
+age, which is printed, unless --max-age is given.
+
 FILE is a bundle that ` + "`larder bundle`" + ` has written, for a Larder without a network. Without --once, the mirror also takes
 what replaces FILE.` + environmentNote,
 		Example: `  larder mirror https://cdn.example.com
@@ -42,6 +47,7 @@ what replaces FILE.` + environmentNote,
 	f.StringVar(&m.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it")
 	f.StringArrayVar(&m.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 	f.StringArrayVar(&m.Only, "only", nil, "take over only these releases: a pattern `PACKAGE[@VERSION]`; the log has the others without their files; repeatable")
+	f.Var(settings.Duration(&m.Trust.MaxAge, time.Second), "max-age", "refuse a bundle whose newest cosignature is older than this")
 	f.BoolVar(&once, "once", false, "catch up, then end, without serving")
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
@@ -62,6 +68,9 @@ what replaces FILE.` + environmentNote,
 			if _, err := os.Stat(m.From); err != nil {
 				return settings.Mistakef("%q is not the URL of a Larder, such as https://cdn.example.com, and no bundle either: %w", m.From, err)
 			}
+		}
+		if verify.IsURL(m.From) && m.Trust.MaxAge > 0 {
+			return settings.Mistakef("--max-age is for a bundle: a mirror of a URL alerts when the newest cosignature is over 24 hours old, and goes on")
 		}
 		return a.mirrors(ctx, m, once)
 	})
@@ -84,6 +93,7 @@ func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
 		if s.Ready && !s.Current.Equal(told.Current) && (!told.Ready || once) {
 			bar.Close()
 			fmt.Fprintf(a.stdout, "Caught up with %s: %d log entries are here; %d files were fetched, %d bytes.\n", s.Source, s.Entries, s.Files, s.Bytes)
+			fmt.Fprintf(a.stdout, "Its checkpoint is %s.\n", verify.DescribeAge(s.Cosigned, time.Now()))
 			if len(s.Packages) > 0 {
 				fmt.Fprintf(a.stdout, "The bundle has the files of %s alone; other releases are here without theirs.\n", text.Plain(strings.Join(s.Packages, ", ")))
 			}

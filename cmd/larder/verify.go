@@ -35,19 +35,20 @@ type verification struct {
 	evidence  string
 	proof     string
 	timeout   time.Duration
+	maxAge    time.Duration
 	asJSON    bool
 }
 
-// exitOf are the exit codes of verdicts. The worse one is the larger.
+// exitOf are the exit codes of verdicts.
 var exitOf = map[verify.Outcome]int{
-	verify.Proven: exitDone, verify.Published: exitDone, verify.Own: exitDone, verify.Nothing: exitAdvice, verify.Unproven: 3, verify.Stale: 4, verify.Withdrawn: 5, verify.Differs: 6, verify.Forked: 7,
+	verify.Proven: exitDone, verify.Published: exitDone, verify.Own: exitDone, verify.Nothing: exitAdvice, verify.Unproven: 3, verify.Stale: 4, verify.Withdrawn: 5, verify.Differs: 6, verify.Forked: 7, verify.Expired: 9,
 }
 
 // maxMemory is what the garbage collector keeps to where a server makes larder verify take more than usual.
 const maxMemory = 160 << 20
 
 func newVerify(a *cli) *cobra.Command {
-	var v verification
+	v := verification{maxAge: verify.DefaultMaxAge}
 	cmd := &cobra.Command{
 		Use:   "verify URL|FILE...|PAGE|--proof PROOF FILE|--evidence FILE",
 		Short: "Prove that what a server sends is what its log says was published",
@@ -65,8 +66,13 @@ runs find a log that was changed. Only witnesses can rule out that the server sh
   withdrawn   5  the release was withdrawn
   differs     6  something is not what the log says
   forked      7  the log's key has signed two logs that contradict each other; the evidence is kept in a file
+  expired     9  nothing that is at most --max-age old says that this is the newest state of the log
 
 Other exit codes: 1 failed, 2 a mistake in the command line.
+
+A log cosigns its newest state every hour, and so do its witnesses, so nothing can show an old state forever to hide a
+withdrawal. Every verdict says how old the newest cosignature is. With --witness, as many witnesses as are required must
+have cosigned within --max-age. Larder 0.1 does not cosign, so the age of its log is unknown: --max-age 0 accepts any age.
 
 --upstream also asks npm, or the git repository, whether the log tells the truth: the archive that npm has must be the
 one in the log, with npm's signature, and every file of the release must be in it, byte for byte. Files that were
@@ -124,6 +130,7 @@ larder fsck. See docs/audit-log.md.`,
 	f.StringArrayVar(&v.auditors, "auditor", nil, "an auditor who must have found the files to be upstream's: `STATEMENT#KEY`, the URL or file of its statement, and its key or a file with it; repeatable")
 	f.Var(settings.Count(&v.audits, 0), "auditors", "how many of them are enough, `N`; if it is not given, all")
 	f.DurationVar(&v.timeout, "timeout", time.Minute, "how long a server may take for one argument, with its log for the first one; after that, it is not asked for the others")
+	f.Var(settings.Duration(&v.maxAge, 0), "max-age", "how old the newest cosignature of the log may be; 0 for any age. A --proof may be of any age if this is not given")
 	f.StringVar(&v.known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
 	f.StringVar(&v.proof, "proof", "", "verify the FILE by the `PROOF` (C2SP tlog-proof), without a network")
 	f.StringVar(&v.evidence, "evidence", "", "check the `FILE` that an earlier run kept of a fork")
@@ -137,6 +144,9 @@ larder fsck. See docs/audit-log.md.`,
 		}
 		if !f.Changed("auditors") {
 			v.audits = len(v.auditors)
+		}
+		if v.proof != "" && !f.Changed("max-age") {
+			v.maxAge = 0
 		}
 		page := len(args) == 1 && len(v.as) == 0 && v.proof == "" && verify.IsPage(args[0])
 		if !page && (v.osv != "" || v.sarif || len(v.own) > 0) {
@@ -276,9 +286,7 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 		if file.Outcome == verify.Proven {
 			proven++
 		}
-		if exitOf[file.Outcome] > exitOf[worst] {
-			worst = file.Outcome
-		}
+		worst = verify.Worse(worst, file.Outcome)
 		files = append(files, file)
 		if !v.asJSON {
 			file.Print(a.stdout)
@@ -299,6 +307,11 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 	return nil
 }
 
+// trust says whose signatures count, and how old they may be.
+func (v verification) trust() verify.Trust {
+	return verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need, MaxAge: v.maxAge}
+}
+
 // session returns what verifies by the flags, and what ends it.
 func (a *cli) session(v verification) (*verify.Session, func(), error) {
 	debug.SetMemoryLimit(maxMemory)
@@ -309,7 +322,7 @@ func (a *cli) session(v verification) (*verify.Session, func(), error) {
 	bar := newCountBar(a.stderr, "reading", "entries")
 	s := &verify.Session{Known: known, Timeout: v.timeout, Idle: bar.Close, Options: verify.Options{
 		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
-		Trust: verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need}, Auditors: v.audited, NeedAuditors: v.audits,
+		Trust: v.trust(), Auditors: v.audited, NeedAuditors: v.audits,
 	}}
 	if !v.asJSON && !v.sarif {
 		s.Opened = func(l *verify.SessionLog) { writeSessionLog(a.stdout, l) }

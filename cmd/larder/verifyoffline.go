@@ -22,8 +22,7 @@ func (a *cli) checkProof(v verification, file string) error {
 		}
 	}
 	found := checkedProof{Subject: file, Proof: v.proof}
-	trust := verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need}
-	if found.Result, err = trust.ReadProof(v.proof, file, name); err != nil {
+	if found.Result, err = v.trust().ReadProof(v.proof, file, name); err != nil {
 		return err
 	}
 	if !v.asJSON {
@@ -52,6 +51,7 @@ func (p checkedProof) print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s: it is %s\n", p.Outcome, p.Subject, text.Plain(p.Name.String()))
 	fmt.Fprintf(w, "  %s bytes, %s\n", humanize.Comma(p.Size), p.SRI)
 	fmt.Fprintf(w, "  published by entry %d on %s\n", p.Result.Published.Entry, p.Result.Published.Time.Local().Format(time.DateTime))
+	fmt.Fprintf(w, "  by a log that was %s\n", verify.DescribeAge(p.Cosigned, time.Now()))
 	fmt.Fprintln(w, "  whether it was withdrawn since, only the log's server tells: larder verify URL")
 }
 

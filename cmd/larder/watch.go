@@ -23,8 +23,9 @@ func newWatch(a *cli) *cobra.Command {
 		Use:   "watch --log URL",
 		Short: "Tell what happens in a log: releases, withdrawals, changes upstream, forks, silence",
 		Long: `Tell what happens in the log of a Larder, or only to your packages in it: releases, releases that their authors may not
-have expected, withdrawals, archives that npm has changed, a new key of the log, forks, and silence. Every entry is
-proven to be in the signed log, which has only grown since the last look; see larder verify.
+have expected, withdrawals, archives that npm has changed, a new key of the log, forks, silence, and a newest cosignature
+that is over 24 hours old, because an old state may be replayed. Every entry is proven to be in the signed log, which has
+only grown since the last look; see larder verify.
 
 Watching begins with the first look: what was before is not told. Where a look ended is kept in a file, so a restart
 misses nothing. --once looks once and ends, for cron: exit code 0 if nothing is wrong, 8 after an event that needs

@@ -132,6 +132,9 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 	r.supervisor.readiness.addCheck(func(report *readinessReport) {
 		report.cannotServe(checkCaughtUp(f.State()))
 		report.cannotPublish(errMirror)
+		if stale := f.State().Stale; stale != "" {
+			report.note("what is served may be out of date: " + stale)
+		}
 	})
 	r.parts.Add(f.SourcePart())
 	return f, nil

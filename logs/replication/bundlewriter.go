@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rogpeppe/go-internal/lockedfile"
@@ -45,6 +46,8 @@ type BundleResult struct {
 	Size     int64 `json:"size"` // of the log
 	Contents int64 `json:"contents"`
 	Bytes    int64 `json:"bytes"` // of the file
+	// Cosigned is as of when the checkpoint is vouched to be the newest of its log; zero if nothing says so.
+	Cosigned time.Time `json:"cosigned,omitzero"`
 	// Resumed counts the bytes that an earlier, interrupted run had written.
 	Resumed int64 `json:"resumed,omitempty"`
 }
@@ -151,7 +154,7 @@ func (w *bundleWriter) write(ctx context.Context) error {
 	if w.Since < 0 || w.Since > log.Size() {
 		return fmt.Errorf("the log has %d signed entries, so nothing follows the first %d", log.Size(), w.Since)
 	}
-	w.result.Since, w.result.Size = w.Since, log.Size()
+	w.result.Since, w.result.Size, w.result.Cosigned = w.Since, log.Size(), log.Cosigned()
 	withdrawn, err := w.readEntries(ctx, log)
 	if err != nil {
 		return err

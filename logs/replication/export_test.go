@@ -7,3 +7,6 @@ var SumOf = sumOf
 func EncodeBundleHeader(since, size int64, packages []string, heads ...[]byte) ([]byte, error) {
 	return bundleHeader{Format: bundleFormat, Since: since, Size: size, Packages: packages}.encode(heads...)
 }
+
+// ReportAge is reportAgeOnce.
+func (f *Follower) ReportAge(reported bool) bool { return f.reportAgeOnce(reported) }

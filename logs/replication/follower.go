@@ -66,6 +66,9 @@ type State struct {
 	Ready bool `json:"ready"`
 	// Current is when all was here that the source showed.
 	Current time.Time `json:"current,omitzero"`
+	// Cosigned is as of when the source's checkpoint is vouched to be the newest of its log, and Stale why it need not be any more.
+	Cosigned time.Time `json:"cosigned,omitzero"`
+	Stale    string    `json:"stale,omitempty"`
 	// Problem says why no more is taken over at the moment, and Refused that it is because the
 	// source has said what cannot be true. Evidence is the file that proves a fork.
 	Problem  string `json:"problem,omitempty"`
@@ -84,6 +87,9 @@ func (s *State) Tell() string {
 	told := fmt.Sprintf("It follows %s and has %d of %d log entries.\n", s.Source, s.Entries, s.Of)
 	if s.Problem != "" {
 		told += fmt.Sprintf("Nothing more is taken over: %s.\n", text.Plain(s.Problem))
+	}
+	if s.Stale != "" {
+		told += fmt.Sprintf("What is here may be out of date: %s.\n", text.Plain(s.Stale))
 	}
 	return told
 }
@@ -106,6 +112,7 @@ type Follower struct {
 	mu    sync.Mutex
 	state State
 	shown signing.Signed
+	seen  []byte // the source's checkpoint, as it was sent last
 }
 
 // Open opens the key folder. Close it before the store.
@@ -117,6 +124,7 @@ func Open(o Options) (*Follower, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Trust.Now = o.Now
 	f := &Follower{Options: o, record: record, manifests: semaphore.NewWeighted(manifestMemory), memory: semaphore.NewWeighted(contentMemory)}
 	if err := f.recall(); err != nil {
 		return nil, errors.Join(err, record.Close())
@@ -156,7 +164,7 @@ func (f *Follower) recall() (err error) {
 		}
 	}
 	f.shown = shown
-	f.state = State{Source: f.Source.Name(), Key: f.Trust.Key, Entries: local.Size, Of: local.Size, Ready: shown.Note != nil}
+	f.state = State{Source: f.Source.Name(), Key: f.Trust.Key, Entries: local.Size, Of: local.Size, Ready: shown.Note != nil, Cosigned: f.Trust.CosignedAt(shown.Note)}
 	return nil
 }
 
@@ -167,7 +175,11 @@ func (f *Follower) Close() error { return f.record.Close() }
 func (f *Follower) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.state
+	state := f.state
+	if err := f.checkAge(state); err != nil {
+		state.Stale = err.Error()
+	}
+	return state
 }
 
 func (f *Follower) change(do func(*State)) {
@@ -204,13 +216,14 @@ func (f *Follower) Run(ctx context.Context) {
 	var improving sync.WaitGroup
 	defer improving.Wait()
 	improving.Go(func() { f.improveForever(ctx) })
+	improving.Go(func() { f.reportAge(ctx) })
 	for failures := 0; ctx.Err() == nil; {
 		err := f.CatchUp(ctx)
 		if err == nil {
 			f.mu.Lock()
-			note := f.shown.Note
+			seen := f.seen
 			f.mu.Unlock()
-			err = f.Source.Await(ctx, note)
+			err = f.Source.Await(ctx, seen)
 		}
 		if err == nil {
 			failures = 0
@@ -274,14 +287,17 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 		return &RefusedError{fmt.Errorf("the log of %d entries does not have the root that is signed", have.Size)}
 	}
 	signed := signing.Signed{Checkpoint: have, Note: log.Note()}
-	if err := f.record.Keep(log.Key(), signed); err != nil {
-		return err
+	// A source of several nodes may send older cosignatures of the same checkpoint, which must not replace newer ones.
+	if f.shown.Checkpoint != have || f.shown.Note == nil || f.Trust.Key != log.Key() || !log.Cosigned().Before(f.Trust.CosignedAt(f.shown.Note)) {
+		if err := f.record.Keep(log.Key(), signed); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		f.shown, f.Trust.Key = signed, log.Key()
+		f.mu.Unlock()
 	}
-	f.mu.Lock()
-	f.shown, f.Trust.Key = signed, log.Key()
-	f.mu.Unlock()
 	f.change(func(s *State) {
-		s.Key, s.Ready, s.Current = log.Key(), true, time.Now()
+		s.Key, s.Ready, s.Current = log.Key(), true, f.Now()
 		s.Problem, s.Refused, s.Evidence = "", false, ""
 	})
 	return nil
@@ -294,7 +310,7 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 	if bundle != nil && bundle.Since() > local.Size {
 		return nil, fmt.Errorf("the bundle begins after %d log entries, and %d are here: take the bundles in between first, or make one with `larder bundle --since %d`", bundle.Since(), local.Size, local.Size)
 	}
-	log, firstUse, err := f.known.Open(ctx, verify.Options{Server: f.Source.Name(), Read: f.Source.Get, Trust: f.Trust}, time.Now())
+	log, firstUse, err := f.known.Open(ctx, verify.Options{Server: f.Source.Name(), Read: f.Source.Get, Trust: f.Trust}, f.Now())
 	if fork := (*verify.ForkError)(nil); errors.As(err, &fork) {
 		f.change(func(s *State) { s.Evidence = fork.File })
 		return nil, &RefusedError{err}
@@ -317,7 +333,8 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 		return nil, err
 	}
 	f.change(func(s *State) {
-		if s.Of = log.Size(); bundle != nil {
+		f.seen = log.Note()
+		if s.Of, s.Cosigned = log.Size(), log.Cosigned(); bundle != nil {
 			s.Packages = bundle.Packages()
 		}
 	})

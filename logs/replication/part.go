@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,9 +24,21 @@ func Register(r prometheus.Registerer, f *Follower, started time.Time) {
 	gauge("behind_entries", "Known signed log entries of the source that are missing here.", func(s State) float64 { return float64(s.Of - s.Entries) })
 	gauge("behind_seconds", "Time since the mirror was last caught up.", func(s State) float64 {
 		if s.Current.IsZero() {
-			return time.Since(started).Seconds()
+			return f.Now().Sub(started).Seconds()
 		}
-		return time.Since(s.Current).Seconds()
+		return f.Now().Sub(s.Current).Seconds()
+	})
+	gauge("cosigned_age_seconds", "Time since the source's checkpoint was vouched to be the newest of its log, NaN where nothing says so.", func(s State) float64 {
+		if s.Cosigned.IsZero() {
+			return math.NaN()
+		}
+		return f.Now().Sub(s.Cosigned).Seconds()
+	})
+	gauge("stale", "1 while the source's checkpoint may not be the newest of its log, because no cosignature is younger than 24 hours.", func(s State) float64 {
+		if s.Stale != "" {
+			return 1
+		}
+		return 0
 	})
 	gauge("refused", "1 while the source is refused because it contradicts itself.", func(s State) float64 {
 		if s.Refused {

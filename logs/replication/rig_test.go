@@ -11,7 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
@@ -33,6 +35,7 @@ type upstream struct {
 	*testkit.Shelf
 	signer *signing.Signer
 	url    string
+	ahead  atomic.Int64 // of the clock by which the log is cosigned
 
 	mu       sync.Mutex
 	lie      func(path string, body []byte) []byte // nil: what is there
@@ -50,12 +53,14 @@ func newUpstream(t *testing.T) *upstream {
 func (u *upstream) sign(t *testing.T, keys string) {
 	t.Helper()
 	var err error
-	u.signer, err = signing.Open(signing.Options{Dir: keys, Origin: origin, Store: u.Store, Log: u.Log, Logger: quiet})
+	u.signer, err = signing.Open(signing.Options{Dir: keys, Origin: origin, Store: u.Store, Log: u.Log, Now: u.now, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { u.signer.Close() })
 }
+
+func (u *upstream) now() time.Time { return time.Now().Add(time.Duration(u.ahead.Load())) }
 
 var quiet = slog.New(slog.DiscardHandler)
 

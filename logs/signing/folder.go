@@ -2,6 +2,7 @@ package signing
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -10,10 +11,12 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	cosignature "github.com/transparency-dev/formats/note"
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/larder-cdn/larder/internal/disk"
@@ -177,9 +180,13 @@ func ReadFolder(dir string) (_ Signed, key string, err error) {
 	if err != nil {
 		return Signed{}, key, fmt.Errorf("signing: couldn't read the last signed checkpoint: %w", err)
 	}
-	signed, n, err := open(data, verifier.Name(), note.VerifierList(verifier))
+	cosigner, err := cosignature.NewVerifierForCosignatureV1(key)
+	if err != nil {
+		return Signed{}, key, fmt.Errorf("signing: %s does not hold a verifier key: %w", filepath.Join(dir, publicFile), err)
+	}
+	signed, n, err := open(data, verifier.Name(), note.VerifierList(verifier, cosigner))
 	if err == nil {
-		if err = strict(n); err == nil {
+		if err = strict(n, verifier, cosigner); err == nil {
 			return signed, key, nil
 		}
 	}
@@ -195,16 +202,30 @@ func written(v note.Verifier, key string) string {
 	return fmt.Sprintf("%s+%08x+%s\n", v.Name(), v.KeyHash(), data)
 }
 
-// strict returns an error where a signature has bits that no verifier reads, and which are
-// not as they are written.
-func strict(n *note.Note) error {
+// strict returns an error where the key has not signed the note, or where lines that follow its signature are not as they were
+// written: they have bits that no verifier reads, or are the key's cosignature with another name or hash.
+func strict(n *note.Note, verifier, cosigner note.Verifier) error {
+	by := func(v note.Verifier) func(note.Signature) bool {
+		return func(s note.Signature) bool { return s.Name == v.Name() && s.Hash == v.KeyHash() }
+	}
+	if !slices.ContainsFunc(n.Sigs, by(verifier)) {
+		return &note.UnverifiedNoteError{Note: n}
+	}
+	cosigned := slices.ContainsFunc(n.Sigs, by(cosigner))
 	for _, s := range append(n.Sigs[:len(n.Sigs):len(n.Sigs)], n.UnverifiedSigs...) {
-		if _, err := base64.StdEncoding.Strict().DecodeString(s.Base64); err != nil {
+		raw, err := base64.StdEncoding.Strict().DecodeString(s.Base64)
+		if err == nil && !cosigned && (s.Hash == cosigner.KeyHash() || s.Name == cosigner.Name() && len(raw) == cosignatureSize) {
+			err = errors.New("it is not that of the key in " + publicFile) // who cosigns with an older key does so with this one too
+		}
+		if err != nil {
 			return fmt.Errorf("a signature of %s is not as it was written: %w", s.Name, err)
 		}
 	}
 	return nil
 }
+
+// cosignatureSize is the length of a cosignature by Ed25519, with the hash of its key and its time.
+const cosignatureSize = 4 + 8 + ed25519.SignatureSize
 
 // StoredNotes yields the signed checkpoints that a scan of a damaged store's files has found.
 func StoredNotes(s *kvstore.FileScan) iter.Seq[[]byte] { return s.Values(kvstore.LogState, signedKey) }

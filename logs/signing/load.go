@@ -147,9 +147,8 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 	} else if err != nil {
 		return &RefusedError{"the log's tree cannot be read; `larder fsck` tells what is damaged", err}
 	}
-	plain, err := sign(s.origin, s.last.Checkpoint, s.keys, time.Time{})
-	if err != nil || bytes.Equal(plain.Note, data) && s.held == s.last.Checkpoint {
-		return err
+	if bytes.Equal(s.last.Note, data) && s.held == s.last.Checkpoint {
+		return nil
 	}
 	// The cosignature keeps its time: witnesses may know more of the log than is here.
 	return s.keep(s.last.Checkpoint, s.keys.cosignedAt(s.last.Note))
@@ -177,9 +176,6 @@ func (s *Signer) recall() (data []byte, unreadable, err error) {
 		s.logger.Error("the checkpoint that was shown last cannot be read; what was signed last is shown", "file", s.folder.path(publishedFile), "err", err)
 	}
 	last, _, unreadable := s.renew(data)
-	if held.Note != nil && held.Checkpoint == last.Checkpoint {
-		last = held // which has the cosignatures
-	}
 	s.held = held.Checkpoint
 	shown.Note = append(shown.Note, cosignatures...)
 	for _, c := range []Signed{shown, last, held} { // the newest that clients have seen, else what is left
@@ -234,18 +230,13 @@ func (s *Signer) renew(data []byte) (Signed, []byte, error) {
 }
 
 // keep signs c, cosigns it as of a time, and has it on the disk as the last signed checkpoint:
-// first in the key folder, which must never know less than a client or a witness. The cosignatures
-// are in the store alone, so that every byte of the file is one that [ReadFolder] verifies.
+// first in the key folder, which must never know less than a client or a witness.
 func (s *Signer) keep(c logs.Checkpoint, at time.Time) error {
-	plain, err := sign(s.origin, c, s.keys, time.Time{})
-	if err != nil {
-		return err
-	}
 	signed, err := sign(s.origin, c, s.keys, at)
 	if err != nil {
 		return err
 	}
-	if err := s.folder.write(checkpointFile, plain.Note, false); err != nil {
+	if err := s.folder.write(checkpointFile, signed.Note, false); err != nil {
 		s.metrics.failed()
 		return fmt.Errorf("signing: %w", err)
 	}

@@ -181,7 +181,7 @@ func (c *pageCheck) styles(p *page, text string, base *webURL, line int, from st
 			case c.followed[key+" listed"]:
 			case len(c.pending) >= maxReferences:
 				p.note("line %d: over %d files are loaded by scripts and style sheets, and the rest is not checked", line, maxReferences)
-				c.report.Outcome = worse(c.report.Outcome, Unproven)
+				c.report.Outcome = Worse(c.report.Outcome, Unproven)
 				return
 			default:
 				c.followed[key+" listed"] = true

@@ -73,6 +73,7 @@ const (
 	Proven    Outcome = "proven"    // the bytes are those that were published, and still are
 	Published Outcome = "published" // by a proof that is verified offline: the bytes were published
 	Unproven  Outcome = "unproven"  // it could not be found out: a witness, the network or a file is missing
+	Expired   Outcome = "expired"   // the log's newest cosignature is too old, or none has a time: an old state may be replayed
 	Stale     Outcome = "stale"     // the server shows an older state of the log than was seen before
 	Withdrawn Outcome = "withdrawn" // the release was published, and withdrawn since
 	Differs   Outcome = "differs"   // something is not what the log says
@@ -80,7 +81,7 @@ const (
 )
 
 // Outcomes are all of them, in that order.
-var Outcomes = []Outcome{Proven, Published, Unproven, Stale, Withdrawn, Differs, Forked}
+var Outcomes = []Outcome{Proven, Published, Unproven, Expired, Stale, Withdrawn, Differs, Forked}
 
 // A Result tells of one file.
 type Result struct {
@@ -106,6 +107,8 @@ type Result struct {
 	Changed *Event `json:"upstreamChanged,omitempty"`
 	// Complete is [Release.Complete].
 	Complete bool `json:"complete"`
+	// Cosigned is as of when the log's checkpoint is vouched to be the newest; zero if nothing says so.
+	Cosigned time.Time `json:"cosigned,omitzero"`
 	// Upstream is what comparing the release with its upstream came to, nil where that was not asked for or nothing was
 	// proven before.
 	Upstream *Comparison `json:"upstream,omitempty"`
@@ -144,7 +147,7 @@ func (l *Log) Bytes(ctx context.Context, data []byte, name Name) Result {
 
 // verify finds what the log says of a file, and has check hold something against it.
 func (l *Log) verify(ctx context.Context, name Name, check func(r *Result, live bool, file logs.File, known bool) error) Result {
-	r := Result{Name: name}
+	r := Result{Name: name, Cosigned: l.cosigned}
 	release, err := l.Release(ctx, name.Package, name.Version)
 	if errors.Is(err, errNoRelease) && l.doubt != nil {
 		return r.failed(&Doubt{l.doubt.Outcome, l.doubt.Problem + "; in this one, " + err.Error()})
@@ -384,7 +387,7 @@ func (e *ForkError) Error() string {
 
 // A Doubt is why nothing that a log says is proven, though nothing in it is wrong.
 type Doubt struct {
-	Outcome Outcome // Stale or Unproven
+	Outcome Outcome // Stale, Expired or Unproven
 	Problem string
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -124,6 +125,12 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 		l.doubt = &Doubt{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", len(l.cosignatures), o.Trust.Need)}
 		l.keep(string(l.note))
 	}
+	if o.Trust.MaxAge > 0 && l.doubt == nil {
+		if err := CheckAge(l.cosigned, o.Trust.now(), o.Trust.MaxAge); err != nil {
+			l.doubt = &Doubt{Expired, err.Error()}
+			l.keep(string(l.note))
+		}
+	}
 	if err := l.readAudits(ctx); err != nil {
 		return nil, err
 	}
@@ -194,6 +201,9 @@ func (l *Log) Note() []byte { return l.note }
 
 // Doubt is why nothing that this log says is proven, or nil.
 func (l *Log) Doubt() *Doubt { return l.doubt }
+
+// Cosigned returns as of when the checkpoint is vouched to be the newest, for [CheckAge]; zero if nothing says so.
+func (l *Log) Cosigned() time.Time { return l.cosigned }
 
 // Cosignatures are those of the given witnesses.
 func (l *Log) Cosignatures() []Cosignature { return l.cosignatures }

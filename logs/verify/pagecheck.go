@@ -285,7 +285,7 @@ func (c *pageCheck) check(ctx context.Context, r Reference, depth int) error {
 			c.report.Errors++
 		}
 	}
-	c.report.Outcome = worse(c.report.Outcome, found.Outcome)
+	c.report.Outcome = Worse(c.report.Outcome, found.Outcome)
 	shown := found
 	shown.URL = strings.TrimPrefix(found.URL, unknownHost)
 	shown.From = strings.TrimPrefix(found.From, unknownHost)
@@ -415,7 +415,7 @@ func (c *pageCheck) body(ctx context.Context, found Referred) ([]byte, error) {
 	}
 	if c.count++; c.count > maxModules {
 		found.page.note("there are over %d modules, style sheets and frames, and what the rest loads is not checked", maxModules)
-		c.report.Outcome = worse(c.report.Outcome, Unproven)
+		c.report.Outcome = Worse(c.report.Outcome, Unproven)
 		return nil, nil
 	}
 	data, err := c.fetch(ctx, found.URL, maxModuleBytes)
@@ -428,7 +428,7 @@ func (c *pageCheck) body(ctx context.Context, found Referred) ([]byte, error) {
 	if err != nil {
 		found.page.note("line %d: what %s loads is not known: %v", found.Line, found.URL, err)
 		if found.Outcome == Proven {
-			c.report.Outcome = worse(c.report.Outcome, Unproven)
+			c.report.Outcome = Worse(c.report.Outcome, Unproven)
 		}
 		return nil, nil
 	}

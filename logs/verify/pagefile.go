@@ -98,15 +98,15 @@ func (c *pageCheck) integrity(ctx context.Context, found *Referred, own bool) er
 	}
 	algorithm, _, _ := strings.Cut(tokens[0], "-")
 	if !slices.Contains(tokens, hashes[algorithm]) {
-		found.Outcome = worse(found.Outcome, Differs)
+		found.Outcome = Worse(found.Outcome, Differs)
 		found.Problem = cmp.Or(found.Problem, "the integrity in the page is not that of the file")
 		found.add(RuleIntegrityWrong, true, "its integrity is %s, and that of the file is %s: browsers do not take it", text.Short(strings.Join(tokens, " "), 200), hashes[algorithm])
 	}
 	return nil
 }
 
-// worse returns the worse outcome.
-func worse(a, b Outcome) Outcome {
+// Worse returns the worse outcome.
+func Worse(a, b Outcome) Outcome {
 	rank := func(o Outcome) int {
 		switch o {
 		case Nothing:

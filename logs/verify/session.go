@@ -36,6 +36,9 @@ type SessionLog struct {
 	// Since is the checkpoint of an earlier run, which this one contains.
 	Since        *SeenBefore   `json:"since,omitempty"`
 	Cosignatures []Cosignature `json:"cosignatures"`
+	// Cosigned is as of when the checkpoint is vouched to be the newest, and Age how many seconds ago that was; nil if nothing says so.
+	Cosigned time.Time `json:"cosigned,omitzero"`
+	Age      *int64    `json:"age,omitempty"`
 	// Outcome is why nothing is proven by the log, whatever its files are.
 	Outcome  Outcome `json:"outcome,omitempty"`
 	Problem  string  `json:"problem,omitempty"`
@@ -113,7 +116,7 @@ func (s *Session) open(ctx, limited context.Context, server string) (*SessionLog
 		if d := l.log.doubt; d != nil {
 			l.Outcome, l.Problem = d.Outcome, d.Problem
 		}
-		err = s.Known.Remember(server, l.log.options.Trust.Key, l.log, time.Now())
+		err = s.Known.Remember(server, l.log.options.Trust.Key, l.log, s.Options.Trust.now())
 	} else {
 		l.log, l.Outcome, l.Problem = nil, OutcomeOf(err), err.Error()
 		if limited.Err() != nil {
@@ -159,6 +162,10 @@ func (s *Session) read(ctx context.Context, l *SessionLog) error {
 	}
 	l.Origin, l.Key, l.Size, l.Root = l.log.Origin(), l.log.Key(), l.log.Size(), l.log.Root().String()
 	l.Cosignatures = append(l.Cosignatures, l.log.Cosignatures()...)
+	if l.Cosigned = l.log.Cosigned(); !l.Cosigned.IsZero() {
+		age := int64(o.Trust.now().Sub(l.Cosigned).Seconds())
+		l.Age = &age
+	}
 	if l.log.Seen() > 0 && !seen.IsZero() && l.log.Seen() <= l.Size {
 		l.Since = &SeenBefore{l.log.Seen(), seen}
 	}

@@ -31,6 +31,10 @@ type Trust struct {
 	// of which Need must have signed the checkpoint.
 	Witnesses []string
 	Need      int
+	// MaxAge is how old the newest cosignature may be; 0 for any age. Otherwise nothing is proven by the checkpoint.
+	MaxAge time.Duration
+	// Now is the clock by which that counts. Default [time.Now].
+	Now func() time.Time
 }
 
 // CheckKey returns an error where text is no verifier key.
@@ -101,6 +105,7 @@ type checkpoint struct {
 	tlog.Tree
 	note         []byte
 	cosignatures []Cosignature
+	cosigned     time.Time // as of when it is vouched to be the newest; zero if nothing says so
 }
 
 // open verifies a signed checkpoint. changes lead from the trusted key to the one that
@@ -119,7 +124,11 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 			present, key, used = next, c.Key, append(used, c)
 		}
 	}
-	verifiers := []note.Verifier{present}
+	cosigner, err := formats.NewVerifierForCosignatureV1(key)
+	if err != nil {
+		return checkpoint{}, "", nil, CheckKey(key)
+	}
+	verifiers := []note.Verifier{present, cosigner}
 	for _, w := range t.Witnesses {
 		v, err := formats.NewVerifierForCosignatureV1(w)
 		if err != nil {
@@ -143,6 +152,7 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	}
 	c := checkpoint{note: signed}
 	var own bool
+	var times []time.Time // of the log's own cosignatures
 	for _, s := range n.Sigs {
 		if s.Name == present.Name() && s.Hash == present.KeyHash() {
 			own = true
@@ -150,7 +160,11 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 		}
 		at, err := formats.CoSigV1Timestamp(s)
 		if err != nil {
-			return checkpoint{}, "", nil, differs("the signature of the witness %s has no time: %v", s.Name, err)
+			return checkpoint{}, "", nil, differs("the cosignature of %s has no time: %v", s.Name, err)
+		}
+		if s.Name == cosigner.Name() && s.Hash == cosigner.KeyHash() {
+			times = append(times, at.UTC())
+			continue
 		}
 		c.cosignatures = append(c.cosignatures, Cosignature{s.Name, at.UTC()})
 	}
@@ -160,6 +174,7 @@ func (t Trust) open(signed []byte, changes []signing.KeyChange) (checkpoint, str
 	if c.Tree, err = parse(n.Text, pinned.Name()); err != nil {
 		return checkpoint{}, "", nil, differs("the checkpoint is signed, but: %v", err)
 	}
+	c.cosigned = t.cosignedAt(times, c.cosignatures)
 	return c, key, used, nil
 }
 
@@ -218,6 +233,12 @@ func (t Trust) proof(r *Result, data, file []byte) error {
 	}
 	if missing := t.Need - len(c.cosignatures); missing > 0 {
 		return &Doubt{Unproven, fmt.Sprintf("%d of the given witnesses have signed the proof's checkpoint, and %d are required", len(c.cosignatures), t.Need)}
+	}
+	r.Cosigned = c.cosigned
+	if t.MaxAge > 0 {
+		if err := CheckAge(c.cosigned, t.now(), t.MaxAge); err != nil {
+			return &Doubt{Expired, err.Error()}
+		}
 	}
 	var extra logs.FileProof
 	if err := json.Unmarshal(p.ExtraData, &extra); err != nil || extra.Format != logs.FileProofFormat {

@@ -24,11 +24,12 @@ import (
 const (
 	EventUnexpected = "unexpected" // a release that its authors may not have expected, in the place of its entry's kind
 	EventSilent     = "silent"     // the log has not grown for a long time
+	EventExpired    = "expired"    // nothing says that the log's checkpoint is the newest, or it was said too long ago
 )
 
 // An WatchEvent is something that a watcher tells, once.
 type WatchEvent struct {
-	// Kind is the entry's, such as "published" or "withdrawn", or one of "unexpected", "silent", "forked", "differs" and "stale".
+	// Kind is the entry's, such as "published" or "withdrawn", or one of "unexpected", "silent", "expired", "forked", "differs" and "stale".
 	Kind string `json:"kind"`
 	// Alarm tells that something may be wrong.
 	Alarm   bool      `json:"alarm"`
@@ -84,6 +85,9 @@ type watchState struct {
 	Grown    time.Time `json:"grown"`            // when the log was last seen to have grown
 	Silent   bool      `json:"silent,omitempty"` // that it has not is told
 	Told     string    `json:"told,omitempty"`   // what is wrong with the log itself, as it was told last
+	// Cosigned is as of when the last checkpoint was vouched to be the newest, and Expired that it is reported to be too long ago.
+	Cosigned time.Time `json:"cosigned,omitzero"`
+	Expired  bool      `json:"expired,omitempty"`
 	// Last is the newest publication of each package, with what [logs.Entry.Unexpected] looks at.
 	Last map[string]logs.Entry `json:"last,omitempty"`
 }
@@ -111,6 +115,7 @@ func OpenWatcher(o WatchOptions) (*Watcher, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.Verify.Trust.Now = o.Now
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
 	}
@@ -203,6 +208,7 @@ func (w *Watcher) Look(ctx context.Context) (WatchResult, error) {
 		found.Outcome, found.Problem = seen.Outcome, seen.Problem
 	}
 	if log != nil && log.Doubt() == nil {
+		w.state.Cosigned = log.Cosigned()
 		limited, cancel := context.WithTimeout(ctx, w.o.Timeout)
 		defer cancel()
 		err := w.read(limited, log, &found)
@@ -254,6 +260,9 @@ func (w *Watcher) judge(found *WatchResult, evidence string) error {
 	if found.Outcome != Unproven { // which says nothing of it
 		w.state.Told = wrong
 	}
+	if err := w.judgeAge(found, now); err != nil {
+		return err
+	}
 	quiet := now.Sub(w.state.Grown)
 	if quiet < w.o.Silence {
 		return nil
@@ -268,6 +277,24 @@ func (w *Watcher) judge(found *WatchResult, evidence string) error {
 	}
 	w.state.Silent = true
 	return w.tell(WatchEvent{Kind: EventSilent, Alarm: true, Time: now, Text: said})
+}
+
+// judgeAge reports once that the last checkpoint of the log may not be its newest: because the server replays an old one, because
+// nothing signs the log, or because it cannot be reached.
+func (w *Watcher) judgeAge(found *WatchResult, now time.Time) error {
+	if w.state.Next < 0 { // no checkpoint was seen yet
+		return nil
+	}
+	err := CheckAge(w.state.Cosigned, now, AlertAge)
+	reported := w.state.Expired
+	if w.state.Expired = err != nil; err == nil {
+		return nil
+	}
+	found.Alarms++
+	if reported {
+		return nil
+	}
+	return w.tell(WatchEvent{Kind: EventExpired, Alarm: true, Time: now, Text: err.Error()})
 }
 
 // An endError ends the watch.

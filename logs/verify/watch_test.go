@@ -34,6 +34,7 @@ type watchRig struct {
 	server *httptest.Server
 	away   bool   // the server answers nothing
 	lie    []byte // in the place of the checkpoint
+	frozen bool   // nothing renews the log's cosignature
 	now    time.Time
 	folder string
 	told   []string
@@ -45,7 +46,7 @@ func newWatchRig(t *testing.T) *watchRig {
 	r := &watchRig{T: t, Shelf: testkit.NewShelf(t), keys: t.TempDir(), folder: t.TempDir(), now: time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)}
 	logger := slog.New(slog.DiscardHandler)
 	var err error
-	if r.signer, err = signing.Open(signing.Options{Dir: r.keys, Origin: watchedOrigin, Store: r.Store, Log: r.Log, Logger: logger}); err != nil {
+	if r.signer, err = signing.Open(signing.Options{Dir: r.keys, Origin: watchedOrigin, Store: r.Store, Log: r.Log, Now: func() time.Time { return r.now }, Logger: logger}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.signer.Close() })
@@ -117,6 +118,9 @@ func (r *watchRig) options() verify.WatchOptions {
 // look has a new watcher look once, as one does after a restart.
 func (r *watchRig) look(o verify.WatchOptions, outcome verify.Outcome, alarms int, want ...string) {
 	r.Helper()
+	if !r.frozen {
+		r.sign()
+	}
 	w, err := verify.OpenWatcher(o)
 	if err != nil {
 		r.Fatal(err)
@@ -297,11 +301,11 @@ func TestWatchOfABadLog(t *testing.T) {
 	r.away = true
 	r.look(o, verify.Unproven, 0)
 	r.now = r.now.Add(25 * time.Hour)
-	r.look(o, verify.Unproven, 1, "silent")
+	r.look(o, verify.Unproven, 2, "expired", "silent")
 	if !strings.Contains(r.last.Text, "no new entry since 2026-01-02T12:00:00Z; the last look: couldn't learn") {
 		t.Errorf("%+v", r.last)
 	}
-	r.look(o, verify.Unproven, 1)
+	r.look(o, verify.Unproven, 2)
 	r.away = false
 	r.look(o, verify.Proven, 1) // it is still silent
 	r.append(logs.Entry{Kind: logs.Published, Package: "vue", Version: "2.0.0"})
@@ -339,5 +343,74 @@ func TestStateFile(t *testing.T) {
 	}
 	if other := verify.WatchStateFile("folder", "https://cdn.example.com", []string{"a"}); other == one {
 		t.Error("other packages have the same file")
+	}
+}
+
+// TestWatchFreshness: a log whose newest cosignature is over a day old is reported once, whatever keeps it from being renewed.
+func TestWatchFreshness(t *testing.T) {
+	for name, freeze := range map[string]func(r *watchRig){
+		"not signed any more": func(*watchRig) {},
+		"replayed": func(r *watchRig) {
+			signed, err := r.signer.Checkpoint()
+			if err != nil {
+				r.Fatal(err)
+			}
+			r.lie = signed.Note
+			r.append(logs.Entry{Kind: logs.Withdrawn, Package: "vue", Version: "1.0.0", Reason: "malware"})
+		},
+		"out of reach": func(r *watchRig) { r.away = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newWatchRig(t)
+			o := r.options()
+			r.look(o, verify.Proven, 0)
+			r.frozen = true
+			freeze(r)
+			outcome := verify.Proven
+			if r.away {
+				outcome = verify.Unproven
+			}
+			r.now = r.now.Add(24 * time.Hour)
+			r.look(o, outcome, 0)
+			r.now = r.now.Add(time.Second)
+			r.look(o, outcome, 1, "expired")
+			if !r.last.Alarm || !strings.Contains(r.last.Text, "24 hours old, and 24 hours is the limit") {
+				t.Errorf("%+v", r.last)
+			}
+			r.look(o, outcome, 1) // it was reported
+			r.frozen, r.away, r.lie = false, false, nil
+			w, err := verify.OpenWatcher(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.sign()
+			if found, err := w.Look(t.Context()); err != nil || found.Outcome != verify.Proven {
+				t.Errorf("%+v, %v", found, err)
+			}
+			r.frozen = true
+			r.now = r.now.Add(25 * time.Hour)
+			r.look(o, verify.Proven, 1, "expired") // and is again, after it was all right
+		})
+	}
+}
+
+// TestWatchAgeUnknown: a log without cosignatures, or with some from the future, is as little known to be the newest.
+func TestWatchAgeUnknown(t *testing.T) {
+	r := newWatchRig(t)
+	signed, err := r.signer.Checkpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.lie = withoutCosignatures(signed.Note)
+	r.look(r.options(), verify.Proven, 1, "expired")
+	if !strings.Contains(r.last.Text, "unknown") {
+		t.Errorf("%+v", r.last)
+	}
+	r = newWatchRig(t)
+	r.frozen = true
+	r.now = r.now.Add(-time.Hour)
+	r.look(r.options(), verify.Proven, 1, "expired")
+	if !strings.Contains(r.last.Text, "in the future") {
+		t.Errorf("%+v", r.last)
 	}
 }

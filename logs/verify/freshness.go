@@ -1,0 +1,116 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/text"
+)
+
+// A checkpoint's text has no time, so a server could show an old one forever. Its cosignatures have times: of the log's own key,
+// which renews its cosignature every hour, and of witnesses.
+const (
+	// DefaultMaxAge is how old the newest cosignature may be for a verdict.
+	DefaultMaxAge = 7 * 24 * time.Hour
+	// AlertAge is how old it may become before whatever follows a log alerts.
+	AlertAge = 24 * time.Hour
+	// clockTolerance is how far in the future a cosignature may be, because clocks differ.
+	clockTolerance = 5 * time.Minute
+)
+
+// cosignedAt returns as of when a checkpoint is vouched to be the newest: by the log or any given witness, or by as many witnesses
+// as are required. Then the log's word alone does not count, because a dishonest log can renew an old checkpoint, and they do not.
+func (t Trust) cosignedAt(log []time.Time, witnesses []Cosignature) time.Time {
+	times := log
+	if t.Need > 0 {
+		times = nil
+	}
+	for _, c := range witnesses {
+		times = append(times, c.Time)
+	}
+	return vouchedAt(times, max(1, t.Need), t.now())
+}
+
+// vouchedAt returns the newest time since which so many of the times are. Those in the future do not count: a key whose clock was
+// wrong must not keep a checkpoint fresh for years. If that leaves too few, it returns the nearest of them, for [CheckAge] to report.
+func vouchedAt(times []time.Time, need int, now time.Time) time.Time {
+	var past, future []time.Time
+	for _, t := range times {
+		switch {
+		case t.Unix() <= 0: // a cosignature of ML-DSA without a time
+		case t.After(now.Add(clockTolerance)):
+			future = append(future, t)
+		default:
+			past = append(past, t)
+		}
+	}
+	if len(past) >= need {
+		slices.SortFunc(past, func(a, b time.Time) int { return b.Compare(a) })
+		return past[need-1]
+	}
+	if len(future) > 0 {
+		return slices.MinFunc(future, time.Time.Compare)
+	}
+	return time.Time{}
+}
+
+// now is the time on the clock by which the age of cosignatures counts.
+func (t Trust) now() time.Time {
+	if t.Now == nil {
+		return time.Now()
+	}
+	return t.Now()
+}
+
+// CosignedAt returns as of when a signed checkpoint is vouched to be the newest; zero if nothing says so, or if it is not one
+// of the trusted log.
+func (t Trust) CosignedAt(note []byte) time.Time {
+	c, _, _, err := t.open(note, nil)
+	if err != nil {
+		return time.Time{}
+	}
+	return c.cosigned
+}
+
+// CheckAge returns why a log whose checkpoint was cosigned last at a time may have other entries by now, nil if that was at most
+// limit ago. A zero time means that the age is unknown, which no limit allows: cosignatures can be removed.
+func CheckAge(cosigned, now time.Time, limit time.Duration) error {
+	age := now.Sub(cosigned)
+	switch {
+	case cosigned.IsZero():
+		return errors.New("the age of the log's checkpoint is unknown, because no cosignature has a time: Larder 0.1 signs it, or something has removed the cosignatures")
+	case age < -clockTolerance:
+		return fmt.Errorf("the log's checkpoint was cosigned in the future, on %s: the clock here or there is wrong", cosigned.UTC().Format(time.RFC3339))
+	case age > limit:
+		return fmt.Errorf("the newest cosignature of the log's checkpoint is %s old, and %s is the limit: an old checkpoint may be replayed, which hides later withdrawals; or the log is not signed any more, or the clock here is wrong",
+			formatAge(age), formatAge(limit))
+	}
+	return nil
+}
+
+// DescribeAge says how long ago a log's checkpoint was vouched to be the newest.
+func DescribeAge(cosigned, now time.Time) string {
+	switch age := now.Sub(cosigned); {
+	case cosigned.IsZero():
+		return "of unknown age"
+	case age < -clockTolerance:
+		return "cosigned in the future, on " + cosigned.UTC().Format(time.RFC3339)
+	default:
+		return fmt.Sprintf("cosigned %s ago", formatAge(age))
+	}
+}
+
+// formatAge returns an age in words.
+func formatAge(age time.Duration) string {
+	switch age = max(0, age); {
+	case age >= 48*time.Hour:
+		return text.Count(int(age/(24*time.Hour)), "day", "days")
+	case age >= 2*time.Hour:
+		return text.Count(int(age/time.Hour), "hour", "hours")
+	case age >= 2*time.Minute:
+		return text.Count(int(age/time.Minute), "minute", "minutes")
+	}
+	return text.Count(int(age/time.Second), "second", "seconds")
+}
