@@ -142,7 +142,7 @@ func New(o Options) (*Fallback, error) {
 		o: o, id: rand.Text(), getter: getter, asking: client.NewTurns(mostAsking),
 		memory: newMemory(o.Now), clients: newBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
 	}
-	f.follow = follower{Fallback: f, pauses: map[release]pause{}, heard: map[release]bool{}, heeded: map[release]int64{}}
+	f.follow = follower{Fallback: f, pauses: map[release]pause{}, heard: map[release]bool{}, heeded: map[release]int64{}, stale: map[string]bool{}}
 	for _, text := range o.Origins {
 		made, err := f.parse(text)
 		if err != nil {

@@ -30,6 +30,7 @@ type follower struct {
 	pauses map[release]pause
 	heard  map[release]bool  // of which what follows the cursor is enough
 	heeded map[release]int64 // the origin's entry that was heeded last
+	stale  map[string]bool   // origins whose log is reported to be too old
 }
 
 type pause struct {
@@ -74,13 +75,31 @@ func (f *Fallback) Look(ctx context.Context) {
 	}
 	for _, o := range f.origins {
 		source, ok := o.origin.(*larder)
-		if !ok || len(bySource[source.String()]) == 0 {
+		if !ok {
+			continue
+		}
+		if len(bySource[source.String()]) == 0 { // it can have withdrawn nothing that is here
+			source.forgetAge()
 			continue
 		}
 		if err := f.follow.heed(ctx, source, bySource[source.String()]); err != nil && ctx.Err() == nil {
 			f.o.Logger.Warn("couldn't learn what an origin has withdrawn and restored", "origin", source.String(), "err", err)
 		}
+		f.follow.reportAge(source)
 	}
+}
+
+// reportAge logs when the checkpoint of an origin becomes too old, and when a newer cosignature comes. What the origin proves is
+// still taken from it.
+func (f *follower) reportAge(o *larder) {
+	err := o.checkAge(f.o.Now())
+	switch reported := f.stale[o.String()]; {
+	case err != nil && !reported:
+		f.o.Logger.Error("withdrawals of an origin may be missing here", "origin", o.String(), "err", err)
+	case err == nil && reported:
+		f.o.Logger.Info("the log of an origin is cosigned again", "origin", o.String(), "cosigned", o.lastCosigned())
+	}
+	f.stale[o.String()] = err != nil
 }
 
 // mirrored iterates over the versions whose files are here as they were mirrored, served or withdrawn, and not erased.

@@ -37,7 +37,7 @@ func (f *Fallback) parse(given string) (origin, error) {
 	case "larder":
 		client := verify.NewClient()
 		client.Transport = hopping{f.getter.Transport(fetch.TransportOptions{Trusted: host.trusted})}
-		o := verify.Options{Server: host.base, Trust: verify.Trust{Key: f.o.Key}, Client: client, UserAgent: f.o.UserAgent}
+		o := verify.Options{Server: host.base, Trust: verify.Trust{Key: f.o.Key, Now: f.o.Now}, Client: client, UserAgent: f.o.UserAgent}
 		return &larder{host: host, options: o, contents: replication.HTTP(o)}, nil
 	case "cdnjs":
 		return &cdnjs{host: host}, nil
@@ -201,6 +201,35 @@ type larder struct {
 	options  verify.Options
 	contents *replication.Server
 	opening  sync.Mutex // of the file of known logs
+
+	aging    sync.Mutex
+	opened   bool      // whether the log was verified since the start
+	cosigned time.Time // as of when its checkpoint was vouched to be the newest then; zero if nothing said so
+}
+
+// lastCosigned returns as of when the origin's checkpoint was vouched to be the newest, as it was read last.
+func (o *larder) lastCosigned() time.Time {
+	o.aging.Lock()
+	defer o.aging.Unlock()
+	return o.cosigned
+}
+
+// forgetAge has the age be checked again once the log is read again.
+func (o *larder) forgetAge() {
+	o.aging.Lock()
+	defer o.aging.Unlock()
+	o.opened = false
+}
+
+// checkAge returns why the origin's checkpoint need not be the newest of its log: an origin that replays an old one hides withdrawals.
+// Before the log is read for the first time there is nothing to say.
+func (o *larder) checkAge(now time.Time) error {
+	o.aging.Lock()
+	defer o.aging.Unlock()
+	if !o.opened {
+		return nil
+	}
+	return verify.CheckAge(o.cosigned, now, verify.AlertAge)
 }
 
 func (o *larder) String() string { return "larder:" + o.base }
@@ -272,6 +301,9 @@ func (o *larder) open(ctx context.Context) (*verify.Log, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.aging.Lock()
+	o.opened, o.cosigned = true, log.Cosigned()
+	o.aging.Unlock()
 	if d := log.Doubt(); d != nil {
 		return nil, d
 	}

@@ -106,6 +106,10 @@ type OriginState struct {
 	// Rests is until when it is left alone, because of Problem; zero where it is not.
 	Rests   time.Time `json:"rests,omitzero"`
 	Problem string    `json:"problem,omitempty"`
+	// Cosigned is as of when the checkpoint of a larder: origin is vouched to be the newest of its log, and Stale why it need not be
+	// any more, so that withdrawals may be missing here.
+	Cosigned time.Time `json:"cosigned,omitzero"`
+	Stale    string    `json:"stale,omitempty"`
 }
 
 // State returns how it stands.
@@ -129,6 +133,12 @@ func (o *asked) state() OriginState {
 	s := OriginState{Origin: o.String(), Budget: int(o.budget.tokens)}
 	if now.Before(o.until) {
 		s.Rests, s.Problem = o.until, o.problem
+	}
+	if l, ok := o.origin.(*larder); ok {
+		s.Cosigned = l.lastCosigned()
+		if err := l.checkAge(now); err != nil {
+			s.Stale = err.Error()
+		}
 	}
 	return s
 }
@@ -165,6 +175,9 @@ func (s *State) Tell() string {
 			fmt.Fprintf(&b, "%s is left alone until %s: %s\n", o.Origin, o.Rests.Local().Format(time.TimeOnly), text.Plain(o.Problem))
 		case o.Budget < 1:
 			fmt.Fprintf(&b, "%s has been asked for as many releases as it may be for the moment.\n", o.Origin)
+		}
+		if o.Stale != "" {
+			fmt.Fprintf(&b, "What %s has withdrawn may be missing: %s.\n", o.Origin, text.Plain(o.Stale))
 		}
 	}
 	return b.String()

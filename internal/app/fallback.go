@@ -44,6 +44,13 @@ func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) erro
 		state := asking.State()
 		s.Fallback = &state
 	})
+	r.supervisor.readiness.addCheck(func(report *readinessReport) {
+		for _, o := range asking.State().Origins {
+			if o.Stale != "" {
+				report.note("withdrawals of " + o.Origin + " may be missing here: " + o.Stale)
+			}
+		}
+	})
 	if err := r.metrics.Register(asking.Collector()); err != nil {
 		return err
 	}
