@@ -1,6 +1,8 @@
 package fallback
 
 import (
+	"math"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/parts"
@@ -24,7 +26,7 @@ var (
 	fallbackWaiting  = prometheus.NewDesc("larder_fallback_waiting", "Requests waiting for another origin.", nil, nil)
 	fallbackBytes    = prometheus.NewDesc("larder_fallback_bytes", "Bytes of releases from other origins.", nil, nil)
 	fallbackQuota    = prometheus.NewDesc("larder_fallback_quota_bytes", "Bytes that may be taken from other origins.", nil, nil)
-	fallbackAge      = prometheus.NewDesc("larder_fallback_origin_cosigned_age_seconds", "Time since the checkpoint of an origin's log was vouched to be the newest, as far as it was read.", []string{"origin"}, nil)
+	fallbackAge      = prometheus.NewDesc("larder_fallback_origin_cosigned_age_seconds", "Time since the checkpoint of an origin's log was vouched to be the newest, as it was read last; NaN where nothing says so.", []string{"origin"}, nil)
 	fallbackStale    = prometheus.NewDesc("larder_fallback_origin_stale", "1 while the checkpoint of an origin's log may not be the newest, because no cosignature is younger than 24 hours.", []string{"origin"}, nil)
 	fallbackBudget   = prometheus.NewDesc("larder_fallback_origin_budget", "Releases that may be requested from an origin now.", []string{"origin"}, nil)
 	fallbackResting  = prometheus.NewDesc("larder_fallback_origin_resting", "1 while an origin is paused after a failure.", []string{"origin"}, nil)
@@ -57,8 +59,10 @@ func (m fallbackMetrics) Collect(all chan<- prometheus.Metric) {
 			stale = 1
 		}
 		gauge(fallbackStale, stale, o.Origin)
+		age := math.NaN()
 		if !o.Cosigned.IsZero() {
-			gauge(fallbackAge, m.of.o.Now().Sub(o.Cosigned).Seconds(), o.Origin)
+			age = m.of.o.Now().Sub(o.Cosigned).Seconds()
 		}
+		gauge(fallbackAge, age, o.Origin)
 	}
 }

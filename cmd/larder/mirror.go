@@ -47,7 +47,7 @@ what replaces FILE.` + environmentNote,
 	f.StringVar(&m.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it")
 	f.StringArrayVar(&m.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 	f.StringArrayVar(&m.Only, "only", nil, "take over only these releases: a pattern `PACKAGE[@VERSION]`; the log has the others without their files; repeatable")
-	f.Var(settings.Duration(&m.Trust.MaxAge, time.Second), "max-age", "refuse a bundle whose newest cosignature is older than this")
+	f.Var(settings.Duration(&m.Trust.MaxAge, 1), "max-age", "refuse a bundle whose newest cosignature is older than this")
 	f.BoolVar(&once, "once", false, "catch up, then end, without serving")
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
@@ -93,7 +93,7 @@ func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
 		if s.Ready && !s.Current.Equal(told.Current) && (!told.Ready || once) {
 			bar.Close()
 			fmt.Fprintf(a.stdout, "Caught up with %s: %d log entries are here; %d files were fetched, %d bytes.\n", s.Source, s.Entries, s.Files, s.Bytes)
-			fmt.Fprintf(a.stdout, "Its checkpoint is %s.\n", verify.DescribeAge(s.Cosigned, time.Now()))
+			fmt.Fprintf(a.stdout, "Its checkpoint: %s.\n", verify.DescribeAge(s.Cosigned, time.Now()))
 			if len(s.Packages) > 0 {
 				fmt.Fprintf(a.stdout, "The bundle has the files of %s alone; other releases are here without theirs.\n", text.Plain(strings.Join(s.Packages, ", ")))
 			}

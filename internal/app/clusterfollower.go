@@ -111,7 +111,7 @@ func (f *clusterFollower) follow(ctx context.Context) {
 			}
 			f.dropped = true
 		}
-		if f.view.showing.Held() == f.node.folder.log.Checkpoint() {
+		if f.view.showing.UpToDate(time.Now()) {
 			return nil
 		}
 		return f.view.showing.Look(ctx)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -196,7 +197,7 @@ func (w *Witness) add(body io.Reader) (status int, answer string) {
 		}
 	}
 	w.size, w.root = size, root
-	cosignature := w.Cosign(n.Text, 1_700_000_000)
+	cosignature := w.Cosign(n.Text, uint64(time.Now().Unix()))
 	w.latest = string(signed) + cosignature
 	return http.StatusOK, cosignature
 }

@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
@@ -28,6 +30,7 @@ type Showing struct {
 	signed   signing.Signed
 	by       string // the verifier key that signed it
 	of       int64  // entries of the bucket's newest checkpoint
+	looked   time.Time
 	evidence string // the file that proves a fork
 }
 
@@ -56,6 +59,16 @@ func (e *ForkError) Error() string {
 	return text
 }
 
+// lookAgain is how often the checkpoint of an unchanged log is read, which is cosigned every hour.
+const lookAgain = 5 * time.Minute
+
+// UpToDate reports whether the checkpoint of all entries that are here is shown, and was read from the bucket a short time ago.
+func (s *Showing) UpToDate(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.signed.Checkpoint == s.node.Log.Checkpoint() && now.Sub(s.looked) < lookAgain
+}
+
 // Look reads the bucket's checkpoint, and shows it if everything is here that it is of.
 func (s *Showing) Look(ctx context.Context) error {
 	const key = publicPrefix + checkpointPath
@@ -77,7 +90,7 @@ func (s *Showing) Look(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	last := s.signed
-	s.of = max(s.of, signed.Size)
+	s.of, s.looked = max(s.of, signed.Size), time.Now()
 	s.mu.Unlock()
 	here := s.node.Log.Checkpoint()
 	if signed.Size > here.Size {
@@ -93,8 +106,10 @@ func (s *Showing) Look(ctx context.Context) error {
 	if signed.Size < last.Size {
 		return nil // a late one of a node that wrote before
 	}
-	if err := s.keep(by, signed); err != nil {
-		return err
+	if !bytes.Equal(signed.Note, last.Note) {
+		if err := s.keep(by, signed); err != nil {
+			return err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,16 +17,19 @@ import (
 type showman struct {
 	*member
 	*signing.Signer
+	ahead time.Duration // of the clock by which the log is cosigned
 }
 
 func perform(t *testing.T, m *member, keys string) *showman {
 	t.Helper()
-	s, err := signing.Open(signing.Options{Dir: keys, Origin: origin, Store: m.Shelf.Store, Log: m.Shelf.Log, Logger: slog.New(slog.DiscardHandler)})
+	s := &showman{member: m}
+	var err error
+	s.Signer, err = signing.Open(signing.Options{Dir: keys, Origin: origin, Store: m.Shelf.Store, Log: m.Shelf.Log, Now: func() time.Time { return time.Now().Add(s.ahead) }, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &showman{m, s}
+	return s
 }
 
 func (s *showman) show(t *testing.T) signing.Signed {
@@ -89,6 +92,15 @@ func TestShowing(t *testing.T) {
 	two.catchUp(t)
 	if err := s.Look(ctx); err != nil || s.Held() != second.Checkpoint {
 		t.Errorf("shown: %v, %v", s.Held(), err)
+	}
+	if !s.UpToDate(time.Now()) || s.UpToDate(time.Now().Add(time.Hour)) {
+		t.Error("the checkpoint of an unchanged log is to be read again after a while")
+	}
+	// The log's cosignature is renewed.
+	writer.ahead = time.Hour
+	renewed := writer.show(t)
+	if err := s.Look(ctx); err != nil || string(renewed.Note) == string(second.Note) || string(s.Shown().Note) != string(renewed.Note) || string(kept.Note) != string(renewed.Note) {
+		t.Errorf("shown: %s, %v", s.Shown().Note, err)
 	}
 	// A late put of an older one is not gone back to.
 	if err := b.Put(ctx, publicPrefix+checkpointPath, first.Note); err != nil {

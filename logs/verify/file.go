@@ -105,10 +105,10 @@ type Result struct {
 	Withdrawn *Event `json:"withdrawn,omitempty"`
 	// Changed is the entry that says that upstream has another archive now, or none: that is for people to judge.
 	Changed *Event `json:"upstreamChanged,omitempty"`
-	// Complete is [Release.Complete].
-	Complete bool `json:"complete"`
 	// Cosigned is as of when the log's checkpoint is vouched to be the newest; zero if nothing says so.
 	Cosigned time.Time `json:"cosigned,omitzero"`
+	// Complete is [Release.Complete].
+	Complete bool `json:"complete"`
 	// Upstream is what comparing the release with its upstream came to, nil where that was not asked for or nothing was
 	// proven before.
 	Upstream *Comparison `json:"upstream,omitempty"`
