@@ -11,7 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/tiles"
 )
 
 // stale returns the metric of that name of the only origin.
@@ -53,6 +55,7 @@ func TestOriginReplays(t *testing.T) {
 	s.Lie("/log/checkpoint", string(signed.Note))
 	s.Shelf.Withdraw("a", "1.0.0", "malware")
 	s.Lie("/ajax/libs/a/1.0.0/a.js", "a")
+	s.Lie(tiles.ByHash(kvstore.Sum([]byte("a"))), "a")
 
 	if got := r.fallback.State().Origins[0]; got.Stale != "" || r.stale() != 0 {
 		t.Errorf("before it was asked: %+v", got)
