@@ -14,15 +14,18 @@ import (
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// Sources are the upstreams of submissions, by what a package JSON calls them.
-type Sources map[string]Source
+// Upstreams are where the checks on a submission look.
+type Upstreams struct {
+	Sources    map[string]Source // by what a package JSON calls them
+	Popularity Popularity
+}
 
 // Look returns what the bot would publish of a package.
-func (s Sources) Look(ctx context.Context, p *packages.Package, older int) (*Preview, error) {
+func (u Upstreams) Look(ctx context.Context, p *packages.Package, older int) (*Preview, error) {
 	if p.Autoupdate == nil {
 		return nil, errors.New(`it has no "autoupdate", so there is no upstream to look at`)
 	}
-	source := s[p.Autoupdate.Source]
+	source := u.Sources[p.Autoupdate.Source]
 	if source == nil {
 		return nil, fmt.Errorf("the releases of source %q cannot be looked at", p.Autoupdate.Source)
 	}
@@ -30,8 +33,8 @@ func (s Sources) Look(ctx context.Context, p *packages.Package, older int) (*Pre
 }
 
 // Compare adds the difference from the published package JSON to a preview.
-func (s Sources) Compare(ctx context.Context, preview *Preview, published *packages.Package) error {
-	selected, err := s.Look(ctx, published, 0)
+func (u Upstreams) Compare(ctx context.Context, preview *Preview, published *packages.Package) error {
+	selected, err := u.Look(ctx, published, 0)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -44,7 +47,7 @@ const lintedAtOnce = 4
 
 // Lint adds what the upstreams of the packages report to the results. It returns, each once, what could not be found out
 // but need not.
-func (s Sources) Lint(ctx context.Context, popularity Popularity, results []*lint.Result) (unknown []string, err error) {
+func (u Upstreams) Lint(ctx context.Context, results []*lint.Result) (unknown []string, err error) {
 	notes := make([][]string, len(results))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(lintedAtOnce)
@@ -53,13 +56,13 @@ func (s Sources) Lint(ctx context.Context, popularity Popularity, results []*lin
 			continue
 		}
 		g.Go(func() error {
-			preview, err := s.Look(ctx, r.Package, 0)
+			preview, err := u.Look(ctx, r.Package, 0)
 			if err != nil {
 				r.Add(Trouble(r.Package, err))
 				return ctx.Err()
 			}
 			r.Add(preview.Problems()...)
-			problems, open := popularity.Check(ctx, r.Package)
+			problems, open := u.Popularity.Check(ctx, r.Package)
 			r.Add(problems...)
 			notes[i] = open
 			return ctx.Err()

@@ -12,7 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/bot/schedule"
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/internal/text"
@@ -29,7 +29,7 @@ Programs have the same on the admin socket: see docs/webhooks.md.`,
 }
 
 func newScheduleAdd(a *cli) *cobra.Command {
-	var r schedule.Request
+	var r notify.Request
 	var at string
 	var every time.Duration
 	var headers []string
@@ -56,7 +56,7 @@ too.` + sentLater,
 		if every%time.Second != 0 {
 			return settings.Mistakef("--every: it must be whole seconds")
 		}
-		if r.TriggerEverySeconds > schedule.MaxEverySeconds {
+		if r.TriggerEverySeconds > notify.MaxEverySeconds {
 			return settings.Mistakef("--every: it must be at most 8784h, which are 366 days")
 		}
 		if at != "" {
@@ -64,7 +64,7 @@ too.` + sentLater,
 			if err != nil {
 				return settings.Mistakef("--at: %q must be a time such as 2027-01-01T00:00:00Z", at)
 			}
-			if r.TriggerAt = t.UnixMilli(); r.TriggerAt < 0 || r.TriggerAt > schedule.MaxTriggerAt {
+			if r.TriggerAt = t.UnixMilli(); r.TriggerAt < 0 || r.TriggerAt > notify.MaxTriggerAt {
 				return settings.Mistakef("--at: %s must be a time from 1970 to 2261", at)
 			}
 		}
@@ -112,7 +112,7 @@ What is over is listed for a day.` + askedWhom,
 	a.uses(cmd, dataFlags)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
-		all := []schedule.State{}
+		all := []notify.State{}
 		err := a.reach(ctx, nil, a.reading, func(client *app.Client) error {
 			for after := ""; ; after = all[len(all)-1].ID {
 				some, err := app.OpScheduleList.Ask(ctx, client, app.ScheduleListRequest{After: after}, nil)
@@ -130,7 +130,7 @@ What is over is listed for a day.` + askedWhom,
 	return cmd
 }
 
-func printSchedule(w io.Writer, all []schedule.State) error {
+func printSchedule(w io.Writer, all []notify.State) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "Nothing is on the schedule; `larder schedule add URL` puts a request there.")
 		return err
@@ -151,7 +151,7 @@ func printSchedule(w io.Writer, all []schedule.State) error {
 }
 
 // lastAttempt tells how the last attempt to send a request went.
-func lastAttempt(s schedule.State) string {
+func lastAttempt(s notify.State) string {
 	switch {
 	case s.Last.IsZero():
 		return "none"
@@ -232,7 +232,7 @@ one too; a user who can run this command could call it anyway.` + sentLater,
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.URL = args[0]
-		if err := schedule.CheckURL(request.URL); err != nil {
+		if err := notify.CheckURL(request.URL); err != nil {
 			return settings.Mistake{Err: err}
 		}
 		return a.reach(ctx, nil, a.writing(app.WriterOptions{}), func(client *app.Client) error {

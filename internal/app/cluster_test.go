@@ -1,7 +1,6 @@
 package app
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -86,15 +86,11 @@ func TestOutboxTravels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := snapshotOutbox(from, demand)
+	data, err := notify.Snapshot(from, demand)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rows []outboxRow
-	if err := json.Unmarshal(data, &rows); err != nil {
-		t.Fatal(err)
-	}
-	if err := replaceOutbox(to, rows, func(*kvstore.Batch) {}); err != nil {
+	if err := notify.Replace(to, data, func(*kvstore.Batch) {}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

@@ -3,7 +3,6 @@ package app
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"sync"
@@ -11,10 +10,10 @@ import (
 
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
 // The outbox of a cluster is what the leader has to send at its time, and does not follow from the log: requests on the schedule,
@@ -31,89 +30,25 @@ const (
 	demandEvery = time.Hour // there is much of it, and a little is new every minute
 )
 
-// outboxRows are where the rows are.
-func outboxRows() (all []struct {
-	ns     kvstore.Namespace
-	prefix []byte
-}) {
-	add := func(ns kvstore.Namespace, prefix []byte) {
-		all = append(all, struct {
-			ns     kvstore.Namespace
-			prefix []byte
-		}{ns, prefix})
-	}
-	for _, class := range []string{"request", "webhooks", "webhook-message"} {
-		for _, prefix := range durable.Prefixes(class) {
-			add(kvstore.Durable, prefix)
-		}
-	}
-	for _, prefix := range [][]byte{[]byte("p"), []byte("P")} { // package purge's
-		add(kvstore.Queue, prefix)
-	}
-	return all
-}
-
-// An outboxRow is one of them in the bucket.
-type outboxRow struct {
-	Namespace byte   `json:"n"`
-	Key       []byte `json:"k"`
-	Value     []byte `json:"v"`
-}
-
 // outboxSaved is what the bucket has.
 type outboxSaved struct {
 	sync.Mutex
 	sum    kvstore.Hash
-	demand []outboxRow // as it was then
+	demand []notify.Row // as it was then
 	read   time.Time
 }
 
 // readDemand returns the rows of how much packages are in demand.
-func readDemand(store *kvstore.Store) (rows []outboxRow, err error) {
+func readDemand(store *kvstore.Store) (rows []notify.Row, err error) {
 	for item, err := range store.Scan(kvstore.Upstreams, kvstore.Range{}) {
 		if err != nil {
 			return nil, err
 		}
 		if bot.IsDemand(item.Key) {
-			rows = append(rows, outboxRow{byte(kvstore.Upstreams), bytes.Clone(item.Key), bytes.Clone(item.Value)})
+			rows = append(rows, notify.NewRow(kvstore.Upstreams, item.Key, item.Value))
 		}
 	}
 	return rows, nil
-}
-
-// snapshotOutbox returns the outbox that is here, with other rows besides.
-func snapshotOutbox(store *kvstore.Store, besides []outboxRow) ([]byte, error) {
-	at := store.Snapshot()
-	defer at.Close()
-	rows := append([]outboxRow{}, besides...)
-	for _, where := range outboxRows() {
-		for item, err := range at.Scan(where.ns, kvstore.Range{Prefix: where.prefix}) {
-			if err != nil {
-				return nil, err
-			}
-			rows = append(rows, outboxRow{byte(where.ns), bytes.Clone(item.Key), bytes.Clone(item.Value)})
-		}
-	}
-	return json.Marshal(rows)
-}
-
-// replaceOutbox puts rows in the place of those that are here.
-func replaceOutbox(store *kvstore.Store, rows []outboxRow, mark func(*kvstore.Batch)) error {
-	b := store.NewBatch()
-	defer b.Close()
-	for _, where := range outboxRows() {
-		for item, err := range store.Scan(where.ns, kvstore.Range{Prefix: where.prefix}) {
-			if err != nil {
-				return err
-			}
-			b.Delete(where.ns, bytes.Clone(item.Key))
-		}
-	}
-	for _, row := range rows {
-		b.Set(kvstore.Namespace(row.Namespace), row.Key, row.Value)
-	}
-	mark(b)
-	return b.Commit()
 }
 
 // dropOutbox has a node that follows have none. What a machine had before it joined stays, for when it leads.
@@ -122,7 +57,7 @@ func dropOutbox(store *kvstore.Store) error {
 		if err != nil {
 			return err
 		}
-		return replaceOutbox(store, nil, func(b *kvstore.Batch) { b.Delete(kvstore.Meta, outboxKey) })
+		return notify.Replace(store, nil, func(b *kvstore.Batch) { b.Delete(kvstore.Meta, outboxKey) })
 	}
 	return nil
 }
@@ -143,14 +78,13 @@ func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 		}
 		return l.saveOutbox(ctx)
 	}
-	var rows []outboxRow
-	if err := json.Unmarshal(data, &rows); err != nil {
-		return fmt.Errorf("%s: the errands of the node that published before are malformed: %w", l.node.bucket, err)
-	}
 	l.saved.Lock()
 	defer l.saved.Unlock()
 	l.saved.sum = kvstore.Sum(data)
-	return replaceOutbox(l.node.folder.store, rows, mark)
+	if err := notify.Replace(l.node.folder.store, data, mark); err != nil {
+		return fmt.Errorf("couldn't take over webhooks and schedules of the leader before from %s: %w", l.node.bucket, err)
+	}
+	return nil
 }
 
 // saveOutbox has the bucket have the outbox that is here.
@@ -164,7 +98,7 @@ func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 		}
 		l.saved.demand, l.saved.read = demand, now
 	}
-	data, err := snapshotOutbox(l.node.folder.store, l.saved.demand)
+	data, err := notify.Snapshot(l.node.folder.store, l.saved.demand)
 	if err != nil {
 		return err
 	}

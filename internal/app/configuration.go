@@ -65,8 +65,8 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 		r.logger.Warn("nothing was reloaded", "err", errNotReady)
 		return done, errNotReady
 	}
-	notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
-	defer notify(daemon.SdNotifyReady)
+	notifyManager(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+	defer notifyManager(daemon.SdNotifyReady)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.parts.Context(), cancel)()

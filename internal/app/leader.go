@@ -142,7 +142,7 @@ func (s Server) answerCommands(r *roleRun, socket net.Listener, w *Writer, p pub
 		return err
 	}
 	all := r.leaderOperations(w)
-	local, schedule := p.commands(all, e.schedule.Handler(schedulePath))
+	local, schedule := p.commands(all, e.Schedule.Handler(schedulePath))
 	r.serveAdmin(socket, w.folder, local, schedule, s.check)
 	p.serveOthers(r, all, f)
 	return nil

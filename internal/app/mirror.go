@@ -80,7 +80,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	// What would publish, withdraw or sign has to be requested from the source.
 	all := refusing(w.folder.operations(), fmt.Errorf("this data folder mirrors %s: publish and withdraw there, and it arrives here", s.Mirror.From))
 	r.addRepairInPlace(all, w.folder)
-	r.serveAdmin(socket, w.folder, r.withConsole(all, w.folder), e.schedule.Handler(schedulePath), s.check)
+	r.serveAdmin(socket, w.folder, r.withConsole(all, w.folder), e.Schedule.Handler(schedulePath), s.check)
 	if s.Once {
 		r.parts.Add(parts.Part{Name: "catching up", Run: func(ctx context.Context) error {
 			if err := follower.Once(ctx); err != nil {

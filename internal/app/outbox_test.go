@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
-	"github.com/larder-cdn/larder/bot/schedule"
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -41,7 +41,7 @@ func TestScheduleOnAdminSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newAdminServer(t.Context(), w.operations(), e.schedule.Handler(schedulePath), http.NotFoundHandler(), quiet)
+	server := newAdminServer(t.Context(), w.operations(), e.Schedule.Handler(schedulePath), http.NotFoundHandler(), quiet)
 	go server.Serve(socket) //nolint:errcheck // it ends with Close
 	defer server.Close()
 	got := make(chan string, 1)
@@ -95,7 +95,7 @@ func TestFollowerSendsNothing(t *testing.T) {
 	with(openOptions{}, func(folder *Reader) error {
 		o, err := folder.outbox.get()
 		if err == nil {
-			_, err = o.schedule.Post(t.Context(), "", schedule.Request{URL: target.URL + "/due"})
+			_, err = o.Schedule.Post(t.Context(), "", notify.Request{URL: target.URL + "/due"})
 		}
 		return err
 	})

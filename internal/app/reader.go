@@ -23,6 +23,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
@@ -47,7 +48,7 @@ type Reader struct {
 	libraries lazy[*library.Index] // follows the log from first use on
 	pages     *pageSources
 	runtime   lazy[*durable.Runtime] // of durable objects, such as waiting rooms
-	outbox    lazy[*outbox]
+	outbox    lazy[*notify.Outbox]
 	workers   int            // of a check: half of the processors where the process serves
 	busy      sync.WaitGroup // operations under way
 	unattend  func() error   // ends what answers other commands meanwhile; nil where nothing does
@@ -96,21 +97,21 @@ func open(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, er
 	})
 	r.demand = sync.OnceValue(func() *bot.Popularity { return bot.NewPopularity(store, r.usage().Popularity) })
 	r.readLibraries(logger.With("part", "library"))
-	outboxLogger := logger.With("part", "errands")
+	outboxLogger := logger.With("part", "outbox")
 	r.pages.documents.open = func() (*documents, error) { return r.openDocuments(logger.With("part", "renderer")) }
 	r.pages.documents.close = (*documents).close
 	r.runtime.open = func() (*durable.Runtime, error) {
 		return durable.New(store, durable.Options{Logger: outboxLogger, Quiet: !o.working}), nil
 	}
 	r.runtime.close = closeRuntime
-	r.outbox.open = func() (*outbox, error) {
+	r.outbox.open = func() (*notify.Outbox, error) {
 		runtime, err := r.runtime.get()
 		if err != nil {
 			return nil, err
 		}
-		return openOutbox(runtime, store, log, outboxLogger)
+		return notify.OpenOutbox(runtime, store, log, agent(), outboxLogger)
 	}
-	r.outbox.close = func(*outbox) error { return nil } // the runtime is
+	r.outbox.close = func(*notify.Outbox) error { return nil } // the runtime is
 	return r, nil
 }
 

@@ -112,8 +112,8 @@ func (r *readiness) report() api.Readiness {
 	return report.Readiness
 }
 
-// notify sends states to the service manager, if there is one that wants them.
-func notify(states ...string) {
+// notifyManager sends states to the service manager, if there is one that wants them.
+func notifyManager(states ...string) {
 	for _, state := range states {
 		_, _ = daemon.SdNotify(false, state) // it has gone, or never was
 	}

@@ -215,7 +215,7 @@ func (r *roleRun) finish(stopping func()) error {
 	r.supervisor.configuration.working.Store(r.settings)
 	r.ready.Store(true)
 	r.supervisor.readiness.set(nil)
-	notify(daemon.SdNotifyReady)
+	notifyManager(daemon.SdNotifyReady)
 	err := r.supervisor.older.report(isReady)
 	for _, f := range r.onReady {
 		f()

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/larder-cdn/larder/api/admin"
-	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore/bucket"
@@ -108,12 +107,7 @@ func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.R
 	file, _, broken := r.settings.ReadRooms()
 	return record.Open(ctx, record.Options{
 		Data: r.settings.Data, Node: o.cluster.dataCentre(), Leader: o.cluster.recordLeader(), File: file, FileErr: broken, Logger: r.logger.With("part", "rooms"),
-		Backends: func(folder bucket.Bucket) record.Backends {
-			if o.readOnly && r.settings.Bucket != "" {
-				folder = configstore.ReadOnly{Bucket: folder, Why: errors.New("this node cannot take part in the cluster at the moment; change the rooms on another node")}
-			}
-			return o.cluster.recordBackends(folder)
-		},
+		Backends: o.cluster.recordBackends, ReadOnly: o.readOnly && r.settings.Bucket != "",
 	})
 }
 
@@ -167,7 +161,7 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 			return nil, share, err
 		}
 		notify = func(ctx context.Context, h waitingroom.Happening) error {
-			return outbox.webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
+			return outbox.Webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
 		}
 	}
 	opened, err := waitingroom.New(waitingroom.Options{

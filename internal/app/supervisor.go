@@ -69,7 +69,7 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	}
 	work, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		notify(daemon.SdNotifyStopping)
+		notifyManager(daemon.SdNotifyStopping)
 		v.readiness.set(errStopping)
 		if lame := v.configuration.inForce.Get().LameDuck; serve && lame > 0 {
 			logger.Info("serving until the lame-duck time is over; /readyz says that the process stops", "for", lame)

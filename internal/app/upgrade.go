@@ -315,7 +315,7 @@ func (v *supervisor) handOver(n *newer, data string) error {
 	if err == nil {
 		v.sockets.keepFiles()
 		v.late.succession.set(forwarder(data, v.logger))
-		notify("MAINPID=" + strconv.Itoa(n.cmd.Process.Pid))
+		notifyManager("MAINPID=" + strconv.Itoa(n.cmd.Process.Pid))
 		v.logger.Info("another process has taken over", "pid", n.cmd.Process.Pid)
 		return errTaken
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
-	"github.com/larder-cdn/larder/packages/lint"
 )
 
 // openClients opens the clients of upstreams, by the settings.
@@ -47,10 +46,9 @@ func openDownloads(s *settings.Settings, c *bot.Clients) (func(context.Context, 
 
 // Upstreams are where the checks on a submission look.
 type Upstreams struct {
-	clients    *bot.Clients
-	sources    submission.Sources
-	popularity submission.Popularity
-	minifiers  *worker.Pool
+	submission.Upstreams
+	clients   *bot.Clients
+	minifiers *worker.Pool
 }
 
 // OpenUpstreams opens the upstreams for a command, which reports errors itself.
@@ -59,8 +57,9 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	if err != nil {
 		return nil, err
 	}
-	u := &Upstreams{clients: c, popularity: submission.Popularity{Stars: git.Stars(c.GitHub)}}
-	if u.popularity.Downloads, err = openDownloads(s, c); err != nil {
+	u := &Upstreams{clients: c}
+	u.Popularity.Stars = git.Stars(c.GitHub)
+	if u.Popularity.Downloads, err = openDownloads(s, c); err != nil {
 		return nil, err
 	}
 	program, err := os.Executable()
@@ -68,7 +67,7 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 		return nil, err
 	}
 	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Single: true, Timeout: bot.MinifyTimeout})
-	u.sources = submission.Sources{
+	u.Sources = map[string]submission.Source{
 		"npm": submission.Minified(submission.Npm(c.Npm), u.minify),
 		"git": submission.Minified(submission.Git(c.Git), u.minify),
 	}
@@ -127,7 +126,7 @@ func (u *Upstreams) Close() {
 // Preview returns what the bot would publish of a package, with the tags by which pages load it from assetBase ("" is the server
 // of the page), and with the difference from the published package JSON if that is not nil.
 func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package, assetBase string, older int) (*submission.Preview, error) {
-	preview, err := u.sources.Look(ctx, p, older)
+	preview, err := u.Look(ctx, p, older)
 	if err != nil {
 		return nil, err
 	}
@@ -138,20 +137,14 @@ func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package,
 		}
 	}
 	if published != nil {
-		err = u.sources.Compare(ctx, preview, published)
+		err = u.Compare(ctx, preview, published)
 	}
 	return preview, err
 }
 
-// Lint adds what the upstreams of the packages report to the results. It returns, each once, what could not be found out
-// but need not.
-func (u *Upstreams) Lint(ctx context.Context, results []*lint.Result) (unknown []string, err error) {
-	return u.sources.Lint(ctx, u.popularity, results)
-}
-
 // Draft writes the package JSON of an npm package.
 func (u *Upstreams) Draft(ctx context.Context, target, name string) (*submission.Draft, error) {
-	return submission.NewDraft(ctx, u.sources["npm"], target, name)
+	return submission.NewDraft(ctx, u.Sources["npm"], target, name)
 }
 
 // What a page may cost: less than the bot takes, because any visitor can request it.

@@ -198,7 +198,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 	}
 	made, err := bot.New(bot.Options{
 		Demand:      d.downloads,
-		Runtime:     outbox.runtime,
+		Runtime:     outbox.Runtime,
 		Store:       w.folder.store,
 		Log:         w.folder.log,
 		Catalogue:   d.first,

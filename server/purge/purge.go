@@ -75,6 +75,9 @@ var (
 	jobs      = []byte("p")
 )
 
+// Prefixes are those of the rows, for copies.
+var Prefixes = [][]byte{cursorKey, jobs}
+
 func (j Job) key() []byte { return binary.BigEndian.AppendUint64(jobs[:1:1], uint64(j.Entry)) }
 
 // Pending returns the jobs in a store, oldest first.

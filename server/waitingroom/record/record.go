@@ -75,6 +75,8 @@ type Options struct {
 	File    config.File
 	FileErr error
 	Logger  *slog.Logger
+	// ReadOnly refuses changes on a node that cannot take part in its cluster at the moment.
+	ReadOnly bool
 }
 
 // A Record is the record of the rooms on this node.
@@ -103,6 +105,9 @@ func Open(ctx context.Context, o Options) (*Record, error) {
 	folder, err := bucket.FolderAt(filepath.Join(o.Data, Folder))
 	if err != nil {
 		return nil, err
+	}
+	if o.ReadOnly {
+		folder = configstore.ReadOnly{Bucket: folder, Why: errors.New("this node cannot take part in the cluster at the moment; change the rooms on another node")}
 	}
 	b := o.Backends(folder)
 	if r.isolated = b.isolated; r.isolated {

@@ -1,4 +1,4 @@
-package schedule
+package notify
 
 import (
 	"encoding/json"
@@ -49,7 +49,7 @@ const (
 	MaxTriggerAt    = 9214646400000
 )
 
-var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+var requestMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 // reserved are headers that the connection needs.
 var reserved = []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
@@ -60,8 +60,8 @@ func (r Request) Check() error {
 		return err
 	}
 	switch {
-	case r.Method != "" && !slices.Contains(methods, r.Method):
-		return fmt.Errorf("method: %.20q is none of %s", r.Method, strings.Join(methods, ", "))
+	case r.Method != "" && !slices.Contains(requestMethods, r.Method):
+		return fmt.Errorf("method: %.20q is none of %s", r.Method, strings.Join(requestMethods, ", "))
 	case r.TriggerAt < 0 || r.TriggerAt > MaxTriggerAt:
 		return errors.New("triggerAt: want milliseconds since 1970, up to the year 2261")
 	case r.TriggerEverySeconds < 0 || r.TriggerEverySeconds > MaxEverySeconds:
@@ -152,7 +152,7 @@ func (s *Scheduler) Handler(prefix string) http.Handler {
 	})
 	mux.HandleFunc("GET "+prefix+"/{id}", func(w http.ResponseWriter, r *http.Request) {
 		state, err := s.Get(r.Context(), r.PathValue("id"))
-		answer(w, r, http.StatusOK, state, err)
+		writeResponse(w, r, http.StatusOK, state, err)
 	})
 	mux.HandleFunc("GET "+prefix, s.serveList)
 	mux.HandleFunc("DELETE "+prefix+"/{id}", func(w http.ResponseWriter, r *http.Request) {
@@ -181,7 +181,7 @@ func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request, id string)
 		status = http.StatusCreated
 	}
 	state, err := s.Post(r.Context(), id, request)
-	answer(w, r, status, state, err)
+	writeResponse(w, r, status, state, err)
 }
 
 func (s *Scheduler) serveList(w http.ResponseWriter, r *http.Request) {
@@ -194,10 +194,10 @@ func (s *Scheduler) serveList(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	states, err := s.List(r.Context(), r.FormValue("after"), limit)
-	answer(w, r, http.StatusOK, states, err)
+	writeResponse(w, r, http.StatusOK, states, err)
 }
 
-func answer(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
+func writeResponse(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
 	if err != nil {
 		answerError(w, r, err)
 		return
@@ -210,8 +210,8 @@ func answer(w http.ResponseWriter, r *http.Request, status int, value any, err e
 func answerError(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusInternalServerError
 	switch {
-	case errors.Is(err, ErrNotFound):
-		status, err = http.StatusNotFound, ErrNotFound
+	case errors.Is(err, ErrNoRequest):
+		status, err = http.StatusNotFound, ErrNoRequest
 	case errors.As(err, new(*RequestError)):
 		status = http.StatusBadRequest
 	case errors.Is(err, durable.ErrOverloaded), errors.Is(err, durable.ErrClosed):

@@ -1,4 +1,4 @@
-package schedule
+package notify
 
 import (
 	"context"
@@ -65,7 +65,7 @@ func TestDeadReceiverDelaysNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		w := &town{open: begun.Add(time.Hour), dead: make(map[string]int)}
-		s := start(t, Options{Transport: w})
+		s := start(t, SchedulerOptions{Transport: w})
 		const pending = 2 * turns
 		for i := range pending {
 			post(t, s, fmt.Sprintf("dead-%04d", i), Request{URL: fmt.Sprintf("http://dead/%d", i)})
@@ -139,7 +139,7 @@ func TestShares(t *testing.T) {
 func TestLargestRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &place{begun: time.Now(), answers: []int{0}}
-		s := start(t, Options{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		s := start(t, SchedulerOptions{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			if _, err := p.RoundTrip(r); err != nil {
 				return nil, errors.New(strings.Repeat("<", 64<<10))
 			}
@@ -168,12 +168,12 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestImpossibleIDs(t *testing.T) {
-	s := start(t, Options{Transport: &place{}})
+	s := start(t, SchedulerOptions{Transport: &place{}})
 	for _, id := range []string{"a\x00b", strings.Repeat("x", 513)} {
-		if _, err := s.Get(t.Context(), id); !errors.Is(err, ErrNotFound) {
+		if _, err := s.Get(t.Context(), id); !errors.Is(err, ErrNoRequest) {
 			t.Errorf("Get: %v", err)
 		}
-		if err := s.Remove(t.Context(), id); !errors.Is(err, ErrNotFound) {
+		if err := s.Remove(t.Context(), id); !errors.Is(err, ErrNoRequest) {
 			t.Errorf("Remove: %v", err)
 		}
 		if _, err := s.PostOnce(context.Background(), id, Request{URL: "http://a/"}); !errors.As(err, new(*RequestError)) {

@@ -1,4 +1,4 @@
-package webhook
+package notify
 
 import (
 	"context"
@@ -111,7 +111,7 @@ func (r *rig) begin() {
 	r.Helper()
 	r.runtime = durable.New(r.store, durable.Options{})
 	var err error
-	r.hooks, err = Open(Options{Runtime: r.runtime, Store: r.store, Log: r.log, Transport: r.place})
+	r.hooks, err = OpenWebhooks(WebhookOptions{Runtime: r.runtime, Store: r.store, Log: r.log, Transport: r.place})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func (r *rig) publish(pkg, version string) {
 	}
 }
 
-func (r *rig) add(path, pkg string) Hook {
+func (r *rig) add(path, pkg string) Webhook {
 	r.Helper()
 	h, secret, err := r.hooks.Add(r.Context(), "http://127.0.0.1:1"+path, Subject{Package: pkg, Watch: strings.HasPrefix(path, "/watch")})
 	if err != nil {
@@ -154,7 +154,7 @@ func (r *rig) add(path, pkg string) Hook {
 	return h
 }
 
-func (r *rig) hook(id string) Hook {
+func (r *rig) hook(id string) Webhook {
 	r.Helper()
 	hooks, err := r.hooks.List(r.Context())
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *rig) hook(id string) Hook {
 		}
 	}
 	r.Fatalf("no webhook %s", id)
-	return Hook{}
+	return Webhook{}
 }
 
 func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
@@ -187,7 +187,7 @@ func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
 		if err := r.hooks.Remove(t.Context(), late.ID); err != nil {
 			t.Error(err)
 		}
-		if err := r.hooks.Remove(t.Context(), late.ID); !errors.Is(err, ErrNotFound) {
+		if err := r.hooks.Remove(t.Context(), late.ID); !errors.Is(err, ErrNoWebhook) {
 			t.Errorf("got %v", err)
 		}
 		r.publish("vue", "1.2.0")
@@ -278,7 +278,7 @@ func TestWebhooksOfRooms(t *testing.T) {
 		r := newRig(t)
 		defer func() { r.end() }()
 		releases := r.add("/releases", "")
-		rooms := map[string]Hook{}
+		rooms := map[string]Webhook{}
 		for path, room := range map[string]string{"/shop": "shop", "/all": "*"} {
 			h, secret, err := r.hooks.Add(t.Context(), "http://127.0.0.1:1"+path, Subject{Room: room})
 			if err != nil {

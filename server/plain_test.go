@@ -1,13 +1,15 @@
-package app
+package server_test
 
 import (
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/larder-cdn/larder/server"
 )
 
-func TestToHTTPS(t *testing.T) {
+func TestRedirectToHTTPS(t *testing.T) {
 	usual, other := &net.TCPAddr{Port: 443}, &net.TCPAddr{Port: 8443}
 	for _, tt := range []struct {
 		public             *net.TCPAddr
@@ -30,7 +32,7 @@ func TestToHTTPS(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(tt.method, "http://placeholder"+tt.path, nil)
 		r.Host = tt.host
-		toHTTPS(tt.public).ServeHTTP(w, r)
+		server.RedirectToHTTPS(tt.public).ServeHTTP(w, r)
 		if got := w.Header().Get("Location"); w.Code != tt.status || got != tt.want {
 			t.Errorf("%s %s of %s with port %d: %d to %q, want %d to %q", tt.method, tt.path, tt.host, tt.public.Port, w.Code, got, tt.status, tt.want)
 		}

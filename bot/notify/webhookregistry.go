@@ -1,4 +1,4 @@
-package webhook
+package notify
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/schedule"
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
@@ -34,7 +33,7 @@ type (
 	settled struct{ message string } // it is no longer pending
 	result  struct {
 		message string
-		state   schedule.State
+		state   State
 	}
 )
 
@@ -106,7 +105,7 @@ func (c get) do(ctx context.Context, s *durable.State) (answer, error) {
 func one(ctx context.Context, s *durable.State, id string) (hook, error) {
 	h, found, err := durable.GetJSON[hook](ctx, s, hookPrefix+id)
 	if err == nil && !found {
-		err = ErrNotFound
+		err = ErrNoWebhook
 	}
 	return h, err
 }
@@ -157,7 +156,7 @@ func read(ctx context.Context, s *durable.State) (a answer, err error) {
 func (c expect) do(ctx context.Context, s *durable.State) (answer, error) {
 	for _, message := range c.messages {
 		// Not of one that was removed since.
-		if _, err := one(ctx, s, hookOf(message)); errors.Is(err, ErrNotFound) {
+		if _, err := one(ctx, s, hookOf(message)); errors.Is(err, ErrNoWebhook) {
 			continue
 		} else if err != nil {
 			return answer{}, err
@@ -187,13 +186,13 @@ func (c result) do(ctx context.Context, s *durable.State) (answer, error) {
 		return answer{}, err
 	}
 	h.Last, h.LastMessage, h.Answer, h.Problem = c.state.Last, c.message, c.state.Answer, c.state.Problem
-	over := c.state.Status != schedule.Waiting
+	over := c.state.Status != Waiting
 	_, pending, err := s.Get(ctx, pendingPrefix+c.message)
 	if err != nil {
 		return answer{}, err
 	}
 	switch {
-	case c.state.Status == schedule.Delivered:
+	case c.state.Status == Delivered:
 		h.Failures = 0
 		if pending {
 			h.Delivered++

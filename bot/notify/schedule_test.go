@@ -1,4 +1,4 @@
-package schedule
+package notify
 
 import (
 	"context"
@@ -71,18 +71,18 @@ func openStore(t *testing.T) *kvstore.Store {
 	return store
 }
 
-func open(t *testing.T, store *kvstore.Store, o Options) (*Scheduler, *durable.Runtime) {
+func open(t *testing.T, store *kvstore.Store, o SchedulerOptions) (*Scheduler, *durable.Runtime) {
 	t.Helper()
 	o.jitter = func(time.Duration) time.Duration { return 0 }
 	r := durable.New(store, durable.Options{})
-	s, err := Open(r, o)
+	s, err := OpenScheduler(r, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s, r
 }
 
-func start(t *testing.T, o Options) *Scheduler {
+func start(t *testing.T, o SchedulerOptions) *Scheduler {
 	t.Helper()
 	store := openStore(t)
 	s, r := open(t, store, o)
@@ -106,7 +106,7 @@ func post(t *testing.T, s *Scheduler, id string, r Request) State {
 func TestRequestsAreSentInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &place{begun: time.Now()}
-		s := start(t, Options{Transport: p})
+		s := start(t, SchedulerOptions{Transport: p})
 		at := func(d time.Duration) int64 { return time.Now().Add(d).UnixMilli() }
 		post(t, s, "", Request{URL: "https://example.com/now"})
 		time.Sleep(time.Second)
@@ -118,7 +118,7 @@ func TestRequestsAreSentInTime(t *testing.T) {
 		if err := s.Remove(t.Context(), removed.ID); err != nil {
 			t.Error(err)
 		}
-		if err := s.Remove(t.Context(), removed.ID); !errors.Is(err, ErrNotFound) {
+		if err := s.Remove(t.Context(), removed.ID); !errors.Is(err, ErrNoRequest) {
 			t.Errorf("removed twice: %v", err)
 		}
 		time.Sleep(time.Hour + time.Minute)
@@ -147,7 +147,7 @@ func TestRequestsAreSentInTime(t *testing.T) {
 func TestFailuresAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &place{begun: time.Now(), answers: []int{0, 500, 302, 404}}
-		s := start(t, Options{Transport: p})
+		s := start(t, SchedulerOptions{Transport: p})
 		id := post(t, s, "", Request{URL: "https://u:secret@example.com/x?token=secret"}).ID
 		time.Sleep(10 * time.Second)
 		state, err := s.Get(t.Context(), id)
@@ -165,7 +165,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 func TestGivingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &place{begun: time.Now(), answers: slices.Repeat([]int{500}, 1000)}
-		s := start(t, Options{Transport: p})
+		s := start(t, SchedulerOptions{Transport: p})
 		once := post(t, s, "", Request{URL: "https://example.com/once"}).ID
 		time.Sleep(giveUpAfter - time.Hour)
 		if state, err := s.Get(t.Context(), once); err != nil || state.Status != Waiting || time.Until(state.Next) > longestPause {
@@ -191,7 +191,7 @@ func TestGivingUp(t *testing.T) {
 func TestReplacedWhileItIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &place{begun: time.Now(), hold: 10 * time.Second}
-		s := start(t, Options{Transport: p})
+		s := start(t, SchedulerOptions{Transport: p})
 		replaced := post(t, s, "", Request{URL: "https://example.com/old"}).ID
 		removed := post(t, s, "", Request{URL: "https://example.com/gone"}).ID
 		time.Sleep(time.Second)
@@ -204,7 +204,7 @@ func TestReplacedWhileItIsSent(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		p.want(t, "10s GET /gone", "10s GET /old", "1m11s GET /new")
-		if _, err := s.Get(t.Context(), removed); !errors.Is(err, ErrNotFound) {
+		if _, err := s.Get(t.Context(), removed); !errors.Is(err, ErrNoRequest) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -215,7 +215,7 @@ func TestScheduleOutlastsRestarts(t *testing.T) {
 		store := openStore(t)
 		defer store.Close()
 		p := &place{begun: time.Now(), hold: time.Second}
-		s, r := open(t, store, Options{Transport: p})
+		s, r := open(t, store, SchedulerOptions{Transport: p})
 		post(t, s, "", Request{URL: "https://example.com/interrupted"})
 		post(t, s, "", Request{URL: "https://example.com/later", TriggerAt: time.Now().Add(time.Hour).UnixMilli()})
 		time.Sleep(time.Second / 2)
@@ -224,7 +224,7 @@ func TestScheduleOutlastsRestarts(t *testing.T) {
 		}
 		p.want(t)
 		time.Sleep(2 * time.Hour)
-		_, r = open(t, store, Options{Transport: p})
+		_, r = open(t, store, SchedulerOptions{Transport: p})
 		time.Sleep(time.Minute)
 		p.want(t, "2h0m1.5s GET /interrupted", "2h0m1.5s GET /later")
 		if err := r.Close(t.Context()); err != nil {
@@ -268,7 +268,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestHandler(t *testing.T) {
-	s := start(t, Options{Transport: &place{begun: time.Now()}})
+	s := start(t, SchedulerOptions{Transport: &place{begun: time.Now()}})
 	server := httptest.NewServer(s.Handler("/schedule"))
 	defer server.Close()
 	do := func(method, path, body string, status int, want ...string) string {

@@ -1,21 +1,4 @@
-// Package webhook tells others over HTTP when a release is published, what becomes of it, and what happens in waiting
-// rooms.
-//
-// A webhook is a URL, and a secret that its messages are signed with. Package webhook
-// follows the log: for every entry that says that a release was published, or what became
-// of it for one that watches, after a
-// webhook was added, each webhook that asked for its package is sent a message, as a
-// scheduled request (package schedule), which keeps on trying. So are those of a waiting room when
-// [Webhooks.TellRoom] says what happened there.
-//
-// Guarantees: every such entry is sent at least once, whichever side restarts in between, or
-// given up after three days of failures; a message has the same id in each attempt.
-// Each attempt is signed for its own time, as Standard Webhooks has it
-// (https://www.standardwebhooks.com), so a recording of one is worth nothing soon
-// after. Secrets are in the store and told once, when the webhook is added.
-//
-// The package does not know how releases come about, or what a waiting room is.
-package webhook
+package notify
 
 import (
 	"cmp"
@@ -31,15 +14,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/schedule"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
 )
 
-// Options configures Webhooks. The first three are required.
-type Options struct {
+// WebhookOptions configures Webhooks. The first three are required.
+type WebhookOptions struct {
 	Runtime *durable.Runtime
 	Store   *kvstore.Store
 	Log     *logs.Log
@@ -53,8 +35,8 @@ type Options struct {
 // MaxHooks is how many webhooks there may be.
 const MaxHooks = 1000
 
-// ErrNotFound says that there is no webhook with an id.
-var ErrNotFound = errors.New("there is no such webhook: `larder webhook list` has the ids")
+// ErrNoWebhook says that there is no webhook with an id.
+var ErrNoWebhook = errors.New("there is no such webhook: `larder webhook list` has the ids")
 
 // A Subject is what a webhook is told of: releases, or a waiting room.
 type Subject struct {
@@ -64,7 +46,7 @@ type Subject struct {
 }
 
 // A Hook is a webhook, and how its messages fare.
-type Hook struct {
+type Webhook struct {
 	ID  string `json:"id"`
 	URL string `json:"url"`
 	Subject
@@ -86,7 +68,7 @@ type Hook struct {
 }
 
 // About says in words what the webhook is told of.
-func (h *Hook) About() string {
+func (h *Webhook) About() string {
 	switch {
 	case h.Room == "*":
 		return "all rooms"
@@ -102,7 +84,7 @@ func (h *Hook) About() string {
 
 // hook is a Hook as it is stored.
 type hook struct {
-	Hook
+	Webhook
 	Secret string `json:"secret"`
 }
 
@@ -135,14 +117,14 @@ type Release struct {
 
 // Webhooks are the webhooks of a store. Their methods may be called at the same time.
 type Webhooks struct {
-	options  Options
+	options  WebhookOptions
 	registry durable.Object[command, answer]
-	messages *schedule.Scheduler
+	messages *Scheduler
 	changed  chan struct{} // holds one after a webhook was added
 }
 
-// Open begins to send what is due. [Webhooks.Run] follows the log.
-func Open(o Options) (*Webhooks, error) {
+// OpenWebhooks begins to send what is due. [Webhooks.Run] follows the log.
+func OpenWebhooks(o WebhookOptions) (*Webhooks, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	w := &Webhooks{options: o, changed: make(chan struct{}, 1)}
 	registry, err := durable.Open(o.Runtime, durable.Class[command, answer]{
@@ -153,23 +135,23 @@ func Open(o Options) (*Webhooks, error) {
 		return nil, err
 	}
 	w.registry = registry.Object("all")
-	w.messages, err = schedule.Open(o.Runtime, schedule.Options{
+	w.messages, err = OpenScheduler(o.Runtime, SchedulerOptions{
 		Class: "webhook-message", UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger,
-		Receiver: func(id string, _ schedule.Request) string { return hookOf(id) },
+		Receiver: func(id string, _ Request) string { return hookOf(id) },
 		Before:   w.sign, After: w.tell,
 	})
 	return w, err
 }
 
 // Add adds a webhook. The secret is told here and nowhere else.
-func (w *Webhooks) Add(ctx context.Context, url string, of Subject) (h Hook, secret string, err error) {
-	if err := schedule.CheckURL(url); err != nil {
+func (w *Webhooks) Add(ctx context.Context, url string, of Subject) (h Webhook, secret string, err error) {
+	if err := CheckURL(url); err != nil {
 		return h, "", err
 	}
 	if of.Room != "" && (of.Package != "" || of.Watch) {
 		return h, "", errors.New("a webhook is for releases or for a waiting room, not for both: add another one")
 	}
-	new := hook{Secret: newSecret(), Hook: Hook{
+	new := hook{Secret: newSecret(), Webhook: Webhook{
 		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: of,
 		Added: time.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
@@ -180,17 +162,17 @@ func (w *Webhooks) Add(ctx context.Context, url string, of Subject) (h Hook, sec
 	case w.changed <- struct{}{}:
 	default:
 	}
-	return new.Hook, new.Secret, nil
+	return new.Webhook, new.Secret, nil
 }
 
 // List returns all webhooks, oldest first.
-func (w *Webhooks) List(ctx context.Context) ([]Hook, error) {
+func (w *Webhooks) List(ctx context.Context) ([]Webhook, error) {
 	a, err := w.send(ctx, list{})
-	hooks := make([]Hook, len(a.hooks))
+	hooks := make([]Webhook, len(a.hooks))
 	for i, h := range a.hooks {
-		hooks[i] = h.Hook
+		hooks[i] = h.Webhook
 	}
-	slices.SortStableFunc(hooks, func(a, b Hook) int { return a.Added.Compare(b.Added) })
+	slices.SortStableFunc(hooks, func(a, b Webhook) int { return a.Added.Compare(b.Added) })
 	return hooks, err
 }
 
@@ -356,10 +338,10 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 		return err
 	}
 	for _, m := range due {
-		state, err := w.messages.PostOnce(ctx, m.id, schedule.Request{
+		state, err := w.messages.PostOnce(ctx, m.id, Request{
 			URL: m.hook.URL, Method: "POST", Body: string(m.body), Headers: map[string]string{"Content-Type": "application/json"},
 		})
-		if err == nil && state.Status != schedule.Waiting {
+		if err == nil && state.Status != Waiting {
 			_, err = w.send(ctx, settled{m.id}) // an earlier process had sent it, and told of it
 		}
 		if err != nil {
@@ -372,8 +354,8 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 // sign completes an attempt to send a message.
 func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []byte) error {
 	a, err := w.send(ctx, get{hookOf(id)})
-	if errors.Is(err, ErrNotFound) {
-		return fmt.Errorf("%w: the webhook was removed", schedule.ErrGone)
+	if errors.Is(err, ErrNoWebhook) {
+		return fmt.Errorf("%w: the webhook was removed", ErrGone)
 	}
 	if err != nil {
 		return err
@@ -390,9 +372,9 @@ func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []
 }
 
 // tell notes how an attempt went.
-func (w *Webhooks) tell(ctx context.Context, id string, s schedule.State) error {
+func (w *Webhooks) tell(ctx context.Context, id string, s State) error {
 	_, err := w.send(ctx, result{id, s})
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, ErrNoWebhook) {
 		return nil
 	}
 	return err

@@ -1,27 +1,4 @@
-// Package schedule sends HTTP requests at their time: once, or again and again.
-//
-// Each request is a durable object (package kvstore/durable) whose alarm is its next
-// delivery, so any number of them sleep for nothing, and a restart forgets none.
-//
-// Guarantees: each delivery is made at least once, at its time or later, until it is
-// answered with 2xx; what fails is tried again after 2 s, twice as long each time up to an
-// hour, and up to a quarter longer. A single request is given up after three days; one that
-// repeats when its next time has come, and is counted as missed. Posting to an id
-// replaces the request, deleting it takes it off the schedule: what is under way then
-// may still arrive.
-//
-// A few requests at once go to one receiver, and a single one where the last has failed;
-// those that are due besides come back later, each at a time of its own. So one that is
-// dead, and has much to be told, delays no other.
-//
-// The URLs are the operator's own word, as those of the purge hook are: they may have any address,
-// loopback and private ones too, and http. To nowhere else is anything sent, because
-// redirects are not followed; they count as failures. Answers are read to 64 KiB and
-// have to come within 30 s. A URL may hold a secret: errors and logs name its host.
-//
-// It is in bot, beside fetch, because it talks to others, and not in kvstore, which
-// knows no HTTP. It does not know what is sent, or why.
-package schedule
+package notify
 
 import (
 	"cmp"
@@ -42,8 +19,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// Options configures a Scheduler.
-type Options struct {
+// SchedulerOptions configures a Scheduler.
+type SchedulerOptions struct {
 	// Class is the name of the objects; default "request". A second scheduler over the
 	// same runtime has another.
 	Class string
@@ -77,8 +54,8 @@ const (
 )
 
 var (
-	// ErrNotFound says that nothing is scheduled under an id.
-	ErrNotFound = errors.New("no request is scheduled under this id")
+	// ErrNoRequest says that nothing is scheduled under an id.
+	ErrNoRequest = errors.New("no request is scheduled under this id")
 	// ErrGone says that a request has no purpose any more.
 	ErrGone = errors.New("it has no purpose any more")
 )
@@ -114,21 +91,21 @@ type State struct {
 
 // A Scheduler sends what it was told to. Its methods may be called at the same time.
 type Scheduler struct {
-	options Options
-	objects *durable.Namespace[command, State]
+	options SchedulerOptions
+	objects *durable.Namespace[requestCommand, State]
 	client  *http.Client
 	shares  shares
 }
 
 // A command is what an object is told to do.
-type command struct {
+type requestCommand struct {
 	put    *Request
 	keep   bool // leave a request alone that is there
 	remove bool
 }
 
-// Open begins to send what is due, until the runtime is closed.
-func Open(r *durable.Runtime, o Options) (*Scheduler, error) {
+// OpenScheduler begins to send what is due, until the runtime is closed.
+func OpenScheduler(r *durable.Runtime, o SchedulerOptions) (*Scheduler, error) {
 	o.Class = cmp.Or(o.Class, "request")
 	o.UserAgent = cmp.Or(o.UserAgent, "larder")
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -149,9 +126,11 @@ func Open(r *durable.Runtime, o Options) (*Scheduler, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	var err error
-	s.objects, err = durable.Open(r, durable.Class[command, State]{
-		Name:   o.Class,
-		New:    func(context.Context, *durable.State) (durable.Handler[command, State], error) { return object{s}, nil },
+	s.objects, err = durable.Open(r, durable.Class[requestCommand, State]{
+		Name: o.Class,
+		New: func(context.Context, *durable.State) (durable.Handler[requestCommand, State], error) {
+			return requestObject{s}, nil
+		},
 		Limits: durable.Limits{Alarms: turns},
 	})
 	if err != nil {
@@ -166,16 +145,16 @@ func (s *Scheduler) Post(ctx context.Context, id string, r Request) (State, erro
 	if id == "" {
 		id = s.objects.NewUniqueID()
 	}
-	return s.post(ctx, id, command{put: &r})
+	return s.post(ctx, id, requestCommand{put: &r})
 }
 
 // PostOnce is [Scheduler.Post], but what is there already, or was done within a day,
 // stays as it is.
 func (s *Scheduler) PostOnce(ctx context.Context, id string, r Request) (State, error) {
-	return s.post(ctx, id, command{put: &r, keep: true})
+	return s.post(ctx, id, requestCommand{put: &r, keep: true})
 }
 
-func (s *Scheduler) post(ctx context.Context, id string, c command) (State, error) {
+func (s *Scheduler) post(ctx context.Context, id string, c requestCommand) (State, error) {
 	if err := c.put.Check(); err != nil {
 		return State{}, &RequestError{err}
 	}
@@ -196,20 +175,20 @@ type RequestError struct{ Err error }
 func (e *RequestError) Error() string { return e.Err.Error() }
 func (e *RequestError) Unwrap() error { return e.Err }
 
-// Get returns how a request fares, or [ErrNotFound].
+// Get returns how a request fares, or [ErrNoRequest].
 func (s *Scheduler) Get(ctx context.Context, id string) (State, error) {
 	if !possible(id) {
-		return State{}, ErrNotFound
+		return State{}, ErrNoRequest
 	}
-	return s.objects.Object(id).Send(ctx, command{})
+	return s.objects.Object(id).Send(ctx, requestCommand{})
 }
 
-// Remove takes a request off the schedule, or returns [ErrNotFound].
+// Remove takes a request off the schedule, or returns [ErrNoRequest].
 func (s *Scheduler) Remove(ctx context.Context, id string) error {
 	if !possible(id) {
-		return ErrNotFound
+		return ErrNoRequest
 	}
-	_, err := s.objects.Object(id).Send(ctx, command{remove: true})
+	_, err := s.objects.Object(id).Send(ctx, requestCommand{remove: true})
 	return err
 }
 
@@ -222,7 +201,7 @@ func (s *Scheduler) List(ctx context.Context, after string, limit int) ([]State,
 	states := []State{}
 	for _, id := range ids {
 		state, err := s.Get(ctx, id)
-		if errors.Is(err, ErrNotFound) {
+		if errors.Is(err, ErrNoRequest) {
 			continue // just now
 		}
 		if err != nil {
@@ -233,19 +212,19 @@ func (s *Scheduler) List(ctx context.Context, after string, limit int) ([]State,
 	return states, nil
 }
 
-// object is a request on the schedule. It has one row with its state, one with the body,
+// requestObject is a request on the schedule. It has one row with its state, one with the body,
 // which may be as large as a row, and one with a number that is another whenever it is
 // replaced.
-type object struct{ *Scheduler }
+type requestObject struct{ *Scheduler }
 
 const (
-	stateKey   = "state"
-	bodyKey    = "body"
-	versionKey = "version"
+	stateKey          = "state"
+	bodyKey           = "body"
+	requestVersionKey = "version"
 )
 
-// read returns the request's state, and whether there is one.
-func read(ctx context.Context, s *durable.State) (State, bool, error) {
+// readRequest returns the request's state, and whether there is one.
+func readRequest(ctx context.Context, s *durable.State) (State, bool, error) {
 	state, found, err := durable.GetJSON[State](ctx, s, stateKey)
 	if err != nil || !found {
 		return state, false, err
@@ -262,8 +241,8 @@ func write(ctx context.Context, s *durable.State, state State, next time.Time) e
 }
 
 // Handle implements [durable.Handler].
-func (o object) Handle(ctx context.Context, s *durable.State, c command) (State, error) {
-	state, found, err := read(ctx, s)
+func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCommand) (State, error) {
+	state, found, err := readRequest(ctx, s)
 	switch {
 	case err != nil:
 		return State{}, err
@@ -271,11 +250,11 @@ func (o object) Handle(ctx context.Context, s *durable.State, c command) (State,
 		due := c.put.first(s.Now())
 		state = State{ID: s.Name(), Request: *c.put, Status: Waiting, Due: due.UTC(), Next: due.UTC()}
 		return state, errors.Join(
-			durable.PutJSON(ctx, s, versionKey, rand.Uint64()),
+			durable.PutJSON(ctx, s, requestVersionKey, rand.Uint64()),
 			s.Put(ctx, bodyKey, []byte(state.Request.Body)),
 			write(ctx, s, state, due))
 	case !found:
-		return State{}, ErrNotFound
+		return State{}, ErrNoRequest
 	case c.remove:
 		return state, s.DeleteAll(ctx)
 	}
@@ -283,12 +262,12 @@ func (o object) Handle(ctx context.Context, s *durable.State, c command) (State,
 }
 
 // Alarm implements [durable.Handler]: it makes an attempt, or forgets what is over.
-func (o object) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
-	state, found, err := read(ctx, s)
+func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
+	state, found, err := readRequest(ctx, s)
 	if err != nil || !found {
 		return err
 	}
-	version, _, err := durable.GetJSON[uint64](ctx, s, versionKey)
+	version, _, err := durable.GetJSON[uint64](ctx, s, requestVersionKey)
 	if err != nil {
 		return err
 	}
@@ -325,7 +304,7 @@ func (o object) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) er
 		return err
 	}
 	// It may have been replaced or removed meanwhile.
-	if now, _, err := durable.GetJSON[uint64](ctx, s, versionKey); err != nil || now != version {
+	if now, _, err := durable.GetJSON[uint64](ctx, s, requestVersionKey); err != nil || now != version {
 		return err
 	}
 	alarm := state.Next
@@ -336,7 +315,7 @@ func (o object) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) er
 }
 
 // attempt sends a request and returns its state afterwards.
-func (o object) attempt(ctx context.Context, clock func() time.Time, s State) State {
+func (o requestObject) attempt(ctx context.Context, clock func() time.Time, s State) State {
 	answer, err := o.send(ctx, s)
 	now := clock().UTC()
 	s.Last, s.Answer, s.Problem = now, answer, ""
@@ -370,7 +349,7 @@ func (o object) attempt(ctx context.Context, clock func() time.Time, s State) St
 }
 
 // send sends a request once. The status is 0 where there was no answer.
-func (o object) send(ctx context.Context, s State) (status int, err error) {
+func (o requestObject) send(ctx context.Context, s State) (status int, err error) {
 	host := s.Request.host()
 	r, err := http.NewRequestWithContext(ctx, cmp.Or(s.Request.Method, "GET"), s.Request.URL, strings.NewReader(s.Request.Body))
 	if err != nil {
