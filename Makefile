@@ -200,7 +200,7 @@ follow: ## kill a mirror CRASHES times in the middle of its catch-up
 sweep: ## damage a store at SWEEP positions of each kind of file, repair it without a backup (REPAIRS of each of 42 kinds of damage), and lose the power SWEEP times, and CRASHES times while it is signed
 	LARDER_TEST_SWEEP=$(SWEEP) $(GO) test -count 1 -timeout 2h -v -run '^(TestSweepDamage|TestFlippedBitInManifest|TestNoFalseAlarmAfterACrash)$$' ./kvstore
 	LARDER_TEST_SWEEP=$(SWEEP) $(GO) test -count 1 -timeout 2h -v -run '^TestScanOfDamagedFiles$$' ./kvstore
-	LARDER_TEST_SWEEP=$(REPAIRS) $(GO) test -count 1 -timeout 10h -v -run '^TestSweepRepair$$' ./logs/repair
+	LARDER_TEST_SWEEP=$(REPAIRS) $(GO) test -count 1 -timeout 10h -v -run '^TestSweepRepair$$' ./logs/check
 	LARDER_TEST_SWEEP=$(CRASHES) $(GO) test -count 1 -timeout 2h -v -run '^TestPowerFailures$$' ./logs/signing
 
 upgrade: ## upgrade the real process UPGRADES times, and restart it on one socket as often, while 64 clients ask it, over each protocol; stop, reload and upgrade it under clients that take up to 5 s for each step

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
-	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -70,9 +70,9 @@ func (r *rig) lose(hashes ...kvstore.Hash) {
 	}
 }
 
-func (r *rig) repair() repair.Result {
+func (r *rig) repair() check.RepairResult {
 	r.Helper()
-	result, err := repair.InPlace(r.Context(), r.store, r.log, repair.Options{Sources: []repair.Source{r.remaker()}, Temp: r.TempDir()})
+	result, err := check.RepairInPlace(r.Context(), r.store, r.log, check.RepairOptions{Sources: []check.Source{r.remaker()}, Temp: r.TempDir()})
 	if err != nil {
 		r.Fatal(err)
 	}

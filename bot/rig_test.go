@@ -28,7 +28,7 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -328,10 +328,10 @@ func (r *rig) state(pkg, version string) views.State {
 
 // sound fails the test unless store, log and views agree, and the log is as its
 // schema has it.
-func (r *rig) sound() fsck.Summary {
+func (r *rig) sound() check.Summary {
 	r.Helper()
 	testkit.CheckEntries(r, r.store)
-	sum, err := fsck.Run(context.Background(), r.store, fsck.Options{Deep: true, Keys: filepath.Join(r.data, "keys"), Temp: r.TempDir()}, func(f fsck.Finding) {
+	sum, err := check.Run(context.Background(), r.store, check.Options{Deep: true, Keys: filepath.Join(r.data, "keys"), Temp: r.TempDir()}, func(f check.Finding) {
 		r.Errorf("%+v", f)
 	})
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server"
 )
@@ -150,7 +150,7 @@ func (r *rig) wantKinds(want ...logs.Kind) {
 		r.Errorf("the log has %v, want %v", got, want)
 	}
 	testkit.CheckEntries(r.T, r.Store)
-	_, err := fsck.Run(r.Context(), r.Store, fsck.Options{Deep: true, Temp: r.TempDir(), Keys: r.keys}, func(f fsck.Finding) { r.Errorf("found %+v", f) })
+	_, err := check.Run(r.Context(), r.Store, check.Options{Deep: true, Temp: r.TempDir(), Keys: r.keys}, func(f check.Finding) { r.Errorf("found %+v", f) })
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -56,7 +56,7 @@ func (c *counter) stored(data string) bool {
 
 func (c *counter) sound() {
 	c.t.Helper()
-	_, err := fsck.Run(c.t.Context(), c.Store, fsck.Options{Deep: true, Temp: c.t.TempDir()}, func(f fsck.Finding) { c.t.Errorf("%+v", f) })
+	_, err := check.Run(c.t.Context(), c.Store, check.Options{Deep: true, Temp: c.t.TempDir()}, func(f check.Finding) { c.t.Errorf("%+v", f) })
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -212,8 +212,8 @@ func TestCheckFindsWhatNoErasureExplains(t *testing.T) {
 	if err := b.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	var found []fsck.Finding
-	if _, err := fsck.Run(t.Context(), c.Store, fsck.Options{Temp: t.TempDir()}, func(f fsck.Finding) { found = append(found, f) }); err != nil {
+	var found []check.Finding
+	if _, err := check.Run(t.Context(), c.Store, check.Options{Temp: t.TempDir()}, func(f check.Finding) { found = append(found, f) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(found) != 1 || !strings.Contains(found[0].Where, h.String()) {

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 )
 
 // TestBackupCrash backs a data folder up while the bot fills it, and kills the bot's process, which makes the backups
@@ -107,14 +107,14 @@ func (c *crasher) wantBackup(dir string, succeeded bool) {
 	out, err := cmd.Output()
 	var report struct {
 		Checkpoint *logs.Checkpoint `json:"checkpoint"`
-		List       []fsck.Finding   `json:"list"`
+		List       []check.Finding  `json:"list"`
 	}
 	if json.Unmarshal(out, &report) != nil || report.Checkpoint == nil {
 		c.Errorf("of a backup, larder fsck: %v\n%s", err, out)
 	}
 	for _, f := range report.List {
 		// The process may have signed more since.
-		if f.Kind != fsck.Checkpoint || !strings.Contains(f.Problem, "the last signed checkpoint has ") {
+		if f.Kind != check.Checkpoint || !strings.Contains(f.Problem, "the last signed checkpoint has ") {
 			c.Errorf("a backup: %+v", f)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 )
 
 func newFsck(a *cli) *cobra.Command {
@@ -64,9 +64,9 @@ disk.`,
 			}
 			path := seenPath
 			if path == "" {
-				path = filepath.Join(keys, fsck.SeenFile)
+				path = filepath.Join(keys, check.SeenFile)
 			}
-			before, err := fsck.ReadSeen(path)
+			before, err := check.ReadSeen(path)
 			if err != nil {
 				return err
 			}
@@ -95,14 +95,14 @@ func keepSeen(path string, given bool, c logs.Checkpoint) (kept bool, err error)
 	if _, err := os.Stat(filepath.Dir(path)); !given && errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err := (fsck.Seen{Checkpoint: c, Time: time.Now()}).Write(path); err != nil {
+	if err := (check.Seen{Checkpoint: c, Time: time.Now()}).Write(path); err != nil {
 		return false, fmt.Errorf("couldn't keep the checkpoint for the next run: %w; --seen chooses another file", err)
 	}
 	return true, nil
 }
 
 // describeFsck says what was checked, what of the views differs, and what the log was compared with.
-func describeFsck(s fsck.Summary, before fsck.Seen, kept bool) []string {
+func describeFsck(s check.Summary, before check.Seen, kept bool) []string {
 	lines := []string{fmt.Sprintf("Checked %s, %s, %s in %s, %s; %s; %d wrong.", count(int(s.Entries), "log entry", "log entries"),
 		count(int(s.Releases), "release", "releases"), count(int(s.Files), "file", "files"), count(int(s.Contents), "content", "contents"),
 		count(int(s.Rows), "row of views", "rows of views"), count(int(s.Orphans), "leftover", "leftovers"), s.Findings)}
@@ -139,7 +139,7 @@ func describeFsck(s fsck.Summary, before fsck.Seen, kept bool) []string {
 }
 
 // describeRows counts the rows of the views that differ, "" if none does.
-func describeRows(s fsck.Summary) string {
+func describeRows(s check.Summary) string {
 	var parts []string
 	for _, v := range s.Views {
 		for _, n := range []struct {
@@ -159,11 +159,11 @@ type findings struct {
 	cli    *cli
 	asJSON bool
 	bar    *progressBar
-	list   []fsck.Finding
+	list   []check.Finding
 }
 
 func (a *cli) newFindings(asJSON bool) *findings {
-	return &findings{cli: a, asJSON: asJSON, bar: newCountBar(a.stderr, "checking", "entries"), list: []fsck.Finding{}}
+	return &findings{cli: a, asJSON: asJSON, bar: newCountBar(a.stderr, "checking", "entries"), list: []check.Finding{}}
 }
 
 func (l *findings) event(e app.FsckEvent) {
@@ -191,10 +191,10 @@ func (l *findings) event(e app.FsckEvent) {
 }
 
 // report prints what follows the findings: a summary in JSON, or these lines.
-func (l *findings) report(s fsck.Summary, lines []string) error {
+func (l *findings) report(s check.Summary, lines []string) error {
 	return l.print(lines, struct {
-		fsck.Summary
-		List []fsck.Finding `json:"list"`
+		check.Summary
+		List []check.Finding `json:"list"`
 	}{s, l.list})
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/text"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 )
 
 func newRepair(a *cli) *cobra.Command {
@@ -95,7 +95,7 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 		}
 		if err := found.print(describeRepair(result), struct {
 			app.RepairResult
-			List []fsck.Finding `json:"list"`
+			List []check.Finding `json:"list"`
 		}{result, found.list}); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func describeBuilt(r app.RepairResult) (lines []string) {
 	return lines
 }
 
-func describeViews(s fsck.Summary) string {
+func describeViews(s check.Summary) string {
 	line := fmt.Sprintf("Made %s again from %s", count(int(s.Rows), "row", "rows"), count(int(s.Entries), "log entry", "log entries"))
 	differ := describeRows(s)
 	if differ == "" {

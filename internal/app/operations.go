@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/replication"
 )
 
@@ -237,25 +237,25 @@ type FsckRequest struct {
 
 // FsckEvent is sent while a check runs; one of its members is there.
 type FsckEvent struct {
-	Finding  *fsck.Finding  `json:"finding,omitempty"`
-	Progress *fsck.Progress `json:"progress,omitempty"`
+	Finding  *check.Finding  `json:"finding,omitempty"`
+	Progress *check.Progress `json:"progress,omitempty"`
 }
 
 // Operations of `larder fsck`.
 const (
-	OpFsck      Operation[FsckRequest, FsckEvent, fsck.Summary] = "fsck"
-	OpKeyFolder Operation[struct{}, any, string]                = "key-folder" // "" if the process does not sign
+	OpFsck      Operation[FsckRequest, FsckEvent, check.Summary] = "fsck"
+	OpKeyFolder Operation[struct{}, any, string]                 = "key-folder" // "" if the process does not sign
 )
 
 func (r *Reader) fsckOperations(all operations) {
-	answer(all, OpFsck, func(ctx context.Context, q FsckRequest, report func(FsckEvent)) (fsck.Summary, error) {
+	answer(all, OpFsck, func(ctx context.Context, q FsckRequest, report func(FsckEvent)) (check.Summary, error) {
 		o := r.fsckOptions(report)
 		o.Deep, o.All, o.Record, o.Keys, o.Seen = q.Deep, q.All, true, q.Keys, q.Seen
-		return fsck.Run(ctx, r.store, o, func(finding fsck.Finding) { report(FsckEvent{Finding: &finding}) })
+		return check.Run(ctx, r.store, o, func(finding check.Finding) { report(FsckEvent{Finding: &finding}) })
 	})
 	answer(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return "", nil })
 }
 
-func (r *Reader) fsckOptions(report func(FsckEvent)) fsck.Options {
-	return fsck.Options{Temp: tmpDir(r.settings.Data), Workers: r.workers, Progress: func(p fsck.Progress) { report(FsckEvent{Progress: &p}) }}
+func (r *Reader) fsckOptions(report func(FsckEvent)) check.Options {
+	return check.Options{Temp: tmpDir(r.settings.Data), Workers: r.workers, Progress: func(p check.Progress) { report(FsckEvent{Progress: &p}) }}
 }

@@ -19,8 +19,7 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
-	"github.com/larder-cdn/larder/logs/fsck"
-	"github.com/larder-cdn/larder/logs/repair"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/server/waitingroom"
@@ -43,18 +42,18 @@ const FromBucket = "bucket"
 
 // RepairEvent is sent while a repair runs; one of its members is there.
 type RepairEvent struct {
-	Finding  *fsck.Finding    `json:"finding,omitempty"`
-	Progress *repair.Progress `json:"progress,omitempty"`
+	Finding  *check.Finding        `json:"finding,omitempty"`
+	Progress *check.RepairProgress `json:"progress,omitempty"`
 }
 
 // RepairResult is what a repair did.
-type RepairResult = repair.Result
+type RepairResult = check.RepairResult
 
 // OpRepair repairs the folder of a running process, which restarts its role afterwards.
-const OpRepair Operation[RepairRequest, RepairEvent, repair.Result] = "repair"
+const OpRepair Operation[RepairRequest, RepairEvent, check.RepairResult] = "repair"
 
 // Repair repairs a data folder. If a process runs on it, the process does so, and Repair returns when its role has restarted.
-func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result repair.Result, err error) {
+func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result check.RepairResult, err error) {
 	for deadline := time.Now().Add(reachFor); ; {
 		switch client, err := Dial(ctx, s.Data); {
 		case err == nil:
@@ -62,13 +61,13 @@ func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *
 		case !errors.Is(err, ErrNoProcess):
 			return result, err
 		}
-		if len(q.From) == 0 && s.Bucket == "" && !repair.Interrupted(s.Data) {
+		if len(q.From) == 0 && s.Bucket == "" && !check.RepairInterrupted(s.Data) {
 			if err := needStore(s); err != nil {
 				return result, err
 			}
 		}
-		err = withSources(s, q, logger, report, func(o repair.Options) error {
-			result, err = repair.Run(ctx, o)
+		err = withSources(s, q, logger, report, func(o check.RepairOptions) error {
+			result, err = check.Repair(ctx, o)
 			return err
 		})
 		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachAgain) != nil {
@@ -77,7 +76,7 @@ func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *
 	}
 }
 
-func repairThrough(ctx context.Context, client *Client, data string, q RepairRequest, report func(RepairEvent)) (repair.Result, error) {
+func repairThrough(ctx context.Context, client *Client, data string, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
 	before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // of a process that can repair nothing either
 	result, err := OpRepair.Ask(ctx, client, q, report)
 	if err = errors.Join(err, client.Close()); err == nil && (result.Repaired > 0 || result.Damage != "") {
@@ -90,7 +89,7 @@ func repairThrough(ctx context.Context, client *Client, data string, q RepairReq
 }
 
 // withSources calls do with the options of a repair.
-func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(repair.Options) error) (err error) {
+func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(check.RepairOptions) error) (err error) {
 	o, err := repairOptions(s, report)
 	if err != nil {
 		return err
@@ -112,14 +111,14 @@ var errAccept = errors.New("--accept-loss makes another log with another key; st
 var errRepairing = errors.New("a repair is under way; wait until it is done")
 
 // addRepair has do repair, one at a time.
-func addRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (repair.Result, error)) {
+func addRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (check.RepairResult, error)) {
 	var repairing sync.Mutex
-	answer(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (repair.Result, error) {
+	answer(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
 		if q.AcceptLoss {
-			return repair.Result{}, errAccept
+			return check.RepairResult{}, errAccept
 		}
 		if !repairing.TryLock() {
-			return repair.Result{}, errRepairing
+			return check.RepairResult{}, errRepairing
 		}
 		defer repairing.Unlock()
 		return do(ctx, q, report)
@@ -128,9 +127,9 @@ func addRepair(all operations, do func(context.Context, RepairRequest, func(Repa
 
 // addRepairInPlace adds an operation that repairs the folder while the role runs, which restarts afterwards.
 func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
-	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
-		err = withSources(r.settings, q, r.logger, report, func(o repair.Options) error {
-			result, err = repair.InPlace(ctx, folder.store, folder.log, o)
+	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
+		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
+			result, err = check.RepairInPlace(ctx, folder.store, folder.log, o)
 			return err
 		})
 		if result.Repaired > 0 { // also where it ended early
@@ -143,15 +142,15 @@ func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 // addRebuild adds an operation that builds a new store beside the remains of the damaged one. Between this run of the role, which closes that, and
 // the next one, the two are swapped.
 func (r *roleRun) addRebuild(all operations, missing *Shortfall) {
-	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result repair.Result, err error) {
-		err = withSources(r.settings, q, r.logger, report, func(o repair.Options) error {
+	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
+		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
 			if err := os.MkdirAll(o.Temp, 0o700); err != nil {
 				return err
 			}
-			result, err = repair.Build(ctx, missing, o)
+			result, err = check.Rebuild(ctx, missing, o)
 			if err == nil {
 				r.restart(restart{before: func() error {
-					kept, err := repair.Swap(o)
+					kept, err := check.Swap(o)
 					r.logger.Warn("the repaired store replaces the damaged one", "kept", kept, "err", err)
 					return err
 				}})
@@ -168,24 +167,24 @@ func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	did, err := repair.Finish(s.Data, filepath.Join(keys, markFile))
+	did, err := check.FinishRepair(s.Data, filepath.Join(keys, markFile))
 	if did != "" {
 		logger.Warn(did, "data", s.Data)
 	}
 	return err
 }
 
-func repairOptions(s *settings.Settings, report func(RepairEvent)) (repair.Options, error) {
+func repairOptions(s *settings.Settings, report func(RepairEvent)) (check.RepairOptions, error) {
 	keys, err := s.KeyFolder()
-	return repair.Options{
+	return check.RepairOptions{
 		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget, Shared: s.Bucket != "", Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
-		Report:   func(f fsck.Finding) { report(RepairEvent{Finding: &f}) },
-		Progress: func(p repair.Progress) { report(RepairEvent{Progress: &p}) },
+		Report:   func(f check.Finding) { report(RepairEvent{Finding: &f}) },
+		Progress: func(p check.RepairProgress) { report(RepairEvent{Progress: &p}) },
 	}, err
 }
 
 // openSources opens what a store is repaired from. close closes what was opened, also if err is not nil.
-func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []repair.Source, close func() error, err error) {
+func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []check.Source, close func() error, err error) {
 	release := func() {}
 	close = func() (err error) {
 		defer func() { release() }()
@@ -200,7 +199,7 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 		from = append(slices.Clip(from), FromBucket)
 	}
 	for _, where := range from {
-		var source repair.Source
+		var source check.Source
 		if where == FromUpstream {
 			source, release, err = openUpstreamSource(s, logger.With("part", "bot"))
 		} else {

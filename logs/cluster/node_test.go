@@ -23,7 +23,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -118,7 +118,7 @@ func same(t *testing.T, members ...*member) {
 		if m.Shelf.Log.Checkpoint() != members[0].Shelf.Log.Checkpoint() {
 			t.Errorf("member %d has %v, and the first one %v", i, m.Shelf.Log.Checkpoint(), members[0].Shelf.Log.Checkpoint())
 		}
-		_, err := fsck.Run(t.Context(), m.Shelf.Store, fsck.Options{Deep: true, Temp: t.TempDir()}, func(f fsck.Finding) { t.Errorf("member %d: %+v", i, f) })
+		_, err := check.Run(t.Context(), m.Shelf.Store, check.Options{Deep: true, Temp: t.TempDir()}, func(f check.Finding) { t.Errorf("member %d: %+v", i, f) })
 		if err != nil {
 			t.Error(err)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
@@ -231,7 +231,7 @@ func (m *mirror) same(t *testing.T, u *upstream) {
 // sound fails the test unless fsck finds nothing.
 func (m *mirror) sound(t *testing.T) {
 	t.Helper()
-	summary, err := fsck.Run(t.Context(), m.Store, fsck.Options{Deep: true, Keys: m.keys, Temp: t.TempDir()}, func(f fsck.Finding) { t.Errorf("fsck: %+v", f) })
+	summary, err := check.Run(t.Context(), m.Store, check.Options{Deep: true, Keys: m.keys, Temp: t.TempDir()}, func(f check.Finding) { t.Errorf("fsck: %+v", f) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func serverOptions(url string) verify.Options { return verify.Options{Server: ur
 // soundSoFar is sound for a mirror that has yet to show anything.
 func (m *mirror) soundSoFar(t *testing.T) {
 	t.Helper()
-	_, err := fsck.Run(t.Context(), m.Store, fsck.Options{Deep: true, Temp: t.TempDir()}, func(f fsck.Finding) { t.Errorf("fsck: %+v", f) })
+	_, err := check.Run(t.Context(), m.Store, check.Options{Deep: true, Temp: t.TempDir()}, func(f check.Finding) { t.Errorf("fsck: %+v", f) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -28,7 +28,7 @@ func record(t *testing.T, s *testkit.Shelf, c views.Change) {
 // sound fails the test unless the views are what follows from the log.
 func sound(t *testing.T, s *testkit.Shelf) {
 	t.Helper()
-	_, err := fsck.Run(t.Context(), s.Store, fsck.Options{Deep: true, Temp: t.TempDir()}, func(f fsck.Finding) { t.Errorf("found %+v", f) })
+	_, err := check.Run(t.Context(), s.Store, check.Options{Deep: true, Temp: t.TempDir()}, func(f check.Finding) { t.Errorf("found %+v", f) })
 	if err != nil {
 		t.Fatal(err)
 	}

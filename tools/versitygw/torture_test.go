@@ -25,7 +25,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/cluster"
-	"github.com/larder-cdn/larder/logs/fsck"
+	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -311,7 +311,7 @@ func check(t *testing.T, endpoint string, candidates []*candidate, acked map[str
 				t.Errorf("%s lacks %s, which %s acknowledged: %v", dir, version, by, err)
 			}
 		}
-		if _, err := fsck.Run(t.Context(), m.store, fsck.Options{Deep: true, Temp: t.TempDir()}, func(f fsck.Finding) { t.Errorf("%s: %+v", dir, f) }); err != nil {
+		if _, err := check.Run(t.Context(), m.store, check.Options{Deep: true, Temp: t.TempDir()}, func(f check.Finding) { t.Errorf("%s: %+v", dir, f) }); err != nil {
 			t.Error(err)
 		}
 		if err := m.store.Close(); err != nil {

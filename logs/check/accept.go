@@ -1,0 +1,117 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// accept repairs what is there without the lost end, and has the log go on as a new one.
+func (e *engine) accept(ctx context.Context) error {
+	accepting := newEngine(e.RepairOptions)
+	// Nothing is compared with what was signed: less than that is there.
+	accepting.accepting, accepting.former = true, e.signed
+	accepting.result.Finished = e.result.Finished
+	err := accepting.run(ctx)
+	e.result = accepting.result
+	if err != nil {
+		return err
+	}
+	o := e.storeOptions()
+	o.Mark = e.Mark
+	store, err := kvstore.Open(e.path(storeName), o)
+	if err != nil {
+		return err
+	}
+	log, err := logs.Open(store)
+	if err == nil {
+		var next signing.Succession
+		next, err = signing.Succeed(signing.Options{Dir: e.Keys, Store: store, Log: log, Logger: e.Logger}, e.Now())
+		e.result.Succession = &next
+		if err == nil { // which is about the log before, too
+			err = os.Rename(filepath.Join(e.Keys, SeenFile), filepath.Join(next.Kept, SeenFile))
+			if errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+		}
+	}
+	return errors.Join(err, store.Close())
+}
+
+// An ownLog says, by its own tree, which entries its log has.
+type ownLog interface {
+	// size is how many entries it had.
+	size() int64
+	// belongs reports whether an entry is the one at that index.
+	belongs(index int64, raw []byte) bool
+}
+
+// base returns what says which entries come after the signed ones: the damaged store. Where the end of what was signed is given
+// up, it may be a folder among the sources, if that has more of the log.
+func (e *engine) base() (best ownLog) {
+	most := int64(0)
+	if e.damaged != nil {
+		best = e.damaged
+		if e.accepting {
+			if most = e.damaged.prefix(); most == 0 {
+				best = nil
+			}
+		}
+	}
+	if !e.accepting {
+		return best
+	}
+	for _, s := range e.RepairOptions.Sources {
+		if folder, ok := s.(*replication.Store); ok {
+			if n := readableEnd(folder.Store(), e.former.Size); n > most {
+				best, most = folderLog{folder.Store()}, n
+			}
+		}
+	}
+	return best
+}
+
+// readableEnd is up to where a store has the log, no further than most.
+func readableEnd(store *kvstore.Store, most int64) int64 {
+	var n int64
+	for n < most && logs.Belongs(store, n, entryOf(store, n)) {
+		n++
+	}
+	return n
+}
+
+// entryOf is an entry's bytes, nil where they cannot be read.
+func entryOf(store *kvstore.Store, index int64) []byte {
+	raw, _ := logs.RawEntry(store, index)
+	return raw
+}
+
+// A folderLog is the log of a store that is a source.
+type folderLog struct{ store *kvstore.Store }
+
+func (s folderLog) belongs(index int64, raw []byte) bool { return logs.Belongs(s.store, index, raw) }
+
+func (s folderLog) size() int64 {
+	had, err := logs.ReadCheckpoint(s.store)
+	if err != nil { // then those count that are there
+		return readableEnd(s.store, math.MaxInt64)
+	}
+	return had.Size
+}
+
+// excused reports whether a finding is about what was accepted.
+func (e *engine) excused(f Finding) bool { return e.accepting && f.Kind == Checkpoint }
+
+// errNothingLeft is that there is nothing to accept the loss of the rest for.
+func (e *engine) errNothingLeft() error {
+	return fmt.Errorf("nothing of the log of %d signed entries is left, neither in %s nor in the folder of a source: begin with `larder up`, another data folder and another key folder", e.former.Size, e.Data)
+}

@@ -1,0 +1,453 @@
+// Package check checks everything in a data folder, and repairs it: the rows of the store, the log against its tree and
+// against what was signed, the contents that the log names, and the views.
+//
+// [Run] reports everything that it finds wrong, so that one run reports all. It works on a snapshot, so a process may
+// publish meanwhile, and writes nothing but the record of a deep check. It trusts neither the store nor the key folder: a
+// log that was rewritten from its first entry on agrees with itself, and only a [Seen] checkpoint that is stored elsewhere
+// reveals it.
+//
+// A repair stores a content only if it has its hash, and an entry only if the tree over all of them has the root that was
+// signed, whatever a [Source] sends. If the store's tables, MANIFEST and write-ahead log are sound, it works in place,
+// beside a process too ([RepairInPlace]). Otherwise it scans the bytes of all files, builds a new store beside the damaged
+// one, checks that deeply and swaps the two ([Repair]). The damaged store is kept. Erased contents do not come back, the
+// same log continues with the same key, and what cannot be repaired is listed. An interrupted repair is completed by the
+// next.
+//
+// The package must not know how a process runs, how the log is served, nor how results are shown.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/livemap"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// Options say what is checked, and against what.
+type Options struct {
+	// Deep decodes every coding of every content and hashes the bytes again. Without
+	// it, only the rows that describe a content are checked.
+	Deep bool
+	// Record has a deep check that finds nothing wrong record in the store's folder up to which signed checkpoint it has
+	// verified everything. The next one starts there. Any check that finds something wrong removes the record.
+	Record bool
+	// All has a deep check start at the first entry, whatever was recorded.
+	All bool
+	// Keys is the key folder, "" for none.
+	Keys string
+	// Seen is the checkpoint of an earlier run, the zero value for none.
+	Seen logs.Checkpoint
+	// Temp is the folder in which the views are built a second time, for as long as
+	// the run takes. They need about as much space there as in the store. It is made
+	// if it is missing. If nothing can be written to it, or its disk is almost full, they are built in memory,
+	// and a run that needs more than 256 MiB of it returns an error. Default: the system's.
+	Temp string
+	// Workers is how many contents a deep check decodes at once. Default: one for
+	// each processor.
+	Workers int
+	// Progress, if set, is called now and then, one call at a time.
+	Progress func(Progress)
+}
+
+// Progress is how far a run is.
+type Progress struct {
+	Entries int64 `json:"entries"` // of the log
+	Of      int64 `json:"of"`
+	Decoded int64 `json:"decoded,omitempty"` // bytes of contents
+}
+
+// A Progress is told after so many entries, and after so many decoded bytes.
+const (
+	entriesPerProgress = 256
+	bytesPerProgress   = 16 << 20
+)
+
+// A Kind says what a finding is about.
+type Kind string
+
+// The kinds of findings.
+const (
+	Store      Kind = "store"      // rows of the store that cannot be read
+	Log        Kind = "log"        // entries, the tree over them, and what they say of releases
+	Checkpoint Kind = "checkpoint" // what was signed, or seen by an earlier run
+	Key        Kind = "key"        // a file of the key folder
+	Content    Kind = "content"    // a content that the log names
+	View       Kind = "view"       // a row that has to follow from the log
+	State      Kind = "state"      // such a row that says how far a version has come
+)
+
+// A Finding is one thing that is wrong.
+type Finding struct {
+	Kind     Kind   `json:"kind"`
+	Where    string `json:"where"` // which entry, content, row or checkpoint
+	Problem  string `json:"problem"`
+	Repaired bool   `json:"repaired,omitempty"` // by a repair
+}
+
+// A Summary counts what was checked and tells what it was checked against.
+type Summary struct {
+	Entries  int64  `json:"entries"`
+	Releases int64  `json:"releases"`
+	Files    int64  `json:"files"`
+	Contents int64  `json:"contents"` // distinct
+	Orphans  int64  `json:"orphans"`  // contents that nothing names: harmless leftovers of interrupted releases
+	Rows     int64  `json:"rows"`     // of the views, that follow from the log
+	Views    []Rows `json:"views"`
+	Findings int64  `json:"findings"`
+	Repaired int64  `json:"repaired"` // of the findings
+	// Sound tells that tree and entries are as they were hashed, and continue what was
+	// signed and seen.
+	Sound bool `json:"sound"`
+	// Checkpoint is that of the log, to be kept as Seen if Sound is true.
+	Checkpoint logs.Checkpoint `json:"checkpoint"`
+	// KeyMissing tells that the log was signed and the key folder has no key: what was
+	// signed is not known, so the log is not sound, whatever else is right.
+	KeyMissing bool `json:"keyMissing,omitempty"`
+	// Signed is the size of the last signed checkpoint, 0 if there is none.
+	Signed int64  `json:"signed"`
+	Origin string `json:"origin,omitempty"` // the log's name in the signature
+	// Seen is the size of Options.Seen.
+	Seen int64 `json:"seen"`
+	// Since is how many entries an earlier deep check has verified, with everything that follows from them. This one did not
+	// check them again.
+	Since int64 `json:"since,omitempty"`
+	// Verified is how many signed entries the next deep check may skip, and Unrecorded why that could not be recorded.
+	Verified   int64  `json:"verified,omitempty"`
+	Unrecorded string `json:"unrecorded,omitempty"`
+}
+
+// Rows counts the rows of one view.
+type Rows struct {
+	View        string `json:"view"`
+	Rows        int64  `json:"rows"`        // that follow from the log
+	Missing     int64  `json:"missing"`     // of those, rows that are not there
+	Differing   int64  `json:"differing"`   // and rows that say something else
+	Unexplained int64  `json:"unexplained"` // rows that are there and do not follow from the log
+}
+
+// Run checks everything in store and calls report for each thing that is wrong, one
+// call at a time. The error is for what kept it from checking.
+func Run(ctx context.Context, store *kvstore.Store, o Options, report func(Finding)) (Summary, error) {
+	return run(ctx, store, o, false, report)
+}
+
+// ReplaceViews checks as [Run] does and replaces each row of the views that differs from
+// the log. Rows that the log does not determine stay: states of releases that are
+// being made, that failed or that wait for another attempt.
+//
+// If the log is damaged, or a content is missing that the views follow from, it
+// replaces nothing and returns an error. Rows are replaced in batches, each all or
+// nothing, so after a crash some are replaced, and another call completes it.
+// The caller must be the only user of the store, and readers must read again.
+func ReplaceViews(ctx context.Context, store *kvstore.Store, o Options, report func(Finding)) (Summary, error) {
+	return run(ctx, store, o, true, report)
+}
+
+// ErrUnderivable is that of [ReplaceViews] where the log is damaged, or a content that the views follow from.
+var ErrUnderivable = errors.New("the views cannot be made again, and nothing was changed")
+
+func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, report func(Finding)) (_ Summary, err error) {
+	again, err := newSecond(o.Temp)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer func() { err = errors.Join(err, again.close()) }()
+	if o.Workers <= 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	c := &check{
+		options: o, store: store, again: again, report: report,
+		seen: make(map[kvstore.Hash]struct{}), live: make(map[release]standing), recalled: make(map[release]struct{}),
+		gone: make(map[kvstore.Hash]string), damaged: make(map[kvstore.Hash]string),
+		summary:  Summary{Sound: true, Seen: o.Seen.Size},
+		replayed: replayed{live: livemap.New(), last: -1},
+	}
+	if repair {
+		c.repair = newWriter(store, rowsPerReplacement)
+		defer func() { c.repair.batch.Close() }()
+	}
+	// The checkpoint is read before the snapshot is taken, so the snapshot has all
+	// that was signed.
+	signed := c.readSigned()
+	c.snapshot = store.Snapshot()
+	defer c.snapshot.Close()
+	c.decoding.SetLimit(o.Workers)
+	if c.summary.Since = c.verifiedBefore(signed); c.summary.Since > 0 {
+		err = c.runSince(ctx, signed, c.summary.Since)
+	} else {
+		err = c.run(ctx, signed)
+	}
+	c.decoding.Wait() // returns at once unless the check failed
+	if err == nil && o.Record {
+		c.record(signed)
+	}
+	return c.summary, err
+}
+
+// check is one run.
+type check struct {
+	options  Options
+	store    *kvstore.Store
+	snapshot *kvstore.Snapshot
+	again    *second
+	repair   *writer // nil for Run
+	seen     map[kvstore.Hash]struct{}
+	live     map[release]standing
+	recalled map[release]struct{} // the releases that changed since an earlier check
+	decoding errgroup.Group
+	// underivable is why the views cannot be made from the log, nil if they can.
+	underivable error
+	replayed    replayed
+
+	mu       sync.Mutex // of what follows, while there is decoding
+	report   func(Finding)
+	gone     map[kvstore.Hash]string // files' contents that are not in the store, and which they are
+	damaged  map[kvstore.Hash]string // contents that were reported, and which they are
+	progress Progress
+	summary  Summary
+}
+
+type release struct{ pkg, version string }
+
+// A standing is the last entry that made a release served or not.
+type standing struct {
+	index       int64
+	withdrawn   bool
+	actor       string       // of that entry
+	published   int64        // the entry that published it first
+	manifest    kvstore.Hash // of that entry; a later one must have the same
+	provisional bool         // only another origin vouched for it
+}
+
+func (c *check) found(kind Kind, where, format string, args ...any) {
+	c.tell(Finding{Kind: kind, Where: where, Problem: fmt.Sprintf(format, args...)})
+}
+
+func (c *check) tell(f Finding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.summary.Findings++
+	if f.Repaired {
+		c.summary.Repaired++
+	}
+	if f.Kind == Log || f.Kind == Checkpoint {
+		c.summary.Sound = false
+	}
+	c.report(f)
+}
+
+// blocked reports a finding that keeps the views from being made from the log.
+func (c *check) blocked(kind Kind, where string, err error) {
+	c.found(kind, where, "%v", err)
+	if c.underivable == nil {
+		c.underivable = err
+	}
+}
+
+func (c *check) run(ctx context.Context, signed logs.Checkpoint) error {
+	c.files()
+	if err := c.rows(ctx); err != nil {
+		return err
+	}
+	if err := c.entries(ctx, 0); err != nil {
+		return err
+	}
+	c.continues("signed", "the last signed checkpoint", signed)
+	c.continues("seen", "the checkpoint that was seen before", c.options.Seen)
+	if c.repair != nil && c.underivable != nil {
+		return fmt.Errorf("%w: %w", ErrUnderivable, c.underivable)
+	}
+	if err := c.sharers(ctx); err != nil {
+		return err
+	}
+	if err := c.views(ctx); err != nil {
+		return err
+	}
+	if err := c.liveRows(ctx); err != nil {
+		return err
+	}
+	if err := c.missing(ctx); err != nil {
+		return err
+	}
+	return c.orphans()
+}
+
+// files reports what is wrong with the store's files.
+func (c *check) files() {
+	if damage := c.store.Damage(); damage != nil {
+		for _, f := range damage.Findings {
+			c.found(Store, f.File, "%s", f)
+		}
+	}
+}
+
+// rows reads the rows that no other check reads.
+func (c *check) rows(ctx context.Context) error {
+	for _, part := range []struct {
+		ns   kvstore.Namespace
+		name string
+	}{{kvstore.Absent, "absent releases"}, {kvstore.Durable, "durable objects"}, {kvstore.LogState, "state of the log"}, {kvstore.Meta, "settings"}, {kvstore.Queue, "queue"}, {kvstore.Upstreams, "upstreams"}, {kvstore.Usage, "usage"}} {
+		for _, err := range c.snapshot.Scan(part.ns, kvstore.Range{}) {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				c.found(Store, part.name, "%v", err)
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// entries checks the log from an entry on and the contents that it names, and builds the second set
+// of views.
+func (c *check) entries(ctx context.Context, from int64) error {
+	var err error
+	if c.summary.Checkpoint, err = logs.ReadCheckpoint(c.snapshot); err != nil {
+		c.found(Checkpoint, "state", "%v", err)
+	}
+	verified, err := logs.VerifyFrom(c.snapshot, from)
+	if err != nil {
+		c.blocked(Log, "tree", err)
+	}
+	for e, err := range logs.Entries(c.snapshot, from) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		c.summary.Entries++
+		if err != nil { // the entries behind it may be readable; if not, this is the last
+			c.blocked(Log, "entries", err)
+			continue
+		}
+		if from > 0 {
+			err = c.recall(ctx, e, from)
+		} else {
+			err = c.replay(e)
+		}
+		if err = errors.Join(err, c.entry(ctx, e)); err != nil {
+			return err
+		}
+		c.count(c.summary.Entries, verified.Size-from)
+	}
+	c.decoding.Wait()
+	if c.options.Deep {
+		c.showProgress()
+	}
+	return errors.Join(ctx.Err(), c.again.commit())
+}
+
+// count shows the progress every now and then.
+func (c *check) count(entries, of int64) {
+	c.mu.Lock()
+	c.progress.Entries, c.progress.Of = entries, of
+	c.mu.Unlock()
+	if entries%entriesPerProgress == 1 || entries == of {
+		c.showProgress()
+	}
+}
+
+func (c *check) showProgress() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.options.Progress != nil {
+		c.options.Progress(c.progress)
+	}
+}
+
+// entry checks the contents that an entry names and adds its rows to the second
+// set of views.
+func (c *check) entry(ctx context.Context, e logs.Indexed) error {
+	where := fmt.Sprintf("entry %d", e.Index)
+	change, err := views.Load(c.store, e)
+	if err != nil {
+		c.blocked(Content, where, err)
+		return c.again.index(e) // which needs no content
+	}
+	for _, h := range e.Contents() {
+		c.content(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, label(e)), nil)
+	}
+	c.order(e)
+	if e.Kind.Publishes() {
+		c.fileRoot(e, change.Manifest)
+		c.summary.Releases++
+	}
+	// A mirror may have had none of the files when the publication was verified.
+	if e.Kind.Publishes() || c.summary.Since > 0 && e.Kind.Serves() {
+		for i := range change.Manifest.Files {
+			if change.Absent {
+				break
+			}
+			c.summary.Files++
+			file := &change.Manifest.Files[i]
+			c.content(ctx, file.SHA256, fileName(e, file), file)
+		}
+	}
+	if err := c.again.apply(change); err != nil {
+		c.blocked(Log, where, err)
+	}
+	return c.again.relieve()
+}
+
+// order checks that the entry's change was possible at that point: only a served
+// release is withdrawn, or one that another actor withdrew, only a withdrawn one
+// restored or erased, and a release that comes back has the files that it had.
+func (c *check) order(e logs.Indexed) {
+	id := release{e.Package, e.Version}
+	before, known := c.live[id]
+	served := known && !before.withdrawn
+	wrong := func(format string, args ...any) {
+		c.found(Log, fmt.Sprintf("entry %d", e.Index), "%s %s "+format, append([]any{e.Package, e.Version}, args...)...)
+	}
+	switch e.Kind {
+	case logs.Replaced:
+		if served || !before.provisional {
+			wrong("takes the place of files that were not withdrawn, or not those of an origin that alone vouched for them")
+		}
+	case logs.Confirmed:
+		if !served || !before.provisional || e.Manifest != before.manifest {
+			wrong("is confirmed without being served as only another origin had it")
+		}
+	case logs.Published, logs.Mirrored:
+		if served {
+			wrong("was published already, by entry %d", before.index)
+		}
+		if known && !served && e.Manifest != before.manifest {
+			wrong("was published with other files, by entry %d", before.published)
+		}
+	case logs.Withdrawn:
+		if !served && (!known || e.Actor == before.actor) {
+			wrong("is withdrawn without being served")
+		}
+	case logs.Restored, logs.Erased:
+		if served || !known {
+			wrong("is %s without being withdrawn before", e.Kind)
+		}
+		if known && e.Kind == logs.Restored && e.Manifest != before.manifest {
+			wrong("is restored with other files than entry %d published", before.published)
+		}
+	}
+	c.follow(e)
+}
+
+// follow notes what an entry makes of its release.
+func (c *check) follow(e logs.Indexed) {
+	id := release{e.Package, e.Version}
+	before, known := c.live[id]
+	switch e.Kind {
+	case logs.Published, logs.Mirrored, logs.Confirmed, logs.Replaced, logs.Withdrawn, logs.Restored:
+		if !known || e.Kind == logs.Replaced {
+			before.published, before.manifest = e.Index, e.Manifest
+		}
+		before.index, before.withdrawn, before.actor, before.provisional = e.Index, e.Kind == logs.Withdrawn, e.Actor, e.Mirror.Provisional()
+		c.live[id] = before
+	}
+}

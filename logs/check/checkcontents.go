@@ -1,0 +1,208 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/kvstore/coding"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// content checks one content, once. name says which it is; file is the line of a
+// manifest that names it, or nil.
+func (c *check) content(ctx context.Context, h kvstore.Hash, name string, file *logs.File) {
+	if _, ok := c.seen[h]; ok {
+		if where, gone := c.lacks(h); gone && file == nil {
+			c.mu.Lock()
+			delete(c.gone, h)
+			c.mu.Unlock()
+			c.broken(h, where, "an entry of the log names it, and it is not in the store")
+		}
+		return
+	}
+	c.seen[h] = struct{}{}
+	c.summary.Contents++
+	where := fmt.Sprintf("%s (%s)", h, name)
+	content, err := c.store.Content(h)
+	if file != nil && errors.Is(err, kvstore.ErrNotFound) {
+		c.lack(h, where)
+		return
+	}
+	if err != nil {
+		c.broken(h, where, "%v", err)
+		return
+	}
+	if file != nil && content.Size != file.Size {
+		c.broken(h, where, "the manifest says %d bytes, the store %d", file.Size, content.Size)
+	}
+	if !c.options.Deep {
+		return
+	}
+	c.decoding.Go(func() error {
+		if ctx.Err() == nil {
+			c.decode(h, content, where, file)
+		}
+		return nil
+	})
+}
+
+// decode compares every coding of a content with its hash and its integrity.
+func (c *check) decode(h kvstore.Hash, content kvstore.Content, where string, file *logs.File) {
+	for _, r := range content.Representations {
+		_, coded, err := c.store.Coded(h, r.Coding)
+		if file != nil && errors.Is(err, kvstore.ErrNotFound) {
+			if _, err := c.store.Content(h); errors.Is(err, kvstore.ErrNotFound) {
+				c.lack(h, where) // erased meanwhile
+				return
+			}
+		}
+		if err != nil {
+			// Coded has read again what was replaced meanwhile, so this is an error.
+			c.broken(h, where, "%s: %v", r.Coding, err)
+			continue
+		}
+		identity, err := coding.Decode(r.Coding, coded, content.Size)
+		switch {
+		case err != nil:
+			c.broken(h, where, "%s does not decode: %v", r.Coding, err)
+		case kvstore.Sum(identity) != h:
+			c.broken(h, where, "%s decodes to other bytes, of hash %s", r.Coding, kvstore.Sum(identity))
+		case file != nil && logs.SumSRI(identity) != file.SRI:
+			c.broken(h, where, "the integrity in the manifest is %s, that of the bytes %s", file.SRI, logs.SumSRI(identity))
+		}
+	}
+	c.mu.Lock()
+	before := c.progress.Decoded
+	c.progress.Decoded += content.Size
+	due := c.progress.Decoded/bytesPerProgress > before/bytesPerProgress
+	c.mu.Unlock()
+	if due {
+		c.showProgress()
+	}
+}
+
+// broken reports what is wrong with a content.
+func (c *check) broken(h kvstore.Hash, where, format string, args ...any) {
+	c.found(Content, where, format, args...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.damaged[h] = where
+}
+
+func (c *check) lack(h kvstore.Hash, where string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone[h] = where
+}
+
+func (c *check) lacks(h kvstore.Hash) (where string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	where, ok = c.gone[h]
+	return where, ok
+}
+
+// sharers reports the other files of damaged contents, each of which was reported
+// under one name only.
+func (c *check) sharers(ctx context.Context) error {
+	if len(c.damaged) == 0 {
+		return nil
+	}
+	for e, err := range logs.Entries(c.snapshot, 0) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err != nil {
+			return nil // reported before
+		}
+		if !e.Kind.Publishes() {
+			continue
+		}
+		change, err := views.Load(c.store, e)
+		if err != nil {
+			continue // reported before
+		}
+		for i := range change.Manifest.Files {
+			file := &change.Manifest.Files[i]
+			name := fileName(e, file)
+			where := fmt.Sprintf("%s (%s)", file.SHA256, name)
+			if reported, ok := c.damaged[file.SHA256]; ok && reported != where {
+				c.found(Content, where, "it has the same content as %s", strings.TrimPrefix(reported, file.SHA256.String()+" "))
+			}
+		}
+	}
+	return nil
+}
+
+// missing reports files' contents that are not in the store, unless they were
+// erased and no served file needs them. Contents are read as they are now and not
+// from the snapshot, so the log is too.
+func (c *check) missing(ctx context.Context) error {
+	if len(c.gone) == 0 {
+		return nil
+	}
+	erased, err := views.Erased(ctx, c.store)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err != nil {
+		erased = nil // the damaged entry has been reported
+	}
+	for _, h := range slices.SortedFunc(maps.Keys(c.gone), func(a, b kvstore.Hash) int { return bytes.Compare(a[:], b[:]) }) {
+		if _, ok := erased[h]; !ok {
+			c.found(Content, c.gone[h], "it is not in the store, and no entry says that it was erased")
+			delete(c.gone, h)
+		}
+	}
+	if len(c.gone) == 0 {
+		return nil
+	}
+	for item, err := range c.store.Scan(kvstore.Files, kvstore.Range{}) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		f, err := views.DecodeFile(item.Value)
+		if err != nil {
+			continue // reported by views
+		}
+		if _, gone := c.gone[f.Hash]; gone {
+			c.found(Content, f.Hash.String(), "%s is served, and its content was erased", rowName(kvstore.Files, item.Key))
+			delete(c.gone, f.Hash)
+		}
+	}
+	return nil
+}
+
+// orphans counts the contents that no entry names.
+func (c *check) orphans() error {
+	for item, err := range c.snapshot.Scan(kvstore.Contents, kvstore.Range{}) {
+		if err != nil {
+			c.found(Content, "all", "%v", err)
+			return nil
+		}
+		if len(item.Key) != len(kvstore.Hash{}) {
+			c.found(Content, fmt.Sprintf("%x", item.Key), "the key is not a hash")
+			continue
+		}
+		if _, ok := c.seen[kvstore.Hash(item.Key)]; !ok {
+			c.summary.Orphans++
+		}
+	}
+	return nil
+}
+
+// label says what an entry is about.
+func label(e logs.Indexed) string {
+	return strings.TrimRight(fmt.Sprintf("%s %s %s", e.Kind, e.Package, e.Version), " ")
+}
+
+func fileName(e logs.Indexed, file *logs.File) string {
+	return strings.Join([]string{e.Package, e.Version, file.Path}, "/")
+}

@@ -1,0 +1,137 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/logs/tiles"
+)
+
+// scannedRows are the rows that a repair needs of a damaged store. Views are not among them: they follow from the log.
+var scannedRows = []kvstore.Namespace{
+	kvstore.LogEntries, kvstore.LogHashes, kvstore.LogState, kvstore.Absent, kvstore.Durable, kvstore.Meta,
+	kvstore.Upstreams, kvstore.Queue, kvstore.States, kvstore.Usage,
+}
+
+// A damagedStore is what a scan has found of a store, as a source.
+type damagedStore struct {
+	scan   *kvstore.FileScan
+	signed *tree           // the entries that were signed
+	had    logs.Checkpoint // what the store says that it had
+	tail   *tree           // all entries that it had, also those that were not signed yet
+}
+
+// scanStore scans the store of the data folder, nil where there is none.
+func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
+	if _, err := os.Stat(e.path(storeName)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	o := e.storeOptions()
+	o.Mark, o.ReadOnly = e.Mark, e.beside
+	scan, err := kvstore.ScanFiles(ctx, e.path(storeName), e.Temp, o, scannedRows, func(done, of int64) { e.show("scanning", done, of) })
+	if err != nil {
+		return nil, err
+	}
+	return &damagedStore{scan: scan}, nil
+}
+
+// readLog finds the entries of the log: those of the signed checkpoint, and those that the store had besides.
+func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err error) {
+	if d.signed, err = readTree(ctx, d.scan, signed); err != nil {
+		return err
+	}
+	if d.had, err = logs.ReadCheckpoint(d.scan); err != nil || d.had.Size <= 0 || d.had.Size > d.mostEntries(signed) {
+		d.had = logs.Checkpoint{} // the row is lost: then the entries count that are there
+		for d.isStored(max(d.had.Size, signed.Size)) {
+			d.had.Size = max(d.had.Size, signed.Size) + 1
+		}
+	}
+	if d.tail = d.signed; d.had.Size > signed.Size {
+		d.tail, err = readTree(ctx, d.scan, d.had)
+	}
+	return errors.Join(err, d.scan.Err(), ctx.Err())
+}
+
+// mostLost is how many entries may be missing from the end of a log of which the checkpoint is believed.
+const mostLost = 1 << 16
+
+// mostEntries bounds how many entries the log may have had. The checkpoint may be a row that someone has forged.
+func (d *damagedStore) mostEntries(signed logs.Checkpoint) int64 {
+	return signed.Size + d.scan.Count(kvstore.LogEntries) + d.scan.Count(kvstore.LogHashes) + mostLost
+}
+
+// isStored reports whether an entry is there with its hash.
+func (d *damagedStore) isStored(index int64) bool {
+	raw, err := logs.RawEntry(d.scan, index)
+	return err == nil && logs.Belongs(d.scan, index, raw)
+}
+
+// size is how many entries the store had.
+func (d *damagedStore) size() int64 { return max(d.had.Size, d.signed.size) }
+
+// entry returns the bytes of an entry that was signed, or else is in the tree that the store had.
+func (d *damagedStore) entry(index int64) []byte {
+	if index < d.signed.size {
+		return d.signed.entry(index)
+	}
+	return d.tail.entry(index)
+}
+
+// belongs implements [ownLog].
+func (d *damagedStore) belongs(index int64, raw []byte) bool {
+	if index < d.signed.size {
+		return d.signed.belongs(index, raw)
+	}
+	return d.tail.belongs(index, raw)
+}
+
+// prefix returns how many entries there are from the first one on, without a gap.
+func (d *damagedStore) prefix() (n int64) {
+	for d.entry(n) != nil {
+		n++
+	}
+	return n
+}
+
+// lost returns which of the signed entries are lost.
+func (d *damagedStore) lost() (all []int64) {
+	for index := range d.signed.size {
+		if d.signed.entry(index) == nil {
+			all = append(all, index)
+		}
+	}
+	return all
+}
+
+// Name implements [Source].
+func (d *damagedStore) Name() string { return "the damaged store" }
+
+// Entries returns the entries from index on that were found, for [replication.ReadEntries].
+func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]byte, err error) {
+	for n := index; n < index+tiles.Width; n++ {
+		raw := d.entry(n)
+		if raw == nil {
+			break
+		}
+		entries = append(entries, raw)
+	}
+	if entries == nil {
+		return nil, fmt.Errorf("entry %d: %w", index, fs.ErrNotExist)
+	}
+	return entries, ctx.Err()
+}
+
+// Content implements [Source].
+func (d *damagedStore) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
+	squeezed, coded, err := d.scan.Content(ctx, w.Hash, w.Limit)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return replication.Found{Squeezed: squeezed, Coded: coded}, err
+}

@@ -1,0 +1,156 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// A NotInPlaceError says why a store cannot be healed in place, and that nothing in its log
+// and views was changed.
+type NotInPlaceError struct{ Why error }
+
+func (e *NotInPlaceError) Error() string {
+	return fmt.Sprintf("this cannot be healed in place: %v; `larder repair` builds a new store while no process runs", e.Why)
+}
+
+func (e *NotInPlaceError) Unwrap() error { return e.Why }
+
+// RepairInPlace heals a store that is open, whose tables, MANIFEST and write-ahead log are sound.
+// Others may use it meanwhile; those who have read views must read again what Report tells
+// of. It returns a [*NotInPlaceError] where a new store is needed.
+func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o RepairOptions) (RepairResult, error) {
+	e := newEngine(o)
+	begun := e.Now()
+	e.store, e.log, e.beside = store, log, true
+	why, err := e.inPlace(ctx)
+	if why != nil {
+		err = errors.Join(err, &NotInPlaceError{why})
+	}
+	return e.end(begun), err
+}
+
+// look says why a new store has to be built, nil where it can be healed in place.
+func (e *engine) look(ctx context.Context) (why, err error) {
+	dir := e.path(storeName)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no store in %s", e.Data), nil
+	}
+	e.show("reading", 0, 1)
+	o := e.storeOptions()
+	o.Mark = e.Mark
+	err = kvstore.Look(dir, o)
+	if err == nil {
+		err = kvstore.CheckTables(ctx, dir, o)
+	}
+	if errors.As(err, new(*kvstore.DamageError)) {
+		return err, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	o.ReadOnly = true
+	store, err := kvstore.Open(dir, o)
+	switch {
+	case errors.Is(err, kvstore.ErrLocked), errors.Is(err, kvstore.ErrNewer):
+		return nil, err
+	case err != nil:
+		return err, nil
+	}
+	if why = readable(ctx, store); why == nil {
+		why, err = e.lacksEntries(store)
+	}
+	return why, errors.Join(err, ctx.Err(), store.Close())
+}
+
+// lacksEntries returns which signed entries a store lacks, nil where that is none. Opening such a store for writing would remove
+// files in which they may be.
+func (e *engine) lacksEntries(store *kvstore.Store) (why, err error) {
+	if err := e.restoreKeys(signing.NoteOf(store)); err != nil {
+		return nil, err
+	}
+	have, err := logs.ReadCheckpoint(store)
+	if err == nil && have.Size < max(e.signed.Size, e.former.Size) {
+		why = fmt.Errorf("it has %d log entries, and %d were signed", have.Size, max(e.signed.Size, e.former.Size))
+	}
+	return why, err
+}
+
+// readable returns why a store cannot be read row by row, but for contents' bytes, or why
+// its log is not whole.
+func readable(ctx context.Context, store *kvstore.Store) error {
+	for _, ns := range []kvstore.Namespace{
+		kvstore.Contents, kvstore.Durable, kvstore.Files, kvstore.LogHashes, kvstore.LogIndex, kvstore.LogState, kvstore.LogEntries, kvstore.Meta,
+		kvstore.Packages, kvstore.Queue, kvstore.SRIs, kvstore.States, kvstore.Upstreams, kvstore.Versions, kvstore.Usage,
+	} {
+		for _, err := range store.Scan(ns, kvstore.Range{}) {
+			if err := errors.Join(err, ctx.Err()); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := logs.Verify(store)
+	return err
+}
+
+// openInPlace opens the store to heal it in place.
+func (e *engine) openInPlace(ctx context.Context) (why, err error) {
+	o := e.storeOptions()
+	o.Mark = e.Mark
+	if e.store, err = kvstore.Open(e.path(storeName), o); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.store.Close()) }()
+	if e.log, err = logs.Open(e.store); err != nil {
+		return nil, err
+	}
+	return e.inPlace(ctx)
+}
+
+// inPlace heals the store. It returns why it can't, if that is so.
+func (e *engine) inPlace(ctx context.Context) (why, err error) {
+	if why, err := e.lacksEntries(e.store); why != nil || err != nil {
+		return why, err
+	}
+	have := e.log.Checkpoint()
+	if e.signed.Size > 0 {
+		root, err := tlog.TreeHash(e.signed.Size, logs.Hashes(e.store))
+		if err != nil {
+			return err, nil
+		}
+		if root != e.signed.Root {
+			return fmt.Errorf("the first %d entries are not those that were signed", e.signed.Size), nil
+		}
+	}
+	c := e.contents(have.Size)
+	defer c.pins.Release()
+	if err := c.documents(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.files(ctx); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(c.queue(), c.list(ctx)); err != nil {
+		return nil, err
+	}
+	_, err = e.check(func(report func(Finding)) (summary Summary, err error) {
+		// What is replaced follows from the log as the check has read it, so nothing may be appended meanwhile.
+		err = e.log.Exclusive(func() error {
+			summary, err = ReplaceViews(ctx, e.store, e.fsckOptions(false), report)
+			return err
+		})
+		return summary, err
+	})
+	if errors.Is(err, ErrUnderivable) && len(e.result.Lost) > 0 {
+		err = nil // the views cannot be compared without what is lost, and that is told
+	}
+	return nil, err
+}

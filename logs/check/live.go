@@ -1,0 +1,150 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/livemap"
+)
+
+// replayed is the map of live releases, made again from the log, and what was found of the
+// roots in the entries.
+type replayed struct {
+	live        *livemap.Map
+	right       bool  // whether the last entry has the map's root
+	first, last int64 // entries in a row that have another one, none where last is less
+	problem     string
+}
+
+// replay holds an entry's roots against the log so far and against its manifest.
+func (c *check) replay(e logs.Indexed) error {
+	if err := logs.ApplyLive(c.replayed.live, e.Index, e.Entry); err != nil {
+		return err
+	}
+	root := c.replayed.live.Root()
+	if c.replayed.right = root == e.Live; c.replayed.right {
+		c.wrongRoots()
+		return nil
+	}
+	if c.replayed.last < c.replayed.first {
+		c.replayed.first = e.Index
+		c.replayed.problem = fmt.Sprintf("the root of the map of live releases is %s, and the entries up to it make %s", e.Live, root)
+	}
+	c.replayed.last = e.Index
+	return nil
+}
+
+// wrongRoots reports the entries in a row that have a wrong root, if there are any.
+func (c *check) wrongRoots() {
+	r := &c.replayed
+	switch {
+	case r.last < r.first:
+		return
+	case r.last == r.first:
+		c.found(Log, fmt.Sprintf("entry %d", r.first), "%s", r.problem)
+	default:
+		c.found(Log, fmt.Sprintf("entry %d", r.first), "%s; those up to entry %d have wrong roots too", r.problem, r.last)
+	}
+	r.first, r.last = 0, -1
+}
+
+// fileRoot holds the root in a published entry against its manifest.
+func (c *check) fileRoot(e logs.Indexed, m *logs.Manifest) {
+	if root := m.Root(); root != e.Files {
+		c.found(Log, fmt.Sprintf("entry %d", e.Index), "the root of the files is %s, and those of its manifest make %s", e.Files, root)
+	}
+}
+
+// liveRows compares the stored map of live releases with the one that was made again, and
+// stores that one where they differ if this is a repair.
+func (c *check) liveRows(ctx context.Context) error {
+	c.wrongRoots()
+	if c.underivable != nil || c.summary.Entries > 0 && !c.replayed.right {
+		return nil // there is nothing to compare with
+	}
+	rows := Rows{View: "live"}
+	defer func() { c.summary.Rows += rows.Rows; c.summary.Views = append(c.summary.Views, rows) }()
+	root, err := logs.LiveRoot(c.snapshot, c.summary.Entries)
+	if err != nil {
+		c.found(View, rows.View, "%v", err)
+		rows.Differing++
+		return nil
+	}
+	explained := map[string]struct{}{}
+	rows.Rows = c.replayed.live.Compare(root, func(row []byte) ([]byte, error) {
+		explained[string(row)] = struct{}{}
+		return c.snapshot.Get(kvstore.LogLive, row)
+	}, func(row []byte, err error) {
+		if errors.Is(err, kvstore.ErrNotFound) || root == nil {
+			rows.Missing++
+			c.wrongNode(row, "the row is missing")
+			return
+		}
+		rows.Differing++
+		c.wrongNode(row, err.Error())
+	})
+	if rows.Missing+rows.Differing > 0 { // what is below those is not explained either
+		return c.storeLive(ctx)
+	}
+	if err := logs.ReplacedRows(c.snapshot, func(row []byte) { explained[string(row)] = struct{}{} }); err != nil {
+		rows.Differing++
+		c.wrongNode([]byte{0xff}, err.Error())
+		return c.storeLive(ctx)
+	}
+	for item, err := range c.snapshot.Scan(kvstore.LogLive, kvstore.Range{To: []byte{0xff}}) {
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, ok := explained[string(item.Key)]; ok {
+			continue
+		}
+		rows.Unexplained++
+		c.wrongNode(item.Key, "no entry of the log explains this row")
+		if c.repair != nil {
+			if err := c.repair.replace(kvstore.LogLive, item, false); err != nil {
+				return err
+			}
+		}
+	}
+	return c.commitLive()
+}
+
+func (c *check) wrongNode(row []byte, problem string) {
+	c.tell(Finding{Kind: View, Where: fmt.Sprintf("live/%x", row), Problem: problem, Repaired: c.repair != nil})
+}
+
+// storeLive stores the map that was made again in the place of all that there is. The root
+// comes last, so that a part of a map is never taken for one.
+func (c *check) storeLive(ctx context.Context) error {
+	if c.repair == nil {
+		return nil
+	}
+	for item, err := range c.snapshot.Scan(kvstore.LogLive, kvstore.Range{}) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if err := c.repair.replace(kvstore.LogLive, item, false); err != nil {
+			return err
+		}
+	}
+	var failed error
+	c.replayed.live.Write(c.summary.Entries-1, func(row, value []byte) {
+		if failed == nil {
+			failed = c.repair.replace(kvstore.LogLive, kvstore.Item{Key: row, Value: value}, true)
+		}
+	})
+	return errors.Join(failed, c.commitLive())
+}
+
+func (c *check) commitLive() error {
+	if c.repair == nil {
+		return nil
+	}
+	return c.repair.commit()
+}

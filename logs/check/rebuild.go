@@ -1,0 +1,528 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// rebuild builds a new store from what a scan finds of the damaged one, and from the sources, and swaps the two.
+func (e *engine) rebuild(ctx context.Context, why error) (err error) {
+	e.result.Damage = oneLine(why)
+	if err := e.space(dirSize(e.path(storeName)) - dirSize(e.path(buildingName))); err != nil {
+		return err
+	}
+	damaged, err := e.scanStore(ctx)
+	if err != nil {
+		return err
+	}
+	if damaged != nil {
+		defer func() { err = errors.Join(err, damaged.scan.Close()) }()
+		e.damaged, e.sources = damaged, append([]Source{damaged}, e.RepairOptions.Sources...)
+		for _, gap := range damaged.scan.Gaps() {
+			e.found(Finding{Kind: Store, Where: gap.File, Problem: gap.String(), Repaired: true})
+		}
+	}
+	if err := e.restoreKeys(e.storedNotes); err != nil {
+		return err
+	}
+	if err := e.readLog(ctx); err != nil {
+		return err
+	}
+	if err := e.buildLog(ctx); err != nil {
+		return err
+	}
+	built := e.store
+	defer func() { err = errors.Join(err, built.Close()) }()
+	if err := e.buildRest(ctx); err != nil {
+		return err
+	}
+	if damaged != nil && damaged.scan.Err() != nil {
+		return damaged.scan.Err()
+	}
+	if err := built.Close(); err != nil {
+		return err
+	}
+	if err := e.checkBuilt(ctx); err != nil || e.beside {
+		return err
+	}
+	return e.swap()
+}
+
+// readLog finds which entries the damaged store has.
+func (e *engine) readLog(ctx context.Context) error {
+	signed := e.signed
+	if e.accepting {
+		signed = e.former
+	} else if err := e.comparable(); err != nil {
+		return err
+	}
+	if e.damaged == nil {
+		return nil
+	}
+	return e.damaged.readLog(ctx, signed)
+}
+
+// storedNotes yields the signed checkpoints that the damaged store has.
+func (e *engine) storedNotes(yield func([]byte) bool) {
+	if e.damaged != nil {
+		signing.StoredNotes(e.damaged.scan)(yield)
+	}
+}
+
+// comparable returns an error where nothing says which entries the log has.
+func (e *engine) comparable() error {
+	switch {
+	case e.signed.Size > 0:
+		return nil
+	case e.damaged == nil:
+		return fmt.Errorf("%s, and the key folder %s has no signed checkpoint that tells what was in it: name the right one with --keys; where there never was one, begin with `larder up`", e.result.Damage, e.Keys)
+	}
+	key, err := signing.SignedBy(e.damaged.scan)
+	if err != nil || key == "" {
+		return nil // it is compared with its own tree, entry by entry
+	}
+	return fmt.Errorf("the log was signed with %s, and the key folder %s has no checkpoint signed with it, without which nothing can be compared: name the right one with --keys", key, e.Keys)
+}
+
+// buildLog begins the new store with the log, up to what was signed and what the damaged
+// store has besides.
+func (e *engine) buildLog(ctx context.Context) error {
+	var problems []error
+	var first Source
+	if e.damaged != nil {
+		first = e.damaged
+	}
+	base := e.base()
+	if base == nil && e.accepting {
+		return e.errNothingLeft()
+	}
+	attempts := orders(first, e.RepairOptions.Sources)
+	if e.signed.Size == 0 { // nothing would tell what an earlier repair has left there
+		if err := os.RemoveAll(e.path(buildingName)); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(e.path(buildingName)); err == nil && len(attempts) > 0 {
+		attempts = append(attempts[:1:1], attempts...) // the first one goes on with what is there
+	} else if err := os.RemoveAll(e.path(buildingName)); err != nil {
+		return err
+	}
+	for _, order := range attempts {
+		err := e.openBuilding()
+		if err == nil {
+			err = e.replay(ctx, order)
+		}
+		if err == nil {
+			err = e.tail(ctx, base)
+		}
+		if err == nil {
+			return nil
+		}
+		if e.store != nil {
+			err = errors.Join(err, e.store.Close())
+			e.store = nil
+		}
+		var loss *LossError
+		if ctx.Err() != nil || errors.Is(err, kvstore.ErrDiskFull) || errors.Is(err, kvstore.ErrLocked) || errors.As(err, &loss) {
+			return err // another repair's new store stays, too
+		}
+		if err := os.RemoveAll(e.path(buildingName)); err != nil {
+			return err
+		}
+		e.result.Sources = nil
+		problems = append(problems, err)
+	}
+	if e.signed.Size == 0 {
+		return errors.Join(problems...)
+	}
+	return e.lossError(problems)
+}
+
+func (e *engine) openBuilding() (err error) {
+	dir := e.path(buildingName)
+	if e.store, err = kvstore.Open(dir, e.storeOptions()); err != nil {
+		e.store = nil
+		return err
+	}
+	e.log, err = logs.Open(e.store)
+	return err
+}
+
+// replay appends the entries that were signed, and compares them with that.
+func (e *engine) replay(ctx context.Context, order []Source) error {
+	if e.signed.Size == 0 {
+		return nil
+	}
+	err := e.walk(ctx, order, e.log.Checkpoint().Size, func(s Source, batch []logs.Indexed) error {
+		if !e.isDamaged(s) {
+			e.result.use(s).Entries += int64(len(batch))
+		}
+		return e.appendRaw(batch)
+	})
+	if err != nil {
+		return err
+	}
+	root, err := tlog.TreeHash(e.signed.Size, logs.Hashes(e.store))
+	if err == nil && root != e.signed.Root {
+		err = fmt.Errorf("%s: %w", namesOf(order), errOtherLog)
+	}
+	return err
+}
+
+func (e *engine) appendRaw(batch []logs.Indexed) error {
+	return e.log.Update(func(tx *logs.Tx) error {
+		for _, entry := range batch {
+			if _, err := tx.AppendRaw(entry.Raw); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// isDamaged reports whether a source is the damaged store.
+func (e *engine) isDamaged(s Source) bool { return e.damaged != nil && s == Source(e.damaged) }
+
+// tail appends the entries after the signed ones that belong to the tree of base, the
+// damaged store for nearly all.
+func (e *engine) tail(ctx context.Context, base ownLog) error {
+	if base == nil {
+		return nil
+	}
+	size := base.size()
+	if size == 0 && e.signed.Size == 0 && !e.accepting {
+		return errors.New("nothing says how many entries the log had")
+	}
+	for index := e.log.Checkpoint().Size; index < size; {
+		source, batch, err := e.next(ctx, e.sources, index, size)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		n := 0
+		for n < len(batch) && base.belongs(batch[n].Index, batch[n].Raw) {
+			n++
+		}
+		if n == 0 && e.accepting {
+			return nil // the entry that follows says so
+		}
+		if n == 0 && e.signed.Size == 0 {
+			return &LossError{Entries: []logs.Range{{From: index, To: size}}, Problem: err}
+		}
+		if n == 0 {
+			e.lostTail(index, size, err)
+			return nil
+		}
+		if err := e.appendRaw(batch[:n]); err != nil {
+			return err
+		}
+		if !e.isDamaged(source) {
+			e.result.use(source).Entries += int64(n)
+		}
+		index += int64(n)
+		if e.signed.Size > 0 {
+			e.result.Tail += int64(n)
+		}
+	}
+	return nil
+}
+
+// lostTail lists entries that were not signed yet, one by one.
+func (e *engine) lostTail(from, to int64, err error) {
+	problem := "it was not signed yet, and cannot be read"
+	if err != nil {
+		problem += ": " + oneLine(err)
+	}
+	for index := from; index < to; index++ {
+		where := fmt.Sprintf("entry %d", index)
+		if e.damaged.entry(index) != nil {
+			problem = "it was not signed yet, and an entry before it cannot be read"
+		}
+		e.result.Lost = append(e.result.Lost, Lost{Where: where, Problem: problem})
+		e.found(Finding{Kind: Log, Where: where, Problem: problem})
+	}
+}
+
+// buildRest fills the new store with all that is not the log.
+func (e *engine) buildRest(ctx context.Context) error {
+	c := e.contents(e.log.Checkpoint().Size)
+	defer c.pins.Release()
+	if err := e.deleteCarried(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(e.carryAbsent(ctx), c.documents(ctx)); err != nil {
+		return err
+	}
+	if e.damaged == nil {
+		if err := e.spaceForFiles(); err != nil {
+			return err
+		}
+	}
+	if err := c.files(ctx); err != nil {
+		return err
+	}
+	if err := e.makeViews(ctx); err != nil {
+		return err
+	}
+	if err := e.carry(ctx); err != nil {
+		return err
+	}
+	if err := signing.Replay(e.store); err != nil {
+		return err
+	}
+	if e.Built != nil {
+		if err := e.Built(e.store); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.queue(), c.list(ctx))
+}
+
+// makeViews makes all views from the log.
+func (e *engine) makeViews(ctx context.Context) error {
+	w := newWriter(e.store, rowsPerCommit)
+	defer func() { w.batch.Close() }()
+	of := e.log.Checkpoint().Size
+	for entry, err := range logs.Entries(e.store, 0) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		change, err := views.Load(e.store, entry)
+		if err != nil {
+			continue // it is listed as lost
+		}
+		if err := views.Apply(w.batch, change); err != nil {
+			return err
+		}
+		rows := 3
+		if change.Manifest != nil {
+			rows += 3 * len(change.Manifest.Files)
+		}
+		if err := w.added(rows); err != nil {
+			return err
+		}
+		e.show("views", entry.Index+1, of)
+	}
+	return w.commit()
+}
+
+// carried are the rows that do not follow from the log, as an operator knows them.
+var carried = []struct {
+	ns   kvstore.Namespace
+	name string
+}{
+	{kvstore.Durable, "schedules, webhooks and waiting rooms"},
+	{kvstore.Meta, "settings"},
+	{kvstore.Upstreams, "what is known of upstreams"},
+	{kvstore.Queue, "work that waits"},
+	{kvstore.LogState, "which key signs"},
+	{kvstore.States, "when failed releases are tried again"},
+	{kvstore.Usage, "counts of requests"},
+}
+
+// deleteCarried deletes from the new store what an interrupted repair has carried over, because the damaged store may have lost rows
+// since, which carryRows only adds. Without a damaged store nothing is deleted: then the new store may have the only copy.
+func (e *engine) deleteCarried(ctx context.Context) error {
+	if e.damaged == nil {
+		return nil
+	}
+	if err := e.deleteRows(ctx, kvstore.Absent); err != nil {
+		return err
+	}
+	for _, part := range carried {
+		if err := e.deleteRows(ctx, part.ns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteRows deletes the rows of a namespace from the new store, except those that it makes itself.
+func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
+	w := newWriter(e.store, rowsPerCommit)
+	defer func() { w.batch.Close() }()
+	for row, err := range e.store.Scan(ns, kvstore.Range{}) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if !isCarried(ns, row.Key) {
+			continue
+		}
+		w.batch.Delete(ns, row.Key)
+		if err := w.added(1); err != nil {
+			return err
+		}
+	}
+	return w.commit()
+}
+
+// carry takes over what can be read of the rows that do not follow from the log.
+func (e *engine) carry(ctx context.Context) error {
+	if e.damaged != nil && e.damaged.scan.Uncertain() {
+		e.result.NotCarried = append(e.result.NotCarried, "which rows had been deleted: nothing says which files counted, so look through schedules, webhooks and settings")
+	}
+	for _, part := range carried {
+		if part.ns == kvstore.Durable && e.Shared {
+			part.name = "waiting rooms"
+		}
+		if e.damaged == nil {
+			e.result.NotCarried = append(e.result.NotCarried, part.name)
+			continue
+		}
+		if err := e.carryRows(ctx, part.ns, part.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// carryRows takes over the newest version of each row of a namespace, and lists what cannot be read or decided.
+func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name string) error {
+	w := newWriter(e.store, rowsPerCommit)
+	defer func() { w.batch.Close() }()
+	for row, err := range e.damaged.scan.Rows(ctx, ns) {
+		switch {
+		case errors.Is(err, kvstore.ErrUndecided):
+			e.result.NotCarried = append(e.result.NotCarried, fmt.Sprintf("%s: %q: %v", name, row.Key, err))
+			continue
+		case err != nil:
+			return err
+		case !e.wants(ns, row):
+			continue
+		}
+		w.batch.Set(ns, row.Key, row.Value)
+		if err := w.added(1); err != nil {
+			return err
+		}
+	}
+	for _, gap := range e.damaged.scan.Gaps() {
+		if gap.Concerns(ns) {
+			e.result.NotCarried = append(e.result.NotCarried, fmt.Sprintf("some of %s may be lost: %s", name, gap))
+		}
+	}
+	return w.commit()
+}
+
+// carryAbsent takes over which releases are in the log without their files. The views depend on
+// it.
+func (e *engine) carryAbsent(ctx context.Context) error {
+	if e.damaged == nil {
+		return nil
+	}
+	return e.carryRows(ctx, kvstore.Absent, "which releases a mirror leaves out")
+}
+
+// wants reports whether the new store takes a row over.
+func (e *engine) wants(ns kvstore.Namespace, row kvstore.Item) bool {
+	return isCarried(ns, row.Key) && (ns != kvstore.States || e.wantsState(row))
+}
+
+// isCarried reports whether rows of that key are carried over. A store makes the others itself.
+func isCarried(ns kvstore.Namespace, key []byte) bool {
+	switch ns {
+	case kvstore.Meta:
+		return !slices.Contains([]string{"format", "rows-in-tables", "stale"}, string(key))
+	case kvstore.LogState:
+		return signing.Carries(key)
+	}
+	return true
+}
+
+// wantsState reports whether a state is one of which the log says no more than that the
+// version was detected.
+func (e *engine) wantsState(row kvstore.Item) bool {
+	s, err := views.DecodeState(row)
+	if err != nil || s.Kind.Final() || !bytes.Equal(row.Key, kvstore.Key(s.Package, s.Version)) {
+		return false
+	}
+	now, err := views.LookupState(e.store, s.Package, s.Version)
+	return errors.Is(err, kvstore.ErrNotFound) || err == nil && !now.Kind.Final()
+}
+
+// checkBuilt checks the new store deeply. What is listed as lost may be missing, and nothing
+// else.
+func (e *engine) checkBuilt(ctx context.Context) error {
+	o := e.storeOptions()
+	o.ReadOnly = true
+	store, err := kvstore.Open(e.path(buildingName), o)
+	if err != nil {
+		return err
+	}
+	left, err := e.check(func(report func(Finding)) (Summary, error) {
+		return Run(ctx, store, e.fsckOptions(true), report)
+	})
+	if err := errors.Join(err, store.Close()); err != nil {
+		return err
+	}
+	for _, f := range left {
+		if f.Kind != Key && (f.Kind != Content || len(e.result.Lost) == 0) {
+			return fmt.Errorf("the new store is not right either, and nothing was replaced: %s %s: %s", f.Kind, f.Where, f.Problem)
+		}
+	}
+	return nil
+}
+
+// reserve is what has to be left on the disk beside the new store.
+const reserve = 256 << 20
+
+// space returns an error where the disk has no room for so many bytes.
+func (e *engine) space(need int64) error {
+	usage, err := vfs.Default.GetDiskUsage(e.Data)
+	if err != nil {
+		return fmt.Errorf("couldn't learn how much space %s has left: %w", e.Data, err)
+	}
+	if need = max(0, need) + reserve; int64(min(usage.AvailBytes, 1<<62)) < need {
+		return fmt.Errorf("%w: a new store is built beside the damaged one, which takes %d MiB, and the disk of %s has %d MiB left: free some space; nothing was changed",
+			kvstore.ErrDiskFull, need>>20, e.Data, usage.AvailBytes>>20)
+	}
+	return nil
+}
+
+// spaceForFiles is space for the files in all manifests that are there.
+func (e *engine) spaceForFiles() error {
+	var need int64
+	seen := make(map[kvstore.Hash]struct{})
+	for entry, err := range logs.Entries(e.store, 0) {
+		if err != nil {
+			return err
+		}
+		if !entry.Kind.Publishes() {
+			continue
+		}
+		m, err := logs.ReadManifest(e.store, entry.Manifest)
+		if err != nil {
+			continue
+		}
+		for _, f := range m.Files {
+			if _, ok := seen[f.SHA256]; !ok {
+				seen[f.SHA256] = struct{}{}
+				need += f.Size
+			}
+		}
+	}
+	return e.space(need - dirSize(e.path(buildingName)))
+}
+
+func dirSize(dir string) (size int64) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return 0
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err == nil {
+			size += info.Size()
+		}
+	}
+	return size
+}

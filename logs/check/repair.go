@@ -1,0 +1,331 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// A Source may have what the store has lost. If it is a [replication.Log] too, it may have the end of the log.
+type Source = replication.Contents
+
+// RepairOptions say what is repaired, and with what.
+type RepairOptions struct {
+	// Data is the data folder, whose folder store is repaired. Required for [Repair].
+	Data string
+	// Keys is the key folder, which has the last signed checkpoint; "" for none.
+	Keys string
+	// Mark is that of [kvstore.Options], "" for none.
+	Mark string
+	// Sources are asked for what is lost, in this order.
+	Sources []Source
+	// AcceptLoss has the log go on under a new origin, with a new key, where nothing has the
+	// end of it that was signed. Of [Repair] only.
+	AcceptLoss bool
+	// Shared: the folder is that of a node of a cluster, whose bucket has the schedules and webhooks too.
+	Shared bool
+	// Temp is a folder for the views that are compared with. Default: the system's.
+	Temp string
+	// CacheBytes is that of [kvstore.Options].
+	CacheBytes int64
+	// Logger gets what goes wrong on the way. Default: none.
+	Logger *slog.Logger
+	// Built, if set, is called with a new store, which has what could be carried over of the
+	// damaged one: that may be older than what others know.
+	Built func(*kvstore.Store) error
+	// Report, if set, is called for each thing that was wrong, one call at a time.
+	Report func(Finding)
+	// Progress, if set, is called now and then, one call at a time.
+	Progress func(RepairProgress)
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+}
+
+func (o *RepairOptions) defaults() {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Report == nil {
+		o.Report = func(Finding) {}
+	}
+	if o.Progress == nil {
+		o.Progress = func(RepairProgress) {}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// RepairProgress is how far a repair is.
+type RepairProgress struct {
+	Step string `json:"step"`
+	Done int64  `json:"done"`
+	Of   int64  `json:"of"`
+}
+
+// A RepairResult tells what was healed, and what could not be.
+type RepairResult struct {
+	// Summary is that of the check at the end. It counts what was healed before, too.
+	Summary
+	// Damage is why a new store was built, "" where the store was healed in place.
+	Damage string `json:"damage,omitempty"`
+	// Kept is where the damaged store is now.
+	Kept string `json:"kept,omitempty"`
+	// Finished tells that an earlier repair was interrupted, and what was done about it.
+	Finished string `json:"finished,omitempty"`
+	Carried  int64  `json:"carried,omitempty"` // contents that the damaged store still had
+	Mended   int64  `json:"mended,omitempty"`  // contents of which some codings were damaged
+	Tail     int64  `json:"tail,omitempty"`    // entries that were not signed yet and that the damaged store still had
+	// Sources tells what each of the sources gave.
+	Sources []Use `json:"sources,omitempty"`
+	// Lost is what could not be healed.
+	Lost []Lost `json:"lost,omitempty"`
+	// NotCarried are rows that are in no log, and that the damaged store has lost.
+	NotCarried []string `json:"notCarried,omitempty"`
+	// Succession is the log that goes on in the place of this one, whose end is lost.
+	Succession *signing.Succession `json:"succession,omitempty"`
+	Seconds    float64             `json:"seconds"`
+}
+
+// Use is what a source gave.
+type Use struct {
+	Name     string `json:"name"`
+	Entries  int64  `json:"entries"`
+	Contents int64  `json:"contents"`
+	Bytes    int64  `json:"bytes"`    // of the contents' identities
+	Requests int64  `json:"requests"` // 0 for a folder
+	Received int64  `json:"received"` // bytes of answers
+}
+
+// Lost is one thing that could not be healed.
+type Lost struct {
+	Where   string `json:"where"` // the path of a file's URL, or an entry of the log
+	Problem string `json:"problem"`
+}
+
+// Err says what could not be repaired, and what would help; it is nil where nothing is left.
+func (r *RepairResult) Err() error {
+	n := int(r.Findings - r.Repaired)
+	if n <= 0 {
+		return nil
+	}
+	what := text.Count(n, "thing is", "things are") + " wrong and cannot be made again from the log"
+	switch {
+	case len(r.Lost) == 0:
+		return errors.New(what)
+	case len(r.Sources) > 0:
+		return fmt.Errorf("%s, nor had from these sources: %s; another source may have what these lack: another Larder, a backup, or upstream; what was imported by hand has to be imported from where it came", what, text.Count(len(r.Lost), "is lost", "are lost"))
+	}
+	return fmt.Errorf("%s: %s; name a source that has it: --from URL of another Larder, --from DIR of a backup, --from bucket of a cluster, --from upstream", what, text.Count(len(r.Lost), "is lost", "are lost"))
+}
+
+func (r *RepairResult) use(s Source) *Use {
+	for i := range r.Sources {
+		if r.Sources[i].Name == s.Name() {
+			return &r.Sources[i]
+		}
+	}
+	r.Sources = append(r.Sources, Use{Name: s.Name()})
+	return &r.Sources[len(r.Sources)-1]
+}
+
+// engine is one repair of one store.
+type engine struct {
+	RepairOptions
+	store  *kvstore.Store
+	log    *logs.Log
+	signed logs.Checkpoint // zero where nothing was signed
+	// accepting says that the end of what was signed, which former has, is lost for good.
+	accepting bool
+	former    logs.Checkpoint
+	beside    bool          // a process reads the damaged store meanwhile, and swaps later
+	damaged   *damagedStore // what a scan has found of the store while a new one is built, else nil
+	sources   []Source      // all of them, damaged first
+
+	// unsure is why a source could not tell whether it has an entry.
+	unsure error
+
+	mu     sync.Mutex
+	result RepairResult
+	gone   map[kvstore.Hash]struct{} // contents in result.Lost
+	shown  time.Time
+}
+
+func newEngine(o RepairOptions) *engine {
+	o.defaults()
+	return &engine{RepairOptions: o, sources: o.Sources, gone: make(map[kvstore.Hash]struct{})}
+}
+
+// restoreKeys reads what was signed. Where the key folder has lost that, the newest signed checkpoint of the store takes its
+// place.
+func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
+	if e.Keys == "" {
+		return nil
+	}
+	restored, err := signing.RepairFolder(e.Keys, notes, e.beside)
+	for _, what := range restored {
+		e.found(Finding{Kind: Key, Where: e.Keys, Problem: what, Repaired: true})
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't learn what was signed, without which nothing can be compared: %w", err)
+	}
+	signed, key, err := signing.ReadFolder(e.Keys)
+	if err != nil && (key != "" || !errors.Is(err, fs.ErrNotExist)) {
+		return fmt.Errorf("couldn't learn what was signed, without which nothing can be compared: %w", err)
+	}
+	if !e.accepting {
+		e.signed = signed.Checkpoint
+	}
+	return nil
+}
+
+// end completes the result.
+func (e *engine) end(begun time.Time) RepairResult {
+	for _, s := range e.RepairOptions.Sources {
+		u := e.result.use(s)
+		if s, ok := s.(interface {
+			Spent() (requests, bytes int64)
+		}); ok {
+			u.Requests, u.Received = s.Spent()
+		}
+	}
+	e.result.Seconds = e.Now().Sub(begun).Seconds()
+	return e.result
+}
+
+func (e *engine) count(fn func(*RepairResult)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	fn(&e.result)
+}
+
+// found reports a finding, which no later check counts.
+func (e *engine) found(f Finding) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.result.Findings++
+	if f.Repaired {
+		e.result.Repaired++
+	}
+	e.Report(f)
+}
+
+func (e *engine) lose(h kvstore.Hash, l Lost) {
+	e.gone[h] = struct{}{}
+	e.result.Lost = append(e.result.Lost, l)
+	e.found(Finding{Kind: Content, Where: fmt.Sprintf("%s (%s)", h, l.Where), Problem: l.Problem})
+}
+
+// show tells the progress, a few times a second.
+func (e *engine) show(step string, done, of int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now := time.Now(); done == of || now.Sub(e.shown) > 200*time.Millisecond {
+		e.shown = now
+		e.Progress(RepairProgress{step, done, of})
+	}
+}
+
+// check takes what a check finds into the result, but for what is listed as lost already.
+func (e *engine) check(run func(report func(Finding)) (Summary, error)) ([]Finding, error) {
+	var left []Finding
+	before, repaired := e.result.Findings, e.result.Repaired
+	var twice int64
+	summary, err := run(func(f Finding) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if f.Kind == Content && e.names(f.Where) || e.excused(f) {
+			twice++
+			return
+		}
+		if !f.Repaired {
+			left = append(left, f)
+		}
+		e.Report(f)
+	})
+	summary.Findings += before - twice
+	summary.Repaired += repaired
+	e.result.Summary = summary
+	return left, err
+}
+
+// names reports whether a finding is about a content that is lost.
+func (e *engine) names(where string) bool {
+	hash, _, _ := strings.Cut(where, " ")
+	h, err := kvstore.ParseHash(hash)
+	if err != nil {
+		return false
+	}
+	_, ok := e.gone[h]
+	return ok
+}
+
+func (e *engine) fsckOptions(deep bool) Options {
+	return Options{Keys: e.Keys, Temp: e.Temp, Deep: deep, Progress: func(p Progress) { e.show("checking", p.Entries, p.Of) }}
+}
+
+// oneLine is an error's text on one line.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// The folders in a data folder.
+const (
+	storeName    = "store"
+	buildingName = "store.repairing" // a new store that is being built
+	readyName    = "store.repaired"  // one that was checked and is about to take its place
+	keptPattern  = "store.damaged-"  // what a new one has replaced, with the time
+)
+
+func (o *RepairOptions) path(name string) string { return filepath.Join(o.Data, name) }
+
+func (o *RepairOptions) storeOptions() kvstore.Options {
+	return kvstore.Options{CacheBytes: o.CacheBytes, Logger: o.Logger}
+}
+
+// Run repairs the store of a data folder that no process has open. The result is there with
+// an error too, as far as it got.
+func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
+	e := newEngine(o)
+	begun := e.Now()
+	err := os.MkdirAll(o.Data, 0o700)
+	if err == nil {
+		e.result.Finished, err = FinishRepair(o.Data, o.Mark)
+	}
+	if err == nil {
+		err = e.run(ctx)
+	}
+	if e.AcceptLoss && errors.As(err, new(*LossError)) {
+		if e.unsure != nil {
+			return e.end(begun), fmt.Errorf("nothing is given up while a source may have it: %w; try again when it answers, or without it", e.unsure)
+		}
+		err = e.accept(ctx)
+	}
+	return e.end(begun), err
+}
+
+func (e *engine) run(ctx context.Context) error {
+	why, err := e.look(ctx)
+	if why == nil && err == nil {
+		why, err = e.openInPlace(ctx)
+		if why == nil && err == nil {
+			err = os.RemoveAll(e.path(buildingName)) // of an earlier repair, when more was damaged
+		}
+	}
+	if why == nil || err != nil {
+		return err
+	}
+	return e.rebuild(ctx, why)
+}

@@ -1,0 +1,355 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// Bounds of what is worked on at the same time.
+const (
+	contentsAtOnce = 8
+	contentMemory  = 192 << 20 // bytes of contents, of which one may be larger, alone
+)
+
+// contents has every content that the log names, and that was not erased, be there and be
+// sound.
+type contents struct {
+	*engine
+	size   int64                   // of the log when the repair began
+	pins   *kvstore.Pins           // what was lost: others must not erase or collect it before the end
+	jsons  map[string]kvstore.Hash // the package JSON in force, by package
+	memory *semaphore.Weighted
+	group  *errgroup.Group
+
+	mu   sync.Mutex
+	done map[kvstore.Hash]bool // whether a content is there; false: it was looked for in vain
+	// unsqueezed are those that came in some of their codings only.
+	unsqueezed []kvstore.Hash
+	why        map[kvstore.Hash]error
+}
+
+func (e *engine) contents(size int64) *contents {
+	return &contents{engine: e, size: size, pins: e.store.Pin(), memory: semaphore.NewWeighted(contentMemory), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
+}
+
+// documents heals what the entries name themselves.
+func (c *contents) documents(ctx context.Context) error {
+	return c.each(ctx, "documents", func(ctx context.Context, e logs.Indexed) {
+		for _, h := range e.Contents() {
+			c.start(ctx, replication.Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e})
+		}
+	})
+}
+
+// files heals the files of all releases, but for those that were erased.
+func (c *contents) files(ctx context.Context) error {
+	erased, err := c.erased(ctx)
+	if err != nil {
+		return err
+	}
+	return c.each(ctx, "files", func(ctx context.Context, e logs.Indexed) {
+		if !e.Kind.Serves() {
+			return
+		}
+		if absent, err := views.IsAbsent(c.store, e.Package, e.Version); absent && err == nil {
+			return // a mirror leaves it out
+		}
+		m, err := logs.ReadManifest(c.store, e.Manifest)
+		if err != nil {
+			return // it is listed as lost
+		}
+		for i := range m.Files {
+			file := &m.Files[i]
+			if !erased.has(e, file.SHA256) {
+				c.start(ctx, replication.Wanted{Hash: file.SHA256, Limit: file.Size, Entry: e, Manifest: m, File: file})
+			}
+		}
+	})
+}
+
+// each calls fn for each entry and waits for what it has started.
+func (c *contents) each(ctx context.Context, step string, fn func(context.Context, logs.Indexed)) error {
+	c.jsons = make(map[string]kvstore.Hash)
+	var inner context.Context
+	c.group, inner = errgroup.WithContext(ctx)
+	c.group.SetLimit(contentsAtOnce)
+	var n int64
+	for e, err := range logs.Entries(c.store, 0) {
+		if err != nil {
+			return errors.Join(c.group.Wait(), err)
+		}
+		if inner.Err() != nil {
+			break
+		}
+		switch e.Kind {
+		case logs.PackageAdded, logs.PackageChanged:
+			c.jsons[e.Package] = e.PackageJSON
+		}
+		fn(inner, e)
+		n++
+		c.show(step, n, c.size)
+	}
+	if err := c.group.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// start heals a content, unless that is done.
+func (c *contents) start(ctx context.Context, w replication.Wanted) {
+	c.mu.Lock()
+	there := c.done[w.Hash]
+	if !there {
+		c.done[w.Hash] = true
+	}
+	c.mu.Unlock()
+	if there {
+		return
+	}
+	json := c.jsons[w.Entry.Package]
+	w.PackageJSON = func() ([]byte, error) {
+		if json == (kvstore.Hash{}) {
+			return nil, fmt.Errorf("%s was never added to the log: %w", w.Entry.Package, fs.ErrNotExist)
+		}
+		return c.store.Identity(json)
+	}
+	c.group.Go(func() error {
+		weight := min(contentMemory, 3*w.Limit+1<<20)
+		if w.File == nil {
+			weight = 4 << 20 // nearly all are far smaller
+		}
+		if err := c.memory.Acquire(ctx, weight); err != nil {
+			return err
+		}
+		defer c.memory.Release(weight)
+		return c.heal(ctx, w)
+	})
+}
+
+// heal makes one content sound. What cannot be had is no error.
+func (c *contents) heal(ctx context.Context, w replication.Wanted) error {
+	dropped, err := c.store.Mend(w.Hash)
+	switch {
+	case err == nil && len(dropped) == 0:
+		return nil
+	case err == nil:
+		c.count(func(r *RepairResult) { r.Mended++ })
+		c.found(Finding{Kind: Content, Where: where(w), Problem: fmt.Sprintf("damaged in %v, and sound in another coding", dropped), Repaired: true})
+		return nil
+	case !errors.Is(err, kvstore.ErrCorrupt) && !errors.Is(err, kvstore.ErrNotFound):
+		return err
+	}
+	problem := err
+	_, _ = c.pins.Has(w.Hash) // from now on it is not erased
+	if gone, err := c.erasedSince(w.Hash); gone || err != nil {
+		return err
+	}
+	source, identity, found, err := c.search(ctx, w)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	if c.done[w.Hash] = err == nil; err == nil {
+		delete(c.why, w.Hash)
+	} else {
+		c.why[w.Hash] = errors.Join(problem, err)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return nil
+	}
+	if err := c.keep(w.Hash, identity, found, errors.Is(problem, kvstore.ErrNotFound)); err != nil {
+		return err
+	}
+	if !found.Squeezed {
+		c.mu.Lock()
+		c.unsqueezed = append(c.unsqueezed, w.Hash)
+		c.mu.Unlock()
+	}
+	if c.isDamaged(source) {
+		c.count(func(r *RepairResult) { r.Carried++ })
+		return nil
+	}
+	c.count(func(r *RepairResult) { r.use(source).Contents++; r.use(source).Bytes += int64(len(identity)) })
+	if c.result.Damage == "" { // else there would be a line for everything
+		c.found(Finding{Kind: Content, Where: where(w), Problem: problem.Error() + "; had from " + source.Name(), Repaired: true})
+	}
+	return nil
+}
+
+// erasedSince reports whether a content was erased after the repair began, beside a process
+// that runs.
+func (c *contents) erasedSince(h kvstore.Hash) (bool, error) {
+	for e, err := range logs.Entries(c.store, c.size) {
+		if err != nil {
+			return false, err
+		}
+		if e.Kind != logs.Erased {
+			continue
+		}
+		list, err := logs.ReadErasure(c.store, e.Erasure)
+		if err != nil {
+			return false, err
+		}
+		if slices.Contains(list.Contents, h) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// keep stores a content. Nothing waits for the disk where the content was not there.
+func (c *contents) keep(h kvstore.Hash, identity []byte, found replication.Found, absent bool) error {
+	size := int64(len(identity))
+	if absent {
+		return c.store.PutContent(h, size, found.Squeezed, found.Coded)
+	}
+	if err := c.store.Heal(h, identity); err != nil {
+		return err
+	}
+	return c.store.ImproveContent(h, size, found.Squeezed, found.Coded)
+}
+
+// search asks the sources, one after the other.
+func (c *contents) search(ctx context.Context, w replication.Wanted) (Source, []byte, replication.Found, error) {
+	var failed []error
+	for _, s := range c.sources {
+		identity, found, err := replication.Fetch(ctx, s, w)
+		if err == nil {
+			return s, identity, found, nil
+		}
+		if ctx.Err() != nil {
+			return nil, nil, replication.Found{}, ctx.Err()
+		}
+		if !c.isDamaged(s) {
+			failed = append(failed, fmt.Errorf("%s: %w", s.Name(), err))
+		}
+	}
+	if failed == nil {
+		failed = append(failed, errNoSource)
+	}
+	return nil, nil, replication.Found{}, errors.Join(failed...)
+}
+
+var errNoSource = errors.New("no source was given")
+
+func where(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
+
+// placeOf names a content as an operator would: a file by the path of its URL.
+func placeOf(w replication.Wanted) string {
+	if w.File != nil {
+		return assetPath(w.Entry, w.File)
+	}
+	return fmt.Sprintf("entry %d (%s %s %s)", w.Entry.Index, w.Entry.Kind, w.Entry.Package, w.Entry.Version)
+}
+
+func assetPath(e logs.Indexed, file *logs.File) string {
+	return "/ajax/libs/" + e.Package + "/" + e.Version + "/" + file.Path
+}
+
+// queue has the bot squeeze what came in some of its codings only.
+func (c *contents) queue() error {
+	w := newWriter(c.store, rowsPerCommit)
+	defer func() { w.batch.Close() }()
+	for _, h := range c.unsqueezed {
+		w.batch.Set(kvstore.Queue, append(bytes.Clone(kvstore.Mended), h[:]...), nil)
+		if err := w.added(1); err != nil {
+			return err
+		}
+	}
+	return w.commit()
+}
+
+// list adds every place of the contents that could not be had to the result.
+func (c *contents) list(ctx context.Context) error {
+	lost := make(map[kvstore.Hash]error)
+	for h, there := range c.done {
+		if !there {
+			lost[h] = c.why[h]
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	for e, err := range logs.Entries(c.store, 0) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		for _, h := range e.Contents() {
+			if why, ok := lost[h]; ok {
+				c.lose(h, Lost{Where: placeOf(replication.Wanted{Entry: e}), Problem: oneLine(why)})
+			}
+		}
+		if !e.Kind.Publishes() {
+			continue
+		}
+		m, err := logs.ReadManifest(c.store, e.Manifest)
+		if err != nil {
+			continue
+		}
+		for i := range m.Files {
+			if why, ok := lost[m.Files[i].SHA256]; ok {
+				c.lose(m.Files[i].SHA256, Lost{Where: assetPath(e, &m.Files[i]), Problem: oneLine(why)})
+			}
+		}
+	}
+	return nil
+}
+
+// erasures are what must not come back.
+type erasures struct {
+	contents map[kvstore.Hash]struct{}
+	unknown  map[[2]string]struct{} // releases of which it is not known what was erased
+}
+
+func (x erasures) has(e logs.Indexed, h kvstore.Hash) bool {
+	_, gone := x.contents[h]
+	_, unknown := x.unknown[[2]string{e.Package, e.Version}]
+	return gone || unknown
+}
+
+// erased reads which contents were erased, and not brought back by a later publication.
+func (c *contents) erased(ctx context.Context) (erasures, error) {
+	x := erasures{make(map[kvstore.Hash]struct{}), make(map[[2]string]struct{})}
+	for e, err := range logs.Entries(c.store, 0) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return x, err
+		}
+		switch e.Kind {
+		case logs.Erased:
+			list, err := logs.ReadErasure(c.store, e.Erasure)
+			if err != nil {
+				x.unknown[[2]string{e.Package, e.Version}] = struct{}{}
+				continue
+			}
+			for _, h := range list.Contents {
+				x.contents[h] = struct{}{}
+			}
+		case logs.Published, logs.Mirrored, logs.Replaced, logs.Restored:
+			if len(x.contents) == 0 {
+				continue
+			}
+			m, err := logs.ReadManifest(c.store, e.Manifest)
+			if err != nil {
+				continue
+			}
+			for _, f := range m.Files {
+				delete(x.contents, f.SHA256)
+			}
+		}
+	}
+	return x, nil
+}

@@ -1,0 +1,141 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/replication"
+)
+
+// A LossError lists the entries of the log that no source has. Nothing was replaced.
+type LossError struct {
+	Entries []logs.Range // the entries that are missing; none where others are in their place
+	Size    int64        // how many were signed
+	Problem error        // what the sources answered
+}
+
+func (e *LossError) Error() string {
+	text := fmt.Sprintf("the damaged store has other log entries than the %d that were signed, and no source has those", e.Size)
+	if len(e.Entries) > 0 {
+		var ranges []string
+		for _, r := range e.Entries {
+			ranges = append(ranges, r.String())
+		}
+		text = fmt.Sprintf("the log %s were signed, and no source has them", strings.Join(ranges, ", "))
+	}
+	if e.Problem != nil && !errors.Is(e.Problem, fs.ErrNotExist) {
+		text += " (" + oneLine(e.Problem) + ")"
+	}
+	return text + "; nothing was replaced; if another Larder of this log, a backup or the bucket of a cluster has them, use `larder repair` with --from URL, --from DIR or --from bucket; --accept-loss continues without them, as another log"
+}
+
+func (e *LossError) Unwrap() error { return e.Problem }
+
+// lossError returns which signed entries the damaged store has lost, and lists each of them.
+func (e *engine) lossError(problems []error) error {
+	missing := []logs.Range{{From: 0, To: e.signed.Size}}
+	if e.damaged != nil {
+		missing = nil
+		for _, index := range e.damaged.lost() {
+			if n := len(missing); n > 0 && missing[n-1].To == index {
+				missing[n-1].To++
+			} else {
+				missing = append(missing, logs.Range{From: index, To: index + 1})
+			}
+			e.found(Finding{Kind: Log, Where: fmt.Sprintf("entry %d", index), Problem: "it was signed, and is in no file of the damaged store"})
+		}
+	}
+	return &LossError{missing, e.signed.Size, errors.Join(problems...)}
+}
+
+var errOtherLog = errors.New("what it has there are not the entries that were signed")
+
+// orders are those in which sources are tried: all of them, and each without the others,
+// one of which may lie. first, which may be nil, is asked before the others, and alone at
+// the end.
+func orders(first Source, others []Source) [][]Source {
+	var all [][]Source
+	with := func(more ...Source) {
+		var order []Source
+		if first != nil {
+			order = append(order, first)
+		}
+		if order = append(order, more...); len(order) > 0 {
+			all = append(all, order)
+		}
+	}
+	with(others...)
+	if len(others) > 1 {
+		for _, s := range others {
+			with(s)
+		}
+	}
+	if first != nil {
+		for _, s := range others {
+			all = append(all, []Source{s})
+		}
+	}
+	return all
+}
+
+func namesOf(order []Source) string {
+	var names []string
+	for _, s := range order {
+		names = append(names, s.Name())
+	}
+	return strings.Join(names, ", ")
+}
+
+// walk calls fn with the entries from an index on to the signed end, as the first source has
+// them that has them at all.
+func (e *engine) walk(ctx context.Context, order []Source, from int64, fn func(Source, []logs.Indexed) error) error {
+	for index := from; index < e.signed.Size; {
+		source, batch, err := e.next(ctx, order, index, e.signed.Size)
+		if err != nil {
+			return err
+		}
+		if err := fn(source, batch); err != nil {
+			return err
+		}
+		index += int64(len(batch))
+		e.show("log", index, e.signed.Size)
+	}
+	return nil
+}
+
+// next returns entries from an index on, no further than end.
+func (e *engine) next(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {
+	var problems []error
+	for _, s := range order {
+		raw, err := replication.ReadEntries(ctx, s, index)
+		if ctx.Err() != nil {
+			return nil, nil, ctx.Err()
+		}
+		var batch []logs.Indexed
+		for i := range raw[:min(int64(len(raw)), end-index)] {
+			var entry logs.Indexed
+			if entry, err = logs.ParseEntry(index+int64(i), raw[i]); err != nil {
+				break
+			}
+			batch = append(batch, entry)
+		}
+		if len(batch) > 0 {
+			return s, batch, nil
+		}
+		if err == nil {
+			err = fs.ErrNotExist
+		}
+		if !errors.Is(err, fs.ErrNotExist) && e.unsure == nil {
+			e.unsure = fmt.Errorf("%s: %w", s.Name(), err)
+		}
+		problems = append(problems, fmt.Errorf("%s: %w", s.Name(), err))
+	}
+	if problems == nil {
+		problems = append(problems, errNoSource)
+	}
+	return nil, nil, errors.Join(problems...)
+}

@@ -1,0 +1,66 @@
+package check
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/logs"
+)
+
+// SeenFile is the name in the key folder under which a Seen is kept by default.
+const SeenFile = "seen"
+
+// Seen is the checkpoint of a run that found the log sound, as it is kept in a file
+// for the next one.
+type Seen struct {
+	logs.Checkpoint
+	Time time.Time `json:"time"`
+}
+
+// ReadSeen reads the file at path. If there is none, it returns the zero value.
+func ReadSeen(path string) (s Seen, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		if json.Unmarshal(data, &s) != nil {
+			s.Size = -1
+		}
+	}
+	if err == nil && (s.Size < 0 || s.Root == tlog.Hash{} || s.Time.IsZero()) { // which no checkpoint has
+		err = errors.New("it is not as it was written")
+	}
+	if err != nil {
+		return s, fmt.Errorf("couldn't read the checkpoint that was seen before, in %s: %w; put a good copy there, or remove it to begin anew", path, err)
+	}
+	return s, nil
+}
+
+// Write replaces the file at path.
+func (s Seen) Write(path string) error {
+	s.Time = s.Time.UTC().Truncate(time.Second)
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	fresh, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = fresh.Write(append(data, '\n'))
+	if err = errors.Join(err, fresh.Sync(), fresh.Close()); err == nil {
+		err = os.Rename(fresh.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(fresh.Name()))
+	}
+	return err
+}

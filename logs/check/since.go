@@ -1,0 +1,235 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/livemap"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// checksVersion is raised when a deep check finds more than it did before, so that older records do not count.
+const checksVersion = 1
+
+// verified is the record of a deep check that found nothing wrong. It is about the first Size entries of a log with that root, so it
+// does not count for another log. It is in the folder of the store, so an older copy of that has the record of its own time.
+type verified struct {
+	Checks int `json:"checks"`
+	logs.Checkpoint
+}
+
+// verifiedBefore returns how many entries need no other check: 0 unless the signed log begins with those of the record.
+func (c *check) verifiedBefore(signed logs.Checkpoint) int64 {
+	if !c.options.Deep || !c.options.Record || c.options.All || c.repair != nil {
+		return 0
+	}
+	var v verified
+	raw, err := c.store.ReadVerified()
+	if err != nil || json.Unmarshal(raw, &v) != nil || v.Checks != checksVersion || v.Size <= 0 || v.Size > signed.Size {
+		return 0
+	}
+	have, err := logs.ReadCheckpoint(c.snapshot)
+	if err != nil || have.Size < v.Size {
+		return 0
+	}
+	if root, err := tlog.TreeHash(v.Size, logs.Hashes(c.snapshot)); err != nil || root != v.Root {
+		return 0
+	}
+	return v.Size
+}
+
+// record writes the record if this deep check found nothing wrong, and removes it if something is wrong, so that the next deep check
+// reads everything.
+func (c *check) record(signed logs.Checkpoint) {
+	var err error
+	switch {
+	case c.summary.Findings > 0:
+		err = c.store.RemoveVerified()
+	case c.options.Deep && signed.Size > 0:
+		var data []byte
+		if data, err = json.Marshal(verified{checksVersion, signed}); err == nil {
+			err = c.store.WriteVerified(append(data, '\n'))
+		}
+		if err == nil {
+			c.summary.Verified = signed.Size
+		}
+	}
+	if err != nil {
+		c.summary.Unrecorded = err.Error()
+	}
+}
+
+// runSince checks the entries from an index on and everything that they change: contents, views, and the map of live releases. What
+// it reads does not depend on how many entries there are before.
+func (c *check) runSince(ctx context.Context, signed logs.Checkpoint, from int64) error {
+	c.files()
+	if err := c.entries(ctx, from); err != nil {
+		return err
+	}
+	c.continues("signed", "the last signed checkpoint", signed)
+	c.continues("seen", "the checkpoint that was seen before", c.options.Seen)
+	if err := c.sharers(ctx); err != nil {
+		return err
+	}
+	for _, view := range names {
+		rows := Rows{View: view.name}
+		damage, err := c.compareChanged(ctx, view.ns, &rows)
+		c.summary.Rows += rows.Rows
+		c.summary.Views = append(c.summary.Views, rows)
+		if err != nil {
+			return err
+		}
+		if damage != nil {
+			c.found(View, view.name, "%v", damage)
+		}
+	}
+	if err := c.changedLive(ctx); err != nil {
+		return err
+	}
+	return c.missing(ctx)
+}
+
+// recall replays the earlier entries of a release before the first new entry about it: the views of the release follow from all of
+// them.
+func (c *check) recall(ctx context.Context, e logs.Indexed, from int64) error {
+	id := release{e.Package, e.Version}
+	if _, done := c.recalled[id]; !done && e.Version != "" {
+		c.recalled[id] = struct{}{}
+		earlier, err := entriesBefore(ctx, c.snapshot, id, from)
+		if err != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		for _, e := range earlier {
+			change, err := views.Load(c.store, e)
+			if err == nil {
+				err = c.again.apply(change)
+			}
+			if err != nil {
+				c.blocked(Log, fmt.Sprintf("entry %d", e.Index), err)
+				continue
+			}
+			c.follow(e)
+			if err := errors.Join(logs.ApplyLive(c.replayed.live, e.Index, e.Entry), c.again.relieve()); err != nil {
+				return err
+			}
+		}
+	}
+	return logs.ApplyLive(c.replayed.live, e.Index, e.Entry)
+}
+
+// entriesBefore returns the entries about a release before an index, oldest first.
+func entriesBefore(ctx context.Context, r kvstore.Reader, id release, before int64) (all []logs.Indexed, err error) {
+	for query := (logs.Query{Package: id.pkg, Version: id.version, Before: before, Limit: 100}); ; {
+		page, err := logs.Read(r, query)
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return nil, err
+		}
+		if all = append(all, page.Entries...); page.Next == 0 {
+			slices.Reverse(all)
+			return all, nil
+		}
+		query.Before = page.Next
+	}
+}
+
+// compareChanged compares the rows of a view that follow from the second set with those in use, and the other rows about the same
+// releases. damage is why the view in use cannot be read, err anything else that ended the comparison.
+func (c *check) compareChanged(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
+	for want, err := range c.again.store.Scan(ns, kvstore.Range{}) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return nil, err
+		}
+		rows.Rows++
+		value, err := c.snapshot.Get(ns, want.Key)
+		have := kvstore.Item{Key: want.Key, Value: value}
+		switch {
+		case errors.Is(err, kvstore.ErrNotFound):
+			rows.Missing++
+			err = c.differs(ns, want, true, "the row is missing")
+		case err != nil:
+			return err, nil
+		case !bytes.Equal(value, want.Value) && !(ns == kvstore.States && passing(have) && passing(want)):
+			rows.Differing++
+			err = c.differs(ns, want, true, difference(ns, have, want))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	switch ns {
+	case kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.States: // whose rows begin with a release
+		for id := range c.recalled {
+			if damage, err := c.unexplained(ctx, ns, id, rows); damage != nil || err != nil {
+				return damage, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// unexplained reports the rows of a release that are in use and not in the second set. It returns what [check.compareChanged] does.
+func (c *check) unexplained(ctx context.Context, ns kvstore.Namespace, id release, rows *Rows) (damage, err error) {
+	prefix := kvstore.Key(id.pkg, id.version)
+	for have, err := range c.snapshot.Scan(ns, kvstore.Range{Prefix: prefix}) {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			return err, nil
+		}
+		other := len(have.Key) > len(prefix) && have.Key[len(prefix)] != 0 // 1.0.0-beta begins as 1.0.0 does
+		if other || ns == kvstore.States && passing(have) {
+			continue
+		}
+		_, err := c.again.store.Get(ns, have.Key)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			rows.Unexplained++
+			err = c.differs(ns, have, false, "no entry of the log explains this row")
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// changedLive compares what the map of live releases says of the changed releases with what follows from their entries. The
+// map's root is that of the last entry, or the map cannot be read.
+func (c *check) changedLive(ctx context.Context) error {
+	rows := Rows{View: "live", Rows: int64(len(c.recalled))}
+	defer func() { c.summary.Views = append(c.summary.Views, rows) }()
+	stored, err := logs.LiveMap(c.snapshot, c.summary.Checkpoint.Size)
+	if err != nil {
+		rows.Differing++
+		c.found(View, rows.View, "%v", err)
+		return nil
+	}
+	for id := range c.recalled {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		key := livemap.Key(id.pkg, id.version)
+		want, err := c.replayed.live.Get(key)
+		if err != nil {
+			return err
+		}
+		where := fmt.Sprintf("live/%s/%s", id.pkg, id.version)
+		switch have, err := stored.Get(key); {
+		case err != nil:
+			rows.Differing++
+			c.found(View, where, "%v", err)
+		case (have == nil) != (want == nil) || have != nil && *have != *want:
+			rows.Differing++
+			c.found(View, where, "the map of live releases differs from what the log says")
+		}
+	}
+	return nil
+}

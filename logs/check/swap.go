@@ -1,0 +1,108 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/internal/disk"
+)
+
+// Rebuild builds a new store beside a damaged one, which this process has open read-only, and checks it. [Swap] puts the new
+// one in place.
+func Rebuild(ctx context.Context, why error, o RepairOptions) (RepairResult, error) {
+	e := newEngine(o)
+	begun := e.Now()
+	e.beside = true
+	err := e.rebuild(ctx, why)
+	return e.end(begun), err
+}
+
+// Swap puts the store that [Rebuild] has made in the place of the damaged one, which no process
+// may have open any more, and returns where that is kept, "" where there was none.
+func Swap(o RepairOptions) (kept string, err error) {
+	o.defaults()
+	e := &engine{RepairOptions: o}
+	err = e.swap()
+	return e.result.Kept, err
+}
+
+// swap puts the new store, which was checked, in the place of the damaged one, which is
+// kept. Its steps are such that [FinishRepair] can tell after a crash which were done.
+func (e *engine) swap() error {
+	ready, store := e.path(readyName), e.path(storeName)
+	if err := rename(e.path(buildingName), ready); err != nil {
+		return err
+	}
+	if _, err := os.Stat(store); err == nil {
+		kept := e.path(keptPattern + e.Now().UTC().Format("20060102-150405"))
+		for n := 2; exists(kept); n++ {
+			kept = e.path(fmt.Sprintf("%s%s-%d", keptPattern, e.Now().UTC().Format("20060102-150405"), n))
+		}
+		if err := rename(store, kept); err != nil {
+			return err
+		}
+		e.result.Kept = kept
+	}
+	return place(ready, store, e.Mark)
+}
+
+// place gives the new store its name. The mark goes before, because it is about the old one.
+func place(ready, store, mark string) error {
+	if mark != "" {
+		if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return rename(ready, store)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return disk.SyncFolder(vfs.Default, filepath.Dir(to))
+}
+
+// FinishRepair completes, or takes back, what a repair was at when it was killed while it swapped
+// the stores of a data folder. It says what it did, "" where there was nothing to do. No
+// process may have the store open. A start calls it before it looks for the store. Mark is that
+// of [kvstore.Options].
+func FinishRepair(data, mark string) (did string, err error) {
+	ready, store := filepath.Join(data, readyName), filepath.Join(data, storeName)
+	switch {
+	case !exists(ready):
+		return "", nil
+	case !exists(store):
+		if err := place(ready, store, mark); err != nil {
+			return "", fmt.Errorf("an earlier `larder repair` was interrupted before the new store %s took its place, and couldn't be finished: %w", ready, err)
+		}
+		return "an earlier `larder repair` was interrupted; the new store that it had built and checked is in place now", nil
+	}
+	// The store may have been used since. The new one is checked again by the next repair.
+	building := filepath.Join(data, buildingName)
+	if exists(building) {
+		err = os.RemoveAll(ready)
+	} else {
+		err = rename(ready, building)
+	}
+	if err != nil {
+		return "", fmt.Errorf("an earlier `larder repair` was interrupted before it replaced anything, and couldn't be taken back: %w", err)
+	}
+	return "an earlier `larder repair` was interrupted before it replaced anything; the next one goes on from there", nil
+}
+
+// RepairInterrupted reports whether a repair of the data folder was interrupted.
+func RepairInterrupted(data string) bool {
+	return exists(filepath.Join(data, readyName)) || exists(filepath.Join(data, buildingName))
+}

@@ -1,0 +1,155 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+)
+
+// A tree finds, among everything that a scan has found in the place of the log's entries and tree hashes, what belongs to the
+// tree that was signed. It goes from the root down: two hashes are right if together they make the one above. A hash that
+// is lost is computed from what is below it.
+type tree struct {
+	scan     *kvstore.FileScan
+	size     int64
+	leaves   []tlog.Hash           // of the entries; zero where it is not known
+	computed map[int64][]tlog.Hash // what a subtree may have as its hash, by the number of its stored hash
+}
+
+// maxVersions bounds how many hashes are considered for a subtree. Two stores in one folder have two.
+const maxVersions = 4
+
+// readTree finds the entries of the tree with a root.
+func readTree(ctx context.Context, scan *kvstore.FileScan, c logs.Checkpoint) (*tree, error) {
+	t := &tree{scan: scan, size: c.Size, leaves: make([]tlog.Hash, c.Size), computed: make(map[int64][]tlog.Hash)}
+	if c.Size == 0 {
+		return t, nil
+	}
+	err := t.resolveRange(ctx, 0, c.Size, c.Root)
+	t.believeRows()
+	return t, err
+}
+
+// resolveRange resolves entries of which the hash of the tree over them is known. A tree is split as RFC 6962 says.
+func (t *tree) resolveRange(ctx context.Context, from, to int64, want tlog.Hash) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	n := to - from
+	if n == 1 {
+		t.leaves[from] = want
+		return nil
+	}
+	half := int64(1)
+	for half*2 < n {
+		half *= 2
+	}
+	for _, compute := range []bool{false, true} {
+		for _, left := range t.versions(from, from+half, compute) {
+			for _, right := range t.versions(from+half, to, compute) {
+				if tlog.NodeHash(left, right) != want {
+					continue
+				}
+				if err := t.resolveRange(ctx, from, from+half, left); err != nil {
+					return err
+				}
+				return t.resolveRange(ctx, from+half, to, right)
+			}
+		}
+	}
+	return nil // the entries below cannot be proven
+}
+
+// versions returns which hashes a range of entries may have: those that were stored, and where asked for those that what is
+// below makes.
+func (t *tree) versions(from, to int64, compute bool) (all []tlog.Hash) {
+	n := to - from
+	add := func(h tlog.Hash) {
+		if len(all) < maxVersions && !slices.Contains(all, h) {
+			all = append(all, h)
+		}
+	}
+	stored := n&(n-1) == 0 // a complete subtree has a hash of its own
+	number := int64(-1)
+	if stored {
+		level := 0
+		for 1<<level < n {
+			level++
+		}
+		number = tlog.StoredHashIndex(level, from>>level)
+		if known, ok := t.computed[number]; ok {
+			return known
+		}
+		for h := range logs.HashVersions(t.scan, number) {
+			add(h)
+		}
+	}
+	if stored && !compute {
+		return all
+	}
+	if n == 1 {
+		for raw := range logs.EntryVersions(t.scan, from) {
+			add(tlog.RecordHash(raw))
+		}
+	} else {
+		half := int64(1)
+		for half*2 < n {
+			half *= 2
+		}
+		for _, left := range t.versions(from, from+half, compute) {
+			for _, right := range t.versions(from+half, to, compute) {
+				add(tlog.NodeHash(left, right))
+			}
+		}
+	}
+	if stored {
+		t.computed[number] = all
+	}
+	return all
+}
+
+// entry returns the bytes of an entry, nil where they are lost.
+func (t *tree) entry(index int64) []byte {
+	if index >= t.size || t.leaves[index] == (tlog.Hash{}) {
+		return nil
+	}
+	for raw := range logs.EntryVersions(t.scan, index) {
+		if tlog.RecordHash(raw) == t.leaves[index] {
+			return bytes.Clone(raw)
+		}
+	}
+	return nil
+}
+
+// belongs reports whether an entry is that of the tree, as far as that is known.
+func (t *tree) belongs(index int64, raw []byte) bool {
+	return index < t.size && t.leaves[index] == tlog.RecordHash(raw)
+}
+
+// believeRows takes the stored hashes' word for entries that no root proves, because too much beside them is lost. The root of
+// the log that is built proves them, once others have what is lost.
+func (t *tree) believeRows() {
+	for index := range t.size {
+		if t.leaves[index] != (tlog.Hash{}) {
+			continue
+		}
+		var stored []tlog.Hash
+		for h := range logs.HashVersions(t.scan, tlog.StoredHashIndex(0, index)) {
+			stored = append(stored, h)
+		}
+		for raw := range logs.EntryVersions(t.scan, index) {
+			if h := tlog.RecordHash(raw); stored == nil || slices.Contains(stored, h) {
+				t.leaves[index] = h
+				break
+			}
+		}
+		if t.leaves[index] == (tlog.Hash{}) && len(stored) > 0 {
+			t.leaves[index] = stored[0]
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package check
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/views"
+)
+
+// names are the namespaces of the views as an operator would write them, in the
+// order in which they are compared.
+var names = []struct {
+	ns   kvstore.Namespace
+	name string
+}{
+	{kvstore.Files, "files"},
+	{kvstore.SRIs, "sris"},
+	{kvstore.Versions, "versions"},
+	{kvstore.Packages, "packages"},
+	{kvstore.States, "states"},
+	{kvstore.LogIndex, "index"},
+	{kvstore.Named, "named"},
+}
+
+// second is a second set of views, which is built from the log alone in a store of
+// its own, to compare those in use with.
+type second struct {
+	*writer
+	folder    string       // that close removes; "" if the set is in memory
+	checkSize func() error // returns an error if the set takes more memory than it may
+}
+
+// minimumSpace is how much must be free for a second set of views to be built on the disk. Half of it must stay free, because the
+// store of a process that serves may be on the same disk and refuses writes below that.
+const minimumSpace = 512 << 20
+
+// maxMemory bounds a second set of views in memory, because the process may be one that serves.
+const maxMemory = 256 << 20
+
+// newSecond creates the second set in a new folder in temp, or in memory if that is on a disk that is full or read-only.
+func newSecond(temp string) (*second, error) {
+	folder, err := makeFolder(cmp.Or(temp, os.TempDir()))
+	if err != nil {
+		return newSecondInMemory(maxMemory, err)
+	}
+	s := &second{folder: folder, checkSize: func() error { return nil }}
+	return s.open(folder, kvstore.Options{MinFreeBytes: minimumSpace / 2})
+}
+
+// newSecondInMemory creates the second set in a file system in memory, of which the files may have so many bytes. The error of a larger
+// set contains why the set is not on the disk.
+func newSecondInMemory(most int64, why error) (*second, error) {
+	const dir = "views"
+	memory := vfs.NewMem()
+	s := &second{checkSize: func() error {
+		size, err := sizeOf(memory, dir)
+		if err == nil && size > most {
+			err = fmt.Errorf("couldn't build the views a second time in memory: they take more than %d MiB, and the disk cannot be used: %w", most>>20, why)
+		}
+		return err
+	}}
+	return s.open(dir, kvstore.Options{MinFreeBytes: -1, FS: memory})
+}
+
+func (s *second) open(dir string, o kvstore.Options) (_ *second, err error) {
+	store, err := kvstore.Open(dir, o)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("couldn't open a second store to compare with: %w", err), s.removeFolder())
+	}
+	s.writer = newWriter(store, rowsPerCommit)
+	return s, nil
+}
+
+// makeFolder makes a new folder in temp. It returns an error if the disk of temp has less than minimumSpace.
+func makeFolder(temp string) (folder string, err error) {
+	if err := os.MkdirAll(temp, 0o700); err != nil {
+		return "", err
+	}
+	if usage, err := vfs.Default.GetDiskUsage(temp); err == nil && usage.AvailBytes < minimumSpace {
+		return "", fmt.Errorf("%w: %s has %d MiB left and %d are needed: free some space, then check again", kvstore.ErrDiskFull, temp, usage.AvailBytes>>20, minimumSpace>>20)
+	}
+	return os.MkdirTemp(temp, "fsck-")
+}
+
+// sizeOf returns how many bytes the files of a folder have. A file that is deleted meanwhile does not count.
+func sizeOf(files vfs.FS, dir string) (size int64, err error) {
+	names, err := files.List(dir)
+	if err != nil {
+		return 0, fmt.Errorf("couldn't list the files of the second store: %w", err)
+	}
+	for _, name := range names {
+		info, err := files.Stat(files.PathJoin(dir, name))
+		switch {
+		case err == nil:
+			size += info.Size()
+		case !errors.Is(err, fs.ErrNotExist):
+			return 0, fmt.Errorf("couldn't read the size of %s in the second store: %w", name, err)
+		}
+	}
+	return size, nil
+}
+
+func (s *second) close() error {
+	return errors.Join(s.batch.Close(), s.store.Close(), s.removeFolder())
+}
+
+func (s *second) removeFolder() error {
+	if s.folder == "" {
+		return nil
+	}
+	return os.RemoveAll(s.folder)
+}
+
+// apply adds what a change causes. It can be read after the next commit.
+func (s *second) apply(c views.Change) error {
+	rows := 4
+	if c.Manifest != nil {
+		rows += 4 * len(c.Manifest.Files)
+	}
+	s.rows += rows
+	logs.Index(s.batch, c.Index, c.Entry)
+	return views.Apply(s.batch, c)
+}
+
+// relieve commits the batch if it is large.
+func (s *second) relieve() error { return s.added(0) }
+
+// index adds the rows of an entry whose other effects are not known.
+func (s *second) index(e logs.Indexed) error {
+	logs.Index(s.batch, e.Index, e.Entry)
+	return s.added(4)
+}
+
+func (s *second) commit() error { return errors.Join(s.writer.commit(), s.checkSize()) }
+
+func (s *second) added(rows int) error {
+	err := s.writer.added(rows)
+	if s.rows == 0 { // it was committed
+		err = errors.Join(err, s.checkSize())
+	}
+	return err
+}
+
+// views compares all views with the second set, and replaces what differs if this
+// is a repair.
+func (c *check) views(ctx context.Context) error {
+	for _, view := range names {
+		rows := Rows{View: view.name}
+		damage, err := c.compare(ctx, view.ns, &rows)
+		c.summary.Rows += rows.Rows
+		c.summary.Views = append(c.summary.Views, rows)
+		if err != nil {
+			return err
+		}
+		if damage != nil {
+			c.found(View, view.name, "%v", damage)
+			if c.repair != nil {
+				return fmt.Errorf("the view of %s cannot be read: %w", view.name, damage)
+			}
+		}
+	}
+	if c.repair != nil {
+		return c.repair.commit()
+	}
+	return nil
+}
+
+// compare compares one view with the second set and counts its rows. damage is why
+// the view in use cannot be read, err anything else that ended the comparison.
+func (c *check) compare(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
+	have := newCursor(c.snapshot, ns)
+	defer have.stop()
+	want := newCursor(c.again.store, ns)
+	defer want.stop()
+	for have.ok || want.ok {
+		switch {
+		case want.err != nil:
+			return nil, want.err
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case have.err != nil:
+			return have.err, nil
+		}
+		order := bytes.Compare(have.row.Key, want.row.Key)
+		switch {
+		case !have.ok:
+			order = 1
+		case !want.ok:
+			order = -1
+		}
+		var err error
+		switch {
+		case order > 0:
+			rows.Missing++
+			err = c.differs(ns, want.row, true, "the row is missing")
+		case order < 0 && !(ns == kvstore.States && passing(have.row)):
+			rows.Unexplained++
+			err = c.differs(ns, have.row, false, "no entry of the log explains this row")
+		case order == 0 && !bytes.Equal(have.row.Value, want.row.Value) && !(ns == kvstore.States && passing(have.row) && passing(want.row)):
+			rows.Differing++
+			err = c.differs(ns, want.row, true, difference(ns, have.row, want.row))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if order <= 0 {
+			have.step()
+		}
+		if order >= 0 {
+			rows.Rows++
+			want.step()
+		}
+	}
+	return nil, nil
+}
+
+// differs reports a row, and in a repair sets it, or removes it unless it is wanted.
+func (c *check) differs(ns kvstore.Namespace, row kvstore.Item, wanted bool, problem string) error {
+	kind := View
+	if ns == kvstore.States {
+		kind = State
+	}
+	c.tell(Finding{Kind: kind, Where: rowName(ns, row.Key), Problem: problem, Repaired: c.repair != nil})
+	if c.repair == nil {
+		return nil
+	}
+	return c.repair.replace(ns, row, wanted)
+}
+
+// passing reports whether a row is a state that the bot may write by itself. Of a
+// version that is not published, refused or withdrawn the log says at most that it
+// was detected; what was tried since, and the time of the next attempt, is the bot's.
+func passing(row kvstore.Item) bool {
+	s, err := views.DecodeState(row)
+	if err != nil {
+		return false
+	}
+	switch s.Kind {
+	case views.Detected, views.Processing, views.Failed:
+		return bytes.Equal(row.Key, kvstore.Key(s.Package, s.Version))
+	}
+	return false
+}
+
+// difference says how two rows differ: of states, which kinds they have.
+func difference(ns kvstore.Namespace, have, want kvstore.Item) string {
+	if ns == kvstore.States {
+		h, herr := views.DecodeState(have)
+		w, werr := views.DecodeState(want)
+		if herr == nil && werr == nil && h.Kind != w.Kind {
+			return fmt.Sprintf("the state is %q, the log says %q", h.Kind, w.Kind)
+		}
+	}
+	return "the row differs from what the log says"
+}
+
+// rowName is a row's key as an operator would write it.
+func rowName(ns kvstore.Namespace, key []byte) string {
+	if index := len(key) - 8; ns == kvstore.LogIndex && index >= 0 {
+		key = fmt.Appendf(bytes.Clone(key[:index]), "%d", binary.BigEndian.Uint64(key[index:]))
+	}
+	if ns == kvstore.Named {
+		return fmt.Sprintf("named/%x", key)
+	}
+	for _, n := range names {
+		if n.ns == ns {
+			return n.name + "/" + string(bytes.ReplaceAll(key, []byte{0}, []byte{'/'}))
+		}
+	}
+	return string(key)
+}
+
+// cursor is a scan that is stepped through.
+type cursor struct {
+	row  kvstore.Item
+	err  error
+	ok   bool // whether there is a row, or an error
+	next func() (kvstore.Item, error, bool)
+	stop func()
+}
+
+func newCursor(r kvstore.Reader, ns kvstore.Namespace) *cursor {
+	c := new(cursor)
+	c.next, c.stop = iter.Pull2(r.Scan(ns, kvstore.Range{}))
+	c.step()
+	return c
+}
+
+func (c *cursor) step() { c.row, c.err, c.ok = c.next() }
