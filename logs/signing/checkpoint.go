@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -72,6 +73,16 @@ func parseBody(text, origin string) (logs.Checkpoint, error) {
 		return logs.Checkpoint{}, fmt.Errorf("it is of %d entries, and %d is the most", body.Size, int64(MaxSize))
 	}
 	return logs.Checkpoint{Size: int64(body.Size), Root: tlog.Hash(body.Hash)}, nil
+}
+
+// parseExtended reads the text of a checkpoint of any log, which may have lines after the first three that say more
+// (https://c2sp.org/tlog-checkpoint). Nothing is known of these.
+func parseExtended(text, origin string) (logs.Checkpoint, error) {
+	lines := strings.SplitAfter(text, "\n")
+	if extension := lines[min(3, len(lines)):]; slices.Contains(extension[:max(0, len(extension)-1)], "\n") {
+		return logs.Checkpoint{}, errors.New("an extension line is empty")
+	}
+	return parseBody(strings.Join(lines[:min(3, len(lines))], ""), origin)
 }
 
 // signatureLines returns signatures as a note ends with them.

@@ -153,11 +153,15 @@ func (e *Evidence) heads(key string) (heads [2]logs.Checkpoint, err error) {
 // OpenWith verifies a signed checkpoint by the key that is trusted, or any of those to
 // which changes lead from it.
 func OpenWith(data []byte, trusted note.Verifier, changes []KeyChange) (Signed, error) {
-	signed, _, err := open(data, trusted.Name(), note.VerifierList(Follow(trusted, changes)...))
+	n, err := note.Open(data, note.VerifierList(Follow(trusted, changes)...))
+	var c logs.Checkpoint
+	if err == nil {
+		c, err = parseExtended(n.Text, trusted.Name())
+	}
 	if err != nil {
 		return Signed{}, fmt.Errorf("a checkpoint is not signed with the key %08x of %s, nor with one that it handed over to: %w", trusted.KeyHash(), trusted.Name(), err)
 	}
-	return signed, nil
+	return Signed{c, data}, nil
 }
 
 // Encode returns the file that holds the evidence.

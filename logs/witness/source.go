@@ -16,6 +16,9 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
+// renewEvery is how old the cosignature of a log that is followed and does not grow may become before it is renewed.
+const renewEvery = time.Hour
+
 // looksEvery is how often a log is looked at that is followed, and looksFor how long a look may take.
 const (
 	looksEvery = 10 * time.Second
@@ -121,7 +124,7 @@ func (w *Witness) look(ctx context.Context, s *source) error {
 	switch {
 	case signed.Size < last.Size:
 		return fmt.Errorf("it shows %d entries, of which %d were cosigned", signed.Size, last.Size)
-	case last.Note != nil && signed.Checkpoint == last.Checkpoint:
+	case last.Note != nil && signed.Checkpoint == last.Checkpoint && w.now().Sub(l.signedAt()) < renewEvery:
 		return nil
 	}
 	var proven error
@@ -170,6 +173,13 @@ func (w *Witness) remember(s *source, key string) error {
 		return w.folder.read(l)
 	}
 	return nil
+}
+
+// signedAt returns when the log was cosigned last, zero before the first time since the start.
+func (l *witnessed) signedAt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.signed
 }
 
 // last returns what was cosigned last.

@@ -27,6 +27,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -46,6 +47,8 @@ type Options struct {
 	Logs []string
 	// Logger gets what was cosigned and refused. Default: nothing is logged.
 	Logger *slog.Logger
+	// Now is the clock by which cosignatures of logs that are followed are renewed. Default: [time.Now].
+	Now func() time.Time
 }
 
 // A Witness answers logs. It is an http.Handler, safe for concurrent use.
@@ -54,6 +57,7 @@ type Witness struct {
 	signers []note.Signer
 	keys    []string // their verifier keys
 	logger  *slog.Logger
+	now     func() time.Time
 	sources []*source
 
 	mu   sync.Mutex
@@ -69,6 +73,7 @@ type witnessed struct {
 	texts  []string       // of the keys
 	latest signing.Signed // what was cosigned last
 	note   []byte         // with the cosignatures
+	signed time.Time      // when that was, zero before the first time since the start
 }
 
 // Limits of what a log may send.
@@ -79,7 +84,10 @@ const (
 
 // Open returns the witness of a folder, of which no other process has one.
 func Open(o Options) (_ *Witness, err error) {
-	w := &Witness{logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), logs: make(map[string]*witnessed)}
+	w := &Witness{logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), now: o.Now, logs: make(map[string]*witnessed)}
+	if w.now == nil {
+		w.now = time.Now
+	}
 	if w.folder, err = openFolder(o.Folder); err != nil {
 		return nil, err
 	}
@@ -346,7 +354,7 @@ func (w *Witness) cosign(l *witnessed, old int64, signed signing.Signed, continu
 	if err := w.folder.write(l.origin, cosigned); err != nil {
 		return nil, err
 	}
-	l.latest, l.note = signed, cosigned
+	l.latest, l.note, l.signed = signed, cosigned, w.now()
 	w.logger.Info("cosigned a log", "log", l.origin, "entries", signed.Size)
 	return lines, nil
 }

@@ -358,3 +358,65 @@ func TestEmptyTree(t *testing.T) {
 		}
 	}
 }
+
+// TestConformance has the cases of https://c2sp.org/tlog-witness, each sent to a witness that has cosigned three entries.
+func TestConformance(t *testing.T) {
+	log := newHistory(t, origin)
+	log.grow("a", "b", "c")
+	three := log.request(0)
+	grown := log.fork()
+	grown.grow("d", "e")
+	signed := func(h *history, extension string) string {
+		root, err := tlog.TreeHash(h.size, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := note.Sign(&note.Note{Text: fmt.Sprintf("%s\n%d\n%s\n%s", origin, h.size, root, extension)}, h.signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	proof, _, _ := strings.Cut(grown.request(3), "\n\n")
+	const example = "old 20852014\nPlRNCrwHpqhGrupue0L7gxbjbMiKA9temvuZZDDpkaw=\njrJZDmY8Y7SyJE0MWLpLozkIVMSMZcD5kvuKxPC3swk=\n5+pKlUdi2LeF/BcMHBn+Ku6yhPGNCswZZD1X/6QgPd8=\n" +
+		"/6WVhPs2CwSsb5rYBH5cjHV/wSmA79abXAwhXw3Kj/0=\n\nexample.com/behind-the-sofa\n20852163\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n\n" +
+		"— example.com/behind-the-sofa Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeOoRDe4URYN7u5/Zhcyv2q1gGzGku9nTo+zyWE+xeMcTOAYQ8=\n" +
+		"— example.com/behind-the-sofa opLqBQsREYCgu6xQkYQwJr9fo45a62DN9EdmHXnZdXNqlcVGlCum2Wks+49/V6267UEjw6QUXTS5Rovnzv++qbSzm9Q=\n"
+	sofa := newHistory(t, "example.com/behind-the-sofa")
+	for _, tt := range []struct {
+		name, body string
+		status     int
+		answer     string // "" for any
+	}{
+		{"the example of the text, of an unknown log", strings.ReplaceAll(example, "example.com", "example.org"), 404, ""},
+		{"the example of the text, by another key", example, 403, ""},
+		{"an old size above the checkpoint's", "old 6\n\n" + signed(grown, ""), 400, ""},
+		{"an old size that is not the last one", "old 0\n\n" + signed(grown, ""), 409, "3\n"},
+		{"an empty proof", "old 3\n\n" + signed(grown, ""), 422, ""},
+		{"a proof that is too long", proof + "\n" + strings.Repeat("A", 43) + "=\n\n" + signed(grown, ""), 422, ""},
+		{"a proof of the same size", "old 3\n" + strings.Repeat("A", 43) + "=\n\n" + signed(log, ""), 422, ""},
+		{"too many lines", "old 3\n" + strings.Repeat(strings.Repeat("A", 43)+"=\n", 64) + "\n" + signed(grown, ""), 400, ""},
+		{"the same size", "old 3\n\n" + signed(log, ""), 200, ""},
+		{"extension lines", proof + "\n\n" + signed(grown, "time 1\n— or anything\n"), 200, ""},
+		{"an unknown signature beside", proof + "\n\n" + signed(grown, "") + "— other.example AAAAAAAAAAAA\n", 200, ""},
+		{"a carriage return", "old 3\r\n\n" + signed(log, ""), 400, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := open(t, t.TempDir(), log.key, sofa.key)
+			if got := tell(w, three); got.Code != 200 {
+				t.Fatal(got.Code, got.Body)
+			}
+			got := tell(w, tt.body)
+			if got.Code != tt.status || tt.answer != "" && (got.Body.String() != tt.answer || got.Header().Get("Content-Type") != "text/x.tlog.size") {
+				t.Errorf("%d, %q; want %d, %q", got.Code, got.Body, tt.status, tt.answer)
+			}
+			if tt.status != 200 {
+				return
+			}
+			_, checkpoint, _ := strings.Cut(tt.body, "\n\n")
+			if n, err := note.Open([]byte(checkpoint+got.Body.String()), note.VerifierList(verifiers(t, w)...)); err != nil || len(n.Sigs) != 2 {
+				t.Errorf("what it answers is no cosignature of the checkpoint with all of its lines: %v\n%s", err, got.Body)
+			}
+		})
+	}
+}
