@@ -36,7 +36,10 @@ func TestAgainstBrowser(t *testing.T) {
 	}
 	s := newPageServer(t)
 	for n := range pages {
-		s.pages = append(s.pages, generatePage(rand.New(rand.NewPCG(seed, uint64(n))), n))
+		r := rand.New(rand.NewPCG(seed, uint64(n)))
+		page := generatePage(r, n)
+		page.link = generateLink(r, n)
+		s.pages = append(s.pages, page)
 	}
 	requests := s.browse(t)
 	asked, unread, unneeded := 0, 0, 0
@@ -91,6 +94,7 @@ func keys(m map[string]bool) func(func(string) bool) {
 type generatedPage struct {
 	data        string
 	contentType string
+	link        string // the Link header
 }
 
 // A pageServer has the pages and all that they load, under any host.
@@ -110,6 +114,9 @@ func newPageServer(t *testing.T) *pageServer {
 		case strings.HasSuffix(r.URL.Path, "/page") && m != nil:
 			n, _ := strconv.Atoi(m[1])
 			w.Header().Set("Content-Type", s.pages[n].contentType)
+			if s.pages[n].link != "" {
+				w.Header().Set("Link", s.pages[n].link)
+			}
 			_, _ = w.Write([]byte(s.pages[n].data))
 		case strings.HasSuffix(r.URL.Path, ".html"):
 			w.Header().Set("Content-Type", "text/html")
@@ -283,6 +290,25 @@ func generatePage(r *rand.Rand, n int) generatedPage {
 	return encodePage(r, text)
 }
 
+// generateLink returns the Link header of some pages.
+func generateLink(r *rand.Rand, n int) string {
+	if r.IntN(5) > 0 {
+		return ""
+	}
+	var links []string
+	for i := range 1 + r.IntN(3) {
+		address := strings.NewReplacer("N", strconv.Itoa(n), "S", fmt.Sprint("link", i), "\n", "", "\t", "").Replace(addresses[r.IntN(len(addresses))])
+		parameters := linkParameters[r.IntN(len(linkParameters))]
+		links = append(links, "<"+address+">"+parameters)
+	}
+	return strings.Join(links, []string{",", ", ", " , ,", ";,"}[r.IntN(4)])
+}
+
+var linkParameters = []string{
+	";rel=preload;as=script", `; rel="preload"; as="script"; crossorigin`, "; REL=PRELOAD; AS=script", " ; rel = modulepreload", `; title="a, b; \"<c>\""; rel="x preload"; as=script`, "; as=script", "; rel=preload; as=style", "; rel=preload; as=script; nonsense",
+	`; rel="preload`, "; rel=modulepreload <", "rel=preload", ";;rel=preload;as=script", `; rel='preload'; as=script`, "; rel=preload; rel=x; as=script", "; rel=x; rel=preload; as=script",
+}
+
 // encodePage sends some pages in other encodings.
 func encodePage(r *rand.Rand, text string) generatedPage {
 	var order binary.AppendByteOrder = binary.LittleEndian
@@ -295,15 +321,15 @@ func encodePage(r *rand.Rand, text string) generatedPage {
 		for _, c := range text {
 			data = order.AppendUint16(data, uint16(c))
 		}
-		return generatedPage{string(data), "text/html"}
+		return generatedPage{data: string(data), contentType: "text/html"}
 	case 2:
-		return generatedPage{"\xef\xbb\xbf" + text, "text/html; charset=iso-8859-1"}
+		return generatedPage{data: "\xef\xbb\xbf" + text, contentType: "text/html; charset=iso-8859-1"}
 	case 3:
-		return generatedPage{text, "text/html; charset=shift_jis"}
+		return generatedPage{data: text, contentType: "text/html; charset=shift_jis"}
 	case 4:
-		return generatedPage{text, "text/html"}
+		return generatedPage{data: text, contentType: "text/html"}
 	}
-	return generatedPage{text, "text/html; charset=utf-8"}
+	return generatedPage{data: text, contentType: "text/html; charset=utf-8"}
 }
 
 // In addresses, N is the number of the page, and S that of the script in it.

@@ -113,6 +113,7 @@ func (s *Session) Page(ctx context.Context, at string, o PageOptions) (*PageRepo
 type document struct {
 	data        []byte
 	contentType string
+	links       []string // the Link header
 	address     *webURL
 }
 
@@ -169,7 +170,7 @@ func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, err
 	if response.StatusCode != http.StatusOK {
 		return document{}, fmt.Errorf("%s: the server answered %s%s", at, status(response), excerpt(response))
 	}
-	d := document{contentType: response.Header.Get("Content-Type")}
+	d := document{contentType: response.Header.Get("Content-Type"), links: response.Header["Link"]}
 	if d.data, err = io.ReadAll(io.LimitReader(response.Body, MaxPage+1)); err != nil {
 		return document{}, fmt.Errorf("%s: %w", at, err)
 	}
@@ -221,7 +222,11 @@ func (c *pageCheck) document(ctx context.Context, d document, r Reference, depth
 func (c *pageCheck) parse(ctx context.Context, d document) (*page, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	return parsePage(ctx, d.data, d.contentType, d.address)
+	p, err := parsePage(ctx, d.data, d.contentType, d.address)
+	if err == nil {
+		p.addHeaderLinks(d.links)
+	}
+	return p, err
 }
 
 // checkPage checks what a document loads.

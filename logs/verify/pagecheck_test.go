@@ -260,3 +260,26 @@ func TestPageFile(t *testing.T) {
 		t.Error("a page that is not there was read")
 	}
 }
+
+// TestPageLinkHeader: what a page's Link header has browsers load is checked as its link elements are.
+func TestPageLinkHeader(t *testing.T) {
+	r := stocked(t)
+	file := r.server.URL + "/ajax/libs/vue/3.0.0/vue.js"
+	link := fmt.Sprintf(`<%s>; rel=preload; as=script; crossorigin; integrity=%q`, file, logs.SumSRI([]byte(alert)))
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		w.Header()["Link"] = []string{link}
+	}))
+	t.Cleanup(site.Close)
+	for header, want := range map[string]verify.Outcome{
+		link: verify.Proven,
+		link + ", <https://evil.example/x.js>; rel=modulepreload": verify.Unproven,
+		link + ", nonsense": verify.Unproven,
+	} {
+		link = header
+		report, err := r.session().Page(t.Context(), site.URL+"/", verify.PageOptions{Server: r.server.URL})
+		if err != nil || report.Outcome != want || want == verify.Proven && report.Errors > 0 {
+			t.Errorf("%s: %+v, %v", header, report, err)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package verify
+
+import (
+	"strings"
+
+	"golang.org/x/net/html"
+)
+
+// addHeaderLinks adds what a document's Link header (RFC 8288) has browsers load. Its addresses are relative to the document's own,
+// whatever base the document names.
+func (p *page) addHeaderLinks(fields []string) {
+	base := p.base
+	p.base = p.address
+	defer func() {
+		p.base = base
+		p.mapIntegrities()
+	}()
+	for _, field := range fields {
+		links, complete := parseLinks(field)
+		for _, link := range links {
+			p.addLink(link, 1)
+		}
+		if !complete || len(p.references) > maxReferences {
+			p.references = append(p.references, Reference{Kind: Document, Line: 1, From: p.from, problem: "its Link header cannot be read", page: p})
+			return
+		}
+	}
+}
+
+// parseLinks reads the value of a Link header. Each link comes as the attributes that a link element would have; complete is false
+// where the rest of the value is no list of links.
+func parseLinks(text string) (links [][]html.Attribute, complete bool) {
+	const space = " \t"
+	for {
+		text = strings.TrimLeft(text, space+",")
+		if text == "" {
+			return links, true
+		}
+		target, rest, ok := strings.Cut(text, ">")
+		if target, ok = cutTarget(target, ok); !ok {
+			return links, false
+		}
+		link := []html.Attribute{{Key: "href", Val: target}}
+		text = strings.TrimLeft(rest, space)
+		for strings.HasPrefix(text, ";") {
+			text = strings.TrimLeft(text[1:], space)
+			end := strings.IndexAny(text, "=;,"+space)
+			if end < 0 {
+				end = len(text)
+			}
+			attribute := html.Attribute{Key: strings.ToLower(text[:end])}
+			text = strings.TrimLeft(text[end:], space)
+			if value, ok := strings.CutPrefix(text, "="); ok {
+				if attribute.Val, text, ok = cutValue(strings.TrimLeft(value, space)); !ok {
+					return links, false
+				}
+			}
+			if attribute.Key != "" && attribute.Key != "href" {
+				link = append(link, attribute)
+			}
+			text = strings.TrimLeft(text, space)
+		}
+		links = append(links, link)
+		if text != "" && text[0] != ',' {
+			return links, false
+		}
+	}
+}
+
+func cutTarget(text string, ended bool) (string, bool) {
+	target, ok := strings.CutPrefix(text, "<")
+	return target, ok && ended
+}
+
+// cutValue returns the value that a text begins with, a token or a quoted string, and what follows it.
+func cutValue(text string) (value, rest string, ok bool) {
+	quoted, ok := strings.CutPrefix(text, `"`)
+	if !ok {
+		end := strings.IndexAny(text, ";, \t")
+		if end < 0 {
+			end = len(text)
+		}
+		return text[:end], text[end:], true
+	}
+	var b strings.Builder
+	for i := 0; i < len(quoted); i++ {
+		switch c := quoted[i]; {
+		case c == '"':
+			return b.String(), quoted[i+1:], true
+		case c == '\\' && i+1 < len(quoted):
+			i++
+			b.WriteByte(quoted[i])
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", "", false
+}
