@@ -82,15 +82,8 @@ func TestOpenAPIFields(t *testing.T) {
 
 // The schema of entries has the fields and the kinds that entries have.
 func TestOpenAPIEntries(t *testing.T) {
-	want := []string{"index"}
-	entry := reflect.TypeFor[logs.Entry]()
-	for field := range entry.Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		want = append(want, name)
-	}
-	slices.Sort(want)
 	schema := document.Components.Schemas["LogEntry"].Value
-	equal(t, "fields", slices.Sorted(maps.Keys(schema.Properties)), want)
+	equalFields(t, "entry", schema, reflect.TypeFor[logs.Entry](), "index")
 	kinds := make([]any, len(logs.Kinds))
 	text := document.Components.Parameters["LogKind"].Value.Description
 	for i, kind := range logs.Kinds {
@@ -100,6 +93,26 @@ func TestOpenAPIEntries(t *testing.T) {
 		}
 	}
 	equal(t, "kinds", schema.Properties["kind"].Value.Enum, kinds)
+}
+
+// equalFields compares the properties of an object's schema, and of objects in it, with the fields of the type that is encoded and
+// others.
+func equalFields(t *testing.T, name string, schema *openapi3.Schema, encoded reflect.Type, others ...string) {
+	t.Helper()
+	want := others
+	for field := range encoded.Fields() {
+		property, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		want = append(want, property)
+		inner := field.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if p := schema.Properties[property]; p != nil && p.Value.Type.Is("object") && inner.Kind() == reflect.Struct {
+			equalFields(t, name+"."+property, p.Value, inner)
+		}
+	}
+	slices.Sort(want)
+	equal(t, "fields of "+name, slices.Sorted(maps.Keys(schema.Properties)), want)
 }
 
 func TestOpenAPIIsServed(t *testing.T) {
