@@ -28,6 +28,9 @@ type BackupProgress struct {
 // parent must; with an error, nothing is left of it. A crash may leave a part,
 // so dir is best a temporary name, and the copy renamed.
 //
+// A backup is a copy of the files and not of the signed log (logs/replication), because it has what is in no log, such as schedules,
+// webhooks and usage, and because it is made within milliseconds. A repair or a mirror reads a backup as any other source.
+//
 // Tables and blob files, which never change once they are written, are hard links
 // where the file system has them, and copies elsewhere; what does change is always
 // copied. So a write to either store never shows in the other. When Backup

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// accept repairs what is there without the lost end, and has the log go on as a new one.
-func (e *engine) accept(ctx context.Context) error {
+// acceptLoss repairs what is there without the lost end, and has the log go on as a new one.
+func (e *engine) acceptLoss(ctx context.Context) error {
 	accepting := newEngine(e.RepairOptions)
 	// Nothing is compared with what was signed: less than that is there.
 	accepting.accepting, accepting.former = true, e.signed

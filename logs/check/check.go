@@ -155,16 +155,16 @@ func ReplaceViews(ctx context.Context, store *kvstore.Store, o Options, report f
 var ErrUnderivable = errors.New("the views cannot be made again, and nothing was changed")
 
 func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, report func(Finding)) (_ Summary, err error) {
-	again, err := newSecond(o.Temp)
+	derived, err := newSecond(o.Temp)
 	if err != nil {
 		return Summary{}, err
 	}
-	defer func() { err = errors.Join(err, again.close()) }()
+	defer func() { err = errors.Join(err, derived.close()) }()
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	c := &check{
-		options: o, store: store, again: again, report: report,
+		options: o, store: store, derived: derived, report: report,
 		seen: make(map[kvstore.Hash]struct{}), live: make(map[release]standing), recalled: make(map[release]struct{}),
 		gone: make(map[kvstore.Hash]string), damaged: make(map[kvstore.Hash]string),
 		summary:  Summary{Sound: true, Seen: o.Seen.Size},
@@ -187,7 +187,7 @@ func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, repo
 	}
 	c.decoding.Wait() // returns at once unless the check failed
 	if err == nil && o.Record {
-		c.record(signed)
+		c.writeRecord(signed)
 	}
 	return c.summary, err
 }
@@ -197,7 +197,7 @@ type check struct {
 	options  Options
 	store    *kvstore.Store
 	snapshot *kvstore.Snapshot
-	again    *second
+	derived  *second
 	repair   *writer // nil for Run
 	seen     map[kvstore.Hash]struct{}
 	live     map[release]standing
@@ -228,10 +228,10 @@ type standing struct {
 }
 
 func (c *check) found(kind Kind, where, format string, args ...any) {
-	c.tell(Finding{Kind: kind, Where: where, Problem: fmt.Sprintf(format, args...)})
+	c.addFinding(Finding{Kind: kind, Where: where, Problem: fmt.Sprintf(format, args...)})
 }
 
-func (c *check) tell(f Finding) {
+func (c *check) addFinding(f Finding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.summary.Findings++
@@ -244,8 +244,8 @@ func (c *check) tell(f Finding) {
 	c.report(f)
 }
 
-// blocked reports a finding that keeps the views from being made from the log.
-func (c *check) blocked(kind Kind, where string, err error) {
+// reportUnderivable reports a finding that keeps the views from being made from the log.
+func (c *check) reportUnderivable(kind Kind, where string, err error) {
 	c.found(kind, where, "%v", err)
 	if c.underivable == nil {
 		c.underivable = err
@@ -253,35 +253,35 @@ func (c *check) blocked(kind Kind, where string, err error) {
 }
 
 func (c *check) run(ctx context.Context, signed logs.Checkpoint) error {
-	c.files()
-	if err := c.rows(ctx); err != nil {
+	c.reportDamagedFiles()
+	if err := c.readOtherRows(ctx); err != nil {
 		return err
 	}
-	if err := c.entries(ctx, 0); err != nil {
+	if err := c.checkEntries(ctx, 0); err != nil {
 		return err
 	}
-	c.continues("signed", "the last signed checkpoint", signed)
-	c.continues("seen", "the checkpoint that was seen before", c.options.Seen)
+	c.checkContinues("signed", "the last signed checkpoint", signed)
+	c.checkContinues("seen", "the checkpoint that was seen before", c.options.Seen)
 	if c.repair != nil && c.underivable != nil {
 		return fmt.Errorf("%w: %w", ErrUnderivable, c.underivable)
 	}
-	if err := c.sharers(ctx); err != nil {
+	if err := c.reportSharedFiles(ctx); err != nil {
 		return err
 	}
-	if err := c.views(ctx); err != nil {
+	if err := c.compareViews(ctx); err != nil {
 		return err
 	}
-	if err := c.liveRows(ctx); err != nil {
+	if err := c.compareLive(ctx); err != nil {
 		return err
 	}
-	if err := c.missing(ctx); err != nil {
+	if err := c.reportMissing(ctx); err != nil {
 		return err
 	}
-	return c.orphans()
+	return c.countOrphans()
 }
 
-// files reports what is wrong with the store's files.
-func (c *check) files() {
+// reportDamagedFiles reports what is wrong with the store's files.
+func (c *check) reportDamagedFiles() {
 	if damage := c.store.Damage(); damage != nil {
 		for _, f := range damage.Findings {
 			c.found(Store, f.File, "%s", f)
@@ -289,8 +289,8 @@ func (c *check) files() {
 	}
 }
 
-// rows reads the rows that no other check reads.
-func (c *check) rows(ctx context.Context) error {
+// readOtherRows reads the rows that no other check reads.
+func (c *check) readOtherRows(ctx context.Context) error {
 	for _, part := range []struct {
 		ns   kvstore.Namespace
 		name string
@@ -308,16 +308,16 @@ func (c *check) rows(ctx context.Context) error {
 	return nil
 }
 
-// entries checks the log from an entry on and the contents that it names, and builds the second set
+// checkEntries checks the log from an entry on and the contents that it names, and builds the second set
 // of views.
-func (c *check) entries(ctx context.Context, from int64) error {
+func (c *check) checkEntries(ctx context.Context, from int64) error {
 	var err error
 	if c.summary.Checkpoint, err = logs.ReadCheckpoint(c.snapshot); err != nil {
 		c.found(Checkpoint, "state", "%v", err)
 	}
 	verified, err := logs.VerifyFrom(c.snapshot, from)
 	if err != nil {
-		c.blocked(Log, "tree", err)
+		c.reportUnderivable(Log, "tree", err)
 	}
 	for e, err := range logs.Entries(c.snapshot, from) {
 		if err := ctx.Err(); err != nil {
@@ -325,28 +325,28 @@ func (c *check) entries(ctx context.Context, from int64) error {
 		}
 		c.summary.Entries++
 		if err != nil { // the entries behind it may be readable; if not, this is the last
-			c.blocked(Log, "entries", err)
+			c.reportUnderivable(Log, "entries", err)
 			continue
 		}
 		if from > 0 {
-			err = c.recall(ctx, e, from)
+			err = c.replayEarlier(ctx, e, from)
 		} else {
-			err = c.replay(e)
+			err = c.checkLiveRoot(e)
 		}
-		if err = errors.Join(err, c.entry(ctx, e)); err != nil {
+		if err = errors.Join(err, c.checkEntry(ctx, e)); err != nil {
 			return err
 		}
-		c.count(c.summary.Entries, verified.Size-from)
+		c.countEntries(c.summary.Entries, verified.Size-from)
 	}
 	c.decoding.Wait()
 	if c.options.Deep {
 		c.showProgress()
 	}
-	return errors.Join(ctx.Err(), c.again.commit())
+	return errors.Join(ctx.Err(), c.derived.commit())
 }
 
-// count shows the progress every now and then.
-func (c *check) count(entries, of int64) {
+// countEntries shows the progress every now and then.
+func (c *check) countEntries(entries, of int64) {
 	c.mu.Lock()
 	c.progress.Entries, c.progress.Of = entries, of
 	c.mu.Unlock()
@@ -363,21 +363,21 @@ func (c *check) showProgress() {
 	}
 }
 
-// entry checks the contents that an entry names and adds its rows to the second
+// checkEntry checks the contents that an entry names and adds its rows to the second
 // set of views.
-func (c *check) entry(ctx context.Context, e logs.Indexed) error {
+func (c *check) checkEntry(ctx context.Context, e logs.Indexed) error {
 	where := fmt.Sprintf("entry %d", e.Index)
 	change, err := views.Load(c.store, e)
 	if err != nil {
-		c.blocked(Content, where, err)
-		return c.again.index(e) // which needs no content
+		c.reportUnderivable(Content, where, err)
+		return c.derived.index(e) // which needs no content
 	}
 	for _, h := range e.Contents() {
-		c.content(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, label(e)), nil)
+		c.checkContent(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, label(e)), nil)
 	}
-	c.order(e)
+	c.checkOrder(e)
 	if e.Kind.Publishes() {
-		c.fileRoot(e, change.Manifest)
+		c.checkFileRoot(e, change.Manifest)
 		c.summary.Releases++
 	}
 	// A mirror may have had none of the files when the publication was verified.
@@ -388,19 +388,19 @@ func (c *check) entry(ctx context.Context, e logs.Indexed) error {
 			}
 			c.summary.Files++
 			file := &change.Manifest.Files[i]
-			c.content(ctx, file.SHA256, fileName(e, file), file)
+			c.checkContent(ctx, file.SHA256, fileName(e, file), file)
 		}
 	}
-	if err := c.again.apply(change); err != nil {
-		c.blocked(Log, where, err)
+	if err := c.derived.apply(change); err != nil {
+		c.reportUnderivable(Log, where, err)
 	}
-	return c.again.relieve()
+	return c.derived.commitIfLarge()
 }
 
-// order checks that the entry's change was possible at that point: only a served
+// checkOrder checks that the entry's change was possible at that point: only a served
 // release is withdrawn, or one that another actor withdrew, only a withdrawn one
 // restored or erased, and a release that comes back has the files that it had.
-func (c *check) order(e logs.Indexed) {
+func (c *check) checkOrder(e logs.Indexed) {
 	id := release{e.Package, e.Version}
 	before, known := c.live[id]
 	served := known && !before.withdrawn
@@ -435,11 +435,11 @@ func (c *check) order(e logs.Indexed) {
 			wrong("is restored with other files than entry %d published", before.published)
 		}
 	}
-	c.follow(e)
+	c.updateStanding(e)
 }
 
-// follow notes what an entry makes of its release.
-func (c *check) follow(e logs.Indexed) {
+// updateStanding notes what an entry makes of its release.
+func (c *check) updateStanding(e logs.Indexed) {
 	id := release{e.Package, e.Version}
 	before, known := c.live[id]
 	switch e.Kind {

@@ -15,15 +15,15 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// content checks one content, once. name says which it is; file is the line of a
+// checkContent checks one content, once. name says which it is; file is the line of a
 // manifest that names it, or nil.
-func (c *check) content(ctx context.Context, h kvstore.Hash, name string, file *logs.File) {
+func (c *check) checkContent(ctx context.Context, h kvstore.Hash, name string, file *logs.File) {
 	if _, ok := c.seen[h]; ok {
-		if where, gone := c.lacks(h); gone && file == nil {
+		if where, gone := c.missingAt(h); gone && file == nil {
 			c.mu.Lock()
 			delete(c.gone, h)
 			c.mu.Unlock()
-			c.broken(h, where, "an entry of the log names it, and it is not in the store")
+			c.reportContent(h, where, "an entry of the log names it, and it is not in the store")
 		}
 		return
 	}
@@ -32,50 +32,50 @@ func (c *check) content(ctx context.Context, h kvstore.Hash, name string, file *
 	where := fmt.Sprintf("%s (%s)", h, name)
 	content, err := c.store.Content(h)
 	if file != nil && errors.Is(err, kvstore.ErrNotFound) {
-		c.lack(h, where)
+		c.addMissing(h, where)
 		return
 	}
 	if err != nil {
-		c.broken(h, where, "%v", err)
+		c.reportContent(h, where, "%v", err)
 		return
 	}
 	if file != nil && content.Size != file.Size {
-		c.broken(h, where, "the manifest says %d bytes, the store %d", file.Size, content.Size)
+		c.reportContent(h, where, "the manifest says %d bytes, the store %d", file.Size, content.Size)
 	}
 	if !c.options.Deep {
 		return
 	}
 	c.decoding.Go(func() error {
 		if ctx.Err() == nil {
-			c.decode(h, content, where, file)
+			c.checkEncodings(h, content, where, file)
 		}
 		return nil
 	})
 }
 
-// decode compares every coding of a content with its hash and its integrity.
-func (c *check) decode(h kvstore.Hash, content kvstore.Content, where string, file *logs.File) {
+// checkEncodings compares every coding of a content with its hash and its integrity.
+func (c *check) checkEncodings(h kvstore.Hash, content kvstore.Content, where string, file *logs.File) {
 	for _, r := range content.Representations {
 		_, coded, err := c.store.Coded(h, r.Coding)
 		if file != nil && errors.Is(err, kvstore.ErrNotFound) {
 			if _, err := c.store.Content(h); errors.Is(err, kvstore.ErrNotFound) {
-				c.lack(h, where) // erased meanwhile
+				c.addMissing(h, where) // erased meanwhile
 				return
 			}
 		}
 		if err != nil {
 			// Coded has read again what was replaced meanwhile, so this is an error.
-			c.broken(h, where, "%s: %v", r.Coding, err)
+			c.reportContent(h, where, "%s: %v", r.Coding, err)
 			continue
 		}
 		identity, err := coding.Decode(r.Coding, coded, content.Size)
 		switch {
 		case err != nil:
-			c.broken(h, where, "%s does not decode: %v", r.Coding, err)
+			c.reportContent(h, where, "%s does not decode: %v", r.Coding, err)
 		case kvstore.Sum(identity) != h:
-			c.broken(h, where, "%s decodes to other bytes, of hash %s", r.Coding, kvstore.Sum(identity))
+			c.reportContent(h, where, "%s decodes to other bytes, of hash %s", r.Coding, kvstore.Sum(identity))
 		case file != nil && logs.SumSRI(identity) != file.SRI:
-			c.broken(h, where, "the integrity in the manifest is %s, that of the bytes %s", file.SRI, logs.SumSRI(identity))
+			c.reportContent(h, where, "the integrity in the manifest is %s, that of the bytes %s", file.SRI, logs.SumSRI(identity))
 		}
 	}
 	c.mu.Lock()
@@ -88,30 +88,30 @@ func (c *check) decode(h kvstore.Hash, content kvstore.Content, where string, fi
 	}
 }
 
-// broken reports what is wrong with a content.
-func (c *check) broken(h kvstore.Hash, where, format string, args ...any) {
+// reportContent reports what is wrong with a content.
+func (c *check) reportContent(h kvstore.Hash, where, format string, args ...any) {
 	c.found(Content, where, format, args...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.damaged[h] = where
 }
 
-func (c *check) lack(h kvstore.Hash, where string) {
+func (c *check) addMissing(h kvstore.Hash, where string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gone[h] = where
 }
 
-func (c *check) lacks(h kvstore.Hash) (where string, ok bool) {
+func (c *check) missingAt(h kvstore.Hash) (where string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	where, ok = c.gone[h]
 	return where, ok
 }
 
-// sharers reports the other files of damaged contents, each of which was reported
+// reportSharedFiles reports the other files of damaged contents, each of which was reported
 // under one name only.
-func (c *check) sharers(ctx context.Context) error {
+func (c *check) reportSharedFiles(ctx context.Context) error {
 	if len(c.damaged) == 0 {
 		return nil
 	}
@@ -141,10 +141,10 @@ func (c *check) sharers(ctx context.Context) error {
 	return nil
 }
 
-// missing reports files' contents that are not in the store, unless they were
+// reportMissing reports files' contents that are not in the store, unless they were
 // erased and no served file needs them. Contents are read as they are now and not
 // from the snapshot, so the log is too.
-func (c *check) missing(ctx context.Context) error {
+func (c *check) reportMissing(ctx context.Context) error {
 	if len(c.gone) == 0 {
 		return nil
 	}
@@ -180,8 +180,8 @@ func (c *check) missing(ctx context.Context) error {
 	return nil
 }
 
-// orphans counts the contents that no entry names.
-func (c *check) orphans() error {
+// countOrphans counts the contents that no entry names.
+func (c *check) countOrphans() error {
 	for item, err := range c.snapshot.Scan(kvstore.Contents, kvstore.Range{}) {
 		if err != nil {
 			c.found(Content, "all", "%v", err)

@@ -34,7 +34,7 @@ func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 	}
 	o := e.storeOptions()
 	o.Mark, o.ReadOnly = e.Mark, e.beside
-	scan, err := kvstore.ScanFiles(ctx, e.path(storeName), e.Temp, o, scannedRows, func(done, of int64) { e.show("scanning", done, of) })
+	scan, err := kvstore.ScanFiles(ctx, e.path(storeName), e.Temp, o, scannedRows, func(done, of int64) { e.showProgress("scanning", done, of) })
 	if err != nil {
 		return nil, err
 	}

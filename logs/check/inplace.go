@@ -35,16 +35,16 @@ func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o R
 	if why != nil {
 		err = errors.Join(err, &NotInPlaceError{why})
 	}
-	return e.end(begun), err
+	return e.finishResult(begun), err
 }
 
-// look says why a new store has to be built, nil where it can be healed in place.
-func (e *engine) look(ctx context.Context) (why, err error) {
+// findDamage says why a new store has to be built, nil where it can be healed in place.
+func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	dir := e.path(storeName)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("there is no store in %s", e.Data), nil
 	}
-	e.show("reading", 0, 1)
+	e.showProgress("reading", 0, 1)
 	o := e.storeOptions()
 	o.Mark = e.Mark
 	err = kvstore.Look(dir, o)
@@ -132,16 +132,16 @@ func (e *engine) inPlace(ctx context.Context) (why, err error) {
 	}
 	c := e.contents(have.Size)
 	defer c.pins.Release()
-	if err := c.documents(ctx); err != nil {
+	if err := c.repairDocuments(ctx); err != nil {
 		return nil, err
 	}
-	if err := c.files(ctx); err != nil {
+	if err := c.repairFiles(ctx); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.queue(), c.list(ctx)); err != nil {
+	if err := errors.Join(c.queueRecompression(), c.listLost(ctx)); err != nil {
 		return nil, err
 	}
-	_, err = e.check(func(report func(Finding)) (summary Summary, err error) {
+	_, err = e.runCheck(func(report func(Finding)) (summary Summary, err error) {
 		// What is replaced follows from the log as the check has read it, so nothing may be appended meanwhile.
 		err = e.log.Exclusive(func() error {
 			summary, err = ReplaceViews(ctx, e.store, e.fsckOptions(false), report)

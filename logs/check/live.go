@@ -19,14 +19,14 @@ type replayed struct {
 	problem     string
 }
 
-// replay holds an entry's roots against the log so far and against its manifest.
-func (c *check) replay(e logs.Indexed) error {
+// checkLiveRoot holds an entry's roots against the log so far and against its manifest.
+func (c *check) checkLiveRoot(e logs.Indexed) error {
 	if err := logs.ApplyLive(c.replayed.live, e.Index, e.Entry); err != nil {
 		return err
 	}
 	root := c.replayed.live.Root()
 	if c.replayed.right = root == e.Live; c.replayed.right {
-		c.wrongRoots()
+		c.reportWrongRoots()
 		return nil
 	}
 	if c.replayed.last < c.replayed.first {
@@ -37,8 +37,8 @@ func (c *check) replay(e logs.Indexed) error {
 	return nil
 }
 
-// wrongRoots reports the entries in a row that have a wrong root, if there are any.
-func (c *check) wrongRoots() {
+// reportWrongRoots reports the entries in a row that have a wrong root, if there are any.
+func (c *check) reportWrongRoots() {
 	r := &c.replayed
 	switch {
 	case r.last < r.first:
@@ -51,17 +51,17 @@ func (c *check) wrongRoots() {
 	r.first, r.last = 0, -1
 }
 
-// fileRoot holds the root in a published entry against its manifest.
-func (c *check) fileRoot(e logs.Indexed, m *logs.Manifest) {
+// checkFileRoot holds the root in a published entry against its manifest.
+func (c *check) checkFileRoot(e logs.Indexed, m *logs.Manifest) {
 	if root := m.Root(); root != e.Files {
 		c.found(Log, fmt.Sprintf("entry %d", e.Index), "the root of the files is %s, and those of its manifest make %s", e.Files, root)
 	}
 }
 
-// liveRows compares the stored map of live releases with the one that was made again, and
+// compareLive compares the stored map of live releases with the one that was made again, and
 // stores that one where they differ if this is a repair.
-func (c *check) liveRows(ctx context.Context) error {
-	c.wrongRoots()
+func (c *check) compareLive(ctx context.Context) error {
+	c.reportWrongRoots()
 	if c.underivable != nil || c.summary.Entries > 0 && !c.replayed.right {
 		return nil // there is nothing to compare with
 	}
@@ -80,18 +80,18 @@ func (c *check) liveRows(ctx context.Context) error {
 	}, func(row []byte, err error) {
 		if errors.Is(err, kvstore.ErrNotFound) || root == nil {
 			rows.Missing++
-			c.wrongNode(row, "the row is missing")
+			c.reportLiveRow(row, "the row is missing")
 			return
 		}
 		rows.Differing++
-		c.wrongNode(row, err.Error())
+		c.reportLiveRow(row, err.Error())
 	})
 	if rows.Missing+rows.Differing > 0 { // what is below those is not explained either
 		return c.storeLive(ctx)
 	}
 	if err := logs.ReplacedRows(c.snapshot, func(row []byte) { explained[string(row)] = struct{}{} }); err != nil {
 		rows.Differing++
-		c.wrongNode([]byte{0xff}, err.Error())
+		c.reportLiveRow([]byte{0xff}, err.Error())
 		return c.storeLive(ctx)
 	}
 	for item, err := range c.snapshot.Scan(kvstore.LogLive, kvstore.Range{To: []byte{0xff}}) {
@@ -105,7 +105,7 @@ func (c *check) liveRows(ctx context.Context) error {
 			continue
 		}
 		rows.Unexplained++
-		c.wrongNode(item.Key, "no entry of the log explains this row")
+		c.reportLiveRow(item.Key, "no entry of the log explains this row")
 		if c.repair != nil {
 			if err := c.repair.replace(kvstore.LogLive, item, false); err != nil {
 				return err
@@ -115,8 +115,8 @@ func (c *check) liveRows(ctx context.Context) error {
 	return c.commitLive()
 }
 
-func (c *check) wrongNode(row []byte, problem string) {
-	c.tell(Finding{Kind: View, Where: fmt.Sprintf("live/%x", row), Problem: problem, Repaired: c.repair != nil})
+func (c *check) reportLiveRow(row []byte, problem string) {
+	c.addFinding(Finding{Kind: View, Where: fmt.Sprintf("live/%x", row), Problem: problem, Repaired: c.repair != nil})
 }
 
 // storeLive stores the map that was made again in the place of all that there is. The root

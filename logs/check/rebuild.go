@@ -20,7 +20,7 @@ import (
 // rebuild builds a new store from what a scan finds of the damaged one, and from the sources, and swaps the two.
 func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	e.result.Damage = oneLine(why)
-	if err := e.space(dirSize(e.path(storeName)) - dirSize(e.path(buildingName))); err != nil {
+	if err := e.checkSpace(dirSize(e.path(storeName)) - dirSize(e.path(buildingName))); err != nil {
 		return err
 	}
 	damaged, err := e.scanStore(ctx)
@@ -31,7 +31,7 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 		defer func() { err = errors.Join(err, damaged.scan.Close()) }()
 		e.damaged, e.sources = damaged, append([]Source{damaged}, e.RepairOptions.Sources...)
 		for _, gap := range damaged.scan.Gaps() {
-			e.found(Finding{Kind: Store, Where: gap.File, Problem: gap.String(), Repaired: true})
+			e.addFinding(Finding{Kind: Store, Where: gap.File, Problem: gap.String(), Repaired: true})
 		}
 	}
 	if err := e.restoreKeys(e.storedNotes); err != nil {
@@ -108,7 +108,7 @@ func (e *engine) buildLog(ctx context.Context) error {
 	if base == nil && e.accepting {
 		return e.errNothingLeft()
 	}
-	attempts := orders(first, e.RepairOptions.Sources)
+	attempts := sourceOrders(first, e.RepairOptions.Sources)
 	if e.signed.Size == 0 { // nothing would tell what an earlier repair has left there
 		if err := os.RemoveAll(e.path(buildingName)); err != nil {
 			return err
@@ -122,10 +122,10 @@ func (e *engine) buildLog(ctx context.Context) error {
 	for _, order := range attempts {
 		err := e.openBuilding()
 		if err == nil {
-			err = e.replay(ctx, order)
+			err = e.appendSigned(ctx, order)
 		}
 		if err == nil {
-			err = e.tail(ctx, base)
+			err = e.appendUnsigned(ctx, base)
 		}
 		if err == nil {
 			return nil
@@ -160,12 +160,12 @@ func (e *engine) openBuilding() (err error) {
 	return err
 }
 
-// replay appends the entries that were signed, and compares them with that.
-func (e *engine) replay(ctx context.Context, order []Source) error {
+// appendSigned appends the entries that were signed, and compares them with that.
+func (e *engine) appendSigned(ctx context.Context, order []Source) error {
 	if e.signed.Size == 0 {
 		return nil
 	}
-	err := e.walk(ctx, order, e.log.Checkpoint().Size, func(s Source, batch []logs.Indexed) error {
+	err := e.forEachEntry(ctx, order, e.log.Checkpoint().Size, func(s Source, batch []logs.Indexed) error {
 		if !e.isDamaged(s) {
 			e.result.use(s).Entries += int64(len(batch))
 		}
@@ -195,9 +195,9 @@ func (e *engine) appendRaw(batch []logs.Indexed) error {
 // isDamaged reports whether a source is the damaged store.
 func (e *engine) isDamaged(s Source) bool { return e.damaged != nil && s == Source(e.damaged) }
 
-// tail appends the entries after the signed ones that belong to the tree of base, the
+// appendUnsigned appends the entries after the signed ones that belong to the tree of base, the
 // damaged store for nearly all.
-func (e *engine) tail(ctx context.Context, base ownLog) error {
+func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
 	if base == nil {
 		return nil
 	}
@@ -206,7 +206,7 @@ func (e *engine) tail(ctx context.Context, base ownLog) error {
 		return errors.New("nothing says how many entries the log had")
 	}
 	for index := e.log.Checkpoint().Size; index < size; {
-		source, batch, err := e.next(ctx, e.sources, index, size)
+		source, batch, err := e.nextEntries(ctx, e.sources, index, size)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -250,7 +250,7 @@ func (e *engine) lostTail(from, to int64, err error) {
 			problem = "it was not signed yet, and an entry before it cannot be read"
 		}
 		e.result.Lost = append(e.result.Lost, Lost{Where: where, Problem: problem})
-		e.found(Finding{Kind: Log, Where: where, Problem: problem})
+		e.addFinding(Finding{Kind: Log, Where: where, Problem: problem})
 	}
 }
 
@@ -261,7 +261,7 @@ func (e *engine) buildRest(ctx context.Context) error {
 	if err := e.deleteCarried(ctx); err != nil {
 		return err
 	}
-	if err := errors.Join(e.carryAbsent(ctx), c.documents(ctx)); err != nil {
+	if err := errors.Join(e.carryAbsent(ctx), c.repairDocuments(ctx)); err != nil {
 		return err
 	}
 	if e.damaged == nil {
@@ -269,13 +269,13 @@ func (e *engine) buildRest(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.files(ctx); err != nil {
+	if err := c.repairFiles(ctx); err != nil {
 		return err
 	}
 	if err := e.makeViews(ctx); err != nil {
 		return err
 	}
-	if err := e.carry(ctx); err != nil {
+	if err := e.carryAll(ctx); err != nil {
 		return err
 	}
 	if err := signing.Replay(e.store); err != nil {
@@ -286,7 +286,7 @@ func (e *engine) buildRest(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(c.queue(), c.list(ctx))
+	return errors.Join(c.queueRecompression(), c.listLost(ctx))
 }
 
 // makeViews makes all views from the log.
@@ -312,7 +312,7 @@ func (e *engine) makeViews(ctx context.Context) error {
 		if err := w.added(rows); err != nil {
 			return err
 		}
-		e.show("views", entry.Index+1, of)
+		e.showProgress("views", entry.Index+1, of)
 	}
 	return w.commit()
 }
@@ -367,8 +367,8 @@ func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
 	return w.commit()
 }
 
-// carry takes over what can be read of the rows that do not follow from the log.
-func (e *engine) carry(ctx context.Context) error {
+// carryAll takes over what can be read of the rows that do not follow from the log.
+func (e *engine) carryAll(ctx context.Context) error {
 	if e.damaged != nil && e.damaged.scan.Uncertain() {
 		e.result.NotCarried = append(e.result.NotCarried, "which rows had been deleted: nothing says which files counted, so look through schedules, webhooks and settings")
 	}
@@ -459,7 +459,7 @@ func (e *engine) checkBuilt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	left, err := e.check(func(report func(Finding)) (Summary, error) {
+	left, err := e.runCheck(func(report func(Finding)) (Summary, error) {
 		return Run(ctx, store, e.fsckOptions(true), report)
 	})
 	if err := errors.Join(err, store.Close()); err != nil {
@@ -476,8 +476,8 @@ func (e *engine) checkBuilt(ctx context.Context) error {
 // reserve is what has to be left on the disk beside the new store.
 const reserve = 256 << 20
 
-// space returns an error where the disk has no room for so many bytes.
-func (e *engine) space(need int64) error {
+// checkSpace returns an error where the disk has no room for so many bytes.
+func (e *engine) checkSpace(need int64) error {
 	usage, err := vfs.Default.GetDiskUsage(e.Data)
 	if err != nil {
 		return fmt.Errorf("couldn't learn how much space %s has left: %w", e.Data, err)
@@ -511,7 +511,7 @@ func (e *engine) spaceForFiles() error {
 			}
 		}
 	}
-	return e.space(need - dirSize(e.path(buildingName)))
+	return e.checkSpace(need - dirSize(e.path(buildingName)))
 }
 
 func dirSize(dir string) (size int64) {

@@ -178,7 +178,7 @@ func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	}
 	restored, err := signing.RepairFolder(e.Keys, notes, e.beside)
 	for _, what := range restored {
-		e.found(Finding{Kind: Key, Where: e.Keys, Problem: what, Repaired: true})
+		e.addFinding(Finding{Kind: Key, Where: e.Keys, Problem: what, Repaired: true})
 	}
 	if err != nil {
 		return fmt.Errorf("couldn't learn what was signed, without which nothing can be compared: %w", err)
@@ -193,8 +193,8 @@ func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	return nil
 }
 
-// end completes the result.
-func (e *engine) end(begun time.Time) RepairResult {
+// finishResult completes the result.
+func (e *engine) finishResult(begun time.Time) RepairResult {
 	for _, s := range e.RepairOptions.Sources {
 		u := e.result.use(s)
 		if s, ok := s.(interface {
@@ -207,14 +207,14 @@ func (e *engine) end(begun time.Time) RepairResult {
 	return e.result
 }
 
-func (e *engine) count(fn func(*RepairResult)) {
+func (e *engine) updateResult(fn func(*RepairResult)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	fn(&e.result)
 }
 
-// found reports a finding, which no later check counts.
-func (e *engine) found(f Finding) {
+// addFinding reports a finding, which no later check counts.
+func (e *engine) addFinding(f Finding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.result.Findings++
@@ -224,14 +224,14 @@ func (e *engine) found(f Finding) {
 	e.Report(f)
 }
 
-func (e *engine) lose(h kvstore.Hash, l Lost) {
+func (e *engine) addLost(h kvstore.Hash, l Lost) {
 	e.gone[h] = struct{}{}
 	e.result.Lost = append(e.result.Lost, l)
-	e.found(Finding{Kind: Content, Where: fmt.Sprintf("%s (%s)", h, l.Where), Problem: l.Problem})
+	e.addFinding(Finding{Kind: Content, Where: fmt.Sprintf("%s (%s)", h, l.Where), Problem: l.Problem})
 }
 
-// show tells the progress, a few times a second.
-func (e *engine) show(step string, done, of int64) {
+// showProgress tells the progress, a few times a second.
+func (e *engine) showProgress(step string, done, of int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if now := time.Now(); done == of || now.Sub(e.shown) > 200*time.Millisecond {
@@ -240,15 +240,15 @@ func (e *engine) show(step string, done, of int64) {
 	}
 }
 
-// check takes what a check finds into the result, but for what is listed as lost already.
-func (e *engine) check(run func(report func(Finding)) (Summary, error)) ([]Finding, error) {
+// runCheck takes what a check finds into the result, but for what is listed as lost already.
+func (e *engine) runCheck(run func(report func(Finding)) (Summary, error)) ([]Finding, error) {
 	var left []Finding
 	before, repaired := e.result.Findings, e.result.Repaired
 	var twice int64
 	summary, err := run(func(f Finding) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if f.Kind == Content && e.names(f.Where) || e.excused(f) {
+		if f.Kind == Content && e.isLostContent(f.Where) || e.excused(f) {
 			twice++
 			return
 		}
@@ -263,8 +263,8 @@ func (e *engine) check(run func(report func(Finding)) (Summary, error)) ([]Findi
 	return left, err
 }
 
-// names reports whether a finding is about a content that is lost.
-func (e *engine) names(where string) bool {
+// isLostContent reports whether a finding is about a content that is lost.
+func (e *engine) isLostContent(where string) bool {
 	hash, _, _ := strings.Cut(where, " ")
 	h, err := kvstore.ParseHash(hash)
 	if err != nil {
@@ -275,7 +275,7 @@ func (e *engine) names(where string) bool {
 }
 
 func (e *engine) fsckOptions(deep bool) Options {
-	return Options{Keys: e.Keys, Temp: e.Temp, Deep: deep, Progress: func(p Progress) { e.show("checking", p.Entries, p.Of) }}
+	return Options{Keys: e.Keys, Temp: e.Temp, Deep: deep, Progress: func(p Progress) { e.showProgress("checking", p.Entries, p.Of) }}
 }
 
 // oneLine is an error's text on one line.
@@ -309,15 +309,15 @@ func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	}
 	if e.AcceptLoss && errors.As(err, new(*LossError)) {
 		if e.unsure != nil {
-			return e.end(begun), fmt.Errorf("nothing is given up while a source may have it: %w; try again when it answers, or without it", e.unsure)
+			return e.finishResult(begun), fmt.Errorf("nothing is given up while a source may have it: %w; try again when it answers, or without it", e.unsure)
 		}
-		err = e.accept(ctx)
+		err = e.acceptLoss(ctx)
 	}
-	return e.end(begun), err
+	return e.finishResult(begun), err
 }
 
 func (e *engine) run(ctx context.Context) error {
-	why, err := e.look(ctx)
+	why, err := e.findDamage(ctx)
 	if why == nil && err == nil {
 		why, err = e.openInPlace(ctx)
 		if why == nil && err == nil {

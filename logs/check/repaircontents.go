@@ -45,22 +45,22 @@ func (e *engine) contents(size int64) *contents {
 	return &contents{engine: e, size: size, pins: e.store.Pin(), memory: semaphore.NewWeighted(contentMemory), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
 }
 
-// documents heals what the entries name themselves.
-func (c *contents) documents(ctx context.Context) error {
-	return c.each(ctx, "documents", func(ctx context.Context, e logs.Indexed) {
+// repairDocuments heals what the entries name themselves.
+func (c *contents) repairDocuments(ctx context.Context) error {
+	return c.forEachEntry(ctx, "documents", func(ctx context.Context, e logs.Indexed) {
 		for _, h := range e.Contents() {
-			c.start(ctx, replication.Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e})
+			c.startRepair(ctx, replication.Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e})
 		}
 	})
 }
 
-// files heals the files of all releases, but for those that were erased.
-func (c *contents) files(ctx context.Context) error {
-	erased, err := c.erased(ctx)
+// repairFiles heals the files of all releases, but for those that were erased.
+func (c *contents) repairFiles(ctx context.Context) error {
+	erased, err := c.readErasures(ctx)
 	if err != nil {
 		return err
 	}
-	return c.each(ctx, "files", func(ctx context.Context, e logs.Indexed) {
+	return c.forEachEntry(ctx, "files", func(ctx context.Context, e logs.Indexed) {
 		if !e.Kind.Serves() {
 			return
 		}
@@ -74,14 +74,14 @@ func (c *contents) files(ctx context.Context) error {
 		for i := range m.Files {
 			file := &m.Files[i]
 			if !erased.has(e, file.SHA256) {
-				c.start(ctx, replication.Wanted{Hash: file.SHA256, Limit: file.Size, Entry: e, Manifest: m, File: file})
+				c.startRepair(ctx, replication.Wanted{Hash: file.SHA256, Limit: file.Size, Entry: e, Manifest: m, File: file})
 			}
 		}
 	})
 }
 
-// each calls fn for each entry and waits for what it has started.
-func (c *contents) each(ctx context.Context, step string, fn func(context.Context, logs.Indexed)) error {
+// forEachEntry calls fn for each entry and waits for what it has started.
+func (c *contents) forEachEntry(ctx context.Context, step string, fn func(context.Context, logs.Indexed)) error {
 	c.jsons = make(map[string]kvstore.Hash)
 	var inner context.Context
 	c.group, inner = errgroup.WithContext(ctx)
@@ -100,7 +100,7 @@ func (c *contents) each(ctx context.Context, step string, fn func(context.Contex
 		}
 		fn(inner, e)
 		n++
-		c.show(step, n, c.size)
+		c.showProgress(step, n, c.size)
 	}
 	if err := c.group.Wait(); err != nil {
 		return err
@@ -108,8 +108,8 @@ func (c *contents) each(ctx context.Context, step string, fn func(context.Contex
 	return ctx.Err()
 }
 
-// start heals a content, unless that is done.
-func (c *contents) start(ctx context.Context, w replication.Wanted) {
+// startRepair heals a content, unless that is done.
+func (c *contents) startRepair(ctx context.Context, w replication.Wanted) {
 	c.mu.Lock()
 	there := c.done[w.Hash]
 	if !there {
@@ -135,19 +135,19 @@ func (c *contents) start(ctx context.Context, w replication.Wanted) {
 			return err
 		}
 		defer c.memory.Release(weight)
-		return c.heal(ctx, w)
+		return c.repairContent(ctx, w)
 	})
 }
 
-// heal makes one content sound. What cannot be had is no error.
-func (c *contents) heal(ctx context.Context, w replication.Wanted) error {
+// repairContent makes one content sound. What cannot be had is no error.
+func (c *contents) repairContent(ctx context.Context, w replication.Wanted) error {
 	dropped, err := c.store.Mend(w.Hash)
 	switch {
 	case err == nil && len(dropped) == 0:
 		return nil
 	case err == nil:
-		c.count(func(r *RepairResult) { r.Mended++ })
-		c.found(Finding{Kind: Content, Where: where(w), Problem: fmt.Sprintf("damaged in %v, and sound in another coding", dropped), Repaired: true})
+		c.updateResult(func(r *RepairResult) { r.Mended++ })
+		c.addFinding(Finding{Kind: Content, Where: where(w), Problem: fmt.Sprintf("damaged in %v, and sound in another coding", dropped), Repaired: true})
 		return nil
 	case !errors.Is(err, kvstore.ErrCorrupt) && !errors.Is(err, kvstore.ErrNotFound):
 		return err
@@ -157,7 +157,7 @@ func (c *contents) heal(ctx context.Context, w replication.Wanted) error {
 	if gone, err := c.erasedSince(w.Hash); gone || err != nil {
 		return err
 	}
-	source, identity, found, err := c.search(ctx, w)
+	source, identity, found, err := c.fetchContent(ctx, w)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -171,7 +171,7 @@ func (c *contents) heal(ctx context.Context, w replication.Wanted) error {
 	if err != nil {
 		return nil
 	}
-	if err := c.keep(w.Hash, identity, found, errors.Is(problem, kvstore.ErrNotFound)); err != nil {
+	if err := c.storeContent(w.Hash, identity, found, errors.Is(problem, kvstore.ErrNotFound)); err != nil {
 		return err
 	}
 	if !found.Squeezed {
@@ -180,12 +180,12 @@ func (c *contents) heal(ctx context.Context, w replication.Wanted) error {
 		c.mu.Unlock()
 	}
 	if c.isDamaged(source) {
-		c.count(func(r *RepairResult) { r.Carried++ })
+		c.updateResult(func(r *RepairResult) { r.Carried++ })
 		return nil
 	}
-	c.count(func(r *RepairResult) { r.use(source).Contents++; r.use(source).Bytes += int64(len(identity)) })
+	c.updateResult(func(r *RepairResult) { r.use(source).Contents++; r.use(source).Bytes += int64(len(identity)) })
 	if c.result.Damage == "" { // else there would be a line for everything
-		c.found(Finding{Kind: Content, Where: where(w), Problem: problem.Error() + "; had from " + source.Name(), Repaired: true})
+		c.addFinding(Finding{Kind: Content, Where: where(w), Problem: problem.Error() + "; had from " + source.Name(), Repaired: true})
 	}
 	return nil
 }
@@ -211,8 +211,8 @@ func (c *contents) erasedSince(h kvstore.Hash) (bool, error) {
 	return false, nil
 }
 
-// keep stores a content. Nothing waits for the disk where the content was not there.
-func (c *contents) keep(h kvstore.Hash, identity []byte, found replication.Found, absent bool) error {
+// storeContent stores a content. Nothing waits for the disk where the content was not there.
+func (c *contents) storeContent(h kvstore.Hash, identity []byte, found replication.Found, absent bool) error {
 	size := int64(len(identity))
 	if absent {
 		return c.store.PutContent(h, size, found.Squeezed, found.Coded)
@@ -223,8 +223,8 @@ func (c *contents) keep(h kvstore.Hash, identity []byte, found replication.Found
 	return c.store.ImproveContent(h, size, found.Squeezed, found.Coded)
 }
 
-// search asks the sources, one after the other.
-func (c *contents) search(ctx context.Context, w replication.Wanted) (Source, []byte, replication.Found, error) {
+// fetchContent asks the sources, one after the other.
+func (c *contents) fetchContent(ctx context.Context, w replication.Wanted) (Source, []byte, replication.Found, error) {
 	var failed []error
 	for _, s := range c.sources {
 		identity, found, err := replication.Fetch(ctx, s, w)
@@ -260,8 +260,8 @@ func assetPath(e logs.Indexed, file *logs.File) string {
 	return "/ajax/libs/" + e.Package + "/" + e.Version + "/" + file.Path
 }
 
-// queue has the bot squeeze what came in some of its codings only.
-func (c *contents) queue() error {
+// queueRecompression has the bot squeeze what came in some of its codings only.
+func (c *contents) queueRecompression() error {
 	w := newWriter(c.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	for _, h := range c.unsqueezed {
@@ -273,8 +273,8 @@ func (c *contents) queue() error {
 	return w.commit()
 }
 
-// list adds every place of the contents that could not be had to the result.
-func (c *contents) list(ctx context.Context) error {
+// listLost adds every place of the contents that could not be had to the result.
+func (c *contents) listLost(ctx context.Context) error {
 	lost := make(map[kvstore.Hash]error)
 	for h, there := range c.done {
 		if !there {
@@ -290,7 +290,7 @@ func (c *contents) list(ctx context.Context) error {
 		}
 		for _, h := range e.Contents() {
 			if why, ok := lost[h]; ok {
-				c.lose(h, Lost{Where: placeOf(replication.Wanted{Entry: e}), Problem: oneLine(why)})
+				c.addLost(h, Lost{Where: placeOf(replication.Wanted{Entry: e}), Problem: oneLine(why)})
 			}
 		}
 		if !e.Kind.Publishes() {
@@ -302,7 +302,7 @@ func (c *contents) list(ctx context.Context) error {
 		}
 		for i := range m.Files {
 			if why, ok := lost[m.Files[i].SHA256]; ok {
-				c.lose(m.Files[i].SHA256, Lost{Where: assetPath(e, &m.Files[i]), Problem: oneLine(why)})
+				c.addLost(m.Files[i].SHA256, Lost{Where: assetPath(e, &m.Files[i]), Problem: oneLine(why)})
 			}
 		}
 	}
@@ -321,8 +321,8 @@ func (x erasures) has(e logs.Indexed, h kvstore.Hash) bool {
 	return gone || unknown
 }
 
-// erased reads which contents were erased, and not brought back by a later publication.
-func (c *contents) erased(ctx context.Context) (erasures, error) {
+// readErasures reads which contents were erased, and not brought back by a later publication.
+func (c *contents) readErasures(ctx context.Context) (erasures, error) {
 	x := erasures{make(map[kvstore.Hash]struct{}), make(map[[2]string]struct{})}
 	for e, err := range logs.Entries(c.store, 0) {
 		if err := errors.Join(err, ctx.Err()); err != nil {

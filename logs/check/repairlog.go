@@ -46,7 +46,7 @@ func (e *engine) lossError(problems []error) error {
 			} else {
 				missing = append(missing, logs.Range{From: index, To: index + 1})
 			}
-			e.found(Finding{Kind: Log, Where: fmt.Sprintf("entry %d", index), Problem: "it was signed, and is in no file of the damaged store"})
+			e.addFinding(Finding{Kind: Log, Where: fmt.Sprintf("entry %d", index), Problem: "it was signed, and is in no file of the damaged store"})
 		}
 	}
 	return &LossError{missing, e.signed.Size, errors.Join(problems...)}
@@ -54,10 +54,10 @@ func (e *engine) lossError(problems []error) error {
 
 var errOtherLog = errors.New("what it has there are not the entries that were signed")
 
-// orders are those in which sources are tried: all of them, and each without the others,
+// sourceOrders returns the orders in which sources are tried: all of them, and each without the others,
 // one of which may lie. first, which may be nil, is asked before the others, and alone at
 // the end.
-func orders(first Source, others []Source) [][]Source {
+func sourceOrders(first Source, others []Source) [][]Source {
 	var all [][]Source
 	with := func(more ...Source) {
 		var order []Source
@@ -90,11 +90,11 @@ func namesOf(order []Source) string {
 	return strings.Join(names, ", ")
 }
 
-// walk calls fn with the entries from an index on to the signed end, as the first source has
+// forEachEntry calls fn with the entries from an index on to the signed end, as the first source has
 // them that has them at all.
-func (e *engine) walk(ctx context.Context, order []Source, from int64, fn func(Source, []logs.Indexed) error) error {
+func (e *engine) forEachEntry(ctx context.Context, order []Source, from int64, fn func(Source, []logs.Indexed) error) error {
 	for index := from; index < e.signed.Size; {
-		source, batch, err := e.next(ctx, order, index, e.signed.Size)
+		source, batch, err := e.nextEntries(ctx, order, index, e.signed.Size)
 		if err != nil {
 			return err
 		}
@@ -102,13 +102,13 @@ func (e *engine) walk(ctx context.Context, order []Source, from int64, fn func(S
 			return err
 		}
 		index += int64(len(batch))
-		e.show("log", index, e.signed.Size)
+		e.showProgress("log", index, e.signed.Size)
 	}
 	return nil
 }
 
-// next returns entries from an index on, no further than end.
-func (e *engine) next(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {
+// nextEntries returns entries from an index on, no further than end.
+func (e *engine) nextEntries(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {
 	var problems []error
 	for _, s := range order {
 		raw, err := replication.ReadEntries(ctx, s, index)

@@ -40,9 +40,9 @@ func (c *check) readSigned() logs.Checkpoint {
 	return logs.Checkpoint{}
 }
 
-// continues checks that the log begins with the tree of an earlier checkpoint.
+// checkContinues checks that the log begins with the tree of an earlier checkpoint.
 // Damaged hashes of the tree have been reported before.
-func (c *check) continues(where, what string, before logs.Checkpoint) {
+func (c *check) checkContinues(where, what string, before logs.Checkpoint) {
 	if before == (logs.Checkpoint{}) {
 		return
 	}

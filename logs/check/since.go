@@ -46,9 +46,9 @@ func (c *check) verifiedBefore(signed logs.Checkpoint) int64 {
 	return v.Size
 }
 
-// record writes the record if this deep check found nothing wrong, and removes it if something is wrong, so that the next deep check
+// writeRecord writes the record if this deep check found nothing wrong, and removes it if something is wrong, so that the next deep check
 // reads everything.
-func (c *check) record(signed logs.Checkpoint) {
+func (c *check) writeRecord(signed logs.Checkpoint) {
 	var err error
 	switch {
 	case c.summary.Findings > 0:
@@ -70,13 +70,13 @@ func (c *check) record(signed logs.Checkpoint) {
 // runSince checks the entries from an index on and everything that they change: contents, views, and the map of live releases. What
 // it reads does not depend on how many entries there are before.
 func (c *check) runSince(ctx context.Context, signed logs.Checkpoint, from int64) error {
-	c.files()
-	if err := c.entries(ctx, from); err != nil {
+	c.reportDamagedFiles()
+	if err := c.checkEntries(ctx, from); err != nil {
 		return err
 	}
-	c.continues("signed", "the last signed checkpoint", signed)
-	c.continues("seen", "the checkpoint that was seen before", c.options.Seen)
-	if err := c.sharers(ctx); err != nil {
+	c.checkContinues("signed", "the last signed checkpoint", signed)
+	c.checkContinues("seen", "the checkpoint that was seen before", c.options.Seen)
+	if err := c.reportSharedFiles(ctx); err != nil {
 		return err
 	}
 	for _, view := range names {
@@ -91,15 +91,15 @@ func (c *check) runSince(ctx context.Context, signed logs.Checkpoint, from int64
 			c.found(View, view.name, "%v", damage)
 		}
 	}
-	if err := c.changedLive(ctx); err != nil {
+	if err := c.compareChangedLive(ctx); err != nil {
 		return err
 	}
-	return c.missing(ctx)
+	return c.reportMissing(ctx)
 }
 
-// recall replays the earlier entries of a release before the first new entry about it: the views of the release follow from all of
+// replayEarlier replays the earlier entries of a release before the first new entry about it: the views of the release follow from all of
 // them.
-func (c *check) recall(ctx context.Context, e logs.Indexed, from int64) error {
+func (c *check) replayEarlier(ctx context.Context, e logs.Indexed, from int64) error {
 	id := release{e.Package, e.Version}
 	if _, done := c.recalled[id]; !done && e.Version != "" {
 		c.recalled[id] = struct{}{}
@@ -110,14 +110,14 @@ func (c *check) recall(ctx context.Context, e logs.Indexed, from int64) error {
 		for _, e := range earlier {
 			change, err := views.Load(c.store, e)
 			if err == nil {
-				err = c.again.apply(change)
+				err = c.derived.apply(change)
 			}
 			if err != nil {
-				c.blocked(Log, fmt.Sprintf("entry %d", e.Index), err)
+				c.reportUnderivable(Log, fmt.Sprintf("entry %d", e.Index), err)
 				continue
 			}
-			c.follow(e)
-			if err := errors.Join(logs.ApplyLive(c.replayed.live, e.Index, e.Entry), c.again.relieve()); err != nil {
+			c.updateStanding(e)
+			if err := errors.Join(logs.ApplyLive(c.replayed.live, e.Index, e.Entry), c.derived.commitIfLarge()); err != nil {
 				return err
 			}
 		}
@@ -143,7 +143,7 @@ func entriesBefore(ctx context.Context, r kvstore.Reader, id release, before int
 // compareChanged compares the rows of a view that follow from the second set with those in use, and the other rows about the same
 // releases. damage is why the view in use cannot be read, err anything else that ended the comparison.
 func (c *check) compareChanged(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
-	for want, err := range c.again.store.Scan(ns, kvstore.Range{}) {
+	for want, err := range c.derived.store.Scan(ns, kvstore.Range{}) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return nil, err
 		}
@@ -153,12 +153,12 @@ func (c *check) compareChanged(ctx context.Context, ns kvstore.Namespace, rows *
 		switch {
 		case errors.Is(err, kvstore.ErrNotFound):
 			rows.Missing++
-			err = c.differs(ns, want, true, "the row is missing")
+			err = c.reportRow(ns, want, true, "the row is missing")
 		case err != nil:
 			return err, nil
-		case !bytes.Equal(value, want.Value) && !(ns == kvstore.States && passing(have) && passing(want)):
+		case !bytes.Equal(value, want.Value) && !(ns == kvstore.States && isTransient(have) && isTransient(want)):
 			rows.Differing++
-			err = c.differs(ns, want, true, difference(ns, have, want))
+			err = c.reportRow(ns, want, true, difference(ns, have, want))
 		}
 		if err != nil {
 			return nil, err
@@ -167,7 +167,7 @@ func (c *check) compareChanged(ctx context.Context, ns kvstore.Namespace, rows *
 	switch ns {
 	case kvstore.Files, kvstore.SRIs, kvstore.Versions, kvstore.States: // whose rows begin with a release
 		for id := range c.recalled {
-			if damage, err := c.unexplained(ctx, ns, id, rows); damage != nil || err != nil {
+			if damage, err := c.reportUnexplained(ctx, ns, id, rows); damage != nil || err != nil {
 				return damage, err
 			}
 		}
@@ -175,8 +175,8 @@ func (c *check) compareChanged(ctx context.Context, ns kvstore.Namespace, rows *
 	return nil, nil
 }
 
-// unexplained reports the rows of a release that are in use and not in the second set. It returns what [check.compareChanged] does.
-func (c *check) unexplained(ctx context.Context, ns kvstore.Namespace, id release, rows *Rows) (damage, err error) {
+// reportUnexplained reports the rows of a release that are in use and not in the second set. It returns what [check.compareChanged] does.
+func (c *check) reportUnexplained(ctx context.Context, ns kvstore.Namespace, id release, rows *Rows) (damage, err error) {
 	prefix := kvstore.Key(id.pkg, id.version)
 	for have, err := range c.snapshot.Scan(ns, kvstore.Range{Prefix: prefix}) {
 		if ctx.Err() != nil {
@@ -186,13 +186,13 @@ func (c *check) unexplained(ctx context.Context, ns kvstore.Namespace, id releas
 			return err, nil
 		}
 		other := len(have.Key) > len(prefix) && have.Key[len(prefix)] != 0 // 1.0.0-beta begins as 1.0.0 does
-		if other || ns == kvstore.States && passing(have) {
+		if other || ns == kvstore.States && isTransient(have) {
 			continue
 		}
-		_, err := c.again.store.Get(ns, have.Key)
+		_, err := c.derived.store.Get(ns, have.Key)
 		if errors.Is(err, kvstore.ErrNotFound) {
 			rows.Unexplained++
-			err = c.differs(ns, have, false, "no entry of the log explains this row")
+			err = c.reportRow(ns, have, false, "no entry of the log explains this row")
 		}
 		if err != nil {
 			return nil, err
@@ -201,9 +201,9 @@ func (c *check) unexplained(ctx context.Context, ns kvstore.Namespace, id releas
 	return nil, nil
 }
 
-// changedLive compares what the map of live releases says of the changed releases with what follows from their entries. The
+// compareChangedLive compares what the map of live releases says of the changed releases with what follows from their entries. The
 // map's root is that of the last entry, or the map cannot be read.
-func (c *check) changedLive(ctx context.Context) error {
+func (c *check) compareChangedLive(ctx context.Context) error {
 	rows := Rows{View: "live", Rows: int64(len(c.recalled))}
 	defer func() { c.summary.Views = append(c.summary.Views, rows) }()
 	stored, err := logs.LiveMap(c.snapshot, c.summary.Checkpoint.Size)

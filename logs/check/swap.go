@@ -20,7 +20,7 @@ func Rebuild(ctx context.Context, why error, o RepairOptions) (RepairResult, err
 	begun := e.Now()
 	e.beside = true
 	err := e.rebuild(ctx, why)
-	return e.end(begun), err
+	return e.finishResult(begun), err
 }
 
 // Swap puts the store that [Rebuild] has made in the place of the damaged one, which no process

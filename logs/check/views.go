@@ -133,8 +133,8 @@ func (s *second) apply(c views.Change) error {
 	return views.Apply(s.batch, c)
 }
 
-// relieve commits the batch if it is large.
-func (s *second) relieve() error { return s.added(0) }
+// commitIfLarge commits the batch if it is large.
+func (s *second) commitIfLarge() error { return s.added(0) }
 
 // index adds the rows of an entry whose other effects are not known.
 func (s *second) index(e logs.Indexed) error {
@@ -152,12 +152,12 @@ func (s *second) added(rows int) error {
 	return err
 }
 
-// views compares all views with the second set, and replaces what differs if this
+// compareViews compares all views with the second set, and replaces what differs if this
 // is a repair.
-func (c *check) views(ctx context.Context) error {
+func (c *check) compareViews(ctx context.Context) error {
 	for _, view := range names {
 		rows := Rows{View: view.name}
-		damage, err := c.compare(ctx, view.ns, &rows)
+		damage, err := c.compareView(ctx, view.ns, &rows)
 		c.summary.Rows += rows.Rows
 		c.summary.Views = append(c.summary.Views, rows)
 		if err != nil {
@@ -176,12 +176,12 @@ func (c *check) views(ctx context.Context) error {
 	return nil
 }
 
-// compare compares one view with the second set and counts its rows. damage is why
+// compareView compares one view with the second set and counts its rows. damage is why
 // the view in use cannot be read, err anything else that ended the comparison.
-func (c *check) compare(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
+func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
 	have := newCursor(c.snapshot, ns)
 	defer have.stop()
-	want := newCursor(c.again.store, ns)
+	want := newCursor(c.derived.store, ns)
 	defer want.stop()
 	for have.ok || want.ok {
 		switch {
@@ -203,13 +203,13 @@ func (c *check) compare(ctx context.Context, ns kvstore.Namespace, rows *Rows) (
 		switch {
 		case order > 0:
 			rows.Missing++
-			err = c.differs(ns, want.row, true, "the row is missing")
-		case order < 0 && !(ns == kvstore.States && passing(have.row)):
+			err = c.reportRow(ns, want.row, true, "the row is missing")
+		case order < 0 && !(ns == kvstore.States && isTransient(have.row)):
 			rows.Unexplained++
-			err = c.differs(ns, have.row, false, "no entry of the log explains this row")
-		case order == 0 && !bytes.Equal(have.row.Value, want.row.Value) && !(ns == kvstore.States && passing(have.row) && passing(want.row)):
+			err = c.reportRow(ns, have.row, false, "no entry of the log explains this row")
+		case order == 0 && !bytes.Equal(have.row.Value, want.row.Value) && !(ns == kvstore.States && isTransient(have.row) && isTransient(want.row)):
 			rows.Differing++
-			err = c.differs(ns, want.row, true, difference(ns, have.row, want.row))
+			err = c.reportRow(ns, want.row, true, difference(ns, have.row, want.row))
 		}
 		if err != nil {
 			return nil, err
@@ -225,23 +225,23 @@ func (c *check) compare(ctx context.Context, ns kvstore.Namespace, rows *Rows) (
 	return nil, nil
 }
 
-// differs reports a row, and in a repair sets it, or removes it unless it is wanted.
-func (c *check) differs(ns kvstore.Namespace, row kvstore.Item, wanted bool, problem string) error {
+// reportRow reports a row, and in a repair sets it, or removes it unless it is wanted.
+func (c *check) reportRow(ns kvstore.Namespace, row kvstore.Item, wanted bool, problem string) error {
 	kind := View
 	if ns == kvstore.States {
 		kind = State
 	}
-	c.tell(Finding{Kind: kind, Where: rowName(ns, row.Key), Problem: problem, Repaired: c.repair != nil})
+	c.addFinding(Finding{Kind: kind, Where: rowName(ns, row.Key), Problem: problem, Repaired: c.repair != nil})
 	if c.repair == nil {
 		return nil
 	}
 	return c.repair.replace(ns, row, wanted)
 }
 
-// passing reports whether a row is a state that the bot may write by itself. Of a
+// isTransient reports whether a row is a state that the bot may write by itself. Of a
 // version that is not published, refused or withdrawn the log says at most that it
 // was detected; what was tried since, and the time of the next attempt, is the bot's.
-func passing(row kvstore.Item) bool {
+func isTransient(row kvstore.Item) bool {
 	s, err := views.DecodeState(row)
 	if err != nil {
 		return false
