@@ -129,7 +129,7 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		{"browse", "Find libraries and use them in a page:", []*cobra.Command{newSearch(a), newInfo(a), newTag(a), newURL(a), newVerify(a), newWatch(a)}},
 		{"publish", "Publish releases, and withdraw them:", []*cobra.Command{newAdd(a), newRetry(a), newImport(a), newWithdraw(a), newRestore(a)}},
 		{"submit", "Put packages into a catalogue:", []*cobra.Command{newNew(a), newLint(a), newShowFiles(a)}},
-		{"keep", "Look after it:", []*cobra.Command{newStatus(a), newNodes(a), newRoom(a), newSqueeze(a), newFsck(a), newRepair(a), newBackup(a), newBundle(a), newLog(a), newWebhook(a), newSchedule(a), newReload(a), newUpgrade(a), newVersion(a)}},
+		{"keep", "Look after it:", []*cobra.Command{newStatus(a), newNodes(a), newRoom(a), newSqueeze(a), newFsck(a), newRepair(a), newBackup(a), newBundle(a), newLog(a), newKey(a), newWebhook(a), newSchedule(a), newReload(a), newUpgrade(a), newVersion(a)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, c := range group.commands {

@@ -21,6 +21,7 @@ type verification struct {
 	as        []string
 	server    string
 	key       string
+	root      string
 	witnesses []string
 	need      int
 	all       bool
@@ -55,10 +56,10 @@ func newVerify(a *cli) *cobra.Command {
 		Long: `Prove from anywhere, without trusting the server, that the bytes under a URL, in each coding, are the ones that its
 public log says were published; or that a FILE, wherever it is from, has the bytes of the file that --as names.
 
-Only the log's key is trusted. Give the key that the operator publishes with --key. Without it, verify accepts the key
-that the server shows at the first use, says so, and remembers it. It also remembers the last checkpoint, so that later
-runs find a log that was changed. Only witnesses can rule out that the server shows other clients another log:
---witness. Each file gets a verdict, and the exit code is that of the worst:
+Only the log's key is trusted. Give the key that the operator publishes with --key, or the offline root key with
+--root. Without one, verify accepts the key that the server shows at the first use, says so, and remembers it. It also
+remembers the last checkpoint, so that later runs find a log that was changed. Only witnesses can rule out that the
+server shows other clients another log: --witness. Each file gets a verdict, and the exit code is that of the worst:
 
   proven      0  the bytes are those that were published, and were not withdrawn since
   unproven    3  it could not be found out: a witness, the network or a file is missing, or something took too long
@@ -123,6 +124,7 @@ larder fsck. See docs/audit-log.md.`,
 	f.StringArrayVar(&v.as, "as", nil, "what a FILE has to be: a `URL`, or PACKAGE/VERSION/PATH with --server; once for each FILE, in their order")
 	f.Var(settings.Base(&v.server), "server", "`URL` in front of /log/, if it is not the one in front of /ajax/libs/")
 	f.StringVar(&v.key, "key", "", "the log's verifier `KEY`, or a file with it")
+	f.StringVar(&v.root, "root", "", "verifier `KEY` of the log's offline root key, or a file with it, whose list of keys counts in place of --key")
 	f.StringArrayVar(&v.witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed the checkpoint too, or a file with it; repeatable")
 	f.Var(settings.Count(&v.need, 0), "witnesses", "how many of them are enough, `N`; if it is not given, all")
 	f.BoolVar(&v.all, "all", false, "read every entry of a large log too, and compute from them what is live")
@@ -231,6 +233,12 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	if v.key, err = verify.ReadKey(v.key); err != nil {
 		return nil, fmt.Errorf("--key: %w", err)
 	}
+	if v.root, err = verify.ReadKey(v.root); err != nil {
+		return nil, fmt.Errorf("--root: %w", err)
+	}
+	if v.root != "" && (v.key != "" || v.proof != "" || v.evidence != "") {
+		return nil, errors.New("--root counts in place of --key, and needs a server")
+	}
 	if v.witnesses, err = verify.ReadWitnesses(v.witnesses); err != nil {
 		return nil, fmt.Errorf("--witness: %w", err)
 	}
@@ -322,7 +330,7 @@ func (a *cli) session(v verification) (*verify.Session, func(), error) {
 	bar := newCountBar(a.stderr, "reading", "entries")
 	s := &verify.Session{Known: known, Timeout: v.timeout, Idle: bar.Close, Options: verify.Options{
 		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
-		Trust: v.trust(), Auditors: v.audited, NeedAuditors: v.audits,
+		Trust: v.trust(), Auditors: v.audited, NeedAuditors: v.audits, Root: v.root,
 	}}
 	if !v.asJSON && !v.sarif {
 		s.Opened = func(l *verify.SessionLog) { writeSessionLog(a.stdout, l) }

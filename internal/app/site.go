@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/accesslog"
@@ -112,7 +113,14 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	if err != nil {
 		return nil, nil, err
 	}
-	log, err := tiles.New(tiles.Options{Store: folder.store, Turns: o.api.Turns, Signer: o.signer, Logger: r.logger.With("part", "log"), Registerer: r.metrics})
+	keys, err := c.KeyFolder()
+	if err != nil {
+		return nil, nil, err
+	}
+	log, err := tiles.New(tiles.Options{
+		Store: folder.store, Turns: o.api.Turns, Signer: o.signer, KeyList: func() ([]byte, error) { return signing.ReadKeyList(keys) },
+		Logger: r.logger.With("part", "log"), Registerer: r.metrics,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

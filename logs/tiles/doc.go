@@ -9,6 +9,7 @@
 //
 //	/log/key                            the verifier key, to be pinned
 //	/log/keys                           the same in JSON, and which keys have taken over
+//	/log/key-list                       the list of keys that an offline root key has signed
 //	/log/content/{I}/{SHA-256}          a content that entry I names: a manifest, a
 //	                                    package JSON, a diff, a long reason, an erasure
 //	/log/live/{package}/{version}       proves whether a release is live, see [LiveProof]

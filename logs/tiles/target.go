@@ -46,6 +46,7 @@ const (
 	entries
 	key
 	keys
+	keyList
 	content
 	live
 	proof
@@ -53,7 +54,7 @@ const (
 )
 
 func (k kind) String() string {
-	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys", "content", "live", "proof"}[k]
+	return [kinds]string{"none", "checkpoint", "tile", "entries", "key", "keys", "key-list", "content", "live", "proof"}[k]
 }
 
 // A target is what a path names.
@@ -88,6 +89,8 @@ func parse(path string) target {
 		return target{kind: key}
 	case "keys":
 		return target{kind: keys}
+	case "key-list":
+		return target{kind: keyList}
 	}
 	if rest, ok := strings.CutPrefix(rest, "content/"); ok {
 		return parseContent(rest)

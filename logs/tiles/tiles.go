@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -29,6 +30,9 @@ type Options struct {
 	Store Store
 	// Signer tells what is signed. Required.
 	Signer Signer
+	// KeyList reads the list of the log's keys that an offline root key has signed, or returns [fs.ErrNotExist]. Default: there
+	// is no list.
+	KeyList func() ([]byte, error)
 	// Turns bound how many proofs of releases and files are made at a time, and share that among clients. Default: as
 	// many as half of the processors.
 	Turns *client.Shares
@@ -119,6 +123,8 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, t target) int {
 		return send(w, answers.Plain, []byte(h.Signer.Key()+"\n"))
 	case t.kind == keys && h.Signer.Key() != "":
 		return h.sendKeys(w, r)
+	case t.kind == keyList:
+		return h.sendKeyList(w, r)
 	case signed.Note == nil:
 		return fail(w, r, http.StatusServiceUnavailable, "The log is not signed: "+publicReason(refused))
 	}
@@ -195,6 +201,20 @@ func (h *handler) sendKeys(w http.ResponseWriter, r *http.Request) int {
 		panic(err) // of what there is nothing that could
 	}
 	return send(w, answers.JSON, data)
+}
+
+func (h *handler) sendKeyList(w http.ResponseWriter, r *http.Request) int {
+	list, err := []byte(nil), fs.ErrNotExist
+	if h.KeyList != nil {
+		list, err = h.KeyList()
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fail(w, r, http.StatusNotFound, "The log has no list of keys that a root key has signed")
+	case err != nil:
+		return h.unreadable(w, r, err)
+	}
+	return send(w, answers.Plain, list)
 }
 
 func send(w http.ResponseWriter, contentType string, data []byte) int {

@@ -24,7 +24,9 @@ func (l *Log) follow(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	l.trusted = append(slices.Clone(known.Former), l.trusted...)
+	if l.keyList == nil { // else a former key counts only if the list has it
+		l.trusted = append(slices.Clone(known.Former), l.trusted...)
+	}
 	if known.Checkpoint != "" {
 		seen, err := l.openSeen(known.Checkpoint)
 		if err != nil {
@@ -65,6 +67,9 @@ func (l *Log) follow(ctx context.Context) error {
 func (l *Log) remembered() (KnownLog, bool) {
 	if l.options.Known == nil {
 		return KnownLog{}, false
+	}
+	if l.keyList != nil {
+		return l.rememberedByList()
 	}
 	if known, ok := l.options.Known(l.key); ok {
 		return known, true

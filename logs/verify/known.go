@@ -36,13 +36,15 @@ type KnownLog struct {
 
 // Known is a file of logs that were seen before. Several processes may use it.
 type Known struct {
-	path string
-	Logs []KnownLog
+	path  string
+	Logs  []KnownLog
+	Lists []KnownList
 }
 
 type knownFile struct {
-	Format int        `json:"format"`
-	Logs   []KnownLog `json:"logs"`
+	Format int         `json:"format"`
+	Logs   []KnownLog  `json:"logs"`
+	Lists  []KnownList `json:"lists,omitempty"`
 }
 
 const knownFormat = 1
@@ -69,7 +71,7 @@ func ReadKnown(path string) (*Known, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read the known logs in %s: %w; put it right, or move it away and pin the keys again", path, err)
 	}
-	return &Known{path: path, Logs: f.Logs}, nil
+	return &Known{path: path, Logs: f.Logs, Lists: f.Lists}, nil
 }
 
 // OfServer returns what is remembered of the log of a server.
@@ -100,13 +102,13 @@ func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, fir
 	if before, ok := k.OfServer(o.Server); o.Trust.Key == "" && ok {
 		o.Trust.Key = before.Key
 	}
-	if o.Trust.Key == "" {
+	if o.Trust.Key == "" && o.Root == "" {
 		if o.Trust.Key, err = FetchKey(ctx, o); err != nil {
 			return nil, false, fmt.Errorf("couldn't get the log's key: %w", err)
 		}
 		firstUse = true
 	}
-	o.Known = k.OfKey
+	o.Known, o.KnownList = k.OfKey, k.ListOf
 	l, err = Open(ctx, o)
 	if fork := (*ForkError)(nil); errors.As(err, &fork) {
 		var failed error
@@ -116,7 +118,7 @@ func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, fir
 	if err != nil {
 		return nil, firstUse, err
 	}
-	return l, firstUse, k.Remember(o.Server, o.Trust.Key, l, now)
+	return l, firstUse, k.Remember(o.Server, l.options.Trust.Key, l, now)
 }
 
 // Remember writes what was verified: the log under a server was trusted by a key,
@@ -136,10 +138,11 @@ func (k *Known) Remember(server, trusted string, l *Log, now time.Time) error {
 		return err
 	}
 	fresh.add(server, trusted, l, now)
+	fresh.addList(l.options.Root, l.listNote)
 	if err := fresh.write(); err != nil {
 		return fmt.Errorf("couldn't remember the log: %w", err)
 	}
-	k.Logs = fresh.Logs
+	k.Logs, k.Lists = fresh.Logs, fresh.Lists
 	return nil
 }
 
@@ -208,7 +211,7 @@ func (k *Known) write() error {
 	encoder := json.NewEncoder(&data)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(knownFile{knownFormat, k.Logs}); err != nil {
+	if err := encoder.Encode(knownFile{knownFormat, k.Logs, k.Lists}); err != nil {
 		return err
 	}
 	return replace(k.path, data.Bytes())

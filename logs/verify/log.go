@@ -24,6 +24,10 @@ type Options struct {
 	// Known, where set, returns what is remembered of the log that a key signs, or signed:
 	// [Known.OfKey]. It is asked for the present key and for the trusted one.
 	Known func(key string) (KnownLog, bool)
+	// Root, where set, is the verifier key of an offline root key. The keys that it lists count, in the place of Trust.Key.
+	Root string
+	// KnownList, where set, returns the newest signed list of a root key that was seen: [Known.ListOf].
+	KnownList func(root string) []byte
 	// All has every entry read, however many there are; see [Release.Complete].
 	All bool
 	// Upstream, where set, compares the releases of files that are proven with what their upstream has. What it does not
@@ -58,6 +62,8 @@ type Log struct {
 	kept     []string // signed checkpoints that are still to be compared with the log
 	settled  []string // those that were kept and that it contains
 	audits   []audit
+	keyList  *signing.KeyList // nil if no root key is pinned
+	listNote []byte           // keyList as it was signed
 	proof    map[tlog.Tile][]byte
 	releases map[[2]string]*Release
 	history  *history // nil before the log was read whole
@@ -100,26 +106,25 @@ func (o Options) remote() *remote {
 // proven by it, the log has a [Log.Doubt]. The caller bounds the time that it takes.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	l := &Log{options: o, remote: o.remote(), proof: map[tlog.Tile][]byte{}, releases: map[[2]string]*Release{}}
-	// The keys come first: the one before a change signs for a while after it, but the one
-	// after it does not sign before.
-	var err error
-	if l.changes, err = l.keyChanges(ctx); err != nil {
-		return nil, fmt.Errorf("couldn't learn which keys the log has had: %w", err)
+	if err := l.readKeys(ctx); err != nil {
+		return nil, err
 	}
 	signed, err := l.remote.get(ctx, "/log/checkpoint", maxCheckpoint)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get the log's checkpoint: %w", err)
 	}
-	c, key, used, err := o.Trust.open(signed, l.changes)
+	c, key, used, err := l.openShown(signed)
 	if err != nil {
-		var ok bool
-		if c, key, ok = l.olderKey(signed); !ok {
-			return nil, err
-		}
+		return nil, err
 	}
-	l.checkpoint, l.tree, l.key, l.trusted = c, c.Tree, key, []string{o.Trust.Key, key}
+	l.checkpoint, l.tree, l.key = c, c.Tree, key
 	if err := l.follow(ctx); err != nil {
 		return nil, err
+	}
+	if l.keyList != nil {
+		if err := l.checkList(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if missing := o.Trust.Need - len(l.cosignatures); missing > 0 && l.doubt == nil {
 		l.doubt = &Doubt{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", len(l.cosignatures), o.Trust.Need)}

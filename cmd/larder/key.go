@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/logs/signing"
+	"github.com/larder-cdn/larder/logs/verify"
+)
+
+// The files in the folder of a root key, besides [signing.KeyListFile].
+const (
+	rootKeyFile    = "root.key"
+	rootPublicFile = "root.pub"
+)
+
+func newKey(a *cli) *cobra.Command {
+	return group("key", "Vouch for the log's keys with a root key that stays offline",
+		`Vouch for the keys that sign the log, with a root key on a machine without a network. Clients that pin it
+(larder verify --root) go by its list of the log's keys, whatever a key that was stolen has signed.`,
+		"  larder key init --root ./root --name cdn.example.com/root\n  larder key sign --root ./root --add log.pub\n  cp root/key-list keys/",
+		newKeyInit(a), newKeySign(a))
+}
+
+func newKeyInit(a *cli) *cobra.Command {
+	var dir, name string
+	cmd := &cobra.Command{
+		Use:   "init --root FOLDER",
+		Short: "Create a root key",
+		Long: `Create a root key in FOLDER: root.key, which must stay secret and offline, and root.pub, the verifier key, for those who
+verify. Keep copies of the folder: without the key, nobody can replace a stolen key of the log for clients that pin it.`,
+		Example: "  larder key init --root ./root --name cdn.example.com/root",
+		Args:    arguments(0, 0),
+	}
+	cmd.Flags().StringVar(&dir, "root", "", "the root key's `FOLDER`")
+	cmd.Flags().StringVar(&name, "name", "", "the key's `NAME`: a host that is yours, and what you like behind it")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if dir == "" || name == "" {
+			return errors.New("key init needs the folder of the root key in --root and its --name")
+		}
+		private, public, err := signing.NewKey(name)
+		if err != nil {
+			return fmt.Errorf("--name %w", err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, rootKeyFile)); !errors.Is(err, fs.ErrNotExist) {
+			return failure{errors.Join(fmt.Errorf("%s has a root key already, which is never overwritten", dir), err)}
+		}
+		err = os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = disk.Replace(filepath.Join(dir, rootKeyFile), []byte(private+"\n"), 0o600)
+		}
+		if err == nil {
+			err = disk.Replace(filepath.Join(dir, rootPublicFile), []byte(public+"\n"), 0o644)
+		}
+		if err != nil {
+			return failure{fmt.Errorf("couldn't create the root key: %w", err)}
+		}
+		fmt.Fprintf(a.stdout, "Created the root key in %s. Keep root.key offline; those who verify pin root.pub:\n%s\n", dir, public)
+		return nil
+	}
+	return cmd
+}
+
+// A keySigning has the flags of `larder key sign`.
+type keySigning struct {
+	dir, end, at string
+	add          []string
+	expires      time.Duration
+}
+
+func newKeySign(a *cli) *cobra.Command {
+	var s keySigning
+	cmd := &cobra.Command{
+		Use:   "sign --root FOLDER",
+		Short: "Sign the next list of the log's keys",
+		Long: `Sign a list of the keys that may sign the log: that of the version before, key-list in FOLDER, with the changes that the
+flags name. The list has the next version and a new expiry. Copy it into the log's key folder, as key-list; a Larder
+serves it from there, without a restart. Sign another one before it expires.
+
+--end KEY ends a key: the last tree that it may sign is that of the checkpoint in --at, such as a copy of the file
+checkpoint in the key folder, from before the key was stolen.`,
+		Example: `  larder key sign --root ./root --add log.pub
+  larder key sign --root ./root --add new.pub --end old.pub --at checkpoint`,
+		Args: arguments(0, 0),
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.dir, "root", "", "the root key's `FOLDER`")
+	f.StringArrayVar(&s.add, "add", nil, "a verifier `KEY` of the log, or a file with it, that may sign from now on; repeatable")
+	f.StringVar(&s.end, "end", "", "a verifier `KEY` of the log, or a file with it, that may sign nothing after --at")
+	f.StringVar(&s.at, "at", "", "a `FILE` with the last signed checkpoint for which the key in --end counts")
+	f.DurationVar(&s.expires, "expires", 365*24*time.Hour, "how long the list counts")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if s.dir == "" || (s.end == "") != (s.at == "") || s.expires <= 0 {
+			return errors.New("key sign needs the folder of the root key in --root, --end and --at together, and an --expires over 0")
+		}
+		signed, err := s.sign(time.Now())
+		if err != nil {
+			return failure{err}
+		}
+		_, err = a.stdout.Write(signed)
+		return err
+	}
+	return cmd
+}
+
+// sign writes and returns the next list.
+func (s keySigning) sign(now time.Time) ([]byte, error) {
+	private, err := os.ReadFile(filepath.Join(s.dir, rootKeyFile))
+	if err != nil {
+		return nil, fmt.Errorf("couldn't read the root key: %w; larder key init creates one", err)
+	}
+	root, public, err := signing.ParseKey(private)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't read the root key in %s: %w", s.dir, err)
+	}
+	list, err := s.previous(public)
+	if err != nil {
+		return nil, err
+	}
+	for _, argument := range s.add {
+		key, err := verify.ReadKey(argument)
+		if err != nil {
+			return nil, fmt.Errorf("--add: %w", err)
+		}
+		list.Origin, _, _ = strings.Cut(key, "+")
+		list.Keys = append(list.Keys, signing.ListedKey{Key: key})
+	}
+	if s.end != "" {
+		if err := s.endKey(list); err != nil {
+			return nil, err
+		}
+	}
+	list.Version++
+	list.Expires = now.UTC().Add(s.expires).Truncate(time.Second)
+	signed, err := list.Sign(root)
+	if err == nil {
+		err = disk.Replace(filepath.Join(s.dir, signing.KeyListFile), signed, 0o644)
+	}
+	return signed, err
+}
+
+// previous returns the list in the root key's folder, an empty one for none.
+func (s keySigning) previous(root string) (*signing.KeyList, error) {
+	before, err := signing.ReadKeyList(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &signing.KeyList{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("couldn't read the list before: %w", err)
+	}
+	return signing.OpenKeyList(before, root)
+}
+
+func (s keySigning) endKey(list *signing.KeyList) error {
+	key, err := verify.ReadKey(s.end)
+	if err != nil {
+		return fmt.Errorf("--end: %w", err)
+	}
+	last, err := os.ReadFile(s.at)
+	if err == nil {
+		err = list.EndKey(key, last)
+	}
+	if err != nil {
+		return fmt.Errorf("--at: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package signing
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/larder-cdn/larder/logs"
+)
+
+// KeyListFile is the file of the key folder that has the list of the log's keys, signed by an offline root key. A Larder serves it.
+const KeyListFile = "key-list"
+
+// MaxKeyList limits a signed list, in bytes.
+const MaxKeyList = 64 << 10
+
+const (
+	keyListHeader = "larder-keys/v1"
+	mostListed    = 100
+)
+
+// A KeyList says which keys may sign a log. An offline root key signs it, so it counts more than a change of the key that the
+// key before has signed.
+type KeyList struct {
+	Origin  string // of the log
+	Version int64  // a list replaces those with smaller versions
+	Expires time.Time
+	Keys    []ListedKey
+}
+
+// A ListedKey is a key of a [KeyList].
+type ListedKey struct {
+	Key string // a verifier key
+	// End is the last tree that the key may sign, nil if it may sign any.
+	End *logs.Checkpoint
+}
+
+// Valid returns the keys that may sign trees of any size.
+func (l *KeyList) Valid() (keys []string) {
+	for _, k := range l.Keys {
+		if k.End == nil {
+			keys = append(keys, k.Key)
+		}
+	}
+	return keys
+}
+
+// Sign returns the list as a note (https://c2sp.org/signed-note) that a root key has signed.
+func (l *KeyList) Sign(root note.Signer) ([]byte, error) {
+	text := l.text()
+	if parsed, err := parseKeyList(text); err != nil || parsed.text() != text {
+		return nil, fmt.Errorf("signing: couldn't sign the list of keys: %w", err)
+	}
+	return note.Sign(&note.Note{Text: text}, root)
+}
+
+// OpenKeyList verifies a signed list by the root's verifier key.
+func OpenKeyList(signed []byte, root string) (*KeyList, error) {
+	v, err := note.NewVerifier(root)
+	if err != nil {
+		return nil, fmt.Errorf("the root key is not a verifier key: %w", err)
+	}
+	if len(signed) > MaxKeyList {
+		return nil, fmt.Errorf("the list of keys has over %d bytes", MaxKeyList)
+	}
+	n, err := note.Open(signed, note.VerifierList(v))
+	if err != nil {
+		return nil, fmt.Errorf("the list of keys is not signed with the root key %s: %w", root, err)
+	}
+	l, err := parseKeyList(n.Text)
+	if err == nil && l.text() != n.Text {
+		err = errors.New("it is not in the only form")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the root key has signed what is not a list of keys: %w", err)
+	}
+	return l, nil
+}
+
+// ReadKeyList reads the signed list in a key folder. A folder without one is [fs.ErrNotExist]. Clients verify it by the root
+// key, which a Larder does not know.
+func ReadKeyList(dir string) ([]byte, error) {
+	file, err := os.Open(filepath.Join(dir, KeyListFile))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, MaxKeyList+1))
+	if err == nil && len(data) > MaxKeyList {
+		err = fmt.Errorf("%s has over %d bytes", file.Name(), MaxKeyList)
+	}
+	return data, err
+}
+
+func (l *KeyList) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n%s\nversion %d\nexpires %s\n", keyListHeader, l.Origin, l.Version, l.Expires.UTC().Format(time.RFC3339))
+	for _, k := range l.Keys {
+		fmt.Fprintf(&b, "key %s", k.Key)
+		if k.End != nil {
+			fmt.Fprintf(&b, " ends %d %s", k.End.Size, base64.StdEncoding.EncodeToString(k.End.Root[:]))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func parseKeyList(text string) (*KeyList, error) {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(lines) < 5 || len(lines) > 4+mostListed || lines[0] != keyListHeader {
+		return nil, fmt.Errorf("it must have the line %s, the log's name, a version, an expiry and 1 to %d keys", keyListHeader, mostListed)
+	}
+	l := &KeyList{Origin: lines[1]}
+	var err error
+	if l.Version, err = strconv.ParseInt(strings.TrimPrefix(lines[2], "version "), 10, 64); err != nil || l.Version < 1 {
+		return nil, fmt.Errorf("%.100q is not a version over 0", lines[2])
+	}
+	if l.Expires, err = time.Parse(time.RFC3339, strings.TrimPrefix(lines[3], "expires ")); err != nil {
+		return nil, fmt.Errorf("%.100q is not an expiry: %w", lines[3], err)
+	}
+	seen := make(map[string]bool)
+	for _, line := range lines[4:] {
+		k, err := parseListedKey(line, l.Origin)
+		if err != nil {
+			return nil, fmt.Errorf("%.300q is not a key of the log: %w", line, err)
+		}
+		if seen[k.Key] {
+			return nil, fmt.Errorf("the key %s is listed twice", k.Key)
+		}
+		seen[k.Key] = true
+		l.Keys = append(l.Keys, k)
+	}
+	if l.Valid() == nil {
+		return nil, errors.New("all of its keys have ended")
+	}
+	return l, nil
+}
+
+func parseListedKey(line, origin string) (k ListedKey, err error) {
+	fields := strings.Split(line, " ")
+	if len(fields) != 2 && len(fields) != 5 || fields[0] != "key" {
+		return k, errors.New("it must be `key KEY` or `key KEY ends SIZE ROOT`")
+	}
+	v, err := note.NewVerifier(fields[1])
+	if err != nil {
+		return k, err
+	}
+	if v.Name() != origin {
+		return k, fmt.Errorf("it is that of the log %q, not of %q", v.Name(), origin)
+	}
+	if k.Key = fields[1]; len(fields) == 2 {
+		return k, nil
+	}
+	size, err := strconv.ParseInt(fields[3], 10, 64)
+	root, rootErr := base64.StdEncoding.DecodeString(fields[4])
+	if fields[2] != "ends" || errors.Join(err, rootErr) != nil || size < 0 || size > MaxSize || len(root) != tlog.HashSize {
+		return k, errors.New("its end must be the size and the root of a tree")
+	}
+	k.End = &logs.Checkpoint{Size: size, Root: tlog.Hash(root)}
+	return k, nil
+}
+
+// EndKey ends a key of the list: the last tree that it may sign is that of a signed checkpoint, by a key of the list.
+func (l *KeyList) EndKey(key string, last []byte) error {
+	for i := range l.Keys {
+		if l.Keys[i].Key != key {
+			continue
+		}
+		var problem error
+		for _, by := range l.Keys {
+			v, err := note.NewVerifier(by.Key)
+			if err != nil {
+				return err
+			}
+			signed, err := OpenWith(last, v, nil)
+			if err == nil {
+				l.Keys[i].End = &signed.Checkpoint
+				return nil
+			}
+			problem = err
+		}
+		return fmt.Errorf("the checkpoint is not signed with a key of the list: %w", problem)
+	}
+	return fmt.Errorf("the list does not have the key %s", key)
+}

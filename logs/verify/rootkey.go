@@ -1,0 +1,204 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// A KnownList is the newest list of keys that was seen of an offline root key.
+type KnownList struct {
+	Root string `json:"root"` // its verifier key
+	List string `json:"list"` // the signed list
+}
+
+// ListOf returns the newest signed list that was seen of a root key, nil for none.
+func (k *Known) ListOf(root string) []byte {
+	for _, l := range k.Lists {
+		if l.Root == root {
+			return []byte(l.List)
+		}
+	}
+	return nil
+}
+
+// addList remembers a list, in place of an older one.
+func (k *Known) addList(root string, signed []byte) {
+	if signed == nil {
+		return
+	}
+	for i := range k.Lists {
+		if k.Lists[i].Root != root {
+			continue
+		}
+		fresh, err := signing.OpenKeyList(signed, root)
+		before, beforeErr := signing.OpenKeyList([]byte(k.Lists[i].List), root)
+		if err == nil && (beforeErr != nil || before.Version < fresh.Version) {
+			k.Lists[i].List = string(signed)
+		}
+		return
+	}
+	k.Lists = append(k.Lists, KnownList{root, string(signed)})
+}
+
+// readKeyList reads the list that the root key has signed: that of the server, or the one that was seen before if it is newer.
+func (l *Log) readKeyList(ctx context.Context) error {
+	root := l.options.Root
+	var seen *signing.KeyList
+	if l.options.KnownList != nil {
+		if l.listNote = l.options.KnownList(root); l.listNote != nil {
+			var err error
+			if seen, err = signing.OpenKeyList(l.listNote, root); err != nil {
+				return fmt.Errorf("couldn't read the list of keys that was seen before: %w", err)
+			}
+		}
+	}
+	signed, err := l.remote.get(ctx, "/log/key-list", signing.MaxKeyList)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && seen == nil:
+		return errors.New("the server has no list of keys that the root key has signed, and none was seen before")
+	case errors.Is(err, fs.ErrNotExist):
+		l.keyList = seen
+		return nil
+	case err != nil:
+		return fmt.Errorf("couldn't get the list of keys: %w", err)
+	}
+	shown, err := signing.OpenKeyList(signed, root)
+	if err != nil {
+		return differs("%v", err)
+	}
+	switch {
+	case seen != nil && seen.Version > shown.Version:
+		l.keyList = seen // an older list may have a key that was stolen since
+	case seen != nil && seen.Version == shown.Version && string(l.listNote) != string(signed):
+		return differs("the root key has signed two lists of keys with the version %d", seen.Version)
+	default:
+		l.keyList, l.listNote = shown, signed
+	}
+	return nil
+}
+
+// readKeys learns which keys may have signed the log: from the list of the root key if one is pinned, or else from the changes of
+// the key that the server names.
+func (l *Log) readKeys(ctx context.Context) (err error) {
+	if l.options.Root != "" {
+		return l.readKeyList(ctx)
+	}
+	// They come before the checkpoint: the key before a change signs for a while after it, but the one after it does not sign
+	// before.
+	if l.changes, err = l.keyChanges(ctx); err != nil {
+		return fmt.Errorf("couldn't learn which keys the log has had: %w", err)
+	}
+	return nil
+}
+
+// openShown verifies the checkpoint that the server shows. It returns the changes of the key that led to the one that signed.
+func (l *Log) openShown(signed []byte) (checkpoint, string, []signing.KeyChange, error) {
+	if l.keyList != nil {
+		c, key, err := l.openByList(signed)
+		l.options.Trust.Key, l.trusted = key, listedKeys(l.keyList)
+		return c, key, nil, err
+	}
+	c, key, used, err := l.options.Trust.open(signed, l.changes)
+	if err != nil {
+		var ok bool
+		if c, key, ok = l.olderKey(signed); !ok {
+			return c, key, nil, err
+		}
+	}
+	l.trusted = []string{l.options.Trust.Key, key}
+	return c, key, used, nil
+}
+
+// openByList verifies a signed checkpoint by the list. It counts more than changes of keys that a former key has signed.
+func (l *Log) openByList(signed []byte) (checkpoint, string, error) {
+	var problem error
+	for _, valid := range l.keyList.Valid() {
+		trust := l.options.Trust
+		trust.Key = valid
+		c, key, _, err := trust.open(signed, nil)
+		if err == nil {
+			return c, key, nil
+		}
+		problem = err
+	}
+	for _, ended := range l.keyList.Keys {
+		trust := l.options.Trust
+		trust.Key = ended.Key
+		c, key, _, err := trust.open(signed, nil)
+		switch {
+		case err != nil || ended.End == nil:
+		case c.N > ended.End.Size:
+			return checkpoint{}, "", differs("the checkpoint of %d entries is signed with %s, which the root key ended at %d entries: that key may be stolen", c.N, ended.Key, ended.End.Size)
+		default:
+			l.doubt = &Doubt{Stale, fmt.Sprintf("the server shows a log of %d entries, signed with a key that ended at %d", c.N, ended.End.Size)}
+			return c, key, nil
+		}
+	}
+	return checkpoint{}, "", problem
+}
+
+// listedKeys returns all keys of a list.
+func listedKeys(list *signing.KeyList) (keys []string) {
+	for _, k := range list.Keys {
+		keys = append(keys, k.Key)
+	}
+	return keys
+}
+
+// checkList gives the log a doubt if the list has expired, and returns an error if the log does not contain the last trees that
+// former keys may have signed.
+func (l *Log) checkList(ctx context.Context) error {
+	for _, listed := range l.keyList.Keys {
+		if listed.End == nil {
+			continue
+		}
+		if listed.End.Size > l.tree.N {
+			if l.doubt == nil {
+				l.doubt = &Doubt{Stale, fmt.Sprintf("the server shows a log of %d entries, and the root key says that it had %d", l.tree.N, listed.End.Size)}
+			}
+			continue
+		}
+		if err := l.Contains(ctx, *listed.End); err != nil {
+			return fmt.Errorf("couldn't prove that the log contains the last tree of the key %s, as the root key says: %w", listed.Key, err)
+		}
+	}
+	if now := l.options.Trust.now(); l.doubt == nil && now.After(l.keyList.Expires) {
+		l.doubt = &Doubt{Unproven, fmt.Sprintf("the list of keys has expired on %s; the operator has not signed another one, or the server withholds it", l.keyList.Expires.Format(time.DateOnly))}
+		l.keep(string(l.note))
+	}
+	return nil
+}
+
+// withinList returns what is remembered of the log without a checkpoint that a former key has signed after its end.
+func (l *Log) withinList(known KnownLog) KnownLog {
+	for _, listed := range l.keyList.Keys {
+		v, err := note.NewVerifier(listed.Key)
+		if err != nil || listed.End == nil {
+			continue
+		}
+		if seen, err := signing.OpenWith([]byte(known.Checkpoint), v, nil); err == nil && seen.Size > listed.End.Size {
+			known.Checkpoint = ""
+		}
+	}
+	return known
+}
+
+// rememberedByList returns what is remembered of the log by any key of the list.
+func (l *Log) rememberedByList() (KnownLog, bool) {
+	for _, key := range listedKeys(l.keyList) {
+		if known, ok := l.options.Known(key); ok {
+			return l.withinList(known), true
+		}
+	}
+	return KnownLog{}, false
+}
+
+// KeyList is the list of keys by which the log was verified, nil if no root key is pinned.
+func (l *Log) KeyList() *signing.KeyList { return l.keyList }
