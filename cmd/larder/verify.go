@@ -229,24 +229,8 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	if len(as) > 0 {
 		return nil, fmt.Errorf("--as %s is for a file, and there is none left", as[0])
 	}
-	var err error
-	if v.key, err = verify.ReadKey(v.key); err != nil {
-		return nil, fmt.Errorf("--key: %w", err)
-	}
-	if v.root, err = verify.ReadKey(v.root); err != nil {
-		return nil, fmt.Errorf("--root: %w", err)
-	}
-	if v.root != "" && (v.key != "" || v.proof != "" || v.evidence != "") {
-		return nil, errors.New("--root counts in place of --key, and needs a server")
-	}
-	if v.witnesses, err = verify.ReadWitnesses(v.witnesses); err != nil {
-		return nil, fmt.Errorf("--witness: %w", err)
-	}
-	if err := v.prepareAuditors(); err != nil {
+	if err := v.prepareTrust(); err != nil {
 		return nil, err
-	}
-	if v.need > len(v.witnesses) {
-		return nil, fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, count(len(v.witnesses), "is", "are"))
 	}
 	if v.timeout <= 0 {
 		return nil, errors.New("--timeout must be over 0")
@@ -259,6 +243,30 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 		v.known = filepath.Join(dir, "larder", "known-logs")
 	}
 	return subjects, nil
+}
+
+// prepareTrust reads the keys that count.
+func (v *verification) prepareTrust() error {
+	var err error
+	if v.key, err = verify.ReadKey(v.key); err != nil {
+		return fmt.Errorf("--key: %w", err)
+	}
+	if v.root, err = verify.ReadKey(v.root); err != nil {
+		return fmt.Errorf("--root: %w", err)
+	}
+	if v.root != "" && (v.key != "" || v.proof != "" || v.evidence != "") {
+		return errors.New("--root counts in place of --key, and needs a server")
+	}
+	if v.witnesses, err = verify.ReadWitnesses(v.witnesses); err != nil {
+		return fmt.Errorf("--witness: %w", err)
+	}
+	if err := v.prepareAuditors(); err != nil {
+		return err
+	}
+	if v.need > len(v.witnesses) {
+		return fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, count(len(v.witnesses), "is", "are"))
+	}
+	return nil
 }
 
 // prepareAuditors reads the auditors.
