@@ -124,7 +124,7 @@ larder fsck. See docs/audit-log.md.`,
 	f.StringArrayVar(&v.as, "as", nil, "what a FILE has to be: a `URL`, or PACKAGE/VERSION/PATH with --server; once for each FILE, in their order")
 	f.Var(settings.Base(&v.server), "server", "`URL` in front of /log/, if it is not the one in front of /ajax/libs/")
 	f.StringVar(&v.key, "key", "", "the log's verifier `KEY`, or a file with it")
-	f.StringVar(&v.root, "root", "", "verifier `KEY` of the log's offline root key, or a file with it, whose list of keys counts in place of --key")
+	f.StringVar(&v.root, "root", "", rootFlag)
 	f.StringArrayVar(&v.witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed the checkpoint too, or a file with it; repeatable")
 	f.Var(settings.Count(&v.need, 0), "witnesses", "how many of them are enough, `N`; if it is not given, all")
 	f.BoolVar(&v.all, "all", false, "read every entry of a large log too, and compute from them what is live")
@@ -251,11 +251,11 @@ func (v *verification) prepareTrust() error {
 	if v.key, err = verify.ReadKey(v.key); err != nil {
 		return fmt.Errorf("--key: %w", err)
 	}
-	if v.root, err = verify.ReadKey(v.root); err != nil {
-		return fmt.Errorf("--root: %w", err)
+	if v.root, err = readRoot(v.root, v.key); err != nil {
+		return err
 	}
-	if v.root != "" && (v.key != "" || v.proof != "" || v.evidence != "") {
-		return errors.New("--root counts in place of --key, and needs a server")
+	if v.root != "" && (v.proof != "" || v.evidence != "") {
+		return errors.New("--root needs a server, which --proof and --evidence do not ask")
 	}
 	if v.witnesses, err = verify.ReadWitnesses(v.witnesses); err != nil {
 		return fmt.Errorf("--witness: %w", err)
@@ -267,6 +267,21 @@ func (v *verification) prepareTrust() error {
 		return fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, count(len(v.witnesses), "is", "are"))
 	}
 	return nil
+}
+
+// rootFlag describes --root.
+const rootFlag = "verifier `KEY` of the log's offline root key, or a file with it, whose list of keys counts in place of --key"
+
+// readRoot reads the root key that an argument is or names; key is that of the log.
+func readRoot(argument, key string) (string, error) {
+	root, err := verify.ReadKey(argument)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("--root: %w", err)
+	case root != "" && key != "":
+		return "", errors.New("--root counts in place of --key: give one of the two")
+	}
+	return root, nil
 }
 
 // prepareAuditors reads the auditors.
