@@ -23,17 +23,16 @@ func newNew(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new NPM-NAME",
 		Short: "Write the package JSON of an npm package",
-		Long: `Write a package JSON for an npm package from its latest release: what it is from what its author says of it, which
-files and which main file from what the release really holds. It lies where a catalogue keeps it. A file that is there
-already is never overwritten.
+		Long: `Write a package JSON for an npm package, at its place in a catalogue, from the metadata and the files of its latest
+release. An existing file is never overwritten.
 
-Look it over before you submit it: what had to be guessed is told.`,
+Review it before you submit it: the output says what was guessed.`,
 		Example: `  larder new htmx.org
   larder new @popperjs/core --name popper.js --into ../catalogue`,
 		Args: arguments(1, 1),
 	}
 	a.uses(cmd, []string{"config"}, upstreamFlags)
-	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the package in the catalogue; where it is not given, that of the npm package, with - between scope and name")
+	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the package in the catalogue; default: that of the npm package, with - between scope and name")
 	cmd.Flags().StringVar(&into, "into", ".", "`FOLDER` of the catalogue")
 	cmd.Flags().BoolVar(&printed, "print", false, "print it instead of writing a file")
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {

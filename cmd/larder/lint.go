@@ -21,7 +21,7 @@ import (
 // upstreamFlags are the settings of commands that look at upstreams without a bot.
 var upstreamFlags = []string{"downloads-url", "github-url", "allow-host", "log-format", "log-level"}
 
-// lintFormats are the ways in which problems can be told.
+// lintFormats are the output formats of larder lint.
 var lintFormats = []string{"text", "table", "json", "sarif", "github"}
 
 func newLint(a *cli) *cobra.Command {
@@ -86,9 +86,9 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 	return cmd
 }
 
-// formatFlag gives a command the flag that chooses how its findings are told.
+// formatFlag adds the flag --format, which chooses the output format, to a command.
 func formatFlag(cmd *cobra.Command, target *string, formats []string) {
-	cmd.Flags().StringVar(target, "format", "", "`FORMAT` of what is found: "+strings.Join(formats, ", ")+"; where it is not given, text, or github in GitHub Actions")
+	cmd.Flags().StringVar(target, "format", "", "output `FORMAT`: "+strings.Join(formats, ", ")+"; default: text, or github in GitHub Actions")
 }
 
 // formatOr returns the format that was asked for, or what is usual here.

@@ -58,7 +58,7 @@ It speaks to the larder process that runs on the data folder; where none runs, i
 	return cmd
 }
 
-// logFilter is what the flags say that entries are to be about.
+// logFilter has the flags that select entries.
 type logFilter struct {
 	pkg, version string
 	kinds, since string

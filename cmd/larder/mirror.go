@@ -28,11 +28,11 @@ URL sends is trusted: its log must be signed with --key and continue what was se
 hash that the log says. Without --key the key counts that was seen first; it is printed, and remembered in --keys.
 
 A release is withdrawn, restored and erased here as it is there. A mirror publishes and signs nothing, and can be
-mirrored in turn. A source that lies is refused, and what is here goes on being served. With --once, catch up and end.
+mirrored in turn. A source that lies is refused, and verified data is still served. With --once, catch up and exit.
 
 Every hour the source cosigns its log, and a mirror copies that. When the newest cosignature is over 24 hours old, the
-mirror reports that what it serves may be out of date (log, metrics, status, /readyz), and goes on. A bundle may be of any
-age, which is printed, unless --max-age is given.
+mirror reports that what it serves may be out of date (log, metrics, status, /readyz), and goes on. A bundle may be of
+any age, which is printed, unless --max-age is given.
 
 FILE is a bundle that ` + "`larder bundle`" + ` has written, for a Larder without a network. Without --once, the mirror also takes
 what replaces FILE.` + environmentNote,
@@ -77,20 +77,20 @@ what replaces FILE.` + environmentNote,
 	return cmd
 }
 
-// mirrors follows, and tells what is trusted and how far it has come.
+// mirrors follows the source, and prints the trusted key and the progress.
 func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
 	bar := newCountBar(a.stderr, "taking over", "entries")
 	defer bar.Close()
-	var told app.FollowState
+	var reported app.FollowState
 	m.Following = func(s app.FollowState) {
-		if s.Key != told.Key {
+		if s.Key != reported.Key {
 			how := "as it was given, or remembered"
 			if s.FirstUse {
 				how = "which nothing but the server itself has named: compare it with one that you had elsewhere"
 			}
 			fmt.Fprintf(a.stdout, "Trusting the key %s, %s.\n", s.Key, how)
 		}
-		if s.Ready && !s.Current.Equal(told.Current) && (!told.Ready || once) {
+		if s.Ready && !s.Current.Equal(reported.Current) && (!reported.Ready || once) {
 			bar.Close()
 			fmt.Fprintf(a.stdout, "Caught up with %s: %d log entries are here; %d files were fetched, %d bytes.\n", s.Source, s.Entries, s.Files, s.Bytes)
 			fmt.Fprintf(a.stdout, "Its checkpoint: %s.\n", verify.DescribeAge(s.Cosigned, time.Now()))
@@ -100,7 +100,7 @@ func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
 		} else if s.Entries < s.Of {
 			bar.Show(s.Entries, s.Of)
 		}
-		told = s
+		reported = s
 	}
 	return a.runs(app.Server{Serve: !once, Once: once, Mirror: &m})(ctx, nil)
 }

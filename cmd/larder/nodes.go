@@ -13,9 +13,9 @@ func newNodes(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "List the nodes of the cluster: who publishes, who follows, how far behind",
-		Long: `List the nodes of the cluster that the larder process on the data folder is one of, as they told of themselves in the
-last day. A node does so every 30 seconds; one that has been silent for over 90 seconds does not run, or cannot reach
-the bucket. A former writer published before it fell silent, or another node has taken its place.`,
+		Long: `List the nodes of this data folder's cluster by their reports of the last day. Nodes report every 30 seconds; one that
+has been silent for over 90 seconds does not run, or cannot reach the bucket. A former writer was the leader before it
+fell silent, or before another node took over.`,
 		Example: `  larder nodes --data /var/lib/larder
   larder nodes --json`,
 		Args: arguments(0, 0),

@@ -20,21 +20,20 @@ func newRepair(a *cli) *cobra.Command {
 	var acceptLoss bool
 	cmd := &cobra.Command{
 		Use:   "repair",
-		Short: "Heal the store: contents, codings, what is served, and the end of the log",
-		Long: `Read everything that the store has, and make right what is damaged or missing. Each thing that was wrong is a line,
-which says if it was repaired. The log goes on as the same log: the key folder says what was signed, and nothing is
-put in the store that does not agree with it.
+		Short: "Repair the store: contents, encodings, what is served, and the end of the log",
+		Long: `Read the complete store, and repair what is damaged or missing. Each finding is a line, which says whether it was
+repaired. The log stays the same log: everything must agree with the last signed checkpoint in the key folder.
 
   what is served      made again from the log and its manifests
-  damaged codings     made again from a sound one by the bot, later
+  damaged encodings   made again from a sound one by the bot, later
   lost contents       from a source, by their hash; upstream's files also by fetching and making the release again
   the log's lost end  from another Larder, a backup or the bucket
 
-Sources are asked in the order in which --from names them:
+Sources are used in the order of --from:
 
   --from URL          another Larder, as it serves: its log and its files
   --from DIR          the folder of a backup, or of another store; no process may run on it
-  --from bucket       what the nodes of a cluster share; a node asks it last without being told
+  --from bucket       the bucket of a cluster; a node uses its own bucket last by default
   --from upstream     the npm registry and the git repositories that releases were published from
 
 Where tables, the MANIFEST or the write-ahead log are damaged, repair reads every file of the store and builds a new
@@ -119,7 +118,7 @@ func describeRepair(r app.RepairResult) []string {
 			count(int(s.Contents), "content", "contents"), humanize.Bytes(uint64(s.Bytes)), cost))
 	}
 	if r.Mended > 0 {
-		lines = append(lines, fmt.Sprintf("%s had damaged codings, which the bot makes again.", count(int(r.Mended), "content", "contents")))
+		lines = append(lines, fmt.Sprintf("%s had damaged encodings, which the bot makes again.", count(int(r.Mended), "content", "contents")))
 	}
 	if r.Damage == "" {
 		lines = append(lines, describeViews(r.Summary))
@@ -127,13 +126,13 @@ func describeRepair(r app.RepairResult) []string {
 		lines = append(lines, describeBuilt(r)...)
 	}
 	if next := r.Succession; next != nil {
-		lines = append(lines, fmt.Sprintf("The log %s lost its %s for good. It goes on as %s, with the key\n  %s\nwhich clients that verify have to be told; the files of the old key are in %s.",
+		lines = append(lines, fmt.Sprintf("The log %s lost its %s for good. It goes on as %s, with the key\n  %s\nwhich clients that verify must pin; the files of the old key are in %s.",
 			next.Former, next.Lost, next.Origin, next.Key, next.Kept))
 	}
 	return lines
 }
 
-// describeBuilt tells of the new store.
+// describeBuilt describes the new store.
 func describeBuilt(r app.RepairResult) (lines []string) {
 	lines = append(lines, fmt.Sprintf("Built a new store with %s, %s and %s in %s, because %s.", count(int(r.Entries), "log entry", "log entries"),
 		count(int(r.Releases), "release", "releases"), count(int(r.Files), "file", "files"), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), text.Plain(r.Damage)))

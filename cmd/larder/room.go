@@ -376,7 +376,7 @@ back further. With --to they are those of any version that larder room history l
 	}
 	a.uses(cmd, dataFlags)
 	base := baseFlag(cmd)
-	to := cmd.Flags().Int64("to", 0, "`VERSION` whose settings are to be in force; by default the one before")
+	to := cmd.Flags().Int64("to", 0, "`VERSION` to restore; default: the one before")
 	cmd.RunE = a.configured(func(ctx context.Context, _ []string) error {
 		made, err := changeRooms(ctx, a, *base, func(base int64) (app.RoomVersion, error) {
 			return ask(ctx, a, nil, app.OpUndoRooms, app.UndoRoomsRequest{To: *to, Base: base})

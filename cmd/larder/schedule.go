@@ -202,9 +202,9 @@ func newScheduleRemove(a *cli) *cobra.Command {
 }
 
 func newWebhook(a *cli) *cobra.Command {
-	return group("webhook", "Tell other services what is published, and what happens in waiting rooms",
-		`Tell other services over HTTP when a release is published, or what happens in a waiting room. docs/webhooks.md has
-what they get, how they verify it, and when it is tried again.`,
+	return group("webhook", "Notify other services of releases, and of events in waiting rooms",
+		`Notify other services over HTTP of releases, or of events in waiting rooms. docs/webhooks.md describes messages,
+their verification and retries.`,
 		`  larder webhook add https://ci.example.com/hooks/larder
   larder webhook list`,
 		newWebhookAdd(a), newWebhookList(a), newWebhookRemove(a))
@@ -215,11 +215,11 @@ func newWebhookAdd(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add URL",
 		Short: "Send a message to a URL for each release that is published, or about a waiting room",
-		Long: `Send a signed message to a URL for each release that is published from now on; with --watch, also for what becomes of
-releases and of the log; or, with --room, when the queue of a waiting room begins or ends, when it is full, for its
-events, and when its settings change. A room that the running process does not have is refused; while none runs, any
-name is taken. The secret that its receiver verifies messages with is told here, once. The URL may be on any host, this
-one too; a user who can run this command could call it anyway.` + sentLater,
+		Long: `Send a signed message to a URL for each release that is published from now on; with --watch, also for withdrawals,
+upstream changes and changes of the log; or, with --room, when the queue of a waiting room begins or ends, when it is
+full, for its events, and when its settings change. A room that the running process does not have is refused; without a
+process any name is accepted. The secret to verify messages with is printed once, here. The URL may be on any host, this
+one too.` + sentLater,
 		Example: `  larder webhook add https://ci.example.com/hooks/larder
   larder webhook add http://127.0.0.1:9000/rebuild --package jquery
   larder webhook add https://chat.example.com/hooks/shop --room shop`,
@@ -227,8 +227,8 @@ one too; a user who can run this command could call it anyway.` + sentLater,
 	}
 	a.uses(cmd, dataFlags)
 	cmd.Flags().StringVar(&request.Package, "package", "", "only releases of the package `NAME`")
-	cmd.Flags().BoolVar(&request.Watch, "watch", false, "tell also of withdrawals, changes upstream, removed packages and new keys of the log")
-	cmd.Flags().StringVar(&request.Room, "room", "", "tell what happens in the waiting room `NAME` instead, * for all rooms")
+	cmd.Flags().BoolVar(&request.Watch, "watch", false, "also send withdrawals, upstream changes, removed packages and new keys of the log")
+	cmd.Flags().StringVar(&request.Room, "room", "", "send events of the waiting room `NAME` instead, * for all rooms")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.URL = args[0]
@@ -241,7 +241,7 @@ one too; a user who can run this command could call it anyway.` + sentLater,
 				return err
 			}
 			return a.print(*asJSON, added, func() error {
-				_, err = fmt.Fprintf(a.stdout, "Webhook %s is told of what happens from now on.\n\nIts secret, which is not shown again:\n\n  %s\n", added.ID, added.Secret)
+				_, err = fmt.Fprintf(a.stdout, "Webhook %s receives messages from now on.\n\nIts secret, which is not shown again:\n\n  %s\n", added.ID, added.Secret)
 				return err
 			})
 		})

@@ -54,7 +54,7 @@ looks itself and changes nothing.`,
 // statusText tells people how things stand.
 type statusText struct{ *app.Status }
 
-// print writes the status for people: of one package with all its versions, or of all with what is in trouble.
+// print writes the status for people: of one package with all its versions, or of all packages by problem.
 func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	if p := s.Process; p != nil {
 		fmt.Fprintf(w, "larder %s runs as process %d since %s", p.Version, p.PID, p.Started.Local().Format(time.DateTime))
@@ -64,7 +64,7 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 		fmt.Fprintln(w, ".")
 	}
 	if s.Degraded != "" {
-		fmt.Fprintf(w, "Nothing is written, and only what is left is served: %s.\n", s.Degraded)
+		fmt.Fprintf(w, "Larder runs read-only and serves what it can read: %s.\n", s.Degraded)
 	}
 	if s.Behind != "" {
 		fmt.Fprintf(w, "The store lacks the last changes that it had, none of which was signed, and waiting rooms recover: %s.\n", s.Behind)
@@ -161,10 +161,10 @@ func (s statusText) printUpstream(w io.Writer, now time.Time) {
 	}
 }
 
-// printPurges tells of withdrawals that the cache in front may not know of.
+// printPurges lists withdrawals that the cache in front may not know of.
 func (s statusText) printPurges(w io.Writer, now time.Time) {
 	for _, j := range s.Purges {
-		problem := "the purge hook is to be called"
+		problem := "the purge hook has not been called yet"
 		if j.Problem != "" {
 			problem = "couldn't call the purge hook: " + j.Problem + again(j.Next, now)
 		}
@@ -201,9 +201,9 @@ func (s statusText) printCatalogue(w io.Writer, now time.Time) {
 		fmt.Fprintf(w, "The catalogue is commit %.12s of %s.\n", c.Commit, c.Source)
 	}
 	if c.Problem != "" {
-		stays := "the last good one stays"
+		stays := "the last valid one stays"
 		if c.Changed.IsZero() {
-			stays = "there is none yet"
+			stays = "no catalogue is in use yet"
 		}
 		fmt.Fprintf(w, "The catalogue cannot be read since %s, and %s: %s\n", humanize.RelTime(c.Since, now, "ago", "from now"), stays, c.Problem)
 	}

@@ -27,8 +27,8 @@ var (
 
 const environmentNote = `
 
-Memory in all is about --cache, --sending, --memory, 256 MiB, and --store-cache with 128 MiB for writing. Garbage is
-collected so that it adds nothing to that; GOMEMLIMIT, if set, is a limit of your own in place of that one.
+Total memory is about --cache, --sending, --memory, 256 MiB, and --store-cache with 128 MiB for writing, garbage
+included; GOMEMLIMIT replaces that limit.
 docs/configuration.md has measurements.`
 
 func newUp(a *cli) *cobra.Command {
@@ -36,10 +36,10 @@ func newUp(a *cli) *cobra.Command {
 		Use:   "up",
 		Short: "Serve and fill, everything in one process",
 		Long: `Serve the files that are here at once, and fetch what the catalogue names while it runs. It prints the address first,
-then what it publishes. A second start serves what is there and continues.
+then what it publishes. A second start serves the existing files and continues.
 
-Ctrl-C or SIGTERM ends it in order: clients have --drain to take what is being sent, what is being published is
-finished or was never there. A second Ctrl-C ends it at once, which does no harm.` + environmentNote,
+Ctrl-C or SIGTERM stops it in order: clients have --drain to finish, and a release that is being published is
+completed or absent. A second Ctrl-C ends it at once, which does no harm.` + environmentNote,
 		Example: `  larder up
   larder up --data /var/lib/larder --listen :443 --tls-cert cert.pem --tls-key key.pem
   larder up --catalogue ./catalogue --releases 3
@@ -86,7 +86,7 @@ publish what is new and come back; the exit code is 1 where a release failed for
 	return cmd
 }
 
-// runs returns the action of a command that works until it is told to end, and tells what happens.
+// runs returns the action of a command that works until it is stopped, and prints events.
 func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 	return func(ctx context.Context, _ []string) error {
 		out := newTerminal(a.stderr)
@@ -103,7 +103,7 @@ func (a *cli) runs(s app.Server) func(context.Context, []string) error {
 				fmt.Fprintf(w, "Try: curl --compressed %s%s\n", address, path)
 			}
 			if example == nil {
-				fmt.Fprintf(a.stdout, "Larder serves on %s what is left in %s; `larder status` tells what is wrong.\n", address, a.settings.Data)
+				fmt.Fprintf(a.stdout, "Larder serves on %s what it can read of %s; `larder status` says what is wrong.\n", address, a.settings.Data)
 				return
 			}
 			fmt.Fprintf(a.stdout, "Larder serves %s from %s.\n", address, a.settings.Data)

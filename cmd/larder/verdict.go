@@ -79,13 +79,13 @@ type fileVerdict struct {
 	Subject string `json:"subject"` // the argument
 	Server  string `json:"server"`
 	verify.Result
-	Told bool `json:"-"` // Problem has been printed, because it is the log's
+	Printed bool `json:"-"` // Problem has been printed, because it is the log's
 }
 
 // Print describes it.
 func (f fileVerdict) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s", f.Outcome, f.Subject)
-	if f.Problem != "" && !f.Told {
+	if f.Problem != "" && !f.Printed {
 		fmt.Fprintf(w, ": %s", text.Plain(f.Problem))
 	}
 	fmt.Fprintln(w)

@@ -73,7 +73,8 @@ Other exit codes: 1 failed, 2 a mistake in the command line.
 
 A log cosigns its newest state every hour, and so do its witnesses, so nothing can show an old state forever to hide a
 withdrawal. Every verdict says how old the newest cosignature is. With --witness, as many witnesses as are required must
-have cosigned within --max-age. Larder 0.1 does not cosign, so the age of its log is unknown: --max-age 0 accepts any age.
+have cosigned within --max-age. Larder 0.1 does not cosign, so the age of its log is unknown: --max-age 0 accepts any
+age.
 
 --upstream also asks npm, or the git repository, whether the log tells the truth: the archive that npm has must be the
 one in the log, with npm's signature, and every file of the release must be in it, byte for byte. Files that were
@@ -227,7 +228,7 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 		subjects = append(subjects, s)
 	}
 	if len(as) > 0 {
-		return nil, fmt.Errorf("--as %s is for a file, and there is none left", as[0])
+		return nil, fmt.Errorf("--as %s is for a FILE that is not given", as[0])
 	}
 	if err := v.prepareTrust(); err != nil {
 		return nil, err
@@ -313,7 +314,7 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 		if err != nil {
 			return err
 		}
-		file := fileVerdict{Subject: s.arg, Server: s.Server, Result: result, Told: result.Problem == log.Problem}
+		file := fileVerdict{Subject: s.arg, Server: s.Server, Result: result, Printed: result.Problem == log.Problem}
 		if file.Outcome == verify.Proven {
 			proven++
 		}

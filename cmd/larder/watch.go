@@ -21,19 +21,19 @@ func newWatch(a *cli) *cobra.Command {
 	every := 10 * time.Minute
 	cmd := &cobra.Command{
 		Use:   "watch --log URL",
-		Short: "Tell what happens in a log: releases, withdrawals, changes upstream, forks, silence",
-		Long: `Tell what happens in the log of a Larder, or only to your packages in it: releases, releases that their authors may not
-have expected, withdrawals, archives that npm has changed, a new key of the log, forks, silence, and a newest cosignature
-that is over 24 hours old, because an old state may be replayed. Every entry is proven to be in the signed log, which has
-only grown since the last look; see larder verify.
+		Short: "Report events in a log: releases, withdrawals, upstream changes, forks, silence",
+		Long: `Report events in the log of a Larder, or of some packages in it: releases, releases that their authors may not have
+expected, withdrawals, archives that npm has changed, a new key of the log, forks, silence, and a newest cosignature
+that is over 24 hours old, because an old state may be replayed. Every entry is proven to be in the signed log, which
+has only grown since the last poll; see larder verify.
 
-Watching begins with the first look: what was before is not told. Where a look ended is kept in a file, so a restart
-misses nothing. --once looks once and ends, for cron: exit code 0 if nothing is wrong, 8 after an event that needs
+Watching begins with the first poll, and reports nothing older. A file has the position of the last poll, so a restart
+misses nothing. --once polls once and exits, for cron: exit code 0 if nothing is wrong, 8 after an event that needs
 attention, or that of larder verify if the log cannot be proven. An event is a line; with --json, an object on a line.
 Standard error says whose key is trusted on first sight, and when the server cannot be reached.
 
 A release is unexpected if the package's release before it has proven provenance or a signature and this one has not, or
-if it was built from another repository; with --repository, if nothing proves that it was built from there. The server
+if it was built from another repository; with --repository, if its provenance does not name that repository. The server
 has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAME.`,
 		Example: `  larder watch --log https://cdn.example.com --package jquery
   larder watch --log https://cdn.example.com --package sigstore --repository https://github.com/sigstore/sigstore-js
@@ -43,17 +43,17 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Var(settings.Base(&w.Server), "log", "the `URL` in front of /log/ of the Larder")
-	f.StringArrayVar(&w.Packages, "package", nil, "tell only of the package `NAME` and of the log itself; repeatable")
+	f.StringArrayVar(&w.Packages, "package", nil, "report only the package `NAME` and the log itself; repeatable")
 	f.StringVar(&w.Repository, "repository", "", "`URL` of the repository that every watched release has to be built from, by its provenance")
 	f.StringVar(&w.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
 	f.StringVar(&w.Root, "root", "", rootFlag)
 	f.StringArrayVar(&w.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
-	f.Var(settings.Duration(&every, time.Second), "every", "how long to wait between two looks")
-	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "how long the log may have no new entry before that is told")
-	f.DurationVar(&w.Timeout, "timeout", time.Minute, "how long a look may take")
-	f.BoolVar(&once, "once", false, "look once, and end")
+	f.Var(settings.Duration(&every, time.Second), "every", "interval between two polls")
+	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "time without a new entry after which silence is reported")
+	f.DurationVar(&w.Timeout, "timeout", time.Minute, "time limit of a poll")
+	f.BoolVar(&once, "once", false, "poll once, and exit")
 	f.StringVar(&w.Known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
-	f.StringVar(&w.State, "state", "", "`FILE` that keeps where the last look ended; if it is not given, one for this log and packages beside the known logs")
+	f.StringVar(&w.State, "state", "", "`FILE` with the position of the last poll; default: one for this log and packages beside the known logs")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if w.Server == "" || w.Silence <= 0 || w.Timeout <= 0 {

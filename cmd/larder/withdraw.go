@@ -36,7 +36,7 @@ func newWithdraw(a *cli) *cobra.Command {
 leave it out, and the bot never publishes it again. The files are kept, for evidence and for larder restore.
 
 Copies that browsers and caches elsewhere hold already cannot be recalled: files are published to be kept for a year.
-A cache in front of Larder can be purged by the tag that is told, or by --purge-hook.
+A cache in front of Larder can be purged by the tag that is printed, or by --purge-hook.
 
 With --erase the files are removed for good, but for those that another release has too. That cannot be undone. A
 release that is withdrawn already can be erased later.` + speaksTo,
@@ -45,7 +45,7 @@ release that is withdrawn already can be erased later.` + speaksTo,
 		Args: arguments(2, 2),
 	}
 	a.uses(cmd, dataFlags, releaseFlags)
-	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; it is told to every client that asks for the release")
+	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; every client that requests the release gets it")
 	cmd.Flags().BoolVar(&request.Erase, "erase", false, "remove its files for good too")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before erasing")
 	asJSON := jsonFlag(cmd)
@@ -89,7 +89,7 @@ entity tags and integrities. A release whose files were erased cannot be restore
 
 func needReason(reason string) error {
 	if strings.TrimSpace(reason) == "" {
-		return settings.Mistakef("say why with --reason TEXT: it stands in the log, and clients that ask are told it")
+		return settings.Mistakef("say why with --reason TEXT: the log has it, and clients that request the release get it")
 	}
 	return nil
 }
@@ -141,15 +141,15 @@ func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, versi
 	}
 }
 
-// printWithdrawn tells a person what a withdrawal came to.
+// printWithdrawn prints the result of a withdrawal.
 func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	if r := a.Release; r != nil {
 		fmt.Fprintf(w, "%s %s is withdrawn (log entry %d): %s\n", r.Package, r.Version, r.Entry, text.Plain(r.Reason))
 		fmt.Fprintf(w, "%s under %s, its archives and the API now answer 410.\n", count(len(r.Files), "URL", "URLs"), a.Prefix)
-		fmt.Fprintf(w, "\nCopies that browsers and other caches hold already cannot be recalled: they were told to keep them for a year.\n")
+		fmt.Fprintf(w, "\nCopies that browsers and other caches hold already cannot be recalled: they may keep them for a year.\n")
 		switch a.Hook {
 		case app.HookCalled:
-			fmt.Fprintln(w, "The purge hook is being called; `larder status` tells if that fails.")
+			fmt.Fprintln(w, "The purge hook is being called; `larder status` shows failures.")
 		case app.HookLater:
 			fmt.Fprintln(w, "The purge hook will be called when a larder process serves from this folder.")
 		default:

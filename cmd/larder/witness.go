@@ -17,13 +17,13 @@ func newWitness(a *cli) *cobra.Command {
 	w := app.WitnessServer{Settings: a.settings}
 	cmd := &cobra.Command{
 		Use:   "witness",
-		Short: "Cosign the logs of others, so that they cannot show two histories",
-		Long: `Cosign the checkpoints of logs (https://c2sp.org/tlog-witness). A log tells the witness of a checkpoint, with the
-proof that it has only grown since the last one that was cosigned; the witness signs it, and never one of another
-history. Logs that are given by URL are asked every ten seconds, too. Any log that is as C2SP has it can be witnessed.
+		Short: "Cosign other logs, so that they cannot show different histories",
+		Long: `Cosign the checkpoints of logs (https://c2sp.org/tlog-witness). A log submits a checkpoint with the proof that it has
+only grown since the last one that was cosigned; the witness never signs one of another history. Logs that are given by
+URL are also polled every ten seconds. Any log in C2SP's format can be witnessed.
 
 --keys is the witness's own folder: its keys, and what it has signed, without which it would sign another history, so
-keep both together, on one machine. What a log signs twice is kept there, as the proof of it.`,
+keep both together, on one machine. Contradicting checkpoints of a log are stored there as evidence.`,
 		Example: `  larder witness --name witness.example.org/larder --keys ./witness --log https://cdn.example.com --listen :8083
   larder witness --name witness.example.org/larder --keys ./witness --log log.pub --log other.pub`,
 		Args: arguments(0, 0),
