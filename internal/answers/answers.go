@@ -63,11 +63,11 @@ const Forever = 355 * 24 * time.Hour
 type Caching struct {
 	control string // Cache-Control
 	age     time.Duration
-	old     bool // whether caches of HTTP/1.0 are told, too
+	old     bool // whether the response has fields for caches of HTTP/1.0, too
 }
 
 var (
-	// NoStore is for what must not be cached, and Uncached tells caches of HTTP/1.0, too.
+	// NoStore is for what must not be cached, and Uncached also has fields for caches of HTTP/1.0.
 	NoStore  = Caching{control: "no-store"}
 	Uncached = Caching{control: "no-cache, no-store, must-revalidate", old: true}
 	// Revalidated is for what may be kept if its entity tag is asked about each time.

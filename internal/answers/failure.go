@@ -46,7 +46,7 @@ func NotFound(what string) *Failure {
 // Error implements error.
 func (f *Failure) Error() string { return f.Message }
 
-// JSON returns the one shape of errors. In it "<" and "&" are what they are, because it is no
+// JSON returns the body of an error response. It does not escape "<" and "&", because the body is never
 // part of a page.
 func (f *Failure) JSON() []byte {
 	var b bytes.Buffer

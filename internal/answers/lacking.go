@@ -2,8 +2,8 @@ package answers
 
 import "net/http"
 
-// Missing is the failure of a service that lacks some of what it has published: whether what is
-// not found was ever there cannot be told.
+// Missing is the response for what is not found while the store lacks some published data: it may
+// have been published.
 var Missing = &Failure{Status: http.StatusServiceUnavailable, Retry: 60,
 	Message: "This is not here at the moment: the service has lost some of its data and is to be repaired. Try again later."}
 

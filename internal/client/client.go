@@ -133,8 +133,8 @@ func (p *Proxies) Trust(peer netip.Addr) bool {
 	return slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(peer) })
 }
 
-// Handler has next see the client: its address in RemoteAddr, the host by which it asked in Host, [Scheme], and no field
-// in which a proxy would have told these.
+// Handler calls next with the client's address in RemoteAddr, the requested host in Host, and [Scheme], and without the
+// fields in which proxies name these.
 func (p *Proxies) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.relays(r) {
@@ -156,8 +156,8 @@ func (p *Proxies) Field() string {
 	return strings.ToLower(p.field)
 }
 
-// Client returns the client of a connection from remote, where a proxy may have told it in these lines of its field.
-// None is returned where that is no address of a network.
+// Client returns the client of a connection from remote. If remote is a trusted proxy, lines are its values of the field that
+// names the client. The result is invalid if that is not an IP address.
 func (p *Proxies) Client(remote string, lines []string) netip.Addr {
 	var at netip.AddrPort
 	network := strings.Contains(remote, ":") // else a Unix socket's

@@ -60,7 +60,7 @@ func NewTurns(places int) *Shares {
 	return s
 }
 
-// Processors is how many of the machine's processors may make pages, answers and the like at once. The others are for
+// Processors is how many of the machine's processors may make pages and responses of the API at once. The others are for
 // files.
 func Processors() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
@@ -176,7 +176,7 @@ func (s *Shares) Taken() int {
 	return s.taken
 }
 
-// Full reports whether the next client has to wait, or another to give way.
+// Full reports whether the next client has to wait, or evicts another one.
 func (s *Shares) Full() bool { return s.Taken() >= s.places }
 
 // leave ends a place, or the wait for it.

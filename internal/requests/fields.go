@@ -267,8 +267,8 @@ func WantsPage(lines []string) bool {
 	return false
 }
 
-// Fields are the fields of a request that choose its answer, a string for each
-// line, nil where there is none.
+// Fields are the fields of a request that choose its response: a string for each
+// line, nil for an absent field.
 type Fields struct {
 	Accept            []string
 	AcceptEncoding    []string

@@ -1,7 +1,7 @@
-// Package requests reads what strangers' requests say: the path as it came and the names and
+// Package requests parses untrusted requests: the path as it came and the names and
 // files in it, the query, the origin that a client asked at, which content coding an answer has
 // (Accept-Encoding), whether the client has it already (the conditions), and whether a failure
-// is told as JSON or as text (Accept).
+// is sent as JSON or as text (Accept).
 //
 // What it guarantees:
 //

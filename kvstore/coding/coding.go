@@ -3,7 +3,7 @@
 //
 // It guarantees that what Encode returns decodes to what went in, that the same
 // bytes give the same coded bytes, and that Decode never takes more memory than
-// the size it was told to expect. It knows bytes only: neither files nor HTTP
+// the size the caller expects. It knows bytes only: neither files nor HTTP
 // nor where the bytes are kept.
 package coding
 

@@ -9,7 +9,7 @@
 //   - An archive that breaks a rule is refused as a whole with a [RefusedError]: absolute names, "..",
 //     backslashes or NUL in a name, a name given twice, too many bytes or entries, a compression bomb,
 //     sparse files, encrypted, truncated or corrupt data.
-//   - Links, devices and the like, and files whose names cannot stand in a URL or a log (not UTF-8,
+//   - Links, devices and other special files, and files whose names cannot stand in a URL or a log (not UTF-8,
 //     control characters), are left out and reported through [Entry].Skipped.
 //   - Memory is bounded by [Limits], never by what an archive claims.
 //
@@ -264,7 +264,7 @@ func isTar(head []byte) bool {
 // limits allow. It bounds the memory for the list, which archive/zip builds whole.
 const directoryBytes = 512
 
-// walkZip reads a zip by its central directory, as every reader does that can be told apart from it.
+// walkZip reads a zip by its central directory, as other readers do.
 func walkZip(w *walker, r io.ReaderAt, size int64) error {
 	source := &sourceReaderAt{w: w, r: r, size: size, left: int64(w.limits.Entries)*directoryBytes + 128<<10}
 	zr, err := zip.NewReader(source, size)

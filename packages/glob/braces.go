@@ -151,7 +151,7 @@ func (e *expander) list(body []rune, depth int) ([][]rune, error) {
 }
 
 // balancedBraces returns where the first opening brace is that has a closing one,
-// and where that is; -1 where there is none.
+// and where that is; -1 if no brace has one.
 func balancedBraces(text []rune) (opening, closing int) {
 	opening, closing = -1, -1
 	var open []int

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// An Entry is what is told of a request and its answer.
+// An Entry has the logged facts of a request and its response.
 type Entry struct {
 	Time     time.Time // when the request came
 	Client   netip.Addr

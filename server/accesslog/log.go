@@ -1,9 +1,9 @@
-// Package accesslog writes a line for each request that was answered, for those who ask for it.
+// Package accesslog writes a line for each answered request to a file, if the operator configures one.
 //
-// Lines are gathered in memory and written once a second, so no answer waits for a disk; where that does not
-// keep up, lines are dropped, and how many is told. Adding a line allocates nothing.
+// It buffers lines in memory and writes them once a second, so no response waits for a disk. If the disk does not
+// keep up, it drops lines and logs how many. Adding a line allocates nothing.
 //
-// Who asked is told by a pseudonym, unless the operator asks for addresses: the beginning of a SHA-256 over a random key
+// A line names the client by a pseudonym, unless the operator asks for addresses: the beginning of a SHA-256 over a random key
 // and the client's address (of IPv6 its /64). The key is made when the process starts and again at midnight UTC, and is
 // written nowhere. So lines of one client on one day belong together, those of two days do not, and no line leads back to
 // an address.
@@ -51,7 +51,7 @@ const (
 	writeEvery = time.Second
 	// enough is with how many bytes they are written at once, mostBytes from how many on they are dropped.
 	enough, mostBytes = 64 << 10, 4 << 20
-	// mostText is how much of a target or a field is told.
+	// mostText is how much of a target or a field a line has.
 	mostText = 2 << 10
 )
 
@@ -65,7 +65,7 @@ type Options struct {
 	Addresses string
 	// Sample has one of so many requests logged. Default: each.
 	Sample int
-	// Logger hears of lines that are lost, a line a second at most. Default: nothing is logged.
+	// Logger reports lost lines, at most once a second. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -89,7 +89,7 @@ type Log struct {
 	to      io.WriteCloser
 	spare   []byte // written, for lines to come
 	cut     bool   // the last line was written in part
-	lost    uint64 // lines that were not told of yet
+	lost    uint64 // lost lines that were not reported yet
 }
 
 // Open opens the log. Close it.
@@ -150,7 +150,7 @@ func (l *Log) run() {
 	}
 }
 
-// Close writes what is left, and closes the file. Nothing may be logged any more.
+// Close writes the buffered lines and closes the file. The caller logs nothing afterwards.
 func (l *Log) Close() error {
 	close(l.ending)
 	<-l.ended
@@ -199,7 +199,7 @@ func (l *Log) write() {
 
 var errBehind = errors.New("the file takes them too slowly")
 
-// Wants reports whether the next request is to be logged.
+// Wants reports whether the next request belongs to the sample, and so is logged.
 func (l *Log) Wants() bool {
 	return l.o.Sample == 1 || l.asked.Add(1)%uint64(l.o.Sample) == 0
 }
@@ -226,7 +226,7 @@ func (l *Log) Add(e *Entry) {
 	}
 }
 
-// appendClient says who asked, "-" where that is not known or not to be told. It is called with mu held.
+// appendClient appends the client, or "-" if it is unknown or not logged. The caller holds mu.
 func (l *Log) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
 	if !addr.IsValid() || l.o.Addresses == None {
 		return append(b, '-')

@@ -32,7 +32,7 @@ import (
 // LetsEncrypt is the directory of the ACME server that is asked where no other is named.
 const LetsEncrypt = certmagic.LetsEncryptProductionCA
 
-// Options says for what there are to be certificates.
+// Options says which certificates the Manager gets, and how.
 type Options struct {
 	// Domains get a certificate each. At least one; the first one's is for clients that name none of them.
 	Domains []string
@@ -46,7 +46,7 @@ type Options struct {
 	TLS *net.TCPAddr
 	// HTTP is where [Manager.Challenges] answers, and HTTP-01 challenges arrive. Default: nothing answers them.
 	HTTP *net.TCPAddr
-	// Check is how often a look tells whether a certificate is to be renewed. Default: 10 minutes.
+	// Check is the interval between checks whether a certificate is due for renewal. Default: 10 minutes.
 	Check time.Duration
 	// Logger gets what happens to certificates. Default: nothing is logged.
 	Logger *slog.Logger
@@ -196,7 +196,7 @@ func (m *Manager) Challenges(next http.Handler) http.Handler {
 // A State is how a domain's certificate stands.
 type State struct {
 	Domain string `json:"domain"`
-	// Until is when the certificate ends; it is zero where there is none.
+	// Until is when the certificate expires, zero without a certificate.
 	Until time.Time `json:"until,omitzero"`
 	// Problem is why the last attempt to get one failed, "" where it did not.
 	Problem string `json:"problem,omitempty"`
@@ -225,7 +225,7 @@ func (m *Manager) until(domain string) (until time.Time) {
 	return until
 }
 
-// event is told by certmagic what happens.
+// event handles an event of certmagic.
 func (m *Manager) event(_ context.Context, event string, data map[string]any) error {
 	domain, _ := data["identifier"].(string)
 	switch event {

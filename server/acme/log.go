@@ -7,8 +7,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// A core passes what certmagic logs on, at level DEBUG: it tells every step, and lets clients provoke errors. What an
-// operator has to know is told by the Manager.
+// A core passes certmagic's log on at level DEBUG, because certmagic logs every step, and clients can provoke errors.
+// The Manager logs what an operator has to know.
 type core struct{ logger *slog.Logger }
 
 func (c *core) Enabled(zapcore.Level) bool {

@@ -136,7 +136,7 @@ func (t target) top() string { return t.pkg + "-" + t.version }
 func (t target) filename() string { return t.top() + t.format.suffix() }
 
 // parseTarget reads a path as it came, percent-encoded. The suffix is cut off once, from the
-// right: what is left of it is the version, whatever that ends in. A path that could mean
+// right: the rest is the version, whatever that ends in. A path that could mean
 // something else than it means here is [requests.ErrMalformed]; one of another form is
 // errNoEndpoint.
 func parseTarget(escaped string) (target, error) {
@@ -173,7 +173,7 @@ func parseTarget(escaped string) (target, error) {
 // errBusy is returned where it is not a request's turn.
 var errBusy = errors.New("too many archives are being made")
 
-// errLeaving is returned where the process is about to end, or to give way to another one.
+// errLeaving means that the process is about to end or to be replaced.
 var errLeaving = errors.New("no archive is begun any more")
 
 // A withdrawnError says that the version was withdrawn.
@@ -261,8 +261,7 @@ func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *htt
 // archive that fails early can still be answered for.
 func (s *sender) Write(data []byte) (int, error) { return s.buffer.Write(data) }
 
-// finish sends what is left. The length of an archive of which nothing was sent is
-// known.
+// finish sends the rest of the archive. If nothing was sent yet, the length is known.
 func (s *sender) finish() error {
 	if !s.begun {
 		s.w.Header().Set("Content-Length", strconv.Itoa(s.buffer.Buffered()))

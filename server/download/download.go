@@ -68,8 +68,8 @@ type Options struct {
 	// together. While AtOnce archives are being made, a client must also take 128
 	// KiB a second on average, after StallTimeout.
 	StallTimeout time.Duration
-	// Leaving is closed when the process is about to end or to give way: no archive is begun from then on, those that
-	// are being made are finished. Default: never.
+	// Leaving is closed when the process is about to end or to be replaced: no archive is started from then on, and
+	// running ones are finished. Default: never.
 	Leaving <-chan struct{}
 	// CacheTags are the fields that say what an answer is about, for a CDN to purge by.
 	// Default: none.

@@ -332,8 +332,8 @@ func extendedTime(t time.Time) []byte {
 
 // compressedExtensions are those of files that deflating makes hardly smaller.
 //
-// Whether the store keeps a content as it is would be more exact, but it is no
-// property of the release: contents are squeezed later, and then some turn out to be
+// Whether the store keeps a content in identity encoding would be more exact, but is not a
+// property of the release: contents are recompressed later, and then some turn out to be
 // smaller after all. The archive's bytes would change.
 var compressedExtensions = map[string]bool{
 	".png": true, ".apng": true, ".jpg": true, ".jpeg": true, ".gif": true, ".webp": true, ".avif": true, ".jxl": true,

@@ -11,7 +11,7 @@ import (
 // Part tells the cache in front of withdrawals.
 func (p *Purger) Part() parts.Part { return parts.Part{Name: "purge hook", Run: parts.Until(p.Run)} }
 
-// Collector collects how many withdrawals the cache in front has yet to be told of.
+// Collector counts the withdrawals that were not sent to the purge hook yet.
 func (p *Purger) Collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_purges_pending",

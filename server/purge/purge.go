@@ -52,7 +52,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// A Job is a withdrawal of which the cache has yet to be told.
+// A Job is a withdrawal that was not sent to the purge hook yet.
 type Job struct {
 	Entry    int64        `json:"entry"` // of the withdrawal
 	Package  string       `json:"package"`
@@ -85,7 +85,7 @@ func Pending(r kvstore.Reader) ([]Job, error) {
 	all := []Job{}
 	for item, err := range r.Scan(kvstore.Queue, kvstore.Range{Prefix: jobs}) {
 		if err != nil {
-			return nil, fmt.Errorf("purge: couldn't read what is to be purged: %w", err)
+			return nil, fmt.Errorf("purge: couldn't read the pending purges: %w", err)
 		}
 		var j Job
 		if err := json.Unmarshal(item.Value, &j); err != nil {
@@ -174,7 +174,7 @@ func (p *Purger) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		next, err := p.round(ctx)
 		if err != nil && ctx.Err() == nil {
-			p.Logger.Error("couldn't keep count of what is to be purged; trying again", "err", err, "after", p.Pause)
+			p.Logger.Error("couldn't store the state of pending purges; trying again", "err", err, "after", p.Pause)
 			next = time.Now().Add(p.Pause)
 		}
 		wait, cancel := ctx, context.CancelFunc(func() {})
@@ -202,7 +202,7 @@ func (p *Purger) round(ctx context.Context) (next time.Time, err error) {
 	}
 	for _, j := range pending {
 		if j.Hook != p.Hook.id() {
-			// The operator has mended the hook, or moved to another cache.
+			// The operator has corrected the hook, or moved to another cache.
 			j.Hook, j.Done, j.Next = p.Hook.id(), 0, time.Time{}
 		}
 		if !j.Next.After(time.Now()) {
@@ -395,7 +395,7 @@ func (p *Purger) request(ctx context.Context, to *url.URL, body []byte) (status 
 	return response.StatusCode, nil
 }
 
-// What stands in a hook's URL for what is to be purged.
+// Placeholders in a hook's URL.
 const (
 	urlHolder  = "{url}"  // the whole URL
 	pathHolder = "{path}" // its path, which begins with a slash
@@ -446,11 +446,10 @@ func (h Hook) Each() bool {
 	return strings.Contains(h.template, urlHolder) || strings.Contains(h.template, pathHolder)
 }
 
-// NeedsHost reports whether it does not do to know the paths of what is to be purged.
+// NeedsHost reports whether the hook needs complete URLs, and paths are not enough.
 func (h Hook) NeedsHost() bool { return !h.Each() || strings.Contains(h.template, urlHolder) }
 
-// expand returns the URL to call for something that is to be purged. Its errors do
-// not repeat the hook, in which there may be a password.
+// expand returns the hook's URL for a purge target. Its errors do not repeat the hook, which may contain a password.
 func (h Hook) expand(target string) (*url.URL, error) {
 	u, err := url.Parse(target)
 	if err != nil {

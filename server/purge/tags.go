@@ -45,8 +45,8 @@ func (h TagHeaders) Fields(name, version string) []answers.Field {
 
 const cacheTagName, surrogateKeyName = "Cache-Tag", "Surrogate-Key"
 
-// A TaggedRelease is a release whose answers have fields, ready to be written. It keeps the
-// name and the version that it was made from.
+// A TaggedRelease has the header fields of a release's responses, ready to be written, with the
+// name and the version of the release.
 type TaggedRelease struct {
 	name, version          string // tokens
 	cacheTag, surrogateKey bool
