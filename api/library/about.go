@@ -106,16 +106,26 @@ type Wanted struct {
 	parsed []document.Range
 }
 
-// RangesOf returns the ranges that a release wants, in the order in which renderers get them.
-func RangesOf(about *logs.About) []string {
+// The bounds of the ranges that a release wants, which are the bot's; a mirror's log may have more.
+const (
+	maxRanges    = 400
+	longestRange = 214 // bytes
+)
+
+// rangesOf returns the ranges that a release wants, in the order in which renderers get them; none of one that has too many.
+func rangesOf(about *logs.About) []string {
+	if len(about.Dependencies)+len(about.Peers) > maxRanges {
+		return nil
+	}
 	ranges := slices.AppendSeq(slices.Collect(maps.Values(about.Dependencies)), maps.Values(about.Peers))
+	ranges = slices.DeleteFunc(ranges, func(r string) bool { return len(r) > longestRange })
 	slices.Sort(ranges)
 	return slices.Compact(ranges)
 }
 
 // ReadWanted returns what the ranges of a release mean. If that cannot be found out, no version is in a range.
 func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
-	if w.ranges = RangesOf(about); len(w.ranges) == 0 {
+	if w.ranges = rangesOf(about); len(w.ranges) == 0 {
 		return w, false, nil
 	}
 	w.parsed, pending, err = read(ctx, owner, w.ranges)

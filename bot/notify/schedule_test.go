@@ -7,9 +7,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -311,3 +313,40 @@ func TestHandler(t *testing.T) {
 	do("GET", "/schedule/"+id, "", 404)
 	do("PUT", "/schedule/"+id, "", 405)
 }
+
+// TestRedirectsAreNotFollowed holds that a receiver cannot send a message, its signature or its body on to another address, such as one of the network that the bot runs in.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	var inside atomic.Int64
+	internal := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside.Add(1) }))
+	defer internal.Close()
+	for _, status := range []int{301, 302, 303, 307, 308, 300, 304, 305} {
+		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", internal.URL+"/admin")
+			w.Header().Set("Refresh", "0; url="+internal.URL)
+			w.WriteHeader(status)
+		}))
+		sent := make(chan struct{}, 10)
+		s := start(t, SchedulerOptions{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			answer, err := http.DefaultTransport.RoundTrip(r)
+			sent <- struct{}{}
+			return answer, err
+		})})
+		state := post(t, s, "", Request{URL: receiver.URL, Method: "POST", Body: "secret"})
+		<-sent
+		got, err := s.Get(t.Context(), state.ID) // once the attempt has ended
+		for deadline := time.Now().Add(time.Minute); err == nil && got.Answer == 0 && time.Now().Before(deadline); got, err = s.Get(t.Context(), state.ID) {
+			runtime.Gosched()
+		}
+		if err != nil || got.Answer != status || got.Deliveries != 0 {
+			t.Errorf("%d: %+v, %v", status, got, err)
+		}
+		receiver.Close()
+	}
+	if n := inside.Load(); n != 0 {
+		t.Errorf("%d requests arrived elsewhere", n)
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

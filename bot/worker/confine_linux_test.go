@@ -79,6 +79,24 @@ func confinedMain() {
 		runtime.KeepAlive(kept)
 		return nil, nil
 	}
+	tasks["threads"] = func(data []byte) ([]byte, error) {
+		n, err := strconv.Atoi(string(data))
+		if err != nil {
+			return nil, err
+		}
+		var all, deep sync.WaitGroup
+		deep.Add(n)
+		for range n {
+			all.Go(func() {
+				runtime.LockOSThread() // until it ends, and the thread with it
+				deepen(1 << 20)
+				deep.Done()
+				deep.Wait()
+			})
+		}
+		all.Wait()
+		return nil, nil
+	}
 	tasks["pid"] = func([]byte) ([]byte, error) { return strconv.AppendInt(nil, int64(os.Getpid()), 10), nil }
 	tasks["spin"] = func([]byte) ([]byte, error) {
 		for i := 0; ; i++ {
@@ -89,6 +107,15 @@ func confinedMain() {
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 3}) // so a rule set gets no descriptor
 	}
 	serve(kernelOf(filepath.Base(os.Args[0])))
+}
+
+// deepen uses so many bytes of stack.
+func deepen(bytes int) byte {
+	var frame [4 << 10]byte
+	if bytes > 0 {
+		frame[bytes%len(frame)] = deepen(bytes - len(frame))
+	}
+	return frame[bytes&1]
 }
 
 // attempts are ways out of a child. Each returns nil where it succeeds.
@@ -158,7 +185,16 @@ var excesses = map[Task]func(argument string) error{
 	"larger pipe": func(string) error { _, err := unix.FcntlInt(1, unix.F_SETPIPE_SZ, 1<<20); return err },
 	"ring":        func(string) error { return call(unix.SYS_IO_URING_SETUP, 8, uintptr(unsafe.Pointer(new([120]byte)))) },
 	"faults":      func(string) error { return call(unix.SYS_USERFAULTFD, 1) },
-	"keys":        func(string) error { return call(unix.SYS_ADD_KEY, 0, 0, 0, 0, 0) },
+	"bpf":         func(string) error { return call(unix.SYS_BPF, 0, uintptr(unsafe.Pointer(new([128]byte))), 128) }, // a map
+	"events":      func(string) error { return call(unix.SYS_PERF_EVENT_OPEN, uintptr(unsafe.Pointer(new([128]byte)))) },
+	"file in memory": func(string) error {
+		fd, err := unix.Open("/dev/shm", unix.O_TMPFILE|unix.O_RDWR, 0o600)
+		if err == nil {
+			err = errors.Join(unix.Fallocate(fd, 0, 0, 1<<20), unix.Close(fd))
+		}
+		return err
+	},
+	"keys": func(string) error { return call(unix.SYS_ADD_KEY, 0, 0, 0, 0, 0) },
 	"raise space": func(string) error {
 		return unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 	},
@@ -356,6 +392,42 @@ func TestMemoryCannotBeExceeded(t *testing.T) {
 	}
 }
 
+// TestContractOfMemory holds that the ways to memory that the contract names are among those that are tried.
+func TestContractOfMemory(t *testing.T) {
+	for named, ways := range map[string][]Task{
+		"MAP_SHARED": {"shared", "shared small", "validated", "droppable"}, "MAP_GROWSDOWN": {"grows down"}, "the main stack": {"stack"}, "memfd_create": {"memfd", "secret"},
+		"socket pairs": {"pair"}, "pipes and their size": {"pipe", "larger pipe"}, "System V shared memory": {"segment", "queue"}, "userfaultfd": {"faults"}, "io_uring": {"ring"}, "bpf": {"bpf", "events", "keys"},
+		"huge pages": {"huge pages"}, "files in memory": {"file in memory"}, "other limits": {"raise space", "raise time"}, "other processes": {"other's memory"}, "private mappings": {"private", "private early", "reserved", "read only", "break"},
+	} {
+		for _, way := range ways {
+			if excesses[way] == nil {
+				t.Errorf("%s: nothing tries %s", named, way)
+			}
+		}
+	}
+	for _, way := range []Task{"tcp", "listen", "udp", "unix", "fork", "start", "exec"} { // sockets and processes
+		if attempts[way] == nil {
+			t.Errorf("nothing tries %s", way)
+		}
+	}
+}
+
+// TestStacksOfThreadsAreCounted has a job whose threads need more than it may have.
+func TestStacksOfThreadsAreCounted(t *testing.T) {
+	t.Parallel()
+	if err := system.memory(); err != nil || raceEnabled {
+		t.Skip("no limit on memory, or the race detector: ", err)
+	}
+	p := newPool(t, Options{Size: 1})
+	var crash *CrashError
+	if _, err := p.Do(t.Context(), "owner", "threads", []byte("500")); !errors.As(err, &crash) || !crash.Limited {
+		t.Errorf("%v, want that it needed too much memory", err)
+	}
+	if _, err := p.Do(t.Context(), "owner", "threads", []byte("4")); err != nil {
+		t.Errorf("few threads: %v", err)
+	}
+}
+
 // TestProcessorTimeIsBounded has a job that does not end: the system ends its process, and says why.
 func TestProcessorTimeIsBounded(t *testing.T) {
 	t.Parallel()
@@ -446,6 +518,9 @@ func TestChildHasNoDescriptorButItsPipes(t *testing.T) {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETFD, 0); err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{"LARDER_GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "NPM_TOKEN", "LARDER_HOOK_SECRET", "HTTPS_PROXY", "GODEBUGX"} {
+		t.Setenv(name, "hunter2")
+	}
 	p := newPool(t, Options{Size: 1})
 	if _, err := p.Do(context.Background(), "owner", MinifyJS, []byte("a")); err != nil {
 		t.Fatal(err)
@@ -465,6 +540,12 @@ func TestChildHasNoDescriptorButItsPipes(t *testing.T) {
 		}
 		if n, _ := strconv.Atoi(filepath.Base(name)); n > 2 && strings.HasPrefix(to, "/") && !strings.HasPrefix(to, "/sys/fs/cgroup") || n <= 2 && !strings.HasPrefix(to, "pipe:") {
 			t.Errorf("descriptor %d is %s", n, to)
+		}
+	}
+	// Nor has it a secret of its parent, where other users of the machine would see it too.
+	for _, name := range []string{"environ", "cmdline"} {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", c.cmd.Process.Pid, name)); err != nil || bytes.Contains(text, []byte("hunter2")) {
+			t.Errorf("%s: %q, %v", name, text, err)
 		}
 	}
 	// Every thread is confined.

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"crypto/tls"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/larder-cdn/larder/bot"
@@ -58,6 +60,27 @@ func TestNodeTLS(t *testing.T) {
 	}
 	if err := ask(key(), false); err == nil {
 		t.Error("a node of another cluster gets an answer")
+	}
+	// An attacker on the network: without TLS, with an older one, and with a certificate that names a node.
+	if response, err := http.Get(strings.Replace(server.URL, "https", "http", 1)); err == nil {
+		if response.Body.Close(); response.StatusCode == http.StatusOK {
+			t.Error("a client without TLS gets an answer")
+		}
+	}
+	_, forged, err := key().TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, version := range map[string]uint16{"with a forged certificate": tls.VersionTLS13, "with an older TLS": tls.VersionTLS12} {
+		connection, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true, Certificates: forged.Certificates, MinVersion: tls.VersionTLS12, MaxVersion: version})
+		if err != nil {
+			continue
+		}
+		_, _ = io.WriteString(connection, "GET / HTTP/1.1\r\nHost: node.larder.internal\r\n\r\n")
+		if text, _ := io.ReadAll(connection); strings.Contains(string(text), "hello") {
+			t.Errorf("a client %s gets an answer", name)
+		}
+		connection.Close()
 	}
 }
 
