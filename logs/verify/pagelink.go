@@ -16,7 +16,11 @@ func (p *page) addHeaderLinks(fields []string) {
 		p.mapIntegrities()
 	}()
 	for _, field := range fields {
-		links, complete := parseLinks(field)
+		decoded := make([]rune, len(field)) // browsers read the bytes of a header as ISO 8859-1
+		for i := range decoded {
+			decoded[i] = rune(field[i])
+		}
+		links, complete := parseLinks(string(decoded))
 		for _, link := range links {
 			p.addLink(link, 1)
 		}

@@ -49,14 +49,14 @@ func TestHeaderLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.addHeaderLinks([]string{`<a.js>; rel=preload; as=script; integrity=sha256-y, <m.js>; rel=modulepreload`, `<f.woff>; rel=preload; as=font`, `<s.css>; rel=stylesheet`, `<<`})
+	p.addHeaderLinks([]string{`<a.js>; rel=preload; as=script; integrity=sha256-y, <m.js>; rel=modulepreload`, `<f.woff>; rel=preload; as=font`, `<s.css>; rel=stylesheet`, `<é.css>; rel=stylesheet`, `<<`})
 	got := ""
 	for _, r := range p.references {
 		if r.Kind != Inline {
 			got += fmt.Sprintf("%s %s %s%s\n", r.Kind, r.URL, r.Integrity, r.problem)
 		}
 	}
-	want := "preload https://page.example/dir/a.js sha256-y\nmodulepreload https://page.example/dir/m.js sha256-x\nstyle https://page.example/dir/s.css \npage  its Link header cannot be read\n"
+	want := "preload https://page.example/dir/a.js sha256-y\nmodulepreload https://page.example/dir/m.js sha256-x\nstyle https://page.example/dir/s.css \nstyle https://page.example/dir/%C3%83%C2%A9.css \npage  its Link header cannot be read\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
