@@ -136,7 +136,7 @@ func newPageServer(t *testing.T) *pageServer {
 }
 
 // verify verifies a page, all hosts of which are its own, so that whatever it loads is looked into.
-func (s *pageServer) verify(t *testing.T, n int) *verify.PageReport {
+func (s *pageServer) verify(t *testing.T, n int, own ...string) *verify.PageReport {
 	t.Helper()
 	client := verify.NewClient()
 	client.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -144,7 +144,7 @@ func (s *pageServer) verify(t *testing.T, n int) *verify.PageReport {
 	}
 	defer client.CloseIdleConnections()
 	session := &verify.Session{Known: &verify.Known{}, Timeout: time.Minute, Options: verify.Options{Client: client}}
-	report, err := session.Page(t.Context(), fmt.Sprintf("http://page.test/p/%d/page", n), verify.PageOptions{Imports: generatedImports, Own: []string{"http://page.test/", "http://evil.test/"}})
+	report, err := session.Page(t.Context(), fmt.Sprintf("http://page.test/p/%d/page", n), verify.PageOptions{Imports: generatedImports, Own: append(own, "http://page.test/", "http://evil.test/")})
 	if err != nil {
 		t.Fatal(err)
 	}
