@@ -283,3 +283,22 @@ func TestPageLinkHeader(t *testing.T) {
 		}
 	}
 }
+
+// TestProtocolRelativeInFile: browsers open a page on disk with file:, where //host/ would lead nowhere; it stands for the site that the
+// page is put on, which is read as https.
+func TestProtocolRelativeInFile(t *testing.T) {
+	r := stocked(t)
+	cdn := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(alert)) }))
+	t.Cleanup(cdn.Close)
+	at := filepath.Join(t.TempDir(), "page.html")
+	html := fmt.Sprintf(`<script src="//%s/ajax/libs/vue/3.0.0/vue.js" integrity="%s" crossorigin></script>`, cdn.Listener.Addr(), logs.SumSRI([]byte(alert)))
+	if err := os.WriteFile(at, []byte(html), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := r.session()
+	s.Options.Client = cdn.Client()
+	report, err := s.Page(t.Context(), at, verify.PageOptions{Server: r.server.URL})
+	if err != nil || report.Outcome != verify.Proven || report.Errors > 0 || report.References[0].URL != "https://"+cdn.Listener.Addr().String()+"/ajax/libs/vue/3.0.0/vue.js" {
+		t.Errorf("%+v, %v", report, err)
+	}
+}

@@ -53,6 +53,7 @@ var sarifRules = []sarifRule{
 	{RuleOutcome, sarifText{"No log proves what the page loads"}},
 	{RuleIntegrityMissing, sarifText{"The page does not say which bytes it expects"}},
 	{RuleIntegrityWrong, sarifText{"The integrity in the page is not that of the file"}},
+	{RuleCORSMissing, sarifText{"Browsers block a file of another origin whose tag has an integrity and no crossorigin"}},
 	{RuleOutdated, sarifText{"There is a newer version"}},
 	{RuleVulnerable, sarifText{"The version is known to be vulnerable"}},
 }
