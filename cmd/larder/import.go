@@ -87,7 +87,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 		}
 		return a.reach(ctx, used, a.writing(appending), func(client *app.Client) error {
 			defer a.tellUnsigned(ctx, client)
-			return app.Import(ctx, client, args[0], args[1], tree.Override, source, a.printEvent)
+			return bot.SendRelease(ctx, app.Importer(client, a.printEvent), args[0], args[1], tree.Override, source)
 		})
 	})
 	return cmd

@@ -17,6 +17,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -257,6 +258,6 @@ func (m *machine) importSource(pkg, version string, source archive.Source) error
 	a := newCLI(os.Environ(), io.Discard, io.Discard)
 	a.settings.Data, a.settings.Catalogue = m.data, m.catalogue
 	return a.reach(m.Context(), nil, a.writing(appending), func(client *app.Client) error {
-		return app.Import(m.Context(), client, pkg, version, "", source, nil)
+		return bot.SendRelease(m.Context(), app.Importer(client, nil), pkg, version, "", source)
 	})
 }

@@ -32,9 +32,9 @@ import (
 // Times of a node that changes its role.
 const (
 	leadRest       = 5 * time.Minute        // longest backoff of a takeover that fails again and again
-	showPause      = time.Second            // after the bucket did not take what is to be shown
+	showBackoff    = time.Second            // after the bucket did not take what is to be shown
 	signedLook     = 100 * time.Millisecond // between two looks at what the signer has signed
-	partTime       = 5 * time.Second        // that the bucket has at the end, to be notified of it
+	leaveTimeout   = 5 * time.Second        // that the bucket has at the end, to be notified of it
 	reconcileFirst = time.Minute            // after it has begun to write: what the writer before it had under way has landed by then
 	reconcileEvery = 6 * time.Hour
 	formsEvery     = 10 * time.Second // between two looks for smaller codings that other nodes have found
@@ -191,7 +191,7 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	if err != nil {
 		return nil, view, err
 	}
-	n.peers.client = n.askingClient(true)
+	n.peers.client = n.newNodeClient(true)
 	n.rooms = n.newSharing()
 	if n.first, err = n.cluster.Number(); err != nil {
 		return nil, view, err
@@ -277,7 +277,7 @@ func (n *clusterNode) join(r *roleRun, site *siteOptions) {
 
 // addExchange adds what each node shares with the others: its status, smaller encodings and usage.
 func (n *clusterNode) addExchange(r *roleRun) {
-	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportToOthers)})
+	r.parts.Add(parts.Part{Name: "status for other nodes", Run: parts.Until(n.reportStatus)})
 	r.parts.Add(parts.Part{Name: "smaller encodings", Run: parts.Until(n.exchangeEncodings)})
 	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.Until(n.shareUsage)})
 }

@@ -61,7 +61,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	}
 	r.serveAdmin(socket, w.folder, f.operations(what), n.noSchedule(), s.check)
 	r.parts.Add(parts.Part{Name: "following", Run: parts.Until(f.follow)})
-	r.parts.Add(parts.Part{Name: "remote recompression", Run: parts.Until(func(ctx context.Context) { n.helpSqueeze(ctx, s.Intervals.Squeeze) })})
+	r.parts.Add(parts.Part{Name: "remote recompression", Run: parts.Until(func(ctx context.Context) { n.recompressForLeader(ctx, s.Intervals.Squeeze) })})
 	n.addExchange(r)
 	return r.finish(s.Stopping)
 }

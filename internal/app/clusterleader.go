@@ -115,7 +115,7 @@ func (l *clusterLeader) shareEncoding(h kvstore.Hash) {
 
 // leave lets another node write at once.
 func (l *clusterLeader) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), partTime)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if l.node.cluster.Leads() {
 		if err := l.saveOutbox(ctx); err != nil {
@@ -169,7 +169,7 @@ func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
 	for ctx.Err() == nil {
 		rest := signedLook
 		if err := bring(ctx); err != nil && ctx.Err() == nil {
-			rest = showPause
+			rest = showBackoff
 			l.run.logger.Warn("couldn't update the published view in the bucket; trying again", "err", err)
 		}
 		retry.Sleep(ctx, rest) //nolint:errcheck // the loop sees that ctx has ended
@@ -177,7 +177,7 @@ func (l *clusterLeader) show(ctx context.Context, served http.Handler) {
 	if !l.node.cluster.Leads() {
 		return
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTime)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	err := signer.Sign() // what was published last may not be signed yet
 	if err == nil {
@@ -230,7 +230,7 @@ func (l *clusterLeader) serveOthers(r *roleRun, all operations, f *filler) {
 		forNodes[name] = all[name]
 	}
 	if f != nil {
-		besides[squeezePath] = l.lending(f.bot)
+		besides[squeezePath] = l.serveRecompression(f.bot)
 	}
 	l.node.serveNodes(r, forNodes, besides)
 }

@@ -24,8 +24,8 @@ import (
 
 // Times of what nodes say to one another.
 const (
-	wordEvery = 30 * time.Second // between two reports for `larder nodes`
-	wordLook  = 3 * time.Second  // and sooner, if there is news
+	reportInterval      = 30 * time.Second // between two reports for `larder nodes`
+	reportCheckInterval = 3 * time.Second  // and sooner, if there is news
 	// nodesTimeout is how long a page waits for what the bucket knows of the nodes.
 	nodesTimeout = 3 * time.Second
 )
@@ -141,11 +141,11 @@ func (n *clusterNode) refuseExceptOnLeader(why string) admin.Operation {
 
 // forward has the leader do an operation.
 func (n *clusterNode) forward(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
-	at, err := n.findWriter(ctx)
+	at, err := n.findLeader(ctx)
 	if err != nil {
 		return nil, err
 	}
-	writer := admin.Over(n.askingClient(false), at+"/")
+	writer := admin.Over(n.newNodeClient(false), at+"/")
 	result, err := admin.Forward(ctx, writer, name, request, func(e json.RawMessage) { report(e) })
 	if err != nil {
 		return nil, unreached(at, fmt.Errorf("%w (by the node at %s)", err, at))
@@ -203,19 +203,19 @@ func (n *clusterNode) member() Node {
 	return m
 }
 
-// reportToOthers leaves status for other nodes in the bucket, for `larder nodes`, and takes it away at the end.
-func (n *clusterNode) reportToOthers(ctx context.Context) {
+// reportStatus leaves status for other nodes in the bucket, for `larder nodes`, and takes it away at the end.
+func (n *clusterNode) reportStatus(ctx context.Context) {
 	var reported Node
-	for look := time.Duration(0); retry.Sleep(ctx, look) == nil; look = wordLook {
+	for look := time.Duration(0); retry.Sleep(ctx, look) == nil; look = reportCheckInterval {
 		m := n.member()
-		if m.Heard.Sub(reported.Heard) < wordEvery && m.Entries == reported.Entries && m.Problem == reported.Problem && m.Evidence == reported.Evidence && (m.Behind < 0) == (reported.Behind < 0) {
+		if m.Heard.Sub(reported.Heard) < reportInterval && m.Entries == reported.Entries && m.Problem == reported.Problem && m.Evidence == reported.Evidence && (m.Behind < 0) == (reported.Behind < 0) {
 			continue
 		}
 		if n.cluster.Tell(ctx, m) == nil { // otherwise later
 			reported = m
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err := n.cluster.Forget(ctx, n.member().Name); err != nil {
 		n.logger.Debug("couldn't remove the status of this node from the bucket", "err", err)

@@ -122,8 +122,8 @@ func (l *clusterLeader) keepOutbox(ctx context.Context) {
 	}
 }
 
-// safely returns the error of a change that is made here, and may be lost with this node.
-func unsafe(err error) error {
+// notSharedYet returns the error of a change that is made here, and may be lost with this node.
+func notSharedYet(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -133,16 +133,16 @@ func unsafe(err error) error {
 // saving has operations that change the outbox be answered when the bucket has the change.
 func (l *clusterLeader) saving(all operations) operations {
 	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
-		all[name] = l.savingOne(all[name])
+		all[name] = l.afterSaving(all[name])
 	}
 	return all
 }
 
-func (l *clusterLeader) savingOne(next admin.Operation) admin.Operation {
+func (l *clusterLeader) afterSaving(next admin.Operation) admin.Operation {
 	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
 		result, err := next(ctx, request, report)
 		if err == nil {
-			err = unsafe(l.saveOutbox(ctx))
+			err = notSharedYet(l.saveOutbox(ctx))
 		}
 		return result, err
 	}
@@ -155,26 +155,26 @@ func (l *clusterLeader) savingHTTP(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		held := &heldAnswer{ResponseWriter: w, status: http.StatusOK}
-		next.ServeHTTP(held, r)
-		if err := unsafe(l.saveOutbox(r.Context())); err != nil {
+		buffered := &bufferedResponse{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(buffered, r)
+		if err := notSharedYet(l.saveOutbox(r.Context())); err != nil {
 			(&answers.Failure{Status: http.StatusServiceUnavailable, Message: err.Error()}).SendJSON(w, r)
 			return
 		}
-		w.WriteHeader(held.status)
-		w.Write(held.body.Bytes()) //nolint:errcheck // the client has gone
+		w.WriteHeader(buffered.status)
+		w.Write(buffered.body.Bytes()) //nolint:errcheck // the client has gone
 	})
 }
 
-// A heldAnswer is sent later.
-type heldAnswer struct {
+// A bufferedResponse keeps a response until it is sent.
+type bufferedResponse struct {
 	http.ResponseWriter
 	status int
 	body   bytes.Buffer
 }
 
-func (h *heldAnswer) WriteHeader(status int)         { h.status = status }
-func (h *heldAnswer) Write(data []byte) (int, error) { return h.body.Write(data) }
+func (b *bufferedResponse) WriteHeader(status int)         { b.status = status }
+func (b *bufferedResponse) Write(data []byte) (int, error) { return b.body.Write(data) }
 
 // noSchedule answers on a node that has no outbox.
 func (n *clusterNode) noSchedule() http.Handler {

@@ -42,10 +42,10 @@ func (n *clusterNode) newSharing() *waitingroom.Sharing {
 	return waitingroom.NewSharing(waitingroom.SharingOptions{
 		Name: n.dataCentre(), Memory: n.memory.rooms, Node: n.cluster, Logger: n.logger,
 		Request: func(ctx context.Context, leader string, message []byte) ([]byte, error) {
-			if err := n.cannotAsk(leader); err != nil {
+			if err := n.cannotRequest(leader); err != nil {
 				return nil, err
 			}
-			return ask(ctx, n.peers.client, leader+waitingroom.SharingPath, bytes.NewReader(message), waitingroom.MaxMessage)
+			return requestNode(ctx, n.peers.client, leader+waitingroom.SharingPath, bytes.NewReader(message), waitingroom.MaxMessage)
 		},
 	})
 }

@@ -63,8 +63,8 @@ func (r *roleRun) watchDisk(store *kvstore.Store) {
 	r.parts.Add(store.SpacePart(r.logger, func() bool { return r.restartQuietly(restart{before: r.supervisor.execAgain}) }))
 }
 
-// keepShortfall replaces nothing.
-func keepShortfall(short *Shortfall) error { return short }
+// refuseReplacement replaces nothing.
+func refuseReplacement(short *Shortfall) error { return short }
 
 // commandFor is how long a process that starts waits for a command.
 const commandFor = 10 * time.Second

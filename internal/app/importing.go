@@ -7,22 +7,18 @@ import (
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// Operations of [Import].
+// Operations of an [Importer].
 const (
 	opMissingContents Operation[bot.ImportRequest, any, []kvstore.Hash] = "import-missing"
 	opImport          Operation[bot.ImportRequest, bot.Event, Written]  = "import" // with contents
 )
 
-// Import has a process publish the files of a source as a version of a package; override is that of a [bot.ImportRequest]. The command reads the source; the process
-// receives a list of its files, and the contents that its store does not have.
-func Import(ctx context.Context, c *Client, name, version, override string, source archive.Source, report func(bot.Event)) error {
-	return bot.SendRelease(ctx, importClient{c, report}, name, version, override, source)
-}
+// Importer returns a process as what [bot.SendRelease] sends a release to. The command reads the source of the release; the process receives a
+// list of its files, and the contents that its store does not have.
+func Importer(c *Client, report func(bot.Event)) bot.Importer { return importClient{c, report} }
 
-// importClient is a process as a [bot.Importer].
 type importClient struct {
 	process *Client
 	report  func(bot.Event)

@@ -17,7 +17,7 @@ type aloneRole struct{ server Server }
 
 func (o aloneRole) start(ctx context.Context, r *roleRun) error {
 	return startPublishing(ctx, r, o.server, func() (*Writer, publisher, error) {
-		w, err := r.openDataFolder(ctx, o.server.writing(r), keepShortfall)
+		w, err := r.openDataFolder(ctx, o.server.writing(r), refuseReplacement)
 		return w, alone{}, err
 	})
 }

@@ -45,7 +45,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	if err := makeKeyFolder(r.settings); err != nil {
 		return err
 	}
-	w, err := r.openDataFolder(ctx, s.writing(r), keepShortfall)
+	w, err := r.openDataFolder(ctx, s.writing(r), refuseReplacement)
 	if err != nil {
 		return err
 	}

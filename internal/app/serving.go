@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -20,6 +21,11 @@ func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 	r.addMemoryLimit(s.Serve)
 	r.watchDisk(folder.store)
 	return socket, nil
+}
+
+// addMemoryLimit adds the part that limits the memory of the process.
+func (r *roleRun) addMemoryLimit(serve bool) {
+	r.parts.Add(parts.Part{Name: "memory limit", Run: parts.Until(func(ctx context.Context) { r.settings.LimitMemory(ctx, serve, r.logger) })})
 }
 
 // openSite opens the public site of a folder, with waiting rooms if the settings have some.

@@ -66,9 +66,9 @@ func checkKey(s *settings.Settings) error {
 // markFile, in the key folder, records the last state of the store on its disk.
 const markFile = "store-mark"
 
-// survey looks at a data folder before it is opened to be written, and changes nothing. It returns a [*Shortfall], or
+// checkFolder checks a data folder before it is opened to be written, and changes nothing. It returns a [*Shortfall], or
 // the path of its store's mark; "" if the key folder belongs to another log, which is reported when that is opened.
-func survey(s *settings.Settings) (mark string, err error) {
+func checkFolder(s *settings.Settings) (mark string, err error) {
 	keys, err := s.KeyFolder()
 	if err != nil {
 		return "", err

@@ -67,7 +67,7 @@ func (w withdrawals) operations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		done.Release, done.Erasure, err = w.desk().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
+		done.Release, done.Erasure, err = w.service().End(ctx, q.Package, q.Version, q.Reason, q.Erase, w.inForce)
 		done.Written = w.writer.written()
 		return done, err
 	})
@@ -76,7 +76,7 @@ func (w withdrawals) operations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		out, err := w.desk().Restore(ctx, q.Package, q.Version, q.Reason)
+		out, err := w.service().Restore(ctx, q.Package, q.Version, q.Reason)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +85,7 @@ func (w withdrawals) operations(all operations) {
 	})
 }
 
-func (w withdrawals) desk() *withdrawal.Desk {
+func (w withdrawals) service() *withdrawal.Desk {
 	return withdrawal.New(w.writer.folder.store, w.writer.folder.log, time.Now)
 }
 

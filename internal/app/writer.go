@@ -93,7 +93,7 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 		return nil, err
 	}
 	var err error
-	if o.open.store.Mark, err = survey(s); err != nil && !o.afresh {
+	if o.open.store.Mark, err = checkFolder(s); err != nil && !o.afresh {
 		return nil, err
 	}
 	if o.afresh {
@@ -110,7 +110,7 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 	if err != nil {
 		return nil, err
 	}
-	if err := r.goOn(); err != nil {
+	if err := r.acceptBehind(); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	if joined, err := cluster.Joined(r.store); err != nil || joined && !o.node {
@@ -131,9 +131,9 @@ func openWriter(s *settings.Settings, o writing, logger *slog.Logger) (*Writer, 
 	return w, nil
 }
 
-// goOn has a store be what it is from now on that lacks the last changes it had. None of them was signed, but its waiting
+// acceptBehind has a store be what it is from now on that lacks the last changes it had. None of them was signed, but its waiting
 // rooms may have let users in since.
-func (r *Reader) goOn() error {
+func (r *Reader) acceptBehind() error {
 	behind := r.store.Behind()
 	if behind == nil {
 		return nil

@@ -1,9 +1,9 @@
-package app
+package settings
 
 import "testing"
 
 // The limit is what the settings come to, and above what is in use by enough for the garbage collector to rest.
-func TestMemoryLimitGivesWay(t *testing.T) {
+func TestMemoryLimitIsRaised(t *testing.T) {
 	m := memoryLimit{budget: 1200}
 	for _, test := range []struct {
 		used, want int64

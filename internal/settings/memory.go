@@ -1,4 +1,4 @@
-package app
+package settings
 
 import (
 	"context"
@@ -6,22 +6,19 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
-
-	"github.com/larder-cdn/larder/internal/parts"
-	"github.com/larder-cdn/larder/internal/settings"
 )
 
-// limitMemory keeps the process near what its settings come to until ctx ends, unless GOMEMLIMIT says otherwise. Left
-// alone, Go's garbage collector lets as much garbage pile up as there is in use, so a process all of whose memory is in
-// use would take twice that. Under a limit it collects earlier the nearer it comes.
+// LimitMemory keeps the process near the memory of its settings until ctx ends, unless GOMEMLIMIT says otherwise. Without a limit, Go's
+// garbage collector lets as much garbage accumulate as there is in use, so a process could take twice its memory. Under a limit it collects
+// earlier the nearer it comes.
 //
-// A limit below what is in use would have it collect all the time. So where more is in use than was thought of, the
-// limit gives way: a quarter of it is always left for garbage.
-func limitMemory(ctx context.Context, c *settings.Settings, serve bool, logger *slog.Logger) {
-	if c.Environment("GOMEMLIMIT") {
+// A limit below what is in use would have it collect all the time. So if more is in use than the settings come to, the limit is raised: a
+// quarter of it is always left for garbage.
+func (s *Settings) LimitMemory(ctx context.Context, serve bool, logger *slog.Logger) {
+	if s.Environment("GOMEMLIMIT") {
 		return
 	}
-	m := memoryLimit{budget: c.MemoryBudget(serve), most: c.MemoryLimit / 10 * 9}
+	m := memoryLimit{budget: s.MemoryBudget(serve), most: s.MemoryLimit / 10 * 9}
 	limit := m.budget
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
 	samples := []metrics.Sample{
@@ -58,15 +55,10 @@ func limitMemory(ctx context.Context, c *settings.Settings, serve bool, logger *
 	}
 }
 
-// addMemoryLimit adds the part that limits the memory of the process.
-func (r *roleRun) addMemoryLimit(serve bool) {
-	r.parts.Add(parts.Part{Name: "limit of memory", Run: parts.Until(func(ctx context.Context) { limitMemory(ctx, r.settings, serve, r.logger) })})
-}
-
-// A memoryLimit is one that gives way.
+// A memoryLimit is a limit that is raised if more is in use.
 type memoryLimit struct {
 	budget   int64 // in bytes
-	most     int64 // in bytes, what it gives way to at most; 0 for any
+	most     int64 // in bytes, to which it is raised at most; 0 for any
 	exceeded bool  // whether more has been used
 }
 

@@ -15,34 +15,33 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Nodes that follow squeeze for the one that writes: each asks it for a content, encodes that with what its processor has to
-// spare, and sends the codings with the next question. The node that writes decodes them, and keeps what is smaller. It forgets
-// what a lost node was to do, and does it itself.
+// Followers recompress for the leader: each requests a content, encodes it with the processor time that it has to spare, and sends the encodings
+// with the next request. The leader decodes them, and stores those that are smaller. What a lost follower had taken, the leader does itself.
 
 const (
-	squeezePath  = "/squeeze"
-	squeezeFind  = time.Minute      // until it looks again for the node that writes
-	squeezeTime  = 30 * time.Minute // far more than the largest content takes that is lent
-	squeezeAsk   = time.Minute      // that the node that writes has to answer
-	mostSqueezed = 16 << 20         // bytes of a content's codings
-	mostTaken    = 2                // contents that are taken at a time, which may be large once decoded
+	squeezePath   = "/squeeze"
+	squeezeFind   = time.Minute      // between two searches for the leader
+	squeezeTime   = 30 * time.Minute // far more than the largest content takes
+	squeezeAsk    = time.Minute      // for the leader to respond
+	maxEncodings  = 16 << 20         // bytes of a content's encodings
+	maxConcurrent = 2                // responses that are decoded at a time, which may be large
 )
 
-// lending answers the nodes that ask for a content to squeeze.
-func (l *clusterLeader) lending(b *bot.Bot) http.Handler {
-	taking := make(chan struct{}, mostTaken)
+// serveRecompression serves followers that request a content to recompress.
+func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
+	decoding := make(chan struct{}, maxConcurrent)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
 			http.Error(w, "want POST", http.StatusMethodNotAllowed)
 			return
 		}
 		select {
-		case taking <- struct{}{}:
-			defer func() { <-taking }()
+		case decoding <- struct{}{}:
+			defer func() { <-decoding }()
 		case <-r.Context().Done():
 			return
 		}
-		packed, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostSqueezed))
+		packed, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxEncodings))
 		if err == nil && len(packed) > 0 {
 			err = l.node.cluster.TakeSqueezed(packed, func(h kvstore.Hash, size int64, coded []kvstore.Coded) error {
 				return b.TakeSqueezed(r.Context(), h, size, coded)
@@ -65,8 +64,8 @@ func (l *clusterLeader) lending(b *bot.Bot) http.Handler {
 	})
 }
 
-// helpSqueeze squeezes for the node that writes, until ctx ends.
-func (n *clusterNode) helpSqueeze(ctx context.Context, every time.Duration) {
+// recompressForLeader recompresses for the leader until ctx ends.
+func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Duration) {
 	program, err := os.Executable()
 	if n.peers.asking == nil || err != nil || n.settings.Memory < bot.HelperMemory() {
 		return
@@ -74,21 +73,21 @@ func (n *clusterNode) helpSqueeze(ctx context.Context, every time.Duration) {
 	encoders := worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: squeezeTime})
 	defer encoders.Close()
 	for wait := every; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
-		to, err := n.findWriter(ctx)
+		to, err := n.findLeader(ctx)
 		if err != nil {
 			continue // other parts log it
 		}
-		if err = n.squeezeFor(ctx, every, encoders, to); ctx.Err() == nil {
+		if err = n.recompressFor(ctx, every, encoders, to); ctx.Err() == nil {
 			n.logger.Debug("couldn't recompress for the leader; trying again", "node", to, "err", err)
 		}
 	}
 }
 
-// squeezeFor squeezes what one node that writes wants squeezed, and returns why it ended.
-func (n *clusterNode) squeezeFor(ctx context.Context, every time.Duration, encoders *worker.Pool, to string) error {
+// recompressFor recompresses the contents that a leader offers, and returns why it ended.
+func (n *clusterNode) recompressFor(ctx context.Context, every time.Duration, encoders *worker.Pool, to string) error {
 	var packed []byte
 	for contents := 0; ; {
-		h, ok, err := askSqueeze(ctx, n.peers.client, to, packed)
+		h, ok, err := requestRecompression(ctx, n.peers.client, to, packed)
 		if err != nil {
 			return err
 		}
@@ -110,7 +109,7 @@ func (n *clusterNode) squeezeFor(ctx context.Context, every time.Duration, encod
 			contents++
 		case ctx.Err() != nil || errors.As(err, new(*worker.StartError)):
 			return err
-		default: // the node that publishes does it
+		default: // the leader does it
 			n.logger.Debug("not squeezed", "content", h, "err", err)
 			if err := retry.Sleep(ctx, every); err != nil {
 				return err
@@ -119,7 +118,7 @@ func (n *clusterNode) squeezeFor(ctx context.Context, every time.Duration, encod
 	}
 }
 
-// squeeze finds the best codings of a content, keeps them here, and returns them for the node that writes.
+// squeeze finds the smallest encodings of a content, stores them here, and returns them for the leader.
 func (n *clusterNode) squeeze(ctx context.Context, encoders *worker.Pool, h kvstore.Hash) (packed []byte, err error) {
 	data, err := n.folder.store.Identity(h) // it is not here yet, if this node is behind
 	if err != nil {
@@ -138,11 +137,11 @@ func (n *clusterNode) squeeze(ctx context.Context, encoders *worker.Pool, h kvst
 	return n.cluster.Squeezed(h)
 }
 
-// askSqueeze sends what was squeezed to the node that writes, and returns what that wants squeezed next.
-func askSqueeze(ctx context.Context, client *http.Client, to string, packed []byte) (h kvstore.Hash, ok bool, err error) {
+// requestRecompression sends encodings to the leader, and returns the next content that it offers.
+func requestRecompression(ctx context.Context, client *http.Client, to string, packed []byte) (h kvstore.Hash, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, squeezeAsk)
 	defer cancel()
-	wanted, err := ask(ctx, client, to+squeezePath, bytes.NewReader(packed), shortAnswer)
+	wanted, err := requestNode(ctx, client, to+squeezePath, bytes.NewReader(packed), shortResponse)
 	if err != nil || len(wanted) == 0 {
 		return h, false, err
 	}

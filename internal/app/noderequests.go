@@ -1,0 +1,73 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/larder-cdn/larder/logs/cluster"
+)
+
+const (
+	nodeDial      = 5 * time.Second
+	nodeIdle      = time.Minute // after which an unused connection to a node is closed
+	shortResponse = 8 << 10     // bytes of a response that is a few words, such as an error
+)
+
+// newNodeClient returns a client for requests to other nodes. With keep, requests share connections. Without, each has one of its
+// own, so that dialing detects a lost machine: the response of an operation may come late, and has no other limit.
+func (n *clusterNode) newNodeClient(keep bool) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: n.peers.asking, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial,
+		DisableKeepAlives: !keep, MaxIdleConnsPerHost: 8, IdleConnTimeout: nodeIdle,
+	}}
+}
+
+// findLeader returns the URL of the leader, if this node can send requests to it.
+func (n *clusterNode) findLeader(ctx context.Context) (at string, err error) {
+	if at, err = n.cluster.FindWriter(ctx); err == nil {
+		err = n.cannotRequest(at)
+	}
+	return at, err
+}
+
+// cannotRequest returns why this node cannot send requests to the leader at a URL.
+func (n *clusterNode) cannotRequest(at string) error {
+	switch {
+	case at == "":
+		return errors.New("the leader of the cluster has no --node-url for requests of other nodes: give it one, or run the command there (larder nodes shows which node it is)")
+	case at == n.peers.url:
+		return &cluster.NotWriterError{}
+	case n.peers.asking == nil:
+		return fmt.Errorf("this node cannot send requests to the leader at %s without the cluster's key: copy cluster.key from the leader's key folder into this one's, or run the command there", at)
+	}
+	return nil
+}
+
+// requestNode sends a body to another node, and returns its response, of most bytes at most.
+func requestNode(ctx context.Context, client *http.Client, url string, body io.Reader, most int64) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, max(most, shortResponse)+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case response.StatusCode/100 != 2:
+		return nil, fmt.Errorf("the leader responds %s: %s", response.Status, strings.TrimSpace(string(text[:min(len(text), shortResponse)])))
+	case int64(len(text)) > most:
+		return nil, fmt.Errorf("the leader's response has more than %d bytes", most)
+	}
+	return text, nil
+}
