@@ -9,13 +9,14 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
 // attested is what the attestations of a release prove, and their bundles.
 type attested struct {
 	found   logs.Provenance
-	bundles verify.Attestations
+	bundles attestation.Bundles
 }
 
 // set records what is wrong with both attestations.
@@ -42,7 +43,7 @@ func (s npmSource) fetchAttestations(ctx context.Context, v npm.Version) (attest
 	if err != nil {
 		return a, err
 	}
-	if a.bundles, err = verify.ParseAttestations(response); err != nil {
+	if a.bundles, err = attestation.Parse(response); err != nil {
 		return a.set(logs.AttestationInvalid, err.Error()), nil
 	}
 	a.verifyBuild(s.provenance, v)
@@ -50,7 +51,7 @@ func (s npmSource) fetchAttestations(ctx context.Context, v npm.Version) (attest
 }
 
 // verifyBuild verifies the attestation of the build.
-func (a *attested) verifyBuild(by *verify.AttestationVerifier, v npm.Version) {
+func (a *attested) verifyBuild(by *attestation.Verifier, v npm.Version) {
 	found := &a.found
 	if a.bundles.Build == nil {
 		found.Outcome, found.Reason = logs.AttestationUnverified, "the registry lists an attestation of provenance, and it is not among those that it has"
@@ -71,7 +72,7 @@ func (a *attested) verifyPublication(ctx context.Context, s npmSource, v npm.Ver
 		found.Outcome = logs.AttestationMissing
 		return nil
 	}
-	id, err := verify.PublishKey(a.bundles.Publish)
+	id, err := attestation.PublishKey(a.bundles.Publish)
 	if err != nil {
 		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), maxNote)
 		return nil
@@ -84,7 +85,7 @@ func (a *attested) verifyPublication(ctx context.Context, s npmSource, v npm.Ver
 		found.Outcome, found.Reason = logs.AttestationUnverified, text.Short(fmt.Sprintf("it is signed with the key %q, which the registry does not publish", id), maxNote)
 		return nil
 	}
-	err = s.provenance.VerifyPublication(a.bundles.Publish, v.Package, v.Version, v.Hash(), verify.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
+	err = s.provenance.VerifyPublication(a.bundles.Publish, v.Package, v.Version, v.Hash(), attestation.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
 	if err != nil {
 		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), maxNote)
 		return nil

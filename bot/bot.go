@@ -39,7 +39,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -53,7 +53,7 @@ type Options struct {
 	// Npm answers for packages whose source is npm.
 	Npm *npm.Client
 	// Provenance verifies attestations of npm's releases. Default: by the embedded trusted root.
-	Provenance *verify.AttestationVerifier
+	Provenance *attestation.Verifier
 	// Git answers for packages whose source is git, and says how many stars repositories have at GitHub. Default: they are
 	// not updated, and nothing is known of stars.
 	Git *git.Client
@@ -117,7 +117,7 @@ func (o *Options) defaults() error {
 	}
 	if o.Provenance == nil {
 		var err error
-		if o.Provenance, err = verify.NewAttestationVerifier(nil); err != nil {
+		if o.Provenance, err = attestation.NewVerifier(nil); err != nil {
 			return err
 		}
 	}

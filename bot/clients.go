@@ -10,6 +10,7 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -82,7 +83,7 @@ func npmConfig(own bool) (_ *npm.Config, err error) {
 }
 
 // NewAuditor returns what compares releases with npm and with git repositories. It minifies files with the program; stop ends that.
-func (c *Clients) NewAuditor(attestations *verify.AttestationVerifier) (_ verify.Upstream, stop func(), err error) {
+func (c *Clients) NewAuditor(attestations *attestation.Verifier) (_ verify.Upstream, stop func(), err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, nil, fmt.Errorf("couldn't find this program's file to start workers from: %w", err)

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/verify"
+	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -117,7 +117,7 @@ const (
 
 type npmSource struct {
 	client     *npm.Client
-	provenance *verify.AttestationVerifier
+	provenance *attestation.Verifier
 }
 
 func (s npmSource) list(ctx context.Context, target string, known fetch.Validators) (*listing, error) {

@@ -30,6 +30,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -40,7 +41,7 @@ type Options struct {
 	Npm        *npm.Client
 	Git        *git.Client
 	Minifiers  *worker.Pool
-	Provenance *verify.AttestationVerifier
+	Provenance *attestation.Verifier
 	// TempDir is a folder for archives; each is removed when it was read.
 	TempDir string
 }
@@ -425,7 +426,7 @@ func (c *comparison) publication(ctx context.Context, kept logs.Publish) error {
 	if c.claim.Publish == nil {
 		return differs("the log says that the registry's own attestation was verified, and does not keep it")
 	}
-	id, err := verify.PublishKey(c.claim.Publish)
+	id, err := attestation.PublishKey(c.claim.Publish)
 	if err != nil || id != kept.Key {
 		return differs("the log says that the registry's own attestation was verified with the key %s, and it is not by that key", text.Short(kept.Key, 100))
 	}
@@ -437,7 +438,7 @@ func (c *comparison) publication(ctx context.Context, kept logs.Publish) error {
 		c.note("the registry's own attestation is by the key %s, which the registry does not publish now", text.Short(id, 100))
 		return nil
 	}
-	err = c.o.Provenance.VerifyPublication(c.claim.Publish, source.Name, c.claim.Entry.Version, source.Integrity, verify.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
+	err = c.o.Provenance.VerifyPublication(c.claim.Publish, source.Name, c.claim.Entry.Version, source.Integrity, attestation.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
 	if err != nil {
 		return differs("the log says that the registry's own attestation was verified, and it is broken: %s", text.Short(err.Error(), 500))
 	}

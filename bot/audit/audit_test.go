@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -59,7 +60,7 @@ func newRig(t testing.TB) *rig {
 	}
 	r.pool = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: time.Minute})
 	t.Cleanup(r.pool.Close)
-	attestations, err := verify.NewAttestationVerifier(nil)
+	attestations, err := attestation.NewVerifier(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +262,7 @@ func TestCompareGit(t *testing.T) {
 
 func TestProvenance(t *testing.T) {
 	read := func(name string) []byte {
-		data, err := os.ReadFile("../../logs/verify/testdata/provenance/" + name)
+		data, err := os.ReadFile("../../logs/attestation/testdata/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}

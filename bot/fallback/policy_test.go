@@ -15,7 +15,7 @@ import (
 // requires.
 func TestPolicyOfFallback(t *testing.T) {
 	read := func(name string) []byte {
-		data, err := os.ReadFile(filepath.Join("../../logs/verify/testdata/provenance", name))
+		data, err := os.ReadFile(filepath.Join("../../logs/attestation/testdata", name))
 		if err != nil {
 			t.Fatal(err)
 		}

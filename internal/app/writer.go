@@ -13,8 +13,8 @@ import (
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/cluster"
-	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
@@ -153,7 +153,7 @@ func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.end, w.sign
 // dependencies are what a filler needs besides the folder: all that the settings, or the catalogue, may have wrong.
 type dependencies struct {
 	clients      *bot.Clients
-	attestations *verify.AttestationVerifier
+	attestations *attestation.Verifier
 	downloads    func(context.Context, string) (int64, error) // nil for none
 	keeper       *catalogue.Keeper
 	first        *packages.Catalogue
@@ -223,7 +223,7 @@ func (w *Writer) newFiller(o writing, logger *slog.Logger) (_ *filler, err error
 }
 
 // newProvenance returns what verifies attestations.
-func newProvenance(s *settings.Settings) (*verify.AttestationVerifier, error) {
+func newProvenance(s *settings.Settings) (*attestation.Verifier, error) {
 	var root []byte
 	if s.SigstoreRoot != "" {
 		var err error
@@ -231,7 +231,7 @@ func newProvenance(s *settings.Settings) (*verify.AttestationVerifier, error) {
 			return nil, err
 		}
 	}
-	v, err := verify.NewAttestationVerifier(root)
+	v, err := attestation.NewVerifier(root)
 	if err != nil {
 		return nil, settings.Mistakef("%s: %w", s.Origin("sigstore-root"), err)
 	}

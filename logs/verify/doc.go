@@ -29,10 +29,6 @@
 // [Session.Page] verifies what a web page loads, which may be a stranger's: it asks public
 // addresses and what the user has named, and takes no log's word that only the page names.
 //
-// An [AttestationVerifier] verifies what a build service has signed of where npm's archive was made (Sigstore bundles), by
-// Sigstore's trusted root as of the release of Larder or another one. It proves who built the archive and from what, not
-// that the repository is the one that people expect.
-//
 // A [Watcher] reports what happens in a log: releases, unexpected ones, withdrawals, changes upstream, forks, silence. Each entry that
 // it reads is proven. It stores its position after it has reported the events and before the next check, so a restart misses none and
 // may repeat the last ones. Withholding of new checkpoints looks like silence.

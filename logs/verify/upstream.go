@@ -9,6 +9,16 @@ import (
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
+// MaxAttestation bounds an attestation's Sigstore bundle, in bytes; npm's have some 11,000.
+const MaxAttestation = 256 << 10
+
+// A Build is what an attestation proves of an archive.
+type Build struct {
+	Repository string `json:"repository"` // its URL
+	Commit     string `json:"commit"`     // in hexadecimal digits
+	Workflow   string `json:"workflow"`   // the URL of its file, at a branch or tag
+}
+
 // An Upstream says whether what a log says of a release is what its upstream has.
 type Upstream interface {
 	Compare(ctx context.Context, c Claim) Comparison

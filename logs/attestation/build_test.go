@@ -1,4 +1,4 @@
-package verify
+package attestation
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/larder-cdn/larder/logs/verify"
 )
 
 // The bundles are npm's own, of its package sigstore.
@@ -26,7 +28,7 @@ func integrity(t testing.TB, digits string) string {
 
 func readTestdata(t testing.TB, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile("testdata/provenance/" + name + ".json")
+	data, err := os.ReadFile("testdata/" + name + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,34 +48,34 @@ func TestVerify(t *testing.T) {
 	tests := []struct {
 		name, bundle, pkg, version, digest string
 		change                             func([]byte) []byte
-		build                              Build
+		build                              verify.Build
 		problem                            string
 	}{
-		{"npm's", "sigstore-1.3.0", "sigstore", "1.3.0", v130, same, Build{
-			"https://github.com/sigstore/sigstore-js", "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1",
-			"https://github.com/sigstore/sigstore-js/.github/workflows/release.yml@refs/heads/main",
+		{"npm's", "sigstore-1.3.0", "sigstore", "1.3.0", v130, same, verify.Build{
+			Repository: "https://github.com/sigstore/sigstore-js", Commit: "dae8bd8eb433a4147b4655c00fe73e0f22bc0fb1",
+			Workflow: "https://github.com/sigstore/sigstore-js/.github/workflows/release.yml@refs/heads/main",
 		}, ""},
-		{"a later predicate", "sigstore-2.0.0", "sigstore", "2.0.0", v200, same, Build{
-			"https://github.com/sigstore/sigstore-js", "f0b49a04e5a62250e0f60fb128004a73110fe311",
-			"https://github.com/sigstore/sigstore-js/.github/workflows/release.yml@refs/heads/main",
+		{"a later predicate", "sigstore-2.0.0", "sigstore", "2.0.0", v200, same, verify.Build{
+			Repository: "https://github.com/sigstore/sigstore-js", Commit: "f0b49a04e5a62250e0f60fb128004a73110fe311",
+			Workflow: "https://github.com/sigstore/sigstore-js/.github/workflows/release.yml@refs/heads/main",
 		}, ""},
-		{"another archive", "sigstore-1.3.0", "sigstore", "1.3.0", v200, same, Build{}, "digest"},
-		{"another version", "sigstore-1.3.0", "sigstore", "1.3.1", v130, same, Build{}, "it is not about pkg:npm/sigstore@1.3.1"},
-		{"another package", "sigstore-1.3.0", "@sigstore/bundle", "1.3.0", v130, same, Build{}, "it is not about pkg:npm/%40sigstore/bundle@1.3.0"},
-		{"npm's own, of the publication", "publish-1.3.0", "sigstore", "1.3.0", v130, same, Build{}, "certificate"},
-		{"a changed payload", "sigstore-1.3.0", "sigstore", "1.3.0", v130, replaced(`"payload":"eyJ`, `"payload":"eyI`), Build{}, ""},
-		{"a changed time", "sigstore-1.3.0", "sigstore", "1.3.0", v130, replaced(`"integratedTime":"1681839912"`, `"integratedTime":"1681839913"`), Build{}, ""},
-		{"no bundle", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return []byte("{}") }, Build{}, ""},
-		{"too large", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return make([]byte, MaxAttestation+1) }, Build{}, "over 262144 bytes"},
+		{"another archive", "sigstore-1.3.0", "sigstore", "1.3.0", v200, same, verify.Build{}, "digest"},
+		{"another version", "sigstore-1.3.0", "sigstore", "1.3.1", v130, same, verify.Build{}, "it is not about pkg:npm/sigstore@1.3.1"},
+		{"another package", "sigstore-1.3.0", "@sigstore/bundle", "1.3.0", v130, same, verify.Build{}, "it is not about pkg:npm/%40sigstore/bundle@1.3.0"},
+		{"npm's own, of the publication", "publish-1.3.0", "sigstore", "1.3.0", v130, same, verify.Build{}, "certificate"},
+		{"a changed payload", "sigstore-1.3.0", "sigstore", "1.3.0", v130, replaced(`"payload":"eyJ`, `"payload":"eyI`), verify.Build{}, ""},
+		{"a changed time", "sigstore-1.3.0", "sigstore", "1.3.0", v130, replaced(`"integratedTime":"1681839912"`, `"integratedTime":"1681839913"`), verify.Build{}, ""},
+		{"no bundle", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return []byte("{}") }, verify.Build{}, ""},
+		{"too large", "sigstore-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return make([]byte, verify.MaxAttestation+1) }, verify.Build{}, "over 262144 bytes"},
 	}
-	v, err := NewAttestationVerifier(nil)
+	v, err := NewVerifier(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			build, err := v.Verify(tt.change(readTestdata(t, tt.bundle)), tt.pkg, tt.version, integrity(t, tt.digest))
-			if build != tt.build || (err == nil) != (tt.build != Build{}) {
+			if build != tt.build || (err == nil) != (tt.build != verify.Build{}) {
 				t.Fatalf("%+v, %v; want %+v", build, err, tt.build)
 			}
 			if err != nil && !strings.Contains(err.Error(), tt.problem) {
@@ -92,32 +94,32 @@ func TestOtherRoot(t *testing.T) {
 	if ca < 0 {
 		t.Fatal("the root has no logs")
 	}
-	v, err := NewAttestationVerifier(bytes.Replace(trustedRoot, []byte(`"tlogs"`), []byte(`"notLogs"`), 1))
+	v, err := NewVerifier(bytes.Replace(trustedRoot, []byte(`"tlogs"`), []byte(`"notLogs"`), 1))
 	if err == nil {
 		if _, err = v.Verify(readTestdata(t, "sigstore-1.3.0"), "sigstore", "1.3.0", integrity(t, v130)); err == nil {
 			t.Error("verified by a root without logs")
 		}
 	}
-	if _, err := NewAttestationVerifier([]byte("no root")); err == nil {
+	if _, err := NewVerifier([]byte("no root")); err == nil {
 		t.Error("a root of nothing was taken")
 	}
 }
 
-func TestParseAttestations(t *testing.T) {
+func TestParse(t *testing.T) {
 	response := `{"attestations":[{"predicateType":"https://github.com/npm/attestation/tree/main/specs/publish/v0.1","bundle":{"a":1}},{"predicateType":"https://slsa.dev/provenance/v1","bundle":{"b": 2}}]}`
-	if got, err := ParseAttestations([]byte(response)); err != nil || string(got.Build) != `{"b": 2}` || string(got.Publish) != `{"a":1}` {
+	if got, err := Parse([]byte(response)); err != nil || string(got.Build) != `{"b": 2}` || string(got.Publish) != `{"a":1}` {
 		t.Errorf("%s, %s, %v", got.Build, got.Publish, err)
 	}
-	if got, err := ParseAttestations([]byte(`{"attestations":[]}`)); err != nil || got.Build != nil || got.Publish != nil {
+	if got, err := Parse([]byte(`{"attestations":[]}`)); err != nil || got.Build != nil || got.Publish != nil {
 		t.Errorf("of none: %s, %v", got, err)
 	}
-	if _, err := ParseAttestations([]byte(`[`)); err == nil {
+	if _, err := Parse([]byte(`[`)); err == nil {
 		t.Error("malformed was taken")
 	}
 }
 
 func FuzzVerify(f *testing.F) {
-	v, err := NewAttestationVerifier(nil)
+	v, err := NewVerifier(nil)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -1,4 +1,10 @@
-package verify
+// Package attestation verifies what others have signed of an npm archive: the build service, of the repository, commit and
+// workflow that made it (SLSA provenance), and the registry, that it received the archive as a version of a package. Both are
+// Sigstore bundles, which are verified by Sigstore's trusted root as of the release of Larder or another one.
+//
+// A verified attestation proves who built the archive and from what, not that the repository is the one that people
+// expect. The package does not fetch anything and knows no stores. It is the only one that links sigstore-go.
+package attestation
 
 import (
 	_ "embed"
@@ -12,13 +18,11 @@ import (
 	intoto "github.com/in-toto/attestation/go/v1"
 	"github.com/sigstore/sigstore-go/pkg/bundle"
 	"github.com/sigstore/sigstore-go/pkg/root"
-	"github.com/sigstore/sigstore-go/pkg/verify"
+	sigstore "github.com/sigstore/sigstore-go/pkg/verify"
 
 	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/logs/verify"
 )
-
-// MaxAttestation bounds a bundle, in bytes; npm's have some 11,000.
-const MaxAttestation = 256 << 10
 
 // MaxTrustedRoot bounds a trusted root, in bytes; Sigstore's has some 7,000.
 const MaxTrustedRoot = 1 << 20
@@ -38,81 +42,74 @@ const predicates = "https://slsa.dev/provenance/"
 //go:embed trusted_root.json
 var trustedRoot []byte
 
-// A Build is what an attestation proves of an archive.
-type Build struct {
-	Repository string `json:"repository"` // its URL
-	Commit     string `json:"commit"`     // in hexadecimal digits
-	Workflow   string `json:"workflow"`   // the URL of its file, at a branch or tag
-}
-
-// An AttestationVerifier verifies attestations. It is safe for concurrent use.
-type AttestationVerifier struct {
+// A Verifier verifies attestations. It is safe for concurrent use.
+type Verifier struct {
 	trusted  root.TrustedMaterial
-	verifier *verify.Verifier
+	verifier *sigstore.Verifier
 }
 
-// NewAttestationVerifier returns a Verifier by a trusted root in Sigstore's JSON; nil is the embedded one.
-func NewAttestationVerifier(rootJSON []byte) (*AttestationVerifier, error) {
+// NewVerifier returns a verifier by a trusted root in Sigstore's JSON; nil is the embedded one.
+func NewVerifier(rootJSON []byte) (*Verifier, error) {
 	if rootJSON == nil {
 		rootJSON = trustedRoot
 	}
 	if len(rootJSON) > MaxTrustedRoot {
-		return nil, fmt.Errorf("provenance: the trusted root has over %d bytes", MaxTrustedRoot)
+		return nil, fmt.Errorf("attestation: the trusted root has over %d bytes", MaxTrustedRoot)
 	}
 	trusted, err := root.NewTrustedRootFromJSON(rootJSON)
 	if err != nil {
-		return nil, fmt.Errorf("provenance: it is no trusted root of Sigstore, such as trusted_root.json: %w", err)
+		return nil, fmt.Errorf("attestation: not a trusted root of Sigstore, such as trusted_root.json: %w", err)
 	}
-	v, err := verify.NewVerifier(trusted, verify.WithSignedCertificateTimestamps(1), verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1))
+	v, err := sigstore.NewVerifier(trusted, sigstore.WithSignedCertificateTimestamps(1), sigstore.WithTransparencyLog(1), sigstore.WithObserverTimestamps(1))
 	if err != nil {
-		return nil, fmt.Errorf("provenance: %w", err)
+		return nil, fmt.Errorf("attestation: %w", err)
 	}
-	return &AttestationVerifier{trusted, v}, nil
+	return &Verifier{trusted, v}, nil
 }
 
 // Verify verifies that a bundle is about an npm package's version and the archive with an integrity, in which there must
 // be a SHA-512. The error says why it proves nothing.
-func (v *AttestationVerifier) Verify(data []byte, name, version, integrity string) (Build, error) {
-	b, err := parseAttestation(data)
+func (v *Verifier) Verify(data []byte, name, version, integrity string) (verify.Build, error) {
+	b, err := parseBundle(data)
 	if err != nil {
-		return Build{}, err
+		return verify.Build{}, err
 	}
 	digest, err := sha512Of(integrity)
 	if err != nil {
-		return Build{}, err
+		return verify.Build{}, err
 	}
-	options := make([]verify.PolicyOption, 0, len(buildServices))
+	options := make([]sigstore.PolicyOption, 0, len(buildServices))
 	for issuer := range buildServices {
-		identity, err := verify.NewShortCertificateIdentity(issuer, "", "", "^https://")
+		identity, err := sigstore.NewShortCertificateIdentity(issuer, "", "", "^https://")
 		if err != nil {
-			return Build{}, err
+			return verify.Build{}, err
 		}
-		options = append(options, verify.WithCertificateIdentity(identity))
+		options = append(options, sigstore.WithCertificateIdentity(identity))
 	}
-	result, err := v.verifier.Verify(b, verify.NewPolicy(verify.WithArtifactDigest("sha512", digest), options...))
+	result, err := v.verifier.Verify(b, sigstore.NewPolicy(sigstore.WithArtifactDigest("sha512", digest), options...))
 	if err != nil {
-		return Build{}, err
+		return verify.Build{}, err
 	}
 	if result.Statement == nil || result.Signature == nil || result.Signature.Certificate == nil {
-		return Build{}, errors.New("it is not a statement that is signed with a certificate")
+		return verify.Build{}, errors.New("it is not a statement that is signed with a certificate")
 	}
 	if kind := result.Statement.GetPredicateType(); !strings.HasPrefix(kind, predicates) {
-		return Build{}, fmt.Errorf("it is a statement of the type %.200q, which says nothing about a build", kind)
+		return verify.Build{}, fmt.Errorf("it is a statement of the type %.200q, which says nothing about a build", kind)
 	}
 	if !isAbout(result.Statement, name, version, digest) {
-		return Build{}, fmt.Errorf("it is not about %s", subject(name, version))
+		return verify.Build{}, fmt.Errorf("it is not about %s", subject(name, version))
 	}
 	c := result.Signature.Certificate
 	if c.SourceRepositoryURI == "" || !commitHash.MatchString(c.SourceRepositoryDigest) {
-		return Build{}, errors.New("its certificate names no repository and commit")
+		return verify.Build{}, errors.New("its certificate names no repository and commit")
 	}
 	if len(c.SourceRepositoryURI) > maxBuildURL || len(c.BuildSignerURI) > maxBuildURL {
-		return Build{}, fmt.Errorf("its certificate has an address of over %d bytes", maxBuildURL)
+		return verify.Build{}, fmt.Errorf("its certificate has an address of over %d bytes", maxBuildURL)
 	}
 	if prefix, ok := buildServices[c.Issuer]; !ok || !strings.HasPrefix(c.SourceRepositoryURI, prefix) {
-		return Build{}, fmt.Errorf("its certificate, issued by %.200q, names the repository %.200q, which that service does not build", c.Issuer, c.SourceRepositoryURI)
+		return verify.Build{}, fmt.Errorf("its certificate, issued by %.200q, names the repository %.200q, which that service does not build", c.Issuer, c.SourceRepositoryURI)
 	}
-	return Build{Repository: c.SourceRepositoryURI, Commit: c.SourceRepositoryDigest, Workflow: c.BuildSignerURI}, nil
+	return verify.Build{Repository: c.SourceRepositoryURI, Commit: c.SourceRepositoryDigest, Workflow: c.BuildSignerURI}, nil
 }
 
 // maxBuildURL bounds an address in a certificate, in bytes.
@@ -136,13 +133,13 @@ func sha512Of(integrity string) ([]byte, error) {
 	return nil, errors.New("the registry states no SHA-512 of the archive that an attestation could be about")
 }
 
-func parseAttestation(data []byte) (*bundle.Bundle, error) {
-	if len(data) > MaxAttestation {
-		return nil, fmt.Errorf("it has over %d bytes", MaxAttestation)
+func parseBundle(data []byte) (*bundle.Bundle, error) {
+	if len(data) > verify.MaxAttestation {
+		return nil, fmt.Errorf("it has over %d bytes", verify.MaxAttestation)
 	}
 	var b bundle.Bundle
 	if err := b.UnmarshalJSON(data); err != nil {
-		return nil, fmt.Errorf("it is no Sigstore bundle: %w", err)
+		return nil, fmt.Errorf("not a Sigstore bundle: %w", err)
 	}
 	return &b, nil
 }
@@ -157,16 +154,16 @@ func isAbout(s *intoto.Statement, name, version string, digest []byte) bool {
 	return false
 }
 
-// Attestations are the bundles in a registry's response with a version's attestations, as the registry has them; nil for one
+// Bundles are the bundles in a registry's response with a version's attestations, as the registry has them; nil for one
 // that is missing.
-type Attestations struct {
+type Bundles struct {
 	Build   []byte // by the service that built the archive
 	Publish []byte // by the registry that received it
 }
 
-// ParseAttestations reads a registry's response. Of several attestations of a kind the first one counts.
-func ParseAttestations(response []byte) (Attestations, error) {
-	var found Attestations
+// Parse reads a registry's response. Of several attestations of a kind the first one counts.
+func Parse(response []byte) (Bundles, error) {
+	var found Bundles
 	var all struct {
 		Attestations []struct {
 			PredicateType string          `json:"predicateType"`

@@ -1,4 +1,4 @@
-package verify
+package attestation
 
 import (
 	"bytes"
@@ -54,7 +54,7 @@ func TestVerifyPublication(t *testing.T) {
 		{"no bundle", "publish-1.3.0", "sigstore", "1.3.0", v130, func([]byte) []byte { return []byte("{}") }, RegistryKey{id, npms, time.Time{}}, "bundle"},
 	}
 	right := map[string]bool{"npm's": true, "a key that expired later": true}
-	v, err := NewAttestationVerifier(nil)
+	v, err := NewVerifier(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package verify
+package attestation
 
 import (
 	"crypto"
@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sigstore/sigstore-go/pkg/root"
-	"github.com/sigstore/sigstore-go/pkg/verify"
+	sigstore "github.com/sigstore/sigstore-go/pkg/verify"
 	"github.com/sigstore/sigstore/pkg/signature"
 )
 
@@ -24,13 +24,13 @@ type RegistryKey struct {
 
 // PublishKey returns the id of the key that is said to have signed a publish attestation.
 func PublishKey(data []byte) (string, error) {
-	b, err := parseAttestation(data)
+	b, err := parseBundle(data)
 	if err != nil {
 		return "", err
 	}
 	content, err := b.VerificationContent()
 	if err != nil {
-		return "", fmt.Errorf("it is no Sigstore bundle: %w", err)
+		return "", fmt.Errorf("not a Sigstore bundle: %w", err)
 	}
 	if content.PublicKey() == nil || content.PublicKey().Hint() == "" {
 		return "", errors.New("it does not name the key that signed it")
@@ -41,8 +41,8 @@ func PublishKey(data []byte) (string, error) {
 // VerifyPublication verifies that a bundle is a registry's statement, by its key, that it received an archive with an
 // integrity as a version of an npm package. The signature is in Sigstore's log, which says when it was made. The error says
 // why it proves nothing.
-func (v *AttestationVerifier) VerifyPublication(data []byte, name, version, integrity string, key RegistryKey) error {
-	b, err := parseAttestation(data)
+func (v *Verifier) VerifyPublication(data []byte, name, version, integrity string, key RegistryKey) error {
+	b, err := parseBundle(data)
 	if err != nil {
 		return err
 	}
@@ -58,11 +58,11 @@ func (v *AttestationVerifier) VerifyPublication(data []byte, name, version, inte
 		return err
 	}
 	keys := root.NewTrustedPublicKeyMaterialFromMapping(map[string]*root.ExpiringKey{key.ID: root.NewExpiringKey(loaded, time.Time{}, key.Expires)})
-	verifier, err := verify.NewVerifier(root.TrustedMaterialCollection{v.trusted, keys}, verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1))
+	verifier, err := sigstore.NewVerifier(root.TrustedMaterialCollection{v.trusted, keys}, sigstore.WithTransparencyLog(1), sigstore.WithObserverTimestamps(1))
 	if err != nil {
 		return err
 	}
-	result, err := verifier.Verify(b, verify.NewPolicy(verify.WithArtifactDigest("sha512", digest), verify.WithKey()))
+	result, err := verifier.Verify(b, sigstore.NewPolicy(sigstore.WithArtifactDigest("sha512", digest), sigstore.WithKey()))
 	if err != nil {
 		return err
 	}
