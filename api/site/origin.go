@@ -22,17 +22,17 @@ type built struct {
 func newBuilt(e logs.Entry, repository string) *built {
 	switch p := e.Provenance; {
 	case e.Kind == logs.Mirrored:
-		return &built{Why: "not proven: the release was taken from another origin"}
+		return &built{Why: "No provenance: mirrored from another origin"}
 	case p == nil && e.Signature.Outcome == "":
-		return &built{Why: "not proven: the release is not from npm"}
+		return &built{Why: "No provenance: not an npm release"}
 	case p == nil:
-		return &built{Why: "not known: the log’s entry is older than this check"}
+		return &built{Why: "Provenance was not checked at publication"}
 	case p.Outcome == logs.AttestationMissing:
-		return &built{Why: "not proven: npm has no attestation of it"}
+		return &built{Why: "No provenance published on npm"}
 	case p.Outcome == logs.AttestationInvalid:
-		return &built{Why: "not proven: npm’s attestation is broken: " + p.Reason}
+		return &built{Why: "Invalid provenance on npm: " + p.Reason}
 	case p.Outcome != logs.AttestationVerified:
-		return &built{Why: "not proven: npm’s attestation could not be verified: " + p.Reason}
+		return &built{Why: "Unverified provenance on npm: " + p.Reason}
 	default:
 		b := &built{Repository: strings.TrimPrefix(p.Repository, "https://"), RepositoryLink: text.WebLink(p.Repository), Commit: p.Commit, Workflow: p.Workflow, WorkflowLink: text.WebLink(p.Workflow)}
 		if path, ok := strings.CutPrefix(p.Workflow, p.Repository+"/"); ok {

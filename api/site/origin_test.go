@@ -28,11 +28,11 @@ func TestBuilt(t *testing.T) {
 			Workflow: ".github/workflows/release.yml@refs/heads/main", WorkflowLink: "https://github.com/jars/pickle/blob/c0ffee/.github/workflows/release.yml",
 			Mismatch: "https://github.com/jars/other",
 		}},
-		{"none", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationMissing}}, "", built{Why: "not proven: npm has no attestation of it"}},
-		{"not verified", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationUnverified, Reason: "too large"}}, "", built{Why: "not proven: npm’s attestation could not be verified: too large"}},
-		{"an old entry", logs.Entry{Kind: logs.Published, Signature: logs.Signature{Outcome: logs.SignatureVerified}}, "", built{Why: "not known: the log’s entry is older than this check"}},
-		{"from git", logs.Entry{Kind: logs.Published}, "", built{Why: "not proven: the release is not from npm"}},
-		{"mirrored", logs.Entry{Kind: logs.Mirrored}, "", built{Why: "not proven: the release was taken from another origin"}},
+		{"none", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationMissing}}, "", built{Why: "No provenance published on npm"}},
+		{"not verified", logs.Entry{Kind: logs.Published, Provenance: &logs.Provenance{Outcome: logs.AttestationUnverified, Reason: "too large"}}, "", built{Why: "Unverified provenance on npm: too large"}},
+		{"an old entry", logs.Entry{Kind: logs.Published, Signature: logs.Signature{Outcome: logs.SignatureVerified}}, "", built{Why: "Provenance was not checked at publication"}},
+		{"from git", logs.Entry{Kind: logs.Published}, "", built{Why: "No provenance: not an npm release"}},
+		{"mirrored", logs.Entry{Kind: logs.Mirrored}, "", built{Why: "No provenance: mirrored from another origin"}},
 	}
 	for _, tt := range tests {
 		if got := newBuilt(tt.entry, tt.repository); *got != tt.want {
@@ -57,7 +57,7 @@ func TestOriginOnPage(t *testing.T) {
 	page := get(t, site, "/library/pickle").Body.String()
 	for _, want := range []string{
 		`<dt>Authors</dt><dd><a href="https://a.example/" rel="noopener">A &lt;b&gt;</a>, <a href="/search?q=B" title="Libraries of the same author">B</a>`, "and 1 more</dd>",
-		`<dt>Built from</dt><dd>not proven: the release is not from npm</dd>`, `<p class="notice">On 2 January 2026 it was &lt;the same&gt;.</p>`,
+		`<dt>Built from</dt><dd>No provenance: not an npm release</dd>`, `<p class="notice">On 2 January 2026 it was &lt;the same&gt;.</p>`,
 		`<link rel="alternate" type="application/atom+xml" title="pickle 1.0.0: releases, and what became of them" href="/logs.atom?package=pickle">`,
 		`href="/logs.atom?package=pickle" type="application/atom+xml">Feed</a>`,
 	} {
