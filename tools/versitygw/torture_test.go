@@ -279,11 +279,11 @@ func TestTorture(t *testing.T) {
 		c.kill()
 	}
 	often.Store(0)
-	check(t, endpoint, candidates, acked)
+	compareNodes(t, endpoint, candidates, acked)
 }
 
-// check has every node catch up, and an empty one, and compares.
-func check(t *testing.T, endpoint string, candidates []*candidate, acked map[string]string) {
+// compareNodes has every node catch up, and an empty one, and compares their logs and stores.
+func compareNodes(t *testing.T, endpoint string, candidates []*candidate, acked map[string]string) {
 	t.Helper()
 	var first logs.Checkpoint
 	dirs := []string{filepath.Join(t.TempDir(), "empty")}
