@@ -151,8 +151,8 @@ func New(o Options) (*Assets, error) {
 	}
 	o.defaults()
 	mediaTypes()
-	if o.CacheBytes < leastCache || o.SendBytes < 0 {
-		return nil, fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", o.CacheBytes, o.SendBytes, leastCache)
+	if err := checkMemory(o.CacheBytes, o.SendBytes); err != nil {
+		return nil, err
 	}
 	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, page: o.Page, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, proxies: o.Proxies, logger: o.Logger}
 	var err error
@@ -173,6 +173,24 @@ func New(o Options) (*Assets, error) {
 		}
 	}
 	return a, nil
+}
+
+func checkMemory(cacheBytes, sendBytes int64) error {
+	if cacheBytes < leastCache || sendBytes < 0 {
+		return fmt.Errorf("server: CacheBytes is %d and SendBytes %d; they must be at least %d and 0", cacheBytes, sendBytes, leastCache)
+	}
+	return nil
+}
+
+// SetMemory changes [Options.CacheBytes] and [Options.SendBytes], of which neither may be left out. What is being sent goes on.
+func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
+	if err := checkMemory(cacheBytes, sendBytes); err != nil {
+		return err
+	}
+	rowBytes := cacheBytes / rowShare
+	assetCache(a.rows).SetMaximum(uint64(rowBytes))
+	a.bodies.setLimits(cacheBytes-rowBytes, sendBytes)
+	return nil
 }
 
 // Forget drops what is kept of a version. Call it after a withdrawal is committed;

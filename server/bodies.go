@@ -52,12 +52,12 @@ func (b *body) weigh() int64 { return int64(len(b.bytes)) + bodyOverhead }
 // that has nothing finds room, whatever one other holds. What evictions add beyond a half is not held against others.
 type bodies struct {
 	memory  any           // see bodyCache
-	largest int64         // weight of the heaviest body that goes into the cache
-	limit   int64         // of used
+	largest atomic.Int64  // weight of the heaviest body that goes into the cache
 	wait    time.Duration // how long a load waits for room
 	metrics *cacheMetrics
 
 	mu      sync.Mutex
+	limit   int64 // of used
 	loading map[kvstore.Hash]*flight
 	loose   map[kvstore.Hash]*body
 	used    int64 // weight of loose bodies and reservations
@@ -78,7 +78,6 @@ const cacheShare = 8
 
 func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics) (*bodies, error) {
 	b := &bodies{
-		largest: cacheBytes / cacheShare,
 		limit:   sendBytes,
 		wait:    wait,
 		metrics: m,
@@ -94,7 +93,21 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 		StatsRecorder:    m,
 	})
 	b.memory = cache
+	b.largest.Store(cacheBytes / cacheShare)
 	return b, err
+}
+
+// setLimits changes the bounds. Bodies beyond a lower one are evicted from the cache; those that are being sent stay.
+func (b *bodies) setLimits(cacheBytes, sendBytes int64) {
+	b.largest.Store(cacheBytes / cacheShare)
+	bodyCache(b).SetMaximum(uint64(cacheBytes))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.limit, b.over = sendBytes, 0
+	for _, n := range b.of {
+		b.over += max(0, n-sendBytes/2)
+	}
+	b.wakeWaiting()
 }
 
 // bodyCache returns the cache in memory, as assetCache does.
@@ -103,7 +116,7 @@ func bodyCache(b *bodies) *otter.Cache[kvstore.Hash, *body] {
 }
 
 // cacheable reports whether a body of that many bytes goes into the cache.
-func (b *bodies) cacheable(length int64) bool { return length+bodyOverhead <= b.largest }
+func (b *bodies) cacheable(length int64) bool { return length+bodyOverhead <= b.largest.Load() }
 
 // cached returns the body with that sum if it is in the cache.
 func (b *bodies) cached(sum kvstore.Hash) (*body, bool) {
@@ -176,7 +189,7 @@ func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read 
 		return nil, fmt.Errorf("%w: content of %d bytes where there should be %d", kvstore.ErrCorrupt, len(bytes), length)
 	}
 	x := &body{sum: sum, bytes: bytes, all: b, owner: client}
-	if weight > b.largest {
+	if weight > b.largest.Load() {
 		x.state.Store(1)
 		b.mu.Lock()
 		b.loose[sum] = x
@@ -275,6 +288,11 @@ func (b *bodies) charge(client netip.Prefix, n int64) {
 
 func (b *bodies) free(client netip.Prefix, n int64) {
 	b.charge(client, -n)
+	b.wakeWaiting()
+}
+
+// wakeWaiting has loads that wait for room look again. It is called with mu held.
+func (b *bodies) wakeWaiting() {
 	close(b.freed)
 	b.freed = make(chan struct{})
 }
@@ -287,4 +305,8 @@ func (b *bodies) sending() int64 {
 }
 
 // Scarce reports memory pressure: more than half of the limit is being sent.
-func (b *bodies) Scarce() bool { return b.sending() > b.limit/2 }
+func (b *bodies) Scarce() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used > b.limit/2
+}

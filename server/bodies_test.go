@@ -147,6 +147,67 @@ func TestSendBudget(t *testing.T) {
 	})
 }
 
+// A load that waits for room goes on when the limit grows, what a client has counts against a lower one, and a smaller cache keeps less.
+func TestLimitsChange(t *testing.T) {
+	const each = 1000 + bodyOverhead
+	one, other := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBodies(t, 1<<10, 4*each)
+		take := func(of netip.Prefix, c byte) (*body, error) {
+			sum, n, read := sized(1000, c)
+			return b.acquire(sum, n, of, read)
+		}
+		var held []*body
+		for c := range byte(2) {
+			x, err := take(one, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, x)
+		}
+		time.AfterFunc(500*time.Millisecond, func() { b.setLimits(1<<10, 6*each) })
+		x, err := take(one, 2)
+		if err != nil {
+			t.Fatalf("under a higher limit: %v", err)
+		}
+		held = append(held, x)
+		b.setLimits(1<<10, 4*each) // the client has one more than half of that
+		if b.over != each {
+			t.Errorf("%d bytes are over, want %d", b.over, each)
+		}
+		if !b.Scarce() {
+			t.Error("more than half of the lower limit is sent")
+		}
+		if _, err := take(one, 3); !errors.Is(err, errBusy) {
+			t.Errorf("under a lower limit: %v", err)
+		}
+		x, err = take(other, 4)
+		if err != nil {
+			t.Errorf("another client, which has nothing: %v", err)
+		}
+		for _, x := range append(held, x) {
+			b.release(x)
+		}
+		wantSending(t, b, 0)
+		if b.over != 0 {
+			t.Errorf("%d bytes are over after all were released", b.over)
+		}
+	})
+	b := newTestBodies(t, 1<<20, 4*each)
+	for c := range byte(100) {
+		sum, n, read := sized(1000, c)
+		b.release(b.mustAcquire(t, sum, n, read))
+	}
+	b.setLimits(32*each, 4*each)
+	bodyCache(b).CleanUp()
+	if got := bodyCache(b).WeightedSize(); got > 32*each {
+		t.Errorf("the cache has %d bytes, more than %d", got, 32*each)
+	}
+	if b.cacheable(5 * each) {
+		t.Error("a body of more than its share of the smaller cache goes into that")
+	}
+}
+
 // One client may have half of what is sent, and what it has does not keep others out, evictions included.
 func TestSendBudgetIsShared(t *testing.T) {
 	one, other := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")

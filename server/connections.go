@@ -16,10 +16,11 @@ import (
 // fast lanes know theirs. Where there are more than most, the one that has waited longest is
 // closed, so that connections that ask for nothing never keep others out.
 type connections struct {
-	most      int // 0 for any number
 	deadlines lane.Deadlines
 
 	mu      sync.Mutex
+	most    int // 0 for any number
+	limit   int // of the listeners, if it has changed; otherwise 0
 	lanes   []*lane.Listener
 	coming  int // are handed over, and not open yet
 	open    map[net.Conn]connection
@@ -53,7 +54,29 @@ func (c *connections) add(l *lane.Listener) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lanes = append(c.lanes, l)
+	if c.limit > 0 {
+		l.SetLimit(c.limit)
+	}
 }
+
+// setLimit changes how many connections the listeners may have open. Beyond a lower limit idle connections are closed.
+func (c *connections) setLimit(limit int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limit, c.most = limit, mostOf(limit)
+	excess := c.excess()
+	if !c.fair() {
+		excess = 0 // the listeners close connections of the clients with the most
+	}
+	for _, l := range c.lanes {
+		l.SetLimit(limit)
+	}
+	for ; excess > 0 && c.closeLongestIdle(); excess-- {
+	}
+}
+
+// mostOf returns up to how many connections no idle one is closed, under a limit of the listeners.
+func mostOf(limit int) int { return limit * 9 / 10 }
 
 func (c *connections) fronts() []*lane.Listener {
 	c.mu.Lock()
@@ -149,29 +172,45 @@ func (c *connections) makeRoom() {
 	c.makeRoomLocked()
 }
 
+// makeRoomLocked closes the connection that is idle for longest if too many are open and no client is about to lose some of many.
 func (c *connections) makeRoomLocked() {
+	if c.excess() > 0 && c.fair() {
+		c.closeLongestIdle()
+	}
+}
+
+// excess returns how many connections are too many. It is called with mu held, as are fair and closeLongestIdle.
+func (c *connections) excess() int {
 	if c.most == 0 {
-		return
+		return 0
 	}
 	n := len(c.open)
 	for _, l := range c.lanes {
 		n += l.Len()
 	}
-	if n <= c.most || slices.ContainsFunc(c.lanes, func(l *lane.Listener) bool { return !l.Fair() }) {
-		return // or a client with many gives way
-	}
+	return n - c.most
+}
+
+// fair reports whether no client has so many connections that it loses some before idle ones are closed.
+func (c *connections) fair() bool {
+	return !slices.ContainsFunc(c.lanes, func(l *lane.Listener) bool { return !l.Fair() })
+}
+
+// closeLongestIdle closes the connection that is idle for longest. It returns false if none is idle.
+func (c *connections) closeLongestIdle() bool {
 	before, longest := time.Now(), c.idle.Front()
 	if longest != nil {
 		before = c.open[longest.Value.(net.Conn)].since
 	}
 	for _, l := range c.lanes {
 		if l.CloseIdle(before) {
-			return
+			return true
 		}
 	}
 	if longest != nil {
 		c.close(longest.Value.(net.Conn))
 	}
+	return longest != nil
 }
 
 // busy returns how many connections are not idle.

@@ -106,7 +106,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
 	unansweredAtEnd := min(o.ReadHeaderTimeout, unansweredAtEnd)
 	handlers := &handlers{next: h, successor: o.Successor, none: make(chan struct{}, 1), settled: make(chan struct{})}
-	connections := newConnections(o.MaxConnections * 9 / 10)
+	connections := newConnections(mostOf(o.MaxConnections))
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, Opened: connections.makeRoom, HandsOver: connections.expect, Logger: o.Logger,
 		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, UnansweredAtEnd: unansweredAtEnd, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
@@ -165,6 +165,10 @@ func (s *Server) Close() error {
 	}
 	return err
 }
+
+// SetMaxConnections changes the limit of the listeners, which was not 0. Beyond a lower one the client with the most loses connections, and idle
+// ones are closed; the others stay until they have been answered, and new ones wait until then.
+func (s *Server) SetMaxConnections(most int) { s.connections.setLimit(most) }
 
 // OnLeave has f called once, when the server begins to leave.
 func (s *Server) OnLeave(f func()) { s.leaving = append(s.leaving, f) }

@@ -1,15 +1,21 @@
 package main
 
 import (
+	"bufio"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestReloadWithoutRestart reloads what changes while the role goes on: certificates, rooms, hosts, time limits and the log level. Each is in
@@ -69,14 +75,7 @@ func TestReloadWithoutRestart(t *testing.T) {
 	}
 	reload := func(changed ...string) {
 		t.Helper()
-		out, err := exec.Command("larder", "reload", "--json", "--data", data).Output()
-		var done struct {
-			Changed   []string
-			Restarted bool
-		}
-		if err = errors.Join(err, json.Unmarshal(out, &done)); err != nil || done.Restarted || !slices.Equal(done.Changed, changed) {
-			t.Errorf("a reload that changes %q: %s %v", changed, out, err)
-		}
+		reloadLive(t, data, changed...)
 	}
 	presents("one")
 	pair("one") // renewed
@@ -97,4 +96,86 @@ func TestReloadWithoutRestart(t *testing.T) {
 	}
 	presents("two")
 	limit("20")
+}
+
+// reloadLive reloads settings that need no other run of the role.
+func reloadLive(t *testing.T, data string, changed ...string) {
+	t.Helper()
+	out, err := exec.Command("larder", "reload", "--json", "--data", data).Output()
+	var done struct {
+		Changed   []string
+		Restarted bool
+	}
+	if err = errors.Join(err, json.Unmarshal(out, &done)); err != nil || done.Restarted || !slices.Equal(done.Changed, changed) {
+		t.Errorf("a reload that changes %q: %s %v", changed, out, err)
+	}
+}
+
+// TestReloadOfLimits lowers and raises the limits of connections and memory while the process serves, without another run of the role.
+func TestReloadOfLimits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process")
+	}
+	t.Parallel()
+	data, config := t.TempDir(), filepath.Join(t.TempDir(), "larder.yaml")
+	configure := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := stockNoise(t, data, 40, 50_000)
+	configure("")
+	p := startServe(t, data, "", "--config", config)
+	const cached = `larder_assets_cache_bytes{cache="bodies"}`
+	if p.load(files, len(files)); p.metric(cached) < 1_900_000 {
+		t.Errorf("the cache has %d bytes of 2 MB", p.metric(cached))
+	}
+	connect := func() net.Conn {
+		t.Helper()
+		c, err := net.Dial("tcp", strings.TrimPrefix(p.public, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		return c
+	}
+	get := func(c net.Conn) {
+		t.Helper()
+		fmt.Fprint(c, "GET /ajax/libs/noise/1.0.0/0.bin HTTP/1.1\r\nHost: larder.example\r\n\r\n")
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err == nil {
+			_, err = io.Copy(io.Discard, r.Body)
+		}
+		if err != nil || r.StatusCode != http.StatusOK {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	idle := connect()
+	get(idle)
+
+	configure("max-connections: 1\ncache: 1MiB\nsending: 2MiB\n")
+	reloadLive(t, data, "max-connections", "cache", "sending")
+	if _, err := idle.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("beyond a lower limit, an idle connection is read with %v, want %v", err, io.EOF)
+	}
+	for deadline := time.Now().Add(time.Minute); p.metric(cached) > 1<<20; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the cache has %d bytes, more than its new size", p.metric(cached))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+
+	configure("max-connections: 100\ncache: 64MiB\nsending: 2MiB\n")
+	reloadLive(t, data, "max-connections", "cache")
+	if p.load(files, len(files)); p.metric(cached) < 1_900_000 {
+		t.Errorf("the cache that has grown has %d bytes of 2 MB", p.metric(cached))
+	}
+	connections := []net.Conn{connect(), connect(), connect()} // all stay open
+	for range 2 {
+		for _, c := range connections {
+			get(c)
+		}
+	}
 }

@@ -41,7 +41,7 @@ func TestSlowClients(t *testing.T) {
 			p.onSocket = startOn(p.t, p.data, []given{p.socket}, p.args...)
 		},
 		"reload": func(p *slowServer) {
-			p.configure("cache: 80MiB")
+			p.configure("name: Another") // restarts the role
 			if out, err := exec.Command("larder", "reload", "--data", p.data).CombinedOutput(); err != nil {
 				p.t.Errorf("%v: %s", err, out)
 			}
@@ -179,7 +179,7 @@ func startSlowServer(t *testing.T, secure bool) *slowServer {
 	p.onSocket = &onSocket{t: t}
 	p.files = stockNoise(t, p.data, 80, 30_000)
 	p.paths = slices.Sorted(maps.Keys(p.files))
-	p.configure("cache: 64MiB")
+	p.configure("name: One")
 	p.args = []string{"--private-listen", "off", "--config", p.config}
 	if secure {
 		cert, key := filepath.Join(p.data, "cert.pem"), filepath.Join(p.data, "key.pem")

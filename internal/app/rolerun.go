@@ -88,6 +88,10 @@ func (r *roleRun) do(what role) (*restart, error) {
 // handler runs; or where another run of the role follows, none that needs more than is in memory.
 func (r *roleRun) serve(name string, s *server.Server, all []net.Listener) {
 	end := sync.OnceFunc(func() { r.stopServing(s) })
+	r.subscribe(func(_ context.Context, fresh *settings.Settings) error {
+		s.SetMaxConnections(fresh.MaxConnections)
+		return nil
+	})
 	r.parts.Add(parts.Part{
 		Name: name,
 		Run: func(ctx context.Context) error {

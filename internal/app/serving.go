@@ -7,6 +7,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -25,7 +26,9 @@ func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {
 
 // addMemoryLimit adds the part that limits the memory of the process.
 func (r *roleRun) addMemoryLimit(serve bool) {
-	r.parts.Add(parts.Part{Name: "memory limit", Run: parts.Until(func(ctx context.Context) { r.settings.LimitMemory(ctx, serve, r.logger) })})
+	r.parts.Add(parts.Part{Name: "memory limit", Run: parts.Until(func(ctx context.Context) {
+		settings.LimitMemory(ctx, r.supervisor.configuration.inForce.Get, serve, r.logger)
+	})})
 }
 
 // openSite opens the public site of a folder, with waiting rooms if the settings have some.

@@ -100,6 +100,9 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	if err != nil {
 		return nil, nil, err
 	}
+	r.subscribe(func(_ context.Context, fresh *settings.Settings) error {
+		return assets.SetMemory(fresh.Cache, fresh.Sending)
+	})
 	what := &published{logger: r.logger, folder: folder}
 	if what.libraries, err = folder.libraries.get(); err != nil {
 		return nil, nil, err

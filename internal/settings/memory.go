@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// LimitMemory keeps the process near the memory of its settings until ctx ends, unless GOMEMLIMIT says otherwise. Without a limit, Go's
+// LimitMemory keeps the process near the memory of the settings in force until ctx ends, unless GOMEMLIMIT says otherwise. Without a limit, Go's
 // garbage collector lets as much garbage accumulate as there is in use, so a process could take twice its memory. Under a limit it collects
 // earlier the nearer it comes.
 //
 // A limit below what is in use would have it collect all the time. So if more is in use than the settings come to, the limit is raised: a
 // quarter of it is always left for garbage.
-func (s *Settings) LimitMemory(ctx context.Context, serve bool, logger *slog.Logger) {
+func LimitMemory(ctx context.Context, inForce func() *Settings, serve bool, logger *slog.Logger) {
+	s := inForce()
 	if s.Environment("GOMEMLIMIT") {
 		return
 	}
@@ -40,6 +41,7 @@ func (s *Settings) LimitMemory(ctx context.Context, serve bool, logger *slog.Log
 		}
 		metrics.Read(samples)
 		value := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
+		m.budget = inForce().MemoryBudget(serve)
 		used := value(0) + value(1)
 		for i := 2; i < len(samples); i++ {
 			used -= value(i)

@@ -38,7 +38,10 @@ func (s *Settings) Reload() (*Settings, error) {
 }
 
 // live are the settings that need no other run of the role: their consumers read them from the version in force, or subscribe to it.
-var live = map[string]bool{"drain": true, "lame-duck": true, "log-level": true, "private-hosts": true, "rooms": true, "tls-cert": true, "tls-key": true}
+var live = map[string]bool{
+	"cache": true, "drain": true, "lame-duck": true, "log-level": true, "max-connections": true, "private-hosts": true, "rooms": true, "sending": true, "tls-cert": true,
+	"tls-key": true,
+}
 
 // Changes are the differences between two versions of the settings.
 type Changes struct {

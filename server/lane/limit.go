@@ -2,7 +2,6 @@ package lane
 
 import (
 	"cmp"
-	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -141,7 +140,7 @@ func (l *Listener) closeOverdue(now time.Time) {
 // Linux it can give them away as descriptors.
 type limited struct {
 	*net.TCPListener
-	places chan struct{} // has one for each connection
+	slots  *slots
 	room   *room
 	trusts func(peer netip.Addr) bool // whether that is a proxy, whose connections are not counted as a client's; nil for never
 	closed chan struct{}
@@ -161,13 +160,13 @@ func Limit(l *net.TCPListener, most int) net.Listener { return LimitAll(most, l)
 // LimitAll is [Limit] of several listeners together, of TCP or Unix sockets. All connections of
 // a Unix socket are one client's, so none of them gives way.
 func LimitAll(most int, of ...net.Listener) []net.Listener {
-	places, room := make(chan struct{}, cmp.Or(most, math.MaxInt)), newRoom(most) // they take no memory
+	slots, room := newSlots(most), newRoom(most)
 	all := make([]net.Listener, len(of))
 	for i, l := range of {
 		if tcp, ok := l.(*net.TCPListener); ok {
-			all[i] = &limited{TCPListener: tcp, places: places, room: room, closed: make(chan struct{})}
+			all[i] = &limited{TCPListener: tcp, slots: slots, room: room, closed: make(chan struct{})}
 		} else {
-			all[i] = &limitedLocal{Listener: l, places: places, closed: make(chan struct{})}
+			all[i] = &limitedLocal{Listener: l, slots: slots, closed: make(chan struct{})}
 		}
 	}
 	return all
@@ -176,23 +175,21 @@ func LimitAll(most int, of ...net.Listener) []net.Listener {
 // A limitedLocal listener is one of a Unix socket.
 type limitedLocal struct {
 	net.Listener
-	places chan struct{}
+	slots  *slots
 	closed chan struct{}
 	once   sync.Once
 }
 
 func (l *limitedLocal) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
+	if err := l.slots.acquire(l.closed); err != nil {
+		return nil, err
 	}
 	c, err := l.Listener.Accept()
 	if err != nil {
-		<-l.places
+		l.slots.release()
 		return nil, err
 	}
-	return &localConn{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
+	return &localConn{Conn: c, leave: sync.OnceFunc(l.slots.release)}, nil
 }
 
 func (l *limitedLocal) Close() error {
@@ -217,16 +214,9 @@ func (c *localConn) Close() error {
 	return c.Conn.Close()
 }
 
-func (l *limited) enter() error {
-	select {
-	case l.places <- struct{}{}:
-		return nil
-	case <-l.closed:
-		return net.ErrClosed
-	}
-}
+func (l *limited) enter() error { return l.slots.acquire(l.closed) }
 
-func (l *limited) leave() { <-l.places }
+func (l *limited) leave() { l.slots.release() }
 
 func (l *limited) Accept() (net.Conn, error) {
 	for {
@@ -250,7 +240,7 @@ func (l *limited) Accept() (net.Conn, error) {
 }
 
 func (l *limited) newPlace(fd int, tcp *net.TCPConn) *place {
-	if l.room.most == 0 && l.trusts == nil {
+	if !l.room.bounded && l.trusts == nil {
 		return nil
 	}
 	return &place{room: l.room, fd: fd, tcp: tcp}
@@ -277,6 +267,18 @@ func (l *Listener) hasRoomFor(c *conn) bool {
 
 // Fair reports whether no client has so many connections that it gives way before others do.
 func (l *Listener) Fair() bool { return l.source == nil || l.source.room.isFair() }
+
+// SetLimit changes how many connections the listener may have open, together with those that share its limit, which was not 0. Beyond a
+// lower limit the clients with the most lose some.
+func (l *Listener) SetLimit(most int) {
+	if local, ok := l.Listener.(*limitedLocal); ok {
+		local.slots.setLimit(most)
+	}
+	if l.source != nil {
+		l.source.slots.setLimit(most)
+		l.source.room.setLimit(most)
+	}
+}
 
 // Scarce reports whether connections are, so that clients have to hurry.
 func (l *Listener) Scarce() bool { return l.source != nil && l.source.room.scarce.Load() }

@@ -13,12 +13,12 @@ import (
 //
 // Proxies that the operator trusts are not counted: their clients are told apart by request, while connections are scarce.
 type room struct {
-	most  int // 0 for any number
-	ample int // up to here nothing gives way
-
-	scarce atomic.Bool // whether clients have to hurry
+	bounded bool        // otherwise there may be any number
+	scarce  atomic.Bool // whether clients have to hurry
 
 	mu      sync.Mutex
+	most    int
+	ample   int // up to here nothing gives way
 	open    int // connections, without those that were cut
 	crowds  map[netip.Prefix]*crowd
 	bySize  []ring[*crowd] // at n those that have n connections
@@ -54,13 +54,13 @@ const (
 )
 
 func newRoom(most int) *room {
-	return &room{most: most, ample: most * 9 / 10, crowds: make(map[netip.Prefix]*crowd), bySize: make([]ring[*crowd], 1)}
+	return &room{bounded: most > 0, most: most, ample: most * 9 / 10, crowds: make(map[netip.Prefix]*crowd), bySize: make([]ring[*crowd], 1)}
 }
 
 // admit gives a new connection its place, and has another give way where that is needed. It returns false where its own
 // client is the one that has to.
 func (r *room) admit(p *place, of netip.Prefix, counts bool) bool {
-	if r.most == 0 {
+	if !r.bounded {
 		return true
 	}
 	r.mu.Lock()
@@ -71,7 +71,7 @@ func (r *room) admit(p *place, of netip.Prefix, counts bool) bool {
 // isFrom counts a connection as a client's, of which that was not known when it was accepted, or that has another one's. It returns false where the
 // client has to give way; then the connection is cut.
 func (r *room) isFrom(p *place, of netip.Prefix) bool {
-	if r.most == 0 {
+	if !r.bounded {
 		return true
 	}
 	r.mu.Lock()
@@ -96,6 +96,19 @@ func (r *room) cut(p *place) {
 	r.mu.Lock()
 	p.cut()
 	r.mu.Unlock()
+}
+
+// setLimit changes the bound. Beyond a lower one the clients with the most lose connections, as if others came.
+func (r *room) setLimit(most int) {
+	r.mu.Lock()
+	r.most, r.ample = most, most*9/10
+	r.count(0)
+	excess := r.open - r.ample
+	r.mu.Unlock()
+	for range excess {
+		r.mu.Lock()
+		r.makeRoom(&place{})
+	}
 }
 
 // makeRoom has a connection give way if p is one too many. It returns false where that is p. It is called with mu held,
