@@ -43,6 +43,9 @@ type Options struct {
 	// Key is the verifier key of the log of every larder: origin. Default: what the origin says the first time,
 	// which is remembered in Known.
 	Key string
+	// Root, if set, is the verifier key of the offline root key of every larder: origin's log. The keys that it lists count in
+	// place of Key.
+	Root string
 	// Known is the file in which it is remembered what was seen of the origins' logs.
 	Known string
 	// Quota bounds the bytes of all mirrored releases that are here.

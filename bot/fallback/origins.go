@@ -37,7 +37,7 @@ func (f *Fallback) parse(given string) (origin, error) {
 	case "larder":
 		client := verify.NewClient()
 		client.Transport = hopping{f.getter.Transport(fetch.TransportOptions{Trusted: host.trusted})}
-		o := verify.Options{Server: host.base, Trust: verify.Trust{Key: f.o.Key, Now: f.o.Now}, Client: client, UserAgent: f.o.UserAgent}
+		o := verify.Options{Server: host.base, Trust: verify.Trust{Key: f.o.Key, Root: f.o.Root, Now: f.o.Now}, Client: client, UserAgent: f.o.UserAgent}
 		return &larder{host: host, options: o, contents: replication.HTTP(o)}, nil
 	case "cdnjs":
 		return &cdnjs{host: host}, nil
@@ -296,7 +296,7 @@ func (o *larder) open(ctx context.Context) (*verify.Log, error) {
 	}
 	log, firstUse, err := known.Open(ctx, o.options, o.o.Now())
 	if firstUse && err == nil {
-		o.o.Logger.Warn("the key of an origin's log is taken on its own word; compare it with the one that its operator publishes, or give it with --fallback-key", "origin", o.String(), "key", log.Key())
+		o.o.Logger.Warn("the key of an origin's log is taken on its own word; compare it with the one that its operator publishes, or give it with --fallback-key or --fallback-root", "origin", o.String(), "key", log.Key())
 	}
 	if err != nil {
 		return nil, err

@@ -341,12 +341,12 @@ func TestVerifyAction(t *testing.T) {
 		}
 		cmd := exec.Command("bash", "-c", step.Run)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PAGE=a page.html", "SERVER=https://cdn.example.com", "KEY=", "OWN=/js/\n/css/", "MAX_AGE=24h", "OSV=osv.json", "SARIF=found.sarif", "LARDER="+larder, "RUNNER_TEMP="+dir)
+		cmd.Env = append(os.Environ(), "PAGE=a page.html", "SERVER=https://cdn.example.com", "KEY=", "ROOT=cdn.example.com/root+1a", "KNOWN=", "OWN=/js/\n/css/", "MAX_AGE=24h", "OSV=osv.json", "SARIF=found.sarif", "LARDER="+larder, "RUNNER_TEMP="+dir)
 		said, err := cmd.CombinedOutput()
 		if (err == nil) != (code == "0") {
 			t.Errorf("exit code %s: %v, %s", code, err, said)
 		}
-		want := "verify --server https://cdn.example.com --known-logs " + dir + "/larder-known-logs --own /js/ --own /css/ --max-age 24h --osv osv.json -- a page.html"
+		want := "verify --server https://cdn.example.com --known-logs " + dir + "/larder-known-logs --root cdn.example.com/root+1a --own /js/ --own /css/ --max-age 24h --osv osv.json -- a page.html"
 		if strings.TrimSpace(string(said)) != want {
 			t.Errorf("it runs larder %s", said)
 		}

@@ -44,7 +44,7 @@ proven.`,
 	f.StringVar(&o.Folder, "dir", "", "the auditor's own `FOLDER`")
 	f.StringVar(&o.Name, "name", "", "the `NAME` of a new auditor's key: a host that is yours, and what you like behind it")
 	f.StringVar(&o.Verify.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
-	f.StringVar(&o.Verify.Root, "root", "", rootFlag)
+	f.StringVar(&o.Verify.Trust.Root, "root", "", rootFlag)
 	f.Var(settings.Duration(&every, time.Second), "every", "how long to wait between two audits")
 	f.DurationVar(&o.OpenTimeout, "timeout", time.Minute, "how long the server may take to show its log")
 	f.BoolVar(&asJSON, "json", false, "print JSON, a result on each line")
@@ -59,7 +59,7 @@ proven.`,
 		if o.Verify.Trust.Key, err = verify.ReadKey(o.Verify.Trust.Key); err != nil {
 			return fmt.Errorf("--key: %w", err)
 		}
-		if o.Verify.Root, err = readRoot(o.Verify.Root, o.Verify.Trust.Key); err != nil {
+		if o.Verify.Trust.Root, err = readRoot(o.Verify.Trust.Root, o.Verify.Trust.Key); err != nil {
 			return err
 		}
 		if err := a.settings.Load(a.environ); err != nil {

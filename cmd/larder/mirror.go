@@ -25,7 +25,9 @@ func newMirror(a *cli) *cobra.Command {
 		Short: "Follow another Larder's signed log, and serve what it serves",
 		Long: `Take over all that the Larder at URL has published, and everything that follows, and serve it from here. Nothing that
 URL sends is trusted: its log must be signed with --key and continue what was seen before, and every file must have the
-hash that the log says. Without --key the key counts that was seen first; it is printed, and remembered in --keys.
+hash that the log says. Without --key the key counts that was seen first; it is printed, and remembered in --keys. With
+--root, only the keys count that the offline root key lists; a stolen key that it has ended is refused. The newest list
+is remembered in --keys as key-list, from where the mirror's own clients get it.
 
 A release is withdrawn, restored and erased here as it is there. A mirror publishes and signs nothing, and can be
 mirrored in turn. A source that lies is refused, and verified data is still served. With --once, catch up and exit.
@@ -45,6 +47,7 @@ what replaces FILE.` + environmentNote,
 	a.uses(cmd, dataFlags, serveFlags, []string{"keys"})
 	f := cmd.Flags()
 	f.StringVar(&m.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it")
+	f.StringVar(&m.Trust.Root, "root", "", rootFlag)
 	f.StringArrayVar(&m.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 	f.StringArrayVar(&m.Only, "only", nil, "take over only these releases: a pattern `PACKAGE[@VERSION]`; the log has the others without their files; repeatable")
 	f.Var(settings.Duration(&m.Trust.MaxAge, 1), "max-age", "refuse a bundle whose newest cosignature is older than this")
@@ -59,6 +62,9 @@ what replaces FILE.` + environmentNote,
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		var err error
 		if m.Trust.Key, err = verify.ReadKey(m.Trust.Key); err == nil {
+			m.Trust.Root, err = readRoot(m.Trust.Root, m.Trust.Key)
+		}
+		if err == nil {
 			m.Trust.Witnesses, err = verify.ReadWitnesses(m.Trust.Witnesses)
 		}
 		if err != nil {
@@ -85,7 +91,10 @@ func (a *cli) mirrors(ctx context.Context, m app.Mirror, once bool) error {
 	m.Following = func(s app.FollowState) {
 		if s.Key != reported.Key {
 			how := "as it was given, or remembered"
-			if s.FirstUse {
+			switch {
+			case m.Trust.Root != "":
+				how = "which the root key lists"
+			case s.FirstUse:
 				how = "which nothing but the server itself has named: compare it with one that you had elsewhere"
 			}
 			fmt.Fprintf(a.stdout, "Trusting the key %s, %s.\n", s.Key, how)

@@ -47,7 +47,7 @@ completed or absent. A second Ctrl-C ends it at once, which does no harm.` + env
   larder up --bucket s3://larder --bucket-endpoint https://s3.eu-central-1.amazonaws.com --node-url https://10.0.0.5:8443`,
 		Args: arguments(0, 0),
 	}
-	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file", "fallback", "fallback-key", "fallback-quota"}, signingFlags, clusterFlags, githubFlags, []string{"downloads-url"})
+	a.uses(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "catalogue-interval", "hook-secret-file", "fallback", "fallback-key", "fallback-root", "fallback-quota"}, signingFlags, clusterFlags, githubFlags, []string{"downloads-url"})
 	cmd.RunE = a.configured(a.runs(app.Server{Serve: true, Fill: true}))
 	return cmd
 }

@@ -341,7 +341,7 @@ func (a *cli) verify(ctx context.Context, v verification, subjects []subject) er
 
 // trust says whose signatures count, and how old they may be.
 func (v verification) trust() verify.Trust {
-	return verify.Trust{Key: v.key, Witnesses: v.witnesses, Need: v.need, MaxAge: v.maxAge}
+	return verify.Trust{Key: v.key, Root: v.root, Witnesses: v.witnesses, Need: v.need, MaxAge: v.maxAge}
 }
 
 // session returns what verifies by the flags, and what ends it.
@@ -354,7 +354,7 @@ func (a *cli) session(v verification) (*verify.Session, func(), error) {
 	bar := newCountBar(a.stderr, "reading", "entries")
 	s := &verify.Session{Known: known, Timeout: v.timeout, Idle: bar.Close, Options: verify.Options{
 		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
-		Trust: v.trust(), Auditors: v.audited, NeedAuditors: v.audits, Root: v.root,
+		Trust: v.trust(), Auditors: v.audited, NeedAuditors: v.audits,
 	}}
 	if !v.asJSON && !v.sarif {
 		s.Opened = func(l *verify.SessionLog) { writeSessionLog(a.stdout, l) }

@@ -46,7 +46,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 	f.StringArrayVar(&w.Packages, "package", nil, "report only the package `NAME` and the log itself; repeatable")
 	f.StringVar(&w.Repository, "repository", "", "`URL` of the repository that every watched release has to be built from, by its provenance")
 	f.StringVar(&w.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
-	f.StringVar(&w.Root, "root", "", rootFlag)
+	f.StringVar(&w.Trust.Root, "root", "", rootFlag)
 	f.StringArrayVar(&w.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 	f.Var(settings.Duration(&every, time.Second), "every", "interval between two polls")
 	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "time without a new entry after which silence is reported")
@@ -62,7 +62,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 		if w.Trust.Key, err = verify.ReadKey(w.Trust.Key); err != nil {
 			return fmt.Errorf("--key: %w", err)
 		}
-		if w.Root, err = readRoot(w.Root, w.Trust.Key); err != nil {
+		if w.Trust.Root, err = readRoot(w.Trust.Root, w.Trust.Key); err != nil {
 			return err
 		}
 		if w.Trust.Witnesses, err = verify.ReadWitnesses(w.Trust.Witnesses); err != nil {

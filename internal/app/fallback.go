@@ -13,10 +13,16 @@ func checkFallback(s *settings.Settings) error {
 	if err := fallback.Check(s.Fallback); err != nil {
 		return settings.Mistakef("%s: %w", s.Origin("fallback"), err)
 	}
-	if s.FallbackKey != "" {
-		if err := verify.CheckKey(s.FallbackKey); err != nil {
-			return settings.Mistakef("%s: %w", s.Origin("fallback-key"), err)
+	for name, key := range map[string]string{"fallback-key": s.FallbackKey, "fallback-root": s.FallbackRoot} {
+		if key == "" {
+			continue
 		}
+		if err := verify.CheckKey(key); err != nil {
+			return settings.Mistakef("%s: %w", s.Origin(name), err)
+		}
+	}
+	if s.FallbackKey != "" && s.FallbackRoot != "" {
+		return settings.Mistakef("%s counts in place of %s: give one of the two", s.Origin("fallback-root"), s.Origin("fallback-key"))
 	}
 	return nil
 }
@@ -32,7 +38,7 @@ func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) erro
 		return err
 	}
 	asking, err := fallback.New(fallback.Options{
-		Bot: f.bot, Store: folder.store, Origins: c.Fallback, Key: c.FallbackKey,
+		Bot: f.bot, Store: folder.store, Origins: c.Fallback, Key: c.FallbackKey, Root: c.FallbackRoot,
 		Known: filepath.Join(keys, "fallback-known-logs"), Quota: c.FallbackQuota,
 		Allow: c.AllowHosts, UserAgent: agent(), Logger: r.logger.With("part", "fallback"),
 	})

@@ -11,8 +11,6 @@ type Watch struct {
 	Folder string
 	// Trust says whose signatures count.
 	Trust verify.Trust
-	// Root is that of [verify.Options].
-	Root string
 }
 
 // A WatchEvent is an event that a Watch reports.
@@ -20,7 +18,7 @@ type WatchEvent = verify.WatchEvent
 
 // Open reads where the last look ended.
 func (w Watch) Open() (*verify.Watcher, error) {
-	w.Verify = verify.Options{Trust: w.Trust, Root: w.Root, UserAgent: agent()}
+	w.Verify = verify.Options{Trust: w.Trust, UserAgent: agent()}
 	if w.State == "" {
 		w.State = verify.WatchStateFile(w.Folder, w.Server, w.Packages)
 	}

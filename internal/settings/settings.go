@@ -122,6 +122,9 @@ type Settings struct {
 	Fallback []string
 	// FallbackKey is the verifier key of the log of a larder: origin. Default: what that says the first time.
 	FallbackKey string
+	// FallbackRoot is the verifier key of the offline root key of a larder: origin's log, whose list of keys counts in place of
+	// FallbackKey. Default: none.
+	FallbackRoot string
 	// FallbackQuota is the bytes of all releases that may be taken from them. Default: 10 GiB.
 	FallbackQuota int64
 
@@ -287,6 +290,7 @@ func (s *Settings) addFlags() {
 
 	f.Var(&listValue{target: &s.Fallback, kind: "origin"}, "fallback", "`ORIGIN` of missing releases of the catalogue: larder:URL, proven by its log, or cdnjs:URL, whose API gives integrities; repeatable, the first with the release counts")
 	f.Var(textValue(&s.FallbackKey, "key"), "fallback-key", "verifier `KEY` of the log of larder: origins; default: the first one seen")
+	f.Var(textValue(&s.FallbackRoot, "key"), "fallback-root", "verifier `KEY` of the offline root key of larder: origins, whose list of keys counts in place of fallback-key; default: none")
 	f.Var(sizeValue(&s.FallbackQuota, Mebibyte), "fallback-quota", "`SIZE` of all releases taken from other origins")
 
 	f.Var(Base(&s.DownloadsURL), "downloads-url", "`URL` of an API like npm's for download counts, which rank search; up and bot request sixty packages an hour; default: none")

@@ -32,7 +32,7 @@ const KnownFile = "source.json"
 type Options struct {
 	// Source has the log. Required.
 	Source Source
-	// Trust says whose signatures count. Without a key the one counts that was remembered or, at
+	// Trust says whose signatures count. Without a key and a root key the one counts that was remembered or, at
 	// first, the one that the source names.
 	Trust verify.Trust
 	// Store and Log take the log over. They must be empty, or have a beginning of it. Required.
@@ -310,7 +310,13 @@ func (f *Follower) verify(ctx context.Context) (*verify.Log, error) {
 	if bundle != nil && bundle.Since() > local.Size {
 		return nil, fmt.Errorf("the bundle begins after %d log entries, and %d are here: take the bundles in between first, or make one with `larder bundle --since %d`", bundle.Since(), local.Size, local.Size)
 	}
+	if err := f.readKeyList(); err != nil {
+		return nil, err
+	}
 	log, firstUse, err := f.known.Open(ctx, verify.Options{Server: f.Source.Name(), Read: f.Source.Get, Trust: f.Trust}, f.Now())
+	if shareErr := f.shareKeyList(); shareErr != nil {
+		return nil, errors.Join(err, shareErr)
+	}
 	if fork := (*verify.ForkError)(nil); errors.As(err, &fork) {
 		f.change(func(s *State) { s.Evidence = fork.File })
 		return nil, &RefusedError{err}

@@ -54,6 +54,9 @@ func (l *KeyList) Valid() (keys []string) {
 	return keys
 }
 
+// Equal reports whether two lists have the same content. Their notes may differ in signatures of other keys.
+func (l *KeyList) Equal(other *KeyList) bool { return l.text() == other.text() }
+
 // Sign returns the list as a note (https://c2sp.org/signed-note) that a root key has signed.
 func (l *KeyList) Sign(root note.Signer) ([]byte, error) {
 	text := l.text()

@@ -102,13 +102,13 @@ func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, fir
 	if before, ok := k.OfServer(o.Server); o.Trust.Key == "" && ok {
 		o.Trust.Key = before.Key
 	}
-	if o.Trust.Key == "" && o.Root == "" {
+	if o.Trust.Key == "" && o.Trust.Root == "" {
 		if o.Trust.Key, err = FetchKey(ctx, o); err != nil {
 			return nil, false, fmt.Errorf("couldn't get the log's key: %w", err)
 		}
 		firstUse = true
 	}
-	o.Known, o.KnownList = k.OfKey, k.ListOf
+	o.Known, o.KnownList, o.KeepList = k.OfKey, k.ListOf, k.KeepList
 	l, err = Open(ctx, o)
 	if fork := (*ForkError)(nil); errors.As(err, &fork) {
 		var failed error
@@ -125,6 +125,11 @@ func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, fir
 // which may have led to another one, and has this checkpoint. One of which there is a
 // doubt is not gone by later, but what is to be compared with the log is kept.
 func (k *Known) Remember(server, trusted string, l *Log, now time.Time) error {
+	return k.update(func(fresh *Known) { fresh.add(server, trusted, l, now) })
+}
+
+// update changes the file of known logs, as it is now.
+func (k *Known) update(change func(*Known)) error {
 	if err := os.MkdirAll(filepath.Dir(k.path), 0o700); err != nil {
 		return fmt.Errorf("couldn't remember the log: %w", err)
 	}
@@ -137,8 +142,7 @@ func (k *Known) Remember(server, trusted string, l *Log, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	fresh.add(server, trusted, l, now)
-	fresh.addList(l.options.Root, l.listNote)
+	change(fresh)
 	if err := fresh.write(); err != nil {
 		return fmt.Errorf("couldn't remember the log: %w", err)
 	}

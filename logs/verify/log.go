@@ -24,10 +24,10 @@ type Options struct {
 	// Known, where set, returns what is remembered of the log that a key signs, or signed:
 	// [Known.OfKey]. It is asked for the present key and for the trusted one.
 	Known func(key string) (KnownLog, bool)
-	// Root, where set, is the verifier key of an offline root key. The keys that it lists count, in the place of Trust.Key.
-	Root string
 	// KnownList, where set, returns the newest signed list of a root key that was seen: [Known.ListOf].
 	KnownList func(root string) []byte
+	// KeepList, where set, is called with the signed list that counts, as the server has it: [Known.KeepList].
+	KeepList func(root string, signed []byte) error
 	// All has every entry read, however many there are; see [Release.Complete].
 	All bool
 	// Upstream, where set, compares the releases of files that are proven with what their upstream has. What it does not
@@ -63,7 +63,6 @@ type Log struct {
 	settled  []string // those that were kept and that it contains
 	audits   []audit
 	keyList  *signing.KeyList // nil if no root key is pinned
-	listNote []byte           // keyList as it was signed
 	proof    map[tlog.Tile][]byte
 	releases map[[2]string]*Release
 	history  *history // nil before the log was read whole

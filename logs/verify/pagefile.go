@@ -20,9 +20,9 @@ import (
 // checkFile verifies a file that is under /ajax/libs/, and what the page says of it.
 func (c *pageCheck) checkFile(ctx context.Context, found *Referred, server string, name Name) error {
 	own := !c.isForeign(found.Reference)
-	if !own && server != c.o.Server && c.Options.Trust.Key == "" {
+	if !own && server != c.o.Server && c.Options.Trust.Key == "" && c.Options.Trust.Root == "" {
 		if _, ok := c.Known.OfServer(server); !ok { // the page must not choose whose word counts
-			found.Outcome, found.Problem = Unproven, fmt.Sprintf("the log of %s was never seen from here, and only the page names it; verify one of its files first, or give --server or --key", server)
+			found.Outcome, found.Problem = Unproven, fmt.Sprintf("the log of %s was never seen from here, and only the page names it; verify one of its files first, or give --server, --key or --root", server)
 			return nil
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -28,33 +29,38 @@ func (k *Known) ListOf(root string) []byte {
 	return nil
 }
 
-// addList remembers a list, in place of an older one.
-func (k *Known) addList(root string, signed []byte) {
-	if signed == nil {
-		return
+// KeepList remembers a list that a root key has signed, unless one with the same version or a newer one is known. It is written at
+// once, whatever comes of verifying the log: an older list must not count any more.
+func (k *Known) KeepList(root string, signed []byte) error {
+	fresh, err := signing.OpenKeyList(signed, root)
+	if err != nil {
+		return err
 	}
-	for i := range k.Lists {
-		if k.Lists[i].Root != root {
-			continue
-		}
-		fresh, err := signing.OpenKeyList(signed, root)
-		before, beforeErr := signing.OpenKeyList([]byte(k.Lists[i].List), root)
-		if err == nil && (beforeErr != nil || before.Version < fresh.Version) {
-			k.Lists[i].List = string(signed)
-		}
-		return
+	if !k.isNewer(root, fresh) {
+		return nil
 	}
-	k.Lists = append(k.Lists, KnownList{root, string(signed)})
+	return k.update(func(now *Known) {
+		if now.isNewer(root, fresh) { // another process may have written it
+			now.Lists = slices.DeleteFunc(now.Lists, func(l KnownList) bool { return l.Root == root })
+			now.Lists = append(now.Lists, KnownList{root, string(signed)})
+		}
+	})
+}
+
+// isNewer reports whether a list has a larger version than the one that is known of a root key.
+func (k *Known) isNewer(root string, list *signing.KeyList) bool {
+	before, err := signing.OpenKeyList(k.ListOf(root), root)
+	return err != nil || before.Version < list.Version
 }
 
 // readKeyList reads the list that the root key has signed: that of the server, or the one that was seen before if it is newer.
 func (l *Log) readKeyList(ctx context.Context) error {
-	root := l.options.Root
+	root := l.options.Trust.Root
 	var seen *signing.KeyList
 	if l.options.KnownList != nil {
-		if l.listNote = l.options.KnownList(root); l.listNote != nil {
+		if known := l.options.KnownList(root); known != nil {
 			var err error
-			if seen, err = signing.OpenKeyList(l.listNote, root); err != nil {
+			if seen, err = signing.OpenKeyList(known, root); err != nil {
 				return fmt.Errorf("couldn't read the list of keys that was seen before: %w", err)
 			}
 		}
@@ -76,10 +82,13 @@ func (l *Log) readKeyList(ctx context.Context) error {
 	switch {
 	case seen != nil && seen.Version > shown.Version:
 		l.keyList = seen // an older list may have a key that was stolen since
-	case seen != nil && seen.Version == shown.Version && string(l.listNote) != string(signed):
+	case seen != nil && seen.Version == shown.Version && !seen.Equal(shown):
 		return differs("the root key has signed two lists of keys with the version %d", seen.Version)
 	default:
-		l.keyList, l.listNote = shown, signed
+		l.keyList = shown
+	}
+	if l.options.KeepList != nil && l.keyList == shown {
+		return l.options.KeepList(root, signed)
 	}
 	return nil
 }
@@ -87,7 +96,7 @@ func (l *Log) readKeyList(ctx context.Context) error {
 // readKeys learns which keys may have signed the log: from the list of the root key if one is pinned, or else from the changes of
 // the key that the server names.
 func (l *Log) readKeys(ctx context.Context) (err error) {
-	if l.options.Root != "" {
+	if l.options.Trust.Root != "" {
 		return l.readKeyList(ctx)
 	}
 	// They come before the checkpoint: the key before a change signs for a while after it, but the one after it does not sign

@@ -142,7 +142,7 @@ func (s *Session) read(ctx context.Context, l *SessionLog) error {
 	if before, ok := s.Known.OfServer(l.Server); o.Trust.Key == "" && ok {
 		o.Trust.Key = before.Key
 	}
-	if o.Trust.Key == "" && o.Root == "" {
+	if o.Trust.Key == "" && o.Trust.Root == "" {
 		l.FirstUse = true
 		if o.Trust.Key, err = FetchKey(ctx, o); err != nil {
 			return fmt.Errorf("couldn't get the log's key: %w", err)
@@ -156,7 +156,7 @@ func (s *Session) read(ctx context.Context, l *SessionLog) error {
 		}
 		return before, ok
 	}
-	l.Key, o.KnownList = o.Trust.Key, s.Known.ListOf
+	l.Key, o.KnownList, o.KeepList = o.Trust.Key, s.Known.ListOf, s.Known.KeepList
 	if l.log, err = Open(ctx, o); err != nil {
 		return err
 	}

@@ -27,6 +27,8 @@ type Trust struct {
 	// Key is the log's verifier key (https://c2sp.org/signed-note), or an earlier one
 	// that led to it. Its name is the log's origin.
 	Key string
+	// Root, if set, is the verifier key of an offline root key. The keys that its signed list has count in place of Key.
+	Root string
 	// Witnesses are the verifier keys of witnesses (https://c2sp.org/tlog-cosignature),
 	// of which Need must have signed the checkpoint.
 	Witnesses []string

@@ -1,0 +1,47 @@
+package replication
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/logs/signing"
+)
+
+// readKeyList reads the list of the log's keys in the key folder, where an operator may put a newer one than the source has: after
+// a theft, the source may be the thief's.
+func (f *Follower) readKeyList() error {
+	if f.Trust.Root == "" {
+		return nil
+	}
+	signed, err := signing.ReadKeyList(f.Keys)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = f.known.KeepList(f.Trust.Root, signed)
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't read the list of the log's keys in the key folder: %w", err)
+	}
+	return nil
+}
+
+// shareKeyList writes the newest list of the log's keys to the key folder, from where clients of this mirror get it.
+func (f *Follower) shareKeyList() error {
+	newest := f.known.ListOf(f.Trust.Root)
+	if newest == nil {
+		return nil
+	}
+	before, err := signing.ReadKeyList(f.Keys)
+	if err == nil && bytes.Equal(before, newest) {
+		return nil
+	}
+	if err := disk.Replace(filepath.Join(f.Keys, signing.KeyListFile), newest, 0o644); err != nil {
+		return fmt.Errorf("couldn't write the list of the log's keys: %w", err)
+	}
+	return nil
+}
