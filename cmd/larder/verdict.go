@@ -32,7 +32,7 @@ func writeSessionLog(w io.Writer, l *verify.SessionLog) {
 		}
 		return
 	}
-	fmt.Fprintf(w, "The log %s has %s, signed and %s", text.Plain(l.Origin), text.Count(int(l.Size), "entry", "entries"), verify.DescribeAge(l.Cosigned, time.Now()))
+	fmt.Fprintf(w, "The log %s has %s, signed and %s", text.Plain(l.Origin), text.Count(int(l.Size), "entry", "entries"), l.DescribeAge())
 	if l.Since != nil {
 		fmt.Fprintf(w, "; it contains the %s seen on %s", humanize.Comma(l.Since.Size), l.Since.Time.Local().Format(time.DateTime))
 	}

@@ -2,8 +2,11 @@ package verify
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"path/filepath"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // The parts of SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/) that a page's findings need.
@@ -17,7 +20,17 @@ type (
 		Tool struct {
 			Driver sarifDriver `json:"driver"`
 		} `json:"tool"`
-		Results []sarifResult `json:"results"`
+		Invocations []sarifInvocation `json:"invocations"`
+		Results     []sarifResult     `json:"results"`
+	}
+	// A sarifInvocation has what is not about a line of the page: the state of the logs.
+	sarifInvocation struct {
+		ExecutionSuccessful        bool                `json:"executionSuccessful"`
+		ToolExecutionNotifications []sarifNotification `json:"toolExecutionNotifications"`
+	}
+	sarifNotification struct {
+		Level   string    `json:"level"`
+		Message sarifText `json:"message"`
 	}
 	sarifDriver struct {
 		Name    string      `json:"name"`
@@ -76,8 +89,21 @@ func (r *PageReport) WriteSARIF(w io.Writer, version string) error {
 			run.Results = append(run.Results, found)
 		}
 	}
+	invocation := sarifInvocation{ExecutionSuccessful: true, ToolExecutionNotifications: []sarifNotification{}}
+	for _, l := range r.Logs {
+		invocation.ToolExecutionNotifications = append(invocation.ToolExecutionNotifications, l.notification())
+	}
+	run.Invocations = []sarifInvocation{invocation}
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(sarifLog{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []sarifRun{run}})
+}
+
+// notification says how old a log is, or why nothing is proven by it.
+func (l *SessionLog) notification() sarifNotification {
+	if l.Problem != "" {
+		return sarifNotification{"error", sarifText{"the log of " + l.Server + ": " + l.Problem}}
+	}
+	return sarifNotification{"note", sarifText{fmt.Sprintf("the log %s has %s, signed and %s", l.Origin, text.Count(int(l.Size), "entry", "entries"), l.DescribeAge())}}
 }

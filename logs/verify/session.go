@@ -47,6 +47,14 @@ type SessionLog struct {
 	log *Log
 }
 
+// DescribeAge says how old the newest cosignature of the checkpoint was when it was verified.
+func (l *SessionLog) DescribeAge() string {
+	if l.Age == nil {
+		return DescribeAge(time.Time{}, time.Time{})
+	}
+	return DescribeAge(l.Cosigned, l.Cosigned.Add(time.Duration(*l.Age)*time.Second))
+}
+
 // A SeenBefore is a checkpoint of an earlier run.
 type SeenBefore struct {
 	Size int64     `json:"size"`
