@@ -60,7 +60,7 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 	desk := withdrawal.New(r.store, r.log, func() time.Time { return r.now })
 	for _, do := range []func() error{
 		func() error { _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); return err },
-		func() error { _, err := desk.Restore(t.Context(), "a", "1.0.0", "a mistake"); return err },
+		func() error { _, err := desk.Restore(t.Context(), "a", "1.0.0", "a mistake", nil); return err },
 		func() error { _, err := desk.Withdraw(t.Context(), "a", "1.1.0", "malware"); return err },
 		func() error { _, err := desk.Erase(t.Context(), "a", "1.1.0", "by order"); return err },
 	} {

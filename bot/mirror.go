@@ -348,7 +348,8 @@ func (b *Bot) WithdrawMirrored(name, version string, at time.Time, reason string
 var errErased = errors.New("its files were erased here")
 
 // RestoreMirrored serves a release again that was withdrawn by [Bot.WithdrawMirrored], because its origin serves that
-// manifest again. What an operator has withdrawn here stays withdrawn, and so does what was erased.
+// manifest again. What an operator has withdrawn here stays withdrawn, and so does what was erased, or lacks an attestation that its package
+// requires by now.
 func (b *Bot) RestoreMirrored(name, version string, manifest kvstore.Hash, reason string) error {
 	v, err := views.LookupVersion(b.store, name, version)
 	if err != nil || v.Withdrawn == nil || v.Manifest != manifest {
@@ -356,6 +357,12 @@ func (b *Bot) RestoreMirrored(name, version string, manifest kvstore.Hash, reaso
 	}
 	last, err := logs.ReadEntry(b.store, v.Entry)
 	if err != nil || last.Actor != actorBot {
+		return err
+	}
+	if required, err := requiredBuild(b.store, name); err != nil || required != "" {
+		if err == nil {
+			b.logger.Warn("not restored: no other origin has the attestation that the package JSON requires", "package", name, "version", version, "required", required, "why", reason)
+		}
 		return err
 	}
 	pins := b.store.Pin()

@@ -53,6 +53,48 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 	return nil, refuse("the package JSON requires a build from %s, and nothing proves that: provenance %s; %s", required, checked, overrideHint)
 }
 
+// CheckRestored returns an error unless a withdrawn release has the attestation that its package requires by now, or an operator
+// overrides that for a reason. It returns what the entry says of both, nil for a package without a policy.
+func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.Provenance, error) {
+	required, err := requiredBuild(store, name)
+	if err != nil || required == "" {
+		return nil, err
+	}
+	published, err := logs.Publication(store, name, version)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, nil // it cannot be restored
+	}
+	if err != nil {
+		return nil, err
+	}
+	found := published.Provenance
+	if found == nil {
+		found = &logs.Provenance{Outcome: logs.AttestationMissing}
+	}
+	checked, err := satisfyPolicy(&packages.Package{Provenance: &packages.Policy{Repository: required}}, found, override)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s is not restored: the package JSON requires a build from %s, and log entry %d has no attestation of that; `--without-provenance REASON` restores it nevertheless, and the log says so", name, version, required, published.Index)
+	}
+	return checked, nil
+}
+
+// requiredBuild returns the repository that a package requires its releases to be built from, as its package JSON in the store says;
+// "" for none.
+func requiredBuild(store *kvstore.Store, name string) (string, error) {
+	known, err := views.LookupPackage(store, name)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	p, err := packages.Parse(packages.Path(name), known.JSON)
+	if err != nil { // one from before a stricter check has no policy either
+		return "", nil //nolint:nilerr // see above
+	}
+	return p.Provenance.Required(), nil
+}
+
 // confirmPolicy returns an error where the policy of a package has changed since an entry satisfied it.
 func (b *Bot) confirmPolicy(e logs.Entry) error {
 	p, ok := b.catalogue().Get(e.Package)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
+	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -202,4 +203,54 @@ func TestPolicyAfterRefusedImport(t *testing.T) {
 	r.one(logs.Refused)
 	r.settle()
 	r.one(logs.Published)
+}
+
+// TestPolicyOfRestored: a release that was published before its package had a policy is restored only for an operator's reason.
+func TestPolicyOfRestored(t *testing.T) {
+	const reason = "built before npm had attestations"
+	for _, tt := range []struct {
+		name, repository, override string
+		build                      []byte
+		refused                    bool
+	}{
+		{"attested", sigstoreRepository, "", readProvenance(t, "sigstore-1.3.0.json"), false},
+		{"attested for another repository", sigstoreRepository + "-fork", "", readProvenance(t, "sigstore-1.3.0.json"), true},
+		{"not attested", sigstoreRepository, "", nil, true},
+		{"overridden", sigstoreRepository, reason, nil, false},
+		{"without a policy", "", "", nil, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			r.enrolSigstore(tt.repository, tt.build)
+			r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js"))
+			r.open()
+			r.settle()
+			desk := withdrawal.New(r.store, r.log, r.clock)
+			if _, err := desk.Withdraw(t.Context(), "sigstore", "1.3.0", "malware"); err != nil {
+				t.Fatal(err)
+			}
+			if tt.repository != "" {
+				r.enrol("sigstore", fromNpm("sigstore", "dist/util/*.js")+requireBuild(tt.repository))
+				r.setCatalogue()
+			}
+			policy, err := bot.CheckRestored(r.store, "sigstore", "1.3.0", tt.override)
+			if tt.refused {
+				if err == nil || !strings.Contains(err.Error(), "--without-provenance") || !strings.Contains(err.Error(), tt.repository) {
+					t.Errorf("restored: %v", err)
+				}
+				return
+			}
+			if err == nil {
+				_, err = desk.Restore(t.Context(), "sigstore", "1.3.0", "it was the owner", policy)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := r.one(logs.Restored)
+			if tt.repository != "" && (e.Provenance.Required != tt.repository || e.Provenance.Override != tt.override) || strings.Contains(e.News(), reason) != (tt.override != "") {
+				t.Errorf("restored with %+v: %s", e.Provenance, e.News())
+			}
+			r.sound()
+		})
+	}
 }

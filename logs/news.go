@@ -24,7 +24,7 @@ func (e Entry) News() string {
 		reason = ": " + e.Reason
 	}
 	switch e.Kind {
-	case Published, Replaced:
+	case Published, Replaced, Restored:
 		switch p := e.Provenance; {
 		case p == nil:
 		case p.Outcome == AttestationVerified:
@@ -35,7 +35,7 @@ func (e Entry) News() string {
 		return name + " was " + string(e.Kind) + reason
 	case Mirrored:
 		return name + " was taken from another origin" + reason
-	case Withdrawn, Restored:
+	case Withdrawn:
 		return name + " was " + string(e.Kind) + reason
 	case Erased:
 		return "contents of " + name + " were erased" + reason

@@ -159,7 +159,7 @@ func TestOriginWithASlowClock(t *testing.T) {
 	r, s := withdrawnAtItsOrigin(t)
 	r.follows(3)
 	r.pass(time.Hour) // the origin's clock stands
-	if _, err := withdrawal.New(r.Store, r.Log, r.clock).Restore(t.Context(), "a", "1.0.0", "we need it"); err != nil {
+	if _, err := withdrawal.New(r.Store, r.Log, r.clock).Restore(t.Context(), "a", "1.0.0", "we need it", nil); err != nil {
 		t.Fatal(err)
 	}
 	r.pass(time.Minute)

@@ -69,7 +69,7 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 	}
 	// The operator knows better of one, before the origin restores another.
 	r.pass(time.Hour)
-	decide(func() (withdrawal.Outcome, error) { return desk.Restore(t.Context(), "a", "2.0.0", "it is none") })
+	decide(func() (withdrawal.Outcome, error) { return desk.Restore(t.Context(), "a", "2.0.0", "it is none", nil) })
 	s.Shelf.Restore("a", "1.0.0", "it was none")
 	s.Shelf.Withdraw("a", "4.0.0", "malware")
 	s.Shelf.Restore("a", "4.0.0", "it was none")

@@ -61,7 +61,7 @@ type Outcome struct {
 // Withdraw ends that a published release is served. One that the bot withdrew is withdrawn
 // again, in the operator's name, so that the bot does not restore it.
 func (d *Desk) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
-	return d.change(logs.Withdrawn, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
+	return d.change(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		w := v.Withdrawn
 		if w == nil {
 			return nil
@@ -75,9 +75,10 @@ func (d *Desk) Withdraw(_ context.Context, name, version, reason string) (Outcom
 	})
 }
 
-// Restore makes a withdrawn release be served again, exactly as it was.
-func (d *Desk) Restore(ctx context.Context, name, version, reason string) (Outcome, error) {
-	return d.change(logs.Restored, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
+// Restore makes a withdrawn release be served again, exactly as it was. policy is what the entry says of the policy of its
+// package, nil for none.
+func (d *Desk) Restore(ctx context.Context, name, version, reason string, policy *logs.Provenance) (Outcome, error) {
+	return d.change(logs.Entry{Kind: logs.Restored, Provenance: policy}, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
 		if v.Withdrawn == nil {
 			return fmt.Errorf("%s %s is not withdrawn", name, version)
 		}
@@ -102,7 +103,7 @@ func (d *Desk) Restore(ctx context.Context, name, version, reason string) (Outco
 
 // change appends an entry about a published or withdrawn release, if allowed lets
 // it.
-func (d *Desk) change(kind logs.Kind, name, version, reason string, allowed func(views.Version, *logs.Manifest, *kvstore.Pins) error) (Outcome, error) {
+func (d *Desk) change(e logs.Entry, name, version, reason string, allowed func(views.Version, *logs.Manifest, *kvstore.Pins) error) (Outcome, error) {
 	reason, err := checkReason(reason)
 	if err != nil {
 		return Outcome{}, err
@@ -118,15 +119,14 @@ func (d *Desk) change(kind logs.Kind, name, version, reason string, allowed func
 		if err := allowed(v, m, pins); err != nil {
 			return err
 		}
-		e, err := tx.Append(logs.Entry{
-			Kind: kind, Time: d.now(), Actor: actor,
-			Package: name, Version: version, Released: v.Released, Reason: reason, Manifest: v.Manifest, Mirror: v.Mirror,
-		})
+		e.Time, e.Actor, e.Package, e.Version, e.Released = d.now(), actor, name, version, v.Released
+		e.Reason, e.Manifest, e.Mirror = reason, v.Manifest, v.Mirror
+		appended, err := tx.Append(e)
 		if err != nil {
 			return err
 		}
-		out = newOutcome(e, m)
-		return views.Apply(tx.Batch, views.Change{Index: e.Index, Entry: e.Entry, Manifest: m})
+		out = newOutcome(appended, m)
+		return views.Apply(tx.Batch, views.Change{Index: appended.Index, Entry: appended.Entry, Manifest: m})
 	})
 	return out, err
 }

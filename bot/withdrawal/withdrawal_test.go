@@ -99,7 +99,7 @@ func TestWithdrawAndRestore(t *testing.T) {
 	}
 	c.sound()
 
-	out, err = c.desk.Restore(t.Context(), "demo", "1.0.0", "it was the owner")
+	out, err = c.desk.Restore(t.Context(), "demo", "1.0.0", "it was the owner", nil)
 	want.Entry, want.Reason = size+1, "it was the owner"
 	if err != nil || !reflect.DeepEqual(out, want) {
 		t.Errorf("%+v, %v; want %+v", out, err, want)
@@ -143,7 +143,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		case "withdraw":
 			_, err = c.desk.Withdraw(t.Context(), tt.name, tt.version, tt.reason)
 		case "restore":
-			_, err = c.desk.Restore(t.Context(), tt.name, tt.version, tt.reason)
+			_, err = c.desk.Restore(t.Context(), tt.name, tt.version, tt.reason, nil)
 		case "erase":
 			_, err = c.desk.Erase(t.Context(), tt.name, tt.version, tt.reason)
 		}
@@ -170,7 +170,7 @@ func TestErase(t *testing.T) {
 		}
 	}
 	c.sound()
-	if _, err := c.desk.Restore(t.Context(), "demo", "1.0.0", "again"); err == nil || !strings.Contains(err.Error(), "its files were erased for good (log entry 5: by order)") {
+	if _, err := c.desk.Restore(t.Context(), "demo", "1.0.0", "again", nil); err == nil || !strings.Contains(err.Error(), "its files were erased for good (log entry 5: by order)") {
 		t.Errorf("restored: %v", err)
 	}
 	if again := c.erase("demo", "1.0.0"); again.Entry != -1 || again.Erased != 0 {
@@ -183,7 +183,7 @@ func TestErase(t *testing.T) {
 	if e := c.erase("demo", "1.0.0"); e.Erased != 0 || e.Shared != 3 {
 		t.Errorf("with others withdrawn: %+v", e)
 	}
-	if _, err := c.desk.Restore(t.Context(), "demo", "1.1.0", "again"); err != nil {
+	if _, err := c.desk.Restore(t.Context(), "demo", "1.1.0", "again", nil); err != nil {
 		t.Error(err)
 	}
 	if e := c.erase("other", "2.0.0"); e.Erased != 1 || c.stored("old") {
@@ -195,7 +195,7 @@ func TestErase(t *testing.T) {
 	c.Publish("third", "1.0.0", "a.js", map[string]string{"a.js": "old"})
 	c.sound()
 	c.withdraw("third", "1.0.0")
-	if _, err := c.desk.Restore(t.Context(), "third", "1.0.0", "again"); err != nil {
+	if _, err := c.desk.Restore(t.Context(), "third", "1.0.0", "again", nil); err != nil {
 		t.Error(err)
 	}
 	c.sound()
@@ -255,7 +255,7 @@ func TestEraseBesidePublishers(t *testing.T) {
 					t.Error(err)
 				}
 				if i%4 == writer {
-					if _, err := c.desk.Restore(context.Background(), name, version, "x"); err != nil {
+					if _, err := c.desk.Restore(context.Background(), name, version, "x", nil); err != nil {
 						t.Error(err)
 					}
 				} else if _, err := c.desk.Erase(context.Background(), name, version, "x"); err != nil {
@@ -332,10 +332,10 @@ func TestRestoredAsTheLogHasIt(t *testing.T) {
 	if err := b.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.desk.Restore(t.Context(), "demo", "1.0.0", "a mistake"); err == nil || !strings.Contains(err.Error(), "its row names other files than log entry") {
+	if _, err := c.desk.Restore(t.Context(), "demo", "1.0.0", "a mistake", nil); err == nil || !strings.Contains(err.Error(), "its row names other files than log entry") {
 		t.Errorf("restored: %v", err)
 	}
-	if _, err := c.desk.Restore(t.Context(), "demo", "1.1.0", "a mistake"); err != nil {
+	if _, err := c.desk.Restore(t.Context(), "demo", "1.1.0", "a mistake", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -70,12 +70,14 @@ func newRestore(a *cli) *cobra.Command {
 		Use:   "restore NAME VERSION --reason TEXT",
 		Short: "Serve a withdrawn release again",
 		Long: `Serve a release again that was withdrawn, exactly as it was: the same files under the same addresses, with the same
-entity tags and integrities. A release whose files were erased cannot be restored.` + speaksTo,
+entity tags and integrities. A release whose files were erased cannot be restored. One that was published without the
+attestation that its package JSON requires by now is restored only --without-provenance.` + speaksTo,
 		Example: `  larder restore left-pad 1.3.1 --reason "the owner confirms that it is theirs"`,
 		Args:    arguments(2, 2),
 	}
 	a.uses(cmd, dataFlags, releaseFlags)
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, in a sentence, `TEXT`; it stands in the log")
+	cmd.Flags().StringVar(&request.Override, "without-provenance", "", unattestedFlag)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = a.configured(func(ctx context.Context, args []string) error {
 		request.Package, request.Version = args[0], args[1]

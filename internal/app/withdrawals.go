@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/purge"
@@ -26,6 +27,8 @@ type (
 		Package string `json:"package"`
 		Version string `json:"version"`
 		Reason  string `json:"reason"`
+		// Override is why it is served although the policy of its package requires an attestation that it does not have.
+		Override string `json:"override,omitempty"`
 	}
 )
 
@@ -76,7 +79,11 @@ func (w withdrawals) operations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		out, err := w.service().Restore(ctx, q.Package, q.Version, q.Reason)
+		policy, err := bot.CheckRestored(w.writer.folder.store, q.Package, q.Version, q.Override)
+		if err != nil {
+			return nil, err
+		}
+		out, err := w.service().Restore(ctx, q.Package, q.Version, q.Reason, policy)
 		if err != nil {
 			return nil, err
 		}
