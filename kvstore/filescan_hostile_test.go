@@ -137,6 +137,9 @@ func logChunk(log uint32, ns Namespace, key, value string) []byte {
 
 // Chunks of logs count in the file of their log, and not where someone has published them.
 func TestScanOfForgedLogs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long in one goroutine, where the race detector has nothing to find")
+	}
 	of := newSample(t)
 	noise := bytes.Repeat([]byte("noise"), blockSize)[:blockSize:blockSize]
 	for _, test := range []struct {

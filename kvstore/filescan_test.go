@@ -65,6 +65,9 @@ func wantScanned(t *testing.T, what string, s *FileScan, releases int, mayLack f
 
 // Without the files that only say which others count, nothing is missing.
 func TestScanWithoutIndex(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long in one goroutine, where the race detector has nothing to find")
+	}
 	of := newSample(t)
 	never := func(span) bool { return false }
 	for name := range of.now {
@@ -205,6 +208,9 @@ func logSpans(t *testing.T, content []byte, log uint64, add func(key []byte, off
 // Damage to a table, a blob file or a log loses the block or the record that it hits, and nothing else. LARDER_TEST_SWEEP says
 // at how many positions.
 func TestScanOfDamagedFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long in one goroutine, where the race detector has nothing to find")
+	}
 	of := newSample(t)
 	spans := of.now.spans(t)
 	rounds := 3

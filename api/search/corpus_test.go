@@ -121,6 +121,9 @@ func BenchmarkBuildSynthetic(b *testing.B) { benchmarkBuild(b, syntheticCorpus(6
 
 // TestPublicCorpus looks for real libraries among thousands.
 func TestPublicCorpus(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long in one goroutine, where the race detector has nothing to find")
+	}
 	t.Parallel()
 	x, list, _ := publicIndex(t)
 	for _, test := range []struct {

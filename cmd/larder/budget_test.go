@@ -65,6 +65,9 @@ func TestImportersCompileNoGenericLibrary(t *testing.T) {
 // TestServingPackagesParseNoDocuments holds that what answers requests is not linked with parsers of what strangers wrote: only the worker
 // process's packages import them.
 func TestServingPackagesParseNoDocuments(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long in one goroutine, where the race detector has nothing to find")
+	}
 	t.Parallel()
 	const own = "github.com/larder-cdn/larder/"
 	parsers := []string{"github.com/yuin/goldmark", "github.com/microcosm-cc/bluemonday", "github.com/tdewolff/parse/v2", "golang.org/x/net/html", "github.com/evanw/esbuild", own + "bot/worker"}

@@ -92,6 +92,9 @@ func TestWorthwhile(t *testing.T) {
 }
 
 func TestRoundTrip(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long in one goroutine, where the race detector has nothing to find")
+	}
 	inputs := []struct {
 		name string
 		src  []byte

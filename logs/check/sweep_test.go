@@ -187,6 +187,9 @@ var indexOnly = []string{"marker.", "MANIFEST-", "OPTIONS-"}
 // Whatever one file of the store suffers, without a backup: what is intact comes back, nothing wrong is ever served, and what is
 // lost is listed one by one. LARDER_TEST_SWEEP says how often each kind of file suffers each kind of damage (make sweep).
 func TestSweepRepair(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long in one goroutine, where the race detector has nothing to find")
+	}
 	rounds, err := strconv.Atoi(os.Getenv("LARDER_TEST_SWEEP"))
 	long := err == nil
 	if !long {
