@@ -3,7 +3,7 @@
 //
 // Each request is a durable object (package kvstore/durable) whose alarm is its next delivery, so any number of them sleep without cost, and a
 // restart forgets none. [Webhooks] follows the log: for each entry after a webhook was added that it subscribes to, a message becomes a
-// scheduled request. So does each event of a waiting room ([Webhooks.TellRoom]).
+// scheduled request. So does each event of a waiting room ([Webhooks.NotifyRoom]).
 //
 // What it guarantees:
 //

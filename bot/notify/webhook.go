@@ -291,8 +291,8 @@ func (h hook) newMessage(e logs.Indexed) Message {
 	return m
 }
 
-// TellRoom has the webhooks of a waiting room told what happened there; about is its status in JSON.
-func (w *Webhooks) TellRoom(ctx context.Context, room, kind string, at time.Time, about any) error {
+// NotifyRoom notifies the webhooks of a waiting room of what happened there; about is its status in JSON.
+func (w *Webhooks) NotifyRoom(ctx context.Context, room, kind string, at time.Time, about any) error {
 	a, err := w.send(ctx, look{})
 	if err != nil {
 		return err

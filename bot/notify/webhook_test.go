@@ -288,7 +288,7 @@ func TestWebhooksOfRooms(t *testing.T) {
 		}
 		status := func(name string) any { return map[string]string{"name": name} }
 		for _, happened := range []struct{ room, kind string }{{"shop", "room.queue_began"}, {"shop", "room.full"}, {"gallery", "room.full"}} {
-			if err := r.hooks.TellRoom(t.Context(), happened.room, happened.kind, time.Now(), status(happened.room)); err != nil {
+			if err := r.hooks.NotifyRoom(t.Context(), happened.room, happened.kind, time.Now(), status(happened.room)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -298,7 +298,7 @@ func TestWebhooksOfRooms(t *testing.T) {
 		at := time.Now()
 		r.place.fail = true
 		for range 2 { // told again, as after a crash
-			if err := r.hooks.TellRoom(t.Context(), "shop", "room.changed", at, status("shop")); err != nil {
+			if err := r.hooks.NotifyRoom(t.Context(), "shop", "room.changed", at, status("shop")); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -173,7 +173,7 @@ func (f *clusterFollower) mayLead(ctx context.Context) error {
 	here := f.node.folder.log.Checkpoint()
 	contained, err := signing.Contains(f.node.folder.store, here, signed.Checkpoint)
 	if err == nil && !contained {
-		err = fmt.Errorf("%s has a log of %d entries, and a log of %d entries was signed according to the key folder: the bucket is behind, as after restoring an old copy of it. Start the node that has those entries, which brings them there if the bucket is empty, or name the right --bucket; with another key folder (--keys) and an empty bucket, a new log begins that every client has to be told", f.node.bucket, here.Size, signed.Size)
+		err = fmt.Errorf("%s has a log of %d entries, and a log of %d entries was signed according to the key folder: the bucket is behind, as after restoring an old copy of it. Start the node that has those entries, which brings them there if the bucket is empty, or name the right --bucket; with another key folder (--keys) and an empty bucket, a new log begins, whose key every client needs", f.node.bucket, here.Size, signed.Size)
 	}
 	return err
 }

@@ -199,7 +199,7 @@ func (l *clusterLeader) reconcile(ctx context.Context, served http.Handler) {
 				l.run.logger.Info("removed the packs of unfinished publications from the bucket", "packs", packs, "bytes", size)
 			}
 		}
-		done, err := l.node.cluster.Mend(ctx, served)
+		done, err := l.node.cluster.Reconcile(ctx, served)
 		if done.Partial > 0 {
 			l.run.logger.Info("removed old partial tiles from the published view in the bucket", "objects", done.Partial)
 		}

@@ -211,7 +211,7 @@ func (n *clusterNode) reportStatus(ctx context.Context) {
 		if m.Heard.Sub(reported.Heard) < reportInterval && m.Entries == reported.Entries && m.Problem == reported.Problem && m.Evidence == reported.Evidence && (m.Behind < 0) == (reported.Behind < 0) {
 			continue
 		}
-		if n.cluster.Tell(ctx, m) == nil { // otherwise later
+		if n.cluster.PutMember(ctx, m) == nil { // otherwise later
 			reported = m
 		}
 	}
@@ -264,7 +264,7 @@ func (n *clusterNode) shownNodes(ctx context.Context) ([]site.Node, error) {
 // nodesOperation lists all nodes, this one with its present status.
 func (n *clusterNode) nodesOperation(all operations) {
 	answer(all, OpNodes, func(ctx context.Context, _ struct{}, _ func(any)) ([]Node, error) {
-		if err := n.cluster.Tell(ctx, n.member()); err != nil {
+		if err := n.cluster.PutMember(ctx, n.member()); err != nil {
 			return nil, err
 		}
 		return n.cluster.Members(ctx)

@@ -18,14 +18,14 @@ const (
 // shareUsage has the counts of requests be those of all nodes, on each of them, until ctx ends.
 func (n *clusterNode) shareUsage(ctx context.Context) {
 	counts := n.folder.usage()
-	var hearing cluster.Hearing
+	var reader cluster.CountsReader
 	var dropped time.Time
 	each := func(now time.Time) error {
 		name, err := counts.Name()
 		if err != nil {
 			return err
 		}
-		err = counts.Tell(func(day time.Time, told []byte) error { return n.cluster.TellCounts(ctx, name, day, told) })
+		err = counts.Report(func(day time.Time, counts []byte) error { return n.cluster.PutCounts(ctx, name, day, counts) })
 		if err != nil {
 			return err
 		}
@@ -33,15 +33,15 @@ func (n *clusterNode) shareUsage(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		hearing.Node, hearing.Name = n.cluster, name
-		if err := hearing.Hear(ctx, since, now.UTC(), counts.Take); err != nil {
+		reader.Node, reader.Name = n.cluster, name
+		if err := reader.ReadNew(ctx, since, now.UTC(), counts.Receive); err != nil {
 			return err
 		}
-		if err := counts.Heard(); err != nil || !n.cluster.Leads() || now.Sub(dropped) < reconcileEvery {
+		if err := counts.SetReceived(); err != nil || !n.cluster.Leads() || now.Sub(dropped) < reconcileEvery {
 			return err
 		}
 		dropped = now
-		return n.cluster.DropCounts(ctx, now.Add(-usageKept).UTC())
+		return n.cluster.DeleteCounts(ctx, now.Add(-usageKept).UTC())
 	}
 	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = usageEvery {
 		if err := each(time.Now()); err != nil && ctx.Err() == nil {

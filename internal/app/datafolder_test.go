@@ -10,15 +10,15 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// told is a log that tells of its first line.
-type told struct {
+// firstLine is a log handler that reports its first line.
+type firstLine struct {
 	slog.Handler
 	first chan struct{}
 }
 
-func (w told) Enabled(context.Context, slog.Level) bool { return true }
+func (w firstLine) Enabled(context.Context, slog.Level) bool { return true }
 
-func (w told) Handle(_ context.Context, r slog.Record) error {
+func (w firstLine) Handle(_ context.Context, r slog.Record) error {
 	if r.Level == slog.LevelInfo {
 		close(w.first)
 	}
@@ -35,7 +35,7 @@ func TestOpenPatiently(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := make(chan struct{})
-		r := &roleRun{settings: s, logger: slog.New(told{slog.DiscardHandler, first}), again: again}
+		r := &roleRun{settings: s, logger: slog.New(firstLine{slog.DiscardHandler, first}), again: again}
 		done := make(chan error)
 		var w *Writer
 		go func() {

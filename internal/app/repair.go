@@ -240,14 +240,14 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 }
 
 // openUpstreamSource opens the upstreams of all releases. release closes its connections, after the source was closed.
-func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Remaker, release func(), err error) {
+func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Regenerator, release func(), err error) {
 	o := bot.ClientOptions{OwnConfig: true}
 	o.Fetch.Concurrency = s.Downloads
 	c, err := openClients(s, o, logger)
 	if err != nil {
 		return nil, func() {}, err
 	}
-	remaker, err := bot.NewRemaker(bot.Options{
+	regenerator, err := bot.NewRegenerator(bot.Options{
 		Npm: c.Npm, Git: c.Git, Downloads: s.Downloads, MemoryBytes: s.Memory,
 		TempDir: filepath.Join(tmpDir(s.Data), "repair"), Logger: logger,
 	})
@@ -255,5 +255,5 @@ func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Remak
 		c.Close()
 		return nil, func() {}, err
 	}
-	return remaker, c.Close, nil
+	return regenerator, c.Close, nil
 }

@@ -154,19 +154,19 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 	if err != nil {
 		return nil, share, err
 	}
-	var notify func(context.Context, waitingroom.Happening) error
+	var notify func(context.Context, waitingroom.Notification) error
 	if o.webhooks {
 		outbox, err := folder.outbox.get()
 		if err != nil {
 			return nil, share, err
 		}
-		notify = func(ctx context.Context, h waitingroom.Happening) error {
-			return outbox.Webhooks.TellRoom(ctx, h.Status.Name, h.Kind, h.Time, h.Status)
+		notify = func(ctx context.Context, n waitingroom.Notification) error {
+			return outbox.Webhooks.NotifyRoom(ctx, n.Status.Name, n.Kind, n.Time, n.Status)
 		}
 	}
 	opened, err := waitingroom.New(waitingroom.Options{
 		Rooms: rooms, Keys: share.keys, Cluster: share.cluster, Runtime: runtime, Logger: r.logger.With("part", "rooms"), Registerer: r.metrics,
-		Tell: notify, Revision: roomRecord.Revision, Versions: roomRecord.Versions, Frozen: o.readOnly, Known: func(name string) bool { return slices.Contains(share.known, name) },
+		Notify: notify, Revision: roomRecord.Revision, Versions: roomRecord.Versions, Frozen: o.readOnly, Known: func(name string) bool { return slices.Contains(share.known, name) },
 	})
 	return opened, share, err
 }

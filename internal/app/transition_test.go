@@ -56,15 +56,15 @@ func TestTransition(t *testing.T) {
 		reloaded  bool               // two came into force during the run
 		plan      plan
 		ready     bool // all parts had started
-		stopped   bool // the process was told to end
+		stopped   bool // the process was asked to stop
 		execs     bool // the restart is one of the whole process
 		requested *restart
 		err       error
 		want      string
 		wantErr   error
 	}{
-		{name: "told to end", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, err: context.Canceled, want: "end"},
-		{name: "a single pass that was told to end", server: once, plan: plan{role: aloneRole{once}}, stopped: true, err: context.Canceled, want: "end", wantErr: context.Canceled},
+		{name: "asked to stop", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, err: context.Canceled, want: "end"},
+		{name: "a single pass that was asked to stop", server: once, plan: plan{role: aloneRole{once}}, stopped: true, err: context.Canceled, want: "end", wantErr: context.Canceled},
 		{name: "done", server: once, plan: plan{role: aloneRole{once}}, want: "end"},
 		{name: "the first run fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, err: broken, want: "end", wantErr: broken},
 		{name: "reload", server: mirror, plan: plan{role: mirrorRole{mirror}}, reloaded: true, requested: &restart{}, want: "mirror by two"},
@@ -74,7 +74,7 @@ func TestTransition(t *testing.T) {
 		{name: "a repair that fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{before: func() error { return broken }}, want: "end", wantErr: broken},
 		{name: "another process has taken over", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{before: func() error { return errTaken }}, want: "end"},
 		{name: "a restart that comes too late", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, requested: &restart{}, want: "end"},
-		{name: "a full disk has space again, and the process is told to end", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, execs: true, requested: &restart{}, want: "end"},
+		{name: "a full disk has space again, and the process is asked to stop", server: mirror, plan: plan{role: mirrorRole{mirror}}, stopped: true, execs: true, requested: &restart{}, want: "end"},
 		{name: "a restart whose run fails", server: mirror, plan: plan{role: mirrorRole{mirror}}, requested: &restart{}, err: broken, want: "end", wantErr: broken},
 		{name: "a damaged folder", server: mirror, settings: two, plan: plan{again: true, role: mirrorRole{mirror}}, err: fmt.Errorf("opening: %w", short), want: "read-only by two"},
 		{name: "a folder that is damaged while read-only", server: mirror, plan: plan{role: readOnlyRole{mirror, short, mirrorRole{mirror}}}, err: short, want: "end", wantErr: short},
@@ -84,7 +84,7 @@ func TestTransition(t *testing.T) {
 		{name: "a node that cannot lead", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, err: broken, want: "follower after 3 failures by one"},
 		{name: "a leader that fails when it is to restart", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, ready: true, reloaded: true, requested: &restart{}, err: broken, want: "follower after 3 failures by two"},
 		{name: "a node that another overtakes", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, err: &cluster.NotWriterError{}, want: "follower after 2 failures by one"},
-		{name: "a node that is told to end while it starts to lead", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, stopped: true, err: context.Canceled, want: "end"},
+		{name: "a node that is asked to stop while it starts to lead", server: node, plan: plan{again: true, role: leaderRole{node, 7, failed}}, stopped: true, err: context.Canceled, want: "end"},
 		{name: "a follower reloads", server: node, plan: plan{role: followerRole{node, failed}}, reloaded: true, requested: &restart{}, want: "follower after 2 failures by two"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -20,18 +20,18 @@ const (
 	maxCounted   = 1 << 20 // objects that are looked at
 )
 
-// TellCounts has the other nodes know what the one with that name has counted on a day.
-func (n *Node) TellCounts(ctx context.Context, name string, day time.Time, counts []byte) error {
+// PutCounts stores in the bucket what the node with that name has counted on a day.
+func (n *Node) PutCounts(ctx context.Context, name string, day time.Time, counts []byte) error {
 	if len(counts) > maxCounts {
 		return fmt.Errorf("the counts of %s have %d bytes, and %d are the most", day.Format(time.DateOnly), len(counts), maxCounts)
 	}
 	return n.Bucket.Put(ctx, countsPrefix+day.Format(time.DateOnly)+"/"+name, counts)
 }
 
-// A Hearing has what other nodes have counted be taken. It is for one goroutine.
-type Hearing struct {
+// A CountsReader reads what other nodes have counted. It is for one goroutine.
+type CountsReader struct {
 	Node *Node
-	Name string // of the node that hears; what it has told itself is left out
+	Name string // of this node, whose own counts are left out
 
 	known map[string]seen // of what was taken
 }
@@ -42,9 +42,9 @@ type seen struct {
 	sure bool
 }
 
-// Hear calls take with what other nodes have told of the days from since on, and is news; the last news comes twice. What
-// fails is tried again next time.
-func (h *Hearing) Hear(ctx context.Context, since, today time.Time, take func(name string, day time.Time, counts []byte) error) error {
+// ReadNew calls take with the counts of other nodes for the days from since on that have changed; the last change comes twice. What
+// fails is tried again by the next call.
+func (h *CountsReader) ReadNew(ctx context.Context, since, today time.Time, take func(name string, day time.Time, counts []byte) error) error {
 	if h.known == nil {
 		h.known = map[string]seen{}
 	}
@@ -87,8 +87,8 @@ func (h *Hearing) Hear(ctx context.Context, since, today time.Time, take func(na
 	return failed
 }
 
-// DropCounts removes what was told of the days before one.
-func (n *Node) DropCounts(ctx context.Context, before time.Time) error {
+// DeleteCounts deletes the counts of the days before one.
+func (n *Node) DeleteCounts(ctx context.Context, before time.Time) error {
 	for o, err := range n.Bucket.List(ctx, countsPrefix, "") {
 		if err != nil || o.Key >= countsPrefix+before.Format(time.DateOnly) {
 			return err

@@ -15,16 +15,16 @@ func TestCounts(t *testing.T) {
 	day := time.Date(2026, 3, 10, 0, 0, 0, 0, time.UTC)
 	tell := func(name string, day time.Time, counts string) {
 		t.Helper()
-		if err := one.TellCounts(ctx, name, day, []byte(counts)); err != nil {
+		if err := one.PutCounts(ctx, name, day, []byte(counts)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	hearing := Hearing{Node: two.Node, Name: "b"}
+	reader := CountsReader{Node: two.Node, Name: "b"}
 	fails := false
 	hear := func(want ...string) {
 		t.Helper()
 		var got []string
-		err := hearing.Hear(ctx, day.AddDate(0, 0, -7), day, func(name string, day time.Time, counts []byte) error {
+		err := reader.ReadNew(ctx, day.AddDate(0, 0, -7), day, func(name string, day time.Time, counts []byte) error {
 			if fails {
 				return errors.New("not now")
 			}
@@ -51,13 +51,13 @@ func TestCounts(t *testing.T) {
 	tell("a", day, "3")
 	tell("c", day.AddDate(0, 0, -1), "4")
 	hear("2026-03-09 c 4", "2026-03-10 a 3")
-	if err := one.DropCounts(ctx, day); err != nil {
+	if err := one.DeleteCounts(ctx, day); err != nil {
 		t.Fatal(err)
 	}
-	hearing.known = nil
+	reader.known = nil
 	hear("2026-03-10 a 3")
-	err := hearing.Hear(ctx, day.AddDate(0, 0, 1), day.AddDate(0, 0, 8), func(string, time.Time, []byte) error { return errors.New("it is too old") })
-	if err != nil || len(hearing.known) > 0 {
-		t.Errorf("a week later %d of the counts are still remembered; %v", len(hearing.known), err)
+	err := reader.ReadNew(ctx, day.AddDate(0, 0, 1), day.AddDate(0, 0, 8), func(string, time.Time, []byte) error { return errors.New("it is too old") })
+	if err != nil || len(reader.known) > 0 {
+		t.Errorf("a week later %d of the counts are still remembered; %v", len(reader.known), err)
 	}
 }

@@ -57,8 +57,8 @@ func (m *Member) Silent(now time.Time) bool { return now.Sub(m.Heard) > silence 
 
 func memberKey(name string) string { return memberPrefix + kvstore.Sum([]byte(name)).String()[:32] }
 
-// Tell leaves word of this node in the bucket.
-func (n *Node) Tell(ctx context.Context, m Member) error {
+// PutMember stores the state of this node in the bucket.
+func (n *Node) PutMember(ctx context.Context, m Member) error {
 	m.Root = root(n.Log.Checkpoint().Root)
 	m.Epoch, _ = n.epoch()
 	data, err := json.Marshal(m)

@@ -182,15 +182,15 @@ func TestCountsAreOvertaken(t *testing.T) {
 	b := folder(t)
 	one, two := join(t, b, "one"), join(t, b, "two")
 	two.Bucket = &torn{b, map[string][]byte{}, map[string]bucket.Version{}}
-	hears := &Hearing{Node: two.Node, Name: "two"}
+	reader := &CountsReader{Node: two.Node, Name: "two"}
 	day := time.Date(2026, 11, 5, 0, 0, 0, 0, time.UTC)
 	var heard string
 	for _, counts := range []string{"1", "2"} {
-		if err := one.TellCounts(t.Context(), "one", day, []byte(counts)); err != nil {
+		if err := one.PutCounts(t.Context(), "one", day, []byte(counts)); err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
-			err := hears.Hear(t.Context(), day, day, func(_ string, _ time.Time, counts []byte) error {
+			err := reader.ReadNew(t.Context(), day, day, func(_ string, _ time.Time, counts []byte) error {
 				heard = string(counts)
 				return nil
 			})

@@ -142,7 +142,7 @@ func TestMembers(t *testing.T) {
 	one, two := join(t, b, "one"), join(t, b, "two")
 	now := time.Now().UTC().Truncate(time.Second)
 	for _, m := range []Member{{Name: "b", Role: Follower, Heard: now}, {Name: "a", Role: Candidate, Heard: now}, {Name: "c", Role: Writer, Heard: now}, {Name: "old", Role: Writer, Heard: now.Add(-25 * time.Hour)}} {
-		if err := one.Tell(t.Context(), m); err != nil {
+		if err := one.PutMember(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -158,7 +158,7 @@ func TestFormerWriters(t *testing.T) {
 	one, two := join(t, b, "one"), join(t, b, "two")
 	tell := func(m *member, heard time.Time) {
 		t.Helper()
-		if err := m.Tell(t.Context(), Member{Name: m.URL, Role: Writer, Heard: heard}); err != nil {
+		if err := m.PutMember(t.Context(), Member{Name: m.URL, Role: Writer, Heard: heard}); err != nil {
 			t.Fatal(err)
 		}
 	}

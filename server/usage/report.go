@@ -111,7 +111,7 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 			}
 			row, err := decodeDaily(item.Value)
 			if err != nil {
-				continue // what is left is told
+				continue // the rest is reported
 			}
 			version := versionOf(item.Key)
 			for i, n := range row {
@@ -139,13 +139,13 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 
 // Files returns the files of a package that are among the ten thousand that are wanted most of all, the most wanted first.
 func (u *Usage) Files(pkg string) []File {
-	const told = 10_000
+	const most = 10_000
 	u.mu.Lock()
 	u.gather()
 	all := u.wanted.all()
 	u.mu.Unlock()
 	var files []File
-	for _, f := range all[:min(told, len(all))] {
+	for _, f := range all[:min(most, len(all))] {
 		rest, of := strings.CutPrefix(f.name, pkg+"/")
 		if !of {
 			continue
@@ -163,7 +163,7 @@ type sight struct {
 	fresh map[slot]count // what is not in the rows
 }
 
-// others calls put with what other stores have told in the rows with a prefix; day is that of the month, the first at 0.
+// others calls put with what other stores have reported in the rows with a prefix; day is that of the month, the first at 0.
 func (s *sight) others(prefix []byte, put func(key []byte, day int, n count)) error {
 	for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
 		if err != nil {
@@ -171,7 +171,7 @@ func (s *sight) others(prefix []byte, put func(key []byte, day int, n count)) er
 		}
 		row, err := decodeDaily(item.Value)
 		if err != nil {
-			continue // what is left is told
+			continue // the rest is reported
 		}
 		for day, n := range row {
 			if n != (count{}) {

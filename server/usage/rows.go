@@ -17,10 +17,10 @@ import (
 //	'v', month, package, 0, version  days of a version
 //	'w'                              the most wanted files
 //	's'                              how many batches were written
-//	'P', month, package, 0, store             days of a package as another store has told them
-//	'V', month, package, 0, version, 0, store days of a version as another store has told them
+//	'P', month, package, 0, store             days of a package as another store has reported them
+//	'V', month, package, 0, version, 0, store days of a version as another store has reported them
 //	'i'                              what this store is called
-//	'r' store                        another one that has told, and the last day of which it did
+//	'r' store                        another one that has reported, and the last day of its reports
 //	't', 'h'                         the days from which on it tells, and hears
 const (
 	kindPackage = 'p'
@@ -32,8 +32,8 @@ const (
 	kindOthersVersion = 'V'
 	kindName          = 'i'
 	kindReporter      = 'r'
-	kindTold          = 't'
-	kindHeard         = 'h'
+	kindReported      = 't'
+	kindReceived      = 'h'
 )
 
 // rowFormat is the version of the form of rows: the format, and for each day with counts the days since the last such one

@@ -15,10 +15,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Several processes that serve the same releases, each with a store of its own, tell one another what they count: each the
-// whole of a day, again and again, under the name of its store. What another has told of a day takes the place of what it had
-// told of that day, in rows of its own. So nothing is counted twice, whatever is told again or lost on the way. The most
-// wanted files are not told.
+// Several processes that serve the same releases, each with a store of its own, report their counts to one another: each the
+// complete counts of a day, repeatedly, under the name of its store. A report replaces the earlier one of the same store and day,
+// in rows of its own. So nothing is counted twice, whatever is repeated or lost on the way. The most wanted files are not reported.
 
 const (
 	// mostReporters bounds the others of whom counts are kept.
@@ -28,7 +27,7 @@ const (
 	nameSize = 8 // bytes of a store's name
 )
 
-// errMalformed says that what another process told is not what this package writes.
+// errMalformed says that the report of another process is not what this package writes.
 var errMalformed = errors.New("usage: the counts of another node are malformed")
 
 // Name tells the counts of this store from those of others. It is made when it is first asked for.
@@ -49,14 +48,14 @@ func (u *Usage) set(key, value []byte) error {
 	return b.Commit()
 }
 
-// Tell calls tell with the counts of each day that changed since it was last called, as far as they are written. The first time
+// Report calls put with the counts of each day that changed since it was last called, as far as they are written. The first time
 // that is each day of which there are counts.
-func (u *Usage) Tell(tell func(day time.Time, counts []byte) error) error {
+func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 	u.mu.Lock()
 	u.turn()
 	today := u.day
 	u.mu.Unlock()
-	from, err := u.marked(kindTold)
+	from, err := u.marked(kindReported)
 	if err != nil {
 		return err
 	}
@@ -70,10 +69,10 @@ func (u *Usage) Tell(tell func(day time.Time, counts []byte) error) error {
 			from = min(today, firstOf(months[0]))
 		}
 	}
-	reached, err := u.tellDays(from, today, tell)
+	reached, err := u.reportDays(from, today, put)
 	// What was counted before midnight may be written after it.
 	if reached = min(reached, today-1); reached > from {
-		err = errors.Join(err, u.mark(kindTold, reached))
+		err = errors.Join(err, u.mark(kindReported, reached))
 	}
 	return err
 }
@@ -81,8 +80,8 @@ func (u *Usage) Tell(tell func(day time.Time, counts []byte) error) error {
 // daysAtOnce is how many days are read in one scan of their month, whose counts are in memory then.
 const daysAtOnce = 8
 
-// tellDays tells of days that have news. It returns the day before which all are told.
-func (u *Usage) tellDays(from, today int, tell func(day time.Time, counts []byte) error) (reached int, err error) {
+// reportDays reports the days whose counts have changed. It returns the day before which all are reported.
+func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byte) error) (reached int, err error) {
 	for reached = from; reached <= today; {
 		all, err := u.countsOf(reached, min(daysAtOnce, today-reached+1))
 		if err != nil {
@@ -90,18 +89,18 @@ func (u *Usage) tellDays(from, today int, tell func(day time.Time, counts []byte
 		}
 		for _, counts := range all {
 			day := reached
-			if counts != nil && (day < today-1 || !bytes.Equal(counts, u.told[day])) {
-				if err := tell(startOf(day), counts); err != nil {
+			if counts != nil && (day < today-1 || !bytes.Equal(counts, u.reported[day])) {
+				if err := put(startOf(day), counts); err != nil {
 					return reached, err
 				}
 				if day >= today-1 {
-					u.told[day] = counts
+					u.reported[day] = counts
 				}
 			}
 			reached++
 		}
 	}
-	maps.DeleteFunc(u.told, func(day int, _ []byte) bool { return day < today-1 })
+	maps.DeleteFunc(u.reported, func(day int, _ []byte) bool { return day < today-1 })
 	return reached, nil
 }
 
@@ -134,7 +133,7 @@ func (u *Usage) countsOf(day, days int) ([][]byte, error) {
 		}
 		row, err := decodeDaily(item.Value)
 		if err != nil {
-			continue // what is left is told
+			continue // the rest is reported
 		}
 		pkg, version, _ := bytes.Cut(item.Key[3:], []byte{0})
 		for i, n := range row[first : first+len(all)] {
@@ -153,25 +152,25 @@ func (u *Usage) countsOf(day, days int) ([][]byte, error) {
 	return all, nil
 }
 
-// Since is the first day that others are to be asked for: what they told before is here. The first time that is the first day
+// Since is the first day whose counts are read from others: their earlier reports are here. The first time that is the first day
 // of which counts are kept.
 func (u *Usage) Since() (time.Time, error) {
-	day, err := u.marked(kindHeard)
+	day, err := u.marked(kindReceived)
 	if day < 0 {
 		day = firstOf(monthOf(dayOf(u.now())) - mostMonths)
 	}
 	return startOf(day), err
 }
 
-// lateDays is how many days the counts of a day may take to be told, by a node that did not run.
+// lateDays is how many days late the report of a day may be, from a node that did not run.
 const lateDays = 8
 
-// Heard notes that all was taken that others had told, so that [Usage.Since] is a later day.
-func (u *Usage) Heard() error { return u.mark(kindHeard, dayOf(u.now())-lateDays) }
+// SetReceived records that the counts of all others have been received, so that [Usage.Since] is a later day.
+func (u *Usage) SetReceived() error { return u.mark(kindReceived, dayOf(u.now())-lateDays) }
 
-// Take takes what another process has told of a day. What is malformed is left out: to tell it again does not help.
-func (u *Usage) Take(reporter string, at time.Time, counts []byte) error {
-	err := u.take(reporter, at, counts)
+// Receive stores what another process has counted on a day. Malformed counts are left out: receiving them again would not help.
+func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
+	err := u.receive(reporter, at, counts)
 	if errors.Is(err, errMalformed) {
 		u.logger.Warn("usage: the counts of another node are left out, because this program cannot read them", "node", reporter, "day", at.Format(time.DateOnly), "err", err)
 		return nil
@@ -179,7 +178,7 @@ func (u *Usage) Take(reporter string, at time.Time, counts []byte) error {
 	return err
 }
 
-func (u *Usage) take(reporter string, at time.Time, counts []byte) error {
+func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	name, err := hex.DecodeString(reporter)
 	if err != nil || len(name) != nameSize {
 		return fmt.Errorf("%w: %q is not the name of a store", errMalformed, reporter)
@@ -227,7 +226,7 @@ func (u *Usage) take(reporter string, at time.Time, counts []byte) error {
 	return err
 }
 
-// A taking has what another store has told of a day, some of it at a time.
+// A taking stores the report of another store on a day, a batch at a time.
 type taking struct {
 	*Usage
 	reporter string
@@ -237,11 +236,11 @@ type taking struct {
 	more     map[string]float64 // requests of packages, more than before
 }
 
-// put puts a count in the place of what was told before, which it returns.
+// put replaces the count that was reported before, which it returns.
 func (t *taking) put(kind byte, of []byte, now count) (before count, err error) {
 	month := monthOf(t.day)
 	key := othersKey(kind, month, of, t.reporter)
-	row, err := t.toldOf(key)
+	row, err := t.reportOf(key)
 	if err != nil {
 		return before, err
 	}
@@ -276,8 +275,8 @@ func (t *taking) write() error {
 	return nil
 }
 
-// knows reports whether the counts of another store are kept, which tells of a day. There is room for so many; one that has told
-// nothing for long leaves its place to another, and what it had told stays.
+// knows reports whether the counts of another store are kept, which reports a day. There is room for mostReporters; one that has reported
+// nothing for long is replaced by another, and its reports stay.
 func (u *Usage) knows(reporter string, day int) (bool, error) {
 	row := append([]byte{kindReporter}, reporter...)
 	value, err := u.store.Get(kvstore.Usage, row)
@@ -304,14 +303,14 @@ func (u *Usage) knows(reporter string, day int) (bool, error) {
 		}
 	}
 	if n >= mostReporters {
-		u.logger.Warn("usage: the counts of another node are left out, because so many others have told theirs lately", "node", reporter, "most", mostReporters, "days", lateDays)
+		u.logger.Warn("usage: the counts of another node are left out, because so many others have reported theirs lately", "node", reporter, "most", mostReporters, "days", lateDays)
 		return false, nil
 	}
 	b.Set(kvstore.Usage, row, binary.AppendUvarint(nil, uint64(max(0, day))))
 	return true, b.Commit()
 }
 
-// eachCount calls do with what was told of each release. They are in the order of their rows, each once.
+// eachCount calls do with the counts of each release. They are in the order of their rows, each once.
 func eachCount(counts []byte, do func(release, count) error) error {
 	if len(counts) == 0 || counts[0] != rowFormat {
 		return errMalformed
@@ -337,8 +336,8 @@ func othersKey(kind byte, month int, of []byte, reporter string) []byte {
 	return append(append(key, 0), reporter...)
 }
 
-// toldOf is what another has told of a month; what is damaged is told again.
-func (u *Usage) toldOf(key []byte) (*daily, error) {
+// reportOf returns the report of another store on a month; a damaged one is reported again.
+func (u *Usage) reportOf(key []byte) (*daily, error) {
 	row, err := readDaily(u.store, key)
 	if errors.Is(err, errDamaged) {
 		return new(daily), nil

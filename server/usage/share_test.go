@@ -27,10 +27,10 @@ func (c *counting) open(t *testing.T, at *clock) {
 	c.Usage = Open(Options{Store: openStore(t, c.fs, false), Now: at.now})
 }
 
-// told is what was told, by store and day.
-type told map[string]map[time.Time][]byte
+// reports are the counts that were reported, by store and day.
+type reports map[string]map[time.Time][]byte
 
-func (all told) exchange(t *testing.T, nodes ...*counting) {
+func (all reports) exchange(t *testing.T, nodes ...*counting) {
 	t.Helper()
 	for _, c := range nodes {
 		save(t, c.Usage)
@@ -41,7 +41,7 @@ func (all told) exchange(t *testing.T, nodes ...*counting) {
 		if all[name] == nil {
 			all[name] = map[time.Time][]byte{}
 		}
-		if err := c.Tell(func(day time.Time, counts []byte) error {
+		if err := c.Report(func(day time.Time, counts []byte) error {
 			all[name][day] = counts
 			return nil
 		}); err != nil {
@@ -58,12 +58,12 @@ func (all told) exchange(t *testing.T, nodes ...*counting) {
 				if day.Before(since) {
 					continue
 				}
-				if err := c.Take(name, day, counts); err != nil {
+				if err := c.Receive(name, day, counts); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if err := c.Heard(); err != nil {
+		if err := c.SetReceived(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +71,7 @@ func (all told) exchange(t *testing.T, nodes ...*counting) {
 
 // The counts of several stores are one sum on each, once each, after restarts too, and after a store was lost.
 func TestShare(t *testing.T) {
-	at, all := noon(), told{}
+	at, all := noon(), reports{}
 	one, two, three := &counting{fs: vfs.NewMem()}, &counting{fs: vfs.NewMem()}, &counting{fs: vfs.NewMem()}
 	for _, c := range []*counting{one, two, three} {
 		c.open(t, at)
@@ -110,7 +110,7 @@ func TestShare(t *testing.T) {
 	all.exchange(t, one, two, three)
 	want(13, 130, 8, one, two, three)
 
-	// Days pass, and what was counted last before midnight is told after it.
+	// Days pass, and what was counted last before midnight is reported after it.
 	ask(one.Usage, "a", "1.0.0", "a.js", 2, 10)
 	for range 20 {
 		at.next(t, one.Usage)
@@ -120,7 +120,7 @@ func TestShare(t *testing.T) {
 	all.exchange(t, one, two, three) // which did not hear of it for long
 	want(16, 160, 10, one, two, three)
 
-	// A store is lost: what it had told stays, and the new one counts besides.
+	// A store is lost: its reports stay, and the new one counts besides.
 	two.fs, two.Usage = vfs.NewMem(), nil
 	two.open(t, at)
 	all.exchange(t, one, two, three)
@@ -131,7 +131,7 @@ func TestShare(t *testing.T) {
 
 // A clock that was far ahead once does not keep a node from telling what it counts afterwards.
 func TestTellAfterAWrongClock(t *testing.T) {
-	at, all := noon(), told{}
+	at, all := noon(), reports{}
 	right := at.at
 	one, two := &counting{fs: vfs.NewMem()}, &counting{fs: vfs.NewMem()}
 	one.open(t, at)
@@ -161,18 +161,18 @@ func TestTakeIsBounded(t *testing.T) {
 		string(good) + string(good[1:]), // a release twice
 		"\x01\x01b\x051.0.0\x07\x46" + string(good[1:]),
 	} {
-		if err := c.take("0123456789abcdef", at.at, []byte(wrong)); !errors.Is(err, errMalformed) {
+		if err := c.receive("0123456789abcdef", at.at, []byte(wrong)); !errors.Is(err, errMalformed) {
 			t.Errorf("%d: %v", i, err)
 		}
-		if err := c.Take("0123456789abcdef", at.at, []byte(wrong)); err != nil { // else it would be asked for again and again
+		if err := c.Receive("0123456789abcdef", at.at, []byte(wrong)); err != nil { // else it would be asked for again and again
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if err := c.take("../elsewhere", at.at, good); !errors.Is(err, errMalformed) {
+	if err := c.receive("../elsewhere", at.at, good); !errors.Is(err, errMalformed) {
 		t.Errorf("%v", err)
 	}
 	for i := range mostReporters + 5 {
-		if err := c.Take(fmt.Sprintf("%016x", i), at.at, good); err != nil {
+		if err := c.Receive(fmt.Sprintf("%016x", i), at.at, good); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -187,14 +187,14 @@ func TestTakeIsBounded(t *testing.T) {
 	const stays, comes = "0000000000000001", "00000000000000ff"
 	for range lateDays + 1 {
 		at.next(t, c.Usage)
-		if err := c.Take(stays, at.at, good); err != nil {
+		if err := c.Receive(stays, at.at, good); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want(mostReporters + lateDays + 1)
 	for _, name := range []string{comes, stays} {
 		at.next(t, c.Usage)
-		if err := c.Take(name, at.at, good); err != nil {
+		if err := c.Receive(name, at.at, good); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -208,13 +208,13 @@ func TestTakeALargeDay(t *testing.T) {
 	c.open(t, at)
 	const packages, versions = 300, together/300 + 2
 	for range 2 {
-		told := []byte{rowFormat}
+		report := []byte{rowFormat}
 		for i := range packages {
 			for v := range versions {
-				told = fmt.Appendf(told, "\x04p%03d\x03v%02d\x01\x0a", i, v)
+				report = fmt.Appendf(report, "\x04p%03d\x03v%02d\x01\x0a", i, v)
 			}
 		}
-		if err := c.Take("0123456789abcdef", at.at, told); err != nil {
+		if err := c.Receive("0123456789abcdef", at.at, report); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -228,7 +228,7 @@ func TestTakeALargeDay(t *testing.T) {
 	}
 }
 
-// What was told of long ago is not told again because the rest could not be.
+// Old days are not reported again because the rest could not be.
 func TestTellGoesOn(t *testing.T) {
 	at := noon()
 	c := &counting{fs: vfs.NewMem()}
@@ -242,7 +242,7 @@ func TestTellGoesOn(t *testing.T) {
 	var days []string
 	for left := 120; ; {
 		var failed bool
-		err := c.Tell(func(day time.Time, _ []byte) error {
+		err := c.Report(func(day time.Time, _ []byte) error {
 			if failed = len(days)%7 == 6; failed { // once
 				left--
 				days = append(days, "")
@@ -260,10 +260,10 @@ func TestTellGoesOn(t *testing.T) {
 	}
 	days = slices.DeleteFunc(days, func(day string) bool { return day == "" })
 	if len(days) > 2*len(all) {
-		t.Errorf("%d days were told for %d", len(days), len(all))
+		t.Errorf("%d days were reported for %d", len(days), len(all))
 	}
 	slices.Sort(days)
 	if days = slices.Compact(days); !slices.Equal(days, all) {
-		t.Errorf("told %v, want %v", days, all)
+		t.Errorf("reported %v, want %v", days, all)
 	}
 }

@@ -82,7 +82,7 @@ type Usage struct {
 	month      int        // that expire has looked at
 	sinceFiles int        // saves since the most wanted files were written
 
-	told map[int][]byte // counts of the last days, as Tell has told them
+	reported map[int][]byte // counts of the last days, as Report has reported them
 }
 
 // A release is what files belong to.
@@ -116,7 +116,7 @@ func Open(o Options) *Usage {
 	}
 	u := &Usage{
 		store: o.Store, now: o.Now, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
-		early: make(chan struct{}, 1), fresh: map[slot]count{}, scores: map[string]float64{}, wanted: newWanted(mostWanted), told: map[int][]byte{},
+		early: make(chan struct{}, 1), fresh: map[slot]count{}, scores: map[string]float64{}, wanted: newWanted(mostWanted), reported: map[int][]byte{},
 	}
 	u.day = dayOf(u.now())
 	if err := u.load(); err != nil {

@@ -65,7 +65,7 @@ type houseOptions struct {
 	keys    *Keyring
 	now     func() time.Time // default: the clock's
 	cluster *Cluster         // default: none, the global objects are in the same house
-	tell    func(context.Context, Happening) error
+	notify  func(context.Context, Notification) error
 	version func() Revision // of the settings; default: none
 }
 
@@ -108,7 +108,7 @@ func openWith(t *testing.T, o houseOptions) *house {
 	runtime := durable.New(store, durable.Options{Now: o.now, Quiet: o.frozen})
 	h.rooms, err = New(Options{
 		Rooms: configured, Keys: o.keys, Runtime: runtime, Cluster: o.cluster, Now: o.now, Logger: logger,
-		Known: func(string) bool { return o.known }, Frozen: o.frozen, Tell: o.tell, Revision: o.version,
+		Known: func(string) bool { return o.known }, Frozen: o.frozen, Notify: o.notify, Revision: o.version,
 	})
 	if err != nil {
 		t.Fatal(err)

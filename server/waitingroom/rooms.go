@@ -37,8 +37,8 @@ type Options struct {
 	// written: users with a session pass, and the parts of their pages; all others wait. [Rooms.Run] must not
 	// run then.
 	Frozen bool
-	// Tell tells others what happens in the rooms; an error has it told again. Default: nothing is told.
-	Tell func(context.Context, Happening) error
+	// Notify notifies webhooks of what happens in the rooms. After an error it is called again. Default: nothing is notified.
+	Notify func(context.Context, Notification) error
 	// Revision returns which version of the settings the rooms follow. Default: none is displayed.
 	Revision func() Revision
 	// Versions returns the history of the settings, newest first. Default: there is none.
@@ -94,13 +94,13 @@ func (p *place) ready() bool { return p.cluster == nil || p.cluster.Member.Clock
 
 // Rooms are the waiting rooms of one process. They are safe for concurrent use.
 type Rooms struct {
-	options Options
-	layout  atomic.Pointer[layout] // never changed, only replaced
-	centres *durable.Namespace[task, struct{}]
-	past    *durable.Namespace[historyRequest, []record]
-	told    *durable.Namespace[*told, told]
-	pages   page.Renderer
-	vectors vectors
+	options  Options
+	layout   atomic.Pointer[layout] // never changed, only replaced
+	centres  *durable.Namespace[task, struct{}]
+	past     *durable.Namespace[historyRequest, []record]
+	notified *durable.Namespace[*notified, notified]
+	pages    page.Renderer
+	vectors  vectors
 
 	changing sync.Mutex       // held while the layout is replaced
 	kept     map[string]*kept // of all rooms that there have been
@@ -132,7 +132,7 @@ type room struct {
 type kept struct {
 	centre    durable.Object[task, struct{}]
 	history   durable.Object[historyRequest, []record]
-	told      durable.Object[*told, told]
+	notified  durable.Object[*notified, notified]
 	revoked   revocations
 	parts     parts // of pages, which carry no ticket
 	analytics analytics
@@ -167,7 +167,7 @@ func New(o Options) (*Rooms, error) {
 	if r.past, err = openHistory(o.Runtime); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
-	if r.told, err = openTold(o.Runtime); err != nil {
+	if r.notified, err = openNotified(o.Runtime); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
 	first, err := r.arrange(o.Rooms, &layout{})
@@ -196,7 +196,7 @@ func (r *Rooms) arrange(configured []config.Room, before *layout) (*layout, erro
 		}
 		stays := r.kept[c.Name]
 		if stays == nil {
-			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), told: r.told.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.of(c.Name)}
+			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), notified: r.notified.Object(c.Name), wake: make(chan struct{}, 1), metrics: r.vectors.of(c.Name)}
 			stays.overview.Store(&overview{})
 			r.kept[c.Name] = stays
 		}
@@ -239,7 +239,7 @@ func (r *Rooms) Change(configured []config.Room) error {
 		case !reflect.DeepEqual(old.config, room.config):
 			r.options.Logger.Info("a waiting room has other settings", "room", room.config.Name, "total_active_users", room.config.TotalActiveUsers,
 				"new_users_per_minute", room.config.NewUsersPerMinute, "queueing_method", room.config.Method, "queue_all", room.config.QueueAll, "suspended", room.config.Suspended)
-			r.tellChange(room)
+			r.notifyChange(room)
 		}
 		room.came()
 	}
@@ -326,7 +326,7 @@ func (r *Rooms) Run(ctx context.Context) {
 // what has happened. A room without users has nothing to report until one comes, but one of a cluster has to hear of revocations.
 func (r *Rooms) reportAll(ctx context.Context, name string) {
 	const retry = 5 * time.Second
-	var known *told
+	var known *notified
 	for {
 		room := r.current().byName[name]
 		if room == nil || ctx.Err() != nil {
@@ -344,12 +344,12 @@ func (r *Rooms) reportAll(ctx context.Context, name string) {
 		case err == nil:
 			wait = max(next.Sub(room.now()), time.Second/10)
 		}
-		fresh, lost := r.tell(ctx, room, known)
+		fresh, lost := r.notify(ctx, room, known)
 		if lost != nil && ctx.Err() == nil {
-			r.options.Logger.Error("waitingroom: couldn't tell what happened in a room; trying again", "room", room.config.Name, "err", lost)
+			r.options.Logger.Error("waitingroom: couldn't notify webhooks of a room; trying again", "room", room.config.Name, "err", lost)
 		}
 		known = fresh
-		if o := room.overview.Load(); err == nil && lost == nil && room.cluster == nil && !known.restless() && o.active == 0 && o.queued == 0 && o.connected && !o.holding {
+		if o := room.overview.Load(); err == nil && lost == nil && room.cluster == nil && !known.mayChange() && o.active == 0 && o.queued == 0 && o.connected && !o.holding {
 			if !room.sleep(ctx) {
 				return
 			}

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// listener notes what is told of rooms, or fails.
+// listener records notifications, or fails.
 type listener struct {
-	heard []string
-	fails bool
+	received []string
+	fails    bool
 }
 
-func (l *listener) tell(_ context.Context, h Happening) error {
+func (l *listener) notify(_ context.Context, h Notification) error {
 	if l.fails {
-		return errors.New("nobody listens")
+		return errors.New("the outbox is closed")
 	}
-	l.heard = append(l.heard, h.Kind+" "+h.Status.Name)
+	l.received = append(l.received, h.Kind+" "+h.Status.Name)
 	if h.Status.Settings != testRevision() {
-		l.heard = append(l.heard, fmt.Sprintf("with the settings %+v", h.Status.Settings))
+		l.received = append(l.received, fmt.Sprintf("with the settings %+v", h.Status.Settings))
 	}
 	return nil
 }
@@ -30,21 +30,21 @@ func testRevision() Revision { return Revision{Version: 7, Origin: "test"} }
 
 func (l *listener) want(t *testing.T, want ...string) {
 	t.Helper()
-	if !slices.Equal(l.heard, want) {
-		t.Errorf("heard %q, want %q", l.heard, want)
+	if !slices.Equal(l.received, want) {
+		t.Errorf("received %q, want %q", l.received, want)
 	}
-	l.heard = nil
+	l.received = nil
 }
 
-// TestHappenings has a room fill, queue, empty, and hold an event, with restarts in between.
-func TestHappenings(t *testing.T) {
+// TestNotifications has a room fill, queue, empty, and hold an event, with restarts in between.
+func TestNotifications(t *testing.T) {
 	dir := t.TempDir()
 	l := &listener{}
 	clock := newClock()
 	begins := clock.Now().Add(time.Hour)
 	yaml := small(2, fmt.Sprintf("  events: [{name: sale, event_start_time: %s, event_end_time: %s}]\n", begins.Format(time.RFC3339), begins.Add(time.Hour).Format(time.RFC3339)))
-	h := openWith(t, houseOptions{yaml: yaml, dir: dir, clock: clock, tell: l.tell, version: testRevision})
-	var known *told
+	h := openWith(t, houseOptions{yaml: yaml, dir: dir, clock: clock, notify: l.notify, version: testRevision})
+	var known *notified
 	look := func() {
 		t.Helper()
 		h.add(2 * time.Second)
@@ -53,14 +53,14 @@ func TestHappenings(t *testing.T) {
 			t.Fatal(err)
 		}
 		var err error
-		if known, err = h.rooms.tell(t.Context(), room, known); err != nil && !l.fails {
+		if known, err = h.rooms.notify(t.Context(), room, known); err != nil && !l.fails {
 			t.Fatal(err)
 		}
 	}
 	again := func() {
 		t.Helper()
 		h.close()
-		h, known = openWith(t, houseOptions{yaml: yaml, dir: dir, clock: clock, tell: l.tell, version: testRevision}), nil
+		h, known = openWith(t, houseOptions{yaml: yaml, dir: dir, clock: clock, notify: l.notify, version: testRevision}), nil
 		look()
 		look()
 	}

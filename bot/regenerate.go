@@ -18,35 +18,35 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A Remaker makes the files of releases again from their upstream, as a bot made them, for
+// A Regenerator makes the files of releases again from their upstream, as a bot made them, for
 // a repair that has lost them. It publishes nothing: what it makes is in a store of its own,
 // and whether it came out the same is for the repair to say.
-type Remaker struct {
+type Regenerator struct {
 	bot    *Bot
 	store  *kvstore.Store
 	source *replication.Store
 	dir    string
 
 	mu       sync.Mutex
-	releases map[[2]string]*remake
+	releases map[[2]string]*regeneration
 	fetched  atomic.Int64 // releases
 	received atomic.Int64 // bytes of their archives
 }
 
-// A remake is one release that is made again, once.
-type remake struct {
+// A regeneration is that of one release, which happens once.
+type regeneration struct {
 	once sync.Once
 	err  error
 }
 
-// NewRemaker returns a Remaker. Of the options, Store, Log, Catalogue and Runtime are its own;
+// NewRegenerator returns a Regenerator. Of the options, Store, Log, Catalogue and Runtime are its own;
 // TempDir is a folder that it may fill, and empties when it is closed.
-func NewRemaker(o Options) (_ *Remaker, err error) {
+func NewRegenerator(o Options) (_ *Regenerator, err error) {
 	if err := os.MkdirAll(o.TempDir, 0o700); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
-	r := &Remaker{releases: make(map[[2]string]*remake)}
-	if r.dir, err = os.MkdirTemp(o.TempDir, "remake-"); err != nil {
+	r := &Regenerator{releases: make(map[[2]string]*regeneration)}
+	if r.dir, err = os.MkdirTemp(o.TempDir, "regenerate-"); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
 	defer func() {
@@ -69,19 +69,19 @@ func NewRemaker(o Options) (_ *Remaker, err error) {
 }
 
 // Name implements [replication.Contents].
-func (r *Remaker) Name() string { return "upstream" }
+func (r *Regenerator) Name() string { return "upstream" }
 
 // Spent returns how many releases were fetched, and how many bytes of their archives.
-func (r *Remaker) Spent() (requests, bytes int64) { return r.fetched.Load(), r.received.Load() }
+func (r *Regenerator) Spent() (requests, bytes int64) { return r.fetched.Load(), r.received.Load() }
 
-// Close stops the Remaker and removes its folder.
-func (r *Remaker) Close() error {
+// Close stops the Regenerator and removes its folder.
+func (r *Regenerator) Close() error {
 	r.bot.Close()
 	return errors.Join(r.store.Close(), os.RemoveAll(r.dir))
 }
 
 // Content implements [replication.Contents]: it makes the whole release again, with its manifest.
-func (r *Remaker) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
+func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	e := w.Entry
 	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind.Publishes())
 	if w.File == nil && !isManifest {
@@ -91,7 +91,7 @@ func (r *Remaker) Content(ctx context.Context, w replication.Wanted) (replicatio
 	r.mu.Lock()
 	made := r.releases[id]
 	if made == nil {
-		made = new(remake)
+		made = new(regeneration)
 		r.releases[id] = made
 	}
 	r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *Remaker) Content(ctx context.Context, w replication.Wanted) (replicatio
 }
 
 // make fetches a release and stores what the package JSON of its time selects and makes.
-func (r *Remaker) make(ctx context.Context, w replication.Wanted) error {
+func (r *Regenerator) make(ctx context.Context, w replication.Wanted) error {
 	b := r.bot
 	if err := b.releasing.Acquire(ctx, 1); err != nil {
 		return err

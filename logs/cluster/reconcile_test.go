@@ -44,7 +44,7 @@ func shows(t *testing.T, m *member) (served http.Handler, again func()) {
 }
 
 // Whatever lands late in public/ is put right, and nothing else is touched.
-func TestMend(t *testing.T) {
+func TestReconcile(t *testing.T) {
 	ctx, b := t.Context(), folder(t)
 	one := join(t, b, "one")
 	one.lead(t)
@@ -58,13 +58,13 @@ func TestMend(t *testing.T) {
 	source := &replication.Bucket{Bucket: b}
 	hash := func(text string) kvstore.Hash { return kvstore.Sum([]byte(text)) }
 	at := func(h kvstore.Hash) string { return publicPrefix + contentPath + h.String() }
-	mended := func(want Mended) {
+	reconciled := func(want Reconciled) {
 		t.Helper()
-		if got, err := one.Mend(ctx, served); err != nil || got != want {
-			t.Errorf("mended %+v, want %+v; %v", got, want, err)
+		if got, err := one.Reconcile(ctx, served); err != nil || got != want {
+			t.Errorf("reconciled %+v, want %+v; %v", got, want, err)
 		}
 	}
-	mended(Mended{})
+	reconciled(Reconciled{})
 	alien := hash("not of this log")
 	var tile string
 	for o, err := range b.List(ctx, "public/log/tile/entries/", "") {
@@ -85,7 +85,7 @@ func TestMend(t *testing.T) {
 			t.Fatal(name, err)
 		}
 	}
-	mended(Mended{Added: 4, Removed: 1})
+	reconciled(Reconciled{Added: 4, Removed: 1})
 	for _, live := range []string{"a1.0.1", "a1.0.2"} {
 		if c, err := source.Content(ctx, replication.Wanted{Hash: hash(live), Limit: 1 << 10}); err != nil || string(c.Coded[0].Bytes) != live {
 			t.Errorf("%s: %q, %v", live, c.Coded, err)
@@ -103,15 +103,15 @@ func TestMend(t *testing.T) {
 	if _, err := source.Get(ctx, strings.TrimPrefix(tile, publicPrefix), 1<<20); err != nil {
 		t.Error(err)
 	}
-	mended(Mended{})
+	reconciled(Reconciled{})
 	one.Restore("a", "1.0.0", "it was none")
 	again()
-	mended(Mended{})
+	reconciled(Reconciled{})
 	if err := b.Delete(ctx, at(hash("a1.0.1"))); err != nil {
 		t.Fatal(err)
 	}
 	one.StepDown()
-	if _, err := one.Mend(ctx, served); !errors.As(err, new(*NotWriterError)) {
+	if _, err := one.Reconcile(ctx, served); !errors.As(err, new(*NotWriterError)) {
 		t.Errorf("a node that does not write any more mends: %v", err)
 	}
 }
@@ -147,8 +147,8 @@ func TestMendInParts(t *testing.T) {
 				}
 			}
 			for _, want := range []int{want, 0} {
-				m := &mending{show: show{Node: one.Node, served: served, ctx: ctx}}
-				if err := m.contents(atOnce); err != nil || m.done != (Mended{Added: want}) {
+				m := &reconciliation{show: show{Node: one.Node, served: served, ctx: ctx}}
+				if err := m.contents(atOnce); err != nil || m.done != (Reconciled{Added: want}) {
 					t.Errorf("%d at once: mended %+v, want %d; %v", atOnce, m.done, want, err)
 				}
 			}
@@ -245,10 +245,10 @@ func TestPartialTilesAreRemoved(t *testing.T) {
 		}
 		return n
 	}
-	mended := func(want Mended) {
+	reconciled := func(want Reconciled) {
 		t.Helper()
-		if got, err := one.Mend(ctx, served); err != nil || got != want {
-			t.Errorf("mended %+v, want %+v; %v", got, want, err)
+		if got, err := one.Reconcile(ctx, served); err != nil || got != want {
+			t.Errorf("reconciled %+v, want %+v; %v", got, want, err)
 		}
 	}
 	grow := func(size int64) {
@@ -262,7 +262,7 @@ func TestPartialTilesAreRemoved(t *testing.T) {
 	}
 	grow(200)
 	before := partial()
-	mended(Mended{})
+	reconciled(Reconciled{})
 	if partial() != before {
 		t.Error("partial tiles are gone that no full tile replaces")
 	}
@@ -271,9 +271,9 @@ func TestPartialTilesAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	entries := before / 2 // as many of hashes, which stay until their full tile is there
-	mended(Mended{Added: 1, Partial: entries})
-	mended(Mended{Partial: before - entries})
-	mended(Mended{})
+	reconciled(Reconciled{Added: 1, Partial: entries})
+	reconciled(Reconciled{Partial: before - entries})
+	reconciled(Reconciled{})
 	source := &replication.Bucket{Bucket: b}
 	for _, path := range []string{"/log/tile/0/000", "/log/tile/entries/000"} {
 		if _, err := source.Get(ctx, path, 1<<20); err != nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// Contents and key files of public/ are put and removed without a condition, so what a writer had under way when it was
-// paused may still land. And a pack whose commit never came stays. So the node that writes looks now and then.
+// Contents and key files of public/ are put and removed without a condition, so a late write of a leader that was paused
+// may still land. And a pack whose commit never came stays. So the leader reconciles public/ periodically.
 
-// A Mended counts what was put right.
-type Mended struct {
+// A Reconciled counts the differences that were removed.
+type Reconciled struct {
 	Added   int // objects that were not there, or had other bytes
 	Removed int // contents that only withdrawn releases have
 	// Partial are old partial tiles that were removed, whose full tiles are there; clients take those (C2SP tlog-tiles,
@@ -30,27 +30,27 @@ type Mended struct {
 	Partial int
 }
 
-// Mend compares public/ with the log, as far as [Node.Show] has brought it, and puts right what differs. served is that
+// Reconcile compares public/ with the log, as far as [Node.Show] has brought it, and removes the differences. served is that
 // of Show. Contents are compared by their sizes: a client that reads one checks its hash.
-func (n *Node) Mend(ctx context.Context, served http.Handler) (Mended, error) {
-	m := &mending{show: show{Node: n, served: served, ctx: ctx}}
+func (n *Node) Reconcile(ctx context.Context, served http.Handler) (Reconciled, error) {
+	m := &reconciliation{show: show{Node: n, served: served, ctx: ctx}}
 	err := m.tiles()
 	if err == nil {
 		err = m.keys()
 	}
 	if err == nil {
-		err = m.contents(mendAtOnce)
+		err = m.contents(reconciledAtOnce)
 	}
 	return m.done, err
 }
 
-type mending struct {
+type reconciliation struct {
 	show
-	done Mended
+	done Reconciled
 }
 
 // alone does what changes an object while no Show runs, whose changes may be newer.
-func (m *mending) alone(do func() error) error {
+func (m *reconciliation) alone(do func() error) error {
 	m.showing.Lock()
 	defer m.showing.Unlock()
 	if !m.Leads() {
@@ -59,7 +59,7 @@ func (m *mending) alone(do func() error) error {
 	return do()
 }
 
-func (m *mending) add(path string, read func() ([]byte, error)) error {
+func (m *reconciliation) add(path string, read func() ([]byte, error)) error {
 	data, err := read()
 	if err == nil {
 		err = m.Bucket.Put(m.ctx, publicPrefix+path, data)
@@ -70,12 +70,12 @@ func (m *mending) add(path string, read func() ([]byte, error)) error {
 	return err
 }
 
-// mostPartial bounds the partial tiles that are removed at once; the next Mend goes on.
+// mostPartial bounds the partial tiles that are removed at once; the next Reconcile goes on.
 const mostPartial = 10_000
 
 // tiles adds those that the shown log lacks, and removes partial ones that full ones have replaced. They are the same whichever
 // node puts them.
-func (m *mending) tiles() error {
+func (m *reconciliation) tiles() error {
 	shown, err := m.shown()
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (m *mending) tiles() error {
 }
 
 // keys puts the files of the log's keys as they are.
-func (m *mending) keys() error {
+func (m *reconciliation) keys() error {
 	for _, path := range keyPaths {
 		err := m.alone(func() error {
 			want, err := m.read(path)
@@ -140,11 +140,11 @@ func (m *mending) keys() error {
 	return nil
 }
 
-// mendAtOnce is how many listed contents are held against the store at once.
-const mendAtOnce = 1000
+// reconciledAtOnce is how many listed contents are held against the store at once.
+const reconciledAtOnce = 1000
 
 // contents goes over both sides in the order of their hashes, so many at once.
-func (m *mending) contents(atOnce int) error {
+func (m *reconciliation) contents(atOnce int) error {
 	listed := map[kvstore.Hash]int64{}
 	var from []byte
 	for o, err := range m.Bucket.List(m.ctx, publicPrefix+contentPath, "") {
@@ -170,7 +170,7 @@ func (m *mending) contents(atOnce int) error {
 }
 
 // compare holds listed contents, and their sizes, against those that the store has in a range.
-func (m *mending) compare(listed map[kvstore.Hash]int64, r kvstore.Range) error {
+func (m *reconciliation) compare(listed map[kvstore.Hash]int64, r kvstore.Range) error {
 	var wrong []kvstore.Hash
 	for item, err := range m.Store.Scan(kvstore.Contents, r) {
 		if err != nil {
@@ -204,7 +204,7 @@ func (m *mending) compare(listed map[kvstore.Hash]int64, r kvstore.Range) error 
 }
 
 // right reports whether public/ has a content as it should. What nothing names may be newer than this node knows.
-func (m *mending) right(h kvstore.Hash, size int64, there bool) (bool, error) {
+func (m *reconciliation) right(h kvstore.Hash, size int64, there bool) (bool, error) {
 	standing, err := views.StandingOf(m.Store, h)
 	switch {
 	case err != nil || standing == views.Unnamed:
@@ -220,7 +220,7 @@ func (m *mending) right(h kvstore.Hash, size int64, there bool) (bool, error) {
 }
 
 // correct has public/ have a content as it should by now.
-func (m *mending) correct(h kvstore.Hash) error {
+func (m *reconciliation) correct(h kvstore.Hash) error {
 	standing, err := views.StandingOf(m.Store, h)
 	switch {
 	case err != nil:

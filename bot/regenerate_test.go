@@ -17,8 +17,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// remaker returns one that asks the rig's upstreams.
-func (r *rig) remaker() *bot.Remaker {
+// regenerator returns one that asks the rig's upstreams.
+func (r *rig) regenerator() *bot.Regenerator {
 	r.Helper()
 	config, err := npm.LoadConfig(r.data)
 	if err != nil {
@@ -34,7 +34,7 @@ func (r *rig) remaker() *bot.Remaker {
 		r.Fatal(err)
 	}
 	r.Cleanup(strangers.Close)
-	made, err := bot.NewRemaker(bot.Options{
+	made, err := bot.NewRegenerator(bot.Options{
 		Npm: npm.NewClient(config, client, npm.Options{}), Git: git.New(git.Options{Fetch: strangers, GitHub: r.hub}),
 		TempDir: filepath.Join(r.data, "tmp"),
 	})
@@ -72,7 +72,7 @@ func (r *rig) lose(hashes ...kvstore.Hash) {
 
 func (r *rig) repair() check.RepairResult {
 	r.Helper()
-	result, err := check.RepairInPlace(r.Context(), r.store, r.log, check.RepairOptions{Sources: []check.Source{r.remaker()}, Temp: r.TempDir()})
+	result, err := check.RepairInPlace(r.Context(), r.store, r.log, check.RepairOptions{Sources: []check.Source{r.regenerator()}, Temp: r.TempDir()})
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -1,0 +1,143 @@
+package waitingroom
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/server/waitingroom/config"
+)
+
+// A Notification reports an event of a room to webhooks.
+type Notification struct {
+	Kind   string
+	Time   time.Time
+	Status Status // of the room, then
+}
+
+// The kinds of notifications.
+const (
+	QueueBegan = "room.queue_began"
+	QueueEnded = "room.queue_ended" // no visitor has waited for a minute
+	Full       = "room.full"        // repeated only after a minute in which the room was not
+	EventBegan = "room.event_began"
+	EventEnded = "room.event_ended"
+	Changed    = "room.changed" // its settings, while the process runs
+)
+
+// debounce is how long a queue, or a full room, must be over before that counts: users come and go by the second.
+const debounce = time.Minute
+
+// notified is the state of a room as of the last notification. It is durable, so that a restart neither repeats nor loses one.
+type notified struct {
+	Queueing bool   `json:"queueing,omitempty"`
+	Full     bool   `json:"full,omitempty"`
+	Event    string `json:"event,omitempty"` // that is on
+
+	queued, full time.Time // when that was so last
+	looked       bool      // by this process
+}
+
+// next returns the kinds of notifications that are due, and the state after them.
+func (t notified) next(now time.Time, m *config.Moment, s Status) (after notified, kinds []string) {
+	add := func(kind string) { kinds = append(kinds, kind) }
+	event := ""
+	if m.Phase == config.EventOn {
+		event = m.Event.Name
+	}
+	if t.Event != event && t.Event != "" {
+		add(EventEnded)
+	}
+	if t.Event != event && event != "" {
+		add(EventBegan)
+	}
+	t.Event, t.looked = event, true
+	if s.Status == Queueing || s.Status == EventPrequeueing {
+		if !t.Queueing {
+			add(QueueBegan)
+		}
+		t.Queueing, t.queued = true, now
+	} else if t.Queueing && now.Sub(t.queued) >= debounce {
+		t.Queueing = false
+		add(QueueEnded)
+	}
+	if s.Active >= s.TotalActiveUsers && s.Status != Suspended {
+		if !t.Full {
+			add(Full)
+		}
+		t.Full, t.full = true, now
+	} else if now.Sub(t.full) >= debounce {
+		t.Full = false
+	}
+	return t, kinds
+}
+
+// mayChange reports whether another notification may be due soon although no visitor comes.
+func (t *notified) mayChange() bool { return !t.looked || t.Queueing || t.Full }
+
+// notifiedClass is the class of the objects that store what webhooks were notified of.
+const notifiedClass = "room-told"
+
+// openNotified returns objects that store the state that they are sent, and return the stored one for nil.
+func openNotified(runtime *durable.Runtime) (*durable.Namespace[*notified, notified], error) {
+	return durable.Open(runtime, durable.Class[*notified, notified]{
+		Name: notifiedClass,
+		New: func(context.Context, *durable.State) (durable.Handler[*notified, notified], error) {
+			return notifiedStore{}, nil
+		},
+	})
+}
+
+type notifiedStore struct{ durable.NoAlarm }
+
+const notifiedKey = "told"
+
+// Handle implements durable.Handler.
+func (notifiedStore) Handle(ctx context.Context, s *durable.State, t *notified) (notified, error) {
+	if t != nil {
+		return *t, durable.PutJSON(ctx, s, notifiedKey, *t)
+	}
+	stored, _, err := durable.GetJSON[notified](ctx, s, notifiedKey)
+	return stored, err
+}
+
+// notify notifies webhooks of what has happened in the room since known, and returns the state after that. If it fails, the next
+// call repeats it. The first state of a process may count users who have left since the process before it, so it causes no notification.
+func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notified, error) {
+	if r.options.Notify == nil {
+		return &notified{looked: true}, nil
+	}
+	now := room.now()
+	if known == nil {
+		stored, err := room.notified.Send(ctx, nil)
+		if err != nil {
+			return nil, fmt.Errorf("couldn't read what its webhooks were notified of: %w", err)
+		}
+		stored.queued, stored.full = now, now
+		return &stored, nil
+	}
+	s := r.statusOf(room)
+	after, kinds := known.next(now, room.at(now), s)
+	for _, kind := range kinds {
+		if err := r.options.Notify(ctx, Notification{kind, now, s}); err != nil {
+			return known, err
+		}
+	}
+	if after.Queueing != known.Queueing || after.Full != known.Full || after.Event != known.Event {
+		if _, err := room.notified.Send(ctx, &after); err != nil {
+			return known, err
+		}
+	}
+	return &after, nil
+}
+
+// notifyChange notifies webhooks that a room has other settings.
+func (r *Rooms) notifyChange(room *room) {
+	if r.options.Notify == nil {
+		return
+	}
+	if err := r.options.Notify(context.Background(), Notification{Changed, room.now(), r.statusOf(room)}); err != nil {
+		r.options.Logger.Error("waitingroom: couldn't notify webhooks of a room's changed settings", "room", room.config.Name, "err", err)
+	}
+}
