@@ -71,7 +71,7 @@ func (b *Body) in(c coding.Coding) *form {
 		f.coding, f.bytes = coding.Identity, b.identity
 		if c != coding.Identity {
 			// Without a coding the answer is as good, so an encoder's failure does not fail the request.
-			if coded, err := coding.Encode(c, coding.Quick, b.identity); err == nil && coding.Worthwhile(len(b.identity), len(coded)) {
+			if coded, err := coding.Encode(c, coding.Fast, b.identity); err == nil && coding.Worthwhile(len(b.identity), len(coded)) {
 				f.coding, f.bytes = c, coded
 			}
 		}

@@ -109,7 +109,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for _, in := range inputs {
 		for _, c := range all {
-			for _, e := range []Effort{Quick, Best} {
+			for _, e := range []Effort{Quick, Best, Fast} {
 				t.Run(fmt.Sprintf("%s/%v/%d", in.name, c, e), func(t *testing.T) {
 					if testing.Short() && e == Best && len(in.src) > 70_000 {
 						t.Skip("slow")
@@ -158,10 +158,23 @@ func TestBestIsSmaller(t *testing.T) {
 
 // Equal input gives equal output, whatever a reused encoder did before and
 // however many run at once.
+// TestFastSuitsPages holds that pages in the coding of responses are about as small as in the coding of files.
+func TestFastSuitsPages(t *testing.T) {
+	var page bytes.Buffer
+	for i, r := 0, rand.New(rand.NewPCG(1, 2)); i < 50; i++ {
+		fmt.Fprintf(&page, "<tr role=\"row\"><th><a href=\"/files/a/1.0.0/jar-%05d.js\">jar-%05d.js</a></th><td data-label=\"gzip\">%d kB</td><td><button data-copy=\"sha512-%x\">SRI</button></td></tr>\n",
+			i, i, i, r.Uint64())
+	}
+	quick, fast := mustEncode(t, Brotli, Quick, page.Bytes()), mustEncode(t, Brotli, Fast, page.Bytes())
+	if len(fast) > len(quick)*105/100 {
+		t.Errorf("%d bytes of a page are %d fast, and %d quick", page.Len(), len(fast), len(quick))
+	}
+}
+
 func TestDeterministic(t *testing.T) {
 	src := script(30_000)
 	for _, c := range compressed {
-		for _, e := range []Effort{Quick, Best} {
+		for _, e := range []Effort{Quick, Best, Fast} {
 			want := mustEncode(t, c, e, src)
 			var wg sync.WaitGroup
 			for i := range 4 {
@@ -181,7 +194,7 @@ func TestDeterministic(t *testing.T) {
 }
 
 func TestGzipHeader(t *testing.T) {
-	for _, e := range []Effort{Quick, Best} {
+	for _, e := range []Effort{Quick, Best, Fast} {
 		h := mustEncode(t, Gzip, e, script(5000))[:10]
 		if h[3] != 0 || !bytes.Equal(h[4:8], make([]byte, 4)) || h[8] != 0 || h[9] != 0xff {
 			t.Errorf("effort %d: header %x names flags, a time or a system", e, h)
@@ -334,7 +347,7 @@ func TestReaderClosedTwice(t *testing.T) {
 
 func TestMemoryGrowsWithSize(t *testing.T) {
 	for _, c := range all {
-		for _, e := range []Effort{Quick, Best} {
+		for _, e := range []Effort{Quick, Best, Fast} {
 			last := int64(0)
 			for _, size := range []int64{1, 1 << 18, 1 << 20, 1 << 22, 25 << 20} {
 				m := Memory(c, e, size)
@@ -354,7 +367,7 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Add(noise(100))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		for _, c := range compressed {
-			for _, e := range []Effort{Quick, Best} {
+			for _, e := range []Effort{Quick, Best, Fast} {
 				mustEncode(t, c, e, src) // decodes and compares
 			}
 		}
@@ -384,7 +397,7 @@ func FuzzDecode(f *testing.F) {
 func BenchmarkEncode(b *testing.B) {
 	src := script(200_000)
 	for _, c := range compressed {
-		for e, name := range []string{"quick", "best"} {
+		for e, name := range []string{"quick", "best", "fast"} {
 			b.Run(fmt.Sprintf("%v/%s", c, name), func(b *testing.B) {
 				b.SetBytes(int64(len(src)))
 				b.ReportAllocs()
