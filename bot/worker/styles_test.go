@@ -8,9 +8,19 @@ import (
 // TestCostlyStyles holds that the minifier refuses style sheets on which it takes the square of a number, and none that people write.
 func TestCostlyStyles(t *testing.T) {
 	for text, refused := range map[string]string{
-		strings.Repeat("{", 10_000):                                                     "brackets in each other",
-		"a{b:" + strings.Repeat("calc(", 100):                                           "brackets in each other",
-		strings.Repeat("calc(}", 100):                                                   "brackets in each other",
+		strings.Repeat("{", 10_000):                                     "blocks in each other",
+		"a{b:" + strings.Repeat("calc(", 100):                           "brackets in each other",
+		strings.Repeat("calc(}", 100):                                   "brackets in each other",
+		strings.Repeat("a{(", 17):                                       "brackets in each other",
+		strings.Repeat(":is(", 7):                                       "lists of selectors in each other",
+		strings.Repeat(":/**/is(", 7):                                   "lists of selectors in each other",
+		strings.Repeat(":\\6es(", 7):                                    "lists of selectors in each other",
+		"\x00" + strings.Repeat(":is(", 7):                              "lists of selectors in each other",
+		"a:is('b\n" + strings.Repeat(":is(", 7):                         "lists of selectors in each other",
+		"url(a b)" + strings.Repeat(":is(", 7):                          "lists of selectors in each other",
+		strings.Repeat("a{", 17) + "(" + strings.Repeat("}", 17) + "{}": "",
+		strings.Repeat(":is(", 4) + "a" + strings.Repeat(")", 4) + strings.Repeat(":not(b)", 100) + "{}":                             "",
+		"a{b:" + strings.Repeat("calc(1px + ", 12) + "1px" + strings.Repeat(")", 12) + ";c:" + strings.Repeat("var(--a)", 100) + "}": "",
 		"a{" + strings.Repeat("x", 5000) + ":1px}":                                      "a name of 5000 bytes",
 		strings.Repeat("@media (a){", 10) + strings.Repeat("}", 10):                     "",
 		strings.Repeat(".a:before{content:\"(\"}/* :( */", 1000):                        "",
